@@ -323,14 +323,61 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 	return p->mapped ? check_map(p, &plans[p->source], m) : NULL;
 }
 
+/* The plan of a layer with a sliding window, whatever the policy's is: its window, over rows that all stay. */
+static struct skv_plan windowed_plan(uint32_t window)
+{
+	return (struct skv_plan){
+	        .size = sizeof(struct skv_plan),
+	        .attend = SKV_ATTEND_WINDOW,
+	        .window = {.budget = {.count = window}},
+	};
+}
+
+/* The layer that the plan takes a selection from, of decode rows or of a prompt's, if it has a sliding window. */
+static uint32_t windowed_source(const struct skv_plan *p, const struct skv_model *m)
+{
+	const uint32_t source[] = {
+	        p->attend == SKV_ATTEND_PAGES || p->attend == SKV_ATTEND_TOKENS ? p->source : m->n_layers,
+	        p->prefill.how == SKV_PREFILL_KASCADE ? p->prefill.source : m->n_layers,
+	};
+
+	for (int i = 0; i < 2; i++)
+		if (source[i] < m->n_layers && skv_model_window(m, source[i]))
+			return source[i];
+	return m->n_layers;
+}
+
+/* Does the plan ask for what the model's layer cannot be? */
+static int check_model(const struct skv_policy *p, const struct skv_plan *plan, uint32_t layer, const struct skv_model *m,
+                       char *err, size_t err_len)
+{
+	const uint32_t source = windowed_source(plan, m);
+
+	if (source < m->n_layers)
+		return skv_refuse(-EINVAL, err, err_len, "%s: layer %u goes by what layer %u selects, which has a sliding window of "
+		                  "%u tokens: expected layers without one, by the spec or its profile", p->name, layer, source,
+		                  skv_model_window(m, source));
+	if ((plan->evict.granularity || plan->compress.kind) && skv_model_kv_shared(m, layer))
+		return skv_refuse(-EINVAL, err, err_len, "%s %s layer %u, whose K and V are those of more than one layer: expected a "
+		                  "policy that leaves them as they are", p->name,
+		                  plan->evict.granularity ? "evicts from" : "compresses", layer);
+	return 0;
+}
+
 int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
                     struct skv_plan *plans, char *err, size_t err_len)
 {
 	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
 		const char *wrong;
+		int e;
 
 		plans[layer] = (struct skv_plan){.size = sizeof(struct skv_plan)};
 		p->plan(config, m, layer, &plans[layer]);
+		if (skv_model_window(m, layer))
+			plans[layer] = windowed_plan(skv_model_window(m, layer));
+		e = check_model(p, &plans[layer], layer, m, err, err_len);
+		if (e < 0)
+			return e;
 		wrong = check_plan(plans, layer, m);
 		if (wrong)
 			return skv_refuse(-EBADMSG, err, err_len, "%s: plan of layer %u: %s", p->name, layer, wrong);

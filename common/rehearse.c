@@ -240,6 +240,8 @@ static void run_hooks(struct rehearsal *r, const void *config)
 		p->adopt(&ctx, text, sizeof(text));
 	for (r->layer = 0; r->layer < r->model->n_layers; r->layer++) {
 		r->stage = BEFORE;
+		if (skv_model_window(r->model, r->layer))
+			continue;
 		if (p->before)
 			p->before(&ctx, r->layer);
 		expect_selection(r);

@@ -280,7 +280,7 @@ static const struct skv_param *find_param(const struct skv_policy *p, const char
 	return NULL;
 }
 
-/* A layer set may name only layers that the model has. */
+/* A layer set may name only layers that the model has, and none with a sliding window. */
 static int check_layers(const struct skv_policy *p, const struct skv_model *m, const void *config, char *err,
                         size_t err_len)
 {
@@ -294,6 +294,11 @@ static int check_layers(const struct skv_policy *p, const struct skv_model *m, c
 				return bad(err, err_len,
 				           "%s: %s names layer %u, but the model's layers are 0 to %u",
 				           p->name, p->params[i].name, layer, m->n_layers - 1);
+		for (uint32_t layer = 0; layer < m->n_layers; layer++)
+			if (skv_layer_in(set, layer) && skv_model_window(m, layer))
+				return bad(err, err_len,
+				           "%s: %s names layer %u, which has a sliding window of %u tokens: expected layers without one",
+				           p->name, p->params[i].name, layer, skv_model_window(m, layer));
 	}
 	return 0;
 }

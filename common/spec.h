@@ -65,8 +65,9 @@ int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, 
 
 /*
  * Ask the policy for the plan of every layer, plans[m->n_layers], and check that they fit together: a
- * source is an earlier layer that leaves the scores that a selection needs, windows have a budget.
- * 0, or -EBADMSG with a text that names the layer.
+ * source is an earlier layer that leaves the scores that a selection needs, windows have a budget. Layers of the model
+ * with a sliding window get a plan of their own in place of the policy's.
+ * 0, -EBADMSG, or -EINVAL for a policy that does not go with the model, with a text that names the layer.
  */
 int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
                     struct skv_plan *plans, char *err, size_t err_len);

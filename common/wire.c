@@ -329,8 +329,6 @@ const char *skv_model_check(const struct skv_model *m)
 		return "model: device must be 0 (host memory) or 1 to 16 (CUDA devices 0 to 15)";
 	if (!skv_dtype_bytes(m->io_dtype))
 		return "model: io_dtype must be 0 (fp32), 1 (fp16) or 2 (bf16)";
-	if (m->device == SKV_DEVICE_HOST && m->io_dtype != SKV_F32)
-		return "model: io_dtype must be 0 (fp32) in host memory";
 	if (strnlen(m->name, sizeof(m->name)) == sizeof(m->name) || !skv_model_name_valid(m->name))
 		return "model: name must be 1 to 63 printable ASCII characters without space";
 	return NULL;

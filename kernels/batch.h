@@ -9,8 +9,9 @@
  * and replayed while sequences grow. What determines the size of a launch is in the arguments themselves: struct
  * skv_shape, the bounds of struct skv_batch, plans.
  *
- * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype and
- * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim]. A page is all K, then all V,
+ * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype, so
+ * many elements apart as struct skv_shape says: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim].
+ * The host's kernels take fp32 without gaps alone (load_rows). A page is all K, then all V,
  * each [kv head][token][head_dim] in the pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in
  * fp32.
  *
@@ -54,7 +55,8 @@ struct skv_shape {
 	 * that a row attends to, the sink's term left out; -infinity where it attends to none.
 	 */
 	float *lse;
-	uint32_t q_stride, k_stride, v_stride, out_stride; /* elements from one row to the next; 0: contiguous */
+	/* elements from one row to the next, on a device a multiple of 16 bytes; 0: contiguous. The same where out is q. */
+	uint32_t q_stride, k_stride, v_stride, out_stride;
 	uint8_t *pool;
 	size_t page_bytes;
 };
@@ -110,6 +112,24 @@ struct skv_workspace {
 	int threads;  /* that a host kernel may run on, >= 1 */
 	void *stream; /* a device's: where to queue; NULL on the host */
 };
+
+/* Elements from one row to the next of q, k, v and out. */
+SKV_INLINE uint32_t skv_q_stride(const struct skv_shape *sh)
+{
+	return sh->q_stride ? sh->q_stride : sh->n_heads * sh->head_dim;
+}
+SKV_INLINE uint32_t skv_k_stride(const struct skv_shape *sh)
+{
+	return sh->k_stride ? sh->k_stride : sh->n_kv_heads * sh->head_dim;
+}
+SKV_INLINE uint32_t skv_v_stride(const struct skv_shape *sh)
+{
+	return sh->v_stride ? sh->v_stride : sh->n_kv_heads * sh->head_dim;
+}
+SKV_INLINE uint32_t skv_out_stride(const struct skv_shape *sh)
+{
+	return sh->out_stride ? sh->out_stride : sh->n_heads * sh->head_dim;
+}
 
 /* The sequence's page table of the call's layer. */
 SKV_INLINE const skv_pte *skv_layer_table(const struct skv_shape *sh, const struct skv_kseq *s)

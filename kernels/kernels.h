@@ -337,6 +337,18 @@ struct skv_kernels {
 	 */
 	void (*decode_latent)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                     const struct skv_index_list *, const struct skv_workspace *);
+
+	/* ---- rows of other kinds ----------------------------------------------------------------------- */
+
+	/*
+	 * For kernels that take fp32 rows without gaps alone, the host's; else NULL. n rows of `width` elements, a
+	 * multiple of 16, of a dtype (enum skv_dtype) and `stride` elements apart become such rows, or are made from
+	 * them, rounded to nearest even (a NaN stays one).
+	 */
+	void (*load_rows)(uint32_t dtype, uint32_t n, uint32_t width, uint32_t stride, const void *from, float *to,
+	                  const struct skv_workspace *);
+	void (*store_rows)(uint32_t dtype, uint32_t n, uint32_t width, uint32_t stride, const float *from, void *to,
+	                   const struct skv_workspace *);
 };
 
 /*

@@ -53,6 +53,9 @@ KERNEL_SOURCES = \
 	kernels/host/runtime/block.h \
 	kernels/host/runtime/gemm.h \
 	kernels/host/runtime/host.h \
+	kernels/host/runtime/logits.h \
+	kernels/host/runtime/rows.c \
+	kernels/host/runtime/rows.h \
 	kernels/host/runtime/simd.h \
 	kernels/host/runtime/table.c \
 	kernels/host/select/page-bounds.c \

@@ -33,7 +33,7 @@ struct skv_scores {
 	/* 16-byte aligned. Elements past the sequence's last page are left as they were. */
 	float *token;          /* [seq][rows][token_stride]: reduced weight; 0 in holes, and from len on */
 	float *page;           /* [seq][rows][page_stride]: sum of the reduced weights of the page */
-	float *lse;            /* [seq][n_heads]: log Σ exp(scale·q·k), natural logarithm */
+	float *lse;            /* [seq][n_heads]: as skv_shape.lse, of each sequence */
 };
 
 /* Lists of indices of pages or tokens, ascending: one list a sequence, or one a kv head or q head. */

@@ -24,20 +24,9 @@
 #include "libclient/prims.h"
 #include "libclient/recall.h"
 #include "libclient/replay.h"
+#include "libclient/rows.h"
 #include "libclient/session.h"
 #include "libclient/sized.h"
-
-/* Kernels of a device read 16 bytes at a time. */
-static const char *misaligned(const struct skv_attn *a)
-{
-	if ((uintptr_t)a->q % 16)
-		return "q";
-	if ((uintptr_t)a->k % 16)
-		return "k";
-	if ((uintptr_t)a->v % 16)
-		return "v";
-	return (uintptr_t)a->out % 16 ? "out" : NULL;
-}
 
 /* The kernel that the plan asks for; `how` is the plan's, or dense where nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
@@ -92,6 +81,10 @@ static void decode(struct skv_session *s, const struct layer *l)
 
 	s->batch = l->batch;
 	s->step.q = l->attn->q;
+	if (l->window) { /* not the policy's */
+		decode_kernel(l, SKV_ATTEND_WINDOW, NULL);
+		return;
+	}
 	policy_hook(s, l->batch, PHASE_BEFORE, l->number);
 	if (plan->evict.max_head_ratio > 0) {
 		/*
@@ -113,7 +106,10 @@ static void decode(struct skv_session *s, const struct layer *l)
 	policy_hook(s, l->batch, PHASE_AFTER, l->number);
 }
 
-/* What comes before attention: the batch's sequences that decode and those with prompts are apart. */
+/*
+ * What comes before attention: the batch's sequences that decode and those with prompts are apart. Where K and V are
+ * another layer's, they are there.
+ */
 static void append(const struct layer *l)
 {
 	const struct skv_batch *const part[] = {&l->decode, &l->prefill};
@@ -125,7 +121,8 @@ static void append(const struct layer *l)
 	for (int i = 0; i < 2; i++) {
 		if (part[i]->n == 0)
 			continue;
-		l->kernels->append(&l->rows, part[i], NULL, l->attn->k, l->attn->v, l->work);
+		if (l->attn->k)
+			l->kernels->append(&l->rows, part[i], NULL, l->attn->k, l->attn->v, l->work);
 		if (l->bounds)
 			l->kernels->update_bounds(&l->rows, part[i], NULL, l->work);
 	}
@@ -142,8 +139,9 @@ static void prefill(const struct layer *l)
 	prefill_attend(l);
 }
 
-void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *given)
 {
+	const struct skv_attn rows = rows_take(s, given), *a = &rows;
 	struct step *st = &s->step;
 
 	for (uint32_t i = 0; i < st->n_batches; i++) {
@@ -155,6 +153,7 @@ void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		if (l.prefill.n > 0 && a->q)
 			prefill(&l);
 	}
+	rows_give(s, given, a);
 	if (!a->q)
 		prefill_without_queries(st);
 }
@@ -208,11 +207,9 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	if (e < 0)
 		return e;
 	a = &given;
-	if (!a->k || !a->v || !a->q != !a->out)
-		return error_set(-EINVAL, "layer %u: k and v, and q with out, must be given", layer);
-	if (s->device && misaligned(a))
-		return error_set(-EINVAL, "layer %u: %s is not at a multiple of 16 bytes", layer, misaligned(a));
-	e = a->q ? 0 : check_append(s, layer);
+	e = rows_check(s, layer, a);
+	if (e == 0 && !a->q)
+		e = check_append(s, layer);
 	if (e == 0 && s->device)
 		e = replay_attend(s, layer, a);
 	if (e < 0)

@@ -173,8 +173,10 @@ void device_close(struct skv_session *s)
 		d->backend->free(s->step.decompressed.mem);
 		d->backend->free(s->step.recall.mem);
 		d->backend->free(s->step.tiles);
+		d->backend->free(s->sinks);
 		device_leave(s, was);
 	}
+	s->sinks = NULL;
 	s->step.work.mem = s->step.arena = s->step.decompressed.mem = s->step.recall.mem = s->step.tiles = NULL;
 	free(d->stale);
 	free(d);
@@ -188,6 +190,21 @@ skv_pte device_pte(const struct skv_seq *q, skv_pte e)
 	if (!skv_pte_resident(e))
 		return e;
 	return skv_pte_make(kind, pool_kernel_page(q->session->pool, skv_pte_id(e), kind == SKV_PTE_SHARED));
+}
+
+int device_put(struct skv_session *s, void *to, const void *from, size_t bytes)
+{
+	const struct skv_backend *b = s->device ? s->device->backend : NULL;
+	int e;
+
+	if (!b) {
+		memcpy(to, from, bytes);
+		return 0;
+	}
+	e = b->copy(to, from, bytes, s->step.work.stream);
+	if (e == 0)
+		e = b->wait(s->step.work.stream);
+	return e < 0 ? device_failed(s->device, e, "what the model's layers have") : 0;
 }
 
 int device_fetch(struct skv_session *s, void *to, const void *from, size_t bytes)

@@ -73,6 +73,8 @@ int device_wait(struct skv_session *s);  /* for the stream of the step */
 int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */
 /* The entry as kernels are to see it. */
 skv_pte device_pte(const struct skv_seq *q, skv_pte e);
+/* Copy from the host to memory of the session, and wait for it. */
+int device_put(struct skv_session *s, void *to, const void *from, size_t bytes);
 /* Copy memory of the session to the host, and wait for it. */
 int device_fetch(struct skv_session *s, void *to, const void *from, size_t bytes);
 

@@ -6,6 +6,7 @@
 
 #include "common/seqmem.h"
 #include "libclient/compress/compressor.h"
+#include "libclient/model.h"
 #include "libclient/policy.h"
 #include "libclient/session.h"
 
@@ -58,7 +59,10 @@ struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
 	const uint32_t n_layers = s->model.n_layers;
 	struct skv_shape shape = s->shape;
 
-	shape.layer = layer;
+	shape.layer = skv_model_kv_layer(&s->model, layer);
+	shape.scale = model_scale(&s->model, layer);
+	shape.softcap = model_softcap(&s->model, layer);
+	shape.sinks = s->sinks && model_sinks(&s->model, layer) ? s->sinks + (size_t)layer * s->model.n_heads : NULL;
 	shape.state = skv_table(n_layers, SKV_PAGES_BOUNDS, layer);
 	shape.slot_meta = skv_table(n_layers, SKV_PAGES_SLOT_META, layer);
 	shape.codes = skv_table(n_layers, SKV_PAGES_CODES, layer);
@@ -92,6 +96,7 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	        .plan = plan,
 	        .kernels = s->kernels,
 	        .work = &st->work,
+	        .window = skv_model_window(&s->model, number),
 	        .rows = layer_shape(s, number),
 	        .compresses = batch_compresses(pb, number),
 	        .bounds = plan->scores & SKV_SCORES_PAGE_BOUNDS,
@@ -105,6 +110,11 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	        .step = st,
 	};
 
+	l.rows.lse = a->lse;
+	l.rows.q_stride = a->q_stride;
+	l.rows.k_stride = a->k_stride;
+	l.rows.v_stride = a->v_stride;
+	l.rows.out_stride = a->out_stride;
 	l.shape = l.rows;
 	if (l.compresses)
 		l.shape.codec = &pb->policy->compressor->layer[number].code;

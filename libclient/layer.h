@@ -30,6 +30,7 @@ struct layer {
 	const struct skv_workspace *work;
 	struct skv_shape rows;  /* of K and V as rows ... */
 	struct skv_shape shape; /* ... and as the batch has them: with codes, if it compresses the layer */
+	uint32_t window;        /* the model's, in tokens; 0: none */
 	bool compresses;        /* does it keep older tokens of the batch's sequences compressed? */
 	bool bounds;            /* does it keep bounds of its pages? */
 	struct skv_batch decode, prefill; /* the batch's sequences that decode, and those with rows of prompts */

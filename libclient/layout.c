@@ -91,11 +91,27 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, ui
 	return b;
 }
 
+/*
+ * Does some policy attend to the end of its prompts densely, which is said sequence by sequence, in a model with
+ * sliding windows, whose layers know no such end? Then these are apart.
+ */
+static bool windows_apart(const struct skv_session *s)
+{
+	const struct step *st = &s->step;
+	bool tails = false;
+
+	for (uint32_t i = 0; i < st->n_batches; i++)
+		tails |= st->batch[i].n_prompts > 0 && prefill_has_tail(st->batch[i].policy);
+	return tails && skv_full_layers(&s->model, 0, s->model.n_layers) < s->model.n_layers;
+}
+
 /* Are the two layers the same to the kernels? */
 static bool same_class(const struct skv_session *s, uint32_t a, uint32_t b)
 {
 	const struct step *st = &s->step;
 
+	if (!skv_model_window(&s->model, a) != !skv_model_window(&s->model, b) && windows_apart(s))
+		return false;
 	for (uint32_t i = 0; i < st->n_batches; i++) {
 		const struct skv_plan *plan = st->batch[i].policy->plan;
 
@@ -115,7 +131,7 @@ static bool same_class(const struct skv_session *s, uint32_t a, uint32_t b)
 static void find_classes(struct skv_session *s)
 {
 	struct step *st = &s->step;
-	bool by_layer = false;
+	bool by_layer = windows_apart(s);
 
 	for (uint32_t i = 0; i < st->n; i++)
 		by_layer |= seq_by_layer(st->seqs[i]);
@@ -148,6 +164,8 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 
 		*ks = kseq_of(s, &items[i], at, row, c->layer);
 		prefill_schedule(q, ks);
+		if (skv_model_window(&s->model, c->layer))
+			ks->dense_from = UINT32_MAX;
 		row += items[i].n_tokens;
 		if (q->maintenance) {
 			ks->n_compressed = seq_compressed(q, c->layer);

@@ -27,6 +27,12 @@
 
 #define COPIES_AT_ONCE 256u
 
+/* Has the layer K and V of its own? Else its table has holes alone. */
+static bool has_rows(const struct skv_seq *q, uint32_t layer)
+{
+	return skv_model_kv_layer(&q->session->model, layer) == layer;
+}
+
 static bool resident(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	return skv_pte_resident(seq_table(q, table)[page]);
@@ -81,7 +87,7 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer);
 
 	switch (kind_of(q, table)) {
-	case SKV_PAGES_KV: return skv_pages_of(extent);
+	case SKV_PAGES_KV: return has_rows(q, layer) ? skv_pages_of(extent) : 0;
 	case SKV_PAGES_BOUNDS: return q->has_bounds ? bounds_of(q, layer, extent) : 0;
 	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->slots[layer].granularity, extent) : 0;
 	case SKV_PAGES_SAVED: return q->about & SKV_ABOUT_PREFILL ? prefill_saved_pages(seq_policy(q), layer) : 0;
@@ -96,7 +102,7 @@ static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t mor
 	bool bounds = !q->maintenance || q->maintenance == MAINTENANCE_BUILD_BOUNDS || q->has_bounds;
 
 	switch (kind_of(q, table)) {
-	case SKV_PAGES_KV: return skv_pages_of(reach);
+	case SKV_PAGES_KV: return has_rows(q, layer) ? skv_pages_of(reach) : 0;
 	case SKV_PAGES_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
 	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].granularity, reach) : 0;
 	case SKV_PAGES_SAVED: return q->next_about & SKV_ABOUT_PREFILL ? prefill_saved_pages(seq_policy(q), layer) : 0;

@@ -237,6 +237,8 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 
 	if (s->phase == PHASE_END)
 		wrong = skv_evict_outside_check(layer, w, pb->policy->plan, s->model.n_layers);
+	if (!wrong && (skv_model_window(&s->model, layer) || skv_model_kv_shared(&s->model, layer)))
+		return; /* they are not the policy's, or not this layer's alone */
 	for (uint32_t i = 0; !wrong && i < pb->n; i++) {
 		struct skv_seq *q = s->step.seqs[pb->first + i];
 		/* as the next step will see it; its last page is the one that is appended to, and stays */

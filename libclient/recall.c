@@ -5,7 +5,7 @@
  * Attention recall (DELTA, Eq. 9): the share of the full attention's weight that lies on what a layer attends to. In
  * one step of many the first few sequences that decode are attended densely once more, for the weights alone, and
  * the mean over heads and sequences goes to the session's page, layer by layer. It is full attention over what is
- * there: tokens that were evicted have no weight.
+ * there: tokens that were evicted have no weight. A layer with a sliding window is as the model has it, not measured.
  *
  * `out` may be q, so weights are made before a layer attends. Such a step is not replayed from a recording, and
  * on a device its figures are known when it has run.
@@ -36,7 +36,7 @@ static uint32_t interval(const struct skv_session *s)
 	                            : atomic_load_explicit(&s->client->control->recall_every, memory_order_relaxed);
 }
 
-/* Most rows of all layers that do not attend to everything; 0: there is none. */
+/* Most rows of all layers that do not attend to everything that the model lets them; 0: there is none. */
 static uint32_t most_rows(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
@@ -46,7 +46,8 @@ static uint32_t most_rows(const struct skv_session *s)
 		for (uint32_t layer = 0; layer < s->model.n_layers && st->batch[i].n > 0; layer++) {
 			const struct skv_plan *plan = &st->batch[i].policy->plan[layer];
 			const struct skv_index_list *list = &st->batch[i].selection[plan->source].list;
-			uint32_t rows = plan->attend == SKV_ATTEND_DENSE ? 0 : rows_of(plan, list);
+			bool all = plan->attend == SKV_ATTEND_DENSE || skv_model_window(&s->model, layer);
+			uint32_t rows = all ? 0 : rows_of(plan, list);
 
 			most = rows > most ? rows : most;
 		}

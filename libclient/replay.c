@@ -5,7 +5,7 @@
  * A layer is several kernels, and to launch each takes the host longer than some of them take the device. A
  * CUDA graph is one launch. The engine may record whole steps (skv_step_key, skv_step_replayed). Where it does
  * not, each layer has a small graph here: made in skv_step_begin, when two steps of the same key gave a layer the
- * same q, k, v and out, and launched by skv_attend while they stay the same.
+ * same q, k, v, out and lse, and launched by skv_attend while they stay the same.
  *
  * Hooks run when a layer is recorded and not when it is replayed: what they ask for depends on the plan and the
  * layer alone (policy.h). What they leave behind on the host - which selections exist - is remembered for
@@ -280,12 +280,19 @@ bool replay_begin(struct skv_session *s)
 	return grow_marks(s);
 }
 
+static bool same_rows(const struct skv_attn *a, const struct skv_attn *b)
+{
+	return a->q == b->q && a->k == b->k && a->v == b->v && a->out == b->out && a->lse == b->lse &&
+	       a->q_stride == b->q_stride && a->k_stride == b->k_stride && a->v_stride == b->v_stride &&
+	       a->out_stride == b->out_stride;
+}
+
 int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	struct device *d = s->device;
 	struct replay *r = s->replay;
 	struct replay_layer *x = &r->layer[layer];
-	bool same = x->seen && x->at.q == a->q && x->at.k == a->k && x->at.v == a->v && x->at.out == a->out;
+	bool same = x->seen && same_rows(&x->at, a);
 	bool recording;
 	int e;
 

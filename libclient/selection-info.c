@@ -53,7 +53,8 @@ static void put(struct sink *to, uint32_t id)
 /* Has the layer the tokens of this page, as rows or compressed? */
 static bool has(const struct skv_seq *q, uint32_t layer, uint32_t page)
 {
-	return skv_pte_resident(seq_table(q, layer)[page]) || compress_has_page(q, layer, page);
+	return skv_pte_resident(seq_table(q, skv_model_kv_layer(&q->session->model, layer))[page]) ||
+	       compress_has_page(q, layer, page);
 }
 
 static void put_window(struct sink *to, const struct skv_window *w, uint32_t len, const struct skv_seq *q,

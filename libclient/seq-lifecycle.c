@@ -340,7 +340,10 @@ void skv_seq_pages(const struct skv_seq *q, uint64_t *ret_resident, uint64_t *re
 		return;
 	device_settle(q->session);
 	*ret_resident = seq_resident(q);
-	*ret_total = (uint64_t)skv_pages_of(q->len) * q->layout.n_layers;
+	*ret_total = 0;
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		if (skv_model_kv_layer(&q->session->model, layer) == layer)
+			*ret_total += skv_pages_of(q->len);
 	pthread_mutex_unlock(&q->session->lock);
 }
 

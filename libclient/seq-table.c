@@ -22,12 +22,13 @@ struct census {
 	uint64_t full, shared;
 };
 
-/* A page of K and V may be a hole, but for the one that is written next. */
+/* A page of K and V may be a hole, but for the one that is written next, if the layer has K and V of its own. */
 static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 {
 	uint32_t extent = seq_slot_end(q, layer);
 
-	return i != extent / SKV_PAGE_TOKENS || extent % SKV_PAGE_TOKENS == 0;
+	return i != extent / SKV_PAGE_TOKENS || extent % SKV_PAGE_TOKENS == 0 ||
+	       skv_model_kv_layer(&q->session->model, layer) != layer;
 }
 
 /* May kernels follow entry i of the table? Counts its page into *n. Needs client->lock. */

@@ -4,13 +4,11 @@
 #include "libclient/session-lifecycle.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "common/fd.h"
-#include "common/rope.h"
 #include "common/spec.h"
 #include "libclient/conn.h"
 #include "libclient/device.h"
@@ -18,35 +16,19 @@
 #include "libclient/error.h"
 #include "libclient/fence.h"
 #include "libclient/lease/stock.h"
+#include "libclient/model.h"
 #include "libclient/pages.h"
 #include "libclient/policy-config.h"
 #include "libclient/policy-swap.h"
 #include "libclient/replay.h"
+#include "libclient/scratch.h"
 #include "libclient/seq.h"
 #include "libclient/seq-lifecycle.h"
 #include "libclient/seq-table.h"
-#include "libclient/sized.h"
 #include "libclient/step-lifecycle.h"
 #include "libclient/transaction.h"
 
 /* ---- opened ---------------------------------------------------------------------------------- */
-
-static int copy_model(struct skv_model *to, const struct skv_model *from)
-{
-	const char *wrong;
-	int e;
-
-	if (!from)
-		return error_set(-EINVAL, "model: is NULL");
-	e = sized_get(to, sizeof(*to), from, sizeof(from->size), "model");
-	if (e < 0)
-		return e;
-	wrong = skv_model_check(to);
-	wrong = wrong ? wrong : skv_rope_check(&to->rope, to->head_dim);
-	if (!wrong && (strnlen(to->files, sizeof(to->files)) == sizeof(to->files) || (*to->files && *to->files != '/')))
-		wrong = "model: files must be an absolute path of at most 255 bytes, or empty";
-	return wrong ? error_set(-EINVAL, "%s", wrong) : 0;
-}
 
 /* The kernels for this model, and its shape but for the pool's address. */
 static int choose_kernels(struct skv_session *s)
@@ -64,8 +46,8 @@ static int choose_kernels(struct skv_session *s)
 	        .n_kv_heads = m->n_kv_heads,
 	        .head_dim = m->head_dim,
 	        .dtype = m->kv_dtype,
-	        .io_dtype = m->io_dtype,
-	        .scale = m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->head_dim),
+	        .io_dtype = s->device ? m->io_dtype : SKV_F32, /* of rows in host memory the library makes fp32 */
+	        .scale = model_scale(m, 0),
 	        .page_bytes = skv_page_bytes(m),
 	};
 	if (!s->device)
@@ -77,6 +59,32 @@ static int choose_kernels(struct skv_session *s)
 			isa ? isa : "");
 	wrong = s->kernels->unsupported(&s->shape);
 	return wrong ? error_set(-EINVAL, "model: %s", wrong) : 0;
+}
+
+/* The layers' sinks in the model's memory, with a row for each layer, also where it has none. */
+static int place_sinks(struct skv_session *s)
+{
+	const struct skv_model *m = &s->model;
+	const size_t row = m->n_heads * sizeof(float);
+	size_t bytes = 0;
+	void *mem = NULL, *was;
+	bool any = false;
+	int e;
+
+	for (uint32_t layer = 0; layer < m->n_layers; layer++)
+		any |= model_sinks(m, layer) != NULL;
+	if (!any)
+		return 0;
+	e = device_enter(s, &was);
+	if (e < 0)
+		return e;
+	e = scratch_grow(s, &mem, &bytes, m->n_layers * row);
+	s->sinks = mem;
+	for (uint32_t layer = 0; layer < m->n_layers && e == 0; layer++)
+		if (model_sinks(m, layer))
+			e = device_put(s, s->sinks + (size_t)layer * m->n_heads, model_sinks(m, layer), row);
+	device_leave(s, was);
+	return e;
 }
 
 /* What the daemon answered to OPEN. */
@@ -116,9 +124,11 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 	s->serial = atomic_fetch_add(&serials, 1);
 	s->recall_every = -1;
 	pthread_mutex_init(&s->lock, NULL);
-	e = copy_model(&s->model, model);
+	e = model_copy(&s->model, model);
 	if (e == 0)
 		e = choose_kernels(s);
+	if (e == 0)
+		e = place_sinks(s);
 	if (e == 0)
 		e = stock_init(s);
 	if (e == 0) {
@@ -192,9 +202,11 @@ void session_free(struct skv_session *s)
 	replay_close(s);
 	device_close(s);
 	step_free(s);
+	free(s->sinks);
 	if (s->page)
 		munmap(s->page, s->page_bytes);
 	pthread_mutex_destroy(&s->lock);
+	model_free(&s->model);
 	free(s);
 }
 

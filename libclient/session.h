@@ -43,8 +43,9 @@ struct skv_session {
 	uint64_t serial; /* of this process: no two sessions ever have the same */
 	struct skv_model model;
 	struct pool *pool;
-	struct skv_shape shape; /* of layer 0 */
+	struct skv_shape shape; /* of all layers: what is a layer's own comes from layer_shape() */
 	const struct skv_kernels *kernels;
+	float *sinks; /* [n_layers][n_heads], in the model's memory, or NULL: no layer has any */
 	struct device *device; /* NULL: host memory */
 	struct replay *replay; /* the same */
 	struct skv_session_page *page;

@@ -38,6 +38,11 @@ void skv_model_init(struct skv_model *m, size_t size)
 	init(m, size, &(struct skv_model)SKV_MODEL_INIT, sizeof(*m));
 }
 
+void skv_model_layer_init(struct skv_model_layer *layer, size_t size)
+{
+	init(layer, size, &SKV_MODEL_LAYER(.window = 0), sizeof(*layer));
+}
+
 void skv_step_item_init(struct skv_step_item *item, size_t size)
 {
 	init(item, size, &SKV_STEP_ITEM(.n_tokens = 1), sizeof(*item));

@@ -4,10 +4,23 @@
 
 #include "libclient/seq.h"
 
+/* Tokens that a row of a sequence of `len` attends to without a policy, over all layers. */
+static uint64_t causal_tokens(const struct skv_model *m, uint32_t len)
+{
+	uint64_t n = 0;
+
+	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+		const uint32_t window = skv_model_window(m, layer);
+
+		n += window && window < len ? window : len;
+	}
+	return n;
+}
+
 void stats_attended(struct skv_seq *q, uint32_t len, uint64_t tokens)
 {
 	struct skv_session *s = q->session;
-	uint64_t attended = tokens / s->model.n_heads, causal = (uint64_t)len * s->model.n_layers;
+	uint64_t attended = tokens / s->model.n_heads, causal = causal_tokens(&s->model, len);
 
 	q->attended += attended;
 	q->causal += causal;

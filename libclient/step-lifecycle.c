@@ -29,6 +29,7 @@
 #include "libclient/policy-swap.h"
 #include "libclient/prefill/attend.h"
 #include "libclient/recall.h"
+#include "libclient/rows.h"
 #include "libclient/scratch.h"
 #include "libclient/selection.h"
 #include "libclient/seq.h"
@@ -104,6 +105,8 @@ static int prepare(struct skv_session *s)
 {
 	int e = scratch_prepare(s);
 
+	if (e == 0)
+		e = rows_prepare(s);
 	if (e == 0)
 		e = selections_prepare(s);
 	if (e == 0)
@@ -295,6 +298,7 @@ void step_free(struct skv_session *s)
 	free(st->selection);
 	free(st->arena);
 	free(st->decompressed.mem);
+	free(st->gathered);
 	free(st->tiles);
 	free(st->recall.mem);
 	*st = (struct step){0};

@@ -41,8 +41,12 @@ static const struct skv_param params[] = {
 /* Without a profile: a guess, as that of skv_select_layers() but with five. */
 static int guessed(const struct skv_model *m, uint32_t layer)
 {
-	return layer == 0 || layer == 2 || layer == (2 * m->n_layers + 2) / 5 || layer == m->n_layers / 2 ||
-	       layer == (3 * m->n_layers + 2) / 5;
+	const uint32_t depth[] = {0, 2, (2 * m->n_layers + 2) / 5, m->n_layers / 2, (3 * m->n_layers + 2) / 5};
+
+	for (size_t i = 0; i < sizeof(depth) / sizeof(*depth); i++)
+		if (layer == skv_full_layer(m, depth[i], 0))
+			return 1;
+	return 0;
 }
 
 static int anchor(const struct config *c, const struct skv_model *m, uint32_t layer)
@@ -55,9 +59,9 @@ static int anchor(const struct config *c, const struct skv_model *m, uint32_t la
 }
 
 /* Does an anchor attend to all tokens, not only to its own top-k? */
-static int attends_densely(const struct config *c, uint32_t layer)
+static int attends_densely(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
-	return layer == 0 || c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
+	return layer == skv_full_layer(m, 0, 0) || c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
 }
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -92,7 +96,7 @@ static void prefill(const struct config *c, const struct skv_model *m, uint32_t 
 	if (ret->how != SKV_PREFILL_KASCADE)
 		return;
 	ret->source = source;
-	ret->dense = layer == 0;
+	ret->dense = layer == skv_full_layer(m, 0, 0);
 	if (source < layer)
 		ret->mapped = map(c, m, layer, source, ret->map);
 }
@@ -112,7 +116,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		plan->reduce = SKV_REDUCE_SUM;
 		plan->sharing = c->variant >= SHARED ? SKV_SHARE_ALL_HEADS : SKV_SHARE_KV_HEAD;
 	}
-	if (source < layer || !attends_densely(c, layer)) {
+	if (source < layer || !attends_densely(c, m, layer)) {
 		plan->attend = SKV_ATTEND_TOKENS;
 		plan->source = source;
 		if (source < layer && c->variant < SHARED)
@@ -134,13 +138,13 @@ static void select_top(const struct skv_policy_ctx *ctx, uint32_t layer)
 
 static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	if (anchor(ctx->config, ctx->model, layer) && !attends_densely(ctx->config, layer))
+	if (anchor(ctx->config, ctx->model, layer) && !attends_densely(ctx->config, ctx->model, layer))
 		select_top(ctx, layer);
 }
 
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	if (anchor(ctx->config, ctx->model, layer) && attends_densely(ctx->config, layer))
+	if (anchor(ctx->config, ctx->model, layer) && attends_densely(ctx->config, ctx->model, layer))
 		select_top(ctx, layer);
 }
 

@@ -41,7 +41,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	struct skv_layer_set filters = skv_select_filters(&c->select, m);
 
 	skv_select_plan(&c->select, &filters, SKV_ATTEND_TOKENS, SKV_SHARE_ALL_HEADS, m, layer, plan);
-	if (plan->attend == SKV_ATTEND_TOKENS && layer - plan->source <= c->more) {
+	if (plan->attend == SKV_ATTEND_TOKENS && skv_full_layers(m, plan->source, layer) <= c->more) {
 		plan->attend = SKV_ATTEND_DENSE;
 		plan->source = 0;
 	}

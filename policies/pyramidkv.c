@@ -50,9 +50,9 @@ static float share_of(const struct config *c, const struct skv_model *m, uint32_
 {
 	float first = c->variant == KVPRESS ? 2 - 1 / c->beta : 1;
 	float last = c->variant == KVPRESS ? 1 / c->beta : 1 / 60.0f;
-	uint32_t steps = m->n_layers - c->evict.dense - 1;
+	uint32_t full = skv_full_layers(m, c->evict.dense, m->n_layers), before = skv_full_layers(m, c->evict.dense, layer);
 
-	return steps ? first + (last - first) * (float)(layer - c->evict.dense) / (float)steps : (first + last) / 2;
+	return full > 1 ? first + (last - first) * (float)before / (float)(full - 1) : (first + last) / 2;
 }
 
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)

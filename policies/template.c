@@ -52,6 +52,12 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
+/* The layer that selects: the last dense one, or the next that has no sliding window, which are not a policy's. */
+static uint32_t selector_of(const struct config *c, const struct skv_model *m)
+{
+	return skv_full_layer(m, c->dense - 1, 0);
+}
+
 /*
  * 3. How does each layer attend? Called once for every layer, before the first step. The plan comes
  * zeroed, which is dense attention; set what differs.
@@ -59,7 +65,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
 {
 	const struct config *c = config;
-	uint32_t selector = c->dense - 1;
+	uint32_t selector = selector_of(c, m);
 
 	skv_prefill_plan(&c->prefill, m, layer, plan); /* prefill, as the spec says */
 	if (layer == selector) {
@@ -80,7 +86,7 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	const struct config *c = ctx->config;
 
-	if (layer == c->dense - 1)
+	if (layer == selector_of(c, ctx->model))
 		ctx->prims->select_tokens(ctx, &(struct skv_select){
 		                                       .layer = layer,
 		                                       .budget = c->budget,

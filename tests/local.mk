@@ -22,13 +22,15 @@ KERNEL_TESTS = \
 	tests/unit/kernels/test-compress-quant tests/unit/kernels/test-decode tests/unit/kernels/test-decompress \
 	tests/unit/kernels/test-evict tests/unit/kernels/test-evict-head-budgets tests/unit/kernels/test-evict-slots \
 	tests/unit/kernels/test-prefill tests/unit/kernels/test-prefill-sparse tests/unit/kernels/test-prefill-tiles \
-	tests/unit/kernels/test-replay tests/unit/kernels/test-select tests/unit/kernels/test-select-page-bounds \
+	tests/unit/kernels/test-replay tests/unit/kernels/test-row-strides tests/unit/kernels/test-select \
+	tests/unit/kernels/test-select-page-bounds \
 	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk \
 	tests/unit/kernels/test-threads
 CLIENT_TESTS = \
 	tests/unit/client/test-client tests/unit/client/test-client-api tests/unit/client/test-client-broken \
 	tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict \
-	tests/unit/client/test-client-fence tests/unit/client/test-client-fork tests/unit/client/test-client-room \
+	tests/unit/client/test-client-fence tests/unit/client/test-client-fork tests/unit/client/test-client-forms \
+	tests/unit/client/test-client-layers tests/unit/client/test-client-room \
 	tests/unit/client/test-client-maintenance tests/unit/client/test-client-mixed \
 	tests/unit/client/test-client-page-bounds tests/unit/client/test-client-policy \
 	tests/unit/client/test-client-prefill tests/unit/client/test-client-stop tests/unit/client/test-codec \

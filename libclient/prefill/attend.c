@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/prefill/attend.c - attention of prompts: the lists of their tiles, and the kernels. */
+/*
+ * libclient/prefill/attend.c - attention of prompts: the lists of their tiles, and the kernels.
+ *
+ * A layer with a sliding window is sparse without lists, whatever the policy does in the others.
+ */
 #include "libclient/prefill/attend.h"
 
 #include <errno.h>
@@ -49,11 +53,11 @@ static uint64_t smaller(uint64_t a, uint64_t b)
  * The lists that a layer makes for a policy batch's prompts. Those of Kascade's stay for the layers after it, and
  * each batch has room of its own for them; all others are of use in one layer of a batch at a time, and share it.
  */
-static struct layer_lists lists_of(const struct skv_shape *shape, const struct skv_plan *plan, const struct skv_batch *b,
+static struct layer_lists lists_of(const struct skv_shape *shape, uint32_t layer, const struct skv_batch *b,
                              const struct policy_batch *pb, uint8_t *base)
 {
-	const struct skv_prefill *p = &plan->prefill;
-	const uint32_t heads = shape->n_heads, kv = shape->n_kv_heads, tile = pb->policy->prefill->layer[shape->layer].sparse.tile;
+	const struct skv_prefill *p = &pb->policy->plan[layer].prefill;
+	const uint32_t heads = shape->n_heads, kv = shape->n_kv_heads, tile = pb->policy->prefill->layer[layer].sparse.tile;
 	struct layer_lists x = {0};
 
 	if (b->n == 0)
@@ -64,7 +68,7 @@ static struct layer_lists lists_of(const struct skv_shape *shape, const struct s
 		x.main = room(&x, base, b, PREFILL_TILE, heads, PREFILL_TILE,
 		               smaller(2 * (uint64_t)p->slash, b->max_len / PREFILL_TILE + 1));
 		x.extra = room(&x, base, b, PREFILL_TILE, heads, 1, smaller(p->vertical, b->max_len));
-	} else if (p->how == SKV_PREFILL_KASCADE && p->source == shape->layer) {
+	} else if (p->how == SKV_PREFILL_KASCADE && p->source == layer) {
 		base = base ? base + pb->tiles_at : NULL;
 		x.main = room(&x, base, b, tile, kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
 	}
@@ -85,8 +89,7 @@ static size_t lay_out(struct skv_session *s)
 			for (uint32_t layer = 0; pb->policy->prefill && layer < s->model.n_layers; layer++)
 				if ((pb->policy->plan[layer].prefill.how == SKV_PREFILL_KASCADE) == own) {
 					const struct skv_batch b = batch_prompts(s, pb, layer);
-					const struct skv_shape shape = layer_shape(s, layer);
-					size_t bytes = lists_of(&shape, &pb->policy->plan[layer], &b, pb, NULL).bytes;
+					size_t bytes = lists_of(&s->shape, layer, &b, pb, NULL).bytes;
 
 					most = bytes > most ? bytes : most;
 				}
@@ -96,16 +99,30 @@ static size_t lay_out(struct skv_session *s)
 	return at;
 }
 
+/* Rows of a layer with a sliding window. */
+static struct skv_sparse window_of(uint32_t window)
+{
+	return (struct skv_sparse){.tile = PREFILL_TILE, .window = window};
+}
+
+/* How a policy batch's rows attend in the layer, without lists; tile 0: densely. */
+static struct skv_sparse sparse_of(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	if (skv_model_window(&s->model, layer))
+		return window_of(skv_model_window(&s->model, layer));
+	return pb->policy->prefill ? pb->policy->prefill->layer[layer].sparse : (struct skv_sparse){0};
+}
+
 /* Scratch of the kernels for a policy batch's prompts, at most. */
 static size_t workspace_bytes(struct skv_session *s, const struct policy_batch *pb)
 {
 	size_t most = 0;
 
-	for (uint32_t layer = 0; pb->policy->prefill && pb->n_prompts > 0 && layer < s->model.n_layers; layer++) {
-		const struct skv_sparse *x = &pb->policy->prefill->layer[layer].sparse;
+	for (uint32_t layer = 0; pb->n_prompts > 0 && layer < s->model.n_layers; layer++) {
+		const struct skv_sparse x = sparse_of(s, pb, layer);
 		const struct skv_shape shape = layer_shape(s, layer);
 		const struct skv_batch b = batch_prompts(s, pb, layer);
-		size_t bytes = x->tile > 0 ? s->kernels->prefill_sparse_bytes(&shape, &b, x, s->step.work.threads) : 0;
+		size_t bytes = x.tile > 0 ? s->kernels->prefill_sparse_bytes(&shape, &b, &x, s->step.work.threads) : 0;
 
 		most = bytes > most ? bytes : most;
 	}
@@ -157,13 +174,11 @@ static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint
 	const struct skv_prefill *p = &l->plan->prefill;
 	const uint32_t number = p->how == SKV_PREFILL_KASCADE ? p->source : l->number;
 	const struct skv_kernels *k = l->kernels;
-	struct skv_shape maker = l->rows;
 	struct skv_sparse x = policy->prefill->layer[l->number].sparse;
 	struct skv_tile_lists *main, *extra;
 	struct layer_lists made;
 
-	maker.layer = number;
-	made = lists_of(&maker, &policy->plan[number], &l->maker, l->batch, l->step->tiles);
+	made = lists_of(&l->rows, number, &l->maker, l->batch, l->step->tiles);
 	main = from(&made.main, first, p);
 	extra = from(&made.extra, first, p);
 	if (x.n_saved_queries > 0)
@@ -186,6 +201,12 @@ void prefill_attend(const struct layer *l)
 {
 	struct skv_seq *const *seqs = l->step->seqs + l->batch->first_prompt;
 
+	if (l->window) {
+		const struct skv_sparse x = window_of(l->window);
+
+		l->kernels->prefill_sparse(&l->rows, &l->prefill, l->attn->q, l->attn->out, &x, l->work);
+		return;
+	}
 	/* in one step sequences of a policy may differ in whether their layer is in order */
 	for (uint32_t first = 0, end; first < l->prefill.n; first = end) {
 		const bool sparse = skv_layer_in(&seqs[first]->sparse, l->number);

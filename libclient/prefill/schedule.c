@@ -116,6 +116,11 @@ uint32_t prefill_saved_pages(const struct policy *p, uint32_t layer)
 	return p->prefill ? 2 * p->prefill->layer[layer].pages : 0;
 }
 
+bool prefill_has_tail(const struct policy *p)
+{
+	return p->prefill && p->prefill->gamma > 0;
+}
+
 /* ---- of a sequence --------------------------------------------------------------------------- */
 
 bool prefill_fits(const struct skv_seq *q, const struct policy *p)

@@ -29,6 +29,8 @@ int prefill_make(struct skv_session *s, struct policy *p);
 void prefill_unmake(struct policy *p);
 /* Pages that the layer saves of a prompt that is being read: of both sets. */
 uint32_t prefill_saved_pages(const struct policy *p, uint32_t layer);
+/* Are the last rows of the policy's prompts dense in layers that attend sparsely? */
+bool prefill_has_tail(const struct policy *p);
 /* Is what was saved of the prompt that is being read what this policy goes on with? */
 bool prefill_fits(const struct skv_seq *q, const struct policy *p);
 /* How the open step's commit will speak of the prompt, and what the kernels are told of it. */

@@ -269,7 +269,7 @@ static bool check_head(struct verify *v, const struct oracle_case *b, const stru
 	bool well = true;
 
 	ref_attention(query, q->k[layer] + (size_t)kv * dim, q->v[layer] + (size_t)kv * dim, n, m->n_kv_heads * dim, dim,
-	              1 / sqrt(dim), visible, expected, weight);
+	              (struct ref_softmax){.scale = 1 / sqrt(dim)}, visible, expected, weight);
 	compressed_slack(m, q, layer, kv, query, n, weight, expected, slack);
 	for (uint32_t d = 0; d < dim && well; d++) {
 		double off = fabs(out[d] - expected[d]), most = v->backend->output_slack + slack[d];

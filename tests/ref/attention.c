@@ -61,10 +61,20 @@ void ref_store(uint32_t dtype, void *p, float x)
 	}
 }
 
-double ref_attention(const float *q, const float *k, const float *v, uint32_t n, uint32_t stride,
-                     uint32_t dim, double scale, const bool *visible, double *out, double *weight)
+double ref_score(struct ref_softmax by, double dot)
 {
-	double *score = calloc(n ? n : 1, sizeof *score), max = -INFINITY, sum = 0;
+	return by.softcap != 0 ? by.softcap * tanh(by.scale * dot / by.softcap) : by.scale * dot;
+}
+
+double ref_sink(struct ref_softmax by, double max)
+{
+	return by.sink ? exp((double)*by.sink - max) : 0;
+}
+
+double ref_attention(const float *q, const float *k, const float *v, uint32_t n, uint32_t stride,
+                     uint32_t dim, struct ref_softmax by, const bool *visible, double *out, double *weight)
+{
+	double *score = calloc(n ? n : 1, sizeof *score), max = -INFINITY, sum = 0, all;
 
 	for (uint32_t t = 0; t < n; t++) {
 		score[t] = -INFINITY;
@@ -73,7 +83,7 @@ double ref_attention(const float *q, const float *k, const float *v, uint32_t n,
 		double dot = 0;
 		for (uint32_t d = 0; d < dim; d++)
 			dot += (double)q[d] * k[(size_t)t * stride + d];
-		score[t] = scale * dot;
+		score[t] = ref_score(by, dot);
 		max = fmax(max, score[t]);
 	}
 	for (uint32_t d = 0; d < dim; d++)
@@ -85,10 +95,11 @@ double ref_attention(const float *q, const float *k, const float *v, uint32_t n,
 		for (uint32_t d = 0; visible[t] && d < dim; d++)
 			out[d] += w * v[(size_t)t * stride + d];
 	}
+	all = sum == 0 ? 0 : sum + ref_sink(by, max);
 	for (uint32_t d = 0; d < dim; d++)
-		out[d] = sum == 0 ? 0 : out[d] / sum;
+		out[d] = sum == 0 ? 0 : out[d] / all;
 	for (uint32_t t = 0; weight && t < n; t++)
-		weight[t] = sum == 0 ? 0 : score[t] / sum;
+		weight[t] = sum == 0 ? 0 : score[t] / all;
 	free(score);
 	return sum == 0 ? -INFINITY : max + log(sum);
 }

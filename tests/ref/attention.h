@@ -19,14 +19,24 @@ float ref_load(uint32_t dtype, const void *p);
 /* Store it, rounded. */
 void ref_store(uint32_t dtype, void *p, float x);
 
+/* The softmax of a q head. A score is s = scale * q · k, with a softcap c (not 0) c tanh(s / c). */
+struct ref_softmax {
+	double scale, softcap;
+	const float *sink; /* the logit of one more term, which has no value; NULL: there is none */
+};
+
 /*
- * One q head over n tokens: out[dim] = Σ α_t v_t, α = softmax(scale * q · k_t) over the tokens with
- * visible[t]. k and v are [n] rows `stride` floats apart. A score of -infinity weighs nothing, even
+ * One q head over n tokens: out[dim] = Σ α_t v_t, α = softmax over the scores of the tokens with visible[t] and the
+ * sink. k and v are [n] rows `stride` floats apart. A score of -infinity weighs nothing, even
  * where there is no other. No token with a weight: zeros.
- * weight[n], if not NULL, receives α (0 where not visible). Returns log Σ exp(scale * q · k_t).
+ * weight[n], if not NULL, receives α (0 where not visible). Returns log Σ exp(score), the sink left out.
  */
 double ref_attention(const float *q, const float *k, const float *v, uint32_t n, uint32_t stride,
-                     uint32_t dim, double scale, const bool *visible, double *out, double *weight);
+                     uint32_t dim, struct ref_softmax by, const bool *visible, double *out, double *weight);
+
+/* The score of a product q · k; and what the sink adds to a sum of exp(score - max). */
+double ref_score(struct ref_softmax by, double dot);
+double ref_sink(struct ref_softmax by, double max);
 
 /*
  * The k largest of score[0, n) as ascending indices, ties to the lower index, never a -INFINITY or NaN.

@@ -15,6 +15,11 @@ static const float *query(const struct ref_rows *r, uint32_t p, uint32_t head)
 	return r->q + ((size_t)(p - r->from) * r->n_heads + head) * r->dim;
 }
 
+static struct ref_softmax softmax_of(const struct ref_rows *r, uint32_t head)
+{
+	return (struct ref_softmax){.scale = r->scale, .softcap = r->softcap, .sink = r->sinks ? r->sinks + head : NULL};
+}
+
 static size_t key_of_head(const struct ref_rows *r, uint32_t head)
 {
 	return (size_t)(head / (r->n_heads / r->n_kv_heads)) * r->dim;
@@ -33,19 +38,21 @@ uint32_t ref_tail(uint32_t end, uint32_t gamma, uint32_t tail)
 	return end % gamma + tail < end ? end - (end % gamma + tail) : 0;
 }
 
-void ref_row(const struct ref_rows *r, uint32_t p, uint32_t head, ref_see_fn *see, const void *ctx, double *out,
+double ref_row(const struct ref_rows *r, uint32_t p, uint32_t head, ref_see_fn *see, const void *ctx, double *out,
              double *weight)
 {
 	const size_t at = key_of_head(r, head);
 	bool *visible = calloc(p + 1, sizeof *visible);
+	double lse;
 
 	if (see)
 		see(ctx, p, head, visible);
 	for (uint32_t t = 0; t <= p; t++)
 		visible[t] = (visible[t] || !see) && r->there[t];
-	ref_attention(query(r, p, head), r->k + at, r->v + at, p + 1, r->n_kv_heads * r->dim, r->dim, r->scale, visible,
-	              out, weight);
+	lse = ref_attention(query(r, p, head), r->k + at, r->v + at, p + 1, r->n_kv_heads * r->dim, r->dim,
+	              softmax_of(r, head), visible, out, weight);
 	free(visible);
+	return lse;
 }
 
 /*
@@ -60,17 +67,21 @@ static uint32_t correction_row(const struct ref_rows *r, const struct ref_correc
 	return last > at ? last : at;
 }
 
-void ref_prompt(const struct ref_rows *r, const struct ref_correct *c, ref_see_fn *see, const void *ctx, double *out)
+void ref_prompt(const struct ref_rows *r, const struct ref_correct *c, ref_see_fn *see, const void *ctx, double *out,
+                double *lse)
 {
 	double *full = malloc(r->dim * sizeof *full), *sparse = malloc(r->dim * sizeof *sparse);
 
 	for (uint32_t head = 0; head < r->n_heads; head++) {
 		uint32_t was = UINT32_MAX; /* whose difference full - sparse is */
 		for (uint32_t p = r->from; p < r->to; p++) {
-			double *to = out + ((size_t)(p - r->from) * r->n_heads + head) * r->dim;
+			const size_t at = (size_t)(p - r->from) * r->n_heads + head;
+			double *to = out + at * r->dim, sum;
 			const bool dense = ref_dense(r, c, p);
 
-			ref_row(r, p, head, dense ? NULL : see, ctx, to, NULL);
+			sum = ref_row(r, p, head, dense ? NULL : see, ctx, to, NULL);
+			if (lse)
+				lse[at] = sum;
 			if (dense || !c->delta)
 				continue;
 			if (was != correction_row(r, c, p)) {
@@ -95,7 +106,7 @@ static double score(const struct ref_rows *r, uint32_t p, uint32_t head, uint32_
 
 	for (uint32_t d = 0; d < r->dim; d++)
 		dot += (double)q[d] * k[d];
-	return r->there[t] ? dot * r->scale : -INFINITY;
+	return r->there[t] ? ref_score(softmax_of(r, head), dot) : -INFINITY;
 }
 
 /* Softmax weights of row p of a q head over [0, n). */
@@ -112,7 +123,7 @@ static void weights(const struct ref_rows *r, uint32_t p, uint32_t head, uint32_
 		sum += weight[t];
 	}
 	for (uint32_t t = 0; t < n; t++)
-		weight[t] = sum == 0 ? 0 : weight[t] / sum;
+		weight[t] = sum == 0 ? 0 : weight[t] / (sum + ref_sink(softmax_of(r, head), max));
 }
 
 void ref_tile_weights(const struct ref_rows *r, uint32_t x, uint32_t h, double *weight)
@@ -307,7 +318,7 @@ void ref_prefill(const struct ref_rows *r, const struct ref_rows *source, const 
 	                 .tile = kascade ? skv_kascade_tile(r->n_heads / r->n_kv_heads) : 64,
 	                 .chosen = malloc(r->to), .vertical = malloc(r->to), .distance = malloc(r->to)};
 
-	ref_prompt(r, &correct, see, &s, out);
+	ref_prompt(r, &correct, see, &s, out, NULL);
 	free(s.chosen);
 	free(s.vertical);
 	free(s.distance);

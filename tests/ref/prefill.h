@@ -16,7 +16,8 @@
 /* Rows [from, to) of a sequence are the prompt; K and V are of all its tokens [0, to). */
 struct ref_rows {
 	uint32_t n_heads, n_kv_heads, dim;
-	double scale;
+	double scale, softcap;
+	const float *sinks; /* [n_heads] or NULL: struct ref_softmax */
 	uint32_t from, to;
 	const float *q;     /* [to - from][n_heads][dim] */
 	const float *k, *v; /* [to][n_kv_heads][dim] */
@@ -44,12 +45,13 @@ uint32_t ref_tail(uint32_t end, uint32_t gamma, uint32_t tail);
 /* What row p of a q head sees if it is not dense: sets visible[0, p], which are false. Holes do not matter. */
 typedef void ref_see_fn(const void *ctx, uint32_t p, uint32_t head, bool *visible);
 
-/* Attention of one row of one q head; `see` NULL: dense. weight[p + 1] may be NULL. */
-void ref_row(const struct ref_rows *, uint32_t p, uint32_t head, ref_see_fn *see, const void *ctx, double *out,
+/* Attention of one row of one q head, and its log-sum-exp; `see` NULL: dense. weight[p + 1] may be NULL. */
+double ref_row(const struct ref_rows *, uint32_t p, uint32_t head, ref_see_fn *see, const void *ctx, double *out,
              double *weight);
 
-/* All rows: out [to - from][n_heads][dim]. */
-void ref_prompt(const struct ref_rows *, const struct ref_correct *, ref_see_fn *see, const void *ctx, double *out);
+/* All rows: out [to - from][n_heads][dim], and lse [to - from][n_heads], which may be NULL. */
+void ref_prompt(const struct ref_rows *, const struct ref_correct *, ref_see_fn *see, const void *ctx, double *out,
+                double *lse);
 
 /* ---- choices --------------------------------------------------------------------------------- */
 

@@ -125,6 +125,10 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 	c->max_q += c->max_q > 1 ? rnd_below(3) : 0;
 	c->pool_pages += 3;
 	c->q = random_floats((size_t)c->rows * heads * dim);
+	c->sh.softcap = rnd_below(3) ? 0 : (float)(1 + 4 * rnd_unit());
+	c->sinks = rnd_below(3) ? NULL : random_floats(heads);
+	for (uint32_t head = 0; c->sinks && head < heads; head++)
+		c->sinks[head] *= 4;
 	assign_pages(c);
 }
 
@@ -154,6 +158,13 @@ void case_deinit(struct kernel_case *c)
 		free(c->kept[i]);
 	}
 	free(c->q);
+	free(c->sinks);
+}
+
+struct ref_softmax case_softmax(const struct kernel_case *c, uint32_t head)
+{
+	return (struct ref_softmax){.scale = (double)c->sh.scale, .softcap = (double)c->sh.softcap,
+	                            .sink = c->sinks ? c->sinks + head : NULL};
 }
 
 void case_punch(struct kernel_case *c, uint32_t one_in)
@@ -296,6 +307,8 @@ bool case_on(struct kernel_case *c, const struct test_backend *b)
 		return false;
 	c->on = b;
 	c->sh.pool = case_to(c, NULL, c->pool_pages * c->sh.page_bytes);
+	c->sh.sinks = c->sinks ? case_to(c, c->sinks, c->sh.n_heads * sizeof *c->sinks) : NULL;
+	c->sh.lse = NULL;
 	for (uint32_t i = 0; i < c->n; i++)
 		attended[i] = case_attended_before(i);
 	c->attended = case_to(c, attended, c->n * sizeof *attended);
@@ -401,6 +414,24 @@ bool case_load(struct kernel_case *c, const struct test_backend *b)
 		return false;
 	case_append(c, 400, 1);
 	return true;
+}
+
+void case_lse_begin(struct kernel_case *c)
+{
+	c->sh.lse = case_to(c, NULL, (size_t)c->rows * c->sh.n_heads * sizeof(float));
+}
+
+void case_lse_check(struct kernel_case *c, const char *what, const double *ref, double tolerance)
+{
+	const size_t n = (size_t)c->rows * c->sh.n_heads;
+	float *lse = malloc(n * sizeof *lse);
+	char name[96];
+
+	snprintf(name, sizeof name, "%s, log-sum-exp, %s", what, c->on->name);
+	case_from(c, lse, c->sh.lse, n * sizeof *lse);
+	case_compare(name, lse, ref, n, tolerance, 0);
+	free(lse);
+	c->sh.lse = NULL;
 }
 
 void case_compare(const char *what, const float *x, const double *ref, size_t n, double tolerance,

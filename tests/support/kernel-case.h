@@ -18,6 +18,7 @@
 #include "kernels/evict.h"
 #include "kernels/kernels.h"
 #include "kernels/select.h"
+#include "tests/ref/attention.h"
 #include "tests/support/kernel-backend.h"
 #include "tests/support/random.h"
 
@@ -37,6 +38,7 @@ struct kernel_case {
 	uint32_t max_len; /* at least the longest sequence */
 	uint32_t max_q;
 	float *q; /* [rows][n_heads][head_dim] */
+	float *sinks; /* [n_heads], or NULL: sh.sinks on the backend */
 
 	const struct test_backend *on;
 	struct skv_batch batch; /* the sequences, in the backend's memory */
@@ -45,7 +47,7 @@ struct kernel_case {
 	size_t n_held;
 };
 
-/* Build it. Lengths and query rows a sequence as given. */
+/* Build it. Lengths and query rows a sequence as given. Some have a softcap, some have sinks. */
 void case_init(struct kernel_case *, uint32_t dtype, uint32_t heads, uint32_t kv_heads, uint32_t dim,
                uint32_t n, const uint32_t *len, const uint32_t *n_q);
 
@@ -92,6 +94,13 @@ bool case_has_counter(uint32_t i);
 struct skv_workspace case_work(const struct kernel_case *, int threads);
 struct skv_workspace case_work_of(const struct kernel_case *, size_t bytes, int threads);
 void case_work_done(const struct kernel_case *, const struct skv_workspace *);
+
+/* The softmax of a q head in double precision. */
+struct ref_softmax case_softmax(const struct kernel_case *, uint32_t head);
+
+/* Let the kernels write the rows' log-sum-exp, and compare it with ref[rows][n_heads]: after case_on(), before case_off(). */
+void case_lse_begin(struct kernel_case *);
+void case_lse_check(struct kernel_case *, const char *what, const double *ref, double tolerance);
 
 /* Roughly normal, mean 0, variance 1. */
 float rnd_normal(void);

@@ -3,7 +3,7 @@
 check_LTLIBRARIES += tests/support/libskvtest.la
 tests_support_libskvtest_la_SOURCES = \
 	tests/support/client-test.h tests/support/policy-file.h tests/support/random.c tests/support/random.h \
-	tests/support/suite.h \
+	tests/support/layer-forms.h tests/support/suite.h \
 	tests/support/child.c tests/support/child.h tests/support/client-fixture.c tests/support/client-fixture.h \
 	tests/support/codec-file.c tests/support/codec-file.h \
 	tests/support/core-actor.c tests/support/core-actor.h tests/support/core-model.c tests/support/core-model.h \
@@ -18,7 +18,8 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/hung-files.c tests/support/hung-files.h \
 	tests/support/kernel-backend.c tests/support/kernel-backend.h \
 	tests/support/kernel-case.c tests/support/kernel-case.h \
-	tests/support/latent-case.c tests/support/latent-case.h tests/support/memory-group.c \
+	tests/support/latent-case.c tests/support/latent-case.h tests/support/layers-case.c tests/support/layers-case.h \
+	tests/support/memory-group.c \
 	tests/support/memory-group.h tests/support/prefill-case.c tests/support/prefill-case.h \
 	tests/support/quant-case.c tests/support/quant-case.h tests/support/score-case.c tests/support/score-case.h \
 	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
@@ -38,7 +39,7 @@ TEST_PLUGINS = \
 	tests/support/plugins/old-backend.la tests/support/plugins/old-engine.la tests/support/plugins/refuse-adopt.la \
 	tests/support/plugins/unselected.la tests/support/plugins/wrong-delta.la
 check_LTLIBRARIES += $(TEST_PLUGINS)
-EXTRA_DIST += tests/support/plugins/plugin.h
+EXTRA_DIST += tests/support/plugins/plugin.h tests/support/layer-forms.py
 
 # A CUDA driver and a backend that need no device. The daemon finds the driver as it finds the real one, by name.
 FAKE_BACKEND_SOURCES = tests/support/fake-backend.c tests/support/fake-backend.h tests/support/fake-ipc.h \

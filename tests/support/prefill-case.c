@@ -33,6 +33,7 @@ struct ref_rows prompts_ref(const struct kernel_case *c, uint32_t i, const float
 	for (uint32_t t = 0; t < s->len; t++)
 		there[t] = case_resident(c, i, t);
 	return (struct ref_rows){.n_heads = c->sh.n_heads, .n_kv_heads = c->sh.n_kv_heads, .dim = c->sh.head_dim,
+	                         .softcap = (double)c->sh.softcap, .sinks = c->sinks,
 	                         .scale = c->sh.scale, .from = s->len - s->n_q, .to = s->len,
 	                         .q = q + (size_t)s->row * c->sh.n_heads * c->sh.head_dim, .k = c->k[i], .v = c->v[i],
 	                         .there = there};

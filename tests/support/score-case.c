@@ -44,7 +44,7 @@ static void ref_row(const struct kernel_case *c, const float *q, const struct sk
 		const size_t at = ((size_t)c->seq[i].row * sh->n_heads + head) * dim, kv = head / group * dim;
 
 		x->lse[i * sh->n_heads + head] = ref_attention(q + at, c->k[i] + kv, c->v[i] + kv, len, sh->n_kv_heads * dim,
-		                                               dim, sh->scale, visible, x->out + at, weight);
+		                                               dim, case_softmax(c, head), visible, x->out + at, weight);
 		for (uint32_t t = 0; t < len; t++)
 			token[t] = shape->sum ? token[t] + weight[t] : fmax(token[t], weight[t]);
 	}

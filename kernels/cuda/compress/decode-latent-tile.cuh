@@ -199,7 +199,7 @@ __device__ static void chunk_begins(struct chunk_sums<D, W> *w, const struct lat
 	const uint32_t lane = lane_of(), before = x % c->tiles_per_kv_head * c->tile_heads;
 	const uint32_t heads = min(c->tile_heads, c->group - before);
 	const uint32_t head = x / c->tiles_per_kv_head * c->group + before + min(lane / 4, heads - 1);
-	const size_t row = ((size_t)c->seq[t->i].row * c->k.sh.n_heads + head) * D + lane % 4 * 2;
+	const size_t row = (size_t)c->seq[t->i].row * c->q_stride + head * D + lane % 4 * 2;
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
 		const float2 q = io_load2(c->k.sh.io_dtype, c->q, row + 8 * my_dims<D>(c, m));
@@ -253,7 +253,9 @@ __device__ static void softmax_step(struct chunk_sums<D, W> *w, const struct lat
 #pragma unroll
 	for (uint32_t x = 0; x < spans<D>; x++)
 		score += score_at(s, lane / 8, x, head)[lane % 8];
-	score = about.kind != ABSENT ? score * c->scale : -INFINITY;
+	if (c->scale.cap != 0)
+		score = soft_cap(c->scale.cap, score);
+	score = about.kind != ABSENT ? score * c->scale.scale : -INFINITY;
 	max = fmaxf(score, w->max);
 #pragma unroll
 	for (int x = 1; x < 32; x *= 2)

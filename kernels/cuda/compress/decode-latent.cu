@@ -75,14 +75,18 @@ decode_latent_kernel(const __grid_constant__ struct latent_params c)
 #define MERGE_DIMS 64     /* output dimensions of a block */
 #define MERGE_THREADS 512
 
-/* Each chunk's share of each head's result. One warp's work. */
-__device__ static void chunk_shares(float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE], const float *part,
-                                    uint32_t stride, uint32_t chunks)
+/*
+ * Each chunk's share of the results of `heads` heads, from q head `first` on; their log-sum-exps, if there is an `lse`
+ * for the first one's. One warp's work.
+ */
+__device__ static void chunk_shares(float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE], const struct latent_params *c,
+                                    const float *part, uint32_t stride, uint32_t chunks, uint32_t first,
+                                    uint32_t heads, float *lse)
 {
 	const uint32_t head = threadIdx.x % 32;
 	float max = -INFINITY, sum = 0;
 
-	if (head >= HEAD_TILE)
+	if (head >= heads)
 		return;
 	for (uint32_t k = 0; k < chunks; k++)
 		max = fmaxf(max, part[(size_t)k * stride + head]);
@@ -91,6 +95,10 @@ __device__ static void chunk_shares(float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE], co
 		fix[k][head] = p[head] == -INFINITY ? 0 : exp2_fast(p[head] - max);
 		sum += p[HEAD_TILE + head] * fix[k][head];
 	}
+	if (lse)
+		lse[head] = log_sum(max, sum);
+	if (sum > 0)
+		sum += sink_term(c->k.sh.sinks, first + head, max);
 	for (uint32_t k = 0; k < chunks; k++)
 		fix[k][head] *= sum > 0 ? __fdividef(1, sum) : 0;
 }
@@ -129,7 +137,7 @@ __device__ static void output(const struct latent_params *c, const float *total,
 			sum[head] += __shfl_xor_sync(~0u, sum[head], y);
 		if (lane == head && head < heads)
 			io_store(c->k.sh.io_dtype, c->out,
-			         ((size_t)c->seq[i].row * c->k.sh.n_heads + h * c->group + before + head) * head_dim + d,
+			         (size_t)c->seq[i].row * c->out_stride + (h * c->group + before + head) * head_dim + d,
 			         sum[head] + total[head * stride + c->width + d]);
 	}
 }
@@ -141,13 +149,15 @@ merge_latent_kernel(const __grid_constant__ struct latent_params c, uint32_t hea
 	extern __shared__ __align__(16) float total[]; /* u and r of each head */
 	__shared__ float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE];
 	const uint32_t x = blockIdx.x, i = blockIdx.y, first = blockIdx.z * MERGE_DIMS;
-	const uint32_t heads = min(c.tile_heads, c.group - x % c.tiles_per_kv_head * c.tile_heads);
+	const uint32_t before = x % c.tiles_per_kv_head * c.tile_heads, heads = min(c.tile_heads, c.group - before);
+	const uint32_t q_head = x / c.tiles_per_kv_head * c.group + before;
+	float *lse = c.k.sh.lse && first == 0 ? c.k.sh.lse + (size_t)c.seq[i].row * c.k.sh.n_heads + q_head : NULL;
 	const uint32_t stride = chunk_floats(c.tile_heads, c.width, head_dim);
 	const uint32_t tiles = n_listed_tiles(&c, i), each = chunk_tiles(tiles), chunks = (tiles + each - 1) / each;
 	const float *part = partial_at(&c, i, x, 0, head_dim);
 
 	if (threadIdx.x < 32)
-		chunk_shares(fix, part, stride, chunks);
+		chunk_shares(fix, &c, part, stride, chunks, q_head, heads, lse);
 	__syncthreads();
 	for (uint32_t e = threadIdx.x * 4; e < heads * (c.width + head_dim); e += MERGE_THREADS * 4) {
 		const uint32_t head = e / (c.width + head_dim);
@@ -232,7 +242,9 @@ static struct latent_params latent_params_of(const struct skv_shape *sh, const s
 {
 	struct latent_params c = {.k = codec_of(sh), .seq = b->seq, .n = b->n, .q = q, .out = out};
 
-	c.scale = sh->scale * LOG2E;
+	c.q_stride = skv_q_stride(sh);
+	c.out_stride = skv_out_stride(sh);
+	c.scale = score_scale_of(sh);
 	c.list = *list;
 	c.width = width_of(sh->codec);
 	c.rows = sh->codec->n_refs ? sh->codec->n_refs : 1;

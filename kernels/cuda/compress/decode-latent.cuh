@@ -39,6 +39,7 @@
 
 #include "kernels/cuda/compress/records.cuh"
 #include "kernels/cuda/runtime/async-copy.cuh"
+#include "kernels/cuda/runtime/softmax.cuh"
 
 #define TILE 32u   /* tokens */
 #define BLOCKS 4u  /* of 8 tokens in a tile */
@@ -53,7 +54,8 @@ struct latent_params {
 	uint32_t n;
 	const void *q;
 	void *out;
-	float scale;
+	uint32_t q_stride, out_stride; /* elements from one row to the next */
+	struct score_scale scale;
 	struct skv_index_list list;
 	uint32_t width;                    /* of z; 0: there is none */
 	uint32_t rows;                     /* of a token, at most */

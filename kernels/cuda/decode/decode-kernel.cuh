@@ -64,7 +64,7 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 {
 	float *part = partial_of(c, j, j->chunk, D);
 	for (uint32_t head = 0; head < j->heads; head++) {
-		const size_t out = ((size_t)c->seq[j->i].row * c->n_heads + j->head + head) * D;
+		const size_t out = output_at(c, j, head, D);
 		float max = r->max[0][head], sum = 0, fix[warps<D, mode>];
 #pragma unroll
 		for (int w = 1; w < warps<D, mode>; w++)
@@ -74,7 +74,7 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 			fix[w] = rescale(r->max[w][head], max);
 			sum += r->sum[w][head] * fix[w];
 		}
-		const float share = sum > 0 ? __fdividef(1, sum) : 0;
+		const float share = head_share(c, j, head, max, sum);
 #pragma unroll
 		for (uint32_t d = threadIdx.x % 32 * 4; has_output<mode>(c) && d < D; d += 128) {
 			float4 acc = make_float4(0, 0, 0, 0);

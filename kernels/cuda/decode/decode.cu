@@ -64,7 +64,11 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 	c->page_bytes = sh->page_bytes;
 	c->q = q;
 	c->out = out;
-	c->scale = sh->scale * LOG2E;
+	c->q_stride = skv_q_stride(sh);
+	c->out_stride = skv_out_stride(sh);
+	c->scale = score_scale_of(sh);
+	c->sinks = sh->sinks;
+	c->lse = out ? sh->lse : NULL;
 	c->n_heads = sh->n_heads;
 	c->n_kv_heads = sh->n_kv_heads;
 	c->group = sh->n_heads / sh->n_kv_heads;
@@ -143,10 +147,12 @@ void skv_cuda_decode_topk(const struct skv_shape *sh, const struct skv_batch *b,
 	fill_score_ring(&keys, sh, ev, &l, work);
 	keys.list = *list;
 	keys.topk_scores = (__half *)((uint8_t *)work->mem + l.topk_scores);
+	keys.topk_max = (float *)((uint8_t *)work->mem + l.topk_max);
 	keys.keys_fit_shared_memory = keys_fit_shared(b->max_len);
 	decode(&keys, sh, b, q, NULL, skv_pages_of(b->max_len), &l, work);
 	values.list = *list;
 	values.topk_scores = keys.topk_scores;
+	values.topk_max = keys.topk_max;
 	decode(&values, sh, b, q, out, skv_pages_of(list->max_count), &l, work);
 }
 

@@ -43,9 +43,9 @@
 
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
+#include "kernels/cuda/runtime/softmax.cuh"
 #include "kernels/cuda/compress/quant.cuh"
 
-#define LN2 0.693147180559945309417f
 #define BATCH 32 /* tiles that a warp locates at a time, one a lane */
 
 enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
@@ -88,7 +88,10 @@ struct decode_params {
 	size_t page_bytes;
 	const void *q;
 	void *out;
-	float scale;
+	uint32_t q_stride, out_stride; /* elements from one row to the next */
+	struct score_scale scale;
+	const float *sinks; /* [q head], or NULL */
+	float *lse;         /* [row][q head], or NULL: of tokens alone */
 	uint32_t n_heads, n_kv_heads, group, layer, io_dtype;
 	enum kv_source source;
 	struct skv_window window; /* KV_WINDOW */
@@ -102,7 +105,8 @@ struct decode_params {
 	struct skv_scores ev; /* what helper warps write, and `lse`; NULL: not wanted */
 	struct skv_select select; /* MODE_TOPK_KEYS */
 	bool keys_fit_shared_memory; /* MODE_TOPK_KEYS: a list's keys fit; else they are in ev.token */
-	__half *topk_scores; /* [request][token of its list][head tile][column]: below the head's maximum */
+	__half *topk_scores; /* [request][token of its list][head tile][column]: below the head's maximum ... */
+	float *topk_max;     /* [seq][q head]: ... which is this */
 	uint32_t tokens; /* of a sequence, at most: struct workspace_layout */
 	uint32_t tile_heads, tiles_per_kv_head; /* q heads of a head tile, at most; head tiles of a kv head ... */
 	uint32_t heads, request_head_tiles; /* ... of a sequence, and of a request */
@@ -375,12 +379,36 @@ DEVICE float rescale(float max, float to)
 	return max == -INFINITY ? 0 : exp2_fast(max - to);
 }
 
-/* Write the head's log-sum-exp, if it is wanted. */
+/* Where the output of the item's q head number `head` begins. */
+DEVICE size_t output_at(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t head_dim)
+{
+	return (size_t)c->seq[j->i].row * c->out_stride + (size_t)(j->head + head) * head_dim;
+}
+
+/* What a head's maximum is counted from: scores that are stored as differences have another one. */
+DEVICE float max_from(const struct decode_params *c, const struct work_item *j, uint32_t head)
+{
+	return c->topk_max ? c->topk_max[(size_t)j->i * c->n_heads + j->head + head] : 0;
+}
+
+/* What a head's weighted sum is multiplied with: the inverse of its sum of weights, the sink's among them. */
+DEVICE float head_share(const struct decode_params *c, const struct work_item *j, uint32_t head, float max, float sum)
+{
+	if (!(sum > 0))
+		return 0;
+	if (c->sinks)
+		sum += sink_term(c->sinks, j->head + head, max + max_from(c, j, head));
+	return __fdividef(1, sum);
+}
+
+/* Write the head's log-sum-exp, where it is wanted. */
 DEVICE void finish_head(const struct decode_params *c, const struct work_item *j, uint32_t head, float max, float sum)
 {
-	const size_t at = (size_t)j->i * c->n_heads + j->head + head;
+	const uint32_t at = j->head + head;
 	if (c->ev.lse)
-		c->ev.lse[at] = sum > 0 ? (max + log2f(sum)) * LN2 : -INFINITY;
+		c->ev.lse[(size_t)j->i * c->n_heads + at] = log_sum(max, sum);
+	if (c->lse)
+		c->lse[(size_t)c->seq[j->i].row * c->n_heads + at] = log_sum(max + max_from(c, j, head), sum);
 }
 
 DEVICE float *partial_of(const struct decode_params *c, const struct work_item *j, uint32_t chunk, uint32_t head_dim)

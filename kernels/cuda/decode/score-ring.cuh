@@ -105,7 +105,7 @@ DEVICE float2 score_pair(uint32_t word, float2 top)
 /* Columns of a request, at most: a group of one head has two. */
 #define REQUEST_COLS (2 * SKV_MAX_HEADS)
 
-/* Of each column: the largest score, and the log-sum-exp; infinite for a copy, which has no weight. */
+/* Of each column: the largest score, and the denominator's logarithm; infinite for a copy, which has no weight. */
 struct softmax_stats {
 	float max[REQUEST_COLS], lse[REQUEST_COLS];
 };
@@ -135,7 +135,9 @@ __device__ static void make_softmax_stats(const struct decode_params *c, const s
 		for (uint32_t k = 0; k < MAX_CHUNKS; k++)
 			all += sum[k] * rescale(max[k], most);
 		s->max[at] = most;
-		s->lse[at] = col < j.heads ? most + log2f(all) : INFINITY;
+		s->lse[at] = col < j.heads ? add_sink(c->sinks, j.head + col, most + log2f(all)) : INFINITY;
+		if (c->topk_max && col < j.heads)
+			c->topk_max[(size_t)j.i * c->n_heads + j.head + col] = most;
 	}
 }
 

@@ -261,7 +261,7 @@ template <class T, int D>
 __device__ static void load_q(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 8;
-	const size_t row = ((size_t)c->seq[j->i].row * c->n_heads + j->head + min(g, j->heads - 1)) * D + at;
+	const size_t row = (size_t)c->seq[j->i].row * c->q_stride + (j->head + min(g, j->heads - 1)) * D + at;
 	struct vec8 e[D / 32];
 #pragma unroll
 	for (int b = 0; b < D / 32; b++)
@@ -305,13 +305,17 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 		scores<set>(w, s);
 		if (next < ts->n)
 			load_keys<set, mode>(w, c, j, ts, next);
+		if (c->scale.cap != 0)
+#pragma unroll
+			for (int x = 0; x < 4; x++)
+				s[x] = soft_cap(c->scale.cap, s[x]);
 	}
 #pragma unroll
 	for (int x = 0; x < 4; x++) {
 		if (mode == MODE_TOPK_VALUES)
 			s[x] = x % 2 ? __high2float(w->topk_scores[set][x / 2]) : __low2float(w->topk_scores[set][x / 2]);
 		else
-			s[x] *= c->scale;
+			s[x] *= c->scale.scale;
 		s[x] = mask >> (g + x / 2 * 8) & 1 ? s[x] : -INFINITY;
 	}
 	if (mode == MODE_TOPK_VALUES) {

@@ -82,6 +82,7 @@ void skv_cuda_accumulate_scores(const struct skv_shape *sh, const struct skv_bat
 struct prompt_params {
 	struct rows_params call;
 	struct meta_table meta;
+	const float *sinks;
 	uint32_t window;
 	float2 *part; /* [row of q][head][MAX_CHUNKS]: maximum and sum of a row's weights in a chunk of the keys */
 };
@@ -159,7 +160,7 @@ DEVICE float log_denominator(const struct prompt_params *c, uint32_t out)
 	float sum = a.y * exp2_fast(a.x - base) + b.y * exp2_fast(b.x - base);
 	sum += __shfl_xor_sync(~0u, sum, 1);
 	sum += __shfl_xor_sync(~0u, sum, 2);
-	return sum > 0 ? base + log2f(sum) : INFINITY;
+	return sum > 0 ? add_sink(c->sinks, out % c->call.n_heads, base + log2f(sum)) : INFINITY;
 }
 
 /* Weights of a tile's scores, added up by columns, 8 n + 2 c and + 1, of rows g and g + 8. */
@@ -291,16 +292,9 @@ void skv_cuda_accumulate_prompt(const struct skv_shape *sh, const struct skv_bat
 	const uint32_t n_observed = window && window < b->max_q ? window : b->max_q;
 	struct prompt_params c = {};
 
-	c.call.seq = b->seq;
-	c.call.pool = sh->pool;
-	c.call.page_bytes = sh->page_bytes;
-	c.call.q = q;
-	c.call.scale = sh->scale * LOG2E;
-	c.call.n_heads = sh->n_heads;
-	c.call.group = sh->n_heads / sh->n_kv_heads;
-	c.call.layer = sh->layer;
-	c.call.io_dtype = sh->io_dtype;
+	c.call = rows_params_of(sh, b, q);
 	c.meta = meta_table_of(sh);
+	c.sinks = sh->sinks;
 	c.window = window;
 	c.part = (float2 *)((uint8_t *)work->mem + l.partial);
 	const dim3 rows(ceil_div(n_observed * c.call.group, ROWS) * MAX_CHUNKS, sh->n_kv_heads, b->n);

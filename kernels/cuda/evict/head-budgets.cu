@@ -95,13 +95,14 @@ struct accumulate_params {
 	struct meta_table meta;
 	const void *q;
 	const uint32_t *ids, *count; /* [seq][kv head] of `stride` elements */
-	float scale;                 /* of scores in log2 */
-	uint32_t stride, heads, group, head_dim, dtype, io_dtype, layer;
+	struct score_scale scale;
+	const float *sinks;
+	uint32_t stride, q_stride, heads, group, head_dim, dtype, io_dtype, layer;
 };
 
 /* Up to so many q heads of a kv head at a time. */
 struct accumulate_smem {
-	float q[HEAD_TILE][SKV_MAX_HEAD_DIM]; /* times the scale; zeros where there is no head */
+	float q[HEAD_TILE][SKV_MAX_HEAD_DIM]; /* times the scale, unless there is a softcap; zeros where there is no head */
 	struct partial_softmax parts[HEAD_TILE][WARPS];
 	float lse[HEAD_TILE]; /* infinite where there is no head */
 };
@@ -138,27 +139,33 @@ __device__ static void key_scores(const struct accumulate_params *c, const struc
 			          k[2].y * b.y + k[3].x * b.z + k[3].y * b.w;
 		}
 	}
+	if (c->scale.cap != 0)
+#pragma unroll
+		for (uint32_t g = 0; g < HEAD_TILE; g++)
+			ret[g] = c->scale.scale * soft_cap(c->scale.cap, ret[g]);
 }
 
 /* The queries of `heads` of the group, from its q head `first` on. */
 __device__ static void load_queries(const struct accumulate_params *c, const struct head_item *j,
                                     struct accumulate_smem *smem, uint32_t first, uint32_t heads)
 {
-	const size_t row = (size_t)j->s->row * c->heads * c->group + j->h * c->group + first;
+	const size_t row = (size_t)j->s->row * c->q_stride + (j->h * c->group + first) * c->head_dim;
+	const float by = c->scale.cap != 0 ? 1 : c->scale.scale;
 
 	__syncthreads(); /* the last queries have been used */
 	for (uint32_t e = threadIdx.x; e < HEAD_TILE * c->head_dim; e += THREADS) {
 		const uint32_t g = e / c->head_dim, d = e % c->head_dim;
-		const float q = g < heads ? io_load(c->io_dtype, c->q, (row + g) * c->head_dim + d) : 0;
-		smem->q[g][d] = q * c->scale;
+		const float q = g < heads ? io_load(c->io_dtype, c->q, row + e) : 0;
+		smem->q[g][d] = q * by;
 	}
 	__syncthreads();
 }
 
-/* log2 of the denominator of each head's softmax. */
+/* log2 of the denominator of each head's softmax, from the group's q head `first` on. */
 __device__ static void denominators(const struct accumulate_params *c, const struct head_item *j,
-                                    struct accumulate_smem *smem, uint32_t heads)
+                                    struct accumulate_smem *smem, uint32_t first, uint32_t heads)
 {
+	const uint32_t head = j->h * c->group + first + threadIdx.x;
 	struct partial_softmax mine[HEAD_TILE];
 #pragma unroll
 	for (uint32_t g = 0; g < HEAD_TILE; g++)
@@ -178,7 +185,8 @@ __device__ static void denominators(const struct accumulate_params *c, const str
 	}
 	__syncthreads();
 	if (threadIdx.x < HEAD_TILE)
-		smem->lse[threadIdx.x] = threadIdx.x < heads ? log_denominator(smem->parts[threadIdx.x]) : INFINITY;
+		smem->lse[threadIdx.x] =
+			threadIdx.x < heads ? add_sink(c->sinks, head, log_denominator(smem->parts[threadIdx.x])) : INFINITY;
 	__syncthreads();
 }
 
@@ -197,7 +205,7 @@ __global__ void __launch_bounds__(THREADS,
 		const uint32_t heads = min(HEAD_TILE, c.group - first);
 		const bool add = s->accumulate == SKV_ACCUMULATE_ADD || first > 0;
 		load_queries(&c, &j, &smem, first, heads);
-		denominators(&c, &j, &smem, heads);
+		denominators(&c, &j, &smem, first, heads);
 		for (uint32_t i = threadIdx.x; i < j.n; i += THREADS) {
 			const uint32_t u = j.ids[i];
 			struct skv_slot_meta *meta = meta_at(&c.meta, s, j.h, s->set, u);
@@ -221,8 +229,10 @@ void skv_cuda_accumulate_list(const struct skv_shape *sh, const struct skv_batch
 	c.q = q;
 	c.ids = list->ids;
 	c.count = list->count;
-	c.scale = sh->scale * LOG2E;
+	c.scale = score_scale_of(sh);
+	c.sinks = sh->sinks;
 	c.stride = list->stride;
+	c.q_stride = skv_q_stride(sh);
 	c.heads = sh->n_kv_heads;
 	c.group = sh->n_heads / sh->n_kv_heads;
 	c.head_dim = sh->head_dim;

@@ -186,7 +186,7 @@ void skv_cuda_hip_lists(const struct skv_shape *sh, const struct skv_batch *b, c
 	struct hip_params c = {};
 
 	init_weights_params(&c, sh, b, q, sp);
-	c.call.scale = 1; /* unscaled, exact scores stay exact */
+	c.call.scale = {1, 0}; /* in order, as a softcap leaves them; and unscaled, exact scores stay exact */
 	c.ret = *ret;
 	const size_t bytes = init_hip_params(&c, sh, b, sp, keep), smem = c.key_words * sizeof(uint32_t);
 	const uint32_t items = n_items_of(&c, sh, b), band = band_size(items, bytes);

@@ -42,21 +42,21 @@ struct minference_params : weights_params {
 	{
 		const uint32_t number = (first + nth) / call.n_heads;
 		j->s = &call.seq[number / segments];
-		j->h = head(nth) / call.group;
+		j->h = head(nth, 0) / call.group;
 		j->table = j->s->table + (size_t)call.layer * j->s->layer_stride;
 		j->skip = ((j->s->len - j->s->n_q) / sp.segment + number % segments) * sp.segment;
 		j->first = skv_first_row(j->s, j->skip, sp.segment);
 		/* lists need the last of the segment's first rows; they are for it and rows after it */
 		j->end = min(j->s->len, j->skip + sp.segment) >= j->first + ROWS ? j->first + ROWS : 0;
 	}
-	__device__ uint32_t head(uint32_t nth) const
+	__device__ uint32_t head(uint32_t nth, uint32_t) const
 	{
 		return (first + nth) % call.n_heads;
 	}
 	/* Row r of the block's item. */
 	__device__ struct representative row(const struct rows_item *j, uint32_t r) const
 	{
-		return {j->first + r, head(blockIdx.x), j->end ? j->first + r + 1 : 0};
+		return {j->first + r, head(blockIdx.x, r), j->end ? j->first + r + 1 : 0};
 	}
 };
 
@@ -187,8 +187,8 @@ minference_lists_kernel(const __grid_constant__ struct minference_params c)
 	const uint32_t tile = j.skip / TILE + nth, call = (j.s->len - j.s->n_q) / TILE;
 	if (nth >= c.sp.segment / TILE || tile < call || tile * TILE >= j.s->len)
 		return;
-	const size_t list = ((size_t)(j.s - c.call.seq) * c.lists.tiles + tile - call) * c.lists.rows + c.head(blockIdx.y);
-	const size_t extra = ((size_t)(j.s - c.call.seq) * c.extra.tiles + tile - call) * c.extra.rows + c.head(blockIdx.y);
+	const size_t list = ((size_t)(j.s - c.call.seq) * c.lists.tiles + tile - call) * c.lists.rows + c.head(blockIdx.y, 0);
+	const size_t extra = ((size_t)(j.s - c.call.seq) * c.extra.tiles + tile - call) * c.extra.rows + c.head(blockIdx.y, 0);
 	uint32_t *unit_ids = c.lists.ids + list * c.lists.stride, *more_ids = c.extra.ids + extra * c.extra.stride;
 	if (tile * TILE + TILE >= j.end && j.end) { /* rows before the last of the dense ones need no list */
 		for (uint32_t u = lane; u < tile + lane; u += 32)

@@ -9,11 +9,12 @@
 #include "kernels/cuda/prefill/tiles.cuh"
 
 /*
- * A (row, head) pair of the block: position, clamped for a pair that does not exist, and index of the row of q
- * and out.
+ * A (row, head) pair of the block: position, clamped for a pair that does not exist; number of the pair in the call,
+ * row * n_heads + head, 0xffffffff if it does not exist; and where its query begins.
  */
 struct pair_row {
-	uint32_t p, at; /* at = 0xffffffff: it does not exist */
+	uint32_t p, at;
+	size_t q;
 };
 template <bool SPARSE, int ROWS>
 __device__ static struct pair_row pair_row(const struct prefill_params *c, const struct work_item *x, uint32_t pair)
@@ -25,8 +26,10 @@ __device__ static struct pair_row pair_row(const struct prefill_params *c, const
 	const bool exists = SPARSE ? row < rows_per_block(c, ROWS) && p >= f && p < min(s->len, s->dense_from)
 	                           : row_in_launch(c, s, x->kind, row, p);
 	struct pair_row r;
+	const uint32_t in_call = s->row + (p - f);
 	r.p = min(max(p, f), s->len - 1);
-	r.at = exists ? (s->row + (p - f)) * c->n_heads + head : 0xffffffff;
+	r.at = exists ? in_call * c->n_heads + head : 0xffffffff;
+	r.q = exists ? (size_t)in_call * c->q_stride + head * c->shape.head_dim : 0;
 	return r;
 }
 
@@ -36,9 +39,32 @@ __device__ static struct pair_row pair_row(const struct prefill_params *c, const
  */
 template <int D> struct out_rows {
 	float o[D / 2];
-	float max[2], sum[2];
+	float max[2], sum[2]; /* of the weights, of tokens alone */
 	uint32_t p[2], low[2], at[2];
 };
+
+/* What row y's weighted sum is multiplied with: the inverse of its sum of weights, the sink's among them. */
+template <int D> DEVICE float row_share(const struct prefill_params *c, const struct out_rows<D> *r, int y)
+{
+	const float *sinks = c->shape.sinks;
+	float sum = r->sum[y];
+	if (sinks && r->at[y] != 0xffffffff && sum > 0)
+		sum += sink_term(sinks, r->at[y] % c->n_heads, r->max[y]);
+	return sum > 0 ? 1 / sum : 0;
+}
+
+/* Write row y's log-sum-exp, where it is wanted; four lanes share the row. */
+template <int D> DEVICE void store_lse(const struct prefill_params *c, const struct out_rows<D> *r, int y)
+{
+	if (c->shape.lse && threadIdx.x % 4 == 0)
+		c->shape.lse[r->at[y]] = log_sum(r->max[y], r->sum[y]);
+}
+
+/* Where the output of a pair begins. */
+template <int D> DEVICE size_t output_at(const struct prefill_params *c, uint32_t at)
+{
+	return (size_t)(at / c->n_heads) * c->out_stride + at % c->n_heads * D;
+}
 
 /*
  * Four lanes share a row, two columns of each eight: exchange eight-column blocks 4 g to 4 g + 3 so that lane l
@@ -104,8 +130,11 @@ template <int D> __device__ static void store_dense(const struct prefill_params 
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
 		const bool exists = r->at[y] != 0xffffffff;
+		const size_t out = output_at<D>(c, r->at[y]);
 		float *dense = exists && x->kind == ROWS_REPRESENTATIVES
 		                       ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
+		if (exists)
+			store_lse<D>(c, r, y);
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {
 			const uint32_t column = 8 * (4 * g + lane);
@@ -114,7 +143,7 @@ template <int D> __device__ static void store_dense(const struct prefill_params 
 			if (dense)
 				write_block(dense + column, b);
 			else if (exists)
-				io_store8(c->io_dtype, c->out, (size_t)r->at[y] * D + column, b);
+				io_store8(c->io_dtype, c->out, out + column, b);
 		}
 	}
 }
@@ -135,6 +164,7 @@ __device__ static void store_representatives(const struct prefill_params *c, con
 		if (!__any_sync(~0u, exists))
 			continue;
 		float *output = exists ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
+		const size_t out = output_at<D>(c, r->at[y]);
 		float *saved = NULL;
 		if (exists && c->sparse.delta && s->prompt_continues &&
 		    representative_number(s, &c->sparse, r->p[y]) == last)
@@ -147,7 +177,7 @@ __device__ static void store_representatives(const struct prefill_params *c, con
 			if (!exists)
 				continue;
 			read_block(output + column, dense);
-			io_store8(c->io_dtype, c->out, (size_t)r->at[y] * D + column, dense);
+			io_store8(c->io_dtype, c->out, out + column, dense);
 #pragma unroll
 			for (int k = 0; k < 4; k++)
 				b[k] = make_float2(dense[k].x - b[k].x, dense[k].y - b[k].y);
@@ -183,6 +213,9 @@ __device__ static void store_sparse(const struct prefill_params *c, const struct
 	for (int y = 0; y < 2; y++) {
 		const bool exists = r->at[y] != 0xffffffff && !skv_row_dense(x->s, &c->sparse, r->p[y]);
 		const float *add = exists && c->sparse.delta ? correction<D>(c, x, r->p[y], r->at[y]) : NULL;
+		const size_t out = output_at<D>(c, r->at[y]);
+		if (exists)
+			store_lse<D>(c, r, y);
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {
 			const uint32_t column = 8 * (4 * g + lane);
@@ -196,7 +229,7 @@ __device__ static void store_sparse(const struct prefill_params *c, const struct
 				for (int k = 0; k < 4; k++)
 					b[k] = make_float2(b[k].x + d[k].x, b[k].y + d[k].y);
 			}
-			io_store8(c->io_dtype, c->out, (size_t)r->at[y] * D + column, b);
+			io_store8(c->io_dtype, c->out, out + column, b);
 		}
 	}
 }

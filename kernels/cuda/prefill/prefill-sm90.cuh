@@ -150,7 +150,7 @@ __device__ static void load_queries(const struct prefill_params *c, const struct
 		const struct pair_row row = pair_row<SPARSE, M::rows>(c, x, group * 64 + r);
 		uint4 piece = {};
 		if (row.at != 0xffffffff) {
-			const struct vec8 e = io_read8(c->io_dtype, c->q, (size_t)row.at * D + p * 8);
+			const struct vec8 e = io_read8(c->io_dtype, c->q, row.q + p * 8);
 			uint32_t w[4];
 #pragma unroll
 			for (int k = 0; k < 4; k++) {
@@ -184,7 +184,7 @@ __device__ static void sm90_begin(const struct prefill_params *c, const struct w
 		r->o[i] = 0;
 }
 
-/* Mask tokens that a row does not attend to, or that are not resident. */
+/* Products become what is scaled; -infinity for tokens that a row does not attend to, or that are not resident. */
 template <int D, int N>
 __device__ static void sm90_mask(const struct prefill_params *c, const struct work_item *x,
                                  const struct out_rows<D> *r, uint32_t j,
@@ -194,6 +194,10 @@ __device__ static void sm90_mask(const struct prefill_params *c, const struct wo
 	const uint32_t first = tile_first(&x->kv_range, j, N), sinks = c->kinds ? 0 : c->sparse.sinks;
 	const uint32_t column = threadIdx.x % 4 * 2;
 	bool all = located->whole;
+	if (c->scale.cap != 0)
+#pragma unroll
+		for (int i = 0; i < N / 2; i++)
+			s[i] = soft_cap(c->scale.cap, s[i]);
 #pragma unroll
 	for (int y = 0; y < 2; y++)
 		all &= listed || (first + N - 1 <= r->p[y] && (first >= r->low[y] || first + N <= sinks));
@@ -223,7 +227,7 @@ template <int D, int N> DEVICE void sm90_softmax_step(const struct prefill_param
 			max = fmaxf(max, fmaxf(s[4 * i + 2 * y], s[4 * i + 2 * y + 1]));
 		max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
 		max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
-		max = fmaxf(r->max[y], max * c->scale);
+		max = fmaxf(r->max[y], max * c->scale.scale);
 		const float base = max == -INFINITY ? 0 : max;
 		fix[y] = exp2_fast(r->max[y] - base);
 		r->max[y] = max;
@@ -232,7 +236,7 @@ template <int D, int N> DEVICE void sm90_softmax_step(const struct prefill_param
 #pragma unroll
 			for (int z = 0; z < 2; z++) {
 				float *e = &s[4 * i + 2 * y + z];
-				*e = exp2_fast(fmaf(*e, c->scale, -base));
+				*e = exp2_fast(fmaf(*e, c->scale.scale, -base));
 				sum += *e;
 			}
 		r->sum[y] = r->sum[y] * fix[y] + sum;
@@ -336,7 +340,8 @@ __device__ static void sm90_tiles(const struct prefill_params *c, const struct w
 		float sum = r->sum[y];
 		sum += __shfl_xor_sync(~0u, sum, 1);
 		sum += __shfl_xor_sync(~0u, sum, 2);
-		const float share = sum > 0 ? 1 / sum : 0;
+		r->sum[y] = sum;
+		const float share = row_share<D>(c, r, y);
 #pragma unroll
 		for (int i = 0; i < D / 4; i++)
 			r->o[i / 2 * 4 + 2 * y + i % 2] *= share;

@@ -75,7 +75,7 @@ __device__ static void prompt_begin(const struct prefill_params *c, const struct
 		const struct pair_row row = pair_row<SPARSE, ROWS>(c, x,
 		                                                   threadIdx.x / 32 * 16 + lane / 4 + 8 * y);
 		const bool exists = row.at != 0xffffffff;
-		const size_t from = (size_t)(exists ? row.at : 0) * D + col;
+		const size_t from = row.q + col;
 		o->p[y] = row.p;
 		o->at[y] = row.at;
 		o->low[y] = SPARSE ? window_start(c, row.p) : 0;
@@ -96,7 +96,7 @@ __device__ static void prompt_begin(const struct prefill_params *c, const struct
 			r->acc[a][i] = 0;
 }
 
-/* Scale the scores, and mask tokens that a row does not attend to, or that are not resident. */
+/* Products become scores: scaled, and -infinity for tokens that a row does not attend to, or that are not resident. */
 template <int D>
 __device__ static void prompt_mask(const struct prefill_params *c, const struct work_item *x,
                                    const struct out_rows<D> *o, uint32_t j,
@@ -104,25 +104,29 @@ __device__ static void prompt_mask(const struct prefill_params *c, const struct 
 {
 	const bool listed = tile_listed(&x->kv_range, j);
 	const uint32_t first = tile_first(&x->kv_range, j, TILE), sinks = c->kinds ? 0 : c->sparse.sinks;
+	cap_scores(c->scale, s);
 #pragma unroll
 	for (int n = 0; n < (int)TILE / 8; n++)
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			const uint32_t at = 8 * n + threadIdx.x % 4 * 2 + i % 2, t = first + at;
 			const bool seen = listed | ((t <= o->p[i / 2]) & ((t >= o->low[i / 2]) | (t < sinks)));
-			s[n][i] = seen & (located->resident[n / 4] >> at % 32 & 1) ? s[n][i] * c->scale : -INFINITY;
+			s[n][i] = seen & (located->resident[n / 4] >> at % 32 & 1) ? s[n][i] * c->scale.scale : -INFINITY;
 		}
 }
 
 /* Outputs: weighted sums over sums of weights. */
-template <class T, int D> __device__ static void prompt_end(const struct rows<T, D> *r, struct out_rows<D> *o)
+template <class T, int D>
+__device__ static void prompt_end(const struct prefill_params *c, const struct rows<T, D> *r, struct out_rows<D> *o)
 {
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
 		float sum = r->sum[y];
 		sum += __shfl_xor_sync(~0u, sum, 1);
 		sum += __shfl_xor_sync(~0u, sum, 2);
-		const float share = sum > 0 ? 1 / sum : 0;
+		o->max[y] = r->max[y];
+		o->sum[y] = sum;
+		const float share = row_share<D>(c, o, y);
 #pragma unroll
 		for (int i = 0; i < D / 4; i++)
 			o->o[i / 2 * 4 + 2 * y + i % 2] = r->acc[i / 2][2 * y + i % 2] * share;
@@ -160,7 +164,7 @@ __global__ void __launch_bounds__(THREADS,
 			add_values<T, D>(&r, now + bytes, s);
 			__syncthreads();
 		}
-		prompt_end<T, D>(&r, &o);
+		prompt_end<T, D>(&c, &r, &o);
 		if (SPARSE)
 			store_sparse<D, THREADS>(&c, &x, &o);
 		else
@@ -249,12 +253,14 @@ static struct prefill_params prefill_params_of(const struct skv_shape *sh, const
 		.page_bytes = sh->page_bytes,
 		.q = q,
 		.out = out,
+		.q_stride = skv_q_stride(sh),
+		.out_stride = skv_out_stride(sh),
 		.n_heads = sh->n_heads,
 		.group = sh->n_heads / sh->n_kv_heads,
 		.layer = sh->layer,
 		.io_dtype = sh->io_dtype,
 		.heads = sh->n_heads / sh->n_kv_heads,
-		.scale = sh->scale * LOG2E,
+		.scale = score_scale_of(sh),
 		.shape = *sh,
 	};
 }

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
+#include "kernels/cuda/runtime/softmax.cuh"
 
 /* Kinds of dense rows; a launch may be about several. */
 enum { ROWS_ALL = 1, ROWS_TAIL = 2, ROWS_PROBES = 4, ROWS_REPRESENTATIVES = 8 };
@@ -23,6 +24,7 @@ struct prefill_params {
 	size_t page_bytes;
 	const void *q;
 	void *out;
+	uint32_t q_stride, out_stride; /* elements from one row to the next */
 	/*
 	 * [seq][n_representatives][n_heads][dim]: the dense outputs of representative rows; then, with delta,
 	 * their corrections
@@ -32,7 +34,7 @@ struct prefill_params {
 	uint32_t n_heads, group, layer, io_dtype;
 	uint32_t heads; /* q heads of a block: those of a group, or 1 */
 	uint32_t kinds; /* kinds of dense rows; 0: the sparse rows */
-	float scale;    /* for scores in log2 */
+	struct score_scale scale;
 	/* the plan of the rows; its lists follow */
 	struct skv_sparse sparse;
 	struct skv_tile_lists lists, extra; /* rows = 0: none */

@@ -17,7 +17,6 @@
 #include <math.h>
 #include <type_traits>
 #include "kernels/cuda/runtime/rows.cuh"
-#include "kernels/cuda/runtime/softmax.cuh"
 
 #define RUN 64u                        /* tiles of keys that a block goes through */
 #define BAND_BYTES ((size_t)512 << 20) /* of items that run together; or of one item, if it takes more */
@@ -44,15 +43,7 @@ struct representative {
 static inline void init_weights_params(struct weights_params *c, const struct skv_shape *sh,
                                        const struct skv_batch *b, const void *q, const struct skv_sparse *sp)
 {
-	c->call.seq = b->seq;
-	c->call.pool = sh->pool;
-	c->call.page_bytes = sh->page_bytes;
-	c->call.q = q;
-	c->call.scale = sh->scale * LOG2E;
-	c->call.n_heads = sh->n_heads;
-	c->call.group = sh->n_heads / sh->n_kv_heads;
-	c->call.layer = sh->layer;
-	c->call.io_dtype = sh->io_dtype;
+	c->call = rows_params_of(sh, b, q);
 	c->sh = *sh;
 	c->sp = *sp;
 	c->runs = ceil_div(b->max_len, RUN * TILE);
@@ -123,9 +114,9 @@ template <class F> static cudaError_t for_shapes(F use)
 DEVICE const void *query_at(const struct weights_params *c, const struct skv_kseq *s, uint32_t p, uint32_t head)
 {
 	const uint32_t before = s->len - s->n_q;
-	const size_t bytes = c->sh.head_dim * skv_dtype_bytes(c->sh.io_dtype);
+	const size_t each = skv_dtype_bytes(c->sh.io_dtype), bytes = c->sh.head_dim * each;
 	if (p >= before)
-		return (const uint8_t *)c->call.q + ((size_t)(s->row + p - before) * c->call.n_heads + head) * bytes;
+		return (const uint8_t *)c->call.q + (size_t)(s->row + p - before) * c->call.q_stride * each + head * bytes;
 	const uint32_t row = c->sp.segment ? p - skv_first_row(s, p, c->sp.segment) : 0;
 	const size_t at = skv_saved_queries_offset(&c->sh, &c->sp) + ((size_t)row * c->call.n_heads + head) * bytes;
 	return skv_saved_at(&c->sh, s, &c->sp, s->set ^ 1, at);
@@ -159,18 +150,19 @@ DEVICE void begin_representatives(struct rows<T, D> *r, const struct weights_par
 			r->acc[a][x] = 0;
 }
 
-/* Scale the scores; -infinity for tokens that a row does not attend to, or that are not resident. */
+/* Products become scores: scaled, and -infinity for tokens that a row does not attend to, or that are not resident. */
 template <class T, int D>
 DEVICE void causal_mask(const struct rows<T, D> *r, const struct rows_params *c, uint32_t tile, uint32_t resident,
                         float s[TILE / 8][4])
 {
 	const uint32_t first = tile * TILE + threadIdx.x % 4 * 2;
+	cap_scores(c->scale, s);
 #pragma unroll
 	for (int n = 0; n < (int)TILE / 8; n++)
 #pragma unroll
 		for (int x = 0; x < 4; x++) {
 			const bool seen = first + 8 * n + x % 2 < r->token[x / 2] && (resident >> n / 2 & 1);
-			s[n][x] = seen ? s[n][x] * c->scale : -INFINITY;
+			s[n][x] = seen ? s[n][x] * c->scale.scale : -INFINITY;
 		}
 }
 
@@ -228,7 +220,7 @@ DEVICE void lse_load(const struct weights_params *c, uint32_t block, float lse[2
 
 /*
  * Grid: blocks of the band's items, runs of keys. C is a struct weights_params with item(), which fills in an
- * item, and row(), which returns a row of it.
+ * item, row(), which returns a row of it, and head(), which says of which q head a row is.
  */
 template <class T, int D, class C>
 __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_constant__ C c)
@@ -272,7 +264,7 @@ merge_runs_kernel(const __grid_constant__ C c, uint32_t rows)
 	}
 	mine[0] = warp_merge_softmax(mine[0]);
 	if (threadIdx.x % 32 == 0)
-		c.lse[row] = log_denominator(mine);
+		c.lse[row] = add_sink(c.sh.sinks, c.head(row / (c.blocks * ROWS), row % (c.blocks * ROWS)), log_denominator(mine));
 }
 
 /* Denominators of all rows of a band of so many items. */
@@ -311,6 +303,10 @@ struct tile_params : weights_params {
 	__device__ uint32_t seen(uint32_t start) const
 	{
 		return start > window ? start - window : 0;
+	}
+	__device__ uint32_t head(uint32_t nth, uint32_t r) const
+	{
+		return (first + nth) % sh.n_kv_heads * call.group + r % call.group;
 	}
 	/* Row r of an item. */
 	__device__ struct representative row(const struct rows_item *j, uint32_t r) const

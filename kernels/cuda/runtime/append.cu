@@ -13,6 +13,7 @@ struct append_params {
 	uint8_t *pool;
 	size_t page_bytes;
 	uint32_t width, head_dim, dtype, io_dtype, layer; /* width: n_kv_heads * head_dim */
+	uint32_t k_stride, v_stride; /* elements from one row of k, and of v, to the next */
 };
 
 /* A token's K (or V) row of all kv heads, two elements a thread. Grid: rows of a sequence, sequences, K and V. */
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__
 	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
 	const uint32_t *slot = c.slot && s->n_q == 1 ? c.slot + (size_t)blockIdx.y * (c.width / c.head_dim) : NULL;
 	const void *from = blockIdx.z ? c.v : c.k;
-	const size_t row = (size_t)(s->row + blockIdx.x) * c.width;
+	const size_t row = (size_t)(s->row + blockIdx.x) * (blockIdx.z ? c.v_stride : c.k_stride);
 
 	for (uint32_t e = 2 * threadIdx.x; e < c.width; e += 2 * THREADS) {
 		const uint32_t h = e / c.head_dim, token = slot ? slot[h] : s->len - s->n_q + blockIdx.x;
@@ -53,6 +54,8 @@ void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, cons
 		.dtype = sh->dtype,
 		.io_dtype = sh->io_dtype,
 		.layer = sh->layer,
+		.k_stride = skv_k_stride(sh),
+		.v_stride = skv_v_stride(sh),
 	};
 
 	if (b->n > 0)

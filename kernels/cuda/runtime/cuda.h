@@ -15,7 +15,7 @@
  *   prefill/   prefill.cu: causal attention of many rows, dense and sparse (tiles.cuh, output.cuh); prefill-sm90.cu: the same
  *              with wgmma; saved-queries.cu: queries that later calls of a prompt need; kascade.cu, hip.cu, minference.cu:
  *              lists of tiles (weights.cuh)
- *   runtime/   table.cu: the table of functions, workspace; append.cu: append rows, copy pages; device.cu, share.cu, step.cu:
+ *   runtime/   softmax.cuh: what all softmaxes share, softcap and sinks; table.cu: the table of functions, workspace; append.cu: append rows, copy pages; device.cu, share.cu, step.cu:
  *              the module around the kernels (module.h, kernels/device.h); read.cu: a plain read, to measure against
  *
  * Kernels are launched on the caller's stream and on whatever device is current. A launch that fails shows at the
@@ -91,6 +91,7 @@ struct ring_entry {
 struct workspace_layout {
 	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls */
 	size_t partial; /* float [n][head tiles, or q heads][MAX_CHUNKS][partial_floats()]; or accumulate.cu's */
+	size_t topk_max; /* float [n][q heads]: the maxima that `topk_scores` are counted from */
 	size_t topk_scores; /* __half [n][tokens][head tiles][columns]; or 4 bytes a token and kv head, for any use */
 	size_t score; /* __half [ring entries, by head tiles][tokens][columns] */
 	size_t page_max; /* float [ring entries, by head tiles][tokens / 16][columns] */

@@ -15,6 +15,7 @@
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/async-copy.cuh"
+#include "kernels/cuda/runtime/softmax.cuh"
 
 #define WARPS 4
 #define THREADS (32 * WARPS)
@@ -27,10 +28,27 @@ struct rows_params {
 	const uint8_t *pool;
 	size_t page_bytes;
 	const void *q;
-	void *out; /* of prefill */
-	float scale;
+	uint32_t q_stride; /* elements from one row to the next */
+	struct score_scale scale;
 	uint32_t n_heads, group, layer, io_dtype;
 };
+
+static inline struct rows_params rows_params_of(const struct skv_shape *sh, const struct skv_batch *b, const void *q)
+{
+	struct rows_params c = {};
+
+	c.seq = b->seq;
+	c.pool = sh->pool;
+	c.page_bytes = sh->page_bytes;
+	c.q = q;
+	c.q_stride = skv_q_stride(sh);
+	c.scale = score_scale_of(sh);
+	c.n_heads = sh->n_heads;
+	c.group = sh->n_heads / sh->n_kv_heads;
+	c.layer = sh->layer;
+	c.io_dtype = sh->io_dtype;
+	return c;
+}
 
 /* What a block works on. */
 struct rows_item {
@@ -74,7 +92,7 @@ template <class T, int D> struct rows {
 	float acc[D / 8][4];
 	float max[2], sum[2];
 	uint32_t token[2]; /* position of the last token that the row attends to */
-	uint32_t out[2];   /* index of the row of q and out; 0xffffffff past the end */
+	uint32_t out[2];   /* number of the (row, head) pair in the call; 0xffffffff past the end */
 };
 
 template <class T, int D>
@@ -86,11 +104,12 @@ __device__ static void begin_rows(struct rows<T, D> *r, const struct rows_params
 		const uint32_t pair = j->first + threadIdx.x / 32 * 16 + lane / 4 + 8 * x;
 		const uint32_t row = j->skip + pair / c->group;
 		const bool exists = row < j->s->n_q;
+		const uint32_t in_call = j->s->row + row, head = j->h * c->group + pair % c->group;
 		r->token[x] = j->s->len - j->s->n_q + min(row, j->s->n_q - 1);
-		r->out[x] = exists ? (j->s->row + row) * c->n_heads + j->h * c->group + pair % c->group : 0xffffffff;
+		r->out[x] = exists ? in_call * c->n_heads + head : 0xffffffff;
 		r->max[x] = -INFINITY;
 		r->sum[x] = 0;
-		const size_t from = (size_t)(exists ? r->out[x] : 0) * D + col;
+		const size_t from = (exists ? (size_t)in_call * c->q_stride + head * D : 0) + col;
 #pragma unroll
 		for (int k = 0; k < D / 16; k++)
 #pragma unroll
@@ -126,21 +145,34 @@ __device__ static void qk_scores(const struct rows<T, D> *r, uint32_t k_at, floa
 	}
 }
 
+/* Products become what is scaled: see struct score_scale. */
+DEVICE void cap_scores(struct score_scale by, float s[TILE / 8][4])
+{
+	if (by.cap == 0)
+		return;
+#pragma unroll
+	for (int n = 0; n < (int)TILE / 8; n++)
+#pragma unroll
+		for (int x = 0; x < 4; x++)
+			s[n][x] = soft_cap(by.cap, s[n][x]);
+}
+
 /*
- * Scale the scores, and mask: -infinity for tokens that a row does not attend to, or that are not resident (a bit
- * a page).
+ * Products become scores: scaled, and -infinity for tokens that a row does not attend to, or that are not resident
+ * (a bit a page).
  */
 template <class T, int D>
 __device__ static void mask(const struct rows<T, D> *r, const struct rows_params *c, uint32_t tile,
                             uint32_t resident, float s[TILE / 8][4])
 {
 	const uint32_t first = tile * TILE + threadIdx.x % 4 * 2;
+	cap_scores(c->scale, s);
 #pragma unroll
 	for (int n = 0; n < (int)TILE / 8; n++)
 #pragma unroll
 		for (int x = 0; x < 4; x++) {
 			const bool seen = first + 8 * n + x % 2 <= r->token[x / 2] && (resident >> n / 2 & 1);
-			s[n][x] = seen ? s[n][x] * c->scale : -INFINITY;
+			s[n][x] = seen ? s[n][x] * c->scale.scale : -INFINITY;
 		}
 }
 

@@ -1,11 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/softmax.cuh - the denominator of a softmax (base 2), reduced over a block's threads. */
+/*
+ * kernels/cuda/runtime/softmax.cuh - softmax in base 2: scores of products, the sink's term, and the denominator,
+ * reduced over a block's threads.
+ */
 #ifndef SKV_CUDA_SOFTMAX_CUH
 #define SKV_CUDA_SOFTMAX_CUH
 
 #include <math.h>
+#include "kernels/batch.h"
 #include "kernels/cuda/runtime/convert.cuh"
 
+#define LN2 0.693147180559945309417f
+
+/* A product x = q·k becomes the score scale * x, in log2; if `cap` is not 0, scale * soft_cap(cap, x). */
+struct score_scale {
+	float scale, cap;
+};
+
+static inline struct score_scale score_scale_of(const struct skv_shape *sh)
+{
+	if (sh->softcap == 0)
+		return {sh->scale * LOG2E, 0};
+	return {sh->softcap * LOG2E, 2 * LOG2E * sh->scale / sh->softcap};
+}
+
+/*
+ * tanh(x cap / (2 log2 e)), as 1 - 2 / (1 + 2^(cap x)): off by about 2^-21 at most, less than what the rounding of q and
+ * k makes of any score. The hardware's own tanh is off by 2^-11.
+ */
+DEVICE float soft_cap(float cap, float x)
+{
+	return 1 - __fdividef(2, 1 + exp2_fast(cap * x));
+}
+
+/* The sink's term of a head's softmax, relative to a maximum: 0 without sinks. Both are logarithms: natural, and base 2. */
+DEVICE float sink_term(const float *sinks, uint32_t head, float max)
+{
+	return sinks ? exp2_fast(sinks[head] * LOG2E - max) : 0;
+}
+
+/* log2 of a denominator with the sink's term added. Infinite where there is no token, or no row: it stays. */
+DEVICE float add_sink(const float *sinks, uint32_t head, float lse)
+{
+	if (!sinks || isinf(lse))
+		return lse;
+	const float sink = sinks[head] * LOG2E, max = fmaxf(lse, sink);
+	return max + log2f(exp2_fast(lse - max) + exp2_fast(sink - max));
+}
+
+/* Natural logarithm of a sum of weights relative to a maximum; -infinity if there are none. */
+DEVICE float log_sum(float max, float sum)
+{
+	return sum > 0 ? (max + log2f(sum)) * LN2 : -INFINITY;
+}
 
 /* A maximum, and the sum of exp2(x - maximum). */
 struct partial_softmax {

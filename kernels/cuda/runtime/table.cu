@@ -65,6 +65,7 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	const size_t part = (size_t)n_head_tiles(sh) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = (size_t)sh->n_heads * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, (size_t)n * (part > apart ? part : apart) * MAX_CHUNKS * sizeof(float));
+	l.topk_max = carve(&at, (size_t)n * sh->n_heads * sizeof(float));
 	l.topk_scores = carve(&at, all * score_columns(sh) * sizeof(uint16_t));
 	l.score = carve(&at, some * score_columns(sh) * sizeof(uint16_t));
 	l.page_max = carve(&at, some / SKV_PAGE_TOKENS * score_columns(sh) * sizeof(float));

@@ -144,6 +144,7 @@ struct score_params {
 	float *page;
 	uint32_t rows, page_stride;
 	uint32_t n_heads, n_kv_heads, io_dtype, layer, state;
+	uint32_t q_stride; /* elements from one row of q to the next */
 	uint32_t heads;  /* scored for a kv head: its group, or one mean */
 	uint32_t states; /* state pages of a block */
 	bool mean, max;
@@ -161,7 +162,7 @@ __device__ static void load_q_columns(const struct score_params *c, const struct
 {
 	const uint32_t group = c->n_heads / c->n_kv_heads, add = c->mean ? group : 1;
 	const uint32_t col = min(g + threadIdx.x % 32 / 4, c->heads - 1);
-	const size_t row = ((size_t)s->row * c->n_heads + h * group + col) * D + threadIdx.x % 4 * EIGHT;
+	const size_t row = (size_t)s->row * c->q_stride + (h * group + col) * D + threadIdx.x % 4 * EIGHT;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
 		float q[EIGHT] = {0};
@@ -380,6 +381,7 @@ void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b,
 		.io_dtype = sh->io_dtype,
 		.layer = sh->layer,
 		.state = sh->state,
+		.q_stride = skv_q_stride(sh),
 		.heads = pool == SKV_REDUCE_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads,
 		.mean = pool == SKV_REDUCE_MEAN_Q,
 		.max = pool == SKV_REDUCE_MAX,

@@ -57,7 +57,7 @@ struct walk {
 	struct strip_pos ahead; /* what to prefetch next */
 	size_t k_at;        /* of the request's first kv head */
 	size_t head_bytes, v_offset;
-	float scale;
+	float scale, cap;
 	const float *q; /* of the request's first q head */
 	struct softmax state[SKV_MAX_HEADS]; /* [kv head][tuple] */
 	float weight[SKV_MAX_HEADS * TILE_MAX] __attribute__((aligned(64)));
@@ -119,7 +119,7 @@ static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool 
 	const struct decode_params *d = w->d;
 	const uint32_t dim = d->sh->head_dim;
 	const uint32_t token = w->r->quantized[t / d->tile], dtype = token == ROWS ? d->sh->dtype : SKV_F32;
-	struct strip s = {.row = w->r->row + t, .at = strip_at(w, h, v), .n = n, .dim = dim};
+	struct strip s = {.row = w->r->row + t, .at = strip_at(w, h, v), .n = n, .dim = dim, .cap = w->cap};
 	s.ahead = token == ROWS && w->r->quantized[w->ahead.t / d->tile] == ROWS;
 	s.ahead_row = w->r->row + w->ahead.t;
 	s.ahead_at = strip_at(w, w->ahead.h, w->ahead.v);
@@ -232,6 +232,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 	w.v_offset = skv_v_offset(sh);
 	w.k_at = h0 * w.head_bytes;
 	w.scale = sh->scale * LOG2E;
+	w.cap = softcap_of(sh);
 	w.q = d->q + ((size_t)d->seq[i].row * sh->n_heads + head0) * sh->head_dim;
 	for (uint32_t s = 0; r.end && s < d->ahead; s++, next_strip(d, &r, &w.ahead))
 		prefetch_strip(&w, &w.ahead);

@@ -3,16 +3,16 @@
  * kernels/host/decode/merge.c - split-KV merge: the partial results of a request's chunks become its output.
  */
 #include "kernels/host/decode/params.h"
+#include "kernels/host/runtime/logits.h"
 #include "kernels/host/runtime/simd.h"
 #include <math.h>
 
-#define LN2 0.693147180559945309417f
-
 /*
- * The output of a q head, number `local` of its request, if out is not NULL. Returns log2 of the softmax's
- * denominator.
+ * The output of q head `head`, number `local` of its request, if out is not NULL. Returns log2 of the softmax's
+ * denominator; *ret_tokens is the same without the sink.
  */
-static float merge_head(const struct decode_params *d, uint32_t request, uint32_t local, float *out)
+static float merge_head(const struct decode_params *d, uint32_t request, uint32_t local, uint32_t head, float *out,
+                        float *ret_tokens)
 {
 	const uint32_t dim = d->sh->head_dim, item0 = d->first[request], item1 = d->first[request + 1];
 	float max = -INFINITY, sum = 0;
@@ -30,8 +30,11 @@ static float merge_head(const struct decode_params *d, uint32_t request, uint32_
 			v_storef(out + x, v_fma(v_loadf(p.acc + (size_t)local * dim + x), v_set(fix),
 			                        v_loadf(out + x)));
 	}
+	*ret_tokens = -INFINITY;
 	if (sum == 0)
 		return -INFINITY;
+	*ret_tokens = max + log2f(sum);
+	sum += sink_term(d->sh, head, max);
 	for (uint32_t x = 0; out && x < dim; x += VL)
 		v_storef(out + x, v_loadf(out + x) / sum);
 	return max + log2f(sum);
@@ -48,11 +51,13 @@ static void merge_item(void *ctx, uint32_t item, int thread)
 	for (uint32_t g = 0; g < d->group; g++) {
 		uint32_t head = h * d->group + g;
 		size_t at = ((size_t)d->seq[i].row * sh->n_heads + head) * sh->head_dim;
-		float lse = merge_head(d, request, h % d->span * d->group + g, d->keys ? NULL : d->out + at);
+		float tokens, all = merge_head(d, request, h % d->span * d->group + g, head, d->keys ? NULL : d->out + at, &tokens);
 		if (d->lse)
-			d->lse[(size_t)i * sh->n_heads + head] = lse;
+			d->lse[(size_t)i * sh->n_heads + head] = all;
 		if (d->scores && d->scores->lse)
-			d->scores->lse[(size_t)i * sh->n_heads + head] = lse * LN2;
+			d->scores->lse[(size_t)i * sh->n_heads + head] = tokens * LN2;
+		if (sh->lse && !d->keys)
+			sh->lse[(size_t)d->seq[i].row * sh->n_heads + head] = tokens * LN2;
 	}
 }
 

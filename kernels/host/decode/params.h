@@ -46,7 +46,7 @@ struct decode_params {
 	float *part;     /* partial results, partial_floats() of a chunk */
 	float *raw;      /* [seq][n_heads][raw_stride]: scores, a chunk's tokens without gaps; may be NULL */
 	size_t raw_stride;
-	float *lse; /* [seq][n_heads], log2; goes with raw */
+	float *lse; /* [seq][n_heads]: log2 of the softmax's denominator; goes with raw */
 };
 
 /* Units (pages, tokens) of one of a request's chunks: [*ret_from, *ret_to). All about equally many. */

@@ -23,6 +23,7 @@
 #ifndef SKV_HOST_TILE_H
 #define SKV_HOST_TILE_H
 
+#include "kernels/host/runtime/logits.h"
 #include "kernels/host/runtime/simd.h"
 
 #define TILE_MAX 32u /* tokens */
@@ -44,6 +45,7 @@ struct strip {
 	size_t at;                 /* of the strip's row, from row[] */
 	uint32_t n;                /* tokens, at most TILE_MAX */
 	uint32_t dim;
+	float cap;                       /* of the scores; 0: none */
 	bool ahead;                      /* prefetch another strip on the way: */
 	const uint8_t *const *ahead_row; /* as many entries */
 	size_t ahead_at;
@@ -96,6 +98,8 @@ INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32
 		}
 	}
 	vf score = v_fold_rows(V_SUM, sum) * scale;
+	if (s->cap > 0)
+		score = v_softcap(score, s->cap);
 	if (t0 + tt > s->n)
 		score = v_select((v_iota() & (tt - 1)) < (int32_t)(s->n - t0), score,
 		                 v_set(-__builtin_inff()));

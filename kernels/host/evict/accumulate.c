@@ -125,6 +125,7 @@ static bool score_strip(const struct prompt_params *v, const struct skv_kseq *s,
 	if (visible[n - 1] == 0)
 		return false;
 	product(q, dim, r->k, BLOCK, r->s, BLOCK, STRIP, BLOCK, dim, false);
+	cap_strip(v->sh, r->s);
 	if (visible[0] < BLOCK || resident != (1u << BLOCK_PAGES) - 1)
 		mask_strip(r->s, visible, resident);
 	return true;
@@ -153,8 +154,9 @@ static void lse_item(void *ctx, uint32_t item, int thread)
 				add_strip(r.s, r.max + m0, r.sum + m0);
 	}
 	for (uint32_t x = 0; x < m; x++) {
-		float *lse = lse_of(v, i, row0 + x / v->group) + h * v->group + x % v->group;
-		*lse = r.sum[x] > 0 ? r.max[x] + log2f(r.sum[x]) : 0;
+		const uint32_t head = h * v->group + x % v->group;
+		float *lse = lse_of(v, i, row0 + x / v->group) + head;
+		*lse = r.sum[x] > 0 ? r.max[x] + log2f(r.sum[x] + sink_term(v->sh, head, r.max[x])) : 0;
 	}
 }
 

@@ -5,6 +5,7 @@
  */
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
+#include "kernels/host/runtime/logits.h"
 #include "kernels/host/runtime/simd.h"
 #include "kernels/host/select/topk-key.h"
 
@@ -68,13 +69,19 @@ static float score_slots(const struct accumulate_params *c, const struct skv_kse
 		score[i] = v_fold_runs(V_SUM, sum, VL)[0] * (sh->scale * LOG2E);
 		most = score[i] > most ? score[i] : most;
 	}
+	if (sh->softcap > 0) {
+		for (uint32_t i = n; i % VL; i++)
+			score[i] = 0;
+		cap_scores(score, n, softcap_of(sh));
+		most = v_softcap(v_set(most), softcap_of(sh))[0];
+	}
 	for (uint32_t i = n; i % VL; i++)
 		score[i] = -INFINITY;
 	return most;
 }
 
-/* Add the softmax of score[0, n), over `group`, to sum. */
-static void add_softmax(float *score, uint32_t n, float most, float group, float *sum)
+/* Add the softmax of score[0, n) and a sink, whose term is `sink`, over `group`, to sum. */
+static void add_softmax(float *score, uint32_t n, float most, float sink, float group, float *sum)
 {
 	vf total = {0};
 
@@ -83,7 +90,7 @@ static void add_softmax(float *score, uint32_t n, float most, float group, float
 		v_storef(score + i, w);
 		total += w;
 	}
-	const float denominator = v_fold_runs(V_SUM, total, VL)[0] * group;
+	const float denominator = (v_fold_runs(V_SUM, total, VL)[0] + sink) * group;
 	for (uint32_t i = 0; i < n; i += VL)
 		v_storef(sum + i, v_loadf(sum + i) + v_loadf(score + i) / denominator);
 }
@@ -103,7 +110,7 @@ static void accumulate_item(void *ctx, uint32_t item, int thread)
 	for (uint32_t g = 0; g < group; g++) {
 		const float *q = c->q + ((size_t)s->row * sh->n_heads + h * group + g) * sh->head_dim;
 		const float most = score_slots(c, s, h, q, ids, n, score);
-		add_softmax(score, n, most, (float)group, sum);
+		add_softmax(score, n, most, sink_term(sh, h * group + g, most), (float)group, sum);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct skv_slot_meta *meta = skv_slot_meta_at(sh, s, h, s->set, ids[i]);

@@ -113,13 +113,15 @@ static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, ui
 }
 
 /* Rows [m0, m0 + n) of the buffers against the block in b->k, b->v; see[n, STRIP) repeats the last row's. */
-static void attend_strip(const struct buffers *b, uint32_t m0, uint32_t n, uint32_t dim, const struct span see[STRIP],
-                         uint32_t resident)
+static void attend_strip(const struct skv_shape *sh, const struct buffers *b, uint32_t m0, uint32_t n,
+                         const struct span see[STRIP], uint32_t resident)
 {
+	const uint32_t dim = sh->head_dim;
 	float *acc = b->acc + (size_t)m0 * dim;
 	bool whole = resident == (1u << BLOCK_PAGES) - 1;
 
 	product(b->q + (size_t)m0 * dim, dim, b->k, BLOCK, b->s, BLOCK, STRIP, BLOCK, dim, false);
+	cap_strip(sh, b->s);
 	for (uint32_t i = 0; i < n; i++)
 		whole = whole && see[i].from == 0 && see[i].end == BLOCK;
 	if (!whole)
@@ -152,7 +154,7 @@ static void attend_blocks(const struct rows *r, const struct buffers *b, uint32_
 				seen |= see[i].sinks | (see[i].end - see[i].from);
 			}
 			if (seen)
-				attend_strip(b, m0, skv_min(STRIP, m - m0), r->sh->head_dim, see, resident);
+				attend_strip(r->sh, b, m0, skv_min(STRIP, m - m0), see, resident);
 		}
 	}
 }
@@ -181,6 +183,20 @@ static void rows_begin(const struct rows *r, const struct buffers *b, const floa
 	memset(b->sum, 0, padded * sizeof *b->sum);
 	for (uint32_t m = 0; m < padded; m++)
 		b->max[m] = -INFINITY;
+}
+
+/* All tokens are attended to: the sinks take their part, and the rows' log-sum-exp goes to `lse`, unless that is NULL. */
+static void rows_end(const struct rows *r, const struct buffers *b, float *lse)
+{
+	for (uint32_t m = 0; m < r->n * r->heads; m++) {
+		const uint32_t head = m % r->heads;
+
+		if (lse)
+			lse[row_at(r, m / r->heads) / r->sh->head_dim + head] =
+			        b->sum[m] == 0 ? -INFINITY : (b->max[m] + log2f(b->sum[m])) * LN2;
+		if (b->sum[m] != 0)
+			b->sum[m] += sink_term(r->sh, r->head + head, b->max[m]);
+	}
 }
 
 /* Elements [d, d + VL) of the output of row m. */

@@ -76,8 +76,8 @@ static void kascade_item(void *ctx, uint32_t item, int thread)
 	buffers_carve(&c, b->sh->head_dim, b->batch->max_len, &r);
 	for (uint32_t j = 0; j < n; j++)
 		for (uint32_t g = 0; g < b->group; g++) {
-			const uint32_t x = x0 + j * b->sp->tile;
-			weigh_row(&r.w, query_of(b->sh, s, b->sp, b->q, skv_max(x, s->prompt_start), 0, h * b->group + g), x);
+			const uint32_t x = x0 + j * b->sp->tile, head = h * b->group + g;
+			weigh_row(&r.w, query_of(b->sh, s, b->sp, b->q, skv_max(x, s->prompt_start), 0, head), head, x);
 		}
 	weigh_sums(&r.w);
 	add_up(b, &r, x0);

@@ -55,7 +55,7 @@ static void add_up(const struct minference_params *l, struct buffers *r, uint32_
 	const struct weigh *w = &r->w;
 
 	for (uint32_t m = 0; m < BLOCK; m++)
-		weigh_row(&r->w, query_of(l->sh, w->s, l->sp, l->q, begin + m, m, head), begin + m + 1);
+		weigh_row(&r->w, query_of(l->sh, w->s, l->sp, l->q, begin + m, m, head), head, begin + m + 1);
 	weigh_sums(w);
 	memset(r->token, 0, (begin + 2 * BLOCK) * sizeof *r->token);
 	memset(r->distance, 0, (begin + 3 * BLOCK) * sizeof *r->distance);

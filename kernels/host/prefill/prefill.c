@@ -37,6 +37,7 @@ static void prefill_item(void *ctx, uint32_t item, int thread)
 	}
 	rows_begin(&r, &b, p->q);
 	attend_blocks(&r, &b, 0, r.pos[r.n - 1] + 1);
+	rows_end(&r, &b, p->sh->lse);
 	for (uint32_t m = 0; m < r.n * r.heads; m++)
 		for (uint32_t d = 0; d < dim; d += VL)
 			v_storef(p->out + row_at(&r, m / r.heads) + m % r.heads * dim + d, attended(&b, m, dim, d));

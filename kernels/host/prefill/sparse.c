@@ -134,7 +134,7 @@ static void attend_listed(const struct rows *r, const struct buffers *b, struct 
 			see[i] = (struct span){.end = n};
 		BY_DTYPE(r->sh->dtype, widen_rows, r->sh, k, b->k, b->v);
 		for (uint32_t m0 = 0; m0 < m; m0 += STRIP)
-			attend_strip(b, m0, skv_min(STRIP, m - m0), r->sh->head_dim, see, (1u << BLOCK_PAGES) - 1);
+			attend_strip(r->sh, b, m0, skv_min(STRIP, m - m0), see, (1u << BLOCK_PAGES) - 1);
 	}
 }
 
@@ -197,6 +197,7 @@ static void sparse_item(void *ctx, uint32_t item, int thread)
 		return;
 	rows_begin(&r, &b, c->q);
 	attend_sparse(c, &r, &b, i, j);
+	rows_end(&r, &b, c->correction ? NULL : c->sh->lse);
 	for (uint32_t m = 0; m < r.n * r.heads; m++) {
 		const uint32_t at = r.pos[m / r.heads], head = r.head + m % r.heads;
 		float *to = c->correction ? difference_of(c, i, at, head) : c->out + row_at(&r, m / r.heads) + m % r.heads * dim;
@@ -221,6 +222,7 @@ static void dense_item(void *ctx, uint32_t item, int thread)
 	memcpy(r.pos, c->dense + c->row_of[i] + row0, r.n * sizeof *r.pos);
 	rows_begin(&r, &b, c->q);
 	attend_blocks(&r, &b, 0, r.pos[r.n - 1] + 1);
+	rows_end(&r, &b, c->sh->lse);
 	for (uint32_t m = 0; m < r.n * r.heads; m++) {
 		const uint32_t at = r.pos[m / r.heads];
 		float *to = c->out + row_at(&r, m / r.heads) + m % r.heads * dim;

@@ -16,6 +16,7 @@ struct weigh {
 	const struct skv_kseq *s;
 	uint32_t h, m;
 	uint32_t end[M_MAX]; /* ascending */
+	uint32_t head[M_MAX]; /* q heads */
 	float *q;            /* [M][dim], times the softmax scale */
 	float *k;            /* [dim][BLOCK]: K transposed */
 	float *w;            /* [STRIP][BLOCK]: of a strip, scores and then weights */
@@ -31,12 +32,13 @@ static size_t weigh_carve(struct carve *c, uint32_t dim, struct weigh *w)
 }
 
 /* One more row, which attends to the tokens before `end`. */
-static void weigh_row(struct weigh *w, const float *q, uint32_t end)
+static void weigh_row(struct weigh *w, const float *q, uint32_t head, uint32_t end)
 {
 	const float scale = w->sh->scale * LOG2E;
 
 	for (uint32_t d = 0; d < w->sh->head_dim; d += VL)
 		v_storef(w->q + w->m * w->sh->head_dim + d, v_loadf(q + d) * scale);
+	w->head[w->m] = head;
 	w->end[w->m++] = end;
 }
 
@@ -53,6 +55,7 @@ static bool score_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_
 	if (visible[STRIP - 1] == 0)
 		return false;
 	product(w->q + (size_t)m0 * dim, dim, w->k, BLOCK, w->w, BLOCK, STRIP, BLOCK, dim, false);
+	cap_strip(w->sh, w->w);
 	mask_strip(w->w, visible, resident);
 	return true;
 }
@@ -74,7 +77,7 @@ static void weigh_sums(const struct weigh *w)
 				add_strip(w->w, w->max + m0, w->sum + m0);
 	}
 	for (uint32_t m = 0; m < w->m; m++)
-		w->max[m] = w->sum[m] > 0 ? w->max[m] + log2f(w->sum[m]) : 0;
+		w->max[m] = w->sum[m] > 0 ? w->max[m] + log2f(w->sum[m] + sink_term(w->sh, w->head[m], w->max[m])) : 0;
 }
 
 /*

@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include "kernels/host/runtime/host.h"
+#include "kernels/host/runtime/logits.h"
 #include "kernels/host/runtime/simd.h"
 
 #define BLOCK 64u
@@ -129,6 +130,13 @@ static uint32_t widen_block(const struct skv_shape *sh, const struct skv_kseq *s
 		BY_DTYPE(sh->dtype, widen_page, sh, page, k_at, v_at);
 	}
 	return resident;
+}
+
+/* A strip's scores with the layer's softcap: before they are masked. */
+static inline void cap_strip(const struct skv_shape *sh, float *s)
+{
+	if (sh->softcap > 0)
+		cap_scores(s, STRIP * BLOCK, softcap_of(sh));
 }
 
 /*

@@ -72,6 +72,8 @@ const char *skv_host_unsupported(const struct skv_shape *sh)
 		return "the page dtype must be fp32, fp16 or bf16";
 	if (sh->io_dtype != SKV_F32)
 		return "q, k, v and out must be fp32 on host memory";
+	if (sh->q_stride || sh->k_stride || sh->v_stride || sh->out_stride)
+		return "rows must be contiguous on host memory";
 	return NULL;
 }
 

@@ -22,6 +22,7 @@
 #define ISA(name) SKV_PASTE2(name, SKV_ISA)
 
 #define LOG2E 1.44269504088896340736f /* scores are in units of log2: exponentials are v_exp2() */
+#define LN2 0.693147180559945309417f
 
 /* fn(ctx, i, thread) for all i in [0, n), thread < threads. The items must not depend on each other. */
 typedef void skv_item_fn(void *ctx, uint32_t i, int thread);

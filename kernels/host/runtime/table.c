@@ -5,6 +5,7 @@
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/prefill/prefill.h"
 #include "kernels/host/runtime/append.h"
+#include "kernels/host/runtime/rows.h"
 #include "kernels/host/select/select.h"
 
 #define NAME2(isa) #isa
@@ -72,5 +73,7 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.unsupported_codec = skv_host_unsupported_codes,
 	.compress = ISA(compress),
 	.decompress = ISA(decompress),
+	.load_rows = ISA(load_rows),
+	.store_rows = ISA(store_rows),
 	/* no decode_latent: decompressed rows are read at once, from the cache, and most of the time is Dec's */
 };

@@ -34,7 +34,7 @@
  * was in the middle of a call. skv_disconnect() closes the child's copy of the socket. The child connects anew.
  *
  * Structs. Those that callers fill begin with `size`, so that an engine built with an older header works with a newer
- * library. Macros set it: SKV_MODEL_INIT, SKV_STEP_ITEM(…), SKV_ATTN(…). Callers that have no macros (bindings of other
+ * library. Macros set it: SKV_MODEL_INIT, SKV_MODEL_LAYER(…), SKV_STEP_ITEM(…), SKV_ATTN(…). Callers that have no macros (bindings of other
  * languages) call skv_…_init(&x, sizeof x), which zeroes x and sets size and defaults.
  *
  * Cost. Between skv_step_begin and skv_step_end there is no system call (kernels' threads that sleep and are
@@ -101,13 +101,16 @@ struct skv_attn;
 struct skv_stats;
 struct skv_selection_info;
 SKV_API void skv_model_init(struct skv_model *model, size_t size);         /* SKV_MODEL_INIT */
+SKV_API void skv_model_layer_init(struct skv_model_layer *layer, size_t size); /* a plain layer */
 SKV_API void skv_step_item_init(struct skv_step_item *item, size_t size);  /* one token, no flags */
 SKV_API void skv_attn_init(struct skv_attn *attn, size_t size);
 SKV_API void skv_stats_init(struct skv_stats *stats, size_t size);
 SKV_API void skv_selection_info_init(struct skv_selection_info *info, size_t size);
 
 /*
- * Open a model with a policy, `name` or `name?key=value&…`.
+ * Open a model with a policy, `name` or `name?key=value&…`. The model and what it points to are copied. A layer with a
+ * sliding window attends to its window whatever the policy is, and holds all of its K and V; a policy chooses among
+ * the other layers. Layers that share K and V cannot be evicted from or compressed: a policy that would is refused.
  * Error: -EINVAL bad model or spec (the text names the field or key and what was expected); -ENODEV no such
  * device, no driver for it or no CUDA in this library (the text says which); -ENOENT the daemon has loaded no such
  * policy; -EBADMSG the plugin was refused; -EDQUOT a quota of sessions or page sizes; -ENOMEM; -ETIMEDOUT; -ECONNRESET.
@@ -240,10 +243,12 @@ SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_it
                            void *stream);
 
 /*
- * One layer's K and V in, attention out. Rows are the items' tokens, in the items' order, contiguous, of
- * the session's io dtype: fp32 in host memory. On a device they are in its memory, 16-byte aligned.
+ * One layer's K and V in, attention out. Rows are the items' tokens, in the items' order, of the model's io_dtype, in
+ * the model's memory; on a device q, k, v, out and their strides are at multiples of 16 bytes.
  *   q, out  [rows][n_heads][head_dim]        k, v  [rows][n_kv_heads][head_dim]
- * K after RoPE. `out` may be q itself. The library keeps none of the pointers.
+ * A row is contiguous. From one row to the next there are stride elements, so that q, k and v may be parts of one
+ * fused projection. K after RoPE. `out` may be q itself, with the same stride. The library keeps none of the pointers.
+ * A layer that shares another layer's K and V (skv_model_layer.shares_kv) has neither k nor v: both are NULL.
  *
  * In a step whose items are all prompts q and out may both be NULL: K and V are appended without attention, which
  * imports a KV cache that was computed elsewhere.
@@ -254,6 +259,15 @@ struct skv_attn {
 	const void *k;
 	const void *v;
 	void *out;
+	uint32_t q_stride; /* elements from one row to the next; 0: contiguous */
+	uint32_t k_stride;
+	uint32_t v_stride;
+	uint32_t out_stride;
+	/*
+	 * [rows][n_heads] fp32 in the model's memory, or NULL: of each row and head, the natural logarithm of the sum
+	 * of exp(score) over the tokens that it attends to, the sink's term left out; -infinity where there are none.
+	 */
+	float *lse;
 };
 #define SKV_ATTN(...) ((struct skv_attn){.size = sizeof(struct skv_attn), __VA_ARGS__})
 
@@ -267,7 +281,7 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
 /*
  * CUDA graphs. The layers of a step may be captured into a CUDA graph instead of run: begin the capture after
  * skv_step_begin, end it and launch the graph before skv_step_end. Later steps may launch the same graph in place of
- * their skv_attend calls, with the same q, k, v and out, if their key is that of the captured step. The key stands
+ * their skv_attend calls, with the same values of struct skv_attn, if their key is that of the captured step. The key stands
  * for the number of sequences, all decoding, their capacity (larger than their lengths, so that it changes rarely),
  * and the number of them under each policy. 0: the step cannot be replayed, because it has rows of a prompt,
  * measures recall, is in host memory, or is not open.
@@ -331,7 +345,7 @@ struct skv_stats {
 	uint64_t prompt_tokens;   /* rows given with SKV_STEP_PROMPT */
 	uint64_t decode_tokens;   /* rows given without */
 	uint64_t attended_tokens; /* decode rows: tokens attended, summed over layers ... */
-	uint64_t causal_tokens;   /* ... and how many dense attention would have attended */
+	uint64_t causal_tokens;   /* ... and how many without a policy: dense attention, or a layer's sliding window */
 	uint64_t evicted_pages;
 	uint64_t stock_pages;     /* free pages on lease now */
 	uint64_t policy_swaps;    /* taken over since skv_open */
@@ -346,7 +360,9 @@ SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret
  * Measure attention recall in one step of `every` (0: in none; -1, the default: the daemon's recall-every), for
  * the first 8 sequences that decode in it: the share of dense attention's weight on the tokens that a layer attends to,
  * for each layer that is not dense (DELTA, Eq. 9). Dense attention here is over resident tokens: evicted ones have no
- * weight. Such a step takes as long as a dense one, and on a device it is not replayed. `sparsekvctl top` and the
+ * weight,
+ * and learned sinks keep theirs, so that the share of all tokens is below 1. Layers with a sliding window are left out.
+ * Such a step takes as long as a dense one, and on a device it is not replayed. `sparsekvctl top` and the
  * metrics show the figures.
  */
 SKV_API void skv_set_recall(struct skv_session *session, int64_t every);

@@ -99,7 +99,7 @@ static inline int skv_prefill_check(const struct skv_prefill_config *c, char *er
 static inline int skv_prefill_anchor(const struct skv_prefill_config *c, const struct skv_model *m, uint32_t layer)
 {
 	if (skv_layer_set_empty(&c->anchors))
-		return layer == 0 || skv_layer_even(m, 2, 4, layer);
+		return layer == skv_full_layer(m, 0, 0) || skv_layer_even(m, 2, 4, layer);
 	return skv_layer_in(&c->anchors, layer);
 }
 
@@ -148,7 +148,7 @@ static inline void skv_prefill_plan(const struct skv_prefill_config *c, const st
 	skv_prefill_of(c, &plan->prefill);
 	if (plan->prefill.how == SKV_PREFILL_KASCADE) {
 		plan->prefill.source = source;
-		plan->prefill.dense = layer == 0;
+		plan->prefill.dense = layer == skv_full_layer(m, 0, 0);
 	}
 }
 

@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 7u
+#define SKV_POLICY_ABI 8u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -136,11 +136,39 @@ struct skv_window {
 	struct skv_budget budget;
 };
 
-/* Is `layer` one of n evenly spaced layers, of which the lowest is `first`? */
+/*
+ * Layers with a sliding window (skv_model_window) are not a policy's: the library attends to their window, drops the
+ * plan that the policy makes for them, and calls no before() and after(). They can be no source. The others are full
+ * layers. skv_full_layers() counts those in [from, to); skv_full_layer() is number i of those from `first` on, or
+ * n_layers where there are fewer.
+ */
+SKV_INLINE uint32_t skv_full_layers(const struct skv_model *m, uint32_t from, uint32_t to)
+{
+	uint32_t n = 0;
+	for (uint32_t layer = from; layer < to; layer++)
+		n += !skv_model_window(m, layer);
+	return n;
+}
+SKV_INLINE uint32_t skv_full_layer(const struct skv_model *m, uint32_t first, uint32_t i)
+{
+	for (; first < m->n_layers; first++)
+		if (!skv_model_window(m, first) && i-- == 0)
+			return first;
+	return m->n_layers;
+}
+
+/* Number i of n evenly spaced full layers, of which the lowest is the first from `first` on; n_layers: there is none. */
+SKV_INLINE uint32_t skv_layer_spaced(const struct skv_model *m, uint32_t first, uint32_t n, uint32_t i)
+{
+	uint32_t full = first < m->n_layers ? skv_full_layers(m, first, m->n_layers) : 0;
+	return full ? skv_full_layer(m, first, (i * full + n - 1) / n) : m->n_layers;
+}
+
+/* Is `layer` one of these n? */
 SKV_INLINE int skv_layer_even(const struct skv_model *m, uint32_t first, uint32_t n, uint32_t layer)
 {
-	for (uint32_t i = 0; i < n && first < m->n_layers; i++)
-		if (layer == first + (i * (m->n_layers - first) + n - 1) / n)
+	for (uint32_t i = 0; i < n && layer < m->n_layers; i++)
+		if (layer == skv_layer_spaced(m, first, n, i))
 			return 1;
 	return 0;
 }
@@ -396,7 +424,10 @@ struct skv_prims {
 	 * (LessIsMore).
 	 */
 	void (*select_union)(const struct skv_policy_ctx *, const struct skv_select *);
-	/* step_end(): evict the pages of `layer` that are wholly outside the window of the NEXT step. */
+	/*
+	 * step_end(): evict the pages of `layer` that are wholly outside the window of the NEXT step; none where the
+	 * model has a sliding window, or shares the layer's K and V with another.
+	 */
 	void (*evict_outside)(const struct skv_policy_ctx *, uint32_t layer, const struct skv_window *);
 	/* adopt(), step_end(): the seq_state_bytes of state of sequence i, zeroed when first adopted. */
 	void *(*seq_state)(const struct skv_policy_ctx *, uint32_t i);
@@ -455,7 +486,10 @@ struct skv_policy {
 
 	/* Is the config sensible for this model? 0, or -1 with a text that names the parameter. */
 	int (*check)(const void *config, const struct skv_model *, char *err, size_t err_len);
-	/* How does `layer` attend? `plan` comes zeroed (= dense). Constant for the life of the instance. */
+	/*
+	 * How does `layer` attend? `plan` comes zeroed (= dense). Constant for the life of the instance. Not followed in
+	 * layers with a sliding window.
+	 */
 	void (*plan)(const void *config, const struct skv_model *, uint32_t layer, struct skv_plan *plan);
 	void (*before)(const struct skv_policy_ctx *, uint32_t layer);
 	void (*after)(const struct skv_policy_ctx *, uint32_t layer);

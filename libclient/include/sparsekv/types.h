@@ -82,6 +82,21 @@ struct skv_rope {
 	double attention; /* yarn: factor of cos and sin; 0: 0.1 ln(factor) + 1 */
 };
 
+/*
+ * What one layer's attention has besides the model's: zero in all fields is a plain layer. Initialise with
+ * SKV_MODEL_LAYER(…) or skv_model_layer_init(). A row's score of a token is s = scale q·k, with a softcap
+ * softcap tanh(s / softcap); its softmax is over the tokens that it attends to, and the sink, which has no value.
+ */
+struct skv_model_layer {
+	uint32_t size;      /* sizeof(struct skv_model_layer) as the caller compiled it: layers lie so far apart */
+	uint32_t window;    /* sliding window: a row attends to so many tokens, its own the last; 0: to all */
+	uint32_t shares_kv; /* 1 + an earlier layer, with K and V of its own, whose K and V it attends to; 0: its own */
+	float scale;        /* softmax scale; 0: the model's */
+	float softcap;      /* of the scores (Gemma 2); 0: none */
+	const float *sinks; /* [n_heads] logits, one more term of each head's softmax (gpt-oss), host memory; NULL: none */
+};
+#define SKV_MODEL_LAYER(...) ((struct skv_model_layer){.size = sizeof(struct skv_model_layer), __VA_ARGS__})
+
 #define SKV_PROFILE_PATH 256u /* bytes of the path of a profile, or of a model's directory, NUL included */
 
 /*
@@ -106,9 +121,14 @@ struct skv_model {
 	 */
 	char name[SKV_NAME_MAX];
 	uint32_t device;         /* SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i) with i below SKV_MAX_DEVICES */
-	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows; in host memory SKV_F32 */
+	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows */
 	struct skv_rope rope;    /* for policies that invert the rotation of keys; not sent to the daemon */
 	char files[SKV_PROFILE_PATH]; /* absolute directory of the model's files, where policies find profiles and codecs, or "" */
+	/*
+	 * [n_layers], or NULL: all layers are plain. skv_open copies them and their sinks. Not sent to the daemon.
+	 * Policies get them with the model: read them with skv_model_window() and skv_model_kv_layer().
+	 */
+	const struct skv_model_layer *layers;
 };
 #define SKV_MODEL_INIT {.size = sizeof(struct skv_model), .n_ranks = 1}
 
@@ -116,6 +136,35 @@ struct skv_model {
 SKV_INLINE size_t skv_page_bytes(const struct skv_model *m)
 {
 	return (size_t)2 * m->n_kv_heads * SKV_PAGE_TOKENS * m->head_dim * skv_dtype_bytes(m->kv_dtype);
+}
+
+/* A layer's attributes, or NULL where all layers are plain. */
+SKV_INLINE const struct skv_model_layer *skv_model_layer(const struct skv_model *m, uint32_t layer)
+{
+	return m->layers ? (const struct skv_model_layer *)((const char *)m->layers + (size_t)layer * m->layers->size) : NULL;
+}
+
+/* The sliding window of a layer, in tokens; 0: it has none, as one that no sequence of the model fills. */
+SKV_INLINE uint32_t skv_model_window(const struct skv_model *m, uint32_t layer)
+{
+	const struct skv_model_layer *l = skv_model_layer(m, layer);
+	return l && l->window < m->max_tokens ? l->window : 0;
+}
+
+/* The layer whose K and V the layer attends to: mostly itself. */
+SKV_INLINE uint32_t skv_model_kv_layer(const struct skv_model *m, uint32_t layer)
+{
+	const struct skv_model_layer *l = skv_model_layer(m, layer);
+	return l && l->shares_kv ? l->shares_kv - 1 : layer;
+}
+
+/* Does another layer attend to the layer's K and V, or it to another's? */
+SKV_INLINE int skv_model_kv_shared(const struct skv_model *m, uint32_t layer)
+{
+	for (uint32_t i = 0; m->layers && i < m->n_layers; i++)
+		if (skv_model_kv_layer(m, i) != i && (i == layer || skv_model_kv_layer(m, i) == layer))
+			return 1;
+	return 0;
 }
 
 /* Pages (of one layer) that `tokens` tokens take. */

@@ -2,6 +2,7 @@
 /* Tests of libclient's contract: what is refused and with which words, threads, and that nothing is left behind. */
 #include <config.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -108,6 +109,40 @@ START_TEST(models)
 }
 END_TEST
 
+/* A model whose last layer is as given. */
+static int open_layers(struct skv_model_layer last)
+{
+	const float sinks[4] = {0, -1, 2, 3};
+	struct skv_model_layer layers[] = {SKV_MODEL_LAYER(.window = 64, .sinks = sinks), SKV_MODEL_LAYER(.shares_kv = 1), last};
+	struct skv_model m = model;
+	struct skv_session *s;
+	int e;
+
+	m.layers = layers;
+	e = skv_open(client, &m, "full", &s);
+	if (e == 0)
+		skv_close(s);
+	return e;
+}
+
+START_TEST(layers_of_models)
+{
+	const float bad[4] = {0, 1, NAN, 0};
+	struct skv_model_layer layer;
+
+	memset(&layer, 0xff, sizeof(layer));
+	skv_model_layer_init(&layer, sizeof(layer));
+	OK(open_layers(layer));
+	OK(open_layers(SKV_MODEL_LAYER(.shares_kv = 1, .scale = 0.5f, .softcap = 50)));
+	FAILS(open_layers((struct skv_model_layer){.window = 3}), EINVAL, "model: layer 2: size is 0");
+	FAILS(open_layers(SKV_MODEL_LAYER(.shares_kv = 3)), EINVAL, "layer 2: shares_kv is 3, expected 1 + an earlier layer");
+	FAILS(open_layers(SKV_MODEL_LAYER(.shares_kv = 2)), EINVAL, "layer 2: shares_kv is 2, but layer 1 shares");
+	FAILS(open_layers(SKV_MODEL_LAYER(.scale = -1)), EINVAL, "layer 2: scale is -1, expected");
+	FAILS(open_layers(SKV_MODEL_LAYER(.softcap = INFINITY)), EINVAL, "layer 2: softcap is inf, expected");
+	FAILS(open_layers(SKV_MODEL_LAYER(.sinks = bad)), EINVAL, "layer 2: sinks[2] is nan, expected");
+}
+END_TEST
+
 START_TEST(sequences)
 {
 	struct skv_model other = model;
@@ -199,6 +234,12 @@ static void a_step(struct skv_seq *q, struct skv_seq *r)
 	FAILS(skv_attend(session, 0, &SKV_ATTN(.q = rows, .k = rows, .v = rows)), EINVAL, "out");
 	FAILS(skv_attend(session, 0, NULL), EINVAL, "attn is NULL");
 	FAILS(skv_attend(session, 0, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}), EINVAL, "attn: size");
+	FAILS(skv_attend(session, 0, &SKV_ATTN(.q = rows, .k = rows, .out = rows)), EINVAL, "layer 0: k and v");
+	FAILS(skv_attend(session, 0, &SKV_ATTN(.k = rows, .v = rows, .lse = rows)), EINVAL, "lse");
+	FAILS(skv_attend(session, 0, &SKV_ATTN(.q = rows, .k = rows, .v = rows, .out = rows, .k_stride = 31)), EINVAL,
+	      "k_stride is 31, expected at least the 32");
+	FAILS(skv_attend(session, 0, &SKV_ATTN(.q = rows, .k = rows, .v = rows, .out = rows, .q_stride = 65)), EINVAL,
+	      "out is q, but out_stride is 0 and q_stride 65");
 	OK(skv_attend(session, 0, &attn));
 	FAILS(skv_attend(session, 0, &attn), EINVAL, "layer 0, expected 1");
 	selections();
@@ -421,7 +462,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-client-api");
 
-	add_case(s, "api", 60, setup, teardown, connecting, models, sequences, threads, collisions, leaks,
+	add_case(s, "api", 60, setup, teardown, connecting, models, layers_of_models, sequences, threads, collisions, leaks,
 	         reopened_pool, closed_with_a_lease_on_its_way, NULL);
 	add_case(s, "steps", 60, setup, teardown, steps, NULL); /* closes the session itself */
 	return run_suite(s);

@@ -125,8 +125,8 @@ START_TEST(the_table_is_complete)
 	while (fgets(line, sizeof(line), map)) {
 		size_t i = 0;
 
-		if (sscanf(line, " skv_%50[a-z_];", name) != 1)
-			continue;
+		if (sscanf(line, " skv_%50[a-z_];", name) != 1 || strstr(name, "_init"))
+			continue; /* those fill a struct of the caller's */
 		while (i < N_CALLS && strcmp(calls[i].name + 4, name) != 0)
 			i++;
 		ck_assert_msg(i < N_CALLS, "skv_%s is not called in a child of fork", name);

@@ -116,9 +116,6 @@ START_TEST(models)
 	BAD_MODEL(name[0], ' ', "name");
 	m.io_dtype = SKV_BF16;
 	ck_assert_ptr_null(skv_model_check(&m));
-	m.device = SKV_DEVICE_HOST;
-	ck_assert_str_eq(skv_model_check(&m), "model: io_dtype must be 0 (fp32) in host memory");
-	m.io_dtype = SKV_F32;
 	memset(m.name, 'n', sizeof(m.name));
 	ck_assert_str_eq(skv_model_check(&m),
 	                 "model: name must be 1 to 63 printable ASCII characters without space");

@@ -137,13 +137,46 @@ START_TEST(dispatch)
 }
 END_TEST
 
+/* Rows of every dtype and stride become fp32 rows, and these such rows, with nothing written between them. */
+START_TEST(rows_of_other_kinds)
+{
+	const uint32_t n = 1 + rnd_below(100), width = 16 * (1 + rnd_below(20)), stride = width + rnd_below(3) * 5;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++)
+		for (uint32_t dtype = SKV_F32; b->kern->load_rows && dtype <= SKV_BF16; dtype++) {
+			const struct skv_workspace work = {.threads = 2};
+			const size_t bytes = skv_dtype_bytes(dtype);
+			uint8_t *rows = malloc(n * stride * bytes), *back = malloc(n * stride * bytes);
+			float *plain = malloc(n * width * sizeof *plain);
+
+			memset(rows, 0xa5, n * stride * bytes);
+			memset(back, 0xa5, n * stride * bytes);
+			for (uint32_t x = 0; x < n * width; x++)
+				ref_store(dtype, rows + (x / width * stride + x % width) * bytes, (float)(rnd_unit() - 0.5));
+			b->kern->load_rows(dtype, n, width, stride, rows, plain, &work);
+			for (uint32_t x = 0; x < n * width; x++)
+				if (plain[x] != ref_load(dtype, rows + (x / width * stride + x % width) * bytes))
+					ck_abort_msg("%s, dtype %u: element %u is %g", b->name, dtype, x, (double)plain[x]);
+			for (uint32_t x = 0; x < n * width; x++) {
+				plain[x] = (float)(1e-3 * (rnd_unit() - 0.5));
+				ref_store(dtype, rows + (x / width * stride + x % width) * bytes, plain[x]);
+			}
+			b->kern->store_rows(dtype, n, width, stride, plain, back, &work);
+			ck_assert_msg(!memcmp(rows, back, n * stride * bytes), "%s, dtype %u: rows differ", b->name, dtype);
+			free(rows);
+			free(back);
+			free(plain);
+		}
+}
+END_TEST
+
 /* What is wrong with a shape is found, and it alone. */
 START_TEST(unsupported)
 {
 	static const struct skv_shape good = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64,
 	                                      .dtype = SKV_BF16};
 	const struct skv_kernels *kern = skv_kernels_host(NULL);
-	struct skv_shape bad[] = {good, good, good, good, good, good};
+	struct skv_shape bad[] = {good, good, good, good, good, good, good};
 
 	ck_assert_ptr_null(kern->unsupported(&good));
 	bad[0].head_dim = 72;
@@ -152,6 +185,7 @@ START_TEST(unsupported)
 	bad[3].n_kv_heads = 0;
 	bad[4].dtype = 3;
 	bad[5].io_dtype = SKV_BF16;
+	bad[6].k_stride = 2 * 64;
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
 		ck_assert_msg(kern->unsupported(&bad[i]), "shape %zu", i);
 	ck_assert_ptr_nonnull(strstr(kern->unsupported(&bad[5]), "fp32 on host memory"));
@@ -184,7 +218,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = case_suite("test-append");
-	TCase *t = add_case(s, "all", 60, NULL, NULL, dispatch, unsupported, NULL);
+	TCase *t = add_case(s, "all", 60, NULL, NULL, dispatch, rows_of_other_kinds, unsupported, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
 	tcase_add_loop_test(t, append, 0, cases);

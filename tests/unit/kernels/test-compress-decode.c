@@ -112,7 +112,7 @@ static void check_outputs(const struct code_case *k, uint8_t *pool, const struct
 
 		for (uint32_t h = 0; h < sh->n_heads; h++)
 			ref_attention(q + i * each + h * dim, rows + h / group * dim, rows + d / 2 + h / group * dim, n, d, dim,
-			              sh->scale, visible, out + h * dim, NULL);
+			              case_softmax(&k->c, h), visible, out + h * dim, NULL);
 		snprintf(what, sizeof what, "%s: out of sequence %u, %u tokens", k->c.on->name, i, n);
 		case_compare(what, got + i * each, out, each, tolerance(k, most), 1e-3);
 	}

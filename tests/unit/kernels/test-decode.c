@@ -123,7 +123,7 @@ static void run(struct kernel_case *c, const struct attend_params *p, uint32_t f
 
 /* The outputs with q as the backend sees it, and of each sequence what a call adds to its counter. */
 static void reference(const struct kernel_case *c, const struct test_backend *b, const struct attend_params *p,
-                      double *out, uint64_t *attended)
+                      double *out, double *lse, uint64_t *attended)
 {
 	const uint32_t dim = c->sh.head_dim, stride = c->sh.n_kv_heads * dim;
 	const uint32_t group = c->sh.n_heads / c->sh.n_kv_heads;
@@ -138,8 +138,8 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 				visible[t] = apart ? sees(c, p, i, head, t) : visible[t];
 				attended[i] += visible[t];
 			}
-			ref_attention(q + at, c->k[i] + h * dim, c->v[i] + h * dim, c->seq[i].len, stride,
-			              dim, c->sh.scale, visible, out + at, NULL);
+			lse[c->seq[i].row * c->sh.n_heads + head] = ref_attention(q + at, c->k[i] + h * dim, c->v[i] + h * dim, c->seq[i].len, stride,
+			              dim, case_softmax(c, head), visible, out + at, NULL);
 		}
 	}
 	free(visible);
@@ -197,7 +197,7 @@ static void check_attend(const char *what, struct kernel_case *c, const struct a
 {
 	size_t floats = out_floats(c);
 	float *out = malloc(floats * sizeof *out);
-	double *ref = malloc(floats * sizeof *ref);
+	double *ref = malloc(floats * sizeof *ref), *lse = malloc((size_t)c->rows * c->sh.n_heads * sizeof *lse);
 	uint64_t attended[CASE_SEQS];
 	int rounded = -1; /* how q was when the reference was computed */
 
@@ -205,17 +205,20 @@ static void check_attend(const char *what, struct kernel_case *c, const struct a
 		char name[64];
 		if (!case_load(c, b))
 			continue;
+		case_lse_begin(c);
 		run_all(what, c, p, out);
 		if (rounded != case_rounds_q(c, b))
-			reference(c, b, p, ref, attended);
+			reference(c, b, p, ref, lse, attended);
 		rounded = case_rounds_q(c, b);
 		snprintf(name, sizeof name, "%s, %s", what, b->name);
 		case_compare(name, out, ref, floats, case_tolerance(c, b, tolerance), 0);
+		case_lse_check(c, what, lse, b->device ? 2e-3 : tolerance);
 		check_attended(what, c, attended);
 		case_off(c);
 	}
 	free(out);
 	free(ref);
+	free(lse);
 }
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};

@@ -133,7 +133,7 @@ static void accumulate(struct fixture *r, const float *q, uint32_t x)
 		visible[u] = is_active(&r->unit[x][u]);
 	for (uint32_t g = 0; g < group; g++) {
 		ref_attention(q + ((size_t)c->seq[i].row * c->sh.n_heads + h * group + g) * dim, c->k[i] + h * dim, c->v[i] + h * dim,
-		              n, c->sh.n_kv_heads * dim, dim, c->sh.scale, visible, out, weight);
+		              n, c->sh.n_kv_heads * dim, dim, case_softmax(c, h * group + g), visible, out, weight);
 		for (uint32_t u = 0; u < n; u++)
 			sum[u] += weight[u] / group;
 	}

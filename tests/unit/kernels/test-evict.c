@@ -30,7 +30,7 @@ static double *prompt_scores(const struct kernel_case *c, const float *q, uint32
 			const size_t row = (size_t)(s->row + r) * c->sh.n_heads + h * group + g, at = h * dim;
 			for (uint32_t t = 0; t < s->len; t++)
 				visible[t] = t <= s->len - s->n_q + r;
-			ref_attention(q + row * dim, c->k[i] + at, c->v[i] + at, s->len, c->sh.n_kv_heads * dim, dim, c->sh.scale,
+			ref_attention(q + row * dim, c->k[i] + at, c->v[i] + at, s->len, c->sh.n_kv_heads * dim, dim, case_softmax(c, h * group + g),
 			              visible, out, weight);
 			for (uint32_t t = 0; t < s->len; t++)
 				sum[t] += weight[t] / group;
@@ -376,7 +376,7 @@ static uint32_t check_attention(const struct kernel_case *c, const float *q, con
 		const size_t head = (size_t)i * c->sh.n_heads + h * group + g;
 		double want[SKV_MAX_HEAD_DIM];
 		ref_attention(q + head * dim, c->k[i] + h * dim, c->v[i] + h * dim, n * T, c->sh.n_kv_heads * dim, dim,
-		              c->sh.scale, visible, want, NULL);
+		              case_softmax(c, h * group + g), visible, want, NULL);
 		case_compare(c->on->name, out + head * dim, want, dim, case_tolerance(c, c->on, 2e-5), 0);
 	}
 	free(visible);

@@ -223,7 +223,8 @@ static void check_dense(struct kernel_case *c, const struct method *m, const flo
 	free(dense);
 }
 
-static void reference(const struct kernel_case *c, const struct test_backend *b, const struct method *m, double *out)
+static void reference(const struct kernel_case *c, const struct test_backend *b, const struct method *m, double *out,
+                      double *lse)
 {
 	float *q = case_q(c, b);
 
@@ -232,7 +233,8 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 		const struct ref_correct correct = {.gamma = m->sp.gamma, .delta = m->sp.delta, .dense = c->seq[i].dense_from,
 		                                    .segment = m->sp.segment};
 		const struct viewer v = {.m = m, .sh = &c->sh, .i = i};
-		ref_prompt(&r, &correct, see, &v, out + (size_t)c->seq[i].row * c->sh.n_heads * c->sh.head_dim);
+		ref_prompt(&r, &correct, see, &v, out + (size_t)c->seq[i].row * c->sh.n_heads * c->sh.head_dim,
+		           lse + (size_t)c->seq[i].row * c->sh.n_heads);
 		free((void *)r.there);
 	}
 	free(q);
@@ -252,19 +254,21 @@ static void prepare(struct kernel_case *c, const struct method *m)
 static void check(struct kernel_case *c, const struct method *m, double tolerance, bool devices)
 {
 	const size_t floats = floats_of(c);
-	double *ref = malloc(floats * sizeof *ref);
+	double *ref = malloc(floats * sizeof *ref), *lse = malloc((size_t)c->rows * c->sh.n_heads * sizeof *lse);
 	int rounded = -1; /* how q was when the reference was computed */
 
 	prepare(c, m);
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!b->kern->prefill_sparse || (b->device && !devices) || !case_load(c, b))
 			continue;
+		case_lse_begin(c);
 		float *out = run(c, m, STEP_WHOLE, 1, false);
 		if (rounded != case_rounds_q(c, b))
-			reference(c, b, m, ref);
+			reference(c, b, m, ref, lse);
 		rounded = case_rounds_q(c, b);
 		/* a difference is of two more rows */
 		case_compare(b->name, out, ref, floats, (m->sp.delta ? 3 : 1) * case_tolerance(c, b, tolerance), 0);
+		case_lse_check(c, "sparse", lse, b->device ? 2e-3 : tolerance);
 		if (devices) {
 			check_dense(c, m, out);
 			if (rnd_below(2)) {
@@ -279,6 +283,7 @@ static void check(struct kernel_case *c, const struct method *m, double toleranc
 		case_off(c);
 	}
 	free(ref);
+	free(lse);
 }
 
 /* Test number i of a loop: prompts of up to so many tokens, and a method; each has numbers of its own. */

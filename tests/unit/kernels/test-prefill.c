@@ -37,7 +37,7 @@ static float *run(struct kernel_case *c, const struct skv_batch *batch, const vo
 	return result;
 }
 
-static void reference(const struct kernel_case *c, const struct test_backend *b, double *out)
+static void reference(const struct kernel_case *c, const struct test_backend *b, double *out, double *lse)
 {
 	const struct skv_shape *sh = &c->sh;
 	const uint32_t dim = sh->head_dim, group = sh->n_heads / sh->n_kv_heads;
@@ -51,8 +51,8 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 			for (uint32_t head = 0; head < sh->n_heads; head++) {
 				size_t at = ((size_t)(c->seq[i].row + row) * sh->n_heads + head) * dim;
 				size_t kv = head / group * dim;
-				ref_attention(q + at, c->k[i] + kv, c->v[i] + kv, n, sh->n_kv_heads * dim,
-				              dim, sh->scale, visible, out + at, NULL);
+				lse[(c->seq[i].row + row) * sh->n_heads + head] = ref_attention(q + at, c->k[i] + kv, c->v[i] + kv, n, sh->n_kv_heads * dim,
+				              dim, case_softmax(c, head), visible, out + at, NULL);
 			}
 		}
 	free(q);
@@ -81,21 +81,24 @@ static float *run_all(struct kernel_case *c)
 static void check_prefill(struct kernel_case *c, double tolerance, bool devices)
 {
 	size_t floats = out_floats(c);
-	double *ref = malloc(floats * sizeof *ref);
+	double *ref = malloc(floats * sizeof *ref), *lse = malloc((size_t)c->rows * c->sh.n_heads * sizeof *lse);
 	int rounded = -1; /* how q was when the reference was computed */
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if ((b->device && !devices) || !case_load(c, b))
 			continue;
+		case_lse_begin(c);
 		float *out = run_all(c);
 		if (rounded != case_rounds_q(c, b))
-			reference(c, b, ref);
+			reference(c, b, ref, lse);
 		rounded = case_rounds_q(c, b);
 		case_compare(b->name, out, ref, floats, case_tolerance(c, b, tolerance), 0);
+		case_lse_check(c, "prefill", lse, b->device ? 2e-3 : tolerance);
 		free(out);
 		case_off(c);
 	}
 	free(ref);
+	free(lse);
 }
 
 START_TEST(prefill)

@@ -81,7 +81,7 @@ static void weigh(const struct kernel_case *c, const float *q, const struct chos
 	for (uint32_t head = row * heads; head < (row + 1) * heads; head++) {
 		size_t at = ((size_t)c->seq[i].row * c->sh.n_heads + head) * dim, kv = head / group * dim;
 		ref_attention(q + at, c->k[i] + kv, c->v[i] + kv, len, c->sh.n_kv_heads * dim, dim,
-		              c->sh.scale, visible, out, weight);
+		              case_softmax(c, head), visible, out, weight);
 		for (uint32_t t = 0; t < len; t++)
 			token[t] = x->ev.sum ? token[t] + weight[t] : fmax(token[t], weight[t]);
 	}
@@ -140,7 +140,7 @@ static void reference(const struct kernel_case *c, const struct chosen *x, doubl
 		for (uint32_t head = row * heads; head < (row + 1) * heads; head++) {
 			const size_t at = ((size_t)c->seq[i].row * c->sh.n_heads + head) * dim, h = head / group * dim;
 			ref_attention(q + at, c->k[i] + h, c->v[i] + h, c->seq[i].len, c->sh.n_kv_heads * dim, dim,
-			              c->sh.scale, visible, out + at, NULL);
+			              case_softmax(c, head), visible, out + at, NULL);
 		}
 	}
 	free(q);
