@@ -53,7 +53,7 @@ export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 # of several processes
-processes='gpu-daemon gpu-client gpu-tables test-client test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-fence
+processes='gpu-daemon gpu-client gpu-tables test-client test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-fence test-client-layers
 	test-client-mixed test-client-legacy test-client-policy test-client-prefill test-client-kill test-client-maintenance test-oracle
 	test-engine-forward test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
