@@ -19,7 +19,7 @@ kernels=$(for t in append compress compress-decode compress-quant decode decompr
 	prefill-sparse prefill-tiles replay select select-page-bounds select-recall select-stream select-topk; do
 	echo tests/unit/kernels/test-$t
 done)
-client=$(for t in '' -page-bounds -codec -compress -evict -fence -mixed -policy -prefill -maintenance; do echo tests/unit/client/test-client$t; done)
+client=$(for t in '' -page-bounds -codec -compress -evict -fence -layers -mixed -policy -prefill -maintenance; do echo tests/unit/client/test-client$t; done)
 engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward'
 e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/gpu-tables tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-engine-work tests/e2e/test-golden'
 tests=$(echo $kernels $client $engine $e2e)
