@@ -62,7 +62,7 @@ static int choose_kernels(struct skv_session *s)
 }
 
 /* The layers' sinks in the model's memory, with a row for each layer, also where it has none. */
-static int place_sinks(struct skv_session *s)
+static int copy_sinks(struct skv_session *s)
 {
 	const struct skv_model *m = &s->model;
 	const size_t row = m->n_heads * sizeof(float);
@@ -128,7 +128,7 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 	if (e == 0)
 		e = choose_kernels(s);
 	if (e == 0)
-		e = place_sinks(s);
+		e = copy_sinks(s);
 	if (e == 0)
 		e = stock_init(s);
 	if (e == 0) {

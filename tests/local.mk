@@ -54,7 +54,7 @@ COMMON_TESTS = \
 	tests/unit/common/test-child tests/unit/common/test-common tests/unit/common/test-plugin \
 	tests/unit/common/test-plugin-plan tests/unit/common/test-profile tests/unit/common/test-rope \
 	tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
-	tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
+	tests/unit/policies/test-plan-windows tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
 # On the fake driver, and on a real device.
 if CUDA
 DEVICE_TESTS = tests/unit/daemon/test-device tests/unit/daemon/test-device-life tests/e2e/gpu-daemon

@@ -69,6 +69,37 @@ static inline void policy_plans(const char *spec, const struct skv_model *m, str
 	ck_assert_msg(skv_policy_plan(p, config, m, plans, err, sizeof(err)) == 0, "%s", err);
 }
 
+/*
+ * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with scores of each kv
+ * head k, of each q head q; z compresses.
+ */
+static inline const char *plans_of(const char *spec, const struct skv_model *m)
+{
+	static char text[4 * SKV_MAX_LAYERS];
+	struct skv_plan plans[SKV_MAX_LAYERS];
+	size_t at = 0;
+
+	policy_plans(spec, m, plans);
+	ck_assert_msg(skv_policy_rehearse(policy_of(spec), spec, m, err, sizeof(err)) == 0, "%s", err);
+	for (uint32_t l = 0; l < m->n_layers; l++) {
+		const struct skv_plan *q = &plans[l];
+
+		if (q->attend == SKV_ATTEND_DENSE)
+			at += (size_t)sprintf(text + at, q->scores ? "s" : "d");
+		else if (q->attend == SKV_ATTEND_WINDOW)
+			at += (size_t)sprintf(text + at, "w");
+		else
+			at += (size_t)sprintf(text + at, "%c%u", q->attend == SKV_ATTEND_PAGES ? 'p' : 't',
+			                      q->source);
+		if (q->scores && q->sharing != SKV_SHARE_ALL_HEADS)
+			at += (size_t)sprintf(text + at, q->sharing == SKV_SHARE_KV_HEAD ? "k" : "q");
+		if (q->compress.kind)
+			at += (size_t)sprintf(text + at, "z");
+		at += (size_t)sprintf(text + at, l + 1 < m->n_layers ? " " : "");
+	}
+	return text;
+}
+
 /* A file with what is calibrated of the reference model, in a place that is free. */
 static inline void profile_write(char *path_template, const char *chosen)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The policies as built: how they plan, what their hooks ask for, which parameters they refuse. */
-#include <errno.h>
 #include <math.h>
 
 #include "tests/support/policy-file.h"
@@ -16,18 +15,6 @@ static const struct skv_model deepest = {
         .max_tokens = SKV_MAX_TOKENS, .n_ranks = 1, .name = "deepest",
 };
 
-/* Gemma 2's: every other layer has a sliding window, the first one, too. */
-static struct skv_model_layer windows[16];
-static struct skv_model alternating;
-
-static void make_alternating(void)
-{
-	alternating = reference;
-	alternating.layers = windows;
-	for (uint32_t layer = 0; layer < 16; layer++)
-		windows[layer] = SKV_MODEL_LAYER(.window = layer % 2 ? 0 : 64);
-}
-
 /* ---- the policies ---------------------------------------------------------------------------- */
 
 START_TEST(loads_with_its_name)
@@ -38,41 +25,8 @@ START_TEST(loads_with_its_name)
 	ck_assert_int_eq(skv_policy_check(p, err, sizeof(err)), 0);
 	ck_assert_int_eq(skv_policy_rehearse(p, NULL, &reference, err, sizeof(err)), 0);
 	ck_assert_int_eq(skv_policy_rehearse(p, NULL, &deepest, err, sizeof(err)), 0);
-	make_alternating();
-	ck_assert_msg(skv_policy_rehearse(p, NULL, &alternating, err, sizeof(err)) == 0, "%s", err);
 }
 END_TEST
-
-/*
- * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with scores of each kv
- * head k, of each q head q; z compresses.
- */
-static const char *plans_of(const char *spec, const struct skv_model *m)
-{
-	static char text[4 * SKV_MAX_LAYERS];
-	struct skv_plan plans[SKV_MAX_LAYERS];
-	size_t at = 0;
-
-	policy_plans(spec, m, plans);
-	ck_assert_msg(skv_policy_rehearse(policy_of(spec), spec, m, err, sizeof(err)) == 0, "%s", err);
-	for (uint32_t l = 0; l < m->n_layers; l++) {
-		const struct skv_plan *q = &plans[l];
-
-		if (q->attend == SKV_ATTEND_DENSE)
-			at += (size_t)sprintf(text + at, q->scores ? "s" : "d");
-		else if (q->attend == SKV_ATTEND_WINDOW)
-			at += (size_t)sprintf(text + at, "w");
-		else
-			at += (size_t)sprintf(text + at, "%c%u", q->attend == SKV_ATTEND_PAGES ? 'p' : 't',
-			                      q->source);
-		if (q->scores && q->sharing != SKV_SHARE_ALL_HEADS)
-			at += (size_t)sprintf(text + at, q->sharing == SKV_SHARE_KV_HEAD ? "k" : "q");
-		if (q->compress.kind)
-			at += (size_t)sprintf(text + at, "z");
-		at += (size_t)sprintf(text + at, l + 1 < m->n_layers ? " " : "");
-	}
-	return text;
-}
 
 static const struct {
 	const char *spec;
@@ -219,41 +173,6 @@ static void sizes(const struct skv_select *s, uint32_t n, uint32_t *ret_k, uint3
 }
 
 /* What is calibrated counts where the spec leaves the layers open. */
-/* Windows stay what they are, and what a policy does it does in the other layers. */
-START_TEST(plans_among_windows)
-{
-	static const struct {
-		const char *spec, *plans;
-	} among[] = {
-		{"full", "w d w d w d w d w d w d w d w d"},
-		{"streaming", "w w w w w w w w w w w w w w w w"},
-		{"quest:shared", "w d w p3 w p5 w p7 w p9 w p11 w p13 w p15"},
-		{"delta", "w d w s w p3 w p3 w s w p9 w s w p13"},
-		{"omnikv", "w d w s w d w t3 w s w d w s w d"},
-		{"kascade:shared", "w s w t3 w t3 w t7 w t7 w t11 w t11 w t15"},
-		{"kascade:shared?prefill=kascade", "w s w t3 w t3 w t7 w t7 w t11 w t11 w t15"},
-		{"tidal", "w d w sq w t3 w sq w t7 w t7 w t7 w t7"},
-		{"lessismore?layers=5,9", "w d w d w sq w t5 w sq w t9 w t9 w t9"},
-		{"h2o", "w sk w sk w sk w sk w sk w sk w sk w sk"},
-		{"pyramidkv", "w sk w sk w sk w sk w sk w sk w sk w sk"},
-		{"kivi", "w dz w dz w dz w dz w dz w dz w dz w dz"},
-		{"deltakv", "w d w s w t3z w t3z w s w t9z w s w t13z"},
-		{"template?dense=1", "w s w t1 w t1 w t1 w t1 w t1 w t1 w t1"},
-	};
-	static struct skv_plan all[SKV_MAX_LAYERS];
-
-	make_alternating();
-	for (size_t i = 0; i < sizeof(among) / sizeof(*among); i++)
-		ck_assert_msg(!strcmp(plans_of(among[i].spec, &alternating), among[i].plans), "%s: %s, expected %s", among[i].spec,
-		              plans_of(among[i].spec, &alternating), among[i].plans);
-	policy_plans("full?prefill=kascade", &alternating, all);
-	for (uint32_t layer = 0; layer < 16; layer++)
-		ck_assert_uint_eq(all[layer].prefill.how, layer % 2 ? SKV_PREFILL_KASCADE : SKV_PREFILL_DENSE);
-	ck_assert_int_eq(skv_policy_rehearse(policy_of("tidal"), "tidal?layers=3,8", &alternating, err, sizeof(err)), -EINVAL);
-	ck_assert_ptr_nonnull(strstr(err, "layers names layer 8, which has a sliding window of 64 tokens"));
-}
-END_TEST
-
 START_TEST(profiles)
 {
 	const struct {
@@ -601,7 +520,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-policies");
-	TCase *t = add_case(s, "built", 60, NULL, NULL, plans_among_windows, profiles, kascade_profile, delta_selects,
+	TCase *t = add_case(s, "built", 60, NULL, NULL, profiles, kascade_profile, delta_selects,
 	                    streaming_evicts, budgets_that_are_kept, a_pyramid_adds_up, template_selects,
 	                    token_policies_select, parameters_that_make_no_sense, NULL);
 
