@@ -133,19 +133,21 @@ def theirs(model, ids, decoded, greedy):
 
 
 def ours(build, folder, sequences):
-    """The same of engine-logits, for sequences of (ids, decoded, greedy)."""
+    """The same of engine-logits, for sequences of (ids, decoded, greedy), each as soon as it is there."""
     vocab = json.loads(pathlib.Path(folder, "config.json").read_text())["vocab_size"]
-    lines = "".join(f"{decoded} {greedy} {' '.join(map(str, ids))}\n" for ids, decoded, greedy in sequences)
-    run = subprocess.run([build.resolve() / "tests/support/engine-logits", folder], input=lines.encode(), check=True,
-                         env=dict(os.environ, SPARSEKVD=str(build.resolve() / "daemon/sparsekvd")),
-                         stdout=subprocess.PIPE)
-    at = 0
-    for _, decoded, greedy in sequences:
-        logits = numpy.frombuffer(run.stdout, numpy.float32, decoded * vocab, at).reshape(decoded, vocab)
-        at += logits.nbytes
-        chosen = numpy.frombuffer(run.stdout, numpy.int32, greedy, at)
-        at += chosen.nbytes
-        yield logits, chosen.tolist()
+    environment = dict(os.environ, SPARSEKVD=str(build.resolve() / "daemon/sparsekvd"), OMP_WAIT_POLICY="passive")
+    with tempfile.TemporaryFile("w+") as lines:
+        for ids, decoded, greedy in sequences:
+            print(decoded, greedy, *ids, file=lines)
+        lines.seek(0)
+        with subprocess.Popen([build.resolve() / "tests/support/engine-logits", folder], stdin=lines,
+                              stdout=subprocess.PIPE, env=environment) as run:
+            for _, decoded, greedy in sequences:
+                logits = numpy.frombuffer(run.stdout.read(decoded * vocab * 4), numpy.float32)
+                chosen = numpy.frombuffer(run.stdout.read(greedy * 4), numpy.int32)
+                if logits.size < decoded * vocab or chosen.size < greedy:
+                    sys.exit(f"{folder}: engine-logits has not answered")
+                yield logits.reshape(decoded, vocab), chosen.tolist()
 
 
 def compare(build, folder, names, sequences):
