@@ -167,9 +167,7 @@ static int get_family(const struct reader *r, const struct family *f, struct eng
 	c->qkv_bias = bias || f->qkv_bias;
 	c->o_bias = bias;
 	c->qk_norm = f->qk_norm;
-	return json_object_get(r->root, "quantization_config")
-	               ? bad(r, "quantization_config", "no quantized weights")
-	               : 0;
+	return get_off(r, "quantization_config");
 }
 
 static int get_shape(const struct reader *r, const struct family *f, struct eng_config *c)
@@ -222,6 +220,17 @@ static int get_layer_types(const struct reader *r, uint32_t window, uint32_t fir
 	return 0;
 }
 
+/* "max_window_layers": the first so many, maybe none, attend to all tokens. */
+static int get_first_window(const struct reader *r, uint32_t *ret)
+{
+	const json_t *v = json_object_get(r->root, "max_window_layers");
+
+	*ret = 0;
+	return json_is_integer(v) && json_integer_value(v) == 0
+	               ? 0
+	               : get_count(r, "max_window_layers", 28, 1u << 16, ret);
+}
+
 /* Mistral's are 4,096 where nothing is said. Qwen's are off unless "use_sliding_window", whatever else is said. */
 static int get_windows(const struct reader *r, const struct family *f, struct eng_config *c)
 {
@@ -231,15 +240,16 @@ static int get_windows(const struct reader *r, const struct family *f, struct en
 
 	if (f->windows == ALL_TOKENS)
 		return get_off(r, "sliding_window") ? -EINVAL : get_layer_types(r, 0, 0, c);
-	if (f->windows == WINDOWS_BY_LAYER &&
-	    (get_bool(r, "use_sliding_window", &use) || (use && get_count(r, "max_window_layers", 28, 1u << 16, &first))))
+	if (f->windows == ONE_WINDOW && get_off(r, "layer_types"))
+		return -EINVAL;
+	if (f->windows == WINDOWS_BY_LAYER && (get_bool(r, "use_sliding_window", &use) || get_first_window(r, &first)))
 		return -EINVAL;
 	if (use && !json_is_null(window) && get_count(r, "sliding_window", 4096, UINT32_MAX, &size))
 		return -EINVAL;
 	return get_layer_types(r, size, first, c);
 }
 
-/* Windows that hide anything, which the client library does not compute. */
+/* Windows that hide anything are not computed: this alone refuses them. */
 static int check_windows(const struct reader *r, const struct eng_config *c)
 {
 	for (uint32_t l = 0; l < c->n_layers; l++)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,23 @@ struct opening {
 	size_t err_len;
 };
 
-#define FAIL(o, code, ...) (snprintf((o)->err, (o)->err_len, __VA_ARGS__), (code))
+static int checkpoint_fail(const struct opening *o, int code, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static int checkpoint_fail(const struct opening *o, int code, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(o->err, o->err_len, format, ap);
+	va_end(ap);
+	return code;
+}
 
 static int path_of(const struct opening *o, const char *name, char path[PATH_MAX])
 {
 	if (snprintf(path, PATH_MAX, "%s/%s", o->directory, name) >= PATH_MAX)
-		return FAIL(o, -ENAMETOOLONG, "%.200s…: the path is too long", o->directory);
+		return checkpoint_fail(o, -ENAMETOOLONG, "%.200s…: the path is too long", o->directory);
 	return 0;
 }
 
@@ -35,13 +47,13 @@ static int load_index(struct opening *o, const char *path)
 	int r = 0;
 
 	if (!root)
-		return FAIL(o, -EBADMSG, "%s:%d: %s", path, je.line, je.text);
+		return checkpoint_fail(o, -EBADMSG, "%s:%d: %s", path, je.line, je.text);
 	map = json_object_get(root, "weight_map");
 	o->to.index = strdup(path);
 	if (!json_object_size(map))
-		r = FAIL(o, -EBADMSG, "%s: no object \"weight_map\" with the file of each tensor", path);
+		r = checkpoint_fail(o, -EBADMSG, "%s: no object \"weight_map\" with the file of each tensor", path);
 	else if (!o->to.index)
-		r = FAIL(o, -ENOMEM, "%s: no memory", path);
+		r = checkpoint_fail(o, -ENOMEM, "%s: no memory", path);
 	else
 		o->to.weight_map = json_incref(map);
 	json_decref(root);
@@ -65,14 +77,15 @@ static int shard_names(struct opening *o, const char ***ret, size_t *ret_n)
 	json_t *value;
 
 	if (!name)
-		return FAIL(o, -ENOMEM, "%s: no memory", o->to.index);
+		return checkpoint_fail(o, -ENOMEM, "%s: no memory", o->to.index);
 	json_object_foreach(o->to.weight_map, tensor, value) {
 		const char *s = json_string_value(value);
 
 		if (!s || !*s || *s == '.' || strchr(s, '/')) {
 			free(name);
-			return FAIL(o, -EBADMSG, "%s: tensor %s is in \"%.80s\", the name of a file beside it expected",
-			            o->to.index, tensor, s ? s : "");
+			return checkpoint_fail(o, -EBADMSG,
+			                       "%s: tensor %s is in \"%.80s\", the name of a file beside it expected",
+			                       o->to.index, tensor, s ? s : "");
 		}
 		name[n++] = s;
 	}
@@ -94,7 +107,7 @@ static int open_files(struct opening *o, const char *const *name, size_t n)
 
 	o->to.file = calloc(n, sizeof(*o->to.file));
 	if (!o->to.file)
-		return FAIL(o, -ENOMEM, "%s: no memory for %zu files", o->directory, n);
+		return checkpoint_fail(o, -ENOMEM, "%s: no memory for %zu files", o->directory, n);
 	for (size_t i = 0; !r && i < n; i++) {
 		r = path_of(o, name[i], path);
 		r = r ? r : skv_safetensors_open(&o->to.file[i], path, o->err, o->err_len);
@@ -124,8 +137,8 @@ static int check_map(const struct opening *o)
 		const struct skv_safetensors *file = file_of(&o->to, tensor);
 
 		if (!skv_safetensors_find(file, tensor))
-			return FAIL(o, -EBADMSG, "%s: tensor %s is not in it, where %s has it", file->path, tensor,
-			            strrchr(o->to.index, '/') + 1);
+			return checkpoint_fail(o, -EBADMSG, "%s: tensor %s is not in it, where %s has it", file->path,
+			                       tensor, strrchr(o->to.index, '/') + 1);
 	}
 	return 0;
 }
@@ -136,7 +149,7 @@ int skv_checkpoint_open(struct skv_checkpoint *ret, const char *directory, char 
 	const char *const whole = "model.safetensors";
 	const char **name = NULL;
 	char path[PATH_MAX], index[PATH_MAX];
-	size_t n;
+	size_t n = 0;
 	int r = path_of(&o, whole, path);
 
 	r = r ? r : path_of(&o, "model.safetensors.index.json", index);

@@ -20,19 +20,20 @@ static double rounding(uint32_t dtype, double x)
 	return dtype == SKV_BF16 ? fabs(x) / 256 : 0;
 }
 
-/* y = x w' for x of n rows, within `off`. */
-static void try_matmul(const struct at *at, const float *x, const float *w, uint32_t dtype, uint32_t n, uint32_t in,
-                       uint32_t out, double off)
+/* y = x w' + bias (NULL: none) for x of n rows, within `off`. */
+static void try_matmul(const struct at *at, const float *x, const float *w, const float *bias, uint32_t dtype,
+                       uint32_t n, uint32_t in, uint32_t out, double off)
 {
 	void *x_ = backend_give(at, x, n * in, dtype), *w_ = backend_give(at, w, out * in, dtype);
+	void *bias_ = bias ? backend_give(at, bias, out, SKV_F32) : NULL;
 	void *y_ = backend_give(at, NULL, n * out, SKV_F32);
 	float *y;
 
-	at->place->ops->matmul(at->place, y_, x_, w_, NULL, dtype, n, in, out);
+	at->place->ops->matmul(at->place, y_, x_, w_, bias_, dtype, n, in, out);
 	y = backend_take(at, y_, n * out, SKV_F32);
 	for (uint32_t r = 0; r < n; r++)
 		for (uint32_t o = 0; o < out; o++) {
-			double want = 0;
+			double want = bias ? bias[o] : 0;
 
 			for (uint32_t i = 0; i < in; i++)
 				want += (double)x[r * in + i] * w[o * in + i];
@@ -40,6 +41,7 @@ static void try_matmul(const struct at *at, const float *x, const float *w, uint
 		}
 	backend_put_back(at, x_);
 	backend_put_back(at, w_);
+	backend_put_back(at, bias_);
 	backend_put_back(at, y_);
 	free(y);
 }
@@ -55,10 +57,13 @@ START_TEST(matmul)
 		for (size_t c = 0; c < 4 * 8; c++) {
 			uint32_t in = shapes[c / 8][0], out = shapes[c / 8][1], n = rows[c % 8];
 			float *x = backend_random(n * in, 1), *w = backend_random(out * in, 1);
+			float *bias = backend_random(out, 4);
 
-			try_matmul(&at[a], x, w, at[a].dtype, n, in, out, 1e-4);
+			try_matmul(&at[a], x, w, NULL, at[a].dtype, n, in, out, 1e-4);
+			try_matmul(&at[a], x, w, bias, at[a].dtype, n, in, out, 1e-4);
 			free(x);
 			free(w);
+			free(bias);
 		}
 }
 END_TEST
@@ -78,7 +83,7 @@ START_TEST(matmul_is_fp32)
 				x[i] = (float)(2 * rnd_unit() - 1);
 			for (unsigned i = 0; i < OUT * IN; i++)
 				w[i] = (float)(2 * rnd_unit() - 1);
-			try_matmul(&at[a], x, w, SKV_F32, n, IN, OUT, 5e-6);
+			try_matmul(&at[a], x, w, NULL, SKV_F32, n, IN, OUT, 5e-6);
 		}
 }
 END_TEST
@@ -180,78 +185,119 @@ END_TEST
 enum {
 	HEADS = 6,
 	KV_HEADS = 2,
-	DIM = 32,
-	WIDTH = (HEADS + 2 * KV_HEADS) * DIM,
+	DIM_MOST = 80,
 	ROWS = 300,
 	POSITIONS = 4000
 };
 
-/* One head of one row: turned by the position, or as it was (v). */
-static void check_head(const struct at *at, const float *to, const float *from, uint32_t position,
-                       bool turned)
+/* What rope_split() is tried with. */
+struct rope_case {
+	uint32_t dim;
+	const float *q_norm, *k_norm; /* [dim], or NULL */
+	const float *table;
+	uint32_t position[ROWS];
+	float *in; /* [ROWS][HEADS + 2 KV_HEADS][dim] */
+};
+
+/* One head of one row: normed by `weight` (NULL: not) and turned by the position, or as it was (v). */
+static void check_head(const struct at *at, const struct rope_case *c, const float *to, const float *head,
+                       const float *weight, uint32_t position, bool turned)
 {
-	for (uint32_t i = 0; i < DIM / 2; i++) {
-		double angle = turned ? position * pow(500000, -2.0 * i / DIM) : 0, c = cos(angle),
-		       s = sin(angle);
-		double a = from[i] * c - from[DIM / 2 + i] * s, b = from[DIM / 2 + i] * c + from[i] * s;
+	double from[DIM_MOST], squares = 0;
+
+	for (uint32_t i = 0; i < c->dim; i++)
+		squares += (double)head[i] * head[i];
+	for (uint32_t i = 0; i < c->dim; i++)
+		from[i] = weight ? head[i] / sqrt(squares / c->dim + 1e-5) * weight[i] : head[i];
+	for (uint32_t i = 0; i < c->dim / 2; i++) {
+		double angle = turned ? position * pow(500000, -2.0 * i / c->dim) : 0, cosine = cos(angle),
+		       sine = sin(angle);
+		double a = from[i] * cosine - from[c->dim / 2 + i] * sine,
+		       b = from[c->dim / 2 + i] * cosine + from[i] * sine;
 		/* the angle is rounded to fp32: at 4,000 that moves it by up to 1.2e-4 */
-		double slack = turned ? 8e-4 : 0;
+		double slack = turned ? weight ? 2.4e-3 : 8e-4 : 0;
 
 		ck_assert_double_le(fabs(to[i] - a), slack + rounding(at->dtype, a));
-		ck_assert_double_le(fabs(to[DIM / 2 + i] - b), slack + rounding(at->dtype, b));
+		ck_assert_double_le(fabs(to[c->dim / 2 + i] - b), slack + rounding(at->dtype, b));
 	}
 }
 
+static void try_rope(const struct at *at, const struct rope_case *c)
+{
+	const size_t nq = (size_t)ROWS * HEADS * c->dim, nkv = (size_t)ROWS * KV_HEADS * c->dim;
+	const uint32_t width = (HEADS + 2 * KV_HEADS) * c->dim, d = c->dim;
+	void *q_ = backend_give(at, NULL, nq, at->dtype), *k_ = backend_give(at, NULL, nkv, at->dtype);
+	void *v_ = backend_give(at, NULL, nkv, at->dtype);
+	void *in_ = backend_give(at, c->in, (size_t)ROWS * width, SKV_F32);
+	void *table_ = backend_give(at, c->table, (size_t)POSITIONS * d, SKV_F32);
+	void *position_ = backend_give_bytes(at, c->position, sizeof(c->position));
+	void *q_norm_ = c->q_norm ? backend_give(at, c->q_norm, d, SKV_F32) : NULL;
+	void *k_norm_ = c->k_norm ? backend_give(at, c->k_norm, d, SKV_F32) : NULL;
+	const struct eng_heads heads = {
+		.n_heads = HEADS,
+		.n_kv_heads = KV_HEADS,
+		.head_dim = d,
+		.q_norm = q_norm_,
+		.k_norm = k_norm_,
+		.eps = 1e-5f,
+	};
+	float *q, *k, *v;
+
+	at->place->ops->rope_split(at->place, q_, k_, v_, at->dtype, in_, &heads, table_, position_, ROWS);
+	q = backend_take(at, q_, nq, at->dtype);
+	k = backend_take(at, k_, nkv, at->dtype);
+	v = backend_take(at, v_, nkv, at->dtype);
+	for (uint32_t row = 0; row < ROWS; row++) {
+		const float *from = c->in + row * width;
+
+		for (uint32_t h = 0; h < HEADS; h++)
+			check_head(at, c, q + (row * HEADS + h) * d, from + h * d, c->q_norm, c->position[row], true);
+		for (uint32_t h = 0; h < KV_HEADS; h++) {
+			check_head(at, c, k + (row * KV_HEADS + h) * d, from + (HEADS + h) * d, c->k_norm,
+			           c->position[row], true);
+			check_head(at, c, v + (row * KV_HEADS + h) * d, from + (HEADS + KV_HEADS + h) * d, NULL, 0,
+			           false);
+		}
+	}
+	backend_put_back(at, q_);
+	backend_put_back(at, k_);
+	backend_put_back(at, v_);
+	backend_put_back(at, in_);
+	backend_put_back(at, table_);
+	backend_put_back(at, position_);
+	backend_put_back(at, q_norm_);
+	backend_put_back(at, k_norm_);
+	free(q);
+	free(k);
+	free(v);
+}
+
+/* Heads of which a device's warps are a half, one, more, and more than fit evenly; with and without norms. */
 START_TEST(rope)
 {
-	const struct eng_heads heads = {.n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM};
+	static const uint32_t dims[] = {16, 32, 64, DIM_MOST};
 	const struct skv_rope r = {.type = SKV_ROPE_DEFAULT, .theta = 500000};
-	float *table = eng_rope_table(&r, DIM, POSITIONS), *in = backend_random(ROWS * WIDTH, 2), *q, *k, *v;
-	uint32_t position[ROWS];
+	struct rope_case c = {.dim = dims[_i]};
+	float *table = eng_rope_table(&r, c.dim, POSITIONS);
+	float *q_norm = backend_random(c.dim, 2), *k_norm = backend_random(c.dim, 2);
 	struct at at[3];
 	unsigned n_at = places_all(at);
 
+	c.in = backend_random((size_t)ROWS * (HEADS + 2 * KV_HEADS) * c.dim, 2);
+	c.table = table;
 	for (uint32_t i = 0; i < ROWS; i++)
-		position[i] = i ? rnd_below(POSITIONS) : POSITIONS - 1;
+		c.position[i] = i ? rnd_below(POSITIONS) : POSITIONS - 1;
 	for (unsigned a = 0; a < n_at; a++) {
-		const size_t nq = ROWS * HEADS * DIM, nkv = ROWS * KV_HEADS * DIM;
-		void *q_ = backend_give(&at[a], NULL, nq, at[a].dtype),
-		     *k_ = backend_give(&at[a], NULL, nkv, at[a].dtype);
-		void *v_ = backend_give(&at[a], NULL, nkv, at[a].dtype),
-		     *in_ = backend_give(&at[a], in, ROWS * WIDTH, SKV_F32);
-		void *table_ = backend_give(&at[a], table, (size_t)POSITIONS * DIM, SKV_F32);
-		void *position_ = backend_give_bytes(&at[a], position, sizeof(position));
-
-		at[a].place->ops->rope_split(at[a].place, q_, k_, v_, at[a].dtype, in_, &heads, table_,
-		                             position_, ROWS);
-		q = backend_take(&at[a], q_, nq, at[a].dtype);
-		k = backend_take(&at[a], k_, nkv, at[a].dtype);
-		v = backend_take(&at[a], v_, nkv, at[a].dtype);
-		for (uint32_t row = 0; row < ROWS; row++) {
-			const float *from = in + row * WIDTH;
-
-			for (uint32_t h = 0; h < HEADS; h++)
-				check_head(&at[a], q + (row * HEADS + h) * DIM, from + h * DIM, position[row],
-				           true);
-			for (uint32_t h = 0; h < KV_HEADS; h++) {
-				check_head(&at[a], k + (row * KV_HEADS + h) * DIM, from + (HEADS + h) * DIM,
-				           position[row], true);
-				check_head(&at[a], v + (row * KV_HEADS + h) * DIM,
-				           from + (HEADS + KV_HEADS + h) * DIM, 0, false);
-			}
-		}
-		backend_put_back(&at[a], q_);
-		backend_put_back(&at[a], k_);
-		backend_put_back(&at[a], v_);
-		backend_put_back(&at[a], in_);
-		backend_put_back(&at[a], table_);
-		backend_put_back(&at[a], position_);
-		free(q);
-		free(k);
-		free(v);
+		c.q_norm = c.k_norm = NULL;
+		try_rope(&at[a], &c);
+		c.q_norm = q_norm;
+		c.k_norm = k_norm;
+		try_rope(&at[a], &c);
 	}
 	free(table);
-	free(in);
+	free(q_norm);
+	free(k_norm);
+	free(c.in);
 }
 END_TEST
 
@@ -400,10 +446,12 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("engine: places");
+	TCase *t;
 
 	if (!places_begin("test-engine-backend"))
 		return EXIT_FAILURE;
-	add_case(s, "operations", 60, NULL, NULL, matmul, matmul_is_fp32, add_norm, swiglu, rope,
-	         fill_and_embed, choose, copies, recordings, no_such_device, NULL);
+	t = add_case(s, "operations", 60, NULL, NULL, matmul, matmul_is_fp32, add_norm, swiglu, fill_and_embed, choose,
+	             copies, recordings, no_such_device, NULL);
+	tcase_add_loop_test(t, rope, 0, 4);
 	return run_suite(s);
 }

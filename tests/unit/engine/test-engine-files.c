@@ -146,6 +146,9 @@ START_TEST(families_differ)
 	ck_assert_int_eq(load_config(QWEN2 SHAPE ",\"use_sliding_window\":true,\"sliding_window\":128,"
 	                             "\"max_window_layers\":1}", &c, &err), 0);
 	ck_assert(c.window[0] == 0 && c.window[1] == 128);
+	ck_assert_int_eq(load_config(QWEN2 SHAPE ",\"use_sliding_window\":true,\"max_window_layers\":0,"
+	                             "\"quantization_config\":null}", &c, &err), 0);
+	ck_assert(c.window[0] == 4096 && c.window[1] == 4096);
 	ck_assert_int_eq(load_config(QWEN3 SHAPE ",\"use_sliding_window\":true,\"sliding_window\":128,"
 	                             "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}", &c, &err), 0);
 	ck_assert(c.window[0] == 128 && c.window[1] == 0);
@@ -194,6 +197,8 @@ static const struct bad bad_configs[] = {
 	{LLAMA SHAPE ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
          "\"full_attention\" for each layer, as there is no sliding window"},
 	{MISTRAL SHAPE ",\"sliding_window\":127}", "\"sliding_window\" is 127, null, or at least max_position_embeddings"},
+	{MISTRAL SHAPE ",\"layer_types\":[\"full_attention\",\"full_attention\"]}", "\"layer_types\" is ["},
+	{QWEN2 SHAPE ",\"max_window_layers\":-1}", "\"max_window_layers\" is -1"},
 	{MISTRAL SHAPE ",\"sliding_window\":0}", "\"sliding_window\" is 0, a whole number from 1"},
 	{QWEN2 SHAPE ",\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":1}",
          "\"sliding_window\" is 64, null, or at least"},

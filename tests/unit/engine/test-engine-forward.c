@@ -160,18 +160,19 @@ END_TEST
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-static const struct eng_config shape_of_random = {
-	.hidden = 96,
-	.n_layers = 3,
-	.n_heads = 6,
-	.n_kv_heads = 2,
-	.head_dim = 64,
-	.ffn = 200,
-	.vocab = 300,
-	.max_positions = 2048,
-	.rms_eps = 1e-5f,
-	.rope = {.type = SKV_ROPE_DEFAULT, .theta = 10000},
+#define RANDOM_SHAPE                                                                                         \
+	.hidden = 96, .n_layers = 3, .n_heads = 6, .n_kv_heads = 2, .head_dim = 64, .ffn = 200, .vocab = 300, \
+	.max_positions = 2048, .rms_eps = 1e-5f, .rope = {.type = SKV_ROPE_DEFAULT, .theta = 10000}
+
+static const struct eng_config shape_of_random = {RANDOM_SHAPE};
+/* And what families have besides: the host is held against transformers (test-engine-golden), the device against it. */
+static const struct eng_config random_shapes[] = {
+	{RANDOM_SHAPE},
+	{RANDOM_SHAPE, .qkv_bias = true, .tied = true},                     /* Qwen2 */
+	{RANDOM_SHAPE, .qk_norm = true},                                    /* Qwen3 */
+	{RANDOM_SHAPE, .qkv_bias = true, .o_bias = true, .mlp_bias = true}, /* Llama with all its biases */
 };
+#define RANDOM_SHAPES (sizeof(random_shapes) / sizeof(*random_shapes))
 
 /* A model at a place, and a session there. */
 struct bench {
@@ -234,11 +235,13 @@ START_TEST(device_is_as_the_host)
 	struct skv_seq *copy[4];
 	double slack[] = {0, 0.02, 0.15};
 	unsigned decoded = 0;
+	const struct eng_config *shape = &random_shapes[(unsigned)_i % RANDOM_SHAPES];
+	const unsigned place = 1 + (unsigned)_i / RANDOM_SHAPES;
 
 	if (places_all(at) == 1)
 		return;
-	bench_init(&host, &shape_of_random, &at[0], "full");
-	bench_init(&device, &shape_of_random, &at[_i], "full");
+	bench_init(&host, shape, &at[0], "full");
+	bench_init(&device, shape, &at[place], "full");
 	for (int i = 0; i < 4; i++) {
 		tracks[i] = (struct track){.n = 20 + rnd_below(180)};
 		tracks[i].prompt = rnd_below(tracks[i].n);
@@ -256,7 +259,7 @@ START_TEST(device_is_as_the_host)
 		for (uint32_t i = 0; i < n; i++)
 			there[i] = copy[of[i] - tracks];
 		if (n)
-			decoded += step_both(&host, &device, items, there, n, slack[_i]);
+			decoded += step_both(&host, &device, items, there, n, slack[place]);
 		for (uint32_t i = 0; i < n; i++) {
 			of[i]->at += items[i].n_tokens;
 			done += of[i]->at == of[i]->n;
@@ -265,6 +268,36 @@ START_TEST(device_is_as_the_host)
 	ck_assert_uint_gt(decoded, 0);
 	bench_deinit(&host);
 	bench_deinit(&device);
+}
+END_TEST
+
+/* Random weights of what families have besides say something: other logits than without. */
+START_TEST(parts_of_random_models_count)
+{
+	const struct at at = {eng_backend_host(), SKV_F32};
+	struct bench b[2];
+	const float *logits[2];
+	struct eng_error err;
+	double most = 0;
+
+	for (int i = 0; i < 2; i++) {
+		int32_t ids[] = {5, 6, 7};
+		struct skv_step_item item = {.n_tokens = 1};
+
+		bench_init(&b[i], &random_shapes[i ? _i : 0], &at, "full");
+		ok(skv_seq_new(b[i].session, NULL, 0, &item.seq));
+		for (int t = 0; t < 3; t++) {
+			item.tokens = &ids[t];
+			ck_assert_msg(!eng_forward(&b[i].f, b[i].session, &item, 1, &err), "%s", err.text);
+			ok(skv_step_end(b[i].session, NULL));
+		}
+		ck_assert_msg(!eng_forward_logits(&b[i].f, &logits[i], &err), "%s", err.text);
+	}
+	for (uint32_t i = 0; i < shape_of_random.vocab; i++)
+		most = fmax(most, fabs(logits[0][i] - logits[1][i]));
+	ck_assert_double_gt(most, 0.5);
+	bench_deinit(&b[0]);
+	bench_deinit(&b[1]);
 }
 END_TEST
 
@@ -380,7 +413,7 @@ START_TEST(ways_to_decode_agree)
 	for (unsigned a = 0; a < n_at; a++) {
 		struct bench b;
 
-		bench_init(&b, &shape_of_random, &at[a], policies[_i]);
+		bench_init(&b, &random_shapes[(unsigned)_i % RANDOM_SHAPES], &at[a], policies[_i]);
 		decode(&b, &batch, AS_RECORDED, first);
 		decode(&b, &batch, ONE_BY_ONE, other);
 		ck_assert_mem_eq(first, other, sizeof(first));
@@ -494,7 +527,8 @@ int main(void)
 	tcase_add_loop_test(t, forward_is_right, 0, sizeof(models) / sizeof(*models));
 	t = add_case(s, "places", 120, daemon_setup, daemon_teardown, a_model_of_real_size, a_step_given_up,
 	             rows_without_ids_are_the_last_ones, NULL);
-	tcase_add_loop_test(t, device_is_as_the_host, 1, 3);
+	tcase_add_loop_test(t, device_is_as_the_host, 0, 2 * (int)RANDOM_SHAPES);
 	tcase_add_loop_test(t, ways_to_decode_agree, 0, 3);
+	tcase_add_loop_test(t, parts_of_random_models_count, 1, (int)RANDOM_SHAPES);
 	return run_suite(s);
 }
