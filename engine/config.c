@@ -249,15 +249,6 @@ static int get_windows(const struct reader *r, const struct family *f, struct en
 	return get_layer_types(r, size, first, c);
 }
 
-/* Windows that hide anything are not computed: this alone refuses them. */
-static int check_windows(const struct reader *r, const struct eng_config *c)
-{
-	for (uint32_t l = 0; l < c->n_layers; l++)
-		if (c->window[l] && c->window[l] < c->max_positions)
-			return bad(r, "sliding_window", "null, or at least max_position_embeddings");
-	return 0;
-}
-
 /* ---- rotary positions ------------------------------------------------------------------------ */
 
 /* What get_rope() reads: what is said beside the object comes first where both say it, as transformers has it. */
@@ -384,7 +375,7 @@ static int get_all(const struct reader *r, struct eng_config *c)
 	const struct family *f = family_of(r);
 	double eps = 0;
 
-	if (!f || get_family(r, f, c) || get_shape(r, f, c) || get_windows(r, f, c) || check_windows(r, c) ||
+	if (!f || get_family(r, f, c) || get_shape(r, f, c) || get_windows(r, f, c) ||
 	    get_rope(r, c->max_positions, &c->rope) || get_positive(r, "rms_norm_eps", 0, &eps) || get_ends(r, c))
 		return -EINVAL;
 	c->rms_eps = (float)eps;

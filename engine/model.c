@@ -64,8 +64,11 @@ static int allocate(struct eng_model *m, struct eng_error *err)
 	int r;
 
 	m->layers = calloc(m->config.n_layers, sizeof(*m->layers));
-	if (!m->layers)
+	m->attention = calloc(m->config.n_layers, sizeof(*m->attention));
+	if (!m->layers || !m->attention)
 		return eng_fail(err, -ENOMEM, "no memory for %u layers", m->config.n_layers);
+	for (uint32_t l = 0; l < m->config.n_layers; l++)
+		m->attention[l] = SKV_MODEL_LAYER(.window = m->config.window[l]);
 	deal_model(m, &d);
 	r = m->backend->ops->alloc(m->backend, d.used, &m->weights);
 	if (r < 0)
@@ -343,6 +346,7 @@ int eng_model_random(struct eng_model *ret, const struct eng_config *config, str
 void eng_model_deinit(struct eng_model *m)
 {
 	free(m->layers);
+	free(m->attention);
 	if (m->weights)
 		m->backend->ops->free(m->backend, m->weights);
 	*m = ENG_MODEL_NULL;
@@ -361,6 +365,7 @@ struct skv_model eng_model_describe(const struct eng_model *m, uint32_t kv_dtype
 	d.device = m->backend->device;
 	d.max_tokens = m->config.max_positions;
 	d.rope = m->config.rope;
+	d.layers = m->attention;
 	memcpy(d.name, m->name, sizeof(d.name));
 	memcpy(d.files, m->files, sizeof(d.files));
 	return d;

@@ -39,6 +39,7 @@ struct eng_model {
 	void *output;             /* [vocab][hidden]; the embedding itself when they are tied */
 	float *final_norm;        /* [hidden] */
 	struct eng_layer *layers; /* [n_layers] */
+	struct skv_model_layer *attention; /* [n_layers]: their sliding windows */
 };
 #define ENG_MODEL_NULL ((struct eng_model){.weights = NULL})
 

@@ -196,7 +196,6 @@ static const struct bad bad_configs[] = {
 	{LLAMA SHAPE ",\"sliding_window\":4096}", "\"sliding_window\" is 4096"},
 	{LLAMA SHAPE ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
          "\"full_attention\" for each layer, as there is no sliding window"},
-	{MISTRAL SHAPE ",\"sliding_window\":127}", "\"sliding_window\" is 127, null, or at least max_position_embeddings"},
 	{MISTRAL SHAPE ",\"layer_types\":[\"full_attention\",\"full_attention\"]}", "\"layer_types\" is ["},
 	{QWEN2 SHAPE ",\"max_window_layers\":-1}", "\"max_window_layers\" is -1"},
 	{MISTRAL SHAPE ",\"sliding_window\":0}", "\"sliding_window\" is 0, a whole number from 1"},
