@@ -17,8 +17,10 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import warnings
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+warnings.filterwarnings("ignore", category=FutureWarning)  # newer names that older versions do not know
 
 import numpy
 import torch
