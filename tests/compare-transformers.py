@@ -42,7 +42,7 @@ def scaled(rope, original):
 
 
 # name: family, type of the weights, what the configuration has besides the shape; "old": rope_scaling and rope_theta
-# instead of rope_parameters; "shard": bytes of a file; "original": context before scaling, for RoPE. The first six
+# instead of rope_parameters; "shard": bytes of a file; "original": context before scaling, for RoPE. The first eight
 # are the golden ones.
 CASES = {
     "llama3": dict(family="Llama", dtype="bfloat16", rope=LLAMA3, original=16, tie_word_embeddings=True),
@@ -51,6 +51,8 @@ CASES = {
     "qwen2": dict(family="Qwen2", dtype="bfloat16", shard=12000),
     "qwen3": dict(family="Qwen3", dtype="bfloat16", tie_word_embeddings=True),
     "biases": dict(family="Llama", dtype="float32", attention_bias=True, mlp_bias=True),
+    "window": dict(family="Mistral", dtype="bfloat16", sliding_window=9, tie_word_embeddings=True),
+    "windows": dict(family="Qwen2", dtype="bfloat16", use_sliding_window=True, sliding_window=9, max_window_layers=1),
     "llama-plain": dict(family="Llama", dtype="float32", old=True, tie_word_embeddings=True),
     "llama3-shards": dict(family="Llama", dtype="float32", rope=LLAMA3, original=64, old=True, shard=100000),
     "yarn-defaults": dict(family="Qwen2", dtype="bfloat16", rope=YARN),
@@ -62,7 +64,7 @@ CASES = {
     "qwen3-bias": dict(family="Qwen3", dtype="float16", attention_bias=True, shard=100000),
     "qwen2-tied": dict(family="Qwen2", dtype="float32", tie_word_embeddings=True, rope=LINEAR, old=True),
 }
-GOLDEN = list(CASES)[:6]
+GOLDEN = list(CASES)[:8]
 
 # Heads of 64, which devices have.
 TINY = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
@@ -88,7 +90,7 @@ def write_model(name, shape, folder):
     old, shard, original = case.pop("old", False), case.pop("shard", None), case.pop("original", None)
     if family == "Qwen3" and "head_dim" not in shape:  # which has a default of its own
         case["head_dim"] = 48
-    if family == "Mistral":
+    if family == "Mistral" and "sliding_window" not in case:
         case["sliding_window"] = shape["max_position_embeddings"]
     config = getattr(transformers, family + "Config")(
         **shape, **case, bos_token_id=0, eos_token_id=[1, 2], rms_norm_eps=1e-5,

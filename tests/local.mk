@@ -87,6 +87,9 @@ GOLDEN_MODELS = \
 	tests/unit/engine/golden/qwen2/model-00004-of-00004.safetensors \
 	tests/unit/engine/golden/qwen2/model.safetensors.index.json tests/unit/engine/golden/qwen3/config.json \
 	tests/unit/engine/golden/qwen3/golden.safetensors tests/unit/engine/golden/qwen3/model.safetensors \
+	tests/unit/engine/golden/window/config.json tests/unit/engine/golden/window/golden.safetensors \
+	tests/unit/engine/golden/window/model.safetensors tests/unit/engine/golden/windows/config.json \
+	tests/unit/engine/golden/windows/golden.safetensors tests/unit/engine/golden/windows/model.safetensors \
 	tests/unit/engine/golden/yarn/config.json tests/unit/engine/golden/yarn/golden.safetensors \
 	tests/unit/engine/golden/yarn/model.safetensors
 

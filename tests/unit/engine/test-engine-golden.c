@@ -52,6 +52,19 @@ WITHOUT(down_bias)
 WITHOUT(q_norm)
 WITHOUT(k_norm)
 
+static void without_window(struct eng_model *m)
+{
+	for (uint32_t l = 0; l < m->config.n_layers; l++)
+		m->attention[l].window = 0;
+}
+
+/* The layers in front of those that have them. */
+static void with_window_in_all(struct eng_model *m)
+{
+	ck_assert_uint_eq(m->attention[0].window, 0);
+	m->attention[0].window = m->attention[1].window;
+}
+
 static const struct {
 	const char *model;
 	void (*without)(struct eng_model *);
@@ -68,6 +81,9 @@ static const struct {
 	{"biases", without_o_bias},
 	{"biases", without_gate_up_bias},
 	{"biases", without_down_bias},
+	{"window", without_window},       /* Mistral */
+	{"windows", without_window},      /* Qwen2, in its second layer */
+	{"windows", with_window_in_all},
 };
 #define MODELS (sizeof(golden) / sizeof(*golden))
 
