@@ -24,7 +24,7 @@
 #include "libclient/prims.h"
 #include "libclient/recall.h"
 #include "libclient/replay.h"
-#include "libclient/rows.h"
+#include "libclient/attn.h"
 #include "libclient/session.h"
 #include "libclient/sized.h"
 
@@ -141,7 +141,7 @@ static void prefill(const struct layer *l)
 
 void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *given)
 {
-	const struct skv_attn rows = rows_take(s, given), *a = &rows;
+	const struct skv_attn rows = attn_take(s, given), *a = &rows;
 	struct step *st = &s->step;
 
 	for (uint32_t i = 0; i < st->n_batches; i++) {
@@ -153,7 +153,7 @@ void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		if (l.prefill.n > 0 && a->q)
 			prefill(&l);
 	}
-	rows_give(s, given, a);
+	attn_give(s, given, a);
 	if (!a->q)
 		prefill_without_queries(st);
 }
@@ -207,7 +207,7 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	if (e < 0)
 		return e;
 	a = &given;
-	e = rows_check(s, layer, a);
+	e = attn_check(s, layer, a);
 	if (e == 0 && !a->q)
 		e = check_append(s, layer);
 	if (e == 0 && s->device)

@@ -29,7 +29,7 @@
 #include "libclient/policy-swap.h"
 #include "libclient/prefill/attend.h"
 #include "libclient/recall.h"
-#include "libclient/rows.h"
+#include "libclient/attn.h"
 #include "libclient/scratch.h"
 #include "libclient/selection.h"
 #include "libclient/seq.h"
@@ -106,7 +106,7 @@ static int prepare(struct skv_session *s)
 	int e = scratch_prepare(s);
 
 	if (e == 0)
-		e = rows_prepare(s);
+		e = attn_prepare(s);
 	if (e == 0)
 		e = selections_prepare(s);
 	if (e == 0)

@@ -106,7 +106,7 @@ struct step {
 	size_t arena_bytes;
 	struct decompressed decompressed;
 	struct recall recall;
-	void *gathered; /* rows of one layer as the host's kernels take them: rows.c */
+	void *gathered; /* rows of one layer as the host's kernels take them: attn.c */
 	size_t gathered_bytes;
 	void *tiles; /* lists of what rows of prompts see; see prefill/attend.c */
 	size_t tiles_bytes;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/rows.c - the rows of q, k, v and out that an engine hands over: checked, and on the host made what kernels
+ * libclient/attn.c - the rows of q, k, v and out that an engine hands over: checked, and on the host made what kernels
  * take.
  *
  * A device's kernels take rows as they are. The host's take fp32 without gaps: other rows are gathered into scratch
  * memory, and what comes out of it goes back.
  */
-#include "libclient/rows.h"
+#include "libclient/attn.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -62,7 +62,7 @@ static int check_given(const struct skv_session *s, uint32_t layer, const struct
 	return 0;
 }
 
-int rows_check(const struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+int attn_check(const struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	const uint32_t q = q_width(s), kv = kv_width(s);
 	const struct matrix all[] = {
@@ -83,7 +83,7 @@ int rows_check(const struct skv_session *s, uint32_t layer, const struct skv_att
 
 /* ---- on the host ----------------------------------------------------------------------------- */
 
-int rows_prepare(struct skv_session *s)
+int attn_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
 
@@ -112,7 +112,7 @@ static const void *take(struct skv_session *s, const void *from, uint32_t *strid
 }
 
 /* Scratch memory is q's, which `out` goes to, too, as kernels allow; then k's and v's. */
-struct skv_attn rows_take(struct skv_session *s, const struct skv_attn *a)
+struct skv_attn attn_take(struct skv_session *s, const struct skv_attn *a)
 {
 	const uint32_t q = q_width(s), kv = kv_width(s);
 	float *to = s->step.gathered;
@@ -129,7 +129,7 @@ struct skv_attn rows_take(struct skv_session *s, const struct skv_attn *a)
 	return x;
 }
 
-void rows_give(struct skv_session *s, const struct skv_attn *a, const struct skv_attn *taken)
+void attn_give(struct skv_session *s, const struct skv_attn *a, const struct skv_attn *taken)
 {
 	const uint32_t q = q_width(s);
 
