@@ -209,6 +209,19 @@ static inline skv_pte skv_seqmem_evicted(const struct skv_seqmem_layout *l, uint
 }
 
 /*
+ * What a commit says of the first n tokens of a sequence where another one said this of more: its `about`, a layer's
+ * slots. The layer holds its tokens in order, or n is 0.
+ */
+uint32_t skv_about_cut(uint32_t about, uint32_t n);
+struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, uint32_t n);
+
+/*
+ * Another commit, of the first n tokens, with no token to go on from; nothing if there are no more. For the daemon, on a
+ * fork that nobody has seen: entries beyond are still there. Only the header is touched.
+ */
+void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n);
+
+/*
  * Do slots and flags of one commit of this length fit together? NULL, or what is wrong. For a library about to use
  * them, on its own copy: the daemon has no use for them.
  */

@@ -13,7 +13,7 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/selection.h libclient/seq-lifecycle.c libclient/seq-lifecycle.h libclient/seq-table.c libclient/seq-table.h \
 	libclient/seq.h libclient/session-lifecycle.c libclient/session-lifecycle.h libclient/session.h libclient/sized.c libclient/sized.h libclient/stats.c \
 	libclient/stats.h libclient/step-lifecycle.c libclient/step-lifecycle.h libclient/step.h libclient/transaction.c \
-	libclient/transaction.h libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \
+	libclient/transaction.h libclient/truncate.c libclient/truncate.h libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \
 	libclient/compress/codec.h libclient/compress/compressor-device.c libclient/compress/compressor-make.c \
 	libclient/compress/compressor.h libclient/compress/encode.c libclient/compress/encode.h libclient/compress/lengths.c \
 	libclient/compress/lengths.h libclient/compress/ready.c libclient/compress/ready.h libclient/compress/schedule.c \

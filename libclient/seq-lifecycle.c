@@ -27,6 +27,7 @@
 #include "libclient/policy-config.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
+#include "libclient/truncate.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -200,7 +201,7 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 
 /* ---- forked ---------------------------------------------------------------------------------- */
 
-static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, struct skv_seq **ret)
+static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv_seq **ret)
 {
 	struct skv_session *s = q->session;
 	struct request *r;
@@ -211,6 +212,8 @@ static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, stru
 	e = device_settle(s); /* the daemon shares what is committed */
 	if (e == 0)
 		e = seq_settle_fork(q);
+	if (e == 0 && m->n_tokens != SKV_ALL)
+		e = truncate_check(q, m->n_tokens);
 	if (e < 0)
 		return e;
 	stock_release(q, true); /* the daemon must not count what is about to be given up */
@@ -233,10 +236,10 @@ static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, stru
 	return seq_make(s, r, m->name[0], q->own, ret);
 }
 
-int skv_seq_fork(struct skv_seq *q, const char *name, struct skv_seq **ret_seq)
+int skv_seq_fork(struct skv_seq *q, const char *name, uint32_t n_tokens, struct skv_seq **ret_seq)
 {
 	struct skv_session *s = q->session;
-	struct skv_msg_seq_name m = {.session = s->id, .seq = q->id};
+	struct skv_msg_seq_name m = {.session = s->id, .seq = q->id, .n_tokens = n_tokens};
 	int e = fill_name(&m, name);
 
 	if (e < 0)

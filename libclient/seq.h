@@ -20,6 +20,7 @@ enum maintenance {
 	MAINTENANCE_BUILD_BOUNDS,  /* bounds of all pages */
 	MAINTENANCE_COMPRESS,      /* older tokens are compressed */
 	MAINTENANCE_DECOMPRESS,    /* all that are compressed become rows again */
+	MAINTENANCE_TRUNCATE,      /* the last tokens go: transaction_truncate() */
 };
 
 /* Pages [from, to). */

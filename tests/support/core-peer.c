@@ -439,7 +439,7 @@ int held_attach(struct held *h, struct peer *p, const char *name)
 int held_fork(struct held *child, struct held *parent, struct peer *p, const char *name)
 {
 	struct skv_core_seq_info info;
-	int r = in_turns(skv_core_seq_fork(core, p->client, p->session.session, parent->seq, name, &info), &info);
+	int r = in_turns(skv_core_seq_fork(core, p->client, p->session.session, parent->seq, name, SKV_ALL, &info), &info);
 
 	if (r == 0)
 		held_open(child, p, &info);

@@ -138,12 +138,27 @@ SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t 
 SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct skv_seq **ret_seq);
 
 /*
- * Fork: a copy of `seq` as of its last commit. Both share its pages read-only (copy-on-write): the last, partly
- * filled page is copied when one of the two first appends to it. Waits for the device.
- * Error: -EBUSY `seq` is in an open step, else as skv_seq_new. After -ETIMEDOUT `seq` can step again when
- * the daemon has answered; the fork is then dropped.
+ * Fork: a copy of the first `n_tokens` of `seq` (SKV_ALL: of all) as of its last commit. Both share their pages read-only
+ * (copy-on-write): the last, partly filled page is copied when one of the two first appends to it. The id to go on from
+ * is the parent's if the fork has all of its tokens, else -1. Waits for the device.
+ * Error: -EBUSY `seq` is in an open step; -EINVAL it has fewer tokens; -ESTALE it is not what it was at that length, as of
+ * skv_seq_truncate; else as skv_seq_new. After -ETIMEDOUT `seq` can step again when the daemon has answered; the fork is
+ * then dropped.
  */
-SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, struct skv_seq **ret_seq);
+SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, uint32_t n_tokens, struct skv_seq **ret_seq);
+
+/*
+ * Back to the first `n` tokens: those after them go, with their pages, in one commit of its own. `next`: the id to go on
+ * from, or -1; with n the sequence's length it alone changes, under every policy. What follows is as if the sequence
+ * had never been longer. Waits for the device.
+ *
+ * To the first 0 tokens every sequence can be truncated. Else a policy must have left them as they were at that length
+ * (sparsekv-policy(7) says of each): nothing that the next decode step attends to was evicted, no token is compressed
+ * that would not be, no scores were accumulated.
+ * Error, with nothing changed: -ESTALE it is not so (the text says why); -EINVAL the sequence has fewer tokens; -EBUSY it
+ * is in an open step; -ENOTSUP the policy's own state cannot be made anew; -ENOMEM; -ECONNRESET; -EIO the device failed.
+ */
+SKV_API int skv_seq_truncate(struct skv_seq *seq, uint32_t n, int32_t next);
 
 /*
  * Detach the sequence, and free the handle. A named one stays in the daemon, where any client of this

@@ -122,8 +122,8 @@ START_TEST(sequences)
 	OK(skv_seq_new(session, "one", 40, &q));
 	FAILS(skv_seq_new(session, "one", 0, &p), EEXIST, "one");
 	FAILS(skv_seq_attach(session, "one", &p), EBUSY, "one");
-	FAILS(skv_seq_fork(q, "one", &p), EEXIST, "one");
-	FAILS(skv_seq_fork(q, "t\xc3\xa4st", &p), EINVAL, "printable");
+	FAILS(skv_seq_fork(q, "one", SKV_ALL, &p), EEXIST, "one");
+	FAILS(skv_seq_fork(q, "t\xc3\xa4st", SKV_ALL, &p), EINVAL, "printable");
 	ck_assert_ptr_null(p);
 	OK(skv_seq_detach(q));
 	other.head_dim = 32;
@@ -194,7 +194,7 @@ static void a_step(struct skv_seq *q, struct skv_seq *r)
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1)), EBUSY, "open");
 	FAILS(skv_seq_detach(q), EBUSY, "open step");
 	FAILS(skv_seq_drop(q), EBUSY, "open step");
-	FAILS(skv_seq_fork(q, NULL, &child), EBUSY, "open step");
+	FAILS(skv_seq_fork(q, NULL, SKV_ALL, &child), EBUSY, "open step");
 	FAILS(skv_attend(session, 1, &attn), EINVAL, "layer 1, expected 0");
 	FAILS(skv_attend(session, 0, &SKV_ATTN(.q = rows, .k = rows, .v = rows)), EINVAL, "out");
 	FAILS(skv_attend(session, 0, NULL), EINVAL, "attn is NULL");
@@ -364,7 +364,7 @@ START_TEST(leaks)
 		OK(skv_seq_new(s[0], NULL, 0, &q));
 		OK(skv_step_begin(s[0], &SKV_STEP_ITEM(.seq = q, .n_tokens = 20, .flags = SKV_STEP_PROMPT), 1, NULL));
 		skv_step_abort(s[0]);
-		OK(skv_seq_fork(q, NULL, &child));
+		OK(skv_seq_fork(q, NULL, SKV_ALL, &child));
 		if (i % 3 == 0)
 			skv_close(s[0]);
 		if (i % 5 == 0)

@@ -235,12 +235,12 @@ START_TEST(any_two)
 
 		if (i == (size_t)_i)
 			continue;
-		OK(skv_seq_fork(first, NULL, &seq)); /* what another has evicted is not packed any more */
+		OK(skv_seq_fork(first, NULL, SKV_ALL, &seq)); /* what another has evicted is not packed any more */
 		spec_of(i, to);
 		for (int back = 0; back < 2; back++) {
 			snprintf(name, sizeof(name), "to-%zu-%d", i, back);
 			OK(skv_open(client, &w.model, back ? from : to, &other));
-			OK(skv_seq_fork(seq, name, &fork));
+			OK(skv_seq_fork(seq, name, SKV_ALL, &fork));
 			OK(skv_seq_detach(fork));
 			OK(skv_seq_attach(other, name, &fork));
 			OK(skv_seq_policy(seq, back ? NULL : to));
@@ -315,7 +315,7 @@ START_TEST(stays)
 	ck_assert_int_eq(raw_policy_load(op, fix_built("policies/.libs/quest.so")), 0);
 	content = refmodel_content(1, skv_seq_len(seq));
 	OK(refmodel_decode(&w, &seq, &content, 1, NULL));
-	OK(skv_seq_fork(seq, NULL, &fork));
+	OK(skv_seq_fork(seq, NULL, SKV_ALL, &fork));
 	RUNS_SPEC(skv_seq_policy_spec(fork), own);
 	OK(skv_seq_detach(seq));
 	OK(skv_seq_attach(w.session, "own", &seq));

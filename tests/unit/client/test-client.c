@@ -212,7 +212,7 @@ START_TEST(forks)
 	open_refmodel(&w, "forks", _i ? "streaming?budget=64" : "full", 400);
 	new_seq(&w, &parent, NULL);
 	refmodel_feed(&w, &parent, 1, 137, true);
-	OK(skv_seq_fork(parent.seq, "child", &q));
+	OK(skv_seq_fork(parent.seq, "child", SKV_ALL, &q));
 	refmodel_seq_copy(&w, &child, &parent, q);
 	check_state(&w, &child);
 	ck_assert_uint_eq(raw_pool_figure(op, "shared"), pages(&w, 137));
@@ -227,7 +227,7 @@ START_TEST(forks)
 	ck_assert_uint_le(raw_pool_figure(op, "shared"), pages(&w, 128)); /* the daemon was told as they went */
 
 	/* a fork of an evicted or a grown one, while its own shared pages are partly given up */
-	OK(skv_seq_fork(child.seq, NULL, &q));
+	OK(skv_seq_fork(child.seq, NULL, SKV_ALL, &q));
 	refmodel_seq_copy(&w, &grandchild, &child, q);
 	check_state(&w, &grandchild);
 	for (int i = 0; i < 3; i++)
@@ -423,7 +423,7 @@ START_TEST(dropped_prefix_leaves)
 
 		new_seq(&w, &q, NULL);
 		refmodel_feed(&w, &q, (uint64_t)i, 1600, true);
-		OK(skv_seq_fork(q.seq, i % 2 ? "child" : NULL, &child));
+		OK(skv_seq_fork(q.seq, i % 2 ? "child" : NULL, SKV_ALL, &child));
 		OK(skv_seq_drop(q.seq));
 		ck_assert_uint_ge(raw_pool_figure(op, "shared"), pages(&w, 1600));
 		OK(skv_seq_drop(child));

@@ -153,7 +153,7 @@ START_TEST(a_fork_of_nothing_much)
 	held_close(&g);
 	ck_assert_int_eq(held_fork(&g, &h, &a, "again"), 0); /* with no page of its own any more */
 	ck_refused(
-		skv_core_seq_fork(core, a.client, a.session.session, 0, "x", &(struct skv_core_seq_info){0}),
+		skv_core_seq_fork(core, a.client, a.session.session, 0, "x", SKV_ALL, &(struct skv_core_seq_info){0}),
 		SKV_CORE_E_NOENT);
 	held_close(&f);
 	held_close(&g);
@@ -189,7 +189,7 @@ START_TEST(a_fork_copies_what_was_written)
 	for (uint32_t i = 0; i < skv_pages_of(len); i++)
 		skv_seqmem_table(h.mem, &h.layout, 0)[i] = skv_pte_make(SKV_PTE_HOLE, 0);
 	atomic_store(&h.mem->commit, (uint64_t)2 << 32 | len);
-	ck_assert_int_eq(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "", &info), &info), 0);
+	ck_assert_int_eq(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "", SKV_ALL, &info), &info), 0);
 	held_open(&f, &a, &info);
 	ck_assert_int_eq(fstat(fd, &parent), 0);
 	ck_assert_int_eq(fstat(info.fd, &child), 0);
