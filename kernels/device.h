@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 15u
+#define SKV_BACKEND_ABI 16u
 #define SKV_DEVICE_NAME_MAX 256
 #define SKV_BACKEND_MAX_DEVICES 64u /* devices of a machine that a backend knows */
 
@@ -56,7 +56,7 @@ struct skv_stage {
 
 /*
  * What the step's last kernel publishes of one sequence. Pointers are the device's, into registered memory of the host.
- * `word`, the commit, is stored after all the rest is visible.
+ * `word`, the commit, is stored after all the rest is visible. `commit` NULL: nothing, the sequence was cancelled.
  */
 struct skv_publish {
 	uint64_t *commit, word;

@@ -4,10 +4,11 @@
 
 #include "libclient/seq.h"
 
-void stats_attended(struct skv_seq *q, uint32_t len, uint64_t tokens)
+void stats_attended(struct skv_seq *q, uint32_t first, uint32_t rows, uint64_t tokens)
 {
 	struct skv_session *s = q->session;
-	uint64_t attended = tokens / s->model.n_heads, causal = (uint64_t)len * s->model.n_layers;
+	uint64_t attended = tokens / s->model.n_heads;
+	uint64_t causal = ((uint64_t)first * rows + (uint64_t)rows * (rows + 1) / 2) * s->model.n_layers;
 
 	q->attended += attended;
 	q->causal += causal;
@@ -53,10 +54,13 @@ void stats_step(struct skv_session *s)
 	struct step *st = &s->step;
 
 	t->steps++;
-	t->decode_tokens += st->n_decode;
-	t->prompt_tokens += st->rows - st->n_decode;
-	for (uint32_t i = 0; i < st->n_decode && !s->device; i++) /* a device has not counted so far */
-		stats_attended(st->seqs[i], st->seqs[i]->len, st->seqs[i]->step_attended);
+	for (uint32_t i = 0; i < st->n; i++) {
+		struct skv_seq *q = st->seqs[i];
+
+		*(i < st->n_decode ? &t->decode_tokens : &t->prompt_tokens) += q->n_new;
+		if (i < st->n_decode && q->n_new > 0 && !s->device) /* a device has not counted so far */
+			stats_attended(q, q->len - q->n_new, q->n_rows, q->step_attended);
+	}
 	if (!s->device)
 		stats_recall(s, st->seqs, st->recall.share, st->recall.n, st->recall.layers);
 	t->stock_pages = s->stock.n;

@@ -223,8 +223,8 @@ int transaction_finished(struct skv_session *s, struct device_step *x)
 	if (e < 0)
 		return e;
 	for (uint32_t i = 0; i < x->n; i++) {
-		if (i < x->n_decode)
-			stats_attended(x->seqs[i], skv_commit_len(x->publish[i].word), x->sum[i]);
+		if (i < x->n_decode && x->publish[i].commit)
+			stats_attended(x->seqs[i], x->rows[i].first, x->rows[i].n, x->sum[i]);
 		if (x->publish[i].n_evict > 0) {
 			carry_out(x->seqs[i], !x->staged);
 			x->seqs[i]->evicting = false;
@@ -243,6 +243,9 @@ int transaction_commit_all(struct skv_session *s, const int32_t *next)
 	for (uint32_t i = 0; i < st->n && e == 0; i++) {
 		struct skv_seq *q = st->seqs[i];
 
+		q->in_step = false;
+		if (q->n_new == 0)
+			continue;
 		if (!s->device) {
 			transaction_commit(q, next ? next[st->item[i]] : -1);
 			continue;

@@ -212,10 +212,20 @@ enum skv_step_flags {
 	SKV_STEP_PROMPT = 1u << 0,
 };
 
+/*
+ * Decode rows of a sequence in one step, at most: candidates that a speculative decoder verifies together, causal among
+ * themselves. One selection serves them all: scores are those that each row alone would have, the maximum of them, or the
+ * sum, as the policy reduces over heads, for the context up to the last row; and each row attends to what is selected up
+ * to itself, the step's own rows among it. Under `full`, and in dense and window layers, a row's result is that of a step
+ * of its own, in host memory to the bit. skv_step_end() says how many of the rows count.
+ * Policies that evict by accumulated scores, or keep a state of their own, decode one row a step.
+ */
+#define SKV_STEP_ROWS 16u
+
 /* What a step does with one sequence. Made with SKV_STEP_ITEM(.seq = …) or skv_step_item_init(). */
 struct skv_step_item {
 	uint32_t size;         /* sizeof(struct skv_step_item) as the caller compiled it: items lie so far apart */
-	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
+	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 … SKV_STEP_ROWS */
 	struct skv_seq *seq;   /* each sequence at most once a step */
 	uint32_t flags;        /* set of skv_step_flags */
 	/*
@@ -290,8 +300,10 @@ SKV_API int skv_step_replayed(struct skv_session *session, uint64_t key);
  * Commit the step: evictions, lengths and token ids become durable at once, or not at all. `next`
  * (may be NULL: -1): for each item the id that the engine sampled, for skv_seq_tokens(). On a device it is memory that
  * the device can read, and is read after all of the step has run; the stream must not be capturing (-EBUSY).
- * `n_accepted`, in host memory: how many rows of each item count; NULL: all.
- * Error: -EINVAL not every layer was attended, -EBUSY (the step stays open); -ENOTRECOVERABLE the policy misused
+ * `n_accepted`, in host memory: how many rows of each item count, the first ones; NULL: all. 0: nothing has happened to
+ * the item's sequence, as if it had not been in the step; of a prompt 0 or all. With fewer than all on a device, waits
+ * until the step's rows have run there.
+ * Error: -EINVAL not every layer was attended, or a bad n_accepted; -EBUSY (the step stays open); -ENOTRECOVERABLE the policy misused
  * a primitive, -EIO the device failed (the step is aborted).
  */
 SKV_API int skv_step_end(struct skv_session *session, const int32_t *next, const uint32_t *n_accepted);

@@ -60,9 +60,8 @@ static void step(void)
 
 		if (rnd_below(5) == 0 && (n > 0 || i < SEQS - 1))
 			continue;
-		items[n] = (struct refmodel_item){q, prompt ? 1 + rnd_below(40) : 1, prompt, content[n]};
-		for (uint32_t t = 0; t < items[n].n_tokens; t++)
-			content[n][t] = refmodel_content((first + i) % SEQS, q->len + t);
+		items[n] = (struct refmodel_item){q, 1 + rnd_below(prompt ? 40 : rnd_below(2) ? 1 : SKV_STEP_ROWS), prompt, NULL, 0};
+		refmodel_speculate(&items[n], (first + i) % SEQS, content[n]);
 		n++;
 	}
 	ck_assert_int_eq(refmodel_step(&w, items, n, rnd_below(10) ? -1 : (int)rnd_below(w.model.n_layers)) % ECANCELED, 0);

@@ -188,7 +188,7 @@ static void give_up(struct refmodel_seq *q, uint32_t n, bool prompt)
 
 	for (uint32_t i = 0; i < n; i++)
 		content[i] = refmodel_content(3, i);
-	ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){q, n, prompt, content}, 1, (int)rnd_below(4)),
+	ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){q, n, prompt, content, 0}, 1, (int)rnd_below(4)),
 	                 -ECANCELED);
 }
 

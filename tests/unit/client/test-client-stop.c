@@ -77,7 +77,7 @@ static int decode(void)
 {
 	uint64_t content = refmodel_content(1, q.len);
 
-	return refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content}, 1, -1);
+	return refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content, 0}, 1, -1);
 }
 
 /* A call that must time out, and in time. */

@@ -105,13 +105,12 @@ START_TEST(outputs)
 
 		for (uint32_t i = 0; i < N_SEQS; i++) {
 			bool prompt = seqs[i].len == 0 || rnd_below(12) == 0;
-			uint32_t tokens = prompt ? 1 + rnd_below(150) : 1;
+			uint32_t tokens = 1 + rnd_below(prompt ? 150 : rnd_below(2) ? 1 : SKV_STEP_ROWS);
 
 			if (rnd_below(5) == 0 || seqs[i].len + tokens > w.model.max_tokens)
 				continue;
-			for (uint32_t j = 0; j < tokens; j++)
-				content[n][j] = refmodel_content(i, seqs[i].len + j);
-			items[n] = (struct refmodel_item){&seqs[i], tokens, prompt, content[n]};
+			items[n] = (struct refmodel_item){&seqs[i], tokens, prompt, NULL, 0};
+			refmodel_speculate(&items[n], i, content[n]);
 			n++;
 		}
 		if (n > 0)
@@ -280,7 +279,7 @@ START_TEST(hand_over)
 			q.attended = q.causal = 0;
 			check_state(&w, &q);
 			for (uint32_t i = 0; i < 9; i++)
-				ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content[i]}, 1, -1), 0);
+				ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content[i], 0}, 1, -1), 0);
 			if (round == 0)
 				skv_disconnect(own);
 			else if (round == 1)
