@@ -468,40 +468,6 @@ void pages_evict_surplus(struct skv_seq *q)
 				pages_evict(q, table, page);
 }
 
-/* Entries that the commit still counts: bounds of pages that will not be, and what was saved of a prompt. */
-bool pages_evict_beyond(struct skv_seq *q, uint32_t n)
-{
-	bool room = true;
-
-	for (uint32_t table = 0; table < q->layout.n_tables && room; table++) {
-		enum skv_page_kind kind = kind_of(q, table);
-		bool saved = kind == SKV_PAGES_SAVED;
-		uint32_t page = saved ? 0 : state_pages_of(n), end = saved ? q->layout.kept : skv_pages_of(n);
-
-		for (; (saved || kind == SKV_PAGES_BOUNDS) && page < end && room; page++)
-			room = pages_evict(q, table, page);
-	}
-	return room;
-}
-
-void pages_drop_beyond(struct skv_seq *q, uint32_t len)
-{
-	const uint32_t from = skv_pages_of(q->len), end = skv_pages_of(len);
-
-	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
-		if (kind_of(q, table) == SKV_PAGES_SAVED)
-			continue;
-		for (uint32_t page = from; page < end; page++) {
-			if (resident(q, table, page))
-				pages_drop(q, table, page);
-			seq_table(q, table)[page] = skv_pte_make(SKV_PTE_NONE, 0);
-		}
-		/* the page there is another's: see parked() */
-		if (kind_of(q, table) == SKV_PAGES_KV && end < q->layout.max_pages)
-			seq_table(q, table)[end] = skv_pte_make(SKV_PTE_NONE, 0);
-	}
-}
-
 /* The one entry beyond the committed length: it names the parked page, or none. */
 void pages_unpark(struct skv_seq *q)
 {

@@ -37,10 +37,6 @@ void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page);
 void pages_forget_prompt(struct skv_seq *q);
 /* Nor of bounds, which another policy kept. */
 void pages_forget_state(struct skv_seq *q);
-/* Of state, what is of no use to the first n tokens alone goes with the commit to come. False: the journal is full. */
-bool pages_evict_beyond(struct skv_seq *q, uint32_t n);
-/* The sequence had `len` tokens and has fewer now: entries beyond are empty. Nothing that runs may need their pages. */
-void pages_drop_beyond(struct skv_seq *q, uint32_t len);
 void pages_unpark(struct skv_seq *q); /* the entry beyond the committed length, after an attach and a compaction */
 /* Drop what a torn step has left in entries of no use; of bounds, what is beyond the layer's slots. Was there any? */
 bool pages_trim(struct skv_seq *q);

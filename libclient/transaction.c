@@ -178,21 +178,13 @@ void transaction_commit(struct skv_seq *q, int32_t next)
 
 int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)
 {
-	const uint32_t was = q->len;
-	int e = 0;
+	int e = device_room_stale(q->session, q->n_evict);
 
-	q->n_evict = 0;
-	if (!pages_evict_beyond(q, n))
-		e = error_set(-EBADMSG, "damaged sequence memory: more pages of state than a sequence can have");
-	if (e == 0)
-		e = device_room_stale(q->session, q->n_evict);
 	if (e == 0)
 		e = fence_check_held(q->session->client, &q, 1);
-	if (e < 0) {
-		q->n_evict = 0;
+	if (e < 0)
 		return e;
-	}
-	q->n_new = n - was; /* negative */
+	q->n_new = n - q->len; /* negative */
 	q->next_about = skv_about_cut(q->about, n);
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 		q->next_slots[layer] = skv_layer_slots_cut(&q->slots[layer], n);
@@ -203,10 +195,6 @@ int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)
 	atomic_thread_fence(memory_order_release);
 	transaction_commit(q, next);
 	q->maintenance = MAINTENANCE_NONE;
-	pages_drop_beyond(q, was);
-	q->on_device.old = q->session->device;
-	q->gaps = false;
-	memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "libclient/adopt.h"
 #include "libclient/compress/lengths.h"
@@ -18,6 +19,7 @@
 #include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/fence.h"
+#include "libclient/pages.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 #include "libclient/transaction.h"
@@ -82,6 +84,64 @@ int truncate_check(struct skv_seq *q, uint32_t n)
 	return 0;
 }
 
+/*
+ * Entries that the commit still counts go with it: bounds of pages that will not be, and what was saved of a prompt. False:
+ * the journal is full.
+ */
+static bool evict_state(struct skv_seq *q, uint32_t n)
+{
+	bool room = true;
+
+	q->n_evict = 0;
+	for (uint32_t table = 0; table < q->layout.n_tables && room; table++) {
+		enum skv_page_kind kind = skv_table_page_kind(q->layout.n_layers, table);
+		bool saved = kind == SKV_PAGES_SAVED;
+		uint32_t page = saved ? 0 : state_pages_of(n), end = saved ? q->layout.kept : skv_pages_of(n);
+
+		for (; (saved || kind == SKV_PAGES_BOUNDS) && page < end && room; page++)
+			room = pages_evict(q, table, page);
+	}
+	return room;
+}
+
+/* The sequence had `was` tokens: entries beyond those that it has now are empty from here on. */
+static void drop_beyond(struct skv_seq *q, uint32_t was)
+{
+	const uint32_t from = skv_pages_of(q->len), end = skv_pages_of(was);
+
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		enum skv_page_kind kind = skv_table_page_kind(q->layout.n_layers, table);
+		skv_pte *entry = seq_table(q, table);
+
+		for (uint32_t page = from; page < end && kind != SKV_PAGES_SAVED; page++) {
+			pages_drop(q, table, page);
+			entry[page] = skv_pte_make(SKV_PTE_NONE, 0);
+		}
+		/* the page there is in the table of slot metadata, too: see parked() in pages.c */
+		if (kind == SKV_PAGES_KV && end < q->layout.max_pages)
+			entry[end] = skv_pte_make(SKV_PTE_NONE, 0);
+	}
+}
+
+/* Checked, and nothing of the sequence is under way. */
+static int cut(struct skv_seq *q, uint32_t n, int32_t next)
+{
+	const uint32_t was = q->len;
+	int e = evict_state(q, n) ? transaction_truncate(q, n, next)
+	                          : error_set(-EBADMSG, "damaged sequence memory: more pages of state than a sequence can have");
+
+	if (e < 0) {
+		q->n_evict = 0;
+		return e;
+	}
+	drop_beyond(q, was);
+	q->on_device.old = q->session->device;
+	q->gaps = false;
+	memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
+	q->state_torn |= seq_policy(q)->block->seq_state_bytes > 0; /* it is of another commit */
+	return 0;
+}
+
 /* Can the policy make what it keeps of the sequence anew? The next step does; now it is only asked. */
 static int check_state(struct skv_seq *q)
 {
@@ -130,9 +190,7 @@ static int truncate_locked(struct skv_seq *q, uint32_t n, int32_t next)
 	if (e == 0)
 		e = check_state(q);
 	if (e == 0)
-		e = transaction_truncate(q, n, next);
-	if (e == 0)
-		q->state_torn |= seq_policy(q)->block->seq_state_bytes > 0; /* it is of another commit */
+		e = cut(q, n, next);
 	return e;
 }
 

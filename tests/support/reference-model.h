@@ -116,9 +116,13 @@ int refmodel_decode(struct refmodel *w, struct skv_seq *const *seqs, const uint6
 int refmodel_run(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,
               void (*before_end)(void));
 
-/* The same for any items, of n tokens together. */
+/* The same for any items, of n tokens together, of which `accepted` (may be NULL) says how many count. */
 int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
-                   uint32_t n, float *out);
+                   uint32_t n, const uint32_t *accepted, float *out);
+
+/* The same, and skv_step_end is called between ending(true) and ending(false). */
+int refmodel_items_ended(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
+                         uint32_t n, const uint32_t *accepted, void (*ending)(bool));
 
 /* n tokens of a prompt that has so many more: as refmodel_run. */
 int refmodel_read(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,

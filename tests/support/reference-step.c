@@ -309,7 +309,8 @@ void refmodel_feed(struct refmodel *w, struct refmodel_seq *q, uint64_t key, uin
 
 /* Rows of these content numbers, which the items take in turns; `attends`, or K and V alone. */
 static int run(struct refmodel *w, const struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
-               uint32_t n, bool attends, float *out, void (*before_end)(void))
+               uint32_t n, bool attends, const uint32_t *accepted, float *out, void (*before_end)(void),
+               void (*ending)(bool))
 {
 	struct devmem_rows r = devmem_rows_new(&w->model, n);
 	size_t size = (size_t)n * w->model.n_heads * w->model.head_dim;
@@ -324,13 +325,19 @@ static int run(struct refmodel *w, const struct skv_step_item *items, uint32_t n
 			memcpy(out + layer * size, r.out, size * sizeof(float));
 	}
 	for (uint32_t i = 0, at = 0; i < n_items; i++) {
+		uint32_t rows = accepted ? accepted[i] : items[i].n_tokens;
+
+		next[i] = rows ? refmodel_token(content[at + rows - 1] + 1) : 0;
 		at += items[i].n_tokens;
-		next[i] = refmodel_token(content[at - 1] + 1);
 	}
 	if (e == 0 && before_end)
 		before_end();
+	if (ending)
+		ending(true);
 	if (e == 0)
-		e = skv_step_end(w->session, devmem_ids(placed, next, n_items), NULL);
+		e = skv_step_end(w->session, devmem_ids(placed, next, n_items), accepted);
+	if (ending)
+		ending(false);
 	free(next);
 	devmem_put(placed);
 	devmem_rows_free(&r);
@@ -347,14 +354,14 @@ int refmodel_decode(struct refmodel *w, struct skv_seq *const *seqs, const uint6
 		ids[i] = refmodel_token(content[i]);
 		items[i] = SKV_STEP_ITEM(.seq = seqs[i], .n_tokens = 1, .tokens = &ids[i]);
 	}
-	e = run(w, items, n, content, n, true, out, NULL);
+	e = run(w, items, n, content, n, true, NULL, out, NULL, NULL);
 	free(items);
 	free(ids);
 	return e;
 }
 
 int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
-                   uint32_t n, float *out)
+                   uint32_t n, const uint32_t *accepted, float *out)
 {
 	int32_t *ids = calloc(n, sizeof(*ids));
 	int e;
@@ -363,7 +370,22 @@ int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_i
 		ids[i] = refmodel_token(content[i]);
 	for (uint32_t i = 0, at = 0; i < n_items; at += items[i++].n_tokens)
 		items[i].tokens = ids + at;
-	e = run(w, items, n_items, content, n, true, out, NULL);
+	e = run(w, items, n_items, content, n, true, accepted, out, NULL, NULL);
+	free(ids);
+	return e;
+}
+
+int refmodel_items_ended(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
+                         uint32_t n, const uint32_t *accepted, void (*ending)(bool))
+{
+	int32_t *ids = calloc(n, sizeof(*ids));
+	int e;
+
+	for (uint32_t i = 0; i < n; i++)
+		ids[i] = refmodel_token(content[i]);
+	for (uint32_t i = 0, at = 0; i < n_items; at += items[i++].n_tokens)
+		items[i].tokens = ids + at;
+	e = run(w, items, n_items, content, n, true, accepted, NULL, NULL, ending);
 	free(ids);
 	return e;
 }
@@ -377,7 +399,7 @@ static int run_one(struct refmodel *w, struct skv_step_item item, const uint64_t
 	for (uint32_t i = 0; i < item.n_tokens; i++)
 		ids[i] = refmodel_token(content[i]);
 	item.tokens = ids;
-	e = run(w, &item, 1, content, item.n_tokens, attends, out, before_end);
+	e = run(w, &item, 1, content, item.n_tokens, attends, NULL, out, before_end, NULL);
 	free(ids);
 	return e;
 }

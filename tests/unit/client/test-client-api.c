@@ -154,7 +154,7 @@ static void steps_that_do_not_begin(struct skv_seq *q, struct skv_seq *r, struct
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1), ITEM(.seq = foreign, .n_tokens = 1)), EINVAL, "item 1");
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1), ITEM(.seq = r, .n_tokens = 1), ITEM(.seq = q, .n_tokens = 1)), EINVAL, "twice");
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 0, .flags = SKV_STEP_PROMPT)), EINVAL, "n_tokens");
-	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 2)), EINVAL, "n_tokens is 2");
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 17)), EINVAL, "n_tokens is 17, expected 1 to 16");
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1, .flags = 6)), EINVAL, "0x6");
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 41, .flags = SKV_STEP_PROMPT)), E2BIG, "40");
 	FAILS(BEGIN(ITEM(.seq = r, .n_tokens = 1), ITEM(.seq = q, .n_tokens = UINT32_MAX, .flags = SKV_STEP_PROMPT)), E2BIG,

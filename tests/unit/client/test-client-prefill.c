@@ -405,7 +405,7 @@ static void mixed(struct skv_seq *const *seqs, const uint32_t *at, const uint32_
 		total += n[i];
 	}
 	out = calloc(w.model.n_layers * total * width, sizeof(*out));
-	OK(refmodel_items(&w, items, SEQS, all, total, out));
+	OK(refmodel_items(&w, items, SEQS, all, total, NULL, out));
 	for (uint32_t l = 0; l < w.model.n_layers; l++)
 		for (uint32_t i = 0, row = 0; i < SEQS; row += n[i++])
 			memcpy(rows[i] + (l * TOKENS + at[i]) * width, out + (l * total + row) * width,

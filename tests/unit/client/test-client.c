@@ -361,7 +361,7 @@ START_TEST(no_space)
 	/* 512 pages of 16 KiB: the third chunk does not fit */
 	refmodel_feed(&w, &b, 2, 20, true);
 	for (; e == 0 && n < 10; n += e == 0)
-		e = refmodel_step(&w, (struct refmodel_item[]){{&a, 800, true, content + a.len}, {&b, 1, false, content}}, 2, -1);
+		e = refmodel_step(&w, (struct refmodel_item[]){{&a, 800, true, content + a.len, 0}, {&b, 1, false, content, 0}}, 2, -1);
 	ck_assert_int_eq(e, -ENOSPC);
 	ck_assert_str_ne(skv_last_error(), "");
 	check_state(&w, &a);
