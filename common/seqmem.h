@@ -36,7 +36,10 @@
  *      tokens, in order, and slots for all; the pages of compressed tokens are holes, but for the first ones. A step
  *      compresses tokens whose pages the last commit has, into codes and references beyond those that it has, and
  *      evicts the pages.
- *   8. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
+ *   8. A commit may be of fewer tokens than the one before it (truncation, forks of a sequence's first tokens). It writes
+ *      nothing that the one before covers, but for its own half of what has two, and what of state it takes away goes through
+ *      the journal. Entries beyond it are given up after it, as those of a torn step.
+ *   9. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
  *      have overwritten tokens[length], recovery puts the committed one back.
  *
  * The layout follows from the model's shape and max_tokens alone, computed by both sides; nothing

@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 #include "common/spec.h"
-#include "libclient/layer.h"
 #include "libclient/pages.h"
 #include "libclient/rows.h"
 #include "libclient/selection.h"

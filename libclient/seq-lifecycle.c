@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/seq-lifecycle.c - sequences: made, attached, forked, dropped.
+ * libclient/seq-lifecycle.c - sequences: made, attached, forked, truncated, dropped.
  *
  * A sequence's memory was written by its holder before: everything in it is checked once, when it
  * is mapped, against the pool as it is mapped here. From then on only the daemon
@@ -22,6 +22,7 @@
 #include "libclient/device-step.h"
 #include "libclient/device-tables.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
 #include "libclient/policy-config.h"
@@ -246,6 +247,25 @@ int skv_seq_fork(struct skv_seq *q, const char *name, uint32_t n_tokens, struct 
 		return e;
 	pthread_mutex_lock(&s->lock);
 	e = fork_locked(q, &m, ret_seq);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+/* ---- truncated ------------------------------------------------------------------------------- */
+
+int skv_seq_truncate(struct skv_seq *q, uint32_t n, int32_t next)
+{
+	struct skv_session *s = q->session;
+	int e;
+
+	pthread_mutex_lock(&s->lock);
+	e = q->in_step ? error_set(-EBUSY, "the sequence is in an open step") : fence_check(s->client);
+	if (e == 0)
+		e = device_settle(s);
+	if (e == 0)
+		e = seq_settle_fork(q);
+	if (e == 0)
+		e = truncate_run(q, n, next);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }

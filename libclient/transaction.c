@@ -7,7 +7,7 @@
  *   - A commit makes no allocation and no system call. The order of its stores is the contract of
  *     common/seqmem.h: token ids, next id and journal, then the commit word, then the holes.
  *   - Truncation is a commit of fewer tokens. The entries beyond are not covered by it any more: they are given up after it,
- *     and whoever takes the sequence over after death in between finds them as those of a torn step.
+ *     and after death in between the next holder finds them as those of a torn step.
  *   - Pages that a commit evicts are reused by the steps after it, never by the same.
  *   - On a device the same stores are the work of its last kernel (device-step.c).
  */

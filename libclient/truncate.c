@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/truncate.c - back to a sequence's first tokens: skv_seq_truncate().
+ * libclient/truncate.c - back to a sequence's first tokens.
  *
  * Rows beyond the committed length count for nothing, so a commit of fewer tokens is nearly all that it takes. What must
  * be known before is that the tokens that stay are as they were at that length: that nothing which came later has taken
@@ -16,12 +16,10 @@
 #include "libclient/adopt.h"
 #include "libclient/compress/lengths.h"
 #include "libclient/compress/schedule.h"
-#include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/fence.h"
 #include "libclient/pages.h"
 #include "libclient/seq.h"
-#include "libclient/seq-table.h"
 #include "libclient/transaction.h"
 
 /* Does the layer attend to nothing of this page, in the step after n tokens? */
@@ -171,36 +169,13 @@ static int say_next(struct skv_seq *q, int32_t next)
 	return 0;
 }
 
-static int truncate_locked(struct skv_seq *q, uint32_t n, int32_t next)
+int truncate_run(struct skv_seq *q, uint32_t n, int32_t next)
 {
-	struct skv_session *s = q->session;
-	int e;
+	int e = truncate_check(q, n);
 
-	if (q->in_step)
-		return error_set(-EBUSY, "the sequence is in an open step");
-	e = fence_check(s->client);
-	if (e == 0)
-		e = device_settle(s);
-	if (e == 0)
-		e = seq_settle_fork(q);
-	if (e == 0)
-		e = truncate_check(q, n);
 	if (e == 0 && n == q->len)
 		return say_next(q, next);
 	if (e == 0)
 		e = check_state(q);
-	if (e == 0)
-		e = cut(q, n, next);
-	return e;
-}
-
-int skv_seq_truncate(struct skv_seq *q, uint32_t n, int32_t next)
-{
-	struct skv_session *s = q->session;
-	int e;
-
-	pthread_mutex_lock(&s->lock);
-	e = truncate_locked(q, n, next);
-	pthread_mutex_unlock(&s->lock);
-	return e;
+	return e < 0 ? e : cut(q, n, next);
 }

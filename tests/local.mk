@@ -25,7 +25,7 @@ KERNEL_TESTS = \
 	tests/unit/kernels/test-replay tests/unit/kernels/test-select tests/unit/kernels/test-select-page-bounds \
 	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk
 CLIENT_TESTS = \
-	tests/unit/client/test-client tests/unit/client/test-client-api tests/unit/client/test-client-broken \
+	tests/unit/client/test-client tests/unit/client/test-client-any-order tests/unit/client/test-client-api tests/unit/client/test-client-broken \
 	tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict \
 	tests/unit/client/test-client-fence \
 	tests/unit/client/test-client-maintenance tests/unit/client/test-client-mixed \

@@ -248,7 +248,8 @@ struct skv_step_item {
  * only if the host is more than three steps ahead, if pages are short, or if a shared page is copied.
  * Error, with nothing changed: -ENOSPC the pool or the account's quota cannot hold the step, or the rest of a prompt;
  * -ETIMEDOUT the daemon leased no pages in time; -ECONNRESET the daemon is gone, and the leases with it; -EBUSY a
- * step is open or the stream is capturing; -EINVAL a bad item (the text says which); -E2BIG beyond max_tokens;
+ * step is open or the stream is capturing; -EINVAL a bad item (the text says which); -ENOTSUP several rows under a policy
+ * that decodes one; -E2BIG beyond max_tokens;
  * -ENOMEM; -EIO the device failed.
  */
 SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_item *items, uint32_t n,
@@ -283,7 +284,7 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
  * CUDA graphs. The layers of a step may be captured into a CUDA graph instead of run: begin the capture after
  * skv_step_begin, end it and launch the graph before skv_step_end. Later steps may launch the same graph in place of
  * their skv_attend calls, with the same q, k, v and out, if their key is that of the captured step. The key stands
- * for the number of sequences, all decoding, their capacity (larger than their lengths, so that it changes rarely),
+ * for the number of sequences, all decoding, the rows of each, their capacity (larger than their lengths, so that it changes rarely),
  * and the number of them under each policy. 0: the step cannot be replayed, because it has rows of a prompt,
  * measures recall, is in host memory, or is not open.
  */
@@ -317,9 +318,9 @@ struct skv_stats {
 	uint32_t size;            /* sizeof(struct skv_stats), set by the caller */
 	uint32_t n_seqs;          /* attached now */
 	uint64_t steps;           /* committed */
-	uint64_t prompt_tokens;   /* rows given with SKV_STEP_PROMPT */
-	uint64_t decode_tokens;   /* rows given without */
-	uint64_t attended_tokens; /* decode rows: tokens attended, summed over layers ... */
+	uint64_t prompt_tokens;   /* rows given with SKV_STEP_PROMPT, as far as they count */
+	uint64_t decode_tokens;   /* rows given without, as far as they count */
+	uint64_t attended_tokens; /* decode rows, rejected ones too: tokens attended, summed over layers ... */
 	uint64_t causal_tokens;   /* ... and how many dense attention would have attended */
 	uint64_t evicted_pages;
 	uint64_t stock_pages;     /* free pages on lease now */
@@ -356,7 +357,8 @@ struct skv_selection_info {
 
 /*
  * The tokens or pages that layer `layer` attended to in the open step, of the sequence of item `item`, in list `row` of
- * its rows: ascending ids into ids[room], as many as fit. A prompt's row attends to no token after its own.
+ * its rows: ascending ids into ids[room], as many as fit. A row attends to no token after its own: of an item with several
+ * the last one is shown, and the others attend to as much of that as is up to themselves (in a window, to their own).
  * Layers that evict tokens or pages of single heads have a row a kv head. Where such a layer has evicted some and
  * another policy attends now, ids are slots.
  * For tests and displays: allocates, and waits for the device.
