@@ -89,7 +89,7 @@ static void visit(const struct stack_fixture *stack, struct samples *s)
 		stack->device->wait(stack->stream);
 	TIMED(DETACH, stack_need(skv_seq_detach(seq)));
 	TIMED(ATTACH, stack_need(skv_seq_attach(session, "visitor", &seq)));
-	TIMED(FORK, stack_need(skv_seq_fork(seq, NULL, &copy)));
+	TIMED(FORK, stack_need(skv_seq_fork(seq, NULL, SKV_ALL, &copy)));
 	TIMED(DROP, stack_need(skv_seq_drop(copy)));
 	stack_need(skv_seq_drop(seq));
 	TIMED(CLOSE, skv_close(session));

@@ -260,7 +260,7 @@ void stack_hand_over(struct stack_fixture *r, const char *spec)
 void stack_fork(struct stack_fixture *r)
 {
 	for (uint32_t i = 0; i < r->n; i++)
-		stack_need(skv_seq_fork(r->seq[i], NULL, &r->item[i].seq));
+		stack_need(skv_seq_fork(r->seq[i], NULL, SKV_ALL, &r->item[i].seq));
 }
 
 void stack_drop_forks(struct stack_fixture *r)

@@ -107,6 +107,44 @@ const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t 
 	return NULL;
 }
 
+uint32_t skv_about_cut(uint32_t about, uint32_t n)
+{
+	uint32_t leading = about & SKV_ABOUT_PROMPT;
+
+	if (n == 0)
+		return 0;
+	if (n <= leading)
+		return n | SKV_ABOUT_PROMPTED | (about & SKV_ABOUT_SLOTS);
+	return leading | (about & SKV_ABOUT_SLOTS);
+}
+
+struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, uint32_t n)
+{
+	struct skv_layer_slots x = *slots;
+
+	x.live = x.slot_end = x.n_active = n;
+	if (x.n_compressed > n) /* n is 0 */
+		x.n_compressed = 0;
+	if (x.n_compressed == 0)
+		x.form = (struct skv_form){0};
+	return x;
+}
+
+void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n)
+{
+	uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
+	uint32_t was = skv_commit_epoch(commit) & 1, is = !was;
+	uint32_t layers = s->n_layers < SKV_MAX_LAYERS ? s->n_layers : SKV_MAX_LAYERS; /* a client wrote it */
+
+	if (n >= skv_commit_len(commit))
+		return;
+	s->next[is] = -1;
+	s->about[is] = skv_about_cut(s->about[was], n);
+	for (uint32_t layer = 0; layer < layers; layer++)
+		s->lay[is].slots[layer] = skv_layer_slots_cut(&s->lay[was].slots[layer], n);
+	atomic_store_explicit(&s->commit, (uint64_t)(skv_commit_epoch(commit) + 1) << 32 | n, memory_order_release);
+}
+
 const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 {
 	if (s->magic != SKV_SEQMEM_MAGIC)

@@ -36,7 +36,10 @@
  *      tokens, in order, and slots for all; the pages of compressed tokens are holes, but for the first ones. A step
  *      compresses tokens whose pages the last commit has, into codes and references beyond those that it has, and
  *      evicts the pages.
- *   8. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
+ *   8. A commit may be of fewer tokens than the one before it (truncation, forks of a sequence's first tokens). It writes
+ *      nothing that the one before covers, but for its own half of what has two, and what of state it takes away goes through
+ *      the journal. Entries beyond it are given up after it, as those of a torn step.
+ *   9. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
  *      have overwritten tokens[length], recovery puts the committed one back.
  *
  * The layout follows from the model's shape and max_tokens alone, computed by both sides; nothing
@@ -207,6 +210,19 @@ static inline skv_pte skv_seqmem_evicted(const struct skv_seqmem_layout *l, uint
 
 	return skv_pte_make(hole ? SKV_PTE_HOLE : SKV_PTE_NONE, 0);
 }
+
+/*
+ * What a commit says of the first n tokens of a sequence where another one said this of more: its `about`, a layer's
+ * slots. The layer holds its tokens in order, or n is 0.
+ */
+uint32_t skv_about_cut(uint32_t about, uint32_t n);
+struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, uint32_t n);
+
+/*
+ * Another commit, of the first n tokens, with no token to go on from; nothing if there are no more. For the daemon, on a
+ * fork that nobody has seen: entries beyond are still there. Only the header is touched.
+ */
+void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n);
 
 /*
  * Do slots and flags of one commit of this length fit together? NULL, or what is wrong. For a library about to use

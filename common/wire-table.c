@@ -112,16 +112,16 @@ BODY(skv_msg_session, 8, TAIL_NONE,
      AT(4, skv_msg_session, reserved, RESERVED));
 
 /* One struct for three requests; what a request has no use for is reserved in it. */
-#define SEQ_NAME(name_, seq_, max_tokens_)                                                                  \
+#define SEQ_NAME(name_, seq_, max_tokens_, n_tokens_)                                                           \
 	BODY_AS(name_, skv_msg_seq_name, 80, TAIL_NONE,                                                     \
 		AT(0, skv_msg_seq_name, session, U32),                                                      \
 		AT(4, skv_msg_seq_name, seq, seq_),                                                         \
 		AT(8, skv_msg_seq_name, max_tokens, max_tokens_),                                           \
-		AT(12, skv_msg_seq_name, reserved, RESERVED),                                               \
+		AT(12, skv_msg_seq_name, n_tokens, n_tokens_),                                              \
 		AT(16, skv_msg_seq_name, name, STRING))
-SEQ_NAME(seq_new, RESERVED, U32);
-SEQ_NAME(seq_attach, RESERVED, RESERVED);
-SEQ_NAME(seq_fork, U32, RESERVED);
+SEQ_NAME(seq_new, RESERVED, U32, RESERVED);
+SEQ_NAME(seq_attach, RESERVED, RESERVED, RESERVED);
+SEQ_NAME(seq_fork, U32, RESERVED, U32);
 
 BODY(skv_msg_seq_ok, 16, TAIL_NONE,
      AT(0, skv_msg_seq_ok, seq, U32),

@@ -150,7 +150,7 @@ struct skv_msg_seq_name {
 	uint32_t session;
 	uint32_t seq;        /* FORK: the parent; else 0 */
 	uint32_t max_tokens; /* NEW: 0 = the model's; else 0 */
-	uint32_t reserved;
+	uint32_t n_tokens;   /* FORK: that the child has of the parent's, SKV_ALL = all; else 0 */
 	char name[SKV_NAME_MAX]; /* "" = anonymous (NEW, FORK) */
 };
 struct skv_msg_seq_ok {

@@ -128,7 +128,7 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 	if (h->type == SKV_MSG_SEQ_NEW)
 		r = skv_core_seq_new(s->core, client, m->session, m->name, m->max_tokens, &info);
 	else
-		r = skv_core_seq_fork(s->core, client, m->session, m->seq, m->name, &info);
+		r = skv_core_seq_fork(s->core, client, m->session, m->seq, m->name, m->n_tokens, &info);
 	skv_turns_answer(s, conn, h, r, &info);
 }
 

@@ -115,7 +115,7 @@ static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct
 	int r;
 
 	snprintf(name, sizeof(name), "sparsekv-eval-%d-%u-%zu", (int)getpid(), policy, lane->index);
-	r = library(skv_seq_fork(lane->seq[run->reader], name, &fork), err);
+	r = library(skv_seq_fork(lane->seq[run->reader], name, SKV_ALL, &fork), err);
 	r = r ? r : library(skv_seq_detach(fork), err);
 	return r ? r : library(skv_seq_attach(run->sessions[policy], name, &lane->seq[policy]), err);
 }

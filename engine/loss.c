@@ -128,7 +128,7 @@ static int decode(struct eng_loss *l, const char *const *specs, uint32_t first, 
 		struct lane *lane = &lanes[n_lanes++];
 
 		*lane = (struct lane){.text = text, .sum = specs ? &sum[policy] : NULL};
-		r = library(skv_seq_fork(l->read[text], NULL, &lane->seq), err);
+		r = library(skv_seq_fork(l->read[text], NULL, SKV_ALL, &lane->seq), err);
 		if (!r && specs) {
 			r = skv_seq_policy(lane->seq, specs[policy]);
 			r = r < 0 ? eng_fail(err, r, "%.100s: %s", specs[policy], skv_last_error()) : 0;

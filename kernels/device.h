@@ -56,7 +56,7 @@ struct skv_stage {
 
 /*
  * What the step's last kernel publishes of one sequence. Pointers are the device's, into registered memory of the host.
- * `word`, the commit, is stored after all the rest is visible.
+ * `word`, the commit, is stored after all the rest is visible. `commit` NULL: nothing, the sequence was cancelled.
  */
 struct skv_publish {
 	uint64_t *commit, word;

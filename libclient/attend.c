@@ -25,6 +25,7 @@
 #include "libclient/recall.h"
 #include "libclient/replay.h"
 #include "libclient/attn.h"
+#include "libclient/rows.h"
 #include "libclient/session.h"
 #include "libclient/sized.h"
 
@@ -37,20 +38,22 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 
 	switch (how) {
 	case SKV_ATTEND_WINDOW:
-		k->decode_window(&l->shape, &l->decode, a->q, a->out, &l->plan->window, l->work);
+		k->decode_window(&l->shape, &l->each, a->q, a->out, &l->plan->window, l->work);
 		break;
 	case SKV_ATTEND_PAGES:
-		k->decode_pages(&l->shape, &l->decode, a->q, a->out, list, l->work);
+		rows_decode_pages(l, list);
 		break;
 	case SKV_ATTEND_TOKENS:
-		if (skv_plan_chooses(l->plan, l->number))
+		if (!skv_plan_chooses(l->plan, l->number))
+			rows_decode_tokens(l, list);
+		else if (l->batch->rows > 1)
+			rows_decode_topk(l);
+		else
 			k->decode_topk(&l->shape, &l->decode, a->q, a->out, &l->own->scores, &l->own->select, &l->own->list,
 			                 l->work);
-		else
-			k->decode_tokens(&l->shape, &l->decode, a->q, a->out, list, l->work);
 		break;
 	default:
-		k->decode_dense(&l->shape, &l->decode, a->q, a->out, scores, l->work);
+		rows_decode_dense(l, a->out, scores);
 		l->own->has_scores |= scores != NULL;
 	}
 }

@@ -95,10 +95,10 @@ static int step_buffer_prepare(const struct skv_session *s, struct device_step *
 {
 	const struct device *d = s->device;
 	uint32_t n = s->step.n;
-	size_t at = 0, kseq = carve(&at, (size_t)n * s->step.n_classes * sizeof(*x->kseq));
+	size_t at = 0, kseq = carve(&at, (size_t)s->step.n_kseq * s->step.n_classes * sizeof(*x->kseq));
 	size_t entry = carve(&at, entries * sizeof(*x->entry));
 	size_t publish = carve(&at, n * sizeof(*x->publish)), sum = carve(&at, n * sizeof(*x->sum));
-	size_t lay = carve(&at, n * sizeof(*x->lay));
+	size_t lay = carve(&at, n * sizeof(*x->lay)), rows = carve(&at, n * sizeof(*x->rows));
 	size_t share = carve(&at, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
 	int e = x->event ? 0 : d->backend->event_new(&x->event);
 
@@ -123,6 +123,7 @@ static int step_buffer_prepare(const struct skv_session *s, struct device_step *
 	x->publish = (void *)((char *)x->mem + publish);
 	x->sum = (void *)((char *)x->mem + sum);
 	x->lay = (void *)((char *)x->mem + lay);
+	x->rows = (void *)((char *)x->mem + rows);
 	x->share = (void *)((char *)x->mem + share);
 	x->n_entries = 0;
 	return 0;
@@ -198,7 +199,7 @@ int device_stage(struct skv_session *s)
 	struct device_step *x = &d->step[d->next];
 	struct device_step *before = to_stage(d);
 	struct step *st = &s->step;
-	struct skv_stage c = {.from = x->kseq, .to = d->kseq, .n = st->n * st->n_classes, .entry = x->entry};
+	struct skv_stage c = {.from = x->kseq, .to = d->kseq, .n = st->n_kseq * st->n_classes, .entry = x->entry};
 	int e;
 
 	memcpy(x->kseq, st->kseq, c.n * sizeof(*x->kseq));
@@ -268,7 +269,11 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	x->staged = false;
 	for (uint32_t i = 0; i < x->n; i++) {
 		x->seqs[i] = st->seqs[i];
+		x->publish[i] = (struct skv_publish){.commit = NULL};
+		if (st->seqs[i]->n_new == 0)
+			continue;
 		x->publish[i] = publish_of(st->seqs[i], st->item[i], &x->lay[i]);
+		x->rows[i] = (struct device_rows){.first = st->seqs[i]->len, .n = st->seqs[i]->n_rows};
 		x->publish[i].attended = st->kseq[i].attended;
 		x->publish[i].sum = &x->sum[i];
 		x->n_evict += x->publish[i].n_evict;

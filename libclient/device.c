@@ -98,15 +98,15 @@ int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 	return 0;
 }
 
-int device_grow_batch(struct skv_session *s, uint32_t n, uint32_t n_classes)
+int device_grow_batch(struct skv_session *s, uint32_t n, uint32_t n_kseq)
 {
 	struct device *d = s->device;
 	size_t bytes = 0;
 	void *kseq = d->kseq, *attended = d->attended;
-	uint32_t cap_kseq = n * n_classes + n * n_classes / 2, cap = n + n / 2;
+	uint32_t cap_kseq = n_kseq + n_kseq / 2, cap = n + n / 2;
 	int e = 0;
 
-	if (n * n_classes > d->cap_kseq) {
+	if (n_kseq > d->cap_kseq) {
 		d->cap_kseq = 0;
 		e = device_grow(s, &kseq, &bytes, cap_kseq * sizeof(*d->kseq));
 		d->kseq = kseq;

@@ -19,10 +19,13 @@ struct device_step {
 	void *event; /* recorded behind its end */
 	void *mem;   /* pinned, what the next ones point into */
 	size_t bytes;
-	struct skv_kseq *kseq;       /* [n_classes][n] */
+	struct skv_kseq *kseq;       /* [n_classes][n_kseq] */
 	struct skv_pte_update *entry;     /* [n_entries] */
 	struct skv_publish *publish; /* [n] */
-	uint64_t *sum;               /* [n]: the attended counters */
+	uint64_t *sum;               /* [n]: the attended counters ... */
+	struct device_rows {
+		uint32_t first, n;
+	} *rows;                     /* ... and positions of the rows that attended */
 	float *share;                /* [n_layers][RECALL_SEQS]: recall, of the first n_recall sequences */
 	uint32_t n_recall;
 	struct skv_layer_set recall_layers[RECALL_SEQS];
@@ -66,8 +69,8 @@ int device_enter(struct skv_session *s, void **ret_was);
 void device_leave(struct skv_session *s, void *was);
 /* Memory of the device, zeroed, in place of what there was; *mem is NULL after a failure. */
 int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
-/* Room for a step of n sequences in so many classes of layers. */
-int device_grow_batch(struct skv_session *s, uint32_t n, uint32_t n_classes);
+/* Room for a step of n sequences, and n_kseq that the kernels are told of in all classes of layers. */
+int device_grow_batch(struct skv_session *s, uint32_t n, uint32_t n_kseq);
 int device_check(struct skv_session *s); /* did all launches succeed? */
 int device_wait(struct skv_session *s);  /* for the stream of the step */
 int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */

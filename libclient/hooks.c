@@ -4,6 +4,7 @@
 
 #include "libclient/policy.h"
 #include "libclient/prims.h"
+#include "libclient/seq.h"
 
 /* A layer that evicts must say in its after() what stays. */
 static void run_after(struct skv_session *s, struct policy_batch *pb, const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -15,6 +16,22 @@ static void run_after(struct skv_session *s, struct policy_batch *pb, const stru
 		pb->policy->block->after(ctx, layer);
 	if (pb->policy->plan[layer].evict.granularity && !x->retained)
 		policy_misuse(s, "layer %u evicts, but its hooks have not said what stays", layer);
+}
+
+void policy_step_end(struct skv_session *s, struct policy_batch *pb)
+{
+	struct policy_batch some = *pb;
+
+	for (uint32_t i = pb->first, end = pb->first + pb->n; i < end; i += some.n) {
+		some.first = i;
+		some.n = 0;
+		while (i + some.n < end && s->step.seqs[i + some.n]->n_new > 0)
+			some.n++;
+		policy_hook(s, &some, PHASE_END, 0);
+		if (some.n == 0)
+			some.n = 1; /* a cancelled one */
+	}
+	s->batch = pb;
 }
 
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer)

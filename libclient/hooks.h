@@ -7,5 +7,7 @@
 
 /* Run a hook for a batch's decoding sequences. */
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer);
+/* Its step_end(), for the sequences of the batch that are not cancelled: in runs of such as follow each other. */
+void policy_step_end(struct skv_session *s, struct policy_batch *pb);
 
 #endif

@@ -34,12 +34,22 @@ struct skv_batch layer_all(struct skv_session *s, uint32_t layer)
 
 const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, uint32_t at)
 {
-	return &s->step.kseq[(size_t)s->step.class_of[layer] * s->step.n + at];
+	return &s->step.kseq[(size_t)s->step.class_of[layer] * s->step.n_kseq + at];
 }
 
 struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	return batch_part(class_of(s, layer)->decoding, pb->first, pb->n);
+}
+
+struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	struct skv_batch b = batch_decoding(s, pb, layer);
+
+	if (pb->rows > 1)
+		b = batch_part(class_of(s, layer)->all, pb->rows_at, pb->n * pb->rows);
+	b.max_q = b.n > 0;
+	return b;
 }
 
 struct skv_batch batch_prompts(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
@@ -102,6 +112,7 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	        .bounds = plan->scores & SKV_SCORES_PAGE_BOUNDS,
 	        .decode = batch_decoding(s, pb, number),
 	        .prefill = batch_prompts(s, pb, number),
+	        .each = batch_rows(s, pb, number),
 	        .maker = batch_prompts(s, pb, plan->prefill.how == SKV_PREFILL_KASCADE ? plan->prefill.source : number),
 	        .prompts = layer_kseq(s, number, pb->first_prompt),
 	        .own = &pb->selection[number],

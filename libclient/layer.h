@@ -34,6 +34,7 @@ struct layer {
 	bool compresses;        /* does it keep older tokens of the batch's sequences compressed? */
 	bool bounds;            /* does it keep bounds of its pages? */
 	struct skv_batch decode, prefill; /* the batch's sequences that decode, and those with rows of prompts */
+	struct skv_batch each;            /* single rows of those that decode: [row][sequence], each up to its own token */
 	struct skv_batch maker;           /* `prefill` in the layer whose tile lists this one uses */
 	const struct skv_kseq *prompts;   /* `prefill` in host memory */
 	struct selection *own, *source;   /* its selection, and that of the layer whose lists its decode rows use */
@@ -48,6 +49,12 @@ struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n);
 /* Sequences of a policy batch that decode, and those with rows of prompts, as the layer's kernels see them. */
 struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
 struct skv_batch batch_prompts(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
+/* Those that decode, row by row: [rows][n]; and one row of each. */
+struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
+static inline struct skv_batch batch_row(struct skv_batch rows, const struct policy_batch *pb, uint32_t row)
+{
+	return batch_part(rows, row * pb->n, pb->n);
+}
 /* And all sequences of the step. */
 struct skv_batch layer_decoding(struct skv_session *s, uint32_t layer);
 struct skv_batch layer_all(struct skv_session *s, uint32_t layer);

@@ -74,7 +74,7 @@ static uint32_t capacity(uint32_t len)
 /* n sequences of a class, from number `first` on. */
 static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, uint32_t first, uint32_t n)
 {
-	const size_t at = (size_t)class * s->step.n + first;
+	const size_t at = (size_t)class * s->step.n_kseq + first;
 	const struct skv_kseq *seq = s->step.kseq + at;
 	struct skv_batch b = {.seq = s->device ? s->device->kseq + at : seq, .n = n};
 
@@ -149,6 +149,30 @@ static void find_classes(struct skv_session *s)
 	}
 }
 
+/*
+ * Each row of those that decode several, as a sequence that ends with it: what attends is told of rows, what appends of
+ * sequences.
+ */
+static void lay_out_rows(struct step *st, uint32_t class)
+{
+	struct skv_kseq *kseq = st->kseq + (size_t)class * st->n_kseq;
+
+	for (uint32_t i = 0; i < st->n_batches; i++) {
+		const struct policy_batch *pb = &st->batch[i];
+
+		for (uint32_t at = 0; pb->rows > 1 && at < pb->n * pb->rows; at++) {
+			struct skv_kseq *one = &kseq[pb->rows_at + at];
+			uint32_t row = at / pb->n, after = pb->rows - 1 - row;
+
+			*one = kseq[pb->first + at % pb->n];
+			one->row += row;
+			one->len -= after;
+			one->n_tokens -= after;
+			one->n_q = 1;
+		}
+	}
+}
+
 /* The items as the kernels see them in a class of layers, and what their commits will say of these. */
 static void lay_out_class(struct skv_session *s, const struct skv_step_item *items, uint32_t class)
 {
@@ -159,7 +183,7 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 	for (uint32_t i = 0; i < st->n; i++) {
 		uint32_t at = st->index[i];
 		struct skv_seq *q = st->seqs[at];
-		struct skv_kseq *ks = &st->kseq[(size_t)class * st->n + at];
+		struct skv_kseq *ks = &st->kseq[(size_t)class * st->n_kseq + at];
 		struct skv_layer_slots next;
 
 		*ks = kseq_of(s, &items[i], at, row, c->layer);
@@ -180,6 +204,7 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 			if (st->class_of[layer] == class)
 				q->next_slots[layer] = next;
 	}
+	lay_out_rows(st, class);
 	c->all = batch_of(s, class, 0, st->n);
 	c->decoding = batch_of(s, class, 0, st->n_decode);
 	c->prompts = batch_of(s, class, st->n_decode, st->n - st->n_decode);
@@ -196,19 +221,25 @@ static uint32_t about_of(struct skv_seq *q, bool prompt)
 	return leading | flags | (prompt ? SKV_ABOUT_PROMPTED : 0);
 }
 
-/* The batch of sequences that run this policy, and compress or do not, made where there is none so far. */
-static struct policy_batch *batch_of_policy(struct step *st, const struct skv_seq *q)
-{
-	for (uint32_t i = 0; i < st->n_batches; i++)
-		if (st->batch[i].policy == seq_policy(q) && st->batch[i].compresses == q->compresses)
-			return &st->batch[i];
-	st->batch[st->n_batches] = (struct policy_batch){.policy = seq_policy(q), .compresses = q->compresses};
-	return &st->batch[st->n_batches++];
-}
-
 static bool decodes(const struct skv_step_item *it)
 {
 	return !(it->flags & SKV_STEP_PROMPT) && !it->seq->maintenance;
+}
+
+/*
+ * The batch of sequences that run this policy, compress or do not, and decode as many rows, made where there is none so
+ * far. So those with one row are to the kernels what they are without the others.
+ */
+static struct policy_batch *batch_of_policy(struct step *st, const struct skv_step_item *it)
+{
+	const struct skv_seq *q = it->seq;
+	uint32_t rows = decodes(it) ? it->n_tokens : 1;
+
+	for (uint32_t i = 0; i < st->n_batches; i++)
+		if (st->batch[i].policy == seq_policy(q) && st->batch[i].compresses == q->compresses && st->batch[i].rows == rows)
+			return &st->batch[i];
+	st->batch[st->n_batches] = (struct policy_batch){.policy = seq_policy(q), .compresses = q->compresses, .rows = rows};
+	return &st->batch[st->n_batches++];
 }
 
 /* Mark the sequences, and count those of each policy batch. */
@@ -220,7 +251,7 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 	st->n = st->n_batches = st->n_decode = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_step_item *it = &items[i];
-		struct policy_batch *pb = batch_of_policy(st, it->seq);
+		struct policy_batch *pb = batch_of_policy(st, it);
 
 		if (it->seq->in_step)
 			return error_set(-EINVAL, "item %u: its sequence is in the step twice", i);
@@ -228,7 +259,7 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 		if (rows > UINT32_MAX)
 			return error_set(-EINVAL, "the step has more than %u rows", UINT32_MAX);
 		it->seq->in_step = true;
-		it->seq->n_new = it->n_tokens;
+		it->seq->n_rows = it->seq->n_new = it->n_tokens;
 		it->seq->n_prompt_remaining = it->n_prompt_remaining;
 		if (it->seq->maintenance) /* what it will say is known */
 			it->seq->next_prompt = (struct skv_prompt){.begin = it->seq->len};
@@ -248,6 +279,7 @@ static int fill_batches(struct skv_session *s)
 	struct step *st = &s->step;
 	uint32_t decode = 0, prompt = st->n_decode, layers = s->model.n_layers;
 
+	st->n_kseq = st->n;
 	if (st->n_batches > st->cap_selection) {
 		free(st->selection);
 		st->selection = calloc((size_t)st->n_batches * layers, sizeof(*st->selection));
@@ -259,6 +291,8 @@ static int fill_batches(struct skv_session *s)
 		struct policy_batch *pb = &st->batch[i];
 
 		pb->selection = st->selection + (size_t)i * layers;
+		pb->rows_at = st->n_kseq;
+		st->n_kseq += pb->rows > 1 ? pb->n * pb->rows : 0;
 		pb->first = decode;
 		pb->first_prompt = prompt;
 		decode += pb->n;
@@ -276,7 +310,7 @@ int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32
 	if (e == 0)
 		e = fill_batches(s);
 	for (uint32_t i = 0; i < n && e == 0; i++) {
-		struct policy_batch *pb = batch_of_policy(st, items[i].seq);
+		struct policy_batch *pb = batch_of_policy(st, &items[i]);
 		uint32_t at = decodes(&items[i]) ? pb->first + pb->n++ : pb->first_prompt + pb->n_prompts++;
 
 		st->seqs[at] = items[i].seq;
@@ -286,9 +320,9 @@ int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32
 	if (e < 0)
 		return e;
 	find_classes(s);
-	e = grow_kseq(s, n * st->n_classes);
+	e = grow_kseq(s, st->n_kseq * st->n_classes);
 	if (e == 0 && s->device)
-		e = device_grow_batch(s, n, st->n_classes);
+		e = device_grow_batch(s, n, st->n_kseq * st->n_classes);
 	if (e < 0)
 		return e;
 	for (uint32_t class = 0; class < st->n_classes; class++)

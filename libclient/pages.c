@@ -338,21 +338,40 @@ void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page)
 		seq_give_up(q, id);
 }
 
+static void undo(struct supplied x)
+{
+	skv_pte *also = parked(x.seq, x.table, x.page);
+
+	if (also)
+		*also = skv_pte_make(SKV_PTE_NONE, 0);
+	pages_drop(x.seq, x.table, x.page);
+	if (x.page >= skv_pages_of(x.seq->len))
+		seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
+	device_stale(x.seq, x.table, x.page);
+}
+
 void pages_undo(struct skv_session *s)
 {
 	struct step *st = &s->step;
 
-	while (st->n_supplied > 0) {
-		struct supplied x = st->supplied[--st->n_supplied];
-		skv_pte *also = parked(x.seq, x.table, x.page);
+	while (st->n_supplied > 0)
+		undo(st->supplied[--st->n_supplied]);
+}
 
-		if (also)
-			*also = skv_pte_make(SKV_PTE_NONE, 0);
-		pages_drop(x.seq, x.table, x.page);
-		if (x.page >= skv_pages_of(x.seq->len))
-			seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
-		device_stale(x.seq, x.table, x.page);
+void pages_undo_surplus(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < st->n_supplied; i++) {
+		struct supplied x = st->supplied[i];
+
+		if (x.seq->n_new == 0 || x.page >= wants(x.seq, x.table))
+			undo(x);
+		else
+			st->supplied[kept++] = x;
 	}
+	st->n_supplied = kept;
 }
 
 /* ---- copy on write --------------------------------------------------------------------------- */

@@ -27,6 +27,8 @@ int pages_prepare(struct skv_session *s, uint64_t need);
 void pages_supply(struct skv_session *s, struct skv_seq *q);
 /* They are in the stock again. */
 void pages_undo(struct skv_session *s);
+/* So are those that are of no use to the rows that are accepted. Nothing that runs may need them. */
+void pages_undo_surplus(struct skv_session *s);
 /* The page in this entry goes with the step's commit. False: the journal is full. */
 bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page);
 /* So do those that the sequence has beyond its slots, and what was saved of a prompt that is over with it. */

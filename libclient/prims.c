@@ -12,8 +12,8 @@
 #include <stdio.h>
 
 #include "common/spec.h"
-#include "libclient/layer.h"
 #include "libclient/pages.h"
+#include "libclient/rows.h"
 #include "libclient/selection.h"
 #include "libclient/seq.h"
 
@@ -48,6 +48,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	struct skv_session *s = ctx->library;
 	const struct policy_batch *pb = s->batch;
 	const char *name = names[what], *wrong;
+	struct skv_select with_rows;
 	struct skv_batch batch;
 	struct skv_shape shape;
 	struct selection *x;
@@ -61,6 +62,8 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		policy_misuse(s, "%s: %s", name, wrong);
 		return;
 	}
+	with_rows = rows_select(sel, pb->rows, what != SELECT_PAGES);
+	sel = &with_rows;
 	x = &pb->selection[sel->layer];
 	if (skv_plan_chooses(&pb->policy->plan[sel->layer], sel->layer)) {
 		if (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer) {
@@ -107,8 +110,6 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 	struct skv_session *s = ctx->library;
 	const struct policy_batch *pb = s->batch;
 	const char *wrong = "outside of the layer's before()";
-	struct skv_batch batch;
-	struct skv_shape shape;
 
 	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
 		wrong = skv_score_check(layer, pb->policy->plan, s->model.n_layers);
@@ -116,10 +117,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 		policy_misuse(s, "score_pages: %s", wrong);
 		return;
 	}
-	batch = batch_decoding(s, pb, layer);
-	shape = layer_shape(s, layer);
-	s->kernels->score_pages(&shape, &batch, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].scores,
-	                        &s->step.work);
+	rows_score_pages(s, pb, layer);
 	pb->selection[layer].has_scores = true;
 }
 

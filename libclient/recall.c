@@ -97,12 +97,12 @@ int recall_begin(struct skv_session *s)
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* Of the policy batch's sequences those that are measured. */
+/* Of the policy batch's sequences those that are measured: of several rows the last one. */
 static struct skv_batch measured(const struct layer *l)
 {
 	uint32_t n = l->step->recall.n, first = l->batch->first;
 	uint32_t left = n > first ? n - first : 0;
-	struct skv_batch b = l->decode;
+	struct skv_batch b = batch_row(l->each, l->batch, l->batch->rows - 1);
 
 	b.n = left < b.n ? left : b.n;
 	return b;

@@ -123,6 +123,7 @@ static uint64_t key_of(const struct skv_session *s)
 	const uint64_t part[] = {
 		s->serial,
 		st->n,
+		st->n_kseq,
 		st->n_classes,
 		(uintptr_t)st->work.mem,
 		(uintptr_t)st->arena,
@@ -140,7 +141,7 @@ static uint64_t key_of(const struct skv_session *s)
 	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
 		sum = mix(sum, part[i]);
 	for (uint32_t i = 0; i < st->n_batches; i++)
-		sum = mix(mix(mix(sum, st->batch[i].policy->serial), st->batch[i].compresses), st->batch[i].n);
+		sum = mix(mix(mix(mix(sum, st->batch[i].policy->serial), st->batch[i].compresses), st->batch[i].n), st->batch[i].rows);
 	for (uint32_t i = 0; i < st->n_classes; i++)
 		sum = mix(mix(sum, st->class[i].all.max_len), st->class[i].all.max_bounds);
 	for (uint32_t layer = 0; st->n_classes > 1 && layer < s->model.n_layers; layer++)

@@ -31,7 +31,7 @@ static size_t workspace_bytes(const struct skv_session *s, uint32_t longest)
 {
 	const struct step *st = &s->step;
 	int threads = st->work.threads;
-	size_t most = s->kernels->workspace_bytes(&s->shape, st->n, st->rows, longest, threads);
+	size_t most = s->kernels->workspace_bytes(&s->shape, st->n_kseq, st->rows, longest, threads);
 
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
@@ -40,7 +40,7 @@ static size_t workspace_bytes(const struct skv_session *s, uint32_t longest)
 			size_t bytes;
 
 			shape.codec = compress_code(st->seqs[pb->n > 0 ? pb->first : pb->first_prompt], layer);
-			bytes = shape.codec ? s->kernels->workspace_bytes(&shape, st->n, st->rows, longest, threads) : 0;
+			bytes = shape.codec ? s->kernels->workspace_bytes(&shape, st->n_kseq, st->rows, longest, threads) : 0;
 			most = bytes > most ? bytes : most;
 		}
 	return most;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/seq-lifecycle.c - sequences: made, attached, forked, dropped.
+ * libclient/seq-lifecycle.c - sequences: made, attached, forked, truncated, dropped.
  *
  * A sequence's memory was written by its holder before: everything in it is checked once, when it
  * is mapped, against the pool as it is mapped here. From then on only the daemon
@@ -28,6 +28,7 @@
 #include "libclient/policy-config.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
+#include "libclient/truncate.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -205,7 +206,7 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 
 /* ---- forked ---------------------------------------------------------------------------------- */
 
-static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, struct skv_seq **ret)
+static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv_seq **ret)
 {
 	struct skv_session *s = q->session;
 	struct request *r;
@@ -216,6 +217,8 @@ static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, stru
 	e = device_settle(s); /* the daemon shares what is committed */
 	if (e == 0)
 		e = seq_settle_fork(q);
+	if (e == 0 && m->n_tokens != SKV_ALL)
+		e = truncate_check(q, m->n_tokens);
 	if (e < 0)
 		return e;
 	stock_release(q, true); /* the daemon must not count what is about to be given up */
@@ -238,10 +241,10 @@ static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, stru
 	return seq_make(s, r, m->name[0], q->own, ret);
 }
 
-int skv_seq_fork(struct skv_seq *q, const char *name, struct skv_seq **ret_seq)
+int skv_seq_fork(struct skv_seq *q, const char *name, uint32_t n_tokens, struct skv_seq **ret_seq)
 {
 	struct skv_session *s = q->session;
-	struct skv_msg_seq_name m = {.session = s->id, .seq = q->id};
+	struct skv_msg_seq_name m = {.session = s->id, .seq = q->id, .n_tokens = n_tokens};
 	int e = fill_name(&m, name);
 
 	if (e < 0)
@@ -250,6 +253,26 @@ int skv_seq_fork(struct skv_seq *q, const char *name, struct skv_seq **ret_seq)
 	if (e < 0)
 		return e;
 	e = fork_locked(q, &m, ret_seq);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+/* ---- truncated ------------------------------------------------------------------------------- */
+
+int skv_seq_truncate(struct skv_seq *q, uint32_t n, int32_t next)
+{
+	struct skv_session *s = q->session;
+	int e = fence_enter(s);
+
+	if (e < 0)
+		return e;
+	e = q->in_step ? error_set(-EBUSY, "the sequence is in an open step") : fence_check(s->client);
+	if (e == 0)
+		e = device_settle(s);
+	if (e == 0)
+		e = seq_settle_fork(q);
+	if (e == 0)
+		e = truncate_run(q, n, next);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }

@@ -20,6 +20,7 @@ enum maintenance {
 	MAINTENANCE_BUILD_BOUNDS,  /* bounds of all pages */
 	MAINTENANCE_COMPRESS,      /* older tokens are compressed */
 	MAINTENANCE_DECOMPRESS,    /* all that are compressed become rows again */
+	MAINTENANCE_TRUNCATE,      /* the last tokens go: transaction_truncate() */
 };
 
 /* Pages [from, to). */
@@ -66,7 +67,8 @@ struct skv_seq {
 
 	/* the open step */
 	bool in_step;
-	uint32_t n_new;              /* tokens */
+	uint32_t n_rows;             /* tokens */
+	uint32_t n_new;              /* of them, that count: all until skv_step_end says otherwise; 0: none, it is cancelled */
 	uint32_t n_prompt_remaining; /* and those of its prompt that are still to come */
 	uint32_t next_about;   /* what its commit will say */
 	struct skv_layer_slots *next_slots; /* [n_layers]; `extent`: the slots that the step has */

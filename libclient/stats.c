@@ -4,23 +4,24 @@
 
 #include "libclient/seq.h"
 
-/* Tokens that a row of a sequence of `len` attends to without a policy, over all layers. */
-static uint64_t causal_tokens(const struct skv_model *m, uint32_t len)
+/* Tokens that rows of a sequence, of which `first` came before them, attend to without a policy, over all layers. */
+static uint64_t causal_tokens(const struct skv_model *m, uint32_t first, uint32_t rows)
 {
 	uint64_t n = 0;
 
 	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
 		const uint32_t window = skv_model_window(m, layer);
 
-		n += window && window < len ? window : len;
+		for (uint32_t len = first + 1; len <= first + rows; len++)
+			n += window && window < len ? window : len;
 	}
 	return n;
 }
 
-void stats_attended(struct skv_seq *q, uint32_t len, uint64_t tokens)
+void stats_attended(struct skv_seq *q, uint32_t first, uint32_t rows, uint64_t tokens)
 {
 	struct skv_session *s = q->session;
-	uint64_t attended = tokens / s->model.n_heads, causal = causal_tokens(&s->model, len);
+	uint64_t attended = tokens / s->model.n_heads, causal = causal_tokens(&s->model, first, rows);
 
 	q->attended += attended;
 	q->causal += causal;
@@ -66,10 +67,13 @@ void stats_step(struct skv_session *s)
 	struct step *st = &s->step;
 
 	t->steps++;
-	t->decode_tokens += st->n_decode;
-	t->prompt_tokens += st->rows - st->n_decode;
-	for (uint32_t i = 0; i < st->n_decode && !s->device; i++) /* a device has not counted so far */
-		stats_attended(st->seqs[i], st->seqs[i]->len, st->seqs[i]->step_attended);
+	for (uint32_t i = 0; i < st->n; i++) {
+		struct skv_seq *q = st->seqs[i];
+
+		*(i < st->n_decode ? &t->decode_tokens : &t->prompt_tokens) += q->n_new;
+		if (i < st->n_decode && q->n_new > 0 && !s->device) /* a device has not counted so far */
+			stats_attended(q, q->len - q->n_new, q->n_rows, q->step_attended);
+	}
 	if (!s->device)
 		stats_recall(s, st->seqs, st->recall.share, st->recall.n, st->recall.layers);
 	t->stock_pages = s->stock.n;

@@ -10,8 +10,11 @@
 struct skv_seq;
 struct skv_session;
 
-/* A decoding row at this length attended to so many tokens, each counted once for each q head. */
-void stats_attended(struct skv_seq *q, uint32_t len, uint64_t tokens);
+/*
+ * Decoding rows, from position `first` on, attended together to so many tokens, each counted once for each q head: all
+ * rows of a step that is committed, accepted or not.
+ */
+void stats_attended(struct skv_seq *q, uint32_t first, uint32_t rows, uint64_t tokens);
 /* The recall of a step, of its first n sequences. */
 void stats_recall(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
                   const struct skv_layer_set *layers);

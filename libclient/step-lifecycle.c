@@ -30,6 +30,7 @@
 #include "libclient/prefill/attend.h"
 #include "libclient/recall.h"
 #include "libclient/attn.h"
+#include "libclient/rows.h"
 #include "libclient/scratch.h"
 #include "libclient/selection.h"
 #include "libclient/seq.h"
@@ -49,9 +50,12 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 		            q ? "of another session" : "NULL");
 	if (it->flags & ~(uint32_t)SKV_STEP_PROMPT)
 		return error_set(-EINVAL, "item %u: flags are %#x, expected 0 or SKV_STEP_PROMPT", i, it->flags);
-	if (it->n_tokens != 1 && (it->n_tokens == 0 || !(it->flags & SKV_STEP_PROMPT)))
+	if (it->n_tokens == 0 || (it->n_tokens > SKV_STEP_ROWS && !(it->flags & SKV_STEP_PROMPT)))
 		return error_set(-EINVAL, "item %u: n_tokens is %u, expected %s", i, it->n_tokens,
-		            it->flags & SKV_STEP_PROMPT ? "at least 1" : "1 without SKV_STEP_PROMPT");
+		            it->flags & SKV_STEP_PROMPT ? "at least 1" : "1 to 16 without SKV_STEP_PROMPT");
+	if (it->n_tokens > 1 && !(it->flags & SKV_STEP_PROMPT) && rows_refused(seq_policy(q)))
+		return error_set(-ENOTSUP, "item %u: n_tokens is %u, expected 1: policy %s %s", i, it->n_tokens,
+		                 seq_policy(q)->block->name, rows_refused(seq_policy(q)));
 	if (it->n_prompt_remaining > 0 && !(it->flags & SKV_STEP_PROMPT))
 		return error_set(-EINVAL, "item %u: n_prompt_remaining is %u, expected 0 without SKV_STEP_PROMPT", i,
 		                 it->n_prompt_remaining);
@@ -208,18 +212,38 @@ static void give_up(struct skv_session *s)
 	step_abort(s);
 }
 
+/* What of a step's end is not its commit. Of sequences that are cancelled, nothing. */
+static void features_end(struct skv_session *s)
+{
+	struct step *st = &s->step;
+
+	for (uint32_t i = 0; i < st->n; i++)
+		if (st->seqs[i]->n_new > 0)
+			transaction_state_changes(st->seqs[i]);
+	atomic_thread_fence(memory_order_release);
+	for (uint32_t i = 0; i < st->n_batches; i++)
+		policy_step_end(s, &st->batch[i]);
+	if (s->misused)
+		return;
+	compress_step_end(s);
+	for (uint32_t i = 0; i < st->n; i++)
+		if (st->seqs[i]->n_new > 0)
+			pages_evict_surplus(st->seqs[i]);
+}
+
 static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_accepted)
 {
 	struct step *st = &s->step;
+	bool rejected;
 	int e;
 
 	if (!st->open)
 		return error_set(-EINVAL, "no step is open");
-	if (n_accepted)
-		return error_set(-EINVAL, "n_accepted: all rows count so far, expected NULL");
 	if (st->next_layer != s->model.n_layers)
 		return error_set(-EINVAL, "layer %u of %u was not attended", st->next_layer, s->model.n_layers);
 	e = device_not_recording(s);
+	if (e == 0)
+		e = rows_check_accepted(st, n_accepted);
 	if (e < 0)
 		return e;
 	e = fence_check(s->client);
@@ -227,19 +251,18 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 		give_up(s);
 		return e;
 	}
-	for (uint32_t i = 0; i < st->n; i++)
-		transaction_state_changes(st->seqs[i]);
-	atomic_thread_fence(memory_order_release);
-	for (uint32_t i = 0; i < st->n_batches; i++)
-		policy_hook(s, &st->batch[i], PHASE_END, 0);
+	rejected = rows_accept(s, n_accepted);
+	features_end(s);
 	if (s->misused) {
 		give_up(s);
 		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->misuser, s->misuse);
 	}
-	compress_step_end(s);
-	for (uint32_t i = 0; i < st->n; i++)
-		pages_evict_surplus(st->seqs[i]);
-	e = fence_check_held(s->client, st->seqs, st->n);
+	if (rejected && s->device)
+		e = device_wait(s); /* the rows have run, or nobody would know how many count */
+	if (rejected && e == 0)
+		pages_undo_surplus(s);
+	if (e == 0)
+		e = fence_check_held(s->client, st->seqs, st->n);
 	if (e == 0)
 		e = transaction_commit_all(s, next);
 	if (e < 0) {

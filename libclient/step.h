@@ -38,6 +38,9 @@ struct policy_batch {
 	bool compresses; /* its layers that compress do so for all of these sequences; else for none */
 	uint32_t first, n;                /* in step.seqs: that decode ... */
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
+	uint32_t rows;                    /* of each that decodes: all of them have as many */
+	uint32_t rows_at;                 /* if there are several: where these are in a class's kseq, [rows][n] */
+	struct skv_scores row_scores;     /* and room for the scores of one of them at a time, as of any layer */
 	struct selection *selection;      /* [n_layers] */
 	size_t tiles_at; /* in step.tiles: where lists are that its prompts take from one layer to the next */
 };
@@ -78,6 +81,7 @@ struct step {
 	bool open;
 	uint32_t cap, cap_kseq;
 	uint32_t n, n_decode; /* sequences, and those that decode: they come first */
+	uint32_t n_kseq; /* of a class: the sequences, then single rows of those that decode several */
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
 	const void *q; /* of the layer that attends */
@@ -85,7 +89,7 @@ struct step {
 	struct skv_step_item *items; /* [cap]: the caller's ... */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
 	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
-	struct skv_kseq *kseq; /* [n_classes][n]: seqs[i] for the kernels */
+	struct skv_kseq *kseq; /* [n_classes][n_kseq]: seqs[i] for the kernels, then single rows */
 	struct layer_class *class; /* [n_layers] of room */
 	uint32_t n_classes;
 	uint16_t class_of[SKV_MAX_LAYERS];

@@ -6,6 +6,8 @@
  *     writes lies beyond the committed lengths, but for copy-on-write of a shared last page, which leaves the same contents.
  *   - A commit makes no allocation and no system call. The order of its stores is the contract of
  *     common/seqmem.h: token ids, next id and journal, then the commit word, then the holes.
+ *   - Truncation is a commit of fewer tokens. The entries beyond are not covered by it any more: they are given up after it,
+ *     and after death in between the next holder finds them as those of a torn step.
  *   - Pages that a commit evicts are reused by the steps after it, never by the same.
  *   - On a device the same stores are the work of its last kernel (device-step.c).
  */
@@ -17,6 +19,7 @@
 #include "libclient/device.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 #include "libclient/layout.h"
 #include "libclient/lease/pool.h"
 #include "libclient/lease/stock.h"
@@ -161,16 +164,38 @@ void transaction_commit(struct skv_seq *q, int32_t next)
 		m->lay[epoch & 1].prompt = q->next_prompt;
 	if (q->next_about & SKV_ABOUT_SLOTS)
 		memcpy(m->lay[epoch & 1].slots, q->next_slots, q->layout.n_layers * sizeof(*q->next_slots));
-	ids[len] = next;
 	if (q->has_first)
 		ids[q->len] = q->first; /* from here on recovery takes the last commit's next from m->next */
 	if (q->n_evict > 0)
 		atomic_store_explicit(&m->journal_n, q->n_evict, memory_order_release);
 	atomic_store_explicit(&m->commit, (uint64_t)epoch << 32 | len, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst); /* nothing below may be seen before the commit */
+	ids[len] = next; /* of a shorter sequence it was a token's; recovery takes it from m->next */
 	if (q->n_evict > 0)
 		carry_out(q, q->maintenance);
 	committed(q);
+}
+
+int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)
+{
+	int e = device_room_stale(q->session, q->n_evict);
+
+	if (e == 0)
+		e = fence_check_held(q->session->client, &q, 1);
+	if (e < 0)
+		return e;
+	q->n_new = n - q->len; /* negative */
+	q->next_about = skv_about_cut(q->about, n);
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		q->next_slots[layer] = skv_layer_slots_cut(&q->slots[layer], n);
+	q->next_prompt = (struct skv_prompt){.begin = n};
+	q->next_set_aside = 0;
+	q->has_first = false;
+	q->maintenance = MAINTENANCE_TRUNCATE;
+	atomic_thread_fence(memory_order_release);
+	transaction_commit(q, next);
+	q->maintenance = MAINTENANCE_NONE;
+	return 0;
 }
 
 void transaction_state_changes(struct skv_seq *q)
@@ -186,8 +211,8 @@ int transaction_finished(struct skv_session *s, struct device_step *x)
 	if (e < 0)
 		return e;
 	for (uint32_t i = 0; i < x->n; i++) {
-		if (i < x->n_decode)
-			stats_attended(x->seqs[i], skv_commit_len(x->publish[i].word), x->sum[i]);
+		if (i < x->n_decode && x->publish[i].commit)
+			stats_attended(x->seqs[i], x->rows[i].first, x->rows[i].n, x->sum[i]);
 		if (x->publish[i].n_evict > 0) {
 			carry_out(x->seqs[i], !x->staged);
 			x->seqs[i]->evicting = false;
@@ -206,6 +231,9 @@ int transaction_commit_all(struct skv_session *s, const int32_t *next)
 	for (uint32_t i = 0; i < st->n && e == 0; i++) {
 		struct skv_seq *q = st->seqs[i];
 
+		q->in_step = false;
+		if (q->n_new == 0)
+			continue;
 		if (!s->device) {
 			transaction_commit(q, next ? next[st->item[i]] : -1);
 			continue;

@@ -20,6 +20,11 @@ int transaction_begin(struct skv_session *s, const struct skv_step_item *items, 
 void transaction_abort(struct skv_session *s);
 /* The commit to come has what was written to the policy's state; death before it must show that it has not. */
 void transaction_state_changes(struct skv_seq *q);
+/*
+ * Commit the first n tokens alone, and the journal; nothing of the sequence is under way. On failure nothing has changed.
+ * Entries beyond are left for the caller.
+ */
+int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next);
 /* Commit one sequence, in host memory. */
 void transaction_commit(struct skv_seq *q, int32_t next);
 /* Commit the step: now, or on a device with its last kernel. `next`: the engine's, [items]. */

@@ -27,13 +27,13 @@ KERNEL_TESTS = \
 	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk \
 	tests/unit/kernels/test-threads
 CLIENT_TESTS = \
-	tests/unit/client/test-client tests/unit/client/test-client-api tests/unit/client/test-client-broken \
+	tests/unit/client/test-client tests/unit/client/test-client-any-order tests/unit/client/test-client-api tests/unit/client/test-client-broken \
 	tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict \
 	tests/unit/client/test-client-fence tests/unit/client/test-client-fork tests/unit/client/test-client-forms \
 	tests/unit/client/test-client-layers tests/unit/client/test-client-room \
 	tests/unit/client/test-client-maintenance tests/unit/client/test-client-mixed \
 	tests/unit/client/test-client-page-bounds tests/unit/client/test-client-policy \
-	tests/unit/client/test-client-prefill tests/unit/client/test-client-stop tests/unit/client/test-codec \
+	tests/unit/client/test-client-prefill tests/unit/client/test-client-rewind tests/unit/client/test-client-stop tests/unit/client/test-codec \
 	tests/unit/client/test-compress-layout
 ENGINE_TESTS = \
 	tests/unit/engine/test-calibrate tests/unit/engine/test-checkpoint tests/unit/engine/test-codec-fit \

@@ -53,6 +53,12 @@ check-codes: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-compress
 	SKV_CODES_OPS=$(CODES_OPS) OMP_WAIT_POLICY=passive tests/unit/client/test-client-compress
 
+# Sequences that go back, in any order of operations, in full.
+REWIND_OPS = 10000
+check-rewind: all
+	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-any-order
+	SKV_REWIND_OPS=$(REWIND_OPS) OMP_WAIT_POLICY=passive tests/unit/client/test-client-any-order
+
 # All 200 cases, with fp32 and with bf16 pages; and the table of models/reference/README.md: minutes each.
 check-golden: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/e2e/test-golden
@@ -77,7 +83,7 @@ check-systemd: all
 check-chroot:
 	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
 
-.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-oracle check-table check-valgrind check-hostile check-systemd check-chroot
+.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-oracle check-rewind check-table check-valgrind check-hostile check-systemd check-chroot
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage

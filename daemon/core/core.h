@@ -222,10 +222,12 @@ int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, co
  * Not while the parent is in a step. The pages of the parent's committed tokens become SHARED: its
  * table entries are rewritten by this call, and the client reads them again after the reply. Entries
  * beyond the committed length are left alone, and so are references that the tables no longer name
- * (their release is the client's). E_CORRUPT: the parent was dropped; its pages stay on lease.
+ * (their release is the client's). The child has the first n_tokens of them (SKV_ALL: all): pages beyond are not
+ * shared, and its commit says so; whether its policy can go on from there is for the client to know. E_INVALID: the
+ * parent has fewer. E_CORRUPT: the parent was dropped; its pages stay on lease.
  */
 int skv_core_seq_fork(struct skv_core *, uint32_t client, uint32_t session, uint32_t parent, const char *name,
-                      struct skv_core_seq_info *ret);
+                      uint32_t n_tokens, struct skv_core_seq_info *ret);
 /*
  * Named: validated, its pages are the sequence's, it has no holder; references that the tables no longer
  * name are released. Pages of uncommitted entries stay on lease. Anonymous: as drop. E_CORRUPT: it was

@@ -3,7 +3,7 @@
  * daemon/core/fork.c - a sequence is forked.
  *
  * The parent's tables are checked; then both sequences refer to all pages that they name, and the parent's entries say
- * so; then the child's memory becomes a copy of the parent's. All that can be refused comes before pages are shared. The
+ * so; then the child's memory becomes a copy of the parent's, and its commit that of the tokens that it is to have. All that can be refused comes before pages are shared. The
  * work grows with the tokens, so it is done in turns; a client that writes to the parent meanwhile spoils its own.
  */
 #include "daemon/core/fork.h"
@@ -17,14 +17,19 @@
 #include "daemon/core/seqfile.h"
 #include "daemon/core/sequences.h"
 
-int skv_fork_begin(struct skv_core *c, uint32_t parent, uint32_t client, const char *name, struct skv_fork *f)
+int skv_fork_begin(struct skv_core *c, uint32_t parent, uint32_t client, const char *name, uint32_t n_tokens,
+                   struct skv_fork *f)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, parent)->pool);
-	uint8_t *marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
+	uint32_t len = skv_seqfile_len(&c->seqs[parent]);
+	uint8_t *marks;
 
+	if (n_tokens != SKV_ALL && n_tokens > len)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a fork of %u tokens, and the sequence has %u", n_tokens, len);
+	marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
 	if (!marks)
 		return -ENOMEM;
-	*f = (struct skv_fork){.phase = SKV_FORK_REPLAY, .child = SKV_NO_INDEX};
+	*f = (struct skv_fork){.phase = SKV_FORK_REPLAY, .child = SKV_NO_INDEX, .n_tokens = n_tokens};
 	snprintf(f->name, sizeof(f->name), "%s", name);
 	skv_walk_begin(c, parent, client, marks, &f->walk);
 	return 0;
@@ -67,6 +72,8 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	skv_seq_row(&c->state, f->child)->copied = q->bytes;
 	skv_account_row(&c->state, q->account)->copied_bytes += q->bytes;
 	skv_walk_begin(c, f->walk.seq, f->walk.client, f->walk.marks, &f->walk);
+	if (f->n_tokens < f->walk.len)
+		f->walk.len = f->n_tokens;
 	f->phase = SKV_FORK_SHARE;
 	return SKV_GOES_ON;
 }
@@ -114,6 +121,7 @@ static enum skv_progress run(struct skv_core *c, struct skv_fork *f, uint32_t *u
 		if (r < 0) /* the parent's pages are shared, with nobody */
 			return give_up(c, f, skv_core_refuse_system(c, r, "memory for a sequence"), SKV_FORK_DROP_CHILD);
 		if (r == 0) {
+			skv_seqmem_cut(c->seqs[f->child].mem, f->n_tokens);
 			f->phase = SKV_FORK_TRIM;
 			f->offset = 0;
 		}

@@ -22,11 +22,13 @@ struct skv_fork {
 	int result;
 	char why[256];
 	char name[SKV_NAME_MAX]; /* the child's */
+	uint32_t n_tokens;       /* that it has */
 	struct skv_walk walk;    /* over the parent */
 };
 
-/* Begin with a parent that its client holds. 0, -ENOMEM, or positive. */
-int skv_fork_begin(struct skv_core *, uint32_t parent, uint32_t client, const char *name, struct skv_fork *);
+/* Begin with a parent that its client holds. SKV_ALL: all of its tokens. 0, -ENOMEM, or positive. */
+int skv_fork_begin(struct skv_core *, uint32_t parent, uint32_t client, const char *name, uint32_t n_tokens,
+                   struct skv_fork *);
 /* SKV_DONE: it has a result. Nothing else may touch parent or child until then. */
 enum skv_progress skv_fork_some(struct skv_core *, struct skv_fork *, uint32_t *units);
 /* Give it up in the middle. */

@@ -62,11 +62,11 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 	if (r)
 		return skv_task_drop(c, seq, client, r);
 	skv_seq_hold(c, seq, session);
-	return skv_task_begin(c, SKV_TASK_ATTACH, client, seq, NULL, ret);
+	return skv_task_begin(c, SKV_TASK_ATTACH, client, seq, ret);
 }
 
 int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t parent_id,
-                      const char *name, struct skv_core_seq_info *ret)
+                      const char *name, uint32_t n_tokens, struct skv_core_seq_info *ret)
 {
 	uint32_t client, parent;
 	int r = skv_find_held(c, client_id, session_id, parent_id, &client, &parent);
@@ -76,7 +76,7 @@ int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_i
 	r = skv_validate_header(c, parent);
 	if (r)
 		return skv_task_drop(c, parent, client, r);
-	return skv_task_begin(c, SKV_TASK_FORK, client, parent, name ? name : "", ret);
+	return skv_task_fork(c, client, parent, name ? name : "", n_tokens, ret);
 }
 
 int skv_core_seq_detach(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
@@ -84,7 +84,7 @@ int skv_core_seq_detach(struct skv_core *c, uint32_t client_id, uint32_t session
 	uint32_t client, seq;
 	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
 
-	return r ? r : skv_task_begin(c, SKV_TASK_DETACH, client, seq, NULL, NULL);
+	return r ? r : skv_task_begin(c, SKV_TASK_DETACH, client, seq, NULL);
 }
 
 int skv_core_seq_drop(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
@@ -92,7 +92,7 @@ int skv_core_seq_drop(struct skv_core *c, uint32_t client_id, uint32_t session_i
 	uint32_t client, seq;
 	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
 
-	return r ? r : skv_task_begin(c, SKV_TASK_DROP, client, seq, NULL, NULL);
+	return r ? r : skv_task_begin(c, SKV_TASK_DROP, client, seq, NULL);
 }
 
 int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, const char *name)
@@ -128,5 +128,5 @@ int skv_core_session_close(struct skv_core *c, uint32_t client_id, uint32_t sess
 	uint32_t client, session;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
 
-	return r ? r : skv_task_begin(c, SKV_TASK_SESSION, client, session, NULL, NULL);
+	return r ? r : skv_task_begin(c, SKV_TASK_SESSION, client, session, NULL);
 }

@@ -21,15 +21,15 @@
 
 /* ---- of each kind ---------------------------------------------------------------------------- */
 
-static int prepare(struct skv_core *c, struct skv_task *t, const char *name)
+static int prepare(struct skv_core *c, struct skv_task *t)
 {
 	switch (t->kind) {
 	case SKV_TASK_DETACH: return skv_detach_begin(c, t->row, t->client, &t->detach);
-	case SKV_TASK_FORK: return skv_fork_begin(c, t->row, t->client, name, &t->fork);
 	case SKV_TASK_SESSION:
 	case SKV_TASK_CLIENT: skv_reclaim_begin(t->client, t->kind == SKV_TASK_SESSION ? t->row : SKV_NO_INDEX, &t->reclaim); break;
 	case SKV_TASK_ATTACH:
 	case SKV_TASK_DROP: t->at = 0; break;
+	case SKV_TASK_FORK: /* skv_task_fork() */
 	case SKV_TASK_LOST: break;
 	}
 	return 0;
@@ -137,11 +137,24 @@ static int begin(struct skv_core *c, struct skv_task *t, struct skv_core_seq_inf
 	return result;
 }
 
-int skv_task_begin(struct skv_core *c, enum skv_task_kind kind, uint32_t client, uint32_t row, const char *name,
+int skv_task_begin(struct skv_core *c, enum skv_task_kind kind, uint32_t client, uint32_t row,
                    struct skv_core_seq_info *ret_info)
 {
 	struct skv_task *t = task_new(c, kind, client, row);
-	int r = t ? prepare(c, t, name) : -ENOMEM;
+	int r = t ? prepare(c, t) : -ENOMEM;
+
+	if (r) {
+		free(t);
+		return r;
+	}
+	return begin(c, t, ret_info);
+}
+
+int skv_task_fork(struct skv_core *c, uint32_t client, uint32_t parent, const char *name, uint32_t n_tokens,
+                  struct skv_core_seq_info *ret_info)
+{
+	struct skv_task *t = task_new(c, SKV_TASK_FORK, client, parent);
+	int r = t ? skv_fork_begin(c, parent, client, name, n_tokens, &t->fork) : -ENOMEM;
 
 	if (r) {
 		free(t);
@@ -200,7 +213,7 @@ static void begin_end(struct skv_core *c, struct skv_task *t)
 {
 	t->kind = SKV_TASK_CLIENT;
 	t->result = 0;
-	(void)prepare(c, t, NULL);
+	(void)prepare(c, t);
 	append(c, t);
 }
 

@@ -35,11 +35,14 @@ struct skv_task {
 };
 
 /*
- * Begin it, with a turn's worth: most need no more. The result; or E_TURNS, and it goes on. `name`: of a fork's child.
- * *ret_info: of an attached sequence, a fork.
+ * Begin it, with a turn's worth: most need no more. The result; or E_TURNS, and it goes on. *ret_info: of an attached
+ * sequence.
  */
-int skv_task_begin(struct skv_core *, enum skv_task_kind, uint32_t client, uint32_t row, const char *name,
+int skv_task_begin(struct skv_core *, enum skv_task_kind, uint32_t client, uint32_t row,
                    struct skv_core_seq_info *ret_info);
+/* The same for a fork of this parent's first tokens. *ret_info: of the child. */
+int skv_task_fork(struct skv_core *, uint32_t client, uint32_t parent, const char *name, uint32_t n_tokens,
+                  struct skv_core_seq_info *ret_info);
 /*
  * A sequence is dropped, and cannot be found any more. `result` and skv_core_why() are what the client is told at the end,
  * as of skv_task_begin(). SKV_NO_INDEX: no client; then it is 0, and all turns are to come.

@@ -144,16 +144,19 @@ static void attend_decompressed(const struct layer *l, const struct skv_batch *b
 
 void compress_decode(const struct layer *l, const struct skv_index_list *list)
 {
-	const struct skv_batch *batch = &l->decode;
 	const uint32_t most = l->own->decompress_seqs;
 
-	if (most == 0) { /* the kernels decompress and attend in one */
-		l->kernels->decode_latent(&l->shape, batch, l->attn->q, l->attn->out, list, l->work);
-		return;
+	for (uint32_t row = 0; row < l->batch->rows; row++) {
+		const struct skv_batch batch = batch_row(l->each, l->batch, row);
+
+		if (most == 0) { /* the kernels decompress and attend in one */
+			l->kernels->decode_latent(&l->shape, &batch, l->attn->q, l->attn->out, list, l->work);
+			continue;
+		}
+		for (uint32_t i = 0; i < batch.n; i += most)
+			attend_decompressed(l, &batch, i, batch.n - i < most ? batch.n - i : most, list,
+			                    list ? l->own->decompress_tokens : batch.max_len);
 	}
-	for (uint32_t i = 0; i < batch->n; i += most)
-		attend_decompressed(l, batch, i, batch->n - i < most ? batch->n - i : most, list,
-		                    list ? l->own->decompress_tokens : batch->max_len);
 }
 
 /* A prompt that nothing was compressed before is attended to where it is. */

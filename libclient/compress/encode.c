@@ -68,6 +68,7 @@ void compress_step_end(struct skv_session *s)
 		for (uint32_t class = 0; class < s->step.n_classes; class++)
 			compress_class(s, pb, class);
 		for (uint32_t j = 0; j < pb->n; j++)
-			compress_evict_rows(s->step.seqs[pb->first + j]);
+			if (s->step.seqs[pb->first + j]->n_new > 0)
+				compress_evict_rows(s->step.seqs[pb->first + j]);
 	}
 }

@@ -100,8 +100,7 @@ static void compress_up_to(const struct skv_seq *q, uint32_t layer, uint32_t cod
 	next->form = compress_form(&seq_policy(q)->plan[layer].compress, q->session->model.max_tokens);
 }
 
-void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_kseq *ks,
-                       struct skv_layer_slots *next)
+void compress_next(const struct skv_seq *q, uint32_t layer, bool decodes, struct skv_layer_slots *next)
 {
 	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
 
@@ -109,6 +108,12 @@ void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct s
 	next->form = q->slots[layer].form;
 	if (q->compresses && decodes)
 		compress_up_to(q, layer, compress_end(plan, q->len + q->n_new), next);
+}
+
+void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_kseq *ks,
+                       struct skv_layer_slots *next)
+{
+	compress_next(q, layer, decodes, next);
 	ks->n_compressed = seq_compressed(q, layer);
 	ks->compress_to = next->n_compressed;
 }

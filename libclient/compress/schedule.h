@@ -24,6 +24,8 @@ bool compress_as_planned(const struct skv_seq *q);
 bool compress_possible(const struct skv_seq *q);
 /* A sequence is another holder's, or policy's: if it is compressed as its policy wants, that is known from here on. */
 void compress_take_over(struct skv_seq *q);
+/* What the commit of the open step will say of a layer's compressed tokens. */
+void compress_next(const struct skv_seq *q, uint32_t layer, bool decodes, struct skv_layer_slots *next);
 /* What a step does to a layer: `ks` for the kernels, and what the commit will say. */
 void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_kseq *ks,
                        struct skv_layer_slots *next);

@@ -91,7 +91,7 @@ START_TEST(tables_grow)
 		for (int k = 0; k < 2; k++) { /* the rest is the child's */
 			struct skv_seq *parent = seq[k];
 
-			OK(skv_seq_fork(parent, NULL, &seq[k]));
+			OK(skv_seq_fork(parent, NULL, SKV_ALL, &seq[k]));
 			OK(skv_seq_drop(parent));
 		}
 	}

@@ -249,7 +249,7 @@ static void side_branch(struct skv_seq *q)
 {
 	struct skv_seq *branch;
 	uint32_t len = skv_seq_len(q);
-	int e = skv_seq_fork(q, NULL, &branch);
+	int e = skv_seq_fork(q, NULL, SKV_ALL, &branch);
 
 	for (uint32_t i = 0; i < 20 && e == 0; i++) {
 		uint64_t other = refmodel_content(99, len + i);

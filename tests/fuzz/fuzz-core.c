@@ -131,7 +131,7 @@ static int sequence(struct client *c, struct fuzz_input *in, uint8_t call)
 		session = session_of(c, in);
 		r = skv_core_seq_attach(core, c->id, session, a_name(in), &info);
 		break;
-	case 2: r = skv_core_seq_fork(core, c->id, session, seq, a_name(in), &info); break;
+	case 2: r = skv_core_seq_fork(core, c->id, session, seq, a_name(in), SKV_ALL, &info); break;
 	case 3: return skv_core_seq_detach(core, c->id, session, seq);
 	case 4: return skv_core_seq_drop(core, c->id, session, seq);
 	}

@@ -436,14 +436,19 @@ int held_attach(struct held *h, struct peer *p, const char *name)
 	return r;
 }
 
-int held_fork(struct held *child, struct held *parent, struct peer *p, const char *name)
+int held_fork_at(struct held *child, struct held *parent, struct peer *p, const char *name, uint32_t n_tokens)
 {
 	struct skv_core_seq_info info;
-	int r = in_turns(skv_core_seq_fork(core, p->client, p->session.session, parent->seq, name, &info), &info);
+	int r = in_turns(skv_core_seq_fork(core, p->client, p->session.session, parent->seq, name, n_tokens, &info), &info);
 
 	if (r == 0)
 		held_open(child, p, &info);
 	return r;
+}
+
+int held_fork(struct held *child, struct held *parent, struct peer *p, const char *name)
+{
+	return held_fork_at(child, parent, p, name, SKV_ALL);
 }
 
 int held_detach(struct held *h, struct peer *p)

@@ -93,6 +93,8 @@ void held_close(struct held *);
 void held_new(struct held *, struct peer *, const char *name, uint32_t max_tokens);
 int held_attach(struct held *, struct peer *, const char *name); /* the error of the core */
 int held_fork(struct held *child, struct held *parent, struct peer *, const char *name);
+/* Of the parent's first tokens. */
+int held_fork_at(struct held *child, struct held *parent, struct peer *p, const char *name, uint32_t n_tokens);
 int held_detach(struct held *, struct peer *); /* also closes it */
 void held_drop(struct held *, struct peer *);  /* its own pages go to the stock */
 uint32_t held_len(const struct held *);

@@ -87,6 +87,8 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_publish *p = &one[i];
 
+		if (!p->commit)
+			continue;
 		*p->next[0] = *p->next[1] = next ? next[p->item] : -1;
 		if (p->token)
 			*p->token = p->id;

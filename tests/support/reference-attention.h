@@ -25,8 +25,11 @@ void refmodel_weights(const struct refmodel *w, const struct refmodel_seq *q, ui
 void refmodel_put(struct refmodel *w, struct refmodel_seq *q, uint32_t at, uint64_t content);
 void refmodel_evict(struct refmodel *w, struct refmodel_seq *q, uint32_t n);
 
-/* What a decode row sees in each layer: visible[layer][n]. False: rounding decides. Counts what is attended. */
-bool refmodel_see(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, bool **visible,
+/*
+ * What the last rows of n tokens see in each layer, when they decode in one step: visible[layer][rows][n]. False: rounding
+ * decides. Counts what is attended.
+ */
+bool refmodel_see(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, uint32_t rows, bool **visible,
                   uint64_t *attended);
 
 #endif

@@ -83,6 +83,7 @@ struct refmodel_item {
 	uint32_t n_tokens;
 	bool prompt;
 	const uint64_t *content; /* [n_tokens] */
+	uint32_t rejected;       /* of them, the last ones: they do not count */
 };
 
 /*
@@ -91,6 +92,9 @@ struct refmodel_item {
  * `abort_at`: give the step up in front of that layer (n_layers: of the commit), or -1.
  */
 int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_t n, int abort_at);
+
+/* The sequence's first n tokens are left: as of skv_seq_truncate(). What was attended to stays counted. */
+void refmodel_seq_cut(struct refmodel *w, struct refmodel_seq *q, uint32_t n);
 
 /* n tokens of the sequence that `key` names, as one chunk; nothing may fail. */
 void refmodel_feed(struct refmodel *w, struct refmodel_seq *q, uint64_t key, uint32_t n, bool prompt);
@@ -112,9 +116,13 @@ int refmodel_decode(struct refmodel *w, struct skv_seq *const *seqs, const uint6
 int refmodel_run(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,
               void (*before_end)(void));
 
-/* The same for any items, of n tokens together. */
+/* The same for any items, of n tokens together, of which `accepted` (may be NULL) says how many count. */
 int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
-                   uint32_t n, float *out);
+                   uint32_t n, const uint32_t *accepted, float *out);
+
+/* The same, and skv_step_end is called between ending(true) and ending(false). */
+int refmodel_items_ended(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
+                         uint32_t n, const uint32_t *accepted, void (*ending)(bool));
 
 /* n tokens of a prompt that has so many more: as refmodel_run. */
 int refmodel_read(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,
@@ -131,5 +139,11 @@ static inline int32_t refmodel_token(uint64_t content)
 
 /* A content number for position `i` of a sequence that is known by a number. */
 uint64_t refmodel_content(uint64_t key, uint32_t i);
+
+/*
+ * Fill in the content of an item of the sequence that `key` names; then, now and then, some of its rows are rejected, or
+ * it is cancelled, and what is rejected is no content of the sequence.
+ */
+void refmodel_speculate(struct refmodel_item *it, uint64_t key, uint64_t *content);
 
 #endif

@@ -34,9 +34,9 @@ static bool sparse(const struct refmodel_policy *p, uint32_t layer)
 	return layer >= p->dense && (follows || p->kind == REFMODEL_STREAMING || p->kind == REFMODEL_QUEST);
 }
 
-/* Sum over sparse layers of the share of the weights that is on visible tokens; adds their number to *ret_layers. */
-static double recall(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, bool *const *visible,
-                     uint64_t *ret_layers)
+/* Sum over sparse layers of the share of the last row's weights on visible tokens; adds their number to *ret_layers. */
+static double recall(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, uint32_t rows,
+                     bool *const *visible, uint64_t *ret_layers)
 {
 	double *weight = calloc(n, sizeof(*weight)), sum = 0;
 	bool *there = calloc(n, sizeof(*there));
@@ -49,7 +49,7 @@ static double recall(const struct refmodel *w, const struct refmodel_seq *q, uin
 		for (uint32_t h = 0; h < w->model.n_heads; h++) {
 			refmodel_weights(w, q, layer, n, h, there, weight);
 			for (uint32_t t = 0; t < n; t++)
-				sum += visible[layer][t] ? weight[t] / w->model.n_heads : 0;
+				sum += visible[layer][(size_t)(rows - 1) * n + t] ? weight[t] / w->model.n_heads : 0;
 		}
 		*ret_layers += 1;
 	}
@@ -71,7 +71,7 @@ static void check_recall(struct refmodel *w, const struct skv_stats *before, con
 		if (!sure[i])
 			return;
 		if (!items[i].prompt)
-			sum += recall(w, items[i].seq, items[i].seq->len, visible[i], &layers);
+			sum += recall(w, items[i].seq, items[i].seq->len, items[i].n_tokens, visible[i], &layers);
 	}
 	ck_assert_uint_eq(now.recall_layers - before->recall_layers, layers);
 	ck_assert_msg(fabs(now.recall_sum - before->recall_sum - sum) <= 0.01 * (double)layers + 1e-9,
@@ -103,10 +103,10 @@ static void check_item(struct refmodel *w, const struct refmodel_item *it, uint3
 	uint32_t n = it->seq->len + it->n_tokens;
 	bool *dense;
 
-	if (!it->prompt) {
-		compare_row(w, it->seq, layer, n, visible[layer], out);
+	for (uint32_t i = 0; !it->prompt && i < it->n_tokens; i++)
+		compare_row(w, it->seq, layer, it->seq->len + i + 1, visible[layer] + (size_t)i * n, out + i * width);
+	if (!it->prompt)
 		return;
-	}
 	dense = calloc(n, sizeof(*dense));
 	for (uint32_t t = 0; t < n; t++)
 		dense[t] = !refmodel_holes(w, it->seq, layer)[t / SKV_PAGE_TOKENS];
@@ -124,6 +124,7 @@ static uint32_t check_looked(struct refmodel *w, const struct refmodel_item *it,
 	struct skv_selection_info looked = {.size = sizeof(looked)};
 	uint32_t n = it->seq->len + it->n_tokens, *ids = calloc(n, sizeof(*ids));
 	int e = skv_selection(w->session, layer, i, row, &looked, ids, n);
+	const bool *last = visible[layer] + (size_t)(it->prompt ? 0 : it->n_tokens - 1) * n; /* row */
 	bool *seen = calloc(n, sizeof(*seen));
 	uint32_t unit; /* tokens in one */
 
@@ -134,7 +135,7 @@ static uint32_t check_looked(struct refmodel *w, const struct refmodel_item *it,
 		for (uint32_t t = ids[j] * unit; t < (ids[j] + 1) * unit && t < n; t++)
 			seen[t] = true;
 	for (uint32_t t = 0; t < n; t++)
-		ck_assert_msg(seen[t] == (it->prompt ? !refmodel_holes(w, it->seq, layer)[t / SKV_PAGE_TOKENS] : visible[layer][t]),
+		ck_assert_msg(seen[t] == (it->prompt ? !refmodel_holes(w, it->seq, layer)[t / SKV_PAGE_TOKENS] : last[t]),
 		              "layer %u, token %u of %u: looked at is %d", layer, t, n, seen[t]);
 	free(seen);
 	free(ids);
@@ -167,7 +168,8 @@ static void attend_all(struct refmodel *w, const struct refmodel_item *items, ui
 }
 
 /* What the library is told of the items, and the token that follows each; returns how many tokens there are. */
-static uint32_t fill_step(const struct refmodel_item *items, uint32_t n, struct skv_step_item *step, int32_t *next)
+static uint32_t fill_step(const struct refmodel_item *items, uint32_t n, struct skv_step_item *step, int32_t *next,
+                          uint32_t *accepted)
 {
 	uint32_t total = 0;
 
@@ -179,13 +181,14 @@ static uint32_t fill_step(const struct refmodel_item *items, uint32_t n, struct 
 			ids[j] = refmodel_token(it->content[j]);
 		step[i] = SKV_STEP_ITEM(.seq = it->seq->seq, .n_tokens = it->n_tokens, .tokens = ids,
 		                                 .flags = it->prompt ? SKV_STEP_PROMPT : 0);
-		next[i] = refmodel_token(it->content[it->n_tokens - 1] + 1);
+		accepted[i] = it->n_tokens - it->rejected;
+		next[i] = accepted[i] ? refmodel_token(it->content[accepted[i] - 1] + 1) : 0;
 		total += it->n_tokens;
 	}
 	return total;
 }
 
-/* The item's rows, and what the last one of a decode step sees. False: rounding decides. */
+/* The item's rows, and what each one of a decode step sees. False: rounding decides. */
 static bool put_item(struct refmodel *w, const struct refmodel_item *it, bool **visible, uint64_t *attended)
 {
 	struct refmodel_seq *q = it->seq;
@@ -196,8 +199,8 @@ static bool put_item(struct refmodel *w, const struct refmodel_item *it, bool **
 	for (uint32_t j = 0; j < it->n_tokens; j++)
 		refmodel_put(w, q, q->len + j, it->content[j]);
 	for (uint32_t layer = 0; layer < w->model.n_layers; layer++)
-		visible[layer] = calloc(len, sizeof(bool));
-	sure = it->prompt || refmodel_see(w, q, len, visible, attended);
+		visible[layer] = calloc((size_t)len * (it->prompt ? 1 : it->n_tokens), sizeof(bool));
+	sure = it->prompt || refmodel_see(w, q, len, it->n_tokens, visible, attended);
 	w->skipped += !sure;
 	return sure;
 }
@@ -208,16 +211,27 @@ static void end_item(struct refmodel *w, const struct refmodel_item *it, uint64_
 	struct refmodel_seq *q = it->seq;
 	uint64_t a, c;
 
+	if (it->rejected == it->n_tokens)
+		return;
 	if (!it->prompt) {
 		refmodel_evict(w, q, q->len);
 		q->attended += attended;
-		q->causal += (uint64_t)q->len * w->model.n_layers;
+		for (uint32_t i = 1; i <= it->n_tokens; i++)
+			q->causal += (uint64_t)(q->len - (it->n_tokens - it->rejected) + i) * w->model.n_layers;
 	}
 	skv_seq_attended(q->seq, &a, &c);
 	ck_assert_uint_eq(c, q->causal);
 	ck_assert_msg(a == q->attended || !sure, "attended %llu, expected %llu", (unsigned long long)a,
 	              (unsigned long long)q->attended);
 	q->attended = a;
+}
+
+void refmodel_speculate(struct refmodel_item *it, uint64_t key, uint64_t *content)
+{
+	it->content = content;
+	it->rejected = rnd_below(3) == 0 ? 0 : it->prompt ? rnd_below(8) == 0 ? it->n_tokens : 0 : rnd_below(it->n_tokens + 1);
+	for (uint32_t i = 0; i < it->n_tokens; i++)
+		content[i] = refmodel_content(i < it->n_tokens - it->rejected ? key : rnd64(), it->seq->len + i);
 }
 
 int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_t n, int abort_at)
@@ -227,7 +241,8 @@ int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_
 	bool ***visible = calloc(n, sizeof(*visible)), *sure = calloc(n, sizeof(*sure));
 	uint64_t *attended = calloc(n, sizeof(*attended));
 	struct skv_stats before = {.size = sizeof(before)};
-	uint32_t total = fill_step(items, n, step, next);
+	uint32_t *accepted = calloc(n, sizeof(*accepted)), rejected = 0;
+	uint32_t total = fill_step(items, n, step, next, accepted);
 	struct devmem_rows r;
 	int e;
 
@@ -254,11 +269,13 @@ int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_
 		e = -ECANCELED;
 		goto out;
 	}
-	e = skv_step_end(w->session, devmem_ids(placed, next, n), NULL);
+	for (uint32_t i = 0; i < n; i++)
+		rejected += items[i].rejected;
+	e = skv_step_end(w->session, devmem_ids(placed, next, n), rejected > 0 || rnd_below(2) ? accepted : NULL);
 	ck_assert_msg(e == 0, "step_end: %d %s", e, skv_last_error());
 	for (uint32_t i = 0; i < n; i++)
-		items[i].seq->len += items[i].n_tokens;
-	if (w->measures)
+		items[i].seq->len += accepted[i];
+	if (w->measures && rejected == 0)
 		check_recall(w, &before, items, n, visible, sure);
 	for (uint32_t i = 0; i < n; i++)
 		end_item(w, &items[i], attended[i], sure[i]);
@@ -273,6 +290,7 @@ out:
 	free(attended);
 	free(step);
 	free(next);
+	free(accepted);
 	devmem_put(placed); /* after all that reads it */
 	return e;
 }
@@ -284,14 +302,15 @@ void refmodel_feed(struct refmodel *w, struct refmodel_seq *q, uint64_t key, uin
 
 	for (uint32_t i = 0; i < n; i++)
 		content[i] = refmodel_content(key, q->len + i);
-	e = refmodel_step(w, &(struct refmodel_item){q, n, prompt, content}, 1, -1);
+	e = refmodel_step(w, &(struct refmodel_item){q, n, prompt, content, 0}, 1, -1);
 	ck_assert_msg(e == 0, "step: %d %s", e, skv_last_error());
 	free(content);
 }
 
 /* Rows of these content numbers, which the items take in turns; `attends`, or K and V alone. */
 static int run(struct refmodel *w, const struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
-               uint32_t n, bool attends, float *out, void (*before_end)(void))
+               uint32_t n, bool attends, const uint32_t *accepted, float *out, void (*before_end)(void),
+               void (*ending)(bool))
 {
 	struct devmem_rows r = devmem_rows_new(&w->model, n);
 	size_t size = (size_t)n * w->model.n_heads * w->model.head_dim;
@@ -306,13 +325,19 @@ static int run(struct refmodel *w, const struct skv_step_item *items, uint32_t n
 			memcpy(out + layer * size, r.out, size * sizeof(float));
 	}
 	for (uint32_t i = 0, at = 0; i < n_items; i++) {
+		uint32_t rows = accepted ? accepted[i] : items[i].n_tokens;
+
+		next[i] = rows ? refmodel_token(content[at + rows - 1] + 1) : 0;
 		at += items[i].n_tokens;
-		next[i] = refmodel_token(content[at - 1] + 1);
 	}
 	if (e == 0 && before_end)
 		before_end();
+	if (ending)
+		ending(true);
 	if (e == 0)
-		e = skv_step_end(w->session, devmem_ids(placed, next, n_items), NULL);
+		e = skv_step_end(w->session, devmem_ids(placed, next, n_items), accepted);
+	if (ending)
+		ending(false);
 	free(next);
 	devmem_put(placed);
 	devmem_rows_free(&r);
@@ -329,14 +354,14 @@ int refmodel_decode(struct refmodel *w, struct skv_seq *const *seqs, const uint6
 		ids[i] = refmodel_token(content[i]);
 		items[i] = SKV_STEP_ITEM(.seq = seqs[i], .n_tokens = 1, .tokens = &ids[i]);
 	}
-	e = run(w, items, n, content, n, true, out, NULL);
+	e = run(w, items, n, content, n, true, NULL, out, NULL, NULL);
 	free(items);
 	free(ids);
 	return e;
 }
 
 int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
-                   uint32_t n, float *out)
+                   uint32_t n, const uint32_t *accepted, float *out)
 {
 	int32_t *ids = calloc(n, sizeof(*ids));
 	int e;
@@ -345,7 +370,22 @@ int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_i
 		ids[i] = refmodel_token(content[i]);
 	for (uint32_t i = 0, at = 0; i < n_items; at += items[i++].n_tokens)
 		items[i].tokens = ids + at;
-	e = run(w, items, n_items, content, n, true, out, NULL);
+	e = run(w, items, n_items, content, n, true, accepted, out, NULL, NULL);
+	free(ids);
+	return e;
+}
+
+int refmodel_items_ended(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
+                         uint32_t n, const uint32_t *accepted, void (*ending)(bool))
+{
+	int32_t *ids = calloc(n, sizeof(*ids));
+	int e;
+
+	for (uint32_t i = 0; i < n; i++)
+		ids[i] = refmodel_token(content[i]);
+	for (uint32_t i = 0, at = 0; i < n_items; at += items[i++].n_tokens)
+		items[i].tokens = ids + at;
+	e = run(w, items, n_items, content, n, true, accepted, NULL, NULL, ending);
 	free(ids);
 	return e;
 }
@@ -359,7 +399,7 @@ static int run_one(struct refmodel *w, struct skv_step_item item, const uint64_t
 	for (uint32_t i = 0; i < item.n_tokens; i++)
 		ids[i] = refmodel_token(content[i]);
 	item.tokens = ids;
-	e = run(w, &item, 1, content, item.n_tokens, attends, out, before_end);
+	e = run(w, &item, 1, content, item.n_tokens, attends, NULL, out, before_end, NULL);
 	free(ids);
 	return e;
 }

@@ -36,6 +36,8 @@ __global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publi
 	if (at >= n)
 		return;
 	const struct skv_publish p = one[at];
+	if (!p.commit)
+		return;
 	const int32_t id = next ? next[p.item] : -1;
 
 	for (uint32_t i = lane; i < p.n_words; i += 32)

@@ -123,6 +123,7 @@ static const struct skv_kernels cuda = {
 	.score_pages = skv_cuda_score_pages,
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,
+	.merge_scores = skv_cuda_merge_scores,
 	.recall = skv_cuda_recall,
 	.alloc_slots = skv_cuda_alloc_slots,
 	.move_partial_page = skv_cuda_move_partial_page,

@@ -151,12 +151,27 @@ SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t 
 SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct skv_seq **ret_seq);
 
 /*
- * Fork: a copy of `seq` as of its last commit. Both share its pages read-only (copy-on-write): the last, partly
- * filled page is copied when one of the two first appends to it. Waits for the device.
- * Error: -EBUSY `seq` is in an open step, else as skv_seq_new. After -ETIMEDOUT `seq` can step again when
- * the daemon has answered; the fork is then dropped.
+ * Fork: a copy of the first `n_tokens` of `seq` (SKV_ALL: of all) as of its last commit. Both share their pages read-only
+ * (copy-on-write): the last, partly filled page is copied when one of the two first appends to it. The id to go on from
+ * is the parent's if the fork has all of its tokens, else -1. Waits for the device.
+ * Error: -EBUSY `seq` is in an open step; -EINVAL it has fewer tokens; -ESTALE it is not what it was at that length, as of
+ * skv_seq_truncate; else as skv_seq_new. After -ETIMEDOUT `seq` can step again when the daemon has answered; the fork is
+ * then dropped.
  */
-SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, struct skv_seq **ret_seq);
+SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, uint32_t n_tokens, struct skv_seq **ret_seq);
+
+/*
+ * Back to the first `n` tokens: those after them go, with their pages, in one commit of its own. `next`: the id to go on
+ * from, or -1; with n the sequence's length it alone changes, under every policy. What follows is as if the sequence
+ * had never been longer. Waits for the device.
+ *
+ * To the first 0 tokens every sequence can be truncated. Else a policy must have left them as they were at that length
+ * (sparsekv-policy(7) says of each): nothing that the next decode step attends to was evicted, no token is compressed
+ * that would not be, no scores were accumulated.
+ * Error, with nothing changed: -ESTALE it is not so (the text says why); -EINVAL the sequence has fewer tokens; -EBUSY it
+ * is in an open step; -ENOTSUP the policy's own state cannot be made anew; -ENOMEM; -ECONNRESET; -EIO the device failed.
+ */
+SKV_API int skv_seq_truncate(struct skv_seq *seq, uint32_t n, int32_t next);
 
 /*
  * Detach the sequence, and free the handle. A named one stays in the daemon, where any client of this
@@ -210,10 +225,20 @@ enum skv_step_flags {
 	SKV_STEP_PROMPT = 1u << 0,
 };
 
+/*
+ * Decode rows of a sequence in one step, at most: candidates that a speculative decoder verifies together, causal among
+ * themselves. One selection serves them all: scores are those that each row alone would have, the maximum of them, or the
+ * sum, as the policy reduces over heads, for the context up to the last row; and each row attends to what is selected up
+ * to itself, the step's own rows among it. Under `full`, and in dense and window layers, a row's result is that of a step
+ * of its own, in host memory to the bit. skv_step_end() says how many of the rows count.
+ * Policies that evict by accumulated scores, or keep a state of their own, decode one row a step.
+ */
+#define SKV_STEP_ROWS 16u
+
 /* What a step does with one sequence. Made with SKV_STEP_ITEM(.seq = …) or skv_step_item_init(). */
 struct skv_step_item {
 	uint32_t size;         /* sizeof(struct skv_step_item) as the caller compiled it: items lie so far apart */
-	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
+	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 … SKV_STEP_ROWS */
 	struct skv_seq *seq;   /* each sequence at most once a step */
 	uint32_t flags;        /* set of skv_step_flags */
 	/*
@@ -236,7 +261,8 @@ struct skv_step_item {
  * only if the host is more than three steps ahead, if pages are short, or if a shared page is copied.
  * Error, with nothing changed: -ENOSPC the pool or the account's quota cannot hold the step, or the rest of a prompt;
  * -ETIMEDOUT the daemon leased no pages in time; -ECONNRESET the daemon is gone, and the leases with it; -EBUSY a
- * step is open or the stream is capturing; -EINVAL a bad item (the text says which); -E2BIG beyond max_tokens;
+ * step is open or the stream is capturing; -EINVAL a bad item (the text says which); -ENOTSUP several rows under a policy
+ * that decodes one; -E2BIG beyond max_tokens;
  * -ENOMEM; -EIO the device failed.
  */
 SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_item *items, uint32_t n,
@@ -282,7 +308,7 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
  * CUDA graphs. The layers of a step may be captured into a CUDA graph instead of run: begin the capture after
  * skv_step_begin, end it and launch the graph before skv_step_end. Later steps may launch the same graph in place of
  * their skv_attend calls, with the same values of struct skv_attn, if their key is that of the captured step. The key stands
- * for the number of sequences, all decoding, their capacity (larger than their lengths, so that it changes rarely),
+ * for the number of sequences, all decoding, the rows of each, their capacity (larger than their lengths, so that it changes rarely),
  * and the number of them under each policy. 0: the step cannot be replayed, because it has rows of a prompt,
  * measures recall, is in host memory, or is not open.
  */
@@ -299,8 +325,10 @@ SKV_API int skv_step_replayed(struct skv_session *session, uint64_t key);
  * Commit the step: evictions, lengths and token ids become durable at once, or not at all. `next`
  * (may be NULL: -1): for each item the id that the engine sampled, for skv_seq_tokens(). On a device it is memory that
  * the device can read, and is read after all of the step has run; the stream must not be capturing (-EBUSY).
- * `n_accepted`, in host memory: how many rows of each item count; NULL: all.
- * Error: -EINVAL not every layer was attended, -EBUSY (the step stays open); -ENOTRECOVERABLE the policy misused
+ * `n_accepted`, in host memory: how many rows of each item count, the first ones; NULL: all. 0: nothing has happened to
+ * the item's sequence, as if it had not been in the step; of a prompt 0 or all. With fewer than all on a device, waits
+ * until the step's rows have run there.
+ * Error: -EINVAL not every layer was attended, or a bad n_accepted; -EBUSY (the step stays open); -ENOTRECOVERABLE the policy misused
  * a primitive, -EIO the device failed (the step is aborted).
  */
 SKV_API int skv_step_end(struct skv_session *session, const int32_t *next, const uint32_t *n_accepted);
@@ -342,9 +370,9 @@ struct skv_stats {
 	uint32_t size;            /* sizeof(struct skv_stats), set by the caller */
 	uint32_t n_seqs;          /* attached now */
 	uint64_t steps;           /* committed */
-	uint64_t prompt_tokens;   /* rows given with SKV_STEP_PROMPT */
-	uint64_t decode_tokens;   /* rows given without */
-	uint64_t attended_tokens; /* decode rows: tokens attended, summed over layers ... */
+	uint64_t prompt_tokens;   /* rows given with SKV_STEP_PROMPT, as far as they count */
+	uint64_t decode_tokens;   /* rows given without, as far as they count */
+	uint64_t attended_tokens; /* decode rows, rejected ones too: tokens attended, summed over layers ... */
 	uint64_t causal_tokens;   /* ... and how many without a policy: dense attention, or a layer's sliding window */
 	uint64_t evicted_pages;
 	uint64_t stock_pages;     /* free pages on lease now */
@@ -383,7 +411,8 @@ struct skv_selection_info {
 
 /*
  * The tokens or pages that layer `layer` attended to in the open step, of the sequence of item `item`, in list `row` of
- * its rows: ascending ids into ids[room], as many as fit. A prompt's row attends to no token after its own.
+ * its rows: ascending ids into ids[room], as many as fit. A row attends to no token after its own: of an item with several
+ * the last one is shown, and the others attend to as much of that as is up to themselves (in a window, to their own).
  * Layers that evict tokens or pages of single heads have a row a kv head. Where such a layer has evicted some and
  * another policy attends now, ids are slots.
  * For tests and displays: allocates, and waits for the device.

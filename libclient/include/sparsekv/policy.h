@@ -264,7 +264,7 @@ struct skv_compress {
 
 /*
  * How rows of a prompt attend. A row is at its token's position p; P is the position where its prompt began, which is
- * where the sequence last decoded or was forked. Rows form tiles of the sequence's positions, [i tile, (i + 1) tile).
+ * where the sequence last decoded, was forked or was truncated. Rows form tiles of the sequence's positions, [i tile, (i + 1) tile).
  * What a tile attends to beside its neighbourhood follows from its representative row, its first, begin(p, tile), with
  * begin(p, x) = max(P, p - p % x): so chunking a prompt changes no result.
  *

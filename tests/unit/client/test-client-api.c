@@ -157,8 +157,8 @@ START_TEST(sequences)
 	OK(skv_seq_new(session, "one", 40, &q));
 	FAILS(skv_seq_new(session, "one", 0, &p), EEXIST, "one");
 	FAILS(skv_seq_attach(session, "one", &p), EBUSY, "one");
-	FAILS(skv_seq_fork(q, "one", &p), EEXIST, "one");
-	FAILS(skv_seq_fork(q, "t\xc3\xa4st", &p), EINVAL, "printable");
+	FAILS(skv_seq_fork(q, "one", SKV_ALL, &p), EEXIST, "one");
+	FAILS(skv_seq_fork(q, "t\xc3\xa4st", SKV_ALL, &p), EINVAL, "printable");
 	ck_assert_ptr_null(p);
 	OK(skv_seq_detach(q));
 	other.head_dim = 32;
@@ -189,7 +189,7 @@ static void steps_that_do_not_begin(struct skv_seq *q, struct skv_seq *r, struct
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1), ITEM(.seq = foreign, .n_tokens = 1)), EINVAL, "item 1");
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1), ITEM(.seq = r, .n_tokens = 1), ITEM(.seq = q, .n_tokens = 1)), EINVAL, "twice");
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 0, .flags = SKV_STEP_PROMPT)), EINVAL, "n_tokens");
-	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 2)), EINVAL, "n_tokens is 2");
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 17)), EINVAL, "n_tokens is 17, expected 1 to 16");
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1, .flags = 6)), EINVAL, "0x6");
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 41, .flags = SKV_STEP_PROMPT)), E2BIG, "40");
 	FAILS(BEGIN(ITEM(.seq = r, .n_tokens = 1), ITEM(.seq = q, .n_tokens = UINT32_MAX, .flags = SKV_STEP_PROMPT)), E2BIG,
@@ -229,7 +229,7 @@ static void a_step(struct skv_seq *q, struct skv_seq *r)
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1)), EBUSY, "open");
 	FAILS(skv_seq_detach(q), EBUSY, "open step");
 	FAILS(skv_seq_drop(q), EBUSY, "open step");
-	FAILS(skv_seq_fork(q, NULL, &child), EBUSY, "open step");
+	FAILS(skv_seq_fork(q, NULL, SKV_ALL, &child), EBUSY, "open step");
 	FAILS(skv_attend(session, 1, &attn), EINVAL, "layer 1, expected 0");
 	FAILS(skv_attend(session, 0, &SKV_ATTN(.q = rows, .k = rows, .v = rows)), EINVAL, "out");
 	FAILS(skv_attend(session, 0, NULL), EINVAL, "attn is NULL");
@@ -405,7 +405,7 @@ START_TEST(leaks)
 		OK(skv_seq_new(s[0], NULL, 0, &q));
 		OK(skv_step_begin(s[0], &SKV_STEP_ITEM(.seq = q, .n_tokens = 20, .flags = SKV_STEP_PROMPT), 1, NULL));
 		skv_step_abort(s[0]);
-		OK(skv_seq_fork(q, NULL, &child));
+		OK(skv_seq_fork(q, NULL, SKV_ALL, &child));
 		if (i % 3 == 0)
 			skv_close(s[0]);
 		if (i % 5 == 0)

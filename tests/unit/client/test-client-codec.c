@@ -131,7 +131,7 @@ START_TEST(gone)
 	OK(skv_seq_new(packs, "kept", 0, &kept));
 	go_on(kept, 120, true, NULL);
 	go_on(kept, 40, false, is);
-	OK(skv_seq_fork(kept, NULL, &twin));
+	OK(skv_seq_fork(kept, NULL, SKV_ALL, &twin));
 	OK(skv_seq_detach(kept));
 	w.session = rows;
 	for (int other = 0; other < 2; other++) {

@@ -104,7 +104,7 @@ START_TEST(as_rows)
 	decode(&q, 1, 40);
 	go_on(&q, 1, 1 + rnd_below(30), true);
 	decode(&q, 1, 20);
-	OK(skv_seq_fork(q.seq, NULL, &seq));
+	OK(skv_seq_fork(q.seq, NULL, SKV_ALL, &seq));
 	refmodel_seq_copy(&w, &fork, &q, seq);
 	decode(&fork, 2, 40);
 	decode(&q, 1, 40);
@@ -304,7 +304,7 @@ static void begin(struct life *l, struct life *parent)
 
 	snprintf(name, sizeof(name), "life-%u", names++);
 	if (parent) {
-		OK(skv_seq_fork(parent->seq, name, &seq));
+		OK(skv_seq_fork(parent->seq, name, SKV_ALL, &seq));
 		*l = *parent;
 	} else {
 		OK(skv_seq_new(w.session, name, 0, &seq));

@@ -364,7 +364,7 @@ START_TEST(forks)
 		if (n < 4 && rnd_below(25) == 0) {
 			struct skv_seq *seq;
 
-			OK(skv_seq_fork(k[which].q.seq, NULL, &seq));
+			OK(skv_seq_fork(k[which].q.seq, NULL, SKV_ALL, &seq));
 			kept_copy(&k[n++], &k[which], seq);
 		}
 		if (rnd_below(40) == 0)

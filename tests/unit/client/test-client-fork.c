@@ -60,7 +60,8 @@ REFUSED(open_, skv_open(client, &model, "full", &new_session))
 REFUSED(set_threads, skv_set_threads(client, 1))
 REFUSED(seq_new, skv_seq_new(s, NULL, 0, &new_seq))
 REFUSED(seq_attach, skv_seq_attach(s, "any", &new_seq))
-REFUSED(seq_fork, skv_seq_fork(q, NULL, &new_seq))
+REFUSED(seq_fork, skv_seq_fork(q, NULL, SKV_ALL, &new_seq))
+REFUSED(seq_truncate, skv_seq_truncate(q, 0, -1))
 REFUSED(seq_detach, skv_seq_detach(q))
 REFUSED(seq_drop, skv_seq_drop(q))
 REFUSED(seq_policy, skv_seq_policy(q, "quest"))
@@ -100,7 +101,7 @@ static const struct {
 	void (*run)(void);
 } calls[] = {
         {"skv_open", open_}, {"skv_set_threads", set_threads}, {"skv_seq_new", seq_new},
-        {"skv_seq_attach", seq_attach}, {"skv_seq_fork", seq_fork}, {"skv_seq_detach", seq_detach},
+        {"skv_seq_attach", seq_attach}, {"skv_seq_fork", seq_fork}, {"skv_seq_truncate", seq_truncate}, {"skv_seq_detach", seq_detach},
         {"skv_seq_drop", seq_drop}, {"skv_seq_policy", seq_policy}, {"skv_step_begin", step_begin},
         {"skv_attend", attend}, {"skv_step_replayed", step_replayed}, {"skv_step_end", step_end},
         {"skv_session_stats", session_stats}, {"skv_selection", selection}, {"skv_session_room", session_room},

@@ -218,7 +218,7 @@ START_TEST(shared_layers)
 	skv_seq_pages(seq, &resident, &total);
 	ck_assert_uint_eq(resident, 2 * skv_pages_of(120));
 	ck_assert_uint_eq(total, resident);
-	OK(skv_seq_fork(seq, NULL, &fork));
+	OK(skv_seq_fork(seq, NULL, SKV_ALL, &fork));
 	layers_seq_init(&x, &other, fork, 7, TOKENS);
 	for (uint32_t layer = 0; layer < 4; layer++) {
 		const size_t bytes = (size_t)TOKENS * x.model.n_kv_heads * x.model.head_dim * sizeof(float);

@@ -199,7 +199,7 @@ static void quiet_steps(void *arg)
 	if ((n % N_SPECS + n / N_SPECS) % 2) { /* of each policy once: the shared last page is copied, shared pages are evicted */
 		struct skv_seq *child;
 
-		OK(skv_seq_fork(seq[0], NULL, &child));
+		OK(skv_seq_fork(seq[0], NULL, SKV_ALL, &child));
 	}
 	for (int i = 0; i < 20; i++) {
 		begin_step();

@@ -60,9 +60,8 @@ static void step(void)
 
 		if (rnd_below(5) == 0 && (n > 0 || i < SEQS - 1))
 			continue;
-		items[n] = (struct refmodel_item){q, prompt ? 1 + rnd_below(40) : 1, prompt, content[n]};
-		for (uint32_t t = 0; t < items[n].n_tokens; t++)
-			content[n][t] = refmodel_content((first + i) % SEQS, q->len + t);
+		items[n] = (struct refmodel_item){q, 1 + rnd_below(prompt ? 40 : rnd_below(2) ? 1 : SKV_STEP_ROWS), prompt, NULL, 0};
+		refmodel_speculate(&items[n], (first + i) % SEQS, content[n]);
 		n++;
 	}
 	ck_assert_int_eq(refmodel_step(&w, items, n, rnd_below(10) ? -1 : (int)rnd_below(w.model.n_layers)) % ECANCELED, 0);
@@ -235,12 +234,12 @@ START_TEST(any_two)
 
 		if (i == (size_t)_i)
 			continue;
-		OK(skv_seq_fork(first, NULL, &seq)); /* what another has evicted is not packed any more */
+		OK(skv_seq_fork(first, NULL, SKV_ALL, &seq)); /* what another has evicted is not packed any more */
 		spec_of(i, to);
 		for (int back = 0; back < 2; back++) {
 			snprintf(name, sizeof(name), "to-%zu-%d", i, back);
 			OK(skv_open(client, &w.model, back ? from : to, &other));
-			OK(skv_seq_fork(seq, name, &fork));
+			OK(skv_seq_fork(seq, name, SKV_ALL, &fork));
 			OK(skv_seq_detach(fork));
 			OK(skv_seq_attach(other, name, &fork));
 			OK(skv_seq_policy(seq, back ? NULL : to));
@@ -315,7 +314,7 @@ START_TEST(stays)
 	ck_assert_int_eq(raw_policy_load(op, fix_built("policies/.libs/quest.so")), 0);
 	content = refmodel_content(1, skv_seq_len(seq));
 	OK(refmodel_decode(&w, &seq, &content, 1, NULL));
-	OK(skv_seq_fork(seq, NULL, &fork));
+	OK(skv_seq_fork(seq, NULL, SKV_ALL, &fork));
 	RUNS_SPEC(skv_seq_policy_spec(fork), own);
 	OK(skv_seq_detach(seq));
 	OK(skv_seq_attach(w.session, "own", &seq));

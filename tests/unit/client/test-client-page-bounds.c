@@ -143,7 +143,7 @@ START_TEST(forks_go_their_ways)
 	new_seq(&q, NULL);
 	refmodel_feed(&w, &q, 1, 100 + rnd_below(100), true);
 	decode(&q, 1, 3);
-	OK(skv_seq_fork(q.seq, NULL, &seq));
+	OK(skv_seq_fork(q.seq, NULL, SKV_ALL, &seq));
 	refmodel_seq_copy(&w, &child, &q, seq);
 	for (int i = 0; i < 5; i++) {
 		decode(&q, 1, 15);
@@ -188,7 +188,7 @@ static void give_up(struct refmodel_seq *q, uint32_t n, bool prompt)
 
 	for (uint32_t i = 0; i < n; i++)
 		content[i] = refmodel_content(3, i);
-	ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){q, n, prompt, content}, 1, (int)rnd_below(4)),
+	ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){q, n, prompt, content, 0}, 1, (int)rnd_below(4)),
 	                 -ECANCELED);
 }
 
@@ -215,7 +215,7 @@ START_TEST(given_up)
 			give_up(&q, 1, false);
 		ck_assert_uint_eq(state_pages(), 0);
 	}
-	OK(skv_seq_fork(q.seq, NULL, &seq)); /* of one that has none now */
+	OK(skv_seq_fork(q.seq, NULL, SKV_ALL, &seq)); /* of one that has none now */
 	refmodel_seq_copy(&w, &child, &q, seq);
 	decode(&child, 2, 10);
 	decode(&q, 1, 10);

@@ -285,7 +285,7 @@ START_TEST(state)
 	OK(skv_seq_attach(w.session, "stateful", &q.seq));
 	ck_assert_int_eq(decode(), 0);
 	ck_assert_uint_eq(holes(), 0);
-	OK(skv_seq_fork(q.seq, NULL, &child));
+	OK(skv_seq_fork(q.seq, NULL, SKV_ALL, &child));
 	ck_assert_int_eq(decode(), 0);
 	ck_assert_uint_gt(holes(), 0); /* the fourth */
 	OK(skv_seq_drop(q.seq));

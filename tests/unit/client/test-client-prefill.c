@@ -281,7 +281,7 @@ START_TEST(forks)
 	q[0] = new_seq(NULL);
 	content = contents[0];
 	read_to(q[0], 0, at, n, 0, rows[0]);
-	OK(skv_seq_fork(q[0], NULL, &q[1]));
+	OK(skv_seq_fork(q[0], NULL, SKV_ALL, &q[1]));
 	memcpy(rows[1], rows[0], w.model.n_layers * TOKENS * width * sizeof(float));
 	for (uint32_t t = at, to; t < n; t = to) { /* in turns, of a step or some: neither sees what the other keeps */
 		to = t + 1 + rnd_below(30);
@@ -297,7 +297,7 @@ START_TEST(forks)
 	ck_assert_uint_eq(pages_of_prompts(q[1]), 0);
 
 	content = contents[1];
-	OK(skv_seq_fork(q[1], NULL, &next));
+	OK(skv_seq_fork(q[1], NULL, SKV_ALL, &next));
 	OK(skv_seq_drop(q[1]));
 	read_to(next, n, end, end, 0, rows[1]);
 	same(rows[1], whole[1], n, end, "behind a prefix that is shared");
@@ -405,7 +405,7 @@ static void mixed(struct skv_seq *const *seqs, const uint32_t *at, const uint32_
 		total += n[i];
 	}
 	out = calloc(w.model.n_layers * total * width, sizeof(*out));
-	OK(refmodel_items(&w, items, SEQS, all, total, out));
+	OK(refmodel_items(&w, items, SEQS, all, total, NULL, out));
 	for (uint32_t l = 0; l < w.model.n_layers; l++)
 		for (uint32_t i = 0, row = 0; i < SEQS; row += n[i++])
 			memcpy(rows[i] + (l * TOKENS + at[i]) * width, out + (l * total + row) * width,

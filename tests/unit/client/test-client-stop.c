@@ -77,7 +77,7 @@ static int decode(void)
 {
 	uint64_t content = refmodel_content(1, q.len);
 
-	return refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content}, 1, -1);
+	return refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content, 0}, 1, -1);
 }
 
 /* A call that must time out, and in time. */
@@ -214,17 +214,17 @@ START_TEST(fork_times_out)
 	int e;
 
 	halt();
-	TIMES_OUT(skv_seq_fork(q.seq, "child", &child));
+	TIMES_OUT(skv_seq_fork(q.seq, "child", SKV_ALL, &child));
 	ck_assert_ptr_null(child);
 	FAILS(decode(), ETIMEDOUT, "fork");
-	TIMES_OUT(skv_seq_fork(q.seq, "child", &child));
+	TIMES_OUT(skv_seq_fork(q.seq, "child", SKV_ALL, &child));
 	resume();
 	for (end = fix_now() + 5; (e = decode()) == -ETIMEDOUT && fix_now() < end;)
 		fix_sleep_ms(2);
 	ck_assert_int_eq(e, 0);
 	for (int i = 0; i < 20; i++)
 		ck_assert_int_eq(decode(), 0);
-	OK(skv_seq_fork(q.seq, "child", &child)); /* the name is free again */
+	OK(skv_seq_fork(q.seq, "child", SKV_ALL, &child)); /* the name is free again */
 	refmodel_seq_copy(&w, &ws, &q, child);
 	refmodel_feed(&w, &ws, 3, 1, false);
 	ck_assert_int_eq(decode(), 0);
@@ -235,7 +235,7 @@ START_TEST(fork_times_out)
 	refmodel_feed(&w, &ws, 4, 30, true);
 	skv_set_timeout(client, TIMEOUT_MS);
 	halt();
-	TIMES_OUT(skv_seq_fork(other, NULL, &child));
+	TIMES_OUT(skv_seq_fork(other, NULL, SKV_ALL, &child));
 	TIMES_OUT(skv_seq_drop(other));
 	resume();
 	refmodel_seq_deinit(&ws);
@@ -343,7 +343,7 @@ START_TEST(death)
 	ck_assert_int_eq(e, -ECONNRESET);
 	ck_assert_uint_ge(steps, SKV_PAGE_TOKENS);
 	FAILS(skv_seq_attach(w.session, "main", &seq), ECONNRESET, "");
-	FAILS(skv_seq_fork(q.seq, NULL, &seq), ECONNRESET, "");
+	FAILS(skv_seq_fork(q.seq, NULL, SKV_ALL, &seq), ECONNRESET, "");
 	FAILS(skv_open(client, &w.model, "full", &s), ECONNRESET, "");
 	/* giving pages up makes room for others, though nobody can be told */
 	ck_assert_uint_eq(skv_seq_len(q.seq), q.len);

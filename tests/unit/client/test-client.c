@@ -105,13 +105,12 @@ START_TEST(outputs)
 
 		for (uint32_t i = 0; i < N_SEQS; i++) {
 			bool prompt = seqs[i].len == 0 || rnd_below(12) == 0;
-			uint32_t tokens = prompt ? 1 + rnd_below(150) : 1;
+			uint32_t tokens = 1 + rnd_below(prompt ? 150 : rnd_below(2) ? 1 : SKV_STEP_ROWS);
 
 			if (rnd_below(5) == 0 || seqs[i].len + tokens > w.model.max_tokens)
 				continue;
-			for (uint32_t j = 0; j < tokens; j++)
-				content[n][j] = refmodel_content(i, seqs[i].len + j);
-			items[n] = (struct refmodel_item){&seqs[i], tokens, prompt, content[n]};
+			items[n] = (struct refmodel_item){&seqs[i], tokens, prompt, NULL, 0};
+			refmodel_speculate(&items[n], i, content[n]);
 			n++;
 		}
 		if (n > 0)
@@ -212,7 +211,7 @@ START_TEST(forks)
 	open_refmodel(&w, "forks", _i ? "streaming?budget=64" : "full", 400);
 	new_seq(&w, &parent, NULL);
 	refmodel_feed(&w, &parent, 1, 137, true);
-	OK(skv_seq_fork(parent.seq, "child", &q));
+	OK(skv_seq_fork(parent.seq, "child", SKV_ALL, &q));
 	refmodel_seq_copy(&w, &child, &parent, q);
 	check_state(&w, &child);
 	ck_assert_uint_eq(raw_pool_figure(op, "shared"), pages(&w, 137));
@@ -227,7 +226,7 @@ START_TEST(forks)
 	ck_assert_uint_le(raw_pool_figure(op, "shared"), pages(&w, 128)); /* the daemon was told as they went */
 
 	/* a fork of an evicted or a grown one, while its own shared pages are partly given up */
-	OK(skv_seq_fork(child.seq, NULL, &q));
+	OK(skv_seq_fork(child.seq, NULL, SKV_ALL, &q));
 	refmodel_seq_copy(&w, &grandchild, &child, q);
 	check_state(&w, &grandchild);
 	for (int i = 0; i < 3; i++)
@@ -280,7 +279,7 @@ START_TEST(hand_over)
 			q.attended = q.causal = 0;
 			check_state(&w, &q);
 			for (uint32_t i = 0; i < 9; i++)
-				ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content[i]}, 1, -1), 0);
+				ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content[i], 0}, 1, -1), 0);
 			if (round == 0)
 				skv_disconnect(own);
 			else if (round == 1)
@@ -362,7 +361,7 @@ START_TEST(no_space)
 	/* 512 pages of 16 KiB: the third chunk does not fit */
 	refmodel_feed(&w, &b, 2, 20, true);
 	for (; e == 0 && n < 10; n += e == 0)
-		e = refmodel_step(&w, (struct refmodel_item[]){{&a, 800, true, content + a.len}, {&b, 1, false, content}}, 2, -1);
+		e = refmodel_step(&w, (struct refmodel_item[]){{&a, 800, true, content + a.len, 0}, {&b, 1, false, content, 0}}, 2, -1);
 	ck_assert_int_eq(e, -ENOSPC);
 	ck_assert_str_ne(skv_last_error(), "");
 	check_state(&w, &a);
@@ -423,7 +422,7 @@ START_TEST(dropped_prefix_leaves)
 
 		new_seq(&w, &q, NULL);
 		refmodel_feed(&w, &q, (uint64_t)i, 1600, true);
-		OK(skv_seq_fork(q.seq, i % 2 ? "child" : NULL, &child));
+		OK(skv_seq_fork(q.seq, i % 2 ? "child" : NULL, SKV_ALL, &child));
 		OK(skv_seq_drop(q.seq));
 		ck_assert_uint_ge(raw_pool_figure(op, "shared"), pages(&w, 1600));
 		OK(skv_seq_drop(child));

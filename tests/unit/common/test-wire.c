@@ -398,6 +398,8 @@ START_TEST(spoiled_fields)
 	SPOIL(SKV_MSG_SEQ_NEW, skv_msg_seq_name, seq, "reserved", 1);
 	SPOIL(SKV_MSG_SEQ_ATTACH, skv_msg_seq_name, seq, "reserved", 1);
 	SPOIL(SKV_MSG_SEQ_ATTACH, skv_msg_seq_name, max_tokens, "reserved", 1);
+	SPOIL(SKV_MSG_SEQ_NEW, skv_msg_seq_name, n_tokens, "reserved", 1);
+	SPOIL(SKV_MSG_SEQ_ATTACH, skv_msg_seq_name, n_tokens, "reserved", 1);
 	SPOIL(SKV_MSG_SEQ_FORK, skv_msg_seq_name, max_tokens, "reserved", 1);
 	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, seq, "reserved", 1);
 	SPOIL(SKV_MSG_LEASE_GET | SKV_REPLY, skv_msg_runs, seq, "reserved", 1);

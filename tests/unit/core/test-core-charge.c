@@ -132,7 +132,7 @@ START_TEST(a_fork_needs_room_for_what_it_copies)
 	held_new(&h, &a, "h", 0);
 	claim_holes(&h);
 	write_bytes(&h, h.layout.tokens, 48 * MiB);
-	ck_refused(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &info), &info), SKV_CORE_E_QUOTA);
+	ck_refused(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", SKV_ALL, &info), &info), SKV_CORE_E_QUOTA);
 	ck_assert(!books_has_seq("f"));
 	ck_assert_int_eq(skv_core_seq_drop(core, a.client, a.session.session, h.seq), 0);
 	held_close(&h);
@@ -188,7 +188,7 @@ START_TEST(room_of_the_cgroup)
 	held_new(&h, &a, "h", 0);
 	write_bytes(&h, h.layout.tokens, 20 * MiB);
 	mem.left = 30 * MiB; /* of which the fork would leave less than it is */
-	ck_refused(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &info), &info), SKV_CORE_E_NOSPC);
+	ck_refused(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", SKV_ALL, &info), &info), SKV_CORE_E_NOSPC);
 	ck_assert_ptr_nonnull(strstr(skv_core_why(core), "cgroup"));
 	mem.left = 41 * MiB;
 	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0);
@@ -217,7 +217,7 @@ START_TEST(a_fork_that_is_crowded_out)
 
 	held_new(&h, &a, "h", 0);
 	claim_holes(&h);
-	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &info), SKV_CORE_E_TURNS);
+	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", SKV_ALL, &info), SKV_CORE_E_TURNS);
 	while (!books_has_seq("f")) {
 		skv_core_work(core, 100000, &d);
 		ck_assert(!d.client);

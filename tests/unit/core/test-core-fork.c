@@ -59,6 +59,47 @@ START_TEST(a_fork_shares_and_is_charged_once)
 }
 END_TEST
 
+/* Pages of later tokens are not shared, and the fork's memory says what a sequence of so many tokens would. */
+START_TEST(a_fork_of_the_first_tokens)
+{
+	struct held h, f, g;
+	struct peer a;
+
+	peer_join(&a, 1000, &model);
+	ck_assert_int_eq(peer_lease(&a, 32, 32), 0);
+	held_new(&h, &a, "parent", 1024);
+	held_append(&h, &a, 40);
+	for (int i = 0; i < 2; i++) {
+		h.mem->next[i] = 4711;
+		h.mem->about[i] = 30 | SKV_ABOUT_PREFILL;
+	}
+	ck_refused(held_fork_at(&f, &h, &a, "child", 41), SKV_CORE_E_INVALID);
+	ck_assert_int_eq(held_fork_at(&f, &h, &a, "child", 20), 0);
+	pool_is(&a, 28, 0, 4);
+	ck_assert_uint_eq(held_len(&f), 20);
+	ck_assert_uint_eq(held_len(&h), 40);
+	ck_assert_int_eq(skv_seqmem_tokens(f.mem, &f.layout)[20], -1);
+	ck_assert_uint_eq(f.mem->about[skv_commit_epoch(f.mem->commit) & 1], 20 | SKV_ABOUT_PROMPTED);
+	ck_assert_ptr_null(skv_seqmem_check(f.mem, &f.layout));
+	for (uint32_t layer = 0; layer < 2; layer++)
+		for (uint32_t i = 0; i < 3; i++) {
+			ck_assert_uint_eq(skv_pte_kind(held_entry(&h, layer, i)), i < 2 ? SKV_PTE_SHARED : SKV_PTE_PRIVATE);
+			ck_assert_uint_eq(held_entry(&f, layer, i), i < 2 ? held_entry(&h, layer, i) : 0);
+		}
+	ck_assert_int_eq(held_fork_at(&g, &h, &a, "none", 0), 0);
+	ck_assert_uint_eq(held_len(&g), 0);
+	ck_assert_uint_eq(books_seq("none").pages_shared, 0);
+	held_append(&f, &a, 20);
+	ck_assert_int_eq(held_detach(&f, &a), 0);
+	ck_assert_int_eq(held_detach(&g, &a), 0);
+	ck_assert_int_eq(drop_name(1000, "m", "child"), 0);
+	ck_assert_int_eq(drop_name(1000, "m", "none"), 0);
+	held_drop(&h, &a);
+	pool_is(&a, 24, 0, 0); /* of the child four pages were its own */
+	peer_die(&a);
+}
+END_TEST
+
 /* A chain of forks; sequences let go in every order of 4, by drop, detach or death. */
 START_TEST(shared_pages_go_with_their_last_sequence)
 {
@@ -153,7 +194,7 @@ START_TEST(a_fork_of_nothing_much)
 	held_close(&g);
 	ck_assert_int_eq(held_fork(&g, &h, &a, "again"), 0); /* with no page of its own any more */
 	ck_refused(
-		skv_core_seq_fork(core, a.client, a.session.session, 0, "x", &(struct skv_core_seq_info){0}),
+		skv_core_seq_fork(core, a.client, a.session.session, 0, "x", SKV_ALL, &(struct skv_core_seq_info){0}),
 		SKV_CORE_E_NOENT);
 	held_close(&f);
 	held_close(&g);
@@ -189,7 +230,7 @@ START_TEST(a_fork_copies_what_was_written)
 	for (uint32_t i = 0; i < skv_pages_of(len); i++)
 		skv_seqmem_table(h.mem, &h.layout, 0)[i] = skv_pte_make(SKV_PTE_HOLE, 0);
 	atomic_store(&h.mem->commit, (uint64_t)2 << 32 | len);
-	ck_assert_int_eq(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "", &info), &info), 0);
+	ck_assert_int_eq(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "", SKV_ALL, &info), &info), 0);
 	held_open(&f, &a, &info);
 	ck_assert_int_eq(fstat(fd, &parent), 0);
 	ck_assert_int_eq(fstat(info.fd, &child), 0);
@@ -243,7 +284,7 @@ int main(void)
 	Suite *s = begin_suite("test-core-fork");
 	TCase *t = add_case(s, "forks", 60, setup, books_close, a_fork_leaves_the_parents_loose_ends,
 	                    a_fork_of_nothing_much, a_fork_copies_what_was_written,
-	                    bad_releases_are_refused_whole, a_fork_shares_and_is_charged_once, NULL);
+	                    bad_releases_are_refused_whole, a_fork_shares_and_is_charged_once, a_fork_of_the_first_tokens, NULL);
 
 	tcase_add_loop_test(t, shared_pages_go_with_their_last_sequence, 0, 24);
 	return run_suite(s);

@@ -314,7 +314,7 @@ static void fork_seq(struct m_seq *q, bool lied)
 	int want = expect_make(q->uid, q->kind, name), r;
 
 	r = in_turns(skv_core_seq_fork(core, actors[i].peer.client, actors[i].peer.session.session, seq_ids[q - m_seqs],
-	                               name, &info),
+	                               name, SKV_ALL, &info),
 	             &info);
 	if (lied) {
 		ck_assert_int_eq(r, SKV_CORE_E_CORRUPT);

@@ -479,7 +479,7 @@ START_TEST(refused_fds_change_nothing)
 	ck_assert_int_eq(skv_core_session_open(core, a.client, &small, "full", 1, &session),
 	                 SKV_CORE_E_NOSPC);
 	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &seq), SKV_CORE_E_NOSPC);
-	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &seq),
+	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", SKV_ALL, &seq),
 	                 SKV_CORE_E_NOSPC);
 	ck_assert_int_eq(lease(&a, 90, &run, 1, &n), 0); /* takes no fds */
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &was), 0);

@@ -171,6 +171,7 @@ static void fork_on_and_on(void)
 	raw_engine_open(&e, fix.socket, 32);
 	m.session = e.session.session;
 	m.seq = raw_engine_seq(&e, "", TOKENS / 16);
+	m.n_tokens = SKV_ALL;
 	(void)ask_until_refused(e.raw, SKV_MSG_SEQ_FORK, &m);
 }
 

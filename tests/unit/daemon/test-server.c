@@ -167,7 +167,7 @@ START_TEST(sequences_live_through_all_their_messages)
 	struct raw *r = raw_hello(fix.socket);
 	uint32_t session = raw_open(r, "m", "full", NULL), seq = raw_seq_new(r, session, "chat");
 	struct skv_msg_seq_name name = {.session = session, .name = "chat"};
-	struct skv_msg_seq_name fork = {.session = session, .seq = seq, .name = "fork"};
+	struct skv_msg_seq_name fork = {.session = session, .seq = seq, .n_tokens = SKV_ALL, .name = "fork"};
 	struct skv_msg_seq m = {.session = session, .seq = seq};
 	const struct skv_msg_seq_ok *ok;
 	uint32_t forked;

@@ -206,7 +206,7 @@ START_TEST(a_large_sequence)
 	others_open(n_layers);
 	raw_engine_open(&e, fix.socket, n_layers);
 	m = (struct skv_msg_seq){.session = e.session.session, .seq = raw_engine_seq(&e, "large", 8 * TOKENS)};
-	name = (struct skv_msg_seq_name){.session = m.session, .seq = m.seq};
+	name = (struct skv_msg_seq_name){.session = m.session, .seq = m.seq, .n_tokens = SKV_ALL};
 	child = ((const struct skv_msg_seq_ok *)ask_in_turns(&e, SKV_MSG_SEQ_FORK, &name, sizeof(name), "fork"))->seq;
 	ck_assert_uint_eq(e.raw->n_fds, 1);
 	ask_in_turns(&e, SKV_MSG_SEQ_DROP, &(struct skv_msg_seq){.session = m.session, .seq = child}, sizeof(m), "drop of the fork");
