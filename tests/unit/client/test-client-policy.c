@@ -98,7 +98,7 @@ START_TEST(swaps)
 			changes += !refmodel_runs(skv_policy_spec(w.session), w.next_spec);
 			strcpy(last, w.next_spec);
 		}
-		ck_assert_int_eq(refmodel_step(&w, (struct refmodel_item[]){{&q, 1, false, &a}, {&other, 1, false, &b}}, 2, -1), 0);
+		ck_assert_int_eq(refmodel_step(&w, (struct refmodel_item[]){{&q, 1, false, &a, 0}, {&other, 1, false, &b, 0}}, 2, -1), 0);
 		ck_assert_str_eq(skv_policy_error(w.session), "");
 	}
 	ck_assert_str_eq(w.next_spec, "");

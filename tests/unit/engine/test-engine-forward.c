@@ -289,7 +289,7 @@ START_TEST(parts_of_random_models_count)
 		for (int t = 0; t < 3; t++) {
 			item.tokens = &ids[t];
 			ck_assert_msg(!eng_forward(&b[i].f, b[i].session, &item, 1, &err), "%s", err.text);
-			ok(skv_step_end(b[i].session, NULL));
+			ok(skv_step_end(b[i].session, NULL, NULL));
 		}
 		ck_assert_msg(!eng_forward_logits(&b[i].f, &logits[i], &err), "%s", err.text);
 	}
