@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct skv_seq;
+struct span;
 struct skv_session;
 
 /*
@@ -19,7 +20,10 @@ struct pages {
 int pages_count(struct skv_seq *q, struct pages *p);
 /* Pages that a new sequence of the session takes for a prompt of n tokens; `chunked`: that is read in several steps. */
 uint64_t pages_of_prompt(struct skv_session *s, uint32_t n, bool chunked);
-/* No sequence of the step will write to a page that it shares. */
+/* Pages of a table that the step writes to; does the entry name one that is shared, so that it must be copied first? */
+struct span pages_written(const struct skv_seq *q, uint32_t table);
+bool pages_shares(const struct skv_seq *q, uint32_t table, uint32_t page);
+/* No sequence of the step will write to a page that it shares: copy-on-write.c. */
 int pages_unshare(struct skv_session *s);
 /* Room to note down so many pages of the step's. */
 int pages_prepare(struct skv_session *s, uint64_t need);

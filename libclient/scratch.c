@@ -5,9 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "kernels/threads.h"
 #include "libclient/compress/schedule.h"
-#include "libclient/conn.h"
 #include "libclient/device.h"
 #include "libclient/error.h"
 #include "libclient/session.h"
@@ -54,8 +52,5 @@ int scratch_prepare(struct skv_session *s)
 	for (uint32_t c = 0; c < st->n_classes; c++)
 		longest = st->class[c].all.max_len > longest ? st->class[c].all.max_len : longest;
 	longest = (longest + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
-	st->work.threads = atomic_load_explicit(&s->client->threads, memory_order_relaxed);
-	if (!s->device)
-		skv_threads_ready(st->work.threads);
 	return scratch_grow(s, &st->work.mem, &st->work.bytes, workspace_bytes(s, longest));
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/threads.h"
 #include "libclient/adopt.h"
 #include "libclient/attend.h"
 #include "libclient/compress/attend.h"
@@ -149,6 +150,9 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 	if (stream && !s->device)
 		return error_set(-EINVAL, "a stream was given, but the pages are in host memory: expected NULL");
 	st->work.stream = stream;
+	st->work.threads = atomic_load_explicit(&s->client->threads, memory_order_relaxed);
+	if (!s->device)
+		skv_threads_ready(st->work.threads);
 	conn_turn(s->client);
 	e = fence_check(s->client);
 	if (e == 0)

@@ -25,7 +25,10 @@ kernels/host/runtime/host.h       | work items on threads
 kernels/host/runtime/simd.h       | vectors of the ISA
 kernels/kernels.h                 | the table of kernels
 libclient/device.h                | the device of a session
+libclient/device-step.h           | which entries of a device's tables are old
 libclient/error.h                 | error_set()
+libclient/fence.h                 | the door of every public function
+libclient/pages.h                 | pages that a table takes and gives up
 libclient/seq.h                   | struct skv_seq
 libclient/session.h               | struct skv_session
 sparsekv/client.h                 | the interface of the library

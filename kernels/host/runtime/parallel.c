@@ -8,8 +8,8 @@
  *
  *   - the caller works itself, and waits for those threads alone that have an item in hand: what the system does not
  *     schedule is not waited for;
- *   - who waits looks for some microseconds, then sleeps, on a futex. Kernels follow each other so closely that threads
- *     are mostly still awake;
+ *   - a thread without work spins for some microseconds, then blocks on a futex. Kernels follow each other so closely that
+ *     threads are mostly still spinning;
  *   - loops of several callers are in one list, and a thread helps the first that has room for it. It handles no signal;
  *   - a child of fork(2) has none of the threads and starts its own.
  *
@@ -28,8 +28,8 @@
 
 #include "kernels/threads.h"
 
-#define LOOKS 1000       /* before who waits goes to sleep */
-#define ASLEEP (1u << 31) /* in loop.inside */
+#define LOOKS 1000       /* before a thread blocks */
+#define BLOCKED (1u << 31) /* in loop.inside */
 
 struct loop {
 	skv_item_fn *fn;
@@ -40,7 +40,7 @@ struct loop {
 	struct loop *next;
 
 	_Alignas(64) _Atomic uint64_t item; /* the next one that nobody has */
-	_Atomic uint32_t inside; /* threads besides the caller's, and ASLEEP while the caller sleeps for them */
+	_Atomic uint32_t inside; /* threads besides the caller's, and BLOCKED while the caller waits for them */
 };
 
 static struct {
@@ -48,7 +48,7 @@ static struct {
 	struct loop *loops;
 	_Atomic int asked; /* so many threads were started, or could not be; grows under the lock */
 	_Atomic uint32_t posts; /* counts loops */
-	_Atomic uint32_t asleep;
+	_Atomic uint32_t blocked;
 } pool = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -80,10 +80,10 @@ static void wait_for_post(uint32_t seen)
 			return;
 		pause_briefly();
 	}
-	atomic_fetch_add(&pool.asleep, 1); /* seen by who posts now, or the post is seen here */
+	atomic_fetch_add(&pool.blocked, 1); /* seen by who posts now, or the post is seen here */
 	while (atomic_load(&pool.posts) == seen)
 		futex_wait(&pool.posts, seen);
-	atomic_fetch_sub(&pool.asleep, 1);
+	atomic_fetch_sub(&pool.blocked, 1);
 }
 
 /* Until nobody is in the loop; it is in no list any more. */
@@ -96,8 +96,8 @@ static void wait_for_leaves(struct loop *l)
 			return;
 		pause_briefly();
 	}
-	inside = atomic_fetch_or_explicit(&l->inside, ASLEEP, memory_order_acquire) | ASLEEP;
-	while (inside != ASLEEP) {
+	inside = atomic_fetch_or_explicit(&l->inside, BLOCKED, memory_order_acquire) | BLOCKED;
+	while (inside != BLOCKED) {
 		futex_wait(&l->inside, inside);
 		inside = atomic_load_explicit(&l->inside, memory_order_acquire);
 	}
@@ -123,7 +123,7 @@ static void post(struct loop *l, int helpers)
 	*end = l;
 	pthread_mutex_unlock(&pool.lock);
 	atomic_fetch_add(&pool.posts, 1);
-	if (atomic_load(&pool.asleep) > 0)
+	if (atomic_load(&pool.blocked) > 0)
 		futex_wake(&pool.posts, helpers);
 }
 
@@ -158,7 +158,7 @@ static struct loop *join(int *ret)
 /* The loop may be gone with the decrement: its address alone is used from then on. */
 static void leave(struct loop *l)
 {
-	if (atomic_fetch_sub_explicit(&l->inside, 1, memory_order_release) == (ASLEEP | 1))
+	if (atomic_fetch_sub_explicit(&l->inside, 1, memory_order_release) == (BLOCKED | 1))
 		futex_wake(&l->inside, 1);
 }
 
@@ -205,7 +205,7 @@ static void forked_child(void)
 	pool.lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 	pool.loops = NULL;
 	pool.asked = 0;
-	pool.asleep = 0;
+	pool.blocked = 0;
 }
 
 static void watch_forks(void)

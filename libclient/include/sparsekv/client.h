@@ -37,7 +37,7 @@
  * library. Macros set it: SKV_MODEL_INIT, SKV_MODEL_LAYER(…), SKV_STEP_ITEM(…), SKV_ATTN(…). Callers that have no macros (bindings of other
  * languages) call skv_…_init(&x, sizeof x), which zeroes x and sets size and defaults.
  *
- * Cost. Between skv_step_begin and skv_step_end there is no system call (kernels' threads that sleep and are
+ * Cost. Between skv_step_begin and skv_step_end there is no system call (kernels' threads that block and are
  * woken aside), no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
  * daemon does not answer, the engine continues with the pages that it has on lease.
  */
@@ -87,7 +87,7 @@ SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
  * How many threads the library's kernels run on in host memory, the calling one included, from the connection's next steps
  * on: 1 to 1024. 0, the default: $OMP_NUM_THREADS as it was at the call or at skv_connect, else as many as there are
  * processors for the calling thread. Results do not depend on it. The threads are one pool of the process, apart from
- * OpenMP's: skv_step_begin starts what is missing; they sleep while there is nothing to do, block all signals and stay to the end
+ * OpenMP's: skv_step_begin starts what is missing; they block while there is nothing to do, mask all signals and stay to the end
  * of the process. Error: -EINVAL.
  */
 SKV_API int skv_set_threads(struct skv_client *client, uint32_t n);
