@@ -25,7 +25,7 @@ kernels/host/runtime/host.h       | work items on threads
 kernels/host/runtime/simd.h       | vectors of the ISA
 kernels/kernels.h                 | the table of kernels
 libclient/device.h                | the device of a session
-libclient/device-step.h           | which entries of a device's tables are old
+libclient/device-step.h           | which entries of tables on a device are old
 libclient/error.h                 | error_set()
 libclient/fence.h                 | the door of every public function
 libclient/pages.h                 | pages that a table takes and gives up
