@@ -174,7 +174,7 @@ int stock_room(struct skv_session *s, uint64_t *ret_pages)
 {
 	const struct skv_msg_session m = {.session = s->id};
 	struct stock *st = &s->stock;
-	uint64_t aside = stock_set_aside(s), leased, n;
+	uint64_t aside = s->step.open ? stock_set_aside(s) : s->stock.set_aside, leased, n;
 	struct request *r;
 	int e = conn_call(s->client, SKV_MSG_LEASE_ROOM, &m, sizeof(m), &r);
 

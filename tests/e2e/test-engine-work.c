@@ -285,7 +285,7 @@ START_TEST(eval_writes_its_figures)
 	double share, kept, recall;
 
 	eval("--policy", "full", "--policy", "streaming?budget=0.25&dense=2", "--limit", "1", "--task",
-	     "kv,recur", "--recall", "8", "--csv", fx_path(folder, "csv"));
+	     "kv,recur", "--recall", "8", "--quiet", "--csv", fx_path(folder, "csv"));
 	csv = fx_read(fx_path(folder, "csv"), NULL);
 	out = run_out(folder);
 	err = run_err(folder);

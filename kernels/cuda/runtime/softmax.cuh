@@ -48,10 +48,10 @@ DEVICE float add_sink(const float *sinks, uint32_t head, float lse)
 	return max + log2f(exp2_fast(lse - max) + exp2_fast(sink - max));
 }
 
-/* Natural logarithm of a sum of weights relative to a maximum; -infinity if there are none. */
+/* Natural logarithm of a sum of weights relative to a maximum; -infinity if there are none. A sum that is a NaN stays one. */
 DEVICE float log_sum(float max, float sum)
 {
-	return sum > 0 ? (max + log2f(sum)) * LN2 : -INFINITY;
+	return sum == 0 ? -INFINITY : (max + log2f(sum)) * LN2;
 }
 
 /* A maximum, and the sum of exp2(x - maximum). */

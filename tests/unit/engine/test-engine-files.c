@@ -199,8 +199,6 @@ static const struct bad bad_configs[] = {
 	{MISTRAL SHAPE ",\"layer_types\":[\"full_attention\",\"full_attention\"]}", "\"layer_types\" is ["},
 	{QWEN2 SHAPE ",\"max_window_layers\":-1}", "\"max_window_layers\" is -1"},
 	{MISTRAL SHAPE ",\"sliding_window\":0}", "\"sliding_window\" is 0, a whole number from 1"},
-	{QWEN2 SHAPE ",\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":1}",
-         "\"sliding_window\" is 64, null, or at least"},
 	{QWEN2 SHAPE ",\"use_sliding_window\":1}", "\"use_sliding_window\" is 1, true or false"},
 	{QWEN2 SHAPE ",\"sliding_window\":64,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
          "\"full_attention\" for each layer, as there is no sliding window"},

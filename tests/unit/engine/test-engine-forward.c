@@ -282,7 +282,7 @@ START_TEST(parts_of_random_models_count)
 
 	for (int i = 0; i < 2; i++) {
 		int32_t ids[] = {5, 6, 7};
-		struct skv_step_item item = {.n_tokens = 1};
+		struct skv_step_item item = SKV_STEP_ITEM(.n_tokens = 1);
 
 		bench_init(&b[i], &random_shapes[i ? _i : 0], &at, "full");
 		ok(skv_seq_new(b[i].session, NULL, 0, &item.seq));

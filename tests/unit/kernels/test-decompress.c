@@ -157,7 +157,7 @@ static void check_attention(struct code_case *k, const struct decompressed *r)
 		for (uint32_t h = 0; h < heads; h++) {
 			const uint32_t kv = h / (heads / sh.n_kv_heads) * dim;
 
-			ref_attention(q + (i * heads + h) * dim, rows + kv, rows + ROOM * half + kv, n, half, dim, (struct ref_softmax){.scale = sh.scale},
+			ref_attention(q + (i * heads + h) * dim, rows + kv, rows + ROOM * half + kv, n, half, dim, case_softmax(&k->c, h),
 			              visible, out + h * dim, NULL);
 		}
 		/*

@@ -83,11 +83,11 @@ static void check_window(struct kernel_case *c, const struct weights *w, struct 
 			if (t < window.sinks || t >= skv_window_start(&window, c->seq[i].len))
 				want[i] += w->token[(size_t)i * w->ev.token_stride + t] / (double)c->sh.n_heads;
 	check_recall(c, w, &(struct skv_attended){.window = &window}, want, 1e-5, "window");
-	window.budget = (struct skv_budget){.count = c->max_len}; /* all that is there, if there is anything */
+	window.budget = (struct skv_budget){.count = c->max_len}; /* all that is there: 1, but for what the sinks have */
 	for (uint32_t i = 0; i < c->n; i++) {
 		want[i] = 0;
 		for (uint32_t t = 0; t < c->seq[i].len; t++)
-			want[i] = want[i] > 0 || case_resident(c, i, t);
+			want[i] += w->token[(size_t)i * w->ev.token_stride + t] / (double)c->sh.n_heads;
 	}
 	check_recall(c, w, &(struct skv_attended){.window = &window}, want, 1e-5 + case_weight_slack(c, c->on), "all");
 }
