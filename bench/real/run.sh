@@ -13,10 +13,10 @@ mkdir -p "$work"
 model=$work/model
 [ -e "$model" ] || python3 "$here/model.py" "$model"
 [ -e "$work/3k.jsonl" ] || python3 "$here/texts.py" "$work/3k.jsonl" 10500 400 "$work/texts"
-[ -e "$work/7k.jsonl" ] || python3 "$here/texts.py" "$work/7k.jsonl" 20500 400 "$work/texts"
+[ -e "$work/7k.jsonl" ] || python3 "$here/texts.py" "$work/7k.jsonl" 18500 400 "$work/texts"
 [ -e "$work/tasks.jsonl" ] || python3 "$here/tasks.py" "$work/tasks.jsonl" --each 12
 profile=$model/profile.json
-[ -e "$profile" ] || "$programs/sparsekv-calibrate" --private --model "$model" -o "$profile" --quiet
+[ -e "$profile" ] || "$programs/sparsekv-calibrate" --private --model "$model" --by loss -o "$profile" --quiet
 
 eval_() {
 	"$programs/sparsekv-eval" --private --model "$model" --quiet "$@"
@@ -34,14 +34,21 @@ with open(work + "/answered.jsonl", "w") as f:
 END
 fi
 
-set -- --policy full "$@"
+# A connection may have 16 sessions: a budget at a time.
 for b in 0.125 0.25; do
-	for p in quest omnikv delta kascade tidal lessismore streaming h2o snapkv pyramidkv adakv rkv raas; do
-		set -- "$@" --policy "$p?budget=$b"
+	policies="full quest?budget=$b tidal?budget=$b lessismore?budget=$b streaming?budget=$b h2o?budget=$b snapkv?budget=$b adakv?budget=$b"
+	for p in omnikv delta kascade; do
+		policies="$policies $p?budget=$b $p?budget=$b&profile=$profile"
 	done
+	some=
+	for p in $policies; do
+		some="$some --policy $p"
+	done
+	# shellcheck disable=SC2086 # words
+	eval_ --tasks "$work/answered.jsonl" --csv "$work/tasks-$b.csv" $some "$@"
+	for n in 3k 7k; do
+		# shellcheck disable=SC2086
+		eval_ --tasks "$work/$n.jsonl" --compare --batch 4 --csv "$work/$n-$b.csv" $some "$@"
+	done
+	python3 "$here/summary.py" "$work/tasks-$b.csv" "$work/3k-$b.csv" "$work/7k-$b.csv"
 done
-eval_ --tasks "$work/answered.jsonl" --csv "$work/tasks.csv" "$@"
-for n in 3k 7k; do
-	eval_ --tasks "$work/$n.jsonl" --compare --batch 4 --csv "$work/$n.csv" "$@"
-done
-python3 "$here/summary.py" "$work/tasks.csv" "$work/3k.csv" "$work/7k.csv"

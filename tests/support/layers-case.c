@@ -273,7 +273,8 @@ static void compare(const struct layers_model *x, const struct layers_item *it, 
 	if (!r->lse)
 		return;
 	devmem_from(&got, r->lse + (size_t)row * m->n_heads + head, sizeof(got));
-	ck_assert_msg(fabs((double)got - lse) <= (devmem_is_device() ? 1e-2 : 1e-4), "layer %u, token %u, head %u: log-sum-exp is %g, expected %g",
+	/* a device multiplies q and k in 16 bits: of scores to 20 that leaves two digits */
+	ck_assert_msg(fabs((double)got - lse) <= (devmem_is_device() ? 5e-2 : 1e-4), "layer %u, token %u, head %u: log-sum-exp is %g, expected %g",
 	              layer, at, head, (double)got, lse);
 }
 
