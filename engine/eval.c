@@ -24,7 +24,7 @@ struct arguments {
 	struct eng_task_filter filter;
 	uint32_t mode; /* enum eng_mode */
 	uint32_t batch, chunk, recall;
-	bool summary, compare;
+	bool summary, compare, answers;
 };
 
 static volatile sig_atomic_t stop;
@@ -57,6 +57,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		         "forced mode: how far each policy's next-token distributions are from the\n"
 		         "first policy's, in the columns kl, agree and dnll"),
 		ENG_FLAG("summary", &a->summary, "one line a policy instead of the whole table"),
+		ENG_FLAG("answers", &a->answers, "free mode: what each policy answers to each case, above the table"),
 		ENG_TEXT("csv", "FILE", &a->csv, "the whole table as CSV, - for stdout instead of the table"),
 		ENG_TEXT("dump", "FILE", &a->dump, "every case as a line of JSON"),
 		ENG_CLI_OPTIONS(&a->cli),
@@ -79,6 +80,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		                "--policy is missing: a policy such as full or delta?budget=0.25 expected");
 	if (a->compare && a->mode != ENG_FORCED)
 		return eng_fail(err, -EINVAL, "--compare: all policies must be fed the same text: --mode forced expected");
+	if (a->answers && a->mode != ENG_FREE)
+		return eng_fail(err, -EINVAL, "--answers: the model must say what it likes: --mode free expected");
 	return 0;
 }
 
@@ -134,12 +137,14 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 	if (dump)
 		eng_report_dump(dump, &eval, results);
 	if (csv != stdout && dump != stdout) {
+		if (a->answers)
+			eng_report_answers(stdout, &eval, results);
 		if (a->summary)
 			eng_report_summary(stdout, &eval, results);
 		else
 			eng_report_table(stdout, &eval, results);
 	}
-	free(results);
+	eng_results_free(&eval, results);
 	return 0;
 }
 

@@ -151,6 +151,8 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	skv_seq_attended(seq, &result->attended, &result->causal);
 	skv_seq_recall(seq, &result->recall_layers, &result->recall);
 	skv_seq_pages(seq, &result->resident, &result->pages);
+	if (run->eval->mode == ENG_FREE && !(result->said = eng_tokens_text(tokens, lane->got, lane->n_got)))
+		return eng_fail(err, -ENOMEM, "no memory for the answer to case %s", lane->c->id);
 	lane->seq[policy] = NULL;
 	return library(skv_seq_drop(seq), err);
 }
@@ -372,9 +374,16 @@ int eng_evaluate(const struct eng_eval *eval, struct eng_result **ret_results, s
 	free(run.lanes);
 	free(order);
 	if (r) {
-		free(run.results);
+		eng_results_free(eval, run.results);
 		return r;
 	}
 	*ret_results = run.results;
 	return 0;
+}
+
+void eng_results_free(const struct eng_eval *eval, struct eng_result *results)
+{
+	for (size_t i = 0; results && i < eval->n_policies * eval->cases->n; i++)
+		free(results[i].said);
+	free(results);
 }

@@ -49,6 +49,7 @@ struct eng_result {
 	struct eng_score score;
 	struct eng_likelihood likelihood; /* forced mode only */
 	struct eng_divergence divergence; /* `compare` only */
+	char *said;                   /* free mode only: the answer as text */
 	uint32_t decode_len;          /* decode rows */
 	double seconds;               /* its share of the steps' time */
 	uint64_t attended, causal;    /* tokens, over decode rows and layers */
@@ -58,9 +59,10 @@ struct eng_result {
 };
 
 /*
- * Run everything. *ret_results: [policy][case], to be freed with free(). Negative errno; -EINTR when
+ * Run everything. *ret_results: [policy][case], to be freed with eng_results_free(). Negative errno; -EINTR when
  * `stop` was raised. Nothing is left behind in the daemon either way.
  */
 int eng_evaluate(const struct eng_eval *eval, struct eng_result **ret_results, struct eng_error *err);
+void eng_results_free(const struct eng_eval *eval, struct eng_result *results);
 
 #endif

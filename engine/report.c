@@ -201,6 +201,38 @@ void eng_report_summary(FILE *to, const struct eng_eval *eval, const struct eng_
 	}
 }
 
+/* Prints `text` in quotes; what has no memory for that is left out. */
+static void quoted(FILE *to, const char *text)
+{
+	json_t *s = json_string(text);
+
+	json_dumpf(s, to, JSON_ENCODE_ANY);
+	json_decref(s);
+}
+
+void eng_report_answers(FILE *to, const struct eng_eval *eval, const struct eng_result *results)
+{
+	int w = policy_width(eval) > 8 ? policy_width(eval) : 8;
+
+	for (size_t i = 0; i < eval->cases->n; i++) {
+		const struct eng_case *c = &eval->cases->list[i];
+		char *expected = eng_tokens_text(eval->tokens, c->answer, c->n_answer);
+
+		fprintf(to, "%s, a prompt of %u tokens:\n  %-*s  ", c->id, c->n_prompt, w, "expected");
+		quoted(to, expected ? expected : "");
+		putc('\n', to);
+		free(expected);
+		for (uint32_t p = 0; p < eval->n_policies; p++) {
+			const struct eng_result *r = &results[p * eval->cases->n + i];
+
+			fprintf(to, "  %-*s  ", w, eval->policies[p]);
+			quoted(to, r->said);
+			fputs(r->score.exact ? "\n" : "  (not the one expected)\n", to);
+		}
+		putc('\n', to);
+	}
+}
+
 /* ---- for programs ---------------------------------------------------------------------------- */
 
 /* Specs have commas, and quotes are doubled. */
@@ -267,6 +299,8 @@ static json_t *result_json(const char *policy, const struct eng_case *c, const s
 	json_t *likelihood = r->likelihood.rows ? likelihood_json(&r->likelihood) : NULL;
 
 	json_object_update(o, cost);
+	if (r->said)
+		json_object_set_new(o, "said", json_string(r->said));
 	if (r->recall_layers > 0)
 		json_object_set_new(o, "recall", json_real(r->recall / (double)r->recall_layers));
 	json_object_update(o, likelihood);

@@ -15,6 +15,9 @@
 /* Every row, aligned for reading. */
 void eng_report_table(FILE *to, const struct eng_eval *eval, const struct eng_result *results);
 
+/* What each policy answers to each case, in quotes as JSON has them; results of free mode. */
+void eng_report_answers(FILE *to, const struct eng_eval *eval, const struct eng_result *results);
+
 /* One line a policy: exact answers, share of tokens attended, share of KV kept, tokens/s. */
 void eng_report_summary(FILE *to, const struct eng_eval *eval, const struct eng_result *results);
 

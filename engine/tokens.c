@@ -200,7 +200,7 @@ void eng_print(struct eng_printer *p, int32_t id)
 	size_t n;
 
 	if (!t && id >= 0 && id < 256)
-		putc(id, p->to);
+		print_piece(p, &(char){(char)id}, 1);
 	else if (t && (bytes = skv_tokenizer_bytes(t, id, &n)) && !skv_tokenizer_special(t, id))
 		print_piece(p, bytes, n);
 	fflush(p->to);
@@ -212,4 +212,23 @@ void eng_print_end(struct eng_printer *p)
 
 	fwrite(out, 1, skv_utf8_end(&p->stream, out), p->to);
 	fflush(p->to);
+}
+
+char *eng_tokens_text(const struct eng_tokens *t, const int32_t *ids, size_t n)
+{
+	char *text = NULL;
+	size_t size;
+	struct eng_printer p = {.tokens = t, .to = open_memstream(&text, &size)};
+	bool bad;
+
+	if (!p.to)
+		return NULL;
+	for (size_t i = 0; i < n; i++)
+		eng_print(&p, ids[i]);
+	eng_print_end(&p);
+	bad = ferror(p.to);
+	if (!fclose(p.to) && !bad)
+		return text;
+	free(text);
+	return NULL;
 }

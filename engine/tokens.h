@@ -57,4 +57,7 @@ void eng_print(struct eng_printer *p, int32_t id);
 /* The text ends here. */
 void eng_print_end(struct eng_printer *p);
 
+/* The text of n ids, in UTF-8, to be freed; NULL: no memory. */
+char *eng_tokens_text(const struct eng_tokens *t, const int32_t *ids, size_t n);
+
 #endif

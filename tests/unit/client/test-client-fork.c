@@ -16,6 +16,16 @@
 #include "tests/support/child.h"
 #include "tests/support/client-fixture.h"
 
+/*
+ * AddressSanitizer's allocator has locks that it does not take around fork(): a child waits for ever for one that another
+ * thread had. So with it no other thread may be at work while this one forks.
+ */
+#if SANITIZED
+#define THREADS 1
+#else
+#define THREADS 2
+#endif
+
 #define STEPS 40u
 #define ROW 8192 /* floats of a row, at most */
 
@@ -220,6 +230,7 @@ START_TEST(the_parent_goes_on)
 }
 END_TEST
 
+#if THREADS > 1
 static atomic_bool enough;
 
 static void *step_on(void *unused)
@@ -252,6 +263,7 @@ START_TEST(other_threads_do_not_matter)
 	pthread_join(thread, NULL);
 }
 END_TEST
+#endif
 
 static void *wait_for_daemon(void *unused)
 {
@@ -292,7 +304,7 @@ static void setup(void)
 	client_begin((const char *[]){"--pool-bytes=16M", "--segment-bytes=64K", NULL});
 	refmodel_model(&model, "fork", SKV_F32, 2000);
 	ck_assert_uint_le(model.n_heads * model.head_dim, ROW);
-	OK(skv_set_threads(client, 2));
+	OK(skv_set_threads(client, THREADS));
 	OK(skv_open(client, &model, "full", &session));
 	OK(skv_open(client, &model, "full", &other));
 	OK(skv_seq_new(session, "forking", 0, &seq));
@@ -313,6 +325,9 @@ int main(void)
 	Suite *suite = begin_suite("test-client-fork");
 
 	add_case(suite, "fork", 120, setup, teardown, the_table_is_complete, the_parent_goes_on,
-	         other_threads_do_not_matter, locks_that_others_hold_do_not_matter, NULL);
+	         locks_that_others_hold_do_not_matter, NULL);
+#if THREADS > 1
+	add_case(suite, "threads", 120, setup, teardown, other_threads_do_not_matter, NULL);
+#endif
 	return run_suite(suite);
 }
