@@ -155,8 +155,6 @@ static int read_items(struct eng_forward *f, const struct skv_step_item *items, 
 		if (!items[i].tokens != s->chosen || (s->chosen && (items[i].flags & SKV_STEP_PROMPT)))
 			return eng_fail(err, -EINVAL,
 			                "token ids for all items expected, or decode rows and no ids");
-		if (!(items[i].flags & SKV_STEP_PROMPT))
-			f->rows.from[s->decoding++] = s->rows;
 		for (uint32_t t = 0; t < items[i].n_tokens; t++, s->rows++) {
 			int32_t id = s->chosen ? 0 : items[i].tokens[t];
 
@@ -165,6 +163,8 @@ static int read_items(struct eng_forward *f, const struct skv_step_item *items, 
 				                vocab);
 			f->rows.id[s->rows] = id;
 			f->rows.position[s->rows] = at + t;
+			if (!(items[i].flags & SKV_STEP_PROMPT))
+				f->rows.from[s->decoding++] = s->rows;
 		}
 		longest = larger(longest, at + items[i].n_tokens);
 	}

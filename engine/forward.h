@@ -4,7 +4,7 @@
  *
  * A step takes rows of several sequences at once, chunks of prompts and decoding ones mixed. Only
  * decode rows give logits: the last token of a prompt is the first decode row, since what it
- * attends to decides the first new token.
+ * attends to decides the first new token. A sequence may have several decode rows, to verify a draft; each gives logits.
  *
  * eng_forward() leaves the library's step open, so that the caller samples first and hands what it
  * sampled to skv_step_end() with the commit: an engine that dies has published either both or none.

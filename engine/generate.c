@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "engine/chat.h"
 #include "engine/cli.h"
+#include "engine/draft.h"
 #include "engine/forward.h"
 #include "engine/progress.h"
 #include "engine/env.h"
@@ -30,7 +31,7 @@ struct arguments {
 	struct eng_cli cli;
 	const char *policy, *prompt, *prompt_file, *ids, *seq, *system;
 	bool chat;
-	uint32_t max_tokens, chunk;
+	uint32_t max_tokens, chunk, draft;
 };
 
 struct generation {
@@ -48,6 +49,7 @@ struct generation {
 	uint32_t produced; /* tokens behind the prompt, printed ones */
 	uint32_t written;  /* of all answers */
 	uint32_t computed; /* by this process */
+	uint32_t steps;    /* decode steps that it took */
 	double prompt_seconds, decode_seconds;
 	uint32_t prompt_rows;
 	struct eng_progress progress;
@@ -72,6 +74,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_COUNT("max-tokens", &a->max_tokens, 1, SKV_MAX_TOKENS,
 		          "stop after N tokens (default 256), or at the model's end of text"),
 		ENG_COUNT("chunk", &a->chunk, 1, SKV_MAX_TOKENS, "tokens of a prompt in a step, at most (default 512)"),
+		ENG_COUNT("draft", &a->draft, 0, ENG_DRAFT_MAX,
+		          "speculative decoding: up to N tokens that the text has had before, verified in one step\n"
+		          "(default 0)"),
 		ENG_TEXT("seq", "NAME", &a->seq,
 		         "keep the sequence in the daemon under this name, go on with one that is there"),
 		ENG_CLI_OPTIONS(&a->cli),
@@ -292,10 +297,15 @@ static int commit(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* Is the text, or the turn, at its end? */
+/* Does it end the text, or the turn? */
+static bool ends(const struct generation *g, int32_t id)
+{
+	return eng_tokens_is_end(&g->tokens, id) || (g->args->chat && id == g->chat.close);
+}
+
 static bool ended(const struct generation *g)
 {
-	return eng_tokens_is_end(&g->tokens, g->last) || (g->args->chat && g->last == g->chat.close);
+	return ends(g, g->last);
 }
 
 /*
@@ -303,10 +313,9 @@ static bool ended(const struct generation *g)
  * step goes on with a token that the host has not seen: should it be the end of the text, the step is given up,
  * so that nothing behind the end is ever committed.
  */
-static int decode(struct generation *g, struct eng_error *err)
+static int decode_singly(struct generation *g, struct eng_error *err)
 {
 	bool ahead = g->forward.model->backend->device != SKV_DEVICE_HOST;
-	double begun = eng_now();
 	int r = 0;
 
 	while (!r && g->produced + g->unread < g->args->max_tokens && !ended(g) &&
@@ -322,11 +331,59 @@ static int decode(struct generation *g, struct eng_error *err)
 			break;
 		}
 		r = commit(g, err);
+		g->steps++;
 		if (!r && !ahead)
 			r = read_token(g, err);
 	}
-	if (!r)
-		r = read_token(g, err);
+	return r ? r : read_token(g, err);
+}
+
+/* The newest token and a draft behind it in one step; what the model would have said, too, is accepted. */
+static int verify(struct generation *g, struct eng_error *err)
+{
+	uint32_t left = g->args->max_tokens - g->produced - 1, len, n = 1;
+	const int32_t *text = skv_seq_tokens(g->seq, &len), *chosen = NULL;
+	int32_t in[1 + ENG_DRAFT_MAX] = {g->last};
+	struct skv_step_item item = SKV_STEP_ITEM(.seq = g->seq, .tokens = in);
+	int r;
+
+	left = left < g->args->draft ? left : g->args->draft;
+	left = left < g->config->max_positions - len - 1 ? left : g->config->max_positions - len - 1;
+	item.n_tokens = 1 + eng_draft(text, len + 1, left, in + 1);
+	r = eng_forward(&g->forward, g->session, &item, 1, err);
+	if (r)
+		return r;
+	r = eng_forward_fetch(&g->forward, err);
+	r = r ? r : eng_forward_fetched(&g->forward, &chosen, err);
+	if (!r) {
+		n += eng_draft_accepted(in + 1, chosen, item.n_tokens - 1);
+		for (uint32_t i = 0; i < n; i++) /* nothing behind an end */
+			n = ends(g, chosen[i]) ? i + 1 : n;
+		r = eng_forward_choose(&g->forward, &chosen[n - 1], 1, err);
+	}
+	if (r) {
+		skv_step_abort(g->session);
+		return r;
+	}
+	r = library(skv_step_end(g->session, g->forward.id, &n), err);
+	for (uint32_t i = 0; !r && i < n; i++, g->computed++)
+		print_token(g, g->last = chosen[i], !g->produced++);
+	g->steps++;
+	eng_progress_show(&g->progress, g->prompt_rows + g->computed, "writing");
+	return r;
+}
+
+/* Up to the end, or as many tokens as are wanted. */
+static int decode(struct generation *g, struct eng_error *err)
+{
+	double begun = eng_now();
+	int r = 0;
+
+	if (!g->args->draft)
+		r = decode_singly(g, err);
+	else
+		while (!r && g->produced < g->args->max_tokens && !ended(g) && skv_seq_len(g->seq) < g->config->max_positions)
+			r = verify(g, err);
 	g->decode_seconds += eng_now() - begun;
 	return r;
 }
@@ -409,8 +466,11 @@ static int dialogue(struct generation *g, struct eng_error *err)
 			break;
 		while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
 			n--;
-		if (n > 0)
-			r = one_turn(g, line, (size_t)n, err);
+		if (n <= 0)
+			continue;
+		if (!asks && !g->args->cli.quiet)
+			fprintf(stderr, "> %.*s\n", (int)n, line);
+		r = one_turn(g, line, (size_t)n, err);
 	}
 	free(line);
 	return r;
@@ -433,8 +493,8 @@ static void print_statistics(const struct generation *g)
 	skv_seq_pages(g->seq, &resident, &pages);
 	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", (uint32_t)g->prompt.n, g->prompt_rows,
 	        g->prompt_seconds);
-	fprintf(stderr, "output    %u tokens, %u computed at %.1f tokens/s%s\n", g->written, g->computed,
-	        g->decode_seconds > 0 ? g->computed / g->decode_seconds : 0,
+	fprintf(stderr, "output    %u tokens, %u computed in %u steps at %.1f tokens/s%s\n", g->written, g->computed,
+	        g->steps, g->decode_seconds > 0 ? g->computed / g->decode_seconds : 0,
 	        ended(g)                                          ? ", to the end of text"
 	        : skv_seq_len(g->seq) >= g->config->max_positions ? ", to the end of the model's context"
 	                                                          : "");

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks in natural language for public models, as a task file for sparsekv-eval.
 
-usage: tasks.py OUT.jsonl [--seed N] [--each N] [--sizes TOKENS,...] [--tasks A,B] [TEXT...]
+usage: tasks.py OUT.jsonl [--seed N] [--each N] [--sizes TOKENS,...] [--tasks A,B] [--per-token N] [TEXT...]
 
 All are completions, which small models can do: the answer stands in the prompt, far before its end.
     magic    "The magic number of Oslo is 48213." hidden in prose, asked at its end
@@ -10,7 +10,8 @@ All are completions, which small models can do: the answer stands in the prompt,
     lookup   a list of names and codes, one of which is asked again
     code     a constant defined far above is printed by the last line
     cite     a sentence of the prose is begun again, to be continued word for word
-TEXTs are the prose (default: the project's own documentation). A prompt has about as many tokens as its size says.
+TEXTs are the prose (default: the project's own documentation). A prompt has about as many tokens as its size says, where
+a token of the prose has --per-token characters (default 3.2; of novels 4.5).
 The same seed makes the same file. No end of text is expected behind an answer.
 """
 import argparse
@@ -24,8 +25,7 @@ CITIES = """Oslo Lisbon Nairobi Lima Quito Dakar Hanoi Seoul Kyoto Turin Porto G
 Riga Vilnius Tallinn Zagreb Split Sofia Varna Ankara Izmir Haifa Amman Muscat Doha Lagos Accra Tunis Rabat Havana Bogota
 Cusco Santos Osaka Perth Hobart Darwin Suva Apia Nome Boise Tulsa Akron""".split()
 PLACES = "North South East West Harbour Station Market Bridge Gate Park Hill Square".split()
-CHARACTERS = {"lookup": 2.3, "code": 2.8}  # a token, about; of the others:
-PROSE_CHARACTERS = 3.2
+CHARACTERS = {"lookup": 2.3, "code": 2.8}  # a token, about
 
 
 def prose(paths):
@@ -130,6 +130,7 @@ def main():
     p.add_argument("--each", type=int, default=8)
     p.add_argument("--sizes", default="2000,4000")
     p.add_argument("--tasks", default=",".join(TASKS))
+    p.add_argument("--per-token", type=float, default=3.2)
     p.add_argument("texts", nargs="*")
     a = p.parse_args()
     top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -140,7 +141,7 @@ def main():
             for size in map(int, a.sizes.split(",")):
                 for i in range(a.each):
                     rng = random.Random(f"{a.seed} {task} {size} {i}")
-                    characters = int(size * CHARACTERS.get(task, PROSE_CHARACTERS))
+                    characters = int(size * CHARACTERS.get(task, a.per_token))
                     prompt, answer = TASKS[task](rng, sentences, characters)
                     case = {"id": f"{task}-{size}-{i}", "task": task, "size": size, "eos": False}
                     case |= {"prompt": prompt, "answer": answer}

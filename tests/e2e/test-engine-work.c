@@ -91,6 +91,35 @@ START_TEST(generates)
 }
 END_TEST
 
+static const char *const verifying[] = {
+	"full", "streaming", "quest?budget=0.5", "delta?budget=0.5", "omnikv?budget=0.5", "kivi?bits=4",
+	"deltakv?layers=2,7,12&residual=16&block=16&file=%s",
+};
+
+/* Speculative decoding: the same text, in half the steps. */
+START_TEST(drafts_change_no_text)
+{
+	char policy[512], *out, *err;
+	unsigned steps = 0;
+
+	snprintf(policy, sizeof(policy), verifying[_i], run_source("models/reference/deltakv.safetensors"));
+	out = generate("--policy", policy, "--prompt", prompt, "--draft", "8", "--seq", "d", "--max-tokens", "40");
+	ck_assert_uint_eq(strlen(out), 40);
+	ck_assert_mem_eq(out, answer, 40);
+	free(out);
+	out = generate("--policy", policy, "--prompt", prompt, "--draft", "8", "--seq", "d");
+	ck_assert_str_eq(out, answer);
+	free(out);
+	out = generate("--policy", policy, "--prompt", prompt, "--draft", "8");
+	ck_assert_str_eq(out, answer);
+	free(out);
+	err = run_err(folder);
+	ck_assert_int_eq(sscanf(strstr(err, "computed in"), "computed in %u steps", &steps), 1);
+	ck_assert_uint_lt(steps, 60);
+	free(err);
+}
+END_TEST
+
 START_TEST(a_named_sequence_goes_on)
 {
 	char *first, *second, *whole, *err;
@@ -553,6 +582,7 @@ int main(void)
 	                    a_named_sequence_goes_on, NULL);
 
 	tcase_add_loop_test(t, death_loses_nothing, 0, 5);
+	tcase_add_loop_test(t, drafts_change_no_text, 0, sizeof(verifying) / sizeof(*verifying));
 	t = add_case(s, "sparsekv-eval", 120, setup, daemon_teardown, eval_writes_its_figures, eval_compares,
 	             eval_cleans_up_when_interrupted, NULL);
 	tcase_add_loop_test(t, eval_of_heads_that_evict, 0, 6);

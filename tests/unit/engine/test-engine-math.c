@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <sparsekv/client.h>
 #include "engine/divergence.h"
+#include "engine/draft.h"
 #include "engine/ops.h"
 #include "engine/progress.h"
 #include "engine/score.h"
@@ -235,13 +236,39 @@ START_TEST(progress_is_for_terminals)
 }
 END_TEST
 
+START_TEST(drafts)
+{
+	const int32_t text[] = {1, 2, 3, 4, 9, 2, 3, 5, 6, 1, 2, 3}, chosen[] = {4, 9, 7};
+	int32_t draft[16];
+
+	/* behind 1 2 3, though 2 3 stands later, too; and no more than there is, or is wanted */
+	ck_assert_uint_eq(eng_draft(text, 12, 15, draft), 9);
+	ck_assert_mem_eq(draft, text + 3, 9 * sizeof(*draft));
+	ck_assert_uint_eq(eng_draft(text, 12, 2, draft), 2);
+	ck_assert_uint_eq(eng_draft(text, 12, 0, draft), 0);
+	/* 9 2 3 is new, 2 3 is not */
+	ck_assert_uint_eq(eng_draft(text, 7, 15, draft), 4);
+	ck_assert_mem_eq(draft, text + 3, 4 * sizeof(*draft));
+	for (uint32_t n = 0; n < 7; n++) /* nothing twice */
+		ck_assert_uint_eq(eng_draft(text, n, 15, draft), 0);
+	/* a run of one token goes on */
+	ck_assert_uint_eq(eng_draft((const int32_t[]){8, 8, 8, 8}, 4, 15, draft), 1);
+	ck_assert_int_eq(draft[0], 8);
+
+	ck_assert_uint_eq(eng_draft_accepted((const int32_t[]){4, 9, 2}, chosen, 3), 2);
+	ck_assert_uint_eq(eng_draft_accepted(chosen, chosen, 3), 3);
+	ck_assert_uint_eq(eng_draft_accepted((const int32_t[]){5, 9, 7}, chosen, 3), 0);
+	ck_assert_uint_eq(eng_draft_accepted(chosen, chosen, 0), 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-engine-math");
 	TCase *t;
 
 	add_case(s, "operations", 30, NULL, NULL, rotary_table, argmax_and_nll, NULL);
-	t = add_case(s, "scores", 60, NULL, NULL, likelihood, divergence, progress_is_for_terminals, NULL);
+	t = add_case(s, "scores", 60, NULL, NULL, likelihood, divergence, drafts, progress_is_for_terminals, NULL);
 	tcase_add_loop_test(t, scores_forced, 0, sizeof(forced) / sizeof(*forced));
 	tcase_add_loop_test(t, scores_free, 0, sizeof(freely) / sizeof(*freely));
 	return run_suite(s);
