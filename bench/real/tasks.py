@@ -132,7 +132,7 @@ def main():
     p.add_argument("--tasks", default=",".join(TASKS))
     p.add_argument("--per-token", type=float, default=3.2)
     p.add_argument("texts", nargs="*")
-    a = p.parse_args()
+    a = p.parse_intermixed_args()
     top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     own = sorted(glob.glob(f"{top}/*.md") + glob.glob(f"{top}/doc/*.md") + [f"{top}/bench/RESULTS.md"])
     sentences = prose(a.texts or own)
