@@ -137,14 +137,6 @@ struct skv_kernels {
 	               bool tokens, const struct skv_select *, struct skv_index_list *list, const struct skv_workspace *);
 
 	/*
-	 * Reduce scores that other rows of the same sequences have, in `from`, into those in `into`: of tokens and pages up
-	 * to each sequence's last page the maximum, or with into->sum the sum. Strides are the same; what `into` has not, is
-	 * left out.
-	 */
-	void (*merge_scores)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *from,
-	                     const struct skv_scores *into, const struct skv_workspace *);
-
-	/*
 	 * select() with rows of scores->token for each q head and one list a sequence: selected are the tokens that
 	 * come first when all heads name their best one, then their second best, and so on (LessIsMore's union of
 	 * heads).

@@ -25,7 +25,6 @@
 #include "libclient/recall.h"
 #include "libclient/replay.h"
 #include "libclient/attn.h"
-#include "libclient/rows.h"
 #include "libclient/session.h"
 #include "libclient/sized.h"
 
@@ -41,19 +40,17 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 		k->decode_window(&l->shape, &l->each, a->q, a->out, &l->plan->window, l->work);
 		break;
 	case SKV_ATTEND_PAGES:
-		rows_decode_pages(l, list);
+		k->decode_pages(&l->shape, &l->each, a->q, a->out, list, l->work);
 		break;
 	case SKV_ATTEND_TOKENS:
 		if (!skv_plan_chooses(l->plan, l->number))
-			rows_decode_tokens(l, list);
-		else if (l->batch->rows > 1)
-			rows_decode_topk(l);
+			k->decode_tokens(&l->shape, &l->each, a->q, a->out, list, l->work);
 		else
-			k->decode_topk(&l->shape, &l->decode, a->q, a->out, &l->own->scores, &l->own->select, &l->own->list,
-			                 l->work);
+			k->decode_topk(&l->shape, &l->each, a->q, a->out, &l->own->scores, &l->own->select, &l->own->list,
+			               l->work);
 		break;
 	default:
-		rows_decode_dense(l, a->out, scores);
+		k->decode_dense(&l->shape, &l->each, a->q, a->out, scores, l->work);
 		l->own->has_scores |= scores != NULL;
 	}
 }

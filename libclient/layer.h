@@ -49,12 +49,8 @@ struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n);
 /* Sequences of a policy batch that decode, and those with rows of prompts, as the layer's kernels see them. */
 struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
 struct skv_batch batch_prompts(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
-/* Those that decode, row by row: [rows][n]; and one row of each. */
+/* Those that decode, row by row: [rows][n], each row a sequence that ends with it. */
 struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
-static inline struct skv_batch batch_row(struct skv_batch rows, const struct policy_batch *pb, uint32_t row)
-{
-	return batch_part(rows, row * pb->n, pb->n);
-}
 /* And all sequences of the step. */
 struct skv_batch layer_decoding(struct skv_session *s, uint32_t layer);
 struct skv_batch layer_all(struct skv_session *s, uint32_t layer);

@@ -12,8 +12,8 @@
 #include <stdio.h>
 
 #include "common/spec.h"
+#include "libclient/layer.h"
 #include "libclient/pages.h"
-#include "libclient/rows.h"
 #include "libclient/selection.h"
 #include "libclient/seq.h"
 
@@ -48,7 +48,6 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	struct skv_session *s = ctx->library;
 	const struct policy_batch *pb = s->batch;
 	const char *name = names[what], *wrong;
-	struct skv_select with_rows;
 	struct skv_batch batch;
 	struct skv_shape shape;
 	struct selection *x;
@@ -62,8 +61,6 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		policy_misuse(s, "%s: %s", name, wrong);
 		return;
 	}
-	with_rows = rows_select(sel, pb->rows, what != SELECT_PAGES);
-	sel = &with_rows;
 	x = &pb->selection[sel->layer];
 	if (skv_plan_chooses(&pb->policy->plan[sel->layer], sel->layer)) {
 		if (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer) {
@@ -79,7 +76,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		policy_misuse(s, "%s: layer %u has no scores so far in this step", name, sel->layer);
 		return;
 	}
-	batch = batch_decoding(s, pb, sel->layer);
+	batch = batch_rows(s, pb, sel->layer);
 	shape = batch_shape(s, pb, sel->layer);
 	pb->policy->selects_union[sel->layer] = what == SELECT_UNION;
 	x->list.rows = what == SELECT_UNION ? 1 : x->scores.rows;
@@ -110,6 +107,8 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 	struct skv_session *s = ctx->library;
 	const struct policy_batch *pb = s->batch;
 	const char *wrong = "outside of the layer's before()";
+	struct skv_shape shape;
+	struct skv_batch rows;
 
 	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
 		wrong = skv_score_check(layer, pb->policy->plan, s->model.n_layers);
@@ -117,7 +116,10 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 		policy_misuse(s, "score_pages: %s", wrong);
 		return;
 	}
-	rows_score_pages(s, pb, layer);
+	shape = layer_shape(s, layer);
+	rows = batch_rows(s, pb, layer);
+	s->kernels->score_pages(&shape, &rows, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].scores,
+	                        &s->step.work);
 	pb->selection[layer].has_scores = true;
 }
 

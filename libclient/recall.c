@@ -102,10 +102,20 @@ static struct skv_batch measured(const struct layer *l)
 {
 	uint32_t n = l->step->recall.n, first = l->batch->first;
 	uint32_t left = n > first ? n - first : 0;
-	struct skv_batch b = batch_row(l->each, l->batch, l->batch->rows - 1);
+	struct skv_batch b = batch_part(l->each, (l->batch->rows - 1) * l->batch->n, l->batch->n);
 
 	b.n = left < b.n ? left : b.n;
 	return b;
+}
+
+/* Its lists from sequence `first` on. */
+static struct skv_index_list index_list_from(const struct skv_index_list *list, uint32_t first)
+{
+	struct skv_index_list x = *list;
+
+	x.ids += (size_t)first * list->rows * list->stride;
+	x.count += (size_t)first * list->rows;
+	return x;
 }
 
 void recall_weigh(const struct layer *l, const struct skv_index_list *list)
@@ -123,9 +133,10 @@ void recall_measure(const struct layer *l, const struct skv_index_list *list)
 {
 	const struct skv_plan *plan = l->plan;
 	const struct skv_batch b = measured(l);
+	const struct skv_index_list of_last = index_list_from(list, (l->batch->rows - 1) * l->batch->n);
 	const struct skv_attended seen = {
 	        .window = plan->attend == SKV_ATTEND_WINDOW ? &plan->window : NULL,
-	        .list = list,
+	        .list = &of_last,
 	        .tokens = plan->attend == SKV_ATTEND_TOKENS,
 	};
 	const uint32_t layer = l->number, first = l->batch->first;

@@ -180,7 +180,8 @@ static int put_planned(struct skv_session *s, const struct policy_batch *pb, str
 		return 0;
 	default:
 		row = plan->mapped ? plan->map[row] : row;
-		return put_list(s, to, &pb->selection[plan->source].list, (size_t)(at - pb->first) * list_rows(pb, plan) + row,
+		at += (pb->rows - 1) * pb->n - pb->first; /* the sequence's last row */
+		return put_list(s, to, &pb->selection[plan->source].list, (size_t)at * list_rows(pb, plan) + row,
 		                how == SKV_ATTEND_TOKENS ? SKV_PAGE_TOKENS : 1, q, layer);
 	}
 }

@@ -69,7 +69,7 @@ static struct shared carve_shared(struct skv_session *s, struct carver *c)
 static void carve_selections(struct skv_session *s, const struct policy_batch *pb, const struct shared *shared,
                              struct carver *c)
 {
-	size_t n = pb->n;
+	size_t n = (size_t)pb->n * pb->rows; /* each row selects for itself */
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &pb->policy->plan[layer];
@@ -104,35 +104,13 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 	}
 }
 
-/* Room for the scores of one row of each of the batch's sequences, in whichever of its layers needs most. */
-static void carve_row_scores(struct skv_session *s, struct policy_batch *pb, struct carver *c)
-{
-	size_t tokens = 0, pages = 0, n = pb->n;
-
-	pb->row_scores = (struct skv_scores){.token = NULL};
-	for (uint32_t layer = 0; layer < s->model.n_layers && pb->rows > 1; layer++) {
-		const struct skv_scores *x = &pb->selection[layer].scores;
-
-		if (pb->policy->plan[layer].scores & SKV_SCORES_TOKENS && (size_t)x->rows * x->token_stride > tokens)
-			tokens = (size_t)x->rows * x->token_stride;
-		if (pb->policy->plan[layer].scores && (size_t)x->rows * x->page_stride > pages)
-			pages = (size_t)x->rows * x->page_stride;
-	}
-	if (tokens > 0)
-		pb->row_scores.token = carve(c, n * tokens * sizeof(float));
-	if (pages > 0)
-		pb->row_scores.page = carve(c, n * pages * sizeof(float));
-}
-
 static void carve_all(struct skv_session *s, struct carver *c)
 {
 	struct step *st = &s->step;
 	struct shared shared = carve_shared(s, c);
 
-	for (uint32_t i = 0; i < st->n_batches; i++) {
+	for (uint32_t i = 0; i < st->n_batches; i++)
 		carve_selections(s, &st->batch[i], &shared, c);
-		carve_row_scores(s, &st->batch[i], c);
-	}
 }
 
 int selections_prepare(struct skv_session *s)

@@ -40,7 +40,6 @@ struct policy_batch {
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
 	uint32_t rows;                    /* of each that decodes: all of them have as many */
 	uint32_t rows_at;                 /* if there are several: where these are in a class's kseq, [rows][n] */
-	struct skv_scores row_scores;     /* and room for the scores of one of them at a time, as of any layer */
 	struct selection *selection;      /* [n_layers] */
 	size_t tiles_at; /* in step.tiles: where lists are that its prompts take from one layer to the next */
 };

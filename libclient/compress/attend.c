@@ -49,7 +49,7 @@ static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, cons
 static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	const struct skv_shape shape = compressed_shape(s, layer, pb->policy->compressor);
-	const struct skv_batch b = batch_decoding(s, pb, layer);
+	const struct skv_batch b = batch_rows(s, pb, layer);
 	const struct skv_plan *plan = &pb->policy->plan[layer];
 	struct selection *x = &pb->selection[layer];
 
@@ -103,7 +103,7 @@ int compress_prepare(struct skv_session *s)
 	}
 	if (pages == 0)
 		return 0;
-	bytes = pages * (s->shape.page_bytes + sizeof(skv_pte)) + s->step.n * sizeof(struct skv_kseq) + 128;
+	bytes = pages * (s->shape.page_bytes + sizeof(skv_pte)) + s->step.n_kseq * sizeof(struct skv_kseq) + 128;
 	e = scratch_grow(s, &r->mem, &r->bytes, bytes);
 	if (e < 0)
 		return e;
@@ -111,7 +111,7 @@ int compress_prepare(struct skv_session *s)
 	r->pool = at;
 	at += pages * s->shape.page_bytes; /* whole pages: aligned as these are */
 	r->seq = (struct skv_kseq *)at;
-	at += (s->step.n * sizeof(struct skv_kseq) + 63) / 64 * 64;
+	at += (s->step.n_kseq * sizeof(struct skv_kseq) + 63) / 64 * 64;
 	r->table = (skv_pte *)at;
 	return 0;
 }
@@ -144,19 +144,13 @@ static void attend_decompressed(const struct layer *l, const struct skv_batch *b
 
 void compress_decode(const struct layer *l, const struct skv_index_list *list)
 {
-	const uint32_t most = l->own->decompress_seqs;
+	const uint32_t most = l->own->decompress_seqs, n = l->each.n;
 
-	for (uint32_t row = 0; row < l->batch->rows; row++) {
-		const struct skv_batch batch = batch_row(l->each, l->batch, row);
-
-		if (most == 0) { /* the kernels decompress and attend in one */
-			l->kernels->decode_latent(&l->shape, &batch, l->attn->q, l->attn->out, list, l->work);
-			continue;
-		}
-		for (uint32_t i = 0; i < batch.n; i += most)
-			attend_decompressed(l, &batch, i, batch.n - i < most ? batch.n - i : most, list,
-			                    list ? l->own->decompress_tokens : batch.max_len);
-	}
+	if (most == 0) /* the kernels decompress and attend in one */
+		l->kernels->decode_latent(&l->shape, &l->each, l->attn->q, l->attn->out, list, l->work);
+	for (uint32_t i = 0; i < n && most > 0; i += most)
+		attend_decompressed(l, &l->each, i, n - i < most ? n - i : most, list,
+		                    list ? l->own->decompress_tokens : l->each.max_len);
 }
 
 /* A prompt that nothing was compressed before is attended to where it is. */

@@ -20,7 +20,7 @@ struct op {
 	struct skv_shape shape;
 	struct skv_codec codec; /* the shape's, of layers that compress */
 	struct skv_batch batch;
-	struct skv_scores scores, merged;
+	struct skv_scores scores;
 	struct skv_index_list list;
 	struct skv_select select;
 	struct skv_window window;

@@ -68,20 +68,6 @@ static void select_union(const struct skv_shape *sh, const struct skv_batch *b, 
 	with_selection(fake_kernel(run_union, sh, b, NULL, NULL, w), scores, select, list);
 }
 
-static void run_merge(const struct skv_kernels *host, const struct op *o)
-{
-	host->merge_scores(&o->shape, &o->batch, &o->merged, &o->scores, &o->work);
-}
-
-static void merge_scores(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *from,
-                         const struct skv_scores *into, const struct skv_workspace *w)
-{
-	struct op *o = fake_kernel(run_merge, sh, b, NULL, NULL, w);
-
-	o->merged = *from;
-	o->scores = *into;
-}
-
 static void run_recall(const struct skv_kernels *host, const struct op *o)
 {
 	host->recall(&o->shape, &o->batch, &o->scores, &o->attended, o->out, &o->work);
@@ -109,6 +95,5 @@ void fake_select(struct skv_kernels *k)
 	k->decode_topk = decode_topk;
 	k->select = select_topk;
 	k->select_union = select_union;
-	k->merge_scores = merge_scores;
 	k->recall = recall;
 }

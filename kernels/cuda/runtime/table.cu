@@ -122,7 +122,6 @@ static const struct skv_kernels cuda = {
 	.update_bounds = skv_cuda_update_bounds,
 	.score_pages = skv_cuda_score_pages,
 	.select = skv_cuda_select,
-	.merge_scores = skv_cuda_merge_scores,
 	.select_union = skv_cuda_select_union,
 	.recall = skv_cuda_recall,
 	.alloc_slots = skv_cuda_alloc_slots,

@@ -69,7 +69,6 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.minference_lists = ISA(minference_lists),
 	.select = ISA(select),
 	.select_union = ISA(select_union),
-	.merge_scores = ISA(merge_scores),
 	.recall = ISA(recall),
 	.unsupported_codec = skv_host_unsupported_codes,
 	.compress = ISA(compress),

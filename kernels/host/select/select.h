@@ -14,8 +14,6 @@ void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struc
                  const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
 void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                        const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
-void ISA(merge_scores)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *from,
-                       const struct skv_scores *into, const struct skv_workspace *);
 void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                  const struct skv_attended *, float *ret, const struct skv_workspace *);
 

@@ -227,10 +227,9 @@ enum skv_step_flags {
 
 /*
  * Decode rows of a sequence in one step, at most: candidates that a speculative decoder verifies together, causal among
- * themselves. One selection serves them all: scores are those that each row alone would have, the maximum of them, or the
- * sum, as the policy reduces over heads, for the context up to the last row; and each row attends to what is selected up
- * to itself, the step's own rows among it. Under `full`, and in dense and window layers, a row's result is that of a step
- * of its own, in host memory to the bit. skv_step_end() says how many of the rows count.
+ * themselves. Each scores, selects and attends as in a step of its own, and has its bits, on one backend. The exceptions:
+ * tokens that single steps would have compressed between the rows are compressed after them; where the page that is written
+ * to competes by its bounds (quest:eval), these have the keys of all rows. skv_step_end() says how many of the rows count.
  * Policies that evict by accumulated scores, or keep a state of their own, decode one row a step.
  */
 #define SKV_STEP_ROWS 16u
@@ -411,9 +410,8 @@ struct skv_selection_info {
 
 /*
  * The tokens or pages that layer `layer` attended to in the open step, of the sequence of item `item`, in list `row` of
- * its rows: ascending ids into ids[room], as many as fit. A row attends to no token after its own: of an item with several
- * the last one is shown, and the others attend to as much of that as is up to themselves (in a window, to their own).
- * Layers that evict tokens or pages of single heads have a row a kv head. Where such a layer has evicted some and
+ * its rows: ascending ids into ids[room], as many as fit. Of an item with several tokens the last one's
+ * is shown. Layers that evict tokens or pages of single heads have a row a kv head. Where such a layer has evicted some and
  * another policy attends now, ids are slots.
  * For tests and displays: allocates, and waits for the device.
  * Error: -EINVAL no open step, or no such layer, item or row; -EBUSY the stream records; -ENOTRECOVERABLE the policy
