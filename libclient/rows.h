@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "libclient/layer.h"
+#include "libclient/step.h"
 
 struct policy;
 

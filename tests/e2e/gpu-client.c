@@ -20,9 +20,11 @@
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"
 
-#define N 5u /* sequences of a step */
+#define N 5u    /* sequences of a step */
+#define ROWS 4u /* of each, at most */
 #define REPLAYS (getenv("FAKE_CUDA_DIR") ? 300u : 2000u)
 #define REPLAY_SPECS 5
+#define ROWS_SPECS 6
 
 static struct fix daemon_;
 static struct raw *op;
@@ -53,16 +55,18 @@ static struct skv_model model = {
 struct engine {
 	struct skv_session *session;
 	struct skv_seq *seq[N];
-	float *q, *kv, *out; /* [layer][N][heads][dim]; out twice */
+	float *q, *kv, *out; /* [layer][N * ROWS][heads][dim]; out twice */
 	uint32_t moved;      /* bit set of the layers whose out is the second one */
 	int32_t *next;       /* [N] */
 	void *graph;
 	uint64_t key;
 	uint32_t recorded, replayed;
+	uint32_t rows; /* of each sequence in a step: if several, some are rejected */
+	uint32_t steps;
 };
 
-#define Q_LAYER (N * model.n_heads * model.head_dim)
-#define KV_LAYER (N * model.n_kv_heads * model.head_dim)
+#define Q_LAYER (N * ROWS * model.n_heads * model.head_dim)
+#define KV_LAYER (N * ROWS * model.n_kv_heads * model.head_dim)
 
 static void fill(float *to, size_t n)
 {
@@ -112,7 +116,7 @@ static void prompt(struct engine *e, uint32_t seq, uint32_t n, uint32_t which)
 /* An engine whose sequences have a prompt each, of different lengths. */
 static void engine_open(struct engine *e, const char *spec)
 {
-	*e = (struct engine){.next = devmem_get(N * sizeof(int32_t))};
+	*e = (struct engine){.next = devmem_get(N * sizeof(int32_t)), .rows = 1};
 	OK(skv_open(client, &model, spec, &e->session));
 	skv_set_recall(e->session, 61); /* steps that are not replayed among those that are */
 	e->q = devmem_get(model.n_layers * Q_LAYER * sizeof(float));
@@ -175,11 +179,15 @@ static void replay(struct engine *e)
 static void step(struct engine *e, const float *q, const float *kv, bool by_replay)
 {
 	struct skv_step_item items[N];
+	uint32_t accepted[N];
 	const struct skv_backend *b = devmem_device();
 	void *s = devmem_stream();
 
-	for (uint32_t i = 0; i < N; i++)
-		items[i] = SKV_STEP_ITEM(.seq = e->seq[i], .n_tokens = 1);
+	e->steps++;
+	for (uint32_t i = 0; i < N; i++) {
+		items[i] = SKV_STEP_ITEM(.seq = e->seq[i], .n_tokens = e->rows);
+		accepted[i] = (e->steps * 7 + i * 3) % (e->rows + 1);
+	}
 	OK(skv_step_begin(e->session, items, N, s));
 	if (q) {
 		OK(b->copy(e->q, q, model.n_layers * Q_LAYER * sizeof(float), s));
@@ -189,7 +197,7 @@ static void step(struct engine *e, const float *q, const float *kv, bool by_repl
 		replay(e);
 	else
 		attend_all(e);
-	OK(skv_step_end(e->session, e->next, NULL));
+	OK(skv_step_end(e->session, e->next, e->rows > 1 ? accepted : NULL));
 }
 
 static void policies_swap(const char *spec)
@@ -199,13 +207,14 @@ static void policies_swap(const char *spec)
 
 static void check_equal(struct engine *a, struct engine *b, uint32_t step)
 {
-	float *x = malloc(Q_LAYER * sizeof(*x)), *y = malloc(Q_LAYER * sizeof(*y));
+	const size_t bytes = (size_t)N * a->rows * model.n_heads * model.head_dim * sizeof(float);
+	float *x = malloc(bytes), *y = malloc(bytes);
 	uint64_t pages[2], total;
 
 	for (uint32_t layer = 0; layer < model.n_layers; layer++) {
-		devmem_from(x, out_of(a, layer), Q_LAYER * sizeof(*x));
-		devmem_from(y, out_of(b, layer), Q_LAYER * sizeof(*y));
-		ck_assert_msg(!memcmp(x, y, Q_LAYER * sizeof(*x)), "step %u, layer %u differs", step, layer);
+		devmem_from(x, out_of(a, layer), bytes);
+		devmem_from(y, out_of(b, layer), bytes);
+		ck_assert_msg(!memcmp(x, y, bytes), "step %u, layer %u differs", step, layer);
 	}
 	for (uint32_t i = 0; i < N; i++) {
 		skv_seq_pages(a->seq[i], &pages[0], &total);
@@ -267,6 +276,44 @@ START_TEST(replays)
 	ck_assert_uint_gt(e[WHOLE].replayed, REPLAYS - 40 - REPLAYS / 60);
 	OK(devmem_device()->free_host(rows));
 	for (int k = 0; k < ENGINES; k++)
+		engine_close(&e[k]);
+}
+END_TEST
+
+/*
+ * The same of steps of several rows, of which some are rejected: an engine that records nothing and one that replays
+ * whole steps, while the number of rows changes now and then.
+ */
+START_TEST(replays_rows)
+{
+	static const char *const specs[ROWS_SPECS] = {"full", "streaming?budget=256&sinks=4&dense=1", "quest?budget=8&dense=1",
+	                                    "omnikv?budget=100&layers=1&dense=1", "kascade?budget=100&layers=0,3",
+	                                    "deltakv?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
+	const size_t nq = model.n_layers * Q_LAYER, nkv = model.n_layers * KV_LAYER;
+	struct engine e[2];
+	float *rows;
+
+	devmem_device();
+	OK(skv_connect(&client, daemon_.socket));
+	for (int k = 0; k < 2; k++)
+		engine_open(&e[k], specs[_i]);
+	OK(devmem_device()->alloc_host((nq + nkv) * sizeof(float), (void **)&rows));
+	for (uint32_t i = 0; i < REPLAYS / 5; i++) {
+		OK(devmem_device()->wait(devmem_stream()));
+		fill(rows, nq + nkv);
+		e[0].moved = ~e[0].moved;
+		for (int k = 0; k < 2; k++) {
+			e[k].rows = i / 10 % ROWS + 1;
+			step(&e[k], rows, rows + nq, k == 1);
+		}
+		if (i % 7 == 0)
+			check_equal(&e[0], &e[1], i);
+	}
+	printf("%s: of %u steps of 1 to %u rows %u were recorded as a whole, %u replayed\n", specs[_i], REPLAYS / 5, ROWS,
+	       e[1].recorded, e[1].replayed);
+	ck_assert_uint_gt(e[1].replayed, REPLAYS / 10);
+	OK(devmem_device()->free_host(rows));
+	for (int k = 0; k < 2; k++)
 		engine_close(&e[k]);
 }
 END_TEST
@@ -528,6 +575,7 @@ static Suite *suite(void)
 	TCase *t = add_case(s, "device", 120, setup, teardown, ahead, evicts_ahead, misuse, NULL);
 
 	tcase_add_loop_test(t, replays, 0, REPLAY_SPECS);
+	tcase_add_loop_test(t, replays_rows, 0, ROWS_SPECS);
 	t = add_case(s, "side by side", 120, setup, teardown, killed_beside, NULL);
 	tcase_set_tags(t, "real"); /* more arithmetic than a processor has time for */
 	add_case(s, "without a daemon", 60, setup, NULL, daemon_killed, NULL);

@@ -11,7 +11,7 @@ import types
 import torch
 from transformers import masking_utils
 
-TOKENS, HEADS, KV_HEADS, DIM, ROWS = 48, 4, 2, 16, (11, 47)
+TOKENS, HEADS, KV_HEADS, DIM, ROWS = 48, 4, 2, 64, (11, 47)
 
 # name, scale, softcap, windows of the layers, sinks
 FORMS = (
