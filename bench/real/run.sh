@@ -12,8 +12,8 @@ shift 2
 mkdir -p "$work"
 model=$work/model
 [ -e "$model" ] || python3 "$here/model.py" "$model"
-[ -e "$work/3k.jsonl" ] || python3 "$here/texts.py" "$work/3k.jsonl" 10500 400 "$work/texts"
-[ -e "$work/7k.jsonl" ] || python3 "$here/texts.py" "$work/7k.jsonl" 18500 400 "$work/texts"
+[ -e "$work/3k.jsonl" ] || python3 "$here/texts.py" "$work/3k.jsonl" 3000 96 "$work/texts"
+[ -e "$work/7k.jsonl" ] || python3 "$here/texts.py" "$work/7k.jsonl" 7000 96 "$work/texts"
 [ -e "$work/tasks.jsonl" ] || python3 "$here/tasks.py" "$work/tasks.jsonl" --each 12
 profile=$model/profile.json
 [ -e "$profile" ] || "$programs/sparsekv-calibrate" --private --model "$model" --by loss -o "$profile" --quiet

@@ -295,43 +295,24 @@ static void score_by_bounds(const struct refmodel *w, const struct refmodel_seq 
 	}
 }
 
-/* Scores of pages for the last rows of n tokens: of each as if it were the last, the largest; or the sum. */
-static void score_rows(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n, uint32_t rows,
-                       const bool *visible, double *score)
-{
-	const bool quest = refmodel_policy_of(w, q)->kind == REFMODEL_QUEST, sum = quest && refmodel_policy_of(w, q)->mean;
-	double *one = calloc(skv_pages_of(n), sizeof(*one));
-
-	for (uint32_t row = 0; row < rows; row++) {
-		memset(one, 0, skv_pages_of(n) * sizeof(*one));
-		if (quest)
-			score_by_bounds(w, q, layer, n - row, one);
-		else
-			score_by_weights(w, q, layer, n - row, visible, one);
-		for (uint32_t u = 0; u < skv_pages_of(n - row); u++)
-			score[u] = row == 0 ? one[u] : sum ? score[u] + one[u] : fmax(score[u], one[u]);
-	}
-	free(one);
-}
-
 /* The pages that delta or quest must select in this layer. False: rounding may decide otherwise. */
-static bool choose(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n, uint32_t rows,
+static bool choose(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n,
                    const bool *visible, bool *chosen)
 {
 	const struct refmodel_policy *p = refmodel_policy_of(w, q);
-	uint32_t own = rows > 1 ? 2 : 0; /* pages that the rows may lie in */
-	uint32_t pages = skv_pages_of(n), k = skv_budget_of(p->budget, pages, p->floor > own ? p->floor : own);
+	uint32_t pages = skv_pages_of(n), k = skv_budget_of(p->budget, pages, p->floor);
 	uint32_t recent = p->recent ? p->recent : k / 8;
 	double *score = calloc(pages, sizeof(*score)), last = INFINITY;
 	bool *open = calloc(pages, sizeof(*open)), sure = true;
 
 	if (recent < p->recent_floor)
 		recent = p->recent_floor;
-	if (recent < own)
-		recent = own;
 	if (recent > k)
 		recent = k;
-	score_rows(w, q, layer, n, rows, visible, score);
+	if (p->kind == REFMODEL_QUEST)
+		score_by_bounds(w, q, layer, n, score);
+	else
+		score_by_weights(w, q, layer, n, visible, score);
 	for (uint32_t u = 0; u < pages; u++) {
 		chosen[u] = !refmodel_holes(w, q, layer)[u] && (u >= pages - recent || u < p->pin);
 		open[u] = !refmodel_holes(w, q, layer)[u] && !chosen[u];
@@ -383,14 +364,13 @@ static uint32_t see_row(const struct refmodel *w, const struct refmodel_seq *q, 
 	return seen;
 }
 
-bool refmodel_see(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, uint32_t rows, bool **visible,
-                uint64_t *attended)
+/* All layers of one row, token n - 1; `at` is where its bytes of each visible[layer] begin. */
+static bool see_layers(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, size_t at, bool **visible,
+                       uint64_t *attended)
 {
 	const struct refmodel_policy *p = refmodel_policy_of(w, q);
-	uint32_t pages = skv_pages_of(n);
-	bool *chosen = calloc(pages, sizeof(*chosen)), any = false, sure = true;
+	bool *chosen = calloc(skv_pages_of(n), sizeof(*chosen)), any = false, sure = true;
 
-	*attended = 0;
 	for (uint32_t layer = 0; layer < w->model.n_layers; layer++) {
 		bool selects = p->kind == REFMODEL_DELTA && p->layers >> layer & 1;
 		bool follows = p->kind == REFMODEL_DELTA && !selects && layer >= p->dense && any;
@@ -398,16 +378,25 @@ bool refmodel_see(const struct refmodel *w, const struct refmodel_seq *q, uint32
 		bool window = p->kind == REFMODEL_STREAMING && layer >= p->dense;
 
 		if (asks)
-			sure = choose(w, q, layer, n, rows, NULL, chosen) && sure;
-		for (uint32_t row = 0; row < rows; row++)
-			*attended += see_row(w, q, layer, n - rows + 1 + row, window, follows || asks ? chosen : NULL,
-			                     visible[layer] + (size_t)row * n);
+			sure = choose(w, q, layer, n, NULL, chosen) && sure;
+		*attended += see_row(w, q, layer, n, window, follows || asks ? chosen : NULL, visible[layer] + at);
 		if (selects) {
-			sure = choose(w, q, layer, n, rows, visible[layer] + (size_t)(rows - 1) * n, chosen) && sure;
+			sure = choose(w, q, layer, n, visible[layer] + at, chosen) && sure;
 			any = true;
 		}
 	}
 	free(chosen);
+	return sure;
+}
+
+bool refmodel_see(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, uint32_t rows, bool **visible,
+                  uint64_t *attended)
+{
+	bool sure = true;
+
+	*attended = 0;
+	for (uint32_t row = 0; row < rows; row++)
+		sure = see_layers(w, q, n - rows + 1 + row, (size_t)row * n, visible, attended) && sure;
 	return sure;
 }
 
