@@ -30,6 +30,7 @@ mkdir -p "$dir"/{tests/unit/{kernels,client,engine},tests/e2e,tests/support/plug
 for p in $programs; do
 	./libtool --mode=execute cp "$p" "$dir/$p"
 done
+cp engine/prose.txt "$dir/engine/"
 cp kernels/cuda/libsparsekv-cuda.so "$dir/kernels/cuda/"
 cp engine/cuda/libsparsekv-engine-cuda.so "$dir/engine/cuda/"
 cp policies/.libs/*.so "$dir/policies/.libs/"

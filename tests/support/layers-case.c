@@ -257,7 +257,7 @@ static void compare(const struct layers_model *x, const struct layers_item *it, 
 	const struct skv_model *m = &x->model;
 	const uint32_t dim = m->head_dim, kv = head / (m->n_heads / m->n_kv_heads), owner = skv_model_kv_layer(m, layer);
 	const double rounding = m->io_dtype == SKV_F32 ? 0 : m->io_dtype == SKV_F16 ? 0x1p-11 : 0x1p-8;
-	const double tolerance = devmem_is_device() ? 2e-2 : 5e-5;
+	const double tolerance = devmem_is_device() ? 4e-2 : 5e-5; /* as of the log-sum-exp below */
 	double want[SKV_MAX_HEAD_DIM], lse;
 	float q[SKV_MAX_HEADS * SKV_MAX_HEAD_DIM], got;
 
