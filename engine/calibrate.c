@@ -115,7 +115,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_TEXT("deltakv-pca", "FILE", &a->deltakv, "instead of all this: write a codec for deltakv"),
 		ENG_TEXT("palu", "FILE", &a->palu, "the same for palu"),
 		ENG_COUNT("width", &a->width, 32, 65536,
-		          "elements of a code (default: a quarter of those of K and V, for palu half)"),
+		          "elements of a code (default: a quarter of those of K and V, up to a multiple of 64; for palu half)"),
 		ENG_COUNT("stride", &a->stride, 0, 255,
 		          "tokens from one reference of deltakv's to the next (default 10; 0: none)"),
 		ENG_COUNT("near", &a->near, 1, ENG_RESIDUALS_NEAR, "references of a token (default 4)"),
@@ -144,6 +144,10 @@ static int check_counts(const struct arguments *a, const struct eng_config *c, s
 		                "the model has %u layers, %u behind the dense ones: --delta-layers and --filters up to "
 		                "that expected, --anchors up to %u",
 		                c->n_layers, most, c->n_layers);
+	for (uint32_t l = 0; l < c->n_layers; l++)
+		if (c->window[l] > 0 && c->window[l] < a->context)
+			return eng_fail(err, -EINVAL, "the model's layer %u has a sliding window of %u tokens: layers are chosen "
+			                "where all see the whole context, --context up to %u expected", l, c->window[l], c->window[l]);
 	return 0;
 }
 

@@ -104,7 +104,8 @@ int eng_compress(const struct eng_compress *c, const char *path, FILE *to, struc
 		.max_tokens = c->longest, .rows = ENG_READ_ROWS,
 		.first = stride ? SKV_PAGE_TOKENS : 0, .stride = stride, .near = stride ? c->near : 0};
 	uint32_t d = 2 * m->n_kv_heads * m->head_dim, spans = c->palu ? spans_of(m->n_kv_heads) : 0;
-	uint32_t width = c->width ? c->width : c->palu ? d / 2 : d / 4;
+	uint32_t usual = c->palu ? d / 2 : (d / 4 + ENG_COMPRESSOR_GROUP - 1) / ENG_COMPRESSOR_GROUP * ENG_COMPRESSOR_GROUP;
+	uint32_t width = c->width ? c->width : usual;
 	struct eng_residuals of;
 	int r = eng_compressor_check(d, width, spans, err);
 

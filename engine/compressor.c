@@ -8,7 +8,6 @@
 #include <string.h>
 #include "formats/safetensors.h"
 
-#define GROUP 64u /* numbers that share a scale where a policy does not say otherwise */
 #define LEAST 32u /* codes are multiples of so many */
 
 /* LAPACK's, which OpenBLAS has in it; Fortran's strings come with their lengths behind the others. */
@@ -69,7 +68,7 @@ struct part {
 
 static int make_part(struct eng_compressor *c, uint32_t layer, const struct part *p, float *down)
 {
-	uint32_t d = c->of->d, group = p->width % GROUP ? LEAST : GROUP;
+	uint32_t d = c->of->d, group = p->width % ENG_COMPRESSOR_GROUP ? LEAST : ENG_COMPRESSOR_GROUP;
 	const double *moment = c->of->moment + (size_t)layer * d * d;
 	double *a = malloc((size_t)p->n * p->n * sizeof(*a)), *value = malloc(p->n * sizeof(*value));
 	int r = a && value ? 0 : -ENOMEM;

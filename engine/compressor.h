@@ -14,6 +14,9 @@
 #include "engine/error.h"
 #include "engine/residuals.h"
 
+/* Numbers of a code that share a scale where a policy does not say otherwise: usual widths are multiples of it. */
+#define ENG_COMPRESSOR_GROUP 64u
+
 struct eng_compressor {
 	const struct eng_residuals *of;
 	const char *kind; /* "deltakv" or "palu" */

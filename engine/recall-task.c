@@ -19,16 +19,15 @@ static void shuffle(uint32_t *order, uint32_t n)
 	}
 }
 
-int eng_recall_task(int32_t *to, uint32_t n, const int32_t *text, uint32_t n_text)
+int eng_recall_task(int32_t *to, uint32_t n, const int32_t *text, uint32_t n_text, uint32_t piece)
 {
-	uint32_t n_pieces = n_text / ENG_RECALL_TASK_PIECE, *order = calloc(n_pieces, sizeof(*order));
+	uint32_t n_pieces = n_text / piece, *order = calloc(n_pieces, sizeof(*order));
 
 	if (!order)
 		return -ENOMEM;
 	shuffle(order, n_pieces);
 	for (uint32_t i = 0; i < n; i++)
-		to[i] = text[order[i / ENG_RECALL_TASK_PIECE % n_pieces] * ENG_RECALL_TASK_PIECE +
-		             i % ENG_RECALL_TASK_PIECE];
+		to[i] = text[order[i / piece % n_pieces] * piece + i % piece];
 	free(order);
 	return 0;
 }

@@ -111,6 +111,7 @@ int eng_texts_read(struct eng_texts *ret, const char *path, const struct eng_tok
 
 	if (r)
 		return r;
+	t.recall_piece = tokens->tokenizer ? ENG_RECALL_TASK_PIECE : ENG_RECALL_TASK_BYTES;
 	r = eng_tokens_encode(tokens, bytes, size, &ids, err);
 	free(bytes);
 	if (!r && ids.n < TOKENS_MIN)
@@ -130,13 +131,13 @@ int eng_texts_recall(struct eng_texts *ret, const struct eng_texts *pieces, uint
 		uint32_t count = rows && rows < of->n / 2 ? rows : of->n / 2, from = of->n - count, half = count - count / 2;
 		int32_t *ids;
 
-		if (from < 2 * ENG_RECALL_TASK_PIECE) {
+		if (from < 2 * pieces->recall_piece) {
 			r = eng_fail(err, -EINVAL, "--by loss: pieces of %u tokens, expected a --context from %u on, and a "
-			             "text as long", of->n, 4 * ENG_RECALL_TASK_PIECE);
+			             "text as long", of->n, 4 * pieces->recall_piece);
 			break;
 		}
 		ids = malloc(of->n * sizeof(*ids));
-		if (!ids || eng_recall_task(ids + from + half, count - half, of->ids + 1, from - 1)) {
+		if (!ids || eng_recall_task(ids + from + half, count - half, of->ids + 1, from - 1, pieces->recall_piece)) {
 			free(ids);
 			r = eng_fail(err, -ENOMEM, "no memory for texts");
 			break;

@@ -12,6 +12,7 @@ struct eng_texts {
 	struct eng_text *list; /* their ids are its own */
 	uint32_t n, longest;
 	uint64_t tokens;
+	uint32_t recall_piece; /* tokens of a piece of engine/recall-task.h */
 	uint32_t hash; /* FNV-1a of all token ids in their order */
 };
 #define ENG_TEXTS_NULL ((struct eng_texts){.hash = 2166136261u})

@@ -192,7 +192,8 @@ skv_pte device_pte(const struct skv_seq *q, skv_pte e)
 	return skv_pte_make(kind, pool_kernel_page(q->session->pool, skv_pte_id(e), kind == SKV_PTE_SHARED));
 }
 
-int device_put(struct skv_session *s, void *to, const void *from, size_t bytes)
+/* Between host memory and the pages' memory, done on return; `what` is said if the device fails. */
+static int copy_now(struct skv_session *s, void *to, const void *from, size_t bytes, const char *what)
 {
 	const struct skv_backend *b = s->device ? s->device->backend : NULL;
 	int e;
@@ -204,20 +205,15 @@ int device_put(struct skv_session *s, void *to, const void *from, size_t bytes)
 	e = b->copy(to, from, bytes, s->step.work.stream);
 	if (e == 0)
 		e = b->wait(s->step.work.stream);
-	return e < 0 ? device_failed(s->device, e, "what the model's layers have") : 0;
+	return e < 0 ? device_failed(s->device, e, what) : 0;
+}
+
+int device_put(struct skv_session *s, void *to, const void *from, size_t bytes)
+{
+	return copy_now(s, to, from, bytes, "what the model's layers have");
 }
 
 int device_fetch(struct skv_session *s, void *to, const void *from, size_t bytes)
 {
-	const struct skv_backend *b = s->device ? s->device->backend : NULL;
-	int e;
-
-	if (!b) {
-		memcpy(to, from, bytes);
-		return 0;
-	}
-	e = b->copy(to, from, bytes, s->step.work.stream);
-	if (e == 0)
-		e = b->wait(s->step.work.stream);
-	return e < 0 ? device_failed(s->device, e, "a selection") : 0;
+	return copy_now(s, to, from, bytes, "a selection");
 }

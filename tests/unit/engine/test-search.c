@@ -44,7 +44,7 @@ static void setup(void)
 	for (uint32_t t = 0; t < TEXTS; t++) {
 		for (uint32_t i = 0; i < PROMPT; i++)
 			ids[t][i] = (int32_t)rnd_below(256);
-		ck_assert_int_eq(eng_recall_task(ids[t] + PROMPT, ROWS, ids[t], PROMPT), 0);
+		ck_assert_int_eq(eng_recall_task(ids[t] + PROMPT, ROWS, ids[t], PROMPT, ENG_RECALL_TASK_BYTES), 0);
 		/* of different lengths; all that is left, and less */
 		texts[t] = (struct eng_text){.ids = ids[t], .n = PROMPT + rows_of(t), .from = PROMPT, .rows = t ? rows_of(t) : 0};
 	}
@@ -64,25 +64,25 @@ static void teardown(void)
 /* Each piece is one of the text, none comes again before all were there. */
 START_TEST(recall)
 {
-	enum { PIECES = 7, TEXT = PIECES * ENG_RECALL_TASK_PIECE + 5, N = (PIECES + 2) * ENG_RECALL_TASK_PIECE + 3 };
+	enum { PIECE = ENG_RECALL_TASK_PIECE, PIECES = 7, TEXT = PIECES * PIECE + 5, N = (PIECES + 2) * PIECE + 3 };
 	int32_t text[TEXT], got[N];
 	uint32_t seen = 0, at = 0;
 
 	for (uint32_t i = 0; i < TEXT; i++)
 		text[i] = (int32_t)i;
-	ck_assert_int_eq(eng_recall_task(got, N, text, TEXT), 0);
-	for (; at + ENG_RECALL_TASK_PIECE <= N; at += ENG_RECALL_TASK_PIECE) {
-		uint32_t piece = (uint32_t)got[at] / ENG_RECALL_TASK_PIECE;
+	ck_assert_int_eq(eng_recall_task(got, N, text, TEXT, PIECE), 0);
+	for (; at + PIECE <= N; at += PIECE) {
+		uint32_t piece = (uint32_t)got[at] / PIECE;
 
-		ck_assert_int_eq(memcmp(got + at, text + piece * ENG_RECALL_TASK_PIECE,
-		                        ENG_RECALL_TASK_PIECE * sizeof(*got)), 0);
-		if (at < PIECES * ENG_RECALL_TASK_PIECE)
+		ck_assert_int_eq(memcmp(got + at, text + piece * PIECE,
+		                        PIECE * sizeof(*got)), 0);
+		if (at < PIECES * PIECE)
 			seen |= 1u << piece;
 	}
 	ck_assert_uint_eq(seen, (1u << PIECES) - 1);
-	ck_assert_int_eq(memcmp(got, got + PIECES * ENG_RECALL_TASK_PIECE, ENG_RECALL_TASK_PIECE * sizeof(*got)), 0);
-	ck_assert_int_eq(got[at], got[at - PIECES * ENG_RECALL_TASK_PIECE]); /* the last one is cut */
-	ck_assert_int_ne(memcmp(got, text, PIECES * ENG_RECALL_TASK_PIECE * sizeof(*got)), 0);
+	ck_assert_int_eq(memcmp(got, got + PIECES * PIECE, PIECE * sizeof(*got)), 0);
+	ck_assert_int_eq(got[at], got[at - PIECES * PIECE]); /* the last one is cut */
+	ck_assert_int_ne(memcmp(got, text, PIECES * PIECE * sizeof(*got)), 0);
 }
 END_TEST
 
