@@ -357,6 +357,8 @@ static int put_out(const struct eng_profile *p, const struct arguments *a, struc
 		fprintf(stderr, PROGRAM ": interrupted: this profile rests on %s\n", rests_on);
 	}
 	eng_profile_print(p, stdout);
+	if (!a->by_loss && !a->cli.quiet)
+		fputs(PROGRAM ": these layers fit the papers' criteria; --by loss looks for those with which the model predicts best\n", stderr);
 	if (a->output)
 		r = write_file(a->output, write_profile, p, err);
 	if (!r && a->svg)

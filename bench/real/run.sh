@@ -4,17 +4,20 @@
 #
 # PROGRAMS is the folder with sparsekv-eval and sparsekv-calibrate (build/engine); WORK gets the cases and the CSV
 # files, and keeps what was fetched. Fetches the model and the texts (model.py, texts.py), calibrates once, lets dense
-# attention filter the tasks (tasks.py), then runs every policy at 12.5 % and 25 %. Needs python3 with pip and numpy.
+# attention filter the tasks (tasks.py), then runs every policy, those with a budget at 12.5 % and 25 %. Needs python3 with pip
+# and numpy.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 programs=$1 work=$2
 shift 2
 mkdir -p "$work"
+work=$(readlink -f "$work")
 model=$work/model
 [ -e "$model" ] || python3 "$here/model.py" "$model"
 [ -e "$work/3k.jsonl" ] || python3 "$here/texts.py" "$work/3k.jsonl" 3000 96 "$work/texts"
 [ -e "$work/7k.jsonl" ] || python3 "$here/texts.py" "$work/7k.jsonl" 7000 96 "$work/texts"
-[ -e "$work/tasks.jsonl" ] || python3 "$here/tasks.py" "$work/tasks.jsonl" --each 12
+[ -e "$work/texts/jargon.txt" ] || gzip -dc "$work/texts/usr/share/doc/jargon-text/jargon.txt.gz" >"$work/texts/jargon.txt"
+[ -e "$work/tasks.jsonl" ] || python3 "$here/tasks.py" "$work/tasks.jsonl" --each 12 --per-token 3.8 "$work/texts/jargon.txt"
 profile=$model/profile.json
 [ -e "$profile" ] || "$programs/sparsekv-calibrate" --private --model "$model" --by loss -o "$profile" --quiet
 
@@ -34,21 +37,31 @@ with open(work + "/answered.jsonl", "w") as f:
 END
 fi
 
-# A connection may have 16 sessions: a budget at a time.
-for b in 0.125 0.25; do
-	policies="full quest?budget=$b tidal?budget=$b lessismore?budget=$b streaming?budget=$b h2o?budget=$b snapkv?budget=$b adakv?budget=$b"
-	for p in omnikv delta kascade; do
-		policies="$policies $p?budget=$b $p?budget=$b&profile=$profile"
-	done
-	some=
-	for p in $policies; do
+for kind in deltakv-pca palu; do
+	[ -e "$work/$kind" ] || "$programs/sparsekv-calibrate" --private --model "$model" --$kind "$work/$kind" --quiet
+done
+
+# table NAME POLICY...: of at most 15, for a connection may have 16 sessions
+table() {
+	name=$1 some="--policy full"
+	shift
+	for p; do
 		some="$some --policy $p"
 	done
 	# shellcheck disable=SC2086 # words
-	eval_ --tasks "$work/answered.jsonl" --csv "$work/tasks-$b.csv" $some "$@"
+	eval_ --tasks "$work/answered.jsonl" --csv "$work/tasks-$name.csv" $some $options
 	for n in 3k 7k; do
 		# shellcheck disable=SC2086
-		eval_ --tasks "$work/$n.jsonl" --compare --batch 4 --csv "$work/$n-$b.csv" $some "$@"
+		eval_ --tasks "$work/$n.jsonl" --compare --batch 4 --csv "$work/$n-$name.csv" $some $options
 	done
-	python3 "$here/summary.py" "$work/tasks-$b.csv" "$work/3k-$b.csv" "$work/7k-$b.csv"
+	python3 "$here/summary.py" "$work/tasks-$name.csv" "$work/3k-$name.csv" "$work/7k-$name.csv"
+}
+
+options=$*
+for b in 0.125 0.25; do
+	b=budget=$b
+	table "select-$b" "quest?$b" "omnikv?$b" "omnikv?$b&layers=2,12,17" "omnikv?$b&profile=$profile" "delta?$b" "delta?$b&profile=$profile" \
+		"kascade?$b" "kascade?$b&profile=$profile" "deltakv?$b&layers=2,12,17&file=$work/deltakv-pca" "tidal?$b" "lessismore?$b" "streaming?$b"
+	table "evict-$b" "h2o?$b" "snapkv?$b" "adakv?$b" "pyramidkv?$b" "rkv?$b"
 done
+table compress "kivi?bits=4" "kivi?bits=2" "palu?file=$work/palu" "palu?bits=4&file=$work/palu"
