@@ -3,7 +3,7 @@
 #
 # chroot.sh DIR [TARBALL] - do the README's two commands work on a bare system? A minimal root of this
 # system's release is made in DIR (and kept), a clean clone of HEAD (or the unpacked TARBALL) put into
-# it, and then: ./setup check as root, which installs the packages, and ./setup demo as a plain user.
+# it, and then: ./setup check and ./setup demo-real as root, which install the packages, and ./setup demo as a plain user.
 # Needs root, debootstrap and the network. What was written lies in DIR/upper until the next run.
 set -eu
 
@@ -35,6 +35,7 @@ enter_root
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 cd /root/sparsekvd
 time ./setup check
+time ./setup demo-real
 useradd -m tester
 mv /root/sparsekvd /home/tester/
 rm -rf /home/tester/sparsekvd/build # a build does not move; the user makes one
