@@ -23,6 +23,8 @@ fi
 . "$here/mount-root.sh"
 mount_root "$dir" "$dir/base"
 cp /etc/resolv.conf etc/resolv.conf
+# certificates that this network needs besides those of ca-certificates
+[ ! -d /usr/local/share/ca-certificates ] || cp -r /usr/local/share/ca-certificates usr/local/share/
 mkdir root/sparsekvd
 if [ -n "$source" ]; then
 	tar -xf "$source" -C root/sparsekvd --strip-components=1
@@ -32,6 +34,9 @@ else
 fi
 enter_root
 
+for variable in $(env | grep -oE '^(PIP|SSL|REQUESTS)_[A-Z_]+'); do
+	unset "$variable"
+done
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 cd /root/sparsekvd
 time ./setup check
