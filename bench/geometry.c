@@ -112,7 +112,7 @@ bool geometry_pages(const struct skv_session *s, uint32_t tokens, uint64_t pages
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &s->policy->plan[layer];
 
-		if (plan->evict.granularity || plan_has_bounds(plan) || plan->attend == SKV_ATTEND_WINDOW)
+		if (plan->evict.granularity || plan_has_state(plan) || plan->attend == SKV_ATTEND_WINDOW)
 			return false;
 		pages[SKV_PAGES_KV] += skv_pages_of(tokens);
 		if (plan->compress.kind)

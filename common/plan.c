@@ -55,6 +55,13 @@ const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32
 	return plans[layer].scores & SKV_SCORES_PAGE_BOUNDS ? NULL : "scores by page bounds that the layer's plan does not request";
 }
 
+const char *skv_sketch_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
+{
+	if (layer >= n_layers)
+		return "scores of a layer that the model does not have";
+	return plans[layer].scores & SKV_SCORES_SKETCHES ? NULL : "scores by sketches that the layer's plan does not request";
+}
+
 const char *skv_accumulate_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
 {
 	if (layer >= n_layers || !plans[layer].evict.accumulate)
@@ -265,11 +272,28 @@ static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, c
 	return wrong || p->how != SKV_PREFILL_KASCADE ? wrong : check_top(plans, layer, m);
 }
 
-/* The scores that a plan requests. `itself`: the layer selects its own tokens. */
-static const char *check_scores(const struct skv_plan *p, bool itself)
+static const char *check_sketches(const struct skv_plan *p, const struct skv_model *m)
 {
-	if (p->scores & ~(uint32_t)(SKV_SCORES_TOKENS | SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
+	if (p->scores != SKV_SCORES_SKETCHES)
+		return "sketches are a layer's only scores";
+	if (p->sketch_bits < 1 || p->sketch_bits > 4)
+		return "sketch_bits, expected 1 to 4";
+	if (m->head_dim % 32)
+		return "sketches of a head_dim that is no multiple of 32";
+	if (p->reduce == SKV_REDUCE_MEAN_Q)
+		return "reduce is the mean of q, expected with page bounds only";
+	return p->evict.granularity || p->compress.kind ? "sketches in a layer that evicts or compresses tokens" : NULL;
+}
+
+/* The scores that a plan requests. `itself`: the layer selects its own tokens. */
+static const char *check_scores(const struct skv_plan *p, const struct skv_model *m, bool itself)
+{
+	if (p->scores & ~(uint32_t)(SKV_SCORES_TOKENS | SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES))
 		return "scores has unknown bits";
+	if (p->scores & SKV_SCORES_SKETCHES)
+		return check_sketches(p, m);
+	if (p->sketch_bits)
+		return "sketch_bits without SKV_SCORES_SKETCHES";
 	if (itself && p->scores != SKV_SCORES_TOKENS)
 		return "a layer that selects its own tokens requests SKV_SCORES_TOKENS, and no others";
 	if (p->scores & SKV_SCORES_PAGE_BOUNDS)
@@ -285,9 +309,9 @@ static const char *check_scores(const struct skv_plan *p, bool itself)
 static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
-	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS : SKV_SCORES_TOKENS;
-	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES && p->scores;
-	const char *wrong = check_scores(p, itself);
+	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS : SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES;
+	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES ? p->scores : p->scores & SKV_SCORES_SKETCHES;
+	const char *wrong = check_scores(p, m, itself);
 
 	if (p->attend > SKV_ATTEND_TOKENS)
 		return "attend is not one of enum skv_attend_mode";

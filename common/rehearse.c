@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Further bits of rehearsal.selected; SKV_SCORES_PAGE_BOUNDS there: the layer's pages were scored. */
+/* Further bits of rehearsal.selected; BEFORE_SCORES there: the layer's pages or tokens were scored. */
+#define BEFORE_SCORES (SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES)
 enum done { ACCUMULATED = 1u << 16, TOUCHED = 1u << 17, EVICTED = 1u << 18 };
 enum stage { ADOPT, BEFORE, AFTER, STEP_END };
 
@@ -58,8 +59,8 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 /* Does the layer have scores at this point of the step? */
 static bool has_scores(const struct rehearsal *r, uint32_t layer)
 {
-	if (r->plans[layer].scores & SKV_SCORES_PAGE_BOUNDS)
-		return r->selected[layer] & SKV_SCORES_PAGE_BOUNDS;
+	if (r->plans[layer].scores & BEFORE_SCORES)
+		return r->selected[layer] & BEFORE_SCORES;
 	return layer < r->layer ||
 	       (layer == r->layer && (r->stage == AFTER || skv_plan_chooses(&r->plans[layer], layer)));
 }
@@ -94,7 +95,7 @@ static void select_tokens(const struct skv_policy_ctx *ctx, const struct skv_sel
 {
 	struct rehearsal *r = ctx->library;
 
-	check_select(ctx, s, SKV_SCORES_TOKENS, skv_select_check(s, SKV_SCORES_TOKENS, r->plans, r->model->n_layers));
+	check_select(ctx, s, SKV_SCORES_TOKENS, skv_select_check(s, SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES, r->plans, r->model->n_layers));
 }
 
 static void select_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
@@ -104,17 +105,28 @@ static void select_union(const struct skv_policy_ctx *ctx, const struct skv_sele
 	check_select(ctx, s, SKV_SCORES_TOKENS, skv_union_check(s, r->plans, r->model->n_layers));
 }
 
-static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
+static void score(struct rehearsal *r, uint32_t layer, const char *what, const char *wrong)
 {
-	struct rehearsal *r = ctx->library;
-	const char *wrong = skv_score_check(layer, r->plans, r->model->n_layers);
-
 	if (r->stage != BEFORE || layer != r->layer)
-		complain(r, "scores pages of layer %u, expected in its own before", layer);
+		complain(r, "scores %s of layer %u, expected in its own before", what, layer);
 	else if (wrong)
 		complain(r, "asks for %s", wrong);
 	else
-		r->selected[layer] |= SKV_SCORES_PAGE_BOUNDS;
+		r->selected[layer] |= r->plans[layer].scores & BEFORE_SCORES;
+}
+
+static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct rehearsal *r = ctx->library;
+
+	score(r, layer, "pages", skv_score_check(layer, r->plans, r->model->n_layers));
+}
+
+static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct rehearsal *r = ctx->library;
+
+	score(r, layer, "tokens", skv_sketch_check(layer, r->plans, r->model->n_layers));
 }
 
 /* A call for the layer itself, in the hook that it belongs to, once. */
@@ -191,6 +203,7 @@ static const struct skv_prims prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
+        .score_sketches = score_sketches,
         .accumulate_scores = accumulate_scores,
         .evict_to_budget = evict_to_budget,
         .touch_pages = touch_pages,

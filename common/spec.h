@@ -72,20 +72,21 @@ int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, 
 int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
                     struct skv_plan *plans, char *err, size_t err_len);
 
-/* Does the layer attend to tokens that it chooses itself, in its own before()? */
+/* Does the layer attend to tokens that it chooses itself, by the weights of all of its keys, in its own before()? */
 static inline bool skv_plan_chooses(const struct skv_plan *p, uint32_t layer)
 {
-	return p->attend == SKV_ATTEND_TOKENS && p->source == layer && !p->evict.granularity;
+	return p->attend == SKV_ATTEND_TOKENS && p->source == layer && !p->evict.granularity && !(p->scores & SKV_SCORES_SKETCHES);
 }
 
 /*
  * Does a request that a hook makes of a primitive fit the plans? `scores`, any of them will do: SKV_SCORES_PAGES and
- * SKV_SCORES_PAGE_BOUNDS for select_pages, SKV_SCORES_TOKENS for select_tokens. NULL when it does, else what is wrong.
+ * SKV_SCORES_PAGE_BOUNDS for select_pages, SKV_SCORES_TOKENS and SKV_SCORES_SKETCHES for select_tokens. NULL when it does, else what is wrong.
  */
 const char *skv_select_check(const struct skv_select *s, uint32_t scores, const struct skv_plan *plans,
                              uint32_t n_layers);
-/* The same of score_pages. */
+/* The same of score_pages and score_sketches. */
 const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
+const char *skv_sketch_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
 /* And select_union? It goes by SKV_SCORES_TOKENS. */
 const char *skv_union_check(const struct skv_select *s, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_window_check(const struct skv_window *w);

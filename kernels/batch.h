@@ -37,7 +37,8 @@ struct skv_shape {
 	uint32_t dtype;    /* enum skv_dtype of the pool */
 	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out */
 	uint32_t layer;    /* number of the layer's page table */
-	uint32_t state;    /* of its table of state pages: page bounds */
+	uint32_t state;    /* of its table of state pages: page bounds, or sketches ... */
+	uint32_t sketch_bits; /* ... of keys, with so many bits an element: 1, 2, 3 or 4; 0: page bounds */
 	uint32_t slot_meta; /* of its table of slot metadata */
 	uint32_t codes;    /* of its tables of codes and of references */
 	uint32_t refs;

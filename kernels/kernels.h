@@ -128,6 +128,20 @@ struct skv_kernels {
 	                    const struct skv_scores *scores, const struct skv_workspace *);
 
 	/*
+	 * Make the sketches of tokens len - n_bounds ... len - 1, and of all tokens when the first T are complete with these.
+	 * Pages and state pages that are not resident are left out. On a device NULL: it has none so far.
+	 */
+	void (*update_sketches)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
+
+	/*
+	 * Score the tokens of each sequence (n_q = 1) by their sketches: fills scores->token with the softmax weights that q
+	 * gives the sketches of the keys, reduced over heads as it says. Tokens that are not resident have weight 0. Sequences
+	 * of fewer than T tokens have weight 1 for each. q is rounded to 8 bits.
+	 */
+	void (*score_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_scores *,
+	                       const struct skv_workspace *);
+
+	/*
 	 * Fill `list` with the top-k by the layer's scores, as struct skv_select says: by scores->page, or with
 	 * `tokens` by scores->token. list->rows is scores->rows and its stride at least the units of max_len. Ties go
 	 * to the lower ids. A score that is a NaN or -infinity is never selected: then there may be fewer. May

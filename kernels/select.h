@@ -9,6 +9,16 @@
  * over the page, before the layer attends. They are kept in pages of the same pool, state pages: a state page is laid
  * out as any other, its "token" u describes page T * p + u of the layer, p its index in the table of state pages. The
  * smallest values are its K row, the largest its V row. So one state page has the bounds of T pages.
+ *
+ * Sketches. A quantized copy of each key k, from which all keys are scored at a small part of their bytes. With
+ * k' = R (k - c), R a rotation (a random-sign Hadamard matrix in each block of as many elements as the largest power of two
+ * that divides head_dim), c the mean of the head's first T keys - any vector that is the same for all tokens changes no
+ * softmax -, an element's code is u, a whole number below 2^bits, for the value (u + 1/2 - 2^(bits - 1)) step; step is 1,
+ * 0.586 or 0.335 (2, 3, 4 bits) of the root mean square of k', with 1 bit u is the sign. A token has one scale for its
+ * codes, <k', code> / <code, code>, in place of step (RaBitQ). Until there are T keys there is no c, and no sketch.
+ * In a state page each kv head has as many bytes as in any other; they hold skv_sketch_tokens() tokens: rows of codes,
+ * then scales in bf16. Of a row, bits 8 / b at a time are apart: byte i of D b / 8 has elements i, i + D b / 8, ..., the first
+ * in the lowest bits; with 3 bits there are D / 4 bytes of the codes' lower 2 bits, then D / 8 of the highest.
  */
 #ifndef SKV_SELECT_H
 #define SKV_SELECT_H
@@ -98,6 +108,24 @@ SKV_INLINE uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
 	uint32_t recent = size > w->sinks ? size - w->sinks : 1;
 
 	return n > recent ? n - recent : 0;
+}
+
+/* Bytes of a sketch's row of codes, and tokens of a state page. head_dim is a multiple of 32. */
+SKV_INLINE uint32_t skv_sketch_row(const struct skv_shape *sh)
+{
+	return sh->head_dim * sh->sketch_bits / 8;
+}
+SKV_INLINE uint32_t skv_sketch_tokens(const struct skv_shape *sh)
+{
+	const uint32_t head_bytes = (uint32_t)(sh->page_bytes / sh->n_kv_heads), each = skv_sketch_row(sh) + 2;
+	return head_bytes / each / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
+}
+/* R changes the sign of element d? */
+SKV_INLINE bool skv_sketch_flips(uint32_t d)
+{
+	uint32_t x = (d + 1) * 0x9e3779b9u;
+	x = (x ^ (x >> 15)) * 0x85ebca6bu;
+	return (x ^ (x >> 13)) >> 16 & 1;
 }
 
 /* The sequence's table of state pages. */

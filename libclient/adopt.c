@@ -96,7 +96,7 @@ void policy_install(struct skv_seq *q, const struct policy *p, void *state)
 	q->on_device.old = q->session->device;
 	q->compresses = q->compresses_known = false;
 	q->has_bounds = p->n_bounds == 0 || q->len == 0;
-	m->state_version = block->state_version;
+	m->state_version = p->state_version;
 	/* bounds that the next step makes are there when it is committed: until then the state is of no commit */
 	m->state_epoch = q->has_bounds ? q->epoch : q->epoch ^ OF_NO_COMMIT;
 	atomic_thread_fence(memory_order_seq_cst);
@@ -109,7 +109,7 @@ void policy_start(struct skv_seq *q)
 	const struct skv_policy *block = seq_policy(q)->block;
 
 	/* fresh memory is zero, which is what a policy's state begins as */
-	q->mem->state_version = block->state_version;
+	q->mem->state_version = seq_policy(q)->state_version;
 	q->mem->state_epoch = q->epoch;
 	skv_wire_string(q->mem->state_policy, sizeof(q->mem->state_policy), block->name);
 	q->has_bounds = true;
@@ -119,10 +119,10 @@ void policy_start(struct skv_seq *q)
 static bool state_fits(const struct skv_seq *q, const struct policy *p)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		for (uint32_t i = 0; i < state_pages_of(seq_slot_end(q, layer)); i++) {
+		for (uint32_t i = 0; i < pages_of_state(q, layer, seq_slot_end(q, layer)); i++) {
 			skv_pte e = seq_table(q, bounds_table(q, layer))[i];
 
-			if (skv_pte_resident(e) != plan_has_bounds(&p->plan[layer]))
+			if (skv_pte_resident(e) != plan_has_state(&p->plan[layer]))
 				return false;
 		}
 	return true;
@@ -142,7 +142,7 @@ static bool at_home(const struct skv_seq *q, const struct policy *p)
 	const struct skv_seqmem *m = q->mem;
 
 	return !q->state_torn && strncmp(m->state_policy, block->name, sizeof(m->state_policy)) == 0 &&
-	       m->state_version == block->state_version && state_fits(q, p) && state_holds(q, p);
+	       m->state_version == p->state_version && state_fits(q, p) && state_holds(q, p);
 }
 
 int policy_take_over(struct skv_seq *q)

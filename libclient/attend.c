@@ -125,6 +125,8 @@ static void append(const struct layer *l)
 			l->kernels->append(&l->rows, part[i], NULL, l->attn->k, l->attn->v, l->work);
 		if (l->bounds)
 			l->kernels->update_bounds(&l->rows, part[i], NULL, l->work);
+		if (l->sketches)
+			l->kernels->update_sketches(&l->rows, part[i], l->work);
 	}
 }
 

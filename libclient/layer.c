@@ -91,7 +91,10 @@ struct skv_shape compressed_shape(const struct skv_session *s, uint32_t layer, c
 
 struct skv_shape batch_shape(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
-	return batch_compresses(pb, layer) ? compressed_shape(s, layer, pb->policy->compressor) : layer_shape(s, layer);
+	struct skv_shape shape = batch_compresses(pb, layer) ? compressed_shape(s, layer, pb->policy->compressor) : layer_shape(s, layer);
+
+	shape.sketch_bits = pb->policy->plan[layer].sketch_bits;
+	return shape;
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */
@@ -110,6 +113,7 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	        .rows = layer_shape(s, number),
 	        .compresses = batch_compresses(pb, number),
 	        .bounds = plan->scores & SKV_SCORES_PAGE_BOUNDS,
+	        .sketches = plan->scores & SKV_SCORES_SKETCHES,
 	        .decode = batch_decoding(s, pb, number),
 	        .prefill = batch_prompts(s, pb, number),
 	        .each = batch_rows(s, pb, number),
@@ -121,6 +125,7 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	        .step = st,
 	};
 
+	l.rows.sketch_bits = plan->sketch_bits;
 	l.rows.lse = a->lse;
 	l.rows.q_stride = a->q_stride;
 	l.rows.k_stride = a->k_stride;

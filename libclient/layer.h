@@ -32,7 +32,7 @@ struct layer {
 	struct skv_shape shape; /* ... and as the batch has them: with codes, if it compresses the layer */
 	uint32_t window;        /* the model's, in tokens; 0: none */
 	bool compresses;        /* does it keep older tokens of the batch's sequences compressed? */
-	bool bounds;            /* does it keep bounds of its pages? */
+	bool bounds, sketches;  /* does it keep bounds of its pages, or sketches of its keys? */
 	struct skv_batch decode, prefill; /* the batch's sequences that decode, and those with rows of prompts */
 	struct skv_batch each;            /* single rows of those that decode: [row][sequence], each up to its own token */
 	struct skv_batch maker;           /* `prefill` in the layer whose tile lists this one uses */

@@ -94,14 +94,18 @@ static void compress(struct skv_session *s, const struct skv_seq *q, uint32_t la
 
 static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 {
-	const struct skv_shape shape = layer_shape(s, layer);
+	const struct skv_plan *plan = &seq_policy(q)->plan[layer];
+	struct skv_shape shape = layer_shape(s, layer);
 	const struct skv_batch batch = layer_all(s, layer), *b = &batch;
 	const struct skv_layer_slots *was = &q->slots[layer], *next = &q->next_slots[layer];
 	const struct skv_slot_mapping to = {.granularity = next->granularity, .slot = s->step.slot};
 	struct skv_workspace *w = &s->step.work;
 
-	if (q->maintenance == MAINTENANCE_BUILD_BOUNDS && plan_has_bounds(&seq_policy(q)->plan[layer]))
+	shape.sketch_bits = plan->sketch_bits;
+	if (q->maintenance == MAINTENANCE_BUILD_BOUNDS && plan->scores & SKV_SCORES_PAGE_BOUNDS)
 		s->kernels->update_bounds(&shape, b, NULL, w);
+	if (q->maintenance == MAINTENANCE_BUILD_BOUNDS && plan->scores & SKV_SCORES_SKETCHES)
+		s->kernels->update_sketches(&shape, b, w);
 	if (next->n_compressed != was->n_compressed)
 		compress(s, q, layer, b);
 	if (!next->granularity)

@@ -33,10 +33,17 @@ static bool resident(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_resident(seq_table(q, table)[page]);
 }
 
-/* Pages of bounds that so many slots of a layer take, ... */
+uint32_t pages_of_state(const struct skv_seq *q, uint32_t layer, uint32_t tokens)
+{
+	uint32_t each = policy_state_tokens(&q->session->shape, &seq_policy(q)->plan[layer]);
+
+	return (tokens + each - 1) / each;
+}
+
+/* State pages that so many slots of a layer take, ... */
 static uint32_t bounds_of(const struct skv_seq *q, uint32_t layer, uint32_t slots)
 {
-	return plan_has_bounds(&seq_policy(q)->plan[layer]) ? state_pages_of(slots) : 0;
+	return plan_has_state(&seq_policy(q)->plan[layer]) ? pages_of_state(q, layer, slots) : 0;
 }
 
 /* ... and of slot metadata. */
@@ -205,7 +212,7 @@ struct span pages_written(const struct skv_seq *q, uint32_t table)
 	if (all.to > end)
 		all.to = end;
 	if (!anywhere && group != SKV_PAGES_SLOT_META)
-		all.from = extent / (group == SKV_PAGES_KV ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS);
+		all.from = extent / (group == SKV_PAGES_KV ? SKV_PAGE_TOKENS : policy_state_tokens(&q->session->shape, &seq_policy(q)->plan[layer]));
 	return all;
 }
 
@@ -256,7 +263,8 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	p->need += copies;
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
-	p->demand += (uint64_t)state_pages_of(q->n_new + SKV_PAGE_TOKENS * SKV_PAGE_TOKENS - 1) * policy->n_bounds;
+	if (policy->n_bounds > 0)
+		p->demand += (uint64_t)(q->n_new / policy->state_tokens + 1) * policy->n_bounds;
 	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_slot_meta_per_page(&q->session->shape) - 1) * policy->n_evicting;
 	return 0;
 }
@@ -475,7 +483,7 @@ bool pages_trim(struct skv_seq *q)
 
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), pages = seq_entries(q, table);
-		uint32_t from = kind_of(q, table) == SKV_PAGES_BOUNDS ? state_pages_of(extent) : had(q, table);
+		uint32_t from = kind_of(q, table) == SKV_PAGES_BOUNDS ? pages_of_state(q, layer, extent) : had(q, table);
 
 		if (unknown(q, table))
 			continue;

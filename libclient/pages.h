@@ -33,6 +33,8 @@ void pages_supply(struct skv_session *s, struct skv_seq *q);
 void pages_undo(struct skv_session *s);
 /* So are those that are of no use to the rows that are accepted. Nothing that runs may need them. */
 void pages_undo_surplus(struct skv_session *s);
+/* State pages of a layer for so many tokens, by the sequence's policy. */
+uint32_t pages_of_state(const struct skv_seq *q, uint32_t layer, uint32_t tokens);
 /* The page in this entry goes with the step's commit. False: the journal is full. */
 bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page);
 /* So do those that the sequence has beyond its slots, and what was saved of a prompt that is over with it. */
@@ -41,7 +43,7 @@ void pages_evict_surplus(struct skv_seq *q);
 void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page);
 /* Nothing is saved of the prompt that was being read: what comes begins anew. The device, if any, is waited for. */
 void pages_forget_prompt(struct skv_seq *q);
-/* Nor of bounds, which another policy kept. */
+/* Nor of bounds or sketches, which another policy kept. */
 void pages_forget_state(struct skv_seq *q);
 void pages_unpark(struct skv_seq *q); /* the entry beyond the committed length, after an attach and a compaction */
 /* Drop what a torn step has left in entries of no use; of bounds, what is beyond the layer's slots. Was there any? */

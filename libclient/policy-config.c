@@ -62,8 +62,16 @@ static int configure(struct skv_session *s, struct policy *p)
 	e = skv_policy_plan(p->block, p->config, model, p->plan, text, sizeof(text));
 	if (e < 0)
 		return error_set(e, "%s", text);
+	p->state_version = p->block->state_version;
 	for (uint32_t layer = 0; layer < model->n_layers; layer++) {
-		p->n_bounds += plan_has_bounds(&p->plan[layer]);
+		if (p->plan[layer].scores & SKV_SCORES_SKETCHES && !s->kernels->score_sketches)
+			return error_set(-ENOTSUP, "%s keeps sketches of keys, which devices do not compute so far", p->block->name);
+		if (plan_has_state(&p->plan[layer])) {
+			uint32_t tokens = policy_state_tokens(&s->shape, &p->plan[layer]);
+
+			p->state_tokens = p->n_bounds++ == 0 || tokens < p->state_tokens ? tokens : p->state_tokens;
+		}
+		p->state_version += p->plan[layer].sketch_bits * (layer + 1) * 0x9e3779b1u;
 		p->n_evicting += p->plan[layer].evict.granularity > 0;
 		p->n_evicting_pages += p->plan[layer].evict.granularity > 1;
 		p->n_compress += p->plan[layer].compress.kind > 0;

@@ -8,6 +8,8 @@
 
 #include <sparsekv/policy.h>
 
+#include "kernels/select.h"
+
 #include "common/wire.h"
 
 struct compressor;
@@ -26,7 +28,9 @@ struct policy {
 	char *spec;               /* ... and with every value */
 	/* its hooks asked for the layer's union: one list, in every step, also when replayed */
 	bool selects_union[SKV_MAX_LAYERS];
-	uint32_t n_bounds;      /* layers that keep bounds of their pages, so have state pages */
+	uint32_t n_bounds;      /* layers that keep bounds of their pages, or sketches of their keys, so have state pages */
+	uint32_t state_tokens;  /* of a state page, in the layer with the fewest */
+	uint32_t state_version; /* of all that it keeps of a sequence: changes with the plugin's own, and with the bits of sketches */
 	uint32_t n_evicting;    /* layers that evict tokens or pages of single heads, so have slot metadata ... */
 	uint32_t n_evicting_pages; /* ... of them pages */
 	uint32_t n_compress;    /* layers that compress */
@@ -35,9 +39,19 @@ struct policy {
 	struct skv_plan plan[]; /* n_layers */
 };
 
-static inline bool plan_has_bounds(const struct skv_plan *plan)
+/* Tokens of a state page of the layer: whose pages' bounds it has, or whose keys' sketches. */
+static inline uint32_t policy_state_tokens(const struct skv_shape *sh, const struct skv_plan *plan)
 {
-	return plan->scores & SKV_SCORES_PAGE_BOUNDS;
+	struct skv_shape shape = *sh;
+
+	shape.sketch_bits = plan->sketch_bits;
+	return plan->sketch_bits ? skv_sketch_tokens(&shape) : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
+}
+
+/* Page bounds or sketches. */
+static inline bool plan_has_state(const struct skv_plan *plan)
+{
+	return plan->scores & (SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES);
 }
 
 #endif

@@ -38,7 +38,7 @@ static const char *check(const struct skv_session *s, const struct skv_select *s
 
 	if (what == SELECT_UNION)
 		return skv_union_check(sel, plans, s->model.n_layers);
-	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_SCORES_TOKENS : SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, plans,
+	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES : SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, plans,
 	                        s->model.n_layers);
 }
 
@@ -120,6 +120,26 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 	rows = batch_rows(s, pb, layer);
 	s->kernels->score_pages(&shape, &rows, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].scores,
 	                        &s->step.work);
+	pb->selection[layer].has_scores = true;
+}
+
+static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct skv_session *s = ctx->library;
+	const struct policy_batch *pb = s->batch;
+	const char *wrong = "outside of the layer's before()";
+	struct skv_shape shape;
+	struct skv_batch rows;
+
+	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
+		wrong = skv_sketch_check(layer, pb->policy->plan, s->model.n_layers);
+	if (wrong) {
+		policy_misuse(s, "score_sketches: %s", wrong);
+		return;
+	}
+	shape = batch_shape(s, pb, layer);
+	rows = batch_rows(s, pb, layer);
+	s->kernels->score_sketches(&shape, &rows, s->step.q, &pb->selection[layer].scores, &s->step.work);
 	pb->selection[layer].has_scores = true;
 }
 
@@ -280,6 +300,7 @@ const struct skv_prims policy_prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
+        .score_sketches = score_sketches,
         .accumulate_scores = accumulate_scores,
         .evict_to_budget = evict_to_budget,
         .touch_pages = touch_pages,

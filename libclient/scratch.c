@@ -8,6 +8,7 @@
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
 #include "libclient/error.h"
+#include "libclient/policy.h"
 #include "libclient/session.h"
 
 int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
@@ -29,8 +30,13 @@ static size_t workspace_bytes(const struct skv_session *s, uint32_t longest)
 {
 	const struct step *st = &s->step;
 	int threads = st->work.threads;
-	size_t most = s->kernels->workspace_bytes(&s->shape, st->n_kseq, st->rows, longest, threads);
+	struct skv_shape all = s->shape;
+	size_t most;
 
+	for (uint32_t i = 0; i < st->n_batches; i++)
+		for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+			all.sketch_bits |= st->batch[i].policy->plan[layer].sketch_bits;
+	most = s->kernels->workspace_bytes(&all, st->n_kseq, st->rows, longest, threads);
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 			const struct policy_batch *pb = &st->batch[i]; /* whose sequences compress alike */

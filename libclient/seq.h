@@ -136,12 +136,6 @@ static inline uint32_t seq_next_compressed(const struct skv_seq *q, uint32_t lay
 	return q->next_about & SKV_ABOUT_SLOTS ? q->next_slots[layer].n_compressed : 0;
 }
 
-/* Entries of a layer's state table that so many tokens take: a state page has the bounds of SKV_PAGE_TOKENS pages. */
-static inline uint32_t state_pages_of(uint32_t tokens)
-{
-	return skv_pages_of(skv_pages_of(tokens));
-}
-
 /* It no longer refers to a page that it shared; stock_release() tells. */
 static inline void seq_give_up(struct skv_seq *q, uint32_t page)
 {

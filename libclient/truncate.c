@@ -94,7 +94,7 @@ static bool evict_state(struct skv_seq *q, uint32_t n)
 	for (uint32_t table = 0; table < q->layout.n_tables && room; table++) {
 		enum skv_page_kind kind = skv_table_page_kind(q->layout.n_layers, table);
 		bool saved = kind == SKV_PAGES_SAVED;
-		uint32_t page = saved ? 0 : state_pages_of(n), end = saved ? q->layout.kept : skv_pages_of(n);
+		uint32_t page = saved ? 0 : pages_of_state(q, skv_table_layer(q->layout.n_layers, table), n), end = saved ? q->layout.kept : skv_pages_of(n);
 
 		for (; (saved || kind == SKV_PAGES_BOUNDS) && page < end && room; page++)
 			room = pages_evict(q, table, page);

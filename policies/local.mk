@@ -16,6 +16,7 @@ policy_LTLIBRARIES = \
 	policies/quest.la \
 	policies/raas.la \
 	policies/rkv.la \
+	policies/sketch.la \
 	policies/snapkv.la \
 	policies/template.la \
 	policies/tidal.la

@@ -24,7 +24,7 @@ KERNEL_TESTS = \
 	tests/unit/kernels/test-prefill tests/unit/kernels/test-prefill-sparse tests/unit/kernels/test-prefill-tiles \
 	tests/unit/kernels/test-replay tests/unit/kernels/test-row-strides tests/unit/kernels/test-select \
 	tests/unit/kernels/test-select-page-bounds \
-	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk \
+	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk tests/unit/kernels/test-sketch \
 	tests/unit/kernels/test-threads
 CLIENT_TESTS = \
 	tests/unit/client/test-client tests/unit/client/test-client-any-order tests/unit/client/test-client-api tests/unit/client/test-client-broken \

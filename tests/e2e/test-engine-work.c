@@ -93,6 +93,7 @@ END_TEST
 
 static const char *const verifying[] = {
 	"full", "streaming?budget=0.25", "quest?budget=0.25", "delta?budget=0.25", "omnikv?budget=0.25", "kascade?budget=0.25",
+	"sketch?budget=0.125",
 	"kivi?bits=4", "deltakv?layers=2,7,12&residual=16&block=16&file=%s",
 };
 

@@ -224,6 +224,20 @@ static void rkv_spec(char *to)
 	window_spec(to, "rkv", false, rnd_below(2) ? "&lambda=0.7" : "");
 }
 
+/* Of the models of a spec, and of its compressor; n_layers 0: any. */
+static struct skv_model shape;
+
+static void sketch_spec(char *to)
+{
+	static const uint32_t heads[][2] = {{1, 64}, {2, 32}, {3, 32}, {2, 96}};
+	const uint32_t *h = heads[rnd_below(4)];
+
+	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = h[0], .head_dim = h[1]};
+	shape.n_heads = shape.n_kv_heads * (1 + rnd_below(4));
+	snprintf(to, SPEC, "sketch?bits=%u&budget=%s&floor=%u&recent=%u&dense=%u", 1 + rnd_below(4), some_budget(16), 16 + rnd_below(30),
+	         1 + rnd_below(32), rnd_below(3));
+}
+
 static void raas_spec(char *to, const char *variant, const char *more)
 {
 	snprintf(to, SPEC, "raas:%s?budget=%s&dense=%u%s", variant, some_budget(2), rnd_below(2), more);
@@ -249,8 +263,6 @@ static void raas_quest(char *to)
 	raas_spec(to, "quest", rnd_below(2) ? "&alpha=0.05" : "");
 }
 
-/* Of the models of a spec, and of its compressor; n_layers 0: any. */
-static struct skv_model shape;
 static uint32_t identity;
 
 /* A compressor that is the identity, for `shape`. */
@@ -390,8 +402,9 @@ static const struct {
 	{"kivi", kivi_spec},
 	{"palu", palu_identity},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
+	{"sketch", sketch_spec},     /* the last one: devices have none */
 };
-#define N_POLICIES (sizeof(policies) / sizeof(policies[0]))
+#define N_POLICIES (sizeof(policies) / sizeof(policies[0]) - devmem_is_device())
 
 /* ---- the oracle itself ---------------------------------------------------------------------------- */
 

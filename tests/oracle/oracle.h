@@ -73,7 +73,7 @@ struct oracle_policy {
 
 extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade,
 	oracle_tidal, oracle_lessismore, oracle_quest, oracle_h2o, oracle_snapkv, oracle_pyramidkv, oracle_rkv,
-	oracle_raas, oracle_adakv, oracle_deltakv, oracle_kivi, oracle_palu;
+	oracle_raas, oracle_adakv, oracle_deltakv, oracle_kivi, oracle_palu, oracle_sketch;
 
 /* The policy that a spec names, or NULL, also where the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);

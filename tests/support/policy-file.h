@@ -25,7 +25,7 @@ static const struct skv_model reference = {
 
 static const char *const policy_names[] = {
         "full", "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
-        "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template",
+        "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "sketch", "snapkv", "tidal", "template",
 };
 #define POLICY_NAMES ((int)(sizeof(policy_names) / sizeof(*policy_names)))
 

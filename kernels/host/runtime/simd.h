@@ -12,6 +12,7 @@
  *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN
  *   v_load_u8, v_load_u4, v_load_u2  VL whole numbers of 8 bits, or of 4 or 2: the first in a byte's lowest bits
  *   v_load_pairs  VL pairs of bf16, taken apart
+ *   v_dot_u8   sum of products of bytes, unsigned and signed
  *   v_fma      a * b + c, fused where the ISA has it
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
@@ -233,6 +234,27 @@ INLINE void v_load_pairs(const void *p, vf *ret_first, vf *ret_second)
 	memcpy(&both, p, sizeof both);
 	*ret_first = (vf)(both << 16);
 	*ret_second = (vf)(both & -65536);
+}
+
+/* Sum of n products, n a multiple of 32. a is at most 63, so that two products fit 16 bits. */
+INLINE int32_t v_dot_u8(const uint8_t *a, const int8_t *b, uint32_t n)
+{
+#if defined SKV_AVX512 || defined SKV_AVX2
+	__m256i sum = _mm256_setzero_si256();
+	for (uint32_t i = 0; i < n; i += 32) {
+		__m256i pairs = _mm256_maddubs_epi16(_mm256_loadu_si256((const __m256i *)(a + i)), _mm256_loadu_si256((const __m256i *)(b + i)));
+		sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+	}
+	__m128i x = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+	x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+	x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1));
+	return _mm_cvtsi128_si32(x);
+#else
+	int32_t sum = 0;
+	for (uint32_t i = 0; i < n; i++)
+		sum += a[i] * b[i];
+	return sum;
+#endif
 }
 
 /* ---- exp2 ------------------------------------------------------------------------------------ */

@@ -24,6 +24,7 @@ static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint3
 		ISA(evict_bytes)(max_len, threads),
 		ISA(touch_bytes)(max_len, threads),
 		ISA(head_budgets_bytes)(sh, max_len, threads),
+		sh->sketch_bits ? ISA(sketch_bytes)(sh, n_seqs, max_len) : 0,
 		sh->codec ? ISA(compress_bytes)(sh, n_seqs, threads) : 0,
 		sh->codec ? ISA(decompress_bytes)(sh, n_seqs, threads) : 0,
 	};
@@ -48,6 +49,8 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.decode_topk = ISA(decode_topk),
 	.update_bounds = ISA(update_bounds),
 	.score_pages = ISA(score_pages),
+	.update_sketches = ISA(update_sketches),
+	.score_sketches = ISA(score_sketches),
 	.alloc_slots = ISA(alloc_slots),
 	.move_partial_page = ISA(move_partial_page),
 	.alloc_prompt_slots = ISA(alloc_prompt_slots),

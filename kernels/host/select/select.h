@@ -10,6 +10,9 @@ void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, cons
                         const struct skv_workspace *);
 void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t reduce,
                       const struct skv_scores *, const struct skv_workspace *);
+void ISA(update_sketches)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
+void ISA(score_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_scores *,
+                         const struct skv_workspace *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *, bool tokens,
                  const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
 void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
@@ -23,5 +26,6 @@ void ISA(mask_holes)(const struct skv_shape *, const struct skv_kseq *, uint32_t
 
 /* Bytes of workspace, at most. */
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
+size_t ISA(sketch_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* more than select_bytes() */
 #endif

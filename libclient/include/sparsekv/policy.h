@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 8u
+#define SKV_POLICY_ABI 9u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -121,8 +121,8 @@ struct skv_param {
 
 /*
  * Modes of attention (enum skv_attend_mode): DENSE; WINDOW, see skv_window; PAGES and TOKENS, those that layer `source`
- * selected in this step. A layer with PAGES may be its own source if it has SKV_SCORES_PAGE_BOUNDS. A layer with TOKENS
- * that is its own source scores all of its keys, selects by their weights as its before() requests, and reads only the
+ * selected in this step. A layer with PAGES may be its own source if it has SKV_SCORES_PAGE_BOUNDS, one with TOKENS if it has
+ * SKV_SCORES_SKETCHES. Without these a layer with TOKENS that is its own source scores all of its keys, selects by their weights as its before() requests, and reads only the
  * selected tokens' values.
  */
 
@@ -183,6 +183,12 @@ enum skv_score_bits {
 	 * keeps the bounds.
 	 */
 	SKV_SCORES_PAGE_BOUNDS = 1u << 2,
+	/*
+	 * Scores of tokens: softmax weights that the sketches of their keys get, copies in plan.sketch_bits an element, made by
+	 * score_sketches() in before(). As page bounds they exist before the layer attends, and the layer has no others. The
+	 * library keeps the sketches.
+	 */
+	SKV_SCORES_SKETCHES = 1u << 3,
 };
 /* How the scores of the q heads that share a row of scores become one. */
 enum skv_reduce {
@@ -334,6 +340,7 @@ struct skv_plan {
 	uint32_t scores;   /* set of skv_score_bits; weights: of a layer that is dense, or its own source */
 	uint32_t reduce;   /* enum skv_reduce: over the heads that share one row of scores */
 	uint32_t sharing;  /* enum skv_sharing: one row of scores, and one selection, a sequence, kv head or q head */
+	uint32_t sketch_bits; /* SKV_SCORES_SKETCHES: 1 to 4; head_dim is a multiple of 32 */
 	struct skv_window window;
 	/* PAGES, TOKENS of an earlier layer that shares by kv head, if `mapped`: kv head h uses its row map[h]. */
 	uint32_t mapped;
@@ -413,7 +420,7 @@ struct skv_touch_pages {
 struct skv_prims {
 	uint32_t size;
 	/*
-	 * after(), or before() of a later layer: select pages by SKV_SCORES_PAGES, tokens by SKV_SCORES_TOKENS. For a
+	 * after(), or before() of a later layer: select pages by SKV_SCORES_PAGES, tokens by SKV_SCORES_TOKENS or _SKETCHES. For a
 	 * layer that is its own source: in its before(), and nowhere else.
 	 */
 	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
@@ -437,6 +444,8 @@ struct skv_prims {
 	 * select_pages() may follow at once. (Quest.)
 	 */
 	void (*score_pages)(const struct skv_policy_ctx *, uint32_t layer);
+	/* before() of a layer with SKV_SCORES_SKETCHES: score its tokens; select_tokens() may follow at once. */
+	void (*score_sketches)(const struct skv_policy_ctx *, uint32_t layer);
 	/*
 	 * after() of a layer with plan.evict.accumulate: add the attention weights of the step's query, if it counts.
 	 */

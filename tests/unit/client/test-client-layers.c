@@ -24,6 +24,8 @@ static void setup(void)
 
 /* ---- policies -------------------------------------------------------------------------------- */
 
+#define N_OF(list) (sizeof(list) / sizeof(*(list)))
+
 /* They choose, or evict whole pages: also where layers share K and V. */
 static const char *const choosing[] = {
 	"full",
@@ -39,7 +41,9 @@ static const char *const choosing[] = {
 	"kascade:shared-dense-anchors?budget=20",
 	"tidal?budget=24&dense=1",
 	"lessismore?budget=40&dense=0",
+	"sketch?budget=40&recent=8", /* the last one: devices have none */
 };
+#define N_CHOOSING (N_OF(choosing) - devmem_is_device())
 /* They evict tokens or pages of single heads, or compress. */
 static const char *const keeping[] = {
 	"h2o?budget=60",
@@ -50,7 +54,6 @@ static const char *const keeping[] = {
 	"raas?budget=64",
 	"kivi?bits=4&residual=32",
 };
-#define N_OF(list) (sizeof(list) / sizeof(*(list)))
 
 /* What each sequence runs, and whether another policy before it may have evicted tokens. */
 static const char *spec[SEQS];
@@ -127,12 +130,12 @@ static const char *any_of(size_t most)
 {
 	const uint32_t which = rnd_below((uint32_t)most);
 
-	return which < N_OF(choosing) ? choosing[which] : keeping[which - N_OF(choosing)];
+	return which < N_CHOOSING ? choosing[which] : keeping[which - N_CHOOSING];
 }
 
 static void mixed(bool shared)
 {
-	const size_t most = shared ? N_OF(choosing) : N_OF(choosing) + N_OF(keeping);
+	const size_t most = shared ? N_CHOOSING : N_CHOOSING + N_OF(keeping);
 
 	begin(shared);
 	for (uint32_t i = 0; i < SEQS; i++)
@@ -156,7 +159,7 @@ START_TEST(swaps)
 	begin(false);
 	for (int round = 0; round < 6; round++) {
 		for (uint32_t i = 0; i < SEQS; i++)
-			give(i, any_of(N_OF(choosing) + N_OF(keeping)));
+			give(i, any_of(N_CHOOSING + N_OF(keeping)));
 		for (int i = 0; i < 6; i++)
 			step(round < 3);
 	}

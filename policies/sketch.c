@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sketch - each kv head of each layer keeps its keys a second time, quantized, scores all tokens by these, and attends to
+ * the best ones. A policy of this project's own.
+ *
+ *   evidence   the softmax weights that the sketches give: of a token the largest of the group's q heads
+ *   selection  the last `recent` tokens and the K - recent heaviest others, one set a kv head
+ *
+ * Nothing is calibrated, no layer is dense, nothing is evicted. The codes are those of RaBitQ and TurboQuant: a random
+ * rotation makes the elements of a key alike, so that 2 bits of each keep its direction. How they are made says
+ * kernels/select.h.
+ */
+#include <sparsekv/policy.h>
+
+struct config {
+	struct skv_budget budget;
+	uint32_t bits, recent, floor, dense;
+	struct skv_prefill_config prefill;
+};
+
+static const struct skv_param params[] = {
+        {"bits", SKV_PARAM_UINT, offsetof(struct config, bits), "2", "of an element of a sketch: 1 to 4"},
+        {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "0.0625",
+         "tokens selected; below 1 a share of the sequence"},
+        {"floor", SKV_PARAM_UINT, offsetof(struct config, floor), "128", "at least so many tokens, from 16 on, where the budget is a share"},
+        {"recent", SKV_PARAM_UINT, offsetof(struct config, recent), "32", "the last so many tokens are among them"},
+        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that attend densely"},
+        SKV_PREFILL_PARAMS(struct config, prefill),
+};
+
+static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
+{
+	const struct config *c = config;
+
+	if (c->bits < 1 || c->bits > 4) {
+		snprintf(err, err_len, "bits=%u, expected 1 to 4", c->bits);
+		return -1;
+	}
+	if (m->head_dim % 32) {
+		snprintf(err, err_len, "head_dim %u, expected a multiple of 32", m->head_dim);
+		return -1;
+	}
+	if ((c->budget.share > 0 ? c->floor : c->budget.count) < SKV_PAGE_TOKENS) {
+		snprintf(err, err_len, "%s, expected at least %u tokens", c->budget.share > 0 ? "floor" : "budget", SKV_PAGE_TOKENS);
+		return -1;
+	}
+	if (c->recent < 1) {
+		snprintf(err, err_len, "recent=0, expected at least 1");
+		return -1;
+	}
+	return skv_prefill_check(&c->prefill, err, err_len);
+}
+
+static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
+{
+	const struct config *c = config;
+
+	skv_prefill_plan(&c->prefill, m, layer, plan);
+	if (layer < c->dense)
+		return;
+	plan->attend = SKV_ATTEND_TOKENS;
+	plan->source = layer;
+	plan->scores = SKV_SCORES_SKETCHES;
+	plan->sharing = SKV_SHARE_KV_HEAD;
+	plan->sketch_bits = c->bits;
+}
+
+static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	const struct config *c = ctx->config;
+
+	if (layer < c->dense)
+		return;
+	ctx->prims->score_sketches(ctx, layer);
+	ctx->prims->select_tokens(ctx, &(struct skv_select){
+	                                       .layer = layer,
+	                                       .budget = c->budget,
+	                                       .floor = c->budget.share > 0 ? c->floor : SKV_PAGE_TOKENS,
+	                                       .recent = c->recent,
+	                               });
+}
+
+SKV_POLICY_DEFINE("sketch", struct config, params,
+                  .summary = "Each kv head attends to the top-k tokens by scores of its keys in 2 bits (sketches)",
+                  SKV_TAXONOMY(SKV_ACT_SELECT, SKV_GRAN_TOKEN, SKV_EVID_QUERY, SKV_SCOPE_LAYER, SKV_SHARE_KV_HEAD),
+                  .check = check, .plan = plan, .before = before)

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/sketch.c - sketch: each kv head attends to the last `recent` tokens and to the heaviest others, K together,
+ * by the softmax weights that its q heads give the keys' sketches, the largest of the group.
+ *
+ *   k' = R (k - c)         c the mean of the first 16 keys, if they are there; R the Hadamard matrix of blocks of as many
+ *                          elements as the largest power of two in head_dim, after a sign for each element
+ *   code                   u in [0, 2^bits), for u + 1/2 - 2^(bits - 1): the nearest to k' / step; step 1, 0.586, 0.335 of
+ *                          the root mean square of k' for 2, 3, 4 bits; with one bit the sign
+ *   score                  R q in 127ths of its largest element, whole ones, times the codes, times <k', code> / <code, code>
+ *                          in bf16, and c·q
+ *
+ * What is nearly half way between two whole numbers may be rounded to either.
+ */
+#include "tests/oracle/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/ref/attention.h"
+
+#define NEAR 1e-4  /* of a step: roundings in single precision may decide */
+#define SLACK 2e-5 /* of a score, besides */
+
+static double sign_of(uint32_t d)
+{
+	uint32_t x = (d + 1) * 0x9e3779b9u;
+
+	x = (x ^ x >> 15) * 0x85ebca6bu;
+	return (x ^ x >> 13) >> 16 & 1 ? -1 : 1;
+}
+
+static void rotate(uint32_t dim, const double *x, double *ret)
+{
+	uint32_t block = dim & -dim;
+
+	for (uint32_t i = 0; i < dim; i++) {
+		ret[i] = 0;
+		for (uint32_t j = 0; j < block; j++) {
+			uint32_t d = i / block * block + j;
+
+			ret[i] += (__builtin_parity(i & j) ? -1 : 1) * sign_of(d) * x[d] / sqrt(block);
+		}
+	}
+}
+
+/* A whole number and what it may be as well. */
+struct whole {
+	double lo, is, hi;
+};
+
+static struct whole rounded(double x, double least, double most)
+{
+	struct whole w = {floor(x + 0.5 - NEAR), floor(x + 0.5), floor(x + 0.5 + NEAR)};
+
+	w.lo = fmin(fmax(w.lo, least), most);
+	w.is = fmin(fmax(w.is, least), most);
+	w.hi = fmin(fmax(w.hi, least), most);
+	return w;
+}
+
+struct sketch {
+	struct whole code[SKV_MAX_HEAD_DIM]; /* less 1/2 - 2^(bits - 1) */
+	double offset, scale_lo, scale, scale_hi;
+};
+
+static const float *row(const float *x, uint32_t heads, uint32_t t, uint32_t head, uint32_t dim)
+{
+	return x + ((size_t)t * heads + head) * dim;
+}
+
+static void mean_of(const struct oracle_step *s, uint32_t layer, uint32_t kv, double *ret)
+{
+	uint32_t dim = s->model->head_dim;
+
+	for (uint32_t d = 0; d < dim; d++) {
+		ret[d] = 0;
+		for (uint32_t t = 0; t < ORACLE_PAGE && s->n >= ORACLE_PAGE && oracle_there(s, layer, ORACLE_TOKENS, 0); t++)
+			ret[d] += row(s->k[layer], s->model->n_kv_heads, t, kv, dim)[d] / ORACLE_PAGE;
+	}
+}
+
+static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t t, const double *mean, uint32_t bits)
+{
+	static const double steps[] = {0, 0, 1, 0.586, 0.335};
+	uint32_t dim = s->model->head_dim;
+	double x[SKV_MAX_HEAD_DIM], k[SKV_MAX_HEAD_DIM], half = 1 << (bits - 1), squares = 0, dot = 0, norm = 0;
+	struct sketch r = {.offset = 0.5 - half};
+
+	for (uint32_t d = 0; d < dim; d++)
+		x[d] = row(s->k[layer], s->model->n_kv_heads, t, kv, dim)[d] - mean[d];
+	rotate(dim, x, k);
+	for (uint32_t d = 0; d < dim; d++)
+		squares += k[d] * k[d];
+	for (uint32_t d = 0; d < dim; d++) {
+		double size = sqrt(squares / dim), step = bits == 1 ? size : steps[bits] * size;
+
+		r.code[d] = bits == 1 ? (struct whole){k[d] > NEAR * size, k[d] >= 0, k[d] > -NEAR * size} : rounded(k[d] / step - 0.5 + half, 0, 2 * half - 1);
+		dot += k[d] * (r.code[d].is + r.offset);
+		norm += (r.code[d].is + r.offset) * (r.code[d].is + r.offset);
+	}
+	r.scale_lo = ref_round(SKV_BF16, (float)(dot / norm * (1 - SLACK)));
+	r.scale = ref_round(SKV_BF16, (float)(dot / norm));
+	r.scale_hi = ref_round(SKV_BF16, (float)(dot / norm * (1 + SLACK)));
+	return r;
+}
+
+/* Scaled scores of one q head. A key with a code that may be another has another scale then, too: of a few 1,000ths. */
+static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, const struct sketch *sketch, struct oracle_score *ret)
+{
+	uint32_t dim = s->model->head_dim;
+	double x[SKV_MAX_HEAD_DIM], q[SKV_MAX_HEAD_DIM], most = 0, scale = s->model->scale > 0 ? s->model->scale : 1 / sqrt(dim);
+
+	for (uint32_t d = 0; d < dim; d++)
+		x[d] = row(s->q[layer], s->model->n_heads, s->n - 1, head, dim)[d];
+	rotate(dim, x, q);
+	for (uint32_t d = 0; d < dim; d++)
+		most = fmax(most, fabs(q[d]));
+	for (uint32_t t = 0; t < s->n; t++) {
+		double is = 0, less = 0, more = 0, unit = most / 127 * scale * sketch[t].scale, wide;
+
+		for (uint32_t d = 0; d < dim; d++) {
+			struct whole a = rounded(q[d] * 127 / most, -127, 127), b = sketch[t].code[d];
+			double v = a.is * (b.is + sketch[t].offset), off = 0;
+
+			off += (a.hi - a.lo) * fabs(b.is + sketch[t].offset);
+			off += (b.hi - b.lo) * (fabs(a.is) + 0.01 * 127 * dim / 32);
+			is += v;
+			less += off;
+			more += off;
+		}
+		wide = fmax(sketch[t].scale - sketch[t].scale_lo, sketch[t].scale_hi - sketch[t].scale) / fmax(sketch[t].scale, 1e-30);
+		wide = fabs(is) * (wide + SLACK) + SLACK * 127;
+		ret[t] = (struct oracle_score){(is - less - wide) * unit, is * unit, (is + more + wide) * unit};
+	}
+}
+
+/* Softmax over all tokens that are there. */
+static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_score *x)
+{
+	double max = -INFINITY, lo = 0, is = 0, hi = 0;
+
+	for (uint32_t t = 0; t < s->n; t++)
+		if (oracle_there(s, layer, ORACLE_TOKENS, t))
+			max = fmax(max, x[t].is);
+	for (uint32_t t = 0; t < s->n; t++) {
+		x[t] = (struct oracle_score){exp(x[t].lo - max), exp(x[t].is - max), exp(x[t].hi - max)};
+		if (!oracle_there(s, layer, ORACLE_TOKENS, t))
+			continue;
+		lo += x[t].lo;
+		is += x[t].is;
+		hi += x[t].hi;
+	}
+	for (uint32_t t = 0; t < s->n; t++)
+		x[t] = (struct oracle_score){x[t].lo / hi * (1 - 1e-5), x[t].is / is, x[t].hi / lo * (1 + 1e-5)};
+}
+
+static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)
+{
+	uint32_t group = s->model->n_heads / s->model->n_kv_heads, bits = (uint32_t)oracle_number(spec, "bits");
+	uint32_t k = oracle_budget(spec, s->n, (uint32_t)oracle_number(spec, "floor")), recent = (uint32_t)oracle_number(spec, "recent");
+	struct oracle_score *one = calloc(s->n, sizeof(*one)), *all = calloc(s->n, sizeof(*all));
+	struct sketch *sketch = calloc(s->n, sizeof(*sketch));
+	double mean[SKV_MAX_HEAD_DIM];
+
+	oracle_set_new(s, set, ORACLE_TOKENS, s->model->n_kv_heads);
+	recent = recent < k ? recent : k;
+	for (uint32_t kv = 0; kv < s->model->n_kv_heads; kv++) {
+		mean_of(s, layer, kv, mean);
+		for (uint32_t t = 0; t < s->n; t++)
+			sketch[t] = sketch_of(s, layer, kv, t, mean, bits);
+		for (uint32_t head = kv * group; head < (kv + 1) * group; head++) {
+			score(s, layer, head, sketch, one);
+			weigh(s, layer, one);
+			for (uint32_t t = 0; t < s->n; t++)
+				all[t] = head == kv * group ? one[t] : oracle_more(all[t], one[t]);
+		}
+		oracle_take(s, layer, set, kv, s->n - (recent < s->n ? recent : s->n), s->n);
+		oracle_best(s, layer, set, kv, 0, s->n, all, k - recent);
+	}
+	free(one);
+	free(all);
+	free(sketch);
+}
+
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+{
+	struct oracle_step exact = *s;
+
+	exact.ties_hold = true; /* equal keys have equal sketches, and whole numbers add up alike */
+	for (uint32_t layer = 0; layer < s->model->n_layers; layer++)
+		if (layer < oracle_number(spec, "dense"))
+			oracle_dense(s, layer, &set[layer]);
+		else
+			choose(&exact, spec, layer, &set[layer]);
+}
+
+const struct oracle_policy oracle_sketch = {.name = "sketch", .attend = attend};

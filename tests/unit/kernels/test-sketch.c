@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/unit/kernels/test-sketch.c - sketches of keys, code for code, and scores by them, on every backend of this machine
+ * that has them: in whatever calls sketches are made, with holes and without some state pages.
+ */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include "tests/ref/attention.h"
+#include "tests/support/kernel-case.h"
+#include "tests/support/suite.h"
+
+#define SHAPES 8
+#define BITS 4
+
+static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
+
+/* Before the first page is full and after; a state page and some more. State pages as the bits want them. */
+static bool sketch_case(struct kernel_case *c, const struct test_backend *on, int loop, bool holes)
+{
+	static const struct {
+		uint32_t heads, kv_heads, dim;
+	} shapes[SHAPES] = {{1, 1, 32}, {6, 2, 64}, {7, 1, 96}, {12, 2, 128}, {10, 1, 256}, {3, 3, 64}, {8, 8, 160}, {64, 1, 32}};
+	static const uint32_t some[] = {1, 15, 16, 17, 31, 256, 257};
+	uint32_t len[CASE_SEQS], tokens;
+
+	rnd_begin((uint64_t)loop);
+	for (uint32_t i = 0; i < CASE_SEQS; i++)
+		len[i] = i < 4 ? some[rnd_below(7)] : 1 + rnd_below(i < 7 ? 60 : 900);
+	case_init(c, (uint32_t)loop % 3, shapes[loop / BITS].heads, shapes[loop / BITS].kv_heads, shapes[loop / BITS].dim, CASE_SEQS, len, ones);
+	c->sh.sketch_bits = 1 + (uint32_t)loop % BITS;
+	tokens = skv_sketch_tokens(&c->sh);
+	if (holes)
+		case_punch(c, 5);
+	for (uint32_t i = 0; i < c->n; i++)
+		for (uint32_t p = 0; p * tokens < len[i]; p++) {
+			if (p >= skv_pages_of(skv_pages_of(len[i])))
+				c->state[i][p] = skv_pte_make(SKV_PTE_PRIVATE, c->pool_pages++);
+			if (holes && !rnd_below(6))
+				c->state[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
+		}
+	return on->kern->score_sketches && case_load(c, on);
+}
+
+/* Sketches of the tokens up to len[i], of the last n[i] of them. */
+static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n)
+{
+	struct skv_kseq seq[CASE_SEQS];
+	struct skv_batch b = c->batch;
+	struct skv_workspace w = case_work(c, 2);
+
+	case_from(c, seq, c->batch.seq, c->n * sizeof *seq);
+	for (uint32_t i = 0; i < c->n; i++) {
+		seq[i].len = len[i];
+		seq[i].n_bounds = n[i];
+		b.max_bounds = n[i] > b.max_bounds ? n[i] : b.max_bounds;
+	}
+	b.seq = case_to(c, seq, c->n * sizeof *seq);
+	c->on->kern->update_sketches(&c->sh, &b, &w);
+	case_work_done(c, &w);
+}
+
+/* All of them, in calls of up to `most` tokens. */
+static void update_all(struct kernel_case *c, uint32_t most)
+{
+	uint32_t len[CASE_SEQS] = {0}, n[CASE_SEQS];
+
+	for (bool more = true; more;) {
+		more = false;
+		for (uint32_t i = 0; i < c->n; i++) {
+			const uint32_t left = c->seq[i].len - len[i];
+			n[i] = most < left ? 1 + rnd_below(most) : left;
+			len[i] += n[i];
+			more |= len[i] < c->seq[i].len;
+		}
+		update(c, len, n);
+	}
+}
+
+/* ---- the reference --------------------------------------------------------------------------- */
+
+/* Row by row: the Hadamard matrix has the sign of the parity of i & j. */
+static void turn(uint32_t dim, const double *x, double *ret)
+{
+	const uint32_t block = dim & -dim;
+
+	for (uint32_t i = 0; i < dim; i++) {
+		ret[i] = 0;
+		for (uint32_t j = i / block * block; j < (i / block + 1) * block; j++) {
+			const bool minus = __builtin_parity(i % block & j % block) ^ skv_sketch_flips(j);
+			ret[i] += (minus ? -x[j] : x[j]) / sqrt(block);
+		}
+	}
+}
+
+static void key_of(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t t, double *ret)
+{
+	const uint32_t dim = c->sh.head_dim, stride = c->sh.n_kv_heads * dim;
+	double x[SKV_MAX_HEAD_DIM];
+
+	for (uint32_t d = 0; d < dim; d++) {
+		x[d] = c->k[i][(size_t)t * stride + h * dim + d];
+		for (uint32_t j = 0; j < SKV_PAGE_TOKENS && case_resident(c, i, 0); j++)
+			x[d] -= c->k[i][(size_t)j * stride + h * dim + d] / SKV_PAGE_TOKENS;
+	}
+	turn(dim, x, ret);
+}
+
+/* A code as it lies in its row. */
+static uint32_t code_at(const uint8_t *row, uint32_t dim, uint32_t bits, uint32_t d)
+{
+	const uint32_t width = bits == 3 ? 2 : bits, stride = dim * width / 8;
+	const uint32_t low = row[d % stride] >> d / stride * width & ((1u << width) - 1);
+
+	return bits == 3 ? low | (row[dim / 4 + d % (dim / 8)] >> d / (dim / 8) & 1u) << 2 : low;
+}
+
+static bool sketched(const struct kernel_case *c, uint32_t i, uint32_t t)
+{
+	return case_resident(c, i, t) && skv_pte_resident(c->state[i][t / skv_sketch_tokens(&c->sh)]);
+}
+
+/* A head's values of a token by its codes and scale, which are what they should be. */
+static void check_token(const struct kernel_case *c, const uint8_t *page, uint32_t i, uint32_t h, uint32_t t, double *ret)
+{
+	static const double steps[] = {0, 0, 1, 0.586, 0.335};
+	const uint32_t dim = c->sh.head_dim, bits = c->sh.sketch_bits, tokens = skv_sketch_tokens(&c->sh);
+	const uint8_t *of_head = page + h * (c->sh.page_bytes / c->sh.n_kv_heads), *row = of_head + t % tokens * skv_sketch_row(&c->sh);
+	double k[SKV_MAX_HEAD_DIM], squares = 0, dot = 0, norm = 0, scale, half = 1 << (bits - 1);
+
+	key_of(c, i, h, t, k);
+	for (uint32_t d = 0; d < dim; d++)
+		squares += k[d] * k[d];
+	for (uint32_t d = 0; d < dim; d++) {
+		const double step = steps[bits] * sqrt(squares / dim), v = code_at(row, dim, bits, d) + 0.5 - half;
+		/* the nearest value, or as near as another one */
+		const double off = bits == 1 ? (k[d] > 1e-5) - (v > 0) : fmin(fmax(k[d] / step, 0.5 - half), half - 0.5) - v;
+
+		if (fabs(k[d]) > 1e-5 && !(fabs(off) < 0.5 + 1e-3))
+			ck_abort_msg("sequence %u, token %u, head %u, element %u: %g is %g of steps of %g", i, t, h, d, v, k[d] / step, step);
+		dot += k[d] * v;
+		norm += v * v;
+		ret[d] = v;
+	}
+	scale = ref_load(SKV_BF16, of_head + (size_t)tokens * skv_sketch_row(&c->sh) + t % tokens * 2);
+	ck_assert_msg(fabs(scale - dot / norm) <= 0x1p-8 * fabs(scale) + 1e-6, "scale %g, expected %g", scale, dot / norm);
+	for (uint32_t d = 0; d < dim; d++)
+		ret[d] *= scale;
+}
+
+/* Softmax weights of all tokens of a q head by the values of their sketches. */
+static void weights_of(const struct kernel_case *c, uint32_t i, uint32_t head, const double *values, double *ret)
+{
+	const uint32_t dim = c->sh.head_dim, stride = c->sh.n_kv_heads * dim, h = head / (c->sh.n_heads / c->sh.n_kv_heads), len = c->seq[i].len;
+	const float *q = c->q + ((size_t)c->seq[i].row * c->sh.n_heads + head) * dim;
+	double x[SKV_MAX_HEAD_DIM], r[SKV_MAX_HEAD_DIM], most = 0, base = 0, max = -INFINITY, sum = 0;
+
+	for (uint32_t d = 0; d < dim; d++) {
+		x[d] = q[d];
+		for (uint32_t j = 0; j < SKV_PAGE_TOKENS && case_resident(c, i, 0); j++)
+			base += x[d] * c->k[i][(size_t)j * stride + h * dim + d] / SKV_PAGE_TOKENS;
+	}
+	turn(dim, x, r);
+	for (uint32_t d = 0; d < dim; d++)
+		most = fmax(most, fabs(r[d]));
+	for (uint32_t t = 0; t < len; t++) {
+		double dot = base;
+		for (uint32_t d = 0; d < dim; d++)
+			dot += rint(r[d] * 127 / most) * most / 127 * values[(size_t)t * dim + d];
+		ret[t] = sketched(c, i, t) ? ref_score(case_softmax(c, head), dot) : -INFINITY;
+		max = fmax(max, ret[t]);
+	}
+	for (uint32_t t = 0; t < len; t++)
+		sum += max > -INFINITY ? exp(ret[t] - max) : 0;
+	for (uint32_t t = 0; t < len; t++)
+		ret[t] = max > -INFINITY ? exp(ret[t] - max) / (sum + ref_sink(case_softmax(c, head), max)) : 0;
+}
+
+static void check_sequence(const struct kernel_case *c, uint32_t i, const float *got, uint32_t rows, bool sum, uint32_t stride)
+{
+	const uint32_t len = c->seq[i].len, dim = c->sh.head_dim, heads = c->sh.n_heads, group = heads / c->sh.n_kv_heads;
+	double *values = calloc((size_t)len * dim, sizeof *values), *weight = calloc(len, sizeof *weight);
+	double *want = calloc((size_t)rows * stride, sizeof *want);
+	uint8_t *page = malloc(c->sh.page_bytes);
+
+	for (uint32_t head = 0; head < heads; head++) {
+		for (uint32_t t = 0; t < len && head % group == 0 && len >= SKV_PAGE_TOKENS; t++) {
+			const skv_pte e = c->state[i][t / skv_sketch_tokens(&c->sh)];
+			if (!sketched(c, i, t))
+				continue;
+			case_from(c, page, c->sh.pool + skv_pte_id(e) * c->sh.page_bytes, c->sh.page_bytes);
+			check_token(c, page, i, head / group, t, values + (size_t)t * dim);
+		}
+		weights_of(c, i, head, values, weight);
+		for (uint32_t t = 0; t < len; t++) {
+			double *to = &want[(size_t)(head / (heads / rows)) * stride + t];
+			*to = len < SKV_PAGE_TOKENS ? 1 : sum ? *to + weight[t] : fmax(*to, weight[t]);
+		}
+	}
+	for (uint32_t row = 0; row < rows; row++)
+		case_compare("weights", got + (size_t)row * stride, want + (size_t)row * stride, skv_pages_of(len) * SKV_PAGE_TOKENS, 1e-4 * heads, 1e-3);
+	free(values);
+	free(weight);
+	free(want);
+	free(page);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+START_TEST(as_reference)
+{
+	struct kernel_case c;
+
+	for (const struct test_backend *on = case_backends(); on->kern; on++) {
+		if (!sketch_case(&c, on, _i, _i % 2)) {
+			case_deinit(&c);
+			continue;
+		}
+		const uint32_t rows = _i % 3 == 0 ? 1 : _i % 3 == 1 ? c.sh.n_kv_heads : c.sh.n_heads, stride = (skv_pages_of(c.max_len) + 1) * SKV_PAGE_TOKENS;
+		const size_t n = (size_t)c.n * rows * stride;
+		struct skv_scores s = {.rows = rows, .sum = _i % 5 == 0, .token_stride = stride, .token = case_to(&c, NULL, n * sizeof(float))};
+		float *got = malloc(n * sizeof *got);
+		struct skv_workspace w;
+
+		update_all(&c, 1 + rnd_below(300));
+		w = case_work(&c, 2);
+		on->kern->score_sketches(&c.sh, &c.batch, case_rows_to(&c, c.q, (size_t)c.rows * c.sh.n_heads * c.sh.head_dim), &s, &w);
+		case_work_done(&c, &w);
+		case_from(&c, got, s.token, n * sizeof *got);
+		for (uint32_t i = 0; i < c.n; i++)
+			check_sequence(&c, i, got + (size_t)i * rows * stride, rows, s.sum, stride);
+		free(got);
+		case_off(&c);
+		case_deinit(&c);
+	}
+}
+END_TEST
+
+/* Byte for byte, however the tokens came. */
+START_TEST(cuts_do_not_matter)
+{
+	struct kernel_case c;
+
+	for (const struct test_backend *on = case_backends(); on->kern; on++) {
+		if (!sketch_case(&c, on, _i, false)) {
+			case_deinit(&c);
+			continue;
+		}
+		const size_t bytes = c.pool_pages * c.sh.page_bytes;
+		uint8_t *once = malloc(bytes), *cut = malloc(bytes);
+
+		update_all(&c, UINT32_MAX);
+		case_from(&c, once, c.sh.pool, bytes);
+		update_all(&c, 1 + rnd_below(40));
+		case_from(&c, cut, c.sh.pool, bytes);
+		ck_assert_int_eq(memcmp(once, cut, bytes), 0);
+		free(once);
+		free(cut);
+		case_off(&c);
+		case_deinit(&c);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = case_suite("test-sketch");
+	TCase *t = add_case(s, "sketches", 120, NULL, NULL, NULL);
+
+	int cases = rnd_hurried() ? BITS : SHAPES * BITS;
+
+	tcase_add_loop_test(t, as_reference, 0, cases);
+	tcase_add_loop_test(t, cuts_do_not_matter, 0, cases);
+	return run_suite(s);
+}
