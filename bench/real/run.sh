@@ -62,6 +62,7 @@ for b in 0.125 0.25; do
 	b=budget=$b
 	table "select-$b" "quest?$b" "omnikv?$b" "omnikv?$b&layers=2,12,17" "omnikv?$b&profile=$profile" "delta?$b" "delta?$b&profile=$profile" \
 		"kascade?$b" "kascade?$b&profile=$profile" "deltakv?$b&layers=2,12,17&file=$work/deltakv-pca" "tidal?$b" "lessismore?$b" "streaming?$b"
+	[ "$options" ] || table "sketch-$b" "sketch?$b" "sketch?bits=1&$b" # devices have none so far
 	table "evict-$b" "h2o?$b" "snapkv?$b" "adakv?$b" "pyramidkv?$b" "rkv?$b"
 done
 table compress "kivi?bits=4" "kivi?bits=2" "palu?file=$work/palu" "palu?bits=4&file=$work/palu"

@@ -5,12 +5,12 @@
 usage: summary.py TASKS.csv|- TEXTS.csv...
 
 A policy's bytes are the share of K and V that a decode step reads, what it reads to choose included: what it attends
-to, and page bounds (two keys for the 16 keys and values of a page) where it goes by them.
+to, and page bounds (two keys for the 16 keys and values of a page) or sketches (their bits, and a scale of 16 bits for 64
+elements) where it goes by them.
 """
 import csv
 import sys
 
-BOUNDS = {"quest": 2 / 32}
 
 
 def rows(path):
@@ -21,7 +21,10 @@ def rows(path):
 
 
 def bytes_read(policy, row):
-    return float(row["attended_share"]) + BOUNDS.get(policy.split("?")[0], 0)
+    name, _, options = policy.partition("?")
+    bits = int(dict(o.split("=", 1) for o in options.split("&") if o).get("bits", 2))
+    chosen_by = {"quest": 2 / 32, "sketch": (bits + 0.25) / 32}
+    return float(row["attended_share"]) + chosen_by.get(name.split(":")[0], 0)
 
 
 def main():

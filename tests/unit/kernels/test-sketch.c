@@ -158,7 +158,7 @@ static void weights_of(const struct kernel_case *c, uint32_t i, uint32_t head, c
 
 	for (uint32_t d = 0; d < dim; d++) {
 		x[d] = q[d];
-		for (uint32_t j = 0; j < SKV_PAGE_TOKENS && case_resident(c, i, 0); j++)
+		for (uint32_t j = 0; j < SKV_PAGE_TOKENS && len >= SKV_PAGE_TOKENS && case_resident(c, i, 0); j++)
 			base += x[d] * c->k[i][(size_t)j * stride + h * dim + d] / SKV_PAGE_TOKENS;
 	}
 	turn(dim, x, r);
