@@ -102,20 +102,29 @@ static void select_union(const struct skv_policy_ctx *ctx, const struct skv_sele
 	select_units(ctx, sel, SELECT_UNION);
 }
 
+typedef const char *score_check(uint32_t layer, const struct skv_plan *, uint32_t n_layers);
+
+/* May the hook that runs score the layer, which it does before the layer attends? In adopt() there is no batch. */
+static bool may_score(struct skv_session *s, uint32_t layer, const char *name, score_check *check)
+{
+	const char *wrong = "outside of the layer's before()";
+
+	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
+		wrong = check(layer, s->batch->policy->plan, s->model.n_layers);
+	if (wrong)
+		policy_misuse(s, "%s: %s", name, wrong);
+	return !wrong;
+}
+
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->library;
 	const struct policy_batch *pb = s->batch;
-	const char *wrong = "outside of the layer's before()";
 	struct skv_shape shape;
 	struct skv_batch rows;
 
-	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
-		wrong = skv_score_check(layer, pb->policy->plan, s->model.n_layers);
-	if (wrong) {
-		policy_misuse(s, "score_pages: %s", wrong);
+	if (!may_score(s, layer, "score_pages", skv_score_check))
 		return;
-	}
 	shape = layer_shape(s, layer);
 	rows = batch_rows(s, pb, layer);
 	s->kernels->score_pages(&shape, &rows, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].scores,
@@ -127,16 +136,11 @@ static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->library;
 	const struct policy_batch *pb = s->batch;
-	const char *wrong = "outside of the layer's before()";
 	struct skv_shape shape;
 	struct skv_batch rows;
 
-	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
-		wrong = skv_sketch_check(layer, pb->policy->plan, s->model.n_layers);
-	if (wrong) {
-		policy_misuse(s, "score_sketches: %s", wrong);
+	if (!may_score(s, layer, "score_sketches", skv_sketch_check))
 		return;
-	}
 	shape = batch_shape(s, pb, layer);
 	rows = batch_rows(s, pb, layer);
 	s->kernels->score_sketches(&shape, &rows, s->step.q, &pb->selection[layer].scores, &s->step.work);
