@@ -105,12 +105,12 @@ static void select_union(const struct skv_policy_ctx *ctx, const struct skv_sele
 typedef const char *score_check(uint32_t layer, const struct skv_plan *, uint32_t n_layers);
 
 /* May the hook that runs score the layer, which it does before the layer attends? In adopt() there is no batch. */
-static bool may_score(struct skv_session *s, uint32_t layer, const char *name, score_check *check)
+static bool may_score(struct skv_session *s, uint32_t layer, const char *name, score_check *fits)
 {
 	const char *wrong = "outside of the layer's before()";
 
 	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
-		wrong = check(layer, s->batch->policy->plan, s->model.n_layers);
+		wrong = fits(layer, s->batch->policy->plan, s->model.n_layers);
 	if (wrong)
 		policy_misuse(s, "%s: %s", name, wrong);
 	return !wrong;
