@@ -75,7 +75,8 @@ static void check_select(const struct skv_policy_ctx *ctx, const struct skv_sele
 		complain(r, "selects, expected in before and after only");
 	else if (wrong)
 		complain(r, "asks for %s (layer %u)", wrong, s->layer);
-	else if (skv_plan_chooses(&r->plans[s->layer], s->layer) && (s->layer != r->layer || r->stage != BEFORE))
+	else if ((skv_plan_chooses(&r->plans[s->layer], s->layer) || skv_plan_chooses_by_sketches(&r->plans[s->layer], s->layer)) &&
+	         (s->layer != r->layer || r->stage != BEFORE))
 		complain(r, "selects by layer %u, which selects its own tokens, expected in its before()", s->layer);
 	else if (!has_scores(r, s->layer))
 		complain(r, "selects by layer %u, which has no scores yet", s->layer);

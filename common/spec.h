@@ -78,6 +78,12 @@ static inline bool skv_plan_chooses(const struct skv_plan *p, uint32_t layer)
 	return p->attend == SKV_ATTEND_TOKENS && p->source == layer && !p->evict.granularity && !(p->scores & SKV_SCORES_SKETCHES);
 }
 
+/* The same by sketches: scores first, then the selection. */
+static inline bool skv_plan_chooses_by_sketches(const struct skv_plan *p, uint32_t layer)
+{
+	return p->attend == SKV_ATTEND_TOKENS && p->source == layer && p->scores & SKV_SCORES_SKETCHES;
+}
+
 /*
  * Does a request that a hook makes of a primitive fit the plans? `scores`, any of them will do: SKV_SCORES_PAGES and
  * SKV_SCORES_PAGE_BOUNDS for select_pages, SKV_SCORES_TOKENS and SKV_SCORES_SKETCHES for select_tokens. NULL when it does, else what is wrong.

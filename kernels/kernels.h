@@ -57,7 +57,8 @@ struct skv_kernels {
 
 	/*
 	 * Write rows of k and v into the pages of tokens len - n_q … len - 1, or (n_q = 1, mapping not NULL) into the
-	 * slots that the mapping names, converted to the pool's dtype (round to nearest even; a NaN stays one).
+	 * slots that the mapping names, converted to the pool's dtype (round to nearest even; a NaN stays one). With
+	 * shape.sketch_bits, and no mapping, sketches are made as update_sketches() makes them.
 	 */
 	void (*append)(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *, const void *k,
 	               const void *v, const struct skv_workspace *);
@@ -129,7 +130,7 @@ struct skv_kernels {
 
 	/*
 	 * Make the sketches of tokens len - n_bounds ... len - 1, and of all tokens when the first T are complete with these.
-	 * Pages and state pages that are not resident are left out. On a device NULL: it has none so far.
+	 * Pages and state pages that are not resident are left out.
 	 */
 	void (*update_sketches)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
 
@@ -140,6 +141,14 @@ struct skv_kernels {
 	 */
 	void (*score_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_scores *,
 	                       const struct skv_workspace *);
+
+	/*
+	 * score_sketches() and a select() of tokens by its weights in one, without these in memory: rows = n_kv_heads, `sum`
+	 * as in struct skv_scores. Weights below 2^-60 are equal, and so are those that differ by less than 2^-14 in log2. NULL:
+	 * there is none, and the two are to be called.
+	 */
+	void (*select_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, bool sum,
+	                        const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
 
 	/*
 	 * Fill `list` with the top-k by the layer's scores, as struct skv_select says: by scores->page, or with

@@ -101,7 +101,8 @@ CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/appen
 	kernels/cuda/prefill/prefill-sm90.cu kernels/cuda/evict/rank.cu kernels/cuda/runtime/read.cu kernels/cuda/compress/decompress.cu \
 	kernels/cuda/select/recall.cu kernels/cuda/compress/nearest-refs.cu kernels/cuda/select/select.cu kernels/cuda/runtime/share.cu \
 	kernels/cuda/prefill/hip.cu kernels/cuda/evict/touch-pages.cu kernels/cuda/runtime/step.cu kernels/cuda/runtime/table.cu \
-	kernels/cuda/prefill/kascade.cu kernels/cuda/select/union.cu kernels/cuda/evict/accumulate.cu
+	kernels/cuda/prefill/kascade.cu kernels/cuda/select/union.cu kernels/cuda/evict/accumulate.cu kernels/cuda/select/sketch.cu \
+	kernels/cuda/select/sketch-scores.cu kernels/cuda/select/sketch-topk.cu
 CUDA_KERNEL_SEEN = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-stream.cuh kernels/cuda/compress/records.cuh \
 	kernels/cuda/runtime/convert.cuh kernels/cuda/runtime/cuda.h kernels/cuda/decode/decode.cuh kernels/cuda/compress/decode-latent.cuh \
 	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh \
@@ -110,7 +111,8 @@ CUDA_KERNEL_SEEN = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-str
 	kernels/cuda/prefill/prefill.h kernels/cuda/prefill/tiles.cuh kernels/cuda/prefill/output.cuh kernels/cuda/runtime/wgmma.cuh \
 	kernels/cuda/prefill/prefill-sm90.cuh kernels/cuda/runtime/rows.cuh kernels/cuda/select/topk.cuh kernels/cuda/runtime/async-copy.cuh \
 	kernels/cuda/decode/score-ring.cuh kernels/cuda/runtime/softmax.cuh kernels/cuda/prefill/weights.cuh kernels/cuda/runtime/module.h \
-	kernels/cuda/runtime/read.h $(KERNEL_INTERFACE) \
+	kernels/cuda/runtime/read.h kernels/cuda/select/sketch.cuh kernels/cuda/select/sketch-scan.cuh kernels/cuda/select/sketch.h \
+	$(KERNEL_INTERFACE) \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
 

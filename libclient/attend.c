@@ -121,12 +121,12 @@ static void append(const struct layer *l)
 	for (int i = 0; i < 2; i++) {
 		if (part[i]->n == 0)
 			continue;
-		if (l->attn->k)
+		if (l->attn->k) /* and sketches */
 			l->kernels->append(&l->rows, part[i], NULL, l->attn->k, l->attn->v, l->work);
+		else if (l->sketches)
+			l->kernels->update_sketches(&l->rows, part[i], l->work);
 		if (l->bounds)
 			l->kernels->update_bounds(&l->rows, part[i], NULL, l->work);
-		if (l->sketches)
-			l->kernels->update_sketches(&l->rows, part[i], l->work);
 	}
 }
 

@@ -64,8 +64,6 @@ static int configure(struct skv_session *s, struct policy *p)
 		return error_set(e, "%s", text);
 	p->state_version = p->block->state_version;
 	for (uint32_t layer = 0; layer < model->n_layers; layer++) {
-		if (p->plan[layer].scores & SKV_SCORES_SKETCHES && !s->kernels->score_sketches)
-			return error_set(-ENOTSUP, "%s keeps sketches of keys, which devices do not compute so far", p->block->name);
 		if (plan_has_state(&p->plan[layer])) {
 			uint32_t tokens = policy_state_tokens(&s->shape, &p->plan[layer]);
 

@@ -48,6 +48,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	struct skv_session *s = ctx->library;
 	const struct policy_batch *pb = s->batch;
 	const char *name = names[what], *wrong;
+	const struct skv_plan *plan;
 	struct skv_batch batch;
 	struct skv_shape shape;
 	struct selection *x;
@@ -62,12 +63,13 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		return;
 	}
 	x = &pb->selection[sel->layer];
-	if (skv_plan_chooses(&pb->policy->plan[sel->layer], sel->layer)) {
-		if (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer) {
-			policy_misuse(s, "%s: layer %u selects its own tokens, expected in its before()", name,
-			              sel->layer);
-			return;
-		}
+	plan = &pb->policy->plan[sel->layer];
+	if ((skv_plan_chooses(plan, sel->layer) || skv_plan_chooses_by_sketches(plan, sel->layer)) &&
+	    (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer)) {
+		policy_misuse(s, "%s: layer %u selects its own tokens, expected in its before()", name, sel->layer);
+		return;
+	}
+	if (skv_plan_chooses(plan, sel->layer)) {
 		x->select = *sel; /* carried out with the layer's attention */
 		x->made = SKV_ATTEND_TOKENS;
 		return;
@@ -80,7 +82,9 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	shape = batch_shape(s, pb, sel->layer);
 	pb->policy->selects_union[sel->layer] = what == SELECT_UNION;
 	x->list.rows = what == SELECT_UNION ? 1 : x->scores.rows;
-	if (what == SELECT_UNION)
+	if (selection_fuses_sketches(s, plan, sel->layer))
+		s->kernels->select_sketches(&shape, &batch, s->step.q, x->scores.sum, sel, &x->list, &s->step.work);
+	else if (what == SELECT_UNION)
 		s->kernels->select_union(&shape, &batch, &x->scores, sel, &x->list, &s->step.work);
 	else
 		s->kernels->select(&shape, &batch, &x->scores, what == SELECT_TOKENS, sel, &x->list, &s->step.work);
@@ -143,7 +147,8 @@ static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 		return;
 	shape = batch_shape(s, pb, layer);
 	rows = batch_rows(s, pb, layer);
-	s->kernels->score_sketches(&shape, &rows, s->step.q, &pb->selection[layer].scores, &s->step.work);
+	if (!selection_fuses_sketches(s, &pb->policy->plan[layer], layer))
+		s->kernels->score_sketches(&shape, &rows, s->step.q, &pb->selection[layer].scores, &s->step.work);
 	pb->selection[layer].has_scores = true;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "libclient/selection.h"
 
+#include "common/spec.h"
 #include "libclient/layer.h"
 #include "libclient/policy.h"
 #include "libclient/scratch.h"
@@ -26,6 +27,11 @@ static void *carve(struct carver *c, size_t bytes)
 static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 {
 	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
+}
+
+bool selection_fuses_sketches(const struct skv_session *s, const struct skv_plan *plan, uint32_t layer)
+{
+	return s->kernels->select_sketches && skv_plan_chooses_by_sketches(plan, layer) && plan->sharing == SKV_SHARE_KV_HEAD;
 }
 
 /* Elements of a row of scores. */
@@ -88,7 +94,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		        .token_stride = tokens,
 		        .page_stride = pages,
 		};
-		if (plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES))
+		if (plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES) && !selection_fuses_sketches(s, plan, layer))
 			x->scores.token = plan->evict.granularity ? shared->token : carve(c,
 					n * rows * tokens * sizeof(float));
 		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))

@@ -3,12 +3,14 @@
 #ifndef SKV_CLIENT_SELECTION_H
 #define SKV_CLIENT_SELECTION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/evict.h"
 #include "kernels/kernels.h"
 #include "kernels/select.h"
 
+struct skv_plan;
 struct skv_session;
 
 /* Of a batch's sequences: scores of tokens, and ranks, have so many elements a row. */
@@ -16,6 +18,12 @@ static inline uint32_t selection_tokens(const struct skv_batch *b)
 {
 	return (b->max_len + 255) / 256 * 256;
 }
+
+/*
+ * Are the layer's scores by sketches and its selection made by one kernel? If the backend has one, and the layer attends to
+ * what it selects: then no scores are in memory, and score_sketches() leaves all to select_tokens(), in the same hook.
+ */
+bool selection_fuses_sketches(const struct skv_session *s, const struct skv_plan *plan, uint32_t layer);
 
 /* Room for the decoding sequences of the step. 0, or -ENOMEM. */
 int selections_prepare(struct skv_session *s);

@@ -16,7 +16,7 @@ set -eu
 dir=$1
 
 kernels=$(for t in append compress compress-decode compress-quant decode decompress evict evict-head-budgets evict-slots prefill \
-	prefill-sparse prefill-tiles replay row-strides select select-page-bounds select-recall select-stream select-topk; do
+	prefill-sparse prefill-tiles replay row-strides select select-page-bounds select-recall select-stream select-topk sketch; do
 	echo tests/unit/kernels/test-$t
 done)
 client=$(for t in '' -any-order -page-bounds -codec -compress -evict -fence -forms -layers -mixed -policy -prefill -maintenance -rewind; do echo tests/unit/client/test-client$t; done)

@@ -58,7 +58,9 @@ void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, cons
 		.v_stride = skv_v_stride(sh),
 	};
 
-	if (b->n > 0)
+	if (sh->sketch_bits && b->n > 0)
+		skv_cuda_append_sketches(sh, b, k, v, work);
+	else if (b->n > 0)
 		append_kernel<<<dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work)>>>(c);
 }
 

@@ -171,6 +171,13 @@ DEVICE uint2 load8(const void *p, uint64_t policy)
 	return v;
 }
 
+DEVICE uint32_t load4(const void *p, uint64_t policy)
+{
+	uint32_t v;
+	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "l"(policy));
+	return v;
+}
+
 DEVICE void store4(void *p, uint32_t x, uint64_t policy)
 {
 	asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(p), "r"(x), "l"(policy) : "memory");

@@ -5,7 +5,8 @@
  *   decode/    decode.cu: one query row a sequence, over all pages, a window, listed pages or tokens, with reduced
  *              weights of tokens and pages, or selecting the top-k tokens on the way (decode.cuh); merge.cu: split-KV merge
  *   select/    page-bounds.cu: page bounds, and scores by them; select.cu: radix top-k (topk.cuh); union.cu: one list for
- *              all q heads; recall.cu: attention recall
+ *              all q heads; recall.cu: attention recall; sketch.cu, sketch-scores.cu, sketch-topk.cu: sketches of keys,
+ *              weights by them, and the best tokens (sketch.cuh)
  *   evict/     slots.cu: slots of new tokens, metadata carried from step to step (slot-meta.cuh); accumulate.cu: accumulated
  *              attention scores; rank.cu: ranks by scores; evict.cu: which entries are retained; head-budgets.cu: heads
  *              that share a layer's budget; touch-pages.cu: which pages matter
@@ -89,7 +90,8 @@ struct ring_entry {
 
 /* Byte offsets in the workspace of a call. Scores are in log2, as differences from a maximum. */
 struct workspace_layout {
-	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls */
+	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls, as are ... */
+	size_t meetings; /* struct meeting [MAX_MEETINGS]: sketch.h */
 	size_t partial; /* float [n][head tiles, or q heads][MAX_CHUNKS][partial_floats()]; or accumulate.cu's */
 	size_t topk_max; /* float [n][q heads]: the maxima that `topk_scores` are counted from */
 	size_t topk_scores; /* __half [n][tokens][head tiles][columns]; or 4 bytes a token and kv head, for any use */
@@ -135,6 +137,15 @@ void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, 
                             const struct skv_workspace *);
 void skv_cuda_score_pages(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
                           const struct skv_scores *, const struct skv_workspace *);
+/* Sketches, with the append of rows, or of keys that are in their pages. */
+void skv_cuda_append_sketches(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
+                              const struct skv_workspace *);
+void skv_cuda_update_sketches(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
+void skv_cuda_score_sketches(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_scores *,
+                             const struct skv_workspace *);
+void skv_cuda_select_sketches(const struct skv_shape *, const struct skv_batch *, const void *q, bool sum,
+                              const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
+size_t skv_cuda_sketch_bytes(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len); /* from workspace_layout.partial on */
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_workspace *);
 void skv_cuda_prefill_sparse(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
@@ -216,6 +227,7 @@ cudaError_t skv_cuda_decode_quant_init(void); /* called by skv_cuda_decode_init(
 cudaError_t skv_cuda_decode_latent_init(uint32_t room);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
+cudaError_t skv_cuda_sketch_topk_init(void);
 cudaError_t skv_cuda_accumulate_init(void);
 cudaError_t skv_cuda_kascade_init(void);
 cudaError_t skv_cuda_hip_init(void);

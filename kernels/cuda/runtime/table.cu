@@ -2,6 +2,7 @@
 /* kernels/cuda/runtime/table.cu - the table of functions, what it supports, and the layout of its workspace. */
 #include "kernels/compress-check.h"
 #include "kernels/cuda/runtime/cuda.h"
+#include "kernels/cuda/select/sketch.h"
 
 static const char *unsupported(const struct skv_shape *sh)
 {
@@ -62,6 +63,7 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	const size_t owner = (size_t)n_head_tiles(sh) / rows * l.tokens;
 	l.ring_entries = owner ? some / owner < MAX_REQUESTS ? (uint32_t)(some / owner) : MAX_REQUESTS : 0;
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
+	l.meetings = carve(&at, MAX_MEETINGS * sizeof(struct meeting));
 	const size_t part = (size_t)n_head_tiles(sh) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = (size_t)sh->n_heads * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, (size_t)n * (part > apart ? part : apart) * MAX_CHUNKS * sizeof(float));
@@ -88,7 +90,8 @@ static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint3
 	const size_t compress = sh->codec ? l.partial + skv_cuda_compress_bytes(sh) : 0;
 	const size_t decompress = sh->codec ? l.partial + skv_cuda_decompress_bytes(sh) : 0;
 	const size_t codes = sh->codec && skv_cuda_fuses_latent(sh) ? l.partial + skv_cuda_decode_latent_bytes(sh, n_seqs) : 0;
-	return larger_of(larger_of(accumulate, l.total), larger_of(larger_of(compress, decompress), codes));
+	const size_t sketches = sh->sketch_bits ? l.partial + skv_cuda_sketch_bytes(sh, n_seqs, max_len) : 0;
+	return larger_of(larger_of(larger_of(accumulate, l.total), sketches), larger_of(larger_of(compress, decompress), codes));
 }
 
 size_t skv_cuda_workspace_offset(const struct skv_shape *sh)
@@ -121,6 +124,9 @@ static const struct skv_kernels cuda = {
 	.decode_topk = skv_cuda_decode_topk,
 	.update_bounds = skv_cuda_update_bounds,
 	.score_pages = skv_cuda_score_pages,
+	.update_sketches = skv_cuda_update_sketches,
+	.score_sketches = skv_cuda_score_sketches,
+	.select_sketches = skv_cuda_select_sketches,
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,
 	.recall = skv_cuda_recall,

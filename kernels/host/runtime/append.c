@@ -6,6 +6,7 @@
  */
 #include "kernels/evict.h"
 #include "kernels/host/runtime/append.h"
+#include "kernels/host/select/select.h"
 #include "kernels/host/runtime/simd.h"
 
 #define ROWS_PER_ITEM 16u
@@ -70,6 +71,8 @@ void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, cons
 		a.first[i + 1] = a.first[i] + (batch->seq[i].n_q + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
 	/* A decode step's rows are copied sooner than a thread wakes. */
 	skv_run(a.first[n] > 4 ? work->threads : 1, a.first[n], append_item, &a);
+	if (sh->sketch_bits && !slots)
+		ISA(update_sketches)(sh, batch, work);
 }
 
 void ISA(copy_pages)(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,

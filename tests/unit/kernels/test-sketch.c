@@ -11,24 +11,38 @@
 #include "tests/support/kernel-case.h"
 #include "tests/support/suite.h"
 
-#define SHAPES 8
+#define SHAPES 9
 #define BITS 4
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-/* Before the first page is full and after; a state page and some more. State pages as the bits want them. */
-static bool sketch_case(struct kernel_case *c, const struct test_backend *on, int loop, bool holes)
+/* Token `to` gets the key of token `from`. */
+static void repeat_key(struct kernel_case *c, uint32_t i, uint32_t from, uint32_t to)
+{
+	const uint32_t row = c->sh.n_kv_heads * c->sh.head_dim;
+
+	memcpy(c->k[i] + (size_t)to * row, c->k[i] + (size_t)from * row, row * sizeof(float));
+	memcpy(c->k_in[i] + (size_t)to * row, c->k_in[i] + (size_t)from * row, row * sizeof(float));
+}
+
+/*
+ * Before the first page is full and after; a state page and some more, one sequence of many. Some keys are the same.
+ * State pages as the bits want them.
+ */
+static bool sketch_case(struct kernel_case *c, const struct test_backend *on, int loop, bool holes, uint32_t longest)
 {
 	static const struct {
 		uint32_t heads, kv_heads, dim;
-	} shapes[SHAPES] = {{1, 1, 32}, {6, 2, 64}, {7, 1, 96}, {12, 2, 128}, {10, 1, 256}, {3, 3, 64}, {8, 8, 160}, {64, 1, 32}};
+	} shapes[SHAPES] = {{1, 1, 32}, {6, 2, 64}, {7, 1, 96}, {12, 2, 128}, {10, 1, 256}, {3, 3, 64}, {8, 2, 128}, {8, 8, 160}, {64, 1, 32}};
 	static const uint32_t some[] = {1, 15, 16, 17, 31, 256, 257};
 	uint32_t len[CASE_SEQS], tokens;
 
 	rnd_begin((uint64_t)loop);
 	for (uint32_t i = 0; i < CASE_SEQS; i++)
-		len[i] = i < 4 ? some[rnd_below(7)] : 1 + rnd_below(i < 7 ? 60 : 900);
+		len[i] = i < 4 ? some[rnd_below(7)] : 1 + rnd_below(i < 7 ? 60 : longest);
 	case_init(c, (uint32_t)loop % 3, shapes[loop / BITS].heads, shapes[loop / BITS].kv_heads, shapes[loop / BITS].dim, CASE_SEQS, len, ones);
+	for (uint32_t n = longest > 900 ? len[7] / 8 : 0; n > 0; n--) /* of a sequence that is to have equals */
+		repeat_key(c, 7, rnd_below(len[7]), rnd_below(len[7]));
 	c->sh.sketch_bits = 1 + (uint32_t)loop % BITS;
 	tokens = skv_sketch_tokens(&c->sh);
 	if (holes)
@@ -43,7 +57,7 @@ static bool sketch_case(struct kernel_case *c, const struct test_backend *on, in
 	return on->kern->score_sketches && case_load(c, on);
 }
 
-/* Sketches of the tokens up to len[i], of the last n[i] of them. */
+/* Sketches of the tokens up to len[i], of the last n[i] of them, whose rows are in their pages. */
 static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n)
 {
 	struct skv_kseq seq[CASE_SEQS];
@@ -213,7 +227,7 @@ START_TEST(as_reference)
 	struct kernel_case c;
 
 	for (const struct test_backend *on = case_backends(); on->kern; on++) {
-		if (!sketch_case(&c, on, _i, _i % 2)) {
+		if (!sketch_case(&c, on, _i, _i % 2, 900)) {
 			case_deinit(&c);
 			continue;
 		}
@@ -243,7 +257,7 @@ START_TEST(cuts_do_not_matter)
 	struct kernel_case c;
 
 	for (const struct test_backend *on = case_backends(); on->kern; on++) {
-		if (!sketch_case(&c, on, _i, false)) {
+		if (!sketch_case(&c, on, _i, false, 900)) {
 			case_deinit(&c);
 			continue;
 		}
@@ -255,8 +269,105 @@ START_TEST(cuts_do_not_matter)
 		update_all(&c, 1 + rnd_below(40));
 		case_from(&c, cut, c.sh.pool, bytes);
 		ck_assert_int_eq(memcmp(once, cut, bytes), 0);
+		case_append(&c, 1 + rnd_below(70), 2);
+		case_from(&c, cut, c.sh.pool, bytes);
+		ck_assert_int_eq(memcmp(once, cut, bytes), 0);
 		free(once);
 		free(cut);
+		case_off(&c);
+		case_deinit(&c);
+	}
+}
+END_TEST
+
+/* ---- scores and selection at once ------------------------------------------------------------------ */
+
+static struct skv_select any_select(uint32_t len)
+{
+	struct skv_select s = {.floor = 16, .recent = 1 + rnd_below(40), .pin = rnd_below(3) ? 0 : rnd_below(70)};
+
+	if (rnd_below(3))
+		s.budget.share = (float)(1 + rnd_below(600)) / 1000;
+	else
+		s.budget.count = 16 + rnd_below(len + 40);
+	return s;
+}
+
+/*
+ * A list holds what is selected in any case, and of the rest as many as are wanted: of them none weighs less than one that
+ * was left by more than a key's 2^-13, and of equals it holds the first ones.
+ */
+static void check_list(const struct kernel_case *c, const struct skv_select *s, uint32_t i, const float *weight,
+                       const uint32_t *ids, uint32_t n)
+{
+	const struct skv_topk_counts x = skv_topk_counts_of(s, c->seq[i].len);
+	uint32_t least_at = 0, most_at = 0, others = 0, rest = 0;
+	float least = INFINITY, most = -INFINITY;
+
+	for (uint32_t t = 0, at = 0; t < x.n; t++) {
+		const bool taken = at < n && ids[at] == t, anyway = t < x.pin || t >= x.n - x.recent;
+
+		at += taken;
+		ck_assert_msg(!taken || case_resident(c, i, t), "token %u is evicted", t);
+		if (anyway || !case_resident(c, i, t)) {
+			ck_assert_msg(taken == case_resident(c, i, t), "token %u of %u is to be selected", t, x.n);
+			continue;
+		}
+		others += taken;
+		rest += !taken;
+		if (taken && weight[t] <= least) {
+			least = weight[t];
+			least_at = t; /* the last one of equals */
+		}
+		if (!taken && weight[t] > most) {
+			most = weight[t];
+			most_at = t; /* the first one */
+		}
+		ck_assert_msg(t + 1 < x.n || at == n, "%u of %u ids are ascending tokens", at, n);
+	}
+	ck_assert_msg(rest == 0 ? others <= x.want : others == x.want, "%u are selected, %u left, expected %u", others, rest, x.want);
+	if (others == 0 || rest == 0)
+		return;
+	ck_assert_msg(least >= most * (1 - 0x1p-12f) || most < 0x1p-60f, "token %u of %g is selected, %u of %g is not", least_at, least, most_at, most);
+	ck_assert_msg(least != most || least_at < most_at, "of equals, token %u is selected, %u is not", least_at, most_at);
+}
+
+START_TEST(selected_at_once)
+{
+	struct kernel_case c;
+
+	for (const struct test_backend *on = case_backends(); on->kern; on++) {
+		if (!on->kern->select_sketches || !sketch_case(&c, on, _i, _i % 2, _i % 4 ? 9000 : 40000)) {
+			if (on->kern->select_sketches)
+				case_deinit(&c);
+			continue;
+		}
+		const uint32_t rows = c.sh.n_kv_heads, stride = (skv_pages_of(c.max_len) + 1) * SKV_PAGE_TOKENS;
+		const size_t n = (size_t)c.n * rows * stride;
+		const struct skv_select sel = any_select(c.seq[7].len);
+		struct skv_scores s = {.rows = rows, .sum = _i % 3 == 0, .token_stride = stride, .token = case_to(&c, NULL, n * sizeof(float))};
+		struct skv_index_list list = {.rows = rows, .stride = stride, .ids = case_to(&c, NULL, n * sizeof(uint32_t)),
+		                              .count = case_to(&c, NULL, (size_t)c.n * rows * sizeof(uint32_t))};
+		void *q = case_rows_to(&c, c.q, (size_t)c.rows * c.sh.n_heads * c.sh.head_dim);
+		uint32_t *ids = malloc(n * sizeof *ids), count[CASE_SEQS * SKV_MAX_HEADS];
+		float *weight = malloc(n * sizeof *weight);
+
+		for (int again = 0; again < 2; again++) { /* the workspace is as before a call */
+			struct skv_workspace w = case_work(&c, 2);
+			on->kern->score_sketches(&c.sh, &c.batch, q, &s, &w);
+			on->kern->select_sketches(&c.sh, &c.batch, q, s.sum, &sel, &list, &w);
+			on->kern->select_sketches(&c.sh, &c.batch, q, s.sum, &sel, &list, &w);
+			case_work_done(&c, &w);
+		}
+		case_from(&c, weight, s.token, n * sizeof *weight);
+		case_from(&c, ids, list.ids, n * sizeof *ids);
+		case_from(&c, count, list.count, (size_t)c.n * rows * sizeof *count);
+		for (uint32_t l = 0; l < c.n * rows; l++) {
+			ck_assert_uint_le(count[l], list.max_count);
+			check_list(&c, &sel, l / rows, weight + (size_t)l * stride, ids + (size_t)l * stride, count[l]);
+		}
+		free(ids);
+		free(weight);
 		case_off(&c);
 		case_deinit(&c);
 	}
@@ -272,5 +383,6 @@ int main(void)
 
 	tcase_add_loop_test(t, as_reference, 0, cases);
 	tcase_add_loop_test(t, cuts_do_not_matter, 0, cases);
+	tcase_add_loop_test(t, selected_at_once, 0, cases);
 	return run_suite(s);
 }

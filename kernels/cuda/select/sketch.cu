@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/select/sketch.cu - sketches of keys are made, along with the append of rows if there are any.
+ *
+ * A block takes 32 tokens of a kv head: the head's mean first, then a warp one token after the other. The keys of this
+ * call are taken from its rows, rounded as they will be in their pages, so that no block waits for another's writes.
+ */
+#include "kernels/cuda/select/sketch.cuh"
+
+#define THREADS 128
+#define BLOCK_TOKENS 32u
+
+struct make_params {
+	struct sketch_params s;
+	uint8_t *pool;
+	const void *k, *v; /* NULL: the keys are in their pages */
+	uint32_t k_stride, v_stride; /* elements from one row to the next */
+};
+
+/* The first token that gets a sketch: with the first page complete, all of its tokens do. */
+DEVICE uint32_t sketched_from(const struct skv_kseq *s)
+{
+	const uint32_t from = s->len - s->n_bounds;
+	return s->len < SKV_PAGE_TOKENS ? s->len : from < SKV_PAGE_TOKENS ? 0 : from;
+}
+
+DEVICE float rounded(uint32_t dtype, float x)
+{
+	return dtype == SKV_F16 ? __half2float(__float2half_rn(x)) : __bfloat162float(__float2bfloat16_rn(x));
+}
+
+/* A token's rows of kv head h: of this call from `at` on, and in its page. */
+struct token_rows {
+	bool given;
+	size_t k, v;   /* elements of c->k and c->v */
+	uint8_t *page; /* the K row in its page, NULL: not resident; V is half a page further */
+};
+
+template <int D>
+DEVICE struct token_rows rows_of(const struct make_params *c, const struct skv_kseq *s, uint32_t h, uint32_t t)
+{
+	const uint32_t begin = s->len - s->n_q;
+	const skv_pte entry = s->table[(size_t)c->s.layer * s->layer_stride + t / SKV_PAGE_TOKENS];
+	const size_t row = s->row + t - begin, at = ((size_t)h * SKV_PAGE_TOKENS + t % SKV_PAGE_TOKENS) * D * 2;
+	return {c->k && t >= begin, row * c->k_stride + h * D, row * c->v_stride + h * D,
+	        skv_pte_resident(entry) ? c->pool + skv_pte_id(entry) * c->s.page_bytes + at : NULL};
+}
+
+/* Element e of a token's key, as it is or will be in its page. */
+DEVICE float key_element(const struct make_params *c, const struct token_rows *r, uint32_t e)
+{
+	if (r->given)
+		return rounded(c->s.dtype, io_load(c->s.io_dtype, c->k, r->k + e));
+	return io_load(c->s.dtype, r->page, e);
+}
+
+/* The mean of the head's first page of keys; zeros if that was evicted. */
+template <int D>
+__device__ static void mean_of(const struct make_params *c, const struct skv_kseq *s, uint32_t h, float mean[D])
+{
+	for (uint32_t d = threadIdx.x; d < D; d += THREADS) {
+		const bool there = skv_pte_resident(s->table[(size_t)c->s.layer * s->layer_stride]);
+		float sum = 0;
+#pragma unroll
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) {
+			const struct token_rows r = rows_of<D>(c, s, h, t);
+			sum += there ? key_element(c, &r, d) / SKV_PAGE_TOKENS : 0;
+		}
+		mean[d] = sum;
+	}
+}
+
+/* Elements e to e + 7 of a row of this call to a row in a page. */
+DEVICE void copy8(const struct make_params *c, const void *from, size_t row, uint8_t *to, uint32_t e)
+{
+	const struct vec8 x = io_read8(c->s.io_dtype, from, row + e);
+	uint32_t w[4];
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		const float2 two = io_pair(c->s.io_dtype, &x, k);
+		w[k] = c->s.dtype == SKV_F16 ? F16::pair(two.x, two.y) : BF16::pair(two.x, two.y);
+	}
+	*(uint4 *)(to + e * 2) = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* A warp appends a token's rows. */
+template <int D> __device__ static void append_rows(const struct make_params *c, const struct token_rows *r)
+{
+	for (uint32_t e = threadIdx.x % 32 * 8; e < 2 * D; e += 256) {
+		if (e < D)
+			copy8(c, c->k, r->k, r->page, e);
+		else
+			copy8(c, c->v, r->v, r->page + c->s.page_bytes / 2, e - D);
+	}
+}
+
+/* Codes of `width` bits, from bit `shift` on, become bytes of a row. */
+template <int D, int width> DEVICE void pack(uint8_t *row, const uint8_t *code, int shift)
+{
+	constexpr uint32_t stride = D * width / 8;
+	for (uint32_t i = threadIdx.x % 32; i < stride; i += 32) {
+		uint32_t byte = 0;
+#pragma unroll
+		for (uint32_t at = 0; at < 8 / width; at++)
+			byte |= (code[at * stride + i] >> shift & ((1u << width) - 1)) << at * width;
+		row[i] = (uint8_t)byte;
+	}
+}
+
+/* A warp quantizes a rotated key; the scale is not a number where an element is none. `code` is the warp's. */
+template <int D, int bits>
+__device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *row, uint16_t *scale)
+{
+	constexpr float steps = bits == 3 ? 0.586f : bits == 4 ? 0.335f : 1;
+	constexpr int half = 1 << (bits - 1);
+	float squares = 0, dot = 0, norm = 0;
+
+#pragma unroll
+	for (int r = 0; r < D / 32; r++)
+		squares += x[r] * x[r];
+	const float step = steps * sqrtf(warp_sum(squares) / (float)D);
+	__syncwarp(); /* the last token's codes have been packed */
+#pragma unroll
+	for (int r = 0; r < D / 32; r++) {
+		const float nearest = bits == 1 ? copysignf(0.5f, x[r]) - 0.5f : rintf(x[r] / step - 0.5f);
+		const int u = nearest > (float)-half ? nearest < (float)half ? (int)nearest + half : 2 * half - 1 : 0;
+		const float value = (float)u + 0.5f - (float)half;
+		code[threadIdx.x % 32 + 32 * r] = (uint8_t)u;
+		dot += x[r] * value;
+		norm += value * value;
+	}
+	dot = warp_sum(dot);
+	norm = warp_sum(norm);
+	__syncwarp();
+	pack<D, bits == 3 ? 2 : bits>(row, code, 0);
+	if (bits == 3)
+		pack<D, 1>(row + D / 4, code, 2);
+	if (threadIdx.x % 32 == 0) {
+		const __nv_bfloat16 b = __float2bfloat16_rn(dot / norm);
+		*scale = *(const uint16_t *)&b;
+	}
+}
+
+/* Grid: 32 tokens, kv heads, sequences. */
+template <int D, int bits>
+__global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ struct make_params c)
+{
+	__shared__ float mean[D];
+	__shared__ uint8_t codes[THREADS / 32][D];
+	const struct skv_kseq *s = &c.s.seq[blockIdx.z];
+	const uint32_t h = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32, begin = sketched_from(s);
+	const uint32_t from = c.k ? min(begin, s->len - s->n_q) : begin;
+	const uint32_t first = (from / BLOCK_TOKENS + blockIdx.x) * BLOCK_TOKENS, end = min(first + BLOCK_TOKENS, s->len);
+	const skv_pte *states = s->table + (size_t)c.s.state * s->layer_stride;
+
+	if (first >= s->len)
+		return;
+	if (begin < end) {
+		mean_of<D>(&c, s, h, mean);
+		__syncthreads();
+	}
+	for (uint32_t t = max(first, from) + warp; t < end; t += THREADS / 32) {
+		const struct token_rows r = rows_of<D>(&c, s, h, t);
+		float x[D / 32];
+		if (!r.page)
+			continue;
+		if (r.given)
+			append_rows<D>(&c, &r);
+		const skv_pte state = t >= begin ? states[t / c.s.page_tokens] : 0;
+		if (t < begin || !skv_pte_resident(state))
+			continue;
+#pragma unroll
+		for (int e = 0; e < D / 32; e++)
+			x[e] = key_element(&c, &r, lane + 32 * e) - mean[lane + 32 * e];
+		sketch_rotate<D>(x);
+		uint8_t *page = c.pool + skv_pte_id(state) * c.s.page_bytes + (size_t)h * c.s.head_bytes;
+		const uint32_t at = t % c.s.page_tokens;
+		encode<D, bits>(x, codes[warp], page + at * c.s.row_bytes,
+		                (uint16_t *)(page + c.s.page_tokens * c.s.row_bytes) + at);
+	}
+}
+
+struct make_launch {
+	struct make_params c;
+	dim3 grid;
+	cudaStream_t stream;
+
+	template <int D, int bits> void run(void) const
+	{
+		make_kernel<D, bits><<<grid, THREADS, 0, stream>>>(c);
+	}
+};
+
+void skv_cuda_append_sketches(const struct skv_shape *sh, const struct skv_batch *b, const void *k, const void *v,
+                              const struct skv_workspace *work)
+{
+	const uint32_t tokens = k && b->max_q > b->max_bounds ? b->max_q : b->max_bounds;
+	const struct make_launch launch = {
+		.c = {.s = sketch_params_of(sh, b, NULL), .pool = sh->pool, .k = k, .v = v,
+		      .k_stride = skv_k_stride(sh), .v_stride = skv_v_stride(sh)},
+		.grid = dim3(ceil_div(tokens + BLOCK_TOKENS - 1, BLOCK_TOKENS), sh->n_kv_heads, b->n),
+		.stream = stream_of(work),
+	};
+
+	if (b->n > 0 && tokens > 0)
+		sketch_dispatch(sh, launch);
+}
+
+void skv_cuda_update_sketches(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_workspace *work)
+{
+	skv_cuda_append_sketches(sh, b, NULL, NULL, work);
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/select/sketch.cuh - sketches of keys (kernels/select.h): where they are, queries, and the scan.
+ *
+ *   sketch.cu         sketches are made, along with the append
+ *   sketch-scan.cuh   the scan: a warp's scores of 256 tokens
+ *   sketch-scores.cu  weights of all tokens, to memory
+ *   sketch-topk.cu    the best tokens of a kv head, scores and selection in one launch
+ *
+ * A query is rotated as keys are and rounded to 8 bits, so that its product with a code is a whole number: it does not
+ * depend on the order of summation. Elements of a row are a warp's: lane x has elements x, x + 32, ...
+ */
+#ifndef SKV_CUDA_SELECT_SKETCH_CUH
+#define SKV_CUDA_SELECT_SKETCH_CUH
+
+#include "kernels/cuda/runtime/convert.cuh"
+#include "kernels/cuda/runtime/cuda.h"
+#include "kernels/cuda/runtime/softmax.cuh"
+
+#define SKETCH_UNIT 256u /* tokens that a warp scores: their denominators are summed alike wherever they are scored */
+#define SKETCH_PAIRS (SKETCH_UNIT / 2)
+#define UNIT_PAGES (SKETCH_UNIT / SKV_PAGE_TOKENS)
+
+struct sketch_params {
+	const struct skv_kseq *seq;
+	const void *q;
+	const uint8_t *pool;
+	size_t page_bytes;
+	const float *sinks;
+	struct score_scale scale;
+	uint32_t head_bytes, page_tokens, row_bytes; /* of a state page: a kv head's bytes, its tokens, a row of codes */
+	uint32_t n_heads, n_kv_heads, group, dtype, io_dtype, layer, state, q_stride;
+};
+
+/*
+ * Of a head tile. A product of codes and `code` is above the one with values by `bias` and, if that was odd, by `rest`,
+ * 1/2, more; times `unit` and the token's scale, and with `base`, it is the score, or what softcap makes one of.
+ */
+struct sketch_query {
+	uint32_t code[HEAD_TILE][SKV_MAX_HEAD_DIM / 4]; /* int8_t, four to a word */
+	struct sketch_head {
+		float unit, rest, base;
+		int bias;
+	} head[HEAD_TILE];
+	uint2 operand[SKV_MAX_HEAD_DIM / 16][32]; /* for the tensor cores, as the scan wants it: sketch-scan.cuh */
+};
+
+/* What a token's scale is, if it has none: it is not there, or it is but has no sketch. NaNs that no rounding makes. */
+#define SCALE_ABSENT 0xffffu
+#define SCALE_NO_SKETCH 0xfffeu
+
+/* Scores are kept as whole numbers of 16 bits: products over 1 << SKETCH_SHIFT, which is 0 up to 2 bits and 128 elements. */
+static constexpr int shift_of(int most)
+{
+	return most > 32767 ? 1 + shift_of(most / 2) : 0;
+}
+template <int D, int bits> static constexpr int sketch_shift = shift_of(((1 << bits) - 1) * 127 * D / 2);
+
+DEVICE float warp_sum(float x)
+{
+#pragma unroll
+	for (int lane = 1; lane < 32; lane *= 2)
+		x += __shfl_xor_sync(~0u, x, lane);
+	return x;
+}
+
+/* x becomes R x. */
+template <int D> DEVICE void sketch_rotate(float (&x)[D / 32])
+{
+	constexpr int block = D & -D;
+	const uint32_t lane = threadIdx.x % 32;
+	const float norm = 1 / sqrtf((float)block);
+
+#pragma unroll
+	for (int r = 0; r < D / 32; r++)
+		x[r] *= skv_sketch_flips(lane + 32 * r) ? -norm : norm;
+#pragma unroll
+	for (int half = 1; half < 32; half *= 2)
+#pragma unroll
+		for (int r = 0; r < D / 32; r++) {
+			const float other = __shfl_xor_sync(~0u, x[r], half);
+			x[r] = lane & half ? other - x[r] : x[r] + other;
+		}
+#pragma unroll
+	for (int half = 32; half < block; half *= 2)
+#pragma unroll
+		for (int r = 0; r < D / 32; r++)
+			if (!(32 * r & half)) {
+				const float a = x[r], b = x[r + half / 32];
+				x[r] = a + b;
+				x[r + half / 32] = a - b;
+			}
+}
+
+/* Element e of a row in a page. */
+DEVICE float pool_load(uint32_t dtype, const uint8_t *row, uint32_t e)
+{
+	return io_load(dtype, row, e);
+}
+
+/* Row t of the sequence's first page, kv head h; NULL if that is not resident, or not complete. */
+DEVICE const uint8_t *first_rows(const uint8_t *pool, size_t page_bytes, uint32_t head_dim, const struct skv_kseq *s,
+                                 uint32_t layer, uint32_t h)
+{
+	const skv_pte entry = s->table[(size_t)layer * s->layer_stride];
+	if (s->len < SKV_PAGE_TOKENS || !skv_pte_resident(entry))
+		return NULL;
+	return pool + skv_pte_id(entry) * page_bytes + (size_t)h * SKV_PAGE_TOKENS * head_dim * 2;
+}
+
+/* A warp makes query `g` of the tile that begins with q head `head`, in the group of kv head h. */
+template <int D, int bits>
+__device__ static void make_sketch_query(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h,
+                                         uint32_t head, uint32_t g, struct sketch_query *to)
+{
+	const uint32_t lane = threadIdx.x % 32;
+	const size_t row = (size_t)s->row * c->q_stride + (size_t)(head + g) * D;
+	const float fold = c->scale.cap != 0 ? 1 : c->scale.scale;
+	float x[D / 32], most = 0, base = 0;
+	int sum = 0;
+
+#pragma unroll
+	for (int r = 0; r < D / 32; r++)
+		x[r] = io_load(c->io_dtype, c->q, row + lane + 32 * r);
+	if (c->scale.cap != 0 || c->sinks) { /* these are not blind to c, as a softmax alone is */
+		const uint8_t *rows = first_rows(c->pool, c->page_bytes, D, s, c->layer, h);
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS && rows; t++)
+#pragma unroll
+			for (int r = 0; r < D / 32; r++)
+				base += x[r] * pool_load(c->dtype, rows, t * D + lane + 32 * r);
+		base = warp_sum(base) / SKV_PAGE_TOKENS;
+	}
+	sketch_rotate<D>(x);
+#pragma unroll
+	for (int r = 0; r < D / 32; r++)
+		most = fmaxf(most, fabsf(x[r]));
+#pragma unroll
+	for (int half = 1; half < 32; half *= 2)
+		most = fmaxf(most, __shfl_xor_sync(~0u, most, half));
+#pragma unroll
+	for (int r = 0; r < D / 32; r++) {
+		const int u = most > 0 && x[r] == x[r] ? (int)rintf(x[r] * (127 / most)) : 0;
+		((int8_t *)to->code[g])[lane + 32 * r] = (int8_t)u;
+		sum += u;
+	}
+	sum = ((1 << bits) - 1) * (int)__reduce_add_sync(~0u, (unsigned)sum);
+	to->head[g] = {most / 127 * fold, sum & 1 ? 0.5f : 0, base * fold, sum >> 1}; /* downwards */
+}
+
+/* The score in log2 of a product, less its bias. */
+DEVICE float sketch_score(const struct score_scale *scale, float product, float rest, float unit, float base)
+{
+	const float x = (product - rest) * unit + base;
+	return scale->cap != 0 ? scale->scale * soft_cap(scale->cap, x) : x;
+}
+
+DEVICE float bf16_low(uint32_t two)
+{
+	return __uint_as_float(two << 16);
+}
+DEVICE float bf16_high(uint32_t two)
+{
+	return __uint_as_float(two & 0xffff0000u);
+}
+
+static inline struct sketch_params sketch_params_of(const struct skv_shape *sh, const struct skv_batch *b, const void *q)
+{
+	return {
+		.seq = b->seq,
+		.q = q,
+		.pool = sh->pool,
+		.page_bytes = sh->page_bytes,
+		.sinks = sh->sinks,
+		.scale = score_scale_of(sh),
+		.head_bytes = (uint32_t)(sh->page_bytes / sh->n_kv_heads),
+		.page_tokens = skv_sketch_tokens(sh),
+		.row_bytes = skv_sketch_row(sh),
+		.n_heads = sh->n_heads,
+		.n_kv_heads = sh->n_kv_heads,
+		.group = sh->n_heads / sh->n_kv_heads,
+		.dtype = sh->dtype,
+		.io_dtype = sh->io_dtype,
+		.layer = sh->layer,
+		.state = sh->state,
+		.q_stride = skv_q_stride(sh),
+	};
+}
+
+/*
+ * Calls launch.run<D, bits>() for the shape's. A struct with a template, as there are no lambdas with template
+ * arguments that are given.
+ */
+template <int D, class L> static void sketch_dispatch_bits(uint32_t bits, const L &launch)
+{
+	switch (bits) {
+	case 1: launch.template run<D, 1>(); break;
+	case 2: launch.template run<D, 2>(); break;
+	case 3: launch.template run<D, 3>(); break;
+	default: launch.template run<D, 4>();
+	}
+}
+template <class L> static void sketch_dispatch(const struct skv_shape *sh, const L &launch)
+{
+	switch (sh->head_dim) {
+	case 64: sketch_dispatch_bits<64>(sh->sketch_bits, launch); break;
+	case 96: sketch_dispatch_bits<96>(sh->sketch_bits, launch); break;
+	case 128: sketch_dispatch_bits<128>(sh->sketch_bits, launch); break;
+	default: sketch_dispatch_bits<256>(sh->sketch_bits, launch);
+	}
+}
+
+#endif
