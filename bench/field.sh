@@ -18,7 +18,7 @@ budgets=${BUDGETS-0.03125 0.0625 0.125 0.25 0.5}
 reference=$here/../models/reference
 # a connection may have 16 sessions
 export EVAL=$build/engine/sparsekv-eval \
-	ONLY="${ONLY-^(full|streaming|quest|delta|omnikv|omnikv-more|kascade|tidal|lessismore|h2o|snapkv|rkv|sketch|sketch-1-bit)\$}"
+	ONLY="${ONLY-^(full|streaming|quest|delta|omnikv|omnikv-more|kascade|exact-top-k|tidal|lessismore|h2o|snapkv|rkv|sketch|sketch-1-bit)\$}"
 
 # measure SET LIST MODEL OPTION...
 measure() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Speed at equal quality: a Markdown table from what bench/field.sh and sparsekv-bench policies wrote.
+"""Speed at equal quality: a Markdown table from what bench/field.sh and bench/speed.sh wrote.
 
 usage: speed.py FIELD.csv SPEED.csv
 
@@ -8,7 +8,6 @@ Of each policy and set the smallest budget that was tried with which it is as go
 of K and V that it reads there, and how many times faster than full its decode attention is at that budget.
 """
 import csv
-import re
 import sys
 
 # a set, its figure, what is asked, whether less is better
@@ -17,11 +16,6 @@ ASKED = [
     ("smollm2-3k", "KL divergence from dense attention", 0.05, True),
     ("smollm2-7k", "KL divergence from dense attention", 0.05, True),
 ]
-
-
-def key(spec):
-    """A spec without what models differ in."""
-    return re.sub(r"&(layers|profile)=[^&]*", "", spec)
 
 
 def read(path):
@@ -40,7 +34,7 @@ def best(rows, figure, asked, less):
 
 
 def main():
-    field, speed = read(sys.argv[1]), {key(r["policy"]): r for r in read(sys.argv[2])}
+    field, speed = read(sys.argv[1]), {(r["name"], r["budget"]): r for r in read(sys.argv[2])}
     sets = [a for a in ASKED if any(r["set"] == a[0] for r in field)]
     print("| policy |" + "".join(f" {s}, {'≤' if less else '≥'} {x}: budget | read | speed-up |" for s, _, x, less in sets))
     print("|" + "---|" * (1 + 3 * len(sets)))
@@ -48,8 +42,8 @@ def main():
         cells = []
         for name, figure, asked, less in sets:
             r = best([r for r in field if r["set"] == name and r["policy"] == policy], figure, asked, less)
-            timed = r and speed.get(key(r["spec"]))
-            cells += [f"{float(r['budget']):.2%}", f"{float(r['share of K and V read in a step']):.3f}"] if r else ["-", "-"]
+            timed = r and speed.get((policy, r["budget"]))
+            cells += [f"{100 * float(r['budget']):g} %", f"{float(r['share of K and V read in a step']):.3f}"] if r else ["-", "-"]
             cells.append(f"{1 / float(timed['of_full']):.2f}" if timed else "-")
         print(f"| `{policy}` | " + " | ".join(cells) + " |")
 
