@@ -19,8 +19,12 @@ import json
 
 def rows(path, task="all"):
     """Of each policy the row over all sizes, of one task or of all."""
+    found = {}
     with open(path, newline="") as f:
-        return {r["policy"]: r for r in csv.DictReader(f) if r["task"] == task and r["size"] == "all"}
+        for r in csv.DictReader(f):
+            if r["task"] == task and (r["size"] == "all" or r["policy"] not in found):  # of a single size there is no sum
+                found[r["policy"]] = r
+    return found
 
 
 def anchors(options):
