@@ -7,7 +7,7 @@
 # done again where it is there). On the reference model the tasks of bench/equal.txt are decoded; with WORK, which bench/real/run.sh
 # fills (model, 3k.jsonl and 7k.jsonl are needed), the next tokens of SmolLM2's texts are compared, too. Options go to
 # sparsekv-eval: --device, --kv-dtype. $BUDGETS are the shares, $ONLY is a pattern for names of policies (grep -E), $SETS for
-# the three sets.
+# the three sets: these can be run at the same time, and a call after that collects all of them.
 set -eu
 build=$(realpath "$1") work=$3
 mkdir -p "$2"
@@ -16,6 +16,8 @@ shift 3
 here=$(dirname "$(readlink -f "$0")")
 budgets=${BUDGETS-0.03125 0.0625 0.125 0.25 0.5}
 reference=$here/../models/reference
+rows=$(mktemp -p "$out")
+trap 'rm -f "$rows"' EXIT
 # a connection may have 16 sessions
 export EVAL=$build/engine/sparsekv-eval \
 	ONLY="${ONLY-^(full|streaming|quest|delta|omnikv|omnikv-more|kascade|exact-top-k|tidal|lessismore|h2o|snapkv|rkv|sketch|sketch-1-bit)\$}"
@@ -32,7 +34,7 @@ measure() {
 			"$here/equal.sh" "$b" --private --quiet --model "$model" "$@" --csv "$csv.part" >"$out/$set-$b.txt"
 			mv "$csv.part" "$csv"
 		fi
-		"$here/field.py" "$set" "$LIST" "$b" "$model" "$csv" >>"$out/field.csv"
+		"$here/field.py" "$set" "$LIST" "$b" "$model" "$csv" >>"$rows"
 	done
 }
 
@@ -40,12 +42,12 @@ measure() {
 draw() {
 	local set=$1 figure=$2 title=$3
 	shift 3
-	grep -q "^$set," "$out/field.csv" || return 0
+	grep -q "^$set," "$rows" || return 0
 	"$build/bench/sparsekv-bench" plot --where "set=$set" --by policy --x 'share of K and V read in a step' \
-		--y "$figure" --title "$title" "$@" --output "$out/$set.svg" "$out/field.csv"
+		--y "$figure" --title "$title" "$@" --output "$out/$set.svg" "$rows"
 }
 
-"$here/field.py" >"$out/field.csv"
+"$here/field.py" >"$rows"
 measure reference "$here/equal.txt" "$reference" --tasks "$reference/tasks-dev.jsonl" --sizes 1024,2048,4096 "$@"
 if [ "$work" != - ]; then
 	for n in 3k 7k; do
@@ -55,3 +57,5 @@ fi
 draw reference 'share of answer lines right' 'Reference model, tasks of 1,024 to 4,096 bytes'
 draw smollm2-3k 'KL divergence from dense attention' 'SmolLM2-135M, texts of 3,000 tokens' --log
 draw smollm2-7k 'KL divergence from dense attention' 'SmolLM2-135M, texts of 7,000 tokens' --log
+chmod 644 "$rows"
+mv "$rows" "$out/field.csv"
