@@ -33,8 +33,7 @@ static const char *colour_of(int series)
 /* Of a bar, a mark, a name's square: an area of the series' colour, or from the second turn on its outline. */
 static void write_fill(FILE *f, int series)
 {
-	bool again = series >= N_COLOURS;
-	fprintf(f, " fill=\"%s\" stroke=\"%s\"/>\n", again ? "#ffffff" : colour_of(series), colour_of(series));
+	fprintf(f, series < N_COLOURS ? " fill=\"%s\"/>\n" : " fill=\"#ffffff\" stroke=\"%s\"/>\n", colour_of(series));
 }
 
 enum anchor { START, MIDDLE, END };
