@@ -34,6 +34,7 @@ static const char *const default_specs[] = {
 	"omnikv?budget=0.1",
 	"tidal?budget=0.1",
 	"lessismore?budget=0.1",
+	"sketch?budget=0.1",
 };
 
 struct options {

@@ -13,17 +13,28 @@
 #define GROUP_GAP 14
 #define PLOT_WIDTH 620
 #define LINES_HEIGHT 300
-#define MARKS 24 /* so many points of a line are marked, and each has its number; of more there are some numbers */
-#define X_LABEL 60 /* from one of these to the next */
+#define MARKS 24 /* so many points of a line are marked */
 #define AXIS_HEIGHT 44 /* ticks' texts and the axis' name */
 #define VALUE_WIDTH 76 /* room for a figure behind the longest bar */
 #define INK "#222222"
 #define FAINT "#6b6b6b"
 #define GRID "#e2e2e2"
 
-static const char *const colours[CHART_SERIES_MAX] = {
+static const char *const colours[] = {
 	"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000", "#999999",
 };
+#define N_COLOURS (int)(sizeof(colours) / sizeof(*colours))
+
+static const char *colour_of(int series)
+{
+	return colours[series % N_COLOURS];
+}
+
+/* Of a bar, a mark, a name's square: an area of the series' colour, or from the second turn on its outline. */
+static void write_fill(FILE *f, int series)
+{
+	fprintf(f, series < N_COLOURS ? " fill=\"%s\"/>\n" : " fill=\"#ffffff\" stroke=\"%s\"/>\n", colour_of(series));
+}
 
 enum anchor { START, MIDDLE, END };
 
@@ -161,8 +172,8 @@ static void draw_bar(const struct chart *c, const struct panel *p, const struct 
 {
 	double value = p->value[series * c->n_x + i], end = coordinate(a, value), to = end;
 	char text[32];
-	fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", a->at, y,
-	        end - a->at, BAR, colours[series]);
+	fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\"", a->at, y, end - a->at, BAR);
+	write_fill(f, series);
 	if (p->whisker && p->whisker[series * c->n_x + i] > value) {
 		to = coordinate(a, p->whisker[series * c->n_x + i]);
 		write_line(f, end, y + BAR / 2.0, to, y + BAR / 2.0, INK, 1);
@@ -216,44 +227,74 @@ static void draw_series(const struct chart *c, const struct panel *p, const stru
                         const struct axis *y, int series, FILE *f)
 {
 	const double *value = p->value + series * c->n_x;
-	const char *colour = colours[series], *join = "M";
+	const char *join = "M";
+	int n = 0;
 	fputs("<path d=\"", f);
 	for (int i = 0; i < c->n_x; i++)
 		if (!isnan(value[i])) {
 			fprintf(f, "%s%.1f %.1f", join, coordinate(x, c->number[i]), coordinate(y, value[i]));
 			join = " L";
+			n++;
 		}
-	fprintf(f, "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", colour);
+	fprintf(f, "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", colour_of(series),
+	        series >= N_COLOURS ? " stroke-dasharray=\"6 4\"" : "");
 	for (int i = 0; i < c->n_x; i++) {
 		if (isnan(value[i]))
 			continue;
 		double at = coordinate(x, c->number[i]);
-		if (c->n_x <= MARKS)
-			fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", at, coordinate(y,
-				value[i]), colour);
+		if (n <= MARKS) {
+			fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\"", at, coordinate(y, value[i]));
+			write_fill(f, series);
+		}
 		if (p->whisker && p->whisker[series * c->n_x + i] > value[i])
 			write_line(f, at, coordinate(y, value[i]), at, coordinate(y, p->whisker[series * c->n_x + i]),
-			           colour, 1);
+			           colour_of(series), 1);
 	}
+}
+
+/* Would the values of x, written below the axis, run into each other? */
+static bool crowded(const struct chart *c, const struct axis *x)
+{
+	for (int i = 1; i < c->n_x; i++)
+		if (coordinate(x, c->number[i]) - coordinate(x, c->number[i - 1]) <
+		    (columns_of(c->x[i]) + columns_of(c->x[i - 1]) + 1) / 2.0 * CHAR_WIDTH)
+			return true;
+	return false;
+}
+
+/* Round numbers between the ends of the axis: of a logarithmic one 1, 2 and 5 times powers of 10. */
+static void draw_round(const struct axis *x, double bottom, FILE *f)
+{
+	static const double in_decade[] = {1, 2, 5};
+	const double step = x->log ? 1 : step_of(x->high - x->low, 8);
+	char text[32];
+	for (double t = (x->log ? floor(x->low) : ceil(x->low / step) * step); t <= x->high + step * 1e-9; t += step)
+		for (int i = 0; i < (x->log ? 3 : 1); i++) {
+			double value = x->log ? in_decade[i] * pow(10, t) : t, at = coordinate(x, value);
+			if (at < x->at - 0.5 || at > x->at + x->length + 0.5)
+				continue;
+			write_line(f, at, bottom, at, bottom + 5, INK, 1);
+			snprintf(text, sizeof(text), "%.6g", value);
+			write_text(f, at, bottom + 18, MIDDLE, FAINT, "", text);
+		}
 }
 
 static double draw_lines(const struct chart *c, const struct panel *p, double y, FILE *f)
 {
 	double left = MARGIN + 80, bottom = y + LINES_HEIGHT;
 	struct axis v = axis_of(c, p, bottom, -LINES_HEIGHT), x = x_axis(c, left + 20, PLOT_WIDTH - 40);
+	const bool round = crowded(c, &x);
 	char text[32];
-	double labelled = -X_LABEL;
 	write_text(f, left, y - 8, START, INK, "", p->label);
 	for (double t = v.low; t < v.high + v.step / 2; t += v.step) {
 		double at = v.at + v.length * (t - v.low) / (v.high - v.low);
 		write_line(f, left, at, left + PLOT_WIDTH, at, GRID, 1);
 		write_text(f, left - 8, at + 4, END, FAINT, "", tick_text(&v, t, text));
 	}
-	for (int i = 0; i < c->n_x; i++) {
+	if (round)
+		draw_round(&x, bottom, f);
+	for (int i = 0; i < c->n_x && !round; i++) {
 		double at = coordinate(&x, c->number[i]);
-		if (c->n_x > MARKS && at - labelled < X_LABEL)
-			continue;
-		labelled = at;
 		write_line(f, at, bottom, at, bottom + 5, INK, 1);
 		write_text(f, at, bottom + 18, MIDDLE, FAINT, "", c->x[i]);
 	}
@@ -323,8 +364,8 @@ static double legend(const struct chart *c, double width, double y, FILE *f)
 			y += LINE;
 		}
 		if (f) {
-			fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" fill=\"%s\"/>\n", x, y,
-			        colours[s]);
+			fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\"", x, y);
+			write_fill(f, s);
 			write_text(f, x + 20, y + 12, START, INK, "", *c->series[s] ? c->series[s] : "-");
 		}
 		x += wide;

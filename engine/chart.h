@@ -4,7 +4,7 @@
  *
  * A chart has a panel for each figure, one below the other, over the same x values and series. Where x is
  * text the figures are bars, where it is a number they are lines. Colours are those of Okabe and Ito, which
- * people who are colour-blind tell apart.
+ * people who are colour-blind tell apart. There are eight; the next eight series have them again, dashed and hollow.
  */
 #ifndef ENG_CHART_H
 #define ENG_CHART_H
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#define CHART_SERIES_MAX 8
+#define CHART_SERIES_MAX 16
 #define CHART_PANELS_MAX 8
 
 struct panel {

@@ -141,13 +141,13 @@ static const char *recall(const struct row *row, const char *without, char text[
 }
 
 /* Three figures a row of text, with this in front of each; nothing where policies are not compared. */
-static void divergence(FILE *to, const struct row *row, const char *before, int width)
+static void divergence(FILE *to, const struct row *row, const char *before, int width, int digits)
 {
 	const struct eng_divergence *d = &row->divergence;
 
 	if (d->rows > 0)
-		fprintf(to, "%s%*.4f%s%*.4f%s%*.4f", before, width, d->kl / d->rows, before, width, (double)d->agree / d->rows,
-		        before, width, d->nll_change / d->rows);
+		fprintf(to, "%s%*.*f%s%*.*f%s%*.*f", before, width, digits, d->kl / d->rows, before, width, digits,
+		        (double)d->agree / d->rows, before, width, digits, d->nll_change / d->rows);
 }
 
 /* ---- for eyes -------------------------------------------------------------------------------- */
@@ -170,7 +170,7 @@ static void table_row(const struct out *out, const char *policy, const char *tas
 	        out->policy_width, policy, task, size, row->n, (double)row->exact / row->n,
 	        row->line / row->n, row->token / row->n, row->decode_len / row->n, row->attended / row->n,
 	        row->kept / row->n, recall(row, "-", text), speed(row));
-	divergence(out->to, row, "  ", 7);
+	divergence(out->to, row, "  ", 7, 4);
 	putc('\n', out->to);
 }
 
@@ -262,7 +262,7 @@ static void csv_row(const struct out *out, const char *policy, const char *task,
 	fprintf(out->to, ",%s,%u,%.6f,%.6f,%.6f,%.3f,%.6f,%.6f,%s,%.3f", size, row->n,
 	        (double)row->exact / row->n, row->line / row->n, row->token / row->n, row->decode_len / row->n,
 	        row->attended / row->n, row->kept / row->n, recall(row, "", text), speed(row));
-	divergence(out->to, row, ",", 0);
+	divergence(out->to, row, ",", 0, 6);
 	putc('\n', out->to);
 }
 

@@ -109,6 +109,12 @@ printf 'policy,tokens,kept\n"delta?layers=2,7",1,0.5\n"delta?layers=2,7",2,0.6\n
 drawing commas '>delta?layers=2,7<' --x tokens --by policy "$tmp/commas.csv"
 drawing step '>speedup<' --y ms,speedup --x attention "$tmp/step.csv"
 [ "$(grep -c '<rect' "$tmp/step.svg")" = 11 ] || fail "plot: expected 4 bars twice, a ground, a legend of two"
+# of nine series the last one has the first one's colour again; 28 values of x are more than there is room for
+for s in 1 2 3 4 5 6 7 8 9; do
+	for x in 0.03$s 0.11$s 0.26$s 0.55; do echo "p$s,$x,0.$s"; done
+done | sed '1i policy,read,lost' >"$tmp/many.csv"
+drawing many 'stroke="#0072b2" stroke-width="2" stroke-dasharray' --x read --by policy "$tmp/many.csv"
+grep -q '>0.05<' "$tmp/many.svg" && ! grep -q '>0.111<' "$tmp/many.svg" || fail "plot: no round numbers below a full axis"
 refused 'several figures in one place' --by policy "$tmp/ipc.csv"
 refused 'no file has it' --y parsecs "$tmp/ipc.csv"
 refused 'No such file' "$tmp/none.csv"
@@ -122,6 +128,15 @@ EVAL=engine/sparsekv-eval ONLY='^(full|pca-4|palu-8)$' bash "$(dirname "$0")/../
 grep -qx '| full | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 |' "$tmp/codes" || fail "codes.sh: full keeps or knows less than all"
 awk -F' *[|] *' '/^[|] (pca|palu)/ { n += $4 > 0.5 && $6 < 0.7 && $7 < $6 } END { exit n != 2 }' "$tmp/codes" ||
 	fail "codes.sh: $(cat "$tmp/codes")"
+
+# the field, where there is a python3: quest reads its bounds, too: of 14 of 16 layers, a sixteenth
+if python3 -c '' 2>/dev/null; then
+	ONLY='^(full|quest)$' BUDGETS=0.25 SETS=reference bash "$(dirname "$0")/../bench/field.sh" . "$tmp/field" - --task kv --sizes 512 --limit 1 ||
+		fail "field.sh: failed"
+	awk -F, '/^reference,quest,0.25,/ { d = $5 - $8 - 14 / 256; found = d * d < 1e-9 && $6 > 0 } END { exit !found }' "$tmp/field/field.csv" ||
+		fail "field.sh: $(cat "$tmp/field/field.csv")"
+	grep -q '>quest<' "$tmp/field/reference.svg" || fail "field.sh: no curve of quest"
+fi
 
 for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "prefill --methods other" "prefill --gamma 3" "correction --gamma 48" "correction --topic 1," "ipc --batch 0" "plot $tmp/ipc.csv"; do
 	$bench $wrong >/dev/null 2>"$tmp/why"

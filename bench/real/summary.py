@@ -2,42 +2,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Markdown table from two CSV files of sparsekv-eval: tasks, and texts with --compare.
 
-usage: summary.py TASKS.csv|- TEXTS.csv...
+usage: summary.py MODEL TASKS.csv|- TEXTS.csv...
 
-A policy's bytes are the share of K and V that a decode step reads, what it reads to choose included: what it attends
-to, and page bounds (two keys for the 16 keys and values of a page) or sketches (their bits, and a scale of 16 bits for 64
-elements) where it goes by them.
+A policy's bytes are the share of K and V that a decode step reads, what it reads to choose included. Of the tasks those
+that are answered count, of all kinds and of the kind "magic number".
 """
-import csv
+import json
+import os
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import reads  # noqa: E402
 
 
-def rows(path):
-    if path == "-":
-        return {}
-    with open(path, newline="") as f:
-        return {r["policy"]: r for r in csv.DictReader(f) if r["task"] == "all" and r["size"] == "all"}
-
-
-def bytes_read(policy, row):
-    name, _, options = policy.partition("?")
-    bits = int(dict(o.split("=", 1) for o in options.split("&") if o).get("bits", 2))
-    chosen_by = {"quest": 2 / 32, "sketch": (bits + 0.25) / 32}
-    return float(row["attended_share"]) + chosen_by.get(name.split(":")[0], 0)
+def answered(row):
+    return f"{round(float(row['exact']) * int(row['n']))} of {row['n']}" if row else ""
 
 
 def main():
-    tasks, texts = rows(sys.argv[1]), [rows(p) for p in sys.argv[2:]]
-    head = ["policy", "bytes"]
-    head += ["tasks"] if tasks else []
+    with open(sys.argv[1] + "/config.json") as f:
+        model = json.load(f)
+    kinds = {} if sys.argv[2] == "-" else {"tasks": reads.rows(sys.argv[2]), "magic": reads.rows(sys.argv[2], "magic")}
+    texts = [reads.rows(p) for p in sys.argv[3:]]
+    head = ["policy", "bytes", *kinds]
     head += [f"{x}, text {i + 1}" if len(texts) > 1 else x for i in range(len(texts)) for x in ("KL", "agree", "ΔNLL")]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-    for policy, row in (texts[0] if texts else tasks).items():
-        cells = [f"`{policy}`", f"{bytes_read(policy, row):.3f}"]
-        if tasks:
-            t = tasks.get(policy)
-            cells.append(f"{round(float(t['exact']) * int(t['n']))} of {t['n']}" if t else "")
+    for policy, row in (texts[0] if texts else kinds["tasks"]).items():
+        cells = [f"`{policy}`", f"{reads.share(policy, float(row['attended_share']), model):.3f}"]
+        cells += [answered(tasks.get(policy)) for tasks in kinds.values()]
         for text in texts:
             t = text[policy]
             cells += [f"{float(t['kl']):.4f}", f"{float(t['agree']):.3f}", f"{float(t['dnll']):+.3f}"]

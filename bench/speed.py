@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Speed at equal quality: a Markdown table from what bench/field.sh and bench/speed.sh wrote.
+
+usage: speed.py FIELD.csv SPEED.csv
+
+Of each policy and set the smallest budget that was tried with which it is as good as asked, with all larger ones too; the share
+of K and V that it reads there, and how many times faster than full its decode attention is at that budget.
+"""
+import csv
+import sys
+
+# a set, its figure, what is asked, whether less is better
+ASKED = [
+    ("reference", "share of answer lines right", 0.93, False),
+    ("smollm2-3k", "KL divergence from dense attention", 0.05, True),
+    ("smollm2-7k", "KL divergence from dense attention", 0.05, True),
+]
+
+
+def read(path):
+    with open(path, newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def best(rows, figure, asked, less):
+    """The row of the smallest budget from which on all are good enough; None: not even the largest is."""
+    found = None
+    for r in sorted(rows, key=lambda r: -float(r["budget"])):
+        if (float(r[figure]) > asked) if less else (float(r[figure]) < asked):
+            break
+        found = r
+    return found
+
+
+def main():
+    field, speed = read(sys.argv[1]), {(r["name"], r["budget"]): r for r in read(sys.argv[2])}
+    sets = [a for a in ASKED if any(r["set"] == a[0] for r in field)]
+    print("| policy |" + "".join(f" {s}, {'≤' if less else '≥'} {x}: budget | read | speed-up |" for s, _, x, less in sets))
+    print("|" + "---|" * (1 + 3 * len(sets)))
+    for policy in dict.fromkeys(r["policy"] for r in field if r["policy"] != "full"):
+        cells = []
+        for name, figure, asked, less in sets:
+            r = best([r for r in field if r["set"] == name and r["policy"] == policy], figure, asked, less)
+            timed = r and speed.get((policy, r["budget"]))
+            cells += [f"{100 * float(r['budget']):g} %", f"{float(r['share of K and V read in a step']):.3f}"] if r else ["-", "-"]
+            cells.append(f"{1 / float(timed['of_full']):.2f}" if timed else "-")
+        print(f"| `{policy}` | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
