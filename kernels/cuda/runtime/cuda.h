@@ -90,8 +90,7 @@ struct ring_entry {
 
 /* Byte offsets in the workspace of a call. Scores are in log2, as differences from a maximum. */
 struct workspace_layout {
-	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls, as are ... */
-	size_t meetings; /* struct meeting [MAX_MEETINGS]: sketch.h */
+	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls */
 	size_t partial; /* float [n][head tiles, or q heads][MAX_CHUNKS][partial_floats()]; or accumulate.cu's */
 	size_t topk_max; /* float [n][q heads]: the maxima that `topk_scores` are counted from */
 	size_t topk_scores; /* __half [n][tokens][head tiles][columns]; or 4 bytes a token and kv head, for any use */

@@ -2,7 +2,6 @@
 /* kernels/cuda/runtime/table.cu - the table of functions, what it supports, and the layout of its workspace. */
 #include "kernels/compress-check.h"
 #include "kernels/cuda/runtime/cuda.h"
-#include "kernels/cuda/select/sketch.h"
 
 static const char *unsupported(const struct skv_shape *sh)
 {
@@ -63,7 +62,6 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	const size_t owner = (size_t)n_head_tiles(sh) / rows * l.tokens;
 	l.ring_entries = owner ? some / owner < MAX_REQUESTS ? (uint32_t)(some / owner) : MAX_REQUESTS : 0;
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
-	l.meetings = carve(&at, MAX_MEETINGS * sizeof(struct meeting));
 	const size_t part = (size_t)n_head_tiles(sh) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = (size_t)sh->n_heads * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, (size_t)n * (part > apart ? part : apart) * MAX_CHUNKS * sizeof(float));

@@ -340,7 +340,7 @@ template <int D, int bits, int split> struct sketch_scan {
 		codes::query(q, heads);
 	}
 
-	/* Of the pair's records and scales, where the warp's first unit is number `at` of those that `to` has room for. */
+	/* The warp's first unit is number `at` of those that `to` and `peaks` have room for. */
 	__device__ __forceinline__ void run(const struct sketch_query *q, uint32_t heads, uint32_t unit, uint32_t stride,
 	                                    uint32_t end, struct sketch_records to, uint32_t at, float2 *peaks,
 	                                    uint32_t peak_stride)
@@ -368,7 +368,7 @@ template <int D, int bits, int split> struct sketch_scan {
 					keep(unit, x, pair, sum, of, scales, to, at);
 					add_scores(&r, of);
 				}
-			store_peaks<split>(peaks + (size_t)unit * peak_stride, heads, &r);
+			store_peaks<split>(peaks + (size_t)at * peak_stride, heads, &r);
 			now = next;
 		}
 	}

@@ -262,7 +262,6 @@ size_t skv_cuda_sketch_bytes(const struct skv_shape *sh, uint32_t n, uint32_t ma
 	const struct scores_params c = params_of(sh, max_len);
 	const size_t each = sequence_bytes(sh, &c) + weights_bytes(sh, max_len);
 	const size_t slice = each > SLICE_BYTES ? each : SLICE_BYTES; /* of shorter sequences there are more, of no more bytes */
-	const size_t scores = n * each < slice ? n * each : slice, topk = skv_cuda_topk_of_sketches_bytes(sh, n, max_len);
 
-	return scores > topk ? scores : topk;
+	return n * each < slice ? n * each : slice;
 }

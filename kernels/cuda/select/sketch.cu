@@ -118,11 +118,11 @@ __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *
 #pragma unroll
 	for (int r = 0; r < D / 32; r++)
 		squares += x[r] * x[r];
-	const float step = steps * sqrtf(warp_sum(squares) / (float)D);
+	const float step = steps * sqrtf(warp_sum(squares) / (float)D), per_step = 1 / step;
 	__syncwarp(); /* the last token's codes have been packed */
 #pragma unroll
 	for (int r = 0; r < D / 32; r++) {
-		const float nearest = bits == 1 ? copysignf(0.5f, x[r]) - 0.5f : rintf(x[r] / step - 0.5f);
+		const float nearest = bits == 1 ? copysignf(0.5f, x[r]) - 0.5f : rintf(x[r] * per_step - 0.5f);
 		const int u = nearest > (float)-half ? nearest < (float)half ? (int)nearest + half : 2 * half - 1 : 0;
 		const float value = (float)u + 0.5f - (float)half;
 		code[threadIdx.x % 32 + 32 * r] = (uint8_t)u;
@@ -141,6 +141,24 @@ __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *
 	}
 }
 
+/* A token in a warp: its rows, its key, and the state page where its sketch is to be; 0: none is to be made. */
+template <int D> struct sketched_token {
+	struct token_rows rows;
+	skv_pte state;
+	float key[D / 32];
+};
+
+template <int D>
+DEVICE void load_token(const struct make_params *c, const struct skv_kseq *s, uint32_t h, uint32_t t, uint32_t begin,
+                       struct sketched_token<D> *to)
+{
+	to->rows = rows_of<D>(c, s, h, t);
+	to->state = t >= begin ? s->table[(size_t)c->s.state * s->layer_stride + t / c->s.page_tokens] : 0;
+#pragma unroll
+	for (int e = 0; e < D / 32; e++)
+		to->key[e] = to->rows.page ? key_element(c, &to->rows, threadIdx.x % 32 + 32 * e) : 0;
+}
+
 /* Grid: 32 tokens, kv heads, sequences. */
 template <int D, int bits>
 __global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ struct make_params c)
@@ -151,29 +169,32 @@ __global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ s
 	const uint32_t h = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32, begin = sketched_from(s);
 	const uint32_t from = c.k ? min(begin, s->len - s->n_q) : begin;
 	const uint32_t first = (from / BLOCK_TOKENS + blockIdx.x) * BLOCK_TOKENS, end = min(first + BLOCK_TOKENS, s->len);
-	const skv_pte *states = s->table + (size_t)c.s.state * s->layer_stride;
 
 	if (first >= s->len)
 		return;
+	/* what a decode step's token waits for is loaded before the mean */
+	uint32_t t = max(first, from) + warp;
+	struct sketched_token<D> next;
+	if (t < end)
+		load_token<D>(&c, s, h, t, begin, &next);
 	if (begin < end) {
 		mean_of<D>(&c, s, h, mean);
 		__syncthreads();
 	}
-	for (uint32_t t = max(first, from) + warp; t < end; t += THREADS / 32) {
-		const struct token_rows r = rows_of<D>(&c, s, h, t);
+	for (; t < end; t += THREADS / 32) {
+		const struct sketched_token<D> now = next;
 		float x[D / 32];
-		if (!r.page)
-			continue;
-		if (r.given)
-			append_rows<D>(&c, &r);
-		const skv_pte state = t >= begin ? states[t / c.s.page_tokens] : 0;
-		if (t < begin || !skv_pte_resident(state))
+		if (t + THREADS / 32 < end)
+			load_token<D>(&c, s, h, t + THREADS / 32, begin, &next);
+		if (now.rows.page && now.rows.given)
+			append_rows<D>(&c, &now.rows);
+		if (!now.rows.page || !skv_pte_resident(now.state))
 			continue;
 #pragma unroll
 		for (int e = 0; e < D / 32; e++)
-			x[e] = key_element(&c, &r, lane + 32 * e) - mean[lane + 32 * e];
+			x[e] = now.key[e] - mean[lane + 32 * e];
 		sketch_rotate<D>(x);
-		uint8_t *page = c.pool + skv_pte_id(state) * c.s.page_bytes + (size_t)h * c.s.head_bytes;
+		uint8_t *page = c.pool + skv_pte_id(now.state) * c.s.page_bytes + (size_t)h * c.s.head_bytes;
 		const uint32_t at = t % c.s.page_tokens;
 		encode<D, bits>(x, codes[warp], page + at * c.s.row_bytes,
 		                (uint16_t *)(page + c.s.page_tokens * c.s.row_bytes) + at);

@@ -69,7 +69,7 @@ template <int D> DEVICE void sketch_rotate(float (&x)[D / 32])
 {
 	constexpr int block = D & -D;
 	const uint32_t lane = threadIdx.x % 32;
-	const float norm = 1 / sqrtf((float)block);
+	constexpr float norm = block == 32 ? 0.176776695f : block == 64 ? 0.125f : block == 128 ? 0.0883883461f : 0.0625f;
 
 #pragma unroll
 	for (int r = 0; r < D / 32; r++)
