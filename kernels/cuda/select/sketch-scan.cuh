@@ -113,14 +113,19 @@ template <class P> struct plane_words {
 			load_words<P::own_words, align % each ? align % 8 || each % 8 ? 4 : 8 : align>(
 				word[t], row + t * row_bytes, once);
 	}
+	/* Every other product has sums of its own: one need not wait for the one before. */
 	__device__ __forceinline__ void add(int sum[4], const uint2 (*q)[32]) const
 	{
+		int more[4] = {0, 0, 0, 0};
 #pragma unroll
 		for (int i = 0; i < P::operands; i += 2) {
 			const uint2 of = q[i / 2][threadIdx.x % 32];
-			mma_u8s8(sum, P::operand(word[0], i), P::operand(word[1], i), P::operand(word[0], i + 1),
+			mma_u8s8(i / 2 % 2 ? more : sum, P::operand(word[0], i), P::operand(word[1], i), P::operand(word[0], i + 1),
 			         P::operand(word[1], i + 1), of.x, of.y);
 		}
+#pragma unroll
+		for (int x = 0; x < 4; x++)
+			sum[x] += more[x];
 	}
 };
 
@@ -176,29 +181,37 @@ template <int D, int split> struct step_codes<D, 3, split> {
 
 /* ---- where a unit's sketches are ------------------------------------------------------------- */
 
-/* Of page x of a unit in lanes x and x + 16. */
-struct unit_at {
-	uint32_t base; /* the kv head's part of the state page, in 64 bytes from the pool on; NOWHERE: there is none */
-	uint32_t row;  /* of the page's first token */
-	uint32_t pages; /* of the unit: a mask of those that are resident, and above it of those that have sketches */
+/* Of a page of K: the first token's row of codes, NULL if it has none, and its scale. */
+struct alignas(16) page_at {
+	const uint8_t *codes, *scales;
 };
-#define NOWHERE 0xffffffffu
 
-DEVICE struct unit_at locate_unit(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h, uint32_t unit)
+/*
+ * Fills to[UNIT_PAGES], a warp's work. Returns a mask of the pages that are resident, and in its upper half of those that
+ * have sketches.
+ */
+template <int row_bytes>
+__device__ static uint32_t locate_unit(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h, uint32_t unit,
+                                       struct page_at *to)
 {
-	const uint32_t page = unit * UNIT_PAGES + threadIdx.x % UNIT_PAGES, token = page * SKV_PAGE_TOKENS;
-	const uint32_t nth = token / c->page_tokens;
-	struct unit_at u = {NOWHERE, token - nth * c->page_tokens, 0};
+	const uint32_t lane = threadIdx.x % UNIT_PAGES, page = unit * UNIT_PAGES + lane, token = page * SKV_PAGE_TOKENS;
+	const uint32_t nth = token / c->page_tokens, row = token - nth * c->page_tokens;
+	struct page_at at = {NULL, NULL};
 	bool resident = false;
 
 	if (token < s->len) {
 		resident = skv_pte_resident(s->table[(size_t)c->layer * s->layer_stride + page]);
 		const skv_pte state = s->len < SKV_PAGE_TOKENS ? 0 : s->table[(size_t)c->state * s->layer_stride + nth];
-		if (resident && skv_pte_resident(state))
-			u.base = (uint32_t)((skv_pte_id(state) * c->page_bytes + (size_t)h * c->head_bytes) / 64);
+		if (resident && skv_pte_resident(state)) {
+			const uint8_t *part = c->pool + skv_pte_id(state) * c->page_bytes + (size_t)h * c->head_bytes;
+			at = {part + row * row_bytes, part + c->page_tokens * row_bytes + row * 2};
+		}
 	}
-	u.pages = __byte_perm(__ballot_sync(~0u, resident), __ballot_sync(~0u, u.base != NOWHERE), 0x5410);
-	return u;
+	__syncwarp(); /* what was there has been read */
+	if (threadIdx.x % 32 < UNIT_PAGES)
+		to[lane] = at;
+	__syncwarp();
+	return __byte_perm(__ballot_sync(~0u, resident), __ballot_sync(~0u, at.codes != NULL), 0x5410);
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -241,6 +254,21 @@ DEVICE float denominator(struct partial_softmax x)
 struct running {
 	float max[2], sum[2];
 };
+
+/* Out of line: where there is no softcap, as nearly everywhere, it is not to cost anything. */
+static __device__ __noinline__ float4 capped(float scale, float cap, float4 x)
+{
+	return make_float4(scale * soft_cap(cap, x.x), scale * soft_cap(cap, x.y), scale * soft_cap(cap, x.z),
+	                   scale * soft_cap(cap, x.w));
+}
+DEVICE void cap_scores(const struct score_scale *by, float x[4])
+{
+	const float4 y = capped(by->scale, by->cap, make_float4(x[0], x[1], x[2], x[3]));
+	x[0] = y.x;
+	x[1] = y.y;
+	x[2] = y.z;
+	x[3] = y.w;
+}
 #define NO_SCORE -1e30f /* below all, but no infinity: differences are numbers */
 
 DEVICE void add_scores(struct running *r, const float s[4])
@@ -282,40 +310,43 @@ template <int split> DEVICE void store_peaks(float2 *to, uint32_t heads, const s
  */
 template <int D, int bits, int split> struct sketch_scan {
 	typedef step_codes<D, bits, split> codes;
-	static constexpr int shift = sketch_shift<D, bits>, steps = UNIT_PAGES / split, deep = 2; /* steps in flight */
+	static constexpr int shift = sketch_shift<D, bits>, steps = UNIT_PAGES / split, deep = 2; /* steps in flight: more of them need registers that two blocks an SM do not have */
+	static constexpr int row_bytes = D * bits / 8;
 
 	const struct sketch_params *c;
 	const struct skv_kseq *s;
-	uint32_t h;
+	struct page_at *pages; /* [2][UNIT_PAGES]: the warp's, of a unit and its next one */
+	uint32_t h, len;
 	uint64_t once;
 	codes ring[deep];
-	struct unit_at now;
+	uint32_t now; /* the unit's pages: locate_unit() */
 
 	/* Load what this lane has of step `x` of a unit. Of pages without sketches nothing is loaded. */
-	__device__ __forceinline__ void load(codes *to, const struct unit_at &u, uint32_t x)
+	__device__ __forceinline__ void load(codes *to, const struct page_at *unit, uint32_t x)
 	{
-		const uint32_t page = split == 2 ? 2 * x + threadIdx.x % 4 / 2 : x;
-		const uint32_t base = __shfl_sync(~0u, u.base, page), row = __shfl_sync(~0u, u.row, page) + threadIdx.x % 32 / 4 * 2;
-		const uint8_t *part = c->pool + (size_t)base * 64;
-		if (base == NOWHERE)
+		const uint32_t lane = threadIdx.x % 32;
+		const struct page_at at = unit[split == 2 ? 2 * x + lane % 4 / 2 : x];
+		if (!at.codes)
 			return;
-		to->load(part + row * (D * bits / 8), once);
-		to->scales = load4(part + c->page_tokens * (D * bits / 8) + row * 2, once);
+		to->load(at.codes + lane / 4 * 2 * row_bytes, once);
+		to->scales = load4(at.scales + lane / 4 * 4, once);
 	}
 
 	__device__ __forceinline__ void begin(const struct sketch_params *params, const struct skv_kseq *seq, uint32_t head,
-	                                      uint32_t unit, uint32_t end)
+	                                      struct page_at *room, uint32_t unit, uint32_t end)
 	{
 		c = params;
 		s = seq;
 		h = head;
+		pages = room;
+		len = s->len;
 		once = evict_first_policy();
 		if (unit >= end)
 			return;
-		now = locate_unit(c, s, h, unit);
+		now = locate_unit<row_bytes>(c, s, h, unit, pages);
 #pragma unroll
 		for (int x = 0; x < deep; x++)
-			load(&ring[x], now, x);
+			load(&ring[x], pages, x);
 	}
 
 	/* The scores of a step, of this lane's two heads. */
@@ -329,9 +360,12 @@ template <int D, int bits, int split> struct sketch_scan {
 			sum[x] = MAGIC_BITS + (1 << shift) / 2 - heads[x % 2].bias;
 		of.add(sum, q);
 #pragma unroll
-		for (int x = 0; x < 4; x++)
-			score[x] = sketch_score(&c->scale, __int_as_float(sum[x]) - (MAGIC + (float)((1 << shift) / 2)),
-			                        heads[x % 2].rest, heads[x % 2].unit * scale[x / 2], heads[x % 2].base);
+		for (int x = 0; x < 4; x++) {
+			const float product = __int_as_float(sum[x]) - (MAGIC + (float)((1 << shift) / 2));
+			score[x] = (product - heads[x % 2].rest) * (heads[x % 2].unit * scale[x / 2]) + heads[x % 2].base;
+		}
+		if (c->scale.cap != 0)
+			cap_scores(&c->scale, score);
 	}
 
 	/* One warp of those that share the query completes it. */
@@ -340,63 +374,70 @@ template <int D, int bits, int split> struct sketch_scan {
 		codes::query(q, heads);
 	}
 
+	/*
+	 * Of tokens that have no sketch, or are not there, in the step's pages: scores become -infinity, and scales say so.
+	 */
+	__device__ __forceinline__ void mask(uint32_t unit, uint32_t x, float of[4], uint32_t *scales) const
+	{
+		const uint32_t lane = threadIdx.x % 32, page = split == 2 ? 2 * x + lane % 4 / 2 : x;
+		const uint32_t token = (unit * UNIT_PAGES + page) * SKV_PAGE_TOKENS + lane / 4 * 2;
+		const bool there = now >> page & 1, sketched = now >> page >> 16 & 1;
+
+		if (!sketched)
+			*scales = there ? SCALE_NO_SKETCH * 0x10001u : SCALE_ABSENT * 0x10001u;
+		if (token + 2 > len)
+			*scales = token < len ? *scales | SCALE_ABSENT << 16 : SCALE_ABSENT * 0x10001u;
+		if (!sketched || token + 2 > len) {
+			of[2] = of[3] = -INFINITY;
+			if (!sketched || token >= len)
+				of[0] = of[1] = -INFINITY;
+		}
+	}
+
 	/* The warp's first unit is number `at` of those that `to` and `peaks` have room for. */
 	__device__ __forceinline__ void run(const struct sketch_query *q, uint32_t heads, uint32_t unit, uint32_t stride,
-	                                    uint32_t end, struct sketch_records to, uint32_t at, float2 *peaks,
+	                                    uint32_t end, const struct sketch_records &to, uint32_t at, float2 *peaks,
 	                                    uint32_t peak_stride)
 	{
-		const uint32_t pair = threadIdx.x % (4 / split);
+		const uint32_t lane = threadIdx.x % 32, pair = lane % (4 / split);
+		const uint32_t mine = (split == 2 ? lane % 4 / 2 * SKV_PAGE_TOKENS / 2 : 0) + lane / 4; /* pair of tokens of a step */
+		uint32_t turn = 0; /* whose pages are in which half of `pages` */
 
-		for (; unit < end; unit += stride, at += stride) {
-			const bool more = unit + stride < end;
-			struct unit_at next = {};
+		for (; unit < end; unit += stride, at += stride, turn ^= 1) {
+			const bool more = unit + stride < end, whole = now == ~0u && (unit + 1) * SKETCH_UNIT <= len;
+			const struct page_at *own = pages + turn * UNIT_PAGES;
+			struct page_at *other = pages + (turn ^ 1) * UNIT_PAGES;
 			struct running r = {{NO_SCORE, NO_SCORE}, {0, 0}};
+			uint2 *product = to.product + (at * SKETCH_PAIRS + mine) * to.wide + pair;
+			uint32_t *scale = to.scale + at * SKETCH_PAIRS + mine, next = 0;
 			if (more)
-				next = locate_unit(c, s, h, unit + stride);
+				next = locate_unit<row_bytes>(c, s, h, unit + stride, other);
 			for (int first = 0; first < steps; first += deep)
 #pragma unroll
 				for (int d = 0; d < deep; d++) {
 					const int x = first + d;
+					uint32_t scales = ring[d].scales;
 					int sum[4];
 					float of[4];
 					score(ring[d], q, pair, sum, of);
-					const uint32_t scales = ring[d].scales;
 					if (x + deep < steps)
-						load(&ring[d], now, x + deep);
+						load(&ring[d], own, x + deep);
 					else if (more)
-						load(&ring[d], next, x + deep - steps);
-					keep(unit, x, pair, sum, of, scales, to, at);
+						load(&ring[d], other, x + deep - steps);
+					if (!whole)
+						mask(unit, x, of, &scales);
+					if (pair < to.wide)
+						*product = make_uint2(__byte_perm(sum[0] >> shift, sum[1] >> shift, 0x5410),
+						                      __byte_perm(sum[2] >> shift, sum[3] >> shift, 0x5410));
+					if (pair == 0)
+						*scale = scales;
+					product += split * SKV_PAGE_TOKENS / 2 * to.wide;
+					scale += split * SKV_PAGE_TOKENS / 2;
 					add_scores(&r, of);
 				}
 			store_peaks<split>(peaks + (size_t)at * peak_stride, heads, &r);
 			now = next;
 		}
-	}
-
-	/* Store a step's records; scores of tokens that have none become -infinity. */
-	__device__ __forceinline__ void keep(uint32_t unit, uint32_t x, uint32_t pair, const int sum[4], float of[4],
-	                                     uint32_t scales, const struct sketch_records &to, uint32_t at) const
-	{
-		const uint32_t lane = threadIdx.x % 32, page = split == 2 ? 2 * x + lane % 4 / 2 : x, g = lane / 4;
-		const uint32_t token = (unit * UNIT_PAGES + page) * SKV_PAGE_TOKENS + 2 * g;
-		const uint32_t p = (at * UNIT_PAGES + page) * (SKV_PAGE_TOKENS / 2) + g;
-		const bool there = now.pages >> page & 1, sketched = now.pages >> page >> 16 & 1;
-
-		if (!sketched)
-			scales = there ? SCALE_NO_SKETCH * 0x10001u : SCALE_ABSENT * 0x10001u;
-		if (token + 2 > s->len)
-			scales = token < s->len ? scales | SCALE_ABSENT << 16 : SCALE_ABSENT * 0x10001u;
-		if (!sketched || token + 2 > s->len) {
-			of[2] = of[3] = -INFINITY;
-			if (!sketched || token >= s->len)
-				of[0] = of[1] = -INFINITY;
-		}
-		if (pair < to.wide)
-			to.product[p * to.wide + pair] =
-				make_uint2(__byte_perm(sum[0] >> shift, sum[1] >> shift, 0x5410),
-				           __byte_perm(sum[2] >> shift, sum[3] >> shift, 0x5410));
-		if (pair == 0)
-			to.scale[p] = scales;
 	}
 };
 

@@ -39,6 +39,7 @@ template <int D, int bits, int split>
 __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_constant__ struct scores_params c)
 {
 	__shared__ struct sketch_query query;
+	__shared__ struct page_at pages[SCAN_WARPS][2 * UNIT_PAGES];
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.z];
 	const uint32_t warp = threadIdx.x / 32, unit = blockIdx.x * SCAN_WARPS + warp;
 	const uint32_t end = (s->len + SKETCH_UNIT - 1) / SKETCH_UNIT;
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_cons
 
 	if (blockIdx.x * SCAN_WARPS >= end)
 		return;
-	scan.begin(&c.s, s, t.h, unit, min(unit + 1, end));
+	scan.begin(&c.s, s, t.h, pages[warp], unit, min(unit + 1, end));
 	for (uint32_t g = warp; g < t.heads; g += SCAN_WARPS)
 		make_sketch_query<D, bits>(&c.s, s, t.h, t.head, g, &query);
 	__syncthreads();

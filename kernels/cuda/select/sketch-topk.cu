@@ -25,6 +25,8 @@ namespace cg = cooperative_groups;
 #define THREADS 512u
 #define WARPS (THREADS / 32)
 #define MAX_CLUSTER 16u
+#define HEAD_WARPS (WARPS / HEAD_TILE) /* that sum up a head's units */
+#define IN_FLIGHT 8u /* reads of other blocks' shared memory at a time */
 
 #define DIGIT_BITS 10
 #define BINS (1u << DIGIT_BITS)
@@ -53,10 +55,15 @@ struct topk_smem {
 	float4 head[HEAD_TILE]; /* what makes weights of a head's products: head_weights_of() */
 	alignas(8) uint32_t bins[2][BINS]; /* of upper and of lower digits */
 	uint32_t warp_sum[WARPS];
+	struct partial_softmax of_warp[WARPS];
 	uint32_t key, want; /* results of a meeting */
 	uint2 count;        /* ids with keys above the k-th, and with that key */
 	uint2 before;       /* of earlier blocks */
 	struct item item;
+	union {
+		struct page_at pages[WARPS][2 * UNIT_PAGES]; /* of the warps' units, and when they are scanned ... */
+		uint32_t sum[2][BINS]; /* ... this block's share of the bins, of all blocks: the first BINS / blocks */
+	};
 	alignas(16) uint32_t memory[]; /* records, scales, and float2 peaks [units][group] */
 };
 
@@ -139,29 +146,50 @@ DEVICE float2 *peaks_at(const struct topk_params *c, struct topk_smem *smem)
 	return (float2 *)(scales_at(c, smem) + (size_t)c->units * SKETCH_PAIRS);
 }
 
-/* log2 of the denominators of a group's heads, a warp each, from all units in order. */
+/* Of unit u and head g, wherever it is. */
+DEVICE struct partial_softmax peak_of(const struct topk_params *c, struct topk_smem *smem, uint32_t units, uint32_t u, uint32_t g)
+{
+	const uint32_t rank = divide_up((u + 1) * cluster_blocks(), units) - 1;
+	const float2 x = in_block(peaks_at(c, smem), rank)[(u - first_unit(units, rank)) * c->s.group + g];
+	return {x.x, x.y};
+}
+
+/*
+ * log2 of the denominators of a group's heads, from all units: HEAD_WARPS warps for each head, a lane the units that are
+ * 32 HEAD_WARPS apart, in order; then lanes, then warps.
+ */
 __device__ static void make_denominators(const struct topk_params *c, struct topk_smem *smem)
 {
-	const uint32_t g = threadIdx.x / 32, group = c->s.group, units = units_of(&c->s.seq[smem->item.i]);
+	const uint32_t g = threadIdx.x / 32 / HEAD_WARPS, group = c->s.group, units = units_of(&c->s.seq[smem->item.i]);
+	const uint32_t first = threadIdx.x % (32 * HEAD_WARPS), step = 32 * HEAD_WARPS;
+	struct partial_softmax all = {-INFINITY, 0};
 
-	if (g < group) {
-		struct partial_softmax all = {-INFINITY, 0};
-		uint32_t rank = 0, first = 0, end = first_unit(units, 1);
-		for (uint32_t u = threadIdx.x % 32; u < units; u += 32) {
-			while (u >= end) {
-				first = end;
-				end = first_unit(units, ++rank + 1);
-			}
-			const float2 x = in_block(peaks_at(c, smem), rank)[(u - first) * group + g];
-			all = merge_softmax(all, {x.x, x.y});
-		}
-		all = warp_merge_softmax(all);
-		if (threadIdx.x % 32 == 0)
-			smem->head[g] = head_weights_of(&smem->query, g, add_sink(c->s.sinks, smem->item.h * group + g, denominator(all)));
-	} else if (g < HEAD_TILE && threadIdx.x % 32 == 0) {
-		smem->head[g] = make_float4(0, 0, 0, INFINITY); /* of an odd group's last record: no weight */
+	for (uint32_t b = threadIdx.x; b < 2 * BINS; b += THREADS)
+		smem->sum[0][b] = 0;
+	for (uint32_t u = first; g < group && u < units; u += IN_FLIGHT * step) {
+		struct partial_softmax x[IN_FLIGHT];
+#pragma unroll
+		for (uint32_t k = 0; k < IN_FLIGHT; k++)
+			x[k] = peak_of(c, smem, units, min(u + k * step, units - 1), g);
+#pragma unroll
+		for (uint32_t k = 0; k < IN_FLIGHT; k++)
+			if (u + k * step < units)
+				all = merge_softmax(all, x[k]);
 	}
+	all = warp_merge_softmax(all);
+	if (threadIdx.x % 32 == 0)
+		smem->of_warp[threadIdx.x / 32] = all;
 	__syncthreads();
+	if (threadIdx.x >= HEAD_TILE)
+		return;
+	all = smem->of_warp[threadIdx.x * HEAD_WARPS];
+	for (uint32_t w = 1; w < HEAD_WARPS; w++)
+		all = merge_softmax(all, smem->of_warp[threadIdx.x * HEAD_WARPS + w]);
+	/* of an odd group's last record: no weight */
+	smem->head[threadIdx.x] = make_float4(0, 0, 0, INFINITY);
+	if (threadIdx.x < group)
+		smem->head[threadIdx.x] = head_weights_of(&smem->query, threadIdx.x,
+		                                          add_sink(c->s.sinks, smem->item.h * group + threadIdx.x, denominator(all)));
 }
 
 /* The key of a token: of its weight in log2, unless it is selected anyway, or never. */
@@ -266,27 +294,49 @@ __device__ static void count_lower(const struct topk_params *c, uint32_t upper, 
 /* ---- histograms of all blocks -------------------------------------------------------------------- */
 
 /*
+ * Each block sums up its share of the bins, and then they exchange the sums: all of them from all blocks would be eight times
+ * as much to read. smem->bins becomes the whole cluster's.
+ */
+__device__ static void sum_bins(struct topk_smem *smem, uint32_t digit)
+{
+	const uint32_t share = BINS / cluster_blocks(), own = cluster_rank() * share; /* powers of two */
+
+#pragma unroll
+	for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
+		const uint32_t n = in_block(smem->bins[digit], i / share)[own + i % share];
+		if (n)
+			atomicAdd(&smem->sum[digit][i % share], n);
+	}
+	meet();
+#pragma unroll
+	for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
+		smem->bins[digit][i] = in_block(smem->sum[digit], i / share)[i % share];
+	__syncthreads();
+}
+
+/*
  * The bin, from the top, in which the want-th key of all blocks lies, into smem->key, and how many of that bin are wanted.
  * False: there are fewer keys.
  */
 __device__ static bool find_bin(struct topk_smem *smem, uint32_t digit, uint32_t want)
 {
-	static_assert(THREADS == BINS / 2, "a thread has two bins");
-	const uint32_t w = BINS / 2 - 1 - threadIdx.x, blocks = cluster_blocks();
-	uint2 n = make_uint2(0, 0);
-	uint32_t total;
+	constexpr uint32_t each = BINS / THREADS;
+	const uint32_t top = BINS - 1 - threadIdx.x * each;
+	uint32_t mine = 0, total;
 
-#pragma unroll 4
-	for (uint32_t b = 0; b < blocks; b++) {
-		const uint2 two = ((const uint2 *)in_block(smem->bins[digit], b))[w];
-		n.x += two.x;
-		n.y += two.y;
-	}
-	const uint32_t above = block_scan(smem, n.x + n.y, &total);
-	if (above < want && above + n.x + n.y >= want) {
-		const bool upper = above + n.y >= want;
-		smem->key = 2 * w + upper;
-		smem->want = want - above - (upper ? 0 : n.y);
+	sum_bins(smem, digit);
+#pragma unroll
+	for (uint32_t b = 0; b < each; b++)
+		mine += smem->bins[digit][top - b];
+	uint32_t above = block_scan(smem, mine, &total);
+#pragma unroll
+	for (uint32_t b = 0; b < each; b++) {
+		const uint32_t here = smem->bins[digit][top - b];
+		if (above < want && above + here >= want) {
+			smem->key = top - b;
+			smem->want = want - above;
+		}
+		above += here;
 	}
 	__syncthreads();
 	return total >= want;
@@ -404,7 +454,7 @@ __device__ static void scan_item(const struct topk_params *c, struct topk_smem *
 	const struct sketch_records to = {(uint2 *)smem->memory, scales_at(c, smem), c->records};
 	sketch_scan<D, bits, split> scan;
 
-	scan.begin(&c->s, s, it->h, it->first + warp, it->end);
+	scan.begin(&c->s, s, it->h, smem->pages[warp], it->first + warp, it->end);
 	if (warp < group)
 		make_sketch_query<D, bits>(&c->s, s, it->h, it->h * group, warp, &smem->query);
 	__syncthreads();
@@ -428,6 +478,7 @@ __global__ void __launch_bounds__(THREADS, 2) topk_kernel(const __grid_constant_
 	scan_item<D, bits, split>(&c, smem);
 	meet();
 	make_denominators(&c, smem);
+	__syncthreads();
 	make_all_keys<sketch_shift<D, bits>>(&c, smem);
 	meet();
 	find_key(&c, smem);
