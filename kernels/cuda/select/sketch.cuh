@@ -5,6 +5,7 @@
  *   sketch.cu         sketches are made, along with the append
  *   sketch-scan.cuh   the scan: a warp's scores of 256 tokens
  *   sketch-scores.cu  weights of all tokens, to memory
+ *   sketch-keys.cuh   denominators, and keys of tokens, by the blocks of a cluster
  *   sketch-topk.cu    the best tokens of a kv head, scores and selection in one launch
  *
  * A query is rotated as keys are and rounded to 8 bits, so that its product with a code is a whole number: it does not
@@ -92,12 +93,6 @@ template <int D> DEVICE void sketch_rotate(float (&x)[D / 32])
 			}
 }
 
-/* Element e of a row in a page. */
-DEVICE float pool_load(uint32_t dtype, const uint8_t *row, uint32_t e)
-{
-	return io_load(dtype, row, e);
-}
-
 /* Row t of the sequence's first page, kv head h; NULL if that is not resident, or not complete. */
 DEVICE const uint8_t *first_rows(const uint8_t *pool, size_t page_bytes, uint32_t head_dim, const struct skv_kseq *s,
                                  uint32_t layer, uint32_t h)
@@ -127,7 +122,7 @@ __device__ static void make_sketch_query(const struct sketch_params *c, const st
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS && rows; t++)
 #pragma unroll
 			for (int r = 0; r < D / 32; r++)
-				base += x[r] * pool_load(c->dtype, rows, t * D + lane + 32 * r);
+				base += x[r] * io_load(c->dtype, rows, t * D + lane + 32 * r);
 		base = warp_sum(base) / SKV_PAGE_TOKENS;
 	}
 	sketch_rotate<D>(x);
