@@ -26,6 +26,8 @@ const char *skv_select_check(const struct skv_select *s, uint32_t scores, const 
 		return "a selection by a layer that evicts";
 	if (!budget_valid(s->budget))
 		return "a selection without a budget";
+	if (s->unite && plans[s->layer].sharing != SKV_SHARE_Q_HEAD)
+		return "united selections of q heads where the layer's plan has no row for each q head";
 	return NULL;
 }
 
@@ -35,6 +37,8 @@ const char *skv_union_check(const struct skv_select *s, const struct skv_plan *p
 
 	if (!wrong && plans[s->layer].sharing != SKV_SHARE_Q_HEAD)
 		wrong = "a union of heads where the layer's plan has no row for each q head";
+	if (!wrong && s->unite)
+		wrong = "a union of all heads that is of each kv head";
 	return wrong;
 }
 

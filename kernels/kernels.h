@@ -143,7 +143,8 @@ struct skv_kernels {
 
 	/*
 	 * Fill `list` with the top-k by the layer's scores, as struct skv_select says: by scores->page, or with
-	 * `tokens` by scores->token. list->rows is scores->rows and its stride at least the units of max_len. Ties go
+	 * `tokens` by scores->token. list->rows is scores->rows, or n_kv_heads where it unites those of the q heads
+	 * (scores->rows = n_heads), and its stride at least the units of max_len. Ties go
 	 * to the lower ids. A score that is a NaN or -infinity is never selected: then there may be fewer. May
 	 * overwrite scores.
 	 */

@@ -78,8 +78,8 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	}
 	batch = batch_rows(s, pb, sel->layer);
 	shape = batch_shape(s, pb, sel->layer);
-	pb->policy->selects_union[sel->layer] = what == SELECT_UNION;
-	x->list.rows = what == SELECT_UNION ? 1 : x->scores.rows;
+	x->list.rows = what == SELECT_UNION ? 1 : sel->unite ? s->model.n_kv_heads : x->scores.rows;
+	pb->policy->list_rows[sel->layer] = x->list.rows;
 	if (what == SELECT_UNION)
 		s->kernels->select_union(&shape, &batch, &x->scores, sel, &x->list, &s->step.work);
 	else

@@ -227,15 +227,25 @@ static void rkv_spec(char *to)
 /* Of the models of a spec, and of its compressor; n_layers 0: any. */
 static struct skv_model shape;
 
-static void sketch_spec(char *to)
+static void sketch_spec(char *to, const char *variant)
 {
 	static const uint32_t heads[][2] = {{1, 64}, {2, 32}, {3, 32}, {2, 96}};
 	const uint32_t *h = heads[rnd_below(4)];
 
 	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = h[0], .head_dim = h[1]};
 	shape.n_heads = shape.n_kv_heads * (1 + rnd_below(4));
-	snprintf(to, SPEC, "sketch?bits=%u&budget=%s&floor=%u&recent=%u&dense=%u", 1 + rnd_below(4), some_budget(16), 16 + rnd_below(30),
+	snprintf(to, SPEC, "sketch:%s?bits=%u&budget=%s&floor=%u&recent=%u&dense=%u", variant, 1 + rnd_below(4), some_budget(16), 16 + rnd_below(30),
 	         1 + rnd_below(32), rnd_below(3));
+}
+
+static void sketch_kv(char *to)
+{
+	sketch_spec(to, "kv");
+}
+
+static void sketch_q(char *to)
+{
+	sketch_spec(to, "q");
 }
 
 static void raas_spec(char *to, const char *variant, const char *more)
@@ -402,9 +412,11 @@ static const struct {
 	{"kivi", kivi_spec},
 	{"palu", palu_identity},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
-	{"sketch", sketch_spec},     /* the last one: devices have none */
+	{"sketch:kv", sketch_kv}, /* from here on sketches: devices have none */
+	{"sketch:q", sketch_q},
 };
-#define N_POLICIES (sizeof(policies) / sizeof(policies[0]) - devmem_is_device())
+#define N_SKETCHES 2u
+#define N_POLICIES (sizeof(policies) / sizeof(policies[0]) - (devmem_is_device() ? N_SKETCHES : 0))
 
 /* ---- the oracle itself ---------------------------------------------------------------------------- */
 

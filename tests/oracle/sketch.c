@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/oracle/sketch.c - sketch: each kv head attends to the last `recent` tokens and to the heaviest others, K together,
- * by the softmax weights that its q heads give the keys' sketches, the largest of the group.
+ * by the softmax weights that its q heads give the keys' sketches, the largest of the group. With q each q head has K such
+ * tokens by its own weights, and the kv head attends to what any of its q heads has.
  *
  *   k' = R (k - c)         c the mean of the first 16 keys, if they are there; R the Hadamard matrix of blocks of as many
  *                          elements as the largest power of two in head_dim, after a sign for each element
@@ -155,16 +156,43 @@ static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_sco
 		x[t] = (struct oracle_score){x[t].lo / hi * (1 - 1e-5), x[t].is / is, x[t].hi / lo * (1 + 1e-5)};
 }
 
+/* A token is in a union if it is in one of its sets; where it may be in one, so that roundings decide the union's size. */
+static void unite(const struct oracle_set *each, uint32_t from, uint32_t to, struct oracle_set *set, uint32_t row)
+{
+	uint8_t *class = set->class + (size_t)row * set->units;
+
+	for (uint32_t t = 0; t < set->units; t++) {
+		for (uint32_t head = from; head < to; head++)
+			if (each->class[(size_t)head * each->units + t] > class[t])
+				class[t] = each->class[(size_t)head * each->units + t];
+		if (class[t] == ORACLE_MAY)
+			set->count[row] = UINT32_MAX;
+		else if (class[t] == ORACLE_IN && set->count[row] != UINT32_MAX)
+			set->count[row]++;
+	}
+}
+
+/* Of one row: the last ones, and the best by these weights. */
+static void take(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set, uint32_t row,
+                 const struct oracle_score *weight)
+{
+	uint32_t k = oracle_budget(spec, s->n, (uint32_t)oracle_number(spec, "floor")), recent = (uint32_t)oracle_number(spec, "recent");
+
+	recent = recent < k ? recent : k;
+	oracle_take(s, layer, set, row, s->n - (recent < s->n ? recent : s->n), s->n);
+	oracle_best(s, layer, set, row, 0, s->n, weight, k - recent);
+}
+
 static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)
 {
 	uint32_t group = s->model->n_heads / s->model->n_kv_heads, bits = (uint32_t)oracle_number(spec, "bits");
-	uint32_t k = oracle_budget(spec, s->n, (uint32_t)oracle_number(spec, "floor")), recent = (uint32_t)oracle_number(spec, "recent");
 	struct oracle_score *one = calloc(s->n, sizeof(*one)), *all = calloc(s->n, sizeof(*all));
+	struct oracle_set each;
 	struct sketch *sketch = calloc(s->n, sizeof(*sketch));
 	double mean[SKV_MAX_HEAD_DIM];
 
 	oracle_set_new(s, set, ORACLE_TOKENS, s->model->n_kv_heads);
-	recent = recent < k ? recent : k;
+	oracle_set_new(s, &each, ORACLE_TOKENS, s->model->n_heads);
 	for (uint32_t kv = 0; kv < s->model->n_kv_heads; kv++) {
 		mean_of(s, layer, kv, mean);
 		for (uint32_t t = 0; t < s->n; t++)
@@ -174,10 +202,14 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 			weigh(s, layer, one);
 			for (uint32_t t = 0; t < s->n; t++)
 				all[t] = head == kv * group ? one[t] : oracle_more(all[t], one[t]);
+			take(s, spec, layer, &each, head, one);
 		}
-		oracle_take(s, layer, set, kv, s->n - (recent < s->n ? recent : s->n), s->n);
-		oracle_best(s, layer, set, kv, 0, s->n, all, k - recent);
+		if (oracle_is(spec, "variant", "q"))
+			unite(&each, kv * group, (kv + 1) * group, set, kv);
+		else
+			take(s, spec, layer, set, kv, all);
 	}
+	oracle_sets_free(&each, 1);
 	free(one);
 	free(all);
 	free(sketch);

@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 9u
+#define SKV_POLICY_ABI 10u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -377,6 +377,7 @@ struct skv_select {
 	uint32_t pin;
 	uint32_t pin_counts;
 	uint32_t no_recent;
+	uint32_t unite; /* with SKV_SHARE_Q_HEAD: one selection a kv head, what any of its q heads selects; K is of each of these */
 };
 
 /* What each kv head retains: the latest, the pinned, the best by score, in this order. Ties go to the earlier one. */

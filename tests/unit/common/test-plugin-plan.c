@@ -321,6 +321,20 @@ static void select_together(const struct skv_policy_ctx *ctx, uint32_t layer)
 		ctx->prims->select_union(ctx, &(struct skv_select){.layer = 0, .budget = {.count = 8}});
 }
 
+static void select_united(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	select_both(ctx, layer);
+	if (layer == 0)
+		ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 0, .budget = {.count = 8}, .unite = 1});
+}
+
+static void select_united_together(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	select_both(ctx, layer);
+	if (layer == 0)
+		ctx->prims->select_union(ctx, &(struct skv_select){.layer = 0, .budget = {.count = 8}, .unite = 1});
+}
+
 START_TEST(unions)
 {
 	in_before = NULL;
@@ -334,6 +348,14 @@ START_TEST(unions)
 	all_good();
 	wanted[0].sharing = SKV_SHARE_Q_HEAD;
 	ck_assert_str_eq(rehearse(), "");
+	in_after = select_united;
+	ck_assert_str_eq(rehearse(), "");
+	all_good();
+	ck_assert_text(rehearse(), "after of layer 0: asks for united selections of q heads where the layer's plan has no row for each q");
+	all_good();
+	wanted[0].sharing = SKV_SHARE_Q_HEAD;
+	in_after = select_united_together;
+	ck_assert_text(rehearse(), "after of layer 0: asks for a union of all heads that is of each kv head");
 }
 END_TEST
 

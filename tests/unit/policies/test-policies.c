@@ -78,6 +78,7 @@ static const struct {
 	{"quest?dense=0", &smallest, "p0q"},
 	{"sketch", &reference, "t0k t1k t2k t3k t4k t5k t6k t7k t8k t9k t10k t11k t12k t13k t14k t15k"},
 	{"sketch?dense=14", &reference, "d d d d d d d d d d d d d d t14k t15k"},
+	{"sketch:q?dense=14", &reference, "d d d d d d d d d d d d d d t14q t15q"},
 	{"h2o?dense=13", &reference, "d d d d d d d d d d d d d sk sk sk"},
 	{"h2o", &smallest, "sk"},
 	{"snapkv?dense=15", &reference, "d d d d d d d d d d d d d d d sk"},
