@@ -278,8 +278,8 @@ static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, c
 
 static const char *check_sketches(const struct skv_plan *p, const struct skv_model *m)
 {
-	if (p->scores != SKV_SCORES_SKETCHES)
-		return "sketches are a layer's only scores";
+	if (!(p->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES)) || p->scores & SKV_SCORES_PAGE_BOUNDS)
+		return "sketches give scores of tokens or of pages, and the layer has no others";
 	if (p->sketch_bits < 1 || p->sketch_bits > 4)
 		return "sketch_bits, expected 1 to 4";
 	if (m->head_dim % 32)
@@ -313,7 +313,7 @@ static const char *check_scores(const struct skv_plan *p, const struct skv_model
 static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
-	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS : SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES;
+	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS : SKV_SCORES_TOKENS;
 	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES ? p->scores : p->scores & SKV_SCORES_SKETCHES;
 	const char *wrong = check_scores(p, m, itself);
 

@@ -134,9 +134,10 @@ struct skv_kernels {
 	void (*update_sketches)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
 
 	/*
-	 * Score the tokens of each sequence (n_q = 1) by their sketches: fills scores->token with the softmax weights that q
-	 * gives the sketches of the keys, reduced over heads as it says. Tokens that are not resident have weight 0. Sequences
-	 * of fewer than T tokens have weight 1 for each. q is rounded to 8 bits.
+	 * Score the tokens of each sequence (n_q = 1) by their sketches: fills scores->token and scores->page, either of which may
+	 * be NULL, as decode_dense does, with the softmax weights that q gives the sketches of the keys. Tokens that are not
+	 * resident have weight 0, and so have those from len on up to a whole page. Sequences of fewer than T tokens have
+	 * weight 1 for each. q is rounded to 8 bits.
 	 */
 	void (*score_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_scores *,
 	                       const struct skv_workspace *);

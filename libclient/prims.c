@@ -38,7 +38,7 @@ static const char *check(const struct skv_session *s, const struct skv_select *s
 
 	if (what == SELECT_UNION)
 		return skv_union_check(sel, plans, s->model.n_layers);
-	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES : SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, plans,
+	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_SCORES_TOKENS : SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, plans,
 	                        s->model.n_layers);
 }
 

@@ -76,7 +76,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		struct selection *x = &pb->selection[layer];
 		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->evict.granularity ? s->model.n_kv_heads : rows;
 		uint32_t tokens = layer_tokens(s, layer), pages = skv_pages_of(tokens);
-		uint32_t entries = plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES) || plan->evict.max_head_ratio > 0 ? tokens : pages;
+		uint32_t entries = plan->scores & SKV_SCORES_TOKENS || plan->evict.max_head_ratio > 0 ? tokens : pages;
 		bool lists_entries = (plan->scores && plan->evict.granularity != 1) || plan->evict.max_head_ratio > 0;
 
 		*x = (struct selection){0};
@@ -88,7 +88,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		        .token_stride = tokens,
 		        .page_stride = pages,
 		};
-		if (plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES))
+		if (plan->scores & SKV_SCORES_TOKENS)
 			x->scores.token = plan->evict.granularity ? shared->token : carve(c,
 					n * rows * tokens * sizeof(float));
 		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))

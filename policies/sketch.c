@@ -38,18 +38,8 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 {
 	const struct config *c = config;
 
-	if (c->bits < 1 || c->bits > 4) {
-		snprintf(err, err_len, "bits=%u, expected 1 to 4", c->bits);
+	if (skv_sketch_config_check(c->bits, c->budget.share > 0 ? c->floor : c->budget.count, m, err, err_len) < 0)
 		return -1;
-	}
-	if (m->head_dim % 32) {
-		snprintf(err, err_len, "head_dim %u, expected a multiple of 32", m->head_dim);
-		return -1;
-	}
-	if ((c->budget.share > 0 ? c->floor : c->budget.count) < SKV_PAGE_TOKENS) {
-		snprintf(err, err_len, "%s, expected at least %u tokens", c->budget.share > 0 ? "floor" : "budget", SKV_PAGE_TOKENS);
-		return -1;
-	}
 	if (c->recent < 1) {
 		snprintf(err, err_len, "recent=0, expected at least 1");
 		return -1;
@@ -66,7 +56,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		return;
 	plan->attend = SKV_ATTEND_TOKENS;
 	plan->source = layer;
-	plan->scores = SKV_SCORES_SKETCHES;
+	plan->scores = SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES;
 	plan->sharing = c->variant == Q ? SKV_SHARE_Q_HEAD : SKV_SHARE_KV_HEAD;
 	plan->sketch_bits = c->bits;
 }

@@ -547,9 +547,10 @@ START_TEST(spoiled_plans)
 	ck_assert_str_eq(rehearse(), "");
 	NO_PLAN(wanted[0].attend = 4, "plan of layer 0: attend is not one of");
 	NO_PLAN(wanted[0].scores = 16, "plan of layer 0: scores has unknown bits");
-	NO_PLAN(wanted[0].scores |= SKV_SCORES_SKETCHES, "plan of layer 0: sketches are a layer's only scores");
-	NO_PLAN(wanted[0].scores = SKV_SCORES_SKETCHES, "plan of layer 0: sketch_bits, expected 1 to 4");
-	NO_PLAN((wanted[0].scores = SKV_SCORES_SKETCHES, wanted[0].sketch_bits = 5), "plan of layer 0: sketch_bits, expected 1 to 4");
+	NO_PLAN(wanted[0].scores = SKV_SCORES_SKETCHES, "plan of layer 0: sketches give scores of tokens or of pages");
+	NO_PLAN(wanted[0].scores |= SKV_SCORES_SKETCHES | SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: sketches give scores of tokens or of pages, and");
+	NO_PLAN(wanted[0].scores |= SKV_SCORES_SKETCHES, "plan of layer 0: sketch_bits, expected 1 to 4");
+	NO_PLAN((wanted[0].scores |= SKV_SCORES_SKETCHES, wanted[0].sketch_bits = 5), "plan of layer 0: sketch_bits, expected 1 to 4");
 	NO_PLAN(wanted[0].sketch_bits = 2, "plan of layer 0: sketch_bits without SKV_SCORES_SKETCHES");
 	NO_PLAN(wanted[0].scores |= SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: page bounds are a layer's only scores");
 	NO_PLAN(wanted[3].scores = SKV_SCORES_PAGES, "plan of layer 3: scores come from dense layers, and");
