@@ -360,6 +360,17 @@ static void denominator(const struct score_params *x, uint32_t i, uint32_t head)
 	q->lse = max > -INFINITY ? max + log2f(sum + sink_term(x->sh, head, max)) : 0;
 }
 
+/* Sums of the weights of n pages. */
+static void sum_pages(const float *weight, uint32_t n, float *page)
+{
+	for (uint32_t p = 0; p < n; p++) {
+		vf sum = {0};
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t += VL)
+			sum += v_loadf(weight + p * SKV_PAGE_TOKENS + t);
+		page[p] = v_fold_runs(V_SUM, sum, VL)[0];
+	}
+}
+
 static void weigh_item(void *ctx, uint32_t item, int thread)
 {
 	const struct score_params *x = ctx;
@@ -369,7 +380,9 @@ static void weigh_item(void *ctx, uint32_t item, int thread)
 	(void)thread;
 
 	for (uint32_t row = 0; row < rows; row++) {
-		float *weight = x->scores->token + ((size_t)i * rows + row) * x->scores->token_stride;
+		const size_t r = (size_t)i * rows + row;
+		/* without a place of their own weights replace the scores of the row's first head */
+		float *weight = x->scores->token ? x->scores->token + r * x->scores->token_stride : x->score + r * each * x->stride;
 		for (uint32_t t = from; t < to; t += VL) {
 			vf w = {0};
 			for (uint32_t g = 0; g < each; g++) {
@@ -381,6 +394,8 @@ static void weigh_item(void *ctx, uint32_t item, int thread)
 		}
 		for (uint32_t t = from; len < SKV_PAGE_TOKENS && t < len; t++)
 			weight[t] = 1; /* there are no sketches so far */
+		if (x->scores->page)
+			sum_pages(weight + from, (to - from) / SKV_PAGE_TOKENS, x->scores->page + r * x->scores->page_stride + from / SKV_PAGE_TOKENS);
 	}
 }
 
