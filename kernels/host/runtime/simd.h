@@ -11,12 +11,14 @@
  *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed
  *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN
  *   v_load_u8, v_load_u4, v_load_u2  VL whole numbers of 8 bits, or of 4 or 2: the first in a byte's lowest bits
+ *   v_store_u8  the same of 8 bits
  *   v_load_pairs  VL pairs of bf16, taken apart
  *   v_dot_bytes  sums of products of bytes, unsigned and signed, in each lane
  *   v_fma      a * b + c, fused where the ISA has it
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
  *   v_fold_runs  the same of each run of `width` lanes of one vector, in all of them
+ *   v_hadamard  a vector times the Hadamard matrix
  *   v_transpose  VL x VL floats
  *   v_load_columns  4 bytes a lane, each lane's of a row of its own
  */
@@ -213,6 +215,16 @@ INLINE vf v_load_u8(const void *p)
 	return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
 }
 
+INLINE void v_store_u8(uint8_t *p, vi v)
+{
+#if defined SKV_AVX512
+	_mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v));
+#else
+	vb b = __builtin_convertvector(v, vb);
+	memcpy(p, &b, sizeof b);
+#endif
+}
+
 INLINE vf v_load_u4(const void *p)
 {
 	typedef uint8_t vpair __attribute__((vector_size(VL / 2)));
@@ -399,6 +411,22 @@ INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 #if VL >= 16
 	if (width > 8)
 		a = v_op(op, a, v_mirror8(a));
+#endif
+	return a;
+}
+
+/* The lanes of a times a Hadamard matrix of VL rows, in the order of Sylvester. */
+INLINE vf v_hadamard(vf a)
+{
+	const vi lane = v_iota();
+
+	a = v_mirror1(a) + (vf)((vi)a ^ lane << 31);
+	a = v_mirror2(a) + (vf)((vi)a ^ (lane & 2) << 30);
+#if VL >= 8
+	a = v_mirror4(a) + (vf)((vi)a ^ (lane & 4) << 29);
+#endif
+#if VL >= 16
+	a = v_mirror8(a) + (vf)((vi)a ^ (lane & 8) << 28);
 #endif
 	return a;
 }

@@ -35,21 +35,28 @@ struct score_params {
 	float *max, *sum;    /* [seq][q head][chunks]: max becomes a factor */
 	uint32_t stride, chunks;
 	uint32_t *first; /* items before sequence i; an item is a chunk */
+	float signs[SKV_MAX_HEAD_DIM];
 };
 
 /* ---- queries --------------------------------------------------------------------------------- */
+
+INLINE float dot(uint32_t dtype, const uint8_t *row, const float *q, uint32_t dim)
+{
+	vf sum = {0};
+
+	for (uint32_t d = 0; d < dim; d += VL)
+		sum = v_fma(v_load(dtype, row + d * skv_dtype_bytes(dtype)), v_loadf(q + d), sum);
+	return v_fold_runs(V_SUM, sum, VL)[0];
+}
 
 /* scale q·c: a softcap and a sink are not blind to it, as a softmax alone is. */
 static float base_of(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q)
 {
 	const skv_pte entry = skv_layer_table(sh, s)[0];
-	float key[SKV_MAX_HEAD_DIM], sum = 0;
+	float sum = 0;
 
-	for (uint32_t t = 0; t < SKV_PAGE_TOKENS && skv_pte_resident(entry); t++) {
-		load_key(sh, skv_key_row(sh, entry, h, t), key);
-		for (uint32_t d = 0; d < sh->head_dim; d++)
-			sum += q[d] * key[d];
-	}
+	for (uint32_t t = 0; t < SKV_PAGE_TOKENS && skv_pte_resident(entry); t++)
+		sum += BY_DTYPE(sh->dtype, dot, skv_key_row(sh, entry, h, t), q, sh->head_dim);
 	return sum / SKV_PAGE_TOKENS * sh->scale * LOG2E;
 }
 
@@ -61,16 +68,18 @@ static void query_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = &x->batch->seq[item / sh->n_heads];
 	const float *q = x->q + ((size_t)s->row * sh->n_heads + head) * dim;
 	struct query *to = &x->query[item];
-	float r[SKV_MAX_HEAD_DIM], most = 0;
+	vf r[SKV_MAX_HEAD_DIM / VL];
+	float most = 0;
 	int sum = 0;
 	(void)thread;
 
-	memcpy(r, q, dim * sizeof *r);
-	rotate(dim, r);
+	memcpy(r, q, dim * sizeof *q);
+	rotate(dim, x->signs, r);
 	for (uint32_t d = 0; d < dim; d++)
-		most = fmaxf(most, fabsf(r[d]));
+		most = fmaxf(most, fabsf(r[d / VL][d % VL]));
 	for (uint32_t d = 0; d < dim; d++) {
-		to->u[d] = most > 0 && r[d] == r[d] ? (int8_t)rintf(r[d] * (127 / most)) : 0;
+		const float e = r[d / VL][d % VL];
+		to->u[d] = most > 0 && e == e ? (int8_t)rintf(e * (127 / most)) : 0;
 		sum += to->u[d];
 	}
 	to->unit = most / 127 * sh->scale * LOG2E;
@@ -296,6 +305,7 @@ void ISA(score_sketches)(const struct skv_shape *sh, const struct skv_batch *bat
 	struct carve c = carve_begin(work);
 	struct score_params x = {.sh = sh, .layout = sketch_layout_of(sh), .batch = batch, .q = q, .scores = scores};
 
+	signs_of(sh->head_dim, x.signs);
 	x.stride = skv_pages_of(batch->max_len) * SKV_PAGE_TOKENS;
 	x.chunks = (chunks_of(batch->max_len) + VL - 1) / VL * VL;
 	x.first = carve(&c, (n + 1) * sizeof *x.first);

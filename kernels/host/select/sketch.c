@@ -8,6 +8,7 @@ struct update_params {
 	const struct skv_batch *batch;
 	float *mean;     /* [seq][kv head][head_dim] */
 	uint32_t *first; /* items before sequence i; an item is a page */
+	float signs[SKV_MAX_HEAD_DIM];
 };
 
 /* A sequence's first token that gets a sketch: with the first page full, all of its tokens do. */
@@ -18,34 +19,46 @@ static uint32_t sketched_from(const struct skv_kseq *s)
 	return s->len < SKV_PAGE_TOKENS ? s->len : from < SKV_PAGE_TOKENS ? 0 : from;
 }
 
+INLINE void mean_of(uint32_t dtype, const uint8_t *row, uint32_t dim, float *ret)
+{
+	for (uint32_t d = 0; d < dim; d += VL) {
+		vf sum = {0};
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
+			sum += v_load(dtype, row + ((size_t)t * dim + d) * skv_dtype_bytes(dtype)) / SKV_PAGE_TOKENS;
+		v_storef(ret + d, sum);
+	}
+}
+
 /* The mean of a head's first page of keys; zeros if that was evicted. */
 static void mean_item(void *ctx, uint32_t item, int thread)
 {
 	const struct update_params *u = ctx;
 	const struct skv_shape *sh = u->sh;
-	const skv_pte entry = skv_layer_table(sh, &u->batch->seq[item / sh->n_kv_heads])[0];
-	float *mean = u->mean + (size_t)item * sh->head_dim, key[SKV_MAX_HEAD_DIM];
+	const struct skv_kseq *s = &u->batch->seq[item / sh->n_kv_heads];
+	const skv_pte entry = skv_layer_table(sh, s)[0];
+	float *mean = u->mean + (size_t)item * sh->head_dim;
 	(void)thread;
 
-	memset(mean, 0, sh->head_dim * sizeof *mean);
-	if (u->batch->seq[item / sh->n_kv_heads].len < SKV_PAGE_TOKENS || !skv_pte_resident(entry))
-		return;
-	for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) {
-		load_key(sh, skv_key_row(sh, entry, item % sh->n_kv_heads, t), key);
-		for (uint32_t d = 0; d < sh->head_dim; d++)
-			mean[d] += key[d] / SKV_PAGE_TOKENS;
-	}
+	if (s->len < SKV_PAGE_TOKENS || !skv_pte_resident(entry))
+		memset(mean, 0, sh->head_dim * sizeof *mean);
+	else
+		BY_DTYPE(sh->dtype, mean_of, skv_page_k(sh, entry, item % sh->n_kv_heads), sh->head_dim, mean);
 }
 
-/* `width` bits of each code from bit `shift` on. */
-static void pack(uint8_t *to, const uint8_t *code, uint32_t dim, uint32_t width, uint32_t shift)
+/* `width` bits of each code from bit `shift` on; a word of 4 codes at a time. */
+INLINE void pack(uint8_t *to, const uint8_t *code, uint32_t dim, const uint32_t width, const uint32_t shift)
 {
-	const uint32_t stride = dim * width / 8, mask = (1u << width) - 1;
+	const uint32_t stride = dim * width / 8, mask = ((1u << width) - 1) * 0x01010101u;
 
-	memset(to, 0, stride);
-	for (uint32_t at = 0; at * width < 8; at++)
-		for (uint32_t i = 0; i < stride; i++)
-			to[i] |= (uint8_t)((code[at * stride + i] >> shift & mask) << at * width);
+	for (uint32_t i = 0; i < stride; i += 4) {
+		uint32_t all = 0;
+		for (uint32_t at = 0; at < 8 / width; at++) {
+			uint32_t four;
+			memcpy(&four, code + at * stride + i, sizeof four);
+			all |= (four >> shift & mask) << at * width;
+		}
+		memcpy(to + i, &all, sizeof all);
+	}
 }
 
 static uint16_t to_bf16(float x)
@@ -56,30 +69,64 @@ static uint16_t to_bf16(float x)
 	return x != x ? 0x7fc0 : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/*
+ * The codes of VL elements of a rotated key, whose values they are. Adding `magic` leaves no room for fraction bits, and the
+ * code in the lowest bits. 0 where an element is not a number.
+ */
+INLINE vi codes_of(vf x, const int bits, float inverse, vf *ret_value)
+{
+	const float half = (float)(1 << (bits - 1)), magic = 0x1.8p23f + half;
+	vi code;
+
+	if (bits == 1) {
+		code = ((vi)x >> 31) + 1;
+	} else {
+		x = v_max(x * inverse - 0.5f, v_set(-half));
+		code = (vi)(magic - v_max(-x, v_set(1 - half))) & 15;
+	}
+	*ret_value = __builtin_convertvector(code, vf) + (0.5f - half);
+	return code;
+}
+
 /* Of a rotated key; the scale is not a number where an element is none. */
-static void encode(const struct skv_shape *sh, const float *x, uint8_t *row, uint16_t *scale)
+INLINE void encode(const vf *x, uint32_t dim, const int bits, uint8_t *row, uint16_t *scale)
 {
 	static const float steps[] = {0, 0, 1, 0.586f, 0.335f};
-	const uint32_t dim = sh->head_dim, bits = sh->sketch_bits;
-	const int half = 1 << (bits - 1);
-	float squares = 0, dot = 0, norm = 0, step;
+	vf squares = {0}, dot = {0}, norm = {0}, value;
 	uint8_t code[SKV_MAX_HEAD_DIM];
 
-	for (uint32_t d = 0; d < dim; d++)
-		squares += x[d] * x[d];
-	step = steps[bits] * sqrtf(squares / (float)dim);
-	for (uint32_t d = 0; d < dim; d++) {
-		const float nearest = bits == 1 ? copysignf(0.5f, x[d]) - 0.5f : rintf(x[d] / step - 0.5f);
-		const int u = nearest > (float)-half ? nearest < (float)half ? (int)nearest + half : 2 * half - 1 : 0;
-		const float value = (float)u + 0.5f - (float)half;
-		code[d] = (uint8_t)u;
-		dot += x[d] * value;
-		norm += value * value;
+	for (uint32_t i = 0; i < dim / VL; i++)
+		squares = v_fma(x[i], x[i], squares);
+	const float step = steps[bits] * sqrtf(v_fold_runs(V_SUM, squares, VL)[0] / (float)dim);
+	for (uint32_t i = 0; i < dim / VL; i++) {
+		v_store_u8(code + i * VL, codes_of(x[i], bits, 1 / step, &value));
+		dot = v_fma(x[i], value, dot);
+		norm = v_fma(value, value, norm);
 	}
-	pack(row, code, dim, bits == 3 ? 2 : bits, 0);
+	pack(row, code, dim, bits == 3 ? 2 : (uint32_t)bits, 0);
 	if (bits == 3)
 		pack(row + dim / 4, code, dim, 1, 2);
-	*scale = to_bf16(dot / norm);
+	*scale = to_bf16(v_fold_runs(V_SUM, dot, VL)[0] / v_fold_runs(V_SUM, norm, VL)[0]);
+}
+
+/* n keys, whose sketches' first codes and scale are at `row` and `scale`. */
+INLINE void update_rows(uint32_t dtype, const struct update_params *u, const uint8_t *key, uint32_t n, const float *mean, uint8_t *row,
+                        uint16_t *scale)
+{
+	const uint32_t dim = u->sh->head_dim;
+	vf x[SKV_MAX_HEAD_DIM / VL];
+
+	for (uint32_t t = 0; t < n; t++, key += dim * skv_dtype_bytes(dtype), row += u->layout.row, scale++) {
+		for (uint32_t i = 0; i < dim / VL; i++)
+			x[i] = v_load(dtype, key + i * VL * skv_dtype_bytes(dtype)) - v_loadf(mean + i * VL);
+		rotate(dim, u->signs, x);
+		switch (u->sh->sketch_bits) {
+		case 1: encode(x, dim, 1, row, scale); break;
+		case 2: encode(x, dim, 2, row, scale); break;
+		case 3: encode(x, dim, 3, row, scale); break;
+		default: encode(x, dim, 4, row, scale);
+		}
+	}
 }
 
 static void update_item(void *ctx, uint32_t item, int thread)
@@ -92,21 +139,17 @@ static void update_item(void *ctx, uint32_t item, int thread)
 	const uint32_t begin = sketched_from(s), page = begin / SKV_PAGE_TOKENS + item - u->first[i];
 	const uint32_t from = skv_max(begin, page * SKV_PAGE_TOKENS), to = skv_min(s->len, (page + 1) * SKV_PAGE_TOKENS);
 	const skv_pte entry = skv_layer_table(sh, s)[page], state = skv_state_table(sh, s)[from / l->tokens];
-	float key[SKV_MAX_HEAD_DIM];
 	(void)thread;
 
 	if (!skv_pte_resident(entry) || !skv_pte_resident(state))
 		return;
-	for (uint32_t h = 0; h < sh->n_kv_heads; h++)
-		for (uint32_t t = from; t < to; t++) {
-			const float *mean = u->mean + ((size_t)i * sh->n_kv_heads + h) * dim;
-			load_key(sh, skv_key_row(sh, entry, h, t), key);
-			for (uint32_t d = 0; d < dim; d++)
-				key[d] -= mean[d];
-			rotate(dim, key);
-			uint8_t *part = sh->pool + skv_pte_id(state) * sh->page_bytes + h * l->head_bytes;
-			encode(sh, key, part + t % l->tokens * l->row, (uint16_t *)(part + l->scales) + t % l->tokens);
-		}
+	for (uint32_t h = 0; h < sh->n_kv_heads; h++) {
+		const float *mean = u->mean + ((size_t)i * sh->n_kv_heads + h) * dim;
+		uint8_t *part = sh->pool + skv_pte_id(state) * sh->page_bytes + h * l->head_bytes;
+		uint8_t *row = part + from % l->tokens * l->row;
+		uint16_t *scale = (uint16_t *)(part + l->scales) + from % l->tokens;
+		BY_DTYPE(sh->dtype, update_rows, u, skv_key_row(sh, entry, h, from), to - from, mean, row, scale);
+	}
 }
 
 void ISA(update_sketches)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_workspace *work)
@@ -115,13 +158,14 @@ void ISA(update_sketches)(const struct skv_shape *sh, const struct skv_batch *ba
 	struct carve c = carve_begin(work);
 	struct update_params u = {.sh = sh, .layout = sketch_layout_of(sh), .batch = batch};
 
+	signs_of(sh->head_dim, u.signs);
 	u.first = carve(&c, (n + 1) * sizeof *u.first);
 	u.mean = carve(&c, (size_t)n * sh->n_kv_heads * sh->head_dim * sizeof *u.mean);
 	u.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)
 		u.first[i + 1] = u.first[i] + skv_pages_of(batch->seq[i].len) -
 		                 skv_min(sketched_from(&batch->seq[i]) / SKV_PAGE_TOKENS, skv_pages_of(batch->seq[i].len));
-	skv_run(1, n * sh->n_kv_heads, mean_item, &u);
+	skv_run(n > 4 ? work->threads : 1, n * sh->n_kv_heads, mean_item, &u);
 	skv_run(u.first[n] > 4 ? work->threads : 1, u.first[n], update_item, &u);
 }
 

@@ -20,31 +20,32 @@ static inline struct sketch_layout sketch_layout_of(const struct skv_shape *sh)
 	return (struct sketch_layout){sh->page_bytes / sh->n_kv_heads, (size_t)tokens * row, tokens, row};
 }
 
-/* x becomes R x. */
-static inline void rotate(uint32_t dim, float *x)
+/* R without its Hadamard matrix: of each element the sign, over the norm of the matrix's rows. */
+static inline void signs_of(uint32_t dim, float *ret)
 {
-	const uint32_t block = dim & -dim;
-	const float norm = 1 / sqrtf((float)block);
+	const vf norm = v_set(1 / sqrtf((float)(dim & -dim)));
 
-	for (uint32_t d = 0; d < dim; d++)
-		x[d] *= skv_sketch_flips(d) ? -norm : norm;
+	for (uint32_t d = 0; d < dim; d += VL) {
+		vu x = (vu)(v_iota() + (int32_t)d + 1) * 0x9e3779b9u; /* skv_sketch_flips() */
+		x = (x ^ x >> 15) * 0x85ebca6bu;
+		x = (x ^ x >> 13) >> 16 << 31;
+		v_storef(ret + d, (vf)((vu)norm ^ x));
+	}
+}
+
+/* x becomes R x. dim is a multiple of 32, so no block is shorter than a vector. */
+INLINE void rotate(uint32_t dim, const float *signs, vf *x)
+{
+	const uint32_t vectors = dim / VL, block = (dim & -dim) / VL;
+
+	for (uint32_t i = 0; i < vectors; i++)
+		x[i] = v_hadamard(x[i] * v_loadf(signs + i * VL));
 	for (uint32_t half = 1; half < block; half *= 2)
-		for (uint32_t i = 0; i < dim; i += 2 * half)
+		for (uint32_t i = 0; i < vectors; i += 2 * half)
 			for (uint32_t j = i; j < i + half; j++) {
-				const float a = x[j], b = x[j + half];
+				const vf a = x[j], b = x[j + half];
 				x[j] = a + b;
 				x[j + half] = a - b;
 			}
-}
-
-INLINE void widen(uint32_t dtype, const uint8_t *row, uint32_t dim, float *x)
-{
-	for (uint32_t d = 0; d < dim; d += VL)
-		v_storef(x + d, v_load(dtype, row + d * skv_dtype_bytes(dtype)));
-}
-
-static inline void load_key(const struct skv_shape *sh, const uint8_t *row, float *x)
-{
-	BY_DTYPE(sh->dtype, widen, row, sh->head_dim, x);
 }
 #endif
