@@ -18,6 +18,7 @@
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
  *   v_fold_runs  the same of each run of `width` lanes of one vector, in all of them
+ *   v_compress  the lanes that a mask has set, one after the other
  *   v_hadamard  a vector times the Hadamard matrix
  *   v_transpose  VL x VL floats
  *   v_load_columns  4 bytes a lane, each lane's of a row of its own
@@ -397,6 +398,38 @@ V_MIRROR(v_mirror1, 1, 0, 3, 2)
 V_MIRROR(v_mirror2, 2, 3, 0, 1)
 #endif
 
+/* How many lanes of a mask are set. */
+INLINE uint32_t v_count(vi mask)
+{
+#if defined SKV_AVX512
+	return (uint32_t)__builtin_popcount(_mm512_movepi32_mask((__m512i)mask));
+#elif defined SKV_AVX2
+	return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps((__m256)mask));
+#else
+	return (uint32_t)-(mask[0] + mask[1] + mask[2] + mask[3]);
+#endif
+}
+
+/* The lanes of v where mask is set, one after the other; returns how many. No more than these is written. */
+INLINE uint32_t v_compress(uint32_t *to, vi v, vi mask)
+{
+	uint32_t n = v_count(mask);
+#if defined SKV_AVX512
+	const __m512i packed = _mm512_maskz_compress_epi32(_mm512_movepi32_mask((__m512i)mask), (__m512i)v);
+	_mm512_mask_storeu_epi32(to, (__mmask16)((1u << n) - 1), packed);
+#elif defined SKV_AVX2
+	unsigned bits = (unsigned)_mm256_movemask_ps((__m256)mask);
+	for (uint32_t m = 0; m < n; m++, bits &= bits - 1) /* mostly few */
+		to[m] = (uint32_t)v[__builtin_ctz(bits)];
+#else
+	for (uint32_t i = 0, m = 0; m < n; i++) {
+		to[m] = (uint32_t)v[i];
+		m -= (uint32_t)mask[i];
+	}
+#endif
+	return n;
+}
+
 /* Each run of `width` lanes (a power of two) folded: all of its lanes get the sum (maximum). */
 INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 {
@@ -462,23 +495,23 @@ INLINE void v_transpose(vf r[VL])
 #endif
 }
 
-/* 16 bytes of rows `stride` apart: one in each group of lanes. */
+/* 16 bytes of rows `stride` apart: one in each group of lanes. (Parts that are stored are not soon loaded as a whole.) */
 INLINE vf v_load_groups(const uint8_t *row, size_t stride)
 {
-	vf r;
-#if VL > 4 /* by instructions: parts that are stored are not soon loaded as a whole */
-	__m256i low = _mm256_loadu2_m128i((const __m128i *)(row + stride), (const __m128i *)row);
+#if VL > 4
+	__m256i low = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)row));
+	low = _mm256_inserti128_si256(low, _mm_loadu_si128((const __m128i *)(row + stride)), 1);
 #endif
 #if VL == 16
-	__m256i high = _mm256_loadu2_m128i((const __m128i *)(row + 3 * stride), (const __m128i *)(row + 2 * stride));
-	r = (vf)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+	__m256i high = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(row + 2 * stride)));
+	high = _mm256_inserti128_si256(high, _mm_loadu_si128((const __m128i *)(row + 3 * stride)), 1);
+	return (vf)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 #elif VL == 8
-	r = (vf)low;
+	return (vf)low;
 #else
 	(void)stride;
-	memcpy(&r, row, sizeof r);
+	return v_loadf((const float *)row);
 #endif
-	return r;
 }
 
 /* 16 bytes of VL rows, `stride` apart: lane i of column[j] has bytes [4j, 4j + 4) of row i. */
