@@ -6,8 +6,9 @@
  * on every ISA, times the token's scale and the query's. VL rows are scored at a time, each in a lane: 4 bytes of each row
  * make a vector, which is unpacked once for several q heads.
  *
- * A sequence is read once, in chunks: each leaves 2^(score - the chunk's largest), and this with the sum. They give a q head's
- * denominator and a factor for each chunk, with which weights are reduced over heads.
+ * A sequence is read once, in chunks: each leaves its scores, the largest of a q head and a sum. They give the head's denominator,
+ * with which weights are reduced over heads. Tokens of equal scores have equal weights, in whatever chunks: of these the older
+ * one is selected.
  */
 #include "kernels/host/runtime/logits.h"
 #include "kernels/host/select/sketch.h"
@@ -20,6 +21,7 @@
 struct query {
 	float unit;   /* of a score, in units of log2 */
 	float bias;   /* taken from a sum: codes are counted from below */
+	float lse;    /* log2 of the denominator */
 	float base;   /* added to a score: what the keys' mean has, where that is not the same to a softmax */
 	int8_t u[SKV_MAX_HEAD_DIM];
 };
@@ -32,7 +34,7 @@ struct score_params {
 	const struct skv_scores *scores;
 	struct query *query; /* [seq][q head] */
 	float *score;        /* [seq][q head][stride] */
-	float *max, *sum;    /* [seq][q head][chunks]: max becomes a factor */
+	float *max, *sum;    /* [seq][q head][chunks]: of a chunk's scores; of 2^(score - max) */
 	uint32_t stride, chunks;
 	uint32_t *first; /* items before sequence i; an item is a chunk */
 	float signs[SKV_MAX_HEAD_DIM];
@@ -183,20 +185,16 @@ INLINE void score_some(const struct score_params *x, const struct spot *spot, ui
 	}
 }
 
-/* The largest of n scores, which become 2^(score - max), and their sum. n is whole pages. */
-static void exponentials(float *score, uint32_t n, float *ret_max, float *ret_sum)
+/* The largest of n scores, and the sum of 2^(score - max). n is whole pages. */
+static void peak_of(const float *score, uint32_t n, float *ret_max, float *ret_sum)
 {
 	vf most = v_set(-INFINITY), sum = {0};
 
 	for (uint32_t t = 0; t < n; t += VL)
 		most = v_max(v_loadf(score + t), most);
 	*ret_max = v_fold_runs(V_MAX, most, VL)[0];
-	const float from = *ret_max > -INFINITY ? *ret_max : 0;
-	for (uint32_t t = 0; t < n; t += VL) {
-		const vf e = v_exp2(v_loadf(score + t) - from);
-		v_storef(score + t, e);
-		sum += e;
-	}
+	for (uint32_t t = 0; t < n && *ret_max > -INFINITY; t += VL)
+		sum += v_exp2(v_loadf(score + t) - *ret_max);
 	*ret_sum = v_fold_runs(V_SUM, sum, VL)[0];
 }
 
@@ -236,14 +234,14 @@ static void score_item(void *ctx, uint32_t item, int thread)
 				if (!spot[p].part)
 					no_scores(score, p * SKV_PAGE_TOKENS, (p + 1) * SKV_PAGE_TOKENS);
 			no_scores(score, tokens, pages * SKV_PAGE_TOKENS);
-			exponentials(score, pages * SKV_PAGE_TOKENS, &x->max[at], &x->sum[at]);
+			peak_of(score, pages * SKV_PAGE_TOKENS, &x->max[at], &x->sum[at]);
 		}
 	}
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* A q head's denominator, of its chunks', and what makes weights of their exponentials. */
+/* A q head's denominator, of its chunks'. */
 static void denominator_item(void *ctx, uint32_t item, int thread)
 {
 	const struct score_params *x = ctx;
@@ -264,26 +262,25 @@ static void denominator_item(void *ctx, uint32_t item, int thread)
 			all += v_loadf(sum + c) * v_exp2(v_loadf(max + c) - peak);
 		lse = peak + log2f(v_fold_runs(V_SUM, all, VL)[0] + sink_term(x->sh, item % x->sh->n_heads, peak));
 	}
-	for (uint32_t c = 0; c < n; c += VL)
-		v_storef(max + c, v_exp2(v_loadf(max + c) - lse));
+	x->query[item].lse = lse;
 }
 
 static void weigh_item(void *ctx, uint32_t item, int thread)
 {
 	const struct score_params *x = ctx;
 	const uint32_t i = skv_range_of(x->first, x->batch->n, item), len = x->batch->seq[i].len, heads = x->sh->n_heads;
-	const uint32_t chunk = item - x->first[i], from = chunk * CHUNK, to = skv_min(from + CHUNK, skv_pages_of(len) * SKV_PAGE_TOKENS);
+	const uint32_t from = (item - x->first[i]) * CHUNK, to = skv_min(from + CHUNK, skv_pages_of(len) * SKV_PAGE_TOKENS);
 	const uint32_t rows = x->scores->rows, each = heads / rows;
 	(void)thread;
 
 	for (uint32_t row = 0; row < rows; row++) {
 		const float *score = x->score + ((size_t)i * heads + row * each) * x->stride;
-		const float *factor = x->max + ((size_t)i * heads + row * each) * x->chunks + chunk;
+		const struct query *q = &x->query[(size_t)i * heads + row * each];
 		float *weight = x->scores->token + ((size_t)i * rows + row) * x->scores->token_stride;
 		for (uint32_t t = from; t < to; t += VL) {
 			vf w = {0};
 			for (uint32_t g = 0; g < each; g++) {
-				const vf one = v_loadf(score + (size_t)g * x->stride + t) * factor[(size_t)g * x->chunks];
+				const vf one = v_exp2(v_loadf(score + (size_t)g * x->stride + t) - q[g].lse);
 				w = x->scores->sum ? w + one : v_max(one, w);
 			}
 			v_storef(weight + t, w);
