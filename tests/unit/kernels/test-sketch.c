@@ -275,6 +275,41 @@ START_TEST(as_reference)
 }
 END_TEST
 
+/* Wherever it is, a token has the weight of another with the same key: which one is selected hangs on that. */
+START_TEST(equal_keys)
+{
+	struct kernel_case c;
+
+	for (const struct test_backend *on = case_backends(); on->kern; on++) {
+		if (!sketch_case(&c, on, _i, false)) {
+			case_deinit(&c);
+			continue;
+		}
+		const uint32_t rows = c.sh.n_heads, row = c.sh.n_kv_heads * c.sh.head_dim, stride = skv_pages_of(c.max_len) * SKV_PAGE_TOKENS;
+		const size_t n = (size_t)c.n * rows * stride;
+		struct skv_scores s = {.rows = rows, .token_stride = stride, .token = case_to(&c, NULL, n * sizeof(float))};
+		float *got = malloc(n * sizeof *got);
+		struct skv_workspace w;
+
+		for (uint32_t i = 0; i < c.n; i++) /* all pages are as the first one */
+			for (uint32_t t = SKV_PAGE_TOKENS; t < c.seq[i].len; t++)
+				memcpy(c.k_in[i] + (size_t)t * row, c.k_in[i] + (size_t)(t % SKV_PAGE_TOKENS) * row, row * sizeof(float));
+		case_append(&c, 400, 1);
+		update_all(&c, UINT32_MAX);
+		w = case_work(&c, 2);
+		on->kern->score_sketches(&c.sh, &c.batch, case_rows_to(&c, c.q, (size_t)c.rows * rows * c.sh.head_dim), &s, &w);
+		case_work_done(&c, &w);
+		case_from(&c, got, s.token, n * sizeof *got);
+		for (uint32_t list = 0; list < c.n * rows; list++)
+			for (uint32_t t = SKV_PAGE_TOKENS; t < c.seq[list / rows].len; t++)
+				ck_assert(got[(size_t)list * stride + t] == got[(size_t)list * stride + t % SKV_PAGE_TOKENS]);
+		free(got);
+		case_off(&c);
+		case_deinit(&c);
+	}
+}
+END_TEST
+
 /* Byte for byte, however the tokens came. */
 START_TEST(cuts_do_not_matter)
 {
@@ -406,6 +441,7 @@ int main(void)
 	int cases = rnd_hurried() ? BITS : SHAPES * BITS;
 
 	tcase_add_loop_test(t, as_reference, 0, cases);
+	tcase_add_loop_test(t, equal_keys, 0, cases);
 	tcase_add_loop_test(t, cuts_do_not_matter, 0, cases);
 	tcase_add_loop_test(t, selected_at_once, 0, cases);
 	return run_suite(s);
