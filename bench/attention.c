@@ -162,26 +162,38 @@ static void tokens_head(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[1], &b->work);
 }
 
+static void use_sketches(struct kernel_fixture *b, uint32_t layer)
+{
+	b->sh.layer = layer;
+	b->sh.state = b->layers + layer;
+}
+
+static struct skv_shape without_sketches(const struct kernel_fixture *b)
+{
+	struct skv_shape sh = b->sh;
+	sh.sketch_bits = 0;
+	return sh;
+}
+
 /* A step's K and V into the last token. Any rows will do: here q's. */
 static void append(struct kernel_fixture *b, uint32_t layer)
 {
-	b->sh.layer = layer;
-	b->o->kern->append(&b->sh, &b->step, NULL, b->q, b->q, &b->work);
+	struct skv_shape sh = without_sketches(b);
+	sh.layer = layer;
+	b->o->kern->append(&sh, &b->step, NULL, b->q, b->q, &b->work);
 }
 
 static void append_sketch(struct kernel_fixture *b, uint32_t layer)
 {
-	append(b, layer);
-	b->sh.state = b->layers + layer;
-	b->o->kern->update_sketches(&b->sh, &b->step, &b->work);
+	use_sketches(b, layer);
+	b->o->kern->append(&b->sh, &b->step, NULL, b->q, b->q, &b->work);
 }
 
 /* What a layer reads to select its tokens by the sketches of their keys. */
 static void scan(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = token_scores(b);
-	b->sh.layer = layer;
-	b->sh.state = b->layers + layer;
+	use_sketches(b, layer);
 	b->o->kern->score_sketches(&b->sh, &b->step, b->q, &ev, &b->work);
 }
 
@@ -189,6 +201,11 @@ static void scan_select(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = token_scores(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget, .recent = 32};
+	if (b->o->kern->select_sketches) {
+		use_sketches(b, layer);
+		b->o->kern->select_sketches(&b->sh, &b->step, b->q, ev.sum, &sel, &b->made_tokens, &b->work);
+		return;
+	}
 	scan(b, layer);
 	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
 }
@@ -298,14 +315,15 @@ static void measure_blas(struct report *r, const struct kernel_fixture *b, long 
 
 static void fill(struct kernel_fixture *b, const struct skv_batch *prompt, const float *q, float *out)
 {
+	const struct skv_shape sh = without_sketches(b);
 	(void)out;
-	b->o->kern->append(&b->sh, prompt, NULL, q, q, &b->work);
+	b->o->kern->append(&sh, prompt, NULL, q, q, &b->work);
 }
 
 static void fill_code(struct kernel_fixture *b, const struct skv_batch *prompt, const float *q, float *out)
 {
-	fill(b, prompt, q, out);
-	b->o->kern->update_sketches(&b->sh, prompt, &b->work);
+	(void)out;
+	b->o->kern->append(&b->sh, prompt, NULL, q, q, &b->work);
 }
 
 static void prefill(struct kernel_fixture *b, const struct skv_batch *prompt, const float *q, float *out)

@@ -193,10 +193,8 @@ static void fill_pool(struct kernel_fixture *b, uint64_t *rng)
 	for (uint32_t i = 0; i < b->o->batch; i++) {
 		struct skv_batch prompt = fixture_prompt(b, i);
 		for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++) {
-			b->o->kern->append(&b->sh, &prompt, NULL, k, k, &b->work);
 			b->sh.state = b->layers + b->sh.layer;
-			if (b->sketches)
-				b->o->kern->update_sketches(&b->sh, &prompt, &b->work);
+			b->o->kern->append(&b->sh, &prompt, NULL, k, k, &b->work);
 		}
 		fixture_free(b, (void *)prompt.seq);
 	}
@@ -238,6 +236,7 @@ static int pool_open(struct kernel_fixture *b)
 {
 	const struct skv_backend *d = b->o->device;
 
+	b->work.threads = b->threads;
 	if (map_pool(b))
 		return -1;
 	if (d) {
@@ -277,8 +276,7 @@ int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, stru
 	uint64_t rng = 1;
 
 	*b = (struct kernel_fixture){.o = o, .sh = sh, .threads = threads, .tokens = tokens, .pages = skv_pages_of(tokens)};
-	b->work.threads = threads;
-	b->sketches = o->sketch_bits && o->kern->score_sketches && o->kern->update_sketches && sh.head_dim % 32 == 0;
+	b->sketches = o->sketch_bits && sh.head_dim % 32 == 0;
 	b->sh.sketch_bits = b->sketches ? (uint32_t)o->sketch_bits : 0;
 	b->layer_bytes = (size_t)batch * b->pages * sh.page_bytes;
 	b->layers = o->layers ? (uint32_t)o->layers : (uint32_t)((want + b->layer_bytes - 1) / b->layer_bytes);

@@ -230,8 +230,8 @@ static struct skv_model shape;
 /* Of models that can have sketches. */
 static void sketch_shape(void)
 {
-	static const uint32_t heads[][2] = {{1, 64}, {2, 32}, {3, 32}, {2, 96}};
-	const uint32_t *h = heads[rnd_below(4)];
+	static const uint32_t host[][2] = {{1, 64}, {2, 32}, {3, 32}, {2, 96}}, device[][2] = {{1, 64}, {2, 64}, {3, 64}, {2, 96}};
+	const uint32_t *h = devmem_is_device() ? device[rnd_below(4)] : host[rnd_below(4)];
 
 	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = h[0], .head_dim = h[1]};
 	shape.n_heads = shape.n_kv_heads * (1 + rnd_below(4));
@@ -443,14 +443,13 @@ static const struct {
 	{"kivi", kivi_spec},
 	{"palu", palu_identity},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
-	{"sketch:kv", sketch_kv}, /* from here on sketches: devices have none */
+	{"sketch:kv", sketch_kv},
 	{"sketch:q", sketch_q},
 	{"kascade?scores=sketch", kascade_sketch},
 	{"omnikv?scores=sketch", omnikv_sketch},
 	{"delta?scores=sketch", delta_sketch},
 };
-#define N_SKETCHES 5u
-#define N_POLICIES (sizeof(policies) / sizeof(policies[0]) - (devmem_is_device() ? N_SKETCHES : 0))
+#define N_POLICIES (sizeof(policies) / sizeof(policies[0]))
 
 /* ---- the oracle itself ---------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-sketch.c - sketches of keys, code for code, and scores by them, on every backend of this machine
- * that has them: in whatever calls sketches are made, with holes and without some state pages.
+ * tests/unit/kernels/test-sketch.c - sketches of keys, code for code, and scores by them, on every backend of this machine:
+ * in whatever calls sketches are made, with holes and without some state pages.
  */
 #include <check.h>
 #include <math.h>
@@ -54,7 +54,7 @@ static bool sketch_case(struct kernel_case *c, const struct test_backend *on, in
 			if (holes && !rnd_below(6))
 				c->state[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
 		}
-	return on->kern->score_sketches && case_load(c, on);
+	return case_load(c, on);
 }
 
 /* Sketches of the tokens up to len[i], of the last n[i] of them, whose rows are in their pages. */
