@@ -60,9 +60,9 @@ KERNEL_SOURCES = \
 	kernels/host/runtime/table.c \
 	kernels/host/select/page-bounds.c \
 	kernels/host/select/recall.c \
-	kernels/host/select/score-sketches.c \
 	kernels/host/select/select.c \
 	kernels/host/select/select.h \
+	kernels/host/select/sketch-scores.c \
 	kernels/host/select/sketch.c \
 	kernels/host/select/sketch.h \
 	kernels/host/select/topk-key.h \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/score-sketches.c - scores of tokens by the sketches of their keys; kernels/select.h says what these are.
+ * kernels/host/select/sketch-scores.c - scores of tokens by the sketches of their keys; kernels/select.h says what these are.
  *
  * A query is rotated as the keys were, and rounded to 8 bits: then a score is a sum of products of whole numbers, the same
  * on every ISA, times the token's scale and the query's. VL rows are scored at a time, each in a lane: 4 bytes of each row
