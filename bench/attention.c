@@ -59,7 +59,7 @@ static uint32_t read_result; /* stored to, so that no compiler leaves the read o
 
 static void read_layer(struct kernel_fixture *b, uint32_t layer)
 {
-	size_t bytes = b->pool_bytes / b->layers, part = bytes / (size_t)b->threads & ~(size_t)511;
+	size_t bytes = b->layer_bytes, part = bytes / (size_t)b->threads & ~(size_t)511;
 	const uint8_t *p = b->sh.pool + layer * bytes;
 	uint32_t sum = 0;
 	if (b->o->device) {
@@ -162,8 +162,67 @@ static void tokens_head(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[1], &b->work);
 }
 
-/* K and V bytes that are counted as touched: of all tokens, of the budget, or as many as bounds of all pages have. */
-enum touched { ALL, BUDGET, BOUNDS };
+static void use_sketches(struct kernel_fixture *b, uint32_t layer)
+{
+	b->sh.layer = layer;
+	b->sh.state = b->layers + layer;
+}
+
+static struct skv_shape without_sketches(const struct kernel_fixture *b)
+{
+	struct skv_shape sh = b->sh;
+	sh.sketch_bits = 0;
+	return sh;
+}
+
+/* A step's K and V into the last token. Any rows will do: here q's. */
+static void append(struct kernel_fixture *b, uint32_t layer)
+{
+	struct skv_shape sh = without_sketches(b);
+	sh.layer = layer;
+	b->o->kern->append(&sh, &b->step, NULL, b->q, b->q, &b->work);
+}
+
+static void append_sketch(struct kernel_fixture *b, uint32_t layer)
+{
+	use_sketches(b, layer);
+	b->o->kern->append(&b->sh, &b->step, NULL, b->q, b->q, &b->work);
+}
+
+/* What a layer reads to select its tokens by the sketches of their keys. */
+static void scan(struct kernel_fixture *b, uint32_t layer)
+{
+	struct skv_scores ev = token_scores(b);
+	use_sketches(b, layer);
+	b->o->kern->score_sketches(&b->sh, &b->step, b->q, &ev, &b->work);
+}
+
+static void scan_select(struct kernel_fixture *b, uint32_t layer)
+{
+	struct skv_scores ev = token_scores(b);
+	struct skv_select sel = {.budget.share = (float)b->o->budget, .recent = 32};
+	if (b->o->kern->select_sketches) {
+		use_sketches(b, layer);
+		b->o->kern->select_sketches(&b->sh, &b->step, b->q, ev.sum, &sel, &b->made_tokens, &b->work);
+		return;
+	}
+	scan(b, layer);
+	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
+}
+
+/* All of a layer under the policy sketch. */
+static void sketch(struct kernel_fixture *b, uint32_t layer)
+{
+	append_sketch(b, layer);
+	scan_select(b, layer);
+	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->made_tokens, &b->work);
+}
+
+/*
+ * Bytes that are counted as touched: K and V of all tokens, of the budget, as many as bounds of all pages have, of one token;
+ * the same with its sketch, the sketches of all tokens, and these with the budget's K and V.
+ */
+enum touched { ALL, BUDGET, BOUNDS, ONE, ONE_SKETCHED, SKETCHES, SKETCH };
 static const struct {
 	const char *name;
 	void (*layer)(struct kernel_fixture *, uint32_t);
@@ -175,13 +234,21 @@ static const struct {
 	{"bounds", bounds, BOUNDS},        {"window", window, BUDGET},
 	{"pages/seq", pages_seq, BUDGET},  {"pages/head", pages_head, BUDGET},
 	{"tokens/seq", tokens_seq, BUDGET}, {"tokens/head", tokens_head, BUDGET},
+	{"append", append, ONE},           {"append+code", append_sketch, ONE_SKETCHED},
+	{"scan", scan, SKETCHES},    {"scan+select", scan_select, SKETCHES},
+	{"sketch", sketch, SKETCH},
 };
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 enum { READ, DENSE };
 
+static bool can(const struct kernel_fixture *b, size_t kind)
+{
+	return b->sketches || kinds[kind].touched < ONE_SKETCHED;
+}
+
 static const struct column columns[] = {
 	{"kernel", -1},  {"isa", -1},      {"heads", -1},      {"dim", 0},   {"dtype", -1},
-	{"threads", 0},  {"tokens", 0},    {"batch", 0},       {"ms", 4},    {"gb_per_s", 2},
+	{"threads", 0},  {"tokens", 0},    {"batch", 0},       {"ms", 5},    {"gb_per_s", 2},
 	{"of_read", 3},  {"of_dense", 3},  {"gflop_per_s", 1},
 };
 
@@ -198,12 +265,16 @@ static void report(struct report *r, const struct kernel_fixture *b, const char 
 static void measure_decode(struct report *r, struct kernel_fixture *b, long repeat)
 {
 	static double t[N_KINDS][MAX_REPEAT];
-	double ms[N_KINDS], bytes = (double)b->pool_bytes / b->layers;
-	const double share[] = {[ALL] = 1, [BUDGET] = b->o->budget, [BOUNDS] = 1.0 / SKV_PAGE_TOKENS};
+	double ms[N_KINDS], bytes = (double)b->layer_bytes;
+	const double sketches = (skv_sketch_row(&b->sh) + 2.0) / (2 * b->sh.head_dim * skv_dtype_bytes(b->sh.dtype));
+	const double share[] = {[ALL] = 1, [BUDGET] = b->o->budget, [BOUNDS] = 1.0 / SKV_PAGE_TOKENS, [ONE] = 1.0 / b->tokens,
+	                        [ONE_SKETCHED] = (1 + sketches) / b->tokens, [SKETCHES] = sketches, [SKETCH] = sketches + b->o->budget};
 
 	/* Pass -1 is not counted: it wakes threads and touches scratch. */
 	for (long rep = -1; rep < repeat; rep++)
 		for (size_t k = 0; k < N_KINDS; k++) {
+			if (!can(b, k))
+				continue;
 			fixture_start(b);
 			for (uint32_t layer = 0; layer < b->layers; layer++)
 				kinds[k].layer(b, layer);
@@ -214,6 +285,8 @@ static void measure_decode(struct report *r, struct kernel_fixture *b, long repe
 	for (size_t k = 0; k < N_KINDS; k++)
 		ms[k] = bench_median(t[k], (size_t)repeat);
 	for (size_t k = 0; k < N_KINDS; k++) {
+		if (!can(b, k))
+			continue;
 		double gbps = bytes * share[kinds[k].touched] / ms[k] / 1e6;
 		report(r, b, kinds[k].name, b->tokens, ms[k], gbps, gbps / (bytes / ms[READ] / 1e6),
 		       k == READ ? NAN : ms[k] / ms[DENSE], NAN);
@@ -240,7 +313,25 @@ static void measure_blas(struct report *r, const struct kernel_fixture *b, long 
 	free(x);
 }
 
-/* A prompt in one call. */
+static void fill(struct kernel_fixture *b, const struct skv_batch *prompt, const float *q, float *out)
+{
+	const struct skv_shape sh = without_sketches(b);
+	(void)out;
+	b->o->kern->append(&sh, prompt, NULL, q, q, &b->work);
+}
+
+static void fill_code(struct kernel_fixture *b, const struct skv_batch *prompt, const float *q, float *out)
+{
+	(void)out;
+	b->o->kern->append(&b->sh, prompt, NULL, q, q, &b->work);
+}
+
+static void prefill(struct kernel_fixture *b, const struct skv_batch *prompt, const float *q, float *out)
+{
+	b->o->kern->prefill_dense(&b->sh, prompt, q, out, &b->work);
+}
+
+/* A prompt in one call: its K and V into their pages, with sketches too, and its attention. */
 static void measure_prefill(struct report *r, struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
@@ -250,18 +341,28 @@ static void measure_prefill(struct report *r, struct kernel_fixture *b, long rep
 	float *q = fixture_floats(b, &rng, (size_t)n * heads * dim);
 	float *out = fixture_floats(b, &rng, (size_t)n * heads * dim);
 	/* q k and p v, over the lower triangle */
-	double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2);
+	const double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2);
+	const struct {
+		const char *name;
+		void (*layer)(struct kernel_fixture *, const struct skv_batch *, const float *q, float *out);
+		double flop;
+	} parts[] = {{"fill", fill, NAN}, {"fill+code", fill_code, NAN}, {"prefill", prefill, flop}};
 
-	for (long rep = -1; rep < repeat; rep++) {
-		b->sh.layer = (uint32_t)(rep + 1) % b->layers;
-		fixture_start(b);
-		b->o->kern->prefill_dense(&b->sh, &prompt, q, out, &b->work);
-		double pass = fixture_stop(b);
-		if (rep >= 0)
-			t[rep] = pass;
+	for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
+		if (parts[p].layer == fill_code && !b->sketches)
+			continue;
+		for (long rep = -1; rep < repeat; rep++) {
+			b->sh.layer = (uint32_t)(rep + 1) % b->layers;
+			b->sh.state = b->layers + b->sh.layer;
+			fixture_start(b);
+			parts[p].layer(b, &prompt, q, out);
+			double pass = fixture_stop(b);
+			if (rep >= 0)
+				t[rep] = pass;
+		}
+		double ms = bench_median(t, (size_t)repeat);
+		report(r, b, parts[p].name, n, ms, NAN, NAN, NAN, parts[p].flop / ms / 1e6);
 	}
-	double ms = bench_median(t, (size_t)repeat);
-	report(r, b, "prefill", n, ms, NAN, NAN, NAN, flop / ms / 1e6);
 	fixture_free(b, (void *)prompt.seq);
 	fixture_free(b, q);
 	fixture_free(b, out);
@@ -299,7 +400,10 @@ static const char about[] =
 	"scores and a selection by them (+ select: pages; + tokens: tokens for each kv head), over the keys\n"
 	"alone, with such a selection and the values of what it selects (anchor), scores of pages by bounds,\n"
 	"and over a budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
-	"plain streaming read of the same memory; and prefill, on the host next to OpenBLAS.";
+	"plain streaming read of the same memory; a step's K and V into their page (append), with their sketches\n"
+	"(append+code), scores of tokens by sketches (scan), with a selection by them (scan+select), and all of a\n"
+	"layer under the policy sketch (sketch); a prompt's K and V into their pages (fill), with sketches\n"
+	"(fill+code), and prefill, on the host next to OpenBLAS.";
 
 /* What was not given, the kernels, and whether all of it fits together. */
 static int complete(struct options *o, uint32_t device, const char *isa, int n_dims)
@@ -338,6 +442,7 @@ static int parse(struct options *o, int argc, char **argv)
 		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16 (fp32,bf16; of a device fp16,bf16)"),
 		BENCH_NUMBER("batch", &o->fixture.batch, 1, 4096, "sequences in a step (1)"),
 		BENCH_SHARE("budget", &o->fixture.budget, "share of the tokens that sparse layers attend to (0.1)"),
+		BENCH_NUMBER("bits", &o->fixture.sketch_bits, 1, 4, "of an element of a sketch (2)"),
 		BENCH_NUMBER("memory", &o->fixture.memory, 1, 1 << 20, "MiB to go through, at least (512)"),
 		BENCH_NUMBER("prefill", &o->prefill, 0, SKV_MAX_TOKENS, "length of the prompt, 0 for none (4096)"),
 		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
@@ -351,7 +456,7 @@ static int parse(struct options *o, int argc, char **argv)
 		.threads = {1, 2}, .n_threads = 2, .tokens = {16384}, .n_tokens = 1, .heads = {8, 32},
 		.kv_heads = {2, 8}, .dims = {64, 128}, .n_shapes = 2,
 		.repeat = 9, .prefill = 4096,
-		.fixture = {.batch = 1, .memory = 512, .budget = 0.1, .kern = skv_kernels_host(NULL)},
+		.fixture = {.batch = 1, .memory = 512, .budget = 0.1, .sketch_bits = 2, .kern = skv_kernels_host(NULL)},
 	};
 	e = bench_options(&command, argc, argv);
 	return e ? e : complete(o, device, isa, n_dims);

@@ -180,29 +180,38 @@ struct skv_batch fixture_prompt(struct kernel_fixture *b, uint32_t i)
 {
 	struct skv_kseq *s = fixture_get(sizeof *s);
 	*s = b->seq[i];
-	s->n_q = s->len;
+	s->n_q = s->n_bounds = s->len;
 	s->row = 0;
 	return (struct skv_batch){.seq = fixture_there(b, s, sizeof *s), .n = 1, .max_len = b->tokens,
-	                          .max_q = b->tokens};
+	                          .max_q = b->tokens, .max_bounds = b->tokens};
 }
 
-/* K and V of a pool: small numbers, the same in every layer. */
+/* K and V of a pool: small numbers, the same in every layer; and what there is beside them. */
 static void fill_pool(struct kernel_fixture *b, uint64_t *rng)
 {
 	float *k = fixture_floats(b, rng, (size_t)b->tokens * b->sh.n_kv_heads * b->sh.head_dim);
 	for (uint32_t i = 0; i < b->o->batch; i++) {
 		struct skv_batch prompt = fixture_prompt(b, i);
-		for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++)
+		for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++) {
+			b->sh.state = b->layers + b->sh.layer;
 			b->o->kern->append(&b->sh, &prompt, NULL, k, k, &b->work);
+		}
 		fixture_free(b, (void *)prompt.seq);
 	}
 	fixture_free(b, k);
 }
 
+/* State pages of a sequence in a layer. */
+static uint32_t state_pages(const struct kernel_fixture *b)
+{
+	return b->sketches ? (b->tokens + skv_sketch_tokens(&b->sh) - 1) / skv_sketch_tokens(&b->sh) : 0;
+}
+
 static void tables_init(struct kernel_fixture *b, uint64_t *rng)
 {
 	const uint32_t batch = (uint32_t)b->o->batch, n = b->layers * batch * b->pages;
-	skv_pte *table = fixture_get(n * sizeof *table);
+	const uint32_t each = state_pages(b), all = b->sketches ? 2 * n : n;
+	skv_pte *table = fixture_get(all * sizeof *table);
 	struct skv_kseq *seq = fixture_get(batch * sizeof *seq);
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -210,24 +219,24 @@ static void tables_init(struct kernel_fixture *b, uint64_t *rng)
 		table[i] = table[j];
 		table[j] = skv_pte_make(SKV_PTE_PRIVATE, i);
 	}
-	b->table = fixture_there(b, table, n * sizeof *table);
+	for (uint32_t i = 0; i < b->layers * batch * each; i++)
+		table[n + i / each * b->pages + i % each] = skv_pte_make(SKV_PTE_PRIVATE, n + i);
+	b->table = fixture_there(b, table, all * sizeof *table);
 	b->seq = fixture_get(batch * sizeof *b->seq);
 	for (uint32_t i = 0; i < batch; i++)
 		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages,
 		                              .layer_stride = batch * b->pages, .len = b->tokens,
-		                              .n_q = 1, .row = i};
+		                              .n_q = 1, .row = i, .n_bounds = 1};
 	memcpy(seq, b->seq, batch * sizeof *seq);
 	b->step = (struct skv_batch){.seq = fixture_there(b, seq, batch * sizeof *seq), .n = batch,
-	                             .max_len = b->tokens, .max_q = 1};
+	                             .max_len = b->tokens, .max_q = 1, .max_bounds = 1};
 }
 
-int fixture_open(struct kernel_fixture *b, const struct fixture_options *o, struct skv_shape sh, size_t pool_bytes,
-                 int threads)
+static int pool_open(struct kernel_fixture *b)
 {
-	const struct skv_backend *d = o->device;
+	const struct skv_backend *d = b->o->device;
 
-	*b = (struct kernel_fixture){.o = o, .sh = sh, .threads = threads, .pool_bytes = pool_bytes};
-	b->work.threads = threads;
+	b->work.threads = b->threads;
 	if (map_pool(b))
 		return -1;
 	if (d) {
@@ -236,6 +245,13 @@ int fixture_open(struct kernel_fixture *b, const struct fixture_options *o, stru
 		fixture_need(b, d->event_new(&b->to));
 	}
 	return 0;
+}
+
+int fixture_open(struct kernel_fixture *b, const struct fixture_options *o, struct skv_shape sh, size_t pool_bytes,
+                 int threads)
+{
+	*b = (struct kernel_fixture){.o = o, .sh = sh, .threads = threads, .pool_bytes = pool_bytes};
+	return pool_open(b);
 }
 
 void fixture_close(struct kernel_fixture *b)
@@ -256,16 +272,17 @@ int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, stru
                  int threads)
 {
 	const uint32_t batch = (uint32_t)o->batch;
-	const uint32_t pages = skv_pages_of(tokens);
-	const size_t layer = (size_t)batch * pages * sh.page_bytes, want = (size_t)o->memory << 20;
-	const uint32_t layers = o->layers ? (uint32_t)o->layers : (uint32_t)((want + layer - 1) / layer);
+	const size_t want = (size_t)o->memory << 20;
 	uint64_t rng = 1;
 
-	if (fixture_open(b, o, sh, layers * layer, threads))
+	*b = (struct kernel_fixture){.o = o, .sh = sh, .threads = threads, .tokens = tokens, .pages = skv_pages_of(tokens)};
+	b->sketches = o->sketch_bits && sh.head_dim % 32 == 0;
+	b->sh.sketch_bits = b->sketches ? (uint32_t)o->sketch_bits : 0;
+	b->layer_bytes = (size_t)batch * b->pages * sh.page_bytes;
+	b->layers = o->layers ? (uint32_t)o->layers : (uint32_t)((want + b->layer_bytes - 1) / b->layer_bytes);
+	b->pool_bytes = b->layers * (b->layer_bytes + (size_t)batch * state_pages(b) * sh.page_bytes);
+	if (pool_open(b))
 		return -1;
-	b->tokens = tokens;
-	b->pages = pages;
-	b->layers = layers;
 	tables_init(b, &rng);
 
 	const size_t floats = (size_t)batch * sh.n_heads * sh.head_dim;

@@ -3,7 +3,7 @@
  * bench/kernel-fixture.h - what attention kernels are measured on: a pool, sequences in it, lists of their units.
  *
  * The pool holds as many layers of the same batch as it takes to be far larger than the caches. Pages lie in
- * random order. All of it is in the memory that the kernels work on, the host's (a shared memfd, like the
+ * random order, state pages behind all others. All of it is in the memory that the kernels work on, the host's (a shared memfd, like the
  * daemon's) or a device's.
  */
 #ifndef SKV_BENCH_KERNEL_FIXTURE_H
@@ -15,6 +15,7 @@
 struct fixture_options {
 	long batch, memory; /* sequences; MiB to go through, at least */
 	long layers;        /* 0: as many as that takes */
+	long sketch_bits;   /* of the sketches of keys; 0: there are none */
 	double budget;      /* share of the units in the lists */
 	const struct skv_kernels *kern;
 	const struct skv_backend *device; /* NULL: the host; else entered */
@@ -25,10 +26,11 @@ struct kernel_fixture {
 	struct skv_shape sh;
 	uint32_t tokens, layers, pages; /* pages of one sequence in one layer */
 	int threads;
-	size_t pool_bytes;
+	size_t pool_bytes, layer_bytes; /* all of it; K and V of one layer, from which state pages are apart */
+	bool sketches;         /* they are there, in the state pages of tables `layers` and on */
 	struct skv_kseq *seq;  /* [batch], the host's; what they point to is not */
 	struct skv_batch step; /* all of them, one row each */
-	skv_pte *table;        /* [layer][batch][pages] */
+	skv_pte *table;        /* [layer, then the state pages of each][batch][pages] */
 	float *q, *out;        /* [batch][n_heads][head_dim] */
 	struct skv_index_list page_list[2], token_list[2]; /* a sequence; a kv head */
 	struct skv_index_list made_pages, made_tokens;     /* what select() makes: a sequence; a kv head */

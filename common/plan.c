@@ -26,6 +26,8 @@ const char *skv_select_check(const struct skv_select *s, uint32_t scores, const 
 		return "a selection by a layer that evicts";
 	if (!budget_valid(s->budget))
 		return "a selection without a budget";
+	if (s->unite && plans[s->layer].sharing != SKV_SHARE_Q_HEAD)
+		return "united selections of q heads where the layer's plan has no row for each q head";
 	return NULL;
 }
 
@@ -35,6 +37,8 @@ const char *skv_union_check(const struct skv_select *s, const struct skv_plan *p
 
 	if (!wrong && plans[s->layer].sharing != SKV_SHARE_Q_HEAD)
 		wrong = "a union of heads where the layer's plan has no row for each q head";
+	if (!wrong && s->unite)
+		wrong = "a union of all heads that is of each kv head";
 	return wrong;
 }
 
@@ -274,8 +278,8 @@ static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, c
 
 static const char *check_sketches(const struct skv_plan *p, const struct skv_model *m)
 {
-	if (p->scores != SKV_SCORES_SKETCHES)
-		return "sketches are a layer's only scores";
+	if (!(p->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES)) || p->scores & SKV_SCORES_PAGE_BOUNDS)
+		return "sketches give scores of tokens or of pages, and the layer has no others";
 	if (p->sketch_bits < 1 || p->sketch_bits > 4)
 		return "sketch_bits, expected 1 to 4";
 	if (m->head_dim % 32)
@@ -309,7 +313,7 @@ static const char *check_scores(const struct skv_plan *p, const struct skv_model
 static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
-	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS : SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES;
+	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS : SKV_SCORES_TOKENS;
 	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES ? p->scores : p->scores & SKV_SCORES_SKETCHES;
 	const char *wrong = check_scores(p, m, itself);
 

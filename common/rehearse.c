@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Further bits of rehearsal.selected; BEFORE_SCORES there: the layer's pages or tokens were scored. */
+/* Further bits of rehearsal.selected; BEFORE_SCORES there: the layer's pages or sketches were scored. */
 #define BEFORE_SCORES (SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES)
 enum done { ACCUMULATED = 1u << 16, TOUCHED = 1u << 17, EVICTED = 1u << 18 };
 enum stage { ADOPT, BEFORE, AFTER, STEP_END };
@@ -96,7 +96,7 @@ static void select_tokens(const struct skv_policy_ctx *ctx, const struct skv_sel
 {
 	struct rehearsal *r = ctx->library;
 
-	check_select(ctx, s, SKV_SCORES_TOKENS, skv_select_check(s, SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES, r->plans, r->model->n_layers));
+	check_select(ctx, s, SKV_SCORES_TOKENS, skv_select_check(s, SKV_SCORES_TOKENS, r->plans, r->model->n_layers));
 }
 
 static void select_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
@@ -127,7 +127,7 @@ static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct rehearsal *r = ctx->library;
 
-	score(r, layer, "tokens", skv_sketch_check(layer, r->plans, r->model->n_layers));
+	score(r, layer, "sketches", skv_sketch_check(layer, r->plans, r->model->n_layers));
 }
 
 /* A call for the layer itself, in the hook that it belongs to, once. */

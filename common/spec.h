@@ -86,7 +86,7 @@ static inline bool skv_plan_chooses_by_sketches(const struct skv_plan *p, uint32
 
 /*
  * Does a request that a hook makes of a primitive fit the plans? `scores`, any of them will do: SKV_SCORES_PAGES and
- * SKV_SCORES_PAGE_BOUNDS for select_pages, SKV_SCORES_TOKENS and SKV_SCORES_SKETCHES for select_tokens. NULL when it does, else what is wrong.
+ * SKV_SCORES_PAGE_BOUNDS for select_pages, SKV_SCORES_TOKENS for select_tokens. NULL when it does, else what is wrong.
  */
 const char *skv_select_check(const struct skv_select *s, uint32_t scores, const struct skv_plan *plans,
                              uint32_t n_layers);

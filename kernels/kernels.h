@@ -135,9 +135,10 @@ struct skv_kernels {
 	void (*update_sketches)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
 
 	/*
-	 * Score the tokens of each sequence (n_q = 1) by their sketches: fills scores->token with the softmax weights that q
-	 * gives the sketches of the keys, reduced over heads as it says. Tokens that are not resident have weight 0. Sequences
-	 * of fewer than T tokens have weight 1 for each. q is rounded to 8 bits.
+	 * Score the tokens of each sequence (n_q = 1) by their sketches: fills scores->token and scores->page, either of which may
+	 * be NULL, as decode_dense does, with the softmax weights that q gives the sketches of the keys. Tokens that are not
+	 * resident have weight 0, and so have those from len on up to a whole page. Sequences of fewer than T tokens have
+	 * weight 1 for each. q is rounded to 8 bits.
 	 */
 	void (*score_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_scores *,
 	                       const struct skv_workspace *);
@@ -152,7 +153,8 @@ struct skv_kernels {
 
 	/*
 	 * Fill `list` with the top-k by the layer's scores, as struct skv_select says: by scores->page, or with
-	 * `tokens` by scores->token. list->rows is scores->rows and its stride at least the units of max_len. Ties go
+	 * `tokens` by scores->token. list->rows is scores->rows, or n_kv_heads where it unites those of the q heads
+	 * (scores->rows = n_heads), and its stride at least the units of max_len. Ties go
 	 * to the lower ids. A score that is a NaN or -infinity is never selected: then there may be fewer. May
 	 * overwrite scores.
 	 */

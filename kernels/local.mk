@@ -62,7 +62,9 @@ KERNEL_SOURCES = \
 	kernels/host/select/recall.c \
 	kernels/host/select/select.c \
 	kernels/host/select/select.h \
+	kernels/host/select/sketch-scores.c \
 	kernels/host/select/sketch.c \
+	kernels/host/select/sketch.h \
 	kernels/host/select/topk-key.h \
 	kernels/host/select/topk.c \
 	kernels/host/select/union.c

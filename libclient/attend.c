@@ -31,7 +31,8 @@
 /* The kernel that the plan asks for; `how` is the plan's, or dense where nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
 {
-	const struct skv_scores *scores = l->plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES) ? &l->own->scores : NULL;
+	const bool weighs = l->plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES) && !l->sketches;
+	const struct skv_scores *scores = weighs ? &l->own->scores : NULL;
 	const struct skv_kernels *k = l->kernels;
 	const struct skv_attn *a = l->attn;
 

@@ -26,8 +26,8 @@ struct policy {
 	void *config;
 	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it ... */
 	char *spec;               /* ... and with every value */
-	/* its hooks asked for the layer's union: one list, in every step, also when replayed */
-	bool selects_union[SKV_MAX_LAYERS];
+	/* of the layer's selection, if it was any hook's to say: the same in every step, also when replayed */
+	uint32_t list_rows[SKV_MAX_LAYERS];
 	uint32_t n_bounds;      /* layers that keep bounds of their pages, or sketches of their keys, so have state pages */
 	uint32_t state_tokens;  /* of a state page, in the layer with the fewest */
 	uint32_t state_version; /* of all that it keeps of a sequence: changes with the plugin's own, and with the bits of sketches */

@@ -38,7 +38,7 @@ static const char *check(const struct skv_session *s, const struct skv_select *s
 
 	if (what == SELECT_UNION)
 		return skv_union_check(sel, plans, s->model.n_layers);
-	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES : SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, plans,
+	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_SCORES_TOKENS : SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, plans,
 	                        s->model.n_layers);
 }
 
@@ -80,8 +80,8 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	}
 	batch = batch_rows(s, pb, sel->layer);
 	shape = batch_shape(s, pb, sel->layer);
-	pb->policy->selects_union[sel->layer] = what == SELECT_UNION;
-	x->list.rows = what == SELECT_UNION ? 1 : x->scores.rows;
+	x->list.rows = what == SELECT_UNION ? 1 : sel->unite ? s->model.n_kv_heads : x->scores.rows;
+	pb->policy->list_rows[sel->layer] = x->list.rows;
 	if (selection_fuses_sketches(s, plan, sel->layer))
 		s->kernels->select_sketches(&shape, &batch, s->step.q, x->scores.sum, sel, &x->list, &s->step.work);
 	else if (what == SELECT_UNION)

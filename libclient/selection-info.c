@@ -155,10 +155,12 @@ static int put_retained(struct skv_session *s, const struct policy_batch *pb, st
 	return e;
 }
 
-/* The source's lists; where a replay has made a union, no hook has said so in this step. */
+/* The source's lists; where a replay has united those of several heads, no hook has said so in this step. */
 static uint32_t list_rows(const struct policy_batch *pb, const struct skv_plan *plan)
 {
-	return pb->policy->selects_union[plan->source] ? 1 : pb->selection[plan->source].list.rows;
+	const uint32_t said = pb->policy->list_rows[plan->source];
+
+	return said ? said : pb->selection[plan->source].list.rows;
 }
 
 /* What the layer attended to as its plan says, where slots are what tokens are in order. */

@@ -31,7 +31,8 @@ static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 
 bool selection_fuses_sketches(const struct skv_session *s, const struct skv_plan *plan, uint32_t layer)
 {
-	return s->kernels->select_sketches && skv_plan_chooses_by_sketches(plan, layer) && plan->sharing == SKV_SHARE_KV_HEAD;
+	return s->kernels->select_sketches && skv_plan_chooses_by_sketches(plan, layer) && plan->sharing == SKV_SHARE_KV_HEAD &&
+	       !(plan->scores & SKV_SCORES_PAGES);
 }
 
 /* Elements of a row of scores. */
@@ -82,7 +83,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		struct selection *x = &pb->selection[layer];
 		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->evict.granularity ? s->model.n_kv_heads : rows;
 		uint32_t tokens = layer_tokens(s, layer), pages = skv_pages_of(tokens);
-		uint32_t entries = plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES) || plan->evict.max_head_ratio > 0 ? tokens : pages;
+		uint32_t entries = plan->scores & SKV_SCORES_TOKENS || plan->evict.max_head_ratio > 0 ? tokens : pages;
 		bool lists_entries = (plan->scores && plan->evict.granularity != 1) || plan->evict.max_head_ratio > 0;
 
 		*x = (struct selection){0};
@@ -94,7 +95,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		        .token_stride = tokens,
 		        .page_stride = pages,
 		};
-		if (plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES) && !selection_fuses_sketches(s, plan, layer))
+		if (plan->scores & SKV_SCORES_TOKENS && !selection_fuses_sketches(s, plan, layer))
 			x->scores.token = plan->evict.granularity ? shared->token : carve(c,
 					n * rows * tokens * sizeof(float));
 		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))

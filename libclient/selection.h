@@ -21,7 +21,8 @@ static inline uint32_t selection_tokens(const struct skv_batch *b)
 
 /*
  * Are the layer's scores by sketches and its selection made by one kernel? If the backend has one, and the layer attends to
- * what it selects: then no scores are in memory, and score_sketches() leaves all to select_tokens(), in the same hook.
+ * the tokens that it selects, a list a kv head by a row of scores a kv head: then no scores are in memory, and
+ * score_sketches() leaves all to select_tokens(), in the same hook.
  */
 bool selection_fuses_sketches(const struct skv_session *s, const struct skv_plan *plan, uint32_t layer);
 

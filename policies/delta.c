@@ -12,6 +12,9 @@
  *
  * The paper has K = 64, L = 8 and keeps the first two layers dense. In a sequence of no more than K pages all are
  * selected, so it is dense. Nothing is evicted.
+ *
+ * With scores=sketch, which is not the paper's, the weights are those of sketches of keys, and a layer that selects attends to
+ * what it selects.
  */
 #include <sparsekv/policy.h>
 
@@ -31,6 +34,7 @@ static const struct skv_param params[] = {
         {"pin", SKV_PARAM_UINT, offsetof(struct config, pin), "0",
          "first pages of the sequence, always selected on top of the budget"},
         SKV_SELECT_PROFILE_PARAMS(struct config, select),
+        SKV_SKETCH_PARAMS(struct config, select.sketch),
 };
 
 /*
@@ -44,8 +48,11 @@ static struct skv_layer_set selecting(const struct config *c, const struct skv_m
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
 {
-	(void)m;
-	return skv_select_config_check(&((const struct config *)config)->select, "pages", err, err_len);
+	const struct skv_select_config *c = &((const struct config *)config)->select;
+
+	if (c->sketch.scores == SKV_SCORED_BY_SKETCHES && skv_sketch_config_check(c->sketch.bits, SKV_PAGE_TOKENS, m, err, err_len) < 0)
+		return -1;
+	return skv_select_config_check(c, "pages", err, err_len);
 }
 
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
@@ -57,13 +64,13 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	plan->reduce = SKV_REDUCE_MAX; /* the paper takes the largest weight of all heads */
 }
 
-static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
+static void select_top(const struct skv_policy_ctx *ctx, uint32_t layer, int attended)
 {
 	const struct config *c = ctx->config;
 	struct skv_layer_set layers = selecting(c, ctx->model);
 	int share = c->select.budget.share > 0;
 
-	if (skv_layer_in(&layers, layer))
+	if (skv_select_now(ctx, &c->select, &layers, layer, attended))
 		ctx->prims->select_pages(ctx, &(struct skv_select){
 		                                      .layer = layer,
 		                                      .budget = c->select.budget,
@@ -74,7 +81,17 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 		                              });
 }
 
+static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	select_top(ctx, layer, 0);
+}
+
+static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	select_top(ctx, layer, 1);
+}
+
 SKV_POLICY_DEFINE("delta", struct config, params,
                   .summary = "A few dense layers select pages for the layers after them (DELTA)",
                   SKV_TAXONOMY(SKV_ACT_SELECT, SKV_GRAN_PAGE, SKV_EVID_WEIGHTS, SKV_SCOPE_STEP, SKV_SHARE_ALL_HEADS),
-                  .check = check, .plan = plan, .after = after)
+                  .check = check, .plan = plan, .before = before, .after = after)

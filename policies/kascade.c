@@ -11,6 +11,9 @@
  * (dense-anchors). With shared the weights of all heads are reduced to one selection. The paper has the anchors
  * 0,2,8,13,14 of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With
  * prefill=kascade prompts attend by the same anchors and head maps, tile by tile.
+ *
+ * With scores=sketch, which is not the paper's, the weights are those of sketches of keys, and all anchors attend to their own
+ * top-k, layer 0 too.
  */
 #include <sparsekv/policy.h>
 
@@ -20,6 +23,7 @@ struct config {
 	struct skv_budget budget; /* k, tokens */
 	struct skv_layer_set layers;
 	uint32_t variant;
+	struct skv_sketch_config sketch;
 	struct skv_profile profile;
 	struct skv_prefill_config prefill;
 };
@@ -36,6 +40,7 @@ static const struct skv_param params[] = {
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
         SKV_PREFILL_PARAMS_BUT_ANCHORS(struct config, prefill),
+        SKV_SKETCH_PARAMS(struct config, sketch),
 };
 
 /* Without a profile: a guess, as that of skv_select_layers() but with five. */
@@ -58,16 +63,29 @@ static int anchor(const struct config *c, const struct skv_model *m, uint32_t la
 	return guessed(m, layer);
 }
 
+static int dense_anchors(const struct config *c)
+{
+	return c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
+}
+
 /* Does an anchor attend to all tokens, not only to its own top-k? */
 static int attends_densely(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
-	return layer == skv_full_layer(m, 0, 0) || c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
+	return c->sketch.scores == SKV_SCORED_BY_KEYS && (layer == skv_full_layer(m, 0, 0) || dense_anchors(c));
 }
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
 {
-	(void)m;
-	return skv_prefill_check(&((const struct config *)config)->prefill, err, err_len);
+	const struct config *c = config;
+
+	if (c->sketch.scores == SKV_SCORED_BY_SKETCHES && dense_anchors(c)) {
+		snprintf(err, err_len, "scores=sketch, expected a variant whose anchors do not attend densely");
+		return -1;
+	}
+	if (c->sketch.scores == SKV_SCORED_BY_SKETCHES &&
+	    skv_sketch_config_check(c->sketch.bits, c->budget.share > 0 ? 128 : c->budget.count, m, err, err_len) < 0)
+		return -1;
+	return skv_prefill_check(&c->prefill, err, err_len);
 }
 
 /*
@@ -116,6 +134,10 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		plan->reduce = SKV_REDUCE_SUM;
 		plan->sharing = c->variant >= SHARED ? SKV_SHARE_ALL_HEADS : SKV_SHARE_KV_HEAD;
 	}
+	if (source == layer && c->sketch.scores == SKV_SCORED_BY_SKETCHES) {
+		plan->scores |= SKV_SCORES_SKETCHES;
+		plan->sketch_bits = c->sketch.bits;
+	}
 	if (source < layer || !attends_densely(c, m, layer)) {
 		plan->attend = SKV_ATTEND_TOKENS;
 		plan->source = source;
@@ -138,8 +160,13 @@ static void select_top(const struct skv_policy_ctx *ctx, uint32_t layer)
 
 static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	if (anchor(ctx->config, ctx->model, layer) && !attends_densely(ctx->config, ctx->model, layer))
-		select_top(ctx, layer);
+	const struct config *c = ctx->config;
+
+	if (!anchor(c, ctx->model, layer) || attends_densely(c, ctx->model, layer))
+		return;
+	if (c->sketch.scores == SKV_SCORED_BY_SKETCHES)
+		ctx->prims->score_sketches(ctx, layer);
+	select_top(ctx, layer);
 }
 
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)

@@ -10,6 +10,9 @@
  *   selection     the last tokens, and the best of the rest, together a share of the sequence
  *
  * The authors filter in layers 2, 8 and 18 of 32, and one more layer after each attends densely. Nothing is evicted.
+ *
+ * With scores=sketch, which is no paper's, the weights are those of sketches of keys, and a filter layer attends to what it
+ * selects.
  */
 #include <sparsekv/policy.h>
 
@@ -27,12 +30,17 @@ static const struct skv_param params[] = {
          "layers right after a filter that attend densely, too"},
         SKV_SELECT_DENSE_PARAM(struct config, select),
         SKV_SELECT_PROFILE_PARAMS(struct config, select),
+        SKV_SKETCH_PARAMS(struct config, select.sketch),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
 {
-	(void)m;
-	return skv_select_config_check(&((const struct config *)config)->select, "tokens", err, err_len);
+	const struct skv_select_config *c = &((const struct config *)config)->select;
+
+	if (c->sketch.scores == SKV_SCORED_BY_SKETCHES &&
+	    skv_sketch_config_check(c->sketch.bits, c->budget.share > 0 ? 128 : c->budget.count, m, err, err_len) < 0)
+		return -1;
+	return skv_select_config_check(c, "tokens", err, err_len);
 }
 
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
@@ -41,10 +49,18 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	struct skv_layer_set filters = skv_select_filters(&c->select, m);
 
 	skv_select_plan(&c->select, &filters, SKV_ATTEND_TOKENS, SKV_SHARE_ALL_HEADS, m, layer, plan);
-	if (plan->attend == SKV_ATTEND_TOKENS && skv_full_layers(m, plan->source, layer) <= c->more) {
+	if (plan->attend == SKV_ATTEND_TOKENS && plan->source < layer && skv_full_layers(m, plan->source, layer) <= c->more) {
 		plan->attend = SKV_ATTEND_DENSE;
 		plan->source = 0;
 	}
+}
+
+static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	const struct config *c = ctx->config;
+	struct skv_layer_set filters = skv_select_filters(&c->select, ctx->model);
+
+	skv_select_before(ctx, &c->select, &filters, layer);
 }
 
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -58,4 +74,4 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 SKV_POLICY_DEFINE("omnikv", struct config, params,
                   .summary = "A few dense filter layers select tokens for the layers after them (OmniKV)",
                   SKV_TAXONOMY(SKV_ACT_SELECT, SKV_GRAN_TOKEN, SKV_EVID_WEIGHTS, SKV_SCOPE_STEP, SKV_SHARE_ALL_HEADS),
-                  .check = check, .plan = plan, .after = after)
+                  .check = check, .plan = plan, .before = before, .after = after)

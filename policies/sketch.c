@@ -6,19 +6,25 @@
  *   evidence   the softmax weights that the sketches give: of a token the largest of the group's q heads
  *   selection  the last `recent` tokens and the K - recent heaviest others, one set a kv head
  *
+ * With q each q head selects K tokens by its own weights, and its kv head attends to the union of these.
  * Nothing is calibrated, no layer is dense, nothing is evicted. The codes are those of RaBitQ and TurboQuant: a random
  * rotation makes the elements of a key alike, so that 2 bits of each keep its direction. How they are made says
  * kernels/select.h.
  */
 #include <sparsekv/policy.h>
 
+enum variant { KV, Q };
+
 struct config {
+	uint32_t variant;
 	struct skv_budget budget;
 	uint32_t bits, recent, floor, dense;
 	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
+        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "kv,q",
+         "whether a kv head selects, by all of its q heads, or each q head, and the kv head attends to what any of these selects"},
         {"bits", SKV_PARAM_UINT, offsetof(struct config, bits), "2", "of an element of a sketch: 1 to 4"},
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "0.0625",
          "tokens selected; below 1 a share of the sequence"},
@@ -32,18 +38,8 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 {
 	const struct config *c = config;
 
-	if (c->bits < 1 || c->bits > 4) {
-		snprintf(err, err_len, "bits=%u, expected 1 to 4", c->bits);
+	if (skv_sketch_config_check(c->bits, c->budget.share > 0 ? c->floor : c->budget.count, m, err, err_len) < 0)
 		return -1;
-	}
-	if (m->head_dim % 32) {
-		snprintf(err, err_len, "head_dim %u, expected a multiple of 32", m->head_dim);
-		return -1;
-	}
-	if ((c->budget.share > 0 ? c->floor : c->budget.count) < SKV_PAGE_TOKENS) {
-		snprintf(err, err_len, "%s, expected at least %u tokens", c->budget.share > 0 ? "floor" : "budget", SKV_PAGE_TOKENS);
-		return -1;
-	}
 	if (c->recent < 1) {
 		snprintf(err, err_len, "recent=0, expected at least 1");
 		return -1;
@@ -60,8 +56,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		return;
 	plan->attend = SKV_ATTEND_TOKENS;
 	plan->source = layer;
-	plan->scores = SKV_SCORES_SKETCHES;
-	plan->sharing = SKV_SHARE_KV_HEAD;
+	plan->scores = SKV_SCORES_TOKENS | SKV_SCORES_SKETCHES;
+	plan->sharing = c->variant == Q ? SKV_SHARE_Q_HEAD : SKV_SHARE_KV_HEAD;
 	plan->sketch_bits = c->bits;
 }
 
@@ -77,6 +73,7 @@ static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 	                                       .budget = c->budget,
 	                                       .floor = c->budget.share > 0 ? c->floor : SKV_PAGE_TOKENS,
 	                                       .recent = c->recent,
+	                                       .unite = c->variant == Q,
 	                               });
 }
 

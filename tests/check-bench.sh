@@ -30,7 +30,7 @@ positive() {
 	column "$@" | awk '!($1 > 0) { exit 1 }' || fail "$1.csv: $2 of ${3-any} is not above 0"
 }
 
-table attention 24 attention --memory 1 --tokens 256 --dim 32,32 --heads 4/2,8/2 --dtype bf16 --threads 1 --prefill 0 --repeat 1
+table attention 34 attention --memory 1 --tokens 256 --dim 32,32 --heads 4/2,8/2 --dtype bf16 --threads 1 --prefill 0 --repeat 1
 positive attention ms
 # for both kinds of rows: packing twice, dense, and three ways to attend to each list
 table codes 18 codes --tokens 512 --batch 2 --listed 64,256 --bits 4 --repeat 1

@@ -227,15 +227,56 @@ static void rkv_spec(char *to)
 /* Of the models of a spec, and of its compressor; n_layers 0: any. */
 static struct skv_model shape;
 
-static void sketch_spec(char *to)
+/* Of models that can have sketches. */
+static void sketch_shape(void)
 {
-	static const uint32_t heads[][2] = {{1, 64}, {2, 32}, {3, 32}, {2, 96}};
-	const uint32_t *h = heads[rnd_below(4)];
+	static const uint32_t host[][2] = {{1, 64}, {2, 32}, {3, 32}, {2, 96}}, device[][2] = {{1, 64}, {2, 64}, {3, 64}, {2, 96}};
+	const uint32_t *h = devmem_is_device() ? device[rnd_below(4)] : host[rnd_below(4)];
 
 	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = h[0], .head_dim = h[1]};
 	shape.n_heads = shape.n_kv_heads * (1 + rnd_below(4));
-	snprintf(to, SPEC, "sketch?bits=%u&budget=%s&floor=%u&recent=%u&dense=%u", 1 + rnd_below(4), some_budget(16), 16 + rnd_below(30),
+}
+
+static void sketch_spec(char *to, const char *variant)
+{
+	sketch_shape();
+	snprintf(to, SPEC, "sketch:%s?bits=%u&budget=%s&floor=%u&recent=%u&dense=%u", variant, 1 + rnd_below(4), some_budget(16), 16 + rnd_below(30),
 	         1 + rnd_below(32), rnd_below(3));
+}
+
+static void sketch_kv(char *to)
+{
+	sketch_spec(to, "kv");
+}
+
+static void sketch_q(char *to)
+{
+	sketch_spec(to, "q");
+}
+
+/* Where layers select for others, by sketches. */
+static void by_sketches(char *to)
+{
+	sketch_shape();
+	snprintf(to + strlen(to), SPEC - strlen(to), "&scores=sketch&bits=%u", 1 + rnd_below(4));
+}
+
+static void kascade_sketch(char *to)
+{
+	snprintf(to, SPEC, "kascade:%s?budget=%s&layers=%s", rnd_below(2) ? "paper" : "shared", some_budget(41), some_layers());
+	by_sketches(to);
+}
+
+static void omnikv_sketch(char *to)
+{
+	omnikv_spec(to);
+	by_sketches(to);
+}
+
+static void delta_sketch(char *to)
+{
+	delta_spec(to);
+	by_sketches(to);
 }
 
 static void raas_spec(char *to, const char *variant, const char *more)
@@ -402,9 +443,13 @@ static const struct {
 	{"kivi", kivi_spec},
 	{"palu", palu_identity},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
-	{"sketch", sketch_spec},     /* the last one: devices have none */
+	{"sketch:kv", sketch_kv},
+	{"sketch:q", sketch_q},
+	{"kascade?scores=sketch", kascade_sketch},
+	{"omnikv?scores=sketch", omnikv_sketch},
+	{"delta?scores=sketch", delta_sketch},
 };
-#define N_POLICIES (sizeof(policies) / sizeof(policies[0]) - devmem_is_device())
+#define N_POLICIES (sizeof(policies) / sizeof(policies[0]))
 
 /* ---- the oracle itself ---------------------------------------------------------------------------- */
 

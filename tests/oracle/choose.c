@@ -159,15 +159,21 @@ void oracle_best(const struct oracle_step *s, uint32_t layer, struct oracle_set 
 }
 
 void oracle_select(const struct oracle_step *s, uint32_t layer, struct oracle_set *set, enum oracle_how how,
-                   uint32_t rows, enum oracle_reduce pool, uint32_t k, uint32_t recent, uint32_t pin)
+                   uint32_t rows, enum oracle_reduce pool, uint32_t bits, uint32_t k, uint32_t recent, uint32_t pin)
 {
+	struct oracle_step exact = *s;
 	struct oracle_score *token = calloc(s->n, sizeof(*token)), *page = calloc(s->n, sizeof(*page));
 	uint32_t heads = s->model->n_heads / rows;
 
+	exact.ties_hold |= bits > 0; /* equal keys have equal sketches, and whole numbers add up alike */
+	s = &exact;
 	oracle_set_new(s, set, how, rows);
 	recent = recent < k ? recent : k;
 	for (uint32_t row = 0; row < rows; row++) {
-		oracle_reduced(s, layer, row * heads, (row + 1) * heads, pool, token);
+		if (bits)
+			oracle_sketched(s, layer, bits, row * heads, (row + 1) * heads, pool, token);
+		else
+			oracle_reduced(s, layer, row * heads, (row + 1) * heads, pool, token);
 		oracle_pages(token, s->n, page);
 		oracle_take(s, layer, set, row, set->units - recent, set->units);
 		oracle_take(s, layer, set, row, 0, pin);
@@ -175,6 +181,11 @@ void oracle_select(const struct oracle_step *s, uint32_t layer, struct oracle_se
 	}
 	free(token);
 	free(page);
+}
+
+uint32_t oracle_sketch_bits(const char *spec, uint32_t layer)
+{
+	return oracle_is(spec, "scores", "sketch") && layer >= oracle_number(spec, "dense") ? (uint32_t)oracle_number(spec, "bits") : 0;
 }
 
 void oracle_followers(const struct oracle_step *s, const char *spec, struct oracle_set *set,
@@ -186,9 +197,12 @@ void oracle_followers(const struct oracle_step *s, const char *spec, struct orac
 
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
 		if (chooses(s, spec, layer)) {
-			oracle_dense(s, layer, &set[layer]);
 			oracle_sets_free(&chosen, 1);
 			choose(s, spec, layer, &chosen);
+			if (oracle_sketch_bits(spec, layer))
+				oracle_reuse(s, layer, &chosen, NULL, &set[layer]);
+			else
+				oracle_dense(s, layer, &set[layer]);
 		} else if (layer >= oracle_number(spec, "dense") && chosen.rows > 0) {
 			oracle_reuse(s, layer, &chosen, NULL, &set[layer]);
 		} else {

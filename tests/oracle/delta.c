@@ -4,6 +4,8 @@
  *
  *   s_t = max over all q heads of α(t);  S_u = Σ s_t of the page;  the last L pages and the best K - L of the rest,
  *   one set for all heads. `pin` first pages are kept on top of K.
+ *
+ * With scores=sketch α is of the keys' sketches, and a Δ-layer attends to what it selects.
  */
 #include "tests/oracle/oracle.h"
 
@@ -22,7 +24,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 
 	if (l == 0)
 		l = k / 8 > least ? k / 8 : least;
-	oracle_select(s, layer, set, ORACLE_PAGES, 1, ORACLE_MAX, k, l, (uint32_t)oracle_number(spec, "pin"));
+	oracle_select(s, layer, set, ORACLE_PAGES, 1, ORACLE_MAX, oracle_sketch_bits(spec, layer), k, l, (uint32_t)oracle_number(spec, "pin"));
 }
 
 static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)

@@ -6,7 +6,8 @@
  *   k = min(max(0.1 n, 128), n), rounded up as all budgets are, where the paper rounds down
  *
  * An anchor at layer 0 attends densely; the other anchors to what they choose themselves, or densely (dense-anchors).
- * With `shared` the sum is over all heads, and there is one set.
+ * With `shared` the sum is over all heads, and there is one set. With scores=sketch α is of the keys' sketches, and the anchor
+ * at layer 0 attends to what it chooses, too.
  */
 #include "tests/oracle/oracle.h"
 
@@ -15,7 +16,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	bool shared = oracle_is(spec, "variant", "shared") || oracle_is(spec, "variant", "shared-dense-anchors");
 	uint32_t rows = shared ? 1 : s->model->n_kv_heads;
 
-	oracle_select(s, layer, set, ORACLE_TOKENS, rows, ORACLE_SUM, oracle_budget(spec, s->n, 128), 0, 0);
+	oracle_select(s, layer, set, ORACLE_TOKENS, rows, ORACLE_SUM, oracle_sketch_bits(spec, layer), oracle_budget(spec, s->n, 128), 0, 0);
 }
 
 /* `auto`: the first layer, the third, and those at 2/5, 1/2 and 3/5 of the depth. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/oracle/omnikv.c - omnikv: filter layers run dense and choose tokens for the layers up to the next one, by the
- * largest weight that any head gives them; recent ones are kept. `more` layers after a filter are dense as well.
+ * largest weight that any head gives them; recent ones are kept. `more` layers after a filter are dense as well. With
+ * scores=sketch weights are of the keys' sketches, and filters attend to what they choose.
  */
 #include "tests/oracle/oracle.h"
 
@@ -11,7 +12,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 
 	if (recent == 0)
 		recent = k / 8 > 1 ? k / 8 : 1;
-	oracle_select(s, layer, set, ORACLE_TOKENS, 1, ORACLE_MAX, k, recent, 0);
+	oracle_select(s, layer, set, ORACLE_TOKENS, 1, ORACLE_MAX, oracle_sketch_bits(spec, layer), k, recent, 0);
 }
 
 bool oracle_is_filter(const struct oracle_step *s, const char *spec, uint32_t layer)

@@ -112,6 +112,9 @@ void oracle_weights(const struct oracle_step *, uint32_t layer, uint32_t head, s
 enum oracle_reduce { ORACLE_MAX, ORACLE_SUM };
 void oracle_reduced(const struct oracle_step *, uint32_t layer, uint32_t from, uint32_t to, enum oracle_reduce,
                    struct oracle_score *score);
+/* The same by the weights that the keys' sketches give, of so many bits (sketch.c). */
+void oracle_sketched(const struct oracle_step *, uint32_t layer, uint32_t bits, uint32_t from, uint32_t to, enum oracle_reduce,
+                     struct oracle_score *score);
 /* U of a page for q[head_dim] of a kv head: Σ_d max(q_d kmin_d, q_d kmax_d). */
 struct oracle_score oracle_bound(const struct oracle_step *, uint32_t layer, uint32_t kv, const double *q,
                                  uint32_t page);
@@ -144,13 +147,15 @@ void oracle_best(const struct oracle_step *, uint32_t layer, struct oracle_set *
                  uint32_t end, const struct oracle_score *score, uint32_t k);
 /*
  * A set of the last `recent` units (of the k), the first `pin`, and the best k - recent of the rest by the weights of
- * the heads of each row, reduced; of pages by their sums.
+ * the heads of each row, reduced; of pages by their sums. `bits`: weights are of the keys' sketches; 0: of the keys.
  */
 void oracle_select(const struct oracle_step *, uint32_t layer, struct oracle_set *, enum oracle_how how, uint32_t rows,
-                   enum oracle_reduce pool, uint32_t k, uint32_t recent, uint32_t pin);
+                   enum oracle_reduce pool, uint32_t bits, uint32_t k, uint32_t recent, uint32_t pin);
+/* The bits of the sketches by which the layer chooses: those of layers from `dense` on, with scores=sketch; else 0. */
+uint32_t oracle_sketch_bits(const char *spec, uint32_t layer);
 /*
- * Layers that choose run dense; the others, from `dense` on, attend to what the last of them chose. Dense is also
- * what comes before the first.
+ * Layers that choose run dense, but by sketches they attend to what they chose; the others, from `dense` on, attend to what
+ * the last of them chose. Dense is also what comes before the first.
  */
 void oracle_followers(const struct oracle_step *, const char *spec, struct oracle_set *set,
                       bool (*chooses)(const struct oracle_step *, const char *spec, uint32_t layer),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/oracle/sketch.c - sketch: each kv head attends to the last `recent` tokens and to the heaviest others, K together,
- * by the softmax weights that its q heads give the keys' sketches, the largest of the group.
+ * by the softmax weights that its q heads give the keys' sketches, the largest of the group. With q each q head has K such
+ * tokens by its own weights, and the kv head attends to what any of its q heads has.
  *
  *   k' = R (k - c)         c the mean of the first 16 keys, if they are there; R the Hadamard matrix of blocks of as many
  *                          elements as the largest power of two in head_dim, after a sign for each element
@@ -109,7 +110,7 @@ static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint
 static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, const struct sketch *sketch, struct oracle_score *ret)
 {
 	uint32_t dim = s->model->head_dim;
-	double x[SKV_MAX_HEAD_DIM], q[SKV_MAX_HEAD_DIM], most = 0, scale = s->model->scale > 0 ? s->model->scale : 1 / sqrt(dim);
+	double x[SKV_MAX_HEAD_DIM] = {0}, q[SKV_MAX_HEAD_DIM], most = 0, scale = s->model->scale > 0 ? s->model->scale : 1 / sqrt(dim);
 
 	for (uint32_t d = 0; d < dim; d++)
 		x[d] = row(s->q[layer], s->model->n_heads, s->n - 1, head, dim)[d];
@@ -155,44 +156,79 @@ static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_sco
 		x[t] = (struct oracle_score){x[t].lo / hi * (1 - 1e-5), x[t].is / is, x[t].hi / lo * (1 + 1e-5)};
 }
 
-static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)
+static struct sketch *sketches_of(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t bits)
 {
-	uint32_t group = s->model->n_heads / s->model->n_kv_heads, bits = (uint32_t)oracle_number(spec, "bits");
-	uint32_t k = oracle_budget(spec, s->n, (uint32_t)oracle_number(spec, "floor")), recent = (uint32_t)oracle_number(spec, "recent");
-	struct oracle_score *one = calloc(s->n, sizeof(*one)), *all = calloc(s->n, sizeof(*all));
 	struct sketch *sketch = calloc(s->n, sizeof(*sketch));
 	double mean[SKV_MAX_HEAD_DIM];
 
-	oracle_set_new(s, set, ORACLE_TOKENS, s->model->n_kv_heads);
-	recent = recent < k ? recent : k;
-	for (uint32_t kv = 0; kv < s->model->n_kv_heads; kv++) {
-		mean_of(s, layer, kv, mean);
-		for (uint32_t t = 0; t < s->n; t++)
-			sketch[t] = sketch_of(s, layer, kv, t, mean, bits);
-		for (uint32_t head = kv * group; head < (kv + 1) * group; head++) {
-			score(s, layer, head, sketch, one);
-			weigh(s, layer, one);
-			for (uint32_t t = 0; t < s->n; t++)
-				all[t] = head == kv * group ? one[t] : oracle_more(all[t], one[t]);
+	mean_of(s, layer, kv, mean);
+	for (uint32_t t = 0; t < s->n; t++)
+		sketch[t] = sketch_of(s, layer, kv, t, mean, bits);
+	return sketch;
+}
+
+void oracle_sketched(const struct oracle_step *s, uint32_t layer, uint32_t bits, uint32_t from, uint32_t to, enum oracle_reduce pool,
+                     struct oracle_score *ret)
+{
+	uint32_t group = s->model->n_heads / s->model->n_kv_heads;
+	struct oracle_score *one = calloc(s->n, sizeof(*one));
+	struct sketch *sketch = NULL;
+
+	for (uint32_t head = from; head < to; head++) {
+		if (head == from || head % group == 0) {
+			free(sketch);
+			sketch = sketches_of(s, layer, head / group, bits);
 		}
-		oracle_take(s, layer, set, kv, s->n - (recent < s->n ? recent : s->n), s->n);
-		oracle_best(s, layer, set, kv, 0, s->n, all, k - recent);
+		score(s, layer, head, sketch, one);
+		weigh(s, layer, one);
+		for (uint32_t t = 0; t < s->n; t++)
+			ret[t] = head == from ? one[t] : pool == ORACLE_MAX ? oracle_more(ret[t], one[t]) : oracle_add(ret[t], one[t]);
 	}
 	free(one);
-	free(all);
 	free(sketch);
+}
+
+/* A token is in a union if it is in one of its sets; where it may be in one, roundings decide the union's size. */
+static void unite(const struct oracle_set *each, uint32_t from, uint32_t to, struct oracle_set *set, uint32_t row)
+{
+	uint8_t *class = set->class + (size_t)row * set->units;
+
+	for (uint32_t t = 0; t < set->units; t++) {
+		for (uint32_t head = from; head < to; head++)
+			if (each->class[(size_t)head * each->units + t] > class[t])
+				class[t] = each->class[(size_t)head * each->units + t];
+		if (class[t] == ORACLE_MAY)
+			set->count[row] = UINT32_MAX;
+		else if (class[t] == ORACLE_IN && set->count[row] != UINT32_MAX)
+			set->count[row]++;
+	}
+}
+
+static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)
+{
+	uint32_t kv_heads = s->model->n_kv_heads, group = s->model->n_heads / kv_heads, bits = (uint32_t)oracle_number(spec, "bits");
+	uint32_t k = oracle_budget(spec, s->n, (uint32_t)oracle_number(spec, "floor")), recent = (uint32_t)oracle_number(spec, "recent");
+	struct oracle_set each;
+
+	recent = recent < s->n ? recent : s->n;
+	if (!oracle_is(spec, "variant", "q")) {
+		oracle_select(s, layer, set, ORACLE_TOKENS, kv_heads, ORACLE_MAX, bits, k, recent, 0);
+		return;
+	}
+	oracle_select(s, layer, &each, ORACLE_TOKENS, s->model->n_heads, ORACLE_MAX, bits, k, recent, 0);
+	oracle_set_new(s, set, ORACLE_TOKENS, kv_heads);
+	for (uint32_t kv = 0; kv < kv_heads; kv++)
+		unite(&each, kv * group, (kv + 1) * group, set, kv);
+	oracle_sets_free(&each, 1);
 }
 
 static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
-	struct oracle_step exact = *s;
-
-	exact.ties_hold = true; /* equal keys have equal sketches, and whole numbers add up alike */
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++)
 		if (layer < oracle_number(spec, "dense"))
 			oracle_dense(s, layer, &set[layer]);
 		else
-			choose(&exact, spec, layer, &set[layer]);
+			choose(s, spec, layer, &set[layer]);
 }
 
 const struct oracle_policy oracle_sketch = {.name = "sketch", .attend = attend};

@@ -9,7 +9,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 {
 	uint32_t k = oracle_budget(spec, s->n, 128);
 
-	oracle_select(s, layer, set, ORACLE_TOKENS, s->model->n_heads, ORACLE_MAX, k, 0, 0);
+	oracle_select(s, layer, set, ORACLE_TOKENS, s->model->n_heads, ORACLE_MAX, 0, k, 0, 0);
 }
 
 bool oracle_chooses_twice(const struct oracle_step *s, const char *spec, uint32_t layer)

@@ -7,17 +7,21 @@
  * instruction. One of SKV_AVX512, SKV_AVX2 may be defined; without either this is portable C.
  *
  *   VL         lanes of a vector: 16, 8 or 4
- *   vf, vi     float and int32_t lanes
+ *   vf, vi, vs  float, int32_t and int16_t lanes
  *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed
  *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN
  *   v_load_u8, v_load_u4, v_load_u2  VL whole numbers of 8 bits, or of 4 or 2: the first in a byte's lowest bits
+ *   v_store_u8  the same of 8 bits
  *   v_load_pairs  VL pairs of bf16, taken apart
- *   v_dot_u8   sum of products of bytes, unsigned and signed
+ *   v_dot_bytes  sums of products of bytes, unsigned and signed, in each lane
  *   v_fma      a * b + c, fused where the ISA has it
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
  *   v_fold_runs  the same of each run of `width` lanes of one vector, in all of them
+ *   v_compress  the lanes that a mask has set, one after the other
+ *   v_hadamard  a vector times the Hadamard matrix
  *   v_transpose  VL x VL floats
+ *   v_load_columns  4 bytes a lane, each lane's of a row of its own
  */
 #ifndef SKV_HOST_SIMD_H
 #define SKV_HOST_SIMD_H
@@ -53,6 +57,7 @@
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef int16_t vs __attribute__((vector_size(VL * 4)));
 typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 typedef uint8_t vb __attribute__((vector_size(VL)));
 
@@ -211,6 +216,16 @@ INLINE vf v_load_u8(const void *p)
 	return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
 }
 
+INLINE void v_store_u8(uint8_t *p, vi v)
+{
+#if defined SKV_AVX512
+	_mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v));
+#else
+	vb b = __builtin_convertvector(v, vb);
+	memcpy(p, &b, sizeof b);
+#endif
+}
+
 INLINE vf v_load_u4(const void *p)
 {
 	typedef uint8_t vpair __attribute__((vector_size(VL / 2)));
@@ -236,24 +251,32 @@ INLINE void v_load_pairs(const void *p, vf *ret_first, vf *ret_second)
 	*ret_second = (vf)(both & -65536);
 }
 
-/* Sum of n products, n a multiple of 32. a is at most 63, so that two products fit 16 bits. */
-INLINE int32_t v_dot_u8(const uint8_t *a, const int8_t *b, uint32_t n)
+/*
+ * sum + the products of each lane's bytes of u[0, n), whole numbers of up to 15, with signed bytes that all lanes share: 4 for
+ * u[0], those for u[1] `stride` bytes further. n is at most 8, so that 16 bits have room for all but the last addition.
+ */
+INLINE vi v_dot_bytes(const int n, const vi *u, const int8_t *s, size_t stride, vi sum)
 {
-#if defined SKV_AVX512 || defined SKV_AVX2
-	__m256i sum = _mm256_setzero_si256();
-	for (uint32_t i = 0; i < n; i += 32) {
-		__m256i pairs = _mm256_maddubs_epi16(_mm256_loadu_si256((const __m256i *)(a + i)), _mm256_loadu_si256((const __m256i *)(b + i)));
-		sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-	}
-	__m128i x = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-	x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
-	x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1));
-	return _mm_cvtsi128_si32(x);
+	vs pairs = {0};
+	UNROLL
+	for (int i = 0; i < n; i++) {
+		int32_t four;
+		memcpy(&four, s + i * stride, sizeof four);
+#if defined SKV_AVX512
+		pairs += (vs)_mm512_maddubs_epi16((__m512i)u[i], _mm512_set1_epi32(four));
+#elif defined SKV_AVX2
+		pairs += (vs)_mm256_maddubs_epi16((__m256i)u[i], _mm256_set1_epi32(four));
 #else
-	int32_t sum = 0;
-	for (uint32_t i = 0; i < n; i++)
-		sum += a[i] * b[i];
-	return sum;
+		const vs both = (vs)((vi){0} + four);
+		pairs += ((vs)u[i] & 255) * (both << 8 >> 8) + ((vs)u[i] >> 8) * (both >> 8);
+#endif
+	}
+#if defined SKV_AVX512
+	return sum + (vi)_mm512_madd_epi16((__m512i)pairs, _mm512_set1_epi16(1));
+#elif defined SKV_AVX2
+	return sum + (vi)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
+#else
+	return sum + ((vi)pairs << 16 >> 16) + ((vi)pairs >> 16);
 #endif
 }
 
@@ -375,6 +398,38 @@ V_MIRROR(v_mirror1, 1, 0, 3, 2)
 V_MIRROR(v_mirror2, 2, 3, 0, 1)
 #endif
 
+/* How many lanes of a mask are set. */
+INLINE uint32_t v_count(vi mask)
+{
+#if defined SKV_AVX512
+	return (uint32_t)__builtin_popcount(_mm512_movepi32_mask((__m512i)mask));
+#elif defined SKV_AVX2
+	return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps((__m256)mask));
+#else
+	return (uint32_t)-(mask[0] + mask[1] + mask[2] + mask[3]);
+#endif
+}
+
+/* The lanes of v where mask is set, one after the other; returns how many. No more than these is written. */
+INLINE uint32_t v_compress(uint32_t *to, vi v, vi mask)
+{
+	uint32_t n = v_count(mask);
+#if defined SKV_AVX512
+	const __m512i packed = _mm512_maskz_compress_epi32(_mm512_movepi32_mask((__m512i)mask), (__m512i)v);
+	_mm512_mask_storeu_epi32(to, (__mmask16)((1u << n) - 1), packed);
+#elif defined SKV_AVX2
+	unsigned bits = (unsigned)_mm256_movemask_ps((__m256)mask);
+	for (uint32_t m = 0; m < n; m++, bits &= bits - 1) /* mostly few */
+		to[m] = (uint32_t)v[__builtin_ctz(bits)];
+#else
+	for (uint32_t i = 0, m = 0; m < n; i++) {
+		to[m] = (uint32_t)v[i];
+		m -= (uint32_t)mask[i];
+	}
+#endif
+	return n;
+}
+
 /* Each run of `width` lanes (a power of two) folded: all of its lanes get the sum (maximum). */
 INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 {
@@ -389,6 +444,22 @@ INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 #if VL >= 16
 	if (width > 8)
 		a = v_op(op, a, v_mirror8(a));
+#endif
+	return a;
+}
+
+/* The lanes of a times a Hadamard matrix of VL rows, in the order of Sylvester. */
+INLINE vf v_hadamard(vf a)
+{
+	const vi lane = v_iota();
+
+	a = v_mirror1(a) + (vf)((vi)a ^ lane << 31);
+	a = v_mirror2(a) + (vf)((vi)a ^ (lane & 2) << 30);
+#if VL >= 8
+	a = v_mirror4(a) + (vf)((vi)a ^ (lane & 4) << 29);
+#endif
+#if VL >= 16
+	a = v_mirror8(a) + (vf)((vi)a ^ (lane & 8) << 28);
 #endif
 	return a;
 }
@@ -422,5 +493,38 @@ INLINE void v_transpose(vf r[VL])
 		r[i + 12] = v_hi4(b, d);
 	}
 #endif
+}
+
+/* 16 bytes of rows `stride` apart: one in each group of lanes. (Parts that are stored are not soon loaded as a whole.) */
+INLINE vf v_load_groups(const uint8_t *row, size_t stride)
+{
+#if VL > 4
+	__m256i low = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)row));
+	low = _mm256_inserti128_si256(low, _mm_loadu_si128((const __m128i *)(row + stride)), 1);
+#endif
+#if VL == 16
+	__m256i high = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(row + 2 * stride)));
+	high = _mm256_inserti128_si256(high, _mm_loadu_si128((const __m128i *)(row + 3 * stride)), 1);
+	return (vf)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+#elif VL == 8
+	return (vf)low;
+#else
+	(void)stride;
+	return v_loadf((const float *)row);
+#endif
+}
+
+/* 16 bytes of VL rows, `stride` apart: lane i of column[j] has bytes [4j, 4j + 4) of row i. */
+INLINE void v_load_columns(const uint8_t *row, size_t stride, vi column[4])
+{
+	vf r[4];
+	UNROLL
+	for (int i = 0; i < 4; i++)
+		r[i] = v_load_groups(row + i * stride, 4 * stride);
+	vf a = v_lo1(r[0], r[1]), b = v_hi1(r[0], r[1]), c = v_lo1(r[2], r[3]), d = v_hi1(r[2], r[3]);
+	column[0] = (vi)v_lo2(a, c);
+	column[1] = (vi)v_hi2(a, c);
+	column[2] = (vi)v_lo2(b, d);
+	column[3] = (vi)v_hi2(b, d);
 }
 #endif

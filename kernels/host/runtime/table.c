@@ -24,7 +24,8 @@ static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint3
 		ISA(evict_bytes)(max_len, threads),
 		ISA(touch_bytes)(max_len, threads),
 		ISA(head_budgets_bytes)(sh, max_len, threads),
-		sh->sketch_bits ? ISA(sketch_bytes)(sh, n_seqs, max_len) : 0,
+		sh->sketch_bits ? ISA(update_sketches_bytes)(sh, n_seqs) : 0,
+		sh->sketch_bits ? ISA(score_sketches_bytes)(sh, n_seqs, max_len) : 0,
 		sh->codec ? ISA(compress_bytes)(sh, n_seqs, threads) : 0,
 		sh->codec ? ISA(decompress_bytes)(sh, n_seqs, threads) : 0,
 	};

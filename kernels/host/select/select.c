@@ -3,7 +3,8 @@
  * kernels/host/select/select.c - top-k selection of pages or tokens by a layer's attention scores.
  *
  * Below, an entry is a page or a token. An item is one list: the pinned entries, the best of the middle, the recent
- * entries; it ascends because these three follow each other. Evicted pages and their tokens are in none of them.
+ * entries; it ascends because these three follow each other. Evicted pages and their tokens are in none of them. The
+ * best of the middle are one row's, or those of several rows, united.
  */
 #include <math.h>
 #include "kernels/compress.h"
@@ -17,7 +18,8 @@ struct select_params {
 	const struct skv_index_list *list;
 	bool tokens;
 	uint32_t per_page; /* entries */
-	struct per_thread space;
+	uint32_t united;   /* rows of scores of a list */
+	struct per_thread space; /* workspace of a top-k, and with united rows a byte of every entry */
 };
 
 void ISA(mask_holes)(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t per_page, uint32_t from, uint32_t to,
@@ -42,29 +44,62 @@ static uint32_t take(const struct select_params *x, const struct skv_kseq *s, ui
 	return count;
 }
 
+/* The best of the middle by one row of scores; returns how many. */
+static uint32_t best_of(const struct select_params *x, const struct skv_kseq *s, const struct skv_topk_counts *c, size_t row,
+                        uint32_t *ids, uint32_t *workspace)
+{
+	float *score = x->tokens ? x->scores->token + row * x->scores->token_stride
+	                         : x->scores->page + row * x->scores->page_stride;
+	const uint32_t end = c->n - c->recent;
+	uint32_t best;
+
+	ISA(mask_holes)(x->sh, s, x->per_page, c->pin, end, score);
+	best = ISA(topk)(score + c->pin, end - c->pin, c->want, ids, workspace);
+	for (uint32_t j = 0; j < best; j++)
+		ids[j] += c->pin;
+	return best;
+}
+
+/* The best of the middle by any of a list's rows of scores, from `row` on. */
+static uint32_t best_of_any(const struct select_params *x, const struct skv_kseq *s, const struct skv_topk_counts *c,
+                            size_t row, uint32_t *ids, uint32_t *workspace)
+{
+	uint8_t *selected = (uint8_t *)(workspace + x->batch->max_len);
+	uint32_t count = 0;
+
+	memset(selected, 0, c->n);
+	for (uint32_t i = 0; i < x->united; i++) {
+		const uint32_t best = best_of(x, s, c, row + i, ids, workspace);
+		for (uint32_t j = 0; j < best; j++)
+			selected[ids[j]] = 1;
+	}
+	for (uint32_t e = c->pin; e < c->n - c->recent; e++)
+		if (selected[e])
+			ids[count++] = e;
+	return count;
+}
+
 static void select_item(void *ctx, uint32_t item, int thread)
 {
 	const struct select_params *x = ctx;
-	const struct skv_kseq *s = &x->batch->seq[item / x->scores->rows];
-	float *score = x->tokens ? x->scores->token + (size_t)item * x->scores->token_stride
-	                         : x->scores->page + (size_t)item * x->scores->page_stride;
+	const struct skv_kseq *s = &x->batch->seq[item / (x->scores->rows / x->united)];
 	uint32_t *ids = x->list->ids + (size_t)item * x->list->stride;
 	uint32_t *workspace = (uint32_t *)thread_begin(&x->space, thread).at;
 	const struct skv_topk_counts c = skv_topk_counts_of(x->sel, x->tokens ? s->len : skv_pages_of(s->len));
-	const uint32_t end = c.n - c.recent;
-	uint32_t count, best;
+	uint32_t count = take(x, s, 0, c.pin, ids, 0);
 
-	count = take(x, s, 0, c.pin, ids, 0);
-	ISA(mask_holes)(x->sh, s, x->per_page, c.pin, end, score);
-	best = ISA(topk)(score + c.pin, end - c.pin, c.want, ids + count, workspace);
-	for (uint32_t j = 0; j < best; j++)
-		ids[count + j] += c.pin;
-	x->list->count[item] = take(x, s, end, c.n, ids, count + best);
+	count += (x->united > 1 ? best_of_any : best_of)(x, s, &c, (size_t)item * x->united, ids + count, workspace);
+	x->list->count[item] = take(x, s, c.n - c.recent, c.n, ids, count);
+}
+
+static size_t thread_bytes(uint32_t max_len)
+{
+	return carve_size(max_len * (sizeof(uint32_t) + sizeof(uint8_t)));
 }
 
 size_t ISA(select_bytes)(uint32_t max_len, int threads)
 {
-	return (size_t)threads * carve_size(max_len * sizeof(uint32_t));
+	return (size_t)threads * thread_bytes(max_len);
 }
 
 void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_scores *scores,
@@ -74,9 +109,9 @@ void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, cons
 	const uint32_t entries = tokens ? batch->max_len : skv_pages_of(batch->max_len);
 	struct carve c = carve_begin(work);
 	struct select_params x = {.sh = sh, .batch = batch, .scores = scores, .sel = sel, .list = list,
-	                          .tokens = tokens};
-	list->max_count = skv_min(entries, skv_budget_of(sel->budget, entries, sel->floor) + skv_min(sel->pin, entries));
+	                          .tokens = tokens, .united = sel->unite ? sh->n_heads / sh->n_kv_heads : 1};
+	list->max_count = skv_min(entries, x.united * skv_budget_of(sel->budget, entries, sel->floor) + skv_min(sel->pin, entries));
 	x.per_page = tokens ? SKV_PAGE_TOKENS : 1;
-	x.space = per_thread(&c, work->threads, carve_size(batch->max_len * sizeof(uint32_t)));
-	skv_run(work->threads, batch->n * scores->rows, select_item, &x);
+	x.space = per_thread(&c, work->threads, thread_bytes(batch->max_len));
+	skv_run(work->threads, batch->n * (scores->rows / x.united), select_item, &x);
 }

@@ -26,6 +26,7 @@ void ISA(mask_holes)(const struct skv_shape *, const struct skv_kseq *, uint32_t
 
 /* Bytes of workspace, at most. */
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
-size_t ISA(sketch_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
+size_t ISA(update_sketches_bytes)(const struct skv_shape *, uint32_t n_seqs);
+size_t ISA(score_sketches_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* more than select_bytes() */
 #endif

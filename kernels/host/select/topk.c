@@ -6,11 +6,17 @@
  * keys find the k-th largest one, each among the keys that share the digits found so far. Scores above that key are
  * selected, and of its equals the first ones, by one more pass in index order. So the work is O(n) whatever the values,
  * and ties go to the lower index.
+ *
+ * Where few of many are selected, counting them all is most of the work. There a sample says which keys are too low to be
+ * among the k, and the others alone are counted - all of them, where the sample was wrong.
  */
+#include "kernels/host/runtime/simd.h"
 #include "kernels/host/select/topk-key.h"
 
 #define DIGIT_BITS 11
 #define DIGITS (1u << DIGIT_BITS)
+#define SAMPLE 512u
+#define IN_VECTORS (VL > 4) /* shorter ones cost more to compress than they save */
 
 /*
  * Of keys[0, n), whose bits above shift + DIGIT_BITS are equal: the digit at `shift` of the k-th
@@ -43,31 +49,85 @@ uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k)
 	return key | select_digit(keys, &n, k, 0);
 }
 
-uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids, uint32_t *workspace)
+/* score_key() of each lane. */
+INLINE vu v_score_key(vf x)
 {
-	uint32_t candidates = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t key = score_key(score[i]);
-		workspace[candidates] = key;
-		candidates += key != 0;
+	const vi u = (vi)(x + 0.0f);
+
+	return (vu)((u ^ (u >> 31 | INT32_MIN)) & (x > -__builtin_inff()));
+}
+
+/* Keys of score[0, n) that are not below `least`, which is above 0, in their order. Returns how many. */
+static uint32_t keys_from(const float *score, uint32_t n, uint32_t least, uint32_t *ret)
+{
+	uint32_t m = 0, i = 0;
+
+	for (; IN_VECTORS && i + VL <= n; i += VL) {
+		const vu key = v_score_key(v_loadf(score + i));
+		m += v_compress(ret + m, (vi)key, (vi)(key >= least));
 	}
-	k = skv_min(k, candidates);
-	if (!k)
-		return 0;
+	for (; i < n; i++) {
+		const uint32_t key = score_key(score[i]);
+		ret[m] = key;
+		m += key >= least;
+	}
+	return m;
+}
 
-	/* The k-th largest key, and how many of its equals belong to the k largest. */
-	uint32_t ties = k;
-	const uint32_t limit = ISA(kth)(workspace, candidates, &ties);
+/* A key above 0 that is most likely not above the k-th largest of score[0, n). */
+static uint32_t likely_below(const float *score, uint32_t n, uint32_t k)
+{
+	uint32_t key[SAMPLE], least, rank;
 
-	uint32_t m = 0;
-	for (uint32_t i = 0; m < k; i++) {
-		uint32_t key = score_key(score[i]);
-		bool tie = key == limit && ties;
+	if (n < 8 * SAMPLE || k > n / 4)
+		return 1;
+	for (uint32_t i = 0; i < SAMPLE; i++)
+		key[i] = score_key(score[(size_t)i * n / SAMPLE]);
+	rank = (uint32_t)((uint64_t)k * SAMPLE * 5 / 4 / n) + 16; /* four standard deviations and more */
+	least = ISA(kth)(key, SAMPLE, &rank);
+	return least ? least : 1;
+}
+
+/* The ids [0, n) of scores whose keys are above `limit`, k with the first `ties` of its equals. */
+static void take(const float *score, uint32_t n, uint32_t limit, uint32_t ties, uint32_t k, uint32_t *ret_ids)
+{
+	uint32_t m = 0, i = 0;
+
+	for (; IN_VECTORS && i + VL <= n && m < k; i += VL) {
+		const vu key = v_score_key(v_loadf(score + i));
+		vi equal = (vi)(key == limit);
+		uint32_t equals = ties ? v_count(equal) : 0;
+		for (uint32_t lane = VL; equals > ties;)
+			if (equal[--lane]) {
+				equal[lane] = 0;
+				equals--;
+			}
+		m += v_compress(ret_ids + m, v_iota() + (int32_t)i, (vi)(key > limit) | (equals ? equal : (vi){0}));
+		ties -= equals;
+	}
+	for (; m < k; i++) {
+		const uint32_t key = score_key(score[i]);
+		const bool tie = key == limit && ties;
 		ties -= tie;
 		ret_ids[m] = i;
 		m += key > limit || tie;
 	}
-	return m;
+}
+
+uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids, uint32_t *workspace)
+{
+	const uint32_t least = likely_below(score, n, k);
+	uint32_t candidates = keys_from(score, n, least, workspace), ties;
+
+	if (candidates < k && least > 1)
+		candidates = keys_from(score, n, 1, workspace);
+	k = skv_min(k, candidates);
+	if (!k)
+		return 0;
+	ties = k;
+	const uint32_t limit = ISA(kth)(workspace, candidates, &ties); /* and how many of its equals are of the k */
+	take(score, n, limit, ties, k, ret_ids);
+	return k;
 }
 
 void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *workspace)

@@ -4,7 +4,8 @@
  * TidalDecode, LessIsMore, DeltaKV; Kascade's anchors). Included by policy.h, never alone.
  *
  * A selecting layer attends densely and leaves its attention scores; the layers after it attend to what it selected,
- * until the next one selects anew. Which layers select is a property of the model: the spec says it, or the profile
+ * until the next one selects anew. Where scores are by sketches of keys, it attends to what it selected itself: then nothing
+ * is read as a whole but sketches. Which layers select is a property of the model: the spec says it, or the profile
  * that sparsekv-calibrate(1) wrote, or the policy's own rule. A policy's file says that rule, whose scores count, and
  * what is selected by them.
  */
@@ -35,11 +36,18 @@ SKV_INLINE uint32_t skv_layer_source(const struct skv_layer_set *s, uint32_t lay
 
 /* ---- selection for later layers -------------------------------------------------------------- */
 
+struct skv_sketch_config {
+	uint32_t scores; /* enum skv_scored_by */
+	uint32_t bits;
+};
+enum skv_scored_by { SKV_SCORED_BY_KEYS, SKV_SCORED_BY_SKETCHES };
+
 struct skv_select_config {
 	struct skv_budget budget; /* tokens, or pages */
 	uint32_t recent;          /* of these the last ones, which are always selected */
 	struct skv_layer_set layers;
 	uint32_t dense;
+	struct skv_sketch_config sketch;
 	struct skv_profile profile;
 	struct skv_prefill_config prefill;
 };
@@ -49,6 +57,10 @@ struct skv_select_config {
 	{"layers", SKV_PARAM_LAYERS, offsetof(config, field.layers), "auto", help}
 #define SKV_SELECT_DENSE_PARAM(config, field)                                                               \
 	{"dense", SKV_PARAM_UINT, offsetof(config, field.dense), "2", "first layers that stay dense"}
+#define SKV_SKETCH_PARAMS(config, field)                                                                    \
+	{"scores", SKV_PARAM_CHOICE, offsetof(config, field.scores), "keys,sketch",                         \
+	 "what selecting layers go by: all of their keys, or sketches of these; then they attend to what they select"}, \
+	{"bits", SKV_PARAM_UINT, offsetof(config, field.bits), "2", "of an element of a sketch: 1 to 4"}
 #define SKV_SELECT_PROFILE_PARAMS(config, field)                                                            \
 	{"profile", SKV_PARAM_PROFILE, offsetof(config, field.profile), "none",                             \
 	 "what sparsekv-calibrate has written about the model"},                                            \
@@ -64,6 +76,20 @@ struct skv_select_config {
 #define SKV_SELECT_RECENT_PARAM(config, field, recent_default, units)                                       \
 	{"recent", SKV_PARAM_UINT, offsetof(config, field.recent), recent_default,                          \
 	 "last " units ", always among the selected; 0: an eighth of the budget"}
+
+/* Sketches of so many bits, a budget of at least so many tokens: before there are 16 there are no sketches. */
+static inline int skv_sketch_config_check(uint32_t bits, uint32_t least, const struct skv_model *m, char *err, size_t err_len)
+{
+	if (bits < 1 || bits > 4)
+		snprintf(err, err_len, "bits=%u, expected 1 to 4", bits);
+	else if (m->head_dim % 32)
+		snprintf(err, err_len, "head_dim %u, expected a multiple of 32", m->head_dim);
+	else if (least < SKV_PAGE_TOKENS)
+		snprintf(err, err_len, "a budget of at least %u tokens, expected at least %u", least, SKV_PAGE_TOKENS);
+	else
+		return 0;
+	return -1;
+}
 
 static inline int skv_select_config_check(const struct skv_select_config *c, const char *units, char *err,
                                           size_t err_len)
@@ -129,35 +155,61 @@ static inline struct skv_layer_set skv_select_layers_twice(const struct skv_sele
 	return s;
 }
 
+/* Does a selecting layer go by sketches? Not one that is dense: it has the weights themselves. */
+static inline int skv_select_by_sketches(const struct skv_select_config *c, uint32_t layer)
+{
+	return c->sketch.scores == SKV_SCORED_BY_SKETCHES && layer >= c->dense;
+}
+
 /*
  * The layer's plan. A selecting layer is dense and leaves its scores, those of tokens or pages, as `attend` says; the
- * others, but for the first `dense`, attend to what the last selecting layer before them selected.
+ * others, but for the first `dense`, attend to what the last selecting layer before them selected, and so does itself a
+ * selecting layer that goes by sketches.
  */
 static inline void skv_select_plan(const struct skv_select_config *c, const struct skv_layer_set *selecting,
                                    enum skv_attend_mode attend, enum skv_sharing sharing, const struct skv_model *m,
                                    uint32_t layer, struct skv_plan *plan)
 {
 	uint32_t source = skv_layer_source(selecting, layer);
+	int sketches = source == layer && skv_select_by_sketches(c, layer);
 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (source == layer) {
 		plan->scores = attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES : SKV_SCORES_TOKENS;
 		plan->reduce = SKV_REDUCE_MAX;
 		plan->sharing = sharing;
-	} else if (source != SKV_NO_LAYER && layer >= c->dense) {
+	}
+	if (sketches) {
+		plan->scores |= SKV_SCORES_SKETCHES;
+		plan->sketch_bits = c->sketch.bits;
+	}
+	if (sketches || (source != layer && source != SKV_NO_LAYER && layer >= c->dense)) {
 		plan->attend = attend;
 		plan->source = source;
 	}
 }
 
-/* after(): a selecting layer selects tokens within the budget, always the last ones. */
-static inline void skv_select_after(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
-                                    const struct skv_layer_set *selecting, uint32_t layer)
+/*
+ * Is it now that the layer selects, in its after() if it has attended, else in its before()? Scores by sketches are then made
+ * here.
+ */
+static inline int skv_select_now(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
+                                 const struct skv_layer_set *selecting, uint32_t layer, int attended)
+{
+	int sketches = skv_select_by_sketches(c, layer);
+
+	if (!skv_layer_in(selecting, layer) || sketches == attended)
+		return 0;
+	if (sketches)
+		ctx->prims->score_sketches(ctx, layer);
+	return 1;
+}
+
+/* A selecting layer selects tokens within the budget, always the last ones. */
+static inline void skv_select_tokens(const struct skv_policy_ctx *ctx, const struct skv_select_config *c, uint32_t layer)
 {
 	struct skv_select select;
 
-	if (!skv_layer_in(selecting, layer))
-		return;
 	memset(&select, 0, sizeof(select));
 	select.layer = layer;
 	select.budget = c->budget;
@@ -165,6 +217,20 @@ static inline void skv_select_after(const struct skv_policy_ctx *ctx, const stru
 	select.recent = c->recent;
 	select.recent_floor = 1;
 	ctx->prims->select_tokens(ctx, &select);
+}
+
+/* The hooks of a policy whose layers select so. */
+static inline void skv_select_before(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
+                                     const struct skv_layer_set *selecting, uint32_t layer)
+{
+	if (skv_select_now(ctx, c, selecting, layer, 0))
+		skv_select_tokens(ctx, c, layer);
+}
+static inline void skv_select_after(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
+                                    const struct skv_layer_set *selecting, uint32_t layer)
+{
+	if (skv_select_now(ctx, c, selecting, layer, 1))
+		skv_select_tokens(ctx, c, layer);
 }
 
 #endif

@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 9u
+#define SKV_POLICY_ABI 10u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -121,9 +121,9 @@ struct skv_param {
 
 /*
  * Modes of attention (enum skv_attend_mode): DENSE; WINDOW, see skv_window; PAGES and TOKENS, those that layer `source`
- * selected in this step. A layer with PAGES may be its own source if it has SKV_SCORES_PAGE_BOUNDS, one with TOKENS if it has
- * SKV_SCORES_SKETCHES. Without these a layer with TOKENS that is its own source scores all of its keys, selects by their weights as its before() requests, and reads only the
- * selected tokens' values.
+ * selected in this step. A layer may be its own source if it has SKV_SCORES_SKETCHES, one with PAGES if it has
+ * SKV_SCORES_PAGE_BOUNDS. Without these a layer with TOKENS that is its own source scores all of its keys, selects by their
+ * weights as its before() requests, and reads only the selected tokens' values.
  */
 
 /*
@@ -184,9 +184,9 @@ enum skv_score_bits {
 	 */
 	SKV_SCORES_PAGE_BOUNDS = 1u << 2,
 	/*
-	 * Scores of tokens: softmax weights that the sketches of their keys get, copies in plan.sketch_bits an element, made by
-	 * score_sketches() in before(). As page bounds they exist before the layer attends, and the layer has no others. The
-	 * library keeps the sketches.
+	 * With SKV_SCORES_TOKENS, SKV_SCORES_PAGES or both: these are of the softmax weights that the sketches of keys get,
+	 * copies in plan.sketch_bits an element, and score_sketches() makes them in before(). As page bounds they exist before
+	 * the layer attends. The library keeps the sketches.
 	 */
 	SKV_SCORES_SKETCHES = 1u << 3,
 };
@@ -377,6 +377,7 @@ struct skv_select {
 	uint32_t pin;
 	uint32_t pin_counts;
 	uint32_t no_recent;
+	uint32_t unite; /* with SKV_SHARE_Q_HEAD: one selection a kv head, what any of its q heads selects; K is of each of these */
 };
 
 /* What each kv head retains: the latest, the pinned, the best by score, in this order. Ties go to the earlier one. */
@@ -420,8 +421,8 @@ struct skv_touch_pages {
 struct skv_prims {
 	uint32_t size;
 	/*
-	 * after(), or before() of a later layer: select pages by SKV_SCORES_PAGES, tokens by SKV_SCORES_TOKENS or _SKETCHES. For a
-	 * layer that is its own source: in its before(), and nowhere else.
+	 * after(), or before() of a later layer: select pages by SKV_SCORES_PAGES, tokens by SKV_SCORES_TOKENS. For a layer that is
+	 * its own source: in its before(), and nowhere else.
 	 */
 	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
 	void (*select_tokens)(const struct skv_policy_ctx *, const struct skv_select *);
@@ -444,7 +445,7 @@ struct skv_prims {
 	 * select_pages() may follow at once. (Quest.)
 	 */
 	void (*score_pages)(const struct skv_policy_ctx *, uint32_t layer);
-	/* before() of a layer with SKV_SCORES_SKETCHES: score its tokens; select_tokens() may follow at once. */
+	/* before() of a layer with SKV_SCORES_SKETCHES: make its scores; select_...() may follow at once. */
 	void (*score_sketches)(const struct skv_policy_ctx *, uint32_t layer);
 	/*
 	 * after() of a layer with plan.evict.accumulate: add the attention weights of the step's query, if it counts.

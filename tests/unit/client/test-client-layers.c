@@ -41,9 +41,10 @@ static const char *const choosing[] = {
 	"kascade:shared-dense-anchors?budget=20",
 	"tidal?budget=24&dense=1",
 	"lessismore?budget=40&dense=0",
-	"sketch?budget=40&recent=8", /* the last one: devices have none */
+	"sketch?budget=40&recent=8",
+	"kascade?budget=20&scores=sketch",
 };
-#define N_CHOOSING (N_OF(choosing) - devmem_is_device())
+#define N_CHOOSING N_OF(choosing)
 /* They evict tokens or pages of single heads, or compress. */
 static const char *const keeping[] = {
 	"h2o?budget=60",

@@ -29,11 +29,12 @@ static const struct kind {
 	bool evicts;  /* by scores: one row a step, and no truncation but to nothing */
 	bool windows; /* of a prompt after truncation, rows may see less */
 } kinds[] = {
-	{"sketch?budget=60&recent=16", true, false, false}, /* devices have none */
+	{"sketch?budget=60&recent=16", true, false, false},
 	{"full", true, false, false},
 	{"quest?budget=6&dense=1", true, false, false},
 	{"delta?budget=6&layers=0,2&dense=1", true, false, false},
 	{"omnikv?budget=80&layers=1&dense=1", true, false, false},
+	{"omnikv?budget=80&layers=1&dense=1&scores=sketch", true, false, false},
 	{"kascade?budget=80&layers=0,2", true, false, false},
 	{"tidal?budget=80", true, false, false},
 	{"lessismore?budget=80", true, false, false},
@@ -41,7 +42,7 @@ static const struct kind {
 	{"kivi?residual=16&block=32", false, false, false},
 	{"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES, false,
 	 false, false},
-#define ROWS_KINDS 11 /* those so far may decode several rows a step */
+#define ROWS_KINDS 12 /* those so far may decode several rows a step */
 	{"h2o?budget=60&dense=1", false, true, false},
 	{"snapkv?budget=60", false, true, false},
 	{"raas?budget=13&alpha=0.02&dense=1", false, true, false},

@@ -321,6 +321,20 @@ static void select_together(const struct skv_policy_ctx *ctx, uint32_t layer)
 		ctx->prims->select_union(ctx, &(struct skv_select){.layer = 0, .budget = {.count = 8}});
 }
 
+static void select_united(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	select_both(ctx, layer);
+	if (layer == 0)
+		ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 0, .budget = {.count = 8}, .unite = 1});
+}
+
+static void select_united_together(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	select_both(ctx, layer);
+	if (layer == 0)
+		ctx->prims->select_union(ctx, &(struct skv_select){.layer = 0, .budget = {.count = 8}, .unite = 1});
+}
+
 START_TEST(unions)
 {
 	in_before = NULL;
@@ -334,6 +348,14 @@ START_TEST(unions)
 	all_good();
 	wanted[0].sharing = SKV_SHARE_Q_HEAD;
 	ck_assert_str_eq(rehearse(), "");
+	in_after = select_united;
+	ck_assert_str_eq(rehearse(), "");
+	all_good();
+	ck_assert_text(rehearse(), "after of layer 0: asks for united selections of q heads where the layer's plan has no row for each q");
+	all_good();
+	wanted[0].sharing = SKV_SHARE_Q_HEAD;
+	in_after = select_united_together;
+	ck_assert_text(rehearse(), "after of layer 0: asks for a union of all heads that is of each kv head");
 }
 END_TEST
 
@@ -525,9 +547,10 @@ START_TEST(spoiled_plans)
 	ck_assert_str_eq(rehearse(), "");
 	NO_PLAN(wanted[0].attend = 4, "plan of layer 0: attend is not one of");
 	NO_PLAN(wanted[0].scores = 16, "plan of layer 0: scores has unknown bits");
-	NO_PLAN(wanted[0].scores |= SKV_SCORES_SKETCHES, "plan of layer 0: sketches are a layer's only scores");
-	NO_PLAN(wanted[0].scores = SKV_SCORES_SKETCHES, "plan of layer 0: sketch_bits, expected 1 to 4");
-	NO_PLAN((wanted[0].scores = SKV_SCORES_SKETCHES, wanted[0].sketch_bits = 5), "plan of layer 0: sketch_bits, expected 1 to 4");
+	NO_PLAN(wanted[0].scores = SKV_SCORES_SKETCHES, "plan of layer 0: sketches give scores of tokens or of pages");
+	NO_PLAN(wanted[0].scores |= SKV_SCORES_SKETCHES | SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: sketches give scores of tokens or of pages, and");
+	NO_PLAN(wanted[0].scores |= SKV_SCORES_SKETCHES, "plan of layer 0: sketch_bits, expected 1 to 4");
+	NO_PLAN((wanted[0].scores |= SKV_SCORES_SKETCHES, wanted[0].sketch_bits = 5), "plan of layer 0: sketch_bits, expected 1 to 4");
 	NO_PLAN(wanted[0].sketch_bits = 2, "plan of layer 0: sketch_bits without SKV_SCORES_SKETCHES");
 	NO_PLAN(wanted[0].scores |= SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: page bounds are a layer's only scores");
 	NO_PLAN(wanted[3].scores = SKV_SCORES_PAGES, "plan of layer 3: scores come from dense layers, and");

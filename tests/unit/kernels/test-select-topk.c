@@ -43,17 +43,16 @@ static float random_score(uint32_t kind)
 	}
 }
 
-static void check_random(skv_topk_fn *topk, uint32_t kind, uint32_t n)
+/* The k best of n. If `step` is not 0, every step-th is better than all others. */
+static void check_topk(skv_topk_fn *topk, uint32_t kind, uint32_t n, uint32_t k, uint32_t step)
 {
-	uint32_t k = n ? rnd_below(n + n / 4 + 1) : 3;
-	k = rnd_below(4) ? k : k % 4;
 	/* exactly sized, so that a sanitizer sees a step too far */
 	float *score = malloc(n * sizeof *score);
 	uint32_t most = k < n ? k : n;
 	uint32_t *ids = malloc(most * sizeof *ids), *ref = malloc((n + 1) * sizeof *ref);
 	uint32_t *scratch = malloc(n * sizeof *scratch);
 	for (uint32_t i = 0; i < n; i++)
-		score[i] = random_score(kind);
+		score[i] = !step ? random_score(kind) : i % step ? -1 - (float)rnd_below(1000) : fabsf(random_score(kind));
 	uint32_t m = topk(score, n, k, ids, scratch);
 	ck_assert_uint_eq(m, ref_topk(score, n, k, ref));
 	ck_assert(!m || !memcmp(ids, ref, m * sizeof *ids));
@@ -61,6 +60,13 @@ static void check_random(skv_topk_fn *topk, uint32_t kind, uint32_t n)
 	free(ids);
 	free(ref);
 	free(scratch);
+}
+
+static void check_random(skv_topk_fn *topk, uint32_t kind, uint32_t n)
+{
+	const uint32_t k = n ? rnd_below(n + n / 4 + 1) : 3;
+
+	check_topk(topk, kind, n, rnd_below(4) ? k : k % 4, 0);
 }
 
 START_TEST(random_scores)
@@ -71,6 +77,19 @@ START_TEST(random_scores)
 		for (uint32_t kind = 0; kind < 4 && skv_kernels_host(topks[t].isa); kind++)
 			for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
 				check_random(topks[t].topk, kind, lengths[l]);
+}
+END_TEST
+
+/* Few of many, where a sample says which may be among them; and where all that it sees is better than what is not seen. */
+START_TEST(few_of_many)
+{
+	rnd_begin((uint64_t)_i);
+	for (size_t t = 0; t < N_TOPKS; t++)
+		for (uint32_t kind = 0; kind < 4 && skv_kernels_host(topks[t].isa); kind++) {
+			const uint32_t n = 4096 + rnd_below(2000);
+			check_topk(topks[t].topk, kind, n, 1 + rnd_below(n / 4), 0);
+			check_topk(topks[t].topk, kind, 4096, 513 + rnd_below(500), 8); /* 512 are better */
+		}
 }
 END_TEST
 
@@ -99,5 +118,6 @@ int main(void)
 	TCase *t = add_case(s, "all", 60, NULL, NULL, nothing_to_choose, NULL);
 
 	tcase_add_loop_test(t, random_scores, 0, getenv("SKV_VALGRIND") ? 2 : 20);
+	tcase_add_loop_test(t, few_of_many, 0, getenv("SKV_VALGRIND") ? 2 : 20);
 	return run_suite(s);
 }

@@ -2,7 +2,7 @@
 /*
  * tests/unit/kernels/test-select.c - selections by attention scores, against a plain reading of struct skv_select, on every
  * backend of this machine: ties, NaNs, infinities, holes, budgets of all kinds, one list a sequence or a
- * head, unions of heads. The ids must be the same to the last one.
+ * head, unions of heads and of the heads of a group. The ids must be the same to the last one.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -98,8 +98,8 @@ static void solve(const struct kernel_case *c, struct problem *p)
 		want = plain_choice(c, p, i, chosen, other);
 		if (p->together)
 			plain_union(p, score, n, want, other, chosen);
-		else
-			plain_select(score + (size_t)(l % p->lists) * p->score_stride, n, want, other, chosen);
+		for (uint32_t r = 0, each = p->rows / p->lists; r < each && !p->together; r++)
+			plain_select(score + (size_t)(l % p->lists * each + r) * p->score_stride, n, want, other, chosen);
 		p->count[l] = 0;
 		for (uint32_t u = 0; u < n; u++)
 			if (chosen[u])
@@ -121,11 +121,12 @@ static float random_score(uint32_t kind)
 	return rnd_below(2) ? special[rnd_below(sizeof special / sizeof *special)] : rnd_normal();
 }
 
-static void problem_init(struct problem *p, const struct kernel_case *c, uint32_t rows, bool tokens, bool together)
+/* With fewer lists than rows, a list of all of them goes by turns if they are `together`, else each row has its best in one. */
+static void problem_init(struct problem *p, const struct kernel_case *c, uint32_t rows, bool tokens, bool together, uint32_t lists)
 {
 	uint32_t units = tokens ? skv_pages_of(c->max_len) * SKV_PAGE_TOKENS : skv_pages_of(c->max_len);
 	uint32_t kind = rnd_below(3);
-	*p = (struct problem){.tokens = tokens, .together = together, .rows = rows, .lists = together ? 1 : rows};
+	*p = (struct problem){.tokens = tokens, .together = together, .rows = rows, .lists = lists};
 	p->score_stride = tokens ? units + SKV_PAGE_TOKENS * rnd_below(3) : (units + 3) / 4 * 4 + 4 * rnd_below(3);
 	p->list_stride = units + rnd_below(3);
 	p->score = malloc((size_t)c->n * rows * p->score_stride * sizeof *p->score);
@@ -236,11 +237,13 @@ START_TEST(random_problems)
 	case_init(&c, SKV_BF16, 6, 3, 64, 7, len, ones);
 	if (_i % 4)
 		case_punch(&c, 1 + rnd_below(6));
-	for (int way = 0; way < 5; way++) { /* pages or tokens, of all heads or a kv head; tokens that q heads want */
+	/* pages or tokens, of all heads or a kv head; tokens that q heads want, of all heads; either, of a kv head's */
+	for (int way = 0; way < 7; way++) {
 		struct problem p;
-		problem_init(&p, &c, way == 4 ? 6 : way & 1 ? 3 : 1, way >= 2, way == 4);
+		problem_init(&p, &c, way >= 4 ? 6 : way & 1 ? 3 : 1, way >= 2 && way < 6, way == 4, way >= 5 || way & 1 ? 3 : 1);
 		for (int again = 0; again < 3; again++) {
 			p.sel = random_select(&c, p.tokens);
+			p.sel.unite = way >= 5;
 			check(&c, &p);
 		}
 		problem_deinit(&p);
@@ -259,7 +262,7 @@ static void check_ten(struct skv_select sel, uint32_t holes, uint32_t n, const u
 	for (uint32_t page = 0; page < 10; page++)
 		if (holes >> page & 1)
 			c.table[0][page] = skv_pte_make(SKV_PTE_HOLE, 0);
-	problem_init(&p, &c, 1, false, false);
+	problem_init(&p, &c, 1, false, false, 1);
 	for (uint32_t u = 0; u < 10; u++)
 		p.score[u] = (float)u;
 	p.sel = sel;
@@ -305,7 +308,7 @@ START_TEST(union_by_hand)
 		uint32_t count = 0;
 
 		case_init(&c, SKV_BF16, 2, 1, 64, 1, len, ones);
-		problem_init(&p, &c, 2, true, true);
+		problem_init(&p, &c, 2, true, true, 1);
 		for (uint32_t row = 0; row < 2; row++)
 			memcpy(p.score + row * p.score_stride, score[row], sizeof score[row]);
 		p.sel = (struct skv_select){.budget.count = want + 1, .recent = 1, .pin = 1};
@@ -323,10 +326,31 @@ START_TEST(union_by_hand)
 }
 END_TEST
 
+/* The same heads in a group: each has its own best, 2 and 3, 5 and 2, and the list is what any of them has. */
+START_TEST(united_by_hand)
+{
+	static const float score[2][10] = {{9, 1, 7, 7, 3, 2, 0, 0, 0, 9}, {9, 6, 7, 1, 1, 8, 2, 0, 0, 9}};
+	const uint32_t len[] = {10};
+	struct kernel_case c;
+	struct problem p;
+
+	case_init(&c, SKV_BF16, 2, 1, 64, 1, len, ones);
+	problem_init(&p, &c, 2, true, false, 1);
+	for (uint32_t row = 0; row < 2; row++)
+		memcpy(p.score + row * p.score_stride, score[row], sizeof score[row]);
+	p.sel = (struct skv_select){.budget.count = 3, .recent = 1, .pin = 1, .unite = 1};
+	check(&c, &p);
+	ck_assert_uint_eq(p.count[0], 5);
+	ck_assert(!memcmp(p.ids, (uint32_t[]){0, 2, 3, 5, 9}, 5 * sizeof *p.ids));
+	problem_deinit(&p);
+	case_deinit(&c);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = case_suite("test-select");
-	TCase *t = add_case(s, "all", 60, NULL, NULL, by_hand, union_by_hand, NULL);
+	TCase *t = add_case(s, "all", 60, NULL, NULL, by_hand, union_by_hand, united_by_hand, NULL);
 
 	tcase_add_loop_test(t, random_problems, 0, rnd_hurried() ? 2 : 24);
 	return run_suite(s);

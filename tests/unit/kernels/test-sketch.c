@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-sketch.c - sketches of keys, code for code, and scores by them, on every backend of this machine
- * that has them: in whatever calls sketches are made, with holes and without some state pages.
+ * tests/unit/kernels/test-sketch.c - sketches of keys, code for code, and scores by them, on every backend of this machine:
+ * in whatever calls sketches are made, with holes and without some state pages.
  */
 #include <check.h>
 #include <math.h>
@@ -54,7 +54,7 @@ static bool sketch_case(struct kernel_case *c, const struct test_backend *on, in
 			if (holes && !rnd_below(6))
 				c->state[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
 		}
-	return on->kern->score_sketches && case_load(c, on);
+	return case_load(c, on);
 }
 
 /* Sketches of the tokens up to len[i], of the last n[i] of them, whose rows are in their pages. */
@@ -171,7 +171,7 @@ static void weights_of(const struct kernel_case *c, uint32_t i, uint32_t head, c
 	double x[SKV_MAX_HEAD_DIM], r[SKV_MAX_HEAD_DIM], most = 0, base = 0, max = -INFINITY, sum = 0;
 
 	for (uint32_t d = 0; d < dim; d++) {
-		x[d] = q[d];
+		x[d] = ref_round(c->sh.io_dtype, q[d]);
 		for (uint32_t j = 0; j < SKV_PAGE_TOKENS && len >= SKV_PAGE_TOKENS && case_resident(c, i, 0); j++)
 			base += x[d] * c->k[i][(size_t)j * stride + h * dim + d] / SKV_PAGE_TOKENS;
 	}
@@ -191,11 +191,19 @@ static void weights_of(const struct kernel_case *c, uint32_t i, uint32_t head, c
 		ret[t] = max > -INFINITY ? exp(ret[t] - max) / (sum + ref_sink(case_softmax(c, head), max)) : 0;
 }
 
-static void check_sequence(const struct kernel_case *c, uint32_t i, const float *got, uint32_t rows, bool sum, uint32_t stride)
+/* Weights of tokens, and their sums over pages; of either there may be none. */
+struct got {
+	uint32_t rows, stride; /* of tokens; of pages a sixteenth */
+	bool sum;
+	const float *token, *page;
+};
+
+static void check_sequence(const struct kernel_case *c, uint32_t i, const struct got *got)
 {
+	const uint32_t rows = got->rows, stride = got->stride;
 	const uint32_t len = c->seq[i].len, dim = c->sh.head_dim, heads = c->sh.n_heads, group = heads / c->sh.n_kv_heads;
 	double *values = calloc((size_t)len * dim, sizeof *values), *weight = calloc(len, sizeof *weight);
-	double *want = calloc((size_t)rows * stride, sizeof *want);
+	double *want = calloc((size_t)rows * stride, sizeof *want), page_sum[4096];
 	uint8_t *page = malloc(c->sh.page_bytes);
 
 	for (uint32_t head = 0; head < heads; head++) {
@@ -209,11 +217,21 @@ static void check_sequence(const struct kernel_case *c, uint32_t i, const float 
 		weights_of(c, i, head, values, weight);
 		for (uint32_t t = 0; t < len; t++) {
 			double *to = &want[(size_t)(head / (heads / rows)) * stride + t];
-			*to = len < SKV_PAGE_TOKENS ? 1 : sum ? *to + weight[t] : fmax(*to, weight[t]);
+			*to = len < SKV_PAGE_TOKENS ? 1 : got->sum ? *to + weight[t] : fmax(*to, weight[t]);
 		}
 	}
-	for (uint32_t row = 0; row < rows; row++)
-		case_compare("weights", got + (size_t)row * stride, want + (size_t)row * stride, skv_pages_of(len) * SKV_PAGE_TOKENS, 1e-4 * heads, 1e-3);
+	for (size_t r = 0; r < (size_t)rows; r++) {
+		const double *of_row = want + r * stride;
+		if (got->token)
+			case_compare("weights", got->token + ((size_t)i * rows + r) * stride, of_row, skv_pages_of(len) * SKV_PAGE_TOKENS, 1e-4 * heads, 1e-3);
+		for (uint32_t p = 0; p < skv_pages_of(len); p++) {
+			page_sum[p] = 0;
+			for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
+				page_sum[p] += of_row[p * SKV_PAGE_TOKENS + t];
+		}
+		if (got->page)
+			case_compare("pages", got->page + ((size_t)i * rows + r) * (stride / SKV_PAGE_TOKENS), page_sum, skv_pages_of(len), 1e-4 * heads, 1e-3);
+	}
 	free(values);
 	free(weight);
 	free(want);
@@ -231,20 +249,68 @@ START_TEST(as_reference)
 			case_deinit(&c);
 			continue;
 		}
-		const uint32_t rows = _i % 3 == 0 ? 1 : _i % 3 == 1 ? c.sh.n_kv_heads : c.sh.n_heads, stride = (skv_pages_of(c.max_len) + 1) * SKV_PAGE_TOKENS;
-		const size_t n = (size_t)c.n * rows * stride;
-		struct skv_scores s = {.rows = rows, .sum = _i % 5 == 0, .token_stride = stride, .token = case_to(&c, NULL, n * sizeof(float))};
-		float *got = malloc(n * sizeof *got);
+		const uint32_t rows = _i % 3 == 0 ? 1 : _i % 3 == 1 ? c.sh.n_kv_heads : c.sh.n_heads, stride = (skv_pages_of(c.max_len) + 4) / 4 * 4 * SKV_PAGE_TOKENS;
+		const size_t n = (size_t)c.n * rows * stride, pages = n / SKV_PAGE_TOKENS;
+		struct skv_scores s = {.rows = rows, .sum = _i % 5 == 0, .token_stride = stride, .page_stride = stride / SKV_PAGE_TOKENS};
+		float *token = _i % 4 < 3 ? malloc(n * sizeof *token) : NULL, *page = _i % 4 ? malloc(pages * sizeof *page) : NULL;
 		struct skv_workspace w;
 
 		update_all(&c, 1 + rnd_below(300));
+		s.token = token ? case_to(&c, NULL, n * sizeof *token) : NULL;
+		s.page = page ? case_to(&c, NULL, pages * sizeof *page) : NULL;
 		w = case_work(&c, 2);
 		on->kern->score_sketches(&c.sh, &c.batch, case_rows_to(&c, c.q, (size_t)c.rows * c.sh.n_heads * c.sh.head_dim), &s, &w);
 		case_work_done(&c, &w);
-		case_from(&c, got, s.token, n * sizeof *got);
+		if (token)
+			case_from(&c, token, s.token, n * sizeof *token);
+		if (page)
+			case_from(&c, page, s.page, pages * sizeof *page);
 		for (uint32_t i = 0; i < c.n; i++)
-			check_sequence(&c, i, got + (size_t)i * rows * stride, rows, s.sum, stride);
+			check_sequence(&c, i, &(struct got){rows, stride, s.sum, token, page});
+		free(token);
+		free(page);
+		case_off(&c);
+		case_deinit(&c);
+	}
+}
+END_TEST
+
+/* Wherever it is, a token has the weight of another with the same key, a page that of another: which is selected hangs on that. */
+START_TEST(equal_keys)
+{
+	struct kernel_case c;
+
+	for (const struct test_backend *on = case_backends(); on->kern; on++) {
+		if (!sketch_case(&c, on, _i, false, 900)) {
+			case_deinit(&c);
+			continue;
+		}
+		const uint32_t rows = c.sh.n_heads, row = c.sh.n_kv_heads * c.sh.head_dim, pages = skv_pages_of(c.max_len), stride = pages * SKV_PAGE_TOKENS;
+		const size_t n = (size_t)c.n * rows * stride;
+		struct skv_scores s = {.rows = rows, .token_stride = stride, .token = case_to(&c, NULL, n * sizeof(float)),
+		                       .page_stride = pages, .page = case_to(&c, NULL, n / SKV_PAGE_TOKENS * sizeof(float))};
+		float *got = malloc(n * sizeof *got), *sum = malloc(n / SKV_PAGE_TOKENS * sizeof *sum);
+		struct skv_workspace w;
+
+		for (uint32_t i = 0; i < c.n; i++) /* all pages are as the first one */
+			for (uint32_t t = SKV_PAGE_TOKENS; t < c.seq[i].len; t++)
+				memcpy(c.k_in[i] + (size_t)t * row, c.k_in[i] + (size_t)(t % SKV_PAGE_TOKENS) * row, row * sizeof(float));
+		case_append(&c, 400, 1);
+		update_all(&c, UINT32_MAX);
+		w = case_work(&c, 2);
+		on->kern->score_sketches(&c.sh, &c.batch, case_rows_to(&c, c.q, (size_t)c.rows * rows * c.sh.head_dim), &s, &w);
+		case_work_done(&c, &w);
+		case_from(&c, got, s.token, n * sizeof *got);
+		case_from(&c, sum, s.page, n / SKV_PAGE_TOKENS * sizeof *sum);
+		for (uint32_t list = 0; list < c.n * rows; list++) {
+			const uint32_t len = c.seq[list / rows].len;
+			for (uint32_t t = SKV_PAGE_TOKENS; t < len; t++)
+				ck_assert(got[(size_t)list * stride + t] == got[(size_t)list * stride + t % SKV_PAGE_TOKENS]);
+			for (uint32_t p = 1; p < len / SKV_PAGE_TOKENS; p++)
+				ck_assert(sum[(size_t)list * pages + p] == sum[(size_t)list * pages]);
+		}
 		free(got);
+		free(sum);
 		case_off(&c);
 		case_deinit(&c);
 	}
@@ -382,6 +448,7 @@ int main(void)
 	int cases = rnd_hurried() ? BITS : SHAPES * BITS;
 
 	tcase_add_loop_test(t, as_reference, 0, cases);
+	tcase_add_loop_test(t, equal_keys, 0, cases);
 	tcase_add_loop_test(t, cuts_do_not_matter, 0, cases);
 	tcase_add_loop_test(t, selected_at_once, 0, cases);
 	return run_suite(s);

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/select/sketch-scores.c - scores of tokens by the sketches of their keys; kernels/select.h says what these are.
+ *
+ * A query is rotated as the keys were, and rounded to 8 bits: then a score is a sum of products of whole numbers, the same
+ * on every ISA, times the token's scale and the query's. VL rows are scored at a time, each in a lane: 4 bytes of each row
+ * make a vector, which is unpacked once for several q heads.
+ *
+ * A sequence is read once, in chunks: each leaves its scores, the largest of a q head and a sum. They give the head's denominator,
+ * with which weights are reduced over heads. Tokens of equal scores have equal weights, in whatever chunks: of these the older
+ * one is selected.
+ */
+#include "kernels/host/runtime/logits.h"
+#include "kernels/host/select/sketch.h"
+
+#define CHUNK 256u /* tokens of an item */
+#define CHUNK_PAGES (CHUNK / SKV_PAGE_TOKENS)
+#define HEADS 4 /* scored at a time */
+
+/* A q head of a sequence: its query in whole numbers, and what makes scores of their sums. */
+struct query {
+	float unit;   /* of a score, in units of log2 */
+	float bias;   /* taken from a sum: codes are counted from below */
+	float lse;    /* log2 of the denominator */
+	float base;   /* added to a score: what the keys' mean has, where that is not the same to a softmax */
+	int8_t u[SKV_MAX_HEAD_DIM];
+};
+
+struct score_params {
+	const struct skv_shape *sh;
+	struct sketch_layout layout;
+	const struct skv_batch *batch;
+	const float *q;
+	const struct skv_scores *scores;
+	struct query *query; /* [seq][q head] */
+	float *score;        /* [seq][q head][stride] */
+	float *max, *sum;    /* [seq][q head][chunks]: of a chunk's scores; of 2^(score - max) */
+	uint32_t stride, chunks;
+	uint32_t *first; /* items before sequence i; an item is a chunk */
+	float signs[SKV_MAX_HEAD_DIM];
+};
+
+/* ---- queries --------------------------------------------------------------------------------- */
+
+INLINE float dot(uint32_t dtype, const uint8_t *row, const float *q, uint32_t dim)
+{
+	vf sum = {0};
+
+	for (uint32_t d = 0; d < dim; d += VL)
+		sum = v_fma(v_load(dtype, row + d * skv_dtype_bytes(dtype)), v_loadf(q + d), sum);
+	return v_fold_runs(V_SUM, sum, VL)[0];
+}
+
+/* scale q·c: a softcap and a sink are not blind to it, as a softmax alone is. */
+static float base_of(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q)
+{
+	const skv_pte entry = skv_layer_table(sh, s)[0];
+	float sum = 0;
+
+	for (uint32_t t = 0; t < SKV_PAGE_TOKENS && skv_pte_resident(entry); t++)
+		sum += BY_DTYPE(sh->dtype, dot, skv_key_row(sh, entry, h, t), q, sh->head_dim);
+	return sum / SKV_PAGE_TOKENS * sh->scale * LOG2E;
+}
+
+static void query_item(void *ctx, uint32_t item, int thread)
+{
+	const struct score_params *x = ctx;
+	const struct skv_shape *sh = x->sh;
+	const uint32_t dim = sh->head_dim, head = item % sh->n_heads;
+	const struct skv_kseq *s = &x->batch->seq[item / sh->n_heads];
+	const float *q = x->q + ((size_t)s->row * sh->n_heads + head) * dim;
+	struct query *to = &x->query[item];
+	vf r[SKV_MAX_HEAD_DIM / VL];
+	float most = 0;
+	int sum = 0;
+	(void)thread;
+
+	memcpy(r, q, dim * sizeof *q);
+	rotate(dim, x->signs, r);
+	for (uint32_t d = 0; d < dim; d++)
+		most = fmaxf(most, fabsf(r[d / VL][d % VL]));
+	for (uint32_t d = 0; d < dim; d++) {
+		const float e = r[d / VL][d % VL];
+		to->u[d] = most > 0 && e == e ? (int8_t)rintf(e * (127 / most)) : 0;
+		sum += to->u[d];
+	}
+	to->unit = most / 127 * sh->scale * LOG2E;
+	to->bias = 0.5f * (float)((1 << sh->sketch_bits) - 1) * (float)sum;
+	to->base = (sh->softcap > 0 || sh->sinks) && s->len >= SKV_PAGE_TOKENS ? base_of(sh, s, head / (sh->n_heads / sh->n_kv_heads), q) : 0;
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* Where the sketches of a page's tokens are: kv head 0's part of their state page, or NULL, and the first one's index there. */
+struct spot {
+	const uint8_t *part;
+	uint32_t at;
+};
+
+static struct spot spot_of(const struct score_params *x, const struct skv_kseq *s, uint32_t page)
+{
+	const skv_pte state = skv_state_table(x->sh, s)[page * SKV_PAGE_TOKENS / x->layout.tokens];
+
+	if (!skv_pte_resident(skv_layer_table(x->sh, s)[page]) || !skv_pte_resident(state))
+		return (struct spot){NULL, 0};
+	return (struct spot){x->sh->pool + skv_pte_id(state) * x->sh->page_bytes, page * SKV_PAGE_TOKENS % x->layout.tokens};
+}
+
+/*
+ * Add to sum[g] the products of query q[g] and VL rows of codes, `each` bytes apart, of which the first `stride` bytes have
+ * `width` bits of an element, times 1 << shift. Up to 12 bytes behind the last row are loaded: scales, if not other rows.
+ */
+INLINE void add_codes(const uint8_t *row, uint32_t each, uint32_t stride, const int width, const int shift, const int n,
+                      const struct query *q, vi *sum)
+{
+	const vu mask = (vu){0} + ((1u << width) - 1) * 0x01010101u;
+
+	for (uint32_t j = 0; j < stride; j += 16) {
+		vi column[4];
+		v_load_columns(row + j, each, column);
+		for (uint32_t c = 0; c < 4 && j + 4 * c < stride; c++) {
+			vi code[8];
+			UNROLL
+			for (int at = 0; at < 8 / width; at++)
+				code[at] = (vi)(((vu)column[c] >> at * width & mask) << shift);
+			UNROLL
+			for (int g = 0; g < n; g++)
+				sum[g] = v_dot_bytes(8 / width, code, q[g].u + j + 4 * c, stride, sum[g]);
+		}
+	}
+}
+
+/* Scores of VL tokens, whose codes and scales these are, for n queries; to[g * stride] and on. */
+INLINE void score_rows(const uint8_t *row, const uint8_t *scale, uint32_t dim, const int bits, const int n, const struct query *q,
+                       float *to, uint32_t stride)
+{
+	const uint32_t each = dim * (uint32_t)bits / 8;
+	const vf scales = v_load_bf16(scale);
+	vi sum[HEADS] = {0};
+
+	add_codes(row, each, bits == 3 ? dim / 4 : each, bits == 3 ? 2 : bits, 0, n, q, sum);
+	if (bits == 3)
+		add_codes(row + dim / 4, each, dim / 8, 1, 2, n, q, sum);
+	UNROLL
+	for (int g = 0; g < n; g++)
+		v_storef(to + (size_t)g * stride, (__builtin_convertvector(sum[g], vf) - q[g].bias) * (q[g].unit * scales) + q[g].base);
+}
+
+/* Whole rows and scales of a page's tokens into the cache: no stream of addresses leads from one kv head's part to the next. */
+INLINE void prefetch(const struct sketch_layout *l, const uint8_t *part, uint32_t at)
+{
+	for (uint32_t b = 0; b < SKV_PAGE_TOKENS * l->row; b += 64)
+		__builtin_prefetch(part + at * l->row + b);
+	__builtin_prefetch(part + l->scales + at * 2);
+}
+
+/* Of the pages' tokens that have sketches, for n q heads from `head` on. */
+INLINE void score_heads(const struct score_params *x, const struct spot *spot, uint32_t pages, uint32_t i, uint32_t head,
+                        const int bits, const int n, float *to)
+{
+	const struct skv_shape *sh = x->sh;
+	const struct sketch_layout *l = &x->layout;
+	const size_t part = head / (sh->n_heads / sh->n_kv_heads) * l->head_bytes;
+	const struct query *q = &x->query[(size_t)i * sh->n_heads + head];
+
+	for (uint32_t p = 0; p < pages; p++) {
+		if (!spot[p].part)
+			continue;
+		const uint8_t *codes = spot[p].part + part;
+		prefetch(l, codes + l->head_bytes, spot[p].at); /* of the next kv head; of the last, nothing that counts */
+		for (uint32_t t = spot[p].at; t < spot[p].at + SKV_PAGE_TOKENS; t += VL)
+			score_rows(codes + (size_t)t * l->row, codes + l->scales + t * 2, sh->head_dim, bits, n, q,
+			           to + p * SKV_PAGE_TOKENS + t - spot[p].at, x->stride);
+	}
+}
+
+INLINE void score_some(const struct score_params *x, const struct spot *spot, uint32_t pages, uint32_t i, uint32_t head,
+                       const int bits, uint32_t n, float *to)
+{
+	switch (n) {
+	case 1: score_heads(x, spot, pages, i, head, bits, 1, to); break;
+	case 2: score_heads(x, spot, pages, i, head, bits, 2, to); break;
+	case 3: score_heads(x, spot, pages, i, head, bits, 3, to); break;
+	default: score_heads(x, spot, pages, i, head, bits, HEADS, to);
+	}
+}
+
+/* The largest of n scores, and the sum of 2^(score - max). n is whole pages. */
+static void peak_of(const float *score, uint32_t n, float *ret_max, float *ret_sum)
+{
+	vf most = v_set(-INFINITY), sum = {0};
+
+	for (uint32_t t = 0; t < n; t += VL)
+		most = v_max(v_loadf(score + t), most);
+	*ret_max = v_fold_runs(V_MAX, most, VL)[0];
+	for (uint32_t t = 0; t < n && *ret_max > -INFINITY; t += VL)
+		sum += v_exp2(v_loadf(score + t) - *ret_max);
+	*ret_sum = v_fold_runs(V_SUM, sum, VL)[0];
+}
+
+static void no_scores(float *score, uint32_t from, uint32_t to)
+{
+	for (uint32_t t = from; t < to; t++)
+		score[t] = -INFINITY;
+}
+
+static void score_item(void *ctx, uint32_t item, int thread)
+{
+	const struct score_params *x = ctx;
+	const struct skv_shape *sh = x->sh;
+	const uint32_t i = skv_range_of(x->first, x->batch->n, item), chunk = item - x->first[i], group = sh->n_heads / sh->n_kv_heads;
+	const struct skv_kseq *s = &x->batch->seq[i];
+	const uint32_t from = chunk * CHUNK_PAGES, pages = skv_min(CHUNK_PAGES, skv_pages_of(s->len) - from);
+	const uint32_t tokens = skv_min(CHUNK, s->len - chunk * CHUNK);
+	struct spot spot[CHUNK_PAGES];
+	(void)thread;
+
+	for (uint32_t p = 0; p < pages; p++)
+		spot[p] = spot_of(x, s, from + p);
+	for (uint32_t head = 0; head < sh->n_heads;) {
+		const uint32_t n = skv_min(HEADS, group - head % group);
+		float *score = x->score + ((size_t)i * sh->n_heads + head) * x->stride + chunk * CHUNK;
+		switch (sh->sketch_bits) {
+		case 1: score_some(x, spot, pages, i, head, 1, n, score); break;
+		case 2: score_some(x, spot, pages, i, head, 2, n, score); break;
+		case 3: score_some(x, spot, pages, i, head, 3, n, score); break;
+		default: score_some(x, spot, pages, i, head, 4, n, score);
+		}
+		for (const uint32_t end = head + n; head < end; head++, score += x->stride) {
+			const size_t at = ((size_t)i * sh->n_heads + head) * x->chunks + chunk;
+			if (sh->softcap > 0)
+				cap_scores(score, pages * SKV_PAGE_TOKENS, softcap_of(sh));
+			for (uint32_t p = 0; p < pages; p++) /* a cap makes numbers of these */
+				if (!spot[p].part)
+					no_scores(score, p * SKV_PAGE_TOKENS, (p + 1) * SKV_PAGE_TOKENS);
+			no_scores(score, tokens, pages * SKV_PAGE_TOKENS);
+			peak_of(score, pages * SKV_PAGE_TOKENS, &x->max[at], &x->sum[at]);
+		}
+	}
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* A q head's denominator, of its chunks'. */
+static void denominator_item(void *ctx, uint32_t item, int thread)
+{
+	const struct score_params *x = ctx;
+	const uint32_t i = item / x->sh->n_heads, n = x->first[i + 1] - x->first[i];
+	float *max = x->max + (size_t)item * x->chunks, *sum = x->sum + (size_t)item * x->chunks, lse = 0;
+	vf most = v_set(-INFINITY), all = {0};
+	(void)thread;
+
+	for (uint32_t c = n; c % VL; c++) {
+		max[c] = -INFINITY;
+		sum[c] = 0;
+	}
+	for (uint32_t c = 0; c < n; c += VL)
+		most = v_max(v_loadf(max + c), most);
+	const float peak = v_fold_runs(V_MAX, most, VL)[0];
+	if (peak > -INFINITY) {
+		for (uint32_t c = 0; c < n; c += VL)
+			all += v_loadf(sum + c) * v_exp2(v_loadf(max + c) - peak);
+		lse = peak + log2f(v_fold_runs(V_SUM, all, VL)[0] + sink_term(x->sh, item % x->sh->n_heads, peak));
+	}
+	x->query[item].lse = lse;
+}
+
+/* Sums of the weights of n pages. */
+static void sum_pages(const float *weight, uint32_t n, float *page)
+{
+	for (uint32_t p = 0; p < n; p++) {
+		vf sum = {0};
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t += VL)
+			sum += v_loadf(weight + p * SKV_PAGE_TOKENS + t);
+		page[p] = v_fold_runs(V_SUM, sum, VL)[0];
+	}
+}
+
+static void weigh_item(void *ctx, uint32_t item, int thread)
+{
+	const struct score_params *x = ctx;
+	const uint32_t i = skv_range_of(x->first, x->batch->n, item), len = x->batch->seq[i].len, heads = x->sh->n_heads;
+	const uint32_t from = (item - x->first[i]) * CHUNK, to = skv_min(from + CHUNK, skv_pages_of(len) * SKV_PAGE_TOKENS);
+	const uint32_t rows = x->scores->rows, each = heads / rows;
+	(void)thread;
+
+	for (uint32_t row = 0; row < rows; row++) {
+		const size_t r = (size_t)i * rows + row;
+		const struct query *q = &x->query[r * each];
+		float *score = x->score + r * each * x->stride;
+		/* without a place of their own weights replace the scores of the row's first head */
+		float *weight = x->scores->token ? x->scores->token + r * x->scores->token_stride : score;
+		for (uint32_t t = from; t < to; t += VL) {
+			vf w = {0};
+			for (uint32_t g = 0; g < each; g++) {
+				const vf one = v_exp2(v_loadf(score + (size_t)g * x->stride + t) - q[g].lse);
+				w = x->scores->sum ? w + one : v_max(one, w);
+			}
+			v_storef(weight + t, w);
+		}
+		for (uint32_t t = from; len < SKV_PAGE_TOKENS && t < len; t++)
+			weight[t] = 1; /* there are no sketches so far */
+		if (x->scores->page)
+			sum_pages(weight + from, (to - from) / SKV_PAGE_TOKENS, x->scores->page + r * x->scores->page_stride + from / SKV_PAGE_TOKENS);
+	}
+}
+
+static uint32_t chunks_of(uint32_t len)
+{
+	return (len + CHUNK - 1) / CHUNK;
+}
+
+void ISA(score_sketches)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q,
+                         const struct skv_scores *scores, const struct skv_workspace *work)
+{
+	const uint32_t n = batch->n, heads = n * sh->n_heads;
+	struct carve c = carve_begin(work);
+	struct score_params x = {.sh = sh, .layout = sketch_layout_of(sh), .batch = batch, .q = q, .scores = scores};
+
+	signs_of(sh->head_dim, x.signs);
+	x.stride = skv_pages_of(batch->max_len) * SKV_PAGE_TOKENS;
+	x.chunks = (chunks_of(batch->max_len) + VL - 1) / VL * VL;
+	x.first = carve(&c, (n + 1) * sizeof *x.first);
+	x.first[0] = 0;
+	for (uint32_t i = 0; i < n; i++)
+		x.first[i + 1] = x.first[i] + chunks_of(batch->seq[i].len);
+	x.query = carve(&c, heads * sizeof *x.query);
+	x.max = carve(&c, (size_t)heads * x.chunks * sizeof *x.max);
+	x.sum = carve(&c, (size_t)heads * x.chunks * sizeof *x.sum);
+	x.score = carve(&c, (size_t)heads * x.stride * sizeof *x.score);
+	skv_run(work->threads, heads, query_item, &x);
+	skv_run(work->threads, x.first[n], score_item, &x);
+	skv_run(work->threads, heads, denominator_item, &x);
+	skv_run(work->threads, x.first[n], weigh_item, &x);
+}
+
+size_t ISA(score_sketches_bytes)(const struct skv_shape *sh, uint32_t n_seqs, uint32_t max_len)
+{
+	const size_t heads = (size_t)n_seqs * sh->n_heads, tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS;
+	const size_t chunks = (chunks_of(max_len) + VL - 1) / VL * VL;
+
+	return carve_size((n_seqs + 1) * sizeof(uint32_t)) + carve_size(heads * sizeof(struct query)) +
+	       2 * carve_size(heads * chunks * sizeof(float)) + carve_size(heads * tokens * sizeof(float));
+}

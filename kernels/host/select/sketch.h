@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/host/select/sketch.h - what the making of sketches and the scores by them share: where they lie, and the rotation. */
+#ifndef SKV_HOST_SKETCH_H
+#define SKV_HOST_SKETCH_H
+
+#include <math.h>
+#include "kernels/host/runtime/simd.h"
+#include "kernels/host/select/select.h"
+
+/* Where sketches are in a state page. */
+struct sketch_layout {
+	size_t head_bytes, scales; /* of a kv head's part; from its begin to its scales */
+	uint32_t tokens, row;      /* of a part; bytes of a token's codes */
+};
+
+static inline struct sketch_layout sketch_layout_of(const struct skv_shape *sh)
+{
+	const uint32_t tokens = skv_sketch_tokens(sh), row = skv_sketch_row(sh);
+
+	return (struct sketch_layout){sh->page_bytes / sh->n_kv_heads, (size_t)tokens * row, tokens, row};
+}
+
+/* R without its Hadamard matrix: of each element the sign, over the norm of the matrix's rows. */
+static inline void signs_of(uint32_t dim, float *ret)
+{
+	const vf norm = v_set(1 / sqrtf((float)(dim & -dim)));
+
+	for (uint32_t d = 0; d < dim; d += VL) {
+		vu x = (vu)(v_iota() + (int32_t)d + 1) * 0x9e3779b9u; /* skv_sketch_flips() */
+		x = (x ^ x >> 15) * 0x85ebca6bu;
+		x = (x ^ x >> 13) >> 16 << 31;
+		v_storef(ret + d, (vf)((vu)norm ^ x));
+	}
+}
+
+/* x becomes R x. dim is a multiple of 32, so no block is shorter than a vector. */
+INLINE void rotate(uint32_t dim, const float *signs, vf *x)
+{
+	const uint32_t vectors = dim / VL, block = (dim & -dim) / VL;
+
+	for (uint32_t i = 0; i < vectors; i++)
+		x[i] = v_hadamard(x[i] * v_loadf(signs + i * VL));
+	for (uint32_t half = 1; half < block; half *= 2)
+		for (uint32_t i = 0; i < vectors; i += 2 * half)
+			for (uint32_t j = i; j < i + half; j++) {
+				const vf a = x[j], b = x[j + half];
+				x[j] = a + b;
+				x[j + half] = a - b;
+			}
+}
+#endif
