@@ -180,10 +180,10 @@ struct skv_batch fixture_prompt(struct kernel_fixture *b, uint32_t i)
 {
 	struct skv_kseq *s = fixture_get(sizeof *s);
 	*s = b->seq[i];
-	s->n_q = s->n_bounds = s->len;
+	s->n_q = s->n_state = s->len;
 	s->row = 0;
 	return (struct skv_batch){.seq = fixture_there(b, s, sizeof *s), .n = 1, .max_len = b->tokens,
-	                          .max_q = b->tokens, .max_bounds = b->tokens};
+	                          .max_q = b->tokens, .max_state = b->tokens};
 }
 
 /* K and V of a pool: small numbers, the same in every layer; and what there is beside them. */
@@ -226,10 +226,10 @@ static void tables_init(struct kernel_fixture *b, uint64_t *rng)
 	for (uint32_t i = 0; i < batch; i++)
 		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages,
 		                              .layer_stride = batch * b->pages, .len = b->tokens,
-		                              .n_q = 1, .row = i, .n_bounds = 1};
+		                              .n_q = 1, .row = i, .n_state = 1};
 	memcpy(seq, b->seq, batch * sizeof *seq);
 	b->step = (struct skv_batch){.seq = fixture_there(b, seq, batch * sizeof *seq), .n = batch,
-	                             .max_len = b->tokens, .max_q = 1, .max_bounds = 1};
+	                             .max_len = b->tokens, .max_q = 1, .max_state = 1};
 }
 
 static int pool_open(struct kernel_fixture *b)

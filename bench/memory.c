@@ -54,7 +54,7 @@ static void row(struct report *r, double tokens, const char *policy, const struc
 	const double mib = (double)skv_page_bytes(m) / (1 << 20), more = p->all - last->all;
 
 	report_row(r, tokens, policy, p->of[SKV_PAGES_KV] * mib, p->of[SKV_PAGES_CODES] * mib,
-	           p->of[SKV_PAGES_REFS] * mib, p->of[SKV_PAGES_BOUNDS] * mib, p->of[SKV_PAGES_SLOT_META] * mib,
+	           p->of[SKV_PAGES_REFS] * mib, p->of[SKV_PAGES_STATE] * mib, p->of[SKV_PAGES_SLOT_META] * mib,
 	           kept(p) / p->all, last->all > 0 && more > 0 ? (kept(p) - kept(last)) / more : NAN);
 	fflush(stdout);
 	*last = *p;

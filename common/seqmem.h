@@ -20,7 +20,7 @@
  *      SKV_PTE_NONE. A step may fill entries that are NONE, replace one as in 2, and write into state pages whatever a
  *      repeated step computes again. Whether such a page is of use is not known here: it counts as a page of the
  *      sequence, and the holder keeps it or removes it.
- *      Bounds of pages and slot metadata (kernels/evict.h) are such state.
+ *      Bounds of pages, sketches of keys and slot metadata (kernels/evict.h) are such state.
  *      Codes and references hold compressed tokens. They are contents, as K and V are, and cannot be computed again:
  *      a step does not write to what the last commit has of them.
  *      Saved prefill state (kernels/prefill.h), which later rows of a prompt need, is kept in two sets by the
@@ -75,7 +75,7 @@ struct skv_seqmem {
 	/* whose state is in the state area; checked before it is used */
 	char state_policy[SKV_NAME_MAX];
 	uint32_t state_version;
-	/* of the commit that the state belongs to; if there are bounds and no other state, of the first that they do */
+	/* of the commit that the state belongs to; if there are state pages and no other state, of the first that they do */
 	uint32_t state_epoch;
 	/* next[epoch & 1]: the id to go on from as of that commit, or -1; tokens[length] shows it */
 	int32_t next[2];
@@ -122,7 +122,7 @@ struct skv_eviction {
 /* What pages hold. Each layer has a table of every kind. */
 enum skv_page_kind {
 	SKV_PAGES_KV, /* K and V */
-	SKV_PAGES_BOUNDS,
+	SKV_PAGES_STATE, /* page bounds, or sketches of keys */
 	SKV_PAGES_SLOT_META,
 	SKV_PAGES_CODES,
 	SKV_PAGES_REFS,

@@ -74,7 +74,8 @@ struct skv_kseq {
 	uint32_t len; /* tokens, those of this call included; with slots: slots in use */
 	uint32_t n_q; /* query rows; 1 when decoding */
 	uint32_t row;
-	uint32_t n_bounds; /* update_bounds() makes the bounds of the pages of its last n_bounds tokens, at least n_q */
+	/* of its last n_state tokens, at least n_q, update_bounds() makes the bounds of their pages, update_sketches() sketches */
+	uint32_t n_state;
 
 	/* layers that evict: see evict.h */
 	uint32_t n_tokens; /* tokens of the sequence: the position of the last query row is one less */
@@ -102,7 +103,7 @@ struct skv_batch {
 	uint32_t n;
 	uint32_t max_len; /* >= every len */
 	uint32_t max_q;   /* >= every n_q */
-	uint32_t max_bounds; /* >= every n_bounds */
+	uint32_t max_state; /* >= every n_state */
 	uint32_t max_compress;   /* >= the tokens that this call compresses, of every sequence */
 };
 

@@ -109,10 +109,10 @@ struct skv_kernels {
 	/* ---- selection --------------------------------------------------------------------------- */
 
 	/*
-	 * Make the bounds of the pages that tokens len - n_bounds … len - 1 lie in, each from all of the page's K
+	 * Make the bounds of the pages that tokens len - n_state … len - 1 lie in, each from all of the page's K
 	 * rows up to len: the result does not depend on how often, nor in how many calls, it is done. A page that is
 	 * not resident, or whose state page is not, is left out. With slots (n_q = 1): of each kv head the page that
-	 * its new token's slot is in, from the rows up to the slot; if n_bounds is above 1 also the other pages of
+	 * its new token's slot is in, from the rows up to the slot; if n_state is above 1 also the other pages of
 	 * those tokens' slots, which are full.
 	 */
 	void (*update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
@@ -129,7 +129,7 @@ struct skv_kernels {
 	                    const struct skv_scores *scores, const struct skv_workspace *);
 
 	/*
-	 * Make the sketches of tokens len - n_bounds ... len - 1, and of all tokens when the first T are complete with these.
+	 * Make the sketches of tokens len - n_state ... len - 1, and of all tokens when the first T are complete with these.
 	 * Pages and state pages that are not resident are left out.
 	 */
 	void (*update_sketches)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);

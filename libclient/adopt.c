@@ -5,8 +5,8 @@
  * A sequence's state is the policy's, in the daemon's memory. `state_policy` names whose it is and is
  * empty while it is being replaced; `state_epoch` is the commit that it belongs to. A state that does not
  * fit, as after death inside of a step, is made anew by the policy's adopt(). State pages never change their policy:
- * adoption gives them back, and the first step after it supplies others with the bounds of all pages that are there.
- * From then on bounds are true whatever becomes of a step, for the next one makes those anew that it needs.
+ * adoption gives them back, and the first step after it supplies others with the bounds or sketches of all that is there.
+ * From then on these are true whatever becomes of a step, for the next one makes those anew that it needs.
  */
 #include "libclient/adopt.h"
 
@@ -71,9 +71,9 @@ int policy_adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 	return 0;
 }
 
-static uint32_t bounds_table(const struct skv_seq *q, uint32_t layer)
+static uint32_t state_table(const struct skv_seq *q, uint32_t layer)
 {
-	return skv_table(q->layout.n_layers, SKV_PAGES_BOUNDS, layer);
+	return skv_table(q->layout.n_layers, SKV_PAGES_STATE, layer);
 }
 
 void policy_install(struct skv_seq *q, const struct policy *p, void *state)
@@ -95,10 +95,10 @@ void policy_install(struct skv_seq *q, const struct policy *p, void *state)
 	pages_forget_state(q);
 	q->on_device.old = q->session->device;
 	q->compresses = q->compresses_known = false;
-	q->has_bounds = p->n_bounds == 0 || q->len == 0;
+	q->has_state = p->n_state_layers == 0 || q->len == 0;
 	m->state_version = p->state_version;
-	/* bounds that the next step makes are there when it is committed: until then the state is of no commit */
-	m->state_epoch = q->has_bounds ? q->epoch : q->epoch ^ OF_NO_COMMIT;
+	/* state pages that the next step fills are there when it is committed: until then the state is of no commit */
+	m->state_epoch = q->has_state ? q->epoch : q->epoch ^ OF_NO_COMMIT;
 	atomic_thread_fence(memory_order_seq_cst);
 	skv_wire_string(m->state_policy, sizeof(m->state_policy), block->name);
 	q->state_torn = false;
@@ -112,7 +112,7 @@ void policy_start(struct skv_seq *q)
 	q->mem->state_version = seq_policy(q)->state_version;
 	q->mem->state_epoch = q->epoch;
 	skv_wire_string(q->mem->state_policy, sizeof(q->mem->state_policy), block->name);
-	q->has_bounds = true;
+	q->has_state = true;
 }
 
 /* Does it have the state pages of these plans, and no others? */
@@ -120,7 +120,7 @@ static bool state_fits(const struct skv_seq *q, const struct policy *p)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 		for (uint32_t i = 0; i < pages_of_state(q, layer, seq_slot_end(q, layer)); i++) {
-			skv_pte e = seq_table(q, bounds_table(q, layer))[i];
+			skv_pte e = seq_table(q, state_table(q, layer))[i];
 
 			if (skv_pte_resident(e) != plan_has_state(&p->plan[layer]))
 				return false;
@@ -133,7 +133,7 @@ static bool state_holds(const struct skv_seq *q, const struct policy *p)
 {
 	uint32_t since = q->epoch - q->mem->state_epoch;
 
-	return p->block->seq_state_bytes > 0 ? since == 0 : p->n_bounds == 0 || since < OF_NO_COMMIT;
+	return p->block->seq_state_bytes > 0 ? since == 0 : p->n_state_layers == 0 || since < OF_NO_COMMIT;
 }
 
 static bool at_home(const struct skv_seq *q, const struct policy *p)
@@ -160,7 +160,7 @@ int policy_take_over(struct skv_seq *q)
 	if (e < 0)
 		return e;
 	if (at_home(q, p)) {
-		q->has_bounds = true;
+		q->has_state = true;
 		return 0;
 	}
 	e = policy_adopt(q->session, p, q, &state);

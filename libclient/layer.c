@@ -73,7 +73,7 @@ struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
 	shape.scale = model_scale(&s->model, layer);
 	shape.softcap = model_softcap(&s->model, layer);
 	shape.sinks = s->sinks && model_sinks(&s->model, layer) ? s->sinks + (size_t)layer * s->model.n_heads : NULL;
-	shape.state = skv_table(n_layers, SKV_PAGES_BOUNDS, layer);
+	shape.state = skv_table(n_layers, SKV_PAGES_STATE, layer);
 	shape.slot_meta = skv_table(n_layers, SKV_PAGES_SLOT_META, layer);
 	shape.codes = skv_table(n_layers, SKV_PAGES_CODES, layer);
 	shape.refs = skv_table(n_layers, SKV_PAGES_REFS, layer);

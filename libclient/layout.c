@@ -49,7 +49,7 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 	        .len = len,
 	        .n_q = it->n_tokens,
 	        .row = row,
-	        .n_bounds = q->has_bounds && !q->maintenance ? it->n_tokens : len,
+	        .n_state = q->has_state && !q->maintenance ? it->n_tokens : len,
 	        .n_tokens = q->len + it->n_tokens,
 	        .slot_end = seq_slot_end(q, layer),
 	        .set = (q->epoch + !noting) & 1, /* init_slot_meta() writes the other one */
@@ -81,7 +81,7 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, ui
 	for (uint32_t i = 0; i < n; i++) {
 		b.max_len = seq[i].len > b.max_len ? seq[i].len : b.max_len;
 		b.max_q = seq[i].n_q > b.max_q ? seq[i].n_q : b.max_q;
-		b.max_bounds = seq[i].n_bounds > b.max_bounds ? seq[i].n_bounds : b.max_bounds;
+		b.max_state = seq[i].n_state > b.max_state ? seq[i].n_state : b.max_state;
 		if (seq[i].compress_to > seq[i].n_compressed &&
 		    seq[i].compress_to - seq[i].n_compressed > b.max_compress)
 			b.max_compress = seq[i].compress_to - seq[i].n_compressed;

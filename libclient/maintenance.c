@@ -102,9 +102,9 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 	struct skv_workspace *w = &s->step.work;
 
 	shape.sketch_bits = plan->sketch_bits;
-	if (q->maintenance == MAINTENANCE_BUILD_BOUNDS && plan->scores & SKV_SCORES_PAGE_BOUNDS)
+	if (q->maintenance == MAINTENANCE_BUILD_STATE && plan->scores & SKV_SCORES_PAGE_BOUNDS)
 		s->kernels->update_bounds(&shape, b, NULL, w);
-	if (q->maintenance == MAINTENANCE_BUILD_BOUNDS && plan->scores & SKV_SCORES_SKETCHES)
+	if (q->maintenance == MAINTENANCE_BUILD_STATE && plan->scores & SKV_SCORES_SKETCHES)
 		s->kernels->update_sketches(&shape, b, w);
 	if (next->n_compressed != was->n_compressed)
 		compress(s, q, layer, b);
@@ -121,7 +121,7 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 /* The kernels of a step that was entered, and its commit. */
 static int carry(struct skv_session *s, struct skv_seq *q)
 {
-	bool holds = q->has_bounds && q->mem->state_epoch == q->epoch;
+	bool holds = q->has_state && q->mem->state_epoch == q->epoch;
 	int e = 0;
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
@@ -135,7 +135,7 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 	e = device_room_stale(s, q->n_evict);
 	if (e < 0)
 		return e;
-	if (holds || q->maintenance == MAINTENANCE_BUILD_BOUNDS)
+	if (holds || q->maintenance == MAINTENANCE_BUILD_STATE)
 		transaction_state_changes(q);
 	e = fence_check_held(s->client, &q, 1);
 	if (e < 0)

@@ -3,7 +3,7 @@
  * libclient/pages.c - which pages a step takes, writes to and evicts.
  *
  * A sequence has page tables (block tables), one a layer for each kind of page (common/seqmem.h): rows of K and V,
- * bounds, slot metadata, codes, references, saved queries. What a step needs of each follows from the slots that the
+ * bounds or sketches, slot metadata, codes, references, saved queries. What a step needs of each follows from the slots that the
  * layer has as of the last commit and from those that it has in the step. For a sequence that never evicted single
  * tokens these are its length, before and after.
  */
@@ -41,7 +41,7 @@ uint32_t pages_of_state(const struct skv_seq *q, uint32_t layer, uint32_t tokens
 }
 
 /* State pages that so many slots of a layer take, ... */
-static uint32_t bounds_of(const struct skv_seq *q, uint32_t layer, uint32_t slots)
+static uint32_t state_of(const struct skv_seq *q, uint32_t layer, uint32_t slots)
 {
 	return plan_has_state(&seq_policy(q)->plan[layer]) ? pages_of_state(q, layer, slots) : 0;
 }
@@ -90,7 +90,7 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 
 	switch (kind_of(q, table)) {
 	case SKV_PAGES_KV: return has_rows(q, layer) ? skv_pages_of(extent) : 0;
-	case SKV_PAGES_BOUNDS: return q->has_bounds ? bounds_of(q, layer, extent) : 0;
+	case SKV_PAGES_STATE: return q->has_state ? state_of(q, layer, extent) : 0;
 	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->slots[layer].granularity, extent) : 0;
 	case SKV_PAGES_SAVED: return q->about & SKV_ABOUT_PREFILL ? prefill_saved_pages(seq_policy(q), layer) : 0;
 	default: return record_pages(q, kind_of(q, table), layer, seq_compressed(q, layer));
@@ -101,11 +101,11 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t more)
 {
 	uint32_t layer = layer_of(q, table), reach = seq_next_slot_end(q, layer) + more;
-	bool bounds = !q->maintenance || q->maintenance == MAINTENANCE_BUILD_BOUNDS || q->has_bounds;
+	bool state = !q->maintenance || q->maintenance == MAINTENANCE_BUILD_STATE || q->has_state;
 
 	switch (kind_of(q, table)) {
 	case SKV_PAGES_KV: return has_rows(q, layer) ? skv_pages_of(reach) : 0;
-	case SKV_PAGES_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
+	case SKV_PAGES_STATE: return state ? state_of(q, layer, reach) : 0;
 	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].granularity, reach) : 0;
 	case SKV_PAGES_SAVED: return q->next_about & SKV_ABOUT_PREFILL ? prefill_saved_pages(seq_policy(q), layer) : 0;
 	default: return seq_by_layer(q) ? record_pages(q, kind_of(q, table), layer, q->next_slots[layer].n_compressed) : 0;
@@ -164,8 +164,8 @@ static bool takes(const struct skv_seq *q)
 	if (q->maintenance || skv_pages_of(end) > skv_pages_of(q->len) ||
 	    (q->next_about & ~q->about & SKV_ABOUT_PREFILL))
 		return true;
-	if (!q->has_bounds)
-		return seq_policy(q)->n_bounds > 0;
+	if (!q->has_state)
+		return seq_policy(q)->n_state_layers > 0;
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++)
 		if (skv_pages_of(q->next_slots[layer].slot_end) > skv_pages_of(q->slots[layer].slot_end) ||
 		    q->next_slots[layer].n_compressed > q->slots[layer].n_compressed)
@@ -263,8 +263,8 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	p->need += copies;
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
-	if (policy->n_bounds > 0)
-		p->demand += (uint64_t)(q->n_new / policy->state_tokens + 1) * policy->n_bounds;
+	if (policy->n_state_layers > 0)
+		p->demand += (uint64_t)(q->n_new / policy->state_tokens + 1) * policy->n_state_layers;
 	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_slot_meta_per_page(&q->session->shape) - 1) * policy->n_evicting;
 	return 0;
 }
@@ -272,7 +272,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 uint64_t pages_of_prompt(struct skv_session *s, uint32_t n, bool chunked)
 {
 	struct skv_layer_slots slots[SKV_MAX_LAYERS];
-	struct skv_seq q = {.session = s, .n_new = n, .next_slots = slots, .has_bounds = true};
+	struct skv_seq q = {.session = s, .n_new = n, .next_slots = slots, .has_state = true};
 	uint64_t pages = 0;
 
 	skv_seqmem_layout(&s->model, n, &q.layout);
@@ -454,7 +454,7 @@ void pages_forget_prompt(struct skv_seq *q)
 
 void pages_forget_state(struct skv_seq *q)
 {
-	drop_tables(q, SKV_PAGES_BOUNDS, skv_pages_of(q->len));
+	drop_tables(q, SKV_PAGES_STATE, skv_pages_of(q->len));
 	pages_forget_prompt(q);
 }
 
@@ -483,7 +483,7 @@ bool pages_trim(struct skv_seq *q)
 
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), pages = seq_entries(q, table);
-		uint32_t from = kind_of(q, table) == SKV_PAGES_BOUNDS ? pages_of_state(q, layer, extent) : had(q, table);
+		uint32_t from = kind_of(q, table) == SKV_PAGES_STATE ? pages_of_state(q, layer, extent) : had(q, table);
 
 		if (unknown(q, table))
 			continue;
@@ -523,7 +523,7 @@ const char *pages_check(struct skv_seq *q)
 				return wrong;
 			continue;
 		}
-		if (!x->granularity || kind_of(q, table) == SKV_PAGES_BOUNDS || kind_of(q, table) == SKV_PAGES_SAVED)
+		if (!x->granularity || kind_of(q, table) == SKV_PAGES_STATE || kind_of(q, table) == SKV_PAGES_SAVED)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {
 			if (resident(q, table, page))

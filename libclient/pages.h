@@ -46,7 +46,10 @@ void pages_forget_prompt(struct skv_seq *q);
 /* Nor of bounds or sketches, which another policy kept. */
 void pages_forget_state(struct skv_seq *q);
 void pages_unpark(struct skv_seq *q); /* the entry beyond the committed length, after an attach and a compaction */
-/* Drop what a torn step has left in entries of no use; of bounds, what is beyond the layer's slots. Was there any? */
+/*
+ * Drop what a torn step has left in entries of no use; of bounds and sketches, what is beyond the layer's slots. Was there
+ * any?
+ */
 bool pages_trim(struct skv_seq *q);
 /* Does the sequence have the pages that its slots are in? NULL, or what is wrong. Finds gaps. */
 const char *pages_check(struct skv_seq *q);

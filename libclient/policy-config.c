@@ -67,7 +67,7 @@ static int configure(struct skv_session *s, struct policy *p)
 		if (plan_has_state(&p->plan[layer])) {
 			uint32_t tokens = policy_state_tokens(&s->shape, &p->plan[layer]);
 
-			p->state_tokens = p->n_bounds++ == 0 || tokens < p->state_tokens ? tokens : p->state_tokens;
+			p->state_tokens = p->n_state_layers++ == 0 || tokens < p->state_tokens ? tokens : p->state_tokens;
 		}
 		p->state_version += p->plan[layer].sketch_bits * (layer + 1) * 0x9e3779b1u;
 		p->n_evicting += p->plan[layer].evict.granularity > 0;

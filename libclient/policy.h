@@ -28,7 +28,7 @@ struct policy {
 	char *spec;               /* ... and with every value */
 	/* of the layer's selection, if it was any hook's to say: the same in every step, also when replayed */
 	uint32_t list_rows[SKV_MAX_LAYERS];
-	uint32_t n_bounds;      /* layers that keep bounds of their pages, or sketches of their keys, so have state pages */
+	uint32_t n_state_layers; /* layers that keep bounds of their pages, or sketches of their keys, so have state pages */
 	uint32_t state_tokens;  /* of a state page, in the layer with the fewest */
 	uint32_t state_version; /* of all that it keeps of a sequence: changes with the plugin's own, and with the bits of sketches */
 	uint32_t n_evicting;    /* layers that evict tokens or pages of single heads, so have slot metadata ... */

@@ -143,7 +143,7 @@ static uint64_t key_of(const struct skv_session *s)
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		sum = mix(mix(mix(mix(sum, st->batch[i].policy->serial), st->batch[i].compresses), st->batch[i].n), st->batch[i].rows);
 	for (uint32_t i = 0; i < st->n_classes; i++)
-		sum = mix(mix(sum, st->class[i].all.max_len), st->class[i].all.max_bounds);
+		sum = mix(mix(sum, st->class[i].all.max_len), st->class[i].all.max_state);
 	for (uint32_t layer = 0; st->n_classes > 1 && layer < s->model.n_layers; layer++)
 		sum = mix(sum, st->class_of[layer]);
 	return sum ? sum : 1;

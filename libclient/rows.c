@@ -7,8 +7,8 @@
  * no result. Single-row sequences are in policy batches without such rows.
  *
  * How many rows count is known at the step's end. What was made of the others lies beyond the commit, like all that a step
- * writes, and the next step writes it anew: rows, page bounds, codes. Only the pages that the others alone needed have to
- * be found. What a row left in accumulated scores could not be taken back: policies that evict by such decode one row.
+ * writes, and the next step writes it anew: rows, page bounds, sketches, codes. Only the pages that the others alone needed
+ * have to be found. What a row left in accumulated scores could not be taken back: policies that evict by such decode one row.
  */
 #include "libclient/rows.h"
 

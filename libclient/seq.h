@@ -17,7 +17,7 @@ enum maintenance {
 	MAINTENANCE_COMPACT,       /* tokens move down, until no slot below is free */
 	MAINTENANCE_MOVE_PARTIAL,  /* the partial page is taken out from among the others, the next compaction puts it last */
 	MAINTENANCE_SLOT_METADATA, /* slot metadata as the policy wants them */
-	MAINTENANCE_BUILD_BOUNDS,  /* bounds of all pages */
+	MAINTENANCE_BUILD_STATE,   /* bounds of all pages, or sketches of all keys */
 	MAINTENANCE_COMPRESS,      /* older tokens are compressed */
 	MAINTENANCE_DECOMPRESS,    /* all that are compressed become rows again */
 	MAINTENANCE_TRUNCATE,      /* the last tokens go: transaction_truncate() */
@@ -84,10 +84,10 @@ struct skv_seq {
 	uint64_t step_attended; /* tokens, once for each q head */
 	bool state_torn;       /* the policy's state was touched in a step that was given up */
 	/*
-	 * It has the state pages that its policy wants, with the bounds of all that is committed. Without it, it has
+	 * It has the state pages that its policy wants, with the bounds or sketches of all that is committed. Without it, it has
 	 * none: the next step supplies them.
 	 */
-	bool has_bounds;
+	bool has_state;
 };
 
 static inline struct policy *seq_policy(const struct skv_seq *q)

@@ -149,7 +149,7 @@ static void committed(struct skv_seq *q)
 	q->len += q->n_new;
 	q->epoch++;
 	q->in_step = false;
-	q->has_bounds |= !q->maintenance || q->maintenance == MAINTENANCE_BUILD_BOUNDS;
+	q->has_state |= !q->maintenance || q->maintenance == MAINTENANCE_BUILD_STATE;
 }
 
 void transaction_commit(struct skv_seq *q, int32_t next)
@@ -200,7 +200,7 @@ int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)
 
 void transaction_state_changes(struct skv_seq *q)
 {
-	if (seq_policy(q)->block->seq_state_bytes > 0 || !q->has_bounds)
+	if (seq_policy(q)->block->seq_state_bytes > 0 || !q->has_state)
 		q->mem->state_epoch = q->epoch + 1;
 }
 

@@ -5,7 +5,8 @@
  * Rows beyond the committed length count for nothing, so a commit of fewer tokens is nearly all that it takes. What must
  * be known before is that the tokens that stay are as they were at that length: that nothing which came later has taken
  * away what the next decode step attends to, or has left something behind. That is so of all that follows from keys and
- * positions alone, page bounds too: each step makes those anew that it appends to. It is not so of accumulated scores.
+ * positions alone, page bounds and sketches too: each step makes those anew that it appends to.
+ * It is not so of accumulated scores.
  */
 #include "libclient/truncate.h"
 
@@ -96,7 +97,7 @@ static bool evict_state(struct skv_seq *q, uint32_t n)
 		bool saved = kind == SKV_PAGES_SAVED;
 		uint32_t page = saved ? 0 : pages_of_state(q, skv_table_layer(q->layout.n_layers, table), n), end = saved ? q->layout.kept : skv_pages_of(n);
 
-		for (; (saved || kind == SKV_PAGES_BOUNDS) && page < end && room; page++)
+		for (; (saved || kind == SKV_PAGES_STATE) && page < end && room; page++)
 			room = pages_evict(q, table, page);
 	}
 	return room;

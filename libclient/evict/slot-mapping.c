@@ -68,7 +68,7 @@ static int compact(struct skv_session *s, struct skv_seq *q)
 int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 {
 	const struct policy *p = seq_policy(q);
-	bool fits = true, binds = !q->has_bounds && p->n_evicting_pages > 0;
+	bool fits = true, binds = !q->has_state && p->n_evicting_pages > 0;
 	int e = 0;
 
 	if (!(q->about & SKV_ABOUT_SLOTS) && p->n_evicting == 0)
@@ -96,6 +96,6 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 	if ((prompt || binds) && e == 0)
 		e = compact(s, q); /* closing gaps has moved pages */
 	if (binds && e == 0)
-		e = maintenance_run(s, q, MAINTENANCE_BUILD_BOUNDS);
+		e = maintenance_run(s, q, MAINTENANCE_BUILD_STATE);
 	return e;
 }

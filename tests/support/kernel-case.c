@@ -388,7 +388,7 @@ void case_append(struct kernel_case *c, uint32_t step, int threads)
 			uint32_t n_q = len - done < step ? len - done : step;
 			seq[n] = all[i];
 			seq[n].len = done + n_q;
-			seq[n].n_q = seq[n].n_bounds = n_q;
+			seq[n].n_q = seq[n].n_state = n_q;
 			seq[n++].row = rows;
 			size_t from = (size_t)done * row, to = (size_t)rows * row, floats = (size_t)n_q * row;
 			memcpy(k + to, c->k_in[i] + from, floats * sizeof *k);
@@ -399,7 +399,7 @@ void case_append(struct kernel_case *c, uint32_t step, int threads)
 			break;
 		struct skv_workspace w = work_for(c, rows, threads);
 		struct skv_batch batch = {.seq = case_to(c, seq, n * sizeof *seq), .n = n,
-		                          .max_len = c->max_len, .max_q = step, .max_bounds = step};
+		                          .max_len = c->max_len, .max_q = step, .max_state = step};
 		c->on->kern->append(&c->sh, &batch, NULL, case_rows_to(c, k, (size_t)rows * row),
 		                    case_rows_to(c, v, (size_t)rows * row), &w);
 		case_work_done(c, &w);

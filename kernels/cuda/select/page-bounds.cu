@@ -58,7 +58,7 @@ DEVICE uint32_t higher(uint32_t dtype, uint32_t a, uint32_t b)
 DEVICE bool page_to_bound(const struct update_params *c, const struct skv_kseq *s, uint32_t nth, uint32_t h,
                           uint32_t *ret_page, uint32_t *ret_tokens)
 {
-	const uint32_t first = (s->len - s->n_bounds) / SKV_PAGE_TOKENS;
+	const uint32_t first = (s->len - s->n_state) / SKV_PAGE_TOKENS;
 	uint32_t page = first + nth;
 
 	*ret_tokens = SKV_PAGE_TOKENS;
@@ -67,7 +67,7 @@ DEVICE bool page_to_bound(const struct update_params *c, const struct skv_kseq *
 		page = nth ? first + nth - 1 : own;
 		if (nth == 0)
 			*ret_tokens = slot % SKV_PAGE_TOKENS + 1;
-		else if (s->n_bounds == 1 || page == own)
+		else if (s->n_state == 1 || page == own)
 			return false;
 	} else if (page * SKV_PAGE_TOKENS < s->len && s->len - page * SKV_PAGE_TOKENS < SKV_PAGE_TOKENS)
 		*ret_tokens = s->len - page * SKV_PAGE_TOKENS;
@@ -79,7 +79,7 @@ DEVICE bool page_to_bound(const struct update_params *c, const struct skv_kseq *
 __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ struct update_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	if (s->n_bounds == 0)
+	if (s->n_state == 0)
 		return;
 	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
 	const skv_pte *states = s->table + (size_t)c.state * s->layer_stride;
@@ -128,9 +128,9 @@ void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *
 		.state = sh->state,
 	};
 	/* so many tokens may begin and end within a page; with slots one page more */
-	const uint32_t pages = skv_pages_of(b->max_bounds + SKV_PAGE_TOKENS - 1) + (slots ? 1 : 0);
+	const uint32_t pages = skv_pages_of(b->max_state + SKV_PAGE_TOKENS - 1) + (slots ? 1 : 0);
 
-	if (b->n > 0 && b->max_bounds > 0)
+	if (b->n > 0 && b->max_state > 0)
 		update_kernel<<<dim3(pages, b->n), THREADS, 0, stream_of(work)>>>(c);
 }
 

@@ -20,7 +20,7 @@ struct make_params {
 /* The first token that gets a sketch: with the first page complete, all of its tokens do. */
 DEVICE uint32_t sketched_from(const struct skv_kseq *s)
 {
-	const uint32_t from = s->len - s->n_bounds;
+	const uint32_t from = s->len - s->n_state;
 	return s->len < SKV_PAGE_TOKENS ? s->len : from < SKV_PAGE_TOKENS ? 0 : from;
 }
 
@@ -215,7 +215,7 @@ struct make_launch {
 void skv_cuda_append_sketches(const struct skv_shape *sh, const struct skv_batch *b, const void *k, const void *v,
                               const struct skv_workspace *work)
 {
-	const uint32_t tokens = k && b->max_q > b->max_bounds ? b->max_q : b->max_bounds;
+	const uint32_t tokens = k && b->max_q > b->max_state ? b->max_q : b->max_state;
 	const struct make_launch launch = {
 		.c = {.s = sketch_params_of(sh, b, NULL), .pool = sh->pool, .k = k, .v = v,
 		      .k_stride = skv_k_stride(sh), .v_stride = skv_v_stride(sh)},

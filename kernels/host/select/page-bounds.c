@@ -23,7 +23,7 @@ struct update_params {
 
 static uint32_t first_page(const struct skv_kseq *s)
 {
-	return (s->len - s->n_bounds) / SKV_PAGE_TOKENS;
+	return (s->len - s->n_state) / SKV_PAGE_TOKENS;
 }
 
 INLINE void bound_rows(uint32_t dtype, const uint8_t *rows, uint32_t n, uint32_t dim, uint8_t *low, uint8_t *high)
@@ -84,9 +84,9 @@ static void update_item(void *ctx, uint32_t item, int thread)
 /* Of a sequence with slots all other pages are full, and have their bounds unless more than its token is asked for. */
 static uint32_t items_of(const struct update_params *u, const struct skv_kseq *s)
 {
-	const uint32_t pages = s->n_bounds ? skv_pages_of(s->len) - first_page(s) : 0;
+	const uint32_t pages = s->n_state ? skv_pages_of(s->len) - first_page(s) : 0;
 
-	return !in_slots(u, s) ? pages : s->n_bounds > 1 ? 1 + pages : s->n_bounds;
+	return !in_slots(u, s) ? pages : s->n_state > 1 ? 1 + pages : s->n_state;
 }
 
 void ISA(update_bounds)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slot_mapping *slots,

@@ -14,7 +14,7 @@ struct update_params {
 /* A sequence's first token that gets a sketch: with the first page full, all of its tokens do. */
 static uint32_t sketched_from(const struct skv_kseq *s)
 {
-	const uint32_t from = s->len - s->n_bounds;
+	const uint32_t from = s->len - s->n_state;
 
 	return s->len < SKV_PAGE_TOKENS ? s->len : from < SKV_PAGE_TOKENS ? 0 : from;
 }

@@ -142,7 +142,7 @@ static void state_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_token
 {
 	uint32_t had = (t->len + 47) / 48, need = (t->len + n_tokens + 47) / 48;
 
-	for (uint32_t number = skv_table(LAYERS, SKV_PAGES_BOUNDS, 0); number < TABLES; number++) {
+	for (uint32_t number = skv_table(LAYERS, SKV_PAGES_STATE, 0); number < TABLES; number++) {
 		skv_pte *table = skv_seqmem_table(s, &layout, number);
 
 		if (skv_table_layer(LAYERS, number) == 0)

@@ -85,7 +85,7 @@ static void add(struct slot_rig *r, uint32_t i, uint32_t n_q)
 	s->n_tokens = r->all[i] + n_q;
 	s->n_q = n_q;
 	s->row = r->n ? r->seq[r->n - 1].row + r->seq[r->n - 1].n_q : 0;
-	s->n_bounds = n_q;
+	s->n_state = n_q;
 	s->slot_end = r->extent[i];
 	s->set = (r->epoch[i] + 1) & 1;
 	s->n_retained = UINT32_MAX;
@@ -99,7 +99,7 @@ static struct skv_batch batch_of(struct slot_rig *r)
 
 	for (uint32_t x = 0; x < r->n; x++) {
 		b.max_q = r->seq[x].n_q > b.max_q ? r->seq[x].n_q : b.max_q;
-		b.max_bounds = r->seq[x].n_bounds > b.max_bounds ? r->seq[x].n_bounds : b.max_bounds;
+		b.max_state = r->seq[x].n_state > b.max_state ? r->seq[x].n_state : b.max_state;
 	}
 	return b;
 }

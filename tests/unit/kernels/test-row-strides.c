@@ -229,7 +229,7 @@ static void make_bounds(struct kernel_case *c)
 	struct skv_batch b = c->batch;
 	struct skv_workspace work = case_work(c, 1);
 
-	b.max_bounds = c->max_len;
+	b.max_state = c->max_len;
 	c->on->kern->update_bounds(&c->sh, &b, NULL, &work);
 	case_work_done(c, &work);
 }
@@ -241,7 +241,7 @@ START_TEST(decode)
 
 	case_of_shape(&c, _i, 4, len, n_q);
 	for (uint32_t i = 0; i < c.n; i++)
-		c.seq[i].n_bounds = len[i];
+		c.seq[i].n_state = len[i];
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		struct skv_scores scores;
 		struct skv_index_list list;

@@ -51,11 +51,11 @@ static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n
 	struct skv_workspace w = case_work(c, threads);
 
 	case_from(c, seq, c->batch.seq, c->n * sizeof *seq);
-	b.max_bounds = rnd_below(20);
+	b.max_state = rnd_below(20);
 	for (uint32_t i = 0; i < c->n; i++) {
 		seq[i].len = len[i];
-		seq[i].n_bounds = n[i];
-		b.max_bounds = n[i] > b.max_bounds ? n[i] : b.max_bounds;
+		seq[i].n_state = n[i];
+		b.max_state = n[i] > b.max_state ? n[i] : b.max_state;
 	}
 	b.seq = case_to(c, seq, c->n * sizeof *seq);
 	c->on->kern->update_bounds(&c->sh, &b, NULL, &w);
@@ -144,7 +144,7 @@ static void check_slots(const struct kernel_case *c, const struct skv_kseq *s, u
 			case_from(c, state, c->sh.pool + page * c->sh.page_bytes, c->sh.page_bytes);
 		for (int high = 0; high < 2; high++) {
 			const uint8_t *at = state + high * half + (h * SKV_PAGE_TOKENS + u % SKV_PAGE_TOKENS) * row;
-			if (own || s->n_bounds > 1)
+			if (own || s->n_state > 1)
 				check_row(c, at, i, u, own ? slot % SKV_PAGE_TOKENS + 1 : SKV_PAGE_TOKENS, h, high);
 			else
 				check_untouched(c, at, row);
@@ -210,7 +210,7 @@ START_TEST(bounds_of_slots)
 		for (uint32_t i = 0; i < n; i++) {
 			const uint32_t fill = rnd_below(SKV_PAGE_TOKENS);
 			seq[i].len -= SKV_PAGE_TOKENS - 1 - fill; /* the rows are there all the same */
-			seq[i].n_bounds = i % 2 ? 1 : seq[i].len;
+			seq[i].n_state = i % 2 ? 1 : seq[i].len;
 			for (uint32_t h = 0; h < c.sh.n_kv_heads; h++)
 				slot[i * c.sh.n_kv_heads + h] = rnd_below(len[i] / SKV_PAGE_TOKENS) * SKV_PAGE_TOKENS + fill;
 		}
@@ -219,7 +219,7 @@ START_TEST(bounds_of_slots)
 		struct skv_batch batch = case_part(&c, 0, n);
 		struct skv_workspace w = case_work(&c, 2);
 		batch.seq = case_to(&c, seq, n * sizeof *seq);
-		batch.max_bounds = c.max_len;
+		batch.max_state = c.max_len;
 		b->kern->update_bounds(&c.sh, &batch, &slots, &w);
 		case_work_done(&c, &w);
 		for (uint32_t x = 0; x < n * c.sh.n_kv_heads; x++)

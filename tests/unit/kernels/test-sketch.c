@@ -67,8 +67,8 @@ static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n
 	case_from(c, seq, c->batch.seq, c->n * sizeof *seq);
 	for (uint32_t i = 0; i < c->n; i++) {
 		seq[i].len = len[i];
-		seq[i].n_bounds = n[i];
-		b.max_bounds = n[i] > b.max_bounds ? n[i] : b.max_bounds;
+		seq[i].n_state = n[i];
+		b.max_state = n[i] > b.max_state ? n[i] : b.max_state;
 	}
 	b.seq = case_to(c, seq, c->n * sizeof *seq);
 	c->on->kern->update_sketches(&c->sh, &b, &w);
