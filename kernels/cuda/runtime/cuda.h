@@ -226,7 +226,7 @@ cudaError_t skv_cuda_decode_quant_init(void); /* called by skv_cuda_decode_init(
 cudaError_t skv_cuda_decode_latent_init(uint32_t room);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
-cudaError_t skv_cuda_sketch_topk_init(void);
+cudaError_t skv_cuda_sketch_topk_init(uint32_t room);
 cudaError_t skv_cuda_accumulate_init(void);
 cudaError_t skv_cuda_kascade_init(void);
 cudaError_t skv_cuda_hip_init(void);

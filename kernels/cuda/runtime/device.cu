@@ -140,7 +140,7 @@ static int prepare(unsigned device)
 	e = e ? e : skv_cuda_decode_latent_init((uint32_t)shared_memory);
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
-	e = e ? e : skv_cuda_sketch_topk_init();
+	e = e ? e : skv_cuda_sketch_topk_init((uint32_t)shared_memory);
 	e = e ? e : skv_cuda_accumulate_init();
 	e = e ? e : skv_cuda_kascade_init();
 	e = e ? e : skv_cuda_hip_init();

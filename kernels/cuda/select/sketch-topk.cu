@@ -321,12 +321,13 @@ void skv_cuda_launch_topk_of_sketches(const struct skv_shape *sh, const struct s
 
 struct topk_init {
 	cudaError_t *e;
+	uint32_t room;
 
 	template <int D, int bits, int split> void allow(void) const
 	{
 		void (*const kernel)(struct topk_params) = topk_kernel<D, bits, split>;
 		*e = *e ? *e : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		                                    (int)skv_cuda_max_shared_memory());
+		                                    (int)room);
 		*e = *e ? *e : cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 	}
 	template <int D, int bits> void run(void) const
@@ -336,10 +337,10 @@ struct topk_init {
 	}
 };
 
-cudaError_t skv_cuda_sketch_topk_init(void)
+cudaError_t skv_cuda_sketch_topk_init(uint32_t room)
 {
 	cudaError_t e = cudaSuccess;
-	const struct topk_init init = {&e};
+	const struct topk_init init = {&e, room};
 	int device, clusters = 0;
 
 	e = cudaGetDevice(&device);
