@@ -73,7 +73,7 @@ static struct verify_backend alloc_slots(void)
 	        .logit_slack = 0x1p-18,
 	        .kept_slack = 0x1.8p-10, /* rounded to 11 bits twice */
 	        .output_slack = 6e-3, /* tensor cores multiply weights of 8 or 11 bits */
-	        .quant_rounds = !getenv("FAKE_CUDA_DIR"), /* whose arithmetic is the host's */
+	        .device_rounds = !getenv("FAKE_CUDA_DIR"), /* whose arithmetic is the host's */
 	};
 }
 

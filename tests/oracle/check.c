@@ -31,7 +31,7 @@ static struct oracle_step step_of(const struct verify *v, const struct oracle_ca
 	        .kept_slack = v->backend->kept_slack,
 	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
 	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
-	        .quant_rounds = v->backend->quant_rounds,
+	        .device_rounds = v->backend->device_rounds,
 	        .width = v->identity,
 	};
 }

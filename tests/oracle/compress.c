@@ -100,7 +100,7 @@ static void follow_quantized(const struct oracle_step *s, struct oracle_case_seq
 	if (!now->bits || now->coded <= was->coded)
 		return;
 	quantize_kv(m, q, layer, was->coded, now->coded);
-	if (s->quant_rounds)
+	if (s->device_rounds)
 		round_rows(m, q, layer, was->coded, now->coded);
 }
 

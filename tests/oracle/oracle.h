@@ -34,7 +34,7 @@ struct oracle_step {
 	double logit_slack;    /* a kernel's q·k is off by at most this much of Σ |q_d k_d|, */
 	double kept_slack;     /* and, scaled, by this much of its distance to the largest one besides */
 	bool ties_hold;        /* scores that are equal here are equal there */
-	bool quant_rounds;   /* K and V quantized become the pool's type before they are multiplied */
+	bool device_rounds;    /* as a device does: quantized K and V to the pool's type, products of sketches to 16 bits */
 	uint32_t width;        /* numbers of a compressed token's code; 0: it is not known how many */
 };
 

@@ -106,6 +106,16 @@ static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint
 	return r;
 }
 
+/* How far off a product of codes may be that is kept in 16 bits, the last ones of a larger one dropped. */
+static double product_slack(const struct oracle_step *s, double most)
+{
+	double unit = 1;
+
+	while (most * 127 * s->model->head_dim / unit > 32767)
+		unit *= 2;
+	return s->device_rounds ? unit / 2 : 0;
+}
+
 /* Scaled scores of one q head. A key with a code that may be another has another scale then, too: of a few 1,000ths. */
 static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, const struct sketch *sketch, struct oracle_score *ret)
 {
@@ -131,7 +141,7 @@ static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, co
 			more += off;
 		}
 		wide = fmax(sketch[t].scale - sketch[t].scale_lo, sketch[t].scale_hi - sketch[t].scale) / fmax(sketch[t].scale, 1e-30);
-		wide = fabs(is) * (wide + SLACK) + SLACK * 127;
+		wide = fabs(is) * (wide + SLACK) + SLACK * 127 + product_slack(s, -sketch[t].offset);
 		ret[t] = (struct oracle_score){(is - less - wide) * unit, is * unit, (is + more + wide) * unit};
 	}
 }
@@ -139,6 +149,8 @@ static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, co
 /* Softmax over all tokens that are there. */
 static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_score *x)
 {
+	/* a device's weights are in steps of 2^-14 in log2, down to 2^-60 */
+	const double slack = s->device_rounds ? 1e-4 : 1e-5, least = s->device_rounds ? 0x1p-59 : 0;
 	double max = -INFINITY, lo = 0, is = 0, hi = 0;
 
 	for (uint32_t t = 0; t < s->n; t++)
@@ -152,8 +164,11 @@ static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_sco
 		is += x[t].is;
 		hi += x[t].hi;
 	}
-	for (uint32_t t = 0; t < s->n; t++)
-		x[t] = (struct oracle_score){x[t].lo / hi * (1 - 1e-5), x[t].is / is, x[t].hi / lo * (1 + 1e-5)};
+	for (uint32_t t = 0; t < s->n; t++) {
+		x[t] = (struct oracle_score){x[t].lo / hi * (1 - slack), x[t].is / is, x[t].hi / lo * (1 + slack)};
+		if (x[t].lo < least)
+			x[t] = (struct oracle_score){0, x[t].is, fmax(x[t].hi, least)};
+	}
 }
 
 static struct sketch *sketches_of(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t bits)

@@ -36,7 +36,7 @@ struct verify_backend {
 	int (*attend)(struct skv_session *, const struct skv_model *, uint32_t layer, struct verify_rows *);
 	/* how far off what is computed there may be: see struct oracle_step; of an output, where values are up to 1 */
 	double logit_slack, kept_slack, output_slack;
-	bool quant_rounds; /* K and V quantized become the pool's type before they are multiplied */
+	bool device_rounds; /* quantized K and V to the pool's type, products of sketches to 16 bits */
 };
 extern const struct verify_backend verify_on_host;
 
