@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake device's kernels of selection: queued as fake-backend.c has it, and run by the host's. */
+#include <stdlib.h>
+
 #include "tests/support/fake-backend.h"
 
 static void run_score_pages(const struct skv_kernels *host, const struct op *o)
@@ -68,6 +70,50 @@ static void select_union(const struct skv_shape *sh, const struct skv_batch *b, 
 	with_selection(fake_kernel(run_union, sh, b, NULL, NULL, w), scores, select, list);
 }
 
+static void run_update_sketches(const struct skv_kernels *host, const struct op *o)
+{
+	host->update_sketches(&o->shape, &o->batch, &o->work);
+}
+
+static void update_sketches(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_workspace *w)
+{
+	fake_kernel(run_update_sketches, sh, b, NULL, NULL, w);
+}
+
+static void run_score_sketches(const struct skv_kernels *host, const struct op *o)
+{
+	host->score_sketches(&o->shape, &o->batch, o->in[0], &o->scores, &o->work);
+}
+
+static void score_sketches(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_scores *scores,
+                           const struct skv_workspace *w)
+{
+	fake_kernel(run_score_sketches, sh, b, q, NULL, w)->scores = *scores;
+}
+
+/* The host has no such kernel: what it is to do, in two, with weights in memory. */
+static void run_select_sketches(const struct skv_kernels *host, const struct op *o)
+{
+	struct skv_scores scores = o->scores;
+	struct skv_index_list list = o->list;
+
+	scores.token_stride = skv_pages_of(o->batch.max_len) * SKV_PAGE_TOKENS;
+	scores.token = calloc((size_t)o->batch.n * scores.rows * scores.token_stride + 1, sizeof(float));
+	if (!scores.token)
+		abort();
+	host->score_sketches(&o->shape, &o->batch, o->in[0], &scores, &o->work);
+	host->select(&o->shape, &o->batch, &scores, true, &o->select, &list, &o->work);
+	free(scores.token);
+}
+
+static void select_sketches(const struct skv_shape *sh, const struct skv_batch *b, const void *q, bool sum,
+                            const struct skv_select *select, struct skv_index_list *list, const struct skv_workspace *w)
+{
+	const struct skv_scores scores = {.rows = sh->n_kv_heads, .sum = sum};
+
+	with_selection(fake_kernel(run_select_sketches, sh, b, q, NULL, w), &scores, select, list);
+}
+
 static void run_recall(const struct skv_kernels *host, const struct op *o)
 {
 	host->recall(&o->shape, &o->batch, &o->scores, &o->attended, o->out, &o->work);
@@ -92,6 +138,9 @@ static void recall(const struct skv_shape *sh, const struct skv_batch *b, const 
 void fake_select(struct skv_kernels *k)
 {
 	k->score_pages = score_pages;
+	k->update_sketches = update_sketches;
+	k->score_sketches = score_sketches;
+	k->select_sketches = select_sketches;
 	k->decode_topk = decode_topk;
 	k->select = select_topk;
 	k->select_union = select_union;

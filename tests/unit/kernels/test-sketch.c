@@ -33,7 +33,7 @@ static bool sketch_case(struct kernel_case *c, const struct test_backend *on, in
 {
 	static const struct {
 		uint32_t heads, kv_heads, dim;
-	} shapes[SHAPES] = {{1, 1, 32}, {6, 2, 64}, {7, 1, 96}, {12, 2, 128}, {10, 1, 256}, {3, 3, 64}, {8, 2, 128}, {8, 8, 160}, {64, 1, 32}};
+	} shapes[SHAPES] = {{8, 2, 128}, {1, 1, 32}, {6, 2, 64}, {7, 1, 96}, {12, 2, 128}, {10, 1, 256}, {3, 3, 64}, {8, 8, 160}, {64, 1, 32}};
 	static const uint32_t some[] = {1, 15, 16, 17, 31, 256, 257};
 	uint32_t len[CASE_SEQS], tokens;
 
