@@ -136,17 +136,17 @@ struct skv_kernels {
 
 	/*
 	 * Score the tokens of each sequence (n_q = 1) by their sketches: fills scores->token and scores->page, either of which may
-	 * be NULL, as decode_dense does, with the softmax weights that q gives the sketches of the keys. Tokens that are not
-	 * resident have weight 0, and so have those from len on up to a whole page. Sequences of fewer than T tokens have
-	 * weight 1 for each. q is rounded to 8 bits.
+	 * be NULL, as decode_dense does, with the softmax weights that q gives the sketches of the keys, whose denominators are
+	 * estimated from a sample (skv_sketch_pair()). Tokens that are not resident have weight 0, and so have those from len on
+	 * up to a whole page. Sequences of fewer than T tokens have weight 1 for each. q is rounded to 8 bits.
 	 */
 	void (*score_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_scores *,
 	                       const struct skv_workspace *);
 
 	/*
 	 * score_sketches() and a select() of tokens by its weights in one, without these in memory: rows = n_kv_heads, `sum`
-	 * as in struct skv_scores. Weights below 2^-60 are equal, and so are those that differ by less than 2^-14 in log2. NULL:
-	 * there is none, and the two are to be called.
+	 * as in struct skv_scores. Weights below 2^-31 of 1 / len are equal, as are those above 2^33, and those that differ by less
+	 * than 2^-10 in log2. NULL: there is none, and the two are to be called.
 	 */
 	void (*select_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, bool sum,
 	                        const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);

@@ -128,6 +128,27 @@ SKV_INLINE bool skv_sketch_flips(uint32_t d)
 	return (x ^ (x >> 13)) >> 16 & 1;
 }
 
+/*
+ * Denominators of weights by sketches are estimated from a sample: pairs of tokens, evenly spaced, so that they are known before
+ * all tokens are scored. Of sequences of up to 2 SKV_SKETCH_PAIRS tokens they are exact.
+ */
+#define SKV_SKETCH_PAIRS 256u
+SKV_INLINE uint32_t skv_sketch_pairs(uint32_t len)
+{
+	return (len + 1) / 2 < SKV_SKETCH_PAIRS ? (len + 1) / 2 : SKV_SKETCH_PAIRS;
+}
+/* The first token of a pair, an even one; the second may be beyond the sequence's end. */
+SKV_INLINE uint32_t skv_sketch_pair(uint32_t len, uint32_t pair)
+{
+	const uint32_t all = (len + 1) / 2;
+	return 2 * (all <= SKV_SKETCH_PAIRS ? pair : (uint32_t)((uint64_t)pair * all / SKV_SKETCH_PAIRS));
+}
+/* Tokens of the sequence for one of the sample. */
+SKV_INLINE float skv_sketch_share(uint32_t len)
+{
+	return len <= 2 * SKV_SKETCH_PAIRS ? 1 : (float)len / (2 * SKV_SKETCH_PAIRS);
+}
+
 /* The sequence's table of state pages. */
 SKV_INLINE const skv_pte *skv_state_table(const struct skv_shape *sh, const struct skv_kseq *s)
 {

@@ -106,16 +106,6 @@ static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint
 	return r;
 }
 
-/* How far off a product of codes may be that is kept in 16 bits, the last ones of a larger one dropped. */
-static double product_slack(const struct oracle_step *s, double most)
-{
-	double unit = 1;
-
-	while (most * 127 * s->model->head_dim / unit > 32767)
-		unit *= 2;
-	return s->device_rounds ? unit / 2 : 0;
-}
-
 /* Scaled scores of one q head. A key with a code that may be another has another scale then, too: of a few 1,000ths. */
 static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, const struct sketch *sketch, struct oracle_score *ret)
 {
@@ -141,33 +131,47 @@ static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, co
 			more += off;
 		}
 		wide = fmax(sketch[t].scale - sketch[t].scale_lo, sketch[t].scale_hi - sketch[t].scale) / fmax(sketch[t].scale, 1e-30);
-		wide = fabs(is) * (wide + SLACK) + SLACK * 127 + product_slack(s, -sketch[t].offset);
+		wide = fabs(is) * (wide + SLACK) + SLACK * 127;
 		ret[t] = (struct oracle_score){(is - less - wide) * unit, is * unit, (is + more + wide) * unit};
 	}
 }
 
-/* Softmax over all tokens that are there. */
+/* Is token t among those of which denominators are made: 256 pairs, evenly spaced? */
+static bool in_sample(uint32_t n, uint32_t t)
+{
+	uint64_t all = (n + 1) / 2, pairs = all < 256 ? all : 256, pair = t / 2;
+
+	/* the least p with p all / pairs >= pair is one that gives it, if any is */
+	return (pair * pairs + all - 1) / all * all / pairs == pair && (pair * pairs + all - 1) / all < pairs;
+}
+
+/* Softmax over all tokens that are there, its denominator estimated from a sample. */
 static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_score *x)
 {
-	/* a device's weights are in steps of 2^-14 in log2, down to 2^-60 */
-	const double slack = s->device_rounds ? 1e-4 : 1e-5, least = s->device_rounds ? 0x1p-59 : 0;
-	double max = -INFINITY, lo = 0, is = 0, hi = 0;
+	/* a device's weights are in steps of 2^-10 in log2, from 2^-31 to 2^33 times equal ones */
+	const double slack = s->device_rounds ? 0.0008 : 1e-5, least = s->device_rounds ? 0x1p-30 / s->n : 0;
+	const double most = s->device_rounds ? 0x1p32 / s->n : INFINITY;
+	double max = -INFINITY, lo = 0, is = 0, hi = 0, share = s->n <= 512 ? 1 : s->n / 512.0;
 
 	for (uint32_t t = 0; t < s->n; t++)
 		if (oracle_there(s, layer, ORACLE_TOKENS, t))
 			max = fmax(max, x[t].is);
 	for (uint32_t t = 0; t < s->n; t++) {
 		x[t] = (struct oracle_score){exp(x[t].lo - max), exp(x[t].is - max), exp(x[t].hi - max)};
-		if (!oracle_there(s, layer, ORACLE_TOKENS, t))
+		if (!in_sample(s->n, t) || !oracle_there(s, layer, ORACLE_TOKENS, t))
 			continue;
 		lo += x[t].lo;
 		is += x[t].is;
 		hi += x[t].hi;
 	}
+	if (is == 0) /* of the sample nothing is there */
+		lo = is = hi = exp(-max) / share;
 	for (uint32_t t = 0; t < s->n; t++) {
-		x[t] = (struct oracle_score){x[t].lo / hi * (1 - slack), x[t].is / is, x[t].hi / lo * (1 + slack)};
+		x[t] = (struct oracle_score){x[t].lo / (hi * share) * (1 - slack), x[t].is / (is * share), x[t].hi / (lo * share) * (1 + slack)};
 		if (x[t].lo < least)
 			x[t] = (struct oracle_score){0, x[t].is, fmax(x[t].hi, least)};
+		if (x[t].hi > most)
+			x[t] = (struct oracle_score){fmin(x[t].lo, most), x[t].is, INFINITY};
 	}
 }
 

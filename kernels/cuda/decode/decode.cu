@@ -7,7 +7,6 @@ template <class T, int D> static cudaError_t init_dim(void)
 	cudaError_t e = init<T, D, MODE_PLAIN>();
 	e = e ? e : init<T, D, MODE_SCORES>();
 	e = e ? e : init<T, D, MODE_TOPK_KEYS>();
-	e = e ? e : init<T, D, MODE_TOKENS>();
 	return e ? e : init<T, D, MODE_TOPK_VALUES>();
 }
 
@@ -23,15 +22,14 @@ cudaError_t skv_cuda_decode_init(void)
 {
 	cudaError_t e = init_dtype<F16>();
 	e = e ? e : init_dtype<BF16>();
+	e = e ? e : skv_cuda_decode_listed_init();
 	return e ? e : skv_cuda_decode_quant_init();
 }
 
 template <class T, int D> static void launch_dim(const struct decode_params *c, uint32_t items, cudaStream_t stream)
 {
-	if (c->source == KV_TOKENS && c->topk_scores)
+	if (c->source == KV_TOKENS)
 		launch_kernel<T, D, MODE_TOPK_VALUES>(c, items, stream);
-	else if (c->source == KV_TOKENS)
-		launch_kernel<T, D, MODE_TOKENS>(c, items, stream);
 	else if (c->topk_scores)
 		launch_kernel<T, D, MODE_TOPK_KEYS>(c, items, stream);
 	else if (c->ring_entries)
@@ -83,6 +81,10 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 	c->heads = c->n_kv_heads * c->tiles_per_kv_head;
 	c->request_head_tiles = c->heads / c->list.rows;
 	c->cols = score_columns(sh);
+	if (c->source == KV_TOKENS && !c->topk_scores) {
+		skv_cuda_decode_listed(c, sh->dtype, sh->head_dim, b->n, tiles, (uint32_t *)(mem + l->arrived), stream_of(work));
+		return;
+	}
 	const uint32_t rows = c->list.rows, most = MAX_REQUESTS / rows; /* sequences */
 	const uint32_t max_chunks = n_chunks(tiles);
 	for (uint32_t from = 0; from < b->n; from += most) {

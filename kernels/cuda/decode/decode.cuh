@@ -9,6 +9,7 @@
  *   ../select/topk-stream.cuh  the helper warps that select the top-k tokens by them
  *   decode-kernel.cuh  results of an item's warps, and the kernel
  *   decode.cu          launches
+ *   decode-tokens.cu   the same over lists of tokens, a block an item
  *   ../compress/decode-quant.cu  the same over quantized KV
  *   merge.cu           the split-KV merge of a request's chunks
  *
@@ -69,13 +70,13 @@ template <enum decode_mode mode>
 static constexpr bool writes_scores = mode == MODE_SCORES || mode == MODE_QUANT_SCORES;
 
 /*
- * Warps of a block that read K and V, and helper warps; one block an SM. Together they are as many as there are
+ * Warps of a block that read K and V, and helper warps; one block an SM, two of MODE_TOKENS. Together they are as many as there are
  * registers for, a multiple of four, since each quarter of an SM has its own; so the helper warp that reduces
  * scores takes the place of a reading one. Warps that read keys alone need fewer registers, and the more helpers,
  * the sooner the top-k is selected.
  */
 template <int D, enum decode_mode mode>
-static constexpr int warps = (D > 128 || mode == MODE_TOPK_KEYS ? 8 : 12) - writes_scores<mode>;
+static constexpr int warps = (mode == MODE_TOKENS ? 6 : D > 128 || mode == MODE_TOPK_KEYS ? 8 : 12) - writes_scores<mode>;
 template <int D, enum decode_mode mode>
 static constexpr int helper_warps = writes_scores<mode> ? 1 : mode != MODE_TOPK_KEYS ? 0 : D > 128 ? 4 : 8;
 
@@ -420,6 +421,14 @@ DEVICE float *partial_of(const struct decode_params *c, const struct work_item *
 /* Queue the pass over quantized KV. */
 void skv_cuda_decode_quant(const struct decode_params *, uint32_t dtype, uint32_t head_dim, uint32_t items,
                            cudaStream_t);
+
+/*
+ * Queue attention over listed tokens, max_tiles of a list at most, of n sequences. `arrived` is [MAX_TOKEN_ITEMS], all 0 between
+ * launches.
+ */
+void skv_cuda_decode_listed(const struct decode_params *, uint32_t dtype, uint32_t head_dim, uint32_t n, uint32_t max_tiles,
+                            uint32_t *arrived, cudaStream_t);
+cudaError_t skv_cuda_decode_listed_init(void);
 
 /* Queue the split-KV merge of the requests' chunks, for all sequences of a call. */
 void skv_cuda_merge_chunks(const struct decode_params *, uint32_t n, uint32_t head_dim, cudaStream_t);

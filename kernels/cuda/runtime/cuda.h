@@ -39,6 +39,7 @@
 #define MAX_CHUNKS 8u
 #define CHUNK_TILES 256u /* of a chunk, at most, until there are MAX_CHUNKS */
 #define MAX_REQUESTS 512u /* sequences, or index lists of them, of one decode launch */
+#define MAX_TOKEN_ITEMS 4096u /* head tiles of sequences of one launch over listed tokens */
 
 static inline uint32_t ceil_div(uint32_t a, uint32_t b)
 {
@@ -91,6 +92,7 @@ struct ring_entry {
 /* Byte offsets in the workspace of a call. Scores are in log2, as differences from a maximum. */
 struct workspace_layout {
 	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls */
+	size_t arrived; /* uint32_t [MAX_TOKEN_ITEMS]; the same */
 	size_t partial; /* float [n][head tiles, or q heads][MAX_CHUNKS][partial_floats()]; or accumulate.cu's */
 	size_t topk_max; /* float [n][q heads]: the maxima that `topk_scores` are counted from */
 	size_t topk_scores; /* __half [n][tokens][head tiles][columns]; or 4 bytes a token and kv head, for any use */

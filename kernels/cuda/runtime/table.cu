@@ -62,6 +62,7 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	const size_t owner = (size_t)n_head_tiles(sh) / rows * l.tokens;
 	l.ring_entries = owner ? some / owner < MAX_REQUESTS ? (uint32_t)(some / owner) : MAX_REQUESTS : 0;
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
+	l.arrived = carve(&at, MAX_TOKEN_ITEMS * sizeof(uint32_t));
 	const size_t part = (size_t)n_head_tiles(sh) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = (size_t)sh->n_heads * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, (size_t)n * (part > apart ? part : apart) * MAX_CHUNKS * sizeof(float));

@@ -3,10 +3,9 @@
  * kernels/cuda/select/sketch-scores.cu - softmax weights of all tokens by their sketches, to memory; and the selection by
  * these where sketch-topk.cu cannot make it at once.
  *
- * Three launches: the scan leaves products (sketch-scan.cuh) in the workspace, then the heads' denominators are made, then
- * weights. As many sequences at a time as the workspace is sized for.
+ * Three launches: the heads' denominators are made of samples, the scan leaves scores in the workspace, then weights are made. As many sequences at a time as the workspace is sized for.
  */
-#include "kernels/cuda/select/sketch-scan.cuh"
+#include "kernels/cuda/select/sketch-sample.cuh"
 #include "kernels/cuda/select/sketch.h"
 
 #define SCAN_WARPS 4u
@@ -17,11 +16,10 @@ struct scores_params {
 	struct sketch_params s;
 	struct skv_scores to;
 	uint32_t first; /* sequence of this slice */
-	uint32_t units, tile_heads, tiles, records;
-	uint2 *product;  /* [seq][tile][units][SKETCH_PAIRS][records] */
-	uint32_t *scale; /* [seq][tile][units][SKETCH_PAIRS] */
-	float2 *peaks;   /* [seq][tile][units][tile_heads] */
-	float4 *head;    /* [seq][q head]: head_weights_of() */
+	uint32_t tokens; /* of a sequence, at most: whole units */
+	uint32_t tile_heads, tiles, wide; /* q heads of a tile, tiles of a sequence, pairs of heads of a tile */
+	float4 *score; /* [seq][tile][tokens / 2][wide] */
+	float *lse;    /* [seq][q head]: log2 of denominators */
 };
 
 /* The q heads of tile x, in the group of a kv head. */
@@ -34,57 +32,86 @@ DEVICE struct tile tile_of(const struct scores_params *c, uint32_t x)
 	return {x / each, x / each * c->s.group + before, min(c->tile_heads, c->s.group - before)};
 }
 
+DEVICE float4 *scores_of(const struct scores_params *c, uint32_t seq, uint32_t tile)
+{
+	return c->score + ((size_t)seq * c->tiles + tile) * (c->tokens / 2) * c->wide;
+}
+
+/* Grid: head tiles, sequences. */
+template <int D, int bits, int split>
+__global__ void __launch_bounds__(SAMPLE_THREADS) denominator_kernel(const __grid_constant__ struct scores_params c)
+{
+	__shared__ struct sketch_query query;
+	__shared__ struct sample_smem smem;
+	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.y];
+	const uint32_t warp = threadIdx.x / 32, g = threadIdx.x;
+	const struct tile t = tile_of(&c, blockIdx.x);
+	const struct sketch_list list = sketch_list_of(&c.s, s, t.h);
+	sketch_sample<D, bits, split> sample;
+
+	sample.begin(&c.s, &list);
+	if (warp < t.heads)
+		make_sketch_query<D, bits, step_codes<D, bits, split>::factor>(&c.s, s, t.h, t.head, warp, &query);
+	__syncthreads();
+	if (warp == 0)
+		step_codes<D, bits, split>::query(&query, t.heads);
+	__syncthreads();
+	sample.run(&c.s, &list, &query, &smem);
+	__syncthreads();
+	sum_sample(&c.s, s->len, t.head, t.heads, &smem);
+	__syncthreads();
+	if (g < t.heads)
+		c.lse[(size_t)blockIdx.y * c.s.n_heads + t.head + g] = smem.lse[g];
+}
+
+/* Stores scores, of two tokens for two heads. */
+template <int split> struct store_sink {
+	float4 *score; /* of the sequence's head tile: [pair of tokens][pair of heads] */
+	uint32_t wide;
+
+	__device__ __forceinline__ void add(uint32_t unit, uint32_t x, const float of[4]) const
+	{
+		const uint32_t two = threadIdx.x % (4 / split);
+		if (two < wide)
+			score[step_token<split>(unit, x) / 2 * (size_t)wide + two] = make_float4(of[0], of[1], of[2], of[3]);
+	}
+	__device__ __forceinline__ void add_any(uint32_t unit, uint32_t x, const float of[4], const enum sketch_kind kind[2]) const
+	{
+		(void)kind;
+		add(unit, x, of);
+	}
+};
+
 /* Grid: units, head tiles, sequences. */
 template <int D, int bits, int split>
 __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_constant__ struct scores_params c)
 {
 	__shared__ struct sketch_query query;
-	__shared__ struct page_at pages[SCAN_WARPS][2 * UNIT_PAGES];
+	__shared__ struct sketch_at pages[SCAN_WARPS][2 * UNIT_PAGES];
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.z];
 	const uint32_t warp = threadIdx.x / 32, unit = blockIdx.x * SCAN_WARPS + warp;
 	const uint32_t end = (s->len + SKETCH_UNIT - 1) / SKETCH_UNIT;
-	const size_t at = ((size_t)blockIdx.z * c.tiles + blockIdx.y) * c.units;
 	const struct tile t = tile_of(&c, blockIdx.y);
-	sketch_scan<D, bits, split> scan;
+	const struct sketch_list list = sketch_list_of(&c.s, s, t.h);
+	sketch_scan<D, bits, split, true> scan;
 
 	if (blockIdx.x * SCAN_WARPS >= end)
 		return;
-	scan.begin(&c.s, s, t.h, pages[warp], unit, min(unit + 1, end));
-	for (uint32_t g = warp; g < t.heads; g += SCAN_WARPS)
-		make_sketch_query<D, bits>(&c.s, s, t.h, t.head, g, &query);
+	scan.begin(&c.s, &list, pages[warp], unit, min(unit + 1, end));
+	for (uint32_t g = warp; g < HEAD_TILE; g += SCAN_WARPS)
+		if (g < t.heads)
+			make_sketch_query<D, bits, step_codes<D, bits, split>::factor>(&c.s, s, t.h, t.head, g, &query);
+		else
+			query.head[g] = {0, 0, MAGIC_BITS};
 	__syncthreads();
 	if (warp == 0)
-		scan.query(&query, t.heads);
+		step_codes<D, bits, split>::query(&query, t.heads);
 	__syncthreads();
-	if (blockIdx.x == 0 && threadIdx.x < t.heads)
-		c.head[(size_t)blockIdx.z * c.s.n_heads + t.head + threadIdx.x] = head_weights_of(&query, threadIdx.x, 0);
 	if (unit < end)
-		scan.run(&query, t.heads, unit, 1, unit + 1,
-		         {c.product + at * SKETCH_PAIRS * c.records, c.scale + at * SKETCH_PAIRS, c.records}, unit,
-		         c.peaks + at * c.tile_heads, c.tile_heads);
-}
-
-/* Grid: head tiles, sequences; a warp a head. */
-__global__ void __launch_bounds__(32 * HEAD_TILE) denominator_kernel(const __grid_constant__ struct scores_params c)
-{
-	const struct tile t = tile_of(&c, blockIdx.x);
-	const uint32_t g = threadIdx.x / 32, units = (c.s.seq[c.first + blockIdx.y].len + SKETCH_UNIT - 1) / SKETCH_UNIT;
-	const float2 *peaks = c.peaks + ((size_t)blockIdx.y * c.tiles + blockIdx.x) * c.units * c.tile_heads;
-	struct partial_softmax all = {-INFINITY, 0};
-
-	if (g >= t.heads)
-		return;
-	for (uint32_t u = threadIdx.x % 32; u < units; u += 32) {
-		const float2 x = peaks[u * c.tile_heads + g];
-		all = merge_softmax(all, {x.x, x.y});
-	}
-	all = warp_merge_softmax(all);
-	if (threadIdx.x % 32 == 0)
-		c.head[(size_t)blockIdx.y * c.s.n_heads + t.head + g].w = add_sink(c.s.sinks, t.head + g, denominator(all));
+		scan.run(&query, unit, 1, unit + 1, store_sink<split>{scores_of(&c, blockIdx.z, blockIdx.y), c.wide});
 }
 
 /* A pair's weights of the heads of a row of scores, reduced. */
-template <int shift>
 DEVICE float2 row_weights(const struct scores_params *c, uint32_t row, uint32_t p)
 {
 	const uint32_t each = c->s.n_heads / c->to.rows, tiles = (c->s.group + c->tile_heads - 1) / c->tile_heads;
@@ -92,23 +119,16 @@ DEVICE float2 row_weights(const struct scores_params *c, uint32_t row, uint32_t 
 
 	for (uint32_t head = row * each; head < (row + 1) * each; head++) {
 		const uint32_t h = head / c->s.group, in = head % c->s.group, g = in % c->tile_heads;
-		const size_t at = (((size_t)blockIdx.y * c->tiles + h * tiles + in / c->tile_heads) * c->units) * SKETCH_PAIRS + p;
-		const uint32_t scales = c->scale[at];
-		const uint2 two = c->product[at * c->records + g / 2];
-		const float4 by = c->head[(size_t)blockIdx.y * c->s.n_heads + head];
-		const float x = exp2_fast(head_weight(&c->s.scale, by, product<shift>(g % 2 ? two.x >> 16 : two.x), bf16_low(scales)));
-		const float y = exp2_fast(head_weight(&c->s.scale, by, product<shift>(g % 2 ? two.y >> 16 : two.y), bf16_high(scales)));
-		const bool a = (scales & 0xffff) < SCALE_NO_SKETCH, b = scales >> 16 < SCALE_NO_SKETCH;
-		if (a)
-			w.x = c->to.sum ? w.x + x : x > w.x || x != x ? x : w.x;
-		if (b)
-			w.y = c->to.sum ? w.y + y : y > w.y || y != y ? y : w.y;
+		const float4 two = scores_of(c, blockIdx.y, h * tiles + in / c->tile_heads)[p * (size_t)c->wide + g / 2];
+		const float lse = c->lse[(size_t)blockIdx.y * c->s.n_heads + head];
+		const float x = exp2_fast((g % 2 ? two.y : two.x) - lse), y = exp2_fast((g % 2 ? two.w : two.z) - lse);
+		w.x = c->to.sum ? w.x + x : x > w.x || x != x ? x : w.x;
+		w.y = c->to.sum ? w.y + y : y > w.y || y != y ? y : w.y;
 	}
 	return w;
 }
 
 /* Grid: pairs of tokens, sequences. */
-template <int shift>
 __global__ void __launch_bounds__(WEIGH_THREADS) weigh_kernel(const __grid_constant__ struct scores_params c)
 {
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.y];
@@ -119,7 +139,7 @@ __global__ void __launch_bounds__(WEIGH_THREADS) weigh_kernel(const __grid_const
 		const size_t at = (size_t)(c.first + blockIdx.y) * c.to.rows + row;
 		float2 w = make_float2(token < len, token + 1 < len); /* without a full page there are no sketches */
 		if (len >= SKV_PAGE_TOKENS && token < end)
-			w = row_weights<shift>(&c, row, p);
+			w = row_weights(&c, row, p);
 		float sum = w.x + w.y;
 #pragma unroll
 		for (int lane = 1; lane < (int)SKV_PAGE_TOKENS / 2; lane *= 2)
@@ -142,7 +162,8 @@ struct scan_launch {
 
 	template <int D, int bits, int split> void scan(void) const
 	{
-		scan_kernel<D, bits, split><<<dim3(ceil_div(c.units, SCAN_WARPS), c.tiles, n), 32 * SCAN_WARPS, 0, stream>>>(c);
+		denominator_kernel<D, bits, split><<<dim3(c.tiles, n), SAMPLE_THREADS, 0, stream>>>(c);
+		scan_kernel<D, bits, split><<<dim3(ceil_div(c.tokens / SKETCH_UNIT, SCAN_WARPS), c.tiles, n), 32 * SCAN_WARPS, 0, stream>>>(c);
 	}
 	template <int D, int bits> void run(void) const
 	{
@@ -150,8 +171,7 @@ struct scan_launch {
 			scan<D, bits, D <= 128 ? 2 : 1>();
 		else
 			scan<D, bits, 1>();
-		denominator_kernel<<<dim3(c.tiles, n), 32 * HEAD_TILE, 0, stream>>>(c);
-		weigh_kernel<sketch_shift<D, bits>><<<dim3(ceil_div(max_len, 2 * WEIGH_THREADS), n), WEIGH_THREADS, 0, stream>>>(c);
+		weigh_kernel<<<dim3(ceil_div(max_len, 2 * WEIGH_THREADS), n), WEIGH_THREADS, 0, stream>>>(c);
 	}
 };
 
@@ -160,25 +180,21 @@ static struct scores_params params_of(const struct skv_shape *sh, uint32_t max_l
 	struct scores_params c = {};
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 
-	c.units = ceil_div(max_len, SKETCH_UNIT);
+	c.tokens = ceil_div(max_len, SKETCH_UNIT) * SKETCH_UNIT;
 	c.tile_heads = group < HEAD_TILE ? group : HEAD_TILE;
 	c.tiles = n_head_tiles(sh);
-	c.records = (c.tile_heads + 1) / 2;
+	c.wide = (c.tile_heads + 1) / 2;
 	return c;
 }
 
 /* Of a sequence. */
-static size_t pairs_of(const struct scores_params *c)
+static size_t sequence_scores(const struct scores_params *c)
 {
-	return (size_t)c->tiles * c->units * SKETCH_PAIRS;
-}
-static size_t heads_bytes(const struct skv_shape *sh, const struct scores_params *c)
-{
-	return sh->n_heads * sizeof(float4) + (size_t)c->tiles * c->units * c->tile_heads * sizeof(float2);
+	return (size_t)c->tiles * (c->tokens / 2) * c->wide;
 }
 static size_t sequence_bytes(const struct skv_shape *sh, const struct scores_params *c)
 {
-	return heads_bytes(sh, c) + pairs_of(c) * (c->records * sizeof(uint2) + sizeof(uint32_t));
+	return sh->n_heads * sizeof(float) + sequence_scores(c) * sizeof(float4);
 }
 
 /* Sequences of a slice that take so many bytes each. */
@@ -198,10 +214,8 @@ static void score_slice(const struct skv_shape *sh, const struct skv_batch *b, c
 	c->s = sketch_params_of(sh, b, q);
 	c->to = *to;
 	c->first = first;
-	c->head = (float4 *)mem;
-	c->product = (uint2 *)(c->head + (size_t)n * sh->n_heads);
-	c->peaks = (float2 *)(c->product + n * pairs_of(c) * c->records);
-	c->scale = (uint32_t *)(c->peaks + (size_t)n * c->tiles * c->units * c->tile_heads);
+	c->score = (float4 *)mem;
+	c->lse = (float *)(c->score + n * sequence_scores(c));
 	sketch_dispatch(sh, launch);
 }
 

@@ -46,25 +46,41 @@ DEVICE struct token_rows rows_of(const struct make_params *c, const struct skv_k
 	        skv_pte_resident(entry) ? c->pool + skv_pte_id(entry) * c->s.page_bytes + at : NULL};
 }
 
-/* Element e of a token's key, as it is or will be in its page. */
-DEVICE float key_element(const struct make_params *c, const struct token_rows *r, uint32_t e)
+/* Elements d and d + 1 of the sum of the head's first page of keys, each a sixteenth. `rows` are those of its page. */
+template <int D> DEVICE float2 sum_rows(uint32_t dtype, const uint8_t *rows, uint32_t d)
 {
-	if (r->given)
-		return rounded(c->s.dtype, io_load(c->s.io_dtype, c->k, r->k + e));
-	return io_load(c->s.dtype, r->page, e);
+	uint32_t two[SKV_PAGE_TOKENS];
+	float2 sum = make_float2(0, 0);
+
+#pragma unroll
+	for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
+		two[t] = *(const uint32_t *)(rows + (t * D + d) * 2);
+#pragma unroll
+	for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) {
+		const float2 x = io_two(dtype, two[t]);
+		sum.x += x.x / SKV_PAGE_TOKENS;
+		sum.y += x.y / SKV_PAGE_TOKENS;
+	}
+	return sum;
 }
 
 /* The mean of the head's first page of keys; zeros if that was evicted. */
 template <int D>
 __device__ static void mean_of(const struct make_params *c, const struct skv_kseq *s, uint32_t h, float mean[D])
 {
+	const uint8_t *rows = first_rows(c->pool, c->s.page_bytes, D, s, c->s.layer, h);
+	const bool in_page = !c->k || s->len - s->n_q >= SKV_PAGE_TOKENS;
+
+	for (uint32_t d = threadIdx.x * 2; d < D && (in_page || !rows); d += 2 * THREADS)
+		*(float2 *)&mean[d] = rows ? sum_rows<D>(c->s.dtype, rows, d) : make_float2(0, 0);
+	if (in_page || !rows)
+		return;
 	for (uint32_t d = threadIdx.x; d < D; d += THREADS) {
-		const bool there = skv_pte_resident(s->table[(size_t)c->s.layer * s->layer_stride]);
 		float sum = 0;
-#pragma unroll
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) {
 			const struct token_rows r = rows_of<D>(c, s, h, t);
-			sum += there ? key_element(c, &r, d) / SKV_PAGE_TOKENS : 0;
+			const float x = r.given ? rounded(c->s.dtype, io_load(c->s.io_dtype, c->k, r.k + d)) : io_load(c->s.dtype, r.page, d);
+			sum += x / SKV_PAGE_TOKENS;
 		}
 		mean[d] = sum;
 	}
@@ -145,7 +161,7 @@ __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *
 template <int D> struct sketched_token {
 	struct token_rows rows;
 	skv_pte state;
-	float key[D / 32];
+	uint32_t key[D / 32]; /* load_raw() */
 };
 
 template <int D>
@@ -154,16 +170,22 @@ DEVICE void load_token(const struct make_params *c, const struct skv_kseq *s, ui
 {
 	to->rows = rows_of<D>(c, s, h, t);
 	to->state = t >= begin ? s->table[(size_t)c->s.state * s->layer_stride + t / c->s.page_tokens] : 0;
-#pragma unroll
-	for (int e = 0; e < D / 32; e++)
-		to->key[e] = to->rows.page ? key_element(c, &to->rows, threadIdx.x % 32 + 32 * e) : 0;
+	if (to->rows.page)
+		load_raw<D>(to->rows.given ? c->s.io_dtype : c->s.dtype, to->rows.given ? c->k : to->rows.page,
+		            to->rows.given ? to->rows.k : 0, to->key);
+}
+
+/* Element e of the lane's, as it is or will be in its page. */
+template <int D> DEVICE float key_of(const struct make_params *c, const struct sketched_token<D> *t, int e)
+{
+	return t->rows.given ? rounded(c->s.dtype, raw_value(c->s.io_dtype, t->key[e])) : raw_value(c->s.dtype, t->key[e]);
 }
 
 /* Grid: 32 tokens, kv heads, sequences. */
 template <int D, int bits>
 __global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ struct make_params c)
 {
-	__shared__ float mean[D];
+	__shared__ __align__(8) float mean[D];
 	__shared__ uint8_t codes[THREADS / 32][D];
 	const struct skv_kseq *s = &c.s.seq[blockIdx.z];
 	const uint32_t h = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32, begin = sketched_from(s);
@@ -192,7 +214,7 @@ __global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ s
 			continue;
 #pragma unroll
 		for (int e = 0; e < D / 32; e++)
-			x[e] = now.key[e] - mean[lane + 32 * e];
+			x[e] = key_of<D>(&c, &now, e) - mean[lane + 32 * e];
 		sketch_rotate<D>(x);
 		uint8_t *page = c.pool + skv_pte_id(now.state) * c.s.page_bytes + (size_t)h * c.s.head_bytes;
 		const uint32_t at = t % c.s.page_tokens;

@@ -4,8 +4,8 @@
  *
  *   sketch.cu         sketches are made, along with the append
  *   sketch-scan.cuh   the scan: a warp's scores of 256 tokens
+ *   sketch-sample.cuh  the denominators' estimates, from a sample of the tokens
  *   sketch-scores.cu  weights of all tokens, to memory
- *   sketch-keys.cuh   denominators, and keys of tokens, by the blocks of a cluster
  *   sketch-topk.cu    the best tokens of a kv head, scores and selection in one launch
  *
  * A query is rotated as keys are and rounded to 8 bits, so that its product with a code is a whole number: it does not
@@ -18,8 +18,7 @@
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/softmax.cuh"
 
-#define SKETCH_UNIT 256u /* tokens that a warp scores: their denominators are summed alike wherever they are scored */
-#define SKETCH_PAIRS (SKETCH_UNIT / 2)
+#define SKETCH_UNIT 128u /* tokens that a warp scores at a time */
 #define UNIT_PAGES (SKETCH_UNIT / SKV_PAGE_TOKENS)
 
 struct sketch_params {
@@ -34,28 +33,27 @@ struct sketch_params {
 };
 
 /*
- * Of a head tile. A product of codes and `code` is above the one with values by `bias` and, if that was odd, by `rest`,
- * 1/2, more; times `unit` and the token's scale, and with `base`, it is the score, or what softcap makes one of.
+ * Of a head tile. Codes are counted from 0, and `factor` times (sketch-scan.cuh); a sum of products that begins with `start` is
+ * MAGIC_BITS and that of the codes' values. As a float and less MAGIC, times `unit` and the token's scale, and with `base`, it is the
+ * score, or what softcap makes one of.
  */
 struct sketch_query {
 	uint32_t code[HEAD_TILE][SKV_MAX_HEAD_DIM / 4]; /* int8_t, four to a word */
-	struct sketch_head {
-		float unit, rest, base;
-		int bias;
+	struct alignas(16) sketch_head {
+		float unit, base;
+		int start;
 	} head[HEAD_TILE];
 	uint2 operand[SKV_MAX_HEAD_DIM / 16][32]; /* for the tensor cores, as the scan wants it: sketch-scan.cuh */
 };
 
-/* What a token's scale is, if it has none: it is not there, or it is but has no sketch. NaNs that no rounding makes. */
-#define SCALE_ABSENT 0xffffu
-#define SCALE_NO_SKETCH 0xfffeu
-
-/* Scores are kept as whole numbers of 16 bits: products over 1 << SKETCH_SHIFT, which is 0 up to 2 bits and 128 elements. */
-static constexpr int shift_of(int most)
+DEVICE float bf16_low(uint32_t two)
 {
-	return most > 32767 ? 1 + shift_of(most / 2) : 0;
+	return __uint_as_float(two << 16);
 }
-template <int D, int bits> static constexpr int sketch_shift = shift_of(((1 << bits) - 1) * 127 * D / 2);
+DEVICE float bf16_high(uint32_t two)
+{
+	return __uint_as_float(two & 0xffff0000u);
+}
 
 DEVICE float warp_sum(float x)
 {
@@ -63,6 +61,25 @@ DEVICE float warp_sum(float x)
 	for (int lane = 1; lane < 32; lane *= 2)
 		x += __shfl_xor_sync(~0u, x, lane);
 	return x;
+}
+
+/* Elements lane, lane + 32, ... of a row, as they are in memory: all are loaded before any is used. */
+template <int D> DEVICE void load_raw(uint32_t dtype, const void *p, size_t at, uint32_t (&x)[D / 32])
+{
+	at += threadIdx.x % 32;
+	if (dtype == SKV_F32) {
+#pragma unroll
+		for (int r = 0; r < D / 32; r++)
+			x[r] = ((const uint32_t *)p)[at + 32 * r];
+	} else {
+#pragma unroll
+		for (int r = 0; r < D / 32; r++)
+			x[r] = ((const uint16_t *)p)[at + 32 * r];
+	}
+}
+DEVICE float raw_value(uint32_t dtype, uint32_t x)
+{
+	return dtype == SKV_F32 ? __uint_as_float(x) : dtype == SKV_F16 ? __half2float(__ushort_as_half((uint16_t)x)) : bf16_low(x);
 }
 
 /* x becomes R x. */
@@ -103,8 +120,12 @@ DEVICE const uint8_t *first_rows(const uint8_t *pool, size_t page_bytes, uint32_
 	return pool + skv_pte_id(entry) * page_bytes + (size_t)h * SKV_PAGE_TOKENS * head_dim * 2;
 }
 
-/* A warp makes query `g` of the tile that begins with q head `head`, in the group of kv head h. */
-template <int D, int bits>
+/* With this added, a whole number is a float's last bits, and so the float's value is the number's above MAGIC. */
+#define MAGIC 12582912.0f
+#define MAGIC_BITS 0x4b400000
+
+/* A warp makes query `g` of the tile that begins with q head `head`, in the group of kv head h; `factor` is even. */
+template <int D, int bits, int factor>
 __device__ static void make_sketch_query(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h,
                                          uint32_t head, uint32_t g, struct sketch_query *to)
 {
@@ -112,11 +133,13 @@ __device__ static void make_sketch_query(const struct sketch_params *c, const st
 	const size_t row = (size_t)s->row * c->q_stride + (size_t)(head + g) * D;
 	const float fold = c->scale.cap != 0 ? 1 : c->scale.scale;
 	float x[D / 32], most = 0, base = 0;
+	uint32_t raw[D / 32];
 	int sum = 0;
 
+	load_raw<D>(c->io_dtype, c->q, row, raw);
 #pragma unroll
 	for (int r = 0; r < D / 32; r++)
-		x[r] = io_load(c->io_dtype, c->q, row + lane + 32 * r);
+		x[r] = raw_value(c->io_dtype, raw[r]);
 	if (c->scale.cap != 0 || c->sinks) { /* these are not blind to c, as a softmax alone is */
 		const uint8_t *rows = first_rows(c->pool, c->page_bytes, D, s, c->layer, h);
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS && rows; t++)
@@ -139,23 +162,7 @@ __device__ static void make_sketch_query(const struct sketch_params *c, const st
 		sum += u;
 	}
 	sum = ((1 << bits) - 1) * (int)__reduce_add_sync(~0u, (unsigned)sum);
-	to->head[g] = {most / 127 * fold, sum & 1 ? 0.5f : 0, base * fold, sum >> 1}; /* downwards */
-}
-
-/* The score in log2 of a product, less its bias. */
-DEVICE float sketch_score(const struct score_scale *scale, float product, float rest, float unit, float base)
-{
-	const float x = (product - rest) * unit + base;
-	return scale->cap != 0 ? scale->scale * soft_cap(scale->cap, x) : x;
-}
-
-DEVICE float bf16_low(uint32_t two)
-{
-	return __uint_as_float(two << 16);
-}
-DEVICE float bf16_high(uint32_t two)
-{
-	return __uint_as_float(two & 0xffff0000u);
+	to->head[g] = {most / (127 * factor) * fold, base * fold, MAGIC_BITS - factor / 2 * sum};
 }
 
 static inline struct sketch_params sketch_params_of(const struct skv_shape *sh, const struct skv_batch *b, const void *q)

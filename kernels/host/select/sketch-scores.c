@@ -6,9 +6,8 @@
  * on every ISA, times the token's scale and the query's. VL rows are scored at a time, each in a lane: 4 bytes of each row
  * make a vector, which is unpacked once for several q heads.
  *
- * A sequence is read once, in chunks: each leaves its scores, the largest of a q head and a sum. They give the head's denominator,
- * with which weights are reduced over heads. Tokens of equal scores have equal weights, in whatever chunks: of these the older
- * one is selected.
+ * A sequence is read once, in chunks, which leave their scores. Those of a sample give a head's denominator, with which weights are
+ * reduced over heads. Tokens of equal scores have equal weights, in whatever chunks: of these the older one is selected.
  */
 #include "kernels/host/runtime/logits.h"
 #include "kernels/host/select/sketch.h"
@@ -34,8 +33,7 @@ struct score_params {
 	const struct skv_scores *scores;
 	struct query *query; /* [seq][q head] */
 	float *score;        /* [seq][q head][stride] */
-	float *max, *sum;    /* [seq][q head][chunks]: of a chunk's scores; of 2^(score - max) */
-	uint32_t stride, chunks;
+	uint32_t stride;
 	uint32_t *first; /* items before sequence i; an item is a chunk */
 	float signs[SKV_MAX_HEAD_DIM];
 };
@@ -185,19 +183,6 @@ INLINE void score_some(const struct score_params *x, const struct spot *spot, ui
 	}
 }
 
-/* The largest of n scores, and the sum of 2^(score - max). n is whole pages. */
-static void peak_of(const float *score, uint32_t n, float *ret_max, float *ret_sum)
-{
-	vf most = v_set(-INFINITY), sum = {0};
-
-	for (uint32_t t = 0; t < n; t += VL)
-		most = v_max(v_loadf(score + t), most);
-	*ret_max = v_fold_runs(V_MAX, most, VL)[0];
-	for (uint32_t t = 0; t < n && *ret_max > -INFINITY; t += VL)
-		sum += v_exp2(v_loadf(score + t) - *ret_max);
-	*ret_sum = v_fold_runs(V_SUM, sum, VL)[0];
-}
-
 static void no_scores(float *score, uint32_t from, uint32_t to)
 {
 	for (uint32_t t = from; t < to; t++)
@@ -227,42 +212,54 @@ static void score_item(void *ctx, uint32_t item, int thread)
 		default: score_some(x, spot, pages, i, head, 4, n, score);
 		}
 		for (const uint32_t end = head + n; head < end; head++, score += x->stride) {
-			const size_t at = ((size_t)i * sh->n_heads + head) * x->chunks + chunk;
 			if (sh->softcap > 0)
 				cap_scores(score, pages * SKV_PAGE_TOKENS, softcap_of(sh));
 			for (uint32_t p = 0; p < pages; p++) /* a cap makes numbers of these */
 				if (!spot[p].part)
 					no_scores(score, p * SKV_PAGE_TOKENS, (p + 1) * SKV_PAGE_TOKENS);
 			no_scores(score, tokens, pages * SKV_PAGE_TOKENS);
-			peak_of(score, pages * SKV_PAGE_TOKENS, &x->max[at], &x->sum[at]);
 		}
 	}
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* A q head's denominator, of its chunks'. */
+/* The scores of a head's sample, two a pair, and -infinity up to a whole vector; returns their number. */
+static uint32_t sample_of(const float *score, uint32_t len, float *ret)
+{
+	const uint32_t pairs = skv_sketch_pairs(len);
+	uint32_t n = 0;
+
+	for (uint32_t p = 0; p < pairs; p++) {
+		const uint32_t token = skv_sketch_pair(len, p);
+		ret[n++] = score[token];
+		ret[n++] = token + 1 < len ? score[token + 1] : -INFINITY;
+	}
+	while (n % VL)
+		ret[n++] = -INFINITY;
+	return n;
+}
+
+/* A q head's denominator, of a sample; 1 if no token of that has a sketch. */
 static void denominator_item(void *ctx, uint32_t item, int thread)
 {
 	const struct score_params *x = ctx;
-	const uint32_t i = item / x->sh->n_heads, n = x->first[i + 1] - x->first[i];
-	float *max = x->max + (size_t)item * x->chunks, *sum = x->sum + (size_t)item * x->chunks, lse = 0;
+	const uint32_t len = x->batch->seq[item / x->sh->n_heads].len;
+	float score[2 * SKV_SKETCH_PAIRS + VL];
+	const uint32_t n = sample_of(x->score + (size_t)item * x->stride, len, score);
 	vf most = v_set(-INFINITY), all = {0};
 	(void)thread;
 
-	for (uint32_t c = n; c % VL; c++) {
-		max[c] = -INFINITY;
-		sum[c] = 0;
-	}
-	for (uint32_t c = 0; c < n; c += VL)
-		most = v_max(v_loadf(max + c), most);
+	x->query[item].lse = 0;
+	for (uint32_t t = 0; t < n; t += VL)
+		most = v_max(v_loadf(score + t), most);
 	const float peak = v_fold_runs(V_MAX, most, VL)[0];
-	if (peak > -INFINITY) {
-		for (uint32_t c = 0; c < n; c += VL)
-			all += v_loadf(sum + c) * v_exp2(v_loadf(max + c) - peak);
-		lse = peak + log2f(v_fold_runs(V_SUM, all, VL)[0] + sink_term(x->sh, item % x->sh->n_heads, peak));
-	}
-	x->query[item].lse = lse;
+	if (!(peak > -INFINITY))
+		return;
+	for (uint32_t t = 0; t < n; t += VL)
+		all += v_exp2(v_loadf(score + t) - peak);
+	const float sum = v_fold_runs(V_SUM, all, VL)[0] * skv_sketch_share(len);
+	x->query[item].lse = peak + log2f(sum + sink_term(x->sh, item % x->sh->n_heads, peak));
 }
 
 /* Sums of the weights of n pages. */
@@ -319,14 +316,11 @@ void ISA(score_sketches)(const struct skv_shape *sh, const struct skv_batch *bat
 
 	signs_of(sh->head_dim, x.signs);
 	x.stride = skv_pages_of(batch->max_len) * SKV_PAGE_TOKENS;
-	x.chunks = (chunks_of(batch->max_len) + VL - 1) / VL * VL;
 	x.first = carve(&c, (n + 1) * sizeof *x.first);
 	x.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)
 		x.first[i + 1] = x.first[i] + chunks_of(batch->seq[i].len);
 	x.query = carve(&c, heads * sizeof *x.query);
-	x.max = carve(&c, (size_t)heads * x.chunks * sizeof *x.max);
-	x.sum = carve(&c, (size_t)heads * x.chunks * sizeof *x.sum);
 	x.score = carve(&c, (size_t)heads * x.stride * sizeof *x.score);
 	skv_run(work->threads, heads, query_item, &x);
 	skv_run(work->threads, x.first[n], score_item, &x);
@@ -337,8 +331,7 @@ void ISA(score_sketches)(const struct skv_shape *sh, const struct skv_batch *bat
 size_t ISA(score_sketches_bytes)(const struct skv_shape *sh, uint32_t n_seqs, uint32_t max_len)
 {
 	const size_t heads = (size_t)n_seqs * sh->n_heads, tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS;
-	const size_t chunks = (chunks_of(max_len) + VL - 1) / VL * VL;
 
 	return carve_size((n_seqs + 1) * sizeof(uint32_t)) + carve_size(heads * sizeof(struct query)) +
-	       2 * carve_size(heads * chunks * sizeof(float)) + carve_size(heads * tokens * sizeof(float));
+	       carve_size(heads * tokens * sizeof(float));
 }

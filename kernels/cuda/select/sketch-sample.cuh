@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/select/sketch-sample.cuh - the denominators of a head tile, estimated from a sample of the tokens
+ * (skv_sketch_pair()), by a block of SAMPLE_THREADS.
+ *
+ * Each warp has 16 pairs: one step if split, else two. All of them are in flight while the query's side is put together. Then the
+ * warps' parts meet in shared memory.
+ */
+#ifndef SKV_CUDA_SELECT_SKETCH_SAMPLE_CUH
+#define SKV_CUDA_SELECT_SKETCH_SAMPLE_CUH
+
+#include "kernels/cuda/select/sketch-scan.cuh"
+
+#define SAMPLE_THREADS 512u
+#define SAMPLE_WARPS (SAMPLE_THREADS / 32)
+
+struct sample_smem {
+	struct partial_softmax part[HEAD_TILE][SAMPLE_WARPS];
+	float lse[HEAD_TILE]; /* log2 of the denominators */
+};
+
+#define NO_SCORE -1e30f /* below all, but no infinity: differences are numbers */
+
+/* The scores of a lane's two heads so far: the largest, and the sum of 2^(score - max). */
+struct running {
+	float max[2], sum[2];
+};
+
+DEVICE void add_scores(struct running *r, const float s[4])
+{
+#pragma unroll
+	for (int x = 0; x < 2; x++) {
+		const float top = fmaxf(r->max[x], fmaxf(s[x], s[x + 2]));
+		r->sum[x] = r->sum[x] * exp2_fast(r->max[x] - top) + exp2_fast(s[x] - top) + exp2_fast(s[x + 2] - top);
+		r->max[x] = top;
+	}
+}
+
+template <int D, int bits, int split> struct sketch_sample {
+	typedef sketch_step<D, bits, split, true> step;
+	static constexpr int pairs = SKV_SKETCH_PAIRS / SAMPLE_WARPS, steps = pairs / (8 * split);
+
+	struct sketch_at at; /* of one of the warp's pairs, in as many lanes */
+	uint64_t once;
+	step of_step[steps];
+
+	/* The lane's pair of a step, among the warp's. */
+	static __device__ __forceinline__ uint32_t pair_of(int x)
+	{
+		const uint32_t lane = threadIdx.x % 32;
+		return x * 8 * split + (split == 2 ? lane % 4 / 2 * 8 : 0) + lane / 4;
+	}
+	__device__ __forceinline__ struct sketch_at at_of(int x) const
+	{
+		const unsigned long long codes = __shfl_sync(~0u, (unsigned long long)at.codes, pair_of(x));
+		const unsigned long long scales = __shfl_sync(~0u, (unsigned long long)at.scales, pair_of(x));
+		return {(const uint8_t *)codes, (const uint8_t *)scales};
+	}
+
+	__device__ __forceinline__ void begin(const struct sketch_params *c, const struct sketch_list *list)
+	{
+		once = evict_last_policy(); /* the scan reads them, too */
+		at = {NULL, NULL};
+		const uint32_t lane = threadIdx.x % 32, pair = threadIdx.x / 32 * pairs + lane;
+		if (lane < pairs && pair < skv_sketch_pairs(list->len)) {
+			const uint32_t token = skv_sketch_pair(list->len, pair);
+			at = locate_sketch<step::row_bytes>(c, list->h, token, load_entries(c, list, token));
+		}
+#pragma unroll
+		for (int x = 0; x < steps; x++)
+			of_step[x].load(at_of(x), once);
+	}
+
+	/* A warp's part. */
+	__device__ __forceinline__ void run(const struct sketch_params *c, const struct sketch_list *list, const struct sketch_query *q,
+	                                    struct sample_smem *smem)
+	{
+		const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = lane % (4 / split) * 2;
+		struct running r = {{NO_SCORE, NO_SCORE}, {0, 0}};
+
+#pragma unroll
+		for (int x = 0; x < steps; x++) {
+			const bool there = at_of(x).codes != NULL;
+			const uint32_t token = skv_sketch_pair(list->len, warp * pairs + pair_of(x));
+			float score[4];
+			of_step[x].score(q, &c->scale, score);
+			if (!there || token + 2 > list->len)
+				score[2] = score[3] = -INFINITY;
+			if (!there)
+				score[0] = score[1] = -INFINITY;
+			add_scores(&r, score);
+		}
+#pragma unroll
+		for (int x = 0; x < 2; x++) {
+			float max = r.max[x], sum;
+#pragma unroll
+			for (int to = 4 / split; to < 32; to *= 2)
+				max = fmaxf(max, __shfl_xor_sync(~0u, max, to));
+			sum = r.sum[x] * exp2_fast(r.max[x] - max);
+#pragma unroll
+			for (int to = 4 / split; to < 32; to *= 2)
+				sum += __shfl_xor_sync(~0u, sum, to);
+			if (lane < 4 / split)
+				smem->part[head + x][warp] = {max > NO_SCORE ? max : -INFINITY, sum};
+		}
+	}
+};
+
+/*
+ * The denominators, once the warps' parts are there; the caller waits for the block before, and after. Where none of a sample's
+ * tokens has a sketch they are 1.
+ */
+DEVICE void sum_sample(const struct sketch_params *c, uint32_t len, uint32_t first_head, uint32_t heads, struct sample_smem *smem)
+{
+	const uint32_t g = threadIdx.x / SAMPLE_WARPS, w = threadIdx.x % SAMPLE_WARPS;
+	struct partial_softmax all;
+
+	if (g >= HEAD_TILE)
+		return;
+	all = smem->part[g][w];
+#pragma unroll
+	for (int to = 1; to < (int)SAMPLE_WARPS; to *= 2)
+		all = merge_softmax(all, {__shfl_xor_sync(~0u, all.max, to), __shfl_xor_sync(~0u, all.sum, to)});
+	if (w > 0 || g >= heads)
+		return;
+	const float lse = all.sum > 0 ? all.max + log2f(all.sum) + log2f(skv_sketch_share(len)) : -INFINITY;
+	const float with = c->sinks ? add_sink(c->sinks, first_head + g, lse) : lse;
+	smem->lse[g] = with == -INFINITY ? 0 : with;
+}
+
+#endif
