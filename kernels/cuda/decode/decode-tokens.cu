@@ -9,6 +9,7 @@
  * a list is split follows from its own length, so the bits of a result depend on the sequence alone.
  */
 #include "kernels/cuda/decode/decode-kernel.cuh"
+#include "kernels/cuda/runtime/overlap.cuh"
 
 #define TOKEN_WARPS (warps<128, MODE_TOKENS>)
 #define TOKEN_THREADS (32 * TOKEN_WARPS)
@@ -22,7 +23,7 @@ struct tokens_params {
 /* Blocks of a list of so many tiles. */
 static inline __host__ __device__ uint32_t token_blocks(uint32_t tiles)
 {
-	return tiles <= 32 ? 1 : tiles <= 64 ? 2 : tiles <= 256 ? 4 : MAX_CHUNKS;
+	return tiles <= 32 ? 1 : tiles <= 64 ? 2 : tiles < 128 ? 4 : MAX_CHUNKS;
 }
 
 template <int D> struct tokens_smem {
@@ -55,7 +56,7 @@ template <int D> DEVICE bool begin_tokens(const struct tokens_params *t, struct 
 	return true;
 }
 
-/* Output or, if the list has more blocks, a partial result from so many others of a head; four elements from d on. */
+/* A sum of results of one head; of its row, four elements. */
 struct part {
 	float max, sum;
 	float4 acc;
@@ -147,6 +148,8 @@ __global__ void __launch_bounds__(TOKEN_THREADS, D <= 128 ? 2 : 1) tokens_kernel
 	struct tile_batch tiles = {.slots = s->slots[threadIdx.x / 32]};
 	struct warp_state<T, D> w;
 
+	await_previous();
+	let_next_begin();
 	if (!begin_tokens<D>(&t, j))
 		return;
 	w.once = evict_first_policy();
@@ -172,7 +175,7 @@ __global__ void __launch_bounds__(TOKEN_THREADS, D <= 128 ? 2 : 1) tokens_kernel
 
 template <class T, int D> static void launch(const struct tokens_params *t, uint32_t items, cudaStream_t stream)
 {
-	tokens_kernel<T, D><<<items * t->blocks, TOKEN_THREADS, sizeof(struct tokens_smem<D>), stream>>>(*t);
+	launch_overlapped(tokens_kernel<T, D>, *t, items * t->blocks, TOKEN_THREADS, sizeof(struct tokens_smem<D>), 0, stream);
 }
 
 template <class T> static void launch_dim(const struct tokens_params *t, uint32_t head_dim, uint32_t items, cudaStream_t stream)

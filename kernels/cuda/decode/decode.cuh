@@ -336,12 +336,16 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 		uint32_t id[BATCH / 2];
 #pragma unroll
 		for (int a = 0; a < BATCH / 2; a++) { /* lane: a token of one of two tiles */
+			if (2 * a >= (int)t->n)
+				break;
 			const uint32_t u = stream_tile<D, mode>(j, first + 2 * a + lane / 16) * 16 + lane % 16;
 			id[a] = 2 * a + lane / 16 < t->n && u < n ? ids[u] : 0xffffffff;
 		}
 		__syncwarp(); /* the last batch has been read */
 #pragma unroll
 		for (int a = 0; a < BATCH / 2; a++) {
+			if (2 * a >= (int)t->n)
+				break;
 			entry = id[a] < j->len ? j->table[id[a] / SKV_PAGE_TOKENS] : 0;
 			const uint32_t both = __ballot_sync(~0u, skv_pte_resident(entry));
 			t->slots[a * 32 + lane] =

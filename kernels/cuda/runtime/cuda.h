@@ -228,7 +228,7 @@ cudaError_t skv_cuda_decode_quant_init(void); /* called by skv_cuda_decode_init(
 cudaError_t skv_cuda_decode_latent_init(uint32_t room);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
-cudaError_t skv_cuda_sketch_topk_init(uint32_t room);
+cudaError_t skv_cuda_sketch_topk_init(unsigned device, uint32_t room);
 cudaError_t skv_cuda_accumulate_init(void);
 cudaError_t skv_cuda_kascade_init(void);
 cudaError_t skv_cuda_hip_init(void);
@@ -239,6 +239,7 @@ cudaError_t skv_cuda_decompress_init(void);
 
 /* Of the current device: its multiprocessors; the most bytes of shared memory that a block may have. */
 uint32_t skv_cuda_sms(void);
+bool skv_cuda_overlaps(void); /* has it clusters and launches that overlap (Hopper and later)? */
 uint32_t skv_cuda_max_shared_memory(void);
 
 #endif

@@ -70,6 +70,7 @@ static struct {
 static struct {
 	CUcontext context; /* the primary one; NULL until the first thread has entered */
 	uint32_t multiprocessors, shared_memory; /* shared_memory: that a block may have, in bytes */
+	bool overlaps;
 } devices[SKV_BACKEND_MAX_DEVICES];
 
 /* Under the lock. */
@@ -131,16 +132,17 @@ static int info(unsigned device, struct skv_device_info *ret)
 static int prepare(unsigned device)
 {
 	CUcontext context;
-	int sms, shared_memory;
+	int sms, shared_memory, clusters;
 	cudaError_t e = cudaSetDevice((int)device);
 	e = e ? e : cudaFree(NULL); /* older runtimes create the context now */
 	e = e ? e : cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, (int)device);
 	e = e ? e : cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)device);
+	e = e ? e : cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, (int)device);
 	e = e ? e : skv_cuda_decode_init();
 	e = e ? e : skv_cuda_decode_latent_init((uint32_t)shared_memory);
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
-	e = e ? e : skv_cuda_sketch_topk_init((uint32_t)shared_memory);
+	e = e || !clusters ? e : skv_cuda_sketch_topk_init(device, (uint32_t)shared_memory);
 	e = e ? e : skv_cuda_accumulate_init();
 	e = e ? e : skv_cuda_kascade_init();
 	e = e ? e : skv_cuda_hip_init();
@@ -155,6 +157,7 @@ static int prepare(unsigned device)
 		return skv_cuda_failed(-EIO, "preparing the device", "it has no context");
 	devices[device].multiprocessors = (uint32_t)sms;
 	devices[device].shared_memory = (uint32_t)shared_memory;
+	devices[device].overlaps = clusters;
 	__atomic_store_n(&devices[device].context, context, __ATOMIC_RELEASE);
 	return 0;
 }
@@ -198,6 +201,12 @@ uint32_t skv_cuda_sms(void)
 {
 	int device;
 	return cudaGetDevice(&device) ? 1 : devices[device].multiprocessors;
+}
+
+bool skv_cuda_overlaps(void)
+{
+	int device;
+	return !cudaGetDevice(&device) && devices[device].overlaps;
 }
 
 uint32_t skv_cuda_max_shared_memory(void)

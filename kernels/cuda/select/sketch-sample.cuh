@@ -16,7 +16,13 @@
 
 struct sample_smem {
 	struct partial_softmax part[HEAD_TILE][SAMPLE_WARPS];
-	float lse[HEAD_TILE]; /* log2 of the denominators */
+};
+
+/* A head's denominator, in log2, in one thread of its own. */
+struct sampled_head {
+	bool mine;
+	uint32_t g;
+	float lse;
 };
 
 #define NO_SCORE -1e30f /* below all, but no infinity: differences are numbers */
@@ -41,7 +47,6 @@ template <int D, int bits, int split> struct sketch_sample {
 	static constexpr int pairs = SKV_SKETCH_PAIRS / SAMPLE_WARPS, steps = pairs / (8 * split);
 
 	struct sketch_at at; /* of one of the warp's pairs, in as many lanes */
-	uint64_t once;
 	step of_step[steps];
 
 	/* The lane's pair of a step, among the warp's. */
@@ -57,15 +62,19 @@ template <int D, int bits, int split> struct sketch_sample {
 		return {(const uint8_t *)codes, (const uint8_t *)scales};
 	}
 
-	__device__ __forceinline__ void begin(const struct sketch_params *c, const struct sketch_list *list)
+	/* By tables alone, before the sketches of this step need be there. */
+	__device__ __forceinline__ void locate(const struct sketch_params *c, const struct sketch_list *list)
 	{
-		once = evict_last_policy(); /* the scan reads them, too */
 		at = {NULL, NULL};
 		const uint32_t lane = threadIdx.x % 32, pair = threadIdx.x / 32 * pairs + lane;
 		if (lane < pairs && pair < skv_sketch_pairs(list->len)) {
 			const uint32_t token = skv_sketch_pair(list->len, pair);
 			at = locate_sketch<step::row_bytes>(c, list->h, token, load_entries(c, list, token));
 		}
+	}
+	__device__ __forceinline__ void begin(void)
+	{
+		const uint64_t once = evict_last_policy(); /* the scan reads them, too */
 #pragma unroll
 		for (int x = 0; x < steps; x++)
 			of_step[x].load(at_of(x), once);
@@ -107,25 +116,29 @@ template <int D, int bits, int split> struct sketch_sample {
 };
 
 /*
- * The denominators, once the warps' parts are there; the caller waits for the block before, and after. Where none of a sample's
- * tokens has a sketch they are 1.
+ * The denominators, once the warps' parts are there: the caller waits for the block before. 1 where none of a sample's tokens has a
+ * sketch.
  */
-DEVICE void sum_sample(const struct sketch_params *c, uint32_t len, uint32_t first_head, uint32_t heads, struct sample_smem *smem)
+DEVICE struct sampled_head sum_sample(const struct sketch_params *c, uint32_t len, uint32_t first_head, uint32_t heads,
+                                      const struct sample_smem *smem)
 {
 	const uint32_t g = threadIdx.x / SAMPLE_WARPS, w = threadIdx.x % SAMPLE_WARPS;
-	struct partial_softmax all;
 
 	if (g >= HEAD_TILE)
-		return;
-	all = smem->part[g][w];
+		return {false, 0, 0};
+	const struct partial_softmax mine = smem->part[g][w];
+	float max = mine.max;
 #pragma unroll
 	for (int to = 1; to < (int)SAMPLE_WARPS; to *= 2)
-		all = merge_softmax(all, {__shfl_xor_sync(~0u, all.max, to), __shfl_xor_sync(~0u, all.sum, to)});
-	if (w > 0 || g >= heads)
-		return;
-	const float lse = all.sum > 0 ? all.max + log2f(all.sum) + log2f(skv_sketch_share(len)) : -INFINITY;
-	const float with = c->sinks ? add_sink(c->sinks, first_head + g, lse) : lse;
-	smem->lse[g] = with == -INFINITY ? 0 : with;
+		max = fmaxf(max, __shfl_xor_sync(~0u, max, to));
+	float sum = mine.max == -INFINITY ? 0 : mine.sum * exp2_fast(mine.max - max);
+#pragma unroll
+	for (int to = 1; to < (int)SAMPLE_WARPS; to *= 2)
+		sum += __shfl_xor_sync(~0u, sum, to);
+	float lse = sum > 0 ? max + log2f(sum * skv_sketch_share(len)) : -INFINITY;
+	if (c->sinks && g < heads)
+		lse = add_sink(c->sinks, first_head + g, lse);
+	return {w == 0, g, lse == -INFINITY ? 0 : lse};
 }
 
 #endif

@@ -291,14 +291,14 @@ template <int split> DEVICE uint32_t step_token(uint32_t unit, uint32_t x)
 enum sketch_kind { SKETCH_SCORED, SKETCH_NONE, SKETCH_ABSENT };
 
 /*
- * A warp's scan of units first, first + stride ... below `end`, in two parts, so that what the query's operands wait for
- * can come while the first codes do. A sink has two members: add() gets of each step its unit, its number in that, and the
+ * A warp's scan of a unit and each stride-th one after it below `end`, `deep` steps in flight, in parts, so that what the query's
+ * operands wait for can come while the first codes do. A sink has two members: add() gets of each step its unit, its number in that, and the
  * lane's scores, if all of the unit's tokens have sketches and lie in [plain_from, plain_to); else add_any(), also what kind the two
  * tokens are. Scores of tokens without sketches are -infinity.
  */
-template <int D, int bits, int split, bool caps> struct sketch_scan {
+template <int D, int bits, int split, bool caps, int deep> struct sketch_scan {
 	typedef sketch_step<D, bits, split, caps> step;
-	static constexpr int steps = UNIT_PAGES / split, deep = 2; /* steps in flight: more of them need registers that two blocks an SM do not have */
+	static constexpr int steps = UNIT_PAGES / split;
 
 	const struct sketch_params *c;
 	const struct sketch_list *list;
@@ -307,6 +307,7 @@ template <int D, int bits, int split, bool caps> struct sketch_scan {
 	uint64_t once;
 	step ring[deep];
 	uint32_t now; /* the unit's pages: locate_unit() */
+	struct sketch_entries first, ahead; /* of the first unit, and of the next one */
 
 	static __device__ __forceinline__ uint32_t first_token(uint32_t unit)
 	{
@@ -337,18 +338,23 @@ template <int D, int bits, int split, bool caps> struct sketch_scan {
 		to->load(at, once);
 	}
 
-	__device__ __forceinline__ void begin(const struct sketch_params *params, const struct sketch_list *of, struct sketch_at *room,
-	                                      uint32_t unit, uint32_t end)
+	/* By tables alone, before the sketches of this step need be there. */
+	__device__ __forceinline__ void locate(const struct sketch_params *params, const struct sketch_list *of, uint32_t unit, uint32_t stride)
 	{
 		c = params;
 		list = of;
+		first = load_entries(c, list, first_token(unit));
+		ahead = load_entries(c, list, first_token(unit + stride));
+	}
+	__device__ __forceinline__ void begin(struct sketch_at *room, uint32_t unit, uint32_t end)
+	{
 		pages = room;
 		plain_from = 0;
 		plain_to = list->len;
 		once = evict_first_policy();
 		if (unit >= end)
 			return;
-		now = locate_unit(unit, load_entries(c, list, first_token(unit)), pages);
+		now = locate_unit(unit, first, pages);
 #pragma unroll
 		for (int x = 0; x < deep; x++)
 			load(&ring[x], pages, x);
@@ -375,17 +381,16 @@ template <int D, int bits, int split, bool caps> struct sketch_scan {
 			const bool plain = now == ~0u && unit * SKETCH_UNIT >= plain_from && (unit + 1) * SKETCH_UNIT <= plain_to;
 			const struct sketch_at *own = pages + turn * UNIT_PAGES;
 			struct sketch_at *other = pages + (turn ^ 1) * UNIT_PAGES;
-			struct sketch_entries e = {0, 0};
 			uint32_t next = 0;
-			if (more)
-				e = load_entries(c, list, first_token(unit + stride));
 #pragma unroll
 			for (int x = 0; x < steps; x++) {
 				step &now_step = ring[x % deep];
 				float score[4];
 				now_step.score(q, &c->scale, score);
-				if (x + deep == steps && more)
-					next = locate_unit(unit + stride, e, other);
+				if (x + deep == steps && more) {
+					next = locate_unit(unit + stride, ahead, other);
+					ahead = load_entries(c, list, first_token(unit + 2 * stride));
+				}
 				if (x + deep < steps)
 					load(&now_step, own, x + deep);
 				else if (more)

@@ -44,12 +44,13 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) denominator_kernel(const __gri
 	__shared__ struct sketch_query query;
 	__shared__ struct sample_smem smem;
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.y];
-	const uint32_t warp = threadIdx.x / 32, g = threadIdx.x;
+	const uint32_t warp = threadIdx.x / 32;
 	const struct tile t = tile_of(&c, blockIdx.x);
 	const struct sketch_list list = sketch_list_of(&c.s, s, t.h);
 	sketch_sample<D, bits, split> sample;
 
-	sample.begin(&c.s, &list);
+	sample.locate(&c.s, &list);
+	sample.begin();
 	if (warp < t.heads)
 		make_sketch_query<D, bits, step_codes<D, bits, split>::factor>(&c.s, s, t.h, t.head, warp, &query);
 	__syncthreads();
@@ -58,10 +59,9 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) denominator_kernel(const __gri
 	__syncthreads();
 	sample.run(&c.s, &list, &query, &smem);
 	__syncthreads();
-	sum_sample(&c.s, s->len, t.head, t.heads, &smem);
-	__syncthreads();
-	if (g < t.heads)
-		c.lse[(size_t)blockIdx.y * c.s.n_heads + t.head + g] = smem.lse[g];
+	const struct sampled_head head = sum_sample(&c.s, s->len, t.head, t.heads, &smem);
+	if (head.mine && head.g < t.heads)
+		c.lse[(size_t)blockIdx.y * c.s.n_heads + t.head + head.g] = head.lse;
 }
 
 /* Stores scores, of two tokens for two heads. */
@@ -93,11 +93,12 @@ __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_cons
 	const uint32_t end = (s->len + SKETCH_UNIT - 1) / SKETCH_UNIT;
 	const struct tile t = tile_of(&c, blockIdx.y);
 	const struct sketch_list list = sketch_list_of(&c.s, s, t.h);
-	sketch_scan<D, bits, split, true> scan;
+	sketch_scan<D, bits, split, true, 2> scan;
 
 	if (blockIdx.x * SCAN_WARPS >= end)
 		return;
-	scan.begin(&c.s, &list, pages[warp], unit, min(unit + 1, end));
+	scan.locate(&c.s, &list, unit, 1);
+	scan.begin(pages[warp], unit, min(unit + 1, end));
 	for (uint32_t g = warp; g < HEAD_TILE; g += SCAN_WARPS)
 		if (g < t.heads)
 			make_sketch_query<D, bits, step_codes<D, bits, split>::factor>(&c.s, s, t.h, t.head, g, &query);

@@ -5,6 +5,7 @@
  * A block takes 32 tokens of a kv head: the head's mean first, then a warp one token after the other. The keys of this
  * call are taken from its rows, rounded as they will be in their pages, so that no block waits for another's writes.
  */
+#include "kernels/cuda/runtime/overlap.cuh"
 #include "kernels/cuda/select/sketch.cuh"
 
 #define THREADS 128
@@ -192,6 +193,8 @@ __global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ s
 	const uint32_t from = c.k ? min(begin, s->len - s->n_q) : begin;
 	const uint32_t first = (from / BLOCK_TOKENS + blockIdx.x) * BLOCK_TOKENS, end = min(first + BLOCK_TOKENS, s->len);
 
+	await_previous();
+	let_next_begin();
 	if (first >= s->len)
 		return;
 	/* what a decode step's token waits for is loaded before the mean */
@@ -230,7 +233,7 @@ struct make_launch {
 
 	template <int D, int bits> void run(void) const
 	{
-		make_kernel<D, bits><<<grid, THREADS, 0, stream>>>(c);
+		launch_overlapped(make_kernel<D, bits>, c, grid, THREADS, 0, 0, stream);
 	}
 };
 

@@ -7,6 +7,7 @@
  *   sketch-sample.cuh  the denominators' estimates, from a sample of the tokens
  *   sketch-scores.cu  weights of all tokens, to memory
  *   sketch-topk.cu    the best tokens of a kv head, scores and selection in one launch
+ *   sketch-select.cuh  the selection, by the blocks of a cluster
  *
  * A query is rotated as keys are and rounded to 8 bits, so that its product with a code is a whole number: it does not
  * depend on the order of summation. Elements of a row are a warp's: lane x has elements x, x + 32, ...
