@@ -97,7 +97,8 @@ endif
 
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
 CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/append.cu kernels/cuda/select/page-bounds.cu \
-	kernels/cuda/decode/decode.cu kernels/cuda/decode/decode-tokens.cu kernels/cuda/compress/decode-latent.cu kernels/cuda/compress/decode-quant.cu kernels/cuda/runtime/device.cu \
+	kernels/cuda/decode/decode.cu kernels/cuda/decode/decode-tokens.cu kernels/cuda/compress/decode-latent.cu \
+	kernels/cuda/compress/decode-quant.cu kernels/cuda/runtime/device.cu \
 	kernels/cuda/compress/encode.cu kernels/cuda/evict/evict.cu kernels/cuda/prefill/saved-queries.cu kernels/cuda/prefill/minference.cu kernels/cuda/compress/quantize.cu \
 	kernels/cuda/decode/merge.cu kernels/cuda/compress/compress.cu kernels/cuda/evict/slots.cu kernels/cuda/prefill/prefill.cu \
 	kernels/cuda/prefill/prefill-sm90.cu kernels/cuda/evict/rank.cu kernels/cuda/runtime/read.cu kernels/cuda/compress/decompress.cu \
@@ -113,7 +114,8 @@ CUDA_KERNEL_SEEN = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-str
 	kernels/cuda/prefill/prefill.h kernels/cuda/prefill/tiles.cuh kernels/cuda/prefill/output.cuh kernels/cuda/runtime/wgmma.cuh \
 	kernels/cuda/prefill/prefill-sm90.cuh kernels/cuda/runtime/rows.cuh kernels/cuda/select/topk.cuh kernels/cuda/runtime/async-copy.cuh \
 	kernels/cuda/decode/score-ring.cuh kernels/cuda/runtime/softmax.cuh kernels/cuda/prefill/weights.cuh kernels/cuda/runtime/module.h \
-	kernels/cuda/runtime/read.h kernels/cuda/select/sketch.cuh kernels/cuda/select/sketch-scan.cuh kernels/cuda/select/sketch-sample.cuh kernels/cuda/select/sketch-select.cuh kernels/cuda/runtime/overlap.cuh \
+	kernels/cuda/runtime/read.h kernels/cuda/select/sketch.cuh kernels/cuda/select/sketch-scan.cuh kernels/cuda/select/sketch-sample.cuh \
+	kernels/cuda/select/sketch-select.cuh kernels/cuda/runtime/overlap.cuh \
 	kernels/cuda/select/sketch.h \
 	$(KERNEL_INTERFACE) \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h

@@ -3,7 +3,7 @@
  * sketch - each kv head of each layer keeps its keys a second time, quantized, scores all tokens by these, and attends to
  * the best ones. A policy of this project's own.
  *
- *   evidence   the softmax weights that the sketches give: of a token the largest of the group's q heads
+ *   evidence   the softmax weights that the sketches give, with estimated denominators: of a token the largest of the group's q heads
  *   selection  the last `recent` tokens and the K - recent heaviest others, one set a kv head
  *
  * With q each q head selects K tokens by its own weights, and its kv head attends to the union of these.

@@ -2,7 +2,7 @@
 /*
  * kernels/cuda/runtime/cuda.h - the functions of the CUDA backend, by folder (the same stems as in kernels/host/).
  *
- *   decode/    decode.cu: one query row a sequence, over all pages, a window, listed pages or tokens, with reduced
+ *   decode/    decode.cu, decode-tokens.cu: one query row a sequence, over all pages, a window, listed pages or tokens, with reduced
  *              weights of tokens and pages, or selecting the top-k tokens on the way (decode.cuh); merge.cu: split-KV merge
  *   select/    page-bounds.cu: page bounds, and scores by them; select.cu: radix top-k (topk.cuh); union.cu: one list for
  *              all q heads; recall.cu: attention recall; sketch.cu, sketch-scores.cu, sketch-topk.cu: sketches of keys,
@@ -16,8 +16,8 @@
  *   prefill/   prefill.cu: causal attention of many rows, dense and sparse (tiles.cuh, output.cuh); prefill-sm90.cu: the same
  *              with wgmma; saved-queries.cu: queries that later calls of a prompt need; kascade.cu, hip.cu, minference.cu:
  *              lists of tiles (weights.cuh)
- *   runtime/   softmax.cuh: what all softmaxes share, softcap and sinks; table.cu: the table of functions, workspace; append.cu: append rows, copy pages; device.cu, share.cu, step.cu:
- *              the module around the kernels (module.h, kernels/device.h); read.cu: a plain read, to measure against
+ *   runtime/   softmax.cuh: what all softmaxes share, softcap and sinks; overlap.cuh: launches that overlap; table.cu: the table of
+ *              functions, workspace; append.cu: append rows, copy pages; device.cu, share.cu, step.cu: the module around the kernels (module.h, kernels/device.h); read.cu: a plain read, to measure against
  *
  * Kernels are launched on the caller's stream and on whatever device is current. A launch that fails shows at the
  * caller's next check of the stream (cudaGetLastError), like every asynchronous error.

@@ -69,7 +69,7 @@ template <int D, int bits, int split> struct sketch_sample {
 		const uint32_t lane = threadIdx.x % 32, pair = threadIdx.x / 32 * pairs + lane;
 		if (lane < pairs && pair < skv_sketch_pairs(list->len)) {
 			const uint32_t token = skv_sketch_pair(list->len, pair);
-			at = locate_sketch<step::row_bytes>(c, list->h, token, load_entries(c, list, token));
+			at = locate_sketch<step::row_bytes>(c, list, load_entries(c, list, token));
 		}
 	}
 	__device__ __forceinline__ void begin(void)
@@ -77,7 +77,7 @@ template <int D, int bits, int split> struct sketch_sample {
 		const uint64_t once = evict_last_policy(); /* the scan reads them, too */
 #pragma unroll
 		for (int x = 0; x < steps; x++)
-			of_step[x].load(at_of(x), once);
+			of_step[x].load(at_of(x), 1, once);
 	}
 
 	/* A warp's part. */

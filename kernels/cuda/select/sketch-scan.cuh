@@ -13,8 +13,9 @@
  *
  * Groups of up to 4 heads leave half of the columns empty. Then a row of the product has two tokens (split = 2): of one in
  * lanes c = 0 and 1, of the other in lanes 2 and 3, and a column has zeros for the other's lanes. A step of a warp is 16
- * split tokens, or as many pages of K. Lane (g, c) has tokens 2 g and 2 g + 1 of page c / 2 (split) or of the only one, in
- * rows g and g + 8, and gets the scores of both for heads 2 c and 2 c + 1, modulo 4 if split.
+ * split tokens, or as many pages of K. Lane (g, c) has tokens g and g + 8 of page c / 2 (split) or of the only one, in
+ * rows g and g + 8, so that a load takes eight rows without gaps, and gets the scores of both for heads 2 c and 2 c + 1, modulo 4 if
+ * split.
  *
  * What becomes of a step's scores is up to the scan's user: its sink gets them.
  */
@@ -90,6 +91,13 @@ DEVICE void mma_u8s8(int sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t
 	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+DEVICE uint32_t load2(const void *p, uint64_t policy)
+{
+	uint16_t v;
+	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(v) : "l"(p), "l"(policy));
+	return v;
+}
+
 /* n words, at a multiple of `align` bytes, that are read once. */
 template <int n, int align> DEVICE void load_words(uint32_t *to, const uint8_t *from, uint64_t once)
 {
@@ -121,14 +129,14 @@ template <class P> struct plane_words {
 	uint32_t word[2][P::own_words];
 
 	/* `align`: of rows, and of the plane in them. */
-	template <int align> __device__ __forceinline__ void load(const uint8_t *row, uint32_t row_bytes, uint64_t once)
+	template <int align> __device__ __forceinline__ void load(const uint8_t *row, uint32_t to_second, uint64_t once)
 	{
 		constexpr int each = P::by_words ? P::own_words * 4 : 16;
 		row += P::first_word() * 4;
 #pragma unroll
 		for (int t = 0; t < 2; t++)
 			load_words<P::own_words, align % each ? align % 8 || each % 8 ? 4 : 8 : align>(
-				word[t], row + t * row_bytes, once);
+				word[t], row + t * to_second, once);
 	}
 	/* To sums of codes that count once, and of the others. */
 	__device__ __forceinline__ void add(int sum[4], int high[4], const uint2 (*q)[32]) const
@@ -153,10 +161,9 @@ template <int D, int bits, int split> struct step_codes {
 	{
 		make_operands<low, split>(q, heads, q->operand);
 	}
-	__device__ __forceinline__ void load(const uint8_t *row, uint64_t once)
+	__device__ __forceinline__ void load(const uint8_t *row, uint32_t to_second, uint64_t once)
 	{
-		constexpr int bytes = D * bits / 8;
-		of_low.template load<bytes>(row, bytes, once);
+		of_low.template load<D * bits / 8>(row, to_second, once);
 	}
 	__device__ __forceinline__ void add(int sum[4], int high[4], const struct sketch_query *q) const
 	{
@@ -176,12 +183,12 @@ template <int D, int split> struct step_codes<D, 3, split> {
 		make_operands<low, split>(q, heads, q->operand);
 		make_operands<upper, split>(q, heads, q->operand + low::operands / 2);
 	}
-	__device__ __forceinline__ void load(const uint8_t *row, uint64_t once)
+	__device__ __forceinline__ void load(const uint8_t *row, uint32_t to_second, uint64_t once)
 	{
 		constexpr int bytes = D * 3 / 8;
-		of_low.template load<bytes>(row, bytes, once);
+		of_low.template load<bytes>(row, to_second, once);
 		of_upper.template load<(bytes % 16 == 0 && D / 4 % 16 == 0 ? 16 : bytes % 8 == 0 && D / 4 % 8 == 0 ? 8 : 4)>(
-			row + D / 4, bytes, once);
+			row + D / 4, to_second, once);
 	}
 	__device__ __forceinline__ void add(int sum[4], int high[4], const struct sketch_query *q) const
 	{
@@ -197,36 +204,40 @@ struct alignas(16) sketch_at {
 	const uint8_t *codes, *scales;
 };
 
-/* A kv head of a sequence: its part of the tables. */
+/* A kv head of a sequence: its part of the tables, and of the pool's pages. */
 struct sketch_list {
 	const skv_pte *pages, *states;
+	const uint8_t *pool;
 	uint32_t len, h;
 };
 DEVICE struct sketch_list sketch_list_of(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h)
 {
-	return {s->table + (size_t)c->layer * s->layer_stride, s->table + (size_t)c->state * s->layer_stride, s->len, h};
+	return {s->table + (size_t)c->layer * s->layer_stride, s->table + (size_t)c->state * s->layer_stride,
+	        c->pool + (size_t)h * c->head_bytes, s->len, h};
 }
 
-/* Entries of the tables for a token; without a full page there are no sketches. */
+/* Entries of the tables for a token, and where in its state page it is; without a full page there are no sketches. */
 struct sketch_entries {
 	skv_pte page, state;
+	uint32_t row;
 };
 DEVICE struct sketch_entries load_entries(const struct sketch_params *c, const struct sketch_list *l, uint32_t token)
 {
+	/* a division by the pages that a state page has sketches of: exact, as these are few */
+	const uint32_t nth = __umulhi(token / SKV_PAGE_TOKENS, c->per_state_page);
 	if (token >= l->len)
-		return {0, 0};
-	return {l->pages[token / SKV_PAGE_TOKENS], l->len < SKV_PAGE_TOKENS ? 0 : l->states[token / c->page_tokens]};
+		return {0, 0, 0};
+	return {l->pages[token / SKV_PAGE_TOKENS], l->len < SKV_PAGE_TOKENS ? 0 : l->states[nth], token - nth * c->page_tokens};
 }
 
 template <int row_bytes>
-DEVICE struct sketch_at locate_sketch(const struct sketch_params *c, uint32_t h, uint32_t token, struct sketch_entries e)
+DEVICE struct sketch_at locate_sketch(const struct sketch_params *c, const struct sketch_list *l, struct sketch_entries e)
 {
-	const uint32_t row = token % c->page_tokens;
-	const uint8_t *part = c->pool + skv_pte_id(e.state) * c->page_bytes + (size_t)h * c->head_bytes;
+	const uint8_t *part = l->pool + skv_pte_id(e.state) * c->page_bytes;
 
 	if (!skv_pte_resident(e.page) || !skv_pte_resident(e.state))
 		return {NULL, NULL};
-	return {part + row * row_bytes, part + c->page_tokens * row_bytes + row * 2};
+	return {part + e.row * row_bytes, part + c->page_tokens * row_bytes + e.row * 2};
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -251,38 +262,41 @@ template <int D, int bits, int split, bool caps> struct sketch_step {
 	typedef step_codes<D, bits, split> codes_type;
 	static constexpr int row_bytes = D * bits / 8;
 	codes_type codes;
-	uint32_t scales; /* of both tokens, in bf16 */
+	uint32_t scale[2]; /* in bf16 */
 
-	/* Codes and scales of the lane's two tokens, the first of which is there. Of one without a sketch nothing is loaded. */
-	__device__ __forceinline__ void load(struct sketch_at at, uint64_t once)
+	/* Codes and scales of the lane's two tokens, so many apart, the first of which is there. Of those without a sketch nothing is loaded. */
+	__device__ __forceinline__ void load(struct sketch_at at, uint32_t apart, uint64_t once)
 	{
 		if (!at.codes)
 			return;
-		codes.load(at.codes, once);
-		scales = load4(at.scales, once);
+		codes.load(at.codes, apart * row_bytes, once);
+		scale[0] = load2(at.scales, once);
+		scale[1] = load2(at.scales + apart * 2, once);
 	}
 	/* Scores of the lane's first token for its two heads, then of its second. */
 	__device__ __forceinline__ void score(const struct sketch_query *q, const struct score_scale *by, float ret[4]) const
 	{
 		const struct sketch_query::sketch_head *heads = q->head + threadIdx.x % (4 / split) * 2;
-		const float scale[2] = {bf16_low(scales), bf16_high(scales)};
+		const float by_scale[2] = {bf16_low(scale[0]), bf16_low(scale[1])};
 		int sum[4] = {0, 0, 0, 0}, high[4] = {heads[0].start, heads[1].start, heads[0].start, heads[1].start};
 		codes.add(sum, high, q);
 #pragma unroll
 		for (int x = 0; x < 4; x++) {
 			const float product = __int_as_float(sum[x] * codes_type::factor + high[x]) - MAGIC;
-			ret[x] = product * (heads[x % 2].unit * scale[x / 2]) + heads[x % 2].base;
+			ret[x] = product * (heads[x % 2].unit * by_scale[x / 2]) + heads[x % 2].base;
 		}
 		if (caps && by->cap != 0)
 			cap_scores(by, ret);
 	}
 };
 
+#define TOKENS_APART 8u /* a lane's two tokens of a step of the scan */
+
 /* The lane's first token of a unit's step x. */
 template <int split> DEVICE uint32_t step_token(uint32_t unit, uint32_t x)
 {
 	const uint32_t lane = threadIdx.x % 32, page = split == 2 ? 2 * x + lane % 4 / 2 : x;
-	return (unit * UNIT_PAGES + page) * SKV_PAGE_TOKENS + lane / 4 * 2;
+	return (unit * UNIT_PAGES + page) * SKV_PAGE_TOKENS + lane / 4;
 }
 
 /* ---- the scan -------------------------------------------------------------------------------- */
@@ -315,9 +329,9 @@ template <int D, int bits, int split, bool caps, int deep> struct sketch_scan {
 	}
 
 	/* Fills to[UNIT_PAGES]. Returns a mask of the pages that are resident, and in its upper half of those that have sketches. */
-	__device__ __forceinline__ uint32_t locate_unit(uint32_t unit, struct sketch_entries e, struct sketch_at *to) const
+	__device__ __forceinline__ uint32_t locate_unit(struct sketch_entries e, struct sketch_at *to) const
 	{
-		const struct sketch_at at = locate_sketch<step::row_bytes>(c, list->h, first_token(unit), e);
+		const struct sketch_at at = locate_sketch<step::row_bytes>(c, list, e);
 
 		__syncwarp(); /* what was there has been read */
 		if (threadIdx.x % 32 < UNIT_PAGES)
@@ -333,9 +347,9 @@ template <int D, int bits, int split, bool caps, int deep> struct sketch_scan {
 		struct sketch_at at = unit[split == 2 ? 2 * x + lane % 4 / 2 : x];
 		if (!at.codes)
 			return;
-		at.codes += lane / 4 * 2 * step::row_bytes;
-		at.scales += lane / 4 * 4;
-		to->load(at, once);
+		at.codes += lane / 4 * step::row_bytes;
+		at.scales += lane / 4 * 2;
+		to->load(at, TOKENS_APART, once);
 	}
 
 	/* By tables alone, before the sketches of this step need be there. */
@@ -354,7 +368,7 @@ template <int D, int bits, int split, bool caps, int deep> struct sketch_scan {
 		once = evict_first_policy();
 		if (unit >= end)
 			return;
-		now = locate_unit(unit, first, pages);
+		now = locate_unit(first, pages);
 #pragma unroll
 		for (int x = 0; x < deep; x++)
 			load(&ring[x], pages, x);
@@ -388,7 +402,7 @@ template <int D, int bits, int split, bool caps, int deep> struct sketch_scan {
 				float score[4];
 				now_step.score(q, &c->scale, score);
 				if (x + deep == steps && more) {
-					next = locate_unit(unit + stride, ahead, other);
+					next = locate_unit(ahead, other);
 					ahead = load_entries(c, list, first_token(unit + 2 * stride));
 				}
 				if (x + deep < steps)
@@ -402,7 +416,7 @@ template <int D, int bits, int split, bool caps, int deep> struct sketch_scan {
 					enum sketch_kind kind[2];
 #pragma unroll
 					for (int t = 0; t < 2; t++)
-						kind[t] = mask(token + t, score + 2 * t);
+						kind[t] = mask(token + t * TOKENS_APART, score + 2 * t);
 					sink.add_any(unit, x, score, kind);
 				}
 			}

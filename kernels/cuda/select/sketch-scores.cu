@@ -18,7 +18,7 @@ struct scores_params {
 	uint32_t first; /* sequence of this slice */
 	uint32_t tokens; /* of a sequence, at most: whole units */
 	uint32_t tile_heads, tiles, wide; /* q heads of a tile, tiles of a sequence, pairs of heads of a tile */
-	float4 *score; /* [seq][tile][tokens / 2][wide] */
+	float4 *score; /* [seq][tile][tokens / 2][wide]; of tokens t and t + TOKENS_APART, in the order of t */
 	float *lse;    /* [seq][q head]: log2 of denominators */
 };
 
@@ -71,9 +71,10 @@ template <int split> struct store_sink {
 
 	__device__ __forceinline__ void add(uint32_t unit, uint32_t x, const float of[4]) const
 	{
-		const uint32_t two = threadIdx.x % (4 / split);
+		const uint32_t two = threadIdx.x % (4 / split), token = step_token<split>(unit, x);
+		const uint32_t pair = token / SKV_PAGE_TOKENS * TOKENS_APART + token % TOKENS_APART;
 		if (two < wide)
-			score[step_token<split>(unit, x) / 2 * (size_t)wide + two] = make_float4(of[0], of[1], of[2], of[3]);
+			score[pair * (size_t)wide + two] = make_float4(of[0], of[1], of[2], of[3]);
 	}
 	__device__ __forceinline__ void add_any(uint32_t unit, uint32_t x, const float of[4], const enum sketch_kind kind[2]) const
 	{
@@ -133,12 +134,13 @@ DEVICE float2 row_weights(const struct scores_params *c, uint32_t row, uint32_t 
 __global__ void __launch_bounds__(WEIGH_THREADS) weigh_kernel(const __grid_constant__ struct scores_params c)
 {
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.y];
-	const uint32_t p = blockIdx.x * WEIGH_THREADS + threadIdx.x, token = 2 * p, len = s->len;
+	const uint32_t p = blockIdx.x * WEIGH_THREADS + threadIdx.x, len = s->len;
+	const uint32_t token = p / TOKENS_APART * SKV_PAGE_TOKENS + p % TOKENS_APART;
 	const uint32_t end = skv_pages_of(len) * SKV_PAGE_TOKENS;
 
 	for (uint32_t row = 0; row < c.to.rows; row++) {
 		const size_t at = (size_t)(c.first + blockIdx.y) * c.to.rows + row;
-		float2 w = make_float2(token < len, token + 1 < len); /* without a full page there are no sketches */
+		float2 w = make_float2(token < len, token + TOKENS_APART < len); /* without a full page there are no sketches */
 		if (len >= SKV_PAGE_TOKENS && token < end)
 			w = row_weights(&c, row, p);
 		float sum = w.x + w.y;
@@ -147,8 +149,10 @@ __global__ void __launch_bounds__(WEIGH_THREADS) weigh_kernel(const __grid_const
 			sum += __shfl_xor_sync(~0u, sum, lane);
 		if (token >= end)
 			continue;
-		if (c.to.token)
-			*(float2 *)&c.to.token[at * c.to.token_stride + token] = w;
+		if (c.to.token) {
+			c.to.token[at * c.to.token_stride + token] = w.x;
+			c.to.token[at * c.to.token_stride + token + TOKENS_APART] = w.y;
+		}
 		if (c.to.page && token % SKV_PAGE_TOKENS == 0)
 			c.to.page[at * c.to.page_stride + token / SKV_PAGE_TOKENS] = sum;
 	}

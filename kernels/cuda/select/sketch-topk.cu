@@ -90,13 +90,13 @@ template <int split, enum way way> struct key_sink {
 		const uint32_t k = key_of(s);
 		if (split == 1 && threadIdx.x % 4 >= 2)
 			return;
-		key[step_token<split>(unit, x) + threadIdx.x % 2] = (uint16_t)k;
+		key[step_token<split>(unit, x) + threadIdx.x % 2 * TOKENS_APART] = (uint16_t)k;
 		if (k)
 			atomicAdd(&smem->own[0].n[k / BINS], 1);
 	}
 	__device__ __forceinline__ void add_any(uint32_t unit, uint32_t x, float s[4], const enum sketch_kind kind[2]) const
 	{
-		const uint32_t token = step_token<split>(unit, x) + threadIdx.x % 2;
+		const uint32_t token = step_token<split>(unit, x) + threadIdx.x % 2 * TOKENS_APART;
 		const enum sketch_kind own = threadIdx.x % 2 ? kind[1] : kind[0];
 		uint32_t k = key_of(s);
 

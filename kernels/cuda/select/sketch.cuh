@@ -30,6 +30,7 @@ struct sketch_params {
 	const float *sinks;
 	struct score_scale scale;
 	uint32_t head_bytes, page_tokens, row_bytes; /* of a state page: a kv head's bytes, its tokens, a row of codes */
+	uint32_t per_state_page; /* 2^32 over the pages of K that a state page has sketches of, rounded up */
 	uint32_t n_heads, n_kv_heads, group, dtype, io_dtype, layer, state, q_stride;
 };
 
@@ -178,6 +179,7 @@ static inline struct sketch_params sketch_params_of(const struct skv_shape *sh, 
 		.head_bytes = (uint32_t)(sh->page_bytes / sh->n_kv_heads),
 		.page_tokens = skv_sketch_tokens(sh),
 		.row_bytes = skv_sketch_row(sh),
+		.per_state_page = UINT32_MAX / (skv_sketch_tokens(sh) / SKV_PAGE_TOKENS) + 1,
 		.n_heads = sh->n_heads,
 		.n_kv_heads = sh->n_kv_heads,
 		.group = sh->n_heads / sh->n_kv_heads,

@@ -445,7 +445,10 @@ struct skv_prims {
 	 * select_pages() may follow at once. (Quest.)
 	 */
 	void (*score_pages)(const struct skv_policy_ctx *, uint32_t layer);
-	/* before() of a layer with SKV_SCORES_SKETCHES: make its scores; select_...() may follow at once. */
+	/*
+	 * before() of a layer with SKV_SCORES_SKETCHES: make its scores; select_...() may follow at once. Of more than 512 tokens the
+	 * weights' denominators are estimated from a sample.
+	 */
 	void (*score_sketches)(const struct skv_policy_ctx *, uint32_t layer);
 	/*
 	 * after() of a layer with plan.evict.accumulate: add the attention weights of the step's query, if it counts.
