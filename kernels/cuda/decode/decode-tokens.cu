@@ -91,7 +91,8 @@ template <int most> DEVICE struct part add_parts(const float *max, const float *
 }
 
 /* Four elements of the output, from d on, of the item's q head number `head`. */
-template <int D> DEVICE void write_part(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t d, const struct part &p)
+template <int D>
+DEVICE void write_part(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t d, const struct part &p)
 {
 	const size_t out = output_at(c, j, head, D) + d;
 	const float share = head_share(c, j, head, p.max, p.sum);

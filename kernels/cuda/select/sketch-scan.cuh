@@ -264,7 +264,7 @@ template <int D, int bits, int split, bool caps> struct sketch_step {
 	codes_type codes;
 	uint32_t scale[2]; /* in bf16 */
 
-	/* Codes and scales of the lane's two tokens, so many apart, the first of which is there. Of those without a sketch nothing is loaded. */
+	/* Codes and scales of the lane's two tokens, so many apart. Of those without a sketch nothing is loaded. */
 	__device__ __forceinline__ void load(struct sketch_at at, uint32_t apart, uint64_t once)
 	{
 		if (!at.codes)

@@ -3,7 +3,8 @@
  * kernels/cuda/select/sketch-scores.cu - softmax weights of all tokens by their sketches, to memory; and the selection by
  * these where sketch-topk.cu cannot make it at once.
  *
- * Three launches: the heads' denominators are made of samples, the scan leaves scores in the workspace, then weights are made. As many sequences at a time as the workspace is sized for.
+ * Three launches: the heads' denominators are made of samples, the scan leaves scores in the workspace, then weights are made.
+ * As many sequences at a time as the workspace is sized for.
  */
 #include "kernels/cuda/select/sketch-sample.cuh"
 #include "kernels/cuda/select/sketch.h"
