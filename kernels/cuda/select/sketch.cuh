@@ -52,10 +52,6 @@ DEVICE float bf16_low(uint32_t two)
 {
 	return __uint_as_float(two << 16);
 }
-DEVICE float bf16_high(uint32_t two)
-{
-	return __uint_as_float(two & 0xffff0000u);
-}
 
 DEVICE float warp_sum(float x)
 {
