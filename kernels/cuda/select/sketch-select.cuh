@@ -25,8 +25,7 @@ struct topk_params {
 	struct sketch_params s;
 	struct skv_select select;
 	struct skv_index_list list;
-	bool sum;       /* a token's weight is the sum over its group, else the largest */
-	uint32_t units; /* that a block has room for */
+	bool sum; /* a token's weight is the sum over its group, else the largest */
 };
 
 /*

@@ -280,8 +280,7 @@ void skv_cuda_launch_topk_of_sketches(const struct skv_shape *sh, const struct s
 	c->select = *select;
 	c->list = *list;
 	c->sum = sum;
-	c->units = ceil_div(units, launch.by.blocks);
-	launch.smem = smem_bytes(c->units);
+	launch.smem = smem_bytes(ceil_div(units, launch.by.blocks));
 	if (b->n > 0)
 		sketch_dispatch(sh, launch);
 }
