@@ -6,7 +6,7 @@ cudamoduledir = $(pkglibdir)
 cudamodule_DATA =
 CUDA_OBJECTS =
 SKV_HOPPER_OBJECTS =
-CLEANFILES += $(cudamodule_DATA) $(CUDA_OBJECTS)
+CLEANFILES += $(cudamodule_DATA) $(CUDA_OBJECTS) $(CUDA_OBJECTS:.o=.d)
 
 if CUDA
 # Machine code for what is in use, and code for the driver to compile on what comes after.
@@ -21,7 +21,9 @@ am__v_NVCC_0 = @echo "  NVCC    " $@;
 am__v_NVCC_1 =
 
 $(CUDA_OBJECTS): %.o: %.cu
-	$(AM_V_NVCC)$(MKDIR_P) $(@D) && $(SKV_NVCC) -I$(top_srcdir) -I$(top_srcdir)/libclient/include -c $< -o $@
+	$(AM_V_NVCC)$(MKDIR_P) $(@D) && $(SKV_NVCC) -I$(top_srcdir) -I$(top_srcdir)/libclient/include -MD -MP -MF $(@:.o=.d) -c $< -o $@
+# The headers that each was made of, as nvcc has found them.
+-include $(CUDA_OBJECTS:.o=.d)
 
 # Of the objects among the prerequisites, showing what module.map beside the sources says. The runtime comes along: the
 # machine needs the driver alone, and the libraries that follow.

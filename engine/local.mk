@@ -67,14 +67,12 @@ engine/prose.txt: models/prose.txt
 
 # The device as a backend: like the kernels a module, which besides the driver needs cuBLAS.
 CUDA_ENGINE_CODE = engine/cuda/backend.cu engine/cuda/rows.cu
-CUDA_ENGINE_SEEN = engine/cuda/rows.h engine/backend.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_ENGINE_CODE) engine/cuda/rows.h engine/cuda/module.map
 
 if CUBLAS
 cudamodule_DATA += engine/cuda/libsparsekv-engine-cuda.so
 CUDA_ENGINE_OBJECTS = $(CUDA_ENGINE_CODE:.cu=.o)
 CUDA_OBJECTS += $(CUDA_ENGINE_OBJECTS)
-$(CUDA_ENGINE_OBJECTS): $(CUDA_ENGINE_SEEN)
 
 engine/cuda/libsparsekv-engine-cuda.so: $(CUDA_ENGINE_OBJECTS) engine/cuda/module.map
 	$(SKV_CUDA_LINK) -lcublas

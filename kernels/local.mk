@@ -106,7 +106,7 @@ CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/appen
 	kernels/cuda/prefill/hip.cu kernels/cuda/evict/touch-pages.cu kernels/cuda/runtime/step.cu kernels/cuda/runtime/table.cu \
 	kernels/cuda/prefill/kascade.cu kernels/cuda/select/union.cu kernels/cuda/evict/accumulate.cu kernels/cuda/select/sketch.cu \
 	kernels/cuda/select/sketch-scores.cu kernels/cuda/select/sketch-topk.cu
-CUDA_KERNEL_SEEN = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-stream.cuh kernels/cuda/compress/records.cuh \
+CUDA_KERNEL_HEADERS = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-stream.cuh kernels/cuda/compress/records.cuh \
 	kernels/cuda/runtime/convert.cuh kernels/cuda/runtime/cuda.h kernels/cuda/decode/decode.cuh kernels/cuda/compress/decode-latent.cuh \
 	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh \
 	kernels/cuda/decode/tile.cuh kernels/cuda/compress/quant.cuh kernels/cuda/compress/decompress.cuh kernels/cuda/decode/scores.cuh \
@@ -116,17 +116,14 @@ CUDA_KERNEL_SEEN = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-str
 	kernels/cuda/decode/score-ring.cuh kernels/cuda/runtime/softmax.cuh kernels/cuda/prefill/weights.cuh kernels/cuda/runtime/module.h \
 	kernels/cuda/runtime/read.h kernels/cuda/select/sketch.cuh kernels/cuda/select/sketch-scan.cuh kernels/cuda/select/sketch-sample.cuh \
 	kernels/cuda/select/sketch-select.cuh kernels/cuda/runtime/overlap.cuh \
-	kernels/cuda/select/sketch.h \
-	$(KERNEL_INTERFACE) \
-	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
-EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
+	kernels/cuda/select/sketch.h
+EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_HEADERS) kernels/cuda/module.map
 
 if CUDA
 cudamodule_DATA += kernels/cuda/libsparsekv-cuda.so
 CUDA_KERNEL_OBJECTS = $(CUDA_KERNEL_CODE:.cu=.o)
 CUDA_OBJECTS += $(CUDA_KERNEL_OBJECTS)
 SKV_HOPPER_OBJECTS += kernels/cuda/prefill/prefill-sm90.o
-$(CUDA_KERNEL_OBJECTS): $(CUDA_KERNEL_SEEN)
 
 kernels/cuda/libsparsekv-cuda.so: $(CUDA_KERNEL_OBJECTS) kernels/cuda/module.map
 	$(SKV_CUDA_LINK)

@@ -20,7 +20,7 @@
 
 void (*fix_before_exec)(void);
 
-#define START_SECONDS (getenv("SKV_VALGRIND") ? 60 : 10)
+#define START_SECONDS (getenv("SKV_VALGRIND") ? 60 : 30)
 
 double fix_now(void)
 {
@@ -111,7 +111,7 @@ unsigned fix_settled_fds(pid_t pid)
 
 void fix_expect_fds(pid_t pid, unsigned expected)
 {
-	for (double end = fix_now() + 2; fix_count_fds(pid) != expected && fix_now() < end;)
+	for (double end = fix_now() + 20; fix_count_fds(pid) != expected && fix_now() < end;)
 		fix_sleep_ms(5);
 	ck_assert_uint_eq(fix_count_fds(pid), expected);
 }
@@ -330,7 +330,7 @@ char *fix_log(const struct fix *f)
 
 void fix_expect_log(const struct fix *f, const char *what)
 {
-	double end = fix_now() + 5;
+	double end = fix_now() + 20;
 
 	for (;;) {
 		char *log = fix_log(f);

@@ -42,7 +42,7 @@ void fix_stop(struct fix *);
 void fix_kill(struct fix *);
 /* What a daemon in a process has logged so far; owned by the caller. */
 char *fix_log(const struct fix *);
-/* Wait until the daemon's log says `what`, 5 s at most. */
+/* Wait until the daemon's log says `what`, 20 s at most. */
 void fix_expect_log(const struct fix *, const char *what);
 
 /* Open descriptors of a process (0: this one). */
@@ -51,7 +51,7 @@ unsigned fix_count_fds(pid_t pid);
 uint64_t fix_held_bytes(pid_t pid);
 /* Of open descriptors, once their number has been still for a while: who just hung up is gone by then. */
 unsigned fix_settled_fds(pid_t pid);
-/* Wait until the process has as many as `expected` again, 2 s at most. */
+/* Wait until the process has as many as `expected` again, 20 s at most. */
 void fix_expect_fds(pid_t pid, unsigned expected);
 /* Paths in the build directory. */
 const char *fix_built(const char *name); /* one of a few static buffers */

@@ -128,14 +128,14 @@ int64_t figure(const char *rows, const char *field)
 
 void expect_figure(const char *rows, const char *field, int64_t expected)
 {
-	for (double end = fix_now() + 5; figure(rows, field) != expected && fix_now() < end;)
+	for (double end = fix_now() + 20; figure(rows, field) != expected && fix_now() < end;)
 		fix_sleep_ms(10);
 	ck_assert_int_eq(figure(rows, field), expected);
 }
 
 pid_t worker_pid(void)
 {
-	for (double end = fix_now() + 5; figure("devices", "worker_pid") <= 0 && fix_now() < end;)
+	for (double end = fix_now() + 20; figure("devices", "worker_pid") <= 0 && fix_now() < end;)
 		fix_sleep_ms(5);
 	return (pid_t)figure("devices", "worker_pid");
 }

@@ -12,7 +12,7 @@
 #include "common/fd.h"
 #include "tests/support/daemon-fixture.h"
 
-#define ANSWER_MS (getenv("SKV_VALGRIND") ? 60000 : 10000)
+#define ANSWER_MS (getenv("SKV_VALGRIND") ? 60000 : 30000)
 
 struct raw *raw_connect(const char *path)
 {

@@ -402,7 +402,7 @@ START_TEST(memory_outlives_the_daemon)
 	pid = worker_pid();
 	fix_kill(&fix);
 	all_are(p, 0x5a);
-	for (double end = fix_now() + 5; kill(pid, 0) == 0 && fix_now() < end;)
+	for (double end = fix_now() + 20; kill(pid, 0) == 0 && fix_now() < end;)
 		fix_sleep_ms(5);
 	ck_assert_int_ne(kill(pid, 0), 0); /* the worker went with it */
 	munmap(p, SEGMENT);

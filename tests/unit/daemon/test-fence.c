@@ -45,7 +45,7 @@ static const char *state_of(uint32_t client)
 
 static void until_it_is(uint32_t client, const char *state)
 {
-	for (double end = fix_now() + 5; strcmp(state_of(client), state) != 0;)
+	for (double end = fix_now() + 20; strcmp(state_of(client), state) != 0;)
 		ck_assert_msg(fix_now() < end, "client %#x is %s, expected %s", client, state_of(client), state);
 }
 

@@ -59,7 +59,7 @@ static void newcomer(void *unused)
 	int got = 0;
 
 	(void)unused;
-	for (double end = fix_now() + 5; got != (SKV_MSG_HELLO | SKV_REPLY) && fix_now() < end; fix_sleep_ms(20)) {
+	for (double end = fix_now() + 20; got != (SKV_MSG_HELLO | SKV_REPLY) && fix_now() < end; fix_sleep_ms(20)) {
 		if (r)
 			raw_close(r);
 		r = raw_connect(fix.socket);
