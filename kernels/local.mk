@@ -106,7 +106,7 @@ CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/appen
 	kernels/cuda/prefill/hip.cu kernels/cuda/evict/touch-pages.cu kernels/cuda/runtime/step.cu kernels/cuda/runtime/table.cu \
 	kernels/cuda/prefill/kascade.cu kernels/cuda/select/union.cu kernels/cuda/evict/accumulate.cu kernels/cuda/select/sketch.cu \
 	kernels/cuda/select/sketch-scores.cu kernels/cuda/select/sketch-topk.cu
-CUDA_KERNEL_HEADERS = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-stream.cuh kernels/cuda/compress/records.cuh \
+CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-stream.cuh kernels/cuda/compress/records.cuh \
 	kernels/cuda/runtime/convert.cuh kernels/cuda/runtime/cuda.h kernels/cuda/decode/decode.cuh kernels/cuda/compress/decode-latent.cuh \
 	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh \
 	kernels/cuda/decode/tile.cuh kernels/cuda/compress/quant.cuh kernels/cuda/compress/decompress.cuh kernels/cuda/decode/scores.cuh \
@@ -117,7 +117,7 @@ CUDA_KERNEL_HEADERS = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-
 	kernels/cuda/runtime/read.h kernels/cuda/select/sketch.cuh kernels/cuda/select/sketch-scan.cuh kernels/cuda/select/sketch-sample.cuh \
 	kernels/cuda/select/sketch-select.cuh kernels/cuda/runtime/overlap.cuh \
 	kernels/cuda/select/sketch.h
-EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_HEADERS) kernels/cuda/module.map
+EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_INCLUDES) kernels/cuda/module.map
 
 if CUDA
 cudamodule_DATA += kernels/cuda/libsparsekv-cuda.so
