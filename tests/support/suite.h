@@ -30,7 +30,7 @@ static inline Suite *begin_suite(const char *program)
 
 /*
  * A case of the suite, and its tests up to NULL; setup and teardown may be NULL. Tests that loop are added to what it
- * returns.
+ * returns. `seconds` are plenty for a test on a machine of its own: here others run beside it.
  */
 __attribute__((sentinel)) static inline TCase *add_case(Suite *s, const char *name, double seconds,
                                                         void (*setup)(void), void (*teardown)(void), ...)
@@ -40,7 +40,7 @@ __attribute__((sentinel)) static inline TCase *add_case(Suite *s, const char *na
 	va_list tests;
 
 	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, SANITIZED ? 3 * seconds : seconds);
+	tcase_set_timeout(t, (SANITIZED ? 6 : 2) * seconds);
 	va_start(tests, teardown);
 	while ((test = va_arg(tests, const TTest *)))
 		tcase_add_test(t, test);
