@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selection rules of the field next to sketch's, on a public model: a simulation that shares nothing with the daemon.
 
-Rules that sparsekvd does not have are here, so that a policy's curve can be put next to theirs:
+Three of these sparsekvd does not have: moments, twilight and vattention. The others are here to be put next to them:
 
   oracle     the best tokens by the true weights; of a kv head, by the largest weight of its group
   sketch     the same by quantized keys (kernels/select.h), denominators exact
@@ -14,15 +14,15 @@ Rules that sparsekvd does not have are here, so that a policy's curve can be put
   vattention vAttention: 16 first and 32 last tokens, the best ones by sketches, and a uniform sample of the rest, as many again,
              each of which counts for those that were not drawn
 
-Prompts are read densely. The rows of the answer are one teacher-forced pass; each row attends as the rule says, in every layer
-but the first `dense` ones. Printed: KL divergence of the next token to dense attention, agreement of the most probable token,
+Prompts are read densely. The rows of the answer are one teacher-forced pass; each row attends as the rule says, in every layer, by
+pages (quest, moments, twilight) from the third on. Printed: KL divergence of the next token to dense attention, agreement of the most probable token,
 the share of tokens attended to, and of K and V read: by a kv head, for all that its q heads want, with what is read to choose.
 
   tests/tokenizer/tokenize is of the build directory: make tests/tokenizer/tokenize
   bench/real/model.py MODEL; bench/real/texts.py TEXTS.jsonl 3000 96
   python3 bench/selection.py MODEL TEXTS.jsonl BUILD [RULE[:SHARE[:BITS]] ...]
 
-Needs numpy alone, and 8 GiB of memory for 7,000 tokens.
+Needs numpy alone, and for 3,000 tokens 1 GiB of memory.
 """
 import argparse
 import json
@@ -234,7 +234,7 @@ def vattention(r, share, bits):
 
 
 RULES = {f.__name__: f for f in (oracle, sketch, quest, moments, twilight, vattention)}
-DENSE = {"quest": 2, "moments": 2, "twilight": 2}  # first layers, as their papers have it
+DENSE = {"quest": 2, "moments": 2, "twilight": 2}  # first layers, as Quest has it
 
 
 def answer(m, kept, ids, first, rule, share, bits):
