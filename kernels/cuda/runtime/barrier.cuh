@@ -42,4 +42,39 @@ DEVICE void barrier_wait(barrier *b, uint32_t phase)
 	}
 }
 
+#if __CUDA_ARCH__ >= 900
+/*
+ * Copies that run by themselves (cp.async.bulk, Hopper and later): a thread starts them, and a barrier's phase ends when all of their
+ * bytes are there. That thread arrives for them, with barrier_expect(), before.
+ */
+DEVICE void barrier_expect(barrier *b, uint32_t bytes)
+{
+	asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(barrier_at(b)), "r"(bytes)
+	             : "memory");
+}
+
+/* From global memory to the block's; both, and their number, are multiples of 16 bytes. */
+DEVICE void copy_bulk(void *to, const void *from, uint32_t bytes, barrier *b, uint64_t policy)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+			     (uint32_t)__cvta_generic_to_shared(to)),
+	             "l"(from), "r"(bytes), "r"(barrier_at(b)), "l"(policy)
+	             : "memory");
+}
+
+/* As barrier_wait(), but the processor wakes the thread: for waits of less than a microsecond. */
+DEVICE void barrier_await(barrier *b, uint32_t phase)
+{
+	asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }" ::"r"(barrier_at(b)),
+	             "r"(phase % 2)
+	             : "memory");
+}
+
+/* After barrier_init(), by the same thread, before copies begin. */
+DEVICE void barrier_publish(void)
+{
+	asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
+}
+#endif
+
 #endif

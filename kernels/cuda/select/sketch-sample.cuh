@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/cuda/select/sketch-sample.cuh - the denominators of a head tile, estimated from a sample of the tokens
- * (skv_sketch_pair()), by a block of SAMPLE_THREADS.
+ * (skv_sketch_pair()), by SAMPLE_WARPS of a block, the first ones.
  *
  * Each warp has 16 pairs: one step if split, else two. All of them are in flight while the query's side is put together. Then the
  * warps' parts meet in shared memory.
@@ -11,8 +11,7 @@
 
 #include "kernels/cuda/select/sketch-scan.cuh"
 
-#define SAMPLE_THREADS 512u
-#define SAMPLE_WARPS (SAMPLE_THREADS / 32)
+#define SAMPLE_WARPS 16u
 
 struct sample_smem {
 	struct partial_softmax part[HEAD_TILE][SAMPLE_WARPS];
@@ -24,6 +23,23 @@ struct sampled_head {
 	uint32_t g;
 	float lse;
 };
+
+/* A token's row of codes, NULL if it has none, and its scale. */
+struct sketch_at {
+	const uint8_t *codes, *scales;
+};
+template <int row_bytes> DEVICE struct sketch_at locate_sketch(const struct sketch_params *c, const struct sketch_list *l, uint32_t token)
+{
+	const uint32_t nth = state_page_of(c, token), row = token - nth * c->page_tokens;
+
+	if (l->len < SKV_PAGE_TOKENS) /* without a full page there are no sketches */
+		return {NULL, NULL};
+	const skv_pte page = l->pages[token / SKV_PAGE_TOKENS], state = l->states[nth];
+	const uint8_t *part = l->pool + skv_pte_id(state) * c->page_bytes;
+	if (!skv_pte_resident(page) || !skv_pte_resident(state))
+		return {NULL, NULL};
+	return {part + row * row_bytes, part + c->page_tokens * row_bytes + row * 2};
+}
 
 #define NO_SCORE -1e30f /* below all, but no infinity: differences are numbers */
 
@@ -43,11 +59,10 @@ DEVICE void add_scores(struct running *r, const float s[4])
 }
 
 template <int D, int bits, int split> struct sketch_sample {
-	typedef sketch_step<D, bits, split, true> step;
 	static constexpr int pairs = SKV_SKETCH_PAIRS / SAMPLE_WARPS, steps = pairs / (8 * split);
 
 	struct sketch_at at; /* of one of the warp's pairs, in as many lanes */
-	step of_step[steps];
+	sketch_steps<D, bits, split, true, steps> of;
 
 	/* The lane's pair of a step, among the warp's. */
 	static __device__ __forceinline__ uint32_t pair_of(int x)
@@ -65,19 +80,21 @@ template <int D, int bits, int split> struct sketch_sample {
 	/* By tables alone, before the sketches of this step need be there. */
 	__device__ __forceinline__ void locate(const struct sketch_params *c, const struct sketch_list *list)
 	{
-		at = {NULL, NULL};
 		const uint32_t lane = threadIdx.x % 32, pair = threadIdx.x / 32 * pairs + lane;
-		if (lane < pairs && pair < skv_sketch_pairs(list->len)) {
-			const uint32_t token = skv_sketch_pair(list->len, pair);
-			at = locate_sketch<step::row_bytes>(c, list, load_entries(c, list, token));
-		}
+
+		at = {NULL, NULL};
+		if (lane < pairs && pair < skv_sketch_pairs(list->len))
+			at = locate_sketch<D * bits / 8>(c, list, skv_sketch_pair(list->len, pair));
 	}
 	__device__ __forceinline__ void begin(void)
 	{
-		const uint64_t once = evict_last_policy(); /* the scan reads them, too */
+		const struct from_memory from = {evict_last_policy()}; /* the scan reads them, too */
 #pragma unroll
-		for (int x = 0; x < steps; x++)
-			of_step[x].load(at_of(x), 1, once);
+		for (int x = 0; x < steps; x++) {
+			const struct sketch_at pair = at_of(x);
+			if (pair.codes)
+				of.load(x, pair.codes, pair.scales, 1, from);
+		}
 	}
 
 	/* A warp's part. */
@@ -91,13 +108,13 @@ template <int D, int bits, int split> struct sketch_sample {
 		for (int x = 0; x < steps; x++) {
 			const bool there = at_of(x).codes != NULL;
 			const uint32_t token = skv_sketch_pair(list->len, warp * pairs + pair_of(x));
-			float score[4];
-			of_step[x].score(q, &c->scale, score);
+			float score[1][4];
+			of.template score<1>(x, q, &c->scale, score);
 			if (!there || token + 2 > list->len)
-				score[2] = score[3] = -INFINITY;
+				score[0][2] = score[0][3] = -INFINITY;
 			if (!there)
-				score[0] = score[1] = -INFINITY;
-			add_scores(&r, score);
+				score[0][0] = score[0][1] = -INFINITY;
+			add_scores(&r, score[0]);
 		}
 #pragma unroll
 		for (int x = 0; x < 2; x++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-scan.cuh - the scan: a warp scores units of tokens of a kv head by their sketches.
+ * kernels/cuda/select/sketch-scan.cuh - a warp's scores of a chunk of tokens of a kv head, by their sketches.
  *
  * It is to be bound by memory, though a key is a sixteenth of what attention reads: so little may be done for each. Codes
  * go into registers, become bytes by a mask for each four, and are one side of the tensor cores' product of
@@ -8,21 +8,23 @@
  * a product is free: element i of lane c of a row is what the shift of a word of lane c gives, and the query's operands
  * are put together accordingly.
  *
- * Half of a word's elements are not shifted to the lowest bits of their bytes, which saves a shift for each two operands: they
- * count `factor` times, and have sums of their own. The others' are multiplied when both are added.
+ * Codes are not shifted to the lowest bits of their bytes but to the highest, by multiplications, which another unit does than the
+ * masks; and half of them to where the others are not, which saves a shift for each two operands: they count `high` times as much, and
+ * have sums of their own.
  *
  * Groups of up to 4 heads leave half of the columns empty. Then a row of the product has two tokens (split = 2): of one in
  * lanes c = 0 and 1, of the other in lanes 2 and 3, and a column has zeros for the other's lanes. A step of a warp is 16
- * split tokens, or as many pages of K. Lane (g, c) has tokens g and g + 8 of page c / 2 (split) or of the only one, in
- * rows g and g + 8, so that a load takes eight rows without gaps, and gets the scores of both for heads 2 c and 2 c + 1, modulo 4 if
- * split.
+ * split tokens. Lane (g, c) has tokens 2 g + c / 2 (split) or g, and one 8 split further, in rows g and g + 8 of the product, and
+ * gets the scores of both for heads 2 c and 2 c + 1, modulo 4 if split.
  *
- * What becomes of a step's scores is up to the scan's user: its sink gets them.
+ * A chunk is some steps, all of one state page, whose last chunk may have fewer tokens than others.
  */
 #ifndef SKV_CUDA_SELECT_SKETCH_SCAN_CUH
 #define SKV_CUDA_SELECT_SKETCH_SCAN_CUH
 
 #include "kernels/cuda/select/sketch.cuh"
+
+/* ---- codes and products -------------------------------------------------------------------------- */
 
 /*
  * How a warp's lanes share the codes of rows, of `width` bits each; of 3 bits, 2 are in one such plane and 1 in another. Codes count
@@ -74,14 +76,14 @@ template <int D, int width, int split, int lift, int log> struct plane {
 };
 
 /* A warp puts the query's side together: zeros where a column's tokens are not in a lane. */
-template <class P, int split> DEVICE void make_operands(const struct sketch_query *q, uint32_t heads, uint2 (*to)[32])
+template <class P, int split> DEVICE void make_operands(const struct sketch_query *q, uint32_t heads, uint4 (*to)[32])
 {
 	const uint32_t column = threadIdx.x % 32 / 4, head = split == 2 ? column % 4 : column;
 	const bool mine = head < heads && (split == 1 || column / 4 == threadIdx.x % 4 / 2);
 #pragma unroll
 	for (int i = 0; i < P::operands; i += 2)
-		to[i / 2][threadIdx.x % 32] = mine ? make_uint2(q->code[head][P::element(i) / 4], q->code[head][P::element(i + 1) / 4])
-		                                   : make_uint2(0, 0);
+		((uint2 *)&to[i / 4][threadIdx.x % 32])[i / 2 % 2] =
+			mine ? make_uint2(q->code[head][P::element(i) / 4], q->code[head][P::element(i + 1) / 4]) : make_uint2(0, 0);
 }
 
 DEVICE void mma_u8s8(int sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
@@ -91,20 +93,54 @@ DEVICE void mma_u8s8(int sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t
 	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-DEVICE uint32_t load2(const void *p, uint64_t policy)
-{
-	uint16_t v;
-	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(v) : "l"(p), "l"(policy));
-	return v;
-}
+/* Where codes and scales are loaded from: global memory, or the block's own. */
+struct from_memory {
+	uint64_t policy;
 
-/* n words, at a multiple of `align` bytes, that are read once. */
-template <int n, int align> DEVICE void load_words(uint32_t *to, const uint8_t *from, uint64_t once)
+	__device__ __forceinline__ uint4 sixteen(const uint8_t *p) const { return load16(p, policy); }
+	__device__ __forceinline__ uint2 eight(const uint8_t *p) const { return load8(p, policy); }
+	__device__ __forceinline__ uint32_t four(const uint8_t *p) const { return load4(p, policy); }
+	__device__ __forceinline__ uint32_t two(const uint8_t *p) const
+	{
+		uint16_t v;
+		asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(v) : "l"(p), "l"(policy));
+		return v;
+	}
+};
+struct from_shared { /* its addresses are whole numbers */
+	__device__ __forceinline__ uint4 sixteen(uint32_t p) const
+	{
+		uint4 v;
+		asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(p));
+		return v;
+	}
+	__device__ __forceinline__ uint2 eight(uint32_t p) const
+	{
+		uint2 v;
+		asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(p));
+		return v;
+	}
+	__device__ __forceinline__ uint32_t four(uint32_t p) const
+	{
+		uint32_t v;
+		asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(p));
+		return v;
+	}
+	__device__ __forceinline__ uint32_t two(uint32_t p) const
+	{
+		uint16_t v;
+		asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(p));
+		return v;
+	}
+};
+
+/* n words, at a multiple of `align` bytes. */
+template <int n, int align, class From, class At> DEVICE void load_words(uint32_t *to, At p, From from)
 {
 	if constexpr (align % 16 == 0 && n % 4 == 0) {
 #pragma unroll
 		for (int i = 0; i < n; i += 4) {
-			const uint4 x = load16(from + i * 4, once);
+			const uint4 x = from.sixteen(p + i * 4);
 			to[i] = x.x;
 			to[i + 1] = x.y;
 			to[i + 2] = x.z;
@@ -113,134 +149,99 @@ template <int n, int align> DEVICE void load_words(uint32_t *to, const uint8_t *
 	} else if constexpr (align % 8 == 0 && n % 2 == 0) {
 #pragma unroll
 		for (int i = 0; i < n; i += 2) {
-			const uint2 x = load8(from + i * 4, once);
+			const uint2 x = from.eight(p + i * 4);
 			to[i] = x.x;
 			to[i + 1] = x.y;
 		}
 	} else {
 #pragma unroll
 		for (int i = 0; i < n; i++)
-			to[i] = load4(from + i * 4, once);
+			to[i] = from.four(p + i * 4);
 	}
 }
 
-/* What a lane loads of a plane in a step: of both of its tokens. */
-template <class P> struct plane_words {
-	uint32_t word[2][P::own_words];
+/* What a lane has of a plane in `steps` steps: of both of its tokens of each. */
+template <class P, int steps> struct plane_words {
+	uint32_t word[steps][2][P::own_words];
 
 	/* `align`: of rows, and of the plane in them. */
-	template <int align> __device__ __forceinline__ void load(const uint8_t *row, uint32_t to_second, uint64_t once)
+	template <int align, class From, class At> __device__ __forceinline__ void load(int x, At row, uint32_t to_second, From from)
 	{
 		constexpr int each = P::by_words ? P::own_words * 4 : 16;
 		row += P::first_word() * 4;
 #pragma unroll
 		for (int t = 0; t < 2; t++)
 			load_words<P::own_words, align % each ? align % 8 || each % 8 ? 4 : 8 : align>(
-				word[t], row + t * to_second, once);
+				word[x][t], row + t * to_second, from);
 	}
-	/* To sums of codes that count once, and of the others. */
-	__device__ __forceinline__ void add(int sum[4], int high[4], const uint2 (*q)[32]) const
+	/* Of n steps, to sums of codes that count once, and of the others. */
+	template <int n> __device__ __forceinline__ void add(int first, int (*sum)[4], int (*high)[4], const uint4 (*q)[32]) const
 	{
 #pragma unroll
-		for (int i = 0; i < P::operands; i += 2) {
-			const uint2 of = q[i / 2][threadIdx.x % 32];
-			mma_u8s8(i >= P::first_high ? high : sum, P::operand(word[0], i), P::operand(word[1], i), P::operand(word[0], i + 1),
-			         P::operand(word[1], i + 1), of.x, of.y);
+		for (int i = 0; i < P::operands; i += 4) {
+			const uint4 of = q[i / 4][threadIdx.x % 32];
+#pragma unroll
+			for (int x = 0; x < n; x++) {
+				add_two(first + x, i, i >= P::first_high ? high[x] : sum[x], of.x, of.y);
+				if (i + 2 < P::operands)
+					add_two(first + x, i + 2, i + 2 >= P::first_high ? high[x] : sum[x], of.z, of.w);
+			}
 		}
 	}
+	__device__ __forceinline__ void add_two(int x, int i, int sum[4], uint32_t q0, uint32_t q1) const
+	{
+		const uint32_t (*w)[P::own_words] = word[x];
+		mma_u8s8(sum, P::operand(w[0], i), P::operand(w[1], i), P::operand(w[0], i + 1), P::operand(w[1], i + 1), q0, q1);
+	}
 };
 
-/* Rows of `bits` bits: one plane, or with 3 bits two. What sum() gives is `factor` times the product. */
-template <int D, int bits, int split> struct step_codes {
-	static constexpr int log = bits;
-	typedef plane<D, bits, split, 0, log> low;
-	static constexpr int factor = low::paired ? 1 << log : 2;
-	plane_words<low> of_low;
+/* Rows of `bits` bits: one plane, or with 3 bits two. high[] + sum[] << log is `factor` times the product. */
+template <int D, int bits, int split, int steps> struct sketch_codes {
+	static constexpr bool paired = plane<D, bits, split, 0, bits>::paired;
+	static constexpr int log = paired ? bits : 0, lift = 8 - bits - log, factor = 1 << (lift + log);
+	typedef plane<D, bits, split, lift, log> low;
+	plane_words<low, steps> of_low;
 
 	static __device__ __forceinline__ void query(struct sketch_query *q, uint32_t heads)
 	{
 		make_operands<low, split>(q, heads, q->operand);
 	}
-	__device__ __forceinline__ void load(const uint8_t *row, uint32_t to_second, uint64_t once)
+	template <class From, class At> __device__ __forceinline__ void load(int x, At row, uint32_t to_second, From from)
 	{
-		of_low.template load<D * bits / 8>(row, to_second, once);
+		of_low.template load<D * bits / 8>(x, row, to_second, from);
 	}
-	__device__ __forceinline__ void add(int sum[4], int high[4], const struct sketch_query *q) const
+	template <int n> __device__ __forceinline__ void add(int first, int (*sum)[4], int (*high)[4], const struct sketch_query *q) const
 	{
-		of_low.add(sum, high, q->operand);
+		of_low.template add<n>(first, sum, high, q->operand);
 	}
 };
-template <int D, int split> struct step_codes<D, 3, split> {
-	static constexpr int log = plane<D, 2, split, 0, 2>::paired ? 2 : 0;
-	typedef plane<D, 2, split, 0, log> low;
-	typedef plane<D, 1, split, 2, log> upper;
-	static constexpr int factor = log ? 4 : 2;
-	plane_words<low> of_low;
-	plane_words<upper> of_upper;
+template <int D, int split, int steps> struct sketch_codes<D, 3, split, steps> {
+	static constexpr int log = plane<D, 2, split, 0, 2>::paired ? 2 : 0, lift = log ? 0 : 1, factor = log ? 4 : 2;
+	typedef plane<D, 2, split, lift, log> low;
+	typedef plane<D, 1, split, lift + 2, log> upper;
+	plane_words<low, steps> of_low;
+	plane_words<upper, steps> of_upper;
 
 	static __device__ __forceinline__ void query(struct sketch_query *q, uint32_t heads)
 	{
 		make_operands<low, split>(q, heads, q->operand);
-		make_operands<upper, split>(q, heads, q->operand + low::operands / 2);
+		make_operands<upper, split>(q, heads, q->operand + (low::operands + 3) / 4);
 	}
-	__device__ __forceinline__ void load(const uint8_t *row, uint32_t to_second, uint64_t once)
+	template <class From, class At> __device__ __forceinline__ void load(int x, At row, uint32_t to_second, From from)
 	{
 		constexpr int bytes = D * 3 / 8;
-		of_low.template load<bytes>(row, to_second, once);
+		of_low.template load<bytes>(x, row, to_second, from);
 		of_upper.template load<(bytes % 16 == 0 && D / 4 % 16 == 0 ? 16 : bytes % 8 == 0 && D / 4 % 8 == 0 ? 8 : 4)>(
-			row + D / 4, to_second, once);
+			x, row + D / 4, to_second, from);
 	}
-	__device__ __forceinline__ void add(int sum[4], int high[4], const struct sketch_query *q) const
+	template <int n> __device__ __forceinline__ void add(int first, int (*sum)[4], int (*high)[4], const struct sketch_query *q) const
 	{
-		of_low.add(sum, high, q->operand);
-		of_upper.add(sum, high, q->operand + low::operands / 2);
+		of_low.template add<n>(first, sum, high, q->operand);
+		of_upper.template add<n>(first, sum, high, q->operand + (low::operands + 3) / 4);
 	}
 };
 
-/* ---- where sketches are ---------------------------------------------------------------------- */
-
-/* Of a token, or the first one of a page of K: its row of codes, NULL if it has none, and its scale. */
-struct alignas(16) sketch_at {
-	const uint8_t *codes, *scales;
-};
-
-/* A kv head of a sequence: its part of the tables, and of the pool's pages. */
-struct sketch_list {
-	const skv_pte *pages, *states;
-	const uint8_t *pool;
-	uint32_t len, h;
-};
-DEVICE struct sketch_list sketch_list_of(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h)
-{
-	return {s->table + (size_t)c->layer * s->layer_stride, s->table + (size_t)c->state * s->layer_stride,
-	        c->pool + (size_t)h * c->head_bytes, s->len, h};
-}
-
-/* Entries of the tables for a token, and where in its state page it is; without a full page there are no sketches. */
-struct sketch_entries {
-	skv_pte page, state;
-	uint32_t row;
-};
-DEVICE struct sketch_entries load_entries(const struct sketch_params *c, const struct sketch_list *l, uint32_t token)
-{
-	/* a division by the pages that a state page has sketches of: exact, as these are few */
-	const uint32_t nth = __umulhi(token / SKV_PAGE_TOKENS, c->per_state_page);
-	if (token >= l->len)
-		return {0, 0, 0};
-	return {l->pages[token / SKV_PAGE_TOKENS], l->len < SKV_PAGE_TOKENS ? 0 : l->states[nth], token - nth * c->page_tokens};
-}
-
-template <int row_bytes>
-DEVICE struct sketch_at locate_sketch(const struct sketch_params *c, const struct sketch_list *l, struct sketch_entries e)
-{
-	const uint8_t *part = l->pool + skv_pte_id(e.state) * c->page_bytes;
-
-	if (!skv_pte_resident(e.page) || !skv_pte_resident(e.state))
-		return {NULL, NULL};
-	return {part + e.row * row_bytes, part + c->page_tokens * row_bytes + e.row * 2};
-}
-
-/* ---- a step ---------------------------------------------------------------------------------- */
+/* ---- scores -------------------------------------------------------------------------------------- */
 
 /* Out of line: where there is no softcap, as nearly everywhere, it is not to cost anything. */
 static __device__ __noinline__ float4 capped(float scale, float cap, float4 x)
@@ -257,172 +258,174 @@ DEVICE void cap_scores(const struct score_scale *by, float x[4])
 	x[3] = y.w;
 }
 
-/* caps: there may be a softcap. */
-template <int D, int bits, int split, bool caps> struct sketch_step {
-	typedef step_codes<D, bits, split> codes_type;
+/* Codes and scales of a lane's tokens in some steps. caps: there may be a softcap. */
+template <int D, int bits, int split, bool caps, int steps> struct sketch_steps {
+	typedef sketch_codes<D, bits, split, steps> codes_type;
 	static constexpr int row_bytes = D * bits / 8;
 	codes_type codes;
-	uint32_t scale[2]; /* in bf16 */
+	uint32_t scale[steps][2]; /* in bf16 */
 
-	/* Codes and scales of the lane's two tokens, so many apart. Of those without a sketch nothing is loaded. */
-	__device__ __forceinline__ void load(struct sketch_at at, uint32_t apart, uint64_t once)
+	/* Of step x, from the row and the scale of the lane's first token on; the second is so many tokens further. */
+	template <class From, class At> __device__ __forceinline__ void load(int x, At row, At scales, uint32_t apart, From from)
 	{
-		if (!at.codes)
-			return;
-		codes.load(at.codes, apart * row_bytes, once);
-		scale[0] = load2(at.scales, once);
-		scale[1] = load2(at.scales + apart * 2, once);
+		codes.load(x, row, apart * row_bytes, from);
+		scale[x][0] = from.two(scales);
+		scale[x][1] = from.two(scales + apart * 2);
 	}
-	/* Scores of the lane's first token for its two heads, then of its second. */
-	__device__ __forceinline__ void score(const struct sketch_query *q, const struct score_scale *by, float ret[4]) const
+	/* Of n steps the scores of the lane's first token for its two heads, then of its second. */
+	template <int n>
+	__device__ __forceinline__ void score(int first, const struct sketch_query *q, const struct score_scale *by, float (*ret)[4]) const
 	{
 		const struct sketch_query::sketch_head *heads = q->head + threadIdx.x % (4 / split) * 2;
-		const float by_scale[2] = {bf16_low(scale[0]), bf16_low(scale[1])};
-		int sum[4] = {0, 0, 0, 0}, high[4] = {heads[0].start, heads[1].start, heads[0].start, heads[1].start};
-		codes.add(sum, high, q);
+		const struct sketch_query::sketch_head head[2] = {heads[0], heads[1]};
+		int sum[n][4] = {}, high[n][4];
 #pragma unroll
-		for (int x = 0; x < 4; x++) {
-			const float product = __int_as_float(sum[x] * codes_type::factor + high[x]) - MAGIC;
-			ret[x] = product * (heads[x % 2].unit * by_scale[x / 2]) + heads[x % 2].base;
+		for (int x = 0; x < 4 * n; x++)
+			high[x / 4][x % 4] = head[x % 2].start;
+		codes.template add<n>(first, sum, high, q);
+#pragma unroll
+		for (int x = 0; x < n; x++) {
+			const float by_scale[2] = {bf16_low(scale[first + x][0]), bf16_low(scale[first + x][1])};
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const float product = __int_as_float(sum[x][i] * (1 << codes_type::log) + high[x][i]) - MAGIC;
+				ret[x][i] = product * (head[i % 2].unit * by_scale[i / 2]) + head[i % 2].base;
+			}
+			if (caps && by->cap != 0)
+				cap_scores(by, ret[x]);
 		}
-		if (caps && by->cap != 0)
-			cap_scores(by, ret);
 	}
 };
 
-#define TOKENS_APART 8u /* a lane's two tokens of a step of the scan */
+/* ---- where sketches are ---------------------------------------------------------------------- */
 
-/* The lane's first token of a unit's step x. */
-template <int split> DEVICE uint32_t step_token(uint32_t unit, uint32_t x)
+/* A kv head of a sequence: its part of the tables, and of the pool's pages. */
+struct sketch_list {
+	const skv_pte *pages, *states;
+	const uint8_t *pool;
+	uint32_t len, h;
+};
+DEVICE struct sketch_list sketch_list_of(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h)
 {
-	const uint32_t lane = threadIdx.x % 32, page = split == 2 ? 2 * x + lane % 4 / 2 : x;
-	return (unit * UNIT_PAGES + page) * SKV_PAGE_TOKENS + lane / 4;
+	return {s->table + (size_t)c->layer * s->layer_stride, s->table + (size_t)c->state * s->layer_stride,
+	        c->pool + (size_t)h * c->head_bytes, s->len, h};
 }
 
-/* ---- the scan -------------------------------------------------------------------------------- */
+/* Of the state page of a token: its place in the table. A division by few pages: exact. */
+DEVICE uint32_t state_page_of(const struct sketch_params *c, uint32_t token)
+{
+	return __umulhi(token / SKV_PAGE_TOKENS, c->per_state_page);
+}
 
-/* A token that has no score: its page is there, or not. */
-enum sketch_kind { SKETCH_SCORED, SKETCH_NONE, SKETCH_ABSENT };
+/* ---- chunks -------------------------------------------------------------------------------------- */
+
+#define TEAM 4u /* warps that share a state page in sketch-stream.cuh */
+
+/* A state page as those scans know it that run by copies: as pages of K with two bytes an element have room for. */
+template <int D, int bits> struct state_page {
+	static constexpr int row_bytes = D * bits / 8, head_bytes = SKV_PAGE_TOKENS * D * 4;
+	static constexpr int tokens = head_bytes / (row_bytes + 2) / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS, pages = tokens / SKV_PAGE_TOKENS;
+	static constexpr int bytes = tokens * (row_bytes + 2);
+};
+
+/* A power of two of steps: as many as a warp's part of a state page, but no more than 16 words of codes a lane. */
+template <int D, int bits, int split> struct chunk_shape {
+	static constexpr int row_bytes = D * bits / 8, step = 16 * split; /* tokens */
+	static constexpr int part = state_page<D, bits>::tokens / (int)TEAM, most = 64 / (int)sizeof(struct sketch_codes<D, bits, split, 1>);
+	static constexpr int steps = most >= 8 && part > 4 * step ? 8 : most >= 4 && part > 2 * step ? 4 : most >= 2 && part > step ? 2 : 1;
+	static constexpr int tokens = steps * step, pages = tokens / SKV_PAGE_TOKENS;
+};
 
 /*
- * A warp's scan of a unit and each stride-th one after it below `end`, `deep` steps in flight, in parts, so that what the query's
- * operands wait for can come while the first codes do. A sink has two members: add() gets of each step its unit, its number in that, and the
- * lane's scores, if all of the unit's tokens have sketches and lie in [plain_from, plain_to); else add_any(), also what kind the two
- * tokens are. Scores of tokens without sketches are -infinity.
+ * A chunk: its first row in the state page, its first token, and how many it has; what is resident of its pages of K, the first
+ * in bit 0, and whether it has sketches.
  */
-template <int D, int bits, int split, bool caps, int deep> struct sketch_scan {
-	typedef sketch_step<D, bits, split, caps> step;
-	static constexpr int steps = UNIT_PAGES / split;
+struct chunk {
+	uint32_t row, first, tokens, pages;
+	bool sketched;
+};
 
-	const struct sketch_params *c;
-	const struct sketch_list *list;
-	struct sketch_at *pages; /* [2][UNIT_PAGES]: the warp's, of a unit and its next one */
-	uint32_t plain_from, plain_to;
-	uint64_t once;
-	step ring[deep];
-	uint32_t now; /* the unit's pages: locate_unit() */
-	struct sketch_entries first, ahead; /* of the first unit, and of the next one */
+/* In lane 31 a state page's entry, in those before it that of `n` pages of K whose sketches it has, from `page` on; 0 where there is none. */
+DEVICE skv_pte sketch_entry(const struct sketch_list *l, uint32_t nth, uint32_t page, uint32_t n)
+{
+	const uint32_t lane = threadIdx.x % 32;
 
-	static __device__ __forceinline__ uint32_t first_token(uint32_t unit)
-	{
-		return (unit * UNIT_PAGES + threadIdx.x % UNIT_PAGES) * SKV_PAGE_TOKENS;
-	}
+	if (lane == 31) /* without a full page there are no sketches */
+		return l->len < SKV_PAGE_TOKENS || page * SKV_PAGE_TOKENS >= l->len ? 0 : l->states[nth];
+	return lane >= n || (page + lane) * SKV_PAGE_TOKENS >= l->len ? 0 : l->pages[page + lane];
+}
 
-	/* Fills to[UNIT_PAGES]. Returns a mask of the pages that are resident, and in its upper half of those that have sketches. */
-	__device__ __forceinline__ uint32_t locate_unit(struct sketch_entries e, struct sketch_at *to) const
-	{
-		const struct sketch_at at = locate_sketch<step::row_bytes>(c, list, e);
+/* Which of sketch_entry()'s are resident, bits as the lanes; those of pages beyond the n are set. */
+DEVICE uint32_t resident_entries(skv_pte e, uint32_t n)
+{
+	const uint32_t lane = threadIdx.x % 32;
+	return __ballot_sync(~0u, skv_pte_resident(e) || (lane >= n && lane < 31));
+}
 
-		__syncwarp(); /* what was there has been read */
-		if (threadIdx.x % 32 < UNIT_PAGES)
-			to[threadIdx.x % UNIT_PAGES] = at;
-		__syncwarp();
-		return __byte_perm(__ballot_sync(~0u, skv_pte_resident(e.page)), __ballot_sync(~0u, at.codes != NULL), 0x5410);
-	}
+/* The first token that a lane has of a step, counted from the step's first; its second one is 8 split further. */
+template <int split> DEVICE uint32_t lane_token(void)
+{
+	const uint32_t lane = threadIdx.x % 32;
+	return split == 2 ? lane / 4 * 2 + lane % 4 / 2 : lane / 4;
+}
 
-	/* Load what this lane has of step `x` of a unit. */
-	__device__ __forceinline__ void load(step *to, const struct sketch_at *unit, uint32_t x)
-	{
-		const uint32_t lane = threadIdx.x % 32;
-		struct sketch_at at = unit[split == 2 ? 2 * x + lane % 4 / 2 : x];
-		if (!at.codes)
-			return;
-		at.codes += lane / 4 * step::row_bytes;
-		at.scales += lane / 4 * 2;
-		to->load(at, TOKENS_APART, once);
-	}
+/* A token has a score, or none though its page is there, or not even that. */
+enum sketch_kind { SKETCH_SCORED, SKETCH_NONE, SKETCH_ABSENT };
 
-	/* By tables alone, before the sketches of this step need be there. */
-	__device__ __forceinline__ void locate(const struct sketch_params *params, const struct sketch_list *of, uint32_t unit, uint32_t stride)
-	{
-		c = params;
-		list = of;
-		first = load_entries(c, list, first_token(unit));
-		ahead = load_entries(c, list, first_token(unit + stride));
-	}
-	__device__ __forceinline__ void begin(struct sketch_at *room, uint32_t unit, uint32_t end)
-	{
-		pages = room;
-		plain_from = 0;
-		plain_to = list->len;
-		once = evict_first_policy();
-		if (unit >= end)
-			return;
-		now = locate_unit(first, pages);
+/* Of a chunk's token that has no sketch, or is not there, a lane's scores become -infinity. */
+DEVICE enum sketch_kind mask_token(const struct chunk *at, uint32_t token, uint32_t len, float score[2])
+{
+	const bool there = at->first + token < len && at->pages >> token / SKV_PAGE_TOKENS & 1;
+
+	if (there && at->sketched)
+		return SKETCH_SCORED;
+	score[0] = score[1] = -INFINITY;
+	return there ? SKETCH_NONE : SKETCH_ABSENT;
+}
+
+/* Has each of a chunk's tokens a sketch, and lie all between these? */
+template <class Shape> DEVICE bool is_plain(const struct chunk *at, uint32_t from, uint32_t to)
+{
+	constexpr uint32_t all = (1u << Shape::pages) - 1;
+	return at->sketched && (at->pages & all) == all && at->first >= from && at->first + Shape::tokens <= to;
+}
+
+/* The codes and scales of a chunk; `row` and `scales` are of the lane's first token. */
+template <class Shape, class Steps, class At, class From> DEVICE void load_chunk(Steps *to, At row, At scales, From from)
+{
 #pragma unroll
-		for (int x = 0; x < deep; x++)
-			load(&ring[x], pages, x);
-	}
+	for (int x = 0; x < Shape::steps; x++)
+		to->load(x, row + x * Shape::step * Shape::row_bytes, scales + x * Shape::step * 2, Shape::step / 2, from);
+}
 
-	/* Of a token that has no sketch, or is not there, scores become -infinity. */
-	__device__ __forceinline__ enum sketch_kind mask(uint32_t token, float *score) const
-	{
-		const uint32_t page = token / SKV_PAGE_TOKENS % UNIT_PAGES;
-
-		if (token < list->len && now >> page >> 16 & 1)
-			return SKETCH_SCORED;
-		score[0] = score[1] = -INFINITY;
-		return token < list->len && now >> page & 1 ? SKETCH_NONE : SKETCH_ABSENT;
-	}
-
-	template <class Sink>
-	__device__ __forceinline__ void run(const struct sketch_query *q, uint32_t unit, uint32_t stride, uint32_t end, const Sink &sink)
-	{
-		uint32_t turn = 0; /* whose pages are in which half of `pages` */
-
-		for (; unit < end; unit += stride, turn ^= 1) {
-			const bool more = unit + stride < end;
-			const bool plain = now == ~0u && unit * SKETCH_UNIT >= plain_from && (unit + 1) * SKETCH_UNIT <= plain_to;
-			const struct sketch_at *own = pages + turn * UNIT_PAGES;
-			struct sketch_at *other = pages + (turn ^ 1) * UNIT_PAGES;
-			uint32_t next = 0;
+/*
+ * A chunk's scores, to a sink with two members: add() gets the chunk, a step's first token in it, and the lane's scores of the
+ * step, if `plain`; else add_any(), also what kind the two tokens are. Scores of tokens without sketches are -infinity. Of a chunk with
+ * fewer tokens than others, a step's last tokens may be another's. at_once: steps whose products are made side by side, 1 or 2.
+ */
+template <class Shape, int at_once, class Steps, class Sink>
+DEVICE void score_chunk(const Steps *of, const struct sketch_query *q, const struct score_scale *by, const struct chunk *at, bool plain,
+                        uint32_t len, const Sink &sink)
+{
+	constexpr int split = Shape::step / 16, n = at_once < Shape::steps ? at_once : Shape::steps;
 #pragma unroll
-			for (int x = 0; x < steps; x++) {
-				step &now_step = ring[x % deep];
-				float score[4];
-				now_step.score(q, &c->scale, score);
-				if (x + deep == steps && more) {
-					next = locate_unit(ahead, other);
-					ahead = load_entries(c, list, first_token(unit + 2 * stride));
-				}
-				if (x + deep < steps)
-					load(&now_step, own, x + deep);
-				else if (more)
-					load(&now_step, other, x + deep - steps);
-				if (plain) {
-					sink.add(unit, x, score);
-				} else {
-					const uint32_t token = step_token<split>(unit, x);
-					enum sketch_kind kind[2];
+	for (int first = 0; first < Shape::steps; first += n) {
+		float score[n][4];
+		of->template score<n>(first, q, by, score);
 #pragma unroll
-					for (int t = 0; t < 2; t++)
-						kind[t] = mask(token + t * TOKENS_APART, score + 2 * t);
-					sink.add_any(unit, x, score, kind);
-				}
+		for (int x = 0; x < n; x++) {
+			const uint32_t token = (first + x) * Shape::step;
+			if (plain) {
+				sink.add(at, token, score[x]);
+			} else {
+				enum sketch_kind kind[2];
+#pragma unroll
+				for (int t = 0; t < 2; t++)
+					kind[t] = mask_token(at, token + lane_token<split>() + t * 8 * split, len, score[x] + 2 * t);
+				sink.add_any(at, token, score[x], kind);
 			}
-			now = next;
 		}
 	}
-};
+}
 
 #endif

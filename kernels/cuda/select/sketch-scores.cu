@@ -10,16 +10,20 @@
 #include "kernels/cuda/select/sketch.h"
 
 #define SCAN_WARPS 4u
+#define ENOUGH_WARPS 4096u /* for a device to be busy with */
 #define WEIGH_THREADS 128u
+#define WEIGH_TOKENS 4u /* of a thread */
 #define SLICE_BYTES (64u << 20) /* of a workspace, about; one sequence in any case */
 
 struct scores_params {
 	struct sketch_params s;
 	struct skv_scores to;
 	uint32_t first; /* sequence of this slice */
-	uint32_t tokens; /* of a sequence, at most: whole units */
+	uint32_t tokens; /* of a sequence, at most: whole pages */
+	uint32_t chunks, per_chunks; /* of a state page, and 2^32 over that, rounded up */
+	uint32_t each; /* chunks of a warp, an even number */
 	uint32_t tile_heads, tiles, wide; /* q heads of a tile, tiles of a sequence, pairs of heads of a tile */
-	float4 *score; /* [seq][tile][tokens / 2][wide]; of tokens t and t + TOKENS_APART, in the order of t */
+	float2 *score; /* [seq][tile][tokens][wide] */
 	float *lse;    /* [seq][q head]: log2 of denominators */
 };
 
@@ -33,14 +37,14 @@ DEVICE struct tile tile_of(const struct scores_params *c, uint32_t x)
 	return {x / each, x / each * c->s.group + before, min(c->tile_heads, c->s.group - before)};
 }
 
-DEVICE float4 *scores_of(const struct scores_params *c, uint32_t seq, uint32_t tile)
+DEVICE float2 *scores_of(const struct scores_params *c, uint32_t seq, uint32_t tile)
 {
-	return c->score + ((size_t)seq * c->tiles + tile) * (c->tokens / 2) * c->wide;
+	return c->score + ((size_t)seq * c->tiles + tile) * c->tokens * c->wide;
 }
 
 /* Grid: head tiles, sequences. */
 template <int D, int bits, int split>
-__global__ void __launch_bounds__(SAMPLE_THREADS) denominator_kernel(const __grid_constant__ struct scores_params c)
+__global__ void __launch_bounds__(32 * SAMPLE_WARPS) denominator_kernel(const __grid_constant__ struct scores_params c)
 {
 	__shared__ struct sketch_query query;
 	__shared__ struct sample_smem smem;
@@ -53,10 +57,10 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) denominator_kernel(const __gri
 	sample.locate(&c.s, &list);
 	sample.begin();
 	if (warp < t.heads)
-		make_sketch_query<D, bits, step_codes<D, bits, split>::factor>(&c.s, s, t.h, t.head, warp, &query);
+		make_sketch_query<D, bits, sketch_codes<D, bits, split, 1>::factor>(&c.s, s, t.h, t.head, warp, &query);
 	__syncthreads();
 	if (warp == 0)
-		step_codes<D, bits, split>::query(&query, t.heads);
+		sketch_codes<D, bits, split, 1>::query(&query, t.heads);
 	__syncthreads();
 	sample.run(&c.s, &list, &query, &smem);
 	__syncthreads();
@@ -65,97 +69,132 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) denominator_kernel(const __gri
 		c.lse[(size_t)blockIdx.y * c.s.n_heads + t.head + head.g] = head.lse;
 }
 
+/* Loads a chunk of a sequence: of `chunks` those of a state page in turn, then those of the next one. */
+template <class Shape, class Steps>
+DEVICE struct chunk load_from_pool(const struct scores_params *c, const struct sketch_list *list, uint32_t nth_chunk, Steps *to)
+{
+	const struct sketch_params *s = &c->s;
+	const uint32_t nth = __umulhi(nth_chunk, c->per_chunks), row = (nth_chunk - nth * c->chunks) * Shape::tokens;
+	const uint32_t first = nth * s->page_tokens + row;
+	const skv_pte entry = sketch_entry(list, nth, first / SKV_PAGE_TOKENS, Shape::pages);
+	const uint32_t resident = resident_entries(entry, Shape::pages);
+	const uint8_t *part = list->pool + skv_pte_id(__shfl_sync(~0u, entry, 31)) * s->page_bytes;
+	const struct from_memory from = {evict_first_policy()};
+
+	const uint32_t own = row + lane_token<Shape::step / 16>();
+	if (resident >> 31)
+		load_chunk<Shape>(to, part + own * Shape::row_bytes, part + s->page_tokens * Shape::row_bytes + own * 2, from);
+	return {row, first, min((uint32_t)Shape::tokens, s->page_tokens - row), resident, (resident >> 31) != 0};
+}
+
 /* Stores scores, of two tokens for two heads. */
 template <int split> struct store_sink {
-	float4 *score; /* of the sequence's head tile: [pair of tokens][pair of heads] */
-	uint32_t wide;
+	float2 *score; /* of the sequence's head tile: [token][pair of heads] */
+	uint32_t wide, tokens;
 
-	__device__ __forceinline__ void add(uint32_t unit, uint32_t x, const float of[4]) const
+	__device__ __forceinline__ void add(const struct chunk *at, uint32_t first, const float of[4]) const
 	{
-		const uint32_t two = threadIdx.x % (4 / split), token = step_token<split>(unit, x);
-		const uint32_t pair = token / SKV_PAGE_TOKENS * TOKENS_APART + token % TOKENS_APART;
-		if (two < wide)
-			score[pair * (size_t)wide + two] = make_float4(of[0], of[1], of[2], of[3]);
+		const uint32_t two = threadIdx.x % (4 / split);
+#pragma unroll
+		for (int t = 0; t < 2; t++) {
+			const uint32_t in_chunk = first + lane_token<split>() + t * 8 * split, token = at->first + in_chunk;
+			if (two < wide && in_chunk < at->tokens && token < tokens)
+				score[token * (size_t)wide + two] = make_float2(of[2 * t], of[2 * t + 1]);
+		}
 	}
-	__device__ __forceinline__ void add_any(uint32_t unit, uint32_t x, const float of[4], const enum sketch_kind kind[2]) const
+	__device__ __forceinline__ void add_any(const struct chunk *at, uint32_t first, const float of[4], const enum sketch_kind kind[2]) const
 	{
 		(void)kind;
-		add(unit, x, of);
+		add(at, first, of);
 	}
 };
 
-/* Grid: units, head tiles, sequences. */
+/* Grid: chunks, some for each warp, head tiles, sequences. */
 template <int D, int bits, int split>
 __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_constant__ struct scores_params c)
 {
+	typedef chunk_shape<D, bits, split> shape;
 	__shared__ struct sketch_query query;
-	__shared__ struct sketch_at pages[SCAN_WARPS][2 * UNIT_PAGES];
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.z];
-	const uint32_t warp = threadIdx.x / 32, unit = blockIdx.x * SCAN_WARPS + warp;
-	const uint32_t end = (s->len + SKETCH_UNIT - 1) / SKETCH_UNIT;
+	const uint32_t warp = threadIdx.x / 32, first = (blockIdx.x * SCAN_WARPS + warp) * c.each;
+	const uint32_t chunks = (s->len + c.s.page_tokens - 1) / c.s.page_tokens * c.chunks;
 	const struct tile t = tile_of(&c, blockIdx.y);
 	const struct sketch_list list = sketch_list_of(&c.s, s, t.h);
-	sketch_scan<D, bits, split, true, 2> scan;
+	const struct store_sink<split> sink = {scores_of(&c, blockIdx.z, blockIdx.y), c.wide, c.tokens};
+	sketch_steps<D, bits, split, true, shape::steps> steps[2]; /* of a chunk, and of the next one */
+	struct chunk at[2];
 
-	if (blockIdx.x * SCAN_WARPS >= end)
+	if (blockIdx.x * SCAN_WARPS * c.each >= chunks)
 		return;
-	scan.locate(&c.s, &list, unit, 1);
-	scan.begin(pages[warp], unit, min(unit + 1, end));
+	at[0] = load_from_pool<shape>(&c, &list, first, &steps[0]);
 	for (uint32_t g = warp; g < HEAD_TILE; g += SCAN_WARPS)
 		if (g < t.heads)
-			make_sketch_query<D, bits, step_codes<D, bits, split>::factor>(&c.s, s, t.h, t.head, g, &query);
+			make_sketch_query<D, bits, sketch_codes<D, bits, split, 1>::factor>(&c.s, s, t.h, t.head, g, &query);
 		else
 			query.head[g] = {0, 0, MAGIC_BITS};
 	__syncthreads();
 	if (warp == 0)
-		step_codes<D, bits, split>::query(&query, t.heads);
+		sketch_codes<D, bits, split, 1>::query(&query, t.heads);
 	__syncthreads();
-	if (unit < end)
-		scan.run(&query, unit, 1, unit + 1, store_sink<split>{scores_of(&c, blockIdx.z, blockIdx.y), c.wide});
+	for (uint32_t i = 0; i < c.each; i += 2)
+#pragma unroll
+		for (uint32_t x = 0; x < 2; x++) {
+			at[1 - x] = load_from_pool<shape>(&c, &list, first + i + x + 1, &steps[1 - x]);
+			if (at[x].first < s->len)
+				score_chunk<shape, 1>(&steps[x], &query, &c.s.scale, &at[x], is_plain<shape>(&at[x], 0, s->len), s->len, sink);
+		}
 }
 
-/* A pair's weights of the heads of a row of scores, reduced. */
-DEVICE float2 row_weights(const struct scores_params *c, uint32_t row, uint32_t p)
+/* Weights of a thread's tokens of the heads of a row of scores, reduced; of tokens from `end` on 0. */
+DEVICE void row_weights(const struct scores_params *c, uint32_t row, uint32_t first, uint32_t end, float w[WEIGH_TOKENS])
 {
 	const uint32_t each = c->s.n_heads / c->to.rows, tiles = (c->s.group + c->tile_heads - 1) / c->tile_heads;
-	float2 w = make_float2(0, 0);
+	float2 two[WEIGH_TOKENS] = {};
 
 	for (uint32_t head = row * each; head < (row + 1) * each; head++) {
 		const uint32_t h = head / c->s.group, in = head % c->s.group, g = in % c->tile_heads;
-		const float4 two = scores_of(c, blockIdx.y, h * tiles + in / c->tile_heads)[p * (size_t)c->wide + g / 2];
+		const float2 *score = scores_of(c, blockIdx.y, h * tiles + in / c->tile_heads) + g / 2;
 		const float lse = c->lse[(size_t)blockIdx.y * c->s.n_heads + head];
-		const float x = exp2_fast((g % 2 ? two.y : two.x) - lse), y = exp2_fast((g % 2 ? two.w : two.z) - lse);
-		w.x = c->to.sum ? w.x + x : x > w.x || x != x ? x : w.x;
-		w.y = c->to.sum ? w.y + y : y > w.y || y != y ? y : w.y;
+#pragma unroll
+		for (uint32_t i = 0; i < WEIGH_TOKENS; i++) {
+			const uint32_t token = first + i * WEIGH_THREADS;
+			if (token < end && (g % 2 == 0 || head == row * each)) /* else they are there from the head before */
+				two[i] = score[token * (size_t)c->wide];
+		}
+#pragma unroll
+		for (uint32_t i = 0; i < WEIGH_TOKENS; i++) {
+			const float x = first + i * WEIGH_THREADS < end ? exp2_fast((g % 2 ? two[i].y : two[i].x) - lse) : 0;
+			w[i] = c->to.sum ? w[i] + x : x > w[i] || x != x ? x : w[i];
+		}
 	}
-	return w;
 }
 
-/* Grid: pairs of tokens, sequences. */
+/* Grid: tokens, WEIGH_TOKENS a thread, sequences. */
 __global__ void __launch_bounds__(WEIGH_THREADS) weigh_kernel(const __grid_constant__ struct scores_params c)
 {
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.y];
-	const uint32_t p = blockIdx.x * WEIGH_THREADS + threadIdx.x, len = s->len;
-	const uint32_t token = p / TOKENS_APART * SKV_PAGE_TOKENS + p % TOKENS_APART;
+	const uint32_t first = blockIdx.x * WEIGH_THREADS * WEIGH_TOKENS + threadIdx.x, len = s->len;
 	const uint32_t end = skv_pages_of(len) * SKV_PAGE_TOKENS;
 
 	for (uint32_t row = 0; row < c.to.rows; row++) {
 		const size_t at = (size_t)(c.first + blockIdx.y) * c.to.rows + row;
-		float2 w = make_float2(token < len, token + TOKENS_APART < len); /* without a full page there are no sketches */
-		if (len >= SKV_PAGE_TOKENS && token < end)
-			w = row_weights(&c, row, p);
-		float sum = w.x + w.y;
+		float w[WEIGH_TOKENS] = {};
+		if (len >= SKV_PAGE_TOKENS)
+			row_weights(&c, row, first, end, w);
+		else /* without a full page there are no sketches */
+			w[0] = first < len;
 #pragma unroll
-		for (int lane = 1; lane < (int)SKV_PAGE_TOKENS / 2; lane *= 2)
-			sum += __shfl_xor_sync(~0u, sum, lane);
-		if (token >= end)
-			continue;
-		if (c.to.token) {
-			c.to.token[at * c.to.token_stride + token] = w.x;
-			c.to.token[at * c.to.token_stride + token + TOKENS_APART] = w.y;
+		for (uint32_t i = 0; i < WEIGH_TOKENS; i++) {
+			const uint32_t token = first + i * WEIGH_THREADS;
+			float sum = w[i];
+#pragma unroll
+			for (int lane = 1; lane < (int)SKV_PAGE_TOKENS; lane *= 2)
+				sum += __shfl_xor_sync(~0u, sum, lane);
+			if (c.to.token && token < end)
+				c.to.token[at * c.to.token_stride + token] = w[i];
+			if (c.to.page && token < end && token % SKV_PAGE_TOKENS == 0)
+				c.to.page[at * c.to.page_stride + token / SKV_PAGE_TOKENS] = sum;
 		}
-		if (c.to.page && token % SKV_PAGE_TOKENS == 0)
-			c.to.page[at * c.to.page_stride + token / SKV_PAGE_TOKENS] = sum;
 	}
 }
 
@@ -168,8 +207,14 @@ struct scan_launch {
 
 	template <int D, int bits, int split> void scan(void) const
 	{
-		denominator_kernel<D, bits, split><<<dim3(c.tiles, n), SAMPLE_THREADS, 0, stream>>>(c);
-		scan_kernel<D, bits, split><<<dim3(ceil_div(c.tokens / SKETCH_UNIT, SCAN_WARPS), c.tiles, n), 32 * SCAN_WARPS, 0, stream>>>(c);
+		typedef chunk_shape<D, bits, split> shape;
+		struct scores_params p = c;
+		p.chunks = ceil_div(p.s.page_tokens, shape::tokens); /* two at least: a state page has 112 tokens or more */
+		p.per_chunks = UINT32_MAX / p.chunks + 1;
+		const uint32_t chunks = ceil_div(max_len, p.s.page_tokens) * p.chunks, warps = ceil_div(chunks, 4) * p.tiles * n;
+		p.each = warps < ENOUGH_WARPS ? 2 : 4;
+		denominator_kernel<D, bits, split><<<dim3(p.tiles, n), 32 * SAMPLE_WARPS, 0, stream>>>(p);
+		scan_kernel<D, bits, split><<<dim3(ceil_div(chunks, SCAN_WARPS * p.each), p.tiles, n), 32 * SCAN_WARPS, 0, stream>>>(p);
 	}
 	template <int D, int bits> void run(void) const
 	{
@@ -177,7 +222,7 @@ struct scan_launch {
 			scan<D, bits, D <= 128 ? 2 : 1>();
 		else
 			scan<D, bits, 1>();
-		weigh_kernel<<<dim3(ceil_div(max_len, 2 * WEIGH_THREADS), n), WEIGH_THREADS, 0, stream>>>(c);
+		weigh_kernel<<<dim3(ceil_div(max_len, WEIGH_THREADS * WEIGH_TOKENS), n), WEIGH_THREADS, 0, stream>>>(c);
 	}
 };
 
@@ -186,7 +231,7 @@ static struct scores_params params_of(const struct skv_shape *sh, uint32_t max_l
 	struct scores_params c = {};
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 
-	c.tokens = ceil_div(max_len, SKETCH_UNIT) * SKETCH_UNIT;
+	c.tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS;
 	c.tile_heads = group < HEAD_TILE ? group : HEAD_TILE;
 	c.tiles = n_head_tiles(sh);
 	c.wide = (c.tile_heads + 1) / 2;
@@ -196,11 +241,11 @@ static struct scores_params params_of(const struct skv_shape *sh, uint32_t max_l
 /* Of a sequence. */
 static size_t sequence_scores(const struct scores_params *c)
 {
-	return (size_t)c->tiles * (c->tokens / 2) * c->wide;
+	return (size_t)c->tiles * c->tokens * c->wide;
 }
 static size_t sequence_bytes(const struct skv_shape *sh, const struct scores_params *c)
 {
-	return sh->n_heads * sizeof(float) + sequence_scores(c) * sizeof(float4);
+	return sh->n_heads * sizeof(float) + sequence_scores(c) * sizeof(float2);
 }
 
 /* Sequences of a slice that take so many bytes each. */
@@ -220,7 +265,7 @@ static void score_slice(const struct skv_shape *sh, const struct skv_batch *b, c
 	c->s = sketch_params_of(sh, b, q);
 	c->to = *to;
 	c->first = first;
-	c->score = (float4 *)mem;
+	c->score = (float2 *)mem;
 	c->lse = (float *)(c->score + n * sequence_scores(c));
 	sketch_dispatch(sh, launch);
 }

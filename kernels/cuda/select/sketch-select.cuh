@@ -11,11 +11,12 @@
 
 namespace cg = cooperative_groups;
 
-#define THREADS SAMPLE_THREADS
-#define WARPS (THREADS / 32)
+#define WARPS 24u /* as many as registers are enough for */
+#define THREADS (32 * WARPS)
 #define MAX_CLUSTER 16u
 
 #define BINS 256u            /* of a digit */
+#define LANE_KEYS 8u         /* that a lane compares at a time */
 #define KEY_ANYWAY 65535u    /* recent and pinned ones; in no bin */
 #define KEY_LAST 65534u      /* of a weight; 1 is the first one, and what has no sketch; 0 is never selected */
 #define KEY_RANGE 64.0f      /* log2 of weights, ... */
@@ -38,7 +39,9 @@ enum way { PLAIN_WAY, OTHER_WAYS };
 struct item {
 	const struct skv_kseq *s;
 	uint32_t i, h, rank, blocks;
-	uint32_t first, end; /* units */
+	uint32_t first, end;   /* state pages */
+	uint32_t token, n;     /* its first token, and how many: whole pages */
+	uint16_t *key;         /* [n], in shared memory, at a multiple of 16 bytes */
 };
 
 /* A digit of the k-th key: how many keys with it are wanted, and how many of earlier blocks are above it, and have it. */
@@ -59,8 +62,6 @@ struct topk_smem {
 	alignas(16) struct bins own[2], all[2], before[2]; /* of upper and lower digits: this block's, the cluster's, of earlier blocks */
 	uint32_t warp_sum[WARPS];
 	struct found found[2];
-	struct sketch_at pages[WARPS][2 * UNIT_PAGES];
-	alignas(16) uint16_t key[];
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -158,17 +159,24 @@ __device__ static void find_digit(struct topk_smem *smem, uint32_t digit, uint32
 		*to = {enough, found, left, above, same};
 }
 
+/* Bit 7 of each byte that is 0. */
+DEVICE uint32_t zero_bytes(uint32_t x)
+{
+	return ~(((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x | 0x7f7f7f7f);
+}
+
 /* The lower digits of keys with this upper one. */
 __device__ static void count_lower(const struct item *it, struct topk_smem *smem, uint32_t upper)
 {
-	const uint32_t pairs = (it->end - it->first) * SKETCH_UNIT / 2;
-
-	for (uint32_t p = threadIdx.x; p < pairs; p += THREADS) {
-		const uint32_t two = ((const uint32_t *)smem->key)[p], a = two & 0xffff, b = two >> 16;
-		if (a / BINS == upper && a != 0 && a != KEY_ANYWAY)
-			atomicAdd(&smem->own[1].n[a % BINS], 1);
-		if (b / BINS == upper && b != 0 && b != KEY_ANYWAY)
-			atomicAdd(&smem->own[1].n[b % BINS], 1);
+	for (uint32_t at = threadIdx.x * LANE_KEYS; at < it->n; at += THREADS * LANE_KEYS) {
+		const uint4 x = *(const uint4 *)&it->key[at];
+		const uint32_t first = zero_bytes(__byte_perm(x.x, x.y, 0x7531) ^ upper * 0x01010101u);
+		const uint32_t last = zero_bytes(__byte_perm(x.z, x.w, 0x7531) ^ upper * 0x01010101u);
+		for (uint32_t any = first >> 7 | last >> 6; any; any &= any - 1) { /* key i's bit is 8 (i % 4) + i / 4 */
+			const uint32_t bit = __ffs(any) - 1, key = it->key[at + bit / 8 + bit % 2 * 4];
+			if (key != 0 && key != KEY_ANYWAY)
+				atomicAdd(&smem->own[1].n[key % BINS], 1);
+		}
 	}
 }
 
@@ -204,27 +212,59 @@ __device__ static struct kth find_key(const struct item *it, struct topk_smem *s
 
 /* ---- ids ----------------------------------------------------------------------------------------- */
 
-#define ROW_KEYS 256u /* that a warp compares at a time, 8 a lane */
-
-/* Which of a lane's 8 keys are above the k-th, and which equal it. */
-struct chosen {
-	uint32_t above, same;
-};
-DEVICE struct chosen compare(const struct topk_smem *smem, uint32_t first, uint32_t n, const struct kth *k)
+/* Of a lane's 8 keys those from `least` on, bits in their order. `below`: least - 1, twice. */
+DEVICE uint32_t keys_from(uint4 x, uint32_t below)
 {
-	const uint32_t at = first + threadIdx.x % 32 * 8;
-	const uint4 x = at < n ? *(const uint4 *)&smem->key[at] : make_uint4(0, 0, 0, 0);
-	const uint32_t two[4] = {x.x, x.y, x.z, x.w};
-	struct chosen r = {0, 0};
+	const uint32_t two[LANE_KEYS / 2] = {x.x, x.y, x.z, x.w};
+	uint32_t r = 0;
 
 #pragma unroll
-	for (int i = 0; i < 4; i++) {
-		const uint32_t a = two[i] & 0xffff, b = two[i] >> 16;
-		r.above |= (a > k->key) << 2 * i | (b > k->key) << (2 * i + 1);
-		r.same |= (a == k->key) << 2 * i | (b == k->key) << (2 * i + 1);
+	for (int i = LANE_KEYS / 2 - 1; i >= 0; i--)
+		r = 2 * r + __vminu2(__vmaxu2(two[i], below) ^ below, 0x00010001); /* even ones from bit 0 on, odd ones from bit 16 on */
+	r = (r | r << 2) & 0x00330033;
+	r = (r | r << 1) & 0x00550055;
+	return (r | r >> 15) & 0xff;
+}
+DEVICE uint32_t key_in(uint4 x, uint32_t i)
+{
+	const uint32_t two = i & 4 ? i & 2 ? x.w : x.z : i & 2 ? x.y : x.x;
+	return i & 1 ? two >> 16 : two & 0xffff;
+}
+
+#define EQUAL 0x8000u /* in a candidate: its key is the k-th */
+
+/* A warp's candidates: above the k-th key, and equal to it. */
+struct candidates {
+	uint32_t above, same;
+};
+
+/*
+ * A warp's part of the block's keys, n from `key` on, becomes a list of its candidates: offsets, ascending. No more of them than keys
+ * that have been read already. n is less than EQUAL, as a block has less than 128 K keys.
+ */
+__device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, const struct kth *k)
+{
+	const uint32_t lane = threadIdx.x % 32, least = k->left ? k->key : k->key + 1, below = (least - 1) * 0x00010001u;
+	uint32_t listed = 0, same = 0;
+
+	for (uint32_t row = 0; row < n; row += 32 * LANE_KEYS) {
+		const uint32_t at = row + lane * LANE_KEYS;
+		const uint4 x = at < n ? *(const uint4 *)&key[at] : make_uint4(0, 0, 0, 0);
+		uint32_t any = keys_from(x, below);
+		const uint32_t upto = warp_scan(__popc(any));
+		uint32_t to = listed + upto - __popc(any);
+		__syncwarp(); /* all have read the row */
+		for (; any; any &= any - 1) {
+			const uint32_t i = __ffs(any) - 1;
+			const bool equal = key_in(x, i) == k->key;
+			key[to++] = (uint16_t)(at + i | (equal ? EQUAL : 0));
+			same += equal;
+		}
+		listed += __shfl_sync(~0u, upto, 31);
 	}
-	r.same = k->left ? r.same : 0;
-	return r;
+	same = __reduce_add_sync(~0u, same);
+	__syncwarp();
+	return {listed - same, same};
 }
 
 /* Of keys above and equal ones, in a word: a warp has less than 65,536 of each. Sum over earlier warps, and over all. */
@@ -247,40 +287,28 @@ DEVICE uint2 block_scan(struct topk_smem *smem, uint2 mine, uint2 *ret_total)
 	return before;
 }
 
-/* The block's ids, ascending, from where the list has its; each warp those of a run of rows. The last block knows their number. */
+/* The block's ids, ascending, from where the list has its; each warp those of a run of keys. The last block knows their number. */
 __device__ static void write_ids(const struct topk_params *c, const struct item *it, struct topk_smem *smem, const struct kth *k)
 {
-	const uint32_t n = (it->end - it->first) * SKETCH_UNIT, rows = (n + ROW_KEYS - 1) / ROW_KEYS;
-	const uint32_t each = (rows + WARPS - 1) / WARPS, warp = threadIdx.x / 32;
-	const uint32_t from = min(rows, warp * each), to = min(rows, from + each);
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const uint32_t each = (it->n + WARPS * LANE_KEYS - 1) / (WARPS * LANE_KEYS) * LANE_KEYS;
+	const uint32_t from = min(it->n, warp * each), n = min(it->n - from, each);
 	const size_t list = (size_t)it->i * c->s.n_kv_heads + it->h;
-	uint32_t *ids = c->list.ids + list * c->list.stride, above = 0, same = 0;
+	const struct candidates mine = list_candidates(it->key + from, n, k);
 	uint2 total;
+	const uint2 before = block_scan(smem, make_uint2(mine.above, mine.same), &total);
+	uint32_t *ids = c->list.ids + list * c->list.stride, above = k->above + before.x, same = k->same + before.y;
 
-	for (uint32_t r = from; r < to; r++) {
-		const struct chosen x = compare(smem, r * ROW_KEYS, n, k);
-		above += __popc(x.above);
-		same += __popc(x.same);
-	}
-	const uint2 mine = make_uint2(__reduce_add_sync(~0u, above), __reduce_add_sync(~0u, same));
-	const uint2 before = block_scan(smem, mine, &total);
 	if (it->rank + 1 == it->blocks && threadIdx.x == 0)
 		c->list.count[list] = k->above + total.x + min(k->same + total.y, k->left);
-	above = k->above + before.x;
-	same = k->same + before.y;
-	for (uint32_t r = from; r < to; r++) {
-		const struct chosen x = compare(smem, r * ROW_KEYS, n, k);
-		const uint32_t both = __popc(x.above) | __popc(x.same) << 16, sum = warp_scan(both), last = __shfl_sync(~0u, sum, 31);
-		const uint32_t a = above + (sum - both & 0xffff), first = same + (sum - both >> 16);
-		uint32_t at = a + min(first, k->left), equal = first;
-		for (uint32_t any = x.above | x.same; any; any &= any - 1) {
-			const uint32_t bit = any & -any;
-			if (x.same & bit && equal++ >= k->left)
-				continue;
-			ids[at++] = it->first * SKETCH_UNIT + r * ROW_KEYS + threadIdx.x % 32 * 8 + (__ffs(bit) - 1);
-		}
-		above += last & 0xffff;
-		same += last >> 16;
+	for (uint32_t first = 0; first < mine.above + mine.same; first += 32) {
+		const uint32_t left = mine.above + mine.same - first, candidate = lane < left ? it->key[from + first + lane] : EQUAL;
+		const uint32_t equals = __ballot_sync(~0u, candidate & EQUAL), earlier = (1u << lane) - 1;
+		const uint32_t own_same = same + __popc(equals & earlier), own_above = above + __popc(~equals & earlier);
+		if (lane < left && (!(candidate & EQUAL) || own_same < k->left))
+			ids[own_above + min(own_same, k->left)] = it->token + from + (candidate & (EQUAL - 1));
+		same += __popc(equals);
+		above += __popc(~equals);
 	}
 }
 #endif

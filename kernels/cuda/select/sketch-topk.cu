@@ -16,6 +16,7 @@
  */
 #include "kernels/cuda/runtime/overlap.cuh"
 #include "kernels/cuda/select/sketch-select.cuh"
+#include "kernels/cuda/select/sketch-stream.cuh"
 #include "kernels/cuda/select/sketch.h"
 #include "kernels/device.h"
 
@@ -78,29 +79,35 @@ template <int split, enum way way> struct key_sink {
 	uint16_t *key; /* of token 0: only the block's own are there */
 	uint32_t n, pin, recent;
 
-	/* A float's last bits are the key. */
-	__device__ __forceinline__ uint32_t key_of(float s[4]) const
+	/* Of a weight, which is a number, a float's last bits are the key; it is not 0. */
+	static __device__ __forceinline__ uint32_t key_of(float w)
 	{
-		const float w = reduce_group<split, way>(c, smem, s);
-		const uint32_t k = __float_as_uint(__saturatef(w) * (float)(KEY_LAST - 1) + (8388608.0f + 1)) & 0xffff;
-		return w == w ? k : 0;
+		return __float_as_uint(__saturatef(w) * (float)(KEY_LAST - 1) + (8388608.0f + 1)) & 0xffff;
 	}
-	__device__ __forceinline__ void add(uint32_t unit, uint32_t x, float s[4]) const
+	/* The lane's token, in a chunk where the step begins with `first`; none of the chunk's where two lanes would have one. */
+	static __device__ __forceinline__ uint32_t own_token(uint32_t first)
 	{
-		const uint32_t k = key_of(s);
-		if (split == 1 && threadIdx.x % 4 >= 2)
+		return split == 1 && threadIdx.x % 4 >= 2 ? UINT32_MAX : first + lane_token<split>() + threadIdx.x % 2 * (8 * split);
+	}
+	__device__ __forceinline__ void add(const struct chunk *at, uint32_t first, float s[4]) const
+	{
+		const uint32_t token = own_token(first);
+		const float w = reduce_group<split, way>(c, smem, s);
+		const uint32_t k = key_of(w);
+		if (token >= at->tokens)
 			return;
-		key[step_token<split>(unit, x) + threadIdx.x % 2 * TOKENS_APART] = (uint16_t)k;
-		if (k)
+		key[at->first + token] = (uint16_t)(w == w ? k : 0);
+		if (w == w)
 			atomicAdd(&smem->own[0].n[k / BINS], 1);
 	}
-	__device__ __forceinline__ void add_any(uint32_t unit, uint32_t x, float s[4], const enum sketch_kind kind[2]) const
+	__device__ __forceinline__ void add_any(const struct chunk *at, uint32_t first, float s[4], const enum sketch_kind kind[2]) const
 	{
-		const uint32_t token = step_token<split>(unit, x) + threadIdx.x % 2 * TOKENS_APART;
+		const uint32_t in_chunk = own_token(first), token = at->first + in_chunk;
 		const enum sketch_kind own = threadIdx.x % 2 ? kind[1] : kind[0];
-		uint32_t k = key_of(s);
+		const float w = reduce_group<split, way>(c, smem, s);
+		uint32_t k = w == w ? key_of(w) : 0;
 
-		if (split == 1 && threadIdx.x % 4 >= 2)
+		if (in_chunk >= at->tokens)
 			return;
 		if (own == SKETCH_ABSENT)
 			k = 0;
@@ -114,69 +121,82 @@ template <int split, enum way way> struct key_sink {
 	}
 };
 
+#endif
+
 /* ---- the kernel ---------------------------------------------------------------------------------- */
 
-DEVICE struct item item_of(const struct topk_params *c)
+#define TEAMS (WARPS / TEAM)
+
+/* A block's shared memory; keys come after it. */
+template <int D, int bits> struct topk_room {
+	struct stream_room<D, bits, TEAMS> stream;
+	struct topk_smem smem;
+};
+
+#if __CUDA_ARCH__ >= 900
+template <int D, int bits> DEVICE struct item item_of(const struct topk_params *c, uint16_t *key)
 {
+	constexpr uint32_t each = state_page<D, bits>::tokens;
 	const uint32_t blocks = cg::this_cluster().num_blocks(), list = blockIdx.x / blocks, rank = cg::this_cluster().block_rank();
 	const struct skv_kseq *s = &c->s.seq[list / c->s.n_kv_heads];
-	const uint32_t units = (s->len + SKETCH_UNIT - 1) / SKETCH_UNIT;
+	const uint32_t pages = (s->len + each - 1) / each, all = skv_pages_of(s->len) * SKV_PAGE_TOKENS;
+	const uint32_t first = pages * rank / blocks, end = pages * (rank + 1) / blocks, token = min(all, first * each);
 
-	return {s, list / c->s.n_kv_heads, list % c->s.n_kv_heads, rank, blocks, units * rank / blocks, units * (rank + 1) / blocks};
+	return {s, list / c->s.n_kv_heads, list % c->s.n_kv_heads, rank, blocks, first, end, token, min(all, end * each) - token, key};
 }
 
-template <int D, int bits, int split, enum way way, int per_sm>
+template <int D, int bits, int split, enum way way>
 __device__ static void scan_item(const struct topk_params *c, const struct item *it, const struct skv_topk_counts *counts,
-                                 struct topk_smem *smem)
+                                 struct topk_room<D, bits> *room)
 {
+	struct topk_smem *smem = &room->smem;
 	const uint32_t warp = threadIdx.x / 32, group = c->s.group;
 	const struct sketch_list list = sketch_list_of(&c->s, it->s, it->h);
-	const struct key_sink<split, way> sink = {c, smem, smem->key - (size_t)it->first * SKETCH_UNIT, counts->n, counts->pin, counts->recent};
-	sketch_scan<D, bits, split, way == OTHER_WAYS, per_sm == 2 ? 2 : 4> scan;
+	const struct key_sink<split, way> sink = {c, smem, it->key - it->token, counts->n, counts->pin, counts->recent};
+	sketch_stream<D, bits, split, way == OTHER_WAYS, TEAMS> stream;
 	{
 		sketch_sample<D, bits, split> sample;
 
-		sample.locate(&c->s, &list);
-		scan.locate(&c->s, &list, it->first + warp, WARPS);
+		if (warp < SAMPLE_WARPS)
+			sample.locate(&c->s, &list);
+		stream.locate(&c->s, &list, it->first, it->end, &room->stream);
 		await_previous();
-		sample.begin();
+		if (warp < SAMPLE_WARPS)
+			sample.begin();
+		stream.begin();
 		if (warp < group)
-			make_sketch_query<D, bits, step_codes<D, bits, split>::factor>(&c->s, it->s, it->h, it->h * group, warp, &smem->query);
+			make_sketch_query<D, bits, sketch_codes<D, bits, split, 1>::factor>(&c->s, it->s, it->h, it->h * group, warp, &smem->query);
 		__syncthreads();
 		if (warp == 0)
-			step_codes<D, bits, split>::query(&smem->query, group);
+			sketch_codes<D, bits, split, 1>::query(&smem->query, group);
 		__syncthreads();
-		sample.run(&c->s, &list, &smem->query, &smem->sample);
+		if (warp < SAMPLE_WARPS)
+			sample.run(&c->s, &list, &smem->query, &smem->sample);
 	}
-	scan.begin(smem->pages[warp], it->first + warp, it->end);
-	scan.plain_from = counts->pin;
-	scan.plain_to = counts->n - counts->recent;
 	__syncthreads();
 	const struct sampled_head head = sum_sample(&c->s, list.len, it->h * group, group, &smem->sample);
 	if (head.mine)
 		scale_head(c, list.len, head.g, head.lse, smem);
 	__syncthreads();
-	if (it->first + warp < it->end)
-		scan.run(&smem->query, it->first + warp, WARPS, it->end, sink);
+	stream.run(&smem->query, it->first, counts->pin, counts->n - counts->recent, sink);
 }
 #endif
 
-/*
- * Grid: blocks of a cluster, kv heads, sequences; all in one dimension. Where there are so few that an SM has one block, that may
- * have twice the registers, and twice as much in flight.
- */
-template <int D, int bits, int split, enum way way, int per_sm>
-__global__ void __launch_bounds__(THREADS, per_sm) topk_kernel(const __grid_constant__ struct topk_params c)
+/* Grid: blocks of a cluster, kv heads, sequences; all in one dimension. */
+template <int D, int bits, int split, enum way way>
+__global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ struct topk_params c)
 {
 #if __CUDA_ARCH__ >= 900
-	extern __shared__ __align__(16) uint8_t memory[];
-	struct topk_smem *smem = (struct topk_smem *)memory;
-	const struct item it = item_of(&c);
+	extern __shared__ __align__(128) uint8_t memory[];
+	typedef struct topk_room<D, bits> room_type;
+	room_type *room = (room_type *)memory;
+	struct topk_smem *smem = &room->smem;
+	const struct item it = item_of<D, bits>(&c, (uint16_t *)(room + 1));
 	const struct skv_topk_counts counts = skv_topk_counts_of(&c.select, it.s->len);
 
 	for (uint32_t b = threadIdx.x; b < sizeof(struct bins) / 4 * 6; b += THREADS)
 		smem->own[0].n[b] = 0;
-	scan_item<D, bits, split, way, per_sm>(&c, &it, &counts, smem);
+	scan_item<D, bits, split, way>(&c, &it, &counts, room);
 	let_next_begin();
 	const struct kth k = find_key(&it, smem, counts.want);
 	/* other blocks' shared memory has been read; this one's stays until they have, too */
@@ -188,76 +208,55 @@ __global__ void __launch_bounds__(THREADS, per_sm) topk_kernel(const __grid_cons
 
 /* ---- launches ---------------------------------------------------------------------------------- */
 
-static uint32_t units_of_len(uint32_t max_len)
-{
-	return ceil_div(max_len, SKETCH_UNIT);
-}
-
-/* Shared memory of a block with so many units. */
-static size_t smem_bytes(uint32_t units)
-{
-	return sizeof(struct topk_smem) + units * SKETCH_UNIT * sizeof(uint16_t);
-}
-
 /* How a list is divided. */
 struct division {
-	uint32_t blocks, per_sm; /* blocks of a list; and on an SM at a time */
+	uint32_t blocks;
+	size_t smem; /* of each */
 };
 
-/* Clusters of so many blocks that a device has room for, with one block on an SM, or two: GPCs have different numbers of SMs. */
-static uint32_t clusters_that_fit[SKV_BACKEND_MAX_DEVICES][MAX_CLUSTER + 1][2];
+/* Clusters of so many blocks that a device has room for: its parts have different numbers of SMs. */
+static uint32_t clusters_that_fit[SKV_BACKEND_MAX_DEVICES][MAX_CLUSTER + 1];
+
+/* Shared memory of a block with so many state pages. */
+template <int D, int bits> static size_t smem_of(uint32_t pages)
+{
+	return sizeof(struct topk_room<D, bits>) + (size_t)pages * state_page<D, bits>::tokens * sizeof(uint16_t);
+}
 
 /*
- * So that the last blocks are done soonest. In tenths of the time that a block by itself on its SM takes for a unit: two on an SM
- * take 2.1 times as long each, and every block takes the time of 44 units besides (measured on an H100).
+ * So that the last blocks are done soonest: each takes the time of its state pages, and of 33 besides (measured on an H200). None
+ * where not even the most blocks have room.
  */
-static struct division divide(uint32_t lists, uint32_t units)
+template <int D, int bits> static struct division divide(uint32_t lists, uint32_t len)
 {
-	const uint32_t half = skv_cuda_max_shared_memory() / 2 - 1024;
-	struct division best = {MAX_CLUSTER, 1};
+	const uint32_t pages = ceil_div(len, state_page<D, bits>::tokens), room = skv_cuda_max_shared_memory();
+	uint32_t best = 0;
 	uint64_t least = UINT64_MAX;
 	int device = 0;
 
 	cudaGetDevice(&device);
-	for (uint32_t blocks = 1; blocks <= MAX_CLUSTER; blocks++)
-		for (uint32_t per_sm = 1; per_sm <= 2; per_sm++) {
-			const uint32_t own = ceil_div(units, blocks), fit = clusters_that_fit[device][blocks][per_sm - 1];
-			if (smem_bytes(own) > (per_sm == 2 ? half : skv_cuda_max_shared_memory()) || fit == 0)
-				continue;
-			const uint64_t time = ceil_div(lists, fit) * (uint64_t)(own * (per_sm == 2 ? 21 : 10) + 440);
-			if (time < least) {
-				least = time;
-				best = {blocks, per_sm};
-			}
+	for (uint32_t blocks = 1; blocks <= MAX_CLUSTER; blocks++) {
+		const uint32_t own = ceil_div(pages, blocks), fit = clusters_that_fit[device][blocks];
+		const uint64_t time = fit ? ceil_div(lists, fit) * (uint64_t)(own + 33) : UINT64_MAX;
+		if (time < least && smem_of<D, bits>(own) <= room) {
+			least = time;
+			best = blocks;
 		}
-	return best;
-}
-
-bool skv_cuda_topk_of_sketches(const struct skv_shape *sh, uint32_t max_len)
-{
-	return sh->n_heads / sh->n_kv_heads <= HEAD_TILE && skv_cuda_overlaps() &&
-	       smem_bytes(ceil_div(units_of_len(max_len), MAX_CLUSTER)) <= skv_cuda_max_shared_memory();
+	}
+	return {best, best ? smem_of<D, bits>(ceil_div(pages, best)) : 0};
 }
 
 struct topk_launch {
 	struct topk_params c;
-	struct division by;
-	uint32_t lists;
-	size_t smem;
+	uint32_t lists, max_len;
 	cudaStream_t stream;
 
-	template <int D, int bits, int split, enum way way, int per_sm> void start(void) const
-	{
-		launch_overlapped(topk_kernel<D, bits, split, way, per_sm>, c, by.blocks * lists, THREADS, smem, by.blocks, stream);
-	}
 	template <int D, int bits, int split> void split_by(void) const
 	{
-		if (c.sum || c.s.scale.cap != 0)
-			start<D, bits, split, OTHER_WAYS, 2>();
-		else if (by.per_sm == 1)
-			start<D, bits, split, PLAIN_WAY, 1>();
-		else
-			start<D, bits, split, PLAIN_WAY, 2>();
+		const struct division by = divide<D, bits>(lists, max_len);
+		void (*const kernel)(struct topk_params) =
+			c.sum || c.s.scale.cap != 0 ? topk_kernel<D, bits, split, OTHER_WAYS> : topk_kernel<D, bits, split, PLAIN_WAY>;
+		launch_overlapped(kernel, c, by.blocks * lists, THREADS, by.smem, by.blocks, stream);
 	}
 	template <int D, int bits> void run(void) const
 	{
@@ -268,19 +267,37 @@ struct topk_launch {
 	}
 };
 
+struct topk_fits {
+	uint32_t lists, max_len;
+	bool *ret;
+
+	template <int D, int bits> void run(void) const
+	{
+		*ret = divide<D, bits>(lists, max_len).blocks > 0;
+	}
+};
+
+bool skv_cuda_topk_of_sketches(const struct skv_shape *sh, uint32_t max_len)
+{
+	bool r = false;
+
+	if (sh->n_heads / sh->n_kv_heads <= HEAD_TILE && skv_cuda_overlaps() &&
+	    sh->page_bytes == (size_t)sh->n_kv_heads * SKV_PAGE_TOKENS * sh->head_dim * 4)
+		sketch_dispatch(sh, topk_fits{sh->n_kv_heads, max_len, &r});
+	return r;
+}
+
 void skv_cuda_launch_topk_of_sketches(const struct skv_shape *sh, const struct skv_batch *b, const void *q, bool sum,
                                       const struct skv_select *select, const struct skv_index_list *list,
                                       const struct skv_workspace *work)
 {
-	const uint32_t lists = b->n * sh->n_kv_heads, units = units_of_len(b->max_len);
-	struct topk_launch launch = {.by = divide(lists, units), .lists = lists, .stream = stream_of(work)};
+	struct topk_launch launch = {.lists = b->n * sh->n_kv_heads, .max_len = b->max_len, .stream = stream_of(work)};
 	struct topk_params *c = &launch.c;
 
 	c->s = sketch_params_of(sh, b, q);
 	c->select = *select;
 	c->list = *list;
 	c->sum = sum;
-	launch.smem = smem_bytes(ceil_div(units, launch.by.blocks));
 	if (b->n > 0)
 		sketch_dispatch(sh, launch);
 }
@@ -289,8 +306,7 @@ struct topk_init {
 	cudaError_t *e;
 	uint32_t room;
 
-	/* With shared memory for one block an SM, or two. */
-	static cudaError_t count_clusters(uint32_t blocks, uint32_t per_sm, uint32_t room, uint32_t *ret)
+	cudaError_t count_clusters(uint32_t blocks, uint32_t *ret) const
 	{
 		cudaLaunchAttribute attr = {};
 		cudaLaunchConfig_t config = {};
@@ -300,26 +316,25 @@ struct topk_init {
 		attr.val.clusterDim = {blocks, 1, 1};
 		config.gridDim = blocks;
 		config.blockDim = THREADS;
-		config.dynamicSmemBytes = per_sm == 1 ? room : room / 2 - 1024;
+		config.dynamicSmemBytes = room;
 		config.attrs = &attr;
 		config.numAttrs = 1;
-		const cudaError_t e = cudaOccupancyMaxActiveClusters(&n, topk_kernel<128, 2, 2, PLAIN_WAY, 2>, &config);
+		const cudaError_t r = cudaOccupancyMaxActiveClusters(&n, topk_kernel<128, 2, 2, PLAIN_WAY>, &config);
 		*ret = n > 0 ? (uint32_t)n : 0;
-		return e;
+		return r;
 	}
 
-	template <int D, int bits, int split, enum way way, int per_sm> void allow(void) const
+	template <int D, int bits, int split, enum way way> void allow(void) const
 	{
-		void (*const kernel)(struct topk_params) = topk_kernel<D, bits, split, way, per_sm>;
+		void (*const kernel)(struct topk_params) = topk_kernel<D, bits, split, way>;
 		*e = *e ? *e : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 		                                    (int)room);
 		*e = *e ? *e : cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 	}
 	template <int D, int bits, int split> void allow_all(void) const
 	{
-		allow<D, bits, split, OTHER_WAYS, 2>();
-		allow<D, bits, split, PLAIN_WAY, 1>();
-		allow<D, bits, split, PLAIN_WAY, 2>();
+		allow<D, bits, split, OTHER_WAYS>();
+		allow<D, bits, split, PLAIN_WAY>();
 	}
 	template <int D, int bits> void run(void) const
 	{
@@ -341,7 +356,6 @@ cudaError_t skv_cuda_sketch_topk_init(unsigned device, uint32_t room)
 		sketch_dispatch_bits<256>(bits, init);
 	}
 	for (uint32_t blocks = 1; blocks <= MAX_CLUSTER; blocks++)
-		for (uint32_t per_sm = 1; per_sm <= 2; per_sm++)
-			e = e ? e : init.count_clusters(blocks, per_sm, room, &clusters_that_fit[device][blocks][per_sm - 1]);
+		e = e ? e : init.count_clusters(blocks, &clusters_that_fit[device][blocks]);
 	return e;
 }

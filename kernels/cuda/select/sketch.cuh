@@ -3,7 +3,8 @@
  * kernels/cuda/select/sketch.cuh - sketches of keys (kernels/select.h): where they are, queries, and the scan.
  *
  *   sketch.cu         sketches are made, along with the append
- *   sketch-scan.cuh   the scan: a warp's scores of 256 tokens
+ *   sketch-scan.cuh   a warp's scores of a chunk of tokens
+ *   sketch-stream.cuh a block's scan of many state pages, by copies to shared memory
  *   sketch-sample.cuh  the denominators' estimates, from a sample of the tokens
  *   sketch-scores.cu  weights of all tokens, to memory
  *   sketch-topk.cu    the best tokens of a kv head, scores and selection in one launch
@@ -18,9 +19,6 @@
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/softmax.cuh"
-
-#define SKETCH_UNIT 128u /* tokens that a warp scores at a time */
-#define UNIT_PAGES (SKETCH_UNIT / SKV_PAGE_TOKENS)
 
 struct sketch_params {
 	const struct skv_kseq *seq;
@@ -45,7 +43,7 @@ struct sketch_query {
 		float unit, base;
 		int start;
 	} head[HEAD_TILE];
-	uint2 operand[SKV_MAX_HEAD_DIM / 16][32]; /* for the tensor cores, as the scan wants it: sketch-scan.cuh */
+	uint4 operand[SKV_MAX_HEAD_DIM / 32 + 1][32]; /* for the tensor cores, as the scan wants it: sketch-scan.cuh */
 };
 
 DEVICE float bf16_low(uint32_t two)

@@ -179,12 +179,21 @@ static double denominator_of(const struct kernel_case *c, uint32_t head, uint32_
 	return max + log(sum * (len <= 512 ? 1 : len / 512.0) + ref_sink(case_softmax(c, head), max));
 }
 
-/* Softmax weights of all tokens of a q head by the values of their sketches. */
-static void weights_of(const struct kernel_case *c, uint32_t i, uint32_t head, const double *values, double *ret)
+/* Is it as near to one whole number as to another? */
+static bool halfway(double x)
+{
+	return fabs(fabs(x - rint(x)) - 0.5) < 1e-4;
+}
+
+/*
+ * Softmax weights of all tokens of a q head by the values of their sketches. Returns by how much the logarithm of one may be off, as an
+ * element of the query may be rounded to either side.
+ */
+static double weights_of(const struct kernel_case *c, uint32_t i, uint32_t head, const double *values, double *ret)
 {
 	const uint32_t dim = c->sh.head_dim, stride = c->sh.n_kv_heads * dim, h = head / (c->sh.n_heads / c->sh.n_kv_heads), len = c->seq[i].len;
 	const float *q = c->q + ((size_t)c->seq[i].row * c->sh.n_heads + head) * dim;
-	double x[SKV_MAX_HEAD_DIM], r[SKV_MAX_HEAD_DIM], most = 0, base = 0, max = -INFINITY;
+	double x[SKV_MAX_HEAD_DIM], r[SKV_MAX_HEAD_DIM], most = 0, base = 0, max = -INFINITY, doubt = 0;
 
 	for (uint32_t d = 0; d < dim; d++) {
 		x[d] = ref_round(c->sh.io_dtype, q[d]);
@@ -195,15 +204,20 @@ static void weights_of(const struct kernel_case *c, uint32_t i, uint32_t head, c
 	for (uint32_t d = 0; d < dim; d++)
 		most = fmax(most, fabs(r[d]));
 	for (uint32_t t = 0; t < len; t++) {
-		double dot = base;
-		for (uint32_t d = 0; d < dim; d++)
-			dot += rint(r[d] * 127 / most) * most / 127 * values[(size_t)t * dim + d];
+		double dot = base, either = 0;
+		for (uint32_t d = 0; d < dim; d++) {
+			const double value = values[(size_t)t * dim + d] * most / 127;
+			dot += rint(r[d] * 127 / most) * value;
+			either += halfway(r[d] * 127 / most) ? fabs(value) : 0;
+		}
+		doubt = fmax(doubt, sketched(c, i, t) ? either * case_softmax(c, head).scale : 0);
 		ret[t] = sketched(c, i, t) ? ref_score(case_softmax(c, head), dot) : -INFINITY;
 		max = fmax(max, ret[t]);
 	}
 	const double lse = denominator_of(c, head, len, ret, max);
 	for (uint32_t t = 0; t < len; t++)
 		ret[t] = ret[t] > -INFINITY ? exp(ret[t] - lse) : 0;
+	return 2 * doubt; /* its own, and the denominator's */
 }
 
 /* Weights of tokens, and their sums over pages; of either there may be none. */
@@ -218,7 +232,7 @@ static void check_sequence(const struct kernel_case *c, uint32_t i, const struct
 	const uint32_t rows = got->rows, stride = got->stride;
 	const uint32_t len = c->seq[i].len, dim = c->sh.head_dim, heads = c->sh.n_heads, group = heads / c->sh.n_kv_heads;
 	double *values = calloc((size_t)len * dim, sizeof *values), *weight = calloc(len, sizeof *weight);
-	double *want = calloc((size_t)rows * stride, sizeof *want), page_sum[4096];
+	double *want = calloc((size_t)rows * stride, sizeof *want), page_sum[4096], slack = 1e-3;
 	uint8_t *page = malloc(c->sh.page_bytes);
 
 	for (uint32_t head = 0; head < heads; head++) {
@@ -229,7 +243,7 @@ static void check_sequence(const struct kernel_case *c, uint32_t i, const struct
 			case_from(c, page, c->sh.pool + skv_pte_id(e) * c->sh.page_bytes, c->sh.page_bytes);
 			check_token(c, page, i, head / group, t, values + (size_t)t * dim);
 		}
-		weights_of(c, i, head, values, weight);
+		slack = fmax(slack, 1e-3 + expm1(weights_of(c, i, head, values, weight)));
 		for (uint32_t t = 0; t < len; t++) {
 			double *to = &want[(size_t)(head / (heads / rows)) * stride + t];
 			*to = len < SKV_PAGE_TOKENS ? 1 : got->sum ? *to + weight[t] : fmax(*to, weight[t]);
@@ -238,14 +252,14 @@ static void check_sequence(const struct kernel_case *c, uint32_t i, const struct
 	for (size_t r = 0; r < (size_t)rows; r++) {
 		const double *of_row = want + r * stride;
 		if (got->token)
-			case_compare("weights", got->token + ((size_t)i * rows + r) * stride, of_row, skv_pages_of(len) * SKV_PAGE_TOKENS, 1e-4 * heads, 1e-3);
+			case_compare("weights", got->token + ((size_t)i * rows + r) * stride, of_row, skv_pages_of(len) * SKV_PAGE_TOKENS, 1e-4 * heads, slack);
 		for (uint32_t p = 0; p < skv_pages_of(len); p++) {
 			page_sum[p] = 0;
 			for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
 				page_sum[p] += of_row[p * SKV_PAGE_TOKENS + t];
 		}
 		if (got->page)
-			case_compare("pages", got->page + ((size_t)i * rows + r) * (stride / SKV_PAGE_TOKENS), page_sum, skv_pages_of(len), 1e-4 * heads, 1e-3);
+			case_compare("pages", got->page + ((size_t)i * rows + r) * (stride / SKV_PAGE_TOKENS), page_sum, skv_pages_of(len), 1e-4 * heads, slack);
 	}
 	free(values);
 	free(weight);

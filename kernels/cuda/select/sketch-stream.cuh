@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/select/sketch-stream.cuh - a block's scan of a run of state pages, by copies to shared memory that run by themselves
+ * (Hopper and later): no thread waits for a load, and no register holds what is on its way.
+ *
+ * A kv head's part of a state page is one run of bytes, and so one copy. Teams of four warps take turns at the pages; each has a slot of
+ * its own. A warp takes every fourth chunk of a page into registers. When all of the team have taken their last ones, one of
+ * them, each in its turn, has the next page copied to the slot; the others do not wait for that, but make scores. (More slots a team, which
+ * take shared memory from the keys, were not faster.)
+ */
+#ifndef SKV_CUDA_SELECT_SKETCH_STREAM_CUH
+#define SKV_CUDA_SELECT_SKETCH_STREAM_CUH
+
+#include "kernels/cuda/runtime/barrier.cuh"
+#include "kernels/cuda/select/sketch-scan.cuh"
+
+/* Of a block with so many teams, in shared memory. */
+template <int D, int bits, int teams> struct stream_room {
+	alignas(128) uint8_t slot[teams][state_page<D, bits>::head_bytes];
+	barrier full[teams], taken[teams]; /* slots */
+	uint32_t entries[teams];           /* resident_entries() of pages in slots */
+};
+
+#if __CUDA_ARCH__ >= 900
+/* In parts, so that the first copies run while what the scores wait for is made. */
+template <int D, int bits, int split, bool caps, int teams> struct sketch_stream {
+	typedef chunk_shape<D, bits, split> shape;
+	typedef state_page<D, bits> state;
+	typedef struct stream_room<D, bits, teams> room_type;
+	static constexpr int rounds = (state::tokens + TEAM * shape::tokens - 1) / (TEAM * shape::tokens); /* chunks of a page for each warp */
+
+	const struct sketch_params *c;
+	const struct sketch_list *list;
+	room_type *room;
+	uint32_t next, end; /* the page that the warp has copied next; where there are none any more */
+	skv_pte ahead;      /* its sketch_entry() */
+
+	static __device__ __forceinline__ uint32_t team(void)
+	{
+		return threadIdx.x / 32 / TEAM;
+	}
+	static __device__ __forceinline__ uint32_t in_team(void)
+	{
+		return threadIdx.x / 32 % TEAM;
+	}
+	__device__ __forceinline__ void look_ahead(void)
+	{
+		ahead = next < end ? sketch_entry(list, next, next * state::pages, state::pages) : 0;
+	}
+
+	/* State page `next` comes into the slot: all of it, also rows that the sequence does not have yet. Of pages from `end` on, nothing. */
+	__device__ __forceinline__ void copy(void)
+	{
+		const uint32_t resident = resident_entries(ahead, state::pages);
+		barrier *full = &room->full[team()];
+
+		if (threadIdx.x % 32 == 31) {
+			room->entries[team()] = resident;
+			if (skv_pte_resident(ahead)) {
+				barrier_expect(full, state::bytes);
+				copy_bulk(room->slot[team()], list->pool + skv_pte_id(ahead) * c->page_bytes, state::bytes, full, evict_first_policy());
+			} else {
+				barrier_arrive(full);
+			}
+		}
+	}
+
+	/* By tables alone, before the sketches of this step need be there: state pages [first, last). */
+	__device__ __forceinline__ void locate(const struct sketch_params *params, const struct sketch_list *of, uint32_t first, uint32_t last,
+	                                       room_type *memory)
+	{
+		c = params;
+		list = of;
+		room = memory;
+		next = first + team() + in_team() * teams;
+		end = last;
+		if (threadIdx.x % (32 * TEAM) == 31) { /* it has the first page copied, too */
+			barrier_init(&room->full[team()], 1);
+			barrier_init(&room->taken[team()], TEAM * 32);
+			barrier_publish();
+		}
+		look_ahead();
+	}
+	/* The block waits for all of its warps between this and run(). */
+	__device__ __forceinline__ void begin(void)
+	{
+		if (in_team() == 0)
+			copy();
+		next += teams;
+		look_ahead();
+	}
+
+	/* All pages, from `first` on; chunks of tokens in [plain_from, plain_to) that have sketches are plain. */
+	template <class Sink>
+	__device__ __forceinline__ void run(const struct sketch_query *q, uint32_t first, uint32_t plain_from, uint32_t plain_to, const Sink &sink)
+	{
+		uint32_t own_row = in_team() * shape::tokens;
+		uint32_t codes = (uint32_t)__cvta_generic_to_shared(room->slot[team()]) + (own_row + lane_token<split>()) * shape::row_bytes;
+		uint32_t scales = (uint32_t)__cvta_generic_to_shared(room->slot[team()]) + state::tokens * shape::row_bytes +
+		                  (own_row + lane_token<split>()) * 2;
+
+		/* registers: else they are computed again and again */
+		asm volatile("" : "+r"(own_row), "+r"(codes), "+r"(scales));
+		for (uint32_t page = first + team(), turn = 0; page < end; page += teams, turn++) {
+			barrier_await(&room->full[team()], turn);
+			const uint32_t resident = room->entries[team()];
+#pragma unroll
+			for (int round = 0; round < rounds; round++) {
+				const uint32_t row = own_row + round * TEAM * shape::tokens, token = page * state::tokens + row;
+				const bool mine = round + 1 < rounds || state::tokens % (TEAM * shape::tokens) == 0 || row < state::tokens;
+				sketch_steps<D, bits, split, caps, shape::steps> steps;
+
+				if (mine)
+					load_chunk<shape>(&steps, codes + round * TEAM * shape::tokens * shape::row_bytes,
+					                  scales + round * TEAM * shape::tokens * 2, from_shared());
+				if (round + 1 == rounds)
+					give_back(turn);
+				const struct chunk at = {row, token, min((uint32_t)shape::tokens, state::tokens - row),
+				                         resident >> row / SKV_PAGE_TOKENS, (resident >> 31) != 0};
+				if (mine && token < list->len)
+					score_chunk<shape, 2>(&steps, q, &c->scale, &at, is_plain<shape>(&at, plain_from, plain_to), list->len, sink);
+			}
+		}
+	}
+
+	/* The warp has what it needs of the page. In its turn, it waits for the others and has the slot filled again. */
+	__device__ __forceinline__ void give_back(uint32_t turn)
+	{
+		barrier *taken = &room->taken[team()];
+
+		barrier_arrive(taken);
+		if (turn % TEAM != in_team())
+			return;
+		barrier_await(taken, turn);
+		copy();
+		next += TEAM * teams;
+		look_ahead();
+	}
+};
+#endif
+
+#endif
