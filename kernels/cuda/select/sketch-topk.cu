@@ -306,7 +306,8 @@ struct topk_init {
 	cudaError_t *e;
 	uint32_t room;
 
-	cudaError_t count_clusters(uint32_t blocks, uint32_t *ret) const
+	/* None of a size that the device refuses: those above 8 are up to it. */
+	uint32_t count_clusters(uint32_t blocks) const
 	{
 		cudaLaunchAttribute attr = {};
 		cudaLaunchConfig_t config = {};
@@ -319,9 +320,11 @@ struct topk_init {
 		config.dynamicSmemBytes = room;
 		config.attrs = &attr;
 		config.numAttrs = 1;
-		const cudaError_t r = cudaOccupancyMaxActiveClusters(&n, topk_kernel<128, 2, 2, PLAIN_WAY>, &config);
-		*ret = n > 0 ? (uint32_t)n : 0;
-		return r;
+		if (cudaOccupancyMaxActiveClusters(&n, topk_kernel<128, 2, 2, PLAIN_WAY>, &config) != cudaSuccess) {
+			cudaGetLastError();
+			return 0;
+		}
+		return (uint32_t)n;
 	}
 
 	template <int D, int bits, int split, enum way way> void allow(void) const
@@ -329,7 +332,8 @@ struct topk_init {
 		void (*const kernel)(struct topk_params) = topk_kernel<D, bits, split, way>;
 		*e = *e ? *e : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 		                                    (int)room);
-		*e = *e ? *e : cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+		if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
+			cudaGetLastError(); /* then none of them fits */
 	}
 	template <int D, int bits, int split> void allow_all(void) const
 	{
@@ -356,6 +360,6 @@ cudaError_t skv_cuda_sketch_topk_init(unsigned device, uint32_t room)
 		sketch_dispatch_bits<256>(bits, init);
 	}
 	for (uint32_t blocks = 1; blocks <= MAX_CLUSTER; blocks++)
-		e = e ? e : init.count_clusters(blocks, &clusters_that_fit[device][blocks]);
+		clusters_that_fit[device][blocks] = init.count_clusters(blocks);
 	return e;
 }
