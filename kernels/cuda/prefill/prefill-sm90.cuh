@@ -27,13 +27,6 @@ template <int D, int GROUPS, int N> struct sm90_smem {
 	static constexpr uint32_t bytes = barrier_at + 4 * STAGES * 8;
 };
 
-/* Wait for a barrier's phase of this parity to end. */
-DEVICE void wait_phase(uint32_t at, uint32_t parity)
-{
-	asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }"
-	             ::"r"(at), "r"(parity) : "memory");
-}
-
 /* ---- the producer ---------------------------------------------------------------------------- */
 
 /*

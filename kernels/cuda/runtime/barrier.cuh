@@ -42,10 +42,9 @@ DEVICE void barrier_wait(barrier *b, uint32_t phase)
 	}
 }
 
-#if __CUDA_ARCH__ >= 900
 /*
- * Copies that run by themselves (cp.async.bulk, Hopper and later): a thread starts them, and a barrier's phase ends when all of their
- * bytes are there. That thread arrives for them, with barrier_expect(), before.
+ * From here on for Hopper and later. Copies that run by themselves (cp.async.bulk): a thread starts them, and a barrier's phase
+ * ends when all of their bytes are there. That thread arrives for them, with barrier_expect(), before.
  */
 DEVICE void barrier_expect(barrier *b, uint32_t bytes)
 {
@@ -62,12 +61,17 @@ DEVICE void copy_bulk(void *to, const void *from, uint32_t bytes, barrier *b, ui
 	             : "memory");
 }
 
-/* As barrier_wait(), but the processor wakes the thread: for waits of less than a microsecond. */
+/* Wait for the end of a phase of this parity of the barrier at an address in shared memory; the processor wakes the thread. */
+DEVICE void wait_phase(uint32_t at, uint32_t parity)
+{
+	asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }"
+	             ::"r"(at), "r"(parity) : "memory");
+}
+
+/* As barrier_wait(), for waits of less than a microsecond. */
 DEVICE void barrier_await(barrier *b, uint32_t phase)
 {
-	asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }" ::"r"(barrier_at(b)),
-	             "r"(phase % 2)
-	             : "memory");
+	wait_phase(barrier_at(b), phase % 2);
 }
 
 /* After barrier_init(), by the same thread, before copies begin. */
@@ -75,6 +79,4 @@ DEVICE void barrier_publish(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
 }
-#endif
-
 #endif

@@ -303,12 +303,12 @@ template <int D, int bits, int split, bool caps, int steps> struct sketch_steps 
 struct sketch_list {
 	const skv_pte *pages, *states;
 	const uint8_t *pool;
-	uint32_t len, h;
+	uint32_t len;
 };
 DEVICE struct sketch_list sketch_list_of(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h)
 {
 	return {s->table + (size_t)c->layer * s->layer_stride, s->table + (size_t)c->state * s->layer_stride,
-	        c->pool + (size_t)h * c->head_bytes, s->len, h};
+	        c->pool + (size_t)h * c->head_bytes, s->len};
 }
 
 /* Of the state page of a token: its place in the table. A division by few pages: exact. */
@@ -336,12 +336,9 @@ template <int D, int bits, int split> struct chunk_shape {
 	static constexpr int tokens = steps * step, pages = tokens / SKV_PAGE_TOKENS;
 };
 
-/*
- * A chunk: its first row in the state page, its first token, and how many it has; what is resident of its pages of K, the first
- * in bit 0, and whether it has sketches.
- */
+/* A chunk: its first token, and how many it has; what is resident of its pages of K, the first in bit 0, and whether it has sketches. */
 struct chunk {
-	uint32_t row, first, tokens, pages;
+	uint32_t first, tokens, pages;
 	bool sketched;
 };
 

@@ -84,7 +84,7 @@ DEVICE struct chunk load_from_pool(const struct scores_params *c, const struct s
 	const uint32_t own = row + lane_token<Shape::step / 16>();
 	if (resident >> 31)
 		load_chunk<Shape>(to, part + own * Shape::row_bytes, part + s->page_tokens * Shape::row_bytes + own * 2, from);
-	return {row, first, min((uint32_t)Shape::tokens, s->page_tokens - row), resident, (resident >> 31) != 0};
+	return {first, min((uint32_t)Shape::tokens, s->page_tokens - row), resident, (resident >> 31) != 0};
 }
 
 /* Stores scores, of two tokens for two heads. */

@@ -115,7 +115,7 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 					                  scales + round * TEAM * shape::tokens * 2, from_shared());
 				if (round + 1 == rounds)
 					give_back(turn);
-				const struct chunk at = {row, token, min((uint32_t)shape::tokens, state::tokens - row),
+				const struct chunk at = {token, min((uint32_t)shape::tokens, state::tokens - row),
 				                         resident >> row / SKV_PAGE_TOKENS, (resident >> 31) != 0};
 				if (mine && token < list->len)
 					score_chunk<shape, 2>(&steps, q, &c->scale, &at, is_plain<shape>(&at, plain_from, plain_to), list->len, sink);
