@@ -23,12 +23,16 @@
 #include "libclient/seq-table.h"
 #include "libclient/transaction.h"
 
-/* It is the last one as long as no page was taken out, and behind a prompt. */
+/*
+ * It is the last one as long as no page was taken out, and behind a prompt. Fewer tokens alone do not tell: single ones may
+ * have been evicted before.
+ */
 bool partial_page_inside(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];
 
-	return x->granularity > 1 && x->live % x->granularity != 0 && x->live < q->len && !(q->about & SKV_ABOUT_PROMPTED);
+	return x->granularity > 1 && x->live % x->granularity != 0 && skv_pages_of(x->live) < skv_pages_of(q->len) &&
+	       !(q->about & SKV_ABOUT_PROMPTED);
 }
 
 /* Tokens in slots that have a page. */

@@ -141,9 +141,9 @@ static struct span missing(const struct skv_seq *q, uint32_t table)
 }
 
 /*
- * MAINTENANCE_MOVE_PARTIAL may take one entry beyond those that the committed length counts. So that its page is the
- * sequence's all the same, the table of slot metadata names it, too: in the last entry that counts, which metadata
- * never need. This is that entry, or NULL.
+ * MAINTENANCE_MOVE_PARTIAL may take one entry beyond those that the committed length counts, and no more: see
+ * partial_page_inside(). So that its page is the sequence's all the same, the table of slot metadata names it, too: in the
+ * last entry that counts, which metadata never need. This is that entry, or NULL.
  */
 static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {

@@ -349,6 +349,29 @@ START_TEST(one_page_gone)
 }
 END_TEST
 
+/*
+ * Pages are evicted where less than a page's tokens were before: layers with slots have no page less than there are tokens
+ * for, and one in order needs none.
+ */
+START_TEST(pages_after_tokens)
+{
+	struct kept k;
+
+	open_with(&rules[SNAPKV], _i);
+	kept_new(&k, "tokens");
+	step(&k, 49 + (uint32_t)_i, true);
+	for (int i = 0; i < 3; i++)
+		step(&k, 1, false);
+	swap_to(&rules[RAAS]);
+	for (int i = 0; i < 3; i++)
+		step(&k, 1, false);
+	step(&k, 1 + rnd_below(40), true);
+	for (int i = 0; i < 60; i++)
+		step(&k, 1, false);
+	kept_free(&k);
+}
+END_TEST
+
 /* Forks go their own ways, and each finds what it must. */
 START_TEST(forks)
 {
@@ -475,6 +498,7 @@ int main(void)
 
 	tcase_add_loop_test(t, alone, FULL, RULES);
 	tcase_add_loop_test(t, one_page_gone, 0, T);
+	tcase_add_loop_test(t, pages_after_tokens, 0, T);
 	tcase_add_loop_test(t, forks, H2O, RULES);
 	tcase_add_loop_test(t, swaps, 0, 8);
 	tcase_add_loop_test(t, after_holes, H2O, RULES);
