@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The extension sparsekv._native: the C library's functions and structs, as its own headers declare them.
+
+Nothing is declared twice. The declarations that cffi gets are the headers' text without comments, inline functions and
+what is the preprocessor's; the C compiler then checks each of them, names, types, fields and values, against the headers
+themselves. What does not fit is an error of this build.
+"""
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).resolve().parent
+HEADERS = ("types.h", "client.h")
+
+
+def without_functions(text: str) -> str:
+    """The text without SKV_INLINE functions, which have no symbol to call."""
+    out, at = [], 0
+    for match in re.finditer(r"^SKV_INLINE\b[^{]*\{", text, re.M):
+        if match.start() < at:
+            continue
+        depth, end = 1, match.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        out.append(text[at : match.start()])
+        at = end
+    return "".join(out) + text[at:]
+
+
+def declarations(header: str) -> str:
+    """What a header declares, in the C that cffi reads."""
+    text = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
+    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r"\\\n", " ", text)
+    numbers = re.findall(r"^#define (SKV_\w+) +\(?(0x[0-9a-f]+|[0-9]+)u?( << [0-9]+)?\)?\s*$", text, re.M)
+    text = re.sub(r'extern "C" \{.*?#endif', "", text, flags=re.S)
+    text = re.sub(r"#ifdef __cplusplus\s*\}\s*#endif", "", text)
+    text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
+    text = re.sub(r"\bSKV_API\b", "", without_functions(text))
+    names = {name for name, _, _ in numbers}
+    lines = [f"#define {name} {value}" if not shift else f"#define {name} ..." for name, value, shift in numbers]
+    if "SKV_ALL" not in names and "#define SKV_ALL" in header:
+        lines.append("#define SKV_ALL ...")
+    return "\n".join(lines) + "\n" + text
+
+
+def pkg_config(what: str) -> list[str]:
+    return subprocess.run(["pkg-config", what, "sparsekv-client"], check=True, capture_output=True, text=True).stdout.split()
+
+
+def options() -> dict[str, list[str]]:
+    """Where the headers and the library are: in a source tree's build directory, or installed."""
+    build = os.environ.get("SPARSEKV_BUILD") or (HERE / "../build")
+    tree = Path(build).resolve() / "libclient/.libs"
+    if (tree / "libsparsekv-client.so").exists():
+        return {
+            "include_dirs": [str(HERE.parent / "libclient/include")],
+            "library_dirs": [str(tree)],
+            "runtime_library_dirs": [str(tree)],
+            "libraries": ["sparsekv-client"],
+        }
+    if os.environ.get("SPARSEKV_BUILD"):
+        raise SystemExit(f"SPARSEKV_BUILD={build}: no libclient/.libs/libsparsekv-client.so in it, expected a build directory")
+    flags = pkg_config("--cflags") + pkg_config("--libs")
+    return {
+        "include_dirs": [flag[2:] for flag in flags if flag.startswith("-I")],
+        "library_dirs": [flag[2:] for flag in flags if flag.startswith("-L")],
+        "libraries": [flag[2:] for flag in flags if flag.startswith("-l")],
+    }
+
+
+def header_folder(include_dirs: list[str]) -> Path:
+    for folder in [*include_dirs, "/usr/local/include", "/usr/include"]:
+        if (Path(folder) / "sparsekv/client.h").exists():
+            return Path(folder) / "sparsekv"
+    raise SystemExit("sparsekv/client.h is in none of the library's include directories")
+
+
+found = options()
+folder = header_folder(found["include_dirs"])
+ffi = FFI()
+ffi.cdef("\n".join(declarations((folder / name).read_text(encoding="utf-8")) for name in HEADERS))
+ffi.set_source(
+    "sparsekv._native",
+    "#include <sparsekv/client.h>\n",
+    extra_compile_args=["-Werror=incompatible-pointer-types", "-Werror=int-conversion"],
+    **found,
+)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Sparse attention over KV memory that a daemon owns: Python's way to libsparsekv-client.
+
+    import sparsekv
+    with sparsekv.private() as client:                       # or sparsekv.Client(), the system's daemon
+        session = client.open(sparsekv.Model("toy", n_layers=2, n_heads=8, n_kv_heads=2, head_dim=64, max_tokens=4096))
+        seq = session.new("chat-17")
+        with session.step([sparsekv.Item(seq, n_tokens=5, prompt=True)]) as step:
+            for layer in range(2):
+                step.attend(layer, q, k, v, out)             # [rows, heads, head_dim], torch or numpy
+
+sparsekv.transformers has a cache for transformers' generate(), sparsekv.vllm a backend for vLLM. K and V never pass
+through Python: tensors are given by address.
+"""
+from .client import Client, version
+from .errors import Error, OutOfPages, Stale
+from .model import Layer, Model, Rope
+from .private import PrivateClient, default, private, set_default
+from .session import ALL, PAGE_TOKENS, STEP_ROWS, Item, Room, Selection, Seq, Session, Stats, Step
+
+__version__ = version()
+__all__ = [
+    "ALL",
+    "Client",
+    "Error",
+    "Item",
+    "Layer",
+    "Model",
+    "OutOfPages",
+    "PAGE_TOKENS",
+    "PrivateClient",
+    "Room",
+    "Rope",
+    "STEP_ROWS",
+    "Selection",
+    "Seq",
+    "Session",
+    "Stale",
+    "Stats",
+    "Step",
+    "default",
+    "private",
+    "set_default",
+    "version",
+]

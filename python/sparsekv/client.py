@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to a daemon. client.h has the contract of each call; the docstrings here say what Python adds."""
+import errno
+import weakref
+from types import TracebackType
+from typing import Any, Self
+
+from ._native import ffi, lib
+from .errors import Error, check
+from .model import Model
+from .session import Session
+
+
+def version() -> str:
+    """The C library's version."""
+    return ffi.string(lib.skv_version()).decode()
+
+
+class Client:
+    """
+    A connection to a daemon. Threads may share it: calls on one session exclude each other.
+
+    socket: the daemon's; None: $SPARSEKV_SOCKET, else the system's socket. Raises Error: ENOENT or ECONNREFUSED where no
+    daemon listens, EACCES, EPROTO, ETIMEDOUT.
+
+    A context manager: at its end the connection is closed, with all that was opened on it. Named sequences stay in the
+    daemon at their last commit, others are freed.
+    """
+
+    def __init__(self, socket: str | None = None):
+        ret = ffi.new("struct skv_client **")
+        self._c: Any = None
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        try:
+            check(lib.skv_connect(ret, socket.encode() if socket else ffi.NULL))
+        except Error as e:
+            if e.errno in (errno.ENOENT, errno.ECONNREFUSED):
+                e.strerror = f"{e.strerror}; `systemctl start sparsekvd` starts the system's daemon, sparsekv.private() one of your own"
+            raise
+        self._c = ret[0]
+
+    @property
+    def closed(self) -> bool:
+        return self._c is None
+
+    def _live(self) -> Any:
+        if self._c is None:
+            raise ValueError("the client is closed")
+        return self._c
+
+    def open(self, model: Model, policy: str = "full") -> Session:
+        """A session: one model, and the policy of sequences that have none of their own ("name?key=value&...")."""
+        c_model, kept = model.to_c()
+        ret = ffi.new("struct skv_session **")
+        check(lib.skv_open(self._live(), c_model, policy.encode(), ret))
+        del kept
+        session = Session(self, model, ret[0])
+        self._sessions.add(session)
+        return session
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long a call may wait for the daemon (5 s unless set; 0: not at all)."""
+        lib.skv_set_timeout(self._live(), round(seconds * 1000))
+
+    def set_threads(self, n: int) -> None:
+        """How many threads the library's host kernels run on, from the next step on; 0: the default."""
+        check(lib.skv_set_threads(self._live(), n))
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        if self._c is None:
+            return
+        for session in list(self._sessions):
+            session.close()
+        c, self._c = self._c, None
+        lib.skv_disconnect(c)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What transformers calls: the attention function, the masks it asks for, and a model's call.
+
+A model's call with a SparseCache is one step of the client library. It begins before the model's layers run and is
+committed when the last one has, or aborted where one raises. So PreTrainedModel gets a __call__ of ours, which hands
+calls with a SparseCache to it; other calls go on as ever.
+"""
+import functools
+import threading
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.generation import GenerationMixin
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from .cache import SparseCache
+
+NAME = "sparsekv"
+
+
+class Current(threading.local):
+    """The cache whose step is open in this thread."""
+
+    cache: SparseCache | None = None
+
+
+current = Current()
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """
+    query [batch, n_heads, n, head_dim], key and value [batch, n_kv_heads, n, head_dim], the new rows alone; returns
+    [batch, n, n_heads, head_dim].
+    """
+    if current.cache is not None:
+        current.cache.check_layer(module, scaling, sliding_window, softcap)
+        return current.cache.attend(module.layer_idx, query, key, value), None
+    if softcap or s_aux is not None:
+        raise ValueError(f"attn_implementation={NAME} without a SparseCache attends as sdpa, which has no softcap and no sinks: "
+                         "expected past_key_values=SparseCache(...), or attn_implementation=eager")
+    return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+
+
+def mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    """With a SparseCache none is needed: padding has no rows, and the library knows each layer's window."""
+    return None if current.cache is not None else sdpa_mask(*args, **kwargs)
+
+
+def cache_of(kwargs: dict[str, Any]) -> SparseCache | None:
+    cache = kwargs.get("past_key_values")
+    return cache if isinstance(cache, SparseCache) else None
+
+
+def wrap_call(original: Any) -> Any:
+    @functools.wraps(original)
+    def __call__(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+        cache = cache_of(kwargs)
+        if cache is None or current.cache is not None:
+            return original(self, *args, **kwargs)
+        with cache.step(self, args, kwargs):
+            current.cache = cache
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                current.cache = None
+
+    return __call__
+
+
+def wrap_generate(original: Any) -> Any:
+    @functools.wraps(original)
+    def generate(self: Any, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        cache = cache_of(kwargs)
+        if cache is not None:
+            cache.bind(self)
+            cache.expect(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("attention_mask"))
+        return original(self, inputs, *args, **kwargs)
+
+    return generate
+
+
+def install() -> None:
+    """Register the attention implementation, and its masks."""
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, mask)
+    PreTrainedModel.__call__ = wrap_call(PreTrainedModel.__call__)
+    GenerationMixin.generate = wrap_generate(GenerationMixin.generate)

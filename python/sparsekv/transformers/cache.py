@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SparseCache: a transformers cache whose K and V are in a daemon's pages."""
+import contextlib
+import errno
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from ..client import Client
+from ..errors import Error
+from ..private import default
+from ..session import STEP_ROWS, Item, Seq, Session, Stats
+from .shapes import model_of
+
+
+class Columns:
+    """
+    Which columns of a batch are tokens. transformers counts columns, the same number in each row of a batch, padding among
+    them; a sequence in pages has its tokens alone.
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.real: torch.Tensor | None = None  # [batch, n] of bool, host memory; None: all are
+
+    def append(self, n: int, real: torch.Tensor | None, batch: int) -> None:
+        if real is not None or self.real is not None:
+            old = torch.ones((batch, self.n), dtype=torch.bool) if self.real is None else self.real
+            new = torch.ones((batch, n), dtype=torch.bool) if real is None else real
+            self.real = torch.cat([old, new], dim=1)
+        self.n += n
+
+    def tokens_in(self, last: int, row: int) -> int:
+        """Tokens in the last so many columns of a batch's row."""
+        return last if self.real is None else int(self.real[row, self.n - last :].sum())
+
+    def remove(self, last: int) -> None:
+        self.n -= last
+        if self.real is not None:
+            self.real = self.real[:, : self.n]
+
+    def select(self, rows: Sequence[int]) -> None:
+        if self.real is not None:
+            self.real = self.real[list(rows)]
+
+    def clear(self) -> None:
+        self.n, self.real = 0, None
+
+
+class SparseCache(Cache):
+    """
+    past_key_values for a model with attn_implementation="sparsekv".
+
+    policy: what decode attends to and what is kept, "name" or "name?key=value&..."; sparsekv-policy(7) has them all. name:
+    of the sequence, or a list of names, one a row of the batch: it outlives the process, and a SparseCache of the same name
+    goes on where it stopped, in any process of this user. client: the connection; None: sparsekv.default(). model: what it
+    is for; else known from the first generate() or call. kv_dtype: of the pages; "": the model's. max_tokens: of the longest
+    sequence; 0: the model's. model_name: sequences belong to a model by name; "": from its path.
+
+    Each call of the model is a step: when it returns, its tokens are committed. One row decodes, and so do up to 16 that a
+    speculative decoder verifies; rows of other calls are a prompt's, which attend densely unless the policy's prefill says
+    otherwise.
+
+    Pages are freed with close(), at the end of a `with` block, or when the object goes; named sequences stay.
+    """
+
+    def __init__(
+        self,
+        policy: str = "full",
+        name: str | Sequence[str] | None = None,
+        *,
+        client: Client | None = None,
+        model: PreTrainedModel | None = None,
+        kv_dtype: str = "",
+        max_tokens: int = 0,
+        model_name: str = "",
+    ):
+        super().__init__(layers=[])
+        self.policy = policy
+        self.names = [name] if isinstance(name, str) else list(name or [])
+        self.seqs: list[Seq] = []
+        self.session: Session | None = None
+        self._client = client
+        self._options = {"kv_dtype": kv_dtype, "max_tokens": max_tokens, "name": model_name}
+        self._columns = Columns()
+        self._index: torch.Tensor | None = None  # of the open step: which rows of [batch * n] are tokens; None: all
+        self._speculates = False  # steps of a few rows are candidates that a speculative decoder verifies
+        self._prompt_end = 0  # columns of the prompt that generate() reads in chunks
+        self._prompt_mask: torch.Tensor | None = None
+        self._checked: set[int] = set()
+        if model is not None:
+            self.bind(model)
+
+    # ---- the model and its sequences ----
+
+    def bind(self, model: PreTrainedModel) -> None:
+        """
+        Open the model in the daemon, and attach the named sequences that are there. generate() and the model's call do
+        it; before them it makes tokens() and get_seq_length() of a resumed sequence known. Raises Unsupported.
+        """
+        if self.session is not None:
+            return
+        implementation = model.config._attn_implementation
+        if implementation != "sparsekv":
+            raise ValueError(f"the model's attn_implementation is {implementation}, expected sparsekv for a SparseCache")
+        shape = model_of(model, **self._options)
+        self.session = (self._client or default()).open(shape, self.policy)
+        found = [self._attach(name) for name in self.names]
+        if all(seq is None for seq in found):
+            return
+        if any(seq is None for seq in found):
+            missing = self.names[found.index(None)]
+            raise Error(errno.ENOENT, f"{missing}: no such sequence, but others of the batch are there")
+        self.seqs = [seq for seq in found if seq is not None]
+        self._columns.n = max(map(len, self.seqs))
+        if any(len(seq) < self._columns.n for seq in self.seqs):  # as a batch padded on the left
+            at = torch.arange(self._columns.n)
+            self._columns.real = torch.stack([at >= self._columns.n - len(seq) for seq in self.seqs])
+
+    def _attach(self, name: str) -> Seq | None:
+        assert self.session is not None
+        try:
+            return self.session.attach(name)
+        except Error as e:
+            if e.errno != errno.ENOENT:
+                raise
+            return None
+
+    def _make(self, batch: int) -> None:
+        assert self.session is not None
+        if not self.seqs:
+            if self.names and len(self.names) != batch:
+                raise ValueError(f"name has {len(self.names)} names, expected one for each of {batch} rows of the batch")
+            self.seqs = [self.session.new(self.names[i] if self.names else None) for i in range(batch)]
+        if len(self.seqs) != batch:
+            raise ValueError(f"the batch has {batch} rows, expected {len(self.seqs)}, as many as the cache has sequences")
+
+    def tokens(self, row: int = 0) -> list[int]:
+        """The ids of a row's sequence, padding left out: those with K and V, and the one to go on from, where it is known."""
+        ids, following = self.seqs[row].tokens()
+        return ids if following < 0 else [*ids, following]
+
+    def stats(self) -> Stats:
+        """Counters of the cache's steps: how much was attended to, pages evicted, recall."""
+        if self.session is None:
+            raise ValueError("the cache has not been used so far")
+        return self.session.stats()
+
+    # ---- a step ----
+
+    def expect(self, ids: torch.Tensor | None, mask: torch.Tensor | None) -> None:
+        """A prompt that may come in several calls: so a policy knows where it ends, and chunks change no result."""
+        self._prompt_end = ids.shape[1] if ids is not None else 0
+        self._prompt_mask, self._speculates = mask, False
+        same = ids is not None and ids.shape == (len(self.seqs), self._columns.n) and self._columns.n > 0
+        if same and all(self.seqs[i].tokens()[0] == self._ids_of(ids[i].tolist(), i) for i in range(len(self.seqs))):
+            self.crop(-1)  # all of it is here: the last token's logits are what is missing
+
+    def _ids_of(self, ids: list[int], row: int) -> list[int]:
+        real = self._columns.real
+        return ids if real is None else [x for x, is_token in zip(ids, real[row].tolist()) if is_token]
+
+    def _remaining(self, after: int, row: int) -> int:
+        """Tokens of the expected prompt beyond so many columns."""
+        if after >= self._prompt_end:
+            return 0
+        mask = self._prompt_mask
+        return self._prompt_end - after if mask is None else int(mask[row, after : self._prompt_end].sum())
+
+    @contextlib.contextmanager
+    def step(self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """The step of a model's call with these arguments: the block runs the model."""
+        self.bind(model)
+        assert self.session is not None
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        new = ids if ids is not None else kwargs["inputs_embeds"]
+        mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+        batch, n = new.shape[:2]
+        self._make(batch)
+        real = self._real_of(mask, n)
+        self._begin(ids, real, batch, n)
+        try:
+            yield
+            self.session.end()
+        except BaseException:
+            self.session.abort()
+            raise
+        self._columns.append(n, real, batch)
+
+    def _real_of(self, mask: torch.Tensor | None, n: int) -> torch.Tensor | None:
+        """[batch, n] of bool: which of the new columns are tokens; None: all. A decoding row always is one."""
+        if mask is None or (n == 1 and self._columns.n > 0):
+            return None
+        if not isinstance(mask, torch.Tensor) or mask.dim() != 2:
+            raise ValueError("attention_mask is not [batch, columns]: a SparseCache knows causal attention and padding alone")
+        real = mask[:, -n:].to("cpu", torch.bool)
+        return None if bool(real.all()) else real
+
+    def _begin(self, ids: torch.Tensor | None, real: torch.Tensor | None, batch: int, n: int) -> None:
+        assert self.session is not None
+        rows = ids.tolist() if ids is not None else [None] * batch
+        counts = [n] * batch
+        self._index = None
+        if real is not None:
+            device = self.session.model.device
+            self._index = real.flatten().nonzero().flatten().to(device)
+            counts = real.sum(1).tolist()
+            rows = [r and [x for x, is_token in zip(r, real[i].tolist()) if is_token] for i, r in enumerate(rows)]
+        decodes = self._columns.n > 0 and real is None and (n == 1 or (n <= STEP_ROWS and self._speculates))
+        if decodes and ids is not None:
+            for seq, row in zip(self.seqs, rows):  # what was sampled is known from here on, whatever becomes of the step
+                seq.truncate(len(seq), row[0])
+        after = self._columns.n + n
+        items = [
+            Item(seq, count, prompt=not decodes, remaining=0 if decodes else self._remaining(after, i), tokens=row)
+            for i, (seq, count, row) in enumerate(zip(self.seqs, counts, rows))
+            if count > 0
+        ]
+        stream = self._stream()
+        try:
+            self.session.begin(items, stream)
+        except Error as e:
+            if e.errno != errno.ENOTSUP or n == 1:
+                raise
+            for item in items:  # a policy that decodes one row a step reads several as a prompt
+                item.prompt = True
+            self.session.begin(items, stream)
+
+    def _stream(self) -> int:
+        assert self.session is not None
+        return 0 if self.session.model.device == "cpu" else torch.cuda.current_stream(self.session.model.device).cuda_stream
+
+    def check_layer(self, module: Any, scaling: float | None, window: int | None, softcap: float | None) -> None:
+        """Once a layer: does it attend as the session was told?"""
+        layer = module.layer_idx
+        if layer in self._checked:
+            return
+        assert self.session is not None
+        model = self.session.model
+        told = model.layers[layer] if model.layers else None
+        for what, given, expected in (
+            ("scaling", scaling or model.scale, (told.scale if told else 0.0) or model.scale),
+            ("sliding_window", window or 0, told.window if told else 0),
+            ("softcap", softcap or 0.0, told.softcap if told else 0.0),
+        ):
+            if abs(given - expected) > 1e-6:
+                raise ValueError(f"layer {layer}: {type(module).__name__} attends with {what} {given}, expected {expected}")
+        self._checked.add(layer)
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """query [batch, n_heads, n, head_dim], key, value [batch, n_kv_heads, n, head_dim]; returns [batch, n, n_heads, head_dim]."""
+        assert self.session is not None
+        batch, heads, n, dim = query.shape
+        q, k, v = (x.transpose(1, 2).reshape(batch * n, -1, dim) for x in (query, key, value))
+        if self._index is None:
+            out = torch.empty((batch, n, heads, dim), dtype=query.dtype, device=query.device)
+            self.session.attend(layer, q, k, v, out.view(batch * n, heads, dim))
+            return out
+        rows = torch.empty((len(self._index), heads, dim), dtype=query.dtype, device=query.device)
+        self.session.attend(layer, q[self._index], k[self._index], v[self._index], rows)
+        out = torch.zeros((batch * n, heads, dim), dtype=query.dtype, device=query.device)
+        out[self._index] = rows
+        return out.view(batch, n, heads, dim)
+
+    # ---- what transformers asks of a cache ----
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The new rows alone: attend() appends them."""
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns so far, padding among them."""
+        return self._columns.n
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return self.session.model.max_tokens if self.session is not None else -1
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self._columns.n + query_length, 0
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self._columns.n
+
+    def __len__(self) -> int:
+        return self.session.model.n_layers if self.session is not None else 0
+
+    def __repr__(self) -> str:
+        return f"SparseCache(policy={self.policy!r}, sequences={len(self.seqs)}, columns={self._columns.n})"
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.seqs) or -1
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+    @property
+    def is_initialized(self) -> bool:
+        return bool(self.seqs)
+
+    @property
+    def is_croppable(self) -> bool:
+        return True
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        return [False] * len(self)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take the last columns back: crop(-n). Raises Stale where the policy has evicted what they replaced."""
+        last = -tokens_to_remove if tokens_to_remove <= 0 else max(0, self._columns.n - tokens_to_remove)
+        if last > 0:
+            for i, seq in enumerate(self.seqs):
+                seq.truncate(len(seq) - self._columns.tokens_in(last, i))
+            self._columns.remove(last)
+
+    def reset(self) -> None:
+        """Back to no tokens; sequences and names stay."""
+        for seq in self.seqs:
+            seq.truncate(0)
+        self._columns.clear()
+
+    def _replace(self, rows: Sequence[int]) -> None:
+        """Row i becomes what row rows[i] is: the first to take a row has its sequence, others a fork; what nobody takes goes."""
+        if self.names and list(rows) != list(range(len(self.seqs))):
+            raise ValueError("name: rows of the batch replace one another, as beams do: expected no names")
+        taken: set[int] = set()
+        seqs = []
+        for row in rows:
+            seqs.append(self.seqs[row].fork() if row in taken else self.seqs[row])
+            taken.add(row)
+        for i, seq in enumerate(self.seqs):
+            if i not in taken:
+                seq.drop()
+        self.seqs = seqs
+        self._columns.select(rows)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        self._replace(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._replace([row for row in range(len(self.seqs)) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        rows = torch.arange(len(self.seqs), device=indices.device)[indices]
+        self._replace(rows.tolist())
+
+    def activate_past_recording(self) -> None:
+        """What a speculative decoder calls first: until the next generate(), up to 16 rows of a call decode."""
+        self._speculates = True
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Free the pages; named sequences stay in the daemon. A second call does nothing."""
+        self.seqs = []
+        if self.session is not None:
+            self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "session", None) is not None:
+            self.close()

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shape of a transformers model's KV cache, read from its attention modules, or why it has none that fits."""
+import re
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ..model import Layer, Model, Rope
+
+MAX_HEAD_DIM = 256
+MAX_TOKENS = 1 << 24
+
+
+class Unsupported(ValueError):
+    """The model cannot run on SparseCache; the text says why."""
+
+
+def attention_modules(model: PreTrainedModel) -> dict[int, torch.nn.Module]:
+    """The decoder's attention modules, by layer."""
+    found: dict[int, torch.nn.Module] = {}
+    for module in model.modules():
+        layer = getattr(module, "layer_idx", None)
+        if layer is not None and hasattr(module, "scaling") and hasattr(module, "head_dim"):
+            found.setdefault(layer, module)
+    return found
+
+
+def sliding_window(module: Any) -> int:
+    """The layer's sliding window in tokens; 0: none."""
+    if hasattr(module, "sliding_window"):
+        return module.sliding_window or 0
+    kinds = getattr(module.config, "layer_types", None)
+    if kinds and kinds[module.layer_idx] != "sliding_attention":
+        return 0
+    return getattr(module.config, "sliding_window", None) or 0
+
+
+def layer_of(module: Any, scale: float) -> Layer:
+    sinks = getattr(module, "sinks", None)
+    return Layer(
+        window=sliding_window(module),
+        scale=0.0 if module.scaling == scale else float(module.scaling),
+        softcap=float(getattr(module, "attn_logit_softcapping", None) or 0.0),
+        sinks=None if sinks is None else tuple(sinks.detach().float().cpu().tolist()),
+    )
+
+
+def rope_of(config: Any, head_dim: int) -> Rope:
+    """RoPE in the library's terms; of a kind that it does not know, "unknown", which only some policies need."""
+    given = getattr(config, "rope_parameters", None) or {}
+    if "rope_type" not in given and any(isinstance(value, dict) for value in given.values()):
+        return Rope()  # another one for each kind of layer
+    kind, theta = given.get("rope_type", "default"), given.get("rope_theta") or getattr(config, "rope_theta", None)
+    if kind not in ("default", "linear", "llama3", "yarn") or not theta:
+        return Rope()
+    part = given.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
+    low, high = ("low_freq_factor", "high_freq_factor") if kind == "llama3" else ("beta_slow", "beta_fast")
+    return Rope(
+        type=kind,
+        theta=float(theta),
+        dims=0 if part == 1.0 else int(head_dim * part),
+        factor=float(given.get("factor") or 0.0),
+        low=float(given.get(low) or (1.0 if kind == "yarn" else 0.0)),
+        high=float(given.get(high) or (32.0 if kind == "yarn" else 0.0)),
+        original=float(given.get("original_max_position_embeddings") or 0.0),
+        attention=float(given.get("attention_factor") or 0.0),
+    )
+
+
+def name_of(config: Any) -> str:
+    """A name that the daemon takes, from the model's path or hub name, else its kind."""
+    name = str(getattr(config, "_name_or_path", "") or "") or config.model_type
+    return re.sub(r"[^!-~]", "_", name)[-63:]
+
+
+def refuse(model: PreTrainedModel, modules: dict[int, torch.nn.Module]) -> None:
+    """Raise Unsupported where the model is of a kind that pages do not hold."""
+    config = model.config.get_text_config(decoder=True)
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise Unsupported(f"{name} is an encoder-decoder: cross-attention's K and V are not a sequence's")
+    if getattr(config, "kv_lora_rank", None):
+        raise Unsupported(f"{name} has multi-head latent attention (MLA): its cache is one latent row a token, not K and V")
+    if getattr(config, "num_kv_shared_layers", 0):
+        raise Unsupported(f"{name} has layers that share K and V of others, which transformers keeps outside of the cache")
+    if getattr(config, "attention_chunk_size", None):
+        raise Unsupported(f"{name} has chunked attention: expected full or sliding-window layers")
+    if sorted(modules) != list(range(config.num_hidden_layers)):
+        raise Unsupported(
+            f"{name} has attention in {len(modules)} of {config.num_hidden_layers} layers that goes through transformers' "
+            "AttentionInterface: expected all (a layer with layer_idx, head_dim and scaling)"
+        )
+
+
+def model_of(model: PreTrainedModel, max_tokens: int = 0, kv_dtype: str = "", name: str = "") -> Model:
+    """
+    The shape of the model's KV cache. max_tokens: of the longest sequence; 0: the model's max_position_embeddings. kv_dtype:
+    of the pages; "": the model's. name: sequences belong to it; "": from the model's path. Raises Unsupported.
+    """
+    modules = attention_modules(model)
+    refuse(model, modules)
+    config = model.config.get_text_config(decoder=True)
+    first = modules[0]
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    shapes = {(m.head_dim, getattr(m, "num_key_value_groups", heads // kv_heads)) for m in modules.values()}
+    if len(shapes) > 1:
+        raise Unsupported(f"{type(model).__name__} has layers of different shapes (head_dim, group): {sorted(shapes)}, expected one")
+    if first.head_dim % 16 or first.head_dim > MAX_HEAD_DIM:
+        raise Unsupported(f"head_dim is {first.head_dim}, expected a multiple of 16, at most {MAX_HEAD_DIM}")
+    layers = tuple(layer_of(modules[i], first.scaling) for i in range(config.num_hidden_layers))
+    dtype = str(first.o_proj.weight.dtype if hasattr(first, "o_proj") else model.dtype).rpartition(".")[2]
+    device = next(first.parameters()).device
+    longest = max_tokens or getattr(config, "max_position_embeddings", None) or 131072
+    return Model(
+        name=name or name_of(config),
+        n_layers=config.num_hidden_layers,
+        n_heads=heads,
+        n_kv_heads=kv_heads,
+        head_dim=first.head_dim,
+        max_tokens=min(longest, MAX_TOKENS),
+        kv_dtype=kv_dtype or dtype,
+        io_dtype=dtype,
+        device="cpu" if device.type == "cpu" else f"cuda:{device.index or 0}",
+        scale=float(first.scaling),
+        layers=layers if any(layer != Layer() for layer in layers) else (),
+        rope=rope_of(config, first.head_dim),
+    )

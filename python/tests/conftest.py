@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: a private daemon a test file, and seeds that a failure shows."""
+import os
+import random
+
+import numpy
+import pytest
+
+import sparsekv
+
+SEED = int(os.environ.get("SKV_SEED", random.SystemRandom().randrange(1 << 32)))
+
+
+def pytest_report_header() -> str:
+    return f"SKV_SEED={SEED}, libsparsekv-client {sparsekv.version()}"
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> numpy.random.Generator:
+    return numpy.random.default_rng([SEED, *request.node.name.encode()])
+
+
+@pytest.fixture(scope="module")
+def client():
+    with sparsekv.private(2 << 30) as client:
+        yield client

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The binding: steps against attention in double precision, lifetimes, and errors that name what was wrong."""
+import errno
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import sparsekv
+from sparsekv import Item, Layer, Model
+
+L, H, KV, D = 2, 4, 2, 32
+MODEL = Model("toy", n_layers=L, n_heads=H, n_kv_heads=KV, head_dim=D, max_tokens=512)
+
+
+def reference(q, k, v):
+    """Causal attention of the last rows, in double precision: q [rows, H, D] of tokens len - rows ... len - 1."""
+    rows, n = len(q), len(k)
+    k, v = (np.repeat(x.astype(np.float64), H // KV, axis=1) for x in (k, v))
+    score = np.einsum("rhd,nhd->hrn", q.astype(np.float64), k) / np.sqrt(D)
+    score = np.where(np.arange(n)[None] <= (n - rows + np.arange(rows))[:, None], score, -np.inf)
+    weight = np.exp(score - score.max(-1, keepdims=True))
+    return np.einsum("hrn,nhd->rhd", weight / weight.sum(-1, keepdims=True), v)
+
+
+class Kept:
+    """A sequence, and its K and V a layer."""
+
+    def __init__(self, seq):
+        self.seq, self.k, self.v = seq, [np.zeros((0, KV, D), np.float32)] * L, [np.zeros((0, KV, D), np.float32)] * L
+
+    def copy(self, seq, n):
+        to = Kept(seq)
+        to.k, to.v = [k[:n] for k in self.k], [v[:n] for v in self.v]
+        return to
+
+
+def run(session, rng, items, check=True, gap=0):
+    """A step of (kept, rows, prompt), all rows compared."""
+    rows = sum(n for _, n, _ in items)
+    with session.step([Item(x.seq, n, prompt=p, tokens=list(range(len(x.seq), len(x.seq) + n))) for x, n, p in items]) as step:
+        for layer in range(L):
+            fused = rng.standard_normal((rows, H + 2 * KV + gap, D), dtype=np.float32)
+            q, k, v = fused[:, :H], fused[:, H : H + KV], fused[:, H + KV : H + 2 * KV]
+            out, lse = np.empty((rows, H, D), np.float32), np.empty((rows, H), np.float32)
+            step.attend(layer, q, k, v, out, lse)
+            at = 0
+            for x, n, _ in items:
+                x.k[layer] = np.concatenate([x.k[layer], k[at : at + n]])
+                x.v[layer] = np.concatenate([x.v[layer], v[at : at + n]])
+                if check:
+                    np.testing.assert_allclose(out[at : at + n], reference(q[at : at + n], x.k[layer], x.v[layer]), atol=2e-5)
+                at += n
+
+
+def test_steps(client, rng):
+    with client.open(MODEL) as session:
+        a, b = Kept(session.new()), Kept(session.new())
+        run(session, rng, [(a, 70, True), (b, 5, True)], gap=1)
+        for i in range(20):
+            run(session, rng, [(a, 1, False), (b, 1 + i % 4, i % 3 == 0)])
+        assert len(a.seq) == 90
+        stats = session.stats()
+        assert stats.steps == 21 and stats.n_seqs == 2 and stats.attended_share == 1.0
+        assert session.room().pages > 1000 and session.need(100) == L * 7
+        assert a.seq.tokens() == (list(range(90)), -1)
+
+
+def test_fork_truncate_policy(client, rng):
+    with client.open(MODEL) as session:
+        a = Kept(session.new())
+        run(session, rng, [(a, 64, True)])
+        b = a.copy(a.seq.fork(n_tokens=33), 33)
+        run(session, rng, [(a, 1, False), (b, 1, False)])
+        a.seq.truncate(40, next=7)
+        a = a.copy(a.seq, 40)
+        assert a.seq.tokens() == (list(range(40)), 7)
+        run(session, rng, [(a, 3, False), (b, 1, False)])
+        b.seq.set_policy("streaming?budget=16&sinks=2&dense=0")
+        assert b.seq.policy.startswith("streaming?") and a.seq.policy.startswith("full")
+        run(session, rng, [(b, 1, False)], check=False)
+        assert b.seq.attended() == (L * (34 + 35 + 16), L * (34 + 35 + 36))
+
+
+def test_selection(client, rng):
+    with client.open(MODEL, "quest?budget=2&dense=0") as session:
+        a = Kept(session.new())
+        run(session, rng, [(a, 100, True)])
+        q, kv, out = np.ones((1, H, D), np.float32), np.ones((1, KV, D), np.float32), np.empty((1, H, D), np.float32)
+        session.begin([Item(a.seq)])
+        session.attend(0, q, kv, kv, out)
+        selection = session.selection(0)
+        assert selection.attend == "pages" and len(selection.ids) == 2 and selection.len == 101
+        session.abort()
+        assert len(a.seq) == 100
+
+
+def test_names(client, rng):
+    """A named sequence outlives its session, and one that is forgotten is detached."""
+    with client.open(MODEL) as session:
+        a = Kept(session.new("kept"))
+        run(session, rng, [(a, 20, True)])
+        with pytest.raises(sparsekv.Error, match="kept") as e:
+            session.new("kept")
+        assert e.value.errno == errno.EEXIST
+    with client.open(MODEL) as session:
+        a.seq = session.attach("kept")
+        run(session, rng, [(a, 1, False)])
+        del a.seq
+        gc.collect()
+        a.seq = session.attach("kept")
+        assert len(a.seq) == 21
+        a.seq.drop()
+        with pytest.raises(sparsekv.Error) as e:
+            session.attach("kept")
+        assert e.value.errno == errno.ENOENT
+        with pytest.raises(ValueError, match="detached or dropped"):
+            len(a.seq)
+
+
+def test_a_block_that_raises_aborts(client, rng):
+    with client.open(MODEL) as session:
+        a = Kept(session.new())
+        with pytest.raises(ZeroDivisionError):
+            with session.step([Item(a.seq, 5, prompt=True)]):
+                1 / 0
+        assert len(a.seq) == 0
+        run(session, rng, [(a, 5, True)])
+
+
+def test_out_of_pages(rng):
+    with sparsekv.private(64 << 20) as small, small.open(MODEL) as session:
+        seqs = []
+        with pytest.raises(sparsekv.OutOfPages):
+            for _ in range(1000):
+                seqs.append(Kept(session.new()))
+                run(session, rng, [(seqs[-1], 500, True)], check=False)
+        seqs.pop()
+        before = len(seqs[0].seq)
+        seqs.pop().seq.drop()
+        run(session, rng, [(seqs[0], 1, False)])
+        assert len(seqs[0].seq) == before + 1
+
+
+BAD = [
+    (dict(q=np.zeros((1, H + 1, D), np.float32)), r"q has shape \[1, 5, 32\], expected \[rows, 4, 32\]"),
+    (dict(k=np.zeros((1, KV, D), np.float16)), "k is float16, expected the model's float32"),
+    (dict(v=np.zeros((1, KV, 2 * D), np.float32)[:, :, ::2]), "v has strides .*, expected contiguous rows"),
+    (dict(out=[0.0]), "expected a torch tensor or a numpy array, not list"),
+    (dict(lse=np.zeros((1, H), np.float64)), "lse is float64"),
+]
+
+
+@pytest.mark.parametrize("change, text", BAD)
+def test_bad_tensors(client, change, text):
+    good = dict(q=np.zeros((1, H, D), np.float32), k=np.zeros((1, KV, D), np.float32), v=np.zeros((1, KV, D), np.float32))
+    with client.open(MODEL) as session:
+        with session.step([Item(session.new(), prompt=True)]) as step:
+            out = np.zeros((1, H, D), np.float32)
+            with pytest.raises((ValueError, TypeError), match=text):
+                step.attend(0, **({**good, "out": out} | change))
+            for layer in range(L):
+                step.attend(layer, **good, out=out)
+
+
+def test_bad_models(client):
+    for change, text in [
+        (dict(head_dim=33), "head_dim"),
+        (dict(kv_dtype="int8"), "expected float32, float16 or bfloat16"),
+        (dict(device="tpu"), "expected cpu or cuda:N"),
+        (dict(layers=[Layer()]), "layers has 1 entries"),
+        (dict(layers=[Layer(sinks=[1.0]), Layer()]), "expected one for each of 4 q heads"),
+        (dict(name="x" * 64), "name is 64 bytes long"),
+    ]:
+        with pytest.raises((sparsekv.Error, ValueError), match=text):
+            client.open(Model(**({**MODEL.__dict__} | change)))
+    with pytest.raises(sparsekv.Error, match="nosuch") as e:
+        client.open(MODEL, "nosuch")
+    assert e.value.errno == errno.ENOENT
+
+
+def test_nobody_listens(tmp_path):
+    with pytest.raises(sparsekv.Error, match="sparsekv.private") as e:
+        sparsekv.Client(str(tmp_path / "none"))
+    assert e.value.errno == errno.ENOENT
+
+
+def test_a_daemon_that_cannot_start():
+    with pytest.raises(sparsekv.Error, match="ended at once: .*no-such-option"):
+        sparsekv.private(1 << 30, "--no-such-option")
+
+
+def test_a_private_daemon_ends_with_its_program():
+    """However it ends: the daemon and its directory go."""
+    text = "import sparsekv, time; c = sparsekv.private(1 << 30); print(c.directory, flush=True); time.sleep(60)"
+    program = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    directory = program.stdout.readline().strip()
+    assert os.path.exists(directory + "/socket")
+    program.send_signal(signal.SIGKILL)
+    program.wait()
+    for _ in range(500):
+        if not os.path.exists(directory):
+            break
+        time.sleep(0.01)
+    assert not os.path.exists(directory)

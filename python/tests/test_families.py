@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every family of the table: logits of prompts and decode steps under `full` against eager attention in fp32."""
+import families
+import pytest
+import torch
+import transformers
+
+from sparsekv.transformers import SparseCache, Unsupported
+
+LIMIT = 1e-3
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_logits(family, client, rng):
+    seed = int(rng.integers(1 << 31))
+    ours, stock = families.make(family, seed, "sparsekv"), families.make(family, seed, "eager")
+    assert ours.config._attn_implementation == "sparsekv"
+    ids = torch.tensor(rng.integers(3, 300, (3, 90)))
+    mask = torch.ones_like(ids)
+    mask[0, :17] = 0  # padded on the left
+    mask[2, :40] = 0
+    with SparseCache("full", client=client) as cache, torch.no_grad():
+        theirs, worst = None, 0.0
+        for start, end in [(0, 64), (64, 65), (65, 80), *((i, i + 1) for i in range(80, 90))]:
+            position = (mask.cumsum(1) - 1).clamp(min=0)[:, start:end]
+            given = dict(input_ids=ids[:, start:end], attention_mask=mask[:, :end], position_ids=position)
+            a = ours(**given, past_key_values=cache).logits
+            b = stock(**given, past_key_values=theirs)
+            theirs = b.past_key_values
+            real = mask[:, start:end].bool()
+            worst = max(worst, float((a - b.logits)[real].abs().max()))
+        print(f"{family}: largest difference of a logit {worst:.2g}")
+        assert worst <= LIMIT
+        assert cache.stats().decode_tokens == 33
+
+
+@pytest.mark.parametrize(
+    "config, text",
+    [
+        (transformers.T5Config(d_model=32, num_layers=1, num_heads=2, d_kv=16, d_ff=32, vocab_size=50), "encoder-decoder"),
+        (transformers.DeepseekV3Config(num_hidden_layers=1, hidden_size=32, intermediate_size=32, num_attention_heads=2,
+                                       num_key_value_heads=2, vocab_size=50, moe_intermediate_size=16, n_routed_experts=4,
+                                       n_group=1, topk_group=1, num_experts_per_tok=2, kv_lora_rank=16, q_lora_rank=16,
+                                       qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16), r"\(MLA\)"),
+        (transformers.LlamaConfig(**(families.SHAPE | dict(head_dim=24))), "head_dim is 24"),
+        (transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=50), "attention in 0 of 2 layers"),
+    ],
+)  # fmt: skip
+def test_refused(config, text, client):
+    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    model = kind.from_config(config)
+    model.config._attn_implementation = "sparsekv"
+    with pytest.raises(Unsupported, match=text):
+        SparseCache(client=client, model=model)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `vllm serve` for tests: started as a user starts it, asked over HTTP."""
+import concurrent.futures
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = float(os.environ.get("SPARSEKV_VLLM_START_SECONDS", "400"))
+ANSWER_SECONDS = 400.0
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Server:
+    """`ours`: the connector's extra config, None: vLLM as it is. A context manager; kill() is SIGKILL to all of it."""
+
+    def __init__(self, model: Path, log: Path, *args: str, ours: dict[str, Any] | None = None, daemon: str | None = None, failure: str = "recompute"):
+        self.port, self.log = free_port(), log
+        command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(self.port), "--served-model-name", "m"]
+        command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--block-size", "32", "--max-num-seqs", "16"]
+        command += ["--max-num-batched-tokens", "256", "--kv-cache-memory-bytes", str(1 << 29 if ours is None else 1 << 26), *args]
+        env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        if ours is not None:
+            transfer = {"kv_connector": "SparseKVConnector", "kv_role": "kv_both", "kv_load_failure_policy": failure, "kv_connector_extra_config": ours}
+            command += ["--kv-transfer-config", json.dumps(transfer)]
+        if daemon is not None:
+            env["SPARSEKV_SOCKET"] = daemon
+        with open(log, "w", encoding="utf-8") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+        self._wait()
+
+    def _wait(self) -> None:
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
+                return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > until:
+                    self.kill()
+                    raise RuntimeError(f"vllm serve did not start:\n{self.log.read_text(encoding='utf-8')[-4000:]}") from None
+                time.sleep(0.3)
+
+    def post(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None, seconds: float = ANSWER_SECONDS) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON of the answer."""
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json", **(headers or {})})
+        try:
+            with urllib.request.urlopen(request, timeout=seconds) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as e:
+            return e.code, json.load(e)
+
+    def complete(self, prompt: str | list[int], n: int, ours: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+        """A greedy completion of n tokens: the choice, with token_ids, prompt_token_ids, and what was said of the sequence."""
+        headers = more.pop("headers", None)
+        body = {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "return_token_ids": True, **more}
+        if ours is not None:
+            body["kv_transfer_params"] = {"sparsekv": ours}
+        status, answer = self.post("/v1/completions", body, headers)
+        assert status == 200, answer
+        return {**answer["choices"][0], "said": (answer.get("kv_transfer_params") or {}).get("sparsekv")}
+
+    def together(self, calls: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+        """complete() of all at once."""
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(lambda call: self.complete(*call), calls))
+
+    def abort(self, prompt: str, n: int, ours: dict[str, Any] | None = None, after: int = 3) -> None:
+        """Ask for a stream, read `after` pieces of it, and hang up."""
+        body: dict[str, Any] = {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "stream": True}
+        if ours is not None:
+            body["kv_transfer_params"] = {"sparsekv": ours}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            for _ in range(after):
+                answer.readline()
+
+    def metrics(self) -> dict[str, float]:
+        """Prometheus samples by name, of all labels together."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        found: dict[str, float] = {}
+        for line in lines:
+            if not line.startswith("#"):
+                name, value = line.rpartition(" ")[::2]
+                name = name.partition("{")[0]
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all of its processes."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                pass
+        self.kill()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`vllm serve` on CPU with its K and V in sparsekvd: tokens equal to vLLM's own under `full`, whatever happens beside them.
+
+One server for what does not need one of its own; a server takes most of a minute to start.
+"""
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import TOKENS
+from server import Server
+
+import sparsekv
+
+pytestmark = pytest.mark.timeout(1500)
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    with sparsekv.private(1 << 30, "--segment-bytes=4M") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, logs: Path, daemon):
+    with Server(model, logs / "ours.log", ours={"policy": "full"}, daemon=daemon.socket) as server:
+        yield server
+
+
+def test_tokens(server: Server, stock, prompts):
+    """16 requests of mixed lengths at once: chunks of prompts beside decodes."""
+    got = server.together([(text, TOKENS) for text in prompts])
+    assert [x["token_ids"] for x in got] == stock["mixed"]
+
+
+def test_two_policies(server: Server, stock, prompts):
+    """Half of the batch under another policy: the other half is what it was."""
+    sparse = {"policy": "quest?budget=64"}
+    got = server.together([(text, TOKENS, sparse if i % 2 else None) for i, text in enumerate(prompts)])
+    assert [x["token_ids"] for x in got[::2]] == stock["mixed"][::2]
+    alone = server.together([(text, TOKENS, sparse) for text in prompts[1::2]])
+    assert [x["token_ids"] for x in got[1::2]] == [x["token_ids"] for x in alone]
+    assert any(x["token_ids"] != want for x, want in zip(got[1::2], stock["mixed"][1::2]))
+    assert all(x["said"]["policy"] == "quest?budget=64" for x in got[1::2])
+
+
+def test_forks(server: Server, stock, prompts):
+    """A prompt that was asked before costs one row, one that begins like it the rest; the tokens are the same."""
+    longest = max(range(16), key=lambda i: len(stock["prompts"][i]))
+    before = server.metrics()["sparsekv_vllm_forked_tokens_total"]
+    got = server.complete(prompts[longest], TOKENS, {})
+    assert got["token_ids"] == stock["mixed"][longest]
+    deadline = time.monotonic() + 20
+    while server.metrics()["sparsekv_vllm_forked_tokens_total"] <= before and time.monotonic() < deadline:
+        server.complete("x", 2)
+        time.sleep(0.6)
+    assert server.metrics()["sparsekv_vllm_forked_tokens_total"] >= before + len(stock["prompts"][longest]) - 1
+
+
+def test_abort(server: Server, stock, prompts):
+    """Clients hang up in the middle of answers and prompts; the others do not notice, and no sequence stays."""
+    threads = [threading.Thread(target=server.abort, args=(prompts[i], 500, {"name": f"gone-{i}"} if i % 2 else None, i % 3)) for i in range(6)]
+    for t in threads:
+        t.start()
+    got = server.together([(text, TOKENS) for text in prompts[:8]])
+    for t in threads:
+        t.join()
+    assert [x["token_ids"] for x in got] == stock["mixed"][:8]
+
+
+def test_refusals(server: Server, prompts):
+    """What is wrong is said, with 400, before a request enters the engine."""
+    for ours, text in [
+        ({"policy": "nosuch"}, "nosuch"),
+        ({"policy": "quest?budget=x"}, "budget"),
+        ({"polcy": "full"}, "unknown key 'polcy'"),
+        ({"name": "a b"}, "printable ASCII"),
+        ({"name": 3}, "name is 3"),
+        ("full", "expected an object"),
+    ]:
+        status, answer = server.post("/v1/completions", {"model": "m", "prompt": "x", "kv_transfer_params": {"sparsekv": ours}})
+        assert status == 400 and text in answer["error"]["message"], answer
+
+
+def test_conversation(server: Server, stock, prompts):
+    """A named sequence goes on: the second request computes what is new."""
+    first = server.complete(stock["prompts"][3], 12, {"name": "chat"})
+    longer = stock["prompts"][3] + first["token_ids"] + stock["prompts"][0][1:]
+    second = server.complete(longer, 12, {"name": "chat"})
+    assert second["said"]["cached_tokens"] == len(stock["prompts"][3]) + 11
+    assert second["token_ids"] == server.complete(longer, 12)["token_ids"]
+    other = server.complete(stock["prompts"][4], 12, {"name": "chat"})
+    assert other["token_ids"] == stock["mixed"][4][:12] and other["said"]["cached_tokens"] <= 1
+
+
+def test_kill_and_resume(model: Path, logs: Path, server: Server, stock, daemon, prompts):
+    """
+    SIGKILL in the middle of named answers. Another engine takes the sequences up where they were: what the client has is
+    not computed again, and the answer is what it would have been.
+    """
+    n = 200
+    whole = server.together([(stock["prompts"][i], n) for i in range(4)])
+    threads = [threading.Thread(target=ignore, args=(server.complete, stock["prompts"][i], n, {"name": f"job-{i}"})) for i in range(4)]
+    for t in threads:
+        t.start()
+    time.sleep(4)
+    server.kill()
+    for t in threads:
+        t.join()
+    with Server(model, logs / "resumed.log", ours={"policy": "full"}, daemon=daemon.socket) as again:
+        for i in range(4):
+            got = again.complete(stock["prompts"][i] + whole[i]["token_ids"][:100], n - 100, {"name": f"job-{i}"})
+            assert got["token_ids"] == whole[i]["token_ids"][100:]
+            assert got["said"]["cached_tokens"] > len(stock["prompts"][i])
+
+
+def ignore(call, *args):
+    """A call whose server dies."""
+    try:
+        call(*args)
+    except Exception:  # noqa: BLE001: whatever HTTP makes of it
+        pass
+
+
+def test_small_pool(model: Path, logs: Path, stock, prompts):
+    """More requests than the pool holds: vLLM preempts, and no token changes."""
+    with sparsekv.private(104 << 20, "--segment-bytes=4M") as client:
+        with Server(model, logs / "small.log", ours={"policy": "full"}, daemon=client.socket) as server:
+            got = server.together([(text[:400], 90) for text in prompts])
+            assert [x["token_ids"] for x in got] == stock["short"]
+            assert server.metrics()["vllm:num_preemptions_total"] > 0
+            named = server.together([(text[:400], 90, {"name": f"n-{i}"}) for i, text in enumerate(prompts)])
+            assert [x["token_ids"] for x in named] == stock["short"]
+
+
+def test_drafts(model: Path, logs: Path, stock, prompts):
+    """Drafts from the text itself: rows are rejected and accepted, tokens are the same."""
+    spec = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}'
+    with sparsekv.private(1 << 30, "--segment-bytes=4M") as client:
+        with Server(model, logs / "drafts.log", "--speculative-config", spec, ours={"policy": "full"}, daemon=client.socket) as server:
+            got = server.together([(text, TOKENS) for text in prompts])
+            assert [x["token_ids"] for x in got] == stock["mixed"]
+            counted = server.metrics()
+            assert counted["vllm:spec_decode_num_accepted_tokens_total"] > 0
+            assert counted["vllm:spec_decode_num_draft_tokens_total"] > counted["vllm:spec_decode_num_accepted_tokens_total"]
+            status, answer = server.post("/v1/completions", {"model": "m", "prompt": "x", "kv_transfer_params": {"sparsekv": {"policy": "h2o"}}})
+            assert status == 400 and "one row a step" in answer["error"]["message"]
