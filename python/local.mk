@@ -6,4 +6,4 @@ EXTRA_DIST += python/build_native.py python/pyproject.toml python/requirements.t
 	python/sparsekv/transformers/__init__.py python/sparsekv/transformers/attention.py python/sparsekv/transformers/cache.py \
 	python/sparsekv/transformers/shapes.py \
 	python/tests/conftest.py python/tests/families.py python/tests/test_binding.py python/tests/test_families.py \
-	python/tests/test_transformers.py
+	python/tests/test_leaks.py python/tests/test_transformers.py python/tests/test_types.py

@@ -193,6 +193,23 @@ def test_names_of_a_batch(model, stock, ragged):
         model.generate(**ragged, past_key_values=cache, **more)
 
 
+def test_forks(model, stock, ragged):
+    """One prompt, read once, goes on under several policies; each fork alone."""
+    more = GREEDY | dict(max_new_tokens=6)
+    with SparseCache("full") as cache:
+        with torch.no_grad():
+            position = (ragged.attention_mask.cumsum(1) - 1).clamp(min=0)
+            model(**{name: x[:, :-1] for name, x in ragged.items()}, position_ids=position[:, :-1], past_key_values=cache)
+        expected = stock.generate(**ragged, **more)
+        for policy in ["full", "streaming?budget=6&sinks=2&dense=0", "full"]:
+            with cache.fork(policy) as fork:
+                out = model.generate(**ragged, past_key_values=fork, **more)
+                assert fork.attended_share() == 1 if policy == "full" else fork.attended_share() < 0.8
+                assert policy != "full" or out.tolist() == expected.tolist()
+        assert cache.get_seq_length() == ragged.input_ids.shape[1] - 1
+        assert cache.stats().n_seqs == 4
+
+
 @pytest.mark.parametrize("policy", ["sketch?budget=32", "quest?budget=2", "streaming?budget=32", "h2o?budget=32"])
 def test_policies(model, one, expected, policy):
     """They decode, attend to less, and take a prompt's tokens densely: the first token is that of `full`."""

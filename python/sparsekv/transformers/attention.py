@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.generation import GenerationMixin
+from transformers.generation.utils import GenerationMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -31,7 +31,7 @@ current = Current()
 
 
 def attention(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -98,5 +98,5 @@ def install() -> None:
     """Register the attention implementation, and its masks."""
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
-    PreTrainedModel.__call__ = wrap_call(PreTrainedModel.__call__)
-    GenerationMixin.generate = wrap_generate(GenerationMixin.generate)
+    setattr(PreTrainedModel, "__call__", wrap_call(PreTrainedModel.__call__))
+    setattr(GenerationMixin, "generate", wrap_generate(GenerationMixin.generate))

@@ -85,7 +85,8 @@ class SparseCache(Cache):
         self.seqs: list[Seq] = []
         self.session: Session | None = None
         self._client = client
-        self._options = {"kv_dtype": kv_dtype, "max_tokens": max_tokens, "name": model_name}
+        self._lent = False  # the session is another cache's
+        self._options: dict[str, Any] = {"kv_dtype": kv_dtype, "max_tokens": max_tokens, "name": model_name}
         self._columns = Columns()
         self._index: torch.Tensor | None = None  # of the open step: which rows of [batch * n] are tokens; None: all
         self._speculates = False  # steps of a few rows are candidates that a speculative decoder verifies
@@ -139,13 +140,37 @@ class SparseCache(Cache):
         if len(self.seqs) != batch:
             raise ValueError(f"the batch has {batch} rows, expected {len(self.seqs)}, as many as the cache has sequences")
 
+    def fork(self, policy: str | None = None, name: str | Sequence[str] | None = None) -> "SparseCache":
+        """
+        A copy of all rows as they are, which shares their pages until one of the two changes them. policy: its own; None:
+        as this cache's rows. It is on this cache's session, and ends with it.
+        """
+        if self.session is None or not self.seqs:
+            raise ValueError("the cache has no sequences so far")
+        to = SparseCache(policy or self.policy, name)
+        if to.names and len(to.names) != len(self.seqs):
+            raise ValueError(f"name has {len(to.names)} names, expected one for each of {len(self.seqs)} rows")
+        to.session, to._lent = self.session, True
+        to._columns.append(self._columns.n, self._columns.real, len(self.seqs))
+        for i, seq in enumerate(self.seqs):
+            to.seqs.append(seq.fork(to.names[i] if to.names else None))
+            if policy is not None:
+                to.seqs[i].set_policy(policy)
+        return to
+
     def tokens(self, row: int = 0) -> list[int]:
         """The ids of a row's sequence, padding left out: those with K and V, and the one to go on from, where it is known."""
         ids, following = self.seqs[row].tokens()
         return ids if following < 0 else [*ids, following]
 
+    def attended_share(self) -> float:
+        """Of the tokens that dense decode steps of these rows would have read, the share that they read; 1 before any."""
+        each = [seq.attended() for seq in self.seqs]
+        causal = sum(x for _, x in each)
+        return sum(x for x, _ in each) / causal if causal else 1.0
+
     def stats(self) -> Stats:
-        """Counters of the cache's steps: how much was attended to, pages evicted, recall."""
+        """Counters of the cache's session: steps, tokens, pages evicted, recall."""
         if self.session is None:
             raise ValueError("the cache has not been used so far")
         return self.session.stats()
@@ -157,7 +182,8 @@ class SparseCache(Cache):
         self._prompt_end = ids.shape[1] if ids is not None else 0
         self._prompt_mask, self._speculates = mask, False
         same = ids is not None and ids.shape == (len(self.seqs), self._columns.n) and self._columns.n > 0
-        if same and all(self.seqs[i].tokens()[0] == self._ids_of(ids[i].tolist(), i) for i in range(len(self.seqs))):
+        given = ids.tolist() if same and ids is not None else []
+        if same and all(seq.tokens()[0] == self._ids_of(given[i], i) for i, seq in enumerate(self.seqs)):
             self.crop(-1)  # all of it is here: the last token's logits are what is missing
 
     def _ids_of(self, ids: list[int], row: int) -> list[int]:
@@ -202,7 +228,7 @@ class SparseCache(Cache):
 
     def _begin(self, ids: torch.Tensor | None, real: torch.Tensor | None, batch: int, n: int) -> None:
         assert self.session is not None
-        rows = ids.tolist() if ids is not None else [None] * batch
+        rows: list[Any] = ids.tolist() if ids is not None else [None] * batch
         counts = [n] * batch
         self._index = None
         if real is not None:
@@ -360,8 +386,11 @@ class SparseCache(Cache):
 
     def close(self) -> None:
         """Free the pages; named sequences stay in the daemon. A second call does nothing."""
-        self.seqs = []
-        if self.session is not None:
+        seqs, self.seqs = self.seqs, []
+        if self._lent:
+            for seq in seqs:
+                seq.detach()
+        elif self.session is not None:
             self.session.close()
 
     def __enter__(self) -> Self:

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from ..model import Layer, Model, Rope
@@ -16,11 +15,11 @@ class Unsupported(ValueError):
     """The model cannot run on SparseCache; the text says why."""
 
 
-def attention_modules(model: PreTrainedModel) -> dict[int, torch.nn.Module]:
+def attention_modules(model: PreTrainedModel) -> dict[int, Any]:
     """The decoder's attention modules, by layer."""
-    found: dict[int, torch.nn.Module] = {}
+    found: dict[int, Any] = {}
     for module in model.modules():
-        layer = getattr(module, "layer_idx", None)
+        layer: Any = getattr(module, "layer_idx", None)
         if layer is not None and hasattr(module, "scaling") and hasattr(module, "head_dim"):
             found.setdefault(layer, module)
     return found
@@ -74,7 +73,7 @@ def name_of(config: Any) -> str:
     return re.sub(r"[^!-~]", "_", name)[-63:]
 
 
-def refuse(model: PreTrainedModel, modules: dict[int, torch.nn.Module]) -> None:
+def refuse(model: PreTrainedModel, modules: dict[int, Any]) -> None:
     """Raise Unsupported where the model is of a kind that pages do not hold."""
     config = model.config.get_text_config(decoder=True)
     name = type(model).__name__
