@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Test runs beside `make check`; HACKING.md says when to use which.
 EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh \
-	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/skv-test.service
+	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/skv-test.service \
+	tests/e2e/systemd/checks.sh tests/e2e/systemd/machine.sh tests/e2e/packages.sh tests/e2e/packages-guest.sh
 
 # Threads of a pool that wait for each other by spinning are slow on a machine with other work: seconds
 # become minutes. The tests are not about speed, so they wait asleep.
@@ -82,8 +83,11 @@ check-systemd: all
 	$(SHELL) $(srcdir)/tests/e2e/systemd/run.sh
 check-chroot:
 	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
+check-packages:
+	$(SHELL) $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
 
-.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-oracle check-rewind check-table check-valgrind check-hostile check-systemd check-chroot
+.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-oracle check-rewind check-table check-valgrind check-hostile check-systemd check-chroot check-packages
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
-	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage
+	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
+		check-packages.d/work check-packages.d/out check-packages.d/stage

@@ -6,42 +6,8 @@ set -u
 here=$(dirname "$0")
 config=$(sparsekvd --help | sed -n 's/.*instead of //p')
 dropin=/etc/systemd/system/sparsekvd.service.d
-failed=0
-
-# check WHAT COMMAND…: run it, print one line with the outcome.
-check() {
-	local what=$1 said
-	shift
-	if said=$("$@" 2>&1); then
-		echo "ok    $what"
-	else
-		printf 'FAIL  %s: %s\n' "$what" "$*"
-		[ -z "$said" ] || printf '      %s\n' "$said"
-		failed=$((failed + 1))
-	fi
-}
-
-# is COMMAND… = WANTED: the command's output, compared with a pattern.
-is() {
-	local wanted=${*: -1} got
-	got=$("${@:1:$#-2}" 2>&1)
-	# shellcheck disable=SC2053 # a pattern
-	[[ $got == $wanted ]] || { echo "got \"$got\", expected $wanted"; return 1; }
-}
-
-# within SECONDS COMMAND…: becomes true in time
-within() {
-	local end=$((SECONDS + $1))
-	shift
-	until "$@" >/dev/null 2>&1; do
-		[ $SECONDS -lt $end ] || { "$@"; return 1; }
-		sleep 0.1
-	done
-}
-
-show() {
-	systemctl show --value -p "$1" "${2:-sparsekvd.service}"
-}
+# shellcheck source=tests/e2e/systemd/checks.sh
+. "$here/checks.sh"
 
 # logged PATTERN: the daemon wrote it since `mark`
 mark() {

@@ -1,0 +1,37 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# machine.sh WORK LOWER OUT SECONDS - boot a systemd in private namespaces over the root LOWER (directories, as overlayfs
+# wants them), wait until its skv-test.service has ended, at most so long, and print what that wrote to OUT/results. A
+# failure prints the console and the journal too. Needs root; nothing of it is left on the machine.
+set -eu
+
+here=$(dirname "$(readlink -f "$0")")
+work=$1 lower=$2 out=$3 seconds=$4
+mkdir -p "$work" "$out/journal"
+
+# A cgroup of its own, which becomes the root of the cgroup namespace.
+cgroups=$(mktemp -d)
+group=$cgroups/skv-test.$$
+# shellcheck disable=SC2317 # reached through the trap
+cleanup() {
+	find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+	umount "$cgroups" && rmdir "$cgroups"
+}
+mount -t cgroup2 cgroup2 "$cgroups"
+trap cleanup EXIT
+mkdir "$group"
+
+rc=0
+# shellcheck disable=SC2016
+timeout --kill-after=5 "$seconds" bash -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' - "$group" \
+	unshare --mount --pid --ipc --uts --cgroup --fork --kill-child \
+	bash "$here/boot.sh" "$work" "$lower" "$out" >"$out/console" 2>&1 || rc=$?
+
+cat "$out/results" 2>/dev/null || true
+if [ $rc != 0 ]; then
+	cat "$out/console"
+	journalctl --no-pager -q -D "$out/journal" -u sparsekvd.service -u skv-test.service -n 60 || true
+	echo "machine.sh: failed (exit status $rc); the journal: journalctl -D $out/journal" >&2
+fi
+exit $rc
