@@ -8,7 +8,7 @@ import pytest
 
 import sparsekv
 
-SEED = int(os.environ.get("SKV_SEED", random.SystemRandom().randrange(1 << 32)))
+SEED = int(os.environ.setdefault("SKV_SEED", str(random.SystemRandom().randrange(1 << 32))))
 
 
 def pytest_report_header() -> str:

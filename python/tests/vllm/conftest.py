@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the vLLM tests: a real model, prompts of mixed lengths, and what vLLM as it is makes of them."""
+import json
 import os
 import random
 import subprocess
@@ -8,19 +9,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("vllm", reason="needs vLLM: python/vllm-env.sh makes an environment with it")
+pytest.importorskip("vllm", reason="needs vLLM: python/environment.sh makes an environment with it")
 
-from server import Server  # noqa: E402
+from server import SEED, TOKENS, Server  # noqa: E402
 
-import sparsekv  # noqa: E402
-
-SEED = int(os.environ.get("SKV_SEED", random.SystemRandom().randrange(1 << 32)))
 ROOT = Path(__file__).resolve().parents[3]
-TOKENS = 24
-
-
-def pytest_report_header() -> str:
-    return f"vLLM tests: SKV_SEED={SEED}, libsparsekv-client {sparsekv.version()}"
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +30,9 @@ def model() -> Path:
 
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
-    """16 pieces of the project's own prose, of 20 to 3,000 characters."""
+    """16 pieces of prose, of 20 to 3,000 characters."""
     rng = random.Random(SEED)
-    text = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "HACKING.md", "doc/design.md"))
+    text = (ROOT / "models/prose.txt").read_text(encoding="utf-8")
     pieces = []
     for i in range(16):
         length = [20, 100, 300, 600, 1200, 3000][i % 6]
@@ -55,12 +48,20 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stock(model: Path, prompts: list[str], logs: Path) -> dict[str, list[list[int]]]:
-    """Token ids of vLLM without us: of all prompts at once, and of the first ones with longer answers, each a prompt's ids too."""
+    """
+    Token ids of vLLM without us: of all prompts at once, and of their beginnings with longer answers; and the prompts' ids.
+    $SPARSEKV_VLLM_STOCK names a folder that keeps them, for a repeated run.
+    """
+    kept = Path(os.environ.get("SPARSEKV_VLLM_STOCK", logs)) / f"stock-{SEED}-{TOKENS}.json"
+    if kept.exists():
+        return json.loads(kept.read_text(encoding="utf-8"))
     with Server(model, logs / "stock.log") as server:
         mixed = server.together([(text, TOKENS) for text in prompts])
         short = server.together([(text[:400], 90) for text in prompts])
-    return {
+    found = {
         "mixed": [x["token_ids"] for x in mixed],
         "short": [x["token_ids"] for x in short],
         "prompts": [x["prompt_token_ids"] for x in mixed],
     }
+    kept.write_text(json.dumps(found), encoding="utf-8")
+    return found

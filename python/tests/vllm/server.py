@@ -13,6 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+SEED = int(os.environ["SKV_SEED"])
+TOKENS = 24  # of an answer
 START_SECONDS = float(os.environ.get("SPARSEKV_VLLM_START_SECONDS", "400"))
 ANSWER_SECONDS = 400.0
 

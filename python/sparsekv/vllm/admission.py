@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Requests are checked before they enter the engine, so that an OpenAI client gets 400 and the reason.
+
+vLLM 0.32 has one hook for that, a logits processor's validate_params, but an engine with custom logits processors refuses
+speculative decoding. So InputProcessor._validate_params is wrapped.
+"""
+import functools
+from typing import Any
+
+import sparsekv
+
+from . import CONNECTOR
+from .model import shape_of
+from .params import engine_params, request_params
+
+ONE_ROW = frozenset("h2o snapkv pyramidkv adakv rkv raas".split())  # decode one row a step: man sparsekv-policy, "Going back"
+
+
+@functools.cache
+def _wrap() -> None:
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    theirs = InputProcessor._validate_params
+
+    def ours(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        transfer = self.vllm_config.kv_transfer_config
+        if transfer is not None and transfer.has_connector(CONNECTOR):
+            validate(self, params)
+        return theirs(self, params, *args, **kwargs)
+
+    InputProcessor._validate_params = ours
+
+
+def install() -> None:
+    """Wrap InputProcessor once in a process."""
+    _wrap()
+
+
+def validate(processor: Any, params: Any) -> None:
+    """ValueError: what in the request is wrong. `processor` keeps the policies that were found right."""
+    said = request_params(getattr(params, "extra_args", None))
+    if said.policy is None:
+        return
+    if processor.vllm_config.speculative_config is not None and said.policy.partition("?")[0] in ONE_ROW:
+        raise ValueError(f"sparsekv: policy {said.policy} decodes one row a step, and this engine verifies drafts (--speculative-config)")
+    known = processor.__dict__.setdefault("_sparsekv_policies", set())
+    if said.policy not in known:
+        try_policy(processor.vllm_config, said.policy)
+        if len(known) < 1000:
+            known.add(said.policy)
+
+
+def try_policy(vllm_config: Any, policy: str) -> None:
+    """Open a session of the model's shape, in host memory, that runs the policy."""
+    params = engine_params(vllm_config.kv_transfer_config.kv_connector_extra_config)
+    try:
+        with sparsekv.Client(params.socket) as client, client.open(shape_of(vllm_config, params), policy):
+            pass
+    except sparsekv.Error as e:
+        raise ValueError(f"sparsekv: policy {policy}: {e.strerror}") from e

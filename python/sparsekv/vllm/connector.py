@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector that vLLM makes twice, once in the scheduler's process and once in the worker's."""
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole, SupportsHMA
+from vllm.v1.core.sched.output import SchedulerOutput
+
+from . import capacity, metrics, model
+from .params import engine_params
+from .plan import Plan, Report
+from .scheduler import Scheduler
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+
+class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
+    """vLLM's calls to either half. `scheduler` or `worker` is None, as the role says."""
+
+    requires_kv_delivery = False  # nothing is handed to another engine: a preempted request loses nothing
+
+    def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"):
+        super().__init__(vllm_config, role, kv_cache_config)
+        model.refuse(vllm_config)
+        params = engine_params(self._kv_transfer_config.kv_connector_extra_config)
+        self.scheduler: Scheduler | None = None
+        self.worker: Worker | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            capacity.check(vllm_config, kv_cache_config)
+            self.scheduler = Scheduler(vllm_config, params)
+        else:
+            self.worker = Worker(vllm_config, params)
+
+    # ---- before there is a connector ----
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
+        """No layout is required. vLLM asks in the engine's process, before it counts its blocks: the place to say how many."""
+        capacity.limit(vllm_config)
+        return None
+
+    # ---- the worker's half ----
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        assert self.worker is not None and isinstance(connector_metadata, Plan)
+        self.worker.bind(connector_metadata)
+
+    def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:
+        assert self.worker is not None
+        self.worker.order = kwargs.get("request_ids")
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing is loaded: attention finds K and V where they are."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        """Nothing is saved: attention has appended K and V."""
+
+    def wait_for_save(self) -> None:
+        assert self.worker is not None
+        self.worker.end()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        assert self.worker is not None
+        return self.worker.take_failed_blocks()
+
+    def build_connector_worker_meta(self) -> Report:
+        assert self.worker is not None
+        return self.worker.take_report()
+
+    def shutdown(self) -> None:
+        if self.worker is not None:
+            self.worker.close()
+
+    # ---- the scheduler's half ----
+
+    def on_new_request(self, request: "Request") -> None:
+        assert self.scheduler is not None
+        self.scheduler.add(request)
+
+    def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
+        assert self.scheduler is not None and num_computed_tokens == 0
+        return self.scheduler.match(request), False
+
+    def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
+        assert self.scheduler is not None
+        self.scheduler.admit(request, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Plan:
+        assert self.scheduler is not None
+        return self.scheduler.plan(scheduler_output)
+
+    def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
+        assert self.scheduler is not None
+        report = connector_output.kv_connector_worker_meta
+        if report:
+            assert isinstance(report, Report)
+            self.scheduler.report(report)
+
+    def request_finished_all_groups(self, request: "Request", block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
+        assert self.scheduler is not None
+        return False, self.scheduler.finish(request)
+
+    def request_finished(self, request: "Request", block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def reset_cache(self) -> bool:
+        assert self.scheduler is not None
+        self.scheduler.forget_retained()
+        return True
+
+    # ---- metrics ----
+
+    def get_kv_connector_stats(self) -> metrics.SparseKVStats | None:
+        return self.worker.take_stats() if self.worker is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> metrics.SparseKVStats:
+        return metrics.SparseKVStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: "VllmConfig", metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> metrics.SparseKVPromMetrics:
+        return metrics.SparseKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sparsekv's description of a model, made from vLLM's."""
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import sparsekv
+
+from .params import EngineParams
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def refuse(vllm_config: "VllmConfig") -> None:
+    """ValueError where the engine is configured to do what sparsekv.vllm does not."""
+    parallel, cache, model = vllm_config.parallel_config, vllm_config.cache_config, vllm_config.model_config
+    for what in ("tensor_parallel_size", "pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, what, 1) != 1:
+            raise ValueError(f"sparsekv.vllm: {what} is {getattr(parallel, what)}, expected 1")
+    if vllm_config.scheduler_config.async_scheduling:
+        raise ValueError(
+            "sparsekv.vllm: expected --no-async-scheduling: sequences record their token ids, which an asynchronous "
+            "scheduler does not know when it plans a step"
+        )
+    if str(cache.cache_dtype) not in ("auto", str(model.dtype).rpartition(".")[2]):
+        raise ValueError(f"sparsekv.vllm: --kv-cache-dtype is {cache.cache_dtype}, expected auto: policies like kivi and palu compress K and V here")
+    if model.use_mla:
+        raise ValueError("sparsekv.vllm: the model has multi-head latent attention (MLA), expected K and V heads")
+    spec = vllm_config.speculative_config
+    if spec is not None and spec.num_speculative_tokens >= sparsekv.STEP_ROWS:
+        raise ValueError(f"sparsekv.vllm: num_speculative_tokens is {spec.num_speculative_tokens}, expected at most {sparsekv.STEP_ROWS - 1}")
+    if spec is not None and spec.method not in ("ngram", "ngram_gpu", "suffix"):
+        raise ValueError(f"sparsekv.vllm: the speculative method is {spec.method}, expected ngram or suffix: a draft model's layers have no sequences here")
+
+
+def name_of(vllm_config: "VllmConfig", params: EngineParams) -> str:
+    """The name that the daemon knows the model by."""
+    path = str(vllm_config.model_config.model).rstrip("/")
+    name = params.model_name or f"{os.path.basename(path)}@{str(vllm_config.model_config.dtype).rpartition('.')[2]}"
+    return re.sub(r"[^!-~]", "_", name)[:63]
+
+
+def rope_of(config: Any) -> sparsekv.Rope:
+    """The model's RoPE, for policies that invert it; of type "unknown" where it is none that they know."""
+    p = dict(getattr(config, "rope_parameters", None) or {})
+    theta = p.get("rope_theta", getattr(config, "rope_theta", None))
+    kind = p.get("rope_type", "default")
+    if theta is None or kind not in ("default", "linear", "llama3"):
+        return sparsekv.Rope()
+    share = float(p.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None) or 1.0))
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    more = {}
+    if kind != "default":
+        more["factor"] = float(p.get("factor", 1.0))
+    if kind == "llama3":
+        more.update(low=p["low_freq_factor"], high=p["high_freq_factor"], original=p["original_max_position_embeddings"])
+    return sparsekv.Rope(kind, float(theta), dims=int(head_dim * share) if share < 1 else 0, **more)
+
+
+def shape_of(vllm_config: "VllmConfig", params: EngineParams, device: str = "cpu", **more: Any) -> sparsekv.Model:
+    """The model as far as its configuration tells: what its pages look like."""
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    spec = vllm_config.speculative_config
+    dtype = str(model.dtype).rpartition(".")[2]
+    path = os.path.abspath(str(model.model))
+    values: dict[str, Any] = {
+        "name": name_of(vllm_config, params),
+        "n_layers": model.get_num_layers(parallel),
+        "n_heads": model.get_num_attention_heads(parallel),
+        "n_kv_heads": model.get_num_kv_heads(parallel),
+        "head_dim": model.get_head_size(),
+        "max_tokens": model.max_model_len + (spec.num_speculative_tokens if spec is not None else 0),
+        "kv_dtype": params.kv_dtype or dtype,
+        "io_dtype": dtype,
+        "device": device,
+        "rope": rope_of(model.hf_text_config),
+        "files": path if os.path.isdir(path) and len(path) < 256 else "",
+    }
+    return sparsekv.Model(**{**values, **more})
+
+
+def attention_layers(vllm_config: "VllmConfig") -> dict[str, Any]:
+    """The model's attention layers by name, in the order in which a forward pass calls them."""
+    from vllm.config import get_layers_from_vllm_config
+    from vllm.model_executor.layers.attention import Attention
+    from vllm.model_executor.models.utils import extract_layer_index
+
+    layers = get_layers_from_vllm_config(vllm_config, Attention)
+    return dict(sorted(layers.items(), key=lambda named: extract_layer_index(named[0])))
+
+
+def model_of(vllm_config: "VllmConfig", params: EngineParams, device: str) -> tuple[sparsekv.Model, dict[str, int]]:
+    """The model with what its layers say of themselves, once they exist, and each layer's number by its name."""
+    layers = attention_layers(vllm_config)
+    number = {name: i for i, name in enumerate(layers)}
+    scale = next(iter(layers.values())).impl.scale
+    of_layers = []
+    for name, layer in layers.items():
+        impl = layer.impl
+        sinks = None if impl.sinks is None else [float(x) for x in impl.sinks.float().cpu()]
+        shares = impl.kv_sharing_target_layer_name
+        if shares is not None and shares not in number:
+            raise ValueError(f"sparsekv.vllm: layer {name} shares K and V of {shares}, which is no attention layer")
+        of_layers.append(
+            sparsekv.Layer(
+                window=impl.sliding_window or 0,
+                shares_kv=0 if shares is None else 1 + number[shares],
+                scale=0.0 if impl.scale == scale else impl.scale,
+                softcap=impl.logits_soft_cap or 0.0,
+                sinks=sinks,
+            )
+        )
+    first = next(iter(layers.values()))
+    plain = all(x == sparsekv.Layer() for x in of_layers)
+    model = shape_of(
+        vllm_config,
+        params,
+        device,
+        n_layers=len(layers),
+        n_heads=first.num_heads,
+        n_kv_heads=first.num_kv_heads,
+        head_dim=first.head_size,
+        scale=scale,
+        layers=() if plain else of_layers,
+    )
+    return model, number

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The half in the scheduler's process: which sequences there are, and what rows a step has.
+
+It has no connection to the daemon. It knows requests by vLLM's own objects, whose token ids grow as they are sampled, and
+sequences by number. A request that runs has exactly one sequence, which holds its first num_computed_tokens tokens. Where
+the worker loses one, vLLM hears of it as a load error, and the request begins anew with another.
+"""
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import params as p
+from .plan import Found, Look, Open, Plan, Report, Rows
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+log = logging.getLogger("vllm.sparsekv")
+
+# Policies that leave K and V as they were, so that a prefix is the same whichever policy read the rest: man sparsekv-policy,
+# "Going back".
+FORKABLE = frozenset("full quest delta omnikv kascade tidal lessismore sketch".split())
+BUSY_SECONDS = 10.0  # the daemon needs a moment to take back the sequences of an engine that died
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first elements two lists have in common. Slices compare fast, so halves are."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass
+class Entry:
+    """
+    A request and its sequence. seq: None where it has none yet. admitted: vLLM runs it. prompt_end: rows of positions below
+    are a prompt's. preemptions: of the request when it was admitted. found: what a Look of its name gave. source: the
+    sequence to fork. cached: tokens that it did not compute.
+    """
+
+    request: "Request"
+    params: p.RequestParams
+    name: str | None
+    seq: int | None = None
+    admitted: bool = False
+    prompt_end: int = 0
+    preemptions: int = 0
+    looking: bool = False
+    found: Found | None = None
+    busy_since: float | None = None
+    source: int | None = None
+    cached: int = 0
+    remark: str | None = None
+
+
+class Scheduler:
+    """What SparseKVConnector asks in the scheduler's process, in the order of a step: match, admit, plan, report, finish."""
+
+    def __init__(self, vllm_config: "VllmConfig", params: p.EngineParams):
+        self.params = params
+        self.block_size = vllm_config.cache_config.block_size
+        self.v2 = vllm_config.use_v2_model_runner
+        if vllm_config.cache_config.enable_prefix_caching:
+            log.info("sparsekv: vLLM's prefix cache is off, its blocks hold no K and V; %s", "requests fork sequences instead" if params.forks else "forks are off too")
+            vllm_config.cache_config.enable_prefix_caching = False
+        self.entries: dict[str, Entry] = {}
+        self.names: dict[str, str] = {}  # name → the request that has its sequence
+        self.retained: OrderedDict[int, tuple[str, list[int]]] = OrderedDict()  # seq → policy, tokens
+        self.next = Plan(block_size=self.block_size)
+        self.last: list[tuple[Rows, "Request", int]] = []  # of a step with drafts: rows, request, its tokens before
+        self.n_seqs = 0
+
+    def _number(self) -> int:
+        self.n_seqs += 1
+        return self.n_seqs
+
+    # ---- requests come ----
+
+    def add(self, request: "Request") -> None:
+        sampling = request.sampling_params
+        params = p.request_params(sampling.extra_args if sampling is not None else None)
+        name = p.name_of(params, self.params, request.request_id)
+        self.entries[request.request_id] = Entry(request, params, name)
+
+    def match(self, request: "Request") -> int | None:
+        """Tokens of a waiting request that need not be computed; None: ask again in the next step."""
+        entry = self.entries[request.request_id]
+        self._release_preempted(entry)
+        if entry.name is not None:
+            return self._look(entry)
+        entry.source, n = self._longest_fork(entry)
+        return n
+
+    def admit(self, request: "Request", n_found: int) -> None:
+        """vLLM runs the request from this step on, from position n_found on."""
+        entry = self.entries[request.request_id]
+        entry.admitted, entry.preemptions, entry.cached = True, request.num_preemptions, n_found
+        entry.prompt_end = request.num_tokens
+        if entry.found is not None:
+            if entry.found.exact and entry.found.n_tokens == n_found == request.num_tokens - 1:
+                entry.prompt_end = n_found  # the row that would have been decoded next
+            return
+        self._open(entry, entry.source if n_found else None, n_found)
+
+    def _open(self, entry: Entry, source: int | None = None, n_tokens: int = 0) -> None:
+        entry.seq = self._number()
+        self.next.open.append(Open(entry.seq, entry.name, entry.params.policy, source, n_tokens))
+
+    # ---- sequences by name ----
+
+    def _look(self, entry: Entry) -> int | None:
+        """A named sequence is attached by the worker before the request is admitted, which takes a step."""
+        request, name = entry.request, entry.name
+        assert name is not None
+        if entry.found is not None:
+            return entry.found.n_tokens
+        if entry.looking or self.names.setdefault(name, request.request_id) != request.request_id:
+            return None  # a request of the same name is not finished
+        entry.looking, entry.seq = True, self._number()
+        tokens = [] if request.skip_reading_prefix_cache else list(request.all_token_ids)[:-1]
+        self.next.look.append(Look(entry.seq, name, entry.params.policy, tokens))
+        return None
+
+    def _found(self, entry: Entry, found: Found) -> None:
+        entry.looking = False
+        if not found.busy:
+            entry.found = found
+            return
+        entry.seq = None
+        entry.busy_since = entry.busy_since or time.monotonic()
+        if time.monotonic() - entry.busy_since > BUSY_SECONDS:
+            entry.remark = f"another client holds the sequence {entry.name}: the request ran without a name"
+            log.warning("sparsekv: request %s: %s", entry.request.request_id, entry.remark)
+            self._release_name(entry)
+            entry.name = None
+
+    def _release_name(self, entry: Entry) -> None:
+        if entry.name is not None and self.names.get(entry.name) == entry.request.request_id:
+            del self.names[entry.name]
+
+    # ---- prefixes ----
+
+    def _policy(self, entry: Entry) -> str:
+        return entry.params.policy or self.params.policy
+
+    def _forkable(self, entry: Entry) -> bool:
+        policy = self._policy(entry)
+        return self.params.forks and entry.params.fork and policy.partition("?")[0] in FORKABLE and "prefill" not in policy
+
+    def _longest_fork(self, entry: Entry) -> tuple[int | None, int]:
+        """The sequence of the same policy with the longest prefix in common, and its length; None, 0 if it is short."""
+        if not self._forkable(entry) or entry.request.skip_reading_prefix_cache:
+            return None, 0
+        tokens, policy = list(entry.request.all_token_ids)[:-1], self._policy(entry)
+        best, length = None, self.params.fork_tokens - 1
+        for other in self.entries.values():
+            if other.admitted and other.seq is not None and self._policy(other) == policy and self._forkable(other):
+                request = other.request
+                if request.num_preemptions == other.preemptions:
+                    n = common(tokens, list(request.all_token_ids)[: request.num_computed_tokens])
+                    best, length = (other.seq, n) if n > length else (best, length)
+        for seq, (its_policy, its_tokens) in self.retained.items():
+            if its_policy == policy:
+                n = common(tokens, its_tokens)
+                best, length = (seq, n) if n > length else (best, length)
+        if best in self.retained:
+            self.retained.move_to_end(best)
+        return (best, length) if best is not None else (None, 0)
+
+    def _retain(self, entry: Entry) -> bool:
+        """Keep a finished request's sequence for forks?"""
+        n = entry.request.num_computed_tokens
+        if entry.seq is None or self.params.retain == 0 or not self._forkable(entry) or n < self.params.fork_tokens:
+            return False
+        self.retained[entry.seq] = self._policy(entry), list(entry.request.all_token_ids)[:n]
+        if len(self.retained) > self.params.retain:
+            self.next.drop.append(self.retained.popitem(last=False)[0])
+        return True
+
+    def forget_retained(self) -> None:
+        self.next.drop += self.retained
+        self.retained.clear()
+
+    # ---- a step ----
+
+    def _release_preempted(self, entry: Entry) -> None:
+        """vLLM has taken the request's blocks. A named sequence stays in the daemon, where the request will look for it."""
+        if not entry.admitted or entry.request.num_preemptions == entry.preemptions:
+            return
+        if entry.seq is not None:
+            (self.next.drop if entry.name is None else self.next.detach).append(entry.seq)
+        entry.seq, entry.found, entry.admitted, entry.source = None, None, False, None
+
+    def plan(self, output: "SchedulerOutput") -> Plan:
+        """The step that vLLM has scheduled, and all that is to happen before it."""
+        for entry in self.entries.values():
+            self._release_preempted(entry)
+        plan = self.next
+        plan.accepted = {rows.seq: self._accepted(rows, request, before) for rows, request, before in self.last}
+        for request_id, n in output.num_scheduled_tokens.items():
+            plan.rows[request_id] = self._rows(output, self.entries[request_id], n)
+        self.next = Plan(block_size=self.block_size)
+        plan.retained = list(self.retained)
+        self.last = [(r, self.entries[i].request, self.entries[i].request.num_tokens) for i, r in plan.rows.items()] if plan.drafts else []
+        if self.v2 and plan.rows:
+            output.has_sync_kv_loads = True  # start_load_kv then comes before the forward pass, with the batch's order
+        return plan
+
+    def _rows(self, output: "SchedulerOutput", entry: Entry, n: int) -> Rows:
+        request, drafts = entry.request, output.scheduled_spec_decode_tokens.get(entry.request.request_id, [])
+        start = request.num_computed_tokens
+        if entry.seq is None:  # the worker lost it, and vLLM began anew
+            assert start == 0, f"request {request.request_id} has no sequence at position {start}"
+            entry.prompt_end = request.num_tokens
+            self._open(entry)
+        assert entry.seq is not None and output.kv_connector_block_state is not None
+        (blocks,) = output.kv_connector_block_state.get_block_ids(request.request_id) or ([],)
+        ids = [*request.all_token_ids[start : start + n - len(drafts)], *drafts]
+        prompt = start < entry.prompt_end and not drafts
+        left = max(0, entry.prompt_end - start - n) if prompt else 0
+        return Rows(entry.seq, start, ids, blocks[start // self.block_size], blocks[0], prompt, left, len(drafts))
+
+    @staticmethod
+    def _accepted(rows: Rows, request: "Request", tokens_before: int) -> int:
+        """Of a step with drafts: how many rows count. Each token that was sampled is of one row; prompts count whole."""
+        return min(request.num_tokens - tokens_before, len(rows.tokens)) if rows.drafts else len(rows.tokens)
+
+    # ---- what came of it ----
+
+    def report(self, report: Report) -> None:
+        lost = set(report.lost)
+        for seq in lost & self.retained.keys():
+            del self.retained[seq]
+        for entry in self.entries.values():
+            if entry.seq is None:
+                continue
+            entry.remark = report.remarks.get(entry.seq, entry.remark)
+            if entry.seq in report.found:
+                self._found(entry, report.found[entry.seq])
+            elif entry.seq in lost:
+                entry.seq, entry.found = None, None
+
+    def finish(self, request: "Request") -> dict[str, Any] | None:
+        """The request is finished or aborted. What the client hears of its sequence (kv_transfer_params)."""
+        entry = self.entries.pop(request.request_id, None)
+        if entry is None:
+            return None
+        self.next.look = [look for look in self.next.look if look.seq != entry.seq]
+        self._release_preempted(entry)
+        if entry.seq is not None:
+            if entry.name is not None:
+                self.next.detach.append(entry.seq)
+            elif not (entry.admitted and self._retain(entry)):
+                self.next.drop.append(entry.seq)
+        self._release_name(entry)
+        if entry.params == p.RequestParams() and entry.remark is None:
+            return None
+        said = {"policy": self._policy(entry), "name": entry.name, "cached_tokens": entry.cached, "remark": entry.remark}
+        return {p.KEY: {key: value for key, value in said.items() if value is not None}}

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The scheduler's half, the worker's half and the attention backend, driven by a small engine in place of vLLM's: requests
+come, are read in chunks, decode with drafts, are preempted, aborted and asked again, in a random order; every row's
+attention is compared with dense attention over the request's tokens.
+
+K and V of a token follow from its id and its position alone, as in a model's first layer, so prefixes can be shared.
+$SPARSEKV_TEST_DEVICE=cuda:0 runs it on a device, where vLLM need not be installed (fake_vllm.py).
+"""
+import os
+import pickle
+import random
+from types import SimpleNamespace as Some
+
+import fake_vllm  # noqa: F401: before sparsekv.vllm
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sparsekv  # noqa: E402
+import sparsekv.vllm.backend as backend  # noqa: E402
+import sparsekv.vllm.worker as worker_module  # noqa: E402
+from sparsekv.vllm.params import EngineParams  # noqa: E402
+from sparsekv.vllm.scheduler import Scheduler, common  # noqa: E402
+
+SEED = int(os.environ["SKV_SEED"])
+DEVICE = os.environ.get("SPARSEKV_TEST_DEVICE", "cpu")
+DTYPE = torch.float32 if DEVICE == "cpu" else torch.bfloat16
+L, H, KV, D, VOCAB, LONGEST, BLOCK = 3, 4, 2, 64, 50, 400, 16
+STEPS = int(os.environ.get("SPARSEKV_TEST_STEPS", "200"))
+
+
+class Request:
+    """What the halves read of vLLM's requests."""
+
+    def __init__(self, number: int, prompt: list[int], ours: dict | None):
+        self.request_id = f"cmpl-{number}-0-{number:08x}"
+        self.sampling_params = Some(extra_args={"sparsekv": ours} if ours else None)
+        self.all_token_ids = list(prompt)
+        self.prompt = list(prompt)
+        self.num_computed_tokens = self.num_preemptions = 0
+        self.skip_reading_prefix_cache = False
+        self.blocks: list[int] = []
+        self.left = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.all_token_ids)
+
+
+class Model:
+    """Queries, keys and values by layer, token and position."""
+
+    def __init__(self, seed: int):
+        make = torch.Generator().manual_seed(seed)
+        self.table = {w: torch.randn(L, VOCAB, n, D, generator=make) for w, n in (("q", H), ("k", KV), ("v", KV))}
+        self.place = {w: torch.randn(L, LONGEST + 64, n, D, generator=make) for w, n in (("q", H), ("k", KV), ("v", KV))}
+
+    def rows(self, what: str, layer: int, tokens: list[int], start: int) -> torch.Tensor:
+        ids = torch.tensor(tokens).clamp(min=0)
+        return (self.table[what][layer, ids] + self.place[what][layer, start : start + len(tokens)]).to(DEVICE, DTYPE)
+
+    def attention(self, layer: int, tokens: list[int], start: int) -> torch.Tensor:
+        """Dense attention of the rows from `start` on, in double precision."""
+        q = self.rows("q", layer, tokens[start:], start).double()
+        k, v = (self.rows(w, layer, tokens, 0).double().repeat_interleave(H // KV, 1) for w in "kv")
+        score = torch.einsum("rhd,nhd->hrn", q, k) / D**0.5
+        later = torch.arange(len(tokens), device=DEVICE)[None] > torch.arange(start, len(tokens), device=DEVICE)[:, None]
+        return torch.einsum("hrn,nhd->rhd", score.masked_fill(later[None], -torch.inf).softmax(-1), v)
+
+
+class Engine:
+    """vLLM's scheduler and runner, as far as the connector sees them. v2: the runner tells the batch's order."""
+
+    def __init__(self, client: sparsekv.Client, socket: str, rng: random.Random, v2: bool, policy: str = "full"):
+        layers = {f"model.layers.{i}": self.layer(i) for i in range(L)}
+        config = Some(
+            layers=layers,
+            cache_config=Some(block_size=BLOCK, enable_prefix_caching=True),
+            use_v2_model_runner=v2,
+            device_config=Some(device_type=DEVICE.partition(":")[0]),
+        )
+        params = EngineParams(policy=policy, socket=socket, fork_tokens=20, retain=3)
+        worker_module.model_of = lambda *_: (self.shape(), {name: i for i, name in enumerate(layers)})
+        self.rng, self.v2, self.layers = rng, v2, layers
+        self.scheduler, self.worker = Scheduler(config, params), worker_module.Worker(config, params)
+        self.builder = backend.SparseKVMetadataBuilder(Some(), list(layers), Some(), DEVICE)
+        backend.has_kv_transfer_group, backend.get_kv_transfer_group = (lambda: True), (lambda: Some(worker=self.worker))
+        self.model = Model(rng.randrange(1 << 30))
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.free = list(range(1, 4000))
+        self.counts = {"rows": 0, "drafts": 0, "found": 0, "preempted": 0, "lost": 0}
+
+    @staticmethod
+    def shape() -> sparsekv.Model:
+        dtype = str(DTYPE)[6:]
+        return sparsekv.Model("halves", n_layers=L, n_heads=H, n_kv_heads=KV, head_dim=D, max_tokens=LONGEST + 32, kv_dtype=dtype, device=DEVICE)
+
+    @staticmethod
+    def layer(i: int):
+        impl = backend.SparseKVImpl(H, D, D**-0.5, KV)
+        return Some(layer_name=f"model.layers.{i}", impl=impl)
+
+    def ask(self, request: Request, answer: int) -> None:
+        request.left = answer
+        self.scheduler.add(request)
+        self.waiting.append(request)
+
+    def grow(self, request: Request, tokens: int) -> None:
+        while len(request.blocks) * BLOCK < tokens:
+            request.blocks.append(self.free.pop(self.rng.randrange(len(self.free))))
+
+    def give_back(self, request: Request) -> None:
+        self.free += request.blocks
+        request.blocks = []
+
+    def preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self.give_back(request)
+        request.num_computed_tokens, request.num_preemptions = 0, request.num_preemptions + 1
+        self.waiting.insert(0, request)
+        self.counts["preempted"] += 1
+
+    def finish(self, request: Request) -> None:
+        (self.running if request in self.running else self.waiting).remove(request)
+        self.scheduler.finish(request)
+        self.give_back(request)
+
+    def schedule(self, drafting: bool) -> Some:
+        budget, n, drafts = self.rng.choice([1, 16, 40, 100]) + len(self.running), {}, {}
+        for r in self.running:
+            rows = min(budget, r.num_tokens - r.num_computed_tokens)
+            if rows <= 0:
+                continue
+            if drafting and r.num_computed_tokens == r.num_tokens - 1 and self.rng.random() < 0.6:
+                drafts[r.request_id] = [self.rng.randrange(VOCAB) for _ in range(self.rng.randrange(1, 5))]
+                rows += len(drafts[r.request_id])
+            n[r.request_id], budget = rows, budget - rows
+            self.grow(r, r.num_computed_tokens + rows)
+        while self.waiting and budget > 0 and len(self.running) < 6:
+            r = self.waiting[0]
+            found = self.scheduler.match(r)
+            if found is None:
+                break
+            self.counts["found"] += found
+            self.waiting.pop(0)
+            self.running.append(r)
+            r.num_computed_tokens = found
+            n[r.request_id] = min(budget, r.num_tokens - found)
+            budget -= n[r.request_id]
+            self.grow(r, found + n[r.request_id])
+            self.scheduler.admit(r, found)
+        state = Some(get_block_ids=lambda i: ([*next(r for r in self.running if r.request_id == i).blocks],))
+        return Some(num_scheduled_tokens=n, scheduled_spec_decode_tokens=drafts, kv_connector_block_state=state, has_sync_kv_loads=False)
+
+    def step(self, drafting: bool) -> None:
+        output = self.schedule(drafting)
+        plan = pickle.loads(pickle.dumps(self.scheduler.plan(output)))
+        self.worker.bind(plan)
+        batch = [r for r in self.running if r.request_id in output.num_scheduled_tokens]
+        self.rng.shuffle(batch)
+        if batch:
+            if self.v2:
+                assert output.has_sync_kv_loads
+                self.worker.order = [r.request_id for r in batch]
+            self.forward(batch, output)
+        self.worker.end()
+        lost, report = self.worker.take_failed_blocks(), self.worker.take_report()
+        failed = [r for r in batch if r.blocks[0] in lost and r.num_computed_tokens > 0]
+        for r in batch:
+            if r in failed:
+                r.num_computed_tokens = 0
+                self.counts["lost"] += 1
+            else:
+                self.sampled(r, output)
+        self.scheduler.report(report)
+        for r in [r for r in batch if r.left <= 0]:
+            self.finish(r)
+
+    def sampled(self, r: Request, output: Some) -> None:
+        rows, drafts = output.num_scheduled_tokens[r.request_id], output.scheduled_spec_decode_tokens.get(r.request_id, [])
+        r.num_computed_tokens += rows
+        if r.num_computed_tokens < r.num_tokens:
+            return
+        right = self.rng.randrange(len(drafts) + 1) if drafts else 0
+        r.num_computed_tokens -= len(drafts) - right
+        r.all_token_ids += [*drafts[:right], self.rng.randrange(VOCAB)]
+        r.left -= 1 + right
+        self.counts["drafts"] += right
+
+    def forward(self, batch: list[Request], output: Some) -> None:
+        spans, starts, slots = [], [0], []
+        for r in batch:
+            rows, drafts = output.num_scheduled_tokens[r.request_id], output.scheduled_spec_decode_tokens.get(r.request_id, [])
+            tokens = [*r.all_token_ids, *drafts][: r.num_computed_tokens + rows]
+            spans.append((r, tokens, r.num_computed_tokens))
+            starts.append(starts[-1] + rows)
+            slots += [r.blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(r.num_computed_tokens, len(tokens))]
+        pad = self.rng.choice([0, 0, 3])
+        common_metadata = Some(causal=True, query_start_loc_cpu=torch.tensor(starts), slot_mapping=torch.tensor(slots + [-1] * pad, device=DEVICE))
+        metadata = self.builder.build(0, common_metadata)
+        for i, layer in enumerate(self.layers.values()):
+            q, k, v = (torch.cat([self.model.rows(w, i, tokens[at:], at) for _, tokens, at in spans]) for w in "qkv")
+            q, k, v = (torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad)) for x in (q, k, v))
+            out = torch.full_like(q, float("nan"))
+            layer.impl.forward(layer, q, k, v, None, metadata, out)
+            assert not out.isnan().any()
+            for (_, tokens, at), a, b in zip(spans, starts, starts[1:]):
+                if not out[a:b].any():
+                    continue  # failed, as the worker reports
+                error = (out[a:b].double() - self.model.attention(i, tokens, at)).abs().max()
+                assert error < (1e-4 if DTYPE == torch.float32 else 4e-2), (float(error), at, len(tokens))
+        self.counts["rows"] += starts[-1]
+
+
+def prompt(rng: random.Random, old: list[list[int]]) -> list[int]:
+    """New tokens, often behind the beginning of an older request's."""
+    begin = rng.choice(old) if old and rng.random() < 0.6 else []
+    begin = begin[: rng.randrange(len(begin) + 1)]
+    return [*begin, *[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 60))]][: LONGEST - 80]
+
+
+def play(engine: Engine, rng: random.Random, steps: int, drafting: bool, named: float = 0.4) -> None:
+    old: list[list[int]] = []
+    for number in range(steps):
+        if len(engine.waiting) < 3 and rng.random() < 0.4:
+            ours = {}
+            if rng.random() < named:
+                ours["name"] = f"talk-{rng.randrange(4)}"
+            request = Request(number, prompt(rng, old), ours)
+            old.append(request.all_token_ids)
+            engine.ask(request, rng.randrange(1, 40))
+        if engine.running and rng.random() < 0.08:
+            engine.preempt(rng.choice(engine.running))
+        if (engine.running or engine.waiting) and rng.random() < 0.05:
+            engine.finish(rng.choice(engine.running + engine.waiting))
+        engine.step(drafting)
+    for _ in range(2000):
+        if not engine.running and not engine.waiting:
+            break
+        engine.step(drafting)
+    assert not engine.running and not engine.waiting
+    engine.scheduler.forget_retained()
+    engine.step(False)
+    assert engine.worker.session.stats().n_seqs == 0 and not engine.worker.seqs and not engine.scheduler.names
+
+
+@pytest.fixture(scope="module")
+def client():
+    with sparsekv.private(512 << 20) as client:
+        yield client
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafts"])
+def test_random(client, v2: bool, drafting: bool):
+    print(f"SKV_SEED={SEED}")
+    rng = random.Random(f"{SEED} {v2} {drafting}")
+    engine = Engine(client, client.socket, rng, v2)
+    play(engine, rng, STEPS, drafting)
+    print(engine.counts)
+    assert engine.counts["found"] > 0 and engine.counts["preempted"] > 0 and (engine.counts["drafts"] > 0) == drafting
+    assert engine.counts["lost"] == 0
+    engine.worker.close()
+
+
+def test_short_of_pages():
+    """A pool that others use too: requests begin anew, and nothing else is wrong."""
+    print(f"SKV_SEED={SEED}")
+    rng = random.Random(SEED)
+    with sparsekv.private(4 << 20, "--segment-bytes=1M") as client:
+        engine = Engine(client, client.socket, rng, v2=False)
+        with client.open(engine.shape()) as neighbour:
+            held = hold(neighbour, engine.worker.session, 80)
+            play(engine, rng, STEPS, False, named=0)  # between requests a named sequence keeps its pages
+            del held
+        print(engine.counts)
+        assert engine.counts["lost"] > 0
+        engine.worker.close()
+
+
+def hold(neighbour: sparsekv.Session, session: sparsekv.Session, left: int) -> list[sparsekv.Seq]:
+    """Sequences of the neighbour's that leave the session room for about so many pages. K and V alone: nothing attends."""
+    held = []
+    while session.room().pages > left:
+        held.append(neighbour.new())
+        with neighbour.step([sparsekv.Item(held[-1], 16, prompt=True)]) as step:
+            for layer in range(L):
+                kv = torch.zeros(16, KV, D, dtype=DTYPE, device=DEVICE)
+                step.attend(layer, None, kv, kv, None)
+    return held
+
+
+def test_common():
+    rng = random.Random(SEED)
+    for _ in range(500):
+        a, b = ([rng.randrange(2) for _ in range(rng.randrange(12))] for _ in range(2))
+        assert common(a, b) == next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
