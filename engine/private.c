@@ -246,7 +246,7 @@ static int wait_ready(struct eng_private *p, struct skv_client **ret_client, str
 
 	for (int ms = 0; ms < START_MS; ms += 5) {
 		r = skv_connect(ret_client, p->socket);
-		if (r != -ENOENT && r != -ECONNREFUSED)
+		if (r != -ENOENT && r != -ECONNREFUSED && r != -EACCES) /* bound, but not yet open to all */
 			return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 		if (poll(&gone, 1, 5) > 0) {
 			last_words(p, words, sizeof(words));

@@ -85,7 +85,7 @@ class PrivateClient(Client):
                 super().__init__(self.socket)
                 return
             except Error as e:
-                if e.errno not in (errno.ENOENT, errno.ECONNREFUSED):
+                if e.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EACCES):  # bound, but not yet open to all
                     raise
                 ended = bool(select.select([self._guardian.stdout], [], [], 0.005)[0])
                 if ended or time.monotonic() > until:

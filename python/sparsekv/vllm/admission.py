@@ -19,6 +19,7 @@ ONE_ROW = frozenset("h2o snapkv pyramidkv adakv rkv raas".split())  # decode one
 
 @functools.cache
 def _wrap() -> None:
+    from vllm.exceptions import VLLMValidationError
     from vllm.v1.engine.input_processor import InputProcessor
 
     theirs = InputProcessor._validate_params
@@ -26,10 +27,13 @@ def _wrap() -> None:
     def ours(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         transfer = self.vllm_config.kv_transfer_config
         if transfer is not None and transfer.has_connector(CONNECTOR):
-            validate(self, params)
+            try:
+                validate(self, params)
+            except ValueError as e:  # of any other class vLLM makes a 500 without a text
+                raise VLLMValidationError(str(e), parameter="kv_transfer_params") from e
         return theirs(self, params, *args, **kwargs)
 
-    InputProcessor._validate_params = ours
+    setattr(InputProcessor, "_validate_params", ours)
 
 
 def install() -> None:

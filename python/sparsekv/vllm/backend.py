@@ -4,7 +4,7 @@ What vLLM's attention layers call: the backend's classes. They hand rows to the 
 step; without that half (profiling, warming up, capture of CUDA graphs) attention is zeros.
 """
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
@@ -12,7 +12,6 @@ from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
     AttentionImpl,
-    AttentionLayer,
     AttentionMetadata,
     AttentionMetadataBuilder,
     AttentionType,
@@ -150,7 +149,7 @@ class SparseKVImpl(AttentionImpl[SparseKVMetadata]):
 
     def forward(
         self,
-        layer: AttentionLayer,
+        layer: Any,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,

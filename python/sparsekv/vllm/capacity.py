@@ -41,6 +41,7 @@ def pages_of_device(*args: Any) -> tuple[int, int]:
 def limit(vllm_config: "VllmConfig") -> None:
     """Set num_gpu_blocks_override, unless it is given."""
     cache, model = vllm_config.cache_config, vllm_config.model_config
+    assert vllm_config.kv_transfer_config is not None
     params = engine_params(vllm_config.kv_transfer_config.kv_connector_extra_config)
     kind = vllm_config.device_config.device_type
     shape = shape_of(vllm_config, params, "cuda:0" if kind == "cuda" else "cpu")

@@ -71,7 +71,7 @@ class SparseKVPromMetrics(KVConnectorPromMetrics):
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: dict[int, list[object]]):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        self.metrics = {}
+        self.metrics: dict[str, Any] = {}
         for names, kind in ((COUNTERS, Counter), (GAUGES, Gauge)):
             for name, what in names.items():
                 suffix = "_total" if kind is Counter else ""

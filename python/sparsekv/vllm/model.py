@@ -50,7 +50,7 @@ def rope_of(config: Any) -> sparsekv.Rope:
         return sparsekv.Rope()
     share = float(p.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None) or 1.0))
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    more = {}
+    more: dict[str, Any] = {}
     if kind != "default":
         more["factor"] = float(p.get("factor", 1.0))
     if kind == "llama3":

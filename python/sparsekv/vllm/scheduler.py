@@ -174,7 +174,7 @@ class Scheduler:
             if its_policy == policy:
                 n = common(tokens, its_tokens)
                 best, length = (seq, n) if n > length else (best, length)
-        if best in self.retained:
+        if best is not None and best in self.retained:
             self.retained.move_to_end(best)
         return (best, length) if best is not None else (None, 0)
 

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,17 @@ class Server:
         with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
             return list(pool.map(lambda call: self.complete(*call), calls))
 
-    def abort(self, prompt: str, n: int, ours: dict[str, Any] | None = None, after: int = 3) -> None:
-        """Ask for a stream, read `after` pieces of it, and hang up."""
+    def abort(self, prompt: str | list[int], n: int, ours: dict[str, Any] | None = None, after: int = 3, then: Callable[[], object] | None = None) -> None:
+        """Ask for a stream, read `after` tokens of it, call `then`, and hang up."""
         body: dict[str, Any] = {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "stream": True}
         if ours is not None:
             body["kv_transfer_params"] = {"sparsekv": ours}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
-            for _ in range(after):
+            for _ in range(2 * after):  # a line, an empty one
                 answer.readline()
+            if then is not None:
+                then()
 
     def metrics(self) -> dict[str, float]:
         """Prometheus samples by name, of all labels together."""
