@@ -8,6 +8,7 @@ how many rows count: sampling comes after wait_for_save, and connectors are not 
 """
 import errno
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class Worker:
         self.session = self.client.open(model, params.policy)
         log.info("sparsekv: model %s of %d layers, policy %s, kernels %s", model.name, model.n_layers, self.session.policy, self.session.backend)
         self.seqs: dict[int, Seq] = {}
+        self.left: OrderedDict[str, None] = OrderedDict()  # names that it detached, the oldest first
         self.plan: Plan | None = None
         self.order: list[str] | None = None
         self.step: Step | None = None
@@ -98,10 +100,28 @@ class Worker:
             return
         try:
             seq.detach() if keep else seq.drop()
+            if keep and seq.name is not None:
+                self.left[seq.name] = None
         except sparsekv.Error as e:
             log.warning("sparsekv: sequence %s: %s", seq.name or number, e)
 
+    def _drop_left(self) -> bool:
+        """
+        Drop the named sequence that this engine left in the daemon longest ago. The daemon itself takes them only for another
+        user's need, and vLLM counts their pages as free.
+        """
+        while self.left:
+            name = self.left.popitem(last=False)[0]
+            try:
+                self.session.attach(name).drop()
+            except sparsekv.Error:  # gone, or another client's
+                continue
+            log.warning("sparsekv: out of pages: the sequence %s, which no request runs, is dropped", name)
+            return True
+        return False
+
     def _look(self, look: Look) -> None:
+        self.left.pop(look.name, None)
         try:
             seq = self.session.attach(look.name)
         except sparsekv.Error as e:
@@ -248,6 +268,8 @@ class Worker:
                 self._close(number, keep=False)
                 self.made.lost.append(number)
                 return live
+        if self._drop_left():
+            return live
         planned = list(plan.rows.values())
         victim = next((rows for rows in reversed(planned) if rows in live and rows.start > 0), None)
         others = self.seqs.keys() - {rows.seq for rows in planned}

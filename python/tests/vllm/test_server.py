@@ -48,6 +48,7 @@ def test_two_policies(server: Server, stock, prompts):
 def test_forks(server: Server, stock, prompts):
     """A prompt that was asked before costs one row, one that begins like it the rest; the tokens are the same."""
     longest = max(range(16), key=lambda i: len(stock["prompts"][i]))
+    server.complete(prompts[longest], TOKENS)  # the newest of those that are kept
     before = server.metrics()["sparsekv_vllm_forked_tokens_total"]
     got = server.complete(prompts[longest], TOKENS, {})
     assert got["token_ids"] == stock["mixed"][longest]
