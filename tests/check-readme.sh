@@ -55,6 +55,9 @@ sparsekv-calibrate() {
 elsewhere() {
 	local where
 	case $1 in
+	"./setup deb") where=packages.sh ;;
+	"apt install ./build/deb/"*) return 0 ;; # tests/e2e/packages-guest.sh
+	"vllm serve"*) return 0 ;; # python/tests/vllm/server.py
 	./setup*) where=chroot.sh ;;
 	systemctl* | systemd-*) where=guest.sh ;;
 	"mkdir -p build" | "cd build" | ../configure* | make) return 0 ;; # as setup does: tests/chroot.sh
@@ -147,4 +150,4 @@ while IFS='|' read -r _ policy _ lines _; do
 	case $policy in *[!a-z0-9]*) continue ;; esac # other rows than the policies' own: specs
 	figure "$policy" "$lines" README.md
 done < <(grep '^| `' "$srcdir/README.md")
-[ "$(wc -l <"$srcdir/README.md")" -le 130 ] || die "README.md has more than 130 lines"
+[ "$(wc -l <"$srcdir/README.md")" -le 150 ] || die "README.md has more than 150 lines"
