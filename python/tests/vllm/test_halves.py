@@ -246,14 +246,14 @@ def play(engine: Engine, rng: random.Random, steps: int, drafting: bool, named: 
     assert engine.worker.session.stats().n_seqs == 0 and not engine.worker.seqs and not engine.scheduler.names
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client():
+    """A daemon a test: named sequences of another test's model have other K and V."""
     with sparsekv.private(512 << 20) as client:
         yield client
 
 
-# v2: with SKV_SEED=110 a row attends to other tokens than its own: open
-@pytest.mark.parametrize("v2", [False, pytest.param(True, marks=pytest.mark.xfail(strict=False))], ids=["v1", "v2"])
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
 @pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafts"])
 def test_random(client, v2: bool, drafting: bool):
     print(f"SKV_SEED={SEED}")
