@@ -3,7 +3,7 @@
 What transformers calls: the attention function, the masks it asks for, and a model's call.
 
 A model's call with a SparseCache is one step of the client library. It begins before the model's layers run and is
-committed when the last one has, or aborted where one raises. So PreTrainedModel gets a __call__ of ours, which hands
+committed when the last one has, or aborted where one raises (cache.py). So PreTrainedModel gets a __call__ of ours, which hands
 calls with a SparseCache to it; other calls go on as ever.
 """
 import functools
@@ -30,6 +30,21 @@ class Current(threading.local):
 current = Current()
 
 
+@torch.library.custom_op("sparsekv::attend", mutates_args=())
+def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int) -> torch.Tensor:
+    """attention() as torch.compile has it: a call that it does not look into."""
+    if current.cache is None:
+        raise ValueError(f"attn_implementation={NAME}, compiled, was called without a SparseCache: expected SparseCache(compile=True), "
+                         "which compiles by itself")
+    return current.cache.attend(layer, query, key, value)
+
+
+@attend.register_fake
+def _(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int) -> torch.Tensor:
+    batch, heads, n, dim = query.shape
+    return query.new_empty((batch, n, heads, dim))
+
+
 def attention(
     module: Any,
     query: torch.Tensor,
@@ -47,6 +62,8 @@ def attention(
     query [batch, n_heads, n, head_dim], key and value [batch, n_kv_heads, n, head_dim], the new rows alone; returns
     [batch, n, n_heads, head_dim].
     """
+    if torch.compiler.is_compiling():
+        return attend(query, key, value, module.layer_idx), None
     if current.cache is not None:
         current.cache.check_layer(module, scaling, sliding_window, softcap)
         return current.cache.attend(module.layer_idx, query, key, value), None
@@ -58,7 +75,7 @@ def attention(
 
 def mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """With a SparseCache none is needed: padding has no rows, and the library knows each layer's window."""
-    return None if current.cache is not None else sdpa_mask(*args, **kwargs)
+    return None if torch.compiler.is_compiling() or current.cache is not None else sdpa_mask(*args, **kwargs)
 
 
 def cache_of(kwargs: dict[str, Any]) -> SparseCache | None:
@@ -72,12 +89,15 @@ def wrap_call(original: Any) -> Any:
         cache = cache_of(kwargs)
         if cache is None or current.cache is not None:
             return original(self, *args, **kwargs)
-        with cache.step(self, args, kwargs):
+
+        def forward(*args: Any, compiled: Any = None, **kwargs: Any) -> Any:
             current.cache = cache
             try:
-                return original(self, *args, **kwargs)
+                return compiled(*args, **kwargs) if compiled else original(self, *args, **kwargs)
             finally:
                 current.cache = None
+
+        return cache.call(self, forward, args, kwargs)
 
     return __call__
 

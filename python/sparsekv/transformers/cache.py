@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SparseCache: a transformers cache whose K and V are in a daemon's pages."""
-import contextlib
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +13,15 @@ from ..client import Client
 from ..errors import Error
 from ..private import default
 from ..session import STEP_ROWS, Item, Seq, Session, Stats
+from .recording import NotRecorded, Recordings
 from .shapes import model_of
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, n, dim] as [batch * n, heads, dim], copied only where a row's heads do not lie one after the other."""
+    batch, heads, n, dim = x.shape
+    rows = x.transpose(1, 2).reshape(batch * n, heads, dim)
+    return rows if heads == 1 or rows.stride(1) == dim else rows.contiguous()
 
 
 class Columns:
@@ -61,6 +68,10 @@ class SparseCache(Cache):
     is for; else known from the first generate() or call. kv_dtype: of the pages; "": the model's. max_tokens: of the longest
     sequence; 0: the model's. model_name: sequences belong to a model by name; "": from its path.
 
+    On a GPU decode steps are recorded as CUDA graphs, unless graphs is False; what cannot be recorded runs as ever, and the
+    log says why. compile: torch.compile fuses what lies between the attention of decode steps, which takes a while at the first one;
+    a dict: with these arguments of it.
+
     Each call of the model is a step: when it returns, its tokens are committed. One row decodes, and so do up to 16 that a
     speculative decoder verifies; rows of other calls are a prompt's, which attend densely unless the policy's prefill says
     otherwise.
@@ -78,6 +89,8 @@ class SparseCache(Cache):
         kv_dtype: str = "",
         max_tokens: int = 0,
         model_name: str = "",
+        graphs: bool = True,
+        compile: bool | dict[str, Any] = False,
     ):
         super().__init__(layers=[])
         self.policy = policy
@@ -93,6 +106,8 @@ class SparseCache(Cache):
         self._prompt_end = 0  # columns of the prompt that generate() reads in chunks
         self._prompt_mask: torch.Tensor | None = None
         self._checked: set[int] = set()
+        self._graphs, self._compile = graphs, compile
+        self._recordings: list[Recordings] = []
         if model is not None:
             self.bind(model)
 
@@ -147,10 +162,10 @@ class SparseCache(Cache):
         """
         if self.session is None or not self.seqs:
             raise ValueError("the cache has no sequences so far")
-        to = SparseCache(policy or self.policy, name)
+        to = SparseCache(policy or self.policy, name, graphs=self._graphs, compile=self._compile)
         if to.names and len(to.names) != len(self.seqs):
             raise ValueError(f"name has {len(to.names)} names, expected one for each of {len(self.seqs)} rows")
-        to.session, to._lent = self.session, True
+        to.session, to._recordings, to._lent = self.session, self._recordings, True
         to._columns.append(self._columns.n, self._columns.real, len(self.seqs))
         for i, seq in enumerate(self.seqs):
             to.seqs.append(seq.fork(to.names[i] if to.names else None))
@@ -197,25 +212,48 @@ class SparseCache(Cache):
         mask = self._prompt_mask
         return self._prompt_end - after if mask is None else int(mask[row, after : self._prompt_end].sum())
 
-    @contextlib.contextmanager
-    def step(self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        """The step of a model's call with these arguments: the block runs the model."""
+    def call(self, model: PreTrainedModel, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A model's call with these arguments, which forward() carries out, as a step; returns its output."""
         self.bind(model)
-        assert self.session is not None
         ids = kwargs.get("input_ids", args[0] if args else None)
         new = ids if ids is not None else kwargs["inputs_embeds"]
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         batch, n = new.shape[:2]
         self._make(batch)
         real = self._real_of(mask, n)
-        self._begin(ids, real, batch, n)
+        decodes = self._columns.n > 0 and real is None and (n == 1 or (n <= STEP_ROWS and self._speculates))
+        items = self._items(ids, real, batch, n, decodes)
+        recordings = self._recordings_of(model) if decodes else None
+        if recordings is None:
+            output = self._step(items, lambda: forward(*args, **kwargs))
+        else:
+            with recordings.on_stream():
+                try:
+                    output = self._step(items, lambda: recordings.call(forward, args, kwargs, self._columns.n))
+                except NotRecorded:
+                    output = self._step(items, lambda: forward(*args, **kwargs))
+        self._columns.append(n, real, batch)
+        return output
+
+    def _step(self, items: list[Item], run: Callable[[], Any]) -> Any:
+        assert self.session is not None
+        self._begin(items)
         try:
-            yield
+            output = run()
             self.session.end()
         except BaseException:
             self.session.abort()
             raise
-        self._columns.append(n, real, batch)
+        return output
+
+    def _recordings_of(self, model: PreTrainedModel) -> Recordings | None:
+        """Those of the session, which caches that were forked share; None where steps run as ever."""
+        assert self.session is not None
+        if not self._graphs or (self.session.model.device == "cpu" and not self._compile):
+            return None
+        if not self._recordings:
+            self._recordings.append(Recordings(model, self.session, self._compile))
+        return self._recordings[0]
 
     def _real_of(self, mask: torch.Tensor | None, n: int) -> torch.Tensor | None:
         """[batch, n] of bool: which of the new columns are tokens; None: all. A decoding row always is one."""
@@ -226,39 +264,38 @@ class SparseCache(Cache):
         real = mask[:, -n:].to("cpu", torch.bool)
         return None if bool(real.all()) else real
 
-    def _begin(self, ids: torch.Tensor | None, real: torch.Tensor | None, batch: int, n: int) -> None:
+    def _items(self, ids: torch.Tensor | None, real: torch.Tensor | None, batch: int, n: int, decodes: bool) -> list[Item]:
+        """The step's items. What was sampled is known from here on, whatever becomes of the step."""
         assert self.session is not None
         rows: list[Any] = ids.tolist() if ids is not None else [None] * batch
         counts = [n] * batch
         self._index = None
         if real is not None:
-            device = self.session.model.device
-            self._index = real.flatten().nonzero().flatten().to(device)
+            self._index = real.flatten().nonzero().flatten().to(self.session.model.device)
             counts = real.sum(1).tolist()
             rows = [r and [x for x, is_token in zip(r, real[i].tolist()) if is_token] for i, r in enumerate(rows)]
-        decodes = self._columns.n > 0 and real is None and (n == 1 or (n <= STEP_ROWS and self._speculates))
         if decodes and ids is not None:
-            for seq, row in zip(self.seqs, rows):  # what was sampled is known from here on, whatever becomes of the step
+            for seq, row in zip(self.seqs, rows):
                 seq.truncate(len(seq), row[0])
         after = self._columns.n + n
-        items = [
+        return [
             Item(seq, count, prompt=not decodes, remaining=0 if decodes else self._remaining(after, i), tokens=row)
             for i, (seq, count, row) in enumerate(zip(self.seqs, counts, rows))
             if count > 0
         ]
-        stream = self._stream()
+
+    def _begin(self, items: list[Item]) -> None:
+        assert self.session is not None
+        device = self.session.model.device
+        stream = 0 if device == "cpu" else torch.cuda.current_stream(device).cuda_stream
         try:
             self.session.begin(items, stream)
         except Error as e:
-            if e.errno != errno.ENOTSUP or n == 1:
+            if e.errno != errno.ENOTSUP or items[0].n_tokens == 1:
                 raise
             for item in items:  # a policy that decodes one row a step reads several as a prompt
                 item.prompt = True
             self.session.begin(items, stream)
-
-    def _stream(self) -> int:
-        assert self.session is not None
-        return 0 if self.session.model.device == "cpu" else torch.cuda.current_stream(self.session.model.device).cuda_stream
 
     def check_layer(self, module: Any, scaling: float | None, window: int | None, softcap: float | None) -> None:
         """Once a layer: does it attend as the session was told?"""
@@ -281,7 +318,7 @@ class SparseCache(Cache):
         """query [batch, n_heads, n, head_dim], key, value [batch, n_kv_heads, n, head_dim]; returns [batch, n, n_heads, head_dim]."""
         assert self.session is not None
         batch, heads, n, dim = query.shape
-        q, k, v = (x.transpose(1, 2).reshape(batch * n, -1, dim) for x in (query, key, value))
+        q, k, v = (rows_of(x) for x in (query, key, value))
         if self._index is None:
             out = torch.empty((batch, n, heads, dim), dtype=query.dtype, device=query.device)
             self.session.attend(layer, q, k, v, out.view(batch * n, heads, dim))
@@ -391,6 +428,7 @@ class SparseCache(Cache):
             for seq in seqs:
                 seq.detach()
         elif self.session is not None:
+            self._recordings.clear()
             self.session.close()
 
     def __enter__(self) -> Self:

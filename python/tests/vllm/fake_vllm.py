@@ -76,7 +76,8 @@ MODULES: dict[str, dict[str, Any]] = {
     "vllm.model_executor.models.utils": {"extract_layer_index": lambda name: int(name.rpartition(".")[2])},
 }
 
-if importlib.util.find_spec("vllm") is None:
+found = importlib.util.find_spec("vllm")
+if found is None or found.origin is None:  # this folder, at most
     for name, members in MODULES.items():
         module = types.ModuleType(name)
         module.__dict__.update(members)
