@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which layers select, from what a calibration has measured: the papers' criteria as engine/choose.c has them.
+
+The first of a choice's candidates is always chosen: the layers before it attend densely, and whatever follows a chosen
+layer, up to the next, attends to what that one selected. Of equals the lower layer or head is taken.
+"""
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+import numpy.typing
+
+Array = numpy.typing.NDArray[numpy.float64]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """layers: the candidates, ascending, full layers (those without a sliding window) alone; n: how many are chosen."""
+
+    layers: tuple[int, ...]
+    n: int
+
+    def sets(self) -> int:
+        """About how many sets a search judges: each layer is exchanged twice for all others."""
+        return 1 + 2 * (self.n - 1) * (len(self.layers) - self.n)
+
+
+def by_shift(choice: Choice, shift: Array) -> list[int]:
+    """
+    DELTA: layers with large shifts, "well distributed across the network depth". The candidates behind the first are
+    divided into n - 1 parts of equal size, the earlier ones larger by one where it does not come out even, and each gives the
+    layer with its largest shift. shift: of each layer of the model.
+    """
+    chosen, rest = [choice.layers[0]], list(choice.layers[1:])
+    for parts_left in range(choice.n - 1, 0, -1):
+        size = -(-len(rest) // parts_left)
+        chosen.append(max(rest[:size], key=lambda layer: (shift[layer], -layer)))
+        rest = rest[size:]
+    return chosen
+
+
+def anchors(choice: Choice, worth: Array) -> list[int]:
+    """
+    Kascade's Algorithm 1: the layers that maximise the sum over all candidates b of worth[a][b], a the chosen layer that b
+    follows or is. worth: [layers of the model][the same].
+    """
+    layers = choice.layers
+    end = len(layers)
+    best = [0.0 if j == 0 else -numpy.inf for j in range(end + 1)]  # with m chosen, the sum over those before j
+    last = [[0] * (end + 1) for _ in range(choice.n + 1)]
+    for m in range(1, choice.n + 1):
+        before, best = best, [-numpy.inf] * (end + 1)
+        for i in range(end):
+            total = before[i]
+            for j in range(i + 1, end + 1):
+                total += worth[layers[i]][layers[j - 1]]
+                if total > best[j]:
+                    best[j], last[m][j] = total, i
+    chosen: list[int] = []
+    j = end
+    for m in range(choice.n, 0, -1):
+        j = last[m][j]
+        chosen.insert(0, layers[j])
+    return chosen
+
+
+def source(chosen: Sequence[int], layer: int) -> int:
+    """The chosen layer that `layer` follows or is; the first, where it comes before that."""
+    return max((c for c in chosen if c <= layer), default=chosen[0])
+
+
+def head_map(similarity: Array) -> list[int]:
+    """For each head of a layer the head of its anchor whose selection suits it best. similarity: [heads][anchor's heads]."""
+    return [int(row.argmax()) for row in similarity]
