@@ -149,7 +149,7 @@ def test_equals_the_c_tool(tmp_path):
     shared = ["--context", "384", "--rows", "24", "--sinks", "32", "--window", "128", "--gamma", "16"]
     c = [c_tool(), "--private", "--model", FOLDER, "--text", PROSE, "--texts", "2", "--kv-dtype", "fp32", "-o", tmp_path / "c"]
     subprocess.run([*c, *shared, "--quiet"], check=True, stdout=subprocess.DEVNULL, timeout=120)
-    ours = [str(FOLDER), "--texts", str(PROSE), "--pieces", "2", "-o", str(tmp_path / "ours")]
+    ours = [str(FOLDER), "--pieces", "2", "-o", str(tmp_path / "ours")]  # of the same prose, which is the default
     assert program.main([*ours, *shared, "--quiet"]) == 0
     c, ours = (json.loads((tmp_path / name).read_text()) for name in ("c", "ours"))
     assert ours.keys() == c.keys() and ours["made"] == c["made"] and ours["chosen"] == c["chosen"]

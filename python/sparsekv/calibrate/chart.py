@@ -48,8 +48,13 @@ class Axis:
     def pixel(self, x: float) -> float:
         return self.at + self.length * ((math.log10(x) if self.log else x) - self.low) / (self.high - self.low)
 
-    def ticks(self, about: int) -> list[float]:
-        """Round numbers between the ends: of a logarithmic axis powers of 10, and 2 and 5 times these where there are few."""
+    def ticks(self, about: int, whole: bool = False) -> list[float]:
+        """
+        Round numbers between the ends, or where they fit all whole ones; of a logarithmic axis powers of 10, and 2 and 5 times
+        these where there are few.
+        """
+        if whole and (self.high - self.low) * 2.5 * CHAR_WIDTH < self.length:
+            return [float(i) for i in range(math.ceil(self.low), math.floor(self.high) + 1)]
         if self.log:
             factors = (1, 2, 5) if self.high - self.low < 3 else (1,)
             every = [f * 10.0**e for e in range(math.floor(self.low), math.ceil(self.high) + 1) for f in factors]
@@ -125,14 +130,14 @@ def draw_series(panel: Panel, points: Sequence[tuple[float, float]], x: Axis, y:
     return parts
 
 
-def draw_panel(panel: Panel, x: Axis, x_label: str, top: float) -> list[str]:
+def draw_panel(panel: Panel, x: Axis, x_label: str, whole: bool, top: float) -> list[str]:
     bottom = top + PLOT_HEIGHT
     y = y_axis(panel, bottom)
     parts = [text(LEFT, top - 8, "start", INK, panel.label)]
     for tick in y.ticks(6):
         at = y.pixel(tick)
         parts += [line(LEFT, at, LEFT + PLOT_WIDTH, at, GRID), text(LEFT - 8, at + 4, "end", FAINT, f"{tick:.6g}")]
-    for tick in x.ticks(8):
+    for tick in x.ticks(8, whole):
         at = x.pixel(tick)
         parts += [line(at, bottom, at, bottom + 5, INK), text(at, bottom + 18, "middle", FAINT, f"{tick:.6g}")]
     parts.append(line(LEFT, bottom, LEFT + PLOT_WIDTH, bottom, INK))
@@ -157,16 +162,15 @@ def legend(names: Sequence[str], width: float, y: float) -> tuple[list[str], flo
     return parts, y + LINE + 6
 
 
-def lines(title: str, x_label: str, panels: Sequence[Panel], x_from: float | None = None) -> str:
-    """Panels over the same x. x_from: where the axis begins; None: at the least x."""
+def lines(title: str, x_label: str, panels: Sequence[Panel], whole: bool = False) -> str:
+    """Panels over the same x, from 0 on. whole: x are whole numbers."""
     width = max(LEFT + PLOT_WIDTH + 2 * MARGIN, title_width(title))
     xs = [x for panel in panels for x, _ in panel.points()] or [0.0]
-    low = min(xs) if x_from is None else x_from
-    x = Axis(low, max(max(xs), low + 1e-9), LEFT + 20, PLOT_WIDTH - 40)
+    x = Axis(0.0, max(*xs, 1e-9), LEFT + 20, PLOT_WIDTH - 40)
     named, y = legend(list(panels[0].series), width, MARGIN + 32)
     parts = [title_of(title), *named]
     for panel in panels:
-        parts += draw_panel(panel, x, x_label, y + 20)
+        parts += draw_panel(panel, x, x_label, whole, y + 20)
         y += PLOT_HEIGHT + 72
     return svg(width, y, parts)
 

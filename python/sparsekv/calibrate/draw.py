@@ -18,7 +18,7 @@ def shift(profile: Profile) -> str:
     value = profile.shift
     value[profile.observed.full[0]] = float("nan")  # there is no layer before
     panel = over_layers("1 - cosine of all heads' weights", value)
-    return chart.lines("Attention shift from the layer before", "layer", [panel], 0.0)
+    return chart.lines("Attention shift from the layer before", "layer", [panel], whole=True)
 
 
 def similarity(profile: Profile) -> str:
@@ -28,16 +28,16 @@ def similarity(profile: Profile) -> str:
 def alike(profile: Profile) -> str:
     c = profile.observed.correction
     panels = [over_layers("cosine", c.cosine), over_layers("left by the correction", c.left)]
-    return chart.lines("What a sparse prompt misses, beside the first row of a window", "layer", panels, 0.0)
+    return chart.lines("What a sparse prompt misses, beside the first row of a window", "layer", panels, whole=True)
 
 
 def quality(points: Sequence[Point]) -> str:
     """A line for each policy, over its budgets."""
-    series: dict[str, list[tuple[float, float]]] = {}
+    series: dict[str, list[tuple[float, float]]] = {p.name: [] for p in points}
     for p in sorted(points, key=lambda p: p.bytes):
-        series.setdefault(p.name, []).append((p.bytes / 1e6, p.loss))
+        series[p.name].append((p.bytes / 1e6, p.loss))
     panel = Panel("Kullback-Leibler divergence from dense predictions, nats", series, log=True)
-    return chart.lines("Quality against bytes", "K and V read for a decoded token, MB", [panel], 0.0)
+    return chart.lines("Quality against bytes", "K and V read for a decoded token, MB", [panel])
 
 
 def write(profile: Profile, prefix: str) -> None:
