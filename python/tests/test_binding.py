@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
 
 import sparsekv
-from sparsekv import Item, Layer, Model
+from sparsekv import Item, Layer, Model, Rope
+from sparsekv.rope import rope_of
 
 L, H, KV, D = 2, 4, 2, 32
 MODEL = Model("toy", n_layers=L, n_heads=H, n_kv_heads=KV, head_dim=D, max_tokens=512)
@@ -208,3 +210,26 @@ def test_a_private_daemon_ends_with_its_program():
             break
         time.sleep(0.01)
     assert not os.path.exists(directory)
+
+
+@pytest.mark.parametrize(
+    "config, want",
+    [
+        (dict(rope_theta=1e4), Rope("default", 1e4)),
+        (dict(rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5)), Rope("default", 1e6, dims=32)),
+        (dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0)), Rope("linear", 1e4, factor=4.0)),
+        (
+            dict(rope_parameters=dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)),
+            Rope("llama3", 5e5, factor=8.0, low=1.0, high=4.0, original=8192.0),
+        ),
+        (
+            dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=4096)),
+            Rope("yarn", 1e4, factor=4.0, low=1.0, high=32.0, original=4096.0),
+        ),
+        (dict(rope_parameters=dict(rope_type="longrope", rope_theta=1e4)), Rope()),
+        (dict(rope_parameters=dict(full_attention=dict(rope_theta=1e6), sliding_attention=dict(rope_theta=1e4))), Rope()),
+        (dict(), Rope()),
+    ],
+)
+def test_rope_of_a_configuration(config, want):
+    assert rope_of(types.SimpleNamespace(**config), 64) == want

@@ -5,6 +5,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import sparsekv
+from sparsekv.rope import rope_of
 
 from .params import EngineParams
 
@@ -41,23 +42,6 @@ def name_of(vllm_config: "VllmConfig", params: EngineParams) -> str:
     return re.sub(r"[^!-~]", "_", name)[:63]
 
 
-def rope_of(config: Any) -> sparsekv.Rope:
-    """The model's RoPE, for policies that invert it; of type "unknown" where it is none that they know."""
-    p = dict(getattr(config, "rope_parameters", None) or {})
-    theta = p.get("rope_theta", getattr(config, "rope_theta", None))
-    kind = p.get("rope_type", "default")
-    if theta is None or kind not in ("default", "linear", "llama3"):
-        return sparsekv.Rope()
-    share = float(p.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None) or 1.0))
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    more: dict[str, Any] = {}
-    if kind != "default":
-        more["factor"] = float(p.get("factor", 1.0))
-    if kind == "llama3":
-        more.update(low=p["low_freq_factor"], high=p["high_freq_factor"], original=p["original_max_position_embeddings"])
-    return sparsekv.Rope(kind, float(theta), dims=int(head_dim * share) if share < 1 else 0, **more)
-
-
 def shape_of(vllm_config: "VllmConfig", params: EngineParams, device: str = "cpu", **more: Any) -> sparsekv.Model:
     """The model as far as its configuration tells: what its pages look like."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
@@ -74,7 +58,7 @@ def shape_of(vllm_config: "VllmConfig", params: EngineParams, device: str = "cpu
         "kv_dtype": params.kv_dtype or dtype,
         "io_dtype": dtype,
         "device": device,
-        "rope": rope_of(model.hf_text_config),
+        "rope": rope_of(model.hf_text_config, model.get_head_size()),
         "files": path if os.path.isdir(path) and len(path) < 256 else "",
     }
     return sparsekv.Model(**{**values, **more})
