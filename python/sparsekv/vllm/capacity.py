@@ -39,7 +39,7 @@ def pages_of_device(*args: Any) -> tuple[int, int]:
 
 
 def limit(vllm_config: "VllmConfig") -> None:
-    """Set num_gpu_blocks_override, unless it is given."""
+    """Set num_gpu_blocks_override, unless it is given. ValueError where a request of max_model_len tokens would never fit."""
     cache, model = vllm_config.cache_config, vllm_config.model_config
     assert vllm_config.kv_transfer_config is not None
     params = engine_params(vllm_config.kv_transfer_config.kv_connector_extra_config)
@@ -49,6 +49,11 @@ def limit(vllm_config: "VllmConfig") -> None:
     room, need = ask(params.socket, shape, params.policy, model.max_model_len, vllm_config.scheduler_config.max_num_batched_tokens)
     blocks = blocks_of(room, need, vllm_config, shape, params)
     log.info("sparsekv: the pool has room for %d pages; a request of %d tokens takes %d: %d blocks of %d tokens", room, model.max_model_len, need, blocks, cache.block_size)
+    if (blocks - 1) * cache.block_size < model.max_model_len:
+        raise ValueError(
+            f"sparsekv: --max-model-len is {model.max_model_len}, expected at most {(blocks - 1) * cache.block_size} under policy {params.policy}: the pool has "
+            f"room for {room} pages (sparsekvctl status)" + (f", max_tokens is {params.max_tokens}" if params.max_tokens is not None else "")
+        )
     if cache.num_gpu_blocks_override is None:
         cache.num_gpu_blocks_override = blocks
     elif cache.num_gpu_blocks_override > blocks:

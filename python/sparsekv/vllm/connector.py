@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole, SupportsHMA
 from vllm.v1.core.sched.output import SchedulerOutput
 
-from . import capacity, metrics, model
+from . import capacity, metrics, model, preemption
 from .params import engine_params
 from .plan import Plan, Report
 from .scheduler import Scheduler
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from vllm.forward_context import ForwardContext
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.kv_cache_interface import KVCacheConfig
-    from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
 
@@ -34,6 +33,7 @@ class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             capacity.check(vllm_config, kv_cache_config)
             self.scheduler = Scheduler(vllm_config, params)
+            preemption.install()
         else:
             self.worker = Worker(vllm_config, params)
 
@@ -66,10 +66,6 @@ class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
         assert self.worker is not None
         self.worker.end()
 
-    def get_block_ids_with_load_errors(self) -> set[int]:
-        assert self.worker is not None
-        return self.worker.take_failed_blocks()
-
     def build_connector_worker_meta(self) -> Report:
         assert self.worker is not None
         return self.worker.take_report()
@@ -95,13 +91,6 @@ class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Plan:
         assert self.scheduler is not None
         return self.scheduler.plan(scheduler_output)
-
-    def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
-        assert self.scheduler is not None
-        report = connector_output.kv_connector_worker_meta
-        if report:
-            assert isinstance(report, Report)
-            self.scheduler.report(report)
 
     def request_finished_all_groups(self, request: "Request", block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
         assert self.scheduler is not None

@@ -48,14 +48,12 @@ class Rows:
     """
     The rows of one request in a step: token ids from position `start` on, the first of them written to vLLM's block
     `block`. remaining: tokens of the prompt that later steps append. drafts: how many of the rows are candidates.
-    first_block: where the request's context begins, which names it where it fails.
     """
 
     seq: int
     start: int
     tokens: list[int]
     block: int
-    first_block: int
     prompt: bool
     remaining: int = 0
     drafts: int = 0
@@ -87,7 +85,7 @@ class Plan(KVConnectorMetadata):
 class Report(KVConnectorWorkerMetadata):
     """
     Back from the worker. found: of each Look, by number. lost: sequences that it dropped for want of pages, or could not
-    open. remarks: in what a sequence is other than what was asked for, by number.
+    open: of the step's, none of the rows were computed. remarks: in what a sequence is other than what was asked for, by number.
     """
 
     found: dict[int, Found] = field(default_factory=dict)
@@ -97,6 +95,3 @@ class Report(KVConnectorWorkerMetadata):
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "Report":
         assert isinstance(other, Report)
         return Report({**self.found, **other.found}, self.lost + other.lost, {**self.remarks, **other.remarks})
-
-    def __bool__(self) -> bool:
-        return bool(self.found or self.lost or self.remarks)

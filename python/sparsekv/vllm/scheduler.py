@@ -4,7 +4,7 @@ The half in the scheduler's process: which sequences there are, and what rows a 
 
 It has no connection to the daemon. It knows requests by vLLM's own objects, whose token ids grow as they are sampled, and
 sequences by number. A request that runs has exactly one sequence, which holds its first num_computed_tokens tokens. Where
-the worker loses one, vLLM hears of it as a load error, and the request begins anew with another.
+the worker loses one for want of pages, the request is preempted (preemption.py), waits, and begins anew with another.
 """
 import logging
 import time
@@ -27,6 +27,8 @@ log = logging.getLogger("vllm.sparsekv")
 # "Going back".
 FORKABLE = frozenset("full quest delta omnikv kascade tidal lessismore sketch".split())
 BUSY_SECONDS = 10.0  # the daemon needs a moment to take back the sequences of an engine that died
+RETRY_SECONDS = 1.0  # a request that waits for pages tries again so often, and when another one is finished
+SHORT_SECONDS = 10.0  # one that is alone fails after so long: pages that other clients have may come back
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -46,7 +48,8 @@ class Entry:
     """
     A request and its sequence. seq: None where it has none yet. admitted: vLLM runs it. prompt_end: rows of positions below
     are a prompt's. preemptions: of the request when it was admitted. found: what a Look of its name gave. source: the
-    sequence to fork. cached: tokens that it did not compute.
+    sequence to fork. cached: tokens that it did not compute. short: since when it has had no pages for its first so many
+    tokens.
     """
 
     request: "Request"
@@ -61,6 +64,7 @@ class Entry:
     busy_since: float | None = None
     source: int | None = None
     cached: int = 0
+    short: tuple[float, int] | None = None
     remark: str | None = None
 
 
@@ -77,6 +81,7 @@ class Scheduler:
         self.entries: dict[str, Entry] = {}
         self.names: dict[str, str] = {}  # name → the request that has its sequence
         self.retained: OrderedDict[int, tuple[str, list[int]]] = OrderedDict()  # seq → policy, tokens
+        self.waiting: dict[str, float] = {}  # requests that wait for pages → when they try again
         self.next = Plan(block_size=self.block_size)
         self.last: list[tuple[Rows, "Request", int]] = []  # of a step with drafts: rows, request, its tokens before
         self.n_seqs = 0
@@ -97,6 +102,8 @@ class Scheduler:
         """Tokens of a waiting request that need not be computed; None: ask again in the next step."""
         entry = self.entries[request.request_id]
         self._release_preempted(entry)
+        if self._waits_for_pages(request.request_id):
+            return None
         if entry.name is not None:
             return self._look(entry)
         entry.source, n = self._longest_fork(entry)
@@ -116,6 +123,35 @@ class Scheduler:
     def _open(self, entry: Entry, source: int | None = None, n_tokens: int = 0) -> None:
         entry.seq = self._number()
         self.next.open.append(Open(entry.seq, entry.name, entry.params.policy, source, n_tokens))
+
+    # ---- requests that wait for pages ----
+
+    def _waits_for_pages(self, request_id: str) -> bool:
+        """First come, first served: where a request waits, those behind it do too."""
+        if request_id in self.waiting:
+            return time.monotonic() < self.waiting[request_id]
+        return bool(self.waiting)
+
+    def _short(self, entry: Entry) -> None:
+        """The request found no pages."""
+        now, n = time.monotonic(), entry.request.num_tokens
+        if entry.short is None or entry.short[1] < n:
+            entry.short = now, n
+        self.waiting[entry.request.request_id] = now + RETRY_SECONDS
+
+    def _hopeless(self, lost: list[Entry]) -> list[Entry]:
+        """Of requests that found no pages, the first, if it has had none for long and no other runs that could free some."""
+        if not lost or any(e.admitted and e.seq is not None for e in self.entries.values()):
+            return []
+        entry = lost[0]
+        if entry.short is None or time.monotonic() - entry.short[0] < SHORT_SECONDS:
+            return []
+        entry.remark = (
+            f"the pool had no pages for {entry.short[1]} tokens in {SHORT_SECONDS:.0f} s, although no other request ran: other clients hold them "
+            f"(sparsekvctl status), or the policy {self._policy(entry)} needs more than there are"
+        )
+        log.error("sparsekv: request %s fails: %s", entry.request.request_id, entry.remark)
+        return [entry]
 
     # ---- sequences by name ----
 
@@ -220,16 +256,12 @@ class Scheduler:
     def _rows(self, output: "SchedulerOutput", entry: Entry, n: int) -> Rows:
         request, drafts = entry.request, output.scheduled_spec_decode_tokens.get(entry.request.request_id, [])
         start = request.num_computed_tokens
-        if entry.seq is None:  # the worker lost it, and vLLM began anew
-            assert start == 0, f"request {request.request_id} has no sequence at position {start}"
-            entry.prompt_end = request.num_tokens
-            self._open(entry)
         assert entry.seq is not None and output.kv_connector_block_state is not None
         (blocks,) = output.kv_connector_block_state.get_block_ids(request.request_id) or ([],)
         ids = [*request.all_token_ids[start : start + n - len(drafts)], *drafts]
         prompt = start < entry.prompt_end and not drafts
         left = max(0, entry.prompt_end - start - n) if prompt else 0
-        return Rows(entry.seq, start, ids, blocks[start // self.block_size], blocks[0], prompt, left, len(drafts))
+        return Rows(entry.seq, start, ids, blocks[start // self.block_size], prompt, left, len(drafts))
 
     @staticmethod
     def _accepted(rows: Rows, request: "Request", tokens_before: int) -> int:
@@ -238,24 +270,33 @@ class Scheduler:
 
     # ---- what came of it ----
 
-    def report(self, report: Report) -> None:
-        lost = set(report.lost)
-        for seq in lost & self.retained.keys():
+    def report(self, report: Report) -> tuple[list["Request"], list["Request"]]:
+        """The requests that vLLM is to preempt, since their sequences were lost, and those of them that are to fail."""
+        lost: list[Entry] = []
+        for seq in self.retained.keys() & set(report.lost):
             del self.retained[seq]
         for entry in self.entries.values():
             if entry.seq is None:
                 continue
             entry.remark = report.remarks.get(entry.seq, entry.remark)
-            if entry.seq in report.found:
+            if entry.seq in report.lost:
+                entry.seq, entry.found, entry.looking = None, None, False
+                lost += [entry] if entry.admitted else []
+            elif entry.seq in report.found:
                 self._found(entry, report.found[entry.seq])
-            elif entry.seq in lost:
-                entry.seq, entry.found = None, None
+            elif entry.admitted:
+                self.waiting.pop(entry.request.request_id, None)
+        for entry in lost:
+            self._short(entry)
+        return [entry.request for entry in lost], [entry.request for entry in self._hopeless(lost)]
 
     def finish(self, request: "Request") -> dict[str, Any] | None:
         """The request is finished or aborted. What the client hears of its sequence (kv_transfer_params)."""
         entry = self.entries.pop(request.request_id, None)
         if entry is None:
             return None
+        self.waiting.pop(request.request_id, None)
+        self.waiting = dict.fromkeys(self.waiting, 0.0)
         self.next.look = [look for look in self.next.look if look.seq != entry.seq]
         self._release_preempted(entry)
         if entry.seq is not None:

@@ -66,7 +66,6 @@ class Worker:
         self.order: list[str] | None = None
         self.step: Step | None = None
         self.begun = False
-        self.failed: set[int] = set()
         self.made = Report()
         self.stats = metrics.Source(self.session)
 
@@ -154,7 +153,7 @@ class Worker:
             return 0
 
     def _open(self, new: Open) -> None:
-        """A sequence that cannot be opened is missing when its rows come, which vLLM hears of then."""
+        """A sequence that cannot be opened is missing when its rows come; then its request is preempted."""
         try:
             if new.source is None:
                 seq = self.session.new(new.name)
@@ -235,17 +234,15 @@ class Worker:
         seq = self.seqs.get(rows.seq)
         if seq is not None and len(seq) == rows.start:
             return True
-        if rows.start == 0:
-            raise RuntimeError(f"sparsekv: no sequence for a request's first {len(rows.tokens)} tokens: is the quota of sequences used up? (sparsekvctl status)")
-        what = "is gone" if seq is None else f"has {len(seq)} tokens, expected {rows.start}"
+        what = "is not there" if seq is None else f"has {len(seq)} tokens, expected {rows.start}"
         log.warning("sparsekv: sequence %d %s", rows.seq, what)
-        self._lose(rows)
+        self._lose(rows.seq)
         return False
 
-    def _lose(self, rows: Rows) -> None:
-        self._close(rows.seq, keep=False)
-        self.made.lost.append(rows.seq)
-        self.failed.add(rows.first_block)
+    def _lose(self, number: int) -> None:
+        """Drop the sequence of a request, which is then preempted."""
+        self._close(number, keep=False)
+        self.made.lost.append(number)
         self.stats.add("lost_sequences", 1)
 
     def _reserve(self, live: list[Rows]) -> bool:
@@ -259,8 +256,8 @@ class Worker:
 
     def _give_up_some(self, plan: Plan, live: list[Rows]) -> list[Rows]:
         """
-        Pages are short: first go sequences that no request runs, then the newest request of the step that can be begun anew,
-        then the newest that is not in the step, which is told when its rows come.
+        Pages are short. First go sequences that no request runs, then those of the newest requests: of the step's, but that
+        the last one goes when it is the only one there is.
         """
         while plan.retained:
             number = plan.retained.pop(0)
@@ -270,20 +267,14 @@ class Worker:
                 return live
         if self._drop_left():
             return live
-        planned = list(plan.rows.values())
-        victim = next((rows for rows in reversed(planned) if rows in live and rows.start > 0), None)
-        others = self.seqs.keys() - {rows.seq for rows in planned}
-        if victim is None and others:
-            self._close(max(others), keep=False)
-            return live
-        if victim is None:
-            raise RuntimeError(
-                f"sparsekv: the pool cannot hold a step of {len(live)} prompts, although vLLM has blocks for them: other clients took its pages, or a "
-                "policy of the requests keeps more than the engine's; lower max_tokens in kv_connector_extra_config, or --max-num-seqs"
-            )
-        log.warning("sparsekv: out of pages: sequence %d of %d tokens begins anew, or its request fails (kv_load_failure_policy)", victim.seq, victim.start)
+        others = self.seqs.keys() - {rows.seq for rows in plan.rows.values()}
+        if len(live) == 1 and others:
+            victim = max(others)
+        else:
+            victim = next(rows.seq for rows in reversed(plan.rows.values()) if rows in live)
+        log.warning("sparsekv: out of pages: the request of sequence %d, of %d tokens, waits", victim, len(self.seqs[victim]))
         self._lose(victim)
-        return [rows for rows in live if rows is not victim]
+        return [rows for rows in live if rows.seq != victim]
 
     def end(self) -> None:
         """After the last layer: commit, unless rows may be rejected."""
@@ -304,10 +295,6 @@ class Worker:
     def take_report(self) -> Report:
         made, self.made = self.made, Report()
         return made
-
-    def take_failed_blocks(self) -> set[int]:
-        failed, self.failed = self.failed, set()
-        return failed
 
     def take_stats(self) -> metrics.SparseKVStats | None:
         return self.stats.take()

@@ -10,6 +10,7 @@ $SPARSEKV_TEST_DEVICE=cuda:0 runs it on a device, where vLLM need not be install
 import os
 import pickle
 import random
+import time
 from types import SimpleNamespace as Some
 
 import fake_vllm  # noqa: F401: before sparsekv.vllm
@@ -19,6 +20,7 @@ torch = pytest.importorskip("torch")
 
 import sparsekv  # noqa: E402
 import sparsekv.vllm.backend as backend  # noqa: E402
+import sparsekv.vllm.scheduler as scheduler_module  # noqa: E402
 import sparsekv.vllm.worker as worker_module  # noqa: E402
 from sparsekv.vllm.params import EngineParams  # noqa: E402
 from sparsekv.vllm.scheduler import Scheduler, common  # noqa: E402
@@ -89,6 +91,7 @@ class Engine:
         self.model = Model(rng.randrange(1 << 30))
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self.failed: list[Request] = []
         self.free = list(range(1, 4000))
         self.counts = {"rows": 0, "drafts": 0, "found": 0, "preempted": 0, "lost": 0}
 
@@ -138,13 +141,12 @@ class Engine:
                 rows += len(drafts[r.request_id])
             n[r.request_id], budget = rows, budget - rows
             self.grow(r, r.num_computed_tokens + rows)
-        while self.waiting and budget > 0 and len(self.running) < 6:
-            r = self.waiting[0]
-            found = self.scheduler.match(r)
+        for r in list(self.waiting):
+            found = self.scheduler.match(r) if budget > 0 and len(self.running) < 6 else None
             if found is None:
-                break
+                continue
             self.counts["found"] += found
-            self.waiting.pop(0)
+            self.waiting.remove(r)
             self.running.append(r)
             r.num_computed_tokens = found
             n[r.request_id] = min(budget, r.num_tokens - found)
@@ -166,16 +168,14 @@ class Engine:
                 self.worker.order = [r.request_id for r in batch]
             self.forward(batch, output)
         self.worker.end()
-        lost, report = self.worker.take_failed_blocks(), self.worker.take_report()
-        failed = [r for r in batch if r.blocks[0] in lost and r.num_computed_tokens > 0]
-        for r in batch:
-            if r in failed:
-                r.num_computed_tokens = 0
-                self.counts["lost"] += 1
-            else:
-                self.sampled(r, output)
-        self.scheduler.report(report)
-        for r in [r for r in batch if r.left <= 0]:
+        lost, hopeless = self.scheduler.report(self.worker.take_report())
+        for r in lost:
+            self.preempt(r)
+        for r in [r for r in batch if r not in lost]:
+            self.sampled(r, output)
+        self.counts["lost"] += len(lost)
+        self.failed += hopeless
+        for r in [*hopeless, *(r for r in batch if r.left <= 0)]:
             self.finish(r)
 
     def sampled(self, r: Request, output: Some) -> None:
@@ -266,7 +266,13 @@ def test_random(client, v2: bool, drafting: bool):
     engine.worker.close()
 
 
-def test_short_of_pages():
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch):
+    """Requests that wait for pages try again in the next step."""
+    monkeypatch.setattr(scheduler_module, "RETRY_SECONDS", 0.0)
+
+
+def test_short_of_pages(at_once):
     """A pool that others use too: requests begin anew, and nothing else is wrong."""
     print(f"SKV_SEED={SEED}")
     rng = random.Random(SEED)
@@ -277,8 +283,57 @@ def test_short_of_pages():
             play(engine, rng, STEPS, False, named=0)  # between requests a named sequence keeps its pages
             del held
         print(engine.counts)
-        assert engine.counts["lost"] > 0
+        assert engine.counts["lost"] > 0 and not engine.failed
         engine.worker.close()
+
+
+def finish(engine: Engine, *requests: Request) -> None:
+    """Steps until the requests are answered."""
+    until = time.monotonic() + 30
+    while any(r.left > 0 for r in requests):
+        assert time.monotonic() < until
+        engine.step(False)
+
+
+@pytest.fixture
+def crowded(at_once):
+    """An engine whose pool has room for 40 pages, the rest is a neighbour's; and the neighbour's session."""
+    with sparsekv.private(4 << 20, "--segment-bytes=1M") as client:
+        engine = Engine(client, client.socket, random.Random(SEED), v2=False)
+        with client.open(engine.shape()) as neighbour:
+            held = hold(neighbour, engine.worker.session, 40)
+            yield engine, neighbour
+            del held
+        engine.worker.close()
+
+
+def test_first_step_waits(crowded):
+    """A prompt that does not fit waits, and with it those behind it: others run on, and it is served when there are pages."""
+    engine, neighbour = crowded
+    small, large, late = (Request(i, [7 + i] * n, None) for i, n in enumerate((20, 320, 20)))
+    engine.ask(small, 30)
+    engine.step(False)
+    engine.ask(large, 3)
+    engine.ask(late, 3)
+    finish(engine, small)
+    assert small.num_preemptions == 0 and engine.counts["lost"] > 0
+    for _ in range(20):
+        engine.step(False)
+    assert large.left == 3 and late.left == 3 and not engine.failed
+    neighbour.close()
+    finish(engine, large, late)
+    assert not engine.failed
+
+
+def test_first_step_fails(crowded, monkeypatch: pytest.MonkeyPatch):
+    """A prompt that is alone and has no pages for long fails, and the next is served."""
+    engine, _ = crowded
+    monkeypatch.setattr(scheduler_module, "SHORT_SECONDS", 0.1)
+    large, late = (Request(i, [7 + i] * n, None) for i, n in enumerate((320, 20)))
+    engine.ask(large, 3)
+    engine.ask(late, 3)
+    finish(engine, late)
+    assert engine.failed == [large] and large.left == 3
 
 
 def hold(neighbour: sparsekv.Session, session: sparsekv.Session, left: int) -> list[sparsekv.Seq]:

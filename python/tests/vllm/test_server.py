@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 from server import TOKENS, Server
 
@@ -118,10 +119,33 @@ def test_kill_and_resume(model: Path, logs: Path, server: Server, stock, daemon,
             assert got["said"]["cached_tokens"] == len(asked) - 1
 
 
+def fill(session: sparsekv.Session, left: int) -> list[sparsekv.Seq]:
+    """Sequences that take all pages of the pool but `left`, of one layer and 16 tokens each."""
+    kv, seqs = numpy.zeros((16, 8, 256), numpy.float32), []
+    while session.room().pages > left:
+        seqs.append(session.new())
+        with session.step([sparsekv.Item(seqs[-1], 16, prompt=True)]) as step:
+            step.attend(0, None, kv, kv, None)
+    return seqs
+
+
 def test_small_pool(model: Path, logs: Path, stock, prompts):
-    """More requests than the pool holds: vLLM preempts, and no token changes."""
-    with sparsekv.private(104 << 20, "--segment-bytes=4M") as client:
+    """
+    More requests than the pool holds: vLLM preempts, and no token changes. While another client has most of the pool, a
+    prompt waits that it has no room for, or fails alone; the engine goes on.
+    """
+    with sparsekv.private(112 << 20, "--segment-bytes=4M") as client:
         with Server(model, logs / "small.log", ours={"policy": "full"}, daemon=client.socket) as server:
+            longest = max(range(16), key=lambda i: len(stock["prompts"][i]))
+            with client.open(sparsekv.Model("neighbour", 1, 8, 8, 256, 4096)) as neighbour:
+                held = fill(neighbour, 24)
+                status, answer = server.post("/v1/completions", {"model": "m", "prompt": prompts[longest]})
+                assert status == 500 and "the pool had no pages" in (logs / "small.log").read_text(encoding="utf-8"), answer
+                waits = threading.Timer(4, neighbour.close)
+                waits.start()
+                got = server.complete(prompts[longest], TOKENS)
+                assert got["token_ids"] == stock["mixed"][longest] and not waits.is_alive()
+                del held
             got = server.together([(text[:400], 90) for text in prompts])
             assert [x["token_ids"] for x in got] == stock["short"]
             assert server.metrics()["vllm:num_preemptions_total"] > 0
