@@ -5,6 +5,7 @@ Requests are checked before they enter the engine, so that an OpenAI client gets
 vLLM 0.32 has one hook for that, a logits processor's validate_params, but an engine with custom logits processors refuses
 speculative decoding. So InputProcessor._validate_params is wrapped.
 """
+import errno
 import functools
 from typing import Any
 
@@ -13,8 +14,6 @@ import sparsekv
 from . import CONNECTOR
 from .model import shape_of
 from .params import engine_params, request_params
-
-ONE_ROW = frozenset("h2o snapkv pyramidkv adakv rkv raas".split())  # decode one row a step: man sparsekv-policy, "Going back"
 
 
 @functools.cache
@@ -46,8 +45,6 @@ def validate(processor: Any, params: Any) -> None:
     said = request_params(getattr(params, "extra_args", None))
     if said.policy is None:
         return
-    if processor.vllm_config.speculative_config is not None and said.policy.partition("?")[0] in ONE_ROW:
-        raise ValueError(f"sparsekv: policy {said.policy} decodes one row a step, and this engine verifies drafts (--speculative-config)")
     known = processor.__dict__.setdefault("_sparsekv_policies", set())
     if said.policy not in known:
         try_policy(processor.vllm_config, said.policy)
@@ -56,10 +53,24 @@ def validate(processor: Any, params: Any) -> None:
 
 
 def try_policy(vllm_config: Any, policy: str) -> None:
-    """Open a session of the model's shape, in host memory, that runs the policy."""
+    """Open a session of the model's shape, in host memory, that runs the policy. ValueError: the engine cannot."""
     params = engine_params(vllm_config.kv_transfer_config.kv_connector_extra_config)
     try:
-        with sparsekv.Client(params.socket) as client, client.open(shape_of(vllm_config, params), policy):
-            pass
+        with sparsekv.Client(params.socket) as client, client.open(shape_of(vllm_config, params), policy) as session:
+            if vllm_config.speculative_config is not None:
+                try_several_rows(session)
     except sparsekv.Error as e:
         raise ValueError(f"sparsekv: policy {policy}: {e.strerror}") from e
+
+
+def try_several_rows(session: sparsekv.Session) -> None:
+    """ValueError where the session's policy decodes one row a step, which the library says before it looks for pages."""
+    try:
+        session.begin([sparsekv.Item(session.new(), 2)])
+    except sparsekv.OutOfPages:
+        pass
+    except sparsekv.Error as e:
+        if e.errno != errno.ENOTSUP:
+            raise
+        raise ValueError(f"sparsekv: this engine verifies drafts (--speculative-config), several rows a step: {e.strerror}") from e
+    session.abort()

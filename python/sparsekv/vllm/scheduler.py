@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vllm.sparsekv")
 
 # Policies that leave K and V as they were, so that a prefix is the same whichever policy read the rest: man sparsekv-policy,
-# "Going back".
+# "Going back". By the taxonomy: whose action is neither to evict nor to compress.
 FORKABLE = frozenset("full quest delta omnikv kascade tidal lessismore sketch".split())
 BUSY_SECONDS = 10.0  # the daemon needs a moment to take back the sequences of an engine that died
 RETRY_SECONDS = 1.0  # a request that waits for pages tries again so often, and when another one is finished

@@ -7,6 +7,8 @@ attention is compared with dense attention over the request's tokens.
 K and V of a token follow from its id and its position alone, as in a model's first layer, so prefixes can be shared.
 $SPARSEKV_TEST_DEVICE=cuda:0 runs it on a device, where vLLM need not be installed (fake_vllm.py).
 """
+import contextlib
+import json
 import os
 import pickle
 import random
@@ -15,6 +17,7 @@ from types import SimpleNamespace as Some
 
 import fake_vllm  # noqa: F401: before sparsekv.vllm
 import pytest
+from processes import control
 
 torch = pytest.importorskip("torch")
 
@@ -22,8 +25,9 @@ import sparsekv  # noqa: E402
 import sparsekv.vllm.backend as backend  # noqa: E402
 import sparsekv.vllm.scheduler as scheduler_module  # noqa: E402
 import sparsekv.vllm.worker as worker_module  # noqa: E402
+from sparsekv.vllm.admission import try_several_rows  # noqa: E402
 from sparsekv.vllm.params import EngineParams  # noqa: E402
-from sparsekv.vllm.scheduler import Scheduler, common  # noqa: E402
+from sparsekv.vllm.scheduler import FORKABLE, Scheduler, common  # noqa: E402
 
 SEED = int(os.environ["SKV_SEED"])
 DEVICE = os.environ.get("SPARSEKV_TEST_DEVICE", "cpu")
@@ -346,6 +350,23 @@ def hold(neighbour: sparsekv.Session, session: sparsekv.Session, left: int) -> l
                 kv = torch.zeros(16, KV, D, dtype=DTYPE, device=DEVICE)
                 step.attend(layer, None, kv, kv, None)
     return held
+
+
+def test_forkable():
+    """The policies that sequences are forked under are those that neither evict nor compress, as the daemon lists them."""
+    with sparsekv.private(64 << 20) as client:
+        policies = json.loads(control(client, "--json", "policy", "list"))["policies"]
+    actions = {p["name"]: p["action"] for p in policies if p["name"] != "template"}
+    assert {name for name, action in actions.items() if action in ("none", "visibility")} == FORKABLE
+
+
+def test_several_rows():
+    """Admission knows which policies verify drafts, of the library."""
+    with sparsekv.private(64 << 20) as client:
+        for policy, right in {"full": True, "sketch": True, "kivi": True, "h2o": False, "raas": False}.items():
+            with client.open(sparsekv.Model("rows", 1, 1, 1, 64, 64), policy) as session:
+                with contextlib.nullcontext() if right else pytest.raises(ValueError, match=f"several rows a step: .*policy {policy}"):
+                    try_several_rows(session)
 
 
 def test_common():

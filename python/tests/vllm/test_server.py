@@ -164,4 +164,4 @@ def test_drafts(model: Path, logs: Path, stock, prompts):
             assert counted["vllm:spec_decode_num_accepted_tokens_total"] > 0
             assert counted["vllm:spec_decode_num_draft_tokens_total"] > counted["vllm:spec_decode_num_accepted_tokens_total"]
             status, answer = server.post("/v1/completions", {"model": "m", "prompt": "x", "kv_transfer_params": {"sparsekv": {"policy": "h2o"}}})
-            assert status == 400 and "one row a step" in answer["error"]["message"]
+            assert status == 400 and "evicts by scores" in answer["error"]["message"]
