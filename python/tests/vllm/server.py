@@ -29,14 +29,14 @@ def free_port() -> int:
 class Server:
     """`ours`: the connector's extra config, None: vLLM as it is. A context manager; kill() is SIGKILL to all of it."""
 
-    def __init__(self, model: Path, log: Path, *args: str, ours: dict[str, Any] | None = None, daemon: str | None = None, failure: str = "recompute"):
+    def __init__(self, model: Path, log: Path, *args: str, ours: dict[str, Any] | None = None, daemon: str | None = None):
         self.port, self.log = free_port(), log
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(self.port), "--served-model-name", "m"]
         command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--block-size", "32", "--max-num-seqs", "16"]
         command += ["--max-num-batched-tokens", "256", "--kv-cache-memory-bytes", str(1 << 29 if ours is None else 1 << 26), *args]
         env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         if ours is not None:
-            transfer = {"kv_connector": "SparseKVConnector", "kv_role": "kv_both", "kv_load_failure_policy": failure, "kv_connector_extra_config": ours}
+            transfer = {"kv_connector": "SparseKVConnector", "kv_role": "kv_both", "kv_connector_extra_config": ours}
             command += ["--kv-transfer-config", json.dumps(transfer)]
         if daemon is not None:
             env["SPARSEKV_SOCKET"] = daemon

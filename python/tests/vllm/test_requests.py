@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Requests through vLLM's engine leave nothing behind: many_requests.py, in a process of its own.
+
+$SPARSEKV_REQUESTS: how many (800 unless set; `SPARSEKV_REQUESTS=10000` takes minutes).
+"""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REQUESTS = os.environ.get("SPARSEKV_REQUESTS", "800")
+
+
+@pytest.mark.timeout(3600)
+def test_requests_leave_nothing():
+    program = Path(__file__).with_name("many_requests.py")
+    run = subprocess.run([sys.executable, str(program), REQUESTS], capture_output=True, text=True, check=False)
+    print(run.stdout[-4000:])
+    assert run.returncode == 0, run.stderr[-4000:]
