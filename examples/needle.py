@@ -3,10 +3,17 @@
 """
 A needle at 7,000 tokens under four policies.
 
-    needle.py MODEL TEXT [--tokens N]
+    python3 examples/needle.py MODEL TEXT [--tokens N]
 
 A number is hidden in the middle of TEXT and asked at its end. The prompt is read once; each policy goes on from there as a
-fork, attends to an eighth of the tokens, and answers or does not.
+fork, attends to an eighth of the tokens, and answers or does not. Of SmolLM2-135M-Instruct and models/prose.txt, in a minute and a half on two cores:
+
+    7014 tokens
+    policy                        attended  answer
+    full                             1.000  48317.
+    sketch?budget=0.125              0.125  48317.
+    quest?budget=0.125               0.183  the
+    streaming?budget=0.125           0.125  the
 """
 import argparse
 

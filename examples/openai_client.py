@@ -3,16 +3,27 @@
 """
 An OpenAI client, and a policy and a name for each request.
 
+    sparsekvd &                                 (or the system's; $SPARSEKV_SOCKET says where, if it is elsewhere)
     vllm serve MODEL --served-model-name m --kv-transfer-config '{"kv_connector": "SparseKVConnector", "kv_role": "kv_both"}'
-    openai_client.py [URL]                    (default: http://127.0.0.1:8000/v1)
+    openai_client.py [URL]                      (default: http://127.0.0.1:8000/v1)
 
-Three requests at once: dense, and under two policies. Then a dialogue whose second turn computes what is new in it alone,
-also when the server was killed and started again in between.
+On CPU also --kv-cache-memory-bytes 67108864, and --enforce-eager where it is to start soon. Three requests at once: dense, and under
+two policies; so short a prompt is attended to in whole under each, and the answers are the same. Then a dialogue whose second turn computes
+what is new in it alone, also when the server was killed and started again in between. SmolLM2-135M-Instruct, bf16:
+
+    --- full
+    In a kitchen, there are several essential elements that make a home feel luxurious and indulgent. These include: [...]
+    --- sketch
+    In a kitchen, there are several essential elements that make a home feel luxurious and indulgent. These include: [...]
+    --- streaming?budget=0.25
+    In a kitchen, there are several essential elements that make a home feel luxurious and indulgent. These include: [...]
+    --- a second turn, of which 86 tokens were there
+    The oldest thing in a kitchen is actually a type of candle made from a traditional Japanese incense, known as [...]
 """
 import asyncio
 import sys
 
-from openai import AsyncOpenAI
+from openai import APIConnectionError, AsyncOpenAI
 
 QUESTION = "Name three things that are in a kitchen."
 
@@ -26,8 +37,8 @@ async def ask(client, messages, **ours):
     return answer.choices[0].message.content, said.get("sparsekv", {})
 
 
-async def main():
-    client = AsyncOpenAI(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1", api_key="none")
+async def main(url):
+    client = AsyncOpenAI(base_url=url, api_key="none")
     policies = ["full", "sketch", "streaming?budget=0.25"]
     user = [{"role": "user", "content": QUESTION}]
     for policy, (text, _) in zip(policies, await asyncio.gather(*(ask(client, user, policy=policy) for policy in policies))):
@@ -39,4 +50,8 @@ async def main():
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    server = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1"
+    try:
+        asyncio.run(main(server))
+    except APIConnectionError:
+        sys.exit(f"openai_client.py: no server at {server}; the docstring says how to start one")

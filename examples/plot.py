@@ -3,10 +3,27 @@
 """
 Policies on a text of one's own: a plot of what they lose against what they attend to. Needs matplotlib.
 
-    plot.py MODEL TEXT OUTPUT.svg [--tokens N] [--rows N] [--policy NAME]...
+    python3 examples/plot.py MODEL TEXT OUTPUT.svg [--tokens N] [--rows N] [--policy NAME]...
 
 The text's first tokens are read once. Then each policy, at shares of 3 to 50 % of the tokens, decodes the rows that follow
 as a fork, and is compared with dense attention: the Kullback-Leibler divergence of the next token, mean over the rows.
+Of SmolLM2-135M-Instruct and models/prose.txt it printed, in a minute on two cores:
+
+    sketch       attended 0.043  KL 0.0464
+    sketch       attended 0.063  KL 0.0248
+    sketch       attended 0.125  KL 0.0091
+    sketch       attended 0.250  KL 0.0034
+    sketch       attended 0.500  KL 0.0008
+    quest        attended 0.104  KL 0.3661
+    quest        attended 0.124  KL 0.2796
+    quest        attended 0.184  KL 0.1241
+    quest        attended 0.299  KL 0.0302
+    quest        attended 0.534  KL 0.0014
+    streaming    attended 0.043  KL 0.4806
+    streaming    attended 0.063  KL 0.3500
+    streaming    attended 0.125  KL 0.1108
+    streaming    attended 0.250  KL 0.0493
+    streaming    attended 0.500  KL 0.0098
 """
 import argparse
 
