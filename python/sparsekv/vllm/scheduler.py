@@ -48,8 +48,7 @@ class Entry:
     """
     A request and its sequence. seq: None where it has none yet. admitted: vLLM runs it. prompt_end: rows of positions below
     are a prompt's. preemptions: of the request when it was admitted. found: what a Look of its name gave. source: the
-    sequence to fork. cached: tokens that it did not compute. short: since when it has had no pages for its first so many
-    tokens.
+    sequence to fork. cached: tokens that it did not compute. short_since: since when it has found no pages.
     """
 
     request: "Request"
@@ -64,7 +63,7 @@ class Entry:
     busy_since: float | None = None
     source: int | None = None
     cached: int = 0
-    short: tuple[float, int] | None = None
+    short_since: float | None = None
     remark: str | None = None
 
 
@@ -134,9 +133,8 @@ class Scheduler:
 
     def _short(self, entry: Entry) -> None:
         """The request found no pages."""
-        now, n = time.monotonic(), entry.request.num_tokens
-        if entry.short is None or entry.short[1] < n:
-            entry.short = now, n
+        now = time.monotonic()
+        entry.short_since = entry.short_since or now
         self.waiting[entry.request.request_id] = now + RETRY_SECONDS
 
     def _hopeless(self, lost: list[Entry]) -> list[Entry]:
@@ -144,10 +142,10 @@ class Scheduler:
         if not lost or any(e.admitted and e.seq is not None for e in self.entries.values()):
             return []
         entry = lost[0]
-        if entry.short is None or time.monotonic() - entry.short[0] < SHORT_SECONDS:
+        if entry.short_since is None or time.monotonic() - entry.short_since < SHORT_SECONDS:
             return []
         entry.remark = (
-            f"the pool had no pages for {entry.short[1]} tokens in {SHORT_SECONDS:.0f} s, although no other request ran: other clients hold them "
+            f"the pool had no pages for {entry.request.num_tokens} tokens in {SHORT_SECONDS:.0f} s, although no other request ran: other clients hold them "
             f"(sparsekvctl status), or the policy {self._policy(entry)} needs more than there are"
         )
         log.error("sparsekv: request %s fails: %s", entry.request.request_id, entry.remark)
@@ -285,6 +283,7 @@ class Scheduler:
             elif entry.seq in report.found:
                 self._found(entry, report.found[entry.seq])
             elif entry.admitted:
+                entry.short_since = None
                 self.waiting.pop(entry.request.request_id, None)
         for entry in lost:
             self._short(entry)
