@@ -276,11 +276,17 @@ def at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scheduler_module, "RETRY_SECONDS", 0.0)
 
 
+def small_pool():
+    """A daemon with a pool of 4 MiB."""
+    device = () if DEVICE == "cpu" else ("--cuda-pool-bytes=4M", "--cuda-segment-bytes=2M")
+    return sparsekv.private(4 << 20, "--segment-bytes=1M", *device)
+
+
 def test_short_of_pages(at_once):
     """A pool that others use too: requests begin anew, and nothing else is wrong."""
     print(f"SKV_SEED={SEED}")
     rng = random.Random(SEED)
-    with sparsekv.private(4 << 20, "--segment-bytes=1M") as client:
+    with small_pool() as client:
         engine = Engine(client, client.socket, rng, v2=False)
         with client.open(engine.shape()) as neighbour:
             held = hold(neighbour, engine.worker.session, 80)
@@ -302,7 +308,7 @@ def finish(engine: Engine, *requests: Request) -> None:
 @pytest.fixture
 def crowded(at_once):
     """An engine whose pool has room for 40 pages, the rest is a neighbour's; and the neighbour's session."""
-    with sparsekv.private(4 << 20, "--segment-bytes=1M") as client:
+    with small_pool() as client:
         engine = Engine(client, client.socket, random.Random(SEED), v2=False)
         with client.open(engine.shape()) as neighbour:
             held = hold(neighbour, engine.worker.session, 40)
