@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of transformers with SparseCache beside sdpa with DynamicCache, in one run.
 
-usage: speed-transformers.py MODEL TEXT [--tokens N] [--new N] [--rounds N] [--policy SPEC]... [--dtype TYPE] [--device DEVICE]
+usage: speed-transformers.py MODEL TEXT [--tokens N] [--new N] [--rounds N] [--policy SPEC[+compile]]... [--dtype TYPE] [--device DEVICE]
 
 Each round reads a prompt of N tokens of TEXT and decodes --new more, with sdpa and with each policy in turn (the order
 turns with the rounds). The table has medians: seconds of the prompt, milliseconds a decoded token, and both as shares of
-sdpa's. Needs the package sparsekv (./setup check-python makes an environment with it).
+sdpa's; +compile: with SparseCache(compile=True). Needs the package sparsekv (./setup check-python makes an environment with it).
 """
 import argparse
 import statistics
@@ -65,7 +65,8 @@ def main():
             names = list(times)[i % len(times) :] + list(times)[: i % len(times)]
             for name in names:
                 model = models["sdpa" if name == "sdpa" else "sparsekv"]
-                cache = DynamicCache() if name == "sdpa" else SparseCache(name, client=client)
+                spec, _, how = name.partition("+")
+                cache = DynamicCache() if name == "sdpa" else SparseCache(spec, client=client, compile=how == "compile")
                 for to, seconds in zip(times[name], measure(model, ids, a.new, cache)):
                     to.append(seconds)
                 del cache
