@@ -54,3 +54,22 @@ def test_refused(config, text, client):
     model.config._attn_implementation = "sparsekv"
     with pytest.raises(Unsupported, match=text):
         SparseCache(client=client, model=model)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2"])
+def test_compiled(family, client, rng, caplog):
+    """Decode steps by torch.compile, without a compiler behind it: the logits of others; arguments that it is not for are said."""
+    model = families.make(family, int(rng.integers(1 << 31)), "sparsekv")
+    ids = torch.tensor(rng.integers(3, 300, (2, 40)))
+    with SparseCache("full", client=client, compile=dict(backend="eager", fullgraph=True)) as cache, torch.no_grad():
+        model(ids[:, :30], past_key_values=cache)
+        with cache.fork() as other:
+            other._compile = False  # as ever
+            for i in range(30, 38):
+                compiled, plain = (model(ids[:, i : i + 1], past_key_values=c) for c in (cache, other))
+                assert (compiled.logits - plain.logits).abs().max() < 1e-5
+                assert compiled.past_key_values is cache
+        assert cache.tokens() == ids[0, :38].tolist() and "not recorded" not in caplog.text
+        model(ids[:, 38:39], past_key_values=cache, labels_of_mine=[1])
+        assert "labels_of_mine is of list" in caplog.text
+        assert cache.tokens() == ids[0, :39].tolist()
