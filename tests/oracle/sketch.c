@@ -22,6 +22,7 @@
 
 #define NEAR 1e-4  /* of a step: roundings in single precision may decide */
 #define SLACK 2e-5 /* of a score, besides */
+#define APART 1e-9 /* of a score, by which twice its scale changes it */
 
 static double sign_of(uint32_t d)
 {
@@ -106,7 +107,11 @@ static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint
 	return r;
 }
 
-/* Scaled scores of one q head. A key with a code that may be another has another scale then, too: of a few 1,000ths. */
+/*
+ * Scaled scores of one q head. A key with a code that may be another has another scale then, too: of a few 1,000ths.
+ * 84 times a scale of 2.671875 and 76 times 2.953125 are one number, but in single precision, where unit times scale is
+ * rounded first, either may be the larger: scores of different scales differ by at least APART, so that they are no tie.
+ */
 static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, const struct sketch *sketch, struct oracle_score *ret)
 {
 	uint32_t dim = s->model->head_dim;
@@ -118,7 +123,8 @@ static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, co
 	for (uint32_t d = 0; d < dim; d++)
 		most = fmax(most, fabs(q[d]));
 	for (uint32_t t = 0; t < s->n; t++) {
-		double is = 0, less = 0, more = 0, unit = most / 127 * scale * sketch[t].scale, wide;
+		double apart = 1 + APART * log2(fmax(sketch[t].scale, 1e-30));
+		double is = 0, less = 0, more = 0, unit = most / 127 * scale * sketch[t].scale * apart, wide;
 
 		for (uint32_t d = 0; d < dim; d++) {
 			struct whole a = rounded(q[d] * 127 / most, -127, 127), b = sketch[t].code[d];
