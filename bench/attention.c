@@ -266,7 +266,7 @@ static void measure_decode(struct report *r, struct kernel_fixture *b, long repe
 {
 	static double t[N_KINDS][MAX_REPEAT];
 	double ms[N_KINDS], bytes = (double)b->layer_bytes;
-	const double sketches = (skv_sketch_row(&b->sh) + 2.0) / (2 * b->sh.head_dim * skv_dtype_bytes(b->sh.dtype));
+	const double sketches = (skv_sketch_row(&b->sh) + 2.0) / ((double)b->sh.page_bytes / b->sh.n_kv_heads / SKV_PAGE_TOKENS);
 	const double share[] = {[ALL] = 1, [BUDGET] = b->o->budget, [BOUNDS] = 1.0 / SKV_PAGE_TOKENS, [ONE] = 1.0 / b->tokens,
 	                        [ONE_SKETCHED] = (1 + sketches) / b->tokens, [SKETCHES] = sketches, [SKETCH] = sketches + b->o->budget};
 
@@ -439,7 +439,7 @@ static int parse(struct options *o, int argc, char **argv)
 		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 64, "length of the sequences (16384)"),
 		BENCH_SHAPES(o->heads, o->kv_heads, &o->n_shapes, "q heads/kv heads (8/2,32/8)"),
 		BENCH_NUMBERS("dim", o->dims, &n_dims, 1, "head dimension, one for each of --heads (64,128)"),
-		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16 (fp32,bf16; of a device fp16,bf16)"),
+		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16, fp8 (fp32,bf16; of a device fp16,bf16)"),
 		BENCH_NUMBER("batch", &o->fixture.batch, 1, 4096, "sequences in a step (1)"),
 		BENCH_SHARE("budget", &o->fixture.budget, "share of the tokens that sparse layers attend to (0.1)"),
 		BENCH_NUMBER("bits", &o->fixture.sketch_bits, 1, 4, "of an element of a sketch (2)"),

@@ -146,7 +146,7 @@ struct skv_shape fixture_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, 
 		.dtype = dtype,
 		.io_dtype = SKV_F32,
 		.scale = 1 / sqrtf((float)dim),
-		.page_bytes = (size_t)2 * kv_heads * SKV_PAGE_TOKENS * dim * skv_dtype_bytes(dtype),
+		.page_bytes = skv_page_bytes(&(struct skv_model){.n_kv_heads = kv_heads, .head_dim = dim, .kv_dtype = dtype}),
 	};
 }
 

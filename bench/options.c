@@ -89,7 +89,7 @@ static int take_text(const struct bench_option *o, const char *text)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-static const char *const dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16", NULL};
+static const char *const dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16", [SKV_FP8] = "fp8", NULL};
 
 const char *bench_dtype_name(uint32_t dtype)
 {

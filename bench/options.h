@@ -27,7 +27,7 @@ enum bench_option_type {
 	BENCH_OPTION_DEVICE,   /* uint32_t, "cuda:N" as the device of a struct skv_model */
 	BENCH_OPTION_HEADS,    /* uint32_t and uint32_t, "q heads/kv heads" */
 	BENCH_OPTION_SHAPES,   /* long [BENCH_LIST_MAX] and long [BENCH_LIST_MAX], the same separated by commas */
-	BENCH_OPTION_DTYPES,   /* uint32_t [BENCH_LIST_MAX] of enum skv_dtype: "fp32,fp16,bf16" */
+	BENCH_OPTION_DTYPES,   /* uint32_t [BENCH_LIST_MAX] of enum skv_dtype: "fp32,fp16,bf16,fp8" */
 	BENCH_OPTION_NAME,     /* uint32_t, the index of one of `names` */
 	BENCH_OPTION_NAMES,    /* uint32_t [most], of several */
 };

@@ -14,7 +14,7 @@ static size_t align_up(size_t x, size_t a)
 /* Pages of what prompts keep in a layer, at most: two sets of a difference and SKV_MINFERENCE_ROWS queries, in fp32. */
 static uint32_t kept_most(const struct skv_model *m)
 {
-	size_t set = (size_t)(1 + SKV_MINFERENCE_ROWS) * m->n_heads * m->head_dim * sizeof(float), page = skv_page_bytes(m);
+	size_t set = (size_t)(1 + SKV_MINFERENCE_ROWS) * m->n_heads * m->head_dim * sizeof(float), page = skv_page_rows_bytes(m);
 
 	return (uint32_t)(2 * ((set + page - 1) / page));
 }

@@ -318,7 +318,7 @@ const char *skv_model_check(const struct skv_model *m)
 	if (m->head_dim < 16 || m->head_dim > SKV_MAX_HEAD_DIM || m->head_dim % 16)
 		return "model: head_dim must be a multiple of 16, 16 to 256";
 	if (!skv_dtype_bytes(m->kv_dtype))
-		return "model: kv_dtype must be 0 (fp32), 1 (fp16) or 2 (bf16)";
+		return "model: kv_dtype must be 0 (fp32), 1 (fp16), 2 (bf16) or 3 (fp8)";
 	if (m->max_tokens < 1 || m->max_tokens > SKV_MAX_TOKENS)
 		return "model: max_tokens must be 1 to 16777216";
 	if (!isfinite(m->scale) || m->scale < 0)
@@ -327,7 +327,7 @@ const char *skv_model_check(const struct skv_model *m)
 		return "model: rank must be below n_ranks, and n_ranks at least 1";
 	if (m->device > SKV_MAX_DEVICES)
 		return "model: device must be 0 (host memory) or 1 to 16 (CUDA devices 0 to 15)";
-	if (!skv_dtype_bytes(m->io_dtype))
+	if (!skv_dtype_bytes(m->io_dtype) || m->io_dtype == SKV_FP8)
 		return "model: io_dtype must be 0 (fp32), 1 (fp16) or 2 (bf16)";
 	if (strnlen(m->name, sizeof(m->name)) == sizeof(m->name) || !skv_model_name_valid(m->name))
 		return "model: name must be 1 to 63 printable ASCII characters without space";

@@ -90,7 +90,7 @@ static void add_client(void *listing, const struct skv_core_client_view *v)
 
 static const char *dtype_name(uint32_t dtype)
 {
-	return dtype == SKV_F32 ? "fp32" : dtype == SKV_F16 ? "fp16" : "bf16";
+	return dtype == SKV_F32 ? "fp32" : dtype == SKV_F16 ? "fp16" : dtype == SKV_FP8 ? "fp8" : "bf16";
 }
 
 static json_t *model_json(const struct skv_model *m)

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const char *const eng_cli_dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16", NULL};
+const char *const eng_cli_dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16", [SKV_FP8] = "fp8", NULL};
 
 static int check(const struct eng_cli *cli, struct eng_error *err)
 {
@@ -22,8 +22,8 @@ static int check(const struct eng_cli *cli, struct eng_error *err)
 
 static int load(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err)
 {
-	/* Where pages are bf16, rows of that are good enough to multiply, and faster. */
-	uint32_t dtype = cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32;
+	/* Where pages are bf16 or less, rows of bf16 are good enough to multiply, and faster. */
+	uint32_t dtype = cli->kv_dtype == SKV_BF16 || cli->kv_dtype == SKV_FP8 ? SKV_BF16 : SKV_F32;
 	int r = eng_backend_open(&host->backend, cli->device, err);
 
 	return r ? r : eng_model_load(&host->model, cli->model, host->backend, dtype, err);

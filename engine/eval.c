@@ -23,7 +23,7 @@ struct arguments {
 	uint32_t sizes[ENG_LIST_MAX];
 	struct eng_task_filter filter;
 	uint32_t mode; /* enum eng_mode */
-	uint32_t batch, chunk, recall;
+	uint32_t batch, chunk, recall, first_dtype;
 	bool summary, compare, answers;
 };
 
@@ -56,6 +56,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_FLAG("compare", &a->compare,
 		         "forced mode: how far each policy's next-token distributions are from the\n"
 		         "first policy's, in the columns kl, agree and dnll"),
+		ENG_NAME("first-dtype", "TYPE", &a->first_dtype, eng_cli_dtypes,
+		         "pages of the first policy alone (default: --kv-dtype's)"),
 		ENG_FLAG("summary", &a->summary, "one line a policy instead of the whole table"),
 		ENG_FLAG("answers", &a->answers, "free mode: what each policy answers to each case, above the table"),
 		ENG_TEXT("csv", "FILE", &a->csv, "the whole table as CSV, - for stdout instead of the table"),
@@ -65,12 +67,14 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
 	int r;
 
-	*a = (struct arguments){.cli = ENG_CLI_INIT, .batch = 16, .chunk = ENG_CHUNK, .mode = ENG_FORCED};
+	*a = (struct arguments){.cli = ENG_CLI_INIT, .batch = 16, .chunk = ENG_CHUNK, .mode = ENG_FORCED, .first_dtype = UINT32_MAX};
 	a->filter.sizes = a->sizes;
 	a->filter.tasks = a->names;
 	r = eng_options(&command, argc, argv, err);
 	if (r)
 		return r;
+	if (a->first_dtype == UINT32_MAX)
+		a->first_dtype = a->cli.kv_dtype;
 	if (!a->cli.model)
 		return eng_fail(err, -EINVAL, "--model is missing: the directory of a model expected");
 	if (!a->tasks)
@@ -115,6 +119,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 		.tokens = tokens,
 		.client = host->client,
 		.kv_dtype = a->cli.kv_dtype,
+		.first_dtype = a->first_dtype,
 		.policies = a->policies,
 		.n_policies = a->n_policies,
 		.cases = cases,

@@ -49,6 +49,14 @@ static bool stopped(const struct run *run)
 	return run->eval->stop && *run->eval->stop;
 }
 
+/* Does the policy read prompts for itself: sparsely, or into pages of a type of their own? */
+static bool reads_alone(const struct run *run, uint32_t policy)
+{
+	const struct eng_eval *eval = run->eval;
+
+	return skv_policy_depends_on_prefill(run->sessions[policy]) || (policy == 0 && eval->first_dtype != eval->kv_dtype);
+}
+
 /* ---- a group of cases ------------------------------------------------------------------------ */
 
 static void lane_deinit(struct lane *lane, uint32_t n_policies)
@@ -264,7 +272,7 @@ static int run_group(struct run *run, const size_t *order, uint32_t n, struct en
 	}
 	for (uint32_t i = 0; !r && i < n; i++) {
 		for (uint32_t p = 0; !r && p < eval->n_policies; p++)
-			if (p == run->reader || skv_policy_depends_on_prefill(run->sessions[p]))
+			if (p == run->reader || reads_alone(run, p))
 				r = prefill(run, &run->lanes[i], p, err);
 			else
 				r = hand_over(run, &run->lanes[i], p, err);
@@ -298,7 +306,7 @@ static int measure(struct run *run, double *ret_work, struct eng_error *err)
 
 	run->reader = eval->n_policies;
 	for (uint32_t p = eval->n_policies; p-- > 0;)
-		if (skv_policy_depends_on_prefill(run->sessions[p]))
+		if (reads_alone(run, p))
 			readers++;
 		else
 			run->reader = p;
@@ -322,6 +330,7 @@ static int open_sessions(struct run *run, struct eng_error *err)
 	int r = 0;
 
 	for (uint32_t p = 0; !r && p < eval->n_policies; p++) {
+		shape.kv_dtype = p == 0 ? eval->first_dtype : eval->kv_dtype;
 		r = skv_open(eval->client, &shape, eval->policies[p], &run->sessions[p]);
 		if (r < 0)
 			eng_fail(err, r, "--policy %.100s: %s", eval->policies[p], skv_last_error());

@@ -12,8 +12,8 @@
  * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype, so
  * many elements apart as struct skv_shape says: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim].
  * The host's kernels take fp32 without gaps alone (load_rows). A page is all K, then all V,
- * each [kv head][token][head_dim] in the pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in
- * fp32.
+ * each [kv head][token][head_dim] in the pool's dtype, then the scales of these rows if that is fp8; page id p is at
+ * pool + p * page_bytes. Sums are accumulated in fp32.
  *
  * Tables. A layer has one page table (block table) for K and V and further ones for what it keeps beside them: state
  * pages (select.h), slot metadata (evict.h), codes and references (compress.h), saved prefill queries (prefill.h).
@@ -131,6 +131,17 @@ SKV_INLINE uint32_t skv_v_stride(const struct skv_shape *sh)
 SKV_INLINE uint32_t skv_out_stride(const struct skv_shape *sh)
 {
 	return sh->out_stride ? sh->out_stride : sh->n_heads * sh->head_dim;
+}
+
+/* Bytes of a page's rows, the scales of fp8 left out: what a page that holds something else has for it ... */
+SKV_INLINE size_t skv_page_room(const struct skv_shape *sh)
+{
+	return (size_t)2 * sh->n_kv_heads * SKV_PAGE_TOKENS * sh->head_dim * skv_dtype_bytes(sh->dtype);
+}
+/* ... and of that each kv head, one after the other. */
+SKV_INLINE size_t skv_head_room(const struct skv_shape *sh)
+{
+	return skv_page_room(sh) / sh->n_kv_heads;
 }
 
 /* The sequence's page table of the call's layer. */

@@ -123,10 +123,10 @@ SKV_INLINE const skv_pte *skv_slot_meta_table(const struct skv_shape *sh, const 
 	return s->table + (size_t)sh->slot_meta * s->layer_stride;
 }
 
-/* Entries whose metadata a page has: at least 64, as head_dim is at least 16. */
+/* Entries whose metadata a page has: a multiple of 32, as head_dim is one of 16. */
 SKV_INLINE uint32_t skv_slot_meta_per_page(const struct skv_shape *sh)
 {
-	return (uint32_t)(sh->page_bytes / sh->n_kv_heads / (2 * sizeof(struct skv_slot_meta)));
+	return (uint32_t)(skv_head_room(sh) / (2 * sizeof(struct skv_slot_meta)));
 }
 
 /* The metadata of entry u of kv head h, in a set. Its page must be resident. */
@@ -136,7 +136,7 @@ SKV_INLINE struct skv_slot_meta *skv_slot_meta_at(const struct skv_shape *sh, co
 	const uint32_t each = skv_slot_meta_per_page(sh);
 	uint8_t *page = sh->pool + skv_pte_id(skv_slot_meta_table(sh, s)[u / each]) * sh->page_bytes;
 
-	return (struct skv_slot_meta *)(page + h * (sh->page_bytes / sh->n_kv_heads)) + set * each + u % each;
+	return (struct skv_slot_meta *)(page + h * skv_head_room(sh)) + set * each + u % each;
 }
 
 #ifdef __cplusplus

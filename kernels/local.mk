@@ -51,6 +51,7 @@ KERNEL_SOURCES = \
 	kernels/host/runtime/append.c \
 	kernels/host/runtime/append.h \
 	kernels/host/runtime/block.h \
+	kernels/host/runtime/fp8.h \
 	kernels/host/runtime/gemm.h \
 	kernels/host/runtime/host.h \
 	kernels/host/runtime/logits.h \

@@ -103,9 +103,9 @@ SKV_INLINE size_t skv_saved_queries_offset(const struct skv_shape *sh, const str
 }
 SKV_INLINE uint32_t skv_saved_pages(const struct skv_shape *sh, const struct skv_sparse *sp)
 {
-	const size_t row = (size_t)sh->n_heads * sh->head_dim * skv_dtype_bytes(sh->io_dtype);
+	const size_t row = (size_t)sh->n_heads * sh->head_dim * skv_dtype_bytes(sh->io_dtype), room = skv_page_room(sh);
 
-	return (uint32_t)((skv_saved_queries_offset(sh, sp) + sp->n_saved_queries * row + sh->page_bytes - 1) / sh->page_bytes);
+	return (uint32_t)((skv_saved_queries_offset(sh, sp) + sp->n_saved_queries * row + room - 1) / room);
 }
 
 /* Byte `at` of a set; a head's elements are never in two pages. The pages must be resident. */
@@ -113,9 +113,9 @@ SKV_INLINE void *skv_saved_at(const struct skv_shape *sh, const struct skv_kseq 
                              size_t at)
 {
 	const skv_pte *table = s->table + (size_t)sh->saved * s->layer_stride;
-	const skv_pte entry = table[set * skv_saved_pages(sh, sp) + at / sh->page_bytes];
+	const skv_pte entry = table[set * skv_saved_pages(sh, sp) + at / skv_page_room(sh)];
 
-	return sh->pool + skv_pte_id(entry) * sh->page_bytes + at % sh->page_bytes;
+	return sh->pool + skv_pte_id(entry) * sh->page_bytes + at % skv_page_room(sh);
 }
 
 #ifdef __cplusplus

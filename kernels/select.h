@@ -117,8 +117,7 @@ SKV_INLINE uint32_t skv_sketch_row(const struct skv_shape *sh)
 }
 SKV_INLINE uint32_t skv_sketch_tokens(const struct skv_shape *sh)
 {
-	const uint32_t head_bytes = (uint32_t)(sh->page_bytes / sh->n_kv_heads), each = skv_sketch_row(sh) + 2;
-	return head_bytes / each / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
+	return (uint32_t)skv_head_room(sh) / (skv_sketch_row(sh) + 2) / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
 }
 /* R changes the sign of element d? */
 SKV_INLINE bool skv_sketch_flips(uint32_t d)

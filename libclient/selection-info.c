@@ -102,7 +102,7 @@ static int fetch_positions(struct skv_session *s, uint32_t layer, const struct s
 {
 	const skv_pte *table = seq_table(q, skv_table(s->model.n_layers, SKV_PAGES_SLOT_META, layer));
 	uint32_t each = skv_slot_meta_per_page(&s->shape);
-	size_t offset = head * (s->shape.page_bytes / s->model.n_kv_heads);
+	size_t offset = head * skv_head_room(&s->shape);
 	struct skv_slot_meta *meta = malloc(each * sizeof(*meta));
 	int e = meta ? 0 : error_set(-ENOMEM, "out of memory");
 

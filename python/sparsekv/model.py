@@ -7,6 +7,7 @@ from typing import Any
 from ._native import ffi, lib
 
 DTYPES = {"float32": lib.SKV_F32, "float16": lib.SKV_F16, "bfloat16": lib.SKV_BF16}
+PAGE_DTYPES = {**DTYPES, "fp8": lib.SKV_FP8, "float8_e4m3fn": lib.SKV_FP8}
 ROPE_TYPES = {
     "unknown": lib.SKV_ROPE_UNKNOWN,
     "none": lib.SKV_ROPE_NONE,
@@ -23,6 +24,14 @@ def dtype_name(dtype: Any) -> str:
     if name not in DTYPES:
         raise ValueError(f"dtype is {dtype}, expected float32, float16 or bfloat16")
     return name
+
+
+def page_dtype(dtype: Any) -> int:
+    """enum skv_dtype of a model's kv_dtype."""
+    name = str(dtype).rpartition(".")[2]
+    if name not in PAGE_DTYPES:
+        raise ValueError(f"kv_dtype is {dtype}, expected float32, float16, bfloat16 or fp8")
+    return PAGE_DTYPES[name]
 
 
 @dataclass(frozen=True)
@@ -63,8 +72,8 @@ class Model:
     The shape of a model's KV cache.
 
     name: 1 to 63 characters of printable ASCII without space; sequences belong to a model by its name. head_dim: a
-    multiple of 16, at most 256. max_tokens: of the longest sequence. kv_dtype: of the pages; io_dtype: of q, k, v and
-    out, kv_dtype's unless given. device: "cpu", or "cuda:N". scale: of the softmax; 0: 1/sqrt(head_dim). layers: one
+    multiple of 16, at most 256. max_tokens: of the longest sequence. kv_dtype: of the pages, "float32", "float16",
+    "bfloat16" or "fp8" (e4m3, scaled row by row); io_dtype: of q, k, v and out, kv_dtype's unless given, of fp8 float32. device: "cpu", or "cuda:N". scale: of the softmax; 0: 1/sqrt(head_dim). layers: one
     Layer each, or nothing where all are plain. files: absolute directory of the model's files, where policies look for
     profiles. rank, n_ranks: of a tensor-parallel group; heads are a rank's.
     """
@@ -88,7 +97,14 @@ class Model:
     @property
     def row_dtype(self) -> str:
         """The dtype of q, k, v and out."""
-        return self.io_dtype or self.kv_dtype
+        return self.io_dtype or ("float32" if page_dtype(self.kv_dtype) == lib.SKV_FP8 else self.kv_dtype)
+
+    @property
+    def page_bytes(self) -> int:
+        """Of a page: 16 tokens of one layer (skv_page_bytes in types.h)."""
+        dtype, rows = page_dtype(self.kv_dtype), 2 * self.n_kv_heads * lib.SKV_PAGE_TOKENS
+        element = 4 if dtype == lib.SKV_F32 else 1 if dtype == lib.SKV_FP8 else 2
+        return rows * (self.head_dim * element + (dtype == lib.SKV_FP8))
 
     def to_c(self) -> tuple[Any, list[Any]]:
         """struct skv_model *, and what must live as long as the call that reads it."""
@@ -96,7 +112,7 @@ class Model:
         lib.skv_model_init(m, ffi.sizeof("struct skv_model"))
         m.n_layers, m.n_heads, m.n_kv_heads, m.head_dim = self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim
         m.max_tokens, m.scale, m.rank, m.n_ranks = self.max_tokens, self.scale, self.rank, self.n_ranks
-        m.kv_dtype, m.io_dtype = DTYPES[dtype_name(self.kv_dtype)], DTYPES[dtype_name(self.row_dtype)]
+        m.kv_dtype, m.io_dtype = page_dtype(self.kv_dtype), DTYPES[dtype_name(self.row_dtype)]
         m.device = device_number(self.device)
         m.name = text_of("name", self.name, lib.SKV_NAME_MAX)
         m.files = text_of("files", self.files, lib.SKV_PROFILE_PATH)

@@ -173,7 +173,8 @@ def test_bad_tensors(client, change, text):
 def test_bad_models(client):
     for change, text in [
         (dict(head_dim=33), "head_dim"),
-        (dict(kv_dtype="int8"), "expected float32, float16 or bfloat16"),
+        (dict(kv_dtype="int8"), "kv_dtype is int8, expected float32, float16, bfloat16 or fp8"),
+        (dict(io_dtype="fp8"), "dtype is fp8, expected float32, float16 or bfloat16"),
         (dict(device="tpu"), "expected cpu or cuda:N"),
         (dict(layers=[Layer()]), "layers has 1 entries"),
         (dict(layers=[Layer(sinks=[1.0]), Layer()]), "expected one for each of 4 q heads"),

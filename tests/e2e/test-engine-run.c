@@ -48,7 +48,7 @@ static const struct {
          "--max-tokens 0: a whole number from 1"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--max-tokens", "1k"}, "--max-tokens 1k"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--kv-dtype", "int4"},
-         "--kv-dtype int4: fp32, fp16 or bf16"},
+         "--kv-dtype int4: fp32, fp16, bf16 or fp8"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "gpu"},
          "--device gpu: host, or cuda:0 to cuda:15 expected"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "cuda:16"}, "--device cuda:16: host"},

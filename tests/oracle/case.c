@@ -80,7 +80,7 @@ void oracle_case_init(struct oracle_case *b, uint64_t seed, uint32_t device)
 	m->n_kv_heads = kv_heads[oracle_case_below(b, 6)];
 	m->n_heads = m->n_kv_heads * (1 + oracle_case_below(b, 4));
 	m->head_dim = device == SKV_DEVICE_HOST ? 16 * (1 + oracle_case_below(b, 4)) : 32 * (2 + oracle_case_below(b, 3));
-	m->kv_dtype = device == SKV_DEVICE_HOST ? oracle_case_below(b, 3) : 1 + oracle_case_below(b, 2);
+	m->kv_dtype = device == SKV_DEVICE_HOST ? oracle_case_below(b, 4) : 1 + oracle_case_below(b, 2);
 	m->device = device;
 	m->rope = some_rope(b, device == SKV_DEVICE_HOST);
 }
@@ -177,8 +177,7 @@ void oracle_case_deinit(struct oracle_case *b)
 
 static void round_row(const struct oracle_case *b, float *row)
 {
-	for (uint32_t d = 0; d < b->model.head_dim; d++)
-		row[d] = ref_round(b->model.kv_dtype, row[d]);
+	ref_round_row(b->model.kv_dtype, row, b->model.head_dim);
 }
 
 static void make_key(const struct oracle_case *b, const struct oracle_case_seq *s, uint32_t layer, uint32_t head,

@@ -103,23 +103,40 @@ void oracle_reduced(const struct oracle_step *s, uint32_t layer, uint32_t from, 
 	free(one);
 }
 
+/* Page bounds of fp8 are rows of fp8 as well: what is small for such a row is rounded up. */
+static void round_up(const struct skv_model *m, double *row)
+{
+	double most = 0, unit = 0x1p-126;
+
+	for (uint32_t d = 0; d < m->head_dim; d++)
+		most = fmax(most, fabs(row[d]));
+	while (most > 448 * unit)
+		unit *= 2;
+	for (uint32_t d = 0; d < m->head_dim; d++)
+		if (m->kv_dtype == SKV_FP8 && fabs(row[d]) < unit * 0x1p-6)
+			row[d] = ceil(row[d] / unit * 512) / 512 * unit;
+}
+
 struct oracle_score oracle_bound(const struct oracle_step *s, uint32_t layer, uint32_t kv, const double *q,
                                  uint32_t page)
 {
 	const struct skv_model *m = s->model;
-	double sum = 0, size = 0;
+	double sum = 0, size = 0, least[SKV_MAX_HEAD_DIM], most[SKV_MAX_HEAD_DIM]; /* least: times -1 */
 
 	for (uint32_t d = 0; d < m->head_dim; d++) {
-		double least = INFINITY, most = -INFINITY;
-
+		least[d] = most[d] = -INFINITY;
 		for (uint32_t t = page * ORACLE_PAGE; t < s->n && t < (page + 1) * ORACLE_PAGE; t++) {
 			double k = s->k[layer][((size_t)t * m->n_kv_heads + kv) * m->head_dim + d];
 
-			least = fmin(least, k);
-			most = fmax(most, k);
+			least[d] = fmax(least[d], -k);
+			most[d] = fmax(most[d], k);
 		}
-		sum += fmax(q[d] * least, q[d] * most);
-		size += fmax(fabs(q[d] * least), fabs(q[d] * most));
+	}
+	round_up(m, least);
+	round_up(m, most);
+	for (uint32_t d = 0; d < m->head_dim; d++) {
+		sum += fmax(-q[d] * least[d], q[d] * most[d]);
+		size += fmax(fabs(q[d] * least[d]), fabs(q[d] * most[d]));
 	}
 	return (struct oracle_score){.lo = sum - size * s->logit_slack, .is = sum, .hi = sum + size * s->logit_slack};
 }

@@ -18,9 +18,56 @@ float ref_round(uint32_t dtype, float x)
 	return fabs(r) > largest ? copysignf(INFINITY, x) : (float)r;
 }
 
+float ref_unit(uint8_t scale)
+{
+	return scale == 255 ? NAN : ldexpf(1, scale - 127);
+}
+
+uint8_t ref_round_row(uint32_t dtype, float *row, uint32_t n)
+{
+	double most = 0, unit;
+	bool finite = true;
+	int scale = 1;
+
+	for (uint32_t d = 0; d < n; d++) {
+		finite &= isfinite(row[d]) && fabs((double)row[d]) < 0x1p120;
+		most = fmax(most, fabs((double)row[d]));
+	}
+	while (finite && most > 448 * ldexp(1, scale - 127))
+		scale++;
+	unit = ldexp(1, scale - 127);
+	for (uint32_t d = 0; d < n; d++) {
+		int e = 0;
+
+		if (dtype != SKV_FP8) {
+			row[d] = ref_round(dtype, row[d]);
+			continue;
+		}
+		frexp(row[d] / unit, &e); /* 1/2 <= x < 1, times 2^e: four digits from 2^-6 on, there and below it nine behind the point */
+		e = e > -5 ? e - 4 : -9;
+		row[d] = finite ? (float)(ldexp(nearbyint(ldexp(row[d] / unit, -e)), e) * unit) : NAN;
+	}
+	return finite ? (uint8_t)scale : 255;
+}
+
+float ref_unit_in_page(uint32_t dtype, const uint8_t *page, uint32_t kv_heads, uint32_t dim, uint32_t row)
+{
+	return dtype == SKV_FP8 ? ref_unit(page[(size_t)32 * kv_heads * dim + row]) : 1;
+}
+
+static float load_e4m3(uint8_t x)
+{
+	int e = x >> 3 & 15, m = x & 7;
+	float size = e == 15 && m == 7 ? NAN : e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
+
+	return x >> 7 ? -size : size;
+}
+
 float ref_load(uint32_t dtype, const void *p)
 {
 	float x = 0;
+	if (dtype == SKV_FP8)
+		return load_e4m3(*(const uint8_t *)p);
 	if (dtype == SKV_F32) {
 		memcpy(&x, p, 4);
 	} else if (dtype == SKV_BF16) {
@@ -39,6 +86,12 @@ float ref_load(uint32_t dtype, const void *p)
 
 void ref_store(uint32_t dtype, void *p, float x)
 {
+	if (dtype == SKV_FP8) {
+		uint8_t *to = p;
+		for (*to = signbit(x) ? 0x80 : 0; load_e4m3(*to) != x; ++*to)
+			;
+		return;
+	}
 	x = ref_round(dtype, x);
 	if (dtype == SKV_F32) {
 		memcpy(p, &x, 4);

@@ -13,10 +13,22 @@
 /* x as an fp32, fp16 or bf16 (enum skv_dtype) number, rounded to nearest even. */
 float ref_round(uint32_t dtype, float x);
 
-/* The number stored as that dtype. */
+/* The number stored as that dtype; of fp8 what it is times its row's unit. */
 float ref_load(uint32_t dtype, const void *p);
 
-/* Store it, rounded. */
+/*
+ * Rows of K and V. Round one as pages of the dtype hold it: fp8 (SKV_FP8) has e4m3 numbers times a unit, the least power of
+ * two from 2^-126 on, of which the largest element is at most 448 times as much. It returns the unit's byte in a page.
+ */
+uint8_t ref_round_row(uint32_t dtype, float *row, uint32_t n);
+
+/* The unit that such a byte stands for. */
+float ref_unit(uint8_t scale);
+
+/* Of row number `row` of a page's 2 * kv_heads * 16: all K, then all V. 1 if it is not of fp8. */
+float ref_unit_in_page(uint32_t dtype, const uint8_t *page, uint32_t kv_heads, uint32_t dim, uint32_t row);
+
+/* Store it, rounded; as fp8 it must be an e4m3 number. */
 void ref_store(uint32_t dtype, void *p, float x);
 
 /* The softmax of a q head. A score is s = scale * q · k, with a softcap c (not 0) c tanh(s / c). */

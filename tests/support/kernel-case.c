@@ -104,7 +104,7 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 	                           .layer = rnd_below(LAYERS), .state = LAYERS, .slot_meta = LAYERS + 1,
 	                           .saved = LAYERS + 2,
 	                           .scale = 1 / sqrtf((float)dim)};
-	c->sh.page_bytes = (size_t)2 * kv_heads * SKV_PAGE_TOKENS * dim * skv_dtype_bytes(dtype);
+	c->sh.page_bytes = (size_t)2 * kv_heads * SKV_PAGE_TOKENS * (dim * skv_dtype_bytes(dtype) + (dtype == SKV_FP8));
 	for (uint32_t i = 0; i < n; i++) {
 		size_t floats = (size_t)len[i] * kv_heads * dim;
 		c->seq[i] = (struct skv_kseq){.len = len[i], .n_q = n_q[i], .row = c->rows};
@@ -116,9 +116,11 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 		c->v_in[i] = random_floats(floats);
 		c->k[i] = malloc(floats * sizeof(float));
 		c->v[i] = malloc(floats * sizeof(float));
-		for (size_t x = 0; x < floats; x++) {
-			c->k[i][x] = ref_round(dtype, c->k_in[i][x]);
-			c->v[i][x] = ref_round(dtype, c->v_in[i][x]);
+		memcpy(c->k[i], c->k_in[i], floats * sizeof(float));
+		memcpy(c->v[i], c->v_in[i], floats * sizeof(float));
+		for (size_t x = 0; x < floats; x += dim) {
+			ref_round_row(dtype, c->k[i] + x, dim);
+			ref_round_row(dtype, c->v[i] + x, dim);
 		}
 	}
 	c->max_len += rnd_below(40);
@@ -142,6 +144,8 @@ void case_of_shape(struct kernel_case *c, int shape, uint32_t n, const uint32_t 
 	};
 	int i = shape % (CASE_SHAPES / 3);
 	uint32_t dtype = (uint32_t)(shape / (CASE_SHAPES / 3));
+	if (dtype == SKV_F32 && i % 2)
+		dtype = SKV_FP8;
 	case_init(c, dtype, shapes[i].heads, shapes[i].kv_heads, shapes[i].dim, n, len, n_q);
 }
 
@@ -159,6 +163,16 @@ void case_deinit(struct kernel_case *c)
 	}
 	free(c->q);
 	free(c->sinks);
+}
+
+void case_set(struct kernel_case *c, uint32_t i, bool v, size_t at, float x)
+{
+	const uint32_t dim = c->sh.head_dim;
+	float *in = (v ? c->v_in : c->k_in)[i], *row = (v ? c->v : c->k)[i] + at / dim * dim;
+
+	in[at] = x;
+	memcpy(row, in + at / dim * dim, dim * sizeof *row);
+	ref_round_row(c->sh.dtype, row, dim);
 }
 
 struct ref_softmax case_softmax(const struct kernel_case *c, uint32_t head)

@@ -7,7 +7,7 @@
  * says of one backend it says of all.
  *
  * Pages lie in the pool in random order; every byte of the pool that no token was written to is 0xff,
- * a NaN in all three dtypes, so that whatever reads too far shows. Tables have several layers, and
+ * a NaN in all dtypes, so that whatever reads too far shows. Tables have several layers, and
  * those that are not meant lead to such pages. Outputs start as NaNs too. Scratch has exactly the size
  * that the kernels asked for, and is checked for writes past its end. A batch's bounds are not tight.
  */
@@ -51,11 +51,14 @@ struct kernel_case {
 void case_init(struct kernel_case *, uint32_t dtype, uint32_t heads, uint32_t kv_heads, uint32_t dim,
                uint32_t n, const uint32_t *len, const uint32_t *n_q);
 
-/* The same with one of CASE_SHAPES head counts, dimensions and dtypes. */
+/* The same with one of CASE_SHAPES head counts, dimensions and dtypes: every other one of fp32 is of fp8 instead. */
 #define CASE_SHAPES 33
 void case_of_shape(struct kernel_case *, int shape, uint32_t n, const uint32_t *len, const uint32_t *n_q);
 
 void case_deinit(struct kernel_case *);
+
+/* Let element `at` of sequence i's K, or V, be x, and its row what the pool makes of it. Before case_on(). */
+void case_set(struct kernel_case *, uint32_t i, bool v, size_t at, float x);
 
 /* Evict about one page in `one_in`: their entries carry junk ids. Before case_on(). */
 void case_punch(struct kernel_case *, uint32_t one_in);

@@ -30,8 +30,8 @@ void layers_model(struct layers_model *x, const char *name, bool shared, uint32_
 	m->n_kv_heads = 1 + rnd_below(2);
 	m->n_heads = m->n_kv_heads * (1 + rnd_below(3));
 	m->head_dim = devmem_is_device() ? 64 : 32 * (1 + rnd_below(2));
-	m->kv_dtype = devmem_is_device() ? 1 + rnd_below(2) : rnd_below(3);
-	m->io_dtype = rnd_below(2) ? m->kv_dtype : SKV_F32;
+	m->kv_dtype = devmem_is_device() ? 1 + rnd_below(2) : rnd_below(4);
+	m->io_dtype = rnd_below(2) && m->kv_dtype != SKV_FP8 ? m->kv_dtype : SKV_F32;
 	if (!devmem_is_device() && rnd_below(2))
 		m->io_dtype = rnd_below(3);
 	m->device = devmem_is_device() ? SKV_DEVICE_CUDA(0) : SKV_DEVICE_HOST;
@@ -98,9 +98,9 @@ static void put(const struct layers_model *x, struct layers_seq *q, uint32_t at,
 
 	make_row(x, q, at, layer, ROW_K, q->k[layer] + at * width);
 	make_row(x, q, at, layer, ROW_V, q->v[layer] + at * width);
-	for (size_t d = at * width; d < (at + 1) * width; d++) {
-		q->k[layer][d] = ref_round(x->model.kv_dtype, q->k[layer][d]);
-		q->v[layer][d] = ref_round(x->model.kv_dtype, q->v[layer][d]);
+	for (size_t d = at * width; d < (at + 1) * width; d += x->model.head_dim) {
+		ref_round_row(x->model.kv_dtype, q->k[layer] + d, x->model.head_dim);
+		ref_round_row(x->model.kv_dtype, q->v[layer] + d, x->model.head_dim);
 	}
 }
 

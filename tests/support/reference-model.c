@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/ref/attention.h"
 #include "tests/support/device-helper.h"
 #include "tests/support/random.h"
 
@@ -37,27 +38,6 @@ void refmodel_row(uint64_t content, uint32_t layer, enum what what, uint32_t hea
 		x += 0x9e3779b97f4a7c15u;
 		to[d] = (float)(int32_t)(mix(x) >> 40) / (float)(1 << 23) - 1.0f;
 	}
-}
-
-/* x as the pages keep it. */
-static float stored(float x, uint32_t dtype)
-{
-	uint32_t bits;
-	int exponent;
-
-	if (dtype == SKV_F32)
-		return x;
-	memcpy(&bits, &x, sizeof(bits));
-	if (dtype == SKV_BF16) {
-		bits += 0x7fff + (bits >> 16 & 1);
-		bits &= 0xffff0000u;
-		memcpy(&x, &bits, sizeof(x));
-		return x;
-	}
-	/* fp16: 11 significant bits, but no finer than 2^-24; _Float16 is not in every compiler that we build with */
-	frexpf(x, &exponent);
-	exponent = (exponent > -13 ? exponent : -13) - 11;
-	return ldexpf(rintf(ldexpf(x, -exponent)), exponent);
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -103,8 +83,7 @@ void refmodel_put(struct refmodel *w, struct refmodel_seq *q, uint32_t at, uint6
 				float *to = kv_row(w, q, at, layer, what, kv);
 
 				refmodel_row(content, layer, what, kv, w->model.head_dim, to);
-				for (uint32_t d = 0; d < w->model.head_dim; d++)
-					to[d] = stored(to[d], w->model.kv_dtype);
+				ref_round_row(w->model.kv_dtype, to, w->model.head_dim);
 			}
 }
 
@@ -199,7 +178,7 @@ void refmodel_weights(const struct refmodel *w, const struct refmodel_seq *q, ui
 
 	refmodel_row(q->content[n - 1], layer, ROW_Q, head, m->head_dim, a);
 	for (uint32_t d = 0; d < m->head_dim && devmem_is_device(); d++)
-		a[d] = stored(a[d], m->kv_dtype); /* as its tensor cores take it */
+		a[d] = ref_round(m->kv_dtype, a[d]); /* as its tensor cores take it */
 	for (uint32_t t = 0; t < n; t++) {
 		const float *k;
 		double s = 0;

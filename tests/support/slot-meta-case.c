@@ -6,7 +6,7 @@
 static uint8_t *slot_meta_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u,
                              uint32_t *ret_n)
 {
-	const size_t head = c->sh.page_bytes / c->sh.n_kv_heads, each = sizeof(struct skv_slot_meta);
+	const size_t head = skv_head_room(&c->sh), each = sizeof(struct skv_slot_meta);
 	const uint32_t n = (uint32_t)(head / (2 * each));
 
 	*ret_n = n - u % n;

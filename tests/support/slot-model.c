@@ -23,23 +23,32 @@ void slot_read_pool(const struct slot_rig *r, uint8_t *to)
 	case_from(&r->c, to, r->c.sh.pool, r->c.pool_pages * r->c.sh.page_bytes);
 }
 
-/* A kv head's K row of a slot in a copy of the pool, of a table's page. */
+/* A kv head's K or V row of a slot in a copy of the pool, of a table's page. */
 static uint8_t *row_at(const struct slot_rig *r, uint8_t *pool, const skv_pte *table, uint32_t h, uint32_t slot, bool v)
 {
 	const struct skv_shape *sh = &r->c.sh;
 
-	return pool + skv_pte_id(table[slot / T]) * sh->page_bytes + v * (sh->page_bytes / 2) +
-	       (h * T + slot % T) * sh->head_dim * skv_dtype_bytes(sh->dtype);
+	return pool + skv_pte_id(table[slot / T]) * sh->page_bytes +
+	       ((v * sh->n_kv_heads + h) * T + slot % T) * sh->head_dim * skv_dtype_bytes(sh->dtype);
+}
+
+/* The unit of such a row. */
+static float unit_at(const struct slot_rig *r, const uint8_t *pool, const skv_pte *table, uint32_t h, uint32_t slot, bool v)
+{
+	const struct skv_shape *sh = &r->c.sh;
+
+	return ref_unit_in_page(sh->dtype, pool + skv_pte_id(table[slot / T]) * sh->page_bytes, sh->n_kv_heads, sh->head_dim,
+	                        (v * sh->n_kv_heads + h) * T + slot % T);
 }
 
 static struct skv_slot_meta slot_meta_at(const struct slot_rig *r, const uint8_t *pool, uint32_t i, uint32_t h, uint32_t set,
                                uint32_t u)
 {
 	const struct skv_shape *sh = &r->c.sh;
-	const uint32_t each = (uint32_t)(sh->page_bytes / sh->n_kv_heads / 16);
+	const uint32_t each = (uint32_t)(skv_head_room(sh) / 16);
 	struct skv_slot_meta n;
 
-	memcpy(&n, pool + skv_pte_id(r->c.slot_meta[i][u / each]) * sh->page_bytes + h * (sh->page_bytes / sh->n_kv_heads) +
+	memcpy(&n, pool + skv_pte_id(r->c.slot_meta[i][u / each]) * sh->page_bytes + h * skv_head_room(sh) +
 	           (set * each + u % each) * sizeof n, sizeof n);
 	return n;
 }
@@ -69,9 +78,19 @@ static void check_rows(const struct slot_rig *r, uint32_t i, uint32_t h, uint32_
 	for (uint32_t t = 0; t < tokens; t++)
 		for (int v = 0; v < 2; v++)
 			if (memcmp(row_at(r, r->is, r->c.table[i], h, u * r->unit + t, v),
-			           r->stored + slot_content(i, h, pos * r->unit + t, v) * bytes, bytes))
+			           r->stored + slot_content(i, h, pos * r->unit + t, v) * bytes, bytes) ||
+			    unit_at(r, r->is, r->c.table[i], h, u * r->unit + t, v) !=
+			            r->stored_unit[slot_content(i, h, pos * r->unit + t, v)])
 				WRONG(r, i, h, u, "row %u of %s is not that of token %u", t, v ? "V" : "K",
 				      pos * r->unit + t);
+}
+
+/* Is x the number, or of fp8, where small ones are in steps of 2^-9 of the unit, the next that is not larger? */
+static bool is_bound(const struct slot_rig *r, float number, float x, float unit)
+{
+	if (r->c.sh.dtype != SKV_FP8 || fabsf(number) >= unit * 0x1p-6f)
+		return x == number;
+	return x <= number && number - x < unit * 0x1p-9f;
 }
 
 static void check_bounds(const struct slot_rig *r, uint32_t i, uint32_t h, uint32_t u, uint32_t pos, uint32_t tokens)
@@ -85,8 +104,9 @@ static void check_bounds(const struct slot_rig *r, uint32_t i, uint32_t h, uint3
 			low = fminf(low, x);
 			high = fmaxf(high, x);
 		}
-		if (ref_load(r->c.sh.dtype, row_at(r, r->is, r->c.state[i], h, u, false) + d * each) != low ||
-		    ref_load(r->c.sh.dtype, row_at(r, r->is, r->c.state[i], h, u, true) + d * each) != high)
+		const float low_unit = unit_at(r, r->is, r->c.state[i], h, u, false), high_unit = unit_at(r, r->is, r->c.state[i], h, u, true);
+		if (!is_bound(r, low, ref_load(r->c.sh.dtype, row_at(r, r->is, r->c.state[i], h, u, false) + d * each) * low_unit, low_unit) ||
+		    !is_bound(r, -high, -ref_load(r->c.sh.dtype, row_at(r, r->is, r->c.state[i], h, u, true) + d * each) * high_unit, high_unit))
 			WRONG(r, i, h, u, "element %u of its bounds is wrong", d);
 	}
 }
@@ -120,7 +140,8 @@ static void check_untouched(const struct slot_rig *r, uint32_t i, uint32_t h, ui
 			tokens = extent % T;
 		for (int v = 0; v < 2; v++)
 			if (memcmp(row_at(r, r->was, r->c.table[i], h, u * r->unit, v),
-			           row_at(r, r->is, r->c.table[i], h, u * r->unit, v), tokens * bytes))
+			           row_at(r, r->is, r->c.table[i], h, u * r->unit, v), tokens * bytes) ||
+			    unit_at(r, r->was, r->c.table[i], h, u * r->unit, v) != unit_at(r, r->is, r->c.table[i], h, u * r->unit, v))
 				WRONG(r, i, h, u, "rows that the last commit needs were written");
 	}
 }

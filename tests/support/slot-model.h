@@ -30,6 +30,7 @@ struct slot_rig {
 	uint32_t epoch[CASE_SEQS]; /* of the last commit */
 	float row[SLOT_ROWS][SKV_MAX_HEAD_DIM];
 	uint8_t *stored;               /* the same as the pool has them */
+	float stored_unit[SLOT_ROWS];  /* and their units */
 	uint8_t *was, *is;             /* the pool before a step, and after */
 	struct skv_kseq at[CASE_SEQS]; /* with the backend's pointers */
 	/* the step's batch: */

@@ -26,7 +26,7 @@ static inline struct meta_table meta_table_of(const struct skv_shape *sh)
 
 	n.pool = sh->pool;
 	n.page_bytes = sh->page_bytes;
-	n.part = sh->page_bytes / sh->n_kv_heads;
+	n.part = skv_head_room(sh);
 	n.table = sh->slot_meta;
 	n.each = skv_slot_meta_per_page(sh);
 	return n;

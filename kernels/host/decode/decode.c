@@ -29,6 +29,7 @@
 /* The tokens of a run: each chunk's begin at a multiple of the tile, the gaps repeat a valid row. */
 struct rows {
 	const uint8_t *row[CHUNK_RUN * CHUNK];
+	const uint8_t *scale[CHUNK_RUN * CHUNK]; /* of fp8 */
 	uint32_t quantized[CHUNK_RUN * CHUNK / SKV_PAGE_TOKENS]; /* of each tile: its first token, or ROWS if it is rows */
 	uint32_t n[CHUNK_RUN]; /* tokens of a chunk */
 	uint32_t end;          /* entries in row */
@@ -63,6 +64,7 @@ struct walk {
 	float weight[SKV_MAX_HEADS * TILE_MAX] __attribute__((aligned(64)));
 	const struct skv_kseq *s;
 	struct quant quant; /* if tiles are quantized */
+	float unit[TILE_MAX]; /* of a strip of fp8 */
 	const uint8_t *wide_row[TILE_MAX];
 	float wide[TILE_MAX * SKV_MAX_HEAD_DIM]; /* a dequantized strip */
 };
@@ -85,10 +87,38 @@ static void dequantize(struct walk *w, uint32_t token, uint32_t n, uint32_t h, b
 		w->wide_row[t] = (const uint8_t *)(w->wide + t * w->d->sh->head_dim);
 }
 
+/* How far a strip's scales are from those of kv head 0's keys. */
+static size_t scale_at(const struct walk *w, uint32_t h, bool v)
+{
+	return strip_at(w, h, v) / w->d->sh->head_dim;
+}
+
+/* What v_load() gives of each row is multiplied by, of a strip of fp8 that begins at entry t: see skv_row_unit(). */
+static void units_of_strip(struct walk *w, uint32_t t, uint32_t h, bool v)
+{
+	const size_t at = scale_at(w, h, v);
+	vi bits[TILE_MAX / VL];
+
+	for (uint32_t i = 0; i < w->d->tile; i++)
+		bits[i / VL][i % VL] = w->r->scale[t + i][at] << 23;
+	for (uint32_t i = 0; i < w->d->tile; i += VL)
+		v_storef(w->unit + i, (vf)bits[i / VL]);
+}
+
 static void prefetch(const uint8_t *from, uint32_t bytes)
 {
 	for (uint32_t b = 0; b < bytes; b += 64)
 		prefetch_line(from + b);
+}
+
+/* Those of the strip at a position: 16 tokens of a page have them in one line. */
+static void prefetch_scales(const struct walk *w, const struct strip_pos *p)
+{
+	const struct decode_params *d = w->d;
+	const uint32_t step = d->source == KV_TOKENS ? 1 : SKV_PAGE_TOKENS;
+
+	for (uint32_t t = 0; d->scales_at && t < d->tile; t += step)
+		prefetch_line(w->r->scale[p->t + t] + scale_at(w, p->h, p->v));
 }
 
 /* All of the strip at a position. */
@@ -100,6 +130,7 @@ static void prefetch_strip(const struct walk *w, const struct strip_pos *p)
 	if (token == ROWS) {
 		for (uint32_t t = 0; t < d->tile; t++)
 			prefetch(w->r->row[p->t + t] + strip_at(w, p->h, p->v), d->row_bytes);
+		prefetch_scales(w, p);
 		return;
 	}
 	const uint8_t *record = quant_record(&w->quant, w->s, token, p->h);
@@ -125,6 +156,12 @@ static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool 
 	s.ahead_at = strip_at(w, w->ahead.h, w->ahead.v);
 	if (!s.ahead)
 		prefetch_strip(w, &w->ahead);
+	else
+		prefetch_scales(w, &w->ahead);
+	if (d->scales_at) {
+		units_of_strip(w, t, h, v);
+		s.unit = w->unit;
+	}
 	if (token != ROWS) {
 		dequantize(w, token, n, h, v);
 		s.row = w->wide_row;
@@ -214,10 +251,14 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 	r.end = 0;
 	for (uint32_t c = 0; c < chunks; c++) {
 		const uint32_t begin = r.end;
-		r.n[c] = gather(d, request, chunk + c, r.row + r.end);
+		const struct gathered to = {r.row + begin, d->scales_at ? r.scale + begin : NULL};
+		r.n[c] = gather(d, request, chunk + c, &to);
 		tokens += r.n[c];
-		for (r.end += r.n[c]; r.end % d->tile; r.end++)
+		for (r.end += r.n[c]; r.end % d->tile; r.end++) {
 			r.row[r.end] = r.row[r.end - 1];
+			if (d->scales_at)
+				r.scale[r.end] = r.scale[r.end - 1];
+		}
 		mark_quantized(d, request, chunk + c, &r, begin);
 	}
 	if (d->seq[i].attended && !d->keys) /* other threads have runs of the same sequence */
@@ -266,6 +307,7 @@ static void split(struct decode_params *d, struct carve *c, int threads)
 	d->group = sh->n_heads / d->splits / d->span;
 	split_group(d);
 	d->row_bytes = (uint32_t)skv_row_bytes(sh);
+	d->scales_at = sh->dtype == SKV_FP8 ? (size_t)2 * sh->n_kv_heads * SKV_PAGE_TOKENS * sh->head_dim : 0;
 	d->tile = tile_tokens(sh->dtype);
 	d->ahead = skv_max(1, ahead_bytes(sh->dtype, d->source == KV_TOKENS) / (d->tile * d->row_bytes));
 

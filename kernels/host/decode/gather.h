@@ -52,18 +52,27 @@ static uint32_t quantized_tokens(const struct decode_params *d, const struct skv
 	return d->sh->codec && d->sh->codec->kind == SKV_COMPRESS_QUANT ? s->n_compressed : 0;
 }
 
-/*
- * The tokens of page `page` that are attended to, as K row addresses of kv head 0, NULL if quantized; returns how
- * many.
- */
+/* What is listed of tokens: addresses of kv head 0's K rows, and of fp8 of their scales (else NULL). */
+struct gathered {
+	const uint8_t **row, **scale;
+};
+
+static inline void gather_row(const struct decode_params *d, const struct gathered *to, uint32_t n, const uint8_t *page, uint32_t slot)
+{
+	to->row[n] = page + slot * d->row_bytes;
+	if (to->scale)
+		to->scale[n] = page + d->scales_at + slot;
+}
+
+/* The tokens of page `page` that are attended to, rows NULL if quantized, as number n and on; returns how many. */
 static uint32_t gather_page(const struct decode_params *d, uint32_t i, const skv_pte *table, uint32_t page, bool last,
-                            const uint8_t **row)
+                            const struct gathered *to, uint32_t n)
 {
 	const struct skv_kseq *s = &d->seq[i];
-	uint32_t first = page * SKV_PAGE_TOKENS, n = 0;
+	const uint32_t first = page * SKV_PAGE_TOKENS, begin = n;
 	if (first < quantized_tokens(d, s)) {
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
-			row[t] = NULL;
+			to->row[n + t] = NULL;
 		return SKV_PAGE_TOKENS;
 	}
 	if (first >= s->len || !skv_pte_resident(table[page]))
@@ -73,14 +82,14 @@ static uint32_t gather_page(const struct decode_params *d, uint32_t i, const skv
 	if (d->source != KV_WINDOW) {
 		UNROLL
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
-			row[t] = k + t * d->row_bytes;
+			gather_row(d, to, n + t, k, t);
 		return end;
 	}
 	for (uint32_t t = 0; t < end; t++) {
-		row[n] = k + t * d->row_bytes;
+		gather_row(d, to, n, k, t);
 		n += first + t < d->window->sinks || first + t >= d->start[i];
 	}
-	return n;
+	return n - begin;
 }
 
 /* Prefetch what gather() is about to read of a request's list and page table: it was last used a whole step ago. */
@@ -106,32 +115,31 @@ static void prefetch_lists(const struct decode_params *d, uint32_t request, uint
 		prefetch_line((const uint8_t *)(table + page));
 }
 
-/* The tokens of a chunk, as K row addresses, up to CHUNK of them; returns how many. */
-static uint32_t gather(const struct decode_params *d, uint32_t request, uint32_t chunk, const uint8_t **row)
+/* The tokens of a chunk, up to CHUNK of them; returns how many. */
+static uint32_t gather(const struct decode_params *d, uint32_t request, uint32_t chunk, const struct gathered *to)
 {
 	const uint32_t i = request / d->splits;
 	const struct skv_kseq *s = &d->seq[i];
 	const skv_pte *table = skv_layer_table(d->sh, s);
 	const uint32_t *ids = d->list ? d->list->ids + list_of(d, request) * d->list->stride : NULL;
 	const uint32_t units = units_of(d, request);
-	uint32_t from, to, n = 0, head = 0, gap = 0;
+	uint32_t from, end, n = 0, head = 0, gap = 0;
 
-	decode_chunk(d, request, chunk, units, &from, &to);
+	decode_chunk(d, request, chunk, units, &from, &end);
 	if (d->source == KV_TOKENS) {
-		for (uint32_t u = from; u < to; u++) {
+		for (uint32_t u = from; u < end; u++) {
 			uint32_t t = ids[u];
 			if (t >= s->len || !skv_pte_resident(table[t / SKV_PAGE_TOKENS]))
 				continue;
-			row[n++] = skv_page_k(d->sh, table[t / SKV_PAGE_TOKENS], 0) +
-			           t % SKV_PAGE_TOKENS * d->row_bytes;
+			gather_row(d, to, n++, skv_page_k(d->sh, table[t / SKV_PAGE_TOKENS], 0), t % SKV_PAGE_TOKENS);
 		}
 		return n;
 	}
 	if (d->source == KV_WINDOW)
 		gap = window_gap(d, i, &head);
-	for (uint32_t u = from; u < to; u++) {
+	for (uint32_t u = from; u < end; u++) {
 		uint32_t page = ids ? ids[u] : d->source == KV_WINDOW && u >= head ? u + gap : u;
-		n += gather_page(d, i, table, page, u + 1 == units, row + n);
+		n += gather_page(d, i, table, page, u + 1 == units, to, n);
 	}
 	return n;
 }

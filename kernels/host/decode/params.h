@@ -34,6 +34,7 @@ struct decode_params {
 	 */
 	uint32_t splits, span, group;
 	uint32_t row_bytes, tile;
+	size_t scales_at; /* fp8: of the rows' scales, from a page's start; else 0 */
 	struct {
 		uint8_t first, n;
 	} tuple[SKV_MAX_HEADS / 4 + 2]; /* a group's q heads, as they are processed together: 4, 2 or 1 */

@@ -45,6 +45,7 @@ struct strip {
 	size_t at;                 /* of the strip's row, from row[] */
 	uint32_t n;                /* tokens, at most TILE_MAX */
 	uint32_t dim;
+	const float *unit;               /* fp8: of each row, by which what v_load() gives is multiplied; as many entries */
 	float cap;                       /* of the scores; 0: none */
 	bool ahead;                      /* prefetch another strip on the way: */
 	const uint8_t *const *ahead_row; /* as many entries */
@@ -74,6 +75,16 @@ INLINE vf finite_max(vf max)
 	return v_select(max == v_set(-__builtin_inff()), (vf){0}, max);
 }
 
+/* A factor of each of the TT tokens from t0 on, for each of the gt heads. */
+INLINE vf units_of_lanes(const struct strip *s, const int gt, uint32_t t0)
+{
+	float lane[VL];
+	UNROLL
+	for (int i = 0; i < VL; i++)
+		lane[i] = s->unit[t0 + i % (VL / gt)];
+	return v_loadf(lane);
+}
+
 /* Scores of q[gt][dim] and the TT tokens from t0 on. */
 INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32_t t0, const float *q,
                      float scale)
@@ -98,6 +109,8 @@ INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32
 		}
 	}
 	vf score = v_fold_rows(V_SUM, sum) * scale;
+	if (dtype == SKV_FP8)
+		score *= units_of_lanes(s, gt, t0);
 	if (s->cap > 0)
 		score = v_softcap(score, s->cap);
 	if (t0 + tt > s->n)
@@ -168,7 +181,8 @@ INLINE void sum_rows(const struct strip *s, uint32_t dtype, const int gt, const 
 			v[d] = v_load(dtype, row + (size_t)d * VL * skv_dtype_bytes(dtype));
 		UNROLL
 		for (int g = 0; g < gt; g++) {
-			vf w = v_set(weight[t / tt * VL + g * tt + t % tt]);
+			const float weight_of_row = weight[t / tt * VL + g * tt + t % tt];
+			vf w = v_set(dtype == SKV_FP8 ? weight_of_row * s->unit[t] : weight_of_row);
 			UNROLL
 			for (int d = 0; d < nd; d++)
 				sum[g * nd + d] = v_fma(w, v[d], sum[g * nd + d]);
@@ -220,15 +234,19 @@ STRIP_FUNCTIONS(f16_4, SKV_F16, 4)
 STRIP_FUNCTIONS(bf16_1, SKV_BF16, 1)
 STRIP_FUNCTIONS(bf16_2, SKV_BF16, 2)
 STRIP_FUNCTIONS(bf16_4, SKV_BF16, 4)
+STRIP_FUNCTIONS(fp8_1, SKV_FP8, 1)
+STRIP_FUNCTIONS(fp8_2, SKV_FP8, 2)
+STRIP_FUNCTIONS(fp8_4, SKV_FP8, 4)
 
 /* By dtype and by gt / 2. */
 static const struct {
 	void (*weigh)(const struct strip *, const float *q, float scale, struct softmax *, float *weight,
 	              float *raw, size_t raw_stride);
 	void (*sum)(const struct strip *, const float *weight, const struct softmax *, float *acc);
-} strip_functions[3][3] = {
+} strip_functions[4][3] = {
 	[SKV_F32] = {{weigh_f32_1, sum_f32_1}, {weigh_f32_2, sum_f32_2}, {weigh_f32_4, sum_f32_4}},
 	[SKV_F16] = {{weigh_f16_1, sum_f16_1}, {weigh_f16_2, sum_f16_2}, {weigh_f16_4, sum_f16_4}},
 	[SKV_BF16] = {{weigh_bf16_1, sum_bf16_1}, {weigh_bf16_2, sum_bf16_2}, {weigh_bf16_4, sum_bf16_4}},
+	[SKV_FP8] = {{weigh_fp8_1, sum_fp8_1}, {weigh_fp8_2, sum_fp8_2}, {weigh_fp8_4, sum_fp8_4}},
 };
 #endif

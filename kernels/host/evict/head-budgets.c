@@ -66,7 +66,7 @@ static float score_slots(const struct accumulate_params *c, const struct skv_kse
 		vf sum = {0};
 		for (uint32_t d = 0; d < sh->head_dim; d += VL)
 			sum = v_fma(v_loadf(q + d), v_load(sh->dtype, key + d * element), sum);
-		score[i] = v_fold_runs(V_SUM, sum, VL)[0] * (sh->scale * LOG2E);
+		score[i] = v_fold_runs(V_SUM, sum, VL)[0] * (sh->scale * LOG2E) * skv_row_unit(sh, key);
 		most = score[i] > most ? score[i] : most;
 	}
 	if (sh->softcap > 0) {

@@ -40,20 +40,28 @@ static void write_free(struct meta_iter *now, uint32_t end)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* n K rows, or rows of bounds, and their V rows, with their scales; neither leaves its page. */
+static void copy_pair(const struct skv_shape *sh, const uint8_t *src, uint8_t *dst, uint32_t n)
+{
+	const size_t v = skv_v_offset(sh), bytes = n * skv_row_bytes(sh), scale = skv_dtype_scale_bytes(sh->dtype);
+
+	memcpy(dst, src, bytes);
+	memcpy(dst + v, src + v, bytes);
+	if (!scale)
+		return;
+	memcpy(skv_row_scale(sh, dst), skv_row_scale(sh, src), n * scale);
+	memcpy(skv_row_scale(sh, dst + v), skv_row_scale(sh, src + v), n * scale);
+}
+
 /* n K rows and their V rows, from slot `from` on to slot `to` on, neither leaving its page. */
 static void copy_rows(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t from, uint32_t to,
                       uint32_t n)
 {
 	const skv_pte *table = skv_layer_table(sh, s);
 	const skv_pte a = table[from / SKV_PAGE_TOKENS], b = table[to / SKV_PAGE_TOKENS];
-	const size_t row = skv_row_bytes(sh);
 
-	if (!skv_pte_resident(a) || !skv_pte_resident(b))
-		return;
-	const uint8_t *src = skv_key_row(sh, a, h, from);
-	uint8_t *dst = skv_key_row(sh, b, h, to);
-	memcpy(dst, src, n * row);
-	memcpy(dst + skv_v_offset(sh), src + skv_v_offset(sh), n * row);
+	if (skv_pte_resident(a) && skv_pte_resident(b))
+		copy_pair(sh, skv_key_row(sh, a, h, from), skv_key_row(sh, b, h, to), n);
 }
 
 static void copy_bounds(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t from, uint32_t to)
@@ -61,12 +69,8 @@ static void copy_bounds(const struct skv_shape *sh, const struct skv_kseq *s, ui
 	const skv_pte *state = skv_state_table(sh, s);
 	const skv_pte a = state[from / SKV_PAGE_TOKENS], b = state[to / SKV_PAGE_TOKENS];
 
-	if (!skv_pte_resident(a) || !skv_pte_resident(b))
-		return;
-	const uint8_t *src = skv_bounds_row(sh, a, h, from);
-	uint8_t *dst = skv_bounds_row(sh, b, h, to);
-	memcpy(dst, src, skv_row_bytes(sh));
-	memcpy(dst + skv_v_offset(sh), src + skv_v_offset(sh), skv_row_bytes(sh));
+	if (skv_pte_resident(a) && skv_pte_resident(b))
+		copy_pair(sh, skv_bounds_row(sh, a, h, from), skv_bounds_row(sh, b, h, to), 1);
 }
 
 static void copy_entry(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t tokens, uint32_t from,

@@ -57,7 +57,7 @@ static float score_of(const struct skv_shape *sh, const struct skv_kseq *s, uint
 	if (!skv_pte_resident(e))
 		return -INFINITY;
 	const uint8_t *k = skv_key_row(sh, e, h, token);
-	return BY_DTYPE(sh->dtype, dot, q, k, sh->head_dim);
+	return BY_DTYPE(sh->dtype, dot, q, k, sh->head_dim) * skv_row_unit(sh, k);
 }
 
 /* The score of the chunk of n tokens from `token` on, by bisection: the better of its halves' first tokens goes on. */

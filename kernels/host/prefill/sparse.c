@@ -101,15 +101,24 @@ static uint32_t read_rows(struct reader *l, const struct rows *r, const uint8_t 
 INLINE void widen_rows(uint32_t dtype, const struct skv_shape *sh, const uint8_t *const from[BLOCK], float *k, float *v)
 {
 	const uint32_t dim = sh->head_dim, size = (uint32_t)skv_dtype_bytes(dtype);
+	float k_unit[BLOCK], v_unit[BLOCK];
 
+	for (uint32_t t = 0; dtype == SKV_FP8 && t < BLOCK; t++) {
+		k_unit[t] = skv_row_unit(sh, from[t]);
+		v_unit[t] = skv_row_unit(sh, from[t] + skv_v_offset(sh));
+	}
 	for (uint32_t t = 0; t < BLOCK; t += VL)
 		for (uint32_t d = 0; d < dim; d += VL) {
 			vf x[VL];
 			UNROLL
 			for (int i = 0; i < VL; i++) {
+				vf y = v_load(dtype, from[t + i] + skv_v_offset(sh) + d * size);
 				x[i] = v_load(dtype, from[t + i] + d * size);
-				v_storef(v + (t + i) * dim + d,
-				         v_load(dtype, from[t + i] + skv_v_offset(sh) + d * size));
+				if (dtype == SKV_FP8) {
+					x[i] *= k_unit[t + i];
+					y *= v_unit[t + i];
+				}
+				v_storef(v + (t + i) * dim + d, y);
 			}
 			v_transpose(x);
 			UNROLL

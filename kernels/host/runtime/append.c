@@ -6,6 +6,7 @@
  */
 #include "kernels/evict.h"
 #include "kernels/host/runtime/append.h"
+#include "kernels/host/runtime/fp8.h"
 #include "kernels/host/select/select.h"
 #include "kernels/host/runtime/simd.h"
 
@@ -27,7 +28,10 @@ INLINE void store_row(uint32_t dtype, uint8_t *dst, const float *src, uint32_t d
 
 static void store(const struct skv_shape *sh, uint8_t *dst, const float *src)
 {
-	BY_DTYPE(sh->dtype, store_row, dst, src, sh->head_dim);
+	if (sh->dtype == SKV_FP8)
+		store_fp8_row(sh, dst, src, FP8_NEAREST);
+	else
+		BY_DTYPE(sh->dtype, store_row, dst, src, sh->head_dim);
 }
 
 static void append_rows(const struct append_params *a, uint32_t i, uint32_t row0, uint32_t row1)

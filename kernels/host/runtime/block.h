@@ -84,6 +84,9 @@ static void product(const float *a, size_t lda, const float *b, size_t ldb, floa
 INLINE void widen_page(uint32_t dtype, const struct skv_shape *sh, const uint8_t *page, float *k, float *v)
 {
 	const uint32_t dim = sh->head_dim, row = (uint32_t)skv_row_bytes(sh);
+	float unit[SKV_PAGE_TOKENS];
+	for (uint32_t t = 0; dtype == SKV_FP8 && t < SKV_PAGE_TOKENS; t++)
+		unit[t] = skv_row_unit(sh, page + t * row);
 	for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t += VL)
 		for (uint32_t d = 0; d < dim; d += VL) {
 			vf x[VL];
@@ -91,14 +94,22 @@ INLINE void widen_page(uint32_t dtype, const struct skv_shape *sh, const uint8_t
 			UNROLL
 			for (int i = 0; i < VL; i++)
 				x[i] = v_load(dtype, at + i * row);
+			UNROLL
+			for (int i = 0; dtype == SKV_FP8 && i < VL; i++)
+				x[i] *= unit[t + i];
 			v_transpose(x);
 			UNROLL
 			for (int i = 0; i < VL; i++)
 				v_storef(k + (d + i) * BLOCK + t, x[i]);
 		}
 	page += skv_v_offset(sh);
-	for (uint32_t d = 0; v && d < SKV_PAGE_TOKENS * dim; d += VL)
-		v_storef(v + d, v_load(dtype, page + d * skv_dtype_bytes(dtype)));
+	for (uint32_t t = 0; v && t < SKV_PAGE_TOKENS; t++, page += row, v += dim) {
+		const float by = dtype == SKV_FP8 ? skv_row_unit(sh, page) : 1;
+		for (uint32_t d = 0; d < dim; d += VL) {
+			const vf x = v_load(dtype, page + d * skv_dtype_bytes(dtype));
+			v_storef(v + d, dtype == SKV_FP8 ? x * by : x);
+		}
+	}
 }
 
 static void zero_page(uint32_t dim, float *k, float *v)

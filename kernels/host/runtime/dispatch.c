@@ -69,7 +69,7 @@ const char *skv_host_unsupported(const struct skv_shape *sh)
 	if (!sh->n_kv_heads || sh->n_heads % sh->n_kv_heads)
 		return "n_heads must be a multiple of n_kv_heads";
 	if (!skv_dtype_bytes(sh->dtype))
-		return "the page dtype must be fp32, fp16 or bf16";
+		return "the page dtype must be fp32, fp16, bf16 or fp8";
 	if (sh->io_dtype != SKV_F32)
 		return "q, k, v and out must be fp32 on host memory";
 	if (sh->q_stride || sh->k_stride || sh->v_stride || sh->out_stride)
@@ -79,5 +79,7 @@ const char *skv_host_unsupported(const struct skv_shape *sh)
 
 const char *skv_host_unsupported_codes(const struct skv_shape *sh)
 {
+	if (sh->dtype == SKV_FP8)
+		return "K and V are compressed from pages of fp32, fp16 or bf16, not of fp8";
 	return skv_codec_wrong(sh);
 }

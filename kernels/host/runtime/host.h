@@ -126,6 +126,22 @@ static inline uint8_t *skv_key_row(const struct skv_shape *sh, skv_pte e, uint32
 {
 	return skv_page_k(sh, e, h) + slot % SKV_PAGE_TOKENS * skv_row_bytes(sh);
 }
+/* The scale of a row of K or V of fp8, both of a page and of bounds. */
+static inline uint8_t *skv_row_scale(const struct skv_shape *sh, const uint8_t *row)
+{
+	const size_t at = (size_t)(row - sh->pool) % sh->page_bytes, rows = (size_t)2 * sh->n_kv_heads * SKV_PAGE_TOKENS;
+	return (uint8_t *)row - at + rows * sh->head_dim + at / sh->head_dim;
+}
+/* What v_load() gives times this is the value of an element of the row. */
+static inline float skv_row_unit(const struct skv_shape *sh, const uint8_t *row)
+{
+	if (sh->dtype != SKV_FP8)
+		return 1;
+	const uint32_t bits = (uint32_t)*skv_row_scale(sh, row) << 23;
+	float scale;
+	memcpy(&scale, &bits, sizeof scale);
+	return scale;
+}
 /* The row of page `page` in its state page, of kv head h: the smallest values; the largest are where a V row is. */
 static inline uint8_t *skv_bounds_row(const struct skv_shape *sh, skv_pte state, uint32_t h, uint32_t page)
 {

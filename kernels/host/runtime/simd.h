@@ -8,8 +8,9 @@
  *
  *   VL         lanes of a vector: 16, 8 or 4
  *   vf, vi, vs  float, int32_t and int16_t lanes
- *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed
- *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN
+ *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed. Of fp8: e4m3
+ *              numbers, of which a row's scale makes values (fp8.h)
+ *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN. Not of fp8
  *   v_load_u8, v_load_u4, v_load_u2  VL whole numbers of 8 bits, or of 4 or 2: the first in a byte's lowest bits
  *   v_store_u8  the same of 8 bits
  *   v_load_pairs  VL pairs of bf16, taken apart
@@ -52,6 +53,7 @@
 #define BY_DTYPE(dtype, fn, ...)                                                                             \
 	((dtype) == SKV_F32   ? fn(SKV_F32, __VA_ARGS__)                                                     \
 	 : (dtype) == SKV_F16 ? fn(SKV_F16, __VA_ARGS__)                                                     \
+	 : (dtype) == SKV_FP8 ? fn(SKV_FP8, __VA_ARGS__)                                                     \
 	                      : fn(SKV_BF16, __VA_ARGS__))
 
 typedef float vf __attribute__((vector_size(VL * 4)));
@@ -150,9 +152,25 @@ INLINE vf v_load_f16(const void *p)
 #endif
 }
 
+/* Sign, exponent and mantissa moved to those of a float, then rebased by 2^120; this covers subnormals too. No NaN. */
+INLINE vf v_load_fp8(const void *p)
+{
+#if defined SKV_AVX512
+	const vi x = (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128(p));
+#elif defined SKV_AVX2
+	const vi x = (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64(p));
+#else
+	typedef int8_t vc __attribute__((vector_size(VL)));
+	vc b;
+	memcpy(&b, p, sizeof b);
+	const vi x = __builtin_convertvector(b, vi);
+#endif
+	return (vf)(x << 20 & (int32_t)0x87ffffff) * 0x1p120f;
+}
+
 INLINE vf v_load(uint32_t dtype, const void *p)
 {
-	return dtype == SKV_F32 ? v_loadf(p) : dtype == SKV_F16 ? v_load_f16(p) : v_load_bf16(p);
+	return dtype == SKV_F32 ? v_loadf(p) : dtype == SKV_F16 ? v_load_f16(p) : dtype == SKV_FP8 ? v_load_fp8(p) : v_load_bf16(p);
 }
 
 INLINE void v_store_bf16(void *p, vf v)

@@ -2,11 +2,12 @@
 /*
  * kernels/host/select/page-bounds.c - bounds of pages' keys, and scores of pages by them (Quest).
  *
- * Bounds are minima and maxima of values in the pool, so its dtype holds them exactly. They are always made from all
- * rows of a page: what an earlier call left there does not count.
+ * Bounds are minima and maxima of values in the pool, so its dtype holds them exactly; fp8 all but small ones, which are
+ * rounded outwards. They are always made from all rows of a page: what an earlier call left there does not count.
  */
 #include "kernels/host/select/select.h"
 #include "kernels/evict.h"
+#include "kernels/host/runtime/fp8.h"
 #include "kernels/host/runtime/simd.h"
 #include <math.h>
 
@@ -42,6 +43,30 @@ INLINE void bound_rows(uint32_t dtype, const uint8_t *rows, uint32_t n, uint32_t
 	}
 }
 
+/* The largest of -x and of x are rounded up, so that the bounds hold; the first one's signs are then turned. */
+static void bound_fp8_rows(const struct skv_shape *sh, const uint8_t *rows, uint32_t n, uint8_t *low, uint8_t *high)
+{
+	const uint32_t dim = sh->head_dim;
+	float unit[SKV_PAGE_TOKENS], lo[SKV_MAX_HEAD_DIM], hi[SKV_MAX_HEAD_DIM];
+
+	for (uint32_t t = 0; t < n; t++)
+		unit[t] = skv_row_unit(sh, rows + t * dim);
+	for (uint32_t d = 0; d < dim; d += VL) {
+		vf least = -v_load_fp8(rows + d) * unit[0], most = -least;
+		for (uint32_t t = 1; t < n; t++) {
+			const vf x = v_load_fp8(rows + t * dim + d) * unit[t];
+			least = v_max(least, -x);
+			most = v_max(most, x);
+		}
+		v_storef(lo + d, least);
+		v_storef(hi + d, most);
+	}
+	store_fp8_row(sh, low, lo, FP8_UP);
+	store_fp8_row(sh, high, hi, FP8_UP);
+	for (uint32_t d = 0; d < dim; d++)
+		low[d] ^= 0x80;
+}
+
 static void update_page(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t page,
                         uint32_t tokens)
 {
@@ -50,7 +75,10 @@ static void update_page(const struct skv_shape *sh, const struct skv_kseq *s, ui
 		return;
 	const uint8_t *rows = skv_page_k(sh, entry, h);
 	uint8_t *low = skv_bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
-	BY_DTYPE(sh->dtype, bound_rows, rows, tokens, sh->head_dim, low, high);
+	if (sh->dtype == SKV_FP8)
+		bound_fp8_rows(sh, rows, tokens, low, high);
+	else
+		BY_DTYPE(sh->dtype, bound_rows, rows, tokens, sh->head_dim, low, high);
 }
 
 /* Does the sequence's new token go into the slots that alloc_slots() chose? */
@@ -133,14 +161,20 @@ static const float *query(const struct score_params *x, const struct skv_kseq *s
 }
 
 /* Upper bounds of q·k for keys between the two bounds, of n queries, rows `dim` apart. */
-INLINE void score_rows(uint32_t dtype, const int n, const float *q, const uint8_t *low, const uint8_t *high,
-                       uint32_t dim, float *ret)
+INLINE void score_rows(uint32_t dtype, const struct skv_shape *sh, const int n, const float *q, const uint8_t *low, const uint8_t *high,
+                       float *ret)
 {
+	const float low_unit = skv_row_unit(sh, low), high_unit = skv_row_unit(sh, high);
+	const uint32_t dim = sh->head_dim;
 	const size_t each = skv_dtype_bytes(dtype);
 	vf sum[QUERIES] = {0};
 
 	for (uint32_t d = 0; d < dim; d += VL) {
 		vf lo = v_load(dtype, low + d * each), hi = v_load(dtype, high + d * each);
+		if (dtype == SKV_FP8) {
+			lo *= low_unit;
+			hi *= high_unit;
+		}
 		UNROLL
 		for (int y = 0; y < n; y++) {
 			vf x = v_loadf(q + y * dim + d);
@@ -152,14 +186,14 @@ INLINE void score_rows(uint32_t dtype, const int n, const float *q, const uint8_
 		ret[y] = v_fold_runs(V_SUM, sum[y], VL)[0];
 }
 
-INLINE void score_typed(uint32_t dtype, uint32_t n, const float *q, const uint8_t *low, const uint8_t *high,
-                        uint32_t dim, float *ret)
+INLINE void score_typed(uint32_t dtype, const struct skv_shape *sh, uint32_t n, const float *q, const uint8_t *low, const uint8_t *high,
+                        float *ret)
 {
 	if (n == QUERIES)
-		score_rows(dtype, QUERIES, q, low, high, dim, ret);
+		score_rows(dtype, sh, QUERIES, q, low, high, ret);
 	else
 		for (uint32_t y = 0; y < n; y++)
-			score_rows(dtype, 1, q + y * dim, low, high, dim, ret + y);
+			score_rows(dtype, sh, 1, q + y * sh->head_dim, low, high, ret + y);
 }
 
 static void score_page(const struct skv_shape *sh, uint32_t n, const float *q, skv_pte state, uint32_t h, uint32_t page,
@@ -167,7 +201,7 @@ static void score_page(const struct skv_shape *sh, uint32_t n, const float *q, s
 {
 	const uint8_t *low = skv_bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
 
-	BY_DTYPE(sh->dtype, score_typed, n, q, low, high, sh->head_dim, ret);
+	BY_DTYPE(sh->dtype, score_typed, sh, n, q, low, high, ret);
 }
 
 /* Reduce the score of query number `at` of all into its row. */

@@ -55,8 +55,10 @@ static float base_of(const struct skv_shape *sh, const struct skv_kseq *s, uint3
 	const skv_pte entry = skv_layer_table(sh, s)[0];
 	float sum = 0;
 
-	for (uint32_t t = 0; t < SKV_PAGE_TOKENS && skv_pte_resident(entry); t++)
-		sum += BY_DTYPE(sh->dtype, dot, skv_key_row(sh, entry, h, t), q, sh->head_dim);
+	for (uint32_t t = 0; t < SKV_PAGE_TOKENS && skv_pte_resident(entry); t++) {
+		const uint8_t *key = skv_key_row(sh, entry, h, t);
+		sum += BY_DTYPE(sh->dtype, dot, key, q, sh->head_dim) * skv_row_unit(sh, key);
+	}
 	return sum / SKV_PAGE_TOKENS * sh->scale * LOG2E;
 }
 

@@ -19,12 +19,19 @@ static uint32_t sketched_from(const struct skv_kseq *s)
 	return s->len < SKV_PAGE_TOKENS ? s->len : from < SKV_PAGE_TOKENS ? 0 : from;
 }
 
-INLINE void mean_of(uint32_t dtype, const uint8_t *row, uint32_t dim, float *ret)
+INLINE void mean_of(uint32_t dtype, const struct skv_shape *sh, const uint8_t *row, float *ret)
 {
+	const uint32_t dim = sh->head_dim;
+	float unit[SKV_PAGE_TOKENS];
+
+	for (uint32_t t = 0; dtype == SKV_FP8 && t < SKV_PAGE_TOKENS; t++)
+		unit[t] = skv_row_unit(sh, row + t * dim);
 	for (uint32_t d = 0; d < dim; d += VL) {
 		vf sum = {0};
-		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
-			sum += v_load(dtype, row + ((size_t)t * dim + d) * skv_dtype_bytes(dtype)) / SKV_PAGE_TOKENS;
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) {
+			const vf x = v_load(dtype, row + ((size_t)t * dim + d) * skv_dtype_bytes(dtype));
+			sum += (dtype == SKV_FP8 ? x * unit[t] : x) / SKV_PAGE_TOKENS;
+		}
 		v_storef(ret + d, sum);
 	}
 }
@@ -42,7 +49,7 @@ static void mean_item(void *ctx, uint32_t item, int thread)
 	if (s->len < SKV_PAGE_TOKENS || !skv_pte_resident(entry))
 		memset(mean, 0, sh->head_dim * sizeof *mean);
 	else
-		BY_DTYPE(sh->dtype, mean_of, skv_page_k(sh, entry, item % sh->n_kv_heads), sh->head_dim, mean);
+		BY_DTYPE(sh->dtype, mean_of, sh, skv_page_k(sh, entry, item % sh->n_kv_heads), mean);
 }
 
 /* `width` bits of each code from bit `shift` on; a word of 4 codes at a time. */
@@ -117,8 +124,11 @@ INLINE void update_rows(uint32_t dtype, const struct update_params *u, const uin
 	vf x[SKV_MAX_HEAD_DIM / VL];
 
 	for (uint32_t t = 0; t < n; t++, key += dim * skv_dtype_bytes(dtype), row += u->layout.row, scale++) {
-		for (uint32_t i = 0; i < dim / VL; i++)
-			x[i] = v_load(dtype, key + i * VL * skv_dtype_bytes(dtype)) - v_loadf(mean + i * VL);
+		const float unit = dtype == SKV_FP8 ? skv_row_unit(u->sh, key) : 1;
+		for (uint32_t i = 0; i < dim / VL; i++) {
+			x[i] = v_load(dtype, key + i * VL * skv_dtype_bytes(dtype));
+			x[i] = (dtype == SKV_FP8 ? x[i] * unit : x[i]) - v_loadf(mean + i * VL);
+		}
 		rotate(dim, u->signs, x);
 		switch (u->sh->sketch_bits) {
 		case 1: encode(x, dim, 1, row, scale); break;

@@ -17,7 +17,7 @@ static inline struct sketch_layout sketch_layout_of(const struct skv_shape *sh)
 {
 	const uint32_t tokens = skv_sketch_tokens(sh), row = skv_sketch_row(sh);
 
-	return (struct sketch_layout){sh->page_bytes / sh->n_kv_heads, (size_t)tokens * row, tokens, row};
+	return (struct sketch_layout){skv_head_room(sh), (size_t)tokens * row, tokens, row};
 }
 
 /* R without its Hadamard matrix: of each element the sign, over the norm of the matrix's rows. */

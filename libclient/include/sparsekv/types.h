@@ -13,7 +13,7 @@
  *   dense      attention over every resident token of the sequence
  *
  * Memory layout of a page: all K, then all V, each `[kv head][token][head_dim]`, so the K rows of one kv head
- * are contiguous, and so are its V rows.
+ * are contiguous, and so are its V rows. With SKV_FP8 a byte for each of these rows follows, in their order: its scale.
  */
 #ifndef SPARSEKV_TYPES_H
 #define SPARSEKV_TYPES_H
@@ -50,12 +50,24 @@ enum skv_dtype {
 	SKV_F32 = 0,
 	SKV_F16 = 1,
 	SKV_BF16 = 2,
+	/*
+	 * Pages alone: e4m3 (4 bits of exponent, 3 of mantissa) times a power of two for each row, 2^(x - 127), x the row's
+	 * scale: that of the MX formats (E8M0). The largest element is 224 to 448 times the scale, so that all down to 2^-13
+	 * of it keep three bits. x = 255: the row has elements that are not finite, or 2^120 or more, and all of it is NaN.
+	 */
+	SKV_FP8 = 3,
 };
 
 /* Bytes of one element, 0 for an unknown type. */
 SKV_INLINE size_t skv_dtype_bytes(uint32_t dtype)
 {
-	return dtype == SKV_F32 ? 4u : dtype == SKV_F16 || dtype == SKV_BF16 ? 2u : 0u;
+	return dtype == SKV_F32 ? 4u : dtype == SKV_F16 || dtype == SKV_BF16 ? 2u : dtype == SKV_FP8 ? 1u : 0u;
+}
+
+/* Bytes of the scale of a row of K or V, which is no part of the row. */
+SKV_INLINE size_t skv_dtype_scale_bytes(uint32_t dtype)
+{
+	return dtype == SKV_FP8 ? 1u : 0u;
 }
 
 /*
@@ -122,7 +134,7 @@ struct skv_model {
 	 */
 	char name[SKV_NAME_MAX];
 	uint32_t device;         /* SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i) with i below SKV_MAX_DEVICES */
-	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows */
+	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows; not SKV_FP8 */
 	struct skv_rope rope;    /* for policies that invert the rotation of keys; not sent to the daemon */
 	char files[SKV_PROFILE_PATH]; /* absolute directory of the model's files, where policies find profiles and codecs, or "" */
 	/*
@@ -133,10 +145,15 @@ struct skv_model {
 };
 #define SKV_MODEL_INIT {.size = sizeof(struct skv_model), .n_ranks = 1}
 
-/* Bytes of one page of this model: K and V, all kv heads, SKV_PAGE_TOKENS tokens, one layer. */
-SKV_INLINE size_t skv_page_bytes(const struct skv_model *m)
+/* Bytes of the rows of one page of this model: K and V, all kv heads, SKV_PAGE_TOKENS tokens, one layer. */
+SKV_INLINE size_t skv_page_rows_bytes(const struct skv_model *m)
 {
 	return (size_t)2 * m->n_kv_heads * SKV_PAGE_TOKENS * m->head_dim * skv_dtype_bytes(m->kv_dtype);
+}
+/* Of the whole page: the same, and the scales of SKV_FP8. */
+SKV_INLINE size_t skv_page_bytes(const struct skv_model *m)
+{
+	return skv_page_rows_bytes(m) + (size_t)2 * m->n_kv_heads * SKV_PAGE_TOKENS * skv_dtype_scale_bytes(m->kv_dtype);
 }
 
 /* A layer's attributes, or NULL where all layers are plain. */

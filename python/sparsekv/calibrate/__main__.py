@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     add("--no-quality", action="store_true", help="do not measure how policies do with the profile, and leave this chart out")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"),
         help="of the model; auto: its file's (default: float32 on the CPU, else auto)")
-    add("--kv-dtype", choices=("float32", "bfloat16", "float16"), default="", help="of the pages (default: the model's)")
+    add("--kv-dtype", choices=("float32", "bfloat16", "float16", "fp8"), default="", help="of the pages (default: the model's)")
     add("--device", default="cpu", help="that the model runs on, such as cuda:0 (default: cpu)")
     add("--socket", metavar="PATH", help="the daemon's (default: $SPARSEKV_SOCKET, or the system's)")
     add("--private", action="store_true", help="start a daemon for this run")

@@ -85,12 +85,12 @@ def read_share(spec: Spec, attended: float, model: Model, anchors: int) -> float
     Of K and V, what is attended to and what is read to choose it. anchors: how many layers select for kascade, the first of them
     densely.
     """
-    values, dim, element = spec.values, model.head_dim, 4 if model.kv_dtype == "float32" else 2
+    values, dim = spec.values, model.head_dim
     sparse = 1 - int(values.get("dense", 0)) / model.n_layers
     if values["policy"] in ("quest", "raas"):
         return attended + sparse * 2 / 32  # two keys for the 16 keys and values of a page
     if values["policy"] == "sketch":
-        return attended + sparse * (int(values["bits"]) * dim / 8 + 2) / (2 * element * dim)
+        return attended + sparse * (int(values["bits"]) * dim / 8 + 2) / (model.page_bytes / 16 / model.n_kv_heads)
     if values["policy"] == "kascade" and not values["variant"].endswith("dense-anchors") and values["scores"] == "keys":
         selected = (attended * model.n_layers - 1) / (model.n_layers - 1)  # of a layer that is not dense
         return attended + (anchors - 1) / model.n_layers * (1 - selected) / 2
@@ -98,7 +98,7 @@ def read_share(spec: Spec, attended: float, model: Model, anchors: int) -> float
 
 
 def point(spec: Spec, judged: Judged, model: Model, anchors: int) -> Point:
-    token = 2 * model.n_kv_heads * model.head_dim * (4 if model.kv_dtype == "float32" else 2)  # bytes of a layer's K and V
+    token = model.page_bytes // 16  # bytes of a layer's K and V
     share = read_share(spec, judged.share, model, anchors)
     return Point(spec.name, spec.budget, judged.loss, share, share * judged.dense_tokens * token, judged.memory)
 

@@ -65,7 +65,7 @@ class SparseCache(Cache):
     policy: what decode attends to and what is kept, "name" or "name?key=value&..."; sparsekv-policy(7) has them all. name:
     of the sequence, or a list of names, one a row of the batch: it outlives the process, and a SparseCache of the same name
     goes on where it stopped, in any process of this user. client: the connection; None: sparsekv.default(). model: what it
-    is for; else known from the first generate() or call. kv_dtype: of the pages; "": the model's. max_tokens: of the longest
+    is for; else known from the first generate() or call. kv_dtype: of the pages, "fp8" for one; "": the model's. max_tokens: of the longest
     sequence; 0: the model's. model_name: sequences belong to a model by name; "": from its path.
 
     On a GPU decode steps are recorded as CUDA graphs, unless graphs is False; what cannot be recorded runs as ever, and the

@@ -25,7 +25,7 @@ def refuse(vllm_config: "VllmConfig") -> None:
             "scheduler does not know when it plans a step"
         )
     if str(cache.cache_dtype) not in ("auto", str(model.dtype).rpartition(".")[2]):
-        raise ValueError(f"sparsekv.vllm: --kv-cache-dtype is {cache.cache_dtype}, expected auto: policies like kivi and palu compress K and V here")
+        raise ValueError(f"sparsekv.vllm: --kv-cache-dtype is {cache.cache_dtype}, expected auto: kv_connector_extra_config's kv_dtype, \"fp8\" for one, is the type of K and V here")
     if model.use_mla:
         raise ValueError("sparsekv.vllm: the model has multi-head latent attention (MLA), expected K and V heads")
     spec = vllm_config.speculative_config

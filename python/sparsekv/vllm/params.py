@@ -31,8 +31,8 @@ class EngineParams:
     kv_connector_extra_config of --kv-transfer-config.
 
     policy: of requests that name none. socket: the daemon's; None: $SPARSEKV_SOCKET, else the system's. model_name:
-    sequences belong to a model by it; None: the last part of vLLM's model path. kv_dtype: of the pages; None: the
-    model's. threads: of the library's host kernels; 0: as many as torch has. names: "request": a request says its
+    sequences belong to a model by it; None: the last part of vLLM's model path. kv_dtype: of the pages,
+    "fp8" for one; None: the model's. threads: of the library's host kernels; 0: as many as torch has. names: "request": a request says its
     sequence's name; "request-id": where it does not, its X-Request-Id is the name. forks: share the pages of prompts that
     begin alike. fork_tokens: from so many common tokens on. retain: sequences of finished requests kept for forks, until
     their pages are needed. max_tokens: of all sequences together, at most; None: what the pool holds.

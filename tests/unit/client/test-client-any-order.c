@@ -18,7 +18,7 @@ static struct refmodel w;
 static void setup(void)
 {
 	client_begin(NULL);
-	refmodel_model(&w.model, "any-order", rnd_below(3), TOKENS);
+	refmodel_model(&w.model, "any-order", rnd_below(4), TOKENS);
 }
 
 #define SLOTS 6u

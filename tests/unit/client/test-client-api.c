@@ -73,7 +73,7 @@ START_TEST(models)
 	        {offsetof(struct skv_model, n_kv_heads), 0, "n_kv_heads"},
 	        {offsetof(struct skv_model, head_dim), 24, "head_dim"},
 	        {offsetof(struct skv_model, head_dim), 272, "head_dim"},
-	        {offsetof(struct skv_model, kv_dtype), 3, "kv_dtype"},
+	        {offsetof(struct skv_model, kv_dtype), 4, "kv_dtype"},
 	        {offsetof(struct skv_model, max_tokens), 0, "max_tokens"},
 	        {offsetof(struct skv_model, max_tokens), 1u << 25, "max_tokens"},
 	        {offsetof(struct skv_model, n_ranks), 0, "rank"},

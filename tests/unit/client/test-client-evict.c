@@ -63,7 +63,7 @@ static uint64_t compared, unknown;
 static void setup(void)
 {
 	client_begin(NULL);
-	refmodel_model(&w.model, "keep", rnd_below(3), TOKENS);
+	refmodel_model(&w.model, "keep", rnd_below(4), TOKENS);
 }
 
 /* Test number i of a loop: each has numbers of its own. */

@@ -129,7 +129,8 @@ static void step(bool prompts)
 
 static const char *any_of(size_t most)
 {
-	const uint32_t which = rnd_below((uint32_t)most);
+	const bool last = most == N_CHOOSING + N_OF(keeping) && x.model.kv_dtype == SKV_FP8; /* kivi does not compress fp8 */
+	const uint32_t which = rnd_below((uint32_t)most - last);
 
 	return which < N_CHOOSING ? choosing[which] : keeping[which - N_CHOOSING];
 }
@@ -279,6 +280,28 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* Pages of fp8 are not compressed further, wherever such a policy is named. */
+START_TEST(fp8)
+{
+	struct skv_model m = SKV_MODEL_INIT;
+	struct skv_session *s;
+	struct skv_seq *seq;
+
+	m.n_layers = m.n_heads = m.n_kv_heads = 1;
+	m.head_dim = 64;
+	m.max_tokens = TOKENS;
+	m.kv_dtype = SKV_FP8;
+	strcpy(m.name, "fp8");
+	FAILS(skv_open(client, &m, "kivi", &s), ENOTSUP, "layer 0 cannot be compressed so: K and V are compressed from pages of");
+	OK(skv_open(client, &m, "full", &s));
+	OK(skv_seq_new(s, NULL, 0, &seq));
+	FAILS(skv_seq_policy(seq, "kivi"), ENOTSUP, "not of fp8");
+	skv_close(s);
+	m.io_dtype = SKV_FP8;
+	FAILS(skv_open(client, &m, "full", &s), EINVAL, "io_dtype must be 0 (fp32), 1 (fp16) or 2 (bf16)");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-client-layers");
@@ -288,7 +311,9 @@ int main(void)
 	tcase_add_loop_test(t, any_policies, 0, 2 * cases);
 	tcase_add_loop_test(t, swaps, 0, cases);
 	tcase_add_loop_test(t, tails, 0, cases);
-	if (!devmem_is_device())
+	if (!devmem_is_device()) {
 		tcase_add_test(t, refusals);
+		tcase_add_test(t, fp8);
+	}
 	return run_suite(s);
 }

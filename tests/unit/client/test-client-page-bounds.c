@@ -16,7 +16,7 @@ static struct refmodel w;
 static void setup(void)
 {
 	client_begin(NULL);
-	refmodel_model(&w.model, "bounds", rnd_below(3), TOKENS);
+	refmodel_model(&w.model, "bounds", rnd_below(4), TOKENS);
 }
 
 /* quest with a few pages, and its spec in canonical form. */

@@ -50,7 +50,7 @@ static void setup(void)
 {
 	client_begin(NULL);
 	ck_assert_int_eq(raw_policy_load(op, fix_built("tests/support/plugins/.libs/few.so")), 0);
-	refmodel_model(&w.model, "prompt", rnd_below(3), TOKENS);
+	refmodel_model(&w.model, "prompt", rnd_below(4), TOKENS);
 	width = (size_t)w.model.n_heads * w.model.head_dim;
 }
 

@@ -166,7 +166,7 @@ START_TEST(as_one_rank)
 	char spec[80];
 
 	rnd_begin((uint64_t)_i);
-	refmodel_model(&whole, "ranks", rnd_below(3), MAX_TOKENS);
+	refmodel_model(&whole, "ranks", rnd_below(4), MAX_TOKENS);
 	whole.n_layers = LAYERS;
 	whole.n_kv_heads = _i % 2 ? MAX_KV_HEADS : 4;
 	whole.n_heads = whole.n_kv_heads * (1 + rnd_below(4));

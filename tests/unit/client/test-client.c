@@ -41,7 +41,7 @@ static void teardown(void)
 
 static void open_refmodel(struct refmodel *w, const char *name, const char *spec, uint32_t max_tokens)
 {
-	refmodel_model(&w->model, name, rnd_below(3), max_tokens);
+	refmodel_model(&w->model, name, rnd_below(4), max_tokens);
 	OK(skv_open(client, &w->model, spec, &w->session));
 }
 
@@ -91,7 +91,7 @@ START_TEST(outputs)
 	char spec[160];
 
 	rnd_begin((uint64_t)_i);
-	refmodel_model(&w.model, "outputs", (uint32_t)_i % 3, 500);
+	refmodel_model(&w.model, "outputs", (uint32_t)_i % 4, 500);
 	w.policy = refmodel_policy(&w.model, spec);
 	OK(skv_open(client, &w.model, spec, &w.session));
 	RUNS_SPEC(skv_policy_spec(w.session), spec);

@@ -102,7 +102,7 @@ START_TEST(models)
 	BAD_MODEL(head_dim, 0, "head_dim");
 	BAD_MODEL(head_dim, 72, "head_dim");
 	BAD_MODEL(head_dim, 272, "head_dim");
-	BAD_MODEL(kv_dtype, 3, "kv_dtype");
+	BAD_MODEL(kv_dtype, 4, "kv_dtype");
 	BAD_MODEL(max_tokens, 0, "max_tokens");
 	BAD_MODEL(max_tokens, SKV_MAX_TOKENS + 1, "max_tokens");
 	BAD_MODEL(scale, -1, "scale");

@@ -10,10 +10,10 @@
 #include <math.h>
 #include <string.h>
 
-/* One stored number. */
-static void check_number(const struct kernel_case *c, const uint8_t *p, float in, float want)
+/* One stored number, of a row with such a unit. */
+static void check_number(const struct kernel_case *c, const uint8_t *p, float unit, float in, float want)
 {
-	float x = ref_load(c->sh.dtype, p);
+	float x = ref_load(c->sh.dtype, p) * unit;
 	if (isnan(want) ? !isnan(x) : x != want || !signbit(x) != !signbit(want))
 		ck_abort_msg("%s: %.9g is stored as %.9g, should be %.9g", c->on->name, in, x, want);
 }
@@ -22,7 +22,7 @@ static void check_number(const struct kernel_case *c, const uint8_t *p, float in
 static void check_pool(const struct kernel_case *c)
 {
 	const struct skv_shape *sh = &c->sh;
-	size_t each = skv_dtype_bytes(sh->dtype), row = sh->head_dim * each, half = sh->page_bytes / 2;
+	size_t each = skv_dtype_bytes(sh->dtype), row = sh->head_dim * each, rows = 16 * sh->n_kv_heads, half = rows * row;
 	size_t bytes = c->pool_pages * sh->page_bytes;
 	uint8_t *used = calloc(c->pool_pages, sh->page_bytes), *pool = malloc(bytes);
 
@@ -31,14 +31,18 @@ static void check_pool(const struct kernel_case *c)
 		for (uint32_t x = 0; x < c->seq[i].len * sh->n_kv_heads; x++) {
 			uint32_t t = x / sh->n_kv_heads, h = x % sh->n_kv_heads;
 			size_t page = skv_pte_id(c->table[i][t / 16]) * sh->page_bytes;
-			size_t at = page + (h * 16 + t % 16) * row;
+			uint32_t nth = h * 16 + t % 16;
+			size_t at = page + nth * row, scale = page + 2 * half + nth;
 			size_t src = (size_t)x * sh->head_dim;
+			float k_unit = ref_unit_in_page(sh->dtype, pool + page, sh->n_kv_heads, sh->head_dim, nth);
+			float v_unit = ref_unit_in_page(sh->dtype, pool + page, sh->n_kv_heads, sh->head_dim, (uint32_t)rows + nth);
+			if (sh->dtype == SKV_FP8)
+				used[scale] = used[scale + rows] = 1;
 			memset(used + at, 1, row);
 			memset(used + at + half, 1, row);
 			for (uint32_t d = 0; d < sh->head_dim; d++) {
-				check_number(c, pool + at + d * each, c->k_in[i][src + d], c->k[i][src + d]);
-				check_number(c, pool + at + half + d * each, c->v_in[i][src + d],
-				             c->v[i][src + d]);
+				check_number(c, pool + at + d * each, k_unit, c->k_in[i][src + d], c->k[i][src + d]);
+				check_number(c, pool + at + half + d * each, v_unit, c->v_in[i][src + d], c->v[i][src + d]);
 			}
 		}
 	for (size_t b = 0; b < bytes; b++)
@@ -48,26 +52,33 @@ static void check_pool(const struct kernel_case *c)
 	free(pool);
 }
 
+/* A row with numbers that are close to where roundings go another way; every other one has no very large ones. */
+static void special_row(float *row, uint32_t dim)
+{
+	static const float special[] = {
+		INFINITY, -INFINITY, NAN, 3.4e38f, 0x1.ffp127f, 0x1p120f, 0.0f, -0.0f, 1e-40f, -3e-8f, 5.9604645e-8f, 2.9802322e-8f,
+		2.98023224e-8f * 1.001f, 6.1035156e-5f, 6.097555e-5f, 65504, 65519.996f, 65520,
+		1.00390625f, 1.01171875f, 1.0004883f, 1.0014648f, -2049, 1e-7f, 0x1p-7f, 0x1.8p-16f, 1.0625f, 1.1875f, 0x1.cp8f, 465,
+	};
+	const uint32_t least = rnd_below(2) * 6, n = sizeof special / sizeof *special;
+
+	for (uint32_t d = 0; d < dim; d++)
+		row[d] = rnd_below(3) ? ldexpf(rnd_normal(), (int)rnd_below(60) - 40) : special[least + rnd_below(n - least)];
+}
+
 START_TEST(append)
 {
 	const uint32_t len[] = {1, 15, 16, 17, 70}, n_q[] = {1, 1, 1, 1, 1};
-	static const float special[] = {
-		0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -3e-8f, 5.9604645e-8f, 2.9802322e-8f,
-		2.98023224e-8f * 1.001f, 6.1035156e-5f, 6.097555e-5f, 65504, 65519.996f, 65520, 3.4e38f,
-		1.00390625f, 1.01171875f, 1.0004883f, 1.0014648f, -2049, 1e-7f, 0x1.ffp127f,
-	};
 	for (const struct test_backend *b = case_backends(); b->kern; b++)
 		for (uint32_t step = 1; step <= 100; step += 33) {
 			struct kernel_case c;
 			case_of_shape(&c, _i, 5, len, n_q);
 			size_t floats = (size_t)70 * c.sh.n_kv_heads * c.sh.head_dim;
-			for (size_t x = 0; x < floats; x++) {
-				if (rnd_below(3))
-					c.k_in[4][x] = ldexpf(rnd_normal(), (int)rnd_below(60) - 40);
-				else
-					c.k_in[4][x] = special[rnd_below(sizeof special / sizeof *special)];
-				c.k[4][x] = ref_round(c.sh.dtype, c.k_in[4][x]);
-			}
+			for (size_t x = 0; x < floats; x += c.sh.head_dim)
+				special_row(c.k_in[4] + x, c.sh.head_dim);
+			memcpy(c.k[4], c.k_in[4], floats * sizeof(float));
+			for (size_t x = 0; x < floats; x += c.sh.head_dim)
+				ref_round_row(c.sh.dtype, c.k[4] + x, c.sh.head_dim);
 			if (case_on(&c, b)) {
 				case_append(&c, step, step > 50 ? 2 : 1);
 				check_pool(&c);
@@ -183,7 +194,7 @@ START_TEST(unsupported)
 	bad[1].head_dim = 272;
 	bad[2].n_kv_heads = 3;
 	bad[3].n_kv_heads = 0;
-	bad[4].dtype = 3;
+	bad[4].dtype = 4;
 	bad[5].io_dtype = SKV_BF16;
 	bad[6].k_stride = 2 * 64;
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)

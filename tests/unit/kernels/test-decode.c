@@ -363,8 +363,7 @@ START_TEST(specials_stay_where_they_are)
 	case_of_shape(&c, _i, 4, len, ones);
 	for (uint32_t i = 0; i < 4; i++) {
 		uint32_t t = rnd_below(600), h = rnd_below(c.sh.n_kv_heads), d = rnd_below(c.sh.head_dim);
-		size_t at = ((size_t)t * c.sh.n_kv_heads + h) * c.sh.head_dim + d;
-		(i % 2 ? c.k : c.v)[i][at] = (i % 2 ? c.k_in : c.v_in)[i][at] = special[rnd_below(3)];
+		case_set(&c, i, i % 2 == 0, ((size_t)t * c.sh.n_kv_heads + h) * c.sh.head_dim + d, special[rnd_below(3)]);
 	}
 	check_attend("specials", &c, &(struct attend_params){.way = DENSE}, TOLERANCE);
 	case_deinit(&c);

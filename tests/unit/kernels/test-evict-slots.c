@@ -24,11 +24,16 @@ static void rig_rows(struct slot_rig *r)
 {
 	const size_t each = skv_dtype_bytes(r->c.sh.dtype);
 	r->stored = malloc(SLOT_ROWS * r->c.sh.head_dim * each);
-	for (uint32_t x = 0; x < SLOT_ROWS; x++)
-		for (uint32_t d = 0; d < r->c.sh.head_dim; d++) {
-			r->row[x][d] = ref_round(r->c.sh.dtype, rnd_normal() * 4);
-			ref_store(r->c.sh.dtype, r->stored + (x * r->c.sh.head_dim + d) * each, r->row[x][d]);
-		}
+	for (uint32_t x = 0; x < SLOT_ROWS; x++) {
+		for (uint32_t d = 0; d < r->c.sh.head_dim; d++)
+			r->row[x][d] = rnd_normal() * 4;
+		ref_round_row(r->c.sh.dtype, r->row[x], r->c.sh.head_dim);
+		/* the same row, but its unit may be half of what it was, if its largest element was rounded down */
+		const uint8_t scale = ref_round_row(r->c.sh.dtype, r->row[x], r->c.sh.head_dim);
+		r->stored_unit[x] = r->c.sh.dtype == SKV_FP8 ? ref_unit(scale) : 1;
+		for (uint32_t d = 0; d < r->c.sh.head_dim; d++)
+			ref_store(r->c.sh.dtype, r->stored + (x * r->c.sh.head_dim + d) * each, r->row[x][d] / r->stored_unit[x]);
+	}
 }
 
 /* A case of a shape with few kv heads, put on the backend; sequences are empty. False: it is not for that backend. */

@@ -357,8 +357,7 @@ START_TEST(nothing_reaches_back)
 	for (uint32_t i = 0; i < c.n; i++) {
 		const size_t at = (size_t)rnd_below(c.seq[i].len) * c.sh.n_kv_heads * c.sh.head_dim +
 		                  rnd_below(c.sh.n_kv_heads * c.sh.head_dim);
-		const bool v = rnd_below(2);
-		(v ? c.v : c.k)[i][at] = (v ? c.v_in : c.k_in)[i][at] = NAN;
+		case_set(&c, i, rnd_below(2), at, NAN);
 	}
 	check(&c, &m, 3e-5, false);
 	case_deinit(&c);

@@ -174,7 +174,7 @@ START_TEST(nothing_reaches_back)
 	for (uint32_t i = 0; i < 2; i++) {
 		size_t at = ((size_t)rnd_below(130) * c.sh.n_kv_heads + rnd_below(c.sh.n_kv_heads)) *
 		            c.sh.head_dim + rnd_below(c.sh.head_dim);
-		(i ? c.k : c.v)[i][at] = (i ? c.k_in : c.v_in)[i][at] = rnd_below(2) ? NAN : INFINITY;
+		case_set(&c, i, !i, at, rnd_below(2) ? NAN : INFINITY);
 	}
 	check_prefill(&c, 3e-5, false);
 	case_deinit(&c);

@@ -140,7 +140,7 @@ static void check_token(const struct kernel_case *c, const uint8_t *page, uint32
 {
 	static const double steps[] = {0, 0, 1, 0.586, 0.335};
 	const uint32_t dim = c->sh.head_dim, bits = c->sh.sketch_bits, tokens = skv_sketch_tokens(&c->sh);
-	const uint8_t *of_head = page + h * (c->sh.page_bytes / c->sh.n_kv_heads), *row = of_head + t % tokens * skv_sketch_row(&c->sh);
+	const uint8_t *of_head = page + h * skv_head_room(&c->sh), *row = of_head + t % tokens * skv_sketch_row(&c->sh);
 	double k[SKV_MAX_HEAD_DIM], squares = 0, dot = 0, norm = 0, scale, half = 1 << (bits - 1);
 
 	key_of(c, i, h, t, k);
