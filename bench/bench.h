@@ -25,6 +25,7 @@ int bench_memory(int argc, char **argv);
 int bench_policies(int argc, char **argv);
 int bench_prefill(int argc, char **argv);
 int bench_plot(int argc, char **argv);
+int bench_traffic(int argc, char **argv);
 
 /* ---- report ---------------------------------------------------------------------------------- */
 

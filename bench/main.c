@@ -17,6 +17,7 @@ static const struct {
 	{"memory", "what a long decode keeps in memory under each policy", bench_memory},
 	{"policies", "decode steps under each policy", bench_policies},
 	{"prefill", "prefill methods, a layer at a time", bench_prefill},
+	{"traffic", "steps while requests come and go", bench_traffic},
 	{"plot", "a chart of what the others wrote as CSV", bench_plot},
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)

@@ -195,6 +195,11 @@ static void attend_all(struct stack_fixture *r, uint64_t at, bool reads, struct 
 	}
 }
 
+void stack_attend(struct stack_fixture *r)
+{
+	attend_all(r, 0, true, NULL);
+}
+
 void stack_wait(const struct stack_fixture *r)
 {
 	if (r->device)

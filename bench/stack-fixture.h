@@ -73,6 +73,9 @@ enum stack_how {
 /* One step, in which every sequence decodes a token. */
 void stack_step(struct stack_fixture *, enum stack_how, struct stack_times *);
 
+/* All layers' attention of a step that somebody else began, with K and V where they were in the steps before. */
+void stack_attend(struct stack_fixture *);
+
 /* Rows where attention takes them, from host memory that was malloc'ed and is the stack's now. */
 uint8_t *stack_rows_copy(const struct stack_fixture *, void *host, size_t bytes);
 void stack_rows_free(const struct stack_fixture *, void *rows);

@@ -79,6 +79,11 @@ positive policies attention_ms
 [ "$(column policies attended '^streaming')" = 0.487 ] || fail "policies.csv: not 128 of 262 and 263 tokens in the window"
 [ "$(column policies kept '^full')" = 1.000 ] || fail "policies.csv: what one policy evicted, another one missed"
 
+table traffic 4 traffic --rate 0.2 --prompt 100 --answer 12 --chunk 32 --most 4 --steps 200 --layers 2 --heads 4/2 --dim 32 \
+	--policy full --policy quest --policy h2o?budget=64
+positive traffic step_p50_us
+[ "$(awk -F, 'NR > 1 { n += $2 } END { print n }' "$tmp/traffic.csv")" -gt 150 ] || fail "traffic.csv: hardly a step"
+
 # a prompt in three calls, of which Kascade has four kinds of layers
 table prefill 11 prefill --tokens 300 --prefix 40 --chunk 128 --heads 4/2 --dim 32 --repeat 1
 positive prefill ms
