@@ -17,6 +17,7 @@
 
 /* argv[0] is the subcommand's name. Returns the exit status. */
 int bench_attention(int argc, char **argv);
+int bench_batch(int argc, char **argv);
 int bench_codes(int argc, char **argv);
 int bench_correction(int argc, char **argv);
 int bench_ipc(int argc, char **argv);

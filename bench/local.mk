@@ -2,7 +2,7 @@
 bin_PROGRAMS += bench/sparsekv-bench
 bench_sparsekv_bench_SOURCES = \
 	bench/main.c bench/bench.h bench/options.c bench/options.h bench/util.c \
-	bench/attention.c bench/codes.c bench/kernel-fixture.c bench/kernel-fixture.h \
+	bench/attention.c bench/batch.c bench/codes.c bench/kernel-fixture.c bench/kernel-fixture.h \
 	bench/correction.c bench/fidelity.c bench/fidelity.h bench/synthetic-layers.c bench/synthetic-layers.h \
 	bench/stack-fixture.c bench/stack-fixture.h bench/ipc.c \
 	bench/step.c bench/step.h bench/step-report.c bench/synthetic-codec.c bench/synthetic-codec.h bench/step-delta.c bench/step-deltakv.c \

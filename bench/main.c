@@ -10,6 +10,7 @@ static const struct {
 	int (*run)(int argc, char **argv);
 } commands[] = {
 	{"attention", "the attention kernels against a streaming read of the same memory", bench_attention},
+	{"batch", "what begin and end of a step cost as batches grow", bench_batch},
 	{"codes", "KV compression, and attention to compressed tokens, decompressed first or fused", bench_codes},
 	{"correction", "what sparse prefill loses where rows are alike, and what a correction gives back", bench_correction},
 	{"ipc", "what the daemon and the client library cost the host", bench_ipc},

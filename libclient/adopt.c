@@ -94,7 +94,7 @@ void policy_install(struct skv_seq *q, const struct policy *p, void *state)
 		device_settle(q->session); /* should it fail, nothing runs any more either */
 	pages_forget_state(q);
 	q->on_device.old = q->session->device;
-	q->compresses = q->compresses_known = false;
+	q->compresses = q->compresses_known = q->steady = false;
 	q->has_state = p->n_state_layers == 0 || q->len == 0;
 	m->state_version = p->state_version;
 	/* state pages that the next step fills are there when it is committed: until then the state is of no commit */
@@ -156,6 +156,7 @@ int policy_take_over(struct skv_seq *q)
 		pages_forget_prompt(q);
 	pages_trim(q);
 	q->on_device.old = q->session->device;
+	q->steady = false;
 	e = seq_check_pages(q);
 	if (e < 0)
 		return e;

@@ -20,6 +20,7 @@
 #include "libclient/prefill/schedule.h"
 #include "libclient/scratch.h"
 #include "libclient/seq.h"
+#include "libclient/steady.h"
 
 static int grow_kseq(struct skv_session *s, uint32_t n)
 {
@@ -62,10 +63,12 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
  * A bound on lengths up to `len`. What a device has recorded fits while sequences grow up to it, so it is
  * generous: up to a quarter more.
  */
-static uint32_t capacity(uint32_t len)
+uint32_t layout_bound(const struct skv_session *s, uint32_t len)
 {
 	uint32_t step = SCRATCH_ROUND;
 
+	if (!s->device)
+		return len;
 	while (step * 8 <= len)
 		step *= 2;
 	return (len + step - 1) / step * step;
@@ -86,8 +89,7 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, ui
 		    seq[i].compress_to - seq[i].n_compressed > b.max_compress)
 			b.max_compress = seq[i].compress_to - seq[i].n_compressed;
 	}
-	if (s->device)
-		b.max_len = capacity(b.max_len);
+	b.max_len = layout_bound(s, b.max_len);
 	return b;
 }
 
@@ -261,6 +263,7 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 		it->seq->in_step = true;
 		it->seq->n_rows = it->seq->n_new = it->n_tokens;
 		it->seq->n_prompt_remaining = it->n_prompt_remaining;
+		it->seq->step_attended = 0;
 		if (it->seq->maintenance) /* what it will say is known */
 			it->seq->next_prompt = (struct skv_prompt){.begin = it->seq->len};
 		else
@@ -305,8 +308,10 @@ static int fill_batches(struct skv_session *s)
 int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
 {
 	struct step *st = &s->step;
-	int e = find_batches(s, items, n);
+	int e;
 
+	st->follows = false; /* until this one is laid out */
+	e = find_batches(s, items, n);
 	if (e == 0)
 		e = fill_batches(s);
 	for (uint32_t i = 0; i < n && e == 0; i++) {
@@ -329,5 +334,9 @@ int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32
 		lay_out_class(s, items, class);
 	for (uint32_t i = 0; i < n && e == 0; i++)
 		e = pages_count(st->seqs[i], ret);
+	st->aside_change = ret->aside_change;
+	st->demand = ret->demand;
+	if (e == 0)
+		steady_mark(s);
 	return e;
 }

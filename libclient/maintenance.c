@@ -165,6 +165,7 @@ int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance k
 	if (e < 0)
 		return e;
 	q->maintenance = kind;
+	s->step.steady = false;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
 		q->next_slots[layer] = after(q, layer, kind);
 	q->next_about = about_after(q);

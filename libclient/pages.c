@@ -117,6 +117,19 @@ static uint32_t wants(const struct skv_seq *q, uint32_t table)
 	return wants_with(q, table, 0);
 }
 
+/*
+ * Tables in which the open step may want a page: of a sequence without slots of its own, and without a prompt that is being
+ * read, those of K and V and of what its policy scores pages or keys by, which come first.
+ */
+static uint32_t tables_used(const struct skv_seq *q)
+{
+	const uint32_t n = q->layout.n_layers;
+
+	if (seq_by_layer(q) || (q->about | q->next_about) & SKV_ABOUT_PREFILL)
+		return q->layout.n_tables;
+	return skv_table(n, SKV_PAGES_STATE, seq_policy(q)->n_state_layers > 0 ? n : 0);
+}
+
 /* Pages for the rest of its prompt: set aside now, or the prompt could stop half read. */
 static uint64_t ahead(const struct skv_seq *q)
 {
@@ -244,7 +257,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	e = q->takes && q->evicting && refills(q) ? device_settle(q->session) : 0;
 	if (e < 0)
 		return e;
-	for (uint32_t table = 0; q->takes && table < q->layout.n_tables; table++) {
+	for (uint32_t table = 0, end = tables_used(q); q->takes && table < end; table++) {
 		struct span x = missing(q, table);
 
 		for (uint32_t page = x.from; page < x.to; page++)
@@ -260,6 +273,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	}
 	q->next_set_aside = ahead(q);
 	p->set_aside += q->next_set_aside;
+	p->aside_change += q->next_set_aside - q->set_aside;
 	p->need += copies;
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
@@ -303,9 +317,9 @@ int pages_prepare(struct skv_session *s, uint64_t need)
 
 void pages_supply(struct skv_session *s, struct skv_seq *q)
 {
-	uint32_t first = skv_pages_of(q->len), end = skv_pages_of(q->len + q->n_new);
+	uint32_t first = skv_pages_of(q->len), end = skv_pages_of(q->len + q->n_new), tables = tables_used(q);
 
-	for (uint32_t table = 0; q->takes && table < q->layout.n_tables; table++) {
+	for (uint32_t table = 0; q->takes && table < tables; table++) {
 		struct span x = missing(q, table);
 		skv_pte *t = seq_table(q, table);
 

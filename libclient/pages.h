@@ -16,6 +16,7 @@ struct skv_session;
  */
 struct pages {
 	uint64_t need, copies, demand, holes, set_aside;
+	uint64_t aside_change; /* of set_aside, once the step is committed: a difference, modulo 2^64 */
 };
 int pages_count(struct skv_seq *q, struct pages *p);
 /* Pages that a new sequence of the session takes for a prompt of n tokens; `chunked`: that is read in several steps. */

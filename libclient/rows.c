@@ -67,6 +67,7 @@ bool rows_accept(struct skv_session *s, const uint32_t *n_accepted)
 
 		q->n_new = n_accepted[st->item[i]];
 		rejected |= q->n_new < q->n_rows;
+		q->steady &= q->n_new == q->n_rows;
 		if (q->n_new == 0 && i < st->recall.n)
 			st->recall.layers[i] = (struct skv_layer_set){0};
 		else if (q->n_new > 0 && q->n_new < q->n_rows)

@@ -110,7 +110,7 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 static int seq_make(struct skv_session *s, struct request *r, bool named, struct policy *own, struct skv_seq **ret)
 {
 	const struct skv_msg_seq_ok *ok = r->body;
-	struct skv_seq *q = calloc(1, sizeof(*q));
+	struct skv_seq *q = aligned_alloc(_Alignof(struct skv_seq), sizeof(*q));
 	int e;
 
 	if (!q) {
@@ -226,6 +226,7 @@ static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv
 	if (e < 0)
 		return e;
 	q->fork = r;
+	q->steady = false;
 	if (conn_wait(s->client, r, conn_deadline(s->client)) < 0)
 		return error_set(-ETIMEDOUT, "the daemon did not answer SEQ_FORK within %u ms",
 		            atomic_load(&s->client->timeout_ms));

@@ -28,29 +28,48 @@ struct span {
 	uint32_t from, to;
 };
 
+/* By cache lines: of a steady step the begin needs the first one, the end the first three. */
 struct skv_seq {
-	struct skv_session *session;
-	struct skv_seq *next, **prev;
-	uint32_t id;
-	bool named;
-	struct policy *own; /* NULL: it runs the session's */
+	_Alignas(64) struct skv_session *session;
 	struct skv_seqmem *mem;
-	struct skv_seqmem_layout layout;
 	/* committed, on a device as soon as it is queued; kept here so that shared memory is not believed twice */
 	uint32_t len, epoch;
-	uint64_t n_shared;   /* entries, of all layers */
-	uint32_t about;      /* as in seqmem.h, with SKV_ABOUT_SLOTS ... */
-	struct skv_layer_slots *slots; /* ... [n_layers] */
-	struct skv_prompt prompt; /* with SKV_ABOUT_PREFILL, which is there only if it attends as the policy says */
-	uint64_t set_aside;  /* pages for what is still to come of its prompt */
-	bool gaps;           /* pages are missing below slots of a layer that evicts: it is about to be compacted */
-	struct span *evicted; /* [n_layers]: pages that are holes, or will be with this commit: no need to look again */
-	uint32_t *release; /* shared pages given up, to be told; room for all that the tables have */
-	uint32_t n_release, cap_release;
-	struct request *fork; /* a fork without an answer so far: the table may change under us */
+	uint32_t quiet_len; /* if it is steady: below this length the next step needs nothing but its row; see steady.c */
+	/* id of the first token of the open step: tokens[len] still shows the last commit's next, which it is without has_first */
+	int32_t first;
+	uint32_t n_evict;      /* entries in the journal, not yet counted there */
+	uint32_t n_rows;       /* of the open step: tokens */
+	uint32_t n_new;        /* of them, that count: all until skv_step_end says otherwise; 0: none, it is cancelled */
+	enum maintenance maintenance; /* a step without tokens, of this kind */
+	uint32_t about, next_about;  /* as in seqmem.h, with SKV_ABOUT_SLOTS ...; what the open step's commit will say */
+	bool steady;           /* its last step was a plain one */
+	bool in_step;          /* the open one */
+	bool has_first;
+	bool takes;            /* pages: some table has not all that the step needs */
+	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
+	bool state_torn;       /* the policy's state was touched in a step that was given up */
+	/*
+	 * It has the state pages that its policy wants, with the bounds or sketches of all that is committed. Without it, it has
+	 * none: the next step supplies them.
+	 */
+	bool has_state;
+	bool gaps;             /* pages are missing below slots of a layer that evicts: it is about to be compacted */
+
+	uint64_t step_attended; /* of the open step: tokens, once for each q head */
+	struct policy *own; /* NULL: it runs the session's */
 	uint64_t attended, causal;
-	uint64_t recall_layers; /* times that it was measured, and the sum of the figures */
-	double recall_sum;
+	uint64_t set_aside, next_set_aside; /* pages for what is still to come of its prompt */
+	struct skv_layer_slots *slots, *next_slots; /* ... [n_layers]; slot_end of the next ones: the slots that the step has */
+
+	struct skv_seqmem_layout layout;
+	uint32_t n_prompt_remaining; /* tokens of the open step's prompt that are still to come */
+	struct skv_prompt prompt; /* with SKV_ABOUT_PREFILL, which is there only if it attends as the policy says */
+	struct skv_prompt next_prompt; /* where a prompt's rows are of one that began there */
+	/* do the policy's layers that compress do so with this sequence? Asked when another policy takes it */
+	bool compresses, compresses_known;
+	bool named;
+	uint32_t id;
+	uint64_t n_shared;   /* entries, of all layers */
 	/* addresses there of the tables' copy, of the header and of the token ids */
 	struct {
 		skv_pte *table;
@@ -59,35 +78,16 @@ struct skv_seq {
 		int32_t *tokens;
 		bool old; /* the copy shows pages that the tables do not name any more: made anew before the next step */
 	} on_device;
-	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
-
-	/* do the policy's layers that compress do so with this sequence? Asked when another policy takes it */
-	bool compresses, compresses_known;
-	struct compressor *decompressing; /* in MAINTENANCE_DECOMPRESS: how it was compressed */
-
-	/* the open step */
-	bool in_step;
-	uint32_t n_rows;             /* tokens */
-	uint32_t n_new;              /* of them, that count: all until skv_step_end says otherwise; 0: none, it is cancelled */
-	uint32_t n_prompt_remaining; /* and those of its prompt that are still to come */
-	uint32_t next_about;   /* what its commit will say */
-	struct skv_layer_slots *next_slots; /* [n_layers]; `extent`: the slots that the step has */
-	struct skv_prompt next_prompt; /* where a prompt's rows are of one that began there */
-	uint64_t next_set_aside;
 	struct skv_layer_set sparse; /* layers in which its rows of a prompt attend sparsely */
-	enum maintenance maintenance; /* a step without tokens, of this kind */
-	bool takes;            /* pages: some table has not all that the step needs */
-	/* id of the first of them: tokens[len] still shows the last commit's next, which it is without has_first */
-	int32_t first;
-	bool has_first;
-	uint32_t n_evict;      /* entries in the journal, not yet counted there */
-	uint64_t step_attended; /* tokens, once for each q head */
-	bool state_torn;       /* the policy's state was touched in a step that was given up */
-	/*
-	 * It has the state pages that its policy wants, with the bounds or sketches of all that is committed. Without it, it has
-	 * none: the next step supplies them.
-	 */
-	bool has_state;
+
+	struct skv_seq *next, **prev;
+	struct span *evicted; /* [n_layers]: pages that are holes, or will be with this commit: no need to look again */
+	uint32_t *release; /* shared pages given up, to be told; room for all that the tables have */
+	uint32_t n_release, cap_release;
+	struct request *fork; /* a fork without an answer so far: the table may change under us */
+	struct compressor *decompressing; /* in MAINTENANCE_DECOMPRESS: how it was compressed */
+	uint64_t recall_layers; /* times that it was measured, and the sum of the figures */
+	double recall_sum;
 };
 
 static inline struct policy *seq_policy(const struct skv_seq *q)

@@ -25,6 +25,7 @@
 #include "libclient/seq.h"
 #include "libclient/seq-lifecycle.h"
 #include "libclient/seq-table.h"
+#include "libclient/stats.h"
 #include "libclient/step-lifecycle.h"
 #include "libclient/transaction.h"
 
@@ -128,6 +129,8 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 	if (e == 0)
 		e = choose_kernels(s);
 	if (e == 0)
+		e = stats_open(s);
+	if (e == 0)
 		e = copy_sinks(s);
 	if (e == 0)
 		e = stock_init(s);
@@ -203,6 +206,7 @@ void session_free(struct skv_session *s)
 	device_close(s);
 	step_free(s);
 	free(s->sinks);
+	free(s->windows);
 	if (s->page)
 		munmap(s->page, s->page_bytes);
 	pthread_mutex_destroy(&s->lock);

@@ -45,6 +45,10 @@ struct skv_session {
 	struct pool *pool;
 	struct skv_shape shape; /* of all layers: what is a layer's own comes from layer_shape() */
 	const struct skv_kernels *kernels;
+	struct windows { /* of the model's layers: so many have this one; 0: none */
+		uint32_t tokens, layers;
+	} *windows;
+	uint32_t n_windows;
 	float *sinks; /* [n_layers][n_heads], in the model's memory, or NULL: no layer has any */
 	struct device *device; /* NULL: host memory */
 	struct replay *replay; /* the same */

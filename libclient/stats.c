@@ -2,18 +2,42 @@
 /* libclient/stats.c - counters of a session and its sequences, in its page and for the engine. */
 #include "libclient/stats.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
+#include "libclient/error.h"
 #include "libclient/seq.h"
 
+int stats_open(struct skv_session *s)
+{
+	const uint32_t n = s->model.n_layers;
+
+	s->windows = calloc(n, sizeof(*s->windows));
+	if (!s->windows)
+		return error_set(-ENOMEM, "out of memory");
+	for (uint32_t layer = 0; layer < n; layer++) {
+		const uint32_t window = skv_model_window(&s->model, layer);
+		uint32_t i = 0;
+
+		while (i < s->n_windows && s->windows[i].tokens != window)
+			i++;
+		s->n_windows += i == s->n_windows;
+		s->windows[i].tokens = window;
+		s->windows[i].layers++;
+	}
+	return 0;
+}
+
 /* Tokens that rows of a sequence, of which `first` came before them, attend to without a policy, over all layers. */
-static uint64_t causal_tokens(const struct skv_model *m, uint32_t first, uint32_t rows)
+static uint64_t causal_tokens(const struct skv_session *s, uint32_t first, uint32_t rows)
 {
 	uint64_t n = 0;
 
-	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
-		const uint32_t window = skv_model_window(m, layer);
+	for (uint32_t i = 0; i < s->n_windows; i++) {
+		const uint32_t window = s->windows[i].tokens;
 
 		for (uint32_t len = first + 1; len <= first + rows; len++)
-			n += window && window < len ? window : len;
+			n += (uint64_t)s->windows[i].layers * (window && window < len ? window : len);
 	}
 	return n;
 }
@@ -21,7 +45,7 @@ static uint64_t causal_tokens(const struct skv_model *m, uint32_t first, uint32_
 void stats_attended(struct skv_seq *q, uint32_t first, uint32_t rows, uint64_t tokens)
 {
 	struct skv_session *s = q->session;
-	uint64_t attended = tokens / s->model.n_heads, causal = causal_tokens(&s->model, first, rows);
+	uint64_t attended = tokens / s->model.n_heads, causal = causal_tokens(s, first, rows);
 
 	q->attended += attended;
 	q->causal += causal;
@@ -73,6 +97,7 @@ void stats_step(struct skv_session *s)
 		*(i < st->n_decode ? &t->decode_tokens : &t->prompt_tokens) += q->n_new;
 		if (i < st->n_decode && q->n_new > 0 && !s->device) /* a device has not counted so far */
 			stats_attended(q, q->len - q->n_new, q->n_rows, q->step_attended);
+		q->step_attended = 0;
 	}
 	if (!s->device)
 		stats_recall(s, st->seqs, st->recall.share, st->recall.n, st->recall.layers);

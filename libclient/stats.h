@@ -10,6 +10,7 @@
 struct skv_seq;
 struct skv_session;
 
+int stats_open(struct skv_session *s); /* what is known of the model once and for all */
 /*
  * Decoding rows, from position `first` on, attended together to so many tokens, each counted once for each q head: all
  * rows of a step that is committed, accepted or not.

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/threads.h"
 #include "libclient/adopt.h"
@@ -38,6 +39,7 @@
 #include "libclient/seq-table.h"
 #include "libclient/sized.h"
 #include "libclient/stats.h"
+#include "libclient/steady.h"
 #include "libclient/transaction.h"
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -95,13 +97,16 @@ static int grow_step(struct skv_session *s, uint32_t n)
 	free(st->items);
 	free(st->item);
 	free(st->index);
+	free(st->due);
 	free(st->batch);
 	st->seqs = calloc(cap, sizeof(*st->seqs));
 	st->items = calloc(cap, sizeof(*st->items));
 	st->item = calloc(cap, sizeof(*st->item));
 	st->index = calloc(cap, sizeof(*st->index));
+	st->due = calloc(cap, sizeof(*st->due));
 	st->batch = calloc(cap, sizeof(*st->batch));
-	st->cap = st->seqs && st->items && st->item && st->index && st->batch ? cap : 0;
+	st->follows = false;
+	st->cap = st->seqs && st->items && st->item && st->index && st->due && st->batch ? cap : 0;
 	return st->cap ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
@@ -125,14 +130,35 @@ static int prepare(struct skv_session *s)
 static int take_items(struct step *st, const struct skv_step_item *items, uint32_t n)
 {
 	const uint8_t *from = (const uint8_t *)items;
+	char name[24];
+
+	for (uint32_t i = 0; i < n; i++) {
+		const void *at = from + (size_t)i * items->size;
+		int e;
+
+		memcpy(&st->items[i], at, sizeof(st->items[i]));
+		if (st->items[i].size == sizeof(st->items[i]))
+			continue;
+		snprintf(name, sizeof(name), "item %u", i);
+		e = sized_get(&st->items[i], sizeof(st->items[i]), at, sizeof(struct skv_step_item), name);
+		if (e < 0)
+			return e;
+	}
+	return 0;
+}
+
+/* All that are about to step; of a steady step those that are due. */
+static int ready_all(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
+{
+	const struct step *st = &s->step;
+	const bool steady = steady_fits(s, items, n);
+	uint32_t some = steady ? st->n_due : n;
 	int e = 0;
 
-	for (uint32_t i = 0; i < n && e == 0; i++) {
-		char name[24];
+	for (uint32_t i = 0; i < some && e == 0; i++) {
+		uint32_t item = steady ? st->due[i] : i;
 
-		snprintf(name, sizeof(name), "item %u", i);
-		e = sized_get(&st->items[i], sizeof(st->items[i]), from + (size_t)i * items->size,
-		              sizeof(struct skv_step_item), name);
+		e = ready(s, &items[item], item);
 	}
 	return e;
 }
@@ -165,8 +191,7 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 		return e;
 	items = st->items;
 	policy_update(s);
-	for (uint32_t i = 0; i < n && e == 0; i++)
-		e = ready(s, &items[i], i);
+	e = ready_all(s, items, n);
 	if (e == 0)
 		e = transaction_begin(s, items, n, prepare, &demand);
 	if (e < 0)
@@ -221,9 +246,16 @@ static void features_end(struct skv_session *s)
 {
 	struct step *st = &s->step;
 
-	for (uint32_t i = 0; i < st->n; i++)
-		if (st->seqs[i]->n_new > 0)
+	for (uint32_t i = 0; i < st->n; i++) {
+		const struct skv_seq *q = st->seqs[i];
+
+		/* what the commits write lies in as many mappings as there are sequences: it is fetched meanwhile */
+		__builtin_prefetch(&q->mem->commit, 1);
+		__builtin_prefetch(q->mem->about, 1);
+		__builtin_prefetch(skv_seqmem_tokens(q->mem, &q->layout) + q->len, 1);
+		if (q->n_new > 0)
 			transaction_state_changes(st->seqs[i]);
+	}
 	atomic_thread_fence(memory_order_release);
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		policy_step_end(s, &st->batch[i]);
@@ -317,6 +349,7 @@ void step_free(struct skv_session *s)
 	free(st->items);
 	free(st->item);
 	free(st->index);
+	free(st->due);
 	free(st->kseq);
 	free(st->class);
 	free(st->supplied);

@@ -88,6 +88,10 @@ struct step {
 	struct skv_step_item *items; /* [cap]: the caller's ... */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
 	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
+	bool follows, steady;  /* may a step like this one be laid out from it, and was this one? See steady.c */
+	uint32_t *due;         /* [cap]: the caller's indices of those that need a look in a steady step */
+	uint32_t n_due;
+	uint64_t demand, aside_change; /* as pages_count() counts them */
 	struct skv_kseq *kseq; /* [n_classes][n_kseq]: seqs[i] for the kernels, then single rows */
 	struct layer_class *class; /* [n_layers] of room */
 	uint32_t n_classes;

@@ -26,6 +26,7 @@
 #include "libclient/pages.h"
 #include "libclient/seq.h"
 #include "libclient/stats.h"
+#include "libclient/steady.h"
 
 /* ---- begin, abort ---------------------------------------------------------------------------- */
 
@@ -39,7 +40,6 @@ static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 	q->first = tokens ? tokens[0] : -1;
 	for (uint32_t i = 1; i < q->n_new; i++)
 		ids[i] = tokens ? tokens[i] : -1;
-	q->step_attended = 0;
 	if (!q->evicting)
 		q->n_evict = 0;
 }
@@ -48,7 +48,7 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
                  uint32_t *ret_demand)
 {
 	struct pages p = {0};
-	int e = layout_step(s, items, n, &p);
+	int e = s->step.steady ? steady_lay_out(s, &p) : layout_step(s, items, n, &p);
 	uint32_t need = (uint32_t)p.need;
 	uint64_t all = p.need + (e == 0 && p.set_aside > 0 ? stock_set_aside(s) : 0); /* what others are to get is not this one's */
 
@@ -75,15 +75,28 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 void transaction_abort(struct skv_session *s)
 {
 	pages_undo(s);
+	s->step.follows = false;
 	for (uint32_t i = 0; i < s->step.n; i++) {
 		struct skv_seq *q = s->step.seqs[i];
 
+		q->steady = false;
 		for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 			q->evicted[layer] = (struct span){0}; /* the evictions did not happen */
 		if (!q->evicting)
 			q->n_evict = 0;
 		q->in_step = false;
 	}
+}
+
+/* Pages for all sequences; of a steady step those that are due may need some. */
+static void supply(struct skv_session *s, uint32_t n)
+{
+	struct step *st = &s->step;
+
+	for (uint32_t i = 0; i < n && !st->steady; i++)
+		pages_supply(s, st->seqs[i]);
+	for (uint32_t i = 0; i < st->n_due && st->steady; i++)
+		pages_supply(s, st->seqs[st->index[st->due[i]]]);
 }
 
 int transaction_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n,
@@ -93,14 +106,14 @@ int transaction_begin(struct skv_session *s, const struct skv_step_item *items, 
 	int e = admit(s, items, n, prepare, ret_demand);
 
 	if (e < 0) {
+		st->follows = false;
 		for (uint32_t i = 0; i < n; i++)
 			items[i].seq->in_step = false;
 		return e;
 	}
-	for (uint32_t i = 0; i < n; i++) {
-		pages_supply(s, st->seqs[i]);
+	supply(s, n);
+	for (uint32_t i = 0; i < n; i++)
 		stage_tokens(st->seqs[i], items[st->item[i]].tokens);
-	}
 	e = s->device ? device_stage(s) : 0;
 	if (e < 0)
 		transaction_abort(s);
@@ -144,7 +157,8 @@ static void committed(struct skv_seq *q)
 		q->next_slots = was;
 	}
 	q->about = q->next_about;
-	q->prompt = q->next_prompt;
+	if (q->about & SKV_ABOUT_PREFILL)
+		q->prompt = q->next_prompt;
 	stock_put_aside(q, q->next_set_aside);
 	q->len += q->n_new;
 	q->epoch++;
@@ -184,6 +198,7 @@ int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)
 		e = fence_check_held(q->session->client, &q, 1);
 	if (e < 0)
 		return e;
+	q->steady = false;
 	q->n_new = n - q->len; /* negative */
 	q->next_about = skv_about_cut(q->about, n);
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)

@@ -13,7 +13,7 @@ run() {
 	tail -n 1 "$dir/log"
 }
 for t in e2e/gpu-client e2e/gpu-tables e2e/test-client-kill e2e/test-oracle \
-	unit/client/test-client{,-any-order,-page-bounds,-codec,-compress,-evict,-forms,-mixed,-policy,-prefill,-rewind,-stop}; do
+	unit/client/test-client{,-any-order,-page-bounds,-codec,-compress,-evict,-forms,-mixed,-policy,-prefill,-rewind,-steady,-stop}; do
 	run "$t"
 done
 SKV_TEST_IPC=legacy run unit/client/test-client # the older kind of handles

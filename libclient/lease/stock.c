@@ -301,11 +301,7 @@ void stock_put_aside(struct skv_seq *q, uint64_t n)
 
 uint64_t stock_set_aside(const struct skv_session *s)
 {
-	uint64_t n = s->stock.set_aside;
-
-	for (uint32_t i = 0; i < s->step.n; i++)
-		n += s->step.seqs[i]->next_set_aside - s->step.seqs[i]->set_aside;
-	return n;
+	return s->stock.set_aside + s->step.aside_change;
 }
 
 void stock_tend(struct skv_session *s, uint32_t demand)

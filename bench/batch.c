@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/batch.c - sparsekv-bench batch: what skv_step_begin and skv_step_end cost the host as batches grow.
+ *
+ * Sequences decode a token each, in a model so small that attention is soon over. What a step costs depends on who needs a
+ * page, so that is measured apart: of sequences that are all as long none does in 15 steps, and all do in the
+ * next one; of sequences whose lengths differ a sixteenth does in every step, as in life.
+ */
+#include "bench/bench.h"
+#include "bench/stack-fixture.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_SAMPLES 10000
+#define WARM 20u /* steps that do not count: some of them take pages */
+#define EVEN 8u  /* tokens of sequences that are all as long: stack_fill() makes them so below a page */
+
+struct options {
+	uint32_t device;
+	int n_batch, n_chosen;
+	long batch[BENCH_LIST_MAX], layers, dim, tokens, repeat;
+	uint32_t heads, kv_heads, chosen[8];
+	const char *csv;
+};
+
+static const struct column columns[] = {
+	{"operation", -10}, {"policy", -9}, {"batch", 0}, {"with_new_page", -13}, {"samples", 0},
+	{"median_us", 2},   {"p99_us", 2},  {"median_us_a_seq", 3},
+};
+
+/* Of the session and, if it is mixed, of the second and third of three sequences. */
+static const struct {
+	const char *spec, *second, *third;
+} policies[] = {
+	{.spec = "full"}, {.spec = "quest"}, {.spec = "streaming?budget=1024"},
+	{.spec = "full", .second = "quest", .third = "streaming?budget=1024"}, {.spec = "h2o?budget=64"},
+};
+static const char *const policy_names[] = {"full", "quest", "streaming", "mixed", "h2o", NULL};
+
+enum { NONE, ALL, SOME, N_PAGES };
+static const char *const pages_names[N_PAGES] = {"none", "all", "1/16"};
+
+/* The times of both calls, by who needs a page. */
+struct samples {
+	double begin[N_PAGES][MAX_SAMPLES], end[N_PAGES][MAX_SAMPLES];
+	size_t n[N_PAGES];
+};
+
+static void own_policies(const struct stack_fixture *stack, uint32_t policy)
+{
+	for (uint32_t i = 0; i < stack->n && policies[policy].second; i++)
+		if (i % 3)
+			stack_need(skv_seq_policy(stack->seq[i], i % 3 == 1 ? policies[policy].second : policies[policy].third));
+}
+
+/* Of sequences of so many tokens, with lengths that differ unless these are EVEN. */
+static void take_steps(struct stack_fixture *stack, const struct options *o, uint32_t policy, uint32_t n, uint32_t tokens,
+                       struct samples *s)
+{
+	struct stack_times t;
+
+	stack_fill(stack, n, tokens, WARM + (uint32_t)o->repeat);
+	own_policies(stack, policy);
+	for (uint32_t i = 0; i < WARM + o->repeat; i++) {
+		int pages = tokens > EVEN ? SOME : (tokens + i) % SKV_PAGE_TOKENS ? NONE : ALL;
+
+		stack_step(stack, STACK_CALLS, &t);
+		if (i < WARM)
+			continue;
+		s->begin[pages][s->n[pages]] = t.begin;
+		s->end[pages][s->n[pages]++] = t.end;
+	}
+	stack_empty(stack);
+}
+
+static void report(struct report *r, const char *operation, uint32_t policy, double batch, int pages, double *us, size_t n)
+{
+	double median = n ? bench_median(us, n) : NAN;
+
+	if (n)
+		report_row(r, operation, policy_names[policy], batch, pages_names[pages], (double)n, median, bench_p99(us, n),
+		           median / batch);
+}
+
+static void measure_batch(struct report *r, struct stack_fixture *stack, const struct options *o, uint32_t policy, uint32_t n)
+{
+	struct samples *s = calloc(1, sizeof *s);
+
+	take_steps(stack, o, policy, n, EVEN, s);
+	take_steps(stack, o, policy, n, (uint32_t)o->tokens, s);
+	for (int pages = 0; pages < N_PAGES; pages++) {
+		report(r, "step_begin", policy, n, pages, s->begin[pages], s->n[pages]);
+		report(r, "step_end", policy, n, pages, s->end[pages], s->n[pages]);
+	}
+	free(s);
+}
+
+static const char about[] =
+	"Times skv_step_begin and skv_step_end of steps in which every sequence decodes a token: of sequences\n"
+	"that are all as long, of which none needs a new page, or all do, and of such as differ in length,\n"
+	"of which a sixteenth does. In `mixed` a third runs full, a third quest and a third streaming.";
+
+/* 0: go on, 1: help was asked for, -1: an error was reported. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	const struct bench_option table[] = {
+		BENCH_DEVICE(&o->device, "pages on that device (host memory)"),
+		BENCH_NAMES("policy", o->chosen, &o->n_chosen, policy_names, "which of them (full,quest,streaming,mixed)"),
+		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1, "sequences in a step (1,16,64,256,1024)"),
+		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (1/1)"),
+		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (16)"),
+		BENCH_NUMBER("tokens", &o->tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS / 2, "length of those that differ, at most, at first (64)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_SAMPLES, "steps (160)"),
+		BENCH_CSV(&o->csv),
+	};
+	const struct bench_command command = {"batch", NULL, about, table, sizeof table / sizeof *table};
+
+	*o = (struct options){
+		.batch = {1, 16, 64, 256, 1024}, .n_batch = 5, .layers = 32, .heads = 1, .kv_heads = 1, .dim = 16, .tokens = 64,
+		.repeat = 160, .chosen = {0, 1, 2, 3}, .n_chosen = 4,
+	};
+	return bench_options(&command, argc, argv);
+}
+
+static int measure(struct report *r, const void *options)
+{
+	const struct options *o = options;
+	struct skv_model m = SKV_MODEL_INIT;
+	struct stack_fixture stack;
+
+	m.n_layers = (uint32_t)o->layers;
+	m.n_heads = o->heads;
+	m.n_kv_heads = o->kv_heads;
+	m.head_dim = (uint32_t)o->dim;
+	m.kv_dtype = SKV_BF16;
+	m.max_tokens = (uint32_t)(o->tokens + o->repeat + WARM + SKV_PAGE_TOKENS);
+	snprintf(m.name, sizeof m.name, "bench");
+	stack_start(&stack, o->device);
+	for (int i = 0; i < o->n_chosen; i++) {
+		stack_open(&stack, &m, policies[o->chosen[i]].spec);
+		for (int b = 0; b < o->n_batch; b++)
+			measure_batch(r, &stack, o, o->chosen[i], (uint32_t)o->batch[b]);
+		stack_close(&stack);
+	}
+	stack_stop(&stack);
+	return 0;
+}
+
+int bench_batch(int argc, char **argv)
+{
+	struct options o;
+	int e = parse(&o, argc, argv);
+
+	return bench_report(e, measure, &o, columns, sizeof columns / sizeof *columns, o.csv);
+}

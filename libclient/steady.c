@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/steady.c - steps that differ from the last one in lengths alone.
+ *
+ * Most steps of an engine are of the sequences of the step before, in the same order, with one row each. Policy batches,
+ * classes of layers and places in the batch are then what they were, and most sequences need no page. So of such
+ * a sequence one cache line is read and written, and nothing is done for each of its layers.
+ *
+ *   - skv_seq.steady says that a sequence's last step was a plain one: a row, slots as the length says, no prompt,
+ *     nothing compressed. Whatever touches the sequence in another way takes that back: a fork, a truncation, another
+ *     policy, a maintenance transaction, an abort, rows that do not count.
+ *   - Below skv_seq.quiet_len tokens it needs no page. With the others, which are due, all is done as ever.
+ *   - What step_begin leaves is what layout_step() would have left: test-client-steady compares.
+ */
+#include "libclient/steady.h"
+
+#include "libclient/device.h"
+#include "libclient/layout.h"
+#include "libclient/pages.h"
+#include "libclient/prefill/schedule.h"
+#include "libclient/seq.h"
+
+/* Up to this length it has pages with a step of one row that makes it n tokens long. */
+static uint32_t quiet_len(const struct skv_seq *q, uint32_t n)
+{
+	uint32_t full = skv_pages_of(n) * SKV_PAGE_TOKENS;
+
+	return full < q->layout.max_tokens ? full : q->layout.max_tokens;
+}
+
+static bool plain(const struct skv_seq *q)
+{
+	return q->n_rows == 1 && !seq_by_layer(q) && !(q->next_about & ~SKV_ABOUT_PROMPT) && q->n_prompt_remaining == 0 &&
+	       q->compresses_known && !q->compresses && !q->fork && seq_policy(q)->n_evicting == 0;
+}
+
+void steady_mark(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	bool all = st->n == st->n_decode && st->n_classes == 1;
+
+	for (uint32_t i = 0; i < st->n; i++) {
+		struct skv_seq *q = st->seqs[i];
+
+		q->steady = plain(q);
+		q->quiet_len = quiet_len(q, q->len + q->n_new);
+		all &= q->steady;
+	}
+	st->follows = all;
+}
+
+bool steady_fits(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
+{
+	struct step *st = &s->step;
+
+	st->steady = false;
+	if (!st->follows || n != st->n)
+		return false;
+	st->n_due = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct skv_step_item *it = &items[i];
+		const struct skv_seq *q = st->seqs[st->index[i]];
+
+		/* it may have gone, and its memory be another session's sequence by now */
+		if (it->seq != q || q->session != s || !q->steady || it->n_tokens != 1 || it->flags || it->n_prompt_remaining)
+			return false;
+		if (q->len >= q->quiet_len)
+			st->due[st->n_due++] = i;
+	}
+	st->steady = true;
+	return true;
+}
+
+/* Those that need a page; a device's tables may have moved. */
+static int lay_out_due(struct skv_session *s, struct pages *ret)
+{
+	struct step *st = &s->step;
+	int e = 0;
+
+	for (uint32_t i = 0; i < st->n_due && e == 0; i++) {
+		const uint32_t at = st->index[st->due[i]];
+		struct skv_seq *q = st->seqs[at];
+
+		q->quiet_len = quiet_len(q, q->len + 1);
+		if (s->device) {
+			st->kseq[at].table = q->on_device.table;
+			st->kseq[at].layer_stride = q->on_device.capacity;
+		}
+		e = pages_count(q, ret);
+	}
+	return e;
+}
+
+static void lay_out_tails(struct step *st, const struct policy_batch *pb)
+{
+	for (uint32_t at = pb->first; at < pb->first + pb->n; at++) {
+		st->seqs[at]->next_prompt.begin = st->seqs[at]->len;
+		prefill_schedule(st->seqs[at], &st->kseq[at]);
+	}
+}
+
+int steady_lay_out(struct skv_session *s, struct pages *ret)
+{
+	struct step *st = &s->step;
+	struct layer_class *c = &st->class[0];
+	uint32_t longest = 0;
+	int e;
+
+	for (uint32_t i = 0; i < st->n; i++) {
+		struct skv_seq *q = st->seqs[i];
+		struct skv_kseq *ks = &st->kseq[i];
+
+		q->in_step = true;
+		q->takes = false;
+		ks->slot_end = ks->prompt_start = q->len;
+		ks->len = ks->n_tokens = q->len + 1;
+		ks->n_state = 1;
+		ks->set = (q->epoch + 1) & 1;
+		longest = ks->len > longest ? ks->len : longest;
+	}
+	for (uint32_t i = 0; i < st->n_batches && !skv_model_window(&s->model, c->layer); i++)
+		if (prefill_has_tail(st->batch[i].policy))
+			lay_out_tails(st, &st->batch[i]);
+	c->all.max_len = layout_bound(s, longest);
+	c->all.max_state = 1;
+	c->decoding = c->all;
+	st->aside_change = 0;
+	e = lay_out_due(s, ret);
+	ret->demand = st->demand;
+	return e;
+}
