@@ -7,6 +7,17 @@
  * not, each layer has a small graph here: made in skv_step_begin, when two steps of the same key gave a layer the
  * same q, k, v, out and lse, and launched by skv_attend while they stay the same.
  *
+ * Traffic goes to and fro between a few keys: a request joins and another one leaves, and the policies of a batch
+ * change with them. So there are recordings of several keys, and of these the one that was not used for longest makes room.
+ * A recording holds addresses, and they may be stale when its key comes again only if the key does not tell:
+ *
+ *   memory of the session   is in the key under what it is used for. It is freed to be replaced by more of it. Where an
+ *                           address comes back to the same use, the step has made sure of its room there, and a
+ *                           workspace was zeroed anew; what is in it does not outlive a step.
+ *   a policy's              comes with the policy, whose serial is in the key and never used twice.
+ *   sequences'              are not in recordings: kernels find them in the step's kseq.
+ *   the caller's            q, k, v, out and lse are compared in every step.
+ *
  * Hooks run when a layer is recorded and not when it is replayed: what they ask for depends on the plan and the
  * layer alone (policy.h). What they leave behind on the host - which selections exist - is remembered for
  * the layers after it that are not replayed.
@@ -23,6 +34,7 @@
 #include "libclient/policy.h"
 #include "libclient/session.h"
 
+#define REPLAY_KEYS 8u /* of which there are recordings */
 #define MISSES_MOST 2u /* recordings of one key that were not used */
 
 /* What a layer's hooks have left of a selection. */
@@ -38,28 +50,36 @@ struct replay_layer {
 	struct replay_mark *after; /* [n_batches * n_layers] */
 };
 
-/* Recordings of the layers. */
-struct replay {
-	uint64_t key;        /* of the open step, or the last one; 0: it cannot be replayed */
-	uint64_t layers_key; /* of the steps that the layers were seen in */
-	struct replay_layer *layer, *behind; /* [n_layers]; the one whose hooks did not run last, or NULL */
+/* What there is of one key. */
+struct replay_set {
+	uint64_t key;  /* of the steps that the layers were seen in; 0: none so far */
+	uint64_t used; /* number of the last such step */
+	struct replay_layer *layer; /* [n_layers] */
 	uint32_t cap_marks; /* of each layer */
-	void *recorder; /* a stream, made when it is needed */
-	void *stream;   /* of the step, while a layer is recorded on the recorder */
 	bool recorded;
 	uint32_t tries; /* to record, under this key */
 };
 
+struct replay {
+	uint64_t key;           /* of the open step, or the last one; 0: it cannot be replayed */
+	struct replay_set *now; /* its set, unless the key is 0 */
+	struct replay_set set[REPLAY_KEYS];
+	uint64_t steps;
+	struct replay_layer *behind; /* the layer whose hooks did not run last, or NULL */
+	void *recorder; /* a stream, made when it is needed */
+	void *stream;   /* of the step, while a layer is recorded on the recorder */
+	struct replay_layer layers[]; /* the sets' */
+};
+
 int replay_open(struct skv_session *s)
 {
-	struct replay *r = calloc(1, sizeof(*r));
+	const uint32_t n = s->model.n_layers;
+	struct replay *r = calloc(1, sizeof(*r) + (size_t)REPLAY_KEYS * n * sizeof(*r->layers));
 
-	if (r)
-		r->layer = calloc(s->model.n_layers, sizeof(*r->layer));
-	if (!r || !r->layer) {
-		free(r);
+	if (!r)
 		return error_set(-ENOMEM, "out of memory");
-	}
+	for (uint32_t i = 0; i < REPLAY_KEYS; i++)
+		r->set[i].layer = r->layers + (size_t)i * n;
 	s->replay = r;
 	return 0;
 }
@@ -67,17 +87,17 @@ int replay_open(struct skv_session *s)
 /* Room for the marks of all policy batches of the open step. False: there is not enough memory. */
 static bool grow_marks(struct skv_session *s)
 {
-	struct replay *r = s->replay;
+	struct replay_set *x = s->replay->now;
 	uint32_t n = s->step.n_batches * s->model.n_layers;
 
-	for (uint32_t i = 0; i < s->model.n_layers && n > r->cap_marks; i++) {
-		struct replay_mark *more = realloc(r->layer[i].after, n * sizeof(*more));
+	for (uint32_t i = 0; i < s->model.n_layers && n > x->cap_marks; i++) {
+		struct replay_mark *more = realloc(x->layer[i].after, n * sizeof(*more));
 
 		if (!more)
 			return false;
-		r->layer[i].after = more;
+		x->layer[i].after = more;
 	}
-	r->cap_marks = n > r->cap_marks ? n : r->cap_marks;
+	x->cap_marks = n > x->cap_marks ? n : x->cap_marks;
 	return true;
 }
 
@@ -89,6 +109,12 @@ static void forget(struct device *d, struct replay_layer *x)
 	x->seen = false;
 }
 
+static void forget_all(struct skv_session *s, struct replay_set *x)
+{
+	for (uint32_t i = 0; i < s->model.n_layers; i++)
+		forget(s->device, &x->layer[i]);
+}
+
 void replay_close(struct skv_session *s)
 {
 	struct replay *r = s->replay;
@@ -97,15 +123,14 @@ void replay_close(struct skv_session *s)
 	if (!r)
 		return;
 	if (device_enter(s, &was) == 0) {
-		for (uint32_t i = 0; i < s->model.n_layers; i++)
-			forget(s->device, &r->layer[i]);
+		for (uint32_t i = 0; i < REPLAY_KEYS; i++)
+			forget_all(s, &r->set[i]);
 		if (r->recorder)
 			s->device->backend->stream_free(r->recorder);
 		device_leave(s, was);
 	}
-	for (uint32_t i = 0; i < s->model.n_layers; i++)
-		free(r->layer[i].after);
-	free(r->layer);
+	for (uint32_t i = 0; i < REPLAY_KEYS * s->model.n_layers; i++)
+		free(r->layers[i].after);
 	free(r);
 	s->replay = NULL;
 }
@@ -212,7 +237,7 @@ bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv
 {
 	const struct skv_backend *b = s->device->backend;
 	struct replay *r = s->replay;
-	struct replay_layer *x = &r->layer[layer];
+	struct replay_layer *x = &r->now->layer[layer];
 	/* by way of a stream of our own: the caller's may be one that cannot record */
 	int e = r->recorder ? 0 : b->stream_new(&r->recorder);
 
@@ -231,7 +256,7 @@ bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv
 
 bool replay_record_end(struct skv_session *s, uint32_t layer)
 {
-	struct replay_layer *x = &s->replay->layer[layer];
+	struct replay_layer *x = &s->replay->now->layer[layer];
 	int e;
 
 	s->step.work.stream = s->replay->stream;
@@ -244,9 +269,9 @@ bool replay_record_end(struct skv_session *s, uint32_t layer)
 
 void replay_recorded(struct skv_session *s, bool well)
 {
-	for (uint32_t i = 0; i < s->model.n_layers && !well; i++)
-		forget(s->device, &s->replay->layer[i]);
-	s->replay->recorded = well;
+	if (!well)
+		forget_all(s, s->replay->now);
+	s->replay->now->recorded = well;
 	s->misused = false;
 	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
 		s->step.selection[i].made = 0;
@@ -254,30 +279,41 @@ void replay_recorded(struct skv_session *s, bool well)
 	}
 }
 
+/* The set of this key; if there is none, the one that was not used for longest, empty. */
+static struct replay_set *set_of(struct skv_session *s, uint64_t key)
+{
+	struct replay *r = s->replay;
+	struct replay_set *x = r->set;
+
+	for (uint32_t i = 0; i < REPLAY_KEYS && x->key != key; i++)
+		if (r->set[i].key == key || r->set[i].used < x->used)
+			x = &r->set[i];
+	if (x->key != key) {
+		forget_all(s, x);
+		x->key = key;
+		x->recorded = false;
+		x->tries = 0;
+	}
+	x->used = ++r->steps;
+	return x;
+}
+
 bool replay_begin(struct skv_session *s)
 {
-	struct device *d = s->device;
 	struct replay *r = s->replay;
-	uint64_t key = key_of(s);
+	struct replay_set *x;
 	bool all = true;
 
 	r->behind = NULL;
-	r->key = key;
-	if (key == 0)
+	r->key = key_of(s);
+	if (r->key == 0)
 		return false; /* the recordings are for the steps after this one */
-	if (key != r->layers_key) {
-		for (uint32_t i = 0; i < s->model.n_layers; i++)
-			forget(d, &r->layer[i]);
-		r->layers_key = key;
-		r->recorded = false;
-		r->tries = 0;
-		return false;
-	}
+	x = r->now = set_of(s, r->key);
 	for (uint32_t i = 0; i < s->model.n_layers && all; i++)
-		all = r->layer[i].seen;
-	if (!all || r->recorded || r->tries >= MISSES_MOST)
+		all = x->layer[i].seen;
+	if (!all || x->recorded || x->tries >= MISSES_MOST)
 		return false;
-	r->tries++;
+	x->tries++;
 	return grow_marks(s);
 }
 
@@ -292,13 +328,14 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 {
 	struct device *d = s->device;
 	struct replay *r = s->replay;
-	struct replay_layer *x = &r->layer[layer];
-	bool same = x->seen && same_rows(&x->at, a);
-	bool recording;
+	struct replay_layer *x;
+	bool same, recording;
 	int e;
 
 	if (r->key == 0)
 		return 0; /* what was recorded is for other steps */
+	x = &r->now->layer[layer];
+	same = x->seen && same_rows(&x->at, a);
 	e = d->backend->recording(s->step.work.stream, &recording);
 	if (e < 0)
 		return device_failed(d, e, "attention");
@@ -314,7 +351,7 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	r->behind = NULL;
 	if (!recording && !same) {
 		forget(d, x);
-		r->recorded = false;
+		r->now->recorded = false;
 		x->at = *a;
 		x->seen = true;
 	}

@@ -12,7 +12,7 @@ run() {
 	CK_EXCLUDE_TAGS=real tests/$1 >"$dir/log" 2>&1 || { bad=1; grep SKV_SEED= "$dir/log"; tail -n 20 "$dir/log"; }
 	tail -n 1 "$dir/log"
 }
-for t in e2e/gpu-client e2e/gpu-tables e2e/test-client-kill e2e/test-oracle \
+for t in e2e/gpu-client e2e/gpu-replay e2e/gpu-tables e2e/test-client-kill e2e/test-oracle \
 	unit/client/test-client{,-any-order,-page-bounds,-codec,-compress,-evict,-forms,-mixed,-policy,-prefill,-rewind,-steady,-stop}; do
 	run "$t"
 done

@@ -16,7 +16,7 @@ include tests/fuzz/local.mk
 
 E2E_TESTS = \
 	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-golden \
-	tests/e2e/test-engine-run tests/e2e/test-engine-text tests/e2e/gpu-client tests/e2e/gpu-tables
+	tests/e2e/test-engine-run tests/e2e/test-engine-text tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables
 KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
 	tests/unit/kernels/test-compress-quant tests/unit/kernels/test-decode tests/unit/kernels/test-decompress \
@@ -62,6 +62,7 @@ DEVICE_TESTS = tests/unit/daemon/test-device tests/unit/daemon/test-device-life 
 EXTRA_tests_unit_daemon_test_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_unit_daemon_test_device_life_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_e2e_gpu_client_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+EXTRA_tests_e2e_gpu_replay_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_e2e_gpu_tables_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 endif
 

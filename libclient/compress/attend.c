@@ -101,6 +101,9 @@ int compress_prepare(struct skv_session *s)
 
 		pages = of_batch > pages ? of_batch : pages;
 	}
+	r->pool = NULL; /* so it is, and recordings have nothing of it, where nothing is to be decompressed */
+	r->seq = NULL;
+	r->table = NULL;
 	if (pages == 0)
 		return 0;
 	bytes = pages * (s->shape.page_bytes + sizeof(skv_pte)) + s->step.n_kseq * sizeof(struct skv_kseq) + 128;

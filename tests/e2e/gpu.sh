@@ -21,7 +21,7 @@ kernels=$(for t in append compress compress-decode compress-quant decode decompr
 done)
 client=$(for t in '' -any-order -page-bounds -codec -compress -evict -fence -forms -layers -mixed -policy -prefill -maintenance -ranks -rewind; do echo tests/unit/client/test-client$t; done)
 engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward tests/unit/engine/test-engine-golden'
-e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/gpu-tables tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-engine-work tests/e2e/test-golden'
+e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-engine-work tests/e2e/test-golden'
 tests=$(echo $kernels $client $engine $e2e)
 plugins=$(for p in few refuse-adopt fourth heads keys-first late-misuse unselected; do echo tests/support/plugins/$p; done)
 programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
@@ -54,7 +54,7 @@ export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 # of several processes
-processes='gpu-daemon gpu-client gpu-tables test-client test-client-any-order test-client-rewind test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-fence test-client-forms test-client-layers
+processes='gpu-daemon gpu-client gpu-replay gpu-tables test-client test-client-any-order test-client-rewind test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-fence test-client-forms test-client-layers
 	test-client-mixed test-client-legacy test-client-policy test-client-prefill test-client-kill test-client-maintenance test-client-ranks test-oracle
 	test-engine-forward test-engine-golden test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layers that a session on a device has recorded, while steps of several kinds take turns: each kind is replayed when it comes
+ * again, and what comes out is what a session gives whose rows move, so that nothing of it is replayed.
+ *
+ * Skipped (77) without a device, and then a failure where SPARSEKV_REQUIRE_GPU=1 says that there is one.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libclient/device.h"
+#include "libclient/session.h"
+#include "tests/support/client-test.h"
+#include "tests/support/kernel-backend.h"
+
+#define SEQS 5u
+#define ROWS 2u /* of each, at most */
+
+static struct fix daemon_;
+static struct skv_client *client;
+
+static const struct skv_model model = {
+	.size = sizeof(model), .n_layers = 4, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = SKV_BF16,
+	.io_dtype = SKV_F32, .max_tokens = 8192, .n_ranks = 1, .device = SKV_DEVICE_CUDA(0), .name = "gpu-replay",
+	.rope = {.type = SKV_ROPE_DEFAULT, .theta = 1e4},
+};
+#define WIDTH ((size_t)model.n_heads * model.head_dim)
+
+/* Sequences of a session, and rows of a step. `out` is twice as large for rows that move. */
+struct engine {
+	struct skv_session *session;
+	struct skv_seq *seq[SEQS];
+	float *rows, *out;
+	bool moves;
+	uint32_t steps;
+};
+
+/* The backend, with what is recorded and launched counted. */
+static struct skv_backend counting;
+static uint32_t captures, launches;
+
+static int count_capture(void *stream)
+{
+	captures++;
+	return devmem_device()->begin_capture(stream);
+}
+
+static int count_launch(void *graph, void *stream)
+{
+	launches++;
+	return devmem_device()->graph_launch(graph, stream);
+}
+
+static void setup(void)
+{
+	fix_start_process(&daemon_, (const char *[]){"--cuda-pool-bytes=1G", "--cuda-segment-bytes=16M", NULL});
+	devmem_device();
+	OK(skv_connect(&client, daemon_.socket));
+}
+
+static void teardown(void)
+{
+	skv_disconnect(client);
+	fix_stop(&daemon_);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void run(struct engine *e, const struct skv_step_item *items, uint32_t n)
+{
+	float *out = e->out + (e->moves && e->steps++ % 2 ? 512 * WIDTH : 0);
+
+	OK(skv_step_begin(e->session, items, n, devmem_stream()));
+	for (uint32_t layer = 0; layer < model.n_layers; layer++)
+		OK(skv_attend(e->session, layer, &SKV_ATTN(.q = e->rows, .k = e->rows + 16 * layer, .v = e->rows + 32 * layer, .out = out)));
+	OK(skv_step_end(e->session, NULL, NULL));
+	OK(devmem_device()->wait(devmem_stream()));
+	if (out != e->out) /* where they are compared */
+		OK(devmem_device()->copy(e->out, out, 512 * WIDTH * sizeof(float), devmem_stream()));
+}
+
+static void prompt(struct engine *e, uint32_t seq, uint32_t n)
+{
+	for (uint32_t take; n > 0; n -= take) {
+		take = n < 256 ? n : 256;
+		run(e, &SKV_STEP_ITEM(.seq = e->seq[seq], .n_tokens = take, .flags = SKV_STEP_PROMPT), 1);
+	}
+}
+
+static void engine_open(struct engine *e, const char *spec, bool moves)
+{
+	float *rows = malloc(512 * WIDTH * sizeof(*rows));
+
+	*e = (struct engine){.moves = moves};
+	OK(skv_open(client, &model, spec, &e->session));
+	rnd_begin(1);
+	for (size_t i = 0; i < 512 * WIDTH; i++)
+		rows[i] = (float)(2 * rnd_unit() - 1);
+	e->rows = devmem_get(512 * WIDTH * sizeof(float));
+	e->out = devmem_get(1024 * WIDTH * sizeof(float));
+	devmem_to(e->rows, rows, 512 * WIDTH * sizeof(float));
+	free(rows);
+	for (uint32_t i = 0; i < SEQS; i++) {
+		OK(skv_seq_new(e->session, NULL, 0, &e->seq[i]));
+		prompt(e, i, 100 + 30 * i);
+	}
+}
+
+static void engine_close(struct engine *e)
+{
+	skv_close(e->session);
+	devmem_put(e->rows);
+	devmem_put(e->out);
+}
+
+/* A step of the kind in both: so many sequences, of so many rows each. */
+static void step(struct engine e[2], uint32_t kind)
+{
+	const uint32_t n = SEQS - kind % SEQS, rows = 1 + kind / SEQS % ROWS;
+	const size_t bytes = n * rows * WIDTH * sizeof(float);
+	float *x = malloc(2 * bytes), *y = x + n * rows * WIDTH;
+
+	for (int k = 0; k < 2; k++) {
+		struct skv_step_item items[SEQS];
+
+		for (uint32_t i = 0; i < n; i++)
+			items[i] = SKV_STEP_ITEM(.seq = e[k].seq[i], .n_tokens = rows);
+		run(&e[k], items, n);
+	}
+	devmem_from(x, e[0].out, bytes);
+	devmem_from(y, e[1].out, bytes);
+	ck_assert_msg(!memcmp(x, y, bytes), "a step of kind %u differs", kind);
+	free(x);
+}
+
+/* Each kind once, some times over. */
+static void turns(struct engine e[2], uint32_t kinds, uint32_t times)
+{
+	captures = launches = 0;
+	for (uint32_t i = 0; i < kinds * times; i++)
+		step(e, i % kinds);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static const char *const specs[] = {"full", "quest?budget=8&dense=1", "streaming?budget=64",
+                                    "deltakv?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
+#define N_SPECS (int)(sizeof(specs) / sizeof(*specs))
+
+START_TEST(take_turns)
+{
+	struct engine e[2];
+
+	engine_open(&e[0], specs[_i], true);
+	engine_open(&e[1], specs[_i], false);
+	counting = *e[1].session->device->backend;
+	counting.begin_capture = count_capture;
+	counting.graph_launch = count_launch;
+	e[1].session->device->backend = &counting;
+	turns(e, 4, 4); /* scratch memory grows; each kind is seen, and recorded */
+	turns(e, 4, 5);
+	ck_assert_uint_eq(captures, 0);
+	ck_assert_uint_eq(launches, 4 * 5 * model.n_layers);
+	prompt(&e[0], 0, 20); /* prompts in between leave them */
+	prompt(&e[1], 0, 20);
+	turns(e, 4, 1);
+	ck_assert_uint_eq(launches, 4 * model.n_layers);
+	turns(e, 2 * SEQS, 3); /* more kinds than there is room for */
+	turns(e, 4, 3);
+	ck_assert_uint_gt(launches, 0);
+	prompt(&e[0], 1, 3000); /* scratch memory is another's, and so are keys */
+	prompt(&e[1], 1, 3000);
+	turns(e, 4, 4);
+	ck_assert_uint_gt(launches, 0);
+	OK(skv_seq_policy(e[0].seq[0], specs[(_i + 1) % N_SPECS])); /* other batches */
+	OK(skv_seq_policy(e[1].seq[0], specs[(_i + 1) % N_SPECS]));
+	turns(e, 4, 4);
+	ck_assert_uint_gt(launches, 0);
+	for (int k = 0; k < 2; k++)
+		engine_close(&e[k]);
+}
+END_TEST
+
+int main(void)
+{
+	enum case_device there = case_begin("gpu-replay");
+	Suite *s = begin_suite("gpu-replay");
+	TCase *t = add_case(s, "replay", 120, setup, teardown, NULL);
+
+	if (there != CASE_HAS_DEVICE)
+		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
+	tcase_add_loop_test(t, take_turns, 0, N_SPECS);
+	return run_suite(s);
+}
