@@ -6,7 +6,12 @@
  * step's changes to it come with the step (device-step.c); here they are copied as a whole.
  *
  * A copy has room for what the sequence is long, and grows with it: host memory for tables of the longest sequence is a
- * hole in a file and costs nothing, a device's is 6 MB for 128k tokens of 32 layers.
+ * hole in a file and costs nothing, a device's is 6 MB for 128k tokens of 32 layers. Its memory is of the session's slab
+ * (device-slab.c).
+ *
+ * It is made when a step is about to begin, and written in the order of the step's stream. So a new sequence waits for
+ * nothing: its tables are empty, which is queued, and the block that they are in was given back when no step had any more
+ * to do with it.
  */
 #include "libclient/device-tables.h"
 
@@ -14,6 +19,7 @@
 #include <stdlib.h>
 
 #include "libclient/device.h"
+#include "libclient/device-slab.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/seq.h"
@@ -34,6 +40,7 @@ static uint32_t entries_needed(const struct skv_seq *q, uint32_t len)
 static int copy_tables(struct skv_seq *q, size_t entries)
 {
 	const struct skv_backend *b = q->session->device->backend;
+	void *stream = q->session->step.work.stream;
 	skv_pte *all = calloc(entries, sizeof(*all));
 	int e;
 
@@ -44,56 +51,43 @@ static int copy_tables(struct skv_seq *q, size_t entries)
 		     page < q->on_device.capacity; page++)
 			all[(size_t)table * q->on_device.capacity + page] =
 				device_pte(q, seq_table(q, table)[page]);
-	e = b->copy(q->on_device.table, all, entries * sizeof(*all), NULL);
+	e = b->copy(q->on_device.table, all, entries * sizeof(*all), stream);
 	if (e == 0)
-		e = b->wait(NULL);
+		e = b->wait(stream);
 	free(all);
-	return e < 0 ? device_failed(q->session->device, e, "page tables") : 0;
+	return e;
 }
 
 /* All of them, empty behind that: some kernels read entries that were not supplied. */
 static int upload_tables(struct skv_seq *q)
 {
-	const struct skv_backend *b = q->session->device->backend;
+	struct skv_session *s = q->session;
 	size_t entries = (size_t)q->layout.n_tables * q->on_device.capacity;
 	int e;
 
-	if (q->len > 0) {
+	if (q->len > 0)
 		e = copy_tables(q, entries);
-	} else {
-		e = b->zero(q->on_device.table, entries * sizeof(skv_pte), NULL);
-		if (e == 0)
-			e = b->wait(NULL);
-		if (e < 0)
-			device_failed(q->session->device, e, "page tables");
-	}
+	else
+		e = s->device->backend->zero(q->on_device.table, entries * sizeof(skv_pte), s->step.work.stream);
 	q->on_device.old = e < 0;
-	return e;
+	return e < 0 ? device_failed(s->device, e, "page tables") : 0;
 }
 
-/* Room for `capacity` entries a table, with nothing in it yet. What was there is kept if there is none. */
-static int make_room(struct skv_seq *q, uint32_t capacity)
-{
-	const struct skv_backend *b = q->session->device->backend;
-	void *table;
-	int e = b->alloc((size_t)q->layout.n_tables * capacity * sizeof(skv_pte), &table);
-
-	if (e < 0)
-		return device_failed(q->session->device, e, "page tables");
-	if (q->on_device.table)
-		b->free(q->on_device.table);
-	q->on_device.table = table;
-	q->on_device.capacity = capacity;
-	return 0;
-}
-
-/* Twice what is needed now, so that a sequence that doubles is copied once. */
+/* Room for as many entries as the step needs, and up to twice as many: a sequence that doubles is copied once. */
 static int grow_entered(struct skv_seq *q)
 {
-	uint32_t most = q->layout.max_pages, n = q->on_device.wanted;
-	int e = make_room(q, n < most / 2 ? 2 * n : most);
+	const size_t one = q->layout.n_tables * sizeof(skv_pte);
+	size_t bytes = q->on_device.wanted * one;
+	void *table;
+	int e = slab_take(q->session->device, &bytes, &table);
 
-	return e < 0 ? e : upload_tables(q);
+	if (e < 0)
+		return e;
+	slab_give(q->session->device, q->on_device.table, q->on_device.bytes);
+	q->on_device.table = table;
+	q->on_device.bytes = bytes;
+	q->on_device.capacity = bytes / one < q->layout.max_pages ? (uint32_t)(bytes / one) : q->layout.max_pages;
+	return upload_tables(q);
 }
 
 static int open_entered(struct skv_seq *q)
@@ -102,11 +96,7 @@ static int open_entered(struct skv_seq *q)
 	const struct skv_backend *b = d->backend;
 	const struct skv_seqmem_layout *l = &q->layout;
 	void *mem, *tokens;
-	int e = make_room(q, entries_needed(q, q->len));
-
-	if (e < 0)
-		return e;
-	e = b->register_host(q->mem, l->table, &mem);
+	int e = b->register_host(q->mem, l->table, &mem);
 	if (e < 0)
 		return device_failed(d, e, "the sequence's memory");
 	q->on_device.mem = mem;
@@ -114,7 +104,7 @@ static int open_entered(struct skv_seq *q)
 	if (e < 0)
 		return device_failed(d, e, "the sequence's token ids");
 	q->on_device.tokens = tokens;
-	return upload_tables(q);
+	return 0;
 }
 
 static int entered(struct skv_seq *q, int (*work)(struct skv_seq *))
@@ -153,7 +143,8 @@ int device_seq_ready(struct skv_seq *q, uint32_t len)
 	q->on_device.wanted = entries_needed(q, len);
 	if (q->on_device.wanted <= q->on_device.capacity)
 		return q->on_device.old ? device_seq_refresh(q) : 0;
-	e = device_settle(q->session); /* what is queued reads and writes the copy */
+	/* what is queued reads and writes the copy, if there is one */
+	e = q->on_device.table ? device_settle(q->session) : 0;
 	return e < 0 ? e : entered(q, grow_entered);
 }
 
@@ -173,6 +164,6 @@ void device_seq_close(struct skv_seq *q)
 		d->backend->unregister_host((char *)q->mem + q->layout.tokens);
 	if (q->on_device.mem)
 		d->backend->unregister_host(q->mem);
-	d->backend->free(q->on_device.table);
+	slab_give(d, q->on_device.table, q->on_device.bytes);
 	device_leave(q->session, was);
 }

@@ -9,6 +9,7 @@
 
 #include "common/seqmem.h"
 #include "kernels/device.h"
+#include "libclient/device-slab.h"
 #include "libclient/step.h"
 
 #define DEVICE_STEPS 4u /* that the host may be ahead */
@@ -50,6 +51,7 @@ struct device {
 	uint32_t cap_kseq, cap;
 	struct device_step step[DEVICE_STEPS];
 	uint32_t next; /* the open step, or the next one */
+	struct slab slab; /* sequences' tables */
 	/* entries within the committed length that the device's tables do not show as they are */
 	struct device_stale {
 		struct skv_seq *seq;

@@ -132,9 +132,9 @@ int seq_recount(struct skv_seq *q)
 	pthread_mutex_unlock(&q->session->client->lock);
 	if (e == 0)
 		e = grow_release(q, n.shared);
-	if (e == 0)
-		e = device_seq_refresh(q);
 	if (e == 0) {
+		q->on_device.old = q->session->device; /* its next step brings the kinds of its pages to the device */
+		q->steady = false;
 		q->session->stock.leased -= n.shared - q->n_shared;
 		q->n_shared = n.shared;
 	}

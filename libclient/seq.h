@@ -72,7 +72,8 @@ struct skv_seq {
 	uint64_t n_shared;   /* entries, of all layers */
 	/* addresses there of the tables' copy, of the header and of the token ids */
 	struct {
-		skv_pte *table;
+		skv_pte *table; /* NULL: none so far; else of so many bytes */
+		size_t bytes;
 		uint32_t capacity, wanted; /* entries of each table there, and that the next step needs */
 		struct skv_seqmem *mem;
 		int32_t *tokens;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Page tables in a device's memory while sequences grow, against a session in host memory that is given the same rows.
+ * Page tables in a device's memory while sequences grow, against a session in host memory that is given the same rows; and
+ * while they come and go, which allocates nothing there once as many have been there.
  *
  * Skipped (77) without a device, and then a failure where SPARSEKV_REQUIRE_GPU=1 says that there is one.
  */
 #include <math.h>
 #include <stdlib.h>
 
+#include "libclient/device.h"
+#include "libclient/session.h"
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"
 
@@ -103,6 +106,94 @@ START_TEST(tables_grow)
 }
 END_TEST
 
+/* ---- sequences that come and go -------------------------------------------------------------- */
+
+#define SEQS 6u
+
+/* The backend, with calls counted that take or give device memory, or wait for all of a stream. */
+static struct skv_backend counting;
+static uint32_t allocs, frees, waits;
+
+static int count_alloc(size_t bytes, void **ret)
+{
+	allocs++;
+	return devmem_device()->alloc(bytes, ret);
+}
+
+static int count_free(void *p)
+{
+	frees++;
+	return devmem_device()->free(p);
+}
+
+static int count_wait(void *stream)
+{
+	waits++;
+	return devmem_device()->wait(stream);
+}
+
+static void count(struct skv_session *s)
+{
+	counting = *s->device->backend;
+	counting.alloc = count_alloc;
+	counting.free = count_free;
+	counting.wait = count_wait;
+	s->device->backend = &counting;
+}
+
+/* Sequences of some lengths, all at once, and a few tokens more for each: the same rows in both sessions. */
+static void come_and_go(struct skv_session *const s[2], const struct skv_model *m, float *rows, float *const out[2])
+{
+	static const uint32_t lengths[SEQS] = {1, 40, 500, 900, 1, 1300};
+	const size_t width = (size_t)model.n_heads * model.head_dim;
+	struct skv_seq *seq[2][SEQS];
+	double worst = 0;
+
+	for (uint32_t i = 0; i < 2 * SEQS; i++)
+		OK(skv_seq_new(s[i % 2], NULL, 0, &seq[i % 2][i / 2]));
+	for (uint32_t i = 0; i < 3 * SEQS; i++) {
+		const uint32_t n = i < SEQS ? lengths[i] : 1;
+
+		for (size_t at = 0; at < n * width; at++)
+			rows[at] = (float)(2 * rnd_unit() - 1);
+		for (int k = 0; k < 2; k++)
+			feed_rows(s[k], &m[k], seq[k][i % SEQS], rows, n, out[k]);
+		for (size_t at = 0; at < n * width; at++)
+			worst = fmax(worst, fabs(out[0][at] - out[1][at]));
+	}
+	ck_assert_msg(worst < 0.05, "off by %g", worst);
+	for (uint32_t i = 0; i < 2 * SEQS; i++)
+		OK(skv_seq_drop(seq[i % 2][i / 2]));
+}
+
+/* Blocks that others have used show nothing of them. */
+START_TEST(blocks_again)
+{
+	static const char *const specs[] = {"full", "quest?budget=8"};
+	const size_t most = 1300 * (size_t)model.n_heads * model.head_dim;
+	float *rows = malloc(3 * most * sizeof(*rows)), *const out[2] = {rows + most, rows + 2 * most};
+	struct skv_model m[2] = {model, model};
+	struct skv_session *s[2];
+
+	OK(skv_connect(&client, daemon_.socket));
+	m[1].device = SKV_DEVICE_CUDA(0);
+	for (int k = 0; k < 2; k++)
+		OK(skv_open(client, &m[k], specs[_i], &s[k]));
+	count(s[1]);
+	come_and_go(s, m, rows, out);
+	come_and_go(s, m, rows, out);
+	allocs = frees = waits = 0;
+	for (uint32_t i = 0; i < 4; i++)
+		come_and_go(s, m, rows, out);
+	ck_assert_uint_eq(allocs, 0);
+	ck_assert_uint_eq(frees, 0);
+	ck_assert_uint_eq(waits, 0);
+	skv_close(s[0]);
+	skv_close(s[1]);
+	free(rows);
+}
+END_TEST
+
 int main(void)
 {
 	enum case_device there = case_begin("gpu-tables");
@@ -114,5 +205,6 @@ int main(void)
 	setenv("SKV_TEST_DEVICE", "1", 1);
 	t = add_case(s, "tables", 120, setup, teardown, NULL);
 	tcase_add_loop_test(t, tables_grow, 0, 4);
+	tcase_add_loop_test(t, blocks_again, 0, 2);
 	return run_suite(s);
 }
