@@ -133,12 +133,13 @@ static int take_items(struct step *st, const struct skv_step_item *items, uint32
 	char name[24];
 
 	for (uint32_t i = 0; i < n; i++) {
-		const void *at = from + (size_t)i * items->size;
+		const struct skv_step_item *at = (const void *)(from + (size_t)i * items->size);
 		int e;
 
-		memcpy(&st->items[i], at, sizeof(st->items[i]));
-		if (st->items[i].size == sizeof(st->items[i]))
+		if (at->size == sizeof(st->items[i])) { /* as in nearly all engines */
+			st->items[i] = *at;
 			continue;
+		}
 		snprintf(name, sizeof(name), "item %u", i);
 		e = sized_get(&st->items[i], sizeof(st->items[i]), at, sizeof(struct skv_step_item), name);
 		if (e < 0)
