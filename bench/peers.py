@@ -1,56 +1,153 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of other libraries, on the shapes and with the timing of `sparsekv-bench attention --device`.
+"""Attention of other libraries, on the shapes of `sparsekv-bench attention --device`: one query token a sequence.
 
-PyTorch's scaled_dot_product_attention (its FlashAttention and cuDNN back ends) on contiguous K and V, and, where it is
-installed, FlashInfer's paged decode on pages of 16 tokens in random order. fp16, one query token a sequence. A figure
-is the median of five batches of calls between two events; GB/s counts each K and V byte once.
+Peers, each left out with a comment where it is not installed or refuses a cell: PyTorch's scaled_dot_product_attention
+(flash, cudnn; contiguous K and V), FlashAttention 3 (fa3; contiguous, split over tokens as it sees fit), and FlashInfer on
+pages of 16 tokens in random order (flashinfer-fa2 with tensor cores, flashinfer-cores without, flashinfer-fa3, its cuDNN
+back end, XQA). fp8 is K and V in e4m3, all scales 1; the queries are fp16 then, but e4m3 for fa3 and flashinfer-fa3.
+
+A figure is the median of five replays of a CUDA graph that holds a row of calls, each on another copy of K and V until
+512 MB have gone by, so that neither the host nor the L2 cache shows. GB/s counts each K and V byte once. The heads of a
+group of one sequence are held against plain PyTorch; a comment says where they differ.
+
+All is measured in a second process (peers/measure.py), which a peer may break or hang: another one then goes on after that
+cell. FlashInfer compiles a kernel when it first needs it, which takes longer than --limit allows: compile ahead, or raise
+it. With FLASHINFER_DISABLE_JIT=1 it refuses what is not compiled.
 
 With --prefill causal attention of whole prompts instead, to hold against `sparsekv-bench prefill --device`: fp16 and
 bf16, a call at a time, and fewer of them where they take seconds; TFLOP/s counts the pairs that the mask leaves.
 """
 import argparse
+import importlib.metadata
+import json
+import os
+import queue
+import re
+import signal
 import statistics
+import subprocess
+import sys
+import threading
+import time
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+PEERS = {
+    "flash": ("fp16",),
+    "cudnn": ("fp16",),
+    "fa3": ("bf16", "fp8"),
+    "flashinfer-fa2": ("fp16", "fp8"),
+    "flashinfer-cores": ("fp16", "fp8"),
+    "flashinfer-fa3": ("fp16", "fp8"),
+    "flashinfer-cudnn": ("fp16",),
+    "xqa": ("fp16", "fp8"),
+}
+TOKENS = 4096, 32768, 131072, 1048576
+THIN = [f"{batch}x{tokens}:%s" for tokens in TOKENS for batch in (1, 8)]
+SETS = {
+    "grid": [f"{b}x{t}:{4 * h}/{h}:128" for h in (8, 2, 1) for t in TOKENS for b in (1, 2, 4, 8)],
+    "batches": ["64x8192:32/8:128", "64x32768:32/8:128", "16x131072:32/8:128"],
+    "ragged": ["1x131072+63x1024:32/8:128"],
+    "dims": [cell % f"{4 * h}/{h}:{dim}" for dim in (64, 256) for h in (8, 1) for cell in THIN],
+    "groups": [cell % f"{group * h}/{h}:128" for group in (1, 8, 16) for h in (8, 1) for cell in THIN],
+    "quick": ["1x4096:32/8:128", "8x131072:32/8:128", "64x8192:32/8:128", "1x131072+63x1024:32/8:128"],
+}
 
 
-def milliseconds(call, calls=20, batches=5):
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(batches):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / calls)
-    return statistics.median(times)
+class Worker:
+    """The second process"""
+
+    def __init__(self):
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "measure.py")
+        self.process = subprocess.Popen([sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        bufsize=1, start_new_session=True)
+        self.lines = queue.Queue()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.put(line.rstrip("\n"))
+        self.lines.put(None)
+
+    def ask(self, task):
+        try:
+            self.process.stdin.write(json.dumps(task) + "\n")
+        except OSError:
+            pass  # it has ended, which its answer says
+
+    def answer(self, seconds):
+        """Prints its lines. The last one: ".", "! why" if the peer cannot be had, or why there is none."""
+        until, last = time.monotonic() + seconds, "."
+        while True:
+            try:
+                line = self.lines.get(timeout=max(0, until - time.monotonic()))
+            except queue.Empty:
+                return f"no answer in {seconds:.0f} s"
+            if line is None:
+                return f"the process ended with status {self.process.wait()}"
+            if line == ".":
+                return last
+            if line[:1] == "!":
+                last = line
+            else:
+                print(line, flush=True)
+
+    def stop(self):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
 
 
-def report(name, heads, kv_heads, dim, tokens, batch, ms):
-    gbps = batch * tokens * kv_heads * dim * 4 / ms / 1e6
-    print(f"{name},{heads}/{kv_heads},{dim},fp16,{tokens},{batch},{ms:.4f},{gbps:.0f}", flush=True)
+def version(name):
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"no {name}"
 
 
-def sdpa(heads, kv_heads, dim, tokens, batch):
-    def rows(h, n):
-        return torch.randn(batch, h, n, dim, device="cuda", dtype=torch.float16)
-
-    q, k, v = rows(heads, 1), rows(kv_heads, tokens), rows(kv_heads, tokens)
-    for name, backend in ("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION):
-        with sdpa_kernel(backend):
-            ms = milliseconds(lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=heads != kv_heads))
-        report(name, heads, kv_heads, dim, tokens, batch, ms)
+def decode(tasks, seconds, limit):
+    names = ("torch", "triton", "flashinfer-python", "apache-tvm-ffi", "nvidia-cudnn-frontend", "flash_attn_3", "fa3_fwd")
+    print("# " + ", ".join(map(version, names)), flush=True)
+    print("kernel,heads,dim,dtype,tokens,batch,ms,gb_per_s", flush=True)
+    end, worker, broken, gone, late = time.monotonic() + seconds, None, {}, set(), {}
+    for name, dtype, cell in tasks:
+        if name in gone or (name, dtype) in gone:
+            continue
+        if not worker and time.monotonic() < end:
+            worker = Worker()
+            if (why := worker.answer(min(180, end - time.monotonic()))) != ".":
+                print(f"# nothing can be measured: {why}", flush=True)
+                break
+        if time.monotonic() >= end:
+            late.setdefault(cell, []).append(f"{name} {dtype}")
+            continue
+        worker.ask((name, dtype, cell))
+        why = worker.answer(min(limit, end - time.monotonic()))
+        if why[:1] == "!":
+            print(f"# {name}: left out from here on: {why[2:]}", flush=True)
+            gone.add(name)
+        elif why != ".":
+            print(f"# {name} {cell} {dtype}: {why}", flush=True)
+            worker.stop()
+            worker = None
+            broken[name, dtype] = broken.get((name, dtype), 0) + 1
+            if broken[name, dtype] == 3:
+                print(f"# {name} {dtype}: left out from here on: it broke or hung three times", flush=True)
+                gone.add((name, dtype))
+    for cell, what in late.items():
+        print(f"# {cell}: left out, {seconds:.0f} s are over: {', '.join(what)}", flush=True)
+    if worker:
+        worker.stop()
 
 
 def prefill(heads, kv_heads, dim, tokens, dtype):
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
     def rows(h):
-        return torch.randn(1, h, tokens, dim, device="cuda", dtype=dtype)
+        return torch.randn(1, h, tokens, dim, device="cuda", dtype={"fp16": torch.float16, "bf16": torch.bfloat16}[dtype])
 
     q, k, v = rows(heads), rows(kv_heads), rows(kv_heads)
     for name, backend in ("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION):
@@ -66,52 +163,45 @@ def prefill(heads, kv_heads, dim, tokens, dtype):
         # the first call wakes what it needs, which shows unless it takes long itself
         ms = statistics.median(times[1:] if len(times) > 1 else times)
         tflops = 4 * heads * dim * (tokens * (tokens + 1) / 2) / ms / 1e9
-        dtype_name = "fp16" if dtype == torch.float16 else "bf16"
-        print(f"{name},{heads}/{kv_heads},{dim},{dtype_name},{tokens},{ms:.3f},{tflops:.1f}", flush=True)
-
-
-def flashinfer(heads, kv_heads, dim, tokens, batch):
-    import flashinfer
-
-    pages = tokens // 16
-    kv = torch.randn(batch * pages, 2, kv_heads, 16, dim, device="cuda", dtype=torch.float16)
-    q = torch.randn(batch, heads, dim, device="cuda", dtype=torch.float16)
-    order = torch.randperm(batch * pages, device="cuda", dtype=torch.int32)
-    first = torch.arange(batch + 1, dtype=torch.int32, device="cuda") * pages
-    last = torch.full((batch,), 16, dtype=torch.int32, device="cuda")
-    work = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(work, "HND", use_tensor_cores=True)
-    wrapper.plan(first, order, last, heads, kv_heads, dim, 16, q_data_type=torch.float16, kv_data_type=torch.float16)
-    report("flashinfer", heads, kv_heads, dim, tokens, batch, milliseconds(lambda: wrapper.run(q, kv)))
+        print(f"{name},{heads}/{kv_heads},{dim},{dtype},{tokens},{ms:.3f},{tflops:.1f}", flush=True)
+    del q, k, v
+    torch.cuda.empty_cache()
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--heads", default="32/8", help="q heads/kv heads (%(default)s)")
-    p.add_argument("--dim", type=int, default=128, help="head dimension (%(default)s)")
-    p.add_argument("--shapes", default="64x8192,64x32768,16x131072", help="batch x tokens, ... (%(default)s)")
+    p.add_argument("--cells", default="grid,batches,ragged,dims,groups",
+                   help=f"of {', '.join(SETS)}, or BATCHxTOKENS[+BATCHxTOKENS...][:HEADS[:DIM]], ... (%(default)s)")
+    p.add_argument("--quick", action="store_true", help="a handful of cells: --cells quick")
+    p.add_argument("--peers", default=",".join(PEERS), help="%(default)s")
+    p.add_argument("--seconds", type=float, default=540, help="for all of it; what is left then is named (%(default)s)")
+    p.add_argument("--limit", type=float, default=40, help="seconds for a peer and dtype at a cell (%(default)s)")
+    p.add_argument("--heads", default="32/8", help="q heads/kv heads, of prompts and cells that name none (%(default)s)")
+    p.add_argument("--dim", default="128", help="head dimension, likewise (%(default)s)")
     p.add_argument("--prefill", metavar="TOKENS", help="prompts of so many tokens, ... instead, such as 32768,131072")
     p.add_argument("--dtype", default="fp16,bf16", help="of prompts: fp16, bf16 or both (%(default)s)")
     a = p.parse_args()
-    heads, kv_heads = map(int, a.heads.split("/"))
 
     if a.prefill:
+        heads, kv_heads = map(int, a.heads.split("/"))
         print("kernel,heads,dim,dtype,tokens,ms,tflop_per_s")
         for tokens in map(int, a.prefill.split(",")):
             for dtype in a.dtype.split(","):
-                prefill(heads, kv_heads, a.dim, tokens, {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype])
-                torch.cuda.empty_cache()
+                prefill(heads, kv_heads, int(a.dim), tokens, dtype)
         return
 
-    print("kernel,heads,dim,dtype,tokens,batch,ms,gb_per_s")
-    for shape in a.shapes.split(","):
-        batch, tokens = map(int, shape.split("x"))
-        sdpa(heads, kv_heads, a.dim, tokens, batch)
-        try:
-            flashinfer(heads, kv_heads, a.dim, tokens, batch)
-        except ImportError:
-            print(f"# flashinfer is not installed: left out at {shape}", flush=True)
-        torch.cuda.empty_cache()
+    peers = a.peers.split(",")
+    if unknown := set(peers) - set(PEERS):
+        p.error(f"no such peer: {', '.join(unknown)}")
+    cells = []
+    for name in ("quick" if a.quick else a.cells).split(","):
+        for cell in SETS.get(name, [name]):
+            if not re.fullmatch(r"\d+x\d+(\+\d+x\d+)*(:\d+/\d+(:\d+)?)?", cell):
+                p.error(f"no such cell: {cell}")
+            shape, *rest = cell.split(":")
+            cells.append(":".join([shape, *rest, *[a.heads, a.dim][len(rest):]]))
+    # those of one dtype together: they share K and V
+    decode([(p, d, c) for c in cells for d in ("fp16", "bf16", "fp8") for p in peers if d in PEERS[p]], a.seconds, a.limit)
 
 
 if __name__ == "__main__":
