@@ -401,7 +401,7 @@ static void setup(void)
 	fix_start_process(&daemon_, NULL);
 	op = raw_operator(daemon_.socket);
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	refmodel_model(&w.model, "kill", rnd_below(4), TOKENS);
+	refmodel_model(&w.model, "kill", rnd_below(3), TOKENS);
 	refmodel_packable(&w.model);
 	snprintf(codec, sizeof(codec), "%.60s/codec", daemon_.dir);
 	refmodel_codec(&w.model, 1, codec);

@@ -17,7 +17,7 @@ static struct refmodel w;
 static void setup(void)
 {
 	client_begin(NULL);
-	refmodel_model(&w.model, "mixed", rnd_below(4), TOKENS);
+	refmodel_model(&w.model, "mixed", rnd_below(3), TOKENS);
 }
 
 static void open_with(const char *spec)
