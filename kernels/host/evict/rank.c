@@ -62,7 +62,10 @@ static void smooth(struct meta_iter now, uint32_t n, uint32_t width, const struc
 
 /* ---- redundancy ------------------------------------------------------------------------------ */
 
-/* The largest magnitude of a key's elements, and its norm in units of that; false: the key has no direction. */
+/*
+ * The largest magnitude of a key's elements, and its norm in units of that; false: the key has no direction. The scale of a row
+ * of fp8 is left out throughout: it changes no direction.
+ */
 INLINE bool measure(uint32_t dtype, const uint8_t *key, uint32_t dim, float *ret_most, float *ret_length)
 {
 	vf most = {0}, sum = {0};

@@ -10,7 +10,7 @@
 
 #define FP8_NAN_SCALE 255u /* of a row that is NaN: its elements are zeros, and this scale is infinite */
 
-/* To nearest even, or the largest magnitudes up and the others down, so that no number becomes smaller. */
+/* To nearest even; or up, so that no number becomes smaller: positive ones away from zero, negative ones towards it. */
 enum fp8_rounding { FP8_NEAREST, FP8_UP };
 
 /* VL numbers up to 448 as e4m3: what drops out of a float's mantissa rounds the rest, carries go into the exponent. */
