@@ -99,8 +99,8 @@ struct skv_kernels {
 	 * Top-k attention of a layer that is its own source: scores every resident key, fills `list` with the tokens
 	 * that select() would take by the scores of decode_dense, and attends to those. V of other tokens is not
 	 * read. Of `scores`, rows (not n_heads) and sum say how weights are reduced, and token (not NULL) is
-	 * workspace, left with undefined contents. Equal to decode_dense, select and decode_tokens up to rounding of
-	 * the scores (on a device to 16 bits).
+	 * workspace, left with undefined contents. Equal to decode_dense, select and decode_tokens up to rounding (on a
+	 * device of the scores to 16 bits, and of weights, of which those are equal that select_sketches() has as equal).
 	 */
 	void (*decode_topk)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                      const struct skv_scores *scores, const struct skv_select *, struct skv_index_list *list,

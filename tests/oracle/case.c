@@ -80,7 +80,7 @@ void oracle_case_init(struct oracle_case *b, uint64_t seed, uint32_t device)
 	m->n_kv_heads = kv_heads[oracle_case_below(b, 6)];
 	m->n_heads = m->n_kv_heads * (1 + oracle_case_below(b, 4));
 	m->head_dim = device == SKV_DEVICE_HOST ? 16 * (1 + oracle_case_below(b, 4)) : 32 * (2 + oracle_case_below(b, 3));
-	m->kv_dtype = device == SKV_DEVICE_HOST ? oracle_case_below(b, 4) : 1 + oracle_case_below(b, 2);
+	m->kv_dtype = device == SKV_DEVICE_HOST ? oracle_case_below(b, 4) : 1 + oracle_case_below(b, 3);
 	m->device = device;
 	m->rope = some_rope(b, device == SKV_DEVICE_HOST);
 }

@@ -174,6 +174,8 @@ void oracle_select(const struct oracle_step *s, uint32_t layer, struct oracle_se
 			oracle_sketched(s, layer, bits, row * heads, (row + 1) * heads, pool, token);
 		else
 			oracle_reduced(s, layer, row * heads, (row + 1) * heads, pool, token);
+		for (uint32_t t = 0; t < s->n && s->weight_steps; t++)
+			token[t] = oracle_stepped(s, token[t]);
 		oracle_pages(token, s->n, page);
 		oracle_take(s, layer, set, row, set->units - recent, set->units);
 		oracle_take(s, layer, set, row, 0, pin);

@@ -11,12 +11,20 @@
  */
 #include "tests/oracle/oracle.h"
 
+static bool dense_anchors(const char *spec)
+{
+	return oracle_is(spec, "variant", "dense-anchors") || oracle_is(spec, "variant", "shared-dense-anchors");
+}
+
 static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)
 {
 	bool shared = oracle_is(spec, "variant", "shared") || oracle_is(spec, "variant", "shared-dense-anchors");
-	uint32_t rows = shared ? 1 : s->model->n_kv_heads;
+	uint32_t rows = shared ? 1 : s->model->n_kv_heads, bits = oracle_sketch_bits(spec, layer);
+	struct oracle_step own = *s;
 
-	oracle_select(s, layer, set, ORACLE_TOKENS, rows, ORACLE_SUM, oracle_sketch_bits(spec, layer), oracle_budget(spec, s->n, 128), 0, 0);
+	/* an anchor that attends to what it chooses does both at once */
+	own.weight_steps = s->device_rounds && !bits && layer > 0 && !dense_anchors(spec);
+	oracle_select(&own, layer, set, ORACLE_TOKENS, rows, ORACLE_SUM, bits, oracle_budget(spec, s->n, 128), 0, 0);
 }
 
 /* `auto`: the first layer, the third, and those at 2/5, 1/2 and 3/5 of the depth. */
@@ -30,7 +38,7 @@ static bool is_anchor(const struct oracle_step *s, const char *spec, uint32_t la
 static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	oracle_followers(s, spec, set, is_anchor, choose);
-	if (oracle_is(spec, "variant", "dense-anchors") || oracle_is(spec, "variant", "shared-dense-anchors"))
+	if (dense_anchors(spec))
 		return;
 	for (uint32_t layer = 1; layer < s->model->n_layers; layer++)
 		if (is_anchor(s, spec, layer)) {

@@ -35,6 +35,7 @@ struct oracle_step {
 	double kept_slack;     /* and, scaled, by this much of its distance to the largest one besides */
 	bool ties_hold;        /* scores that are equal here are equal there */
 	bool device_rounds;    /* as a device does: quantized K and V to the pool's type, products of sketches to 16 bits */
+	bool weight_steps;     /* so are the weights: see oracle_stepped() */
 	uint32_t width;        /* numbers of a compressed token's code; 0: it is not known how many */
 };
 
@@ -112,7 +113,12 @@ void oracle_weights(const struct oracle_step *, uint32_t layer, uint32_t head, s
 enum oracle_reduce { ORACLE_MAX, ORACLE_SUM };
 void oracle_reduced(const struct oracle_step *, uint32_t layer, uint32_t from, uint32_t to, enum oracle_reduce,
                    struct oracle_score *score);
-/* The same by the weights that the keys' sketches give, of so many bits (sketch.c). */
+/*
+ * Of a weight that a device selects by as soon as it has made it: there weights are in steps of 2^-10 in log2, from 2^-31 to 2^33 times
+ * equal ones, and those of a step are equal.
+ */
+struct oracle_score oracle_stepped(const struct oracle_step *, struct oracle_score);
+/* As oracle_reduced(), by the weights that the keys' sketches give, of so many bits (sketch.c). */
 void oracle_sketched(const struct oracle_step *, uint32_t layer, uint32_t bits, uint32_t from, uint32_t to, enum oracle_reduce,
                      struct oracle_score *score);
 /* U of a page for q[head_dim] of a kv head: Σ_d max(q_d kmin_d, q_d kmax_d). */

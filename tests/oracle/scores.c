@@ -103,6 +103,19 @@ void oracle_reduced(const struct oracle_step *s, uint32_t layer, uint32_t from, 
 	free(one);
 }
 
+struct oracle_score oracle_stepped(const struct oracle_step *s, struct oracle_score x)
+{
+	const double slack = 0.0008, least = 0x1p-30 / s->n, most = 0x1p32 / s->n;
+
+	x.lo *= 1 - slack;
+	x.hi *= 1 + slack;
+	if (x.lo < least)
+		x = (struct oracle_score){0, x.is, fmax(x.hi, least)};
+	if (x.hi > most)
+		x = (struct oracle_score){fmin(x.lo, most), x.is, INFINITY};
+	return x;
+}
+
 /* Page bounds of fp8 are rows of fp8 as well: what is small for such a row is rounded up. */
 static void round_up(const struct skv_model *m, double *row)
 {

@@ -154,9 +154,7 @@ static bool in_sample(uint32_t n, uint32_t t)
 /* Softmax over all tokens that are there, its denominator estimated from a sample. */
 static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_score *x)
 {
-	/* a device's weights are in steps of 2^-10 in log2, from 2^-31 to 2^33 times equal ones */
-	const double slack = s->device_rounds ? 0.0008 : 1e-5, least = s->device_rounds ? 0x1p-30 / s->n : 0;
-	const double most = s->device_rounds ? 0x1p32 / s->n : INFINITY;
+	const double slack = 1e-5;
 	double max = -INFINITY, lo = 0, is = 0, hi = 0, share = s->n <= 512 ? 1 : s->n / 512.0;
 
 	for (uint32_t t = 0; t < s->n; t++)
@@ -174,10 +172,8 @@ static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_sco
 		lo = is = hi = exp(-max) / share;
 	for (uint32_t t = 0; t < s->n; t++) {
 		x[t] = (struct oracle_score){x[t].lo / (hi * share) * (1 - slack), x[t].is / (is * share), x[t].hi / (lo * share) * (1 + slack)};
-		if (x[t].lo < least)
-			x[t] = (struct oracle_score){0, x[t].is, fmax(x[t].hi, least)};
-		if (x[t].hi > most)
-			x[t] = (struct oracle_score){fmin(x[t].lo, most), x[t].is, INFINITY};
+		if (s->device_rounds)
+			x[t] = oracle_stepped(s, x[t]);
 	}
 }
 

@@ -187,7 +187,7 @@ struct op *fake_kernel(fake_run_fn *run_it, const struct skv_shape *sh, const st
 static const char *unsupported(const struct skv_shape *sh)
 {
 	if (sh->dtype == SKV_F32)
-		return "the fake device has pages of fp16 and bf16";
+		return "the fake device has pages of fp16, bf16 and fp8";
 	return sh->head_dim < 64 ? "the fake device has a head_dim of 64 and more" : host->unsupported(sh);
 }
 

@@ -12,6 +12,17 @@
 
 /* ---- how devices differ ----------------------------------------------------------------------- */
 
+/* What a device's tensor cores take for rows of that dtype. */
+static uint32_t multiplied_as(uint32_t dtype)
+{
+	return dtype == SKV_FP8 ? SKV_F16 : dtype;
+}
+
+float case_rounded_q(const struct kernel_case *c, const struct test_backend *b, float q)
+{
+	return case_rounds_q(c, b) ? ref_round(multiplied_as(c->sh.dtype), q) : q;
+}
+
 bool case_rounds_q(const struct kernel_case *c, const struct test_backend *b)
 {
 	return b->device && c->sh.dtype != SKV_F32;
@@ -22,14 +33,14 @@ float *case_q(const struct kernel_case *c, const struct test_backend *b)
 	size_t n = (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
 	float *q = malloc(n * sizeof *q);
 	for (size_t x = 0; x < n; x++)
-		q[x] = case_rounds_q(c, b) ? ref_round(c->sh.dtype, c->q[x]) : c->q[x];
+		q[x] = case_rounded_q(c, b, c->q[x]);
 	return q;
 }
 
 double case_tolerance(const struct kernel_case *c, const struct test_backend *b, double host)
 {
 	/* half of the last digit's place, and K and V are hardly larger than 4 */
-	double rounding = 4 * (c->sh.dtype == SKV_F16 ? 0x1p-11 : 0x1p-8);
+	double rounding = 4 * (multiplied_as(c->sh.dtype) == SKV_F16 ? 0x1p-11 : 0x1p-8);
 	if (!case_rounds_q(c, b))
 		return host;
 	return host + rounding * (b->io_dtype == SKV_F32 ? 1 : 2);
@@ -39,7 +50,7 @@ double case_weight_slack(const struct kernel_case *c, const struct test_backend 
 {
 	if (!b->device)
 		return 0;
-	return c->sh.dtype == SKV_F16 ? 0.01 : 0.05;
+	return multiplied_as(c->sh.dtype) == SKV_F16 ? 0.01 : 0.05;
 }
 
 /* ---- a case ---------------------------------------------------------------------------------- */

@@ -110,10 +110,11 @@ float rnd_normal(void);
 
 /*
  * How a backend's arithmetic differs from the host's. Devices multiply 16-bit K and V with q and softmax
- * weights rounded to the same 16 bits: the reference gets q as they see it, and outputs may be off by the
+ * weights rounded to the same 16 bits, fp8 to fp16: the reference gets q as they see it, and outputs may be off by the
  * rounding of weights (and their own, where io is 16-bit).
  */
 bool case_rounds_q(const struct kernel_case *, const struct test_backend *);
+float case_rounded_q(const struct kernel_case *, const struct test_backend *, float q);
 float *case_q(const struct kernel_case *, const struct test_backend *); /* the caller's to free */
 double case_tolerance(const struct kernel_case *, const struct test_backend *, double host);
 /* And reduced weights by this share of them: scores are kept in 16 bits until they become weights. */

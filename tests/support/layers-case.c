@@ -30,9 +30,9 @@ void layers_model(struct layers_model *x, const char *name, bool shared, uint32_
 	m->n_kv_heads = 1 + rnd_below(2);
 	m->n_heads = m->n_kv_heads * (1 + rnd_below(3));
 	m->head_dim = devmem_is_device() ? 64 : 32 * (1 + rnd_below(2));
-	m->kv_dtype = devmem_is_device() ? 1 + rnd_below(2) : rnd_below(4);
+	m->kv_dtype = devmem_is_device() ? 1 + rnd_below(3) : rnd_below(4);
 	m->io_dtype = rnd_below(2) && m->kv_dtype != SKV_FP8 ? m->kv_dtype : SKV_F32;
-	if (!devmem_is_device() && rnd_below(2))
+	if ((!devmem_is_device() || m->kv_dtype == SKV_FP8) && rnd_below(2))
 		m->io_dtype = rnd_below(3);
 	m->device = devmem_is_device() ? SKV_DEVICE_CUDA(0) : SKV_DEVICE_HOST;
 	m->max_tokens = max_tokens;

@@ -55,7 +55,8 @@ void refmodel_model(struct skv_model *m, const char *name, uint32_t dtype, uint3
 		m->head_dim = 32 * (2 + rnd_below(3));
 		if (getenv("SKV_TEST_IPC")) /* the older handles: pages of 2^n bytes */
 			m->head_dim = 64;
-		m->kv_dtype = 1 + dtype % 2;
+		if (dtype != SKV_FP8 || getenv("SKV_TEST_IPC"))
+			m->kv_dtype = 1 + dtype % 2;
 	}
 	m->max_tokens = max_tokens;
 	strcpy(m->name, name);
@@ -178,7 +179,7 @@ void refmodel_weights(const struct refmodel *w, const struct refmodel_seq *q, ui
 
 	refmodel_row(q->content[n - 1], layer, ROW_Q, head, m->head_dim, a);
 	for (uint32_t d = 0; d < m->head_dim && devmem_is_device(); d++)
-		a[d] = ref_round(m->kv_dtype, a[d]); /* as its tensor cores take it */
+		a[d] = ref_round(m->kv_dtype == SKV_FP8 ? SKV_F16 : m->kv_dtype, a[d]); /* as its tensor cores take it */
 	for (uint32_t t = 0; t < n; t++) {
 		const float *k;
 		double s = 0;

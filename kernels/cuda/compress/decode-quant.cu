@@ -10,6 +10,7 @@
  * used. A row's numbers are loaded in parts smaller than a memory transaction: so they go through the L1 cache.
  */
 #include "kernels/cuda/decode/decode-kernel.cuh"
+#include "kernels/cuda/decode/decode-leaves.cuh"
 
 /* Where a tile begins in its record, and its first token within the block. */
 struct quant_tile {
@@ -138,7 +139,7 @@ __device__ static void dequantize_v(struct warp_state<T, D> *w, const struct dec
 
 template <class T, int D> static cudaError_t init_dim(void)
 {
-	cudaError_t e = init<T, D, MODE_QUANT>();
+	cudaError_t e = init_leaves<T, D, MODE_QUANT>();
 	return e ? e : init<T, D, MODE_QUANT_SCORES>();
 }
 
@@ -161,7 +162,7 @@ template <class T, int D> static void launch_dim(const struct decode_params *c, 
 	if (c->ring_entries)
 		launch_kernel<T, D, MODE_QUANT_SCORES>(c, items, stream);
 	else
-		launch_kernel<T, D, MODE_QUANT>(c, items, stream);
+		launch_leaves<T, D, MODE_QUANT>(c, items, stream);
 }
 
 template <class T>

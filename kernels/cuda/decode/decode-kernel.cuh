@@ -7,7 +7,6 @@
 #define SKV_CUDA_DECODE_KERNEL_CUH
 
 #include "kernels/cuda/runtime/barrier.cuh"
-#include "kernels/cuda/select/topk-stream.cuh"
 #include "kernels/cuda/decode/tile.cuh"
 #include "kernels/cuda/decode/scores.cuh"
 
@@ -16,7 +15,7 @@
 /* The partial results of a work item's warps: maxima, sums and accumulators of head_dim. */
 template <int D, enum decode_mode mode> struct warp_results {
 	float max[warps<D, mode>][HEAD_TILE], sum[warps<D, mode>][HEAD_TILE];
-	float acc[mode == MODE_TOPK_KEYS ? 1 : warps<D, mode>][HEAD_TILE][D];
+	float acc[warps<D, mode>][HEAD_TILE][D];
 };
 
 template <enum decode_mode mode, class T, int D>
@@ -25,32 +24,17 @@ __device__ static void store_warp_result(struct warp_results<D, mode> *r, struct
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
 	const uint32_t heads = j->heads, warp = j->stream;
+	total_sums(w);
 #pragma unroll
 	for (int x = 0; x < 2; x++) {
 		const uint32_t head = col + x;
-		float sum = w->sum[x];
-#pragma unroll
-		for (int lane = 4; lane < 32; lane *= 2)
-			sum += __shfl_xor_sync(~0u, sum, lane);
 		if (head >= heads)
 			continue;
 		if (g == 0) {
 			r->max[warp][head] = w->max[x];
-			r->sum[warp][head] = sum;
+			r->sum[warp][head] = w->sum[x];
 		}
-		if (mode == MODE_TOPK_KEYS)
-			continue;
-		float *row = r->acc[warp][head];
-#pragma unroll
-		for (int b = 0; b < w->WIDE; b++)
-#pragma unroll
-			for (int a = 0; a < 4; a++)
-				*(float2 *)&row[64 * b + 8 * g + 2 * a] =
-					make_float2(w->acc[4 * b + a][x], w->acc[4 * b + a][x + 2]);
-#pragma unroll
-		for (int a = 0; a < 2 * w->REST; a++)
-			*(float2 *)&row[64 * w->WIDE + 4 * g + 2 * a] =
-				make_float2(w->acc[4 * w->WIDE + a][x], w->acc[4 * w->WIDE + a][x + 2]);
+		store_row<T, D>(r->acc[warp][head], w, x);
 	}
 }
 
@@ -97,9 +81,9 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 		}
 		if (threadIdx.x % 32)
 			continue;
-		if (mode != MODE_TOPK_KEYS && j->chunks == 1)
+		if (j->chunks == 1)
 			finish_head(c, j, head, max, sum);
-		if (fills_score_ring<mode> || j->chunks > 1) {
+		if (writes_scores<mode> || j->chunks > 1) {
 			part[head] = max;
 			part[HEAD_TILE + head] = sum;
 		}
@@ -115,7 +99,6 @@ static constexpr uint32_t result_buffers = D == 256 || mode >= MODE_TOKENS ? 2 :
 template <enum decode_mode mode> struct helper_smem {};
 template <> struct helper_smem<MODE_SCORES> : softmax_stats {};
 template <> struct helper_smem<MODE_QUANT_SCORES> : softmax_stats {};
-template <> struct helper_smem<MODE_TOPK_KEYS> : topk_stream_smem {};
 
 /*
  * Warps go from work item to work item at their own pace. Before a warp stores its results it waits until those
@@ -152,18 +135,8 @@ __device__ static void submit_result(struct decode_smem<D, mode> *s, struct warp
 	merge_warps<D, mode>(c, j, &s->results[buffer]);
 	barrier_arrive(&s->merged[buffer]);
 	__syncwarp();
-	if (fills_score_ring<mode> && threadIdx.x % 32 == 0)
-		ring_item_done(c, j->ring_entry);
-}
-
-/* What the block's helper warps do instead of reading K and V. */
-template <class T, int D, enum decode_mode mode>
-__device__ static void run_helper_warp(const struct decode_params *c, struct decode_smem<D, mode> *s)
-{
-	if constexpr (writes_scores<mode>)
-		reduce_scores_warp<D, quantized<mode>>(c, &s->plan, &s->helper);
-	else if constexpr (mode == MODE_TOPK_KEYS)
-		topk_warps<team<32 * helper_warps<D, mode>, 32 * warps<D, mode>, 1>, D>(c, &s->plan, &s->helper);
+	if (writes_scores<mode> && threadIdx.x % 32 == 0)
+		ring_item_done(c, j->entry);
 }
 
 template <class T, int D, enum decode_mode mode>
@@ -184,7 +157,8 @@ decode_kernel(const __grid_constant__ struct decode_params c)
 	}
 	make_plan(&c, &s->plan);
 	if (warp >= warps<D, mode>) {
-		run_helper_warp<T>(&c, s);
+		if constexpr (writes_scores<mode>)
+			reduce_scores_warp<D, quantized<mode>>(&c, &s->plan, &s->helper);
 		return;
 	}
 	w.once = evict_first_policy();
@@ -234,7 +208,7 @@ static void launch_kernel(const struct decode_params *c, uint32_t items, cudaStr
 	config.dynamicSmemBytes = sizeof(struct decode_smem<D, mode>);
 	config.stream = stream;
 	config.attrs = &at_once;
-	config.numAttrs = fills_score_ring<mode>;
+	config.numAttrs = writes_scores<mode>;
 	cudaLaunchKernelEx(&config, decode_kernel<T, D, mode>, *c);
 }
 

@@ -9,6 +9,7 @@
  * a list is split follows from its own length, so the bits of a result depend on the sequence alone.
  */
 #include "kernels/cuda/decode/decode-kernel.cuh"
+#include "kernels/cuda/decode/parts.cuh"
 #include "kernels/cuda/runtime/overlap.cuh"
 
 #define TOKEN_WARPS (warps<128, MODE_TOKENS>)
@@ -56,55 +57,6 @@ template <int D> DEVICE bool begin_tokens(const struct tokens_params *t, struct 
 	return true;
 }
 
-/* A sum of results of one head; of its row, four elements. */
-struct part {
-	float max, sum;
-	float4 acc;
-};
-
-/* The sum of n parts, which begin at max, sum and acc and are so many floats apart. */
-template <int most> DEVICE struct part add_parts(const float *max, const float *sum, uint32_t stride, const float *acc, uint32_t acc_stride,
-                                                 uint32_t n)
-{
-	struct part r = {-INFINITY, 0, make_float4(0, 0, 0, 0)};
-	float fix[most];
-
-#pragma unroll
-	for (uint32_t k = 0; k < most; k++)
-		fix[k] = k < n ? max[k * stride] : -INFINITY;
-#pragma unroll
-	for (uint32_t k = 0; k < most; k++)
-		r.max = fmaxf(r.max, fix[k]);
-#pragma unroll
-	for (uint32_t k = 0; k < most; k++) {
-		if (k >= n)
-			break;
-		const float4 x = *(const float4 *)(acc + k * acc_stride);
-		const float f = rescale(fix[k], r.max);
-		r.sum += sum[k * stride] * f;
-		r.acc.x += x.x * f;
-		r.acc.y += x.y * f;
-		r.acc.z += x.z * f;
-		r.acc.w += x.w * f;
-	}
-	return r;
-}
-
-/* Four elements of the output, from d on, of the item's q head number `head`. */
-template <int D>
-DEVICE void write_part(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t d, const struct part &p)
-{
-	const size_t out = output_at(c, j, head, D) + d;
-	const float share = head_share(c, j, head, p.max, p.sum);
-
-	io_store(c->io_dtype, c->out, out, p.acc.x * share);
-	io_store(c->io_dtype, c->out, out + 1, p.acc.y * share);
-	io_store(c->io_dtype, c->out, out + 2, p.acc.z * share);
-	io_store(c->io_dtype, c->out, out + 3, p.acc.w * share);
-	if (d == 0)
-		finish_head(c, j, head, p.max, p.sum);
-}
-
 /* From the results of the block's warps. */
 template <int D> __device__ static void merge_own(const struct tokens_params *t, const struct work_item *j, const struct tokens_smem<D> *s)
 {
@@ -115,7 +67,7 @@ template <int D> __device__ static void merge_own(const struct tokens_params *t,
 		const struct part p = add_parts<TOKEN_WARPS>(&s->results.max[0][head], &s->results.sum[0][head], HEAD_TILE,
 		                                             &s->results.acc[0][head][d], HEAD_TILE * D, TOKEN_WARPS);
 		if (j->chunks == 1) {
-			write_part<D>(&t->d, j, head, d, p);
+			write_part(&t->d, j, head, D, d, p);
 			continue;
 		}
 		store16(to + 2 * HEAD_TILE + head * D + d, p.acc, evict_last_policy());
@@ -134,7 +86,7 @@ template <int D> __device__ static void merge_blocks(const struct tokens_params 
 
 	for (uint32_t u = threadIdx.x; u < j->heads * (D / 4); u += TOKEN_THREADS) {
 		const uint32_t head = u / (D / 4), d = u % (D / 4) * 4;
-		write_part<D>(&t->d, j, head, d, add_parts<MAX_CHUNKS>(from + head, from + HEAD_TILE + head, stride,
+		write_part(&t->d, j, head, D, d, add_parts<MAX_CHUNKS>(from + head, from + HEAD_TILE + head, stride,
 		                                                       from + 2 * HEAD_TILE + head * D + d, stride, j->chunks));
 	}
 }
@@ -200,6 +152,8 @@ void skv_cuda_decode_listed(const struct decode_params *c, uint32_t dtype, uint3
 		t.d.first_request = from * c->list.rows;
 		if (dtype == SKV_F16)
 			launch_dim<F16>(&t, head_dim, items, stream);
+		else if (dtype == SKV_FP8)
+			launch_dim<FP8>(&t, head_dim, items, stream);
 		else
 			launch_dim<BF16>(&t, head_dim, items, stream);
 	}
@@ -221,6 +175,7 @@ template <class T> static cudaError_t init_dtype(void)
 
 cudaError_t skv_cuda_decode_listed_init(void)
 {
-	const cudaError_t e = init_dtype<F16>();
-	return e ? e : init_dtype<BF16>();
+	cudaError_t e = init_dtype<F16>();
+	e = e ? e : init_dtype<BF16>();
+	return e ? e : init_dtype<FP8>();
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/decode/decode.cu - launches of decode_kernel: see decode.cuh. */
+/* kernels/cuda/decode/decode.cu - launches of decode_kernel and leaves_kernel: see decode.cuh. */
 #include "kernels/cuda/decode/decode-kernel.cuh"
+#include "kernels/cuda/decode/decode-leaves.cuh"
 
 template <class T, int D> static cudaError_t init_dim(void)
 {
-	cudaError_t e = init<T, D, MODE_PLAIN>();
+	cudaError_t e = init_leaves<T, D, MODE_PLAIN>();
 	e = e ? e : init<T, D, MODE_SCORES>();
-	e = e ? e : init<T, D, MODE_TOPK_KEYS>();
-	return e ? e : init<T, D, MODE_TOPK_VALUES>();
+	e = e ? e : init_leaves<T, D, MODE_TOPK_KEYS>();
+	return e ? e : init_leaves<T, D, MODE_TOPK_VALUES>();
 }
 
 template <class T> static cudaError_t init_dtype(void)
@@ -22,6 +23,7 @@ cudaError_t skv_cuda_decode_init(void)
 {
 	cudaError_t e = init_dtype<F16>();
 	e = e ? e : init_dtype<BF16>();
+	e = e ? e : init_dtype<FP8>();
 	e = e ? e : skv_cuda_decode_listed_init();
 	return e ? e : skv_cuda_decode_quant_init();
 }
@@ -29,13 +31,13 @@ cudaError_t skv_cuda_decode_init(void)
 template <class T, int D> static void launch_dim(const struct decode_params *c, uint32_t items, cudaStream_t stream)
 {
 	if (c->source == KV_TOKENS)
-		launch_kernel<T, D, MODE_TOPK_VALUES>(c, items, stream);
+		launch_leaves<T, D, MODE_TOPK_VALUES>(c, items, stream);
 	else if (c->topk_scores)
-		launch_kernel<T, D, MODE_TOPK_KEYS>(c, items, stream);
+		launch_leaves<T, D, MODE_TOPK_KEYS>(c, items, stream);
 	else if (c->ring_entries)
 		launch_kernel<T, D, MODE_SCORES>(c, items, stream);
 	else
-		launch_kernel<T, D, MODE_PLAIN>(c, items, stream);
+		launch_leaves<T, D, MODE_PLAIN>(c, items, stream);
 }
 
 template <class T>
@@ -51,9 +53,8 @@ static void launch(const struct decode_params *c, uint32_t head_dim, uint32_t it
 		launch_dim<T, 256>(c, items, stream);
 }
 
-/* `tiles`: of a request, at most. */
-static void decode(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
-                   void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_workspace *work)
+static void set_params(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                       const struct workspace_layout *l, const struct skv_workspace *work)
 {
 	uint8_t *mem = (uint8_t *)work->mem;
 
@@ -74,6 +75,7 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 	c->io_dtype = sh->io_dtype;
 	c->partial = (float *)(mem + l->partial);
 	c->tokens = l->tokens;
+	c->parts = MAX_CHUNKS;
 	if (c->list.rows == 0)
 		c->list.rows = 1;
 	c->tile_heads = c->list.rows > c->n_kv_heads ? 1 : HEAD_TILE;
@@ -81,26 +83,63 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 	c->heads = c->n_kv_heads * c->tiles_per_kv_head;
 	c->request_head_tiles = c->heads / c->list.rows;
 	c->cols = score_columns(sh);
+}
+
+/* Of requests that are summed up by leaves. */
+static enum decode_mode mode_of(const struct decode_params *c)
+{
+	if (c->quant.bits)
+		return MODE_QUANT;
+	return !c->topk_scores ? MODE_PLAIN : c->source == KV_TOKENS ? MODE_TOPK_VALUES : MODE_TOPK_KEYS;
+}
+
+/* Divide launches over n sequences, whose requests have so many tiles at most; returns the work items of such a request. */
+static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint32_t n, uint32_t tiles)
+{
+	const uint32_t dims = dims_read(sh->head_dim, mode_of(c));
+
+	if (c->ring_entries)
+		return n_chunks(tiles);
+	c->result_heads = min(c->tile_heads, c->group);
+	c->run_slots = 2 * max_item_runs(c->result_heads, dims);
+	c->by = divide_requests(n * c->heads, c->result_heads, tiles, dims, run_leaves_of(sh->head_dim, mode_of(c), c->result_heads));
+	c->parts = items_of(c->by, tiles);
+	return c->parts;
+}
+
+/* Queue n sequences from number `from` on. */
+static void launch_sequences(struct decode_params *c, const struct skv_shape *sh, uint32_t from, uint32_t n, uint32_t max_items,
+                             cudaStream_t stream)
+{
+	const uint32_t items = n * c->heads * max_items;
+
+	c->first_request = from * c->list.rows;
+	c->n_requests = n * c->list.rows;
+	if (c->quant.bits)
+		skv_cuda_decode_quant(c, sh->dtype, sh->head_dim, items, stream);
+	else if (sh->dtype == SKV_F16)
+		launch<F16>(c, sh->head_dim, items, stream);
+	else if (sh->dtype == SKV_FP8)
+		launch<FP8>(c, sh->head_dim, items, stream);
+	else
+		launch<BF16>(c, sh->head_dim, items, stream);
+}
+
+/* `tiles`: of a request, at most. */
+static void decode(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                   void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_workspace *work)
+{
+	set_params(c, sh, b, q, out, l, work);
 	if (c->source == KV_TOKENS && !c->topk_scores) {
-		skv_cuda_decode_listed(c, sh->dtype, sh->head_dim, b->n, tiles, (uint32_t *)(mem + l->arrived), stream_of(work));
+		skv_cuda_decode_listed(c, sh->dtype, sh->head_dim, b->n, tiles, (uint32_t *)((uint8_t *)work->mem + l->arrived),
+		                       stream_of(work));
 		return;
 	}
-	const uint32_t rows = c->list.rows, most = MAX_REQUESTS / rows; /* sequences */
-	const uint32_t max_chunks = n_chunks(tiles);
-	for (uint32_t from = 0; from < b->n; from += most) {
-		const uint32_t n = min(most, b->n - from);
-		const uint32_t items = n * c->heads * max_chunks;
-		c->first_request = from * rows;
-		c->n_requests = n * rows;
-		if (c->quant.bits)
-			skv_cuda_decode_quant(c, sh->dtype, sh->head_dim, items, stream_of(work));
-		else if (sh->dtype == SKV_F16)
-			launch<F16>(c, sh->head_dim, items, stream_of(work));
-		else
-			launch<BF16>(c, sh->head_dim, items, stream_of(work));
-	}
-	if (max_chunks > 1 && b->n && out)
-		skv_cuda_merge_chunks(c, b->n, sh->head_dim, stream_of(work));
+	const uint32_t most = MAX_REQUESTS / c->list.rows, max_items = divide(c, sh, b->n, tiles);
+	for (uint32_t from = 0; from < b->n; from += most)
+		launch_sequences(c, sh, from, min(most, b->n - from), max_items, stream_of(work));
+	if (max_items > 1 && b->n && out)
+		skv_cuda_merge(c, b->n, max_items, sh->head_dim, stream_of(work));
 }
 
 /* Requests of a pass that writes scores: q heads with rows of their own share one request for each kv head. */
@@ -138,20 +177,53 @@ void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b
 	decode(&c, sh, b, q, out, skv_pages_of(b->max_len), &l, work);
 }
 
+/* Where there are no clusters of blocks to select: by kernels for each part of it. */
+static void decode_topk_apart(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                              const struct skv_scores *ev, const struct skv_select *select, struct skv_index_list *list,
+                              const struct skv_workspace *work)
+{
+	struct skv_scores weights = *ev;
+
+	weights.page = weights.lse = NULL;
+	skv_cuda_decode_dense(sh, b, q, NULL, &weights, work);
+	skv_cuda_select(sh, b, &weights, true, select, list, work);
+	skv_cuda_decode_tokens(sh, b, q, out, list, work);
+}
+
+/* So few sequences at a time that their scores stay in the second cache: a pass over their keys, then a selection. */
+static void select_by_keys(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                           const struct workspace_layout *l, const struct skv_workspace *work)
+{
+	set_params(c, sh, b, q, NULL, l, work);
+	const uint32_t most = min(l->score_seqs, MAX_REQUESTS / c->list.rows), tiles = skv_pages_of(b->max_len);
+	const uint32_t max_items = divide(c, sh, min(most, b->n), tiles);
+
+	for (uint32_t from = 0; from < b->n; from += most) {
+		launch_sequences(c, sh, from, min(most, b->n - from), max_items, stream_of(work));
+		skv_cuda_topk_by_scores(c, b->max_len, stream_of(work));
+	}
+}
+
 void skv_cuda_decode_topk(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                           const struct skv_scores *ev, const struct skv_select *select, struct skv_index_list *list,
                           const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, ev->rows);
 	struct decode_params keys = {.source = KV_DENSE, .select = *select}, values = {.source = KV_TOKENS};
+	uint8_t *mem = (uint8_t *)work->mem;
 
+	if (!skv_cuda_selects_by_scores(b->max_len)) {
+		decode_topk_apart(sh, b, q, out, ev, select, list, work);
+		return;
+	}
 	list->max_count = max_selected(select, b->max_len);
-	fill_score_ring(&keys, sh, ev, &l, work);
 	keys.list = *list;
-	keys.topk_scores = (__half *)((uint8_t *)work->mem + l.topk_scores);
-	keys.topk_max = (float *)((uint8_t *)work->mem + l.topk_max);
-	keys.keys_fit_shared_memory = keys_fit_shared(b->max_len);
-	decode(&keys, sh, b, q, NULL, skv_pages_of(b->max_len), &l, work);
+	keys.ev = *ev;
+	keys.score = (__half *)(mem + l.score);
+	keys.page_max = (float *)(mem + l.page_max);
+	keys.topk_scores = (__half *)(mem + l.topk_scores);
+	keys.topk_max = (float *)(mem + l.topk_max);
+	select_by_keys(&keys, sh, b, q, &l, work);
 	values.list = *list;
 	values.topk_scores = keys.topk_scores;
 	values.topk_max = keys.topk_max;

@@ -6,12 +6,14 @@
  *   tile.cuh           what a warp does with a tile
  *   score-ring.cuh     the ring of scores between the warps that compute them and the warps that use them
  *   scores.cuh         the helper warp that reduces scores to softmax weights of tokens and pages
- *   ../select/topk-stream.cuh  the helper warps that select the top-k tokens by them
- *   decode-kernel.cuh  results of an item's warps, and the kernel
+ *   parts.cuh          sums of partial results
+ *   decode-leaves.cuh  the kernel for what needs no helper warps
+ *   decode-kernel.cuh  the one whose scores are used while it runs: results of an item's warps, and the kernel
  *   decode.cu          launches
  *   decode-tokens.cu   the same over lists of tokens, a block an item
  *   ../compress/decode-quant.cu  the same over quantized KV
- *   merge.cu           the split-KV merge of a request's chunks
+ *   merge.cu           the split-KV merge of a request's partial results
+ *   ../select/topk-scores.cu  the top-k tokens by scores that are stored
  *
  * Decoding is bound by memory bandwidth: each K and V row is read once, straight into the registers that feed the
  * tensor cores, and what is left to do is to keep enough reads in flight. So K and V are not staged in shared
@@ -28,14 +30,18 @@
  * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane; Pᵀ needs tokens 2 c … of head g, which is its
  * transpose: movmatrix.
  *
- * A sequence - or a kv head or q head of it that has an index list of its own - is a request. A request is split
- * along KV into a few chunks; a chunk of one request and head tile is a work item. The grid is persistent, one
- * block an SM: a block takes one work item after the other, its warps take the item's tiles round robin and leave
- * their results in shared memory, where the warp that comes last merges them. No warp waits for another to read:
- * while one locates its tiles or merges, the others load. Results of an item go to memory only if its request has
- * more chunks; merge.cu merges those. Chunks are few because starting one costs time, and because writes among all
- * the reads cost bandwidth many times their size: 1.6 % of writes make reading 9 % slower. How a request is split
- * follows from its own length, so the bits of a result depend on the sequence alone, not on the batch.
+ * A sequence - or a kv head or q head of it that has an index list of its own - is a request: a row of leaves of LEAF_TILES tiles.
+ * Leaves are summed up from nothing; their results are added in pairs, the pairs' in pairs, and so on (parts.cuh): a result is the
+ * same sum in any case. So a launch may be divided as it takes to keep all SMs busy (divide_requests()), and the bits of a result
+ * depend on the sequence alone, not on the batch. A warp takes a run: one leaf, or two or four in a row, which it adds itself.
+ * A work item is one run or more of a request and head tile. The grid is persistent, one block an SM: a block takes one work item
+ * after the other, its warps take the runs round robin and leave their results in shared memory, where the warp that comes
+ * last adds them. No warp waits for another to read: while one locates its tiles or adds, the others load. Results of an item
+ * go to memory only if its request has more items; merge.cu adds those. Items are as few as they can be because writes among
+ * all the reads cost bandwidth many times their size: 1.6 % of writes make reading 9 % slower.
+ *
+ * Where weights are written, a request is split along KV into a few chunks, by its own length. A chunk of one request and head
+ * tile is a work item, whose tiles the block's warps take round robin.
  *
  * Scores are in units of log2: the scale carries the factor log2(e).
  */
@@ -55,33 +61,55 @@ enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
 enum decode_mode {
 	MODE_PLAIN,
 	MODE_SCORES,    /* scores are reduced to weights of tokens and pages */
-	MODE_TOPK_KEYS, /* top-k tokens are selected by their scores, and there is no output: V is not read */
+	MODE_TOPK_KEYS, /* scores are stored, for topk-scores.cu to select by, and there is no output: V is not read */
 	MODE_QUANT,     /* as MODE_PLAIN, and as MODE_SCORES, over quantized KV: decode-quant.cu */
 	MODE_QUANT_SCORES,
 	MODE_TOKENS,
 	MODE_TOPK_VALUES /* listed tokens whose scores are known: K is not read */
 };
 
-template <enum decode_mode mode>
-static constexpr bool fills_score_ring = mode == MODE_SCORES || mode == MODE_TOPK_KEYS || mode == MODE_QUANT_SCORES;
 template <enum decode_mode mode> static constexpr bool quantized = mode == MODE_QUANT || mode == MODE_QUANT_SCORES;
-/* One helper warp of a block reduces the scores. */
+/* Scores go to the ring, and one helper warp of a block reduces them. */
 template <enum decode_mode mode>
 static constexpr bool writes_scores = mode == MODE_SCORES || mode == MODE_QUANT_SCORES;
+/* A warp attends to whole leaves. */
+template <enum decode_mode mode> static constexpr bool by_leaves = !writes_scores<mode> && mode != MODE_TOKENS;
 
 /*
  * Warps of a block that read K and V, and helper warps; one block an SM, two of MODE_TOKENS. Together they are as many as there are
  * registers for, a multiple of four, since each quarter of an SM has its own; so the helper warp that reduces
- * scores takes the place of a reading one. Warps that read keys alone need fewer registers, and the more helpers,
- * the sooner the top-k is selected.
+ * scores takes the place of a reading one. Eight that have two tiles in flight are as fast as twelve with one, and need less
+ * shared memory.
  */
 template <int D, enum decode_mode mode>
-static constexpr int warps = (mode == MODE_TOKENS ? 6 : D > 128 || mode == MODE_TOPK_KEYS ? 8 : 12) - writes_scores<mode>;
+static constexpr int warps =
+	(mode == MODE_TOKENS ? 6 : D <= 128 && (quantized<mode> || mode == MODE_SCORES) ? 12 : 8) - writes_scores<mode>;
 template <int D, enum decode_mode mode>
-static constexpr int helper_warps = writes_scores<mode> ? 1 : mode != MODE_TOPK_KEYS ? 0 : D > 128 ? 4 : 8;
+static constexpr int helper_warps = writes_scores<mode>;
 
-/* A warp that reads values alone has two tiles in flight instead of one. */
-template <enum decode_mode mode> static constexpr bool double_buffered = mode == MODE_TOPK_VALUES;
+/* A warp that reads keys or values alone, or that has registers enough, has two tiles in flight instead of one. */
+template <int D, enum decode_mode mode>
+static constexpr bool double_buffered = mode == MODE_TOPK_KEYS || mode == MODE_TOPK_VALUES || (mode == MODE_PLAIN && D <= 128);
+
+/* Dimensions of a result: of scores alone there are none. */
+template <int D, enum decode_mode mode> static constexpr int result_dims = mode == MODE_TOPK_KEYS ? 0 : D;
+
+/* What a token has to read, in dimensions of K and V: half of them where K is read alone. */
+static inline __host__ __device__ constexpr uint32_t dims_read(uint32_t head_dim, enum decode_mode mode)
+{
+	return mode == MODE_TOPK_KEYS ? head_dim / 2 : head_dim;
+}
+
+/*
+ * Leaves of a run, at most, where a head tile has so many heads. Their results wait in shared memory for those that they are added
+ * to. What is left of an SM's memory is what loads that are on their way need: so few kilobytes are worth more than long runs.
+ */
+template <int D, enum decode_mode mode>
+static constexpr uint32_t run_leaves = mode == MODE_TOPK_KEYS || (mode == MODE_PLAIN && D <= 128) ? RUN_LEAVES : RUN_FEWER;
+static inline uint32_t run_leaves_of(uint32_t head_dim, enum decode_mode mode, uint32_t heads)
+{
+	return mode == MODE_TOPK_KEYS || (mode == MODE_PLAIN && head_dim <= 128 && heads <= HEAD_TILE / 2) ? RUN_LEAVES : RUN_FEWER;
+}
 
 struct decode_params {
 	const struct skv_kseq *seq;
@@ -98,14 +126,18 @@ struct decode_params {
 	struct skv_window window; /* KV_WINDOW */
 	struct skv_index_list list;     /* KV_PAGES, KV_TOKENS */
 	float *partial;
+	uint32_t parts;       /* partial results of a head tile that there is room for */
+	struct division by;   /* of requests by leaves; item_runs is 0 where a work item is a chunk */
+	uint32_t run_slots;   /* results of runs that may be in flight: two items' at least; ... */
+	uint32_t result_heads; /* ... with so many heads */
 	/* The score ring (score-ring.cuh): a request's scores, as differences from maxima of pages. */
 	struct ring_entry *ring;
 	uint32_t ring_entries;
-	__half *score; /* [ring entry][head tile of the request][token][column] */
-	float *page_max; /* [ring entry][head tile of the request][page][column] */
+	/* MODE_TOPK_KEYS has an entry for each request of a launch, and no ring */
+	__half *score; /* [entry][head tile of the request][token][column] */
+	float *page_max; /* [entry][head tile of the request][page][column] */
 	struct skv_scores ev; /* what helper warps write, and `lse`; NULL: not wanted */
-	struct skv_select select; /* MODE_TOPK_KEYS */
-	bool keys_fit_shared_memory; /* MODE_TOPK_KEYS: a list's keys fit; else they are in ev.token */
+	struct skv_select select; /* after MODE_TOPK_KEYS */
 	__half *topk_scores; /* [request][token of its list][head tile][column]: below the head's maximum ... */
 	float *topk_max;     /* [seq][q head]: ... which is this */
 	uint32_t tokens; /* of a sequence, at most: struct workspace_layout */
@@ -128,10 +160,10 @@ struct work_item {
 	uint32_t h, head, heads; /* kv head, first q head and how many */
 	uint32_t len;
 	const skv_pte *table;
-	uint32_t ring_entry, generation; /* where the request's scores are in the ring, and of which generation */
-	uint32_t chunk, chunks;
+	uint32_t entry, generation; /* where the request's scores are, and of which generation of a ring's */
+	uint32_t chunk, chunks; /* number of the item in the request, and of how many */
 	uint32_t first, n; /* tiles [first, first + n) of the request's */
-	uint32_t stream;   /* this warp takes every warps-th of the item's tiles, from this one on */
+	uint32_t stream;   /* this warp takes every warps-th of the item's tiles, from this one on; of a leaf all */
 };
 
 /*
@@ -178,10 +210,16 @@ DEVICE uint32_t request_tiles(const struct decode_params *c, uint32_t request)
 
 /* The requests of this launch: what a warp needs to begin a work item. */
 struct request_plan {
-	uint32_t first[MAX_REQUESTS + 1]; /* exclusive prefix sum of the requests' chunks */
+	uint32_t first[MAX_REQUESTS + 1]; /* exclusive prefix sum of the requests' items */
 	uint32_t tiles[MAX_REQUESTS], len[MAX_REQUESTS];
 	const skv_pte *table[MAX_REQUESTS];
 };
+
+/* Work items of a request of so many tiles, for a head tile. */
+DEVICE uint32_t n_items(const struct decode_params *c, uint32_t tiles)
+{
+	return c->by.item_runs ? items_of(c->by, tiles) : n_chunks(tiles);
+}
 
 __device__ static void make_plan(const struct decode_params *c, struct request_plan *p)
 {
@@ -196,7 +234,7 @@ __device__ static void make_plan(const struct decode_params *c, struct request_p
 			const struct skv_kseq *q = &c->seq[(c->first_request + o) / c->list.rows];
 			p->len[o] = q->len;
 			p->table[o] = q->table + (size_t)c->layer * q->layer_stride;
-			mine = n_chunks(p->tiles[o]);
+			mine = n_items(c, p->tiles[o]);
 		}
 		uint32_t sum = mine;
 #pragma unroll
@@ -231,6 +269,20 @@ DEVICE void head_tile(const struct decode_params *c, uint32_t i, uint32_t x, str
 	j->heads = min(c->tile_heads, c->group - before);
 }
 
+/* The request, of this launch, with work item number `at` of a head tile. */
+DEVICE uint32_t request_of(const struct decode_params *c, const struct request_plan *p, uint32_t at)
+{
+	uint32_t lo = 0, hi = c->n_requests;
+	while (hi - lo > 1) {
+		const uint32_t mid = (lo + hi) / 2;
+		if (p->first[mid] <= at)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
 /*
  * Look up the block's work item number `turn`, if there is one, into the warp's own copy. Head tiles are
  * neighbours in the order of items, since they read the same pages.
@@ -243,14 +295,7 @@ __device__ static bool begin_item(const struct decode_params *c, const struct re
 	const uint32_t heads = c->request_head_tiles, at = id / heads;
 	if (at >= p->first[c->n_requests])
 		return false;
-	uint32_t lo = 0, hi = c->n_requests;
-	while (hi - lo > 1) {
-		const uint32_t mid = (lo + hi) / 2;
-		if (p->first[mid] <= at)
-			lo = mid;
-		else
-			hi = mid;
-	}
+	const uint32_t lo = request_of(c, p, at);
 	const uint32_t request = c->first_request + lo, chunks = p->first[lo + 1] - p->first[lo];
 	const uint32_t per = (p->tiles[lo] + chunks - 1) / chunks;
 	__syncwarp(); /* the previous item has been read; all lanes write the same */
@@ -260,8 +305,8 @@ __device__ static bool begin_item(const struct decode_params *c, const struct re
 	j->len = p->len[lo];
 	j->table = p->table[lo];
 	j->request = request;
-	if (fills_score_ring<mode>) {
-		j->ring_entry = lo % c->ring_entries;
+	if (writes_scores<mode>) {
+		j->entry = lo % c->ring_entries;
 		j->generation = lo / c->ring_entries;
 	}
 	j->chunk = at - p->first[lo];
@@ -298,12 +343,12 @@ DEVICE uint32_t last_page_mask(const struct decode_params *c, const struct work_
 /* Tile k of this warp, in the request's count. */
 template <int D, enum decode_mode mode> DEVICE uint32_t stream_tile(const struct work_item *j, uint32_t k)
 {
-	return j->first + j->stream + warps<D, mode> * k;
+	return by_leaves<mode> ? j->first + k : j->first + j->stream + warps<D, mode> * k;
 }
 
 template <int D, enum decode_mode mode> DEVICE uint32_t stream_tiles(const struct work_item *j)
 {
-	return (j->n + warps<D, mode> - 1 - j->stream) / warps<D, mode>;
+	return by_leaves<mode> ? j->n : (j->n + warps<D, mode> - 1 - j->stream) / warps<D, mode>;
 }
 
 /*
@@ -332,10 +377,11 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 	t->n = min(BATCH, stream_tiles<D, mode>(j) - first);
 	t->mask = 0;
 	if constexpr (mode >= MODE_TOKENS) {
+		constexpr int pairs = (by_leaves<mode> ? run_leaves<D, mode> * LEAF_TILES : BATCH) / 2; /* of tiles, at most */
 		const uint32_t n = c->list.count[list];
-		uint32_t id[BATCH / 2];
+		uint32_t id[pairs];
 #pragma unroll
-		for (int a = 0; a < BATCH / 2; a++) { /* lane: a token of one of two tiles */
+		for (int a = 0; a < pairs; a++) { /* lane: a token of one of two tiles */
 			if (2 * a >= (int)t->n)
 				break;
 			const uint32_t u = stream_tile<D, mode>(j, first + 2 * a + lane / 16) * 16 + lane % 16;
@@ -343,7 +389,7 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 		}
 		__syncwarp(); /* the last batch has been read */
 #pragma unroll
-		for (int a = 0; a < BATCH / 2; a++) {
+		for (int a = 0; a < pairs; a++) {
 			if (2 * a >= (int)t->n)
 				break;
 			entry = id[a] < j->len ? j->table[id[a] / SKV_PAGE_TOKENS] : 0;
@@ -418,7 +464,7 @@ DEVICE void finish_head(const struct decode_params *c, const struct work_item *j
 
 DEVICE float *partial_of(const struct decode_params *c, const struct work_item *j, uint32_t chunk, uint32_t head_dim)
 {
-	return c->partial + (((size_t)j->i * c->heads + j->x) * MAX_CHUNKS + chunk) *
+	return c->partial + (((size_t)j->i * c->heads + j->x) * c->parts + chunk) *
 	                    partial_floats(c->tile_heads, head_dim);
 }
 
@@ -434,7 +480,14 @@ void skv_cuda_decode_listed(const struct decode_params *, uint32_t dtype, uint32
                             uint32_t *arrived, cudaStream_t);
 cudaError_t skv_cuda_decode_listed_init(void);
 
-/* Queue the split-KV merge of the requests' chunks, for all sequences of a call. */
-void skv_cuda_merge_chunks(const struct decode_params *, uint32_t n, uint32_t head_dim, cudaStream_t);
+/*
+ * Queue the selection of the launch's requests by their scores, which MODE_TOPK_KEYS has stored: lists, the selected tokens' scores,
+ * and what these are counted from. Is there one, for sequences of up to so many tokens?
+ */
+void skv_cuda_topk_by_scores(const struct decode_params *, uint32_t max_len, cudaStream_t);
+bool skv_cuda_selects_by_scores(uint32_t max_len);
+
+/* Queue the split-KV merge of the requests' items, for all sequences of a call. */
+void skv_cuda_merge(const struct decode_params *, uint32_t n, uint32_t max_parts, uint32_t head_dim, cudaStream_t);
 
 #endif

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/merge.cu - the split-KV merge: one output from the partial results of a request's chunks.
+ * kernels/cuda/decode/merge.cu - the split-KV merge: one output from the partial results of a request's items.
  */
-#include "kernels/cuda/decode/decode.cuh"
+#include "kernels/cuda/decode/parts.cuh"
+#include "kernels/cuda/runtime/overlap.cuh"
+
+/* ---- chunks, where scores are written -------------------------------------------------------- */
 
 #define MERGE_WIDE 128 /* threads that take four dimensions each ... */
 #define MERGE_DEEP 4   /* ... of every MERGE_DEEPth chunk */
@@ -93,7 +96,95 @@ merge_kernel(const __grid_constant__ struct decode_params c, uint32_t head_dim)
 	}
 }
 
-void skv_cuda_merge_chunks(const struct decode_params *c, uint32_t n, uint32_t head_dim, cudaStream_t stream)
+/* ---- leaves ---------------------------------------------------------------------------------- */
+
+#define MERGE_PARTS 16u  /* that a thread adds at a time, of which each has ... */
+#define MERGE_ROWS 8u    /* ... so many rows at most, which share those of a head */
+#define MERGE_THREADS 512u
+
+/* Sums of 2^k rounds, for each bit k of their number: what is added up so far. */
+struct sum_of_rounds {
+	struct part bit[20];
+};
+
+/* Round number r is the next one. */
+DEVICE void add_round(struct sum_of_rounds *s, uint32_t r, struct part p)
 {
-	merge_kernel<<<dim3(c->heads, n), dim3(MERGE_WIDE, MERGE_DEEP), 0, stream>>>(*c, head_dim);
+	uint32_t k = 0;
+	for (; r >> k & 1; k++)
+		p = add_part(s->bit[k], p);
+	s->bit[k] = p;
+}
+
+/* All n rounds, as add_pairs() has them. */
+DEVICE struct part all_rounds(const struct sum_of_rounds *s, uint32_t n)
+{
+	uint32_t k = __ffs(n) - 1;
+	struct part p = s->bit[k];
+	while (++k < 20 && n >> k)
+		if (n >> k & 1)
+			p = add_part(s->bit[k], p);
+	return p;
+}
+
+/* Of n parts, MERGE_PARTS at most: of a head four elements of the accumulators, from `at` on. */
+DEVICE struct part add_parts_at(const float *from, uint32_t stride, uint32_t n, uint32_t head, uint32_t at)
+{
+	struct part p[MERGE_PARTS];
+#pragma unroll
+	for (uint32_t k = 0; k < MERGE_PARTS; k++) { /* all loads in flight at once */
+		const float *one = from + (size_t)k * stride;
+		if (k < n)
+			p[k] = {one[head], one[HEAD_TILE + head], *(const float4 *)(one + 2 * HEAD_TILE + at)};
+	}
+	return add_pairs<MERGE_PARTS>(n, [&](uint32_t k) { return p[k]; });
+}
+
+/*
+ * A block: some heads of a head tile (y) of a sequence (z). Threads: four dimensions (x) of some parts (y) of a head (z); no more rows
+ * than a request has parts for.
+ */
+__global__ void __launch_bounds__(MERGE_THREADS) merge_leaves_kernel(const __grid_constant__ struct decode_params c)
+{
+	__shared__ struct part sums[MERGE_THREADS];
+	const uint32_t head_dim = blockDim.x * 4, rows = blockDim.y, head = blockIdx.x * blockDim.z + threadIdx.z;
+	const uint32_t d = threadIdx.x * 4, stride = partial_floats(c.tile_heads, head_dim);
+	struct part *const own = sums + (threadIdx.z * rows) * blockDim.x + threadIdx.x;
+	struct work_item j;
+	struct sum_of_rounds all;
+	uint32_t rounds = 0;
+
+	head_tile(&c, blockIdx.z, blockIdx.y, &j);
+	await_previous();
+	let_next_begin();
+	const uint32_t parts = n_items(&c, request_tiles(&c, j.i * c.list.rows + j.x / c.request_head_tiles));
+	if (parts == 1)
+		return;
+	const float *part = partial_of(&c, &j, 0, head_dim);
+	for (uint32_t from = 0; from < parts; from += MERGE_ROWS * MERGE_PARTS) {
+		const uint32_t mine = from + threadIdx.y * MERGE_PARTS;
+		if (mine < parts && head < j.heads)
+			own[threadIdx.y * blockDim.x] = add_parts_at(part + (size_t)mine * stride, stride, parts - mine, head,
+			                                             head * head_dim + d);
+		__syncthreads();
+		if (threadIdx.y == 0)
+			add_round(&all, rounds++, add_pairs<MERGE_ROWS>(n_units(parts - from, MERGE_PARTS),
+			                                                [&](uint32_t y) { return own[y * blockDim.x]; }));
+		__syncthreads();
+	}
+	if (threadIdx.y == 0 && head < j.heads)
+		write_part(&c, &j, head, head_dim, d, all_rounds(&all, rounds));
+}
+
+void skv_cuda_merge(const struct decode_params *c, uint32_t n, uint32_t max_parts, uint32_t head_dim, cudaStream_t stream)
+{
+	const uint32_t heads = min(c->tile_heads, c->group), wide = head_dim / 4;
+
+	if (!c->by.item_runs) {
+		merge_kernel<<<dim3(c->heads, n), dim3(MERGE_WIDE, MERGE_DEEP), 0, stream>>>(*c, head_dim);
+		return;
+	}
+	const uint32_t rows = min(MERGE_ROWS, ceil_div(max_parts, MERGE_PARTS)), together = min(heads, MERGE_THREADS / 2 / (wide * rows));
+	const uint32_t block_heads = together ? together : 1;
+	launch_overlapped(merge_leaves_kernel, *c, dim3(ceil_div(heads, block_heads), c->heads, n), dim3(wide, rows, block_heads), 0, 0, stream);
 }

@@ -14,6 +14,9 @@
  * is no deadlock: a warp waits for work items of lower numbers alone, blocks take theirs in ascending order, and
  * all blocks are resident at once (a cooperative launch). So there is always an item that need not wait.
  *
+ * Where tokens are selected by scores alone, a kernel of its own does that (topk-scores.cu), and few sequences at a time keep
+ * theirs in the cache: each request of a launch has an entry, and nobody waits.
+ *
  * Scores are stored in 16 bits as differences from the head's running maximum, which is stored once a page: scores
  * that matter are near it, and exact to a few thousandths there. A head tile has an even number of columns
  * (`cols`); the odd one out, if there is one, holds a copy.
@@ -68,8 +71,8 @@ DEVICE void ring_release(const struct decode_params *c, uint32_t o, uint32_t use
 
 /* ---- scores ----------------------------------------------------------------------------------- */
 
-/* Number of the page in the ring: of the request's head tile x. */
-DEVICE size_t ring_page(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t page)
+/* Number of the page among all entries': of the request's head tile x. */
+DEVICE size_t score_page(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t page)
 {
 	return ((size_t)entry * c->request_head_tiles + x) * (c->tokens / SKV_PAGE_TOKENS) + page;
 }
@@ -79,7 +82,7 @@ __device__ static void store_scores(const struct decode_params *c, const struct 
                                     const float s[4], const float max[2])
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
-	const size_t at = ring_page(c, j->ring_entry, j->x % c->request_head_tiles, page) * c->cols + col;
+	const size_t at = score_page(c, j->entry, j->x % c->request_head_tiles, page) * c->cols + col;
 	const uint64_t stay = evict_last_policy();
 	if (col >= c->cols)
 		return;
@@ -93,7 +96,7 @@ __device__ static void store_scores(const struct decode_params *c, const struct 
 		store8(c->page_max + at, make_float2(max[0], max[1]), stay);
 }
 
-/* A token's scores for columns 2 w and 2 w + 1, from a word of the ring and the page's maxima. */
+/* A token's scores for columns 2 w and 2 w + 1, from a word of what is stored and the page's maxima. */
 DEVICE float2 score_pair(uint32_t word, float2 top)
 {
 	const float2 below = __half22float2(*(const __half2 *)&word);
@@ -136,8 +139,6 @@ __device__ static void make_softmax_stats(const struct decode_params *c, const s
 			all += sum[k] * rescale(max[k], most);
 		s->max[at] = most;
 		s->lse[at] = col < j.heads ? add_sink(c->sinks, j.head + col, most + log2f(all)) : INFINITY;
-		if (c->topk_max && col < j.heads)
-			c->topk_max[(size_t)j.i * c->n_heads + j.head + col] = most;
 	}
 }
 
@@ -156,7 +157,7 @@ template <int COLS>
 __device__ static void quad_load(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t token,
                                  struct quad<COLS> *q)
 {
-	const size_t at = ring_page(c, entry, x, token / SKV_PAGE_TOKENS) * COLS;
+	const size_t at = score_page(c, entry, x, token / SKV_PAGE_TOKENS) * COLS;
 	const __half *row = c->score + at * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS * COLS;
 #pragma unroll
 	for (int w = 0; w < COLS / 2; w++) {
@@ -241,10 +242,7 @@ __device__ static void for_each_tile(const struct decode_params *c, const struct
 	}
 }
 
-/*
- * Weights of its tokens, reduced over its heads: use(token, mask of resident tokens, weight). Tokens that are not
- * resident: 0.
- */
+/* Weights of its tokens, reduced over its heads: use(token, weight). Tokens that are not resident: 0. */
 template <int COLS, bool quantized = false, class F>
 __device__ static void for_each_quad(const struct decode_params *c, const struct request_plan *p, uint32_t o,
                                      const struct softmax_stats *s,
@@ -256,17 +254,15 @@ __device__ static void for_each_quad(const struct decode_params *c, const struct
 
 	for_each_tile<COLS, quantized>(c, p, o, first, step, n,
 	                [&](uint32_t token, uint32_t x, bool resident, const struct quad<COLS> *q) {
-		uint32_t mask = 0;
 		quad_reduce(c, q, &s->lse[x * COLS], weight);
 		if (x + 1 < heads)
 			return;
 #pragma unroll
 		for (int t = 0; t < QUAD; t++) {
 			const bool counts = resident && token + t < len;
-			mask |= (uint32_t)counts << t;
 			weight[t] = !counts ? 0 : c->ev.sum ? weight[t] : exp2_fast(weight[t]);
 		}
-		use(token, mask, weight);
+		use(token, weight);
 #pragma unroll
 		for (int t = 0; t < QUAD; t++)
 			weight[t] = none;

@@ -43,7 +43,7 @@ __device__ static void reduce_pages(const struct decode_params *c, const struct 
 
 	if (c->ev.rows == c->list.rows)
 		for_each_quad<COLS, quantized>(c, p, o, s, from, QUAD * 32, quads,
-		                [=](uint32_t token, uint32_t, const float weight[QUAD]) {
+		                [=](uint32_t token, const float weight[QUAD]) {
 			write_quad(c, row, token, end, weight);
 		});
 	else

@@ -4,6 +4,26 @@
 #define SKV_CUDA_DECODE_TILE_CUH
 
 #include "kernels/cuda/decode/score-ring.cuh"
+#include "kernels/cuda/runtime/fp8.cuh"
+
+/*
+ * Output is of this times what it should be: softmax weights, times V's units of fp8, then have the range of fp16 about where
+ * values of V have it themselves.
+ */
+template <class T> static constexpr float output_unit = is_fp8<T> ? 256 : 1;
+
+DEVICE void clear_piece(uint4 *x)
+{
+	*x = make_uint4(0, 0, 0, 0);
+}
+DEVICE void clear_piece(uint2 *x)
+{
+	*x = make_uint2(0, 0);
+}
+DEVICE void clear_piece(uint32_t *x)
+{
+	*x = 0;
+}
 
 /*
  * The state of one warp in a work item. What is loaded has two buffers if double_buffered; else the first alone
@@ -12,9 +32,10 @@
 template <class T, int D> struct warp_state {
 	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* V's dimensions in blocks of 64, and of 32 for the rest */
 	static constexpr int ACC = D / 16;
-	uint4 k[2][D / 32][2];
-	uint4 v[2][WIDE][4];
-	uint2 v_rest[2][REST ? 4 : 1];
+	typename pieces<T>::eight k[2][D / 32][2];
+	typename pieces<T>::eight v[2][WIDE][4];
+	typename pieces<T>::four v_rest[2][REST ? 4 : 1];
+	uint32_t scale[2]; /* of fp8: see load_scales() */
 	__half2 topk_scores[2][2]; /* instead of K: scores of tokens g and g + 8, heads as in scores() */
 	uint4 q[D / 32];
 	float acc[ACC][4];
@@ -22,16 +43,29 @@ template <class T, int D> struct warp_state {
 	uint64_t once; /* L2 cache policy of K and V */
 };
 
-/* Address of token `t` of tile `k`, kv head h, in the K half of its page. `page` is the tile's. */
-template <int D, bool rows>
-__device__ static const uint8_t *row_address(const struct decode_params *c, const struct work_item *j,
-                                             const struct tile_batch *ts, uint32_t page, uint32_t k, uint32_t t)
+/* The page of token `t` of tile `k`, and the number of kv head h's K row of it there. `page` is the tile's. */
+struct located_row {
+	const uint8_t *page;
+	uint32_t row;
+};
+
+template <bool rows>
+DEVICE struct located_row locate_row(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts,
+                                     uint32_t page, uint32_t k, uint32_t t)
 {
 	if (!rows)
-		return c->pool + page * c->page_bytes + (j->h * SKV_PAGE_TOKENS + t) * (D * 2);
+		return {c->pool + page * c->page_bytes, j->h * SKV_PAGE_TOKENS + t};
 	const uint32_t slot = ts->slots[k * 16 + t];
-	return c->pool + slot / SKV_PAGE_TOKENS * c->page_bytes +
-	       (j->h * SKV_PAGE_TOKENS + slot % SKV_PAGE_TOKENS) * (D * 2);
+	return {c->pool + slot / SKV_PAGE_TOKENS * c->page_bytes, j->h * SKV_PAGE_TOKENS + slot % SKV_PAGE_TOKENS};
+}
+
+/* Its address. */
+template <class T, int D, bool rows>
+DEVICE const uint8_t *row_address(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts,
+                                  uint32_t page, uint32_t k, uint32_t t)
+{
+	const struct located_row at = locate_row<rows>(c, j, ts, page, k, t);
+	return at.page + at.row * (D * element_bytes<T>);
 }
 
 /* Of a masked token some row must be read, though it is not used: that of another token of the tile. */
@@ -44,18 +78,46 @@ template <int set, bool rows, class T, int D>
 __device__ static void load_k(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
                               const struct tile_batch *ts, uint32_t k)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 16;
+	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 8 * element_bytes<T>;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
 	if (!mask)
 		return;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
-		const uint8_t *row = row_address<D, rows>(c, j, ts, page, k,
-		                                          usable_token<rows>(mask, g + 8 * half)) + at;
+		const uint8_t *row = row_address<T, D, rows>(c, j, ts, page, k,
+		                                             usable_token<rows>(mask, g + 8 * half)) + at;
 #pragma unroll
 		for (int b = 0; b < D / 32; b++)
-			w->k[set][b][half] = load16(row + b * 64, w->once);
+			load_piece(&w->k[set][b][half], row + b * 32 * element_bytes<T>, w->once);
 	}
+}
+
+/*
+ * Load the scales of a tile of fp8: lane i has that of token i's K row, lane 16 + i that of its V row. Of a masked token 0: what
+ * lies there may stand for infinity, and its weight is 0.
+ */
+template <int set, bool rows, class T, int D>
+__device__ static void load_scales(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
+                                   const struct tile_batch *ts, uint32_t k)
+{
+	if constexpr (is_fp8<T>) {
+		const uint32_t lane = threadIdx.x % 32, all = c->n_kv_heads * SKV_PAGE_TOKENS; /* rows of K */
+		const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
+		w->scale[set] = 0;
+		if (mask >> lane % 16 & 1) {
+			const struct located_row at = locate_row<rows>(c, j, ts, page, k, lane % 16);
+			w->scale[set] = at.page[(size_t)2 * all * D + lane / 16 * all + at.row];
+		}
+	}
+}
+
+/* The units of tokens g and g + 8: of K, or of V times output_unit. */
+template <int set, class T, int D> DEVICE void take_units(const struct warp_state<T, D> *w, bool v, float unit[2])
+{
+	const uint32_t g = threadIdx.x % 32 / 4 + 16 * v;
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+		unit[half] = is_fp8<T> ? fp8_unit(__shfl_sync(~0u, w->scale[set], g + 8 * half)) * (v ? output_unit<T> : 1) : 1;
 }
 
 template <int set, bool rows, class T, int D>
@@ -69,13 +131,13 @@ __device__ static void load_v(struct warp_state<T, D> *w, const struct decode_pa
 #pragma unroll
 	for (int t = 0; t < 4; t++) {
 		const uint32_t token = pair + t % 2 + t / 2 * 8;
-		const uint8_t *row =
-			row_address<D, rows>(c, j, ts, page, k, usable_token<rows>(mask, token)) + c->page_bytes / 2;
+		const uint8_t *row = row_address<T, D, rows>(c, j, ts, page, k, usable_token<rows>(mask, token)) +
+		                     c->n_kv_heads * SKV_PAGE_TOKENS * (D * element_bytes<T>);
 #pragma unroll
 		for (int b = 0; b < w->WIDE; b++)
-			w->v[set][b][t] = load16(row + b * 128 + g * 16, w->once);
+			load_piece(&w->v[set][b][t], row + (b * 64 + g * 8) * element_bytes<T>, w->once);
 		if (w->REST)
-			w->v_rest[set][t] = load8(row + w->WIDE * 128 + g * 8, w->once);
+			load_piece(&w->v_rest[set][t], row + (w->WIDE * 64 + g * 4) * element_bytes<T>, w->once);
 	}
 }
 
@@ -136,6 +198,7 @@ template <int set, enum decode_mode mode, class T, int D>
 __device__ static void load_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
                                  const struct tile_batch *ts, uint32_t first, uint32_t k)
 {
+	load_scales<set, mode >= MODE_TOKENS>(w, c, j, ts, k);
 	if (mode == MODE_TOPK_VALUES)
 		load_topk_scores<set>(w, c, j, stream_tile<D, mode>(j, first + k));
 	else
@@ -154,9 +217,9 @@ template <int set, class T, int D> __device__ static void clear_v(struct warp_st
 			continue;
 #pragma unroll
 		for (int b = 0; b < w->WIDE; b++)
-			w->v[set][b][t] = make_uint4(0, 0, 0, 0);
+			clear_piece(&w->v[set][b][t]);
 		if (w->REST)
-			w->v_rest[set][t] = make_uint2(0, 0);
+			clear_piece(&w->v_rest[set][t]);
 	}
 }
 
@@ -167,7 +230,7 @@ template <int set, class T, int D> __device__ static void scores(const struct wa
 	s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
-		const uint4 lo = w->k[set][b][0], hi = w->k[set][b][1], q = w->q[b];
+		const uint4 lo = widen(w->k[set][b][0]), hi = widen(w->k[set][b][1]), q = w->q[b];
 		T::mma(s, lo.x, hi.x, lo.y, hi.y, q.x, q.y);
 		T::mma(more, lo.z, hi.z, lo.w, hi.w, q.z, q.w);
 	}
@@ -176,12 +239,24 @@ template <int set, class T, int D> __device__ static void scores(const struct wa
 		s[x] += more[x];
 }
 
+/* The tile's weights into the sums and, times V's units, into columns of a product. */
+template <class T, int D>
+DEVICE void add_weights(struct warp_state<T, D> *w, const float weight[4], const float unit[2], uint32_t p[2])
+{
+	w->sum[0] += weight[0] + weight[2];
+	w->sum[1] += weight[1] + weight[3];
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+		p[half] = is_fp8<T> ? transpose8x8(T::pair(weight[2 * half] * unit[half], weight[2 * half + 1] * unit[half]))
+		                    : transpose8x8(T::pair(weight[2 * half], weight[2 * half + 1]));
+}
+
 /*
  * One step of the online softmax: the tile's weights as columns of a product; running maximum, sum and output
  * follow.
  */
 template <class T, int D>
-__device__ static void softmax_step(struct warp_state<T, D> *w, const float s[4], uint32_t p[2])
+__device__ static void softmax_step(struct warp_state<T, D> *w, const float s[4], const float unit[2], uint32_t p[2])
 {
 	float top[2], weight[4];
 #pragma unroll
@@ -209,24 +284,18 @@ __device__ static void softmax_step(struct warp_state<T, D> *w, const float s[4]
 #pragma unroll
 	for (int x = 0; x < 4; x++) /* no token so far: 0, not the NaN of inf - inf */
 		weight[x] = s[x] == -INFINITY ? 0 : exp2_fast(s[x] - w->max[x % 2]);
-	w->sum[0] += weight[0] + weight[2];
-	w->sum[1] += weight[1] + weight[3];
-	p[0] = transpose8x8(T::pair(weight[0], weight[1]));
-	p[1] = transpose8x8(T::pair(weight[2], weight[3]));
+	add_weights(w, weight, unit, p);
 }
 
 /* The same for scores that are stored as differences from the maximum: it is 0. */
 template <class T, int D>
-__device__ static void weigh_topk_scores(struct warp_state<T, D> *w, const float s[4], uint32_t p[2])
+__device__ static void weigh_topk_scores(struct warp_state<T, D> *w, const float s[4], const float unit[2], uint32_t p[2])
 {
 	float weight[4];
 #pragma unroll
 	for (int x = 0; x < 4; x++)
 		weight[x] = exp2_fast(s[x]);
-	w->sum[0] += weight[0] + weight[2];
-	w->sum[1] += weight[1] + weight[3];
-	p[0] = transpose8x8(T::pair(weight[0], weight[1]));
-	p[1] = transpose8x8(T::pair(weight[2], weight[3]));
+	add_weights(w, weight, unit, p);
 }
 
 /* Two words of two rows: the low halves of both, and the high halves. */
@@ -236,6 +305,33 @@ __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c
 {
 	T::mma(acc, __byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632), __byte_perm(c, d, 0x5410),
 	       __byte_perm(c, d, 0x7632), p[0], p[1]);
+}
+
+/*
+ * The same of fp8: words of four rows' four dimensions, for two products. Bytes of two rows in turn make a pair of fp16 for each
+ * dimension.
+ */
+template <class T>
+__device__ static void add_fp8_pairs(float first[4], float second[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d, const uint32_t p[2])
+{
+	const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+	const uint32_t more_ab = __byte_perm(a, b, 0x7362), more_cd = __byte_perm(c, d, 0x7362);
+	T::mma(first, fp8_lower(ab), fp8_upper(ab), fp8_lower(cd), fp8_upper(cd), p[0], p[1]);
+	T::mma(second, fp8_lower(more_ab), fp8_upper(more_ab), fp8_lower(more_cd), fp8_upper(more_cd), p[0], p[1]);
+}
+
+template <int set, int D> __device__ static void add_values(struct warp_state<FP8, D> *w, const uint32_t p[2])
+{
+#pragma unroll
+	for (int b = 0; b < w->WIDE; b++) {
+		const uint2 *v = w->v[set][b];
+		add_fp8_pairs<FP8>(w->acc[4 * b], w->acc[4 * b + 1], v[0].x, v[1].x, v[2].x, v[3].x, p);
+		add_fp8_pairs<FP8>(w->acc[4 * b + 2], w->acc[4 * b + 3], v[0].y, v[1].y, v[2].y, v[3].y, p);
+	}
+	if (w->REST) {
+		const uint32_t *v = w->v_rest[set];
+		add_fp8_pairs<FP8>(w->acc[4 * w->WIDE], w->acc[4 * w->WIDE + 1], v[0], v[1], v[2], v[3], p);
+	}
 }
 
 /* acc: dimensions 64 b + 8 g + 2 a (+ 1 from x = 2 on) of heads 2 c + x % 2, for acc[4 b + a][x]. */
@@ -255,6 +351,22 @@ __device__ static void add_values(struct warp_state<T, D> *w, const uint32_t p[2
 		add_pair<T>(w->acc[4 * w->WIDE], v[0].x, v[1].x, v[2].x, v[3].x, p);
 		add_pair<T>(w->acc[4 * w->WIDE + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
 	}
+}
+
+/* The accumulators of head 2 c + x, as a row. */
+template <class T, int D> DEVICE void store_row(float *row, const struct warp_state<T, D> *w, int x)
+{
+	const uint32_t g = threadIdx.x % 32 / 4;
+#pragma unroll
+	for (int b = 0; b < w->WIDE; b++)
+#pragma unroll
+		for (int a = 0; a < 4; a++)
+			*(float2 *)&row[64 * b + 8 * g + 2 * a] =
+				make_float2(w->acc[4 * b + a][x] / output_unit<T>, w->acc[4 * b + a][x + 2] / output_unit<T>);
+#pragma unroll
+	for (int a = 0; a < 2 * w->REST; a++)
+		*(float2 *)&row[64 * w->WIDE + 4 * g + 2 * a] =
+			make_float2(w->acc[4 * w->WIDE + a][x] / output_unit<T>, w->acc[4 * w->WIDE + a][x + 2] / output_unit<T>);
 }
 
 template <class T, int D>
@@ -285,7 +397,7 @@ __device__ static void load_first_tiles(struct warp_state<T, D> *w, const struct
 {
 	if (ts->n > 0)
 		load_tile<0, mode>(w, c, j, ts, first, 0);
-	if (double_buffered<mode> && ts->n > 1)
+	if (double_buffered<D, mode> && ts->n > 1)
 		load_tile<1, mode>(w, c, j, ts, first, 1);
 }
 
@@ -296,15 +408,23 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
                                    const struct tile_batch *ts, uint32_t first, uint32_t k)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, mask = __shfl_sync(~0u, ts->mask, k);
-	const uint32_t next = k + 1 + double_buffered<mode>;
-	float s[4];
+	const uint32_t next = k + 1 + double_buffered<D, mode>;
+	float s[4], k_unit[2], v_unit[2];
 	uint32_t p[2];
 	if constexpr (quantized<mode>)
 		dequantize_k<set>(w, c, ts, k);
+	take_units<set>(w, false, k_unit);
+	take_units<set>(w, true, v_unit);
 	if (mode != MODE_TOPK_VALUES) {
 		scores<set>(w, s);
-		if (next < ts->n)
+		if (next < ts->n) {
+			load_scales<set, mode >= MODE_TOKENS>(w, c, j, ts, next);
 			load_keys<set, mode>(w, c, j, ts, next);
+		}
+		if constexpr (is_fp8<T>)
+#pragma unroll
+			for (int x = 0; x < 4; x++)
+				s[x] *= k_unit[x / 2];
 		if (c->scale.cap != 0)
 #pragma unroll
 			for (int x = 0; x < 4; x++)
@@ -319,13 +439,15 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 		s[x] = mask >> (g + x / 2 * 8) & 1 ? s[x] : -INFINITY;
 	}
 	if (mode == MODE_TOPK_VALUES) {
-		if (next < ts->n)
+		if (next < ts->n) {
+			load_scales<set, mode >= MODE_TOKENS>(w, c, j, ts, next);
 			load_topk_scores<set>(w, c, j, stream_tile<D, mode>(j, first + next));
-		weigh_topk_scores(w, s, p);
+		}
+		weigh_topk_scores(w, s, v_unit, p);
 	} else {
-		softmax_step(w, s, p);
+		softmax_step(w, s, v_unit, p);
 	}
-	if (fills_score_ring<mode> && mask)
+	if ((writes_scores<mode> || mode == MODE_TOPK_KEYS) && mask)
 		store_scores(c, j, stream_tile<D, mode>(j, first + k), s, w->max);
 	if (mode == MODE_TOPK_KEYS)
 		return;
@@ -338,10 +460,8 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 		load_values<set, mode>(w, c, j, ts, next);
 }
 
-/* A warp's part of a work item; its first tiles and q are loaded or in flight. */
-template <enum decode_mode mode, class T, int D>
-__device__ static void attend_item(struct warp_state<T, D> *w, const struct decode_params *c,
-                                   const struct work_item *j, struct tile_batch *ts)
+/* A sum begins from nothing. */
+template <enum decode_mode mode, class T, int D> DEVICE void begin_sum(struct warp_state<T, D> *w)
 {
 #pragma unroll
 	for (int a = 0; a < w->ACC; a++)
@@ -350,14 +470,29 @@ __device__ static void attend_item(struct warp_state<T, D> *w, const struct deco
 			w->acc[a][x] = 0;
 	w->max[0] = w->max[1] = mode == MODE_TOPK_VALUES ? 0 : -INFINITY;
 	w->sum[0] = w->sum[1] = 0;
-	if (fills_score_ring<mode>)
-		ring_await_generation(c, j->ring_entry, j->generation);
+}
+
+/* Sums of weights, of which each lane has those of its tokens so far. */
+template <class T, int D> DEVICE void total_sums(struct warp_state<T, D> *w)
+{
+#pragma unroll
+	for (int x = 0; x < 2; x++)
+#pragma unroll
+		for (int lane = 4; lane < 32; lane *= 2)
+			w->sum[x] += __shfl_xor_sync(~0u, w->sum[x], lane);
+}
+
+/* A warp's part of a work item; its first tiles and q are loaded or in flight. */
+template <enum decode_mode mode, class T, int D>
+__device__ static void attend_item(struct warp_state<T, D> *w, const struct decode_params *c,
+                                   const struct work_item *j, struct tile_batch *ts)
+{
+	begin_sum<mode>(w);
+	if (writes_scores<mode>)
+		ring_await_generation(c, j->entry, j->generation);
 	for (uint32_t first = 0;;) {
-		for (uint32_t k = 0; k < ts->n; k++) {
+		for (uint32_t k = 0; k < ts->n; k++)
 			attend_tile<0, mode>(w, c, j, ts, first, k);
-			if (double_buffered<mode> && ++k < ts->n)
-				attend_tile<1, mode>(w, c, j, ts, first, k);
-		}
 		first += BATCH;
 		if (first >= stream_tiles<D, mode>(j))
 			return;

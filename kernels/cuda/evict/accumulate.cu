@@ -124,12 +124,12 @@ __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_cons
 
 	begin_rows<T, D>(&r, &c.call, &j);
 	if (from < to)
-		load_tile<D, false>(&c.call, &j, from, at + from % 2 * bytes, 0);
+		load_tile<T, D>(&c.call, &j, from, at + from % 2 * bytes);
 	cp_async_commit();
 	for (uint32_t tile = from; tile < to; tile++) {
 		float s[TILE / 8][4];
 		if (tile + 1 < to)
-			load_tile<D, false>(&c.call, &j, tile + 1, at + (tile + 1) % 2 * bytes, 0);
+			load_tile<T, D>(&c.call, &j, tile + 1, at + (tile + 1) % 2 * bytes);
 		cp_async_commit();
 		cp_async_wait<1>();
 		__syncthreads();
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(THREADS) column_sums_kernel(const __grid_const
 	j.end = j.s->len;
 #pragma unroll
 	for (int t = 0; t < KEY_TILES; t++) {
-		load_tile<D, false>(&c.call, &j, tile + t, at + t * bytes, 0);
+		load_tile<T, D>(&c.call, &j, tile + t, at + t * bytes);
 		resident[t] = pages_resident(&j, tile + t);
 	}
 	cp_async_commit();
@@ -262,7 +262,8 @@ template <class T> static cudaError_t init_dtype(void)
 cudaError_t skv_cuda_accumulate_init(void)
 {
 	cudaError_t e = init_dtype<F16>();
-	return e ? e : init_dtype<BF16>();
+	e = e ? e : init_dtype<BF16>();
+	return e ? e : init_dtype<FP8>();
 }
 
 /* Both passes have two tiles of keys in shared memory. */
@@ -303,6 +304,8 @@ void skv_cuda_accumulate_prompt(const struct skv_shape *sh, const struct skv_bat
 		return;
 	if (sh->dtype == SKV_F16)
 		launch_dtype<F16>(&c, sh->head_dim, rows, keys, stream_of(work));
+	else if (sh->dtype == SKV_FP8)
+		launch_dtype<FP8>(&c, sh->head_dim, rows, keys, stream_of(work));
 	else
 		launch_dtype<BF16>(&c, sh->head_dim, rows, keys, stream_of(work));
 }

@@ -11,6 +11,7 @@
  */
 #include <cub/block/block_scan.cuh>
 #include "kernels/cuda/evict/slot-meta.cuh"
+#include "kernels/cuda/runtime/fp8.cuh"
 #include "kernels/cuda/select/topk-key.cuh"
 #include "kernels/cuda/runtime/softmax.cuh"
 
@@ -88,7 +89,7 @@ void skv_cuda_list_active(const struct skv_shape *sh, const struct skv_batch *b,
 
 /* ---- accumulated scores ---------------------------------------------------------------------- */
 
-#define EIGHT 8u /* elements of a key that are read at a time: 16 bytes */
+#define EIGHT 8u /* elements of a key that are read at a time: 16 bytes, 8 of fp8 */
 
 struct accumulate_params {
 	const struct skv_kseq *seq;
@@ -126,12 +127,12 @@ __device__ static void key_scores(const struct accumulate_params *c, const struc
 		return;
 	const uint32_t row = j->h * SKV_PAGE_TOKENS + u % SKV_PAGE_TOKENS;
 	const uint8_t *page = c->meta.pool + skv_pte_id(entry) * c->meta.page_bytes;
-	const uint4 *key = (const uint4 *)(page + row * c->head_dim * sizeof(uint16_t));
+	const float unit = c->dtype == SKV_FP8 ? fp8_unit(page[(size_t)2 * c->heads * SKV_PAGE_TOKENS * c->head_dim + row]) : 1;
 #pragma unroll 4
 	for (uint32_t d = 0; d < c->head_dim; d += EIGHT) {
-		const uint4 v = key[d / EIGHT];
-		const float2 k[] = {io_two(c->dtype, v.x), io_two(c->dtype, v.y), io_two(c->dtype, v.z),
-		                    io_two(c->dtype, v.w)};
+		const uint4 v = row_read8(c->dtype, page, row * c->head_dim + d);
+		const float2 k[] = {row_pair(c->dtype, v, 0), row_pair(c->dtype, v, 1), row_pair(c->dtype, v, 2),
+		                    row_pair(c->dtype, v, 3)};
 #pragma unroll
 		for (uint32_t g = 0; g < HEAD_TILE; g++) {
 			const float4 *q = (const float4 *)&smem->q[g][d], a = q[0], b = q[1];
@@ -139,6 +140,9 @@ __device__ static void key_scores(const struct accumulate_params *c, const struc
 			          k[2].y * b.y + k[3].x * b.z + k[3].y * b.w;
 		}
 	}
+#pragma unroll
+	for (uint32_t g = 0; g < HEAD_TILE; g++)
+		ret[g] *= unit;
 	if (c->scale.cap != 0)
 #pragma unroll
 		for (uint32_t g = 0; g < HEAD_TILE; g++)

@@ -8,10 +8,11 @@
  * key. Inactive tokens count among these keys, but not in what is made of scores.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
+#include "kernels/cuda/runtime/fp8.cuh"
 
 #define THREADS 512
 #define SMEM_POSITIONS 10240u /* positions at a time, neighbours included */
-#define EIGHT 8u      /* elements that a lane reads at a time: 16 bytes */
+#define EIGHT 8u      /* elements that a lane reads at a time: 16 bytes, 8 of fp8 */
 
 struct rank_params {
 	const struct skv_kseq *seq;
@@ -105,7 +106,10 @@ __device__ static void smooth(const struct rank_params *c, const struct head_ite
 
 /* ---- similarity ------------------------------------------------------------------------------ */
 
-/* use(slot, eight elements of its key), in all lanes; zeros for slots from len on, and past the key's end. */
+/*
+ * use(slot, eight elements of its key), in all lanes; zeros for slots from len on, and past the key's end. The scale of a row of
+ * fp8 is left out: it changes no direction.
+ */
 template <int TEAM, class F> DEVICE void for_each_key(const struct rank_params *c, const struct head_item *j, F use)
 {
 	constexpr uint32_t deep = 4, teams = THREADS / TEAM; /* deep: loads in flight */
@@ -123,12 +127,12 @@ template <int TEAM, class F> DEVICE void for_each_key(const struct rank_params *
 				continue;
 			const uint8_t *page = c->meta.pool + skv_pte_id(entry) * c->meta.page_bytes;
 			const uint32_t row = j->h * SKV_PAGE_TOKENS + u % SKV_PAGE_TOKENS;
-			v[x] = *(const uint4 *)(page + (row * c->head_dim + d) * sizeof(uint16_t));
+			v[x] = row_read8(c->dtype, page, row * c->head_dim + d);
 		}
 #pragma unroll
 		for (uint32_t x = 0; x < deep; x++) {
-			const float2 e[] = {io_two(c->dtype, v[x].x), io_two(c->dtype, v[x].y), io_two(c->dtype, v[x].z),
-			                    io_two(c->dtype, v[x].w)};
+			const float2 e[] = {row_pair(c->dtype, v[x], 0), row_pair(c->dtype, v[x], 1), row_pair(c->dtype, v[x], 2),
+			                    row_pair(c->dtype, v[x], 3)};
 			use(first + x * teams + threadIdx.x % 32 / TEAM, e);
 		}
 	}

@@ -21,21 +21,41 @@ struct slot_params {
 	uint32_t *slot;   /* [seq][kv head] */
 	uint32_t *target; /* [seq][kv head][stride] */
 	uint32_t stride;
-	uint32_t heads, layer, state, row; /* row: bytes of a token's K */
+	uint32_t heads, layer, state;
+	uint32_t row, scale; /* bytes of a token's K, and of its scale: 0 unless pages are of fp8 */
 };
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/*
- * K rows of `unit` tokens of a kv head, in a layer's table; V is half a page further. NULL: the page is not
- * resident.
- */
-DEVICE uint8_t *rows_at(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
-                        uint32_t h, uint32_t u)
+/* K rows of an entry, in the order of its page; V's are as many further as a page has of K. */
+struct page_rows {
+	uint8_t *page; /* NULL: not resident */
+	uint32_t first;
+};
+
+/* Of `unit` tokens of a kv head, in a layer's table. */
+DEVICE struct page_rows rows_at(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
+                                uint32_t h, uint32_t u)
 {
 	const skv_pte page = s->table[(size_t)table * s->layer_stride + (unit == 1 ? u / SKV_PAGE_TOKENS : u)];
 	const uint32_t first = h * SKV_PAGE_TOKENS + (unit == 1 ? u % SKV_PAGE_TOKENS : 0);
-	return skv_pte_resident(page) ? c->meta.pool + skv_pte_id(page) * c->meta.page_bytes + first * c->row : NULL;
+	return {skv_pte_resident(page) ? c->meta.pool + skv_pte_id(page) * c->meta.page_bytes : NULL, first};
+}
+
+/* The scales of the rows of n entries, from[] to to[]. */
+__device__ static void copy_scales(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
+                                   uint32_t h, const uint32_t *from, const uint32_t *to, uint32_t n)
+{
+	const uint32_t rows = c->heads * SKV_PAGE_TOKENS; /* of K, in a page */
+
+	for (uint32_t e = threadIdx.x; e < n * 2 * unit; e += THREADS) {
+		const uint32_t k = e / (2 * unit), x = e % (2 * unit);
+		const size_t offset = (size_t)2 * rows * c->row + (x < unit ? 0 : rows) + x % unit;
+		const struct page_rows source = rows_at(c, s, table, unit, h, from[k]);
+		const struct page_rows target = rows_at(c, s, table, unit, h, to[k]);
+		if (source.page && target.page)
+			target.page[target.first + offset] = source.page[source.first + offset];
+	}
 }
 
 /* Copy the rows of n entries, from[] to to[]. */
@@ -44,29 +64,32 @@ __device__ static void copy_rows(const struct slot_params *c, const struct skv_k
 {
 	constexpr int deep = 4; /* in flight */
 	const uint32_t half = unit * c->row / PIECE, pieces = 2 * half; /* K, then V */
+	const size_t v = (size_t)c->heads * SKV_PAGE_TOKENS * c->row;
 
 	for (uint32_t first = threadIdx.x; first < n * pieces; first += deep * THREADS) {
-		uint4 v[deep];
+		uint4 row[deep];
 		uint4 *at[deep];
 #pragma unroll
 		for (int d = 0; d < deep; d++) {
 			const uint32_t e = first + d * THREADS, k = e / pieces, x = e % pieces;
-			const size_t offset = (x < half ? 0 : c->meta.page_bytes / 2) + x % half * PIECE;
+			const size_t offset = (x < half ? 0 : v) + x % half * PIECE;
 			at[d] = NULL;
 			if (e >= n * pieces)
 				continue;
-			const uint8_t *source = rows_at(c, s, table, unit, h, from[k]);
-			uint8_t *target = rows_at(c, s, table, unit, h, to[k]);
-			if (!source || !target)
+			const struct page_rows source = rows_at(c, s, table, unit, h, from[k]);
+			const struct page_rows target = rows_at(c, s, table, unit, h, to[k]);
+			if (!source.page || !target.page)
 				continue;
-			v[d] = *(const uint4 *)(source + offset);
-			at[d] = (uint4 *)(target + offset);
+			row[d] = *(const uint4 *)(source.page + source.first * c->row + offset);
+			at[d] = (uint4 *)(target.page + target.first * c->row + offset);
 		}
 #pragma unroll
 		for (int d = 0; d < deep; d++)
 			if (at[d])
-				*at[d] = v[d];
+				*at[d] = row[d];
 	}
+	if (c->scale)
+		copy_scales(c, s, table, unit, h, from, to, n);
 }
 
 /* Copy n entries; of pages their bounds, too: a row of a state page each. */
@@ -219,7 +242,8 @@ static struct slot_params slot_params_of(const struct skv_shape *sh, const struc
 	c.heads = sh->n_kv_heads;
 	c.layer = sh->layer;
 	c.state = sh->state;
-	c.row = sh->head_dim * sizeof(uint16_t);
+	c.row = sh->head_dim * (uint32_t)skv_dtype_bytes(sh->dtype);
+	c.scale = (uint32_t)skv_dtype_scale_bytes(sh->dtype);
 	return c;
 }
 

@@ -32,36 +32,57 @@ template <class T, int D> __device__ static void add_values(struct rows<T, D> *r
 	}
 }
 
+/*
+ * Where a token's K row is: its number among all pages' rows; of fp8, whose pages are not rows alone, and of which there may be more than
+ * 2^32, the page and the token in it. 0xffffffff if it is not resident.
+ */
+template <class T, int D>
+DEVICE uint32_t locate_token(const struct prefill_params *c, const struct work_item *x, uint32_t token)
+{
+	if constexpr (is_fp8<T>) {
+		const skv_pte *table = x->s->table + (size_t)c->layer * x->s->layer_stride;
+		const skv_pte entry = token < x->s->len ? table[token / SKV_PAGE_TOKENS] : 0;
+		return skv_pte_resident(entry) ? skv_pte_id(entry) * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS : 0xffffffff;
+	} else {
+		return token_row<D>(c, x, (uint32_t)(c->page_bytes / (D * 2)), token);
+	}
+}
+
 /* Copy K and V of a tile's tokens. */
-template <int D>
-__device__ static void copy_located_tile(const struct prefill_params *c, const struct located_tile<TILE> *located,
-                                         uint32_t k_at, uint32_t v_at)
+template <class T, int D>
+__device__ static void copy_located_tile(const struct prefill_params *c, const struct work_item *x,
+                                         const struct located_tile<TILE> *located, uint32_t k_at, uint32_t v_at)
 {
 	constexpr uint32_t pieces = D / 8;
+	const uint32_t all = c->shape.n_kv_heads * SKV_PAGE_TOKENS; /* rows of K of a page */
 	for (uint32_t e = threadIdx.x; e < TILE * pieces; e += THREADS) {
-		const uint32_t t = e / pieces, p = e % pieces, row = located->row[t];
-		const bool resident = row != 0xffffffff;
-		const uint8_t *from = c->pool + (size_t)(resident ? row : 0) * (D * 2) + p * 16;
-		cp_async16(k_at + piece_at<D>(t, p), from, resident);
-		cp_async16(v_at + piece_at<D>(t, p), from + c->page_bytes / 2, resident);
+		const uint32_t t = e / pieces, p = e % pieces, at = located->row[t];
+		const bool resident = at != 0xffffffff;
+		const uint8_t *page = c->pool;
+		uint32_t row = resident ? at : 0;
+		if constexpr (is_fp8<T>) {
+			page += (size_t)(row / SKV_PAGE_TOKENS) * c->page_bytes;
+			row = x->h * SKV_PAGE_TOKENS + row % SKV_PAGE_TOKENS;
+		}
+		load_row_piece<T, D>(k_at + piece_at<D>(t, p), page, row, 2 * all, p, resident);
+		load_row_piece<T, D>(v_at + piece_at<D>(t, p), page, row + all, 2 * all, p, resident);
 	}
 }
 
 /* Locate the tokens of tile j, and begin to copy them. */
-template <int D>
+template <class T, int D>
 __device__ static void load_prompt_tile(const struct prefill_params *c, const struct work_item *x, uint32_t j,
                                         struct located_tile<TILE> *located, uint32_t at)
 {
 	if (threadIdx.x < TILE) {
-		const uint32_t row = token_row<D>(c, x, (uint32_t)(c->page_bytes / (D * 2)), tile_token(&x->kv_range,
-		                                                                                        j, threadIdx.x, TILE));
+		const uint32_t row = locate_token<T, D>(c, x, tile_token(&x->kv_range, j, threadIdx.x, TILE));
 		const uint32_t seen = __ballot_sync(~0u, row != 0xffffffff);
 		located->row[threadIdx.x] = row;
 		if (threadIdx.x % 32 == 0)
 			located->resident[threadIdx.x / 32] = seen;
 	}
 	__syncthreads();
-	copy_located_tile<D>(c, located, at, at + TILE * pitch<D>);
+	copy_located_tile<T, D>(c, x, located, at, at + TILE * pitch<D>);
 }
 
 /* A warp's 16 rows. */
@@ -147,14 +168,14 @@ __global__ void __launch_bounds__(THREADS,
 	struct rows<T, D> r;
 
 	while (next_item<SPARSE, ROWS, TILE>(&c, &w, &x)) {
-		load_prompt_tile<D>(&c, &x, 0, &located[0], at);
+		load_prompt_tile<T, D>(&c, &x, 0, &located[0], at);
 		cp_async_commit();
 		prompt_begin<SPARSE, T, D>(&c, &x, &r, &o);
 		for (uint32_t j = 0; j < x.kv_range.tiles; j++) {
 			const uint32_t now = at + j % 2 * 2 * bytes, next = at + (j + 1) % 2 * 2 * bytes;
 			float s[TILE / 8][4];
 			if (j + 1 < x.kv_range.tiles)
-				load_prompt_tile<D>(&c, &x, j + 1, &located[(j + 1) % 2], next);
+				load_prompt_tile<T, D>(&c, &x, j + 1, &located[(j + 1) % 2], next);
 			cp_async_commit();
 			cp_async_wait<1>();
 			__syncthreads();
@@ -197,6 +218,7 @@ cudaError_t skv_cuda_prefill_init(void)
 	int device = 0, major = 0, minor = 0;
 	cudaError_t e = init_dtype<F16>();
 	e = e ? e : init_dtype<BF16>();
+	e = e ? e : init_dtype<FP8>();
 	e = e ? e : cudaGetDevice(&device);
 	e = e ? e : cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
 	e = e ? e : cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
@@ -210,7 +232,7 @@ cudaError_t skv_cuda_prefill_init(void)
 static bool takes_sm90(const struct skv_shape *sh)
 {
 	int device;
-	return (sh->head_dim == 64 || sh->head_dim == 128) && cudaGetDevice(&device) == cudaSuccess &&
+	return (sh->head_dim == 64 || sh->head_dim == 128) && sh->dtype != SKV_FP8 && cudaGetDevice(&device) == cudaSuccess &&
 	       __atomic_load_n(&sm90_devices[device], __ATOMIC_ACQUIRE);
 }
 
@@ -240,6 +262,8 @@ static void launch_any(const struct prefill_params *c, bool sm90, dim3 grid, cud
 		skv_cuda_prefill_sm90(c, grid, stream);
 	else if (c->shape.dtype == SKV_F16)
 		launch_dtype<F16>(c, grid, stream);
+	else if (c->shape.dtype == SKV_FP8)
+		launch_dtype<FP8>(c, grid, stream);
 	else
 		launch_dtype<BF16>(c, grid, stream);
 }

@@ -92,6 +92,8 @@ template <class F> static void for_shape(const struct skv_shape *sh, F use)
 	};
 	if (sh->dtype == SKV_F16)
 		dims(F16());
+	else if (sh->dtype == SKV_FP8)
+		dims(FP8());
 	else
 		dims(BF16());
 }
@@ -99,12 +101,12 @@ template <class F> static void for_shape(const struct skv_shape *sh, F use)
 /* The same for all shapes, until an error. */
 template <class F> static cudaError_t for_shapes(F use)
 {
-	static const uint32_t dims[] = {64, 96, 128, 256};
+	static const uint32_t dims[] = {64, 96, 128, 256}, dtypes[] = {SKV_F16, SKV_BF16, SKV_FP8};
 	cudaError_t e = cudaSuccess;
-	for (uint32_t x = 0; x < 8; x++) {
+	for (uint32_t x = 0; x < 12; x++) {
 		struct skv_shape sh = {};
-		sh.dtype = x % 2 ? SKV_F16 : SKV_BF16;
-		sh.head_dim = dims[x / 2];
+		sh.dtype = dtypes[x % 3];
+		sh.head_dim = dims[x / 3];
 		for_shape(&sh, [&](auto t, auto d) { e = e ? e : use(t, d); });
 	}
 	return e;
@@ -173,12 +175,12 @@ DEVICE void for_each_tile_scores(const struct rows<T, D> *r, const struct rows_p
 {
 	constexpr uint32_t bytes = TILE * pitch<D>;
 	if (from < to)
-		load_tile<D, false>(c, j, from, at + from % 2 * bytes, 0);
+		load_tile<T, D>(c, j, from, at + from % 2 * bytes);
 	cp_async_commit();
 	for (uint32_t tile = from; tile < to; tile++) {
 		float s[TILE / 8][4];
 		if (tile + 1 < to)
-			load_tile<D, false>(c, j, tile + 1, at + (tile + 1) % 2 * bytes, 0);
+			load_tile<T, D>(c, j, tile + 1, at + (tile + 1) % 2 * bytes);
 		cp_async_commit();
 		cp_async_wait<1>();
 		__syncthreads();

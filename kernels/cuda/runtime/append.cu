@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/cuda/runtime/append.cu - append rows of K and V to their pages; copy pages. */
-#include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
+#include "kernels/cuda/runtime/fp8.cuh"
 
 #define THREADS 128
 #define COPY_PAIRS 256u /* page copies of one launch: what fits its parameters */
@@ -39,6 +39,30 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__
 	}
 }
 
+/* The same for pages of fp8: a row a warp. Grid as above. */
+__global__ void __launch_bounds__(THREADS) append_fp8_kernel(const __grid_constant__ struct append_params c)
+{
+	const struct skv_kseq *s = &c.seq[blockIdx.y];
+	if (blockIdx.x >= s->n_q)
+		return;
+	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
+	const uint32_t heads = c.width / c.head_dim, rows = 2 * heads * SKV_PAGE_TOKENS;
+	const uint32_t *slot = c.slot && s->n_q == 1 ? c.slot + (size_t)blockIdx.y * heads : NULL;
+	const void *from = blockIdx.z ? c.v : c.k;
+	const size_t in = (size_t)(s->row + blockIdx.x) * (blockIdx.z ? c.v_stride : c.k_stride);
+
+	for (uint32_t h = threadIdx.x / 32; h < heads; h += THREADS / 32) {
+		const uint32_t token = slot ? slot[h] : s->len - s->n_q + blockIdx.x;
+		const skv_pte entry = table[token / SKV_PAGE_TOKENS];
+		if (!skv_pte_resident(entry))
+			continue;
+		const uint32_t row = (blockIdx.z * heads + h) * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS;
+		uint8_t *page = c.pool + skv_pte_id(entry) * c.page_bytes;
+		store_fp8_row<0>(c.io_dtype, from, in + h * c.head_dim, c.head_dim, page + (size_t)row * c.head_dim,
+		                 page + (size_t)rows * c.head_dim + row);
+	}
+}
+
 void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
                      const void *k, const void *v, const struct skv_workspace *work)
 {
@@ -60,6 +84,8 @@ void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, cons
 
 	if (sh->sketch_bits && b->n > 0)
 		skv_cuda_append_sketches(sh, b, k, v, work);
+	else if (b->n > 0 && sh->dtype == SKV_FP8)
+		append_fp8_kernel<<<dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work)>>>(c);
 	else if (b->n > 0)
 		append_kernel<<<dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work)>>>(c);
 }

@@ -16,6 +16,11 @@ DEVICE void cp_async16(uint32_t to, const void *from, bool exists)
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }
 
+DEVICE void store_shared16(uint32_t to, uint4 x)
+{
+	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+
 DEVICE void cp_async4(uint32_t to, const void *from)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));

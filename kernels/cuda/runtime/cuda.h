@@ -3,10 +3,11 @@
  * kernels/cuda/runtime/cuda.h - the functions of the CUDA backend, by folder (the same stems as in kernels/host/).
  *
  *   decode/    decode.cu, decode-tokens.cu: one query row a sequence, over all pages, a window, listed pages or tokens, with reduced
- *              weights of tokens and pages, or selecting the top-k tokens on the way (decode.cuh); merge.cu: split-KV merge
+ *              weights of tokens and pages, or storing the scores of a pass over the keys (decode.cuh); merge.cu: split-KV merge
  *   select/    page-bounds.cu: page bounds, and scores by them; select.cu: radix top-k (topk.cuh); union.cu: one list for
  *              all q heads; recall.cu: attention recall; sketch.cu, sketch-scores.cu, sketch-topk.cu: sketches of keys,
- *              weights by them, and the best tokens (sketch.cuh)
+ *              weights by them, and the best tokens (sketch.cuh); topk-scores.cu: the best tokens by stored scores; both of
+ *              these by the blocks of a cluster (cluster-select.cuh)
  *   evict/     slots.cu: slots of new tokens, metadata carried from step to step (slot-meta.cuh); accumulate.cu: accumulated
  *              attention scores; rank.cu: ranks by scores; evict.cu: which entries are retained; head-budgets.cu: heads
  *              that share a layer's budget; touch-pages.cu: which pages matter
@@ -36,8 +37,11 @@
 #include "kernels/select.h"
 
 #define HEAD_TILE 8u      /* q heads of one kv head that a warp takes together: columns of one product */
-#define MAX_CHUNKS 8u
-#define CHUNK_TILES 256u /* of a chunk, at most, until there are MAX_CHUNKS */
+#define LEAF_TILES 4u    /* of 16 tokens each: what is summed up in one go */
+#define RUN_LEAVES 4u    /* that a warp attends to one after the other, at most; ... */
+#define RUN_FEWER 2u     /* ... where their results have more values. All of these are powers of two */
+#define MAX_CHUNKS 8u    /* where scores are written, a request is split into so many at most ... */
+#define CHUNK_TILES 256u /* ... of so many tiles at most, until there are MAX_CHUNKS */
 #define MAX_REQUESTS 512u /* sequences, or index lists of them, of one decode launch */
 #define MAX_TOKEN_ITEMS 4096u /* head tiles of sequences of one launch over listed tokens */
 
@@ -46,8 +50,37 @@ static inline uint32_t ceil_div(uint32_t a, uint32_t b)
 	return (a + b - 1) / b;
 }
 
+/* Units of so many tiles that a request of `tiles` has; one at least. */
+static inline __host__ __device__ uint32_t n_units(uint32_t tiles, uint32_t unit)
+{
+	return tiles ? (tiles + unit - 1) / unit : 1;
+}
+
+#define ITEM_RUNS 16u    /* of a work item, at most; their results, of so many heads, take 72 KB of shared memory for two items */
+static inline uint32_t max_item_runs(uint32_t heads, uint32_t head_dim)
+{
+	return heads * head_dim <= 512 ? ITEM_RUNS : heads * head_dim <= 1024 ? ITEM_RUNS / 2 : ITEM_RUNS / 4;
+}
+
+/* How the requests of a launch are divided: the tiles of a run, and the runs of a work item. */
+struct division {
+	uint32_t run_tiles, item_runs;
+};
+
+/* Work items of a request of so many tiles, for a head tile. */
+static inline __host__ __device__ uint32_t items_of(struct division by, uint32_t tiles)
+{
+	return n_units(tiles, by.run_tiles * by.item_runs);
+}
+
 /*
- * How many chunks a request of so many tiles (16 tokens each) is split into, all of one length. They keep a
+ * Of a launch over so many head tiles, of so many heads, of requests of at most so many tiles, by runs of `most` leaves at most; see
+ * table.cu.
+ */
+struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t tiles, uint32_t head_dim, uint32_t most);
+
+/*
+ * Where scores are written: how many chunks a request of so many tiles is split into, all of one length. They keep a
  * device busy when there are few requests; but each writes a partial result, and starts anew.
  */
 static inline __host__ __device__ uint32_t n_chunks(uint32_t tiles)
@@ -93,14 +126,15 @@ struct ring_entry {
 struct workspace_layout {
 	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls */
 	size_t arrived; /* uint32_t [MAX_TOKEN_ITEMS]; the same */
-	size_t partial; /* float [n][head tiles, or q heads][MAX_CHUNKS][partial_floats()]; or accumulate.cu's */
+	size_t partial; /* float [n][head tiles, or q heads][parts][partial_floats()]; or accumulate.cu's */
 	size_t topk_max; /* float [n][q heads]: the maxima that `topk_scores` are counted from */
 	size_t topk_scores; /* __half [n][tokens][head tiles][columns]; or 4 bytes a token and kv head, for any use */
-	size_t score; /* __half [ring entries, by head tiles][tokens][columns] */
-	size_t page_max; /* float [ring entries, by head tiles][tokens / 16][columns] */
+	size_t score; /* __half [ring entries, by head tiles, or those of `score_seqs`][tokens][columns] */
+	size_t page_max; /* float [the same][tokens / 16][columns] */
 	size_t total; /* a union of heads has all from `topk_scores` on, room for a sequence at least */
 	uint32_t tokens; /* of a sequence, at most: whole pages */
 	uint32_t ring_entries; /* for a sequence's scores, or fewer */
+	uint32_t score_seqs; /* sequences whose scores there is room for at a time where tokens are selected by them */
 };
 struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len, uint32_t rows);
 
@@ -229,6 +263,7 @@ cudaError_t skv_cuda_decode_latent_init(uint32_t room);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
 cudaError_t skv_cuda_sketch_topk_init(unsigned device, uint32_t room);
+cudaError_t skv_cuda_topk_scores_init(unsigned device, uint32_t room);
 cudaError_t skv_cuda_accumulate_init(void);
 cudaError_t skv_cuda_kascade_init(void);
 cudaError_t skv_cuda_hip_init(void);

@@ -138,11 +138,17 @@ static int prepare(unsigned device)
 	e = e ? e : cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, (int)device);
 	e = e ? e : cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)device);
 	e = e ? e : cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, (int)device);
+	if (e == cudaSuccess) {
+		devices[device].multiprocessors = (uint32_t)sms;
+		devices[device].shared_memory = (uint32_t)shared_memory;
+		devices[device].overlaps = clusters;
+	}
 	e = e ? e : skv_cuda_decode_init();
 	e = e ? e : skv_cuda_decode_latent_init((uint32_t)shared_memory);
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
 	e = e || !clusters ? e : skv_cuda_sketch_topk_init(device, (uint32_t)shared_memory);
+	e = e || !clusters ? e : skv_cuda_topk_scores_init(device, (uint32_t)shared_memory);
 	e = e ? e : skv_cuda_accumulate_init();
 	e = e ? e : skv_cuda_kascade_init();
 	e = e ? e : skv_cuda_hip_init();
@@ -155,9 +161,6 @@ static int prepare(unsigned device)
 		return r;
 	if (driver.get_current(&context))
 		return skv_cuda_failed(-EIO, "preparing the device", "it has no context");
-	devices[device].multiprocessors = (uint32_t)sms;
-	devices[device].shared_memory = (uint32_t)shared_memory;
-	devices[device].overlaps = clusters;
 	__atomic_store_n(&devices[device].context, context, __ATOMIC_RELEASE);
 	return 0;
 }

@@ -30,7 +30,7 @@ DEVICE void let_next_begin(void)
 
 /* `cluster`: blocks of a cluster; 0: there are none. */
 template <class Params>
-static void launch_overlapped(void (*kernel)(Params), const Params &params, dim3 grid, uint32_t threads, size_t smem, uint32_t cluster,
+static void launch_overlapped(void (*kernel)(Params), const Params &params, dim3 grid, dim3 threads, size_t smem, uint32_t cluster,
                               cudaStream_t stream)
 {
 	cudaLaunchAttribute attrs[2] = {};

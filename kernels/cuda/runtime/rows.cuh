@@ -12,7 +12,7 @@
 #ifndef SKV_CUDA_ROWS_CUH
 #define SKV_CUDA_ROWS_CUH
 
-#include "kernels/cuda/runtime/convert.cuh"
+#include "kernels/cuda/runtime/fp8.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/async-copy.cuh"
 #include "kernels/cuda/runtime/softmax.cuh"
@@ -30,7 +30,7 @@ struct rows_params {
 	const void *q;
 	uint32_t q_stride; /* elements from one row to the next */
 	struct score_scale scale;
-	uint32_t n_heads, group, layer, io_dtype;
+	uint32_t n_heads, n_kv_heads, group, layer, io_dtype;
 };
 
 static inline struct rows_params rows_params_of(const struct skv_shape *sh, const struct skv_batch *b, const void *q)
@@ -44,6 +44,7 @@ static inline struct rows_params rows_params_of(const struct skv_shape *sh, cons
 	c.q_stride = skv_q_stride(sh);
 	c.scale = score_scale_of(sh);
 	c.n_heads = sh->n_heads;
+	c.n_kv_heads = sh->n_kv_heads;
 	c.group = sh->n_heads / sh->n_kv_heads;
 	c.layer = sh->layer;
 	c.io_dtype = sh->io_dtype;
@@ -68,21 +69,32 @@ template <int D> DEVICE uint32_t piece_at(uint32_t t, uint32_t p)
 	return t * pitch<D> + (p ^ t % 8) * 16;
 }
 
-/* Load K, and if `both` V, of 64 tokens. */
-template <int D, bool both>
-__device__ static void load_tile(const struct rows_params *c, const struct rows_item *j, uint32_t tile,
-                                 uint32_t k_at, uint32_t v_at)
+/*
+ * Piece p of a row into shared memory: number `row` of the rows of a page, of which K has half of `rows`. Rows of fp8 become
+ * fp16, so they are not copied behind the threads' backs.
+ */
+template <class T, int D>
+DEVICE void load_row_piece(uint32_t to, const uint8_t *page, uint32_t row, uint32_t rows, uint32_t p, bool resident)
+{
+	const uint8_t *from = page + (size_t)row * (D * element_bytes<T>) + p * 8 * element_bytes<T>;
+	if constexpr (is_fp8<T>)
+		store_shared16(to, resident ? fp8_values(from, page[(size_t)rows * D + row]) : make_uint4(0, 0, 0, 0));
+	else
+		cp_async16(to, from, resident);
+}
+
+/* Load K of 64 tokens. */
+template <class T, int D>
+__device__ static void load_tile(const struct rows_params *c, const struct rows_item *j, uint32_t tile, uint32_t k_at)
 {
 	constexpr uint32_t pieces = D / 8;
 	for (uint32_t e = threadIdx.x; e < TILE * pieces; e += THREADS) {
 		const uint32_t t = e / pieces, p = e % pieces, token = tile * TILE + t;
 		const skv_pte entry = token < j->end ? j->table[token / SKV_PAGE_TOKENS] : 0;
 		const bool resident = skv_pte_resident(entry);
-		const uint8_t *row = c->pool + (resident ? skv_pte_id(entry) * c->page_bytes : 0) +
-		                     (j->h * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS) * (D * 2) + p * 16;
-		cp_async16(k_at + piece_at<D>(t, p), row, resident);
-		if (both)
-			cp_async16(v_at + piece_at<D>(t, p), row + c->page_bytes / 2, resident);
+		const uint8_t *page = c->pool + (resident ? skv_pte_id(entry) * c->page_bytes : 0);
+		load_row_piece<T, D>(k_at + piece_at<D>(t, p), page, j->h * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS,
+		                     2 * c->n_kv_heads * SKV_PAGE_TOKENS, p, resident);
 	}
 }
 

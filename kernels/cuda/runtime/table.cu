@@ -5,8 +5,8 @@
 
 static const char *unsupported(const struct skv_shape *sh)
 {
-	if (sh->dtype != SKV_F16 && sh->dtype != SKV_BF16)
-		return "the CUDA kernels take pages of fp16 and bf16";
+	if (sh->dtype != SKV_F16 && sh->dtype != SKV_BF16 && sh->dtype != SKV_FP8)
+		return "the CUDA kernels take pages of fp16, bf16 and fp8";
 	if (sh->io_dtype > SKV_BF16)
 		return "rows of q, k, v and out must be fp32, fp16 or bf16";
 	if (sh->head_dim != 64 && sh->head_dim != 96 && sh->head_dim != 128 && sh->head_dim != 256)
@@ -22,6 +22,8 @@ static const char *unsupported_codec(const struct skv_shape *sh)
 	const struct skv_codec *c = sh->codec;
 	const char *wrong = skv_codec_wrong(sh);
 
+	if (sh->dtype == SKV_FP8)
+		return "K and V are compressed from pages of fp16 or bf16, not of fp8";
 	if (wrong || c->kind == SKV_COMPRESS_QUANT)
 		return wrong;
 	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->scale_block)
@@ -29,6 +31,11 @@ static const char *unsupported_codec(const struct skv_shape *sh)
 	if (c->rope_dims % 16)
 		return "rope_dims must be a multiple of 16 on a device";
 	return NULL;
+}
+
+static size_t larger_of(size_t a, size_t b)
+{
+	return a > b ? a : b;
 }
 
 static size_t carve(size_t *at, size_t bytes)
@@ -52,6 +59,80 @@ static size_t ring_tokens(const struct skv_shape *sh, uint32_t n, uint32_t token
 	return all < some ? all : some;
 }
 
+/* Bytes of scores that stay in the second cache from the pass that stores them until the one that reads them. */
+#define CACHED_SCORES (36u << 20)
+
+/* Pages of scores of a sequence, and the bytes of one. */
+static size_t score_pages(const struct skv_shape *sh, uint32_t tokens)
+{
+	return (size_t)n_head_tiles(sh) * (tokens / SKV_PAGE_TOKENS);
+}
+static size_t score_page_bytes(const struct skv_shape *sh)
+{
+	return score_columns(sh) * (SKV_PAGE_TOKENS * sizeof(uint16_t) + sizeof(float));
+}
+
+/* So many sequences at a time where tokens are selected by stored scores, one at least; all slices of about as many. */
+static uint32_t scored_sequences(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
+{
+	const size_t each = score_pages(sh, tokens), most = CACHED_SCORES / score_page_bytes(sh) / (each ? each : 1);
+	return most == 0 ? 1 : most < n ? ceil_div(n, ceil_div(n, (uint32_t)most)) : n;
+}
+
+/* Room for these, in tokens of head tiles; and for as many as there are where sequences are shorter than these bounds. */
+static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
+{
+	const size_t one = score_pages(sh, tokens), some = larger_of(one, CACHED_SCORES / score_page_bytes(sh));
+	return (n * one < some ? n * one : some) * SKV_PAGE_TOKENS;
+}
+
+/* Items smaller than the largest are so many an SM at most. */
+#define SM_ITEMS 8u
+
+/*
+ * About how long a launch takes, in nanoseconds: what the busiest SM reads, at its share of the memory's speed, or what its
+ * warps wait for, if they are few; and results that are written and merged. Measured on an H100.
+ */
+static uint64_t time_of(struct division by, uint64_t items, uint32_t head_dim, uint32_t sms)
+{
+	const uint64_t runs = (items + sms - 1) / sms * by.item_runs, rounds = (runs + 7) / 8;
+	const uint64_t reads = runs * by.run_tiles * 360 * head_dim / 128, waits = rounds * (by.run_tiles * 600 + 1500);
+
+	return (reads > waits ? reads : waits) + items * 2;
+}
+
+/*
+ * Results have the same bits however requests are divided. Large runs and items are better where there are enough for all SMs: each
+ * has a beginning and an end, and each item writes a result.
+ */
+struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t tiles, uint32_t head_dim, uint32_t most)
+{
+	struct division best = {most * LEAF_TILES, max_item_runs(heads, head_dim)};
+	const uint32_t sms = skv_cuda_sms();
+	uint64_t least = UINT64_MAX;
+
+	for (struct division by = best; by.run_tiles >= LEAF_TILES; by.run_tiles /= 2)
+		for (by.item_runs = max_item_runs(heads, head_dim); by.item_runs; by.item_runs /= 2) {
+			const uint64_t items = (uint64_t)head_tiles * items_of(by, tiles), time = time_of(by, items, head_dim, sms);
+			if (least != UINT64_MAX && (items > SM_ITEMS * sms || time * 25 > least * 24))
+				continue;
+			best = by;
+			least = time;
+		}
+	return best;
+}
+
+/* Of a launch over so many head tiles, of so many heads, of requests of at most so many tokens. */
+static size_t partial_results(const struct skv_shape *sh, uint32_t head_tiles, uint32_t heads, uint32_t tokens)
+{
+	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* a window's pages may be cut at three ends */
+	const struct division largest = {RUN_FEWER * LEAF_TILES, max_item_runs(heads, sh->head_dim)};
+	const size_t chunks = (size_t)head_tiles * MAX_CHUNKS, items = (size_t)head_tiles * items_of(largest, tiles);
+	const size_t few = SM_ITEMS * (size_t)skv_cuda_sms();
+
+	return larger_of(larger_of(chunks, items), few);
+}
+
 struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len, uint32_t rows)
 {
 	struct workspace_layout l;
@@ -63,21 +144,18 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	l.ring_entries = owner ? some / owner < MAX_REQUESTS ? (uint32_t)(some / owner) : MAX_REQUESTS : 0;
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
 	l.arrived = carve(&at, MAX_TOKEN_ITEMS * sizeof(uint32_t));
-	const size_t part = (size_t)n_head_tiles(sh) * partial_floats(HEAD_TILE, sh->head_dim);
-	const size_t apart = (size_t)sh->n_heads * partial_floats(1, sh->head_dim);
-	l.partial = carve(&at, (size_t)n * (part > apart ? part : apart) * MAX_CHUNKS * sizeof(float));
+	const size_t together = partial_results(sh, n * n_head_tiles(sh), HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
+	const size_t apart = partial_results(sh, n * sh->n_heads, 1, l.tokens) * partial_floats(1, sh->head_dim);
+	l.partial = carve(&at, larger_of(together, apart) * sizeof(float));
 	l.topk_max = carve(&at, (size_t)n * sh->n_heads * sizeof(float));
 	l.topk_scores = carve(&at, all * score_columns(sh) * sizeof(uint16_t));
-	l.score = carve(&at, some * score_columns(sh) * sizeof(uint16_t));
-	l.page_max = carve(&at, some / SKV_PAGE_TOKENS * score_columns(sh) * sizeof(float));
+	const size_t scored = larger_of(some, scored_tokens(sh, n, l.tokens));
+	l.score_seqs = scored_sequences(sh, n, l.tokens);
+	l.score = carve(&at, scored * score_columns(sh) * sizeof(uint16_t));
+	l.page_max = carve(&at, scored / SKV_PAGE_TOKENS * score_columns(sh) * sizeof(float));
 	const size_t least = l.topk_scores + skv_cuda_union_bytes(sh, l.tokens);
 	l.total = at > least ? at : least;
 	return l;
-}
-
-static size_t larger_of(size_t a, size_t b)
-{
-	return a > b ? a : b;
 }
 
 static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,

@@ -5,13 +5,15 @@
  * Scoring is bound by memory bandwidth: a sixteenth of what dense attention reads. The larger of q kmin and q kmax
  * is q+ kmax + q- kmin, with the positive and the negative part of q. So a state page is scored as a page of K is,
  * twice, by the tensor cores: a warp takes one kv head's part, 16 rows of lower bounds and 16 of upper ones,
- * against columns of q. q is rounded to the pool's dtype. A warp takes one such part after the other, and loads
+ * against columns of q. q is rounded to the pool's dtype, with fp8 to fp16. A warp takes one such part after the other, and loads
  * the next one while it computes. The order in which a page's score is summed does not depend on where the page
  * is.
+ *
+ * Bounds of fp8 are rows of fp8, each with a scale of its own: what is small for that is rounded outwards.
  */
 #include <math.h>
-#include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
+#include "kernels/cuda/runtime/fp8.cuh"
 
 #define THREADS 128
 #define EIGHT 8u         /* elements that a lane reads at a time: 16 bytes */
@@ -113,6 +115,102 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 	}
 }
 
+/* A number of magnitude up to 448 as e4m3, rounded up: positive ones away from zero, negative ones towards it. */
+DEVICE uint32_t fp8_round_up(float x)
+{
+	const uint32_t sign = __float_as_uint(x) >> 24 & 0x80, size = fp8_size(x);
+	if (size < 121u << 23) { /* below 2^-6 there are steps of 2^-9 */
+		const float steps = __uint_as_float(size) * 512;
+		return sign | (uint32_t)(sign ? floorf(steps) : ceilf(steps));
+	}
+	return sign | (((size + (sign ? 0 : 0xfffff)) >> 20) - (120u << 3));
+}
+
+#define FP8_WORDS (SKV_MAX_HEAD_DIM / 128) /* a lane has elements 4 lane + 128 i and the next three */
+
+/* A warp stores a row of bounds, rounded up, and its scale; `flip` turns the signs of elements. */
+__device__ static void store_fp8_bounds(const float (&x)[FP8_WORDS][4], uint32_t dim, uint32_t flip, uint8_t *row, uint8_t *row_scale)
+{
+	const uint32_t lane = threadIdx.x % 32;
+	uint32_t top = 0;
+#pragma unroll
+	for (int i = 0; i < FP8_WORDS; i++)
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			top = 4 * lane + 128 * i < dim ? max(top, fp8_size(x[i][e])) : top;
+	const uint32_t scale = fp8_scale_of(__reduce_max_sync(~0u, top));
+	const float by = fp8_inverse(scale);
+#pragma unroll
+	for (int i = 0; i < FP8_WORDS; i++) {
+		const uint32_t d = 4 * lane + 128 * i;
+		uint32_t word = 0;
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			word |= (scale == FP8_NAN_SCALE ? 0 : fp8_round_up(x[i][e] * by)) << 8 * e;
+		if (d < dim)
+			*(uint32_t *)&row[d] = word ^ flip;
+	}
+	if (lane == 0)
+		*row_scale = (uint8_t)scale;
+}
+
+/*
+ * A warp makes the bounds of `tokens` rows of kv head h in the page `keys`, row `at` of the state page: as the host, the largest
+ * of -x and of x, both rounded up; then the first one's signs are turned.
+ */
+__device__ static void bound_fp8_rows(const struct update_params *c, const uint8_t *keys, uint8_t *state, uint32_t h, uint32_t at,
+                                      uint32_t tokens)
+{
+	const uint32_t lane = threadIdx.x % 32, dim = c->head_dim, all = c->n_kv_heads * SKV_PAGE_TOKENS, first = h * SKV_PAGE_TOKENS;
+	const size_t scales = (size_t)2 * all * dim;
+	const float mine = fp8_unit(keys[scales + first + (lane < tokens ? lane : 0)]);
+	float least[FP8_WORDS][4], most[FP8_WORDS][4];
+#pragma unroll
+	for (int i = 0; i < FP8_WORDS; i++) {
+		const uint32_t d = 4 * lane + 128 * i;
+		uint32_t v[SKV_PAGE_TOKENS];
+#pragma unroll
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* all loads in flight at once */
+			v[t] = d < dim ? *(const uint32_t *)&keys[(size_t)(first + (t < tokens ? t : 0)) * dim + d] : 0;
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			least[i][e] = most[i][e] = -INFINITY;
+#pragma unroll
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) {
+			const float unit = __shfl_sync(~0u, mine, t);
+			const float2 two = fp8_two(v[t]), other = fp8_two(v[t] >> 16);
+			const float x[] = {two.x * unit, two.y * unit, other.x * unit, other.y * unit};
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				least[i][e] = fmaxf(least[i][e], -x[e]);
+				most[i][e] = fmaxf(most[i][e], x[e]);
+			}
+		}
+	}
+	store_fp8_bounds(least, dim, 0x80808080, state + (size_t)(first + at) * dim, state + scales + first + at);
+	store_fp8_bounds(most, dim, 0, state + (size_t)(all + first + at) * dim, state + scales + all + first + at);
+}
+
+/* A page's bounds, a kv head a warp. Grid as above. */
+__global__ void __launch_bounds__(THREADS) update_fp8_kernel(const __grid_constant__ struct update_params c)
+{
+	const struct skv_kseq *s = &c.seq[blockIdx.y];
+	if (s->n_state == 0)
+		return;
+	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
+	const skv_pte *states = s->table + (size_t)c.state * s->layer_stride;
+
+	for (uint32_t h = threadIdx.x / 32; h < c.n_kv_heads; h += THREADS / 32) {
+		uint32_t page, tokens;
+		if (!page_to_bound(&c, s, blockIdx.x, h, &page, &tokens))
+			continue;
+		const skv_pte entry = table[page], state = states[page / SKV_PAGE_TOKENS];
+		if (skv_pte_resident(entry) && skv_pte_resident(state))
+			bound_fp8_rows(&c, c.pool + skv_pte_id(entry) * c.page_bytes, c.pool + skv_pte_id(state) * c.page_bytes, h,
+			               page % SKV_PAGE_TOKENS, tokens);
+	}
+}
+
 void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
                             const struct skv_workspace *work)
 {
@@ -130,7 +228,11 @@ void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *
 	/* so many tokens may begin and end within a page; with slots one page more */
 	const uint32_t pages = skv_pages_of(b->max_state + SKV_PAGE_TOKENS - 1) + (slots ? 1 : 0);
 
-	if (b->n > 0 && b->max_state > 0)
+	if (b->n == 0 || b->max_state == 0)
+		return;
+	if (sh->dtype == SKV_FP8)
+		update_fp8_kernel<<<dim3(pages, b->n), THREADS, 0, stream_of(work)>>>(c);
+	else
 		update_kernel<<<dim3(pages, b->n), THREADS, 0, stream_of(work)>>>(c);
 }
 
@@ -187,29 +289,41 @@ __device__ static void load_q_columns(const struct score_params *c, const struct
 	}
 }
 
-/* A lane's part of 16 rows: of row g the first, of row g + 8 the second. */
-template <int D> struct bounds {
-	uint4 row[D / 32][2];
+/* A lane's part of 16 rows: of row g the first, of row g + 8 the second; and of fp8 their scales. */
+template <class T, int D> struct bounds {
+	typename pieces<T>::eight row[D / 32][2];
+	uint32_t scale[is_fp8<T> ? 2 : 1];
 };
 
-template <int D> __device__ static void load_bounds(bounds<D> *to, const uint8_t *rows, uint64_t once)
+/* Of rows `first` to first + 15 of a state page, which has `rows`. */
+template <class T, int D>
+__device__ static void load_bounds(bounds<T, D> *to, const uint8_t *page, uint32_t first, uint32_t rows, uint64_t once)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 16;
+	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * EIGHT;
 #pragma unroll
-	for (int half = 0; half < 2; half++)
+	for (int half = 0; half < 2; half++) {
+		const uint32_t row = first + g + 8 * half;
 #pragma unroll
 		for (int b = 0; b < D / 32; b++)
-			to->row[b][half] = load16(rows + (g + 8 * half) * (D * 2) + b * 64 + at, once);
+			load_piece(&to->row[b][half], page + ((size_t)row * D + b * 32 + at) * element_bytes<T>, once);
+		if constexpr (is_fp8<T>)
+			to->scale[half] = page[(size_t)rows * D + row];
+	}
 }
 
-template <class T, int D> DEVICE void add_products(float sum[4], const bounds<D> *k, const uint4 q[D / 32])
+template <class T, int D> DEVICE void add_products(float sum[4], const bounds<T, D> *k, const uint4 q[D / 32])
 {
+	float part[4] = {0}, *const to = is_fp8<T> ? part : sum;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
-		const uint4 lo = k->row[b][0], hi = k->row[b][1];
-		T::mma(sum, lo.x, hi.x, lo.y, hi.y, q[b].x, q[b].y);
-		T::mma(sum, lo.z, hi.z, lo.w, hi.w, q[b].z, q[b].w);
+		const uint4 lo = widen(k->row[b][0]), hi = widen(k->row[b][1]);
+		T::mma(to, lo.x, hi.x, lo.y, hi.y, q[b].x, q[b].y);
+		T::mma(to, lo.z, hi.z, lo.w, hi.w, q[b].z, q[b].w);
 	}
+	if constexpr (is_fp8<T>)
+#pragma unroll
+		for (int x = 0; x < 4; x++)
+			sum[x] += part[x] * fp8_unit(k->scale[x / 2]);
 }
 
 /* A block's shared memory: where its state pages are, and the scores of their pages for each query. */
@@ -247,31 +361,31 @@ __device__ static void score_kv_heads(const struct score_params *c, const struct
 	const uint32_t warps = SCORE_THREADS / 32, pieces = c->n_kv_heads * n, each = (pieces + warps - 1) / warps;
 	const uint32_t from = threadIdx.x / 32 * each, to = min(from + each, pieces);
 	const uint64_t once = evict_first_policy();
+	const uint32_t all = c->n_kv_heads * SKV_PAGE_TOKENS; /* rows of lower bounds, before those of upper ones */
 	q_columns<D> q;
-	bounds<D> low, high;
+	bounds<T, D> low, high;
 
 	/* a state page that is not resident is not read, and its scores are not used */
-	auto rows = [&](uint32_t piece) {
+	auto page_of = [&](uint32_t piece) {
 		const skv_pte at = piece < to ? smem->state[piece % n] : 0;
-		return skv_pte_resident(at) ? c->pool + skv_pte_id(at) * c->page_bytes +
-		                                      (size_t)(piece / n) * SKV_PAGE_TOKENS * D * 2
-		                            : NULL;
+		return skv_pte_resident(at) ? c->pool + skv_pte_id(at) * c->page_bytes : NULL;
 	};
-	if (const uint8_t *at = rows(from)) {
-		load_bounds<D>(&low, at, once);
-		load_bounds<D>(&high, at + c->page_bytes / 2, once);
+	if (const uint8_t *page = page_of(from)) {
+		load_bounds<T, D>(&low, page, from / n * SKV_PAGE_TOKENS, 2 * all, once);
+		load_bounds<T, D>(&high, page, from / n * SKV_PAGE_TOKENS + all, 2 * all, once);
 	}
 	for (uint32_t piece = from; piece < to; piece++) {
-		const uint8_t *next = rows(piece + 1);
+		const uint8_t *next = page_of(piece + 1);
+		const uint32_t next_row = (piece + 1) / n * SKV_PAGE_TOKENS;
 		float sum[4] = {0};
 		if (piece == from || piece % n == 0)
 			load_q_columns<T, D>(c, s, piece / n, g, &q);
 		add_products<T, D>(sum, &low, q.down);
 		if (next)
-			load_bounds<D>(&low, next, once);
+			load_bounds<T, D>(&low, next, next_row, 2 * all, once);
 		add_products<T, D>(sum, &high, q.up);
 		if (next)
-			load_bounds<D>(&high, next + c->page_bytes / 2, once);
+			load_bounds<T, D>(&high, next, next_row + all, 2 * all, once);
 		store_scores(c, smem, piece / n, g, piece % n, sum);
 	}
 }
@@ -391,6 +505,8 @@ void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b,
 		return;
 	if (sh->dtype == SKV_F16)
 		launch<F16>(&c, sh->head_dim, skv_pages_of(b->max_len), b->n, stream_of(work));
+	else if (sh->dtype == SKV_FP8)
+		launch<FP8>(&c, sh->head_dim, skv_pages_of(b->max_len), b->n, stream_of(work));
 	else
 		launch<BF16>(&c, sh->head_dim, skv_pages_of(b->max_len), b->n, stream_of(work));
 }

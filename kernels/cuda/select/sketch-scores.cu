@@ -20,7 +20,7 @@ struct scores_params {
 	struct skv_scores to;
 	uint32_t first; /* sequence of this slice */
 	uint32_t tokens; /* of a sequence, at most: whole pages */
-	uint32_t chunks, per_chunks; /* of a state page, and 2^32 over that, rounded up */
+	uint32_t chunks, per_chunks; /* of a state page, and 2^32 over that, rounded up; 0 over 1 */
 	uint32_t each; /* chunks of a warp, an even number */
 	uint32_t tile_heads, tiles, wide; /* q heads of a tile, tiles of a sequence, pairs of heads of a tile */
 	float2 *score; /* [seq][tile][tokens][wide] */
@@ -74,7 +74,9 @@ template <class Shape, class Steps>
 DEVICE struct chunk load_from_pool(const struct scores_params *c, const struct sketch_list *list, uint32_t nth_chunk, Steps *to)
 {
 	const struct sketch_params *s = &c->s;
-	const uint32_t nth = __umulhi(nth_chunk, c->per_chunks), row = (nth_chunk - nth * c->chunks) * Shape::tokens;
+	const uint32_t nth = c->per_chunks ? __umulhi(nth_chunk, c->per_chunks) : nth_chunk;
+	/* a state page's last chunk has some tokens of the one before, rather than bytes that are no sketches, or nobody's */
+	const uint32_t row = min((nth_chunk - nth * c->chunks) * Shape::tokens, s->page_tokens - Shape::tokens);
 	const uint32_t first = nth * s->page_tokens + row;
 	const skv_pte entry = sketch_entry(list, nth, first / SKV_PAGE_TOKENS, Shape::pages);
 	const uint32_t resident = resident_entries(entry, Shape::pages);
@@ -84,7 +86,7 @@ DEVICE struct chunk load_from_pool(const struct scores_params *c, const struct s
 	const uint32_t own = row + lane_token<Shape::step / 16>();
 	if (resident >> 31)
 		load_chunk<Shape>(to, part + own * Shape::row_bytes, part + s->page_tokens * Shape::row_bytes + own * 2, from);
-	return {first, min((uint32_t)Shape::tokens, s->page_tokens - row), resident, (resident >> 31) != 0};
+	return {first, Shape::tokens, resident, (resident >> 31) != 0};
 }
 
 /* Stores scores, of two tokens for two heads. */
@@ -209,8 +211,8 @@ struct scan_launch {
 	{
 		typedef chunk_shape<D, bits, split> shape;
 		struct scores_params p = c;
-		p.chunks = ceil_div(p.s.page_tokens, shape::tokens); /* two at least: a state page has 112 tokens or more */
-		p.per_chunks = UINT32_MAX / p.chunks + 1;
+		p.chunks = ceil_div(p.s.page_tokens, shape::tokens); /* a state page has as many tokens as one at least */
+		p.per_chunks = p.chunks > 1 ? UINT32_MAX / p.chunks + 1 : 0;
 		const uint32_t chunks = ceil_div(max_len, p.s.page_tokens) * p.chunks, warps = ceil_div(chunks, 4) * p.tiles * n;
 		p.each = warps < ENOUGH_WARPS ? 2 : 4;
 		denominator_kernel<D, bits, split><<<dim3(p.tiles, n), 32 * SAMPLE_WARPS, 0, stream>>>(p);

@@ -2,32 +2,47 @@
 /*
  * kernels/cuda/select/sketch-topk.cu - the best tokens of each kv head by the sketches of all: scan and selection at once.
  *
- * A token's key is its weight in log2, in 1 / 2^10ths: 16 bits, two digits. Weights that differ by less are equal, and of equals
- * the lower id comes first. The heads' denominators come from a sample, which each block reads for itself, so a token's key is
- * known as soon as its scores are, and is all that is kept of them: in the shared memory of the block that made it.
- *
- * The blocks that scan a list, a kv head of a sequence, are a cluster. They meet twice, and read each other's shared memory
- * after that:
- *
- *   1. histograms of the keys' upper digits: each block finds the digit of the k-th key;
- *   2. histograms of the lower digits, of keys with that upper one: each finds the k-th key, and how many ids come before its own.
- *
- * Nothing depends on how many blocks there are. Clusters, and with them this file's kernel, are Hopper's and later.
+ * The heads' denominators come from a sample, which each block reads for itself, so a token's key is known as soon as its scores
+ * are, and is all that is kept of them: in the shared memory of the block that made it. The blocks that scan a list, a kv head of
+ * a sequence, are a cluster, and select by the keys of all (cluster-select.cuh). So this file's kernel is Hopper's and later.
  */
 #include "kernels/cuda/runtime/overlap.cuh"
-#include "kernels/cuda/select/sketch-select.cuh"
+#include "kernels/cuda/select/cluster-select.cuh"
+#include "kernels/cuda/select/sketch-sample.cuh"
 #include "kernels/cuda/select/sketch-stream.cuh"
 #include "kernels/cuda/select/sketch.h"
 #include "kernels/device.h"
 
+struct topk_params {
+	struct sketch_params s;
+	struct skv_select select;
+	struct skv_index_list list;
+	bool sum; /* a token's weight is the sum over its group, else the largest */
+};
+
+/*
+ * How keys are made: of nearly all models with a softmax of plain scores, and of the largest weight; or the other ways, with a
+ * softcap or the sum of weights, which are not to cost those anything.
+ */
+enum way { PLAIN_WAY, OTHER_WAYS };
+
+/* A block's part of a list. */
+struct item {
+	const struct skv_kseq *s;
+	uint32_t i, h;
+	uint32_t first, end; /* state pages */
+	struct key_share keys;
+};
+
+struct topk_smem {
+	struct sketch_query query;
+	struct sample_smem sample;
+	float offset[HEAD_TILE]; /* key_offset() of a head's weights, where a softcap keeps it from being in `query` */
+	struct select_smem select;
+};
+
 #if __CUDA_ARCH__ >= 900
 /* ---- keys ---------------------------------------------------------------------------------------- */
-
-/* What is added to a head's score, both over KEY_RANGE, to have its weight's place in the keys. */
-DEVICE float key_offset(uint32_t len, float lse)
-{
-	return (KEY_UNIFORM + log2f((float)len) - lse) * (1 / KEY_RANGE);
-}
 
 /* From a head's denominator to what makes keys of its scores. Of heads that are not there nothing counts. */
 DEVICE void scale_head(const struct topk_params *c, uint32_t len, uint32_t g, float lse, struct topk_smem *smem)
@@ -79,11 +94,6 @@ template <int split, enum way way> struct key_sink {
 	uint16_t *key; /* of token 0: only the block's own are there */
 	uint32_t n, pin, recent;
 
-	/* Of a weight, which is a number, a float's last bits are the key; it is not 0. */
-	static __device__ __forceinline__ uint32_t key_of(float w)
-	{
-		return __float_as_uint(__saturatef(w) * (float)(KEY_LAST - 1) + (8388608.0f + 1)) & 0xffff;
-	}
 	/* The lane's token, in a chunk where the step begins with `first`; none of the chunk's where two lanes would have one. */
 	static __device__ __forceinline__ uint32_t own_token(uint32_t first)
 	{
@@ -98,7 +108,7 @@ template <int split, enum way way> struct key_sink {
 			return;
 		key[at->first + token] = (uint16_t)(w == w ? k : 0);
 		if (w == w)
-			atomicAdd(&smem->own[0].n[k / BINS], 1);
+			atomicAdd(&smem->select.own[0].n[k / BINS], 1);
 	}
 	__device__ __forceinline__ void add_any(const struct chunk *at, uint32_t first, float s[4], const enum sketch_kind kind[2]) const
 	{
@@ -116,8 +126,7 @@ template <int split, enum way way> struct key_sink {
 		else if (own == SKETCH_NONE)
 			k = 1;
 		key[token] = (uint16_t)k;
-		if (k)
-			atomicAdd(&smem->own[0].n[k == KEY_ANYWAY ? BINS : k / BINS], 1);
+		count_upper(&smem->select, k);
 	}
 };
 
@@ -142,7 +151,8 @@ template <int D, int bits> DEVICE struct item item_of(const struct topk_params *
 	const uint32_t pages = (s->len + each - 1) / each, all = skv_pages_of(s->len) * SKV_PAGE_TOKENS;
 	const uint32_t first = pages * rank / blocks, end = pages * (rank + 1) / blocks, token = min(all, first * each);
 
-	return {s, list / c->s.n_kv_heads, list % c->s.n_kv_heads, rank, blocks, first, end, token, min(all, end * each) - token, key};
+	return {s, list / c->s.n_kv_heads, list % c->s.n_kv_heads, first, end,
+	        {rank, blocks, token, min(all, end * each) - token, key}};
 }
 
 template <int D, int bits, int split, enum way way>
@@ -152,7 +162,7 @@ __device__ static void scan_item(const struct topk_params *c, const struct item 
 	struct topk_smem *smem = &room->smem;
 	const uint32_t warp = threadIdx.x / 32, group = c->s.group;
 	const struct sketch_list list = sketch_list_of(&c->s, it->s, it->h);
-	const struct key_sink<split, way> sink = {c, smem, it->key - it->token, counts->n, counts->pin, counts->recent};
+	const struct key_sink<split, way> sink = {c, smem, it->keys.key - it->keys.token, counts->n, counts->pin, counts->recent};
 	sketch_stream<D, bits, split, way == OTHER_WAYS, TEAMS> stream;
 	{
 		sketch_sample<D, bits, split> sample;
@@ -193,15 +203,15 @@ __global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ s
 	struct topk_smem *smem = &room->smem;
 	const struct item it = item_of<D, bits>(&c, (uint16_t *)(room + 1));
 	const struct skv_topk_counts counts = skv_topk_counts_of(&c.select, it.s->len);
+	const size_t list = (size_t)it.i * c.s.n_kv_heads + it.h;
 
-	for (uint32_t b = threadIdx.x; b < sizeof(struct bins) / 4 * 6; b += THREADS)
-		smem->own[0].n[b] = 0;
+	clear_counts(&smem->select);
 	scan_item<D, bits, split, way>(&c, &it, &counts, room);
 	let_next_begin();
-	const struct kth k = find_key(&it, smem, counts.want);
+	const struct kth k = find_key(&it.keys, &smem->select, counts.want);
 	/* other blocks' shared memory has been read; this one's stays until they have, too */
 	asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
-	write_ids(&c, &it, smem, &k);
+	write_ids(&it.keys, &smem->select, &k, c.list.ids + list * c.list.stride, &c.list.count[list]);
 	asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
@@ -209,41 +219,24 @@ __global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ s
 /* ---- launches ---------------------------------------------------------------------------------- */
 
 /* How a list is divided. */
-struct division {
+struct list_division {
 	uint32_t blocks;
 	size_t smem; /* of each */
 };
 
-/* Clusters of so many blocks that a device has room for: its parts have different numbers of SMs. */
 static uint32_t clusters_that_fit[SKV_BACKEND_MAX_DEVICES][MAX_CLUSTER + 1];
 
-/* Shared memory of a block with so many state pages. */
-template <int D, int bits> static size_t smem_of(uint32_t pages)
+/* A block takes the time of its state pages, and of 33 besides (measured on an H200). None where not even the most blocks have room. */
+template <int D, int bits> static struct list_division divide(uint32_t lists, uint32_t len)
 {
-	return sizeof(struct topk_room<D, bits>) + (size_t)pages * state_page<D, bits>::tokens * sizeof(uint16_t);
-}
-
-/*
- * So that the last blocks are done soonest: each takes the time of its state pages, and of 33 besides (measured on an H200). None
- * where not even the most blocks have room.
- */
-template <int D, int bits> static struct division divide(uint32_t lists, uint32_t len)
-{
+	constexpr size_t page_bytes = state_page<D, bits>::tokens * sizeof(uint16_t), others = sizeof(struct topk_room<D, bits>);
 	const uint32_t pages = ceil_div(len, state_page<D, bits>::tokens), room = skv_cuda_max_shared_memory();
-	uint32_t best = 0;
-	uint64_t least = UINT64_MAX;
+	const uint32_t most = room > others ? (uint32_t)((room - others) / page_bytes) : 0;
 	int device = 0;
 
 	cudaGetDevice(&device);
-	for (uint32_t blocks = 1; blocks <= MAX_CLUSTER; blocks++) {
-		const uint32_t own = ceil_div(pages, blocks), fit = clusters_that_fit[device][blocks];
-		const uint64_t time = fit ? ceil_div(lists, fit) * (uint64_t)(own + 33) : UINT64_MAX;
-		if (time < least && smem_of<D, bits>(own) <= room) {
-			least = time;
-			best = blocks;
-		}
-	}
-	return {best, best ? smem_of<D, bits>(ceil_div(pages, best)) : 0};
+	const uint32_t blocks = blocks_of_list(clusters_that_fit[device], lists, pages, most, 33);
+	return {blocks, blocks ? others + ceil_div(pages, blocks) * page_bytes : 0};
 }
 
 struct topk_launch {
@@ -253,7 +246,7 @@ struct topk_launch {
 
 	template <int D, int bits, int split> void split_by(void) const
 	{
-		const struct division by = divide<D, bits>(lists, max_len);
+		const struct list_division by = divide<D, bits>(lists, max_len);
 		void (*const kernel)(struct topk_params) =
 			c.sum || c.s.scale.cap != 0 ? topk_kernel<D, bits, split, OTHER_WAYS> : topk_kernel<D, bits, split, PLAIN_WAY>;
 		launch_overlapped(kernel, c, by.blocks * lists, THREADS, by.smem, by.blocks, stream);
@@ -306,34 +299,9 @@ struct topk_init {
 	cudaError_t *e;
 	uint32_t room;
 
-	/* None of a size that the device refuses: those above 8 are up to it. */
-	uint32_t count_clusters(uint32_t blocks) const
-	{
-		cudaLaunchAttribute attr = {};
-		cudaLaunchConfig_t config = {};
-		int n = 0;
-
-		attr.id = cudaLaunchAttributeClusterDimension;
-		attr.val.clusterDim = {blocks, 1, 1};
-		config.gridDim = blocks;
-		config.blockDim = THREADS;
-		config.dynamicSmemBytes = room;
-		config.attrs = &attr;
-		config.numAttrs = 1;
-		if (cudaOccupancyMaxActiveClusters(&n, topk_kernel<128, 2, 2, PLAIN_WAY>, &config) != cudaSuccess) {
-			cudaGetLastError();
-			return 0;
-		}
-		return (uint32_t)n;
-	}
-
 	template <int D, int bits, int split, enum way way> void allow(void) const
 	{
-		void (*const kernel)(struct topk_params) = topk_kernel<D, bits, split, way>;
-		*e = *e ? *e : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		                                    (int)room);
-		if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
-			cudaGetLastError(); /* then none of them fits */
+		*e = *e ? *e : allow_clusters(topk_kernel<D, bits, split, way>, room);
 	}
 	template <int D, int bits, int split> void allow_all(void) const
 	{
@@ -360,6 +328,6 @@ cudaError_t skv_cuda_sketch_topk_init(unsigned device, uint32_t room)
 		sketch_dispatch_bits<256>(bits, init);
 	}
 	for (uint32_t blocks = 1; blocks <= MAX_CLUSTER; blocks++)
-		clusters_that_fit[device][blocks] = init.count_clusters(blocks);
+		clusters_that_fit[device][blocks] = clusters_of(topk_kernel<128, 2, 2, PLAIN_WAY>, blocks, room);
 	return e;
 }

@@ -33,8 +33,9 @@ DEVICE float rounded(uint32_t dtype, float x)
 /* A token's rows of kv head h: of this call from `at` on, and in its page. */
 struct token_rows {
 	bool given;
-	size_t k, v;   /* elements of c->k and c->v */
-	uint8_t *page; /* the K row in its page, NULL: not resident; V is half a page further */
+	size_t k, v;    /* elements of c->k and c->v */
+	uint8_t *page;  /* the K row in its page, NULL: not resident; V is as many rows further as a page has of K */
+	uint8_t *scale; /* of fp8: the K row's; V's is as many bytes further */
 };
 
 template <int D>
@@ -42,45 +43,89 @@ DEVICE struct token_rows rows_of(const struct make_params *c, const struct skv_k
 {
 	const uint32_t begin = s->len - s->n_q;
 	const skv_pte entry = s->table[(size_t)c->s.layer * s->layer_stride + t / SKV_PAGE_TOKENS];
-	const size_t row = s->row + t - begin, at = ((size_t)h * SKV_PAGE_TOKENS + t % SKV_PAGE_TOKENS) * D * 2;
+	const size_t row = s->row + t - begin, at = (size_t)h * SKV_PAGE_TOKENS + t % SKV_PAGE_TOKENS;
+	uint8_t *page = c->pool + skv_pte_id(entry) * c->s.page_bytes;
 	return {c->k && t >= begin, row * c->k_stride + h * D, row * c->v_stride + h * D,
-	        skv_pte_resident(entry) ? c->pool + skv_pte_id(entry) * c->s.page_bytes + at : NULL};
+	        skv_pte_resident(entry) ? page + at * D * skv_dtype_bytes(c->s.dtype) : NULL,
+	        page + (size_t)2 * c->s.n_kv_heads * SKV_PAGE_TOKENS * D + at};
 }
 
 /* Elements d and d + 1 of the sum of the head's first page of keys, each a sixteenth. `rows` are those of its page. */
-template <int D> DEVICE float2 sum_rows(uint32_t dtype, const uint8_t *rows, uint32_t d)
+template <int D> DEVICE float2 sum_rows(uint32_t dtype, struct key_rows rows, uint32_t d)
 {
 	uint32_t two[SKV_PAGE_TOKENS];
 	float2 sum = make_float2(0, 0);
 
 #pragma unroll
 	for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
-		two[t] = *(const uint32_t *)(rows + (t * D + d) * 2);
+		two[t] = dtype == SKV_FP8 ? *(const uint16_t *)(rows.row + t * D + d) : *(const uint32_t *)(rows.row + (t * D + d) * 2);
 #pragma unroll
 	for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) {
-		const float2 x = io_two(dtype, two[t]);
-		sum.x += x.x / SKV_PAGE_TOKENS;
-		sum.y += x.y / SKV_PAGE_TOKENS;
+		const float2 x = dtype == SKV_FP8 ? fp8_two(two[t]) : io_two(dtype, two[t]);
+		const float unit = key_unit(dtype, rows.scale + t);
+		sum.x += x.x * unit / SKV_PAGE_TOKENS;
+		sum.y += x.y * unit / SKV_PAGE_TOKENS;
 	}
 	return sum;
+}
+
+/* The scale of a row of fp8 whose elements a warp has. */
+template <int D> DEVICE uint32_t scale_of(uint32_t dtype, const uint32_t (&raw)[D / 32])
+{
+	uint32_t top = 0;
+#pragma unroll
+	for (int r = 0; r < D / 32; r++)
+		top = max(top, fp8_size(raw_value(dtype, raw[r])));
+	return fp8_scale_of(__reduce_max_sync(~0u, top));
+}
+
+/* Of fp8: the scales of the head's first page of keys, as they are or will be. */
+template <int D>
+__device__ static void first_scales(const struct make_params *c, const struct skv_kseq *s, uint32_t h, uint8_t to[SKV_PAGE_TOKENS])
+{
+	for (uint32_t t = threadIdx.x / 32; t < SKV_PAGE_TOKENS; t += THREADS / 32) {
+		const struct token_rows r = rows_of<D>(c, s, h, t);
+		uint32_t raw[D / 32], scale;
+		if (r.given) {
+			load_raw<D>(c->s.io_dtype, c->k, r.k, raw);
+			scale = scale_of<D>(c->s.io_dtype, raw);
+		} else {
+			scale = *r.scale;
+		}
+		if (threadIdx.x % 32 == 0)
+			to[t] = (uint8_t)scale;
+	}
+}
+
+/* Element d of a row of fp8, from this call or from its page. */
+DEVICE float fp8_element(const struct make_params *c, const struct token_rows *r, uint32_t scale, uint32_t d)
+{
+	return r->given ? fp8_rounded(scale, io_load(c->s.io_dtype, c->k, r->k + d)) : fp8_two(r->page[d]).x * fp8_unit(scale);
 }
 
 /* The mean of the head's first page of keys; zeros if that was evicted. */
 template <int D>
 __device__ static void mean_of(const struct make_params *c, const struct skv_kseq *s, uint32_t h, float mean[D])
 {
-	const uint8_t *rows = first_rows(c->pool, c->s.page_bytes, D, s, c->s.layer, h);
+	__shared__ uint8_t scale[SKV_PAGE_TOKENS];
+	const struct key_rows rows = first_rows(&c->s, D, s, h);
 	const bool in_page = !c->k || s->len - s->n_q >= SKV_PAGE_TOKENS;
 
-	for (uint32_t d = threadIdx.x * 2; d < D && (in_page || !rows); d += 2 * THREADS)
-		*(float2 *)&mean[d] = rows ? sum_rows<D>(c->s.dtype, rows, d) : make_float2(0, 0);
-	if (in_page || !rows)
+	for (uint32_t d = threadIdx.x * 2; d < D && (in_page || !rows.row); d += 2 * THREADS)
+		*(float2 *)&mean[d] = rows.row ? sum_rows<D>(c->s.dtype, rows, d) : make_float2(0, 0);
+	if (in_page || !rows.row)
 		return;
+	if (c->s.dtype == SKV_FP8) {
+		first_scales<D>(c, s, h, scale);
+		__syncthreads();
+	}
 	for (uint32_t d = threadIdx.x; d < D; d += THREADS) {
 		float sum = 0;
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) {
 			const struct token_rows r = rows_of<D>(c, s, h, t);
-			const float x = r.given ? rounded(c->s.dtype, io_load(c->s.io_dtype, c->k, r.k + d)) : io_load(c->s.dtype, r.page, d);
+			const float x = c->s.dtype == SKV_FP8 ? fp8_element(c, &r, scale[t], d)
+			                : r.given ? rounded(c->s.dtype, io_load(c->s.io_dtype, c->k, r.k + d))
+			                          : io_load(c->s.dtype, r.page, d);
 			sum += x / SKV_PAGE_TOKENS;
 		}
 		mean[d] = sum;
@@ -103,6 +148,12 @@ DEVICE void copy8(const struct make_params *c, const void *from, size_t row, uin
 /* A warp appends a token's rows. */
 template <int D> __device__ static void append_rows(const struct make_params *c, const struct token_rows *r)
 {
+	if (c->s.dtype == SKV_FP8) {
+		const uint32_t rows = c->s.n_kv_heads * SKV_PAGE_TOKENS;
+		store_fp8_row<D>(c->s.io_dtype, c->k, r->k, D, r->page, r->scale);
+		store_fp8_row<D>(c->s.io_dtype, c->v, r->v, D, r->page + (size_t)rows * D, r->scale + rows);
+		return;
+	}
 	for (uint32_t e = threadIdx.x % 32 * 8; e < 2 * D; e += 256) {
 		if (e < D)
 			copy8(c, c->k, r->k, r->page, e);
@@ -163,6 +214,7 @@ template <int D> struct sketched_token {
 	struct token_rows rows;
 	skv_pte state;
 	uint32_t key[D / 32]; /* load_raw() */
+	uint32_t scale;       /* of a row of fp8 that is in its page */
 };
 
 template <int D>
@@ -174,12 +226,24 @@ DEVICE void load_token(const struct make_params *c, const struct skv_kseq *s, ui
 	if (to->rows.page)
 		load_raw<D>(to->rows.given ? c->s.io_dtype : c->s.dtype, to->rows.given ? c->k : to->rows.page,
 		            to->rows.given ? to->rows.k : 0, to->key);
+	if (c->s.dtype == SKV_FP8 && to->rows.page && !to->rows.given)
+		to->scale = *to->rows.scale;
 }
 
-/* Element e of the lane's, as it is or will be in its page. */
-template <int D> DEVICE float key_of(const struct make_params *c, const struct sketched_token<D> *t, int e)
+/* A warp's key, as it is or will be in its page. */
+template <int D> DEVICE void take_key(const struct make_params *c, const struct sketched_token<D> *t, float (&x)[D / 32])
 {
-	return t->rows.given ? rounded(c->s.dtype, raw_value(c->s.io_dtype, t->key[e])) : raw_value(c->s.dtype, t->key[e]);
+	const uint32_t dtype = t->rows.given ? c->s.io_dtype : c->s.dtype;
+	const bool fp8 = c->s.dtype == SKV_FP8;
+	const uint32_t scale = !fp8 ? 0 : t->rows.given ? scale_of<D>(dtype, t->key) : t->scale;
+#pragma unroll
+	for (int e = 0; e < D / 32; e++) {
+		const float y = raw_value(dtype, t->key[e]);
+		if (fp8)
+			x[e] = t->rows.given ? fp8_rounded(scale, y) : y * fp8_unit(scale);
+		else
+			x[e] = t->rows.given ? rounded(c->s.dtype, y) : y;
+	}
 }
 
 /* Grid: 32 tokens, kv heads, sequences. */
@@ -215,9 +279,10 @@ __global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ s
 			append_rows<D>(&c, &now.rows);
 		if (!now.rows.page || !skv_pte_resident(now.state))
 			continue;
+		take_key<D>(&c, &now, x);
 #pragma unroll
 		for (int e = 0; e < D / 32; e++)
-			x[e] = key_of<D>(&c, &now, e) - mean[lane + 32 * e];
+			x[e] -= mean[lane + 32 * e];
 		sketch_rotate<D>(x);
 		uint8_t *page = c.pool + skv_pte_id(now.state) * c.s.page_bytes + (size_t)h * c.s.head_bytes;
 		const uint32_t at = t % c.s.page_tokens;

@@ -8,7 +8,7 @@
  *   sketch-sample.cuh  the denominators' estimates, from a sample of the tokens
  *   sketch-scores.cu  weights of all tokens, to memory
  *   sketch-topk.cu    the best tokens of a kv head, scores and selection in one launch
- *   sketch-select.cuh  the selection, by the blocks of a cluster
+ *   cluster-select.cuh  the selection, by the blocks of a cluster
  *
  * A query is rotated as keys are and rounded to 8 bits, so that its product with a code is a whole number: it does not
  * depend on the order of summation. Elements of a row are a warp's: lane x has elements x, x + 32, ...
@@ -16,8 +16,8 @@
 #ifndef SKV_CUDA_SELECT_SKETCH_CUH
 #define SKV_CUDA_SELECT_SKETCH_CUH
 
-#include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
+#include "kernels/cuda/runtime/fp8.cuh"
 #include "kernels/cuda/runtime/softmax.cuh"
 
 struct sketch_params {
@@ -67,15 +67,23 @@ template <int D> DEVICE void load_raw(uint32_t dtype, const void *p, size_t at, 
 #pragma unroll
 		for (int r = 0; r < D / 32; r++)
 			x[r] = ((const uint32_t *)p)[at + 32 * r];
+	} else if (dtype == SKV_FP8) {
+#pragma unroll
+		for (int r = 0; r < D / 32; r++)
+			x[r] = ((const uint8_t *)p)[at + 32 * r];
 	} else {
 #pragma unroll
 		for (int r = 0; r < D / 32; r++)
 			x[r] = ((const uint16_t *)p)[at + 32 * r];
 	}
 }
+/* Of fp8 without its row's unit. */
 DEVICE float raw_value(uint32_t dtype, uint32_t x)
 {
-	return dtype == SKV_F32 ? __uint_as_float(x) : dtype == SKV_F16 ? __half2float(__ushort_as_half((uint16_t)x)) : bf16_low(x);
+	return dtype == SKV_F32   ? __uint_as_float(x)
+	       : dtype == SKV_F16 ? __half2float(__ushort_as_half((uint16_t)x))
+	       : dtype == SKV_FP8 ? fp8_two(x).x
+	                          : bf16_low(x);
 }
 
 /* x becomes R x. */
@@ -106,14 +114,24 @@ template <int D> DEVICE void sketch_rotate(float (&x)[D / 32])
 			}
 }
 
-/* Row t of the sequence's first page, kv head h; NULL if that is not resident, or not complete. */
-DEVICE const uint8_t *first_rows(const uint8_t *pool, size_t page_bytes, uint32_t head_dim, const struct skv_kseq *s,
-                                 uint32_t layer, uint32_t h)
+/* Rows of keys in a page: the first one, and of fp8 its scale; row t is t head_dim elements further, its scale t bytes. */
+struct key_rows {
+	const uint8_t *row, *scale;
+};
+DEVICE float key_unit(uint32_t dtype, const uint8_t *scale)
 {
-	const skv_pte entry = s->table[(size_t)layer * s->layer_stride];
+	return dtype == SKV_FP8 ? fp8_unit(*scale) : 1;
+}
+
+/* Those of the sequence's first page, kv head h; NULL if that is not resident, or not complete. */
+DEVICE struct key_rows first_rows(const struct sketch_params *c, uint32_t head_dim, const struct skv_kseq *s, uint32_t h)
+{
+	const skv_pte entry = s->table[(size_t)c->layer * s->layer_stride];
+	const uint8_t *page = c->pool + skv_pte_id(entry) * c->page_bytes;
 	if (s->len < SKV_PAGE_TOKENS || !skv_pte_resident(entry))
-		return NULL;
-	return pool + skv_pte_id(entry) * page_bytes + (size_t)h * SKV_PAGE_TOKENS * head_dim * 2;
+		return {NULL, NULL};
+	return {page + (size_t)h * SKV_PAGE_TOKENS * head_dim * skv_dtype_bytes(c->dtype),
+	        page + (2 * c->n_kv_heads * head_dim + h) * SKV_PAGE_TOKENS};
 }
 
 /* With this added, a whole number is a float's last bits, and so the float's value is the number's above MAGIC. */
@@ -137,11 +155,14 @@ __device__ static void make_sketch_query(const struct sketch_params *c, const st
 	for (int r = 0; r < D / 32; r++)
 		x[r] = raw_value(c->io_dtype, raw[r]);
 	if (c->scale.cap != 0 || c->sinks) { /* these are not blind to c, as a softmax alone is */
-		const uint8_t *rows = first_rows(c->pool, c->page_bytes, D, s, c->layer, h);
-		for (uint32_t t = 0; t < SKV_PAGE_TOKENS && rows; t++)
+		const struct key_rows rows = first_rows(c, D, s, h);
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS && rows.row; t++) {
+			const float unit = key_unit(c->dtype, rows.scale + t);
+			load_raw<D>(c->dtype, rows.row, t * D, raw);
 #pragma unroll
 			for (int r = 0; r < D / 32; r++)
-				base += x[r] * io_load(c->dtype, rows, t * D + lane + 32 * r);
+				base += x[r] * (raw_value(c->dtype, raw[r]) * unit);
+		}
 		base = warp_sum(base) / SKV_PAGE_TOKENS;
 	}
 	sketch_rotate<D>(x);

@@ -291,6 +291,7 @@ START_TEST(fp8)
 	m.head_dim = 64;
 	m.max_tokens = TOKENS;
 	m.kv_dtype = SKV_FP8;
+	m.device = devmem_is_device() ? SKV_DEVICE_CUDA(0) : SKV_DEVICE_HOST;
 	strcpy(m.name, "fp8");
 	FAILS(skv_open(client, &m, "kivi", &s), ENOTSUP, "layer 0 cannot be compressed so: K and V are compressed from pages of");
 	OK(skv_open(client, &m, "full", &s));
@@ -311,9 +312,8 @@ int main(void)
 	tcase_add_loop_test(t, any_policies, 0, 2 * cases);
 	tcase_add_loop_test(t, swaps, 0, cases);
 	tcase_add_loop_test(t, tails, 0, cases);
-	if (!devmem_is_device()) {
+	if (!devmem_is_device())
 		tcase_add_test(t, refusals);
-		tcase_add_test(t, fp8);
-	}
+	tcase_add_test(t, fp8);
 	return run_suite(s);
 }

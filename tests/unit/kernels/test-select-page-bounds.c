@@ -280,7 +280,7 @@ static double head_score(const struct kernel_case *c, uint32_t pool, uint32_t i,
 			sum += ref_round(c->sh.io_dtype, c->q[row * dim + d]);
 		}
 		sum /= (float)heads;
-		q[d] = case_rounds_q(c, c->on) ? (float)ref_round(c->sh.dtype, sum) : sum;
+		q[d] = case_rounded_q(c, c->on, sum);
 	}
 	return ref_bound(q, c->k[i] + (size_t)from * stride + head / group * dim,
 	                 left < SKV_PAGE_TOKENS ? left : SKV_PAGE_TOKENS, stride, dim);

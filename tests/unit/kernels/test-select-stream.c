@@ -3,9 +3,10 @@
  * tests/unit/kernels/test-select-stream.c - decoding over tokens that a layer chooses itself, and attention scores, where
  * there are many sequences or long ones, on every backend of this machine.
  *
- * A device's weights differ from the reference's in the third digit, so which of two tokens of nearly the
- * same weight is chosen is not certain. What is: a list is as long as it should be, what is on it weighs no
- * less than what is not, but for that digit, and the output is that of attending to the list.
+ * A device's weights differ from the reference's in the third digit, and to a selection those that differ by less are
+ * equal, so which of two tokens of nearly the same weight is chosen is not certain. What is: a list is as long as it
+ * should be, what is on it weighs no less than what is not, but for that digit, and the output is that of attending to
+ * the list.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -353,7 +354,7 @@ START_TEST(of_long_sequences)
 }
 END_TEST
 
-/* So many that a device has no room for a list's keys but in the scores'. */
+/* So many that a device without clusters of blocks has no room for a list's keys but in the scores'. */
 START_TEST(of_very_long_ones)
 {
 	const uint32_t len[] = {37000 + rnd_below(1000), 36864, 100};

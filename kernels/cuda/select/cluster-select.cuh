@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-select.cuh - the best tokens by keys in the shared memory of a cluster's blocks, for sketch-topk.cu:
- * parameters, a block's shared memory, the k-th key of all blocks, and the ids of a block.
+ * kernels/cuda/select/cluster-select.cuh - the best tokens by 16-bit keys, which the blocks of a cluster have made, each of its own
+ * share of a list: the k-th key of all blocks, and the ids of a block. For sketch-topk.cu and topk-scores.cu.
+ *
+ * A key is a weight in log2, in 1 / 2^10ths: two digits. Weights that differ by less are equal, and of equals the lower id comes
+ * first. The blocks meet twice, and read each other's shared memory after that:
+ *
+ *   1. histograms of the keys' upper digits: each block finds the digit of the k-th key;
+ *   2. histograms of the lower digits, of keys with that upper one: each finds the k-th key, and how many ids come before its own.
+ *
+ * Nothing depends on how many blocks there are. Clusters are Hopper's and later.
  */
-#ifndef SKV_CUDA_SELECT_SKETCH_SELECT_CUH
-#define SKV_CUDA_SELECT_SKETCH_SELECT_CUH
+#ifndef SKV_CUDA_SELECT_CLUSTER_SELECT_CUH
+#define SKV_CUDA_SELECT_CLUSTER_SELECT_CUH
 
 #include <cooperative_groups.h>
-#include "kernels/cuda/select/sketch-sample.cuh"
+#include "kernels/cuda/runtime/convert.cuh"
+#include "kernels/cuda/runtime/cuda.h"
 
 namespace cg = cooperative_groups;
 
@@ -18,30 +27,18 @@ namespace cg = cooperative_groups;
 #define BINS 256u            /* of a digit */
 #define LANE_KEYS 8u         /* that a lane compares at a time */
 #define KEY_ANYWAY 65535u    /* recent and pinned ones; in no bin */
-#define KEY_LAST 65534u      /* of a weight; 1 is the first one, and what has no sketch; 0 is never selected */
+#define KEY_LAST 65534u      /* of a weight; 1 is the first one, and what has no weight; 0 is never selected */
 #define KEY_RANGE 64.0f      /* log2 of weights, ... */
 #define KEY_UNIFORM 31.0f    /* ... of which that of equal weights for all tokens is here */
 
-struct topk_params {
-	struct sketch_params s;
-	struct skv_select select;
-	struct skv_index_list list;
-	bool sum; /* a token's weight is the sum over its group, else the largest */
-};
+#define EQUAL 0x8000u /* in a candidate: its key is the k-th */
+#define SHARE_TOKENS (WARPS * (EQUAL - LANE_KEYS)) /* of a block, at most: a warp's are less than EQUAL */
 
-/*
- * How keys are made: of nearly all models with a softmax of plain scores, and of the largest weight; or the other ways, with a
- * softcap or the sum of weights, which are not to cost those anything.
- */
-enum way { PLAIN_WAY, OTHER_WAYS };
-
-/* A block's part of a list. */
-struct item {
-	const struct skv_kseq *s;
-	uint32_t i, h, rank, blocks;
-	uint32_t first, end;   /* state pages */
+/* A block's share of a list's keys. */
+struct key_share {
+	uint32_t rank, blocks; /* in the cluster */
 	uint32_t token, n;     /* its first token, and how many: whole pages */
-	uint16_t *key;         /* [n], in shared memory, at a multiple of 16 bytes */
+	uint16_t *key;         /* [n], at a multiple of 16 bytes; once ids are written, there are none */
 };
 
 /* A digit of the k-th key: how many keys with it are wanted, and how many of earlier blocks are above it, and have it. */
@@ -55,16 +52,95 @@ struct bins {
 	uint32_t n[BINS + 4];
 };
 
-struct topk_smem {
-	struct sketch_query query;
-	struct sample_smem sample;
-	float offset[HEAD_TILE]; /* key_scale() of a head's weights, where a softcap keeps it from being in `query` */
+struct select_smem {
 	alignas(16) struct bins own[2], all[2], before[2]; /* of upper and lower digits: this block's, the cluster's, of earlier blocks */
 	uint32_t warp_sum[WARPS];
 	struct found found[2];
 };
 
+/* ---- how a list is divided ------------------------------------------------------------------------ */
+
+/* Clusters of so many blocks that the device has room for; none of a size that it refuses: those above 8 are up to it. */
+template <class Params> static uint32_t clusters_of(void (*kernel)(Params), uint32_t blocks, uint32_t smem)
+{
+	cudaLaunchAttribute attr = {};
+	cudaLaunchConfig_t config = {};
+	int n = 0;
+
+	attr.id = cudaLaunchAttributeClusterDimension;
+	attr.val.clusterDim = {blocks, 1, 1};
+	config.gridDim = blocks;
+	config.blockDim = THREADS;
+	config.dynamicSmemBytes = smem;
+	config.attrs = &attr;
+	config.numAttrs = 1;
+	if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) != cudaSuccess) {
+		cudaGetLastError();
+		return 0;
+	}
+	return (uint32_t)n;
+}
+
+/* Allow a kernel clusters of all sizes, and so much shared memory. */
+template <class Params> static cudaError_t allow_clusters(void (*kernel)(Params), uint32_t smem)
+{
+	const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+
+	if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
+		cudaGetLastError(); /* then none of them fits */
+	return e;
+}
+
+/*
+ * Blocks for each of the lists, of so many units, so that the last ones are done soonest: each takes the time of its units, and of
+ * `fixed` besides. fit: clusters of so many blocks that the device has room for; most: units that a block has room for. 0: so many
+ * units have none.
+ */
+static inline uint32_t blocks_of_list(const uint32_t fit[MAX_CLUSTER + 1], uint32_t lists, uint32_t units, uint32_t most, uint32_t fixed)
+{
+	uint64_t least = UINT64_MAX;
+	uint32_t best = 0;
+
+	for (uint32_t blocks = 1; blocks <= MAX_CLUSTER; blocks++) {
+		const uint32_t own = ceil_div(units, blocks);
+		const uint64_t time = fit[blocks] ? ceil_div(lists, fit[blocks]) * (uint64_t)(own + fixed) : UINT64_MAX;
+		if (time < least && own <= most) {
+			least = time;
+			best = blocks;
+		}
+	}
+	return best;
+}
+
 #if __CUDA_ARCH__ >= 900
+/* ---- keys ---------------------------------------------------------------------------------------- */
+
+/* What is added to a weight's log2, both over KEY_RANGE, to have its place in the keys; `lse`: of what it is still to be divided by. */
+DEVICE float key_offset(uint32_t len, float lse)
+{
+	return (KEY_UNIFORM + log2f((float)len) - lse) * (1 / KEY_RANGE);
+}
+
+/* Of a weight there, which is a number, a float's last bits are the key; it is not 0. */
+DEVICE uint32_t key_of(float w)
+{
+	return __float_as_uint(__saturatef(w) * (float)(KEY_LAST - 1) + (8388608.0f + 1)) & 0xffff;
+}
+
+/* Before keys are counted; the caller waits for the block. */
+DEVICE void clear_counts(struct select_smem *smem)
+{
+	for (uint32_t b = threadIdx.x; b < sizeof(struct bins) / 4 * 6; b += THREADS)
+		smem->own[0].n[b] = 0;
+}
+
+/* A key's upper digit, if it may be selected. */
+DEVICE void count_upper(struct select_smem *smem, uint32_t key)
+{
+	if (key)
+		atomicAdd(&smem->own[0].n[key == KEY_ANYWAY ? BINS : key / BINS], 1);
+}
+
 /* ---- the k-th key -------------------------------------------------------------------------------- */
 
 /* Inclusive sum over a warp. */
@@ -84,7 +160,7 @@ DEVICE void meet(void)
 }
 
 /* All blocks' counts of a digit, and those of the blocks before this one: each thread adds up four bins of some blocks. */
-__device__ static void sum_bins(const struct item *it, struct topk_smem *smem, uint32_t digit)
+__device__ static void sum_bins(const struct key_share *it, struct select_smem *smem, uint32_t digit)
 {
 	constexpr uint32_t quads = BINS / 4 + 1, sharers = THREADS / quads, most = (MAX_CLUSTER + sharers - 1) / sharers;
 	const uint32_t at = threadIdx.x % quads, first = threadIdx.x / quads;
@@ -113,7 +189,7 @@ __device__ static void sum_bins(const struct item *it, struct topk_smem *smem, u
 }
 
 /* The bin in which the want-th key from the top lies. A warp's work: a lane has eight bins, the first one the last eight. */
-__device__ static void find_digit(struct topk_smem *smem, uint32_t digit, uint32_t want)
+__device__ static void find_digit(struct select_smem *smem, uint32_t digit, uint32_t want)
 {
 	constexpr uint32_t each = BINS / 32;
 	const uint32_t lane = threadIdx.x, first = BINS - each - lane * each;
@@ -166,7 +242,7 @@ DEVICE uint32_t zero_bytes(uint32_t x)
 }
 
 /* The lower digits of keys with this upper one. */
-__device__ static void count_lower(const struct item *it, struct topk_smem *smem, uint32_t upper)
+__device__ static void count_lower(const struct key_share *it, struct select_smem *smem, uint32_t upper)
 {
 	for (uint32_t at = threadIdx.x * LANE_KEYS; at < it->n; at += THREADS * LANE_KEYS) {
 		const uint4 x = *(const uint4 *)&it->key[at];
@@ -188,7 +264,8 @@ struct kth {
 	uint32_t key, left, above, same;
 };
 
-__device__ static struct kth find_key(const struct item *it, struct topk_smem *smem, uint32_t want)
+/* Once all keys of the block are there, and their upper digits counted. */
+__device__ static struct kth find_key(const struct key_share *it, struct select_smem *smem, uint32_t want)
 {
 	meet();
 	sum_bins(it, smem, 0);
@@ -231,8 +308,6 @@ DEVICE uint32_t key_in(uint4 x, uint32_t i)
 	return i & 1 ? two >> 16 : two & 0xffff;
 }
 
-#define EQUAL 0x8000u /* in a candidate: its key is the k-th */
-
 /* A warp's candidates: above the k-th key, and equal to it. */
 struct candidates {
 	uint32_t above, same;
@@ -240,7 +315,7 @@ struct candidates {
 
 /*
  * A warp's part of the block's keys, n from `key` on, becomes a list of its candidates: offsets, ascending. No more of them than keys
- * that have been read already. n is less than EQUAL, as a block has less than 128 K keys.
+ * that have been read already. n is less than EQUAL.
  */
 __device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, const struct kth *k)
 {
@@ -268,7 +343,7 @@ __device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, c
 }
 
 /* Of keys above and equal ones, in a word: a warp has less than 65,536 of each. Sum over earlier warps, and over all. */
-DEVICE uint2 block_scan(struct topk_smem *smem, uint2 mine, uint2 *ret_total)
+DEVICE uint2 block_scan(struct select_smem *smem, uint2 mine, uint2 *ret_total)
 {
 	uint2 before = make_uint2(0, 0), total = make_uint2(0, 0);
 
@@ -287,20 +362,29 @@ DEVICE uint2 block_scan(struct topk_smem *smem, uint2 mine, uint2 *ret_total)
 	return before;
 }
 
-/* The block's ids, ascending, from where the list has its; each warp those of a run of keys. The last block knows their number. */
-__device__ static void write_ids(const struct topk_params *c, const struct item *it, struct topk_smem *smem, const struct kth *k)
+/* Where in the list a block's ids are. */
+struct id_range {
+	uint32_t first, n;
+};
+
+/*
+ * The block's ids, ascending, from where the list, `ids`, has its; each warp those of a run of keys. The last block knows their
+ * number.
+ */
+__device__ static struct id_range write_ids(const struct key_share *it, struct select_smem *smem, const struct kth *k, uint32_t *ids,
+                                            uint32_t *count)
 {
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const uint32_t each = (it->n + WARPS * LANE_KEYS - 1) / (WARPS * LANE_KEYS) * LANE_KEYS;
 	const uint32_t from = min(it->n, warp * each), n = min(it->n - from, each);
-	const size_t list = (size_t)it->i * c->s.n_kv_heads + it->h;
 	const struct candidates mine = list_candidates(it->key + from, n, k);
 	uint2 total;
 	const uint2 before = block_scan(smem, make_uint2(mine.above, mine.same), &total);
-	uint32_t *ids = c->list.ids + list * c->list.stride, above = k->above + before.x, same = k->same + before.y;
+	const uint32_t earlier_same = min(k->same, k->left), all_same = min(k->same + total.y, k->left);
+	uint32_t above = k->above + before.x, same = k->same + before.y;
 
 	if (it->rank + 1 == it->blocks && threadIdx.x == 0)
-		c->list.count[list] = k->above + total.x + min(k->same + total.y, k->left);
+		*count = k->above + total.x + all_same;
 	for (uint32_t first = 0; first < mine.above + mine.same; first += 32) {
 		const uint32_t left = mine.above + mine.same - first, candidate = lane < left ? it->key[from + first + lane] : EQUAL;
 		const uint32_t equals = __ballot_sync(~0u, candidate & EQUAL), earlier = (1u << lane) - 1;
@@ -310,6 +394,7 @@ __device__ static void write_ids(const struct topk_params *c, const struct item 
 		same += __popc(equals);
 		above += __popc(~equals);
 	}
+	return {k->above + earlier_same, total.x + all_same - earlier_same};
 }
 #endif
 

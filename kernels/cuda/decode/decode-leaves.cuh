@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/decode/decode-leaves.cuh - decode attention by leaves, and its launch: see decode.cuh.
+ */
+#ifndef SKV_CUDA_DECODE_LEAVES_CUH
+#define SKV_CUDA_DECODE_LEAVES_CUH
+
+#include "kernels/cuda/runtime/barrier.cuh"
+#include "kernels/cuda/runtime/overlap.cuh"
+#include "kernels/cuda/decode/parts.cuh"
+#include "kernels/cuda/decode/tile.cuh"
+
+/*
+ * A run of leaves, and where it is in its block's row of runs: number `nth`; item number `turn` of the block has runs [begin, end)
+ * of the row.
+ */
+struct run : work_item {
+	uint32_t turn, begin, end, nth;
+};
+
+#define RUN_SLOTS (2 * ITEM_RUNS)
+
+/*
+ * A block's shared memory. After it come the results of runs, run_slots of them, of which item_runs are an item's: partial_floats() each;
+ * and for each warp the sums of leaves that wait for the rest of their pair (waiting_sums()).
+ */
+template <int D, enum decode_mode mode> struct leaves_smem {
+	uint32_t arrived[RUN_SLOTS];                   /* of an item: runs that are there, and counted; ... */
+	barrier shared[RUN_SLOTS], added[RUN_SLOTS]; /* ... all, and the warp that added them */
+	struct request_plan plan;
+	/* KV slots of a warp's run, and of its next one */
+	uint32_t slots[mode >= MODE_TOKENS ? warps<D, mode> : 1][2][run_leaves<D, mode> * LEAF_TILES * 16];
+	/* a warp's run and its next one; not in registers, which tiles on their way need */
+	struct run run[warps<D, mode>][2];
+	alignas(16) float result[4];
+};
+
+template <int D, enum decode_mode mode> static inline __host__ __device__ uint32_t result_floats(const struct decode_params *c)
+{
+	return partial_floats(c->result_heads, result_dims<D, mode>);
+}
+
+/* Pairs of columns that are heads' results: of the four lanes with the same rows of a product, so many have any. */
+static inline __host__ __device__ uint32_t result_pairs(const struct decode_params *c)
+{
+	return (c->result_heads + 1) / 2;
+}
+
+/* Of a lane's state: four columns' worth of the results' rows each. */
+template <int D, enum decode_mode mode> static constexpr int accumulators = result_dims<D, mode> / 16;
+
+/* A sum that waits is what the lanes have, of a leaf or of two: [accumulators, then maxima and sums][lane]. */
+template <int D, enum decode_mode mode> static inline __host__ __device__ uint32_t waiting_sums(const struct decode_params *c)
+{
+	return (accumulators<D, mode> + 1) * 8 * result_pairs(c);
+}
+
+template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const struct decode_params *c)
+{
+	constexpr uint32_t levels = run_leaves<D, mode> > 2 ? 2 : 1;
+	const size_t waiting = (size_t)warps<D, mode> * levels * waiting_sums<D, mode>(c) * sizeof(float4);
+
+	return sizeof(struct leaves_smem<D, mode>) + (size_t)c->run_slots * result_floats<D, mode>(c) * sizeof(float) + waiting;
+}
+
+/*
+ * Go on to run number `nth` of the block's, if there is one, from an earlier one. Head tiles are neighbours in the order of items,
+ * since they read the same pages.
+ */
+template <enum decode_mode mode>
+DEVICE bool find_run(const struct decode_params *c, const struct request_plan *p, uint32_t nth, const struct run *from, struct run *to)
+{
+	const uint32_t heads = c->request_head_tiles, each = c->by.run_tiles;
+	uint32_t turn = from->turn, begin = from->begin, end = from->end, lo = 0, id, item;
+
+	for (;;) {
+		id = blockIdx.x + turn * gridDim.x;
+		item = id / heads;
+		if (item >= p->first[c->n_requests])
+			return false;
+		lo = request_of(c, p, item);
+		if (end == begin) /* a new item */
+			end = begin + min(c->by.item_runs, n_units(p->tiles[lo], each) - (item - p->first[lo]) * c->by.item_runs);
+		if (nth < end)
+			break;
+		turn++;
+		begin = end;
+	}
+	const uint32_t request = c->first_request + lo;
+	__syncwarp(); /* what was there has been read; all lanes write the same */
+	head_tile(c, request / c->list.rows, request % c->list.rows * heads + id % heads, to);
+	to->len = p->len[lo];
+	to->table = p->table[lo];
+	to->request = request;
+	if (mode == MODE_TOPK_KEYS)
+		to->entry = lo;
+	to->chunk = item - p->first[lo];
+	to->chunks = p->first[lo + 1] - p->first[lo];
+	to->first = (to->chunk * c->by.item_runs + nth - begin) * each;
+	to->n = min(each, p->tiles[lo] - to->first);
+	to->turn = turn;
+	to->begin = begin;
+	to->end = end;
+	to->nth = nth;
+	__syncwarp();
+	return true;
+}
+
+/* ---- leaves of a run -------------------------------------------------------------------------- */
+
+/* Add the earlier sum that waits to the warp's own. */
+template <enum decode_mode mode, class T, int D> DEVICE void add_waiting(struct warp_state<T, D> *w, const float4 *from, uint32_t pairs)
+{
+	constexpr int accs = accumulators<D, mode>;
+	const uint32_t lane = threadIdx.x % 32 / 4 * pairs + threadIdx.x % 4, lanes = 8 * pairs;
+	if (threadIdx.x % 4 >= pairs)
+		return;
+	const float4 top = from[accs * lanes + lane];
+	const struct part_scale by[2] = {part_scale_of(top.x, w->max[0]), part_scale_of(top.y, w->max[1])};
+
+#pragma unroll
+	for (int a = 0; a < accs; a++) {
+		asm volatile("" ::: "memory"); /* one after the other: tiles on their way have most registers */
+		const float4 x = from[a * lanes + lane];
+		w->acc[a][0] = by[0].add(x.x, w->acc[a][0]);
+		w->acc[a][1] = by[1].add(x.y, w->acc[a][1]);
+		w->acc[a][2] = by[0].add(x.z, w->acc[a][2]);
+		w->acc[a][3] = by[1].add(x.w, w->acc[a][3]);
+	}
+	w->sum[0] = by[0].add(top.z, w->sum[0]);
+	w->sum[1] = by[1].add(top.w, w->sum[1]);
+	w->max[0] = by[0].max;
+	w->max[1] = by[1].max;
+}
+
+template <enum decode_mode mode, class T, int D> DEVICE void leave_waiting(const struct warp_state<T, D> *w, float4 *to, uint32_t pairs)
+{
+	constexpr int accs = accumulators<D, mode>;
+	const uint32_t lane = threadIdx.x % 32 / 4 * pairs + threadIdx.x % 4, lanes = 8 * pairs;
+	if (threadIdx.x % 4 >= pairs)
+		return;
+#pragma unroll
+	for (int a = 0; a < accs; a++)
+		to[a * lanes + lane] = make_float4(w->acc[a][0], w->acc[a][1], w->acc[a][2], w->acc[a][3]);
+	to[accs * lanes + lane] = make_float4(w->max[0], w->max[1], w->sum[0], w->sum[1]);
+}
+
+/*
+ * Leaf i of a run has been summed up: it is added to the sums of its pair, of its pair's pair, and so on, or waits for them. The last
+ * one is added to all that waits.
+ */
+template <enum decode_mode mode, class T, int D>
+DEVICE void end_leaf(const struct decode_params *c, struct warp_state<T, D> *w, float4 *waiting, uint32_t i, bool last)
+{
+	const uint32_t pairs = result_pairs(c), each = waiting_sums<D, mode>(c);
+
+	total_sums(w);
+	for (; last ? i > 0 : i & 1; i /= 2, waiting += each)
+		if (i & 1)
+			add_waiting<mode>(w, waiting, pairs);
+	if (!last)
+		leave_waiting<mode>(w, waiting, pairs);
+}
+
+template <enum decode_mode mode, class T, int D>
+__device__ static void attend_run(struct warp_state<T, D> *w, const struct decode_params *c, const struct run *j,
+                                  const struct tile_batch *ts, float4 *waiting)
+{
+	begin_sum<mode>(w);
+	for (uint32_t k = 0; k < ts->n; k++) {
+		attend_tile<0, mode>(w, c, j, ts, 0, k);
+		if (double_buffered<D, mode> && ++k < ts->n)
+			attend_tile<1, mode>(w, c, j, ts, 0, k);
+		if (k + 1 >= ts->n || (k + 1) % LEAF_TILES)
+			continue;
+		end_leaf<mode>(c, w, waiting, k / LEAF_TILES, false);
+		begin_sum<mode>(w);
+	}
+	end_leaf<mode>(c, w, waiting, (max(ts->n, 1u) - 1) / LEAF_TILES, true);
+}
+
+/* ---- runs of an item -------------------------------------------------------------------------- */
+
+template <enum decode_mode mode, class T, int D> DEVICE void store_run(float *to, const struct warp_state<T, D> *w, uint32_t heads)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
+#pragma unroll
+	for (int x = 0; x < 2; x++) {
+		const uint32_t head = col + x;
+		if (head >= heads)
+			continue;
+		if (g == 0) {
+			to[head] = w->max[x];
+			to[HEAD_TILE + head] = w->sum[x];
+		}
+		if (result_dims<D, mode>)
+			store_row<T, D>(to + 2 * HEAD_TILE + head * D, w, x);
+	}
+}
+
+/* One head of an item whose runs are all there: their sum is the output, if the request has no more, or a partial result. */
+template <int D, enum decode_mode mode>
+__device__ static void add_item(const struct decode_params *c, const struct work_item *j, uint32_t head,
+                                const float *results, uint32_t begin, uint32_t n)
+{
+	const uint32_t each = result_floats<D, mode>(c);
+	float *to = partial_of(c, j, j->chunk, D);
+#pragma unroll
+	for (uint32_t d = threadIdx.x % 32 * 4; d < D; d += 128) {
+		const struct part p = add_pairs<ITEM_RUNS>(n, [&](uint32_t k) {
+			const float *r = results + (begin + k) % c->run_slots * each;
+			asm volatile("" ::: "memory"); /* one after the other, as above */
+			return part{r[head], r[HEAD_TILE + head], *(const float4 *)&r[2 * HEAD_TILE + head * D + d]};
+		});
+		if (j->chunks == 1) {
+			write_part(c, j, head, D, d, p);
+			continue;
+		}
+		store16(to + 2 * HEAD_TILE + head * D + d, p.acc, evict_last_policy());
+		if (d == 0) {
+			to[head] = p.max;
+			to[HEAD_TILE + head] = p.sum;
+		}
+	}
+}
+
+/* The same of scores alone, for all heads, a lane each: a partial result in any case. */
+template <int D, enum decode_mode mode>
+__device__ static void add_item_sums(const struct decode_params *c, const struct work_item *j, const float *results, uint32_t begin,
+                                     uint32_t n)
+{
+	const uint32_t each = result_floats<D, mode>(c), head = threadIdx.x % 32;
+	float *to = partial_of(c, j, j->chunk, result_dims<D, mode>);
+
+	if (head >= j->heads)
+		return;
+	const struct partial_softmax p = add_pairs<ITEM_RUNS>(n, [&](uint32_t k) {
+		const float *r = results + (begin + k) % c->run_slots * each;
+		return partial_softmax{r[head], r[HEAD_TILE + head]};
+	});
+	to[head] = p.max;
+	to[HEAD_TILE + head] = p.sum;
+}
+
+/*
+ * Store the result of a run; the item's last one adds them. So many items' runs as there are barriers fit the slots, whatever
+ * their number.
+ */
+template <enum decode_mode mode, class T, int D>
+__device__ static void submit_run(struct leaves_smem<D, mode> *s, struct warp_state<T, D> *w, const struct decode_params *c,
+                                  const struct run *j)
+{
+	const uint32_t runs = c->by.item_runs, items = c->run_slots / runs, item = j->turn % items, round = j->turn / items;
+	const uint32_t n = j->end - j->begin;
+	uint32_t arrived = 0;
+	if (round > 0)
+		barrier_wait(&s->added[item], round - 1);
+	store_run<mode>(s->result + j->nth % c->run_slots * result_floats<D, mode>(c), w, j->heads);
+	if (j->nth == j->begin && n < runs) /* for the runs that a request's last item has not */
+		barrier_arrive_for(&s->shared[item], runs - n);
+	barrier_arrive(&s->shared[item]);
+	__syncwarp(); /* all lanes have arrived: the warp that counts last waits for no other */
+	if (threadIdx.x % 32 == 0)
+		arrived = atomicInc(&s->arrived[item], n - 1);
+	if (__shfl_sync(~0u, arrived, 0) < n - 1)
+		return;
+	barrier_wait(&s->shared[item], round);
+	if constexpr (mode == MODE_TOPK_KEYS)
+		add_item_sums<D, mode>(c, j, s->result, j->begin, n);
+	else
+		for (uint32_t head = 0; head < j->heads; head++)
+			add_item<D, mode>(c, j, head, s->result, j->begin, n);
+	barrier_arrive(&s->added[item]);
+	__syncwarp();
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------- */
+
+template <class T, int D, enum decode_mode mode>
+__global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __grid_constant__ struct decode_params c)
+{
+	extern __shared__ __align__(128) uint8_t memory[];
+	struct leaves_smem<D, mode> *s = (struct leaves_smem<D, mode> *)memory;
+	const uint32_t warp = threadIdx.x / 32;
+	const uint32_t slots = mode >= MODE_TOKENS ? warp : 0;
+	struct tile_batch tiles = {.slots = s->slots[slots][0]}, next_tiles = {.slots = s->slots[slots][1]};
+	struct run *const run = s->run[warp];
+	float4 *const waiting = (float4 *)(s->result + c.run_slots * result_floats<D, mode>(&c)) +
+	                        warp * (run_leaves<D, mode> > 2 ? 2 : 1) * waiting_sums<D, mode>(&c);
+	struct warp_state<T, D> w;
+
+	if (threadIdx.x < c.run_slots / c.by.item_runs) {
+		s->arrived[threadIdx.x] = 0;
+		barrier_init(&s->shared[threadIdx.x], 32 * c.by.item_runs);
+		barrier_init(&s->added[threadIdx.x], 32);
+	}
+	if (c.source == KV_PAGES || c.source == KV_TOKENS)
+		await_previous(); /* the lists */
+	make_plan(&c, &s->plan);
+	await_previous();
+	let_next_begin();
+	w.once = evict_first_policy();
+	run[1].turn = run[1].begin = run[1].end = 0;
+	__syncwarp();
+	bool more = find_run<mode>(&c, &s->plan, warp, &run[1], &run[0]);
+	if (more) {
+		locate_tiles<D, mode>(&c, &run[0], 0, &tiles);
+		load_first_tiles<mode>(&w, &c, &run[0], &tiles, 0);
+		load_q(&w, &c, &run[0]);
+	}
+	for (uint32_t turn = 0; more; turn++) {
+		const struct run *j = &run[turn % 2];
+		struct run *next = &run[(turn + 1) % 2];
+		/* while this run's first tiles are being loaded */
+		more = find_run<mode>(&c, &s->plan, j->nth + warps<D, mode>, j, next);
+		if (more)
+			locate_tiles<D, mode>(&c, next, 0, &next_tiles);
+		attend_run<mode>(&w, &c, j, &tiles, waiting);
+		if (more)
+			load_first_tiles<mode>(&w, &c, next, &next_tiles, 0);
+		submit_run<mode>(s, &w, &c, j);
+		if (more && (next->i != j->i || next->head != j->head))
+			load_q(&w, &c, next);
+		uint32_t *const rows = tiles.slots;
+		tiles = next_tiles;
+		next_tiles.slots = rows;
+	}
+}
+
+template <class T, int D, enum decode_mode mode> static cudaError_t init_leaves(void)
+{
+	struct decode_params most = {};
+
+	most.result_heads = HEAD_TILE;
+	most.run_slots = 2 * max_item_runs(most.result_heads, dims_read(D, mode));
+	return cudaFuncSetAttribute(leaves_kernel<T, D, mode>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            (int)leaves_smem_bytes<D, mode>(&most));
+}
+
+template <class T, int D, enum decode_mode mode>
+static void launch_leaves(const struct decode_params *c, uint32_t items, cudaStream_t stream)
+{
+	const uint32_t sms = skv_cuda_sms();
+	launch_overlapped(leaves_kernel<T, D, mode>, *c, items < sms ? items : sms, 32 * warps<D, mode>,
+	                  leaves_smem_bytes<D, mode>(c), 0, stream);
+}
+
+#endif

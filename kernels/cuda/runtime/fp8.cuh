@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/runtime/fp8.cuh - rows of fp8: e4m3 with a power of two a row (SKV_FP8 in types.h).
+ *
+ * Rows become fp16 on their way to the tensor cores. Their scales multiply scores and softmax weights, or, where rows pass
+ * through shared memory, the elements before.
+ */
+#ifndef SKV_CUDA_FP8_CUH
+#define SKV_CUDA_FP8_CUH
+
+#include <cuda_fp8.h>
+#include "kernels/cuda/runtime/convert.cuh"
+
+struct FP8 : F16 {
+	static constexpr uint32_t dtype = SKV_FP8;
+};
+
+template <class T> static constexpr bool is_fp8 = T::dtype == SKV_FP8;
+template <class T> static constexpr uint32_t element_bytes = is_fp8<T> ? 1 : 2;
+
+#define FP8_NAN_SCALE 255u /* of a row that is NaN: its elements are zeros, and this scale is infinite */
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Two e4m3 numbers, those of a word's lower or upper half, as fp16. */
+DEVICE uint32_t fp8_lower(uint32_t word)
+{
+	const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(word & 0xffff), __NV_E4M3);
+	return *(const uint32_t *)&h;
+}
+DEVICE uint32_t fp8_upper(uint32_t word)
+{
+	return fp8_lower(word >> 16);
+}
+
+/* The two of the lower half, as floats. */
+DEVICE float2 fp8_two(uint32_t word)
+{
+	const uint32_t two = fp8_lower(word);
+	return __half22float2(*(const __half2 *)&two);
+}
+
+/* Eight elements as words of fp16. */
+DEVICE uint4 fp8_widen(uint2 e)
+{
+	return make_uint4(fp8_lower(e.x), fp8_upper(e.x), fp8_lower(e.y), fp8_upper(e.y));
+}
+
+/* Eight elements from `row` on as what they stand for: fp16 with its range, as pages of that hold them. */
+DEVICE uint4 fp8_values(const uint8_t *row, uint32_t scale)
+{
+	const uint4 e = fp8_widen(*(const uint2 *)row);
+	const __half2 unit = __float2half2_rn(__uint_as_float(scale << 23));
+	const uint32_t in[4] = {e.x, e.y, e.z, e.w};
+	uint32_t out[4];
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const __half2 x = __hmul2(*(const __half2 *)&in[i], unit);
+		out[i] = *(const uint32_t *)&x;
+	}
+	return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+/* What a row's scale stands for. Of a row that is NaN it is infinite, and the elements are zeros: so products are NaN. */
+DEVICE float fp8_unit(uint32_t scale)
+{
+	return __uint_as_float(scale << 23);
+}
+
+/* Eight and four elements of a row of the pool, to load them and to make fp16 of eight where they are not of 16 bits. */
+template <class T> struct pieces {
+	typedef uint4 eight;
+	typedef uint2 four;
+};
+template <> struct pieces<FP8> {
+	typedef uint2 eight;
+	typedef uint32_t four;
+};
+
+DEVICE void load_piece(uint4 *to, const uint8_t *from, uint64_t policy)
+{
+	*to = load16(from, policy);
+}
+DEVICE void load_piece(uint2 *to, const uint8_t *from, uint64_t policy)
+{
+	*to = load8(from, policy);
+}
+DEVICE void load_piece(uint32_t *to, const uint8_t *from, uint64_t policy)
+{
+	*to = load4(from, policy);
+}
+
+DEVICE uint4 widen(uint4 e)
+{
+	return e;
+}
+DEVICE uint4 widen(uint2 e)
+{
+	return fp8_widen(e);
+}
+
+/* Eight elements of rows of any dtype of a pool, from i on, a multiple of 8; and elements 2 k and 2 k + 1 of these, without units. */
+DEVICE uint4 row_read8(uint32_t dtype, const uint8_t *rows, size_t i)
+{
+	if (dtype != SKV_FP8)
+		return *(const uint4 *)(rows + i * 2);
+	const uint2 e = *(const uint2 *)(rows + i);
+	return make_uint4(e.x, e.y, 0, 0);
+}
+DEVICE float2 row_pair(uint32_t dtype, uint4 e, int k)
+{
+	if (dtype == SKV_FP8)
+		return fp8_two((k < 2 ? e.x : e.y) >> k % 2 * 16);
+	return io_two(dtype, k == 0 ? e.x : k == 1 ? e.y : k == 2 ? e.z : e.w);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* A number's size as a whole number, of which a row's largest one, NaN above all, makes its scale. */
+DEVICE uint32_t fp8_size(float x)
+{
+	return __float_as_uint(x) & 0x7fffffff;
+}
+
+/* The scale of a row whose largest size is `top`: as fp8_scale_of() of the host. */
+DEVICE uint32_t fp8_scale_of(uint32_t top)
+{
+	if (top >= (127u + 120) << 23)
+		return FP8_NAN_SCALE;
+	top = (top + 0x1fffff) >> 23; /* the exponent, one more from a mantissa of 1.75 on */
+	return top > 9 ? top - 8 : 1;
+}
+
+/* By this elements are multiplied before they are stored: 0 for a row that is NaN, of which no element is used then. */
+DEVICE float fp8_inverse(uint32_t scale)
+{
+	return scale == FP8_NAN_SCALE ? 0 : __uint_as_float((254 - scale) << 23);
+}
+
+/* Two elements of a row with that scale, to nearest even. */
+DEVICE uint32_t fp8_pair(uint32_t scale, float2 x)
+{
+	const float by = fp8_inverse(scale);
+	return scale == FP8_NAN_SCALE ? 0
+	                              : __nv_cvt_float2_to_fp8x2(make_float2(x.x * by, x.y * by), __NV_SATFINITE, __NV_E4M3);
+}
+
+/* What is read of an element of a row with that scale. */
+DEVICE float fp8_rounded(uint32_t scale, float x)
+{
+	return fp8_two(fp8_pair(scale, make_float2(x, 0))).x * fp8_unit(scale);
+}
+
+/* A warp stores a row: the caller's elements from `at` on, of D or, if that is 0, of `dim`, a multiple of 16. */
+template <int D>
+DEVICE void store_fp8_row(uint32_t io_dtype, const void *from, size_t at, uint32_t dim, uint8_t *to, uint8_t *to_scale)
+{
+	constexpr int most = (D ? D + 63 : SKV_MAX_HEAD_DIM) / 64; /* a lane has elements 2 lane + 64 i and the next */
+	const uint32_t lane = threadIdx.x % 32;
+	float2 x[most];
+	uint32_t top = 0;
+#pragma unroll
+	for (int i = 0; i < most; i++) {
+		const uint32_t d = 2 * lane + 64 * i;
+		x[i] = d < dim ? io_load2(io_dtype, from, at + d) : make_float2(0, 0);
+		top = max(top, max(fp8_size(x[i].x), fp8_size(x[i].y)));
+	}
+	const uint32_t scale = fp8_scale_of(__reduce_max_sync(~0u, top));
+#pragma unroll
+	for (int i = 0; i < most; i++) {
+		const uint32_t d = 2 * lane + 64 * i;
+		if (d < dim)
+			*(uint16_t *)&to[d] = (uint16_t)fp8_pair(scale, x[i]);
+	}
+	if (lane == 0)
+		*to_scale = (uint8_t)scale;
+}
+
+#endif
