@@ -136,7 +136,7 @@ struct skv_msg_open_ok {
 	uint32_t pool;
 	uint64_t page_bytes;
 	uint64_t segment_bytes;
-	uint32_t pages_per_segment;
+	uint32_t pages_per_segment; /* all that fit; of a device one less, if they leave a rest */
 	uint32_t max_segments; /* ids are below it; so many * segment_bytes addresses are to be reserved */
 	uint64_t session_page_bytes;
 	struct skv_msg_policy policy;

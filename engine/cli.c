@@ -15,7 +15,7 @@ static int check(const struct eng_cli *cli, struct eng_error *err)
 	if (cli->socket && cli->private_daemon)
 		return eng_fail(err, -EINVAL, "--socket and --private exclude each other");
 	if (cli->device != SKV_DEVICE_HOST && cli->kv_dtype == SKV_F32)
-		return eng_fail(err, -EINVAL, "--kv-dtype fp32: bf16 or fp16 expected with --device cuda:%u",
+		return eng_fail(err, -EINVAL, "--kv-dtype fp32: bf16, fp16 or fp8 expected with --device cuda:%u",
 		                cli->device - SKV_DEVICE_CUDA(0));
 	return 0;
 }

@@ -32,7 +32,7 @@ struct eng_cli {
 	ENG_DEVICE(&(cli)->device, "host (default), or cuda:N: model and KV there"),                        \
 	ENG_FLAG("no-graph", &(cli)->no_graph, "on a device: launch the kernels of a step one by one"),     \
 	ENG_NAME("kv-dtype", "TYPE", &(cli)->kv_dtype, eng_cli_dtypes,                                      \
-	         "pages in bf16 (default), fp16 or, on the host, fp8 or fp32"),                                    \
+	         "pages in bf16 (default), fp16, fp8 or, on the host, fp32"),                                      \
 	ENG_COUNT("threads", &(cli)->threads, 1, 1024, "default: all cores"),                               \
 	ENG_FLAG("quiet", &(cli)->quiet, "nothing on stderr but errors")
 

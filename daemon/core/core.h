@@ -27,7 +27,8 @@
  * only when it was given back to the kernel, which zeroes it; on a device, as a whole segment that was destroyed and made
  * anew, zeroed. Page id p of
  * a pool is at offset p * page_bytes of the range that segments are mapped into: segment_bytes is
- * pages_per_segment * page_bytes exactly.
+ * pages_per_segment * page_bytes exactly. On a device it may be more than one page more (pools.c); then the page is number
+ * p % pages_per_segment of those multiples of page_bytes that lie in its segment whole, in a range of segments one after the other.
  *
  * Segments. A segment without a page in use may be withdrawn at any time. Host memory of a pool is one memfd, of which
  * segments are ranges: a client with a session on the pool is told of it once, and a range is used again when its

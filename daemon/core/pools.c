@@ -23,9 +23,21 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
+#define SPANNED_PAGES 64u /* a segment that can do without two of its pages has more */
+
+/* Are a device's segments smaller than a unit of whole pages and whole granules? */
+static bool is_spanned(uint32_t device, uint64_t page_bytes, uint64_t unit, uint64_t wanted)
+{
+	return device != SKV_DEVICE_HOST && unit > wanted && wanted / page_bytes > SPANNED_PAGES;
+}
+
 /*
  * Sizes of a pool's segments: whole pages and whole granules both, so that pages lie without a gap. Not more than the
  * size that was asked for, so that a limit holds as many segments as the numbers say; but one such unit at least.
+ *
+ * Granules of a device are large, and one unit of both may be far more than a segment should have: 258 MiB for pages of
+ * fp8 with 8 heads of 128. Then a segment is of the size that was asked for, and clients count pages on from one to
+ * the next: what begins in one and ends in the next is no page. So each has one less than would fit.
  */
 static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, struct skv_pool_row *p)
 {
@@ -33,8 +45,10 @@ static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, 
 	const struct skv_memory *memory = &c->memory[device];
 	const struct skv_core_memory_limits *k = &memory->limits;
 	uint64_t unit = page_bytes / gcd(page_bytes, memory->mem->granularity) * memory->mem->granularity;
-	uint64_t bytes = k->segment_bytes > unit ? k->segment_bytes / unit * unit : unit;
-	uint64_t pages = bytes / page_bytes, segments = k->most_bytes / bytes;
+	uint64_t wanted = k->segment_bytes / memory->mem->granularity * memory->mem->granularity;
+	bool spanned = is_spanned(device, page_bytes, unit, wanted);
+	uint64_t bytes = spanned ? wanted : k->segment_bytes > unit ? k->segment_bytes / unit * unit : unit;
+	uint64_t pages = bytes / page_bytes - spanned, segments = k->most_bytes / bytes;
 
 	if (bytes > k->pool_bytes || pages > g->max_pages)
 		return skv_core_refuse(

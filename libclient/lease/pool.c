@@ -9,7 +9,9 @@
  *
  * On a device every segment is mapped twice, writable and, behind all of those, read-only. Shared pages are
  * found in the second mapping: a kernel that writes to a shared prefix by mistake gets a fault, and no tokens are
- * lost. Where handles are CUDA's older kind, the driver chooses the addresses, and there is one mapping; page
+ * lost. Segments lie one after the other, and kernels count pages through, from a mapping's first byte on. Where segments are no whole
+ * number of pages, a page that would lie in two of them is left out: a segment's first page is the first that begins in it.
+ * Where handles are CUDA's older kind, the driver chooses the addresses, and there is one mapping; page
  * numbers for kernels are then counted from an address far below, which needs pages of 2^n bytes. pool_kernel_page()
  * knows all of this.
  *
@@ -29,6 +31,7 @@
 
 /* Bytes from the first address of a device's pool to its last. */
 #define DEVICE_SPAN (2 * SKV_DEVICE_POOL_MAX)
+#define MOST_PAGE_BYTES (1u << 24) /* a page has fewer: fp32, 256 heads of 256 */
 
 static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...)
@@ -62,7 +65,18 @@ static struct pool *find(struct pools *pools, uint32_t id)
 /* Bytes of the addresses that a pool takes: on a device for two mappings. */
 static size_t addresses(const struct pool *p)
 {
-	return p->max_segments * p->segment_bytes * (p->backend ? 2 : 1);
+	return p->max_segments * p->segment_bytes + p->again;
+}
+
+/* Where a device's second mapping begins, so that it has its pages where the first one has them: at a page and a granule both. */
+static uint64_t second_mapping(const struct skv_msg_open_ok *ok)
+{
+	const uint64_t granules = ok->segment_bytes & -ok->segment_bytes, bytes = ok->segment_bytes * ok->max_segments;
+	uint64_t unit = ok->page_bytes;
+
+	while (unit % granules)
+		unit *= 2;
+	return (bytes + unit - 1) / unit * unit;
 }
 
 static uint8_t *segment_at(const struct pool *p, uint32_t segment)
@@ -89,8 +103,8 @@ static int map_host(struct pool *p, int fd, const char **why)
 
 static int map_cuda(struct pool *p, uint32_t segment, int fd)
 {
-	uint8_t *at = segment_at(p, segment);
-	uint8_t *again = segment_at(p, p->max_segments + segment);
+	uint8_t *at = segment_at(p, segment), *again = at + p->again;
+	uint64_t first = (segment * p->segment_bytes + p->page_bytes - 1) / p->page_bytes;
 	int e = p->backend->map(at, p->segment_bytes, fd, true);
 
 	if (e < 0)
@@ -100,8 +114,8 @@ static int map_cuda(struct pool *p, uint32_t segment, int fd)
 		p->backend->unmap(at, p->segment_bytes);
 		return e;
 	}
-	p->segments[segment].own = segment * p->pages_per_segment;
-	p->segments[segment].shared = (p->max_segments + segment) * p->pages_per_segment;
+	p->segments[segment].own = (uint32_t)first;
+	p->segments[segment].shared = (uint32_t)(first + p->again / p->page_bytes);
 	return 0;
 }
 
@@ -165,7 +179,7 @@ static int unmap_segment(struct pool *p, uint32_t segment)
 		p->segments[segment].ipc = NULL;
 	} else {
 		e = p->backend->unmap(at, p->segment_bytes);
-		e2 = p->backend->unmap(segment_at(p, p->max_segments + segment), p->segment_bytes);
+		e2 = p->backend->unmap(at + p->again, p->segment_bytes);
 		e = e < 0 ? e : e2;
 	}
 	p->backend->leave(was);
@@ -277,6 +291,16 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
+/* Pages without a gap; or on a device, counted through the segments: one less than would fit. */
+static bool is_filled(const struct skv_msg_open_ok *ok, uint32_t device)
+{
+	const uint64_t fit = ok->segment_bytes / ok->page_bytes;
+
+	if (ok->segment_bytes % ok->page_bytes == 0)
+		return fit == ok->pages_per_segment;
+	return device != SKV_DEVICE_HOST && fit == ok->pages_per_segment + 1ull;
+}
+
 /* Shapes that the rest of the library can trust. */
 static const char *shape_wrong(const struct skv_msg_open_ok *ok, uint32_t device)
 {
@@ -284,17 +308,15 @@ static const char *shape_wrong(const struct skv_msg_open_ok *ok, uint32_t device
 
 	if (ok->page_bytes == 0 || ok->pages_per_segment == 0 || ok->max_segments == 0)
 		return "a size of zero";
-	if (ok->segment_bytes / ok->page_bytes != ok->pages_per_segment ||
-	    ok->segment_bytes % ok->page_bytes != 0)
+	if (!is_filled(ok, device))
 		return "segments that are not exactly filled by their pages";
-	pages = (uint64_t)ok->pages_per_segment * ok->max_segments;
-	if (pages * (device != SKV_DEVICE_HOST ? 2 : 1) > SKV_PTE_ID_MASK + 1u)
-		return "more pages than a page table entry can name";
 	if (ok->segment_bytes > (uint64_t)INT64_MAX / ok->max_segments)
 		return "more bytes than there are addresses";
-	if (device != SKV_DEVICE_HOST && ok->segment_bytes * ok->max_segments > SKV_DEVICE_POOL_MAX)
+	if (device != SKV_DEVICE_HOST && (ok->segment_bytes * ok->max_segments > SKV_DEVICE_POOL_MAX || ok->page_bytes > MOST_PAGE_BYTES))
 		return "more bytes than kernels of a device can address";
-	return NULL;
+	pages = device == SKV_DEVICE_HOST ? (uint64_t)ok->pages_per_segment * ok->max_segments
+	                                  : (second_mapping(ok) + ok->segment_bytes * ok->max_segments) / ok->page_bytes;
+	return pages > SKV_PTE_ID_MASK + 1u ? "more pages than a page table entry can name" : NULL;
 }
 
 void pool_map_early(struct pools *pools, struct pool *p, struct pool_fault *fault)
@@ -360,6 +382,7 @@ static struct pool *pool_new(const struct skv_msg_open_ok *ok, uint32_t device)
 	        .max_segments = ok->max_segments,
 	        .page_bytes = ok->page_bytes,
 	        .segment_bytes = ok->segment_bytes,
+	        .again = device != SKV_DEVICE_HOST ? second_mapping(ok) : 0,
 	        .announced = device != SKV_DEVICE_HOST ? ok->max_segments : 1,
 	};
 	p->segments = calloc(p->announced, sizeof(*p->segments));

@@ -14,6 +14,7 @@ struct pool {
 	struct pool *next;
 	uint32_t id, pages_per_segment, max_segments;
 	uint64_t page_bytes, segment_bytes;
+	uint64_t again; /* on a device: where in these addresses everything is mapped once more, to read only; else 0 */
 	uint32_t sessions;
 	uint8_t *base; /* where page 0 is, or would be; NULL: host memory that was not announced yet */
 	bool reserved; /* from there on, addresses for all segments */

@@ -398,7 +398,7 @@ START_TEST(misuse)
 
 	OK(skv_connect(&client, daemon_.socket));
 	m.kv_dtype = SKV_F32;
-	FAILS(skv_open(client, &m, "full", &s), EINVAL, "fp16 and bf16");
+	FAILS(skv_open(client, &m, "full", &s), EINVAL, "fp16, bf16 and fp8");
 	m = model;
 	m.device = SKV_DEVICE_CUDA(15);
 	FAILS(skv_open(client, &m, "full", &s), ENODEV, "cuda:15");

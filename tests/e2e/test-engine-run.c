@@ -54,7 +54,7 @@ static const struct {
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "cuda:16"}, "--device cuda:16: host"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "cuda:1x"}, "--device cuda:1x: host"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "cuda:2", "--kv-dtype", "fp32"},
-         "--kv-dtype fp32: bf16 or fp16 expected with --device cuda:2"},
+         "--kv-dtype fp32: bf16, fp16 or fp8 expected with --device cuda:2"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--threads", "-1"}, "--threads -1"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "b"}, "b: options only"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--private", "--socket", "s"},

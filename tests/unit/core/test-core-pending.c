@@ -366,6 +366,36 @@ START_TEST(any_order_leaves_the_books_even)
 }
 END_TEST
 
+/* ---- sizes ---- */
+
+/*
+ * Pages of fp8 are no powers of two: 17 segments would have whole pages and whole granules. One has those that lie in it whole,
+ * wherever among the segments' pages it begins.
+ */
+START_TEST(odd_pages_do_not_make_large_segments)
+{
+	const uint64_t page = 17 * 32;
+	const uint32_t pages = SEGMENT / (17 * 32) - 1;
+	struct skv_core_pending m;
+	struct peer a;
+
+	small.kv_dtype = SKV_FP8;
+	peer_join(&a, 1000, &small);
+	ck_assert_uint_eq(a.session.page_bytes, page);
+	ck_assert_uint_eq(a.session.segment_bytes, SEGMENT);
+	ck_assert_uint_eq(a.session.pages_per_segment, pages);
+	for (uint64_t segment = 0; segment < 17; segment++)
+		ck_assert_uint_le((segment * SEGMENT + page - 1) / page * page + pages * page, (segment + 1) * SEGMENT);
+	ck_refused(peer_lease(&a, pages, pages), SKV_CORE_E_WAIT);
+	m = begin();
+	made(&m);
+	ck_assert_int_eq(peer_lease(&a, pages, pages), 0);
+	pool_is(&a, pages, 0, 0);
+	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_WAIT);
+	peer_die(&a);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-core-pending");
@@ -373,6 +403,6 @@ int main(void)
 	add_case(s, "pending", 60, setup, teardown, a_lease_waits_for_all_that_it_wants,
 	         what_cannot_be_had_is_done_without, quotas_hold_for_what_is_under_way,
 	         empty_segments_stay_while_more_are_made, a_pool_that_ends_waits_for_nothing,
-	         sequences_stay_on_their_device, any_order_leaves_the_books_even, NULL);
+	         sequences_stay_on_their_device, any_order_leaves_the_books_even, odd_pages_do_not_make_large_segments, NULL);
 	return run_suite(s);
 }
