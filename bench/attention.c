@@ -5,7 +5,8 @@
  * A measurement is one pass over all layers of a kernel fixture, so nothing is still in a cache when its layer
  * comes round again. Pages in random order are the worst case for the kernels, while the streaming read that
  * they are compared with reads the same bytes in the order of their addresses. Kernels take turns, and of
- * every kernel's passes the median counts. On a device it times them itself.
+ * every kernel's passes the median counts. A device times them itself, and its passes are replays of a recording, as
+ * steps of a session are.
  *
  * GB/s counts the K and V bytes of the tokens that a kernel was asked to attend to, once each.
  */
@@ -24,6 +25,8 @@ struct options {
 	uint32_t dtypes[BENCH_LIST_MAX];
 	int n_threads, n_tokens, n_shapes, n_dtypes;
 	long repeat, prefill;
+	uint32_t only[64]; /* kinds of decode; none: all */
+	int n_only;
 	const char *csv;
 	struct fixture_options fixture;
 };
@@ -241,9 +244,21 @@ static const struct {
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 enum { READ, DENSE };
 
-static bool can(const struct kernel_fixture *b, size_t kind)
+/* READ and DENSE are what the others are held against. */
+static bool can(const struct kernel_fixture *b, const struct options *o, size_t kind)
 {
-	return b->sketches || kinds[kind].touched < ONE_SKETCHED;
+	bool wanted = o->n_only == 0 || kind <= DENSE;
+
+	for (int i = 0; i < o->n_only; i++)
+		wanted |= o->only[i] == kind;
+	return wanted && (b->sketches || kinds[kind].touched < ONE_SKETCHED);
+}
+
+/* All layers, one after the other. */
+static void pass(struct kernel_fixture *b, size_t kind)
+{
+	for (uint32_t layer = 0; layer < b->layers; layer++)
+		kinds[kind].layer(b, layer);
 }
 
 static const struct column columns[] = {
@@ -262,30 +277,37 @@ static void report(struct report *r, const struct kernel_fixture *b, const char 
 	           gflops);
 }
 
-static void measure_decode(struct report *r, struct kernel_fixture *b, long repeat)
+static void measure_decode(struct report *r, struct kernel_fixture *b, const struct options *o)
 {
 	static double t[N_KINDS][MAX_REPEAT];
+	void *graph[N_KINDS] = {0};
 	double ms[N_KINDS], bytes = (double)b->layer_bytes;
 	const double sketches = (skv_sketch_row(&b->sh) + 2.0) / ((double)b->sh.page_bytes / b->sh.n_kv_heads / SKV_PAGE_TOKENS);
 	const double share[] = {[ALL] = 1, [BUDGET] = b->o->budget, [BOUNDS] = 1.0 / SKV_PAGE_TOKENS, [ONE] = 1.0 / b->tokens,
 	                        [ONE_SKETCHED] = (1 + sketches) / b->tokens, [SKETCHES] = sketches, [SKETCH] = sketches + b->o->budget};
 
-	/* Pass -1 is not counted: it wakes threads and touches scratch. */
-	for (long rep = -1; rep < repeat; rep++)
+	/* Pass -1 is not counted: it wakes threads and touches scratch. On a device the others are replays of a recording. */
+	for (long rep = -1; rep < o->repeat; rep++)
 		for (size_t k = 0; k < N_KINDS; k++) {
-			if (!can(b, k))
+			if (!can(b, o, k))
 				continue;
 			fixture_start(b);
-			for (uint32_t layer = 0; layer < b->layers; layer++)
-				kinds[k].layer(b, layer);
-			double pass = fixture_stop(b);
+			if (graph[k])
+				fixture_play(b, graph[k]);
+			else
+				pass(b, k);
+			double ms_of_pass = fixture_stop(b);
 			if (rep >= 0)
-				t[k][rep] = pass / b->layers;
+				t[k][rep] = ms_of_pass / b->layers;
+			else
+				graph[k] = fixture_record(b, pass, k);
 		}
-	for (size_t k = 0; k < N_KINDS; k++)
-		ms[k] = bench_median(t[k], (size_t)repeat);
 	for (size_t k = 0; k < N_KINDS; k++) {
-		if (!can(b, k))
+		ms[k] = bench_median(t[k], (size_t)o->repeat);
+		fixture_forget(b, graph[k]);
+	}
+	for (size_t k = 0; k < N_KINDS; k++) {
+		if (!can(b, o, k))
 			continue;
 		double gbps = bytes * share[kinds[k].touched] / ms[k] / 1e6;
 		report(r, b, kinds[k].name, b->tokens, ms[k], gbps, gbps / (bytes / ms[READ] / 1e6),
@@ -434,6 +456,7 @@ static int parse(struct options *o, int argc, char **argv)
 	uint32_t device = SKV_DEVICE_HOST;
 	const char *isa = NULL;
 	int n_dims = 2, e;
+	const char *kind_names[N_KINDS + 1] = {0};
 	const struct bench_option table[] = {
 		BENCH_NUMBERS("threads", o->threads, &o->n_threads, 1, "OpenMP threads (1,2)"),
 		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 64, "length of the sequences (16384)"),
@@ -446,6 +469,7 @@ static int parse(struct options *o, int argc, char **argv)
 		BENCH_NUMBER("memory", &o->fixture.memory, 1, 1 << 20, "MiB to go through, at least (512)"),
 		BENCH_NUMBER("prefill", &o->prefill, 0, SKV_MAX_TOKENS, "length of the prompt, 0 for none (4096)"),
 		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
+		BENCH_NAMES("only", o->only, &o->n_only, kind_names, "which kernels of decode, beside read and dense (all)"),
 		BENCH_TEXT("isa", "NAME", &isa, "avx512, avx2 or generic (the best that this processor has)"),
 		BENCH_DEVICE(&device, "on that device instead; --threads and --isa have no meaning there"),
 		BENCH_CSV(&o->csv),
@@ -458,6 +482,8 @@ static int parse(struct options *o, int argc, char **argv)
 		.repeat = 9, .prefill = 4096,
 		.fixture = {.batch = 1, .memory = 512, .budget = 0.1, .sketch_bits = 2, .kern = skv_kernels_host(NULL)},
 	};
+	for (size_t k = 0; k < N_KINDS; k++)
+		kind_names[k] = kinds[k].name;
 	e = bench_options(&command, argc, argv);
 	return e ? e : complete(o, device, isa, n_dims);
 }
@@ -469,7 +495,7 @@ static int measure(struct report *r, const struct options *o, struct skv_shape s
 	for (int n = 0; n < o->n_tokens; n++) {
 		if (fixture_init(&fixture, &o->fixture, sh, (uint32_t)o->tokens[n], threads))
 			return -1;
-		measure_decode(r, &fixture, o->repeat);
+		measure_decode(r, &fixture, o);
 		fixture_deinit(&fixture);
 	}
 	if (!o->prefill)

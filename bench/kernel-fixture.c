@@ -114,6 +114,30 @@ double fixture_stop(struct kernel_fixture *b)
 	return ms;
 }
 
+void *fixture_record(struct kernel_fixture *b, void (*pass)(struct kernel_fixture *, size_t), size_t kind)
+{
+	const struct skv_backend *d = b->o->device;
+	void *graph;
+
+	if (!d)
+		return NULL;
+	fixture_need(b, d->begin_capture(b->work.stream));
+	pass(b, kind);
+	fixture_need(b, d->end_capture(b->work.stream, &graph));
+	return graph;
+}
+
+void fixture_play(struct kernel_fixture *b, void *graph)
+{
+	fixture_need(b, b->o->device->graph_launch(graph, b->work.stream));
+}
+
+void fixture_forget(struct kernel_fixture *b, void *graph)
+{
+	if (graph)
+		fixture_need(b, b->o->device->graph_free(graph));
+}
+
 /* ---- set up ---------------------------------------------------------------------------------- */
 
 int fixture_enter(struct fixture_options *o, uint32_t device)

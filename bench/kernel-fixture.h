@@ -71,6 +71,11 @@ void fixture_free(const struct kernel_fixture *, void *);
 /* Sequence i as one that is all prompt, in the memory of the kernels. */
 struct skv_batch fixture_prompt(struct kernel_fixture *, uint32_t i);
 
+/* What a pass queues on a device, as a recording; NULL on the host. */
+void *fixture_record(struct kernel_fixture *, void (*pass)(struct kernel_fixture *, size_t kind), size_t kind);
+void fixture_play(struct kernel_fixture *, void *graph);
+void fixture_forget(struct kernel_fixture *, void *graph); /* NULL: nothing */
+
 /* Milliseconds between the two, of what was queued between them. */
 void fixture_start(struct kernel_fixture *);
 double fixture_stop(struct kernel_fixture *);

@@ -42,6 +42,9 @@ struct options {
 	long layers, dim, batch, tokens, repeat;
 	const char *spec[SPECS_MOST];
 	int n_specs;
+	uint32_t dtypes[BENCH_LIST_MAX];
+	int n_dtypes;
+	bool mixed;
 	const char *csv;
 };
 
@@ -99,7 +102,7 @@ static void steps(struct stack_fixture *stack, long n, struct seen *to)
 /* A row; *full_ms is set by the first one. */
 static void row(struct report *r, const struct options *o, const char *spec, struct seen *x, double *full_ms)
 {
-	const double bytes = 4.0 * o->kv_heads * (double)o->dim * (double)(o->layers * o->batch * o->tokens);
+	const double bytes = 2.0 * (double)skv_dtype_bytes(o->dtypes[0]) * o->kv_heads * (double)o->dim * (double)(o->layers * o->batch * o->tokens);
 	const double ms = bench_median(x->attention, x->n), gb = bytes * x->attended / 1e9;
 	char heads[32];
 
@@ -109,6 +112,29 @@ static void row(struct report *r, const struct options *o, const char *spec, str
 	report_row(r, spec, heads, (double)o->layers, (double)o->batch, (double)o->tokens, ms, ms / *full_ms, x->attended,
 	           gb, gb / ms * 1e3, bench_median(x->whole, x->n), x->kept);
 	fflush(stdout);
+}
+
+static void measure_spec(struct report *r, struct stack_fixture *stack, const struct options *o, const char *spec, struct seen *x,
+                         double *full_ms)
+{
+	stack_hand_over(stack, spec);
+	stack_fork(stack);
+	steps(stack, o->repeat, x);
+	row(r, o, spec, x, full_ms);
+	stack_drop_forks(stack);
+}
+
+/* All policies at once: those of the sequences in turn. */
+static void measure_mixed(struct report *r, struct stack_fixture *stack, const struct options *o, struct seen *x, double *full_ms)
+{
+	stack_hand_over(stack, o->spec[0]);
+	stack_fork(stack);
+	for (uint32_t i = 0; i < stack->n; i++)
+		if (i % (uint32_t)o->n_specs)
+			stack_need(skv_seq_policy(stack->item[i].seq, o->spec[i % (uint32_t)o->n_specs]));
+	steps(stack, o->repeat, x);
+	row(r, o, "all of these in turn", x, full_ms);
+	stack_drop_forks(stack);
 }
 
 static int measure(struct report *r, const void *options)
@@ -124,18 +150,15 @@ static int measure(struct report *r, const void *options)
 	shape.n_kv_heads = o->kv_heads;
 	shape.head_dim = (uint32_t)o->dim;
 	shape.max_tokens = (uint32_t)(o->tokens + WARM + o->repeat);
-	shape.kv_dtype = SKV_BF16;
+	shape.kv_dtype = o->dtypes[0];
 	snprintf(shape.name, sizeof shape.name, "bench");
 	stack_start(&stack, o->device);
 	stack_open(&stack, &shape, "full");
 	stack_fill(&stack, (uint32_t)o->batch, (uint32_t)o->tokens, (uint32_t)(WARM + o->repeat));
-	for (int i = 0; i < o->n_specs; i++) {
-		stack_hand_over(&stack, o->spec[i]);
-		stack_fork(&stack);
-		steps(&stack, o->repeat, x);
-		row(r, o, o->spec[i], x, &full_ms);
-		stack_drop_forks(&stack);
-	}
+	for (int i = 0; i < o->n_specs; i++)
+		measure_spec(r, &stack, o, o->spec[i], x, &full_ms);
+	if (o->mixed)
+		measure_mixed(r, &stack, o, x, &full_ms);
 	stack_empty(&stack);
 	stack_close(&stack);
 	stack_stop(&stack);
@@ -160,13 +183,15 @@ static int parse(struct options *o, int argc, char **argv)
 		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (16)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (4/1)"),
 		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "of K and V: bf16, fp16 or fp8, on the host fp32 too (bf16)"),
 		BENCH_NUMBER("repeat", &o->repeat, 2, REPEAT_MOST, "steps of each, of which the median counts (20)"),
+		BENCH_FLAG("mixed", &o->mixed, "besides, all of them at once: those of the sequences in turn"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"policies", NULL, about, table, sizeof table / sizeof *table};
 	int e;
 
-	*o = (struct options){.heads = 4, .kv_heads = 1, .layers = 16, .dim = 128, .repeat = 20};
+	*o = (struct options){.heads = 4, .kv_heads = 1, .layers = 16, .dim = 128, .repeat = 20, .dtypes = {SKV_BF16}};
 	e = bench_options(&command, argc, argv);
 	o->batch = o->batch ? o->batch : o->device ? 64 : 2;
 	o->tokens = o->tokens ? o->tokens : o->device ? 32768 : 4096;
