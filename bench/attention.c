@@ -251,6 +251,8 @@ static bool can(const struct kernel_fixture *b, const struct options *o, size_t 
 
 	for (int i = 0; i < o->n_only; i++)
 		wanted |= o->only[i] == kind;
+	if (o->fixture.rest && kinds[kind].touched == BUDGET) /* a budget is one of sequences of one length */
+		return false;
 	return wanted && (b->sketches || kinds[kind].touched < ONE_SKETCHED);
 }
 
@@ -442,6 +444,11 @@ static int complete(struct options *o, uint32_t device, const char *isa, int n_d
 		      " processor that has it\n", stderr);
 		return -1;
 	}
+	for (int n = 0; n < o->n_tokens; n++)
+		if (o->fixture.rest > o->tokens[n]) {
+			fprintf(stderr, "sparsekv-bench: --rest %ld: expected at most --tokens, %ld\n", o->fixture.rest, o->tokens[n]);
+			return -1;
+		}
 	if (!o->n_dtypes) {
 		o->dtypes[0] = device ? SKV_F16 : SKV_F32;
 		o->dtypes[1] = SKV_BF16;
@@ -464,6 +471,7 @@ static int parse(struct options *o, int argc, char **argv)
 		BENCH_NUMBERS("dim", o->dims, &n_dims, 1, "head dimension, one for each of --heads (64,128)"),
 		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16, fp8 (fp32,bf16; of a device fp16,bf16)"),
 		BENCH_NUMBER("batch", &o->fixture.batch, 1, 4096, "sequences in a step (1)"),
+		BENCH_NUMBER("rest", &o->fixture.rest, 1, SKV_MAX_TOKENS, "length of all sequences but the first (as long)"),
 		BENCH_SHARE("budget", &o->fixture.budget, "share of the tokens that sparse layers attend to (0.1)"),
 		BENCH_NUMBER("bits", &o->fixture.sketch_bits, 1, 4, "of an element of a sketch (2)"),
 		BENCH_NUMBER("memory", &o->fixture.memory, 1, 1 << 20, "MiB to go through, at least (512)"),

@@ -231,25 +231,44 @@ static uint32_t state_pages(const struct kernel_fixture *b)
 	return b->sketches ? (b->tokens + skv_sketch_tokens(&b->sh) - 1) / skv_sketch_tokens(&b->sh) : 0;
 }
 
+static uint32_t tokens_of(const struct kernel_fixture *b, uint32_t i)
+{
+	return i && b->o->rest ? (uint32_t)b->o->rest : b->tokens;
+}
+
+/* The pages of all layers in random order. */
+static uint32_t *shuffled_pages(const struct kernel_fixture *b, uint64_t *rng)
+{
+	const uint32_t n = b->layers * b->layer_pages;
+	uint32_t *page = fixture_get(n * sizeof *page);
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t j = (uint32_t)(bench_random(rng) % (i + 1));
+		page[i] = page[j];
+		page[j] = i;
+	}
+	return page;
+}
+
 static void tables_init(struct kernel_fixture *b, uint64_t *rng)
 {
 	const uint32_t batch = (uint32_t)b->o->batch, n = b->layers * batch * b->pages;
 	const uint32_t each = state_pages(b), all = b->sketches ? 2 * n : n;
 	skv_pte *table = fixture_get(all * sizeof *table);
 	struct skv_kseq *seq = fixture_get(batch * sizeof *seq);
+	uint32_t *page = shuffled_pages(b, rng), used = 0;
 
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t j = (uint32_t)(bench_random(rng) % (i + 1));
-		table[i] = table[j];
-		table[j] = skv_pte_make(SKV_PTE_PRIVATE, i);
-	}
+	for (uint32_t x = 0; x < b->layers * batch; x++)
+		for (uint32_t i = 0; i < skv_pages_of(tokens_of(b, x % batch)); i++)
+			table[x * b->pages + i] = skv_pte_make(SKV_PTE_PRIVATE, page[used++]);
+	free(page);
 	for (uint32_t i = 0; i < b->layers * batch * each; i++)
-		table[n + i / each * b->pages + i % each] = skv_pte_make(SKV_PTE_PRIVATE, n + i);
+		table[n + i / each * b->pages + i % each] = skv_pte_make(SKV_PTE_PRIVATE, used + i);
 	b->table = fixture_there(b, table, all * sizeof *table);
 	b->seq = fixture_get(batch * sizeof *b->seq);
 	for (uint32_t i = 0; i < batch; i++)
 		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages,
-		                              .layer_stride = batch * b->pages, .len = b->tokens,
+		                              .layer_stride = batch * b->pages, .len = tokens_of(b, i),
 		                              .n_q = 1, .row = i, .n_state = 1};
 	memcpy(seq, b->seq, batch * sizeof *seq);
 	b->step = (struct skv_batch){.seq = fixture_there(b, seq, batch * sizeof *seq), .n = batch,
@@ -302,7 +321,8 @@ int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, stru
 	*b = (struct kernel_fixture){.o = o, .sh = sh, .threads = threads, .tokens = tokens, .pages = skv_pages_of(tokens)};
 	b->sketches = o->sketch_bits && sh.head_dim % 32 == 0;
 	b->sh.sketch_bits = b->sketches ? (uint32_t)o->sketch_bits : 0;
-	b->layer_bytes = (size_t)batch * b->pages * sh.page_bytes;
+	b->layer_pages = b->pages + (batch - 1) * skv_pages_of(tokens_of(b, 1));
+	b->layer_bytes = (size_t)b->layer_pages * sh.page_bytes;
 	b->layers = o->layers ? (uint32_t)o->layers : (uint32_t)((want + b->layer_bytes - 1) / b->layer_bytes);
 	b->pool_bytes = b->layers * (b->layer_bytes + (size_t)batch * state_pages(b) * sh.page_bytes);
 	if (pool_open(b))

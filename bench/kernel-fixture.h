@@ -15,6 +15,7 @@
 struct fixture_options {
 	long batch, memory; /* sequences; MiB to go through, at least */
 	long layers;        /* 0: as many as that takes */
+	long rest;          /* tokens of all sequences but the first, at most as many as that has; 0: as many */
 	long sketch_bits;   /* of the sketches of keys; 0: there are none */
 	double budget;      /* share of the units in the lists */
 	const struct skv_kernels *kern;
@@ -24,13 +25,14 @@ struct fixture_options {
 struct kernel_fixture {
 	const struct fixture_options *o;
 	struct skv_shape sh;
-	uint32_t tokens, layers, pages; /* pages of one sequence in one layer */
+	uint32_t tokens, layers, pages; /* of the first sequence; pages in one layer */
+	uint32_t layer_pages;           /* and of all sequences */
 	int threads;
 	size_t pool_bytes, layer_bytes; /* all of it; K and V of one layer, from which state pages are apart */
 	bool sketches;         /* they are there, in the state pages of tables `layers` and on */
 	struct skv_kseq *seq;  /* [batch], the host's; what they point to is not */
 	struct skv_batch step; /* all of them, one row each */
-	skv_pte *table;        /* [layer, then the state pages of each][batch][pages] */
+	skv_pte *table;        /* [layer, then the state pages of each][batch][pages], a shorter sequence's first ones in use */
 	float *q, *out;        /* [batch][n_heads][head_dim] */
 	struct skv_index_list page_list[2], token_list[2]; /* a sequence; a kv head */
 	struct skv_index_list made_pages, made_tokens;     /* what select() makes: a sequence; a kv head */
