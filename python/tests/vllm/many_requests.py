@@ -7,7 +7,7 @@ usage: many_requests.py N
 A model of random weights. Eight requests are under way at once, of short prompts and a few tokens, under six policies, some of them with names
 that come again, some that begin like others; every fifth is aborted, while it waits, reads or decodes. Prints, before them and
 after each quarter, descriptors and memory of this process and the daemon, and the pool's room; ends with an error unless they
-stay as they were after the first quarter.
+stay as they were after the second one.
 """
 import gc
 import json
