@@ -66,6 +66,10 @@ struct skv_shape {
  * One sequence of a batch. Its page table has an entry for every page up to `len`; every function skips the entries
  * that are not resident (holes). Query row i of the sequence is token len - n_q + i and row `row + i` of q, k, v and
  * out.
+ *
+ * A place of a batch may be empty: no tokens (len, n_tokens), no rows (n_q, n_state), `row` any that there is, the table one entry, a
+ * hole, layer_stride 0. What appends, scores, selects and decodes takes such a place, and writes nothing for it but what is its own
+ * in lists and scores.
  */
 struct skv_kseq {
 	const skv_pte *table; /* number 0; number x begins x * layer_stride entries further */

@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 16u
+#define SKV_BACKEND_ABI 17u
 #define SKV_DEVICE_NAME_MAX 256
 #define SKV_BACKEND_MAX_DEVICES 64u /* devices of a machine that a backend knows */
 
@@ -143,6 +143,8 @@ struct skv_backend {
 	int (*event_record)(void *event, void *stream);
 	int (*event_done)(void *event, bool *ret_done); /* or never recorded */
 	int (*event_wait)(void *event);
+	/* What is queued on the stream from now on waits for it. In a capture: the stream, too, is captured until its end joins in. */
+	int (*stream_wait)(void *stream, void *event);
 
 	/* For benchmarks: times, and a kernel that reads memory as fast as possible; `bytes` is a multiple of 16. */
 	int (*event_elapsed)(void *from, void *to, float *ret_ms); /* waits for both */

@@ -3,8 +3,9 @@
  * libclient/attend.c - one layer of a step: append, attend as the policy planned.
  *
  * No system call (wake-ups of the OpenMP pool aside), no allocation: all memory was laid out in
- * skv_step_begin. Rows of prompts attend as the plan says (prefill/attend.c); the policy sees the sequences that
- * decode, and they go to the kernels as one batch.
+ * skv_step_begin. First the sequences that decode: the policy sees them, and they go to the kernels as one batch. On a device this
+ * part of a layer is replayed from a recording, if there is one (replay.c). Then rows of prompts, which attend as the plan says
+ * (prefill/attend.c).
  */
 #include "libclient/attend.h"
 
@@ -12,6 +13,7 @@
 #include <string.h>
 
 #include "common/spec.h"
+#include "libclient/branches.h"
 #include "libclient/compress/attend.h"
 #include "libclient/device.h"
 #include "libclient/error.h"
@@ -75,6 +77,21 @@ static void decode_rows(const struct layer *l, uint32_t how)
 		recall_measure(l, &list);
 }
 
+/* What comes before attention. Where K and V are another layer's, they are there. */
+static void append(const struct layer *l, const struct skv_batch *b)
+{
+	if (b->n == 0)
+		return;
+	if (l->attn->k) /* and sketches */
+		l->kernels->append(&l->rows, b, NULL, l->attn->k, l->attn->v, l->work);
+	else if (l->sketches)
+		l->kernels->update_sketches(&l->rows, b, l->work);
+	if (l->bounds)
+		l->kernels->update_bounds(&l->rows, b, NULL, l->work);
+}
+
+/* ---- sequences that decode ------------------------------------------------------------------- */
+
 static void decode(struct skv_session *s, const struct layer *l)
 {
 	const struct skv_plan *plan = l->plan;
@@ -82,6 +99,10 @@ static void decode(struct skv_session *s, const struct layer *l)
 
 	s->batch = l->batch;
 	s->step.q = l->attn->q;
+	if (plan->evict.granularity)
+		slots_append(l);
+	else
+		append(l, &l->decode);
 	if (l->window) { /* not the policy's */
 		decode_kernel(l, SKV_ATTEND_WINDOW, NULL);
 		return;
@@ -107,32 +128,35 @@ static void decode(struct skv_session *s, const struct layer *l)
 	policy_hook(s, l->batch, PHASE_AFTER, l->number);
 }
 
-/*
- * What comes before attention: the batch's sequences that decode and those with prompts are apart. Where K and V are
- * another layer's, they are there.
- */
-static void append(const struct layer *l)
+/* Policy batches side by side, where there are branches for them. */
+static int decode_batches(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
-	const struct skv_batch *const part[] = {&l->decode, &l->prefill};
+	struct step *st = &s->step;
+	const struct skv_workspace own = st->work;
+	int e = branches_fork(s);
 
-	if (l->plan->evict.granularity) {
-		slots_append(l);
-		return;
-	}
-	for (int i = 0; i < 2; i++) {
-		if (part[i]->n == 0)
+	for (uint32_t i = 0; i < st->n_batches && e == 0; i++) {
+		const struct layer l = layer_of(s, &st->batch[i], layer, a);
+
+		if (l.batch->n == 0)
 			continue;
-		if (l->attn->k) /* and sketches */
-			l->kernels->append(&l->rows, part[i], NULL, l->attn->k, l->attn->v, l->work);
-		else if (l->sketches)
-			l->kernels->update_sketches(&l->rows, part[i], l->work);
-		if (l->bounds)
-			l->kernels->update_bounds(&l->rows, part[i], NULL, l->work);
+		st->work = branch_work(s, l.batch);
+		decode(s, &l);
+		st->work = own;
 	}
+	return e < 0 ? e : branches_join(s);
 }
+
+/* ---- rows of prompts ------------------------------------------------------------------------- */
 
 static void prefill(const struct layer *l)
 {
+	if (l->plan->evict.granularity)
+		slots_append_prompts(l);
+	else
+		append(l, &l->prefill);
+	if (!l->attn->q)
+		return;
 	if (l->compresses) {
 		compress_prefill(l);
 		return;
@@ -142,41 +166,48 @@ static void prefill(const struct layer *l)
 	prefill_attend(l);
 }
 
-void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *given)
+static void prefill_batches(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
-	const struct skv_attn rows = attn_take(s, given), *a = &rows;
 	struct step *st = &s->step;
 
 	for (uint32_t i = 0; i < st->n_batches; i++) {
 		const struct layer l = layer_of(s, &st->batch[i], layer, a);
 
-		append(&l);
-		if (l.decode.n > 0)
-			decode(s, &l);
-		if (l.prefill.n > 0 && a->q)
+		if (l.prefill.n > 0)
 			prefill(&l);
 	}
-	attn_give(s, given, a);
 	if (!a->q)
 		prefill_without_queries(st);
 }
 
-/* All layers, or none: one that misuses a primitive, or that CUDA does not record, is attended as it comes. */
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *given, bool decoded)
+{
+	const struct skv_attn rows = attn_take(s, given);
+	int e = decoded || s->step.n_decode == 0 ? 0 : decode_batches(s, layer, &rows);
+
+	if (e == 0 && s->step.n > s->step.n_decode)
+		prefill_batches(s, layer, &rows);
+	attn_give(s, given, &rows);
+	return e;
+}
+
+/* Some layers a step. What misuses a primitive, or cannot be recorded, is attended as it comes, and so are all layers then. */
 void attend_begin(struct skv_session *s)
 {
 	const struct skv_attn *a;
+	uint32_t layer, end;
 	bool well = true;
 
-	if (!s->device || !replay_begin(s))
+	if (!s->device || !replay_begin(s, &layer, &end))
 		return;
-	for (uint32_t layer = 0; layer < s->model.n_layers && well; layer++) {
+	for (; layer < end && well; layer++) {
 		well = replay_record_begin(s, layer, &a);
-		if (!well)
-			break;
-		attend_layer(s, layer, a);
-		well = replay_record_end(s, layer);
+		if (well)
+			well = replay_record_end(s, layer, decode_batches(s, layer, a));
 	}
-	replay_recorded(s, well);
+	replay_recorded(s, layer, well);
 }
 
 /* May a layer of the open step have K and V alone? No rows then attend, and none accumulates scores. */
@@ -198,6 +229,7 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 {
 	struct step *st = &s->step;
 	struct skv_attn given;
+	bool decoded = false;
 	int e;
 
 	if (!st->open)
@@ -213,14 +245,14 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	e = attn_check(s, layer, a);
 	if (e == 0 && !a->q)
 		e = check_append(s, layer);
-	if (e == 0 && s->device)
-		e = replay_attend(s, layer, a);
+	if (e == 0 && s->device && st->n_decode > 0)
+		e = replay_attend(s, layer, a, &decoded);
+	if (e == 0)
+		e = attend_layer(s, layer, a, decoded);
 	if (e < 0)
 		return e;
-	if (e == 0)
-		attend_layer(s, layer, a);
 	st->next_layer++;
-	return s->device && e == 0 ? device_check(s) : 0;
+	return s->device && !(decoded && st->n_decode == st->n) ? device_check(s) : 0;
 }
 
 int skv_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)

@@ -31,6 +31,8 @@
 #include "libclient/lease/pool.h"
 #include "libclient/seq.h"
 
+#define HOLES 64u
+
 /* The device said no. */
 int device_failed(const struct device *d, int error, const char *what)
 {
@@ -102,11 +104,12 @@ int device_grow_batch(struct skv_session *s, uint32_t n, uint32_t n_kseq)
 {
 	struct device *d = s->device;
 	size_t bytes = 0;
-	void *kseq = d->kseq, *attended = d->attended;
+	void *kseq = d->kseq, *attended = d->attended, *holes = d->holes;
 	uint32_t cap_kseq = n_kseq + n_kseq / 2, cap = n + n / 2;
-	int e = 0;
+	int e = holes ? 0 : device_grow(s, &holes, &bytes, HOLES * sizeof(*d->holes));
 
-	if (n_kseq > d->cap_kseq) {
+	d->holes = holes;
+	if (n_kseq > d->cap_kseq && e == 0) {
 		d->cap_kseq = 0;
 		e = device_grow(s, &kseq, &bytes, cap_kseq * sizeof(*d->kseq));
 		d->kseq = kseq;
@@ -169,6 +172,7 @@ void device_close(struct skv_session *s)
 		slab_free(d);
 		d->backend->free(d->kseq);
 		d->backend->free(d->attended);
+		d->backend->free(d->holes);
 		d->backend->free(s->step.work.mem);
 		d->backend->free(s->step.arena);
 		d->backend->free(s->step.decompressed.mem);

@@ -9,6 +9,7 @@
 
 #include "common/seqmem.h"
 #include "kernels/device.h"
+#include "libclient/branches.h"
 #include "libclient/device-slab.h"
 #include "libclient/step.h"
 
@@ -49,9 +50,12 @@ struct device {
 	struct skv_kseq *kseq;
 	uint64_t *attended;
 	uint32_t cap_kseq, cap;
+	skv_pte *holes; /* of it, too: the page tables of empty sequences */
 	struct device_step step[DEVICE_STEPS];
 	uint32_t next; /* the open step, or the next one */
 	struct slab slab; /* sequences' tables */
+	struct branch branch[BRANCHES]; /* from number 1 on */
+	void *fork;       /* event: where they begin */
 	/* entries within the committed length that the device's tables do not show as they are */
 	struct device_stale {
 		struct skv_seq *seq;

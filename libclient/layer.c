@@ -32,14 +32,19 @@ struct skv_batch layer_all(struct skv_session *s, uint32_t layer)
 	return class_of(s, layer)->all;
 }
 
+static const struct skv_kseq *class_kseq(const struct skv_session *s, uint32_t layer)
+{
+	return s->step.kseq + (size_t)s->step.class_of[layer] * s->step.n_kseq;
+}
+
 const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, uint32_t at)
 {
-	return &s->step.kseq[(size_t)s->step.class_of[layer] * s->step.n_kseq + at];
+	return class_kseq(s, layer) + s->step.place[at];
 }
 
 struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
-	return batch_part(class_of(s, layer)->decoding, pb->first, pb->n);
+	return batch_part(class_of(s, layer)->decoding, pb->place, pb->n_places);
 }
 
 struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
@@ -118,7 +123,7 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	        .prefill = batch_prompts(s, pb, number),
 	        .each = batch_rows(s, pb, number),
 	        .maker = batch_prompts(s, pb, plan->prefill.how == SKV_PREFILL_KASCADE ? plan->prefill.source : number),
-	        .prompts = layer_kseq(s, number, pb->first_prompt),
+	        .prompts = class_kseq(s, number) + st->n_places + pb->first_prompt - st->n_decode,
 	        .own = &pb->selection[number],
 	        .source = &pb->selection[plan->source],
 	        .batch = pb,

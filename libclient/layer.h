@@ -46,7 +46,10 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 
 /* Some of a batch's sequences, under the same bounds. */
 struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n);
-/* Sequences of a policy batch that decode, and those with rows of prompts, as the layer's kernels see them. */
+/*
+ * Sequences of a policy batch that decode, empty ones behind them, and those with rows of prompts, as the layer's kernels see
+ * them.
+ */
 struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
 struct skv_batch batch_prompts(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
 /* Those that decode, row by row: [rows][n], each row a sequence that ends with it. */

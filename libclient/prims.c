@@ -195,16 +195,16 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 	shared = pb->policy->plan[k->layer].evict.max_head_ratio > 0;
 	ranked |= shared; /* inactive tokens must not be among the best */
 	if (ranked)
-		s->kernels->rank_tokens(&shape, &batch, &rank, s->step.rank, stride, &s->step.work);
+		s->kernels->rank_tokens(&shape, &batch, &rank, pb->rank, stride, &s->step.work);
 	by = (struct skv_evict_rule){
 	        .granularity = pb->policy->plan[k->layer].evict.granularity,
 	        .recent = k->recent,
 	        .evict_older = k->evict_older,
 	        .reset_scores = k->reset_scores,
 	};
-	s->kernels->evict(&shape, &batch, &by, ranked ? s->step.rank : NULL, stride, &s->step.work);
+	s->kernels->evict(&shape, &batch, &by, ranked ? pb->rank : NULL, stride, &s->step.work);
 	if (shared)
-		s->kernels->allocate_head_budgets(&shape, &batch, &(struct skv_head_budget_rule){.recent = k->recent.count, .safeguard = k->safeguard}, s->step.rank,
+		s->kernels->allocate_head_budgets(&shape, &batch, &(struct skv_head_budget_rule){.recent = k->recent.count, .safeguard = k->safeguard}, pb->rank,
 		                  stride, &s->step.work);
 	pb->selection[k->layer].retained = true;
 }

@@ -4,8 +4,9 @@
  *
  * A layer is several kernels, and to launch each takes the host longer than some of them take the device. A
  * CUDA graph is one launch. The engine may record whole steps (skv_step_key, skv_step_replayed). Where it does
- * not, each layer has a small graph here: made in skv_step_begin, when two steps of the same key gave a layer the
- * same q, k, v, out and lse, and launched by skv_attend while they stay the same.
+ * not, each layer has a small graph here, of the sequences that decode: made in skv_step_begin, when two steps of the same key
+ * gave a layer the same q, k, v, out and lse, and launched by skv_attend while they stay the same. It takes a few steps, each of which
+ * records some layers, so that none is much longer than others. Prompts in the step are not in it: their rows attend as they come.
  *
  * Traffic goes to and fro between a few keys: a request joins and another one leaves, and the policies of a batch
  * change with them. So there are recordings of several keys, and of these the one that was not used for longest makes room.
@@ -34,8 +35,9 @@
 #include "libclient/policy.h"
 #include "libclient/session.h"
 
-#define REPLAY_KEYS 8u /* of which there are recordings */
-#define MISSES_MOST 2u /* recordings of one key that were not used */
+#define REPLAY_KEYS 16u  /* of which there are recordings */
+#define MISSES_MOST 2u   /* recordings of one key that were not used */
+#define RECORD_LAYERS 4u /* of a step */
 
 /* What a layer's hooks have left of a selection. */
 struct replay_mark {
@@ -46,7 +48,7 @@ struct replay_mark {
 struct replay_layer {
 	bool seen; /* attended in the last step of this key, with these */
 	struct skv_attn at;
-	void *graph;
+	void *graph; /* or a stale one, from the set's number `recorded` on: freed when another takes its place */
 	struct replay_mark *after; /* [n_batches * n_layers] */
 };
 
@@ -56,12 +58,13 @@ struct replay_set {
 	uint64_t used; /* number of the last such step */
 	struct replay_layer *layer; /* [n_layers] */
 	uint32_t cap_marks; /* of each layer */
-	bool recorded;
-	uint32_t tries; /* to record, under this key */
+	uint32_t recorded; /* layers */
+	uint32_t tries;    /* to record, under this key */
 };
 
 struct replay {
 	uint64_t key;           /* of the open step, or the last one; 0: it cannot be replayed */
+	uint64_t whole_key;     /* of a recording that has all of the step in it, the engine's; 0: likewise */
 	struct replay_set *now; /* its set, unless the key is 0 */
 	struct replay_set set[REPLAY_KEYS];
 	uint64_t steps;
@@ -101,18 +104,11 @@ static bool grow_marks(struct skv_session *s)
 	return true;
 }
 
-static void forget(struct device *d, struct replay_layer *x)
-{
-	if (x->graph)
-		d->backend->graph_free(x->graph);
-	x->graph = NULL;
-	x->seen = false;
-}
-
-static void forget_all(struct skv_session *s, struct replay_set *x)
+static void forget_all(const struct skv_session *s, struct replay_set *x)
 {
 	for (uint32_t i = 0; i < s->model.n_layers; i++)
-		forget(s->device, &x->layer[i]);
+		x->layer[i].seen = false;
+	x->recorded = 0;
 }
 
 void replay_close(struct skv_session *s)
@@ -123,8 +119,9 @@ void replay_close(struct skv_session *s)
 	if (!r)
 		return;
 	if (device_enter(s, &was) == 0) {
-		for (uint32_t i = 0; i < REPLAY_KEYS; i++)
-			forget_all(s, &r->set[i]);
+		for (uint32_t i = 0; i < REPLAY_KEYS * s->model.n_layers; i++)
+			if (r->layers[i].graph)
+				s->device->backend->graph_free(r->layers[i].graph);
 		if (r->recorder)
 			s->device->backend->stream_free(r->recorder);
 		device_leave(s, was);
@@ -141,14 +138,37 @@ static uint64_t mix(uint64_t sum, uint64_t part)
 	return sum ^ sum >> 29;
 }
 
-/* All that a recording of the step's attends has in it. Two of them with the same sum: one in 2^64. */
+static uint64_t key_of_batch(const struct skv_session *s, const struct policy_batch *pb)
+{
+	const struct branch *b = &s->device->branch[pb->branch];
+	const uint64_t part[] = {
+		pb->policy->serial,
+		pb->compresses,
+		pb->place,
+		pb->n_places,
+		pb->rows,
+		pb->rows > 1 ? pb->rows_at : 0,
+		pb->branch,
+		pb->branch > 0 ? (uintptr_t)b->work.mem : 0,
+	};
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
+		sum = mix(sum, part[i]);
+	return sum;
+}
+
+/*
+ * All that a recording of how sequences decode in the step's layers has in it. Two of them with the same sum: one in 2^64. Which places
+ * of a policy batch are empty is not in it.
+ */
 static uint64_t key_of(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
 	const uint64_t part[] = {
 		s->serial,
-		st->n,
-		st->n_kseq,
+		st->n > st->n_decode, /* an engine's rows are elsewhere then */
+		st->n_classes > 1 ? st->n_kseq : 0,
 		st->n_classes,
 		(uintptr_t)st->work.mem,
 		(uintptr_t)st->arena,
@@ -161,17 +181,25 @@ static uint64_t key_of(const struct skv_session *s)
 	};
 	uint64_t sum = 0xcbf29ce484222325u;
 
-	if (st->n_decode < st->n || st->recall.n > 0)
+	if (st->n_decode == 0 || st->recall.n > 0)
 		return 0;
 	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
 		sum = mix(sum, part[i]);
 	for (uint32_t i = 0; i < st->n_batches; i++)
-		sum = mix(mix(mix(mix(sum, st->batch[i].policy->serial), st->batch[i].compresses), st->batch[i].n), st->batch[i].rows);
+		sum = mix(sum, st->batch[i].n > 0 ? key_of_batch(s, &st->batch[i]) : 0);
 	for (uint32_t i = 0; i < st->n_classes; i++)
-		sum = mix(mix(sum, st->class[i].all.max_len), st->class[i].all.max_state);
+		sum = mix(mix(sum, st->class[i].decoding.max_len), st->class[i].decoding.max_state);
 	for (uint32_t layer = 0; st->n_classes > 1 && layer < s->model.n_layers; layer++)
 		sum = mix(sum, st->class_of[layer]);
 	return sum ? sum : 1;
+}
+
+/* The same of the whole step: an engine's recording has its own work for each row. */
+static uint64_t whole_key_of(const struct skv_session *s, uint64_t key)
+{
+	const uint64_t sum = mix(key, s->step.n);
+
+	return key == 0 || s->step.n_decode < s->step.n ? 0 : sum ? sum : 1;
 }
 
 uint64_t skv_step_key(struct skv_session *s)
@@ -181,7 +209,7 @@ uint64_t skv_step_key(struct skv_session *s)
 	if (fence_enter(s) < 0)
 		return 0;
 	if (s->device && s->step.open)
-		key = s->replay->key;
+		key = s->replay->whole_key;
 	pthread_mutex_unlock(&s->lock);
 	return key;
 }
@@ -194,7 +222,7 @@ static int replayed(struct skv_session *s, uint64_t key)
 		return error_set(-EINVAL, "a replay, but the session's pages are in host memory");
 	if (!st->open || st->next_layer != 0)
 		return error_set(-EINVAL, "a replay, expected in an open step before its first layer");
-	if (key == 0 || key != s->replay->key)
+	if (key == 0 || key != s->replay->whole_key)
 		return error_set(-ESTALE, "the recording was made for another kind of step: record it anew");
 	st->next_layer = s->model.n_layers;
 	return 0;
@@ -254,7 +282,7 @@ bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv
 	return true;
 }
 
-bool replay_record_end(struct skv_session *s, uint32_t layer)
+bool replay_record_end(struct skv_session *s, uint32_t layer, int error)
 {
 	struct replay_layer *x = &s->replay->now->layer[layer];
 	int e;
@@ -264,14 +292,15 @@ bool replay_record_end(struct skv_session *s, uint32_t layer)
 	if (e < 0)
 		x->graph = NULL;
 	take_marks(s, x->after);
-	return e == 0 && !s->misused;
+	return e == 0 && error == 0 && !s->misused;
 }
 
-void replay_recorded(struct skv_session *s, bool well)
+void replay_recorded(struct skv_session *s, uint32_t end, bool well)
 {
-	if (!well)
+	if (well)
+		s->replay->now->recorded = end;
+	else
 		forget_all(s, s->replay->now);
-	s->replay->now->recorded = well;
 	s->misused = false;
 	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
 		s->step.selection[i].made = 0;
@@ -291,30 +320,48 @@ static struct replay_set *set_of(struct skv_session *s, uint64_t key)
 	if (x->key != key) {
 		forget_all(s, x);
 		x->key = key;
-		x->recorded = false;
 		x->tries = 0;
 	}
 	x->used = ++r->steps;
 	return x;
 }
 
-bool replay_begin(struct skv_session *s)
+/* Are there layers to record? */
+static bool unrecorded(struct skv_session *s, struct replay_set *x)
 {
-	struct replay *r = s->replay;
-	struct replay_set *x;
+	const uint32_t n = s->model.n_layers;
 	bool all = true;
 
-	r->behind = NULL;
-	r->key = key_of(s);
-	if (r->key == 0)
-		return false; /* the recordings are for the steps after this one */
-	x = r->now = set_of(s, r->key);
-	for (uint32_t i = 0; i < s->model.n_layers && all; i++)
+	for (uint32_t i = x->recorded; i < n && all; i++)
 		all = x->layer[i].seen;
-	if (!all || x->recorded || x->tries >= MISSES_MOST)
+	if (!all || x->recorded == n)
+		return false;
+	if (x->recorded > 0)
+		return true;
+	if (x->tries >= MISSES_MOST)
 		return false;
 	x->tries++;
 	return grow_marks(s);
+}
+
+bool replay_begin(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
+{
+	struct replay *r = s->replay;
+	struct replay_set *x;
+
+	r->behind = NULL;
+	r->key = key_of(s);
+	r->whole_key = whole_key_of(s, r->key);
+	if (r->key == 0)
+		return false; /* the recordings are for the steps after this one */
+	x = r->now = set_of(s, r->key);
+	if (!unrecorded(s, x))
+		return false;
+	if (x->recorded > 0)
+		put_marks(s, x->layer[x->recorded - 1].after);
+	*ret_first = x->recorded;
+	*ret_end = s->model.n_layers - x->recorded < RECORD_LAYERS ? s->model.n_layers : x->recorded + RECORD_LAYERS;
+	return true;
 }
 
 static bool same_rows(const struct skv_attn *a, const struct skv_attn *b)
@@ -324,7 +371,7 @@ static bool same_rows(const struct skv_attn *a, const struct skv_attn *b)
 	       a->out_stride == b->out_stride;
 }
 
-int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a, bool *ret)
 {
 	struct device *d = s->device;
 	struct replay *r = s->replay;
@@ -339,19 +386,19 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	e = d->backend->recording(s->step.work.stream, &recording);
 	if (e < 0)
 		return device_failed(d, e, "attention");
-	if (same && x->graph && !recording) {
+	if (same && layer < r->now->recorded && !recording) {
 		e = d->backend->graph_launch(x->graph, s->step.work.stream);
 		if (e < 0)
 			return device_failed(d, e, "attention");
 		r->behind = x;
-		return 1;
+		*ret = true;
+		return 0;
 	}
 	if (r->behind)
 		put_marks(s, r->behind->after);
 	r->behind = NULL;
 	if (!recording && !same) {
-		forget(d, x);
-		r->now->recorded = false;
+		r->now->recorded = 0; /* it is recorded as a whole */
 		x->at = *a;
 		x->seen = true;
 	}

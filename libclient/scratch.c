@@ -25,38 +25,58 @@ int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 	return *mem ? 0 : error_set(-ENOMEM, "out of memory for %zu bytes of scratch", more);
 }
 
-/* What the kernels want for sequences of up to `longest` tokens. */
-static size_t workspace_bytes(const struct skv_session *s, uint32_t longest)
+/* What the kernels are called with: of n policy batches from number `first` on, sequences, rows and tokens at most. */
+struct bounds {
+	uint32_t first, n, seqs, rows, longest;
+};
+
+static size_t workspace_bytes(const struct skv_session *s, struct bounds most)
+{
+	const struct policy_batch *batch = s->step.batch + most.first;
+	int threads = s->step.work.threads;
+	struct skv_shape all = s->shape;
+	size_t bytes;
+
+	for (uint32_t i = 0; i < most.n; i++)
+		for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+			all.sketch_bits |= batch[i].policy->plan[layer].sketch_bits;
+	bytes = s->kernels->workspace_bytes(&all, most.seqs, most.rows, most.longest, threads);
+	for (uint32_t i = 0; i < most.n; i++)
+		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+			const struct policy_batch *pb = &batch[i]; /* whose sequences compress alike */
+			struct skv_shape shape = s->shape;
+			size_t more;
+
+			shape.codec = compress_code(s->step.seqs[pb->n > 0 ? pb->first : pb->first_prompt], layer);
+			more = shape.codec ? s->kernels->workspace_bytes(&shape, most.seqs, most.rows, most.longest, threads) : 0;
+			bytes = more > bytes ? more : bytes;
+		}
+	return bytes;
+}
+
+/* Of all layers, rounded up. */
+static uint32_t longest(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
-	int threads = st->work.threads;
-	struct skv_shape all = s->shape;
-	size_t most;
+	uint32_t most = 0;
 
-	for (uint32_t i = 0; i < st->n_batches; i++)
-		for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
-			all.sketch_bits |= st->batch[i].policy->plan[layer].sketch_bits;
-	most = s->kernels->workspace_bytes(&all, st->n_kseq, st->rows, longest, threads);
-	for (uint32_t i = 0; i < st->n_batches; i++)
-		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-			const struct policy_batch *pb = &st->batch[i]; /* whose sequences compress alike */
-			struct skv_shape shape = s->shape;
-			size_t bytes;
+	for (uint32_t c = 0; c < st->n_classes; c++)
+		most = st->class[c].all.max_len > most ? st->class[c].all.max_len : most;
+	return (most + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
+}
 
-			shape.codec = compress_code(st->seqs[pb->n > 0 ? pb->first : pb->first_prompt], layer);
-			bytes = shape.codec ? s->kernels->workspace_bytes(&shape, st->n_kseq, st->rows, longest, threads) : 0;
-			most = bytes > most ? bytes : most;
-		}
-	return most;
+size_t scratch_of_batch(const struct skv_session *s, uint32_t batch)
+{
+	const struct policy_batch *pb = &s->step.batch[batch];
+	const uint32_t n = pb->n_places * pb->rows;
+
+	return workspace_bytes(s, (struct bounds){.first = batch, .n = 1, .seqs = n, .rows = n, .longest = longest(s)});
 }
 
 int scratch_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
-	uint32_t longest = 0;
+	const struct bounds all = {.n = st->n_batches, .seqs = st->n_kseq, .rows = st->rows, .longest = longest(s)};
 
-	for (uint32_t c = 0; c < st->n_classes; c++)
-		longest = st->class[c].all.max_len > longest ? st->class[c].all.max_len : longest;
-	longest = (longest + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
-	return scratch_grow(s, &st->work.mem, &st->work.bytes, workspace_bytes(s, longest));
+	return scratch_grow(s, &st->work.mem, &st->work.bytes, workspace_bytes(s, all));
 }

@@ -14,5 +14,7 @@ struct skv_session;
 int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
 /* Workspace of the kernels for the step that is laid out. */
 int scratch_prepare(struct skv_session *s);
+/* Bytes of it that decoding one of its policy batches needs. */
+size_t scratch_of_batch(const struct skv_session *s, uint32_t batch);
 
 #endif

@@ -43,31 +43,26 @@ static uint32_t layer_tokens(struct skv_session *s, uint32_t layer)
 	return selection_tokens(&decoding);
 }
 
-/* What is of use in one layer of a policy batch at a time, so that all that evict share it: scores, ranks, slots. */
+/* What is of use in one layer of a policy batch at a time, so that all layers that evict share it: scores, ranks, slots. */
 struct shared {
 	float *token, *page;
 };
 
-static struct shared carve_shared(struct skv_session *s, struct carver *c)
+static struct shared carve_shared(struct skv_session *s, struct policy_batch *pb, struct carver *c)
 {
 	const struct skv_model *m = &s->model;
-	struct step *st = &s->step;
-	size_t tokens = 0, n = st->n_decode;
+	size_t tokens = 0, n = pb->n;
 	struct shared x = {0};
-	bool evicts = false;
 
-	for (uint32_t i = 0; i < st->n_batches; i++) {
-		const struct policy *p = st->batch[i].policy;
-
-		evicts |= p->n_evicting > 0;
-		for (uint32_t layer = 0; layer < m->n_layers; layer++)
-			if (p->plan[layer].evict.granularity && layer_tokens(s, layer) > tokens)
-				tokens = layer_tokens(s, layer);
-	}
-	if (!evicts)
+	for (uint32_t layer = 0; layer < m->n_layers; layer++)
+		if (pb->policy->plan[layer].evict.granularity && layer_tokens(s, layer) > tokens)
+			tokens = layer_tokens(s, layer);
+	pb->slot = NULL;
+	pb->rank = NULL;
+	if (pb->policy->n_evicting == 0 || n == 0)
 		return x;
-	st->slot = carve(c, (size_t)st->n * m->n_kv_heads * sizeof(*st->slot));
-	st->rank = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
+	pb->slot = carve(c, n * m->n_kv_heads * sizeof(*pb->slot));
+	pb->rank = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
 	x.token = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
 	x.page = carve(c, n * m->n_heads * (tokens / SKV_PAGE_TOKENS) * sizeof(float));
 	return x;
@@ -76,7 +71,7 @@ static struct shared carve_shared(struct skv_session *s, struct carver *c)
 static void carve_selections(struct skv_session *s, const struct policy_batch *pb, const struct shared *shared,
                              struct carver *c)
 {
-	size_t n = (size_t)pb->n * pb->rows; /* each row selects for itself */
+	size_t n = (size_t)pb->n_places * pb->rows; /* each row selects for itself */
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &pb->policy->plan[layer];
@@ -114,10 +109,14 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 static void carve_all(struct skv_session *s, struct carver *c)
 {
 	struct step *st = &s->step;
-	struct shared shared = carve_shared(s, c);
 
-	for (uint32_t i = 0; i < st->n_batches; i++)
+	for (uint32_t i = 0; i < st->n_batches; i++) {
+		const struct shared shared = carve_shared(s, &st->batch[i], c);
+
 		carve_selections(s, &st->batch[i], &shared, c);
+	}
+	/* behind what recordings know */
+	st->slot = carve(c, (size_t)(st->n - st->n_decode) * s->model.n_kv_heads * sizeof(*st->slot));
 }
 
 int selections_prepare(struct skv_session *s)

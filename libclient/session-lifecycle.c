@@ -10,6 +10,7 @@
 
 #include "common/fd.h"
 #include "common/spec.h"
+#include "libclient/branches.h"
 #include "libclient/conn.h"
 #include "libclient/device.h"
 #include "libclient/device-step.h"
@@ -203,6 +204,7 @@ void session_free(struct skv_session *s)
 	conn_orphan(s->client, s->policy_get);
 	stock_deinit(s);
 	replay_close(s);
+	branches_close(s);
 	device_close(s);
 	step_free(s);
 	free(s->sinks);

@@ -15,6 +15,7 @@
 #include "kernels/threads.h"
 #include "libclient/adopt.h"
 #include "libclient/attend.h"
+#include "libclient/branches.h"
 #include "libclient/compress/attend.h"
 #include "libclient/compress/encode.h"
 #include "libclient/compress/ready.h"
@@ -97,16 +98,18 @@ static int grow_step(struct skv_session *s, uint32_t n)
 	free(st->items);
 	free(st->item);
 	free(st->index);
+	free(st->place);
 	free(st->due);
 	free(st->batch);
 	st->seqs = calloc(cap, sizeof(*st->seqs));
 	st->items = calloc(cap, sizeof(*st->items));
 	st->item = calloc(cap, sizeof(*st->item));
 	st->index = calloc(cap, sizeof(*st->index));
+	st->place = calloc(cap, sizeof(*st->place));
 	st->due = calloc(cap, sizeof(*st->due));
 	st->batch = calloc(cap, sizeof(*st->batch));
 	st->follows = false;
-	st->cap = st->seqs && st->items && st->item && st->index && st->due && st->batch ? cap : 0;
+	st->cap = st->seqs && st->items && st->item && st->index && st->place && st->due && st->batch ? cap : 0;
 	return st->cap ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
@@ -121,6 +124,8 @@ static int prepare(struct skv_session *s)
 		e = selections_prepare(s);
 	if (e == 0)
 		e = compress_prepare(s);
+	if (e == 0)
+		e = branches_prepare(s);
 	if (e == 0)
 		e = prefill_prepare(s);
 	return e < 0 ? e : recall_begin(s);
@@ -350,6 +355,7 @@ void step_free(struct skv_session *s)
 	free(st->items);
 	free(st->item);
 	free(st->index);
+	free(st->place);
 	free(st->due);
 	free(st->kseq);
 	free(st->class);

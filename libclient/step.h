@@ -12,7 +12,6 @@
 
 #include "kernels/compress.h"
 #include "kernels/evict.h"
-#include "kernels/evict.h"
 #include "kernels/kernels.h"
 #include "kernels/select.h"
 
@@ -38,9 +37,14 @@ struct policy_batch {
 	bool compresses; /* its layers that compress do so for all of these sequences; else for none */
 	uint32_t first, n;                /* in step.seqs: that decode ... */
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
+	uint32_t place, n_places; /* in a class's kseq: of those that decode, then of empty sequences */
 	uint32_t rows;                    /* of each that decodes: all of them have as many */
 	uint32_t rows_at;                 /* if there are several: where these are in a class's kseq, [rows][n] */
 	struct selection *selection;      /* [n_layers] */
+	/* of a layer at a time, of those that decode: slots of new tokens, ranks of tokens or pages */
+	uint32_t *slot;
+	float *rank;
+	uint32_t branch; /* where its layers' work is queued: see branches.h */
 	size_t tiles_at; /* in step.tiles: where lists are that its prompts take from one layer to the next */
 };
 
@@ -80,7 +84,8 @@ struct step {
 	bool open;
 	uint32_t cap, cap_kseq;
 	uint32_t n, n_decode; /* sequences, and those that decode: they come first */
-	uint32_t n_kseq; /* of a class: the sequences, then single rows of those that decode several */
+	uint32_t n_places; /* in a class's kseq, of those that decode, empty ones among them */
+	uint32_t n_kseq; /* of a class: these, then sequences with prompts, then single rows of those that decode several */
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
 	const void *q; /* of the layer that attends */
@@ -88,11 +93,12 @@ struct step {
 	struct skv_step_item *items; /* [cap]: the caller's ... */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
 	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
+	uint32_t *place;       /* [cap]: where seqs[i] is in a class's kseq */
 	bool follows, steady;  /* may a step like this one be laid out from it, and was this one? See steady.c */
 	uint32_t *due;         /* [cap]: the caller's indices of those that need a look in a steady step */
 	uint32_t n_due;
 	uint64_t demand, aside_change; /* as pages_count() counts them */
-	struct skv_kseq *kseq; /* [n_classes][n_kseq]: seqs[i] for the kernels, then single rows */
+	struct skv_kseq *kseq; /* [n_classes][n_kseq]: what the kernels are told */
 	struct layer_class *class; /* [n_layers] of room */
 	uint32_t n_classes;
 	uint16_t class_of[SKV_MAX_LAYERS];
@@ -104,12 +110,11 @@ struct step {
 	struct skv_workspace work;  /* with room for the kernels */
 	struct policy_batch *batch; /* [n_batches] of room for cap, in the order of their first items */
 	uint32_t n_batches;
+	uint32_t n_branches; /* that their layers take: see branches.h */
 	struct selection *selection; /* the batches' */
 	uint32_t cap_selection;
-	/* of a layer at a time: slots of new tokens, ranks of tokens or pages */
-	uint32_t *slot;
-	float *rank;
-	void *arena;           /* what the selections point into */
+	uint32_t *slot;        /* of a layer at a time: slots of new tokens of prompts */
+	void *arena;           /* what it and the policy batches point into */
 	size_t arena_bytes;
 	struct decompressed decompressed;
 	struct recall recall;

@@ -23,22 +23,24 @@
 
 void slots_append(const struct layer *l)
 {
-	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->step->slot};
-	const struct skv_attn *a = l->attn;
+	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->batch->slot};
 	const struct skv_kernels *k = l->kernels;
 
-	if (l->decode.n > 0) {
-		k->alloc_slots(&l->rows, &l->decode, &to, l->work);
-		k->append(&l->rows, &l->decode, &to, a->k, a->v, l->work);
-		if (l->bounds)
-			k->update_bounds(&l->rows, &l->decode, &to, l->work);
-	}
-	if (l->prefill.n > 0) {
-		k->alloc_prompt_slots(&l->rows, &l->prefill, &to, l->work);
-		k->append(&l->rows, &l->prefill, NULL, a->k, a->v, l->work);
-		if (l->bounds)
-			k->update_bounds(&l->rows, &l->prefill, NULL, l->work);
-	}
+	k->alloc_slots(&l->rows, &l->decode, &to, l->work);
+	k->append(&l->rows, &l->decode, &to, l->attn->k, l->attn->v, l->work);
+	if (l->bounds)
+		k->update_bounds(&l->rows, &l->decode, &to, l->work);
+}
+
+void slots_append_prompts(const struct layer *l)
+{
+	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->step->slot};
+	const struct skv_kernels *k = l->kernels;
+
+	k->alloc_prompt_slots(&l->rows, &l->prefill, &to, l->work);
+	k->append(&l->rows, &l->prefill, NULL, l->attn->k, l->attn->v, l->work);
+	if (l->bounds)
+		k->update_bounds(&l->rows, &l->prefill, NULL, l->work);
 }
 
 /* ---- as the policy wants it ------------------------------------------------------------------ */

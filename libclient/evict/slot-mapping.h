@@ -11,7 +11,9 @@ struct skv_session;
 
 /* Make slots and their metadata what the policy's plans and the item want; commits maintenance transactions. */
 int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt);
-/* Before the attention of a layer that evicts: allocate slots for the new rows, and append these there. */
+/* Before the attention of a layer that evicts: allocate slots for the new rows of those that decode, and append these there. */
 void slots_append(const struct layer *l);
+/* The same for rows of prompts. */
+void slots_append_prompts(const struct layer *l);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Layers that a session on a device has recorded, while steps of several kinds take turns: each kind is replayed when it comes
- * again, and what comes out is what a session gives whose rows move, so that nothing of it is replayed.
+ * again, also by sequences of other numbers and with prompts in the step, and what comes out is what a session gives whose rows
+ * move, so that nothing of it is replayed.
  *
  * Skipped (77) without a device, and then a failure where SPARSEKV_REQUIRE_GPU=1 says that there is one.
  */
@@ -13,7 +14,7 @@
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"
 
-#define SEQS 5u
+#define SEQS 8u
 #define ROWS 2u /* of each, at most */
 
 static struct fix daemon_;
@@ -113,32 +114,52 @@ static void engine_close(struct engine *e)
 	devmem_put(e->out);
 }
 
-/* A step of the kind in both: so many sequences, of so many rows each. */
-static void step(struct engine e[2], uint32_t kind)
+/* A step in both: so many sequences decode so many rows each, and the last one has so many of a prompt. */
+static void step(struct engine e[2], uint32_t n, uint32_t rows, uint32_t prompt_rows)
 {
-	const uint32_t n = SEQS - kind % SEQS, rows = 1 + kind / SEQS % ROWS;
-	const size_t bytes = n * rows * WIDTH * sizeof(float);
-	float *x = malloc(2 * bytes), *y = x + n * rows * WIDTH;
+	const size_t floats = (n * rows + prompt_rows) * WIDTH;
+	float *x = malloc(2 * floats * sizeof(*x)), *y = x + floats;
 
 	for (int k = 0; k < 2; k++) {
 		struct skv_step_item items[SEQS];
 
 		for (uint32_t i = 0; i < n; i++)
 			items[i] = SKV_STEP_ITEM(.seq = e[k].seq[i], .n_tokens = rows);
-		run(&e[k], items, n);
+		if (prompt_rows > 0)
+			items[n] = SKV_STEP_ITEM(.seq = e[k].seq[SEQS - 1], .n_tokens = prompt_rows, .flags = SKV_STEP_PROMPT);
+		run(&e[k], items, n + (prompt_rows > 0));
 	}
-	devmem_from(x, e[0].out, bytes);
-	devmem_from(y, e[1].out, bytes);
-	ck_assert_msg(!memcmp(x, y, bytes), "a step of kind %u differs", kind);
+	devmem_from(x, e[0].out, floats * sizeof(*x));
+	devmem_from(y, e[1].out, floats * sizeof(*x));
+	ck_assert_msg(!memcmp(x, y, floats * sizeof(*x)), "a step of %u sequences with %u rows and %u of a prompt differs", n, rows,
+	              prompt_rows);
 	free(x);
 }
 
-/* Each kind once, some times over. */
+/* Each kind once, some times over: all sequences, one less, ... */
 static void turns(struct engine e[2], uint32_t kinds, uint32_t times)
 {
 	captures = launches = 0;
 	for (uint32_t i = 0; i < kinds * times; i++)
-		step(e, i % kinds);
+		step(e, SEQS - i % kinds % SEQS, 1 + i % kinds / SEQS % ROWS, 0);
+}
+
+/* The same step, some times over. */
+static void again(struct engine e[2], uint32_t times, uint32_t n, uint32_t prompt_rows)
+{
+	captures = launches = 0;
+	for (uint32_t i = 0; i < times; i++)
+		step(e, n, 1, prompt_rows);
+}
+
+static void engines_open(struct engine e[2], const char *spec)
+{
+	engine_open(&e[0], spec, true);
+	engine_open(&e[1], spec, false);
+	counting = *e[1].session->device->backend;
+	counting.begin_capture = count_capture;
+	counting.graph_launch = count_launch;
+	e[1].session->device->backend = &counting;
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -151,12 +172,7 @@ START_TEST(take_turns)
 {
 	struct engine e[2];
 
-	engine_open(&e[0], specs[_i], true);
-	engine_open(&e[1], specs[_i], false);
-	counting = *e[1].session->device->backend;
-	counting.begin_capture = count_capture;
-	counting.graph_launch = count_launch;
-	e[1].session->device->backend = &counting;
+	engines_open(e, specs[_i]);
 	turns(e, 4, 4); /* scratch memory grows; each kind is seen, and recorded */
 	turns(e, 4, 5);
 	ck_assert_uint_eq(captures, 0);
@@ -165,7 +181,7 @@ START_TEST(take_turns)
 	prompt(&e[1], 0, 20);
 	turns(e, 4, 1);
 	ck_assert_uint_eq(launches, 4 * model.n_layers);
-	turns(e, 2 * SEQS, 3); /* more kinds than there is room for */
+	turns(e, 2 * SEQS, 3); /* more kinds than there is room for, unless some are alike */
 	turns(e, 4, 3);
 	ck_assert_uint_gt(launches, 0);
 	prompt(&e[0], 1, 3000); /* scratch memory is another's, and so are keys */
@@ -181,6 +197,64 @@ START_TEST(take_turns)
 }
 END_TEST
 
+/* A sequence leaves, or joins: the same recordings. */
+START_TEST(other_numbers)
+{
+	struct engine e[2];
+
+	engines_open(e, specs[_i]);
+	again(e, 5, 5, 0);
+	ck_assert_uint_eq(captures, model.n_layers);
+	again(e, 1, 6, 0);
+	again(e, 1, 5, 0);
+	ck_assert_uint_eq(captures, 0);
+	ck_assert_uint_eq(launches, model.n_layers);
+	for (int k = 0; k < 2; k++)
+		engine_close(&e[k]);
+}
+END_TEST
+
+/* Prompts are not in recordings, and do not keep others from being replayed. */
+START_TEST(beside_prompts)
+{
+	struct engine e[2];
+
+	engines_open(e, specs[_i]);
+	again(e, 3, 4, 0);
+	again(e, 3, 4, 5);
+	again(e, 2, 4, 7);
+	ck_assert_uint_eq(captures, 0);
+	ck_assert_uint_eq(launches, 2 * model.n_layers);
+	again(e, 2, 4, 0);
+	ck_assert_uint_eq(captures, 0);
+	ck_assert_uint_eq(launches, 2 * model.n_layers);
+	for (int k = 0; k < 2; k++)
+		engine_close(&e[k]);
+}
+END_TEST
+
+/* Each sequence under a policy of its own: side by side, as it comes and in replays. */
+START_TEST(side_by_side)
+{
+	static const char *const all[SEQS] = {"full", "quest?budget=8&dense=1", "streaming?budget=64", "h2o?budget=48",
+	                                      "sketch?budget=32", "tidal?budget=32&layers=1", "delta?budget=8&layers=1",
+	                                      "deltakv?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
+	struct engine e[2];
+
+	engines_open(e, "full");
+	for (uint32_t i = 0; i < SEQS; i++) {
+		OK(skv_seq_policy(e[0].seq[i], all[i]));
+		OK(skv_seq_policy(e[1].seq[i], all[i]));
+	}
+	again(e, 40, SEQS, 0);
+	ck_assert_uint_gt(e[1].session->step.n_branches, 1);
+	ck_assert_uint_gt(launches, 30 * model.n_layers);
+	again(e, 4, SEQS - 1, 20);
+	for (int k = 0; k < 2; k++)
+		engine_close(&e[k]);
+}
+END_TEST
+
 int main(void)
 {
 	enum case_device there = case_begin("gpu-replay");
@@ -190,5 +264,8 @@ int main(void)
 	if (there != CASE_HAS_DEVICE)
 		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
 	tcase_add_loop_test(t, take_turns, 0, N_SPECS);
+	tcase_add_loop_test(t, other_numbers, 0, 3);
+	tcase_add_loop_test(t, beside_prompts, 0, 3);
+	tcase_add_test(t, side_by_side);
 	return run_suite(s);
 }

@@ -4,8 +4,8 @@
  * the memory of tests/support/fake-libcuda.c. So what the client library does with a device - steps that run later,
  * recordings, pages that come back when a commit is seen - is tested on machines that have none.
  *
- * It is as late as a device can be: what is queued on a stream runs when somebody waits for it, and not before.
- * It is one-threaded, as its tests are.
+ * It is as late as a device can be: what is queued on a stream runs when somebody waits for it, and not before
+ * (fake-streams.c). It is one-threaded, as its tests are.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,56 +20,16 @@
 
 #define API __attribute__((visibility("default")))
 
-/* ---- what is queued -------------------------------------------------------------------------- */
-
-struct queue {
-	struct op *first, **end;
-};
-
-struct stream {
-	struct stream *next;
-	struct queue queue;
-	struct queue *recording; /* or NULL */
-};
-
-struct event {
-	struct stream *on; /* where it was recorded, until it is done */
-};
-
-static struct stream default_stream, *streams; /* the others */
 static const struct skv_kernels *host;
 static char text[128] = "no error";
 
-static struct stream *stream_of(void *stream)
-{
-	struct stream *s = stream ? stream : &default_stream;
-
-	if (!s->queue.end)
-		s->queue.end = &s->queue.first;
-	return s;
-}
-
-static int failed(int r, const char *what)
+int fake_failed(int r, const char *what)
 {
 	snprintf(text, sizeof(text), "fake device: %s", what);
 	return r;
 }
 
-static struct op *queue(void *stream, enum what what)
-{
-	struct stream *s = stream_of(stream);
-	struct queue *q = s->recording ? s->recording : &s->queue;
-	struct op *o = calloc(1, sizeof(*o));
-
-	if (!o)
-		abort();
-	o->what = what;
-	*q->end = o;
-	q->end = &o->next;
-	return o;
-}
-
-static void run(const struct op *o);
+/* ---- what is queued -------------------------------------------------------------------------- */
 
 static void run_stage(const struct skv_stage *c)
 {
@@ -102,13 +62,7 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 	}
 }
 
-static void run_all(const struct queue *q)
-{
-	for (const struct op *o = q->first; o; o = o->next)
-		run(o);
-}
-
-static void run(const struct op *o)
+void fake_run(const struct op *o)
 {
 	switch (o->what) {
 	case STAGE:
@@ -120,47 +74,12 @@ static void run(const struct op *o)
 	case ZERO:
 		memset(o->out, 0, o->bytes);
 		break;
-	case EVENT:
-		((struct event *)o->out)->on = NULL;
-		break;
-	case GRAPH:
-		run_all(o->out);
-		break;
 	case KERNEL:
 		o->run(host, o);
+		break;
+	default:
+		fake_run_queued(o);
 	}
-}
-
-static void drop(struct queue *q)
-{
-	while (q->first) {
-		struct op *o = q->first;
-
-		q->first = o->next;
-		free(o->layers);
-		free(o);
-	}
-	q->end = &q->first;
-}
-
-static int wait(void *stream)
-{
-	struct stream *s = stream_of(stream);
-
-	if (s->recording)
-		return failed(-EIO, "waiting for a stream that is being recorded");
-	run_all(&s->queue);
-	drop(&s->queue);
-	return 0;
-}
-
-/* All that is queued anywhere. */
-static void wait_for_all(void)
-{
-	wait(NULL);
-	for (struct stream *s = streams; s; s = s->next)
-		if (!s->recording)
-			wait(s);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -168,7 +87,7 @@ static void wait_for_all(void)
 struct op *fake_kernel(fake_run_fn *run_it, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                        void *out, const struct skv_workspace *w)
 {
-	struct op *o = queue(w->stream, KERNEL);
+	struct op *o = fake_queue(w->stream, KERNEL);
 
 	o->run = run_it;
 	o->shape = *sh;
@@ -219,7 +138,7 @@ static int count(unsigned *ret_n)
 static int info(unsigned device, struct skv_device_info *ret)
 {
 	if (device > 0)
-		return failed(-ENODEV, "there is but one");
+		return fake_failed(-ENODEV, "there is but one");
 	*ret = (struct skv_device_info){.name = "fake", .multiprocessors = 1, .bytes = (size_t)256 << 20};
 	memset(ret->uuid, 0x10, sizeof(ret->uuid)); /* as tests/support/fake-libcuda.c has it */
 	return 0;
@@ -231,7 +150,7 @@ static int enter(unsigned device, void **ret_was)
 {
 	*ret_was = NULL;
 	entered++;
-	return device > 0 ? failed(-ENODEV, "there is but one") : 0;
+	return device > 0 ? fake_failed(-ENODEV, "there is but one") : 0;
 }
 
 static int leave(void *was)
@@ -246,7 +165,7 @@ static int leave(void *was)
 static int alloc(size_t bytes, void **ret)
 {
 	if (posix_memalign(ret, 256, bytes ? bytes : 1))
-		return failed(-ENOMEM, "no memory");
+		return fake_failed(-ENOMEM, "no memory");
 	memset(*ret, 0xa5, bytes);
 	return 0;
 }
@@ -254,7 +173,7 @@ static int alloc(size_t bytes, void **ret)
 /* What may still use it has run, on any stream: a real one waits for it too. */
 static int free_(void *p)
 {
-	wait_for_all();
+	fake_wait_for_all();
 	free(p);
 	return 0;
 }
@@ -277,7 +196,7 @@ static int reserve(size_t bytes, void **ret)
 	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED)
-		return failed(-ENOMEM, "no addresses");
+		return fake_failed(-ENOMEM, "no addresses");
 	*ret = p;
 	return 0;
 }
@@ -291,14 +210,14 @@ static int map(void *at, size_t bytes, int fd, bool writable)
 {
 	void *p = mmap(at, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
 
-	return p == MAP_FAILED ? failed(-errno, "mapping memory") : 0;
+	return p == MAP_FAILED ? fake_failed(-errno, "mapping memory") : 0;
 }
 
 static int unmap(void *at, size_t bytes)
 {
 	void *p = mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 
-	return p == MAP_FAILED ? failed(-errno, "unmapping memory") : 0;
+	return p == MAP_FAILED ? fake_failed(-errno, "unmapping memory") : 0;
 }
 
 /* Their lengths, for close_ipc(). */
@@ -324,7 +243,7 @@ static int open_ipc(const void *handle, void **ret)
 		o++;
 	fd = o->at ? -1 : open(ipc.path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
-		return failed(-EIO, "opening a handle");
+		return fake_failed(-EIO, "opening a handle");
 	e = reserve(ipc.bytes + align, &taken);
 	at = ((uintptr_t)taken + align - 1) / align * align;
 	e = e < 0 ? e : map((void *)at, ipc.bytes, fd, true);
@@ -344,12 +263,12 @@ static int close_ipc(void *at)
 			o->at = NULL;
 			return unmap(at, o->bytes);
 		}
-	return failed(-EINVAL, "closing what is not open");
+	return fake_failed(-EINVAL, "closing what is not open");
 }
 
 static int copy(void *dst, const void *src, size_t bytes, void *stream)
 {
-	int e = wait(stream);
+	int e = fake_wait(stream);
 
 	if (e == 0)
 		memcpy(dst, src, bytes);
@@ -358,7 +277,7 @@ static int copy(void *dst, const void *src, size_t bytes, void *stream)
 
 static int zero(void *p, size_t bytes, void *stream)
 {
-	struct op *o = queue(stream, ZERO);
+	struct op *o = fake_queue(stream, ZERO);
 
 	o->out = p;
 	o->bytes = bytes;
@@ -367,18 +286,18 @@ static int zero(void *p, size_t bytes, void *stream)
 
 static int check(void)
 {
-	return entered ? 0 : failed(-EIO, "no device was entered");
+	return entered ? 0 : fake_failed(-EIO, "no device was entered");
 }
 
 static int stage(const struct skv_stage *c, void *stream)
 {
-	queue(stream, STAGE)->stage = *c;
+	fake_queue(stream, STAGE)->stage = *c;
 	return 0;
 }
 
 static int publish(const struct skv_publish *one, uint32_t n, const int32_t *next, void *stream)
 {
-	struct op *o = queue(stream, PUBLISH);
+	struct op *o = fake_queue(stream, PUBLISH);
 
 	o->in[0] = one;
 	o->in[1] = next;
@@ -386,117 +305,10 @@ static int publish(const struct skv_publish *one, uint32_t n, const int32_t *nex
 	return 0;
 }
 
-/* ---- streams, graphs, events ----------------------------------------------------------------- */
-
-static int stream_new(void **ret_stream)
-{
-	struct stream *s = calloc(1, sizeof(*s));
-
-	if (!s)
-		return failed(-ENOMEM, "no memory");
-	s->next = streams;
-	streams = s;
-	*ret_stream = s;
-	return 0;
-}
-
-static int stream_free(void *stream)
-{
-	struct stream **at = &streams;
-
-	wait(stream);
-	while (*at != stream)
-		at = &(*at)->next;
-	*at = (*at)->next;
-	free(stream);
-	return 0;
-}
-
-static int recording(void *stream, bool *ret)
-{
-	*ret = stream_of(stream)->recording;
-	return 0;
-}
-
-static int begin_capture(void *stream)
-{
-	struct queue *q = calloc(1, sizeof(*q));
-
-	if (!q)
-		return -ENOMEM;
-	q->end = &q->first;
-	stream_of(stream)->recording = q;
-	return 0;
-}
-
-static int end_capture(void *stream, void **ret_graph)
-{
-	*ret_graph = stream_of(stream)->recording;
-	stream_of(stream)->recording = NULL;
-	return 0;
-}
-
-static int graph_launch(void *graph, void *stream)
-{
-	queue(stream, GRAPH)->out = graph;
-	return 0;
-}
-
-static int graph_free(void *graph)
-{
-	struct queue *q = graph;
-
-	wait_for_all();
-	drop(q);
-	free(q);
-	return 0;
-}
-
-static int event_new(void **ret_event)
-{
-	*ret_event = calloc(1, sizeof(struct event));
-	return *ret_event ? 0 : -ENOMEM;
-}
-
-static int event_free(void *event)
-{
-	free(event);
-	return 0;
-}
-
-static int event_record(void *event, void *stream)
-{
-	queue(stream, EVENT)->out = event;
-	((struct event *)event)->on = stream_of(stream);
-	return 0;
-}
-
-static int event_done(void *event, bool *ret_done)
-{
-	*ret_done = !((struct event *)event)->on;
-	return 0;
-}
-
-static int event_wait(void *event)
-{
-	struct event *e = event;
-
-	return e->on ? wait(e->on == &default_stream ? NULL : e->on) : 0;
-}
-
-/* There is no clock. */
-static int event_elapsed(void *from, void *to, float *ret_ms)
-{
-	int e = event_wait(from);
-
-	*ret_ms = 1;
-	return e < 0 ? e : event_wait(to);
-}
-
 API const struct skv_backend *skv_cuda_backend(void);
 API const struct skv_backend *skv_cuda_backend(void)
 {
-	static const struct skv_backend backend = {
+	static struct skv_backend backend = {
 		.size = sizeof(backend),
 		.abi = SKV_BACKEND_ABI,
 		.name = "fake",
@@ -520,26 +332,14 @@ API const struct skv_backend *skv_cuda_backend(void)
 		.close_ipc = close_ipc,
 		.copy = copy,
 		.zero = zero,
-		.stream_new = stream_new,
-		.stream_free = stream_free,
-		.wait = wait,
+		.wait = fake_wait,
 		.check = check,
 		.stage = stage,
 		.publish = publish,
-		.recording = recording,
-		.begin_capture = begin_capture,
-		.end_capture = end_capture,
-		.graph_launch = graph_launch,
-		.graph_free = graph_free,
-		.event_new = event_new,
-		.event_free = event_free,
-		.event_record = event_record,
-		.event_done = event_done,
-		.event_wait = event_wait,
-		.event_elapsed = event_elapsed,
 	};
 
 	host = skv_kernels_host(NULL);
+	fake_streams(&backend);
 	fake_decode(&kernels);
 	fake_select(&kernels);
 	fake_evict(&kernels);

@@ -9,7 +9,7 @@
 #include "kernels/prefill.h"
 #include "kernels/select.h"
 
-enum what { KERNEL, STAGE, PUBLISH, ZERO, EVENT, GRAPH };
+enum what { KERNEL, STAGE, PUBLISH, ZERO, EVENT, GRAPH, WAIT };
 
 struct op;
 typedef void fake_run_fn(const struct skv_kernels *host, const struct op *);
@@ -44,7 +44,20 @@ struct op {
 	struct skv_budget top;
 	uint32_t counts[SKV_HIP_STAGES];
 	bool has_scores, has_slots, has_list, tokens;
+	struct op *of;    /* WAIT, in a recording: the recorded event ... */
+	bool done;        /* ... which this launch has had */
+	uint64_t serial;  /* EVENT, WAIT: of the event's records; 0 in a recording */
 };
+
+/* Streams, recordings and events: fake-streams.c. */
+void fake_streams(struct skv_backend *);
+struct op *fake_queue(void *stream, enum what);
+int fake_wait(void *stream);
+void fake_wait_for_all(void); /* that is queued anywhere */
+void fake_run_queued(const struct op *); /* EVENT, GRAPH or WAIT */
+/* And what is queued there. */
+void fake_run(const struct op *);
+int fake_failed(int r, const char *what); /* r */
 
 /* Queue a kernel on the stream of the work. Structs are read at the call, what they lead to when the work runs. */
 struct op *fake_kernel(fake_run_fn *, const struct skv_shape *, const struct skv_batch *, const void *q, void *out,

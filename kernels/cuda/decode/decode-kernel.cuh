@@ -74,6 +74,8 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 				store16(part + 2 * HEAD_TILE + head * D + d, acc, evict_last_policy());
 				continue;
 			}
+			if (!has_row(c, j))
+				continue;
 			io_store(c->io_dtype, c->out, out + d, acc.x * share);
 			io_store(c->io_dtype, c->out, out + d + 1, acc.y * share);
 			io_store(c->io_dtype, c->out, out + d + 2, acc.z * share);

@@ -430,6 +430,12 @@ DEVICE float rescale(float max, float to)
 	return max == -INFINITY ? 0 : exp2_fast(max - to);
 }
 
+/* Has the item's sequence a row, which there is output for? An empty place has none. */
+DEVICE bool has_row(const struct decode_params *c, const struct work_item *j)
+{
+	return c->seq[j->i].n_q > 0;
+}
+
 /* Where the output of the item's q head number `head` begins. */
 DEVICE size_t output_at(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t head_dim)
 {
@@ -458,7 +464,7 @@ DEVICE void finish_head(const struct decode_params *c, const struct work_item *j
 	const uint32_t at = j->head + head;
 	if (c->ev.lse)
 		c->ev.lse[(size_t)j->i * c->n_heads + at] = log_sum(max, sum);
-	if (c->lse)
+	if (c->lse && has_row(c, j))
 		c->lse[(size_t)c->seq[j->i].row * c->n_heads + at] = log_sum(max + max_from(c, j, head), sum);
 }
 

@@ -89,6 +89,8 @@ template <uint32_t most, class Load> DEVICE auto add_pairs(uint32_t n, Load load
 DEVICE void write_part(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t head_dim, uint32_t d,
                        const struct part &p)
 {
+	if (!has_row(c, j))
+		return;
 	const size_t out = output_at(c, j, head, head_dim) + d;
 	const float share = head_share(c, j, head, p.max, p.sum);
 

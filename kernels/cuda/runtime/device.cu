@@ -341,6 +341,11 @@ static int event_free(void *event)
 	return skv_cuda_result(cudaEventDestroy((cudaEvent_t)event), "freeing an event");
 }
 
+static int stream_wait(void *stream, void *event)
+{
+	return skv_cuda_result(cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, 0), "waiting for an event");
+}
+
 static int event_record(void *event, void *stream)
 {
 	return skv_cuda_result(cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream), "recording an event");
@@ -415,6 +420,7 @@ extern "C" __attribute__((visibility("default"))) const struct skv_backend *skv_
 		.event_record = event_record,
 		.event_done = event_done,
 		.event_wait = event_wait,
+		.stream_wait = stream_wait,
 		.event_elapsed = event_elapsed,
 		.read = read,
 	};

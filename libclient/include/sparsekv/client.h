@@ -308,7 +308,7 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
  * skv_step_begin, end it and launch the graph before skv_step_end. Later steps may launch the same graph in place of
  * their skv_attend calls, with the same values of struct skv_attn, if their key is that of the captured step. The key stands
  * for the number of sequences, all decoding, the rows of each, their capacity (larger than their lengths, so that it changes rarely),
- * and the number of them under each policy. 0: the step cannot be replayed, because it has rows of a prompt,
+ * and about how many of them are under each policy. 0: the step cannot be replayed, because it has rows of a prompt,
  * measures recall, is in host memory, or is not open.
  */
 SKV_API uint64_t skv_step_key(struct skv_session *session);

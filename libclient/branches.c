@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/branches.c - streams and workspaces of policy batches that a device attends side by side. */
+#include "libclient/branches.h"
+
+#include "libclient/device.h"
+#include "libclient/scratch.h"
+#include "libclient/session.h"
+
+/* Does a layer decompress into the scratch memory that all policy batches share? */
+static bool decompresses(const struct skv_session *s, const struct policy_batch *pb)
+{
+	bool any = false;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		any |= pb->selection[layer].decompress_seqs > 0;
+	return any;
+}
+
+static int open_branch(struct skv_session *s, struct branch *x)
+{
+	const struct skv_backend *b = s->device->backend;
+	int e = x->work.stream ? 0 : b->stream_new(&x->work.stream);
+
+	if (e == 0 && !x->end)
+		e = b->event_new(&x->end);
+	return e < 0 ? device_failed(s->device, e, "a stream for another policy") : 0;
+}
+
+/* The first policy batch that decodes is on the step's stream, and so are those that share scratch memory. */
+int branches_prepare(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	struct device *d = s->device;
+	uint32_t others = 0;
+	bool first = true;
+	int e = d && !d->fork ? d->backend->event_new(&d->fork) : 0;
+
+	st->n_branches = 1;
+	if (e < 0)
+		return device_failed(d, e, "an event");
+	for (uint32_t i = 0; i < st->n_batches && e == 0; i++) {
+		struct policy_batch *pb = &st->batch[i];
+		struct branch *x;
+
+		pb->branch = 0;
+		if (!d || pb->n == 0)
+			continue;
+		if (!first && !decompresses(s, pb))
+			pb->branch = 1 + others++ % (BRANCHES - 1);
+		first = false;
+		if (pb->branch == 0)
+			continue;
+		x = &d->branch[pb->branch];
+		st->n_branches = pb->branch < st->n_branches ? st->n_branches : pb->branch + 1;
+		x->work.threads = st->work.threads;
+		e = open_branch(s, x);
+		if (e == 0)
+			e = scratch_grow(s, &x->work.mem, &x->work.bytes, scratch_of_batch(s, i));
+	}
+	return e;
+}
+
+int branches_fork(struct skv_session *s)
+{
+	const struct step *st = &s->step;
+	struct device *d = s->device;
+	int e = st->n_branches > 1 ? d->backend->event_record(d->fork, st->work.stream) : 0;
+
+	for (uint32_t i = 1; i < st->n_branches && e == 0; i++)
+		e = d->backend->stream_wait(d->branch[i].work.stream, d->fork);
+	return e < 0 ? device_failed(d, e, "policies side by side") : 0;
+}
+
+int branches_join(struct skv_session *s)
+{
+	const struct step *st = &s->step;
+	struct device *d = s->device;
+	int e = 0;
+
+	for (uint32_t i = 1; i < st->n_branches && e == 0; i++) {
+		e = d->backend->event_record(d->branch[i].end, d->branch[i].work.stream);
+		if (e == 0)
+			e = d->backend->stream_wait(st->work.stream, d->branch[i].end);
+	}
+	return e < 0 ? device_failed(d, e, "policies side by side") : 0;
+}
+
+struct skv_workspace branch_work(const struct skv_session *s, const struct policy_batch *pb)
+{
+	return pb->branch == 0 ? s->step.work : s->device->branch[pb->branch].work;
+}
+
+static void close_all(struct device *d)
+{
+	for (uint32_t i = 1; i < BRANCHES; i++) {
+		struct branch *x = &d->branch[i];
+
+		d->backend->free(x->work.mem);
+		if (x->end)
+			d->backend->event_free(x->end);
+		if (x->work.stream)
+			d->backend->stream_free(x->work.stream);
+	}
+	if (d->fork)
+		d->backend->event_free(d->fork);
+}
+
+void branches_close(struct skv_session *s)
+{
+	void *was;
+
+	if (!s->device || device_enter(s, &was) < 0)
+		return;
+	close_all(s->device);
+	device_leave(s, was);
+}
