@@ -98,7 +98,7 @@ endif
 
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
 CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/append.cu kernels/cuda/select/page-bounds.cu \
-	kernels/cuda/decode/decode.cu kernels/cuda/decode/decode-tokens.cu kernels/cuda/compress/decode-latent.cu \
+	kernels/cuda/decode/decode.cu kernels/cuda/compress/decode-latent.cu \
 	kernels/cuda/compress/decode-quant.cu kernels/cuda/runtime/device.cu \
 	kernels/cuda/compress/encode.cu kernels/cuda/evict/evict.cu kernels/cuda/prefill/saved-queries.cu kernels/cuda/prefill/minference.cu kernels/cuda/compress/quantize.cu \
 	kernels/cuda/decode/merge.cu kernels/cuda/compress/compress.cu kernels/cuda/evict/slots.cu kernels/cuda/prefill/prefill.cu \

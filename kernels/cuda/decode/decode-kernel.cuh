@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/decode-kernel.cuh - the results of a work item's warps, the kernel, and its launch: see
- * decode.cuh.
+ * kernels/cuda/decode/decode-kernel.cuh - the kernel whose scores are used while it runs: the results of a work item's warps, the
+ * kernel, and its launch. See decode.cuh.
  */
 #ifndef SKV_CUDA_DECODE_KERNEL_CUH
 #define SKV_CUDA_DECODE_KERNEL_CUH
@@ -85,36 +85,27 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 			continue;
 		if (j->chunks == 1)
 			finish_head(c, j, head, max, sum);
-		if (writes_scores<mode> || j->chunks > 1) {
-			part[head] = max;
-			part[HEAD_TILE + head] = sum;
-		}
+		part[head] = max;
+		part[HEAD_TILE + head] = sum;
 	}
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Work items of a block whose results may be in flight at a time: what shared memory has room for. */
-template <int D, enum decode_mode mode>
-static constexpr uint32_t result_buffers = D == 256 || mode >= MODE_TOKENS ? 2 : 3;
-
-template <enum decode_mode mode> struct helper_smem {};
-template <> struct helper_smem<MODE_SCORES> : softmax_stats {};
-template <> struct helper_smem<MODE_QUANT_SCORES> : softmax_stats {};
+template <int D> static constexpr uint32_t result_buffers = D == 256 ? 2 : 3;
 
 /*
  * Warps go from work item to work item at their own pace. Before a warp stores its results it waits until those
  * of the item that used the buffer before have been merged.
  */
 template <int D, enum decode_mode mode> struct decode_smem {
-	struct warp_results<D, mode> results[result_buffers<D, mode>];
-	uint32_t arrived[result_buffers<D, mode>]; /* warps that have stored their results, and been counted; ... */
-	barrier shared[result_buffers<D, mode>], merged[result_buffers<D, mode>]; /* ... all, and the one that merged */
+	struct warp_results<D, mode> results[result_buffers<D>];
+	uint32_t arrived[result_buffers<D>]; /* warps that have stored their results, and been counted; ... */
+	barrier shared[result_buffers<D>], merged[result_buffers<D>]; /* ... all, and the one that merged */
 	struct request_plan plan;
-	/* KV slots of a warp's batch, and of the first one of its next item */
-	uint32_t slots[mode >= MODE_TOKENS ? warps<D, mode> : 1][2][BATCH * 16];
 	struct work_item item[warps<D, mode>][2]; /* a warp's item and its next one */
-	struct helper_smem<mode> helper;
+	struct softmax_stats helper;
 };
 
 /* Store a warp's results of the block's item number `turn`; the last of its warps merges them. */
@@ -122,7 +113,7 @@ template <enum decode_mode mode, class T, int D>
 __device__ static void submit_result(struct decode_smem<D, mode> *s, struct warp_state<T, D> *w,
                                      const struct decode_params *c, const struct work_item *j, uint32_t turn)
 {
-	const uint32_t buffer = turn % result_buffers<D, mode>, round = turn / result_buffers<D, mode>;
+	const uint32_t buffer = turn % result_buffers<D>, round = turn / result_buffers<D>;
 	uint32_t arrived = 0;
 	if (round > 0)
 		barrier_wait(&s->merged[buffer], round - 1);
@@ -137,30 +128,31 @@ __device__ static void submit_result(struct decode_smem<D, mode> *s, struct warp
 	merge_warps<D, mode>(c, j, &s->results[buffer]);
 	barrier_arrive(&s->merged[buffer]);
 	__syncwarp();
-	if (writes_scores<mode> && threadIdx.x % 32 == 0)
+	if (threadIdx.x % 32 == 0)
 		ring_item_done(c, j->entry);
 }
 
+/* The last warp helps: it reduces scores. */
+template <int D, enum decode_mode mode> static constexpr int threads = 32 * (warps<D, mode> + 1);
+
 template <class T, int D, enum decode_mode mode>
-__global__ void __launch_bounds__(32 * (warps<D, mode> + helper_warps<D, mode>), 1)
+__global__ void __launch_bounds__(threads<D, mode>, 1)
 decode_kernel(const __grid_constant__ struct decode_params c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
 	struct decode_smem<D, mode> *s = (struct decode_smem<D, mode> *)memory;
 	const uint32_t warp = threadIdx.x / 32;
-	const uint32_t slots = mode >= MODE_TOKENS ? warp : 0;
-	struct tile_batch tiles = {.slots = s->slots[slots][0]}, next_tiles = {.slots = s->slots[slots][1]};
+	struct tile_batch tiles = {}, next_tiles = {};
 	struct warp_state<T, D> w;
 
-	if (threadIdx.x < result_buffers<D, mode>) {
+	if (threadIdx.x < result_buffers<D>) {
 		s->arrived[threadIdx.x] = 0;
 		barrier_init(&s->shared[threadIdx.x], 32 * warps<D, mode>);
 		barrier_init(&s->merged[threadIdx.x], 32);
 	}
 	make_plan(&c, &s->plan);
 	if (warp >= warps<D, mode>) {
-		if constexpr (writes_scores<mode>)
-			reduce_scores_warp<D, quantized<mode>>(&c, &s->plan, &s->helper);
+		reduce_scores_warp<D, quantized<mode>>(&c, &s->plan, &s->helper);
 		return;
 	}
 	w.once = evict_first_policy();
@@ -183,9 +175,7 @@ decode_kernel(const __grid_constant__ struct decode_params c)
 		submit_result<mode>(s, &w, &c, j, turn);
 		if (more)
 			load_q(&w, &c, next);
-		uint32_t *const rows = tiles.slots;
 		tiles = next_tiles;
-		next_tiles.slots = rows;
 	}
 }
 
@@ -206,11 +196,11 @@ static void launch_kernel(const struct decode_params *c, uint32_t items, cudaStr
 	at_once.id = cudaLaunchAttributeCooperative;
 	at_once.val.cooperative = 1;
 	config.gridDim = items < sms ? items : sms;
-	config.blockDim = 32 * (warps<D, mode> + helper_warps<D, mode>);
+	config.blockDim = threads<D, mode>;
 	config.dynamicSmemBytes = sizeof(struct decode_smem<D, mode>);
 	config.stream = stream;
 	config.attrs = &at_once;
-	config.numAttrs = writes_scores<mode>;
+	config.numAttrs = 1;
 	cudaLaunchKernelEx(&config, decode_kernel<T, D, mode>, *c);
 }
 

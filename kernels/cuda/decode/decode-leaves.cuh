@@ -32,6 +32,7 @@ template <int D, enum decode_mode mode> struct leaves_smem {
 	uint32_t slots[mode >= MODE_TOKENS ? warps<D, mode> : 1][2][run_leaves<D, mode> * LEAF_TILES * 16];
 	/* a warp's run and its next one; not in registers, which tiles on their way need */
 	struct run run[warps<D, mode>][2];
+	bool last; /* is the block the last one of its request? */
 	alignas(16) float result[4];
 };
 
@@ -274,6 +275,31 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, struct warp_st
 	__syncwarp();
 }
 
+/* ---- items of a request ------------------------------------------------------------------------ */
+
+/* The block's only item, if it has one, has been stored. The last block of its request and head tile merges what all of them have. */
+template <int D, enum decode_mode mode> __device__ static void merge_blocks(const struct decode_params *c, struct leaves_smem<D, mode> *s)
+{
+	const uint32_t stride = partial_floats(c->tile_heads, D);
+	struct run *j = &s->run[0][0];
+
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x < 32) {
+		s->run[0][1].turn = s->run[0][1].begin = s->run[0][1].end = 0;
+		__syncwarp();
+		const bool has = find_run<mode>(c, &s->plan, 0, &s->run[0][1], j) && j->chunks > 1;
+		if (threadIdx.x == 0)
+			s->last = has && atomicInc(&c->arrived[j->i * c->heads + j->x], j->chunks - 1) == j->chunks - 1;
+	}
+	__syncthreads();
+	if (!s->last)
+		return;
+	__threadfence();
+	for (uint32_t at = threadIdx.x * 4; at < j->heads * D; at += blockDim.x * 4)
+		write_part(c, j, at / D, D, at % D, add_parts_at(partial_of(c, j, 0, D), stride, j->chunks, at / D, at));
+}
+
 /* ---- the kernel ------------------------------------------------------------------------------- */
 
 template <class T, int D, enum decode_mode mode>
@@ -325,6 +351,8 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 		tiles = next_tiles;
 		next_tiles.slots = rows;
 	}
+	if (mode != MODE_TOPK_KEYS && c.arrived)
+		merge_blocks<D, mode>(&c, s);
 }
 
 template <class T, int D, enum decode_mode mode> static cudaError_t init_leaves(void)

@@ -8,6 +8,7 @@ template <class T, int D> static cudaError_t init_dim(void)
 	cudaError_t e = init_leaves<T, D, MODE_PLAIN>();
 	e = e ? e : init<T, D, MODE_SCORES>();
 	e = e ? e : init_leaves<T, D, MODE_TOPK_KEYS>();
+	e = e ? e : init_leaves<T, D, MODE_TOKENS>();
 	return e ? e : init_leaves<T, D, MODE_TOPK_VALUES>();
 }
 
@@ -24,14 +25,15 @@ cudaError_t skv_cuda_decode_init(void)
 	cudaError_t e = init_dtype<F16>();
 	e = e ? e : init_dtype<BF16>();
 	e = e ? e : init_dtype<FP8>();
-	e = e ? e : skv_cuda_decode_listed_init();
 	return e ? e : skv_cuda_decode_quant_init();
 }
 
 template <class T, int D> static void launch_dim(const struct decode_params *c, uint32_t items, cudaStream_t stream)
 {
-	if (c->source == KV_TOKENS)
+	if (c->source == KV_TOKENS && c->topk_scores)
 		launch_leaves<T, D, MODE_TOPK_VALUES>(c, items, stream);
+	else if (c->source == KV_TOKENS)
+		launch_leaves<T, D, MODE_TOKENS>(c, items, stream);
 	else if (c->topk_scores)
 		launch_leaves<T, D, MODE_TOPK_KEYS>(c, items, stream);
 	else if (c->ring_entries)
@@ -90,7 +92,9 @@ static enum decode_mode mode_of(const struct decode_params *c)
 {
 	if (c->quant.bits)
 		return MODE_QUANT;
-	return !c->topk_scores ? MODE_PLAIN : c->source == KV_TOKENS ? MODE_TOPK_VALUES : MODE_TOPK_KEYS;
+	if (c->source == KV_TOKENS)
+		return c->topk_scores ? MODE_TOPK_VALUES : MODE_TOKENS;
+	return c->topk_scores ? MODE_TOPK_KEYS : MODE_PLAIN;
 }
 
 /* Divide launches over n sequences, whose requests have so many tiles at most; returns the work items of such a request. */
@@ -105,6 +109,15 @@ static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint
 	c->by = divide_requests(n * c->heads, c->result_heads, tiles, dims, run_leaves_of(sh->head_dim, mode_of(c), c->result_heads));
 	c->parts = items_of(c->by, tiles);
 	return c->parts;
+}
+
+/* Is the launch so small that no block has two work items, and a thread may have all of a request's results in flight? */
+static bool merges_itself(const struct decode_params *c, uint32_t n, uint32_t max_items)
+{
+	const uint32_t head_tiles = n * c->heads;
+
+	return !c->ring_entries && max_items > 1 && max_items <= MERGE_PARTS && head_tiles <= MAX_MERGED &&
+	       head_tiles * max_items <= skv_cuda_sms();
 }
 
 /* Queue n sequences from number `from` on. */
@@ -130,15 +143,13 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
                    void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_workspace *work)
 {
 	set_params(c, sh, b, q, out, l, work);
-	if (c->source == KV_TOKENS && !c->topk_scores) {
-		skv_cuda_decode_listed(c, sh->dtype, sh->head_dim, b->n, tiles, (uint32_t *)((uint8_t *)work->mem + l->arrived),
-		                       stream_of(work));
-		return;
-	}
 	const uint32_t most = MAX_REQUESTS / c->list.rows, max_items = divide(c, sh, b->n, tiles);
+	const bool merges = out && merges_itself(c, b->n, max_items);
+
+	c->arrived = merges ? (uint32_t *)((uint8_t *)work->mem + l->arrived) : NULL;
 	for (uint32_t from = 0; from < b->n; from += most)
 		launch_sequences(c, sh, from, min(most, b->n - from), max_items, stream_of(work));
-	if (max_items > 1 && b->n && out)
+	if (max_items > 1 && b->n && out && !merges)
 		skv_cuda_merge(c, b->n, max_items, sh->head_dim, stream_of(work));
 }
 

@@ -10,7 +10,6 @@
  *   decode-leaves.cuh  the kernel for what needs no helper warps
  *   decode-kernel.cuh  the one whose scores are used while it runs: results of an item's warps, and the kernel
  *   decode.cu          launches
- *   decode-tokens.cu   the same over lists of tokens, a block an item
  *   ../compress/decode-quant.cu  the same over quantized KV
  *   merge.cu           the split-KV merge of a request's partial results
  *   ../select/topk-scores.cu  the top-k tokens by scores that are stored
@@ -37,7 +36,8 @@
  * A work item is one run or more of a request and head tile. The grid is persistent, one block an SM: a block takes one work item
  * after the other, its warps take the runs round robin and leave their results in shared memory, where the warp that comes
  * last adds them. No warp waits for another to read: while one locates its tiles or adds, the others load. Results of an item
- * go to memory only if its request has more items; merge.cu adds those. Items are as few as they can be because writes among
+ * go to memory only if its request has more items. Where there are few items, and no block has two, the block that comes last of a
+ * request adds them; else merge.cu does. Items are as few as they can be because writes among
  * all the reads cost bandwidth many times their size: 1.6 % of writes make reading 9 % slower.
  *
  * Where weights are written, a request is split along KV into a few chunks, by its own length. A chunk of one request and head
@@ -73,23 +73,22 @@ template <enum decode_mode mode> static constexpr bool quantized = mode == MODE_
 template <enum decode_mode mode>
 static constexpr bool writes_scores = mode == MODE_SCORES || mode == MODE_QUANT_SCORES;
 /* A warp attends to whole leaves. */
-template <enum decode_mode mode> static constexpr bool by_leaves = !writes_scores<mode> && mode != MODE_TOKENS;
+template <enum decode_mode mode> static constexpr bool by_leaves = !writes_scores<mode>;
 
 /*
- * Warps of a block that read K and V, and helper warps; one block an SM, two of MODE_TOKENS. Together they are as many as there are
- * registers for, a multiple of four, since each quarter of an SM has its own; so the helper warp that reduces
+ * Warps of a block that read K and V, and helper warps; one block an SM. Together they are as many as there are registers
+ * for, a multiple of four, since each quarter of an SM has its own; so the helper warp that reduces
  * scores takes the place of a reading one. Eight that have two tiles in flight are as fast as twelve with one, and need less
  * shared memory.
  */
 template <int D, enum decode_mode mode>
 static constexpr int warps =
-	(mode == MODE_TOKENS ? 6 : D <= 128 && (quantized<mode> || mode == MODE_SCORES) ? 12 : 8) - writes_scores<mode>;
-template <int D, enum decode_mode mode>
-static constexpr int helper_warps = writes_scores<mode>;
+	(D <= 128 && (quantized<mode> || mode == MODE_SCORES) ? 12 : 8) - writes_scores<mode>;
 
 /* A warp that reads keys or values alone, or that has registers enough, has two tiles in flight instead of one. */
 template <int D, enum decode_mode mode>
-static constexpr bool double_buffered = mode == MODE_TOPK_KEYS || mode == MODE_TOPK_VALUES || (mode == MODE_PLAIN && D <= 128);
+static constexpr bool double_buffered = mode == MODE_TOPK_KEYS || mode == MODE_TOPK_VALUES ||
+                                        ((mode == MODE_PLAIN || mode == MODE_TOKENS) && D <= 128);
 
 /* Dimensions of a result: of scores alone there are none. */
 template <int D, enum decode_mode mode> static constexpr int result_dims = mode == MODE_TOPK_KEYS ? 0 : D;
@@ -127,6 +126,7 @@ struct decode_params {
 	struct skv_index_list list;     /* KV_PAGES, KV_TOKENS */
 	float *partial;
 	uint32_t parts;       /* partial results of a head tile that there is room for */
+	uint32_t *arrived;    /* [seq][head tile], 0 between launches: the last of a request's blocks merges; NULL: merge.cu does */
 	struct division by;   /* of requests by leaves; item_runs is 0 where a work item is a chunk */
 	uint32_t run_slots;   /* results of runs that may be in flight: two items' at least; ... */
 	uint32_t result_heads; /* ... with so many heads */
@@ -305,10 +305,8 @@ __device__ static bool begin_item(const struct decode_params *c, const struct re
 	j->len = p->len[lo];
 	j->table = p->table[lo];
 	j->request = request;
-	if (writes_scores<mode>) {
-		j->entry = lo % c->ring_entries;
-		j->generation = lo / c->ring_entries;
-	}
+	j->entry = lo % c->ring_entries;
+	j->generation = lo / c->ring_entries;
 	j->chunk = at - p->first[lo];
 	j->chunks = chunks;
 	j->first = j->chunk * per;
@@ -377,7 +375,7 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 	t->n = min(BATCH, stream_tiles<D, mode>(j) - first);
 	t->mask = 0;
 	if constexpr (mode >= MODE_TOKENS) {
-		constexpr int pairs = (by_leaves<mode> ? run_leaves<D, mode> * LEAF_TILES : BATCH) / 2; /* of tiles, at most */
+		constexpr int pairs = run_leaves<D, mode> * LEAF_TILES / 2; /* of tiles, at most */
 		const uint32_t n = c->list.count[list];
 		uint32_t id[pairs];
 #pragma unroll
@@ -477,14 +475,6 @@ DEVICE float *partial_of(const struct decode_params *c, const struct work_item *
 /* Queue the pass over quantized KV. */
 void skv_cuda_decode_quant(const struct decode_params *, uint32_t dtype, uint32_t head_dim, uint32_t items,
                            cudaStream_t);
-
-/*
- * Queue attention over listed tokens, max_tiles of a list at most, of n sequences. `arrived` is [MAX_TOKEN_ITEMS], all 0 between
- * launches.
- */
-void skv_cuda_decode_listed(const struct decode_params *, uint32_t dtype, uint32_t head_dim, uint32_t n, uint32_t max_tiles,
-                            uint32_t *arrived, cudaStream_t);
-cudaError_t skv_cuda_decode_listed_init(void);
 
 /*
  * Queue the selection of the launch's requests by their scores, which MODE_TOPK_KEYS has stored: lists, the selected tokens' scores,

@@ -98,8 +98,7 @@ merge_kernel(const __grid_constant__ struct decode_params c, uint32_t head_dim)
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
-#define MERGE_PARTS 16u  /* that a thread adds at a time, of which each has ... */
-#define MERGE_ROWS 8u    /* ... so many rows at most, which share those of a head */
+#define MERGE_ROWS 8u /* of threads at most, which share the parts of a head */
 #define MERGE_THREADS 512u
 
 /* Sums of 2^k rounds, for each bit k of their number: what is added up so far. */
@@ -125,19 +124,6 @@ DEVICE struct part all_rounds(const struct sum_of_rounds *s, uint32_t n)
 		if (n >> k & 1)
 			p = add_part(s->bit[k], p);
 	return p;
-}
-
-/* Of n parts, MERGE_PARTS at most: of a head four elements of the accumulators, from `at` on. */
-DEVICE struct part add_parts_at(const float *from, uint32_t stride, uint32_t n, uint32_t head, uint32_t at)
-{
-	struct part p[MERGE_PARTS];
-#pragma unroll
-	for (uint32_t k = 0; k < MERGE_PARTS; k++) { /* all loads in flight at once */
-		const float *one = from + (size_t)k * stride;
-		if (k < n)
-			p[k] = {one[head], one[HEAD_TILE + head], *(const float4 *)(one + 2 * HEAD_TILE + at)};
-	}
-	return add_pairs<MERGE_PARTS>(n, [&](uint32_t k) { return p[k]; });
 }
 
 /*

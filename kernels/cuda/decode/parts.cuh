@@ -11,34 +11,6 @@ struct part {
 	float4 acc;
 };
 
-/* The sum of n parts, which begin at max, sum and acc and are so many floats apart. */
-template <int most> DEVICE struct part add_parts(const float *max, const float *sum, uint32_t stride, const float *acc, uint32_t acc_stride,
-                                                 uint32_t n)
-{
-	struct part r = {-INFINITY, 0, make_float4(0, 0, 0, 0)};
-	float fix[most];
-
-#pragma unroll
-	for (uint32_t k = 0; k < most; k++)
-		fix[k] = k < n ? max[k * stride] : -INFINITY;
-#pragma unroll
-	for (uint32_t k = 0; k < most; k++)
-		r.max = fmaxf(r.max, fix[k]);
-#pragma unroll
-	for (uint32_t k = 0; k < most; k++) {
-		if (k >= n)
-			break;
-		const float4 x = *(const float4 *)(acc + k * acc_stride);
-		const float f = rescale(fix[k], r.max);
-		r.sum += sum[k * stride] * f;
-		r.acc.x += x.x * f;
-		r.acc.y += x.y * f;
-		r.acc.z += x.z * f;
-		r.acc.w += x.w * f;
-	}
-	return r;
-}
-
 /*
  * What the values of two parts, the earlier one first, are multiplied with before they are added. What is rounded where is said here and
  * not left to the compiler, so that the same parts, added in the same order, have the same bits wherever that is done.
@@ -83,6 +55,24 @@ template <uint32_t most, class Load> DEVICE auto add_pairs(uint32_t n, Load load
 		const auto low = add_pairs<most / 2>(n, load, first);
 		return n > first + most / 2 ? add_part(low, add_pairs<most / 2>(n, load, first + most / 2)) : low;
 	}
+}
+
+#define MERGE_PARTS 16u /* partial results that a thread has in flight at a time */
+
+/*
+ * The sum of n partial results, MERGE_PARTS at most, which are `stride` floats apart: of a head four elements of the accumulators, from
+ * `at` on. Past the L1 cache: other blocks of the same launch may have written them.
+ */
+DEVICE struct part add_parts_at(const float *from, uint32_t stride, uint32_t n, uint32_t head, uint32_t at)
+{
+	struct part p[MERGE_PARTS];
+#pragma unroll
+	for (uint32_t k = 0; k < MERGE_PARTS; k++) { /* all loads in flight at once */
+		const float *one = from + (size_t)k * stride;
+		if (k < n)
+			p[k] = {__ldcg(one + head), __ldcg(one + HEAD_TILE + head), __ldcg((const float4 *)(one + 2 * HEAD_TILE + at))};
+	}
+	return add_pairs<MERGE_PARTS>(n, [&](uint32_t k) { return p[k]; });
 }
 
 /* Four elements of the output, from d on, of the item's q head number `head`. */

@@ -482,14 +482,13 @@ template <class T, int D> DEVICE void total_sums(struct warp_state<T, D> *w)
 			w->sum[x] += __shfl_xor_sync(~0u, w->sum[x], lane);
 }
 
-/* A warp's part of a work item; its first tiles and q are loaded or in flight. */
+/* A warp's part of a work item whose scores go to the ring; its first tiles and q are loaded or in flight. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_item(struct warp_state<T, D> *w, const struct decode_params *c,
                                    const struct work_item *j, struct tile_batch *ts)
 {
 	begin_sum<mode>(w);
-	if (writes_scores<mode>)
-		ring_await_generation(c, j->entry, j->generation);
+	ring_await_generation(c, j->entry, j->generation);
 	for (uint32_t first = 0;;) {
 		for (uint32_t k = 0; k < ts->n; k++)
 			attend_tile<0, mode>(w, c, j, ts, first, k);

@@ -2,7 +2,7 @@
 /*
  * kernels/cuda/runtime/cuda.h - the functions of the CUDA backend, by folder (the same stems as in kernels/host/).
  *
- *   decode/    decode.cu, decode-tokens.cu: one query row a sequence, over all pages, a window, listed pages or tokens, with reduced
+ *   decode/    decode.cu: one query row a sequence, over all pages, a window, listed pages or tokens, with reduced
  *              weights of tokens and pages, or storing the scores of a pass over the keys (decode.cuh); merge.cu: split-KV merge
  *   select/    page-bounds.cu: page bounds, and scores by them; select.cu: radix top-k (topk.cuh); union.cu: one list for
  *              all q heads; recall.cu: attention recall; sketch.cu, sketch-scores.cu, sketch-topk.cu: sketches of keys,
@@ -43,7 +43,7 @@
 #define MAX_CHUNKS 8u    /* where scores are written, a request is split into so many at most ... */
 #define CHUNK_TILES 256u /* ... of so many tiles at most, until there are MAX_CHUNKS */
 #define MAX_REQUESTS 512u /* sequences, or index lists of them, of one decode launch */
-#define MAX_TOKEN_ITEMS 4096u /* head tiles of sequences of one launch over listed tokens */
+#define MAX_MERGED 1024u /* head tiles of the sequences of a launch whose blocks merge their results themselves, at most */
 
 static inline uint32_t ceil_div(uint32_t a, uint32_t b)
 {
@@ -125,7 +125,7 @@ struct ring_entry {
 /* Byte offsets in the workspace of a call. Scores are in log2, as differences from a maximum. */
 struct workspace_layout {
 	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls */
-	size_t arrived; /* uint32_t [MAX_TOKEN_ITEMS]; the same */
+	size_t arrived; /* uint32_t [MAX_MERGED]; the same */
 	size_t partial; /* float [n][head tiles, or q heads][parts][partial_floats()]; or accumulate.cu's */
 	size_t topk_max; /* float [n][q heads]: the maxima that `topk_scores` are counted from */
 	size_t topk_scores; /* __half [n][tokens][head tiles][columns]; or 4 bytes a token and kv head, for any use */

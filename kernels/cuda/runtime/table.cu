@@ -143,7 +143,7 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	const size_t owner = (size_t)n_head_tiles(sh) / rows * l.tokens;
 	l.ring_entries = owner ? some / owner < MAX_REQUESTS ? (uint32_t)(some / owner) : MAX_REQUESTS : 0;
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
-	l.arrived = carve(&at, MAX_TOKEN_ITEMS * sizeof(uint32_t));
+	l.arrived = carve(&at, MAX_MERGED * sizeof(uint32_t));
 	const size_t together = partial_results(sh, n * n_head_tiles(sh), HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = partial_results(sh, n * sh->n_heads, 1, l.tokens) * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, larger_of(together, apart) * sizeof(float));
