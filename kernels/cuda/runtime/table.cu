@@ -128,7 +128,7 @@ static size_t partial_results(const struct skv_shape *sh, uint32_t head_tiles, u
 	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* a window's pages may be cut at three ends */
 	const struct division largest = {RUN_FEWER * LEAF_TILES, max_item_runs(heads, sh->head_dim)};
 	const size_t chunks = (size_t)head_tiles * MAX_CHUNKS, items = (size_t)head_tiles * items_of(largest, tiles);
-	const size_t few = SM_ITEMS * (size_t)skv_cuda_sms();
+	const size_t few = 2 * SM_ITEMS * (size_t)skv_cuda_sms(); /* two head tiles each, in MODE_WIDE */
 
 	return larger_of(larger_of(chunks, items), few);
 }
@@ -144,7 +144,8 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	l.ring_entries = owner ? some / owner < MAX_REQUESTS ? (uint32_t)(some / owner) : MAX_REQUESTS : 0;
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
 	l.arrived = carve(&at, MAX_MERGED * sizeof(uint32_t));
-	const size_t together = partial_results(sh, n * n_head_tiles(sh), HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
+	const uint32_t head_tiles = n * (n_head_tiles(sh) + sh->n_kv_heads); /* an even number a kv head, in MODE_WIDE */
+	const size_t together = partial_results(sh, head_tiles, HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = partial_results(sh, n * sh->n_heads, 1, l.tokens) * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, larger_of(together, apart) * sizeof(float));
 	l.topk_max = carve(&at, (size_t)n * sh->n_heads * sizeof(float));
