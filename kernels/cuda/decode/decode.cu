@@ -136,15 +136,6 @@ static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint
 	return c->parts;
 }
 
-/* Is the launch so small that no block has two work items, and a thread may have all of a request's results in flight? */
-static bool merges_itself(const struct decode_params *c, uint32_t n, uint32_t max_items)
-{
-	const uint32_t head_tiles = n * c->heads / (c->wide ? 2 : 1); /* or pairs of them */
-
-	return !c->ring_entries && max_items > 1 && max_items <= MERGE_PARTS && head_tiles <= MAX_MERGED &&
-	       head_tiles * max_items <= skv_cuda_sms();
-}
-
 /* Queue n sequences from number `from` on. */
 static void launch_sequences(struct decode_params *c, const struct skv_shape *sh, uint32_t from, uint32_t n, uint32_t max_items,
                              cudaStream_t stream)
@@ -169,7 +160,7 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 {
 	set_params(c, sh, b, q, out, l, work);
 	const uint32_t n = b->n / c->rows, most = MAX_REQUESTS / c->list.rows, max_items = divide(c, sh, n, tiles);
-	const bool merges = out && merges_itself(c, n, max_items);
+	const bool merges = out && !c->ring_entries && merges_itself(n * c->heads / (c->wide ? 2 : 1), max_items);
 
 	c->arrived = merges ? (uint32_t *)((uint8_t *)work->mem + l->arrived) : NULL;
 	for (uint32_t from = 0; from < n; from += most)

@@ -89,16 +89,21 @@ static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tok
 /* Items smaller than the largest are so many an SM at most. */
 #define SM_ITEMS 8u
 
+#define MERGE_LAUNCH 4000u /* ns of a launch that merges ... */
+#define MERGE_BLOCKS 1500u /* ... and where blocks do it */
+
 /*
  * About how long a launch takes, in nanoseconds: what the busiest SM reads, at its share of the memory's speed, or what its
- * warps wait for, if they are few; and results that are written and merged. Measured on an H100.
+ * warps wait for, if they are few; and results that are written and merged. Measured on an H100 (MERGE_BLOCKS: estimated).
  */
-static uint64_t time_of(struct division by, uint64_t items, uint32_t head_dim, uint32_t sms)
+static uint64_t time_of(struct division by, uint32_t head_tiles, uint32_t tiles, uint32_t head_dim, uint32_t sms)
 {
+	const uint32_t parts = items_of(by, tiles), merge = parts == 1 ? 0 : merges_itself(head_tiles, parts) ? MERGE_BLOCKS : MERGE_LAUNCH;
+	const uint64_t items = (uint64_t)head_tiles * parts;
 	const uint64_t runs = (items + sms - 1) / sms * by.item_runs, rounds = (runs + 7) / 8;
 	const uint64_t reads = runs * by.run_tiles * 360 * head_dim / 128, waits = rounds * (by.run_tiles * 600 + 1500);
 
-	return (reads > waits ? reads : waits) + items * 2;
+	return (reads > waits ? reads : waits) + items * 2 + merge;
 }
 
 /*
@@ -113,7 +118,7 @@ struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t ti
 
 	for (struct division by = best; by.run_tiles >= LEAF_TILES; by.run_tiles /= 2)
 		for (by.item_runs = max_item_runs(heads, head_dim); by.item_runs; by.item_runs /= 2) {
-			const uint64_t items = (uint64_t)head_tiles * items_of(by, tiles), time = time_of(by, items, head_dim, sms);
+			const uint64_t items = (uint64_t)head_tiles * items_of(by, tiles), time = time_of(by, head_tiles, tiles, head_dim, sms);
 			if (least != UINT64_MAX && (items > SM_ITEMS * sms || time * 25 > least * 24))
 				continue;
 			best = by;
