@@ -40,8 +40,9 @@
 #define LEAF_TILES 4u    /* of 16 tokens each: what is summed up in one go */
 #define RUN_LEAVES 4u    /* that a warp attends to one after the other, at most; ... */
 #define RUN_FEWER 2u     /* ... where their results have more values. All of these are powers of two */
-#define MAX_CHUNKS 8u    /* where scores are written, a request is split into so many at most ... */
+#define MAX_CHUNKS 16u   /* where scores are written, a request is split into so many at most ... */
 #define CHUNK_TILES 256u /* ... of so many tiles at most, until there are MAX_CHUNKS */
+#define PROMPT_CHUNKS 8u /* that a row's keys are split into where weights of prompts are added up: accumulate.cu */
 #define MAX_REQUESTS 512u /* sequences, or index lists of them, of one decode launch */
 #define MERGE_PARTS 16u /* partial results of a request that a thread adds at a time */
 #define MAX_MERGED 1024u /* head tiles of the sequences of a launch whose blocks merge their results themselves, at most */

@@ -169,7 +169,7 @@ static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint3
 {
 	(void)threads;
 	const struct workspace_layout l = workspace_layout_of(sh, n_seqs, max_len, 1);
-	const size_t accumulate = l.partial + (size_t)n_rows * sh->n_heads * MAX_CHUNKS * sizeof(float2);
+	const size_t accumulate = l.partial + (size_t)n_rows * sh->n_heads * PROMPT_CHUNKS * sizeof(float2);
 	const size_t compress = sh->codec ? l.partial + skv_cuda_compress_bytes(sh) : 0;
 	const size_t decompress = sh->codec ? l.partial + skv_cuda_decompress_bytes(sh) : 0;
 	const size_t codes = sh->codec && skv_cuda_fuses_latent(sh) ? l.partial + skv_cuda_decode_latent_bytes(sh, n_seqs) : 0;
