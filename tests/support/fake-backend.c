@@ -20,7 +20,7 @@
 
 #define API __attribute__((visibility("default")))
 
-static const struct skv_kernels *host;
+static const struct skv_kernels *host; /* that run what is queued */
 static char text[128] = "no error";
 
 int fake_failed(int r, const char *what)
@@ -81,46 +81,6 @@ void fake_run(const struct op *o)
 		fake_run_queued(o);
 	}
 }
-
-/* ---- kernels --------------------------------------------------------------------------------- */
-
-struct op *fake_kernel(fake_run_fn *run_it, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
-                       void *out, const struct skv_workspace *w)
-{
-	struct op *o = fake_queue(w->stream, KERNEL);
-
-	o->run = run_it;
-	o->shape = *sh;
-	if (sh->codec) { /* read at the call */
-		o->codec = *sh->codec;
-		o->shape.codec = &o->codec;
-	}
-	o->batch = *b;
-	o->in[0] = q;
-	o->out = out;
-	o->work = *w;
-	return o;
-}
-
-/* Shapes as on a real one. */
-static const char *unsupported(const struct skv_shape *sh)
-{
-	if (sh->dtype == SKV_F32)
-		return "the fake device has pages of fp16, bf16 and fp8";
-	return sh->head_dim < 64 ? "the fake device has a head_dim of 64 and more" : host->unsupported(sh);
-}
-
-static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
-                              int threads)
-{
-	return host->workspace_bytes(sh, n_seqs, n_rows, max_len, threads);
-}
-
-static struct skv_kernels kernels = {
-	.name = "fake",
-	.unsupported = unsupported,
-	.workspace_bytes = workspace_bytes,
-};
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -312,7 +272,6 @@ API const struct skv_backend *skv_cuda_backend(void)
 		.size = sizeof(backend),
 		.abi = SKV_BACKEND_ABI,
 		.name = "fake",
-		.kernels = &kernels,
 		.error = error,
 		.count = count,
 		.info = info,
@@ -338,12 +297,7 @@ API const struct skv_backend *skv_cuda_backend(void)
 		.publish = publish,
 	};
 
-	host = skv_kernels_host(NULL);
 	fake_streams(&backend);
-	fake_decode(&kernels);
-	fake_select(&kernels);
-	fake_evict(&kernels);
-	fake_compress(&kernels);
-	fake_prefill(&kernels);
-	return host ? &backend : NULL;
+	backend.kernels = fake_kernels(&host);
+	return backend.kernels ? &backend : NULL;
 }

@@ -37,7 +37,7 @@ struct op {
 	struct skv_evict_rule by;
 	struct skv_head_budget_rule head_budgets;
 	struct skv_touch_rule touch;
-	struct fake_layer *layers; /* that compress; the op's own */
+	void *own; /* what else it needs, made by malloc(): layers that compress */
 	struct skv_decompressed decompressed;
 	struct skv_sparse sparse; /* its lists are the op's own, too: lists, extra */
 	struct skv_tile_lists lists, extra, tiles[2]; /* tiles: those to fill in */
@@ -62,6 +62,9 @@ int fake_failed(int r, const char *what); /* r */
 /* Queue a kernel on the stream of the work. Structs are read at the call, what they lead to when the work runs. */
 struct op *fake_kernel(fake_run_fn *, const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                        const struct skv_workspace *);
+
+/* The device's kernels, and those of the host that run what is queued: fake-kernels.c. NULL: there are none. */
+const struct skv_kernels *fake_kernels(const struct skv_kernels **ret_host);
 
 /* Fill in a room's kernels: each is queued, and run by the host's. */
 void fake_decode(struct skv_kernels *);

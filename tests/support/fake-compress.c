@@ -17,14 +17,15 @@ struct fake_layer {
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b,
                         const void *q, void *out, const struct skv_workspace *w)
 {
+	struct fake_layer *layers = calloc(n_layers, sizeof(*layers));
 	struct op *o = fake_kernel(run, sh, b, q, out, w);
 
-	o->n = n_layers;
-	o->layers = calloc(n_layers, sizeof(*o->layers));
-	if (!o->layers)
+	if (!layers)
 		abort();
+	o->n = n_layers;
+	o->own = layers;
 	for (uint32_t i = 0; i < n_layers; i++)
-		o->layers[i] = (struct fake_layer){.shape = sh[i], .codec = *sh[i].codec};
+		layers[i] = (struct fake_layer){.shape = sh[i], .codec = *sh[i].codec};
 	return o;
 }
 
@@ -67,7 +68,7 @@ static void done(const struct fake_layer *l)
 static void run_compress(const struct skv_kernels *host, const struct op *o)
 {
 	for (uint32_t i = 0; i < o->n; i++) {
-		struct fake_layer l = o->layers[i];
+		struct fake_layer l = ((const struct fake_layer *)o->own)[i];
 
 		host->compress(for_host(&l), 1, &o->batch, &o->work);
 		done(&l);
@@ -82,7 +83,7 @@ static void compress(const struct skv_shape *sh, uint32_t n_layers, const struct
 
 static void run_decompress(const struct skv_kernels *host, const struct op *o)
 {
-	struct fake_layer l = o->layers[0];
+	struct fake_layer l = *(const struct fake_layer *)o->own;
 
 	host->decompress(for_host(&l), &o->batch, o->has_list ? &o->list : NULL, &o->decompressed, &o->work);
 	done(&l);
@@ -102,7 +103,7 @@ static void decompress(const struct skv_shape *sh, const struct skv_batch *b, co
 /* The same as the host has it, in two steps; but in memory of its own. */
 static void run_decode_latent(const struct skv_kernels *host, const struct op *o)
 {
-	struct fake_layer l = o->layers[0];
+	struct fake_layer l = *(const struct fake_layer *)o->own;
 	struct skv_shape *sh = for_host(&l), over = *sh;
 	const uint32_t pages = skv_pages_of(o->list.max_count);
 	struct skv_decompressed to = {.pool = aligned_alloc(64, (o->batch.n * pages + 1) * sh->page_bytes), .pages = pages,

@@ -81,7 +81,7 @@ static void drop_first(struct queue *q)
 	q->first = o->next;
 	if (!q->first)
 		q->end = &q->first;
-	free(o->layers);
+	free(o->own);
 	free(o);
 }
 

@@ -64,7 +64,7 @@ DEVICE void store_scale_block(const float *x, uint32_t bits, uint8_t *shared, ui
 /* Grid: references of a sequence at most, sequences of layers. */
 __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_constant__ struct compress_params c)
 {
-	__shared__ alignas(16) float x[SKV_MAX_CODEC_DIM];
+	__shared__ __align__(16) float x[SKV_MAX_CODEC_DIM];
 	const struct compress_item j = compress_item_of(&c, blockIdx.y);
 	if (j.n == 0)
 		return;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_consta
 /* Grid: tokens of a sequence, sequences of layers. */
 __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__ struct compress_params c)
 {
-	__shared__ alignas(16) float x[SKV_MAX_CODEC_DIM];
+	__shared__ __align__(16) float x[SKV_MAX_CODEC_DIM];
 	const struct compress_item j = compress_item_of(&c, blockIdx.y);
 	if (blockIdx.x >= j.n || is_ref(&j.k, j.from + blockIdx.x))
 		return;
@@ -213,10 +213,10 @@ static void encode_tokens(struct compress_params *c, uint32_t layers, uint32_t t
 
 	for (c->skip = 0; c->skip < tokens; c->skip += max_tokens) {
 		if (c->k.c.bits || c->k.c.n_refs)
-			gather_kernel<<<dim3(max_tokens, n), THREADS, 0, stream>>>(*c);
+			launch_grid(gather_kernel, dim3(max_tokens, n), THREADS, 0, stream, *c);
 		if (c->k.c.n_refs)
 			skv_cuda_nearest_refs(c, layers, stream);
-		begin_codes_kernel<<<dim3(ceil_div(max_tokens, WARPS), n), THREADS, 0, stream>>>(*c);
+		launch_grid(begin_codes_kernel, dim3(ceil_div(max_tokens, WARPS), n), THREADS, 0, stream, *c);
 		if (c->k.c.bits)
 			skv_cuda_encode(c, layers, stream);
 	}
@@ -235,7 +235,7 @@ static void compress_layers(struct compress_params *c, const struct skv_shape *s
 		c->seq = batch->seq + i;
 		c->n = batch->n - i < at_once ? batch->n - i : at_once;
 		if (refs)
-			store_refs_kernel<<<dim3(refs, layers * c->n), THREADS, 0, stream>>>(*c);
+			launch_grid(store_refs_kernel, dim3(refs, layers * c->n), THREADS, 0, stream, *c);
 		encode_tokens(c, layers, batch->max_compress, stream);
 	}
 	c->n = at_once;

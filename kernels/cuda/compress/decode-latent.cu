@@ -39,7 +39,7 @@ template <class T, int D, int W>
 __global__ void __launch_bounds__(threads<D>, 1)
 decode_latent_kernel(const __grid_constant__ struct latent_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	struct latent_smem<D, W> *s = (struct latent_smem<D, W> *)memory;
 	const uint32_t x = blockIdx.x % c.heads, h = x / c.tiles_per_kv_head;
 	struct key_weights<D, W> y;
@@ -146,7 +146,7 @@ __device__ static void output(const struct latent_params *c, const float *total,
 __global__ void __launch_bounds__(MERGE_THREADS)
 merge_latent_kernel(const __grid_constant__ struct latent_params c, uint32_t head_dim)
 {
-	extern __shared__ __align__(16) float total[]; /* u and r of each head */
+	SHARED_MEMORY(float, total, 16); /* u and r of each head */
 	__shared__ float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE];
 	const uint32_t x = blockIdx.x, i = blockIdx.y, first = blockIdx.z * MERGE_DIMS;
 	const uint32_t before = x % c.tiles_per_kv_head * c.tile_heads, heads = min(c.tile_heads, c.group - before);
@@ -180,22 +180,24 @@ merge_latent_kernel(const __grid_constant__ struct latent_params c, uint32_t hea
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
+typedef void latent_fn(struct latent_params);
+
 /* The narrowest kernel for a width. */
-template <class T, int D> static const void *kernel_of(uint32_t width, uint32_t *ret_bytes)
+template <class T, int D> static latent_fn *kernel_of(uint32_t width, uint32_t *ret_bytes)
 {
 	if (width <= 64) {
 		*ret_bytes = sizeof(struct latent_smem<D, 64>);
-		return (const void *)decode_latent_kernel<T, D, 64>;
+		return decode_latent_kernel<T, D, 64>;
 	}
 	if (width <= 256) {
 		*ret_bytes = sizeof(struct latent_smem<D, 256>);
-		return (const void *)decode_latent_kernel<T, D, 256>;
+		return decode_latent_kernel<T, D, 256>;
 	}
 	*ret_bytes = sizeof(struct latent_smem<D, 512>);
-	return (const void *)decode_latent_kernel<T, D, 512>;
+	return decode_latent_kernel<T, D, 512>;
 }
 
-static const void *kernel_for(const struct skv_shape *sh, uint32_t width, uint32_t *ret_bytes)
+static latent_fn *kernel_for(const struct skv_shape *sh, uint32_t width, uint32_t *ret_bytes)
 {
 	if (sh->dtype == SKV_F16)
 		return sh->head_dim == 64 ? kernel_of<F16, 64>(width, ret_bytes)
@@ -264,17 +266,16 @@ void skv_cuda_decode_latent(const struct skv_shape *sh, const struct skv_batch *
 	const uint32_t items = b->n * (chunks < MAX_CHUNKS_OF_LIST ? chunks : MAX_CHUNKS_OF_LIST);
 	const uint32_t sms = skv_cuda_sms() / c.heads;
 	const uint32_t blocks = items < sms ? items : sms > 0 ? sms : 1;
-	uint32_t bytes, dim = sh->head_dim;
-	const void *kernel = kernel_for(sh, c.width, &bytes);
-	void *args[] = {&c, &dim};
+	const uint32_t dim = sh->head_dim;
+	uint32_t bytes;
+	latent_fn *const kernel = kernel_for(sh, c.width, &bytes);
 
 	if (b->n == 0)
 		return;
 	if (items > 0)
-		cudaLaunchKernel(kernel, dim3(c.heads * blocks), dim3(threads_of(dim)), args, bytes, stream_of(work));
-	cudaLaunchKernel((const void *)merge_latent_kernel, dim3(c.heads, b->n, dim / MERGE_DIMS),
-	                 dim3(MERGE_THREADS), args,
-	                 c.tile_heads * (c.width + dim) * sizeof(float), stream_of(work));
+		launch_grid(kernel, c.heads * blocks, threads_of(dim), bytes, stream_of(work), c);
+	launch_grid(merge_latent_kernel, dim3(c.heads, b->n, dim / MERGE_DIMS), MERGE_THREADS,
+	            c.tile_heads * (c.width + dim) * sizeof(float), stream_of(work), c, dim);
 }
 
 /* All kernels that fit the device's shared memory. */
@@ -286,7 +287,7 @@ cudaError_t skv_cuda_decode_latent_init(uint32_t room)
 	for (uint32_t x = 0; x < 12 && !e; x++) {
 		const struct skv_shape sh = {.head_dim = dims[x % 2], .dtype = dtypes[x / 2 % 2]};
 		uint32_t bytes;
-		const void *kernel = kernel_for(&sh, widths[x / 4], &bytes);
+		latent_fn *const kernel = kernel_for(&sh, widths[x / 4], &bytes);
 
 		if (bytes <= room)
 			e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);

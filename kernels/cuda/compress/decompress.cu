@@ -309,7 +309,7 @@ template <int D>
 __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) decompress_kernel(const __grid_constant__ struct decompress_params c)
 {
-	extern __shared__ __align__(16) uint8_t shared[];
+	SHARED_MEMORY(uint8_t, shared, 16);
 	__shared__ struct row row[tile_rows<D>];
 	__shared__ float part[tile_rows<D> * (tile_cols<D> / 64)];
 	const struct codec *k = &c.k;
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) decoder_hidden_kernel(const __grid_constant__ struct decompress_params c)
 {
-	extern __shared__ __align__(16) uint8_t shared[];
+	SHARED_MEMORY(uint8_t, shared, 16);
 	const uint32_t width = c.k.c.width, hidden = c.k.c.dec_hidden, col = blockIdx.x * WIDE_TILE;
 	const size_t first = (size_t)blockIdx.z * c.max_rows + blockIdx.y * WIDE_TILE;
 	if (c.row[first].kind == NOTHING)
@@ -376,16 +376,16 @@ template <int D> static void launch(const struct decompress_params *c, uint32_t 
 	while (each < MAX_HEADS_PER_BLOCK && heads % (2 * each) == 0 &&
 	       (uint64_t)tiles * n * heads / (2 * each) >= 8 * skv_cuda_sms())
 		each *= 2;
-	decompress_kernel<D><<<dim3(tiles, heads / each, n), GEMM_THREADS, gemm_bytes<tile_rows<D>, tile_cols<D>>, stream>>>(*c);
+	launch_grid(decompress_kernel<D>, dim3(tiles, heads / each, n), GEMM_THREADS, gemm_bytes<tile_rows<D>, tile_cols<D>>, stream, *c);
 }
 
 /* Rows [skip, skip + max_rows) of n sequences from `first` on. */
 static void decompress_rows(const struct decompress_params *c, uint32_t n, cudaStream_t stream)
 {
-	locate_rows_kernel<<<dim3(c->max_rows / ROWS_PER_BLOCK, n), GEMM_THREADS, 0, stream>>>(*c);
+	launch_grid(locate_rows_kernel, dim3(c->max_rows / ROWS_PER_BLOCK, n), GEMM_THREADS, 0, stream, *c);
 	if (c->k.c.dec_hidden && c->k.c.bits)
-		decoder_hidden_kernel<<<dim3(ceil_div(c->k.c.dec_hidden, WIDE_TILE), c->max_rows / WIDE_TILE, n), GEMM_THREADS,
-		              gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>, stream>>>(*c);
+		launch_grid(decoder_hidden_kernel, dim3(ceil_div(c->k.c.dec_hidden, WIDE_TILE), c->max_rows / WIDE_TILE, n), GEMM_THREADS,
+		              gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>, stream, *c);
 	switch (c->k.sh.head_dim) {
 	case 64:
 		launch<64>(c, n, stream);

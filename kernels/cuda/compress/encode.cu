@@ -18,7 +18,7 @@ template <int BM>
 __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) encoder_hidden_kernel(const __grid_constant__ struct compress_params c)
 {
-	extern __shared__ __align__(16) uint8_t shared[];
+	SHARED_MEMORY(uint8_t, shared, 16);
 	constexpr uint32_t TOKENS = BM / 2;
 	const struct compress_item j = compress_item_of(&c, blockIdx.z);
 	const uint32_t first = blockIdx.y * TOKENS, col = blockIdx.x * BN, hidden = j.k.c.enc_hidden;
@@ -81,7 +81,7 @@ template <int BM>
 __global__ void __launch_bounds__(GEMM_THREADS, 2)
 encode_kernel(const __grid_constant__ struct compress_params c)
 {
-	extern __shared__ __align__(16) uint8_t shared[];
+	SHARED_MEMORY(uint8_t, shared, 16);
 	const struct compress_item j = compress_item_of(&c, blockIdx.z);
 	const struct codec *k = &j.k;
 	const uint32_t all = k->c.enc_hidden ? k->c.enc_hidden : k->d, n = k->c.width / k->parts, deep = all / k->parts;
@@ -118,12 +118,12 @@ template <int BM> static void encode(const struct compress_params *c, uint32_t l
 	const struct codec *k = &c->k;
 
 	if (k->c.enc_hidden)
-		encoder_hidden_kernel<BM><<<dim3(ceil_div(2 * k->c.enc_hidden, BN), ceil_div(c->max_tokens, BM / 2),
+		launch_grid(encoder_hidden_kernel<BM>, dim3(ceil_div(2 * k->c.enc_hidden, BN), ceil_div(c->max_tokens, BM / 2),
 		                                 layers * c->n), GEMM_THREADS,
-		                    gemm_bytes_with_c<BM, BN>, stream>>>(*c);
-	encode_kernel<BM><<<dim3(ceil_div(k->c.width / k->parts, BN) * k->parts, ceil_div(c->max_tokens, BM),
+		                    gemm_bytes_with_c<BM, BN>, stream, *c);
+	launch_grid(encode_kernel<BM>, dim3(ceil_div(k->c.width / k->parts, BN) * k->parts, ceil_div(c->max_tokens, BM),
 	                         layers * c->n),
-	                  GEMM_THREADS, gemm_bytes_with_c<BM, BN>, stream>>>(*c);
+	                  GEMM_THREADS, gemm_bytes_with_c<BM, BN>, stream, *c);
 }
 
 void skv_cuda_encode(const struct compress_params *c, uint32_t layers, cudaStream_t stream)

@@ -46,7 +46,7 @@ template <int BM>
 __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) nearest_refs_kernel(const __grid_constant__ struct compress_params c)
 {
-	extern __shared__ __align__(16) uint8_t shared[];
+	SHARED_MEMORY(uint8_t, shared, 16);
 	__shared__ float norm[REFS_PER_TILE];
 	constexpr uint32_t each = GEMM_THREADS / BM; /* threads of a token: each compares some of the scores */
 	const struct compress_item j = compress_item_of(&c, blockIdx.z);
@@ -80,10 +80,10 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 void skv_cuda_nearest_refs(const struct compress_params *c, uint32_t layers, cudaStream_t stream)
 {
 	if (c->max_tokens <= 64)
-		nearest_refs_kernel<64><<<dim3(c->slices, 1, layers * c->n), GEMM_THREADS, gemm_bytes_with_c<64, REFS_PER_TILE>, stream>>>(*c);
+		launch_grid(nearest_refs_kernel<64>, dim3(c->slices, 1, layers * c->n), GEMM_THREADS, gemm_bytes_with_c<64, REFS_PER_TILE>, stream, *c);
 	else
-		nearest_refs_kernel<128><<<dim3(c->slices, ceil_div(c->max_tokens, 128), layers * c->n), GEMM_THREADS,
-		                     gemm_bytes_with_c<128, REFS_PER_TILE>, stream>>>(*c);
+		launch_grid(nearest_refs_kernel<128>, dim3(c->slices, ceil_div(c->max_tokens, 128), layers * c->n), GEMM_THREADS,
+		                     gemm_bytes_with_c<128, REFS_PER_TILE>, stream, *c);
 }
 
 cudaError_t skv_cuda_nearest_refs_init(void)

@@ -99,7 +99,7 @@ DEVICE void store_numbers(const struct quantize_params *c, const float *x, uint8
 /* Grid: records of a sequence at most, sequences, layers. */
 __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_constant__ struct quantize_params c)
 {
-	__shared__ alignas(16) float x[SKV_QUANT_BLOCK * SKV_MAX_HEAD_DIM];
+	__shared__ __align__(16) float x[SKV_QUANT_BLOCK * SKV_MAX_HEAD_DIM];
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const uint32_t table = c.layer[blockIdx.z].rows, h = blockIdx.x % c.sh.n_kv_heads;
 	const uint32_t token = s->n_compressed + blockIdx.x / c.sh.n_kv_heads * SKV_QUANT_BLOCK;
@@ -126,8 +126,8 @@ void skv_cuda_quantize(const struct skv_shape *sh, uint32_t n_layers, const stru
 		const uint32_t n = n_layers - from < LAYERS ? n_layers - from : LAYERS;
 		for (uint32_t i = 0; i < n; i++)
 			c.layer[i] = {sh[from + i].layer, sh[from + i].codes};
-		quantize_kernel<<<dim3(batch->max_compress / SKV_QUANT_BLOCK * sh->n_kv_heads, batch->n, n), THREADS, 0,
-		                  stream_of(work)>>>(c);
+		launch_grid(quantize_kernel, dim3(batch->max_compress / SKV_QUANT_BLOCK * sh->n_kv_heads, batch->n, n), THREADS, 0,
+		                  stream_of(work), c);
 	}
 }
 
@@ -194,5 +194,5 @@ void skv_cuda_dequantize(const struct skv_shape *sh, const struct skv_batch *bat
 	const struct dequantize_params c = {*sh, quant_form_of(sh), wanted_rows_of(batch, list, to, 0)};
 	const uint32_t pages = skv_pages_of(list ? list->max_count : batch->max_len);
 
-	dequantize_kernel<<<dim3(pages > 0 ? pages : 1, sh->n_kv_heads, batch->n), THREADS, 0, stream_of(work)>>>(c);
+	launch_grid(dequantize_kernel, dim3(pages > 0 ? pages : 1, sh->n_kv_heads, batch->n), THREADS, 0, stream_of(work), c);
 }

@@ -139,7 +139,7 @@ template <class T, int D, enum decode_mode mode>
 __global__ void __launch_bounds__(threads<D, mode>, 1)
 decode_kernel(const __grid_constant__ struct decode_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	struct decode_smem<D, mode> *s = (struct decode_smem<D, mode> *)memory;
 	const uint32_t warp = threadIdx.x / 32;
 	struct tile_batch tiles = {}, next_tiles = {};

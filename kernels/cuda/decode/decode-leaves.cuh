@@ -354,7 +354,7 @@ template <int D, enum decode_mode mode> __device__ static void merge_blocks(cons
 template <class T, int D, enum decode_mode mode>
 __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __grid_constant__ struct decode_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	struct leaves_smem<D, mode> *s = (struct leaves_smem<D, mode> *)memory;
 	const uint32_t warp = threadIdx.x / 32;
 	const uint32_t slots = mode >= MODE_TOKENS ? warp : 0;

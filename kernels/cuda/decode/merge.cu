@@ -167,7 +167,7 @@ void skv_cuda_merge(const struct decode_params *c, uint32_t n, uint32_t max_part
 	const uint32_t heads = min(c->tile_heads, c->columns), wide = head_dim / 4;
 
 	if (!c->by.item_runs) {
-		merge_kernel<<<dim3(c->heads, n), dim3(MERGE_WIDE, MERGE_DEEP), 0, stream>>>(*c, head_dim);
+		launch_grid(merge_kernel, dim3(c->heads, n), dim3(MERGE_WIDE, MERGE_DEEP), 0, stream, *c, head_dim);
 		return;
 	}
 	const uint32_t rows = min(MERGE_ROWS, ceil_div(max_parts, MERGE_PARTS)), together = min(heads, MERGE_THREADS / 2 / (wide * rows));

@@ -28,12 +28,14 @@
 
 /* ---- synchronisation -------------------------------------------------------------------------- */
 
+#ifndef SKV_EMULATE
 DEVICE uint32_t load_acquire(const uint32_t *p)
 {
 	uint32_t x;
 	asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
 	return x;
 }
+#endif
 
 DEVICE void ring_await_generation(const struct decode_params *c, uint32_t entry, uint32_t turn)
 {

@@ -71,7 +71,7 @@ void skv_cuda_accumulate_scores(const struct skv_shape *sh, const struct skv_bat
 	c.group = (float)(sh->n_heads / sh->n_kv_heads);
 	const dim3 grid(ceil_div(b->max_len, 2 * ACCUMULATE_PAIRS * ACCUMULATE_THREADS), c.heads, b->n);
 	if (b->n > 0)
-		accumulate_kernel<<<grid, ACCUMULATE_THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(accumulate_kernel, grid, ACCUMULATE_THREADS, 0, stream_of(work), c);
 }
 
 /* ---- a prompt -------------------------------------------------------------------------------- */
@@ -109,7 +109,7 @@ DEVICE void begin_item(const struct prompt_params *c, struct rows_item *j)
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_constant__ struct prompt_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	constexpr uint32_t bytes = TILE * pitch<D>;
 	const uint32_t at = shared_address(memory), chunk = blockIdx.x % PROMPT_CHUNKS;
 	struct rows<T, D> r;
@@ -196,7 +196,7 @@ DEVICE void fold_columns(const float col[KEY_TILES][TILE / 8][2], float column_s
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS) column_sums_kernel(const __grid_constant__ struct prompt_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	__shared__ float column_sums[WARPS][KEY_TILES * TILE];
 	constexpr uint32_t bytes = TILE * pitch<D>;
 	const uint32_t at = shared_address(memory), tile = blockIdx.x * KEY_TILES, first = tile * TILE;
@@ -269,8 +269,8 @@ cudaError_t skv_cuda_accumulate_init(void)
 /* Both passes have two tiles of keys in shared memory. */
 template <class T, int D> static void launch(const struct prompt_params *c, dim3 rows, dim3 keys, cudaStream_t stream)
 {
-	denominators_kernel<T, D><<<rows, THREADS, KEY_TILES * TILE * pitch<D>, stream>>>(*c);
-	column_sums_kernel<T, D><<<keys, THREADS, KEY_TILES * TILE * pitch<D>, stream>>>(*c);
+	launch_grid(denominators_kernel<T, D>, rows, THREADS, KEY_TILES * TILE * pitch<D>, stream, *c);
+	launch_grid(column_sums_kernel<T, D>, keys, THREADS, KEY_TILES * TILE * pitch<D>, stream, *c);
 }
 
 template <class T>

@@ -152,5 +152,5 @@ void skv_cuda_evict(const struct skv_shape *sh, const struct skv_batch *b, const
 	c.stride = stride;
 	c.heads = sh->n_kv_heads;
 	if (b->n > 0)
-		evict_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(evict_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }

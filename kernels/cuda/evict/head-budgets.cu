@@ -84,7 +84,7 @@ void skv_cuda_list_active(const struct skv_shape *sh, const struct skv_batch *b,
 	c.stride = list->stride;
 	c.heads = sh->n_kv_heads;
 	if (b->n > 0)
-		list_active_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(list_active_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }
 
 /* ---- accumulated scores ---------------------------------------------------------------------- */
@@ -244,7 +244,7 @@ void skv_cuda_accumulate_list(const struct skv_shape *sh, const struct skv_batch
 	c.io_dtype = sh->io_dtype;
 	c.layer = sh->layer;
 	if (b->n > 0)
-		accumulate_list_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(accumulate_list_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }
 
 /* ---- head budgets ---------------------------------------------------------------------------- */
@@ -387,6 +387,6 @@ void skv_cuda_allocate_head_budgets(const struct skv_shape *sh, const struct skv
 	c.heads = sh->n_kv_heads;
 	if (b->n == 0)
 		return;
-	guaranteed_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
-	head_budgets_kernel<<<dim3(1, b->n), THREADS, 0, stream_of(work)>>>(c);
+	launch_grid(guaranteed_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
+	launch_grid(head_budgets_kernel, dim3(1, b->n), THREADS, 0, stream_of(work), c);
 }

@@ -266,9 +266,9 @@ void skv_cuda_rank_tokens(const struct skv_shape *sh, const struct skv_batch *b,
 	if (b->n == 0)
 		return;
 	if (sh->head_dim <= 64)
-		rank_kernel<8><<<grid, THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(rank_kernel<8>, grid, THREADS, 0, stream_of(work), c);
 	else if (sh->head_dim <= 128)
-		rank_kernel<16><<<grid, THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(rank_kernel<16>, grid, THREADS, 0, stream_of(work), c);
 	else
-		rank_kernel<32><<<grid, THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(rank_kernel<32>, grid, THREADS, 0, stream_of(work), c);
 }

@@ -253,7 +253,7 @@ void skv_cuda_alloc_slots(const struct skv_shape *sh, const struct skv_batch *b,
 	const struct slot_params c = slot_params_of(sh, b, slots->granularity, slots->slot, work);
 
 	if (b->n > 0)
-		alloc_slots_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(alloc_slots_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }
 
 /* ---- move_partial_page ----------------------------------------------------------------------- */
@@ -292,7 +292,7 @@ void skv_cuda_move_partial_page(const struct skv_shape *sh, const struct skv_bat
 	const struct slot_params c = slot_params_of(sh, b, SKV_PAGE_TOKENS, NULL, work);
 
 	if (b->n > 0)
-		move_partial_page_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(move_partial_page_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }
 
 /* ---- slots in order -------------------------------------------------------------------------- */
@@ -328,7 +328,7 @@ void skv_cuda_alloc_prompt_slots(const struct skv_shape *sh, const struct skv_ba
 	const struct slot_params c = slot_params_of(sh, b, slots->granularity, slots->slot, work);
 
 	if (b->n > 0)
-		alloc_prompt_slots_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(alloc_prompt_slots_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }
 
 /* Grid: kv heads, sequences. */
@@ -357,5 +357,5 @@ void skv_cuda_init_slot_meta(const struct skv_shape *sh, const struct skv_batch 
 	const struct slot_params c = slot_params_of(sh, b, slots->granularity, slots->slot, work);
 
 	if (b->n > 0)
-		init_slot_meta_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(init_slot_meta_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }

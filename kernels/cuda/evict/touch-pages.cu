@@ -195,5 +195,5 @@ void skv_cuda_touch_pages(const struct skv_shape *sh, const struct skv_batch *b,
 	c.heads = sh->n_kv_heads;
 	c.group = sh->n_heads / sh->n_kv_heads;
 	if (b->n > 0)
-		touch_pages_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(touch_pages_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }

@@ -44,7 +44,7 @@ DEVICE float representative_score(const float *w, uint32_t size)
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS) chunk_scores_kernel(const __grid_constant__ struct hip_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	float *const w = (float *)(memory + 2 * TILE * pitch<D>);
 	const uint32_t block = blockIdx.x % c.blocks, row = threadIdx.x % ROWS, half = threadIdx.x / ROWS;
 	float *const score = c.score + ((size_t)blockIdx.x * ROWS + row) * c.chunks * CHUNK_SCORES;
@@ -95,7 +95,7 @@ DEVICE uint32_t stage(struct topk_smem *smem, uint32_t *key, uint32_t n, uint32_
 /* Grid: rows of an item, the band's items. */
 __global__ void __launch_bounds__(SELECT_THREADS) hip_select_kernel(const __grid_constant__ struct hip_params c)
 {
-	extern __shared__ uint4 shared_keys[];
+	SHARED_MEMORY(uint4, shared_keys, 16);
 	__shared__ struct topk_smem smem;
 	const size_t number = (size_t)blockIdx.y * c.blocks * ROWS + blockIdx.x;
 	uint32_t *const key = c.keys ? c.keys + number * c.key_words : (uint32_t *)shared_keys;
@@ -198,8 +198,8 @@ void skv_cuda_hip_lists(const struct skv_shape *sh, const struct skv_batch *b, c
 		for_shape(sh, [&](auto t, auto d) {
 			typedef decltype(t) T;
 			constexpr int D = d;
-			chunk_scores_kernel<T, D><<<dim3(now * c.blocks, c.runs), THREADS, shared_bytes<D>, stream>>>(c);
+			launch_grid(chunk_scores_kernel<T, D>, dim3(now * c.blocks, c.runs), THREADS, shared_bytes<D>, stream, c);
 		});
-		hip_select_kernel<<<dim3(c.each * c.call.group, now), SELECT_THREADS, c.keys ? 0 : smem, stream>>>(c);
+		launch_grid(hip_select_kernel, dim3(c.each * c.call.group, now), SELECT_THREADS, c.keys ? 0 : smem, stream, c);
 	}
 }

@@ -26,7 +26,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(THREADS)
 reduce_weights_kernel(const __grid_constant__ struct kascade_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	float *const w = (float *)(memory + 2 * TILE * pitch<D>);
 	const uint32_t group = c.call.group;
 	struct rows_item j;
@@ -67,7 +67,7 @@ reduce_weights_kernel(const __grid_constant__ struct kascade_params c)
 __global__ void __launch_bounds__(SELECT_THREADS)
 kascade_select_kernel(const __grid_constant__ struct kascade_params c)
 {
-	extern __shared__ uint4 shared_keys[];
+	SHARED_MEMORY(uint4, shared_keys, 16);
 	__shared__ struct topk_smem smem;
 	typedef team<SELECT_THREADS, 0, 0> all;
 	float *const score = c.weight + (size_t)(blockIdx.y * c.each + blockIdx.x) * c.stride;
@@ -152,8 +152,8 @@ void skv_cuda_kascade_lists(const struct skv_shape *sh, const struct skv_batch *
 			typedef decltype(t) T;
 			constexpr int D = d;
 			denominators<T, D>(&c, now, stream);
-			reduce_weights_kernel<T, D><<<dim3(now, c.runs), THREADS, shared_bytes<D>, stream>>>(c);
+			launch_grid(reduce_weights_kernel<T, D>, dim3(now, c.runs), THREADS, shared_bytes<D>, stream, c);
 		});
-		kascade_select_kernel<<<dim3(c.each, now), SELECT_THREADS, c.shared ? key_bytes(b->max_len) : 0, stream>>>(c);
+		launch_grid(kascade_select_kernel, dim3(c.each, now), SELECT_THREADS, c.shared ? key_bytes(b->max_len) : 0, stream, c);
 	}
 }

@@ -65,7 +65,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(THREADS)
 column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	float *const w = (float *)(memory + 2 * TILE * pitch<D>);
 	float *const column = c.sum + (size_t)blockIdx.x * 2 * c.stride, *const diagonal = column + c.stride;
 	const uint32_t mine = threadIdx.x % TILE, first = blockIdx.y * RUN;
@@ -125,7 +125,7 @@ DEVICE void add_near_blocks(uint32_t *near, uint32_t distance)
 __global__ void __launch_bounds__(SELECT_THREADS)
 minference_select_kernel(const __grid_constant__ struct minference_params c)
 {
-	extern __shared__ uint4 shared_keys[];
+	SHARED_MEMORY(uint4, shared_keys, 16);
 	__shared__ struct topk_smem smem;
 	typedef team<SELECT_THREADS, 0, 0> all;
 	float *const score = c.sum + ((size_t)blockIdx.y * 2 + blockIdx.x) * c.stride;
@@ -277,9 +277,9 @@ void skv_cuda_minference_lists(const struct skv_shape *sh, const struct skv_batc
 			typedef decltype(t) T;
 			constexpr int D = d;
 			denominators<T, D>(&c, now, stream);
-			column_diagonal_sums_kernel<T, D><<<dim3(now, c.runs), THREADS, shared_bytes<D>, stream>>>(c);
+			launch_grid(column_diagonal_sums_kernel<T, D>, dim3(now, c.runs), THREADS, shared_bytes<D>, stream, c);
 		});
-		minference_select_kernel<<<dim3(2, now), SELECT_THREADS, c.shared ? key_bytes(b->max_len) : 0, stream>>>(c);
-		minference_lists_kernel<<<dim3(ceil_div(sp->segment / TILE, LIST_WARPS), now), 32 * LIST_WARPS, 0, stream>>>(c);
+		launch_grid(minference_select_kernel, dim3(2, now), SELECT_THREADS, c.shared ? key_bytes(b->max_len) : 0, stream, c);
+		launch_grid(minference_lists_kernel, dim3(ceil_div(sp->segment / TILE, LIST_WARPS), now), 32 * LIST_WARPS, 0, stream, c);
 	}
 }

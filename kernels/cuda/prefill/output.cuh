@@ -7,6 +7,7 @@
 #define SKV_CUDA_PREFILL_OUTPUT_CUH
 
 #include "kernels/cuda/prefill/tiles.cuh"
+#include "kernels/cuda/runtime/barrier.cuh"
 
 /*
  * A (row, head) pair of the block: position, clamped for a pair that does not exist; number of the pair in the call,

@@ -158,7 +158,7 @@ template <bool SPARSE, class T, int D>
 __global__ void __launch_bounds__(THREADS,
                                   D <= 128 ? 2 : 1) prefill_kernel(const __grid_constant__ struct prefill_params c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	__shared__ struct located_tile<TILE> located[2];
 	constexpr uint32_t bytes = TILE * pitch<D>;
 	const uint32_t at = shared_address(memory);
@@ -239,9 +239,9 @@ static bool takes_sm90(const struct skv_shape *sh)
 template <class T, int D> static void launch(const struct prefill_params *c, dim3 grid, cudaStream_t stream)
 {
 	if (c->kinds)
-		prefill_kernel<false, T, D><<<grid, THREADS, shared_bytes<D>, stream>>>(*c);
+		launch_grid(prefill_kernel<false, T, D>, grid, THREADS, shared_bytes<D>, stream, *c);
 	else
-		prefill_kernel<true, T, D><<<grid, THREADS, shared_bytes<D>, stream>>>(*c);
+		launch_grid(prefill_kernel<true, T, D>, grid, THREADS, shared_bytes<D>, stream, *c);
 }
 
 template <class T> static void launch_dtype(const struct prefill_params *c, dim3 grid, cudaStream_t stream)
@@ -390,7 +390,7 @@ void skv_cuda_prefill_sparse(const struct skv_shape *sh, const struct skv_batch 
 	if (sp->lists && sp->lists->rows == sh->n_heads && sh->n_heads != sh->n_kv_heads)
 		c.heads = 1;
 	if (sp->delta)
-		carry_corrections_kernel<<<dim3(sh->n_heads, b->n), 128, 0, stream_of(work)>>>(c);
+		launch_grid(carry_corrections_kernel, dim3(sh->n_heads, b->n), 128, 0, stream_of(work), c);
 	launch_dense_rows(&c, sm90, b, stream_of(work));
 	launch_sparse_rows(&c, sm90, b, stream_of(work));
 }

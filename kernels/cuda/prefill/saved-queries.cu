@@ -30,5 +30,5 @@ void skv_cuda_save_queries(const struct skv_shape *sh, const struct skv_batch *b
 
 	init_weights_params(&c, sh, b, q, sp);
 	if (b->n > 0 && sp->n_saved_queries > 0)
-		save_queries_kernel<<<dim3(sp->n_saved_queries, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(save_queries_kernel, dim3(sp->n_saved_queries, b->n), THREADS, 0, stream_of(work), c);
 }

@@ -348,10 +348,4 @@ template <int N> struct located_tile {
 	uint32_t row[N], resident[N / 32], whole;
 };
 
-/* A named barrier of some warps. */
-DEVICE void warps_sync(uint32_t id, uint32_t threads)
-{
-	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 #endif

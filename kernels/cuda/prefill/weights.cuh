@@ -227,7 +227,7 @@ DEVICE void lse_load(const struct weights_params *c, uint32_t block, float lse[2
 template <class T, int D, class C>
 __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_constant__ C c)
 {
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	const uint32_t nth = blockIdx.x / c.blocks, block = blockIdx.x % c.blocks;
 	struct rows<T, D> r;
 	struct rows_item j;
@@ -273,8 +273,8 @@ merge_runs_kernel(const __grid_constant__ C c, uint32_t rows)
 template <class T, int D, class C> static void denominators(const C *c, uint32_t items, cudaStream_t stream)
 {
 	const uint32_t rows = items * c->blocks * ROWS;
-	denominators_kernel<T, D><<<dim3(items * c->blocks, c->runs), THREADS, 2 * TILE * pitch<D>, stream>>>(*c);
-	merge_runs_kernel<<<ceil_div(rows, MERGE_WARPS), 32 * MERGE_WARPS, 0, stream>>>(*c, rows);
+	launch_grid(denominators_kernel<T, D, C>, dim3(items * c->blocks, c->runs), THREADS, 2 * TILE * pitch<D>, stream, *c);
+	launch_grid(merge_runs_kernel<C>, ceil_div(rows, MERGE_WARPS), 32 * MERGE_WARPS, 0, stream, *c, rows);
 }
 
 /*

@@ -85,9 +85,9 @@ void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, cons
 	if (sh->sketch_bits && b->n > 0)
 		skv_cuda_append_sketches(sh, b, k, v, work);
 	else if (b->n > 0 && sh->dtype == SKV_FP8)
-		append_fp8_kernel<<<dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(append_fp8_kernel, dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work), c);
 	else if (b->n > 0)
-		append_kernel<<<dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(append_kernel, dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work), c);
 }
 
 struct copy_params {
@@ -116,6 +116,6 @@ void skv_cuda_copy_pages(const struct skv_shape *sh, const uint32_t *dst, const 
 			c.dst[i] = dst[from + i];
 			c.src[i] = src[from + i];
 		}
-		copy_kernel<<<now, THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(copy_kernel, now, THREADS, 0, stream_of(work), c);
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/async-copy.cuh - cp.async to shared memory, and ldmatrix out of it. */
+/* kernels/cuda/runtime/async-copy.cuh - shared memory by its addresses: cp.async to it, and ldmatrix and loads out of it. */
 #ifndef SKV_CUDA_ASYNC_COPY_CUH
 #define SKV_CUDA_ASYNC_COPY_CUH
 
@@ -10,6 +10,7 @@ DEVICE uint32_t shared_address(const void *p)
 	return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+#ifndef SKV_EMULATE
 /* 16 bytes to shared memory, asynchronously; zeros unless the source exists. */
 DEVICE void cp_async16(uint32_t to, const void *from, bool exists)
 {
@@ -19,6 +20,34 @@ DEVICE void cp_async16(uint32_t to, const void *from, bool exists)
 DEVICE void store_shared16(uint32_t to, uint4 x)
 {
 	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+
+DEVICE uint4 load_shared16(uint32_t at)
+{
+	uint4 v;
+	asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+	return v;
+}
+
+DEVICE uint2 load_shared8(uint32_t at)
+{
+	uint2 v;
+	asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+	return v;
+}
+
+DEVICE uint32_t load_shared4(uint32_t at)
+{
+	uint32_t v;
+	asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+	return v;
+}
+
+DEVICE uint32_t load_shared2(uint32_t at)
+{
+	uint16_t v;
+	asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+	return v;
 }
 
 DEVICE void cp_async4(uint32_t to, const void *from)
@@ -52,5 +81,6 @@ DEVICE uint4 ldmatrix_x4_trans(uint32_t at)
 	             : "=r"(m.x), "=r"(m.y), "=r"(m.z), "=r"(m.w) : "r"(at));
 	return m;
 }
+#endif
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/runtime/convert.cuh"
 
+#ifndef SKV_EMULATE
 typedef uint64_t barrier;
 
 DEVICE uint32_t barrier_at(barrier *b)
@@ -47,6 +48,12 @@ DEVICE void barrier_wait(barrier *b, uint32_t phase)
 			return;
 		__nanosleep(100);
 	}
+}
+
+/* A named barrier of some warps. */
+DEVICE void warps_sync(uint32_t id, uint32_t threads)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /*
@@ -86,4 +93,6 @@ DEVICE void barrier_publish(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
 }
+#endif
+
 #endif

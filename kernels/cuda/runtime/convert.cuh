@@ -89,38 +89,21 @@ DEVICE float2 io_pair(uint32_t dtype, const struct vec8 *e, int k)
 	return io_two(dtype, k == 0 ? a.x : k == 1 ? a.y : k == 2 ? a.z : a.w);
 }
 
-/* What depends on the pool's dtype: a pair of elements in a word, and the tensor cores' product. */
-struct F16 {
-	static constexpr uint32_t dtype = SKV_F16;
+#ifndef SKV_EMULATE /* on to the classes: what is one instruction */
+/* The tensor cores' product of 16 x 16 and 16 x 8 elements, added to c. */
+DEVICE void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
 
-	DEVICE uint32_t pair(float lo, float hi)
-	{
-		__half2 h = __floats2half2_rn(lo, hi);
-		return *reinterpret_cast<uint32_t *>(&h);
-	}
-	DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
-	{
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-	}
-};
-
-struct BF16 {
-	static constexpr uint32_t dtype = SKV_BF16;
-
-	DEVICE uint32_t pair(float lo, float hi)
-	{
-		__nv_bfloat162 h = __floats2bfloat162_rn(lo, hi);
-		return *reinterpret_cast<uint32_t *>(&h);
-	}
-	DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
-	{
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-	}
-};
+DEVICE void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
 
 /* An 8 x 8 matrix of 16-bit elements, two in a lane's word, transposed. */
 DEVICE uint32_t transpose8x8(uint32_t x)
@@ -187,6 +170,13 @@ DEVICE uint32_t load4(const void *p, uint64_t policy)
 	return v;
 }
 
+DEVICE uint32_t load2(const void *p, uint64_t policy)
+{
+	uint16_t v;
+	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(v) : "l"(p), "l"(policy));
+	return v;
+}
+
 DEVICE void store4(void *p, uint32_t x, uint64_t policy)
 {
 	asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(p), "r"(x), "l"(policy) : "memory");
@@ -203,5 +193,35 @@ DEVICE void store16(float *p, float4 x, uint64_t policy)
 	asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(p), "f"(x.x), "f"(x.y), "f"(x.z),
 	             "f"(x.w), "l"(policy) : "memory");
 }
+#endif
+
+/* What depends on the pool's dtype: a pair of elements in a word, and the tensor cores' product. */
+struct F16 {
+	static constexpr uint32_t dtype = SKV_F16;
+
+	DEVICE uint32_t pair(float lo, float hi)
+	{
+		__half2 h = __floats2half2_rn(lo, hi);
+		return *reinterpret_cast<uint32_t *>(&h);
+	}
+	DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+	{
+		mma_f16(c, a0, a1, a2, a3, b0, b1);
+	}
+};
+
+struct BF16 {
+	static constexpr uint32_t dtype = SKV_BF16;
+
+	DEVICE uint32_t pair(float lo, float hi)
+	{
+		__nv_bfloat162 h = __floats2bfloat162_rn(lo, hi);
+		return *reinterpret_cast<uint32_t *>(&h);
+	}
+	DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+	{
+		mma_bf16(c, a0, a1, a2, a3, b0, b1);
+	}
+};
 
 #endif

@@ -31,6 +31,7 @@
 
 #include <cuda_runtime.h>
 #include "kernels/compress.h"
+#include "kernels/cuda/runtime/launch.cuh"
 #include "kernels/evict.h"
 #include "kernels/kernels.h"
 #include "kernels/prefill.h"

@@ -231,9 +231,9 @@ void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *
 	if (b->n == 0 || b->max_state == 0)
 		return;
 	if (sh->dtype == SKV_FP8)
-		update_fp8_kernel<<<dim3(pages, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(update_fp8_kernel, dim3(pages, b->n), THREADS, 0, stream_of(work), c);
 	else
-		update_kernel<<<dim3(pages, b->n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(update_kernel, dim3(pages, b->n), THREADS, 0, stream_of(work), c);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */
@@ -420,7 +420,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(SCORE_THREADS,
                                   D <= 128 ? 4 : 2) score_kernel(const __grid_constant__ struct score_params c)
 {
-	extern __shared__ __align__(16) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 16);
 	struct score_smem *smem = (struct score_smem *)memory;
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const uint32_t all = (skv_pages_of(s->len) + SKV_PAGE_TOKENS - 1) / SKV_PAGE_TOKENS;
@@ -463,7 +463,7 @@ static void launch_dim(struct score_params *c, uint32_t pages, uint32_t n, cudaS
 	c->states = state_pages_per_block(c, all, n);
 	bytes = sizeof(struct score_smem) +
 	        (size_t)c->n_kv_heads * c->heads * c->states * SKV_PAGE_TOKENS * sizeof(float);
-	score_kernel<T, D><<<dim3(ceil_div(all, c->states), n), SCORE_THREADS, bytes, stream>>>(*c);
+	launch_grid(score_kernel<T, D>, dim3(ceil_div(all, c->states), n), SCORE_THREADS, bytes, stream, *c);
 }
 
 template <class T>

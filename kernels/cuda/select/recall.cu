@@ -80,5 +80,5 @@ void skv_cuda_recall(const struct skv_shape *sh, const struct skv_batch *b, cons
 	else
 		c.list = *seen->list;
 	if (b->n > 0)
-		recall_kernel<<<b->n, THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(recall_kernel, b->n, THREADS, 0, stream_of(work), c);
 }

@@ -31,7 +31,7 @@ DEVICE uint32_t read_key(const struct select_params *c, const struct skv_topk_co
 
 __global__ void __launch_bounds__(THREADS) select_kernel(const __grid_constant__ struct select_params c)
 {
-	extern __shared__ uint4 shared_keys[];
+	SHARED_MEMORY(uint4, shared_keys, 16);
 	__shared__ struct topk_smem smem;
 	typedef team<THREADS, 0, 0> all;
 	const uint32_t i = blockIdx.y, list = i * c.ev.rows + blockIdx.x;
@@ -80,7 +80,7 @@ static void select_rows(const struct skv_shape *sh, const struct skv_batch *b, c
 	};
 
 	if (b->n > 0)
-		select_kernel<<<dim3(ev->rows, b->n), THREADS, c.shared ? key_bytes(units) : 0, stream_of(work)>>>(c);
+		launch_grid(select_kernel, dim3(ev->rows, b->n), THREADS, c.shared ? key_bytes(units) : 0, stream_of(work), c);
 }
 
 /* ---- the lists of a group's q heads, united --------------------------------------------------- */
@@ -159,7 +159,7 @@ static void select_united(const struct skv_shape *sh, const struct skv_batch *b,
 		c.list.ids = list->ids + (size_t)from * list->rows * list->stride;
 		c.list.count = list->count + (size_t)from * list->rows;
 		select_rows(sh, &some, &part, tokens, select, &c.heads, work);
-		unite_kernel<<<dim3(list->rows, some.n), THREADS, 0, stream_of(work)>>>(c);
+		launch_grid(unite_kernel, dim3(list->rows, some.n), THREADS, 0, stream_of(work), c);
 	}
 	list->max_count = units < group * stride ? units : group * stride;
 }

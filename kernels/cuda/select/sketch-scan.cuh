@@ -22,6 +22,7 @@
 #ifndef SKV_CUDA_SELECT_SKETCH_SCAN_CUH
 #define SKV_CUDA_SELECT_SKETCH_SCAN_CUH
 
+#include "kernels/cuda/runtime/async-copy.cuh"
 #include "kernels/cuda/select/sketch.cuh"
 
 /* ---- codes and products -------------------------------------------------------------------------- */
@@ -86,12 +87,14 @@ template <class P, int split> DEVICE void make_operands(const struct sketch_quer
 			mine ? make_uint2(q->code[head][P::element(i) / 4], q->code[head][P::element(i + 1) / 4]) : make_uint2(0, 0);
 }
 
+#ifndef SKV_EMULATE
 DEVICE void mma_u8s8(int sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
 	asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 	    : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
 	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+#endif
 
 /* Where codes and scales are loaded from: global memory, or the block's own. */
 struct from_memory {
@@ -100,38 +103,13 @@ struct from_memory {
 	__device__ __forceinline__ uint4 sixteen(const uint8_t *p) const { return load16(p, policy); }
 	__device__ __forceinline__ uint2 eight(const uint8_t *p) const { return load8(p, policy); }
 	__device__ __forceinline__ uint32_t four(const uint8_t *p) const { return load4(p, policy); }
-	__device__ __forceinline__ uint32_t two(const uint8_t *p) const
-	{
-		uint16_t v;
-		asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(v) : "l"(p), "l"(policy));
-		return v;
-	}
+	__device__ __forceinline__ uint32_t two(const uint8_t *p) const { return load2(p, policy); }
 };
 struct from_shared { /* its addresses are whole numbers */
-	__device__ __forceinline__ uint4 sixteen(uint32_t p) const
-	{
-		uint4 v;
-		asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(p));
-		return v;
-	}
-	__device__ __forceinline__ uint2 eight(uint32_t p) const
-	{
-		uint2 v;
-		asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(p));
-		return v;
-	}
-	__device__ __forceinline__ uint32_t four(uint32_t p) const
-	{
-		uint32_t v;
-		asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(p));
-		return v;
-	}
-	__device__ __forceinline__ uint32_t two(uint32_t p) const
-	{
-		uint16_t v;
-		asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(p));
-		return v;
-	}
+	__device__ __forceinline__ uint4 sixteen(uint32_t p) const { return load_shared16(p); }
+	__device__ __forceinline__ uint2 eight(uint32_t p) const { return load_shared8(p); }
+	__device__ __forceinline__ uint32_t four(uint32_t p) const { return load_shared4(p); }
+	__device__ __forceinline__ uint32_t two(uint32_t p) const { return load_shared2(p); }
 };
 
 /* n words, at a multiple of `align` bytes. */

@@ -215,8 +215,8 @@ struct scan_launch {
 		p.per_chunks = p.chunks > 1 ? UINT32_MAX / p.chunks + 1 : 0;
 		const uint32_t chunks = ceil_div(max_len, p.s.page_tokens) * p.chunks, warps = ceil_div(chunks, 4) * p.tiles * n;
 		p.each = warps < ENOUGH_WARPS ? 2 : 4;
-		denominator_kernel<D, bits, split><<<dim3(p.tiles, n), 32 * SAMPLE_WARPS, 0, stream>>>(p);
-		scan_kernel<D, bits, split><<<dim3(ceil_div(chunks, SCAN_WARPS * p.each), p.tiles, n), 32 * SCAN_WARPS, 0, stream>>>(p);
+		launch_grid(denominator_kernel<D, bits, split>, dim3(p.tiles, n), 32 * SAMPLE_WARPS, 0, stream, p);
+		launch_grid(scan_kernel<D, bits, split>, dim3(ceil_div(chunks, SCAN_WARPS * p.each), p.tiles, n), 32 * SCAN_WARPS, 0, stream, p);
 	}
 	template <int D, int bits> void run(void) const
 	{
@@ -224,7 +224,7 @@ struct scan_launch {
 			scan<D, bits, D <= 128 ? 2 : 1>();
 		else
 			scan<D, bits, 1>();
-		weigh_kernel<<<dim3(ceil_div(max_len, WEIGH_THREADS * WEIGH_TOKENS), n), WEIGH_THREADS, 0, stream>>>(c);
+		launch_grid(weigh_kernel, dim3(ceil_div(max_len, WEIGH_THREADS * WEIGH_TOKENS), n), WEIGH_THREADS, 0, stream, c);
 	}
 };
 

@@ -197,7 +197,7 @@ template <int D, int bits, int split, enum way way>
 __global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ struct topk_params c)
 {
 #if __CUDA_ARCH__ >= 900
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	typedef struct topk_room<D, bits> room_type;
 	room_type *room = (room_type *)memory;
 	struct topk_smem *smem = &room->smem;

@@ -367,7 +367,7 @@ template <int COLS, bool sum>
 __global__ void __launch_bounds__(THREADS) topk_scores_kernel(const __grid_constant__ struct topk_scores_params t)
 {
 #if __CUDA_ARCH__ >= 900
-	extern __shared__ __align__(128) uint8_t memory[];
+	SHARED_MEMORY(uint8_t, memory, 128);
 	struct topk_scores_room *room = (struct topk_scores_room *)memory;
 	const struct decode_params *c = &t.d;
 	const uint32_t entry = blockIdx.x / cg::this_cluster().num_blocks(), request = c->first_request + entry;

@@ -12,6 +12,7 @@
 #ifndef SKV_CUDA_SELECT_TOPK_CUH
 #define SKV_CUDA_SELECT_TOPK_CUH
 
+#include "kernels/cuda/runtime/barrier.cuh"
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 
@@ -33,7 +34,7 @@ template <int threads_, int first, int barrier> struct team {
 	}
 	static __device__ void sync(void)
 	{
-		asm volatile("bar.sync %0, %1;" ::"n"(barrier), "n"(threads_) : "memory");
+		warps_sync(barrier, threads_);
 	}
 };
 

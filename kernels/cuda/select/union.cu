@@ -106,10 +106,10 @@ static void select_part(const struct skv_shape *sh, const struct skv_batch *b, c
 	heads.ids = c.id;
 	skv_cuda_select(sh, b, ev, true, select, &heads, work);
 	const dim3 grid(ev->rows, b->n);
-	union_keys_kernel<<<grid, THREADS, 0, stream_of(work)>>>(c);
+	launch_grid(union_keys_kernel, grid, THREADS, 0, stream_of(work), c);
 	sort(&c, b->n, c.id + all, c.key + all, mem, stream_of(work));
 	cudaMemsetAsync(c.order, 0xff, (size_t)b->n * c.tokens * sizeof(int), stream_of(work));
-	union_order_kernel<<<grid, THREADS, 0, stream_of(work)>>>(c);
+	launch_grid(union_order_kernel, grid, THREADS, 0, stream_of(work), c);
 	order.token = (float *)c.order;
 	order.token_stride = c.tokens;
 	skv_cuda_select(sh, b, &order, true, select, list, work);
