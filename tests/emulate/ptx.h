@@ -250,6 +250,15 @@ static inline void barrier_wait(barrier *b, uint32_t phase)
 	if (b->phase != phase + 1)
 		emulate_wrong("a thread waits at a barrier for another phase than the last one or this");
 }
+static inline void count_store(uint32_t *count, uint32_t n)
+{
+	*count = n;
+}
+static inline void count_await(uint32_t *count, uint32_t n)
+{
+	while (*count < n)
+		emulate_wait(count, *count);
+}
 static inline void warps_sync(uint32_t id, uint32_t threads)
 {
 	emulate_barrier(id, threads);

@@ -25,8 +25,10 @@ struct run : work_item {
  * each head tile; and for each warp and head tile the sums of leaves that wait for the rest of their pair (waiting_sums()).
  */
 template <int D, enum decode_mode mode> struct leaves_smem {
-	uint32_t arrived[RUN_SLOTS];                   /* of an item: runs that are there, and counted; ... */
-	barrier shared[RUN_SLOTS], added[RUN_SLOTS]; /* ... all, and the warp that added them */
+	uint32_t arrived[RUN_SLOTS]; /* of an item: runs that are there, and counted; ... */
+	barrier shared[RUN_SLOTS];   /* ... all */
+	/* items here whose runs have been added: counted, since a warp that has no run of an item must not take it for the next one */
+	uint32_t added[RUN_SLOTS];
 	struct request_plan plan;
 	/* KV slots of a warp's run, and of its next one */
 	uint32_t slots[mode >= MODE_TOKENS ? warps<D, mode> : 1][2][run_leaves<D, mode> * LEAF_TILES * 16];
@@ -293,7 +295,7 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct w
 	const uint32_t n = j->end - j->begin;
 	uint32_t arrived = 0;
 	if (round > 0)
-		barrier_wait(&s->added[item], round - 1);
+		count_await(&s->added[item], round);
 	float *const own = s->result + j->nth % c->run_slots * item_tiles<mode> * result_floats<D, mode>(c);
 	store_run<mode, T>(own, w, j->heads);
 	if constexpr (mode == MODE_WIDE)
@@ -317,8 +319,9 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct w
 		for (uint32_t head = 0; head < next.heads; head++)
 			add_item<D, mode>(c, &next, head, s->result + result_floats<D, mode>(c), j->begin, n);
 	}
-	barrier_arrive(&s->added[item]);
 	__syncwarp();
+	if (threadIdx.x % 32 == 0)
+		count_store(&s->added[item], round + 1);
 }
 
 /* ---- items of a request ------------------------------------------------------------------------ */
@@ -366,9 +369,8 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	struct columns<D> more_columns; /* MODE_WIDE */
 
 	if (threadIdx.x < c.run_slots / c.by.item_runs) {
-		s->arrived[threadIdx.x] = 0;
+		s->arrived[threadIdx.x] = s->added[threadIdx.x] = 0;
 		barrier_init(&s->shared[threadIdx.x], 32 * c.by.item_runs);
-		barrier_init(&s->added[threadIdx.x], 32);
 	}
 	if (c.source == KV_PAGES || c.source == KV_TOKENS)
 		await_previous(); /* the lists */

@@ -4,7 +4,7 @@
  *
  * A barrier's phase ends when the number of threads that it was initialised with have arrived; what they had
  * written before is visible to the threads that then wait for the end of that phase. Phases are told apart by
- * their parity, so no thread may be two phases behind.
+ * their parity, so no thread may be two phases behind, or wait for a phase before the one before it has ended.
  */
 #ifndef SKV_CUDA_BARRIER_CUH
 #define SKV_CUDA_BARRIER_CUH
@@ -45,6 +45,28 @@ DEVICE void barrier_wait(barrier *b, uint32_t phase)
 		asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
 		             : "=r"(done) : "r"(barrier_at(b)), "r"(phase % 2) : "memory");
 		if (done)
+			return;
+		__nanosleep(100);
+	}
+}
+
+/*
+ * A count in shared memory: for threads that do not wait at each phase, and may be any number of them ahead. By one thread, after a
+ * __syncwarp() for its warp.
+ */
+DEVICE void count_store(uint32_t *count, uint32_t n)
+{
+	asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(count)), "r"(n) : "memory");
+}
+
+/* Until it is n or more. */
+DEVICE void count_await(uint32_t *count, uint32_t n)
+{
+	uint32_t now;
+	for (;;) {
+		asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+		             : "=r"(now) : "r"((uint32_t)__cvta_generic_to_shared(count)) : "memory");
+		if (now >= n)
 			return;
 		__nanosleep(100);
 	}
