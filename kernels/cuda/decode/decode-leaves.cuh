@@ -237,19 +237,19 @@ template <enum decode_mode mode, class T, int D> DEVICE void store_run(float *to
 }
 
 /*
- * One head of an item whose runs are all there: their sum is the output, if the request has no more, or a partial result. `results`:
+ * One head of an item whose n runs are all there: their sum is the output, if the request has no more, or a partial result. `results`:
  * those of the head tile.
  */
 template <int D, enum decode_mode mode>
 __device__ static void add_item(const struct decode_params *c, const struct work_item *j, uint32_t head,
-                                const float *results, uint32_t begin, uint32_t n)
+                                const float *results, uint32_t n)
 {
 	const uint32_t each = item_tiles<mode> * result_floats<D, mode>(c);
 	float *to = partial_of(c, j, j->chunk, D);
 #pragma unroll
 	for (uint32_t d = threadIdx.x % 32 * 4; d < D; d += 128) {
 		const struct part p = add_pairs<ITEM_RUNS>(n, [&](uint32_t k) {
-			const float *r = results + (begin + k) % c->run_slots * each;
+			const float *r = results + k * each;
 			asm volatile("" ::: "memory"); /* one after the other, as above */
 			return part{r[head], r[HEAD_TILE + head], *(const float4 *)&r[2 * HEAD_TILE + head * D + d]};
 		});
@@ -267,8 +267,7 @@ __device__ static void add_item(const struct decode_params *c, const struct work
 
 /* The same of scores alone, for all heads, a lane each: a partial result in any case. */
 template <int D, enum decode_mode mode>
-__device__ static void add_item_sums(const struct decode_params *c, const struct work_item *j, const float *results, uint32_t begin,
-                                     uint32_t n)
+__device__ static void add_item_sums(const struct decode_params *c, const struct work_item *j, const float *results, uint32_t n)
 {
 	const uint32_t each = result_floats<D, mode>(c), head = threadIdx.x % 32;
 	float *to = partial_of(c, j, j->chunk, result_dims<D, mode>);
@@ -276,7 +275,7 @@ __device__ static void add_item_sums(const struct decode_params *c, const struct
 	if (head >= j->heads)
 		return;
 	const struct partial_softmax p = add_pairs<ITEM_RUNS>(n, [&](uint32_t k) {
-		const float *r = results + (begin + k) % c->run_slots * each;
+		const float *r = results + k * each;
 		return partial_softmax{r[head], r[HEAD_TILE + head]};
 	});
 	to[head] = p.max;
@@ -284,8 +283,8 @@ __device__ static void add_item_sums(const struct decode_params *c, const struct
 }
 
 /*
- * Store the result of a run; the item's last one adds them. So many items' runs as there are barriers fit the slots, whatever
- * their number.
+ * Store the result of a run; the item's last one adds them. Items take the places for theirs in turns: each place has slots for as many
+ * runs as an item may have, also if this one has fewer, for its neighbours may be in use for longer.
  */
 template <enum decode_mode mode, class T, int D>
 __device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct warp_state<T, D> *w, const struct columns<D> *more,
@@ -296,7 +295,8 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct w
 	uint32_t arrived = 0;
 	if (round > 0)
 		count_await(&s->added[item], round);
-	float *const own = s->result + j->nth % c->run_slots * item_tiles<mode> * result_floats<D, mode>(c);
+	const uint32_t each = item_tiles<mode> * result_floats<D, mode>(c);
+	float *const results = s->result + item * runs * each, *const own = results + (j->nth - j->begin) * each;
 	store_run<mode, T>(own, w, j->heads);
 	if constexpr (mode == MODE_WIDE)
 		store_run<mode, T>(own + result_floats<D, mode>(c), more, j->more);
@@ -310,14 +310,14 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct w
 		return;
 	barrier_wait(&s->shared[item], round);
 	if constexpr (mode == MODE_TOPK_KEYS)
-		add_item_sums<D, mode>(c, j, s->result, j->begin, n);
+		add_item_sums<D, mode>(c, j, results, n);
 	else
 		for (uint32_t head = 0; head < j->heads; head++)
-			add_item<D, mode>(c, j, head, s->result, j->begin, n);
+			add_item<D, mode>(c, j, head, results, n);
 	if constexpr (mode == MODE_WIDE) {
 		const struct work_item next = second_tile(c, j);
 		for (uint32_t head = 0; head < next.heads; head++)
-			add_item<D, mode>(c, &next, head, s->result + result_floats<D, mode>(c), j->begin, n);
+			add_item<D, mode>(c, &next, head, results + result_floats<D, mode>(c), n);
 	}
 	__syncwarp();
 	if (threadIdx.x % 32 == 0)
@@ -415,7 +415,7 @@ template <class T, int D, enum decode_mode mode> static cudaError_t init_leaves(
 	struct decode_params most = {};
 
 	most.result_heads = HEAD_TILE;
-	most.run_slots = 2 * max_item_runs(most.result_heads, dims_read(D, mode));
+	most.run_slots = 2 * max_item_runs(item_tiles<mode> * most.result_heads, dims_read(D, mode));
 	return cudaFuncSetAttribute(leaves_kernel<T, D, mode>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 	                            (int)leaves_smem_bytes<D, mode>(&most));
 }
