@@ -204,14 +204,14 @@ template <enum decode_mode mode, class T, int D> DEVICE void store_run(float *to
 /* One head of an item whose runs are all there: their sum is the output, if the request has no more, or a partial result. */
 template <int D, enum decode_mode mode>
 __device__ static void add_item(const struct decode_params *c, const struct work_item *j, uint32_t head,
-                                const float *results, uint32_t begin, uint32_t n)
+                                const float *results, uint32_t n)
 {
 	const uint32_t each = result_floats<D, mode>(c);
 	float *to = partial_of(c, j, j->chunk, D);
 #pragma unroll
 	for (uint32_t d = threadIdx.x % 32 * 4; d < D; d += 128) {
 		const struct part p = add_pairs<ITEM_RUNS>(n, [&](uint32_t k) {
-			const float *r = results + (begin + k) % c->run_slots * each;
+			const float *r = results + k * each;
 			asm volatile("" ::: "memory"); /* one after the other, as above */
 			return part{r[head], r[HEAD_TILE + head], *(const float4 *)&r[2 * HEAD_TILE + head * D + d]};
 		});
@@ -229,8 +229,7 @@ __device__ static void add_item(const struct decode_params *c, const struct work
 
 /* The same of scores alone, for all heads, a lane each: a partial result in any case. */
 template <int D, enum decode_mode mode>
-__device__ static void add_item_sums(const struct decode_params *c, const struct work_item *j, const float *results, uint32_t begin,
-                                     uint32_t n)
+__device__ static void add_item_sums(const struct decode_params *c, const struct work_item *j, const float *results, uint32_t n)
 {
 	const uint32_t each = result_floats<D, mode>(c), head = threadIdx.x % 32;
 	float *to = partial_of(c, j, j->chunk, result_dims<D, mode>);
@@ -238,7 +237,7 @@ __device__ static void add_item_sums(const struct decode_params *c, const struct
 	if (head >= j->heads)
 		return;
 	const struct partial_softmax p = add_pairs<ITEM_RUNS>(n, [&](uint32_t k) {
-		const float *r = results + (begin + k) % c->run_slots * each;
+		const float *r = results + k * each;
 		return partial_softmax{r[head], r[HEAD_TILE + head]};
 	});
 	to[head] = p.max;
@@ -246,8 +245,8 @@ __device__ static void add_item_sums(const struct decode_params *c, const struct
 }
 
 /*
- * Store the result of a run; the item's last one adds them. So many items' runs as there are barriers fit the slots, whatever
- * their number.
+ * Store the result of a run; the item's last one adds them. An item has its own slots, for as many runs as there may be: of items on
+ * their way any may be the last one to be added.
  */
 template <enum decode_mode mode, class T, int D>
 __device__ static void submit_run(struct leaves_smem<D, mode> *s, struct warp_state<T, D> *w, const struct decode_params *c,
@@ -255,10 +254,11 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, struct warp_st
 {
 	const uint32_t runs = c->by.item_runs, items = c->run_slots / runs, item = j->turn % items, round = j->turn / items;
 	const uint32_t n = j->end - j->begin;
+	float *const results = s->result + item * runs * result_floats<D, mode>(c);
 	uint32_t arrived = 0;
 	if (round > 0)
 		count_await(&s->added[item], round);
-	store_run<mode>(s->result + j->nth % c->run_slots * result_floats<D, mode>(c), w, j->heads);
+	store_run<mode>(results + (j->nth - j->begin) * result_floats<D, mode>(c), w, j->heads);
 	if (j->nth == j->begin && n < runs) /* for the runs that a request's last item has not */
 		barrier_arrive_for(&s->shared[item], runs - n);
 	barrier_arrive(&s->shared[item]);
@@ -269,10 +269,10 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, struct warp_st
 		return;
 	barrier_wait(&s->shared[item], round);
 	if constexpr (mode == MODE_TOPK_KEYS)
-		add_item_sums<D, mode>(c, j, s->result, j->begin, n);
+		add_item_sums<D, mode>(c, j, results, n);
 	else
 		for (uint32_t head = 0; head < j->heads; head++)
-			add_item<D, mode>(c, j, head, s->result, j->begin, n);
+			add_item<D, mode>(c, j, head, results, n);
 	__syncwarp();
 	if (threadIdx.x % 32 == 0)
 		count_store(&s->added[item], round + 1);
