@@ -116,7 +116,7 @@ CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/compress/re
 	kernels/cuda/prefill/prefill-sm90.cuh kernels/cuda/runtime/rows.cuh kernels/cuda/select/topk.cuh kernels/cuda/runtime/async-copy.cuh \
 	kernels/cuda/decode/score-ring.cuh kernels/cuda/runtime/softmax.cuh kernels/cuda/prefill/weights.cuh kernels/cuda/runtime/module.h \
 	kernels/cuda/runtime/read.h kernels/cuda/select/sketch.cuh kernels/cuda/select/sketch-scan.cuh kernels/cuda/select/sketch-stream.cuh kernels/cuda/select/sketch-sample.cuh \
-	kernels/cuda/select/cluster-select.cuh kernels/cuda/runtime/overlap.cuh \
+	kernels/cuda/select/cluster-select.cuh kernels/cuda/runtime/overlap.cuh kernels/cuda/runtime/launch.cuh \
 	kernels/cuda/select/sketch.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_INCLUDES) kernels/cuda/module.map
 

@@ -10,6 +10,7 @@ LDADD = tests/support/libskvtest.la tests/oracle/libskvoracle.la tests/ref/libsk
 	formats/libskvtokenizer.la common/libskvcommon.la $(CHECK_LIBS) $(JANSSON_LIBS) -lpthread -lm
 
 include tests/support/local.mk
+include tests/emulate/local.mk
 include tests/ref/local.mk
 include tests/oracle/local.mk
 include tests/fuzz/local.mk
@@ -74,9 +75,9 @@ check_PROGRAMS += $(E2E_TESTS) $(UNIT_TESTS) tests/support/engine-logits
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
 TESTS += $(E2E_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)
 if CUDA
-TESTS += tests/check-fake-device.sh
+TESTS += tests/check-fake-device.sh tests/check-emulated.sh
 endif
-EXTRA_DIST += tests/check-fake-device.sh tests/check-table.sh tests/compare-transformers.py $(GOLDEN_MODELS)
+EXTRA_DIST += tests/check-fake-device.sh tests/check-emulated.sh tests/check-table.sh tests/compare-transformers.py $(GOLDEN_MODELS)
 GOLDEN_MODELS = \
 	tests/unit/engine/golden/biases/config.json tests/unit/engine/golden/biases/golden.safetensors \
 	tests/unit/engine/golden/biases/model.safetensors tests/unit/engine/golden/linear/config.json \

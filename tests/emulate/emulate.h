@@ -369,14 +369,14 @@ static void emulate_launch(const char *name, void (*kernel)(Params...), dim3 blo
                            const Args &...args)
 {
 	const struct emulate_shape shape = {name, blocks, threads, smem};
-	struct call {
+	struct started {
 		void (*kernel)(Params...);
 		std::tuple<Params...> args;
 	};
-	const struct call c = {kernel, std::tuple<Params...>(args...)};
+	const struct started c = {kernel, std::tuple<Params...>(args...)};
 
 	emulate_later(stream, [shape, c]() {
-		emulate_grid(&shape, [](const void *arg) { std::apply(((const struct call *)arg)->kernel, ((const struct call *)arg)->args); }, &c);
+		emulate_grid(&shape, [](const void *arg) { std::apply(((const struct started *)arg)->kernel, ((const struct started *)arg)->args); }, &c);
 	});
 }
 #define launch_grid(...) emulate_launch(#__VA_ARGS__, __VA_ARGS__)

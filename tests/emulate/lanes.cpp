@@ -154,10 +154,13 @@ static bool ready(const struct emulate_lane *l)
 /* Of the lanes [first, first + n) one that may go on, from number `from` of these on. */
 static struct emulate_lane *find_ready(uint32_t first, uint32_t n, uint32_t from)
 {
-	for (uint32_t k = 0; k < n; k++) {
-		const uint32_t at = backwards ? (from + n - k) % n : (from + k) % n;
+	for (uint32_t k = 0, at = from; k < n; k++) {
 		if (ready(&lanes[first + at]))
 			return &lanes[first + at];
+		if (backwards)
+			at = at == 0 ? n - 1 : at - 1;
+		else
+			at = at + 1 == n ? 0 : at + 1;
 	}
 	return NULL;
 }

@@ -44,7 +44,7 @@ EXTRA_DIST += tests/support/plugins/plugin.h tests/support/layer-forms.py
 # A CUDA driver and a backend that need no device. The daemon finds the driver as it finds the real one, by name.
 FAKE_BACKEND_SOURCES = tests/support/fake-backend.c tests/support/fake-backend.h tests/support/fake-ipc.h \
 	tests/support/fake-compress.c tests/support/fake-decode.c tests/support/fake-evict.c \
-	tests/support/fake-prefill.c tests/support/fake-select.c tests/support/fake-streams.c
+	tests/support/fake-kernels.c tests/support/fake-prefill.c tests/support/fake-select.c tests/support/fake-streams.c
 if CUDA
 check_LTLIBRARIES += tests/support/fake-backend.la
 tests_support_fake_backend_la_SOURCES = $(FAKE_BACKEND_SOURCES)

@@ -292,11 +292,11 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct w
 {
 	const uint32_t runs = c->by.item_runs, items = c->run_slots / runs, item = j->turn % items, round = j->turn / items;
 	const uint32_t n = j->end - j->begin;
+	const uint32_t each = item_tiles<mode> * result_floats<D, mode>(c);
+	float *const results = s->result + item * runs * each, *const own = results + (j->nth - j->begin) * each;
 	uint32_t arrived = 0;
 	if (round > 0)
 		count_await(&s->added[item], round);
-	const uint32_t each = item_tiles<mode> * result_floats<D, mode>(c);
-	float *const results = s->result + item * runs * each, *const own = results + (j->nth - j->begin) * each;
 	store_run<mode, T>(own, w, j->heads);
 	if constexpr (mode == MODE_WIDE)
 		store_run<mode, T>(own + result_floats<D, mode>(c), more, j->more);

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA kernels for a processor: the backend's sources, compiled as C++, with the fake device's memory, streams and recordings. What is
+# left out is the module around them, and what only Hopper has.
+EMULATE_CODE = tests/emulate/emulate.h tests/emulate/ptx.h tests/emulate/lanes.cpp tests/emulate/runtime.cpp \
+	tests/emulate/include/cooperative_groups.h tests/emulate/include/cub/block/block_scan.cuh \
+	tests/emulate/include/cub/device/device_segmented_radix_sort.cuh
+EXTRA_DIST += $(EMULATE_CODE)
+
+if CUDA
+check_DATA += tests/emulate/sparsekv-cuda.so
+EMULATED_KERNELS = $(filter-out %/device.cu %/share.cu %/step.cu %/read.cu %/prefill-sm90.cu,$(CUDA_KERNEL_CODE))
+EMULATED_OBJECTS = $(EMULATED_KERNELS:kernels/cuda/%.cu=tests/emulate/cuda/%.o)
+EMULATE_OBJECTS = tests/emulate/lanes.o tests/emulate/runtime.o
+EMULATE_FAKE_OBJECTS = tests/emulate/fake-backend.o tests/emulate/fake-streams.o
+EMULATE_FLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/emulate/include $(CUDA_CPPFLAGS) $(CPPFLAGS) -fPIC -fvisibility=hidden $(SKV_LDFLAGS) -MD -MP -MF $(@:.o=.d)
+# nvcc warns of kernels; they look at words of other types, as is usual there
+EMULATE_CXX = $(AM_V_CC)$(MKDIR_P) $(@D) && $(CXX) -std=c++17 -DSKV_EMULATE -fno-strict-aliasing $(EMULATE_FLAGS) $(CXXFLAGS)
+CLEANFILES += tests/emulate/sparsekv-cuda.so $(EMULATED_OBJECTS) $(EMULATE_OBJECTS) $(EMULATE_FAKE_OBJECTS) $(EMULATED_OBJECTS:.o=.d) \
+	$(EMULATE_OBJECTS:.o=.d) $(EMULATE_FAKE_OBJECTS:.o=.d)
+
+$(EMULATED_OBJECTS): tests/emulate/cuda/%.o: kernels/cuda/%.cu
+	$(EMULATE_CXX) -w -include tests/emulate/emulate.h -x c++ -c $< -o $@
+$(EMULATE_OBJECTS): %.o: %.cpp
+	$(EMULATE_CXX) -Wall -Wextra -c $< -o $@
+$(EMULATE_FAKE_OBJECTS): tests/emulate/%.o: tests/support/%.c
+	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) $(EMULATE_FLAGS) $(AM_CFLAGS) $(CFLAGS) -c $< -o $@
+-include $(EMULATED_OBJECTS:.o=.d) $(EMULATE_OBJECTS:.o=.d) $(EMULATE_FAKE_OBJECTS:.o=.d)
+
+tests/emulate/sparsekv-cuda.so: $(EMULATED_OBJECTS) $(EMULATE_OBJECTS) $(EMULATE_FAKE_OBJECTS)
+	$(AM_V_CC)$(CXX) $(CXXFLAGS) $(SKV_LDFLAGS) -shared -Wl,--no-undefined $^ -lm -o $@
+endif
