@@ -85,6 +85,13 @@ static void dense(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
 }
 
+/* The same of several rows of each sequence. */
+static void rows(struct kernel_fixture *b, uint32_t layer)
+{
+	b->sh.layer = layer;
+	b->o->kern->decode_dense(&b->sh, &b->rows, b->q, b->out, NULL, &b->work);
+}
+
 /* What a layer does that selects pages for others. */
 static void with_scores(struct kernel_fixture *b, uint32_t layer)
 {
@@ -231,7 +238,7 @@ static const struct {
 	void (*layer)(struct kernel_fixture *, uint32_t);
 	enum touched touched;
 } kinds[] = {
-	{"read", read_layer, ALL},         {"dense", dense, ALL},
+	{"read", read_layer, ALL},         {"dense", dense, ALL},      {"rows", rows, ALL},
 	{"scores", with_scores, ALL},       {"+ select", and_select, ALL},
 	{"+ tokens", and_select_tokens, ALL}, {"anchor", anchor, ALL},
 	{"bounds", bounds, BOUNDS},        {"window", window, BUDGET},
@@ -251,6 +258,8 @@ static bool can(const struct kernel_fixture *b, const struct options *o, size_t 
 
 	for (int i = 0; i < o->n_only; i++)
 		wanted |= o->only[i] == kind;
+	if (kinds[kind].layer == rows && !o->fixture.rows)
+		return false;
 	if (o->fixture.rest && kinds[kind].touched == BUDGET) /* a budget is one of sequences of one length */
 		return false;
 	return wanted && (b->sketches || kinds[kind].touched < ONE_SKETCHED);
@@ -420,7 +429,8 @@ static int check_shapes(const struct options *o, int n_dims)
 }
 
 static const char about[] =
-	"Times the attention kernels of the host, or of a device: decode over all tokens, with attention\n"
+	"Times the attention kernels of the host, or of a device: decode over all tokens, of one row of each\n"
+	"sequence, and of several with --rows, with attention\n"
 	"scores and a selection by them (+ select: pages; + tokens: tokens for each kv head), over the keys\n"
 	"alone, with such a selection and the values of what it selects (anchor), scores of pages by bounds,\n"
 	"and over a budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
@@ -472,6 +482,7 @@ static int parse(struct options *o, int argc, char **argv)
 		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16, fp8 (fp32,bf16; of a device fp16,bf16)"),
 		BENCH_NUMBER("batch", &o->fixture.batch, 1, 4096, "sequences in a step (1)"),
 		BENCH_NUMBER("rest", &o->fixture.rest, 1, SKV_MAX_TOKENS, "length of all sequences but the first (as long)"),
+		BENCH_NUMBER("rows", &o->fixture.rows, 2, 16, "of each sequence, that decode at once (none)"),
 		BENCH_SHARE("budget", &o->fixture.budget, "share of the tokens that sparse layers attend to (0.1)"),
 		BENCH_NUMBER("bits", &o->fixture.sketch_bits, 1, 4, "of an element of a sketch (2)"),
 		BENCH_NUMBER("memory", &o->fixture.memory, 1, 1 << 20, "MiB to go through, at least (512)"),

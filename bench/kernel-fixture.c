@@ -275,6 +275,25 @@ static void tables_init(struct kernel_fixture *b, uint64_t *rng)
 	                             .max_len = b->tokens, .max_q = 1, .max_state = 1};
 }
 
+/* Several rows of each sequence, the last one its last token. */
+static void rows_init(struct kernel_fixture *b)
+{
+	const uint32_t batch = (uint32_t)b->o->batch, rows = (uint32_t)b->o->rows, n = batch * rows;
+	struct skv_kseq *seq = fixture_get(n * sizeof *seq);
+
+	for (uint32_t at = 0; at < n; at++) {
+		const uint32_t i = at % batch, row = at / batch;
+
+		seq[at] = b->seq[i];
+		seq[at].row = i * rows + row;
+		seq[at].len -= rows - 1 - row;
+	}
+	b->rows = b->step;
+	b->rows.seq = fixture_there(b, seq, n * sizeof *seq);
+	b->rows.n = n;
+	b->rows.rows = rows;
+}
+
 static int pool_open(struct kernel_fixture *b)
 {
 	const struct skv_backend *d = b->o->device;
@@ -328,8 +347,11 @@ int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, stru
 	if (pool_open(b))
 		return -1;
 	tables_init(b, &rng);
+	if (o->rows)
+		rows_init(b);
 
-	const size_t floats = (size_t)batch * sh.n_heads * sh.head_dim;
+	const uint32_t most_rows = o->rows ? (uint32_t)o->rows : 1;
+	const size_t floats = (size_t)batch * most_rows * sh.n_heads * sh.head_dim;
 	b->q = fixture_floats(b, &rng, floats);
 	b->out = fixture_floats(b, &rng, floats);
 	for (int i = 0; i < 2; i++) {
@@ -340,7 +362,7 @@ int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, stru
 	list_init(b, &rng, &b->made_tokens, sh.n_kv_heads, b->pages * SKV_PAGE_TOKENS);
 	b->page_weight = fixture_floats(b, &rng, (size_t)batch * (b->pages + 3));
 	b->token_weight = fixture_floats(b, &rng, (size_t)batch * sh.n_kv_heads * b->pages * SKV_PAGE_TOKENS);
-	b->work.bytes = o->kern->workspace_bytes(&b->sh, batch, tokens, tokens, threads);
+	b->work.bytes = o->kern->workspace_bytes(&b->sh, batch * most_rows, tokens, tokens, threads);
 	b->work.mem = fixture_there(b, fixture_get(b->work.bytes), b->work.bytes);
 	fill_pool(b, &rng);
 	return 0;
@@ -356,6 +378,7 @@ void fixture_deinit(struct kernel_fixture *b)
 	list_deinit(b, &b->made_tokens);
 	fixture_free(b, b->table);
 	fixture_free(b, (void *)b->step.seq);
+	fixture_free(b, (void *)b->rows.seq);
 	fixture_free(b, b->q);
 	fixture_free(b, b->out);
 	fixture_free(b, b->page_weight);

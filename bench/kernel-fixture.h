@@ -18,6 +18,7 @@ struct fixture_options {
 	long rest;          /* tokens of all sequences but the first, at most as many as that has; 0: as many */
 	long sketch_bits;   /* of the sketches of keys; 0: there are none */
 	double budget;      /* share of the units in the lists */
+	long rows;          /* of each sequence, that decode at once; 0: there is no such batch */
 	const struct skv_kernels *kern;
 	const struct skv_backend *device; /* NULL: the host; else entered */
 };
@@ -31,9 +32,10 @@ struct kernel_fixture {
 	size_t pool_bytes, layer_bytes; /* all of it; K and V of one layer, from which state pages are apart */
 	bool sketches;         /* they are there, in the state pages of tables `layers` and on */
 	struct skv_kseq *seq;  /* [batch], the host's; what they point to is not */
-	struct skv_batch step; /* all of them, one row each */
+	struct skv_batch step; /* all of them, one row each ... */
+	struct skv_batch rows; /* ... and several, if the options say so */
 	skv_pte *table;        /* [layer, then the state pages of each][batch][pages], a shorter sequence's first ones in use */
-	float *q, *out;        /* [batch][n_heads][head_dim] */
+	float *q, *out;        /* [batch][rows][n_heads][head_dim] */
 	struct skv_index_list page_list[2], token_list[2]; /* a sequence; a kv head */
 	struct skv_index_list made_pages, made_tokens;     /* what select() makes: a sequence; a kv head */
 	float *page_weight, *token_weight;

@@ -105,6 +105,11 @@ struct skv_kseq {
 struct skv_batch {
 	const struct skv_kseq *seq; /* [n] */
 	uint32_t n;
+	/*
+	 * 0 or 1, or so many: seq is [rows][n / rows], rows of the same sequences, each a sequence that ends with it: one token and
+	 * one row of q and out after the one before.
+	 */
+	uint32_t rows;
 	uint32_t max_len; /* >= every len */
 	uint32_t max_q;   /* >= every n_q */
 	uint32_t max_state; /* >= every n_state */

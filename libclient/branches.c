@@ -6,10 +6,10 @@
 #include "libclient/scratch.h"
 #include "libclient/session.h"
 
-/* Does a layer decompress into the scratch memory that all policy batches share? */
-static bool decompresses(const struct skv_session *s, const struct policy_batch *pb)
+/* Does a layer use scratch memory that all policy batches share? */
+static bool shares_scratch(const struct skv_session *s, const struct policy_batch *pb)
 {
-	bool any = false;
+	bool any = s->step.recall.n > 0;
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
 		any |= pb->selection[layer].decompress_seqs > 0;
@@ -45,7 +45,7 @@ int branches_prepare(struct skv_session *s)
 		pb->branch = 0;
 		if (!d || pb->n == 0)
 			continue;
-		if (!first && !decompresses(s, pb))
+		if (!first && !shares_scratch(s, pb))
 			pb->branch = 1 + others++ % (BRANCHES - 1);
 		first = false;
 		if (pb->branch == 0)

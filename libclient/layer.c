@@ -19,6 +19,7 @@ struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n)
 {
 	b.seq += first;
 	b.n = n;
+	b.rows = 0;
 	return b;
 }
 
@@ -53,6 +54,7 @@ struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb
 
 	if (pb->rows > 1)
 		b = batch_part(class_of(s, layer)->all, pb->rows_at, pb->n * pb->rows);
+	b.rows = pb->rows;
 	b.max_q = b.n > 0;
 	return b;
 }

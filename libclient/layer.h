@@ -44,7 +44,7 @@ struct layer {
 
 struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t number, const struct skv_attn *a);
 
-/* Some of a batch's sequences, under the same bounds. */
+/* Some of a batch's sequences, under the same bounds, each by itself. */
 struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n);
 /*
  * Sequences of a policy batch that decode, empty ones behind them, and those with rows of prompts, as the layer's kernels see

@@ -125,10 +125,10 @@ static int prepare(struct skv_session *s)
 	if (e == 0)
 		e = compress_prepare(s);
 	if (e == 0)
-		e = branches_prepare(s);
-	if (e == 0)
 		e = prefill_prepare(s);
-	return e < 0 ? e : recall_begin(s);
+	if (e == 0)
+		e = recall_begin(s);
+	return e < 0 ? e : branches_prepare(s);
 }
 
 /* The caller's items, which lie as far apart as the first one says, as this library declares them. */

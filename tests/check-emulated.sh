@@ -11,12 +11,12 @@ run() {
 	tests/unit/kernels/test-$1 >"$log" 2>&1 || { bad=1; grep SKV_SEED= "$log"; tail -n 20 "$log"; }
 	echo "$1, $2: $(tail -n 1 "$log"), $((SECONDS - start)) s"
 }
-for t in append compress compress-quant decode decompress empty-places evict evict-head-budgets evict-slots prefill prefill-tiles \
+for t in append compress compress-quant decode decode-rows decompress empty-places evict evict-head-budgets evict-slots prefill prefill-tiles \
 	replay row-strides select select-page-bounds select-recall select-stream select-topk sketch; do
 	run $t "few multiprocessors"
 done
 export SKV_EMULATE_SMS=64
-for t in decode row-strides select-topk; do
+for t in decode decode-rows row-strides select-topk; do
 	run $t "many multiprocessors"
 done
 export SKV_EMULATE_BACKWARDS=1

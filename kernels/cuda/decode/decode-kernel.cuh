@@ -34,7 +34,7 @@ __device__ static void store_warp_result(struct warp_results<D, mode> *r, struct
 			r->max[warp][head] = w->max[x];
 			r->sum[warp][head] = w->sum[x];
 		}
-		store_row<T, D>(r->acc[warp][head], w, x);
+		store_row<T>(r->acc[warp][head], w, x);
 	}
 }
 
@@ -160,7 +160,7 @@ decode_kernel(const __grid_constant__ struct decode_params c)
 	if (more) {
 		locate_tiles<D, mode>(&c, &s->item[warp][0], 0, &tiles);
 		load_first_tiles<mode>(&w, &c, &s->item[warp][0], &tiles, 0);
-		load_q(&w, &c, &s->item[warp][0]);
+		load_q<T>(&w, &c, &s->item[warp][0], 0, s->item[warp][0].heads);
 	}
 	for (uint32_t turn = 0; more; turn++) {
 		const struct work_item *j = &s->item[warp][turn % 2];
@@ -174,7 +174,7 @@ decode_kernel(const __grid_constant__ struct decode_params c)
 			load_first_tiles<mode>(&w, &c, next, &next_tiles, 0);
 		submit_result<mode>(s, &w, &c, j, turn);
 		if (more)
-			load_q(&w, &c, next);
+			load_q<T>(&w, &c, next, 0, next->heads);
 		tiles = next_tiles;
 	}
 }

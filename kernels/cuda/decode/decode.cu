@@ -6,6 +6,8 @@
 template <class T, int D> static cudaError_t init_dim(void)
 {
 	cudaError_t e = init_leaves<T, D, MODE_PLAIN>();
+	if constexpr (D <= WIDE_DIM)
+		e = e ? e : init_leaves<T, D, MODE_WIDE>();
 	e = e ? e : init<T, D, MODE_SCORES>();
 	e = e ? e : init_leaves<T, D, MODE_TOPK_KEYS>();
 	e = e ? e : init_leaves<T, D, MODE_TOKENS>();
@@ -38,8 +40,10 @@ template <class T, int D> static void launch_dim(const struct decode_params *c, 
 		launch_leaves<T, D, MODE_TOPK_KEYS>(c, items, stream);
 	else if (c->ring_entries)
 		launch_kernel<T, D, MODE_SCORES>(c, items, stream);
-	else
+	else if (!c->wide)
 		launch_leaves<T, D, MODE_PLAIN>(c, items, stream);
+	else if constexpr (D <= WIDE_DIM)
+		launch_leaves<T, D, MODE_WIDE>(c, items, stream);
 }
 
 template <class T>
@@ -55,12 +59,27 @@ static void launch(const struct decode_params *c, uint32_t head_dim, uint32_t it
 		launch_dim<T, 256>(c, items, stream);
 }
 
+/* Do all rows of a sequence attend to the same tokens, but for the last ones, and is there a kernel that reads these once? */
+static bool takes_rows(const struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b)
+{
+	return b->rows > 1 && sh->head_dim <= WIDE_DIM && c->source == KV_DENSE && !c->ring_entries && !c->topk_scores && !c->quant.bits &&
+	       !c->ev.lse;
+}
+
+/* Have kv heads more columns than a head tile, or of several rows, so that two head tiles are taken together? */
+static bool takes_two_tiles(const struct decode_params *c, const struct skv_shape *sh)
+{
+	return (c->rows > 1 || c->group > HEAD_TILE) && c->tile_heads == HEAD_TILE && sh->head_dim <= WIDE_DIM && !c->ring_entries &&
+	       !c->topk_scores && !c->quant.bits && c->source != KV_TOKENS;
+}
+
 static void set_params(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                        const struct workspace_layout *l, const struct skv_workspace *work)
 {
 	uint8_t *mem = (uint8_t *)work->mem;
 
-	c->seq = b->seq;
+	c->rows = takes_rows(c, sh, b) ? b->rows : 1;
+	c->seq = b->seq + b->n / c->rows * (c->rows - 1);
 	c->pool = sh->pool;
 	c->page_bytes = sh->page_bytes;
 	c->q = q;
@@ -81,7 +100,11 @@ static void set_params(struct decode_params *c, const struct skv_shape *sh, cons
 	if (c->list.rows == 0)
 		c->list.rows = 1;
 	c->tile_heads = c->list.rows > c->n_kv_heads ? 1 : HEAD_TILE;
-	c->tiles_per_kv_head = ceil_div(c->group, c->tile_heads);
+	c->columns = c->group * c->rows;
+	c->wide = takes_two_tiles(c, sh);
+	c->tiles_per_kv_head = ceil_div(c->columns, c->tile_heads);
+	if (c->wide)
+		c->tiles_per_kv_head += c->tiles_per_kv_head % 2;
 	c->heads = c->n_kv_heads * c->tiles_per_kv_head;
 	c->request_head_tiles = c->heads / c->list.rows;
 	c->cols = score_columns(sh);
@@ -94,7 +117,7 @@ static enum decode_mode mode_of(const struct decode_params *c)
 		return MODE_QUANT;
 	if (c->source == KV_TOKENS)
 		return c->topk_scores ? MODE_TOPK_VALUES : MODE_TOKENS;
-	return c->topk_scores ? MODE_TOPK_KEYS : MODE_PLAIN;
+	return c->topk_scores ? MODE_TOPK_KEYS : c->wide ? MODE_WIDE : MODE_PLAIN;
 }
 
 /* Divide launches over n sequences, whose requests have so many tiles at most; returns the work items of such a request. */
@@ -104,27 +127,20 @@ static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint
 
 	if (c->ring_entries)
 		return n_chunks(tiles);
-	c->result_heads = min(c->tile_heads, c->group);
-	c->run_slots = 2 * max_item_runs(c->result_heads, dims);
-	c->by = divide_requests(n * c->heads, c->result_heads, tiles, dims, run_leaves_of(sh->head_dim, mode_of(c), c->result_heads));
+	const uint32_t each = c->wide ? 2 : 1; /* head tiles of a work item */
+	c->result_heads = min(c->tile_heads, c->columns);
+	c->run_slots = 2 * max_item_runs(each * c->result_heads, dims);
+	c->by = divide_requests(n * c->heads / each, each * c->result_heads, tiles, dims,
+	                        run_leaves_of(sh->head_dim, mode_of(c), c->result_heads));
 	c->parts = items_of(c->by, tiles);
 	return c->parts;
-}
-
-/* Is the launch so small that no block has two work items, and a thread may have all of a request's results in flight? */
-static bool merges_itself(const struct decode_params *c, uint32_t n, uint32_t max_items)
-{
-	const uint32_t head_tiles = n * c->heads;
-
-	return !c->ring_entries && max_items > 1 && max_items <= MERGE_PARTS && head_tiles <= MAX_MERGED &&
-	       head_tiles * max_items <= skv_cuda_sms();
 }
 
 /* Queue n sequences from number `from` on. */
 static void launch_sequences(struct decode_params *c, const struct skv_shape *sh, uint32_t from, uint32_t n, uint32_t max_items,
                              cudaStream_t stream)
 {
-	const uint32_t items = n * c->heads * max_items;
+	const uint32_t items = n * c->heads / (c->wide ? 2 : 1) * max_items;
 
 	c->first_request = from * c->list.rows;
 	c->n_requests = n * c->list.rows;
@@ -143,14 +159,14 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
                    void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_workspace *work)
 {
 	set_params(c, sh, b, q, out, l, work);
-	const uint32_t most = MAX_REQUESTS / c->list.rows, max_items = divide(c, sh, b->n, tiles);
-	const bool merges = out && merges_itself(c, b->n, max_items);
+	const uint32_t n = b->n / c->rows, most = MAX_REQUESTS / c->list.rows, max_items = divide(c, sh, n, tiles);
+	const bool merges = out && !c->ring_entries && merges_itself(n * c->heads / (c->wide ? 2 : 1), max_items);
 
 	c->arrived = merges ? (uint32_t *)((uint8_t *)work->mem + l->arrived) : NULL;
-	for (uint32_t from = 0; from < b->n; from += most)
-		launch_sequences(c, sh, from, min(most, b->n - from), max_items, stream_of(work));
-	if (max_items > 1 && b->n && out && !merges)
-		skv_cuda_merge(c, b->n, max_items, sh->head_dim, stream_of(work));
+	for (uint32_t from = 0; from < n; from += most)
+		launch_sequences(c, sh, from, min(most, n - from), max_items, stream_of(work));
+	if (max_items > 1 && n && out && !merges)
+		skv_cuda_merge(c, n, max_items, sh->head_dim, stream_of(work));
 }
 
 /* Requests of a pass that writes scores: q heads with rows of their own share one request for each kv head. */

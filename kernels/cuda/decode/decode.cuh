@@ -53,6 +53,8 @@
 #include "kernels/cuda/runtime/softmax.cuh"
 #include "kernels/cuda/compress/quant.cuh"
 
+#define WIDE_DIM 128 /* head_dim, at most, of MODE_WIDE: two head tiles' sums take as many registers as there are */
+
 #define BATCH 32 /* tiles that a warp locates at a time, one a lane */
 
 enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
@@ -60,6 +62,7 @@ enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
 /* What a kernel is compiled for. From MODE_TOKENS on, a tile is 16 listed tokens in any slots. */
 enum decode_mode {
 	MODE_PLAIN,
+	MODE_WIDE,      /* two head tiles at a time: of several rows of a sequence, or of groups that have more heads than a tile */
 	MODE_SCORES,    /* scores are reduced to weights of tokens and pages */
 	MODE_TOPK_KEYS, /* scores are stored, for topk-scores.cu to select by, and there is no output: V is not read */
 	MODE_QUANT,     /* as MODE_PLAIN, and as MODE_SCORES, over quantized KV: decode-quant.cu */
@@ -89,6 +92,9 @@ static constexpr int warps =
 template <int D, enum decode_mode mode>
 static constexpr bool double_buffered = mode == MODE_TOPK_KEYS || mode == MODE_TOPK_VALUES ||
                                         ((mode == MODE_PLAIN || mode == MODE_TOKENS) && D <= 128);
+
+/* Head tiles of a work item. */
+template <enum decode_mode mode> static constexpr uint32_t item_tiles = mode == MODE_WIDE ? 2 : 1;
 
 /* Dimensions of a result: of scores alone there are none. */
 template <int D, enum decode_mode mode> static constexpr int result_dims = mode == MODE_TOPK_KEYS ? 0 : D;
@@ -121,6 +127,8 @@ struct decode_params {
 	const float *sinks; /* [q head], or NULL */
 	float *lse;         /* [row][q head], or NULL: of tokens alone */
 	uint32_t n_heads, n_kv_heads, group, layer, io_dtype;
+	/* of a sequence that are one request, and its columns for a kv head: [row][head of the group]; `seq` has the last rows */
+	uint32_t rows, columns;
 	enum kv_source source;
 	struct skv_window window; /* KV_WINDOW */
 	struct skv_index_list list;     /* KV_PAGES, KV_TOKENS */
@@ -141,8 +149,9 @@ struct decode_params {
 	__half *topk_scores; /* [request][token of its list][head tile][column]: below the head's maximum ... */
 	float *topk_max;     /* [seq][q head]: ... which is this */
 	uint32_t tokens; /* of a sequence, at most: struct workspace_layout */
-	uint32_t tile_heads, tiles_per_kv_head; /* q heads of a head tile, at most; head tiles of a kv head ... */
+	uint32_t tile_heads, tiles_per_kv_head; /* columns of a head tile, at most; head tiles of a kv head ... */
 	uint32_t heads, request_head_tiles; /* ... of a sequence, and of a request */
+	bool wide; /* MODE_WIDE: an even number of head tiles a kv head */
 	uint32_t cols; /* columns of a tile's scores */
 	uint32_t first_request, n_requests; /* of this launch */
 	struct quant_form quant; /* MODE_QUANT, MODE_QUANT_SCORES */
@@ -157,7 +166,8 @@ template <enum decode_mode mode> DEVICE bool has_output(const struct decode_para
 /* A split-KV work item: a chunk of a request, for one head tile, as one warp sees it. */
 struct work_item {
 	uint32_t i, x, request;  /* sequence, head tile, request */
-	uint32_t h, head, heads; /* kv head, first q head and how many */
+	uint32_t h, head, heads; /* kv head, first column and how many: q heads, where a request has one row */
+	uint32_t more;           /* MODE_WIDE: columns of the second head tile */
 	uint32_t len;
 	const skv_pte *table;
 	uint32_t entry, generation; /* where the request's scores are, and of which generation of a ring's */
@@ -265,8 +275,36 @@ DEVICE void head_tile(const struct decode_params *c, uint32_t i, uint32_t x, str
 	j->i = i;
 	j->x = x;
 	j->h = x / c->tiles_per_kv_head;
-	j->head = j->h * c->group + before;
-	j->heads = min(c->tile_heads, c->group - before);
+	j->head = j->h * c->columns + before;
+	j->heads = min(c->tile_heads, max(c->columns, before) - before);
+}
+
+/* The next head tile of a work item that has two: without heads, if there is none. */
+DEVICE struct work_item second_tile(const struct decode_params *c, const struct work_item *j)
+{
+	struct work_item next = *j;
+	head_tile(c, j->i, j->x + 1, &next);
+	return next;
+}
+
+/* The row, and the q head, of the tile's column number `at`. */
+DEVICE uint32_t row_of(const struct decode_params *c, const struct work_item *j, uint32_t at)
+{
+	return c->rows == 1 ? 0 : (j->head - j->h * c->columns + at) / c->group;
+}
+DEVICE uint32_t head_of(const struct decode_params *c, const struct work_item *j, uint32_t at)
+{
+	return c->rows == 1 ? j->head + at : j->h * c->group + (j->head - j->h * c->columns + at) % c->group;
+}
+
+/* Its row of q and out; tokens before this one are those that it attends to. */
+DEVICE uint32_t io_row(const struct decode_params *c, const struct work_item *j, uint32_t at)
+{
+	return c->seq[j->i].row - (c->rows - 1) + row_of(c, j, at);
+}
+DEVICE uint32_t end_of(const struct decode_params *c, const struct work_item *j, uint32_t at)
+{
+	return j->len - (c->rows - 1) + row_of(c, j, at);
 }
 
 /* The request, of this launch, with work item number `at` of a head tile. */
@@ -364,6 +402,20 @@ DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item
 	return s->table[(size_t)c->quant.codes * s->layer_stride + record / c->quant.each];
 }
 
+/* How often tokens of a tile, whose `mask` says which are there, are attended to by the columns of an item's two head tiles. */
+__device__ static uint32_t attended_by_columns(const struct decode_params *c, const struct work_item *j, uint32_t tile, uint32_t mask)
+{
+	const uint32_t last = tile * SKV_PAGE_TOKENS + SKV_PAGE_TOKENS, n = j->heads + j->more;
+	uint32_t sum = 0;
+	if (c->rows == 1 || last <= j->len - (c->rows - 1))
+		return __popc(mask) * n;
+	for (uint32_t at = 0; at < n; at++) {
+		const uint32_t end = end_of(c, j, at);
+		sum += __popc(end >= last ? mask : mask & 0xffffu >> min(16u, last - end));
+	}
+	return sum;
+}
+
 /* Locate a warp's tiles from `first` on, and add to the sequence's count of attended tokens. */
 template <int D, enum decode_mode mode>
 __device__ static void locate_tiles(const struct decode_params *c, const struct work_item *j, uint32_t first,
@@ -415,9 +467,10 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 		t->mask = skv_pte_resident(entry) ? mask : 0;
 	}
 	unsigned long long *attended = (unsigned long long *)c->seq[j->i].attended;
-	const uint32_t n = __reduce_add_sync(~0u, __popc(t->mask));
+	const uint32_t n = __reduce_add_sync(~0u, mode == MODE_WIDE ? attended_by_columns(c, j, stream_tile<D, mode>(j, first + lane), t->mask)
+	                                                            : __popc(t->mask) * j->heads);
 	if (has_output<mode>(c) && lane == 0 && n && attended)
-		atomicAdd(attended, n * j->heads);
+		atomicAdd(attended, n);
 }
 
 /* ---- results ---------------------------------------------------------------------------------- */
@@ -434,10 +487,10 @@ DEVICE bool has_row(const struct decode_params *c, const struct work_item *j)
 	return c->seq[j->i].n_q > 0;
 }
 
-/* Where the output of the item's q head number `head` begins. */
+/* Where the output of the item's column number `head` begins. */
 DEVICE size_t output_at(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t head_dim)
 {
-	return (size_t)c->seq[j->i].row * c->out_stride + (size_t)(j->head + head) * head_dim;
+	return (size_t)io_row(c, j, head) * c->out_stride + (size_t)head_of(c, j, head) * head_dim;
 }
 
 /* What a head's maximum is counted from: scores that are stored as differences have another one. */
@@ -452,18 +505,18 @@ DEVICE float head_share(const struct decode_params *c, const struct work_item *j
 	if (!(sum > 0))
 		return 0;
 	if (c->sinks)
-		sum += sink_term(c->sinks, j->head + head, max + max_from(c, j, head));
+		sum += sink_term(c->sinks, head_of(c, j, head), max + max_from(c, j, head));
 	return __fdividef(1, sum);
 }
 
 /* Write the head's log-sum-exp, where it is wanted. */
 DEVICE void finish_head(const struct decode_params *c, const struct work_item *j, uint32_t head, float max, float sum)
 {
-	const uint32_t at = j->head + head;
+	const uint32_t at = head_of(c, j, head);
 	if (c->ev.lse)
 		c->ev.lse[(size_t)j->i * c->n_heads + at] = log_sum(max, sum);
 	if (c->lse && has_row(c, j))
-		c->lse[(size_t)c->seq[j->i].row * c->n_heads + at] = log_sum(max + max_from(c, j, head), sum);
+		c->lse[(size_t)io_row(c, j, head) * c->n_heads + at] = log_sum(max + max_from(c, j, head), sum);
 }
 
 DEVICE float *partial_of(const struct decode_params *c, const struct work_item *j, uint32_t chunk, uint32_t head_dim)

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(MERGE_THREADS) merge_leaves_kernel(const __gri
 
 void skv_cuda_merge(const struct decode_params *c, uint32_t n, uint32_t max_parts, uint32_t head_dim, cudaStream_t stream)
 {
-	const uint32_t heads = min(c->tile_heads, c->group), wide = head_dim / 4;
+	const uint32_t heads = min(c->tile_heads, c->columns), wide = head_dim / 4;
 
 	if (!c->by.item_runs) {
 		launch_grid(merge_kernel, dim3(c->heads, n), dim3(MERGE_WIDE, MERGE_DEEP), 0, stream, *c, head_dim);

@@ -57,8 +57,6 @@ template <uint32_t most, class Load> DEVICE auto add_pairs(uint32_t n, Load load
 	}
 }
 
-#define MERGE_PARTS 16u /* partial results that a thread has in flight at a time */
-
 /*
  * The sum of n partial results, MERGE_PARTS at most, which are `stride` floats apart: of a head four elements of the accumulators, from
  * `at` on. Past the L1 cache: other blocks of the same launch may have written them.

@@ -25,21 +25,25 @@ DEVICE void clear_piece(uint32_t *x)
 	*x = 0;
 }
 
-/*
- * The state of one warp in a work item. What is loaded has two buffers if double_buffered; else the first alone
- * is in use.
- */
-template <class T, int D> struct warp_state {
-	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* V's dimensions in blocks of 64, and of 32 for the rest */
+/* Of a head tile: queries, as columns of a product, and what comes of them. */
+template <int D> struct columns {
 	static constexpr int ACC = D / 16;
+	uint4 q[D / 32];
+	float acc[ACC][4];
+	float max[2], sum[2];
+};
+
+/*
+ * The state of one warp in a work item, with its first head tile. What is loaded has two buffers if double_buffered; else the first
+ * alone is in use.
+ */
+template <class T, int D> struct warp_state : columns<D> {
+	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* V's dimensions in blocks of 64, and of 32 for the rest */
 	typename pieces<T>::eight k[2][D / 32][2];
 	typename pieces<T>::eight v[2][WIDE][4];
 	typename pieces<T>::four v_rest[2][REST ? 4 : 1];
 	uint32_t scale[2]; /* of fp8: see load_scales() */
 	__half2 topk_scores[2][2]; /* instead of K: scores of tokens g and g + 8, heads as in scores() */
-	uint4 q[D / 32];
-	float acc[ACC][4];
-	float max[2], sum[2];
 	uint64_t once; /* L2 cache policy of K and V */
 };
 
@@ -224,13 +228,14 @@ template <int set, class T, int D> __device__ static void clear_v(struct warp_st
 }
 
 /* s: token g of heads 2 c and 2 c + 1, then token g + 8. Not scaled. */
-template <int set, class T, int D> __device__ static void scores(const struct warp_state<T, D> *w, float s[4])
+template <int set, class T, int D>
+__device__ static void scores(const struct warp_state<T, D> *w, const struct columns<D> *of, float s[4])
 {
 	float more[4] = {0, 0, 0, 0};
 	s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
-		const uint4 lo = widen(w->k[set][b][0]), hi = widen(w->k[set][b][1]), q = w->q[b];
+		const uint4 lo = widen(w->k[set][b][0]), hi = widen(w->k[set][b][1]), q = of->q[b];
 		T::mma(s, lo.x, hi.x, lo.y, hi.y, q.x, q.y);
 		T::mma(more, lo.z, hi.z, lo.w, hi.w, q.z, q.w);
 	}
@@ -241,7 +246,7 @@ template <int set, class T, int D> __device__ static void scores(const struct wa
 
 /* The tile's weights into the sums and, times V's units, into columns of a product. */
 template <class T, int D>
-DEVICE void add_weights(struct warp_state<T, D> *w, const float weight[4], const float unit[2], uint32_t p[2])
+DEVICE void add_weights(struct columns<D> *w, const float weight[4], const float unit[2], uint32_t p[2])
 {
 	w->sum[0] += weight[0] + weight[2];
 	w->sum[1] += weight[1] + weight[3];
@@ -256,7 +261,7 @@ DEVICE void add_weights(struct warp_state<T, D> *w, const float weight[4], const
  * follow.
  */
 template <class T, int D>
-__device__ static void softmax_step(struct warp_state<T, D> *w, const float s[4], const float unit[2], uint32_t p[2])
+__device__ static void softmax_step(struct columns<D> *w, const float s[4], const float unit[2], uint32_t p[2])
 {
 	float top[2], weight[4];
 #pragma unroll
@@ -284,18 +289,18 @@ __device__ static void softmax_step(struct warp_state<T, D> *w, const float s[4]
 #pragma unroll
 	for (int x = 0; x < 4; x++) /* no token so far: 0, not the NaN of inf - inf */
 		weight[x] = s[x] == -INFINITY ? 0 : exp2_fast(s[x] - w->max[x % 2]);
-	add_weights(w, weight, unit, p);
+	add_weights<T>(w, weight, unit, p);
 }
 
 /* The same for scores that are stored as differences from the maximum: it is 0. */
 template <class T, int D>
-__device__ static void weigh_topk_scores(struct warp_state<T, D> *w, const float s[4], const float unit[2], uint32_t p[2])
+__device__ static void weigh_topk_scores(struct columns<D> *w, const float s[4], const float unit[2], uint32_t p[2])
 {
 	float weight[4];
 #pragma unroll
 	for (int x = 0; x < 4; x++)
 		weight[x] = exp2_fast(s[x]);
-	add_weights(w, weight, unit, p);
+	add_weights<T>(w, weight, unit, p);
 }
 
 /* Two words of two rows: the low halves of both, and the high halves. */
@@ -320,60 +325,63 @@ __device__ static void add_fp8_pairs(float first[4], float second[4], uint32_t a
 	T::mma(second, fp8_lower(more_ab), fp8_upper(more_ab), fp8_lower(more_cd), fp8_upper(more_cd), p[0], p[1]);
 }
 
-template <int set, int D> __device__ static void add_values(struct warp_state<FP8, D> *w, const uint32_t p[2])
+template <int set, int D>
+__device__ static void add_values(const struct warp_state<FP8, D> *w, struct columns<D> *to, const uint32_t p[2])
 {
 #pragma unroll
 	for (int b = 0; b < w->WIDE; b++) {
 		const uint2 *v = w->v[set][b];
-		add_fp8_pairs<FP8>(w->acc[4 * b], w->acc[4 * b + 1], v[0].x, v[1].x, v[2].x, v[3].x, p);
-		add_fp8_pairs<FP8>(w->acc[4 * b + 2], w->acc[4 * b + 3], v[0].y, v[1].y, v[2].y, v[3].y, p);
+		add_fp8_pairs<FP8>(to->acc[4 * b], to->acc[4 * b + 1], v[0].x, v[1].x, v[2].x, v[3].x, p);
+		add_fp8_pairs<FP8>(to->acc[4 * b + 2], to->acc[4 * b + 3], v[0].y, v[1].y, v[2].y, v[3].y, p);
 	}
 	if (w->REST) {
 		const uint32_t *v = w->v_rest[set];
-		add_fp8_pairs<FP8>(w->acc[4 * w->WIDE], w->acc[4 * w->WIDE + 1], v[0], v[1], v[2], v[3], p);
+		add_fp8_pairs<FP8>(to->acc[4 * w->WIDE], to->acc[4 * w->WIDE + 1], v[0], v[1], v[2], v[3], p);
 	}
 }
 
 /* acc: dimensions 64 b + 8 g + 2 a (+ 1 from x = 2 on) of heads 2 c + x % 2, for acc[4 b + a][x]. */
 template <int set, class T, int D>
-__device__ static void add_values(struct warp_state<T, D> *w, const uint32_t p[2])
+__device__ static void add_values(const struct warp_state<T, D> *w, struct columns<D> *to, const uint32_t p[2])
 {
 #pragma unroll
 	for (int b = 0; b < w->WIDE; b++) {
 		const uint4 *v = w->v[set][b];
-		add_pair<T>(w->acc[4 * b], v[0].x, v[1].x, v[2].x, v[3].x, p);
-		add_pair<T>(w->acc[4 * b + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
-		add_pair<T>(w->acc[4 * b + 2], v[0].z, v[1].z, v[2].z, v[3].z, p);
-		add_pair<T>(w->acc[4 * b + 3], v[0].w, v[1].w, v[2].w, v[3].w, p);
+		add_pair<T>(to->acc[4 * b], v[0].x, v[1].x, v[2].x, v[3].x, p);
+		add_pair<T>(to->acc[4 * b + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
+		add_pair<T>(to->acc[4 * b + 2], v[0].z, v[1].z, v[2].z, v[3].z, p);
+		add_pair<T>(to->acc[4 * b + 3], v[0].w, v[1].w, v[2].w, v[3].w, p);
 	}
 	if (w->REST) {
 		const uint2 *v = w->v_rest[set];
-		add_pair<T>(w->acc[4 * w->WIDE], v[0].x, v[1].x, v[2].x, v[3].x, p);
-		add_pair<T>(w->acc[4 * w->WIDE + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
+		add_pair<T>(to->acc[4 * w->WIDE], v[0].x, v[1].x, v[2].x, v[3].x, p);
+		add_pair<T>(to->acc[4 * w->WIDE + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
 	}
 }
 
 /* The accumulators of head 2 c + x, as a row. */
-template <class T, int D> DEVICE void store_row(float *row, const struct warp_state<T, D> *w, int x)
+template <class T, int D> DEVICE void store_row(float *row, const struct columns<D> *w, int x)
 {
+	constexpr int wide = warp_state<T, D>::WIDE, rest = warp_state<T, D>::REST;
 	const uint32_t g = threadIdx.x % 32 / 4;
 #pragma unroll
-	for (int b = 0; b < w->WIDE; b++)
+	for (int b = 0; b < wide; b++)
 #pragma unroll
 		for (int a = 0; a < 4; a++)
 			*(float2 *)&row[64 * b + 8 * g + 2 * a] =
 				make_float2(w->acc[4 * b + a][x] / output_unit<T>, w->acc[4 * b + a][x + 2] / output_unit<T>);
 #pragma unroll
-	for (int a = 0; a < 2 * w->REST; a++)
-		*(float2 *)&row[64 * w->WIDE + 4 * g + 2 * a] =
-			make_float2(w->acc[4 * w->WIDE + a][x] / output_unit<T>, w->acc[4 * w->WIDE + a][x + 2] / output_unit<T>);
+	for (int a = 0; a < 2 * rest; a++)
+		*(float2 *)&row[64 * wide + 4 * g + 2 * a] =
+			make_float2(w->acc[4 * wide + a][x] / output_unit<T>, w->acc[4 * wide + a][x + 2] / output_unit<T>);
 }
 
+/* Queries of n of the item's columns, from number `first` on. */
 template <class T, int D>
-__device__ static void load_q(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j)
+__device__ static void load_q(struct columns<D> *w, const struct decode_params *c, const struct work_item *j, uint32_t first, uint32_t n)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 8;
-	const size_t row = (size_t)c->seq[j->i].row * c->q_stride + (j->head + min(g, j->heads - 1)) * D + at;
+	const uint32_t column = first + min(threadIdx.x % 32 / 4, n - 1), at = threadIdx.x % 4 * 8;
+	const size_t row = (size_t)io_row(c, j, column) * c->q_stride + head_of(c, j, column) * D + at;
 	struct vec8 e[D / 32];
 #pragma unroll
 	for (int b = 0; b < D / 32; b++)
@@ -401,6 +409,19 @@ __device__ static void load_first_tiles(struct warp_state<T, D> *w, const struct
 		load_tile<1, mode>(w, c, j, ts, first, 1);
 }
 
+/* Products become scores before they are scaled: times K's units of fp8, and capped. */
+template <class T> DEVICE void cap_products(const struct decode_params *c, const float unit[2], float s[4])
+{
+	if constexpr (is_fp8<T>)
+#pragma unroll
+		for (int x = 0; x < 4; x++)
+			s[x] *= unit[x / 2];
+	if (c->scale.cap != 0)
+#pragma unroll
+		for (int x = 0; x < 4; x++)
+			s[x] = soft_cap(c->scale.cap, s[x]);
+}
+
 /* Attend to tile k of a batch, which is loaded or in flight; then load the next one into this buffer. */
 template <int set, enum decode_mode mode, class T, int D>
 __device__ static void attend_tile(struct warp_state<T, D> *w, const struct decode_params *c,
@@ -416,19 +437,12 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 	take_units<set>(w, false, k_unit);
 	take_units<set>(w, true, v_unit);
 	if (mode != MODE_TOPK_VALUES) {
-		scores<set>(w, s);
+		scores<set>(w, w, s);
 		if (next < ts->n) {
 			load_scales<set, mode >= MODE_TOKENS>(w, c, j, ts, next);
 			load_keys<set, mode>(w, c, j, ts, next);
 		}
-		if constexpr (is_fp8<T>)
-#pragma unroll
-			for (int x = 0; x < 4; x++)
-				s[x] *= k_unit[x / 2];
-		if (c->scale.cap != 0)
-#pragma unroll
-			for (int x = 0; x < 4; x++)
-				s[x] = soft_cap(c->scale.cap, s[x]);
+		cap_products<T>(c, k_unit, s);
 	}
 #pragma unroll
 	for (int x = 0; x < 4; x++) {
@@ -443,9 +457,9 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 			load_scales<set, mode >= MODE_TOKENS>(w, c, j, ts, next);
 			load_topk_scores<set>(w, c, j, stream_tile<D, mode>(j, first + next));
 		}
-		weigh_topk_scores(w, s, v_unit, p);
+		weigh_topk_scores<T>(w, s, v_unit, p);
 	} else {
-		softmax_step(w, s, v_unit, p);
+		softmax_step<T>(w, s, v_unit, p);
 	}
 	if ((writes_scores<mode> || mode == MODE_TOPK_KEYS) && mask)
 		store_scores(c, j, stream_tile<D, mode>(j, first + k), s, w->max);
@@ -455,13 +469,60 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 		dequantize_v<set>(w, c, ts, k);
 	if (mask != 0xffff)
 		clear_v<set>(w, mask);
-	add_values<set>(w, p);
+	add_values<set>(w, w, p);
 	if (next < ts->n)
 		load_values<set, mode>(w, c, j, ts, next);
 }
 
+/* Scores of eight columns: scaled, and -infinity of tokens that are not there, or that a column's row does not attend to. */
+DEVICE void wide_scores(const struct decode_params *c, const struct work_item *j, uint32_t first, uint32_t tile, uint32_t mask, float s[4])
+{
+	const uint32_t g = threadIdx.x % 32 / 4, col = first + threadIdx.x % 4 * 2;
+	const bool all = c->rows == 1 || (tile + 1) * SKV_PAGE_TOKENS <= j->len - (c->rows - 1);
+#pragma unroll
+	for (int x = 0; x < 4; x++) {
+		const uint32_t t = g + x / 2 * 8;
+		const bool seen = (mask >> t & 1) && (all || tile * SKV_PAGE_TOKENS + t < end_of(c, j, col + x % 2));
+		s[x] = seen ? s[x] * c->scale.scale : -INFINITY;
+	}
+}
+
+/* attend_tile() of MODE_WIDE: for two head tiles, if there is a second one. One tile of tokens is in flight. */
+template <class T, int D>
+__device__ static void attend_wide_tile(struct warp_state<T, D> *w, struct columns<D> *more, const struct decode_params *c,
+                                        const struct work_item *j, const struct tile_batch *ts, uint32_t k)
+{
+	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), tile = stream_tile<D, MODE_WIDE>(j, k);
+	float s[4], more_s[4], k_unit[2], v_unit[2];
+	uint32_t p[2], more_p[2];
+	take_units<0>(w, false, k_unit);
+	take_units<0>(w, true, v_unit);
+	scores<0>(w, w, s);
+	if (j->more)
+		scores<0>(w, more, more_s);
+	if (k + 1 < ts->n) {
+		load_scales<0, false>(w, c, j, ts, k + 1);
+		load_keys<0, MODE_WIDE>(w, c, j, ts, k + 1);
+	}
+	cap_products<T>(c, k_unit, s);
+	wide_scores(c, j, 0, tile, mask, s);
+	softmax_step<T>(w, s, v_unit, p);
+	if (j->more) {
+		cap_products<T>(c, k_unit, more_s);
+		wide_scores(c, j, HEAD_TILE, tile, mask, more_s);
+		softmax_step<T>(more, more_s, v_unit, more_p);
+	}
+	if (mask != 0xffff)
+		clear_v<0>(w, mask);
+	add_values<0>(w, w, p);
+	if (j->more)
+		add_values<0>(w, more, more_p);
+	if (k + 1 < ts->n)
+		load_values<0, MODE_WIDE>(w, c, j, ts, k + 1);
+}
+
 /* A sum begins from nothing. */
-template <enum decode_mode mode, class T, int D> DEVICE void begin_sum(struct warp_state<T, D> *w)
+template <enum decode_mode mode, int D> DEVICE void begin_sum(struct columns<D> *w)
 {
 #pragma unroll
 	for (int a = 0; a < w->ACC; a++)
@@ -473,7 +534,7 @@ template <enum decode_mode mode, class T, int D> DEVICE void begin_sum(struct wa
 }
 
 /* Sums of weights, of which each lane has those of its tokens so far. */
-template <class T, int D> DEVICE void total_sums(struct warp_state<T, D> *w)
+template <int D> DEVICE void total_sums(struct columns<D> *w)
 {
 #pragma unroll
 	for (int x = 0; x < 2; x++)

@@ -84,7 +84,7 @@ struct prompt_params {
 	struct meta_table meta;
 	const float *sinks;
 	uint32_t window;
-	float2 *part; /* [row of q][head][MAX_CHUNKS]: maximum and sum of a row's weights in a chunk of the keys */
+	float2 *part; /* [row of q][head][PROMPT_CHUNKS]: maximum and sum of a row's weights in a chunk of the keys */
 };
 
 /* Block `nth` of the observed rows; false if there is none. */
@@ -111,15 +111,15 @@ __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_cons
 {
 	SHARED_MEMORY(uint8_t, memory, 128);
 	constexpr uint32_t bytes = TILE * pitch<D>;
-	const uint32_t at = shared_address(memory), chunk = blockIdx.x % MAX_CHUNKS;
+	const uint32_t at = shared_address(memory), chunk = blockIdx.x % PROMPT_CHUNKS;
 	struct rows<T, D> r;
 	struct rows_item j;
 
 	begin_item(&c, &j);
-	if (!observed_rows(&c, blockIdx.x / MAX_CHUNKS, &j))
+	if (!observed_rows(&c, blockIdx.x / PROMPT_CHUNKS, &j))
 		return;
 	const uint32_t tiles = (j.end + TILE - 1) / TILE, all = (j.s->len + TILE - 1) / TILE;
-	const uint32_t each = max(MIN_CHUNK_TILES, (all + MAX_CHUNKS - 1) / MAX_CHUNKS);
+	const uint32_t each = max(MIN_CHUNK_TILES, (all + PROMPT_CHUNKS - 1) / PROMPT_CHUNKS);
 	const uint32_t from = chunk * each, to = min(tiles, from + each);
 
 	begin_rows<T, D>(&r, &c.call, &j);
@@ -144,14 +144,14 @@ __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_cons
 		sum += __shfl_xor_sync(~0u, sum, 1);
 		sum += __shfl_xor_sync(~0u, sum, 2);
 		if (threadIdx.x % 4 == 0 && r.out[x] != 0xffffffff)
-			c.part[(size_t)r.out[x] * MAX_CHUNKS + chunk] = make_float2(r.max[x], sum);
+			c.part[(size_t)r.out[x] * PROMPT_CHUNKS + chunk] = make_float2(r.max[x], sum);
 	}
 }
 
 /* log2 of a row's denominator, from its chunks: four lanes have two each. Infinite where there is no row. */
 DEVICE float log_denominator(const struct prompt_params *c, uint32_t out)
 {
-	const float2 none = make_float2(-INFINITY, 0), *part = c->part + (size_t)out * MAX_CHUNKS + threadIdx.x % 4;
+	const float2 none = make_float2(-INFINITY, 0), *part = c->part + (size_t)out * PROMPT_CHUNKS + threadIdx.x % 4;
 	const float2 a = out == 0xffffffff ? none : part[0], b = out == 0xffffffff ? none : part[4];
 	float max = fmaxf(a.x, b.x);
 	max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
@@ -298,7 +298,7 @@ void skv_cuda_accumulate_prompt(const struct skv_shape *sh, const struct skv_bat
 	c.sinks = sh->sinks;
 	c.window = window;
 	c.part = (float2 *)((uint8_t *)work->mem + l.partial);
-	const dim3 rows(ceil_div(n_observed * c.call.group, ROWS) * MAX_CHUNKS, sh->n_kv_heads, b->n);
+	const dim3 rows(ceil_div(n_observed * c.call.group, ROWS) * PROMPT_CHUNKS, sh->n_kv_heads, b->n);
 	const dim3 keys(ceil_div(b->max_len, KEY_TILES * TILE), sh->n_kv_heads, b->n);
 	if (b->n == 0)
 		return;

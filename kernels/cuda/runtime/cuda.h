@@ -41,10 +41,16 @@
 #define LEAF_TILES 4u    /* of 16 tokens each: what is summed up in one go */
 #define RUN_LEAVES 4u    /* that a warp attends to one after the other, at most; ... */
 #define RUN_FEWER 2u     /* ... where their results have more values. All of these are powers of two */
-#define MAX_CHUNKS 8u    /* where scores are written, a request is split into so many at most ... */
+#define MAX_CHUNKS 16u   /* where scores are written, a request is split into so many at most ... */
 #define CHUNK_TILES 256u /* ... of so many tiles at most, until there are MAX_CHUNKS */
+#define PROMPT_CHUNKS 8u /* that a row's keys are split into where weights of prompts are added up: accumulate.cu */
 #define MAX_REQUESTS 512u /* sequences, or index lists of them, of one decode launch */
+#define MERGE_PARTS 16u /* partial results of a request that a thread adds at a time */
 #define MAX_MERGED 1024u /* head tiles of the sequences of a launch whose blocks merge their results themselves, at most */
+
+/* Of the current device: its multiprocessors; the most bytes of shared memory that a block may have. */
+uint32_t skv_cuda_sms(void);
+uint32_t skv_cuda_max_shared_memory(void);
 
 static inline uint32_t ceil_div(uint32_t a, uint32_t b)
 {
@@ -72,6 +78,15 @@ struct division {
 static inline __host__ __device__ uint32_t items_of(struct division by, uint32_t tiles)
 {
 	return n_units(tiles, by.run_tiles * by.item_runs);
+}
+
+/*
+ * Do a launch's blocks merge results themselves, of so many head tiles (or pairs, where a work item has two), each of so many items?
+ * So it is where no block has two items, and a thread may have all results of a request in flight.
+ */
+static inline bool merges_itself(uint32_t head_tiles, uint32_t items)
+{
+	return items > 1 && items <= MERGE_PARTS && head_tiles <= MAX_MERGED && head_tiles * items <= skv_cuda_sms();
 }
 
 /*
@@ -273,9 +288,6 @@ cudaError_t skv_cuda_nearest_refs_init(void);
 cudaError_t skv_cuda_encode_init(void);
 cudaError_t skv_cuda_decompress_init(void);
 
-/* Of the current device: its multiprocessors; the most bytes of shared memory that a block may have. */
-uint32_t skv_cuda_sms(void);
 bool skv_cuda_overlaps(void); /* has it clusters and launches that overlap (Hopper and later)? */
-uint32_t skv_cuda_max_shared_memory(void);
 
 #endif

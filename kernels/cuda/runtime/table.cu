@@ -89,16 +89,21 @@ static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tok
 /* Items smaller than the largest are so many an SM at most. */
 #define SM_ITEMS 8u
 
+#define MERGE_LAUNCH 4000u /* ns of a launch that merges ... */
+#define MERGE_BLOCKS 1500u /* ... and where blocks do it */
+
 /*
  * About how long a launch takes, in nanoseconds: what the busiest SM reads, at its share of the memory's speed, or what its
- * warps wait for, if they are few; and results that are written and merged. Measured on an H100.
+ * warps wait for, if they are few; and results that are written and merged. Measured on an H100 (MERGE_BLOCKS: estimated).
  */
-static uint64_t time_of(struct division by, uint64_t items, uint32_t head_dim, uint32_t sms)
+static uint64_t time_of(struct division by, uint32_t head_tiles, uint32_t tiles, uint32_t head_dim, uint32_t sms)
 {
+	const uint32_t parts = items_of(by, tiles), merge = parts == 1 ? 0 : merges_itself(head_tiles, parts) ? MERGE_BLOCKS : MERGE_LAUNCH;
+	const uint64_t items = (uint64_t)head_tiles * parts;
 	const uint64_t runs = (items + sms - 1) / sms * by.item_runs, rounds = (runs + 7) / 8;
 	const uint64_t reads = runs * by.run_tiles * 360 * head_dim / 128, waits = rounds * (by.run_tiles * 600 + 1500);
 
-	return (reads > waits ? reads : waits) + items * 2;
+	return (reads > waits ? reads : waits) + items * 2 + merge;
 }
 
 /*
@@ -113,7 +118,7 @@ struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t ti
 
 	for (struct division by = best; by.run_tiles >= LEAF_TILES; by.run_tiles /= 2)
 		for (by.item_runs = max_item_runs(heads, head_dim); by.item_runs; by.item_runs /= 2) {
-			const uint64_t items = (uint64_t)head_tiles * items_of(by, tiles), time = time_of(by, items, head_dim, sms);
+			const uint64_t items = (uint64_t)head_tiles * items_of(by, tiles), time = time_of(by, head_tiles, tiles, head_dim, sms);
 			if (least != UINT64_MAX && (items > SM_ITEMS * sms || time * 25 > least * 24))
 				continue;
 			best = by;
@@ -128,7 +133,7 @@ static size_t partial_results(const struct skv_shape *sh, uint32_t head_tiles, u
 	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* a window's pages may be cut at three ends */
 	const struct division largest = {RUN_FEWER * LEAF_TILES, max_item_runs(heads, sh->head_dim)};
 	const size_t chunks = (size_t)head_tiles * MAX_CHUNKS, items = (size_t)head_tiles * items_of(largest, tiles);
-	const size_t few = SM_ITEMS * (size_t)skv_cuda_sms();
+	const size_t few = 2 * SM_ITEMS * (size_t)skv_cuda_sms(); /* two head tiles each, in MODE_WIDE */
 
 	return larger_of(larger_of(chunks, items), few);
 }
@@ -144,7 +149,8 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	l.ring_entries = owner ? some / owner < MAX_REQUESTS ? (uint32_t)(some / owner) : MAX_REQUESTS : 0;
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
 	l.arrived = carve(&at, MAX_MERGED * sizeof(uint32_t));
-	const size_t together = partial_results(sh, n * n_head_tiles(sh), HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
+	const uint32_t head_tiles = n * (n_head_tiles(sh) + sh->n_kv_heads); /* an even number a kv head, in MODE_WIDE */
+	const size_t together = partial_results(sh, head_tiles, HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = partial_results(sh, n * sh->n_heads, 1, l.tokens) * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, larger_of(together, apart) * sizeof(float));
 	l.topk_max = carve(&at, (size_t)n * sh->n_heads * sizeof(float));
@@ -163,7 +169,7 @@ static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint3
 {
 	(void)threads;
 	const struct workspace_layout l = workspace_layout_of(sh, n_seqs, max_len, 1);
-	const size_t accumulate = l.partial + (size_t)n_rows * sh->n_heads * MAX_CHUNKS * sizeof(float2);
+	const size_t accumulate = l.partial + (size_t)n_rows * sh->n_heads * PROMPT_CHUNKS * sizeof(float2);
 	const size_t compress = sh->codec ? l.partial + skv_cuda_compress_bytes(sh) : 0;
 	const size_t decompress = sh->codec ? l.partial + skv_cuda_decompress_bytes(sh) : 0;
 	const size_t codes = sh->codec && skv_cuda_fuses_latent(sh) ? l.partial + skv_cuda_decode_latent_bytes(sh, n_seqs) : 0;

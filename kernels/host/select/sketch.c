@@ -42,11 +42,11 @@ static void mean_item(void *ctx, uint32_t item, int thread)
 	const struct update_params *u = ctx;
 	const struct skv_shape *sh = u->sh;
 	const struct skv_kseq *s = &u->batch->seq[item / sh->n_kv_heads];
-	const skv_pte entry = skv_layer_table(sh, s)[0];
+	const skv_pte entry = s->len < SKV_PAGE_TOKENS ? 0 : skv_layer_table(sh, s)[0];
 	float *mean = u->mean + (size_t)item * sh->head_dim;
 	(void)thread;
 
-	if (s->len < SKV_PAGE_TOKENS || !skv_pte_resident(entry))
+	if (!skv_pte_resident(entry))
 		memset(mean, 0, sh->head_dim * sizeof *mean);
 	else
 		BY_DTYPE(sh->dtype, mean_of, sh, skv_page_k(sh, entry, item % sh->n_kv_heads), mean);
