@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/emulate/emulate.h - CUDA's language for a processor: the first header of each of kernels/cuda/'s sources when it is compiled as
- * C++ with SKV_EMULATE.
+ * tests/emulate/emulate.h - CUDA's language for a processor: the first header of each of kernels/cuda/'s sources when
+ * it is compiled as C++ with SKV_EMULATE.
  *
- * Blocks of a launch run one after the other. Each thread of a block is a fiber (lanes.cpp), and they take turns where they wait for each
- * other. What a warp does together is a meeting: each lane leaves its part there, and goes on when all have. There is one thread of the
- * machine, so nothing is atomic that would not be anyway.
+ * Blocks of a launch run one after the other. Each thread of a block is a fiber (lanes.cpp), and they take turns
+ * where they wait for each other. What a warp does together is a meeting: each lane leaves its part there, and goes
+ * on when all have. There is one thread of the machine, so nothing is atomic that would not be anyway.
  */
 #ifndef SKV_TEST_EMULATE_H
 #define SKV_TEST_EMULATE_H
@@ -365,31 +365,39 @@ struct emulate_shape {
 void emulate_grid(const struct emulate_shape *, void (*body)(const void *arg), const void *arg);
 
 template <class... Params, class... Args>
-static void emulate_launch(const char *name, void (*kernel)(Params...), dim3 blocks, dim3 threads, size_t smem, cudaStream_t stream,
-                           const Args &...args)
+static void emulate_launch(const char *name, void (*kernel)(Params...), dim3 blocks, dim3 threads, size_t smem,
+                           cudaStream_t stream, const Args &...args)
 {
 	const struct emulate_shape shape = {name, blocks, threads, smem};
 	struct started {
 		void (*kernel)(Params...);
 		std::tuple<Params...> args;
+
+		static void in_thread(const void *arg)
+		{
+			const struct started *s = (const struct started *)arg;
+			std::apply(s->kernel, s->args);
+		}
 	};
 	const struct started c = {kernel, std::tuple<Params...>(args...)};
 
 	emulate_later(stream, [shape, c]() {
-		emulate_grid(&shape, [](const void *arg) { std::apply(((const struct started *)arg)->kernel, ((const struct started *)arg)->args); }, &c);
+		emulate_grid(&shape, started::in_thread, &c);
 	});
 }
 #define launch_grid(...) emulate_launch(#__VA_ARGS__, __VA_ARGS__)
 
 /* Blocks that wait for each other are one: kernels of such launches work with any number. */
-template <class Params> static void emulate_launch_config(const cudaLaunchConfig_t *config, void (*kernel)(Params), const Params &params)
+template <class Params>
+static void emulate_launch_config(const cudaLaunchConfig_t *config, void (*kernel)(Params), const Params &params)
 {
 	dim3 blocks = config->gridDim;
 
 	for (uint32_t i = 0; i < config->numAttrs; i++)
 		if (config->attrs[i].id == cudaLaunchAttributeCooperative)
 			blocks = 1;
-	emulate_launch(__PRETTY_FUNCTION__, kernel, blocks, config->blockDim, config->dynamicSmemBytes, config->stream, params);
+	emulate_launch(__PRETTY_FUNCTION__, kernel, blocks, config->blockDim, config->dynamicSmemBytes, config->stream,
+	               params);
 }
 #define cudaLaunchKernelEx emulate_launch_config
 
@@ -398,7 +406,8 @@ template <class... Params> static cudaError_t cudaFuncSetAttribute(void (*)(Para
 	const bool fits = what != cudaFuncAttributeMaxDynamicSharedMemorySize || value <= (int)EMULATE_SHARED;
 	return fits ? cudaSuccess : cudaErrorInvalidValue;
 }
-template <class... Params> static cudaError_t cudaOccupancyMaxActiveClusters(int *ret, void (*)(Params...), const cudaLaunchConfig_t *)
+template <class... Params>
+static cudaError_t cudaOccupancyMaxActiveClusters(int *ret, void (*)(Params...), const cudaLaunchConfig_t *)
 {
 	*ret = 0; /* there are none */
 	return cudaSuccess;

@@ -2,8 +2,9 @@
 /*
  * tests/emulate/lanes.cpp - the threads of a block, as fibers of one thread: see emulate.h.
  *
- * A lane runs until it waits. Then another one of its warp goes on, or, where all of those wait, one of the next warp. $SKV_EMULATE_BACKWARDS
- * has them take turns in the other direction: lanes that should have waited for each other and have not often show so in one of both.
+ * A lane runs until it waits. Then another one of its warp goes on, or, where all of those wait, one of the next
+ * warp. $SKV_EMULATE_BACKWARDS has them take turns in the other direction: lanes that should have waited for each
+ * other and have not often show so in one of both.
  */
 #include <stdio.h>
 #include <sys/mman.h>
@@ -53,8 +54,8 @@ void emulate_wrong(const char *what)
 {
 	const dim3 b = blockIdx;
 
-	fprintf(stderr, "emulated kernel: %s: block (%u, %u, %u) of (%u, %u, %u)", what, b.x, b.y, b.z, gridDim.x, gridDim.y,
-	        gridDim.z);
+	fprintf(stderr, "emulated kernel: %s: block (%u, %u, %u) of (%u, %u, %u)", what, b.x, b.y, b.z,
+	        gridDim.x, gridDim.y, gridDim.z);
 	if (emulate_me)
 		fprintf(stderr, ", thread (%u, %u, %u)", emulate_me->thread.x, emulate_me->thread.y, emulate_me->thread.z);
 	fprintf(stderr, ", of %s\n", shape ? shape->name : "no kernel");
@@ -335,7 +336,8 @@ void emulate_grid(const struct emulate_shape *of, void (*run)(const void *), con
 	gridDim = n;
 	blockDim = of->threads;
 	n_lanes = of->threads.x * of->threads.y * of->threads.z;
-	if (n_lanes == 0 || n_lanes > EMULATE_THREADS || of->smem > EMULATE_SHARED || !n.x || !n.y || !n.z || n.y > 65535 || n.z > 65535)
+	if (n_lanes == 0 || n_lanes > EMULATE_THREADS || of->smem > EMULATE_SHARED || !n.x || !n.y || !n.z ||
+	    n.y > 65535 || n.z > 65535)
 		emulate_wrong("a launch that no device takes");
 	for (uint64_t i = 0; i < (uint64_t)n.x * n.y * n.z; i++) {
 		blockIdx = {(uint32_t)(i % n.x), (uint32_t)(i / n.x % n.y), (uint32_t)(i / n.x / n.y)};

@@ -2,7 +2,8 @@
 /*
  * tests/emulate/ptx.h - instructions that kernels/cuda/ has functions for: see emulate.h.
  *
- * What runs by itself on a device is as late here as it may be there: a copy to shared memory is made when it is waited for.
+ * What runs by itself on a device is as late here as it may be there: a copy to shared memory is made when it is
+ * waited for.
  */
 #ifndef SKV_TEST_EMULATE_PTX_H
 #define SKV_TEST_EMULATE_PTX_H
@@ -166,8 +167,8 @@ static inline float emulate_of_bf16(uint32_t x)
 }
 
 /*
- * A lane has of A rows g and g + 8, elements 2 c, 2 c + 1 and 8 further; of B column g, the same elements; of C rows g and g + 8,
- * columns 2 c and 2 c + 1.
+ * A lane has of A rows g and g + 8, elements 2 c, 2 c + 1 and 8 further; of B column g, the same elements; of C rows
+ * g and g + 8, columns 2 c and 2 c + 1.
  */
 template <float (*of)(uint32_t)>
 static void emulate_mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/emulate/runtime.cpp - what kernels/cuda/ needs beside its kernels: the queue, which is the fake device's (fake-backend.h), and
- * what a device is. It has no clusters, and as many multiprocessors as $SKV_EMULATE_SMS says.
+ * tests/emulate/runtime.cpp - what kernels/cuda/ needs beside its kernels: the queue, which is the fake device's
+ * (fake-backend.h), and what a device is. It has no clusters, and as many multiprocessors as $SKV_EMULATE_SMS says.
  */
 #include "kernels/device.h"
 #include "tests/emulate/emulate.h"
@@ -87,9 +87,10 @@ void skv_cuda_prefill_sm90(const struct prefill_params *, dim3, cudaStream_t)
 const struct skv_kernels *fake_kernels(const struct skv_kernels **ret_host)
 {
 	const cudaError_t e[] = {
-		skv_cuda_decode_init(), skv_cuda_decode_latent_init(EMULATE_SHARED), skv_cuda_prefill_init(), skv_cuda_select_init(),
-		skv_cuda_accumulate_init(), skv_cuda_kascade_init(), skv_cuda_hip_init(), skv_cuda_minference_init(), skv_cuda_nearest_refs_init(),
-		skv_cuda_encode_init(), skv_cuda_decompress_init(),
+		skv_cuda_decode_init(), skv_cuda_decode_latent_init(EMULATE_SHARED), skv_cuda_prefill_init(),
+		skv_cuda_select_init(), skv_cuda_accumulate_init(), skv_cuda_kascade_init(), skv_cuda_hip_init(),
+		skv_cuda_minference_init(), skv_cuda_nearest_refs_init(), skv_cuda_encode_init(),
+		skv_cuda_decompress_init(),
 	};
 
 	*ret_host = NULL; /* none of these runs here */

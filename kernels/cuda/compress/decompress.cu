@@ -385,7 +385,7 @@ static void decompress_rows(const struct decompress_params *c, uint32_t n, cudaS
 	launch_grid(locate_rows_kernel, dim3(c->max_rows / ROWS_PER_BLOCK, n), GEMM_THREADS, 0, stream, *c);
 	if (c->k.c.dec_hidden && c->k.c.bits)
 		launch_grid(decoder_hidden_kernel, dim3(ceil_div(c->k.c.dec_hidden, WIDE_TILE), c->max_rows / WIDE_TILE, n), GEMM_THREADS,
-		              gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>, stream, *c);
+		            gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>, stream, *c);
 	switch (c->k.sh.head_dim) {
 	case 64:
 		launch<64>(c, n, stream);

@@ -119,11 +119,11 @@ template <int BM> static void encode(const struct compress_params *c, uint32_t l
 
 	if (k->c.enc_hidden)
 		launch_grid(encoder_hidden_kernel<BM>, dim3(ceil_div(2 * k->c.enc_hidden, BN), ceil_div(c->max_tokens, BM / 2),
-		                                 layers * c->n), GEMM_THREADS,
-		                    gemm_bytes_with_c<BM, BN>, stream, *c);
+		                                            layers * c->n), GEMM_THREADS,
+		            gemm_bytes_with_c<BM, BN>, stream, *c);
 	launch_grid(encode_kernel<BM>, dim3(ceil_div(k->c.width / k->parts, BN) * k->parts, ceil_div(c->max_tokens, BM),
-	                         layers * c->n),
-	                  GEMM_THREADS, gemm_bytes_with_c<BM, BN>, stream, *c);
+	                                    layers * c->n),
+	            GEMM_THREADS, gemm_bytes_with_c<BM, BN>, stream, *c);
 }
 
 void skv_cuda_encode(const struct compress_params *c, uint32_t layers, cudaStream_t stream)

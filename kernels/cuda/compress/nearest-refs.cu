@@ -83,7 +83,7 @@ void skv_cuda_nearest_refs(const struct compress_params *c, uint32_t layers, cud
 		launch_grid(nearest_refs_kernel<64>, dim3(c->slices, 1, layers * c->n), GEMM_THREADS, gemm_bytes_with_c<64, REFS_PER_TILE>, stream, *c);
 	else
 		launch_grid(nearest_refs_kernel<128>, dim3(c->slices, ceil_div(c->max_tokens, 128), layers * c->n), GEMM_THREADS,
-		                     gemm_bytes_with_c<128, REFS_PER_TILE>, stream, *c);
+		            gemm_bytes_with_c<128, REFS_PER_TILE>, stream, *c);
 }
 
 cudaError_t skv_cuda_nearest_refs_init(void)

@@ -127,7 +127,7 @@ void skv_cuda_quantize(const struct skv_shape *sh, uint32_t n_layers, const stru
 		for (uint32_t i = 0; i < n; i++)
 			c.layer[i] = {sh[from + i].layer, sh[from + i].codes};
 		launch_grid(quantize_kernel, dim3(batch->max_compress / SKV_QUANT_BLOCK * sh->n_kv_heads, batch->n, n), THREADS, 0,
-		                  stream_of(work), c);
+		            stream_of(work), c);
 	}
 }
 

@@ -17,7 +17,7 @@
  *   prefill/   prefill.cu: causal attention of many rows, dense and sparse (tiles.cuh, output.cuh); prefill-sm90.cu: the same
  *              with wgmma; saved-queries.cu: queries that later calls of a prompt need; kascade.cu, hip.cu, minference.cu:
  *              lists of tiles (weights.cuh)
- *   runtime/   softmax.cuh: what all softmaxes share, softcap and sinks; overlap.cuh: launches that overlap; table.cu: the table of
+ *   runtime/   softmax.cuh: what all softmaxes share, softcap and sinks; launch.cuh: launches; overlap.cuh: those that overlap; table.cu: the table of
  *              functions, workspace; append.cu: append rows, copy pages; device.cu, share.cu, step.cu: the module around the kernels (module.h, kernels/device.h); read.cu: a plain read, to measure against
  *
  * Kernels are launched on the caller's stream and on whatever device is current. A launch that fails shows at the

@@ -18,8 +18,8 @@ template <class T> struct DoubleBuffer {
 struct DeviceSegmentedRadixSort {
 	/* Into the other buffers, which are the current ones then. */
 	template <class K, class V>
-	static void SortPairsDescending(void *, size_t &, DoubleBuffer<K> &keys, DoubleBuffer<V> &values, int, int segments, const uint32_t *begin,
-	                                const uint32_t *end, int, int, cudaStream_t stream)
+	static void SortPairsDescending(void *, size_t &, DoubleBuffer<K> &keys, DoubleBuffer<V> &values, int, int segments,
+	                                const uint32_t *begin, const uint32_t *end, int, int, cudaStream_t stream)
 	{
 		const DoubleBuffer<K> k = keys;
 		const DoubleBuffer<V> v = values;
