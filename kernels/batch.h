@@ -67,8 +67,8 @@ struct skv_shape {
  * that are not resident (holes). Query row i of the sequence is token len - n_q + i and row `row + i` of q, k, v and
  * out.
  *
- * A place of a batch may be empty: no tokens (len, n_tokens), no rows (n_q, n_state), `row` any that there is, the table one entry, a
- * hole, layer_stride 0. What appends, scores, selects and decodes takes such a place, and writes nothing for it but what is its own
+ * A batch may be padded with empty sequences: no tokens (len, n_tokens), no rows (n_q, n_state), `row` any that there is, the table one
+ * entry, a hole, layer_stride 0. What appends, scores, selects and decodes takes these, and writes nothing for them but what is their own
  * in lists and scores.
  */
 struct skv_kseq {

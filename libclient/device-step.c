@@ -275,7 +275,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 			continue;
 		x->publish[i] = publish_of(st->seqs[i], st->item[i], &x->lay[i]);
 		x->rows[i] = (struct device_rows){.first = st->seqs[i]->len, .n = st->seqs[i]->n_rows};
-		x->publish[i].attended = st->kseq[st->place[i]].attended;
+		x->publish[i].attended = st->kseq[st->at_kseq[i]].attended;
 		x->publish[i].sum = &x->sum[i];
 		x->n_evict += x->publish[i].n_evict;
 	}

@@ -40,12 +40,12 @@ static const struct skv_kseq *class_kseq(const struct skv_session *s, uint32_t l
 
 const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, uint32_t at)
 {
-	return class_kseq(s, layer) + s->step.place[at];
+	return class_kseq(s, layer) + s->step.at_kseq[at];
 }
 
 struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
-	return batch_part(class_of(s, layer)->decoding, pb->place, pb->n_places);
+	return batch_part(class_of(s, layer)->decoding, pb->at_kseq, pb->n_padded);
 }
 
 struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
@@ -125,7 +125,7 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	        .prefill = batch_prompts(s, pb, number),
 	        .each = batch_rows(s, pb, number),
 	        .maker = batch_prompts(s, pb, plan->prefill.how == SKV_PREFILL_KASCADE ? plan->prefill.source : number),
-	        .prompts = class_kseq(s, number) + st->n_places + pb->first_prompt - st->n_decode,
+	        .prompts = class_kseq(s, number) + st->n_padded + pb->first_prompt - st->n_decode,
 	        .own = &pb->selection[number],
 	        .source = &pb->selection[plan->source],
 	        .batch = pb,

@@ -6,8 +6,8 @@
  * layer has slots of its own number. So layers that agree in all sequences of the step are a class, and each class
  * has its own batch.
  *
- * On a device a policy batch has places for more sequences than decode, the others empty: a recording of its layers (replay.c)
- * fits when a few more or fewer decode. Prompts come behind all places, so that they do not matter to it.
+ * On a device the sequences of a policy batch that decode are padded with empty ones to one of few numbers: a recording of its layers
+ * (replay.c) fits when a few more or fewer decode. Prompts come behind them, so that they do not matter to it.
  */
 #include "libclient/layout.h"
 
@@ -77,13 +77,13 @@ uint32_t layout_bound(const struct skv_session *s, uint32_t len)
 	return (len + step - 1) / step * step;
 }
 
-/* A place that no sequence is in. It may be read as if there were one; nothing is read or written for its rows, of which there are none. */
-static struct skv_kseq empty_kseq(const struct device *d)
+/* An empty sequence, which may be read like any other. Nothing is written for its rows, of which there are none. */
+static struct skv_kseq padding_kseq(const struct device *d)
 {
 	return (struct skv_kseq){.table = d->holes, .n_retained = UINT32_MAX, .n_active = UINT32_MAX};
 }
 
-/* n places of a class, from number `first` on. */
+/* n sequences of a class, from number `first` on. */
 static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, uint32_t first, uint32_t n)
 {
 	const size_t at = (size_t)class * s->step.n_kseq + first;
@@ -175,7 +175,7 @@ static void lay_out_rows(struct step *st, uint32_t class)
 			struct skv_kseq *one = &kseq[pb->rows_at + at];
 			uint32_t row = at / pb->n, after = pb->rows - 1 - row;
 
-			*one = kseq[pb->place + at % pb->n];
+			*one = kseq[pb->at_kseq + at % pb->n];
 			one->row += row;
 			one->len -= after;
 			one->n_tokens -= after;
@@ -184,13 +184,13 @@ static void lay_out_rows(struct step *st, uint32_t class)
 	}
 }
 
-static void lay_out_empty(struct skv_session *s, uint32_t class)
+static void lay_out_padding(struct skv_session *s, uint32_t class)
 {
 	const struct step *st = &s->step;
 
 	for (uint32_t i = 0; i < st->n_batches; i++)
-		for (uint32_t at = st->batch[i].n; at < st->batch[i].n_places; at++)
-			st->kseq[(size_t)class * st->n_kseq + st->batch[i].place + at] = empty_kseq(s->device);
+		for (uint32_t at = st->batch[i].n; at < st->batch[i].n_padded; at++)
+			st->kseq[(size_t)class * st->n_kseq + st->batch[i].at_kseq + at] = padding_kseq(s->device);
 }
 
 /* The items as the kernels see them in a class of layers, and what their commits will say of these. */
@@ -203,7 +203,7 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 	for (uint32_t i = 0; i < st->n; i++) {
 		uint32_t at = st->index[i];
 		struct skv_seq *q = st->seqs[at];
-		struct skv_kseq *ks = &st->kseq[(size_t)class * st->n_kseq + st->place[at]];
+		struct skv_kseq *ks = &st->kseq[(size_t)class * st->n_kseq + st->at_kseq[at]];
 		struct skv_layer_slots next;
 
 		*ks = kseq_of(s, &items[i], at, row, c->layer);
@@ -224,11 +224,11 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 			if (st->class_of[layer] == class)
 				q->next_slots[layer] = next;
 	}
-	lay_out_empty(s, class);
+	lay_out_padding(s, class);
 	lay_out_rows(st, class);
-	c->all = batch_of(s, class, 0, st->n_places + st->n - st->n_decode);
-	c->decoding = batch_of(s, class, 0, st->n_places);
-	c->prompts = batch_of(s, class, st->n_places, st->n - st->n_decode);
+	c->all = batch_of(s, class, 0, st->n_padded + st->n - st->n_decode);
+	c->decoding = batch_of(s, class, 0, st->n_padded);
+	c->prompts = batch_of(s, class, st->n_padded, st->n - st->n_decode);
 }
 
 /* What a commit will say of the sequence, its layers' slots aside. */
@@ -296,10 +296,10 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 }
 
 /*
- * Places for n sequences that decode: two numbers an octave, so that recordings are few and few places empty. What evicts or compresses
- * has none to spare, nor has what decodes several rows.
+ * How many sequences there are with padding: two numbers an octave, so that recordings are few, and so is padding. Sequences that evict or
+ * compress have none, nor have those that decode several rows.
  */
-static uint32_t places_for(const struct skv_session *s, const struct policy_batch *pb)
+static uint32_t padded_size(const struct skv_session *s, const struct policy_batch *pb)
 {
 	uint32_t n = 1;
 
@@ -316,13 +316,13 @@ static int fill_batches(struct skv_session *s)
 	struct step *st = &s->step;
 	uint32_t decode = 0, prompt = st->n_decode, layers = s->model.n_layers;
 
-	st->n_places = 0;
+	st->n_padded = 0;
 	for (uint32_t i = 0; i < st->n_batches; i++) {
-		st->batch[i].place = st->n_places;
-		st->batch[i].n_places = places_for(s, &st->batch[i]);
-		st->n_places += st->batch[i].n_places;
+		st->batch[i].at_kseq = st->n_padded;
+		st->batch[i].n_padded = padded_size(s, &st->batch[i]);
+		st->n_padded += st->batch[i].n_padded;
 	}
-	st->n_kseq = st->n_places + st->n - st->n_decode;
+	st->n_kseq = st->n_padded + st->n - st->n_decode;
 	if (st->n_batches > st->cap_selection) {
 		free(st->selection);
 		st->selection = calloc((size_t)st->n_batches * layers, sizeof(*st->selection));
@@ -358,7 +358,7 @@ int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32
 		struct policy_batch *pb = batch_of_policy(st, &items[i]);
 		uint32_t at = decodes(&items[i]) ? pb->first + pb->n++ : pb->first_prompt + pb->n_prompts++;
 
-		st->place[at] = at < st->n_decode ? pb->place + at - pb->first : st->n_places + at - st->n_decode;
+		st->at_kseq[at] = at < st->n_decode ? pb->at_kseq + at - pb->first : st->n_padded + at - st->n_decode;
 		st->seqs[at] = items[i].seq;
 		st->item[at] = i;
 		st->index[i] = at;

@@ -144,8 +144,8 @@ static uint64_t key_of_batch(const struct skv_session *s, const struct policy_ba
 	const uint64_t part[] = {
 		pb->policy->serial,
 		pb->compresses,
-		pb->place,
-		pb->n_places,
+		pb->at_kseq,
+		pb->n_padded,
 		pb->rows,
 		pb->rows > 1 ? pb->rows_at : 0,
 		pb->branch,
@@ -159,8 +159,8 @@ static uint64_t key_of_batch(const struct skv_session *s, const struct policy_ba
 }
 
 /*
- * All that a recording of how sequences decode in the step's layers has in it. Two of them with the same sum: one in 2^64. Which places
- * of a policy batch are empty is not in it.
+ * All that a recording of how sequences decode in the step's layers has in it. Two of them with the same sum: one in 2^64. How
+ * much of a policy batch is padding is not in it.
  */
 static uint64_t key_of(const struct skv_session *s)
 {

@@ -68,7 +68,7 @@ static uint32_t longest(const struct skv_session *s)
 size_t scratch_of_batch(const struct skv_session *s, uint32_t batch)
 {
 	const struct policy_batch *pb = &s->step.batch[batch];
-	const uint32_t n = pb->n_places * pb->rows;
+	const uint32_t n = pb->n_padded * pb->rows;
 
 	return workspace_bytes(s, (struct bounds){.first = batch, .n = 1, .seqs = n, .rows = n, .longest = longest(s)});
 }

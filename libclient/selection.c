@@ -71,7 +71,7 @@ static struct shared carve_shared(struct skv_session *s, struct policy_batch *pb
 static void carve_selections(struct skv_session *s, const struct policy_batch *pb, const struct shared *shared,
                              struct carver *c)
 {
-	size_t n = (size_t)pb->n_places * pb->rows; /* each row selects for itself */
+	size_t n = (size_t)pb->n_padded * pb->rows; /* each row selects for itself */
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &pb->policy->plan[layer];

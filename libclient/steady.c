@@ -3,7 +3,7 @@
  * libclient/steady.c - steps that differ from the last one in lengths alone.
  *
  * Most steps of an engine are of the sequences of the step before, in the same order, with one row each. Policy batches,
- * classes of layers and places in the batch are then what they were, and most sequences need no page. So of such
+ * classes of layers and where sequences are in the batch are then what they were, and most sequences need no page. So of such
  * a sequence one cache line is read and written, and nothing is done for each of its layers.
  *
  *   - skv_seq.steady says that a sequence's last step was a plain one: a row, slots as the length says, no prompt,
@@ -83,8 +83,8 @@ static int lay_out_due(struct skv_session *s, struct pages *ret)
 
 		q->quiet_len = quiet_len(q, q->len + 1);
 		if (s->device) {
-			st->kseq[st->place[at]].table = q->on_device.table;
-			st->kseq[st->place[at]].layer_stride = q->on_device.capacity;
+			st->kseq[st->at_kseq[at]].table = q->on_device.table;
+			st->kseq[st->at_kseq[at]].layer_stride = q->on_device.capacity;
 		}
 		e = pages_count(q, ret);
 	}
@@ -95,7 +95,7 @@ static void lay_out_tails(struct step *st, const struct policy_batch *pb)
 {
 	for (uint32_t at = pb->first; at < pb->first + pb->n; at++) {
 		st->seqs[at]->next_prompt.begin = st->seqs[at]->len;
-		prefill_schedule(st->seqs[at], &st->kseq[st->place[at]]);
+		prefill_schedule(st->seqs[at], &st->kseq[st->at_kseq[at]]);
 	}
 }
 
@@ -108,7 +108,7 @@ int steady_lay_out(struct skv_session *s, struct pages *ret)
 
 	for (uint32_t i = 0; i < st->n; i++) {
 		struct skv_seq *q = st->seqs[i];
-		struct skv_kseq *ks = &st->kseq[st->place[i]];
+		struct skv_kseq *ks = &st->kseq[st->at_kseq[i]];
 
 		q->in_step = true;
 		q->takes = false;

@@ -98,18 +98,18 @@ static int grow_step(struct skv_session *s, uint32_t n)
 	free(st->items);
 	free(st->item);
 	free(st->index);
-	free(st->place);
+	free(st->at_kseq);
 	free(st->due);
 	free(st->batch);
 	st->seqs = calloc(cap, sizeof(*st->seqs));
 	st->items = calloc(cap, sizeof(*st->items));
 	st->item = calloc(cap, sizeof(*st->item));
 	st->index = calloc(cap, sizeof(*st->index));
-	st->place = calloc(cap, sizeof(*st->place));
+	st->at_kseq = calloc(cap, sizeof(*st->at_kseq));
 	st->due = calloc(cap, sizeof(*st->due));
 	st->batch = calloc(cap, sizeof(*st->batch));
 	st->follows = false;
-	st->cap = st->seqs && st->items && st->item && st->index && st->place && st->due && st->batch ? cap : 0;
+	st->cap = st->seqs && st->items && st->item && st->index && st->at_kseq && st->due && st->batch ? cap : 0;
 	return st->cap ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
@@ -355,7 +355,7 @@ void step_free(struct skv_session *s)
 	free(st->items);
 	free(st->item);
 	free(st->index);
-	free(st->place);
+	free(st->at_kseq);
 	free(st->due);
 	free(st->kseq);
 	free(st->class);

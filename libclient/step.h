@@ -37,7 +37,7 @@ struct policy_batch {
 	bool compresses; /* its layers that compress do so for all of these sequences; else for none */
 	uint32_t first, n;                /* in step.seqs: that decode ... */
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
-	uint32_t place, n_places; /* in a class's kseq: of those that decode, then of empty sequences */
+	uint32_t at_kseq, n_padded; /* where in a class's kseq those that decode are, and how many with padding behind them */
 	uint32_t rows;                    /* of each that decodes: all of them have as many */
 	uint32_t rows_at;                 /* if there are several: where these are in a class's kseq, [rows][n] */
 	struct selection *selection;      /* [n_layers] */
@@ -84,7 +84,7 @@ struct step {
 	bool open;
 	uint32_t cap, cap_kseq;
 	uint32_t n, n_decode; /* sequences, and those that decode: they come first */
-	uint32_t n_places; /* in a class's kseq, of those that decode, empty ones among them */
+	uint32_t n_padded; /* in a class's kseq: those that decode and all padding; they come first */
 	uint32_t n_kseq; /* of a class: these, then sequences with prompts, then single rows of those that decode several */
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
@@ -93,7 +93,7 @@ struct step {
 	struct skv_step_item *items; /* [cap]: the caller's ... */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
 	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
-	uint32_t *place;       /* [cap]: where seqs[i] is in a class's kseq */
+	uint32_t *at_kseq;     /* [cap]: where seqs[i] is in a class's kseq */
 	bool follows, steady;  /* may a step like this one be laid out from it, and was this one? See steady.c */
 	uint32_t *due;         /* [cap]: the caller's indices of those that need a look in a steady step */
 	uint32_t n_due;

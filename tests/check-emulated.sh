@@ -11,7 +11,7 @@ run() {
 	tests/unit/kernels/test-$1 >"$log" 2>&1 || { bad=1; grep SKV_SEED= "$log"; tail -n 20 "$log"; }
 	echo "$1, $2: $(tail -n 1 "$log"), $((SECONDS - start)) s"
 }
-for t in append compress compress-quant decode decode-rows decompress empty-places evict evict-head-budgets evict-slots prefill \
+for t in append compress compress-quant decode decode-rows decompress padding evict evict-head-budgets evict-slots prefill \
 	replay row-strides select select-page-bounds select-recall select-stream select-topk sketch; do
 	run $t "few multiprocessors"
 done

@@ -481,7 +481,7 @@ DEVICE float rescale(float max, float to)
 	return max == -INFINITY ? 0 : exp2_fast(max - to);
 }
 
-/* Has the item's sequence a row, which there is output for? An empty place has none. */
+/* Has the item's sequence a row, which there is output for? Padding has none. */
 DEVICE bool has_row(const struct decode_params *c, const struct work_item *j)
 {
 	return c->seq[j->i].n_q > 0;

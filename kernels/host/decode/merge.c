@@ -48,7 +48,7 @@ static void merge_item(void *ctx, uint32_t item, int thread)
 	const uint32_t i = item / (d->splits * d->span), h = item % (d->splits * d->span);
 	const uint32_t request = i * d->splits + h / d->span;
 	(void)thread;
-	if (d->seq[i].n_q == 0) /* an empty place */
+	if (d->seq[i].n_q == 0) /* padding */
 		return;
 	for (uint32_t g = 0; g < d->group; g++) {
 		uint32_t head = h * d->group + g;

@@ -11,7 +11,7 @@
 #include "tests/support/client-fixture.h"
 
 #define SEQS 5u
-#define PLACES 6u /* for these, on a device */
+#define PADDED 6u /* with padding, on a device */
 #define TOKENS 600u
 
 static const char *const specs[] = {
@@ -33,7 +33,7 @@ static void setup(void)
 
 /* What a begin left. */
 struct left {
-	struct skv_kseq kseq[PLACES * REFMODEL_MAX_LAYERS];
+	struct skv_kseq kseq[PADDED * REFMODEL_MAX_LAYERS];
 	struct skv_batch all, decoding, prompts;
 	uint32_t n_kseq, n_classes, n_supplied, stock, about[SEQS];
 	uint64_t aside;
@@ -48,9 +48,9 @@ static struct left look(void)
 		.aside = st->aside_change,
 	};
 
-	ck_assert_uint_ge(st->n_places, st->n_decode);
-	ck_assert_uint_eq(st->n_kseq, st->n_places + st->n - st->n_decode);
-	ck_assert_uint_le(st->n_kseq, PLACES);
+	ck_assert_uint_ge(st->n_padded, st->n_decode);
+	ck_assert_uint_eq(st->n_kseq, st->n_padded + st->n - st->n_decode);
+	ck_assert_uint_le(st->n_kseq, PADDED);
 	memcpy(x.kseq, st->kseq, st->n_kseq * st->n_classes * sizeof(*x.kseq));
 	for (uint32_t i = 0; i < st->n; i++) {
 		ck_assert(st->seqs[i]->in_step);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-empty-places.c - batches with places that no sequence is in, on every backend of this machine: what is
+ * tests/unit/kernels/test-padding.c - batches that are padded with empty sequences, on every backend of this machine: what is
  * appended, scored, selected and attended to is what it is of each sequence alone, bit for bit, and no other row is written.
  */
 #include <check.h>
@@ -9,27 +9,27 @@
 #include "tests/support/kernel-case.h"
 #include "tests/support/suite.h"
 
-#define PLACES 6u
+#define SEQS 6u
 
 enum way { DENSE, WINDOW, WEIGHED, TOPK, UNION, QUEST, SKETCHES, WAYS };
 static const char *const names[WAYS] = {"dense", "window", "by weights", "topk", "union", "by bounds", "by sketches"};
 
-/* Two sequences among places; state pages as sketches want them, if there are any. */
-static bool places_case(struct kernel_case *c, const struct test_backend *on, int loop, uint32_t bits)
+/* Two sequences among padding; state pages as sketches want them, if there are any. */
+static bool padded_case(struct kernel_case *c, const struct test_backend *on, int loop, uint32_t bits)
 {
 	static const struct {
 		uint32_t heads, kv_heads, dim;
 	} shapes[] = {{8, 2, 128}, {6, 2, 64}, {7, 1, 96}, {10, 1, 256}, {32, 8, 128}};
-	uint32_t len[PLACES] = {0}, rows[PLACES] = {0};
+	uint32_t len[SEQS] = {0}, rows[SEQS] = {0};
 
 	rnd_begin((uint64_t)loop);
 	len[1 + rnd_below(2)] = 1 + rnd_below(3000);
 	len[3 + rnd_below(2)] = 1 + rnd_below(60);
-	for (uint32_t i = 0; i < PLACES; i++)
+	for (uint32_t i = 0; i < SEQS; i++)
 		rows[i] = len[i] > 0;
-	case_init(c, (uint32_t)loop % 3, shapes[loop % 5].heads, shapes[loop % 5].kv_heads, shapes[loop % 5].dim, PLACES, len, rows);
+	case_init(c, (uint32_t)loop % 3, shapes[loop % 5].heads, shapes[loop % 5].kv_heads, shapes[loop % 5].dim, SEQS, len, rows);
 	c->sh.sketch_bits = bits;
-	for (uint32_t i = 0; i < PLACES; i++) {
+	for (uint32_t i = 0; i < SEQS; i++) {
 		c->seq[i].row = len[i] ? c->seq[i].row : 0;
 		c->seq[i].n_state = len[i];
 		for (uint32_t p = 0; bits && p * skv_sketch_tokens(&c->sh) < len[i]; p++)
@@ -78,7 +78,7 @@ static void attend(struct kernel_case *c, const struct skv_batch *b, enum way wa
 	case_work_done(c, &w);
 }
 
-/* All places at once, and each sequence alone, into rows that were NaNs. */
+/* All at once, and each sequence alone, into rows that were NaNs. */
 static void check_way(struct kernel_case *c, enum way way)
 {
 	const size_t n = (size_t)(c->rows + 1) * c->sh.n_heads * c->sh.head_dim, heads = (size_t)(c->rows + 1) * c->sh.n_heads;
@@ -90,7 +90,7 @@ static void check_way(struct kernel_case *c, enum way way)
 	c->sh.lse = lse[0];
 	attend(c, &c->batch, way, q, out[0]);
 	c->sh.lse = lse[1];
-	for (uint32_t i = 0; i < PLACES; i++)
+	for (uint32_t i = 0; i < SEQS; i++)
 		if (c->seq[i].n_q) {
 			const struct skv_batch one = case_part(c, i, 1);
 
@@ -105,13 +105,13 @@ static void check_way(struct kernel_case *c, enum way way)
 	free(x);
 }
 
-START_TEST(empty_places)
+START_TEST(padding)
 {
 	for (const struct test_backend *on = case_backends(); on->kern; on++)
 		for (uint32_t bits = 0; bits <= 2; bits += 2) {
 			struct kernel_case c;
 
-			if (places_case(&c, on, _i, bits)) {
+			if (padded_case(&c, on, _i, bits)) {
 				struct skv_workspace w = case_work(&c, 2);
 				struct skv_batch all = c.batch;
 
@@ -132,9 +132,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = case_suite("test-empty-places");
-	TCase *t = add_case(s, "empty places", 120, NULL, NULL, NULL);
+	Suite *s = case_suite("test-padding");
+	TCase *t = add_case(s, "padding", 120, NULL, NULL, NULL);
 
-	tcase_add_loop_test(t, empty_places, 0, rnd_hurried() ? 5 : 15);
+	tcase_add_loop_test(t, padding, 0, rnd_hurried() ? 5 : 15);
 	return run_suite(s);
 }
