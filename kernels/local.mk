@@ -98,7 +98,8 @@ endif
 
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
 CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/append.cu kernels/cuda/select/page-bounds.cu \
-	kernels/cuda/decode/decode.cu kernels/cuda/compress/decode-latent.cu \
+	kernels/cuda/decode/decode.cu kernels/cuda/decode/decode-f16.cu kernels/cuda/decode/decode-bf16.cu \
+	kernels/cuda/decode/decode-fp8.cu kernels/cuda/compress/decode-latent.cu \
 	kernels/cuda/compress/decode-quant.cu kernels/cuda/runtime/device.cu \
 	kernels/cuda/compress/encode.cu kernels/cuda/evict/evict.cu kernels/cuda/prefill/saved-queries.cu kernels/cuda/prefill/minference.cu kernels/cuda/compress/quantize.cu \
 	kernels/cuda/decode/merge.cu kernels/cuda/compress/compress.cu kernels/cuda/evict/slots.cu kernels/cuda/prefill/prefill.cu \
@@ -109,7 +110,7 @@ CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/appen
 	kernels/cuda/select/sketch-scores.cu kernels/cuda/select/sketch-topk.cu kernels/cuda/select/topk-scores.cu
 CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/compress/records.cuh \
 	kernels/cuda/runtime/convert.cuh kernels/cuda/runtime/fp8.cuh kernels/cuda/runtime/cuda.h kernels/cuda/decode/decode.cuh kernels/cuda/compress/decode-latent.cuh \
-	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh kernels/cuda/decode/decode-leaves.cuh kernels/cuda/decode/parts.cuh \
+	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh kernels/cuda/decode/decode-dtype.cuh kernels/cuda/decode/decode-leaves.cuh kernels/cuda/decode/parts.cuh \
 	kernels/cuda/decode/tile.cuh kernels/cuda/compress/quant.cuh kernels/cuda/compress/decompress.cuh kernels/cuda/decode/scores.cuh \
 	kernels/cuda/runtime/gemm.cuh kernels/cuda/evict/slot-meta.cuh kernels/cuda/select/topk-key.cuh kernels/cuda/compress/compress.cuh \
 	kernels/cuda/prefill/prefill.h kernels/cuda/prefill/tiles.cuh kernels/cuda/prefill/output.cuh kernels/cuda/runtime/wgmma.cuh \

@@ -15,7 +15,7 @@ set -eu
 [ -e config.status ] || { echo "gpu.sh: this is not a build directory" >&2; exit 1; }
 dir=$1
 
-kernels=$(for t in append compress compress-decode compress-quant decode decompress evict evict-head-budgets evict-slots prefill \
+kernels=$(for t in append compress compress-decode compress-quant decode decode-rows decompress evict evict-head-budgets evict-slots padding prefill \
 	prefill-sparse prefill-tiles replay row-strides select select-page-bounds select-recall select-stream select-topk sketch; do
 	echo tests/unit/kernels/test-$t
 done)

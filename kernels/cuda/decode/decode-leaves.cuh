@@ -11,14 +11,15 @@
 #include "kernels/cuda/decode/tile.cuh"
 
 /*
- * A run of leaves, and where it is in its block's row of runs: number `nth`; item number `turn` of the block has runs [begin, end)
- * of the row.
+ * A run of leaves, and where it is in its block's row of runs: number `nth`; item number `turn` of the block, which is number `id` of the
+ * launch, has runs [begin, end) of the row.
  */
 struct run : work_item {
-	uint32_t turn, begin, end, nth;
+	uint32_t id, turn, begin, end, nth;
 };
 
 #define RUN_SLOTS (2 * ITEM_RUNS)
+#define TURNS 32 /* items of a block that are known at a time */
 
 /*
  * A block's shared memory. After it come the results of runs, run_slots of them, of which item_runs are an item's: result_floats() for
@@ -29,6 +30,8 @@ template <int D, enum decode_mode mode> struct leaves_smem {
 	barrier shared[RUN_SLOTS];   /* ... all */
 	/* items here whose runs have been added: counted, since a warp that has no run of an item must not take it for the next one */
 	uint32_t added[RUN_SLOTS];
+	/* the block's items, by their turns: how many have been asked for and are known, and the last one that each warp has looked up */
+	uint32_t item[TURNS], asked, known, looked_up[warps<D, mode>];
 	struct request_plan plan;
 	/* KV slots of a warp's run, and of its next one */
 	uint32_t slots[mode >= MODE_TOKENS ? warps<D, mode> : 1][2][run_leaves<D, mode> * LEAF_TILES * 16];
@@ -70,22 +73,58 @@ template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const st
 }
 
 /*
+ * The number of the block's item of this turn, of `all` in the launch; `all` or more if there is none. The first one is the block's own;
+ * whoever is free takes the next: some SMs read faster than others, and some items are short.
+ */
+template <int D, enum decode_mode mode>
+__device__ static uint32_t item_of_turn(const struct decode_params *c, struct leaves_smem<D, mode> *s, uint32_t turn, uint32_t all)
+{
+	const uint32_t lane = threadIdx.x % 32;
+	bool asks = false;
+
+	if (turn == 0)
+		return blockIdx.x;
+	if (all <= gridDim.x)
+		return all;
+	if (lane == 0)
+		asks = atomicMax(&s->asked, turn) < turn;
+	if (__any_sync(~0u, asks)) {
+		if (turn > TURNS && lane < warps<D, mode>)
+			count_await(&s->looked_up[lane], turn - TURNS); /* of a warp that is far behind */
+		__syncwarp();
+		if (lane == 0) { /* each block asks once in vain: so it is 0 again after the launch */
+			s->item[turn % TURNS] = gridDim.x + atomicInc(c->taken, all - 1);
+			count_store(&s->known, turn);
+		}
+	}
+	__syncwarp();
+	count_await(&s->known, turn);
+	const uint32_t item = s->item[turn % TURNS];
+	__syncwarp();
+	if (lane == 0)
+		count_store(&s->looked_up[threadIdx.x / 32], turn);
+	return item;
+}
+
+/*
  * Go on to run number `nth` of the block's, if there is one, from an earlier one. Head tiles are neighbours in the order of items,
  * since they read the same pages.
  */
-template <enum decode_mode mode>
-DEVICE bool find_run(const struct decode_params *c, const struct request_plan *p, uint32_t nth, const struct run *from, struct run *to)
+template <int D, enum decode_mode mode>
+DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> *s, uint32_t nth, const struct run *from, struct run *to)
 {
-	const uint32_t heads = c->request_head_tiles / item_tiles<mode>, each = c->by.run_tiles;
-	uint32_t turn = from->turn, begin = from->begin, end = from->end, lo = 0, id, item;
+	const struct request_plan *p = &s->plan;
+	const uint32_t heads = c->request_head_tiles / item_tiles<mode>, each = c->by.run_tiles, all = p->first[c->n_requests] * heads;
+	uint32_t turn = from->turn, begin = from->begin, end = from->end, id = from->id, lo = 0, item;
 
 	for (;;) {
-		id = blockIdx.x + turn * gridDim.x;
-		item = id / heads;
-		if (item >= p->first[c->n_requests])
-			return false;
-		lo = request_of(c, p, item);
 		if (end == begin) /* a new item */
+			id = item_of_turn<D, mode>(c, s, turn, all);
+		if (id >= all)
+			return false;
+		item = id / heads;
+		lo = request_of(c, p, item);
+		if (end == begin)
 			end = begin + min(c->by.item_runs, n_units(p->tiles[lo], each) - (item - p->first[lo]) * c->by.item_runs);
 		if (nth < end)
 			break;
@@ -106,6 +145,7 @@ DEVICE bool find_run(const struct decode_params *c, const struct request_plan *p
 	to->chunks = p->first[lo + 1] - p->first[lo];
 	to->first = (to->chunk * c->by.item_runs + nth - begin) * each;
 	to->n = min(each, p->tiles[lo] - to->first);
+	to->id = id;
 	to->turn = turn;
 	to->begin = begin;
 	to->end = end;
@@ -337,7 +377,7 @@ template <int D, enum decode_mode mode> __device__ static void merge_blocks(cons
 	if (threadIdx.x < 32) {
 		s->run[0][1].turn = s->run[0][1].begin = s->run[0][1].end = 0;
 		__syncwarp();
-		const bool has = find_run<mode>(c, &s->plan, 0, &s->run[0][1], j) && j->chunks > 1;
+		const bool has = find_run<D, mode>(c, s, 0, &s->run[0][1], j) && j->chunks > 1;
 		if (threadIdx.x == 0)
 			s->last = has && atomicInc(&c->arrived[j->i * c->heads + j->x], j->chunks - 1) == j->chunks - 1;
 	}
@@ -372,6 +412,10 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 		s->arrived[threadIdx.x] = s->added[threadIdx.x] = 0;
 		barrier_init(&s->shared[threadIdx.x], 32 * c.by.item_runs);
 	}
+	if (threadIdx.x < warps<D, mode>)
+		s->looked_up[threadIdx.x] = 0;
+	if (threadIdx.x == 0)
+		s->asked = s->known = 0;
 	if (c.source == KV_PAGES || c.source == KV_TOKENS)
 		await_previous(); /* the lists */
 	make_plan(&c, &s->plan);
@@ -380,7 +424,7 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	w.once = evict_first_policy();
 	run[1].turn = run[1].begin = run[1].end = 0;
 	__syncwarp();
-	bool more = find_run<mode>(&c, &s->plan, warp, &run[1], &run[0]);
+	bool more = find_run<D, mode>(&c, s, warp, &run[1], &run[0]);
 	if (more) {
 		locate_tiles<D, mode>(&c, &run[0], 0, &tiles);
 		load_first_tiles<mode>(&w, &c, &run[0], &tiles, 0);
@@ -390,7 +434,7 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 		const struct run *j = &run[turn % 2];
 		struct run *next = &run[(turn + 1) % 2];
 		/* while this run's first tiles are being loaded */
-		more = find_run<mode>(&c, &s->plan, j->nth + warps<D, mode>, j, next);
+		more = find_run<D, mode>(&c, s, j->nth + warps<D, mode>, j, next);
 		if (more)
 			locate_tiles<D, mode>(&c, next, 0, &next_tiles);
 		if constexpr (mode == MODE_WIDE)

@@ -1,62 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/decode/decode.cu - launches of decode_kernel and leaves_kernel: see decode.cuh. */
-#include "kernels/cuda/decode/decode-kernel.cuh"
-#include "kernels/cuda/decode/decode-leaves.cuh"
-
-template <class T, int D> static cudaError_t init_dim(void)
-{
-	cudaError_t e = init_leaves<T, D, MODE_PLAIN>();
-	if constexpr (D <= WIDE_DIM)
-		e = e ? e : init_leaves<T, D, MODE_WIDE>();
-	e = e ? e : init<T, D, MODE_SCORES>();
-	e = e ? e : init_leaves<T, D, MODE_TOPK_KEYS>();
-	e = e ? e : init_leaves<T, D, MODE_TOKENS>();
-	return e ? e : init_leaves<T, D, MODE_TOPK_VALUES>();
-}
-
-template <class T> static cudaError_t init_dtype(void)
-{
-	cudaError_t e = init_dim<T, 64>();
-	e = e ? e : init_dim<T, 96>();
-	e = e ? e : init_dim<T, 128>();
-	return e ? e : init_dim<T, 256>();
-}
+/* kernels/cuda/decode/decode.cu - what is launched: see decode.cuh. */
+#include "kernels/cuda/decode/decode.cuh"
 
 cudaError_t skv_cuda_decode_init(void)
 {
-	cudaError_t e = init_dtype<F16>();
-	e = e ? e : init_dtype<BF16>();
-	e = e ? e : init_dtype<FP8>();
+	cudaError_t e = skv_cuda_decode_f16_init();
+	e = e ? e : skv_cuda_decode_bf16_init();
+	e = e ? e : skv_cuda_decode_fp8_init();
 	return e ? e : skv_cuda_decode_quant_init();
-}
-
-template <class T, int D> static void launch_dim(const struct decode_params *c, uint32_t items, cudaStream_t stream)
-{
-	if (c->source == KV_TOKENS && c->topk_scores)
-		launch_leaves<T, D, MODE_TOPK_VALUES>(c, items, stream);
-	else if (c->source == KV_TOKENS)
-		launch_leaves<T, D, MODE_TOKENS>(c, items, stream);
-	else if (c->topk_scores)
-		launch_leaves<T, D, MODE_TOPK_KEYS>(c, items, stream);
-	else if (c->ring_entries)
-		launch_kernel<T, D, MODE_SCORES>(c, items, stream);
-	else if (!c->wide)
-		launch_leaves<T, D, MODE_PLAIN>(c, items, stream);
-	else if constexpr (D <= WIDE_DIM)
-		launch_leaves<T, D, MODE_WIDE>(c, items, stream);
-}
-
-template <class T>
-static void launch(const struct decode_params *c, uint32_t head_dim, uint32_t items, cudaStream_t stream)
-{
-	if (head_dim == 64)
-		launch_dim<T, 64>(c, items, stream);
-	else if (head_dim == 96)
-		launch_dim<T, 96>(c, items, stream);
-	else if (head_dim == 128)
-		launch_dim<T, 128>(c, items, stream);
-	else
-		launch_dim<T, 256>(c, items, stream);
 }
 
 /* Do all rows of a sequence attend to the same tokens, but for the last ones, and is there a kernel that reads these once? */
@@ -94,6 +45,7 @@ static void set_params(struct decode_params *c, const struct skv_shape *sh, cons
 	c->group = sh->n_heads / sh->n_kv_heads;
 	c->layer = sh->layer;
 	c->io_dtype = sh->io_dtype;
+	c->taken = (uint32_t *)(mem + l->taken);
 	c->partial = (float *)(mem + l->partial);
 	c->tokens = l->tokens;
 	c->parts = MAX_CHUNKS;
@@ -147,11 +99,11 @@ static void launch_sequences(struct decode_params *c, const struct skv_shape *sh
 	if (c->quant.bits)
 		skv_cuda_decode_quant(c, sh->dtype, sh->head_dim, items, stream);
 	else if (sh->dtype == SKV_F16)
-		launch<F16>(c, sh->head_dim, items, stream);
+		skv_cuda_decode_f16(c, sh->head_dim, items, stream);
 	else if (sh->dtype == SKV_FP8)
-		launch<FP8>(c, sh->head_dim, items, stream);
+		skv_cuda_decode_fp8(c, sh->head_dim, items, stream);
 	else
-		launch<BF16>(c, sh->head_dim, items, stream);
+		skv_cuda_decode_bf16(c, sh->head_dim, items, stream);
 }
 
 /* `tiles`: of a request, at most. */

@@ -9,7 +9,8 @@
  *   parts.cuh          sums of partial results
  *   decode-leaves.cuh  the kernel for what needs no helper warps
  *   decode-kernel.cuh  the one whose scores are used while it runs: results of an item's warps, and the kernel
- *   decode.cu          launches
+ *   decode-dtype.cuh   both for one dtype of pages: decode-f16.cu, decode-bf16.cu, decode-fp8.cu
+ *   decode.cu          what is launched
  *   ../compress/decode-quant.cu  the same over quantized KV
  *   merge.cu           the split-KV merge of a request's partial results
  *   ../select/topk-scores.cu  the top-k tokens by scores that are stored
@@ -33,8 +34,8 @@
  * Leaves are summed up from nothing; their results are added in pairs, the pairs' in pairs, and so on (parts.cuh): a result is the
  * same sum in any case. So a launch may be divided as it takes to keep all SMs busy (divide_requests()), and the bits of a result
  * depend on the sequence alone, not on the batch. A warp takes a run: one leaf, or two or four in a row, which it adds itself.
- * A work item is one run or more of a request and head tile. The grid is persistent, one block an SM: a block takes one work item
- * after the other, its warps take the runs round robin and leave their results in shared memory, where the warp that comes
+ * A work item is one run or more of a request and head tile. The grid is persistent, one block an SM: a block takes work items as it
+ * comes to them, its warps take the runs round robin and leave their results in shared memory, where the warp that comes
  * last adds them. No warp waits for another to read: while one locates its tiles or adds, the others load. Results of an item
  * go to memory only if its request has more items. Where there are few items, and no block has two, the block that comes last of a
  * request adds them; else merge.cu does. Items are as few as they can be because writes among
@@ -135,6 +136,7 @@ struct decode_params {
 	float *partial;
 	uint32_t parts;       /* partial results of a head tile that there is room for */
 	uint32_t *arrived;    /* [seq][head tile], 0 between launches: the last of a request's blocks merges; NULL: merge.cu does */
+	uint32_t *taken;      /* work items of the launch, but each block's first; 0 between launches */
 	struct division by;   /* of requests by leaves; item_runs is 0 where a work item is a chunk */
 	uint32_t run_slots;   /* results of runs that may be in flight: two items' at least; ... */
 	uint32_t result_heads; /* ... with so many heads */
@@ -525,7 +527,15 @@ DEVICE float *partial_of(const struct decode_params *c, const struct work_item *
 	                    partial_floats(c->tile_heads, head_dim);
 }
 
-/* Queue the pass over quantized KV. */
+/* Queue a pass over pages of this dtype, of so many work items. */
+void skv_cuda_decode_f16(const struct decode_params *, uint32_t head_dim, uint32_t items, cudaStream_t);
+void skv_cuda_decode_bf16(const struct decode_params *, uint32_t head_dim, uint32_t items, cudaStream_t);
+void skv_cuda_decode_fp8(const struct decode_params *, uint32_t head_dim, uint32_t items, cudaStream_t);
+cudaError_t skv_cuda_decode_f16_init(void);
+cudaError_t skv_cuda_decode_bf16_init(void);
+cudaError_t skv_cuda_decode_fp8_init(void);
+
+/* The same over quantized KV. */
 void skv_cuda_decode_quant(const struct decode_params *, uint32_t dtype, uint32_t head_dim, uint32_t items,
                            cudaStream_t);
 

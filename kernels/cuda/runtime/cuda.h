@@ -142,6 +142,7 @@ struct ring_entry {
 struct workspace_layout {
 	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls */
 	size_t arrived; /* uint32_t [MAX_MERGED]; the same */
+	size_t taken; /* uint32_t; the same */
 	size_t partial; /* float [n][head tiles, or q heads][parts][partial_floats()]; or accumulate.cu's */
 	size_t topk_max; /* float [n][q heads]: the maxima that `topk_scores` are counted from */
 	size_t topk_scores; /* __half [n][tokens][head tiles][columns]; or 4 bytes a token and kv head, for any use */

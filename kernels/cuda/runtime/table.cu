@@ -149,6 +149,7 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	l.ring_entries = owner ? some / owner < MAX_REQUESTS ? (uint32_t)(some / owner) : MAX_REQUESTS : 0;
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
 	l.arrived = carve(&at, MAX_MERGED * sizeof(uint32_t));
+	l.taken = carve(&at, sizeof(uint32_t));
 	const uint32_t head_tiles = n * (n_head_tiles(sh) + sh->n_kv_heads); /* an even number a kv head, in MODE_WIDE */
 	const size_t together = partial_results(sh, head_tiles, HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = partial_results(sh, n * sh->n_heads, 1, l.tokens) * partial_floats(1, sh->head_dim);
