@@ -109,6 +109,10 @@ static inline uint32_t load_shared2(uint32_t at)
 {
 	return emulate_load<uint16_t>(emulate_at(at));
 }
+static inline uint32_t load_shared1(uint32_t at)
+{
+	return emulate_load<uint8_t>(emulate_at(at));
+}
 
 /* ---- matrices: lane = 4 g + c ------------------------------------------------------------------- */
 

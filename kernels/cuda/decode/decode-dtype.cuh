@@ -4,13 +4,13 @@
 #define SKV_CUDA_DECODE_DTYPE_CUH
 
 #include "kernels/cuda/decode/decode-kernel.cuh"
-#include "kernels/cuda/decode/decode-leaves.cuh"
+#include "kernels/cuda/decode/decode-teams.cuh"
 
 template <class T, int D> static cudaError_t init_dim(void)
 {
 	cudaError_t e = init_leaves<T, D, MODE_PLAIN>();
-	if constexpr (D <= WIDE_DIM)
-		e = e ? e : init_leaves<T, D, MODE_WIDE>();
+	if constexpr (D <= TEAM_DIM)
+		e = e ? e : init_teams<T, D>();
 	e = e ? e : init<T, D, MODE_SCORES>();
 	e = e ? e : init_leaves<T, D, MODE_TOPK_KEYS>();
 	e = e ? e : init_leaves<T, D, MODE_TOKENS>();
@@ -35,10 +35,10 @@ template <class T, int D> static void launch_dim(const struct decode_params *c, 
 		launch_leaves<T, D, MODE_TOPK_KEYS>(c, items, stream);
 	else if (c->ring_entries)
 		launch_kernel<T, D, MODE_SCORES>(c, items, stream);
-	else if (!c->wide)
+	else if (!c->team)
 		launch_leaves<T, D, MODE_PLAIN>(c, items, stream);
-	else if constexpr (D <= WIDE_DIM)
-		launch_leaves<T, D, MODE_WIDE>(c, items, stream);
+	else if constexpr (D <= TEAM_DIM)
+		launch_teams<T, D>(c, items, stream);
 }
 
 template <class T>

@@ -22,8 +22,8 @@ struct run : work_item {
 #define TURNS 32 /* items of a block that are known at a time */
 
 /*
- * A block's shared memory. After it come the results of runs, run_slots of them, of which item_runs are an item's: result_floats() for
- * each head tile; and for each warp and head tile the sums of leaves that wait for the rest of their pair (waiting_sums()).
+ * A block's shared memory. After it come the results of runs, run_slots of them, of which item_runs are an item's: result_floats();
+ * and for each warp the sums of leaves that wait for the rest of their pair (waiting_sums()).
  */
 template <int D, enum decode_mode mode> struct leaves_smem {
 	uint32_t arrived[RUN_SLOTS]; /* of an item: runs that are there, and counted; ... */
@@ -56,9 +56,9 @@ static inline __host__ __device__ uint32_t result_pairs(const struct decode_para
 template <int D, enum decode_mode mode> static constexpr int accumulators = result_dims<D, mode> / 16;
 
 /* A sum that waits is what the lanes have, of a leaf or of two: [accumulators, then maxima and sums][lane]. */
-template <int D, enum decode_mode mode> static inline __host__ __device__ uint32_t waiting_sums(const struct decode_params *c)
+template <int D, enum decode_mode mode> static inline __host__ __device__ constexpr uint32_t waiting_sums(uint32_t pairs)
 {
-	return (accumulators<D, mode> + 1) * 8 * result_pairs(c);
+	return (accumulators<D, mode> + 1) * 8 * pairs;
 }
 
 /* Levels of pairs that a run has. */
@@ -66,8 +66,8 @@ template <int D, enum decode_mode mode> static constexpr uint32_t run_levels = r
 
 template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const struct decode_params *c)
 {
-	const size_t results = (size_t)c->run_slots * item_tiles<mode> * result_floats<D, mode>(c) * sizeof(float);
-	const size_t waiting = (size_t)warps<D, mode> * item_tiles<mode> * run_levels<D, mode> * waiting_sums<D, mode>(c) * sizeof(float4);
+	const size_t results = (size_t)c->run_slots * result_floats<D, mode>(c) * sizeof(float);
+	const size_t waiting = (size_t)warps<D, mode> * run_levels<D, mode> * waiting_sums<D, mode>(result_pairs(c)) * sizeof(float4);
 
 	return sizeof(struct leaves_smem<D, mode>) + results + waiting;
 }
@@ -93,13 +93,13 @@ __device__ static uint32_t item_of_turn(const struct decode_params *c, struct le
 			count_await(&s->looked_up[lane], turn - TURNS); /* of a warp that is far behind */
 		__syncwarp();
 		if (lane == 0) { /* each block asks once in vain: so it is 0 again after the launch */
-			s->item[turn % TURNS] = gridDim.x + atomicInc(c->taken, all - 1);
+			atomicExch(&s->item[turn % TURNS], gridDim.x + atomicInc(c->taken, all - 1));
 			count_store(&s->known, turn);
 		}
 	}
 	__syncwarp();
 	count_await(&s->known, turn);
-	const uint32_t item = s->item[turn % TURNS];
+	const uint32_t item = atomicOr(&s->item[turn % TURNS], 0);
 	__syncwarp();
 	if (lane == 0)
 		count_store(&s->looked_up[threadIdx.x / 32], turn);
@@ -114,7 +114,7 @@ template <int D, enum decode_mode mode>
 DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> *s, uint32_t nth, const struct run *from, struct run *to)
 {
 	const struct request_plan *p = &s->plan;
-	const uint32_t heads = c->request_head_tiles / item_tiles<mode>, each = c->by.run_tiles, all = p->first[c->n_requests] * heads;
+	const uint32_t heads = c->request_head_tiles, each = c->by.run_tiles, all = p->first[c->n_requests] * heads;
 	uint32_t turn = from->turn, begin = from->begin, end = from->end, id = from->id, lo = 0, item;
 
 	for (;;) {
@@ -133,14 +133,12 @@ DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> 
 	}
 	const uint32_t request = c->first_request + lo;
 	__syncwarp(); /* what was there has been read; all lanes write the same */
-	head_tile(c, request / c->list.rows, (request % c->list.rows * heads + id % heads) * item_tiles<mode>, to);
+	head_tile(c, request / c->list.rows, request % c->list.rows * heads + id % heads, to);
 	to->len = p->len[lo];
 	to->table = p->table[lo];
 	to->request = request;
 	if (mode == MODE_TOPK_KEYS)
 		to->entry = lo;
-	if (mode == MODE_WIDE)
-		to->more = second_tile(c, to).heads;
 	to->chunk = item - p->first[lo];
 	to->chunks = p->first[lo + 1] - p->first[lo];
 	to->first = (to->chunk * c->by.item_runs + nth - begin) * each;
@@ -152,14 +150,6 @@ DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> 
 	to->nth = nth;
 	__syncwarp();
 	return true;
-}
-
-template <enum decode_mode mode, class T, int D>
-DEVICE void load_queries(struct warp_state<T, D> *w, struct columns<D> *more, const struct decode_params *c, const struct work_item *j)
-{
-	load_q<T>(w, c, j, 0, j->heads);
-	if (mode == MODE_WIDE && j->more)
-		load_q<T>(more, c, j, HEAD_TILE, j->more);
 }
 
 /* ---- leaves of a run -------------------------------------------------------------------------- */
@@ -201,6 +191,19 @@ template <enum decode_mode mode, int D> DEVICE void leave_waiting(const struct c
 	to[accs * lanes + lane] = make_float4(w->max[0], w->max[1], w->sum[0], w->sum[1]);
 }
 
+/* Sum number i of a run is added to what waits, or waits; the last one is added to all of it. */
+template <enum decode_mode mode, int D>
+DEVICE void add_levels(const struct decode_params *c, struct columns<D> *w, float4 *waiting, uint32_t i, bool last)
+{
+	const uint32_t pairs = result_pairs(c), each = waiting_sums<D, mode>(pairs);
+
+	for (; last ? i > 0 : i & 1; i /= 2, waiting += each)
+		if (i & 1)
+			add_waiting<mode>(w, waiting, pairs);
+	if (!last)
+		leave_waiting<mode>(w, waiting, pairs);
+}
+
 /*
  * Leaf i of a run has been summed up: it is added to the sums of its pair, of its pair's pair, and so on, or waits for them. The last
  * one is added to all that waits.
@@ -208,14 +211,8 @@ template <enum decode_mode mode, int D> DEVICE void leave_waiting(const struct c
 template <enum decode_mode mode, int D>
 DEVICE void end_leaf(const struct decode_params *c, struct columns<D> *w, float4 *waiting, uint32_t i, bool last)
 {
-	const uint32_t pairs = result_pairs(c), each = waiting_sums<D, mode>(c);
-
 	total_sums(w);
-	for (; last ? i > 0 : i & 1; i /= 2, waiting += each)
-		if (i & 1)
-			add_waiting<mode>(w, waiting, pairs);
-	if (!last)
-		leave_waiting<mode>(w, waiting, pairs);
+	add_levels<mode>(c, w, waiting, i, last);
 }
 
 template <enum decode_mode mode, class T, int D>
@@ -233,28 +230,6 @@ __device__ static void attend_run(struct warp_state<T, D> *w, const struct decod
 		begin_sum<mode>(w);
 	}
 	end_leaf<mode>(c, w, waiting, (max(ts->n, 1u) - 1) / LEAF_TILES, true);
-}
-
-/* The same for two head tiles, of which the second is `more`. */
-template <class T, int D>
-__device__ static void attend_wide_run(struct warp_state<T, D> *w, struct columns<D> *more, const struct decode_params *c, const struct run *j,
-                                       const struct tile_batch *ts, float4 *waiting)
-{
-	float4 *const more_waiting = waiting + run_levels<D, MODE_WIDE> * waiting_sums<D, MODE_WIDE>(c);
-
-	begin_sum<MODE_WIDE>(w);
-	begin_sum<MODE_WIDE>(more);
-	for (uint32_t k = 0; k < ts->n; k++) {
-		attend_wide_tile(w, more, c, j, ts, k);
-		if (k + 1 >= ts->n || (k + 1) % LEAF_TILES)
-			continue;
-		end_leaf<MODE_WIDE>(c, w, waiting, k / LEAF_TILES, false);
-		end_leaf<MODE_WIDE>(c, more, more_waiting, k / LEAF_TILES, false);
-		begin_sum<MODE_WIDE>(w);
-		begin_sum<MODE_WIDE>(more);
-	}
-	end_leaf<MODE_WIDE>(c, w, waiting, (max(ts->n, 1u) - 1) / LEAF_TILES, true);
-	end_leaf<MODE_WIDE>(c, more, more_waiting, (max(ts->n, 1u) - 1) / LEAF_TILES, true);
 }
 
 /* ---- runs of an item -------------------------------------------------------------------------- */
@@ -277,14 +252,13 @@ template <enum decode_mode mode, class T, int D> DEVICE void store_run(float *to
 }
 
 /*
- * One head of an item whose n runs are all there: their sum is the output, if the request has no more, or a partial result. `results`:
- * those of the head tile.
+ * One head of an item whose n runs are all there: their sum is the output, if the request has no more, or a partial result.
  */
 template <int D, enum decode_mode mode>
 __device__ static void add_item(const struct decode_params *c, const struct work_item *j, uint32_t head,
                                 const float *results, uint32_t n)
 {
-	const uint32_t each = item_tiles<mode> * result_floats<D, mode>(c);
+	const uint32_t each = result_floats<D, mode>(c);
 	float *to = partial_of(c, j, j->chunk, D);
 #pragma unroll
 	for (uint32_t d = threadIdx.x % 32 * 4; d < D; d += 128) {
@@ -327,19 +301,17 @@ __device__ static void add_item_sums(const struct decode_params *c, const struct
  * runs as an item may have, also if this one has fewer, for its neighbours may be in use for longer.
  */
 template <enum decode_mode mode, class T, int D>
-__device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct warp_state<T, D> *w, const struct columns<D> *more,
-                                  const struct decode_params *c, const struct run *j)
+__device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct warp_state<T, D> *w, const struct decode_params *c,
+                                  const struct run *j)
 {
 	const uint32_t runs = c->by.item_runs, items = c->run_slots / runs, item = j->turn % items, round = j->turn / items;
 	const uint32_t n = j->end - j->begin;
-	const uint32_t each = item_tiles<mode> * result_floats<D, mode>(c);
+	const uint32_t each = result_floats<D, mode>(c);
 	float *const results = s->result + item * runs * each, *const own = results + (j->nth - j->begin) * each;
 	uint32_t arrived = 0;
 	if (round > 0)
 		count_await(&s->added[item], round);
 	store_run<mode, T>(own, w, j->heads);
-	if constexpr (mode == MODE_WIDE)
-		store_run<mode, T>(own + result_floats<D, mode>(c), more, j->more);
 	if (j->nth == j->begin && n < runs) /* for the runs that a request's last item has not */
 		barrier_arrive_for(&s->shared[item], runs - n);
 	barrier_arrive(&s->shared[item]);
@@ -354,11 +326,6 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct w
 	else
 		for (uint32_t head = 0; head < j->heads; head++)
 			add_item<D, mode>(c, j, head, results, n);
-	if constexpr (mode == MODE_WIDE) {
-		const struct work_item next = second_tile(c, j);
-		for (uint32_t head = 0; head < next.heads; head++)
-			add_item<D, mode>(c, &next, head, results + result_floats<D, mode>(c), n);
-	}
 	__syncwarp();
 	if (threadIdx.x % 32 == 0)
 		count_store(&s->added[item], round + 1);
@@ -385,11 +352,8 @@ template <int D, enum decode_mode mode> __device__ static void merge_blocks(cons
 	if (!s->last)
 		return;
 	__threadfence();
-	for (uint32_t tile = 0; tile < item_tiles<mode>; tile++) {
-		const struct work_item one = tile ? second_tile(c, j) : *j;
-		for (uint32_t at = threadIdx.x * 4; at < one.heads * D; at += blockDim.x * 4)
-			write_part(c, &one, at / D, D, at % D, add_parts_at(partial_of(c, &one, 0, D), stride, one.chunks, at / D, at));
-	}
+	for (uint32_t at = threadIdx.x * 4; at < j->heads * D; at += blockDim.x * 4)
+		write_part(c, j, at / D, D, at % D, add_parts_at(partial_of(c, j, 0, D), stride, j->chunks, at / D, at));
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------- */
@@ -403,10 +367,9 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	const uint32_t slots = mode >= MODE_TOKENS ? warp : 0;
 	struct tile_batch tiles = {.slots = s->slots[slots][0]}, next_tiles = {.slots = s->slots[slots][1]};
 	struct run *const run = s->run[warp];
-	float4 *const waiting = (float4 *)(s->result + c.run_slots * item_tiles<mode> * result_floats<D, mode>(&c)) +
-	                        warp * item_tiles<mode> * run_levels<D, mode> * waiting_sums<D, mode>(&c);
+	float4 *const waiting = (float4 *)(s->result + c.run_slots * result_floats<D, mode>(&c)) +
+	                        warp * run_levels<D, mode> * waiting_sums<D, mode>(result_pairs(&c));
 	struct warp_state<T, D> w;
-	struct columns<D> more_columns; /* MODE_WIDE */
 
 	if (threadIdx.x < c.run_slots / c.by.item_runs) {
 		s->arrived[threadIdx.x] = s->added[threadIdx.x] = 0;
@@ -428,7 +391,7 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	if (more) {
 		locate_tiles<D, mode>(&c, &run[0], 0, &tiles);
 		load_first_tiles<mode>(&w, &c, &run[0], &tiles, 0);
-		load_queries<mode>(&w, &more_columns, &c, &run[0]);
+		load_q<T>(&w, &c, &run[0], 0, run[0].heads);
 	}
 	for (uint32_t turn = 0; more; turn++) {
 		const struct run *j = &run[turn % 2];
@@ -437,15 +400,12 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 		more = find_run<D, mode>(&c, s, j->nth + warps<D, mode>, j, next);
 		if (more)
 			locate_tiles<D, mode>(&c, next, 0, &next_tiles);
-		if constexpr (mode == MODE_WIDE)
-			attend_wide_run(&w, &more_columns, &c, j, &tiles, waiting);
-		else
-			attend_run<mode>(&w, &c, j, &tiles, waiting);
+		attend_run<mode>(&w, &c, j, &tiles, waiting);
 		if (more)
 			load_first_tiles<mode>(&w, &c, next, &next_tiles, 0);
-		submit_run<mode>(s, &w, &more_columns, &c, j);
+		submit_run<mode>(s, &w, &c, j);
 		if (more && (next->i != j->i || next->head != j->head))
-			load_queries<mode>(&w, &more_columns, &c, next);
+			load_q<T>(&w, &c, next, 0, next->heads);
 		uint32_t *const rows = tiles.slots;
 		tiles = next_tiles;
 		next_tiles.slots = rows;
@@ -459,7 +419,7 @@ template <class T, int D, enum decode_mode mode> static cudaError_t init_leaves(
 	struct decode_params most = {};
 
 	most.result_heads = HEAD_TILE;
-	most.run_slots = 2 * max_item_runs(item_tiles<mode> * most.result_heads, dims_read(D, mode));
+	most.run_slots = 2 * max_item_runs(most.result_heads, dims_read(D, mode));
 	return cudaFuncSetAttribute(leaves_kernel<T, D, mode>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 	                            (int)leaves_smem_bytes<D, mode>(&most));
 }

@@ -13,15 +13,17 @@ cudaError_t skv_cuda_decode_init(void)
 /* Do all rows of a sequence attend to the same tokens, but for the last ones, and is there a kernel that reads these once? */
 static bool takes_rows(const struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b)
 {
-	return b->rows > 1 && sh->head_dim <= WIDE_DIM && c->source == KV_DENSE && !c->ring_entries && !c->topk_scores && !c->quant.bits &&
+	return b->rows > 1 && sh->head_dim <= TEAM_DIM && c->source == KV_DENSE && !c->ring_entries && !c->topk_scores && !c->quant.bits &&
 	       !c->ev.lse;
 }
 
-/* Have kv heads more columns than a head tile, or of several rows, so that two head tiles are taken together? */
-static bool takes_two_tiles(const struct decode_params *c, const struct skv_shape *sh)
+/* Head tiles that are taken together, where kv heads have more columns than a head tile, or of several rows: 2, 4 or 8; else 0. */
+static uint32_t team_of(const struct decode_params *c, const struct skv_shape *sh)
 {
-	return (c->rows > 1 || c->group > HEAD_TILE) && c->tile_heads == HEAD_TILE && sh->head_dim <= WIDE_DIM && !c->ring_entries &&
-	       !c->topk_scores && !c->quant.bits && c->source != KV_TOKENS;
+	if ((c->rows == 1 && c->group <= HEAD_TILE) || c->tile_heads < HEAD_TILE || sh->head_dim > TEAM_DIM || c->ring_entries ||
+	    c->topk_scores || c->quant.bits || c->source == KV_TOKENS)
+		return 0;
+	return c->columns <= 2 * HEAD_TILE ? 2 : c->columns <= 4 * HEAD_TILE ? 4 : 8;
 }
 
 static void set_params(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
@@ -53,10 +55,10 @@ static void set_params(struct decode_params *c, const struct skv_shape *sh, cons
 		c->list.rows = 1;
 	c->tile_heads = c->list.rows > c->n_kv_heads ? 1 : HEAD_TILE;
 	c->columns = c->group * c->rows;
-	c->wide = takes_two_tiles(c, sh);
+	c->team = team_of(c, sh);
 	c->tiles_per_kv_head = ceil_div(c->columns, c->tile_heads);
-	if (c->wide)
-		c->tiles_per_kv_head += c->tiles_per_kv_head % 2;
+	if (c->team)
+		c->tiles_per_kv_head = ceil_div(c->tiles_per_kv_head, c->team) * c->team;
 	c->heads = c->n_kv_heads * c->tiles_per_kv_head;
 	c->request_head_tiles = c->heads / c->list.rows;
 	c->cols = score_columns(sh);
@@ -69,7 +71,7 @@ static enum decode_mode mode_of(const struct decode_params *c)
 		return MODE_QUANT;
 	if (c->source == KV_TOKENS)
 		return c->topk_scores ? MODE_TOPK_VALUES : MODE_TOKENS;
-	return c->topk_scores ? MODE_TOPK_KEYS : c->wide ? MODE_WIDE : MODE_PLAIN;
+	return c->topk_scores ? MODE_TOPK_KEYS : c->team ? MODE_TEAMS : MODE_PLAIN;
 }
 
 /* Divide launches over n sequences, whose requests have so many tiles at most; returns the work items of such a request. */
@@ -79,11 +81,12 @@ static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint
 
 	if (c->ring_entries)
 		return n_chunks(tiles);
-	const uint32_t each = c->wide ? 2 : 1; /* head tiles of a work item */
 	c->result_heads = min(c->tile_heads, c->columns);
-	c->run_slots = 2 * max_item_runs(each * c->result_heads, dims);
-	c->by = divide_requests(n * c->heads / each, each * c->result_heads, tiles, dims,
-	                        run_leaves_of(sh->head_dim, mode_of(c), c->result_heads));
+	c->run_slots = 2 * max_item_runs(c->result_heads, dims);
+	if (c->team)
+		c->by = divide_among_teams(n * c->heads, c->team, tiles, dims, TEAM_RUN_LEAVES);
+	else
+		c->by = divide_requests(n * c->heads, c->result_heads, tiles, dims, run_leaves_of(sh->head_dim, mode_of(c), c->result_heads));
 	c->parts = items_of(c->by, tiles);
 	return c->parts;
 }
@@ -92,7 +95,7 @@ static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint
 static void launch_sequences(struct decode_params *c, const struct skv_shape *sh, uint32_t from, uint32_t n, uint32_t max_items,
                              cudaStream_t stream)
 {
-	const uint32_t items = n * c->heads / (c->wide ? 2 : 1) * max_items;
+	const uint32_t items = n * c->heads / (c->team ? c->team : 1) * max_items;
 
 	c->first_request = from * c->list.rows;
 	c->n_requests = n * c->list.rows;
@@ -112,7 +115,7 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 {
 	set_params(c, sh, b, q, out, l, work);
 	const uint32_t n = b->n / c->rows, most = MAX_REQUESTS / c->list.rows, max_items = divide(c, sh, n, tiles);
-	const bool merges = out && !c->ring_entries && merges_itself(n * c->heads / (c->wide ? 2 : 1), max_items);
+	const bool merges = out && !c->ring_entries && !c->team && merges_itself(n * c->heads, max_items);
 
 	c->arrived = merges ? (uint32_t *)((uint8_t *)work->mem + l->arrived) : NULL;
 	for (uint32_t from = 0; from < n; from += most)

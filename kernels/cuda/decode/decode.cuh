@@ -8,6 +8,7 @@
  *   scores.cuh         the helper warp that reduces scores to softmax weights of tokens and pages
  *   parts.cuh          sums of partial results
  *   decode-leaves.cuh  the kernel for what needs no helper warps
+ *   decode-teams.cuh   the one for many columns
  *   decode-kernel.cuh  the one whose scores are used while it runs: results of an item's warps, and the kernel
  *   decode-dtype.cuh   both for one dtype of pages: decode-f16.cu, decode-bf16.cu, decode-fp8.cu
  *   decode.cu          what is launched
@@ -54,7 +55,8 @@
 #include "kernels/cuda/runtime/softmax.cuh"
 #include "kernels/cuda/compress/quant.cuh"
 
-#define WIDE_DIM 128 /* head_dim, at most, of MODE_WIDE: two head tiles' sums take as many registers as there are */
+#define TEAM_DIM 128 /* head_dim, at most, of MODE_TEAMS: sums that wait take as many registers as there are */
+#define TEAM_RUN_LEAVES 16u
 
 #define BATCH 32 /* tiles that a warp locates at a time, one a lane */
 
@@ -63,7 +65,7 @@ enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
 /* What a kernel is compiled for. From MODE_TOKENS on, a tile is 16 listed tokens in any slots. */
 enum decode_mode {
 	MODE_PLAIN,
-	MODE_WIDE,      /* two head tiles at a time: of several rows of a sequence, or of groups that have more heads than a tile */
+	MODE_TEAMS,     /* several head tiles at a time: of several rows of a sequence, or of groups that have more heads than a tile */
 	MODE_SCORES,    /* scores are reduced to weights of tokens and pages */
 	MODE_TOPK_KEYS, /* scores are stored, for topk-scores.cu to select by, and there is no output: V is not read */
 	MODE_QUANT,     /* as MODE_PLAIN, and as MODE_SCORES, over quantized KV: decode-quant.cu */
@@ -93,9 +95,6 @@ static constexpr int warps =
 template <int D, enum decode_mode mode>
 static constexpr bool double_buffered = mode == MODE_TOPK_KEYS || mode == MODE_TOPK_VALUES ||
                                         ((mode == MODE_PLAIN || mode == MODE_TOKENS) && D <= 128);
-
-/* Head tiles of a work item. */
-template <enum decode_mode mode> static constexpr uint32_t item_tiles = mode == MODE_WIDE ? 2 : 1;
 
 /* Dimensions of a result: of scores alone there are none. */
 template <int D, enum decode_mode mode> static constexpr int result_dims = mode == MODE_TOPK_KEYS ? 0 : D;
@@ -153,7 +152,7 @@ struct decode_params {
 	uint32_t tokens; /* of a sequence, at most: struct workspace_layout */
 	uint32_t tile_heads, tiles_per_kv_head; /* columns of a head tile, at most; head tiles of a kv head ... */
 	uint32_t heads, request_head_tiles; /* ... of a sequence, and of a request */
-	bool wide; /* MODE_WIDE: an even number of head tiles a kv head */
+	uint32_t team; /* MODE_TEAMS: warps of a team, 2, 4 or 8; tiles_per_kv_head is a multiple of it. Else 0 */
 	uint32_t cols; /* columns of a tile's scores */
 	uint32_t first_request, n_requests; /* of this launch */
 	struct quant_form quant; /* MODE_QUANT, MODE_QUANT_SCORES */
@@ -169,7 +168,6 @@ template <enum decode_mode mode> DEVICE bool has_output(const struct decode_para
 struct work_item {
 	uint32_t i, x, request;  /* sequence, head tile, request */
 	uint32_t h, head, heads; /* kv head, first column and how many: q heads, where a request has one row */
-	uint32_t more;           /* MODE_WIDE: columns of the second head tile */
 	uint32_t len;
 	const skv_pte *table;
 	uint32_t entry, generation; /* where the request's scores are, and of which generation of a ring's */
@@ -279,14 +277,6 @@ DEVICE void head_tile(const struct decode_params *c, uint32_t i, uint32_t x, str
 	j->h = x / c->tiles_per_kv_head;
 	j->head = j->h * c->columns + before;
 	j->heads = min(c->tile_heads, max(c->columns, before) - before);
-}
-
-/* The next head tile of a work item that has two: without heads, if there is none. */
-DEVICE struct work_item second_tile(const struct decode_params *c, const struct work_item *j)
-{
-	struct work_item next = *j;
-	head_tile(c, j->i, j->x + 1, &next);
-	return next;
 }
 
 /* The row, and the q head, of the tile's column number `at`. */
@@ -404,10 +394,10 @@ DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item
 	return s->table[(size_t)c->quant.codes * s->layer_stride + record / c->quant.each];
 }
 
-/* How often tokens of a tile, whose `mask` says which are there, are attended to by the columns of an item's two head tiles. */
+/* How often tokens of a tile, whose `mask` says which are there, are attended to by a head tile's columns. */
 __device__ static uint32_t attended_by_columns(const struct decode_params *c, const struct work_item *j, uint32_t tile, uint32_t mask)
 {
-	const uint32_t last = tile * SKV_PAGE_TOKENS + SKV_PAGE_TOKENS, n = j->heads + j->more;
+	const uint32_t last = tile * SKV_PAGE_TOKENS + SKV_PAGE_TOKENS, n = j->heads;
 	uint32_t sum = 0;
 	if (c->rows == 1 || last <= j->len - (c->rows - 1))
 		return __popc(mask) * n;
@@ -469,7 +459,7 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 		t->mask = skv_pte_resident(entry) ? mask : 0;
 	}
 	unsigned long long *attended = (unsigned long long *)c->seq[j->i].attended;
-	const uint32_t n = __reduce_add_sync(~0u, mode == MODE_WIDE ? attended_by_columns(c, j, stream_tile<D, mode>(j, first + lane), t->mask)
+	const uint32_t n = __reduce_add_sync(~0u, mode == MODE_TEAMS ? attended_by_columns(c, j, stream_tile<D, mode>(j, first + lane), t->mask)
 	                                                            : __popc(t->mask) * j->heads);
 	if (has_output<mode>(c) && lane == 0 && n && attended)
 		atomicAdd(attended, n);

@@ -474,53 +474,6 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 		load_values<set, mode>(w, c, j, ts, next);
 }
 
-/* Scores of eight columns: scaled, and -infinity of tokens that are not there, or that a column's row does not attend to. */
-DEVICE void wide_scores(const struct decode_params *c, const struct work_item *j, uint32_t first, uint32_t tile, uint32_t mask, float s[4])
-{
-	const uint32_t g = threadIdx.x % 32 / 4, col = first + threadIdx.x % 4 * 2;
-	const bool all = c->rows == 1 || (tile + 1) * SKV_PAGE_TOKENS <= j->len - (c->rows - 1);
-#pragma unroll
-	for (int x = 0; x < 4; x++) {
-		const uint32_t t = g + x / 2 * 8;
-		const bool seen = (mask >> t & 1) && (all || tile * SKV_PAGE_TOKENS + t < end_of(c, j, col + x % 2));
-		s[x] = seen ? s[x] * c->scale.scale : -INFINITY;
-	}
-}
-
-/* attend_tile() of MODE_WIDE: for two head tiles, if there is a second one. One tile of tokens is in flight. */
-template <class T, int D>
-__device__ static void attend_wide_tile(struct warp_state<T, D> *w, struct columns<D> *more, const struct decode_params *c,
-                                        const struct work_item *j, const struct tile_batch *ts, uint32_t k)
-{
-	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), tile = stream_tile<D, MODE_WIDE>(j, k);
-	float s[4], more_s[4], k_unit[2], v_unit[2];
-	uint32_t p[2], more_p[2];
-	take_units<0>(w, false, k_unit);
-	take_units<0>(w, true, v_unit);
-	scores<0>(w, w, s);
-	if (j->more)
-		scores<0>(w, more, more_s);
-	if (k + 1 < ts->n) {
-		load_scales<0, false>(w, c, j, ts, k + 1);
-		load_keys<0, MODE_WIDE>(w, c, j, ts, k + 1);
-	}
-	cap_products<T>(c, k_unit, s);
-	wide_scores(c, j, 0, tile, mask, s);
-	softmax_step<T>(w, s, v_unit, p);
-	if (j->more) {
-		cap_products<T>(c, k_unit, more_s);
-		wide_scores(c, j, HEAD_TILE, tile, mask, more_s);
-		softmax_step<T>(more, more_s, v_unit, more_p);
-	}
-	if (mask != 0xffff)
-		clear_v<0>(w, mask);
-	add_values<0>(w, w, p);
-	if (j->more)
-		add_values<0>(w, more, more_p);
-	if (k + 1 < ts->n)
-		load_values<0, MODE_WIDE>(w, c, j, ts, k + 1);
-}
-
 /* A sum begins from nothing. */
 template <enum decode_mode mode, int D> DEVICE void begin_sum(struct columns<D> *w)
 {

@@ -50,6 +50,13 @@ DEVICE uint32_t load_shared2(uint32_t at)
 	return v;
 }
 
+DEVICE uint32_t load_shared1(uint32_t at)
+{
+	uint16_t v;
+	asm volatile("ld.shared.u8 %0, [%1];" : "=h"(v) : "r"(at));
+	return v;
+}
+
 DEVICE void cp_async4(uint32_t to, const void *from)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));

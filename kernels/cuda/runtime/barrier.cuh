@@ -56,7 +56,9 @@ DEVICE void barrier_wait(barrier *b, uint32_t phase)
  */
 DEVICE void count_store(uint32_t *count, uint32_t n)
 {
-	asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(count)), "r"(n) : "memory");
+	uint32_t was; /* an atomic operation, as in count_await(): what watches for races knows it for no race */
+	asm volatile("atom.release.cta.shared.exch.b32 %0, [%1], %2;"
+	             : "=r"(was) : "r"((uint32_t)__cvta_generic_to_shared(count)), "r"(n) : "memory");
 }
 
 /* Until it is n or more. */
@@ -64,7 +66,7 @@ DEVICE void count_await(uint32_t *count, uint32_t n)
 {
 	uint32_t now;
 	for (;;) {
-		asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+		asm volatile("atom.acquire.cta.shared.or.b32 %0, [%1], 0;"
 		             : "=r"(now) : "r"((uint32_t)__cvta_generic_to_shared(count)) : "memory");
 		if (now >= n)
 			return;

@@ -94,6 +94,7 @@ static inline bool merges_itself(uint32_t head_tiles, uint32_t items)
  * table.cu.
  */
 struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t tiles, uint32_t head_dim, uint32_t most);
+struct division divide_among_teams(uint32_t head_tiles, uint32_t team, uint32_t tiles, uint32_t head_dim, uint32_t most);
 
 /*
  * Where scores are written: how many chunks a request of so many tiles is split into, all of one length. They keep a

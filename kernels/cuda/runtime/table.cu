@@ -127,13 +127,33 @@ struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t ti
 	return best;
 }
 
+/* The same where teams of warps take head tiles together, eight heads each, a run at a time: results have many values. */
+struct division divide_among_teams(uint32_t head_tiles, uint32_t team, uint32_t tiles, uint32_t head_dim, uint32_t most)
+{
+	struct division best = {most * LEAF_TILES, 1};
+	const uint32_t sms = skv_cuda_sms(), teams = 8 / team;
+	uint64_t least = UINT64_MAX;
+
+	for (struct division by = best; by.run_tiles >= LEAF_TILES; by.run_tiles /= 2) {
+		const uint64_t results = (uint64_t)head_tiles * items_of(by, tiles), runs = results / team, rounds = (runs + sms - 1) / sms;
+		const uint64_t reads = rounds * by.run_tiles * 360 * head_dim / 128, waits = (rounds + teams - 1) / teams * (by.run_tiles * 500 + 2000);
+		const uint64_t time = (reads > waits ? reads : waits) + results * 4;
+
+		if (least != UINT64_MAX && (results > SM_ITEMS * sms || time * 25 > least * 24))
+			continue;
+		best = by;
+		least = time;
+	}
+	return best;
+}
+
 /* Of a launch over so many head tiles, of so many heads, of requests of at most so many tokens. */
 static size_t partial_results(const struct skv_shape *sh, uint32_t head_tiles, uint32_t heads, uint32_t tokens)
 {
 	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* a window's pages may be cut at three ends */
 	const struct division largest = {RUN_FEWER * LEAF_TILES, max_item_runs(heads, sh->head_dim)};
 	const size_t chunks = (size_t)head_tiles * MAX_CHUNKS, items = (size_t)head_tiles * items_of(largest, tiles);
-	const size_t few = 2 * SM_ITEMS * (size_t)skv_cuda_sms(); /* two head tiles each, in MODE_WIDE */
+	const size_t few = SM_ITEMS * (size_t)skv_cuda_sms();
 
 	return larger_of(larger_of(chunks, items), few);
 }
@@ -150,7 +170,7 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
 	l.arrived = carve(&at, MAX_MERGED * sizeof(uint32_t));
 	l.taken = carve(&at, sizeof(uint32_t));
-	const uint32_t head_tiles = n * (n_head_tiles(sh) + sh->n_kv_heads); /* an even number a kv head, in MODE_WIDE */
+	const uint32_t head_tiles = 2 * n * n_head_tiles(sh); /* or fewer: a power of two a kv head, in MODE_TEAMS */
 	const size_t together = partial_results(sh, head_tiles, HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = partial_results(sh, n * sh->n_heads, 1, l.tokens) * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, larger_of(together, apart) * sizeof(float));
