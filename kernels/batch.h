@@ -122,6 +122,7 @@ struct skv_workspace {
 	size_t bytes;
 	int threads;  /* that a host kernel may run on, >= 1 */
 	void *stream; /* a device's: where to queue; NULL on the host */
+	uint32_t beside; /* streams whose work runs beside this call's: then it takes no more of a device than it needs */
 };
 
 /* Elements from one row to the next of q, k, v and out. */

@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 17u
+#define SKV_BACKEND_ABI 18u
 #define SKV_DEVICE_NAME_MAX 256
 #define SKV_BACKEND_MAX_DEVICES 64u /* devices of a machine that a backend knows */
 

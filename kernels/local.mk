@@ -110,7 +110,7 @@ CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/appen
 	kernels/cuda/select/sketch-scores.cu kernels/cuda/select/sketch-topk.cu kernels/cuda/select/topk-scores.cu
 CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/compress/records.cuh \
 	kernels/cuda/runtime/convert.cuh kernels/cuda/runtime/fp8.cuh kernels/cuda/runtime/cuda.h kernels/cuda/decode/decode.cuh kernels/cuda/compress/decode-latent.cuh \
-	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh kernels/cuda/decode/decode-dtype.cuh kernels/cuda/decode/decode-leaves.cuh kernels/cuda/decode/decode-teams.cuh kernels/cuda/decode/parts.cuh \
+	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh kernels/cuda/decode/decode-dtype.cuh kernels/cuda/decode/decode-leaves.cuh kernels/cuda/decode/leaf.cuh kernels/cuda/decode/decode-teams.cuh kernels/cuda/decode/parts.cuh \
 	kernels/cuda/decode/tile.cuh kernels/cuda/compress/quant.cuh kernels/cuda/compress/decompress.cuh kernels/cuda/decode/scores.cuh \
 	kernels/cuda/runtime/gemm.cuh kernels/cuda/evict/slot-meta.cuh kernels/cuda/select/topk-key.cuh kernels/cuda/compress/compress.cuh \
 	kernels/cuda/prefill/prefill.h kernels/cuda/prefill/tiles.cuh kernels/cuda/prefill/output.cuh kernels/cuda/runtime/wgmma.cuh \

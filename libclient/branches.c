@@ -57,6 +57,9 @@ int branches_prepare(struct skv_session *s)
 		if (e == 0)
 			e = scratch_grow(s, &x->work.mem, &x->work.bytes, scratch_of_batch(s, i));
 	}
+	st->work.beside = st->n_branches - 1;
+	for (uint32_t i = 1; i < st->n_branches; i++)
+		d->branch[i].work.beside = st->n_branches - 1;
 	return e;
 }
 

@@ -193,6 +193,12 @@ template <class T, class U> static T atomicOr(T *p, U x)
 	*p = was | (T)x;
 	return was;
 }
+template <class T, class U> static T atomicExch(T *p, U x)
+{
+	const T was = *p;
+	*p = (T)x;
+	return was;
+}
 static inline uint32_t atomicInc(uint32_t *p, uint32_t most)
 {
 	const uint32_t was = *p;

@@ -22,6 +22,7 @@
 #endif
 
 #define UNWRITTEN 0xa5
+#define UNWRITTEN_STACK 8192u /* bytes: about what a thread has in registers; NaNs, until it writes them */
 #define FENCE 1024u /* bytes after a block's shared memory that nobody writes to */
 #define MOST_YIELDS 20000000u /* between two things that lanes do: then what they wait for does not come */
 #define BARRIERS 16u
@@ -313,6 +314,9 @@ static void begin_block(void)
 		lanes[i].warp = w;
 		copies[i].clear();
 		groups[i] = 0;
+#ifndef __SANITIZE_ADDRESS__
+		memset(stack_of(i) + STACK - UNWRITTEN_STACK, 0xff, UNWRITTEN_STACK);
+#endif
 		new_context(&lanes[i], stack_of(i));
 	}
 }

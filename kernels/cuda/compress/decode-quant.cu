@@ -23,15 +23,15 @@ DEVICE struct quant_tile quant_tile_at(const struct decode_params *c, uint32_t p
 	return {c->pool + page * c->page_bytes + (at & ~1u), at % 2 * SKV_PAGE_TOKENS};
 }
 
-template <int set, class T, int D>
-__device__ static void quant_load_k(struct warp_state<T, D> *w, const struct decode_params *c,
-                                    const struct work_item *j, const struct tile_batch *ts, uint32_t k)
+template <class T, int D>
+__device__ static void quant_load_k(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
+                                    const struct tile_batch *ts, uint32_t k, uint64_t once)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, e = threadIdx.x % 4 * 8;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = __shfl_sync(~0u, ts->page, k);
 	const uint32_t at = __shfl_sync(~0u, ts->quant, k);
 	if (at == NOT_QUANTIZED) {
-		load_k<set, false>(w, c, j, ts, k);
+		load_k<false>(to, c, j, ts, k, once);
 		return;
 	}
 	if (!mask)
@@ -41,21 +41,21 @@ __device__ static void quant_load_k(struct warp_state<T, D> *w, const struct dec
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
 		const uint32_t from = (b * 32 + e) * c->quant.bits / 8;
-		w->k[set][b][0].x = load_quant_word(&c->quant, row + from);
-		w->k[set][b][1].x = load_quant_word(&c->quant, row + 8 * (D * c->quant.bits / 8) + from);
-		w->k[set][b][0].y = __ldg((const uint32_t *)t.record + b * 32 + e + g);
+		to->k(b, 0).x = load_quant_word(&c->quant, row + from);
+		to->k(b, 1).x = load_quant_word(&c->quant, row + 8 * (D * c->quant.bits / 8) + from);
+		to->k(b, 0).y = __ldg((const uint32_t *)t.record + b * 32 + e + g);
 	}
 }
 
-template <int set, class T, int D>
-__device__ static void quant_load_v(struct warp_state<T, D> *w, const struct decode_params *c,
-                                    const struct work_item *j, const struct tile_batch *ts, uint32_t k)
+template <class T, int D>
+__device__ static void quant_load_v(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
+                                    const struct tile_batch *ts, uint32_t k, uint64_t once)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = __shfl_sync(~0u, ts->page, k);
 	const uint32_t at = __shfl_sync(~0u, ts->quant, k), bits = c->quant.bits, group = c->quant.group;
 	if (at == NOT_QUANTIZED) {
-		load_v<set, false>(w, c, j, ts, k);
+		load_v<false>(to, c, j, ts, k, once);
 		return;
 	}
 	if (!mask)
@@ -67,15 +67,15 @@ __device__ static void quant_load_v(struct warp_state<T, D> *w, const struct dec
 		const uint8_t *row = x.record + c->quant.at.v + token * (D * bits / 8);
 		const uint32_t *shared = (const uint32_t *)(x.record + c->quant.at.v_scales) + token * (D / group);
 #pragma unroll
-		for (int b = 0; b < w->WIDE; b++) {
+		for (int b = 0; b < to->WIDE; b++) {
 			const uint32_t e = b * 64 + g * 8;
-			w->v[set][b][t].x = load_quant_word(&c->quant, row + e * bits / 8);
-			w->v[set][b][t].y = __ldg(shared + e / group);
+			to->v(b, t).x = load_quant_word(&c->quant, row + e * bits / 8);
+			to->v(b, t).y = __ldg(shared + e / group);
 		}
-		if (w->REST) { /* four numbers */
-			const uint32_t e = w->WIDE * 64 + g * 4;
+		if (to->REST) { /* four numbers */
+			const uint32_t e = to->WIDE * 64 + g * 4;
 			const uint8_t *from = row + e * bits / 8;
-			w->v_rest[set][t] = make_uint2(bits == 4 ? __ldg((const uint16_t *)from) : __ldg(from),
+			to->rest(t) = make_uint2(bits == 4 ? __ldg((const uint16_t *)from) : __ldg(from),
 			                               __ldg(shared + e / group));
 		}
 	}
@@ -89,16 +89,15 @@ DEVICE uint32_t dequantize_pair(const struct quant_form *f, uint32_t word, int i
 	               dequantize_number(quant_number(f, word, 2 * i + 1), second));
 }
 
-template <int set, class T, int D>
-__device__ static void dequantize_k(struct warp_state<T, D> *w, const struct decode_params *c,
-                                    const struct tile_batch *ts, uint32_t k)
+template <class T, int D>
+__device__ static void dequantize_k(struct half_tile<T, D> *of, const struct decode_params *c, const struct tile_batch *ts, uint32_t k)
 {
 	const uint32_t lane = threadIdx.x % 4;
 	if (__shfl_sync(~0u, ts->quant, k) == NOT_QUANTIZED)
 		return;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
-		const uint32_t lo = w->k[set][b][0].x, hi = w->k[set][b][1].x, own = w->k[set][b][0].y;
+		const uint32_t lo = of->k(b, 0).x, hi = of->k(b, 1).x, own = of->k(b, 0).y;
 		uint32_t a[4], z[4];
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
@@ -107,29 +106,28 @@ __device__ static void dequantize_k(struct warp_state<T, D> *w, const struct dec
 			a[i] = dequantize_pair<T>(&c->quant, lo, i, first, second);
 			z[i] = dequantize_pair<T>(&c->quant, hi, i, first, second);
 		}
-		w->k[set][b][0] = make_uint4(a[0], a[1], a[2], a[3]);
-		w->k[set][b][1] = make_uint4(z[0], z[1], z[2], z[3]);
+		of->k(b, 0) = make_uint4(a[0], a[1], a[2], a[3]);
+		of->k(b, 1) = make_uint4(z[0], z[1], z[2], z[3]);
 	}
 }
 
-template <int set, class T, int D>
-__device__ static void dequantize_v(struct warp_state<T, D> *w, const struct decode_params *c,
-                                    const struct tile_batch *ts, uint32_t k)
+template <class T, int D>
+__device__ static void dequantize_v(struct half_tile<T, D> *of, const struct decode_params *c, const struct tile_batch *ts, uint32_t k)
 {
 	if (__shfl_sync(~0u, ts->quant, k) == NOT_QUANTIZED)
 		return;
 #pragma unroll
 	for (int t = 0; t < 4; t++) {
 #pragma unroll
-		for (int b = 0; b < w->WIDE; b++) {
-			const uint32_t word = w->v[set][b][t].x, own = w->v[set][b][t].y;
-			w->v[set][b][t] = make_uint4(dequantize_pair<T>(&c->quant, word, 0, own, own),
+		for (int b = 0; b < of->WIDE; b++) {
+			const uint32_t word = of->v(b, t).x, own = of->v(b, t).y;
+			of->v(b, t) = make_uint4(dequantize_pair<T>(&c->quant, word, 0, own, own),
 			                             dequantize_pair<T>(&c->quant, word, 1, own, own),
 			                             dequantize_pair<T>(&c->quant, word, 2, own, own), dequantize_pair<T>(&c->quant, word, 3, own, own));
 		}
-		if (w->REST) {
-			const uint32_t word = w->v_rest[set][t].x, own = w->v_rest[set][t].y;
-			w->v_rest[set][t] = make_uint2(dequantize_pair<T>(&c->quant, word, 0, own, own),
+		if (of->REST) {
+			const uint32_t word = of->rest(t).x, own = of->rest(t).y;
+			of->rest(t) = make_uint2(dequantize_pair<T>(&c->quant, word, 0, own, own),
 			                               dequantize_pair<T>(&c->quant, word, 1, own, own));
 		}
 	}

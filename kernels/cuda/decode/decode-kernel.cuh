@@ -159,7 +159,7 @@ decode_kernel(const __grid_constant__ struct decode_params c)
 	bool more = begin_item<D, mode>(&c, &s->plan, 0, &s->item[warp][0]);
 	if (more) {
 		locate_tiles<D, mode>(&c, &s->item[warp][0], 0, &tiles);
-		load_first_tiles<mode>(&w, &c, &s->item[warp][0], &tiles, 0);
+		load_first_tile<mode>(&w, &c, &s->item[warp][0], &tiles);
 		load_q<T>(&w, &c, &s->item[warp][0], 0, s->item[warp][0].heads);
 	}
 	for (uint32_t turn = 0; more; turn++) {
@@ -171,7 +171,7 @@ decode_kernel(const __grid_constant__ struct decode_params c)
 			locate_tiles<D, mode>(&c, next, 0, &next_tiles);
 		attend_item<mode>(&w, &c, j, &tiles);
 		if (more)
-			load_first_tiles<mode>(&w, &c, next, &next_tiles, 0);
+			load_first_tile<mode>(&w, &c, next, &next_tiles);
 		submit_result<mode>(s, &w, &c, j, turn);
 		if (more)
 			load_q<T>(&w, &c, next, 0, next->heads);

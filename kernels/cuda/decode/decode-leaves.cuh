@@ -8,7 +8,7 @@
 #include "kernels/cuda/runtime/barrier.cuh"
 #include "kernels/cuda/runtime/overlap.cuh"
 #include "kernels/cuda/decode/parts.cuh"
-#include "kernels/cuda/decode/tile.cuh"
+#include "kernels/cuda/decode/leaf.cuh"
 
 /*
  * A run of leaves, and where it is in its block's row of runs: number `nth`; item number `turn` of the block, which is number `id` of the
@@ -74,7 +74,7 @@ template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const st
 
 /*
  * The number of the block's item of this turn, of `all` in the launch; `all` or more if there is none. The first one is the block's own;
- * whoever is free takes the next: some SMs read faster than others, and some items are short.
+ * then each takes the next one when it comes to it: some SMs read faster than others, and some items are short.
  */
 template <int D, enum decode_mode mode>
 __device__ static uint32_t item_of_turn(const struct decode_params *c, struct leaves_smem<D, mode> *s, uint32_t turn, uint32_t all)
@@ -215,21 +215,18 @@ DEVICE void end_leaf(const struct decode_params *c, struct columns<D> *w, float4
 	add_levels<mode>(c, w, waiting, i, last);
 }
 
+/* A run's leaves; those of the next run, if it has any tiles, are loaded behind them. */
 template <enum decode_mode mode, class T, int D>
-__device__ static void attend_run(struct warp_state<T, D> *w, const struct decode_params *c, const struct run *j,
-                                  const struct tile_batch *ts, float4 *waiting)
+__device__ static void attend_run(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct run *j,
+                                  const struct tile_batch *ts, const struct run *next, const struct tile_batch *next_tiles, float4 *waiting)
 {
-	begin_sum<mode>(w);
-	for (uint32_t k = 0; k < ts->n; k++) {
-		attend_tile<0, mode>(w, c, j, ts, 0, k);
-		if (double_buffered<D, mode> && ++k < ts->n)
-			attend_tile<1, mode>(w, c, j, ts, 0, k);
-		if (k + 1 >= ts->n || (k + 1) % LEAF_TILES)
-			continue;
-		end_leaf<mode>(c, w, waiting, k / LEAF_TILES, false);
-		begin_sum<mode>(w);
+	const uint32_t n = n_units(ts->n, LEAF_TILES);
+	for (uint32_t i = 0; i < n; i++) {
+		const bool last = i + 1 == n;
+		const struct leaf now = {j, *ts, i * LEAF_TILES}, then = {last ? next : j, last ? *next_tiles : *ts, last ? 0 : (i + 1) * LEAF_TILES};
+		attend_leaf<mode>(w, c, &now, &then);
+		end_leaf<mode>(c, w, waiting, i, last);
 	}
-	end_leaf<mode>(c, w, waiting, (max(ts->n, 1u) - 1) / LEAF_TILES, true);
 }
 
 /* ---- runs of an item -------------------------------------------------------------------------- */
@@ -301,7 +298,7 @@ __device__ static void add_item_sums(const struct decode_params *c, const struct
  * runs as an item may have, also if this one has fewer, for its neighbours may be in use for longer.
  */
 template <enum decode_mode mode, class T, int D>
-__device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct warp_state<T, D> *w, const struct decode_params *c,
+__device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct leaf_state<T, D, mode> *w, const struct decode_params *c,
                                   const struct run *j)
 {
 	const uint32_t runs = c->by.item_runs, items = c->run_slots / runs, item = j->turn % items, round = j->turn / items;
@@ -369,7 +366,7 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	struct run *const run = s->run[warp];
 	float4 *const waiting = (float4 *)(s->result + c.run_slots * result_floats<D, mode>(&c)) +
 	                        warp * run_levels<D, mode> * waiting_sums<D, mode>(result_pairs(&c));
-	struct warp_state<T, D> w;
+	struct leaf_state<T, D, mode> w;
 
 	if (threadIdx.x < c.run_slots / c.by.item_runs) {
 		s->arrived[threadIdx.x] = s->added[threadIdx.x] = 0;
@@ -390,7 +387,8 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	bool more = find_run<D, mode>(&c, s, warp, &run[1], &run[0]);
 	if (more) {
 		locate_tiles<D, mode>(&c, &run[0], 0, &tiles);
-		load_first_tiles<mode>(&w, &c, &run[0], &tiles, 0);
+		const struct leaf first = {&run[0], tiles, 0};
+		load_first_halves<mode>(&w, &c, &first);
 		load_q<T>(&w, &c, &run[0], 0, run[0].heads);
 	}
 	for (uint32_t turn = 0; more; turn++) {
@@ -398,11 +396,10 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 		struct run *next = &run[(turn + 1) % 2];
 		/* while this run's first tiles are being loaded */
 		more = find_run<D, mode>(&c, s, j->nth + warps<D, mode>, j, next);
+		next_tiles.n = 0;
 		if (more)
 			locate_tiles<D, mode>(&c, next, 0, &next_tiles);
-		attend_run<mode>(&w, &c, j, &tiles, waiting);
-		if (more)
-			load_first_tiles<mode>(&w, &c, next, &next_tiles, 0);
+		attend_run<mode>(&w, &c, j, &tiles, next, &next_tiles, waiting);
 		submit_run<mode>(s, &w, &c, j);
 		if (more && (next->i != j->i || next->head != j->head))
 			load_q<T>(&w, &c, next, 0, next->heads);
@@ -427,8 +424,7 @@ template <class T, int D, enum decode_mode mode> static cudaError_t init_leaves(
 template <class T, int D, enum decode_mode mode>
 static void launch_leaves(const struct decode_params *c, uint32_t items, cudaStream_t stream)
 {
-	const uint32_t sms = skv_cuda_sms();
-	launch_overlapped(leaves_kernel<T, D, mode>, *c, items < sms ? items : sms, 32 * warps<D, mode>,
+	launch_overlapped(leaves_kernel<T, D, mode>, *c, min(items, c->blocks), 32 * warps<D, mode>,
 	                  leaves_smem_bytes<D, mode>(c), 0, stream);
 }
 

@@ -4,9 +4,10 @@
  * sequence, or of large groups. See decode.cuh.
  *
  * Warps of a team read the same tokens, each for a head tile of its own. So K and V are staged in shared memory: a team has a ring of
- * tiles, which all of its warps copy to and read. From there they go to the registers that they go to elsewhere, and so results have
- * the same bits. A team takes one run after the other, and each run is a work item: results have many columns, so what counts is that
- * there are few. Sums of leaves wait in registers, and in shared memory where they wait for long.
+ * stages, which all of its warps copy to and read. A leaf is four stages: K of two tiles, of the other two, and V likewise. From there
+ * they go to the registers that they go to elsewhere, and so results have the same bits. A team takes one run after the other, and each
+ * run is a work item: results have many columns, so what counts is that there are few. Sums of leaves wait in registers, and in shared
+ * memory where they wait for long.
  */
 #ifndef SKV_CUDA_DECODE_TEAMS_CUH
 #define SKV_CUDA_DECODE_TEAMS_CUH
@@ -14,37 +15,43 @@
 #include "kernels/cuda/decode/decode-leaves.cuh"
 #include "kernels/cuda/runtime/async-copy.cuh"
 
-#define TEAM_TILES 12 /* of a block's teams together, in shared memory */
+#define TEAM_STAGES 12 /* of a block's teams together, in shared memory */
+#define STAGE_TILES 2
+#define LEAF_STAGES (2 * LEAF_TILES / STAGE_TILES)
 #define TEAM_LEVELS 2 /* of sums that wait in shared memory: those of four leaves, and of eight */
 
 /*
- * A tile in shared memory: rows of K, rows of V, and of fp8 the scales of both. They lie so far apart that the lanes that load at a time
- * have different banks: for K those of several rows and four pieces, for V those of every other row and several pieces.
+ * Rows of K or of V in shared memory, and of fp8, with K, the scales of K and then of V. Rows lie so far apart that the lanes that load
+ * at a time have different banks: of K those of several rows and four pieces, of V those of every other row and several pieces.
  */
-template <class T, int D> struct staged_tile {
-	static constexpr uint32_t ROW = D * element_bytes<T>, CHUNKS = ROW; /* of 16 bytes, in 16 rows */
+template <class T, int D> struct stage {
+	static constexpr uint32_t ROWS = STAGE_TILES * SKV_PAGE_TOKENS, ROW = D * element_bytes<T>;
 	static constexpr uint32_t K_ROW = ROW + (32 * element_bytes<T> + 128 - ROW % 128) % 128, V_ROW = ROW + 16;
-	static constexpr uint32_t V = 16 * K_ROW, SCALES = V + 16 * V_ROW, BYTES = SCALES + (is_fp8<T> ? 32 : 0);
+	static constexpr uint32_t SCALES = ROWS * (K_ROW > V_ROW ? K_ROW : V_ROW), BYTES = SCALES + (is_fp8<T> ? 2 * ROWS : 0);
 };
 
-/* Copy this warp's part of tile k: all of its page's tokens, also those that the request does not attend to, if it does to any. */
-template <class T, int D>
-__device__ static void copy_tile(const struct decode_params *c, const struct work_item *j, struct tile_batch ts, uint32_t k, uint32_t to)
+/*
+ * Copy this warp's part of K, or of V, of tile k to rows of a stage: of all of the page's tokens, also of those that do not count, if one
+ * does.
+ */
+template <class T, int D, int team, bool v>
+DEVICE void copy_tile(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts, uint32_t k, uint32_t rows,
+                      uint32_t scales)
 {
-	typedef staged_tile<T, D> tile;
-	constexpr uint32_t per = tile::ROW / 16;
-	const uint32_t mask = __shfl_sync(~0u, ts.mask, k), page = __shfl_sync(~0u, ts.page, k), n = 32 * c->team;
-	const size_t all = (size_t)c->n_kv_heads * SKV_PAGE_TOKENS;
-	const uint8_t *from = c->pool + page * c->page_bytes, *const rows = from + (size_t)j->h * SKV_PAGE_TOKENS * tile::ROW;
+	constexpr uint32_t ROW = stage<T, D>::ROW, each = v ? stage<T, D>::V_ROW : stage<T, D>::K_ROW, n = 32 * team;
+	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = __shfl_sync(~0u, ts->page, k), mine = threadIdx.x % n;
+	const uint32_t all = c->n_kv_heads * SKV_PAGE_TOKENS, first = (v ? all : 0) + j->h * SKV_PAGE_TOKENS;
+	const uint8_t *const pool = c->pool + page * c->page_bytes, *const from = pool + first * ROW;
 	if (!mask)
 		return;
-#pragma unroll 2
-	for (uint32_t x = threadIdx.x % n; x < tile::CHUNKS; x += n) {
-		cp_async16(to + x / per * tile::K_ROW + x % per * 16, rows + x * 16, true);
-		cp_async16(to + tile::V + x / per * tile::V_ROW + x % per * 16, rows + all * tile::ROW + x * 16, true);
+#pragma unroll
+	for (uint32_t i = 0; i < ROW; i += n) { /* pieces of 16 bytes: a row's bytes are as many as those of 16 rows */
+		const uint32_t x = i + mine;
+		if (ROW % n == 0 || x < ROW)
+			cp_async16(rows + x / (ROW / 16) * each + x % (ROW / 16) * 16, from + x * 16, true);
 	}
-	if (is_fp8<T> && threadIdx.x % n < 2)
-		cp_async16(to + tile::SCALES + threadIdx.x % n * 16, from + 2 * all * D + threadIdx.x % n * all + j->h * SKV_PAGE_TOKENS, true);
+	if (is_fp8<T> && !v && mine < 2)
+		cp_async16(scales + mine * stage<T, D>::ROWS, pool + 2 * all * D + mine * all + first, true);
 }
 
 DEVICE void take_piece(uint4 *to, uint32_t at)
@@ -60,65 +67,52 @@ DEVICE void take_piece(uint32_t *to, uint32_t at)
 	*to = load_shared4(at);
 }
 
-/* From shared memory to the registers that load_k() and load_scales() load. */
-template <class T, int D> __device__ static void take_keys(struct warp_state<T, D> *w, uint32_t mask, uint32_t tile)
+/* From shared memory to the registers that load_k() loads. */
+template <class T, int D> __device__ static void take_keys(struct half_tile<T, D> *to, uint32_t rows)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, at = tile + threadIdx.x % 4 * 8 * element_bytes<T>;
+	const uint32_t at = rows + threadIdx.x % 32 / 4 * stage<T, D>::K_ROW + threadIdx.x % 4 * 8 * element_bytes<T>;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++)
 #pragma unroll
 		for (int half = 0; half < 2; half++)
-			take_piece(&w->k[0][b][half], at + (g + 8 * half) * staged_tile<T, D>::K_ROW + b * 32 * element_bytes<T>);
-	if (is_fp8<T>)
-		w->scale[0] = mask >> threadIdx.x % 16 & 1 ? load_shared1(tile + staged_tile<T, D>::SCALES + threadIdx.x % 32) : 0;
+			take_piece(&to->k(b, half), at + 8 * half * stage<T, D>::K_ROW + b * 32 * element_bytes<T>);
 }
 
 /* The same of load_v(). */
-template <class T, int D> __device__ static void take_values(struct warp_state<T, D> *w, uint32_t tile)
+template <class T, int D> __device__ static void take_values(struct half_tile<T, D> *to, uint32_t rows)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
+	const uint32_t g = threadIdx.x % 32 / 4, at = rows + threadIdx.x % 4 * 2 * stage<T, D>::V_ROW;
 #pragma unroll
 	for (int t = 0; t < 4; t++) {
-		const uint32_t at = tile + staged_tile<T, D>::V + (pair + t % 2 + t / 2 * 8) * staged_tile<T, D>::V_ROW;
+		const uint32_t row = at + (t % 2 + t / 2 * 8) * stage<T, D>::V_ROW;
 #pragma unroll
-		for (int b = 0; b < w->WIDE; b++)
-			take_piece(&w->v[0][b][t], at + (b * 64 + g * 8) * element_bytes<T>);
-		if (w->REST)
-			take_piece(&w->v_rest[0][t], at + (w->WIDE * 64 + g * 4) * element_bytes<T>);
+		for (int b = 0; b < to->WIDE; b++)
+			take_piece(&to->v(b, t), row + (b * 64 + g * 8) * element_bytes<T>);
+		if (to->REST)
+			take_piece(&to->rest(t), row + (to->WIDE * 64 + g * 4) * element_bytes<T>);
 	}
 }
 
-/* Scores of a warp's columns: scaled, and -infinity of tokens that are not there, or that a column's row does not attend to. */
-DEVICE void mask_scores(const struct decode_params *c, const struct work_item *j, uint32_t tile, uint32_t mask, float s[4])
+/* load_scales() of a tile in shared memory. */
+template <class T, int D> DEVICE uint32_t take_scales(uint32_t scales, uint32_t mask)
+{
+	const uint32_t lane = threadIdx.x % 32;
+	return is_fp8<T> && (mask >> lane % 16 & 1) ? load_shared1(scales + lane / 16 * stage<T, D>::ROWS + lane % 16) : 0;
+}
+
+/* Scores of a leaf, from its first tile on, whose tokens are not all there for each column's row: -infinity of those that are not. */
+__device__ static void mask_leaf(const struct decode_params *c, const struct work_item *j, uint32_t tile, const uint32_t mask[LEAF_TILES],
+                                 float s[LEAF_TILES][4])
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
-	const bool all = c->rows == 1 || (tile + 1) * SKV_PAGE_TOKENS <= j->len - (c->rows - 1);
 #pragma unroll
-	for (int x = 0; x < 4; x++) {
-		const uint32_t t = g + x / 2 * 8;
-		const bool seen = (mask >> t & 1) && (all || tile * SKV_PAGE_TOKENS + t < end_of(c, j, col + x % 2));
-		s[x] = seen ? s[x] * c->scale.scale : -INFINITY;
-	}
-}
-
-/* attend_tile() of a tile in shared memory. `number`: in the request's count. */
-template <class T, int D>
-__device__ static void attend_staged(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j, uint32_t mask,
-                                     uint32_t number, uint32_t tile)
-{
-	float s[4], k_unit[2], v_unit[2];
-	uint32_t p[2];
-	take_keys(w, mask, tile);
-	take_units<0>(w, false, k_unit);
-	take_units<0>(w, true, v_unit);
-	scores<0>(w, w, s);
-	cap_products<T>(c, k_unit, s);
-	mask_scores(c, j, number, mask, s);
-	softmax_step<T>(w, s, v_unit, p);
-	take_values(w, tile);
-	if (mask != 0xffff)
-		clear_v<0>(w, mask);
-	add_values<0>(w, w, p);
+	for (uint32_t t = 0; t < LEAF_TILES; t++)
+#pragma unroll
+		for (int x = 0; x < 4; x++) {
+			const uint32_t in = g + x / 2 * 8;
+			const bool own = c->rows == 1 || (tile + t) * SKV_PAGE_TOKENS + in < end_of(c, j, col + x % 2);
+			s[t][x] = own && (mask[t] >> in & 1) ? s[t][x] : -INFINITY;
+		}
 }
 
 /* ---- sums of a run's leaves -------------------------------------------------------------------- */
@@ -205,60 +199,156 @@ __device__ static bool begin_team_run(const struct decode_params *c, const struc
 	return true;
 }
 
-/* Copies of all tiles but the newest `but` are there. */
-DEVICE void await_tiles(uint32_t but)
+/* Copies of all stages but the newest `but` are there. */
+DEVICE void await_stages(uint32_t but)
 {
-	if (but == TEAM_TILES - 2)
-		cp_async_wait<TEAM_TILES - 2>();
-	else if (but == TEAM_TILES / 2 - 2)
-		cp_async_wait<TEAM_TILES / 2 - 2>();
+	if (but == TEAM_STAGES - 2)
+		cp_async_wait<TEAM_STAGES - 2>();
+	else if (but == TEAM_STAGES / 2 - 2)
+		cp_async_wait<TEAM_STAGES / 2 - 2>();
 	else
-		cp_async_wait<TEAM_TILES / 4 - 2>();
+		cp_async_wait<TEAM_STAGES / 4 - 2>();
 }
 
-/* The warp's columns of a run, from nothing to their sums. `ring`: the team's tiles. */
-template <class T, int D>
-__device__ static void attend_team_run(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j, uint32_t ring,
+/* A warp in its team's run: stages are numbered from the run's first leaf on. */
+template <class T, int D, int team> struct team_run {
+	static constexpr uint32_t SLOTS = TEAM_STAGES * team / warps<D, MODE_TEAMS>;
+	const struct decode_params *c;
+	const struct work_item *j;
+	uint32_t ring;               /* the team's stages, SLOTS of them */
+	uint32_t leaf, leaves;       /* the leaf that is read, and how many there are */
+	uint32_t copying, to;        /* the leaf whose stages are copied next, and where the next one goes */
+	uint32_t from;               /* where the stage is that is read next */
+	struct tile_batch now, next; /* of tiles: the batch that is read, and the one after it */
+
+	/* Begin to copy the next stage, if the run has one: `in` is its number in the leaf. */
+	template <int in> __device__ __forceinline__ void copy()
+	{
+		constexpr uint32_t each = (in < 2 ? stage<T, D>::K_ROW : stage<T, D>::V_ROW) * SKV_PAGE_TOKENS;
+		const uint32_t first = copying * LEAF_TILES + in % 2 * STAGE_TILES, scales = to + stage<T, D>::SCALES;
+		if (copying < leaves) {
+			struct tile_batch ts = now;
+			if (copying * LEAF_TILES / BATCH != leaf * LEAF_TILES / BATCH)
+				ts = next;
+#pragma unroll
+			for (uint32_t k = 0; k < STAGE_TILES; k++)
+				copy_tile<T, D, team, (in >= 2)>(c, j, &ts, (first + k) % BATCH, to + k * each, scales + k * SKV_PAGE_TOKENS);
+		}
+		cp_async_commit();
+		copying += in == LEAF_STAGES - 1;
+		to = to + stage<T, D>::BYTES < ring + SLOTS * stage<T, D>::BYTES ? to + stage<T, D>::BYTES : ring;
+	}
+
+	/* The run's first stages: as many as there is room for but one. */
+	template <int in = 0> __device__ __forceinline__ void begin()
+	{
+		if constexpr (in < (int)SLOTS - 1) {
+			copy<in % (int)LEAF_STAGES>();
+			begin<in + 1>();
+		}
+	}
+
+	/* Where stage number `in` of the leaf is, once it is there; what all have read makes room for another one. */
+	template <int in> __device__ __forceinline__ uint32_t read()
+	{
+		const uint32_t at = from;
+		cp_async_wait<(int)SLOTS - 2>();
+		warps_sync(1 + threadIdx.x / (32 * team), 32 * team);
+		copy<(in + (int)SLOTS - 1) % (int)LEAF_STAGES>();
+		from = from + stage<T, D>::BYTES < ring + SLOTS * stage<T, D>::BYTES ? from + stage<T, D>::BYTES : ring;
+		return at;
+	}
+
+	/* Go on to the next leaf. */
+	__device__ __forceinline__ void advance()
+	{
+		leaf++;
+		if (leaf * LEAF_TILES % BATCH)
+			return;
+		now = next;
+		next.mask = 0;
+		if (leaf * LEAF_TILES + BATCH < j->n)
+			locate_tiles<D, MODE_TEAMS>(c, j, leaf * LEAF_TILES + BATCH, &next);
+	}
+};
+
+template <int t, class T, int D, int team>
+DEVICE void score_stage(const struct columns<D> *w, struct team_run<T, D, team> *run, const uint32_t mask[LEAF_TILES], float s[LEAF_TILES][4],
+                        float unit[LEAF_TILES][2])
+{
+	const uint32_t rows = run->template read<t / STAGE_TILES>();
+#pragma unroll
+	for (int k = 0; k < STAGE_TILES; k++) {
+		struct half_tile<T, D> keys;
+		float k_unit[2];
+		take_keys(&keys, rows + k * SKV_PAGE_TOKENS * stage<T, D>::K_ROW);
+		const uint32_t scale = take_scales<T, D>(rows + stage<T, D>::SCALES + k * SKV_PAGE_TOKENS, mask[t + k]);
+		take_units<T>(scale, false, k_unit);
+		take_units<T>(scale, true, unit[t + k]);
+		scores(&keys, w, s[t + k]);
+		cap_products<T>(run->c, k_unit, s[t + k]);
+#pragma unroll
+		for (int x = 0; x < 4; x++)
+			s[t + k][x] *= run->c->scale.scale;
+	}
+}
+
+template <int t, class T, int D, int team>
+DEVICE void add_stage(struct columns<D> *w, struct team_run<T, D, team> *run, const uint32_t mask[LEAF_TILES], const uint32_t p[LEAF_TILES][2])
+{
+	const uint32_t rows = run->template read<(LEAF_TILES + t) / STAGE_TILES>();
+#pragma unroll
+	for (int k = 0; k < STAGE_TILES; k++) {
+		struct half_tile<T, D> values;
+		take_values(&values, rows + k * SKV_PAGE_TOKENS * stage<T, D>::V_ROW);
+		if (mask[t + k] != 0xffff)
+			clear_v(&values, mask[t + k]);
+		add_values(&values, w, p[t + k]);
+	}
+}
+
+/* attend_leaf() from shared memory. */
+template <class T, int D, int team> DEVICE void attend_staged_leaf(struct columns<D> *w, struct team_run<T, D, team> *run)
+{
+	const struct decode_params *const c = run->c;
+	const struct work_item *const j = run->j;
+	const uint32_t first = run->leaf * LEAF_TILES, end = (j->first + first + LEAF_TILES) * SKV_PAGE_TOKENS;
+	float s[LEAF_TILES][4], unit[LEAF_TILES][2];
+	uint32_t mask[LEAF_TILES], p[LEAF_TILES][2], all = 0xffff;
+
+#pragma unroll
+	for (uint32_t t = 0; t < LEAF_TILES; t++) {
+		mask[t] = __shfl_sync(~0u, run->now.mask, (first + t) % BATCH);
+		all &= mask[t];
+	}
+	score_stage<0>(w, run, mask, s, unit);
+	score_stage<STAGE_TILES>(w, run, mask, s, unit);
+	if (all != 0xffff || (c->rows > 1 && end > j->len - (c->rows - 1)))
+		mask_leaf(c, j, j->first + first, mask, s);
+	softmax_of_leaf<MODE_TEAMS, T>(w, s, unit, p);
+	clear_acc(w);
+	add_stage<0>(w, run, mask, p);
+	add_stage<STAGE_TILES>(w, run, mask, p);
+}
+
+/* The warp's columns of a run, from nothing to their sums. `ring`: the team's stages. */
+template <class T, int D, int team>
+__device__ static void attend_team_run(struct columns<D> *w, const struct decode_params *c, const struct work_item *j, uint32_t ring,
                                        float4 *waiting)
 {
-	const uint32_t slots = TEAM_TILES * c->team / warps<D, MODE_TEAMS>, ahead = slots - 1, threads = 32 * c->team;
-	const uint32_t barrier = 1 + threadIdx.x / threads;
-	struct tile_batch now = {}, next = {};
+	struct team_run<T, D, team> run = {.c = c, .j = j, .ring = ring, .leaves = n_units(j->n, LEAF_TILES), .to = ring, .from = ring};
 	struct waiting_sums_of_two<D> wait;
-	uint32_t to = 0, at = 0; /* slots */
 
-	locate_tiles<D, MODE_TEAMS>(c, j, 0, &now);
+	locate_tiles<D, MODE_TEAMS>(c, j, 0, &run.now);
 	if (j->n > BATCH)
-		locate_tiles<D, MODE_TEAMS>(c, j, BATCH, &next);
-	warps_sync(barrier, threads); /* all have read the last run's tiles */
-	for (; to < ahead; to++) {
-		if (to < j->n)
-			copy_tile<T, D>(c, j, now, to, ring + to * staged_tile<T, D>::BYTES);
-		cp_async_commit();
+		locate_tiles<D, MODE_TEAMS>(c, j, BATCH, &run.next);
+	warps_sync(1 + threadIdx.x / (32 * team), 32 * team); /* all have read the last run's stages */
+	run.begin();
+	while (run.leaf < run.leaves) {
+		attend_staged_leaf(w, &run);
+		end_team_leaf(c, w, &wait, waiting, run.leaf, run.leaf + 1 == run.leaves);
+		run.advance();
 	}
-	begin_sum<MODE_TEAMS>(w);
-	for (uint32_t k = 0; k < j->n; k++) {
-		const uint32_t newest = k + ahead, in = k % BATCH;
-		await_tiles(slots - 2);
-		warps_sync(barrier, threads); /* tile k is there, and what all have read makes room */
-		if (newest < j->n)
-			copy_tile<T, D>(c, j, in + ahead < BATCH ? now : next, newest % BATCH, ring + to * staged_tile<T, D>::BYTES);
-		cp_async_commit();
-		to = to + 1 < slots ? to + 1 : 0;
-		if (j->heads)
-			attend_staged(w, c, j, __shfl_sync(~0u, now.mask, in), j->first + k, ring + at * staged_tile<T, D>::BYTES);
-		at = at + 1 < slots ? at + 1 : 0;
-		if (in == BATCH - 1) {
-			now = next;
-			if (k + 1 + BATCH < j->n)
-				locate_tiles<D, MODE_TEAMS>(c, j, k + 1 + BATCH, &next);
-		}
-		if (k + 1 >= j->n || (k + 1) % LEAF_TILES)
-			continue;
-		end_team_leaf(c, w, &wait, waiting, k / LEAF_TILES, false);
-		begin_sum<MODE_TEAMS>(w);
-	}
-	end_team_leaf(c, w, &wait, waiting, (max(j->n, 1u) - 1) / LEAF_TILES, true);
 	cp_async_wait<0>();
 }
 
@@ -283,7 +373,7 @@ DEVICE void store_four(const struct decode_params *c, const struct work_item *j,
 
 template <class T, int D> __device__ static void store_team_run(const struct decode_params *c, const struct work_item *j, const struct columns<D> *w)
 {
-	constexpr int wide = warp_state<T, D>::WIDE;
+	constexpr int wide = half_tile<T, D>::WIDE;
 	const uint32_t g = threadIdx.x % 32 / 4;
 #pragma unroll
 	for (int x = 0; x < 2; x++) {
@@ -301,19 +391,20 @@ template <class T, int D> __device__ static void store_team_run(const struct dec
 template <class T, int D> struct teams_smem {
 	struct request_plan plan;
 	struct work_item run[warps<D, MODE_TEAMS>];
-	alignas(16) uint8_t tiles[TEAM_TILES * staged_tile<T, D>::BYTES];
+	alignas(16) uint8_t stages[TEAM_STAGES * stage<T, D>::BYTES];
 	float4 waiting[warps<D, MODE_TEAMS>][TEAM_LEVELS * waiting_sums<D, MODE_TEAMS>(HEAD_TILE / 2)];
 };
 
-template <class T, int D>
+template <class T, int D, int team>
 __global__ void __launch_bounds__(32 * warps<D, MODE_TEAMS>, 1) teams_kernel(const __grid_constant__ struct decode_params c)
 {
 	SHARED_MEMORY(uint8_t, memory, 128);
 	struct teams_smem<T, D> *s = (struct teams_smem<T, D> *)memory;
-	const uint32_t warp = threadIdx.x / 32, teams = warps<D, MODE_TEAMS> / c.team, team = warp / c.team;
-	const uint32_t ring = shared_address(s->tiles) + team * (TEAM_TILES / teams) * staged_tile<T, D>::BYTES;
+	constexpr uint32_t teams = warps<D, MODE_TEAMS> / team;
+	const uint32_t warp = threadIdx.x / 32, number = warp / team;
+	const uint32_t ring = shared_address(s->stages) + number * team_run<T, D, team>::SLOTS * stage<T, D>::BYTES;
 	struct work_item *const j = &s->run[warp];
-	struct warp_state<T, D> w;
+	struct columns<D> w;
 
 	if (c.source == KV_PAGES)
 		await_previous(); /* the lists */
@@ -321,24 +412,32 @@ __global__ void __launch_bounds__(32 * warps<D, MODE_TEAMS>, 1) teams_kernel(con
 	await_previous();
 	let_next_begin();
 	/* neighbours, which read the same pages, are in blocks side by side */
-	for (uint32_t id = team * gridDim.x + blockIdx.x; begin_team_run(&c, &s->plan, id, j); id += gridDim.x * teams) {
+	for (uint32_t id = number * gridDim.x + blockIdx.x; begin_team_run(&c, &s->plan, id, j); id += gridDim.x * teams) {
 		if (j->heads)
 			load_q<T>(&w, &c, j, 0, j->heads);
-		attend_team_run(&w, &c, j, ring, s->waiting[warp]);
+		attend_team_run<T, D, team>(&w, &c, j, ring, s->waiting[warp]);
 		store_team_run<T>(&c, j, &w);
 	}
 }
 
+template <class T, int D, int team> static cudaError_t init_team(void)
+{
+	return cudaFuncSetAttribute(teams_kernel<T, D, team>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(struct teams_smem<T, D>));
+}
+
 template <class T, int D> static cudaError_t init_teams(void)
 {
-	return cudaFuncSetAttribute(teams_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(struct teams_smem<T, D>));
+	cudaError_t e = init_team<T, D, 2>();
+	e = e ? e : init_team<T, D, 4>();
+	return e ? e : init_team<T, D, 8>();
 }
 
 /* `runs`: of all head tiles of teams, at most. */
 template <class T, int D> static void launch_teams(const struct decode_params *c, uint32_t runs, cudaStream_t stream)
 {
-	const uint32_t sms = skv_cuda_sms();
-	launch_overlapped(teams_kernel<T, D>, *c, runs < sms ? runs : sms, 32 * warps<D, MODE_TEAMS>, sizeof(struct teams_smem<T, D>), 0, stream);
+	const auto kernel = c->team == 2 ? teams_kernel<T, D, 2> : c->team == 4 ? teams_kernel<T, D, 4> : teams_kernel<T, D, 8>;
+
+	launch_overlapped(kernel, *c, min(runs, c->blocks), 32 * warps<D, MODE_TEAMS>, sizeof(struct teams_smem<T, D>), 0, stream);
 }
 
 #endif

@@ -75,18 +75,17 @@ static enum decode_mode mode_of(const struct decode_params *c)
 }
 
 /* Divide launches over n sequences, whose requests have so many tiles at most; returns the work items of such a request. */
-static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint32_t n, uint32_t tiles)
+static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint32_t n, uint32_t tiles, uint32_t beside)
 {
-	const uint32_t dims = dims_read(sh->head_dim, mode_of(c));
+	const uint32_t heads = min(c->tile_heads, c->columns), dims = dims_read(sh->head_dim, mode_of(c));
+	struct launch_size l = {.head_tiles = n * c->heads, .heads = heads, .tiles = tiles, .head_dim = dims};
 
 	if (c->ring_entries)
 		return n_chunks(tiles);
-	c->result_heads = min(c->tile_heads, c->columns);
-	c->run_slots = 2 * max_item_runs(c->result_heads, dims);
-	if (c->team)
-		c->by = divide_among_teams(n * c->heads, c->team, tiles, dims, TEAM_RUN_LEAVES);
-	else
-		c->by = divide_requests(n * c->heads, c->result_heads, tiles, dims, run_leaves_of(sh->head_dim, mode_of(c), c->result_heads));
+	l.blocks = c->blocks = launch_blocks(&l, beside);
+	c->result_heads = heads;
+	c->run_slots = 2 * max_item_runs(heads, dims);
+	c->by = c->team ? divide_among_teams(&l, c->team, TEAM_RUN_LEAVES) : divide_requests(&l, run_leaves_of(sh->head_dim, mode_of(c), heads));
 	c->parts = items_of(c->by, tiles);
 	return c->parts;
 }
@@ -114,8 +113,8 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
                    void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_workspace *work)
 {
 	set_params(c, sh, b, q, out, l, work);
-	const uint32_t n = b->n / c->rows, most = MAX_REQUESTS / c->list.rows, max_items = divide(c, sh, n, tiles);
-	const bool merges = out && !c->ring_entries && !c->team && merges_itself(n * c->heads, max_items);
+	const uint32_t n = b->n / c->rows, most = MAX_REQUESTS / c->list.rows, max_items = divide(c, sh, n, tiles, work->beside);
+	const bool merges = out && !c->ring_entries && !c->team && merges_itself(n * c->heads, max_items, c->blocks);
 
 	c->arrived = merges ? (uint32_t *)((uint8_t *)work->mem + l->arrived) : NULL;
 	for (uint32_t from = 0; from < n; from += most)
@@ -178,7 +177,7 @@ static void select_by_keys(struct decode_params *c, const struct skv_shape *sh, 
 {
 	set_params(c, sh, b, q, NULL, l, work);
 	const uint32_t most = min(l->score_seqs, MAX_REQUESTS / c->list.rows), tiles = skv_pages_of(b->max_len);
-	const uint32_t max_items = divide(c, sh, min(most, b->n), tiles);
+	const uint32_t max_items = divide(c, sh, min(most, b->n), tiles, work->beside);
 
 	for (uint32_t from = 0; from < b->n; from += most) {
 		launch_sequences(c, sh, from, min(most, b->n - from), max_items, stream_of(work));

@@ -4,6 +4,7 @@
  *
  *   decode.cuh         parameters, requests and split-KV work items: how work is partitioned
  *   tile.cuh           what a warp does with a tile
+ *   leaf.cuh           the same with a leaf: LEAF_TILES tiles
  *   score-ring.cuh     the ring of scores between the warps that compute them and the warps that use them
  *   scores.cuh         the helper warp that reduces scores to softmax weights of tokens and pages
  *   parts.cuh          sums of partial results
@@ -18,8 +19,7 @@
  *
  * Decoding is bound by memory bandwidth: each K and V row is read once, straight into the registers that feed the
  * tensor cores, and what is left to do is to keep enough reads in flight. So K and V are not staged in shared
- * memory: a warp holds one tile of 16 tokens while the next one is being loaded, and a dozen warps an SM cover the
- * latency.
+ * memory, unless several warps need them: a warp uses one tile of 16 tokens while the next ones are being loaded.
  *
  * The tensor cores' product (mma.m16n8k16) takes the 16 tokens as rows and up to 8 q heads of one kv head as
  * columns. Both products sum over an index whose order is free, and the loads choose it so that a lane reads 16
@@ -32,7 +32,7 @@
  * transpose: movmatrix.
  *
  * A sequence - or a kv head or q head of it that has an index list of its own - is a request: a row of leaves of LEAF_TILES tiles.
- * Leaves are summed up from nothing; their results are added in pairs, the pairs' in pairs, and so on (parts.cuh): a result is the
+ * Leaves have a softmax each, from nothing; their results are added in pairs, the pairs' in pairs, and so on (parts.cuh): a result is the
  * same sum in any case. So a launch may be divided as it takes to keep all SMs busy (divide_requests()), and the bits of a result
  * depend on the sequence alone, not on the batch. A warp takes a run: one leaf, or two or four in a row, which it adds itself.
  * A work item is one run or more of a request and head tile. The grid is persistent, one block an SM: a block takes work items as it
@@ -91,11 +91,6 @@ template <int D, enum decode_mode mode>
 static constexpr int warps =
 	(D <= 128 && (quantized<mode> || mode == MODE_SCORES) ? 12 : 8) - writes_scores<mode>;
 
-/* A warp that reads keys or values alone, or that has registers enough, has two tiles in flight instead of one. */
-template <int D, enum decode_mode mode>
-static constexpr bool double_buffered = mode == MODE_TOPK_KEYS || mode == MODE_TOPK_VALUES ||
-                                        ((mode == MODE_PLAIN || mode == MODE_TOKENS) && D <= 128);
-
 /* Dimensions of a result: of scores alone there are none. */
 template <int D, enum decode_mode mode> static constexpr int result_dims = mode == MODE_TOPK_KEYS ? 0 : D;
 
@@ -135,6 +130,7 @@ struct decode_params {
 	float *partial;
 	uint32_t parts;       /* partial results of a head tile that there is room for */
 	uint32_t *arrived;    /* [seq][head tile], 0 between launches: the last of a request's blocks merges; NULL: merge.cu does */
+	uint32_t blocks;      /* of the launch, at most */
 	uint32_t *taken;      /* work items of the launch, but each block's first; 0 between launches */
 	struct division by;   /* of requests by leaves; item_runs is 0 where a work item is a chunk */
 	uint32_t run_slots;   /* results of runs that may be in flight: two items' at least; ... */

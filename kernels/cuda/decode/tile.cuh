@@ -33,17 +33,23 @@ template <int D> struct columns {
 	float max[2], sum[2];
 };
 
-/*
- * The state of one warp in a work item, with its first head tile. What is loaded has two buffers if double_buffered; else the first
- * alone is in use.
- */
-template <class T, int D> struct warp_state : columns<D> {
+/* K or V of a tile, in pieces that a lane loads at a time: see decode.cuh. */
+template <class T, int D> struct half_tile {
 	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* V's dimensions in blocks of 64, and of 32 for the rest */
-	typename pieces<T>::eight k[2][D / 32][2];
-	typename pieces<T>::eight v[2][WIDE][4];
-	typename pieces<T>::four v_rest[2][REST ? 4 : 1];
-	uint32_t scale[2]; /* of fp8: see load_scales() */
-	__half2 topk_scores[2][2]; /* instead of K: scores of tokens g and g + 8, heads as in scores() */
+	typedef typename pieces<T>::eight eight;
+	typedef typename pieces<T>::four four;
+	eight piece[D / 16];
+	four piece_of_rest[REST ? 4 : 1];
+
+	__device__ __forceinline__ eight &k(int b, int half) { return piece[2 * b + half]; }
+	__device__ __forceinline__ eight &v(int b, int t) { return piece[4 * b + t]; }
+	__device__ __forceinline__ four &rest(int t) { return piece_of_rest[t]; }
+};
+
+/* The state of one warp where scores are written: its head tile, and the tile of tokens that is in flight. */
+template <class T, int D> struct warp_state : columns<D> {
+	struct half_tile<T, D> k, v;
+	uint32_t scale; /* of fp8: see load_scales() */
 	uint64_t once; /* L2 cache policy of K and V */
 };
 
@@ -78,9 +84,9 @@ template <bool rows> DEVICE uint32_t usable_token(uint32_t mask, uint32_t t)
 	return !rows || mask >> t & 1 ? t : __ffs(mask) - 1;
 }
 
-template <int set, bool rows, class T, int D>
-__device__ static void load_k(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
-                              const struct tile_batch *ts, uint32_t k)
+template <bool rows, class T, int D>
+__device__ static void load_k(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
+                              const struct tile_batch *ts, uint32_t k, uint64_t once)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 8 * element_bytes<T>;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
@@ -92,7 +98,7 @@ __device__ static void load_k(struct warp_state<T, D> *w, const struct decode_pa
 		                                             usable_token<rows>(mask, g + 8 * half)) + at;
 #pragma unroll
 		for (int b = 0; b < D / 32; b++)
-			load_piece(&w->k[set][b][half], row + b * 32 * element_bytes<T>, w->once);
+			load_piece(&to->k(b, half), row + b * 32 * element_bytes<T>, once);
 	}
 }
 
@@ -100,33 +106,33 @@ __device__ static void load_k(struct warp_state<T, D> *w, const struct decode_pa
  * Load the scales of a tile of fp8: lane i has that of token i's K row, lane 16 + i that of its V row. Of a masked token 0: what
  * lies there may stand for infinity, and its weight is 0.
  */
-template <int set, bool rows, class T, int D>
-__device__ static void load_scales(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
-                                   const struct tile_batch *ts, uint32_t k)
+template <class T, int D, bool rows>
+DEVICE uint32_t load_scales(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts, uint32_t k)
 {
+	uint32_t scale = 0;
 	if constexpr (is_fp8<T>) {
 		const uint32_t lane = threadIdx.x % 32, all = c->n_kv_heads * SKV_PAGE_TOKENS; /* rows of K */
 		const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
-		w->scale[set] = 0;
 		if (mask >> lane % 16 & 1) {
 			const struct located_row at = locate_row<rows>(c, j, ts, page, k, lane % 16);
-			w->scale[set] = at.page[(size_t)2 * all * D + lane / 16 * all + at.row];
+			scale = at.page[(size_t)2 * all * D + lane / 16 * all + at.row];
 		}
 	}
+	return scale;
 }
 
 /* The units of tokens g and g + 8: of K, or of V times output_unit. */
-template <int set, class T, int D> DEVICE void take_units(const struct warp_state<T, D> *w, bool v, float unit[2])
+template <class T> DEVICE void take_units(uint32_t scale, bool v, float unit[2])
 {
 	const uint32_t g = threadIdx.x % 32 / 4 + 16 * v;
 #pragma unroll
 	for (int half = 0; half < 2; half++)
-		unit[half] = is_fp8<T> ? fp8_unit(__shfl_sync(~0u, w->scale[set], g + 8 * half)) * (v ? output_unit<T> : 1) : 1;
+		unit[half] = is_fp8<T> ? fp8_unit(__shfl_sync(~0u, scale, g + 8 * half)) * (v ? output_unit<T> : 1) : 1;
 }
 
-template <int set, bool rows, class T, int D>
-__device__ static void load_v(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
-                              const struct tile_batch *ts, uint32_t k)
+template <bool rows, class T, int D>
+__device__ static void load_v(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
+                              const struct tile_batch *ts, uint32_t k, uint64_t once)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
@@ -138,17 +144,15 @@ __device__ static void load_v(struct warp_state<T, D> *w, const struct decode_pa
 		const uint8_t *row = row_address<T, D, rows>(c, j, ts, page, k, usable_token<rows>(mask, token)) +
 		                     c->n_kv_heads * SKV_PAGE_TOKENS * (D * element_bytes<T>);
 #pragma unroll
-		for (int b = 0; b < w->WIDE; b++)
-			load_piece(&w->v[set][b][t], row + (b * 64 + g * 8) * element_bytes<T>, w->once);
-		if (w->REST)
-			load_piece(&w->v_rest[set][t], row + (w->WIDE * 64 + g * 4) * element_bytes<T>, w->once);
+		for (int b = 0; b < to->WIDE; b++)
+			load_piece(&to->v(b, t), row + (b * 64 + g * 8) * element_bytes<T>, once);
+		if (to->REST)
+			load_piece(&to->rest(t), row + (to->WIDE * 64 + g * 4) * element_bytes<T>, once);
 	}
 }
 
-/* Load the scores of tile k, the `tile`th of its list, which were stored when it was selected. */
-template <int set, class T, int D>
-__device__ static void load_topk_scores(struct warp_state<T, D> *w, const struct decode_params *c,
-                                        const struct work_item *j, uint32_t tile)
+/* Load the scores of tokens g and g + 8 of a list's tile, heads as in scores(), which were stored when it was selected. */
+DEVICE void load_topk_scores(__half2 to[2], const struct decode_params *c, const struct work_item *j, uint32_t tile)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = min(threadIdx.x % 4 * 2, c->cols - 2);
 	const uint32_t heads = c->request_head_tiles, x = j->x % heads;
@@ -156,7 +160,7 @@ __device__ static void load_topk_scores(struct warp_state<T, D> *w, const struct
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		const uint32_t at = tile * 16 + g + 8 * half;
-		w->topk_scores[set][half] = *(const __half2 *)&list[(at * heads + x) * c->cols + col];
+		to[half] = *(const __half2 *)&list[(at * heads + x) * c->cols + col];
 	}
 }
 
@@ -164,55 +168,39 @@ __device__ static void load_topk_scores(struct warp_state<T, D> *w, const struct
  * The same over quantized KV (decode-quant.cu): the quantized numbers of a tile are loaded into the registers of
  * its rows, and dequantized in place before they are used.
  */
-template <int set, class T, int D>
-__device__ static void quant_load_k(struct warp_state<T, D> *w, const struct decode_params *c,
-                                    const struct work_item *j, const struct tile_batch *ts, uint32_t k);
-template <int set, class T, int D>
-__device__ static void quant_load_v(struct warp_state<T, D> *w, const struct decode_params *c,
-                                    const struct work_item *j, const struct tile_batch *ts, uint32_t k);
-template <int set, class T, int D>
-__device__ static void dequantize_k(struct warp_state<T, D> *w, const struct decode_params *c,
-                                    const struct tile_batch *ts, uint32_t k);
-template <int set, class T, int D>
-__device__ static void dequantize_v(struct warp_state<T, D> *w, const struct decode_params *c,
-                                    const struct tile_batch *ts, uint32_t k);
+template <class T, int D>
+__device__ static void quant_load_k(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
+                                    const struct tile_batch *ts, uint32_t k, uint64_t once);
+template <class T, int D>
+__device__ static void quant_load_v(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
+                                    const struct tile_batch *ts, uint32_t k, uint64_t once);
+template <class T, int D>
+__device__ static void dequantize_k(struct half_tile<T, D> *of, const struct decode_params *c, const struct tile_batch *ts, uint32_t k);
+template <class T, int D>
+__device__ static void dequantize_v(struct half_tile<T, D> *of, const struct decode_params *c, const struct tile_batch *ts, uint32_t k);
 
-template <int set, enum decode_mode mode, class T, int D>
-__device__ static void load_keys(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
-                                 const struct tile_batch *ts, uint32_t k)
+template <enum decode_mode mode, class T, int D>
+__device__ static void load_keys(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
+                                 const struct tile_batch *ts, uint32_t k, uint64_t once)
 {
 	if constexpr (quantized<mode>)
-		quant_load_k<set>(w, c, j, ts, k);
+		quant_load_k(to, c, j, ts, k, once);
 	else
-		load_k<set, mode >= MODE_TOKENS>(w, c, j, ts, k);
+		load_k<(mode >= MODE_TOKENS)>(to, c, j, ts, k, once);
 }
 
-template <int set, enum decode_mode mode, class T, int D>
-__device__ static void load_values(struct warp_state<T, D> *w, const struct decode_params *c,
-                                   const struct work_item *j, const struct tile_batch *ts, uint32_t k)
+template <enum decode_mode mode, class T, int D>
+__device__ static void load_values(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
+                                   const struct tile_batch *ts, uint32_t k, uint64_t once)
 {
 	if constexpr (quantized<mode>)
-		quant_load_v<set>(w, c, j, ts, k);
+		quant_load_v(to, c, j, ts, k, once);
 	else
-		load_v<set, mode >= MODE_TOKENS>(w, c, j, ts, k);
-}
-
-/* Load all of tile k of the batch that begins with this warp's tile `first`. */
-template <int set, enum decode_mode mode, class T, int D>
-__device__ static void load_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
-                                 const struct tile_batch *ts, uint32_t first, uint32_t k)
-{
-	load_scales<set, mode >= MODE_TOKENS>(w, c, j, ts, k);
-	if (mode == MODE_TOPK_VALUES)
-		load_topk_scores<set>(w, c, j, stream_tile<D, mode>(j, first + k));
-	else
-		load_keys<set, mode>(w, c, j, ts, k);
-	if (mode != MODE_TOPK_KEYS)
-		load_values<set, mode>(w, c, j, ts, k);
+		load_v<(mode >= MODE_TOKENS)>(to, c, j, ts, k, once);
 }
 
 /* V of masked tokens may be anything, and 0 times anything may be NaN. */
-template <int set, class T, int D> __device__ static void clear_v(struct warp_state<T, D> *w, uint32_t mask)
+template <class T, int D> __device__ static void clear_v(struct half_tile<T, D> *of, uint32_t mask)
 {
 	const uint32_t pair = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -220,22 +208,21 @@ template <int set, class T, int D> __device__ static void clear_v(struct warp_st
 		if (mask >> (pair + t % 2 + t / 2 * 8) & 1)
 			continue;
 #pragma unroll
-		for (int b = 0; b < w->WIDE; b++)
-			clear_piece(&w->v[set][b][t]);
-		if (w->REST)
-			clear_piece(&w->v_rest[set][t]);
+		for (int b = 0; b < of->WIDE; b++)
+			clear_piece(&of->v(b, t));
+		if (of->REST)
+			clear_piece(&of->rest(t));
 	}
 }
 
 /* s: token g of heads 2 c and 2 c + 1, then token g + 8. Not scaled. */
-template <int set, class T, int D>
-__device__ static void scores(const struct warp_state<T, D> *w, const struct columns<D> *of, float s[4])
+template <class T, int D> __device__ static void scores(struct half_tile<T, D> *k, const struct columns<D> *of, float s[4])
 {
 	float more[4] = {0, 0, 0, 0};
 	s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
-		const uint4 lo = widen(w->k[set][b][0]), hi = widen(w->k[set][b][1]), q = of->q[b];
+		const uint4 lo = widen(k->k(b, 0)), hi = widen(k->k(b, 1)), q = of->q[b];
 		T::mma(s, lo.x, hi.x, lo.y, hi.y, q.x, q.y);
 		T::mma(more, lo.z, hi.z, lo.w, hi.w, q.z, q.w);
 	}
@@ -292,17 +279,6 @@ __device__ static void softmax_step(struct columns<D> *w, const float s[4], cons
 	add_weights<T>(w, weight, unit, p);
 }
 
-/* The same for scores that are stored as differences from the maximum: it is 0. */
-template <class T, int D>
-__device__ static void weigh_topk_scores(struct columns<D> *w, const float s[4], const float unit[2], uint32_t p[2])
-{
-	float weight[4];
-#pragma unroll
-	for (int x = 0; x < 4; x++)
-		weight[x] = exp2_fast(s[x]);
-	add_weights<T>(w, weight, unit, p);
-}
-
 /* Two words of two rows: the low halves of both, and the high halves. */
 template <class T>
 __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d,
@@ -325,44 +301,42 @@ __device__ static void add_fp8_pairs(float first[4], float second[4], uint32_t a
 	T::mma(second, fp8_lower(more_ab), fp8_upper(more_ab), fp8_lower(more_cd), fp8_upper(more_cd), p[0], p[1]);
 }
 
-template <int set, int D>
-__device__ static void add_values(const struct warp_state<FP8, D> *w, struct columns<D> *to, const uint32_t p[2])
+template <int D> __device__ static void add_values(struct half_tile<FP8, D> *of, struct columns<D> *to, const uint32_t p[2])
 {
 #pragma unroll
-	for (int b = 0; b < w->WIDE; b++) {
-		const uint2 *v = w->v[set][b];
+	for (int b = 0; b < of->WIDE; b++) {
+		const uint2 *v = &of->v(b, 0);
 		add_fp8_pairs<FP8>(to->acc[4 * b], to->acc[4 * b + 1], v[0].x, v[1].x, v[2].x, v[3].x, p);
 		add_fp8_pairs<FP8>(to->acc[4 * b + 2], to->acc[4 * b + 3], v[0].y, v[1].y, v[2].y, v[3].y, p);
 	}
-	if (w->REST) {
-		const uint32_t *v = w->v_rest[set];
-		add_fp8_pairs<FP8>(to->acc[4 * w->WIDE], to->acc[4 * w->WIDE + 1], v[0], v[1], v[2], v[3], p);
+	if (of->REST) {
+		const uint32_t *v = &of->rest(0);
+		add_fp8_pairs<FP8>(to->acc[4 * of->WIDE], to->acc[4 * of->WIDE + 1], v[0], v[1], v[2], v[3], p);
 	}
 }
 
 /* acc: dimensions 64 b + 8 g + 2 a (+ 1 from x = 2 on) of heads 2 c + x % 2, for acc[4 b + a][x]. */
-template <int set, class T, int D>
-__device__ static void add_values(const struct warp_state<T, D> *w, struct columns<D> *to, const uint32_t p[2])
+template <class T, int D> __device__ static void add_values(struct half_tile<T, D> *of, struct columns<D> *to, const uint32_t p[2])
 {
 #pragma unroll
-	for (int b = 0; b < w->WIDE; b++) {
-		const uint4 *v = w->v[set][b];
+	for (int b = 0; b < of->WIDE; b++) {
+		const uint4 *v = &of->v(b, 0);
 		add_pair<T>(to->acc[4 * b], v[0].x, v[1].x, v[2].x, v[3].x, p);
 		add_pair<T>(to->acc[4 * b + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
 		add_pair<T>(to->acc[4 * b + 2], v[0].z, v[1].z, v[2].z, v[3].z, p);
 		add_pair<T>(to->acc[4 * b + 3], v[0].w, v[1].w, v[2].w, v[3].w, p);
 	}
-	if (w->REST) {
-		const uint2 *v = w->v_rest[set];
-		add_pair<T>(to->acc[4 * w->WIDE], v[0].x, v[1].x, v[2].x, v[3].x, p);
-		add_pair<T>(to->acc[4 * w->WIDE + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
+	if (of->REST) {
+		const uint2 *v = &of->rest(0);
+		add_pair<T>(to->acc[4 * of->WIDE], v[0].x, v[1].x, v[2].x, v[3].x, p);
+		add_pair<T>(to->acc[4 * of->WIDE + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
 	}
 }
 
 /* The accumulators of head 2 c + x, as a row. */
 template <class T, int D> DEVICE void store_row(float *row, const struct columns<D> *w, int x)
 {
-	constexpr int wide = warp_state<T, D>::WIDE, rest = warp_state<T, D>::REST;
+	constexpr int wide = half_tile<T, D>::WIDE, rest = half_tile<T, D>::REST;
 	const uint32_t g = threadIdx.x % 32 / 4;
 #pragma unroll
 	for (int b = 0; b < wide; b++)
@@ -398,17 +372,6 @@ __device__ static void load_q(struct columns<D> *w, const struct decode_params *
 	}
 }
 
-/* The first tile of a batch, if it has one, or the first two. */
-template <enum decode_mode mode, class T, int D>
-__device__ static void load_first_tiles(struct warp_state<T, D> *w, const struct decode_params *c,
-                                        const struct work_item *j, const struct tile_batch *ts, uint32_t first)
-{
-	if (ts->n > 0)
-		load_tile<0, mode>(w, c, j, ts, first, 0);
-	if (double_buffered<D, mode> && ts->n > 1)
-		load_tile<1, mode>(w, c, j, ts, first, 1);
-}
-
 /* Products become scores before they are scaled: times K's units of fp8, and capped. */
 template <class T> DEVICE void cap_products(const struct decode_params *c, const float unit[2], float s[4])
 {
@@ -422,67 +385,29 @@ template <class T> DEVICE void cap_products(const struct decode_params *c, const
 			s[x] = soft_cap(c->scale.cap, s[x]);
 }
 
-/* Attend to tile k of a batch, which is loaded or in flight; then load the next one into this buffer. */
-template <int set, enum decode_mode mode, class T, int D>
-__device__ static void attend_tile(struct warp_state<T, D> *w, const struct decode_params *c,
-                                   const struct work_item *j,
-                                   const struct tile_batch *ts, uint32_t first, uint32_t k)
+/* Scale a tile's products: -infinity of tokens that do not count. */
+DEVICE void scale_scores(const struct decode_params *c, uint32_t mask, float s[4])
 {
-	const uint32_t g = threadIdx.x % 32 / 4, mask = __shfl_sync(~0u, ts->mask, k);
-	const uint32_t next = k + 1 + double_buffered<D, mode>;
-	float s[4], k_unit[2], v_unit[2];
-	uint32_t p[2];
-	if constexpr (quantized<mode>)
-		dequantize_k<set>(w, c, ts, k);
-	take_units<set>(w, false, k_unit);
-	take_units<set>(w, true, v_unit);
-	if (mode != MODE_TOPK_VALUES) {
-		scores<set>(w, w, s);
-		if (next < ts->n) {
-			load_scales<set, mode >= MODE_TOKENS>(w, c, j, ts, next);
-			load_keys<set, mode>(w, c, j, ts, next);
-		}
-		cap_products<T>(c, k_unit, s);
-	}
+	const uint32_t g = threadIdx.x % 32 / 4;
 #pragma unroll
-	for (int x = 0; x < 4; x++) {
-		if (mode == MODE_TOPK_VALUES)
-			s[x] = x % 2 ? __high2float(w->topk_scores[set][x / 2]) : __low2float(w->topk_scores[set][x / 2]);
-		else
-			s[x] *= c->scale.scale;
-		s[x] = mask >> (g + x / 2 * 8) & 1 ? s[x] : -INFINITY;
-	}
-	if (mode == MODE_TOPK_VALUES) {
-		if (next < ts->n) {
-			load_scales<set, mode >= MODE_TOKENS>(w, c, j, ts, next);
-			load_topk_scores<set>(w, c, j, stream_tile<D, mode>(j, first + next));
-		}
-		weigh_topk_scores<T>(w, s, v_unit, p);
-	} else {
-		softmax_step<T>(w, s, v_unit, p);
-	}
-	if ((writes_scores<mode> || mode == MODE_TOPK_KEYS) && mask)
-		store_scores(c, j, stream_tile<D, mode>(j, first + k), s, w->max);
-	if (mode == MODE_TOPK_KEYS)
-		return;
-	if constexpr (quantized<mode>)
-		dequantize_v<set>(w, c, ts, k);
-	if (mask != 0xffff)
-		clear_v<set>(w, mask);
-	add_values<set>(w, w, p);
-	if (next < ts->n)
-		load_values<set, mode>(w, c, j, ts, next);
+	for (int x = 0; x < 4; x++)
+		s[x] = mask >> (g + x / 2 * 8) & 1 ? s[x] * c->scale.scale : -INFINITY;
 }
 
-/* A sum begins from nothing. */
-template <enum decode_mode mode, int D> DEVICE void begin_sum(struct columns<D> *w)
+template <int D> DEVICE void clear_acc(struct columns<D> *w)
 {
 #pragma unroll
 	for (int a = 0; a < w->ACC; a++)
 #pragma unroll
 		for (int x = 0; x < 4; x++)
 			w->acc[a][x] = 0;
-	w->max[0] = w->max[1] = mode == MODE_TOPK_VALUES ? 0 : -INFINITY;
+}
+
+/* A sum begins from nothing. */
+template <int D> DEVICE void begin_sum(struct columns<D> *w)
+{
+	clear_acc(w);
+	w->max[0] = w->max[1] = -INFINITY;
 	w->sum[0] = w->sum[1] = 0;
 }
 
@@ -496,21 +421,66 @@ template <int D> DEVICE void total_sums(struct columns<D> *w)
 			w->sum[x] += __shfl_xor_sync(~0u, w->sum[x], lane);
 }
 
-/* A warp's part of a work item whose scores go to the ring; its first tiles and q are loaded or in flight. */
+/* ---- where scores are written ------------------------------------------------------------------- */
+
+/* The first tile of a batch, if it has one. */
+template <enum decode_mode mode, class T, int D>
+__device__ static void load_first_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
+                                       const struct tile_batch *ts)
+{
+	if (ts->n == 0)
+		return;
+	w->scale = load_scales<T, D, false>(c, j, ts, 0);
+	load_keys<mode>(&w->k, c, j, ts, 0, w->once);
+	load_values<mode>(&w->v, c, j, ts, 0, w->once);
+}
+
+/* Attend to tile k of a batch, which is loaded or in flight, and load the next one; `number`: in the request's count. */
+template <enum decode_mode mode, class T, int D>
+__device__ static void attend_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
+                                   const struct tile_batch *ts, uint32_t number, uint32_t k)
+{
+	const uint32_t mask = __shfl_sync(~0u, ts->mask, k);
+	float s[4], k_unit[2], v_unit[2];
+	uint32_t p[2];
+	if constexpr (quantized<mode>)
+		dequantize_k(&w->k, c, ts, k);
+	take_units<T>(w->scale, false, k_unit);
+	take_units<T>(w->scale, true, v_unit);
+	scores(&w->k, w, s);
+	if (k + 1 < ts->n) {
+		w->scale = load_scales<T, D, false>(c, j, ts, k + 1);
+		load_keys<mode>(&w->k, c, j, ts, k + 1, w->once);
+	}
+	cap_products<T>(c, k_unit, s);
+	scale_scores(c, mask, s);
+	softmax_step<T>(w, s, v_unit, p);
+	if (mask)
+		store_scores(c, j, number, s, w->max);
+	if constexpr (quantized<mode>)
+		dequantize_v(&w->v, c, ts, k);
+	if (mask != 0xffff)
+		clear_v(&w->v, mask);
+	add_values(&w->v, w, p);
+	if (k + 1 < ts->n)
+		load_values<mode>(&w->v, c, j, ts, k + 1, w->once);
+}
+
+/* A warp's part of a work item whose scores go to the ring; its first tile and q are loaded or in flight. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_item(struct warp_state<T, D> *w, const struct decode_params *c,
                                    const struct work_item *j, struct tile_batch *ts)
 {
-	begin_sum<mode>(w);
+	begin_sum(w);
 	ring_await_generation(c, j->entry, j->generation);
 	for (uint32_t first = 0;;) {
 		for (uint32_t k = 0; k < ts->n; k++)
-			attend_tile<0, mode>(w, c, j, ts, first, k);
+			attend_tile<mode>(w, c, j, ts, stream_tile<D, mode>(j, first + k), k);
 		first += BATCH;
 		if (first >= stream_tiles<D, mode>(j))
 			return;
 		locate_tiles<D, mode>(c, j, first, ts);
-		load_first_tiles<mode>(w, c, j, ts, first);
+		load_first_tile<mode>(w, c, j, ts);
 	}
 }
 

@@ -56,22 +56,16 @@ DEVICE void barrier_wait(barrier *b, uint32_t phase)
  */
 DEVICE void count_store(uint32_t *count, uint32_t n)
 {
-	uint32_t was; /* an atomic operation, as in count_await(): what watches for races knows it for no race */
-	asm volatile("atom.release.cta.shared.exch.b32 %0, [%1], %2;"
-	             : "=r"(was) : "r"((uint32_t)__cvta_generic_to_shared(count)), "r"(n) : "memory");
+	__threadfence_block();
+	atomicExch(count, n);
 }
 
 /* Until it is n or more. */
 DEVICE void count_await(uint32_t *count, uint32_t n)
 {
-	uint32_t now;
-	for (;;) {
-		asm volatile("atom.acquire.cta.shared.or.b32 %0, [%1], 0;"
-		             : "=r"(now) : "r"((uint32_t)__cvta_generic_to_shared(count)) : "memory");
-		if (now >= n)
-			return;
+	while (atomicOr(count, 0) < n)
 		__nanosleep(100);
-	}
+	__threadfence_block();
 }
 
 /* A named barrier of some warps. */

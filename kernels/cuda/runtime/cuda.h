@@ -84,17 +84,22 @@ static inline __host__ __device__ uint32_t items_of(struct division by, uint32_t
  * Do a launch's blocks merge results themselves, of so many head tiles (or pairs, where a work item has two), each of so many items?
  * So it is where no block has two items, and a thread may have all results of a request in flight.
  */
-static inline bool merges_itself(uint32_t head_tiles, uint32_t items)
+static inline bool merges_itself(uint32_t head_tiles, uint32_t items, uint32_t blocks)
 {
-	return items > 1 && items <= MERGE_PARTS && head_tiles <= MAX_MERGED && head_tiles * items <= skv_cuda_sms();
+	return items > 1 && items <= MERGE_PARTS && head_tiles <= MAX_MERGED && head_tiles * items <= blocks;
 }
 
-/*
- * Of a launch over so many head tiles, of so many heads, of requests of at most so many tiles, by runs of `most` leaves at most; see
- * table.cu.
- */
-struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t tiles, uint32_t head_dim, uint32_t most);
-struct division divide_among_teams(uint32_t head_tiles, uint32_t team, uint32_t tiles, uint32_t head_dim, uint32_t most);
+/* A launch over so many head tiles, of so many heads, of requests of at most so many tiles, by `blocks` blocks at most. */
+struct launch_size {
+	uint32_t blocks, head_tiles, heads, tiles, head_dim;
+};
+
+/* Where work of `beside` other streams runs beside this one's, as many blocks as have enough work each; else one an SM. */
+uint32_t launch_blocks(const struct launch_size *, uint32_t beside);
+
+/* How it is divided, by runs of `most` leaves at most; see table.cu. */
+struct division divide_requests(const struct launch_size *, uint32_t most);
+struct division divide_among_teams(const struct launch_size *, uint32_t team, uint32_t most);
 
 /*
  * Where scores are written: how many chunks a request of so many tiles is split into, all of one length. They keep a

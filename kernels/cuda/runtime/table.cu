@@ -92,34 +92,51 @@ static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tok
 #define MERGE_LAUNCH 4000u /* ns of a launch that merges ... */
 #define MERGE_BLOCKS 1500u /* ... and where blocks do it */
 
-/*
- * About how long a launch takes, in nanoseconds: what the busiest SM reads, at its share of the memory's speed, or what its
- * warps wait for, if they are few; and results that are written and merged. Measured on an H100 (MERGE_BLOCKS: estimated).
- */
-static uint64_t time_of(struct division by, uint32_t head_tiles, uint32_t tiles, uint32_t head_dim, uint32_t sms)
+/* What an SM takes for a tile at its share of the memory's speed, in nanoseconds. */
+static uint64_t tile_time(const struct launch_size *l)
 {
-	const uint32_t parts = items_of(by, tiles), merge = parts == 1 ? 0 : merges_itself(head_tiles, parts) ? MERGE_BLOCKS : MERGE_LAUNCH;
-	const uint64_t items = (uint64_t)head_tiles * parts;
-	const uint64_t runs = (items + sms - 1) / sms * by.item_runs, rounds = (runs + 7) / 8;
-	const uint64_t reads = runs * by.run_tiles * 360 * head_dim / 128, waits = rounds * (by.run_tiles * 600 + 1500);
+	return 360 * l->head_dim / 128;
+}
+
+/*
+ * About how long a launch takes, in nanoseconds: what the busiest SM reads, or what its warps wait for, if they are few; and results that
+ * are written and merged. Measured on an H100 (MERGE_BLOCKS: estimated).
+ */
+static uint64_t time_of(struct division by, const struct launch_size *l)
+{
+	const uint32_t parts = items_of(by, l->tiles);
+	const uint32_t merge = parts == 1 ? 0 : merges_itself(l->head_tiles, parts, l->blocks) ? MERGE_BLOCKS : MERGE_LAUNCH;
+	const uint64_t items = (uint64_t)l->head_tiles * parts;
+	const uint64_t runs = (items + l->blocks - 1) / l->blocks * by.item_runs, rounds = (runs + 7) / 8;
+	const uint64_t reads = runs * by.run_tiles * tile_time(l), waits = rounds * (by.run_tiles * 600 + 1500);
 
 	return (reads > waits ? reads : waits) + items * 2 + merge;
+}
+
+/* Work of a block, in nanoseconds, that is worth one where others wait for its SM. */
+#define BLOCK_WORK 20000u
+
+uint32_t launch_blocks(const struct launch_size *l, uint32_t beside)
+{
+	const uint64_t work = (uint64_t)l->head_tiles * l->tiles * tile_time(l), blocks = (work + BLOCK_WORK - 1) / BLOCK_WORK;
+	const uint32_t sms = skv_cuda_sms();
+
+	return beside == 0 || blocks > sms ? sms : blocks ? (uint32_t)blocks : 1;
 }
 
 /*
  * Results have the same bits however requests are divided. Large runs and items are better where there are enough for all SMs: each
  * has a beginning and an end, and each item writes a result.
  */
-struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t tiles, uint32_t head_dim, uint32_t most)
+struct division divide_requests(const struct launch_size *l, uint32_t most)
 {
-	struct division best = {most * LEAF_TILES, max_item_runs(heads, head_dim)};
-	const uint32_t sms = skv_cuda_sms();
+	struct division best = {most * LEAF_TILES, max_item_runs(l->heads, l->head_dim)};
 	uint64_t least = UINT64_MAX;
 
 	for (struct division by = best; by.run_tiles >= LEAF_TILES; by.run_tiles /= 2)
-		for (by.item_runs = max_item_runs(heads, head_dim); by.item_runs; by.item_runs /= 2) {
-			const uint64_t items = (uint64_t)head_tiles * items_of(by, tiles), time = time_of(by, head_tiles, tiles, head_dim, sms);
-			if (least != UINT64_MAX && (items > SM_ITEMS * sms || time * 25 > least * 24))
+		for (by.item_runs = max_item_runs(l->heads, l->head_dim); by.item_runs; by.item_runs /= 2) {
+			const uint64_t items = (uint64_t)l->head_tiles * items_of(by, l->tiles), time = time_of(by, l);
+			if (least != UINT64_MAX && (items > SM_ITEMS * l->blocks || time * 25 > least * 24))
 				continue;
 			best = by;
 			least = time;
@@ -128,18 +145,19 @@ struct division divide_requests(uint32_t head_tiles, uint32_t heads, uint32_t ti
 }
 
 /* The same where teams of warps take head tiles together, eight heads each, a run at a time: results have many values. */
-struct division divide_among_teams(uint32_t head_tiles, uint32_t team, uint32_t tiles, uint32_t head_dim, uint32_t most)
+struct division divide_among_teams(const struct launch_size *l, uint32_t team, uint32_t most)
 {
 	struct division best = {most * LEAF_TILES, 1};
-	const uint32_t sms = skv_cuda_sms(), teams = 8 / team;
+	const uint32_t teams = 8 / team;
 	uint64_t least = UINT64_MAX;
 
 	for (struct division by = best; by.run_tiles >= LEAF_TILES; by.run_tiles /= 2) {
-		const uint64_t results = (uint64_t)head_tiles * items_of(by, tiles), runs = results / team, rounds = (runs + sms - 1) / sms;
-		const uint64_t reads = rounds * by.run_tiles * 360 * head_dim / 128, waits = (rounds + teams - 1) / teams * (by.run_tiles * 500 + 2000);
+		const uint64_t results = (uint64_t)l->head_tiles * items_of(by, l->tiles), runs = results / team;
+		const uint64_t rounds = (runs + l->blocks - 1) / l->blocks;
+		const uint64_t reads = rounds * by.run_tiles * tile_time(l), waits = (rounds + teams - 1) / teams * (by.run_tiles * 500 + 2000);
 		const uint64_t time = (reads > waits ? reads : waits) + results * 4;
 
-		if (least != UINT64_MAX && (results > SM_ITEMS * sms || time * 25 > least * 24))
+		if (least != UINT64_MAX && (results > SM_ITEMS * l->blocks || time * 25 > least * 24))
 			continue;
 		best = by;
 		least = time;

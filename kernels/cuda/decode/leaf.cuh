@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/decode/leaf.cuh - a leaf of LEAF_TILES tiles, from memory to its sum: see decode.cuh.
+ *
+ * All scores of a leaf come first, then its softmax, then its values. So a leaf is K of its tiles, and then V of these: half tiles, which
+ * are loaded in this order into a ring of registers, leaf after leaf of a run.
+ */
+#ifndef SKV_CUDA_DECODE_LEAF_CUH
+#define SKV_CUDA_DECODE_LEAF_CUH
+
+#include "kernels/cuda/decode/tile.cuh"
+
+template <enum decode_mode mode> static constexpr bool reads_keys = mode != MODE_TOPK_VALUES;
+template <enum decode_mode mode> static constexpr bool reads_values = mode != MODE_TOPK_KEYS;
+
+/*
+ * Half tiles of a leaf, and those of them that a warp has in registers or in flight. More where they are small made it slower: loads in
+ * flight are told apart by six scoreboards.
+ */
+template <enum decode_mode mode> static constexpr int leaf_halves = (reads_keys<mode> + reads_values<mode>) * (int)LEAF_TILES;
+template <int D, enum decode_mode mode> static constexpr int halves = D == 256 || mode == MODE_QUANT ? 2 : 4;
+
+template <class T, int D, enum decode_mode mode> struct leaf_state : columns<D> {
+	struct half_tile<T, D> half[halves<D, mode>];
+	uint32_t scale[LEAF_TILES];           /* of fp8: see load_scales() */
+	__half2 topk_scores[LEAF_TILES][2]; /* instead of K */
+	uint64_t once;                        /* L2 cache policy of K and V */
+};
+
+/* A leaf that is read: tiles of its run from `first` on, as many as there are. */
+struct leaf {
+	const struct work_item *j;
+	struct tile_batch tiles;
+	uint32_t first;
+};
+
+/* Load half tile `h` of a leaf, if it has it; `h` is a constant. */
+template <enum decode_mode mode, class T, int D>
+DEVICE void load_half(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, int h)
+{
+	const int t = h % (int)LEAF_TILES;
+	const bool key = reads_keys<mode> && h < (int)LEAF_TILES;
+	const uint32_t k = l->first + t;
+	const struct tile_batch *const ts = &l->tiles;
+	struct half_tile<T, D> *const to = &w->half[h % halves<D, mode>];
+
+	if (key)
+		w->scale[t] = 0; /* what is not loaded may be anything, but has no weight */
+	if (k >= ts->n)
+		return;
+	if (key)
+		w->scale[t] = load_scales<T, D, (mode >= MODE_TOKENS)>(c, l->j, ts, k);
+	if (key)
+		load_keys<mode>(to, c, l->j, ts, k, w->once);
+	else
+		load_values<mode>(to, c, l->j, ts, k, w->once);
+}
+
+/* Of a leaf whose keys are not read: what stands for its scores. */
+template <enum decode_mode mode, class T, int D>
+DEVICE void load_leaf_scores(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l)
+{
+#pragma unroll
+	for (uint32_t t = 0; t < LEAF_TILES; t++) {
+		const uint32_t k = l->first + t;
+		w->scale[t] = 0;
+		if (k >= l->tiles.n)
+			continue;
+		w->scale[t] = load_scales<T, D, (mode >= MODE_TOKENS)>(c, l->j, &l->tiles, k);
+		load_topk_scores(w->topk_scores[t], c, l->j, stream_tile<D, mode>(l->j, k));
+	}
+}
+
+/* What a warp begins with. */
+template <enum decode_mode mode, class T, int D>
+__device__ static void load_first_halves(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l)
+{
+#pragma unroll
+	for (int h = 0; h < halves<D, mode>; h++)
+		load_half<mode>(w, c, l, h);
+	if (!reads_keys<mode>)
+		load_leaf_scores(w, c, l);
+}
+
+/* Half tile `h` of a leaf, or of the next one. */
+template <enum decode_mode mode, class T, int D>
+DEVICE void load_ahead(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, const struct leaf *next, int h)
+{
+	load_half<mode>(w, c, h < leaf_halves<mode> ? l : next, h % leaf_halves<mode>);
+}
+
+/*
+ * The softmax of a leaf, which begins a sum: scores become weights, as columns of a product. Scores that are stored as differences from
+ * the maximum have one of 0.
+ */
+template <enum decode_mode mode, class T, int D>
+DEVICE void softmax_of_leaf(struct columns<D> *w, const float s[LEAF_TILES][4], const float unit[LEAF_TILES][2], uint32_t p[LEAF_TILES][2])
+{
+#pragma unroll
+	for (int x = 0; x < 2; x++) {
+		float top = -INFINITY;
+#pragma unroll
+		for (uint32_t t = 0; t < LEAF_TILES; t++)
+			top = fmaxf(top, fmaxf(s[t][x], s[t][x + 2]));
+#pragma unroll
+		for (int lane = 4; lane < 32; lane *= 2)
+			top = fmaxf(top, __shfl_xor_sync(~0u, top, lane));
+		w->max[x] = reads_keys<mode> ? top : 0;
+		w->sum[x] = 0;
+	}
+#pragma unroll
+	for (uint32_t t = 0; t < LEAF_TILES; t++) {
+		float weight[4];
+#pragma unroll
+		for (int x = 0; x < 4; x++) /* no token: 0, not the NaN of inf - inf */
+			weight[x] = s[t][x] == -INFINITY ? 0 : exp2_fast(s[t][x] - w->max[x % 2]);
+		add_weights<T>(w, weight, unit[t], p[t]);
+	}
+}
+
+/*
+ * Attend to a leaf, whose first half tiles are loaded or in flight, and load the others and those of the next one. This may be another
+ * run's: so there is always as much in flight.
+ */
+template <enum decode_mode mode, class T, int D>
+__device__ static void attend_leaf(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, const struct leaf *next)
+{
+	constexpr int ahead = halves<D, mode>, values = reads_keys<mode> ? (int)LEAF_TILES : 0;
+	float s[LEAF_TILES][4], unit[LEAF_TILES][2];
+	uint32_t mask[LEAF_TILES], p[LEAF_TILES][2];
+
+#pragma unroll
+	for (int t = 0; t < (int)LEAF_TILES; t++) {
+		mask[t] = __shfl_sync(~0u, l->tiles.mask, l->first + t);
+		take_units<T>(w->scale[t], true, unit[t]);
+		if constexpr (reads_keys<mode>) {
+			struct half_tile<T, D> *const keys = &w->half[t % ahead];
+			float k_unit[2];
+			take_units<T>(w->scale[t], false, k_unit);
+			if constexpr (quantized<mode>)
+				dequantize_k(keys, c, &l->tiles, l->first + t);
+			scores(keys, w, s[t]);
+			load_ahead<mode>(w, c, l, next, t + ahead);
+			cap_products<T>(c, k_unit, s[t]);
+			scale_scores(c, mask[t], s[t]);
+		} else {
+#pragma unroll
+			for (int x = 0; x < 4; x++) {
+				const __half2 pair = w->topk_scores[t][x / 2];
+				const bool counts = mask[t] >> (threadIdx.x % 32 / 4 + x / 2 * 8) & 1;
+				s[t][x] = counts ? x % 2 ? __high2float(pair) : __low2float(pair) : -INFINITY;
+			}
+		}
+	}
+	softmax_of_leaf<mode, T>(w, s, unit, p);
+	if (!reads_keys<mode>)
+		load_leaf_scores(w, c, next);
+	if (mode == MODE_TOPK_KEYS) {
+#pragma unroll
+		for (int t = 0; t < (int)LEAF_TILES; t++)
+			if (mask[t])
+				store_scores(c, l->j, stream_tile<D, mode>(l->j, l->first + t), s[t], w->max);
+		return;
+	}
+	clear_acc(w);
+#pragma unroll
+	for (int t = 0; t < (int)LEAF_TILES; t++) {
+		struct half_tile<T, D> *const v = &w->half[(values + t) % ahead];
+		if constexpr (quantized<mode>)
+			dequantize_v(v, c, &l->tiles, l->first + t);
+		if (mask[t] != 0xffff)
+			clear_v(v, mask[t]);
+		add_values(v, w, p[t]);
+		load_ahead<mode>(w, c, l, next, values + t + ahead);
+	}
+}
+
+#endif
