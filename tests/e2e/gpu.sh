@@ -65,7 +65,7 @@ for t; do
 	for c in "${command[@]}"; do [ ! -x "$c" ] || break; done
 	command=("$c")
 	unset SKV_TEST_DEVICE SKV_TEST_IPC SKV_SLOW CK_FORK
-	case $t in test-client* | test-oracle | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
+	case $t in gpu-* | test-client* | test-oracle | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
 	case $t in *-legacy) export SKV_TEST_IPC=legacy ;; esac # the older kind of handles
 	if [[ " $processes " != *" $t "* || -n "$tool" ]]; then # one process, so one context for all of its tests
 		export CK_FORK=no

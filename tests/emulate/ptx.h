@@ -241,12 +241,6 @@ static inline void barrier_arrive(barrier *b)
 	b->missing = b->threads;
 	b->phase++;
 }
-static inline void barrier_arrive_for(barrier *b, uint32_t threads)
-{
-	if (threads >= b->missing)
-		emulate_wrong("a barrier's phase ends where it may not");
-	b->missing = (uint16_t)(b->missing - threads);
-}
 /* A device sees the phase's parity alone. */
 static inline void barrier_wait(barrier *b, uint32_t phase)
 {

@@ -34,7 +34,7 @@ __device__ static void store_warp_result(struct warp_results<D, mode> *r, struct
 			r->max[warp][head] = w->max[x];
 			r->sum[warp][head] = w->sum[x];
 		}
-		store_row<T>(r->acc[warp][head], w, x);
+		each_four<T>(w, x, [&](uint32_t d, float4 acc) { *(float4 *)&r->acc[warp][head][d] = acc; });
 	}
 }
 

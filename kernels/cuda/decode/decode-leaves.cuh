@@ -22,12 +22,13 @@ struct run : work_item {
 #define TURNS 32 /* items of a block that are known at a time */
 
 /*
- * A block's shared memory. After it come the results of runs, run_slots of them, of which item_runs are an item's: result_floats();
- * and for each warp the sums of leaves that wait for the rest of their pair (waiting_sums()).
+ * A block's shared memory. After it come the sums of runs that wait for the rest of their pair, run_slots of them, of which item_runs are
+ * an item's; and for each warp those of leaves (waiting_sums()).
  */
 template <int D, enum decode_mode mode> struct leaves_smem {
-	uint32_t arrived[RUN_SLOTS]; /* of an item: runs that are there, and counted; ... */
-	barrier shared[RUN_SLOTS];   /* ... all */
+	/* Of a pair of sums, in the slot of the later one's first run: those that have come, of this and earlier items; the first one waits. */
+	uint32_t come[RUN_SLOTS];
+	barrier waits[RUN_SLOTS];
 	/* items here whose runs have been added: counted, since a warp that has no run of an item must not take it for the next one */
 	uint32_t added[RUN_SLOTS];
 	/* the block's items, by their turns: how many have been asked for and are known, and the last one that each warp has looked up */
@@ -38,13 +39,8 @@ template <int D, enum decode_mode mode> struct leaves_smem {
 	/* a warp's run and its next one; not in registers, which tiles on their way need */
 	struct run run[warps<D, mode>][2];
 	bool last; /* is the block the last one of its request? */
-	alignas(16) float result[4];
+	alignas(16) float4 sums[1];
 };
-
-template <int D, enum decode_mode mode> static inline __host__ __device__ uint32_t result_floats(const struct decode_params *c)
-{
-	return partial_floats(c->result_heads, result_dims<D, mode>);
-}
 
 /* Pairs of columns that are heads' results: of the four lanes with the same rows of a product, so many have any. */
 static inline __host__ __device__ uint32_t result_pairs(const struct decode_params *c)
@@ -66,10 +62,9 @@ template <int D, enum decode_mode mode> static constexpr uint32_t run_levels = r
 
 template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const struct decode_params *c)
 {
-	const size_t results = (size_t)c->run_slots * result_floats<D, mode>(c) * sizeof(float);
-	const size_t waiting = (size_t)warps<D, mode> * run_levels<D, mode> * waiting_sums<D, mode>(result_pairs(c)) * sizeof(float4);
+	const size_t sums = c->run_slots + (size_t)warps<D, mode> * run_levels<D, mode>;
 
-	return sizeof(struct leaves_smem<D, mode>) + results + waiting;
+	return sizeof(struct leaves_smem<D, mode>) + sums * waiting_sums<D, mode>(result_pairs(c)) * sizeof(float4);
 }
 
 /*
@@ -154,29 +149,35 @@ DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> 
 
 /* ---- leaves of a run -------------------------------------------------------------------------- */
 
-/* Add the earlier sum that waits to the warp's own. */
-template <enum decode_mode mode, int D> DEVICE void add_waiting(struct columns<D> *w, const float4 *from, uint32_t pairs)
+/* Add the sum that waits, which is the earlier one or the later one, and the warp's own. */
+template <enum decode_mode mode, int D> DEVICE void add_waiting(struct columns<D> *w, const float4 *from, uint32_t pairs, bool earlier)
 {
 	constexpr int accs = accumulators<D, mode>;
 	const uint32_t lane = threadIdx.x % 32 / 4 * pairs + threadIdx.x % 4, lanes = 8 * pairs;
 	if (threadIdx.x % 4 >= pairs)
 		return;
 	const float4 top = from[accs * lanes + lane];
-	const struct part_scale by[2] = {part_scale_of(top.x, w->max[0]), part_scale_of(top.y, w->max[1])};
+	const float max[2] = {top.x, top.y}, sum[2] = {top.z, top.w};
+	struct part_scale by[2];
+	const auto add = [&](int x, float waits, float own) { return earlier ? by[x].add(waits, own) : by[x].add(own, waits); };
 
+#pragma unroll
+	for (int x = 0; x < 2; x++)
+		by[x] = earlier ? part_scale_of(max[x], w->max[x]) : part_scale_of(w->max[x], max[x]);
 #pragma unroll
 	for (int a = 0; a < accs; a++) {
 		asm volatile("" ::: "memory"); /* one after the other: tiles on their way have most registers */
-		const float4 x = from[a * lanes + lane];
-		w->acc[a][0] = by[0].add(x.x, w->acc[a][0]);
-		w->acc[a][1] = by[1].add(x.y, w->acc[a][1]);
-		w->acc[a][2] = by[0].add(x.z, w->acc[a][2]);
-		w->acc[a][3] = by[1].add(x.w, w->acc[a][3]);
+		const float4 waits = from[a * lanes + lane];
+		w->acc[a][0] = add(0, waits.x, w->acc[a][0]);
+		w->acc[a][1] = add(1, waits.y, w->acc[a][1]);
+		w->acc[a][2] = add(0, waits.z, w->acc[a][2]);
+		w->acc[a][3] = add(1, waits.w, w->acc[a][3]);
 	}
-	w->sum[0] = by[0].add(top.z, w->sum[0]);
-	w->sum[1] = by[1].add(top.w, w->sum[1]);
-	w->max[0] = by[0].max;
-	w->max[1] = by[1].max;
+#pragma unroll
+	for (int x = 0; x < 2; x++) {
+		w->sum[x] = add(x, sum[x], w->sum[x]);
+		w->max[x] = by[x].max;
+	}
 }
 
 template <enum decode_mode mode, int D> DEVICE void leave_waiting(const struct columns<D> *w, float4 *to, uint32_t pairs)
@@ -199,7 +200,7 @@ DEVICE void add_levels(const struct decode_params *c, struct columns<D> *w, floa
 
 	for (; last ? i > 0 : i & 1; i /= 2, waiting += each)
 		if (i & 1)
-			add_waiting<mode>(w, waiting, pairs);
+			add_waiting<mode>(w, waiting, pairs, true);
 	if (!last)
 		leave_waiting<mode>(w, waiting, pairs);
 }
@@ -231,101 +232,76 @@ __device__ static void attend_run(struct leaf_state<T, D, mode> *w, const struct
 
 /* ---- runs of an item -------------------------------------------------------------------------- */
 
-template <enum decode_mode mode, class T, int D> DEVICE void store_run(float *to, const struct columns<D> *w, uint32_t heads)
+/*
+ * The sum of run `at` of an item that has n: the second sum of a pair to come adds the one that waits, in any order of their coming, and
+ * goes on to the next pair. Returns whether this warp has the item's sum. `slot`: the number of the item's first slot.
+ */
+template <enum decode_mode mode, int D>
+__device__ static bool add_runs(struct leaves_smem<D, mode> *s, struct columns<D> *w, const struct decode_params *c, uint32_t slot, uint32_t at,
+                                uint32_t n)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
+	const uint32_t pairs = result_pairs(c), each = waiting_sums<D, mode>(pairs);
+
+	for (uint32_t half = 1; half < n; half *= 2) {
+		const uint32_t own = slot + (at & ~(half - 1)), other = slot + (at & ~(half - 1) ^ half), pair = max(own, other);
+		uint32_t come = 0;
+		if (other - slot >= n)
+			continue;
+		if (threadIdx.x % 32 == 0)
+			come = atomicAdd(&s->come[pair], 1);
+		come = __shfl_sync(~0u, come, 0);
+		if (come % 2 == 0) {
+			leave_waiting<mode>(w, s->sums + own * each, pairs);
+			barrier_arrive(&s->waits[pair]);
+			return false;
+		}
+		barrier_wait(&s->waits[pair], come / 2);
+		add_waiting<mode>(w, s->sums + other * each, pairs, other < own);
+	}
+	return true;
+}
+
+/* The sum of an item: the output, if the request has no more, or a partial result, as that of scores alone is in any case. */
+template <enum decode_mode mode, class T, int D>
+__device__ static void store_item(const struct columns<D> *w, const struct decode_params *c, const struct work_item *j)
+{
+	float *const to = partial_of(c, j, j->chunk, result_dims<D, mode>);
 #pragma unroll
 	for (int x = 0; x < 2; x++) {
-		const uint32_t head = col + x;
-		if (head >= heads)
+		const uint32_t head = threadIdx.x % 4 * 2 + x;
+		if (head >= j->heads)
 			continue;
-		if (g == 0) {
+		if (mode != MODE_TOPK_KEYS && j->chunks == 1) {
+			each_four<T>(w, x, [&](uint32_t d, float4 acc) { write_part(c, j, head, D, d, {w->max[x], w->sum[x], acc}); });
+			continue;
+		}
+		if (threadIdx.x % 32 / 4 == 0) {
 			to[head] = w->max[x];
 			to[HEAD_TILE + head] = w->sum[x];
 		}
-		if (result_dims<D, mode>)
-			store_row<T>(to + 2 * HEAD_TILE + head * D, w, x);
+		if constexpr (mode != MODE_TOPK_KEYS)
+			each_four<T>(w, x, [&](uint32_t d, float4 acc) { store16(to + 2 * HEAD_TILE + head * D + d, acc, evict_last_policy()); });
 	}
 }
 
 /*
- * One head of an item whose n runs are all there: their sum is the output, if the request has no more, or a partial result.
- */
-template <int D, enum decode_mode mode>
-__device__ static void add_item(const struct decode_params *c, const struct work_item *j, uint32_t head,
-                                const float *results, uint32_t n)
-{
-	const uint32_t each = result_floats<D, mode>(c);
-	float *to = partial_of(c, j, j->chunk, D);
-#pragma unroll
-	for (uint32_t d = threadIdx.x % 32 * 4; d < D; d += 128) {
-		const struct part p = add_pairs<ITEM_RUNS>(n, [&](uint32_t k) {
-			const float *r = results + k * each;
-			asm volatile("" ::: "memory"); /* one after the other, as above */
-			return part{r[head], r[HEAD_TILE + head], *(const float4 *)&r[2 * HEAD_TILE + head * D + d]};
-		});
-		if (j->chunks == 1) {
-			write_part(c, j, head, D, d, p);
-			continue;
-		}
-		store16(to + 2 * HEAD_TILE + head * D + d, p.acc, evict_last_policy());
-		if (d == 0) {
-			to[head] = p.max;
-			to[HEAD_TILE + head] = p.sum;
-		}
-	}
-}
-
-/* The same of scores alone, for all heads, a lane each: a partial result in any case. */
-template <int D, enum decode_mode mode>
-__device__ static void add_item_sums(const struct decode_params *c, const struct work_item *j, const float *results, uint32_t n)
-{
-	const uint32_t each = result_floats<D, mode>(c), head = threadIdx.x % 32;
-	float *to = partial_of(c, j, j->chunk, result_dims<D, mode>);
-
-	if (head >= j->heads)
-		return;
-	const struct partial_softmax p = add_pairs<ITEM_RUNS>(n, [&](uint32_t k) {
-		const float *r = results + k * each;
-		return partial_softmax{r[head], r[HEAD_TILE + head]};
-	});
-	to[head] = p.max;
-	to[HEAD_TILE + head] = p.sum;
-}
-
-/*
- * Store the result of a run; the item's last one adds them. Items take the places for theirs in turns: each place has slots for as many
- * runs as an item may have, also if this one has fewer, for its neighbours may be in use for longer.
+ * The sum of a run joins those of its item; the warp that has the last pair's stores the item. Items take the places for their runs in
+ * turns: each place has slots for as many runs as an item may have, also if this one has fewer, for its neighbours may be in use for longer.
  */
 template <enum decode_mode mode, class T, int D>
-__device__ static void submit_run(struct leaves_smem<D, mode> *s, const struct leaf_state<T, D, mode> *w, const struct decode_params *c,
+__device__ static void submit_run(struct leaves_smem<D, mode> *s, struct leaf_state<T, D, mode> *w, const struct decode_params *c,
                                   const struct run *j)
 {
-	const uint32_t runs = c->by.item_runs, items = c->run_slots / runs, item = j->turn % items, round = j->turn / items;
-	const uint32_t n = j->end - j->begin;
-	const uint32_t each = result_floats<D, mode>(c);
-	float *const results = s->result + item * runs * each, *const own = results + (j->nth - j->begin) * each;
-	uint32_t arrived = 0;
+	const uint32_t runs = c->by.item_runs, places = c->run_slots / runs, place = j->turn % places, round = j->turn / places;
+
 	if (round > 0)
-		count_await(&s->added[item], round);
-	store_run<mode, T>(own, w, j->heads);
-	if (j->nth == j->begin && n < runs) /* for the runs that a request's last item has not */
-		barrier_arrive_for(&s->shared[item], runs - n);
-	barrier_arrive(&s->shared[item]);
-	__syncwarp(); /* all lanes have arrived: the warp that counts last waits for no other */
-	if (threadIdx.x % 32 == 0)
-		arrived = atomicInc(&s->arrived[item], n - 1);
-	if (__shfl_sync(~0u, arrived, 0) < n - 1)
+		count_await(&s->added[place], round);
+	if (!add_runs<mode, D>(s, w, c, place * runs, j->nth - j->begin, j->end - j->begin))
 		return;
-	barrier_wait(&s->shared[item], round);
-	if constexpr (mode == MODE_TOPK_KEYS)
-		add_item_sums<D, mode>(c, j, results, n);
-	else
-		for (uint32_t head = 0; head < j->heads; head++)
-			add_item<D, mode>(c, j, head, results, n);
+	store_item<mode, T, D>(w, c, j);
 	__syncwarp();
 	if (threadIdx.x % 32 == 0)
-		count_store(&s->added[item], round + 1);
+		count_store(&s->added[place], round + 1);
 }
 
 /* ---- items of a request ------------------------------------------------------------------------ */
@@ -364,13 +340,12 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	const uint32_t slots = mode >= MODE_TOKENS ? warp : 0;
 	struct tile_batch tiles = {.slots = s->slots[slots][0]}, next_tiles = {.slots = s->slots[slots][1]};
 	struct run *const run = s->run[warp];
-	float4 *const waiting = (float4 *)(s->result + c.run_slots * result_floats<D, mode>(&c)) +
-	                        warp * run_levels<D, mode> * waiting_sums<D, mode>(result_pairs(&c));
+	float4 *const waiting = s->sums + (c.run_slots + warp * run_levels<D, mode>) * waiting_sums<D, mode>(result_pairs(&c));
 	struct leaf_state<T, D, mode> w;
 
-	if (threadIdx.x < c.run_slots / c.by.item_runs) {
-		s->arrived[threadIdx.x] = s->added[threadIdx.x] = 0;
-		barrier_init(&s->shared[threadIdx.x], 32 * c.by.item_runs);
+	if (threadIdx.x < RUN_SLOTS) {
+		s->come[threadIdx.x] = s->added[threadIdx.x] = 0;
+		barrier_init(&s->waits[threadIdx.x], 32);
 	}
 	if (threadIdx.x < warps<D, mode>)
 		s->looked_up[threadIdx.x] = 0;
@@ -379,14 +354,15 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	if (c.source == KV_PAGES || c.source == KV_TOKENS)
 		await_previous(); /* the lists */
 	make_plan(&c, &s->plan);
-	await_previous();
-	let_next_begin();
 	w.once = evict_first_policy();
 	run[1].turn = run[1].begin = run[1].end = 0;
 	__syncwarp();
 	bool more = find_run<D, mode>(&c, s, warp, &run[1], &run[0]);
-	if (more) {
+	if (more)
 		locate_tiles<D, mode>(&c, &run[0], 0, &tiles);
+	await_previous();
+	let_next_begin();
+	if (more) {
 		const struct leaf first = {&run[0], tiles, 0};
 		load_first_halves<mode>(&w, &c, &first);
 		load_q<T>(&w, &c, &run[0], 0, run[0].heads);

@@ -352,40 +352,6 @@ __device__ static void attend_team_run(struct columns<D> *w, const struct decode
 	cp_async_wait<0>();
 }
 
-/* Four of a row's dimensions, from d on, of the head of column 2 c + x: the output, if the request has no other run, or a part of it. */
-template <class T, int D>
-DEVICE void store_four(const struct decode_params *c, const struct work_item *j, const struct columns<D> *w, int x, uint32_t d, float4 acc)
-{
-	const uint32_t head = threadIdx.x % 4 * 2 + x;
-	float *to = partial_of(c, j, j->chunk, D);
-
-	acc = make_float4(acc.x / output_unit<T>, acc.y / output_unit<T>, acc.z / output_unit<T>, acc.w / output_unit<T>);
-	if (j->chunks == 1) {
-		write_part(c, j, head, D, d, part{w->max[x], w->sum[x], acc});
-		return;
-	}
-	store16(to + 2 * HEAD_TILE + head * D + d, acc, evict_last_policy());
-	if (d == 0) {
-		to[head] = w->max[x];
-		to[HEAD_TILE + head] = w->sum[x];
-	}
-}
-
-template <class T, int D> __device__ static void store_team_run(const struct decode_params *c, const struct work_item *j, const struct columns<D> *w)
-{
-	constexpr int wide = half_tile<T, D>::WIDE;
-	const uint32_t g = threadIdx.x % 32 / 4;
-#pragma unroll
-	for (int x = 0; x < 2; x++) {
-		if (threadIdx.x % 4 * 2 + x >= j->heads)
-			continue;
-#pragma unroll
-		for (int a = 0; a < w->ACC; a += 2)
-			store_four<T, D>(c, j, w, x, a < 4 * wide ? a / 4 * 64 + 8 * g + a % 4 * 2 : 64 * wide + 4 * g,
-			                 make_float4(w->acc[a][x], w->acc[a][x + 2], w->acc[a + 1][x], w->acc[a + 1][x + 2]));
-	}
-}
-
 /* ---- the kernel --------------------------------------------------------------------------------- */
 
 template <class T, int D> struct teams_smem {
@@ -416,7 +382,7 @@ __global__ void __launch_bounds__(32 * warps<D, MODE_TEAMS>, 1) teams_kernel(con
 		if (j->heads)
 			load_q<T>(&w, &c, j, 0, j->heads);
 		attend_team_run<T, D, team>(&w, &c, j, ring, s->waiting[warp]);
-		store_team_run<T>(&c, j, &w);
+		store_item<MODE_TEAMS, T>(&w, &c, j);
 	}
 }
 

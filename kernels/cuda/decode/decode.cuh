@@ -36,11 +36,13 @@
  * same sum in any case. So a launch may be divided as it takes to keep all SMs busy (divide_requests()), and the bits of a result
  * depend on the sequence alone, not on the batch. A warp takes a run: one leaf, or two or four in a row, which it adds itself.
  * A work item is one run or more of a request and head tile. The grid is persistent, one block an SM: a block takes work items as it
- * comes to them, its warps take the runs round robin and leave their results in shared memory, where the warp that comes
- * last adds them. No warp waits for another to read: while one locates its tiles or adds, the others load. Results of an item
- * go to memory only if its request has more items. Where there are few items, and no block has two, the block that comes last of a
- * request adds them; else merge.cu does. Items are as few as they can be because writes among
- * all the reads cost bandwidth many times their size: 1.6 % of writes make reading 9 % slower.
+ * comes to them, and its warps take the runs round robin. Of two neighbours' sums the one that comes first is left in shared memory;
+ * the warp that comes second adds it to its own, and goes on to the next pair. So no warp adds all runs of an item, and none waits for
+ * another to read: while one locates its tiles or adds, the others load. Results of an item go to memory only if its request has more
+ * items. Where there are few items, and no block has two, the block that comes last of a request adds them; else merge.cu does. (That
+ * blocks do it which have other items was tried: a warp that says that its result is there waits for its reads on their way.) Items
+ * are as few as they can be because writes among all the reads cost bandwidth many times their size: 1.6 % of writes make reading 9 %
+ * slower.
  *
  * Where weights are written, a request is split along KV into a few chunks, by its own length. A chunk of one request and head
  * tile is a work item, whose tiles the block's warps take round robin.

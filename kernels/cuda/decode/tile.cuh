@@ -333,21 +333,16 @@ template <class T, int D> __device__ static void add_values(struct half_tile<T, 
 	}
 }
 
-/* The accumulators of head 2 c + x, as a row. */
-template <class T, int D> DEVICE void store_row(float *row, const struct columns<D> *w, int x)
+/* Of the accumulators of head 2 c + x, as a row: what the lane has, four elements at a time, as take(first one's number, elements). */
+template <class T, int D, class Take> DEVICE void each_four(const struct columns<D> *w, int x, Take take)
 {
 	constexpr int wide = half_tile<T, D>::WIDE, rest = half_tile<T, D>::REST;
 	const uint32_t g = threadIdx.x % 32 / 4;
 #pragma unroll
-	for (int b = 0; b < wide; b++)
-#pragma unroll
-		for (int a = 0; a < 4; a++)
-			*(float2 *)&row[64 * b + 8 * g + 2 * a] =
-				make_float2(w->acc[4 * b + a][x] / output_unit<T>, w->acc[4 * b + a][x + 2] / output_unit<T>);
-#pragma unroll
-	for (int a = 0; a < 2 * rest; a++)
-		*(float2 *)&row[64 * wide + 4 * g + 2 * a] =
-			make_float2(w->acc[4 * wide + a][x] / output_unit<T>, w->acc[4 * wide + a][x + 2] / output_unit<T>);
+	for (int a = 0; a < 4 * wide + 2 * rest; a += 2)
+		take(a < 4 * wide ? 64 * (a / 4) + 8 * g + 2 * (a % 4) : 64 * wide + 4 * g,
+		     make_float4(w->acc[a][x] / output_unit<T>, w->acc[a][x + 2] / output_unit<T>, w->acc[a + 1][x] / output_unit<T>,
+		                 w->acc[a + 1][x + 2] / output_unit<T>));
 }
 
 /* Queries of n of the item's columns, from number `first` on. */

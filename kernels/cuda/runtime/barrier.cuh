@@ -30,13 +30,6 @@ DEVICE void barrier_arrive(barrier *b)
 	asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier_at(b)) : "memory");
 }
 
-/* The same for so many threads, of which none is the phase's last. */
-DEVICE void barrier_arrive_for(barrier *b, uint32_t threads)
-{
-	asm volatile("{ .reg .b64 state; mbarrier.arrive.noComplete.shared.b64 state, [%0], %1; }" ::"r"(barrier_at(b)), "r"(threads)
-	             : "memory");
-}
-
 /* Wait for the end of the phase that is the first (0), the second (1), the third (0) ... */
 DEVICE void barrier_wait(barrier *b, uint32_t phase)
 {

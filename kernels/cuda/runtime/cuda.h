@@ -63,7 +63,7 @@ static inline __host__ __device__ uint32_t n_units(uint32_t tiles, uint32_t unit
 	return tiles ? (tiles + unit - 1) / unit : 1;
 }
 
-#define ITEM_RUNS 16u    /* of a work item, at most; their results, of so many heads, take 72 KB of shared memory for two items */
+#define ITEM_RUNS 16u    /* of a work item, at most; sums of them that wait, of so many heads, take 80 KB of shared memory for two items */
 static inline uint32_t max_item_runs(uint32_t heads, uint32_t head_dim)
 {
 	return heads * head_dim <= 512 ? ITEM_RUNS : heads * head_dim <= 1024 ? ITEM_RUNS / 2 : ITEM_RUNS / 4;

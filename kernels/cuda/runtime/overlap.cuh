@@ -5,7 +5,8 @@
  * microseconds a kernel, where a sequence's whole layer takes some tens.
  *
  * A kernel launched by launch_overlapped() calls await_previous() in each thread before it writes anything, or reads what may have
- * been written since the step began: rows of q, k and v, the workspace, lists. Tables of pages and struct skv_kseq are older. After
+ * been written since the step began: rows of q, k and v, the workspace, lists. Tables of pages and struct skv_kseq are older; counts
+ * of attended tokens, which are read when the step has ended, may be added to before. After
  * that it may call let_next_begin(); only then, so that of the next kernel, too, all but the last one before it is complete.
  */
 #ifndef SKV_CUDA_OVERLAP_CUH

@@ -89,8 +89,8 @@ static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tok
 /* Items smaller than the largest are so many an SM at most. */
 #define SM_ITEMS 8u
 
-#define MERGE_LAUNCH 4000u /* ns of a launch that merges ... */
-#define MERGE_BLOCKS 1500u /* ... and where blocks do it */
+#define MERGE_LAUNCH 10000u /* ns of a launch that merges ... */
+#define MERGE_BLOCKS 3000u /* ... and where blocks do it */
 
 /* What an SM takes for a tile at its share of the memory's speed, in nanoseconds. */
 static uint64_t tile_time(const struct launch_size *l)
@@ -100,7 +100,7 @@ static uint64_t tile_time(const struct launch_size *l)
 
 /*
  * About how long a launch takes, in nanoseconds: what the busiest SM reads, or what its warps wait for, if they are few; and results that
- * are written and merged. Measured on an H100 (MERGE_BLOCKS: estimated).
+ * are written and merged, with what the next launch waits for that. Measured on an H100.
  */
 static uint64_t time_of(struct division by, const struct launch_size *l)
 {
