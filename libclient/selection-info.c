@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/sort.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
 #include "libclient/device-step.h"
@@ -89,13 +90,6 @@ static int put_list(struct skv_session *s, struct sink *to, const struct skv_ind
 	return e;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
 /* Positions of n entries of a kv head by the open step's slot metadata, evicted ones too. */
 static int fetch_positions(struct skv_session *s, uint32_t layer, const struct skv_seq *q, const struct skv_kseq *ks,
                            uint32_t head, uint32_t n, uint32_t *pos)
@@ -148,7 +142,7 @@ static int put_retained(struct skv_session *s, const struct policy_batch *pb, st
 			ids[i] = pos[u];
 	}
 	if (e == 0)
-		qsort(ids, n, sizeof(*ids), ascending);
+		skv_sort_u32(ids, n);
 	for (uint32_t i = 0; i < n && e == 0; i++)
 		put(to, ids[i]);
 	free(pos);

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/sort.h"
 #include "libclient/conn.h"
 #include "libclient/error.h"
 #include "libclient/lease/pool.h"
@@ -191,18 +192,6 @@ int stock_room(struct skv_session *s, uint64_t *ret_pages)
 
 /* ---- pages out ------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-static int descending(const void *a, const void *b)
-{
-	return ascending(b, a);
-}
-
 /* Write ascending ids as runs into the session's message; returns how many fit, and are allowed. */
 static uint32_t to_runs(struct skv_session *s, uint32_t seq, const uint32_t *ids, uint32_t n)
 {
@@ -227,7 +216,7 @@ uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t
 {
 	uint32_t done = 0;
 
-	qsort(ids, n, sizeof(*ids), ascending);
+	skv_sort_u32(ids, n);
 	while (done < n) {
 		uint32_t some = to_runs(s, seq, ids + done, n - done);
 
@@ -260,19 +249,26 @@ static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_
 	return sent;
 }
 
-/* Give n pages back, those with the highest numbers, so that whole segments come free. */
+/* Give n pages back, those with the highest numbers, so that whole segments come free; the lowest are taken first. */
 static void put(struct skv_session *s, uint32_t n)
 {
 	struct stock *st = &s->stock;
+	uint32_t *const last = st->ids + st->n - n;
 	uint32_t sent;
 
 	if (n == 0)
 		return;
-	qsort(st->ids, st->n, sizeof(*st->ids), descending);
-	sent = give(s, SKV_MSG_LEASE_PUT, 0, st->ids, n);
+	skv_sort_u32(st->ids, st->n);
+	sent = give(s, SKV_MSG_LEASE_PUT, 0, last, n);
+	memmove(last, last + sent, (n - sent) * sizeof(*last));
 	st->n -= sent;
 	st->leased -= sent;
-	memmove(st->ids, st->ids + sent, st->n * sizeof(*st->ids));
+	for (uint32_t i = 0; i < st->n / 2; i++) {
+		const uint32_t low = st->ids[i];
+
+		st->ids[i] = st->ids[st->n - 1 - i];
+		st->ids[st->n - 1 - i] = low;
+	}
 }
 
 void stock_return(struct skv_session *s)

@@ -3,11 +3,14 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "common/fd.h"
+#include "common/sort.h"
 #include "common/wire.h"
+#include "tests/support/random.h"
 #include "tests/support/suite.h"
 
 /* ---- strings, names, models ------------------------------------------------------------------ */
@@ -122,6 +125,34 @@ START_TEST(models)
 }
 END_TEST
 
+/* ---- numbers in order ------------------------------------------------------------------------ */
+
+static int ascending(const void *a, const void *b)
+{
+	const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Few and many, of a few values and of all, so that some digits are those of all numbers. */
+START_TEST(sorts)
+{
+	static const uint32_t masks[] = {0, 1, 0xff, 0xff00, 0xfffff, 0xff000000, UINT32_MAX};
+	uint32_t v[3000], as[3000];
+
+	for (int i = 0; i < 2000; i++) {
+		const size_t n = rnd_below(i % 2 ? 100 : 3000);
+		const uint32_t mask = masks[rnd_below(sizeof(masks) / sizeof(masks[0]))], base = (uint32_t)rnd64() & ~mask;
+
+		for (size_t k = 0; k < n; k++)
+			v[k] = as[k] = base | ((uint32_t)rnd64() & mask);
+		qsort(as, n, sizeof(*as), ascending);
+		skv_sort_u32(v, n);
+		ck_assert_msg(memcmp(v, as, n * sizeof(*v)) == 0, "%zu numbers, mask %x", n, mask);
+	}
+}
+END_TEST
+
 /* ---- fds ------------------------------------------------------------------------------------- */
 
 START_TEST(memory_by_fd)
@@ -176,7 +207,8 @@ int main(void)
 {
 	Suite *s = begin_suite("test-common");
 
-	add_case(s, "common", 60, NULL, NULL, strings, valid_names, models_on_the_wire, models, memory_by_fd,
+	rnd_seed("test-common");
+	add_case(s, "common", 60, NULL, NULL, strings, valid_names, models_on_the_wire, models, sorts, memory_by_fd,
 	         NULL);
 	return run_suite(s);
 }
