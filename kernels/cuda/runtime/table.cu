@@ -86,6 +86,12 @@ static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tok
 	return (n * one < some ? n * one : some) * SKV_PAGE_TOKENS;
 }
 
+/* Runs of an item, at most, where blocks have several items: many results are better than long items if they have few values. */
+static uint32_t later_runs(uint32_t heads, uint32_t head_dim)
+{
+	return heads * head_dim <= 128 ? 4 : max_item_runs(heads, head_dim);
+}
+
 /* Items smaller than the largest are so many an SM at most. */
 #define SM_ITEMS 8u
 
@@ -141,6 +147,8 @@ struct division divide_requests(const struct launch_size *l, uint32_t most)
 			best = by;
 			least = time;
 		}
+	if ((uint64_t)l->head_tiles * items_of(best, l->tiles) > l->blocks && best.run_tiles >= RUN_FEWER * LEAF_TILES)
+		best.item_runs = min(best.item_runs, later_runs(l->heads, l->head_dim));
 	return best;
 }
 
@@ -169,7 +177,7 @@ struct division divide_among_teams(const struct launch_size *l, uint32_t team, u
 static size_t partial_results(const struct skv_shape *sh, uint32_t head_tiles, uint32_t heads, uint32_t tokens)
 {
 	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* a window's pages may be cut at three ends */
-	const struct division largest = {RUN_FEWER * LEAF_TILES, max_item_runs(heads, sh->head_dim)};
+	const struct division largest = {RUN_FEWER * LEAF_TILES, later_runs(heads, sh->head_dim)};
 	const size_t chunks = (size_t)head_tiles * MAX_CHUNKS, items = (size_t)head_tiles * items_of(largest, tiles);
 	const size_t few = SM_ITEMS * (size_t)skv_cuda_sms();
 
