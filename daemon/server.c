@@ -143,6 +143,11 @@ static int open_sockets(struct skv_server *s, int fds[2])
 	return fds[1];
 }
 
+static void commit(void *core)
+{
+	skv_core_commit(core);
+}
+
 static int start_core(struct skv_server *s)
 {
 	struct skv_core_config config;
@@ -156,6 +161,8 @@ static int start_core(struct skv_server *s)
 		return r;
 	}
 	s->hostmem.core = s->core;
+	skv_core_commit(s->core);
+	skv_loop_before_submit(s->loop, commit, s->core);
 	skv_core_on_corrupt(s->core, on_corrupt, s);
 	return 0;
 }

@@ -11,7 +11,7 @@ uint32_t skv_account_get(struct skv_core *c, uid_t uid)
 			return i;
 	/* the table has room for one more than there can be: state.c */
 	account = skv_state_take(&c->state, SKV_TABLE_ACCOUNTS);
-	skv_account_row(&c->state, account)->uid = uid;
+	skv_write_account(&c->state, account)->uid = uid;
 	return account;
 }
 

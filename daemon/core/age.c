@@ -48,7 +48,7 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool)
 	seq = oldest(c, p->device, part);
 	if (seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
 		return false;
-	c->state.header->dropped_for_room++;
+	skv_write_header(&c->state)->dropped_for_room++;
 	return true;
 }
 
@@ -63,18 +63,19 @@ unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t ttl_ns)
 	unsigned n = 0;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		struct skv_seq_row *q = skv_seq_row(&c->state, i);
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 		if (q->session != SKV_NO_INDEX || !q->name[0])
 			continue;
 		if (q->idle_since_ns == 0) {
-			q->idle_since_ns = now_ns;
+			skv_write_seq(&c->state, i)->idle_since_ns = now_ns;
 		} else if (ttl_ns && now_ns - q->idle_since_ns >= ttl_ns) {
 			if (skv_task_drop(c, i, SKV_NO_INDEX, 0) < 0)
 				break;
 			n++;
 		}
 	}
-	c->state.header->dropped_for_age += n;
+	if (n)
+		skv_write_header(&c->state)->dropped_for_age += n;
 	return n;
 }

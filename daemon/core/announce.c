@@ -14,6 +14,8 @@
 #include "daemon/core/pages.h"
 #include "daemon/core/segment-sets.h"
 
+#include <string.h>
+
 /* For each client that is a member of the pool. */
 #define EACH_MEMBER(client, c, pool)                     \
 	SKV_EACH(client, &(c)->state, SKV_TABLE_CLIENTS) \
@@ -22,7 +24,7 @@
 /* It has to be looked at again. */
 static void look_again(struct skv_core *c, uint32_t pool, uint32_t client, uint32_t segment)
 {
-	uint32_t *first = &skv_member_row(&c->state, pool, client)->first_untold;
+	uint32_t *first = &skv_write_member(&c->state, pool, client)->first_untold;
 
 	if (*first > segment)
 		*first = segment;
@@ -31,9 +33,9 @@ static void look_again(struct skv_core *c, uint32_t pool, uint32_t client, uint3
 void skv_announce_arrival(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	EACH_MEMBER(client, c, pool) {
-		*skv_told(&c->state, pool, client, segment) = SKV_TOLD_NOTHING;
+		*skv_write_told(&c->state, pool, client, segment, 1) = SKV_TOLD_NOTHING;
 		look_again(c, pool, client, segment);
-		skv_client_row(&c->state, client)->notices++;
+		skv_write_client(&c->state, client)->notices++;
 	}
 }
 
@@ -42,15 +44,15 @@ uint32_t skv_announce_end(struct skv_core *c, uint32_t pool, uint32_t segment)
 	uint32_t waiting = 0;
 
 	EACH_MEMBER(client, c, pool) {
-		uint8_t *told = skv_told(&c->state, pool, client, segment);
+		uint8_t *told = skv_write_told(&c->state, pool, client, segment, 1);
 
 		look_again(c, pool, client, segment);
 		if (*told == SKV_TOLD_LIVE) {
 			*told = SKV_TOLD_GONE_DUE;
 			waiting++;
-			skv_client_row(&c->state, client)->notices++;
+			skv_write_client(&c->state, client)->notices++;
 		} else {
-			skv_client_row(&c->state, client)->notices--;
+			skv_write_client(&c->state, client)->notices--;
 		}
 	}
 	return waiting;
@@ -71,17 +73,16 @@ void skv_member_join(struct skv_core *c, uint32_t pool, uint32_t client)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 
-	if (skv_member_row(&c->state, pool, client)->sessions++)
+	if (skv_write_member(&c->state, pool, client)->sessions++)
 		return;
-	for (uint32_t s = 0; s < announced(c, pool); s++)
-		*skv_told(&c->state, pool, client, s) = SKV_TOLD_NOTHING;
-	skv_member_row(&c->state, pool, client)->first_untold = 0;
-	skv_client_row(&c->state, client)->notices += skv_pool_is_whole(c, pool) ? 1 : p->segments;
+	memset(skv_write_told(&c->state, pool, client, 0, announced(c, pool)), SKV_TOLD_NOTHING, announced(c, pool));
+	skv_write_member(&c->state, pool, client)->first_untold = 0;
+	skv_write_client(&c->state, client)->notices += skv_pool_is_whole(c, pool) ? 1 : p->segments;
 }
 
 static void acknowledged(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
-	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
+	struct skv_segment_row *s = skv_write_segment(&c->state, pool, segment);
 
 	if (--s->waiting == 0)
 		skv_segment_vacate(c, pool, segment);
@@ -89,14 +90,16 @@ static void acknowledged(struct skv_core *c, uint32_t pool, uint32_t segment)
 
 void skv_member_leave(struct skv_core *c, uint32_t pool, uint32_t client)
 {
-	struct skv_member *m = skv_member_row(&c->state, pool, client);
-	struct skv_client_row *row = skv_client_row(&c->state, client);
+	struct skv_member *m = skv_write_member(&c->state, pool, client);
+	struct skv_client_row *row = skv_write_client(&c->state, client);
+	uint8_t *all;
 
 	if (--m->sessions)
 		return;
 	skv_pages_hand_over(c, pool, skv_owner_make(SKV_OWNER_LEASE, client), 0, m->lease);
+	all = skv_write_told(&c->state, pool, client, 0, announced(c, pool));
 	for (uint32_t s = 0; s < announced(c, pool); s++) {
-		uint8_t *told = skv_told(&c->state, pool, client, s);
+		uint8_t *told = &all[s];
 		bool live = is_there(c, pool, s);
 
 		row->notices -= *told == SKV_TOLD_GONE_DUE || (live && *told == SKV_TOLD_NOTHING);
@@ -109,19 +112,16 @@ void skv_member_leave(struct skv_core *c, uint32_t pool, uint32_t client)
 static bool next_of_pool(struct skv_core *c, uint32_t pool, uint32_t client, struct skv_core_segment *ret)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	struct skv_member *m = skv_member_row(&c->state, pool, client);
+	struct skv_member *m = skv_write_member(&c->state, pool, client);
 
 	for (uint32_t s = m->first_untold; s < announced(c, pool); s++) {
-		uint8_t *told = skv_told(&c->state, pool, client, s);
+		const uint8_t told = *skv_told(&c->state, pool, client, s);
 		bool live = is_there(c, pool, s);
 
 		m->first_untold = s + 1;
-		if (*told == SKV_TOLD_GONE_DUE)
-			*told = SKV_TOLD_GONE;
-		else if (live && *told == SKV_TOLD_NOTHING)
-			*told = SKV_TOLD_LIVE;
-		else
+		if (told != SKV_TOLD_GONE_DUE && (!live || told != SKV_TOLD_NOTHING))
 			continue;
+		*skv_write_told(&c->state, pool, client, s, 1) = live ? SKV_TOLD_LIVE : SKV_TOLD_GONE;
 		*ret = (struct skv_core_segment){
 			.pool = pool,
 			.segment = s,
@@ -136,7 +136,7 @@ static bool next_of_pool(struct skv_core *c, uint32_t pool, uint32_t client, str
 			ret->fd = c->pools[pool].handles[s].fd;
 			ret->ipc = c->pools[pool].handles[s].ipc;
 		}
-		skv_client_row(&c->state, client)->notices--;
+		skv_write_client(&c->state, client)->notices--;
 		return true;
 	}
 	return false;
@@ -179,7 +179,6 @@ bool skv_core_next_waiting(const struct skv_core *c, uint32_t *cursor, uint32_t 
 int skv_core_segment_ack(struct skv_core *c, uint32_t client_id, uint32_t pool, uint32_t segment)
 {
 	uint32_t client;
-	uint8_t *told;
 	int r = skv_find_client(c, client_id, &client);
 
 	if (!r)
@@ -189,9 +188,8 @@ int skv_core_segment_ack(struct skv_core *c, uint32_t client_id, uint32_t pool, 
 	/* the client may have left the pool, and the pool be gone, while this was under way */
 	if (!skv_member_row(&c->state, pool, client)->sessions)
 		return 0;
-	told = skv_told(&c->state, pool, client, segment);
-	if (*told == SKV_TOLD_GONE) {
-		*told = SKV_TOLD_NOTHING;
+	if (*skv_told(&c->state, pool, client, segment) == SKV_TOLD_GONE) {
+		*skv_write_told(&c->state, pool, client, segment, 1) = SKV_TOLD_NOTHING;
 		acknowledged(c, pool, segment);
 	}
 	return 0;

@@ -25,7 +25,7 @@ int skv_charge_allows(struct skv_core *c, uint32_t account, uint64_t more)
 
 void skv_charge(struct skv_core *c, uint32_t account, uint64_t *charged, uint64_t now)
 {
-	skv_account_row(&c->state, account)->other_bytes += now - *charged;
+	skv_write_account(&c->state, account)->other_bytes += now - *charged;
 	*charged = now;
 }
 
@@ -62,11 +62,13 @@ uint64_t skv_file_bytes(int fd)
 
 void skv_charge_seq(struct skv_core *c, uint32_t seq)
 {
-	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	const struct skv_pool_row *p = skv_pool_row(&c->state, q->pool);
 	uint64_t pages = (uint64_t)p->high * p->pages_per_segment;
 	/* its row of bits, up to the last page that there can be */
-	uint64_t references = q->referred ? (pages + 8 * 4096 - 1) / (8 * 4096) * 4096 : 0;
+	uint64_t references = q->referred ? (pages + 8 * 4096 - 1) / (8 * 4096) * 4096 : 0, bytes;
 
-	skv_charge(c, q->account, &q->bytes, skv_file_bytes(c->seqs[seq].fd) + references);
+	bytes = skv_file_bytes(c->seqs[seq].fd) + references;
+	if (bytes != q->bytes)
+		skv_charge(c, q->account, &skv_write_seq(&c->state, seq)->bytes, bytes);
 }

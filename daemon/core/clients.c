@@ -24,11 +24,11 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 		                       uid, own, c->state.header->live[SKV_TABLE_CLIENTS], c->config.max_clients);
 	}
 	client = skv_state_take(&c->state, SKV_TABLE_CLIENTS);
-	row = skv_client_row(&c->state, client);
+	row = skv_write_client(&c->state, client);
 	row->account = account;
 	row->pid = pid;
 	snprintf(row->program, sizeof(row->program), "%s", program ? program : "");
-	skv_account_row(&c->state, account)->clients++;
+	skv_write_account(&c->state, account)->clients++;
 	*ret_client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, client);
 	atomic_store(&c->control->fence[client], *ret_client);
 	return 0;
@@ -41,6 +41,6 @@ bool skv_core_client_fence(struct skv_core *c, uint32_t client_id)
 	if (client == SKV_NO_INDEX)
 		return false;
 	atomic_store(&c->control->fence[client], 0);
-	skv_client_row(&c->state, client)->fenced = 1;
+	skv_write_client(&c->state, client)->fenced = 1;
 	return skv_client_row(&c->state, client)->sessions > 0;
 }

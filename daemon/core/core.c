@@ -138,7 +138,7 @@ int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops 
 		goto fail;
 	c->memory[SKV_DEVICE_HOST].mem = mem;
 	limit_host(c);
-	c->state.header->policy_generation = 1;
+	skv_write_header(&c->state)->policy_generation = 1;
 	atomic_store(&c->control->policy_generation, 1);
 	*ret = c;
 	return 0;
@@ -163,6 +163,11 @@ struct skv_core *skv_core_free(struct skv_core *c)
 	skv_state_deinit(&c->state);
 	free(c);
 	return NULL;
+}
+
+void skv_core_commit(struct skv_core *c)
+{
+	skv_undo_commit(&c->state);
 }
 
 void skv_core_drop_all(struct skv_core *c)

@@ -423,6 +423,12 @@ bool skv_core_seqs_some(const struct skv_core *, struct skv_core_walk *, uint32_
 void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
 
 /*
+ * What was done since the last commit stays, whatever becomes of the process: call it before anybody can know of it. Before the
+ * first one, and after each, a process that dies leaves the state as it was then (undo.h).
+ */
+void skv_core_commit(struct skv_core *);
+
+/*
  * Recount everything from the page owners up and compare with the state. NULL when it balances, else a text
  * (static, overwritten by the next call) that says what is off. With `empty`, everything must be zero too:
  * for shutdown, after skv_core_drop_all().

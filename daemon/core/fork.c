@@ -68,9 +68,9 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 		return SKV_DONE;
 	}
 	/* what it may come to, so that no two of them are given the same room */
-	skv_charge(c, q->account, &skv_seq_row(&c->state, f->child)->bytes, q->bytes);
-	skv_seq_row(&c->state, f->child)->copied = q->bytes;
-	skv_account_row(&c->state, q->account)->copied_bytes += q->bytes;
+	skv_charge(c, q->account, &skv_write_seq(&c->state, f->child)->bytes, q->bytes);
+	skv_write_seq(&c->state, f->child)->copied = q->bytes;
+	skv_write_account(&c->state, q->account)->copied_bytes += q->bytes;
 	skv_walk_begin(c, f->walk.seq, f->walk.client, f->walk.marks, &f->walk);
 	if (f->n_tokens < f->walk.len)
 		f->walk.len = f->n_tokens;

@@ -81,7 +81,7 @@ static void take(struct taking *t, uint32_t class)
 	const struct skv_bitset *set = &t->core->pools[t->pool].runs[class];
 
 	for (uint32_t s = skv_bitset_next(set, 0); s != SKV_BITSET_NONE && t->want; s = skv_bitset_next(set, s + 1)) {
-		struct skv_segment_row *row = skv_segment_row(&t->core->state, t->pool, s);
+		struct skv_segment_row *row = skv_write_segment(&t->core->state, t->pool, s);
 		uint32_t first = s * p->pages_per_segment;
 		bool room = take_from(t, first, first + p->pages_per_segment, 1u << class, &row->longest);
 

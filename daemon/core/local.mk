@@ -12,5 +12,5 @@ daemon_core_libskvcore_la_SOURCES = \
 	daemon/core/refuse.h daemon/core/segments.c daemon/core/segments.h daemon/core/announce.c daemon/core/announce.h \
 	daemon/core/bitset.c daemon/core/bitset.h daemon/core/charge.c daemon/core/measure.c daemon/core/charge.h daemon/core/segment-sets.c daemon/core/segment-sets.h daemon/core/seqfile.c daemon/core/seqfile.h \
 	daemon/core/sequences.c daemon/core/sequences.h daemon/core/sessions.c daemon/core/sessions.h daemon/core/state.c \
-	daemon/core/state.h daemon/core/validate.c daemon/core/validate.h daemon/core/views.c daemon/core/task.c \
+	daemon/core/state.h daemon/core/undo.c daemon/core/undo.h daemon/core/validate.c daemon/core/validate.h daemon/core/views.c daemon/core/task.c \
 	daemon/core/task.h

@@ -11,13 +11,15 @@
 /* Memory of a pool where it has no segment: a client wrote there. What is being given back is not meant. */
 static void charge_stray(struct skv_core *c, uint32_t pool)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	uint64_t live = p->segments * p->segment_bytes, held;
 
 	if (!skv_pool_is_whole(c, pool) || p->leaving)
 		return;
 	held = skv_file_bytes(c->pools[pool].fd);
-	skv_charge(c, p->account, &p->stray_bytes, held > live ? held - live : 0);
+	held = held > live ? held - live : 0;
+	if (held != p->stray_bytes)
+		skv_charge(c, p->account, &skv_write_pool(&c->state, pool)->stray_bytes, held);
 }
 
 void skv_core_measure(struct skv_core *c, uint32_t *at, uint32_t units)
@@ -38,8 +40,8 @@ void skv_core_client_holds(struct skv_core *c, uint32_t client_id, uint64_t byte
 {
 	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
 
-	if (client != SKV_NO_INDEX)
-		skv_charge(c, skv_client_row(&c->state, client)->account, &skv_client_row(&c->state, client)->bytes, bytes);
+	if (client != SKV_NO_INDEX && skv_client_row(&c->state, client)->bytes != bytes)
+		skv_charge(c, skv_client_row(&c->state, client)->account, &skv_write_client(&c->state, client)->bytes, bytes);
 }
 
 void skv_core_held(const struct skv_core *c, struct skv_core_held *ret)

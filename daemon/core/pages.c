@@ -21,11 +21,11 @@ static void count(struct skv_core *c, uint32_t pool, skv_owner o, int delta)
 {
 	enum skv_owner_kind kind = skv_owner_kind(o);
 
-	skv_pool_row(&c->state, pool)->count[kind] += delta;
+	skv_write_pool(&c->state, pool)->count[kind] += delta;
 	if (kind == SKV_OWNER_LEASE)
-		skv_member_row(&c->state, pool, skv_owner_value(o))->lease += delta;
+		skv_write_member(&c->state, pool, skv_owner_value(o))->lease += delta;
 	else if (kind == SKV_OWNER_SEQ)
-		skv_seq_row(&c->state, skv_owner_value(o))->pages += delta;
+		skv_write_seq(&c->state, skv_owner_value(o))->pages += delta;
 }
 
 /* What a segment is found by: how long its runs may be, and whether all of it is free. */
@@ -39,9 +39,9 @@ static uint32_t found_by(const struct skv_segment_row *s, uint32_t pages)
 /* A page of the segment has become FREE, or is FREE no more. */
 static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, bool is_free)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
-	struct skv_account_row *a = skv_account_row(&c->state, p->account);
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
+	struct skv_segment_row *s = skv_write_segment(&c->state, pool, segment);
+	struct skv_account_row *a = skv_write_account(&c->state, p->account);
 	uint32_t was = found_by(s, p->pages_per_segment);
 
 	p->empty -= s->free == p->pages_per_segment;
@@ -60,7 +60,7 @@ static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, bool
 
 void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to)
 {
-	skv_owner *word = skv_owner_word(&c->state, pool, page);
+	skv_owner *word = skv_write_owner(&c->state, pool, page);
 	bool was_free = skv_owner_kind(*word) == SKV_OWNER_FREE,
 	     is_free = skv_owner_kind(to) == SKV_OWNER_FREE;
 

@@ -16,9 +16,9 @@
 
 void skv_segment_request(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 
-	skv_segment_row(&c->state, pool, segment)->state = SKV_SEGMENT_WANTED;
+	skv_write_segment(&c->state, pool, segment)->state = SKV_SEGMENT_WANTED;
 	skv_segment_file(c, pool, segment);
 	p->pending++;
 	p->wanted++;
@@ -27,7 +27,7 @@ void skv_segment_request(struct skv_core *c, uint32_t pool, uint32_t segment)
 /* It is pending no more. */
 static void leave(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	const struct skv_segment_row *row = skv_segment_row(&c->state, pool, segment);
 
 	p->wanted -= row->state == SKV_SEGMENT_WANTED;
@@ -56,15 +56,15 @@ void skv_pool_cancel_all(struct skv_core *c, uint32_t pool)
 bool skv_core_next_pending(struct skv_core *c, struct skv_core_pending *ret)
 {
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
-		struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 
 		for (uint32_t s = 0; p->wanted && s < p->high; s++) {
-			struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
+			const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
 
 			if (row->state != SKV_SEGMENT_WANTED)
 				continue;
-			row->state = SKV_SEGMENT_STARTED;
-			p->wanted--;
+			skv_write_segment(&c->state, pool, s)->state = SKV_SEGMENT_STARTED;
+			skv_write_pool(&c->state, pool)->wanted--;
 			*ret = (struct skv_core_pending){
 				.device = p->device,
 				.pool = pool,

@@ -137,14 +137,14 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		return r;
 	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
 	c->pools[pool] = l;
-	p = skv_pool_row(&c->state, pool);
+	p = skv_write_pool(&c->state, pool);
 	p->account = account;
 	p->device = sizes->device;
 	p->page_bytes = sizes->page_bytes;
 	p->segment_bytes = sizes->segment_bytes;
 	p->pages_per_segment = sizes->pages_per_segment;
 	p->max_segments = sizes->max_segments;
-	skv_account_row(&c->state, account)->pools++;
+	skv_write_account(&c->state, account)->pools++;
 	*ret_index = pool;
 	return 0;
 }
@@ -169,7 +169,7 @@ int skv_pool_get(struct skv_core *c, uint32_t account, uint32_t device, uint64_t
 
 void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	/* one empty segment stays: a client at a segment's edge would have it made and destroyed in turn */
 	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
 
@@ -184,6 +184,6 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	skv_charge(c, account, &p->stray_bytes, 0);
 	local_free(c, p->device, &c->pools[pool]);
 	skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
-	skv_account_row(&c->state, account)->pools--;
+	skv_write_account(&c->state, account)->pools--;
 	skv_account_put(c, account);
 }

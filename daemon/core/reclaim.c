@@ -91,9 +91,9 @@ static void end_client(struct skv_core *c, uint32_t client)
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		if (skv_session_row(&c->state, i)->client == client)
 			skv_session_end(c, i);
-	skv_charge(c, account, &skv_client_row(&c->state, client)->bytes, 0);
+	skv_charge(c, account, &skv_write_client(&c->state, client)->bytes, 0);
 	skv_state_give(&c->state, SKV_TABLE_CLIENTS, client);
-	skv_account_row(&c->state, account)->clients--;
+	skv_write_account(&c->state, account)->clients--;
 	skv_account_put(c, account);
 }
 

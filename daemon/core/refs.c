@@ -14,11 +14,16 @@
 #define BITS 64u
 #define WORDS_A_UNIT 8u /* that are 0 */
 
-static uint64_t *word_of(const struct skv_core *c, uint32_t seq, uint32_t page)
+static const uint64_t *word_of(const struct skv_core *c, uint32_t seq, uint32_t page)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
 
 	return skv_state_at(&c->state, SKV_TABLE_REFS, seq * skv_ref_words(g) + page / BITS);
+}
+
+static uint64_t *write_word_of(struct skv_core *c, uint32_t seq, uint32_t page)
+{
+	return skv_undo_save(&c->state, word_of(c, seq, page), sizeof(uint64_t));
 }
 
 /* Pages of the sequence's pool have lower numbers. */
@@ -36,11 +41,11 @@ bool skv_ref_held(const struct skv_core *c, uint32_t seq, uint32_t page)
 
 void skv_ref_add(struct skv_core *c, uint32_t seq, uint32_t page)
 {
-	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
 	skv_owner owner = *skv_owner_word(&c->state, q->pool, page);
 	uint32_t count = skv_owner_kind(owner) == SKV_OWNER_SHARED ? skv_owner_value(owner) : 0;
 
-	*word_of(c, seq, page) |= UINT64_C(1) << page % BITS;
+	*write_word_of(c, seq, page) |= UINT64_C(1) << page % BITS;
 	q->refs++;
 	q->referred = 1;
 	skv_page_set(c, q->pool, page, skv_owner_make(SKV_OWNER_SHARED, count + 1));
@@ -48,10 +53,10 @@ void skv_ref_add(struct skv_core *c, uint32_t seq, uint32_t page)
 
 void skv_ref_drop(struct skv_core *c, uint32_t seq, uint32_t page)
 {
-	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
 	uint32_t count = skv_owner_value(*skv_owner_word(&c->state, q->pool, page));
 
-	*word_of(c, seq, page) &= ~(UINT64_C(1) << page % BITS);
+	*write_word_of(c, seq, page) &= ~(UINT64_C(1) << page % BITS);
 	q->refs--;
 	skv_page_set(c, q->pool, page, count > 1 ? skv_owner_make(SKV_OWNER_SHARED, count - 1) : 0);
 }
@@ -103,10 +108,10 @@ bool skv_refs_drop_some(struct skv_core *c, uint32_t seq, const uint8_t *marks, 
 
 void skv_refs_free(struct skv_core *c, uint32_t seq)
 {
-	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
 
 	/* a hole in the state's memfd; should that fail, what stays is zeros */
 	if (q->referred)
-		(void)madvise(word_of(c, seq, 0), skv_ref_words(&c->state.header->geometry) * sizeof(uint64_t), MADV_REMOVE);
+		(void)madvise((void *)(uintptr_t)word_of(c, seq, 0), skv_ref_words(&c->state.header->geometry) * sizeof(uint64_t), MADV_REMOVE);
 	q->referred = 0;
 }

@@ -21,6 +21,6 @@ void skv_segment_file(struct skv_core *c, uint32_t pool, uint32_t segment)
 
 void skv_segment_vacate(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
-	skv_segment_row(&c->state, pool, segment)->state = SKV_SEGMENT_NONE;
+	skv_write_segment(&c->state, pool, segment)->state = SKV_SEGMENT_NONE;
 	skv_segment_file(c, pool, segment);
 }

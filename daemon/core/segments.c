@@ -17,7 +17,7 @@ void skv_segment_uncharge(struct skv_core *c, uint32_t pool)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 
-	c->state.header->segment_bytes[p->device] -= p->segment_bytes;
+	skv_write_header(&c->state)->segment_bytes[p->device] -= p->segment_bytes;
 }
 
 #define SWEEP_RANGES 1024u /* at a time */
@@ -26,7 +26,7 @@ void skv_segment_uncharge(struct skv_core *c, uint32_t pool)
 static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
+	struct skv_segment_row *s = skv_write_segment(&c->state, pool, segment);
 	const struct skv_mem_ops *mem = c->memory[p->device].mem;
 
 	if (skv_pool_is_whole(c, pool)) {
@@ -49,14 +49,14 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 /* Its memory is gone, and the number can be used. */
 static void left(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
-	skv_pool_row(&c->state, pool)->leaving -= skv_pool_is_whole(c, pool);
+	skv_write_pool(&c->state, pool)->leaving -= skv_pool_is_whole(c, pool);
 	skv_segment_vacate(c, pool, segment);
 }
 
 void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
+	struct skv_segment_row *s = skv_write_segment(&c->state, pool, segment);
 
 	skv_segment_uncharge(c, pool);
 	p->segments--;
@@ -73,12 +73,12 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 
 void skv_core_segment_discarded(struct skv_core *c, const struct skv_mem_range *range)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, range->pool);
+	const struct skv_pool_row *p = skv_pool_row(&c->state, range->pool);
 	const struct skv_segment_row *s;
 
 	/* it may have been another pool's; serials are never used twice, so its successor is not it */
 	if (p->row.live && p->sweeping && p->sweep_serial == range->serial)
-		p->sweeping--;
+		skv_write_pool(&c->state, range->pool)->sweeping--;
 	if (!p->row.live || range->segment >= p->high)
 		return;
 	s = skv_segment_row(&c->state, range->pool, range->segment);
@@ -101,14 +101,14 @@ static uint32_t without_memory(const struct skv_core *c, uint32_t pool, uint32_t
 
 void skv_segments_sweep(struct skv_core *c, uint32_t pool)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	const struct skv_mem_ops *mem = c->memory[p->device].mem;
 	struct skv_pool_local *l = &c->pools[pool];
 	struct skv_mem_range range = {.pool = pool, .segment = SKV_NO_INDEX};
 
 	if (p->sweeping)
 		return;
-	p->sweep_serial = range.serial = ++c->state.header->segment_serial;
+	p->sweep_serial = range.serial = ++skv_write_header(&c->state)->segment_serial;
 	for (uint32_t i = 0; i < SWEEP_RANGES; i++) {
 		uint32_t n = without_memory(c, pool, &l->sweep_at);
 
@@ -165,8 +165,8 @@ static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 
 void skv_segment_arrive(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	struct skv_segment_row *row = skv_segment_row(&c->state, pool, segment);
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
+	struct skv_segment_row *row = skv_write_segment(&c->state, pool, segment);
 
 	row->state = SKV_SEGMENT_LIVE;
 	row->free = row->longest = p->pages_per_segment;
@@ -178,8 +178,8 @@ void skv_segment_arrive(struct skv_core *c, uint32_t pool, uint32_t segment)
 
 static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	struct skv_state_header *h = c->state.header;
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
+	struct skv_state_header *h = skv_write_header(&c->state);
 	uint32_t segment;
 	int r = find_number(c, pool, &segment);
 
@@ -192,7 +192,7 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 		                  (unsigned long long)c->memory[p->device].limits.pool_bytes);
 	if (p->high <= segment)
 		p->high = segment + 1;
-	skv_segment_row(&c->state, pool, segment)->serial = ++h->segment_serial;
+	skv_write_segment(&c->state, pool, segment)->serial = ++h->segment_serial;
 	h->segment_bytes[p->device] += p->segment_bytes;
 	if (skv_pool_is_whole(c, pool))
 		skv_segment_arrive(c, pool, segment);
@@ -230,7 +230,7 @@ static void undo_since(struct skv_core *c, uint32_t pool, uint64_t serial)
  */
 int skv_pool_grow(struct skv_core *c, uint32_t pool, uint64_t least, uint64_t want)
 {
-	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	uint64_t serial = c->state.header->segment_serial;
 	int r = 0;
 

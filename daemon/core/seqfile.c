@@ -54,9 +54,9 @@ void skv_seqfile_free(struct skv_core *c, struct skv_seq_local *l)
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-static off_t entry_at(const struct skv_seq_local *l, uint32_t table, uint32_t index)
+uint64_t skv_seqfile_entry_at(const struct skv_seq_local *l, uint32_t table, uint32_t index)
 {
-	return (off_t)(l->layout.table + ((size_t)table * l->layout.max_pages + index) * sizeof(skv_pte));
+	return l->layout.table + ((uint64_t)table * l->layout.max_pages + index) * sizeof(skv_pte);
 }
 
 /* A memfd is read and written whole, or the system is out of memory. */
@@ -69,14 +69,14 @@ int skv_seqfile_read(const struct skv_seq_local *l, uint32_t table, uint32_t fir
 {
 	size_t bytes = n * sizeof(*to);
 
-	return whole(pread(l->fd, to, bytes, entry_at(l, table, first)), bytes);
+	return whole(pread(l->fd, to, bytes, (off_t)skv_seqfile_entry_at(l, table, first)), bytes);
 }
 
 int skv_seqfile_write(const struct skv_seq_local *l, uint32_t table, uint32_t first, uint32_t n, const skv_pte *from)
 {
 	size_t bytes = n * sizeof(*from);
 
-	return whole(pwrite(l->fd, from, bytes, entry_at(l, table, first)), bytes);
+	return whole(pwrite(l->fd, from, bytes, (off_t)skv_seqfile_entry_at(l, table, first)), bytes);
 }
 
 uint32_t skv_seqfile_len(const struct skv_seq_local *l)
@@ -169,9 +169,9 @@ bool skv_seqfile_trim(const struct skv_seq_local *l, uint64_t *at, uint32_t *uni
 	uint32_t len = skv_seqfile_len(l);
 
 	for (uint32_t table = 0; table < o->n_tables; table++) {
-		uint64_t from = (uint64_t)entry_at(l, table, skv_seqmem_entries(o, table, len));
+		uint64_t from = skv_seqfile_entry_at(l, table, skv_seqmem_entries(o, table, len));
 
-		if (!punch_some(l, from, (uint64_t)entry_at(l, table + 1, 0), at, units))
+		if (!punch_some(l, from, skv_seqfile_entry_at(l, table + 1, 0), at, units))
 			return false;
 	}
 	if (!punch_some(l, o->tokens + (len + UINT64_C(1)) * sizeof(int32_t), o->journal, at, units) ||

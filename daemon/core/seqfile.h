@@ -19,6 +19,8 @@ void skv_seqfile_free(struct skv_core *, struct skv_seq_local *);
  */
 int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at, uint32_t *units);
 
+/* Where an entry is in the file. */
+uint64_t skv_seqfile_entry_at(const struct skv_seq_local *, uint32_t table, uint32_t index);
 /* n entries of a table from `first` on, into `to`. Negative errno. */
 int skv_seqfile_read(const struct skv_seq_local *, uint32_t table, uint32_t first, uint32_t n, skv_pte *to);
 int skv_seqfile_write(const struct skv_seq_local *, uint32_t table, uint32_t first, uint32_t n, const skv_pte *from);

@@ -38,18 +38,18 @@ void skv_seq_hold(struct skv_core *c, uint32_t seq, uint32_t session)
 {
 	uint32_t client = skv_session_row(&c->state, session)->client;
 
-	skv_seq_row(&c->state, seq)->session = session;
-	skv_session_row(&c->state, session)->sequences++;
+	skv_write_seq(&c->state, seq)->session = session;
+	skv_write_session(&c->state, session)->sequences++;
 	atomic_store(&c->seqs[seq].mem->holder, skv_state_id(&c->state, SKV_TABLE_CLIENTS, client));
 }
 
 void skv_seq_unhold(struct skv_core *c, uint32_t seq)
 {
-	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
 
-	skv_session_row(&c->state, q->session)->sequences--;
+	skv_write_session(&c->state, q->session)->sequences--;
 	q->session = SKV_NO_INDEX;
-	q->used = ++c->state.header->uses;
+	q->used = ++skv_write_header(&c->state)->uses;
 	q->idle_since_ns = 0;
 	atomic_store(&c->seqs[seq].mem->holder, 0);
 }
@@ -81,8 +81,8 @@ static int check_name(struct skv_core *c, uint32_t account, const struct skv_mod
 int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
 {
 	const struct skv_session_row *s = skv_session_row(&c->state, session);
-	struct skv_pool_row *p = skv_pool_row(&c->state, s->pool);
-	struct skv_account_row *a = skv_account_row(&c->state, p->account);
+	struct skv_pool_row *p = skv_write_pool(&c->state, s->pool);
+	struct skv_account_row *a = skv_write_account(&c->state, p->account);
 	struct skv_seq_row *q;
 	uint32_t seq;
 	int r = check_name(c, p->account, &s->model, name);
@@ -112,7 +112,7 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 		skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
 		return skv_core_refuse_system(c, r, "memory for a sequence");
 	}
-	q = skv_seq_row(&c->state, seq);
+	q = skv_write_seq(&c->state, seq);
 	q->account = p->account;
 	q->pool = s->pool;
 	q->max_tokens = max_tokens;
@@ -129,7 +129,7 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 /* Its pages on lease to a holder stay there; *at is of references first, then of segments. */
 enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t *units)
 {
-	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
 	uint32_t pool = q->pool;
 
 	if (q->refs && !skv_refs_drop_some(c, seq, NULL, 0, at, units))
@@ -143,10 +143,10 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 	if (q->session != SKV_NO_INDEX)
 		skv_seq_unhold(c, seq);
 	skv_charge(c, q->account, &q->bytes, 0);
-	skv_account_row(&c->state, q->account)->copied_bytes -= q->copied;
+	skv_write_account(&c->state, q->account)->copied_bytes -= q->copied;
 	skv_seqfile_free(c, &c->seqs[seq]);
-	skv_account_row(&c->state, q->account)->sequences--;
-	skv_pool_row(&c->state, pool)->sequences--;
+	skv_write_account(&c->state, q->account)->sequences--;
+	skv_write_pool(&c->state, pool)->sequences--;
 	skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
 	skv_pool_shrink(c, pool);
 	return SKV_DONE;

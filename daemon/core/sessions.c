@@ -86,7 +86,7 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 		skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
 		return skv_core_refuse_system(c, r, "memory for a session");
 	}
-	s = skv_session_row(&c->state, session);
+	s = skv_write_session(&c->state, session);
 	s->model = *m;
 	choose(&s->wanted, c->state.header->policy_generation, spec, plugin);
 	s->given = s->running = s->wanted;
@@ -123,12 +123,12 @@ int skv_core_session_open(struct skv_core *c, uint32_t client_id, const struct s
 		unmake(c, session);
 		return r;
 	}
-	skv_session_row(&c->state, session)->client = client;
-	skv_session_row(&c->state, session)->pool = pool;
-	skv_client_row(&c->state, client)->sessions++;
-	skv_account_row(&c->state, account)->sessions++;
-	skv_account_row(&c->state, account)->other_bytes += SKV_SESSION_BYTES;
-	skv_pool_row(&c->state, pool)->sessions++;
+	skv_write_session(&c->state, session)->client = client;
+	skv_write_session(&c->state, session)->pool = pool;
+	skv_write_client(&c->state, client)->sessions++;
+	skv_write_account(&c->state, account)->sessions++;
+	skv_write_account(&c->state, account)->other_bytes += SKV_SESSION_BYTES;
+	skv_write_pool(&c->state, pool)->sessions++;
 	skv_member_join(c, pool, client);
 	p = skv_pool_row(&c->state, pool);
 	*ret = (struct skv_core_session_info){
@@ -149,11 +149,11 @@ void skv_session_end(struct skv_core *c, uint32_t session)
 	const struct skv_session_row *s = skv_session_row(&c->state, session);
 	uint32_t client = s->client, pool = s->pool, account = skv_pool_row(&c->state, pool)->account;
 
-	skv_client_row(&c->state, client)->sessions--;
-	skv_account_row(&c->state, account)->sessions--;
-	skv_account_row(&c->state, account)->other_bytes -= SKV_SESSION_BYTES;
+	skv_write_client(&c->state, client)->sessions--;
+	skv_write_account(&c->state, account)->sessions--;
+	skv_write_account(&c->state, account)->other_bytes -= SKV_SESSION_BYTES;
 	skv_member_leave(c, pool, client);
-	skv_pool_row(&c->state, pool)->sessions--;
+	skv_write_pool(&c->state, pool)->sessions--;
 	unmake(c, session);
 	skv_pool_shrink(c, pool);
 }
@@ -178,7 +178,7 @@ int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t ses
 
 	if (r)
 		return r;
-	s = skv_session_row(&c->state, session);
+	s = skv_write_session(&c->state, session);
 	choose(&s->given, c->state.header->policy_generation, s->wanted.spec, s->wanted.plugin);
 	*ret = (struct skv_msg_policy){.generation = s->given.generation, .plugin = s->given.plugin};
 	snprintf(ret->spec, sizeof(ret->spec), "%s", s->given.spec);
@@ -198,7 +198,7 @@ uint32_t skv_core_swap(struct skv_core *c, const struct skv_core_scope *scope, c
 	uint32_t n = 0;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
-		struct skv_session_row *s = skv_session_row(&c->state, i);
+		const struct skv_session_row *s = skv_session_row(&c->state, i);
 		struct skv_core_session_view v = {
 		        .session = skv_state_id(&c->state, SKV_TABLE_SESSIONS, i),
 		        .client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, s->client),
@@ -208,11 +208,11 @@ uint32_t skv_core_swap(struct skv_core *c, const struct skv_core_scope *scope, c
 
 		if (!skv_core_in_scope(scope, &v))
 			continue;
-		choose(&s->wanted, generation, spec, plugin);
+		choose(&skv_write_session(&c->state, i)->wanted, generation, spec, plugin);
 		n++;
 	}
 	if (n) {
-		c->state.header->policy_generation = generation;
+		skv_write_header(&c->state)->policy_generation = generation;
 		atomic_store(&c->control->policy_generation, generation);
 	}
 	return n;
@@ -232,7 +232,7 @@ int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session
 
 	if (r)
 		return r;
-	s = skv_session_row(&c->state, session);
+	s = skv_write_session(&c->state, session);
 	if (generation > s->given.generation)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "policy generation %llu was not given yet, %llu was",
 		                  (unsigned long long)generation, (unsigned long long)s->given.generation);

@@ -22,7 +22,19 @@ static const uint32_t element_bytes[SKV_TABLE_COUNT] = {
 	[SKV_TABLE_TOLD] = sizeof(uint8_t),
 	[SKV_TABLE_PAGES] = sizeof(skv_owner),
 	[SKV_TABLE_REFS] = sizeof(uint64_t),
+	[SKV_TABLE_UNDO] = sizeof(uint64_t),
 };
+
+/*
+ * The undo log's. A change is what one turn of the loop does, and hardly any page's owner changes more than twice in one; the log
+ * has memory where it was written to.
+ */
+static uint64_t undo_words(const struct skv_geometry *g)
+{
+	const uint64_t owners = 4 * 3 * g->max_pools * g->max_pages, refs = 4 * g->max_sequences * skv_ref_words(g);
+
+	return owners + refs + 8 * (uint64_t)g->max_pools * g->max_clients * (g->max_segments + 8) + (UINT64_C(64) << 20);
+}
 
 /* Elements of a table. An account has a client or a sequence, or is about to have its first client. */
 static uint64_t elements_of(const struct skv_geometry *g, enum skv_table t)
@@ -38,6 +50,7 @@ static uint64_t elements_of(const struct skv_geometry *g, enum skv_table t)
 	case SKV_TABLE_TOLD: return (uint64_t)g->max_pools * g->max_clients * g->max_segments;
 	case SKV_TABLE_PAGES: return g->max_pools * g->max_pages;
 	case SKV_TABLE_REFS: return g->max_sequences * skv_ref_words(g);
+	case SKV_TABLE_UNDO: return undo_words(g);
 	case SKV_TABLE_COUNT: break;
 	}
 	return 0;
@@ -137,20 +150,21 @@ int skv_state_map(struct skv_state *s, int fd, const char **ret_why)
 	}
 	s->fd = fd;
 	s->header = map;
+	s->change = 1;
 	return 0;
 }
 
 void skv_state_deinit(struct skv_state *s)
 {
 	if (s->header)
-		munmap(s->header, s->header->total_bytes);
+		munmap((void *)(uintptr_t)s->header, s->header->total_bytes);
 	s->header = NULL;
 	s->fd = skv_close_fd(s->fd);
 }
 
 uint32_t skv_state_take(struct skv_state *s, enum skv_table t)
 {
-	struct skv_state_header *h = s->header;
+	struct skv_state_header *h = skv_write_header(s);
 	uint32_t index, generation;
 	struct skv_row *row;
 
@@ -161,7 +175,7 @@ uint32_t skv_state_take(struct skv_state *s, enum skv_table t)
 		index = h->high[t]++;
 	else
 		return SKV_NO_INDEX;
-	row = skv_state_at(s, t, index);
+	row = skv_undo_save(s, skv_state_at(s, t, index), h->element_bytes[t]);
 	h->free[t] = row->next_free;
 	generation = row->generation % 0xffff + 1; /* 1 … 65535 */
 	memset(row, 0, h->element_bytes[t]);
@@ -173,8 +187,8 @@ uint32_t skv_state_take(struct skv_state *s, enum skv_table t)
 
 void skv_state_give(struct skv_state *s, enum skv_table t, uint32_t index)
 {
-	struct skv_state_header *h = s->header;
-	struct skv_row *row = skv_state_at(s, t, index);
+	struct skv_state_header *h = skv_write_header(s);
+	struct skv_row *row = skv_undo_save(s, skv_state_at(s, t, index), sizeof(*row));
 
 	assert(t < SKV_TABLE_ROWS && row->live);
 	row->live = 0;
@@ -204,7 +218,7 @@ uint32_t skv_state_find(const struct skv_state *s, enum skv_table t, uint32_t id
 uint32_t skv_state_next(const struct skv_state *s, enum skv_table t, uint32_t index)
 {
 	for (; index < s->header->high[t]; index++)
-		if (((struct skv_row *)skv_state_at(s, t, index))->live)
+		if (((const struct skv_row *)skv_state_at(s, t, index))->live)
 			return index;
 	return SKV_NO_INDEX;
 }

@@ -10,6 +10,8 @@
  * Sizes follow from the geometry alone; the header repeats them, and skv_state_map() believes a header
  * only when both agree. The tables are sized for the worst case and cost what is touched.
  *
+ * It is constant where it is not written to by way of undo.h, which sees to it that a change is complete or absent.
+ *
  * Rows that come and go (accounts … pools) begin with a skv_row. A free row is on its table's free
  * list, or beyond `high`, never used. Its generation goes up with each use, so that id() of a row that
  * is gone never names its successor (short of 65,535 uses).
@@ -22,9 +24,10 @@
 #include <stddef.h>
 #include "common/wire.h"
 #include "daemon/core/core.h"
+#include "daemon/core/undo.h"
 
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
-#define SKV_STATE_VERSION 10u
+#define SKV_STATE_VERSION 11u
 #define SKV_NO_INDEX UINT32_MAX
 
 /* ---- owner words ----------------------------------------------------------------------------- */
@@ -181,6 +184,7 @@ enum skv_table {
 	SKV_TABLE_TOLD,
 	SKV_TABLE_PAGES,
 	SKV_TABLE_REFS, /* uint64_t, [sequence][skv_ref_words()]: does it refer to the page? */
+	SKV_TABLE_UNDO, /* uint64_t: undo.h */
 	SKV_TABLE_COUNT,
 };
 
@@ -220,7 +224,9 @@ struct skv_state_header {
 
 struct skv_state {
 	int fd;
-	struct skv_state_header *header;
+	const struct skv_state_header *header;
+	uint64_t change; /* counts them, from 1 on */
+	struct skv_undo_seen seen[SKV_UNDO_SEEN];
 };
 #define SKV_STATE_NULL {.fd = -1}
 
@@ -231,12 +237,12 @@ int skv_state_map(struct skv_state *, int fd, const char **ret_why);
 void skv_state_deinit(struct skv_state *);
 
 /* Element `index` of a table. Out of range is a bug of ours: the state is broken, and the daemon aborts. */
-static inline void *skv_state_at(const struct skv_state *s, enum skv_table t, uint64_t index)
+static inline const void *skv_state_at(const struct skv_state *s, enum skv_table t, uint64_t index)
 {
 	const struct skv_state_header *h = s->header;
 
 	assert(index < h->elements[t]);
-	return (char *)h + h->offset[t] + index * h->element_bytes[t];
+	return (const char *)h + h->offset[t] + index * h->element_bytes[t];
 }
 
 /* A fresh row, zeroed, live. Its index, or SKV_NO_INDEX when the table is full. */
@@ -252,50 +258,93 @@ uint32_t skv_state_next(const struct skv_state *, enum skv_table, uint32_t index
 #define SKV_EACH(i, s, t)                                                                                   \
 	for (uint32_t i = skv_state_next(s, t, 0); i != SKV_NO_INDEX; i = skv_state_next(s, t, i + 1))
 
-static inline struct skv_account_row *skv_account_row(const struct skv_state *s, uint32_t i)
+static inline const struct skv_account_row *skv_account_row(const struct skv_state *s, uint32_t i)
 {
 	return skv_state_at(s, SKV_TABLE_ACCOUNTS, i);
 }
-static inline struct skv_client_row *skv_client_row(const struct skv_state *s, uint32_t i)
+static inline const struct skv_client_row *skv_client_row(const struct skv_state *s, uint32_t i)
 {
 	return skv_state_at(s, SKV_TABLE_CLIENTS, i);
 }
-static inline struct skv_session_row *skv_session_row(const struct skv_state *s, uint32_t i)
+static inline const struct skv_session_row *skv_session_row(const struct skv_state *s, uint32_t i)
 {
 	return skv_state_at(s, SKV_TABLE_SESSIONS, i);
 }
-static inline struct skv_seq_row *skv_seq_row(const struct skv_state *s, uint32_t i)
+static inline const struct skv_seq_row *skv_seq_row(const struct skv_state *s, uint32_t i)
 {
 	return skv_state_at(s, SKV_TABLE_SEQUENCES, i);
 }
-static inline struct skv_pool_row *skv_pool_row(const struct skv_state *s, uint32_t i)
+static inline const struct skv_pool_row *skv_pool_row(const struct skv_state *s, uint32_t i)
 {
 	return skv_state_at(s, SKV_TABLE_POOLS, i);
 }
-static inline struct skv_member *skv_member_row(const struct skv_state *s, uint32_t pool, uint32_t client)
+static inline const struct skv_member *skv_member_row(const struct skv_state *s, uint32_t pool, uint32_t client)
 {
 	const struct skv_geometry *g = &s->header->geometry;
 
 	return skv_state_at(s, SKV_TABLE_MEMBERS, (uint64_t)pool * g->max_clients + client);
 }
-static inline struct skv_segment_row *skv_segment_row(const struct skv_state *s, uint32_t pool,
+static inline const struct skv_segment_row *skv_segment_row(const struct skv_state *s, uint32_t pool,
                                                       uint32_t segment)
 {
 	const struct skv_geometry *g = &s->header->geometry;
 
 	return skv_state_at(s, SKV_TABLE_SEGMENTS, (uint64_t)pool * g->max_segments + segment);
 }
-static inline uint8_t *skv_told(const struct skv_state *s, uint32_t pool, uint32_t client, uint32_t segment)
+static inline const uint8_t *skv_told(const struct skv_state *s, uint32_t pool, uint32_t client, uint32_t segment)
 {
 	const struct skv_geometry *g = &s->header->geometry;
 	uint64_t member = (uint64_t)pool * g->max_clients + client;
 
 	return skv_state_at(s, SKV_TABLE_TOLD, member * g->max_segments + segment);
 }
-static inline skv_owner *skv_owner_word(const struct skv_state *s, uint32_t pool, uint32_t page)
+static inline const skv_owner *skv_owner_word(const struct skv_state *s, uint32_t pool, uint32_t page)
 {
 	assert(page < s->header->geometry.max_pages);
 	return skv_state_at(s, SKV_TABLE_PAGES, pool * s->header->geometry.max_pages + page);
+}
+
+/* The same to be changed, until the next commit. */
+static inline struct skv_state_header *skv_write_header(struct skv_state *s)
+{
+	return skv_undo_save(s, s->header, sizeof(*s->header));
+}
+static inline struct skv_account_row *skv_write_account(struct skv_state *s, uint32_t i)
+{
+	return skv_undo_save(s, skv_account_row(s, i), sizeof(struct skv_account_row));
+}
+static inline struct skv_client_row *skv_write_client(struct skv_state *s, uint32_t i)
+{
+	return skv_undo_save(s, skv_client_row(s, i), sizeof(struct skv_client_row));
+}
+static inline struct skv_session_row *skv_write_session(struct skv_state *s, uint32_t i)
+{
+	return skv_undo_save(s, skv_session_row(s, i), sizeof(struct skv_session_row));
+}
+static inline struct skv_seq_row *skv_write_seq(struct skv_state *s, uint32_t i)
+{
+	return skv_undo_save(s, skv_seq_row(s, i), sizeof(struct skv_seq_row));
+}
+static inline struct skv_pool_row *skv_write_pool(struct skv_state *s, uint32_t i)
+{
+	return skv_undo_save(s, skv_pool_row(s, i), sizeof(struct skv_pool_row));
+}
+static inline struct skv_member *skv_write_member(struct skv_state *s, uint32_t pool, uint32_t client)
+{
+	return skv_undo_save(s, skv_member_row(s, pool, client), sizeof(struct skv_member));
+}
+static inline struct skv_segment_row *skv_write_segment(struct skv_state *s, uint32_t pool, uint32_t segment)
+{
+	return skv_undo_save(s, skv_segment_row(s, pool, segment), sizeof(struct skv_segment_row));
+}
+/* Of n segments, side by side. */
+static inline uint8_t *skv_write_told(struct skv_state *s, uint32_t pool, uint32_t client, uint32_t segment, uint32_t n)
+{
+	return skv_undo_save(s, skv_told(s, pool, client, segment), n);
+}
+static inline skv_owner *skv_write_owner(struct skv_state *s, uint32_t pool, uint32_t page)
+{
+	return skv_undo_save(s, skv_owner_word(s, pool, page), sizeof(skv_owner));
 }
 
 #endif

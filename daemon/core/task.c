@@ -169,7 +169,7 @@ int skv_task_drop(struct skv_core *c, uint32_t seq, uint32_t client, int result)
 
 	if (!t)
 		return -ENOMEM;
-	skv_seq_row(&c->state, seq)->name[0] = 0;
+	skv_write_seq(&c->state, seq)->name[0] = 0;
 	t->result = result;
 	snprintf(t->why, sizeof(t->why), "%s", c->why);
 	if (client != SKV_NO_INDEX)

@@ -192,16 +192,20 @@ static bool share_entry(struct skv_core *c, const struct skv_walk *w, uint32_t c
 
 enum skv_progress skv_walk_share(struct skv_core *c, struct skv_walk *w, uint32_t child, uint32_t *units)
 {
-	skv_pte window[WINDOW];
+	const struct skv_seq_local *l = &c->seqs[w->seq];
+	skv_pte window[WINDOW], was[WINDOW];
 	uint32_t n;
 
 	while (*units > 0 && (n = next_window(c, w, window))) {
 		bool changed = false;
 
+		memcpy(was, window, n * sizeof(*was));
 		for (uint32_t i = 0; i < n; i++)
 			changed |= share_entry(c, w, child, &window[i]);
-		if (changed)
-			(void)skv_seqfile_write(&c->seqs[w->seq], w->table, w->index, n, window);
+		if (changed) {
+			skv_undo_save_file(&c->state, w->seq, skv_seqfile_entry_at(l, w->table, w->index), was, n * sizeof(*was));
+			(void)skv_seqfile_write(l, w->table, w->index, n, window);
+		}
 		w->index += n;
 		(void)skv_units_take(units, 6 * n + 100);
 	}

@@ -33,6 +33,8 @@ struct skv_loop {
 	uint64_t longest_ns;
 	bool (*idle)(void *ctx);
 	void *idle_ctx;
+	void (*before)(void *ctx); /* submissions */
+	void *before_ctx;
 };
 
 int skv_loop_new(unsigned entries, struct skv_loop **ret)
@@ -93,6 +95,12 @@ void skv_loop_on_idle(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx)
 {
 	loop->idle = fn;
 	loop->idle_ctx = ctx;
+}
+
+void skv_loop_before_submit(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx)
+{
+	loop->before = fn;
+	loop->before_ctx = ctx;
 }
 
 void skv_loop_quit(struct skv_loop *loop)
@@ -281,6 +289,8 @@ static void fill(struct skv_loop *loop)
 	struct io_uring_sqe *sqe;
 	struct skv_op *op;
 
+	if (loop->before)
+		loop->before(loop->before_ctx);
 	while ((op = loop->starts)) {
 		if (!(op->state & CANCEL_QUEUED)) {
 			sqe = get_sqe(loop);

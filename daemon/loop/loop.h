@@ -79,6 +79,9 @@ void skv_loop_explain(int error, char *text, size_t len);
 /* Called before each wait, when all completions at hand were handled. True: it has more to do, so do not wait. */
 void skv_loop_on_idle(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx);
 
+/* Called before anything that was started since is given to the kernel: so before anybody can know of it. */
+void skv_loop_before_submit(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx);
+
 /* Run until skv_loop_quit(), called from a `done`, or until nothing runs. Negative errno: the ring failed. */
 int skv_loop_run(struct skv_loop *loop);
 void skv_loop_quit(struct skv_loop *loop);

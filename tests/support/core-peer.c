@@ -172,6 +172,7 @@ void books_even(void)
 	const char *problem = skv_core_balance(core, false);
 
 	ck_assert_msg(!problem, "%s", problem);
+	skv_core_commit(core);
 }
 
 void books_close(void)

@@ -74,19 +74,19 @@ static void found(const char *what)
 START_TEST(counts)
 {
 	struct skv_state *s = &core->state;
-	struct skv_account_row *account = skv_account_row(s, 0);
-	struct skv_pool_row *pool = skv_pool_row(s, 0);
+	struct skv_account_row *account = skv_write_account(s, 0);
+	struct skv_pool_row *pool = skv_write_pool(s, 0);
 
 	OFF(account->clients);
 	OFF(account->sessions);
 	OFF(account->sequences);
 	OFF(account->pools);
 	OFF(account->page_bytes[0]);
-	OFF(skv_client_row(s, client)->sessions);
-	OFF(skv_client_row(s, client)->notices);
-	OFF(skv_session_row(s, session)->sequences);
-	OFF(skv_seq_row(s, detached)->pages);
-	OFF(skv_seq_row(s, held)->refs);
+	OFF(skv_write_client(s, client)->sessions);
+	OFF(skv_write_client(s, client)->notices);
+	OFF(skv_write_session(s, session)->sequences);
+	OFF(skv_write_seq(s, detached)->pages);
+	OFF(skv_write_seq(s, held)->refs);
 	OFF(pool->sessions);
 	OFF(pool->sequences);
 	OFF(pool->segments);
@@ -95,18 +95,18 @@ START_TEST(counts)
 	OFF(pool->wanted);
 	for (int kind = 0; kind < SKV_OWNER_KINDS; kind++)
 		OFF(pool->count[kind]);
-	OFF(skv_member_row(s, 0, client)->sessions);
-	OFF(skv_member_row(s, 0, client)->lease);
-	OFF(skv_segment_row(s, 0, 0)->free);
-	OFF(skv_segment_row(s, 0, 0)->waiting);
-	OFF(skv_segment_row(s, 0, 0)->state);
+	OFF(skv_write_member(s, 0, client)->sessions);
+	OFF(skv_write_member(s, 0, client)->lease);
+	OFF(skv_write_segment(s, 0, 0)->free);
+	OFF(skv_write_segment(s, 0, 0)->waiting);
+	OFF(skv_write_segment(s, 0, 0)->state);
 	for (int t = 0; t < SKV_TABLE_ROWS; t++) {
-		OFF(s->header->live[t]);
-		OFF(s->header->high[t]);
-		OFF(s->header->free[t]);
+		OFF(skv_write_header(s)->live[t]);
+		OFF(skv_write_header(s)->high[t]);
+		OFF(skv_write_header(s)->free[t]);
 	}
-	OFF(s->header->segment_bytes[0]);
-	OFF(s->header->segment_bytes[SKV_MAX_DEVICES]);
+	OFF(skv_write_header(s)->segment_bytes[0]);
+	OFF(skv_write_header(s)->segment_bytes[SKV_MAX_DEVICES]);
 	OFF(account->page_bytes[SKV_DEVICE_CUDA(2)]);
 }
 END_TEST
@@ -125,34 +125,35 @@ START_TEST(owners)
 {
 	struct skv_state *s = &core->state;
 	uint32_t shared = skv_ref_next(core, held, 0), leaving = 0;
-	uint64_t *bits = skv_state_at(s, SKV_TABLE_REFS, held * skv_ref_words(&s->header->geometry) + shared / 64);
+	uint64_t *bits = skv_undo_save(
+		s, skv_state_at(s, SKV_TABLE_REFS, held * skv_ref_words(&s->header->geometry) + shared / 64), sizeof(*bits));
 
-	SET(*skv_owner_word(s, 0, shared), 0);
-	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SHARED, 3));
-	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, client));
-	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, 5));
-	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, 5000));
-	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, detached));
-	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, 11));
-	SET(*skv_owner_word(s, 0, shared), 7);
+	SET(*skv_write_owner(s, 0, shared), 0);
+	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_SHARED, 3));
+	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, client));
+	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, 5));
+	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, 5000));
+	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, detached));
+	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, 11));
+	SET(*skv_write_owner(s, 0, shared), 7);
 	SET(*bits, *bits & ~(UINT64_C(1) << shared % 64));
 	SET(*bits, *bits << 1);
 	SET(*bits, ~UINT64_C(0));
-	SET(skv_seq_row(s, held)->referred, 0);
-	SET(skv_account_row(s, 0)->other_bytes, 0);
-	SET(skv_client_row(s, client)->bytes, 4096);
-	SET(skv_seq_row(s, held)->bytes, UINT64_C(1) << 40);
-	SET(skv_pool_row(s, 0)->stray_bytes, 4096);
+	SET(skv_write_seq(s, held)->referred, 0);
+	SET(skv_write_account(s, 0)->other_bytes, 0);
+	SET(skv_write_client(s, client)->bytes, 4096);
+	SET(skv_write_seq(s, held)->bytes, UINT64_C(1) << 40);
+	SET(skv_write_pool(s, 0)->stray_bytes, 4096);
 	SET(core->pools[1].handles[0].fd, -1);
 	while (skv_segment_row(s, 1, leaving)->state != SKV_SEGMENT_LEAVING)
 		leaving++;
-	SET(skv_segment_row(s, 1, leaving)->waiting, 0);
-	SET(skv_segment_row(s, 1, leaving)->state, SKV_SEGMENT_NONE);
-	SET(*skv_owner_word(s, 1, leaving * 64), skv_owner_make(SKV_OWNER_LEASE, client));
+	SET(skv_write_segment(s, 1, leaving)->waiting, 0);
+	SET(skv_write_segment(s, 1, leaving)->state, SKV_SEGMENT_NONE);
+	SET(*skv_write_owner(s, 1, leaving * 64), skv_owner_make(SKV_OWNER_LEASE, client));
 	SET(core->pools[0].empty.level[0][0], core->pools[0].empty.level[0][0] ^ 1);
 	SET(core->pools[0].runs[0].level[0][0], core->pools[0].runs[0].level[0][0] ^ 1);
 	SET(core->pools[1].vacant.level[0][0], core->pools[1].vacant.level[0][0] ^ 1);
-	SET(skv_seq_row(s, held)->session, SKV_NO_INDEX);
+	SET(skv_write_seq(s, held)->session, SKV_NO_INDEX);
 }
 END_TEST
 

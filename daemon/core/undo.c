@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The log is words: the number of those in use, then what was saved, each with a trailer of its own, so that it is read from its end.
+ * Another process sees the words of one that died in the order in which they were written: the compiler alone could change that.
+ */
+#include "daemon/core/undo.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "daemon/core/state.h"
+
+#define KEPT_WORDS (UINT64_C(1) << 17) /* memory of the log that stays after a change */
+#define PAGE_WORDS (4096u / sizeof(uint64_t))
+
+/* After what was saved. */
+struct trailer {
+	uint64_t file; /* 0: the state; else a sequence's memory, and its row + 1 */
+	uint64_t offset, bytes;
+};
+#define TRAILER_WORDS (sizeof(struct trailer) / sizeof(uint64_t))
+
+static uint64_t *log_of(const struct skv_state *s)
+{
+	return (uint64_t *)((char *)(uintptr_t)s->header + s->header->offset[SKV_TABLE_UNDO]);
+}
+
+static uint64_t words_of(uint64_t bytes)
+{
+	return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+}
+
+static void save(struct skv_state *s, const struct trailer *t, const void *was)
+{
+	uint64_t *log = log_of(s), used = log[0], words = words_of(t->bytes);
+
+	assert(1 + used + words + TRAILER_WORDS <= s->header->elements[SKV_TABLE_UNDO]);
+	memcpy(log + 1 + used, was, t->bytes);
+	memcpy(log + 1 + used + words, t, sizeof(*t));
+	atomic_signal_fence(memory_order_seq_cst);
+	log[0] = used + words + TRAILER_WORDS;
+	atomic_signal_fence(memory_order_seq_cst);
+}
+
+void *skv_undo_save(struct skv_state *s, const void *what, size_t bytes)
+{
+	const struct trailer t = {.offset = (uint64_t)((const char *)what - (const char *)s->header), .bytes = bytes};
+	struct skv_undo_seen *seen = &s->seen[t.offset / sizeof(uint64_t) % SKV_UNDO_SEEN];
+
+	if (bytes && (seen->change != s->change || seen->offset != t.offset || seen->bytes != bytes)) {
+		save(s, &t, what);
+		*seen = (struct skv_undo_seen){.change = s->change, .offset = t.offset, .bytes = bytes};
+	}
+	return (char *)(uintptr_t)s->header + t.offset;
+}
+
+void skv_undo_save_file(struct skv_state *s, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
+{
+	const struct trailer t = {.file = seq + UINT64_C(1), .offset = offset, .bytes = bytes};
+
+	save(s, &t, was);
+}
+
+static void empty(struct skv_state *s, uint64_t used)
+{
+	uint64_t *log = log_of(s), from = (1 + KEPT_WORDS + PAGE_WORDS - 1) / PAGE_WORDS * PAGE_WORDS;
+	uint64_t end = (1 + used + PAGE_WORDS - 1) / PAGE_WORDS * PAGE_WORDS;
+
+	atomic_signal_fence(memory_order_seq_cst);
+	log[0] = 0;
+	atomic_signal_fence(memory_order_seq_cst);
+	if (end > from)
+		(void)madvise(log + from, (end - from) * sizeof(*log), MADV_REMOVE);
+	s->change++;
+}
+
+void skv_undo_commit(struct skv_state *s)
+{
+	uint64_t used = log_of(s)[0];
+
+	if (used)
+		empty(s, used);
+}
+
+/* ---- after the end of a process -------------------------------------------------------------- */
+
+/* The entry that ends at word `end`; where it begins, or 0: there cannot be one. */
+static uint64_t entry_before(const struct skv_state *s, uint64_t end, struct trailer *ret)
+{
+	const struct skv_state_header *h = s->header;
+	uint64_t words;
+
+	if (end < 1 + TRAILER_WORDS)
+		return 0;
+	memcpy(ret, log_of(s) + end - TRAILER_WORDS, sizeof(*ret));
+	words = words_of(ret->bytes);
+	if (ret->bytes == 0 || ret->bytes > h->total_bytes || words + TRAILER_WORDS > end - 1 ||
+	    ret->file > h->geometry.max_sequences)
+		return 0;
+	if (ret->file == 0 && (ret->offset > h->offset[SKV_TABLE_UNDO] || ret->bytes > h->offset[SKV_TABLE_UNDO] - ret->offset))
+		return 0;
+	return end - TRAILER_WORDS - words;
+}
+
+int skv_undo(struct skv_state *s, skv_undo_file_fn put_back, void *ctx, const char **ret_why)
+{
+	const uint64_t *log = log_of(s), used = log[0];
+	struct trailer t;
+
+	*ret_why = "the state's undo log is not one";
+	if (used >= s->header->elements[SKV_TABLE_UNDO])
+		return -EBADMSG;
+	for (uint64_t end = 1 + used; end > 1;) {
+		end = entry_before(s, end, &t);
+		if (end == 0)
+			return -EBADMSG;
+	}
+	for (uint64_t end = 1 + used; end > 1;) {
+		end = entry_before(s, end, &t);
+		if (t.file)
+			put_back(ctx, (uint32_t)t.file - 1, t.offset, log + end, t.bytes);
+		else
+			memcpy((char *)(uintptr_t)s->header + t.offset, log + end, t.bytes);
+	}
+	empty(s, used);
+	return 0;
+}
