@@ -55,6 +55,9 @@ struct skv_core {
 	int control_fd;
 	struct skv_control_page *control;
 	size_t control_bytes;
+	struct skv_core_keeper keeper;
+	struct skv_keep_entry *keeping; /* of this change */
+	uint32_t n_keeping, cap_keeping;
 	struct skv_task *tasks; /* that are under way; the first has the next turn */
 	void (*corrupt_cb)(void *, uid_t, const char *, const char *, const char *);
 	void *corrupt_data;

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/keep.h"
+#include "daemon/core/pools.h"
+#include "daemon/core/resume.h"
+#include "daemon/core/seqfile.h"
 #include "daemon/core/task.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/sessions.h"
@@ -111,52 +115,86 @@ static int control_new(struct skv_core *c, uint32_t clients)
 	return 0;
 }
 
+int skv_core_make(const struct skv_core_config *config, const struct skv_mem_ops *mem, struct skv_state *state, struct skv_core **ret)
+{
+	const struct skv_geometry *g = &state->header->geometry;
+	struct skv_core *c = calloc(1, sizeof(*c));
+	int r = -ENOMEM;
+
+	if (!c) {
+		skv_state_deinit(state);
+		return -ENOMEM;
+	}
+	c->config = *config;
+	c->state = *state;
+	c->control_fd = -1;
+	c->seqs = calloc(g->max_sequences, sizeof(*c->seqs));
+	c->sessions = calloc(g->max_sessions, sizeof(*c->sessions));
+	c->pools = calloc(g->max_pools, sizeof(*c->pools));
+	for (uint32_t i = 0; c->pools && i < g->max_pools; i++)
+		c->pools[i].fd = -1;
+	if (c->seqs && c->sessions && c->pools)
+		r = control_new(c, g->max_clients);
+	if (r < 0) {
+		skv_core_abandon(c);
+		return r;
+	}
+	c->memory[SKV_DEVICE_HOST].mem = mem;
+	limit_host(c);
+	atomic_store(&c->control->policy_generation, c->state.header->policy_generation);
+	*ret = c;
+	return 0;
+}
+
 int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops *mem, struct skv_core **ret)
 {
-	struct skv_core *c = calloc(1, sizeof(*c));
+	struct skv_core_config k = *config;
+	struct skv_state state = SKV_STATE_NULL;
 	struct skv_geometry g;
 	int r;
 
-	if (!c)
-		return -ENOMEM;
-	c->config = *config;
-	c->state = (struct skv_state)SKV_STATE_NULL;
-	c->control_fd = -1;
-	config_defaults(&c->config);
-	r = geometry_of(&c->config, &g);
+	config_defaults(&k);
+	r = geometry_of(&k, &g);
 	if (r == 0)
-		r = skv_state_new(&c->state, &g);
-	if (r == 0)
-		r = control_new(c, g.max_clients);
+		r = skv_state_new(&state, &g);
 	if (r < 0)
-		goto fail;
-	c->seqs = calloc(g.max_sequences, sizeof(*c->seqs));
-	c->sessions = calloc(g.max_sessions, sizeof(*c->sessions));
-	c->pools = calloc(g.max_pools, sizeof(*c->pools));
-	r = -ENOMEM;
-	if (!c->seqs || !c->sessions || !c->pools)
-		goto fail;
-	c->memory[SKV_DEVICE_HOST].mem = mem;
-	limit_host(c);
-	skv_write_header(&c->state)->policy_generation = 1;
-	atomic_store(&c->control->policy_generation, 1);
-	*ret = c;
-	return 0;
-fail:
-	skv_core_free(c);
-	return r;
+		return r;
+	skv_write_header(&state)->policy_generation = 1;
+	return skv_core_make(&k, mem, &state, ret);
+}
+
+/* Maps and descriptors of rows that have them. */
+static void close_companions(struct skv_core *c)
+{
+	const struct skv_geometry *g = &c->state.header->geometry;
+
+	for (uint32_t i = 0; c->seqs && i < g->max_sequences; i++)
+		if (c->seqs[i].mem)
+			skv_seqfile_close(&c->seqs[i]);
+	for (uint32_t i = 0; c->sessions && i < g->max_sessions; i++)
+		if (c->sessions[i].page)
+			skv_session_leave(c, i);
+	for (uint32_t i = 0; c->pools && i < g->max_pools; i++)
+		skv_pool_leave(c, i);
 }
 
 struct skv_core *skv_core_free(struct skv_core *c)
 {
+	if (c)
+		skv_core_drop_all(c);
+	return skv_core_abandon(c);
+}
+
+struct skv_core *skv_core_abandon(struct skv_core *c)
+{
 	if (!c)
 		return NULL;
-	if (c->seqs && c->sessions && c->pools)
-		skv_core_drop_all(c);
 	skv_task_free_all(c);
+	close_companions(c);
 	free(c->seqs);
 	free(c->sessions);
 	free(c->pools);
+	free(c->keeping);
 	if (c->control)
 		munmap(c->control, c->control_bytes);
 	skv_close_fd(c->control_fd);
@@ -167,7 +205,9 @@ struct skv_core *skv_core_free(struct skv_core *c)
 
 void skv_core_commit(struct skv_core *c)
 {
+	skv_keep_give(c);
 	skv_undo_commit(&c->state);
+	skv_keep_take_back(c);
 }
 
 void skv_core_drop_all(struct skv_core *c)

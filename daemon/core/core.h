@@ -429,6 +429,48 @@ void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv
 void skv_core_commit(struct skv_core *);
 
 /*
+ * Who has the descriptors of all that the state refers to, its own among them, so that they outlive the process: it is given each
+ * before the commit that refers to it (fd: borrowed), and told by name of those that are needed no more. Set once, before anything
+ * else is done.
+ */
+#define SKV_KEEP_NAME 32u
+#define SKV_KEEP_STATE "state"
+struct skv_core_keeper {
+	void (*add)(void *ctx, const char *name, int fd);
+	void (*remove)(void *ctx, const char *name);
+	void *ctx;
+};
+void skv_core_set_keeper(struct skv_core *, const struct skv_core_keeper *);
+
+/* ---- a past ---- */
+/* What a keeper has, of a core whose process is gone. */
+struct skv_core_found {
+	const char *name;
+	int fd;       /* the core's, if it is claimed; else left to the caller */
+	bool claimed; /* false: the state does not refer to it, and it need not be kept */
+};
+struct skv_core_past {
+	struct skv_core_found *found; /* sorted by this */
+	size_t n;
+	struct skv_core_keeper keeper;
+	/* A device with memory that is in use: make it known, with skv_core_set_device(). False: it is not there any more. */
+	bool (*device)(void *ctx, struct skv_core *, uint32_t device);
+	/* Something cannot be had back, whose name was this; for the log. */
+	void (*lost)(void *ctx, const char *name, const char *why);
+	void *ctx;
+};
+/*
+ * The core as it was at its last commit: ids of clients, sessions and sequences stand, and pages are with whom they were. Sizes
+ * are those of the state. Clients are as they were, too: who does not come back is skv_core_client_gone().
+ * *ret_why, a static text: -ENOENT: there is no state. -EBADMSG: it is not one, or one of another version. -EUCLEAN: it does not
+ * balance. -ENOMEM, and what the system says.
+ */
+int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, const struct skv_core_past *, struct skv_core **ret,
+                    const char **ret_why);
+/* Leaves the state, and all that it refers to, as they were at the last commit: for whoever has the descriptors. NULL. */
+struct skv_core *skv_core_abandon(struct skv_core *);
+
+/*
  * Recount everything from the page owners up and compare with the state. NULL when it balances, else a text
  * (static, overwritten by the next call) that says what is off. With `empty`, everything must be zero too:
  * for shutdown, after skv_core_drop_all().

@@ -4,13 +4,18 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/keep.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/segments.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+
+#include "common/fd.h"
 
 static uint64_t gcd(uint64_t a, uint64_t b)
 {
@@ -97,7 +102,7 @@ static int local_memory(struct skv_core *c, const struct skv_pool_row *sizes, st
 	return l->handles ? 0 : -ENOMEM;
 }
 
-static int local_make(struct skv_core *c, const struct skv_pool_row *sizes, struct skv_pool_local *l)
+static int local_sets(const struct skv_pool_row *sizes, struct skv_pool_local *l)
 {
 	int r = 0;
 
@@ -106,13 +111,61 @@ static int local_make(struct skv_core *c, const struct skv_pool_row *sizes, stru
 		r = skv_bitset_init(&l->runs[i], sizes->max_segments);
 	if (r == 0)
 		r = skv_bitset_init(&l->empty, sizes->max_segments);
-	if (r == 0)
-		r = skv_bitset_init(&l->vacant, sizes->max_segments);
+	return r ? r : skv_bitset_init(&l->vacant, sizes->max_segments);
+}
+
+static int local_make(struct skv_core *c, const struct skv_pool_row *sizes, struct skv_pool_local *l)
+{
+	int r = local_sets(sizes, l);
+
 	if (r == 0)
 		r = local_memory(c, sizes, l);
 	if (r)
 		local_free(c, sizes->device, l);
 	return r;
+}
+
+/* Is it a memfd of all of the pool's segments? */
+static bool is_memory_of(const struct skv_pool_row *p, int fd)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+	struct stat st;
+
+	return fd >= 0 && fstat(fd, &st) == 0 && (uint64_t)st.st_size == p->max_segments * p->segment_bytes &&
+	       (fcntl(fd, F_GET_SEALS) & seals) == seals;
+}
+
+int skv_pool_adopt(struct skv_core *c, uint32_t pool, int fd, bool *lost)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_pool_local *l = &c->pools[pool];
+	const bool whole = c->memory[p->device].mem->pool_new, fits = whole && is_memory_of(p, fd);
+	int r = local_sets(p, l);
+
+	if (r == 0 && !fits)
+		r = local_memory(c, p, l);
+	if (fits)
+		l->fd = fd;
+	else
+		skv_close_fd(fd);
+	*lost |= whole && !fits;
+	return r;
+}
+
+void skv_pool_leave(struct skv_core *c, uint32_t pool)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_pool_local *l = &c->pools[pool];
+
+	for (uint32_t s = 0; l->handles && s < p->max_segments; s++)
+		skv_close_fd(l->handles[s].fd);
+	free(l->handles);
+	skv_close_fd(l->fd);
+	for (uint32_t i = 0; i < SKV_RUN_CLASSES; i++)
+		skv_bitset_deinit(&l->runs[i]);
+	skv_bitset_deinit(&l->empty);
+	skv_bitset_deinit(&l->vacant);
+	*l = (struct skv_pool_local){.fd = -1};
 }
 
 static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool_row *sizes,
@@ -121,6 +174,7 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 	uint32_t pool;
 	struct skv_pool_local l;
 	struct skv_pool_row *p;
+	char kept[SKV_KEEP_NAME];
 	int r;
 
 	if (skv_account_row(&c->state, account)->pools >= c->config.account_pools)
@@ -137,6 +191,9 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		return r;
 	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
 	c->pools[pool] = l;
+	skv_keep_name(c, SKV_TABLE_POOLS, pool, kept);
+	if (l.fd >= 0)
+		skv_keep_add(c, kept, l.fd);
 	p = skv_write_pool(&c->state, pool);
 	p->account = account;
 	p->device = sizes->device;
@@ -172,6 +229,7 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	/* one empty segment stays: a client at a segment's edge would have it made and destroyed in turn */
 	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
+	char kept[SKV_KEEP_NAME];
 
 	if (!p->sessions)
 		skv_pool_cancel_all(c, pool);
@@ -182,6 +240,9 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	if (p->sessions || p->sequences)
 		return;
 	skv_charge(c, account, &p->stray_bytes, 0);
+	skv_keep_name(c, SKV_TABLE_POOLS, pool, kept);
+	if (c->pools[pool].fd >= 0)
+		skv_keep_remove(c, kept);
 	local_free(c, p->device, &c->pools[pool]);
 	skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
 	skv_write_account(&c->state, account)->pools--;

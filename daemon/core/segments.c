@@ -8,6 +8,7 @@
  * elsewhere, and are pending first (pending.c).
  */
 #include "daemon/core/announce.h"
+#include "daemon/core/keep.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/segment-sets.h"
@@ -28,6 +29,7 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	struct skv_segment_row *s = skv_write_segment(&c->state, pool, segment);
 	const struct skv_mem_ops *mem = c->memory[p->device].mem;
+	char kept[SKV_KEEP_NAME];
 
 	if (skv_pool_is_whole(c, pool)) {
 		const struct skv_mem_range range = {
@@ -40,6 +42,8 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 
 		return mem->discard(mem, c->pools[pool].fd, &range);
 	}
+	skv_keep_segment_name(c, pool, segment, kept);
+	skv_keep_remove(c, kept);
 	mem->destroy(mem, &c->pools[pool].handles[segment], p->segment_bytes);
 	c->pools[pool].handles[segment] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	s->waiting = skv_announce_end(c, pool, segment);
@@ -84,6 +88,18 @@ void skv_core_segment_discarded(struct skv_core *c, const struct skv_mem_range *
 	s = skv_segment_row(&c->state, range->pool, range->segment);
 	if (s->state == SKV_SEGMENT_LEAVING && s->serial == range->serial)
 		left(c, range->pool, range->segment);
+}
+
+void skv_segments_resume(struct skv_core *c, uint32_t pool)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+
+	skv_pool_cancel_all(c, pool);
+	if (p->sweeping)
+		skv_write_pool(&c->state, pool)->sweeping = 0;
+	for (uint32_t s = 0; p->leaving && s < p->high; s++)
+		if (skv_segment_row(&c->state, pool, s)->state == SKV_SEGMENT_LEAVING && withdraw_memory(c, pool, s))
+			left(c, pool, s);
 }
 
 /* Numbers from *first on that are not LIVE, and lie side by side. */

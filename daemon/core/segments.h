@@ -14,6 +14,8 @@ void skv_segment_arrive(struct skv_core *, uint32_t pool, uint32_t segment);
 void skv_segment_withdraw(struct skv_core *, uint32_t pool, uint32_t segment);
 /* Memory of host memory where no segment is goes; for a pool that has no session. Until then it gets no segment. */
 void skv_segments_sweep(struct skv_core *, uint32_t pool);
+/* After the end of a process: what was being made is not waited for, what was being given back is given back again. */
+void skv_segments_resume(struct skv_core *, uint32_t pool);
 /* Its memory is not charged to the account and the pool any more. */
 void skv_segment_uncharge(struct skv_core *, uint32_t pool);
 

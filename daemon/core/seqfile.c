@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
 
@@ -41,6 +42,33 @@ int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_
 	show_next(&l, 0);
 	*ret = l;
 	return 0;
+}
+
+int skv_seqfile_open(struct skv_seq_local *ret, int fd, const struct skv_model *m, uint32_t max_tokens)
+{
+	struct skv_seq_local l = {.fd = fd};
+	struct stat st;
+	void *map;
+	int r;
+
+	skv_seqmem_layout(m, max_tokens, &l.layout);
+	r = fstat(fd, &st) < 0 ? -errno : (uint64_t)st.st_size != l.layout.total ? -EBADMSG : 0;
+	if (r == 0)
+		r = skv_map_fd(fd, l.layout.table, PROT_READ | PROT_WRITE, 1, &map);
+	if (r < 0) {
+		skv_close_fd(fd);
+		return r;
+	}
+	l.mem = map;
+	*ret = l;
+	return 0;
+}
+
+void skv_seqfile_close(struct skv_seq_local *l)
+{
+	munmap(l->mem, l->layout.table);
+	skv_close_fd(l->fd);
+	*l = (struct skv_seq_local){.fd = -1};
 }
 
 void skv_seqfile_free(struct skv_core *c, struct skv_seq_local *l)

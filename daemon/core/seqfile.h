@@ -13,6 +13,9 @@
 /* A fresh memfd with its header, which is mapped. Negative errno, with nothing left behind. */
 int skv_seqfile_new(struct skv_seq_local *, uint32_t index, const struct skv_model *, uint32_t max_tokens);
 void skv_seqfile_free(struct skv_core *, struct skv_seq_local *);
+/* One that was made before, for such a sequence; `fd` is consumed in any case. -EBADMSG: it is no such memfd. */
+int skv_seqfile_open(struct skv_seq_local *, int fd, const struct skv_model *, uint32_t max_tokens);
+void skv_seqfile_close(struct skv_seq_local *);
 /*
  * Everything that was ever written in `from`, from *at on, first 0, to the same offsets of `to`; holes stay holes. 0: all
  * of it; 1: there is more; negative errno.

@@ -8,6 +8,7 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/keep.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
@@ -19,25 +20,53 @@
 #include <sys/mman.h>
 #include "common/fd.h"
 
-static int session_page_new(struct skv_session_local *ret, uint32_t index)
+/* `fd` is consumed, also on failure. */
+static int page_map(struct skv_session_local *ret, int fd)
 {
-	struct skv_session_local l;
-	char name[32];
 	void *map;
-	int r;
+	int r = skv_map_fd(fd, SKV_SESSION_BYTES, PROT_READ, 1, &map);
 
-	snprintf(name, sizeof(name), "session-%u", index);
-	l.fd = skv_memfd_new(name, SKV_SESSION_BYTES);
-	if (l.fd < 0)
-		return l.fd;
-	r = skv_map_fd(l.fd, SKV_SESSION_BYTES, PROT_READ, 0, &map);
 	if (r < 0) {
-		skv_close_fd(l.fd);
+		skv_close_fd(fd);
 		return r;
 	}
-	l.page = map;
-	*ret = l;
+	*ret = (struct skv_session_local){.fd = fd, .page = map};
 	return 0;
+}
+
+/* A new page; the keeper has it with the next commit. */
+static int page_new(struct skv_core *c, uint32_t session)
+{
+	char name[SKV_KEEP_NAME];
+	int fd, r;
+
+	skv_keep_name(c, SKV_TABLE_SESSIONS, session, name);
+	fd = skv_memfd_new(name, SKV_SESSION_BYTES);
+	if (fd < 0)
+		return fd;
+	r = page_map(&c->sessions[session], fd);
+	if (r == 0)
+		skv_keep_add(c, name, fd);
+	return r;
+}
+
+int skv_session_adopt(struct skv_core *c, uint32_t session, int fd)
+{
+	char name[SKV_KEEP_NAME];
+
+	if (fd >= 0 && page_map(&c->sessions[session], fd) == 0)
+		return 0;
+	skv_keep_name(c, SKV_TABLE_SESSIONS, session, name);
+	if (fd >= 0)
+		skv_keep_remove(c, name);
+	return page_new(c, session);
+}
+
+void skv_session_leave(struct skv_core *c, uint32_t session)
+{
+	munmap(c->sessions[session].page, SKV_SESSION_BYTES);
+	skv_close_fd(c->sessions[session].fd);
+	c->sessions[session] = (struct skv_session_local){.fd = -1};
 }
 
 static int check_open(struct skv_core *c, uint32_t client, const struct skv_model *m, const char *spec)
@@ -81,7 +110,7 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 		                       "UID %u has %u sessions, the daemon %u of %u; what is left is for others", a->uid,
 		                       a->sessions, c->state.header->live[SKV_TABLE_SESSIONS], c->config.max_sessions);
 	session = skv_state_take(&c->state, SKV_TABLE_SESSIONS);
-	r = session_page_new(&c->sessions[session], session);
+	r = page_new(c, session);
 	if (r < 0) {
 		skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
 		return skv_core_refuse_system(c, r, "memory for a session");
@@ -96,9 +125,11 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 
 static void unmake(struct skv_core *c, uint32_t session)
 {
-	munmap(c->sessions[session].page, SKV_SESSION_BYTES);
-	skv_close_fd(c->sessions[session].fd);
-	c->sessions[session] = (struct skv_session_local){.fd = -1};
+	char kept[SKV_KEEP_NAME];
+
+	skv_keep_name(c, SKV_TABLE_SESSIONS, session, kept);
+	skv_keep_remove(c, kept);
+	skv_session_leave(c, session);
 	skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
 }
 

@@ -157,13 +157,18 @@ static void on_corrupt(void *data, uid_t uid, const char *m, const char *name, c
 	n_corrupt++;
 }
 
+void books_watch(void)
+{
+	n_corrupt = 0;
+	skv_core_on_corrupt(core, on_corrupt, NULL);
+}
+
 void books_open(const struct skv_core_config *config)
 {
 	fds_before = count_fds();
 	test_mem_init(&mem);
 	ck_assert_int_eq(skv_core_new(config, &mem.ops, &core), 0);
-	n_corrupt = 0;
-	skv_core_on_corrupt(core, on_corrupt, NULL);
+	books_watch();
 	books_even();
 }
 

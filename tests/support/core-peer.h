@@ -35,6 +35,7 @@ extern struct test_mem mem;
 extern struct skv_core *core;
 struct skv_core_config books_config(void); /* small: 8 MiB, segments of 64 KiB, a few of everything */
 void books_open(const struct skv_core_config *);
+void books_watch(void); /* a core that was not opened so: corrupt sequences are counted */
 void books_close(void);
 void books_even(void);
 /* One pool's figures, zeros for a pool that is not there. */

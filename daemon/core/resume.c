@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/resume.c - a state whose process died becomes a core again.
+ *
+ * What was not committed is undone. Then each row gets its companion, from the descriptors that were kept. Where one is missing, or is
+ * not what it should be, something empty takes its place, and once all are there, what was in it is dropped as anything else is: a
+ * sequence, or all that a pool has. What took turns is begun anew, or taken back, as rows tell:
+ *
+ *   attach, detach   pages of a sequence that is held are its holder's: those that are the sequence's already, or still, go back
+ *   drop             a sequence that nobody holds has a name: one without is dropped
+ *   fork             a child that its client was not told of is held; the client does not know it (clients.c)
+ *   segments         what is being made is not waited for, what was being given back is given back again
+ *
+ * Last, everything is recounted. A state that does not balance is not taken.
+ */
+#include "daemon/core/resume.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/fd.h"
+#include "daemon/core/keep.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/pending.h"
+#include "daemon/core/pools.h"
+#include "daemon/core/segment-sets.h"
+#include "daemon/core/segments.h"
+#include "daemon/core/seqfile.h"
+#include "daemon/core/sequences.h"
+#include "daemon/core/sessions.h"
+#include "daemon/core/task.h"
+
+struct resume {
+	struct skv_core *core;
+	const struct skv_core_past *past;
+	bool *seq_lost, *pool_lost;
+};
+
+/* ---- what was kept --------------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct skv_core_found *)a)->name, ((const struct skv_core_found *)b)->name);
+}
+
+/* Its descriptor, the caller's from now on; -1: it was not kept. */
+static int claim(const struct skv_core_past *past, const char *name)
+{
+	const struct skv_core_found key = {.name = name};
+	struct skv_core_found *f = bsearch(&key, past->found, past->n, sizeof(*f), by_name);
+	int fd = f ? f->fd : -1;
+
+	if (f) {
+		f->fd = -1;
+		f->claimed = true;
+	}
+	return fd;
+}
+
+static void say_lost(const struct resume *r, const char *name, const char *why)
+{
+	r->past->lost(r->past->ctx, name, why);
+}
+
+/* ---- companions ------------------------------------------------------------------------------ */
+
+/* Stands in for a device that is there no more: what was in its memory is gone. */
+static void forget_handle(const struct skv_mem_ops *mem, struct skv_mem_handle *handle, size_t bytes)
+{
+	(void)mem, (void)bytes;
+	handle->fd = skv_close_fd(handle->fd);
+}
+static const struct skv_mem_ops no_device = {.granularity = 1, .handle_kind = SKV_HANDLE_CUDA_FD, .destroy = forget_handle};
+
+static void adopt_segments(struct resume *r, uint32_t pool)
+{
+	struct skv_core *c = r->core;
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	char name[SKV_KEEP_NAME];
+
+	for (uint32_t s = 0; s < p->high; s++) {
+		struct skv_mem_handle *h = &c->pools[pool].handles[s];
+
+		if (skv_segment_row(&c->state, pool, s)->state != SKV_SEGMENT_LIVE)
+			continue;
+		skv_keep_segment_name(c, pool, s, name);
+		h->fd = claim(r->past, name);
+		if (h->fd >= 0 || r->pool_lost[pool])
+			continue;
+		say_lost(r, name, "a segment was not kept: all that is in its pool is lost");
+		r->pool_lost[pool] = true;
+	}
+}
+
+static int adopt_pool(struct resume *r, uint32_t pool)
+{
+	struct skv_core *c = r->core;
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	char name[SKV_KEEP_NAME];
+	int e;
+
+	if (!c->memory[p->device].mem && !r->past->device(r->past->ctx, c, p->device)) {
+		r->pool_lost[pool] = true;
+		c->memory[p->device].mem = &no_device;
+	}
+	skv_keep_name(c, SKV_TABLE_POOLS, pool, name);
+	e = skv_pool_adopt(c, pool, claim(r->past, name), &r->pool_lost[pool]);
+	if (e < 0)
+		return e;
+	if (r->pool_lost[pool])
+		say_lost(r, name, "its memory was not kept: all that is in it is lost");
+	if (!skv_pool_is_whole(c, pool))
+		adopt_segments(r, pool);
+	for (uint32_t s = 0; s < p->high; s++)
+		skv_segment_file(c, pool, s);
+	return 0;
+}
+
+static int adopt_seq(struct resume *r, uint32_t seq)
+{
+	struct skv_core *c = r->core;
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	char name[SKV_KEEP_NAME];
+	int fd;
+
+	skv_keep_name(c, SKV_TABLE_SEQUENCES, seq, name);
+	fd = claim(r->past, name);
+	if (fd >= 0 && skv_seqfile_open(&c->seqs[seq], fd, &q->model, q->max_tokens) == 0)
+		return 0;
+	say_lost(r, name, fd < 0 ? "its memory was not kept" : "its memory is not that of such a sequence");
+	r->seq_lost[seq] = true; /* and the keeper is told so when it is dropped */
+	return skv_seqfile_new(&c->seqs[seq], seq, &q->model, q->max_tokens);
+}
+
+static int adopt_all(struct resume *r)
+{
+	struct skv_core *c = r->core;
+	char name[SKV_KEEP_NAME];
+	int e = 0;
+
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
+		if (e == 0)
+			e = adopt_pool(r, i);
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		if (e == 0)
+			e = adopt_seq(r, i);
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
+		skv_keep_name(c, SKV_TABLE_SESSIONS, i, name);
+		if (e == 0)
+			e = skv_session_adopt(c, i, claim(r->past, name));
+	}
+	return e;
+}
+
+/* ---- what was under way ---------------------------------------------------------------------- */
+
+/* Clients see who holds a sequence, and that they are no client any more. */
+static void show_holders(struct skv_core *c)
+{
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
+		if (!skv_client_row(&c->state, i)->fenced)
+			atomic_store(&c->control->fence[i], skv_state_id(&c->state, SKV_TABLE_CLIENTS, i));
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		uint32_t session = skv_seq_row(&c->state, i)->session;
+		uint32_t client = session == SKV_NO_INDEX ? SKV_NO_INDEX : skv_session_row(&c->state, session)->client;
+
+		atomic_store(&c->seqs[i].mem->holder, client == SKV_NO_INDEX ? 0 : skv_state_id(&c->state, SKV_TABLE_CLIENTS, client));
+	}
+}
+
+static void take_back_turns(struct skv_core *c)
+{
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+		if (q->session != SKV_NO_INDEX)
+			skv_pages_hand_over(c, q->pool, skv_owner_make(SKV_OWNER_SEQ, i),
+			                    skv_owner_make(SKV_OWNER_LEASE, skv_session_row(&c->state, q->session)->client), q->pages);
+		else if (!q->name[0])
+			skv_seq_remove(c, i);
+	}
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
+		skv_segments_resume(c, i);
+}
+
+static void drop_lost(struct resume *r)
+{
+	struct skv_core *c = r->core;
+
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		if (r->seq_lost[i] || r->pool_lost[skv_seq_row(&c->state, i)->pool])
+			skv_seq_remove(c, i);
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
+		if (r->pool_lost[skv_session_row(&c->state, i)->pool])
+			skv_session_end(c, i);
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
+		if (c->memory[i].mem == &no_device)
+			c->memory[i].mem = NULL;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+struct putting {
+	const struct skv_core_past *past;
+	const struct skv_state *state;
+};
+
+/* Into the memory of a sequence, before it is claimed: it may be one that the change before the last had made. */
+static void put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
+{
+	const struct putting *p = ctx;
+	struct skv_core_found key, *f;
+	char name[SKV_KEEP_NAME];
+
+	snprintf(name, sizeof(name), "seq-%x", skv_state_id(p->state, SKV_TABLE_SEQUENCES, seq));
+	key.name = name;
+	f = bsearch(&key, p->past->found, p->past->n, sizeof(*f), by_name);
+	if (f)
+		(void)!pwrite(f->fd, was, bytes, (off_t)offset);
+}
+
+static int open_state(const struct skv_core_past *past, struct skv_state *ret, const char **ret_why)
+{
+	struct putting p = {.past = past, .state = ret};
+	int fd = claim(past, SKV_KEEP_STATE), e;
+
+	*ret_why = "no state was kept";
+	if (fd < 0)
+		return -ENOENT;
+	e = skv_state_map(ret, fd, ret_why);
+	if (e < 0)
+		return e;
+	e = skv_undo(ret, put_back, &p, ret_why);
+	if (e < 0)
+		skv_state_deinit(ret);
+	return e;
+}
+
+static int resume(struct resume *r, const char **ret_why)
+{
+	struct skv_core *c = r->core;
+	const struct skv_geometry *g = &c->state.header->geometry;
+	int e;
+
+	r->seq_lost = calloc(g->max_sequences, sizeof(*r->seq_lost));
+	r->pool_lost = calloc(g->max_pools, sizeof(*r->pool_lost));
+	*ret_why = "out of memory";
+	e = r->seq_lost && r->pool_lost ? adopt_all(r) : -ENOMEM;
+	if (e < 0)
+		return e;
+	show_holders(c);
+	take_back_turns(c);
+	drop_lost(r);
+	*ret_why = skv_core_balance(c, false);
+	return *ret_why ? -EUCLEAN : 0;
+}
+
+int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_ops *mem, const struct skv_core_past *past,
+                    struct skv_core **ret, const char **ret_why)
+{
+	struct skv_state state = SKV_STATE_NULL;
+	struct resume r = {.past = past};
+	int e;
+
+	qsort(past->found, past->n, sizeof(*past->found), by_name);
+	e = open_state(past, &state, ret_why);
+	if (e < 0)
+		return e;
+	*ret_why = "out of memory";
+	e = skv_core_make(config, mem, &state, &r.core);
+	if (e < 0)
+		return e;
+	r.core->keeper = past->keeper; /* which has the state */
+	(void)skv_core_reconfigure(r.core, config);
+	e = resume(&r, ret_why);
+	free(r.seq_lost);
+	free(r.pool_lost);
+	if (e < 0) {
+		skv_core_abandon(r.core);
+		return e;
+	}
+	*ret = r.core;
+	return 0;
+}

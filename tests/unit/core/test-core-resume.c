@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A core whose process was killed goes on in another one, from the state and the descriptors that a keeper has: clients and sequences are
+ * whose they were, books balance, and whatever a client does next is as if nothing had been. What is missing or is not what it
+ * should be costs what was in it, and nothing else.
+ */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/core/keep.h"
+#include "tests/support/child.h"
+#include "tests/support/core-victim.h"
+#include "tests/support/random.h"
+#include "tests/support/suite.h"
+
+#define ROUNDS 200
+
+static int n_lost;
+static char lost_name[64];
+
+static void lost(void *ctx, const char *name, const char *why)
+{
+	(void)ctx;
+	ck_assert_str_ne(why, "");
+	snprintf(lost_name, sizeof(lost_name), "%s", name);
+	n_lost++;
+}
+
+static bool no_device(void *ctx, struct skv_core *c, uint32_t device)
+{
+	(void)ctx, (void)c, (void)device;
+	return false;
+}
+
+/* The core's own descriptors are closed, as those of a process that ended. What is not claimed afterwards is closed, too. */
+static int resume(struct skv_core_found *found, size_t n, size_t *ret_unclaimed, const char **ret_why)
+{
+	const struct skv_core_past past = {.found = found, .n = n, .device = no_device, .lost = lost};
+	const struct skv_core_config config = core->config;
+	int r;
+
+	core = skv_core_abandon(core);
+	r = skv_core_resume(&config, &mem.ops, &past, &core, ret_why);
+	*ret_unclaimed = 0;
+	for (size_t i = 0; i < n; i++) {
+		*ret_unclaimed += !found[i].claimed;
+		skv_close_fd(found[i].fd);
+	}
+	free(found);
+	if (r == 0)
+		books_watch();
+	return r;
+}
+
+static int resume_all(size_t *ret_unclaimed, const char **ret_why)
+{
+	size_t n;
+	struct skv_core_found *found = victim_kept(&n);
+
+	return resume(found, n, ret_unclaimed, ret_why);
+}
+
+/* ---- killed ---------------------------------------------------------------------------------- */
+
+static bool holds(const struct peer *p, uint32_t seq)
+{
+	const struct skv_seq_row *q = skv_seq_row(&core->state, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, seq));
+
+	return q->session == skv_state_find(&core->state, SKV_TABLE_SESSIONS, p->session.session);
+}
+
+/* Whoever holds it lets it go, and takes it again. */
+static void change_hands(int i)
+{
+	struct peer *p = &victim_peers[i / (VICTIM_SEQS / VICTIM_PEERS)];
+	const uint32_t len = held_len(&victim_held[i]);
+	struct skv_core_seq_info info;
+	char name[8];
+
+	snprintf(name, sizeof(name), "s%d", i);
+	if (holds(p, victim_held[i].seq))
+		ck_assert_msg(in_turns(skv_core_seq_detach(core, p->client, p->session.session, victim_held[i].seq), NULL) == 0, "%s: %s", name,
+		              skv_core_why(core));
+	ck_assert_msg(in_turns(skv_core_seq_attach(core, p->client, p->session.session, name, &info), &info) == 0, "%s: %s", name,
+	              skv_core_why(core));
+	ck_assert_uint_eq(info.seq, victim_held[i].seq);
+	ck_assert_uint_eq(held_len(&victim_held[i]), len);
+	skv_core_commit(core);
+}
+
+static void go_on(void)
+{
+	struct skv_wire_run runs[64];
+	struct held child;
+	uint32_t n;
+
+	for (int i = 0; i < VICTIM_SEQS; i++)
+		if (rnd_below(2))
+			change_hands(i);
+	books_even();
+	for (int i = 0; i < VICTIM_PEERS; i++) {
+		struct peer *p = &victim_peers[i];
+		const uint32_t seq = (uint32_t)i * VICTIM_SEQS / VICTIM_PEERS;
+
+		(void)skv_core_lease_get(core, p->client, p->session.session, 0, 30, runs, 64, &n);
+		if (holds(p, victim_held[seq].seq) && held_fork(&child, &victim_held[seq], p, "child") == 0) {
+			ck_assert_uint_eq(held_len(&child), held_len(&victim_held[seq]));
+			ck_assert_int_eq(held_detach(&child, p), 0);
+		}
+		books_even();
+	}
+}
+
+static void end_all(void)
+{
+	for (int i = 0; i < VICTIM_PEERS; i++)
+		client_gone(victim_peers[i].client);
+	ck_assert_msg(n_corrupt == 0, "%s", corrupt_why);
+	books_even();
+	for (int i = 0; i < VICTIM_SEQS; i++) {
+		char name[8];
+
+		snprintf(name, sizeof(name), "s%d", i);
+		ck_assert_msg(books_has_seq(name), "%s is not there", name);
+	}
+	skv_core_drop_all(core);
+	ck_assert_ptr_null(skv_core_balance(core, true));
+}
+
+static void round_of(int i)
+{
+	const char *why;
+	size_t unclaimed;
+
+	rnd_begin((uint64_t)i);
+	victim_setup();
+	victim_kill(6000);
+	ck_assert_msg(resume_all(&unclaimed, &why) == 0, "%s", why);
+	ck_assert_int_eq(n_lost, 0);
+	ck_assert_uint_le(unclaimed, 3); /* of the change that was not, or whose end nobody told */
+	books_even();
+	go_on();
+	end_all();
+}
+
+START_TEST(killed)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		pid_t pid = child_fork();
+
+		if (pid == 0) {
+			round_of(i);
+			_exit(0);
+		}
+		child_wait(pid);
+	}
+}
+END_TEST
+
+/* ---- in the middle of what takes turns -------------------------------------------------------- */
+
+enum work { DETACH, ATTACH, FORK, DROP, DROP_NAME, GONE, WORKS };
+
+static struct peer one;
+static struct held big;
+
+static void setup_big(void)
+{
+	struct skv_core_config config = books_config();
+	struct skv_model m = test_model("m", 64, 16);
+
+	n_lost = 0;
+	config.pool_bytes = config.account_bytes = UINT64_C(96) << 20;
+	books_open(&config);
+	victim_keep();
+	peer_join(&one, 1000, &m);
+	held_new(&big, &one, "big", 8000);
+	held_append(&big, &one, 7990);
+	books_even();
+}
+
+static int request(enum work w, struct skv_core_seq_info *info)
+{
+	const uint32_t client = one.client, session = one.session.session;
+
+	switch (w) {
+	case DETACH: return skv_core_seq_detach(core, client, session, big.seq);
+	case ATTACH: return skv_core_seq_attach(core, client, session, "big", info);
+	case FORK: return skv_core_seq_fork(core, client, session, big.seq, "child", SKV_ALL, info);
+	case DROP: return skv_core_seq_drop(core, client, session, big.seq);
+	case DROP_NAME: return skv_core_seq_drop_name(core, 1000, "m", "big");
+	case GONE:
+	case WORKS: break;
+	}
+	return skv_core_client_gone(core, client, 0);
+}
+
+/* So many turns are taken, or fewer: it ends. */
+static bool take_turns(uint32_t n)
+{
+	struct skv_core_done done = {.more = true};
+
+	for (uint32_t i = 0; i < n && done.more; i++) {
+		skv_core_work(core, 3000, &done);
+		skv_core_commit(core);
+	}
+	return !done.more;
+}
+
+static void check_end(enum work w, struct skv_core_seq_info *info)
+{
+	switch (w) {
+	case DETACH:
+	case ATTACH:
+	case GONE:
+		ck_assert(books_has_seq("big"));
+		ck_assert_uint_eq(books_seq("big").tokens, 7990);
+		ck_assert_int_eq(books_seq("big").client != 0, w == ATTACH);
+		break;
+	case FORK:
+		ck_assert_uint_eq(books_seq("big").tokens, 7990);
+		ck_assert_uint_eq(books_seq("child").tokens, 7990);
+		ck_assert_uint_eq(books_seq("child").seq, info->seq);
+		break;
+	default: ck_assert(!books_has_seq("big")); break;
+	}
+	ck_assert_uint_eq(n_corrupt, 0);
+	books_even();
+}
+
+/*
+ * A child of a fork, or a sequence that was attached, of which the client did not hear: it does not know that it holds it, and
+ * lets it go before it asks again.
+ */
+static void let_go_of_unknown(enum work w)
+{
+	const uint32_t client = one.client, session = one.session.session;
+
+	if (w == FORK && books_has_seq("child"))
+		(void)in_turns(skv_core_seq_drop(core, client, session, books_seq("child").seq), NULL);
+	if (w == ATTACH && books_seq("big").client)
+		ck_assert_int_eq(in_turns(skv_core_seq_detach(core, client, session, big.seq), NULL), 0);
+}
+
+START_TEST(turns)
+{
+	const enum work w = (enum work)(_i % WORKS);
+	struct skv_core_seq_info info = {0};
+	size_t unclaimed;
+	const char *why;
+	bool ended;
+	int r;
+
+	rnd_begin((uint64_t)_i);
+	setup_big();
+	if (w == ATTACH || w == DROP_NAME)
+		ck_assert_int_eq(in_turns(request(DETACH, NULL), NULL), 0);
+	skv_core_commit(core);
+	(void)request(w, &info);
+	skv_core_commit(core);
+	ended = take_turns(rnd_below(60));
+	ck_assert_msg(resume_all(&unclaimed, &why) == 0, "%s", why);
+	ck_assert_int_eq(n_lost, 0);
+	books_even();
+	let_go_of_unknown(w);
+	if (!ended || w == FORK || w == ATTACH) {
+		r = in_turns(request(w, &info), &info);
+		/* it may be done, and the answer alone be missing */
+		ck_assert_msg(r == 0 || ((w == DROP || w == DROP_NAME) && r == SKV_CORE_E_NOENT), "%d: %s", r, skv_core_why(core));
+	}
+	skv_core_work_all(core);
+	check_end(w, &info);
+	if (w != GONE)
+		client_gone(one.client);
+	skv_core_drop_all(core);
+	ck_assert_ptr_null(skv_core_balance(core, true));
+}
+END_TEST
+
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+/* All that was kept but what has this name, in whose place is `fd`. */
+static int resume_with(const char *name, int fd, const char **ret_why)
+{
+	size_t n, unclaimed, at = 0;
+	struct skv_core_found *found = victim_kept(&n);
+
+	while (at < n && strcmp(found[at].name, name) != 0)
+		at++;
+	ck_assert_msg(at < n, "%s was not kept", name);
+	close(found[at].fd);
+	found[at].fd = fd;
+	if (fd < 0)
+		found[at] = found[--n];
+	return resume(found, n, &unclaimed, ret_why);
+}
+
+static void setup(void)
+{
+	n_lost = 0;
+	victim_setup();
+}
+
+START_TEST(a_sequence)
+{
+	char name[SKV_KEEP_NAME];
+	const char *why;
+
+	setup();
+	skv_keep_name(core, SKV_TABLE_SEQUENCES, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[2].seq), name);
+	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : _i == 1 ? open("/dev/null", O_RDWR) : skv_memfd_new("x", 4096), &why), 0);
+	ck_assert_int_eq(n_lost, 1);
+	ck_assert_str_eq(lost_name, name);
+	ck_assert(!books_has_seq("s2"));
+	for (int i = 0; i < VICTIM_SEQS; i++)
+		if (i != 2)
+			change_hands(i);
+	for (int i = 0; i < VICTIM_PEERS; i++)
+		client_gone(victim_peers[i].client);
+	ck_assert_uint_eq(n_corrupt, 0);
+	skv_core_drop_all(core);
+	ck_assert_ptr_null(skv_core_balance(core, true));
+}
+END_TEST
+
+START_TEST(a_pool)
+{
+	char name[SKV_KEEP_NAME];
+	const char *why;
+
+	setup();
+	skv_keep_name(core, SKV_TABLE_POOLS, victim_peers[1].session.pool, name);
+	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : skv_memfd_new("x", 4096), &why), 0);
+	ck_assert_int_eq(n_lost, 1);
+	ck_assert_str_eq(lost_name, name);
+	for (int i = 0; i < VICTIM_SEQS; i++) { /* the second client is alone with its user */
+		snprintf(name, sizeof(name), "s%d", i);
+		ck_assert_int_eq(books_has_seq(name), i / (VICTIM_SEQS / VICTIM_PEERS) != 1);
+		if (books_has_seq(name))
+			change_hands(i);
+	}
+	ck_assert_int_eq(skv_core_session_close(core, victim_peers[1].client, victim_peers[1].session.session), SKV_CORE_E_NOENT);
+	skv_core_drop_all(core);
+	ck_assert_ptr_null(skv_core_balance(core, true));
+}
+END_TEST
+
+/* A session's page has figures alone: another one takes its place. */
+START_TEST(a_page)
+{
+	char name[SKV_KEEP_NAME];
+	const char *why;
+
+	setup();
+	skv_keep_name(core, SKV_TABLE_SESSIONS, 0, name);
+	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : open("/dev/null", O_RDWR), &why), 0);
+	ck_assert_int_eq(n_lost, 0);
+	go_on();
+	end_all();
+}
+END_TEST
+
+/* ---- states that are not taken --------------------------------------------------------------- */
+
+START_TEST(refused)
+{
+	struct skv_state_header *h;
+	size_t unclaimed;
+	const char *why;
+	int state;
+
+	setup();
+	state = dup(core->state.fd);
+	h = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, state, 0);
+	ck_assert_ptr_ne(h, MAP_FAILED);
+	switch (_i) {
+	case 0: h->version++; break;
+	case 1: h->live[SKV_TABLE_SEQUENCES]--; break;
+	case 2: h->segment_bytes[0] -= 4096; break;
+	case 3: *(uint64_t *)((char *)(uintptr_t)core->state.header + h->offset[SKV_TABLE_UNDO]) = 1; break;
+	}
+	ck_assert_int_eq(resume_all(&unclaimed, &why), _i == 1 || _i == 2 ? -EUCLEAN : -EBADMSG);
+	ck_assert_str_ne(why, "");
+	ck_assert_ptr_null(core);
+}
+END_TEST
+
+START_TEST(nothing_kept)
+{
+	struct skv_core_found none;
+	size_t unclaimed;
+	const char *why;
+
+	setup();
+	free(victim_kept(&unclaimed));
+	ck_assert_int_eq(skv_core_resume(&(struct skv_core_config){0}, &mem.ops, &(struct skv_core_past){.found = &none, .lost = lost}, &core, &why),
+	                 -ENOENT);
+	ck_assert_str_eq(why, "no state was kept");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-core-resume");
+	TCase *c;
+
+	rnd_seed("test-core-resume");
+	add_case(s, "killed", 120, NULL, NULL, killed, nothing_kept, NULL);
+	c = tcase_create("others");
+	tcase_set_timeout(c, 120);
+	tcase_add_loop_test(c, turns, 0, 10 * WORKS);
+	tcase_add_loop_test(c, a_sequence, 0, 3);
+	tcase_add_loop_test(c, a_pool, 0, 2);
+	tcase_add_loop_test(c, a_page, 0, 2);
+	tcase_add_loop_test(c, refused, 0, 4);
+	suite_add_tcase(s, c);
+	return run_suite(s);
+}
