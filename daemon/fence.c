@@ -167,6 +167,23 @@ static void died(struct skv_op *op, int res)
 	fence_free(f);
 }
 
+/* Until the process ends that the caller puts there, or says so. NULL: there is no memory. */
+static struct skv_fence *watch(struct skv_server *s, uint32_t client, const char *name)
+{
+	struct skv_fence *f = calloc(1, sizeof(*f));
+
+	if (!f) {
+		/* no way to watch it, so what it has stays as it is: nobody else gets it, and nothing is lost */
+		skv_log(LOG_ERR, "%s: no memory to watch its process with: what it has is kept", name);
+		return NULL;
+	}
+	f->server = s;
+	f->client = client;
+	f->next = s->fences;
+	s->fences = f;
+	return f;
+}
+
 void skv_fence_begin(struct skv_server *s, struct skv_conn *conn)
 {
 	uint32_t client = skv_conn_client(conn);
@@ -176,17 +193,27 @@ void skv_fence_begin(struct skv_server *s, struct skv_conn *conn)
 		take_back(s, client);
 		return;
 	}
-	f = calloc(1, sizeof(*f));
+	f = watch(s, client, skv_conn_name(conn));
+	if (!f)
+		return;
+	f->peer = skv_conn_take_peer(conn);
+	skv_op_poll(s->loop, &f->death_op, f->peer.pidfd, POLLIN, died);
+}
+
+void skv_fence_resume(struct skv_server *s, uint32_t client, struct skv_peer *peer)
+{
+	struct skv_fence *f = NULL;
+
+	if (!skv_core_client_fence(s->core, client) || peer->pidfd < 0)
+		take_back(s, client);
+	else
+		f = watch(s, client, "a client of the daemon before");
 	if (!f) {
-		/* no way to watch it, so what it has stays as it is: nobody else gets it, and nothing is lost */
-		skv_log(LOG_ERR, "%s: no memory to watch its process with: what it has is kept", skv_conn_name(conn));
+		peer->pidfd = skv_close_fd(peer->pidfd);
 		return;
 	}
-	f->server = s;
-	f->client = client;
-	f->peer = skv_conn_take_peer(conn);
-	f->next = s->fences;
-	s->fences = f;
+	f->peer = *peer;
+	peer->pidfd = -1;
 	skv_op_poll(s->loop, &f->death_op, f->peer.pidfd, POLLIN, died);
 }
 

@@ -7,9 +7,13 @@
 #include "common/wire.h"
 
 struct skv_conn;
+struct skv_peer;
 
 /* The client of this connection is gone: fence it, and take back what it has as soon as it cannot write any more. */
 void skv_fence_begin(struct skv_server *, struct skv_conn *);
+
+/* The same of a client of the daemon before, whose process this is (consumed); pidfd -1: there is none any more. */
+void skv_fence_resume(struct skv_server *, uint32_t client, struct skv_peer *);
 
 /* Handlers of requests (request.c). */
 void skv_fence_client_end(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,

@@ -8,7 +8,7 @@ noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
 	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/policy.c daemon/policy.h \
 	daemon/device.c daemon/device.h daemon/fence.c daemon/fence.h daemon/hostmem.c daemon/hostmem.h daemon/lease.c \
-	daemon/lease.h daemon/query.c daemon/query.h daemon/reply.c daemon/reply.h daemon/report.c daemon/report.h \
+	daemon/lease.h daemon/past.c daemon/past.h daemon/query.c daemon/query.h daemon/reply.c daemon/reply.h daemon/report.c daemon/report.h \
 	daemon/turns.c daemon/turns.h \
 	daemon/worker/worker.c daemon/worker/worker.h \
 	daemon/loop/loop.c daemon/loop/loop.h \

@@ -59,6 +59,7 @@ static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct s
 		skv_conn_finish(conn);
 		return;
 	}
+	skv_core_client_keep(s->core, ok.client, peer->pidfd);
 	skv_conn_set_client(conn, ok.client, program);
 	control = skv_core_control_fd(s->core, &ok.control_bytes);
 	skv_wire_string(ok.daemon, sizeof(ok.daemon), PACKAGE_VERSION);
@@ -308,7 +309,7 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 	struct skv_server *s = server;
 
 	skv_query_forget(s, conn);
-	if (!skv_conn_client(conn))
+	if (!skv_conn_client(conn) || s->leaving)
 		return;
 	s->notices_due = true;
 	skv_lease_gone(s, conn);

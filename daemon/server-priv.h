@@ -15,6 +15,7 @@
 #include "daemon/mem/cuda.h"
 #include "daemon/plugin/scan.h"
 #include "daemon/server.h"
+#include "daemon/sys/sd.h"
 #include "daemon/sys/socket.h"
 #include "daemon/worker/worker.h"
 
@@ -35,6 +36,10 @@ struct skv_device {
 struct skv_server {
 	struct skv_server_options options;
 	struct skv_config config;
+
+	struct skv_sd_passed passed;  /* by the service manager */
+	struct skv_past_client *past; /* clients of the daemon before, until they are watched */
+	uint32_t n_past;
 
 	struct skv_loop *loop;
 	struct skv_hostmem hostmem;
@@ -58,6 +63,7 @@ struct skv_server {
 	uint64_t watchdog_ns;
 
 	bool serving, stopping, reload_again;
+	bool leaving; /* stopping, and the service manager keeps everything: clients are not gone */
 	bool notices_due; /* the core has changed: clients may have to be told of segments */
 	int failure;      /* negative errno: why the daemon cannot go on */
 	char status[256];

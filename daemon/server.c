@@ -20,6 +20,7 @@
 #include "daemon/device.h"
 #include "daemon/fence.h"
 #include "daemon/mem/mem.h"
+#include "daemon/past.h"
 #include "daemon/policy.h"
 #include "daemon/reply.h"
 #include "daemon/query.h"
@@ -121,16 +122,15 @@ static int listen_on(const char *path, mode_t mode, const char *group, struct sk
 static int open_sockets(struct skv_server *s, int fds[2])
 {
 	const struct skv_config *c = &s->config;
-	char err[512], path[SKV_CONFIG_TEXT];
-	int r = s->options.service ? skv_sd_listen_fds(&fds[0], &fds[1], err, sizeof(err)) : 0;
+	char path[SKV_CONFIG_TEXT];
 
-	if (r < 0)
-		skv_log(LOG_ERR, "%s", err);
-	if (r > 0 && fds[1] < 0)
+	fds[0] = s->passed.clients;
+	fds[1] = s->passed.operators;
+	if (fds[0] >= 0 && fds[1] < 0)
 		skv_log(LOG_WARNING, "no socket for operators was passed (sparsekvd-operators.socket): policies cannot "
 		                     "be loaded or swapped");
-	if (r)
-		return r < 0 ? r : 0;
+	if (fds[0] >= 0)
+		return 0;
 	if (!skv_operators_socket(c->socket, path, sizeof(path)))
 		return -ENAMETOOLONG;
 	fds[0] = listen_on(c->socket, (mode_t)c->socket_mode, c->socket_group, &s->socket);
@@ -155,12 +155,11 @@ static int start_core(struct skv_server *s)
 
 	core_config(&s->config, &config);
 	skv_hostmem_init(&s->hostmem, s->loop);
-	r = skv_core_new(&config, &s->hostmem.ops, &s->core);
-	if (r < 0) {
-		skv_log(LOG_ERR, "the core cannot be made: %s", strerror(-r));
+	r = skv_past_start(s, &config);
+	if (r < 0)
 		return r;
-	}
 	s->hostmem.core = s->core;
+	skv_past_watch_clients(s);
 	skv_core_commit(s->core);
 	skv_loop_before_submit(s->loop, commit, s->core);
 	skv_core_on_corrupt(s->core, on_corrupt, s);
@@ -176,6 +175,17 @@ static int start_devices(struct skv_server *s)
 	if (r)
 		skv_log(LOG_ERR, "cuda = required, and there is no device: %s", why);
 	return -r;
+}
+
+/* What the service manager passes: sockets, and what it has kept. */
+static int take_passed(struct skv_server *s)
+{
+	char err[512];
+	int r = s->options.service ? skv_sd_take_fds(&s->passed, err, sizeof(err)) : 0;
+
+	if (r < 0)
+		skv_log(LOG_ERR, "%s", err);
+	return r;
 }
 
 static int start_loop(struct skv_server *s)
@@ -235,6 +245,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 		return -ENOMEM;
 	s->options = *options;
 	s->command_fd = s->signal_fd = -1;
+	s->passed = (struct skv_sd_passed)SKV_SD_PASSED_NULL;
 	s->socket = s->operators_socket = (struct skv_socket)SKV_SOCKET_NULL;
 	s->started_ns = skv_now_ns();
 	r = skv_config_load(&options->config, &s->config, err);
@@ -244,6 +255,8 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	raise_nofile();
 	if (r == 0)
 		r = start_signals(s);
+	if (r == 0)
+		r = take_passed(s);
 	if (r == 0)
 		r = start_loop(s);
 	if (r == 0)
@@ -278,6 +291,8 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
 	skv_core_free(s->core);
+	skv_past_free(s);
+	skv_sd_passed_free(&s->passed);
 	skv_device_free_all(s);
 	skv_hostmem_deinit(&s->hostmem);
 	skv_loop_free(s->loop);
@@ -460,27 +475,36 @@ static void begin_reload(struct skv_server *s)
 
 /* ---- running and stopping ---- */
 
-/* Disconnect all clients, reclaim everything, and check that nothing is left. */
+/*
+ * Disconnect all clients, and check that the state balances: with nothing left, or, where the service manager keeps it for the next
+ * daemon, as it is.
+ */
 static int close_core(struct skv_server *s)
 {
+	const bool keeps = s->options.service && skv_sd_is_there();
 	const char *off;
 	int r;
 
+	s->leaving = keeps;
 	if (s->options.service)
-		skv_sd_stopping("Reclaiming everything");
+		skv_sd_stopping(keeps ? "Leaving everything to the next one" : "Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
 	skv_device_close_all(s);
 	r = skv_loop_drain(s->loop);
 	if (r < 0)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
 	s->hostmem.loop = NULL;
-	skv_core_drop_all(s->core);
-	off = skv_core_balance(s->core, true);
+	if (!keeps)
+		skv_core_drop_all(s->core);
+	off = skv_core_balance(s->core, !keeps);
 	if (off) {
 		skv_log(LOG_CRIT, "the state does not balance: %s", off);
 		return -EUCLEAN;
 	}
-	skv_log(LOG_NOTICE, "state balances; bye");
+	if (keeps)
+		skv_past_leave(s);
+	else
+		skv_log(LOG_NOTICE, "state balances; bye");
 	return r;
 }
 

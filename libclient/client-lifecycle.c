@@ -164,7 +164,7 @@ int skv_connect(struct skv_client **ret_client, const char *path)
 
 void skv_disconnect(struct skv_client *c)
 {
-	bool fenced;
+	bool broken;
 
 	if (!c)
 		return;
@@ -172,14 +172,14 @@ void skv_disconnect(struct skv_client *c)
 		c->fd = skv_close_fd(c->fd); /* the rest is the parent's, or as it was in the middle of another thread's call */
 		return;
 	}
-	fenced = c->broken && fence_check(c) < 0;
+	broken = c->broken; /* by itself; the daemon, or the one after it, keeps what this client had */
 	for (struct skv_session *s = c->sessions; s; s = s->next) {
 		skv_step_abort(s);
 		device_settle(s); /* should it fail, nothing runs any more either */
 		conn_post(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = s->id}, sizeof(struct skv_msg_session), NULL);
 	}
 	conn_hang_up(c);
-	fenced |= c->unclosed;
+	broken |= c->unclosed;
 	while (c->sessions) {
 		struct skv_session *s = c->sessions;
 
@@ -187,7 +187,7 @@ void skv_disconnect(struct skv_client *c)
 		session_free(s);
 	}
 	pools_free(&c->pools);
-	if (fenced)
+	if (broken)
 		fence_tell_end(c);
 	client_free(c);
 }

@@ -46,7 +46,7 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
 	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-fence tests/unit/daemon/test-hostile \
-	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-probe tests/unit/daemon/test-scale tests/unit/daemon/test-server \
+	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-probe tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
 	tests/unit/daemon/test-server-life tests/unit/daemon/test-turns
 CORE_TESTS = \
 	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \

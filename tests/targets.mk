@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Test runs beside `make check`; HACKING.md says when to use which.
 EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh \
-	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/skv-test.service \
+	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/engine.c tests/e2e/systemd/skv-test.service \
 	tests/e2e/systemd/checks.sh tests/e2e/systemd/machine.sh tests/e2e/packages.sh tests/e2e/packages-guest.sh
 
 # Threads of a pool that wait for each other by spinning are slow on a machine with other work: seconds

@@ -283,6 +283,11 @@ void skv_core_set_device(struct skv_core *c, uint32_t device, const struct skv_m
 	p->mem = mem;
 }
 
+uint32_t skv_core_sequences(const struct skv_core *c)
+{
+	return c->state.header->live[SKV_TABLE_SEQUENCES];
+}
+
 uint64_t skv_core_policy_generation(const struct skv_core *c)
 {
 	return c->state.header->policy_generation;

@@ -449,12 +449,20 @@ struct skv_core_found {
 	int fd;       /* the core's, if it is claimed; else left to the caller */
 	bool claimed; /* false: the state does not refer to it, and it need not be kept */
 };
+struct skv_core_past_client {
+	uint32_t client;
+	uid_t uid;
+	pid_t pid;
+	int pidfd;
+};
 struct skv_core_past {
 	struct skv_core_found *found; /* sorted by this */
 	size_t n;
 	struct skv_core_keeper keeper;
 	/* A device with memory that is in use: make it known, with skv_core_set_device(). False: it is not there any more. */
 	bool (*device)(void *ctx, struct skv_core *, uint32_t device);
+	/* For each client: what it was added with, and the descriptor that was kept (skv_core_client_keep), the callee's, or -1. */
+	void (*client)(void *ctx, const struct skv_core_past_client *);
 	/* Something cannot be had back, whose name was this; for the log. */
 	void (*lost)(void *ctx, const char *name, const char *why);
 	void *ctx;
@@ -469,6 +477,9 @@ int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, 
                     const char **ret_why);
 /* Leaves the state, and all that it refers to, as they were at the last commit: for whoever has the descriptors. NULL. */
 struct skv_core *skv_core_abandon(struct skv_core *);
+/* A descriptor of the client's process is kept as long as the client is there (fd: borrowed until the commit). */
+void skv_core_client_keep(struct skv_core *, uint32_t client, int pidfd);
+uint32_t skv_core_sequences(const struct skv_core *);
 
 /*
  * Recount everything from the page owners up and compare with the state. NULL when it balances, else a text

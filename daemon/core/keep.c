@@ -13,9 +13,10 @@ struct skv_keep_entry {
 
 void skv_keep_name(const struct skv_core *c, enum skv_table t, uint32_t row, char ret[SKV_KEEP_NAME])
 {
-	const char *what = t == SKV_TABLE_POOLS ? "pool" : t == SKV_TABLE_SEQUENCES ? "seq" : "session";
+	static const char *const of[SKV_TABLE_ROWS] = {
+		[SKV_TABLE_CLIENTS] = "client", [SKV_TABLE_SESSIONS] = "session", [SKV_TABLE_SEQUENCES] = "seq", [SKV_TABLE_POOLS] = "pool"};
 
-	snprintf(ret, SKV_KEEP_NAME, "%s-%x", what, skv_state_id(&c->state, t, row));
+	snprintf(ret, SKV_KEEP_NAME, "%s-%x", of[t], skv_state_id(&c->state, t, row));
 }
 
 void skv_keep_segment_name(const struct skv_core *c, uint32_t pool, uint32_t segment, char ret[SKV_KEEP_NAME])

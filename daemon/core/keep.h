@@ -11,7 +11,7 @@
 
 #include "daemon/core/core-priv.h"
 
-/* Names of a pool's memfd, a sequence's and a session's memory, of rows that live; never used twice, as ids are not. */
+/* Names of a pool's memfd, a sequence's and a session's memory, a client's process, of rows that live; never used twice, as ids are not. */
 void skv_keep_name(const struct skv_core *, enum skv_table, uint32_t row, char ret[SKV_KEEP_NAME]);
 void skv_keep_segment_name(const struct skv_core *, uint32_t pool, uint32_t segment, char ret[SKV_KEEP_NAME]);
 

@@ -133,6 +133,22 @@ static int adopt_seq(struct resume *r, uint32_t seq)
 	return skv_seqfile_new(&c->seqs[seq], seq, &q->model, q->max_tokens);
 }
 
+static void tell_client(const struct resume *r, uint32_t client)
+{
+	const struct skv_core *c = r->core;
+	const struct skv_client_row *row = skv_client_row(&c->state, client);
+	struct skv_core_past_client past = {
+		.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, client),
+		.uid = skv_account_row(&c->state, row->account)->uid,
+		.pid = row->pid,
+	};
+	char name[SKV_KEEP_NAME];
+
+	skv_keep_name(c, SKV_TABLE_CLIENTS, client, name);
+	past.pidfd = claim(r->past, name);
+	r->past->client(r->past->ctx, &past);
+}
+
 static int adopt_all(struct resume *r)
 {
 	struct skv_core *c = r->core;
@@ -150,6 +166,8 @@ static int adopt_all(struct resume *r)
 		if (e == 0)
 			e = skv_session_adopt(c, i, claim(r->past, name));
 	}
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
+		tell_client(r, i);
 	return e;
 }
 

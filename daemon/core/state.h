@@ -77,7 +77,7 @@ struct skv_client_row {
 	uint32_t sessions;
 	uint32_t notices; /* segments that it must be told of */
 	uint32_t fenced;  /* its connection ended: nothing that it has goes to another before its process is gone */
-	uint32_t reserved;
+	uint32_t kept;    /* a descriptor of its process is */
 	uint64_t bytes;   /* charged for its connection */
 	char program[SKV_NAME_MAX];
 };

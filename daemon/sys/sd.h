@@ -1,21 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/sys/sd.h - the service manager: socket activation, readiness, status, watchdog.
+ * daemon/sys/sd.h - the service manager: socket activation, what it keeps for us, readiness, status, watchdog.
  *
  * Without a manager ($NOTIFY_SOCKET, $LISTEN_FDS unset) all of it does nothing.
  */
 #ifndef SKV_SD_H
 #define SKV_SD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+/* A descriptor that the manager has kept for us, by the name that we gave it. */
+struct skv_sd_kept {
+	char *name;
+	int fd;
+};
+/* The sockets that it listens on for us, the one named "operators" and the other, or -1; and what it has kept. */
+struct skv_sd_passed {
+	int clients, operators;
+	struct skv_sd_kept *kept;
+	size_t n_kept;
+};
+#define SKV_SD_PASSED_NULL {.clients = -1, .operators = -1}
+
 /*
- * The sockets that the manager listens on for us: the one named "operators", if any, and the other. 1 with both owned
- * by the caller, -1 for no operators' socket; 0 when nothing was passed; -EINVAL with a text when what was passed is
- * something else than listening AF_UNIX SOCK_SEQPACKET sockets.
+ * What the manager passes, the caller's: descriptors are never closed here. -EINVAL with a text when there is anything else
+ * than listening AF_UNIX SOCK_SEQPACKET sockets and what was kept.
  */
-int skv_sd_listen_fds(int *ret_clients, int *ret_operators, char *err, size_t err_len);
+int skv_sd_take_fds(struct skv_sd_passed *ret, char *err, size_t err_len);
+void skv_sd_passed_free(struct skv_sd_passed *); /* the list */
+
+bool skv_sd_is_there(void);
+/* Keep a descriptor, of our file of that name, and pass it to the next of us; and keep it no more. */
+void skv_sd_keep(const char *name, int fd);
+void skv_sd_keep_no_more(const char *name);
 
 void skv_sd_ready(const char *status);
 void skv_sd_reloading(void);

@@ -91,6 +91,42 @@ check "it ended well" is show Result = success
 check "with status 0" is show ExecMainStatus = 0
 check "its state balances" logged 'state balances'
 
+# a restart, a kill and an upgrade of the binary lose nothing of what was committed
+check "systemctl start" systemctl start sparsekvd.service
+check "an engine generates undisturbed" sh -c "setpriv --reuid tester --regid tester --init-groups -- $here/engine quiet 3000 >/tmp/quiet"
+as_tester "$here/engine" chat 3000 >/tmp/chat 2>&1 &
+engine=$!
+mark
+for how in restart kill restart upgrade restart kill; do
+	sleep 0.5
+	pid=$(show MainPID)
+	case $how in
+	restart) check "systemctl restart while it generates" systemctl restart sparsekvd.service ;;
+	kill)
+		kill -KILL "$pid"
+		check "killed, it is started again" within 10 sh -c "test \$(systemctl show --value -p MainPID sparsekvd.service) -gt 0"
+		;;
+	upgrade)
+		cp "$(command -v sparsekvd)" /tmp/newer
+		mv /tmp/newer "$(command -v sparsekvd)"
+		check "another binary takes over" systemctl restart sparsekvd.service
+		;;
+	esac
+	check "in a new process" test "$(show MainPID)" != "$pid"
+	systemctl reset-failed sparsekvd.service
+done
+check "the next daemon goes on where the one before ended" logged 'goes on where the daemon before has ended: [0-9]+ clients?, [1-9]'
+wait $engine
+check "the engine ends well" test $? = 0
+check "with the outputs of one that was not disturbed" \
+	test "$(cut -d' ' -f1 /tmp/quiet)" = "$(cut -d' ' -f1 /tmp/chat)"
+cat /tmp/chat
+check "nothing was lost" test -z "$(journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat | grep -E 'cannot be had back|cannot be taken|not believable')"
+check "sequences are there" is as_tester sparsekvctl seq list = '*chat*'
+check "systemctl stop, which gives all up" systemctl stop sparsekvd.service
+check "then all is gone" is sh -c 'systemctl start sparsekvd.service && sparsekvctl seq list | grep -c chat' = 0
+check "systemctl stop" systemctl stop sparsekvd.service
+
 # socket activation
 check "the socket is still there" is systemctl is-active sparsekvd.socket = active
 check "the daemon is not" is systemctl is-active sparsekvd.service = inactive

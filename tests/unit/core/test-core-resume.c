@@ -32,6 +32,13 @@ static void lost(void *ctx, const char *name, const char *why)
 	n_lost++;
 }
 
+static void client(void *ctx, const struct skv_core_past_client *c)
+{
+	(void)ctx;
+	ck_assert_uint_ge(c->uid, 1000);
+	ck_assert_int_eq(c->pidfd, -1);
+}
+
 static bool no_device(void *ctx, struct skv_core *c, uint32_t device)
 {
 	(void)ctx, (void)c, (void)device;
@@ -41,7 +48,7 @@ static bool no_device(void *ctx, struct skv_core *c, uint32_t device)
 /* The core's own descriptors are closed, as those of a process that ended. What is not claimed afterwards is closed, too. */
 static int resume(struct skv_core_found *found, size_t n, size_t *ret_unclaimed, const char **ret_why)
 {
-	const struct skv_core_past past = {.found = found, .n = n, .device = no_device, .lost = lost};
+	const struct skv_core_past past = {.found = found, .n = n, .device = no_device, .client = client, .lost = lost};
 	const struct skv_core_config config = core->config;
 	int r;
 
