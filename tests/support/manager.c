@@ -219,6 +219,16 @@ int manager_end(int sig)
 	return status;
 }
 
+void manager_replace(const char *name, int fd)
+{
+	hear_all();
+	pthread_mutex_lock(&lock);
+	keep_no_more(name);
+	if (fd >= 0)
+		keep(name, fd);
+	pthread_mutex_unlock(&lock);
+}
+
 pid_t manager_daemon(void)
 {
 	return daemon_pid;

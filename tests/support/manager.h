@@ -18,6 +18,8 @@ void manager_start(const char *const *options);
 /* End it with this signal; what it exits with. */
 int manager_end(int signal);
 pid_t manager_daemon(void);
+/* Another one is kept in this one's place (consumed); -1: none. */
+void manager_replace(const char *name, int fd);
 /* Descriptors that are kept, but for the state. */
 unsigned manager_kept(void);
 /* What daemons have logged; the caller's. */

@@ -373,6 +373,92 @@ START_TEST(a_page)
 }
 END_TEST
 
+/* ---- a device's memory ----------------------------------------------------------------------- */
+
+static bool device_is_there(void *ctx, struct skv_core *c, uint32_t device)
+{
+	ck_assert_uint_eq(device, SKV_DEVICE_CUDA(0));
+	core = c;
+	if (*(bool *)ctx)
+		device_add(device, &c->config);
+	return *(bool *)ctx;
+}
+
+static int resume_device(bool is_there, const char **ret_why)
+{
+	size_t n;
+	struct skv_core_found *found = victim_kept(&n);
+	const struct skv_core_past past = {
+		.found = found, .n = n, .device = device_is_there, .client = client, .lost = lost, .ctx = &is_there};
+	const struct skv_core_config config = core->config;
+	int r;
+
+	core = skv_core_abandon(core);
+	r = skv_core_resume(&config, &mem.ops, &past, &core, ret_why);
+	for (size_t i = 0; i < n; i++)
+		ck_assert(r < 0 || found[i].claimed);
+	free(found);
+	books_watch();
+	return r;
+}
+
+/* One client has a sequence in host memory, another one in a device's, with a segment that is still being made. */
+static void setup_device(struct peer *on_device, struct held *there, struct held *here)
+{
+	struct skv_core_config config = books_config();
+	struct skv_model m = test_model("m", 2, 16);
+	struct skv_wire_run runs[64];
+	uint32_t n;
+
+	n_lost = 0;
+	books_open(&config);
+	victim_keep();
+	device_add(SKV_DEVICE_CUDA(0), &config);
+	peer_join(&one, 1000, &m);
+	held_new(here, &one, "here", 400);
+	held_append(here, &one, 100);
+	m.device = SKV_DEVICE_CUDA(0);
+	peer_join(on_device, 1001, &m);
+	(void)peer_lease(on_device, 1, 40); /* it waits */
+	devices_make();
+	ck_assert_int_eq(peer_lease(on_device, 1, 40), 0);
+	held_new(there, on_device, "there", 400);
+	held_append(there, on_device, 100);
+	(void)skv_core_lease_get(core, on_device->client, on_device->session.session, 200, 300, runs, 64, &n);
+	books_even();
+}
+
+START_TEST(of_a_device)
+{
+	const bool is_there = _i == 0;
+	struct held there, here;
+	struct skv_core_seq_info info;
+	struct peer p;
+	const char *why;
+
+	setup_device(&p, &there, &here);
+	ck_assert_msg(resume_device(is_there, &why) == 0, "%s", why);
+	ck_assert_int_eq(n_lost, !is_there);
+	ck_assert_int_eq(books_has_seq("there"), is_there);
+	books_even();
+	if (is_there) {
+		ck_assert_int_eq(in_turns(skv_core_seq_detach(core, p.client, p.session.session, there.seq), NULL), 0);
+		ck_assert_int_eq(in_turns(skv_core_seq_attach(core, p.client, p.session.session, "there", &info), &info), 0);
+		ck_assert_uint_eq(info.seq, there.seq);
+		ck_assert_uint_eq(held_len(&there), 100);
+	} else {
+		ck_assert_int_eq(skv_core_session_close(core, p.client, p.session.session), SKV_CORE_E_NOENT);
+	}
+	ck_assert_int_eq(in_turns(skv_core_seq_detach(core, one.client, one.session.session, here.seq), NULL), 0);
+	client_gone(p.client);
+	client_gone(one.client);
+	ck_assert_uint_eq(n_corrupt, 0);
+	ck_assert(books_has_seq("here"));
+	skv_core_drop_all(core);
+	ck_assert_ptr_null(skv_core_balance(core, true));
+}
+END_TEST
+
 /* ---- states that are not taken --------------------------------------------------------------- */
 
 START_TEST(refused)
@@ -426,6 +512,7 @@ int main(void)
 	tcase_add_loop_test(c, a_pool, 0, 2);
 	tcase_add_loop_test(c, a_page, 0, 2);
 	tcase_add_loop_test(c, refused, 0, 4);
+	tcase_add_loop_test(c, of_a_device, 0, 2);
 	suite_add_tcase(s, c);
 	return run_suite(s);
 }

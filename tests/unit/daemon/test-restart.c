@@ -183,6 +183,14 @@ static void check_log(void)
 	free(log);
 }
 
+/* Once the end of clients has been dealt with. */
+static void expect_kept(unsigned n)
+{
+	for (double end = fix_now() + 10; manager_kept() != n && fix_now() < end;)
+		usleep(1000);
+	ck_assert_uint_eq(manager_kept(), n);
+}
+
 START_TEST(nothing_is_lost)
 {
 	int restarts = 0;
@@ -216,12 +224,75 @@ START_TEST(nothing_is_lost)
 	ck_assert_uint_eq(shared->len, TOKENS);
 	ck_assert_int_ge(restarts, 5);
 	check_log();
-	/* the pool and the sequence, once the last client's end has been dealt with */
-	for (double end = fix_now() + 10; manager_kept() != 2 && fix_now() < end;)
-		usleep(1000);
-	ck_assert_uint_eq(manager_kept(), 2);
+	expect_kept(2); /* the pool and the sequence */
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
 	check_log();
+	manager_close();
+}
+END_TEST
+
+/* ---- what cannot be taken -------------------------------------------------------------------- */
+
+static int sequences(void)
+{
+	struct raw *r = raw_hello(manager_socket);
+	json_t *seqs = raw_query(r, SKV_QUERY_SEQS);
+	const int n = (int)json_array_size(json_object_get(seqs, "sequences"));
+
+	json_decref(seqs);
+	raw_close(r);
+	return n;
+}
+
+/* A named sequence of a client that is gone. */
+static void leave_one(const char *name)
+{
+	struct raw *r = raw_hello(manager_socket);
+	const uint32_t session = raw_open(r, "m", "full", NULL);
+
+	(void)raw_seq_new(r, session, name);
+	raw_close(r);
+}
+
+static void expect_log(const char *what)
+{
+	char *log = manager_log();
+
+	ck_assert_msg(strstr(log, what), "the log does not say \"%s\"", what);
+	free(log);
+}
+
+/* Then all begins anew, and nothing of it is kept. */
+START_TEST(no_state)
+{
+	manager_open();
+	manager_start(options);
+	leave_one("first");
+	ck_assert_int_eq(sequences(), 1);
+	(void)manager_end(SIGKILL);
+	manager_replace("state", _i == 0 ? skv_memfd_new("state", 65536) : _i == 1 ? skv_memfd_new("state", 16) : -1);
+	manager_start(options);
+	expect_log("cannot be taken, all sequences are lost");
+	ck_assert_int_eq(sequences(), 0);
+	expect_kept(0);
+	leave_one("second");
+	(void)manager_end(SIGKILL);
+	manager_start(options);
+	ck_assert_int_eq(sequences(), 1);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
+	manager_close();
+}
+END_TEST
+
+/* What is no socket and was not kept by a name of ours is no business of ours. */
+START_TEST(of_another_name)
+{
+	manager_open();
+	manager_replace("seq-ffffffff", skv_memfd_new("x", 4096));
+	manager_start(options);
+	expect_log("no state was kept");
+	expect_kept(0);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
 	manager_close();
 }
 END_TEST
@@ -229,8 +300,12 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-restart");
+	TCase *c;
 
 	rnd_seed("test-restart");
-	add_case(s, "restart", 240, NULL, NULL, nothing_is_lost, NULL);
+	add_case(s, "restart", 240, NULL, NULL, nothing_is_lost, of_another_name, NULL);
+	c = tcase_create("states");
+	tcase_add_loop_test(c, no_state, 0, 3);
+	suite_add_tcase(s, c);
 	return run_suite(s);
 }
