@@ -29,19 +29,19 @@ struct skv_past_client {
 	struct skv_peer peer;
 };
 
-static void keep(void *ctx, const char *name, int fd)
+static void add(void *ctx, const char *name, int fd)
 {
 	(void)ctx;
-	skv_sd_keep(name, fd);
+	skv_sd_fdstore_add(name, fd);
 }
 
-static void keep_no_more(void *ctx, const char *name)
+static void remove_one(void *ctx, const char *name)
 {
 	(void)ctx;
-	skv_sd_keep_no_more(name);
+	skv_sd_fdstore_remove(name);
 }
 
-static const struct skv_core_keeper keeper = {.add = keep, .remove = keep_no_more};
+static const struct skv_core_fdstore fdstore = {.add = add, .remove = remove_one};
 
 static void on_lost(void *server, const char *name, const char *why)
 {
@@ -84,7 +84,7 @@ static void give_up(struct skv_core_found *found, size_t n, bool all)
 {
 	for (size_t i = 0; i < n; i++)
 		if (all || !found[i].claimed) {
-			skv_sd_keep_no_more(found[i].name);
+			skv_sd_fdstore_remove(found[i].name);
 			skv_close_fd(found[i].fd);
 		}
 }
@@ -94,7 +94,7 @@ static int resume(struct skv_server *s, const struct skv_core_config *config)
 	const size_t n = s->passed.n_kept;
 	struct skv_core_found *found = calloc(n, sizeof(*found));
 	struct skv_core_past past = {
-		.found = found, .n = n, .keeper = keeper, .device = on_device, .client = on_client, .lost = on_lost, .ctx = s};
+		.found = found, .n = n, .fdstore = fdstore, .device = on_device, .client = on_client, .lost = on_lost, .ctx = s};
 	const char *why;
 	int r;
 
@@ -128,7 +128,7 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 	if (r < 0)
 		skv_log(LOG_ERR, "the core cannot be made: %s", strerror(-r));
 	else if (s->options.service && skv_sd_is_there())
-		skv_core_set_keeper(s->core, &keeper);
+		skv_core_set_fdstore(s->core, &fdstore);
 	return r;
 }
 

@@ -59,7 +59,7 @@ static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct s
 		skv_conn_finish(conn);
 		return;
 	}
-	skv_core_client_keep(s->core, ok.client, peer->pidfd);
+	skv_core_client_store(s->core, ok.client, peer->pidfd);
 	skv_conn_set_client(conn, ok.client, program);
 	control = skv_core_control_fd(s->core, &ok.control_bytes);
 	skv_wire_string(ok.daemon, sizeof(ok.daemon), PACKAGE_VERSION);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clients: connections, each charged to the account of its UID. The sessions of a client end with it. */
 #include "daemon/core/accounts.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/refuse.h"
 
 #include <stdio.h>
@@ -35,16 +35,16 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 	return 0;
 }
 
-void skv_core_client_keep(struct skv_core *c, uint32_t client_id, int pidfd)
+void skv_core_client_store(struct skv_core *c, uint32_t client_id, int pidfd)
 {
 	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 
-	if (client == SKV_NO_INDEX || !c->keeper.add)
+	if (client == SKV_NO_INDEX || !c->fdstore.add)
 		return;
 	skv_write_client(&c->state, client)->kept = 1;
-	skv_keep_name(c, SKV_TABLE_CLIENTS, client, name);
-	skv_keep_add(c, name, pidfd);
+	skv_fdstore_name(c, SKV_TABLE_CLIENTS, client, name);
+	skv_fdstore_add(c, name, pidfd);
 }
 
 bool skv_core_client_fence(struct skv_core *c, uint32_t client_id)

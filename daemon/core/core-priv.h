@@ -5,8 +5,8 @@
  * State is in core->state (the memfd). Beside it are companions, indexed as its tables, of what a
  * process can reopen or remake: fds, maps, scratch. A companion is there exactly while its row is.
  *
- * Ways of a change: skv_page_set() is the only writer of owner words, and keeps every count that
- * follows from them. After pages became FREE call skv_pool_shrink(), which withdraws segments that are no
+ * Ways of a change: the state is constant but for skv_write_...() (state.h), which save what was there. skv_page_set() is the
+ * only writer of owner words, and keeps every count that follows from them. After pages became FREE call skv_pool_shrink(), which withdraws segments that are no
  * longer needed, and the pool itself.
  */
 #ifndef SKV_CORE_PRIV_H
@@ -55,9 +55,9 @@ struct skv_core {
 	int control_fd;
 	struct skv_control_page *control;
 	size_t control_bytes;
-	struct skv_core_keeper keeper;
-	struct skv_keep_entry *keeping; /* of this change */
-	uint32_t n_keeping, cap_keeping;
+	struct skv_core_fdstore fdstore;
+	struct skv_fdstore_change *fd_changes; /* of this change */
+	uint32_t n_fd_changes, cap_fd_changes;
 	struct skv_task *tasks; /* that are under way; the first has the next turn */
 	void (*corrupt_cb)(void *, uid_t, const char *, const char *, const char *);
 	void *corrupt_data;

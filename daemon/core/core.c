@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/resume.h"
 #include "daemon/core/seqfile.h"
@@ -194,7 +194,7 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 	free(c->seqs);
 	free(c->sessions);
 	free(c->pools);
-	free(c->keeping);
+	free(c->fd_changes);
 	if (c->control)
 		munmap(c->control, c->control_bytes);
 	skv_close_fd(c->control_fd);
@@ -205,9 +205,9 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 
 void skv_core_commit(struct skv_core *c)
 {
-	skv_keep_give(c);
+	skv_fdstore_before_commit(c);
 	skv_undo_commit(&c->state);
-	skv_keep_take_back(c);
+	skv_fdstore_after_commit(c);
 }
 
 void skv_core_drop_all(struct skv_core *c)

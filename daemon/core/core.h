@@ -423,27 +423,27 @@ bool skv_core_seqs_some(const struct skv_core *, struct skv_core_walk *, uint32_
 void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
 
 /*
- * What was done since the last commit stays, whatever becomes of the process: call it before anybody can know of it. Before the
+ * What was done since the last commit stays, also if the process dies: call it before anybody can know of it. Before the
  * first one, and after each, a process that dies leaves the state as it was then (undo.h).
  */
 void skv_core_commit(struct skv_core *);
 
 /*
- * Who has the descriptors of all that the state refers to, its own among them, so that they outlive the process: it is given each
+ * A store of the descriptors of all that the state refers to, its own among them, which outlives the process: it is given each
  * before the commit that refers to it (fd: borrowed), and told by name of those that are needed no more. Set once, before anything
  * else is done.
  */
-#define SKV_KEEP_NAME 32u
-#define SKV_KEEP_STATE "state"
-struct skv_core_keeper {
+#define SKV_FDSTORE_NAME 32u
+#define SKV_FDSTORE_STATE "state"
+struct skv_core_fdstore {
 	void (*add)(void *ctx, const char *name, int fd);
 	void (*remove)(void *ctx, const char *name);
 	void *ctx;
 };
-void skv_core_set_keeper(struct skv_core *, const struct skv_core_keeper *);
+void skv_core_set_fdstore(struct skv_core *, const struct skv_core_fdstore *);
 
 /* ---- a past ---- */
-/* What a keeper has, of a core whose process is gone. */
+/* What a store has, of a core whose process is gone. */
 struct skv_core_found {
 	const char *name;
 	int fd;       /* the core's, if it is claimed; else left to the caller */
@@ -458,10 +458,10 @@ struct skv_core_past_client {
 struct skv_core_past {
 	struct skv_core_found *found; /* sorted by this */
 	size_t n;
-	struct skv_core_keeper keeper;
+	struct skv_core_fdstore fdstore;
 	/* A device with memory that is in use: make it known, with skv_core_set_device(). False: it is not there any more. */
 	bool (*device)(void *ctx, struct skv_core *, uint32_t device);
-	/* For each client: what it was added with, and the descriptor that was kept (skv_core_client_keep), the callee's, or -1. */
+	/* For each client: what it was added with, and the descriptor that was stored (skv_core_client_store), the callee's, or -1. */
 	void (*client)(void *ctx, const struct skv_core_past_client *);
 	/* Something cannot be had back, whose name was this; for the log. */
 	void (*lost)(void *ctx, const char *name, const char *why);
@@ -469,16 +469,16 @@ struct skv_core_past {
 };
 /*
  * The core as it was at its last commit: ids of clients, sessions and sequences stand, and pages are with whom they were. Sizes
- * are those of the state. Clients are as they were, too: who does not come back is skv_core_client_gone().
+ * are those of the state. Clients are as they were, too: for each that does not come back call skv_core_client_gone().
  * *ret_why, a static text: -ENOENT: there is no state. -EBADMSG: it is not one, or one of another version. -EUCLEAN: it does not
  * balance. -ENOMEM, and what the system says.
  */
 int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, const struct skv_core_past *, struct skv_core **ret,
                     const char **ret_why);
-/* Leaves the state, and all that it refers to, as they were at the last commit: for whoever has the descriptors. NULL. */
+/* Leaves the state, and all that it refers to, as they were at the last commit: for the process that gets the descriptors. NULL. */
 struct skv_core *skv_core_abandon(struct skv_core *);
-/* A descriptor of the client's process is kept as long as the client is there (fd: borrowed until the commit). */
-void skv_core_client_keep(struct skv_core *, uint32_t client, int pidfd);
+/* A descriptor of the client's process is stored as long as the client is there (fd: borrowed until the commit). */
+void skv_core_client_store(struct skv_core *, uint32_t client, int pidfd);
 uint32_t skv_core_sequences(const struct skv_core *);
 
 /*

@@ -9,7 +9,7 @@
  * Leases wait until no segment that they need is pending; meanwhile no empty segment of the pool is withdrawn.
  */
 #include "daemon/core/announce.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/segment-sets.h"
@@ -93,14 +93,14 @@ static bool awaited(const struct skv_core *c, const struct skv_core_pending *m)
 void skv_core_segment_made(struct skv_core *c, const struct skv_core_pending *m, struct skv_mem_handle *handle)
 {
 	const struct skv_mem_ops *mem = c->memory[m->device].mem;
-	char kept[SKV_KEEP_NAME];
+	char kept[SKV_FDSTORE_NAME];
 
 	if (awaited(c, m)) {
 		leave(c, m->pool, m->segment);
 		c->pools[m->pool].handles[m->segment] = *handle;
 		if (handle->fd >= 0) {
-			skv_keep_segment_name(c, m->pool, m->segment, kept);
-			skv_keep_add(c, kept, handle->fd);
+			skv_fdstore_segment_name(c, m->pool, m->segment, kept);
+			skv_fdstore_add(c, kept, handle->fd);
 		}
 		skv_segment_arrive(c, m->pool, m->segment);
 		skv_announce_arrival(c, m->pool, m->segment);

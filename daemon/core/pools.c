@@ -4,7 +4,7 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
@@ -174,7 +174,7 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 	uint32_t pool;
 	struct skv_pool_local l;
 	struct skv_pool_row *p;
-	char kept[SKV_KEEP_NAME];
+	char kept[SKV_FDSTORE_NAME];
 	int r;
 
 	if (skv_account_row(&c->state, account)->pools >= c->config.account_pools)
@@ -191,9 +191,9 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		return r;
 	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
 	c->pools[pool] = l;
-	skv_keep_name(c, SKV_TABLE_POOLS, pool, kept);
+	skv_fdstore_name(c, SKV_TABLE_POOLS, pool, kept);
 	if (l.fd >= 0)
-		skv_keep_add(c, kept, l.fd);
+		skv_fdstore_add(c, kept, l.fd);
 	p = skv_write_pool(&c->state, pool);
 	p->account = account;
 	p->device = sizes->device;
@@ -229,7 +229,7 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	/* one empty segment stays: a client at a segment's edge would have it made and destroyed in turn */
 	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
-	char kept[SKV_KEEP_NAME];
+	char kept[SKV_FDSTORE_NAME];
 
 	if (!p->sessions)
 		skv_pool_cancel_all(c, pool);
@@ -240,9 +240,9 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	if (p->sessions || p->sequences)
 		return;
 	skv_charge(c, account, &p->stray_bytes, 0);
-	skv_keep_name(c, SKV_TABLE_POOLS, pool, kept);
+	skv_fdstore_name(c, SKV_TABLE_POOLS, pool, kept);
 	if (c->pools[pool].fd >= 0)
-		skv_keep_remove(c, kept);
+		skv_fdstore_remove(c, kept);
 	local_free(c, p->device, &c->pools[pool]);
 	skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
 	skv_write_account(&c->state, account)->pools--;

@@ -7,7 +7,7 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/reclaim.h"
 #include "daemon/core/seqfile.h"
@@ -88,15 +88,15 @@ static bool free_some(struct skv_core *c, struct skv_reclaim *r, uint32_t *units
 static void end_client(struct skv_core *c, uint32_t client)
 {
 	uint32_t account = skv_client_row(&c->state, client)->account;
-	char kept[SKV_KEEP_NAME];
+	char kept[SKV_FDSTORE_NAME];
 
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		if (skv_session_row(&c->state, i)->client == client)
 			skv_session_end(c, i);
 	skv_charge(c, account, &skv_write_client(&c->state, client)->bytes, 0);
-	skv_keep_name(c, SKV_TABLE_CLIENTS, client, kept);
+	skv_fdstore_name(c, SKV_TABLE_CLIENTS, client, kept);
 	if (skv_client_row(&c->state, client)->kept)
-		skv_keep_remove(c, kept);
+		skv_fdstore_remove(c, kept);
 	skv_state_give(&c->state, SKV_TABLE_CLIENTS, client);
 	skv_write_account(&c->state, account)->clients--;
 	skv_account_put(c, account);

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/fd.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/pools.h"
@@ -37,14 +37,14 @@ struct resume {
 	bool *seq_lost, *pool_lost;
 };
 
-/* ---- what was kept --------------------------------------------------------------------------- */
+/* ---- what was stored --------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {
 	return strcmp(((const struct skv_core_found *)a)->name, ((const struct skv_core_found *)b)->name);
 }
 
-/* Its descriptor, the caller's from now on; -1: it was not kept. */
+/* Its descriptor, the caller's from now on; -1: it was not stored. */
 static int claim(const struct skv_core_past *past, const char *name)
 {
 	const struct skv_core_found key = {.name = name};
@@ -77,14 +77,14 @@ static void adopt_segments(struct resume *r, uint32_t pool)
 {
 	struct skv_core *c = r->core;
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 
 	for (uint32_t s = 0; s < p->high; s++) {
 		struct skv_mem_handle *h = &c->pools[pool].handles[s];
 
 		if (skv_segment_row(&c->state, pool, s)->state != SKV_SEGMENT_LIVE)
 			continue;
-		skv_keep_segment_name(c, pool, s, name);
+		skv_fdstore_segment_name(c, pool, s, name);
 		h->fd = claim(r->past, name);
 		if (h->fd >= 0 || r->pool_lost[pool])
 			continue;
@@ -97,14 +97,14 @@ static int adopt_pool(struct resume *r, uint32_t pool)
 {
 	struct skv_core *c = r->core;
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 	int e;
 
 	if (!c->memory[p->device].mem && !r->past->device(r->past->ctx, c, p->device)) {
 		r->pool_lost[pool] = true;
 		c->memory[p->device].mem = &no_device;
 	}
-	skv_keep_name(c, SKV_TABLE_POOLS, pool, name);
+	skv_fdstore_name(c, SKV_TABLE_POOLS, pool, name);
 	e = skv_pool_adopt(c, pool, claim(r->past, name), &r->pool_lost[pool]);
 	if (e < 0)
 		return e;
@@ -121,15 +121,15 @@ static int adopt_seq(struct resume *r, uint32_t seq)
 {
 	struct skv_core *c = r->core;
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 	int fd;
 
-	skv_keep_name(c, SKV_TABLE_SEQUENCES, seq, name);
+	skv_fdstore_name(c, SKV_TABLE_SEQUENCES, seq, name);
 	fd = claim(r->past, name);
 	if (fd >= 0 && skv_seqfile_open(&c->seqs[seq], fd, &q->model, q->max_tokens) == 0)
 		return 0;
 	say_lost(r, name, fd < 0 ? "its memory was not kept" : "its memory is not that of such a sequence");
-	r->seq_lost[seq] = true; /* and the keeper is told so when it is dropped */
+	r->seq_lost[seq] = true; /* and the store is told so when it is dropped */
 	return skv_seqfile_new(&c->seqs[seq], seq, &q->model, q->max_tokens);
 }
 
@@ -142,9 +142,9 @@ static void tell_client(const struct resume *r, uint32_t client)
 		.uid = skv_account_row(&c->state, row->account)->uid,
 		.pid = row->pid,
 	};
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 
-	skv_keep_name(c, SKV_TABLE_CLIENTS, client, name);
+	skv_fdstore_name(c, SKV_TABLE_CLIENTS, client, name);
 	past.pidfd = claim(r->past, name);
 	r->past->client(r->past->ctx, &past);
 }
@@ -152,7 +152,7 @@ static void tell_client(const struct resume *r, uint32_t client)
 static int adopt_all(struct resume *r)
 {
 	struct skv_core *c = r->core;
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 	int e = 0;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
@@ -162,7 +162,7 @@ static int adopt_all(struct resume *r)
 		if (e == 0)
 			e = adopt_seq(r, i);
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
-		skv_keep_name(c, SKV_TABLE_SESSIONS, i, name);
+		skv_fdstore_name(c, SKV_TABLE_SESSIONS, i, name);
 		if (e == 0)
 			e = skv_session_adopt(c, i, claim(r->past, name));
 	}
@@ -173,7 +173,7 @@ static int adopt_all(struct resume *r)
 
 /* ---- what was under way ---------------------------------------------------------------------- */
 
-/* Clients see who holds a sequence, and that they are no client any more. */
+/* In memory that clients see: the holders of sequences, and that clients are fenced. */
 static void show_holders(struct skv_core *c)
 {
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
@@ -229,7 +229,7 @@ static void put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, 
 {
 	const struct putting *p = ctx;
 	struct skv_core_found key, *f;
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 
 	snprintf(name, sizeof(name), "seq-%x", skv_state_id(p->state, SKV_TABLE_SEQUENCES, seq));
 	key.name = name;
@@ -241,7 +241,7 @@ static void put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, 
 static int open_state(const struct skv_core_past *past, struct skv_state *ret, const char **ret_why)
 {
 	struct putting p = {.past = past, .state = ret};
-	int fd = claim(past, SKV_KEEP_STATE), e;
+	int fd = claim(past, SKV_FDSTORE_STATE), e;
 
 	*ret_why = "no state was kept";
 	if (fd < 0)
@@ -289,7 +289,7 @@ int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_o
 	e = skv_core_make(config, mem, &state, &r.core);
 	if (e < 0)
 		return e;
-	r.core->keeper = past->keeper; /* which has the state */
+	r.core->fdstore = past->fdstore; /* which has the state */
 	(void)skv_core_reconfigure(r.core, config);
 	e = resume(&r, ret_why);
 	free(r.seq_lost);

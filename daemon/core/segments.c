@@ -8,7 +8,7 @@
  * elsewhere, and are pending first (pending.c).
  */
 #include "daemon/core/announce.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/segment-sets.h"
@@ -29,7 +29,7 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	struct skv_segment_row *s = skv_write_segment(&c->state, pool, segment);
 	const struct skv_mem_ops *mem = c->memory[p->device].mem;
-	char kept[SKV_KEEP_NAME];
+	char kept[SKV_FDSTORE_NAME];
 
 	if (skv_pool_is_whole(c, pool)) {
 		const struct skv_mem_range range = {
@@ -42,8 +42,8 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 
 		return mem->discard(mem, c->pools[pool].fd, &range);
 	}
-	skv_keep_segment_name(c, pool, segment, kept);
-	skv_keep_remove(c, kept);
+	skv_fdstore_segment_name(c, pool, segment, kept);
+	skv_fdstore_remove(c, kept);
 	mem->destroy(mem, &c->pools[pool].handles[segment], p->segment_bytes);
 	c->pools[pool].handles[segment] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	s->waiting = skv_announce_end(c, pool, segment);

@@ -7,7 +7,7 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
@@ -84,7 +84,7 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 	const struct skv_session_row *s = skv_session_row(&c->state, session);
 	struct skv_pool_row *p = skv_write_pool(&c->state, s->pool);
 	struct skv_account_row *a = skv_write_account(&c->state, p->account);
-	char kept[SKV_KEEP_NAME];
+	char kept[SKV_FDSTORE_NAME];
 	struct skv_seq_row *q;
 	uint32_t seq;
 	int r = check_name(c, p->account, &s->model, name);
@@ -120,8 +120,8 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 	q->max_tokens = max_tokens;
 	q->model = s->model;
 	snprintf(q->name, sizeof(q->name), "%s", name);
-	skv_keep_name(c, SKV_TABLE_SEQUENCES, seq, kept);
-	skv_keep_add(c, kept, c->seqs[seq].fd);
+	skv_fdstore_name(c, SKV_TABLE_SEQUENCES, seq, kept);
+	skv_fdstore_add(c, kept, c->seqs[seq].fd);
 	skv_seq_hold(c, seq, session);
 	skv_charge_seq(c, seq);
 	a->sequences++;
@@ -135,7 +135,7 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
 	uint32_t pool = q->pool;
-	char kept[SKV_KEEP_NAME];
+	char kept[SKV_FDSTORE_NAME];
 
 	if (q->refs && !skv_refs_drop_some(c, seq, NULL, 0, at, units))
 		return SKV_GOES_ON;
@@ -149,8 +149,8 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 		skv_seq_unhold(c, seq);
 	skv_charge(c, q->account, &q->bytes, 0);
 	skv_write_account(&c->state, q->account)->copied_bytes -= q->copied;
-	skv_keep_name(c, SKV_TABLE_SEQUENCES, seq, kept);
-	skv_keep_remove(c, kept);
+	skv_fdstore_name(c, SKV_TABLE_SEQUENCES, seq, kept);
+	skv_fdstore_remove(c, kept);
 	skv_seqfile_free(c, &c->seqs[seq]);
 	skv_write_account(&c->state, q->account)->sequences--;
 	skv_write_pool(&c->state, pool)->sequences--;

@@ -8,7 +8,7 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
@@ -34,31 +34,31 @@ static int page_map(struct skv_session_local *ret, int fd)
 	return 0;
 }
 
-/* A new page; the keeper has it with the next commit. */
+/* A new page; the store has it with the next commit. */
 static int page_new(struct skv_core *c, uint32_t session)
 {
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 	int fd, r;
 
-	skv_keep_name(c, SKV_TABLE_SESSIONS, session, name);
+	skv_fdstore_name(c, SKV_TABLE_SESSIONS, session, name);
 	fd = skv_memfd_new(name, SKV_SESSION_BYTES);
 	if (fd < 0)
 		return fd;
 	r = page_map(&c->sessions[session], fd);
 	if (r == 0)
-		skv_keep_add(c, name, fd);
+		skv_fdstore_add(c, name, fd);
 	return r;
 }
 
 int skv_session_adopt(struct skv_core *c, uint32_t session, int fd)
 {
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 
 	if (fd >= 0 && page_map(&c->sessions[session], fd) == 0)
 		return 0;
-	skv_keep_name(c, SKV_TABLE_SESSIONS, session, name);
+	skv_fdstore_name(c, SKV_TABLE_SESSIONS, session, name);
 	if (fd >= 0)
-		skv_keep_remove(c, name);
+		skv_fdstore_remove(c, name);
 	return page_new(c, session);
 }
 
@@ -125,10 +125,10 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 
 static void unmake(struct skv_core *c, uint32_t session)
 {
-	char kept[SKV_KEEP_NAME];
+	char kept[SKV_FDSTORE_NAME];
 
-	skv_keep_name(c, SKV_TABLE_SESSIONS, session, kept);
-	skv_keep_remove(c, kept);
+	skv_fdstore_name(c, SKV_TABLE_SESSIONS, session, kept);
+	skv_fdstore_remove(c, kept);
 	skv_session_leave(c, session);
 	skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
 }

@@ -4,7 +4,7 @@
  *
  * The state is constant, but for what its undo log knows: skv_undo_save() writes what is about to be changed into the log, as
  * it is, and only then is it changed (state.h has a function for each kind of row). skv_undo_commit() empties the log: the change is
- * made. A process that dies before that leaves the log in the memfd, and who maps the state next puts back what is in it, the
+ * made. A process that dies before that leaves the log in the memfd, and the process that maps the state next puts back what is in it, the
  * last one first: skv_undo(). So a change is what happens between two commits; the daemon commits before anything leaves
  * it (loop.h: submissions), so that nobody knows of a change that is undone later.
  *

@@ -119,12 +119,12 @@ static void tell(const char *what, const char *name, int fd)
 		skv_log(LOG_ERR, "the service manager cannot be told to keep %s: %s", name, strerror(-r));
 }
 
-void skv_sd_keep(const char *name, int fd)
+void skv_sd_fdstore_add(const char *name, int fd)
 {
 	tell("FDSTORE", name, fd);
 }
 
-void skv_sd_keep_no_more(const char *name)
+void skv_sd_fdstore_remove(const char *name)
 {
 	tell("FDSTOREREMOVE", name, -1);
 }

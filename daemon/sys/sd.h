@@ -33,8 +33,8 @@ void skv_sd_passed_free(struct skv_sd_passed *); /* the list */
 
 bool skv_sd_is_there(void);
 /* Keep a descriptor, of our file of that name, and pass it to the next of us; and keep it no more. */
-void skv_sd_keep(const char *name, int fd);
-void skv_sd_keep_no_more(const char *name);
+void skv_sd_fdstore_add(const char *name, int fd);
+void skv_sd_fdstore_remove(const char *name);
 
 void skv_sd_ready(const char *status);
 void skv_sd_reloading(void);

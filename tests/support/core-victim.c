@@ -11,13 +11,13 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "tests/support/child.h"
 #include "tests/support/random.h"
 
 #define OF_PEER (VICTIM_SEQS / VICTIM_PEERS)
 
-struct victim_note victim_notes[2];
+struct victim_copy victim_copies[2];
 struct victim_witness *victim_witness;
 struct peer victim_peers[VICTIM_PEERS];
 struct held victim_held[VICTIM_SEQS];
@@ -46,9 +46,9 @@ const skv_pte *victim_tables(const struct held *h)
 	return (const skv_pte *)((const char *)h->mem + h->layout.table);
 }
 
-static void take_note(void)
+static void take_copy(void)
 {
-	struct victim_note *n = &victim_notes[1 - victim_witness->last];
+	struct victim_copy *n = &victim_copies[1 - victim_witness->last];
 
 	memcpy(n->state, core->state.header, victim_state_bytes());
 	for (int i = 0; i < VICTIM_SEQS; i++)
@@ -59,20 +59,20 @@ static void take_note(void)
 
 static void commit(void)
 {
-	take_note();
+	take_copy();
 	skv_core_commit(core);
 }
 
-/* ---- the keeper ------------------------------------------------------------------------------ */
+/* ---- the store ------------------------------------------------------------------------------- */
 
 #define KEPT_MOST 1024
 
 static struct {
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 	int fd;
 } kept[KEPT_MOST];
 static size_t n_kept;
-static int to_keeper[2]; /* from the process that works, to the one that looks */
+static int to_store[2]; /* from the process that works, to the one that looks */
 static bool works;
 
 /* fd -1: no more of it. */
@@ -93,7 +93,7 @@ static void keep_here(const char *name, int fd)
 	}
 }
 
-static void tell_keeper(const char *name, int fd)
+static void tell_store(const char *name, int fd)
 {
 	union {
 		struct cmsghdr align;
@@ -108,14 +108,14 @@ static void tell_keeper(const char *name, int fd)
 		*CMSG_FIRSTHDR(&m) = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
 		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &fd, sizeof(fd));
 	}
-	ck_assert_int_eq(sendmsg(to_keeper[0], &m, 0), (ssize_t)iov.iov_len);
+	ck_assert_int_eq(sendmsg(to_store[0], &m, 0), (ssize_t)iov.iov_len);
 }
 
 static void keep(void *ctx, const char *name, int fd)
 {
 	(void)ctx;
 	if (works)
-		tell_keeper(name, fd);
+		tell_store(name, fd);
 	else
 		keep_here(name, dup(fd));
 }
@@ -124,7 +124,7 @@ static void keep_no_more(void *ctx, const char *name)
 {
 	(void)ctx;
 	if (works)
-		tell_keeper(name, -1);
+		tell_store(name, -1);
 	else
 		keep_here(name, -1);
 }
@@ -136,12 +136,12 @@ static void hear(void)
 			struct cmsghdr align;
 			char buf[CMSG_SPACE(sizeof(int))];
 		} control;
-		char name[SKV_KEEP_NAME];
+		char name[SKV_FDSTORE_NAME];
 		struct iovec iov = {.iov_base = name, .iov_len = sizeof(name)};
 		struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf, .msg_controllen = sizeof(control.buf)};
 		int fd = -1;
 
-		if (recvmsg(to_keeper[1], &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+		if (recvmsg(to_store[1], &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
 			return;
 		if (CMSG_FIRSTHDR(&m))
 			memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(fd));
@@ -149,7 +149,7 @@ static void hear(void)
 	}
 }
 
-struct skv_core_found *victim_kept(size_t *ret_n)
+struct skv_core_found *victim_stored(size_t *ret_n)
 {
 	struct skv_core_found *found = calloc(n_kept, sizeof(*found));
 
@@ -159,10 +159,10 @@ struct skv_core_found *victim_kept(size_t *ret_n)
 	return found;
 }
 
-void victim_keep(void)
+void victim_store(void)
 {
-	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, to_keeper), 0);
-	skv_core_set_keeper(core, &(struct skv_core_keeper){.add = keep, .remove = keep_no_more});
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, to_store), 0);
+	skv_core_set_fdstore(core, &(struct skv_core_fdstore){.add = keep, .remove = keep_no_more});
 }
 
 /* ---- setting up ------------------------------------------------------------------------------ */
@@ -175,7 +175,7 @@ void victim_setup(void)
 
 	config.max_sequences = 64;
 	books_open(&config);
-	victim_keep();
+	victim_store();
 	victim_witness = shared_memory(sizeof(*victim_witness));
 	for (int i = 0; i < VICTIM_PEERS; i++)
 		peer_join(&victim_peers[i], 1000 + (uid_t)i % 2, &m);
@@ -186,9 +186,9 @@ void victim_setup(void)
 		is_held[i] = true;
 	}
 	for (int i = 0; i < 2; i++) {
-		victim_notes[i].state = shared_memory(victim_state_bytes());
+		victim_copies[i].state = shared_memory(victim_state_bytes());
 		for (int k = 0; k < VICTIM_SEQS; k++)
-			victim_notes[i].tables[k] = shared_memory(victim_table_bytes(&victim_held[k]));
+			victim_copies[i].tables[k] = shared_memory(victim_table_bytes(&victim_held[k]));
 	}
 	commit();
 }

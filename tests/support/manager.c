@@ -27,7 +27,7 @@ static int notify_fd = -1, listen_fd = -1;
 static pid_t daemon_pid;
 static pthread_t thread;
 
-/* The thread's, and whoever has the lock. */
+/* Under the lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	char name[64];

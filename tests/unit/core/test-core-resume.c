@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A core whose process was killed goes on in another one, from the state and the descriptors that a keeper has: clients and sequences are
- * whose they were, books balance, and whatever a client does next is as if nothing had been. What is missing or is not what it
+ * A core whose process was killed goes on in another one, from the state and the descriptors in a store: clients and sequences are
+ * as they were, the state balances, and a client goes on as if nothing had been. What is missing or is not what it
  * should be costs what was in it, and nothing else.
  */
 #include <check.h>
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/fd.h"
-#include "daemon/core/keep.h"
+#include "daemon/core/fdstore.h"
 #include "tests/support/child.h"
 #include "tests/support/core-victim.h"
 #include "tests/support/random.h"
@@ -68,7 +68,7 @@ static int resume(struct skv_core_found *found, size_t n, size_t *ret_unclaimed,
 static int resume_all(size_t *ret_unclaimed, const char **ret_why)
 {
 	size_t n;
-	struct skv_core_found *found = victim_kept(&n);
+	struct skv_core_found *found = victim_stored(&n);
 
 	return resume(found, n, ret_unclaimed, ret_why);
 }
@@ -82,7 +82,7 @@ static bool holds(const struct peer *p, uint32_t seq)
 	return q->session == skv_state_find(&core->state, SKV_TABLE_SESSIONS, p->session.session);
 }
 
-/* Whoever holds it lets it go, and takes it again. */
+/* Its client lets it go, if it holds it, and takes it again. */
 static void change_hands(int i)
 {
 	struct peer *p = &victim_peers[i / (VICTIM_SEQS / VICTIM_PEERS)];
@@ -185,7 +185,7 @@ static void setup_big(void)
 	n_lost = 0;
 	config.pool_bytes = config.account_bytes = UINT64_C(96) << 20;
 	books_open(&config);
-	victim_keep();
+	victim_store();
 	peer_join(&one, 1000, &m);
 	held_new(&big, &one, "big", 8000);
 	held_append(&big, &one, 7990);
@@ -296,7 +296,7 @@ END_TEST
 static int resume_with(const char *name, int fd, const char **ret_why)
 {
 	size_t n, unclaimed, at = 0;
-	struct skv_core_found *found = victim_kept(&n);
+	struct skv_core_found *found = victim_stored(&n);
 
 	while (at < n && strcmp(found[at].name, name) != 0)
 		at++;
@@ -316,11 +316,11 @@ static void setup(void)
 
 START_TEST(a_sequence)
 {
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 	const char *why;
 
 	setup();
-	skv_keep_name(core, SKV_TABLE_SEQUENCES, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[2].seq), name);
+	skv_fdstore_name(core, SKV_TABLE_SEQUENCES, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[2].seq), name);
 	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : _i == 1 ? open("/dev/null", O_RDWR) : skv_memfd_new("x", 4096), &why), 0);
 	ck_assert_int_eq(n_lost, 1);
 	ck_assert_str_eq(lost_name, name);
@@ -338,11 +338,11 @@ END_TEST
 
 START_TEST(a_pool)
 {
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 	const char *why;
 
 	setup();
-	skv_keep_name(core, SKV_TABLE_POOLS, victim_peers[1].session.pool, name);
+	skv_fdstore_name(core, SKV_TABLE_POOLS, victim_peers[1].session.pool, name);
 	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : skv_memfd_new("x", 4096), &why), 0);
 	ck_assert_int_eq(n_lost, 1);
 	ck_assert_str_eq(lost_name, name);
@@ -361,11 +361,11 @@ END_TEST
 /* A session's page has figures alone: another one takes its place. */
 START_TEST(a_page)
 {
-	char name[SKV_KEEP_NAME];
+	char name[SKV_FDSTORE_NAME];
 	const char *why;
 
 	setup();
-	skv_keep_name(core, SKV_TABLE_SESSIONS, 0, name);
+	skv_fdstore_name(core, SKV_TABLE_SESSIONS, 0, name);
 	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : open("/dev/null", O_RDWR), &why), 0);
 	ck_assert_int_eq(n_lost, 0);
 	go_on();
@@ -387,7 +387,7 @@ static bool device_is_there(void *ctx, struct skv_core *c, uint32_t device)
 static int resume_device(bool is_there, const char **ret_why)
 {
 	size_t n;
-	struct skv_core_found *found = victim_kept(&n);
+	struct skv_core_found *found = victim_stored(&n);
 	const struct skv_core_past past = {
 		.found = found, .n = n, .device = device_is_there, .client = client, .lost = lost, .ctx = &is_there};
 	const struct skv_core_config config = core->config;
@@ -412,7 +412,7 @@ static void setup_device(struct peer *on_device, struct held *there, struct held
 
 	n_lost = 0;
 	books_open(&config);
-	victim_keep();
+	victim_store();
 	device_add(SKV_DEVICE_CUDA(0), &config);
 	peer_join(&one, 1000, &m);
 	held_new(here, &one, "here", 400);
@@ -491,7 +491,7 @@ START_TEST(nothing_kept)
 	const char *why;
 
 	setup();
-	free(victim_kept(&unclaimed));
+	free(victim_stored(&unclaimed));
 	ck_assert_int_eq(skv_core_resume(&(struct skv_core_config){0}, &mem.ops, &(struct skv_core_past){.found = &none, .lost = lost}, &core, &why),
 	                 -ENOENT);
 	ck_assert_str_eq(why, "no state was kept");

@@ -32,14 +32,14 @@ static void put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, 
 
 static int look(void)
 {
-	const struct victim_note *n = &victim_notes[victim_witness->last];
+	const struct victim_copy *n = &victim_copies[victim_witness->last];
 	const char *why;
 	int unknown = 0, r = skv_undo(&core->state, put_back, &unknown, &why);
 
 	ck_assert_msg(r == 0, "%s", why);
 	ck_assert_int_eq(unknown, 0);
 	if (memcmp(n->state, core->state.header, victim_state_bytes()) != 0)
-		n = &victim_notes[1 - victim_witness->last];
+		n = &victim_copies[1 - victim_witness->last];
 	ck_assert_msg(memcmp(n->state, core->state.header, victim_state_bytes()) == 0, "after %u commits the state is neither the one before nor the one after",
 	              victim_witness->commits);
 	for (int i = 0; victim_witness->forking && i < VICTIM_SEQS; i++)

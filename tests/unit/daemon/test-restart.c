@@ -2,7 +2,7 @@
 /*
  * The daemon is killed and stopped, at random, and started again by a service manager that keeps its descriptors, while an engine
  * generates; now and then the engine is killed, too. Each engine takes the named sequence over where the last one left it, and its outputs
- * are those of a run that nobody disturbed, bit by bit. At the end books balance, and nothing is kept that is not needed.
+ * are those of a run that nobody disturbed, bit by bit. At the end the state balances, and nothing is kept that is not needed.
  */
 #include <errno.h>
 #include <signal.h>
