@@ -210,14 +210,30 @@ void skv_core_commit(struct skv_core *c)
 	skv_fdstore_after_commit(c);
 }
 
+#define DROP_UNITS 60000u /* of one change */
+
+/* All turns that there are, each a change of its own: the undo log of all of them in one would be larger than the state. */
+static void work_off(struct skv_core *c)
+{
+	struct skv_core_done done;
+
+	do {
+		skv_core_work(c, DROP_UNITS, &done);
+		skv_core_commit(c);
+	} while (done.more);
+}
+
 void skv_core_drop_all(struct skv_core *c)
 {
-	skv_core_work_all(c);
+	work_off(c);
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
 		(void)skv_core_client_gone(c, skv_state_id(&c->state, SKV_TABLE_CLIENTS, i), 0);
-	skv_core_work_all(c);
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
-		skv_seq_remove(c, i);
+	work_off(c);
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		if (skv_task_drop(c, i, SKV_NO_INDEX, 0) < 0)
+			skv_seq_remove(c, i);
+		work_off(c);
+	}
 }
 
 bool skv_core_client_uses(const struct skv_core *c, uint32_t client_id, uint32_t device)

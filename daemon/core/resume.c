@@ -197,6 +197,7 @@ static void take_back_turns(struct skv_core *c)
 			                    skv_owner_make(SKV_OWNER_LEASE, skv_session_row(&c->state, q->session)->client), q->pages);
 		else if (!q->name[0])
 			skv_seq_remove(c, i);
+		skv_core_commit(c); /* a change each: the undo log of all of them would be large */
 	}
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
 		skv_segments_resume(c, i);
@@ -207,8 +208,10 @@ static void drop_lost(struct resume *r)
 	struct skv_core *c = r->core;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
-		if (r->seq_lost[i] || r->pool_lost[skv_seq_row(&c->state, i)->pool])
+		if (r->seq_lost[i] || r->pool_lost[skv_seq_row(&c->state, i)->pool]) {
 			skv_seq_remove(c, i);
+			skv_core_commit(c);
+		}
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		if (r->pool_lost[skv_session_row(&c->state, i)->pool])
 			skv_session_end(c, i);

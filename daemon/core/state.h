@@ -226,7 +226,7 @@ struct skv_state {
 	int fd;
 	const struct skv_state_header *header;
 	uint64_t change; /* counts them, from 1 on */
-	struct skv_undo_seen seen[SKV_UNDO_SEEN];
+	struct skv_undo_seen seen[SKV_UNDO_SETS];
 };
 #define SKV_STATE_NULL {.fd = -1}
 

@@ -16,8 +16,9 @@
 
 /* After what was saved. */
 struct trailer {
-	uint64_t file; /* 0: the state; else a sequence's memory, and its row + 1 */
-	uint64_t offset, bytes;
+	uint64_t offset;
+	uint32_t bytes;
+	uint32_t file; /* 0: the state; else a sequence's memory, and its row + 1 */
 };
 #define TRAILER_WORDS (sizeof(struct trailer) / sizeof(uint64_t))
 
@@ -43,21 +44,33 @@ static void save(struct skv_state *s, const struct trailer *t, const void *was)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
+/* Was it saved in this change, as far as that is remembered? From now on it was. */
+static bool see(struct skv_state *s, const struct trailer *t)
+{
+	struct skv_undo_seen *set = &s->seen[t->offset * 0x9e3779b97f4a7c15u >> 32 & (SKV_UNDO_SETS - 1)];
+
+	for (uint32_t i = 0; i < SKV_UNDO_WAYS; i++)
+		if (set->row[i].change == s->change && set->row[i].offset == t->offset && set->row[i].bytes == t->bytes)
+			return true;
+	set->row[set->next].change = s->change;
+	set->row[set->next].offset = t->offset;
+	set->row[set->next].bytes = t->bytes;
+	set->next = (set->next + 1) % SKV_UNDO_WAYS;
+	return false;
+}
+
 void *skv_undo_save(struct skv_state *s, const void *what, size_t bytes)
 {
-	const struct trailer t = {.offset = (uint64_t)((const char *)what - (const char *)s->header), .bytes = bytes};
-	struct skv_undo_seen *seen = &s->seen[t.offset / sizeof(uint64_t) % SKV_UNDO_SEEN];
+	const struct trailer t = {.offset = (uint64_t)((const char *)what - (const char *)s->header), .bytes = (uint32_t)bytes};
 
-	if (bytes && (seen->change != s->change || seen->offset != t.offset || seen->bytes != bytes)) {
+	if (bytes && (bytes <= sizeof(uint64_t) || !see(s, &t)))
 		save(s, &t, what);
-		*seen = (struct skv_undo_seen){.change = s->change, .offset = t.offset, .bytes = bytes};
-	}
 	return (char *)(uintptr_t)s->header + t.offset;
 }
 
 void skv_undo_save_file(struct skv_state *s, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
-	const struct trailer t = {.file = seq + UINT64_C(1), .offset = offset, .bytes = bytes};
+	const struct trailer t = {.offset = offset, .bytes = (uint32_t)bytes, .file = seq + 1};
 
 	save(s, &t, was);
 }
@@ -119,7 +132,7 @@ int skv_undo(struct skv_state *s, skv_undo_file_fn put_back, void *ctx, const ch
 	for (uint64_t end = 1 + used; end > 1;) {
 		end = entry_before(s, end, &t);
 		if (t.file)
-			put_back(ctx, (uint32_t)t.file - 1, t.offset, log + end, t.bytes);
+			put_back(ctx, t.file - 1, t.offset, log + end, t.bytes);
 		else
 			memcpy((char *)(uintptr_t)s->header + t.offset, log + end, t.bytes);
 	}

@@ -18,10 +18,17 @@
 
 struct skv_state;
 
-/* Of this change: saved already? What was saved last is known, and nothing is lost by saving twice. */
-#define SKV_UNDO_SEEN 64u
+/*
+ * Rows that were saved in this change: a row that counts pages changes with each page. Sets of some, the last of each, for to save one
+ * again costs memory and nothing else; what is as small as a word is saved each time, and not remembered.
+ */
+#define SKV_UNDO_SETS 64u
+#define SKV_UNDO_WAYS 4u
 struct skv_undo_seen {
-	uint64_t change, offset, bytes;
+	struct {
+		uint64_t change, offset, bytes;
+	} row[SKV_UNDO_WAYS];
+	uint32_t next;
 };
 
 /* `what` is in the state, and may be changed until the next commit. Returns it. */

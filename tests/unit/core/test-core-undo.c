@@ -91,10 +91,11 @@ static uint64_t *log_of(void)
 START_TEST(broken_logs)
 {
 	static const struct {
-		uint64_t used, file, offset, bytes;
+		uint64_t used, offset;
+		uint32_t bytes, file;
 	} bad[] = {
-		{1, 0, 0, 8}, {3, 0, 0, 8}, {4, 0, 0, 0}, {4, 0, 0, 9}, {4, 0, UINT64_MAX, 8}, {4, 0, UINT64_MAX - 7, 8},
-		{4, 65, 0, 8}, {4, 0, 0, UINT64_MAX}, {UINT64_MAX, 0, 0, 8}, {4, UINT64_MAX, 0, 8},
+		{1, 0, 8, 0}, {2, 0, 8, 0}, {3, 0, 0, 0}, {3, 0, 9, 0}, {3, UINT64_MAX, 8, 0}, {3, UINT64_MAX - 7, 8, 0},
+		{3, 0, 8, 65}, {3, 0, UINT32_MAX, 0}, {UINT64_MAX, 0, 8, 0}, {3, 0, 8, UINT32_MAX},
 	};
 	struct skv_core_config config = books_config();
 	const char *why;
@@ -109,9 +110,8 @@ START_TEST(broken_logs)
 
 		log[0] = bad[i].used;
 		log[1] = ~UINT64_C(0);
-		log[2] = bad[i].file;
-		log[3] = bad[i].offset;
-		log[4] = bad[i].bytes;
+		log[2] = bad[i].offset;
+		log[3] = bad[i].bytes | (uint64_t)bad[i].file << 32;
 		ck_assert_msg(skv_undo(&core->state, no_file, NULL, &why) == -EBADMSG, "log %zu", i);
 		ck_assert_str_eq(why, "the state's undo log is not one");
 		ck_assert_mem_eq(core->state.header, was, victim_state_bytes());
