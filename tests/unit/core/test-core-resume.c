@@ -452,6 +452,7 @@ START_TEST(of_a_device)
 	ck_assert_int_eq(in_turns(skv_core_seq_detach(core, one.client, one.session.session, here.seq), NULL), 0);
 	client_gone(p.client);
 	client_gone(one.client);
+	free(p.stock);
 	ck_assert_uint_eq(n_corrupt, 0);
 	ck_assert(books_has_seq("here"));
 	skv_core_drop_all(core);
