@@ -26,6 +26,7 @@
 /* A client of the daemon before. */
 struct skv_past_client {
 	uint32_t client;
+	bool gone; /* there is no such process any more */
 	struct skv_peer peer;
 };
 
@@ -61,7 +62,7 @@ static bool on_device(void *server, struct skv_core *core, uint32_t device)
 	return false;
 }
 
-/* Its process may have ended meanwhile: without a pidfd, that of a process with its number, unless there is none. */
+/* Without its pidfd: that of the process with its number, which may be another one; if there is none, its own has ended. */
 static void on_client(void *server, const struct skv_core_past_client *c)
 {
 	struct skv_server *s = server;
@@ -72,10 +73,13 @@ static void on_client(void *server, const struct skv_core_past_client *c)
 		skv_close_fd(c->pidfd);
 		return;
 	}
+	const int pidfd = c->pidfd >= 0 ? c->pidfd : pidfd_open(c->pid, 0);
+
 	s->past = more;
 	s->past[s->n_past++] = (struct skv_past_client){
 		.client = c->client,
-		.peer = {.uid = c->uid, .gid = (gid_t)-1, .pid = c->pid, .pidfd = c->pidfd >= 0 ? c->pidfd : pidfd_open(c->pid, 0)},
+		.gone = pidfd < 0 && errno == ESRCH,
+		.peer = {.uid = c->uid, .gid = (gid_t)-1, .pid = c->pid, .pidfd = pidfd},
 	};
 }
 
@@ -134,8 +138,17 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 
 void skv_past_watch_clients(struct skv_server *s)
 {
-	for (uint32_t i = 0; i < s->n_past; i++)
-		skv_fence_resume(s, s->past[i].client, &s->past[i].peer);
+	for (uint32_t i = 0; i < s->n_past; i++) {
+		struct skv_past_client *p = &s->past[i];
+
+		if (p->peer.pidfd >= 0 || p->gone) {
+			skv_fence_resume(s, p->client, &p->peer);
+			continue;
+		}
+		/* it may live, and write to its pages */
+		(void)skv_core_client_fence(s->core, p->client);
+		skv_log(LOG_ERR, "client %#x: its process cannot be watched: what it has is kept", p->client);
+	}
 	s->n_past = 0;
 }
 

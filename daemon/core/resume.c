@@ -8,7 +8,7 @@
  *
  *   attach, detach   pages of a sequence that is held are its holder's: those that are the sequence's already, or still, go back
  *   drop             a sequence that nobody holds has a name: one without is dropped
- *   fork             a child that its client was not told of is held; the client does not know it (clients.c)
+ *   fork             a child that its client was not told of is held by it, and goes with it
  *   segments         what is being made is not waited for, what was being given back is given back again
  *
  * Last, everything is recounted. A state that does not balance is not taken.
