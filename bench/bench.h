@@ -23,6 +23,7 @@ int bench_correction(int argc, char **argv);
 int bench_ipc(int argc, char **argv);
 int bench_step(int argc, char **argv);
 int bench_memory(int argc, char **argv);
+int bench_park(int argc, char **argv);
 int bench_policies(int argc, char **argv);
 int bench_prefill(int argc, char **argv);
 int bench_plot(int argc, char **argv);

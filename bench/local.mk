@@ -7,9 +7,9 @@ bench_sparsekv_bench_SOURCES = \
 	bench/stack-fixture.c bench/stack-fixture.h bench/ipc.c \
 	bench/step.c bench/step.h bench/step-report.c bench/synthetic-codec.c bench/synthetic-codec.h bench/step-delta.c bench/step-deltakv.c \
 	bench/step-kascade.c \
-	bench/geometry.c bench/geometry.h bench/memory.c bench/policies.c bench/prefill.c bench/prompt.c bench/prompt.h bench/plot.c bench/traffic.c libclient/compress/lengths.c
+	bench/geometry.c bench/geometry.h bench/memory.c bench/park.c bench/policies.c bench/prefill.c bench/prompt.c bench/prompt.h bench/plot.c bench/traffic.c libclient/compress/lengths.c
 bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)
 bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la libclient/libsparsekv-client.la formats/libskvformats.la \
 	daemon/ctl/libskvctl.la
-EXTRA_DIST += bench/RESULTS.md bench/codes.sh bench/codes.txt bench/decode.sh bench/equal.sh bench/equal.txt bench/field-reference.svg bench/field-smollm2-3k.svg bench/field.py bench/field.sh bench/ipc.svg bench/memory.svg bench/peers.py bench/peers/measure.py bench/prefill.py bench/reads.py bench/selection.py bench/speed.py bench/speed.sh bench/step.svg \
+EXTRA_DIST += bench/RESULTS.md bench/codes.sh bench/codes.txt bench/decode.sh bench/equal.sh bench/equal.txt bench/field-reference.svg bench/field-smollm2-3k.svg bench/field.py bench/field.sh bench/ipc.svg bench/memory.svg bench/park.sh bench/peers.py bench/peers/measure.py bench/prefill.py bench/reads.py bench/selection.py bench/speed.py bench/speed.sh bench/step.svg \
 	bench/real/equal.txt bench/real/harness.py bench/real/model.py bench/real/profile.json bench/real/run.sh bench/real/speed-decode.py bench/real/speed-transformers.py bench/real/summary.py bench/real/tasks.py bench/real/texts.py bench/real/vllm-serve.py

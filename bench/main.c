@@ -16,6 +16,7 @@ static const struct {
 	{"ipc", "what the daemon and the client library cost the host", bench_ipc},
 	{"step", "whole steps as Kascade and DELTA do them, against dense ones", bench_step},
 	{"memory", "what a long decode keeps in memory under each policy", bench_memory},
+	{"park", "sequences on their way to disk and back", bench_park},
 	{"policies", "decode steps under each policy", bench_policies},
 	{"prefill", "prefill methods, a layer at a time", bench_prefill},
 	{"traffic", "steps while requests come and go", bench_traffic},

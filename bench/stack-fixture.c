@@ -36,15 +36,13 @@ static void *get(size_t bytes)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
-void stack_start(struct stack_fixture *r, uint32_t device)
+/* Its client is there. */
+static void start(struct stack_fixture *r)
 {
-	struct eng_error err;
+	const uint32_t device = r->model.device;
 	char why[512];
 	void *was;
 
-	*r = (struct stack_fixture){.model.device = device};
-	if (eng_private_start(&r->daemon, &r->client, &err) < 0)
-		die(err.text);
 	skv_set_timeout(r->client, TIMEOUT_MS);
 	if (device == SKV_DEVICE_HOST)
 		return;
@@ -56,6 +54,23 @@ void stack_start(struct stack_fixture *r, uint32_t device)
 	need_device(r, r->device->stream_new(&r->stream));
 	need_device(r, r->device->event_new(&r->from));
 	need_device(r, r->device->event_new(&r->to));
+}
+
+void stack_start(struct stack_fixture *r, uint32_t device)
+{
+	struct eng_error err;
+
+	*r = (struct stack_fixture){.model.device = device};
+	if (eng_private_start(&r->daemon, &r->client, &err) < 0)
+		die(err.text);
+	start(r);
+}
+
+void stack_connect(struct stack_fixture *r, const char *socket, uint32_t device)
+{
+	*r = (struct stack_fixture){.model.device = device};
+	stack_need(skv_connect(&r->client, socket));
+	start(r);
 }
 
 void stack_stop(struct stack_fixture *r)

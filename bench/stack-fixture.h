@@ -15,7 +15,7 @@
 #include "kernels/device.h"
 
 struct stack_fixture {
-	struct eng_private *daemon;
+	struct eng_private *daemon; /* NULL: another's */
 	struct skv_client *client;
 	const struct skv_backend *device; /* NULL: host memory; else entered */
 	void *stream, *from, *to;         /* of the device: a stream, events */
@@ -32,6 +32,8 @@ struct stack_fixture {
 
 /* Start a daemon, connect, and load the backend for `device` (as in struct skv_model). */
 void stack_start(struct stack_fixture *, uint32_t device);
+/* The same with a daemon that serves there. */
+void stack_connect(struct stack_fixture *, const char *socket, uint32_t device);
 void stack_stop(struct stack_fixture *);
 
 /* The model's device and io_dtype are the stack's business. */

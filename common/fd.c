@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 /* Younger than the oldest C library and kernel that we build for (Linux 6.3). */
@@ -25,6 +26,21 @@ int skv_close_fd(int fd)
 		errno = saved;
 	}
 	return -1;
+}
+
+bool skv_is_shortage(int error)
+{
+	return error == -ENOMEM || error == -ENOSPC || error == -EMFILE || error == -ENFILE || error == -EAGAIN || error == -ENOBUFS;
+}
+
+void skv_fd_raise_limit(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+		r.rlim_cur = r.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &r);
+	}
 }
 
 /*

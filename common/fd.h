@@ -13,7 +13,13 @@ static inline void skv_close_fdp(int *fd)
 {
 	*fd = skv_close_fd(*fd);
 }
+/* Does the system lack something (memory, descriptors), by this negative errno? Another time it may not. */
+bool skv_is_shortage(int error);
+
 #define SKV_FD_CLEANUP __attribute__((cleanup(skv_close_fdp)))
+
+/* Let this process have as many descriptors as it may. */
+void skv_fd_raise_limit(void);
 
 /* A zeroed memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
 int skv_memfd_new(const char *name, size_t bytes);

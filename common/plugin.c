@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/spec.h"
+#include "common/fd.h"
 #include "common/refuse.h"
 
 #include <dlfcn.h>
@@ -271,15 +272,18 @@ int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, 
 	if (r < 0)
 		return r;
 	unique_path(fd, path, sizeof(path));
+	errno = 0;
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
+		const int lacks = -errno; /* the file may be right */
 		const char *text = dlerror();
 		size_t n = strlen(path);
 
 		/* the path means nothing to a reader */
 		if (text && !strncmp(text, path, n))
 			text += n + strspn(text + n, ": ");
-		return refuse(err, err_len, "plugin: %s", text ? text : "cannot be loaded");
+		r = refuse(err, err_len, "plugin: %s", text ? text : "cannot be loaded");
+		return skv_is_shortage(lacks) ? lacks : r;
 	}
 	entry = (const struct skv_policy *(*)(void))dlsym(handle, SKV_POLICY_SYMBOL);
 	if (!entry) {

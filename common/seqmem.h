@@ -153,6 +153,8 @@ static inline bool skv_page_kind_holds_tokens(enum skv_page_kind group)
 /* Of what a policy keeps of a sequence and the host alone reads. What grows with tokens has pages of its own. */
 #define SKV_SEQ_STATE_MAX 65536u
 
+#define SKV_SEQ_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers, in each group: bounds the time of a validation */
+
 /* Byte offsets in the memory. */
 struct skv_seqmem_layout {
 	uint32_t n_layers, max_tokens;

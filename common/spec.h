@@ -59,7 +59,8 @@ int skv_policy_check(const struct skv_policy *p, char *err, size_t err_len);
 
 /*
  * Load the policy in an open file (borrowed fd): dlopen of /proc/self/fd/N, symbol, skv_policy_check.
- * *ret_handle keeps it mapped (dlclose lets go). 0, or -EBADMSG with a text.
+ * *ret_handle keeps it mapped (dlclose lets go). 0, or -EBADMSG with a text; where the system lacks
+ * something that error (skv_is_shortage()).
  */
 int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, char *err, size_t err_len);
 

@@ -87,6 +87,14 @@ BODY(skv_msg_policy, 528, TAIL_NONE,
      AT(12, skv_msg_policy, reserved, RESERVED),
      AT(16, skv_msg_policy, spec, STRING));
 
+BODY(skv_msg_reconnect, 88, TAIL_NONE,
+     AT(0, skv_msg_reconnect, hello.version_min, U32),
+     AT(4, skv_msg_reconnect, hello.version_max, U32),
+     AT(8, skv_msg_reconnect, hello.features, U64),
+     AT(16, skv_msg_reconnect, hello.program, STRING),
+     AT(80, skv_msg_reconnect, client, U32),
+     AT(84, skv_msg_reconnect, reserved, RESERVED));
+
 BODY(skv_msg_client, 8, TAIL_NONE,
      AT(0, skv_msg_client, client, U32),
      AT(4, skv_msg_client, reserved, RESERVED));
@@ -186,11 +194,26 @@ BODY(skv_msg_policy_swap, 592, TAIL_NONE,
      AT(16, skv_msg_policy_swap, model, STRING),
      AT(80, skv_msg_policy_swap, spec, STRING));
 
-BODY(skv_msg_seq_drop_name, 136, TAIL_NONE,
-     AT(0, skv_msg_seq_drop_name, uid, U32),
-     AT(4, skv_msg_seq_drop_name, reserved, RESERVED),
-     AT(8, skv_msg_seq_drop_name, model, STRING),
-     AT(72, skv_msg_seq_drop_name, name, STRING));
+BODY(skv_msg_seq_of, 136, TAIL_NONE,
+     AT(0, skv_msg_seq_of, uid, U32),
+     AT(4, skv_msg_seq_of, reserved, RESERVED),
+     AT(8, skv_msg_seq_of, model, STRING),
+     AT(72, skv_msg_seq_of, name, STRING));
+
+BODY(skv_msg_file, 8, TAIL_NONE,
+     AT(0, skv_msg_file, bytes, U64));
+
+BODY(skv_msg_user, 8, TAIL_NONE,
+     AT(0, skv_msg_user, uid, U32),
+     AT(4, skv_msg_user, reserved, RESERVED));
+
+BODY(skv_msg_wait, 8, TAIL_NONE,
+     AT(0, skv_msg_wait, serial, U32),
+     AT(4, skv_msg_wait, reserved, RESERVED));
+
+BODY(skv_msg_handover, 8, TAIL_NONE,
+     AT(0, skv_msg_handover, version, U32),
+     AT(4, skv_msg_handover, reserved, RESERVED));
 
 BODY(skv_msg_text, 8, TAIL_BYTES,
      AT(0, skv_msg_text, length, COUNT),
@@ -225,14 +248,25 @@ static const struct rule rules[] = {
         REQUEST(POLICY_FIND, skv_msg_spec, 0, skv_msg_policy, 1),
         REQUEST(CLIENT_END, skv_msg_client, 0, empty, 0),
         REQUEST(LEASE_ROOM, skv_msg_session, 0, skv_msg_room, 0),
+        REQUEST(RECONNECT, skv_msg_reconnect, 0, skv_msg_hello_ok, 1),
+        REQUEST(RECONNECT_SESSION, skv_msg_session, 0, empty, 0),
+        REQUEST(RECONNECT_SEQ, skv_msg_seq, 0, empty, 0),
+        REQUEST(RECONNECT_PAGES, lease_runs, 0, empty, 0),
+        REQUEST(RECONNECT_DONE, skv_msg_client, 0, empty, 0),
         NOTICE(SEGMENT, skv_msg_segment, 1),
         NOTICE(SEGMENT_GONE, skv_msg_segment, 0),
         REQUEST(SEGMENT_ACK, skv_msg_segment, 0, empty, 0),
         NOTICE(SEGMENT_IPC, skv_msg_segment_ipc, 0),
+        NOTICE(WAIT, skv_msg_wait, 0),
         REQUEST(QUERY, skv_msg_query, 0, skv_msg_text, 0),
         REQUEST(POLICY_LOAD, skv_msg_name, 1, skv_msg_text, 0),
         REQUEST(POLICY_SWAP, skv_msg_policy_swap, 0, skv_msg_text, 0),
-        REQUEST(SEQ_DROP_NAME, skv_msg_seq_drop_name, 0, skv_msg_text, 0),
+        REQUEST(SEQ_DROP_NAME, skv_msg_seq_of, 0, skv_msg_text, 0),
+        REQUEST(SEQ_PARK, skv_msg_seq_of, 0, skv_msg_text, 0),
+        REQUEST(SEQ_RESUME, skv_msg_seq_of, 0, skv_msg_text, 0),
+        REQUEST(SEQ_EXPORT, skv_msg_seq_of, 0, skv_msg_file, 1),
+        REQUEST(SEQ_IMPORT, skv_msg_user, 1, skv_msg_text, 0),
+        REQUEST(HANDOVER, skv_msg_handover, 1, empty, 0),
 };
 
 const struct rule *skv_wire_rule_of(uint16_t type)

@@ -57,16 +57,32 @@ enum skv_msg_type {
 	SKV_MSG_CLIENT_END = 16,  /* skv_msg_client → empty; before HELLO, too */
 	SKV_MSG_LEASE_ROOM = 17,  /* skv_msg_session → skv_msg_room */
 
+	/* a client of the daemon before goes on: what it has, then the end of the list */
+	SKV_MSG_RECONNECT = 18,         /* in place of HELLO: skv_msg_reconnect → skv_msg_hello_ok, fd: control page */
+	SKV_MSG_RECONNECT_SESSION = 19, /* skv_msg_session → empty */
+	SKV_MSG_RECONNECT_SEQ = 20,     /* skv_msg_seq → empty */
+	SKV_MSG_RECONNECT_PAGES = 21,   /* skv_msg_runs (on lease) → empty */
+	SKV_MSG_RECONNECT_DONE = 22,    /* skv_msg_client → empty: what was not listed is let go */
+
 	SKV_MSG_SEGMENT = 32,      /* notice: skv_msg_segment, fd: the segment */
 	SKV_MSG_SEGMENT_GONE = 33, /* notice: skv_msg_segment without fd: unmap it, then acknowledge */
 	SKV_MSG_SEGMENT_ACK = 34,  /* skv_msg_segment → empty */
 	SKV_MSG_SEGMENT_IPC = 35,  /* notice: skv_msg_segment_ipc: SEGMENT of a kind without an fd */
+	SKV_MSG_WAIT = 36,         /* notice: skv_msg_wait: a request is being worked on, once a second */
 
 	/* for sparsekvctl; replies are skv_msg_text: JSON in one or more messages */
 	SKV_MSG_QUERY = 48,       /* skv_msg_query → skv_msg_text … */
 	SKV_MSG_POLICY_LOAD = 49, /* skv_msg_name, fd: the plugin → skv_msg_text (operator only) */
 	SKV_MSG_POLICY_SWAP = 50, /* skv_msg_policy_swap → skv_msg_text (operator only) */
-	SKV_MSG_SEQ_DROP_NAME = 51, /* skv_msg_seq_drop_name → skv_msg_text: a detached sequence */
+	SKV_MSG_SEQ_DROP_NAME = 51, /* skv_msg_seq_of → skv_msg_text: a detached sequence */
+
+	SKV_MSG_SEQ_PARK = 53,    /* skv_msg_seq_of → skv_msg_text: a detached sequence, to disk */
+	SKV_MSG_SEQ_RESUME = 54,  /* skv_msg_seq_of → skv_msg_text: a parked sequence, to memory */
+	SKV_MSG_SEQ_EXPORT = 55,  /* skv_msg_seq_of → skv_msg_file, fd: a pipe with the file of a parked sequence */
+	SKV_MSG_SEQ_IMPORT = 56,  /* skv_msg_user, fd: such a file, or a pipe with one → skv_msg_text (operator only) */
+
+	/* of another daemon, in place of HELLO */
+	SKV_MSG_HANDOVER = 52, /* skv_msg_handover, fd: a socket, where everything comes then; no reply but ERROR (operator only) */
 };
 
 struct skv_msg_header {
@@ -101,6 +117,18 @@ struct skv_msg_hello_ok {
  */
 struct skv_msg_client {
 	uint32_t client;
+	uint32_t reserved;
+};
+
+/*
+ * A client whose daemon died, or was stopped and has left everything to this one. It says what it has: sessions, sequences, pages on
+ * lease. All else that the daemon has of it (answers that never came) is let go with RECONNECT_DONE. Before that, requests that may
+ * have been carried out already can be sent again: SEQ_DETACH and SEQ_DROP of a sequence that is not held are no error, nor is
+ * SEQ_RELEASE of pages that are not shared.
+ */
+struct skv_msg_reconnect {
+	struct skv_msg_hello hello;
+	uint32_t client; /* as the daemon before called it */
 	uint32_t reserved;
 };
 
@@ -235,11 +263,29 @@ struct skv_msg_policy_swap {
 	char model[SKV_NAME_MAX]; /* "": not given */
 	char spec[SKV_SPEC_MAX];
 };
-struct skv_msg_seq_drop_name {
+/* A named sequence; of a model with ranks, that of each rank. */
+struct skv_msg_seq_of {
 	uint32_t uid;
 	uint32_t reserved;
 	char model[SKV_NAME_MAX];
 	char name[SKV_NAME_MAX];
+};
+struct skv_msg_file {
+	uint64_t bytes;
+};
+struct skv_msg_user {
+	uint32_t uid; /* whose sequence it will be */
+	uint32_t reserved;
+};
+/* The request with this serial takes long, and goes on: who waits for its answer waits from now on. */
+struct skv_msg_wait {
+	uint32_t serial;
+	uint32_t reserved;
+};
+#define SKV_HANDOVER_VERSION 1u
+struct skv_msg_handover {
+	uint32_t version; /* of what comes on that socket (daemon/handover.c) */
+	uint32_t reserved;
 };
 /* Tail: length bytes of text. */
 struct skv_msg_text {

@@ -23,6 +23,7 @@
 /* A pending segment. */
 struct pending {
 	struct skv_worker_job job; /* first: what `done` is given */
+	struct skv_cuda_job cuda;
 	struct skv_device *device;
 	struct skv_core_pending m;
 	struct skv_mem_handle handle;
@@ -30,15 +31,16 @@ struct pending {
 
 /* ---- segments ---- */
 
-static void made(struct skv_worker_job *job, int error, const char *why, const uint8_t *ipc)
+static void made(struct skv_worker_job *job, int error, const char *why, const void *answer)
 {
+	const struct skv_cuda_answer *a = answer;
 	struct pending *x = (struct pending *)job;
 	struct skv_device *d = x->device;
 	struct skv_server *s = d->server;
 
 	if (error == 0) {
-		if (ipc && d->legacy) {
-			memcpy(x->handle.ipc, ipc, sizeof(x->handle.ipc));
+		if (a && d->legacy) {
+			memcpy(x->handle.ipc, a->ipc, sizeof(x->handle.ipc));
 			skv_worker_keep(d->worker, ++d->kept > 0);
 		}
 		skv_core_segment_made(s->core, &x->m, &x->handle);
@@ -70,11 +72,14 @@ static void make(struct skv_device *d, const struct skv_core_pending *m)
 	x->m = *m;
 	x->handle = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	x->job.done = made;
-	x->job.job.bytes = m->bytes;
-	x->job.job.kind = d->legacy ? SKV_CUDA_ALLOC : SKV_CUDA_ZERO;
+	x->job.job = &x->cuda;
+	x->job.bytes = sizeof(x->cuda);
+	x->cuda.bytes = m->bytes;
+	x->cuda.kind = d->legacy ? SKV_CUDA_ALLOC : SKV_CUDA_ZERO;
 	if (!d->legacy)
 		r = skv_cuda_create(d->ordinal, m->bytes, &x->handle.fd, why);
-	x->job.fd = x->handle.fd;
+	x->job.fds = &x->handle.fd;
+	x->job.n_fds = x->handle.fd >= 0;
 	if (r < 0)
 		made(&x->job, r, why, NULL);
 	else
@@ -89,9 +94,15 @@ void skv_device_make(struct skv_server *s)
 		make(s->devices[m.device], &m);
 }
 
-static void freed(struct skv_worker_job *job, int error, const char *why, const uint8_t *ipc)
+/* A handle of the worker's memory that goes back. */
+struct freeing {
+	struct skv_worker_job job; /* first */
+	struct skv_cuda_job cuda;
+};
+
+static void freed(struct skv_worker_job *job, int error, const char *why, const void *answer)
 {
-	(void)error, (void)why, (void)ipc; /* a worker that fails to free is ended, and its memory goes */
+	(void)error, (void)why, (void)answer; /* a worker that fails to free is ended, and its memory goes */
 	free(job);
 }
 
@@ -99,24 +110,23 @@ static void freed(struct skv_worker_job *job, int error, const char *why, const 
 static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
 {
 	struct skv_device *d = (struct skv_device *)ops;
-	struct skv_worker_job *job;
+	struct freeing *x;
 
 	handle->fd = skv_close_fd(handle->fd);
 	if (!d->legacy)
 		return;
 	skv_worker_keep(d->worker, --d->kept > 0);
-	job = calloc(1, sizeof(*job));
-	if (!job) {
+	x = calloc(1, sizeof(*x));
+	if (!x) {
 		skv_log(LOG_ERR, "%s: no memory to free %zu bytes with: they are lost until the worker ends",
 		        d->name, bytes);
 		return;
 	}
-	job->fd = -1;
-	job->done = freed;
-	job->job.kind = SKV_CUDA_FREE;
-	job->job.bytes = bytes;
-	memcpy(job->job.ipc, handle->ipc, sizeof(job->job.ipc));
-	skv_worker_submit(d->worker, job);
+	x->job = (struct skv_worker_job){.job = &x->cuda, .bytes = sizeof(x->cuda), .frees = true, .done = freed};
+	x->cuda.kind = SKV_CUDA_FREE;
+	x->cuda.bytes = bytes;
+	memcpy(x->cuda.ipc, handle->ipc, sizeof(x->cuda.ipc));
+	skv_worker_submit(d->worker, &x->job);
 }
 
 /* The worker of a legacy device died with all that it kept. */
@@ -169,23 +179,33 @@ static void limit(struct skv_device *d)
 static int device_new(struct skv_server *s, uint32_t number, const struct skv_cuda_info *info)
 {
 	struct skv_device *d = calloc(1, sizeof(*d));
-	struct skv_worker_config worker = {
-		.program = s->options.program, .device = number - SKV_DEVICE_CUDA(0), .lost = lost, .ctx = d};
 	int r;
 
 	if (!d)
 		return -ENOMEM;
-	r = skv_worker_new(s->loop, &worker, &d->worker);
+	d->ordinal = number - SKV_DEVICE_CUDA(0);
+	snprintf(d->name, sizeof(d->name), "cuda:%u", d->ordinal);
+	r = skv_worker_new(s->loop,
+	                   &(struct skv_worker_config){
+				   .program = s->options.program,
+				   .option = "--cuda-worker",
+				   .argument = d->name + strlen("cuda:"),
+				   .name = d->name,
+				   .answer_bytes = sizeof(struct skv_cuda_answer),
+				   .why_at = offsetof(struct skv_cuda_answer, why),
+				   .frail = true,
+				   .lost = lost,
+				   .ctx = d,
+			   },
+	                   &d->worker);
 	if (r < 0) {
 		free(d);
 		return r;
 	}
 	d->server = s;
 	d->number = number;
-	d->ordinal = worker.device;
 	d->legacy = s->config.ipc == SKV_IPC_LEGACY;
 	d->info = *info;
-	snprintf(d->name, sizeof(d->name), "cuda:%u", d->ordinal);
 	d->ops = (struct skv_mem_ops){
 		.granularity = info->granularity,
 		.handle_kind = d->legacy ? SKV_HANDLE_CUDA_IPC : SKV_HANDLE_CUDA_FD,
@@ -198,16 +218,22 @@ static int device_new(struct skv_server *s, uint32_t number, const struct skv_cu
 	return 0;
 }
 
-/* The number of the device that has this UUID. SKV_DEVICE_HOST: none has. */
-static uint32_t find(const uint8_t uuid[SKV_UUID_BYTES])
+/* The number of the device that has this UUID. -ENODEV: none has; another negative errno: the driver does not say, with a text. */
+static int find(const uint8_t uuid[SKV_UUID_BYTES], uint32_t *ret, char why[SKV_CUDA_TEXT_MAX])
 {
-	char why[SKV_CUDA_TEXT_MAX];
 	struct skv_cuda_info info;
 
-	for (uint32_t i = 0; i < SKV_MAX_DEVICES && skv_cuda_info(i, &info, why) == 0; i++)
-		if (!memcmp(info.uuid, uuid, sizeof(info.uuid)))
-			return SKV_DEVICE_CUDA(i);
-	return SKV_DEVICE_HOST;
+	for (uint32_t i = 0; i < SKV_MAX_DEVICES; i++) {
+		const int r = skv_cuda_info(i, &info, why);
+
+		if (r < 0)
+			return r;
+		if (!memcmp(info.uuid, uuid, sizeof(info.uuid))) {
+			*ret = SKV_DEVICE_CUDA(i);
+			return 0;
+		}
+	}
+	return -ENODEV;
 }
 
 /* A client that names a device by its UUID may number devices its own way: in a container it sees some of ours. */
@@ -216,7 +242,6 @@ int skv_device_resolve(struct skv_server *s, const uint8_t uuid[SKV_UUID_BYTES],
 {
 	static const uint8_t none[SKV_UUID_BYTES];
 	char text[SKV_DEVICE_UUID_TEXT], reason[SKV_CUDA_TEXT_MAX];
-	uint32_t found;
 	int r;
 
 	if (*number == SKV_DEVICE_HOST || s->config.cuda == SKV_CUDA_OFF || !memcmp(uuid, none, sizeof(none)))
@@ -226,13 +251,12 @@ int skv_device_resolve(struct skv_server *s, const uint8_t uuid[SKV_UUID_BYTES],
 		snprintf(why, SKV_TEXT_MAX, "%s", reason);
 		return -r;
 	}
-	found = find(uuid);
-	if (found == SKV_DEVICE_HOST) {
+	r = find(uuid, number, reason);
+	if (r == -ENODEV)
 		snprintf(why, SKV_TEXT_MAX, "the daemon has no device %s", skv_device_uuid_text(uuid, text));
-		return ENODEV;
-	}
-	*number = found;
-	return 0;
+	else if (r < 0)
+		snprintf(why, SKV_TEXT_MAX, "%s", reason);
+	return -r;
 }
 
 const char *skv_device_uuid_text(const uint8_t uuid[SKV_UUID_BYTES], char to[SKV_DEVICE_UUID_TEXT])

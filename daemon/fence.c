@@ -16,9 +16,12 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include "common/fd.h"
 #include "daemon/core/core.h"
+#include "daemon/handover.h"
+#include "daemon/parking.h"
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
@@ -45,21 +48,46 @@ struct skv_attaching {
 	uint64_t conn; /* its number; 0: it was answered, only the operation is left */
 	struct skv_msg_header header;
 	struct skv_msg_seq_name m;
+	bool read; /* it has been, or is, read from a file */
 	struct skv_op timer_op;
 };
 
 /* ---- those who wait ---- */
 
-/* False: the holder is fenced, and this may wait for it; or it is gone, and ends in turns. */
+/* There is no such sequence in memory. As skv_parking_attach(). */
+static int read_back(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_seq_name *m, char why[SKV_TEXT_MAX])
+{
+	const struct skv_model *model;
+
+	if (skv_core_session_model(s->core, skv_conn_client(conn), m->session, &model))
+		return 0; /* there is no such session: the core's answer says so */
+	return skv_parking_attach(s, skv_conn_peer(conn)->uid, model, m->name, why);
+}
+
+/*
+ * False: the holder is fenced, and this may wait for it; or it is gone, and ends in turns; or the sequence is being read from its
+ * file, *read.
+ */
 static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
-                   const struct skv_msg_seq_name *m, bool wait)
+                   const struct skv_msg_seq_name *m, bool wait, bool *read)
 {
 	struct skv_core_seq_info info = {.fd = -1};
-	int r = skv_core_seq_attach(s->core, skv_conn_client(conn), m->session, m->name, &info);
+	int r = skv_core_seq_attach(s->core, skv_conn_client(conn), m->session, m->name, &info), parked = 0;
+	char why[SKV_TEXT_MAX];
 
 	if (r == SKV_CORE_E_LEAVING || (r == SKV_CORE_E_FENCED && wait))
 		return false;
-	skv_turns_answer(s, conn, h, r, &info);
+	if (r == SKV_CORE_E_NOENT)
+		parked = read_back(s, conn, m, why);
+	*read |= parked > 0;
+	if (parked > 0)
+		return false;
+	if (r == 0 || r == SKV_CORE_E_TURNS)
+		skv_parking_attached(s, *read);
+	if (parked < 0)
+		skv_conn_error(conn, h->serial, -parked, "%s", why);
+	else
+		skv_turns_answer(s, conn, h, r, &info);
 	return true;
 }
 
@@ -69,7 +97,7 @@ static bool attach_again(struct skv_attaching *a, bool wait)
 	struct skv_server *s = a->server;
 	struct skv_conn *conn = a->conn ? skv_ipc_find(s->ipc, a->conn) : NULL;
 
-	if (conn && !attach(s, conn, &a->header, &a->m, wait))
+	if (conn && !attach(s, conn, &a->header, &a->m, wait, &a->read))
 		return false;
 	a->conn = 0;
 	skv_op_cancel(s->loop, &a->timer_op);
@@ -81,6 +109,7 @@ static void attach_late(struct skv_op *op, int res)
 	struct skv_attaching *a = SKV_OP_OWNER(op, struct skv_attaching, timer_op), **at = &a->server->attaching;
 
 	if (res == 0 && a->conn && !attach_again(a, false)) {
+		skv_reply_wait(skv_ipc_find(a->server->ipc, a->conn), a->header.serial);
 		skv_op_timer(a->server->loop, op, ATTACH_WAIT_NS, attach_late);
 		return;
 	}
@@ -95,10 +124,11 @@ void skv_fence_attach(struct skv_server *s, struct skv_conn *conn, const struct 
 {
 	const struct skv_msg_seq_name *m = body;
 	struct skv_attaching *a = NULL;
+	bool read = false;
 	unsigned n = 0;
 
 	(void)fds;
-	if (attach(s, conn, h, m, true))
+	if (attach(s, conn, h, m, true, &read))
 		return;
 	for (a = s->attaching; a; a = a->next)
 		n += a->conn == skv_conn_number(conn);
@@ -111,9 +141,37 @@ void skv_fence_attach(struct skv_server *s, struct skv_conn *conn, const struct 
 	a->conn = skv_conn_number(conn);
 	a->header = *h;
 	a->m = *m;
+	a->read = read;
 	a->next = s->attaching;
 	s->attaching = a;
 	skv_op_timer(s->loop, &a->timer_op, ATTACH_WAIT_NS, attach_late);
+}
+
+/* Is it for that sequence? */
+static bool is_for(struct skv_attaching *a, struct skv_conn *conn, uid_t uid, const struct skv_model *m, const char *name)
+{
+	const struct skv_model *model;
+
+	return skv_conn_peer(conn)->uid == uid && !strcmp(a->m.name, name) &&
+	       !skv_core_session_model(a->server->core, skv_conn_client(conn), a->m.session, &model) && !strcmp(model->name, m->name) &&
+	       model->rank == m->rank && model->n_ranks == m->n_ranks;
+}
+
+void skv_fence_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error, const char *why)
+{
+	for (struct skv_attaching *a = s->attaching; a; a = a->next) {
+		struct skv_conn *conn = a->conn ? skv_ipc_find(s->ipc, a->conn) : NULL;
+
+		if (!conn || !a->read || !is_for(a, conn, uid, m, name))
+			continue;
+		if (error == 0) {
+			(void)attach_again(a, true);
+			continue;
+		}
+		skv_conn_error(conn, a->header.serial, -error, "%s", why);
+		a->conn = 0;
+		skv_op_cancel(s->loop, &a->timer_op);
+	}
 }
 
 void skv_fence_forget(struct skv_server *s, const struct skv_conn *conn)
@@ -167,14 +225,13 @@ static void died(struct skv_op *op, int res)
 	fence_free(f);
 }
 
-/* Until the process ends that the caller puts there, or says so. NULL: there is no memory. */
-static struct skv_fence *watch(struct skv_server *s, uint32_t client, const char *name)
+/* Until the process ends that the caller puts there, or says so. NULL: there is no memory, and the daemon ends. */
+static struct skv_fence *watch(struct skv_server *s, uint32_t client)
 {
 	struct skv_fence *f = calloc(1, sizeof(*f));
 
 	if (!f) {
-		/* no way to watch it, so what it has stays as it is: nobody else gets it, and nothing is lost */
-		skv_log(LOG_ERR, "%s: no memory to watch its process with: what it has is kept", name);
+		skv_server_fail(s, "watching a client's process", -ENOMEM);
 		return NULL;
 	}
 	f->server = s;
@@ -193,7 +250,7 @@ void skv_fence_begin(struct skv_server *s, struct skv_conn *conn)
 		take_back(s, client);
 		return;
 	}
-	f = watch(s, client, skv_conn_name(conn));
+	f = watch(s, client);
 	if (!f)
 		return;
 	f->peer = skv_conn_take_peer(conn);
@@ -207,7 +264,7 @@ void skv_fence_resume(struct skv_server *s, uint32_t client, struct skv_peer *pe
 	if (!skv_core_client_fence(s->core, client) || peer->pidfd < 0)
 		take_back(s, client);
 	else
-		f = watch(s, client, "a client of the daemon before");
+		f = watch(s, client);
 	if (!f) {
 		peer->pidfd = skv_close_fd(peer->pidfd);
 		return;
@@ -229,24 +286,77 @@ static bool same_process(const struct skv_peer *a, const struct skv_peer *b)
 	return x.st_dev == y.st_dev && x.st_ino == y.st_ino; /* each has its own since Linux 6.9 */
 }
 
+/* That of the process which asks; or it is told that there is none. */
+static struct skv_fence *find(struct skv_server *s, struct skv_conn *conn, uint32_t serial, uint32_t client)
+{
+	const struct skv_peer *peer = skv_conn_peer(conn);
+	struct skv_fence *f = s->fences;
+
+	while (f && (f->done || f->client != client || f->peer.uid != peer->uid))
+		f = f->next;
+	if (f && same_process(&f->peer, peer))
+		return f;
+	skv_conn_error(conn, serial, ENOENT, "this process has no client %#x whose connection ended", client);
+	return NULL;
+}
+
+/* Its process has closed that client's connection, if it says so, and we may hear of it later than of this. */
+static void hang_up(struct skv_server *s, const struct skv_conn *conn, uint32_t client)
+{
+	struct skv_conn *other = skv_ipc_first(s->ipc);
+
+	while (other && (other == conn || skv_conn_client(other) != client))
+		other = skv_conn_next(other);
+	if (other && skv_conn_peer(other)->uid == skv_conn_peer(conn)->uid && same_process(skv_conn_peer(other), skv_conn_peer(conn)))
+		skv_conn_close(other, LOG_DEBUG, "its process says that it is over");
+}
+
 void skv_fence_client_end(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                           const void *body, int *fds)
 {
 	const struct skv_msg_client *m = body;
-	const struct skv_peer *peer = skv_conn_peer(conn);
-	struct skv_fence *f = s->fences;
+	struct skv_fence *f;
 
 	(void)fds;
-	while (f && (f->done || f->client != m->client || f->peer.uid != peer->uid))
-		f = f->next;
-	if (!f || !same_process(&f->peer, peer)) {
-		skv_conn_error(conn, h->serial, ENOENT, "this process has no client %#x whose connection ended", m->client);
+	hang_up(s, conn, m->client);
+	f = find(s, conn, h->serial, m->client);
+	if (!f)
 		return;
-	}
 	f->done = true;
 	take_back(s, f->client);
 	skv_op_cancel(s->loop, &f->death_op);
 	skv_reply(s, conn, h, NULL, 0, NULL, 0);
+}
+
+void skv_fence_reconnect(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                         const void *body, int *fds)
+{
+	const struct skv_msg_reconnect *m = body;
+	struct skv_msg_hello_ok ok = {.client = m->client};
+	struct skv_fence *f;
+
+	(void)fds;
+	if (!skv_reply_can_serve(conn, h->serial, &m->hello))
+		return;
+	f = find(s, conn, h->serial, m->client);
+	if (!f || skv_reply_failed(s, conn, h->serial, "a client that goes on", skv_core_reconnect(s->core, m->client))) {
+		skv_conn_finish(conn);
+		return;
+	}
+	f->done = true;
+	skv_op_cancel(s->loop, &f->death_op);
+	skv_conn_set_client(conn, m->client, *m->hello.program ? m->hello.program : "?");
+	skv_reply_hello(s, conn, h, &ok);
+	skv_log(LOG_INFO, "%s, uid %u: goes on as client %#x", skv_conn_name(conn), (unsigned)skv_conn_peer(conn)->uid, m->client);
+}
+
+void skv_fence_hand_over(struct skv_server *s)
+{
+	for (struct skv_fence *f = s->fences; f; f = f->next)
+		if (!f->done) {
+			skv_handover_client(s, f->client, f->peer.pidfd);
+			f->peer.pidfd = -1;
+		}
 }
 
 void skv_fence_free_all(struct skv_server *s)

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/parking.h"
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 
@@ -100,6 +101,7 @@ static void serve(struct skv_server *s, uint32_t pool)
 		}
 	}
 	s->waiting = again;
+	skv_parking_retry(s);
 	skv_core_segments_served(s->core, pool);
 }
 
@@ -113,9 +115,16 @@ void skv_lease_retry(struct skv_server *s)
 		for (w = s->waiting; w && w->looked; w = w->next)
 			;
 		if (!w)
-			return;
+			break;
 		serve(s, w->pool);
 	}
+	skv_parking_retry(s);
+}
+
+void skv_lease_tick(struct skv_server *s)
+{
+	for (const struct skv_waiting *w = s->waiting; w; w = w->next)
+		skv_reply_wait(skv_ipc_find(s->ipc, w->conn), w->header.serial);
 }
 
 void skv_lease_arrived(struct skv_server *s, uint32_t pool)

@@ -8,9 +8,11 @@
 struct skv_server;
 
 void skv_lease_get(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
-/* A segment of the pool has arrived, or failed (error: positive errno): serve the requests that wait for it. */
 /* Something has ended: memory may have come back. */
 void skv_lease_retry(struct skv_server *);
+/* Once a second: who waits is told that it goes on. */
+void skv_lease_tick(struct skv_server *);
+/* A segment of the pool has arrived, or failed (error: positive errno): serve the requests that wait for it. */
 void skv_lease_arrived(struct skv_server *, uint32_t pool);
 void skv_lease_failed(struct skv_server *, uint32_t pool, int error, const char *device, const char *why);
 /* The connection is closed: forget its requests. */

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 include daemon/core/local.mk
 include daemon/mem/local.mk
+include daemon/disk/local.mk
 include daemon/ctl/local.mk
 
 # All of the daemon but main(): linked by sparsekvd and by the tests that run a daemon of their own.
 noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
 	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/policy.c daemon/policy.h \
-	daemon/device.c daemon/device.h daemon/fence.c daemon/fence.h daemon/hostmem.c daemon/hostmem.h daemon/lease.c \
-	daemon/lease.h daemon/past.c daemon/past.h daemon/query.c daemon/query.h daemon/reply.c daemon/reply.h daemon/report.c daemon/report.h \
+	daemon/device.c daemon/device.h daemon/fence.c daemon/fence.h daemon/handover.c daemon/handover.h daemon/hostmem.c daemon/hostmem.h \
+	daemon/keeper.c daemon/keeper.h daemon/stored.c daemon/stored.h daemon/lease.c daemon/lease.h daemon/import.c daemon/park.c daemon/parking.c daemon/parking.h daemon/parking-priv.h daemon/parking-report.c daemon/parking-request.c daemon/restore.c \
+	daemon/disk/files.c daemon/disk/files.h daemon/past.c daemon/past.h daemon/query.c daemon/query.h daemon/reply.c daemon/reply.h daemon/report.c daemon/report.h \
 	daemon/turns.c daemon/turns.h \
 	daemon/worker/worker.c daemon/worker/worker.h \
 	daemon/loop/loop.c daemon/loop/loop.h \
@@ -19,7 +21,7 @@ daemon_libskvdaemon_la_SOURCES = \
 	daemon/sys/sd.c daemon/sys/sd.h daemon/sys/socket.c daemon/sys/socket.h
 daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS) \
 	$(LIBSECCOMP_CFLAGS)
-daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/mem/libskvmem.la common/libskvcommon.la \
+daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/disk/libskvdisk.la daemon/mem/libskvmem.la common/libskvcommon.la \
 	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) $(LIBSECCOMP_LIBS) -lm -ldl
 
 sbin_PROGRAMS += daemon/sparsekvd

@@ -10,15 +10,23 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "daemon/disk/job.h"
+#include "daemon/handover.h"
+#include "daemon/keeper.h"
 #include "daemon/mem/cuda.h"
 #include "daemon/plugin/probe.h"
 #include "daemon/server.h"
+#include "daemon/sys/log.h"
 
 static void usage(FILE *to)
 {
 	fputs("Usage: sparsekvd [OPTION]...\n"
 	      "The daemon that owns the memory of KV caches.\n\n"
 	      "  --config=FILE     read settings from FILE instead of " SKV_CONFIG_FILE "\n"
+	      "  --keeper          where there is no systemd: be the process that starts the daemon, keeps what it\n"
+	      "                    stores, and starts the next one when it ends\n"
+	      "  --handover=SOCKET where nobody keeps anything: take everything over from the daemon that serves at\n"
+	      "                    SOCKET, and serve there\n"
 	      "  --check-config    read the settings, say what is wrong with them, and exit\n"
 	      "  --help-config     print a configuration file with every setting and its default\n"
 	      "  --help            print this text\n"
@@ -28,6 +36,8 @@ static void usage(FILE *to)
 	      to);
 	skv_config_help(to);
 }
+
+#define NO_MEMORY "sparsekvd: out of memory\n"
 
 static int complain(const char *fmt, const char *what)
 {
@@ -47,8 +57,20 @@ struct command_line {
 	const char *config;
 	char **options; /* of settings, each "--key=value", owned; NULL at the end */
 	int n_options;
-	bool check_only;
+	const char *handover; /* the socket of a daemon */
+	bool check_only, keeper;
 };
+
+static int add_setting(struct command_line *line, const char *arg, size_t len, const char *value)
+{
+	char key[64];
+
+	snprintf(key, sizeof(key), "%.*s", (int)len, arg);
+	if (join(key, value, &line->options[line->n_options]) < 0)
+		return -1;
+	line->n_options++;
+	return 0;
+}
 
 /* 0: go on; 1: all is done; -1: complained. */
 static int parse(int argc, char **argv, struct command_line *ret)
@@ -56,7 +78,7 @@ static int parse(int argc, char **argv, struct command_line *ret)
 	for (int i = 1; i < argc; i++) {
 		const char *arg = argv[i], *value = strchr(arg, '=');
 		size_t len = value ? (size_t)(value - arg) : strlen(arg);
-		bool is_config = len == 8 && !strncmp(arg, "--config", len);
+		bool is_config = len == 8 && !strncmp(arg, "--config", len), is_handover = len == 10 && !strncmp(arg, "--handover", len);
 
 		if (!strcmp(arg, "--help")) {
 			usage(stdout);
@@ -70,8 +92,11 @@ static int parse(int argc, char **argv, struct command_line *ret)
 		} else if (!strcmp(arg, "--check-config")) {
 			ret->check_only = true;
 			continue;
+		} else if (!strcmp(arg, "--keeper")) {
+			ret->keeper = true;
+			continue;
 		}
-		if (strncmp(arg, "--", 2) != 0 || (!is_config && !skv_config_known(arg + 2, len - 2))) {
+		if (strncmp(arg, "--", 2) != 0 || (!is_config && !is_handover && !skv_config_known(arg + 2, len - 2))) {
 			complain("unknown option \"%s\"", arg);
 			return -1;
 		}
@@ -82,14 +107,21 @@ static int parse(int argc, char **argv, struct command_line *ret)
 		value = value ? value + 1 : argv[++i];
 		if (is_config) {
 			ret->config = value;
-		} else {
-			char key[64];
-
-			snprintf(key, sizeof(key), "%.*s", (int)len, arg);
-			if (join(key, value, &ret->options[ret->n_options]) < 0)
-				return -1;
-			ret->n_options++;
+			continue;
 		}
+		if (is_handover) {
+			ret->handover = value;
+			arg = "--socket";
+			len = strlen(arg);
+		}
+		if (add_setting(ret, arg, len, value) < 0) {
+			fprintf(stderr, NO_MEMORY);
+			return -1;
+		}
+	}
+	if (ret->keeper && ret->handover) {
+		complain("%s: a keeper starts daemons by itself, and takes none over", "--handover");
+		return -1;
 	}
 	return 0;
 }
@@ -111,35 +143,60 @@ static void ask_for_short_slices(void)
 	(void)syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
+static int check(const struct command_line *line)
+{
+	const struct skv_config_sources from = {.file = line->config, .options = line->options};
+	struct skv_config config;
+	char err[SKV_CONFIG_ERR];
+
+	if (skv_config_load(&from, &config, err) == 0)
+		return EXIT_SUCCESS;
+	fprintf(stderr, "sparsekvd: %s\n", err);
+	return EXIT_FAILURE;
+}
+
+/* A daemon; and, where it hands over and the other one fails, a daemon again. */
+static int run(const struct skv_server_options *options)
+{
+	struct skv_server *server;
+	int r;
+
+	do {
+		r = skv_server_new(options, &server);
+		if (r < 0)
+			return r;
+		r = skv_server_run(server);
+		skv_server_free(server);
+	} while (skv_handover_is_ready(options->handover) && skv_handover_give(options->handover) < 0);
+	return r;
+}
+
 static int serve(const struct command_line *line)
 {
+	struct skv_handover handover = SKV_HANDOVER_NULL;
 	struct skv_server_options options = {
 		.config = {.file = line->config, .options = line->options},
 		.program = "/proc/self/exe",
 		.service = true,
+		.handover = &handover,
 	};
 	const char *debug = getenv("SPARSEKV_DEBUG");
-	struct skv_server *server;
-	int r;
+	int r = 0;
 
-	if (line->check_only) {
-		struct skv_config config;
-		char err[SKV_CONFIG_ERR];
-
-		if (skv_config_load(&options.config, &config, err) == 0)
-			return EXIT_SUCCESS;
-		fprintf(stderr, "sparsekvd: %s\n", err);
-		return EXIT_FAILURE;
-	}
 	signal(SIGPIPE, SIG_IGN); /* a closed log is no reason to exit */
-	/* what this process has mapped is of all users: no other process of its user is to look into it */
+	/* what this process has mapped or keeps is of all users: no other process of its user is to look into it */
 	if (!debug || !strstr(debug, "dumpable"))
 		(void)prctl(PR_SET_DUMPABLE, 0);
 	ask_for_short_slices();
-	if (skv_server_new(&options, &server) < 0)
-		return EXIT_FAILURE;
-	r = skv_server_run(server);
-	skv_server_free(server);
+	if (line->keeper)
+		return skv_run_keeper(&options.config) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+	if (line->handover) {
+		skv_log_open(LOG_INFO);
+		r = skv_handover_take(line->handover, &handover);
+	}
+	if (r == 0)
+		r = run(&options);
+	skv_handover_free(&handover);
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
@@ -152,11 +209,15 @@ int main(int argc, char **argv)
 		return skv_probe_main((unsigned)strtoul(argv[2], NULL, 10));
 	if (argc == 3 && !strcmp(argv[1], "--cuda-worker"))
 		return skv_cuda_worker_main((unsigned)strtoul(argv[2], NULL, 10));
+	if (argc == 2 && !strcmp(argv[1], "--disk-worker"))
+		return skv_disk_worker_main();
 	line.options = calloc((size_t)argc + 1, sizeof(*line.options));
-	if (!line.options)
+	if (!line.options) {
+		fprintf(stderr, NO_MEMORY);
 		return EXIT_FAILURE;
+	}
 	r = parse(argc, argv, &line);
-	r = r < 0 ? EXIT_FAILURE : r > 0 ? EXIT_SUCCESS : serve(&line);
+	r = r < 0 ? EXIT_FAILURE : r > 0 ? EXIT_SUCCESS : line.check_only ? check(&line) : serve(&line);
 	for (int i = 0; i < line.n_options; i++)
 		free(line.options[i]);
 	free(line.options);

@@ -9,7 +9,8 @@
  * Connections end with the daemon. A client of the one before is therefore what a client is whose connection ended: fenced,
  * and what it has is nobody's else until its process has ended, or says that it needs it no more (fence.c).
  *
- * A state that cannot be taken is not: then all begins anew, and what was kept is given up.
+ * A state that cannot be taken is not: then all begins anew, and what was kept is given up. But where it cannot be taken for a lack of memory
+ * or descriptors, this daemon ends, and the next one tries.
  */
 #include "daemon/past.h"
 
@@ -17,11 +18,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <time.h>
 #include "common/fd.h"
 #include "daemon/device.h"
 #include "daemon/fence.h"
+#include "daemon/handover.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
+
+#define DEVICE_TRIES 10
 
 /* A client of the daemon before. */
 struct skv_past_client {
@@ -30,16 +35,16 @@ struct skv_past_client {
 	struct skv_peer peer;
 };
 
-static void add(void *ctx, const char *name, int fd)
+static bool add(void *ctx, const char *name, int fd)
 {
 	(void)ctx;
-	skv_sd_fdstore_add(name, fd);
+	return skv_sd_fdstore_add(name, fd);
 }
 
-static void remove_one(void *ctx, const char *name)
+static bool remove_one(void *ctx, const char *name)
 {
 	(void)ctx;
-	skv_sd_fdstore_remove(name);
+	return skv_sd_fdstore_remove(name);
 }
 
 static const struct skv_core_fdstore fdstore = {.add = add, .remove = remove_one};
@@ -50,37 +55,54 @@ static void on_lost(void *server, const char *name, const char *why)
 	skv_log(LOG_ERR, "%s cannot be had back: %s", name, why);
 }
 
-static bool on_device(void *server, struct skv_core *core, uint32_t device)
+/* A driver that answers with an error may answer better soon; a device that is not there does not come. */
+static int on_device(void *server, struct skv_core *core, uint32_t device)
 {
+	const struct timespec pause = {.tv_nsec = 100000000};
 	struct skv_server *s = server;
 	char why[SKV_TEXT_MAX];
+	int r;
 
 	s->core = core; /* which the device is made known to */
-	if (skv_device_need(s, device, why) == 0)
-		return true;
-	skv_log(LOG_ERR, "device %u, with memory in use: %s", device - 1, why);
-	return false;
+	for (unsigned tries = 0; (r = skv_device_need(s, device, why)) != 0; tries++) {
+		skv_log(LOG_ERR, "device %u, with memory in use: %s", device - 1, why);
+		if (r == ENODEV || r == EOPNOTSUPP || tries == DEVICE_TRIES)
+			break;
+		nanosleep(&pause, NULL);
+	}
+	return skv_is_shortage(-r) ? -r : r != 0;
+}
+
+/* Another file under that name would be ready at once, as if the process had ended. */
+static bool is_pidfd(int fd)
+{
+	return fd >= 0 && (pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno != EBADF);
 }
 
 /* Without its pidfd: that of the process with its number, which may be another one; if there is none, its own has ended. */
-static void on_client(void *server, const struct skv_core_past_client *c)
+static int on_client(void *server, const struct skv_core_past_client *c)
 {
 	struct skv_server *s = server;
 	struct skv_past_client *more = realloc(s->past, (s->n_past + 1) * sizeof(*more));
+	int pidfd = c->pidfd;
 
 	if (!more) {
-		skv_log(LOG_ERR, "client %u: no memory to watch its process with: what it has is kept", c->client);
-		skv_close_fd(c->pidfd);
-		return;
+		skv_close_fd(pidfd);
+		return -ENOMEM;
 	}
-	const int pidfd = c->pidfd >= 0 ? c->pidfd : pidfd_open(c->pid, 0);
-
 	s->past = more;
+	if (!is_pidfd(pidfd)) {
+		skv_close_fd(pidfd);
+		pidfd = pidfd_open(c->pid, 0);
+		if (pidfd < 0 && skv_is_shortage(-errno))
+			return -errno;
+	}
 	s->past[s->n_past++] = (struct skv_past_client){
 		.client = c->client,
 		.gone = pidfd < 0 && errno == ESRCH,
 		.peer = {.uid = c->uid, .gid = (gid_t)-1, .pid = c->pid, .pidfd = pidfd},
 	};
+	return 0;
 }
 
 /* The manager is to keep nothing that is not needed. */
@@ -88,7 +110,7 @@ static void give_up(struct skv_core_found *found, size_t n, bool all)
 {
 	for (size_t i = 0; i < n; i++)
 		if (all || !found[i].claimed) {
-			skv_sd_fdstore_remove(found[i].name);
+			(void)skv_sd_fdstore_remove(found[i].name);
 			skv_close_fd(found[i].fd);
 		}
 }
@@ -97,21 +119,25 @@ static int resume(struct skv_server *s, const struct skv_core_config *config)
 {
 	const size_t n = s->passed.n_kept;
 	struct skv_core_found *found = calloc(n, sizeof(*found));
-	struct skv_core_past past = {
-		.found = found, .n = n, .fdstore = fdstore, .device = on_device, .client = on_client, .lost = on_lost, .ctx = s};
+	struct skv_core_past past = {.found = found, .n = n, .device = on_device, .client = on_client, .lost = on_lost, .ctx = s};
 	const char *why;
 	int r;
 
 	if (!found)
 		return -ENOMEM;
+	if (skv_sd_is_there())
+		past.fdstore = fdstore;
+	past.whole = skv_handover_is_open(s->options.handover);
 	for (size_t i = 0; i < n; i++)
 		found[i] = (struct skv_core_found){.name = s->passed.kept[i].name, .fd = s->passed.kept[i].fd};
 	r = skv_core_resume(config, &s->hostmem.ops, &past, &s->core, &why);
 	if (r < 0) {
 		s->core = NULL;
-		skv_log(LOG_CRIT, "what the daemon before has left cannot be taken, all sequences are lost: %s", why);
+		skv_log(LOG_CRIT, "what the daemon before has left cannot be taken, %s: %s",
+		        past.whole ? "and it goes on" : skv_is_shortage(r) ? strerror(-r) : "all sequences are lost", why);
 	}
-	give_up(found, n, r < 0);
+	if (!skv_is_shortage(r))
+		give_up(found, n, r < 0);
 	free(found);
 	return r;
 }
@@ -127,6 +153,8 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 		        skv_core_sequences(s->core));
 		return 0;
 	}
+	if (skv_handover_is_open(s->options.handover) || skv_is_shortage(r))
+		return r;
 	skv_past_free(s);
 	r = skv_core_new(config, &s->hostmem.ops, &s->core);
 	if (r < 0)
@@ -156,7 +184,10 @@ void skv_past_leave(struct skv_server *s)
 {
 	skv_core_commit(s->core);
 	skv_log(LOG_NOTICE, "state balances; %u sequences are kept", skv_core_sequences(s->core));
-	s->core = skv_core_abandon(s->core);
+	if (s->handing)
+		skv_handover_leave(s);
+	else
+		s->core = skv_core_abandon(s->core);
 }
 
 void skv_past_free(struct skv_server *s)

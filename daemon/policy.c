@@ -100,9 +100,33 @@ static uint32_t sessions_of(struct skv_server *s, uint32_t plugin)
 	return u.sessions;
 }
 
-bool skv_policy_in_use(void *server, uint32_t plugin)
+static bool in_use(void *server, uint32_t plugin)
 {
 	return sessions_of(server, plugin) > 0;
+}
+
+static uint32_t next_id(void *server)
+{
+	const struct skv_server *s = server;
+
+	return skv_core_next_plugin(s->core);
+}
+
+const struct skv_registry_ops skv_policy_registry_ops = {.in_use = in_use, .next_id = next_id};
+
+static uint32_t id_of(void *server, const char *spec)
+{
+	char name[SKV_NAME_MAX], err[SKV_TEXT_MAX];
+	const struct skv_server *s = server;
+	const struct skv_plugin *plugin =
+		skv_spec_name(spec, name, err, sizeof(err)) < 0 ? NULL : skv_registry_find(s->registry, name);
+
+	return plugin ? plugin->id : 0;
+}
+
+void skv_policy_replace_all(struct skv_server *s)
+{
+	skv_core_replace_plugins(s->core, id_of, s);
 }
 
 /* ---- loading ---- */

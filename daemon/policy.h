@@ -6,6 +6,7 @@
 #include "daemon/ipc/conn.h"
 
 struct skv_plugin;
+struct skv_registry_ops;
 struct skv_server;
 
 /* The plugin that a spec names; NULL after telling the client that there is none. */
@@ -14,6 +15,9 @@ void skv_policy_load_request(struct skv_server *, struct skv_conn *, const struc
                              const void *body, int *fds);
 void skv_policy_swap_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
                              const void *body, int *fds);
-bool skv_policy_in_use(void *server, uint32_t plugin);
+/* What the registry asks. */
+extern const struct skv_registry_ops skv_policy_registry_ops;
+/* Sessions of the daemon before: the files that they know are there no more, others of the same policies are. */
+void skv_policy_replace_all(struct skv_server *);
 
 #endif

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/core.h"
+#include "daemon/parking.h"
 #include "daemon/report.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
@@ -29,6 +30,7 @@ struct skv_querying {
 	struct skv_msg_header header;
 	enum skv_query what;
 	struct skv_core_walk walk;
+	size_t parked; /* the next one of them */
 	bool any; /* row before */
 	bool failed; /* no memory for a row */
 	size_t len;
@@ -174,6 +176,21 @@ static bool any_can_go_on(const struct skv_server *s)
 	return q != NULL;
 }
 
+/* Those that are in files, after those in memory. */
+static bool parked_some(const struct writer *w, uint32_t *units)
+{
+	struct skv_querying *q = w->query;
+
+	for (; *units >= SKV_ROW_UNITS; *units -= SKV_ROW_UNITS) {
+		json_t *row = skv_parking_row(w->server, q->walk.all, q->walk.uid, &q->parked);
+
+		if (!row)
+			return true;
+		write_row(w, row);
+	}
+	return false;
+}
+
 bool skv_query_work(struct skv_server *s)
 {
 	struct skv_querying *q = whose_turn(s);
@@ -192,7 +209,7 @@ bool skv_query_work(struct skv_server *s)
 	if (q->waits)
 		return any_can_go_on(s);
 	if (q->what == SKV_QUERY_SEQS)
-		through = skv_core_seqs_some(s->core, &q->walk, &units, write_seq, &w);
+		through = skv_core_seqs_some(s->core, &q->walk, &units, write_seq, &w) && parked_some(&w, &units);
 	else
 		through = skv_core_sessions_some(s->core, &q->walk, &units, write_session, &w);
 	if (through || q->failed)

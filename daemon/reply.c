@@ -6,6 +6,7 @@
  */
 #include "daemon/reply.h"
 
+#include <config.h>
 #include <errno.h>
 #include <string.h>
 #include "daemon/server-priv.h"
@@ -16,6 +17,8 @@ void skv_server_fail(struct skv_server *s, const char *what, int error)
 	if (!s->failure) {
 		skv_log(LOG_CRIT, "cannot go on: %s: %s", what, strerror(-error));
 		s->failure = error;
+		if (s->core)
+			skv_core_give_up(s->core);
 	}
 	skv_loop_quit(s->loop);
 }
@@ -28,6 +31,14 @@ bool skv_reply_failed(struct skv_server *s, struct skv_conn *conn, uint32_t seri
 		skv_conn_error(conn, serial, skv_core_errno((enum skv_core_error)r), "%s",
 		               skv_core_why(s->core));
 	return r != 0;
+}
+
+void skv_reply_wait(struct skv_conn *conn, uint32_t serial)
+{
+	const struct skv_msg_wait body = {.serial = serial};
+
+	if (conn && !skv_conn_is_full(conn))
+		skv_conn_send(conn, SKV_MSG_WAIT, 0, &body, sizeof(body), NULL, 0, NULL, 0);
 }
 
 void skv_reply_announce(struct skv_server *s, struct skv_conn *conn)
@@ -73,4 +84,29 @@ void skv_reply(struct skv_server *s, struct skv_conn *conn, const struct skv_msg
 {
 	skv_reply_announce(s, conn);
 	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, body, bytes, NULL, 0, fds, n_fds);
+}
+
+bool skv_reply_can_serve(struct skv_conn *conn, uint32_t serial, const struct skv_msg_hello *m)
+{
+	if (m->version_min > SKV_PROTO_VERSION || m->version_max < SKV_PROTO_VERSION)
+		skv_conn_error(conn, serial, EPROTO,
+		               "the client speaks versions %u to %u of the protocol, this daemon (" PACKAGE_VERSION ") speaks %u",
+		               m->version_min, m->version_max, SKV_PROTO_VERSION);
+	else if (skv_conn_peer(conn)->pidfd < 0)
+		skv_conn_error(conn, serial, EOPNOTSUPP,
+		               "the daemon cannot watch the process: it is in another PID namespace, and the kernel is "
+		               "older than Linux 6.5");
+	else
+		return true;
+	skv_conn_finish(conn);
+	return false;
+}
+
+void skv_reply_hello(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, struct skv_msg_hello_ok *ok)
+{
+	const int control = skv_core_control_fd(s->core, &ok->control_bytes);
+
+	ok->version = SKV_PROTO_VERSION;
+	skv_wire_string(ok->daemon, sizeof(ok->daemon), PACKAGE_VERSION);
+	skv_reply(s, conn, h, ok, sizeof(*ok), &control, 1);
 }

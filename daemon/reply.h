@@ -16,10 +16,17 @@ void skv_reply(struct skv_server *, struct skv_conn *, const struct skv_msg_head
 /* Is the core's answer a failure? Then the client has been told, or the daemon stops. */
 bool skv_reply_failed(struct skv_server *, struct skv_conn *, uint32_t serial, const char *what, int r);
 
+/* The request with this serial goes on; a client that is gone (NULL) need not know. */
+void skv_reply_wait(struct skv_conn *, uint32_t serial);
+
 /* Announce to the client the segments of its pools that it does not know yet, and those that are gone. */
 void skv_reply_announce(struct skv_server *, struct skv_conn *);
 /* Announce to every client that has segments to be told of. */
 void skv_reply_announce_all(struct skv_server *);
 
+/* Can this peer be served, which says hello? If not it is told why, and its connection ends. */
+bool skv_reply_can_serve(struct skv_conn *, uint32_t serial, const struct skv_msg_hello *);
+/* The answer to its hello; *ok has the client. */
+void skv_reply_hello(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, struct skv_msg_hello_ok *ok);
 
 #endif

@@ -7,14 +7,15 @@
  */
 #include "daemon/request.h"
 
-#include <config.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "daemon/device.h"
 #include "daemon/fence.h"
+#include "daemon/handover.h"
 #include "daemon/lease.h"
+#include "daemon/parking.h"
 #include "daemon/policy.h"
 #include "daemon/query.h"
 #include "daemon/reply.h"
@@ -34,26 +35,13 @@ static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct s
 {
 	const struct skv_msg_hello *m = body;
 	const struct skv_peer *peer = skv_conn_peer(conn);
-	struct skv_msg_hello_ok ok = {.version = SKV_PROTO_VERSION, .features = 0};
 	const char *program = *m->program ? m->program : "?";
-	int control, r;
+	struct skv_msg_hello_ok ok = {0};
+	int r;
 
 	(void)fds;
-	if (m->version_min > SKV_PROTO_VERSION || m->version_max < SKV_PROTO_VERSION) {
-		skv_conn_error(
-			conn, h->serial, EPROTO,
-			"the client speaks versions %u to %u of the protocol, this daemon (%s) speaks %u",
-			m->version_min, m->version_max, PACKAGE_VERSION, SKV_PROTO_VERSION);
-		skv_conn_finish(conn);
+	if (!skv_reply_can_serve(conn, h->serial, m))
 		return;
-	}
-	if (peer->pidfd < 0) {
-		skv_conn_error(conn, h->serial, EOPNOTSUPP,
-		               "the daemon cannot watch the process: it is in another PID namespace, and the kernel is "
-		               "older than Linux 6.5");
-		skv_conn_finish(conn);
-		return;
-	}
 	r = skv_core_client_add(s->core, peer->uid, peer->pid, program, &ok.client);
 	if (skv_reply_failed(s, conn, h->serial, "adding a client", r)) {
 		skv_conn_finish(conn);
@@ -61,9 +49,7 @@ static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct s
 	}
 	skv_core_client_store(s->core, ok.client, peer->pidfd);
 	skv_conn_set_client(conn, ok.client, program);
-	control = skv_core_control_fd(s->core, &ok.control_bytes);
-	skv_wire_string(ok.daemon, sizeof(ok.daemon), PACKAGE_VERSION);
-	skv_reply(s, conn, h, &ok, sizeof(ok), &control, 1);
+	skv_reply_hello(s, conn, h, &ok);
 	skv_log(LOG_DEBUG, "%s, uid %u: client %u", skv_conn_name(conn), (unsigned)peer->uid, ok.client);
 }
 
@@ -117,6 +103,15 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 
 /* ---- sequences ---- */
 
+/* Is the name of a new sequence that of one in a file? */
+static bool is_parked(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_seq_name *m)
+{
+	const struct skv_model *model;
+
+	return *m->name && !skv_core_session_model(s->core, skv_conn_client(conn), m->session, &model) &&
+	       skv_parking_has(s, skv_conn_peer(conn)->uid, model, m->name);
+}
+
 static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                         const void *body, int *fds)
 {
@@ -126,6 +121,10 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 	int r;
 
 	(void)fds;
+	if (is_parked(s, conn, m)) {
+		skv_conn_error(conn, h->serial, EEXIST, "the model already has a sequence '%s', which is parked", m->name);
+		return;
+	}
 	if (h->type == SKV_MSG_SEQ_NEW)
 		r = skv_core_seq_new(s->core, client, m->session, m->name, m->max_tokens, &info);
 	else
@@ -133,37 +132,102 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 	skv_turns_answer(s, conn, h, r, &info);
 }
 
+/* A client that reconnects may ask for what the daemon before has done already. */
+static bool was_done(struct skv_server *s, struct skv_conn *conn, int r)
+{
+	return r == SKV_CORE_E_NOENT && skv_core_is_reconnecting(s->core, skv_conn_client(conn));
+}
+
 static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                          const void *body, int *fds)
 {
 	const struct skv_msg_seq *m = body;
 	uint32_t client = skv_conn_client(conn);
-	int r = h->type == SKV_MSG_SEQ_DETACH ? skv_core_seq_detach(s->core, client, m->session, m->seq)
-	                                      : skv_core_seq_drop(s->core, client, m->session, m->seq);
+	int r;
 
 	(void)fds;
+	if (h->type == SKV_MSG_SEQ_DROP && skv_parking_puts_off(s, conn, h, m, on_seq_close))
+		return;
+	r = h->type == SKV_MSG_SEQ_DETACH ? skv_core_seq_detach(s->core, client, m->session, m->seq)
+	                                  : skv_core_seq_drop(s->core, client, m->session, m->seq);
+	if (was_done(s, conn, r))
+		r = 0;
 	skv_turns_answer(s, conn, h, r, &(struct skv_core_seq_info){.fd = -1});
 }
 
-static void on_runs(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
-                    const void *body, int *fds)
+static void on_lease_put(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                         const void *body, int *fds)
 {
 	const struct skv_msg_runs *m = body;
-	const struct skv_wire_run *runs = (const void *)(m + 1);
-	uint32_t client = skv_conn_client(conn);
-	int r = h->type == SKV_MSG_LEASE_PUT
-	                ? skv_core_lease_put(s->core, client, m->session, runs, m->n_runs)
-	                : skv_core_seq_release(s->core, client, m->session, m->seq, runs, m->n_runs);
+	int r = skv_core_lease_put(s->core, skv_conn_client(conn), m->session, (const void *)(m + 1), m->n_runs);
 
 	(void)fds;
 	if (!skv_reply_failed(s, conn, h->serial, "taking pages back", r))
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
+static void on_seq_release(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                           const void *body, int *fds)
+{
+	const uint32_t client = skv_conn_client(conn);
+	const struct skv_msg_runs *m = body;
+	int r = (skv_core_is_reconnecting(s->core, client) ? skv_core_seq_release_again : skv_core_seq_release)(
+		s->core, client, m->session, m->seq, (const void *)(m + 1), m->n_runs);
+
+	(void)fds;
+	if (was_done(s, conn, r) || !skv_reply_failed(s, conn, h->serial, "shared pages", r))
+		skv_reply(s, conn, h, NULL, 0, NULL, 0);
+}
+
+/* ---- what a client has that reconnects ---- */
+
+static void on_named(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+{
+	const uint32_t client = skv_conn_client(conn);
+	const struct skv_msg_session *session = body;
+	const struct skv_msg_seq *seq = body;
+	const struct skv_msg_runs *runs = body;
+	int r;
+
+	(void)fds;
+	if (h->type == SKV_MSG_RECONNECT_SESSION)
+		r = skv_core_reconnect_session(s->core, client, session->session);
+	else if (h->type == SKV_MSG_RECONNECT_SEQ)
+		r = skv_core_reconnect_seq(s->core, client, seq->session, seq->seq);
+	else
+		r = skv_core_reconnect_pages(s->core, client, runs->session, (const void *)(runs + 1), runs->n_runs);
+	if (!skv_reply_failed(s, conn, h->serial, "what a client has", r))
+		skv_reply(s, conn, h, NULL, 0, NULL, 0);
+}
+
+static void on_all_named(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+{
+	(void)body, (void)fds;
+	skv_turns_answer(s, conn, h, skv_core_reconnect_done(s->core, skv_conn_client(conn)), &(struct skv_core_seq_info){.fd = -1});
+}
+
+/* ---- */
+
+static void tell_dropped(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+{
+	const struct skv_msg_seq_of *m = body;
+
+	(void)fds;
+	if (skv_parking_puts_off(s, conn, h, m, tell_dropped))
+		return;
+	if (skv_parking_undo_drop(s, (uid_t)m->uid, m->model, m->name)) {
+		skv_conn_error(conn, h->serial, EIO, "a file of sequence '%s' cannot be removed, the daemon's log says why", m->name);
+		return;
+	}
+	skv_report_send(conn, h->type | SKV_REPLY, h->serial,
+	                json_pack("{s:s, s:s, s:I}", "dropped", m->name, "model", m->model, "uid",
+	                          (json_int_t)m->uid));
+}
+
 static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                          const void *body, int *fds)
 {
-	const struct skv_msg_seq_drop_name *m = body;
+	const struct skv_msg_seq_of *m = body;
 	uid_t asker = skv_conn_peer(conn)->uid;
 	int r;
 
@@ -174,14 +238,20 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 		               m->uid);
 		return;
 	}
+	if (skv_parking_is_busy(s, (uid_t)m->uid, m->model, m->name)) {
+		skv_conn_error(conn, h->serial, EBUSY, "sequence '%s' is being read from its file", m->name);
+		return;
+	}
+	if (skv_parking_puts_off(s, conn, h, m, on_drop_name))
+		return;
 	r = skv_core_seq_drop_name(s->core, (uid_t)m->uid, m->model, m->name);
+	if ((r == 0 || r == SKV_CORE_E_NOENT) && skv_parking_drop(s, (uid_t)m->uid, m->model, m->name) > 0)
+		r = 0;
 	if (skv_reply_failed(s, conn, h->serial, "dropping a sequence", r))
 		return;
 	skv_log(LOG_INFO, "%s, uid %u: dropped sequence %s of model %s, uid %u", skv_conn_name(conn),
 	        (unsigned)asker, m->name, m->model, m->uid);
-	skv_report_send(conn, h->type | SKV_REPLY, h->serial,
-	                json_pack("{s:s, s:s, s:I}", "dropped", m->name, "model", m->model, "uid",
-	                          (json_int_t)m->uid));
+	tell_dropped(s, conn, h, m, fds);
 }
 
 static void on_segment_ack(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -210,7 +280,8 @@ static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const str
 		return;
 	plugin = skv_registry_by_id(s->registry, ok.plugin);
 	if (!plugin) {
-		skv_server_fail(s, "a session's policy file is not there", -EUCLEAN);
+		skv_conn_error(conn, h->serial, ENOENT, "the policy of \"%.300s\" was loaded by an operator, and is not since the daemon was started",
+		               ok.spec);
 		return;
 	}
 	skv_reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
@@ -267,6 +338,11 @@ static const struct {
 	handler run;
 } handlers[] = {
 	{SKV_MSG_HELLO, on_hello},
+	{SKV_MSG_RECONNECT, skv_fence_reconnect},
+	{SKV_MSG_RECONNECT_SESSION, on_named},
+	{SKV_MSG_RECONNECT_SEQ, on_named},
+	{SKV_MSG_RECONNECT_PAGES, on_named},
+	{SKV_MSG_RECONNECT_DONE, on_all_named},
 	{SKV_MSG_OPEN, on_open},
 	{SKV_MSG_CLOSE, on_close},
 	{SKV_MSG_SEQ_NEW, on_seq_open},
@@ -274,9 +350,9 @@ static const struct {
 	{SKV_MSG_SEQ_FORK, on_seq_open},
 	{SKV_MSG_SEQ_DETACH, on_seq_close},
 	{SKV_MSG_SEQ_DROP, on_seq_close},
-	{SKV_MSG_SEQ_RELEASE, on_runs},
+	{SKV_MSG_SEQ_RELEASE, on_seq_release},
 	{SKV_MSG_LEASE_GET, skv_lease_get},
-	{SKV_MSG_LEASE_PUT, on_runs},
+	{SKV_MSG_LEASE_PUT, on_lease_put},
 	{SKV_MSG_LEASE_ROOM, on_lease_room},
 	{SKV_MSG_POLICY_GET, on_policy_get},
 	{SKV_MSG_POLICY_ACK, on_policy_ack},
@@ -287,6 +363,11 @@ static const struct {
 	{SKV_MSG_POLICY_LOAD, skv_policy_load_request},
 	{SKV_MSG_POLICY_SWAP, skv_policy_swap_request},
 	{SKV_MSG_SEQ_DROP_NAME, on_drop_name},
+	{SKV_MSG_SEQ_PARK, skv_parking_request},
+	{SKV_MSG_SEQ_RESUME, skv_parking_request},
+	{SKV_MSG_SEQ_EXPORT, skv_parking_request},
+	{SKV_MSG_SEQ_IMPORT, skv_parking_request},
+	{SKV_MSG_HANDOVER, skv_handover_request},
 };
 
 void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
@@ -309,6 +390,8 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 	struct skv_server *s = server;
 
 	skv_query_forget(s, conn);
+	if (s->handing && skv_conn_client(conn))
+		skv_handover_client(s, skv_conn_client(conn), skv_conn_take_peer(conn).pidfd);
 	if (!skv_conn_client(conn) || s->leaving)
 		return;
 	s->notices_due = true;

@@ -37,7 +37,7 @@ struct skv_server {
 	struct skv_server_options options;
 	struct skv_config config;
 
-	struct skv_sd_passed passed;  /* by the service manager */
+	struct skv_sd_passed passed;  /* by the service manager, or another daemon */
 	struct skv_past_client *past; /* clients of the daemon before, until they are watched */
 	uint32_t n_past;
 
@@ -52,10 +52,11 @@ struct skv_server {
 	struct skv_fence *fences;               /* clients whose process outlives their connection */
 	struct skv_attaching *attaching;        /* requests for their sequences */
 	struct skv_turns *turns;                /* requests that the core works on */
+	struct skv_parking *parking;            /* NULL: sequences are not parked */
 	struct skv_querying *queries;           /* that are being answered ... */
 	uint64_t query_turns;                   /* ... and turns that they had */
 
-	struct skv_socket socket, operators_socket; /* its own, unless the service manager passed them */
+	struct skv_sockets sockets; /* its own, unless the service manager passed them */
 	int command_fd, signal_fd;
 	uint64_t command;
 	struct signalfd_siginfo signal;
@@ -63,7 +64,9 @@ struct skv_server {
 	uint64_t watchdog_ns;
 
 	bool serving, stopping, reload_again;
-	bool leaving; /* stopping, and the service manager keeps everything: clients are not gone */
+	bool reload_failed; /* the last one, which the status says until one succeeds */
+	bool handing; /* stopping, and another daemon is to have everything (handover.c) */
+	bool leaving; /* the same, or the service manager keeps everything: clients are not gone */
 	bool notices_due; /* the core has changed: clients may have to be told of segments */
 	int failure;      /* negative errno: why the daemon cannot go on */
 	char status[256];

@@ -13,13 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/device.h"
 #include "daemon/fence.h"
+#include "daemon/handover.h"
+#include "daemon/lease.h"
 #include "daemon/mem/mem.h"
+#include "daemon/parking.h"
 #include "daemon/past.h"
 #include "daemon/policy.h"
 #include "daemon/reply.h"
@@ -81,17 +83,7 @@ static void apply_config(struct skv_server *s)
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
 	skv_core_set_recall(s->core, c->recall_every);
 	skv_device_reconfigure(s);
-}
-
-/* Each sequence and segment is a descriptor here: take as many as we may. */
-static void raise_nofile(void)
-{
-	struct rlimit r;
-
-	if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
-		r.rlim_cur = r.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &r);
-	}
+	skv_parking_reconfigure(s);
 }
 
 /* ---- starting ---- */
@@ -104,48 +96,25 @@ static void on_corrupt(void *server, uid_t uid, const char *model, const char *n
 	             *name ? name : "(anonymous)", model, (unsigned)uid, why);
 }
 
-static int listen_on(const char *path, mode_t mode, const char *group, struct skv_socket *ret)
-{
-	char err[512];
-	gid_t gid = (gid_t)-1;
-	int r;
-
-	if (*group)
-		(void)skv_config_group(group, &gid); /* was looked at when it was read */
-	r = skv_socket_listen(path, mode, gid, ret, err, sizeof(err));
-	if (r < 0)
-		skv_log(LOG_ERR, "%s", err);
-	return r;
-}
-
 /* Sockets for clients and for operators, in this order; -1: none for operators. */
 static int open_sockets(struct skv_server *s, int fds[2])
 {
-	const struct skv_config *c = &s->config;
-	char path[SKV_CONFIG_TEXT];
+	const bool handed = s->options.handover && s->options.handover->sockets.clients.path;
 
 	fds[0] = s->passed.clients;
 	fds[1] = s->passed.operators;
 	if (fds[0] >= 0 && fds[1] < 0)
 		skv_log(LOG_WARNING, "no socket for operators was passed (sparsekvd-operators.socket): policies cannot "
 		                     "be loaded or swapped");
-	if (fds[0] >= 0)
-		return 0;
-	if (!skv_operators_socket(c->socket, path, sizeof(path)))
-		return -ENAMETOOLONG;
-	fds[0] = listen_on(c->socket, (mode_t)c->socket_mode, c->socket_group, &s->socket);
-	if (fds[0] < 0)
-		return fds[0];
-	fds[1] = listen_on(path, *c->operator_group ? 0660 : 0600, c->operator_group, &s->operators_socket);
-	if (fds[1] >= 0)
-		return 0;
-	skv_close_fd(fds[0]);
-	return fds[1];
+	for (int i = 0; handed && i < 2; i++)
+		if (listen(fds[i], SOMAXCONN) < 0) /* again: connections say which process does */
+			return -errno;
+	return fds[0] >= 0 ? 0 : skv_sockets_open(&s->config, &s->sockets, fds);
 }
 
-static void commit(void *core)
+static bool commit(void *core)
 {
-	skv_core_commit(core);
+	return skv_core_commit(core);
 }
 
 static int start_core(struct skv_server *s)
@@ -177,12 +146,15 @@ static int start_devices(struct skv_server *s)
 	return -r;
 }
 
-/* What the service manager passes: sockets, and what it has kept. */
+/* What another daemon hands over, or the service manager passes: sockets, and what was kept. */
 static int take_passed(struct skv_server *s)
 {
 	char err[512];
-	int r = s->options.service ? skv_sd_take_fds(&s->passed, err, sizeof(err)) : 0;
+	int r;
 
+	if (skv_handover_get(s->options.handover, &s->passed))
+		return 0;
+	r = s->options.service ? skv_sd_take_fds(&s->passed, err, sizeof(err)) : 0;
 	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);
 	return r;
@@ -246,13 +218,13 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	s->options = *options;
 	s->command_fd = s->signal_fd = -1;
 	s->passed = (struct skv_sd_passed)SKV_SD_PASSED_NULL;
-	s->socket = s->operators_socket = (struct skv_socket)SKV_SOCKET_NULL;
+	s->sockets = (struct skv_sockets)SKV_SOCKETS_NULL;
 	s->started_ns = skv_now_ns();
 	r = skv_config_load(&options->config, &s->config, err);
 	skv_log_open(r < 0 ? LOG_INFO : s->config.log_level);
 	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);
-	raise_nofile();
+	skv_fd_raise_limit(); /* each sequence and segment is a descriptor here */
 	if (r == 0)
 		r = start_signals(s);
 	if (r == 0)
@@ -264,12 +236,17 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = start_devices(s);
 	if (r == 0)
-		r = skv_registry_new(s->loop, options->program, skv_policy_in_use, s, &s->registry);
+		r = skv_parking_start(s, skv_fence_restored);
+	if (r == 0)
+		r = skv_registry_new(s->loop, options->program, &skv_policy_registry_ops, s, &s->registry);
 	if (r == 0)
 		r = skv_scan_new(s->registry, &s->scan);
 	if (r == 0)
 		r = start_ipc(s);
+	if (r == 0)
+		r = skv_handover_confirm(options->handover, &s->sockets);
 	if (r < 0) {
+		s->core = skv_core_abandon(s->core); /* what others have left is theirs still, or the next daemon's */
 		skv_server_free(s);
 		return r;
 	}
@@ -286,12 +263,12 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_fence_free_all(s);
 	skv_turns_free_all(s);
 	skv_query_free_all(s);
-	skv_socket_remove(&s->socket);
-	skv_socket_remove(&s->operators_socket);
+	skv_sockets_remove(&s->sockets);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
 	skv_core_free(s->core);
 	skv_past_free(s);
+	skv_parking_free(s);
 	skv_sd_passed_free(&s->passed);
 	skv_device_free_all(s);
 	skv_hostmem_deinit(&s->hostmem);
@@ -309,7 +286,7 @@ static void update_status(struct skv_server *s)
 	char status[sizeof(s->status)];
 
 	skv_report_status_line(s, status, sizeof(status));
-	if (s->serving && s->options.service && strcmp(status, s->status) != 0) {
+	if (s->serving && s->options.service && strcmp(status, s->status) != 0 && !s->reload_failed) {
 		strcpy(s->status, status);
 		skv_sd_status("%s", status);
 	}
@@ -320,7 +297,7 @@ static void age(struct skv_server *s)
 {
 	uint64_t aged, for_room;
 
-	(void)skv_core_age(s->core, skv_now_ns(), s->config.sequence_ttl);
+	(void)skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl);
 	skv_core_dropped(s->core, &aged, &for_room);
 	if (aged > s->told_aged)
 		skv_log(LOG_INFO, "%llu sequences dropped: no client held them for sequence-ttl, %llu s",
@@ -350,6 +327,8 @@ static void on_tick(struct skv_op *op, int res)
 		return;
 	skv_registry_collect(s->registry);
 	age(s);
+	skv_lease_tick(s);
+	skv_parking_tick(s);
 	measure(s);
 	if (skv_core_room_is_used_up(s->core))
 		skv_ipc_relieve(s->ipc);
@@ -409,6 +388,7 @@ static bool on_idle(void *server)
 	bool more = skv_ipc_work(s->ipc); /* first: what it serves begins the others' work */
 
 	more |= skv_turns_work(server);
+	more |= skv_parking_work(server);
 	more |= skv_query_work(server);
 	skv_device_make(server);
 	skv_reply_announce_all(server);
@@ -426,7 +406,8 @@ static void on_scanned(void *server)
 	skv_registry_names(s->registry, names, sizeof(names));
 	if (!s->serving) {
 		skv_log(LOG_NOTICE, "sparsekvd %s listens on %s; policies: %s", PACKAGE_VERSION,
-		        s->socket.path ? s->socket.path : "the service manager's socket", names);
+		        s->sockets.clients.path ? s->sockets.clients.path : "the service manager's socket", names);
+		skv_policy_replace_all(s);
 		skv_ipc_listen(s->ipc);
 		s->serving = true;
 	}
@@ -457,10 +438,12 @@ static void begin_reload(struct skv_server *s)
 		skv_log(LOG_ERR, "reload: %s; the old configuration stays in force", err);
 		if (s->options.service) {
 			skv_sd_ready("");
+			s->reload_failed = true;
 			skv_sd_status("Reload failed, the old configuration stays in force: %s", err);
 		}
 		return;
 	}
+	s->reload_failed = false;
 	skv_config_apply(&s->config, &next, kept, sizeof(kept));
 	if (*kept)
 		skv_log(LOG_WARNING, "reload: these settings take effect at the next start: %s", kept);
@@ -477,11 +460,11 @@ static void begin_reload(struct skv_server *s)
 
 /*
  * Disconnect all clients, and check that the state balances: with nothing left, or, where the service manager keeps it for the next
- * daemon, as it is.
+ * daemon or that one takes it, as it is.
  */
 static int close_core(struct skv_server *s)
 {
-	const bool keeps = s->options.service && skv_sd_is_there();
+	const bool keeps = s->handing || (s->options.service && skv_sd_is_there());
 	const char *off;
 	int r;
 
@@ -489,11 +472,18 @@ static int close_core(struct skv_server *s)
 	if (s->options.service)
 		skv_sd_stopping(keeps ? "Leaving everything to the next one" : "Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
+	if (s->handing)
+		skv_fence_hand_over(s);
 	skv_device_close_all(s);
+	skv_parking_close(s);
 	r = skv_loop_drain(s->loop);
 	if (r < 0)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
 	s->hostmem.loop = NULL;
+	if (s->failure && !s->handing) {
+		s->core = skv_core_abandon(s->core); /* it is as at its last commit: the next daemon, if there is one, goes on from there */
+		return r;
+	}
 	if (!keeps)
 		skv_core_drop_all(s->core);
 	off = skv_core_balance(s->core, !keeps);

@@ -10,12 +10,18 @@
 #include "daemon/sys/config.h"
 
 struct skv_server;
+struct skv_handover;
 
 struct skv_server_options {
 	struct skv_config_sources config; /* read again on reload; borrowed */
 	const char *program;              /* run with --probe to try plugins; borrowed */
 	/* The process is ours: take SIGTERM, SIGINT, SIGHUP through the ring, talk to the service manager. */
 	bool service;
+	/*
+	 * Not NULL: the daemon may be asked to hand over (handover.h), and this has everything then, when skv_server_run() has ended. If it
+	 * has everything of a daemon at the start, that is gone on with. Borrowed.
+	 */
+	struct skv_handover *handover;
 };
 
 /*

@@ -79,6 +79,10 @@ bool skv_turns_work(struct skv_server *s)
 	struct skv_core_done done;
 
 	skv_core_work(s->core, TURN_UNITS, &done);
+	if (done.failed) {
+		skv_server_fail(s, "work in turns", done.failed);
+		return false;
+	}
 	if (done.through) {
 		s->notices_due = true;
 		skv_lease_retry(s);

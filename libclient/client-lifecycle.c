@@ -1,71 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libclient/client-lifecycle.c - a connection's beginning and end. */
 #include <errno.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 
 #include "common/fd.h"
 #include "kernels/threads.h"
 #include "libclient/conn.h"
 #include "libclient/device-step.h"
+#include "libclient/dial.h"
 #include "libclient/error.h"
 #include "libclient/fence.h"
 #include "libclient/plugin.h"
+#include "libclient/reconnect.h"
 #include "libclient/session.h"
 #include "libclient/session-lifecycle.h"
 
 #define DEFAULT_TIMEOUT_MS 5000
-#define SERVICE_USER "sparsekv" /* the daemon's, in its unit */
+#define CONNECT_TRIES 3
 
-static int dial(struct skv_client *c, const char *path)
+/* Where to connect again: from another working directory, too. */
+static void set_path(struct skv_client *c, const char *path)
 {
-	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	int64_t deadline = conn_deadline(c);
+	char *whole = realpath(path, NULL);
 
-	if (strlen(path) >= sizeof(a.sun_path))
-		return error_set(-ENAMETOOLONG, "socket path '%s' is longer than %zu bytes", path,
-		            sizeof(a.sun_path) - 1);
-	strcpy(a.sun_path, path);
-	strcpy(c->path, path);
-	c->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (c->fd < 0)
-		return error_set(-errno, "cannot make a socket: %s", strerror(errno));
-	while (connect(c->fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
-		if (errno != EAGAIN && errno != EINTR)
-			return error_set(-errno, "cannot connect to '%s': %s", path, strerror(errno));
-		/* the daemon's backlog is full; there is no event for room in it */
+	if (whole && strlen(whole) < sizeof(c->path))
+		path = whole;
+	strcpy(c->path, path); /* an address had room for it */
+	free(whole);
+}
+
+/* The socket; while the daemon does not accept, wait for that. There is no event for room in its backlog. */
+static int call(struct skv_client *c, const char *path)
+{
+	int64_t deadline = conn_deadline(c);
+	int e;
+
+	while ((e = dial(path, &c->fd)) == -EAGAIN) {
 		if (now_ms() >= deadline)
 			return error_set(-ETIMEDOUT, "cannot connect to '%s': the daemon does not accept", path);
 		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 	}
-	return 0;
+	if (e == 0)
+		set_path(c, path);
+	return e;
 }
 
-/*
- * Who listens there sends code that this process runs: policies. Not anybody may. The credentials are those of who
- * began to listen, the service manager's under socket activation.
- */
-static int check_server(struct skv_client *c, const char *path)
+/* From now on the connection can be made anew; also if it was lost between the answer and now. */
+static void welcome(struct skv_client *c)
 {
-	const char *named = getenv("SPARSEKV_DAEMON_UID");
-	struct passwd *service = getpwnam(SERVICE_USER);
-	struct ucred peer;
-	socklen_t len = sizeof(peer);
-
-	if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-		return error_set(-errno, "cannot tell who listens on '%s': %s", path, strerror(errno));
-	if (peer.uid == 0 || peer.uid == geteuid() || (service && peer.uid == service->pw_uid) ||
-	    (named && *named && strtoul(named, NULL, 10) == peer.uid))
-		return 0;
-	return error_set(-EPERM,
-	                 "'%s' is served by user %u, expected root, user " SERVICE_USER
-	                 ", this process's own, or $SPARSEKV_DAEMON_UID",
-	                 path, (unsigned)peer.uid);
+	pthread_mutex_lock(&c->lock);
+	c->welcome = true;
+	if (c->broken == -ECONNRESET) {
+		c->broken = 0;
+		reconnect_begin(c);
+	}
+	pthread_mutex_unlock(&c->lock);
 }
 
 static int hello(struct skv_client *c)
@@ -93,21 +85,40 @@ static int hello(struct skv_client *c)
 		c->control_bytes = ok->control_bytes;
 		e = skv_map_fd(r->fds[0], c->control_bytes, PROT_READ, true, &control);
 		if (e < 0)
-			e = error_set(-EPROTO, "cannot map the daemon's control page: %s", strerror(-e));
+			e = error_set(skv_is_shortage(e) ? e : -EPROTO, "cannot map the daemon's control page: %s", strerror(-e));
 		else
 			c->control = control;
 		if (e == 0)
 			madvise(control, c->control_bytes, MADV_DONTFORK);
 		c->id = ok->client;
 	}
-	c->welcome = e == 0;
 	request_free(r);
+	if (e == 0)
+		welcome(c);
+	return e;
+}
+
+/* A daemon that dies before it has answered is no reason not to ask the next one; some that do so one after the other are. */
+static int introduce(struct skv_client *c, const char *path)
+{
+	int e = 0;
+
+	for (int tries = 0; tries < CONNECT_TRIES; tries++) {
+		e = call(c, path);
+		if (e == 0)
+			e = hello(c);
+		if (e != -ECONNRESET)
+			break;
+		c->fd = skv_close_fd(c->fd);
+		c->broken = 0;
+	}
 	return e;
 }
 
 static void client_free(struct skv_client *c)
 {
 	plugins_free(c);
+	held_free(&c->held);
 	pools_free(&c->pools);
 	if (c->control)
 		munmap((void *)c->control, c->control_bytes);
@@ -140,7 +151,7 @@ int skv_connect(struct skv_client **ret_client, const char *path)
 	c->timeout_ms = DEFAULT_TIMEOUT_MS;
 	c->threads = skv_threads_default();
 	c->debug = debug && strstr(debug, "wire");
-	c->out_end = &c->out;
+	c->requests_end = &c->requests;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_condattr_init(&a);
 	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
@@ -148,11 +159,7 @@ int skv_connect(struct skv_client **ret_client, const char *path)
 	pthread_condattr_destroy(&a);
 
 	c->packet = malloc(SKV_WIRE_MAX);
-	e = c->packet ? dial(c, path) : error_set(-ENOMEM, "out of memory");
-	if (e == 0)
-		e = check_server(c, path);
-	if (e == 0)
-		e = hello(c);
+	e = c->packet ? introduce(c, path) : error_set(-ENOMEM, "out of memory");
 	if (e < 0) {
 		conn_hang_up(c);
 		client_free(c);
@@ -172,11 +179,12 @@ void skv_disconnect(struct skv_client *c)
 		c->fd = skv_close_fd(c->fd); /* the rest is the parent's, or as it was in the middle of another thread's call */
 		return;
 	}
-	broken = c->broken; /* by itself; the daemon, or the one after it, keeps what this client had */
+	/* by itself, or lost; the daemon, or the one after it, keeps what this client had */
+	broken = c->broken || c->link != LINK_UP;
 	for (struct skv_session *s = c->sessions; s; s = s->next) {
 		skv_step_abort(s);
 		device_settle(s); /* should it fail, nothing runs any more either */
-		conn_post(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = s->id}, sizeof(struct skv_msg_session), NULL);
+		broken |= conn_post(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = s->id}, sizeof(struct skv_msg_session), NULL) < 0;
 	}
 	conn_hang_up(c);
 	broken |= c->unclosed;
@@ -187,6 +195,7 @@ void skv_disconnect(struct skv_client *c)
 		session_free(s);
 	}
 	pools_free(&c->pools);
+	c->fd = skv_close_fd(c->fd); /* before it is said to be over */
 	if (broken)
 		fence_tell_end(c);
 	client_free(c);

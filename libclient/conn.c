@@ -8,6 +8,7 @@
  *     polls at a time and deals with whatever comes, the others wait on `news`.
  *   - A request that timed out is not forgotten: the daemon will carry it out. Its reply is undone when
  *     it comes (orphan_undo), so the daemon keeps nothing of it.
+ *   - A connection that is lost because the daemon died is made again, with the next one: reconnect.c.
  *   - The connection ends once, with a reason; every request then completes with it. Memory stays mapped.
  */
 #include "libclient/conn.h"
@@ -26,13 +27,7 @@
 
 #include "common/fd.h"
 #include "libclient/error.h"
-
-/* A packet that waits for room in the socket. */
-struct out {
-	struct out *next;
-	size_t bytes;
-	char packet[];
-};
+#include "libclient/reconnect.h"
 
 int64_t now_ms(void)
 {
@@ -47,39 +42,24 @@ int64_t conn_deadline(const struct skv_client *c)
 	return now_ms() + atomic_load_explicit(&c->timeout_ms, memory_order_relaxed);
 }
 
-static int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
-
 /* ---- requests -------------------------------------------------------------------------------- */
 
-struct request *request_free(struct request *r)
+/* They are given back. */
+static void unlease(struct skv_client *c, const struct skv_msg_runs *m)
 {
-	if (!r)
-		return NULL;
-	for (unsigned i = 0; i < SKV_WIRE_MAX_FDS; i++)
-		skv_close_fd(r->fds[i]);
-	free(r->body);
-	free(r);
-	return NULL;
+	const struct held_session *s = held_session(&c->held, m->session);
+	const struct skv_wire_run *run = (const void *)(m + 1);
+
+	for (uint32_t i = 0; s && i < m->n_runs; i++)
+		for (uint32_t page = run[i].first; page < run[i].first + run[i].count; page++)
+			pool_unlease(s->pool, page);
 }
 
-static struct request *request_new(struct skv_client *c, uint16_t type, const void *body, size_t bytes)
+/* What the daemon has to hear, or the two sides disagree about what there is: then nothing is safe to use. */
+static void tell(struct skv_client *c, uint16_t type, const void *body, size_t bytes)
 {
-	struct request *r = calloc(1, sizeof(*r));
-
-	if (!r)
-		return NULL;
-	if (++c->serial == 0)
-		c->serial = 1; /* 0 is for the daemon's notices */
-	r->serial = c->serial;
-	r->type = type;
-	/* every request about a session begins with its id */
-	if (type != SKV_MSG_HELLO && type != SKV_MSG_OPEN && type != SKV_MSG_SEGMENT_ACK &&
-	    bytes >= sizeof(uint32_t))
-		memcpy(&r->session, body, sizeof(uint32_t));
-	if (type == SKV_MSG_OPEN)
-		r->device = ((const struct skv_msg_open *)body)->model.device;
-	memset(r->fds, 0xff, sizeof(r->fds));
-	return r;
+	if (conn_post_locked(c, type, body, bytes, NULL) < 0)
+		conn_break_locked(c, -ENOMEM, "out of memory to tell the daemon what it has to know");
 }
 
 /*
@@ -111,16 +91,15 @@ static void orphan_undo(struct skv_client *c, struct request *r)
 		const struct skv_msg_seq_ok *ok = r->body;
 		struct skv_msg_seq m = {.session = r->session, .seq = ok->seq};
 
-		conn_post_locked(c, r->type == SKV_MSG_SEQ_ATTACH ? SKV_MSG_SEQ_DETACH : SKV_MSG_SEQ_DROP, &m,
-		                 sizeof(m), NULL);
+		tell(c, r->type == SKV_MSG_SEQ_ATTACH ? SKV_MSG_SEQ_DETACH : SKV_MSG_SEQ_DROP, &m, sizeof(m));
 		break;
 	}
 	case SKV_MSG_LEASE_GET: {
 		const struct skv_msg_runs *runs = r->body;
 
+		unlease(c, runs);
 		if (runs->n_runs > 0)
-			conn_post_locked(c, SKV_MSG_LEASE_PUT, runs,
-			                 sizeof(*runs) + runs->n_runs * sizeof(struct skv_wire_run), NULL);
+			tell(c, SKV_MSG_LEASE_PUT, runs, sizeof(*runs) + runs->n_runs * sizeof(struct skv_wire_run));
 		if (r->then_close)
 			conn_close_session_locked(c, r->session, r->pool, NULL);
 		break;
@@ -139,25 +118,26 @@ void conn_break_locked(struct skv_client *c, int error, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(c->broken_text, sizeof(c->broken_text), fmt, ap);
 	va_end(ap);
-	c->broken = error;
+	/* what lacks for once is the call's error; this is all calls' from now on */
+	c->broken = c->welcome && skv_is_shortage(error) ? -ECONNRESET : error;
+	conn_fail_all(c);
+}
+
+void conn_fail_all(struct skv_client *c)
+{
 	while (c->requests) {
 		struct request *r = c->requests;
 
 		c->unclosed |= r->type == SKV_MSG_CLOSE;
 		c->requests = r->next;
-		r->error = error;
+		r->error = c->broken;
 		snprintf(r->text, sizeof(r->text), "%s", c->broken_text);
 		r->done = true;
 		if (r->orphan)
 			request_free(r);
 	}
-	while (c->out) {
-		struct out *o = c->out;
-
-		c->out = o->next;
-		free(o);
-	}
-	c->out_end = &c->out;
+	c->requests_end = &c->requests;
+	c->unsent = NULL;
 	pthread_cond_broadcast(&c->news);
 }
 
@@ -183,49 +163,76 @@ static bool send_packet(struct skv_client *c, const void *packet, size_t bytes)
 	}
 }
 
-static void send_queue(struct skv_client *c)
+void conn_send_queue(struct skv_client *c)
 {
-	while (c->out && send_packet(c, c->out->packet, c->out->bytes)) {
-		struct out *o = c->out;
-
-		if (!o)
+	while (c->link != LINK_LOST && c->unsent && !c->unsent->waits) {
+		if (!send_packet(c, c->unsent->packet, c->unsent->packet->length) || c->broken)
 			return; /* breaking the connection emptied the queue */
-		c->out = o->next;
-		if (!c->out)
-			c->out_end = &c->out;
-		free(o);
+		c->unsent->sent = true;
+		c->unsent = c->unsent->next;
 	}
 }
 
-static int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes,
-                     struct request **ret)
+void conn_append(struct skv_client *c, struct request *r)
 {
-	struct skv_msg_header h = {.length = (uint32_t)(sizeof(h) + bytes), .type = type};
+	r->next = NULL;
+	*c->requests_end = r;
+	c->requests_end = &r->next;
+	if (!c->unsent)
+		c->unsent = r;
+}
+
+static int prepare_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
+{
 	struct request *r;
-	struct out *o;
 
 	if (c->broken)
 		return error_set(c->broken, "%s", c->broken_text);
-	r = request_new(c, type, body, bytes);
-	o = malloc(sizeof(*o) + h.length);
-	if (!r || !o) {
-		free(r);
-		free(o);
+	r = request_new(&c->serial, type, body, bytes);
+	if (!r)
 		return error_set(-ENOMEM, "out of memory");
-	}
-	h.serial = r->serial;
-	*o = (struct out){.bytes = h.length};
-	memcpy(o->packet, &h, sizeof(h));
-	memcpy(o->packet + sizeof(h), body, bytes);
-	*c->out_end = o;
-	c->out_end = &o->next;
+	*ret = r;
+	return 0;
+}
 
+int conn_prepare(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
+{
+	int e;
+
+	pthread_mutex_lock(&c->lock);
+	e = prepare_locked(c, type, body, bytes, ret);
+	pthread_mutex_unlock(&c->lock);
+	return e;
+}
+
+static void post_prepared_locked(struct skv_client *c, struct request *r)
+{
+	r->waits = c->link != LINK_UP;
+	conn_append(c, r);
+	if (c->broken)
+		conn_fail_all(c);
+	else
+		conn_send_queue(c);
+}
+
+void conn_post_prepared(struct skv_client *c, struct request *r)
+{
+	pthread_mutex_lock(&c->lock);
+	post_prepared_locked(c, r);
+	pthread_mutex_unlock(&c->lock);
+}
+
+int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
+{
+	struct request *r = NULL;
+	int e = prepare_locked(c, type, body, bytes, &r);
+
+	if (e < 0)
+		return e;
 	r->orphan = !ret;
-	r->next = c->requests;
-	c->requests = r;
 	if (ret)
 		*ret = r;
-	send_queue(c);
+	post_prepared_locked(c, r);
 	return 0;
 }
 
@@ -242,11 +249,13 @@ int conn_post(struct skv_client *c, uint16_t type, const void *body, size_t byte
 int conn_close_session_locked(struct skv_client *c, uint32_t session, struct pool *pool, struct request **ret)
 {
 	struct skv_msg_session m = {.session = session};
-	struct request *r;
+	struct request *r = NULL;
 	int e = conn_post_locked(c, SKV_MSG_CLOSE, &m, sizeof(m), &r);
 
-	if (e < 0)
+	if (e < 0) {
+		conn_break_locked(c, e, "out of memory to close a session");
 		return e;
+	}
 	r->pool = pool;
 	r->orphan = !ret;
 	if (ret)
@@ -274,8 +283,29 @@ static void open_pool(struct skv_client *c, struct request *r)
 		break_if(c, &fault);
 	} else {
 		snprintf(r->text, sizeof(r->text), "%s", fault.text);
-		conn_post_locked(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = ok->session},
-		                 sizeof(struct skv_msg_session), NULL);
+		tell(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = ok->session}, sizeof(struct skv_msg_session));
+	}
+}
+
+void conn_finish(struct skv_client *c, struct request *r)
+{
+	r->done = true;
+	/*
+	 * A pool is known from the first OPEN to the last CLOSE as the daemon saw them. Replies come in
+	 * that order, so it is kept here and not by the thread that waits for them.
+	 */
+	if (r->type == SKV_MSG_OPEN && !r->error)
+		open_pool(c, r);
+	if (!held_update(&c->held, r))
+		conn_break_locked(c, -ENOMEM, "out of memory for a reply of the daemon");
+	if (r->type == SKV_MSG_CLOSE)
+		pool_close(&c->pools, r->pool);
+	if (r->orphan) {
+		orphan_undo(c, r);
+		request_free(r);
+	} else {
+		reconnect_pin_reply(c, r);
+		pthread_cond_broadcast(&c->news);
 	}
 }
 
@@ -288,7 +318,7 @@ static void complete(struct skv_client *c, const struct skv_msg_header *h, int *
 	while (*p && (*p)->serial != h->serial)
 		p = &(*p)->next;
 	r = *p;
-	if (!r || (h->type != SKV_MSG_ERROR && h->type != (r->type | SKV_REPLY))) {
+	if (!r || !r->sent || (h->type != SKV_MSG_ERROR && h->type != (r->type | SKV_REPLY))) {
 		conn_break_locked(c, -EPROTO, "the daemon answered with %s to a request that was not made",
 		                  skv_wire_name(h->type));
 		return;
@@ -311,21 +341,20 @@ static void complete(struct skv_client *c, const struct skv_msg_header *h, int *
 		fds[i] = -1;
 	}
 	*p = r->next;
-	r->done = true;
-	/*
-	 * A pool is known from the first OPEN to the last CLOSE as the daemon saw them. Replies come in
-	 * that order, so it is kept here and not by the thread that waits for them.
-	 */
-	if (r->type == SKV_MSG_OPEN && !r->error)
-		open_pool(c, r);
-	else if (r->type == SKV_MSG_CLOSE)
-		pool_close(&c->pools, r->pool);
-	if (r->orphan) {
-		orphan_undo(c, r);
-		request_free(r);
-	} else {
-		pthread_cond_broadcast(&c->news);
-	}
+	if (!*p)
+		c->requests_end = p;
+	if (r->internal)
+		reconnect_answered(c, r);
+	else
+		conn_finish(c, r);
+}
+
+/* The daemon works on a request that takes long. */
+static void wait_notice(struct skv_client *c, const struct skv_msg_wait *m)
+{
+	for (struct request *r = c->requests; r; r = r->next)
+		if (r->serial == m->serial)
+			r->until_ms = conn_deadline(c);
 }
 
 /* A segment comes or goes. True: the message is dealt with. */
@@ -347,7 +376,7 @@ static bool segment_notice(struct skv_client *c, const struct skv_msg_header *h,
 	case SKV_MSG_SEGMENT_GONE:
 		pool_segment_gone(&c->pools, (const void *)(h + 1), &fault);
 		if (!fault.error)
-			conn_post_locked(c, SKV_MSG_SEGMENT_ACK, h + 1, sizeof(struct skv_msg_segment), NULL);
+			tell(c, SKV_MSG_SEGMENT_ACK, h + 1, sizeof(struct skv_msg_segment));
 		break;
 	default:
 		return false;
@@ -369,6 +398,10 @@ static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fd
 	}
 	if (segment_notice(c, h, fds))
 		return;
+	if (h->type == SKV_MSG_WAIT) {
+		wait_notice(c, (const void *)(h + 1));
+		return;
+	}
 	if (h->type == SKV_MSG_ERROR && h->serial == 0) {
 		const struct skv_msg_error *e = (const void *)(h + 1);
 
@@ -381,7 +414,7 @@ static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fd
 /* Everything that has come. Lock held, and no other thread polling. */
 static void receive(struct skv_client *c)
 {
-	while (!c->broken) {
+	while (!c->broken && c->link != LINK_LOST) {
 		union {
 			struct cmsghdr align;
 			char buf[CMSG_SPACE(sizeof(int) * SKV_WIRE_MAX_FDS)];
@@ -406,7 +439,7 @@ static void receive(struct skv_client *c)
 			return;
 		}
 		if (n <= 0) {
-			conn_break_locked(c, -ECONNRESET, "the daemon closed the connection");
+			reconnect_begin(c);
 			return;
 		}
 		for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
@@ -428,7 +461,8 @@ static void turn_locked(struct skv_client *c)
 	/* a thread that polls takes what comes as soon as it does; taking it here would leave that thread waiting */
 	if (!c->polling)
 		receive(c);
-	send_queue(c);
+	reconnect_turn(c);
+	conn_send_queue(c);
 }
 
 void conn_turn(struct skv_client *c)
@@ -443,7 +477,7 @@ bool conn_all_sent(struct skv_client *c)
 	bool r;
 
 	pthread_mutex_lock(&c->lock);
-	r = !c->out && !c->broken;
+	r = !c->unsent && !c->broken && c->link == LINK_UP;
 	pthread_mutex_unlock(&c->lock);
 	return r;
 }
@@ -466,8 +500,16 @@ void conn_orphan(struct skv_client *c, struct request *r)
 	r->orphan = true;
 	if (r->done) {
 		orphan_undo(c, r);
+		reconnect_unpin_reply(c, r);
 		request_free(r);
 	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+void conn_acted(struct skv_client *c, struct request *r)
+{
+	pthread_mutex_lock(&c->lock);
+	reconnect_unpin_reply(c, r);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -480,17 +522,22 @@ static void sleep_locked(struct skv_client *c, int64_t deadline)
 		pthread_cond_timedwait(&c->news, &c->lock, &ts);
 		return;
 	}
-	struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (c->out ? POLLOUT : 0))};
-	int64_t left = deadline - now_ms();
+	struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (c->unsent && !c->unsent->waits ? POLLOUT : 0))};
+	const int64_t left = deadline - now_ms(), most = c->link == LINK_LOST ? RECONNECT_EVERY_MS : 100;
 
 	c->polling = true;
 	pthread_mutex_unlock(&c->lock);
 	/* at most a tenth of a second: another thread may queue a packet meanwhile */
-	poll(&p, 1, left < 0 ? 0 : left > 100 ? 100 : (int)left);
+	poll(&p, 1, left < 0 ? 0 : left > most ? (int)most : (int)left);
 	pthread_mutex_lock(&c->lock);
 	c->polling = false;
 	turn_locked(c);
 	pthread_cond_broadcast(&c->news);
+}
+
+static int64_t later(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
 }
 
 int conn_wait(struct skv_client *c, struct request *r, int64_t deadline)
@@ -499,7 +546,7 @@ int conn_wait(struct skv_client *c, struct request *r, int64_t deadline)
 
 	pthread_mutex_lock(&c->lock);
 	turn_locked(c);
-	while (!r->done && now_ms() < deadline)
+	while (!r->done && now_ms() < (deadline = later(deadline, r->until_ms)) && !reconnect_is_vain(c))
 		sleep_locked(c, deadline);
 	done = r->done;
 	pthread_mutex_unlock(&c->lock);
@@ -511,12 +558,17 @@ int conn_call(struct skv_client *c, uint16_t type, const void *body, size_t byte
 	struct request *r;
 	int e = conn_post(c, type, body, bytes, &r);
 
-	if (e < 0)
-		return e;
+	return e < 0 ? e : conn_answer(c, r, ret);
+}
+
+int conn_answer(struct skv_client *c, struct request *r, struct request **ret)
+{
+	int e;
+
 	if (conn_wait(c, r, conn_deadline(c)) < 0) {
+		e = conn_late(c, skv_wire_name(r->type));
 		conn_orphan(c, r);
-		return error_set(-ETIMEDOUT, "the daemon did not answer %s within %u ms", skv_wire_name(type),
-		            atomic_load(&c->timeout_ms));
+		return e;
 	}
 	if (r->error) {
 		e = error_set(r->error, "%s", r->text);
@@ -536,7 +588,8 @@ void conn_hang_up(struct skv_client *c)
 	 * The daemon settles everything of ours when it sees the end, and then hangs up too: wait for
 	 * that, so that the next holder finds our named sequences free.
 	 */
-	if (c->welcome && !c->broken && shutdown(c->fd, SHUT_WR) == 0)
+	c->leaving = true;
+	if (c->welcome && !c->broken && c->link == LINK_UP && shutdown(c->fd, SHUT_WR) == 0)
 		while (!c->broken && now_ms() < deadline)
 			sleep_locked(c, deadline);
 	conn_break_locked(c, -ECONNRESET, "the connection was closed"); /* frees what waited for an answer */

@@ -12,28 +12,20 @@
 #include <sparsekv/client.h>
 
 #include "common/wire.h"
+#include "libclient/held.h"
 #include "libclient/lease/pool.h"
+#include "libclient/request.h"
 
 struct plugin;
 
-/* A request that was sent, or waits to be sent, until its reply is dealt with. */
-struct request {
-	struct request *next;
-	uint32_t serial;
-	uint16_t type;
-	bool done;       /* a reply is in, or none will come: see `error` */
-	bool orphan;     /* no thread waits for the reply: it is undone and freed when it comes */
-	bool then_close; /* an orphaned LEASE_GET of a session that waits to be closed */
-	uint32_t session;
-	uint32_t device;         /* OPEN: of the model */
-	struct pool *pool;       /* OPEN, when it succeeded, and CLOSE */
-	int error;               /* 0, or negative errno ... */
-	char text[SKV_TEXT_MAX]; /* ... and why */
-	void *body;              /* of the reply, well-formed for its type; owned */
-	int fds[SKV_WIRE_MAX_FDS]; /* owned; -1 once taken */
+/* How the client is connected: reconnect.h. */
+enum link {
+	LINK_UP,
+	LINK_LOST,   /* there is no socket; a daemon is looked for */
+	LINK_ASKED,  /* RECONNECT was sent ... */
+	LINK_READY,  /* ... and answered; threads still have to act on replies of the daemon before */
+	LINK_NAMING, /* what this client has is being said */
 };
-
-struct out;
 
 /*
  * Locks. session->lock guards a session, its sequences, stock and step; client->lock guards the socket,
@@ -52,15 +44,22 @@ struct skv_client {
 	bool polling;             /* a thread waits on the socket; it alone reads from it */
 	bool debug;               /* SPARSEKV_DEBUG=wire */
 	bool welcome;             /* HELLO was answered */
+	bool leaving;             /* the connection is about to be closed */
 	uint32_t serial;
 	int broken;               /* 0, or the negative errno that all calls get from now on */
 	bool unclosed;            /* a CLOSE was not answered: the daemon may believe that we use its session */
 	char broken_text[SKV_TEXT_MAX];
-	struct request *requests; /* without a reply so far */
-	struct out *out, **out_end; /* packets that the socket did not take yet */
+	struct request *requests, **requests_end; /* without a reply so far, the oldest first */
+	struct request *unsent;   /* the first of them that the socket did not take yet */
+	enum link link;
+	struct held held;         /* what the daemon has told us that we have */
+	bool anew;                /* the daemon does not know us, and we have nothing: HELLO again */
+	unsigned pins;            /* threads in the middle of what the daemon must be told as a whole */
+	int64_t lost_ms, asked_ms, next_try_ms; /* when the connection was lost; when a daemon was asked; when to look for one again */
+	char nobody[SKV_TEXT_MAX]; /* why there was none; "": there was one */
 	char *packet;             /* SKV_WIRE_MAX bytes to receive into */
 
-	const struct skv_control_page *control;
+	const struct skv_control_page *control; /* stays where it is, whatever daemon's it is */
 	size_t control_bytes;
 	struct pools pools;
 	struct plugin *plugins;
@@ -74,7 +73,16 @@ struct skv_client {
  */
 int conn_post(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
 
-/* CLOSE a session of the pool. client->lock is held. */
+int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
+
+/*
+ * The same in two steps, of which the second cannot fail: what must not be done unless the daemon will hear of it comes between them. A
+ * request that was prepared is the caller's.
+ */
+int conn_prepare(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
+void conn_post_prepared(struct skv_client *c, struct request *r);
+
+/* CLOSE a session of the pool; without memory to say so the connection is broken. client->lock is held. */
 int conn_close_session_locked(struct skv_client *c, uint32_t session, struct pool *pool,
                               struct request **ret);
 
@@ -93,6 +101,12 @@ void conn_hang_up(struct skv_client *c);
  */
 int conn_call(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
 
+/* The rest of it, after a post. */
+int conn_answer(struct skv_client *c, struct request *r, struct request **ret);
+
+/* Set the last error: the daemon did not answer in time, or there is none. */
+int conn_late(struct skv_client *c, const char *what);
+
 /* Send what is queued and take what has come, without waiting. */
 void conn_turn(struct skv_client *c);
 
@@ -102,7 +116,16 @@ bool conn_all_sent(struct skv_client *c);
 /* No thread waits for the request any more (NULL is fine). */
 void conn_orphan(struct skv_client *c, struct request *r);
 bool request_done(struct skv_client *c, const struct request *r);
-struct request *request_free(struct request *r);
+
+/* For reconnect.c; client->lock is held. */
+void conn_append(struct skv_client *c, struct request *r);
+/* It is in the list no more, and answered: its thread is told, or it is freed. */
+void conn_finish(struct skv_client *c, struct request *r);
+void conn_send_queue(struct skv_client *c);
+/* The connection is broken: all requests in the list are answered with that. */
+void conn_fail_all(struct skv_client *c);
+/* A thread has acted on a reply that gave it a sequence: what it has is what the daemon gave. */
+void conn_acted(struct skv_client *c, struct request *r);
 
 /* The daemon broke the protocol, or the two disagree: fail all that needs the daemon from now on. */
 void conn_break_locked(struct skv_client *c, int error, const char *fmt, ...)

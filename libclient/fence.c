@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include "common/fd.h"
 #include "libclient/conn.h"
@@ -64,7 +65,7 @@ int fence_enter(struct skv_session *s)
 	return 0;
 }
 
-static bool fence_stands(const struct skv_client *c)
+bool fence_stands(const struct skv_client *c)
 {
 	return atomic_load_explicit(&c->control->fence[skv_client_row_of(c->id)], memory_order_acquire) == c->id;
 }
@@ -99,7 +100,8 @@ int fence_check_held(struct skv_client *c, struct skv_seq *const *seqs, uint32_t
 	return e;
 }
 
-void fence_tell_end(const struct skv_client *c)
+/* False: whom it was told has not answered, and may have ended before it could. */
+static bool told_end(const struct skv_client *c, int64_t deadline)
 {
 	struct {
 		struct skv_msg_header h;
@@ -108,10 +110,23 @@ void fence_tell_end(const struct skv_client *c)
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	SKV_FD_CLEANUP int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct pollfd p = {.fd = fd, .events = POLLIN};
+	int64_t left = deadline - now_ms();
 
 	strcpy(addr.sun_path, c->path);
+	if (fd < 0)
+		return !skv_is_shortage(-errno);
+	if (connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0)
+		return errno != EAGAIN; /* nobody listens */
+	return send(fd, &packet, sizeof(packet), MSG_NOSIGNAL) == (ssize_t)sizeof(packet) && left > 0 && poll(&p, 1, (int)left) == 1 &&
+	       recv(fd, &packet, sizeof(packet), 0) > 0;
+}
+
+/* A daemon may end meanwhile; where a service manager listens for the next one, that one is told. */
+void fence_tell_end(const struct skv_client *c)
+{
+	const int64_t deadline = conn_deadline(c);
+
 	/* what cannot be told now, the end of the process says */
-	if (fd >= 0 && connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) == 0 &&
-	    send(fd, &packet, sizeof(packet), MSG_NOSIGNAL) == (ssize_t)sizeof(packet))
-		(void)poll(&p, 1, (int)atomic_load(&c->timeout_ms));
+	while (!told_end(c, deadline) && now_ms() < deadline)
+		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }

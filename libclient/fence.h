@@ -23,6 +23,9 @@ bool fence_forked(const struct skv_client *c);
  */
 int fence_enter(struct skv_session *s);
 
+/* As far as the daemon has said, or the one before: is the client connected? */
+bool fence_stands(const struct skv_client *c);
+
 /* 0: the client is the daemon's; -ECONNRESET: not any more; -EPERM in a child of fork(2). No system call when it is 0. */
 int fence_check(struct skv_client *c);
 

@@ -355,14 +355,15 @@ void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page)
 		seq_give_up(q, id);
 }
 
-static void undo(struct supplied x)
+/* The sequence will have so many tokens. */
+static void undo(struct supplied x, uint32_t tokens)
 {
 	skv_pte *also = parked(x.seq, x.table, x.page);
 
 	if (also)
 		*also = skv_pte_make(SKV_PTE_NONE, 0);
 	pages_drop(x.seq, x.table, x.page);
-	if (x.page >= skv_pages_of(x.seq->len))
+	if (x.page >= skv_pages_of(tokens)) /* else there are tokens, and no slots for them */
 		seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
 	device_stale(x.seq, x.table, x.page);
 }
@@ -371,8 +372,11 @@ void pages_undo(struct skv_session *s)
 {
 	struct step *st = &s->step;
 
-	while (st->n_supplied > 0)
-		undo(st->supplied[--st->n_supplied]);
+	while (st->n_supplied > 0) {
+		const struct supplied x = st->supplied[--st->n_supplied];
+
+		undo(x, x.seq->len);
+	}
 }
 
 void pages_undo_surplus(struct skv_session *s)
@@ -384,7 +388,7 @@ void pages_undo_surplus(struct skv_session *s)
 		struct supplied x = st->supplied[i];
 
 		if (x.seq->n_new == 0 || x.page >= wants(x.seq, x.table))
-			undo(x);
+			undo(x, x.seq->len + x.seq->n_new);
 		else
 			st->supplied[kept++] = x;
 	}
@@ -461,7 +465,8 @@ void pages_forget_prompt(struct skv_seq *q)
 {
 	q->about &= ~SKV_ABOUT_PREFILL;
 	stock_put_aside(q, 0);
-	q->mem->about[q->epoch & 1] = q->about; /* what is in the tables from here on is of no commit */
+	/* what is in the tables from here on is of no commit; but what else q->about says may wait for one */
+	q->mem->about[q->epoch & 1] &= ~SKV_ABOUT_PREFILL;
 	atomic_thread_fence(memory_order_seq_cst);
 	drop_tables(q, SKV_PAGES_SAVED, q->layout.kept);
 }

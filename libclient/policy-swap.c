@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/spec.h"
 #include "libclient/adopt.h"
@@ -32,6 +33,15 @@ void policy_ack(struct skv_session *s, uint64_t generation, int error, const cha
 	conn_post(s->client, SKV_MSG_POLICY_ACK, &m, sizeof(m), NULL);
 }
 
+/*
+ * The same policy and parameters, in the file that another daemon has loaded, or that was loaded again: what the one keeps of
+ * sequences the other goes on with, as it does with those that are attached. To adopt them would put pages in another order.
+ */
+static bool goes_on(const struct policy *old, const struct policy *p)
+{
+	return strcmp(old->spec, p->spec) == 0 && old->state_version == p->state_version;
+}
+
 /* All sequences that run the session's policy, or none. */
 static int adopt_all(struct skv_session *s, struct policy *p)
 {
@@ -39,6 +49,12 @@ static int adopt_all(struct skv_session *s, struct policy *p)
 	uint32_t n = 0;
 	int e = states ? 0 : error_set(-ENOMEM, "out of memory");
 
+	if (e == 0 && goes_on(s->policy, p)) {
+		for (struct skv_seq *q = s->seqs; q; q = q->next)
+			q->steady = false;
+		free(states);
+		return 0;
+	}
 	for (struct skv_seq *q = s->seqs; q && e == 0; q = q->next)
 		if (!q->own)
 			e = policy_adopt(s, p, q, &states[n++]);
@@ -155,7 +171,9 @@ static int give_policy(struct skv_seq *q, const char *spec)
 	if (e < 0)
 		return e;
 	p = own ? own : s->policy;
-	if (p != seq_policy(q)) {
+	if (goes_on(seq_policy(q), p)) {
+		q->steady = false;
+	} else {
 		e = q->len > 0 ? policy_adopt(s, p, q, &state) : 0; /* a new one has nothing to take over */
 		if (e < 0) {
 			policy_put(s->client, own);

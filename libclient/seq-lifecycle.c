@@ -26,6 +26,7 @@
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
 #include "libclient/policy-config.h"
+#include "libclient/reconnect.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 #include "libclient/truncate.h"
@@ -126,6 +127,7 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 		conn_orphan(s->client, r);
 		return e;
 	}
+	conn_acted(s->client, r);
 	if (r->type == SKV_MSG_SEQ_NEW)
 		policy_start(q);
 	else
@@ -133,10 +135,12 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 	if (e == 0)
 		e = device_seq_open(q); /* the tables are what they will be */
 	if (e < 0) {
+		reconnect_pin(s->client);
 		seq_unhold(q, SKV_PTE_SHARED);
 		seq_unhold(q, SKV_PTE_PRIVATE);
 		seq_free(q);
 		conn_orphan(s->client, r);
+		reconnect_unpin(s->client);
 		return e;
 	}
 	request_free(r);
@@ -228,14 +232,13 @@ static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv
 	q->fork = r;
 	q->steady = false;
 	if (conn_wait(s->client, r, conn_deadline(s->client)) < 0)
-		return error_set(-ETIMEDOUT, "the daemon did not answer SEQ_FORK within %u ms",
-		            atomic_load(&s->client->timeout_ms));
-	if (r->error) {
+		return conn_late(s->client, "SEQ_FORK");
+	e = seq_recount(q); /* also if it was refused: the daemon before may have done it */
+	if (e == 0 && r->error) {
 		e = error_set(r->error, "%s", r->text);
 		q->fork = request_free(r);
 		return e;
 	}
-	e = seq_recount(q);
 	if (e < 0)
 		return e; /* stays in q->fork: the next step tries again */
 	q->fork = NULL;
@@ -280,17 +283,22 @@ int skv_seq_truncate(struct skv_seq *q, uint32_t n, int32_t next)
 
 /* ---- detached, dropped ----------------------------------------------------------------------- */
 
-/* The own pages of a sequence that was dropped: the stock's, or the daemon's if it did not answer. */
+/*
+ * The own pages of a sequence that was dropped: the stock's, or the daemon's if it did not answer. A fork without an answer may have made
+ * them shared: then they go with the last reference, and those that were not are freed with the session.
+ */
 static void keep_own(struct skv_seq *q, int error)
 {
+	if (q->fork)
+		return;
 	if (error == 0) {
 		seq_take_own(q);
 		return;
 	}
+	reconnect_pin(q->session->client);
 	seq_unhold(q, SKV_PTE_PRIVATE);
-	/* an unanswered fork may have made them shared: then they go with the last reference */
-	if (!q->fork)
-		seq_put_own(q);
+	seq_put_own(q);
+	reconnect_unpin(q->session->client);
 }
 
 static int seq_end(struct skv_seq *q, uint16_t type)
@@ -298,21 +306,29 @@ static int seq_end(struct skv_seq *q, uint16_t type)
 	struct skv_session *s = q->session;
 	struct skv_msg_seq m = {.session = s->id, .seq = q->id};
 	bool drop = type == SKV_MSG_SEQ_DROP || !q->named;
-	struct request *r = NULL;
+	struct request *r = NULL, *answered = NULL;
 	int e = fence_enter(s);
 
 	if (e < 0)
 		return e;
-	if (q->in_step) {
+	if (q->in_step)
 		e = error_set(-EBUSY, "the sequence is in an open step");
-	} else {
+	else
+		e = conn_prepare(s->client, type, &m, sizeof(m), &r);
+	if (e != -EBUSY && e != -ENOMEM) {
 		device_settle(s); /* should it fail, nothing runs any more either */
+		(void)seq_settle_fork(q); /* if it was answered by now */
+		reconnect_pin(s->client);
 		stock_release(q, true);
 		seq_unhold(q, SKV_PTE_SHARED);
-		if (!drop)
+		if (!drop || q->fork)
 			seq_unhold(q, SKV_PTE_PRIVATE);
-		e = conn_call(s->client, type, &m, sizeof(m), &r);
-		request_free(r);
+		if (e == 0)
+			conn_post_prepared(s->client, r);
+		reconnect_unpin(s->client);
+		if (e == 0)
+			e = conn_answer(s->client, r, &answered);
+		request_free(answered);
 		if (drop)
 			keep_own(q, e);
 		seq_free(q);

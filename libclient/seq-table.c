@@ -76,9 +76,13 @@ static void hold_all(struct skv_seq *q)
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		const skv_pte *t = seq_table(q, table);
 
-		for (uint32_t i = 0; i < seq_entries(q, table); i++)
-			if (skv_pte_resident(t[i]))
-				pool_hold(q->session->pool, skv_pte_id(t[i]));
+		for (uint32_t i = 0; i < seq_entries(q, table); i++) {
+			if (!skv_pte_resident(t[i]))
+				continue;
+			pool_hold(q->session->pool, skv_pte_id(t[i]));
+			if (skv_pte_kind(t[i]) == SKV_PTE_PRIVATE)
+				pool_lease(q->session->pool, skv_pte_id(t[i]), 1);
+		}
 	}
 }
 
@@ -118,6 +122,22 @@ int seq_claim_pages(struct skv_seq *q)
 	return e;
 }
 
+/* What a fork made shared is on lease no more. */
+static void unlease_shared(struct skv_seq *q)
+{
+	struct skv_client *c = q->session->client;
+
+	pthread_mutex_lock(&c->lock);
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		const skv_pte *t = seq_table(q, table);
+
+		for (uint32_t i = 0; i < seq_entries(q, table); i++)
+			if (skv_pte_kind(t[i]) == SKV_PTE_SHARED)
+				pool_unlease(q->session->pool, skv_pte_id(t[i]));
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
 /*
  * The daemon made the parent's pages shared: they are copied before they are written, and never come
  * back to the stock.
@@ -137,6 +157,7 @@ int seq_recount(struct skv_seq *q)
 		q->steady = false;
 		q->session->stock.leased -= n.shared - q->n_shared;
 		q->n_shared = n.shared;
+		unlease_shared(q);
 	}
 	return e;
 }
@@ -150,7 +171,7 @@ int seq_settle_fork(struct skv_seq *q)
 		return 0;
 	if (!request_done(q->session->client, r))
 		return error_set(-ETIMEDOUT, "a fork of the sequence still waits for the daemon's answer");
-	e = r->error ? 0 : seq_recount(q);
+	e = seq_recount(q);
 	if (e < 0)
 		return e;
 	q->fork = NULL;
@@ -190,6 +211,8 @@ void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 			if (skv_pte_kind(t[i]) != kind)
 				continue;
 			pool_unhold(s->pool, skv_pte_id(t[i]));
+			if (kind == SKV_PTE_PRIVATE)
+				pool_unlease(s->pool, skv_pte_id(t[i]));
 			s->stock.leased -= kind == SKV_PTE_PRIVATE;
 		}
 	}

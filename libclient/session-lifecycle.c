@@ -21,6 +21,7 @@
 #include "libclient/pages.h"
 #include "libclient/policy-config.h"
 #include "libclient/policy-swap.h"
+#include "libclient/reconnect.h"
 #include "libclient/replay.h"
 #include "libclient/scratch.h"
 #include "libclient/seq.h"
@@ -228,6 +229,7 @@ static void say_goodbye(struct skv_session *s)
 		struct skv_seq *q = s->seqs;
 		struct skv_msg_seq m = {.session = s->id, .seq = q->id};
 
+		reconnect_pin(c);
 		stock_release(q, true);
 		seq_unhold(q, SKV_PTE_SHARED);
 		if (q->named || q->fork)
@@ -236,6 +238,7 @@ static void say_goodbye(struct skv_session *s)
 			seq_take_own(q);
 		conn_post(c, SKV_MSG_SEQ_DETACH, &m, sizeof(m), NULL);
 		seq_free(q);
+		reconnect_unpin(c);
 	}
 	stock_return(s);
 	get = s->stock.get;

@@ -136,6 +136,8 @@ static int cut(struct skv_seq *q, uint32_t n, int32_t next)
 	drop_beyond(q, was);
 	q->on_device.old = q->session->device;
 	q->gaps = false;
+	if (n == 0)
+		q->compresses = q->compresses_known = false; /* what was evicted is no reason any more */
 	memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
 	q->state_torn |= seq_policy(q)->block->seq_state_bytes > 0; /* it is of another commit */
 	return 0;

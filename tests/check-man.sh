@@ -52,6 +52,10 @@ expect "$policy" < "$tmp/fields"
 sed -nE 's/^\t(SKV_(PARAM|ATTEND|SCORES|REDUCE|COMPRESS|PREFILL|CORRECT)_[A-Z_]+) .*/\1/p' "$abi" > "$tmp/values"
 expect "$policy" < "$tmp/values"
 
+fields "$srcdir/daemon/disk/parked.h" '^skv_parked_header$' > "$tmp/fields"
+[ "$(wc -l < "$tmp/fields")" -ge 25 ] || complain "found only some fields in daemon/disk/parked.h"
+expect "$srcdir/man/sparsekv-parked.5" < "$tmp/fields"
+
 sed -n 's/^\t{"\([a-z-]*\)", [A-Z]*, AT(.*/\1/p' "$srcdir/daemon/sys/config.c" > "$tmp/settings"
 [ "$(wc -l < "$tmp/settings")" -ge 20 ] || complain "found only some settings in daemon/sys/config.c"
 expect "$srcdir/man/sparsekvd.conf.5" < "$tmp/settings"

@@ -45,35 +45,51 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-engine-math tests/unit/engine/test-import tests/unit/engine/test-safetensors \
 	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
-	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-fence tests/unit/daemon/test-hostile \
-	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-probe tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
+	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-fence tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
+	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-keeper tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-parking tests/unit/daemon/test-probe tests/unit/daemon/test-reconnect tests/unit/daemon/test-reconnect-raw tests/unit/daemon/test-reconnect-threads tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
 	tests/unit/daemon/test-server-life tests/unit/daemon/test-turns
 CORE_TESTS = \
 	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \
-	tests/unit/core/test-core-charge tests/unit/core/test-core-fork \
+	tests/unit/core/test-core-charge tests/unit/core/test-core-fork tests/unit/core/test-core-parking \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
-	tests/unit/core/test-core-resume tests/unit/core/test-core-sequences tests/unit/core/test-core-undo tests/unit/core/test-core-untrusted
+	tests/unit/core/test-core-resume tests/unit/core/test-core-sequences tests/unit/core/test-core-undo tests/unit/core/test-core-untrusted \
+	tests/unit/core/test-core-verify
 COMMON_TESTS = \
 	tests/unit/common/test-child tests/unit/common/test-common tests/unit/common/test-plugin \
 	tests/unit/common/test-plugin-plan tests/unit/common/test-profile tests/unit/common/test-rope \
 	tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
 	tests/unit/policies/test-plan-windows tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
+# Allocations, among others, are made to fail: a sanitizer has its own.
+if !SANITIZER
+NTH_TESTS = tests/unit/client/test-client-nth-failure tests/unit/daemon/test-nth-failure tests/unit/daemon/test-nth-handover \
+	tests/unit/daemon/test-nth-keeper tests/unit/daemon/test-nth-parking
+if CUDA
+NTH_TESTS += tests/unit/daemon/test-nth-device
+endif
+endif
 # On the fake driver, and on a real device.
 if CUDA
-DEVICE_TESTS = tests/unit/daemon/test-device tests/unit/daemon/test-device-life tests/e2e/gpu-daemon
+DEVICE_TESTS = tests/unit/daemon/test-device tests/unit/daemon/test-device-life tests/unit/daemon/test-disk-device tests/e2e/gpu-daemon
 EXTRA_tests_unit_daemon_test_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_unit_daemon_test_device_life_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+EXTRA_tests_unit_daemon_test_disk_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+EXTRA_tests_unit_daemon_test_nth_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1 tests/support/fail-nth.la tests/support/fake-backend.la
 EXTRA_tests_e2e_gpu_client_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_e2e_gpu_replay_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_e2e_gpu_tables_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 endif
 
-UNIT_TESTS = $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(CORE_TESTS) $(COMMON_TESTS)
+# All of it at once: tests/soak/test-soak.c says what.
+SOAK_TESTS = tests/soak/test-soak
+tests_soak_test_soak_SOURCES = tests/soak/test-soak.c tests/soak/soak.h tests/soak/by-name.c tests/soak/compare.c tests/soak/disturb.c tests/soak/engine.c tests/soak/engine.h tests/soak/engine-seqs.c \
+	tests/soak/life.c tests/soak/names.c tests/soak/quiet.c tests/soak/report.c tests/soak/step.c
+
+UNIT_TESTS = $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(NTH_TESTS) $(CORE_TESTS) $(COMMON_TESTS)
 SCRIPTED_TESTS = tests/check-man.sh tests/check-bench.sh tests/check-lexicon.sh tests/check-readme.sh tests/check-api.sh \
 	tests/check-includes.sh tests/check-sizes.sh
-check_PROGRAMS += $(E2E_TESTS) $(UNIT_TESTS) tests/support/engine-logits
+check_PROGRAMS += $(E2E_TESTS) $(SOAK_TESTS) $(UNIT_TESTS) tests/support/engine-logits
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
-TESTS += $(E2E_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)
+TESTS += $(E2E_TESTS) $(SOAK_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)
 if CUDA
 TESTS += tests/check-fake-device.sh tests/check-emulated.sh
 endif
@@ -109,5 +125,20 @@ tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress
 tests_unit_engine_test_codec_fit_SOURCES = tests/unit/engine/test-codec-fit.c libclient/compress/codec.c libclient/compress/codec.h
 tests_unit_engine_test_correction_SOURCES = tests/unit/engine/test-correction.c bench/fidelity.c bench/fidelity.h \
 	bench/synthetic-layers.c bench/synthetic-layers.h bench/util.c bench/bench.h bench/options.h
+
+# Engines whose own calls fail, too.
+NTH_SOURCES = tests/support/fail-nth.c tests/support/fail-nth.h tests/support/nth-engine.c tests/support/nth-engine.h
+tests_unit_client_test_client_nth_failure_SOURCES = tests/unit/client/test-client-nth-failure.c tests/support/client-fixture.h $(NTH_SOURCES)
+NTH_CASE_SOURCES = $(NTH_SOURCES) tests/support/nth-case.c tests/support/nth-case.h \
+	tests/support/nth-parked.c tests/support/nth-parked.h tests/support/nth-world.c tests/support/nth-world.h
+tests_unit_daemon_test_nth_failure_SOURCES = tests/unit/daemon/test-nth-failure.c $(NTH_CASE_SOURCES)
+tests_unit_daemon_test_nth_handover_SOURCES = tests/unit/daemon/test-nth-handover.c $(NTH_CASE_SOURCES)
+tests_unit_daemon_test_nth_keeper_SOURCES = tests/unit/daemon/test-nth-keeper.c $(NTH_CASE_SOURCES)
+tests_unit_daemon_test_nth_parking_SOURCES = tests/unit/daemon/test-nth-parking.c $(NTH_CASE_SOURCES)
+tests_unit_daemon_test_nth_device_SOURCES = tests/unit/daemon/test-nth-device.c $(NTH_CASE_SOURCES)
+EXTRA_tests_unit_daemon_test_nth_failure_DEPENDENCIES = tests/support/fail-nth.la
+EXTRA_tests_unit_daemon_test_nth_handover_DEPENDENCIES = tests/support/fail-nth.la
+EXTRA_tests_unit_daemon_test_nth_keeper_DEPENDENCIES = tests/support/fail-nth.la
+EXTRA_tests_unit_daemon_test_nth_parking_DEPENDENCIES = tests/support/fail-nth.la
 
 include tests/targets.mk

@@ -2,7 +2,7 @@
 # Test runs beside `make check`; HACKING.md says when to use which.
 EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh \
 	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/engine.c tests/e2e/systemd/skv-test.service \
-	tests/e2e/systemd/checks.sh tests/e2e/systemd/machine.sh tests/e2e/packages.sh tests/e2e/packages-guest.sh
+	tests/e2e/systemd/checks.sh tests/e2e/systemd/guest-reboot.sh tests/e2e/systemd/machine.sh tests/e2e/packages.sh tests/e2e/packages-guest.sh
 
 # Threads of a pool that wait for each other by spinning are slow on a machine with other work: seconds
 # become minutes. The tests are not about speed, so they wait asleep.
@@ -60,6 +60,17 @@ check-rewind: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-any-order
 	SKV_REWIND_OPS=$(REWIND_OPS) OMP_WAIT_POLICY=passive tests/unit/client/test-client-any-order
 
+# Everything at once, with eight engines. When something is wrong it says where all files are.
+SOAK_SECONDS = 120
+soak: all
+	$(MAKE) $(AM_MAKEFLAGS) tests/soak/test-soak
+	SOAK_SECONDS=$(SOAK_SECONDS) OMP_WAIT_POLICY=passive tests/soak/test-soak
+
+# Calls that fail, every one of them.
+check-nth: all
+	$(MAKE) $(AM_MAKEFLAGS) $(NTH_TESTS) tests/support/fail-nth.la
+	for t in $(NTH_TESTS); do SKV_NTH=all OMP_WAIT_POLICY=passive $$t || exit 1; done
+
 # All 200 cases, with fp32 and with bf16 pages; and the table of models/reference/README.md: minutes each.
 check-golden: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/e2e/test-golden
@@ -86,7 +97,7 @@ check-chroot:
 check-packages:
 	$(SHELL) $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
 
-.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-oracle check-rewind check-table check-valgrind check-hostile check-systemd check-chroot check-packages
+.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-nth check-oracle check-rewind check-table check-valgrind check-hostile check-systemd check-chroot check-packages soak
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \

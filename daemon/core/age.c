@@ -2,12 +2,17 @@
 /*
  * daemon/core/age.c - sequences that nobody holds make room, the least recently used first; one that is held never does.
  *
- * With age: after sequence-ttl. Under pressure: when a memory is used up, and a user who has less than its part of it asks
- * for more, the sequences of users with more than theirs. A part is the memory divided by the users that have pages there,
- * the one who asks included. So a user alone, or within its part, loses nothing to another.
+ * With age: parked after park-after, dropped after sequence-ttl. Under pressure: when a memory is used up, and a user who has less
+ * than its part of it asks for more, the sequences of users with more than theirs are dropped. A part is the memory divided by the
+ * users that have pages there, the one who asks included. So a user alone, or within its part, loses nothing to another.
+ *
+ * Where sequences can be parked they are not dropped under pressure, but parked; then a user's own make room as well, also
+ * within its quota. Only if parking fails is it as where nothing can be.
  */
 #include "daemon/core/age.h"
 #include "daemon/core/task.h"
+
+#define PARK_AGAIN_NS UINT64_C(10000000000) /* after it failed */
 
 static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t asking)
 {
@@ -18,34 +23,100 @@ static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t aski
 	return c->memory[device].limits.pool_bytes / (users ? users : 1);
 }
 
-/* The sequence that has been without a holder for longest, of users who have more than `part` of the memory. */
-static uint32_t oldest(const struct skv_core *c, uint32_t device, uint64_t part)
+static bool is_idle(const struct skv_seq_row *q)
+{
+	return q->session == SKV_NO_INDEX && q->name[0];
+}
+
+static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint32_t device)
+{
+	return skv_pool_row(&c->state, q->pool)->device == device;
+}
+
+/* Whose sequences may go: of users who have more than `part` of the memory; or of this account alone. */
+struct whose {
+	uint32_t device;
+	uint64_t part;
+	uint32_t account; /* SKV_NO_INDEX: any */
+};
+
+/* The sequence that has been without a holder for longest; `parkable`: and parking it was not tried in vain. */
+static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool parkable)
 {
 	uint32_t found = SKV_NO_INDEX;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (q->session == SKV_NO_INDEX && q->name[0] && skv_pool_row(&c->state, q->pool)->device == device &&
-		    skv_account_row(&c->state, q->account)->page_bytes[device] > part &&
+		if (is_idle(q) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
+		    skv_account_row(&c->state, q->account)->page_bytes[w->device] > w->part &&
+		    (!parkable || (c->seqs[i].parking == SKV_PARK_NOT && q->pages + q->refs > 0)) &&
 		    (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
 			found = i;
 	}
 	return found;
 }
 
-bool skv_age_make_room(struct skv_core *c, uint32_t pool)
+/* Is one on its way to a file already, whose memory is there? */
+static bool is_parking(const struct skv_core *c, const struct whose *w)
 {
-	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	uint64_t part = part_of(c, p->device, p->account);
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+		if (is_idle(q) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
+		    (c->seqs[i].parking == SKV_PARK_WANTED || c->seqs[i].parking == SKV_PARK_STARTED))
+			return true;
+	}
+	return false;
+}
+
+/* One of these is parked, or will be. */
+static bool park(struct skv_core *c, const struct whose *w)
+{
 	uint32_t seq;
 
-	if (c->state.header->segment_bytes[p->device] + p->segment_bytes <= c->memory[p->device].limits.pool_bytes ||
-	    skv_account_row(&c->state, p->account)->page_bytes[p->device] >= part)
-		return false; /* it is refused for another reason, or has its part */
+	if (!c->parks)
+		return false;
+	if (is_parking(c, w))
+		return true;
+	seq = oldest(c, w, true);
+	if (seq == SKV_NO_INDEX)
+		return false;
+	c->seqs[seq].parking = SKV_PARK_WANTED;
+	return true;
+}
+
+bool skv_age_make_own_room(struct skv_core *c, uint32_t pool)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const struct whose own = {.device = p->device, .account = p->account};
+
+	return park(c, &own);
+}
+
+/* Would segments for so many pages more, free ones included, fit? */
+static bool has_room(const struct skv_core *c, const struct skv_pool_row *p, uint64_t pages)
+{
+	const uint64_t coming = p->count[SKV_OWNER_FREE] + (uint64_t)p->pending * p->pages_per_segment;
+	const uint64_t segments = pages > coming ? (pages - coming + p->pages_per_segment - 1) / p->pages_per_segment : 0;
+
+	return c->state.header->segment_bytes[p->device] + segments * p->segment_bytes <= c->memory[p->device].limits.pool_bytes;
+}
+
+bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const struct whose others = {p->device, part_of(c, p->device, p->account), SKV_NO_INDEX};
+	const bool has_part = skv_account_row(&c->state, p->account)->page_bytes[p->device] >= others.part;
+	uint32_t seq;
+
+	if (has_room(c, p, pages))
+		return false; /* it is refused for another reason */
 	if (skv_task_frees(c, p->device))
 		return true;
-	seq = oldest(c, p->device, part);
+	if ((!has_part && park(c, &others)) || skv_age_make_own_room(c, pool))
+		return true;
+	seq = has_part ? SKV_NO_INDEX : oldest(c, &others, false);
 	if (seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
 		return false;
 	skv_write_header(&c->state)->dropped_for_room++;
@@ -58,14 +129,26 @@ void skv_core_dropped(const struct skv_core *c, uint64_t *ret_age, uint64_t *ret
 	*ret_room = c->state.header->dropped_for_room;
 }
 
-unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t ttl_ns)
+/* Those that could not be parked are tried again, after a while. */
+static void forget_failures(struct skv_core *c, uint64_t now_ns)
+{
+	if (!c->park_failed_ns || now_ns - c->park_failed_ns < PARK_AGAIN_NS)
+		return;
+	c->park_failed_ns = 0;
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		if (c->seqs[i].parking == SKV_PARK_FAILED)
+			c->seqs[i].parking = SKV_PARK_NOT;
+}
+
+unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
 {
 	unsigned n = 0;
 
+	forget_failures(c, now_ns);
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (q->session != SKV_NO_INDEX || !q->name[0])
+		if (!is_idle(q))
 			continue;
 		if (q->idle_since_ns == 0) {
 			skv_write_seq(&c->state, i)->idle_since_ns = now_ns;
@@ -73,6 +156,8 @@ unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t ttl_ns)
 			if (skv_task_drop(c, i, SKV_NO_INDEX, 0) < 0)
 				break;
 			n++;
+		} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[i].parking == SKV_PARK_NOT) {
+			c->seqs[i].parking = SKV_PARK_WANTED;
 		}
 	}
 	if (n)

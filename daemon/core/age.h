@@ -6,9 +6,11 @@
 #include "daemon/core/core-priv.h"
 
 /*
- * The memory of a pool is used up: may one of another user's sequences go, so that this pool's user gets its part? Then its
- * pages come free in turns. True: they do, or those of something that ends already.
+ * The memory of a pool has no room for so many pages more: may a sequence go, so that this pool's user gets its part? Then its
+ * pages come free in turns, or when it is parked. True: they do, or those of something that ends already.
  */
-bool skv_age_make_room(struct skv_core *, uint32_t pool);
+bool skv_age_make_room(struct skv_core *, uint32_t pool, uint64_t pages);
+/* The user's quota there is used up: may one of its own be parked? True: it is, or will be. */
+bool skv_age_make_own_room(struct skv_core *, uint32_t pool);
 
 #endif

@@ -47,10 +47,10 @@ uint32_t skv_announce_end(struct skv_core *c, uint32_t pool, uint32_t segment)
 		uint8_t *told = skv_write_told(&c->state, pool, client, segment, 1);
 
 		look_again(c, pool, client, segment);
-		if (*told == SKV_TOLD_LIVE) {
+		if (*told == SKV_TOLD_LIVE || *told == SKV_TOLD_AGAIN) {
+			skv_write_client(&c->state, client)->notices += *told == SKV_TOLD_LIVE;
 			*told = SKV_TOLD_GONE_DUE;
 			waiting++;
-			skv_write_client(&c->state, client)->notices++;
 		} else {
 			skv_write_client(&c->state, client)->notices--;
 		}
@@ -69,6 +69,12 @@ static bool is_there(const struct skv_core *c, uint32_t pool, uint32_t segment)
 	return skv_pool_is_whole(c, pool) || skv_segment_row(&c->state, pool, segment)->state == SKV_SEGMENT_LIVE;
 }
 
+/* Is there something to be told? */
+static bool is_due(uint8_t told, bool live)
+{
+	return told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_AGAIN || (live && told == SKV_TOLD_NOTHING);
+}
+
 void skv_member_join(struct skv_core *c, uint32_t pool, uint32_t client)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -78,6 +84,26 @@ void skv_member_join(struct skv_core *c, uint32_t pool, uint32_t client)
 	memset(skv_write_told(&c->state, pool, client, 0, announced(c, pool)), SKV_TOLD_NOTHING, announced(c, pool));
 	skv_write_member(&c->state, pool, client)->first_untold = 0;
 	skv_write_client(&c->state, client)->notices += skv_pool_is_whole(c, pool) ? 1 : p->segments;
+}
+
+/* What it was told may not have reached it, and what it acknowledged not us. Ends are told again as well. */
+void skv_announce_anew(struct skv_core *c, uint32_t client)
+{
+	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
+		uint32_t n = announced(c, pool), due = 0;
+		uint8_t *told;
+
+		if (!skv_member_row(&c->state, pool, client)->sessions)
+			continue;
+		told = skv_write_told(&c->state, pool, client, 0, n);
+		for (uint32_t s = 0; s < n; s++)
+			if (told[s] == SKV_TOLD_LIVE || told[s] == SKV_TOLD_GONE) {
+				told[s] = told[s] == SKV_TOLD_LIVE ? SKV_TOLD_AGAIN : SKV_TOLD_GONE_DUE;
+				due++;
+			}
+		skv_write_client(&c->state, client)->notices += due;
+		skv_write_member(&c->state, pool, client)->first_untold = 0;
+	}
 }
 
 static void acknowledged(struct skv_core *c, uint32_t pool, uint32_t segment)
@@ -102,7 +128,7 @@ void skv_member_leave(struct skv_core *c, uint32_t pool, uint32_t client)
 		uint8_t *told = &all[s];
 		bool live = is_there(c, pool, s);
 
-		row->notices -= *told == SKV_TOLD_GONE_DUE || (live && *told == SKV_TOLD_NOTHING);
+		row->notices -= is_due(*told, live);
 		if (*told == SKV_TOLD_GONE_DUE || *told == SKV_TOLD_GONE)
 			acknowledged(c, pool, s);
 		*told = SKV_TOLD_NOTHING;
@@ -119,7 +145,7 @@ static bool next_of_pool(struct skv_core *c, uint32_t pool, uint32_t client, str
 		bool live = is_there(c, pool, s);
 
 		m->first_untold = s + 1;
-		if (told != SKV_TOLD_GONE_DUE && (!live || told != SKV_TOLD_NOTHING))
+		if (!is_due(told, live))
 			continue;
 		*skv_write_told(&c->state, pool, client, s, 1) = live ? SKV_TOLD_LIVE : SKV_TOLD_GONE;
 		*ret = (struct skv_core_segment){

@@ -12,4 +12,7 @@ void skv_member_leave(struct skv_core *, uint32_t pool, uint32_t client); /* lea
 void skv_announce_arrival(struct skv_core *, uint32_t pool, uint32_t segment);
 uint32_t skv_announce_end(struct skv_core *, uint32_t pool, uint32_t segment);
 
+/* A client that reconnects is told of everything once more. */
+void skv_announce_anew(struct skv_core *, uint32_t client);
+
 #endif

@@ -3,6 +3,7 @@
  * Recounting: the state balances when every count follows from the owner words, the bits of
  * references and the rows, and when companions are there exactly for what lives.
  */
+#include "daemon/core/balance.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
@@ -29,11 +30,18 @@ static const char *off(const char *format, ...)
 
 /* What the owner words and references of one pool add up to. */
 struct recount {
+	bool bare; /* rows alone: there are no companions, and it is not known what is under way */
 	uint64_t count[SKV_OWNER_KINDS];
 	uint32_t segments, empty, pending, wanted, leaving;
 	uint32_t *refs;     /* [page]: sequences that refer to it */
 	uint32_t *by_owner; /* [clients] leases, then [sequences] pages */
 };
+
+/* Devices are made known one by one: of rows alone their memory is not. */
+static bool is_whole(const struct skv_core *c, uint32_t pool)
+{
+	return skv_pool_row(&c->state, pool)->device == SKV_DEVICE_HOST;
+}
 
 static const char *recount_page(const struct skv_core *c, const struct recount *t, uint32_t pool, uint32_t page)
 {
@@ -57,7 +65,7 @@ static const char *recount_page(const struct skv_core *c, const struct recount *
 		t->by_owner[g->max_clients + value]++;
 		return NULL;
 	case SKV_OWNER_SHARED:
-		if (t->refs[page] != value)
+		if (value == 0 || t->refs[page] != value)
 			return off("page %u of pool %u: %u references counted, %u found", page, pool, value,
 			           t->refs[page]);
 		return NULL;
@@ -96,7 +104,7 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 	const struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
 	uint32_t first = segment * p->pages_per_segment, n_free = 0, waiting = 0, run = 0, longest = 0;
 
-	if (!skv_pool_is_whole(c, pool) && (s->state == SKV_SEGMENT_LIVE) != has_handle(c, pool, segment))
+	if (!t->bare && !is_whole(c, pool) && (s->state == SKV_SEGMENT_LIVE) != has_handle(c, pool, segment))
 		return off("segment %u of pool %u: its handle and its state differ", segment, pool);
 	for (uint32_t i = first; i < first + p->pages_per_segment; i++) {
 		skv_owner o = *skv_owner_word(&c->state, pool, i);
@@ -125,34 +133,36 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 		t->segments++;
 		t->empty += n_free == p->pages_per_segment;
 	}
-	t->leaving += s->state == SKV_SEGMENT_LEAVING && skv_pool_is_whole(c, pool);
+	t->leaving += s->state == SKV_SEGMENT_LEAVING && is_whole(c, pool);
 	t->pending += s->state == SKV_SEGMENT_WANTED || s->state == SKV_SEGMENT_STARTED;
 	t->wanted += s->state == SKV_SEGMENT_WANTED;
-	if (longest > s->longest || !is_filed(c, pool, segment))
+	if (longest > s->longest || (!t->bare && !is_filed(c, pool, segment)))
 		return off("segment %u of pool %u would not be found", segment, pool);
 	if (s->free != n_free)
 		return off("segment %u of pool %u: %u free pages, %u found", segment, pool, s->free, n_free);
-	if (s->waiting != waiting || (!skv_pool_is_whole(c, pool) && (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0)))
+	if (s->waiting != waiting || (!is_whole(c, pool) && (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0)))
 		return off("segment %u of pool %u waits for %u clients, %u found", segment, pool, s->waiting,
 		           waiting);
 	return NULL;
 }
 
+/* To pages that do not exist: recount_segment() sees that. */
 static const char *recount_refs(const struct skv_core *c, struct recount *t, uint32_t pool)
 {
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+
 	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+		const uint32_t end = p->high * p->pages_per_segment;
 		uint64_t n = 0;
 
 		if (q->pool != pool)
 			continue;
-		SKV_EACH_REF(page, c, seq) {
-			if (!skv_page_exists(c, pool, page))
-				return off("sequence row %u refers to page %u, which does not exist", seq, page);
-			t->refs[page]++;
-			n++;
-		}
-		if (q->refs != n || (n && !q->referred))
+		/* if it never had one, its bits have no memory, and would get it by being read */
+		for (uint32_t page = 0; q->referred && page < end; page += SKV_REF_BITS)
+			for (uint64_t bits = skv_ref_bits(c, seq, page); bits; bits &= bits - 1, n++)
+				t->refs[page + (uint32_t)__builtin_ctzll(bits)]++;
+		if (q->refs != n)
 			return off("sequence row %u: %u references counted, %llu found", seq, q->refs,
 			           (unsigned long long)n);
 	}
@@ -160,9 +170,9 @@ static const char *recount_refs(const struct skv_core *c, struct recount *t, uin
 }
 
 /* Its pages may be becoming its own, or its holder's. */
-static bool is_between(const struct skv_core *c, const struct skv_seq_row *q)
+static bool is_between(const struct skv_core *c, const struct recount *t, const struct skv_seq_row *q)
 {
-	return skv_task_is_of(c, skv_session_row(&c->state, q->session)->client);
+	return t->bare || skv_task_is_of(c, skv_session_row(&c->state, q->session)->client);
 }
 
 static const char *check_owners(const struct skv_core *c, const struct recount *t, uint32_t pool)
@@ -180,7 +190,7 @@ static const char *check_owners(const struct skv_core *c, const struct recount *
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 		if (q->pool == pool &&
-		    (q->pages != t->by_owner[n_clients + i] || (q->pages && q->session != SKV_NO_INDEX && !is_between(c, q))))
+		    (q->pages != t->by_owner[n_clients + i] || (q->pages && q->session != SKV_NO_INDEX && !is_between(c, t, q))))
 			return off("sequence row %u: %u pages of its own, %u found", i, q->pages,
 			           t->by_owner[n_clients + i]);
 	}
@@ -213,16 +223,17 @@ static const char *recount_pool(const struct skv_core *c, struct recount *t, uin
 	return NULL;
 }
 
-static const char *check_pool(const struct skv_core *c, uint32_t pool)
+static const char *check_pool(const struct skv_core *c, uint32_t pool, bool bare)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	uint32_t sessions = 0, sequences = 0;
 	struct recount t = {
+		.bare = bare,
 		.refs = calloc((size_t)p->max_segments * p->pages_per_segment, sizeof(uint32_t)),
 		.by_owner = calloc((size_t)g->max_clients + g->max_sequences, sizeof(uint32_t)),
 	};
-	const char *problem = t.refs && t.by_owner ? recount_pool(c, &t, pool) : "no memory to recount with";
+	const char *problem = t.refs && t.by_owner ? recount_pool(c, &t, pool) : skv_no_memory;
 
 	free(t.refs);
 	free(t.by_owner);
@@ -293,14 +304,14 @@ static uint32_t notices_of(const struct skv_core *c, uint32_t client)
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		if (!skv_member_row(&c->state, pool, client)->sessions)
 			continue;
-		if (skv_pool_is_whole(c, pool)) {
-			n += *skv_told(&c->state, pool, client, 0) == SKV_TOLD_NOTHING;
+		if (is_whole(c, pool)) {
+			n += *skv_told(&c->state, pool, client, 0) != SKV_TOLD_LIVE;
 			continue;
 		}
 		for (uint32_t s = 0; s < skv_pool_row(&c->state, pool)->high; s++) {
 			uint8_t told = *skv_told(&c->state, pool, client, s);
 			uint32_t state = skv_segment_row(&c->state, pool, s)->state;
-			bool due = told == SKV_TOLD_GONE_DUE || (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
+			bool due = told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_AGAIN || (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
 
 			/* one that would not be found is not counted */
 			n += due && s >= skv_member_row(&c->state, pool, client)->first_untold;
@@ -388,21 +399,36 @@ static const char *check_empty(const struct skv_core *c)
 	return NULL;
 }
 
-const char *skv_core_balance(struct skv_core *c, bool empty)
+static const char *balance(const struct skv_core *c, bool bare)
 {
 	const char *problem = NULL;
 
 	for (int t = 0; !problem && t < SKV_TABLE_ROWS; t++)
 		problem = check_rows(c, t);
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
-		problem = problem ? problem : check_pool(c, i);
+		problem = problem ? problem : check_pool(c, i, bare);
 	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
 		problem = problem ? problem : check_account(c, i);
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
 		problem = problem ? problem : check_client(c, i);
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		problem = problem ? problem : check_session(c, i);
-	if (!problem)
-		problem = check_global(c);
+	return problem ? problem : check_global(c);
+}
+
+const char *skv_balance_rows(const struct skv_core *c)
+{
+	return balance(c, true);
+}
+
+const char *skv_core_balance(struct skv_core *c, bool empty)
+{
+	const char *problem;
+
+	if (c->given_up)
+		return NULL;
+	problem = balance(c, false);
+	if (problem == skv_no_memory)
+		skv_core_give_up(c); /* it may be right: the next one looks */
 	return problem || !empty ? problem : check_empty(c);
 }

@@ -2,6 +2,7 @@
 /* Clients: connections, each charged to the account of its UID. The sessions of a client end with it. */
 #include "daemon/core/accounts.h"
 #include "daemon/core/fdstore.h"
+#include "daemon/core/reconnect.h"
 #include "daemon/core/refuse.h"
 
 #include <stdio.h>
@@ -10,6 +11,7 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 {
 	uint32_t account = skv_account_get(c, uid), client;
 	struct skv_client_row *row;
+	int r;
 
 	if (skv_account_row(&c->state, account)->clients >= c->config.account_clients) {
 		skv_account_put(c, account);
@@ -23,6 +25,11 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 		skv_account_put(c, account);
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "UID %u has %u clients, the daemon %u of %u; what is left is for others",
 		                       uid, own, c->state.header->live[SKV_TABLE_CLIENTS], c->config.max_clients);
+	}
+	r = skv_fdstore_allows(c);
+	if (r) {
+		skv_account_put(c, account);
+		return r;
 	}
 	client = skv_state_take(&c->state, SKV_TABLE_CLIENTS);
 	row = skv_write_client(&c->state, client);
@@ -43,7 +50,7 @@ void skv_core_client_store(struct skv_core *c, uint32_t client_id, int pidfd)
 	if (client == SKV_NO_INDEX || !c->fdstore.add)
 		return;
 	skv_write_client(&c->state, client)->kept = 1;
-	skv_fdstore_name(c, SKV_TABLE_CLIENTS, client, name);
+	skv_fdstore_name(&c->state, SKV_TABLE_CLIENTS, client, name);
 	skv_fdstore_add(c, name, pidfd);
 }
 
@@ -54,6 +61,7 @@ bool skv_core_client_fence(struct skv_core *c, uint32_t client_id)
 	if (client == SKV_NO_INDEX)
 		return false;
 	atomic_store(&c->control->fence[client], 0);
+	skv_reconnect_free(skv_reconnect_take(c, client));
 	skv_write_client(&c->state, client)->fenced = 1;
 	return skv_client_row(&c->state, client)->sessions > 0;
 }

@@ -22,6 +22,12 @@ struct skv_seq_local {
 	int fd;
 	struct skv_seqmem *mem;
 	struct skv_seqmem_layout layout;
+	enum skv_parking {
+		SKV_PARK_NOT,
+		SKV_PARK_WANTED,  /* it is to make room, or has been idle for long */
+		SKV_PARK_STARTED, /* it is being written to a file */
+		SKV_PARK_FAILED,  /* it could not be, not long ago */
+	} parking;
 };
 struct skv_session_local {
 	int fd;
@@ -58,7 +64,12 @@ struct skv_core {
 	struct skv_core_fdstore fdstore;
 	struct skv_fdstore_change *fd_changes; /* of this change */
 	uint32_t n_fd_changes, cap_fd_changes;
+	struct skv_reconnect *reconnects; /* clients that say what they have; reconnect.c */
 	struct skv_task *tasks; /* that are under way; the first has the next turn */
+	bool parks;              /* sequences make room by being parked (parking.c) ... */
+	uint64_t park_failed_ns; /* ... and it did not work, last at this time */
+	int failed; /* negative errno: why one of them could not go on */
+	bool given_up; /* what was not committed is not going to be */
 	void (*corrupt_cb)(void *, uid_t, const char *, const char *, const char *);
 	void *corrupt_data;
 	char why[256];

@@ -190,6 +190,7 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 	if (!c)
 		return NULL;
 	skv_task_free_all(c);
+	skv_reconnect_free_all(c);
 	close_companions(c);
 	free(c->seqs);
 	free(c->sessions);
@@ -203,37 +204,50 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 	return NULL;
 }
 
-void skv_core_commit(struct skv_core *c)
+void skv_core_give_up(struct skv_core *c)
 {
+	c->given_up = true;
+}
+
+bool skv_core_commit(struct skv_core *c)
+{
+	if (c->given_up)
+		return false;
 	skv_fdstore_before_commit(c);
 	skv_undo_commit(&c->state);
 	skv_fdstore_after_commit(c);
+	return true;
 }
 
 #define DROP_UNITS 60000u /* of one change */
 
-/* All turns that there are, each a change of its own: the undo log of all of them in one would be larger than the state. */
-static void work_off(struct skv_core *c)
+/* All turns that there are, each a change of its own: the undo log of all of them in one would be larger than the state. False: one failed. */
+static bool work_off(struct skv_core *c)
 {
 	struct skv_core_done done;
 
 	do {
 		skv_core_work(c, DROP_UNITS, &done);
 		skv_core_commit(c);
-	} while (done.more);
+	} while (done.more && !done.failed);
+	return !done.failed;
 }
 
+/* Sequences first: what goes in any case is not checked, which takes memory. */
 void skv_core_drop_all(struct skv_core *c)
 {
-	work_off(c);
-	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
-		(void)skv_core_client_gone(c, skv_state_id(&c->state, SKV_TABLE_CLIENTS, i), 0);
-	work_off(c);
+	if (c->given_up)
+		return;
+	if (!work_off(c))
+		skv_task_free_all(c);
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		if (skv_task_drop(c, i, SKV_NO_INDEX, 0) < 0)
 			skv_seq_remove(c, i);
-		work_off(c);
+		(void)work_off(c);
 	}
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
+		(void)skv_core_client_gone(c, skv_state_id(&c->state, SKV_TABLE_CLIENTS, i), 0);
+	(void)work_off(c);
 }
 
 bool skv_core_client_uses(const struct skv_core *c, uint32_t client_id, uint32_t device)

@@ -81,7 +81,6 @@ int skv_core_errno(enum skv_core_error e);
 
 #define SKV_CORE_MAX_ROWS 65535u        /* of max_clients, max_sequences, max_sessions, max_pools */
 #define SKV_MEMORY_KINDS (SKV_MAX_DEVICES + 1u) /* host memory and the devices */
-#define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers, in each group: bounds the time of a validation */
 
 struct skv_core;
 struct skv_core_session_view;
@@ -105,7 +104,8 @@ struct skv_core_config {
  * of 0 or above SKV_CORE_MAX_ROWS, or a pool that does not hold one segment.
  */
 int skv_core_new(const struct skv_core_config *, const struct skv_mem_ops *mem, struct skv_core **ret);
-struct skv_core *skv_core_free(struct skv_core *); /* NULL is fine; returns NULL */
+/* Of one that was not given up, everything is dropped. NULL is fine; returns NULL. */
+struct skv_core *skv_core_free(struct skv_core *);
 /*
  * Change limits and quotas on reload. Table sizes and segment_bytes keep their old values, and pool_bytes does
  * not go beyond four times what the core was made with; false if the new configuration says otherwise.
@@ -149,10 +149,24 @@ struct skv_core_seq_info {
 	uint64_t bytes;
 	int fd; /* borrowed: the sequence memory */
 };
+/*
+ * A fenced client goes on, on another connection: it is fenced no more, and is told of all segments anew. It says what it has, and
+ * then that this is all: sessions, sequences and pages on lease that it did not name are let go, as of a client that was never
+ * told of them. A sequence that it made and did not name is dropped, also with a name. E_NOENT: there is no such fenced client.
+ */
+int skv_core_reconnect(struct skv_core *, uint32_t client);
+bool skv_core_is_reconnecting(const struct skv_core *, uint32_t client);
+/* E_NOENT: it has no such session; the session has no such sequence. E_INVALID: a page is neither on lease to it nor shared by its sequences; the session was not named. */
+int skv_core_reconnect_session(struct skv_core *, uint32_t client, uint32_t session);
+int skv_core_reconnect_seq(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
+int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs, uint32_t n);
+/* E_TURNS, as calls on sequences. E_INVALID: it does not reconnect. */
+int skv_core_reconnect_done(struct skv_core *, uint32_t client);
 struct skv_core_done {
 	bool more;       /* there is more to do */
 	bool through;    /* a task is: memory may have come back */
 	uint32_t client; /* of its works one is through; 0: none is */
+	int failed;      /* negative errno: there is no memory to go on with, fatal for the daemon */
 	bool gone;       /* it was the end of the client ... */
 	uint64_t since_ns; /* ... as it was given to skv_core_client_gone() */
 	int result;      /* of what was asked for: 0, or an error and why */
@@ -162,10 +176,10 @@ struct skv_core_done {
 /* A turn of so many units, of some ten nanoseconds. */
 void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret);
 /*
- * Once in a while: named sequences that have had no holder for so long are dropped, in turns; ttl_ns 0: none are. How many;
- * now_ns is never 0, and does not go back.
+ * Once in a while: named sequences that have had no holder for so long are to be parked (skv_core_next_park), or dropped, in turns;
+ * 0: none are. How many were dropped; now_ns is never 0, and does not go back.
  */
-unsigned skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t ttl_ns);
+unsigned skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns);
 /* Sequences that were dropped so far: with age, and to make room for users below their part of a memory. */
 void skv_core_dropped(const struct skv_core *, uint64_t *ret_age, uint64_t *ret_room);
 /*
@@ -230,18 +244,23 @@ int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, co
 int skv_core_seq_fork(struct skv_core *, uint32_t client, uint32_t session, uint32_t parent, const char *name,
                       uint32_t n_tokens, struct skv_core_seq_info *ret);
 /*
- * Named: validated, its pages are the sequence's, it has no holder; references that the tables no longer
- * name are released. Pages of uncommitted entries stay on lease. Anonymous: as drop. E_CORRUPT: it was
- * dropped.
+ * Named: validated, its pages are the sequence's, it has no holder; references that the tables no longer name are released. Pages of
+ * uncommitted entries stay on lease. Anonymous: as drop. E_CORRUPT: it was dropped.
  */
 int skv_core_seq_detach(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
 /* The name and the references go; the sequence's own pages stay on lease to the client. */
 int skv_core_seq_drop(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
 /* By name, detached only (of all ranks); for sparsekvctl. Nobody waits for what takes turns of it. E_NOENT, E_BUSY. */
 int skv_core_seq_drop_name(struct skv_core *, uid_t uid, const char *model, const char *name);
+/* Does the session hold it? And has the user such a sequence, whatever holds it? */
+bool skv_core_seq_is_held(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
+bool skv_core_seq_exists(const struct skv_core *, uid_t uid, const struct skv_model *, const char *name);
 /* Give up references to shared pages, each once, at most SKV_CALL_PAGES: all of them, or E_INVALID and none. */
 int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
                          const struct skv_wire_run *runs, uint32_t n);
+/* The same of a client that reconnects: some, or all, may have been given up before. */
+int skv_core_seq_release_again(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
+                               const struct skv_wire_run *runs, uint32_t n);
 
 /* ---- leases ---- */
 /*
@@ -311,6 +330,69 @@ bool skv_core_client_uses(const struct skv_core *, uint32_t client, uint32_t dev
 void skv_core_device_lost(struct skv_core *, uint32_t device);
 /* The pool of a client's session. E_NOENT. */
 int skv_core_session_pool(struct skv_core *, uint32_t client, uint32_t session, uint32_t *ret_pool);
+/* Its model (borrowed). E_NOENT. */
+int skv_core_session_model(struct skv_core *, uint32_t client, uint32_t session, const struct skv_model **ret);
+
+/* ---- parked sequences: what moves their bytes to files and back is outside of the core ---- */
+/* From now on sequences make room by being parked, or (off) by being dropped. */
+void skv_core_set_parking(struct skv_core *, bool on);
+/* The next sequence that is to be parked, one call each, until it returns false. It is under way then, until one of the two calls below. */
+bool skv_core_next_park(struct skv_core *, uint32_t *ret_seq);
+/* The same by name, of any rank: the next one, from *row on, which begins with 0. False: there is none; *ret_held: and how many clients hold. */
+bool skv_core_park_name(struct skv_core *, uid_t uid, const char *model, const char *name, uint32_t *row, uint32_t *ret_seq,
+                        uint32_t *ret_held);
+/* It is not needed, or cannot be; then it is not tried again for a while. */
+void skv_core_park_failed(struct skv_core *, uint32_t seq, uint64_t now_ns);
+/*
+ * It is in a file, as the listing says. It goes from memory, in turns; or E_BUSY: a client has held it since, and the file is not what
+ * it is any more.
+ */
+struct skv_core_listing;
+int skv_core_park_done(struct skv_core *, const struct skv_core_listing *);
+
+/* Where a sequence is, that nobody holds. What is borrowed stays valid until the next call into the core. */
+struct skv_core_location {
+	uid_t uid;
+	const struct skv_model *model;
+	const char *name;
+	uint32_t max_tokens;
+	uint64_t commit;
+	int fd;                          /* of its memory */
+	int pages_fd;                    /* of host memory: all pages; -1: they are on a device, in segments */
+	uint64_t page_bytes, segment_bytes;
+	uint64_t max_pages;              /* page ids are below */
+	uint32_t pages_per_segment;
+};
+/* E_NOENT: there is no such sequence, or somebody holds it. */
+int skv_core_seq_location(struct skv_core *, uint32_t seq, struct skv_core_location *ret);
+/* The memory of a segment of its device (borrowed); NULL: there is no such segment now. */
+const struct skv_mem_handle *skv_core_seq_segment(const struct skv_core *, uint32_t seq, uint32_t segment);
+/*
+ * The entries that count, of each table in order, skv_pte each, are checked and written into a file of the caller's, in turns. Begin: as
+ * skv_core_seq_location(), -ENOMEM. Some: E_TURNS: there is more; E_NOENT; E_NOSPC; E_CORRUPT (it was dropped). The listing is over after anything but
+ * E_TURNS; end it in the middle with skv_core_list_end().
+ */
+struct skv_core_listing {
+	uint32_t seq;
+	uint64_t commit, used; /* that it had */
+	uint64_t n_entries, n_pages;
+	struct skv_walk *walk;
+};
+int skv_core_list_begin(struct skv_core *, uint32_t seq, int fd, struct skv_core_listing *ret);
+int skv_core_list_some(struct skv_core *, struct skv_core_listing *, uint32_t *units);
+void skv_core_list_end(struct skv_core_listing *);
+
+/*
+ * The other way: a sequence that has neither name nor holder yet, and that nobody finds; a daemon that ends leaves nothing of it.
+ * Its model's device is where its pages will be. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC.
+ */
+int skv_core_restore_new(struct skv_core *, uid_t uid, const struct skv_model *, const char *name, uint32_t max_tokens, uint32_t *ret_seq);
+/* Pages for it, at most `want`, as ascending runs: its own. E_WAIT: as skv_core_lease_get(). */
+int skv_core_restore_take(struct skv_core *, uint32_t seq, uint32_t want, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
+/* All of it is there: it gets its name. E_EXIST: another has it by now. E_CORRUPT: its memory is not what one is. Then it is to be dropped. */
+int skv_core_restore_done(struct skv_core *, uint32_t seq, const char *name);
+/* In turns. */
+int skv_core_restore_drop(struct skv_core *, uint32_t seq);
 
 /* ---- policy of a session (what the operator wants it to run) ---- */
 /*
@@ -334,6 +416,10 @@ uint32_t skv_core_swap(struct skv_core *, const struct skv_core_scope *, const c
 int skv_core_policy_ack(struct skv_core *, uint32_t client, uint32_t session, uint64_t generation, int error,
                         const char *text);
 uint64_t skv_core_policy_generation(const struct skv_core *);
+/* Another id for a policy's file, which no daemon with this state has given before. */
+uint32_t skv_core_next_plugin(struct skv_core *);
+/* Files of the daemon before are there no more: `id_of` says which has a spec's policy now, 0: none, and the session keeps the old id. */
+void skv_core_replace_plugins(struct skv_core *, uint32_t (*id_of)(void *, const char *spec), void *);
 /* The control page: borrowed, and no one can map it writable any more. */
 int skv_core_control_fd(const struct skv_core *, uint64_t *ret_bytes);
 
@@ -424,20 +510,32 @@ void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv
 
 /*
  * What was done since the last commit stays, also if the process dies: call it before anybody can know of it. Before the
- * first one, and after each, a process that dies leaves the state as it was then (undo.h).
+ * first one, and after each, a process that dies leaves the state as it was then (undo.h). False: it was given up, and nobody must know.
  */
-void skv_core_commit(struct skv_core *);
+bool skv_core_commit(struct skv_core *);
+
+/*
+ * The daemon cannot go on, maybe in the middle of a change: nothing is committed any more, and what there is is left to the next one as it
+ * was at the last commit.
+ */
+void skv_core_give_up(struct skv_core *);
 
 /*
  * A store of the descriptors of all that the state refers to, its own among them, which outlives the process: it is given each
  * before the commit that refers to it (fd: borrowed), and told by name of those that are needed no more. Set once, before anything
  * else is done.
  */
-#define SKV_FDSTORE_NAME 32u
+#define SKV_FDSTORE_NAME 6u /* bytes of a name: a letter (pool, segment g, sequence, session o, client) and four digits; or "state" */
+/*
+ * The next process is told all names in one environment variable, of which the kernel takes 128 KiB: with so many descriptors no client,
+ * session or sequence is made any more. The rest is for segments of devices.
+ */
+#define SKV_MAX_STORED 20000u
 #define SKV_FDSTORE_STATE "state"
 struct skv_core_fdstore {
-	void (*add)(void *ctx, const char *name, int fd);
-	void (*remove)(void *ctx, const char *name);
+	/* False: it cannot be told now. It is at the next commit, but for clients' processes, of which the state has the numbers. */
+	bool (*add)(void *ctx, const char *name, int fd);
+	bool (*remove)(void *ctx, const char *name);
 	void *ctx;
 };
 void skv_core_set_fdstore(struct skv_core *, const struct skv_core_fdstore *);
@@ -458,11 +556,12 @@ struct skv_core_past_client {
 struct skv_core_past {
 	struct skv_core_found *found; /* sorted by this */
 	size_t n;
-	struct skv_core_fdstore fdstore;
-	/* A device with memory that is in use: make it known, with skv_core_set_device(). False: it is not there any more. */
-	bool (*device)(void *ctx, struct skv_core *, uint32_t device);
-	/* For each client: what it was added with, and the descriptor that was stored (skv_core_client_store), the callee's, or -1. */
-	void (*client)(void *ctx, const struct skv_core_past_client *);
+	struct skv_core_fdstore fdstore; /* add NULL: there is none */
+	bool whole; /* fail, before anything is changed, where something cannot be had back */
+	/* A device with memory in use: make it known (skv_core_set_device()). 1: it is gone, and all in it lost; negative errno: a shortage. */
+	int (*device)(void *ctx, struct skv_core *, uint32_t device);
+	/* For each client: what it was added with, and the descriptor that was stored (skv_core_client_store), the callee's, or -1. Negative errno. */
+	int (*client)(void *ctx, const struct skv_core_past_client *);
 	/* Something cannot be had back, whose name was this; for the log. */
 	void (*lost)(void *ctx, const char *name, const char *why);
 	void *ctx;
@@ -470,19 +569,28 @@ struct skv_core_past {
 /*
  * The core as it was at its last commit: ids of clients, sessions and sequences stand, and pages are with whom they were. Sizes
  * are those of the state. Clients are as they were, too: for each that does not come back call skv_core_client_gone().
- * *ret_why, a static text: -ENOENT: there is no state. -EBADMSG: it is not one, or one of another version. -EUCLEAN: it does not
- * balance. -ENOMEM, and what the system says.
+ * A sequence whose row or memory is wrong is lost alone.
+ * *ret_why, a static text: -ENOENT: there is no state. -EBADMSG: it is not one, or one of another version. -EUCLEAN: a row is damaged, or
+ * it does not balance. -ENODATA: it is not there as a whole. Where the system lacks something (skv_is_shortage()), the state is as it was,
+ * and another time it can be had.
  */
 int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, const struct skv_core_past *, struct skv_core **ret,
                     const char **ret_why);
 /* Leaves the state, and all that it refers to, as they were at the last commit: for the process that gets the descriptors. NULL. */
 struct skv_core *skv_core_abandon(struct skv_core *);
+/*
+ * The same without a store: all descriptors that the state refers to are given away (fd: the callee's), by the names that a store would
+ * have them by, but for those of clients' processes; and how many that are, with those.
+ */
+void skv_core_leave(struct skv_core *, void (*give)(void *ctx, const char *name, int fd), void *ctx);
+size_t skv_core_descriptors(const struct skv_core *);
+void skv_core_client_name(uint32_t client, char ret[SKV_FDSTORE_NAME]);
 /* A descriptor of the client's process is stored as long as the client is there (fd: borrowed until the commit). */
 void skv_core_client_store(struct skv_core *, uint32_t client, int pidfd);
 uint32_t skv_core_sequences(const struct skv_core *);
 
 /*
- * Recount everything from the page owners up and compare with the state. NULL when it balances, else a text
+ * Recount everything from the page owners up and compare with the state, unless it was given up. NULL when it balances, else a text
  * (static, overwritten by the next call) that says what is off. With `empty`, everything must be zero too:
  * for shutdown, after skv_core_drop_all().
  */

@@ -33,7 +33,7 @@ int skv_detach_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 	if (!marks)
 		return -ENOMEM;
 	*s = (struct skv_detach){.phase = SKV_DETACH_REPLAY};
-	skv_walk_begin(c, seq, client, marks, &s->walk);
+	skv_walk_begin(c, seq, skv_owner_make(SKV_OWNER_LEASE, client), marks, &s->walk);
 	if (skv_seq_row(&c->state, seq)->name[0] && skv_validate_header(c, seq) != 0)
 		say_corrupt(c, s);
 	if (!skv_seq_row(&c->state, seq)->name[0] || s->corrupt)
@@ -54,29 +54,27 @@ static void enter(struct skv_core *c, struct skv_detach *s, int phase)
 	s->phase = phase;
 	s->at = 0;
 	if (phase == SKV_DETACH_CHECK || phase == SKV_DETACH_TAKE)
-		skv_walk_begin(c, seq, s->walk.client, s->walk.marks, &s->walk);
+		skv_walk_begin(c, seq, s->walk.own, s->walk.marks, &s->walk);
 }
 
 /* One phase, as far as it goes. SKV_DONE: it is over. */
 static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t *units)
 {
 	const struct skv_seq_local *l = &c->seqs[s->walk.seq];
-	bool done = false;
+	enum skv_progress p = SKV_DONE;
 
 	switch (s->phase) {
-	case SKV_DETACH_REPLAY: done = skv_seqfile_replay(l, &s->at, units); break;
+	case SKV_DETACH_REPLAY: return skv_progress_of(c, skv_seqfile_replay(l, &s->at, units));
 	case SKV_DETACH_CHECK: return skv_walk_check(c, &s->walk, units);
 	case SKV_DETACH_TAKE: return skv_walk_take(c, &s->walk, units);
 	case SKV_DETACH_RELEASE:
-		done = skv_refs_drop_some(c, s->walk.seq, s->walk.marks, SKV_MARK_NAMED, &s->at, units);
-		break;
+		return skv_refs_drop_some(c, s->walk.seq, s->walk.marks, SKV_MARK_NAMED, &s->at, units) ? SKV_DONE : SKV_GOES_ON;
 	case SKV_DETACH_TRIM:
-		if (skv_seqfile_trim(l, &s->offset, units))
-			return skv_validate_memory(c, s->walk.seq) ? SKV_CORRUPT : SKV_DONE;
-		break;
+		p = skv_progress_of(c, skv_seqfile_trim(l, &s->offset, units));
+		return p == SKV_DONE && skv_validate_memory(c, s->walk.seq) ? SKV_CORRUPT : p;
 	case SKV_DETACH_REMOVE: return skv_seq_remove_some(c, s->walk.seq, &s->at, units);
 	}
-	return done ? SKV_DONE : SKV_GOES_ON;
+	return p;
 }
 
 enum skv_progress skv_detach_some(struct skv_core *c, struct skv_detach *s, uint32_t *units)
@@ -84,7 +82,7 @@ enum skv_progress skv_detach_some(struct skv_core *c, struct skv_detach *s, uint
 	for (;;) {
 		enum skv_progress r = run(c, s, units);
 
-		if (r == SKV_GOES_ON)
+		if (r == SKV_GOES_ON || r == SKV_FAILED)
 			return r;
 		if (r == SKV_CORRUPT) {
 			say_corrupt(c, s);

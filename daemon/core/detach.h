@@ -26,7 +26,7 @@ struct skv_detach {
 int skv_detach_begin(struct skv_core *, uint32_t seq, uint32_t client, struct skv_detach *);
 /*
  * SKV_DONE: it is detached, or, anonymous or (then `corrupt`) not believable, removed. Nothing else may touch the sequence
- * until then.
+ * until then. SKV_FAILED: it is still held.
  */
 enum skv_progress skv_detach_some(struct skv_core *, struct skv_detach *, uint32_t *units);
 /* Give it up in the middle. What was taken so far is the sequence's. */

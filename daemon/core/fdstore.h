@@ -11,9 +11,12 @@
 
 #include "daemon/core/core-priv.h"
 
-/* Names of a pool's memfd, a sequence's and a session's memory, a client's process, of rows that live; never used twice, as ids are not. */
-void skv_fdstore_name(const struct skv_core *, enum skv_table, uint32_t row, char ret[SKV_FDSTORE_NAME]);
-void skv_fdstore_segment_name(const struct skv_core *, uint32_t pool, uint32_t segment, char ret[SKV_FDSTORE_NAME]);
+/* Names of a pool's memfd, a sequence's and a session's memory, a client's process, of rows that live; not used again soon. */
+void skv_fdstore_name(const struct skv_state *, enum skv_table, uint32_t row, char ret[SKV_FDSTORE_NAME]);
+void skv_fdstore_segment_name(const struct skv_state *, uint32_t pool, uint32_t segment, char ret[SKV_FDSTORE_NAME]);
+
+/* Can one more client, session or sequence be stored? E_NOSPC: all names would be too long for the next daemon's environment. */
+int skv_fdstore_allows(struct skv_core *);
 
 /* `fd` is borrowed until the commit. Nothing happens where there is no store. */
 void skv_fdstore_add(struct skv_core *, const char *name, int fd);

@@ -31,7 +31,7 @@ int skv_fork_begin(struct skv_core *c, uint32_t parent, uint32_t client, const c
 		return -ENOMEM;
 	*f = (struct skv_fork){.phase = SKV_FORK_REPLAY, .child = SKV_NO_INDEX, .n_tokens = n_tokens};
 	snprintf(f->name, sizeof(f->name), "%s", name);
-	skv_walk_begin(c, parent, client, marks, &f->walk);
+	skv_walk_begin(c, parent, skv_owner_make(SKV_OWNER_LEASE, client), marks, &f->walk);
 	return 0;
 }
 
@@ -62,7 +62,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	if (r == 0)
 		r = skv_room_allows(c, q->account, q->bytes);
 	if (r == 0)
-		r = skv_seq_make(c, q->session, f->name, q->max_tokens, &f->child);
+		r = skv_seq_make_held(c, q->session, f->name, q->max_tokens, &f->child);
 	if (r) {
 		(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
 		return SKV_DONE;
@@ -71,7 +71,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	skv_charge(c, q->account, &skv_write_seq(&c->state, f->child)->bytes, q->bytes);
 	skv_write_seq(&c->state, f->child)->copied = q->bytes;
 	skv_write_account(&c->state, q->account)->copied_bytes += q->bytes;
-	skv_walk_begin(c, f->walk.seq, f->walk.client, f->walk.marks, &f->walk);
+	skv_walk_begin(c, f->walk.seq, f->walk.own, f->walk.marks, &f->walk);
 	if (f->n_tokens < f->walk.len)
 		f->walk.len = f->n_tokens;
 	f->phase = SKV_FORK_SHARE;
@@ -86,6 +86,15 @@ static enum skv_progress crowded_out(struct skv_core *c, struct skv_fork *f)
 	               SKV_FORK_DROP_CHILD);
 }
 
+/* The parent's pages may be shared, with nobody. */
+static enum skv_progress no_memory(struct skv_core *c, struct skv_fork *f, int error)
+{
+	const int r = skv_core_refuse_system(c, error, "memory for a sequence");
+
+	(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
+	return f->child == SKV_NO_INDEX ? SKV_DONE : SKV_GOES_ON;
+}
+
 static enum skv_progress finish(struct skv_core *c, const struct skv_fork *f)
 {
 	skv_charge_seq(c, f->walk.seq);
@@ -98,35 +107,45 @@ static enum skv_progress run(struct skv_core *c, struct skv_fork *f, uint32_t *u
 {
 	const struct skv_seq_local *parent = &c->seqs[f->walk.seq];
 	enum skv_progress p;
-	int r;
+	int r = 0;
 
 	if ((f->phase == SKV_FORK_SHARE || f->phase == SKV_FORK_COPY) && skv_core_room_is_used_up(c))
 		return crowded_out(c, f);
 	switch (f->phase) {
 	case SKV_FORK_REPLAY:
-		if (skv_seqfile_replay(parent, &f->at, units))
+		r = skv_seqfile_replay(parent, &f->at, units);
+		if (r == 0)
 			f->phase = SKV_FORK_CHECK;
+		if (r < 0)
+			return no_memory(c, f, r);
 		return SKV_GOES_ON;
 	case SKV_FORK_CHECK:
 		p = skv_walk_check(c, &f->walk, units);
+		if (p == SKV_FAILED)
+			return no_memory(c, f, c->failed);
 		return p == SKV_CORRUPT ? give_up(c, f, SKV_CORE_E_CORRUPT, SKV_FORK_DROP_PARENT)
 		       : p == SKV_DONE  ? make_child(c, f)
 		                        : SKV_GOES_ON;
 	case SKV_FORK_SHARE:
-		if (skv_walk_share(c, &f->walk, f->child, units) == SKV_DONE)
+		p = skv_walk_share(c, &f->walk, f->child, units);
+		if (p == SKV_FAILED)
+			return no_memory(c, f, c->failed);
+		if (p == SKV_DONE)
 			f->phase = SKV_FORK_COPY;
 		return SKV_GOES_ON;
 	case SKV_FORK_COPY:
 		r = skv_seqfile_copy_some(&c->seqs[f->child], parent, &f->offset, units);
-		if (r < 0) /* the parent's pages are shared, with nobody */
-			return give_up(c, f, skv_core_refuse_system(c, r, "memory for a sequence"), SKV_FORK_DROP_CHILD);
+		if (r < 0)
+			return no_memory(c, f, r);
 		if (r == 0) {
 			skv_seqmem_cut(c->seqs[f->child].mem, f->n_tokens);
 			f->phase = SKV_FORK_TRIM;
 			f->offset = 0;
 		}
 		return SKV_GOES_ON;
-	case SKV_FORK_TRIM: return skv_seqfile_trim(&c->seqs[f->child], &f->offset, units) ? finish(c, f) : SKV_GOES_ON;
+	case SKV_FORK_TRIM:
+		r = skv_seqfile_trim(&c->seqs[f->child], &f->offset, units);
+		return r < 0 ? no_memory(c, f, r) : r > 0 ? SKV_GOES_ON : finish(c, f);
 	case SKV_FORK_DROP_PARENT: return skv_seq_remove_some(c, f->walk.seq, &f->at, units);
 	case SKV_FORK_DROP_CHILD: return skv_seq_remove_some(c, f->child, &f->at, units);
 	}

@@ -8,6 +8,7 @@
  */
 #include "daemon/core/age.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
@@ -150,22 +151,16 @@ int skv_core_lease_room(struct skv_core *c, uint32_t client_id, uint32_t session
 	return 0;
 }
 
-static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t least, uint32_t most,
-                 bool grow, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+int skv_lease_pages(struct skv_core *c, uint32_t pool, skv_owner owner, uint32_t least, uint32_t most, bool grow,
+                    struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
 {
-	uint32_t client, session, pool;
-	const struct skv_pool_row *p;
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	uint64_t room, quota;
 	struct taking t;
-	int r = skv_find_session(c, client_id, session_id, &client, &session);
+	int r = quota_room(c, p, &quota, &room);
 
-	if (r)
-		return r;
-	if (!most || least > most || !max_runs)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
-	pool = skv_session_row(&c->state, session)->pool;
-	p = skv_pool_row(&c->state, pool);
-	r = quota_room(c, p, &quota, &room);
+	if ((r || room < least) && grow && skv_age_make_own_room(c, pool))
+		return skv_core_refuse(c, SKV_CORE_E_WAIT, "the memory of sequences that are being parked comes back");
 	if (r)
 		return r;
 	if (room < least)
@@ -180,7 +175,7 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 	if (room > most)
 		room = most;
 	r = grow ? skv_pool_grow(c, pool, least, room) : 0;
-	if (r == SKV_CORE_E_NOSPC && skv_age_make_room(c, pool))
+	if (r == SKV_CORE_E_NOSPC && skv_age_make_room(c, pool, least))
 		return skv_core_refuse(c, SKV_CORE_E_WAIT, "the memory of sequences that nobody holds comes back");
 	if (r)
 		return r;
@@ -192,7 +187,7 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 	t = (struct taking){
 		.core = c,
 		.pool = pool,
-		.owner = skv_owner_make(SKV_OWNER_LEASE, client),
+		.owner = owner,
 		.want = room,
 		.runs = ret_runs,
 		.max = max_runs,
@@ -201,6 +196,20 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 		take(&t, class);
 	*ret_n = tidy_runs(ret_runs, t.n);
 	return 0;
+}
+
+static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t least, uint32_t most,
+                 bool grow, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+{
+	uint32_t client, session;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	if (!most || least > most || !max_runs)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
+	return skv_lease_pages(c, skv_session_row(&c->state, session)->pool, skv_owner_make(SKV_OWNER_LEASE, client), least, most,
+	                       grow, ret_runs, max_runs, ret_n);
 }
 
 int skv_core_lease_get(struct skv_core *c, uint32_t client, uint32_t session, uint32_t least, uint32_t most,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/lifecycle.c - requests that take turns: sequences are attached, forked, detached, dropped, sessions closed.
+ * daemon/core/lifecycle.c - requests that take turns: sequences are attached, forked, detached, dropped, sessions closed, clients go on.
  *
  * Here is what can be refused; task.c does the rest.
  */
+#include "daemon/core/announce.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/sequences.h"
@@ -95,6 +96,13 @@ int skv_core_seq_drop(struct skv_core *c, uint32_t client_id, uint32_t session_i
 	return r ? r : skv_task_begin(c, SKV_TASK_DROP, client, seq, NULL);
 }
 
+bool skv_core_seq_is_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
+{
+	uint32_t client, seq;
+
+	return skv_find_held(c, client_id, session_id, seq_id, &client, &seq) == 0;
+}
+
 int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, const char *name)
 {
 	uint32_t found = 0, held = 0;
@@ -123,10 +131,48 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 	return 0;
 }
 
+bool skv_core_seq_exists(const struct skv_core *c, uid_t uid, const struct skv_model *m, const char *name)
+{
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
+		if (skv_account_row(&c->state, i)->uid == uid)
+			return skv_seq_find(c, i, m, name) != SKV_NO_INDEX;
+	return false;
+}
+
 int skv_core_session_close(struct skv_core *c, uint32_t client_id, uint32_t session_id)
 {
 	uint32_t client, session;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
 
 	return r ? r : skv_task_begin(c, SKV_TASK_SESSION, client, session, NULL);
+}
+
+int skv_core_reconnect(struct skv_core *c, uint32_t client_id)
+{
+	uint32_t client;
+	int r = skv_find_client(c, client_id, &client);
+
+	if (r)
+		return r;
+	if (!skv_client_row(&c->state, client)->fenced || skv_task_is_of(c, client))
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "client %#x is connected, or ends", client_id);
+	r = skv_reconnect_begin(c, client);
+	if (r)
+		return r;
+	skv_announce_anew(c, client);
+	skv_write_client(&c->state, client)->fenced = 0;
+	atomic_store(&c->control->fence[client], client_id);
+	return 0;
+}
+
+int skv_core_reconnect_done(struct skv_core *c, uint32_t client_id)
+{
+	uint32_t client;
+	int r = skv_find_client(c, client_id, &client);
+
+	if (r)
+		return r;
+	if (!skv_core_is_reconnecting(c, client_id))
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "this client does not reconnect: expected RECONNECT first");
+	return skv_task_begin(c, SKV_TASK_RECONNECT, client, SKV_NO_INDEX, NULL);
 }

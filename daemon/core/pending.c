@@ -99,7 +99,7 @@ void skv_core_segment_made(struct skv_core *c, const struct skv_core_pending *m,
 		leave(c, m->pool, m->segment);
 		c->pools[m->pool].handles[m->segment] = *handle;
 		if (handle->fd >= 0) {
-			skv_fdstore_segment_name(c, m->pool, m->segment, kept);
+			skv_fdstore_segment_name(&c->state, m->pool, m->segment, kept);
 			skv_fdstore_add(c, kept, handle->fd);
 		}
 		skv_segment_arrive(c, m->pool, m->segment);

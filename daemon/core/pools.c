@@ -191,7 +191,7 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		return r;
 	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
 	c->pools[pool] = l;
-	skv_fdstore_name(c, SKV_TABLE_POOLS, pool, kept);
+	skv_fdstore_name(&c->state, SKV_TABLE_POOLS, pool, kept);
 	if (l.fd >= 0)
 		skv_fdstore_add(c, kept, l.fd);
 	p = skv_write_pool(&c->state, pool);
@@ -240,7 +240,7 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	if (p->sessions || p->sequences)
 		return;
 	skv_charge(c, account, &p->stray_bytes, 0);
-	skv_fdstore_name(c, SKV_TABLE_POOLS, pool, kept);
+	skv_fdstore_name(&c->state, SKV_TABLE_POOLS, pool, kept);
 	if (c->pools[pool].fd >= 0)
 		skv_fdstore_remove(c, kept);
 	local_free(c, p->device, &c->pools[pool]);

@@ -41,26 +41,30 @@ static bool concerns(const struct skv_core *c, const struct skv_reclaim *r, uint
 	return r->session == SKV_NO_INDEX ? skv_session_row(&c->state, session)->client == r->client : session == r->session;
 }
 
-/* The sequences that it concerns are detached. False: there are no units left. */
-static bool detach_some(struct skv_core *c, struct skv_reclaim *r, uint32_t *units)
+/* The sequences that it concerns are detached. */
+static enum skv_progress detach_some(struct skv_core *c, struct skv_reclaim *r, uint32_t *units)
 {
 	while (r->seq != SKV_NO_INDEX) {
-		if (r->detaching && skv_detach_some(c, &r->detach, units) == SKV_GOES_ON)
-			return false;
+		enum skv_progress p = r->detaching ? skv_detach_some(c, &r->detach, units) : SKV_DONE;
+
+		if (p != SKV_DONE)
+			return p;
 		r->detaching = false;
 		if (!skv_units_take(units, 5))
-			return false;
+			return SKV_GOES_ON;
 		r->seq = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, r->seq);
 		if (r->seq == SKV_NO_INDEX)
 			break;
 		if (concerns(c, r, r->seq)) {
-			r->detaching = skv_detach_begin(c, r->seq, r->client, &r->detach) == 0;
-			if (!r->detaching)
-				skv_seq_remove(c, r->seq); /* no memory to check it with: it is not believed */
+			int e = skv_detach_begin(c, r->seq, r->client, &r->detach);
+
+			if (e < 0)
+				return skv_failed(c, e);
+			r->detaching = true;
 		}
 		r->seq++;
 	}
-	return true;
+	return SKV_DONE;
 }
 
 /* Its last session on the pool, or the client, ends: pages that it has on lease there are freed. True: all are. */
@@ -94,7 +98,7 @@ static void end_client(struct skv_core *c, uint32_t client)
 		if (skv_session_row(&c->state, i)->client == client)
 			skv_session_end(c, i);
 	skv_charge(c, account, &skv_write_client(&c->state, client)->bytes, 0);
-	skv_fdstore_name(c, SKV_TABLE_CLIENTS, client, kept);
+	skv_fdstore_name(&c->state, SKV_TABLE_CLIENTS, client, kept);
 	if (skv_client_row(&c->state, client)->kept)
 		skv_fdstore_remove(c, kept);
 	skv_state_give(&c->state, SKV_TABLE_CLIENTS, client);
@@ -104,7 +108,11 @@ static void end_client(struct skv_core *c, uint32_t client)
 
 enum skv_progress skv_reclaim_some(struct skv_core *c, struct skv_reclaim *r, uint32_t *units)
 {
-	if (!detach_some(c, r, units) || !free_some(c, r, units))
+	enum skv_progress p = detach_some(c, r, units);
+
+	if (p != SKV_DONE)
+		return p;
+	if (!free_some(c, r, units))
 		return SKV_GOES_ON;
 	if (r->session == SKV_NO_INDEX)
 		end_client(c, r->client);

@@ -16,7 +16,7 @@ struct skv_reclaim {
 };
 
 void skv_reclaim_begin(uint32_t client, uint32_t session, struct skv_reclaim *);
-/* SKV_DONE: the session, or the client, is no more. */
+/* SKV_DONE: the session, or the client, is no more. SKV_FAILED: there is no memory to check a sequence with. */
 enum skv_progress skv_reclaim_some(struct skv_core *, struct skv_reclaim *, uint32_t *units);
 /* The memory of a device is lost: no sequence there is detached any more. */
 void skv_reclaim_lose(struct skv_core *, struct skv_reclaim *, uint32_t device);

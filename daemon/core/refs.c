@@ -11,7 +11,7 @@
 
 #include <sys/mman.h>
 
-#define BITS 64u
+#define BITS SKV_REF_BITS
 #define WORDS_A_UNIT 8u /* that are 0 */
 
 static const uint64_t *word_of(const struct skv_core *c, uint32_t seq, uint32_t page)
@@ -32,6 +32,13 @@ static uint32_t pages_end(const struct skv_core *c, uint32_t seq)
 	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, seq)->pool);
 
 	return p->high * p->pages_per_segment;
+}
+
+uint64_t skv_ref_bits(const struct skv_core *c, uint32_t seq, uint32_t page)
+{
+	uint32_t left = pages_end(c, seq) - page;
+
+	return *word_of(c, seq, page) & (left < BITS ? (UINT64_C(1) << left) - 1 : UINT64_MAX);
 }
 
 bool skv_ref_held(const struct skv_core *c, uint32_t seq, uint32_t page)
@@ -79,15 +86,6 @@ static bool find(const struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t 
 	}
 	*at = SKV_NO_INDEX;
 	return true;
-}
-
-uint32_t skv_ref_next(const struct skv_core *c, uint32_t seq, uint32_t page)
-{
-	uint32_t units = UINT32_MAX;
-
-	while (!find(c, seq, &page, &units))
-		units = UINT32_MAX;
-	return page;
 }
 
 bool skv_refs_drop_some(struct skv_core *c, uint32_t seq, const uint8_t *marks, uint8_t kept, uint32_t *at, uint32_t *units)

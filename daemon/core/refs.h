@@ -9,10 +9,9 @@
 bool skv_ref_held(const struct skv_core *, uint32_t seq, uint32_t page);
 void skv_ref_add(struct skv_core *, uint32_t seq, uint32_t page);  /* that it does not refer to yet */
 void skv_ref_drop(struct skv_core *, uint32_t seq, uint32_t page); /* that it refers to */
-/* The first page from `page` on that it refers to, or SKV_NO_INDEX. */
-uint32_t skv_ref_next(const struct skv_core *, uint32_t seq, uint32_t page);
-#define SKV_EACH_REF(page, c, seq) \
-	for (uint32_t page = skv_ref_next(c, seq, 0); page != SKV_NO_INDEX; page = skv_ref_next(c, seq, page + 1))
+/* To which of 64 pages from `page` on, a multiple of 64 below the end of its pool, it refers: a bit each. */
+#define SKV_REF_BITS 64u
+uint64_t skv_ref_bits(const struct skv_core *, uint32_t seq, uint32_t page);
 
 /*
  * Drop the references to pages that are not marked `kept`; NULL: all. From page *at on, first 0. True when it is through.

@@ -2,9 +2,9 @@
 /*
  * daemon/core/resume.c - a state whose process died becomes a core again.
  *
- * What was not committed is undone. Then each row gets its companion, from the descriptors that were kept. Where one is missing, or is
- * not what it should be, something empty takes its place, and once all are there, what was in it is dropped as anything else is: a
- * sequence, or all that a pool has. What took turns is begun anew, or taken back, as rows tell:
+ * What was not committed is undone. All rows are verified, and all counts recounted, before one is used (verify.h, balance.h). Then each
+ * row gets its companion, from the descriptors that were kept. Where one is missing, or is not what it should be, something empty takes
+ * its place, and once all are there, what was in it is dropped as anything else is: a sequence, or all that a pool has. What took turns is begun anew, or taken back, as rows tell:
  *
  *   attach, detach   pages of a sequence that is held are its holder's: those that are the sequence's already, or still, go back
  *   drop             a sequence that nobody holds has a name: one without is dropped
@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/fd.h"
+#include "daemon/core/balance.h"
 #include "daemon/core/fdstore.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pending.h"
@@ -30,11 +31,13 @@
 #include "daemon/core/sequences.h"
 #include "daemon/core/sessions.h"
 #include "daemon/core/task.h"
+#include "daemon/core/verify.h"
 
 struct resume {
 	struct skv_core *core;
 	const struct skv_core_past *past;
 	bool *seq_lost, *pool_lost;
+	bool some_lost; /* of anything */
 };
 
 /* ---- what was stored --------------------------------------------------------------------------- */
@@ -58,8 +61,9 @@ static int claim(const struct skv_core_past *past, const char *name)
 	return fd;
 }
 
-static void say_lost(const struct resume *r, const char *name, const char *why)
+static void say_lost(struct resume *r, const char *name, const char *why)
 {
+	r->some_lost = true;
 	r->past->lost(r->past->ctx, name, why);
 }
 
@@ -84,7 +88,7 @@ static void adopt_segments(struct resume *r, uint32_t pool)
 
 		if (skv_segment_row(&c->state, pool, s)->state != SKV_SEGMENT_LIVE)
 			continue;
-		skv_fdstore_segment_name(c, pool, s, name);
+		skv_fdstore_segment_name(&c->state, pool, s, name);
 		h->fd = claim(r->past, name);
 		if (h->fd >= 0 || r->pool_lost[pool])
 			continue;
@@ -100,11 +104,14 @@ static int adopt_pool(struct resume *r, uint32_t pool)
 	char name[SKV_FDSTORE_NAME];
 	int e;
 
-	if (!c->memory[p->device].mem && !r->past->device(r->past->ctx, c, p->device)) {
-		r->pool_lost[pool] = true;
+	e = c->memory[p->device].mem ? 0 : r->past->device(r->past->ctx, c, p->device);
+	if (e < 0)
+		return e;
+	if (e > 0) {
+		r->pool_lost[pool] = r->some_lost = true;
 		c->memory[p->device].mem = &no_device;
 	}
-	skv_fdstore_name(c, SKV_TABLE_POOLS, pool, name);
+	skv_fdstore_name(&c->state, SKV_TABLE_POOLS, pool, name);
 	e = skv_pool_adopt(c, pool, claim(r->past, name), &r->pool_lost[pool]);
 	if (e < 0)
 		return e;
@@ -117,23 +124,63 @@ static int adopt_pool(struct resume *r, uint32_t pool)
 	return 0;
 }
 
+/* A row that is wrong becomes that of the smallest sequence there is: its pages and references are right, and can be dropped. */
+static void make_small(struct skv_core *c, uint32_t seq)
+{
+	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
+
+	q->model = (struct skv_model)SKV_MODEL_INIT;
+	q->model.n_layers = q->model.n_heads = q->model.n_kv_heads = 1;
+	q->model.head_dim = 16;
+	q->max_tokens = q->model.max_tokens = SKV_PAGE_TOKENS;
+	memset(q->name, 0, sizeof(q->name));
+}
+
+/* *ret_why: NULL, or why it is lost. Negative errno: the system lacks something. */
+static int open_seq(struct resume *r, uint32_t seq, int fd, const char **ret_why)
+{
+	struct skv_core *c = r->core;
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	int e;
+
+	*ret_why = skv_verify_seq(&c->state, seq);
+	if (!*ret_why && fd < 0)
+		*ret_why = "its memory was not kept";
+	if (*ret_why) {
+		skv_close_fd(fd);
+		return 0;
+	}
+	e = skv_seqfile_open(&c->seqs[seq], fd, &q->model, q->max_tokens);
+	if (e < 0) {
+		*ret_why = "its memory is not that of such a sequence";
+		return skv_is_shortage(e) ? e : 0;
+	}
+	*ret_why = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);
+	if (*ret_why)
+		skv_seqfile_close(&c->seqs[seq]);
+	return 0;
+}
+
 static int adopt_seq(struct resume *r, uint32_t seq)
 {
 	struct skv_core *c = r->core;
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	char name[SKV_FDSTORE_NAME];
-	int fd;
+	const char *why;
+	int e;
 
-	skv_fdstore_name(c, SKV_TABLE_SEQUENCES, seq, name);
-	fd = claim(r->past, name);
-	if (fd >= 0 && skv_seqfile_open(&c->seqs[seq], fd, &q->model, q->max_tokens) == 0)
-		return 0;
-	say_lost(r, name, fd < 0 ? "its memory was not kept" : "its memory is not that of such a sequence");
+	skv_fdstore_name(&c->state, SKV_TABLE_SEQUENCES, seq, name);
+	e = open_seq(r, seq, claim(r->past, name), &why);
+	if (e < 0 || !why)
+		return e;
+	say_lost(r, name, why);
 	r->seq_lost[seq] = true; /* and the store is told so when it is dropped */
+	if (skv_verify_seq(&c->state, seq))
+		make_small(c, seq);
 	return skv_seqfile_new(&c->seqs[seq], seq, &q->model, q->max_tokens);
 }
 
-static void tell_client(const struct resume *r, uint32_t client)
+static int tell_client(const struct resume *r, uint32_t client)
 {
 	const struct skv_core *c = r->core;
 	const struct skv_client_row *row = skv_client_row(&c->state, client);
@@ -144,9 +191,9 @@ static void tell_client(const struct resume *r, uint32_t client)
 	};
 	char name[SKV_FDSTORE_NAME];
 
-	skv_fdstore_name(c, SKV_TABLE_CLIENTS, client, name);
+	skv_fdstore_name(&c->state, SKV_TABLE_CLIENTS, client, name);
 	past.pidfd = claim(r->past, name);
-	r->past->client(r->past->ctx, &past);
+	return r->past->client(r->past->ctx, &past);
 }
 
 static int adopt_all(struct resume *r)
@@ -162,12 +209,13 @@ static int adopt_all(struct resume *r)
 		if (e == 0)
 			e = adopt_seq(r, i);
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
-		skv_fdstore_name(c, SKV_TABLE_SESSIONS, i, name);
+		skv_fdstore_name(&c->state, SKV_TABLE_SESSIONS, i, name);
 		if (e == 0)
 			e = skv_session_adopt(c, i, claim(r->past, name));
 	}
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
-		tell_client(r, i);
+		if (e == 0)
+			e = tell_client(r, i);
 	return e;
 }
 
@@ -228,17 +276,22 @@ struct putting {
 };
 
 /* Into the memory of a sequence, before it is claimed: it may be one that the change before the last had made. */
-static void put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
+static int put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
 	const struct putting *p = ctx;
 	struct skv_core_found key, *f;
 	char name[SKV_FDSTORE_NAME];
 
-	snprintf(name, sizeof(name), "seq-%x", skv_state_id(p->state, SKV_TABLE_SEQUENCES, seq));
+	skv_fdstore_name(p->state, SKV_TABLE_SEQUENCES, seq, name);
 	key.name = name;
 	f = bsearch(&key, p->past->found, p->past->n, sizeof(*f), by_name);
-	if (f)
-		(void)!pwrite(f->fd, was, bytes, (off_t)offset);
+	return f ? skv_seqfile_put_back(f->fd, offset, was, bytes) : 0;
+}
+
+/* What a look at it says is wrong, or NULL. */
+static int error_of(const char *problem)
+{
+	return !problem ? 0 : problem == skv_no_memory ? -ENOMEM : -EUCLEAN;
 }
 
 static int open_state(const struct skv_core_past *past, struct skv_state *ret, const char **ret_why)
@@ -253,6 +306,10 @@ static int open_state(const struct skv_core_past *past, struct skv_state *ret, c
 	if (e < 0)
 		return e;
 	e = skv_undo(ret, put_back, &p, ret_why);
+	if (e == 0) {
+		*ret_why = skv_verify(ret);
+		e = error_of(*ret_why);
+	}
 	if (e < 0)
 		skv_state_deinit(ret);
 	return e;
@@ -264,17 +321,23 @@ static int resume(struct resume *r, const char **ret_why)
 	const struct skv_geometry *g = &c->state.header->geometry;
 	int e;
 
+	*ret_why = skv_balance_rows(c);
+	if (*ret_why)
+		return error_of(*ret_why);
 	r->seq_lost = calloc(g->max_sequences, sizeof(*r->seq_lost));
 	r->pool_lost = calloc(g->max_pools, sizeof(*r->pool_lost));
 	*ret_why = "out of memory";
 	e = r->seq_lost && r->pool_lost ? adopt_all(r) : -ENOMEM;
 	if (e < 0)
 		return e;
+	*ret_why = "something cannot be had back";
+	if (r->past->whole && r->some_lost)
+		return -ENODATA;
 	show_holders(c);
 	take_back_turns(c);
 	drop_lost(r);
 	*ret_why = skv_core_balance(c, false);
-	return *ret_why ? -EUCLEAN : 0;
+	return error_of(*ret_why);
 }
 
 int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_ops *mem, const struct skv_core_past *past,
@@ -303,4 +366,57 @@ int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_o
 	}
 	*ret = r.core;
 	return 0;
+}
+
+/* ---- the other way --------------------------------------------------------------------------- */
+
+struct leaving {
+	const struct skv_core *core;
+	void (*give)(void *ctx, const char *name, int fd);
+	void *ctx;
+};
+
+static void give(const struct leaving *l, const char *name, int *fd)
+{
+	if (*fd >= 0)
+		l->give(l->ctx, name, *fd);
+	*fd = -1;
+}
+
+static void give_row(const struct leaving *l, enum skv_table t, uint32_t row, int *fd)
+{
+	char name[SKV_FDSTORE_NAME];
+
+	skv_fdstore_name(&l->core->state, t, row, name);
+	give(l, name, fd);
+}
+
+static void give_segments(const struct leaving *l, uint32_t pool)
+{
+	const struct skv_state *state = &l->core->state;
+	const struct skv_pool_local *p = &l->core->pools[pool];
+	char name[SKV_FDSTORE_NAME];
+
+	for (uint32_t s = 0; p->handles && s < skv_pool_row(state, pool)->high; s++) {
+		if (skv_segment_row(state, pool, s)->state != SKV_SEGMENT_LIVE)
+			continue;
+		skv_fdstore_segment_name(state, pool, s, name);
+		give(l, name, &p->handles[s].fd);
+	}
+}
+
+void skv_core_leave(struct skv_core *c, void (*cb)(void *ctx, const char *name, int fd), void *ctx)
+{
+	const struct leaving l = {.core = c, .give = cb, .ctx = ctx};
+
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
+		give_row(&l, SKV_TABLE_POOLS, i, &c->pools[i].fd);
+		give_segments(&l, i);
+	}
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		give_row(&l, SKV_TABLE_SEQUENCES, i, &c->seqs[i].fd);
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
+		give_row(&l, SKV_TABLE_SESSIONS, i, &c->sessions[i].fd);
+	give(&l, SKV_FDSTORE_STATE, &c->state.fd);
+	(void)skv_core_abandon(c);
 }

@@ -42,7 +42,7 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 
 		return mem->discard(mem, c->pools[pool].fd, &range);
 	}
-	skv_fdstore_segment_name(c, pool, segment, kept);
+	skv_fdstore_segment_name(&c->state, pool, segment, kept);
 	skv_fdstore_remove(c, kept);
 	mem->destroy(mem, &c->pools[pool].handles[segment], p->segment_bytes);
 	c->pools[pool].handles[segment] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;

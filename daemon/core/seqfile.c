@@ -10,18 +10,24 @@
 #include <unistd.h>
 #include "common/fd.h"
 
+/* A memfd is read and written whole, or the system is out of memory. */
+static int whole(ssize_t n, size_t bytes)
+{
+	return n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -EIO;
+}
+
 /* tokens[len] is the committed next id. */
-static void show_next(const struct skv_seq_local *l, uint32_t len)
+static int show_next(const struct skv_seq_local *l, uint32_t len)
 {
 	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
 	int32_t next = l->mem->next[skv_commit_epoch(commit) & 1];
 
-	(void)!pwrite(l->fd, &next, sizeof(next), (off_t)(l->layout.tokens + len * sizeof(next)));
+	return whole(pwrite(l->fd, &next, sizeof(next), (off_t)(l->layout.tokens + len * sizeof(next))), sizeof(next));
 }
 
 int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_model *m, uint32_t max_tokens)
 {
-	struct skv_seq_local l;
+	struct skv_seq_local l = {0};
 	char name[32];
 	void *map;
 	int r;
@@ -39,9 +45,12 @@ int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_
 	}
 	l.mem = map;
 	skv_seqmem_init_header(l.mem, &l.layout);
-	show_next(&l, 0);
-	*ret = l;
-	return 0;
+	r = show_next(&l, 0);
+	if (r < 0)
+		skv_seqfile_close(&l);
+	else
+		*ret = l;
+	return r;
 }
 
 int skv_seqfile_open(struct skv_seq_local *ret, int fd, const struct skv_model *m, uint32_t max_tokens)
@@ -61,6 +70,19 @@ int skv_seqfile_open(struct skv_seq_local *ret, int fd, const struct skv_model *
 	}
 	l.mem = map;
 	*ret = l;
+	return 0;
+}
+
+int skv_seqfile_put_back(int fd, uint64_t offset, const void *was, size_t bytes)
+{
+	uint32_t magic = 0;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
+	    pread(fd, &magic, sizeof(magic), offsetof(struct skv_seqmem, magic)) != (ssize_t)sizeof(magic) || magic != SKV_SEQMEM_MAGIC)
+		return 0;
+	if (offset >= sizeof(struct skv_seqmem) && offset <= (uint64_t)st.st_size && bytes <= (uint64_t)st.st_size - offset)
+		return whole(pwrite(fd, was, bytes, (off_t)offset), bytes);
 	return 0;
 }
 
@@ -85,12 +107,6 @@ void skv_seqfile_free(struct skv_core *c, struct skv_seq_local *l)
 uint64_t skv_seqfile_entry_at(const struct skv_seq_local *l, uint32_t table, uint32_t index)
 {
 	return l->layout.table + ((uint64_t)table * l->layout.max_pages + index) * sizeof(skv_pte);
-}
-
-/* A memfd is read and written whole, or the system is out of memory. */
-static int whole(ssize_t n, size_t bytes)
-{
-	return n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -EIO;
 }
 
 int skv_seqfile_read(const struct skv_seq_local *l, uint32_t table, uint32_t first, uint32_t n, skv_pte *to)
@@ -120,17 +136,17 @@ uint32_t skv_seqfile_len(const struct skv_seq_local *l)
 #define JOURNAL_WINDOW 512u
 #define CALL_UNITS 50u /* a system call takes about so long */
 
-static void evict(const struct skv_seq_local *l, const struct skv_eviction *j)
+static int evict(const struct skv_seq_local *l, const struct skv_eviction *j)
 {
 	skv_pte entry;
 
 	if (j->table >= l->layout.n_tables || j->page >= l->layout.max_pages)
-		return;
+		return 0;
 	entry = skv_seqmem_evicted(&l->layout, j->table);
-	(void)skv_seqfile_write(l, j->table, j->page, 1, &entry); /* a page that cannot be given up is kept */
+	return skv_seqfile_write(l, j->table, j->page, 1, &entry);
 }
 
-bool skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *units)
+int skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *units)
 {
 	struct skv_eviction window[JOURNAL_WINDOW];
 	uint32_t epoch = skv_commit_epoch(atomic_load_explicit(&l->mem->commit, memory_order_acquire));
@@ -141,17 +157,19 @@ bool skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *u
 	while (*at < n) {
 		uint32_t some = n - *at < JOURNAL_WINDOW ? n - *at : JOURNAL_WINDOW;
 		size_t bytes = some * sizeof(*window);
+		int r;
 
 		if (!skv_units_take(units, some * CALL_UNITS))
-			return false;
-		if (pread(l->fd, window, bytes, (off_t)(l->layout.journal + *at * sizeof(*window))) != (ssize_t)bytes)
-			break;
-		for (uint32_t i = 0; i < some; i++)
-			evict(l, &window[i]);
+			return 1;
+		r = whole(pread(l->fd, window, bytes, (off_t)(l->layout.journal + *at * sizeof(*window))), bytes);
+		for (uint32_t i = 0; i < some && r == 0; i++)
+			r = evict(l, &window[i]);
+		if (r < 0)
+			return r; /* the journal stays, for another time */
 		*at += some;
 	}
 	atomic_store(&l->mem->journal_n, 0);
-	return true;
+	return 0;
 }
 
 #define PAGE_BYTES 4096u
@@ -160,9 +178,9 @@ bool skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *u
 
 /*
  * No memory from offset `from` to `to`, a piece a step from *at on; parts of pages are zeroed. *at may end beyond `to`: at
- * the next memory that there is, so that no table without any is asked about.
+ * the next memory that there is, so that no table without any is asked about. 0: all of it; 1: there is more; negative errno.
  */
-static bool punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to, uint64_t *at, uint32_t *units)
+static int punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to, uint64_t *at, uint32_t *units)
 {
 	if (*at < from)
 		*at = from;
@@ -171,18 +189,19 @@ static bool punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to
 		uint64_t n;
 
 		if (!skv_units_take(units, CALL_UNITS))
-			return false;
+			return 1;
 		data = lseek(l->fd, (off_t)*at, SEEK_DATA);
 		*at = data < 0 ? l->layout.total : (uint64_t)data;
 		if (*at >= to)
 			break;
 		n = PUNCH_BYTES - *at % PAGE_BYTES; /* up to a page's end, or the page would stay */
 		n = to - *at < n ? to - *at : n;
-		(void)fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, data, (off_t)n);
+		if (fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, data, (off_t)n) < 0)
+			return -errno;
 		(void)skv_units_take(units, (uint32_t)n / PUNCH_BYTES_OF_UNIT);
 		*at += n;
 	}
-	return true;
+	return 0;
 }
 
 uint64_t skv_seqfile_least(const struct skv_seq_local *l)
@@ -191,22 +210,22 @@ uint64_t skv_seqfile_least(const struct skv_seq_local *l)
 	return (l->layout.n_tables + UINT64_C(4)) * PAGE_BYTES + l->layout.state_bytes;
 }
 
-bool skv_seqfile_trim(const struct skv_seq_local *l, uint64_t *at, uint32_t *units)
+int skv_seqfile_trim(const struct skv_seq_local *l, uint64_t *at, uint32_t *units)
 {
 	const struct skv_seqmem_layout *o = &l->layout;
 	uint32_t len = skv_seqfile_len(l);
+	int r = 0;
 
-	for (uint32_t table = 0; table < o->n_tables; table++) {
+	for (uint32_t table = 0; table < o->n_tables && r == 0; table++) {
 		uint64_t from = skv_seqfile_entry_at(l, table, skv_seqmem_entries(o, table, len));
 
-		if (!punch_some(l, from, skv_seqfile_entry_at(l, table + 1, 0), at, units))
-			return false;
+		r = punch_some(l, from, skv_seqfile_entry_at(l, table + 1, 0), at, units);
 	}
-	if (!punch_some(l, o->tokens + (len + UINT64_C(1)) * sizeof(int32_t), o->journal, at, units) ||
-	    !punch_some(l, o->journal, o->state, at, units))
-		return false;
-	show_next(l, len);
-	return true;
+	if (r == 0)
+		r = punch_some(l, o->tokens + (len + UINT64_C(1)) * sizeof(int32_t), o->journal, at, units);
+	if (r == 0)
+		r = punch_some(l, o->journal, o->state, at, units);
+	return r ? r : show_next(l, len);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */

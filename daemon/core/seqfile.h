@@ -9,6 +9,7 @@
 #define SKV_CORE_SEQFILE_H
 
 #include "daemon/core/core-priv.h"
+#include "daemon/core/units.h"
 
 /* A fresh memfd with its header, which is mapped. Negative errno, with nothing left behind. */
 int skv_seqfile_new(struct skv_seq_local *, uint32_t index, const struct skv_model *, uint32_t max_tokens);
@@ -16,6 +17,8 @@ void skv_seqfile_free(struct skv_core *, struct skv_seq_local *);
 /* One that was made before, for such a sequence; `fd` is consumed in any case. -EBADMSG: it is no such memfd. */
 int skv_seqfile_open(struct skv_seq_local *, int fd, const struct skv_model *, uint32_t max_tokens);
 void skv_seqfile_close(struct skv_seq_local *);
+/* What an undo log says that was there, into a descriptor of anything: only if it is a sequence's memory, and not on its header or beyond its end. Negative errno: it is, and cannot be written. */
+int skv_seqfile_put_back(int fd, uint64_t offset, const void *was, size_t bytes);
 /*
  * Everything that was ever written in `from`, from *at on, first 0, to the same offsets of `to`; holes stay holes. 0: all
  * of it; 1: there is more; negative errno.
@@ -33,27 +36,16 @@ uint32_t skv_seqfile_len(const struct skv_seq_local *);
 
 /*
  * Carry out the eviction journal of the last commit, or discard another's: entries from *at on, as many as *units
- * allows. True when that is done.
+ * allows. 0: all of it; 1: there is more; negative errno.
  */
-bool skv_seqfile_replay(const struct skv_seq_local *, uint32_t *at, uint32_t *units);
+int skv_seqfile_replay(const struct skv_seq_local *, uint32_t *at, uint32_t *units);
 /* Memory that one may have that was hardly used: it comes in pages. */
 uint64_t skv_seqfile_least(const struct skv_seq_local *);
 /*
  * Entries and token ids beyond the committed length, and the journal, give their memory back, from offset *at on, first 0;
- * such entries are SKV_PTE_NONE then. At the end the next token's id is put in its place.
+ * such entries are SKV_PTE_NONE then. At the end the next token's id is put in its place. 0: all of it; 1: there is more; negative
+ * errno.
  */
-bool skv_seqfile_trim(const struct skv_seq_local *, uint64_t *at, uint32_t *units);
-
-/*
- * Work is counted in units, of some ten nanoseconds. False when there are none left. The last piece of work of a turn may
- * take more than there are, so that every turn comes forward.
- */
-static inline bool skv_units_take(uint32_t *units, uint32_t n)
-{
-	bool any = *units > 0;
-
-	*units -= n < *units ? n : *units;
-	return any;
-}
+int skv_seqfile_trim(const struct skv_seq_local *, uint64_t *at, uint32_t *units);
 
 #endif

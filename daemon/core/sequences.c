@@ -50,6 +50,7 @@ void skv_seq_unhold(struct skv_core *c, uint32_t seq)
 
 	skv_write_session(&c->state, q->session)->sequences--;
 	q->session = SKV_NO_INDEX;
+	q->fresh = 0;
 	q->used = ++skv_write_header(&c->state)->uses;
 	q->idle_since_ns = 0;
 	atomic_store(&c->seqs[seq].mem->holder, 0);
@@ -65,7 +66,7 @@ struct skv_core_seq_info skv_seq_info(const struct skv_core *c, uint32_t seq)
 	};
 }
 
-static int check_name(struct skv_core *c, uint32_t account, const struct skv_model *m, const char *name)
+int skv_seq_check_name(struct skv_core *c, uint32_t account, const struct skv_model *m, const char *name)
 {
 	if (!name[0])
 		return 0;
@@ -79,27 +80,28 @@ static int check_name(struct skv_core *c, uint32_t account, const struct skv_mod
 	return 0;
 }
 
-int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
+int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
 {
-	const struct skv_session_row *s = skv_session_row(&c->state, session);
-	struct skv_pool_row *p = skv_write_pool(&c->state, s->pool);
+	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	struct skv_account_row *a = skv_write_account(&c->state, p->account);
 	char kept[SKV_FDSTORE_NAME];
 	struct skv_seq_row *q;
 	uint32_t seq;
-	int r = check_name(c, p->account, &s->model, name);
+	int r = skv_seq_check_name(c, p->account, m, name);
 
 	if (!r)
 		r = skv_charge_allows(c, p->account, SKV_SEQ_BYTES);
 	if (!r)
 		r = skv_room_allows(c, p->account, SKV_SEQ_ROOM);
+	if (!r)
+		r = skv_fdstore_allows(c);
 	if (r)
 		return r;
 	if (max_tokens > SKV_MAX_TOKENS ||
-	    (uint64_t)s->model.n_layers * skv_pages_of(max_tokens) > SKV_CORE_MAX_ENTRIES)
+	    (uint64_t)m->n_layers * skv_pages_of(max_tokens) > SKV_SEQ_MAX_ENTRIES)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a sequence of %u tokens in %u layers needs more than %u table entries",
-		                  max_tokens, s->model.n_layers, SKV_CORE_MAX_ENTRIES);
+		                  max_tokens, m->n_layers, SKV_SEQ_MAX_ENTRIES);
 	if (a->sequences >= c->config.account_sequences)
 		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
 		                  "UID %u already has %u sequences, the most that are allowed", a->uid,
@@ -109,24 +111,36 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 		                       "UID %u has %u sequences, the daemon %u of %u; what is left is for others", a->uid,
 		                       a->sequences, c->state.header->live[SKV_TABLE_SEQUENCES], c->config.max_sequences);
 	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
-	r = skv_seqfile_new(&c->seqs[seq], seq, &s->model, max_tokens);
+	r = skv_seqfile_new(&c->seqs[seq], seq, m, max_tokens);
 	if (r < 0) {
 		skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
 		return skv_core_refuse_system(c, r, "memory for a sequence");
 	}
 	q = skv_write_seq(&c->state, seq);
 	q->account = p->account;
-	q->pool = s->pool;
+	q->pool = pool;
+	q->session = SKV_NO_INDEX;
 	q->max_tokens = max_tokens;
-	q->model = s->model;
+	q->model = *m;
 	snprintf(q->name, sizeof(q->name), "%s", name);
-	skv_fdstore_name(c, SKV_TABLE_SEQUENCES, seq, kept);
+	skv_fdstore_name(&c->state, SKV_TABLE_SEQUENCES, seq, kept);
 	skv_fdstore_add(c, kept, c->seqs[seq].fd);
-	skv_seq_hold(c, seq, session);
 	skv_charge_seq(c, seq);
 	a->sequences++;
 	p->sequences++;
 	*ret_seq = seq;
+	return 0;
+}
+
+int skv_seq_make_held(struct skv_core *c, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
+{
+	const struct skv_session_row *s = skv_session_row(&c->state, session);
+	int r = skv_seq_make(c, s->pool, &s->model, name, max_tokens, ret_seq);
+
+	if (r)
+		return r;
+	skv_seq_hold(c, *ret_seq, session);
+	skv_write_seq(&c->state, *ret_seq)->fresh = 1;
 	return 0;
 }
 
@@ -149,7 +163,7 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 		skv_seq_unhold(c, seq);
 	skv_charge(c, q->account, &q->bytes, 0);
 	skv_write_account(&c->state, q->account)->copied_bytes -= q->copied;
-	skv_fdstore_name(c, SKV_TABLE_SEQUENCES, seq, kept);
+	skv_fdstore_name(&c->state, SKV_TABLE_SEQUENCES, seq, kept);
 	skv_fdstore_remove(c, kept);
 	skv_seqfile_free(c, &c->seqs[seq]);
 	skv_write_account(&c->state, q->account)->sequences--;
@@ -180,7 +194,7 @@ int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
 		                  most);
-	r = skv_seq_make(c, session, name ? name : "", max_tokens ? max_tokens : most, &seq);
+	r = skv_seq_make_held(c, session, name ? name : "", max_tokens ? max_tokens : most, &seq);
 	if (r)
 		return r;
 	*ret = skv_seq_info(c, seq);
@@ -220,6 +234,15 @@ static bool are_releasable(const struct skv_core *c, uint32_t seq, const struct 
 	return true;
 }
 
+static void release(struct skv_core *c, uint32_t seq, const struct skv_wire_run *runs, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		for (uint64_t page = runs[i].first; page < (uint64_t)runs[i].first + runs[i].count; page++)
+			if (page <= SKV_PTE_ID_MASK && skv_ref_held(c, seq, (uint32_t)page))
+				skv_ref_drop(c, seq, (uint32_t)page);
+	skv_pool_shrink(c, skv_seq_row(&c->state, seq)->pool);
+}
+
 int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
                          const struct skv_wire_run *runs, uint32_t n)
 {
@@ -233,9 +256,19 @@ int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	if (!are_releasable(c, seq, runs, n))
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a page released is not shared by this sequence, or named twice");
-	for (uint32_t i = 0; i < n; i++)
-		for (uint32_t page = runs[i].first; page < runs[i].first + runs[i].count; page++)
-			skv_ref_drop(c, seq, page);
-	skv_pool_shrink(c, skv_seq_row(&c->state, seq)->pool);
+	release(c, seq, runs, n);
 	return 0;
+}
+
+int skv_core_seq_release_again(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                               const struct skv_wire_run *runs, uint32_t n)
+{
+	uint32_t client, seq;
+	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
+
+	if (!r)
+		r = skv_check_runs(c, runs, n);
+	if (r == 0)
+		release(c, seq, runs, n);
+	return r;
 }

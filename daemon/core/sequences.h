@@ -14,8 +14,12 @@ void skv_seq_hold(struct skv_core *, uint32_t seq, uint32_t session);
 void skv_seq_unhold(struct skv_core *, uint32_t seq);
 /* The row of a named one, or SKV_NO_INDEX. */
 uint32_t skv_seq_find(const struct skv_core *, uint32_t account, const struct skv_model *, const char *name);
-/* An empty sequence, held by the session: 0, or what skv_core_seq_new() says. */
-int skv_seq_make(struct skv_core *, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq);
+/* May a sequence of the model be called so? 0, E_INVALID, E_EXIST. */
+int skv_seq_check_name(struct skv_core *, uint32_t account, const struct skv_model *, const char *name);
+/* An empty sequence that nobody holds; or the session does. 0, or what skv_core_seq_new() says. */
+int skv_seq_make(struct skv_core *, uint32_t pool, const struct skv_model *, const char *name, uint32_t max_tokens,
+                 uint32_t *ret_seq);
+int skv_seq_make_held(struct skv_core *, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq);
 struct skv_core_seq_info skv_seq_info(const struct skv_core *, uint32_t seq);
 
 #endif

@@ -15,6 +15,7 @@
 #include "daemon/core/announce.h"
 #include "daemon/core/sessions.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -40,7 +41,7 @@ static int page_new(struct skv_core *c, uint32_t session)
 	char name[SKV_FDSTORE_NAME];
 	int fd, r;
 
-	skv_fdstore_name(c, SKV_TABLE_SESSIONS, session, name);
+	skv_fdstore_name(&c->state, SKV_TABLE_SESSIONS, session, name);
 	fd = skv_memfd_new(name, SKV_SESSION_BYTES);
 	if (fd < 0)
 		return fd;
@@ -52,11 +53,12 @@ static int page_new(struct skv_core *c, uint32_t session)
 
 int skv_session_adopt(struct skv_core *c, uint32_t session, int fd)
 {
+	const int e = fd >= 0 ? page_map(&c->sessions[session], fd) : -EBADMSG;
 	char name[SKV_FDSTORE_NAME];
 
-	if (fd >= 0 && page_map(&c->sessions[session], fd) == 0)
-		return 0;
-	skv_fdstore_name(c, SKV_TABLE_SESSIONS, session, name);
+	if (e == 0 || skv_is_shortage(e))
+		return e;
+	skv_fdstore_name(&c->state, SKV_TABLE_SESSIONS, session, name);
 	if (fd >= 0)
 		skv_fdstore_remove(c, name);
 	return page_new(c, session);
@@ -109,6 +111,9 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                       "UID %u has %u sessions, the daemon %u of %u; what is left is for others", a->uid,
 		                       a->sessions, c->state.header->live[SKV_TABLE_SESSIONS], c->config.max_sessions);
+	r = skv_fdstore_allows(c);
+	if (r)
+		return r;
 	session = skv_state_take(&c->state, SKV_TABLE_SESSIONS);
 	r = page_new(c, session);
 	if (r < 0) {
@@ -127,7 +132,7 @@ static void unmake(struct skv_core *c, uint32_t session)
 {
 	char kept[SKV_FDSTORE_NAME];
 
-	skv_fdstore_name(c, SKV_TABLE_SESSIONS, session, kept);
+	skv_fdstore_name(&c->state, SKV_TABLE_SESSIONS, session, kept);
 	skv_fdstore_remove(c, kept);
 	skv_session_leave(c, session);
 	skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
@@ -200,6 +205,16 @@ int skv_core_session_pool(struct skv_core *c, uint32_t client_id, uint32_t sessi
 	return 0;
 }
 
+int skv_core_session_model(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_model **ret)
+{
+	uint32_t client, session;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r == 0)
+		*ret = &skv_session_row(&c->state, session)->model;
+	return r;
+}
+
 int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t session_id,
                             struct skv_msg_policy *ret)
 {
@@ -214,6 +229,26 @@ int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t ses
 	*ret = (struct skv_msg_policy){.generation = s->given.generation, .plugin = s->given.plugin};
 	snprintf(ret->spec, sizeof(ret->spec), "%s", s->given.spec);
 	return 0;
+}
+
+uint32_t skv_core_next_plugin(struct skv_core *c)
+{
+	return ++skv_write_header(&c->state)->plugins;
+}
+
+void skv_core_replace_plugins(struct skv_core *c, uint32_t (*id_of)(void *, const char *spec), void *ctx)
+{
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
+		struct skv_session_row *s = skv_write_session(&c->state, i);
+		struct skv_choice *const choices[] = {&s->wanted, &s->given, &s->running};
+
+		for (size_t k = 0; k < 3; k++) {
+			uint32_t id = id_of(ctx, choices[k]->spec);
+
+			if (id)
+				choices[k]->plugin = id;
+		}
+	}
 }
 
 bool skv_core_in_scope(const struct skv_core_scope *scope, const struct skv_core_session_view *v)

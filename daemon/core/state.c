@@ -11,6 +11,8 @@
 #define ID_INDEX_BITS 16
 #define ID_MAX_ROWS 65535u
 
+const char skv_no_memory[] = "no memory to look at the state with";
+
 static const uint32_t element_bytes[SKV_TABLE_COUNT] = {
 	[SKV_TABLE_ACCOUNTS] = sizeof(struct skv_account_row),
 	[SKV_TABLE_CLIENTS] = sizeof(struct skv_client_row),
@@ -109,6 +111,11 @@ int skv_state_new(struct skv_state *s, const struct skv_geometry *g)
 	return skv_state_map(s, fd, &why);
 }
 
+/*
+ * There is no checksum: where tables are follows from the geometry, which is there twice, as sizes and as what they lead to, and the two
+ * are compared word by word. What else the header has changes all the time; rows and counts say whether it is right (verify.h, balance.h).
+ * Of the geometry, host memory's segment_bytes and pool_bytes are sizes of segments to come, within bounds that the others set (pools.c).
+ */
 static const char *header_check(const struct skv_state_header *h)
 {
 	struct skv_state_header want;
@@ -176,7 +183,8 @@ uint32_t skv_state_take(struct skv_state *s, enum skv_table t)
 	else
 		return SKV_NO_INDEX;
 	row = skv_undo_save(s, skv_state_at(s, t, index), h->element_bytes[t]);
-	h->free[t] = row->next_free;
+	if (h->free[t]) /* a row that was never used says nothing, and nobody has verified that */
+		h->free[t] = row->next_free;
 	generation = row->generation % 0xffff + 1; /* 1 … 65535 */
 	memset(row, 0, h->element_bytes[t]);
 	row->generation = generation;

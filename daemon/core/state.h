@@ -26,8 +26,13 @@
 #include "daemon/core/core.h"
 #include "daemon/core/undo.h"
 
+/*
+ * A state of another version is refused. To read one would take: its element_bytes, each row copied into a new state, once its undo log was
+ * carried out in its own layout; fields in the middle of rows (skv_model) that do not grow; and two names for states in the store
+ * (fdstore.h), since the old one may be removed only after the new one was added, and a name's removal takes all that have it.
+ */
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
-#define SKV_STATE_VERSION 11u
+#define SKV_STATE_VERSION 12u
 #define SKV_NO_INDEX UINT32_MAX
 
 /* ---- owner words ----------------------------------------------------------------------------- */
@@ -110,7 +115,7 @@ struct skv_seq_row {
 	uint32_t pages;    /* owner words SEQ(this) */
 	uint32_t refs;     /* references to shared pages ... */
 	uint32_t referred; /* ... and did it ever have one? */
-	uint32_t reserved;
+	uint32_t fresh;    /* made by its holder, which has not let go of it since */
 	uint64_t bytes;         /* charged for its memory and references */
 	uint64_t copied;        /* a fork's: so much was written by the daemon */
 	uint64_t used;          /* counts: larger than of all that lost their holders before */
@@ -168,6 +173,7 @@ enum skv_told {
 	SKV_TOLD_LIVE = 1,     /* announced */
 	SKV_TOLD_GONE_DUE = 2, /* announced; its end is still to be told */
 	SKV_TOLD_GONE = 3,     /* its end was told, not acknowledged */
+	SKV_TOLD_AGAIN = 4,    /* announced by the daemon before, and to be announced again */
 };
 
 /* ---- the memfd ------------------------------------------------------------------------------- */
@@ -214,13 +220,16 @@ struct skv_state_header {
 	uint32_t free[SKV_TABLE_ROWS]; /* index + 1 */
 	uint32_t high[SKV_TABLE_ROWS]; /* rows from here on were never used */
 	uint32_t live[SKV_TABLE_ROWS];
-	uint32_t reserved;
+	uint32_t plugins; /* ids of policies' files that were given so far */
 	uint64_t uses; /* of sequences, so far */
 	uint64_t dropped_for_age, dropped_for_room; /* sequences */
 	uint64_t policy_generation;
 	uint64_t segment_serial; /* of the last segment made or wanted */
 	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of all segments that have memory, or are to have it */
 };
+
+/* What a look at the state may say is wrong with it, known by its address: nothing is known then. */
+extern const char skv_no_memory[];
 
 struct skv_state {
 	int fd;

@@ -29,6 +29,7 @@ static int prepare(struct skv_core *c, struct skv_task *t)
 	case SKV_TASK_CLIENT: skv_reclaim_begin(t->client, t->kind == SKV_TASK_SESSION ? t->row : SKV_NO_INDEX, &t->reclaim); break;
 	case SKV_TASK_ATTACH:
 	case SKV_TASK_DROP: t->at = 0; break;
+	case SKV_TASK_RECONNECT: t->reconnect = skv_reconnect_take(c, t->client); break;
 	case SKV_TASK_FORK: /* skv_task_fork() */
 	case SKV_TASK_LOST: break;
 	}
@@ -44,6 +45,7 @@ static enum skv_progress some(struct skv_core *c, struct skv_task *t, uint32_t *
 	case SKV_TASK_FORK: return skv_fork_some(c, &t->fork, units);
 	case SKV_TASK_SESSION:
 	case SKV_TASK_CLIENT: return skv_reclaim_some(c, &t->reclaim, units);
+	case SKV_TASK_RECONNECT: return skv_reconnect_some(c, t->reconnect, units);
 	case SKV_TASK_DROP: return skv_seq_remove_some(c, t->row, &t->at, units);
 	case SKV_TASK_ATTACH:
 		q = skv_seq_row(&c->state, t->row);
@@ -59,7 +61,9 @@ static enum skv_progress some(struct skv_core *c, struct skv_task *t, uint32_t *
 /* What its client is told. */
 static void conclude(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
 {
-	if (t->kind == SKV_TASK_DETACH && t->detach.corrupt) {
+	if (t->kind == SKV_TASK_RECONNECT) {
+		skv_reconnect_free(t->reconnect);
+	} else if (t->kind == SKV_TASK_DETACH && t->detach.corrupt) {
 		t->result = SKV_CORE_E_CORRUPT;
 		snprintf(t->why, sizeof(t->why), "%s", t->detach.why);
 	} else if (t->kind == SKV_TASK_FORK) {
@@ -79,6 +83,8 @@ static void abandon(struct skv_task *t)
 		skv_detach_end(&t->detach);
 	else if (t->kind == SKV_TASK_FORK)
 		skv_fork_end(&t->fork);
+	else if (t->kind == SKV_TASK_RECONNECT)
+		skv_reconnect_free(t->reconnect);
 	else if (t->kind == SKV_TASK_SESSION || t->kind == SKV_TASK_CLIENT)
 		skv_reclaim_end(&t->reclaim);
 }
@@ -88,7 +94,7 @@ static uint32_t device_of(const struct skv_core *c, const struct skv_task *t)
 {
 	uint32_t pool;
 
-	if (t->kind == SKV_TASK_CLIENT || t->kind == SKV_TASK_LOST)
+	if (t->kind == SKV_TASK_CLIENT || t->kind == SKV_TASK_RECONNECT || t->kind == SKV_TASK_LOST)
 		return SKV_DEVICE_HOST;
 	pool = t->kind == SKV_TASK_SESSION ? skv_session_row(&c->state, t->row)->pool : skv_seq_row(&c->state, t->row)->pool;
 	return skv_pool_row(&c->state, pool)->device;
@@ -123,12 +129,15 @@ static void append(struct skv_core *c, struct skv_task *t)
 static int begin(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
 {
 	uint32_t units = FIRST_TURN;
+	enum skv_progress p = some(c, t, &units);
 	int result;
 
-	if (some(c, t, &units) == SKV_GOES_ON) {
+	if (p == SKV_GOES_ON || p == SKV_FAILED)
 		append(c, t);
+	if (p == SKV_FAILED)
+		return c->failed;
+	if (p == SKV_GOES_ON)
 		return skv_core_refuse(c, SKV_CORE_E_TURNS, "it takes more than a turn");
-	}
 	conclude(c, t, ret_info);
 	result = t->result;
 	if (result)
@@ -257,13 +266,16 @@ static void yield(struct skv_core *c, struct skv_task *t)
 void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret)
 {
 	struct skv_task *t = c->tasks;
+	enum skv_progress p;
 
 	*ret = (struct skv_core_done){.more = t != NULL, .info = {.fd = -1}};
 	if (!t)
 		return;
 	c->tasks = t->next;
-	if (some(c, t, &units) == SKV_GOES_ON) {
+	p = some(c, t, &units);
+	if (p == SKV_GOES_ON || p == SKV_FAILED) {
 		yield(c, t);
+		ret->failed = p == SKV_FAILED ? c->failed : 0;
 		return;
 	}
 	conclude(c, t, &ret->info);
@@ -288,7 +300,7 @@ void skv_core_work_all(struct skv_core *c)
 
 	do
 		skv_core_work(c, UINT32_MAX, &done);
-	while (done.more);
+	while (done.more && !done.failed);
 }
 
 void skv_task_lose(struct skv_core *c, uint32_t device)
@@ -301,6 +313,8 @@ void skv_task_lose(struct skv_core *c, uint32_t device)
 			snprintf(t->why, sizeof(t->why), "the device's memory is lost");
 		} else if (t->kind == SKV_TASK_CLIENT) {
 			skv_reclaim_lose(c, &t->reclaim, device);
+		} else if (t->kind == SKV_TASK_RECONNECT) {
+			skv_reconnect_lose(c, t->reconnect, device);
 		}
 }
 

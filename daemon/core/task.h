@@ -7,6 +7,7 @@
 #include "daemon/core/detach.h"
 #include "daemon/core/fork.h"
 #include "daemon/core/reclaim.h"
+#include "daemon/core/reconnect.h"
 
 struct skv_task {
 	struct skv_task *next;
@@ -17,6 +18,7 @@ struct skv_task {
 		SKV_TASK_DROP,    /* a sequence, held or not */
 		SKV_TASK_SESSION, /* close it */
 		SKV_TASK_CLIENT,  /* all that the client had, and itself */
+		SKV_TASK_RECONNECT, /* let go of what the client did not name */
 		SKV_TASK_LOST,    /* nothing any more: a device's memory is lost */
 	} kind;
 	uint32_t client; /* row, or SKV_NO_INDEX: nobody waits for it */
@@ -31,6 +33,7 @@ struct skv_task {
 		struct skv_detach detach;
 		struct skv_fork fork;
 		struct skv_reclaim reclaim;
+		struct skv_reconnect *reconnect; /* owned */
 	};
 };
 

@@ -98,11 +98,19 @@ void skv_undo_commit(struct skv_state *s)
 
 /* ---- after the end of a process -------------------------------------------------------------- */
 
+/* Where tables are never changes: the header said it when the state was mapped, and was checked. */
+static bool moves_tables(const struct skv_state *s, const struct trailer *t, const void *was)
+{
+	const uint64_t fixed = offsetof(struct skv_state_header, free);
+
+	return t->offset < fixed && memcmp((const char *)s->header + t->offset, was, t->bytes < fixed - t->offset ? t->bytes : fixed - t->offset);
+}
+
 /* The entry that ends at word `end`; where it begins, or 0: there cannot be one. */
 static uint64_t entry_before(const struct skv_state *s, uint64_t end, struct trailer *ret)
 {
 	const struct skv_state_header *h = s->header;
-	uint64_t words;
+	uint64_t words, begin;
 
 	if (end < 1 + TRAILER_WORDS)
 		return 0;
@@ -113,7 +121,8 @@ static uint64_t entry_before(const struct skv_state *s, uint64_t end, struct tra
 		return 0;
 	if (ret->file == 0 && (ret->offset > h->offset[SKV_TABLE_UNDO] || ret->bytes > h->offset[SKV_TABLE_UNDO] - ret->offset))
 		return 0;
-	return end - TRAILER_WORDS - words;
+	begin = end - TRAILER_WORDS - words;
+	return ret->file == 0 && moves_tables(s, ret, log_of(s) + begin) ? 0 : begin;
 }
 
 int skv_undo(struct skv_state *s, skv_undo_file_fn put_back, void *ctx, const char **ret_why)
@@ -130,10 +139,15 @@ int skv_undo(struct skv_state *s, skv_undo_file_fn put_back, void *ctx, const ch
 			return -EBADMSG;
 	}
 	for (uint64_t end = 1 + used; end > 1;) {
+		int r = 0;
+
 		end = entry_before(s, end, &t);
 		if (t.file)
-			put_back(ctx, t.file - 1, t.offset, log + end, t.bytes);
-		else
+			r = put_back(ctx, t.file - 1, t.offset, log + end, t.bytes);
+		*ret_why = "a sequence's memory cannot be written";
+		if (r < 0)
+			return r;
+		if (!t.file)
 			memcpy((char *)(uintptr_t)s->header + t.offset, log + end, t.bytes);
 	}
 	empty(s, used);

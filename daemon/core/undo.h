@@ -39,9 +39,10 @@ void skv_undo_commit(struct skv_state *);
 
 /*
  * All that is in the log becomes what it was. `put_back` writes to a sequence's memory; what it says does not matter: a sequence without
- * memory is lost in any case. -EBADMSG and a static text: what is in the log cannot be one; nothing was changed.
+ * memory is lost in any case. It checks what it is given: rows and offset are the log's word.
+ * -EBADMSG and a static text: what is in the log cannot be one; nothing was changed.
  */
-typedef void (*skv_undo_file_fn)(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes);
+typedef int (*skv_undo_file_fn)(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes);
 int skv_undo(struct skv_state *, skv_undo_file_fn put_back, void *ctx, const char **ret_why);
 
 #endif

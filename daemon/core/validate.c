@@ -6,6 +6,7 @@
  * and the checked copy is used: nothing is trusted because an earlier read of it was valid. Marks reveal a page
  * that is named twice, in one table or two; the owner word a page of another sequence or client.
  */
+#include "common/fd.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
@@ -15,6 +16,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define WINDOW 2048u /* entries that are read at a time */
 
@@ -29,7 +31,7 @@ static const char *take_entry(struct skv_core *c, struct skv_walk *w, enum skv_p
 	case SKV_PTE_PRIVATE:
 		if (!skv_page_exists(c, pool, page))
 			return "names a page that does not exist";
-		if (*skv_owner_word(&c->state, pool, page) != skv_owner_make(SKV_OWNER_LEASE, w->client))
+		if (*skv_owner_word(&c->state, pool, page) != w->own)
 			return "names a page that is not on lease to its holder";
 		if (w->marks[page] != SKV_MARK_NONE)
 			return "names a page for the second time";
@@ -98,20 +100,31 @@ int skv_validate_memory(struct skv_core *c, uint32_t seq)
 
 /* ---- walking --------------------------------------------------------------------------------- */
 
-void skv_walk_begin(struct skv_core *c, uint32_t seq, uint32_t client, uint8_t *marks, struct skv_walk *w)
+enum skv_progress skv_failed(struct skv_core *c, int error)
+{
+	c->failed = error;
+	return SKV_FAILED;
+}
+
+void skv_walk_begin(struct skv_core *c, uint32_t seq, skv_owner own, uint8_t *marks, struct skv_walk *w)
 {
 	*w = (struct skv_walk){
 		.seq = seq,
-		.client = client,
+		.own = own,
 		.marks = marks,
 		.len = skv_seqfile_len(&c->seqs[seq]),
+		.list = -1,
 	};
 }
 
-/* The next window of entries: how many there are, 0 at the end. `to` gets zeros, of no kind, if it cannot be read. */
-static uint32_t next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW])
+/*
+ * The next window of entries: how many there are, 0 at the end. `to` gets zeros, of no kind, if it cannot be read. Negative errno: for now, since
+ * the system lacks something.
+ */
+static int next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW])
 {
 	const struct skv_seq_local *l = &c->seqs[w->seq];
+	int r;
 
 	for (; w->table < l->layout.n_tables; w->table++, w->index = 0) {
 		uint32_t n = skv_seqmem_entries(&l->layout, w->table, w->len);
@@ -119,19 +132,39 @@ static uint32_t next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[W
 		if (w->index >= n)
 			continue;
 		n = n - w->index < WINDOW ? n - w->index : WINDOW;
-		if (skv_seqfile_read(l, w->table, w->index, n, to) < 0)
+		r = skv_seqfile_read(l, w->table, w->index, n, to);
+		if (skv_is_shortage(r))
+			return r;
+		if (r < 0)
 			memset(to, 0, n * sizeof(*to));
-		return n;
+		return (int)n;
 	}
 	return 0;
+}
+
+/* The window was checked. False: it cannot be written down. */
+static bool list(struct skv_walk *w, const skv_pte *window, uint32_t n)
+{
+	const size_t bytes = n * sizeof(*window);
+
+	if (w->list < 0)
+		return true;
+	for (uint32_t i = 0; i < n; i++)
+		w->n_pages += skv_pte_kind(window[i]) == SKV_PTE_PRIVATE || skv_pte_kind(window[i]) == SKV_PTE_SHARED;
+	w->n_entries += n;
+	return pwrite(w->list, window, bytes, (off_t)((w->n_entries - n) * sizeof(*window))) == (ssize_t)bytes;
 }
 
 enum skv_progress skv_walk_check(struct skv_core *c, struct skv_walk *w, uint32_t *units)
 {
 	skv_pte window[WINDOW];
 	uint32_t n;
+	int read;
 
-	while (*units > 0 && (n = next_window(c, w, window))) {
+	while (*units > 0 && (read = next_window(c, w, window)) != 0) {
+		if (read < 0)
+			return skv_failed(c, read);
+		n = (uint32_t)read;
 		enum skv_page_kind kind = skv_table_page_kind(c->seqs[w->seq].layout.n_layers, w->table);
 
 		for (uint32_t i = 0; i < n; i++) {
@@ -142,6 +175,8 @@ enum skv_progress skv_walk_check(struct skv_core *c, struct skv_walk *w, uint32_
 				return SKV_CORRUPT;
 			}
 		}
+		if (!list(w, window, n))
+			return SKV_UNWRITTEN;
 		w->index += n;
 		(void)skv_units_take(units, n + 50);
 	}
@@ -152,8 +187,12 @@ enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t
 {
 	uint32_t pool = skv_seq_row(&c->state, w->seq)->pool, n;
 	skv_pte window[WINDOW];
+	int read;
 
-	while (*units > 0 && (n = next_window(c, w, window))) {
+	while (*units > 0 && (read = next_window(c, w, window)) != 0) {
+		if (read < 0)
+			return skv_failed(c, read);
+		n = (uint32_t)read;
 		for (uint32_t i = 0; i < n; i++) {
 			uint32_t page = skv_pte_id(window[i]);
 
@@ -170,42 +209,74 @@ enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t
 	return w->table < c->seqs[w->seq].layout.n_tables ? SKV_GOES_ON : SKV_DONE;
 }
 
-/* The child refers to the entry's page, too. Is the entry another one now? */
-static bool share_entry(struct skv_core *c, const struct skv_walk *w, uint32_t child, skv_pte *entry)
+enum skv_progress skv_progress_of(struct skv_core *c, int r)
+{
+	return r < 0 ? skv_failed(c, r) : r > 0 ? SKV_GOES_ON : SKV_DONE;
+}
+
+/* The mark of the entry's page, which is to be shared, and is marked no more; NONE: it is not. */
+static uint8_t share_entry(struct skv_core *c, const struct skv_walk *w, skv_pte *entry)
 {
 	uint32_t pool = skv_seq_row(&c->state, w->seq)->pool, page = skv_pte_id(*entry);
 	uint32_t kind = (uint32_t)skv_pte_kind(*entry);
 	uint8_t mark;
 
 	if ((kind != SKV_PTE_PRIVATE && kind != SKV_PTE_SHARED) || !skv_page_exists(c, pool, page))
-		return false;
+		return SKV_MARK_NONE;
 	mark = w->marks[page];
 	w->marks[page] = SKV_MARK_NONE;
-	if (mark == SKV_MARK_NONE)
-		return false; /* it was not there when it was checked, or has been shared already */
-	if (mark == SKV_MARK_OWN)
-		skv_ref_add(c, w->seq, page);
-	skv_ref_add(c, child, page);
-	*entry = skv_pte_make(SKV_PTE_SHARED, page);
-	return mark == SKV_MARK_OWN;
+	if (mark != SKV_MARK_NONE) /* else it was not there when it was checked, or has been shared already */
+		*entry = skv_pte_make(SKV_PTE_SHARED, page);
+	return mark;
+}
+
+/* The parent's entries, of which some are others now. */
+static int write_shared(struct skv_core *c, const struct skv_walk *w, uint32_t n, const skv_pte *window, const skv_pte *was)
+{
+	const struct skv_seq_local *l = &c->seqs[w->seq];
+	int r;
+
+	skv_undo_save_file(&c->state, w->seq, skv_seqfile_entry_at(l, w->table, w->index), was, n * sizeof(*was));
+	r = skv_seqfile_write(l, w->table, w->index, n, window);
+	if (r < 0)
+		(void)skv_seqfile_write(l, w->table, w->index, n, was); /* those that were written */
+	return r;
+}
+
+/* The child refers to the pages of these entries, and the parent, too. */
+static void refer(struct skv_core *c, const struct skv_walk *w, uint32_t child, uint32_t n, const skv_pte *window, const uint8_t *marks)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (marks[i] == SKV_MARK_OWN)
+			skv_ref_add(c, w->seq, skv_pte_id(window[i]));
+		if (marks[i] != SKV_MARK_NONE)
+			skv_ref_add(c, child, skv_pte_id(window[i]));
+	}
 }
 
 enum skv_progress skv_walk_share(struct skv_core *c, struct skv_walk *w, uint32_t child, uint32_t *units)
 {
-	const struct skv_seq_local *l = &c->seqs[w->seq];
 	skv_pte window[WINDOW], was[WINDOW];
+	uint8_t marks[WINDOW];
 	uint32_t n;
+	int read;
 
-	while (*units > 0 && (n = next_window(c, w, window))) {
+	while (*units > 0 && (read = next_window(c, w, window)) != 0) {
+		if (read < 0)
+			return skv_failed(c, read);
+		n = (uint32_t)read;
 		bool changed = false;
+		int r;
 
 		memcpy(was, window, n * sizeof(*was));
-		for (uint32_t i = 0; i < n; i++)
-			changed |= share_entry(c, w, child, &window[i]);
-		if (changed) {
-			skv_undo_save_file(&c->state, w->seq, skv_seqfile_entry_at(l, w->table, w->index), was, n * sizeof(*was));
-			(void)skv_seqfile_write(l, w->table, w->index, n, window);
+		for (uint32_t i = 0; i < n; i++) {
+			marks[i] = share_entry(c, w, &window[i]);
+			changed |= marks[i] == SKV_MARK_OWN;
 		}
+		r = changed ? write_shared(c, w, n, window, was) : 0;
+		if (r < 0)
+			return skv_failed(c, r);
+		refer(c, w, child, n, window, marks);
 		w->index += n;
 		(void)skv_units_take(units, 6 * n + 100);
 	}

@@ -8,11 +8,8 @@
 #include "common/fd.h"
 #include "daemon/ctl/ctl.h"
 
-/*
- * The detached sequence that NAME, --uid and --model mean. One must fit: a name that two models have
- * is for the user to decide.
- */
-static int find_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct skv_msg_seq_drop_name *ret)
+/* One must fit: a name that two models have is for the user to decide. */
+static int find_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct skv_msg_seq_of *ret)
 {
 	uint32_t uid = o->uid >= 0 ? (uint32_t)o->uid : (uint32_t)getuid();
 	json_t *answer, *row;
@@ -56,19 +53,28 @@ static int bad_name(const char *got, const char *what, const char *besides)
 	return SKV_EXIT_USAGE;
 }
 
-int skv_ctl_seq_drop(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+int skv_ctl_which_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct skv_msg_seq_of *ret)
 {
-	struct skv_msg_seq_drop_name m = {0};
-	json_t *answer;
 	int r;
 
+	*ret = (struct skv_msg_seq_of){0};
 	if (!skv_name_valid(o->arg))
 		return bad_name(o->arg, "a name", ", '/'");
 	if (o->model && !skv_model_name_valid(o->model))
 		return bad_name(o->model, "a model's name", "");
-	r = find_seq(ctl, o, &m);
-	if (r == 0)
-		r = skv_ctl_ask(ctl, SKV_MSG_SEQ_DROP_NAME, &m, sizeof(m), -1, &answer);
+	r = find_seq(ctl, o, ret);
+	return r < 0 ? skv_ctl_complain(ctl, r) : SKV_EXIT_OK;
+}
+
+int skv_ctl_seq_drop(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	struct skv_msg_seq_of m;
+	json_t *answer;
+	int r = skv_ctl_which_seq(ctl, o, &m);
+
+	if (r != SKV_EXIT_OK)
+		return r;
+	r = skv_ctl_ask(ctl, SKV_MSG_SEQ_DROP_NAME, &m, sizeof(m), -1, &answer);
 	if (r < 0)
 		return skv_ctl_complain(ctl, r);
 	if (o->json) {

@@ -48,7 +48,8 @@ static int send_packet(struct skv_ctl *ctl, uint16_t type, const void *body, siz
 	return 0;
 }
 
-static void close_received(struct msghdr *msg)
+/* The first one is wanted, if ret_fd is not NULL. */
+static void take_received(struct msghdr *msg, int *ret_fd)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
 		for (size_t at = CMSG_LEN(0); c->cmsg_type == SCM_RIGHTS && at < c->cmsg_len;
@@ -56,12 +57,15 @@ static void close_received(struct msghdr *msg)
 			int fd;
 
 			memcpy(&fd, (char *)c + at, sizeof(fd));
-			skv_close_fd(fd);
+			if (ret_fd && *ret_fd < 0)
+				*ret_fd = fd;
+			else
+				skv_close_fd(fd);
 		}
 }
 
-/* One packet into buf[SKV_WIRE_MAX]; its fds are of no use here. Its length, or negative errno. */
-static ssize_t recv_packet(struct skv_ctl *ctl, void *buf)
+/* One packet into buf[SKV_WIRE_MAX]; *ret_fd (-1 before, or NULL): its first fd, the caller's. Its length, or negative errno. */
+static ssize_t recv_packet(struct skv_ctl *ctl, void *buf, int *ret_fd)
 {
 	struct pollfd p = {.fd = ctl->fd, .events = POLLIN};
 	union {
@@ -88,7 +92,7 @@ static ssize_t recv_packet(struct skv_ctl *ctl, void *buf)
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
 		n_fds += c->cmsg_type == SCM_RIGHTS ? (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int))
 		                                    : 0;
-	close_received(&msg);
+	take_received(&msg, ret_fd);
 	what = skv_wire_check(buf, (size_t)n, n_fds, false);
 	if (what)
 		return ctl_fail(ctl, -EPROTO, "the daemon's answer is malformed: %s", what);
@@ -96,12 +100,12 @@ static ssize_t recv_packet(struct skv_ctl *ctl, void *buf)
 }
 
 /* The next packet that answers the last request; ERROR becomes a failure. Notices are passed over. */
-static ssize_t recv_answer(struct skv_ctl *ctl, uint16_t type, void *buf)
+static ssize_t recv_answer(struct skv_ctl *ctl, uint16_t type, void *buf, int *ret_fd)
 {
 	struct skv_msg_header *h = buf;
 
 	for (;;) {
-		ssize_t n = recv_packet(ctl, buf);
+		ssize_t n = recv_packet(ctl, buf, ret_fd);
 
 		if (n < 0)
 			return n;
@@ -126,7 +130,7 @@ static int say_hello(struct skv_ctl *ctl, const char *program, void *buf)
 	skv_wire_string(hello.program, sizeof(hello.program), program);
 	r = send_packet(ctl, SKV_MSG_HELLO, &hello, sizeof(hello), -1);
 	if (r == 0)
-		r = (int)recv_answer(ctl, SKV_MSG_HELLO, buf);
+		r = (int)recv_answer(ctl, SKV_MSG_HELLO, buf, NULL);
 	if (r < 0)
 		return r;
 	strcpy(ctl->daemon, ok->daemon);
@@ -174,7 +178,7 @@ static int recv_text(struct skv_ctl *ctl, uint16_t type, void *buf, char **ret, 
 	size_t len = 0;
 
 	do {
-		ssize_t n = recv_answer(ctl, type, buf);
+		ssize_t n = recv_answer(ctl, type, buf, NULL);
 
 		grown = n < 0 ? NULL : realloc(text, len + t->length + 1);
 		if (!grown) {
@@ -205,6 +209,26 @@ int skv_ctl_ask(struct skv_ctl *ctl, uint16_t type, const void *body, size_t byt
 			r = ctl_fail(ctl, -EPROTO, "the daemon's answer is not JSON");
 	}
 	free(text);
+	free(buf);
+	return r;
+}
+
+int skv_ctl_ask_fd(struct skv_ctl *ctl, uint16_t type, const void *body, size_t bytes, void *ret, size_t ret_bytes, int *ret_fd)
+{
+	void *buf = malloc(SKV_WIRE_MAX);
+	int r = buf ? send_packet(ctl, type, body, bytes, -1) : ctl_fail(ctl, -ENOMEM, "out of memory"), fd = -1;
+
+	if (r == 0) {
+		ssize_t n = recv_answer(ctl, type, buf, &fd);
+
+		r = n < 0 ? (int)n : 0;
+	}
+	if (r == 0) {
+		memcpy(ret, (char *)buf + sizeof(struct skv_msg_header), ret_bytes);
+		*ret_fd = fd;
+	} else {
+		skv_close_fd(fd);
+	}
 	free(buf);
 	return r;
 }

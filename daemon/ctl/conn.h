@@ -28,6 +28,8 @@ void skv_ctl_close(struct skv_ctl *ctl); /* safe on SKV_CTL_NULL and twice */
  * the daemon said (its text in ctl->err), or -ETIMEDOUT, -ECONNRESET, -EPROTO of the conversation itself.
  */
 int skv_ctl_ask(struct skv_ctl *ctl, uint16_t type, const void *body, size_t bytes, int fd, json_t **ret);
+/* The same where the answer is a struct of ret_bytes and a descriptor, *ret_fd, the caller's. */
+int skv_ctl_ask_fd(struct skv_ctl *ctl, uint16_t type, const void *body, size_t bytes, void *ret, size_t ret_bytes, int *ret_fd);
 int skv_ctl_query(struct skv_ctl *ctl, enum skv_query what, json_t **ret);
 
 #endif

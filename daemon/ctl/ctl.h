@@ -39,6 +39,10 @@ int skv_ctl_status(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_pool(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_seq_list(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_seq_drop(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_seq_park(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_seq_resume(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_seq_export(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_seq_import(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_policy_list(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_policy_load(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_policy_swap(struct skv_ctl *, const struct skv_ctl_options *);
@@ -46,6 +50,8 @@ int skv_ctl_policy_verify(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_top(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_metrics(struct skv_ctl *, const struct skv_ctl_options *);
 
+/* The named sequence that NAME, --uid and --model mean. An exit status, after complaining. */
+int skv_ctl_which_seq(struct skv_ctl *, const struct skv_ctl_options *, struct skv_msg_seq_of *ret);
 /* Say on standard error what went wrong (ctl->err), and the exit status for `error`. */
 int skv_ctl_complain(const struct skv_ctl *, int error);
 /* Print a value (consumed) as indented JSON. */

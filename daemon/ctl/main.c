@@ -28,6 +28,11 @@ static const struct command {
 	{"seq", "list", NULL, 0, skv_ctl_seq_list, "sequences"},
 	{"seq", "drop", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_drop,
 	 "drop a named sequence that no client holds"},
+	{"seq", "park", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_park, "move a sequence that no client holds from memory to disk"},
+	{"seq", "resume", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_resume,
+	 "move it back; a client that attaches it does so, too"},
+	{"seq", "export", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_export, "park it, and write its file to standard output"},
+	{"seq", "import", NULL, TAKES_UID, skv_ctl_seq_import, "a parked sequence from such a file, on standard input (operator)"},
 	{"policy", "list", NULL, 0, skv_ctl_policy_list, "policies with their parameters"},
 	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
 	{"policy", "swap", "SPEC", SCOPES | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,
@@ -57,9 +62,9 @@ static void usage(FILE *to)
 	      "  --socket PATH      the daemon's socket ($SPARSEKV_SOCKET, else " SKV_DEFAULT_SOCKET ")\n"
 	      "  --json             print the daemon's answer as JSON\n"
 	      "  --timeout SECONDS  how long to wait for an answer (5; a minute for load and swap)\n"
-	      "  --model NAME       seq drop: the sequence's model, where the name alone is not enough;\n"
+	      "  --model NAME       seq: the sequence's model, where the name alone is not enough;\n"
 	      "                     policy swap: sessions of this model\n"
-	      "  --uid UID          seq drop: whose sequence; policy swap: sessions of this user\n"
+	      "  --uid UID          seq: whose sequence; policy swap: sessions of this user\n"
 	      "  --session N        policy swap: this session\n"
 	      "  --client N         policy swap: sessions of this client\n"
 	      "  --all              policy swap: every session\n"
@@ -233,9 +238,10 @@ static int run(const struct command *c, const struct skv_ctl_options *o)
 	if (skv_operators_socket(path, operators, sizeof(operators))) {
 		if (access(operators, R_OK | W_OK) == 0) {
 			path = operators;
-		} else if (errno != ENOENT && c->run == skv_ctl_policy_load) { /* the clients' socket takes no file */
-			fprintf(stderr, "sparsekvctl: only an operator may load a policy, on the operators' socket: %s: %s\n",
-			        operators, strerror(errno));
+		} else if (errno != ENOENT && (c->run == skv_ctl_policy_load || c->run == skv_ctl_seq_import)) {
+			/* the clients' socket takes no file */
+			fprintf(stderr, "sparsekvctl: only an operator may %s, on the operators' socket: %s: %s\n",
+			        c->run == skv_ctl_seq_import ? "import a sequence" : "load a policy", operators, strerror(errno));
 			return SKV_EXIT_REFUSED;
 		}
 	}

@@ -116,6 +116,21 @@ static const struct metric cgroup_metrics[] = {
 	{"sparsekv_cgroup_limit_bytes", "gauge", "What the daemon's memory cgroup allows it", "limit_bytes", 0, NULL},
 	{"sparsekv_cgroup_left_bytes", "gauge", "What is left of it; in its last quarter nothing new is made", "left_bytes", 0, NULL},
 };
+static const struct metric parking_metrics[] = {
+	{"sparsekv_parked_sequences", "gauge", "Sequences that are parked on disk", "sequences", 0, NULL},
+	{"sparsekv_parked_bytes", "gauge", "Bytes of their files", "bytes", 0, NULL},
+	{"sparsekv_parking_jobs", "gauge", "Sequences that are being written or read", "jobs", 0, NULL},
+	{"sparsekv_parked_total", "counter", "Sequences that were parked", "parked", 0, NULL},
+	{"sparsekv_resumed_total", "counter", "Sequences that were read back", "resumed", 0, NULL},
+	{"sparsekv_parking_failed_total", "counter", "Sequences that could not be written or read", "failed", 0, NULL},
+	{"sparsekv_parked_damaged_total", "counter", "Files that were found damaged", "damaged", 0, NULL},
+	{"sparsekv_parked_expired_total", "counter", "Parked sequences dropped after sequence-ttl", "expired", 0, NULL},
+	{"sparsekv_attached_total", "counter", "Sequences attached, by where they were", "attached_in_memory", 0, "from=\"memory\""},
+	{"sparsekv_attached_total", NULL, NULL, "attached_after_reading", 0, "from=\"disk\""},
+	{"sparsekv_parking_written_bytes_total", "counter", "Bytes written to files", "bytes_written", 0, NULL},
+	{"sparsekv_parking_read_bytes_total", "counter", "Bytes read from files", "bytes_read", 0, NULL},
+	{"sparsekv_resume_seconds_max", "gauge", "Longest time until a parked sequence was in memory", "resume_max_ms", 1e-3, NULL},
+};
 static const struct metric limit_metrics[] = {
 	{"sparsekv_pool_limit_bytes", "gauge", "Limit of all segments (pool-bytes)", "pool_bytes", 0, NULL},
 };
@@ -149,6 +164,7 @@ static const struct table status_table = {NULL, {NULL}, METRICS(status_metrics)}
 static const struct table total_table = {NULL, {NULL}, METRICS(total_metrics)};
 static const struct table held_table = {NULL, {NULL}, METRICS(held_metrics)};
 static const struct table cgroup_table = {"cgroup", {NULL}, METRICS(cgroup_metrics)};
+static const struct table parking_table = {"parking", {NULL}, METRICS(parking_metrics)};
 static const struct table limit_table = {NULL, {NULL}, METRICS(limit_metrics)};
 static const struct table counter_table = {NULL, {NULL}, METRICS(counter_metrics)};
 
@@ -275,6 +291,7 @@ int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	put_table(stdout, &total_table, json_object_get(status, "totals"));
 	put_table(stdout, &held_table, json_object_get(status, "held"));
 	put_table(stdout, &cgroup_table, status);
+	put_table(stdout, &parking_table, status);
 	put_table(stdout, &limit_table, json_object_get(status, "limits"));
 	put_table(stdout, &counter_table, json_object_get(status, "counters"));
 	put_table(stdout, &account_table, status);

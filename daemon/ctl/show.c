@@ -58,6 +58,18 @@ static void print_devices(const json_t *rows)
 	}
 }
 
+static void print_parking(const json_t *rows)
+{
+	size_t i;
+	json_t *p;
+
+	json_array_foreach(rows, i, p)
+		printf("parked    %llu sequences, %s, in %s; %llu attached from memory, %llu from disk (%.0f ms at most); %llu failed\n",
+		       (ull)skv_json_u64(p, "sequences"), skv_human_bytes(skv_json_u64(p, "bytes")), skv_json_str(p, "path"),
+		       (ull)skv_json_u64(p, "attached_in_memory"), (ull)skv_json_u64(p, "attached_after_reading"),
+		       skv_json_num(p, "resume_max_ms"), (ull)skv_json_u64(p, "failed"));
+}
+
 static uint64_t account_limit(const json_t *devices, const char *name)
 {
 	size_t i;
@@ -205,6 +217,7 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		printf("cgroup    %s of %s left\n", skv_human_bytes(skv_json_u64(cgroup, "left_bytes")),
 		       skv_human_bytes(skv_json_u64(cgroup, "limit_bytes")));
 	print_devices(json_object_get(s, "devices"));
+	print_parking(json_object_get(s, "parking"));
 	printf("now       %llu clients, %llu sessions, %llu sequences, policy generation %llu\n",
 	       (ull)skv_json_u64(totals, "clients"), (ull)skv_json_u64(totals, "sessions"),
 	       (ull)skv_json_u64(totals, "sequences"), (ull)skv_json_u64(s, "policy_generation"));
@@ -286,7 +299,10 @@ int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 
 			skv_table_cell(&t, "%s", counted ? skv_human_bytes(pages * skv_json_u64(row, "page_bytes")) : "-");
 		}
-		skv_table_cell(&t, client ? "%llu" : "none", (ull)client);
+		if (json_object_get(row, "parked_bytes"))
+			skv_table_cell(&t, "%s", json_is_true(json_object_get(row, "damaged")) ? "disk, damaged" : "disk");
+		else
+			skv_table_cell(&t, client ? "%llu" : "none", (ull)client);
 		skv_table_cell(&t, "%s",
 		               *skv_json_str(row, "name") ? skv_json_str(row, "name") : "(anonymous)");
 	}

@@ -170,6 +170,12 @@ void skv_conn_receive(struct skv_conn *conn)
 	skv_op_recvmsg(conn->ipc->loop, &conn->recv_op, conn->fd, &conn->recv_msg, MSG_PEEK | MSG_TRUNC, looked);
 }
 
+/* Of nobody's client in particular: also before HELLO. */
+static bool needs_no_hello(uint16_t type)
+{
+	return type == SKV_MSG_CLIENT_END || type == SKV_MSG_HANDOVER;
+}
+
 /* A packet arrived whole: check its form, pass it on. Takes nothing of `fds` but what the owner took. */
 static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_fds)
 {
@@ -182,11 +188,13 @@ static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_f
 		return;
 	}
 	memcpy(&header, ipc->packet, sizeof(header));
-	if ((header.type == SKV_MSG_HELLO) == conn->hello && header.type != SKV_MSG_CLIENT_END) {
+	const bool hello = header.type == SKV_MSG_HELLO || header.type == SKV_MSG_RECONNECT;
+
+	if (hello == conn->hello && !needs_no_hello(header.type)) {
 		malformed(conn, conn->hello ? "a second HELLO" : "a request before HELLO");
 		return;
 	}
-	if (header.type == SKV_MSG_HELLO) {
+	if (hello) {
 		skv_op_cancel(ipc->loop, &conn->hello_op);
 		conn->hello = true;
 	}

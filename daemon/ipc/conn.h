@@ -61,6 +61,8 @@ bool skv_ipc_work(struct skv_ipc *);
 void skv_ipc_relieve(struct skv_ipc *);
 /* Close every connection; their ends are seen by skv_loop_drain(). No more are accepted. */
 void skv_ipc_close_all(struct skv_ipc *);
+/* The listening sockets, the caller's from now on, as they were given to skv_ipc_new(); after skv_loop_drain(). */
+void skv_ipc_take_sockets(struct skv_ipc *, int *ret_clients, int *ret_operators);
 struct skv_ipc *skv_ipc_free(struct skv_ipc *); /* after skv_loop_drain(); NULL is fine; returns NULL */
 
 /* Each live connection. */
@@ -103,7 +105,7 @@ bool skv_conn_is_full(struct skv_conn *);
  */
 void skv_conn_hold(struct skv_conn *, bool held);
 
-/* Receive no request of the peer, until it is let go on. */
+/* Receive no request of the peer, until it is let go on as often as it was paused. */
 void skv_conn_pause(struct skv_conn *, bool paused);
 
 /* End it now; `why` goes to the log at `level` (NULL: nothing to say). gone() is called from within. */

@@ -81,7 +81,8 @@ struct skv_conn {
 	struct skv_conn_out *out, **out_end; /* behind it */
 	uint64_t out_charge;                 /* of both */
 	bool wants_room;                     /* drained() is due */
-	bool held, paused;
+	bool held;
+	unsigned paused; /* by so many */
 	struct skv_conn_out *kept, **kept_end; /* replies, until it is not held any more */
 
 	struct msghdr recv_msg, send_msg;

@@ -29,7 +29,7 @@ static void accepted(struct skv_op *op, int res)
 		skv_close_fd(res);
 		return;
 	}
-	if (res < 0 && res != -ECONNABORTED && res != -EINTR) {
+	if (res < 0 && res != -ECONNABORTED && res != -EINTR && res != -EAGAIN) {
 		/* EMFILE, ENFILE, ENOMEM: connections in the backlog are accepted when others have left. */
 		if (!door->starved)
 			skv_log(LOG_ERR, "cannot accept connections for now: %s", strerror(-res));
@@ -60,6 +60,9 @@ int skv_ipc_new(struct skv_loop *loop, int clients_fd, int operators_fd, const s
 		ipc->spare[ipc->n_spare++] = fd;
 	}
 	skv_rights_refuse(clients_fd);
+	(void)fcntl(clients_fd, F_SETFL, O_NONBLOCK); /* another daemon's process may have it, and be quicker */
+	if (operators_fd >= 0)
+		(void)fcntl(operators_fd, F_SETFL, O_NONBLOCK);
 	ipc->doors[SKV_DOOR_CLIENTS] = (struct skv_door){.ipc = ipc, .fd = clients_fd};
 	ipc->doors[SKV_DOOR_OPERATORS] = (struct skv_door){.ipc = ipc, .fd = operators_fd, .operators = true};
 	ipc->turns_end = &ipc->turns;
@@ -94,6 +97,20 @@ void skv_ipc_close_all(struct skv_ipc *ipc)
 		skv_conn_close(ipc->conns, LOG_DEBUG, NULL);
 	while (skv_ipc_work(ipc))
 		; /* all of these have ended */
+}
+
+static int take_socket(struct skv_door *door)
+{
+	const int fd = door->fd;
+
+	door->fd = -1;
+	return fd;
+}
+
+void skv_ipc_take_sockets(struct skv_ipc *ipc, int *ret_clients, int *ret_operators)
+{
+	*ret_clients = take_socket(&ipc->doors[SKV_DOOR_CLIENTS]);
+	*ret_operators = take_socket(&ipc->doors[SKV_DOOR_OPERATORS]);
 }
 
 struct skv_ipc *skv_ipc_free(struct skv_ipc *ipc)

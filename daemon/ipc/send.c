@@ -169,7 +169,10 @@ void skv_conn_hold(struct skv_conn *conn, bool held)
 
 void skv_conn_pause(struct skv_conn *conn, bool paused)
 {
-	conn->paused = paused;
+	if (paused)
+		conn->paused++;
+	else
+		conn->paused--;
 	skv_conn_receive(conn);
 }
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ struct skv_loop {
 	uint64_t longest_ns;
 	bool (*idle)(void *ctx);
 	void *idle_ctx;
-	void (*before)(void *ctx); /* submissions */
+	bool (*before)(void *ctx); /* submissions */
 	void *before_ctx;
 };
 
@@ -97,7 +98,7 @@ void skv_loop_on_idle(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx)
 	loop->idle_ctx = ctx;
 }
 
-void skv_loop_before_submit(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx)
+void skv_loop_before_submit(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx)
 {
 	loop->before = fn;
 	loop->before_ctx = ctx;
@@ -110,15 +111,20 @@ void skv_loop_quit(struct skv_loop *loop)
 
 /* ---- starting and cancelling: only lists ---- */
 
+static void enqueue(struct skv_loop *loop, struct skv_op *op)
+{
+	op->state = START_QUEUED;
+	op->next_start = op->next_cancel = NULL;
+	*loop->starts_end = op;
+	loop->starts_end = &op->next_start;
+}
+
 static void start(struct skv_loop *loop, struct skv_op *op, enum skv_op_kind kind, int fd, skv_op_fn done)
 {
 	op->kind = kind;
 	op->fd = fd;
 	op->done = done;
-	op->state = START_QUEUED;
-	op->next_start = op->next_cancel = NULL;
-	*loop->starts_end = op;
-	loop->starts_end = &op->next_start;
+	enqueue(loop, op);
 	op->prev = NULL;
 	op->next = loop->running;
 	if (op->next)
@@ -202,6 +208,12 @@ void skv_op_punch(struct skv_loop *loop, struct skv_op *op, int fd, uint64_t at,
 	start(loop, op, SKV_OP_PUNCH, fd, done);
 }
 
+void skv_op_unlink(struct skv_loop *loop, struct skv_op *op, int fd, const char *name, skv_op_fn done)
+{
+	op->arg.name = name;
+	start(loop, op, SKV_OP_UNLINK, fd, done);
+}
+
 void skv_op_cancel(struct skv_loop *loop, struct skv_op *op)
 {
 	if (!(op->state & (START_QUEUED | START_INFLIGHT)) || op->state & (CANCEL_QUEUED | CANCEL_INFLIGHT))
@@ -214,6 +226,19 @@ void skv_op_cancel(struct skv_loop *loop, struct skv_op *op)
 
 /* ---- the ring ---- */
 
+static int accept_now(int fd)
+{
+	const int r = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+
+	return r < 0 ? -errno : r;
+}
+
+/* May anybody know of what was done? */
+static bool may_submit(struct skv_loop *loop)
+{
+	return !loop->before || loop->before(loop->before_ctx);
+}
+
 static void finish(struct skv_loop *loop, struct skv_op *op)
 {
 	if (op->prev)
@@ -224,16 +249,30 @@ static void finish(struct skv_loop *loop, struct skv_op *op)
 		op->next->prev = op->prev;
 	if (op->kind == SKV_OP_TIMER && op->res == -ETIME)
 		op->res = 0;
+	if (op->kind == SKV_OP_ACCEPT && op->res >= 0)
+		op->res = accept_now(op->fd);
 	if (op->kind == SKV_OP_CLOSE && op->res == -ECANCELED) /* it is being drained: nobody waits any more */
 		close(op->fd);
+	if (op->kind == SKV_OP_UNLINK && op->res == -ECANCELED && may_submit(loop)) /* the same */
+		op->res = unlinkat(op->fd, op->arg.name, 0) < 0 ? -errno : 0;
 	op->done(op, op->res);
+}
+
+/* Owners rely on it that they hear of time and events: what the kernel had no memory for is started again. */
+static bool is_to_start_again(const struct skv_op *op)
+{
+	return (op->res == -ENOMEM || op->res == -EAGAIN) && (op->kind == SKV_OP_TIMER || op->kind == SKV_OP_POLL || op->kind == SKV_OP_READ);
 }
 
 /* One of the operation's four bits is over. */
 static void clear_state(struct skv_loop *loop, struct skv_op *op, uint32_t bit)
 {
+	const bool cancelled = op->state & (CANCEL_QUEUED | CANCEL_INFLIGHT) || bit & (CANCEL_QUEUED | CANCEL_INFLIGHT);
+
 	op->state &= ~bit;
-	if (!op->state)
+	if (!cancelled && is_to_start_again(op))
+		enqueue(loop, op);
+	else if (!op->state)
 		finish(loop, op);
 }
 
@@ -241,7 +280,11 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 {
 	switch (op->kind) {
 	case SKV_OP_ACCEPT:
-		io_uring_prep_accept(sqe, op->fd, NULL, NULL, SOCK_CLOEXEC);
+		/*
+		 * Of those that accept in the kernel, one is woken for a connection. It may be the ring of a daemon that is dead, for rings
+		 * outlive their processes a little; then nobody accepts. Of those that poll, all are woken.
+		 */
+		io_uring_prep_poll_add(sqe, op->fd, POLLIN);
 		break;
 	case SKV_OP_RECVMSG:
 		io_uring_prep_recvmsg(sqe, op->fd, op->arg.msg.msg, (unsigned)op->arg.msg.flags);
@@ -267,6 +310,10 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 		io_uring_prep_close(sqe, op->fd);
 		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 		break;
+	case SKV_OP_UNLINK:
+		io_uring_prep_unlinkat(sqe, op->fd, op->arg.name, 0);
+		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
+		break;
 	}
 	io_uring_sqe_set_data64(sqe, (uintptr_t)op);
 }
@@ -289,8 +336,8 @@ static void fill(struct skv_loop *loop)
 	struct io_uring_sqe *sqe;
 	struct skv_op *op;
 
-	if (loop->before)
-		loop->before(loop->before_ctx);
+	if (!may_submit(loop) && !loop->draining) /* then they are cancelled, and only that is submitted */
+		return;
 	while ((op = loop->starts)) {
 		if (!(op->state & CANCEL_QUEUED)) {
 			sqe = get_sqe(loop);
@@ -350,8 +397,8 @@ static int turn(struct skv_loop *loop)
 
 	fill(loop);
 	took = skv_now_ns() - begin;
-	/* What fill() finished by itself may have started more: do not sleep on it. */
-	more |= loop->starts || loop->cancels || !loop->running;
+	/* What fill() finished by itself may have started more, and idle() may have quit: do not sleep on it. */
+	more |= loop->quit || loop->starts || loop->cancels || !loop->running;
 	r = more ? io_uring_submit_and_get_events(&loop->ring) : io_uring_submit_and_wait(&loop->ring, 1);
 	if (r < 0 && r != -EINTR && r != -EBUSY && r != -EAGAIN)
 		return r;
@@ -372,9 +419,9 @@ int skv_loop_run(struct skv_loop *loop)
 {
 	int r = 0;
 
-	loop->quit = false;
 	while (!loop->quit && loop->running && r >= 0)
 		r = turn(loop);
+	loop->quit = false;
 	return r;
 }
 
@@ -383,6 +430,7 @@ int skv_loop_drain(struct skv_loop *loop)
 	int r = 0;
 
 	loop->draining = true;
+	loop->quit = false;
 	loop->idle = NULL;
 	for (struct skv_op *op = loop->running; op; op = op->next)
 		skv_op_cancel(loop, op);

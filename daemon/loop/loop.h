@@ -31,14 +31,15 @@ struct skv_op;
 typedef void (*skv_op_fn)(struct skv_op *op, int res);
 
 enum skv_op_kind {
-	SKV_OP_ACCEPT = 1, /* res: a connected socket, close-on-exec, owned by the callback */
+	SKV_OP_ACCEPT = 1, /* of a socket that does not block; res: a connected one, close-on-exec, owned by the callback; or -EAGAIN */
 	SKV_OP_RECVMSG,    /* MSG_CMSG_CLOEXEC is set */
 	SKV_OP_SENDMSG,    /* MSG_NOSIGNAL is set */
 	SKV_OP_READ,
-	SKV_OP_POLL,  /* once; res: the events */
+	SKV_OP_POLL,  /* once; res: the events. For lack of memory it does not fail, nor do SKV_OP_READ and SKV_OP_TIMER */
 	SKV_OP_TIMER, /* once */
 	SKV_OP_PUNCH, /* a hole, in a worker thread of the ring, since it may be large */
 	SKV_OP_CLOSE, /* in a worker thread of the ring: what the file does when it is closed holds up nobody */
+	SKV_OP_UNLINK, /* the same, a file of a folder */
 };
 
 struct skv_op {
@@ -56,6 +57,7 @@ struct skv_op {
 		struct {
 			uint64_t at, bytes;
 		} range;
+		const char *name;
 		uint32_t events;
 		struct __kernel_timespec after;
 	} arg;
@@ -79,10 +81,13 @@ void skv_loop_explain(int error, char *text, size_t len);
 /* Called before each wait, when all completions at hand were handled. True: it has more to do, so do not wait. */
 void skv_loop_on_idle(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx);
 
-/* Called before anything that was started since is given to the kernel: so before anybody can know of it. */
-void skv_loop_before_submit(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx);
+/*
+ * Called before anything that was started since is given to the kernel: so before anybody can know of it. False: nobody must, and it is not
+ * given; the loop has been told to quit.
+ */
+void skv_loop_before_submit(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx);
 
-/* Run until skv_loop_quit(), called from a `done`, or until nothing runs. Negative errno: the ring failed. */
+/* Run until skv_loop_quit(), called from a `done` or the function of skv_loop_on_idle(), or until nothing runs; not at all if that was called before. Negative errno: the ring failed. */
 int skv_loop_run(struct skv_loop *loop);
 void skv_loop_quit(struct skv_loop *loop);
 
@@ -111,6 +116,12 @@ void skv_op_close(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
 void skv_loop_close_fd(struct skv_loop *, int fd);
 /* `bytes` from `at` on are punched out of the file: all descriptors and mappings of it lose them. */
 void skv_op_punch(struct skv_loop *, struct skv_op *, int fd, uint64_t at, uint64_t bytes, skv_op_fn done);
+
+/*
+ * A file of the folder `fd` goes; the name stays the caller's, until done. Where it is cancelled the loop removes it, and waits, if
+ * anything may be submitted.
+ */
+void skv_op_unlink(struct skv_loop *, struct skv_op *, int fd, const char *name, skv_op_fn done);
 
 /* Cancel; nothing happens when it does not run or is being cancelled already. */
 void skv_op_cancel(struct skv_loop *, struct skv_op *op);

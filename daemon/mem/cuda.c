@@ -9,11 +9,14 @@
 #include "common/fd.h"
 #include "daemon/mem/driver.h"
 
-static int has(CUdevice device, CUdevice_attribute attribute)
+/* A driver that does not know the attribute has nothing of the kind. */
+static int look_at_attribute(CUdevice device, CUdevice_attribute attribute, bool *has, char why[SKV_CUDA_TEXT_MAX])
 {
 	int value = 0;
+	CUresult r = skv_cu.cuDeviceGetAttribute(&value, attribute, device);
 
-	return skv_cu.cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value;
+	*has = *has && r == CUDA_SUCCESS && value;
+	return r == CUDA_ERROR_INVALID_VALUE ? 0 : skv_cu_error(r, "what the device can", why);
 }
 
 static int look(CUdevice device, struct skv_cuda_info *info, char why[SKV_CUDA_TEXT_MAX])
@@ -31,8 +34,12 @@ static int look(CUdevice device, struct skv_cuda_info *info, char why[SKV_CUDA_T
 		return r;
 	skv_wire_string(info->name, sizeof(info->name), name);
 	memcpy(info->uuid, uuid.bytes, sizeof(info->uuid));
-	info->exports = has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
-	                has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+	info->exports = true;
+	r = look_at_attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &info->exports, why);
+	if (r == 0)
+		r = look_at_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &info->exports, why);
+	if (r < 0)
+		return r;
 	info->granularity = 2u << 20; /* below it, cuMemAlloc lets allocations share a block */
 	if (!info->exports)
 		return 0;

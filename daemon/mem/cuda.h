@@ -57,7 +57,7 @@ struct skv_cuda_job {
 };
 struct skv_cuda_answer {
 	int32_t error; /* 0, or negative errno */
-	uint32_t reserved;
+	uint32_t more; /* 0 */
 	uint8_t ipc[SKV_IPC_HANDLE_BYTES];
 	char why[SKV_CUDA_TEXT_MAX];
 };

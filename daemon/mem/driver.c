@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "common/fd.h"
 
 struct skv_cu skv_cu;
 
@@ -18,11 +19,15 @@ static const struct {
 
 static int load(char why[SKV_CUDA_TEXT_MAX])
 {
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	void *lib;
 
+	errno = 0;
+	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!lib) {
-		snprintf(why, SKV_CUDA_TEXT_MAX, "there is no CUDA driver: %.200s", dlerror());
-		return -ENODEV;
+		const int r = skv_is_shortage(-errno) ? -errno : -ENODEV; /* it may be there, and could not be opened */
+
+		snprintf(why, SKV_CUDA_TEXT_MAX, "%s: %.200s", r == -ENODEV ? "there is no CUDA driver" : "the CUDA driver", dlerror());
+		return r;
 	}
 	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
 		*functions[i].to = dlsym(lib, functions[i].name);

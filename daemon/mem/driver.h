@@ -6,7 +6,7 @@
 #include <cuda.h>
 #include "daemon/mem/cuda.h"
 
-/* Those that need no context, then those for the worker alone. */
+/* Those that need no context, then those for the workers alone, of a device and of disks. */
 #define SKV_CU_FUNCTIONS(F)               \
 	F(cuInit)                         \
 	F(cuGetErrorName)                 \
@@ -34,7 +34,14 @@
 	F(cuMemsetD8)                     \
 	F(cuMemAlloc)                     \
 	F(cuMemFree)                      \
-	F(cuIpcGetMemHandle)
+	F(cuIpcGetMemHandle)              \
+	F(cuStreamCreate)                 \
+	F(cuStreamDestroy)                \
+	F(cuStreamSynchronize)            \
+	F(cuMemHostRegister)              \
+	F(cuMemHostUnregister)            \
+	F(cuMemcpyDtoHAsync)              \
+	F(cuMemcpyHtoDAsync)
 
 /* Named as in cuda.h, where some names are macros for a later version of a function. */
 #define SKV_CU_MEMBER(f) __typeof__(&f) f;

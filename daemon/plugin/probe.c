@@ -56,12 +56,16 @@ static void last_words(int fd, char *to, size_t len)
 			*p = '?';
 }
 
-static json_t *read_answer(int fd)
+/* NULL: it is none; or there is no memory for it here. */
+static json_t *read_answer(int fd, bool *ret_starved)
 {
 	char *text = malloc(SKV_PROBE_REPORT_MAX);
 	ssize_t n = text ? pread(fd, text, SKV_PROBE_REPORT_MAX, SKV_PROBE_ANSWER_AT) : -1;
-	json_t *answer = n > 0 ? json_loadb(text, (size_t)n, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+	json_t *answer;
 
+	errno = 0; /* Jansson has no word of its own for all that it has no memory for */
+	answer = n > 0 ? json_loadb(text, (size_t)n, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+	*ret_starved = !text || (n > 0 && !answer && errno == ENOMEM);
 	free(text);
 	return answer;
 }
@@ -90,6 +94,7 @@ static void report(struct skv_probe *p)
 	struct skv_probe_result result = {.text = text};
 	const char *error;
 	json_t *answer = NULL;
+	bool starved = false;
 
 	if (p->cancelled) {
 		result.error = ECANCELED;
@@ -104,12 +109,14 @@ static void report(struct skv_probe *p)
 		snprintf(text, sizeof(text), "it was still in %s after %llu s (probe-timeout) and was killed",
 		         stage, (unsigned long long)(p->timeout_ns / 1000000000u));
 	} else if (p->end.si_code != CLD_EXITED || p->end.si_status != 0 ||
-	           !(answer = read_answer(p->report_fd))) {
-		result.error = EBADMSG;
+	           !(answer = read_answer(p->report_fd, &starved))) {
+		result.error = starved ? ENOMEM : EBADMSG;
 		describe_death(p, text, sizeof(text));
+		if (starved)
+			snprintf(text, sizeof(text), "no memory to read what the probe says");
 	} else if ((error = json_string_value(json_object_get(answer, "error")))) {
 		result.error = (int)json_integer_value(json_object_get(answer, "errno"));
-		if (result.error <= 0)
+		if (result.error <= 0 || skv_is_shortage(-result.error)) /* what the sandbox has is enough */
 			result.error = EBADMSG;
 		snprintf(text, sizeof(text), "%s", error);
 	} else {

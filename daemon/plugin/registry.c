@@ -18,9 +18,9 @@
 struct skv_registry {
 	struct skv_loop *loop;
 	const char *program;
-	bool (*in_use)(void *ctx, uint32_t plugin);
-	void *in_use_ctx;
-	uint32_t max_files, last_id;
+	const struct skv_registry_ops *ops;
+	void *ctx;
+	uint32_t max_files;
 	uint64_t timeout_ns;
 	bool warned; /* that the sandbox is not complete */
 	struct skv_plugin *plugins; /* by id, the latest last */
@@ -36,8 +36,8 @@ struct job {
 	char file[256];
 };
 
-int skv_registry_new(struct skv_loop *loop, const char *program, bool (*in_use)(void *ctx, uint32_t plugin),
-                     void *ctx, struct skv_registry **ret)
+int skv_registry_new(struct skv_loop *loop, const char *program, const struct skv_registry_ops *ops, void *ctx,
+                     struct skv_registry **ret)
 {
 	struct skv_registry *reg = calloc(1, sizeof(*reg));
 
@@ -45,10 +45,15 @@ int skv_registry_new(struct skv_loop *loop, const char *program, bool (*in_use)(
 		return -ENOMEM;
 	reg->loop = loop;
 	reg->program = program;
-	reg->in_use = in_use;
-	reg->in_use_ctx = ctx;
+	reg->ops = ops;
+	reg->ctx = ctx;
 	*ret = reg;
 	return 0;
+}
+
+struct skv_loop *skv_registry_loop(const struct skv_registry *reg)
+{
+	return reg->loop;
 }
 
 void skv_registry_set_limits(struct skv_registry *reg, uint32_t max_files, uint64_t probe_timeout_ns)
@@ -125,7 +130,7 @@ void skv_registry_names(const struct skv_registry *reg, char *to, size_t len)
 void skv_registry_collect(struct skv_registry *reg)
 {
 	for (struct skv_plugin **at = &reg->plugins, *p; (p = *at);) {
-		if (p->current || reg->in_use(reg->in_use_ctx, p->id)) {
+		if (p->current || reg->ops->in_use(reg->ctx, p->id)) {
 			at = &p->next;
 			continue;
 		}
@@ -163,7 +168,7 @@ static int add(struct job *job, const json_t *info, const struct skv_plugin **re
 		snprintf(text, len, "out of memory");
 		return ENOMEM;
 	}
-	p->id = ++reg->last_id;
+	p->id = reg->ops->next_id(reg->ctx);
 	p->fd = job->fd;
 	job->fd = -1;
 	p->info = json_incref((json_t *)info);

@@ -17,7 +17,7 @@
 
 struct skv_plugin {
 	struct skv_plugin *next;
-	uint32_t id; /* never used twice, never 0 */
+	uint32_t id; /* never used twice, also by the daemon before, never 0 */
 	char name[SKV_NAME_MAX];
 	char file[256]; /* where it came from, for people */
 	int fd;         /* sealed, executable, read-only; owned */
@@ -28,14 +28,15 @@ struct skv_plugin {
 
 struct skv_registry;
 
-/*
- * `program`: run with --probe. in_use() says whether a session still has a replaced plugin.
- * Both must outlive the registry. -ENOMEM.
- */
-int skv_registry_new(struct skv_loop *, const char *program, bool (*in_use)(void *ctx, uint32_t plugin),
-                     void *ctx, struct skv_registry **ret);
+struct skv_registry_ops {
+	bool (*in_use)(void *ctx, uint32_t plugin); /* has a session a plugin still that was replaced? */
+	uint32_t (*next_id)(void *ctx);
+};
+/* `program`: run with --probe. It, ops and ctx must outlive the registry. -ENOMEM. */
+int skv_registry_new(struct skv_loop *, const char *program, const struct skv_registry_ops *, void *ctx, struct skv_registry **ret);
 void skv_registry_set_limits(struct skv_registry *, uint32_t max_files, uint64_t probe_timeout_ns);
 /* After skv_loop_drain(). NULL is fine; returns NULL. */
+struct skv_loop *skv_registry_loop(const struct skv_registry *);
 struct skv_registry *skv_registry_free(struct skv_registry *);
 
 /* error: 0, or a positive errno with a text; plugin: NULL then. */

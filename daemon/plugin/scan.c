@@ -5,10 +5,12 @@
  * One file is probed at a time. A file counts as the one it was while device, inode, size and time of
  * change are the same; so a reload loads what was installed meanwhile, and does not undo what the
  * operator loaded by hand.
+ *
+ * Where the daemon lacks memory or descriptors, the scan waits, and goes on where it was: a policy is refused for what it is, not for that.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,8 @@
 #include "common/fd.h"
 #include "daemon/plugin/scan.h"
 #include "daemon/sys/log.h"
+
+#define RETRY_NS 100000000u
 
 struct seen {
 	char *file;
@@ -28,14 +32,17 @@ struct skv_scan {
 	struct seen *seen;
 	size_t n_seen;
 	/* the scan under way */
-	bool running;
-	glob_t found;
-	size_t at;
+	bool running, starved;
+	struct skv_op retry_op;
+	const char *path;
+	char **files;
+	size_t n_files, at;
 	void (*done)(void *ctx);
 	void *ctx;
 };
 
 static void next(struct skv_scan *s);
+static void forget_files(struct skv_scan *s);
 
 int skv_scan_new(struct skv_registry *reg, struct skv_scan **ret)
 {
@@ -52,8 +59,7 @@ struct skv_scan *skv_scan_free(struct skv_scan *s)
 {
 	if (!s)
 		return NULL;
-	if (s->running)
-		globfree(&s->found);
+	forget_files(s);
 	for (size_t i = 0; i < s->n_seen; i++)
 		free(s->seen[i].file);
 	free(s->seen);
@@ -94,11 +100,54 @@ static bool unchanged(struct skv_scan *s, const char *file, const struct stat *s
 	return false;
 }
 
+/* ---- where something lacks ---- */
+
+static void search(struct skv_scan *s);
+
+static void again(struct skv_op *op, int res)
+{
+	struct skv_scan *s = SKV_OP_OWNER(op, struct skv_scan, retry_op);
+
+	if (res < 0) /* the loop is being drained */
+		s->at = s->n_files;
+	if (res == 0 && !s->n_files)
+		search(s);
+	else
+		next(s);
+}
+
+static void wait_for_it(struct skv_scan *s, const char *file, const char *text)
+{
+	if (!s->starved)
+		skv_log(LOG_ERR, "%s: cannot be tried for now: %s", file, text);
+	s->starved = true;
+	skv_op_timer(skv_registry_loop(s->reg), &s->retry_op, RETRY_NS, again);
+}
+
+/* The file that it is at is to be tried again. */
+static void try_again(struct skv_scan *s, const char *text)
+{
+	const char *file = s->files[s->at];
+
+	for (size_t i = 0; i < s->n_seen; i++)
+		if (strcmp(s->seen[i].file, file) == 0)
+			s->seen[i].st = (struct stat){0};
+	wait_for_it(s, file, text);
+}
+
+/* ---- files ---- */
+
 static void loaded(void *ctx, int error, const char *text, const struct skv_plugin *plugin)
 {
 	struct skv_scan *s = ctx;
-	const char *file = s->found.gl_pathv[s->at++];
+	const char *file = s->files[s->at];
 
+	if (error != ENOSPC && skv_is_shortage(-error)) {
+		try_again(s, text);
+		return;
+	}
+	s->at++;
+	s->starved = false;
 	if (error == EEXIST)
 		skv_log(LOG_NOTICE, "%s: left out: %s", file, text);
 	else if (error)
@@ -107,75 +156,122 @@ static void loaded(void *ctx, int error, const char *text, const struct skv_plug
 		skv_log(LOG_INFO, "%s: policy %s %s", file, plugin->name,
 		        json_string_value(json_object_get(plugin->info, "version")));
 	if (error == ECANCELED)
-		s->at = s->found.gl_pathc;
+		s->at = s->n_files;
 	next(s);
 }
 
 static void next(struct skv_scan *s)
 {
-	while (s->at < s->found.gl_pathc) {
-		const char *file = s->found.gl_pathv[s->at];
+	while (s->at < s->n_files) {
+		const char *file = s->files[s->at];
 		SKV_FD_CLEANUP int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 		char text[SKV_TEXT_MAX];
 		struct stat st;
 		int r;
 
+		if (fd < 0 && skv_is_shortage(-errno)) {
+			try_again(s, strerror(errno));
+			return;
+		}
 		if (fd < 0 || fstat(fd, &st) < 0) {
 			skv_log(LOG_ERR, "%s: %s", file, strerror(errno));
 		} else if (!unchanged(s, file, &st)) {
 			r = skv_registry_start_file(s->reg, fd, file, s->number, loaded, s, text,
 			                            sizeof(text));
-			if (r == 0)
+			if (skv_is_shortage(-r))
+				try_again(s, text);
+			if (r == 0 || skv_is_shortage(-r))
 				return;
 			skv_log(LOG_ERR, "%s: refused: %s", file, text);
 		}
 		s->at++;
 	}
-	globfree(&s->found);
+	forget_files(s);
 	s->running = false;
 	s->done(s->ctx);
 }
 
-/* The pattern of a directory's plugins, its own name taken literally. */
-static char *pattern_of(const char *dir, size_t len)
-{
-	char *to = malloc(2 * len + sizeof("/*.so")), *at = to;
+/* ---- directories ---- */
 
-	if (!to)
-		return NULL;
-	for (size_t i = 0; i < len; i++) {
-		if (strchr("*?[\\", dir[i]))
-			*at++ = '\\';
-		*at++ = dir[i];
+static void forget_files(struct skv_scan *s)
+{
+	for (size_t i = 0; i < s->n_files; i++)
+		free(s->files[i]);
+	free(s->files);
+	s->files = NULL;
+	s->n_files = 0;
+}
+
+static int is_plugin(const struct dirent *d)
+{
+	const size_t n = strlen(d->d_name);
+
+	return d->d_name[0] != '.' && n > 3 && strcmp(d->d_name + n - 3, ".so") == 0;
+}
+
+/* Its paths follow those that there are. 0, or -ENOMEM. */
+static int add_files(struct skv_scan *s, const char *dir, struct dirent *const *found, size_t n)
+{
+	char **more = realloc(s->files, (s->n_files + n) * sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	s->files = more;
+	for (size_t i = 0; i < n; i++) {
+		if (asprintf(&more[s->n_files], "%s/%s", dir, found[i]->d_name) < 0)
+			return -ENOMEM;
+		s->n_files++;
 	}
-	strcpy(at, "/*.so");
-	return to;
+	return 0;
+}
+
+/* (Not glob(3): the C library's frees twice where it has no memory.) How many there are, or negative errno. */
+static int search_dir(struct skv_scan *s, const char *dir)
+{
+	struct dirent **found;
+	int n = scandir(dir, &found, is_plugin, alphasort), r;
+
+	if (n < 0)
+		return -errno;
+	r = n ? add_files(s, dir, found, (size_t)n) : 0;
+	for (int i = 0; i < n; i++)
+		free(found[i]);
+	free(found);
+	return r < 0 ? r : n;
+}
+
+/* All files, or none and it waits. */
+static void search(struct skv_scan *s)
+{
+	for (const char *path = s->path; *path; path += *path == ':') {
+		const size_t len = strcspn(path, ":");
+		char *dir = len ? strndup(path, len) : NULL;
+		const int r = dir ? search_dir(s, dir) : len ? -ENOMEM : 1;
+
+		free(dir);
+		if (skv_is_shortage(r)) {
+			forget_files(s);
+			wait_for_it(s, s->path, strerror(-r));
+			return;
+		}
+		if (r == 0 || r == -ENOENT)
+			skv_log(LOG_WARNING, "%.*s: no policies (*.so) in this directory of policy-path",
+			        (int)len, path);
+		else if (r < 0)
+			skv_log(LOG_ERR, "%.*s: cannot be searched for policies: %s", (int)len, path, strerror(-r));
+		path += len;
+	}
+	next(s);
 }
 
 void skv_scan_start(struct skv_scan *s, const char *path, void (*done)(void *ctx), void *ctx)
 {
-	int flags = 0;
-
 	s->number++;
 	s->at = 0;
+	s->path = path;
 	s->done = done;
 	s->ctx = ctx;
 	s->running = true;
-	memset(&s->found, 0, sizeof(s->found));
-	while (*path) {
-		size_t len = strcspn(path, ":");
-		char *pattern = len ? pattern_of(path, len) : NULL;
-		int r = pattern ? glob(pattern, flags, NULL, &s->found) : 0;
-
-		if (r == GLOB_NOMATCH)
-			skv_log(LOG_WARNING, "%.*s: no policies (*.so) in this directory of policy-path",
-			        (int)len, path);
-		else if (r)
-			skv_log(LOG_ERR, "%.*s: cannot be searched for policies", (int)len, path);
-		if (pattern)
-			flags = GLOB_APPEND;
-		free(pattern);
-		path += len + (path[len] == ':');
-	}
-	next(s);
+	s->starved = false;
+	search(s);
 }

@@ -10,6 +10,21 @@
 #include <sys/wait.h>
 #include "common/fd.h"
 
+/* The child has what it is to have, and nothing else. An errno: there is no memory to say so. */
+static int add_actions(posix_spawn_file_actions_t *actions, const int *fds, unsigned n, int output)
+{
+	int r = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+
+	if (r == 0 && output >= 0)
+		r = posix_spawn_file_actions_adddup2(actions, output, STDOUT_FILENO);
+	if (r == 0 && output >= 0)
+		r = posix_spawn_file_actions_adddup2(actions, output, STDERR_FILENO);
+	for (unsigned i = 0; i < n && r == 0; i++)
+		r = posix_spawn_file_actions_adddup2(actions, fds[i], SKV_CHILD_FIRST_FD + (int)i);
+	/* not all that libraries open in this process (CUDA's driver does) is close-on-exec */
+	return r ? r : posix_spawn_file_actions_addclosefrom_np(actions, SKV_CHILD_FIRST_FD + (int)n);
+}
+
 static int spawn(const char *program, char *const *argv, char *const *envp, const int *fds, unsigned n,
                  int output, pid_t *ret_pid)
 {
@@ -25,16 +40,9 @@ static int spawn(const char *program, char *const *argv, char *const *envp, cons
 	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 	posix_spawnattr_setsigmask(&attr, &none);
 	posix_spawnattr_setsigdefault(&attr, &all);
-	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	if (output >= 0) {
-		posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-		posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
-	}
-	for (unsigned i = 0; i < n; i++)
-		posix_spawn_file_actions_adddup2(&actions, fds[i], SKV_CHILD_FIRST_FD + (int)i);
-	/* not all that libraries open in this process (CUDA's driver does) is close-on-exec */
-	posix_spawn_file_actions_addclosefrom_np(&actions, SKV_CHILD_FIRST_FD + (int)n);
-	r = posix_spawn(ret_pid, program, &actions, &attr, argv, envp);
+	r = add_actions(&actions, fds, n, output);
+	if (r == 0)
+		r = posix_spawn(ret_pid, program, &actions, &attr, argv, envp);
 	posix_spawnattr_destroy(&attr);
 	posix_spawn_file_actions_destroy(&actions);
 	return -r;

@@ -42,6 +42,10 @@ struct skv_config {
 	uint64_t cuda_worker_timeout, cuda_worker_idle; /* ns */
 	uint32_t account_clients, account_sequences, account_pools, client_sessions;
 	uint64_t sequence_ttl; /* ns; 0: for ever */
+	char parked_path[SKV_CONFIG_TEXT]; /* "": no sequences are parked */
+	uint64_t account_parked_bytes;
+	uint64_t park_after; /* ns; 0: they are not parked with age */
+	uint64_t disk_timeout; /* ns */
 	uint32_t max_clients, max_sequences, max_sessions, max_pools;
 
 	uint64_t hello_timeout; /* ns */

@@ -7,10 +7,14 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
+#include <time.h>
 #include "common/fd.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
+
+#define TRIES 5
+#define APART_NS 1000000
 
 /* NULL, or what is wrong with the socket. */
 static const char *check_socket(int fd)
@@ -24,15 +28,10 @@ static const char *check_socket(int fd)
 	return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ? "a socket that cannot be set to block" : NULL;
 }
 
-/* Names of what is kept, or their beginnings: those that the core gives (core.h). */
+/* Names of what is kept: those that the core gives (SKV_FDSTORE_NAME in core.h). */
 static bool is_kept(const char *name)
 {
-	static const char *const ours[] = {"state", "pool-", "segment-", "seq-", "session-", "client-"};
-
-	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
-		if (strncmp(name, ours[i], strlen(ours[i])) == 0)
-			return true;
-	return false;
+	return strcmp(name, "state") == 0 || (strlen(name) == 5 && strchr("pgsoc", name[0]));
 }
 
 static int take_socket(struct skv_sd_passed *p, const char *name, int fd, char *err, size_t err_len)
@@ -48,7 +47,6 @@ static int take_socket(struct skv_sd_passed *p, const char *name, int fd, char *
 	return 0;
 }
 
-/* Names that are taken become NULL. */
 static int take(struct skv_sd_passed *p, char **names, int n, char *err, size_t err_len)
 {
 	int r = 0;
@@ -62,8 +60,8 @@ static int take(struct skv_sd_passed *p, char **names, int n, char *err, size_t 
 		const int fd = SD_LISTEN_FDS_START + i;
 
 		if (names && is_kept(names[i])) {
-			p->kept[p->n_kept++] = (struct skv_sd_kept){.name = names[i], .fd = fd};
-			names[i] = NULL;
+			p->kept[p->n_kept].fd = fd;
+			snprintf(p->kept[p->n_kept++].name, SKV_SD_NAME, "%s", names[i]);
 		} else {
 			r = take_socket(p, names ? names[i] : "", fd, err, err_len);
 		}
@@ -95,8 +93,6 @@ int skv_sd_take_fds(struct skv_sd_passed *ret, char *err, size_t err_len)
 
 void skv_sd_passed_free(struct skv_sd_passed *p)
 {
-	for (size_t i = 0; i < p->n_kept; i++)
-		free(p->kept[i].name);
 	free(p->kept);
 	p->kept = NULL;
 	p->n_kept = 0;
@@ -107,41 +103,67 @@ bool skv_sd_is_there(void)
 	return getenv("NOTIFY_SOCKET") != NULL;
 }
 
+/* A message takes a socket and memory, which there may not be for a moment; what it says is said once. */
+static int notify(const char *text, int fd)
+{
+	int r = 0;
+
+	for (int tries = 0; tries < TRIES; tries++) {
+		r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0);
+		if (!skv_is_shortage(r))
+			break;
+		nanosleep(&(struct timespec){.tv_nsec = APART_NS}, NULL);
+	}
+	return r;
+}
+
+__attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
+{
+	char text[640];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	(void)notify(text, -1);
+}
+
 /* What is told is as good as done: it lies in the manager's socket, which it reads before it starts another one of us. */
-static void tell(const char *what, const char *name, int fd)
+static bool tell(const char *what, const char *name, int fd)
 {
 	char text[128];
 	int r;
 
 	snprintf(text, sizeof(text), "%s=1\nFDNAME=%s%s", what, name, fd >= 0 ? "\nFDPOLL=0" : "");
-	r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0);
+	r = notify(text, fd);
 	if (r < 0)
-		skv_log(LOG_ERR, "the service manager cannot be told to keep %s: %s", name, strerror(-r));
+		skv_log_peer(LOG_ERR, "the service manager cannot be told for now %s %s: %s", fd >= 0 ? "to keep" : "to forget", name, strerror(-r));
+	return r >= 0;
 }
 
-void skv_sd_fdstore_add(const char *name, int fd)
+bool skv_sd_fdstore_add(const char *name, int fd)
 {
-	tell("FDSTORE", name, fd);
+	return tell("FDSTORE", name, fd);
 }
 
-void skv_sd_fdstore_remove(const char *name)
+bool skv_sd_fdstore_remove(const char *name)
 {
-	tell("FDSTOREREMOVE", name, -1);
+	return tell("FDSTOREREMOVE", name, -1);
 }
 
 void skv_sd_ready(const char *status)
 {
-	sd_notifyf(0, "READY=1\nSTATUS=%s", status);
+	say("READY=1\nSTATUS=%s", status);
 }
 
 void skv_sd_reloading(void)
 {
-	sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(skv_now_ns() / 1000));
+	say("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(skv_now_ns() / 1000));
 }
 
 void skv_sd_stopping(const char *status)
 {
-	sd_notifyf(0, "STOPPING=1\nSTATUS=%s", status);
+	say("STOPPING=1\nSTATUS=%s", status);
 }
 
 void skv_sd_status(const char *fmt, ...)
@@ -152,12 +174,12 @@ void skv_sd_status(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	sd_notifyf(0, "STATUS=%s", text);
+	say("STATUS=%s", text);
 }
 
 void skv_sd_watchdog(void)
 {
-	sd_notify(0, "WATCHDOG=1");
+	say("WATCHDOG=1");
 }
 
 uint64_t skv_sd_watchdog_interval(void)

@@ -11,9 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define SKV_SD_NAME 8u /* bytes of a name that we give: SKV_FDSTORE_NAME, and no padding */
 /* A descriptor that the manager has kept for us, by the name that we gave it. */
 struct skv_sd_kept {
-	char *name;
+	char name[SKV_SD_NAME];
 	int fd;
 };
 /* The sockets that it listens on for us, the one named "operators" and the other, or -1; and what it has kept. */
@@ -33,8 +34,8 @@ void skv_sd_passed_free(struct skv_sd_passed *); /* the list */
 
 bool skv_sd_is_there(void);
 /* Keep a descriptor, of our file of that name, and pass it to the next of us; and keep it no more. */
-void skv_sd_fdstore_add(const char *name, int fd);
-void skv_sd_fdstore_remove(const char *name);
+bool skv_sd_fdstore_add(const char *name, int fd);
+bool skv_sd_fdstore_remove(const char *name);
 
 void skv_sd_ready(const char *status);
 void skv_sd_reloading(void);

@@ -11,6 +11,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "common/wire.h"
+#include "daemon/sys/log.h"
 #include "daemon/sys/socket.h"
 
 /* The lock's fd. A lock file that was removed while we waited for it is no lock: try again. */
@@ -134,4 +136,42 @@ void skv_socket_remove(struct skv_socket *s)
 	free(s->path);
 	skv_close_fd(s->lock_fd); /* last: until now no other daemon could begin */
 	*s = (struct skv_socket)SKV_SOCKET_NULL;
+}
+
+static int listen_on(const char *path, mode_t mode, const char *group, struct skv_socket *ret)
+{
+	char err[512];
+	gid_t gid = (gid_t)-1;
+	int r;
+
+	if (*group)
+		(void)skv_config_group(group, &gid); /* was looked at when it was read */
+	r = skv_socket_listen(path, mode, gid, ret, err, sizeof(err));
+	if (r < 0)
+		skv_log(LOG_ERR, "%s", err);
+	return r;
+}
+
+int skv_sockets_open(const struct skv_config *c, struct skv_sockets *ret, int fds[2])
+{
+	char path[SKV_CONFIG_TEXT];
+
+	if (!skv_operators_socket(c->socket, path, sizeof(path))) {
+		skv_log(LOG_ERR, "%s: too long a path", c->socket);
+		return -ENAMETOOLONG;
+	}
+	fds[0] = listen_on(c->socket, (mode_t)c->socket_mode, c->socket_group, &ret->clients);
+	if (fds[0] < 0)
+		return fds[0];
+	fds[1] = listen_on(path, *c->operator_group ? 0660 : 0600, c->operator_group, &ret->operators);
+	if (fds[1] >= 0)
+		return 0;
+	skv_close_fd(fds[0]);
+	return fds[1];
+}
+
+void skv_sockets_remove(struct skv_sockets *s)
+{
+	skv_socket_remove(&s->clients);
+	skv_socket_remove(&s->operators);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/sys/socket.h - the daemon's own listening socket, when no service manager passes one. */
+/* daemon/sys/socket.h - the daemon's own listening sockets, when no service manager passes them. */
 #ifndef SKV_SOCKET_H
 #define SKV_SOCKET_H
 
 #include <stddef.h>
 #include <sys/types.h>
+#include "daemon/sys/config.h"
 
 /* The socket's path in the file system, ours to remove. */
 struct skv_socket {
@@ -22,5 +23,15 @@ struct skv_socket {
 int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socket *ret, char *err,
                       size_t err_len);
 void skv_socket_remove(struct skv_socket *); /* SKV_SOCKET_NULL is fine */
+
+/* Both sockets, of clients and of operators. */
+struct skv_sockets {
+	struct skv_socket clients, operators;
+};
+#define SKV_SOCKETS_NULL {.clients = SKV_SOCKET_NULL, .operators = SKV_SOCKET_NULL}
+
+/* By the settings: 0, and fds (the caller's) in that order; or negative errno, which has been logged. */
+int skv_sockets_open(const struct skv_config *, struct skv_sockets *ret, int fds[2]);
+void skv_sockets_remove(struct skv_sockets *);
 
 #endif

@@ -44,24 +44,30 @@ struct skv_worker {
 	pid_t pid;
 	bool reaped;
 	uint64_t deadline_ns; /* of the answer, of idleness, of the end that was asked for */
-	char why[SKV_CUDA_TEXT_MAX]; /* it was ended, when we did it */
+	char why[SKV_WORKER_TEXT]; /* it was ended, when we did it */
 	struct skv_op exit_op, recv_op, send_op, timer_op;
 	struct msghdr send_msg, recv_msg;
 	struct iovec send_iov, recv_iov;
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-	struct skv_cuda_answer answer;
+	uint32_t sent_fds; /* of the job in hand */
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SKV_WORKER_PACKET_FDS * sizeof(int))];
+	_Alignas(8) char answer[SKV_WORKER_MAX_ANSWER];
+};
+
+/* As each answer begins. */
+struct answer_head {
+	int32_t error;
+	uint32_t more;
 };
 
 static void next(struct skv_worker *w);
 
 /* ---- jobs ---- */
 
-static void finish(struct skv_worker *w, struct skv_worker_job *job, int error, const char *why,
-                   const uint8_t *ipc)
+static void finish(struct skv_worker *w, struct skv_worker_job *job, int error, const char *why, const void *answer)
 {
 	w->counters.jobs++;
 	w->counters.failed += error != 0;
-	job->done(job, error, why, ipc);
+	job->done(job, error, why, answer);
 }
 
 /* Those that are there now: a callback of a failure may submit another. */
@@ -84,6 +90,7 @@ void skv_worker_submit(struct skv_worker *w, struct skv_worker_job *job)
 {
 	job->next = NULL;
 	job->tries = 0;
+	job->canceled = false;
 	*w->jobs_end = job;
 	w->jobs_end = &job->next;
 	if (w->closed && w->state == NONE)
@@ -136,7 +143,7 @@ static void finish_frees(struct skv_worker *w)
 	while ((job = rest)) {
 		rest = job->next;
 		job->next = NULL;
-		if (job->job.kind == SKV_CUDA_FREE) {
+		if (job->frees) {
 			finish(w, job, 0, "", NULL);
 		} else {
 			*w->jobs_end = job;
@@ -150,12 +157,18 @@ static void job_lost(struct skv_worker *w, const char *why)
 {
 	struct skv_worker_job *job = w->current;
 
-	if (job && ++job->tries < TRIES) {
+	if (job && job->canceled) {
+		w->current = NULL;
+		finish(w, job, -ECANCELED, "it was canceled", NULL);
+	} else if (job && !job->once && ++job->tries < TRIES) {
 		w->current = NULL;
 		job->next = w->jobs;
 		w->jobs = job;
 		if (w->jobs_end == &w->jobs)
 			w->jobs_end = &job->next;
+	} else if (job && job->once) {
+		w->current = NULL;
+		finish(w, job, -EIO, why, NULL);
 	} else if (job) {
 		fail_all(w, -EIO, why);
 	}
@@ -165,13 +178,13 @@ static void on_exit_of_worker(struct skv_op *op, int res)
 {
 	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, exit_op);
 	bool asked = w->state == ENDING && !*w->why;
-	char text[SKV_CUDA_TEXT_MAX];
+	char text[SKV_WORKER_TEXT];
 	siginfo_t end = {0};
 
-	if (res < 0) {
-		/* the loop is being drained, or cannot watch: do not leave a child behind */
+	if (res == -ECANCELED) /* the loop is being drained: do not leave a child behind */
 		skv_worker_close(w);
-	}
+	else if (res < 0) /* it cannot be watched */
+		kill_process(w);
 	while (waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED) < 0 && errno == EINTR)
 		;
 	w->reaped = true;
@@ -179,9 +192,11 @@ static void on_exit_of_worker(struct skv_op *op, int res)
 	skv_op_cancel(w->loop, &w->send_op);
 	skv_op_cancel(w->loop, &w->timer_op);
 	if (!w->closed && (!asked || w->current)) {
-		w->counters.died++;
 		describe_end(w, &end, text, sizeof(text));
-		skv_log(LOG_WARNING, "cuda:%u: %s", w->config.device, text);
+		if (!w->current || !w->current->canceled) {
+			w->counters.died++;
+			skv_log(LOG_WARNING, "%s: %s", w->config.name, text);
+		}
 		if (w->config.lost)
 			w->config.lost(w->config.ctx);
 		job_lost(w, text);
@@ -201,10 +216,29 @@ static void give_up(struct skv_worker *w, const char *why)
 	kill_process(w);
 }
 
+void skv_worker_cancel(struct skv_worker *w, struct skv_worker_job *job)
+{
+	struct skv_worker_job **at = &w->jobs;
+
+	if (job == w->current) {
+		job->canceled = true;
+		give_up(w, "its job was canceled");
+		return;
+	}
+	while (*at && *at != job)
+		at = &(*at)->next;
+	if (!*at)
+		return;
+	*at = job->next;
+	if (w->jobs_end == &job->next)
+		w->jobs_end = at;
+	finish(w, job, -ECANCELED, "it was canceled", NULL);
+}
+
 static void on_tick(struct skv_op *op, int res)
 {
 	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, timer_op);
-	char why[SKV_CUDA_TEXT_MAX];
+	char why[SKV_WORKER_TEXT];
 
 	if (res == 0 && !w->reaped && skv_now_ns() >= w->deadline_ns) {
 		if (w->state == RUNNING && !w->current && !w->keep) {
@@ -212,8 +246,7 @@ static void on_tick(struct skv_op *op, int res)
 			(void)shutdown(w->socket, SHUT_RDWR);
 			w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
 		} else if (w->current || w->state == ENDING) {
-			snprintf(why, sizeof(why),
-			         "its worker did not answer in %llu s (cuda-worker-timeout)",
+			snprintf(why, sizeof(why), "its worker did not answer in %llu s",
 			         (unsigned long long)(w->config.timeout_ns / 1000000000u));
 			give_up(w, why);
 		}
@@ -227,29 +260,43 @@ static void on_answer(struct skv_op *op, int res);
 
 static void listen_to(struct skv_worker *w)
 {
-	w->recv_iov = (struct iovec){&w->answer, sizeof(w->answer)};
+	w->recv_iov = (struct iovec){w->answer, sizeof(w->answer)};
 	w->recv_msg = (struct msghdr){.msg_iov = &w->recv_iov, .msg_iovlen = 1};
 	skv_op_recvmsg(w->loop, &w->recv_op, w->socket, &w->recv_msg, 0, on_answer);
+}
+
+/* The answer to the job in hand. */
+static void answered(struct skv_worker *w, int32_t error)
+{
+	struct skv_worker_job *job = w->current;
+	_Alignas(8) char answer[SKV_WORKER_MAX_ANSWER];
+	char *why = answer + w->config.why_at;
+
+	memcpy(answer, w->answer, w->config.answer_bytes);
+	why[SKV_WORKER_TEXT - 1] = 0;
+	w->current = NULL;
+	w->deadline_ns = skv_now_ns() + w->config.idle_ns;
+	listen_to(w);
+	/* a context does not recover from a fault; from a lack of memory it does */
+	if (w->config.frail && error && error != -ENOMEM)
+		give_up(w, "its worker saw an error");
+	finish(w, job, error, why, answer);
+	next(w);
 }
 
 static void on_answer(struct skv_op *op, int res)
 {
 	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, recv_op);
-	struct skv_worker_job *job = w->current;
+	const struct answer_head *head = (const void *)w->answer;
 	bool listening = w->state == RUNNING && !w->reaped;
 
-	if (listening && res == (int)sizeof(w->answer) && job && w->answer.error <= 0) {
-		struct skv_cuda_answer answer = w->answer;
-
-		answer.why[sizeof(answer.why) - 1] = 0;
-		w->current = NULL;
-		w->deadline_ns = skv_now_ns() + w->config.idle_ns;
+	if (listening && res == (int)w->config.answer_bytes && w->current && head->more) {
+		w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
 		listen_to(w);
-		/* a context does not recover from a fault; from a lack of memory it does */
-		if (answer.error && answer.error != -ENOMEM)
-			give_up(w, "its worker saw an error");
-		finish(w, job, answer.error, answer.why, answer.ipc);
-		next(w);
+		return;
+	}
+	if (listening && res == (int)w->config.answer_bytes && w->current && head->error <= 0) {
+		answered(w, head->error);
 		return;
 	}
 	if (listening && res != 0 && res != -ECANCELED && res != -ECONNRESET)
@@ -257,42 +304,64 @@ static void on_answer(struct skv_op *op, int res)
 	finish_when_idle(w); /* an end of the socket is soon followed by the end of the process */
 }
 
+static void send_some(struct skv_worker *w);
+
 static void on_sent(struct skv_op *op, int res)
 {
 	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, send_op);
 
-	(void)res; /* a worker that cannot be told of its job does not answer it */
+	char why[SKV_WORKER_TEXT];
+
+	if (res < 0 && res != -ECANCELED && res != -EPIPE && res != -ECONNRESET && w->state == RUNNING && !w->reaped) {
+		snprintf(why, sizeof(why), "its worker could not be told what to do: %s", strerror(-res));
+		give_up(w, why); /* else it would be waited for */
+	}
+	if (res > 0 && w->state == RUNNING && !w->reaped && w->current && w->sent_fds < w->current->n_fds) {
+		send_some(w);
+		return;
+	}
 	next(w);
 	finish_when_idle(w);
 }
 
-static void send_job(struct skv_worker *w, struct skv_worker_job *job)
+/* The job, with its first descriptors; or a byte, with the next ones. */
+static void send_some(struct skv_worker *w)
 {
-	w->send_iov = (struct iovec){&job->job, sizeof(job->job)};
+	static const char byte;
+	const struct skv_worker_job *job = w->current;
+	uint32_t n = job->n_fds - w->sent_fds;
+
+	n = n < SKV_WORKER_PACKET_FDS ? n : SKV_WORKER_PACKET_FDS;
+	w->send_iov = w->sent_fds ? (struct iovec){(void *)(uintptr_t)&byte, 1} : (struct iovec){(void *)(uintptr_t)job->job, job->bytes};
 	w->send_msg = (struct msghdr){.msg_iov = &w->send_iov, .msg_iovlen = 1};
-	if (job->fd >= 0) {
+	if (n) {
 		struct cmsghdr *c = (struct cmsghdr *)w->control;
 
 		memset(w->control, 0, sizeof(w->control));
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &job->fd, sizeof(int));
+		c->cmsg_len = CMSG_LEN(n * sizeof(int));
+		memcpy(CMSG_DATA(c), job->fds + w->sent_fds, n * sizeof(int));
 		w->send_msg.msg_control = w->control;
-		w->send_msg.msg_controllen = sizeof(w->control);
+		w->send_msg.msg_controllen = CMSG_SPACE(n * sizeof(int));
 	}
-	w->current = job;
-	w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
+	w->sent_fds += n;
 	skv_op_sendmsg(w->loop, &w->send_op, w->socket, &w->send_msg, on_sent);
+}
+
+static void send_job(struct skv_worker *w, struct skv_worker_job *job)
+{
+	w->current = job;
+	w->sent_fds = 0;
+	w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
+	send_some(w);
 }
 
 static int start(struct skv_worker *w)
 {
-	char device[16];
-	char *argv[] = {(char *)"sparsekvd", (char *)"--cuda-worker", device, NULL};
+	char *argv[] = {(char *)"sparsekvd", (char *)(uintptr_t)w->config.option, (char *)(uintptr_t)w->config.argument, NULL};
 	int pair[2], r;
 
-	snprintf(device, sizeof(device), "%u", w->config.device);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
 	/* in our environment: it must count devices as we do */
@@ -306,7 +375,7 @@ static int start(struct skv_worker *w)
 	w->state = RUNNING;
 	w->counters.started++;
 	*w->why = 0;
-	skv_log(LOG_DEBUG, "cuda:%u: worker started, pid %d", w->config.device, (int)w->pid);
+	skv_log(LOG_DEBUG, "%s: worker started, pid %d", w->config.name, (int)w->pid);
 	skv_op_poll(w->loop, &w->exit_op, w->pidfd, POLLIN, on_exit_of_worker);
 	skv_op_timer(w->loop, &w->timer_op, TICK_NS, on_tick);
 	listen_to(w);
@@ -315,8 +384,10 @@ static int start(struct skv_worker *w)
 
 static void on_no_start(struct skv_op *op, int res)
 {
+	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, timer_op);
+
 	(void)res;
-	fail_all(SKV_OP_OWNER(op, struct skv_worker, timer_op), -EIO, "its worker cannot be started");
+	fail_all(w, -EIO, w->why);
 }
 
 /* The next job, to a process. Calls no callback: the core may be in the middle of a change. */
@@ -332,8 +403,9 @@ static void next(struct skv_worker *w)
 	if (w->state == NONE) {
 		r = start(w);
 		if (r < 0) {
-			skv_log(LOG_ERR, "cuda:%u: cannot run %s --cuda-worker: %s", w->config.device,
-			        w->config.program, strerror(-r));
+			skv_log(LOG_ERR, "%s: cannot run %s %s: %s", w->config.name, w->config.program, w->config.option,
+			        strerror(-r));
+			snprintf(w->why, sizeof(w->why), "its worker cannot be started: %s", strerror(-r));
 			skv_op_timer(w->loop, &w->timer_op, 0, on_no_start);
 			return;
 		}

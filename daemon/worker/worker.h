@@ -1,42 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/worker/worker.h - jobs for the worker process of a CUDA device (daemon/mem/cuda.h).
+ * daemon/worker/worker.h - jobs for a worker process: one of a CUDA device (daemon/mem/cuda.h), or of the disk (daemon/disk/job.h).
  *
  * The process is started by the first job and ends when it had none for a while, so that no context stays
- * on the device; while it keeps allocations (ipc = legacy) it stays. One job at a time is with it, the
- * rest wait in order. A worker that dies or does not answer in time is killed and its job tried once more
+ * on a device; while it keeps allocations (ipc = legacy) it stays. One job at a time is with it, the
+ * rest wait in order. A worker that dies, or says nothing for too long, is killed and its job tried once more
  * with another; when that fails too, everything that waits fails: each waiter hears within twice the
- * timeout after its job was next. Frees are done when the process is gone.
+ * timeout after its job was next, if that does not go on saying that it works. Frees are done when the process is gone.
+ *
+ * Jobs and answers are structs of whom they are for. A job is a packet with descriptors, more of which follow in packets of one byte; an answer begins
+ * with int32_t error (0, or negative errno) and uint32_t more (1: it works on, this is not the end), and has a text somewhere.
  */
 #ifndef SKV_WORKER_H
 #define SKV_WORKER_H
 
 #include <sys/types.h>
 #include "daemon/loop/loop.h"
-#include "daemon/mem/cuda.h"
+
+#define SKV_WORKER_PACKET_FDS 250u  /* the kernel's SCM_MAX_FD is 253 */
+#define SKV_WORKER_MAX_ANSWER 512u /* bytes */
 
 struct skv_worker;
 
-/* Embedded in its owner, which keeps it until `done`. */
+/* Embedded in its owner, which has it, and what it points to, until `done`. */
 struct skv_worker_job {
-	struct skv_cuda_job job;
-	int fd; /* the segment to zero, borrowed until `done`; else -1 */
-	/* Once; from within submit only when the worker is closed. error: 0, or negative errno and why. */
-	void (*done)(struct skv_worker_job *, int error, const char *why, const uint8_t *ipc);
+	const void *job;
+	size_t bytes;
+	const int *fds;
+	uint32_t n_fds;
+	bool once;  /* it cannot be tried again */
+	bool frees; /* what it is to free goes with the process, too */
+	/*
+	 * Once; from within submit only when the worker is closed. error: 0, or negative errno and why. answer: NULL, if there
+	 * was none.
+	 */
+	void (*done)(struct skv_worker_job *, int error, const char *why, const void *answer);
 
 	/* the worker's own */
 	struct skv_worker_job *next;
 	unsigned tries;
+	bool canceled;
 };
 
 struct skv_worker_config {
-	const char *program; /* run with --cuda-worker; borrowed */
-	unsigned device;
+	const char *program; /* run with `option`, and `argument` if there is one; borrowed, as all texts */
+	const char *option, *argument;
+	const char *name; /* for the log: "cuda:0" */
+	size_t answer_bytes, why_at; /* of the answer's struct: its size, and where its text of SKV_WORKER_TEXT bytes is */
 	uint64_t timeout_ns, idle_ns;
-	/* The process is gone, and with it what it had allocated; `ctx` is the owner's. */
+	bool frail; /* a process that saw an error, but for -ENOMEM, is good for nothing more */
+	/* The process is gone, and with it what it had allocated; `ctx` is the owner's. NULL: nobody has to know. */
 	void (*lost)(void *ctx);
 	void *ctx;
 };
+#define SKV_WORKER_TEXT 256u
 
 /* -ENOMEM. No process yet. */
 int skv_worker_new(struct skv_loop *, const struct skv_worker_config *, struct skv_worker **ret);
@@ -47,6 +64,8 @@ struct skv_worker *skv_worker_free(struct skv_worker *);
 void skv_worker_set_times(struct skv_worker *, uint64_t timeout_ns, uint64_t idle_ns);
 
 void skv_worker_submit(struct skv_worker *, struct skv_worker_job *);
+/* Nobody needs it: it ends soon with -ECANCELED, if at once from within; or as it does, when it is through already. The process goes. */
+void skv_worker_cancel(struct skv_worker *, struct skv_worker_job *);
 /* It keeps allocations: it has to live. */
 void skv_worker_keep(struct skv_worker *, bool keep);
 

@@ -51,7 +51,7 @@ struct early_segment {
 	int fd;
 };
 
-static struct pool *find(struct pools *pools, uint32_t id)
+struct pool *pools_find(struct pools *pools, uint32_t id)
 {
 	struct pool *p = pools->first;
 
@@ -214,7 +214,9 @@ static void map_segment(struct pool *p, const struct skv_msg_segment_ipc *ipc, i
 		return;
 	}
 	if (p->segments[m->segment].mapped) {
-		fault_set(fault, -EPROTO, "segment %u of pool %u was announced twice", m->segment, p->id);
+		if (!p->segments[m->segment].uncertain)
+			fault_set(fault, -EPROTO, "segment %u of pool %u was announced twice", m->segment, p->id);
+		p->segments[m->segment].uncertain = false;
 		return;
 	}
 	if (p->backend ? !handle_fits(p, m->handle) : m->handle != SKV_HANDLE_MEMFD) {
@@ -228,11 +230,12 @@ static void map_segment(struct pool *p, const struct skv_msg_segment_ipc *ipc, i
 		return;
 	}
 	p->segments[m->segment].mapped = true;
+	p->segments[m->segment].uncertain = false;
 }
 
 void pool_segment_add(struct pools *pools, const struct skv_msg_segment_ipc *m, int fd, struct pool_fault *fault)
 {
-	struct pool *p = find(pools, m->segment.pool);
+	struct pool *p = pools_find(pools, m->segment.pool);
 	struct early_segment *e;
 
 	if (p) {
@@ -240,6 +243,13 @@ void pool_segment_add(struct pools *pools, const struct skv_msg_segment_ipc *m, 
 		skv_close_fd(fd);
 		return;
 	}
+	for (e = pools->early; e; e = e->next)
+		if (e->m.segment.pool == m->segment.pool && e->m.segment.segment == m->segment.segment) {
+			skv_close_fd(e->fd); /* of a session that was not to be had here: it was closed, and another one opened */
+			e->m = *m;
+			e->fd = fd;
+			return;
+		}
 	e = malloc(sizeof(*e));
 	if (!e) {
 		skv_close_fd(fd);
@@ -252,7 +262,7 @@ void pool_segment_add(struct pools *pools, const struct skv_msg_segment_ipc *m, 
 
 void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, struct pool_fault *fault)
 {
-	struct pool *p = find(pools, m->pool);
+	struct pool *p = pools_find(pools, m->pool);
 	int r;
 
 	for (struct early_segment **e = &pools->early; *e; e = &(*e)->next)
@@ -266,6 +276,10 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 		}
 	if (p && !p->backend) {
 		fault_set(fault, -EPROTO, "the daemon withdraws host memory, of pool %u, as if it were a device's", m->pool);
+		return;
+	}
+	if (p && m->segment < p->announced && p->segments[m->segment].uncertain && !p->segments[m->segment].mapped) {
+		p->segments[m->segment].uncertain = false; /* the daemon before was told that it is unmapped, this one was not */
 		return;
 	}
 	if (!p || m->segment >= p->announced || !p->segments[m->segment].mapped) {
@@ -286,7 +300,7 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 		                  p->backend->error());
 		return;
 	}
-	p->segments[m->segment].mapped = false;
+	p->segments[m->segment].mapped = p->segments[m->segment].uncertain = false;
 }
 
 /* ---- pools ----------------------------------------------------------------------------------- */
@@ -348,6 +362,7 @@ static struct pool *pool_free(struct pool *p)
 		p->backend->release(p->base, addresses(p));
 		p->backend->leave(was);
 	}
+	free(p->on_lease);
 	free(p->segments);
 	free(p);
 	return NULL;
@@ -386,18 +401,21 @@ static struct pool *pool_new(const struct skv_msg_open_ok *ok, uint32_t device)
 	        .announced = device != SKV_DEVICE_HOST ? ok->max_segments : 1,
 	};
 	p->segments = calloc(p->announced, sizeof(*p->segments));
+	p->on_lease = calloc(((uint64_t)p->max_segments * p->pages_per_segment + 63) / 64, sizeof(*p->on_lease));
+	if (!p->segments || !p->on_lease)
+		return pool_free(p);
 	if (device == SKV_DEVICE_HOST)
-		return p->segments ? p : pool_free(p);
+		return p;
 	p->device = device - SKV_DEVICE_CUDA(0);
 	p->backend = skv_backend_cuda(why, sizeof(why));
-	p->reserved = p->backend && p->segments && reserve(p);
+	p->reserved = p->backend && reserve(p);
 	return p->reserved ? p : pool_free(p);
 }
 
 int pool_open(struct pools *pools, const struct skv_msg_open_ok *ok, uint32_t device, struct pool **ret,
               struct pool_fault *fault)
 {
-	struct pool *p = find(pools, ok->pool);
+	struct pool *p = pools_find(pools, ok->pool);
 	const char *wrong = shape_wrong(ok, device);
 
 	if (wrong) {
@@ -473,7 +491,50 @@ void pool_unhold(struct pool *p, uint32_t page)
 	segment_of(p, page)->held--;
 }
 
-void pools_free(struct pools *pools)
+/* ---- on lease -------------------------------------------------------------------------------- */
+
+static uint64_t pages_of(const struct pool *p)
+{
+	return (uint64_t)p->max_segments * p->pages_per_segment;
+}
+
+void pool_lease(struct pool *p, uint32_t first, uint64_t n)
+{
+	for (uint64_t page = first; page < first + n && page < pages_of(p); page++) {
+		p->on_lease[page / 64] |= UINT64_C(1) << page % 64;
+		if (page / 64 >= p->on_lease_words)
+			p->on_lease_words = page / 64 + 1;
+	}
+}
+
+void pool_unlease(struct pool *p, uint32_t page)
+{
+	if (page < pages_of(p))
+		p->on_lease[page / 64] &= ~(UINT64_C(1) << page % 64);
+}
+
+static bool is_on_lease(const struct pool *p, uint64_t page)
+{
+	return p->on_lease[page / 64] >> page % 64 & 1;
+}
+
+bool pool_next_lease(const struct pool *p, uint64_t *page, uint32_t most, struct skv_wire_run *ret)
+{
+	const uint64_t end = p->on_lease_words * 64;
+	uint64_t at = *page;
+
+	while (at < end && !is_on_lease(p, at))
+		at += p->on_lease[at / 64] >> at % 64 ? 1 : 64 - at % 64;
+	*ret = (struct skv_wire_run){.first = (uint32_t)at};
+	for (; at < end && ret->count < most && is_on_lease(p, at); at++)
+		ret->count++;
+	*page = at;
+	return ret->count > 0;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void pools_forget_early(struct pools *pools)
 {
 	while (pools->early) {
 		struct early_segment *e = pools->early;
@@ -482,6 +543,19 @@ void pools_free(struct pools *pools)
 		skv_close_fd(e->fd);
 		free(e);
 	}
+}
+
+void pools_uncertain(struct pools *pools)
+{
+	pools_forget_early(pools);
+	for (struct pool *p = pools->first; p; p = p->next)
+		for (uint32_t i = 0; i < p->announced; i++)
+			p->segments[i].uncertain = true;
+}
+
+void pools_free(struct pools *pools)
+{
+	pools_forget_early(pools);
 	while (pools->first) {
 		struct pool *p = pools->first;
 

@@ -27,7 +27,10 @@ struct pool {
 		/* on a device: page numbers of its first page for kernels, to write and to read only */
 		uint32_t own, shared;
 		void *ipc; /* where an older handle was opened, else NULL */
+		bool uncertain; /* since the client reconnects: it may be announced once more, or its end be told that is known */
 	} *segments;
+	uint64_t *on_lease;      /* a bit a page: the daemon has it on lease to this client */
+	uint64_t on_lease_words; /* the others are 0 */
 };
 
 struct early_segment;
@@ -62,6 +65,16 @@ void pools_free(struct pools *pools);
 bool pool_has(const struct pool *p, uint32_t page); /* in a mapped segment? */
 bool pool_hold(struct pool *p, uint32_t page);      /* false: it is not */
 void pool_unhold(struct pool *p, uint32_t page);
+/* The daemon has pages on lease to this client, or has not any more. Pages beyond the pool are ignored. */
+void pool_lease(struct pool *p, uint32_t first, uint64_t n);
+void pool_unlease(struct pool *p, uint32_t page);
+/* The next run of pages on lease at or after *page, which moves behind it; at most `most`. False: there is none. */
+bool pool_next_lease(const struct pool *p, uint64_t *page, uint32_t most, struct skv_wire_run *ret);
+struct pool *pools_find(struct pools *pools, uint32_t id);
+/* The connection is lost: what was announced will be announced again. */
+void pools_uncertain(struct pools *pools);
+/* What was announced of pools without a session of ours is of no interest. */
+void pools_forget_early(struct pools *pools);
 /* The page's number for kernels, which have it at base + number * page_bytes; it must be held. Needs no lock then. */
 uint32_t pool_kernel_page(const struct pool *p, uint32_t page, bool shared);
 

@@ -17,6 +17,7 @@
 #include "libclient/lease/stock.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,6 +26,7 @@
 #include "libclient/conn.h"
 #include "libclient/error.h"
 #include "libclient/lease/pool.h"
+#include "libclient/reconnect.h"
 #include "libclient/seq.h"
 
 #define LOW(demand) ((uint64_t)(demand))
@@ -136,6 +138,14 @@ static int collect(struct skv_session *s, uint64_t *ret_n)
 	return e;
 }
 
+static int late(struct skv_session *s, uint32_t need)
+{
+	char what[96];
+
+	snprintf(what, sizeof(what), "LEASE_GET for a step that needs %u pages, with %u in stock,", need, s->stock.n);
+	return conn_late(s->client, what);
+}
+
 int stock_reserve(struct skv_session *s, uint32_t need)
 {
 	struct skv_client *c = s->client;
@@ -150,10 +160,7 @@ int stock_reserve(struct skv_session *s, uint32_t need)
 		if (e < 0)
 			return e;
 		if (conn_wait(c, st->get, deadline) < 0)
-			return error_set(
-				-ETIMEDOUT,
-				"the step needs %u pages, %u are in stock, the daemon gave none in %u ms",
-				need, st->n, atomic_load(&c->timeout_ms));
+			return late(s, need);
 		e = collect(s, &n);
 		if (ahead || n > 0)
 			continue; /* asked for earlier, for less: what there is now decides */
@@ -237,15 +244,23 @@ static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_
 {
 	uint32_t sent;
 
+	reconnect_pin(s->client);
 	pthread_mutex_lock(&s->client->lock);
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		pool_unhold(s->pool, ids[i]);
+		if (type == SKV_MSG_LEASE_PUT)
+			pool_unlease(s->pool, ids[i]);
+	}
 	pthread_mutex_unlock(&s->client->lock);
 	sent = stock_post(s, type, seq, ids, n);
 	pthread_mutex_lock(&s->client->lock);
-	for (uint32_t i = sent; i < n; i++)
+	for (uint32_t i = sent; i < n; i++) {
 		pool_hold(s->pool, ids[i]);
+		if (type == SKV_MSG_LEASE_PUT)
+			pool_lease(s->pool, ids[i], 1);
+	}
 	pthread_mutex_unlock(&s->client->lock);
+	reconnect_unpin(s->client);
 	return sent;
 }
 

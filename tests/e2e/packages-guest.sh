@@ -91,6 +91,7 @@ check "the daemon was not restarted" is show MainPID = "$pid"
 check "it is active" is show ActiveState = active
 check "its sequence is there" is as_tester sparsekvctl seq list = '*kept*'
 check "and goes on" "${generate[@]}"
+check "it is parked" is as_tester sparsekvctl seq park kept = 'parked kept: *'
 check "what the operator wrote is kept" grep -q account-clients /etc/sparsekvd.conf
 check "the units are those of the package" is show NeedDaemonReload = no
 check "systemctl restart sparsekvd" systemctl restart sparsekvd
@@ -102,6 +103,7 @@ check "apt removes them" apt-get remove -y "${names[@]}"
 check "no process is left" lists_nothing grep -ls sparsekv /proc/[0-9]*/comm
 check "no socket is left" lists_nothing find /run -name '*sparsekv*'
 check "the configuration is" test -e /etc/sparsekvd.conf
+check "so are parked sequences" is find /var/lib/sparsekv -name '*.parked' = '/var/lib/sparsekv/*/*.parked'
 check "apt installs them again" install_packages "$here"/next/*.deb
 check "a user is served at once" is as_tester "$here/hello.pl" = 'ok 1'
 check "with the operator's settings" grep -q account-clients /etc/sparsekvd.conf

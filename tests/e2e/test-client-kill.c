@@ -18,6 +18,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
+#include "tests/support/output-hash.h"
 #include "tests/support/reference-codec.h"
 
 #define TIMED_KILLS (slowed() || devmem_is_device() ? 12 : 140)
@@ -78,19 +79,6 @@ static struct shared {
 
 /* ---- an engine ------------------------------------------------------------------------------- */
 
-static uint64_t hash_of(const float *x, size_t n)
-{
-	uint64_t h = 0xcbf29ce484222325u;
-
-	for (size_t i = 0; i < n; i++) {
-		uint32_t bits;
-
-		memcpy(&bits, &x[i], sizeof(bits));
-		h = (h ^ bits) * 0x100000001b3u;
-	}
-	return h;
-}
-
 /* Does the sequence run what packs, in the step at this length? */
 static bool packs_at(uint32_t len)
 {
@@ -119,7 +107,7 @@ static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
 		             : refmodel_run(&w, q, content + len, 1, false, out, before_end);
 	if (e < 0)
 		ck_abort_msg("step at %u: %d %s", len, e, skv_last_error());
-	h = hash_of(out, size);
+	h = output_hash(OUTPUT_HASH_NONE, out, size);
 	free(out);
 	return h;
 }

@@ -42,6 +42,7 @@ static struct {
 	uint64_t bytes;
 } maps[MAPS];
 static uint32_t n_maps;
+static uint32_t restored; /* a sequence that comes back from a file; 0: none does */
 
 static struct skv_model a_model(uint32_t which)
 {
@@ -250,15 +251,50 @@ static void leave(struct client *c, struct fuzz_input *in)
 	c->ending = true;
 }
 
+/* Sequences go to files and come back. */
+static void park(struct fuzz_input *in)
+{
+	const uint8_t what = fuzz_u8(in);
+	const struct skv_model m = a_model(what / 4);
+	struct skv_wire_run runs[4];
+	struct skv_core_listing l;
+	uint32_t seq, n, row = 0, held = 0, units = fuzz_u16(in);
+	int fd;
+
+	skv_core_set_parking(core, what & 128);
+	if (what % 4 == 0 && (skv_core_next_park(core, &seq) || skv_core_park_name(core, 1000, "m0", a_name(in), &row, &seq, &held))) {
+		fd = memfd_create("list", MFD_CLOEXEC);
+		MUST(fd >= 0);
+		if (skv_core_list_begin(core, seq, fd, &l) == 0) {
+			while (skv_core_list_some(core, &l, &units) == SKV_CORE_E_TURNS)
+				work(units = 1 + fuzz_u16(in));
+			skv_core_list_end(&l);
+			if (what & 64)
+				skv_core_park_failed(core, seq, 1);
+			else
+				(void)skv_core_park_done(core, &l);
+		}
+		close(fd);
+	} else if (what % 4 == 1) {
+		if (!restored && skv_core_restore_new(core, 1000 + units % 2, &m, a_name(in), 64, &seq) == 0)
+			restored = seq;
+	} else if (what % 4 == 2) {
+		(void)skv_core_restore_take(core, restored, 1 + units % 40, runs, 4, &n);
+	} else if (restored && (what & 64 || skv_core_restore_done(core, restored, a_name(in)))) {
+		(void)skv_core_restore_drop(core, restored);
+		restored = 0;
+	}
+}
+
 /* What is not a client's call. */
 static void other(struct fuzz_input *in, uint8_t call)
 {
 	static uint64_t now = 1;
 	uint32_t at = 0, units = fuzz_u8(in);
 
-	switch (call % 6) {
+	switch (call % 7) {
 	case 0: work(1 + fuzz_u16(in)); break;
-	case 1: skv_core_age(core, now += units * 1000, 5000); break;
+	case 1: skv_core_age(core, now += units * 1000, 0, 5000); break;
 	case 2: skv_core_measure(core, &at, units * 1000); break;
 	case 3: skv_core_seq_drop_name(core, 1000 + units % 2, units & 2 ? "m0" : "m1", a_name(in)); break;
 	case 4:
@@ -267,6 +303,7 @@ static void other(struct fuzz_input *in, uint8_t call)
 		                      .uid = 1000, .model = units & 8 ? "m0" : ""}, "full", units % 2);
 		break;
 	case 5: scribble(in); break;
+	case 6: park(in); break;
 	}
 }
 
@@ -349,6 +386,6 @@ void fuzz_one(const uint8_t *data, size_t size)
 	core = skv_core_free(core);
 	for (uint32_t i = 0; i < n_maps; i++)
 		munmap(maps[i].at, maps[i].bytes);
-	n_maps = 0;
+	n_maps = restored = 0;
 	memset(clients, 0, sizeof(clients));
 }

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+void (*child_before_failure)(void);
 static bool in_child;
 
 /* Written by children, read by the test. */
@@ -25,6 +26,8 @@ static struct report {
 static void report_failure(const char *file, int line, const char *expr, const char *text)
 {
 	if (!atomic_flag_test_and_set(&report->taken)) {
+		if (child_before_failure)
+			child_before_failure();
 		snprintf(report->text, sizeof(report->text), "%s:%d: %s%s%s", file, line, expr, *text ? ": " : "",
 		         text);
 		atomic_store(&report->complete, true);
@@ -65,6 +68,8 @@ _Noreturn void __wrap__ck_assert_failed(const char *file, int line, const char *
 	}
 	if (in_child)
 		report_failure(file, line, expr, text);
+	if (child_before_failure)
+		child_before_failure();
 	__real__ck_assert_failed(file, line, expr, msg ? "%s" : NULL, text);
 }
 

@@ -17,6 +17,11 @@
 pid_t child_fork(void);
 /* Wait for it: it must exit with 0, or the test fails with what the child said. */
 void child_wait(pid_t);
+/*
+ * Called, where it is not NULL, when an assertion fails, in a child or not, before the process ends: what else is to be said of it.
+ */
+extern void (*child_before_failure)(void);
+
 /* The text of the first assertion that failed in a child of this test; "" when none has. */
 const char *child_problem(void);
 

@@ -111,22 +111,24 @@ static void tell_store(const char *name, int fd)
 	ck_assert_int_eq(sendmsg(to_store[0], &m, 0), (ssize_t)iov.iov_len);
 }
 
-static void keep(void *ctx, const char *name, int fd)
+static bool keep(void *ctx, const char *name, int fd)
 {
 	(void)ctx;
 	if (works)
 		tell_store(name, fd);
 	else
 		keep_here(name, dup(fd));
+	return true;
 }
 
-static void keep_no_more(void *ctx, const char *name)
+static bool keep_no_more(void *ctx, const char *name)
 {
 	(void)ctx;
 	if (works)
 		tell_store(name, -1);
 	else
 		keep_here(name, -1);
+	return true;
 }
 
 static void hear(void)

@@ -113,6 +113,8 @@ json_t *raw_ask_json(struct raw *, uint16_t type, const void *body, size_t bytes
 json_t *raw_query(struct raw *, enum skv_query what);
 uint64_t raw_pool_figure(struct raw *, const char *field); /* of pool 0 */
 uint64_t raw_leased(struct raw *);                         /* bytes of all pools' pages on lease */
+/* The clients that the daemon has of a process. The first one's id goes to ret_client, which may be NULL. */
+unsigned raw_clients_of(struct raw *, pid_t, uint32_t *ret_client);
 
 /* As an operator: what status says that the daemon holds is what the process has, within 1 %. */
 void raw_expect_held(struct raw *, pid_t pid);
@@ -124,11 +126,18 @@ uint32_t raw_open_model(struct raw *, const struct skv_wire_model *, const char 
 /* Open a session with it; the answer's body is left in *ret (may be NULL). */
 uint32_t raw_open(struct raw *, const char *model, const char *spec, struct skv_msg_open_ok *ret);
 uint32_t raw_seq_new(struct raw *, uint32_t session, const char *name);
+/* Leave a named sequence of a client that is gone; how many this user has. */
+void raw_leave_sequence(const char *socket, const char *name);
+int raw_count_sequences(const char *socket);
 /* Lease exactly n pages. */
 void raw_lease(struct raw *, uint32_t session, uint32_t n);
 /* As an operator, POLICY_LOAD of a file, POLICY_SWAP of all sessions: 0, or the errno. */
 int raw_policy_load(struct raw *, const char *file);
 int raw_policy_swap(struct raw *, const char *spec);
+/* The same of one client's sessions; SEQ_DROP_NAME, SEQ_PARK or SEQ_RESUME of this user's; or only ask for that. */
+int raw_policy_swap_client(struct raw *, uint32_t client, const char *spec);
+int raw_seq_named(struct raw *, uint16_t type, const char *model, const char *name);
+void raw_send_named(struct raw *, uint16_t type, const char *model, const char *name);
 
 /* Run `body` in a child process, as another user when uid is not 0; it must end with success. */
 void fix_in_child(uid_t uid, void (*body)(void *), void *arg);

@@ -9,10 +9,12 @@
  *
  *   one-device     there is one device, else two           no-export  devices cannot export descriptors
  *   oom            allocations fail                        slow       a memset takes half a second
- *   hang           a memset does not return                fault      a memset fails, as after a bad access
+ *   hang           a memset does not return                fault      a memset or copy fails, as after a bad access
  *   huge           devices of 512 GiB, else of 256 MiB
  *
  * context-PID is left there by a process that makes a context.
+ *
+ * Its calls fail as fail-nth.h says, too, where that is preloaded. After a fault no call succeeds that needs a context.
  */
 #include <cuda.h>
 #include <errno.h>
@@ -26,12 +28,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/fail-nth.h"
 #include "tests/support/fake-ipc.h"
 
 #define MEMORY ((size_t)256 << 20) /* of a device */
 #define GRANULARITY ((size_t)2 << 20)
 
-static bool initialised, context;
+static bool initialised, context, faulted;
 
 struct allocation {
 	int fd;
@@ -76,6 +79,14 @@ static int dirty_memfd(size_t bytes)
 	return fd;
 }
 
+static CUresult failure(void)
+{
+	CUresult r = fail_nth_of_driver ? (CUresult)fail_nth_of_driver() : CUDA_SUCCESS;
+
+	faulted |= r == CUDA_ERROR_ILLEGAL_ADDRESS;
+	return r;
+}
+
 #define NEED(what)                                  \
 	do {                                        \
 		if (!(what))                        \
@@ -90,10 +101,20 @@ static int dirty_memfd(size_t bytes)
 	do {                                                 \
 		if (!context)                                \
 			return CUDA_ERROR_INVALID_CONTEXT;   \
+		if (faulted)                                 \
+			return CUDA_ERROR_ILLEGAL_ADDRESS;   \
+	} while (0)
+#define MAY_FAIL                                             \
+	do {                                                 \
+		CUresult failed_ = failure();                \
+                                                             \
+		if (failed_ != CUDA_SUCCESS)                 \
+			return failed_;                      \
 	} while (0)
 
 CUresult cuInit(unsigned flags)
 {
+	MAY_FAIL;
 	initialised = flags == 0;
 	return initialised ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -114,6 +135,7 @@ CUresult cuGetErrorString(CUresult r, const char **text)
 
 CUresult cuDeviceGetCount(int *count)
 {
+	MAY_FAIL;
 	NEED_INIT;
 	*count = steered("one-device") ? 1 : 2;
 	return CUDA_SUCCESS;
@@ -121,6 +143,7 @@ CUresult cuDeviceGetCount(int *count)
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
+	MAY_FAIL;
 	int count;
 
 	NEED(cuDeviceGetCount(&count) == CUDA_SUCCESS);
@@ -132,18 +155,21 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 
 CUresult cuDeviceGetName(char *name, int len, CUdevice device)
 {
+	MAY_FAIL;
 	snprintf(name, (size_t)len, "Fake %d", device);
 	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
+	MAY_FAIL;
 	memset(uuid, 0x10 + device, sizeof(*uuid));
 	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
 {
+	MAY_FAIL;
 	(void)device;
 	*bytes = steered("huge") ? (size_t)512 << 30 : MEMORY;
 	return CUDA_SUCCESS;
@@ -151,6 +177,7 @@ CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
+	MAY_FAIL;
 	(void)device;
 	*value = attribute != CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED ||
 	         !steered("no-export");
@@ -162,6 +189,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,
                                        CUmemAllocationGranularity_flags flags)
 {
+	MAY_FAIL;
 	(void)prop, (void)flags;
 	*bytes = GRANULARITY;
 	return CUDA_SUCCESS;
@@ -178,6 +206,7 @@ static CUmemGenericAllocationHandle handle_of(int fd, size_t bytes)
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
                      unsigned long long flags)
 {
+	MAY_FAIL;
 	int fd;
 
 	NEED_INIT;
@@ -195,6 +224,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags)
 {
+	MAY_FAIL;
 	struct allocation *a = (struct allocation *)(uintptr_t)handle;
 
 	NEED(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !flags);
@@ -204,6 +234,7 @@ CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle han
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
+	MAY_FAIL;
 	struct allocation *a = (struct allocation *)(uintptr_t)handle;
 
 	close(a->fd);
@@ -215,12 +246,14 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
 {
+	MAY_FAIL;
 	(void)device, (void)flags;
 	return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
+	MAY_FAIL;
 	char path[512];
 	int fd;
 
@@ -235,12 +268,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 
 CUresult cuCtxSetCurrent(CUcontext c)
 {
+	MAY_FAIL;
 	context = c != NULL;
 	return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSynchronize(void)
 {
+	MAY_FAIL;
 	NEED_CONTEXT;
 	return CUDA_SUCCESS;
 }
@@ -248,6 +283,7 @@ CUresult cuCtxSynchronize(void)
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                         CUmemAllocationHandleType type)
 {
+	MAY_FAIL;
 	int fd = (int)(intptr_t)os_handle, copy;
 	struct stat st;
 
@@ -262,6 +298,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags)
 {
+	MAY_FAIL;
 	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	(void)alignment, (void)hint, (void)flags;
@@ -273,12 +310,14 @@ CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CU
 
 CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes)
 {
+	MAY_FAIL;
 	return munmap((void *)(uintptr_t)at, bytes) < 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
 CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags)
 {
+	MAY_FAIL;
 	struct allocation *a = (struct allocation *)(uintptr_t)handle;
 
 	NEED(!offset && !flags && bytes <= a->bytes);
@@ -288,6 +327,7 @@ CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAlloc
 
 CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
 {
+	MAY_FAIL;
 	void *p = mmap((void *)(uintptr_t)at, bytes, PROT_NONE,
 	               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 
@@ -296,6 +336,7 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
 
 CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t n)
 {
+	MAY_FAIL;
 	NEED(n == 1 && access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 	NEED(mprotect((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE) == 0);
 	return CUDA_SUCCESS;
@@ -303,6 +344,7 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *acc
 
 CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t bytes)
 {
+	MAY_FAIL;
 	NEED_CONTEXT;
 	if (steered("hang"))
 		for (;;)
@@ -312,6 +354,77 @@ CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t bytes)
 	if (steered("fault"))
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	memset((void *)(uintptr_t)at, value, bytes);
+	return CUDA_SUCCESS;
+}
+
+/* ---- copies: made when they are waited for, and not before ---- */
+
+static struct copy {
+	void *to;
+	const void *from;
+	size_t bytes;
+} copies[65536];
+static size_t n_copies;
+static char stream; /* its address is one */
+
+CUresult cuStreamCreate(CUstream *ret, unsigned flags)
+{
+	MAY_FAIL;
+	NEED_CONTEXT;
+	NEED(flags == CU_STREAM_NON_BLOCKING);
+	*ret = (CUstream)&stream;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream s)
+{
+	MAY_FAIL;
+	NEED(s == (CUstream)&stream && n_copies == 0);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream s)
+{
+	MAY_FAIL;
+	NEED(s == (CUstream)&stream);
+	for (size_t i = 0; i < n_copies; i++)
+		memcpy(copies[i].to, copies[i].from, copies[i].bytes);
+	n_copies = 0;
+	return steered("fault") ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
+static CUresult copy_later(CUstream s, void *to, const void *from, size_t bytes)
+{
+	NEED_CONTEXT;
+	NEED(s == (CUstream)&stream && n_copies < sizeof(copies) / sizeof(*copies));
+	copies[n_copies++] = (struct copy){to, from, bytes};
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+	MAY_FAIL;
+	return copy_later(s, to, (void *)(uintptr_t)from, bytes);
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream s)
+{
+	MAY_FAIL;
+	return copy_later(s, (void *)(uintptr_t)to, from, bytes);
+}
+
+CUresult cuMemHostRegister(void *p, size_t bytes, unsigned flags)
+{
+	MAY_FAIL;
+	NEED_CONTEXT;
+	NEED(p && bytes && !flags);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostUnregister(void *p)
+{
+	MAY_FAIL;
+	NEED(p);
 	return CUDA_SUCCESS;
 }
 
@@ -327,6 +440,7 @@ static struct known {
 
 CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
 {
+	MAY_FAIL;
 	struct known *k = malloc(sizeof(*k));
 
 	NEED_CONTEXT;
@@ -344,6 +458,7 @@ CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
 
 CUresult cuMemFree(CUdeviceptr at)
 {
+	MAY_FAIL;
 	for (struct known **k = &known; *k; k = &(*k)->next)
 		if ((*k)->at == (void *)(uintptr_t)at) {
 			struct known *gone = *k;
@@ -359,6 +474,7 @@ CUresult cuMemFree(CUdeviceptr at)
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
 {
+	MAY_FAIL;
 	for (const struct known *k = known; k; k = k->next)
 		if (k->at == (void *)(uintptr_t)at) {
 			struct fake_ipc ipc = {.at = at, .bytes = k->a.bytes};

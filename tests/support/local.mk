@@ -2,7 +2,8 @@
 # Fixtures, cases and helpers: a program takes those that it names.
 check_LTLIBRARIES += tests/support/libskvtest.la
 tests_support_libskvtest_la_SOURCES = \
-	tests/support/client-test.h tests/support/policy-file.h tests/support/random.c tests/support/random.h \
+	tests/support/client-test.h tests/support/policy-file.h tests/support/output-hash.h tests/support/parked-chats.c tests/support/parked-chats.h \
+	tests/support/random.c tests/support/random.h \
 	tests/support/layer-forms.h tests/support/suite.h \
 	tests/support/child.c tests/support/child.h tests/support/client-fixture.c tests/support/client-fixture.h \
 	tests/support/codec-file.c tests/support/codec-file.h \
@@ -10,7 +11,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/manager.c tests/support/manager.h tests/support/core-peer.c tests/support/core-victim.c tests/support/core-victim.h tests/support/core-peer.h \
 	tests/support/daemon-fixture.c tests/support/daemon-fixture.h tests/support/raw-client.c \
 	tests/support/raw-engine.c tests/support/raw-engine.h \
-	tests/support/device-fixture.c tests/support/device-fixture.h \
+	tests/support/device-fixture.c tests/support/device-fixture.h tests/support/disk-fixture.c tests/support/disk-fixture.h \
 	tests/support/device-helper.c tests/support/device-helper.h \
 	tests/support/engine-backends.c tests/support/engine-backends.h \
 	tests/support/engine-daemon.c tests/support/engine-daemon.h \
@@ -20,12 +21,12 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/kernel-case.c tests/support/kernel-case.h \
 	tests/support/latent-case.c tests/support/latent-case.h tests/support/layers-case.c tests/support/layers-case.h \
 	tests/support/memory-group.c \
-	tests/support/memory-group.h tests/support/prefill-case.c tests/support/prefill-case.h \
+	tests/support/memory-group.h tests/support/parked-case.c tests/support/parked-case.h tests/support/prefill-case.c tests/support/prefill-case.h \
 	tests/support/quant-case.c tests/support/quant-case.h tests/support/score-case.c tests/support/score-case.h \
 	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
 	tests/support/reference-attention.h tests/support/reference-codec.c tests/support/reference-codec.h \
 	tests/support/reference-model.c tests/support/reference-model.h tests/support/reference-step.c \
-	tests/support/run-program.c tests/support/run-program.h
+	tests/support/times.c tests/support/times.h tests/support/mute-proxy.c tests/support/mute-proxy.h tests/support/restart-engine.c tests/support/restart-engine.h tests/support/run-program.c tests/support/run-program.h
 
 # Plugins: tests/support/plugins/.libs/NAME.so, each of the one source of its name. -rpath makes libtool build a shared
 # object though nothing is installed.
@@ -40,6 +41,13 @@ TEST_PLUGINS = \
 	tests/support/plugins/unselected.la tests/support/plugins/wrong-delta.la
 check_LTLIBRARIES += $(TEST_PLUGINS)
 EXTRA_DIST += tests/support/plugins/plugin.h tests/support/layer-forms.py
+
+# Calls that fail, preloaded into programs; test programs that have it linked name the source, too.
+check_LTLIBRARIES += tests/support/fail-nth.la
+tests_support_fail_nth_la_SOURCES = tests/support/fail-nth.c tests/support/fail-nth.h
+tests_support_fail_nth_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS)
+tests_support_fail_nth_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
+tests_support_fail_nth_la_LIBADD = -ldl
 
 # A CUDA driver and a backend that need no device. The daemon finds the driver as it finds the real one, by name.
 FAKE_BACKEND_SOURCES = tests/support/fake-backend.c tests/support/fake-backend.h tests/support/fake-ipc.h \

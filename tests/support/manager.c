@@ -17,13 +17,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/random.h"
 
 #define KEPT_MOST 4096
 #define FIRST_FD 3 /* SD_LISTEN_FDS_START */
 
 char manager_socket[96];
 static char dir[64], notify_path[96], log_path[96];
-static int notify_fd = -1, listen_fd = -1;
+static int notify_fd = -1, listen_fd[2] = {-1, -1}; /* clients, operators */
 static pid_t daemon_pid;
 static pthread_t thread;
 
@@ -134,14 +135,19 @@ static int bound(const char *path, int type)
 
 void manager_open(void)
 {
+	char operators[128];
+
 	strcpy(dir, "/tmp/skv-manager.XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	snprintf(notify_path, sizeof(notify_path), "%s/notify", dir);
 	snprintf(manager_socket, sizeof(manager_socket), "%s/socket", dir);
 	snprintf(log_path, sizeof(log_path), "%s/log", dir);
 	notify_fd = bound(notify_path, SOCK_DGRAM);
-	listen_fd = bound(manager_socket, SOCK_SEQPACKET);
-	ck_assert_int_eq(listen(listen_fd, 64), 0);
+	ck_assert(skv_operators_socket(manager_socket, operators, sizeof(operators)));
+	for (int i = 0; i < 2; i++) {
+		listen_fd[i] = bound(i ? operators : manager_socket, SOCK_SEQPACKET);
+		ck_assert_int_eq(listen(listen_fd[i], 64), 0);
+	}
 	closing = false;
 	ck_assert_int_eq(pthread_create(&thread, NULL, listens, NULL), 0);
 }
@@ -149,11 +155,12 @@ void manager_open(void)
 /* The child: its descriptors, and their names. */
 static void pass(char *names, size_t size)
 {
-	size_t at = (size_t)snprintf(names, size, "clients");
-	int copy[KEPT_MOST + 1], n = 0;
+	size_t at = (size_t)snprintf(names, size, "clients:operators");
+	int copy[KEPT_MOST + 2], n = 0;
 
 	/* out of the way of the numbers that they are to have */
-	copy[n++] = fcntl(listen_fd, F_DUPFD_CLOEXEC, 3 * KEPT_MOST);
+	for (int i = 0; i < 2; i++)
+		copy[n++] = fcntl(listen_fd[i], F_DUPFD_CLOEXEC, 3 * KEPT_MOST);
 	for (unsigned i = 0; i < n_kept; i++) {
 		copy[n++] = fcntl(kept[i].fd, F_DUPFD_CLOEXEC, 3 * KEPT_MOST);
 		at += (size_t)snprintf(names + at, size - at, ":%s", kept[i].name);
@@ -183,14 +190,14 @@ static void exec_daemon(const char *const *options)
 	pass(names, sizeof(names));
 	setenv("NOTIFY_SOCKET", notify_path, 1);
 	unsetenv("WATCHDOG_USEC");
+	if (getuid() != 0) /* its descriptors are counted */
+		setenv("SPARSEKV_DEBUG", "dumpable", 1);
 	execv(fix_built("daemon/sparsekvd"), (char **)(uintptr_t)argv);
 	_exit(127);
 }
 
-void manager_start(const char *const *options)
+static void begin(const char *const *options)
 {
-	const double end = fix_now() + 20;
-
 	hear_all();
 	pthread_mutex_lock(&lock);
 	ready = false;
@@ -199,13 +206,49 @@ void manager_start(const char *const *options)
 		exec_daemon(options);
 	pthread_mutex_unlock(&lock);
 	ck_assert_int_gt(daemon_pid, 0);
-	for (bool is = false; !is;) {
-		ck_assert_msg(fix_now() < end && waitpid(daemon_pid, NULL, WNOHANG) == 0, "the daemon does not come up: %s", manager_log());
+}
+
+static bool is_ready(void)
+{
+	bool is;
+
+	pthread_mutex_lock(&lock);
+	is = ready;
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
+bool manager_try_start(const char *const *options, double seconds, int *ret_status)
+{
+	const double end = fix_now() + seconds;
+
+	begin(options);
+	while (!is_ready()) {
+		if (manager_has_ended(ret_status))
+			return false;
+		if (fix_now() > end) {
+			*ret_status = manager_end(SIGKILL);
+			return false;
+		}
 		usleep(500);
-		pthread_mutex_lock(&lock);
-		is = ready;
-		pthread_mutex_unlock(&lock);
 	}
+	return true;
+}
+
+void manager_start(const char *const *options)
+{
+	int status;
+
+	ck_assert_msg(manager_try_start(options, 20, &status), "the daemon does not come up: %s", manager_log());
+}
+
+bool manager_has_ended(int *ret_status)
+{
+	if (waitpid(daemon_pid, ret_status, WNOHANG) == 0)
+		return false;
+	daemon_pid = 0;
+	hear_all();
+	return true;
 }
 
 int manager_end(int sig)
@@ -216,6 +259,40 @@ int manager_end(int sig)
 	ck_assert_int_eq(waitpid(daemon_pid, &status, 0), daemon_pid);
 	daemon_pid = 0;
 	hear_all();
+	return status;
+}
+
+/*
+ * It has requests of all clients by then, and dies among them: some are answered, some carried out and not answered, some
+ * neither.
+ */
+static void pile_up(void)
+{
+	ck_assert_int_eq(kill(daemon_pid, SIGSTOP), 0);
+	usleep(5000 + rnd_below(20000));
+	ck_assert_int_eq(kill(daemon_pid, SIGCONT), 0);
+	usleep(rnd_below(1500));
+}
+
+/* It carries out what all clients ask for, and dies before any has heard of it. */
+static void fall_silent(_Atomic bool *mute)
+{
+	*mute = true;
+	usleep(5000 + rnd_below(20000));
+}
+
+int manager_end_at_work(int sig, _Atomic bool *mute, double *ret_at)
+{
+	int status;
+
+	switch (rnd_below(4)) {
+	case 0: break;
+	case 1: pile_up(); break;
+	default: fall_silent(mute); break;
+	}
+	*ret_at = fix_now();
+	status = manager_end(sig);
+	*mute = false;
 	return status;
 }
 
@@ -246,14 +323,51 @@ unsigned manager_kept(void)
 	return n;
 }
 
+void manager_expect_kept(unsigned n)
+{
+	char names[1000] = "";
+	const double end = fix_now() + 10;
+
+	while (manager_kept() != n && fix_now() < end)
+		usleep(1000);
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < n_kept && strlen(names) + 70 < sizeof(names); i++)
+		snprintf(names + strlen(names), 70, " %s", kept[i].name);
+	pthread_mutex_unlock(&lock);
+	ck_assert_msg(manager_kept() == n, "%u are kept, expected %u:%s", manager_kept(), n, names);
+}
+
+char *manager_log_since(size_t *at)
+{
+	int fd = open(log_path, O_RDONLY | O_CLOEXEC);
+	const off_t end = fd < 0 ? (off_t)*at : lseek(fd, 0, SEEK_END);
+	const size_t bytes = (size_t)end - *at;
+	char *text = calloc(1, bytes + 1);
+
+	ck_assert_ptr_nonnull(text);
+	if (fd >= 0) {
+		ck_assert_int_eq(pread(fd, text, bytes, (off_t)*at), (ssize_t)bytes);
+		close(fd);
+	}
+	*at = (size_t)end;
+	return text;
+}
+
 char *manager_log(void)
 {
-	char *text = calloc(1, 1 << 20);
-	int fd = open(log_path, O_RDONLY | O_CLOEXEC);
+	size_t at = 0;
 
-	(void)!read(fd, text, (1 << 20) - 1);
-	close(fd);
-	return text;
+	return manager_log_since(&at);
+}
+
+const char *manager_folder(void)
+{
+	return dir;
+}
+
+void manager_forget_log(void)
+{
+	ck_assert_int_eq(truncate(log_path, 0), 0);
 }
 
 void manager_close(void)
@@ -267,7 +381,8 @@ void manager_close(void)
 	while (n_kept)
 		close(kept[--n_kept].fd);
 	close(notify_fd);
-	close(listen_fd);
+	close(listen_fd[0]);
+	close(listen_fd[1]);
 	snprintf(command, sizeof(command), "rm -rf '%s'", dir);
 	ck_assert_int_eq(system(command), 0);
 }

@@ -200,7 +200,7 @@ int raw_recv_answer(struct raw *r, int timeout_ms)
 			r->segment_fd = r->keep_fd && r->n_fds ? dup(r->fds[0]) : -1;
 		} else if (type == SKV_MSG_SEGMENT_GONE) {
 			acknowledge(r);
-		} else if (type <= 0 || h->serial != ACK_SERIAL) {
+		} else if (type <= 0 || (type != SKV_MSG_WAIT && h->serial != ACK_SERIAL)) {
 			return type;
 		}
 	}
@@ -296,6 +296,19 @@ uint64_t raw_pool_figure(struct raw *r, const char *field)
 	ck_assert(json_is_integer(value));
 	json_decref(answer);
 	return x;
+}
+
+unsigned raw_clients_of(struct raw *r, pid_t pid, uint32_t *ret_client)
+{
+	json_t *status = raw_query(r, SKV_QUERY_STATUS), *row;
+	unsigned n = 0;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "clients"), i, row)
+		if (json_integer_value(json_object_get(row, "pid")) == pid && n++ == 0 && ret_client)
+			*ret_client = (uint32_t)json_integer_value(json_object_get(row, "client"));
+	json_decref(status);
+	return n;
 }
 
 static uint64_t total_held(struct raw *r)
@@ -396,11 +409,22 @@ void raw_lease(struct raw *r, uint32_t session, uint32_t n)
 	ck_assert_uint_eq(got, n);
 }
 
+/* What an operator asked for is done: 0; or the errno. */
+static int answered(struct raw *r, uint16_t request)
+{
+	const int type = raw_recv_answer(r, ANSWER_MS);
+
+	if (type == SKV_MSG_ERROR)
+		return ((const struct skv_msg_error *)(const void *)(r->packet + sizeof(struct skv_msg_header)))->error;
+	ck_assert_int_eq(type, request | SKV_REPLY);
+	return 0;
+}
+
 int raw_policy_load(struct raw *r, const char *file)
 {
 	struct skv_msg_name m = {0};
 	const char *slash = strrchr(file, '/');
-	int fd = open(file, O_RDONLY | O_CLOEXEC), sealed, type;
+	int fd = open(file, O_RDONLY | O_CLOEXEC), sealed;
 
 	ck_assert_msg(fd >= 0, "%s: %s", file, strerror(errno));
 	sealed = skv_memfd_copy_sealed("policy", fd, SKV_PLUGIN_BYTES_MAX);
@@ -408,27 +432,57 @@ int raw_policy_load(struct raw *r, const char *file)
 	raw_send(r, SKV_MSG_POLICY_LOAD, &m, sizeof(m), sealed >= 0 ? sealed : fd);
 	skv_close_fd(sealed);
 	close(fd);
-	type = raw_recv_answer(r, ANSWER_MS);
-	if (type == SKV_MSG_ERROR)
-		return ((const struct skv_msg_error *)(const void *)(r->packet +
-		                                                     sizeof(struct skv_msg_header)))
-		        ->error;
-	ck_assert_int_eq(type, SKV_MSG_POLICY_LOAD | SKV_REPLY);
-	return 0;
+	return answered(r, SKV_MSG_POLICY_LOAD);
+}
+
+static int swap(struct raw *r, struct skv_msg_policy_swap m, const char *spec)
+{
+	skv_wire_string(m.spec, sizeof(m.spec), spec);
+	raw_send(r, SKV_MSG_POLICY_SWAP, &m, sizeof(m), -1);
+	return answered(r, SKV_MSG_POLICY_SWAP);
 }
 
 int raw_policy_swap(struct raw *r, const char *spec)
 {
-	struct skv_msg_policy_swap m = {.all = 1, .uid = UINT32_MAX};
-	int type;
+	return swap(r, (struct skv_msg_policy_swap){.all = 1, .uid = UINT32_MAX}, spec);
+}
 
-	skv_wire_string(m.spec, sizeof(m.spec), spec);
-	raw_send(r, SKV_MSG_POLICY_SWAP, &m, sizeof(m), -1);
-	type = raw_recv_answer(r, ANSWER_MS);
-	if (type == SKV_MSG_ERROR)
-		return ((const struct skv_msg_error *)(const void *)(r->packet +
-		                                                     sizeof(struct skv_msg_header)))
-		        ->error;
-	ck_assert_int_eq(type, SKV_MSG_POLICY_SWAP | SKV_REPLY);
-	return 0;
+int raw_policy_swap_client(struct raw *r, uint32_t client, const char *spec)
+{
+	return swap(r, (struct skv_msg_policy_swap){.client = client, .uid = UINT32_MAX}, spec);
+}
+
+void raw_send_named(struct raw *r, uint16_t type, const char *model, const char *name)
+{
+	struct skv_msg_seq_of m = {.uid = getuid()};
+
+	skv_wire_string(m.model, sizeof(m.model), model);
+	skv_wire_string(m.name, sizeof(m.name), name);
+	raw_send(r, type, &m, sizeof(m), -1);
+}
+
+int raw_seq_named(struct raw *r, uint16_t type, const char *model, const char *name)
+{
+	raw_send_named(r, type, model, name);
+	return answered(r, type);
+}
+
+void raw_leave_sequence(const char *socket, const char *name)
+{
+	struct raw *r = raw_hello(socket);
+	const uint32_t session = raw_open(r, "m", "full", NULL);
+
+	(void)raw_seq_new(r, session, name);
+	raw_close(r);
+}
+
+int raw_count_sequences(const char *socket)
+{
+	struct raw *r = raw_hello(socket);
+	json_t *seqs = raw_query(r, SKV_QUERY_SEQS);
+	const int n = (int)json_array_size(json_object_get(seqs, "sequences"));
+
+	json_decref(seqs);
+	raw_close(r);
+	return n;
 }

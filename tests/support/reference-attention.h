@@ -6,12 +6,16 @@
 #ifndef SKV_TEST_REFERENCE_MODEL_REF_H
 #define SKV_TEST_REFERENCE_MODEL_REF_H
 
+#include "tests/support/device-helper.h"
 #include "tests/support/reference-model.h"
 
 enum what { ROW_Q, ROW_K, ROW_V };
 
 /* One head's row of a token in a layer, in [-1, 1). */
 void refmodel_row(uint64_t content, uint32_t layer, enum what what, uint32_t head, uint32_t dim, float *to);
+
+/* Row `at` of a step's, of the token with this content. */
+void refmodel_fill(const struct skv_model *m, struct devmem_rows *r, uint32_t at, uint64_t content, uint32_t layer);
 
 /* What the sequence runs; its holes in a layer. */
 const struct refmodel_policy *refmodel_policy_of(const struct refmodel *w, const struct refmodel_seq *q);

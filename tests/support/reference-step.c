@@ -81,8 +81,7 @@ static void check_recall(struct refmodel *w, const struct skv_stats *before, con
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void rows_fill(const struct skv_model *m, struct devmem_rows *r, uint32_t at, uint64_t content,
-                      uint32_t layer)
+void refmodel_fill(const struct skv_model *m, struct devmem_rows *r, uint32_t at, uint64_t content, uint32_t layer)
 {
 	for (uint32_t h = 0; h < m->n_heads; h++)
 		refmodel_row(content, layer, ROW_Q, h, m->head_dim,
@@ -154,7 +153,7 @@ static void attend_all(struct refmodel *w, const struct refmodel_item *items, ui
 
 		for (uint32_t i = 0; i < n; i++)
 			for (uint32_t j = 0; j < items[i].n_tokens; j++)
-				rows_fill(&w->model, r, at++, items[i].content[j], layer);
+				refmodel_fill(&w->model, r, at++, items[i].content[j], layer);
 		e = devmem_attend(w->session, layer, r, in_place);
 		ck_assert_msg(e == 0, "attend: %d %s", e, skv_last_error());
 		at = 0;
@@ -319,7 +318,7 @@ static int run(struct refmodel *w, const struct skv_step_item *items, uint32_t n
 
 	for (uint32_t layer = 0; layer < w->model.n_layers && e == 0; layer++) {
 		for (uint32_t i = 0; i < n; i++)
-			rows_fill(&w->model, &r, i, content[i], layer);
+			refmodel_fill(&w->model, &r, i, content[i], layer);
 		e = attends ? devmem_attend(w->session, layer, &r, w->in_place) : devmem_append(w->session, layer, &r);
 		if (e == 0 && out)
 			memcpy(out + layer * size, r.out, size * sizeof(float));

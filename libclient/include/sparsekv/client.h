@@ -37,6 +37,11 @@
  * library. Macros set it: SKV_MODEL_INIT, SKV_MODEL_LAYER(…), SKV_STEP_ITEM(…), SKV_ATTN(…). Callers that have no macros (bindings of other
  * languages) call skv_…_init(&x, sizeof x), which zeroes x and sets size and defaults.
  *
+ * The daemon's death. Where a service manager keeps its memory (sparsekvd(8)), the next daemon goes on with all clients, and no call fails:
+ * steps go on with the pages on lease, calls that need the daemon wait for the next one, at most as long as skv_set_timeout() says. If
+ * nobody has served at the socket for a second, they fail with -ECONNRESET, until somebody does. If the next daemon knows nothing of
+ * this client, or this one ended the connection, all calls fail with -ECONNRESET from then on: disconnect, and connect anew.
+ *
  * Cost. Between skv_step_begin and skv_step_end there is no system call (kernels' threads that block and are
  * woken aside), no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
  * daemon does not answer, the engine continues with the pages that it has on lease.
@@ -80,7 +85,10 @@ SKV_API int skv_connect(struct skv_client **ret_client, const char *path);
  */
 SKV_API void skv_disconnect(struct skv_client *client);
 
-/* How long a call may wait for the daemon, in milliseconds (default 5000; 0 = do not wait). */
+/*
+ * How long a call may wait for the daemon, in milliseconds (default 5000; 0 = do not wait). While the daemon works on what takes long it
+ * says so once a second, and the time begins anew.
+ */
 SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
 
 /*
@@ -143,9 +151,9 @@ SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t 
                         struct skv_seq **ret_seq);
 
 /*
- * Attach a named sequence that no client holds, at its last committed step.
+ * Attach a named sequence that no client holds, at its last committed step. One that is parked (sparsekvd(8)) is read from its file first.
  * Error: -ENOENT, -EBUSY another client holds it, -EINVAL it belongs to a model of another shape,
- * -EBADMSG its memory is damaged, -ENOTSUP the session's policy cannot adopt what the previous policy
+ * -EBADMSG its memory is damaged, or its file, which stays until it is dropped, -ENOTSUP the session's policy cannot adopt what the previous policy
  * left, -ETIMEDOUT, -ECONNRESET.
  */
 SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct skv_seq **ret_seq);
@@ -175,7 +183,7 @@ SKV_API int skv_seq_truncate(struct skv_seq *seq, uint32_t n, int32_t next);
 
 /*
  * Detach the sequence, and free the handle. A named one stays in the daemon, where any client of this
- * user may attach it; an anonymous one is dropped. NULL is ignored. -EBUSY in an open step; after any other
+ * user may attach it; an anonymous one is dropped. NULL is ignored. -EBUSY in an open step, -ENOMEM: nothing has happened; after any other
  * error (-ETIMEDOUT, -ECONNRESET: the daemon has not confirmed) the handle is freed all the same. Waits
  * for the device.
  */
@@ -259,7 +267,7 @@ struct skv_step_item {
  * device (cudaStream_t; NULL its default one) and must not be capturing; NULL on host memory. Waits for the device
  * only if the host is more than three steps ahead, if pages are short, or if a shared page is copied.
  * Error, with nothing changed: -ENOSPC the pool or the account's quota cannot hold the step, or the rest of a prompt;
- * -ETIMEDOUT the daemon leased no pages in time; -ECONNRESET the daemon is gone, and the leases with it; -EBUSY a
+ * -ETIMEDOUT the daemon leased no pages in time; -ECONNRESET the daemon is gone, and none has taken its place; -EBUSY a
  * step is open or the stream is capturing; -EINVAL a bad item (the text says which); -ENOTSUP several rows under a policy
  * that decodes one; -E2BIG beyond max_tokens;
  * -ENOMEM; -EIO the device failed.

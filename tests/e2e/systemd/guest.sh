@@ -20,8 +20,13 @@ logged() {
 		{ journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat; return 1; }
 }
 
+# shellcheck source=tests/e2e/systemd/guest-reboot.sh
+[ ! -e /out/parked ] || . "$here/guest-reboot.sh"
+
 ldconfig
 useradd -m tester
+mkdir -p /out/disk /var/lib/sparsekv
+mount --bind /out/disk /var/lib/sparsekv # the disk, which the next boot has, too
 as_tester() {
 	setpriv --reuid tester --regid tester --init-groups -- "$@"
 }
@@ -46,6 +51,7 @@ check "the start is in the journal" logged 'listens on'
 check "journal entries carry the daemon's name" \
 	is journalctl -q -u sparsekvd _PID="$(show MainPID)" -n 1 -o json --output-fields=SYSLOG_IDENTIFIER = '*"sparsekvd"*'
 check "a user is served" is as_tester "$here/hello.pl" = 'ok 1'
+check "the folder of parked sequences is its own" is stat -c '%U %a' /var/lib/sparsekv = 'sparsekv 700'
 
 # operators
 check "the operators' socket is theirs alone" is stat -c '%U:%G %a' /run/sparsekv-operators/sparsekvd.sock = 'root:sparsekv 660'
@@ -93,8 +99,8 @@ check "its state balances" logged 'state balances'
 
 # a restart, a kill and an upgrade of the binary lose nothing of what was committed
 check "systemctl start" systemctl start sparsekvd.service
-check "an engine generates undisturbed" sh -c "setpriv --reuid tester --regid tester --init-groups -- $here/engine quiet 3000 >/tmp/quiet"
-as_tester "$here/engine" chat 3000 >/tmp/chat 2>&1 &
+check "an engine generates undisturbed" sh -c "setpriv --reuid tester --regid tester --init-groups -- $here/engine quiet 1500 >/tmp/quiet"
+as_tester "$here/engine" chat 1500 >/tmp/chat 2>&1 &
 engine=$!
 mark
 for how in restart kill restart upgrade restart kill; do
@@ -107,9 +113,13 @@ for how in restart kill restart upgrade restart kill; do
 		check "killed, it is started again" within 10 sh -c "test \$(systemctl show --value -p MainPID sparsekvd.service) -gt 0"
 		;;
 	upgrade)
-		cp "$(command -v sparsekvd)" /tmp/newer
+		version=$(sparsekvd --version | grep -oE '[0-9]+\.[0-9]+\.[0-9]+')
+		newer=$((${version%%.*} + 1)).${version#*.} # as long, and with the same end, which other texts of the binary may share
+		sed "s/${version//./\\.}/$newer/g" "$(command -v sparsekvd)" >/tmp/newer
+		chmod 755 /tmp/newer
 		mv /tmp/newer "$(command -v sparsekvd)"
-		check "another binary takes over" systemctl restart sparsekvd.service
+		check "a binary of version $newer takes over" systemctl restart sparsekvd.service
+		check "and serves" is as_tester sparsekvctl status = "*$newer*"
 		;;
 	esac
 	check "in a new process" test "$(show MainPID)" != "$pid"
@@ -117,14 +127,21 @@ for how in restart kill restart upgrade restart kill; do
 done
 check "the next daemon goes on where the one before ended" logged 'goes on where the daemon before has ended: [0-9]+ clients?, [1-9]'
 wait $engine
-check "the engine ends well" test $? = 0
+check "no call of the engine failed" test $? = 0
 check "with the outputs of one that was not disturbed" \
 	test "$(cut -d' ' -f1 /tmp/quiet)" = "$(cut -d' ' -f1 /tmp/chat)"
 cat /tmp/chat
 check "nothing was lost" test -z "$(journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat | grep -E 'cannot be had back|cannot be taken|not believable')"
 check "sequences are there" is as_tester sparsekvctl seq list = '*chat*'
+check "one is parked" is as_tester sparsekvctl seq park chat = 'parked chat: *'
+check "and read" is as_tester sparsekvctl seq resume chat = 'resumed chat: *'
 check "systemctl stop, which gives all up" systemctl stop sparsekvd.service
 check "then all is gone" is sh -c 'systemctl start sparsekvd.service && sparsekvctl seq list | grep -c chat' = 0
+check "an engine makes another" as_tester "$here/engine" chat 100
+check "which is parked" within 5 is as_tester sparsekvctl seq park chat = 'parked chat: *'
+check "systemctl stop" systemctl stop sparsekvd.service
+check "it is there after that" is sh -c 'systemctl start sparsekvd.service && sparsekvctl seq list' = '*disk*chat*'
+check "until it is dropped" as_tester sparsekvctl seq drop chat
 check "systemctl stop" systemctl stop sparsekvd.service
 
 # socket activation
@@ -158,7 +175,13 @@ rm $dropin/test.conf
 systemctl daemon-reload
 systemctl reset-failed sparsekvd.service
 check "with it, it does" systemctl restart sparsekvd.service
-check "systemctl stop" systemctl stop sparsekvd.service
+
+# for the reboot, which guest-reboot.sh is about
+check "engines make 100 sequences" \
+	as_tester sh -c "seq 100 | xargs -P 10 -I{} sh -c '$here/engine parked-{} \$(({} + 20)) >/dev/null'"
+check "all of them are parked" as_tester sh -c "seq 100 | xargs -P 4 -I{} sparsekvctl seq park parked-{} >/dev/null"
+check "and in the list" is sh -c "sparsekvctl seq list | grep -c 'disk *parked-'" = 100
+: >/out/parked
 
 echo "$failed failed"
 [ $failed = 0 ]

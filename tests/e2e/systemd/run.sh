@@ -21,10 +21,13 @@ rm -rf "$work" "$out" "$stage"
 mkdir -p "$out" "$stage/skv-test" "$stage/etc/systemd/system"
 "${MAKE:-make}" --no-print-directory -s install DESTDIR="$stage" >"$out/install.log" 2>&1 ||
 	{ cat "$out/install.log" >&2; exit 1; }
-cp "$here/guest.sh" "$here/checks.sh" "$here/hello.pl" "$stage/skv-test/"
+cp "$here/guest.sh" "$here/guest-reboot.sh" "$here/checks.sh" "$here/hello.pl" "$stage/skv-test/"
 prefix=$(dirname "$(find "$stage" -name pkgconfig -path '*lib*' | head -n 1)")
 "${CC:-cc}" -O2 -Wall -o "$stage/skv-test/engine" "$here/engine.c" -I"$(dirname "$prefix")/include" -L"$prefix" -lsparsekv-client \
 	-Wl,-rpath-link,"$prefix"
 cp "$here/skv-test.service" "$stage/etc/systemd/system/"
 
+"$here/machine.sh" "$work" "$stage:$root" "$out" 180
+rm "$out/results"
+echo "rebooted, with the same disk"
 exec "$here/machine.sh" "$work" "$stage:$root" "$out" 180

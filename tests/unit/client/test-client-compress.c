@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/output-hash.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 600u
@@ -198,17 +199,6 @@ static struct life {
 	struct event event[EVENTS];
 } lives[AT_ONCE];
 
-static uint64_t hash_of(uint64_t h, const float *x, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		uint32_t bits;
-
-		memcpy(&bits, &x[i], sizeof(bits));
-		h = (h ^ bits) * 0x100000001b3u;
-	}
-	return h;
-}
-
 /* runs[which], with the compressor if it may have one. */
 static void spec_of_run(char *to, size_t bytes, uint32_t which)
 {
@@ -251,7 +241,7 @@ static uint64_t happen(struct skv_seq *seq, uint32_t len, const struct event *e)
 		OK(refmodel_run(&w, seq, content, e->n, true, out, NULL));
 	for (uint32_t i = 0; e->what == DECODE && i < e->n; i++)
 		OK(refmodel_run(&w, seq, content + i, 1, false, out + i * row, NULL));
-	h = e->what <= DECODE ? hash_of(h, out, e->n * row) : 0;
+	h = e->what <= DECODE ? output_hash(h, out, e->n * row) : 0;
 	free(out);
 	return h;
 }
@@ -342,7 +332,7 @@ static void decode_some(struct life *first)
 		OK(refmodel_decode(&w, seqs, content, n, out));
 		for (uint32_t i = 0; i < n; i++)
 			for (uint32_t layer = 0; layer < w.model.n_layers; layer++)
-				e[i].hash = hash_of(e[i].hash, out + (layer * n + i) * row, row);
+				e[i].hash = output_hash(e[i].hash, out + (layer * n + i) * row, row);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		note(some[i], e[i]);
@@ -400,6 +390,32 @@ START_TEST(any_order)
 	skv_close(w.session);
 	skv_close(alone);
 	balanced();
+}
+END_TEST
+
+/*
+ * A step that is given up has prepared the sequence for compression, and has not said so in a commit. Another policy comes, and a fork, and an
+ * engine that attaches it find what was committed.
+ */
+START_TEST(prepared_in_vain)
+{
+	const struct event prompt = {PROMPT, 40, 1, 0}, decode = {DECODE, 3, 1, 0}, two = {DECODE, 2, 1, 0};
+	struct skv_seq *q, *fork;
+	char spec[256];
+
+	refmodel_codec(&w.model, 1, codec);
+	with_codec(spec, sizeof(spec), runs[0]);
+	OK(skv_open(client, &w.model, "raas?budget=100", &w.session));
+	OK(skv_seq_new(w.session, "prepared", 0, &q));
+	(void)happen(q, 0, &prompt);
+	(void)happen(q, 40, &decode);
+	OK(skv_seq_policy(q, spec));
+	give_up(q);
+	OK(skv_seq_policy(q, "full"));
+	OK(skv_seq_fork(q, NULL, SKV_ALL, &fork));
+	OK(skv_seq_detach(q));
+	OK(skv_seq_attach(w.session, "prepared", &q));
+	ck_assert(happen(q, 43, &two) == happen(fork, 43, &two));
 }
 END_TEST
 
@@ -562,7 +578,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-client-compress");
 	TCase *t = add_case(s, "codes", getenv("SKV_CODES_OPS") ? 3600 : 120, setup, client_end, lost_elsewhere,
-	                    any_order, attended, memory, nothing_selected, NULL);
+	                    any_order, prepared_in_vain, attended, memory, nothing_selected, NULL);
 
 	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
 	tcase_add_loop_test(t, cut_anyhow, 0, 5);

@@ -233,9 +233,14 @@ static size_t run_bytes(const struct skv_wire_run *run)
 	return run->count * tenant.pool.page_bytes;
 }
 
-static uint8_t *run_at(const struct skv_wire_run *run)
+/* The first page of a device's segment is the first multiple of a page's bytes in it. */
+static uint8_t *page_at(uint32_t page)
 {
-	return tenant.base + run->first * tenant.pool.page_bytes;
+	const struct skv_msg_open_ok *p = &tenant.pool;
+	const uint64_t segment = page / p->pages_per_segment * p->segment_bytes;
+	const uint64_t first = (segment + p->page_bytes - 1) / p->page_bytes;
+
+	return tenant.base + (first + page % p->pages_per_segment) * p->page_bytes;
 }
 
 /* What pages of the tenant's have: each its number, in all words. The caller's. */
@@ -257,7 +262,8 @@ static void tenant_write(void)
 		const struct skv_wire_run *run = &tenant.runs[i];
 		uint64_t *words = pattern(run);
 
-		devmem_to(run_at(run), words, run_bytes(run));
+		for (uint32_t k = 0; k < run->count; k++)
+			devmem_to(page_at(run->first + k), (uint8_t *)words + k * tenant.pool.page_bytes, tenant.pool.page_bytes);
 		free(words);
 	}
 }
@@ -270,7 +276,8 @@ static void tenant_check(void)
 		uint8_t *found = malloc(run_bytes(run));
 
 		ck_assert_ptr_nonnull(found);
-		devmem_from(found, run_at(run), run_bytes(run));
+		for (uint32_t k = 0; k < run->count; k++)
+			devmem_from(found + k * tenant.pool.page_bytes, page_at(run->first + k), tenant.pool.page_bytes);
 		ck_assert_msg(!memcmp(found, words, run_bytes(run)), "another wrote to one of the %u pages from %u on", run->count,
 		              run->first);
 		free(found);

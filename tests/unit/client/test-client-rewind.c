@@ -454,6 +454,77 @@ START_TEST(killed)
 }
 END_TEST
 
+/*
+ * Rows are rejected where an earlier policy has evicted tokens: then the tokens that stay may begin a page of positions, and their slots none.
+ */
+START_TEST(rejected_after_eviction)
+{
+	struct past p = {.len = 0};
+	uint64_t content[TOKENS];
+
+	for (uint32_t i = 0; i < TOKENS; i++)
+		content[i] = refmodel_content(1, i);
+	open_with("full");
+	OK(skv_seq_new(w.session, "evicted", 0, &p.seq));
+	OK(skv_seq_policy(p.seq, "snapkv?budget=30&window=8"));
+	go(&p, content, 30 + (uint32_t)_i, 30 + (uint32_t)_i, true, NULL);
+	go(&p, content + p.len, 1, 1, false, NULL);
+	OK(skv_seq_policy(p.seq, NULL));
+	for (uint32_t i = 0; i < 2; i++) {
+		do
+			go(&p, content + p.len, 1, 1, false, NULL);
+		while (p.len % SKV_PAGE_TOKENS);
+		go(&p, content + p.len, 6, 1, false, NULL);
+		OK(skv_seq_detach(p.seq)); /* the daemon reads its page tables */
+		OK(skv_seq_attach(w.session, "evicted", &p.seq));
+	}
+}
+END_TEST
+
+/* One that had lost tokens was not compressed; from nothing on it is as a new one. */
+START_TEST(begun_again)
+{
+	struct past p = {.len = 0};
+	uint64_t content[TOKENS];
+
+	for (uint32_t i = 0; i < TOKENS; i++)
+		content[i] = refmodel_content(1, i);
+	open_with(kinds[ROWS_KINDS - 1].spec);
+	OK(skv_seq_new(w.session, NULL, 0, &p.seq));
+	OK(skv_seq_policy(p.seq, "h2o?budget=60"));
+	go(&p, content, 100, 100, true, NULL);
+	go(&p, content + 100, 1, 1, false, NULL);
+	OK(skv_seq_policy(p.seq, NULL));
+	go(&p, content + 101, 1, 1, false, NULL);
+	OK(skv_seq_truncate(p.seq, 0, -1));
+	p.len = 0;
+	go(&p, content, 100, 100, true, NULL);
+	check_twin(&p, 20);
+}
+END_TEST
+
+/* The same policy from a file that was loaded again, as after a daemon's death, goes on with what it has. */
+START_TEST(loaded_again)
+{
+	struct past p = {.len = 0};
+	uint64_t content[TOKENS];
+
+	for (uint32_t i = 0; i < TOKENS; i++)
+		content[i] = refmodel_content(1, i);
+	open_with("raas?budget=8&dense=1");
+	OK(skv_seq_new(w.session, NULL, 0, &p.seq));
+	go(&p, content, 20, 20, true, NULL);
+	while (p.len < 130 + (uint32_t)_i)
+		go(&p, content + p.len, 1, 1, false, NULL);
+	ck_assert_int_eq(raw_policy_load(op, fix_built("policies/.libs/raas.so")), 0);
+	if (_i % 2)
+		ck_assert_int_eq(raw_policy_swap(op, spec), 0);
+	else
+		OK(skv_seq_policy(p.seq, spec));
+	check_twin(&p, 20);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-client-rewind");
@@ -464,6 +535,9 @@ int main(void)
 	tcase_add_loop_test(t, rejected_rows, first, KINDS);
 	tcase_add_loop_test(t, shorter, first, KINDS);
 	tcase_add_loop_test(t, cancelled, first, KINDS);
+	tcase_add_test(t, begun_again);
+	tcase_add_loop_test(t, loaded_again, 0, 16);
+	tcase_add_loop_test(t, rejected_after_eviction, 0, SKV_PAGE_TOKENS);
 	if (!devmem_is_device()) /* its children would be those of a process that uses one */
 		tcase_add_loop_test(add_case(s, "killed", 120, setup, client_end, NULL), killed, 0, 8);
 	return run_suite(s);

@@ -337,7 +337,7 @@ START_TEST(death)
 	int e;
 
 	fix_kill(&daemon_);
-	FAILS(skv_seq_new(w.session, NULL, 0, &seq), ECONNRESET, "closed the connection");
+	FAILS(skv_seq_new(w.session, NULL, 0, &seq), ECONNRESET, "there is no other");
 	while ((e = decode()) == 0)
 		steps++;
 	ck_assert_int_eq(e, -ECONNRESET);

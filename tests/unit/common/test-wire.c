@@ -30,15 +30,11 @@ struct packet {
 };
 
 /* A packet of a type with `body` behind its header, and `tail` behind that. */
-static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds, uint32_t serial,
-                 const void *body, size_t body_bytes, const void *tail, size_t tail_bytes)
+static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds, uint32_t serial, const void *body,
+                 size_t body_bytes, const void *tail, size_t tail_bytes)
 {
 	struct skv_msg_header h = {
-	        .length = (uint32_t)(sizeof(h) + body_bytes + tail_bytes),
-	        .type = type,
-	        .n_fds = (uint16_t)n_fds,
-	        .serial = serial,
-	};
+		.length = (uint32_t)(sizeof(h) + body_bytes + tail_bytes), .type = type, .n_fds = (uint16_t)n_fds, .serial = serial};
 
 	*p = (struct packet){.bytes = h.length, .n_fds = n_fds, .to_daemon = to_daemon};
 	ck_assert_uint_le(p->bytes, sizeof(p->data));
@@ -49,7 +45,7 @@ static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds
 		memcpy(p->data + sizeof(h) + body_bytes, tail, tail_bytes);
 }
 
-#define MAX_PACKETS 64
+#define MAX_PACKETS 80
 static struct packet packets[MAX_PACKETS];
 static unsigned n_packets;
 
@@ -71,8 +67,7 @@ static void add(const struct sample *samples, size_t n, uint16_t flag, bool to_d
 {
 	for (const struct sample *x = samples; x < samples + n; x++) {
 		ck_assert_uint_lt(n_packets, MAX_PACKETS);
-		make(&packets[n_packets], x->type | flag, to_daemon, x->n_fds, serial, x->body, x->body_bytes,
-		     x->tail, x->tail_bytes);
+		make(&packets[n_packets], x->type | flag, to_daemon, x->n_fds, serial, x->body, x->body_bytes, x->tail, x->tail_bytes);
 		packets[n_packets++].name = x->name;
 	}
 }
@@ -80,8 +75,7 @@ static void add(const struct sample *samples, size_t n, uint16_t flag, bool to_d
 static void make_requests(void)
 {
 	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .features = 3, .program = "test"};
-	struct skv_msg_open open = {.model = raw_model("reference"),
-	                            .spec = "delta?budget=0.25&layers=2,7,12"};
+	struct skv_msg_open open = {.model = raw_model("reference"), .spec = "delta?budget=0.25&layers=2,7,12"};
 	struct skv_msg_session session = {.session = 5};
 	struct skv_msg_seq_name seq_new = {.session = 5, .max_tokens = 4096, .name = "chat-17"};
 	struct skv_msg_seq_name seq_attach = {.session = 5, .name = "chat-17"};
@@ -95,24 +89,31 @@ static void make_requests(void)
 	struct skv_msg_spec spec = {.spec = "quest?budget=0.25"};
 	struct skv_msg_segment segment = {.pool = 1, .segment = 2, .bytes = 1 << 26};
 	struct skv_msg_client client = {.client = 65};
+	struct skv_msg_reconnect reconnect = {.hello = {.version_min = 1, .version_max = 2, .program = "engine"}, .client = 65};
 	struct skv_msg_query query = {.what = SKV_QUERY_STATUS};
 	struct skv_msg_name name = {.name = "delta"};
 	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .model = "org/tiny", .spec = "full"};
-	struct skv_msg_seq_drop_name drop = {.uid = 1000, .model = "reference", .name = "chat-17"};
+	struct skv_msg_seq_of seq_of = {.uid = 1000, .model = "reference", .name = "chat-17"};
+	struct skv_msg_user user = {.uid = 1000};
+	struct skv_msg_handover handover = {.version = 1};
 
 	const struct sample requests[] = {
 		{TYPE(HELLO), 0, BODY(hello)}, {TYPE(OPEN), 0, BODY(open)}, {TYPE(CLOSE), 0, BODY(session)},
 		{TYPE(SEQ_NEW), 0, BODY(seq_new)}, {TYPE(SEQ_ATTACH), 0, BODY(seq_attach)},
 		{TYPE(SEQ_FORK), 0, BODY(seq_fork)}, {TYPE(SEQ_DETACH), 0, BODY(seq)},
-		{TYPE(SEQ_DROP), 0, BODY(seq)}, {TYPE(SEQ_DROP_NAME), 0, BODY(drop)},
+		{TYPE(SEQ_DROP), 0, BODY(seq)}, {TYPE(SEQ_DROP_NAME), 0, BODY(seq_of)}, {TYPE(HANDOVER), 1, BODY(handover)},
 		{TYPE(SEQ_RELEASE), 0, &release, sizeof(release), runs, sizeof(runs)},
 		{TYPE(LEASE_GET), 0, BODY(get)},
 		{TYPE(LEASE_PUT), 0, &lease, sizeof(lease), runs, sizeof(runs)},
 		{TYPE(POLICY_GET), 0, BODY(session)}, {TYPE(POLICY_ACK), 0, BODY(ack)},
 		{TYPE(POLICY_FIND), 0, BODY(spec)}, {TYPE(POLICY_LOAD), 1, BODY(name)},
 		{TYPE(POLICY_SWAP), 0, BODY(swap)}, {TYPE(CLIENT_END), 0, BODY(client)},
-		{TYPE(LEASE_ROOM), 0, BODY(session)},
+		{TYPE(LEASE_ROOM), 0, BODY(session)}, {TYPE(RECONNECT), 0, BODY(reconnect)},
+		{TYPE(RECONNECT_SESSION), 0, BODY(session)}, {TYPE(RECONNECT_SEQ), 0, BODY(seq)},
+		{TYPE(RECONNECT_PAGES), 0, &lease, sizeof(lease), runs, sizeof(runs)}, {TYPE(RECONNECT_DONE), 0, BODY(client)},
 		{TYPE(SEGMENT_ACK), 0, BODY(segment)}, {TYPE(QUERY), 0, BODY(query)},
+		{TYPE(SEQ_PARK), 0, BODY(seq_of)}, {TYPE(SEQ_RESUME), 0, BODY(seq_of)}, {TYPE(SEQ_EXPORT), 0, BODY(seq_of)},
+		{TYPE(SEQ_IMPORT), 1, BODY(user)},
 	};
 
 	add(requests, sizeof(requests) / sizeof(*requests), 0, true, 7);
@@ -123,14 +124,8 @@ static void make_answers(void)
 	struct skv_msg_error error = {.error = ENOSPC, .text = "pool 1 is full"};
 	struct skv_msg_hello_ok hello = {.version = 1, .client = 4, .control_bytes = 4096, .daemon = "0.1.0"};
 	struct skv_msg_open_ok open = {
-	        .session = 5,
-	        .pool = 1,
-	        .page_bytes = 8192,
-	        .segment_bytes = 1 << 26,
-	        .pages_per_segment = 8192,
-	        .max_segments = 64,
-	        .session_page_bytes = 4096,
-	        .policy = {.generation = 1, .plugin = 2, .spec = "full"},
+		.session = 5, .pool = 1, .page_bytes = 8192, .segment_bytes = 1 << 26, .pages_per_segment = 8192, .max_segments = 64,
+		.session_page_bytes = 4096, .policy = {.generation = 1, .plugin = 2, .spec = "full"},
 	};
 	struct skv_msg_seq_ok seq = {.seq = 9, .max_tokens = 4096, .bytes = 1 << 20};
 	struct skv_msg_runs lease = {.session = 5, .n_runs = 1}, none = {.session = 5};
@@ -141,8 +136,11 @@ static void make_answers(void)
 	static const char json[] = "{\"uptime\":1\n";
 	struct skv_msg_text text = {.length = sizeof(json) - 1, .more = 1};
 	struct skv_msg_room room = {.pages = 4096};
+	struct skv_msg_file file = {.bytes = 1 << 20};
+	struct skv_msg_wait wait = {.serial = 7};
 	const struct sample replies[] = {
-		{TYPE(LEASE_ROOM), 0, BODY(room)},
+		{TYPE(LEASE_ROOM), 0, BODY(room)}, {TYPE(RECONNECT), 1, BODY(hello)}, {TYPE(RECONNECT_SESSION), 0, NO_BODY},
+		{TYPE(RECONNECT_SEQ), 0, NO_BODY}, {TYPE(RECONNECT_PAGES), 0, NO_BODY}, {TYPE(RECONNECT_DONE), 0, NO_BODY},
 		{TYPE(HELLO), 1, BODY(hello)}, {TYPE(OPEN), 2, BODY(open)}, {TYPE(CLOSE), 0, NO_BODY},
 		{TYPE(SEQ_NEW), 1, BODY(seq)}, {TYPE(SEQ_ATTACH), 1, BODY(seq)},
 		{TYPE(SEQ_FORK), 1, BODY(seq)}, {TYPE(SEQ_DETACH), 0, NO_BODY}, {TYPE(SEQ_DROP), 0, NO_BODY},
@@ -151,14 +149,19 @@ static void make_answers(void)
 		{TYPE(LEASE_GET), 0, &lease, sizeof(lease), &run, sizeof(run)},
 		{TYPE(LEASE_GET), 0, BODY(none)}, {TYPE(LEASE_PUT), 0, NO_BODY},
 		{TYPE(POLICY_GET), 1, BODY(policy)}, {TYPE(POLICY_FIND), 1, BODY(policy)},
-		{TYPE(POLICY_ACK), 0, NO_BODY}, {TYPE(SEGMENT_ACK), 0, NO_BODY}, {TYPE(CLIENT_END), 0, NO_BODY},
+		{TYPE(POLICY_ACK), 0, NO_BODY}, {TYPE(SEGMENT_ACK), 0, NO_BODY}, {TYPE(CLIENT_END), 0, NO_BODY}, {TYPE(HANDOVER), 0, NO_BODY},
 		{TYPE(POLICY_LOAD), 0, &text, sizeof(text), json, sizeof(json) - 1},
 		{TYPE(POLICY_SWAP), 0, &text, sizeof(text), json, sizeof(json) - 1},
 		{TYPE(QUERY), 0, &text, sizeof(text), json, sizeof(json) - 1},
+		{TYPE(SEQ_PARK), 0, &text, sizeof(text), json, sizeof(json) - 1},
+		{TYPE(SEQ_RESUME), 0, &text, sizeof(text), json, sizeof(json) - 1},
+		{TYPE(SEQ_EXPORT), 1, BODY(file)},
+		{TYPE(SEQ_IMPORT), 0, &text, sizeof(text), json, sizeof(json) - 1},
 	};
 	const struct sample notices[] = {
 		{TYPE(ERROR), 0, BODY(error)}, {TYPE(SEGMENT), 1, BODY(segment)},
 		{TYPE(SEGMENT_GONE), 0, BODY(segment)}, {TYPE(SEGMENT_IPC), 0, BODY(ipc)},
+		{TYPE(WAIT), 0, BODY(wait)},
 	};
 
 	add(replies, sizeof(replies) / sizeof(*replies), SKV_REPLY, false, 7);
@@ -241,8 +244,7 @@ START_TEST(dumps)
 	struct skv_wire_run many[10];
 
 	make(&p, SKV_MSG_LEASE_GET, true, 0, 12,
-	     &(struct skv_msg_lease_get){.session = 5, .least = 1, .most = 64},
-	     sizeof(struct skv_msg_lease_get), NULL, 0);
+	     &(struct skv_msg_lease_get){.session = 5, .least = 1, .most = 64}, sizeof(struct skv_msg_lease_get), NULL, 0);
 	ck_assert_str_eq(dump(p.data, p.bytes, 0), "c1 < LEASE_GET #12 32 bytes session=5 least=1 most=64");
 	ck_assert_str_eq(dump(p.data, p.bytes - 8, 0),
 	                 "c1 < LEASE_GET #12 24 bytes session=5 least=1 MALFORMED: the length field "
@@ -437,6 +439,10 @@ START_TEST(spoiled_runs)
 }
 END_TEST
 
+#define SEQ_OF(what)                                                                                        \
+	{SKV_MSG_SEQ_##what, offsetof(struct skv_msg_seq_of, model), SKV_NAME_MAX},                         \
+	{SKV_MSG_SEQ_##what, offsetof(struct skv_msg_seq_of, name), SKV_NAME_MAX}
+
 /* Every string of every message: full to the brim, and with each byte that is not printable. */
 START_TEST(spoiled_strings)
 {
@@ -458,8 +464,7 @@ START_TEST(spoiled_strings)
 	        {SKV_MSG_POLICY_LOAD, offsetof(struct skv_msg_name, name), SKV_NAME_MAX},
 	        {SKV_MSG_POLICY_SWAP, offsetof(struct skv_msg_policy_swap, model), SKV_NAME_MAX},
 	        {SKV_MSG_POLICY_SWAP, offsetof(struct skv_msg_policy_swap, spec), SKV_SPEC_MAX},
-	        {SKV_MSG_SEQ_DROP_NAME, offsetof(struct skv_msg_seq_drop_name, model), SKV_NAME_MAX},
-	        {SKV_MSG_SEQ_DROP_NAME, offsetof(struct skv_msg_seq_drop_name, name), SKV_NAME_MAX},
+	        SEQ_OF(DROP_NAME), SEQ_OF(PARK), SEQ_OF(RESUME), SEQ_OF(EXPORT),
 	};
 
 	for (size_t i = 0; i < sizeof(strings) / sizeof(strings[0]); i++) {

@@ -124,10 +124,13 @@ END_TEST
 START_TEST(owners)
 {
 	struct skv_state *s = &core->state;
-	uint32_t shared = skv_ref_next(core, held, 0), leaving = 0;
-	uint64_t *bits = skv_undo_save(
-		s, skv_state_at(s, SKV_TABLE_REFS, held * skv_ref_words(&s->header->geometry) + shared / 64), sizeof(*bits));
+	uint32_t shared = 0, leaving = 0;
+	uint64_t *bits;
 
+	while (!skv_ref_held(core, held, shared))
+		shared++;
+	bits = skv_undo_save(
+		s, skv_state_at(s, SKV_TABLE_REFS, held * skv_ref_words(&s->header->geometry) + shared / 64), sizeof(*bits));
 	SET(*skv_write_owner(s, 0, shared), 0);
 	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_SHARED, 3));
 	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, client));

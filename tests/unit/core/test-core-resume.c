@@ -32,17 +32,18 @@ static void lost(void *ctx, const char *name, const char *why)
 	n_lost++;
 }
 
-static void client(void *ctx, const struct skv_core_past_client *c)
+static int client(void *ctx, const struct skv_core_past_client *c)
 {
 	(void)ctx;
 	ck_assert_uint_ge(c->uid, 1000);
 	ck_assert_int_eq(c->pidfd, -1);
+	return 0;
 }
 
-static bool no_device(void *ctx, struct skv_core *c, uint32_t device)
+static int no_device(void *ctx, struct skv_core *c, uint32_t device)
 {
 	(void)ctx, (void)c, (void)device;
-	return false;
+	return 1;
 }
 
 /* The core's own descriptors are closed, as those of a process that ended. What is not claimed afterwards is closed, too. */
@@ -320,7 +321,7 @@ START_TEST(a_sequence)
 	const char *why;
 
 	setup();
-	skv_fdstore_name(core, SKV_TABLE_SEQUENCES, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[2].seq), name);
+	skv_fdstore_name(&core->state, SKV_TABLE_SEQUENCES, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[2].seq), name);
 	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : _i == 1 ? open("/dev/null", O_RDWR) : skv_memfd_new("x", 4096), &why), 0);
 	ck_assert_int_eq(n_lost, 1);
 	ck_assert_str_eq(lost_name, name);
@@ -342,7 +343,7 @@ START_TEST(a_pool)
 	const char *why;
 
 	setup();
-	skv_fdstore_name(core, SKV_TABLE_POOLS, victim_peers[1].session.pool, name);
+	skv_fdstore_name(&core->state, SKV_TABLE_POOLS, victim_peers[1].session.pool, name);
 	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : skv_memfd_new("x", 4096), &why), 0);
 	ck_assert_int_eq(n_lost, 1);
 	ck_assert_str_eq(lost_name, name);
@@ -365,7 +366,7 @@ START_TEST(a_page)
 	const char *why;
 
 	setup();
-	skv_fdstore_name(core, SKV_TABLE_SESSIONS, 0, name);
+	skv_fdstore_name(&core->state, SKV_TABLE_SESSIONS, 0, name);
 	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : open("/dev/null", O_RDWR), &why), 0);
 	ck_assert_int_eq(n_lost, 0);
 	go_on();
@@ -375,13 +376,13 @@ END_TEST
 
 /* ---- a device's memory ----------------------------------------------------------------------- */
 
-static bool device_is_there(void *ctx, struct skv_core *c, uint32_t device)
+static int device_is_there(void *ctx, struct skv_core *c, uint32_t device)
 {
 	ck_assert_uint_eq(device, SKV_DEVICE_CUDA(0));
 	core = c;
 	if (*(bool *)ctx)
 		device_add(device, &c->config);
-	return *(bool *)ctx;
+	return !*(bool *)ctx;
 }
 
 static int resume_device(bool is_there, const char **ret_why)

@@ -162,7 +162,7 @@ START_TEST(lengths_and_numbers_have_quotas)
 	deep.max_tokens = SKV_MAX_TOKENS;
 	peer_join(&c, 1000, &deep);
 	ck_refused(seq_new(&c, "", SKV_MAX_TOKENS), SKV_CORE_E_INVALID); /* 2^28 entries */
-	ck_assert_int_eq(seq_new(&c, "", SKV_CORE_MAX_ENTRIES / SKV_MAX_LAYERS * SKV_PAGE_TOKENS), 0);
+	ck_assert_int_eq(seq_new(&c, "", SKV_SEQ_MAX_ENTRIES / SKV_MAX_LAYERS * SKV_PAGE_TOKENS), 0);
 	peer_die(&c);
 }
 END_TEST

@@ -18,16 +18,17 @@
 
 /* ---- what the next one finds ----------------------------------------------------------------- */
 
-static void put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
+static int put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
 	int *unknown = ctx;
 
 	for (int i = 0; i < VICTIM_SEQS; i++)
 		if (skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[i].seq) == seq) {
 			memcpy((char *)victim_held[i].mem + offset, was, bytes);
-			return;
+			return 0;
 		}
 	++*unknown;
+	return 0;
 }
 
 static int look(void)
@@ -77,7 +78,7 @@ END_TEST
 
 /* ---- logs that are none ---------------------------------------------------------------------- */
 
-static void no_file(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
+static int no_file(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
 	(void)ctx, (void)seq, (void)offset, (void)was, (void)bytes;
 	ck_abort_msg("a sequence's memory was written");

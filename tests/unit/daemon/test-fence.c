@@ -97,8 +97,9 @@ START_TEST(what_it_has_is_nobodys)
 	ck_assert_uint_eq(control->fence[skv_client_row_of(client)], 0);
 	ck_assert_uint_eq(to_be_had(), all - 100);
 
-	/* it says that it is through, on a connection without HELLO; about others, and twice, it has nothing to say */
-	other = m.client = op->client;
+	/* it says that it is through, on a connection without HELLO; about what never was, and twice, it has nothing to say */
+	other = op->client;
+	m.client = other + 0x10000;
 	ck_assert_int_eq(raw_refused(again, SKV_MSG_CLIENT_END, &m, sizeof(m), -1), ENOENT);
 	m.client = client;
 	raw_ask(again, SKV_MSG_CLIENT_END, &m, sizeof(m), -1);
@@ -108,6 +109,21 @@ START_TEST(what_it_has_is_nobodys)
 	ck_assert_uint_eq(to_be_had(), all);
 	raw_close(again);
 	munmap((void *)control, 4096);
+}
+END_TEST
+
+/* Said before the daemon has heard of the connection's end: then it is over all the same. */
+START_TEST(end_of_one_that_is_connected)
+{
+	uint32_t all = to_be_had();
+	struct raw *r = raw_hello(fix.socket);
+
+	raw_lease(r, raw_open(r, "m", "full", NULL), 100);
+	raw_client_end(fix.socket, r->client);
+	until_it_is(r->client, "gone");
+	ck_assert_uint_eq(to_be_had(), all);
+	raw_expect_end(r);
+	raw_hang_up(r);
 }
 END_TEST
 
@@ -222,6 +238,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-fence");
 	TCase *t = add_case(s, "fence", 60, setup, teardown, the_end_of_the_process_gives_it_back, an_attach_waits_a_moment,
+	                    end_of_one_that_is_connected,
 	                    NULL);
 
 	tcase_add_loop_test(t, what_it_has_is_nobodys, 0, 2);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/folder.h"
 #include "tests/support/memory-group.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
@@ -69,10 +70,16 @@ static void before_exec(void)
 		memory_group_enter();
 }
 
+static char *folder; /* of parked sequences */
+
 static void setup(void)
 {
+	static char parked[96];
 	static const char *const options[] = {"--account-clients=64", "--account-sequences=64",
-	                                      "--max-clients=2048", "--log-level=error", NULL};
+	                                      "--max-clients=2048", "--log-level=error", parked, NULL};
+
+	folder = fx_folder();
+	snprintf(parked, sizeof(parked), "--parked-path=%s", folder);
 
 	if (megabytes_asked())
 		ck_assert(memory_group_begin(megabytes_asked() * 1000 * 1000));
@@ -82,9 +89,14 @@ static void setup(void)
 
 static void teardown(void)
 {
+	char command[200];
+
 	if (megabytes_asked())
 		ck_assert_uint_eq(memory_group_kills(), 0);
 	fix_stop(&fix);
+	snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+	ck_assert_int_eq(system(command), 0);
+	free(folder);
 	if (megabytes_asked())
 		memory_group_end();
 }
@@ -112,7 +124,11 @@ static const struct {
 	{SKV_MSG_POLICY_FIND, sizeof(struct skv_msg_spec), 0},
 	{SKV_MSG_SEGMENT_ACK, sizeof(struct skv_msg_segment), 0},
 	{SKV_MSG_QUERY, sizeof(struct skv_msg_query), 0},
-	{SKV_MSG_SEQ_DROP_NAME, sizeof(struct skv_msg_seq_drop_name), 0},
+	{SKV_MSG_SEQ_DROP_NAME, sizeof(struct skv_msg_seq_of), 0},
+	{SKV_MSG_SEQ_PARK, sizeof(struct skv_msg_seq_of), 0},
+	{SKV_MSG_SEQ_RESUME, sizeof(struct skv_msg_seq_of), 0},
+	{SKV_MSG_SEQ_EXPORT, sizeof(struct skv_msg_seq_of), 0},
+	{SKV_MSG_SEQ_IMPORT, sizeof(struct skv_msg_user), 1},
 	{SKV_MSG_CLIENT_END, sizeof(struct skv_msg_client), 0},
 	{SKV_MSG_POLICY_SWAP, sizeof(struct skv_msg_policy_swap), 0},
 	{SKV_MSG_POLICY_LOAD, sizeof(struct skv_msg_name), 1},
@@ -191,10 +207,10 @@ static void fill_body(struct frame *f, uint16_t type, void *body)
 		m->uid = odd_number();
 		odd_name(m->model, sizeof(m->model));
 		odd_name(m->spec, sizeof(m->spec));
-	} else if (type == SKV_MSG_SEQ_DROP_NAME) {
-		struct skv_msg_seq_drop_name *m = body;
+	} else if (type == SKV_MSG_SEQ_DROP_NAME || type == SKV_MSG_SEQ_PARK || type == SKV_MSG_SEQ_RESUME || type == SKV_MSG_SEQ_EXPORT) {
+		struct skv_msg_seq_of *m = body;
 
-		m->uid = odd_number();
+		m->uid = rnd_below(2) ? getuid() : odd_number();
 		odd_name(m->model, sizeof(m->model));
 		odd_name(m->name, sizeof(m->name));
 	} else if (type == SKV_MSG_HELLO) {
@@ -202,7 +218,7 @@ static void fill_body(struct frame *f, uint16_t type, void *body)
 	} else if (type != SKV_MSG_POLICY_LOAD) { /* a number or two */
 		((uint32_t *)body)[0] = odd_number();
 		if (type != SKV_MSG_CLOSE && type != SKV_MSG_POLICY_GET && type != SKV_MSG_QUERY &&
-		    type != SKV_MSG_CLIENT_END)
+		    type != SKV_MSG_CLIENT_END && type != SKV_MSG_SEQ_IMPORT)
 			((uint32_t *)body)[1] = odd_number();
 	}
 }

@@ -2,11 +2,15 @@
 /* The event loop: every operation ends exactly once, however small the ring, whatever is cancelled when. */
 #include <check.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include "daemon/loop/loop.h"
 #include "tests/support/random.h"
@@ -211,6 +215,47 @@ START_TEST(each_ends_once_in_a_storm_of_cancellations)
 }
 END_TEST
 
+struct late {
+	struct skv_op op;
+	struct sockaddr_un to;
+	int fd;
+};
+
+static void connects(struct skv_op *op, int res)
+{
+	struct late *l = SKV_OP_OWNER(op, struct late, op);
+
+	ck_assert_int_eq(res, 0);
+	ck_assert_int_eq(connect(l->fd, (struct sockaddr *)&l->to, sizeof(l->to)), 0);
+}
+
+/* The ring of a process that was killed waits on a socket a little longer than the process lives: as this one, which nobody looks after. */
+START_TEST(another_ring_accepts_first)
+{
+	struct late l = {.to.sun_family = AF_UNIX, .fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+	struct io_uring_params p = {.flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER};
+	int listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct count c = {0};
+	struct io_uring other;
+
+	snprintf(l.to.sun_path + 1, sizeof(l.to.sun_path) - 1, "skv-test-loop-%d", (int)getpid());
+	ck_assert_int_eq(bind(listening, (struct sockaddr *)&l.to, sizeof(l.to)), 0);
+	ck_assert_int_eq(listen(listening, 4), 0);
+	ck_assert_int_eq(io_uring_queue_init_params(4, &other, &p), 0);
+	io_uring_prep_accept(io_uring_get_sqe(&other), listening, NULL, NULL, SOCK_CLOEXEC);
+	ck_assert_int_eq(io_uring_submit(&other), 1);
+	ck_assert_int_eq(fcntl(listening, F_SETFL, O_NONBLOCK), 0);
+	skv_op_accept(loop, &c.op, listening, ended);
+	skv_op_timer(loop, &l.op, 10000000, connects);
+	ck_assert_int_eq(skv_loop_run(loop), 0);
+	ck_assert_int_ge(c.res, 0);
+	close(c.res);
+	io_uring_queue_exit(&other);
+	close(l.fd);
+	close(listening);
+}
+END_TEST
+
 START_TEST(a_refusal_names_io_uring_and_the_sysctl)
 {
 	char text[512];
@@ -231,6 +276,6 @@ int main(void)
 	add_case(s, "loop", 30, setup, teardown, more_operations_than_the_ring_has_entries,
 	         cancelling_twice_or_too_late_is_nothing, draining_ends_what_is_started_meanwhile,
 	         results_are_those_of_the_system_call, each_ends_once_in_a_storm_of_cancellations,
-	         a_refusal_names_io_uring_and_the_sysctl, NULL);
+	         another_ring_accepts_first, a_refusal_names_io_uring_and_the_sysctl, NULL);
 	return run_suite(s);
 }

@@ -105,7 +105,7 @@ START_TEST(a_death_returns_the_pages_at_once)
 	raw_open(r, "m", "full", NULL); /* keeps the pool in the list */
 	for (int i = 0; i < 20; i++) {
 		pid_t pid = start_holder(false, NULL);
-		struct skv_msg_seq_drop_name drop = {
+		struct skv_msg_seq_of drop = {
 			.uid = (uint32_t)getuid(), .model = "m", .name = "named"};
 		double begin, took;
 

@@ -215,7 +215,7 @@ START_TEST(detached_sequences_are_dropped_by_name)
 	struct raw *r = raw_hello(fix.socket);
 	uint32_t session = raw_open(r, "m", "full", NULL);
 	struct skv_msg_seq m = {.session = session, .seq = raw_seq_new(r, session, "chat")};
-	struct skv_msg_seq_drop_name drop = {.uid = (uint32_t)getuid(), .model = "m", .name = "chat"};
+	struct skv_msg_seq_of drop = {.uid = (uint32_t)getuid(), .model = "m", .name = "chat"};
 	json_t *answer;
 
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_DROP_NAME, &drop, sizeof(drop), -1), EBUSY);
@@ -444,7 +444,7 @@ static void as_another_user(void *arg)
 	struct raw *r = raw_hello(fix.socket);
 	uint32_t session = raw_open(r, "m", "full", NULL);
 	struct skv_msg_seq_name attach = {.session = session, .name = "roots"};
-	struct skv_msg_seq_drop_name drop = {.uid = 0, .model = "m", .name = "roots"};
+	struct skv_msg_seq_of drop = {.uid = 0, .model = "m", .name = "roots"};
 	json_t *answer;
 
 	(void)arg;

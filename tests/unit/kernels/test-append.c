@@ -232,8 +232,8 @@ int main(void)
 	TCase *t = add_case(s, "all", 60, NULL, NULL, dispatch, rows_of_other_kinds, unsupported, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, append, 0, cases);
-	tcase_add_loop_test(t, append_skips_holes_and_copies_pages, 0, cases);
-	tcase_add_loop_test(t, modules_that_are_none, 0, 3);
+	add_cases(t, append, cases);
+	add_cases(t, append_skips_holes_and_copies_pages, cases);
+	add_cases(t, modules_that_are_none, 3);
 	return run_suite(s);
 }

@@ -345,10 +345,10 @@ int main(void)
 	Suite *s = case_suite("test-compress-decode");
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 
-	tcase_add_loop_test(t, outputs, 0, rnd_hurried() ? 6 : 6 * CODE_FORMS);
-	tcase_add_loop_test(t, kinds, 0, rnd_hurried() ? 5 : 30);
-	tcase_add_loop_test(t, long_lists, 0, rnd_hurried() ? 1 : 4);
-	tcase_add_loop_test(t, as_decompressed, 0, rnd_hurried() ? 2 : 2 * CODE_FORMS);
-	tcase_add_loop_test(t, far_positions, 0, rnd_hurried() ? 2 : 4);
+	add_cases(t, outputs, rnd_hurried() ? 6 : 6 * CODE_FORMS);
+	add_cases(t, kinds, rnd_hurried() ? 5 : 30);
+	add_cases(t, long_lists, rnd_hurried() ? 1 : 4);
+	add_cases(t, as_decompressed, rnd_hurried() ? 2 : 2 * CODE_FORMS);
+	add_cases(t, far_positions, rnd_hurried() ? 2 : 4);
 	return run_suite(s);
 }

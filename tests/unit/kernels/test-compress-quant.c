@@ -434,9 +434,9 @@ int main(void)
 	Suite *s = case_suite("test-compress-quant");
 	TCase *t = add_case(s, "all", 120, NULL, NULL, record_sizes, unsupported, NULL);
 
-	tcase_add_loop_test(t, records, 0, rnd_hurried() ? 3 : LOW_SHAPES);
-	tcase_add_loop_test(t, attention, 0, rnd_hurried() ? 3 : LOW_SHAPES * LOW_FORMS / 2);
-	tcase_add_loop_test(t, selections, 0, 3);
-	tcase_add_loop_test(t, rows_again, 0, rnd_hurried() ? 3 : LOW_SHAPES);
+	add_cases(t, records, rnd_hurried() ? 3 : LOW_SHAPES);
+	add_cases(t, attention, rnd_hurried() ? 3 : LOW_SHAPES * LOW_FORMS / 2);
+	add_cases(t, selections, 3);
+	add_cases(t, rows_again, rnd_hurried() ? 3 : LOW_SHAPES);
 	return run_suite(s);
 }

@@ -417,8 +417,8 @@ int main(void)
 	TCase *t = add_case(s, "all", 120, NULL, NULL, record_sizes, unsupported, NULL);
 	int cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
-	tcase_add_loop_test(t, records, 0, cases);
-	tcase_add_loop_test(t, ties, 0, rnd_hurried() ? 1 : CODE_SHAPES);
-	tcase_add_loop_test(t, no_numbers, 0, CODE_FORMS);
+	add_cases(t, records, cases);
+	add_cases(t, ties, rnd_hurried() ? 1 : CODE_SHAPES);
+	add_cases(t, no_numbers, CODE_FORMS);
 	return run_suite(s);
 }

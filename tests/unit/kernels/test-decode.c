@@ -434,12 +434,12 @@ int main(void)
 	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, decode_dense, 0, cases);
-	tcase_add_loop_test(t, decode_window, 0, cases);
-	tcase_add_loop_test(t, decode_lists, 0, cases);
-	tcase_add_loop_test(t, all_pages_are_dense, 0, cases);
-	tcase_add_loop_test(t, nothing_to_see, 0, cases);
-	tcase_add_loop_test(t, specials_stay_where_they_are, 0, cases);
-	tcase_add_loop_test(t, scores, 0, cases);
+	add_cases(t, decode_dense, cases);
+	add_cases(t, decode_window, cases);
+	add_cases(t, decode_lists, cases);
+	add_cases(t, all_pages_are_dense, cases);
+	add_cases(t, nothing_to_see, cases);
+	add_cases(t, specials_stay_where_they_are, cases);
+	add_cases(t, scores, cases);
 	return run_suite(s);
 }

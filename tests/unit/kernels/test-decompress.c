@@ -379,9 +379,9 @@ int main(void)
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
-	tcase_add_loop_test(t, rows, 0, cases);
-	tcase_add_loop_test(t, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
-	tcase_add_loop_test(t, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);
-	tcase_add_loop_test(t, far_positions, 0, rnd_hurried() ? 1 : 6);
+	add_cases(t, rows, cases);
+	add_cases(t, in_place, rnd_hurried() ? 1 : CODE_FORMS);
+	add_cases(t, there_and_back, rnd_hurried() ? 1 : CODE_SHAPES);
+	add_cases(t, far_positions, rnd_hurried() ? 1 : 6);
 	return run_suite(s);
 }

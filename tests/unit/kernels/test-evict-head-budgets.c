@@ -321,9 +321,9 @@ int main(void)
 	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, scores_over_lists, 0, cases);
-	tcase_add_loop_test(t, allotments, 0, cases);
-	tcase_add_loop_test(t, long_ones, 0, rnd_hurried() ? 0 : 2);
-	tcase_add_loop_test(t, activates, 0, cases);
+	add_cases(t, scores_over_lists, cases);
+	add_cases(t, allotments, cases);
+	add_cases(t, long_ones, rnd_hurried() ? 0 : 2);
+	add_cases(t, activates, cases);
 	return run_suite(s);
 }

@@ -385,8 +385,8 @@ int main(void)
 	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, tokens, 0, cases);
-	tcase_add_loop_test(t, pages, 0, cases);
-	tcase_add_loop_test(t, hundreds_of_steps, 0, rnd_hurried() ? 0 : 4);
+	add_cases(t, tokens, cases);
+	add_cases(t, pages, cases);
+	add_cases(t, hundreds_of_steps, rnd_hurried() ? 0 : 4);
 	return run_suite(s);
 }

@@ -539,11 +539,11 @@ int main(void)
 	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, scores_of_prompts, 0, cases);
-	tcase_add_loop_test(t, ranks, 0, cases);
-	tcase_add_loop_test(t, who_stays, 0, cases);
-	tcase_add_loop_test(t, long_ones, 0, rnd_hurried() ? 0 : 2);
-	tcase_add_loop_test(t, pages_that_matter, 0, cases);
-	tcase_add_loop_test(t, metadata_of_what_is_there, 0, cases);
+	add_cases(t, scores_of_prompts, cases);
+	add_cases(t, ranks, cases);
+	add_cases(t, who_stays, cases);
+	add_cases(t, long_ones, rnd_hurried() ? 0 : 2);
+	add_cases(t, pages_that_matter, cases);
+	add_cases(t, metadata_of_what_is_there, cases);
 	return run_suite(s);
 }

@@ -462,10 +462,10 @@ int main(void)
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 4 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, any_method, 0, cases / 2);
-	tcase_add_loop_test(t, first_segment_of_probes, 0, 8);
-	tcase_add_loop_test(t, one_by_one, 0, cases / 4);
-	tcase_add_loop_test(t, nothing_reaches_back, 0, cases / 2);
-	tcase_add_loop_test(t, lemma, 0, 6);
+	add_cases(t, any_method, cases / 2);
+	add_cases(t, first_segment_of_probes, 8);
+	add_cases(t, one_by_one, cases / 4);
+	add_cases(t, nothing_reaches_back, cases / 2);
+	add_cases(t, lemma, 6);
 	return run_suite(s);
 }

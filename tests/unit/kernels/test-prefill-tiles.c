@@ -490,8 +490,8 @@ int main(void)
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : 15; /* dtypes and head counts in turn */
 
-	tcase_add_loop_test(t, lists, 0, cases);
-	tcase_add_loop_test(t, lists_of_rows, 0, cases / 3);
-	tcase_add_loop_test(t, plans, 0, cases);
+	add_cases(t, lists, cases);
+	add_cases(t, lists_of_rows, cases / 3);
+	add_cases(t, plans, cases);
 	return run_suite(s);
 }

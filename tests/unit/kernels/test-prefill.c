@@ -187,8 +187,8 @@ int main(void)
 	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 2 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, prefill, 0, cases);
-	tcase_add_loop_test(t, any_chunking, 0, cases);
-	tcase_add_loop_test(t, nothing_reaches_back, 0, cases);
+	add_cases(t, prefill, cases);
+	add_cases(t, any_chunking, cases);
+	add_cases(t, nothing_reaches_back, cases);
 	return run_suite(s);
 }

@@ -332,8 +332,8 @@ int main(void)
 	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 2 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, append, 0, cases);
-	tcase_add_loop_test(t, decode, 0, cases);
-	tcase_add_loop_test(t, prefill, 0, cases);
+	add_cases(t, append, cases);
+	add_cases(t, decode, cases);
+	add_cases(t, prefill, cases);
 	return run_suite(s);
 }

@@ -392,9 +392,9 @@ int main(void)
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, bounds_of_pages, 0, cases);
-	tcase_add_loop_test(t, bounds_of_slots, 0, cases);
-	tcase_add_loop_test(t, scores_of_pages, 0, cases);
-	tcase_add_loop_test(t, equal_scores, 0, cases);
+	add_cases(t, bounds_of_pages, cases);
+	add_cases(t, bounds_of_slots, cases);
+	add_cases(t, scores_of_pages, cases);
+	add_cases(t, equal_scores, cases);
 	return run_suite(s);
 }

@@ -165,6 +165,6 @@ int main(void)
 	Suite *s = case_suite("test-select-recall");
 	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 
-	tcase_add_loop_test(t, random_cases, 0, rnd_hurried() ? 3 : CASE_SHAPES);
+	add_cases(t, random_cases, rnd_hurried() ? 3 : CASE_SHAPES);
 	return run_suite(s);
 }

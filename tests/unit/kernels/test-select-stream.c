@@ -371,7 +371,7 @@ int main(void)
 	Suite *s = case_suite("test-select-stream");
 	TCase *t = add_case(s, "all", 60, NULL, NULL, of_very_long_ones, NULL);
 
-	tcase_add_loop_test(t, of_all_shapes, 0, rnd_hurried() ? 3 : CASE_SHAPES);
-	tcase_add_loop_test(t, of_long_sequences, 0, rnd_hurried() ? 1 : 4);
+	add_cases(t, of_all_shapes, rnd_hurried() ? 3 : CASE_SHAPES);
+	add_cases(t, of_long_sequences, rnd_hurried() ? 1 : 4);
 	return run_suite(s);
 }

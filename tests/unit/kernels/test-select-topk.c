@@ -117,7 +117,7 @@ int main(void)
 	Suite *s = begin_suite("test-select-topk");
 	TCase *t = add_case(s, "all", 60, NULL, NULL, nothing_to_choose, NULL);
 
-	tcase_add_loop_test(t, random_scores, 0, getenv("SKV_VALGRIND") ? 2 : 20);
-	tcase_add_loop_test(t, few_of_many, 0, getenv("SKV_VALGRIND") ? 2 : 20);
+	add_cases(t, random_scores, getenv("SKV_VALGRIND") ? 2 : 20);
+	add_cases(t, few_of_many, getenv("SKV_VALGRIND") ? 2 : 20);
 	return run_suite(s);
 }

@@ -352,6 +352,6 @@ int main(void)
 	Suite *s = case_suite("test-select");
 	TCase *t = add_case(s, "all", 60, NULL, NULL, by_hand, union_by_hand, united_by_hand, NULL);
 
-	tcase_add_loop_test(t, random_problems, 0, rnd_hurried() ? 2 : 24);
+	add_cases(t, random_problems, rnd_hurried() ? 2 : 24);
 	return run_suite(s);
 }

@@ -476,9 +476,9 @@ int main(void)
 
 	int cases = rnd_hurried() ? BITS : SHAPES * BITS;
 
-	tcase_add_loop_test(t, as_reference, 0, cases);
-	tcase_add_loop_test(t, equal_keys, 0, cases);
-	tcase_add_loop_test(t, cuts_do_not_matter, 0, cases);
-	tcase_add_loop_test(t, selected_at_once, 0, cases);
+	add_cases(t, as_reference, cases);
+	add_cases(t, equal_keys, cases);
+	add_cases(t, cuts_do_not_matter, cases);
+	add_cases(t, selected_at_once, cases);
 	return run_suite(s);
 }

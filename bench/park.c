@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/park.c - sparsekv-bench park: how fast sequences go to disk, and come back.
+ *
+ * The daemon is another's, whose folder for parked sequences is on the disk that is to be measured (bench/park.sh starts one, and measures the disk
+ * itself beside it). Its time for a sequence is from the request to the answer: the file is on the disk; the sequence is attached.
+ */
+#include "bench/bench.h"
+#include "bench/stack-fixture.h"
+#include "daemon/ctl/conn.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct options {
+	const char *socket, *csv;
+	uint32_t device, heads, kv_heads;
+	long layers, dim, tokens, sequences, repeat;
+};
+
+static const struct column columns[] = {
+	{"what", -10}, {"sequences", 0}, {"MB_each", 1}, {"seconds", 3}, {"GB_per_s", 3},
+};
+
+static void park(struct skv_ctl *ctl, const struct skv_model *m, const char *name, uint64_t *ret_bytes)
+{
+	struct skv_msg_seq_of of = {.uid = (uint32_t)getuid()};
+	json_t *answer;
+
+	snprintf(of.model, sizeof(of.model), "%s", m->name);
+	snprintf(of.name, sizeof(of.name), "%s", name);
+	if (skv_ctl_ask(ctl, SKV_MSG_SEQ_PARK, &of, sizeof(of), -1, &answer) < 0) {
+		fprintf(stderr, "sparsekv-bench: %s\n", ctl->err);
+		exit(EXIT_FAILURE);
+	}
+	*ret_bytes += (uint64_t)json_integer_value(json_object_get(answer, "bytes"));
+	json_decref(answer);
+}
+
+static void row(struct report *r, const char *what, uint32_t n, uint64_t bytes, double seconds)
+{
+	report_row(r, what, (double)n, (double)bytes / 1e6 / n, seconds, (double)bytes / 1e9 / seconds);
+}
+
+/* All of them, one after the other, to disk and back. */
+static void there_and_back(struct report *r, struct stack_fixture *s, struct skv_ctl *ctl)
+{
+	uint64_t bytes = 0;
+	char name[SKV_NAME_MAX];
+	double begun;
+
+	for (uint32_t i = 0; i < s->n; i++)
+		stack_need(skv_seq_detach(s->seq[i]));
+	begun = bench_now();
+	for (uint32_t i = 0; i < s->n; i++) {
+		snprintf(name, sizeof(name), "bench-%u", i);
+		park(ctl, &s->model, name, &bytes);
+	}
+	row(r, "park", s->n, bytes, bench_now() - begun);
+	begun = bench_now();
+	for (uint32_t i = 0; i < s->n; i++) {
+		snprintf(name, sizeof(name), "bench-%u", i);
+		stack_need(skv_seq_attach(s->session, name, &s->seq[i]));
+	}
+	row(r, "attach", s->n, bytes, bench_now() - begun);
+}
+
+static int measure(struct report *r, const void *options)
+{
+	const struct options *o = options;
+	struct skv_model m = SKV_MODEL_INIT;
+	struct stack_fixture s;
+	struct skv_ctl ctl;
+
+	m.n_layers = (uint32_t)o->layers;
+	m.n_heads = o->heads;
+	m.n_kv_heads = o->kv_heads;
+	m.head_dim = (uint32_t)o->dim;
+	m.kv_dtype = SKV_BF16;
+	m.max_tokens = (uint32_t)o->tokens;
+	snprintf(m.name, sizeof(m.name), "bench");
+	if (!o->socket) {
+		fprintf(stderr, "sparsekv-bench: park: expected --socket, of a daemon that parks sequences\n");
+		return -1;
+	}
+	stack_connect(&s, o->socket, o->device);
+	if (skv_ctl_connect(&ctl, o->socket, "sparsekv-bench", 60000) < 0) {
+		fprintf(stderr, "sparsekv-bench: %s\n", ctl.err);
+		return -1;
+	}
+	stack_open(&s, &m, "full");
+	stack_fill(&s, (uint32_t)o->sequences, (uint32_t)o->tokens, 0);
+	for (long i = 0; i < o->repeat; i++)
+		there_and_back(r, &s, &ctl);
+	stack_empty(&s);
+	stack_close(&s);
+	skv_ctl_close(&ctl);
+	stack_stop(&s);
+	return 0;
+}
+
+static const char about[] =
+	"Times sequences on their way to disk and back. The daemon is one that serves already, with parked-path on the\n"
+	"disk that is meant: bench/park.sh starts one, and measures that disk with fio in the same run.";
+
+int bench_park(int argc, char **argv)
+{
+	struct options o = {.layers = 32, .heads = 32, .kv_heads = 8, .dim = 128, .tokens = 8192, .sequences = 4, .repeat = 1};
+	const struct bench_option table[] = {
+		BENCH_TEXT("socket", "PATH", &o.socket, "the daemon's"),
+		BENCH_DEVICE(&o.device, "pages on that device (host memory)"),
+		BENCH_NUMBER("sequences", &o.sequences, 1, 1000, "of them (4)"),
+		BENCH_NUMBER("tokens", &o.tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS, "of each, about (8192)"),
+		BENCH_NUMBER("repeat", &o.repeat, 1, 100, "so many times (1)"),
+		BENCH_NUMBER("layers", &o.layers, 1, SKV_MAX_LAYERS, "layers (32)"),
+		BENCH_HEADS(&o.heads, &o.kv_heads, "q heads/kv heads (32/8)"),
+		BENCH_NUMBER("dim", &o.dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		BENCH_CSV(&o.csv),
+	};
+	const struct bench_command command = {"park", NULL, about, table, sizeof(table) / sizeof(*table)};
+	int e = bench_options(&command, argc, argv);
+
+	return bench_report(e, measure, &o, columns, sizeof(columns) / sizeof(*columns), o.csv);
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/leases.h - free pages of a pool get an owner. See leases.c. */
+#ifndef SKV_CORE_LEASES_H
+#define SKV_CORE_LEASES_H
+
+#include "daemon/core/core-priv.h"
+
+/* As skv_core_lease_get(), without `grow` as skv_core_lease_rest(), for any owner that pages of the pool can have. */
+int skv_lease_pages(struct skv_core *, uint32_t pool, skv_owner owner, uint32_t least, uint32_t most, bool grow,
+                    struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
+
+#endif

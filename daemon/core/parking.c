@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/parking.c - sequences go to files, and come back.
+ *
+ * The core says which (age.c) and where their pages are, and what they may name; it moves no bytes. While a sequence is written
+ * it stays what it is: a client may attach it, and then the file is thrown away. So parking never keeps anybody waiting, and
+ * only a sequence that is whole in a file goes from memory.
+ *
+ * One that comes back has neither name nor holder until all of it is there: nobody finds it, and a daemon that dies leaves a row
+ * that the next one removes, as any that was being dropped.
+ */
+#include "daemon/core/accounts.h"
+#include "daemon/core/charge.h"
+#include "daemon/core/leases.h"
+#include "daemon/core/lookup.h"
+#include "daemon/core/pools.h"
+#include "daemon/core/refuse.h"
+#include "daemon/core/sequences.h"
+#include "daemon/core/task.h"
+#include "daemon/core/validate.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TAKE_PAGES 16384u /* in a call: below a millisecond */
+
+void skv_core_set_parking(struct skv_core *c, bool on)
+{
+	c->parks = on;
+}
+
+static bool is_idle(const struct skv_seq_row *q)
+{
+	return q->session == SKV_NO_INDEX && q->name[0];
+}
+
+/* The row of a named sequence that nobody holds. */
+static int find_idle(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq == SKV_NO_INDEX || !is_idle(skv_seq_row(&c->state, seq)))
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the sequence is held by a client, or was dropped");
+	*ret_seq = seq;
+	return 0;
+}
+
+/* ---- to a file ------------------------------------------------------------------------------- */
+
+bool skv_core_next_park(struct skv_core *c, uint32_t *ret_seq)
+{
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		if (c->seqs[i].parking != SKV_PARK_WANTED)
+			continue;
+		c->seqs[i].parking = is_idle(skv_seq_row(&c->state, i)) ? SKV_PARK_STARTED : SKV_PARK_NOT;
+		if (c->seqs[i].parking == SKV_PARK_NOT)
+			continue;
+		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, i);
+		return true;
+	}
+	return false;
+}
+
+bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const char *name, uint32_t *row, uint32_t *ret_seq,
+                        uint32_t *ret_held)
+{
+	for (; (*row = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, *row)) != SKV_NO_INDEX; ++*row) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, *row);
+
+		if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) || skv_account_row(&c->state, q->account)->uid != uid)
+			continue;
+		*ret_held += q->session != SKV_NO_INDEX;
+		if (q->session != SKV_NO_INDEX || c->seqs[*row].parking == SKV_PARK_STARTED)
+			continue;
+		c->seqs[*row].parking = SKV_PARK_STARTED;
+		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, (*row)++);
+		return true;
+	}
+	return false;
+}
+
+void skv_core_park_failed(struct skv_core *c, uint32_t seq_id, uint64_t now_ns)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq != SKV_NO_INDEX)
+		c->seqs[seq].parking = SKV_PARK_FAILED;
+	c->park_failed_ns = now_ns;
+}
+
+int skv_core_park_done(struct skv_core *c, const struct skv_core_listing *l)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, l->seq);
+	const struct skv_seq_row *q;
+
+	if (seq == SKV_NO_INDEX)
+		return skv_core_refuse(c, SKV_CORE_E_BUSY, "the sequence was dropped meanwhile");
+	q = skv_seq_row(&c->state, seq);
+	c->seqs[seq].parking = SKV_PARK_NOT;
+	if (!is_idle(q) || q->used != l->used || atomic_load(&c->seqs[seq].mem->commit) != l->commit)
+		return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' was attached meanwhile", q->name);
+	return skv_task_drop(c, seq, SKV_NO_INDEX, 0);
+}
+
+/* ---- where it is ------------------------------------------------------------------------------ */
+
+static void locate(const struct skv_core *c, uint32_t seq, struct skv_core_location *ret)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	const struct skv_pool_row *p = skv_pool_row(&c->state, q->pool);
+
+	*ret = (struct skv_core_location){
+		.uid = skv_account_row(&c->state, q->account)->uid,
+		.model = &q->model,
+		.name = q->name,
+		.max_tokens = q->max_tokens,
+		.commit = atomic_load(&c->seqs[seq].mem->commit),
+		.fd = c->seqs[seq].fd,
+		.pages_fd = c->pools[q->pool].fd,
+		.page_bytes = p->page_bytes,
+		.segment_bytes = p->segment_bytes,
+		.max_pages = (uint64_t)p->high * p->pages_per_segment,
+		.pages_per_segment = p->pages_per_segment,
+	};
+}
+
+int skv_core_seq_location(struct skv_core *c, uint32_t seq_id, struct skv_core_location *ret)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != SKV_NO_INDEX)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the sequence is held by a client, or was dropped");
+	locate(c, seq, ret);
+	return 0;
+}
+
+const struct skv_mem_handle *skv_core_seq_segment(const struct skv_core *c, uint32_t seq_id, uint32_t segment)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id), pool;
+
+	if (seq == SKV_NO_INDEX)
+		return NULL;
+	pool = skv_seq_row(&c->state, seq)->pool;
+	if (!c->pools[pool].handles || segment >= skv_pool_row(&c->state, pool)->high ||
+	    skv_segment_row(&c->state, pool, segment)->state != SKV_SEGMENT_LIVE)
+		return NULL;
+	return &c->pools[pool].handles[segment];
+}
+
+int skv_core_list_begin(struct skv_core *c, uint32_t seq_id, int fd, struct skv_core_listing *ret)
+{
+	const struct skv_pool_row *p;
+	struct skv_walk *w;
+	uint8_t *marks;
+	uint32_t seq;
+	int r = find_idle(c, seq_id, &seq);
+
+	if (r)
+		return r;
+	r = skv_validate_header(c, seq);
+	if (r)
+		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0 ? -ENOMEM : r;
+	p = skv_pool_row(&c->state, skv_seq_row(&c->state, seq)->pool);
+	w = malloc(sizeof(*w));
+	marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
+	if (!w || !marks) {
+		free(w);
+		free(marks);
+		return -ENOMEM;
+	}
+	skv_walk_begin(c, seq, skv_owner_make(SKV_OWNER_SEQ, seq), marks, w);
+	w->list = fd;
+	*ret = (struct skv_core_listing){
+		.seq = seq_id,
+		.commit = atomic_load(&c->seqs[seq].mem->commit),
+		.used = skv_seq_row(&c->state, seq)->used,
+		.walk = w,
+	};
+	return 0;
+}
+
+void skv_core_list_end(struct skv_core_listing *l)
+{
+	if (l->walk)
+		free(l->walk->marks);
+	free(l->walk);
+	l->walk = NULL;
+}
+
+int skv_core_list_some(struct skv_core *c, struct skv_core_listing *l, uint32_t *units)
+{
+	enum skv_progress p = SKV_DONE;
+	uint32_t seq;
+	int r = find_idle(c, l->seq, &seq);
+
+	if (r == 0)
+		p = skv_walk_check(c, l->walk, units);
+	if (p == SKV_GOES_ON)
+		return skv_core_refuse(c, SKV_CORE_E_TURNS, "it takes more than a turn");
+	l->n_entries = l->walk->n_entries;
+	l->n_pages = l->walk->n_pages;
+	skv_core_list_end(l);
+	if (p == SKV_UNWRITTEN)
+		r = skv_core_refuse(c, SKV_CORE_E_NOSPC, "there is no memory for a list of a sequence's pages");
+	else if (p == SKV_FAILED)
+		r = skv_core_refuse_system(c, c->failed, "memory to check a sequence with");
+	else if (p == SKV_CORRUPT)
+		r = skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0 ? -ENOMEM : SKV_CORE_E_CORRUPT;
+	return r;
+}
+
+/* ---- from a file ------------------------------------------------------------------------------ */
+
+int skv_core_restore_new(struct skv_core *c, uid_t uid, const struct skv_model *m, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
+{
+	uint32_t account, pool, seq;
+	int r;
+
+	if (m->device >= SKV_MEMORY_KINDS || !c->memory[m->device].mem)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "the daemon has no device %u", m->device - SKV_DEVICE_CUDA(0));
+	account = skv_account_get(c, uid);
+	r = skv_seq_check_name(c, account, m, name);
+	if (r == 0)
+		r = skv_pool_get(c, account, m->device, skv_page_bytes(m), &pool);
+	if (r) {
+		skv_account_put(c, account);
+		return r;
+	}
+	r = skv_seq_make(c, pool, m, "", max_tokens, &seq);
+	if (r)
+		skv_pool_shrink(c, pool);
+	else
+		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq);
+	return r;
+}
+
+/* The row of one that comes back. */
+static int find_nameless(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != SKV_NO_INDEX || skv_seq_row(&c->state, seq)->name[0])
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the memory that the sequence was read into is lost");
+	*ret_seq = seq;
+	return 0;
+}
+
+int skv_core_restore_take(struct skv_core *c, uint32_t seq_id, uint32_t want, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+{
+	uint32_t seq, n = want < TAKE_PAGES ? want : TAKE_PAGES;
+	int r = find_nameless(c, seq_id, &seq);
+
+	return r ? r : skv_lease_pages(c, skv_seq_row(&c->state, seq)->pool, skv_owner_make(SKV_OWNER_SEQ, seq), n, n, true, ret_runs,
+	                               max_runs, ret_n);
+}
+
+int skv_core_restore_done(struct skv_core *c, uint32_t seq_id, const char *name)
+{
+	struct skv_seq_row *q;
+	const char *problem;
+	uint32_t seq;
+	int r = find_nameless(c, seq_id, &seq);
+
+	if (r)
+		return r;
+	q = skv_write_seq(&c->state, seq);
+	r = skv_seq_check_name(c, q->account, &q->model, name);
+	problem = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);
+	if (r == 0 && problem)
+		r = skv_core_refuse(c, SKV_CORE_E_CORRUPT, "what was read of sequence '%s' is not the memory of one: %s", name, problem);
+	if (r)
+		return r;
+	snprintf(q->name, sizeof(q->name), "%s", name);
+	q->used = ++skv_write_header(&c->state)->uses;
+	skv_charge_seq(c, seq);
+	return 0;
+}
+
+int skv_core_restore_drop(struct skv_core *c, uint32_t seq_id)
+{
+	uint32_t seq;
+	int r = find_nameless(c, seq_id, &seq);
+
+	return r ? r : skv_task_drop(c, seq, SKV_NO_INDEX, 0);
+}

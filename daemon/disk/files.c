@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/disk/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "common/fd.h"
+
+#define GROW 64u
+#define LOCK_TRIES 200u /* of 5 ms */
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+struct skv_parked *skv_files_reserve(struct skv_files *f)
+{
+	struct skv_parked *p = malloc(sizeof(*p));
+
+	if (f->n + f->reserved == f->cap) {
+		struct skv_parked **more = realloc(f->all, (f->cap + GROW) * sizeof(struct skv_parked *));
+
+		if (more) {
+			f->all = more;
+			f->cap += GROW;
+		}
+	}
+	if (!p || f->n + f->reserved == f->cap) {
+		free(p);
+		return NULL;
+	}
+	f->reserved++;
+	return p;
+}
+
+void skv_files_put(struct skv_files *f, struct skv_parked *p, uint32_t uid, const char *file, const struct skv_parked_header *h)
+{
+	*p = (struct skv_parked){
+		.uid = uid,
+		.max_tokens = h->max_tokens,
+		.model = h->model,
+		.commit = h->commit,
+		.n_pages = h->n_pages,
+		.bytes = h->file_bytes,
+		.parked_ns = h->parked_ns,
+	};
+	memcpy(p->name, h->name, sizeof(p->name));
+	snprintf(p->file, sizeof(p->file), "%s", file);
+	f->reserved--;
+	f->all[f->n++] = p;
+}
+
+void skv_files_unreserve(struct skv_files *f, struct skv_parked *p)
+{
+	f->reserved -= p != NULL;
+	free(p);
+}
+
+void skv_files_forget(struct skv_files *f, struct skv_parked *p)
+{
+	for (size_t i = 0; i < f->n; i++)
+		if (f->all[i] == p) {
+			f->all[i] = f->all[--f->n];
+			free(p);
+			return;
+		}
+}
+
+struct skv_parked *skv_files_next(const struct skv_files *f, uint32_t uid, const char *model, const char *name, size_t *at)
+{
+	for (; *at < f->n; ++*at) {
+		struct skv_parked *p = f->all[*at];
+
+		if (p->uid == uid && !strcmp(p->name, name) && !strcmp(p->model.name, model)) {
+			++*at;
+			return p;
+		}
+	}
+	return NULL;
+}
+
+struct skv_parked *skv_files_find(const struct skv_files *f, uint32_t uid, const char *model, uint32_t rank, uint32_t n_ranks, const char *name)
+{
+	struct skv_parked *p;
+	size_t at = 0;
+
+	while ((p = skv_files_next(f, uid, model, name, &at)))
+		if (p->model.rank == rank && p->model.n_ranks == n_ranks)
+			return p;
+	return NULL;
+}
+
+void skv_files_sum(const struct skv_files *f, uint32_t uid, uint64_t *ret_files, uint64_t *ret_bytes)
+{
+	*ret_files = *ret_bytes = 0;
+	for (size_t i = 0; i < f->n; i++)
+		if (!f->all[i]->going && (uid == UINT32_MAX || f->all[i]->uid == uid)) {
+			++*ret_files;
+			*ret_bytes += f->all[i]->bytes;
+		}
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+int skv_files_user(const struct skv_files *f, uint32_t uid)
+{
+	char name[16];
+	int fd;
+
+	snprintf(name, sizeof(name), "%u", uid);
+	if (mkdirat(f->folder, name, 0700) == 0)
+		(void)fsync(f->folder); /* once for each user: its files would be lost with it */
+	else if (errno != EEXIST)
+		return -errno;
+	fd = openat(f->folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+int skv_files_header(int user, const char *file, struct skv_parked_header *ret, const char **ret_why)
+{
+	SKV_FD_CLEANUP int fd = openat(user, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct skv_parked_header h;
+	struct stat st;
+	ssize_t n;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	*ret_why = "it is not a regular file with a whole header";
+	n = S_ISREG(st.st_mode) ? pread(fd, &h, sizeof(h), 0) : 0;
+	if (n < 0)
+		return -errno;
+	if (n != (ssize_t)sizeof(h))
+		return -EBADMSG;
+	*ret_why = skv_parked_check(&h, (uint64_t)st.st_size);
+	if (*ret_why)
+		return -EBADMSG;
+	*ret = h;
+	return 0;
+}
+
+/* Workers of a daemon that has just ended have it for as long as they live: milliseconds. */
+static int lock_out_workers(int folder)
+{
+	const struct timespec pause = {.tv_nsec = 5000000};
+
+	for (unsigned i = 0; flock(folder, LOCK_EX | LOCK_NB) < 0; i++) {
+		if (errno != EWOULDBLOCK || i == LOCK_TRIES)
+			return -errno;
+		nanosleep(&pause, NULL);
+	}
+	(void)flock(folder, LOCK_UN);
+	return 0;
+}
+
+static bool is_parked_file(const char *name)
+{
+	const size_t len = strlen(name), end = strlen(".parked");
+
+	return *name != '.' && len > end && !strcmp(name + len - end, ".parked");
+}
+
+/*
+ * A file of the right name that is none, or cannot be read: another one may get that name, and would take its place. So it gets a name of its
+ * own, under which it is left to whom it may help.
+ */
+static void set_aside(int user, const char *name)
+{
+	char aside[SKV_PARKED_FILE + 16];
+
+	for (unsigned i = 0; i < 100; i++) {
+		snprintf(aside, sizeof(aside), "%.*s.odd-%u", (int)SKV_PARKED_FILE - 1, name, i);
+		if (renameat2(user, name, user, aside, RENAME_NOREPLACE) == 0 || errno != EEXIST)
+			return;
+	}
+}
+
+/* One file of a user's folder. Negative errno: the system lacks something, and the file is as good as it was. */
+static int look(struct skv_files *f, uint32_t uid, int user, const char *name, void (*odd)(const char *, const char *))
+{
+	char file[SKV_PARKED_FILE], text[64 + NAME_MAX];
+	struct skv_parked_header h;
+	struct skv_parked *p;
+	const char *why = "";
+	int r;
+
+	if (*name == '.') { /* what was not finished */
+		(void)unlinkat(user, name, 0);
+		return 0;
+	}
+	r = is_parked_file(name) ? skv_files_header(user, name, &h, &why) : -EBADMSG;
+	if (r == 0) {
+		skv_parked_file(h.model.name, h.model.rank, h.model.n_ranks, h.name, file);
+		why = strcmp(file, name) ? "its header is that of another file" : NULL;
+	}
+	if (r == 0 && !why) {
+		p = skv_files_reserve(f);
+		if (p)
+			skv_files_put(f, p, uid, name, &h);
+		return p ? 0 : -ENOMEM;
+	}
+	if (skv_is_shortage(r))
+		return r;
+	if (is_parked_file(name) && r != -ENOENT)
+		set_aside(user, name);
+	snprintf(text, sizeof(text), "%u/%s", uid, name);
+	odd(text, why && *why ? why : r == -EBADMSG ? "expected parked sequences alone" : strerror(-r));
+	return 0;
+}
+
+/* The entries of a folder, but for "." and "..". The callback's negative errno ends it. */
+static int each(int folder, const char *name, int (*cb)(void *ctx, int fd, const char *name), void *ctx)
+{
+	int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = 0;
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *d;
+
+	if (!dir) {
+		r = -errno;
+		skv_close_fd(fd);
+		return r;
+	}
+	while (r == 0 && (errno = 0, d = readdir(dir)))
+		if (strcmp(d->d_name, ".") && strcmp(d->d_name, ".."))
+			r = cb(ctx, fd, d->d_name);
+	if (r == 0 && errno)
+		r = -errno;
+	closedir(dir);
+	return r;
+}
+
+struct unknown {
+	const struct skv_files *files;
+	uint32_t uid;
+	bool (*is_known)(const void *ctx, uint32_t uid, const char *file);
+	const void *ctx;
+};
+
+static int remove_if_unknown(void *ctx, int user, const char *name)
+{
+	const struct unknown *u = ctx;
+
+	if (!is_parked_file(name) || u->is_known(u->ctx, u->uid, name))
+		return 0;
+	for (size_t i = 0; i < u->files->n; i++)
+		if (u->files->all[i]->uid == u->uid && !strcmp(u->files->all[i]->file, name))
+			return 0;
+	(void)unlinkat(user, name, 0);
+	return 0;
+}
+
+void skv_files_remove_unknown(const struct skv_files *f, int user, uint32_t uid, bool (*is_known)(const void *ctx, uint32_t uid, const char *file),
+                              const void *ctx)
+{
+	struct unknown u = {f, uid, is_known, ctx};
+
+	(void)each(user, ".", remove_if_unknown, &u);
+}
+
+struct looking {
+	struct skv_files *files;
+	void (*odd)(const char *file, const char *why);
+	uint32_t uid;
+};
+
+static int look_at_file(void *ctx, int user, const char *name)
+{
+	struct looking *l = ctx;
+
+	return look(l->files, l->uid, user, name, l->odd);
+}
+
+static int look_at_user(void *ctx, int folder, const char *name)
+{
+	struct looking *l = ctx;
+	unsigned long uid;
+	char *end;
+	int r;
+
+	errno = 0;
+	uid = strtoul(name, &end, 10);
+	if (*name < '0' || *name > '9' || *end || errno || uid >= UINT32_MAX) {
+		l->odd(name, "expected folders alone, each called as a user's number");
+		return 0;
+	}
+	l->uid = (uint32_t)uid;
+	r = each(folder, name, look_at_file, l);
+	if (skv_is_shortage(r))
+		return r;
+	if (r < 0)
+		l->odd(name, strerror(-r));
+	return 0;
+}
+
+int skv_files_open(struct skv_files *f, const char *path, void (*odd)(const char *file, const char *why), char *why, size_t len)
+{
+	struct looking l = {f, odd, 0};
+	struct stat st;
+	int r;
+
+	f->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	r = f->folder < 0 || fstat(f->folder, &st) < 0 ? -errno : 0;
+	if (r == 0 && (st.st_uid != geteuid() || st.st_mode & 077)) {
+		snprintf(why, len, "it must be the daemon's alone (user %u, mode 0700), and is user %u's, mode %04o", (unsigned)geteuid(),
+		         (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
+		r = -EPERM;
+	} else if (r == 0) {
+		r = lock_out_workers(f->folder);
+		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon writes there" : "%s", strerror(-r));
+	} else {
+		snprintf(why, len, "%s", strerror(-r));
+	}
+	if (r == 0) {
+		r = each(f->folder, ".", look_at_user, &l);
+		if (r < 0)
+			snprintf(why, len, "%s", strerror(-r));
+	}
+	if (r < 0)
+		skv_files_close(f);
+	return r;
+}
+
+void skv_files_close(struct skv_files *f)
+{
+	for (size_t i = 0; i < f->n; i++)
+		free(f->all[i]);
+	free(f->all);
+	skv_close_fd(f->folder);
+	*f = (struct skv_files)SKV_FILES_NULL;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/disk/import.c - from a file or pipe of anybody's into a file.
+ *
+ * What is checked is what is written: it goes through a staging buffer, which nobody else writes to. A file may change while it
+ * is read, and a pipe may say nothing for long.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "daemon/disk/reader.h"
+#include "daemon/disk/writer.h"
+
+struct import {
+	struct skv_disk_reader reader;
+	struct skv_disk_writer writer;
+	bool regular;
+	uint64_t at; /* of what is read */
+};
+
+/* ---- what is read ---------------------------------------------------------------------------- */
+
+/* A pipe has something to read, or has ended. */
+static int wait_for_more(struct skv_disk_work *work, int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	int r = 0;
+
+	while (r == 0 && poll(&p, 1, SKV_DISK_SAYS_NS / 1000000) <= 0)
+		r = skv_disk_progress(work, 0);
+	return r;
+}
+
+static int read_exactly(struct import *s, char *to, size_t bytes)
+{
+	struct skv_disk_work *work = s->reader.work;
+	int fd = work->fds[SKV_DISK_FD_OTHER], r = 0;
+
+	for (size_t done = 0; r == 0 && done < bytes;) {
+		ssize_t n;
+
+		if (!s->regular)
+			r = wait_for_more(work, fd);
+		if (r < 0)
+			break;
+		n = s->regular ? pread(fd, to + done, bytes - done, (off_t)s->at) : read(fd, to + done, bytes - done);
+		if (n > 0) {
+			done += (size_t)n;
+			s->at += (uint64_t)n;
+		} else if (n == 0) {
+			r = skv_disk_refuse(work, -EBADMSG, "it ends after %llu bytes, expected %llu", (unsigned long long)s->at,
+			                    (unsigned long long)(s->reader.header.file_bytes ? s->reader.header.file_bytes : SKV_PARKED_ALIGN));
+		} else if (errno != EINTR && errno != EAGAIN) {
+			r = skv_disk_refuse(work, -errno, "reading at byte %llu: %s", (unsigned long long)s->at, strerror(errno));
+		}
+	}
+	return r;
+}
+
+/* ---- the reader's pieces --------------------------------------------------------------------- */
+
+static int next(struct skv_disk_reader *r, size_t bytes, void **ret)
+{
+	struct import *s = r->ctx;
+	int e = skv_transfer_buffer(s->writer.transfer, ret);
+
+	return e < 0 ? e : read_exactly(s, *ret, bytes);
+}
+
+static int memory_piece(struct skv_disk_reader *r, uint64_t at, size_t bytes)
+{
+	struct import *s = r->ctx;
+
+	return skv_disk_writer_put(&s->writer, at, bytes);
+}
+
+static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const void *pages)
+{
+	const struct skv_parked_header *h = &r->header;
+	struct import *s = r->ctx;
+
+	(void)pages; /* they are in the writer's buffer */
+	return skv_disk_writer_put(&s->writer, h->pages_at + first / h->chunk_pages * h->chunk_bytes, n * h->page_bytes);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+static int read_header(struct import *s)
+{
+	struct skv_disk_work *work = s->reader.work;
+	char block[SKV_PARKED_ALIGN];
+	struct stat st;
+	int r;
+
+	if (fstat(work->fds[SKV_DISK_FD_OTHER], &st) < 0)
+		return skv_disk_refuse(work, -errno, "looking at what is to be imported: %s", strerror(errno));
+	s->regular = S_ISREG(st.st_mode);
+	if (!s->regular && !S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode))
+		return skv_disk_refuse(work, -EBADMSG, "what is to be imported is neither a file nor a pipe");
+	r = read_exactly(s, block, sizeof(block));
+	if (r < 0)
+		return r;
+	memcpy(&s->reader.header, block, sizeof(s->reader.header));
+	return skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
+}
+
+/* The header is checked, and its file has a name. */
+static int run(struct import *s)
+{
+	struct skv_disk_reader *reader = &s->reader;
+	struct skv_parked_header h = reader->header;
+	int r;
+
+	h.uid = reader->work->job->uid;
+	r = skv_disk_writer_begin(&s->writer, reader->work, &h);
+	if (r < 0)
+		return r;
+	skv_disk_memory_begin(&reader->memory, reader->work, &reader->header, -1);
+	r = skv_disk_reader_run(reader);
+	if (r < 0)
+		return r;
+	memcpy(s->writer.sums, reader->sums, h.n_pages * sizeof(*reader->sums));
+	return skv_disk_writer_end(&s->writer, reader->work->file, false);
+}
+
+int skv_disk_import(struct skv_disk_work *work)
+{
+	struct import s = {.reader = {.work = work, .next = next, .memory_piece = memory_piece, .chunk = chunk}};
+	const struct skv_wire_model *m = &s.reader.header.model;
+	int r;
+
+	s.reader.ctx = &s;
+	r = read_header(&s);
+	if (r < 0)
+		return r;
+	skv_parked_file(m->name, m->rank, m->n_ranks, s.reader.header.name, work->file);
+	if (faccessat(work->fds[SKV_DISK_FD_USER], work->file, F_OK, 0) == 0)
+		return skv_disk_refuse(work, -EEXIST, "there is a parked sequence '%s' of model '%s'", s.reader.header.name, m->name);
+	r = run(&s);
+	skv_disk_writer_free(&s.writer);
+	free(s.reader.sums);
+	return r;
+}

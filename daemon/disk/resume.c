@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/disk/resume.c - from a file into fresh memory. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "common/fd.h"
+#include "daemon/disk/pages.h"
+#include "daemon/disk/reader.h"
+#include "daemon/disk/transfer.h"
+
+struct resume {
+	struct skv_disk_reader reader;
+	struct skv_transfer *transfer;
+	struct skv_disk_pages pages;
+	struct skv_disk_list list; /* of the pages that come next */
+	uint32_t *ids;             /* of a chunk */
+};
+
+/* The caller's, with the size of the file. */
+static int open_file(struct skv_disk_work *work, uint64_t *ret_bytes)
+{
+	int fd = openat(work->fds[SKV_DISK_FD_USER], work->job->file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), r = 0;
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		r = skv_disk_refuse(work, -errno, "opening its file: %s", strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		r = skv_disk_refuse(work, -EBADMSG, "it is no regular file");
+	if (r < 0) {
+		skv_close_fd(fd);
+		return r;
+	}
+	*ret_bytes = (uint64_t)st.st_size;
+	return fd;
+}
+
+static bool same_model(const struct skv_wire_model *a, const struct skv_wire_model *b)
+{
+	return a->n_layers == b->n_layers && a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
+	       a->kv_dtype == b->kv_dtype && a->rank == b->rank && a->n_ranks == b->n_ranks && !strncmp(a->name, b->name, sizeof(a->name));
+}
+
+/* Is it the file of the sequence that the job is about? */
+static int check_job(struct skv_disk_work *work, const struct skv_parked_header *h)
+{
+	const struct skv_disk_job *job = work->job;
+
+	if (!same_model(&h->model, &job->model))
+		return skv_disk_refuse(work, -EBADMSG, "it is of a model '%s' of another shape or rank, expected '%.*s'", h->model.name,
+		                       (int)SKV_NAME_MAX, job->model.name);
+	if (strncmp(h->name, job->name, sizeof(h->name)) != 0)
+		return skv_disk_refuse(work, -EBADMSG, "it is of sequence '%s', expected '%.*s'", h->name, (int)SKV_NAME_MAX, job->name);
+	if (h->max_tokens != job->max_tokens)
+		return skv_disk_refuse(work, -EBADMSG, "its sequence may have %u tokens, expected %u", h->max_tokens, job->max_tokens);
+	if (h->n_pages != job->n_pages || h->page_bytes != job->page_bytes)
+		return skv_disk_refuse(work, -EBADMSG, "it has %llu pages of %llu bytes, expected %llu of %llu", (unsigned long long)h->n_pages,
+		                       (unsigned long long)h->page_bytes, (unsigned long long)job->n_pages, (unsigned long long)job->page_bytes);
+	return 0;
+}
+
+static int read_header(struct skv_disk_work *work, int fd, uint64_t file_bytes, struct skv_parked_header *ret)
+{
+	ssize_t n = pread(fd, ret, sizeof(*ret), 0);
+	int r;
+
+	if (n < 0)
+		return skv_disk_refuse(work, -errno, "reading its header: %s", strerror(errno));
+	if (n != (ssize_t)sizeof(*ret))
+		return skv_disk_refuse(work, -EBADMSG, "the file has %llu bytes, a header alone has %u", (unsigned long long)file_bytes,
+		                       SKV_PARKED_ALIGN);
+	r = skv_disk_reader_check(work, ret, file_bytes);
+	return r < 0 ? r : check_job(work, ret);
+}
+
+/* ---- the reader's pieces --------------------------------------------------------------------- */
+
+static int next(struct skv_disk_reader *r, size_t bytes, void **ret)
+{
+	struct resume *s = r->ctx;
+
+	(void)bytes; /* the transfer knows them */
+	return skv_transfer_next(s->transfer, ret);
+}
+
+static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const void *pages)
+{
+	struct resume *s = r->ctx;
+	int e = skv_disk_list_pages(&s->list, n, s->ids);
+
+	(void)first;
+	return e < 0 ? e : skv_disk_pages_write(&s->pages, s->ids, n, pages);
+}
+
+static int run(struct resume *s, struct skv_disk_work *work)
+{
+	struct skv_disk_reader *reader = &s->reader;
+	size_t bytes;
+	void *staging = skv_transfer_staging(s->transfer, &bytes);
+	int r = skv_disk_pages_open(&s->pages, work, staging, bytes);
+
+	if (r < 0)
+		return r;
+	skv_disk_memory_begin(&reader->memory, work, &reader->header, work->fds[SKV_DISK_FD_SEQ]);
+	skv_disk_list_begin(&s->list, work, 0, reader->header.n_pages);
+	r = skv_disk_reader_run(reader);
+	skv_disk_pages_close(&s->pages);
+	return r < 0 ? r : skv_disk_memory_commit(&reader->memory);
+}
+
+int skv_disk_resume(struct skv_disk_work *work)
+{
+	struct resume s = {.reader = {.work = work, .next = next, .chunk = chunk}};
+	uint64_t file_bytes;
+	SKV_FD_CLEANUP int fd = open_file(work, &file_bytes);
+	int r = fd < 0 ? fd : read_header(work, fd, file_bytes, &s.reader.header);
+
+	s.reader.ctx = &s;
+	if (r == 0)
+		r = skv_transfer_new(work, fd, &s.reader.header, &s.transfer);
+	if (r < 0)
+		return r;
+	s.ids = malloc(s.reader.header.chunk_pages * sizeof(*s.ids));
+	r = s.ids ? run(&s, work) : -ENOMEM;
+	skv_transfer_free(s.transfer);
+	free(s.reader.sums);
+	free(s.ids);
+	return r;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The disk worker, in a process of its own. See job.h.
+ *
+ * Jobs come from the daemon, which is believed, and files from anybody, which are not. Whatever goes wrong is answered; a daemon
+ * that says what makes no sense, or is gone, ends it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/disk/work.h"
+
+/* ---- jobs in --------------------------------------------------------------------------------- */
+
+/* A packet: its bytes, and descriptors behind those that there are already, up to `most` of them. 0: the daemon has closed its end. */
+static ssize_t receive(void *to, size_t bytes, int *fds, uint32_t *n_fds, uint32_t most)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SKV_DISK_PACKET_FDS * sizeof(int))];
+	struct iovec iov = {to, bytes};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *c;
+	uint32_t n = 0;
+	ssize_t got;
+
+	do
+		got = recvmsg(SKV_DISK_WORKER_FD, &msg, MSG_CMSG_CLOEXEC);
+	while (got < 0 && errno == EINTR);
+	c = got > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	if (c && c->cmsg_type == SCM_RIGHTS)
+		n = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+	if (n > most - *n_fds || msg.msg_flags & MSG_CTRUNC)
+		return -EMSGSIZE; /* the process ends, and with it they are closed */
+	if (n)
+		memcpy(fds + *n_fds, CMSG_DATA(c), n * sizeof(int));
+	*n_fds += n;
+	return got;
+}
+
+/* False: the daemon has closed its end, or says what makes no sense. *ret_fds is the caller's to close and free. */
+static bool next_job(struct skv_disk_job *job, int **ret_fds)
+{
+	uint32_t n = 0;
+	int first[SKV_DISK_PACKET_FDS], *fds;
+	char byte;
+
+	if (receive(job, sizeof(*job), first, &n, SKV_DISK_PACKET_FDS) != (ssize_t)sizeof(*job) || job->n_fds < n)
+		return false;
+	fds = malloc((job->n_fds + UINT64_C(1)) * sizeof(*fds));
+	if (!fds)
+		return false;
+	memcpy(fds, first, n * sizeof(*fds));
+	while (n < job->n_fds)
+		if (receive(&byte, 1, fds, &n, job->n_fds) != 1)
+			return false;
+	*ret_fds = fds;
+	return true;
+}
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+static int say(const struct skv_disk_work *work)
+{
+	struct skv_disk_answer answer = {.more = 1, .bytes = work->bytes};
+
+	return send(SKV_DISK_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) < 0 ? -ECANCELED : 0;
+}
+
+/* An open file of our own, so that the lock is ours alone, and goes with us. */
+static int lock(struct skv_disk_work *work)
+{
+	int fd = openat(work->fds[SKV_DISK_FD_FOLDER], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
+
+	while (fd >= 0 && flock(fd, LOCK_SH) < 0)
+		if (errno != EINTR)
+			fd = skv_close_fd(fd);
+	r = fd < 0 ? -errno : fd;
+	return r < 0 ? skv_disk_refuse(work, r, "the lock on the folder of parked files: %s", strerror(-r)) : r;
+}
+
+/* It has closed its end when it has ended, whatever it has asked for before. */
+static bool daemon_lives(void)
+{
+	struct pollfd p = {.fd = SKV_DISK_WORKER_FD, .events = POLLRDHUP};
+
+	return poll(&p, 1, 0) == 0;
+}
+
+static int work_on(struct skv_disk_work *work)
+{
+	static const struct {
+		uint32_t least_fds;
+		int (*run)(struct skv_disk_work *);
+	} kinds[] = {
+		[SKV_DISK_PARK] = {SKV_DISK_FD_PAGES, skv_disk_park},
+		[SKV_DISK_RESUME] = {SKV_DISK_FD_PAGES, skv_disk_resume},
+		[SKV_DISK_IMPORT] = {SKV_DISK_FD_OTHER + 1, skv_disk_import},
+		[SKV_DISK_SEND] = {SKV_DISK_FD_OTHER + 1, skv_disk_send},
+	};
+	const struct skv_disk_job *job = work->job;
+	SKV_FD_CLEANUP int locked = -1;
+	bool known = job->kind < sizeof(kinds) / sizeof(*kinds) && kinds[job->kind].run;
+
+	if (!known || job->n_fds < kinds[job->kind].least_fds)
+		return skv_disk_refuse(work, -EINVAL, "job %u with %u descriptors is unknown", job->kind, job->n_fds);
+	locked = lock(work);
+	if (locked >= 0 && !daemon_lives()) /* the next one may have looked at the lock before we had it */
+		return skv_disk_refuse(work, -ECANCELED, "the daemon has ended");
+	return locked < 0 ? locked : kinds[job->kind].run(work);
+}
+
+static bool answer(const struct skv_disk_work *work, int error)
+{
+	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes};
+
+	if (error) {
+		memcpy(answer.why, work->why, sizeof(answer.why));
+		if (!*answer.why)
+			skv_refuse(error, answer.why, sizeof(answer.why), "%s", strerror(-error));
+	} else {
+		memcpy(answer.file, work->file, sizeof(answer.file));
+	}
+	return send(SKV_DISK_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) == (ssize_t)sizeof(answer);
+}
+
+int skv_disk_worker_main(void)
+{
+	struct skv_disk_job job;
+	bool listens = true;
+	int *fds;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	(void)prctl(PR_SET_NAME, "sparsekvd-disk");
+	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* of others' keys and values */
+	signal(SIGXFSZ, SIG_IGN); /* a file that is too large is an error */
+	signal(SIGPIPE, SIG_IGN); /* so is a pipe that nobody reads any more */
+	skv_fd_raise_limit();
+	while (listens && next_job(&job, &fds)) {
+		struct skv_disk_work work = {.job = &job, .fds = fds, .say = say};
+		const int error = work_on(&work);
+
+		listens = answer(&work, error);
+		if (error == -EIO && job.model.device != SKV_DEVICE_HOST) /* a context does not recover from a fault; the next process has its own */
+			return EXIT_SUCCESS;
+		for (uint32_t i = 0; i < job.n_fds; i++)
+			skv_close_fd(fds[i]);
+		free(fds);
+	}
+	return listens ? EXIT_SUCCESS : EXIT_FAILURE;
+}

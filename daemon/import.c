@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/import.c - parked files leave for other machines, and come from them.
+ *
+ * Both ways the other end is anybody's, and may be slow for ever: so these have a worker of their own, and are not tried twice.
+ */
+#include "daemon/parking-priv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/sys/log.h"
+
+
+static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
+
+static const struct skv_parking_kind kind = {SKV_PARKING_FOREIGN, NULL, moved};
+
+/* The user has one under way: others want their turn. */
+static bool is_at_it(const struct skv_parking *k, uint32_t uid, char why[SKV_TEXT_MAX])
+{
+	const struct skv_parking_job *j = k->jobs;
+
+	while (j && (j->kind != &kind || j->m.uid != uid))
+		j = j->next;
+	if (j)
+		snprintf(why, SKV_TEXT_MAX, "another sequence of this user is being exported or imported");
+	return j != NULL;
+}
+
+int skv_parking_begin_send(struct skv_parking *k, struct skv_parked *p, int fd, char why[SKV_TEXT_MAX])
+{
+	const bool waits = is_at_it(k, p->uid, why);
+	struct skv_parking_job *j = waits ? NULL : skv_parking_job_new(k, &kind, SKV_DISK_SEND, p->uid, why);
+	int r;
+
+	if (!j) {
+		skv_close_fd(fd);
+		return waits ? -EBUSY : -ENOMEM;
+	}
+	j->other = fd;
+	j->work.once = true;
+	j->m.max_bytes = p->bytes;
+	strcpy(j->m.file, p->file);
+	strcpy(j->m.name, p->name);
+	j->m.model = p->model;
+	r = skv_parking_move(j, 0);
+	if (r < 0) {
+		snprintf(why, SKV_TEXT_MAX, "%s", strerror(-r));
+		skv_parking_job_free(j);
+	}
+	return r;
+}
+
+int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct skv_parking_ask *ask, char why[SKV_TEXT_MAX])
+{
+	const bool waits = is_at_it(k, uid, why);
+	struct skv_parking_job *j = waits ? NULL : skv_parking_job_new(k, &kind, SKV_DISK_IMPORT, uid, why);
+	int r = 0;
+
+	if (!j) {
+		skv_close_fd(fd);
+		return waits ? -EBUSY : -ENOMEM;
+	}
+	j->other = fd;
+	j->work.once = true;
+	j->reserved = skv_files_reserve(&k->files);
+	if (!j->reserved) {
+		r = -ENOMEM;
+	} else if (!skv_parking_quota_allows(k, uid, 1, &j->m.max_bytes)) {
+		r = -EDQUOT;
+		snprintf(why, SKV_TEXT_MAX, "the user's quota for parked sequences is used up (account-parked-bytes, account-sequences)");
+	}
+	if (r == 0)
+		r = skv_parking_wait(j, ask);
+	if (r == 0)
+		r = skv_parking_move(j, 0);
+	if (r < 0) {
+		if (r != -EDQUOT)
+			snprintf(why, SKV_TEXT_MAX, "%s", strerror(-r));
+		if (j->asked)
+			ask->jobs--;
+		free(j->asked);
+		skv_parking_job_free(j);
+	}
+	return r;
+}
+
+/* It is being written, or was and nobody has heard of it yet. */
+static bool is_about_to_be(const void *parking, uint32_t uid, const char *file)
+{
+	const struct skv_parking *k = parking;
+	const struct skv_parking_job *j = k->jobs;
+
+	while (j && (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || strcmp(j->m.file, file)))
+		j = j->next;
+	return j != NULL;
+}
+
+/* It is whole, under the name that its header says, which no parked sequence had. One in memory may have it. */
+static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
+{
+	const struct skv_disk_answer *a = answer;
+	struct skv_parking *k = j->parking;
+	struct skv_parked_header h = {0};
+	char text[SKV_TEXT_MAX];
+	struct skv_model m;
+	uint64_t left;
+	int r;
+
+	if (j->m.kind == SKV_DISK_IMPORT && error && error != -EBADMSG && error != -EDQUOT && error != -EEXIST) /* it may have its name all the same */
+		skv_files_remove_unknown(&k->files, j->user, j->m.uid, is_about_to_be, k);
+	if (error || j->m.kind == SKV_DISK_SEND) {
+		skv_parking_end(j, error, why);
+		return;
+	}
+	snprintf(j->m.file, sizeof(j->m.file), "%.*s", (int)sizeof(a->file) - 1, a->file);
+	r = skv_files_header(j->user, j->m.file, &h, &why);
+	if (r == 0) {
+		skv_wire_to_model(&m, &h.model);
+		if (skv_core_seq_exists(k->server->core, j->m.uid, &m, h.name)) {
+			r = -EEXIST;
+			why = "there is a sequence of this name in memory";
+		} else if (!skv_parking_quota_allows(k, j->m.uid, h.file_bytes, &left)) { /* others were parked meanwhile */
+			r = -EDQUOT;
+		}
+	}
+	skv_parking_written(j, *h.name ? &h : NULL);
+	if (r < 0)
+		skv_parking_remove(k, j->file);
+	snprintf(text, sizeof(text), "%s", r == 0 ? "" : r == -EEXIST || r == -EBADMSG ? why : strerror(-r));
+	skv_parking_end(j, r, text);
+}

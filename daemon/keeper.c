@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/keeper.c - see keeper.h.
+ *
+ * A daemon is believed what its own process says, by the number that the kernel passes with each datagram. It is reaped only after all that
+ * it has said was heard: until then no other process has its number, and what it stored last is there before the next one is started. What there
+ * is no memory to keep is not heard yet: it waits in the socket, and so does a daemon that has more to say.
+ *
+ * The program is executed by its path, so a file that has taken its place is what runs next: an upgrade is a restart (SIGUSR2).
+ */
+#include "daemon/keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/stored.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+#include "daemon/sys/socket.h"
+
+#define SECOND 1000000000ull
+#define FAILED_MOST 5u              /* starts in a row that came to nothing */
+#define START_APART (SECOND / 10)   /* from one start to the next; twice as long after each that came to nothing */
+#define START_TIME (90 * SECOND)    /* until it is ready */
+#define STOP_TIME (30 * SECOND)     /* once it is asked to end */
+#define ABORT_TIME (5 * SECOND)     /* once it is taken to hang */
+#define WATCHDOG_TIME (30 * SECOND) /* from one sign of life to the next */
+#define WATCHDOG_USEC "30000000"
+#define FDS_MOST 253 /* of a datagram: the kernel's SCM_MAX_FD */
+
+struct keeper {
+	const struct skv_config_sources *config;
+	char program[4096];
+	struct skv_sockets sockets;
+	struct sockaddr_un notify; /* where daemons say what they have to say */
+	int notify_fd, signal_fd;
+	struct skv_stored store;
+
+	pid_t daemon; /* 0: there is none ... */
+	uint64_t start_at, ended_at;   /* ... when to start the next one, and when the last one ended */
+	uint64_t started_at, deadline; /* else: when it was started, and when it is taken to hang */
+	bool ready, asked, aborted;    /* it serves; it is asked to end; it hung */
+	bool stopping;
+	bool unheard; /* what lies there: it is tried again at once */
+	unsigned failed; /* starts in a row */
+	int result;
+};
+
+/* ---- what daemons say ---- */
+
+static void store(struct keeper *k, const char *name, int fd)
+{
+	int r = skv_stored_add(&k->store, name, fd);
+
+	if (r < 0)
+		skv_log_peer(LOG_ERR, "keeper: %s is not kept, and is lost when the daemon ends: %s", name,
+		             r == -E2BIG ? "more names than a process can be passed; lower max-sequences or max-sessions" : strerror(-r));
+}
+
+static void on_ready(struct keeper *k)
+{
+	const uint64_t now = skv_now_ns(), since = k->ended_at ? k->ended_at : k->started_at;
+
+	if (!k->ready)
+		skv_log(LOG_NOTICE, "keeper: the daemon is ready, %.1f ms after %s; %zu descriptors are kept", (double)(now - since) / 1e6,
+		        k->ended_at ? "the one before ended" : "it was started", k->store.n);
+	k->ready = true;
+	k->failed = 0;
+}
+
+/* Lines; what is not here is for others than us. We wait for no end of what is stored: FDPOLL=0 always. */
+static void deal_with(struct keeper *k, char *text, int *fds, unsigned n)
+{
+	bool stores = false, removes = false, lives = false;
+	const char *name = "stored";
+	char *rest = text;
+
+	for (char *line; (line = strsep(&rest, "\n"));) {
+		stores |= !strcmp(line, "FDSTORE=1");
+		removes |= !strcmp(line, "FDSTOREREMOVE=1");
+		if (!strncmp(line, "FDNAME=", 7))
+			name = line + 7;
+		if (!strcmp(line, "READY=1"))
+			on_ready(k);
+		lives |= !strcmp(line, "READY=1") || !strcmp(line, "WATCHDOG=1");
+	}
+	if (lives && !k->asked)
+		k->deadline = skv_now_ns() + WATCHDOG_TIME;
+	for (unsigned i = 0; stores && i < n; i++) {
+		store(k, name, fds[i]);
+		fds[i] = -1;
+	}
+	if (removes)
+		skv_stored_remove(&k->store, name);
+}
+
+struct heard {
+	char text[4096];
+	int fds[FDS_MOST];
+	unsigned n;
+	pid_t from;
+};
+
+/* The next datagram that lies there: 0, there is none; negative errno: it cannot be heard now. */
+static int next(struct keeper *k, struct heard *h)
+{
+	union {
+		struct cmsghdr align;
+		char buf[CMSG_SPACE(sizeof(h->fds)) + CMSG_SPACE(sizeof(struct ucred))];
+	} control;
+	struct iovec iov = {.iov_base = h->text, .iov_len = sizeof(h->text) - 1};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf, .msg_controllen = sizeof(control.buf)};
+	struct ucred cred = {0};
+	ssize_t bytes;
+
+	if (skv_stored_reserve(&k->store) < 0)
+		return -ENOMEM;
+	bytes = recvmsg(k->notify_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (bytes < 0)
+		return errno == EAGAIN ? 0 : -errno;
+	h->text[bytes] = 0;
+	h->n = 0;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+		if (c->cmsg_level != SOL_SOCKET)
+			continue;
+		if (c->cmsg_type == SCM_CREDENTIALS)
+			memcpy(&cred, CMSG_DATA(c), sizeof(cred));
+		else if (c->cmsg_type == SCM_RIGHTS) {
+			h->n = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+			memcpy(h->fds, CMSG_DATA(c), h->n * sizeof(int));
+		}
+	}
+	h->from = cred.pid;
+	if (m.msg_flags & MSG_CTRUNC)
+		skv_log_peer(LOG_ERR, "keeper: what is to be kept does not come through, and is lost when the daemon ends: raise RLIMIT_NOFILE");
+	return 1;
+}
+
+/* False: not all of it, now. So long nobody is taken to hang: it may have said that it does not. */
+static bool hear_all(struct keeper *k)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+	struct heard h;
+	uint64_t at_least;
+	int r;
+
+	while ((r = next(k, &h)) > 0) {
+		if (k->daemon && h.from == k->daemon)
+			deal_with(k, h.text, h.fds, h.n);
+		else
+			skv_log_peer(LOG_WARNING, "keeper: what process %d says is ignored: it is not the daemon", (int)h.from);
+		for (unsigned i = 0; i < h.n; i++)
+			skv_close_fd(h.fds[i]);
+	}
+	k->unheard = r < 0;
+	if (r == 0)
+		return true;
+	nanosleep(&pause, NULL);
+	at_least = skv_now_ns() + WATCHDOG_TIME;
+	if (k->daemon && !k->asked && !k->aborted && k->deadline < at_least)
+		k->deadline = at_least;
+	return false;
+}
+
+/* ---- daemons start and end ---- */
+
+static bool set_number(const char *name, unsigned long n)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%lu", n);
+	return setenv(name, text, 1) == 0;
+}
+
+/* Without any of it the daemon would begin anew, and what is stored would be nobody's. */
+static bool set_environment(const struct keeper *k, const char *names)
+{
+	const unsigned long pid = (unsigned long)getpid();
+
+	return set_number("LISTEN_FDS", k->store.n) && set_number("LISTEN_PID", pid) && setenv("LISTEN_FDNAMES", names, 1) == 0 &&
+	       setenv("NOTIFY_SOCKET", k->notify.sun_path, 1) == 0 && setenv("WATCHDOG_USEC", WATCHDOG_USEC, 1) == 0 &&
+	       set_number("WATCHDOG_PID", pid);
+}
+
+/*
+ * In the child. Should the keeper end before it, it is to stop, too: nobody would keep what it stores or start the next one any more, and a
+ * new keeper could not listen. SIGTERM and the like stay blocked, as the daemon has them: those that come too early for it wait.
+ */
+static void become_daemon(const struct keeper *k, pid_t keeper, const int *fds, const char *names)
+{
+	size_t n = 0, at = 0;
+	sigset_t set;
+	char **argv;
+
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	if (getppid() != keeper)
+		_exit(EXIT_FAILURE);
+	while (k->config->options && k->config->options[n])
+		n++;
+	argv = calloc(n + 4, sizeof(*argv));
+	if (!argv)
+		_exit(EXIT_FAILURE);
+	argv[at++] = (char *)(uintptr_t)k->program;
+	if (k->config->file) {
+		argv[at++] = (char *)(uintptr_t)"--config";
+		argv[at++] = (char *)(uintptr_t)k->config->file;
+	}
+	for (size_t i = 0; i < n; i++)
+		argv[at++] = k->config->options[i];
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_SETMASK, &set, NULL);
+	if (set_environment(k, names) && skv_stored_pass(fds, k->store.n) == 0)
+		execv(k->program, argv);
+	skv_log(LOG_ERR, "keeper: %s cannot be executed: %s", k->program, strerror(errno));
+	_exit(EXIT_FAILURE);
+}
+
+static void start_failed(struct keeper *k, const char *why)
+{
+	k->failed++;
+	skv_log(LOG_ERR, "keeper: the daemon did not start: %s", why);
+	if (k->failed >= FAILED_MOST) {
+		skv_log(LOG_CRIT, "keeper: %u starts in a row came to nothing; all sequences are given up", k->failed);
+		k->result = -ECANCELED;
+	}
+}
+
+static void start(struct keeper *k)
+{
+	const pid_t keeper = getpid();
+	char *names = NULL;
+	int *fds = NULL, r;
+
+	k->started_at = skv_now_ns();
+	k->deadline = k->started_at + START_TIME;
+	k->ready = k->asked = k->aborted = false;
+	r = skv_stored_list(&k->store, &fds, &names);
+	if (r == 0)
+		k->daemon = fork();
+	if (r == 0 && k->daemon < 0)
+		r = -errno;
+	if (r == 0 && k->daemon == 0)
+		become_daemon(k, keeper, fds, names);
+	if (r < 0) {
+		k->daemon = 0;
+		skv_log_peer(LOG_ERR, "keeper: no process for the daemon: %s", strerror(-r));
+		k->start_at = k->started_at + SECOND; /* for as long as it takes: nothing is wrong with a daemon */
+	} else {
+		skv_log(LOG_INFO, "keeper: process %d is the daemon, with %zu descriptors", (int)k->daemon, k->store.n);
+	}
+	free(names);
+	free(fds);
+}
+
+static void on_end(struct keeper *k, int status)
+{
+	const bool killed = WIFSIGNALED(status);
+	char how[64];
+
+	snprintf(how, sizeof(how), killed ? "signal %d" : "exit status %d", killed ? WTERMSIG(status) : WEXITSTATUS(status));
+	k->daemon = 0;
+	k->ended_at = skv_now_ns();
+	if (k->stopping) {
+		k->result = status == 0 ? 0 : -ECHILD;
+		skv_log(status == 0 ? LOG_NOTICE : LOG_ERR, "keeper: the daemon has ended (%s); bye", how);
+		return;
+	}
+	if (!k->asked && !k->ready)
+		start_failed(k, how);
+	else if (!k->asked)
+		skv_log(LOG_ERR, "keeper: the daemon has ended (%s); the next one gets what it left", how);
+	k->start_at = k->asked ? 0 : k->started_at + (START_APART << k->failed);
+}
+
+/* All children that have ended: where we are process 1, these are also those that nobody else waits for. */
+static void reap(struct keeper *k)
+{
+	for (;;) {
+		siginfo_t info = {0};
+		int status;
+
+		if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
+			return;
+		if (info.si_pid == k->daemon && !hear_all(k))
+			return;
+		if (waitpid(info.si_pid, &status, 0) == k->daemon)
+			on_end(k, status);
+	}
+}
+
+static void ask_to_end(struct keeper *k)
+{
+	if (!k->daemon || k->asked)
+		return;
+	k->asked = true;
+	k->deadline = skv_now_ns() + STOP_TIME;
+	kill(k->daemon, SIGTERM);
+}
+
+static void end_the_hung(struct keeper *k)
+{
+	skv_log(LOG_ERR, "keeper: the daemon hangs: %s", k->asked ? "it does not end" : k->ready ? "no sign of life" : "it does not get ready");
+	kill(k->daemon, k->asked || k->aborted ? SIGKILL : SIGABRT); /* a process that is stopped only SIGKILL ends */
+	k->aborted = true;
+	k->deadline = skv_now_ns() + ABORT_TIME;
+}
+
+/* ---- the keeper ---- */
+
+static void on_signal(struct keeper *k, unsigned signal)
+{
+	switch (signal) {
+	case SIGHUP:
+		if (k->daemon)
+			kill(k->daemon, SIGHUP);
+		break;
+	case SIGUSR2:
+		skv_log(LOG_NOTICE, "keeper: asked to restart the daemon");
+		k->failed = 0;
+		k->start_at = 0;
+		ask_to_end(k);
+		break;
+	case SIGTERM:
+	case SIGINT:
+		k->stopping = true;
+		ask_to_end(k);
+		break;
+	}
+}
+
+static void read_signals(struct keeper *k)
+{
+	struct signalfd_siginfo info;
+
+	while (read(k->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
+		on_signal(k, info.ssi_signo);
+}
+
+/* Where we did not run for long (docker pause), neither did the daemon: that time does not count. */
+static void wait_until(struct keeper *k, uint64_t until)
+{
+	struct pollfd fds[2] = {{.fd = k->signal_fd, .events = POLLIN}, {.fd = k->notify_fd, .events = POLLIN}};
+	uint64_t now = skv_now_ns();
+
+	(void)poll(fds, 2, until > now && !k->unheard ? (int)((until - now) / 1000000 + 1) : 0);
+	now = skv_now_ns();
+	if (now > until + SECOND)
+		k->deadline = now + WATCHDOG_TIME;
+}
+
+static void keep_running(struct keeper *k)
+{
+	while (k->result == 0 && !(k->stopping && !k->daemon)) {
+		if (!k->daemon && skv_now_ns() >= k->start_at)
+			start(k);
+		wait_until(k, k->daemon ? k->deadline : k->start_at);
+		hear_all(k);
+		read_signals(k);
+		reap(k);
+		if (k->daemon && skv_now_ns() >= k->deadline)
+			end_the_hung(k);
+	}
+}
+
+static int open_signals(struct keeper *k)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGUSR2);
+	sigaddset(&set, SIGCHLD);
+	/* blocked signals reach process 1, too, which has no handlers */
+	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+		return -errno;
+	k->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return k->signal_fd < 0 ? -errno : 0;
+}
+
+/* Beside the operators' socket, where engines' containers see nothing; its lock is ours, so an old one is nobody's. Only our user can send. */
+static int open_notify(struct keeper *k)
+{
+	const int on = 1;
+	mode_t mask;
+	int r;
+
+	k->notify.sun_family = AF_UNIX;
+	r = snprintf(k->notify.sun_path, sizeof(k->notify.sun_path), "%s.notify", k->sockets.operators.path);
+	if (r >= (int)sizeof(k->notify.sun_path)) {
+		k->notify.sun_path[0] = 0;
+		return -ENAMETOOLONG;
+	}
+	k->notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (k->notify_fd < 0)
+		return -errno;
+	(void)unlink(k->notify.sun_path);
+	mask = umask(0177);
+	r = bind(k->notify_fd, (struct sockaddr *)&k->notify, sizeof(k->notify)) < 0 ? -errno : 0;
+	umask(mask);
+	if (r == 0 && setsockopt(k->notify_fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
+		r = -errno;
+	return r;
+}
+
+static int open_sockets(struct keeper *k, const struct skv_config *c)
+{
+	int fds[2], r = skv_sockets_open(c, &k->sockets, fds);
+
+	if (r < 0)
+		return r;
+	r = skv_stored_add(&k->store, "clients", fds[0]);
+	if (r == 0)
+		r = skv_stored_add(&k->store, "operators", fds[1]);
+	return r < 0 ? r : open_notify(k);
+}
+
+/* The path of our file now, which later may be another one's. Descriptors 0 to 2 must be open: those that are passed come after them. */
+static int open_program(struct keeper *k)
+{
+	ssize_t n = readlink("/proc/self/exe", k->program, sizeof(k->program) - 1);
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	skv_close_fd(fd);
+	return n < 0 || fd < 0 ? -errno : 0;
+}
+
+static int keeper_open(struct keeper *k)
+{
+	struct skv_config config;
+	char err[SKV_CONFIG_ERR];
+	int r = skv_config_load(k->config, &config, err);
+
+	skv_log_open(r < 0 ? LOG_INFO : config.log_level);
+	if (r < 0) {
+		skv_log(LOG_ERR, "%s", err);
+		return r;
+	}
+	skv_fd_raise_limit();
+	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a daemon that was killed leaves is waited for by us, as by process 1 */
+	r = open_program(k);
+	if (r == 0)
+		r = open_signals(k);
+	if (r == 0)
+		r = open_sockets(k, &config);
+	if (r < 0)
+		skv_log(LOG_ERR, "keeper: cannot start: %s", strerror(-r));
+	return r;
+}
+
+int skv_run_keeper(const struct skv_config_sources *config)
+{
+	struct keeper *k = calloc(1, sizeof(*k));
+	int r;
+
+	if (!k) {
+		skv_log(LOG_ERR, "keeper: out of memory");
+		return -ENOMEM;
+	}
+	k->config = config;
+	k->sockets = (struct skv_sockets)SKV_SOCKETS_NULL;
+	k->signal_fd = k->notify_fd = -1;
+	r = keeper_open(k);
+	if (r == 0) {
+		keep_running(k);
+		r = k->result;
+	}
+	skv_stored_clear(&k->store);
+	if (k->notify.sun_path[0])
+		(void)unlink(k->notify.sun_path);
+	skv_sockets_remove(&k->sockets);
+	skv_close_fd(k->signal_fd);
+	skv_close_fd(k->notify_fd);
+	free(k);
+	return r;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/park.c - a sequence goes from memory to a file.
+ *
+ * What it names is listed first, as the core checks it: its user may still write to its tables. When the file is there the sequence goes from
+ * memory, unless a client has taken it meanwhile; then the file goes.
+ */
+#include "daemon/parking-priv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "daemon/lease.h"
+#include "daemon/reply.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+
+#define TURN_UNITS 60000u
+#define TAKEN "a client has taken it meanwhile, or it was dropped"
+
+static void turn(struct skv_parking_job *j);
+static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
+
+static const struct skv_parking_kind kind = {SKV_PARKING_OUT, turn, moved};
+
+int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parking_ask *ask, char why[SKV_TEXT_MAX])
+{
+	struct skv_core *core = k->server->core;
+	struct skv_parking_job *j;
+	struct skv_core_location p;
+	int r = skv_core_seq_location(core, seq, &p);
+
+	if (r) {
+		snprintf(why, SKV_TEXT_MAX, "%s", skv_core_why(core));
+		return -EBUSY;
+	}
+	if (p.pages_fd < 0 && k->server->config.ipc == SKV_IPC_LEGACY) {
+		snprintf(why, SKV_TEXT_MAX, "memory of a device is its worker's alone (ipc = legacy), and cannot be parked");
+		return -EOPNOTSUPP;
+	}
+	j = skv_parking_job_new(k, &kind, SKV_DISK_PARK, p.uid, why);
+	if (!j)
+		return -ENOMEM;
+	j->seq = seq;
+	skv_wire_from_model(&j->m.model, p.model);
+	strcpy(j->m.name, p.name);
+	j->m.max_tokens = p.max_tokens;
+	j->m.commit = p.commit;
+	j->m.page_bytes = p.page_bytes;
+	skv_parked_file(p.model->name, p.model->rank, p.model->n_ranks, p.name, j->m.file);
+	j->reserved = skv_files_reserve(&k->files);
+	j->list = memfd_create("skv-list", MFD_CLOEXEC);
+	if (p.pages_fd < 0) {
+		j->n_segments = (uint32_t)(p.max_pages / p.pages_per_segment);
+		j->segments = calloc(j->n_segments, 1);
+	}
+	r = j->list < 0 ? -errno : !j->reserved || (p.pages_fd < 0 && !j->segments) ? -ENOMEM : skv_parking_wait(j, ask);
+	if (r == 0)
+		r = skv_core_list_begin(core, seq, j->list, &j->listing);
+	if (r)
+		return skv_parking_not_begun(j, r, why);
+	return 0;
+}
+
+static void park_failed(struct skv_parking_job *j, int error, const char *why)
+{
+	struct skv_server *s = j->parking->server;
+
+	skv_core_park_failed(s->core, j->seq, skv_now_ns());
+	if (error != -ECANCELED && error != -EBUSY)
+		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, stays in memory, it cannot be parked: %s", j->m.name, j->m.model.name,
+		             j->m.uid, why);
+	skv_parking_end(j, error, why);
+	skv_lease_retry(s); /* who waits for its memory waits for something else, or in vain */
+}
+
+/* As large as the file can be. */
+static uint64_t file_bytes(const struct skv_parking_job *j)
+{
+	struct skv_parked_header h = {
+		.model = j->m.model,
+		.max_tokens = j->m.max_tokens,
+		.commit = j->m.commit,
+		.state_bytes = SKV_SEQ_STATE_MAX,
+		.n_entries = j->m.n_entries,
+		.n_pages = j->m.n_pages,
+		.page_bytes = j->m.page_bytes,
+	};
+
+	skv_parked_lay_out(&h);
+	return h.file_bytes;
+}
+
+/* Of a device: in which segments the pages are that the list names. */
+static bool mark_segments(struct skv_parking_job *j, uint32_t pages_per_segment)
+{
+	skv_pte window[4096];
+
+	for (uint64_t at = 0; j->segments && at < j->m.n_entries; at += 4096) {
+		const uint64_t n = j->m.n_entries - at < 4096 ? j->m.n_entries - at : 4096;
+
+		if (pread(j->list, window, n * sizeof(*window), (off_t)(at * sizeof(*window))) != (ssize_t)(n * sizeof(*window)))
+			return false;
+		for (uint64_t i = 0; i < n; i++)
+			if (skv_pte_kind(window[i]) == SKV_PTE_PRIVATE || skv_pte_kind(window[i]) == SKV_PTE_SHARED)
+				j->segments[skv_pte_id(window[i]) / pages_per_segment] = 1;
+	}
+	return true;
+}
+
+/* It is listed: it goes to the worker, once no file of its name is on its way out. */
+static void park_listed(struct skv_parking_job *j)
+{
+	struct skv_parking *k = j->parking;
+	struct skv_parked *old;
+	struct skv_core_location p;
+	char why[SKV_TEXT_MAX];
+	uint64_t left;
+	int r = 0;
+
+	j->state = SKV_PARKING_FILE;
+	old = skv_files_find(&k->files, j->m.uid, j->m.model.name, j->m.model.rank, j->m.model.n_ranks, j->m.name);
+	if (old && !old->leaving && !j->insisted) {
+		j->insisted = true;
+		skv_parking_remove(k, old);
+	}
+	if (old && !old->leaving) {
+		park_failed(j, -EIO, "an earlier file of its name is in the way, and cannot be removed");
+		return;
+	}
+	if (old)
+		return;
+	j->m.max_bytes = file_bytes(j);
+	if (!skv_parking_quota_allows(k, j->m.uid, j->m.max_bytes, &left)) {
+		snprintf(why, sizeof(why), "its file may take %llu bytes, and the user's quota (account-parked-bytes, account-sequences) leaves room for %llu",
+		         (unsigned long long)j->m.max_bytes, (unsigned long long)left);
+		r = -EDQUOT;
+	} else if (skv_core_seq_location(k->server->core, j->seq, &p) || !mark_segments(j, p.pages_per_segment)) {
+		r = -EBUSY;
+	} else {
+		r = skv_parking_move(j, j->m.n_entries * sizeof(skv_pte));
+	}
+	if (r == -EBUSY || r == -ESTALE)
+		snprintf(why, sizeof(why), TAKEN);
+	else if (r < 0 && r != -EDQUOT)
+		snprintf(why, sizeof(why), "%s", strerror(-r));
+	if (r < 0)
+		park_failed(j, r == -ESTALE ? -EBUSY : r, why);
+}
+
+/* A turn. */
+static void turn(struct skv_parking_job *j)
+{
+	struct skv_server *s = j->parking->server;
+	uint32_t units = TURN_UNITS;
+	char why[SKV_TEXT_MAX];
+	int r;
+
+	if (j->state == SKV_PARKING_FILE) {
+		park_listed(j);
+		return;
+	}
+	r = skv_core_list_some(s->core, &j->listing, &units);
+	if (r == SKV_CORE_E_TURNS)
+		return;
+	if (r < 0) {
+		skv_server_fail(s, "parking", r);
+		return;
+	}
+	if (r) {
+		snprintf(why, sizeof(why), "%s", r == SKV_CORE_E_NOENT ? TAKEN : skv_core_why(s->core));
+		park_failed(j, r == SKV_CORE_E_NOENT ? -EBUSY : -skv_core_errno((enum skv_core_error)r), why);
+		return;
+	}
+	j->m.n_entries = j->listing.n_entries;
+	j->m.n_pages = j->listing.n_pages;
+	park_listed(j);
+}
+
+/* The sequence is in memory: the file goes. */
+static void remove_of(struct skv_parking_job *j)
+{
+	j->file->seq = j->seq;
+	skv_parking_remove(j->parking, j->file);
+}
+
+/* The file is there. */
+static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
+{
+	struct skv_parking *k = j->parking;
+	struct skv_server *s = k->server;
+	struct skv_parked_header h;
+	int r;
+
+	(void)answer;
+	if (error && error != -EBUSY && !k->closed) { /* it may have its name all the same */
+		skv_parking_written(j, NULL);
+		remove_of(j);
+	}
+	if (error == -ECANCELED && !k->closed)
+		error = -EBUSY;
+	if (error) {
+		park_failed(j, error, error == -EBUSY ? TAKEN : why);
+		return;
+	}
+	r = skv_files_header(j->user, j->m.file, &h, &why);
+	skv_parking_written(j, r == 0 ? &h : NULL);
+	if (r < 0) {
+		remove_of(j);
+		park_failed(j, r, r == -EBADMSG ? why : strerror(-r));
+		return;
+	}
+	r = skv_core_park_done(s->core, &j->listing);
+	if (r < 0) {
+		skv_server_fail(s, "parking", r);
+	} else if (r) {
+		remove_of(j);
+		park_failed(j, -EBUSY, TAKEN);
+	} else {
+		k->counters.parked++;
+		k->counters.bytes_written += h.file_bytes;
+		skv_parking_end(j, 0, "");
+	}
+}

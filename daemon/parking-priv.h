@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/parking-priv.h - what parking.c (jobs) and parking-request.c (who asks for them) share. */
+#ifndef SKV_PARKING_PRIV_H
+#define SKV_PARKING_PRIV_H
+
+#include "daemon/disk/job.h"
+#include "daemon/parking.h"
+#include "daemon/server-priv.h"
+#include "daemon/worker/worker.h"
+
+/* Each kind has a process of its own: a pipe that nobody reads holds up neither those that are parked nor those that wait for a sequence. */
+enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_FOREIGN, SKV_PARKING_WORKERS };
+
+/* A request that is answered when its jobs are through. */
+struct skv_parking_ask {
+	void (*tell)(const struct skv_parking *, const struct skv_parking_ask *);
+	uint64_t conn; /* its number */
+	struct skv_msg_header header;
+	char name[SKV_NAME_MAX];
+	unsigned jobs; /* that are under way */
+	unsigned done;
+	uint64_t bytes, begun_ns;
+	int error; /* of the first that failed: negative errno */
+	char why[SKV_TEXT_MAX];
+};
+struct skv_parking_asked {
+	struct skv_parking_asked *next;
+	struct skv_parking_ask *ask;
+};
+
+struct skv_parking_job;
+struct skv_parking_kind {
+	unsigned worker; /* which moves its bytes */
+	void (*turn)(struct skv_parking_job *); /* in TURNS and FILE; NULL: it has none */
+	void (*moved)(struct skv_parking_job *, int error, const char *why, const void *answer);
+};
+
+struct skv_parking_job {
+	struct skv_worker_job work; /* first: what `done` is given */
+	const struct skv_parking_kind *kind;
+	struct skv_disk_job m;
+	struct skv_parking_job *next;
+	struct skv_parking *parking;
+	enum skv_parking_state {
+		SKV_PARKING_TURNS,  /* PARK: its entries are checked; RESUME: it takes pages */
+		SKV_PARKING_FILE,   /* PARK: a file of its name is still there, and goes */
+		SKV_PARKING_MEMORY, /* RESUME: it waits for memory */
+		SKV_PARKING_MOVING, /* with a worker */
+	} state;
+	uint32_t seq; /* PARK, RESUME */
+	bool insisted; /* PARK: that an earlier file goes */
+	struct skv_core_listing listing;
+	struct skv_parked *file; /* RESUME, SEND; PARK, IMPORT: that was written */
+	struct skv_parked *reserved; /* PARK, IMPORT: for that; NULL */
+	uint64_t taken;          /* RESUME: pages */
+	uint8_t *segments;       /* of a device: which are needed, a byte each; else NULL */
+	uint32_t n_segments;
+	int list, user, other;   /* own descriptors: -1 */
+	int *fds;                /* for the worker; those of segments are borrowed */
+	uint64_t begun_ns, turn; /* the last that it had */
+	struct skv_parking_asked *asked;
+};
+
+/* A request that waits until files of its sequence are gone. */
+struct skv_put_off {
+	struct skv_put_off *next;
+	uint64_t conn; /* its number */
+	struct skv_msg_header header;
+	skv_parking_again again;
+	union {
+		struct skv_msg_seq seq;
+		struct skv_msg_seq_of name;
+	} body;
+};
+
+struct skv_parking {
+	struct skv_server *server;
+	struct skv_files files;
+	struct skv_worker *workers[SKV_PARKING_WORKERS];
+	struct skv_parking_job *jobs;
+	uint64_t turns;
+	struct skv_put_off *put_off;
+	bool settled; /* since those were looked at, a job has ended or a file has gone */
+	bool closed;
+	skv_parking_restored restored;
+	struct skv_parking_counters {
+		uint64_t parked, resumed, failed, damaged, expired;
+		uint64_t hits, waits; /* attached sequences that were in memory; that were read */
+		uint64_t bytes_written, bytes_read, resume_last_ns, resume_max_ns;
+	} counters;
+};
+
+/*
+ * Begin: an errno, negative, with a text, or 0; then the job will end, and tell `ask` (NULL: nobody asked). A sequence that is in memory to
+ * a file; a file's to memory, of this device; a file into a pipe; what a descriptor has, to a file. `fd` is consumed.
+ */
+int skv_parking_begin_park(struct skv_parking *, uint32_t seq, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
+int skv_parking_begin_resume(struct skv_parking *, struct skv_parked *, uint32_t device, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
+int skv_parking_begin_send(struct skv_parking *, struct skv_parked *, int fd, char why[SKV_TEXT_MAX]);
+int skv_parking_begin_import(struct skv_parking *, uint32_t uid, int fd, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
+/* Another who waits for a job. -ENOMEM. */
+int skv_parking_wait(struct skv_parking_job *, struct skv_parking_ask *);
+/* A job of it is through; or none was begun (`error` 0, and jobs is 0): it is answered when that was the last one, and freed. */
+void skv_parking_answer(struct skv_parking *, struct skv_parking_ask *, int error, const char *why);
+/* The job that moves such a sequence, or NULL. */
+struct skv_parking_job *skv_parking_find_job(struct skv_parking *, uint32_t kind, uint32_t uid, const char *model, const char *name,
+                                             struct skv_parking_job *after);
+/* The file goes, and then is not known any more; where that fails it is tried again, once a second. */
+void skv_parking_remove(struct skv_parking *, struct skv_parked *);
+
+/* For the kinds: a job, with the user's folder (NULL, with a text); to its worker, with so many bytes listed; who asked is told, and it is freed; it is freed. */
+struct skv_parking_job *skv_parking_job_new(struct skv_parking *, const struct skv_parking_kind *, uint32_t disk_kind, uint32_t uid,
+                                            char why[SKV_TEXT_MAX]);
+int skv_parking_move(struct skv_parking_job *, uint64_t listed);
+/* The file that the job has written, with this header, or (NULL) all that is known of it: it is the job's `file`. */
+void skv_parking_written(struct skv_parking_job *, const struct skv_parked_header *);
+void skv_parking_end(struct skv_parking_job *, int error, const char *why);
+void skv_parking_job_free(struct skv_parking_job *);
+/* It cannot be begun (negative errno, or an error of the core): it is freed, and who asks is not told. The negative errno, with a text. */
+int skv_parking_not_begun(struct skv_parking_job *, int r, char why[SKV_TEXT_MAX]);
+/* Is there room for so many bytes in the user's quota, with what is being written? *ret_left: that there is. */
+bool skv_parking_quota_allows(struct skv_parking *, uint32_t uid, uint64_t more, uint64_t *ret_left);
+
+#endif

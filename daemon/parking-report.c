@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/parking-report.c - what is parked, as JSON for sparsekvctl. */
+#include "daemon/parking-priv.h"
+
+json_t *skv_parking_status(struct skv_server *s)
+{
+	const struct skv_parking *k = s->parking;
+	const struct skv_parking_counters *n;
+	uint64_t files, bytes, jobs = 0;
+
+	if (!k)
+		return json_array();
+	n = &k->counters;
+	skv_files_sum(&k->files, UINT32_MAX, &files, &bytes);
+	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
+		jobs++;
+	return json_pack("[{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}]", "path", s->config.parked_path,
+	                 "account_limit_bytes", (json_int_t)s->config.account_parked_bytes, "sequences", (json_int_t)files, "bytes",
+	                 (json_int_t)bytes, "jobs", (json_int_t)jobs, "parked", (json_int_t)n->parked, "resumed", (json_int_t)n->resumed,
+	                 "failed", (json_int_t)n->failed, "damaged", (json_int_t)n->damaged, "expired", (json_int_t)n->expired,
+	                 "attached_in_memory", (json_int_t)n->hits, "attached_after_reading", (json_int_t)n->waits, "bytes_written",
+	                 (json_int_t)n->bytes_written, "bytes_read", (json_int_t)n->bytes_read, "resume_last_ms",
+	                 (double)n->resume_last_ns / 1e6, "resume_max_ms", (double)n->resume_max_ns / 1e6);
+}
+
+json_t *skv_parking_row(struct skv_server *s, bool all, uid_t uid, size_t *at)
+{
+	const struct skv_files *f = s->parking ? &s->parking->files : NULL;
+
+	for (; f && *at < f->n; ++*at) {
+		const struct skv_parked *p = f->all[*at];
+
+		if (p->going || (!all && p->uid != uid))
+			continue;
+		++*at;
+		return json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:n, s:n, s:n, s:I, s:b}", "seq", (json_int_t)0, "uid",
+		                 (json_int_t)p->uid, "name", p->name, "model", p->model.name, "client", (json_int_t)0, "session", (json_int_t)0,
+		                 "tokens", (json_int_t)skv_commit_len(p->commit), "max_tokens", (json_int_t)p->max_tokens, "pages_total",
+		                 (json_int_t)((uint64_t)p->model.n_layers * skv_pages_of(skv_commit_len(p->commit))), "page_bytes",
+		                 (json_int_t)(p->n_pages ? p->bytes / p->n_pages : 0), "pages", "pages_resident", "pages_shared",
+		                 "parked_bytes", (json_int_t)p->bytes, "damaged", p->damaged);
+	}
+	return NULL;
+}

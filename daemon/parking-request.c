@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/parking-request.c - who asks for sequences to go to disk or come back: sparsekvctl, and clients that attach one.
+ *
+ * A user asks for its own sequences, an operator for anybody's. An answer comes when all is done that was asked for.
+ */
+#include "daemon/parking-priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/device.h"
+#include "daemon/report.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void tell(const struct skv_parking *k, const struct skv_parking_ask *ask)
+{
+	struct skv_conn *conn = skv_ipc_find(k->server->ipc, ask->conn);
+
+	if (!conn)
+		return;
+	if (ask->error)
+		skv_conn_error(conn, ask->header.serial, -ask->error, "%s", ask->why);
+	else
+		skv_report_send(conn, ask->header.type | SKV_REPLY, ask->header.serial,
+		                json_pack("{s:s, s:I, s:I, s:f}", "name", ask->name, "sequences", (json_int_t)ask->done, "bytes",
+		                          (json_int_t)ask->bytes, "seconds", (double)(skv_now_ns() - ask->begun_ns) / 1e9));
+}
+
+/* With one job, the asking itself, which ends with skv_parking_answer(). NULL: it was answered. */
+static struct skv_parking_ask *ask_new(struct skv_conn *conn, const struct skv_msg_header *h, const char *name)
+{
+	struct skv_parking_ask *ask = calloc(1, sizeof(*ask));
+
+	if (!ask) {
+		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
+		return NULL;
+	}
+	ask->tell = tell;
+	ask->conn = skv_conn_number(conn);
+	ask->header = *h;
+	ask->jobs = 1;
+	ask->begun_ns = skv_now_ns();
+	snprintf(ask->name, sizeof(ask->name), "%s", name);
+	return ask;
+}
+
+/* All that could be begun was. */
+static void asked(struct skv_parking *k, struct skv_parking_ask *ask, int error, const char *why)
+{
+	if (error == 0)
+		ask->done--; /* which the asking is not */
+	skv_parking_answer(k, ask, error, why);
+}
+
+/* ---- by name --------------------------------------------------------------------------------- */
+
+static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+{
+	struct skv_core *core = k->server->core;
+	struct skv_parking_ask *ask = ask_new(conn, h, m->name);
+	char why[SKV_TEXT_MAX] = "";
+	uint32_t row = 0, held = 0, seq;
+	int r = 0;
+
+	if (!ask)
+		return;
+	for (struct skv_parking_job *j = NULL; (j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, j));)
+		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
+	if (r < 0)
+		snprintf(why, sizeof(why), "the daemon is out of memory");
+	while (r == 0 && skv_core_park_name(core, m->uid, m->model, m->name, &row, &seq, &held)) {
+		r = skv_parking_begin_park(k, seq, ask, why);
+		if (r < 0)
+			skv_core_park_failed(core, seq, skv_now_ns());
+	}
+	if (r == 0 && held) {
+		r = -EBUSY;
+		snprintf(why, sizeof(why), "sequence '%s' is held by a client", m->name);
+	} else if (r == 0 && ask->jobs == 1) {
+		size_t at = 0;
+
+		r = skv_files_next(&k->files, m->uid, m->model, m->name, &at) ? -EALREADY : -ENOENT;
+		snprintf(why, sizeof(why), r == -EALREADY ? "sequence '%s' is parked already" : "there is no sequence '%s' of that user and model", m->name);
+	}
+	asked(k, ask, r, why);
+}
+
+static void resume(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+{
+	struct skv_parking_ask *ask = ask_new(conn, h, m->name);
+	char why[SKV_TEXT_MAX] = "";
+	struct skv_parked *p;
+	size_t at = 0;
+	int r = 0;
+
+	if (!ask)
+		return;
+	for (struct skv_parking_job *j = NULL; (j = skv_parking_find_job(k, SKV_DISK_RESUME, m->uid, m->model, m->name, j));)
+		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
+	if (r < 0)
+		snprintf(why, sizeof(why), "the daemon is out of memory");
+	while (r == 0 && (p = skv_files_next(&k->files, m->uid, m->model, m->name, &at))) {
+		if (p->busy || p->going)
+			continue;
+		r = -skv_device_need(k->server, p->model.device, why);
+		if (r == 0)
+			r = skv_parking_begin_resume(k, p, p->model.device, ask, why);
+	}
+	if (r == 0 && ask->jobs == 1) {
+		r = -ENOENT;
+		snprintf(why, sizeof(why), "no sequence '%s' of that user and model is parked", m->name);
+	}
+	asked(k, ask, r, why);
+}
+
+/* What is parked goes into a pipe, whose other end the client gets. */
+static void export_one(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+{
+	struct skv_msg_file ok = {0};
+	struct skv_parked *p, *other;
+	char why[SKV_TEXT_MAX];
+	size_t at = 0;
+	int ends[2], r;
+
+	p = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
+	other = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
+	if (!p || p->going) {
+		skv_conn_error(conn, h->serial, ENOENT, "no sequence '%s' of that user and model is parked: park it first", m->name);
+		return;
+	}
+	if (other) {
+		skv_conn_error(conn, h->serial, EOPNOTSUPP, "sequence '%s' has several ranks: each would need a file", m->name);
+		return;
+	}
+	if (pipe2(ends, O_CLOEXEC) < 0) {
+		skv_conn_error(conn, h->serial, errno, "a pipe: %s", strerror(errno));
+		return;
+	}
+	ok.bytes = p->bytes;
+	r = skv_parking_begin_send(k, p, ends[1], why);
+	if (r < 0)
+		skv_conn_error(conn, h->serial, -r, "%s", why);
+	else
+		skv_conn_send(conn, h->type | SKV_REPLY, h->serial, &ok, sizeof(ok), NULL, 0, &ends[0], 1);
+	skv_close_fd(ends[0]);
+}
+
+static void import(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_user *m, int *fds)
+{
+	struct skv_parking_ask *ask;
+	char why[SKV_TEXT_MAX] = "";
+	int r;
+
+	if (!skv_conn_is_operator(conn)) {
+		skv_conn_error(conn, h->serial, EPERM, "only an operator may import sequences, on the operators' socket");
+		return;
+	}
+	ask = ask_new(conn, h, "");
+	if (!ask)
+		return;
+	r = skv_parking_begin_import(k, m->uid, fds[0], ask, why);
+	fds[0] = -1;
+	asked(k, ask, r, why);
+}
+
+void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+{
+	const struct skv_msg_seq_of *m = body;
+	struct skv_parking *k = s->parking;
+
+	if (!k || k->closed) {
+		skv_conn_error(conn, h->serial, EOPNOTSUPP, "this daemon parks no sequences: set parked-path");
+		return;
+	}
+	if (h->type == SKV_MSG_SEQ_IMPORT) {
+		import(k, conn, h, body, fds);
+		return;
+	}
+	if (m->uid != skv_conn_peer(conn)->uid && !skv_conn_is_operator(conn))
+		skv_conn_error(conn, h->serial, EPERM, "only an operator may do that with sequences of another user (uid %u), on the operators' socket",
+		               m->uid);
+	else if (h->type == SKV_MSG_SEQ_PARK)
+		park(k, conn, h, m);
+	else if (h->type == SKV_MSG_SEQ_RESUME)
+		resume(k, conn, h, m);
+	else
+		export_one(k, conn, h, m);
+}
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+static struct skv_parked *find(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name)
+{
+	struct skv_parked *p = s->parking ? skv_files_find(&s->parking->files, (uint32_t)uid, m->name, m->rank, m->n_ranks, name) : NULL;
+
+	return p && !p->going ? p : NULL;
+}
+
+bool skv_parking_has(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name)
+{
+	return find(s, uid, m, name) != NULL;
+}
+
+static bool same_shape(const struct skv_wire_model *a, const struct skv_model *b)
+{
+	return a->n_layers == b->n_layers && a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
+	       a->kv_dtype == b->kv_dtype;
+}
+
+int skv_parking_attach(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, char why[SKV_TEXT_MAX])
+{
+	struct skv_parked *p = find(s, uid, m, name);
+	int r;
+
+	if (!p)
+		return 0;
+	if (p->busy)
+		return 1;
+	if (!same_shape(&p->model, m)) {
+		snprintf(why, SKV_TEXT_MAX, "sequence '%s' was made with another shape of model '%s'", name, m->name);
+		return -EINVAL;
+	}
+	r = skv_parking_begin_resume(s->parking, p, m->device, NULL, why);
+	return r < 0 ? r : 1;
+}
+
+void skv_parking_attached(struct skv_server *s, bool read)
+{
+	if (s->parking)
+		*(read ? &s->parking->counters.waits : &s->parking->counters.hits) += 1;
+}
+
+/* ---- sequences that are dropped -------------------------------------------------------------- */
+
+/* Is there, or may there be, a file of what the request is about? What writes it ends. */
+static bool has_file(struct skv_parking *k, uint32_t seq, const struct skv_msg_seq_of *name)
+{
+	for (size_t i = 0; i < k->files.n; i++) {
+		const struct skv_parked *p = k->files.all[i];
+
+		if (p->leaving && (seq ? p->seq == seq : p->uid == name->uid && !strcmp(p->model.name, name->model) && !strcmp(p->name, name->name)))
+			return true;
+	}
+	for (struct skv_parking_job *j = k->jobs; j; j = j->next) {
+		if (j->m.kind != SKV_DISK_PARK || j->state != SKV_PARKING_MOVING ||
+		    !(seq ? j->seq == seq : j->m.uid == name->uid && !strcmp(j->m.model.name, name->model) && !strcmp(j->m.name, name->name)))
+			continue;
+		skv_worker_cancel(k->workers[j->kind->worker], &j->work); /* which may end it */
+		return true;
+	}
+	return false;
+}
+
+bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, skv_parking_again again)
+{
+	const bool one = h->type == SKV_MSG_SEQ_DROP;
+	const struct skv_msg_seq *seq = body;
+	struct skv_parking *k = s->parking;
+	struct skv_put_off *x;
+
+	if (!k || k->closed || (one && !skv_core_seq_is_held(s->core, skv_conn_client(conn), seq->session, seq->seq)) ||
+	    !has_file(k, one ? seq->seq : 0, body))
+		return false;
+	x = calloc(1, sizeof(*x));
+	if (!x) {
+		skv_conn_close(conn, LOG_ERR, "no memory to drop a sequence later");
+		return true;
+	}
+	*x = (struct skv_put_off){.next = k->put_off, .conn = skv_conn_number(conn), .header = *h, .again = again};
+	if (one)
+		x->body.seq = *seq;
+	else
+		x->body.name = *(const struct skv_msg_seq_of *)body;
+	k->put_off = x;
+	skv_conn_pause(conn, true);
+	return true;
+}
+
+bool skv_parking_is_busy(struct skv_server *s, uid_t uid, const char *model, const char *name)
+{
+	const struct skv_parked *p;
+	size_t at = 0;
+
+	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at)))
+		if (p->busy)
+			return true;
+	return false;
+}
+
+unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, const char *name)
+{
+	struct skv_parked *p;
+	unsigned n = 0;
+	size_t at = 0;
+
+	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at))) {
+		if (!p->leaving) /* one that goes may be there because that failed */
+			skv_parking_remove(s->parking, p);
+		n++;
+	}
+	return n;
+}
+
+bool skv_parking_undo_drop(struct skv_server *s, uid_t uid, const char *model, const char *name)
+{
+	struct skv_parked *p;
+	bool stays = false;
+	size_t at = 0;
+
+	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at))) {
+		stays |= p->going && !p->leaving;
+		p->going = p->leaving || (p->going && p->seq); /* what was in memory is gone, so its file is too old */
+	}
+	return stays;
+}

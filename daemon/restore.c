@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/restore.c - a parked sequence comes back to memory.
+ *
+ * Pages are taken for it as for a client, and may have to be waited for: others are parked for them. A file that turns out to be damaged stays
+ * where it is, and its name is taken, until somebody drops it: nothing is thrown away that might be of use.
+ */
+#include "daemon/parking-priv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/reply.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+
+
+static void turn(struct skv_parking_job *j);
+static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
+
+static const struct skv_parking_kind kind = {SKV_PARKING_IN, turn, moved};
+
+int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32_t device, struct skv_parking_ask *ask, char why[SKV_TEXT_MAX])
+{
+	struct skv_core *core = k->server->core;
+	struct skv_parking_job *j = skv_parking_job_new(k, &kind, SKV_DISK_RESUME, p->uid, why);
+	struct skv_model m;
+	int r;
+
+	if (!j)
+		return -ENOMEM;
+	skv_wire_to_model(&m, &p->model);
+	m.device = device;
+	j->m.model = p->model;
+	strcpy(j->m.name, p->name);
+	strcpy(j->m.file, p->file);
+	j->m.max_tokens = p->max_tokens;
+	j->m.commit = p->commit;
+	j->m.n_pages = p->n_pages;
+	j->m.page_bytes = skv_page_bytes(&m);
+	j->m.max_bytes = p->bytes;
+	j->m.model.device = device;
+	j->state = SKV_PARKING_TURNS;
+	j->list = memfd_create("skv-list", MFD_CLOEXEC);
+	if (device != SKV_DEVICE_HOST)
+		j->segments = calloc(1, 1);
+	r = j->list < 0 ? -errno : device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : skv_parking_wait(j, ask);
+	if (r == 0)
+		r = skv_core_restore_new(core, p->uid, &m, p->name, p->max_tokens, &j->seq);
+	if (r)
+		return skv_parking_not_begun(j, r, why);
+	j->file = p;
+	p->busy = true;
+	return 0;
+}
+
+static void resume_failed(struct skv_parking_job *j, int error, const char *why)
+{
+	struct skv_parking *k = j->parking;
+	struct skv_server *s = k->server;
+	struct skv_model m;
+	char text[SKV_TEXT_MAX];
+	int r = skv_core_restore_drop(s->core, j->seq);
+
+	if (r < 0)
+		skv_server_fail(s, "resuming", r);
+	skv_wire_to_model(&m, &j->m.model);
+	if (error == -EBADMSG) {
+		snprintf(text, sizeof(text), "sequence '%s' is lost, its file is damaged (drop it): %s", j->m.name, why);
+		k->counters.damaged += !j->file->damaged;
+		j->file->damaged = true;
+	} else {
+		snprintf(text, sizeof(text), "sequence '%s' is parked, and cannot be read: %s", j->m.name, why);
+	}
+	if (error != -ECANCELED)
+		skv_log_peer(LOG_WARNING, "uid %u, model %s: %s", j->m.uid, j->m.model.name, text);
+	j->file->busy = false;
+	k->restored(s, j->m.uid, &m, j->m.name, error, text);
+	skv_parking_end(j, error, text);
+}
+
+/* Ids of pages, into the list; and their segments. */
+static int add_pages(struct skv_parking_job *j, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment)
+{
+	uint32_t ids[4096], used = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < runs[i].count; k++) {
+			const uint32_t id = runs[i].first + k, segment = id / pages_per_segment;
+
+			if (j->segments && segment >= j->n_segments) {
+				uint8_t *more = realloc(j->segments, segment + 1);
+
+				if (!more)
+					return -ENOMEM;
+				memset(more + j->n_segments, 0, segment + 1 - j->n_segments);
+				j->segments = more;
+				j->n_segments = segment + 1;
+			}
+			if (j->segments)
+				j->segments[segment] = 1;
+			ids[used++] = id;
+			if (used < 4096 && (i + 1 < n || k + 1 < runs[i].count))
+				continue;
+			if (pwrite(j->list, ids, used * sizeof(*ids), (off_t)(j->taken * sizeof(*ids))) != (ssize_t)(used * sizeof(*ids)))
+				return -ENOSPC;
+			j->taken += used;
+			used = 0;
+		}
+	return 0;
+}
+
+/* A turn's worth of pages. */
+static void turn(struct skv_parking_job *j)
+{
+	struct skv_server *s = j->parking->server;
+	struct skv_wire_run runs[512];
+	struct skv_core_location p;
+	char why[SKV_TEXT_MAX] = "";
+	uint32_t n = 0;
+	int r = 0;
+
+	if (j->taken < j->m.n_pages)
+		r = skv_core_restore_take(s->core, j->seq, (uint32_t)(j->m.n_pages - j->taken), runs, 512, &n);
+	if (r < 0) {
+		skv_server_fail(s, "resuming", r);
+		return;
+	}
+	j->state = r == SKV_CORE_E_WAIT ? SKV_PARKING_MEMORY : SKV_PARKING_TURNS;
+	if (r == SKV_CORE_E_WAIT)
+		return;
+	if (r)
+		snprintf(why, sizeof(why), "%s", skv_core_why(s->core));
+	r = -skv_core_errno((enum skv_core_error)r);
+	if (r == 0)
+		r = skv_core_seq_location(s->core, j->seq, &p) ? -ESTALE : add_pages(j, runs, n, p.pages_per_segment);
+	if (r == 0 && j->taken == j->m.n_pages)
+		r = skv_parking_move(j, j->m.n_pages * sizeof(uint32_t));
+	if (r < 0)
+		resume_failed(j, r, *why ? why : strerror(-r));
+}
+
+/* All of it was read. */
+static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
+{
+	struct skv_parking *k = j->parking;
+	struct skv_server *s = k->server;
+	const uint64_t took = skv_now_ns() - j->begun_ns;
+	struct skv_model m;
+	int r;
+
+	(void)answer;
+	if (error) {
+		resume_failed(j, error, why);
+		return;
+	}
+	r = skv_core_restore_done(s->core, j->seq, j->m.name);
+	if (r < 0)
+		skv_server_fail(s, "resuming", r);
+	if (r) {
+		resume_failed(j, r < 0 ? r : r == SKV_CORE_E_CORRUPT ? -EBADMSG : -skv_core_errno((enum skv_core_error)r), skv_core_why(s->core));
+		return;
+	}
+	k->counters.resumed++;
+	k->counters.bytes_read += j->file->bytes;
+	k->counters.resume_last_ns = took;
+	if (took > k->counters.resume_max_ns)
+		k->counters.resume_max_ns = took;
+	skv_wire_to_model(&m, &j->m.model);
+	j->file->seq = j->seq;
+	skv_parking_remove(k, j->file);
+	k->restored(s, j->m.uid, &m, j->m.name, 0, "");
+	skv_parking_end(j, 0, "");
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Everything at once, at random instants, for minutes or hours: `make soak SOAK_SECONDS=3600`; `make check` has some
+ * seconds of it.
+ *
+ * What is mixed. Engines, each a process with a client and one or two sessions, under policies of all forms: dense,
+ * of pages and tokens that are selected, that evict by position and by accumulated scores, that quantize and that
+ * compress. They make sequences with names and without, step them alone and in batches (prompts in chunks, single
+ * rows, several of which some are rejected), fork and truncate them at any length, detach them and attach what others
+ * left, drop them, give them policies of their own, and open and close sessions. Around them, engines are killed at
+ * any instruction; daemons are killed and stopped, idle, among requests, or with answers that nobody gets; an
+ * operator swaps policies, drops sequences by name, and has them go to disk and come back; configurations are loaded
+ * again (disturb.c, by-name.c).
+ *
+ * What is checked.
+ * - No call of a living engine fails, but for refusals that must be, each kind of which is justified and counted: a
+ *   name that is taken, gone or busy (names.c), what an evicted or compressed sequence cannot go back to, quotas,
+ *   several rows under a policy of one.
+ * - A sequence with a name is there until it is dropped, whatever dies. An engine that attaches it finds the ids and
+ *   the next id of its last recorded step, or of the one that was under way; each id is compared (life.c).
+ * - All outputs of all steps, bit by bit, and numbers of pages: when a sequence has been dropped, another daemon,
+ *   which nobody disturbs, and a process of its own do to a new one what its record says; death, hand-overs,
+ *   batches, other sequences and sessions are not in it (compare.c).
+ * - At quiet points, all figures add up, and no descriptor or memory is lost (quiet.c). The log has no complaint.
+ *
+ * When something is wrong it says the seed, the last actions of engines, and the end of the daemon's log, and all
+ * files stay. What differs from the undisturbed run is written, too: SOAK_LIFE=FILE, with SKV_SEED of that run,
+ * compares it once more, and does nothing else.
+ */
+#include "tests/soak/soak.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/support/child.h"
+#include "tests/support/manager.h"
+#include "tests/support/reference-codec.h"
+
+#define SHORT_S 7
+#define SHORT_ENGINES 4u
+#define QUIET_S 20 /* from one quiet point to the next */
+
+struct soak *soak;
+struct skv_model soak_model;
+static char codec[280]; /* a spec's file= */
+
+static void set_up(uint32_t engines)
+{
+	const char *const specs[] = {
+		"full",
+		"quest?budget=5&dense=1",
+		"streaming?budget=100&sinks=4&dense=1",
+		"delta?budget=4&layers=1,3&dense=1",
+		"h2o?budget=100&dense=1",
+		"snapkv?budget=80",
+		"adakv?budget=60&window=8&interval=8",
+		"raas?budget=8&dense=1",
+		"omnikv?budget=40&recent=8&layers=1,3&dense=1",
+		"kivi?bits=2&residual=20&block=64",
+		codec,
+	};
+	struct refmodel w = {0};
+	char path[128];
+
+	soak = mmap(NULL, sizeof(*soak), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ck_assert_ptr_ne(soak, MAP_FAILED);
+	for (uint32_t i = 0; i < SOAK_NAMES; i++)
+		soak->name[i].life = SOAK_NONE;
+	refmodel_model(&w.model, "soak", SKV_F32, SOAK_TOKENS + 16);
+	refmodel_packable(&w.model);
+	soak_model = w.model;
+	manager_open();
+	child_before_failure = report_failure;
+	snprintf(path, sizeof(path), "%s/codec", manager_folder());
+	refmodel_codec(&soak_model, 1, path);
+	snprintf(codec, sizeof(codec),
+	         "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES
+	         "&file=%s",
+	         path);
+	compare_begin(specs, sizeof(specs) / sizeof(specs[0]));
+	disturb_begin(engines);
+}
+
+static void finish(void)
+{
+	quiet_point();
+	disturb_end();
+	parks_check_none();
+	compare_end();
+	manager_expect_kept(0);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
+	quiet_check_log();
+	for (uint32_t i = 0; i < SOAK_LIVES; i++)
+		ck_assert_msg(life_state(&soak->life[i]) == SOAK_FREE, "life %u has no end", i);
+}
+
+START_TEST(all_of_it)
+{
+	const char *given = getenv("SOAK_SECONDS");
+	const char *life = getenv("SOAK_LIFE");
+	const double seconds = given ? atof(given) : SHORT_S, begin = fix_now();
+	double quiet_s = given ? QUIET_S : 2.5, quiet = begin + quiet_s;
+	uint32_t pause_us = 60000;
+
+	set_up(given ? SOAK_ENGINES : SHORT_ENGINES);
+	if (life) {
+		compare_file(life);
+		return;
+	}
+	compare_start();
+	disturb_start();
+	while (fix_now() < begin + seconds) {
+		usleep(rnd_below(pause_us));
+		disturb_check();
+		compare_check();
+		if (fix_now() < quiet) {
+			disturb_once();
+			continue;
+		}
+		quiet_point();
+		pause_us = 10000u << rnd_below(6); /* a storm, or a calm */
+		quiet = fix_now() + quiet_s;
+	}
+	finish();
+	report_summary(fix_now() - begin);
+	manager_close();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-soak");
+
+	setenv("CK_FORK", "no", 1); /* from a process of its own, Check cannot be told of more than 35 minutes */
+	add_case(s, "soak", 1e7, NULL, NULL, all_of_it, NULL);
+	return run_suite(s);
+}
