@@ -212,20 +212,37 @@ int skv_policy_check(const struct skv_policy *p, char *err, size_t err_len)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+/* Whole, or refused: 0, or negative errno with a text. */
+static int read_part(int fd, void *to, size_t bytes, uint64_t at, char *err, size_t err_len)
+{
+	const ssize_t n = pread(fd, to, bytes, (off_t)at);
+	const int lacks = n < 0 ? -errno : 0;
+	int r;
+
+	if (n == (ssize_t)bytes)
+		return 0;
+	r = refuse(err, err_len, "plugin: %s", n < 0 ? strerror(-lacks) : "the file is truncated: its headers are not all there");
+	return skv_is_shortage(lacks) ? lacks : r;
+}
+
 /*
  * The dynamic loader maps what the headers say and faults where a file ends before that; a file that
  * was cut off is told from a whole one here, by its own headers.
  */
 static int check_file(int fd, char *err, size_t err_len)
 {
-	Elf64_Ehdr h;
+	Elf64_Ehdr h = {0};
 	struct stat st;
 	uint64_t size;
+	int r;
 
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
 		return refuse(err, err_len, "plugin: not a regular file");
 	size = (uint64_t)st.st_size;
-	if (pread(fd, &h, sizeof(h), 0) != (ssize_t)sizeof(h) || memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 ||
+	r = size < sizeof(h) ? 0 : read_part(fd, &h, sizeof(h), 0, err, err_len);
+	if (r < 0)
+		return r;
+	if (memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 ||
 	    h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_type != ET_DYN || h.e_phentsize != sizeof(Elf64_Phdr))
 		return refuse(err, err_len, "plugin: not a 64-bit ELF shared object");
 	if (h.e_shoff > size || (uint64_t)h.e_shnum * h.e_shentsize > size - h.e_shoff || h.e_phoff > size)
@@ -235,8 +252,10 @@ static int check_file(int fd, char *err, size_t err_len)
 	for (unsigned i = 0; i < h.e_phnum; i++) {
 		Elf64_Phdr ph;
 
-		if (pread(fd, &ph, sizeof(ph), (off_t)(h.e_phoff + i * sizeof(ph))) != (ssize_t)sizeof(ph) ||
-		    (ph.p_type == PT_LOAD && (ph.p_offset > size || ph.p_filesz > size - ph.p_offset)))
+		r = read_part(fd, &ph, sizeof(ph), h.e_phoff + i * sizeof(ph), err, err_len);
+		if (r < 0)
+			return r;
+		if (ph.p_type == PT_LOAD && (ph.p_offset > size || ph.p_filesz > size - ph.p_offset))
 			return refuse(err, err_len,
 			              "plugin: the file is truncated: a segment ends beyond its %llu bytes",
 			              (unsigned long long)size);

@@ -90,17 +90,6 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	return r;
 }
 
-/* It is being written, or was and nobody has heard of it yet. */
-static bool is_about_to_be(const void *parking, uint32_t uid, const char *file)
-{
-	const struct skv_parking *k = parking;
-	const struct skv_parking_job *j = k->jobs;
-
-	while (j && (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || strcmp(j->m.file, file)))
-		j = j->next;
-	return j != NULL;
-}
-
 /* It is whole, under the name that its header says, which no parked sequence had. One in memory may have it. */
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
@@ -113,7 +102,7 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 	int r;
 
 	if (j->m.kind == SKV_DISK_IMPORT && error && error != -EBADMSG && error != -EDQUOT && error != -EEXIST) /* it may have its name all the same */
-		skv_files_remove_unknown(&k->files, j->user, j->m.uid, is_about_to_be, k);
+		skv_files_remove_unknown(&k->files, j->user, j->m.uid, skv_parking_is_about_to_be, k);
 	if (error || j->m.kind == SKV_DISK_SEND) {
 		skv_parking_end(j, error, why);
 		return;

@@ -80,6 +80,7 @@ struct skv_parking {
 	struct skv_parking_job *jobs;
 	uint64_t turns;
 	struct skv_put_off *put_off;
+	bool look_again; /* for what could not be read */
 	bool settled; /* since those were looked at, a job has ended or a file has gone */
 	bool closed;
 	skv_parking_restored restored;
@@ -105,6 +106,8 @@ void skv_parking_answer(struct skv_parking *, struct skv_parking_ask *, int erro
 /* The job that moves such a sequence, or NULL. */
 struct skv_parking_job *skv_parking_find_job(struct skv_parking *, uint32_t kind, uint32_t uid, const char *model, const char *name,
                                              struct skv_parking_job *after);
+/* A skv_files_is_known: it is being written, or was and nobody has heard of it yet. */
+bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file);
 /* The file goes, and then is not known any more; where that fails it is tried again, once a second. */
 void skv_parking_remove(struct skv_parking *, struct skv_parked *);
 

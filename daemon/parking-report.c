@@ -23,7 +23,7 @@ json_t *skv_parking_status(struct skv_server *s)
 	                 (double)n->resume_last_ns / 1e6, "resume_max_ms", (double)n->resume_max_ns / 1e6);
 }
 
-json_t *skv_parking_row(struct skv_server *s, bool all, uid_t uid, size_t *at)
+bool skv_parking_row(struct skv_server *s, bool all, uid_t uid, size_t *at, json_t **ret)
 {
 	const struct skv_files *f = s->parking ? &s->parking->files : NULL;
 
@@ -33,12 +33,13 @@ json_t *skv_parking_row(struct skv_server *s, bool all, uid_t uid, size_t *at)
 		if (p->going || (!all && p->uid != uid))
 			continue;
 		++*at;
-		return json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:n, s:n, s:n, s:I, s:b}", "seq", (json_int_t)0, "uid",
+		*ret = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:n, s:n, s:n, s:I, s:b}", "seq", (json_int_t)0, "uid",
 		                 (json_int_t)p->uid, "name", p->name, "model", p->model.name, "client", (json_int_t)0, "session", (json_int_t)0,
 		                 "tokens", (json_int_t)skv_commit_len(p->commit), "max_tokens", (json_int_t)p->max_tokens, "pages_total",
 		                 (json_int_t)((uint64_t)p->model.n_layers * skv_pages_of(skv_commit_len(p->commit))), "page_bytes",
 		                 (json_int_t)(p->n_pages ? p->bytes / p->n_pages : 0), "pages", "pages_resident", "pages_shared",
 		                 "parked_bytes", (json_int_t)p->bytes, "damaged", p->damaged);
+		return true;
 	}
-	return NULL;
+	return false;
 }

@@ -60,6 +60,27 @@ static void asked(struct skv_parking *k, struct skv_parking_ask *ask, int error,
 	skv_parking_answer(k, ask, error, why);
 }
 
+int skv_parking_unread(struct skv_server *s, uid_t uid, const char *name, char why[SKV_TEXT_MAX])
+{
+	const int r = s->parking ? skv_files_unread(&s->parking->files, (uint32_t)uid, name) : 0;
+
+	if (r < 0)
+		snprintf(why, SKV_TEXT_MAX, "sequence '%s' may be a parked one, of which the file could not be read: %s; after a reload it is tried again",
+		         name, strerror(-r));
+	return r;
+}
+
+/* Neither the core nor the list of files has it. */
+static int not_there(struct skv_parking *k, const struct skv_msg_seq_of *m, const char *text, char why[SKV_TEXT_MAX])
+{
+	int r = skv_parking_unread(k->server, (uid_t)m->uid, m->name, why);
+
+	if (r < 0)
+		return r;
+	snprintf(why, SKV_TEXT_MAX, text, m->name);
+	return -ENOENT;
+}
+
 /* ---- by name --------------------------------------------------------------------------------- */
 
 static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
@@ -87,8 +108,12 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 	} else if (r == 0 && ask->jobs == 1) {
 		size_t at = 0;
 
-		r = skv_files_next(&k->files, m->uid, m->model, m->name, &at) ? -EALREADY : -ENOENT;
-		snprintf(why, sizeof(why), r == -EALREADY ? "sequence '%s' is parked already" : "there is no sequence '%s' of that user and model", m->name);
+		if (skv_files_next(&k->files, m->uid, m->model, m->name, &at)) {
+			r = -EALREADY;
+			snprintf(why, sizeof(why), "sequence '%s' is parked already", m->name);
+		} else {
+			r = not_there(k, m, "there is no sequence '%s' of that user and model", why);
+		}
 	}
 	asked(k, ask, r, why);
 }
@@ -114,10 +139,8 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 		if (r == 0)
 			r = skv_parking_begin_resume(k, p, p->model.device, ask, why);
 	}
-	if (r == 0 && ask->jobs == 1) {
-		r = -ENOENT;
-		snprintf(why, sizeof(why), "no sequence '%s' of that user and model is parked", m->name);
-	}
+	if (r == 0 && ask->jobs == 1)
+		r = not_there(k, m, "no sequence '%s' of that user and model is parked", why);
 	asked(k, ask, r, why);
 }
 
@@ -133,7 +156,8 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	p = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
 	other = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
 	if (!p || p->going) {
-		skv_conn_error(conn, h->serial, ENOENT, "no sequence '%s' of that user and model is parked: park it first", m->name);
+		r = not_there(k, m, "no sequence '%s' of that user and model is parked: park it first", why);
+		skv_conn_error(conn, h->serial, -r, "%s", why);
 		return;
 	}
 	if (other) {
@@ -221,7 +245,7 @@ int skv_parking_attach(struct skv_server *s, uid_t uid, const struct skv_model *
 	int r;
 
 	if (!p)
-		return 0;
+		return skv_parking_unread(s, uid, name, why);
 	if (p->busy)
 		return 1;
 	if (!same_shape(&p->model, m)) {

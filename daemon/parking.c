@@ -221,6 +221,16 @@ struct skv_parking_job *skv_parking_find_job(struct skv_parking *k, uint32_t kin
 	return j;
 }
 
+bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file)
+{
+	const struct skv_parking *k = parking;
+	const struct skv_parking_job *j = k->jobs;
+
+	while (j && (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || strcmp(j->m.file, file)))
+		j = j->next;
+	return j != NULL;
+}
+
 bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more, uint64_t *ret_left)
 {
 	const uint64_t quota = k->server->config.account_parked_bytes;
@@ -370,34 +380,6 @@ void skv_parking_retry(struct skv_server *s)
 		run(s->parking, ++s->parking->turns, SKV_PARKING_MEMORY, SKV_PARKING_MEMORY);
 }
 
-void skv_parking_tick(struct skv_server *s)
-{
-	struct skv_parking *k = s->parking;
-	const uint64_t ttl = s->config.sequence_ttl;
-	struct timespec now;
-
-	for (const struct skv_parking_job *j = k ? k->jobs : NULL; j; j = j->next)
-		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
-			skv_reply_wait(skv_ipc_find(s->ipc, a->ask->conn), a->ask->header.serial);
-	for (size_t i = 0; k && i < k->files.n; i++)
-		if (k->files.all[i]->going && !k->files.all[i]->leaving)
-			begin_removal(k, k->files.all[i]);
-	if (!k || !ttl)
-		return;
-	clock_gettime(CLOCK_REALTIME, &now);
-	for (size_t i = 0; i < k->files.n; i++) {
-		struct skv_parked *p = k->files.all[i];
-		const uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-
-		if (p->busy || p->going || now_ns < p->parked_ns || now_ns - p->parked_ns < ttl)
-			continue;
-		k->counters.expired++;
-		skv_parking_remove(k, p);
-	}
-}
-
-/* ---- life ------------------------------------------------------------------------------------ */
-
 static void odd(const char *file, const char *why)
 {
 	skv_log_peer(LOG_WARNING, "parked-path: %s is left alone: %s", file, why);
@@ -422,6 +404,51 @@ static void remove_known(struct skv_parking *k)
 		skv_close_fd(user);
 	}
 }
+
+/* Not while what comes in may have a name already: it is not known which. */
+static void look_again(struct skv_parking *k)
+{
+	const size_t n = k->files.n;
+
+	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
+		if (j->m.kind == SKV_DISK_IMPORT)
+			return;
+	k->look_again = false;
+	skv_files_look_again(&k->files, odd, skv_parking_is_about_to_be, k);
+	skv_log(LOG_NOTICE, "parked-path: %zu more sequences could be read now; of %zu files and folders it failed again", k->files.n - n,
+	        k->files.n_unread);
+	remove_known(k);
+}
+
+void skv_parking_tick(struct skv_server *s)
+{
+	struct skv_parking *k = s->parking;
+	const uint64_t ttl = s->config.sequence_ttl;
+	struct timespec now;
+
+	if (k && k->look_again)
+		look_again(k);
+	for (const struct skv_parking_job *j = k ? k->jobs : NULL; j; j = j->next)
+		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
+			skv_reply_wait(skv_ipc_find(s->ipc, a->ask->conn), a->ask->header.serial);
+	for (size_t i = 0; k && i < k->files.n; i++)
+		if (k->files.all[i]->going && !k->files.all[i]->leaving)
+			begin_removal(k, k->files.all[i]);
+	if (!k || !ttl)
+		return;
+	clock_gettime(CLOCK_REALTIME, &now);
+	for (size_t i = 0; i < k->files.n; i++) {
+		struct skv_parked *p = k->files.all[i];
+		const uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+
+		if (p->busy || p->going || now_ns < p->parked_ns || now_ns - p->parked_ns < ttl)
+			continue;
+		k->counters.expired++;
+		skv_parking_remove(k, p);
+	}
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static int start_workers(struct skv_parking *k)
 {
@@ -476,6 +503,12 @@ void skv_parking_reconfigure(struct skv_server *s)
 {
 	for (unsigned i = 0; s->parking && i < SKV_PARKING_WORKERS; i++)
 		skv_worker_set_times(s->parking->workers[i], s->config.disk_timeout, IDLE_NS);
+}
+
+void skv_parking_reload(struct skv_server *s)
+{
+	if (s->parking)
+		s->parking->look_again = s->parking->files.n_unread > 0;
 }
 
 void skv_parking_close(struct skv_server *s)

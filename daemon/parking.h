@@ -16,6 +16,8 @@ typedef void (*skv_parking_restored)(struct skv_server *, uid_t uid, const struc
 int skv_parking_start(struct skv_server *, skv_parking_restored);
 /* Settings that may change at run time. */
 void skv_parking_reconfigure(struct skv_server *);
+/* What could not be read is tried again, within a second or, if one is under way, after an import. */
+void skv_parking_reload(struct skv_server *);
 /* What is under way is given up: before the loop is drained. */
 void skv_parking_close(struct skv_server *);
 void skv_parking_free(struct skv_server *);
@@ -27,6 +29,8 @@ void skv_parking_retry(struct skv_server *);
 /* Once a second: parked sequences grow old. */
 void skv_parking_tick(struct skv_server *);
 
+/* Negative errno: the user may have a parked sequence of that name, and the disk could not give it; why. */
+int skv_parking_unread(struct skv_server *, uid_t uid, const char *name, char why[SKV_TEXT_MAX]);
 /* Has the user such a parked sequence? */
 bool skv_parking_has(struct skv_server *, uid_t uid, const struct skv_model *, const char *name);
 /*
@@ -49,8 +53,8 @@ bool skv_parking_undo_drop(struct skv_server *, uid_t uid, const char *model, co
 /* SEQ_PARK, SEQ_RESUME, SEQ_EXPORT, SEQ_IMPORT. */
 void skv_parking_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 
-/* For status; [] where sequences are not parked. And rows of the list: from *at on, which begins with 0; NULL after the last. */
+/* For status; [] where sequences are not parked. And rows of the list: from *at on, which begins with 0; NULL where memory lacks. False: no more. */
 json_t *skv_parking_status(struct skv_server *);
-json_t *skv_parking_row(struct skv_server *, bool all, uid_t uid, size_t *at);
+bool skv_parking_row(struct skv_server *, bool all, uid_t uid, size_t *at, json_t **ret);
 
 #endif

@@ -182,9 +182,9 @@ static bool parked_some(const struct writer *w, uint32_t *units)
 	struct skv_querying *q = w->query;
 
 	for (; *units >= SKV_ROW_UNITS; *units -= SKV_ROW_UNITS) {
-		json_t *row = skv_parking_row(w->server, q->walk.all, q->walk.uid, &q->parked);
+		json_t *row;
 
-		if (!row)
+		if (!skv_parking_row(w->server, q->walk.all, q->walk.uid, &q->parked, &row))
 			return true;
 		write_row(w, row);
 	}

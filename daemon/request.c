@@ -103,13 +103,24 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 
 /* ---- sequences ---- */
 
-/* Is the name of a new sequence that of one in a file? */
-static bool is_parked(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_seq_name *m)
+/* Is the name of a new sequence that of one in a file, or may it be? Then it is refused. */
+static bool is_parked(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_name *m)
 {
+	const uid_t uid = skv_conn_peer(conn)->uid;
 	const struct skv_model *model;
+	char why[SKV_TEXT_MAX];
+	int r;
 
-	return *m->name && !skv_core_session_model(s->core, skv_conn_client(conn), m->session, &model) &&
-	       skv_parking_has(s, skv_conn_peer(conn)->uid, model, m->name);
+	if (!*m->name || skv_core_session_model(s->core, skv_conn_client(conn), m->session, &model))
+		return false;
+	if (skv_parking_has(s, uid, model, m->name)) {
+		skv_conn_error(conn, h->serial, EEXIST, "the model already has a sequence '%s', which is parked", m->name);
+		return true;
+	}
+	r = skv_parking_unread(s, uid, m->name, why);
+	if (r < 0)
+		skv_conn_error(conn, h->serial, -r, "%s", why);
+	return r < 0;
 }
 
 static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -121,10 +132,8 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 	int r;
 
 	(void)fds;
-	if (is_parked(s, conn, m)) {
-		skv_conn_error(conn, h->serial, EEXIST, "the model already has a sequence '%s', which is parked", m->name);
+	if (is_parked(s, conn, h, m))
 		return;
-	}
 	if (h->type == SKV_MSG_SEQ_NEW)
 		r = skv_core_seq_new(s->core, client, m->session, m->name, m->max_tokens, &info);
 	else
@@ -229,6 +238,7 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 {
 	const struct skv_msg_seq_of *m = body;
 	uid_t asker = skv_conn_peer(conn)->uid;
+	char why[SKV_TEXT_MAX];
 	int r;
 
 	(void)fds;
@@ -240,6 +250,11 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 	}
 	if (skv_parking_is_busy(s, (uid_t)m->uid, m->model, m->name)) {
 		skv_conn_error(conn, h->serial, EBUSY, "sequence '%s' is being read from its file", m->name);
+		return;
+	}
+	r = skv_parking_unread(s, (uid_t)m->uid, m->name, why); /* its file would be there again */
+	if (r < 0) {
+		skv_conn_error(conn, h->serial, -r, "%s", why);
 		return;
 	}
 	if (skv_parking_puts_off(s, conn, h, m, on_drop_name))

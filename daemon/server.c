@@ -452,6 +452,7 @@ static void begin_reload(struct skv_server *s)
 		skv_log(LOG_WARNING,
 		        "reload: pool-bytes cannot grow beyond four times what the daemon started with");
 	apply_config(s);
+	skv_parking_reload(s);
 	skv_log(LOG_NOTICE, "reloaded");
 	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);
 }

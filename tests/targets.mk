@@ -66,10 +66,13 @@ soak: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/soak/test-soak
 	SOAK_SECONDS=$(SOAK_SECONDS) OMP_WAIT_POLICY=passive tests/soak/test-soak
 
-# Calls that fail, every one of them.
+# Calls that fail, every one of them: by so many processes, where there are as many processors.
+NTH_JOBS = 1
 check-nth: all
 	$(MAKE) $(AM_MAKEFLAGS) $(NTH_TESTS) tests/support/fail-nth.la
-	for t in $(NTH_TESTS); do SKV_NTH=all OMP_WAIT_POLICY=passive $$t || exit 1; done
+	SKV_NTH=all OMP_WAIT_POLICY=passive tests/unit/client/test-client-nth-failure
+	for t in $(filter tests/unit/daemon/%,$(NTH_TESTS)); do for k in $$(seq 0 63); do echo $$t $$k/64; done; done | \
+		SKV_NTH=all OMP_WAIT_POLICY=passive xargs -P$(NTH_JOBS) -L1 sh -c 'SKV_NTH_PART=$$1 $$0'
 
 # All 200 cases, with fp32 and with bf16 pages; and the table of models/reference/README.md: minutes each.
 check-golden: all

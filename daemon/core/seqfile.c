@@ -78,8 +78,11 @@ int skv_seqfile_put_back(int fd, uint64_t offset, const void *was, size_t bytes)
 	uint32_t magic = 0;
 	struct stat st;
 
-	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
-	    pread(fd, &magic, sizeof(magic), offsetof(struct skv_seqmem, magic)) != (ssize_t)sizeof(magic) || magic != SKV_SEQMEM_MAGIC)
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		return 0;
+	if (pread(fd, &magic, sizeof(magic), offsetof(struct skv_seqmem, magic)) < 0)
+		return -errno;
+	if (magic != SKV_SEQMEM_MAGIC)
 		return 0;
 	if (offset >= sizeof(struct skv_seqmem) && offset <= (uint64_t)st.st_size && bytes <= (uint64_t)st.st_size - offset)
 		return whole(pwrite(fd, was, bytes, (off_t)offset), bytes);

@@ -139,16 +139,17 @@ static const char *header_check(const struct skv_state_header *h)
 int skv_state_map(struct skv_state *s, int fd, const char **ret_why)
 {
 	struct skv_state_header h;
+	ssize_t n;
 	void *map;
 	int r;
 
-	*ret_why = "state is shorter than its header";
-	if (pread(fd, &h, sizeof(h), 0) != (ssize_t)sizeof(h)) {
-		skv_close_fd(fd);
-		return -EBADMSG;
+	n = pread(fd, &h, sizeof(h), 0);
+	r = n < 0 ? -errno : n == (ssize_t)sizeof(h) ? 0 : -EBADMSG;
+	*ret_why = r == -EBADMSG ? "state is shorter than its header" : "state cannot be read";
+	if (r == 0) {
+		*ret_why = header_check(&h);
+		r = *ret_why ? -EBADMSG : skv_map_fd(fd, h.total_bytes, PROT_READ | PROT_WRITE, 1, &map);
 	}
-	*ret_why = header_check(&h);
-	r = *ret_why ? -EBADMSG : skv_map_fd(fd, h.total_bytes, PROT_READ | PROT_WRITE, 1, &map);
 	if (r < 0) {
 		if (!*ret_why)
 			*ret_why = "state cannot be mapped: it is shorter than it says, or not sealed";

@@ -105,6 +105,49 @@ void skv_files_sum(const struct skv_files *f, uint32_t uid, uint64_t *ret_files,
 		}
 }
 
+/* ---- what could not be read ------------------------------------------------------------------- */
+
+static bool may_be_read_later(int r)
+{
+	return r == -EIO || r == -ETIMEDOUT || r == -ESTALE;
+}
+
+/* 0, or -ENOMEM. */
+static int add_unread(struct skv_files *f, uint32_t uid, const char *file, int error)
+{
+	struct skv_unread *more = realloc(f->unread, (f->n_unread + 1) * sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	f->unread = more;
+	more[f->n_unread] = (struct skv_unread){.uid = uid, .error = error};
+	snprintf(more[f->n_unread++].file, sizeof(more->file), "%s", file);
+	return 0;
+}
+
+static bool is_unread(const struct skv_files *f, uint32_t uid, const char *file)
+{
+	for (size_t i = 0; i < f->n_unread; i++)
+		if (f->unread[i].uid == uid && (!*f->unread[i].file || !strcmp(f->unread[i].file, file)))
+			return true;
+	return false;
+}
+
+int skv_files_unread(const struct skv_files *f, uint32_t uid, const char *name)
+{
+	char file[SKV_PARKED_FILE];
+
+	skv_parked_file("", 0, 1, name, file); /* it begins with a hash of the model and the rank */
+	for (size_t i = 0; i < f->n_unread; i++) {
+		const struct skv_unread *u = &f->unread[i];
+		const char *end = strchr(u->file, '-');
+
+		if (u->uid == uid && (!*u->file || (end && !strcmp(end, strchr(file, '-')))))
+			return u->error;
+	}
+	return 0;
+}
+
 /* ---- the folder ------------------------------------------------------------------------------ */
 
 int skv_files_user(const struct skv_files *f, uint32_t uid)
@@ -153,8 +196,7 @@ static int lock_out_workers(int folder)
 			return -errno;
 		nanosleep(&pause, NULL);
 	}
-	(void)flock(folder, LOCK_UN);
-	return 0;
+	return flock(folder, LOCK_UN) < 0 ? -errno : 0; /* else our own workers would wait for ever */
 }
 
 static bool is_parked_file(const char *name)
@@ -165,8 +207,8 @@ static bool is_parked_file(const char *name)
 }
 
 /*
- * A file of the right name that is none, or cannot be read: another one may get that name, and would take its place. So it gets a name of its
- * own, under which it is left to whom it may help.
+ * A file of the right name that is none: another one may get that name, and would take its place. So it gets a name of its own, under which
+ * it is left to whom it may help.
  */
 static void set_aside(int user, const char *name)
 {
@@ -179,8 +221,33 @@ static void set_aside(int user, const char *name)
 	}
 }
 
-/* One file of a user's folder. Negative errno: the system lacks something, and the file is as good as it was. */
-static int look(struct skv_files *f, uint32_t uid, int user, const char *name, void (*odd)(const char *, const char *))
+struct looking {
+	struct skv_files *files;
+	skv_files_odd odd;
+	skv_files_is_known is_known; /* NULL: nobody writes there yet */
+	const void *ctx;
+	uint32_t uid;
+};
+
+static bool is_listed(const struct skv_files *f, uint32_t uid, const char *file)
+{
+	for (size_t i = 0; i < f->n; i++)
+		if (f->all[i]->uid == uid && !strcmp(f->all[i]->file, file))
+			return true;
+	return false;
+}
+
+static void tell_unread(const struct looking *l, const char *file, int error)
+{
+	char name[32 + NAME_MAX], why[128];
+
+	snprintf(name, sizeof(name), "%u%s%s", l->uid, *file ? "/" : "", file);
+	snprintf(why, sizeof(why), "%s (a reload tries again)", strerror(-error));
+	l->odd(name, why);
+}
+
+/* Negative errno: it cannot be read, and is as good as it was. */
+static int look(const struct looking *l, int user, const char *name)
 {
 	char file[SKV_PARKED_FILE], text[64 + NAME_MAX];
 	struct skv_parked_header h;
@@ -188,28 +255,44 @@ static int look(struct skv_files *f, uint32_t uid, int user, const char *name, v
 	const char *why = "";
 	int r;
 
-	if (*name == '.') { /* what was not finished */
-		(void)unlinkat(user, name, 0);
-		return 0;
-	}
 	r = is_parked_file(name) ? skv_files_header(user, name, &h, &why) : -EBADMSG;
 	if (r == 0) {
 		skv_parked_file(h.model.name, h.model.rank, h.model.n_ranks, h.name, file);
 		why = strcmp(file, name) ? "its header is that of another file" : NULL;
 	}
 	if (r == 0 && !why) {
-		p = skv_files_reserve(f);
+		p = skv_files_reserve(l->files);
 		if (p)
-			skv_files_put(f, p, uid, name, &h);
+			skv_files_put(l->files, p, l->uid, name, &h);
 		return p ? 0 : -ENOMEM;
 	}
-	if (skv_is_shortage(r))
+	if (skv_is_shortage(r) || may_be_read_later(r))
 		return r;
 	if (is_parked_file(name) && r != -ENOENT)
 		set_aside(user, name);
-	snprintf(text, sizeof(text), "%u/%s", uid, name);
-	odd(text, why && *why ? why : r == -EBADMSG ? "expected parked sequences alone" : strerror(-r));
+	snprintf(text, sizeof(text), "%u/%s", l->uid, name);
+	l->odd(text, why && *why ? why : r == -EBADMSG ? "expected parked sequences alone" : strerror(-r));
 	return 0;
+}
+
+/* One of a user's folder. Negative errno: the system lacks something. */
+static int look_at_file(void *ctx, int user, const char *name)
+{
+	const struct looking *l = ctx;
+	int r;
+
+	if (*name == '.') { /* what was not finished, or is about to be */
+		if (!l->is_known)
+			(void)unlinkat(user, name, 0);
+		return 0;
+	}
+	if (l->is_known && (is_listed(l->files, l->uid, name) || l->is_known(l->ctx, l->uid, name)))
+		return 0;
+	r = look(l, user, name);
+	if (!may_be_read_later(r))
+		return r;
+	tell_unread(l, name, r);
+	return add_unread(l->files, l->uid, name, r);
 }
 
 /* The entries of a folder, but for "." and "..". The callback's negative errno ends it. */
@@ -236,7 +319,7 @@ static int each(int folder, const char *name, int (*cb)(void *ctx, int fd, const
 struct unknown {
 	const struct skv_files *files;
 	uint32_t uid;
-	bool (*is_known)(const void *ctx, uint32_t uid, const char *file);
+	skv_files_is_known is_known;
 	const void *ctx;
 };
 
@@ -244,34 +327,16 @@ static int remove_if_unknown(void *ctx, int user, const char *name)
 {
 	const struct unknown *u = ctx;
 
-	if (!is_parked_file(name) || u->is_known(u->ctx, u->uid, name))
-		return 0;
-	for (size_t i = 0; i < u->files->n; i++)
-		if (u->files->all[i]->uid == u->uid && !strcmp(u->files->all[i]->file, name))
-			return 0;
-	(void)unlinkat(user, name, 0);
+	if (is_parked_file(name) && !u->is_known(u->ctx, u->uid, name) && !is_listed(u->files, u->uid, name) && !is_unread(u->files, u->uid, name))
+		(void)unlinkat(user, name, 0);
 	return 0;
 }
 
-void skv_files_remove_unknown(const struct skv_files *f, int user, uint32_t uid, bool (*is_known)(const void *ctx, uint32_t uid, const char *file),
-                              const void *ctx)
+void skv_files_remove_unknown(const struct skv_files *f, int user, uint32_t uid, skv_files_is_known is_known, const void *ctx)
 {
 	struct unknown u = {f, uid, is_known, ctx};
 
 	(void)each(user, ".", remove_if_unknown, &u);
-}
-
-struct looking {
-	struct skv_files *files;
-	void (*odd)(const char *file, const char *why);
-	uint32_t uid;
-};
-
-static int look_at_file(void *ctx, int user, const char *name)
-{
-	struct looking *l = ctx;
-
-	return look(l->files, l->uid, user, name, l->odd);
 }
 
 static int look_at_user(void *ctx, int folder, const char *name)
@@ -289,16 +354,54 @@ static int look_at_user(void *ctx, int folder, const char *name)
 	}
 	l->uid = (uint32_t)uid;
 	r = each(folder, name, look_at_file, l);
-	if (skv_is_shortage(r))
+	if (r == 0 || skv_is_shortage(r))
 		return r;
-	if (r < 0)
-		l->odd(name, strerror(-r));
+	if (may_be_read_later(r)) {
+		tell_unread(l, "", r);
+		return add_unread(l->files, l->uid, "", r);
+	}
+	l->odd(name, strerror(-r));
 	return 0;
 }
 
-int skv_files_open(struct skv_files *f, const char *path, void (*odd)(const char *file, const char *why), char *why, size_t len)
+/* 0, or negative errno: it stays unread. */
+static int look_at_unread(struct looking *l, const struct skv_unread *u)
 {
-	struct looking l = {f, odd, 0};
+	char folder[16];
+	int user, r;
+
+	snprintf(folder, sizeof(folder), "%u", u->uid);
+	l->uid = u->uid;
+	if (!*u->file)
+		return each(l->files->folder, folder, look_at_file, l);
+	if (is_listed(l->files, u->uid, u->file) || l->is_known(l->ctx, u->uid, u->file))
+		return 0; /* the sequence was in memory, and was parked again */
+	user = skv_files_user(l->files, u->uid);
+	r = user < 0 ? user : look(l, user, u->file);
+	skv_close_fd(user);
+	return r;
+}
+
+void skv_files_look_again(struct skv_files *f, skv_files_odd odd, skv_files_is_known is_known, const void *ctx)
+{
+	struct looking l = {.files = f, .odd = odd, .is_known = is_known, .ctx = ctx};
+
+	for (size_t i = f->n_unread; i-- > 0;) {
+		const struct skv_unread u = f->unread[i]; /* looking into a folder adds to them */
+		const int r = look_at_unread(&l, &u);
+
+		if (r < 0) {
+			f->unread[i].error = r;
+			tell_unread(&l, u.file, r);
+		} else {
+			f->unread[i] = f->unread[--f->n_unread];
+		}
+	}
+}
+
+int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, char *why, size_t len)
+{
+	struct looking l = {.files = f, .odd = odd};
 	struct stat st;
 	int r;
 
@@ -329,6 +432,7 @@ void skv_files_close(struct skv_files *f)
 	for (size_t i = 0; i < f->n; i++)
 		free(f->all[i]);
 	free(f->all);
+	free(f->unread);
 	skv_close_fd(f->folder);
 	*f = (struct skv_files)SKV_FILES_NULL;
 }

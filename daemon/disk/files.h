@@ -26,18 +26,29 @@ struct skv_parked {
 	uint32_t seq; /* that goes because of this sequence in memory; 0: of another reason */
 };
 
+/* What the disk could not give: a file, or a user's folder with all that is in it. */
+struct skv_unread {
+	uint32_t uid;
+	int error; /* negative errno */
+	char file[SKV_PARKED_FILE]; /* "": the folder */
+};
+
 struct skv_files {
 	int folder;
 	struct skv_parked **all; /* in no order; an entry stays where it is */
 	size_t n, cap, reserved;
+	struct skv_unread *unread;
+	size_t n_unread;
 };
 #define SKV_FILES_NULL {.folder = -1}
 
 /*
  * The folder is opened, and waited for, up to a second, until no worker of another daemon writes there; what was not finished is removed, the
- * headers of the rest are read, and what is no parked sequence is told and left alone. Negative errno, with a text.
+ * headers of the rest are read, and what is no parked sequence is told and left alone; what the disk could not give is told, and remembered.
+ * Negative errno, with a text.
  */
-int skv_files_open(struct skv_files *, const char *path, void (*odd)(const char *file, const char *why), char *why, size_t len);
+typedef void (*skv_files_odd)(const char *file, const char *why);
+int skv_files_open(struct skv_files *, const char *path, skv_files_odd odd, char *why, size_t len);
 void skv_files_close(struct skv_files *);
 
 /* The user's folder, made if it is not there: the caller's, or negative errno. */
@@ -56,8 +67,12 @@ void skv_files_unreserve(struct skv_files *, struct skv_parked *reserved);
  * The files in a user's folder that are whole, and neither known nor (is_known) about to be: a worker that ended has left them. They go. A
  * folder is read for it.
  */
-void skv_files_remove_unknown(const struct skv_files *, int user, uint32_t uid, bool (*is_known)(const void *ctx, uint32_t uid, const char *file),
-                              const void *ctx);
+typedef bool (*skv_files_is_known)(const void *ctx, uint32_t uid, const char *file);
+void skv_files_remove_unknown(const struct skv_files *, int user, uint32_t uid, skv_files_is_known is_known, const void *ctx);
+/* What could not be read is, perhaps, now. As above: what is neither known nor about to be is. */
+void skv_files_look_again(struct skv_files *, skv_files_odd odd, skv_files_is_known is_known, const void *ctx);
+/* Negative errno: the user may have a parked sequence of this name (and any model), and it could not be read. */
+int skv_files_unread(const struct skv_files *, uint32_t uid, const char *name);
 /* Not known any more; the file is the caller's concern. */
 void skv_files_forget(struct skv_files *, struct skv_parked *);
 /* NULL: there is none. */

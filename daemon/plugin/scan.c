@@ -100,6 +100,21 @@ static bool unchanged(struct skv_scan *s, const char *file, const struct stat *s
 	return false;
 }
 
+/* As if no scan had seen it. */
+static void unsee(struct skv_scan *s, const char *file)
+{
+	for (size_t i = 0; i < s->n_seen; i++)
+		if (strcmp(s->seen[i].file, file) == 0)
+			s->seen[i].st = (struct stat){0};
+}
+
+/* The next reload tries it again: what was wrong may have been the disk. */
+static void refuse(struct skv_scan *s, const char *file, const char *text)
+{
+	skv_log(LOG_ERR, "%s: refused: %s", file, text);
+	unsee(s, file);
+}
+
 /* ---- where something lacks ---- */
 
 static void search(struct skv_scan *s);
@@ -127,12 +142,8 @@ static void wait_for_it(struct skv_scan *s, const char *file, const char *text)
 /* The file that it is at is to be tried again. */
 static void try_again(struct skv_scan *s, const char *text)
 {
-	const char *file = s->files[s->at];
-
-	for (size_t i = 0; i < s->n_seen; i++)
-		if (strcmp(s->seen[i].file, file) == 0)
-			s->seen[i].st = (struct stat){0};
-	wait_for_it(s, file, text);
+	unsee(s, s->files[s->at]);
+	wait_for_it(s, s->files[s->at], text);
 }
 
 /* ---- files ---- */
@@ -151,7 +162,7 @@ static void loaded(void *ctx, int error, const char *text, const struct skv_plug
 	if (error == EEXIST)
 		skv_log(LOG_NOTICE, "%s: left out: %s", file, text);
 	else if (error)
-		skv_log(LOG_ERR, "%s: refused: %s", file, text);
+		refuse(s, file, text);
 	else
 		skv_log(LOG_INFO, "%s: policy %s %s", file, plugin->name,
 		        json_string_value(json_object_get(plugin->info, "version")));
@@ -182,7 +193,7 @@ static void next(struct skv_scan *s)
 				try_again(s, text);
 			if (r == 0 || skv_is_shortage(-r))
 				return;
-			skv_log(LOG_ERR, "%s: refused: %s", file, text);
+			refuse(s, file, text);
 		}
 		s->at++;
 	}

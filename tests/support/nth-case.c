@@ -13,6 +13,7 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
+#define STRIDE 4u /* parts that the N of a pair may be divided into */
 #define UNREACHED 3 /* in a row: how many calls there are differs a little from time to time */
 
 char nth_folder[64], nth_policy_path[96];
@@ -20,6 +21,7 @@ struct fail_nth *nth_fails;
 struct nth_failure nth_failure;
 static char page_path[96];
 static const struct nth_program *program;
+static unsigned part, parts = 1; /* SKV_NTH_PART */
 
 /* Of each pair, which N it is at: what is told of one that fails. */
 static struct under_way {
@@ -110,7 +112,20 @@ static bool one(const struct nth_scenario *s, uint32_t n)
 	return reached;
 }
 
-static void all_of(const struct nth_scenario *s)
+static bool is_mine(unsigned pair, uint32_t n)
+{
+	return (pair * STRIDE + n % STRIDE) % parts == part;
+}
+
+static bool has_mine(unsigned pair)
+{
+	for (uint32_t n = 0; n < STRIDE; n++)
+		if (is_mine(pair, n))
+			return true;
+	return false;
+}
+
+static void all_of(const struct nth_scenario *s, unsigned pair)
 {
 	const char *only = getenv("SKV_NTH");
 	const double begun = fix_now();
@@ -120,7 +135,8 @@ static void all_of(const struct nth_scenario *s)
 	(void)one(s, 0);
 	calls = nth_fails->seen;
 	while (only && unreached < UNREACHED)
-		unreached = one(s, ++n) ? 0 : unreached + 1;
+		if (is_mine(pair, ++n))
+			unreached = one(s, n) ? 0 : unreached + 1;
 	for (unsigned i = 0; !only && i < program->sample && calls; i++)
 		(void)one(s, n = 1 + rnd_below(calls));
 	if (program->tell)
@@ -137,11 +153,13 @@ START_TEST(every_failure)
 	nth_failure = program->failures[_i % program->n_failures];
 	if (kind ? !strstr(nth_failure.name, kind) : !getenv("SKV_NTH") && program->one_of && rnd_below(program->one_of))
 		return;
+	if (!has_mine((unsigned)_i))
+		return;
 	under_way = &all_under_way[_i];
 	make_files();
 	if (program->begin)
 		program->begin();
-	all_of(&program->scenarios[_i / program->n_failures]);
+	all_of(&program->scenarios[_i / program->n_failures], (unsigned)_i);
 	if (program->end)
 		program->end();
 	remove_files();
@@ -168,6 +186,10 @@ int nth_main(const struct nth_program *p)
 		return 77;
 	}
 	program = p;
+	if (getenv("SKV_NTH_PART") && (sscanf(getenv("SKV_NTH_PART"), "%u/%u", &part, &parts) != 2 || part >= parts)) {
+		fprintf(stderr, "SKV_NTH_PART is %s, expected K/M with K from 0 to M - 1\n", getenv("SKV_NTH_PART"));
+		return 2;
+	}
 	for (int i = 0; i < p->n_scenarios; i++)
 		tcase_add_loop_test(add_case(s, p->scenarios[i].name, 3600, NULL, NULL, NULL), every_failure, i * p->n_failures,
 		                    (i + 1) * p->n_failures);

@@ -3,6 +3,7 @@
  * tests/support/nth-case.h - programs in which the Nth call of each kind fails, for all N, in each of some scenarios.
  *
  * N grows until a whole scenario passes without that failure. SKV_NTH=all: all N; a number: from that one on; else some of them, at random.
+ * SKV_NTH_PART=K/M: the Kth part, from 0 on, of M that processes beside each other do together.
  * SKV_NTH_KIND=text: failures alone that have it in their name. CK_RUN_CASE=name: of that scenario alone.
  */
 #ifndef SKV_TEST_NTH_CASE_H

@@ -23,6 +23,7 @@
 enum spec { QUEST, FULL, SPECS, ANY = SPECS };
 const char *const nth_engine_specs[SPECS] = {"quest?budget=6&dense=1", "full"};
 
+const char *const nth_engine_policy_files[NTH_POLICIES] = {"full.so", "quest.so"};
 const char *const nth_engine_names[NTH_NAMED] = {"first", "second"};
 char nth_engine_said[512];
 
@@ -402,6 +403,21 @@ pid_t nth_engine_start_witness(void)
 	_exit(0);
 }
 
+pid_t nth_engine_start_refused(void)
+{
+	pid_t pid = child_fork();
+	struct skv_seq *q;
+
+	if (pid > 0)
+		return pid;
+	OK(connect_again());
+	ck_assert_int_eq(skv_seq_attach(w.session, nth_engine_names[NTH_FIRST], &q), -EIO);
+	ck_assert_int_eq(skv_seq_new(w.session, nth_engine_names[NTH_FIRST], 0, &q), -EIO);
+	ck_assert_ptr_nonnull(strstr(skv_last_error(), "could not be read"));
+	disconnect();
+	_exit(0);
+}
+
 /* What it has is what it had. */
 static int find_bystanders(void)
 {
@@ -469,14 +485,13 @@ uint32_t nth_engine_bystander_errors(void)
 
 void nth_engine_policies(char ret_folder[64])
 {
-	static const char *const files[] = {"full.so", "quest.so"};
 	char from[600], to[128];
 
 	strcpy(ret_folder, "/tmp/skv-nth.XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(ret_folder));
-	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-		snprintf(from, sizeof(from), "%s/%s", fix_built("policies/.libs"), files[i]);
-		snprintf(to, sizeof(to), "%s/%s", ret_folder, files[i]);
+	for (int i = 0; i < NTH_POLICIES; i++) {
+		snprintf(from, sizeof(from), "%s/%s", fix_built("policies/.libs"), nth_engine_policy_files[i]);
+		snprintf(to, sizeof(to), "%s/%s", ret_folder, nth_engine_policy_files[i]);
 		ck_assert_int_eq(symlink(from, to), 0);
 	}
 }

@@ -17,6 +17,8 @@
 struct fail_nth;
 
 /* A new folder with the two policies that they run, and nothing else: more take longer to probe. */
+#define NTH_POLICIES 2
+extern const char *const nth_engine_policy_files[NTH_POLICIES];
 void nth_engine_policies(char ret_folder[64]);
 /* Before a daemon is started; and with one, which nothing happens to: the run to compare with. */
 void nth_engine_setup(const char *socket);
@@ -57,6 +59,8 @@ int nth_engine_detach(int which);
 void nth_engine_dropped(int which);
 /* In a process of its own that must succeed: the victim's sequences are as they were left, and are dropped. */
 pid_t nth_engine_start_witness(void);
+/* In one, too: the first is parked and cannot be read, so it is neither attached nor is another one made in its place. */
+pid_t nth_engine_start_refused(void);
 
 /* Its model is "bystander", and its session may be swapped between the policies of the undisturbed run: nth_engine_specs. */
 extern const char *const nth_engine_specs[2];

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -127,9 +128,58 @@ void nth_world_next_daemon(uint32_t n)
 	nth_world_bystander_goes_on();
 }
 
+/* By what the last daemon said when it began to serve; if none has begun since the log was forgotten, nothing had failed then. */
+static bool has_policy(const char *log, const char *file)
+{
+	const char *said = NULL;
+
+	for (const char *p = log; (p = strstr(p, "; policies: ")); p++)
+		said = p;
+	return !said || memmem(said, strcspn(said, "\n"), file, strcspn(file, "."));
+}
+
+static void reload_until(size_t at, const char *said)
+{
+	const double until = fix_now() + PATIENCE_S;
+
+	if (manager_daemon())
+		kill(manager_daemon(), SIGHUP);
+	for (;;) {
+		size_t from = at;
+		char *more = manager_log_since(&from);
+		const bool is_said = strstr(more, said);
+
+		ck_assert_msg(is_said || fix_now() < until, "a reload does not lead to \"%s\":\n%s", said, manager_log());
+		free(more);
+		if (is_said)
+			return;
+		usleep(2000);
+	}
+}
+
+/* A daemon goes without what it cannot read, a policy or a parked sequence, and says so; a reload has it. */
+static void reload(void)
+{
+	char *log = manager_log(), loaded[64];
+	const size_t len = strlen(log);
+	const bool unread = strstr(log, "(a reload tries again)");
+
+	if (unread && has_policy(log, "quest.so")) /* its name is not free */
+		nth_world_must_succeed(nth_engine_start_refused());
+	for (int i = 0; i < NTH_POLICIES; i++)
+		if (!has_policy(log, nth_engine_policy_files[i])) {
+			snprintf(loaded, sizeof(loaded), "%s: policy ", nth_engine_policy_files[i]);
+			reload_until(len, loaded);
+		}
+	if (unread)
+		reload_until(len, "could be read now; of 0 files");
+	free(log);
+}
+
 void nth_world_check(void)
 {
 	nth_world_bystander_goes_on();
+	reload();
 	nth_world_must_succeed(nth_engine_start_witness());
 	nth_world_follow_daemon();
 	if (nth_world_is_quiet)
