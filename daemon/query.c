@@ -16,6 +16,7 @@
 #include "daemon/report.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
+#include "daemon/sys/json.h"
 #include "daemon/sys/log.h"
 
 #define TURN_UNITS 60000u
@@ -73,7 +74,7 @@ static void write_text(const struct writer *w, const char *text, size_t len)
 /* Consumes the row. */
 static void write_row(const struct writer *w, json_t *row)
 {
-	char *text = row ? json_dumps(row, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+	char *text = skv_json_text(row, JSON_COMPACT | JSON_ENSURE_ASCII);
 
 	json_decref(row);
 	if (text) {

@@ -20,6 +20,7 @@
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
+#include "daemon/sys/json.h"
 
 /* A list being filled: only rows of `uid`, unless `all`. */
 struct listing {
@@ -367,7 +368,7 @@ static json_t *policies_json(struct skv_server *s)
 
 void skv_report_send(struct skv_conn *conn, uint16_t type, uint32_t serial, json_t *value)
 {
-	char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+	char *text = skv_json_text(value, JSON_COMPACT | JSON_ENSURE_ASCII);
 
 	json_decref(value);
 	if (text)

@@ -144,18 +144,20 @@ static void cuda_close(struct skv_disk_pages *p)
 {
 	const uint64_t bytes = p->work->job->segment_bytes;
 	struct cuda_pages *c = p->device;
+	bool fine = true;
 
 	if (c->stream) {
-		skv_cu.cuStreamSynchronize(c->stream);
-		skv_cu.cuStreamDestroy(c->stream);
+		fine &= skv_cu.cuStreamSynchronize(c->stream) == CUDA_SUCCESS;
+		fine &= skv_cu.cuStreamDestroy(c->stream) == CUDA_SUCCESS;
 	}
 	if (c->pinned)
-		skv_cu.cuMemHostUnregister(c->pinned);
+		fine &= skv_cu.cuMemHostUnregister(c->pinned) == CUDA_SUCCESS;
 	for (uint64_t i = 0; i < c->n && c->range; i++)
 		if (c->mapped[i])
-			skv_cu.cuMemUnmap(c->range + i * bytes, bytes);
+			fine &= skv_cu.cuMemUnmap(c->range + i * bytes, bytes) == CUDA_SUCCESS;
 	if (c->range)
-		skv_cu.cuMemAddressFree(c->range, c->n * bytes);
+		fine &= skv_cu.cuMemAddressFree(c->range, c->n * bytes) == CUDA_SUCCESS;
+	p->work->broken |= !fine;
 	free(c->mapped);
 	free(c);
 }

@@ -18,6 +18,7 @@ struct skv_disk_work {
 	int (*say)(const struct skv_disk_work *);
 	uint64_t said_ns;
 	uint64_t bytes; /* of the file, written or read so far */
+	bool broken; /* the process is good for nothing more, whatever became of the job: a context does not recover from a fault */
 	char why[SKV_DISK_TEXT_MAX];
 	char file[SKV_PARKED_FILE]; /* IMPORT: what became of it */
 };

@@ -149,8 +149,8 @@ int skv_disk_worker_main(void)
 		const int error = work_on(&work);
 
 		listens = answer(&work, error);
-		if (error == -EIO && job.model.device != SKV_DEVICE_HOST) /* a context does not recover from a fault; the next process has its own */
-			return EXIT_SUCCESS;
+		if (work.broken || (error == -EIO && job.model.device != SKV_DEVICE_HOST))
+			return EXIT_SUCCESS; /* the next process has a context of its own */
 		for (uint32_t i = 0; i < job.n_fds; i++)
 			skv_close_fd(fds[i]);
 		free(fds);

@@ -19,6 +19,7 @@
 #include "common/spec.h"
 #include "daemon/plugin/probe.h"
 #include "daemon/plugin/sandbox.h"
+#include "daemon/sys/json.h"
 
 /* A model of a common shape, for policies to rehearse with before any engine came. */
 static const struct skv_model made_up = {
@@ -43,7 +44,7 @@ static void stage(const char *what)
 
 static int answer(json_t *value)
 {
-	char *text = json_dumps(value, JSON_COMPACT);
+	char *text = skv_json_text(value, JSON_COMPACT);
 	size_t len = text ? strlen(text) : 0;
 
 	return len && pwrite(SKV_PROBE_REPORT_FD, text, len, SKV_PROBE_ANSWER_AT) == (ssize_t)len ? 0 : 1;

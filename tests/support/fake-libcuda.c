@@ -195,12 +195,18 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 	return CUDA_SUCCESS;
 }
 
-static CUmemGenericAllocationHandle handle_of(int fd, size_t bytes)
+/* Consumes fd. */
+static CUresult handle_of(int fd, size_t bytes, CUmemGenericAllocationHandle *ret)
 {
 	struct allocation *a = malloc(sizeof(*a));
 
+	if (!a) {
+		close(fd);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	*a = (struct allocation){fd, bytes};
-	return (CUmemGenericAllocationHandle)(uintptr_t)a;
+	*ret = (CUmemGenericAllocationHandle)(uintptr_t)a;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
@@ -217,8 +223,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 	fd = dirty_memfd(bytes);
 	if (fd < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*handle = handle_of(fd, bytes);
-	return CUDA_SUCCESS;
+	return handle_of(fd, bytes, handle);
 }
 
 CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle,
@@ -291,8 +296,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	NEED(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && fstat(fd, &st) == 0);
 	copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	NEED(copy >= 0);
-	*handle = handle_of(copy, (size_t)st.st_size);
-	return CUDA_SUCCESS;
+	return handle_of(copy, (size_t)st.st_size, handle);
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr hint,
@@ -441,9 +445,12 @@ static struct known {
 CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
 {
 	MAY_FAIL;
-	struct known *k = malloc(sizeof(*k));
+	struct known *k;
 
 	NEED_CONTEXT;
+	k = malloc(sizeof(*k));
+	if (!k)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	*k = (struct known){known, {dirty_memfd(bytes), bytes}, NULL};
 	if (k->a.fd < 0) {
 		free(k);
