@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 struct options {
-	const char *socket, *csv;
+	const char *socket, *beside, *csv;
 	uint32_t device, heads, kv_heads;
 	long layers, dim, tokens, sequences, repeat;
 };
@@ -42,27 +42,70 @@ static void row(struct report *r, const char *what, uint32_t n, uint64_t bytes, 
 	report_row(r, what, (double)n, (double)bytes / 1e6 / n, seconds, (double)bytes / 1e9 / seconds);
 }
 
+static void name_of(uint32_t i, char ret[SKV_NAME_MAX])
+{
+	snprintf(ret, SKV_NAME_MAX, "bench-%u", i);
+}
+
+/* Something else reads the file of a parked sequence. */
+static void run_beside(const char *command, const char *name)
+{
+	setenv("SEQUENCE", name, 1);
+	if (system(command) == 0)
+		return;
+	fprintf(stderr, "sparsekv-bench: park: failed for %s: %s\n", name, command);
+	exit(EXIT_FAILURE);
+}
+
+/* The time it takes. */
+static double attach(struct stack_fixture *s, uint32_t i)
+{
+	const double begun = bench_now();
+	char name[SKV_NAME_MAX];
+
+	name_of(i, name);
+	stack_need(skv_seq_attach(s->session, name, &s->seq[i]));
+	return bench_now() - begun;
+}
+
+/* Every second one, each after the command has read the one before; then the rest, which are cached somewhere now. */
+static double attach_beside(struct stack_fixture *s, const char *command)
+{
+	char name[SKV_NAME_MAX];
+	double seconds = 0;
+
+	for (uint32_t i = 1; i < s->n; i += 2) {
+		name_of(i - 1, name);
+		run_beside(command, name);
+		seconds += attach(s, i);
+	}
+	for (uint32_t i = 0; i < s->n; i += 2)
+		(void)attach(s, i);
+	return seconds;
+}
+
 /* All of them, one after the other, to disk and back. */
-static void there_and_back(struct report *r, struct stack_fixture *s, struct skv_ctl *ctl)
+static void there_and_back(struct report *r, struct stack_fixture *s, struct skv_ctl *ctl, const char *beside)
 {
 	uint64_t bytes = 0;
 	char name[SKV_NAME_MAX];
-	double begun;
+	double begun, seconds = 0;
 
 	for (uint32_t i = 0; i < s->n; i++)
 		stack_need(skv_seq_detach(s->seq[i]));
 	begun = bench_now();
 	for (uint32_t i = 0; i < s->n; i++) {
-		snprintf(name, sizeof(name), "bench-%u", i);
+		name_of(i, name);
 		park(ctl, &s->model, name, &bytes);
 	}
 	row(r, "park", s->n, bytes, bench_now() - begun);
-	begun = bench_now();
-	for (uint32_t i = 0; i < s->n; i++) {
-		snprintf(name, sizeof(name), "bench-%u", i);
-		stack_need(skv_seq_attach(s->session, name, &s->seq[i]));
+	if (beside) {
+		row(r, "attach", s->n / 2, bytes / s->n * (s->n / 2), attach_beside(s, beside));
+		return;
 	}
-	row(r, "attach", s->n, bytes, bench_now() - begun);
+	for (uint32_t i = 0; i < s->n; i++)
+		seconds += attach(s, i);
+	row(r, "attach", s->n, bytes, seconds);
 }
 
 static int measure(struct report *r, const void *options)
@@ -83,6 +126,10 @@ static int measure(struct report *r, const void *options)
 		fprintf(stderr, "sparsekv-bench: park: expected --socket, of a daemon that parks sequences\n");
 		return -1;
 	}
+	if (o->beside && o->sequences < 2) {
+		fprintf(stderr, "sparsekv-bench: park: --beside: expected two sequences or more, got %ld\n", o->sequences);
+		return -1;
+	}
 	stack_connect(&s, o->socket, o->device);
 	if (skv_ctl_connect(&ctl, o->socket, "sparsekv-bench", 60000) < 0) {
 		fprintf(stderr, "sparsekv-bench: %s\n", ctl.err);
@@ -91,7 +138,7 @@ static int measure(struct report *r, const void *options)
 	stack_open(&s, &m, "full");
 	stack_fill(&s, (uint32_t)o->sequences, (uint32_t)o->tokens, 0);
 	for (long i = 0; i < o->repeat; i++)
-		there_and_back(r, &s, &ctl);
+		there_and_back(r, &s, &ctl, o->beside);
 	stack_empty(&s);
 	stack_close(&s);
 	skv_ctl_close(&ctl);
@@ -111,6 +158,7 @@ int bench_park(int argc, char **argv)
 		BENCH_DEVICE(&o.device, "pages on that device (host memory)"),
 		BENCH_NUMBER("sequences", &o.sequences, 1, 1000, "of them (4)"),
 		BENCH_NUMBER("tokens", &o.tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS, "of each, about (8192)"),
+		BENCH_TEXT("beside", "COMMAND", &o.beside, "attach every second one, after COMMAND for $SEQUENCE, the one before"),
 		BENCH_NUMBER("repeat", &o.repeat, 1, 100, "so many times (1)"),
 		BENCH_NUMBER("layers", &o.layers, 1, SKV_MAX_LAYERS, "layers (32)"),
 		BENCH_HEADS(&o.heads, &o.kv_heads, "q heads/kv heads (32/8)"),

@@ -81,9 +81,9 @@ static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const vo
 {
 	const struct skv_parked_header *h = &r->header;
 	struct import *s = r->ctx;
+	int e = skv_disk_reader_compare(r, r->work, first, n, pages); /* in the writer's buffer */
 
-	(void)pages; /* they are in the writer's buffer */
-	return skv_disk_writer_put(&s->writer, h->pages_at + first / h->chunk_pages * h->chunk_bytes, n * h->page_bytes);
+	return e < 0 ? e : skv_disk_writer_put(&s->writer, h->pages_at + first / h->chunk_pages * h->chunk_bytes, n * h->page_bytes);
 }
 
 /* ---------------------------------------------------------------------------------------------- */

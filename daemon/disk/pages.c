@@ -2,6 +2,7 @@
 #include "daemon/disk/pages.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -31,9 +32,16 @@ static int host_read(struct skv_disk_pages *p, uint64_t at, size_t bytes, void *
 	return host_copy(p, at, bytes, to, NULL);
 }
 
+/* One thread at a time: the kernel lets no more write to a file, and the others would spin. */
 static int host_write(struct skv_disk_pages *p, uint64_t at, size_t bytes, const void *from)
 {
-	return host_copy(p, at, bytes, NULL, from);
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	int r;
+
+	pthread_mutex_lock(&lock);
+	r = host_copy(p, at, bytes, NULL, from);
+	pthread_mutex_unlock(&lock);
+	return r;
 }
 
 static int host_wait(struct skv_disk_pages *p)
@@ -62,6 +70,7 @@ int skv_disk_pages_open(struct skv_disk_pages *p, struct skv_disk_work *work, vo
 	if (job->model.device != SKV_DEVICE_HOST)
 		return job->n_pages ? skv_disk_pages_cuda_open(p, staging, bytes) : 0;
 	p->ops = &host;
+	p->any_thread = true;
 	return 0;
 }
 

@@ -24,6 +24,7 @@ struct skv_disk_pages_ops {
 struct skv_disk_pages {
 	struct skv_disk_work *work;
 	const struct skv_disk_pages_ops *ops;
+	bool any_thread; /* a copy of this, with a `work` of its own, serves another thread at the same time */
 	void *device; /* what the device's functions have */
 };
 

@@ -38,18 +38,24 @@ static int take_sums(struct skv_disk_reader *r, uint64_t at, size_t bytes, const
 	return 0;
 }
 
+int skv_disk_reader_compare(const struct skv_disk_reader *r, struct skv_disk_work *work, uint64_t first, uint32_t n, const void *pages)
+{
+	const struct skv_parked_header *h = &r->header;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (skv_crc32c(0, (const char *)pages + i * h->page_bytes, h->page_bytes) != r->sums[first + i])
+			return skv_disk_refuse(work, -EBADMSG, "page %llu of %llu has another checksum than when it was parked",
+			                       (unsigned long long)(first + i), (unsigned long long)h->n_pages);
+	return 0;
+}
+
 static int take_chunk(struct skv_disk_reader *r, uint64_t at, size_t bytes, const char *piece)
 {
 	const struct skv_parked_header *h = &r->header;
 	uint64_t first = (at - h->pages_at) / h->chunk_bytes * h->chunk_pages, left = h->n_pages - first;
-	uint32_t n = left < h->chunk_pages ? (uint32_t)left : h->chunk_pages;
 
 	(void)bytes;
-	for (uint32_t i = 0; i < n; i++)
-		if (skv_crc32c(0, piece + i * h->page_bytes, h->page_bytes) != r->sums[first + i])
-			return skv_disk_refuse(r->work, -EBADMSG, "page %llu of %llu has another checksum than when it was parked",
-			                       (unsigned long long)(first + i), (unsigned long long)h->n_pages);
-	return r->chunk(r, first, n, piece);
+	return r->chunk(r, first, left < h->chunk_pages ? (uint32_t)left : h->chunk_pages, piece);
 }
 
 static int each_piece(struct skv_disk_reader *r, uint64_t at, uint64_t end,

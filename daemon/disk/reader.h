@@ -20,7 +20,7 @@ struct skv_disk_reader {
 	int (*next)(struct skv_disk_reader *, size_t bytes, void **ret);
 	/* So many bytes of a piece are the memory part's. NULL: they are not needed. */
 	int (*memory_piece)(struct skv_disk_reader *, uint64_t at, size_t bytes);
-	/* A chunk: pages that are what was parked. */
+	/* A chunk: pages as the file has them. */
 	int (*chunk)(struct skv_disk_reader *, uint64_t first, uint32_t n, const void *pages);
 };
 
@@ -28,5 +28,8 @@ struct skv_disk_reader {
 int skv_disk_reader_check(struct skv_disk_work *, const struct skv_parked_header *, uint64_t file_bytes);
 /* Read all behind the header, with `memory` begun. */
 int skv_disk_reader_run(struct skv_disk_reader *);
+
+/* Are the pages of a chunk what was parked? By any thread, which has the `work` for what it says. */
+int skv_disk_reader_compare(const struct skv_disk_reader *, struct skv_disk_work *, uint64_t first, uint32_t n, const void *pages);
 
 #endif

@@ -1,21 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/disk/resume.c - from a file into fresh memory. */
+/*
+ * daemon/disk/resume.c - from a file into fresh memory.
+ *
+ * This thread waits for the disk and gives each chunk to the helpers, who compare it with its checksums and copy it to its pages.
+ * To memory of the host, that is; a device's context is this thread's, who copies what they have compared. As the sequence has
+ * no commit before the end, it makes no difference what of it came first.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include "common/fd.h"
+#include "daemon/disk/helpers.h"
 #include "daemon/disk/pages.h"
 #include "daemon/disk/reader.h"
 #include "daemon/disk/transfer.h"
+
+/* A chunk that the helpers have. */
+struct chunk {
+	struct skv_disk_task task;
+	struct resume *resume;
+	struct skv_disk_work work; /* a copy, for what is said of this chunk */
+	const void *pages;
+	uint32_t *ids; /* [header.chunk_pages] */
+	uint64_t first;
+	uint32_t n;
+	int error;
+};
 
 struct resume {
 	struct skv_disk_reader reader;
 	struct skv_transfer *transfer;
 	struct skv_disk_pages pages;
 	struct skv_disk_list list; /* of the pages that come next */
-	uint32_t *ids;             /* of a chunk */
+	struct skv_disk_helpers *helpers;
+	struct chunk chunks[SKV_TRANSFER_MAX_HELD];
+	uint64_t given, taken; /* chunks: that the helpers were given, that they are done with; number i is chunks[i % MAX_HELD] */
 };
 
 /* The caller's, with the size of the file. */
@@ -74,7 +95,50 @@ static int read_header(struct skv_disk_work *work, int fd, uint64_t file_bytes, 
 	return r < 0 ? r : check_job(work, ret);
 }
 
-/* ---- the reader's pieces --------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static int copy(struct chunk *c, struct skv_disk_work *work)
+{
+	struct skv_disk_pages pages = c->resume->pages;
+
+	pages.work = work;
+	return skv_disk_pages_write(&pages, c->ids, c->n, c->pages);
+}
+
+static void compare_and_copy(struct skv_disk_task *task)
+{
+	struct chunk *c = (struct chunk *)task;
+
+	c->error = skv_disk_reader_compare(&c->resume->reader, &c->work, c->first, c->n, c->pages);
+	if (c->error == 0 && c->resume->pages.any_thread)
+		c->error = copy(c, &c->work);
+}
+
+/* The chunk that was given first. */
+static int take_back(struct resume *s)
+{
+	struct skv_disk_work *work = s->reader.work;
+	struct chunk *c = &s->chunks[s->taken++ % SKV_TRANSFER_MAX_HELD];
+
+	skv_disk_helpers_wait(s->helpers, &c->task);
+	if (c->error < 0)
+		memcpy(work->why, c->work.why, sizeof(work->why));
+	else if (!s->pages.any_thread)
+		return copy(c, work);
+	return c->error;
+}
+
+/* All of them, whatever becomes of one: the first error. */
+static int take_all_back(struct resume *s)
+{
+	int r = 0;
+
+	while (r == 0 && s->taken < s->given)
+		r = take_back(s);
+	while (s->taken < s->given)
+		skv_disk_helpers_wait(s->helpers, &s->chunks[s->taken++ % SKV_TRANSFER_MAX_HELD].task);
+	return r;
+}
 
 static int next(struct skv_disk_reader *r, size_t bytes, void **ret)
 {
@@ -84,29 +148,58 @@ static int next(struct skv_disk_reader *r, size_t bytes, void **ret)
 	return skv_transfer_next(s->transfer, ret);
 }
 
+/* Of the chunk given MAX_HELD pieces ago the buffer is used next. */
 static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const void *pages)
 {
 	struct resume *s = r->ctx;
-	int e = skv_disk_list_pages(&s->list, n, s->ids);
+	struct chunk *c = &s->chunks[s->given % SKV_TRANSFER_MAX_HELD];
+	int e = s->given - s->taken == SKV_TRANSFER_MAX_HELD ? take_back(s) : 0;
 
-	(void)first;
-	return e < 0 ? e : skv_disk_pages_write(&s->pages, s->ids, n, pages);
+	if (e == 0)
+		e = skv_disk_list_pages(&s->list, n, c->ids);
+	if (e < 0)
+		return e;
+	c->first = first;
+	c->n = n;
+	c->pages = pages;
+	s->given++;
+	skv_disk_helpers_give(s->helpers, &c->task);
+	return 0;
 }
+
+/* ---------------------------------------------------------------------------------------------- */
 
 static int run(struct resume *s, struct skv_disk_work *work)
 {
 	struct skv_disk_reader *reader = &s->reader;
 	size_t bytes;
 	void *staging = skv_transfer_staging(s->transfer, &bytes);
-	int r = skv_disk_pages_open(&s->pages, work, staging, bytes);
+	int r = skv_disk_pages_open(&s->pages, work, staging, bytes), last;
 
 	if (r < 0)
 		return r;
 	skv_disk_memory_begin(&reader->memory, work, &reader->header, work->fds[SKV_DISK_FD_SEQ]);
 	skv_disk_list_begin(&s->list, work, 0, reader->header.n_pages);
 	r = skv_disk_reader_run(reader);
+	last = take_all_back(s);
 	skv_disk_pages_close(&s->pages);
+	r = r < 0 ? r : last;
 	return r < 0 ? r : skv_disk_memory_commit(&reader->memory);
+}
+
+static int prepare(struct resume *s, struct skv_disk_work *work)
+{
+	int r = skv_disk_helpers_new(work, &s->helpers);
+
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < SKV_TRANSFER_MAX_HELD; i++) {
+		s->chunks[i] = (struct chunk){.task.run = compare_and_copy, .resume = s, .work = *work};
+		s->chunks[i].ids = malloc(s->reader.header.chunk_pages * sizeof(*s->chunks[i].ids));
+		if (!s->chunks[i].ids)
+			return -ENOMEM;
+	}
+	return 0;
 }
 
 int skv_disk_resume(struct skv_disk_work *work)
@@ -118,13 +211,15 @@ int skv_disk_resume(struct skv_disk_work *work)
 
 	s.reader.ctx = &s;
 	if (r == 0)
-		r = skv_transfer_new(work, fd, &s.reader.header, &s.transfer);
-	if (r < 0)
-		return r;
-	s.ids = malloc(s.reader.header.chunk_pages * sizeof(*s.ids));
-	r = s.ids ? run(&s, work) : -ENOMEM;
+		r = skv_transfer_new(work, fd, &s.reader.header, SKV_TRANSFER_MAX_HELD, &s.transfer);
+	if (r == 0)
+		r = prepare(&s, work);
+	if (r == 0)
+		r = run(&s, work);
+	skv_disk_helpers_free(s.helpers);
 	skv_transfer_free(s.transfer);
 	free(s.reader.sums);
-	free(s.ids);
+	for (uint32_t i = 0; i < SKV_TRANSFER_MAX_HELD; i++)
+		free(s.chunks[i].ids);
 	return r;
 }

@@ -2,7 +2,7 @@
 /*
  * daemon/disk/transfer.c - see transfer.h.
  *
- * Pieces have numbers, and number i goes through buffer i % BUFFERS: one is handed out, the others are on their way. Completions
+ * Pieces have numbers, and number i goes through buffer i % n_buffers: some are handed out, the others are on their way. Completions
  * come in any order; the piece with the lowest number is waited for.
  *
  * The ring is made once, and is empty between transfers. A kernel gives back what a ring has taken a while after it was closed,
@@ -17,8 +17,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define BUFFERS (SKV_DISK_FLIGHT + 1)
-#define CALL BUFFERS /* what is in the ring and has no buffer: there is one of these at a time */
+#define MAX_BUFFERS (SKV_DISK_FLIGHT + SKV_TRANSFER_MAX_HELD)
+#define CALL MAX_BUFFERS /* what is in the ring and has no buffer: there is one of these at a time */
 
 struct operation {
 	char *data;
@@ -36,7 +36,8 @@ struct skv_transfer {
 	int error;
 	char *staging;
 	size_t buffer_bytes;
-	struct operation ops[BUFFERS];
+	uint32_t n_buffers;
+	struct operation ops[MAX_BUFFERS]; /* [n_buffers] */
 	uint64_t begun, out; /* pieces: that were begun, that were handed out */
 	uint64_t read_at;    /* where the next piece begins */
 	bool calling;
@@ -51,7 +52,7 @@ static bool has_ring;
 static int make_ring(struct skv_disk_work *work)
 {
 	struct io_uring_params params = {.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN};
-	int r = has_ring ? 0 : io_uring_queue_init_params(2 * BUFFERS, &ring, &params);
+	int r = has_ring ? 0 : io_uring_queue_init_params(2 * MAX_BUFFERS, &ring, &params);
 
 	has_ring = r == 0;
 	return r < 0 ? skv_disk_refuse(work, r, "the disk worker has no io_uring: %s", strerror(-r)) : 0;
@@ -131,7 +132,7 @@ static int wait_for_some(struct skv_transfer *t)
 		int res = cqe->res;
 
 		io_uring_cqe_seen(&ring, cqe);
-		if (i < BUFFERS) {
+		if (i != CALL) {
 			completed(t, (uint32_t)i, res);
 			continue;
 		}
@@ -153,7 +154,7 @@ static int wait_for(struct skv_transfer *t, const struct operation *op)
 
 static int wait_for_all(struct skv_transfer *t)
 {
-	for (uint32_t i = 0; i < BUFFERS; i++)
+	for (uint32_t i = 0; i < t->n_buffers; i++)
 		(void)wait_for(t, &t->ops[i]);
 	return t->error;
 }
@@ -172,31 +173,32 @@ static int call(struct skv_transfer *t, struct io_uring_sqe *sqe)
 
 static void register_buffers(struct skv_transfer *t)
 {
-	struct iovec buffers[BUFFERS];
+	struct iovec buffers[MAX_BUFFERS];
 
-	for (uint32_t i = 0; i < BUFFERS; i++)
+	for (uint32_t i = 0; i < t->n_buffers; i++)
 		buffers[i] = (struct iovec){t->ops[i].data, t->buffer_bytes};
 	/* RLIMIT_MEMLOCK may be against it */
-	t->registered = io_uring_register_buffers(&ring, buffers, BUFFERS) == 0;
+	t->registered = io_uring_register_buffers(&ring, buffers, t->n_buffers) == 0;
 }
 
-int skv_transfer_new(struct skv_disk_work *work, int fd, const struct skv_parked_header *h, struct skv_transfer **ret)
+int skv_transfer_new(struct skv_disk_work *work, int fd, const struct skv_parked_header *h, uint32_t held, struct skv_transfer **ret)
 {
+	const uint32_t n_buffers = SKV_DISK_FLIGHT + held;
 	const size_t buffer_bytes = h->chunk_bytes < h->file_bytes ? h->chunk_bytes : h->file_bytes;
 	struct skv_transfer *t = calloc(1, sizeof(*t));
 	int flags = fcntl(fd, F_GETFL), r = make_ring(work);
 	void *staging;
 
-	staging = r < 0 ? MAP_FAILED : mmap(NULL, BUFFERS * buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	staging = r < 0 ? MAP_FAILED : mmap(NULL, n_buffers * buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (!t || staging == MAP_FAILED) {
 		if (staging != MAP_FAILED)
-			munmap(staging, BUFFERS * buffer_bytes);
+			munmap(staging, n_buffers * buffer_bytes);
 		free(t);
-		return r < 0 ? r : skv_disk_refuse(work, -ENOMEM, "the disk worker has no memory for %u buffers of %zu bytes", BUFFERS, buffer_bytes);
+		return r < 0 ? r : skv_disk_refuse(work, -ENOMEM, "the disk worker has no memory for %u buffers of %zu bytes", n_buffers, buffer_bytes);
 	}
 	*t = (struct skv_transfer){
-		.work = work, .header = h, .fd = fd, .staging = staging, .buffer_bytes = buffer_bytes, .read_at = h->memory_at};
-	for (uint32_t i = 0; i < BUFFERS; i++)
+		.work = work, .header = h, .fd = fd, .staging = staging, .buffer_bytes = buffer_bytes, .n_buffers = n_buffers, .read_at = h->memory_at};
+	for (uint32_t i = 0; i < n_buffers; i++)
 		t->ops[i].data = t->staging + i * buffer_bytes;
 	register_buffers(t);
 	t->direct = flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
@@ -222,14 +224,14 @@ void skv_transfer_free(struct skv_transfer *t)
 		io_uring_queue_exit(&ring);
 		has_ring = false;
 	} else {
-		munmap(t->staging, BUFFERS * t->buffer_bytes);
+		munmap(t->staging, t->n_buffers * t->buffer_bytes);
 	}
 	free(t);
 }
 
 void *skv_transfer_staging(const struct skv_transfer *t, size_t *ret_bytes)
 {
-	*ret_bytes = BUFFERS * t->buffer_bytes;
+	*ret_bytes = t->n_buffers * t->buffer_bytes;
 	return t->staging;
 }
 
@@ -249,7 +251,7 @@ int skv_transfer_allocate(struct skv_transfer *t, uint64_t bytes)
 
 int skv_transfer_buffer(struct skv_transfer *t, void **ret)
 {
-	struct operation *op = &t->ops[t->begun % BUFFERS];
+	struct operation *op = &t->ops[t->begun % t->n_buffers];
 	int r = wait_for(t, op);
 
 	if (r == 0)
@@ -259,7 +261,7 @@ int skv_transfer_buffer(struct skv_transfer *t, void **ret)
 
 int skv_transfer_write(struct skv_transfer *t, uint64_t at, size_t bytes)
 {
-	uint32_t i = (uint32_t)(t->begun % BUFFERS);
+	uint32_t i = (uint32_t)(t->begun % t->n_buffers);
 
 	if (t->error)
 		return t->error;
@@ -288,13 +290,13 @@ int skv_transfer_sync(struct skv_transfer *t)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Of the piece handed out last the buffer stays as it is. */
+/* Of the pieces handed out last the buffers stay as they are. */
 static void read_ahead(struct skv_transfer *t)
 {
 	size_t bytes;
 
 	while (t->begun < t->out + SKV_DISK_FLIGHT && (bytes = skv_parked_piece(t->header, t->read_at)) > 0) {
-		uint32_t i = (uint32_t)(t->begun % BUFFERS);
+		uint32_t i = (uint32_t)(t->begun % t->n_buffers);
 
 		t->ops[i].at = t->read_at;
 		t->ops[i].bytes = bytes;
@@ -307,7 +309,7 @@ static void read_ahead(struct skv_transfer *t)
 
 int skv_transfer_next(struct skv_transfer *t, void **ret)
 {
-	struct operation *op = &t->ops[t->out % BUFFERS];
+	struct operation *op = &t->ops[t->out % t->n_buffers];
 	int r = t->error;
 
 	t->reads = true;

@@ -5,18 +5,23 @@
  * Through a ring of its own, past the page cache where the file system can do that. A piece is done when all of it is: a short
  * read or write goes on where it ended, or is an error. The first error stays, and every later call returns it.
  *
- * Staging buffers are the transfer's. One is handed out at a time, and is the caller's until it is written, or the
- * next one is asked for.
+ * Staging buffers are the transfer's. One is handed out at a time, and is the caller's until it is written. Of those that are
+ * read the last `held` are, while the next one is asked for.
  */
 #ifndef SKV_TRANSFER_H
 #define SKV_TRANSFER_H
 
 #include "daemon/disk/work.h"
 
+#define SKV_TRANSFER_MAX_HELD 4u
+
 struct skv_transfer;
 
-/* `fd` (borrowed) is a regular file that has this header, or will have it: a buffer is as large as its largest piece. */
-int skv_transfer_new(struct skv_disk_work *, int fd, const struct skv_parked_header *, struct skv_transfer **ret);
+/*
+ * `fd` (borrowed) is a regular file that has this header, or will have it: a buffer is as large as its largest piece. `held`, from
+ * 1 to SKV_TRANSFER_MAX_HELD, is what the caller of skv_transfer_next() uses at a time.
+ */
+int skv_transfer_new(struct skv_disk_work *, int fd, const struct skv_parked_header *, uint32_t held, struct skv_transfer **ret);
 /* Waits for what is on its way. NULL is fine. */
 void skv_transfer_free(struct skv_transfer *);
 

@@ -50,7 +50,7 @@ int skv_disk_writer_begin(struct skv_disk_writer *w, struct skv_disk_work *work,
 	r = create(w);
 	if (r < 0)
 		return skv_disk_refuse(work, r, "creating a file: %s", strerror(-r));
-	r = skv_transfer_new(work, w->fd, &w->header, &w->transfer);
+	r = skv_transfer_new(work, w->fd, &w->header, 1, &w->transfer);
 	return r < 0 ? r : skv_transfer_allocate(w->transfer, h->file_bytes);
 }
 

@@ -6,6 +6,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,12 +15,15 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "daemon/core/core.h"
+#include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/folder.h"
 #include "tests/support/disk-fixture.h"
@@ -207,6 +211,51 @@ static void expect_resume_refused(const struct parked_case *was, const struct sk
 	parked_case_free(to);
 	free(to);
 }
+
+/* From now on this user, who may open all files as before, has this process, one that it starts, and no thread of either. */
+static void limit_processes(void)
+{
+	const int beyond_limits[] = {CAP_SYS_RESOURCE, CAP_SYS_ADMIN};
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3];
+
+	ck_assert_int_eq(setrlimit(RLIMIT_NPROC, &(struct rlimit){2, 2}), 0);
+	ck_assert_int_eq(setresuid(1000000u + (uid_t)getpid(), 0, 0), 0);
+	ck_assert_int_eq(syscall(SYS_capget, &header, caps), 0);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(prctl(PR_CAPBSET_DROP, beyond_limits[i], 0, 0, 0), 0); /* the next program */
+		caps[CAP_TO_INDEX(beyond_limits[i])].effective &= ~CAP_TO_MASK(beyond_limits[i]);
+	}
+	ck_assert_int_eq(syscall(SYS_capset, &header, caps), 0);
+}
+
+/* The file stays, and is read by a worker that has one. */
+START_TEST(no_thread_is_said)
+{
+	struct parked_case c;
+	pid_t child;
+
+	if (getuid() != 0) {
+		printf("not root: not run\n");
+		return;
+	}
+	parked_case_random(&c);
+	DISK_EXPECT(disk_park(&c), 0);
+	disk_worker_stop();
+	child = child_fork();
+	if (child == 0) {
+		limit_processes();
+		disk_worker_start();
+		expect_resume_refused(&c, &c.job, -EAGAIN, "no thread");
+		disk_worker_stop();
+		_exit(0);
+	}
+	child_wait(child);
+	disk_worker_start();
+	disk_expect_resumes(&c);
+	parked_case_free(&c);
+}
+END_TEST
 
 START_TEST(jobs_that_do_not_fit_are_refused)
 {
@@ -529,7 +578,7 @@ int main(void)
 
 	add_case(s, "there and back", 60, disk_begin, disk_end, sums_are_those_of_rfc_3720, what_was_parked_comes_back, all_sizes_come_back,
 	         no_pinned_memory_and_no_disk_will_do, files_have_names_of_their_own, NULL);
-	add_case(s, "failures", 60, disk_begin, disk_end, jobs_that_do_not_fit_are_refused, commits_while_it_is_parked_are_seen,
+	add_case(s, "failures", 60, disk_begin, disk_end, jobs_that_do_not_fit_are_refused, no_thread_is_said, commits_while_it_is_parked_are_seen,
 	         a_full_disk_has_no_part_of_a_file, killed_workers_leave_the_old_file_or_the_new_one, NULL);
 	add_case(s, "imports", 60, disk_begin, disk_end, imports_are_what_was_parked, workers_that_wait_say_so, NULL);
 	return run_suite(s);
