@@ -33,8 +33,14 @@ static struct shared {
 
 static void record_time(double took)
 {
+	static bool any; /* of this engine */
 	struct restart_engine_steps *s = &shared->steps[disturbed];
 
+	if (!any) {
+		s->first = took > s->first ? took : s->first;
+		any = true;
+		return;
+	}
 	s->longest = took > s->longest ? took : s->longest;
 	s->paused += took > NO_DAEMON_S;
 }

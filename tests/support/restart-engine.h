@@ -24,10 +24,11 @@ pid_t restart_engine_start(void);
 bool restart_engine_has_ended(pid_t);
 /* Of all engines. */
 uint32_t restart_engine_tokens(void);
-/* The longest step, in seconds, and how many took as long as no daemon is back in: the undisturbed run's, and the others'. */
+/* The undisturbed run's, and the others'. */
 struct restart_engine_steps {
-	double longest;
-	uint32_t paused;
+	double first;    /* the longest first one of an engine, in seconds: it has no leases, and a device has loaded nothing yet */
+	double longest;  /* of the rest */
+	uint32_t paused; /* those of the rest that took as long as no daemon is back in */
 };
 struct restart_engine_steps restart_engine_steps(bool disturbed);
 
