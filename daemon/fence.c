@@ -300,12 +300,15 @@ static struct skv_fence *find(struct skv_server *s, struct skv_conn *conn, uint3
 	return NULL;
 }
 
-/* Its process has closed that client's connection, if it says so, and we may hear of it later than of this. */
+/*
+ * The process has closed that client's connection before it made this one, and we may hear of it later: what came by that one may have
+ * waited for the daemon for as long, RECONNECT as well. Of two it is the later one that the process means.
+ */
 static void hang_up(struct skv_server *s, const struct skv_conn *conn, uint32_t client)
 {
 	struct skv_conn *other = skv_ipc_first(s->ipc);
 
-	while (other && (other == conn || skv_conn_client(other) != client))
+	while (other && (skv_conn_client(other) != client || skv_conn_number(other) >= skv_conn_number(conn)))
 		other = skv_conn_next(other);
 	if (other && skv_conn_peer(other)->uid == skv_conn_peer(conn)->uid && same_process(skv_conn_peer(other), skv_conn_peer(conn)))
 		skv_conn_close(other, LOG_DEBUG, "its process says that it is over");
@@ -338,6 +341,7 @@ void skv_fence_reconnect(struct skv_server *s, struct skv_conn *conn, const stru
 	(void)fds;
 	if (!skv_reply_can_serve(conn, h->serial, &m->hello))
 		return;
+	hang_up(s, conn, m->client);
 	f = find(s, conn, h->serial, m->client);
 	if (!f || skv_reply_failed(s, conn, h->serial, "a client that goes on", skv_core_reconnect(s->core, m->client))) {
 		skv_conn_finish(conn);

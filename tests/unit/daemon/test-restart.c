@@ -87,6 +87,32 @@ START_TEST(nothing_is_lost)
 }
 END_TEST
 
+/* The library has asked again after five seconds: the daemon finds both questions at its socket. */
+START_TEST(a_late_start)
+{
+	const double end = fix_now() + 60;
+	uint32_t tokens;
+	pid_t pid;
+
+	setup();
+	restart_engine_undisturbed();
+	pid = restart_engine_start();
+	while (restart_engine_tokens() < 200)
+		usleep(1000);
+	(void)manager_end(SIGKILL);
+	usleep(5700000);
+	manager_start(options);
+	for (tokens = restart_engine_tokens(); restart_engine_tokens() < tokens + 200 && fix_now() < end; usleep(1000))
+		ck_assert(!restart_engine_has_ended(pid));
+	ck_assert_uint_ge(restart_engine_tokens(), tokens + 200);
+	ck_assert_int_eq(kill(pid, SIGKILL), 0);
+	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
+	check_log();
+	manager_close();
+}
+END_TEST
+
 /* ---- what cannot be taken -------------------------------------------------------------------- */
 
 static void expect_log(const char *what)
@@ -138,7 +164,7 @@ int main(void)
 	TCase *c;
 
 	rnd_seed("test-restart");
-	add_case(s, "restart", 240, NULL, NULL, nothing_is_lost, of_another_name, NULL);
+	add_case(s, "restart", 240, NULL, NULL, nothing_is_lost, a_late_start, of_another_name, NULL);
 	c = tcase_create("states");
 	tcase_add_loop_test(c, no_state, 0, 3);
 	suite_add_tcase(s, c);
