@@ -2,9 +2,9 @@
 /*
  * daemon/disk/resume.c - from a file into fresh memory.
  *
- * This thread waits for the disk and gives each chunk to the helpers, who compare it with its checksums and copy it to its pages.
- * To memory of the host, that is; a device's context is this thread's, who copies what they have compared. As the sequence has
- * no commit before the end, it makes no difference what of it came first.
+ * This thread waits for the disk and gives each chunk to the helpers, who compare it with its checksums and copy it to its pages in
+ * host memory. A device's context belongs to this thread, so it copies there itself what they have compared. The sequence has no commit
+ * before the end: the order of copies makes no difference.
  */
 #include <errno.h>
 #include <fcntl.h>
