@@ -99,8 +99,8 @@ static int check_model(const struct reading *r, const json_t *model)
 		uint32_t expected;
 	} fields[] = {
 		{"layers", r->model->n_layers},
-		{"heads", r->model->n_heads},
-		{"kv_heads", r->model->n_kv_heads},
+		{"heads", r->model->n_heads * r->model->n_ranks},
+		{"kv_heads", r->model->n_kv_heads * r->model->n_ranks},
 		{"head_dim", r->model->head_dim},
 	};
 
@@ -137,28 +137,38 @@ static int take_layers(const struct reading *r, const json_t *chosen, const char
 	return 0;
 }
 
+/* A layer's row of the head map: of all ranks' kv heads, of which this rank's are taken. */
+static int take_map_row(const struct reading *r, const json_t *row, uint32_t layer, struct skv_profile *profile)
+{
+	const uint32_t own = r->model->n_kv_heads, all = own * r->model->n_ranks;
+	uint32_t head;
+
+	if (json_array_size(row) != all)
+		return bad(r, "chosen.head_map[%u]: %u kv heads expected", r->path, layer, all);
+	for (uint32_t h = 0; h < all; h++) {
+		if (!take_index(json_array_get(row, h), all, &head))
+			return bad(r, "chosen.head_map[%u][%u]: a kv head from 0 to %u expected", r->path, layer, h, all - 1);
+		/* heads of layers that no anchor is before have 0, which is nobody's */
+		if (head / own != h / own && skv_layer_source(&profile->anchors, layer) != SKV_NO_LAYER)
+			profile->crosses = layer + 1;
+		if (h / own == r->model->rank)
+			profile->map[layer][h % own] = (uint8_t)(head % own);
+	}
+	return 0;
+}
+
 /* A list of kv heads for each layer. There must be one if there are anchors. */
 static int take_map(const struct reading *r, const json_t *map, struct skv_profile *profile)
 {
-	uint32_t head;
+	int e = 0;
 
 	if (!map && skv_layer_set_empty(&profile->anchors))
 		return 0;
 	if (json_array_size(map) != r->model->n_layers)
 		return bad(r, "chosen.head_map: %u lists, one a layer, expected", r->path, r->model->n_layers);
-	for (uint32_t l = 0; l < r->model->n_layers; l++) {
-		const json_t *row = json_array_get(map, l);
-
-		if (json_array_size(row) != r->model->n_kv_heads)
-			return bad(r, "chosen.head_map[%u]: %u kv heads expected", r->path, l, r->model->n_kv_heads);
-		for (uint32_t h = 0; h < r->model->n_kv_heads; h++) {
-			if (!take_index(json_array_get(row, h), r->model->n_kv_heads, &head))
-				return bad(r, "chosen.head_map[%u][%u]: a kv head from 0 to %u expected", r->path, l,
-				           h, r->model->n_kv_heads - 1);
-			profile->map[l][h] = (uint8_t)head;
-		}
-	}
-	return 0;
+	for (uint32_t l = 0; l < r->model->n_layers && e == 0; l++)
+		e = take_map_row(r, json_array_get(map, l), l, profile);
+	return e;
 }
 
 static int take(const struct reading *r, const json_t *root, struct skv_profile *profile)

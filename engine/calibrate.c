@@ -31,7 +31,7 @@ static const char usage[] =
 struct arguments {
 	struct eng_cli cli;
 	const char *text, *tasks, *output, *svg;
-	uint32_t context, texts, rows, delta, anchors, filters, dense, top, gamma, sinks, window;
+	uint32_t context, texts, rows, delta, anchors, filters, ranks, dense, top, gamma, sinks, window;
 	uint32_t by_loss;
 	double budget;
 	const char *deltakv, *palu; /* compressors to write */
@@ -99,6 +99,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_COUNT("delta-layers", &a->delta, 1, SKV_MAX_LAYERS, "how many to choose (default 3)"),
 		ENG_COUNT("anchors", &a->anchors, 1, SKV_MAX_LAYERS, "(default 5)"),
 		ENG_COUNT("filters", &a->filters, 1, SKV_MAX_LAYERS, "(default 3)"),
+		ENG_COUNT("ranks", &a->ranks, 1, SKV_MAX_HEADS,
+		          "kascade's head map leads to heads of the same tensor-parallel rank, of so many (default 1)"),
 		ENG_COUNT("dense", &a->dense, 0, SKV_MAX_LAYERS,
 		          "first layers that stay dense before delta's and filter layers (default 2)"),
 		ENG_POWER("gamma", &a->gamma, 2, 4096, "rows that share a correction of sparse prompts (default 64)"),
@@ -125,7 +127,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	int r;
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = UNSET, .delta = 3,
-	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .gamma = 64, .sinks = 1024,
+	                        .anchors = 5, .filters = 3, .ranks = 1, .dense = 2, .top = 64, .gamma = 64, .sinks = 1024,
 	                        .window = 2048, .budget = 0.125,
 	                        .stride = UNSET, .near = UNSET};
 	r = eng_options(&command, argc, argv, err);
@@ -144,6 +146,9 @@ static int check_counts(const struct arguments *a, const struct eng_config *c, s
 		                "the model has %u layers, %u behind the dense ones: --delta-layers and --filters up to "
 		                "that expected, --anchors up to %u",
 		                c->n_layers, most, c->n_layers);
+	if (c->n_kv_heads % a->ranks)
+		return eng_fail(err, -EINVAL, "--ranks %u: the model has %u kv heads, expected a number that divides them", a->ranks,
+		                c->n_kv_heads);
 	for (uint32_t l = 0; l < c->n_layers; l++)
 		if (c->window[l] > 0 && c->window[l] < a->context)
 			return eng_fail(err, -EINVAL, "the model's layer %u has a sliding window of %u tokens: layers are chosen "
@@ -380,7 +385,7 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
 	struct eng_loss loss = ENG_LOSS_NULL;
 	struct eng_profile p = {
 		.model = &host->model, .measure = m, .differ = d, .source = slash ? slash + 1 : source, .source_hash = t->hash,
-		.tokens = tokens, .texts = t->n, .budget = a->budget,
+		.tokens = tokens, .texts = t->n, .n_ranks = a->ranks, .budget = a->budget,
 		.choice = {[ENG_DELTA] = {layers, a->dense, a->delta}, [ENG_ANCHORS] = {layers, 0, a->anchors},
 		           [ENG_FILTERS] = {layers, a->dense, a->filters}},
 	};

@@ -65,13 +65,16 @@ uint32_t eng_choose_source(const struct eng_choice *c, const uint32_t *layers, u
 	return source;
 }
 
-void eng_choose_heads(const double *similarity, uint32_t n_heads, uint8_t *ret_map)
+void eng_choose_heads(const double *similarity, uint32_t n_heads, uint32_t n_ranks, uint8_t *ret_map)
 {
+	const uint32_t each = n_heads / n_ranks;
+
 	for (uint32_t h = 0; h < n_heads; h++) {
 		const double *row = similarity + (size_t)h * n_heads;
-		uint32_t best = 0;
+		const uint32_t first = h / each * each;
+		uint32_t best = first;
 
-		for (uint32_t other = 1; other < n_heads; other++)
+		for (uint32_t other = first + 1; other < first + each; other++)
 			if (row[other] > row[best])
 				best = other;
 		ret_map[h] = (uint8_t)best;

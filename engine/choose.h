@@ -40,8 +40,9 @@ uint32_t eng_choose_source(const struct eng_choice *c, const uint32_t *layers, u
 
 /*
  * Kascade's head map of a layer: ret_map[h] is the head of its anchor whose selection suits its head h best.
- * `similarity` is of the two layers, [n_heads of the layer][n_heads of the anchor].
+ * `similarity` is of the two layers, [n_heads of the layer][n_heads of the anchor]. n_ranks, which divides n_heads: heads are
+ * split over so many tensor-parallel ranks, and a head's is one of the same rank.
  */
-void eng_choose_heads(const double *similarity, uint32_t n_heads, uint8_t *ret_map);
+void eng_choose_heads(const double *similarity, uint32_t n_heads, uint32_t n_ranks, uint8_t *ret_map);
 
 #endif

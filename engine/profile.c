@@ -148,7 +148,7 @@ static json_t *head_map(const struct eng_profile *p, const uint32_t *anchors)
 		json_t *row = json_array();
 		uint8_t map[SKV_MAX_HEADS];
 
-		eng_choose_heads(eng_measure_similarity(p->measure, anchor, l), n, map);
+		eng_choose_heads(eng_measure_similarity(p->measure, anchor, l), n, p->n_ranks, map);
 		for (uint32_t h = 0; h < n; h++)
 			json_array_append_new(row, json_integer(map[h]));
 		json_array_append_new(rows, row);

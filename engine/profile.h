@@ -29,6 +29,7 @@ struct eng_profile {
 	uint64_t tokens;    /* that were read */
 	uint32_t texts;     /* that were to be read */
 	bool partial;       /* it was interrupted: by less than was asked for, or not searched to the end */
+	uint32_t n_ranks;   /* that the head map is for */
 	struct eng_choice choice[ENG_KINDS];
 	uint32_t papers[ENG_KINDS][SKV_MAX_LAYERS]; /* by the papers' criteria */
 	uint32_t chosen[ENG_KINDS][SKV_MAX_LAYERS]; /* what policies get: the same, or what loses less */

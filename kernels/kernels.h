@@ -152,6 +152,12 @@ struct skv_kernels {
 	                        const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
 
 	/*
+	 * scores->page from scores->token, summed as decode_dense() does: of token weights that other ranks have had a part in
+	 * since. Those of the sequence's last page count from its end on, and must be 0.
+	 */
+	void (*sum_pages)(const struct skv_batch *, const struct skv_scores *, const struct skv_workspace *);
+
+	/*
 	 * Fill `list` with the top-k by the layer's scores, as struct skv_select says: by scores->page, or with
 	 * `tokens` by scores->token. list->rows is scores->rows, or n_kv_heads where it unites those of the q heads
 	 * (scores->rows = n_heads), and its stride at least the units of max_len. Ties go

@@ -64,6 +64,7 @@ KERNEL_SOURCES = \
 	kernels/host/select/select.c \
 	kernels/host/select/select.h \
 	kernels/host/select/sketch-scores.c \
+	kernels/host/select/sum-pages.c \
 	kernels/host/select/sketch.c \
 	kernels/host/select/sketch.h \
 	kernels/host/select/topk-key.h \
@@ -107,7 +108,7 @@ CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/appen
 	kernels/cuda/select/recall.cu kernels/cuda/compress/nearest-refs.cu kernels/cuda/select/select.cu kernels/cuda/runtime/share.cu \
 	kernels/cuda/prefill/hip.cu kernels/cuda/evict/touch-pages.cu kernels/cuda/runtime/step.cu kernels/cuda/runtime/table.cu \
 	kernels/cuda/prefill/kascade.cu kernels/cuda/select/union.cu kernels/cuda/evict/accumulate.cu kernels/cuda/select/sketch.cu \
-	kernels/cuda/select/sketch-scores.cu kernels/cuda/select/sketch-topk.cu kernels/cuda/select/topk-scores.cu
+	kernels/cuda/select/sketch-scores.cu kernels/cuda/select/sketch-topk.cu kernels/cuda/select/sum-pages.cu kernels/cuda/select/topk-scores.cu
 CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/compress/records.cuh \
 	kernels/cuda/runtime/convert.cuh kernels/cuda/runtime/fp8.cuh kernels/cuda/runtime/cuda.h kernels/cuda/decode/decode.cuh kernels/cuda/compress/decode-latent.cuh \
 	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh kernels/cuda/decode/decode-dtype.cuh kernels/cuda/decode/decode-leaves.cuh kernels/cuda/decode/leaf.cuh kernels/cuda/decode/decode-teams.cuh kernels/cuda/decode/parts.cuh \

@@ -24,6 +24,7 @@
 #include "libclient/policy.h"
 #include "libclient/prefill/attend.h"
 #include "libclient/prims.h"
+#include "libclient/ranks.h"
 #include "libclient/recall.h"
 #include "libclient/replay.h"
 #include "libclient/attn.h"
@@ -96,6 +97,7 @@ static void decode(struct skv_session *s, const struct layer *l)
 {
 	const struct skv_plan *plan = l->plan;
 	uint32_t how = plan->attend;
+	bool scored;
 
 	s->batch = l->batch;
 	s->step.q = l->attn->q;
@@ -124,7 +126,10 @@ static void decode(struct skv_session *s, const struct layer *l)
 			return; /* nothing has room for all of its tokens decompressed, and the step will fail */
 		how = SKV_ATTEND_DENSE;
 	}
+	scored = l->own->has_scores;
 	decode_rows(l, how);
+	if (l->own->has_scores && !scored)
+		ranks_reduce_scores(s, l->batch, l->number, &l->each);
 	policy_hook(s, l->batch, PHASE_AFTER, l->number);
 }
 
@@ -144,7 +149,9 @@ static int decode_batches(struct skv_session *s, uint32_t layer, const struct sk
 		decode(s, &l);
 		st->work = own;
 	}
-	return e < 0 ? e : branches_join(s);
+	if (e == 0)
+		e = branches_join(s);
+	return e < 0 ? e : ranks_failed(s);
 }
 
 /* ---- rows of prompts ------------------------------------------------------------------------- */

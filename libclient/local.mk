@@ -8,7 +8,7 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/hooks.h libclient/layer.c libclient/layer.h libclient/layout.c libclient/layout.h libclient/maintenance.c \
 	libclient/maintenance.h libclient/model.c libclient/model.h libclient/pages.c libclient/pages.h libclient/plugin.c libclient/plugin.h \
 	libclient/policy-config.c libclient/policy-config.h libclient/policy-swap.c libclient/policy-swap.h \
-	libclient/policy.h libclient/prims.c libclient/prims.h libclient/recall.c libclient/recall.h libclient/replay.c \
+	libclient/policy.h libclient/prims.c libclient/prims.h libclient/ranks.c libclient/ranks.h libclient/recall.c libclient/recall.h libclient/replay.c \
 	libclient/replay.h libclient/attn.c libclient/attn.h libclient/rows.c libclient/rows.h libclient/scratch.c libclient/scratch.h libclient/selection-info.c libclient/selection.c \
 	libclient/selection.h libclient/seq-lifecycle.c libclient/seq-lifecycle.h libclient/seq-table.c libclient/seq-table.h \
 	libclient/seq.h libclient/session-lifecycle.c libclient/session-lifecycle.h libclient/session.h libclient/sized.c libclient/sized.h libclient/stats.c \

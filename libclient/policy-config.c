@@ -15,6 +15,7 @@
 #include "libclient/error.h"
 #include "libclient/plugin.h"
 #include "libclient/prefill/schedule.h"
+#include "libclient/ranks.h"
 #include "libclient/seq.h"
 
 /* What features keep of a policy, made from its plans. */
@@ -74,6 +75,7 @@ static int configure(struct skv_session *s, struct policy *p)
 		p->n_evicting_pages += p->plan[layer].evict.granularity > 1;
 		p->n_compress += p->plan[layer].compress.kind > 0;
 	}
+	e = ranks_check(s, p);
 	for (size_t i = 0; i < N_FEATURES && e == 0; i++)
 		e = features[i].make(s, p);
 	return e;

@@ -14,6 +14,7 @@
 #include "common/spec.h"
 #include "libclient/layer.h"
 #include "libclient/pages.h"
+#include "libclient/ranks.h"
 #include "libclient/selection.h"
 #include "libclient/seq.h"
 
@@ -36,6 +37,8 @@ static const char *check(const struct skv_session *s, const struct skv_select *s
 {
 	const struct skv_plan *plans = s->batch->policy->plan;
 
+	if (what == SELECT_UNION && s->model.n_ranks > 1)
+		return "a union of all heads, of which this rank has some";
 	if (what == SELECT_UNION)
 		return skv_union_check(sel, plans, s->model.n_layers);
 	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_SCORES_TOKENS : SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, plans,
@@ -134,6 +137,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 	s->kernels->score_pages(&shape, &rows, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].scores,
 	                        &s->step.work);
 	pb->selection[layer].has_scores = true;
+	ranks_reduce_scores(s, pb, layer, &rows);
 }
 
 static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -150,6 +154,7 @@ static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 	if (!selection_fuses_sketches(s, &pb->policy->plan[layer], layer))
 		s->kernels->score_sketches(&shape, &rows, s->step.q, &pb->selection[layer].scores, &s->step.work);
 	pb->selection[layer].has_scores = true;
+	ranks_reduce_scores(s, pb, layer, &rows);
 }
 
 static void accumulate_scores(const struct skv_policy_ctx *ctx, uint32_t layer)

@@ -19,6 +19,9 @@
  *   sequences'              are not in recordings: kernels find them in the step's kseq.
  *   the caller's            q, k, v, out and lse are compared in every step.
  *
+ * A layer that asks other ranks (ranks.c) is recorded for what its hooks leave behind alone, and attended as it comes: to record the
+ * reduction all ranks would have to do so in the same step, and each decides for itself.
+ *
  * Hooks run when a layer is recorded and not when it is replayed: what they ask for depends on the plan and the
  * layer alone (policy.h). What they leave behind on the host - which selections exist - is remembered for
  * the layers after it that are not replayed.
@@ -33,6 +36,7 @@
 #include "libclient/error.h"
 #include "libclient/fence.h"
 #include "libclient/policy.h"
+#include "libclient/ranks.h"
 #include "libclient/session.h"
 
 #define REPLAY_KEYS 16u  /* of which there are recordings */
@@ -48,7 +52,8 @@ struct replay_mark {
 struct replay_layer {
 	bool seen; /* attended in the last step of this key, with these */
 	struct skv_attn at;
-	void *graph; /* or a stale one, from the set's number `recorded` on: freed when another takes its place */
+	/* or a stale one, from the set's number `recorded` on: freed when another takes its place; NULL: the layer asks other ranks */
+	void *graph;
 	struct replay_mark *after; /* [n_batches * n_layers] */
 };
 
@@ -261,6 +266,15 @@ static void take_marks(const struct skv_session *s, struct replay_mark *to)
 	}
 }
 
+/* Does the layer need other ranks' scores? */
+static bool asks_ranks(const struct skv_session *s, uint32_t layer)
+{
+	for (uint32_t i = 0; i < s->step.n_batches; i++)
+		if (s->step.batch[i].n > 0 && ranks_share_scores(s, &s->step.batch[i].policy->plan[layer]))
+			return true;
+	return false;
+}
+
 bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv_attn **ret)
 {
 	const struct skv_backend *b = s->device->backend;
@@ -278,6 +292,7 @@ bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv
 		return false;
 	r->stream = s->step.work.stream;
 	s->step.work.stream = r->recorder;
+	s->step.recording = true;
 	*ret = &x->at;
 	return true;
 }
@@ -288,9 +303,14 @@ bool replay_record_end(struct skv_session *s, uint32_t layer, int error)
 	int e;
 
 	s->step.work.stream = s->replay->stream;
+	s->step.recording = false;
 	e = s->device->backend->end_capture(s->replay->recorder, &x->graph);
 	if (e < 0)
 		x->graph = NULL;
+	if (e == 0 && asks_ranks(s, layer)) {
+		s->device->backend->graph_free(x->graph);
+		x->graph = NULL;
+	}
 	take_marks(s, x->after);
 	return e == 0 && error == 0 && !s->misused;
 }
@@ -386,7 +406,7 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	e = d->backend->recording(s->step.work.stream, &recording);
 	if (e < 0)
 		return device_failed(d, e, "attention");
-	if (same && layer < r->now->recorded && !recording) {
+	if (same && layer < r->now->recorded && x->graph && !recording) {
 		e = d->backend->graph_launch(x->graph, s->step.work.stream);
 		if (e < 0)
 			return device_failed(d, e, "attention");

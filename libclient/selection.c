@@ -7,6 +7,7 @@
 #include "common/spec.h"
 #include "libclient/layer.h"
 #include "libclient/policy.h"
+#include "libclient/ranks.h"
 #include "libclient/scratch.h"
 #include "libclient/session.h"
 
@@ -90,7 +91,9 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		        .token_stride = tokens,
 		        .page_stride = pages,
 		};
-		if (plan->scores & SKV_SCORES_TOKENS && !selection_fuses_sketches(s, plan, layer))
+		/* ranks reduce those of tokens, of which pages are the sums */
+		if ((plan->scores & SKV_SCORES_TOKENS || (plan->scores & SKV_SCORES_PAGES && ranks_share_scores(s, plan))) &&
+		    !selection_fuses_sketches(s, plan, layer))
 			x->scores.token = plan->evict.granularity ? shared->token : carve(c,
 					n * rows * tokens * sizeof(float));
 		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))

@@ -205,6 +205,7 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 	st->next_layer = 0;
 	st->open = true;
 	s->misused = false;
+	st->ranks_error = 0;
 	attend_begin(s);
 	stock_tend(s, demand);
 	return 0;

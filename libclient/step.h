@@ -88,6 +88,8 @@ struct step {
 	uint32_t n_kseq; /* of a class: these, then sequences with prompts, then single rows of those that decode several */
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
+	bool recording; /* the library records layers, which are not part of the step */
+	int ranks_error; /* what other ranks were asked, and how it failed; 0 */
 	const void *q; /* of the layer that attends */
 	struct skv_seq **seqs; /* [cap]: those that decode come first, of either kind those of a policy batch together */
 	struct skv_step_item *items; /* [cap]: the caller's ... */

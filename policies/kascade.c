@@ -78,6 +78,11 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 {
 	const struct config *c = config;
 
+	if (c->profile.crosses && skv_layer_set_empty(&c->layers) && c->variant < SHARED) {
+		snprintf(err, err_len, "the profile's head map of layer %u leads from one rank's kv heads to another's: expected one that "
+		         "was made for %u ranks (sparsekv-calibrate --ranks)", c->profile.crosses - 1, m->n_ranks);
+		return -1;
+	}
 	if (c->sketch.scores == SKV_SCORED_BY_SKETCHES && dense_anchors(c)) {
 		snprintf(err, err_len, "scores=sketch, expected a variant whose anchors do not attend densely");
 		return -1;

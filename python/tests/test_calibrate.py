@@ -174,6 +174,8 @@ def test_chooses(rng):
     shift = numpy.array([9, 9, 0.1, 0, 0.3, 0.3, 0, 0.2, 0.2])
     assert choose.by_shift(choice, shift) == [1, 4, 7]
     assert choose.head_map(numpy.array([[0.2, 0.2], [0.1, 0.3]])) == [0, 1]
+    similarity = numpy.array([[0.1, 0.2, 1, 1], [0.2, 0.2, 1, 1], [1, 1, 0.3, 0.4], [1, 1, 0.4, 0.3]])
+    assert choose.head_map(similarity, 2) == [1, 0, 3, 2]
 
 
 def test_searches(rng):

@@ -57,6 +57,18 @@ static void select_topk(const struct skv_shape *sh, const struct skv_batch *b, c
 	with_selection(o, scores, select, list);
 }
 
+static void run_sum_pages(const struct skv_kernels *host, const struct op *o)
+{
+	host->sum_pages(&o->batch, &o->scores, &o->work);
+}
+
+static void sum_pages(const struct skv_batch *b, const struct skv_scores *scores, const struct skv_workspace *w)
+{
+	static const struct skv_shape none;
+
+	fake_kernel(run_sum_pages, &none, b, NULL, NULL, w)->scores = *scores;
+}
+
 static void run_union(const struct skv_kernels *host, const struct op *o)
 {
 	struct skv_index_list list = o->list;
@@ -142,6 +154,7 @@ void fake_select(struct skv_kernels *k)
 	k->score_sketches = score_sketches;
 	k->select_sketches = select_sketches;
 	k->decode_topk = decode_topk;
+	k->sum_pages = sum_pages;
 	k->select = select_topk;
 	k->select_union = select_union;
 	k->recall = recall;

@@ -12,7 +12,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/daemon-fixture.c tests/support/daemon-fixture.h tests/support/raw-client.c \
 	tests/support/raw-engine.c tests/support/raw-engine.h \
 	tests/support/device-fixture.c tests/support/device-fixture.h tests/support/disk-fixture.c tests/support/disk-fixture.h \
-	tests/support/device-helper.c tests/support/device-helper.h \
+	tests/support/device-helper.c tests/support/device-helper.h tests/support/rank-group.c tests/support/rank-group.h \
 	tests/support/engine-backends.c tests/support/engine-backends.h \
 	tests/support/engine-daemon.c tests/support/engine-daemon.h \
 	tests/support/engine-fixture.c tests/support/engine-fixture.h tests/support/folder.c tests/support/folder.h \

@@ -212,6 +212,7 @@ size_t skv_cuda_prefill_sparse_bytes(const struct skv_shape *, const struct skv_
                                      const struct skv_sparse *, int threads);
 void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                      bool tokens, const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
+void skv_cuda_sum_pages(const struct skv_batch *, const struct skv_scores *, const struct skv_workspace *);
 void skv_cuda_recall(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                      const struct skv_attended *, float *ret, const struct skv_workspace *);
 

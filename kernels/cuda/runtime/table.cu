@@ -257,6 +257,7 @@ static const struct skv_kernels cuda = {
 	.update_sketches = skv_cuda_update_sketches,
 	.score_sketches = skv_cuda_score_sketches,
 	.select_sketches = skv_cuda_select_sketches,
+	.sum_pages = skv_cuda_sum_pages,
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,
 	.recall = skv_cuda_recall,

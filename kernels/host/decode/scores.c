@@ -32,12 +32,8 @@ static void write_page(const struct decode_params *d, uint32_t i, uint32_t row, 
 	if (scores->token)
 		memcpy(scores->token + r * scores->token_stride + page * SKV_PAGE_TOKENS, weight,
 		       SKV_PAGE_TOKENS * sizeof *weight);
-	if (scores->page) {
-		vf sum = {0};
-		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t += VL)
-			sum += v_loadf(weight + t);
-		scores->page[r * scores->page_stride + page] = v_fold_runs(V_SUM, sum, VL)[0];
-	}
+	if (scores->page)
+		scores->page[r * scores->page_stride + page] = v_sum_row(weight, SKV_PAGE_TOKENS);
 }
 
 static void scores_item(void *ctx, uint32_t item, int thread)

@@ -19,6 +19,7 @@
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
  *   v_fold_runs  the same of each run of `width` lanes of one vector, in all of them
+ *   v_sum_row  the sum of a row of floats
  *   v_compress  the lanes that a mask has set, one after the other
  *   v_hadamard  a vector times the Hadamard matrix
  *   v_transpose  VL x VL floats
@@ -464,6 +465,15 @@ INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 		a = v_op(op, a, v_mirror8(a));
 #endif
 	return a;
+}
+
+/* The sum of n floats, a multiple of VL: always in the same order. */
+INLINE float v_sum_row(const float *x, uint32_t n)
+{
+	vf sum = {0};
+	for (uint32_t i = 0; i < n; i += VL)
+		sum += v_loadf(x + i);
+	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
 /* The lanes of a times a Hadamard matrix of VL rows, in the order of Sylvester. */

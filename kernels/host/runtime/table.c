@@ -71,6 +71,7 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.kascade_lists = ISA(kascade_lists),
 	.hip_lists = ISA(hip_lists),
 	.minference_lists = ISA(minference_lists),
+	.sum_pages = ISA(sum_pages),
 	.select = ISA(select),
 	.select_union = ISA(select_union),
 	.recall = ISA(recall),

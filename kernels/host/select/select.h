@@ -13,6 +13,7 @@ void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const 
 void ISA(update_sketches)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
 void ISA(score_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_scores *,
                          const struct skv_workspace *);
+void ISA(sum_pages)(const struct skv_batch *, const struct skv_scores *, const struct skv_workspace *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *, bool tokens,
                  const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
 void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,

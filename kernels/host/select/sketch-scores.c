@@ -264,17 +264,6 @@ static void denominator_item(void *ctx, uint32_t item, int thread)
 	x->query[item].lse = peak + log2f(sum + sink_term(x->sh, item % x->sh->n_heads, peak));
 }
 
-/* Sums of the weights of n pages. */
-static void sum_pages(const float *weight, uint32_t n, float *page)
-{
-	for (uint32_t p = 0; p < n; p++) {
-		vf sum = {0};
-		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t += VL)
-			sum += v_loadf(weight + p * SKV_PAGE_TOKENS + t);
-		page[p] = v_fold_runs(V_SUM, sum, VL)[0];
-	}
-}
-
 static void weigh_item(void *ctx, uint32_t item, int thread)
 {
 	const struct score_params *x = ctx;
@@ -299,8 +288,8 @@ static void weigh_item(void *ctx, uint32_t item, int thread)
 		}
 		for (uint32_t t = from; len < SKV_PAGE_TOKENS && t < len; t++)
 			weight[t] = 1; /* there are no sketches so far */
-		if (x->scores->page)
-			sum_pages(weight + from, (to - from) / SKV_PAGE_TOKENS, x->scores->page + r * x->scores->page_stride + from / SKV_PAGE_TOKENS);
+		for (uint32_t t = from; x->scores->page && t < to; t += SKV_PAGE_TOKENS)
+			x->scores->page[r * x->scores->page_stride + t / SKV_PAGE_TOKENS] = v_sum_row(weight + t, SKV_PAGE_TOKENS);
 	}
 }
 

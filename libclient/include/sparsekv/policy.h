@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 10u
+#define SKV_POLICY_ABI 11u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -98,9 +98,11 @@ struct skv_profile {
 	struct skv_layer_set anchors; /* Kascade's anchor layers */
 	/*
 	 * Kascade's head maps, valid for these anchors: kv head h of a layer uses the selection of kv head
-	 * map[layer][h] of the last anchor at or before it. All zero in layers before the first anchor.
+	 * map[layer][h] of the last anchor at or before it. All zero in layers before the first anchor. The file's are of all
+	 * ranks' heads, these are of the rank's own.
 	 */
 	uint8_t map[SKV_MAX_LAYERS][SKV_MAX_HEADS];
+	uint32_t crosses; /* 1 + a layer whose head map leads from one rank's kv heads to another's, so that none may use it; 0: none does */
 };
 
 /* The file of a codec. The library loads it, and refuses one that does not fit the model. */

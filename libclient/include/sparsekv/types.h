@@ -142,6 +142,15 @@ struct skv_model {
 	 * Policies get them with the model: read them with skv_model_window() and skv_model_kv_layer().
 	 */
 	const struct skv_model_layer *layers;
+	/*
+	 * Of one of several ranks, or NULL: an all-reduce of `count` fp32 numbers in the model's memory, in place: each becomes the
+	 * largest of all ranks' (ncclAllReduce with ncclMax, for instance). On a device it is queued on `stream`, which may be
+	 * capturing; on the host it is done on return (stream is NULL). Every rank calls it as often, in the same order, with the
+	 * same counts, if it steps with the same sequences in the same order. 0, or a negative errno, which fails the layer.
+	 * Policies that select by the scores of all heads need it; skv_open refuses them without. Not sent to the daemon.
+	 */
+	int (*all_reduce_max)(void *ctx, float *data, size_t count, void *stream);
+	void *all_reduce_ctx; /* its first argument */
 };
 #define SKV_MODEL_INIT {.size = sizeof(struct skv_model), .n_ranks = 1}
 

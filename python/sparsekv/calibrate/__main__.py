@@ -70,6 +70,7 @@ COUNTS: list[tuple[str, Any, int, str]] = [
     ("delta-layers", whole(1, 255), 3, "how many layers to choose for delta"),
     ("anchors", whole(1, 255), 5, "for kascade"),
     ("filters", whole(1, 255), 3, "for omnikv"),
+    ("ranks", whole(1, 256), 1, "kascade's head map leads to heads of the same tensor-parallel rank, of so many"),
     ("dense", whole(0, 255), 2, "first layers that stay dense before delta's and filter layers"),
     ("top", whole(1, 65536), 64, "tokens that Kascade's similarity compares"),
     ("gamma", power, 64, "rows that share a correction of sparse prompts"),
@@ -149,6 +150,8 @@ def candidates(a: argparse.Namespace, shape: Model) -> tuple[tuple[int, ...], di
             f"the model has {len(full)} layers without a sliding window, {len(behind)} behind the dense ones: --delta-layers and "
             f"--filters up to that expected, --anchors up to {len(full)}"
         )
+    if shape.n_kv_heads % a.ranks:
+        raise ValueError(f"--ranks: {a.ranks}, expected a number that divides the model's {shape.n_kv_heads} kv heads")
     if a.context > shape.max_tokens:
         raise ValueError(f"--context: {a.context} tokens, expected at most the model's {shape.max_tokens}")
     kinds = (Choice(behind, a.delta_layers), Choice(full, a.anchors), Choice(behind, a.filters))
@@ -243,7 +246,7 @@ def calibrate(a: argparse.Namespace, stop: Stop) -> int:
         stop.install()
         observer, complete = work.measure(full)
         names = ", ".join(file.name for file in files)
-        profile = Profile(shape, observer, names, texts.fnv1a(read), len(read), choices, a.dense, a.budget, partial=not complete)
+        profile = Profile(shape, observer, names, texts.fnv1a(read), len(read), choices, a.dense, a.budget, partial=not complete, n_ranks=a.ranks)
         profile.choose()
         try:
             if complete and client is not None:

@@ -70,6 +70,11 @@ def source(chosen: Sequence[int], layer: int) -> int:
     return max((c for c in chosen if c <= layer), default=chosen[0])
 
 
-def head_map(similarity: Array) -> list[int]:
-    """For each head of a layer the head of its anchor whose selection suits it best. similarity: [heads][anchor's heads]."""
-    return [int(row.argmax()) for row in similarity]
+def head_map(similarity: Array, n_ranks: int = 1) -> list[int]:
+    """
+    For each head of a layer the head of its anchor whose selection suits it best. similarity: [heads][anchor's heads]. n_ranks:
+    heads are split over so many tensor-parallel ranks, and a head's is one of the same rank.
+    """
+    each = len(similarity) // n_ranks
+    first = [h // each * each for h in range(len(similarity))]
+    return [f + int(row[f : f + each].argmax()) for f, row in zip(first, similarity, strict=True)]

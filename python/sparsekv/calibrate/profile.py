@@ -51,6 +51,7 @@ class Profile:
     dense: int
     budget: float = 0.125
     partial: bool = False
+    n_ranks: int = 1  # that the head map is for
     papers: dict[str, list[int]] = field(default_factory=dict)
     loss_rows: int = 0  # 0: nothing was searched
     found: dict[str, Found] = field(default_factory=dict)
@@ -132,7 +133,7 @@ class Profile:
             anchor = choose.source(anchors, layer)
             known = layer in place and anchor <= layer
             rows.append(
-                choose.head_map(measure.similarity[place[anchor], place[layer]]) if known else list(range(self.model.n_kv_heads))
+                choose.head_map(measure.similarity[place[anchor], place[layer]], self.n_ranks) if known else list(range(self.model.n_kv_heads))
             )
         return rows
 

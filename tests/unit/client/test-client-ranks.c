@@ -1,38 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model whose heads are split over tensor-parallel ranks, under the policy sketch: each kv head chooses the tokens that it
- * chooses in one process that has all heads, and attends to them likewise. Ranks tell each other nothing, so what a head
- * chooses must follow from its own q, k and v. On the host outputs are the same bits.
+ * A model whose heads are split over tensor-parallel ranks: each head attends to what it attends to in one process that has all
+ * heads, whether its policy selects by head or, by scores reduced between ranks, once for all of them. On the host
+ * outputs are the same bits.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/rank-group.h"
 #include "tests/support/reference-attention.h"
 
-#define LAYERS 2u
+#define LAYERS 6u
 #define SEQS 3u
-#define MAX_KV_HEADS 8u
+#define MAX_HEADS 32u
 #define MAX_TOKENS 1024u
-#define BUDGET 40u
+#define LISTED 96u
 #define STEPS 20u
 #define SPLITS 3u
 
-static const uint32_t splits[SPLITS] = {1, 2, 4}; /* ranks */
+static const struct {
+	const char *spec;
+	bool shared; /* selects for all heads at once */
+} policies[] = {
+	{"full", false},
+	{"streaming?budget=60&sinks=4", false},
+	{"sketch?bits=2&budget=40&recent=8", false},
+	{"sketch?bits=4&budget=40&recent=8", false},
+	{"quest?budget=5", false},
+	{"kascade?layers=1,3&budget=40", false},
+	{"kascade?layers=1,3&budget=40&scores=sketch&bits=3", false},
+	{"tidal?layers=1,4&budget=40", false},
+	{"h2o?budget=60", false},
+	{"snapkv?budget=60&window=8", false},
+	{"raas?budget=6", false},
+	{"kivi?bits=4&residual=32", false},
+	{"delta?layers=1,3&budget=5&recent=2", true},
+	{"delta?layers=1,3&budget=5&recent=2&scores=sketch&bits=4", true},
+	{"omnikv?layers=1,4&budget=40", true},
+	{"omnikv?layers=1,4&budget=40&scores=sketch&bits=2", true},
+	{"quest?variant=shared&budget=5", true},
+};
+#define N_POLICIES (sizeof(policies) / sizeof(*policies))
 
-/* One rank of one of the splits: a session with its share of the heads. */
-struct rank {
-	struct skv_model model;
-	struct skv_session *session;
-	struct skv_seq *seq[SEQS];
+/* One split: ranks with their sessions. */
+struct split {
+	struct rank_group group;
+	struct rank {
+		struct skv_model model;
+		struct skv_session *session;
+		struct skv_seq *seq[SEQS];
+	} rank[RANK_GROUP_MAX];
 };
 
 /* What a step gives, of all heads. */
 struct result {
 	float *out; /* [layer][row][head][head_dim] */
-	struct skv_selection_info looked[LAYERS][SEQS][MAX_KV_HEADS];
-	uint32_t ids[LAYERS][SEQS][MAX_KV_HEADS][BUDGET];
+	struct list {
+		struct skv_selection_info info;
+		uint32_t ids[LISTED];
+	} list[LAYERS][SEQS][MAX_HEADS];
 };
 
 /* A step: of sequence i, which has len[i] tokens, the next n[i]. */
@@ -41,12 +70,19 @@ struct plan {
 	uint32_t flags, rows;
 };
 
+/* A step of a split. */
+struct run {
+	struct split *split;
+	const struct plan *plan;
+	struct result *result;
+};
+
 static struct skv_model whole;
-static struct rank ranks[SPLITS][4];
+static struct split splits[SPLITS];
 
 static void setup(void)
 {
-	client_begin(NULL);
+	client_begin((const char *[]){"--pool-bytes=512M", NULL});
 }
 
 /* A head's rows of a layer, of all tokens of the step; rows of `heads` heads. */
@@ -59,6 +95,19 @@ static void fill(const struct plan *p, uint32_t layer, enum what what, uint32_t 
 			refmodel_row(refmodel_content(i, t), layer, what, head, dim, to);
 }
 
+/* What head h of the rank attended to. */
+static void collect_list(struct rank *r, uint32_t layer, uint32_t item, uint32_t h, struct list *to)
+{
+	const uint32_t group = r->model.n_heads / r->model.n_kv_heads;
+	struct skv_selection_info *info = &to->info;
+
+	info->size = sizeof(*info);
+	OK(skv_selection(r->session, layer, item, 0, info, to->ids, LISTED));
+	if (info->rows > 1)
+		OK(skv_selection(r->session, layer, item, info->rows == r->model.n_heads ? h : h / group, info, to->ids, LISTED));
+	info->rows = 0; /* the only thing in which ranks differ */
+}
+
 /* Of rank `at` of its split: what it attended to, and what came out, to where its heads are among all. */
 static void collect(struct rank *r, uint32_t at, uint32_t layer, const struct plan *p, const float *out, struct result *to)
 {
@@ -68,20 +117,16 @@ static void collect(struct rank *r, uint32_t at, uint32_t layer, const struct pl
 	for (uint32_t row = 0; row < p->rows; row++)
 		memcpy(to->out + (layer * p->rows + row) * all + at * mine, out + row * mine, mine * sizeof(*out));
 	for (uint32_t i = 0, item = 0; i < SEQS && !p->flags; item += p->n[i++] > 0)
-		for (uint32_t h = 0; h < m->n_kv_heads && p->n[i]; h++) {
-			const uint32_t head = at * m->n_kv_heads + h;
-			struct skv_selection_info *looked = &to->looked[layer][i][head];
-
-			looked->size = sizeof(*looked);
-			OK(skv_selection(r->session, layer, item, h, looked, to->ids[layer][i][head], BUDGET));
-			ck_assert_uint_eq(looked->rows, m->n_kv_heads);
-			looked->rows = 0; /* the only thing in which ranks differ */
-		}
+		for (uint32_t h = 0; h < m->n_heads && p->n[i]; h++)
+			collect_list(r, layer, item, h, &to->list[layer][i][at * m->n_heads + h]);
 }
 
-static void run_rank(struct rank *r, uint32_t at, const struct plan *p, struct result *to)
+static void run_rank(void *ctx, uint32_t at)
 {
+	const struct run *x = ctx;
+	struct rank *r = &x->split->rank[at];
 	const struct skv_model *m = &r->model;
+	const struct plan *p = x->plan;
 	struct devmem_rows rows = devmem_rows_new(m, p->rows);
 	struct skv_step_item items[SEQS];
 	uint32_t n = 0;
@@ -98,7 +143,7 @@ static void run_rank(struct rank *r, uint32_t at, const struct plan *p, struct r
 			fill(p, layer, ROW_V, at * m->n_kv_heads + h, m->n_kv_heads, rows.v + (size_t)h * m->head_dim);
 		}
 		OK(devmem_attend(r->session, layer, &rows, false));
-		collect(r, at, layer, p, rows.out, to);
+		collect(r, at, layer, p, rows.out, x->result);
 	}
 	OK(skv_step_end(r->session, NULL, NULL));
 	devmem_rows_free(&rows);
@@ -108,14 +153,13 @@ static void compare(const struct plan *p, uint32_t n_ranks, const struct result 
 {
 	const size_t width = (size_t)whole.n_heads * whole.head_dim, n = LAYERS * p->rows * width;
 
-	for (uint32_t i = 0; i < SEQS * LAYERS * MAX_KV_HEADS; i++)
-		ck_assert_msg(!memcmp(&one->looked[0][0][0] + i, &split->looked[0][0][0] + i, sizeof(one->looked[0][0][0])) &&
-		                      !memcmp(one->ids[0][0][0] + (size_t)i * BUDGET, split->ids[0][0][0] + (size_t)i * BUDGET,
-		                              sizeof(one->ids[0][0][0])),
-		              "%u ranks: layer %u, sequence %u, kv head %u chooses others", n_ranks, i / MAX_KV_HEADS / SEQS,
-		              i / MAX_KV_HEADS % SEQS, i % MAX_KV_HEADS);
+	/* a device rounds otherwise where it divides its work otherwise, and may select others then */
+	for (uint32_t i = 0; i < LAYERS * SEQS * MAX_HEADS && !devmem_is_device(); i++)
+		ck_assert_msg(!memcmp(&one->list[0][0][0] + i, &split->list[0][0][0] + i, sizeof(struct list)),
+		              "%u ranks: layer %u, sequence %u, head %u attends to others", n_ranks, i / MAX_HEADS / SEQS,
+		              i / MAX_HEADS % SEQS, i % MAX_HEADS);
 	for (size_t i = 0; i < n; i++)
-		ck_assert_msg(devmem_is_device() ? fabsf(one->out[i] - split->out[i]) <= 1e-3f : one->out[i] == split->out[i],
+		ck_assert_msg(devmem_is_device() ? fabsf(one->out[i] - split->out[i]) <= 1e-2f : one->out[i] == split->out[i],
 		              "%u ranks: layer %zu, row %zu, head %zu: %g, of one rank %g", n_ranks, i / width / p->rows,
 		              i / width % p->rows, i % width / whole.head_dim, (double)split->out[i], (double)one->out[i]);
 }
@@ -127,52 +171,58 @@ static void step(struct plan *p)
 
 	p->rows = p->n[0] + p->n[1] + p->n[2];
 	for (uint32_t s = 0; s < SPLITS; s++) {
+		struct run run = {&splits[s], p, &result[s]};
+
 		result[s].out = calloc((size_t)LAYERS * p->rows * whole.n_heads * whole.head_dim, sizeof(float));
-		for (uint32_t r = 0; r < splits[s]; r++)
-			run_rank(&ranks[s][r], r, p, &result[s]);
-		compare(p, splits[s], &result[0], &result[s]);
+		rank_group_run(&splits[s].group, run_rank, &run);
+		compare(p, splits[s].group.n, &result[0], &result[s]);
 	}
-	for (uint32_t i = 0; i < SEQS; i++) {
+	for (uint32_t i = 0; i < SEQS; i++)
 		p->len[i] += p->n[i];
-		if (!p->flags && p->n[i]) /* less than all, once there is more */
-			ck_assert_uint_eq(result[0].looked[0][i][0].n, p->len[i] < BUDGET ? p->len[i] : BUDGET);
-	}
 	for (uint32_t s = 0; s < SPLITS; s++)
 		free(result[s].out);
 	free(result);
 }
 
+/* One rank, and as many as divide the kv heads. */
 static void open_ranks(const char *spec)
 {
-	for (uint32_t s = 0; s < SPLITS; s++)
-		for (uint32_t r = 0; r < splits[s]; r++) {
-			struct rank *one = &ranks[s][r];
+	for (uint32_t s = 0, n = 1; s < SPLITS; s++, n++) {
+		while (whole.n_kv_heads % n)
+			n++;
+		rank_group_begin(&splits[s].group, n);
+		for (uint32_t r = 0; r < n; r++) {
+			struct rank *one = &splits[s].rank[r];
 
 			one->model = whole;
-			one->model.n_heads /= splits[s];
-			one->model.n_kv_heads /= splits[s];
-			one->model.rank = r;
-			one->model.n_ranks = splits[s];
+			rank_group_join(&splits[s].group, r, &one->model);
 			OK(skv_open(client, &one->model, spec, &one->session));
 			for (uint32_t i = 0; i < SEQS; i++)
 				OK(skv_seq_new(one->session, NULL, 0, &one->seq[i]));
 		}
+	}
+}
+
+static void check_calls(bool shared)
+{
+	for (uint32_t s = 0; s < SPLITS; s++)
+		for (uint32_t r = 0; r < splits[s].group.n; r++)
+			ck_assert_uint_eq(splits[s].group.member[r].calls > 0, shared && splits[s].group.n > 1);
 }
 
 /* Prompts of nearly nothing and of several state pages, in pieces; then steps of some of the sequences. */
 START_TEST(as_one_rank)
 {
+	const uint32_t policy = (uint32_t)_i % N_POLICIES, kv_heads[] = {4, 6, 8};
 	struct plan p = {.flags = SKV_STEP_PROMPT};
-	char spec[80];
 
 	rnd_begin((uint64_t)_i);
-	refmodel_model(&whole, "ranks", rnd_below(4), MAX_TOKENS);
+	refmodel_model(&whole, "ranks", rnd_below(strncmp(policies[policy].spec, "kivi", 4) ? 4 : 3), MAX_TOKENS); /* kivi: not of fp8 */
 	whole.n_layers = LAYERS;
-	whole.n_kv_heads = _i % 2 ? MAX_KV_HEADS : 4;
+	whole.n_kv_heads = kv_heads[rnd_below(3)];
 	whole.n_heads = whole.n_kv_heads * (1 + rnd_below(4));
 	whole.head_dim = 32 * (2 + rnd_below(3));
-	snprintf(spec, sizeof(spec), "sketch?bits=%u&budget=%u&recent=8", 1 + (unsigned)_i % 4, BUDGET);
-	open_ranks(spec);
+	open_ranks(policies[policy].spec);
 	for (uint32_t i = 0; i < SEQS; i++)
 		for (uint32_t pieces = 1 + rnd_below(3); pieces; pieces--) {
 			memset(p.n, 0, sizeof(p.n));
@@ -185,14 +235,92 @@ START_TEST(as_one_rank)
 			p.n[i] = i == t % SEQS || rnd_below(3) > 0;
 		step(&p);
 	}
+	check_calls(policies[policy].shared);
+}
+END_TEST
+
+/* ---- refused --------------------------------------------------------------------------------- */
+
+static void model_of_two(struct skv_model *m)
+{
+	refmodel_model(m, "ranks", SKV_F16, MAX_TOKENS);
+	m->n_layers = LAYERS;
+	m->n_kv_heads = 4;
+	m->n_heads = 8;
+	m->rank = 1;
+	m->n_ranks = 2;
+}
+
+/* What ranks cannot agree on is refused, when it is opened, for a sequence, or when it is swapped. */
+START_TEST(refused)
+{
+	static const char *const never[] = {"kascade?variant=shared&budget=40", "lessismore?budget=40", "adakv?budget=60",
+	                                    "quest?variant=sglang&budget=5"};
+	struct rank_group g;
+	struct skv_session *s;
+	struct skv_model m;
+	struct skv_seq *q;
+
+	rank_group_begin(&g, 2);
+	model_of_two(&m);
+	FAILS(skv_open(client, &m, "delta?budget=5", &s), EINVAL, "all_reduce_max");
+	FAILS(skv_open(client, &m, "omnikv?budget=40", &s), EINVAL, "rank 1 of 2");
+	OK(skv_open(client, &m, "quest?budget=5", &s));
+	OK(skv_seq_new(s, NULL, 0, &q));
+	FAILS(skv_seq_policy(q, "delta?budget=5"), EINVAL, "all_reduce_max");
+	ck_assert(!strncmp(skv_seq_policy_spec(q), "quest?", 6));
+	ck_assert_int_eq(raw_policy_swap(op, "delta?budget=5"), 0);
+	OK(skv_step_begin(s, &SKV_STEP_ITEM(.seq = q, .n_tokens = 1, .flags = SKV_STEP_PROMPT), 1, devmem_stream()));
+	ck_assert_msg(strstr(skv_policy_error(s), "all_reduce_max"), "'%s'", skv_policy_error(s));
+	ck_assert(!strncmp(skv_policy_spec(s), "quest?", 6));
+	skv_close(s);
+	rank_group_join(&g, 1, &m);
+	for (size_t i = 0; i < sizeof(never) / sizeof(*never); i++)
+		FAILS(skv_open(client, &m, never[i], &s), ENOTSUP, "by the largest score of any head");
+	rank_group_end(&g);
+}
+END_TEST
+
+/* Another rank is gone: the layer fails with what the engine's function answered, and the step did not happen. */
+START_TEST(failed)
+{
+	struct rank_group g;
+	struct skv_model m;
+	struct skv_session *s;
+	struct skv_seq *q;
+	struct devmem_rows rows;
+
+	rank_group_begin(&g, 2);
+	model_of_two(&m);
+	rank_group_join(&g, 1, &m);
+	OK(skv_open(client, &m, "delta?layers=1,3&budget=5", &s));
+	OK(skv_seq_new(s, NULL, 0, &q));
+	rows = devmem_rows_new(&m, 100);
+	OK(skv_step_begin(s, &SKV_STEP_ITEM(.seq = q, .n_tokens = 100, .flags = SKV_STEP_PROMPT), 1, devmem_stream()));
+	for (uint32_t layer = 0; layer < LAYERS; layer++)
+		OK(devmem_attend(s, layer, &rows, false));
+	OK(skv_step_end(s, NULL, NULL));
+	devmem_rows_free(&rows);
+	rows = devmem_rows_new(&m, 1);
+	for (int answer = -ENOTCONN; answer <= 1; answer += 1 + ENOTCONN) {
+		g.member[1].answer = answer;
+		OK(skv_step_begin(s, &SKV_STEP_ITEM(.seq = q, .n_tokens = 1), 1, devmem_stream()));
+		OK(devmem_attend(s, 0, &rows, false));
+		FAILS(devmem_attend(s, 1, &rows, false), answer < 0 ? ENOTCONN : EIO, "layer 1: all_reduce_max failed");
+		FAILS(skv_step_end(s, NULL, NULL), EINVAL, "was not attended");
+		skv_step_abort(s);
+		ck_assert_uint_eq(skv_seq_len(q), 100);
+	}
+	devmem_rows_free(&rows);
+	rank_group_end(&g);
 }
 END_TEST
 
 int main(void)
 {
 	Suite *s = begin_suite("test-client-ranks");
-	TCase *t = add_case(s, "ranks", 60, setup, client_end, NULL);
+	TCase *t = add_case(s, "ranks", 60, setup, client_end, refused, failed, NULL);
 
-	tcase_add_loop_test(t, as_one_rank, 0, 8);
+	tcase_add_loop_test(t, as_one_rank, 0, (int)(2 * N_POLICIES));
 	return run_suite(s);
 }

@@ -29,7 +29,7 @@ static const struct skv_policy policy = {
         .n_params = 2,
         .config_size = sizeof(struct config),
 };
-static const struct skv_model model = {.n_layers = 4, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16};
+static const struct skv_model model = {.n_layers = 4, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .n_ranks = 1};
 
 #define MODEL "\"model\": {\"name\": \"m\", \"layers\": 4, \"heads\": 4, \"kv_heads\": 2, \"head_dim\": 16}"
 #define WITH(chosen) "{\"sparsekv_profile\": 1, " MODEL ", \"chosen\": " chosen "}"
@@ -84,6 +84,36 @@ START_TEST(what_is_read)
 	ck_assert_int_gt(skv_spec_print(&policy, &config, printed, sizeof(printed)), 0);
 	ck_assert_int_eq(skv_spec_parse(&policy, printed, &model, &again, err, sizeof(err)), 0);
 	ck_assert_int_eq(memcmp(&config, &again, sizeof(config)), 0);
+}
+END_TEST
+
+/* A rank gets its own heads' part of the head map, if this stays among the rank's. */
+START_TEST(ranks)
+{
+	static const struct {
+		const char *text;
+		uint32_t crosses;
+	} files[] = {
+	        {WITH("{\"anchors\": [1, 2], \"head_map\": [[0, 0], [0, 1], [0, 1], [0, 1]]}"), 0},
+	        {WITH("{\"anchors\": [0, 2], \"head_map\": [[0, 1], [0, 1], [0, 1], [1, 1]]}"), 4},
+	        {WITH("{\"anchors\": [0, 2], \"head_map\": [[0, 1], [0, 0], [0, 1], [0, 1]]}"), 2},
+	};
+	struct skv_model m = model;
+
+	m.n_heads /= 2;
+	m.n_kv_heads /= 2;
+	m.n_ranks = 2;
+	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)
+		for (m.rank = 0; m.rank < 2; m.rank++) {
+			fx_write(path, files[i].text, strlen(files[i].text));
+			ck_assert_msg(parse(&m) == 0, "%s", err);
+			ck_assert_uint_eq(config.profile.crosses, files[i].crosses);
+			for (uint32_t layer = 0; layer < m.n_layers && !files[i].crosses; layer++)
+				ck_assert_uint_eq(config.profile.map[layer][0], 0);
+		}
+	m.n_kv_heads = 2;
+	ck_assert_int_lt(parse(&m), 0);
+	ck_assert_ptr_nonnull(strstr(err, "model.kv_heads is 2, expected 4"));
 }
 END_TEST
 
@@ -172,7 +202,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-profile");
 	TCase *t = add_case(s, "profile", 60, setup, teardown, what_is_read, what_is_not_read,
-	                    files_that_are_none, cut_off, NULL);
+	                    files_that_are_none, ranks, cut_off, NULL);
 
 	tcase_add_loop_test(t, wrong_fields, 0, sizeof(wrong) / sizeof(*wrong));
 	return run_suite(s);

@@ -90,7 +90,7 @@ START_TEST(each_bad_plugin_is_refused_with_its_reason)
 		int error;
 		const char *says;
 	} cases[] = {
-		{"bad-abi", EBADMSG, "abi is 11, expected 10"},
+		{"bad-abi", EBADMSG, "abi is 12, expected 11"},
 		{"bad-crash", EBADMSG, "it was killed by signal 6 (Aborted) in its constructor"},
 		{"bad-hang", ETIMEDOUT, "it was still in its constructor"},
 		{"bad-hooks", EBADMSG, "after of layer 1"},

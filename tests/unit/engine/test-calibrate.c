@@ -86,11 +86,15 @@ END_TEST
 
 START_TEST(heads)
 {
-	const double similarity[] = {.1, .7, .7, .9, .2, .3, 0, 0, 0};
-	uint8_t map[3];
+	const double similarity[] = {.1, .7, .7, .9, .2, .3, 0, 0, 0}, of_ranks[] = {.1, .2, 1, 1, .2, .2, 1, 1, 1, 1, .3, .4, 1, 1, .4, .3};
+	uint8_t map[4];
 
-	eng_choose_heads(similarity, 3, map);
+	eng_choose_heads(similarity, 3, 1, map);
 	ck_assert(map[0] == 1 && map[1] == 0 && map[2] == 0);
+	eng_choose_heads(of_ranks, 4, 2, map);
+	ck_assert(map[0] == 1 && map[1] == 0 && map[2] == 3 && map[3] == 2);
+	eng_choose_heads(of_ranks, 4, 4, map);
+	ck_assert(map[0] == 0 && map[1] == 1 && map[2] == 2 && map[3] == 3);
 }
 END_TEST
 

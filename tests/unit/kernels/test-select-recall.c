@@ -41,6 +41,25 @@ static void weights_free(struct weights *w)
 	free(w->page);
 }
 
+/* Sums of these weights are those that the pass made, bit by bit. */
+static void check_sums(struct kernel_case *c, uint32_t rows, const struct weights *w)
+{
+	const size_t n = (size_t)c->n * rows * w->ev.page_stride;
+	struct skv_workspace work = case_work(c, 3);
+	struct skv_scores again = w->ev;
+	float *page = malloc(n * sizeof *page);
+
+	memset(page, 0xff, n * sizeof *page);
+	again.page = case_to(c, page, n * sizeof *page);
+	c->on->kern->sum_pages(&c->batch, &again, &work);
+	case_work_done(c, &work);
+	case_from(c, page, again.page, n * sizeof *page);
+	for (uint32_t r = 0; r < c->n * rows; r++)
+		ck_assert_msg(!memcmp(page + (size_t)r * w->ev.page_stride, w->page + (size_t)r * w->ev.page_stride,
+		                      skv_pages_of(c->seq[r / rows].len) * sizeof *page), "%s: row %u", c->on->name, r);
+	free(page);
+}
+
 /* The same weights with and without output; without, nothing counts as attended. */
 static void check_weights(struct kernel_case *c, uint32_t rows, const struct weights *w, const void *q)
 {
@@ -59,6 +78,7 @@ static void check_weights(struct kernel_case *c, uint32_t rows, const struct wei
 		ck_assert(!memcmp(w->page + (size_t)r * w->ev.page_stride, with.page + (size_t)r * w->ev.page_stride,
 		                  skv_pages_of(len) * sizeof(float)));
 	}
+	check_sums(c, rows, w);
 	weights_free(&with);
 }
 

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/support/rank-group.h - tensor-parallel ranks as threads of a test: the all-reduce between them.
+ *
+ * Each rank's session has a member as its all_reduce_ctx. An all-reduce ends when all ranks of the group have called it.
+ */
+#ifndef SKV_RANK_GROUP_H
+#define SKV_RANK_GROUP_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <sparsekv/types.h>
+
+#define RANK_GROUP_MAX 4u
+
+struct rank_group {
+	uint32_t n;
+	pthread_barrier_t all;
+	struct rank_member {
+		struct rank_group *group;
+		const float *data; /* of the all-reduce that is going on, in host memory */
+		size_t count;
+		uint64_t calls; /* so far */
+		int answer; /* of the next call, if it is not 0: nobody else is asked */
+	} member[RANK_GROUP_MAX];
+};
+
+void rank_group_begin(struct rank_group *, uint32_t n);
+void rank_group_end(struct rank_group *);
+/* Makes `model` that of rank `rank` of the group, which has its share of the heads. */
+void rank_group_join(struct rank_group *, uint32_t rank, struct skv_model *model);
+
+/* fn(ctx, rank) on a thread for each rank. */
+void rank_group_run(const struct rank_group *, void (*fn)(void *ctx, uint32_t rank), void *ctx);
+
+#endif
