@@ -139,10 +139,22 @@ void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n)
 	if (n >= skv_commit_len(commit))
 		return;
 	s->next[is] = -1;
+	s->len[is] = n;
 	s->about[is] = skv_about_cut(s->about[was], n);
 	for (uint32_t layer = 0; layer < layers; layer++)
 		s->lay[is].slots[layer] = skv_layer_slots_cut(&s->lay[was].slots[layer], n);
 	atomic_store_explicit(&s->commit, (uint64_t)(skv_commit_epoch(commit) + 1) << 32 | n, memory_order_release);
+}
+
+bool skv_seqmem_rewind(struct skv_seqmem *s)
+{
+	const uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
+	const uint32_t epoch = skv_commit_epoch(commit) - 1, len = __atomic_load_n(&s->len[epoch & 1], __ATOMIC_RELAXED);
+
+	if (skv_commit_epoch(commit) == 0 || len > s->max_tokens)
+		return false;
+	atomic_store_explicit(&s->commit, (uint64_t)epoch << 32 | len, memory_order_release);
+	return true;
 }
 
 const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem_layout *l)

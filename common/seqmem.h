@@ -41,6 +41,10 @@
  *      the journal. Entries beyond it are given up after it, as those of a torn step.
  *   9. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
  *      have overwritten tokens[length], recovery puts the committed one back.
+ *  10. Joint commits. Ranks of a tensor-parallel group have a sequence of one name each, and may commit together: a commit counts
+ *      when all of them have made it. Until a rank knows that (`joint`), it carries out no journal of that commit, and begins
+ *      nothing after it. So a commit that was made by some of them alone can be taken back: skv_seqmem_rewind(). Then the memory
+ *      is what a torn step leaves.
  *
  * The layout follows from the model's shape and max_tokens alone, computed by both sides; nothing
  * in the memory is an offset. Everything read from it was written by a client and is checked.
@@ -81,7 +85,12 @@ struct skv_seqmem {
 	int32_t next[2];
 	uint32_t about[2]; /* what is known of the sequence as of that commit, see SKV_ABOUT_ */
 	_Atomic uint32_t holder; /* client that has it, by the daemon's word, or 0: nobody else commits */
-	uint32_t reserved[3];
+	uint32_t len[2]; /* committed length as of the commits of either parity */
+	/*
+	 * Ranks that commit together (10): 1 + the epoch of the last commit that all of them are known to have; 0: each commits for
+	 * itself.
+	 */
+	_Atomic uint32_t joint;
 	/*
 	 * Of compressed tokens: fingerprints of their codec's file and of the model's RoPE, and the file's path.
 	 * Written only while the last commit has no compressed tokens, and so never twice.
@@ -225,6 +234,12 @@ struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, 
  * fork that nobody has seen: entries beyond are still there. Only the header is touched.
  */
 void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n);
+
+/*
+ * Take the last commit back, which not all ranks have made: the memory is of the one before it. False: what it says of that one
+ * cannot be. For who alone may write to it: recovery follows.
+ */
+bool skv_seqmem_rewind(struct skv_seqmem *s);
 
 /*
  * Do slots and flags of one commit of this length fit together? NULL, or what is wrong. For a library about to use

@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 18u
+#define SKV_BACKEND_ABI 19u
 #define SKV_DEVICE_NAME_MAX 256
 #define SKV_BACKEND_MAX_DEVICES 64u /* devices of a machine that a backend knows */
 
@@ -60,6 +60,7 @@ struct skv_stage {
  */
 struct skv_publish {
 	uint64_t *commit, word;
+	uint32_t *len; /* gets the word's lower half */
 	int32_t *next[2];   /* both get the item's `next` */
 	int32_t *token, id; /* an id for the table of token ids; NULL: it is there already */
 	uint32_t *journal_n, n_evict; /* written when n_evict > 0 */

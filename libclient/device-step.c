@@ -10,6 +10,7 @@
 
 #include "libclient/device.h"
 #include "libclient/error.h"
+#include "libclient/ranks.h"
 #include "libclient/seq.h"
 
 /* Room to note down so many entries more that the device's tables do not show. */
@@ -99,6 +100,7 @@ static int step_buffer_prepare(const struct skv_session *s, struct device_step *
 	size_t entry = carve(&at, entries * sizeof(*x->entry));
 	size_t publish = carve(&at, n * sizeof(*x->publish)), sum = carve(&at, n * sizeof(*x->sum));
 	size_t lay = carve(&at, n * sizeof(*x->lay)), rows = carve(&at, n * sizeof(*x->rows));
+	size_t told = carve(&at, 2 * RANKS_WORDS * sizeof(*x->told));
 	size_t share = carve(&at, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
 	int e = x->event ? 0 : d->backend->event_new(&x->event);
 
@@ -124,6 +126,7 @@ static int step_buffer_prepare(const struct skv_session *s, struct device_step *
 	x->sum = (void *)((char *)x->mem + sum);
 	x->lay = (void *)((char *)x->mem + lay);
 	x->rows = (void *)((char *)x->mem + rows);
+	x->told = (void *)((char *)x->mem + told);
 	x->share = (void *)((char *)x->mem + share);
 	x->n_entries = 0;
 	return 0;
@@ -243,6 +246,7 @@ static struct skv_publish publish_of(struct skv_seq *q, uint32_t item, struct sk
 	return (struct skv_publish){
 		.commit = (uint64_t *)&m->commit,
 		.word = (uint64_t)epoch << 32 | len,
+		.len = &m->len[epoch & 1],
 		.next = {&m->next[epoch & 1], q->on_device.tokens + len},
 		.token = q->has_first ? q->on_device.tokens + q->len : NULL,
 		.id = q->first,
@@ -286,6 +290,8 @@ int device_publish(struct skv_session *s, const int32_t *next)
 		                     st->work.stream);
 	if (e == 0)
 		e = d->backend->publish(x->publish, x->n, next, st->work.stream);
+	if (e == 0)
+		ranks_queue_confirm(s, x);
 	if (e == 0)
 		e = d->backend->event_record(x->event, st->work.stream);
 	if (e < 0)

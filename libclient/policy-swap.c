@@ -20,6 +20,7 @@
 #include "libclient/error.h"
 #include "libclient/fence.h"
 #include "libclient/policy-config.h"
+#include "libclient/ranks.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 
@@ -124,9 +125,25 @@ static int policy_follow(struct skv_session *s, const struct request *r)
 	return e;
 }
 
+/* What to follow now: of several ranks, when all are ready to. */
+static struct request *next_swap(struct skv_session *s)
+{
+	struct request *r = s->swap ? s->swap : ask(s);
+	const struct skv_msg_policy *m;
+
+	s->swap = NULL;
+	if (!r || r->error || !ranks_joint(s))
+		return r;
+	m = r->body;
+	if (ranks_agreed_swap(s) == ranks_generation(m->generation))
+		return r;
+	s->swap = r;
+	return NULL;
+}
+
 void policy_update(struct skv_session *s)
 {
-	struct request *r = ask(s);
+	struct request *r = next_swap(s);
 	int e = r ? policy_follow(s, r) : 0;
 
 	if (r && !r->error)

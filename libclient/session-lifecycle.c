@@ -19,6 +19,7 @@
 #include "libclient/lease/stock.h"
 #include "libclient/model.h"
 #include "libclient/pages.h"
+#include "libclient/ranks.h"
 #include "libclient/policy-config.h"
 #include "libclient/policy-swap.h"
 #include "libclient/reconnect.h"
@@ -135,6 +136,8 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 	if (e == 0)
 		e = copy_sinks(s);
 	if (e == 0)
+		e = ranks_open(s);
+	if (e == 0)
 		e = stock_init(s);
 	if (e == 0) {
 		s->step.class = calloc(s->model.n_layers, sizeof(*s->step.class));
@@ -204,6 +207,8 @@ void session_free(struct skv_session *s)
 	policy_put(s->client, s->policy);
 	conn_orphan(s->client, s->policy_get);
 	stock_deinit(s);
+	request_free(s->swap);
+	ranks_close(s);
 	replay_close(s);
 	branches_close(s);
 	device_close(s);

@@ -16,6 +16,7 @@
 
 struct device;
 struct pool;
+struct ranks;
 struct replay;
 struct request;
 
@@ -52,6 +53,7 @@ struct skv_session {
 	float *sinks; /* [n_layers][n_heads], in the model's memory, or NULL: no layer has any */
 	struct device *device; /* NULL: host memory */
 	struct replay *replay; /* the same */
+	struct ranks *ranks; /* NULL: each commit counts by itself */
 	struct skv_session_page *page;
 	size_t page_bytes;
 	struct skv_seq *seqs;
@@ -69,6 +71,7 @@ struct skv_session {
 	const char *misuser; /* the policy's name */
 	uint64_t seen_generation; /* of the control page, when POLICY_GET was last asked */
 	struct request *policy_get;
+	struct request *swap; /* the answer to it that waits for other ranks */
 	char policy_error[SKV_TEXT_MAX];
 
 	struct skv_stats stats;

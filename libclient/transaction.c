@@ -8,7 +8,7 @@
  *     common/seqmem.h: token ids, next id and journal, then the commit word, then the holes.
  *   - Truncation is a commit of fewer tokens. The entries beyond are not covered by it any more: they are given up after it,
  *     and after death in between the next holder finds them as those of a torn step.
- *   - Pages that a commit evicts are reused by the steps after it, never by the same.
+ *   - Pages that a commit evicts are reused by the steps after it, never by the same; of several ranks, when all have made it.
  *   - On a device the same stores are the work of its last kernel (device-step.c).
  */
 #include "libclient/transaction.h"
@@ -24,6 +24,7 @@
 #include "libclient/lease/pool.h"
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
+#include "libclient/ranks.h"
 #include "libclient/seq.h"
 #include "libclient/stats.h"
 #include "libclient/steady.h"
@@ -166,7 +167,8 @@ static void committed(struct skv_seq *q)
 	q->has_state |= !q->maintenance || q->maintenance == MAINTENANCE_BUILD_STATE;
 }
 
-void transaction_commit(struct skv_seq *q, int32_t next)
+/* The commit's stores. */
+static void store_commit(struct skv_seq *q, int32_t next)
 {
 	struct skv_seqmem *m = q->mem;
 	uint32_t epoch = q->epoch + 1, len = q->len + q->n_new;
@@ -174,6 +176,7 @@ void transaction_commit(struct skv_seq *q, int32_t next)
 
 	m->next[epoch & 1] = next;
 	m->about[epoch & 1] = q->next_about;
+	m->len[epoch & 1] = len;
 	if (q->next_about & SKV_ABOUT_PREFILL)
 		m->lay[epoch & 1].prompt = q->next_prompt;
 	if (q->next_about & SKV_ABOUT_SLOTS)
@@ -185,9 +188,22 @@ void transaction_commit(struct skv_seq *q, int32_t next)
 	atomic_store_explicit(&m->commit, (uint64_t)epoch << 32 | len, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst); /* nothing below may be seen before the commit */
 	ids[len] = next; /* of a shorter sequence it was a token's; recovery takes it from m->next */
-	if (q->n_evict > 0)
+}
+
+/* And what follows them. `counts`: all ranks have made theirs; else the daemon may take this one back. */
+static void finish_commit(struct skv_seq *q, bool counts)
+{
+	if (q->n_evict > 0 && counts)
 		carry_out(q, q->maintenance);
 	committed(q);
+	if (counts && q->session->ranks)
+		ranks_know(q, q->epoch);
+}
+
+void transaction_commit(struct skv_seq *q, int32_t next)
+{
+	store_commit(q, next);
+	finish_commit(q, ranks_confirm(q->session));
 }
 
 int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)
@@ -222,13 +238,17 @@ void transaction_state_changes(struct skv_seq *q)
 int transaction_finished(struct skv_session *s, struct device_step *x)
 {
 	int e = device_room_stale(s, x->n_evict);
+	bool counts;
 
 	if (e < 0)
 		return e;
+	counts = ranks_confirmed(s, x);
 	for (uint32_t i = 0; i < x->n; i++) {
 		if (i < x->n_decode && x->publish[i].commit)
 			stats_attended(x->seqs[i], x->rows[i].first, x->rows[i].n, x->sum[i]);
-		if (x->publish[i].n_evict > 0) {
+		if (counts && x->publish[i].commit && s->ranks)
+			ranks_know(x->seqs[i], skv_commit_epoch(x->publish[i].word));
+		if (counts && x->publish[i].n_evict > 0) {
 			carry_out(x->seqs[i], !x->staged);
 			x->seqs[i]->evicting = false;
 		}
@@ -238,23 +258,38 @@ int transaction_finished(struct skv_session *s, struct device_step *x)
 	return 0;
 }
 
+/* In host memory: all sequences' stores first, so that ranks confirm them once. */
+static void commit_all(struct skv_session *s, const int32_t *next)
+{
+	struct step *st = &s->step;
+	bool counts;
+
+	for (uint32_t i = 0; i < st->n; i++)
+		if (st->seqs[i]->n_new > 0)
+			store_commit(st->seqs[i], next ? next[st->item[i]] : -1);
+	counts = ranks_confirm(s);
+	for (uint32_t i = 0; i < st->n; i++)
+		if (st->seqs[i]->n_new > 0)
+			finish_commit(st->seqs[i], counts);
+}
+
 int transaction_commit_all(struct skv_session *s, const int32_t *next)
 {
 	struct step *st = &s->step;
 	int e = s->device ? device_publish(s, next) : 0;
 
-	for (uint32_t i = 0; i < st->n && e == 0; i++) {
+	if (e < 0)
+		return e;
+	if (!s->device)
+		commit_all(s, next);
+	for (uint32_t i = 0; i < st->n; i++) {
 		struct skv_seq *q = st->seqs[i];
 
 		q->in_step = false;
-		if (q->n_new == 0)
+		if (q->n_new == 0 || !s->device)
 			continue;
-		if (!s->device) {
-			transaction_commit(q, next ? next[st->item[i]] : -1);
-			continue;
-		}
 		q->evicting |= q->n_evict > 0;
 		committed(q);
 	}
-	return e;
+	return 0;
 }

@@ -20,6 +20,7 @@
 #include "libclient/error.h"
 #include "libclient/fence.h"
 #include "libclient/pages.h"
+#include "libclient/ranks.h"
 #include "libclient/seq.h"
 #include "libclient/transaction.h"
 
@@ -133,6 +134,9 @@ static int cut(struct skv_seq *q, uint32_t n, int32_t next)
 		q->n_evict = 0;
 		return e;
 	}
+	e = ranks_state(q->session);
+	if (e < 0)
+		return e; /* the daemon may take it back: nothing goes */
 	drop_beyond(q, was);
 	q->on_device.old = q->session->device;
 	q->gaps = false;
@@ -174,8 +178,10 @@ static int say_next(struct skv_seq *q, int32_t next)
 
 int truncate_run(struct skv_seq *q, uint32_t n, int32_t next)
 {
-	int e = truncate_check(q, n);
+	int e = ranks_begin(q->session);
 
+	if (e == 0)
+		e = truncate_check(q, n);
 	if (e == 0 && n == q->len)
 		return say_next(q, next);
 	if (e == 0)

@@ -10,6 +10,7 @@
  * within its quota. Only if parking fails is it as where nothing can be.
  */
 #include "daemon/core/age.h"
+#include "daemon/core/joint.h"
 #include "daemon/core/task.h"
 
 #define PARK_AGAIN_NS UINT64_C(10000000000) /* after it failed */
@@ -23,9 +24,12 @@ static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t aski
 	return c->memory[device].limits.pool_bytes / (users ? users : 1);
 }
 
-static bool is_idle(const struct skv_seq_row *q)
+/* A rank is as idle as all of its group. */
+static bool is_idle(const struct skv_core *c, uint32_t seq)
 {
-	return q->session == SKV_NO_INDEX && q->name[0];
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	return q->session == SKV_NO_INDEX && q->name[0] && !skv_joint_held(c, seq);
 }
 
 static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint32_t device)
@@ -48,7 +52,7 @@ static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool par
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (is_idle(q) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
+		if (is_idle(c, i) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
 		    skv_account_row(&c->state, q->account)->page_bytes[w->device] > w->part &&
 		    (!parkable || (c->seqs[i].parking == SKV_PARK_NOT && q->pages + q->refs > 0)) &&
 		    (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
@@ -63,7 +67,7 @@ static bool is_parking(const struct skv_core *c, const struct whose *w)
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (is_idle(q) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
+		if (is_idle(c, i) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
 		    (c->seqs[i].parking == SKV_PARK_WANTED || c->seqs[i].parking == SKV_PARK_STARTED))
 			return true;
 	}
@@ -148,7 +152,7 @@ unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uin
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (!is_idle(q))
+		if (!is_idle(c, i))
 			continue;
 		if (q->idle_since_ns == 0) {
 			skv_write_seq(&c->state, i)->idle_since_ns = now_ns;

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "daemon/core/joint.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refs.h"
 #include "daemon/core/seqfile.h"
@@ -32,7 +33,7 @@ int skv_detach_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 
 	if (!marks)
 		return -ENOMEM;
-	*s = (struct skv_detach){.phase = SKV_DETACH_REPLAY};
+	*s = (struct skv_detach){.phase = SKV_DETACH_JOINT};
 	skv_walk_begin(c, seq, skv_owner_make(SKV_OWNER_LEASE, client), marks, &s->walk);
 	if (skv_seq_row(&c->state, seq)->name[0] && skv_validate_header(c, seq) != 0)
 		say_corrupt(c, s);
@@ -64,6 +65,7 @@ static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t 
 	enum skv_progress p = SKV_DONE;
 
 	switch (s->phase) {
+	case SKV_DETACH_JOINT: return skv_joint_settle(c, s->walk.seq);
 	case SKV_DETACH_REPLAY: return skv_progress_of(c, skv_seqfile_replay(l, &s->at, units));
 	case SKV_DETACH_CHECK: return skv_walk_check(c, &s->walk, units);
 	case SKV_DETACH_TAKE: return skv_walk_take(c, &s->walk, units);
@@ -82,7 +84,7 @@ enum skv_progress skv_detach_some(struct skv_core *c, struct skv_detach *s, uint
 	for (;;) {
 		enum skv_progress r = run(c, s, units);
 
-		if (r == SKV_GOES_ON || r == SKV_FAILED)
+		if (r == SKV_GOES_ON || r == SKV_FAILED || r == SKV_WAITS)
 			return r;
 		if (r == SKV_CORRUPT) {
 			say_corrupt(c, s);

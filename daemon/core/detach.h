@@ -8,6 +8,7 @@
 
 struct skv_detach {
 	enum {
+		SKV_DETACH_JOINT, /* which commit counts */
 		SKV_DETACH_REPLAY,
 		SKV_DETACH_CHECK,
 		SKV_DETACH_TAKE,
@@ -26,7 +27,7 @@ struct skv_detach {
 int skv_detach_begin(struct skv_core *, uint32_t seq, uint32_t client, struct skv_detach *);
 /*
  * SKV_DONE: it is detached, or, anonymous or (then `corrupt`) not believable, removed. Nothing else may touch the sequence
- * until then. SKV_FAILED: it is still held.
+ * until then. SKV_FAILED: it is still held. SKV_WAITS: for another rank, joint.h.
  */
 enum skv_progress skv_detach_some(struct skv_core *, struct skv_detach *, uint32_t *units);
 /* Give it up in the middle. What was taken so far is the sequence's. */

@@ -11,6 +11,7 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/joint.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pools.h"
@@ -54,7 +55,7 @@ bool skv_core_next_park(struct skv_core *c, uint32_t *ret_seq)
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		if (c->seqs[i].parking != SKV_PARK_WANTED)
 			continue;
-		c->seqs[i].parking = is_idle(skv_seq_row(&c->state, i)) ? SKV_PARK_STARTED : SKV_PARK_NOT;
+		c->seqs[i].parking = is_idle(skv_seq_row(&c->state, i)) && !skv_joint_held(c, i) ? SKV_PARK_STARTED : SKV_PARK_NOT;
 		if (c->seqs[i].parking == SKV_PARK_NOT)
 			continue;
 		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, i);
@@ -68,11 +69,14 @@ bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const 
 {
 	for (; (*row = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, *row)) != SKV_NO_INDEX; ++*row) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, *row);
+		bool held;
 
 		if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) || skv_account_row(&c->state, q->account)->uid != uid)
 			continue;
-		*ret_held += q->session != SKV_NO_INDEX;
-		if (q->session != SKV_NO_INDEX || c->seqs[*row].parking == SKV_PARK_STARTED)
+		/* a rank stays in memory while another one is held, whose last commit is compared with its own at the end */
+		held = q->session != SKV_NO_INDEX || skv_joint_held(c, *row);
+		*ret_held += held;
+		if (held || c->seqs[*row].parking == SKV_PARK_STARTED)
 			continue;
 		c->seqs[*row].parking = SKV_PARK_STARTED;
 		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, (*row)++);

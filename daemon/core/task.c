@@ -132,11 +132,12 @@ static int begin(struct skv_core *c, struct skv_task *t, struct skv_core_seq_inf
 	enum skv_progress p = some(c, t, &units);
 	int result;
 
-	if (p == SKV_GOES_ON || p == SKV_FAILED)
+	t->waits = p == SKV_WAITS;
+	if (p == SKV_GOES_ON || p == SKV_FAILED || p == SKV_WAITS)
 		append(c, t);
 	if (p == SKV_FAILED)
 		return c->failed;
-	if (p == SKV_GOES_ON)
+	if (p == SKV_GOES_ON || p == SKV_WAITS)
 		return skv_core_refuse(c, SKV_CORE_E_TURNS, "it takes more than a turn");
 	conclude(c, t, ret_info);
 	result = t->result;
@@ -261,6 +262,16 @@ static void yield(struct skv_core *c, struct skv_task *t)
 	c->tasks = t;
 }
 
+/* Is there one that does not wait for a client? Those that do are looked at whenever somebody has something to do, and each second. */
+static bool any_runs(const struct skv_core *c)
+{
+	const struct skv_task *t = c->tasks;
+
+	while (t && t->waits)
+		t = t->next;
+	return t != NULL;
+}
+
 /* ---- working --------------------------------------------------------------------------------- */
 
 void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret)
@@ -273,9 +284,14 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 		return;
 	c->tasks = t->next;
 	p = some(c, t, &units);
-	if (p == SKV_GOES_ON || p == SKV_FAILED) {
-		yield(c, t);
+	t->waits = p == SKV_WAITS;
+	if (p == SKV_GOES_ON || p == SKV_FAILED || p == SKV_WAITS) {
+		if (p == SKV_WAITS)
+			append(c, t);
+		else
+			yield(c, t);
 		ret->failed = p == SKV_FAILED ? c->failed : 0;
+		ret->more = any_runs(c);
 		return;
 	}
 	conclude(c, t, &ret->info);
@@ -284,7 +300,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 		begin_end(c, t);
 		return;
 	}
-	ret->more = c->tasks != NULL;
+	ret->more = any_runs(c);
 	ret->through = true;
 	ret->client = t->id;
 	ret->gone = t->kind == SKV_TASK_CLIENT;

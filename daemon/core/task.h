@@ -25,6 +25,7 @@ struct skv_task {
 	uint32_t id;     /* of the client */
 	uint32_t row;    /* of the sequence, or the session */
 	bool gone;       /* so is the client: its end is next */
+	bool waits;      /* at its last turn there was nothing to do: SKV_WAITS */
 	uint64_t since_ns;
 	int result;
 	char why[sizeof(((struct skv_core *)0)->why)];

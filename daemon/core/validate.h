@@ -23,8 +23,11 @@ struct skv_walk {
 };
 void skv_walk_begin(struct skv_core *, uint32_t seq, skv_owner own, uint8_t *marks, struct skv_walk *);
 
-/* SKV_FAILED: the system has no memory for it, core.failed says with what error. It is as it was when it began, or the turn. */
-enum skv_progress { SKV_GOES_ON, SKV_DONE, SKV_CORRUPT, SKV_FAILED, SKV_UNWRITTEN };
+/*
+ * SKV_FAILED: the system has no memory for it, core.failed says with what error. It is as it was when it began, or the turn.
+ * SKV_WAITS: for what a client does, of which the core hears nothing.
+ */
+enum skv_progress { SKV_GOES_ON, SKV_DONE, SKV_CORRUPT, SKV_FAILED, SKV_UNWRITTEN, SKV_WAITS };
 enum skv_progress skv_failed(struct skv_core *, int error);
 /* Of what says 0: all is done, 1: there is more, or negative errno. */
 enum skv_progress skv_progress_of(struct skv_core *, int r);

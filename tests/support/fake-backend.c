@@ -55,6 +55,7 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 		if (p->n_evict)
 			*p->journal_n = p->n_evict;
 		*p->about = p->about_is;
+		*p->len = (uint32_t)p->word;
 		memcpy(p->words, p->words_are, p->n_words * sizeof(*p->words));
 		if (p->attended)
 			*p->sum = *p->attended;

@@ -32,15 +32,15 @@ static int all_reduce_max(void *ctx, float *data, size_t count, void *stream)
 {
 	struct rank_member *own = ctx;
 	struct rank_group *g = own->group;
-	float *from = malloc((count + 1) * sizeof(*from)), *most = malloc((count + 1) * sizeof(*most));
+	int answer = count > 16 ? own->fail_scores : own->fail_confirm;
+	float *from, *most;
 	(void)stream; /* copies wait for it */
 
-	own->calls++;
-	if (own->answer) {
-		free(from);
-		free(most);
-		return own->answer;
-	}
+	*(count > 16 ? &own->scores : &own->confirmed) += 1;
+	if (answer)
+		return answer;
+	from = malloc((count + 1) * sizeof(*from));
+	most = malloc((count + 1) * sizeof(*most));
 	devmem_from(from, data, count * sizeof(*from));
 	own->data = from;
 	own->count = count;

@@ -22,8 +22,8 @@ struct rank_group {
 		struct rank_group *group;
 		const float *data; /* of the all-reduce that is going on, in host memory */
 		size_t count;
-		uint64_t calls; /* so far */
-		int answer; /* of the next call, if it is not 0: nobody else is asked */
+		uint64_t scores, confirmed; /* calls so far: of more than a few numbers, and of few */
+		int fail_scores, fail_confirm; /* not 0: the next calls of the kind answer this, and nobody else is asked */
 	} member[RANK_GROUP_MAX];
 };
 

@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publi
 	if (lane > 0)
 		return;
 	*(volatile uint32_t *)p.about = p.about_is;
+	*(volatile uint32_t *)p.len = (uint32_t)p.word;
 	*(volatile int32_t *)p.next[0] = id;
 	*(volatile int32_t *)p.next[1] = id;
 	if (p.token)

@@ -18,7 +18,7 @@
 #define MAX_HEADS 32u
 #define MAX_TOKENS 1024u
 #define LISTED 96u
-#define STEPS 20u
+#define STEPS 12u
 #define SPLITS 3u
 
 static const struct {
@@ -203,11 +203,15 @@ static void open_ranks(const char *spec)
 	}
 }
 
-static void check_calls(bool shared)
+/* Scores are reduced where they are needed; commits are always confirmed, and once before the first. */
+static void check_calls(bool shared, uint64_t steps)
 {
 	for (uint32_t s = 0; s < SPLITS; s++)
-		for (uint32_t r = 0; r < splits[s].group.n; r++)
-			ck_assert_uint_eq(splits[s].group.member[r].calls > 0, shared && splits[s].group.n > 1);
+		for (uint32_t r = 0; r < splits[s].group.n; r++) {
+			ck_assert_uint_eq(splits[s].group.member[r].scores > 0, shared && splits[s].group.n > 1);
+			if (splits[s].group.n > 1)
+				ck_assert_uint_ge(splits[s].group.member[r].confirmed, steps + 1);
+		}
 }
 
 /* Prompts of nearly nothing and of several state pages, in pieces; then steps of some of the sequences. */
@@ -235,7 +239,7 @@ START_TEST(as_one_rank)
 			p.n[i] = i == t % SEQS || rnd_below(3) > 0;
 		step(&p);
 	}
-	check_calls(policies[policy].shared);
+	check_calls(policies[policy].shared, STEPS);
 }
 END_TEST
 
@@ -281,46 +285,175 @@ START_TEST(refused)
 }
 END_TEST
 
-/* Another rank is gone: the layer fails with what the engine's function answered, and the step did not happen. */
+/* ---- together -------------------------------------------------------------------------------- */
+
+#define TOGETHER 2u
+#define SWAP_STEPS 14u
+
+static struct pair {
+	struct rank_group group;
+	struct rank rank[TOGETHER];
+	char spec[TOGETHER][SWAP_STEPS][32]; /* what a rank ran in a step: the policy's name */
+} pair;
+
+static void open_pair(const char *spec, const char *name)
+{
+	rank_group_begin(&pair.group, TOGETHER);
+	for (uint32_t r = 0; r < TOGETHER; r++) {
+		struct rank *one = &pair.rank[r];
+
+		model_of_two(&one->model);
+		one->model.n_heads *= 2;
+		one->model.n_kv_heads *= 2;
+		rank_group_join(&pair.group, r, &one->model);
+		OK(skv_open(client, &one->model, spec, &one->session));
+		OK(skv_seq_new(one->session, name, 0, &one->seq[0]));
+	}
+}
+
+static void run_step(struct rank *r, uint32_t n, uint32_t flags)
+{
+	struct devmem_rows rows = devmem_rows_new(&r->model, n);
+
+	OK(skv_step_begin(r->session, &SKV_STEP_ITEM(.seq = r->seq[0], .n_tokens = n, .flags = flags), 1, devmem_stream()));
+	for (uint32_t layer = 0; layer < LAYERS; layer++)
+		OK(devmem_attend(r->session, layer, &rows, false));
+	devmem_rows_free(&rows);
+}
+
+/* Other ranks do not answer: the layer fails with what the engine's function answered, and the step did not happen. */
+static void run_failing(void *ctx, uint32_t at)
+{
+	struct rank *r = &pair.rank[at];
+	struct devmem_rows rows = devmem_rows_new(&r->model, 1);
+	const struct skv_step_item it = SKV_STEP_ITEM(.seq = r->seq[0], .n_tokens = 1);
+	int *fail = &pair.group.member[at].fail_scores;
+	(void)ctx;
+
+	run_step(r, 100, SKV_STEP_PROMPT);
+	OK(skv_step_end(r->session, NULL, NULL));
+	for (int i = 0; i < 2; i++) {
+		*fail = i ? 1 : -ENOTCONN; /* what is no errno is -EIO */
+		OK(skv_step_begin(r->session, &it, 1, devmem_stream()));
+		OK(devmem_attend(r->session, 0, &rows, false));
+		FAILS(devmem_attend(r->session, 1, &rows, false), i ? EIO : ENOTCONN, "layer 1: all_reduce_max failed");
+		FAILS(skv_step_end(r->session, NULL, NULL), EINVAL, "was not attended");
+		skv_step_abort(r->session);
+		ck_assert_uint_eq(skv_seq_len(r->seq[0]), 100);
+	}
+	*fail = 0;
+	run_step(r, 1, 0);
+	OK(skv_step_end(r->session, NULL, NULL));
+	ck_assert_uint_eq(skv_seq_len(r->seq[0]), 101);
+	devmem_rows_free(&rows);
+}
+
 START_TEST(failed)
 {
-	struct rank_group g;
-	struct skv_model m;
-	struct skv_session *s;
-	struct skv_seq *q;
-	struct devmem_rows rows;
+	open_pair("delta?layers=1,3&budget=5", NULL);
+	rank_group_run(&pair.group, run_failing, NULL);
+	rank_group_end(&pair.group);
+}
+END_TEST
 
-	rank_group_begin(&g, 2);
-	model_of_two(&m);
-	rank_group_join(&g, 1, &m);
-	OK(skv_open(client, &m, "delta?layers=1,3&budget=5", &s));
-	OK(skv_seq_new(s, NULL, 0, &q));
-	rows = devmem_rows_new(&m, 100);
-	OK(skv_step_begin(s, &SKV_STEP_ITEM(.seq = q, .n_tokens = 100, .flags = SKV_STEP_PROMPT), 1, devmem_stream()));
-	for (uint32_t layer = 0; layer < LAYERS; layer++)
-		OK(devmem_attend(s, layer, &rows, false));
-	OK(skv_step_end(s, NULL, NULL));
-	devmem_rows_free(&rows);
-	rows = devmem_rows_new(&m, 1);
-	for (int answer = -ENOTCONN; answer <= 1; answer += 1 + ENOTCONN) {
-		g.member[1].answer = answer;
-		OK(skv_step_begin(s, &SKV_STEP_ITEM(.seq = q, .n_tokens = 1), 1, devmem_stream()));
-		OK(devmem_attend(s, 0, &rows, false));
-		FAILS(devmem_attend(s, 1, &rows, false), answer < 0 ? ENOTCONN : EIO, "layer 1: all_reduce_max failed");
-		FAILS(skv_step_end(s, NULL, NULL), EINVAL, "was not attended");
-		skv_step_abort(s);
-		ck_assert_uint_eq(skv_seq_len(q), 100);
+/* A commit that is not confirmed: nothing goes on but to detach, and the ranks come back where all of them are. */
+static void run_unconfirmed(void *ctx, uint32_t at)
+{
+	struct rank *r = &pair.rank[at];
+	const struct skv_step_item it = SKV_STEP_ITEM(.seq = r->seq[0], .n_tokens = 1);
+	struct skv_seq *other;
+	(void)ctx;
+
+	run_step(r, 100, SKV_STEP_PROMPT);
+	OK(skv_step_end(r->session, NULL, NULL));
+	for (int i = 0; i < 40; i++) {
+		run_step(r, 1, 0);
+		OK(skv_step_end(r->session, NULL, NULL));
 	}
-	devmem_rows_free(&rows);
-	rank_group_end(&g);
+	run_step(r, 1, 0);
+	if (at == 1) { /* this one ends before its commit */
+		skv_step_abort(r->session);
+		return;
+	}
+	pair.group.member[at].fail_confirm = -ENOTCONN;
+	if (devmem_is_device()) { /* it is known when the step has run */
+		(void)skv_step_end(r->session, NULL, NULL);
+		(void)skv_seq_tokens(r->seq[0], NULL);
+	} else {
+		FAILS(skv_step_end(r->session, NULL, NULL), ECONNABORTED, "other ranks did not confirm");
+	}
+	FAILS(skv_step_begin(r->session, &it, 1, devmem_stream()), ECONNABORTED, "attach sequences anew");
+	FAILS(skv_seq_truncate(r->seq[0], 10, -1), ECONNABORTED, "attach sequences anew");
+	FAILS(skv_seq_fork(r->seq[0], NULL, SKV_ALL, &other), ECONNABORTED, "attach sequences anew");
+}
+
+static void run_again(void *ctx, uint32_t at)
+{
+	struct rank *r = &pair.rank[at];
+	(void)ctx;
+
+	run_step(r, 1, 0);
+	OK(skv_step_end(r->session, NULL, NULL));
+	ck_assert_uint_eq(skv_seq_len(r->seq[0]), 141);
+	OK(skv_seq_detach(r->seq[0]));
+}
+
+START_TEST(unconfirmed)
+{
+	static const char *const specs[] = {"h2o?budget=60", "streaming?budget=60&sinks=4", "delta?layers=1,3&budget=5"};
+
+	open_pair(specs[_i], "both");
+	rank_group_run(&pair.group, run_unconfirmed, NULL);
+	pair.group.member[0].fail_confirm = 0;
+	for (uint32_t at = 0; at < TOGETHER; at++) {
+		struct rank *r = &pair.rank[at];
+
+		OK(skv_seq_detach(r->seq[0]));
+		skv_close(r->session);
+		OK(skv_open(client, &r->model, specs[_i], &r->session));
+	}
+	for (uint32_t at = 0; at < TOGETHER; at++) {
+		OK(skv_seq_attach(pair.rank[at].session, "both", &pair.rank[at].seq[0]));
+		ck_assert_uint_eq(skv_seq_len(pair.rank[at].seq[0]), 140);
+	}
+	rank_group_run(&pair.group, run_again, NULL);
+	rank_group_end(&pair.group);
+}
+END_TEST
+
+/* The operator swaps between two steps of one rank: all of them swap in the same step. */
+static void run_swapped(void *ctx, uint32_t at)
+{
+	struct rank *r = &pair.rank[at];
+	(void)ctx;
+
+	for (uint32_t i = 0; i < SWAP_STEPS; i++) {
+		if (i == 2 && at == 1)
+			ck_assert_int_eq(raw_policy_swap(op, "delta?layers=1,3&budget=5"), 0);
+		run_step(r, i ? 1 : 100, i ? 0 : SKV_STEP_PROMPT);
+		snprintf(pair.spec[at][i], sizeof(pair.spec[at][i]), "%.20s", skv_policy_spec(r->session));
+		OK(skv_step_end(r->session, NULL, NULL));
+	}
+}
+
+START_TEST(swapped)
+{
+	open_pair("quest?budget=5", NULL);
+	rank_group_run(&pair.group, run_swapped, NULL);
+	for (uint32_t i = 0; i < SWAP_STEPS; i++)
+		ck_assert_msg(!strcmp(pair.spec[0][i], pair.spec[1][i]), "step %u: %s and %s", i, pair.spec[0][i], pair.spec[1][i]);
+	ck_assert(!strncmp(pair.spec[0][2], "quest", 5));
+	ck_assert(!strncmp(pair.spec[0][SWAP_STEPS - 1], "delta", 5));
+	rank_group_end(&pair.group);
 }
 END_TEST
 
 int main(void)
 {
 	Suite *s = begin_suite("test-client-ranks");
-	TCase *t = add_case(s, "ranks", 60, setup, client_end, refused, failed, NULL);
+	TCase *t = add_case(s, "ranks", 60, setup, client_end, refused, failed, swapped, NULL);
 
+	tcase_add_loop_test(t, unconfirmed, 0, 3);
 	tcase_add_loop_test(t, as_one_rank, 0, (int)(2 * N_POLICIES));
 	return run_suite(s);
 }

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/joint.c - sequences whose tensor-parallel ranks commit together.
+ *
+ * Each rank's sequence has a commit word of its own, and what counts is the last commit that all have. Ranks are apart by one at most,
+ * and only while one has committed and does not know that all have. When such a one loses its holder, the others' words tell: one
+ * that is behind, and whose client is gone, will not follow. While a client lives it may.
+ *
+ * All words are in clients' memory: of one user, who alone is hurt if they lie.
+ */
+#include "daemon/core/joint.h"
+
+#include <string.h>
+#include "daemon/core/task.h"
+
+static bool is_rank_of(const struct skv_seq_row *q, const struct skv_seq_row *other)
+{
+	return other->account == q->account && other->model.n_ranks == q->model.n_ranks && other->model.rank != q->model.rank &&
+	       !strcmp(other->name, q->name) && !strcmp(other->model.name, q->model.name);
+}
+
+/* Do ranks of it commit together? */
+static bool is_joint(const struct skv_core *c, uint32_t seq)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	return q->model.n_ranks > 1 && q->name[0] && atomic_load_explicit(&c->seqs[seq].mem->joint, memory_order_acquire);
+}
+
+static uint32_t epoch_of(const struct skv_core *c, uint32_t seq)
+{
+	return skv_commit_epoch(atomic_load_explicit(&c->seqs[seq].mem->commit, memory_order_acquire));
+}
+
+/* May the client that has the sequence still commit? */
+static bool is_alive(const struct skv_core *c, uint32_t seq)
+{
+	uint32_t session = skv_seq_row(&c->state, seq)->session;
+
+	return session != SKV_NO_INDEX && !skv_task_ends(c, skv_session_row(&c->state, session)->client);
+}
+
+enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	bool behind = false, waits = false;
+	uint32_t epoch;
+
+	if (!is_joint(c, seq))
+		return SKV_DONE;
+	epoch = epoch_of(c, seq);
+	if (atomic_load_explicit(&c->seqs[seq].mem->joint, memory_order_acquire) == epoch + 1)
+		return SKV_DONE; /* all have it */
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		bool alive;
+
+		if (!is_rank_of(q, skv_seq_row(&c->state, i)) || !is_joint(c, i))
+			continue;
+		alive = is_alive(c, i); /* before its word is read: nobody commits after its end */
+		if (epoch_of(c, i) + 1 != epoch)
+			continue;
+		behind = true;
+		waits |= alive;
+	}
+	if (waits && !is_alive(c, seq))
+		return SKV_WAITS;
+	if (behind)
+		(void)skv_seqmem_rewind(c->seqs[seq].mem);
+	return SKV_DONE;
+}
+
+bool skv_joint_held(const struct skv_core *c, uint32_t seq)
+{
+	if (!is_joint(c, seq))
+		return false;
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		const struct skv_seq_row *other = skv_seq_row(&c->state, i);
+
+		if (is_rank_of(skv_seq_row(&c->state, seq), other) && other->session != SKV_NO_INDEX)
+			return true;
+	}
+	return false;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/joint.h - sequences whose tensor-parallel ranks commit together (common/seqmem.h, 10). */
+#ifndef SKV_CORE_JOINT_H
+#define SKV_CORE_JOINT_H
+
+#include "daemon/core/core-priv.h"
+#include "daemon/core/validate.h"
+
+/*
+ * The sequence loses its holder: take its last commit back if not all ranks have made it. SKV_DONE; SKV_WAITS: another rank, which is
+ * still held, may yet make it. Of a holder that is alive nothing waits: what it does not know to be made counts as it stands.
+ */
+enum skv_progress skv_joint_settle(struct skv_core *, uint32_t seq);
+
+/* Does a client hold another rank of it? */
+bool skv_joint_held(const struct skv_core *, uint32_t seq);
+
+#endif
