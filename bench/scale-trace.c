@@ -164,7 +164,7 @@ static struct scale_segment draw_segment(struct chat *c, const struct scale_leng
 	return (struct scale_segment){mix(c->id, ++c->n_contents), n < most ? n : most};
 }
 
-/* The answer to what was said; the message that goes before it, if there is room for one. False: there is not. */
+/* A message, if one is wanted, and the answer to all that was said. 1, 0: there is no room for them; -ENOMEM. */
 static int prompt_and_answer(const struct scale_trace *t, struct chat *c, bool message)
 {
 	const struct scale_workload *w = &t->p.workload;

@@ -360,7 +360,7 @@ static int parse(struct options *o, int argc, char **argv)
 		BENCH_NUMBER("disk", &o->disk, 0, 1l << 40, "MiB of a host's disk (0)"),
 		BENCH_NUMBERS("store", o->store, &o->n_stores, 0, "MiB of the store; 0: there is none (0,4194304)"),
 		BENCH_NUMBER("ttl", &o->ttl, 0, 1l << 40, "seconds after which the store lets a block go; 0: none (0)"),
-		BENCH_REAL("prefill", &o->prefill, 1, 1000000000, "tokens a second that a host computes of prompts (50000)"),
+		BENCH_REAL("prefill", &o->prefill, 1, 1000000000, "tokens a second that a host computes of prompts (200000)"),
 		BENCH_REAL("network", &o->network, 1, 1000000, "Gbit/s of a host from the store (100)"),
 		BENCH_REAL("disk-rate", &o->disk_rate, 1, 1000000, "GB/s of a host from its disk (12)"),
 		BENCH_TEXT("trace", "FILE", &o->trace, "write the trace there, too, a request a line"),
@@ -374,7 +374,7 @@ static int parse(struct options *o, int argc, char **argv)
 		.layers = 32, .heads = 32, .kv_heads = 8, .dim = 128, .dtypes = {SKV_BF16},
 		.rate = -1, .tenants = -1, .prompts = -1, .system = -1, .message = -1, .answer = -1, .turns = -1, .think = -1,
 		.branch = -1, .context = -1, .seed = 1, .requests = 20000, .hosts = 8,
-		.memory = 1 << 20, .store = {0, 4 << 20}, .n_stores = 2, .prefill = 50000, .network = 100, .disk_rate = 12,
+		.memory = 1 << 20, .store = {0, 4 << 20}, .n_stores = 2, .prefill = 200000, .network = 100, .disk_rate = 12,
 	};
 	e = bench_options(&command, argc, argv);
 	return e ? e : complete(o);
