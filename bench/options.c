@@ -49,6 +49,18 @@ static int take_share(const struct bench_option *o, const char *text)
 	return 0;
 }
 
+static int take_real(const struct bench_option *o, const char *text)
+{
+	char *end, expected[64];
+	double x = strtod(text, &end);
+
+	snprintf(expected, sizeof expected, "a number from %ld to %ld", o->least, o->most);
+	if (end == text || *end || !(x >= (double)o->least && x <= (double)o->most))
+		return bench_bad(o->name, text, expected);
+	*(double *)o->to = x;
+	return 0;
+}
+
 static int take_device(const struct bench_option *o, const char *text)
 {
 	unsigned n;
@@ -201,6 +213,8 @@ static int take(const struct bench_option *o, const char *text)
 	case BENCH_OPTION_NUMBER:
 	case BENCH_OPTION_POWER:
 		return take_number(o, text);
+	case BENCH_OPTION_REAL:
+		return take_real(o, text);
 	case BENCH_OPTION_SHARE:
 		return take_share(o, text);
 	case BENCH_OPTION_DEVICE:

@@ -22,6 +22,7 @@ enum bench_option_type {
 	BENCH_OPTION_NUMBER,   /* a whole number of `size` bytes, least to most */
 	BENCH_OPTION_NUMBERS,  /* long [BENCH_LIST_MAX], from `least` on, separated by commas */
 	BENCH_OPTION_POWER,    /* as NUMBER, a power of two */
+	BENCH_OPTION_REAL,     /* double, least to most */
 	BENCH_OPTION_SHARE,    /* double, above 0, at most 1 */
 	BENCH_OPTION_COSINES,  /* double [BENCH_LIST_MAX], from 0 on and below 1 */
 	BENCH_OPTION_DEVICE,   /* uint32_t, "cuda:N" as the device of a struct skv_model */
@@ -52,6 +53,8 @@ struct bench_option {
 	{.name = n, .value = "N", .help = h, .type = BENCH_OPTION_POWER, .to = p, .size = sizeof(*(p)), .least = lo, .most = hi}
 #define BENCH_NUMBERS(n, p, c, lo, h) \
 	{.name = n, .value = "LIST", .help = h, .type = BENCH_OPTION_NUMBERS, .to = p, .count = c, .least = lo}
+#define BENCH_REAL(n, p, lo, hi, h) \
+	{.name = n, .value = "X", .help = h, .type = BENCH_OPTION_REAL, .to = p, .least = lo, .most = hi}
 #define BENCH_SHARE(n, p, h) {.name = n, .value = "X", .help = h, .type = BENCH_OPTION_SHARE, .to = p}
 #define BENCH_COSINES(n, p, c, h) {.name = n, .value = "X,...", .help = h, .type = BENCH_OPTION_COSINES, .to = p, .count = c}
 #define BENCH_DEVICE(p, h) {.name = "device", .value = "cuda:N", .help = h, .type = BENCH_OPTION_DEVICE, .to = p}

@@ -84,6 +84,16 @@ table traffic 4 traffic --rate 0.2 --prompt 100 --answer 12 --chunk 32 --most 4 
 positive traffic step_p50_us
 [ "$(awk -F, 'NR > 1 { n += $2 } END { print n }' "$tmp/traffic.csv")" -gt 150 ] || fail "traffic.csv: hardly a step"
 
+# what a token takes, and a trace that is written and read again: of the same figures
+table scale 12 scale --requests 300 --hosts 2 --workload chat --memory 100 --store 0,400 --layers 4 --heads 4/2 --dim 32 --policy full \
+	--policy palu
+[ "$(column scale bytes | tr '\n' ' ')" = "1024 512 " ] || fail "scale.csv: palu is not half of full"
+positive scale store "random,400,"
+table made 1 scale --requests 300 --workload chat --bytes 5000 --memory 10 --disk 10 --store 100 --ttl 600 --trace "$tmp/trace"
+table replayed 1 scale --bytes 5000 --memory 10 --disk 10 --store 100 --ttl 600 --replay "$tmp/trace"
+cut -d, -f3- "$tmp/made.csv" >"$tmp/made"
+cut -d, -f3- "$tmp/replayed.csv" | cmp - "$tmp/made" || fail "scale: the trace of a file gives other figures"
+
 # a prompt in three calls, of which Kascade has four kinds of layers
 table prefill 11 prefill --tokens 300 --prefix 40 --chunk 128 --heads 4/2 --dim 32 --repeat 1
 positive prefill ms
@@ -143,7 +153,7 @@ if python3 -c '' 2>/dev/null; then
 	grep -q '>quest<' "$tmp/field/reference.svg" || fail "field.sh: no curve of quest"
 fi
 
-for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "prefill --methods other" "prefill --gamma 3" "correction --gamma 48" "correction --topic 1," "ipc --batch 0" "plot $tmp/ipc.csv"; do
+for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "prefill --methods other" "prefill --gamma 3" "correction --gamma 48" "correction --topic 1," "ipc --batch 0" "scale --rate 0" "scale --trace $tmp/a --replay $tmp/b" "plot $tmp/ipc.csv"; do
 	$bench $wrong >/dev/null 2>"$tmp/why"
 	[ $? = 2 ] && [ -s "$tmp/why" ] || fail "$wrong: was not refused"
 done

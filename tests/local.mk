@@ -58,6 +58,7 @@ COMMON_TESTS = \
 	tests/unit/common/test-child tests/unit/common/test-common tests/unit/common/test-plugin \
 	tests/unit/common/test-plugin-plan tests/unit/common/test-profile tests/unit/common/test-rope \
 	tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
+	tests/unit/bench/test-scale \
 	tests/unit/policies/test-plan-windows tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
 # Allocations, among others, are made to fail: a sanitizer has its own.
 if !SANITIZER
@@ -125,6 +126,8 @@ tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress
 tests_unit_engine_test_codec_fit_SOURCES = tests/unit/engine/test-codec-fit.c libclient/compress/codec.c libclient/compress/codec.h
 tests_unit_engine_test_correction_SOURCES = tests/unit/engine/test-correction.c bench/fidelity.c bench/fidelity.h \
 	bench/synthetic-layers.c bench/synthetic-layers.h bench/util.c bench/bench.h bench/options.h
+tests_unit_bench_test_scale_SOURCES = tests/unit/bench/test-scale.c bench/scale-cache.c bench/scale-cache.h \
+	bench/scale-trace.c bench/scale-trace.h bench/scale-trace-file.c bench/util.c bench/bench.h bench/options.h
 
 # Engines whose own calls fail, too.
 NTH_SOURCES = tests/support/fail-nth.c tests/support/fail-nth.h tests/support/nth-engine.c tests/support/nth-engine.h
