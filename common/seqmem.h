@@ -87,8 +87,8 @@ struct skv_seqmem {
 	_Atomic uint32_t holder; /* client that has it, by the daemon's word, or 0: nobody else commits */
 	uint32_t len[2]; /* committed length as of the commits of either parity */
 	/*
-	 * Ranks that commit together (10): 1 + the epoch of the last commit that all of them are known to have; 0: each commits for
-	 * itself.
+	 * Ranks that commit together (10): 1 + this memory's epoch of the last commit that all of them are known to have; 0: each
+	 * commits for itself.
 	 */
 	_Atomic uint32_t joint;
 	/*

@@ -18,7 +18,6 @@
 #include "libclient/fence.h"
 #include "libclient/layer.h"
 #include "libclient/pages.h"
-#include "libclient/ranks.h"
 #include "libclient/scratch.h"
 #include "libclient/selection.h"
 #include "libclient/seq-table.h"
@@ -182,7 +181,5 @@ int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance k
 		pages_unpark(q);
 	if (e == 0)
 		memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
-	if (e == 0)
-		e = ranks_state(s);
 	return e < 0 ? e : seq_check_pages(q);
 }

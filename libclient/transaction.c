@@ -200,10 +200,11 @@ static void finish_commit(struct skv_seq *q, bool counts)
 		ranks_know(q, q->epoch);
 }
 
+/* What only changes a sequence's form is each rank's own: after a death one may need it, and another not. */
 void transaction_commit(struct skv_seq *q, int32_t next)
 {
 	store_commit(q, next);
-	finish_commit(q, ranks_confirm(q->session));
+	finish_commit(q, q->maintenance != MAINTENANCE_TRUNCATE || ranks_confirm(q->session));
 }
 
 int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)

@@ -27,9 +27,9 @@ static bool is_joint(const struct skv_core *c, uint32_t seq)
 	return q->model.n_ranks > 1 && q->name[0] && atomic_load_explicit(&c->seqs[seq].mem->joint, memory_order_acquire);
 }
 
-static uint32_t epoch_of(const struct skv_core *c, uint32_t seq)
+static uint64_t commit_of(const struct skv_core *c, uint32_t seq)
 {
-	return skv_commit_epoch(atomic_load_explicit(&c->seqs[seq].mem->commit, memory_order_acquire));
+	return atomic_load_explicit(&c->seqs[seq].mem->commit, memory_order_acquire);
 }
 
 /* May the client that has the sequence still commit? */
@@ -43,21 +43,24 @@ static bool is_alive(const struct skv_core *c, uint32_t seq)
 enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	struct skv_seqmem *m = c->seqs[seq].mem;
 	bool behind = false, waits = false;
-	uint32_t epoch;
+	uint32_t epoch, len, before;
 
 	if (!is_joint(c, seq))
 		return SKV_DONE;
-	epoch = epoch_of(c, seq);
-	if (atomic_load_explicit(&c->seqs[seq].mem->joint, memory_order_acquire) == epoch + 1)
-		return SKV_DONE; /* all have it */
+	epoch = skv_commit_epoch(commit_of(c, seq));
+	len = skv_commit_len(commit_of(c, seq));
+	before = __atomic_load_n(&m->len[(epoch - 1) & 1], __ATOMIC_RELAXED);
+	if (atomic_load_explicit(&m->joint, memory_order_acquire) == epoch + 1 || len == before)
+		return SKV_DONE; /* all have it, or it was this rank's own affair */
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		bool alive;
 
 		if (!is_rank_of(q, skv_seq_row(&c->state, i)) || !is_joint(c, i))
 			continue;
 		alive = is_alive(c, i); /* before its word is read: nobody commits after its end */
-		if (epoch_of(c, i) + 1 != epoch)
+		if (skv_commit_len(commit_of(c, i)) != before)
 			continue;
 		behind = true;
 		waits |= alive;
@@ -65,7 +68,7 @@ enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq)
 	if (waits && !is_alive(c, seq))
 		return SKV_WAITS;
 	if (behind)
-		(void)skv_seqmem_rewind(c->seqs[seq].mem);
+		(void)skv_seqmem_rewind(m);
 	return SKV_DONE;
 }
 

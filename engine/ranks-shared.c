@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine/ranks-shared.c - see ranks-shared.h. What ranks exchange goes in pieces through two buffers, which take turns: a rank that
+ * has met the others for a piece has read all of the one before, whose buffer is then written again.
+ */
+#include "engine/ranks-shared.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PIECE_BYTES (256u << 10) /* of a rank */
+#define SPINS 2000u              /* before it sleeps: some ten microseconds */
+#define LOOK_NS 10000000         /* a sleeper looks this often whether it was given up */
+
+struct eng_shared {
+	uint32_t n;
+	size_t bytes;
+	_Atomic uint32_t given_up, arrived;
+	_Atomic uint32_t met; /* so often: also a futex */
+	uint8_t mem[]; /* [2][n][PIECE_BYTES] */
+};
+
+struct eng_shared *eng_shared_new(uint32_t n)
+{
+	const size_t bytes = sizeof(struct eng_shared) + (size_t)2 * n * PIECE_BYTES;
+	struct eng_shared *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (s == MAP_FAILED)
+		return NULL;
+	s->n = n;
+	s->bytes = bytes;
+	return s;
+}
+
+void eng_shared_free(struct eng_shared *s)
+{
+	if (s)
+		munmap(s, s->bytes);
+}
+
+static void wake(struct eng_shared *s)
+{
+	syscall(SYS_futex, &s->met, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void eng_shared_give_up(struct eng_shared *s)
+{
+	atomic_store(&s->given_up, 1);
+	wake(s);
+}
+
+/* All have come as far, and what they wrote before is seen. The number of the meeting goes to *ret. */
+static int meet(struct eng_shared *s, uint32_t *ret)
+{
+	const uint32_t met = atomic_load(&s->met);
+
+	*ret = met;
+	if (atomic_load_explicit(&s->given_up, memory_order_relaxed))
+		return -ECONNABORTED; /* one that gave up here before is counted still */
+	if (atomic_fetch_add(&s->arrived, 1) + 1 == s->n) {
+		atomic_store(&s->arrived, 0);
+		atomic_store(&s->met, met + 1);
+		wake(s);
+		return 0;
+	}
+	for (uint32_t i = 0; atomic_load(&s->met) == met; i++) {
+		if (atomic_load_explicit(&s->given_up, memory_order_relaxed))
+			return -ECONNABORTED;
+		if (i >= SPINS)
+			syscall(SYS_futex, &s->met, FUTEX_WAIT, met, &(struct timespec){.tv_nsec = LOOK_NS}, NULL, 0);
+	}
+	return 0;
+}
+
+/* The buffer of the next meeting. */
+static uint8_t *piece(struct eng_shared *s, uint32_t met, uint32_t rank)
+{
+	return s->mem + ((size_t)(met & 1) * s->n + rank) * PIECE_BYTES;
+}
+
+static int max_of_piece(struct eng_shared *s, uint32_t rank, float *data, size_t count)
+{
+	uint32_t met;
+	int r;
+
+	memcpy(piece(s, atomic_load(&s->met), rank), data, count * sizeof(*data));
+	r = meet(s, &met);
+	for (uint32_t other = 0; other < s->n && r == 0; other++) {
+		const float *x = (const float *)piece(s, met, other);
+
+		for (size_t i = 0; i < count; i++)
+			data[i] = x[i] > data[i] ? x[i] : data[i];
+	}
+	return r;
+}
+
+int eng_shared_max(struct eng_shared *s, uint32_t rank, float *data, size_t count)
+{
+	const size_t most = PIECE_BYTES / sizeof(*data);
+	int r = 0;
+
+	for (size_t at = 0; at < count && r == 0; at += most)
+		r = max_of_piece(s, rank, data + at, count - at < most ? count - at : most);
+	return r;
+}
+
+/* Of n rows, from byte `from` of the ranks' parts on. */
+static int gather_piece(struct eng_shared *s, uint32_t rank, uint8_t *rows, size_t n, size_t bytes, size_t apart)
+{
+	uint8_t *own = piece(s, atomic_load(&s->met), rank);
+	uint32_t met;
+	int r;
+
+	for (size_t i = 0; i < n; i++)
+		memcpy(own + i * bytes, rows + (i * s->n + rank) * apart, bytes);
+	r = meet(s, &met);
+	for (uint32_t other = 0; other < s->n && r == 0; other++)
+		for (size_t i = 0; i < n && other != rank; i++)
+			memcpy(rows + (i * s->n + other) * apart, piece(s, met, other) + i * bytes, bytes);
+	return r;
+}
+
+int eng_shared_gather(struct eng_shared *s, uint32_t rank, void *rows, size_t n, size_t bytes)
+{
+	const size_t width = bytes < PIECE_BYTES ? bytes : PIECE_BYTES, most = PIECE_BYTES / width;
+	uint8_t *at = rows;
+	int r = 0;
+
+	for (size_t row = 0; row < n && r == 0; row += most)
+		for (size_t from = 0; from < bytes && r == 0; from += width)
+			r = gather_piece(s, rank, at + row * s->n * bytes + from, n - row < most ? n - row : most,
+			                 bytes - from < width ? bytes - from : width, bytes);
+	return r;
+}
