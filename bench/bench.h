@@ -27,6 +27,7 @@ int bench_park(int argc, char **argv);
 int bench_policies(int argc, char **argv);
 int bench_prefill(int argc, char **argv);
 int bench_plot(int argc, char **argv);
+int bench_ranks(int argc, char **argv);
 int bench_scale(int argc, char **argv);
 int bench_traffic(int argc, char **argv);
 

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define ENG_BACKEND_ABI 2u
+#define ENG_BACKEND_ABI 3u
 
 struct eng_error;
 struct eng_backend;
@@ -63,6 +63,8 @@ struct eng_backend_ops {
 	int (*fetch)(struct eng_backend *, void *dst, const void *src, size_t bytes);
 	/* Waits for the last fetch() and what was queued before it, not for what came after. */
 	int (*fetched)(struct eng_backend *);
+	/* Rows of `bytes`, so far apart, from one memory of the backend to another. Queued. */
+	void (*copy_rows)(struct eng_backend *, void *dst, size_t dst_apart, const void *src, size_t src_apart, size_t bytes, uint32_t n);
 	/* What failed since the last check(). */
 	int (*check)(struct eng_backend *);
 

@@ -36,25 +36,47 @@ static void unload(struct eng_host *host)
 	host->backend = NULL;
 }
 
-/* The guardian of a private daemon is a fork, so it comes before the device. */
+/* Each rank by itself, the first one with the connection that it has to a private daemon. */
+static int connect_rank(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err)
+{
+	const char *socket = host->daemon ? eng_private_socket(host->daemon) : cli->socket;
+	int r;
+
+	if (eng_ranks_number(host->ranks) > 0) {
+		skv_disconnect(host->client); /* a copy of the first one's */
+		host->client = NULL;
+	}
+	r = host->client ? 0 : skv_connect(&host->client, socket);
+	if (r < 0)
+		return eng_fail(err, r, "%s", skv_last_error());
+	if (eng_ranks_number(host->ranks) > 0)
+		host->daemon = NULL; /* it is the first one's */
+	return 0;
+}
+
+/* The guardian of a private daemon is a fork, and so are ranks: they come before the device. */
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err)
 {
 	struct eng_host host = ENG_HOST_NULL;
+	struct eng_cli own = *cli;
+	struct eng_ranks *ranks;
 	int r = check(cli, err);
 
 	if (r)
 		return r;
 	if (cli->private_daemon)
 		r = eng_private_start(&host.daemon, &host.client, err);
-	r = r ? r : load(&host, cli, err);
-	if (!r && !host.client) {
-		r = skv_connect(&host.client, cli->socket);
-		if (r < 0)
-			eng_fail(err, r, "%s", skv_last_error());
-	}
+	if (!r && cli->ranks > 1)
+		r = eng_ranks_start(&host.ranks, cli->ranks, err);
+	if (!r && cli->device != SKV_DEVICE_HOST)
+		own.device += eng_ranks_number(host.ranks);
+	r = r ? r : connect_rank(&host, cli, err);
+	r = r ? r : load(&host, &own, err);
+	r = r ? r : eng_ranks_open(host.ranks, host.backend, err);
 	if (r) {
+		ranks = host.ranks;
 		eng_host_close(&host);
-		return r;
+		return eng_ranks_end(ranks, r, err);
 	}
 	if (cli->threads) {
 		omp_set_num_threads((int)cli->threads);
@@ -76,6 +98,7 @@ int eng_host_move(struct eng_host *host, const struct eng_cli *cli, struct eng_e
 
 void eng_host_close(struct eng_host *host)
 {
+	eng_ranks_close(host->ranks);
 	skv_disconnect(host->client);
 	eng_private_stop(host->daemon);
 	unload(host);

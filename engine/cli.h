@@ -10,6 +10,7 @@
 #include "engine/model.h"
 #include "engine/options.h"
 #include "engine/private.h"
+#include "engine/ranks.h"
 
 struct eng_cli {
 	const char *model;  /* directory */
@@ -20,6 +21,7 @@ struct eng_cli {
 	uint32_t device;   /* SKV_DEVICE_HOST or SKV_DEVICE_CUDA(i) */
 	uint32_t kv_dtype; /* enum skv_dtype */
 	uint32_t threads;  /* 0: all cores */
+	uint32_t ranks;    /* 0, 1: this process has all heads */
 };
 #define ENG_CLI_INIT ((struct eng_cli){.kv_dtype = SKV_BF16})
 
@@ -36,6 +38,11 @@ struct eng_cli {
 	ENG_COUNT("threads", &(cli)->threads, 1, 1024, "default: all cores"),                               \
 	ENG_FLAG("quiet", &(cli)->quiet, "nothing on stderr but errors")
 
+/* Of programs that run a model on several ranks. */
+#define ENG_CLI_RANKS(cli)                                                                                  \
+	ENG_COUNT("ranks", &(cli)->ranks, 1, ENG_RANKS_MAX,                                                 \
+	          "tensor-parallel ranks, a process each, on devices from --device's on (default 1)")
+
 extern const char *const eng_cli_dtypes[]; /* by enum skv_dtype */
 
 /* A backend and a model in its memory, and a daemon to keep its KV. */
@@ -44,12 +51,15 @@ struct eng_host {
 	struct eng_model model;
 	struct skv_client *client;
 	struct eng_private *daemon; /* with --private, else NULL */
+	struct eng_ranks *ranks;    /* NULL: one */
 };
 #define ENG_HOST_NULL ((struct eng_host){.client = NULL})
 
+/* With ranks each of them returns; on error none but the first. */
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err);
 /* Have the model at cli->device instead, with the same daemon. On error it is nowhere; eng_host_close() then, too. */
 int eng_host_move(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err);
+/* After it the program calls eng_ranks_end() with the ranks that there were. */
 void eng_host_close(struct eng_host *host);
 
 /* Print "program: text" on stderr. Returns EXIT_FAILURE, for main(). */

@@ -62,6 +62,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_FLAG("answers", &a->answers, "free mode: what each policy answers to each case, above the table"),
 		ENG_TEXT("csv", "FILE", &a->csv, "the whole table as CSV, - for stdout instead of the table"),
 		ENG_TEXT("dump", "FILE", &a->dump, "every case as a line of JSON"),
+		ENG_CLI_RANKS(&a->cli),
 		ENG_CLI_OPTIONS(&a->cli),
 	};
 	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
@@ -118,6 +119,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 		.model = &host->model,
 		.tokens = tokens,
 		.client = host->client,
+		.ranks = host->ranks,
 		.kv_dtype = a->cli.kv_dtype,
 		.first_dtype = a->first_dtype,
 		.policies = a->policies,
@@ -137,6 +139,10 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 
 	if (r)
 		return r;
+	if (eng_ranks_number(host->ranks) > 0) { /* the first one has the same */
+		eng_results_free(&eval, results);
+		return 0;
+	}
 	if (csv)
 		eng_report_csv(csv, &eval, results);
 	if (dump)
@@ -171,12 +177,16 @@ int main(int argc, char **argv)
 	r = r ? r : open_output(a.dump, &dump, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
 	if (!r) {
+		struct eng_ranks *ranks = host.ranks;
+
 		sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND},
 		          NULL);
 		sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND},
 		          NULL);
+		a.cli.quiet |= eng_ranks_number(ranks) > 0;
 		r = run(&a, &host, &tokens, &cases, csv, dump, &err);
 		eng_host_close(&host);
+		r = eng_ranks_end(ranks, r, &err);
 	}
 	r = r ? r : close_output(csv, a.csv, &err);
 	r = r ? r : close_output(dump == csv ? NULL : dump, a.dump, &err);

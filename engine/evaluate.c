@@ -122,7 +122,7 @@ static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct
 	struct skv_seq *fork;
 	int r;
 
-	snprintf(name, sizeof(name), "sparsekv-eval-%d-%u-%zu", (int)getpid(), policy, lane->index);
+	snprintf(name, sizeof(name), "sparsekv-eval-%d-%u-%zu", (int)eng_ranks_first(run->eval->ranks), policy, lane->index);
 	r = library(skv_seq_fork(lane->seq[run->reader], name, SKV_ALL, &fork), err);
 	r = r ? r : library(skv_seq_detach(fork), err);
 	return r ? r : library(skv_seq_attach(run->sessions[policy], name, &lane->seq[policy]), err);
@@ -327,7 +327,7 @@ static int open_sessions(struct run *run, struct eng_error *err)
 {
 	const struct eng_eval *eval = run->eval;
 	struct skv_model shape = eng_model_describe(eval->model, eval->kv_dtype);
-	int r = 0;
+	int r = eng_ranks_split(eval->ranks, &shape, err);
 
 	for (uint32_t p = 0; !r && p < eval->n_policies; p++) {
 		shape.kv_dtype = p == 0 ? eval->first_dtype : eval->kv_dtype;
@@ -352,6 +352,7 @@ static int run_all(struct run *run, size_t *order, struct eng_error *err)
 	r = r ? r : eng_forward_init(&run->forward, eval->model, rows, err);
 	if (r)
 		return r;
+	run->forward.ranks = eval->ranks;
 	run->forward.one_by_one = eval->no_graph;
 	for (size_t i = 0; i < n; i++)
 		order[i] = i;

@@ -30,6 +30,7 @@ struct eng_eval {
 	const struct eng_model *model;
 	const struct eng_tokens *tokens;
 	struct skv_client *client;
+	struct eng_ranks *ranks; /* NULL: this process has all heads */
 	uint32_t kv_dtype, first_dtype; /* of the pages; of the first policy's */
 	const char *const *policies; /* specs */
 	uint32_t n_policies;

@@ -197,6 +197,20 @@ static int put_rows(struct eng_forward *f, const struct step *s, struct eng_erro
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
+/* A rank attends with its heads' part of each row, and gets the others'. */
+static int attend(struct eng_forward *f, struct skv_session *session, uint32_t l, uint32_t rows)
+{
+	const struct eng_config *c = &f->model->config;
+	const size_t element = skv_dtype_bytes(f->model->dtype);
+	const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+	const struct eng_part own = eng_ranks_part(f->ranks, q * element), own_kv = eng_ranks_part(f->ranks, kv * element);
+	uint8_t *at = (uint8_t *)f->q + own.at;
+	int r = skv_attend(session, l, &SKV_ATTN(.q = at, .q_stride = q, .k = (uint8_t *)f->k + own_kv.at, .k_stride = kv,
+	                                         .v = (uint8_t *)f->v + own_kv.at, .v_stride = kv, .out = at, .out_stride = q));
+
+	return r < 0 ? r : eng_ranks_gather(f->ranks, f->q, rows, q * element, f->wide);
+}
+
 /* `y`: what is still to be added to the residual stream; NULL: nothing. */
 static int attention(struct eng_forward *f, struct skv_session *session, uint32_t l, const float *y,
                      uint32_t rows)
@@ -220,7 +234,7 @@ static int attention(struct eng_forward *f, struct skv_session *session, uint32_
 	p->ops->rope_split(p, f->q, f->k, f->v, dtype, f->wide, &heads, f->rope, f->position, rows);
 	if (f->tap)
 		f->tap->attends(f->tap->arg, l, f->q, f->k, f->v, rows);
-	r = skv_attend(session, l, &SKV_ATTN(.q = f->q, .k = f->k, .v = f->v, .out = f->q));
+	r = attend(f, session, l, rows);
 	if (r < 0)
 		return r;
 	p->ops->matmul(p, f->wide, f->q, w->o, w->o_bias, dtype, rows, q, c->hidden);
@@ -243,7 +257,7 @@ static void feed_forward(struct eng_forward *f, uint32_t l, const float *y, uint
 }
 
 /* The decode rows, moved together, through the last norm and the output matrix; and what they choose. */
-static void read_out(struct eng_forward *f, const float *y, const struct step *s)
+static int read_out(struct eng_forward *f, const float *y, const struct step *s)
 {
 	const struct eng_model *m = f->model;
 	const struct eng_config *c = &m->config;
@@ -253,6 +267,7 @@ static void read_out(struct eng_forward *f, const float *y, const struct step *s
 	p->ops->add_norm(p, f->h, m->dtype, f->x, y, m->final_norm, c->rms_eps, from, s->decoding, c->hidden);
 	p->ops->matmul(p, f->logits, f->h, m->output, NULL, m->dtype, s->decoding, c->hidden, c->vocab);
 	p->ops->choose(p, f->id, f->position, f->logits, s->decoding, c->vocab);
+	return eng_ranks_agree(f->ranks, f->id, s->decoding);
 }
 
 static int compute(struct eng_forward *f, struct skv_session *session, const struct step *s,
@@ -265,12 +280,14 @@ static int compute(struct eng_forward *f, struct skv_session *session, const str
 	for (uint32_t l = 0; l < m->config.n_layers; l++) {
 		int r = attention(f, session, l, l ? f->wide : NULL, s->rows);
 
+		if (r == -ECONNABORTED)
+			return eng_fail(err, r, "another rank has ended");
 		if (r < 0)
 			return library(r, err);
 		feed_forward(f, l, f->wide, s->rows);
 	}
-	if (s->decoding)
-		read_out(f, f->wide, s);
+	if (s->decoding && read_out(f, f->wide, s) < 0)
+		return eng_fail(err, -ECONNABORTED, "another rank has ended");
 	return backend_failed(f, p->ops->check(p), err);
 }
 

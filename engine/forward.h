@@ -27,6 +27,7 @@
 #include <sparsekv/client.h>
 #include <stdbool.h>
 #include "engine/model.h"
+#include "engine/ranks.h"
 #include "engine/replay.h"
 
 /* What the host knows of a step's rows, on their way to the backend; [max_rows] each. */
@@ -54,6 +55,7 @@ struct eng_forward {
 	uint32_t max_rows;
 	bool one_by_one;    /* no recordings; may be set after eng_forward_init() */
 	const struct eng_tap *tap; /* the same; NULL: nobody */
+	struct eng_ranks *ranks;   /* the same; NULL: this process has all heads */
 	void *block;        /* the buffers below, in memory of the model's backend */
 	float *x;           /* [max_rows][hidden]: residual stream */
 	void *h;            /* [max_rows][hidden]: normalised rows */

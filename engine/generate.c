@@ -79,6 +79,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		          "(default 0)"),
 		ENG_TEXT("seq", "NAME", &a->seq,
 		         "keep the sequence in the daemon under this name, go on with one that is there"),
+		ENG_CLI_RANKS(&a->cli),
 		ENG_CLI_OPTIONS(&a->cli),
 	};
 	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
@@ -95,6 +96,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		                "--policy is missing: a policy such as full or delta?budget=0.25 expected");
 	if (!!a->prompt + !!a->prompt_file + !!a->ids + a->chat > 1)
 		return eng_fail(err, -EINVAL, "--prompt, --prompt-file, --ids and --chat exclude each other");
+	if (a->cli.ranks > 1 && (a->chat || (a->prompt_file && !strcmp(a->prompt_file, "-"))))
+		return eng_fail(err, -EINVAL, "--ranks: stdin is the first rank's alone, a prompt from elsewhere expected");
 	if (a->system && !a->chat)
 		return eng_fail(err, -EINVAL, "--system: only with --chat");
 	if (!a->prompt && !a->prompt_file && !a->ids && !a->chat && !a->seq)
@@ -541,10 +544,12 @@ static int prepare(struct generation *g, struct eng_config *config, struct eng_e
 static int run(struct generation *g, const struct eng_host *host, struct eng_error *err)
 {
 	struct skv_model shape = eng_model_describe(&host->model, g->args->cli.kv_dtype);
-	int r = library(skv_open(host->client, &shape, g->args->policy, &g->session), err);
+	int r = eng_ranks_split(host->ranks, &shape, err);
 
+	r = r ? r : library(skv_open(host->client, &shape, g->args->policy, &g->session), err);
 	r = r ? r : eng_forward_init(&g->forward, &host->model, g->args->chunk, err);
 	g->forward.one_by_one = g->args->cli.no_graph;
+	g->forward.ranks = host->ranks;
 	if (!r)
 		r = g->args->chat ? dialogue(g, err) : continuation(g, err);
 	if (!r && !g->args->cli.quiet)
@@ -567,11 +572,15 @@ int main(int argc, char **argv)
 	r = r ? r : prepare(&g, &config, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
 	if (!r) {
+		struct eng_ranks *ranks = host.ranks;
+
+		a.cli.quiet |= eng_ranks_number(ranks) > 0;
 		r = run(&g, &host, &err);
 		skv_seq_detach(g.seq);
 		skv_close(g.session);
 		eng_forward_deinit(&g.forward);
 		eng_host_close(&host);
+		r = eng_ranks_end(ranks, r, &err);
 	}
 	eng_chat_deinit(&g.chat);
 	eng_tokens_deinit(&g.tokens);

@@ -45,6 +45,13 @@ static int copy(struct eng_backend *backend UNUSED, void *dst, const void *src, 
 	return 0;
 }
 
+static void copy_rows(struct eng_backend *backend UNUSED, void *dst, size_t dst_apart, const void *src, size_t src_apart, size_t bytes,
+                      uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		memcpy((uint8_t *)dst + i * dst_apart, (const uint8_t *)src + i * src_apart, bytes);
+}
+
 static int done(struct eng_backend *backend UNUSED)
 {
 	return 0;
@@ -230,6 +237,7 @@ struct eng_backend *eng_backend_host(void)
 		.put = copy,
 		.fetch = copy,
 		.fetched = done,
+		.copy_rows = copy_rows,
 		.check = done,
 		.fill = fill,
 		.embed = embed,

@@ -29,6 +29,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/private.c engine/private.h \
 	engine/profile.c engine/profile.h \
 	engine/progress.c engine/progress.h \
+	engine/ranks.c engine/ranks.h engine/ranks-nccl.c engine/ranks-nccl.h \
 	engine/ranks-shared.c engine/ranks-shared.h \
 	engine/read.c engine/read.h \
 	engine/replay.c engine/replay.h \

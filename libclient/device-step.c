@@ -10,7 +10,7 @@
 
 #include "libclient/device.h"
 #include "libclient/error.h"
-#include "libclient/ranks.h"
+#include "libclient/joint.h"
 #include "libclient/seq.h"
 
 /* Room to note down so many entries more that the device's tables do not show. */
@@ -100,7 +100,7 @@ static int step_buffer_prepare(const struct skv_session *s, struct device_step *
 	size_t entry = carve(&at, entries * sizeof(*x->entry));
 	size_t publish = carve(&at, n * sizeof(*x->publish)), sum = carve(&at, n * sizeof(*x->sum));
 	size_t lay = carve(&at, n * sizeof(*x->lay)), rows = carve(&at, n * sizeof(*x->rows));
-	size_t told = carve(&at, 2 * RANKS_WORDS * sizeof(*x->told));
+	size_t told = carve(&at, 2 * JOINT_WORDS * sizeof(*x->told));
 	size_t share = carve(&at, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
 	int e = x->event ? 0 : d->backend->event_new(&x->event);
 
@@ -291,7 +291,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	if (e == 0)
 		e = d->backend->publish(x->publish, x->n, next, st->work.stream);
 	if (e == 0)
-		ranks_queue_confirm(s, x);
+		joint_queue(s, x);
 	if (e == 0)
 		e = d->backend->event_record(x->event, st->work.stream);
 	if (e < 0)

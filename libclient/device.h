@@ -28,7 +28,7 @@ struct device_step {
 	struct device_rows {
 		uint32_t first, n;
 	} *rows;                     /* ... and positions of the rows that attended */
-	float *told;                 /* [2][RANKS_WORDS]: what other ranks are told, and what they answer */
+	float *told;                 /* [2][JOINT_WORDS]: what other ranks are told, and what they answer */
 	float *share;                /* [n_layers][RECALL_SEQS]: recall, of the first n_recall sequences */
 	uint32_t n_recall;
 	struct skv_layer_set recall_layers[RECALL_SEQS];

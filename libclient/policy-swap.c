@@ -20,7 +20,7 @@
 #include "libclient/error.h"
 #include "libclient/fence.h"
 #include "libclient/policy-config.h"
-#include "libclient/ranks.h"
+#include "libclient/joint.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 
@@ -132,10 +132,10 @@ static struct request *next_swap(struct skv_session *s)
 	const struct skv_msg_policy *m;
 
 	s->swap = NULL;
-	if (!r || r->error || !ranks_joint(s))
+	if (!r || r->error || !s->joint)
 		return r;
 	m = r->body;
-	if (ranks_agreed_swap(s) == ranks_generation(m->generation))
+	if (joint_agreed_swap(s) == joint_generation(m->generation))
 		return r;
 	s->swap = r;
 	return NULL;

@@ -26,7 +26,7 @@
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
 #include "libclient/policy-config.h"
-#include "libclient/ranks.h"
+#include "libclient/joint.h"
 #include "libclient/reconnect.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
@@ -145,7 +145,7 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 		return e;
 	}
 	request_free(r);
-	ranks_know(q, q->epoch);
+	joint_know(q, q->epoch);
 	q->next = s->seqs;
 	q->prev = &s->seqs;
 	if (q->next)
@@ -222,7 +222,7 @@ static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv
 		return error_set(-EBUSY, "the sequence is in an open step");
 	e = device_settle(s); /* the daemon shares what is committed */
 	if (e == 0)
-		e = ranks_state(s);
+		e = joint_state(s);
 	if (e == 0)
 		e = seq_settle_fork(q);
 	if (e == 0 && m->n_tokens != SKV_ALL)

@@ -19,7 +19,7 @@
 #include "libclient/lease/stock.h"
 #include "libclient/model.h"
 #include "libclient/pages.h"
-#include "libclient/ranks.h"
+#include "libclient/joint.h"
 #include "libclient/policy-config.h"
 #include "libclient/policy-swap.h"
 #include "libclient/reconnect.h"
@@ -136,7 +136,7 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 	if (e == 0)
 		e = copy_sinks(s);
 	if (e == 0)
-		e = ranks_open(s);
+		e = joint_open(s);
 	if (e == 0)
 		e = stock_init(s);
 	if (e == 0) {
@@ -208,7 +208,7 @@ void session_free(struct skv_session *s)
 	conn_orphan(s->client, s->policy_get);
 	stock_deinit(s);
 	request_free(s->swap);
-	ranks_close(s);
+	joint_close(s);
 	replay_close(s);
 	branches_close(s);
 	device_close(s);

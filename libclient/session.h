@@ -16,7 +16,7 @@
 
 struct device;
 struct pool;
-struct ranks;
+struct joint;
 struct replay;
 struct request;
 
@@ -53,7 +53,7 @@ struct skv_session {
 	float *sinks; /* [n_layers][n_heads], in the model's memory, or NULL: no layer has any */
 	struct device *device; /* NULL: host memory */
 	struct replay *replay; /* the same */
-	struct ranks *ranks; /* NULL: each commit counts by itself */
+	struct joint *joint; /* NULL: each commit counts by itself */
 	struct skv_session_page *page;
 	size_t page_bytes;
 	struct skv_seq *seqs;

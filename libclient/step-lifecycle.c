@@ -31,7 +31,7 @@
 #include "libclient/pages.h"
 #include "libclient/policy-swap.h"
 #include "libclient/prefill/attend.h"
-#include "libclient/ranks.h"
+#include "libclient/joint.h"
 #include "libclient/recall.h"
 #include "libclient/attn.h"
 #include "libclient/rows.h"
@@ -196,7 +196,7 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = take_items(st, items, n);
 	if (e < 0)
 		return e;
-	e = ranks_begin(s);
+	e = joint_begin(s);
 	if (e < 0)
 		return e;
 	items = st->items;
@@ -318,7 +318,7 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 	}
 	st->open = false;
 	stats_step(s);
-	return ranks_state(s);
+	return joint_state(s);
 }
 
 int skv_step_end(struct skv_session *s, const int32_t *next, const uint32_t *n_accepted)

@@ -24,7 +24,7 @@
 #include "libclient/lease/pool.h"
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
-#include "libclient/ranks.h"
+#include "libclient/joint.h"
 #include "libclient/seq.h"
 #include "libclient/stats.h"
 #include "libclient/steady.h"
@@ -196,15 +196,15 @@ static void finish_commit(struct skv_seq *q, bool counts)
 	if (q->n_evict > 0 && counts)
 		carry_out(q, q->maintenance);
 	committed(q);
-	if (counts && q->session->ranks)
-		ranks_know(q, q->epoch);
+	if (counts && q->session->joint)
+		joint_know(q, q->epoch);
 }
 
 /* What only changes a sequence's form is each rank's own: after a death one may need it, and another not. */
 void transaction_commit(struct skv_seq *q, int32_t next)
 {
 	store_commit(q, next);
-	finish_commit(q, q->maintenance != MAINTENANCE_TRUNCATE || ranks_confirm(q->session));
+	finish_commit(q, q->maintenance != MAINTENANCE_TRUNCATE || joint_confirm(q->session));
 }
 
 int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)
@@ -243,12 +243,12 @@ int transaction_finished(struct skv_session *s, struct device_step *x)
 
 	if (e < 0)
 		return e;
-	counts = ranks_confirmed(s, x);
+	counts = joint_confirmed(s, x);
 	for (uint32_t i = 0; i < x->n; i++) {
 		if (i < x->n_decode && x->publish[i].commit)
 			stats_attended(x->seqs[i], x->rows[i].first, x->rows[i].n, x->sum[i]);
-		if (counts && x->publish[i].commit && s->ranks)
-			ranks_know(x->seqs[i], skv_commit_epoch(x->publish[i].word));
+		if (counts && x->publish[i].commit && s->joint)
+			joint_know(x->seqs[i], skv_commit_epoch(x->publish[i].word));
 		if (counts && x->publish[i].n_evict > 0) {
 			carry_out(x->seqs[i], !x->staged);
 			x->seqs[i]->evicting = false;
@@ -268,7 +268,7 @@ static void commit_all(struct skv_session *s, const int32_t *next)
 	for (uint32_t i = 0; i < st->n; i++)
 		if (st->seqs[i]->n_new > 0)
 			store_commit(st->seqs[i], next ? next[st->item[i]] : -1);
-	counts = ranks_confirm(s);
+	counts = joint_confirm(s);
 	for (uint32_t i = 0; i < st->n; i++)
 		if (st->seqs[i]->n_new > 0)
 			finish_commit(st->seqs[i], counts);

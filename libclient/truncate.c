@@ -20,7 +20,7 @@
 #include "libclient/error.h"
 #include "libclient/fence.h"
 #include "libclient/pages.h"
-#include "libclient/ranks.h"
+#include "libclient/joint.h"
 #include "libclient/seq.h"
 #include "libclient/transaction.h"
 
@@ -134,7 +134,7 @@ static int cut(struct skv_seq *q, uint32_t n, int32_t next)
 		q->n_evict = 0;
 		return e;
 	}
-	e = ranks_state(q->session);
+	e = joint_state(q->session);
 	if (e < 0)
 		return e; /* the daemon may take it back: nothing goes */
 	drop_beyond(q, was);
@@ -178,7 +178,7 @@ static int say_next(struct skv_seq *q, int32_t next)
 
 int truncate_run(struct skv_seq *q, uint32_t n, int32_t next)
 {
-	int e = ranks_begin(q->session);
+	int e = joint_begin(q->session);
 
 	if (e == 0)
 		e = truncate_check(q, n);

@@ -16,7 +16,7 @@ include tests/oracle/local.mk
 include tests/fuzz/local.mk
 
 E2E_TESTS = \
-	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-ranks-kill tests/e2e/test-oracle tests/e2e/test-golden \
+	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-ranks-kill tests/e2e/test-engine-ranks tests/e2e/test-oracle tests/e2e/test-golden \
 	tests/e2e/test-engine-run tests/e2e/test-engine-text tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables
 KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
@@ -52,7 +52,7 @@ CORE_TESTS = \
 	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \
 	tests/unit/core/test-core-charge tests/unit/core/test-core-fork tests/unit/core/test-core-parking \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
-	tests/unit/core/test-core-resume tests/unit/core/test-core-sequences tests/unit/core/test-core-undo tests/unit/core/test-core-untrusted \
+	tests/unit/core/test-core-joint tests/unit/core/test-core-resume tests/unit/core/test-core-sequences tests/unit/core/test-core-undo tests/unit/core/test-core-untrusted \
 	tests/unit/core/test-core-verify
 COMMON_TESTS = \
 	tests/unit/common/test-child tests/unit/common/test-common tests/unit/common/test-plugin \

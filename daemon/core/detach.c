@@ -65,7 +65,7 @@ static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t 
 	enum skv_progress p = SKV_DONE;
 
 	switch (s->phase) {
-	case SKV_DETACH_JOINT: return skv_joint_settle(c, s->walk.seq);
+	case SKV_DETACH_JOINT: return skv_joint_settle(c, s->walk.seq, s->gone);
 	case SKV_DETACH_REPLAY: return skv_progress_of(c, skv_seqfile_replay(l, &s->at, units));
 	case SKV_DETACH_CHECK: return skv_walk_check(c, &s->walk, units);
 	case SKV_DETACH_TAKE: return skv_walk_take(c, &s->walk, units);

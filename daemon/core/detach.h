@@ -18,6 +18,7 @@ struct skv_detach {
 	} phase;
 	uint32_t at; /* in the phase */
 	uint64_t offset; /* in the phase, of the file */
+	bool gone;    /* its client has ended, and not only let go of it; after skv_detach_begin() */
 	bool corrupt;
 	char why[256]; /* it is corrupt */
 	struct skv_walk walk;

@@ -40,7 +40,7 @@ static bool is_alive(const struct skv_core *c, uint32_t seq)
 	return session != SKV_NO_INDEX && !skv_task_ends(c, skv_session_row(&c->state, session)->client);
 }
 
-enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq)
+enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq, bool gone)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	struct skv_seqmem *m = c->seqs[seq].mem;
@@ -65,7 +65,7 @@ enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq)
 		behind = true;
 		waits |= alive;
 	}
-	if (waits && !is_alive(c, seq))
+	if (waits && gone)
 		return SKV_WAITS;
 	if (behind)
 		(void)skv_seqmem_rewind(m);

@@ -7,10 +7,10 @@
 #include "daemon/core/validate.h"
 
 /*
- * The sequence loses its holder: take its last commit back if not all ranks have made it. SKV_DONE; SKV_WAITS: another rank, which is
- * still held, may yet make it. Of a holder that is alive nothing waits: what it does not know to be made counts as it stands.
+ * The sequence loses its holder: take its last commit back if not all ranks have made it. `gone`: because this client has ended; then
+ * SKV_WAITS: another rank, which is still held, may yet make it. Who lives and lets go waits for nobody: others count as they are.
  */
-enum skv_progress skv_joint_settle(struct skv_core *, uint32_t seq);
+enum skv_progress skv_joint_settle(struct skv_core *, uint32_t seq, bool gone);
 
 /* Does a client hold another rank of it? */
 bool skv_joint_held(const struct skv_core *, uint32_t seq);

@@ -61,6 +61,7 @@ static enum skv_progress detach_some(struct skv_core *c, struct skv_reclaim *r, 
 			if (e < 0)
 				return skv_failed(c, e);
 			r->detaching = true;
+			r->detach.gone = r->session == SKV_NO_INDEX;
 		}
 		r->seq++;
 	}

@@ -198,27 +198,6 @@ bool skv_task_frees(const struct skv_core *c, uint32_t device)
 
 /* ---- clients that go ------------------------------------------------------------------------- */
 
-static struct skv_task *task_of(const struct skv_core *c, uint32_t client)
-{
-	struct skv_task *t = c->tasks;
-
-	while (t && t->client != client)
-		t = t->next;
-	return t;
-}
-
-bool skv_task_is_of(const struct skv_core *c, uint32_t client)
-{
-	return task_of(c, client) != NULL;
-}
-
-bool skv_task_ends(const struct skv_core *c, uint32_t client)
-{
-	const struct skv_task *t = task_of(c, client);
-
-	return t && (t->gone || t->kind == SKV_TASK_CLIENT);
-}
-
 static void begin_end(struct skv_core *c, struct skv_task *t)
 {
 	t->kind = SKV_TASK_CLIENT;
@@ -237,7 +216,7 @@ int skv_core_client_gone(struct skv_core *c, uint32_t client_id, uint64_t since_
 		return r;
 	if (skv_task_ends(c, client))
 		return 0; /* it is on its way already */
-	t = task_of(c, client);
+	t = skv_task_of(c, client);
 	if (t) {
 		t->gone = true;
 	} else {
@@ -295,6 +274,8 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 		return;
 	}
 	conclude(c, t, &ret->info);
+	for (struct skv_task *other = c->tasks; other; other = other->next)
+		other->waits = false; /* it may have been for this */
 	if (t->gone && t->kind != SKV_TASK_CLIENT) {
 		ret->info = (struct skv_core_seq_info){.fd = -1};
 		begin_end(c, t);

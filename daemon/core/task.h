@@ -55,8 +55,24 @@ int skv_task_drop(struct skv_core *, uint32_t seq, uint32_t client, int result);
 /* Does something end that may bring memory back there? */
 bool skv_task_frees(const struct skv_core *, uint32_t device);
 /* Something of the client's is under way. Is it its end, or will be? */
-bool skv_task_is_of(const struct skv_core *, uint32_t client);
-bool skv_task_ends(const struct skv_core *, uint32_t client);
+static inline struct skv_task *skv_task_of(const struct skv_core *c, uint32_t client)
+{
+	struct skv_task *t = c->tasks;
+
+	while (t && t->client != client)
+		t = t->next;
+	return t;
+}
+static inline bool skv_task_is_of(const struct skv_core *c, uint32_t client)
+{
+	return skv_task_of(c, client) != NULL;
+}
+static inline bool skv_task_ends(const struct skv_core *c, uint32_t client)
+{
+	const struct skv_task *t = skv_task_of(c, client);
+
+	return t && (t->gone || t->kind == SKV_TASK_CLIENT);
+}
 /* The memory of a device is lost: nothing of a sequence or session there is worked on any more. */
 void skv_task_lose(struct skv_core *, uint32_t device);
 void skv_task_free_all(struct skv_core *);

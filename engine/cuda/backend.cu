@@ -124,6 +124,11 @@ static int fetch(struct eng_backend *p, void *dst, const void *src, size_t bytes
 	return result(e ? e : cudaEventRecord(c->fetched, c->stream), "copying from the device");
 }
 
+static void copy_rows(struct eng_backend *p, void *dst, size_t dst_apart, const void *src, size_t src_apart, size_t bytes, uint32_t n)
+{
+	cudaMemcpy2DAsync(dst, dst_apart, src, src_apart, bytes, n, cudaMemcpyDeviceToDevice, cuda_of(p)->stream); /* check() sees errors */
+}
+
 static int fetched(struct eng_backend *p)
 {
 	return result(cudaEventSynchronize(cuda_of(p)->fetched), "waiting for the device");
@@ -303,6 +308,7 @@ static const struct eng_backend_ops ops = {
 	.put = put,
 	.fetch = fetch,
 	.fetched = fetched,
+	.copy_rows = copy_rows,
 	.check = check,
 	.fill = fill,
 	.embed = embed,

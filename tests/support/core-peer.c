@@ -495,9 +495,10 @@ void held_write(struct held *h, struct peer *p, uint32_t n_tokens, uint32_t *ret
 void held_commit(struct held *h, uint32_t n_tokens)
 {
 	uint64_t was = atomic_load(&h->mem->commit);
+	uint32_t epoch = skv_commit_epoch(was) + 1, len = skv_commit_len(was) + n_tokens;
 
-	atomic_store(&h->mem->commit,
-	             (uint64_t)(skv_commit_epoch(was) + 1) << 32 | (skv_commit_len(was) + n_tokens));
+	h->mem->len[epoch & 1] = len;
+	atomic_store(&h->mem->commit, (uint64_t)epoch << 32 | len);
 }
 
 void held_append(struct held *h, struct peer *p, uint32_t n_tokens)

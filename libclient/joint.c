@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/joint.c - commits of tensor-parallel ranks, which count when all of them have made theirs (common/seqmem.h, 10).
+ *
+ * After a commit each rank calls the same all-reduce once more: when it is through, all ranks
+ * have committed. Only then is carried out what a commit evicts, and does anything begin that overwrites what the one before
+ * needs. So of ranks that die at any instruction some may have a commit more than others, by one, and the daemon takes that one
+ * back. What is reduced is the rank's number and its negative: an all-reduce that was given up, and one that never ran, leave
+ * another result than one that is through.
+ *
+ * With it goes which policy each rank runs, and which one it is ready to swap to. A rank knows of what was said as many steps ago
+ * as a host may be ahead of its device: at that distance all ranks swap in the same step.
+ */
+#include "libclient/joint.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libclient/device.h"
+#include "libclient/error.h"
+#include "libclient/policy.h"
+#include "libclient/request.h"
+#include "libclient/scratch.h"
+#include "libclient/seq.h"
+
+struct joint {
+	bool met; /* all ranks have begun, under the same policy */
+	const char *lost; /* NULL, or why nothing can go on */
+	float *mem; /* [JOINT_WORDS] in the model's memory */
+	size_t bytes;
+	float *told; /* [2][JOINT_WORDS], pinned: of a confirmation that is waited for; NULL in host memory ... */
+	void *stream; /* ... where it is queued */
+	uint64_t asked, answered; /* confirmations, in their order */
+	uint32_t ready[DEVICE_STEPS]; /* by their number: the generation that all ranks were ready for, or 0 */
+};
+
+/* Which of a rank's numbers: its own, its policy, and the one that it is ready to swap to; each, and its negative. */
+enum { NUMBER, POLICY = 2, READY = 4 };
+
+uint32_t joint_generation(uint64_t generation)
+{
+	return (uint32_t)(generation & 0x7fffff) + 1; /* fp32 has all of these */
+}
+
+int joint_open(struct skv_session *s)
+{
+	struct joint *r;
+	void *mem = NULL, *told = NULL, *was;
+	int e;
+
+	if (s->model.n_ranks < 2 || !s->model.all_reduce_max)
+		return 0;
+	r = s->joint = calloc(1, sizeof(*r));
+	if (!r)
+		return error_set(-ENOMEM, "out of memory");
+	e = device_enter(s, &was);
+	if (e < 0)
+		return e;
+	e = scratch_grow(s, &mem, &r->bytes, JOINT_WORDS * sizeof(float));
+	r->mem = mem;
+	if (e == 0 && s->device) {
+		e = s->device->backend->alloc_host(2 * JOINT_WORDS * sizeof(float), &told);
+		r->told = told;
+		e = e < 0 ? e : s->device->backend->stream_new(&r->stream);
+		e = e < 0 ? device_failed(s->device, e, "memory for what ranks tell each other") : 0;
+	}
+	device_leave(s, was);
+	return e;
+}
+
+void joint_close(struct skv_session *s)
+{
+	struct joint *r = s->joint;
+	void *was;
+
+	if (!r)
+		return;
+	if (!s->device) {
+		free(r->mem);
+	} else if (device_enter(s, &was) == 0) {
+		s->device->backend->free(r->mem);
+		s->device->backend->free_host(r->told);
+		if (r->stream)
+			s->device->backend->stream_free(r->stream);
+		device_leave(s, was);
+	}
+	free(r);
+	s->joint = NULL;
+}
+
+static void tell(const struct skv_session *s, float *to)
+{
+	const struct skv_msg_policy *swap = s->swap ? s->swap->body : NULL;
+	const float own[] = {
+		[NUMBER] = (float)s->model.rank,
+		[POLICY] = (float)joint_generation(s->policy->generation),
+		[READY] = (float)joint_generation(swap ? swap->generation : s->policy->generation),
+	};
+
+	for (uint32_t i = 0; i < JOINT_WORDS; i += 2) {
+		to[i] = own[i];
+		to[i + 1] = -own[i];
+	}
+}
+
+/* Do all ranks say the same? */
+static bool same(const float *answer, uint32_t what)
+{
+	return answer[what] == -answer[what + 1];
+}
+
+/* Did all ranks answer? */
+static bool complete(const struct skv_session *s, const float *answer)
+{
+	return answer[NUMBER] == (float)(s->model.n_ranks - 1) && answer[NUMBER + 1] == 0;
+}
+
+int joint_state(const struct skv_session *s)
+{
+	if (!s->joint || !s->joint->lost)
+		return 0;
+	return error_set(-ECONNABORTED, "%s: close the session, open it and attach sequences anew, on all ranks", s->joint->lost);
+}
+
+static int lose(struct skv_session *s, const char *why)
+{
+	if (!s->joint->lost)
+		s->joint->lost = why;
+	return joint_state(s);
+}
+
+static const char silent[] = "other ranks did not confirm a commit", apart[] = "ranks run different policies";
+
+/* What all ranks say now, to answer[]; waits. Nothing of a device is under way. */
+static int ask_all(struct skv_session *s, float answer[JOINT_WORDS])
+{
+	const size_t bytes = JOINT_WORDS * sizeof(*answer);
+	const struct skv_backend *b = s->device ? s->device->backend : NULL;
+	const struct skv_model *m = &s->model;
+	struct joint *r = s->joint;
+	int e = 0;
+
+	tell(s, b ? r->told : r->mem);
+	if (b)
+		e = b->copy(r->mem, r->told, bytes, r->stream);
+	if (e == 0)
+		e = m->all_reduce_max(m->all_reduce_ctx, r->mem, JOINT_WORDS, r->stream);
+	if (e == 0 && b)
+		e = b->copy(r->told + JOINT_WORDS, r->mem, bytes, r->stream);
+	if (e == 0 && b)
+		e = b->wait(r->stream);
+	if (e)
+		return lose(s, silent);
+	memcpy(answer, b ? r->told + JOINT_WORDS : r->mem, bytes);
+	return complete(s, answer) ? 0 : lose(s, silent);
+}
+
+int joint_begin(struct skv_session *s)
+{
+	float answer[JOINT_WORDS];
+	int e = joint_state(s);
+
+	if (e < 0 || !s->joint || s->joint->met)
+		return e;
+	e = ask_all(s, answer);
+	if (e == 0 && !same(answer, POLICY))
+		e = lose(s, apart);
+	s->joint->met = true;
+	return e;
+}
+
+/* The next confirmation's answer. */
+static void take(struct skv_session *s, const float *answer)
+{
+	struct joint *r = s->joint;
+
+	if (!complete(s, answer))
+		lose(s, silent);
+	else if (!same(answer, POLICY))
+		lose(s, apart);
+	r->ready[r->answered++ % DEVICE_STEPS] = same(answer, READY) ? (uint32_t)answer[READY] : 0;
+}
+
+bool joint_confirm(struct skv_session *s)
+{
+	float answer[JOINT_WORDS];
+
+	if (!s->joint)
+		return true;
+	s->joint->asked++;
+	if (!s->joint->lost && ask_all(s, answer) == 0)
+		take(s, answer);
+	return !s->joint->lost;
+}
+
+void joint_queue(struct skv_session *s, struct device_step *x)
+{
+	const size_t bytes = JOINT_WORDS * sizeof(*x->told);
+	const struct skv_backend *b = s->device->backend;
+	const struct skv_model *m = &s->model;
+	void *stream = s->step.work.stream;
+	struct joint *r = s->joint;
+	int e;
+
+	if (!r)
+		return;
+	r->asked++;
+	memset(x->told, 0, 2 * bytes);
+	tell(s, x->told);
+	e = b->copy(r->mem, x->told, bytes, stream);
+	if (e == 0)
+		e = m->all_reduce_max(m->all_reduce_ctx, r->mem, JOINT_WORDS, stream);
+	if (e == 0)
+		e = b->copy(x->told + JOINT_WORDS, r->mem, bytes, stream);
+	if (e)
+		lose(s, silent);
+}
+
+bool joint_confirmed(struct skv_session *s, const struct device_step *x)
+{
+	if (s->joint)
+		take(s, x->told + JOINT_WORDS);
+	return !s->joint || !s->joint->lost;
+}
+
+void joint_know(struct skv_seq *q, uint32_t epoch)
+{
+	atomic_store_explicit(&q->mem->joint, q->session->joint ? epoch + 1 : 0, memory_order_release);
+}
+
+uint32_t joint_agreed_swap(const struct skv_session *s)
+{
+	const struct joint *r = s->joint;
+
+	/* what was asked so long ago has been answered, and every rank has taken the answer */
+	return r->asked < DEVICE_STEPS ? 0 : r->ready[r->asked % DEVICE_STEPS];
+}
