@@ -2,6 +2,7 @@
 include daemon/core/local.mk
 include daemon/mem/local.mk
 include daemon/disk/local.mk
+include daemon/store/local.mk
 include daemon/ctl/local.mk
 
 # All of the daemon but main(): linked by sparsekvd and by the tests that run a daemon of their own.

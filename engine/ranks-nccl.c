@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,7 +33,13 @@ struct eng_nccl {
 	uint32_t rank;
 };
 
-static int load(struct eng_error *err)
+static int refuse(int e, char why[ENG_NCCL_TEXT], const char *format, const char *what)
+{
+	snprintf(why, ENG_NCCL_TEXT, format, what);
+	return e;
+}
+
+static int load(char why[ENG_NCCL_TEXT])
 {
 	const struct {
 		const char *name;
@@ -49,13 +56,13 @@ static int load(struct eng_error *err)
 		return 0;
 	library = dlopen(path ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
 	if (!library)
-		return eng_fail(err, -ENODEV, "ranks on devices need NCCL: %.300s (SPARSEKV_NCCL names the file)", dlerror());
+		return refuse(-ENODEV, why, "%.200s (SPARSEKV_NCCL names the file)", dlerror());
 	for (size_t i = 0; i < sizeof(functions) / sizeof(*functions); i++) {
 		void *f = dlsym(library, functions[i].name);
 
 		if (!f) {
 			dlclose(library);
-			return eng_fail(err, -ENODEV, "NCCL has no %s", functions[i].name);
+			return refuse(-ENODEV, why, "NCCL has no %s", functions[i].name);
 		}
 		memcpy(functions[i].at, &f, sizeof(f));
 	}
@@ -63,37 +70,37 @@ static int load(struct eng_error *err)
 	return 0;
 }
 
-int eng_nccl_id(uint8_t id[ENG_NCCL_ID_BYTES], struct eng_error *err)
+int eng_nccl_id(uint8_t id[ENG_NCCL_ID_BYTES], char why[ENG_NCCL_TEXT])
 {
 	nccl_id made;
-	int e = load(err);
+	int e = load(why);
 
 	if (e < 0)
 		return e;
 	e = nccl.get_id(&made);
 	if (e)
-		return eng_fail(err, -EIO, "NCCL: %s", nccl.error(e));
+		return refuse(-EIO, why, "NCCL: %s", nccl.error(e));
 	memcpy(id, made.internal, ENG_NCCL_ID_BYTES);
 	return 0;
 }
 
-int eng_nccl_open(struct eng_nccl **ret, const uint8_t id[ENG_NCCL_ID_BYTES], uint32_t rank, uint32_t n, struct eng_error *err)
+int eng_nccl_open(struct eng_nccl **ret, const uint8_t id[ENG_NCCL_ID_BYTES], uint32_t rank, uint32_t n, char why[ENG_NCCL_TEXT])
 {
 	struct eng_nccl *c;
 	nccl_id group;
-	int e = load(err);
+	int e = load(why);
 
 	if (e < 0)
 		return e;
 	c = calloc(1, sizeof(*c));
 	if (!c)
-		return eng_fail(err, -ENOMEM, "no memory");
+		return refuse(-ENOMEM, why, "%s", "no memory");
 	memcpy(group.internal, id, ENG_NCCL_ID_BYTES);
 	c->rank = rank;
 	e = nccl.init(&c->comm, (int)n, group, (int)rank);
 	if (e) {
 		free(c);
-		return eng_fail(err, -EIO, "NCCL: %s", nccl.error(e));
+		return refuse(-EIO, why, "NCCL: %s", nccl.error(e));
 	}
 	*ret = c;
 	return 0;

@@ -5,16 +5,16 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include "engine/error.h"
 
 #define ENG_NCCL_ID_BYTES 128u
+#define ENG_NCCL_TEXT 300u
 
 struct eng_nccl;
 
-/* An id for a group, which its first rank makes. -ENODEV: there is no NCCL here. */
-int eng_nccl_id(uint8_t id[ENG_NCCL_ID_BYTES], struct eng_error *err);
+/* An id for a group, which its first rank makes. -ENODEV: there is no NCCL here; `why` says what is wrong, here and below. */
+int eng_nccl_id(uint8_t id[ENG_NCCL_ID_BYTES], char why[ENG_NCCL_TEXT]);
 /* All ranks, each on its current device, at the same time. */
-int eng_nccl_open(struct eng_nccl **ret, const uint8_t id[ENG_NCCL_ID_BYTES], uint32_t rank, uint32_t n, struct eng_error *err);
+int eng_nccl_open(struct eng_nccl **ret, const uint8_t id[ENG_NCCL_ID_BYTES], uint32_t rank, uint32_t n, char why[ENG_NCCL_TEXT]);
 /* Gives up what is queued; NULL is ignored. */
 void eng_nccl_close(struct eng_nccl *);
 

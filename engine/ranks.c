@@ -161,6 +161,7 @@ static int all_reduce_max(void *ctx, float *data, size_t count, void *stream)
 int eng_ranks_open(struct eng_ranks *r, struct eng_backend *backend, struct eng_error *err)
 {
 	uint8_t id[ENG_RANKS_MAX][ENG_NCCL_ID_BYTES] = {{0}}; /* each rank's, of which the first one's counts */
+	char why[ENG_NCCL_TEXT] = "another rank has ended";
 	int e = 0;
 
 	if (!r)
@@ -169,13 +170,12 @@ int eng_ranks_open(struct eng_ranks *r, struct eng_backend *backend, struct eng_
 	if (backend->device == SKV_DEVICE_HOST)
 		return 0;
 	if (r->number == 0)
-		e = eng_nccl_id(id[0], err);
-	if (e == 0) {
+		e = eng_nccl_id(id[0], why);
+	if (e == 0)
 		e = eng_shared_gather(r->shared, r->number, id, 1, sizeof(id[0]));
-		if (e < 0)
-			eng_fail(err, e, "another rank has ended");
-	}
-	return e < 0 ? e : eng_nccl_open(&r->nccl, id[0], r->number, r->n, err);
+	if (e == 0)
+		e = eng_nccl_open(&r->nccl, id[0], r->number, r->n, why);
+	return e < 0 ? eng_fail(err, e, "ranks on devices: %s", why) : 0;
 }
 
 void eng_ranks_close(struct eng_ranks *r)

@@ -91,7 +91,7 @@ code | (?<![\w.>])fail\(                                | a prefixed name: Check
 code | (?<!in)_place\b|\bplace_\w+|(?<![\w.>])place\(   | alloc_slots, backend, memory kind, publish, fixture
 any  | \bpooled\b|\bpools? over\b                       | reduced
 any  | \b(?:scale|quantization) groups?\b|\bgroups? of (?:elements|numbers|sequences)\b | scale block, policy batch
-daemon/|common/wire|engine/ | \bslots?\b(?!.*(?:mapping|metadata|KV|rows?|page|token))          | entry, buffer, index
+daemon/|common/wire|engine/ | (?<!hash.)\bslots?\b(?!.*(?:mapping|metadata|KV|rows?|page|token))          | entry, buffer, index
 '
 
 # ---- 3. files that have new names

@@ -47,7 +47,8 @@ ENGINE_TESTS = \
 DAEMON_TESTS = \
 	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-fence tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
 	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-keeper tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-parking tests/unit/daemon/test-probe tests/unit/daemon/test-reconnect tests/unit/daemon/test-reconnect-raw tests/unit/daemon/test-reconnect-threads tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
-	tests/unit/daemon/test-server-life tests/unit/daemon/test-turns
+	tests/unit/daemon/test-server-life tests/unit/daemon/test-store-client tests/unit/daemon/test-store-cluster tests/unit/daemon/test-store-failure \
+	tests/unit/daemon/test-store-tls tests/unit/daemon/test-turns
 CORE_TESTS = \
 	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \
 	tests/unit/core/test-core-charge tests/unit/core/test-core-fork tests/unit/core/test-core-parking \
@@ -128,6 +129,13 @@ tests_unit_engine_test_correction_SOURCES = tests/unit/engine/test-correction.c 
 	bench/synthetic-layers.c bench/synthetic-layers.h bench/util.c bench/bench.h bench/options.h
 tests_unit_bench_test_scale_SOURCES = tests/unit/bench/test-scale.c bench/scale-cache.c bench/scale-cache.h \
 	bench/scale-trace.c bench/scale-trace.h bench/scale-trace-file.c bench/util.c bench/bench.h bench/options.h
+
+# These need of the project what they test, and no daemon.
+STORE_LDADD = tests/support/libskvtest.la daemon/store/libskvstore.la $(CHECK_LIBS) -lpthread -lm
+tests_unit_daemon_test_store_client_LDADD = $(STORE_LDADD)
+tests_unit_daemon_test_store_cluster_LDADD = $(STORE_LDADD)
+tests_unit_daemon_test_store_failure_LDADD = $(STORE_LDADD)
+tests_unit_daemon_test_store_tls_LDADD = $(STORE_LDADD)
 
 # Engines whose own calls fail, too.
 NTH_SOURCES = tests/support/fail-nth.c tests/support/fail-nth.h tests/support/nth-engine.c tests/support/nth-engine.h

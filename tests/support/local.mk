@@ -26,6 +26,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
 	tests/support/reference-attention.h tests/support/reference-codec.c tests/support/reference-codec.h \
 	tests/support/reference-model.c tests/support/reference-model.h tests/support/reference-step.c \
+	tests/support/store-fixture.c tests/support/store-fixture.h \
 	tests/support/times.c tests/support/times.h tests/support/mute-proxy.c tests/support/mute-proxy.h tests/support/restart-engine.c tests/support/restart-engine.h tests/support/run-program.c tests/support/run-program.h
 
 # Plugins: tests/support/plugins/.libs/NAME.so, each of the one source of its name. -rpath makes libtool build a shared
