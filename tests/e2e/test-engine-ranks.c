@@ -22,7 +22,7 @@
 #include "tests/support/suite.h"
 
 #define PROMPT 260u
-#define STEPS 12u
+#define STEPS 8u
 #define CHUNK 100u
 #define MAX_LAYERS 16u
 #define MAX_HEADS 9u
@@ -40,8 +40,6 @@ static const char *const policies[] = {
 	"omnikv?budget=60&layers=2,5",
 	"kascade?budget=60&layers=0,3,5",
 	"sketch?bits=2&budget=60",
-	"h2o?budget=80",
-	"streaming?budget=90&sinks=4",
 };
 
 /* What a run has said: in memory that all processes share. */

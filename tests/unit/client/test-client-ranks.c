@@ -454,6 +454,6 @@ int main(void)
 	TCase *t = add_case(s, "ranks", 60, setup, client_end, refused, failed, swapped, NULL);
 
 	tcase_add_loop_test(t, unconfirmed, 0, 3);
-	tcase_add_loop_test(t, as_one_rank, 0, (int)(2 * N_POLICIES));
+	tcase_add_loop_test(t, as_one_rank, 0, (int)N_POLICIES);
 	return run_suite(s);
 }

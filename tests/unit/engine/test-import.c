@@ -13,7 +13,7 @@
 
 enum { LAYERS = 6, KV = 3 };
 
-static const struct eng_config config = {.n_layers = LAYERS, .n_heads = 9, .n_kv_heads = KV, .head_dim = 64};
+static const struct eng_config config = {.n_layers = LAYERS, .n_heads = 9, .n_kv_heads = KV, .head_dim = 64, .n_ranks = 1};
 static const char good[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (6, 3), }";
 static char *folder;
 static int map[LAYERS][KV];
@@ -59,7 +59,7 @@ START_TEST(reads)
 	const char *name = _i ? "A_layers_0_2_4.npy" : "Model-8B_layers_0_2_4.npy";
 	const char *path = _i ? write_npy(name, 2, "{'descr': '<i8', 'fortran_order': False, 'shape': (6, 3), }", 8, 0)
 	                      : write_npy(name, 1, good, 4, 0);
-	const struct skv_model m = {.n_layers = LAYERS, .n_heads = 9, .n_kv_heads = KV, .head_dim = 64};
+	const struct skv_model m = {.n_layers = LAYERS, .n_heads = 9, .n_kv_heads = KV, .head_dim = 64, .n_ranks = 1};
 	static struct skv_profile profile;
 	struct eng_error err;
 	char text[256] = "";
