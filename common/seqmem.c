@@ -146,6 +146,14 @@ void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n)
 	atomic_store_explicit(&s->commit, (uint64_t)(skv_commit_epoch(commit) + 1) << 32 | n, memory_order_release);
 }
 
+void skv_seqmem_begin_with(struct skv_seqmem *s, uint32_t n)
+{
+	s->next[1] = -1;
+	s->len[1] = n;
+	s->about[1] = n | SKV_ABOUT_PROMPTED;
+	atomic_store_explicit(&s->commit, (uint64_t)1 << 32 | n, memory_order_release);
+}
+
 bool skv_seqmem_rewind(struct skv_seqmem *s)
 {
 	const uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);

@@ -235,6 +235,9 @@ struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, 
  */
 void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n);
 
+/* Fresh memory whose entries and ids were filled in: its first commit, of n tokens of a prompt, with no token to go on from. */
+void skv_seqmem_begin_with(struct skv_seqmem *s, uint32_t n);
+
 /*
  * Take the last commit back, which not all ranks have made: the memory is of the one before it. False: what it says of that one
  * cannot be. For who alone may write to it: recovery follows.

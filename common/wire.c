@@ -349,6 +349,11 @@ bool skv_name_valid(const char *name)
 	return skv_model_name_valid(name) && !strchr(name, '/');
 }
 
+bool skv_prefix_name_valid(const char *name)
+{
+	return *name == '/' && strspn(name + 1, "0123456789abcdef") == 32 && !name[33];
+}
+
 bool skv_operators_socket(const char *socket, char *to, size_t size)
 {
 	int n = strcmp(socket, SKV_DEFAULT_SOCKET) ? snprintf(to, size, "%s.operators", socket)

@@ -360,6 +360,9 @@ bool skv_operators_socket(const char *socket, char *to, size_t size);
 /* Sequence and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */
 bool skv_name_valid(const char *name);
 
+/* The name that the daemon gives a sealed prefix: '/' and 32 hexadecimal digits. */
+bool skv_prefix_name_valid(const char *name);
+
 /* Names of models: the same, and '/' is as good as any other byte ("HuggingFaceTB/SmolLM2-135M"). */
 bool skv_model_name_valid(const char *name);
 

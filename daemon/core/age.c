@@ -11,6 +11,7 @@
  */
 #include "daemon/core/age.h"
 #include "daemon/core/joint.h"
+#include "daemon/core/prefixes.h"
 #include "daemon/core/task.h"
 
 #define PARK_AGAIN_NS UINT64_C(10000000000) /* after it failed */
@@ -29,7 +30,7 @@ static bool is_idle(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
-	return q->session == SKV_NO_INDEX && q->name[0] && !skv_joint_held(c, seq);
+	return q->session == SKV_NO_INDEX && q->name[0] && !skv_joint_held(c, seq) && !(skv_is_prefix(q) && skv_task_forks(c, seq));
 }
 
 static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint32_t device)
@@ -86,6 +87,8 @@ static bool park(struct skv_core *c, const struct whose *w)
 	seq = oldest(c, w, true);
 	if (seq == SKV_NO_INDEX)
 		return false;
+	if (skv_is_prefix(skv_seq_row(&c->state, seq))) /* it can be computed again */
+		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0;
 	c->seqs[seq].parking = SKV_PARK_WANTED;
 	return true;
 }
@@ -160,7 +163,7 @@ unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uin
 			if (skv_task_drop(c, i, SKV_NO_INDEX, 0) < 0)
 				break;
 			n++;
-		} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[i].parking == SKV_PARK_NOT) {
+		} else if (c->parks && !skv_is_prefix(q) && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[i].parking == SKV_PARK_NOT) {
 			c->seqs[i].parking = SKV_PARK_WANTED;
 		}
 	}

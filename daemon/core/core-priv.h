@@ -28,6 +28,8 @@ struct skv_seq_local {
 		SKV_PARK_STARTED, /* it is being written to a file */
 		SKV_PARK_FAILED,  /* it could not be, not long ago */
 	} parking;
+	struct skv_block_key *blocks; /* a sealed prefix': [n_blocks], in the index */
+	uint32_t n_blocks;
 };
 struct skv_session_local {
 	int fd;
@@ -65,6 +67,7 @@ struct skv_core {
 	struct skv_fdstore_change *fd_changes; /* of this change */
 	uint32_t n_fd_changes, cap_fd_changes;
 	struct skv_reconnect *reconnects; /* clients that say what they have; reconnect.c */
+	struct skv_prefixes *prefixes; /* NULL: none so far */
 	struct skv_task *tasks; /* that are under way; the first has the next turn */
 	bool parks;              /* sequences make room by being parked (parking.c) ... */
 	uint64_t park_failed_ns; /* ... and it did not work, last at this time */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/fdstore.h"
 #include "daemon/core/pools.h"
+#include "daemon/core/prefixes.h"
 #include "daemon/core/resume.h"
 #include "daemon/core/seqfile.h"
 #include "daemon/core/task.h"
@@ -168,9 +169,11 @@ static void close_companions(struct skv_core *c)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
 
-	for (uint32_t i = 0; c->seqs && i < g->max_sequences; i++)
+	for (uint32_t i = 0; c->seqs && i < g->max_sequences; i++) {
+		free(c->seqs[i].blocks);
 		if (c->seqs[i].mem)
 			skv_seqfile_close(&c->seqs[i]);
+	}
 	for (uint32_t i = 0; c->sessions && i < g->max_sessions; i++)
 		if (c->sessions[i].page)
 			skv_session_leave(c, i);
@@ -192,6 +195,7 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 	skv_task_free_all(c);
 	skv_reconnect_free_all(c);
 	close_companions(c);
+	skv_prefixes_free(c);
 	free(c->seqs);
 	free(c->sessions);
 	free(c->pools);

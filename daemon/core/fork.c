@@ -13,32 +13,38 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/charge.h"
+#include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"
 #include "daemon/core/sequences.h"
 
-int skv_fork_begin(struct skv_core *c, uint32_t parent, uint32_t client, const char *name, uint32_t n_tokens,
-                   struct skv_fork *f)
+int skv_fork_begin(struct skv_core *c, uint32_t parent, struct skv_fork *f)
 {
-	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, parent)->pool);
+	const struct skv_seq_row *q = skv_seq_row(&c->state, parent);
+	const struct skv_pool_row *p = skv_pool_row(&c->state, q->pool);
+	const skv_owner own = q->session == SKV_NO_INDEX
+	                              ? skv_owner_make(SKV_OWNER_SEQ, parent)
+	                              : skv_owner_make(SKV_OWNER_LEASE, skv_session_row(&c->state, q->session)->client);
 	uint32_t len = skv_seqfile_len(&c->seqs[parent]);
 	uint8_t *marks;
 
-	if (n_tokens != SKV_ALL && n_tokens > len)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a fork of %u tokens, and the sequence has %u", n_tokens, len);
+	if (f->n_tokens != SKV_ALL && f->n_tokens > len)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a fork of %u tokens, and the sequence has %u", f->n_tokens, len);
 	marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
 	if (!marks)
 		return -ENOMEM;
-	*f = (struct skv_fork){.phase = SKV_FORK_REPLAY, .child = SKV_NO_INDEX, .n_tokens = n_tokens};
-	snprintf(f->name, sizeof(f->name), "%s", name);
-	skv_walk_begin(c, parent, skv_owner_make(SKV_OWNER_LEASE, client), marks, &f->walk);
+	f->phase = SKV_FORK_REPLAY;
+	f->child = SKV_NO_INDEX;
+	skv_walk_begin(c, parent, own, marks, &f->walk);
 	return 0;
 }
 
 void skv_fork_end(struct skv_fork *f)
 {
 	free(f->walk.marks);
+	free(f->keys);
 	f->walk.marks = NULL;
+	f->keys = NULL;
 }
 
 /* It fails: what is there of it goes, in `phase`, or is not there yet. */
@@ -62,7 +68,8 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	if (r == 0)
 		r = skv_room_allows(c, q->account, q->bytes);
 	if (r == 0)
-		r = skv_seq_make_held(c, q->session, f->name, q->max_tokens, &f->child);
+		r = f->session == SKV_NO_INDEX ? skv_seq_make(c, q->pool, &q->model, f->name, f->max_tokens, &f->child)
+		                               : skv_seq_make_held(c, f->session, f->name, f->prefix ? f->max_tokens : q->max_tokens, &f->child);
 	if (r) {
 		(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
 		return SKV_DONE;
@@ -74,6 +81,8 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	skv_walk_begin(c, f->walk.seq, f->walk.own, f->walk.marks, &f->walk);
 	if (f->n_tokens < f->walk.len)
 		f->walk.len = f->n_tokens;
+	if (f->prefix)
+		f->walk.end = c->seqs[f->walk.seq].layout.n_layers; /* the tables of K and V come first */
 	f->phase = SKV_FORK_SHARE;
 	return SKV_GOES_ON;
 }
@@ -95,11 +104,41 @@ static enum skv_progress no_memory(struct skv_core *c, struct skv_fork *f, int e
 	return f->child == SKV_NO_INDEX ? SKV_DONE : SKV_GOES_ON;
 }
 
-static enum skv_progress finish(struct skv_core *c, const struct skv_fork *f)
+/* A sealed prefix is found from now on. It may be there by now: another one was sealed meanwhile. */
+static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
+{
+	struct skv_seq_row *q = skv_write_seq(&c->state, f->child);
+
+	if (skv_prefixes_find(c, q->pool, &q->model, &f->keys[f->n_keys - 1], f->n_keys - 1) != SKV_NO_INDEX)
+		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed"), SKV_FORK_DROP_CHILD);
+	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
+		return no_memory(c, f, -ENOMEM);
+	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
+	q->used = ++skv_write_header(&c->state)->uses;
+	return SKV_DONE;
+}
+
+static enum skv_progress finish(struct skv_core *c, struct skv_fork *f)
 {
 	skv_charge_seq(c, f->walk.seq);
 	skv_charge_seq(c, f->child);
-	return SKV_DONE;
+	return f->keys ? seal(c, f) : SKV_DONE;
+}
+
+/* Entries and token ids; then its commit, the first one, says that they came as a prompt. */
+static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uint32_t *units)
+{
+	const struct skv_seq_local *child = &c->seqs[f->child];
+	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], f->n_tokens, &f->at, units);
+
+	if (r < 0)
+		return no_memory(c, f, r);
+	if (r == 0) {
+		skv_seqmem_begin_with(child->mem, f->n_tokens);
+		f->phase = SKV_FORK_TRIM;
+		f->at = 0;
+	}
+	return SKV_GOES_ON;
 }
 
 /* One phase, as far as it goes. SKV_DONE: all of it. */
@@ -134,6 +173,8 @@ static enum skv_progress run(struct skv_core *c, struct skv_fork *f, uint32_t *u
 			f->phase = SKV_FORK_COPY;
 		return SKV_GOES_ON;
 	case SKV_FORK_COPY:
+		if (f->prefix)
+			return copy_prefix(c, f, units);
 		r = skv_seqfile_copy_some(&c->seqs[f->child], parent, &f->offset, units);
 		if (r < 0)
 			return no_memory(c, f, r);

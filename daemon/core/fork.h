@@ -22,13 +22,20 @@ struct skv_fork {
 	int result;
 	char why[256];
 	char name[SKV_NAME_MAX]; /* the child's */
-	uint32_t n_tokens;       /* that it has */
+	uint32_t session;        /* that is to hold it, or SKV_NO_INDEX: nobody */
+	uint32_t n_tokens;       /* that it has; SKV_ALL: all */
+	uint32_t max_tokens;     /* that it may have; of a prefix */
+	struct skv_block_key *keys; /* the child is a sealed prefix of these; owned; NULL: it is none */
+	uint32_t n_keys;
+	bool prefix;             /* of K and V alone: nothing of what a policy knows or keeps besides */
 	struct skv_walk walk;    /* over the parent */
 };
 
-/* Begin with a parent that its client holds. SKV_ALL: all of its tokens. 0, -ENOMEM, or positive. */
-int skv_fork_begin(struct skv_core *, uint32_t parent, uint32_t client, const char *name, uint32_t n_tokens,
-                   struct skv_fork *);
+/*
+ * Begin with a parent that its client holds, or that nobody does: `f` says, from `name` on to `prefix`, what the child is to be; a
+ * prefix is of so many tokens. 0, -ENOMEM, or positive.
+ */
+int skv_fork_begin(struct skv_core *, uint32_t parent, struct skv_fork *f);
 /* SKV_DONE: it has a result. Nothing else may touch parent or child until then. */
 enum skv_progress skv_fork_some(struct skv_core *, struct skv_fork *, uint32_t *units);
 /* Give it up in the middle. */

@@ -6,11 +6,13 @@
  */
 #include "daemon/core/announce.h"
 #include "daemon/core/lookup.h"
+#include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/task.h"
 #include "daemon/core/validate.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool same_shape(const struct skv_model *a, const struct skv_model *b)
@@ -46,7 +48,7 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 		return r;
 	s = skv_session_row(&c->state, session);
 	seq = skv_seq_find(c, skv_client_row(&c->state, client)->account, &s->model, name);
-	if (seq == SKV_NO_INDEX)
+	if (seq == SKV_NO_INDEX || skv_is_prefix(skv_seq_row(&c->state, seq)))
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "model '%s' has no sequence '%.*s'", s->model.name,
 		                  SKV_NAME_MAX, name);
 	q = skv_seq_row(&c->state, seq);
@@ -69,6 +71,7 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t parent_id,
                       const char *name, uint32_t n_tokens, struct skv_core_seq_info *ret)
 {
+	struct skv_fork what = {.n_tokens = n_tokens};
 	uint32_t client, parent;
 	int r = skv_find_held(c, client_id, session_id, parent_id, &client, &parent);
 
@@ -77,7 +80,9 @@ int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_i
 	r = skv_validate_header(c, parent);
 	if (r)
 		return skv_task_drop(c, parent, client, r);
-	return skv_task_fork(c, client, parent, name ? name : "", n_tokens, ret);
+	what.session = skv_seq_row(&c->state, parent)->session;
+	snprintf(what.name, sizeof(what.name), "%s", name ? name : "");
+	return skv_task_fork(c, client, parent, &what, ret);
 }
 
 int skv_core_seq_detach(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
@@ -116,7 +121,7 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 			    skv_account_row(&c->state, q->account)->uid != uid)
 				continue;
 			found++;
-			held += q->session != SKV_NO_INDEX;
+			held += q->session != SKV_NO_INDEX || skv_task_forks(c, i);
 			r = removing ? skv_task_drop(c, i, SKV_NO_INDEX, 0) : 0;
 			if (r < 0)
 				return r;

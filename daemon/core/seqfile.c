@@ -287,3 +287,32 @@ int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_l
 	}
 	return 0;
 }
+
+/* n bytes from one place of a file to one of another. */
+static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const struct skv_seq_local *from, uint64_t from_at, size_t n)
+{
+	char piece[16384];
+	int r = 0;
+
+	for (size_t at = 0; at < n && r == 0; at += sizeof(piece)) {
+		const size_t some = n - at < sizeof(piece) ? n - at : sizeof(piece);
+
+		r = whole(pread(from->fd, piece, some, (off_t)(from_at + at)), some);
+		if (r == 0)
+			r = whole(pwrite(to->fd, piece, some, (off_t)(to_at + at)), some);
+	}
+	return r;
+}
+
+int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, uint32_t n, uint32_t *at, uint32_t *units)
+{
+	const size_t entries = skv_pages_of(n) * sizeof(skv_pte);
+	int r = 0;
+
+	for (; *at < from->layout.n_layers && r == 0; ++*at) {
+		if (!skv_units_take(units, CALL_UNITS + skv_pages_of(n)))
+			return 1;
+		r = copy_bytes(to, skv_seqfile_entry_at(to, *at, 0), from, skv_seqfile_entry_at(from, *at, 0), entries);
+	}
+	return r < 0 ? r : copy_bytes(to, to->layout.tokens, from, from->layout.tokens, n * sizeof(int32_t));
+}

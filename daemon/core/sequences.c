@@ -11,6 +11,7 @@
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
+#include "daemon/core/prefixes.h"
 #include "daemon/core/refs.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"
@@ -165,6 +166,7 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 	skv_write_account(&c->state, q->account)->copied_bytes -= q->copied;
 	skv_fdstore_name(&c->state, SKV_TABLE_SEQUENCES, seq, kept);
 	skv_fdstore_remove(c, kept);
+	skv_prefixes_remove(c, seq);
 	skv_seqfile_free(c, &c->seqs[seq]);
 	skv_write_account(&c->state, q->account)->sequences--;
 	skv_write_pool(&c->state, pool)->sequences--;

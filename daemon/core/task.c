@@ -70,7 +70,7 @@ static void conclude(struct skv_core *c, struct skv_task *t, struct skv_core_seq
 		t->result = t->fork.result;
 		snprintf(t->why, sizeof(t->why), "%s", t->fork.why);
 	}
-	if (t->result == 0 && t->kind == SKV_TASK_FORK)
+	if (t->result == 0 && t->kind == SKV_TASK_FORK && t->fork.session != SKV_NO_INDEX)
 		*ret_info = skv_seq_info(c, t->fork.child);
 	else if (t->result == 0 && t->kind == SKV_TASK_ATTACH)
 		*ret_info = skv_seq_info(c, t->row);
@@ -160,12 +160,15 @@ int skv_task_begin(struct skv_core *c, enum skv_task_kind kind, uint32_t client,
 	return begin(c, t, ret_info);
 }
 
-int skv_task_fork(struct skv_core *c, uint32_t client, uint32_t parent, const char *name, uint32_t n_tokens,
-                  struct skv_core_seq_info *ret_info)
+int skv_task_fork(struct skv_core *c, uint32_t client, uint32_t parent, const struct skv_fork *what, struct skv_core_seq_info *ret_info)
 {
 	struct skv_task *t = task_new(c, SKV_TASK_FORK, client, parent);
-	int r = t ? skv_fork_begin(c, parent, client, name, n_tokens, &t->fork) : -ENOMEM;
+	int r = -ENOMEM;
 
+	if (t) {
+		t->fork = *what;
+		r = skv_fork_begin(c, parent, &t->fork);
+	}
 	if (r) {
 		free(t);
 		return r;

@@ -44,9 +44,8 @@ struct skv_task {
  */
 int skv_task_begin(struct skv_core *, enum skv_task_kind, uint32_t client, uint32_t row,
                    struct skv_core_seq_info *ret_info);
-/* The same for a fork of this parent's first tokens. *ret_info: of the child. */
-int skv_task_fork(struct skv_core *, uint32_t client, uint32_t parent, const char *name, uint32_t n_tokens,
-                  struct skv_core_seq_info *ret_info);
+/* The same for a fork of this parent's, of which `what` says what it is to be, see skv_fork_begin(). *ret_info: of the child. */
+int skv_task_fork(struct skv_core *, uint32_t client, uint32_t parent, const struct skv_fork *what, struct skv_core_seq_info *ret_info);
 /*
  * A sequence is dropped, and cannot be found any more. `result` and skv_core_why() are what the client is told at the end,
  * as of skv_task_begin(). SKV_NO_INDEX: no client; then it is 0, and all turns are to come.
@@ -72,6 +71,14 @@ static inline bool skv_task_ends(const struct skv_core *c, uint32_t client)
 	const struct skv_task *t = skv_task_of(c, client);
 
 	return t && (t->gone || t->kind == SKV_TASK_CLIENT);
+}
+/* Is the sequence being forked? */
+static inline bool skv_task_forks(const struct skv_core *c, uint32_t seq)
+{
+	for (const struct skv_task *t = c->tasks; t; t = t->next)
+		if (t->kind == SKV_TASK_FORK && t->row == seq)
+			return true;
+	return false;
 }
 /* The memory of a device is lost: nothing of a sequence or session there is worked on any more. */
 void skv_task_lose(struct skv_core *, uint32_t device);

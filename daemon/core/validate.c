@@ -113,6 +113,7 @@ void skv_walk_begin(struct skv_core *c, uint32_t seq, skv_owner own, uint8_t *ma
 		.own = own,
 		.marks = marks,
 		.len = skv_seqfile_len(&c->seqs[seq]),
+		.end = c->seqs[seq].layout.n_tables,
 		.list = -1,
 	};
 }
@@ -126,7 +127,7 @@ static int next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW
 	const struct skv_seq_local *l = &c->seqs[w->seq];
 	int r;
 
-	for (; w->table < l->layout.n_tables; w->table++, w->index = 0) {
+	for (; w->table < w->end; w->table++, w->index = 0) {
 		uint32_t n = skv_seqmem_entries(&l->layout, w->table, w->len);
 
 		if (w->index >= n)
@@ -180,7 +181,7 @@ enum skv_progress skv_walk_check(struct skv_core *c, struct skv_walk *w, uint32_
 		w->index += n;
 		(void)skv_units_take(units, n + 50);
 	}
-	return w->table < c->seqs[w->seq].layout.n_tables ? SKV_GOES_ON : SKV_DONE;
+	return w->table < w->end ? SKV_GOES_ON : SKV_DONE;
 }
 
 enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t *units)
@@ -206,7 +207,7 @@ enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t
 		w->index += n;
 		(void)skv_units_take(units, 3 * n + 50);
 	}
-	return w->table < c->seqs[w->seq].layout.n_tables ? SKV_GOES_ON : SKV_DONE;
+	return w->table < w->end ? SKV_GOES_ON : SKV_DONE;
 }
 
 enum skv_progress skv_progress_of(struct skv_core *c, int r)
@@ -280,5 +281,5 @@ enum skv_progress skv_walk_share(struct skv_core *c, struct skv_walk *w, uint32_
 		w->index += n;
 		(void)skv_units_take(units, 6 * n + 100);
 	}
-	return w->table < c->seqs[w->seq].layout.n_tables ? SKV_GOES_ON : SKV_DONE;
+	return w->table < w->end ? SKV_GOES_ON : SKV_DONE;
 }

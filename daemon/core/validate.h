@@ -17,7 +17,8 @@ struct skv_walk {
 	skv_owner own;  /* of pages that PRIVATE entries may name: LEASE(its holder), or SEQ(seq) where nobody holds it */
 	uint8_t *marks; /* [page of the pool] */
 	uint32_t len;   /* committed, when the walk began */
-	uint32_t table, index; /* the next entry */
+	uint32_t table, index; /* the next entry ... */
+	uint32_t end;          /* ... in tables before this one */
 	int list;       /* not -1: entries that were checked are written there, one after the other ... */
 	uint64_t n_entries, n_pages; /* ... so many, so far, that name so many pages */
 };

@@ -262,7 +262,7 @@ const char *skv_verify_seq(const struct skv_state *s, uint32_t seq)
 
 	if (problem)
 		return problem;
-	if (!ends(q->name, sizeof(q->name)) || (q->name[0] && !skv_name_valid(q->name)))
+	if (!ends(q->name, sizeof(q->name)) || (q->name[0] && !skv_name_valid(q->name) && !skv_prefix_name_valid(q->name)))
 		return "its name is none";
 	if (q->max_tokens < 1 || q->max_tokens > SKV_MAX_TOKENS ||
 	    (uint64_t)q->model.n_layers * skv_pages_of(q->max_tokens) > SKV_SEQ_MAX_ENTRIES)

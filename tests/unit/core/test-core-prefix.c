@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sealed prefixes: made of sequences, found by their blocks' keys, forked by sequences of other lengths, and dropped like others. */
+#include <stdio.h>
+#include <string.h>
+#include "daemon/core/prefix.h"
+#include "tests/support/core-peer.h"
+#include "tests/support/random.h"
+#include "tests/support/suite.h"
+
+#define LAYERS 2u
+#define BLOCK_PAGES (LAYERS * SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS)
+
+static struct skv_model model;
+static struct peer a, b;
+
+static void setup(void)
+{
+	struct skv_core_config k = books_config();
+
+	k.pool_bytes = 64 << 20;
+	k.account_bytes = 64 << 20;
+	k.account_sequences = 128;
+	k.max_sequences = 128;
+	books_open(&k);
+	model = test_model("m", LAYERS, 16);
+	model.max_tokens = 8192;
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 1000, &model);
+}
+
+static void teardown(void)
+{
+	peer_die(&a);
+	peer_die(&b);
+	skv_core_drop_all(core);
+	ck_assert_uint_eq(n_corrupt, 0);
+	books_close();
+}
+
+/* Keys of a text: blocks are equal as far as texts begin with the same letters, one for each. */
+static uint32_t keys_of(const char *text, struct skv_block_key *ret)
+{
+	uint64_t sum = 0xcbf29ce484222325u;
+	uint32_t n = 0;
+
+	for (; *text; text++, n++) {
+		sum = (sum ^ (uint64_t)*text) * 0x100000001b3u;
+		memcpy(ret[n].bytes, &sum, 8);
+		memset(ret[n].bytes + 8, *text, 8);
+	}
+	return n;
+}
+
+/* A sequence of the peer's with that text, and some tokens more. */
+static void write_text(struct held *h, struct peer *p, const char *name, const char *text)
+{
+	const uint32_t n = (uint32_t)strlen(text) * SKV_BLOCK_TOKENS;
+
+	held_new(h, p, name, 4096);
+	held_append(h, p, n + 40);
+	for (uint32_t i = 0; i < n; i++)
+		skv_seqmem_tokens(h->mem, &h->layout)[i] = text[i / SKV_BLOCK_TOKENS] * 1000 + (int32_t)(i % SKV_BLOCK_TOKENS);
+	h->mem->about[skv_commit_epoch(h->mem->commit) & 1] = n + 40;
+}
+
+static int seal(struct held *h, struct peer *p, const char *text)
+{
+	struct skv_block_key keys[32];
+
+	return in_turns(skv_core_prefix_seal(core, p->client, p->session.session, h->seq, keys, keys_of(text, keys)), NULL);
+}
+
+static uint32_t find(struct peer *p, const char *text)
+{
+	struct skv_block_key keys[32];
+	uint32_t n;
+
+	ck_assert_int_eq(skv_core_prefix_find(core, p->client, p->session.session, keys, keys_of(text, keys), &n), 0);
+	return n;
+}
+
+/* How many blocks of the text the new sequence has. */
+static uint32_t open_text(struct held *h, struct peer *p, const char *name, uint32_t max_tokens, const char *text)
+{
+	struct skv_core_seq_info info;
+	struct skv_block_key keys[32];
+	uint32_t blocks, n = keys_of(text, keys);
+	int r = skv_core_prefix_open(core, p->client, p->session.session, name, max_tokens, keys, n, &info, &blocks);
+
+	ck_assert_int_eq(in_turns(r, &info), 0);
+	held_open(h, p, &info);
+	ck_assert_uint_eq(held_len(h), blocks * SKV_BLOCK_TOKENS);
+	for (uint32_t i = 0; i < blocks * SKV_BLOCK_TOKENS; i++)
+		ck_assert_int_eq(skv_seqmem_tokens(h->mem, &h->layout)[i], text[i / SKV_BLOCK_TOKENS] * 1000 + (int32_t)(i % SKV_BLOCK_TOKENS));
+	ck_assert_int_eq(skv_seqmem_tokens(h->mem, &h->layout)[blocks * SKV_BLOCK_TOKENS], -1);
+	return blocks;
+}
+
+/* Another client goes on from what one has sealed, in a sequence of another length, when that one is gone. */
+START_TEST(sealed_and_opened)
+{
+	struct held one, two;
+
+	write_text(&one, &a, NULL, "abc");
+	ck_assert_uint_eq(find(&b, "abc"), 0);
+	ck_assert_int_eq(seal(&one, &a, "abc"), 0);
+	ck_assert_int_eq(seal(&one, &a, "abc"), SKV_CORE_E_EXIST);
+	ck_assert_uint_eq(find(&b, "abc"), 3);
+	ck_assert_uint_eq(find(&b, "abcd"), 3);
+	ck_assert_uint_eq(find(&b, "abx"), 2);
+	ck_assert_uint_eq(find(&b, "xbc"), 0);
+	held_append(&one, &a, 100);
+	ck_assert_uint_eq(open_text(&two, &b, "two", 8192, "abxy"), 2);
+	for (uint32_t i = 0; i < 2 * SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS; i++)
+		for (uint32_t layer = 0; layer < LAYERS; layer++) {
+			ck_assert_uint_eq(skv_pte_kind(held_entry(&two, layer, i)), SKV_PTE_SHARED);
+			ck_assert_uint_eq(held_entry(&two, layer, i), held_entry(&one, layer, i));
+		}
+	held_append(&two, &b, 3000);
+	ck_assert_uint_eq(held_len(&two), 2 * SKV_BLOCK_TOKENS + 3000);
+	peer_die(&a);
+	held_close(&one);
+	peer_join(&a, 1000, &model);
+	ck_assert_uint_eq(find(&a, "abc"), 3);
+	ck_assert_int_eq(held_detach(&two, &b), 0);
+	ck_assert_int_eq(held_attach(&two, &b, "two"), 0);
+	ck_assert_uint_eq(held_len(&two), 2 * SKV_BLOCK_TOKENS + 3000);
+	held_drop(&two, &b);
+	pool_is(&a, books_pool(a.session.pool).lease, 0, 3 * BLOCK_PAGES);
+}
+END_TEST
+
+/* Nobody else finds it: another user, model, shape, dtype or rank. And a sequence that is too short has less of it. */
+START_TEST(whose)
+{
+	struct skv_model other[5];
+	struct peer c;
+	struct held one, two;
+
+	write_text(&one, &a, NULL, "ab");
+	ck_assert_int_eq(seal(&one, &a, "ab"), 0);
+	for (int i = 0; i < 5; i++)
+		other[i] = model;
+	strcpy(other[1].name, "n");
+	other[2].n_heads *= 2;
+	other[3].kv_dtype = model.kv_dtype == SKV_F16 ? SKV_BF16 : SKV_F16;
+	other[4].n_ranks = 2;
+	for (int i = 0; i < 5; i++) {
+		peer_join(&c, i == 0 ? 1001 : 1000, &other[i]);
+		ck_assert_uint_eq(find(&c, "ab"), 0);
+		peer_die(&c);
+	}
+	ck_assert_uint_eq(open_text(&two, &b, NULL, 300, "ab"), 1);
+	held_drop(&two, &b);
+	ck_assert_uint_eq(open_text(&two, &b, NULL, 255, "ab"), 0);
+	held_drop(&two, &b);
+	held_drop(&one, &a);
+}
+END_TEST
+
+/* Two that begin alike: when one goes the other is found. */
+START_TEST(alike)
+{
+	struct skv_block_key keys[8];
+	struct held one, two;
+	char name[SKV_NAME_MAX] = "/";
+
+	write_text(&one, &a, NULL, "abc");
+	write_text(&two, &b, NULL, "abd");
+	ck_assert_int_eq(seal(&one, &a, "abc"), 0);
+	ck_assert_int_eq(seal(&two, &b, "abd"), 0);
+	for (uint32_t i = 0, n = keys_of("abc", keys); i < sizeof(keys[0].bytes); i++)
+		sprintf(name + strlen(name), "%02x", keys[n - 1].bytes[i]);
+	ck_assert_int_eq(held_attach(&one, &a, name), SKV_CORE_E_NOENT);
+	ck_assert_int_eq(drop_name(1000, "m", name), 0);
+	ck_assert_uint_eq(find(&a, "abc"), 2);
+	ck_assert_uint_eq(find(&a, "abd"), 3);
+	held_close(&one);
+	held_drop(&two, &b);
+}
+END_TEST
+
+/* Texts of few letters, sealed, opened and dropped at random, against a list. */
+START_TEST(at_random)
+{
+	char sealed[64][8];
+	uint32_t n = 0;
+
+	rnd_begin((uint64_t)_i);
+	for (int i = 0; i < 150; i++) {
+		char text[8] = "";
+		uint32_t best = 0, len = 1 + rnd_below(4);
+		bool known = false;
+		struct held h;
+
+		for (uint32_t k = 0; k < len; k++)
+			text[k] = (char)('a' + rnd_below(2));
+		for (uint32_t k = 0; k < n; k++) {
+			uint32_t same = 0;
+
+			while (same < len && sealed[k][same] == text[same])
+				same++;
+			best = same > best ? same : best;
+			known |= !strcmp(sealed[k], text);
+		}
+		ck_assert_uint_eq(find(&a, text), best);
+		if (rnd_below(2)) {
+			write_text(&h, &a, NULL, text);
+			ck_assert_int_eq(seal(&h, &a, text), known || best == len ? SKV_CORE_E_EXIST : 0);
+			if (!known && best < len)
+				strcpy(sealed[n++], text);
+		} else {
+			ck_assert_uint_eq(open_text(&h, &a, NULL, 0, text), best);
+		}
+		held_drop(&h, &a);
+		if (n > 0 && rnd_below(6) == 0) {
+			struct skv_block_key keys[8];
+			const uint32_t at = rnd_below(n), blocks = keys_of(sealed[at], keys);
+			char name[SKV_NAME_MAX] = "/";
+
+			for (uint32_t k = 0; k < sizeof(keys[0].bytes); k++)
+				sprintf(name + strlen(name), "%02x", keys[blocks - 1].bytes[k]);
+			ck_assert_int_eq(drop_name(1000, "m", name), 0);
+			memmove(sealed[at], sealed[--n], sizeof(sealed[0]));
+		}
+	}
+	books_even();
+}
+END_TEST
+
+/* A memory that is used up: prefixes make room, the one that was used last goes last. */
+START_TEST(makes_room)
+{
+	static const char *const texts[] = {"a", "b", "c"}, *const order[] = {"b", "c", "a"};
+	struct held h;
+
+	for (int i = 0; i < 3; i++) {
+		write_text(&h, &a, NULL, texts[i]);
+		ck_assert_int_eq(seal(&h, &a, texts[i]), 0);
+		held_drop(&h, &a);
+	}
+	ck_assert_uint_eq(open_text(&h, &b, NULL, 0, "a"), 1); /* it is used */
+	held_drop(&h, &b);
+	skv_core_set_parking(core, true);
+	for (int gone = 0; gone < 3; gone++) {
+		for (int calls = 0; find(&a, order[gone]) && calls < 200; calls++) {
+			(void)peer_lease(&a, 1024, 1024);
+			skv_core_work_all(core);
+		}
+		ck_assert_uint_eq(find(&a, order[gone]), 0);
+		ck_assert_uint_eq(find(&a, "a"), gone < 2);
+		(void)peer_lease(&a, 1, 1);
+	}
+	books_even();
+}
+END_TEST
+
+/* While it is forked it stays, whoever wants its memory or has it dropped; then it grows old. */
+START_TEST(stays_while_forked)
+{
+	const char *text = "abcdefghijklmnopqrstuvwxyzabcd"; /* of 30 blocks in 16 layers, it takes turns */
+	struct skv_model deep = test_model("deep", 16, 16);
+	struct skv_block_key keys[32];
+	struct skv_core_seq_info info;
+	char name[SKV_NAME_MAX] = "/";
+	uint32_t n = keys_of(text, keys), blocks;
+	struct held h;
+	struct peer c;
+
+	deep.max_tokens = 8192;
+	peer_join(&c, 1000, &deep);
+	held_new(&h, &c, NULL, 8192);
+	held_append(&h, &c, n * SKV_BLOCK_TOKENS);
+	ck_assert_int_eq(seal(&h, &c, text), 0);
+	held_drop(&h, &c);
+	for (uint32_t i = 0; i < sizeof(keys[0].bytes); i++)
+		sprintf(name + strlen(name), "%02x", keys[n - 1].bytes[i]);
+	ck_assert_uint_eq(skv_core_age(core, 10, 0, 5), 0);
+	ck_assert_int_eq(skv_core_prefix_open(core, c.client, c.session.session, NULL, 0, keys, n, &info, &blocks), SKV_CORE_E_TURNS);
+	ck_assert_uint_eq(blocks, n);
+	ck_assert_uint_eq(skv_core_age(core, 100, 0, 5), 0);
+	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "deep", name), SKV_CORE_E_BUSY);
+	ck_assert_int_eq(in_turns(SKV_CORE_E_TURNS, &info), 0);
+	held_open(&h, &c, &info);
+	ck_assert_uint_eq(held_len(&h), n * SKV_BLOCK_TOKENS);
+	held_drop(&h, &c);
+	ck_assert_uint_eq(skv_core_age(core, 200, 0, 5), 0);
+	ck_assert_uint_eq(skv_core_age(core, 300, 0, 5), 1);
+	skv_core_work_all(core);
+	ck_assert_uint_eq(find(&c, text), 0);
+	peer_die(&c);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-core-prefix");
+	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, alike, makes_room, stays_while_forked, NULL);
+
+	tcase_add_loop_test(t, at_random, 0, 6);
+	return run_suite(s);
+}
