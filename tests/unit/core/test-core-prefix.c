@@ -255,7 +255,7 @@ START_TEST(makes_room)
 }
 END_TEST
 
-/* While it is forked it stays, whoever wants its memory or has it dropped; then it grows old. */
+/* While it is forked it stays, though its memory is wanted, or it is to be dropped; then it grows old. */
 START_TEST(stays_while_forked)
 {
 	const char *text = "abcdefghijklmnopqrstuvwxyzabcd"; /* of 30 blocks in 16 layers, it takes turns */

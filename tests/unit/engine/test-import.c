@@ -13,7 +13,7 @@
 
 enum { LAYERS = 6, KV = 3 };
 
-static const struct eng_config config = {.n_layers = LAYERS, .n_heads = 9, .n_kv_heads = KV, .head_dim = 64, .n_ranks = 1};
+static const struct eng_config config = {.n_layers = LAYERS, .n_heads = 9, .n_kv_heads = KV, .head_dim = 64};
 static const char good[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (6, 3), }";
 static char *folder;
 static int map[LAYERS][KV];
