@@ -131,7 +131,7 @@ START_TEST(routing)
 END_TEST
 
 /* A program that replays a trace has this function of its own. */
-START_TEST(tokens)
+START_TEST(token_ids)
 {
 	ck_assert_uint_eq(scale_token(1, 0, 1u << 31), scale_token(1, 0, 1u << 31));
 	ck_assert_uint_ne(scale_token(1, 0, 1u << 31), scale_token(1, 1, 1u << 31));
@@ -513,7 +513,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-scale");
-	TCase *t = add_case(s, "traces", 60, NULL, NULL, routing, tokens, NULL);
+	TCase *t = add_case(s, "traces", 60, NULL, NULL, routing, token_ids, NULL);
 
 	add_cases(t, seeds, 3);
 	add_cases(t, requests, 3);
