@@ -110,9 +110,11 @@ static void be_rank(const struct options *o, const char *socket, const char *pol
 /* Devices are of processes of their own: CUDA has no children. 0, or -1. */
 static int run(const struct options *o, const char *socket, const char *policy, uint32_t n, bool scores, uint32_t batch, struct run *to)
 {
-	pid_t pid = fork();
+	pid_t pid;
 	int status;
 
+	fflush(NULL); /* a child that exits writes what it has inherited */
+	pid = fork();
 	if (pid == 0)
 		be_rank(o, socket, policy, n, scores, batch, to);
 	return waitpid(pid, &status, 0) == pid && status == 0 ? 0 : -1;

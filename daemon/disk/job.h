@@ -41,8 +41,32 @@ enum skv_disk_job_kind {
 	SKV_DISK_IMPORT = 3,
 	/* A parked file, as it is, into a pipe. fds: folder, user's folder, pipe. */
 	SKV_DISK_SEND = 4,
+
+	/*
+	 * A sealed prefix (daemon/core/prefix.h) and the prefix store. In the place of the user's folder is a memfd with what store/values.h
+	 * says: the store, the tenant's key, names of blocks, and for GET token ids.
+	 *
+	 * PUT, from memory to the store: fds and list as of PARK. What the store has is not sent again. `bytes` of the answer were sent.
+	 */
+	SKV_DISK_STORE_PUT = 5,
+	/* How many blocks has the store, from the first on? fds: folder, memfd. `n_blocks` of the answer. */
+	SKV_DISK_STORE_FIND = 6,
+	/*
+	 * From the store to memory: fds as of RESUME. The list has n_pages ids: of each block in order, of each of its layers that has pages,
+	 * its pages. The first `n_blocks` of the answer, 0 or more, are right: the sequence memory, which was fresh, has their entries and
+	 * token ids, and a commit of as many. Pages of the rest are not in it. An error: nothing is.
+	 */
+	SKV_DISK_STORE_GET = 7,
 };
-enum { SKV_DISK_FD_FOLDER, SKV_DISK_FD_USER, SKV_DISK_FD_SEQ, SKV_DISK_FD_LIST, SKV_DISK_FD_PAGES, SKV_DISK_FD_OTHER = SKV_DISK_FD_SEQ };
+enum {
+	SKV_DISK_FD_FOLDER,
+	SKV_DISK_FD_USER,
+	SKV_DISK_FD_SEQ,
+	SKV_DISK_FD_LIST,
+	SKV_DISK_FD_PAGES,
+	SKV_DISK_FD_STORE = SKV_DISK_FD_USER,
+	SKV_DISK_FD_OTHER = SKV_DISK_FD_SEQ
+};
 
 struct skv_disk_job {
 	uint32_t kind;
@@ -74,6 +98,8 @@ struct skv_disk_answer {
 	uint64_t bytes; /* of the file, written or read */
 	char why[SKV_DISK_TEXT_MAX];
 	char file[SKV_PARKED_FILE]; /* IMPORT: the name that it got, which follows from its model and name */
+	uint32_t n_blocks; /* STORE_FIND, STORE_GET */
+	uint32_t reserved;
 };
 #define SKV_DISK_SAYS_NS 1000000000u /* it says `more` about so often */
 

@@ -21,6 +21,7 @@ struct skv_disk_work {
 	bool broken; /* the process is good for nothing more, whatever became of the job: a context does not recover from a fault */
 	char why[SKV_DISK_TEXT_MAX];
 	char file[SKV_PARKED_FILE]; /* IMPORT: what became of it */
+	uint32_t n_blocks; /* STORE_FIND, STORE_GET: of the answer */
 };
 
 int skv_disk_park(struct skv_disk_work *);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/disk/work.h"
+#include "daemon/store/values.h"
 
 /* ---- jobs in --------------------------------------------------------------------------------- */
 
@@ -104,6 +105,9 @@ static int work_on(struct skv_disk_work *work)
 		[SKV_DISK_RESUME] = {SKV_DISK_FD_PAGES, skv_disk_resume},
 		[SKV_DISK_IMPORT] = {SKV_DISK_FD_OTHER + 1, skv_disk_import},
 		[SKV_DISK_SEND] = {SKV_DISK_FD_OTHER + 1, skv_disk_send},
+		[SKV_DISK_STORE_PUT] = {SKV_DISK_FD_PAGES, skv_store_put_job},
+		[SKV_DISK_STORE_FIND] = {SKV_DISK_FD_STORE + 1, skv_store_find_job},
+		[SKV_DISK_STORE_GET] = {SKV_DISK_FD_PAGES, skv_store_get_job},
 	};
 	const struct skv_disk_job *job = work->job;
 	SKV_FD_CLEANUP int locked = -1;
@@ -119,7 +123,7 @@ static int work_on(struct skv_disk_work *work)
 
 static bool answer(const struct skv_disk_work *work, int error)
 {
-	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes};
+	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes, .n_blocks = work->n_blocks};
 
 	if (error) {
 		memcpy(answer.why, work->why, sizeof(answer.why));

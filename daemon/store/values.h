@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/store/values.h - blocks of a sealed prefix as values of the prefix store: jobs of a disk worker (disk/job.h).
+ *
+ * A block is SKV_BLOCK_TOKENS tokens of K and V: of each layer in order its pages. It is stored in parts of whole pages, each a value of
+ * its own, because values are not larger than SKV_STORE_MAX_VALUE. A part is encrypted and authenticated (AES-256-GCM) with a key that
+ * follows from the tenant's secret, and with what it is, name and number, as additional data. So who can read the store but has not the
+ * secret learns nothing but sizes; and what somebody else wrote, what was cut, flipped, or stored under another name is found, counts as
+ * absent, and is deleted, so that the next one who has the block stores it again.
+ */
+#ifndef SKV_STORE_VALUES_H
+#define SKV_STORE_VALUES_H
+
+#include "daemon/disk/work.h"
+
+#define SKV_STORE_BLOCK_TOKENS 256u
+#define SKV_STORE_NAME 32u /* bytes of a block's name */
+#define SKV_STORE_KEY 32u
+#define SKV_STORE_URL 2048u
+
+/* What the daemon says of the store, in a memfd; n_blocks names follow, and for GET n_blocks * SKV_STORE_BLOCK_TOKENS token ids. */
+struct skv_store_what {
+	uint32_t n_blocks;
+	uint32_t timeout_ms; /* of the job: what is not done by then counts as absent, or stays unsaid */
+	uint64_t ttl_ms;     /* PUT; 0: for ever */
+	uint8_t key[SKV_STORE_KEY]; /* the tenant's, of AES-256-GCM */
+	char url[SKV_STORE_URL];    /* store/config.h */
+};
+
+/* See disk/job.h. What goes wrong with the store is an error, with a text, only if nothing was done; else less was done. */
+int skv_store_put_job(struct skv_disk_work *);
+int skv_store_find_job(struct skv_disk_work *);
+int skv_store_get_job(struct skv_disk_work *);
+
+#endif
