@@ -130,6 +130,13 @@ BODY(skv_msg_session, 8, TAIL_NONE,
 SEQ_NAME(seq_new, RESERVED, U32, RESERVED);
 SEQ_NAME(seq_attach, RESERVED, RESERVED, RESERVED);
 SEQ_NAME(seq_fork, U32, RESERVED, U32);
+SEQ_NAME(prefix_new, U32, U32, U32);
+
+BODY(skv_msg_seal, 16, TAIL_NONE,
+     AT(0, skv_msg_seal, session, U32),
+     AT(4, skv_msg_seal, seq, U32),
+     AT(8, skv_msg_seal, n_tokens, U32),
+     AT(12, skv_msg_seal, reserved, RESERVED));
 
 BODY(skv_msg_seq_ok, 16, TAIL_NONE,
      AT(0, skv_msg_seq_ok, seq, U32),
@@ -248,6 +255,8 @@ static const struct rule rules[] = {
         REQUEST(POLICY_FIND, skv_msg_spec, 0, skv_msg_policy, 1),
         REQUEST(CLIENT_END, skv_msg_client, 0, empty, 0),
         REQUEST(LEASE_ROOM, skv_msg_session, 0, skv_msg_room, 0),
+        REQUEST(PREFIX_SEAL, skv_msg_seal, 0, empty, 0),
+        REQUEST(PREFIX_NEW, prefix_new, 0, skv_msg_seq_ok, 1),
         REQUEST(RECONNECT, skv_msg_reconnect, 0, skv_msg_hello_ok, 1),
         REQUEST(RECONNECT_SESSION, skv_msg_session, 0, empty, 0),
         REQUEST(RECONNECT_SEQ, skv_msg_seq, 0, empty, 0),

@@ -56,6 +56,8 @@ enum skv_msg_type {
 	SKV_MSG_POLICY_FIND = 15, /* skv_msg_spec → skv_msg_policy, fd: policy's file */
 	SKV_MSG_CLIENT_END = 16,  /* skv_msg_client → empty; before HELLO, too */
 	SKV_MSG_LEASE_ROOM = 17,  /* skv_msg_session → skv_msg_room */
+	SKV_MSG_PREFIX_SEAL = 23, /* skv_msg_seal → empty */
+	SKV_MSG_PREFIX_NEW = 24,  /* skv_msg_seq_name (seq: has token ids) → skv_msg_seq_ok, fd: sequence memory */
 
 	/* a client of the daemon before goes on: what it has, then the end of the list */
 	SKV_MSG_RECONNECT = 18,         /* in place of HELLO: skv_msg_reconnect → skv_msg_hello_ok, fd: control page */
@@ -176,10 +178,10 @@ struct skv_msg_session {
 
 struct skv_msg_seq_name {
 	uint32_t session;
-	uint32_t seq;        /* FORK: the parent; else 0 */
-	uint32_t max_tokens; /* NEW: 0 = the model's; else 0 */
-	uint32_t n_tokens;   /* FORK: that the child has of the parent's, SKV_ALL = all; else 0 */
-	char name[SKV_NAME_MAX]; /* "" = anonymous (NEW, FORK) */
+	uint32_t seq;        /* FORK: the parent; PREFIX_NEW: one whose memory has the prompt's token ids, whatever its length; else 0 */
+	uint32_t max_tokens; /* NEW, PREFIX_NEW: 0 = the model's; else 0 */
+	uint32_t n_tokens;   /* FORK: that the child has of the parent's, SKV_ALL = all; PREFIX_NEW: of the prompt; else 0 */
+	char name[SKV_NAME_MAX]; /* "" = anonymous (NEW, PREFIX_NEW, FORK) */
 };
 struct skv_msg_seq_ok {
 	uint32_t seq;
@@ -189,6 +191,13 @@ struct skv_msg_seq_ok {
 struct skv_msg_seq {
 	uint32_t session;
 	uint32_t seq;
+};
+
+struct skv_msg_seal {
+	uint32_t session;
+	uint32_t seq;
+	uint32_t n_tokens; /* as many whole blocks as they have */
+	uint32_t reserved;
 };
 
 struct skv_msg_lease_get {

@@ -95,7 +95,7 @@ static uint64_t file_bytes(const struct skv_parking_job *j)
 }
 
 /* Of a device: in which segments the pages are that the list names. */
-static bool mark_segments(struct skv_parking_job *j, uint32_t pages_per_segment)
+bool skv_parking_mark_segments(struct skv_parking_job *j, uint32_t pages_per_segment)
 {
 	skv_pte window[4096];
 
@@ -138,7 +138,7 @@ static void park_listed(struct skv_parking_job *j)
 		snprintf(why, sizeof(why), "its file may take %llu bytes, and the user's quota (account-parked-bytes, account-sequences) leaves room for %llu",
 		         (unsigned long long)j->m.max_bytes, (unsigned long long)left);
 		r = -EDQUOT;
-	} else if (skv_core_seq_location(k->server->core, j->seq, &p) || !mark_segments(j, p.pages_per_segment)) {
+	} else if (skv_core_seq_location(k->server->core, j->seq, &p) || !skv_parking_mark_segments(j, p.pages_per_segment)) {
 		r = -EBUSY;
 	} else {
 		r = skv_parking_move(j, j->m.n_entries * sizeof(skv_pte));

@@ -8,8 +8,11 @@
 #include "daemon/server-priv.h"
 #include "daemon/worker/worker.h"
 
-/* Each kind has a process of its own: a pipe that nobody reads holds up neither those that are parked nor those that wait for a sequence. */
-enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_FOREIGN, SKV_PARKING_WORKERS };
+/*
+ * Each kind has a process of its own: a pipe that nobody reads holds up neither those that are parked nor those that wait for a sequence;
+ * nor does a slow store, and what it is sent holds up none that wait for it.
+ */
+enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_FOREIGN, SKV_PARKING_FETCH, SKV_PARKING_SEND, SKV_PARKING_WORKERS };
 
 /* A request that is answered when its jobs are through. */
 struct skv_parking_ask {
@@ -55,10 +58,11 @@ struct skv_parking_job {
 	uint64_t taken;          /* RESUME: pages */
 	uint8_t *segments;       /* of a device: which are needed, a byte each; else NULL */
 	uint32_t n_segments;
-	int list, user, other;   /* own descriptors: -1 */
+	int list, user, other;   /* own descriptors: -1; of STORE_ `user` is what the store is told */
 	int *fds;                /* for the worker; those of segments are borrowed */
 	uint64_t begun_ns, turn; /* the last that it had */
 	struct skv_parking_asked *asked;
+	struct skv_prefix_ask *prefix; /* STORE_: whose it is */
 };
 
 /* A request that waits until files of its sequence are gone. */
@@ -115,6 +119,9 @@ void skv_parking_remove(struct skv_parking *, struct skv_parked *);
 struct skv_parking_job *skv_parking_job_new(struct skv_parking *, const struct skv_parking_kind *, uint32_t disk_kind, uint32_t uid,
                                             char why[SKV_TEXT_MAX]);
 int skv_parking_move(struct skv_parking_job *, uint64_t listed);
+/* RESUME, STORE_GET: pages that were taken, into the list; and their segments. PARK, STORE_PUT: segments of the pages in the list. Negative errno. */
+int skv_parking_add_pages(struct skv_parking_job *, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment);
+bool skv_parking_mark_segments(struct skv_parking_job *, uint32_t pages_per_segment);
 /* The file that the job has written, with this header, or (NULL) all that is known of it: it is the job's `file`. */
 void skv_parking_written(struct skv_parking_job *, const struct skv_parked_header *);
 void skv_parking_end(struct skv_parking_job *, int error, const char *why);

@@ -116,9 +116,9 @@ struct skv_parking_job *skv_parking_job_new(struct skv_parking *k, const struct 
 	j->m.uid = uid;
 	j->list = j->other = -1;
 	j->begun_ns = skv_now_ns();
-	j->user = skv_files_user(&k->files, uid);
+	j->user = disk_kind < SKV_DISK_STORE_PUT ? skv_files_user(&k->files, uid) : -1;
 	j->work = (struct skv_worker_job){.job = &j->m, .bytes = sizeof(j->m), .done = done};
-	if (j->user < 0) {
+	if (j->user < 0 && disk_kind < SKV_DISK_STORE_PUT) {
 		snprintf(why, SKV_TEXT_MAX, "the user's folder for parked sequences: %s", strerror(-j->user));
 		free(j);
 		return NULL;
@@ -174,7 +174,7 @@ void skv_parking_end(struct skv_parking_job *j, int error, const char *why)
 {
 	struct skv_parking *k = j->parking;
 
-	k->counters.failed += error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker != SKV_PARKING_FOREIGN;
+	k->counters.failed += error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_FOREIGN;
 	while (j->asked) {
 		struct skv_parking_asked *a = j->asked;
 
@@ -295,8 +295,8 @@ int skv_parking_move(struct skv_parking_job *j, uint64_t listed)
 	j->fds[SKV_DISK_FD_FOLDER] = k->files.folder;
 	j->fds[SKV_DISK_FD_USER] = j->user;
 	j->fds[SKV_DISK_FD_OTHER] = j->other;
-	j->m.n_fds = SKV_DISK_FD_OTHER + 1;
-	if (j->m.kind == SKV_DISK_PARK || j->m.kind == SKV_DISK_RESUME)
+	j->m.n_fds = j->m.kind == SKV_DISK_STORE_FIND ? SKV_DISK_FD_STORE + 1 : SKV_DISK_FD_OTHER + 1;
+	if (j->list >= 0)
 		r = add_memory(j, listed);
 	if (r < 0)
 		return r;

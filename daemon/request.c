@@ -17,6 +17,7 @@
 #include "daemon/lease.h"
 #include "daemon/parking.h"
 #include "daemon/policy.h"
+#include "daemon/prefix.h"
 #include "daemon/query.h"
 #include "daemon/reply.h"
 #include "daemon/report.h"
@@ -139,6 +140,12 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 	else
 		r = skv_core_seq_fork(s->core, client, m->session, m->seq, m->name, m->n_tokens, &info);
 	skv_turns_answer(s, conn, h, r, &info);
+}
+
+static void on_prefix_new(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+{
+	if (!is_parked(s, conn, h, body))
+		skv_prefix_request(s, conn, h, body, fds);
 }
 
 /* A client that reconnects may ask for what the daemon before has done already. */
@@ -363,6 +370,8 @@ static const struct {
 	{SKV_MSG_SEQ_NEW, on_seq_open},
 	{SKV_MSG_SEQ_ATTACH, skv_fence_attach},
 	{SKV_MSG_SEQ_FORK, on_seq_open},
+	{SKV_MSG_PREFIX_SEAL, skv_prefix_request},
+	{SKV_MSG_PREFIX_NEW, on_prefix_new},
 	{SKV_MSG_SEQ_DETACH, on_seq_close},
 	{SKV_MSG_SEQ_DROP, on_seq_close},
 	{SKV_MSG_SEQ_RELEASE, on_seq_release},
@@ -413,6 +422,7 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 	skv_lease_gone(s, conn);
 	skv_fence_forget(s, conn);
 	skv_turns_forget(s, conn);
+	skv_prefix_forget(s, conn);
 	skv_fence_begin(s, conn);
 }
 

@@ -84,7 +84,7 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 }
 
 /* Ids of pages, into the list; and their segments. */
-static int add_pages(struct skv_parking_job *j, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment)
+int skv_parking_add_pages(struct skv_parking_job *j, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment)
 {
 	uint32_t ids[4096], used = 0;
 
@@ -137,7 +137,7 @@ static void turn(struct skv_parking_job *j)
 		snprintf(why, sizeof(why), "%s", skv_core_why(s->core));
 	r = -skv_core_errno((enum skv_core_error)r);
 	if (r == 0)
-		r = skv_core_seq_location(s->core, j->seq, &p) ? -ESTALE : add_pages(j, runs, n, p.pages_per_segment);
+		r = skv_core_seq_location(s->core, j->seq, &p) ? -ESTALE : skv_parking_add_pages(j, runs, n, p.pages_per_segment);
 	if (r == 0 && j->taken == j->m.n_pages)
 		r = skv_parking_move(j, j->m.n_pages * sizeof(uint32_t));
 	if (r < 0)

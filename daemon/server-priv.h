@@ -53,6 +53,7 @@ struct skv_server {
 	struct skv_attaching *attaching;        /* requests for their sequences */
 	struct skv_turns *turns;                /* requests that the core works on */
 	struct skv_parking *parking;            /* NULL: sequences are not parked */
+	struct skv_prefix *prefix;
 	struct skv_querying *queries;           /* that are being answered ... */
 	uint64_t query_turns;                   /* ... and turns that they had */
 

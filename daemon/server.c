@@ -22,6 +22,7 @@
 #include "daemon/lease.h"
 #include "daemon/mem/mem.h"
 #include "daemon/parking.h"
+#include "daemon/prefix.h"
 #include "daemon/past.h"
 #include "daemon/policy.h"
 #include "daemon/reply.h"
@@ -238,6 +239,8 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = skv_parking_start(s, skv_fence_restored);
 	if (r == 0)
+		r = skv_prefix_start(s);
+	if (r == 0)
 		r = skv_registry_new(s->loop, options->program, &skv_policy_registry_ops, s, &s->registry);
 	if (r == 0)
 		r = skv_scan_new(s->registry, &s->scan);
@@ -269,6 +272,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_core_free(s->core);
 	skv_past_free(s);
 	skv_parking_free(s);
+	skv_prefix_free(s);
 	skv_sd_passed_free(&s->passed);
 	skv_device_free_all(s);
 	skv_hostmem_deinit(&s->hostmem);
@@ -329,6 +333,7 @@ static void on_tick(struct skv_op *op, int res)
 	age(s);
 	skv_lease_tick(s);
 	skv_parking_tick(s);
+	skv_prefix_tick(s);
 	measure(s);
 	if (skv_core_room_is_used_up(s->core))
 		skv_ipc_relieve(s->ipc);
@@ -387,6 +392,7 @@ static bool on_idle(void *server)
 	struct skv_server *s = server;
 	bool more = skv_ipc_work(s->ipc); /* first: what it serves begins the others' work */
 
+	more |= skv_prefix_work(server);
 	more |= skv_turns_work(server);
 	more |= skv_parking_work(server);
 	more |= skv_query_work(server);

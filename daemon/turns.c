@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include "daemon/fence.h"
 #include "daemon/lease.h"
+#include "daemon/prefix.h"
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
@@ -43,6 +44,8 @@ static void answer(struct skv_server *s, struct skv_conn *conn, const struct skv
 {
 	struct skv_msg_seq_ok ok = {0};
 
+	if (h->type == SKV_MSG_PREFIX_SEAL && r >= 0)
+		r = skv_prefix_sealed(s, conn, h, r);
 	if (r < 0) {
 		skv_server_fail(s, skv_wire_name(h->type), r);
 	} else if (r > 0) {

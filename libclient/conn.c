@@ -86,6 +86,7 @@ static void orphan_undo(struct skv_client *c, struct request *r)
 		break;
 	}
 	case SKV_MSG_SEQ_NEW:
+	case SKV_MSG_PREFIX_NEW:
 	case SKV_MSG_SEQ_FORK:
 	case SKV_MSG_SEQ_ATTACH: {
 		const struct skv_msg_seq_ok *ok = r->body;

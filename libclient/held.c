@@ -88,6 +88,7 @@ bool held_update(struct held *h, const struct request *r)
 	case SKV_MSG_OPEN: return r->error || add_session(h, r);
 	case SKV_MSG_CLOSE: held_close(h, r->session); break;
 	case SKV_MSG_SEQ_NEW:
+	case SKV_MSG_PREFIX_NEW:
 	case SKV_MSG_SEQ_FORK:
 	case SKV_MSG_SEQ_ATTACH: return r->error || add_seq(h, r);
 	case SKV_MSG_SEQ_DETACH:

@@ -333,7 +333,7 @@ void reconnect_unpin(struct skv_client *c)
 
 void reconnect_pin_reply(struct skv_client *c, struct request *r)
 {
-	r->pinned = !r->error && (r->type == SKV_MSG_SEQ_NEW || r->type == SKV_MSG_SEQ_ATTACH || r->type == SKV_MSG_SEQ_FORK);
+	r->pinned = !r->error && (r->type == SKV_MSG_SEQ_NEW || r->type == SKV_MSG_PREFIX_NEW || r->type == SKV_MSG_SEQ_ATTACH || r->type == SKV_MSG_SEQ_FORK);
 	c->pins += r->pinned;
 }
 

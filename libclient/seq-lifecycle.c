@@ -106,7 +106,7 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 }
 
 /*
- * A sequence from the reply to NEW, ATTACH or FORK; consumes the reply, undoes it on failure. `own`: the policy that it
+ * A sequence from the reply to NEW, PREFIX_NEW, ATTACH or FORK; consumes the reply, undoes it on failure. `own`: the policy that it
  * is to run, if it is not the session's.
  */
 static int seq_make(struct skv_session *s, struct request *r, bool named, struct policy *own, struct skv_seq **ret)
@@ -129,7 +129,7 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 		return e;
 	}
 	conn_acted(s->client, r);
-	if (r->type == SKV_MSG_SEQ_NEW)
+	if (r->type == SKV_MSG_SEQ_NEW || q->len == 0)
 		policy_start(q);
 	else
 		e = policy_take_over(q);
@@ -212,10 +212,10 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 
 /* ---- forked ---------------------------------------------------------------------------------- */
 
-static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv_seq **ret)
+/* The daemon is to share what the sequence has committed: ready for that. */
+static int share_begin(struct skv_seq *q)
 {
 	struct skv_session *s = q->session;
-	struct request *r;
 	int e;
 
 	if (q->in_step)
@@ -223,20 +223,24 @@ static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv
 	e = device_settle(s); /* the daemon shares what is committed */
 	if (e == 0)
 		e = joint_state(s);
-	if (e == 0)
-		e = seq_settle_fork(q);
-	if (e == 0 && m->n_tokens != SKV_ALL)
-		e = truncate_check(q, m->n_tokens);
-	if (e < 0)
-		return e;
+	return e == 0 ? seq_settle_fork(q) : e;
+}
+
+/* It does; *ret is its answer, without error. */
+static int share(struct skv_seq *q, uint16_t type, const void *m, size_t bytes, struct request **ret)
+{
+	struct skv_session *s = q->session;
+	struct request *r;
+	int e;
+
 	stock_release(q, true); /* the daemon must not count what is about to be given up */
-	e = conn_post(s->client, SKV_MSG_SEQ_FORK, m, sizeof(*m), &r);
+	e = conn_post(s->client, type, m, bytes, &r);
 	if (e < 0)
 		return e;
 	q->fork = r;
 	q->steady = false;
 	if (conn_wait(s->client, r, conn_deadline(s->client)) < 0)
-		return conn_late(s->client, "SEQ_FORK");
+		return conn_late(s->client, skv_wire_name(type));
 	e = seq_recount(q); /* also if it was refused: the daemon before may have done it */
 	if (e == 0 && r->error) {
 		e = error_set(r->error, "%s", r->text);
@@ -246,7 +250,20 @@ static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv
 	if (e < 0)
 		return e; /* stays in q->fork: the next step tries again */
 	q->fork = NULL;
-	return seq_make(s, r, m->name[0], q->own, ret);
+	*ret = r;
+	return 0;
+}
+
+static int fork_locked(struct skv_seq *q, struct skv_msg_seq_name *m, struct skv_seq **ret)
+{
+	struct request *r;
+	int e = share_begin(q);
+
+	if (e == 0 && m->n_tokens != SKV_ALL)
+		e = truncate_check(q, m->n_tokens);
+	if (e == 0)
+		e = share(q, SKV_MSG_SEQ_FORK, m, sizeof(*m), &r);
+	return e < 0 ? e : seq_make(q->session, r, m->name[0], q->own, ret);
 }
 
 int skv_seq_fork(struct skv_seq *q, const char *name, uint32_t n_tokens, struct skv_seq **ret_seq)
@@ -261,26 +278,6 @@ int skv_seq_fork(struct skv_seq *q, const char *name, uint32_t n_tokens, struct 
 	if (e < 0)
 		return e;
 	e = fork_locked(q, &m, ret_seq);
-	pthread_mutex_unlock(&s->lock);
-	return e;
-}
-
-/* ---- truncated ------------------------------------------------------------------------------- */
-
-int skv_seq_truncate(struct skv_seq *q, uint32_t n, int32_t next)
-{
-	struct skv_session *s = q->session;
-	int e = fence_enter(s);
-
-	if (e < 0)
-		return e;
-	e = q->in_step ? error_set(-EBUSY, "the sequence is in an open step") : fence_check(s->client);
-	if (e == 0)
-		e = device_settle(s);
-	if (e == 0)
-		e = seq_settle_fork(q);
-	if (e == 0)
-		e = truncate_run(q, n, next);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }
@@ -305,16 +302,14 @@ static void keep_own(struct skv_seq *q, int error)
 	reconnect_unpin(q->session->client);
 }
 
-static int seq_end(struct skv_seq *q, uint16_t type)
+static int end_locked(struct skv_seq *q, uint16_t type)
 {
 	struct skv_session *s = q->session;
 	struct skv_msg_seq m = {.session = s->id, .seq = q->id};
 	bool drop = type == SKV_MSG_SEQ_DROP || !q->named;
 	struct request *r = NULL, *answered = NULL;
-	int e = fence_enter(s);
+	int e;
 
-	if (e < 0)
-		return e;
 	if (q->in_step)
 		e = error_set(-EBUSY, "the sequence is in an open step");
 	else
@@ -337,6 +332,17 @@ static int seq_end(struct skv_seq *q, uint16_t type)
 			keep_own(q, e);
 		seq_free(q);
 	}
+	return e;
+}
+
+static int seq_end(struct skv_seq *q, uint16_t type)
+{
+	struct skv_session *s = q->session;
+	int e = fence_enter(s);
+
+	if (e < 0)
+		return e;
+	e = end_locked(q, type);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }
@@ -349,6 +355,130 @@ int skv_seq_detach(struct skv_seq *q)
 int skv_seq_drop(struct skv_seq *q)
 {
 	return q ? seq_end(q, SKV_MSG_SEQ_DROP) : 0;
+}
+
+/* ---- sealed prefixes ------------------------------------------------------------------------- */
+
+/* Why the first n tokens are not all there as they were computed, or NULL. */
+static const char *unsealable(const struct skv_seq *q, uint32_t n)
+{
+	if (q->session->model.n_ranks > 1)
+		return "it is a rank's, and ranks could find different ones";
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		for (uint32_t page = 0; page < skv_pages_of(n) && skv_model_kv_layer(&q->session->model, layer) == layer; page++)
+			if (!skv_pte_resident(seq_table(q, layer)[page]))
+				return "it has evicted or compressed pages";
+	return q->about & SKV_ABOUT_SLOTS ? "its policy moves tokens" : NULL;
+}
+
+static int seal_locked(struct skv_seq *q, uint32_t n, uint32_t *ret)
+{
+	struct skv_msg_seal m = {.session = q->session->id, .seq = q->id};
+	struct request *r;
+	const char *why;
+	int e = share_begin(q);
+
+	if (e < 0)
+		return e;
+	if (n > q->len && n != SKV_ALL)
+		return error_set(-EINVAL, "the first %u tokens of a sequence that has %u", n, q->len);
+	m.n_tokens = (n < q->len ? n : q->len) / SKV_BLOCK_TOKENS * SKV_BLOCK_TOKENS;
+	why = unsealable(q, m.n_tokens);
+	if (why)
+		return error_set(-ESTALE, "the first %u tokens cannot be sealed: %s", m.n_tokens, why);
+	*ret = m.n_tokens;
+	if (m.n_tokens == 0)
+		return 0;
+	e = share(q, SKV_MSG_PREFIX_SEAL, &m, sizeof(m), &r);
+	if (e == 0)
+		request_free(r);
+	return e;
+}
+
+int skv_seq_seal(struct skv_seq *q, uint32_t n, uint32_t *ret_sealed)
+{
+	uint32_t sealed = 0;
+	int e = fence_enter(q->session);
+
+	if (e < 0)
+		return e;
+	e = seal_locked(q, n, &sealed);
+	pthread_mutex_unlock(&q->session->lock);
+	if (ret_sealed)
+		*ret_sealed = e < 0 ? 0 : sealed;
+	return e;
+}
+
+static int new_locked(struct skv_session *s, const struct skv_msg_seq_name *m, uint16_t type, struct skv_seq **ret)
+{
+	struct request *r;
+	int e = conn_call(s->client, type, m, sizeof(*m), &r);
+
+	return e < 0 ? e : seq_make(s, r, m->name[0], NULL, ret);
+}
+
+/* The daemon takes no files from clients: the prompt gets to it in the memory of a sequence, which goes again. */
+static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name *m, const int32_t *tokens, struct skv_seq **ret)
+{
+	struct skv_msg_seq_name lent = {.session = m->session, .max_tokens = m->n_tokens}, from = *m, plain = *m;
+	struct skv_seq *q;
+	int e = new_locked(s, &lent, SKV_MSG_SEQ_NEW, &q), end;
+
+	if (e < 0)
+		return e;
+	memcpy(skv_seqmem_tokens(q->mem, &q->layout), tokens, m->n_tokens * sizeof(*tokens));
+	from.seq = q->id;
+	e = new_locked(s, &from, SKV_MSG_PREFIX_NEW, ret);
+	end = end_locked(q, SKV_MSG_SEQ_DROP);
+	if (e == 0 && end < 0) {
+		(void)end_locked(*ret, SKV_MSG_SEQ_DROP);
+		return end;
+	}
+	plain.n_tokens = 0;
+	/* a policy that goes on from nothing but what it has seen itself */
+	return e == -ENOTSUP ? new_locked(s, &plain, SKV_MSG_SEQ_NEW, ret) : e;
+}
+
+int skv_seq_new_from(struct skv_session *s, const char *name, uint32_t max_tokens, const int32_t *tokens, uint32_t n, struct skv_seq **ret_seq)
+{
+	struct skv_msg_seq_name m = {.session = s->id, .max_tokens = max_tokens, .n_tokens = n};
+	const uint32_t most = max_tokens ? max_tokens : s->model.max_tokens;
+	int e = fill_name(&m, name);
+
+	if (e < 0)
+		return e;
+	if (most > s->model.max_tokens)
+		return error_set(-EINVAL, "max_tokens is %u, expected at most the model's %u", max_tokens, s->model.max_tokens);
+	if (!tokens || n == 0 || n > most)
+		return error_set(-EINVAL, "a prompt of %u tokens, expected 1 to %u", tokens ? n : 0, most);
+	if (s->model.n_ranks > 1)
+		return error_set(-ENOTSUP, "sealed prefixes of tensor-parallel ranks: ranks could find different ones");
+	e = fence_enter(s);
+	if (e < 0)
+		return e;
+	e = new_from_locked(s, &m, tokens, ret_seq);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+/* ---- truncated ------------------------------------------------------------------------------- */
+
+int skv_seq_truncate(struct skv_seq *q, uint32_t n, int32_t next)
+{
+	struct skv_session *s = q->session;
+	int e = fence_enter(s);
+
+	if (e < 0)
+		return e;
+	e = q->in_step ? error_set(-EBUSY, "the sequence is in an open step") : fence_check(s->client);
+	if (e == 0)
+		e = device_settle(s);
+	if (e == 0)
+		e = seq_settle_fork(q);
+	if (e == 0)
+		e = truncate_run(q, n, next);
+	pthread_mutex_unlock(&s->lock);
+	return e;
 }
 
 /* ---- getters --------------------------------------------------------------------------------- */

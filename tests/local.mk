@@ -35,7 +35,7 @@ CLIENT_TESTS = \
 	tests/unit/client/test-client-layers tests/unit/client/test-client-room \
 	tests/unit/client/test-client-maintenance tests/unit/client/test-client-mixed \
 	tests/unit/client/test-client-page-bounds tests/unit/client/test-client-policy \
-	tests/unit/client/test-client-prefill tests/unit/client/test-client-ranks tests/unit/client/test-client-rewind \
+	tests/unit/client/test-client-prefill tests/unit/client/test-client-prefix tests/unit/client/test-client-ranks tests/unit/client/test-client-rewind \
 	tests/unit/client/test-client-steady tests/unit/client/test-client-stop tests/unit/client/test-codec \
 	tests/unit/client/test-compress-layout
 ENGINE_TESTS = \

@@ -38,6 +38,12 @@ static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint
 	return skv_pool_row(&c->state, q->pool)->device == device;
 }
 
+/* A sealed prefix whose pages somebody reads: it stays until then. */
+static bool is_read(const struct skv_core *c, uint32_t seq)
+{
+	return skv_is_prefix(skv_seq_row(&c->state, seq)) && c->seqs[seq].parking == SKV_PARK_STARTED;
+}
+
 /* Whose sequences may go: of users who have more than `part` of the memory; or of this account alone. */
 struct whose {
 	uint32_t device;
@@ -53,7 +59,7 @@ static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool par
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (is_idle(c, i) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
+		if (is_idle(c, i) && !is_read(c, i) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
 		    skv_account_row(&c->state, q->account)->page_bytes[w->device] > w->part &&
 		    (!parkable || (c->seqs[i].parking == SKV_PARK_NOT && q->pages + q->refs > 0)) &&
 		    (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
@@ -155,7 +161,7 @@ unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uin
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (!is_idle(c, i))
+		if (!is_idle(c, i) || is_read(c, i))
 			continue;
 		if (q->idle_since_ns == 0) {
 			skv_write_seq(&c->state, i)->idle_since_ns = now_ns;

@@ -113,7 +113,7 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed"), SKV_FORK_DROP_CHILD);
 	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
 		return no_memory(c, f, -ENOMEM);
-	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
+	skv_core_prefix_name(&f->keys[f->n_keys - 1], q->name);
 	q->used = ++skv_write_header(&c->state)->uses;
 	return SKV_DONE;
 }
@@ -131,6 +131,8 @@ static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uin
 	const struct skv_seq_local *child = &c->seqs[f->child];
 	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], f->n_tokens, &f->at, units);
 
+	if (r == 0 && f->keys)
+		r = skv_seqfile_write_state(child, f->origin, sizeof(f->origin));
 	if (r < 0)
 		return no_memory(c, f, r);
 	if (r == 0) {

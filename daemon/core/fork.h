@@ -4,6 +4,7 @@
 #define SKV_CORE_FORK_H
 
 #include "daemon/core/core-priv.h"
+#include "daemon/core/prefix.h"
 #include "daemon/core/validate.h"
 
 struct skv_fork {
@@ -27,6 +28,7 @@ struct skv_fork {
 	uint32_t max_tokens;     /* that it may have; of a prefix */
 	struct skv_block_key *keys; /* the child is a sealed prefix of these; owned; NULL: it is none */
 	uint32_t n_keys;
+	uint8_t origin[SKV_PREFIX_ORIGIN]; /* theirs */
 	bool prefix;             /* of K and V alone: nothing of what a policy knows or keeps besides */
 	struct skv_walk walk;    /* over the parent */
 };

@@ -248,6 +248,15 @@ static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_ru
 	return true;
 }
 
+bool skv_lease_put_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_run *runs, uint32_t n, skv_owner owner)
+{
+	uint64_t done = UINT64_MAX;
+	const bool all = set_runs(c, pool, runs, n, owner, 0, &done);
+
+	skv_pool_shrink(c, pool);
+	return all;
+}
+
 int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_id,
                        const struct skv_wire_run *runs, uint32_t n)
 {

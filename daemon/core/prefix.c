@@ -12,9 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/accounts.h"
+#include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
+#include "daemon/core/seqfile.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/task.h"
 #include "daemon/core/validate.h"
@@ -26,8 +28,22 @@ static void use(struct skv_core *c, uint32_t seq)
 	skv_write_seq(&c->state, seq)->idle_since_ns = 0;
 }
 
-int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, const struct skv_block_key *keys,
-                         uint32_t n)
+int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, bool committed, uint32_t first, uint32_t n,
+                        int32_t *ret)
+{
+	uint32_t client, seq, len;
+	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
+
+	if (r)
+		return r;
+	len = committed ? skv_seqfile_len(&c->seqs[seq]) : skv_seq_row(&c->state, seq)->max_tokens;
+	if (n > len || first > len - n)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "the first %llu tokens of a sequence that has %u", (unsigned long long)first + n, len);
+	return skv_seqfile_read_ids(&c->seqs[seq], first, n, ret);
+}
+
+int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN],
+                         const struct skv_block_key *keys, uint32_t n)
 {
 	struct skv_fork what = {.session = SKV_NO_INDEX, .n_tokens = n * SKV_BLOCK_TOKENS, .max_tokens = n * SKV_BLOCK_TOKENS, .prefix = true};
 	const struct skv_seq_row *q;
@@ -52,6 +68,7 @@ int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		return -ENOMEM;
 	memcpy(what.keys, keys, n * sizeof(*keys));
 	what.n_keys = n;
+	memcpy(what.origin, origin, sizeof(what.origin));
 	return skv_task_fork(c, client, seq, &what, NULL);
 }
 
@@ -104,4 +121,109 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	snprintf(what.name, sizeof(what.name), "%s", name ? name : "");
 	*ret_blocks = n;
 	return skv_task_fork(c, client, seq, &what, ret);
+}
+
+/* ---- from and to elsewhere ------------------------------------------------------------------- */
+
+int skv_core_prefix_read(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n,
+                         uint32_t *ret_seq)
+{
+	const struct skv_session_row *s;
+	uint32_t client, session, seq;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	s = skv_session_row(&c->state, session);
+	seq = n > 0 ? skv_prefixes_find(c, s->pool, &s->model, &keys[n - 1], n - 1) : SKV_NO_INDEX;
+	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks != n)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "these tokens are not sealed");
+	if (c->seqs[seq].parking == SKV_PARK_STARTED)
+		return skv_core_refuse(c, SKV_CORE_E_BUSY, "it is being read");
+	c->seqs[seq].parking = SKV_PARK_STARTED;
+	*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq);
+	return 0;
+}
+
+void skv_core_prefix_read_end(struct skv_core *c, uint32_t seq_id)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq != SKV_NO_INDEX)
+		c->seqs[seq].parking = SKV_PARK_NOT;
+}
+
+int skv_core_prefix_put_back(struct skv_core *c, uint32_t seq_id, const struct skv_wire_run *runs, uint32_t n)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq == SKV_NO_INDEX || !skv_lease_put_runs(c, skv_seq_row(&c->state, seq)->pool, runs, n, skv_owner_make(SKV_OWNER_SEQ, seq)))
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "pages that the sequence does not have");
+	return 0;
+}
+
+int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN], const struct skv_block_key *keys,
+                             uint32_t n)
+{
+	char name[SKV_NAME_MAX];
+	const struct skv_seq_row *q;
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+	int r;
+
+	if (seq == SKV_NO_INDEX)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the memory that the prefix was read into is lost");
+	q = skv_seq_row(&c->state, seq);
+	if (skv_prefixes_find(c, q->pool, &q->model, &keys[n - 1], n - 1) != SKV_NO_INDEX)
+		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
+	skv_core_prefix_name(&keys[n - 1], name);
+	r = skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN);
+	if (r == 0)
+		r = skv_core_restore_done(c, seq_id, name);
+	return r ? r : skv_prefixes_add(c, seq, keys, n);
+}
+
+/* ---- after a start --------------------------------------------------------------------------- */
+
+bool skv_core_prefix_next(struct skv_core *c, uint32_t *row, uint32_t *ret_seq, uid_t *ret_uid, uint32_t *ret_blocks)
+{
+	for (; (*row = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, *row)) != SKV_NO_INDEX; ++*row) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, *row);
+
+		if (!skv_is_prefix(q) || c->seqs[*row].n_blocks)
+			continue;
+		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, *row);
+		*ret_uid = skv_account_row(&c->state, q->account)->uid;
+		*ret_blocks = skv_seqfile_len(&c->seqs[*row]) / SKV_BLOCK_TOKENS;
+		++*row;
+		return true;
+	}
+	return false;
+}
+
+int skv_core_prefix_origin(struct skv_core *c, uint32_t seq_id, uint8_t ret[SKV_PREFIX_ORIGIN])
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	return seq == SKV_NO_INDEX ? -ENOENT : skv_seqfile_read_state(&c->seqs[seq], ret, SKV_PREFIX_ORIGIN);
+}
+
+int skv_core_prefix_sealed_ids(struct skv_core *c, uint32_t seq_id, uint32_t first, uint32_t n, int32_t *ret)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	return seq == SKV_NO_INDEX ? -ENOENT : skv_seqfile_read_ids(&c->seqs[seq], first, n, ret);
+}
+
+int skv_core_prefix_add(struct skv_core *c, uint32_t seq_id, const struct skv_block_key *keys, uint32_t n)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+	char name[SKV_NAME_MAX] = "";
+	int r;
+
+	if (n > 0)
+		skv_core_prefix_name(&keys[n - 1], name);
+	if (seq == SKV_NO_INDEX || strcmp(name, skv_seq_row(&c->state, seq)->name))
+		return seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0 ? 0 : -ENOMEM;
+	r = skv_prefixes_add(c, seq, keys, n);
+	return r < 0 ? r : 1;
 }

@@ -7,26 +7,31 @@
  * state of a policy, and a name that no client can give. In all else it is as any other that nobody holds: it is its user's, makes room
  * when it was not used for long, is parked, outlives the daemon.
  *
- * Each block has a key, which follows from all tokens up to its end and from what else K and V depend on (daemon/prefix.c). Here keys
- * are numbers that are equal where prefixes are.
+ * Each block has a key, which follows from all tokens up to its end and from what else K and V depend on, its origin
+ * (daemon/prefix-keys.h). Here keys are numbers that are equal where prefixes are, and an origin is what the sequence keeps for a daemon
+ * that has to find out keys again.
  */
 #ifndef SKV_CORE_PREFIX_H
 #define SKV_CORE_PREFIX_H
 
 #include "daemon/core/core.h"
 
-#define SKV_BLOCK_TOKENS 256u
+#define SKV_PREFIX_ORIGIN 32u /* bytes */
 
 struct skv_block_key {
 	uint8_t bytes[16];
 };
+
+/* n token ids, from `first` on, in the memory of a sequence that the session holds; with `committed` of its commit. E_INVALID: it has fewer. */
+int skv_core_prefix_ids(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, bool committed, uint32_t first, uint32_t n, int32_t *ret);
 
 /*
  * Seal the first n blocks of a sequence that the session holds, as a fork of them. Its library has checked that nothing of these
  * tokens is evicted or compressed. E_EXIST: they are sealed; now they count as used. Else as skv_core_seq_fork(), but nothing is given
  * to the client.
  */
-int skv_core_prefix_seal(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, const struct skv_block_key *keys, uint32_t n);
+int skv_core_prefix_seal(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, const uint8_t origin[SKV_PREFIX_ORIGIN],
+                         const struct skv_block_key *keys, uint32_t n);
 
 /* Of these n keys of a prompt's blocks, those of how many, from the first on, a prefix in memory has; for the session's model. */
 int skv_core_prefix_find(struct skv_core *, uint32_t client, uint32_t session, const struct skv_block_key *keys, uint32_t n, uint32_t *ret);
@@ -37,5 +42,31 @@ int skv_core_prefix_find(struct skv_core *, uint32_t client, uint32_t session, c
  */
 int skv_core_prefix_open(struct skv_core *, uint32_t client, uint32_t session, const char *name, uint32_t max_tokens,
                          const struct skv_block_key *keys, uint32_t n, struct skv_core_seq_info *ret, uint32_t *ret_blocks);
+
+/* ---- from and to elsewhere ---- */
+
+/*
+ * The sealed prefix of these blocks, of the session's model: somebody reads its pages until skv_core_prefix_read_end(), and it stays.
+ * E_NOENT; E_BUSY: somebody does already.
+ */
+int skv_core_prefix_read(struct skv_core *, uint32_t client, uint32_t session, const struct skv_block_key *keys, uint32_t n, uint32_t *ret_seq);
+void skv_core_prefix_read_end(struct skv_core *, uint32_t seq);
+
+/* The name of a prefix whose last block has this key: no client can give it. */
+void skv_core_prefix_name(const struct skv_block_key *, char ret[SKV_NAME_MAX]);
+/* Pages that were taken for it (skv_core_restore_take()), and that it has no use for. */
+int skv_core_prefix_put_back(struct skv_core *, uint32_t seq, const struct skv_wire_run *runs, uint32_t n);
+/* A sequence without a name (skv_core_restore_new()), whose memory has n blocks, is sealed. E_EXIST: they are, and this one is not. */
+int skv_core_prefix_restored(struct skv_core *, uint32_t seq, const uint8_t origin[SKV_PREFIX_ORIGIN], const struct skv_block_key *keys, uint32_t n);
+
+/* ---- after a start ---- */
+
+/* A sealed prefix that the daemon before has left: its row from *row on, which begins with 0. False: no more. */
+bool skv_core_prefix_next(struct skv_core *, uint32_t *row, uint32_t *ret_seq, uid_t *ret_uid, uint32_t *ret_blocks);
+/* What it is made of: its origin, and n token ids from `first` on. Negative errno. */
+int skv_core_prefix_origin(struct skv_core *, uint32_t seq, uint8_t ret[SKV_PREFIX_ORIGIN]);
+int skv_core_prefix_sealed_ids(struct skv_core *, uint32_t seq, uint32_t first, uint32_t n, int32_t *ret);
+/* It is found from now on; or, if its name is not that of these keys, it goes. 1: it is; 0: it goes; -ENOMEM. */
+int skv_core_prefix_add(struct skv_core *, uint32_t seq, const struct skv_block_key *keys, uint32_t n);
 
 #endif

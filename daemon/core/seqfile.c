@@ -149,6 +149,21 @@ static int evict(const struct skv_seq_local *l, const struct skv_eviction *j)
 	return skv_seqfile_write(l, j->table, j->page, 1, &entry);
 }
 
+int skv_seqfile_read_ids(const struct skv_seq_local *l, uint32_t first, uint32_t n, int32_t *to)
+{
+	return whole(pread(l->fd, to, n * sizeof(*to), (off_t)(l->layout.tokens + first * sizeof(*to))), n * sizeof(*to));
+}
+
+int skv_seqfile_read_state(const struct skv_seq_local *l, void *to, size_t bytes)
+{
+	return whole(pread(l->fd, to, bytes, (off_t)l->layout.state), bytes);
+}
+
+int skv_seqfile_write_state(const struct skv_seq_local *l, const void *from, size_t bytes)
+{
+	return whole(pwrite(l->fd, from, bytes, (off_t)l->layout.state), bytes);
+}
+
 int skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *units)
 {
 	struct skv_eviction window[JOURNAL_WINDOW];

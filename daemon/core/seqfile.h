@@ -31,6 +31,12 @@ int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_l
  */
 int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, uint32_t n, uint32_t *at, uint32_t *units);
 
+/* n token ids from `first` on, within the file. Negative errno. */
+int skv_seqfile_read_ids(const struct skv_seq_local *, uint32_t first, uint32_t n, int32_t *to);
+/* The first bytes of the policy's state. Negative errno. */
+int skv_seqfile_read_state(const struct skv_seq_local *, void *to, size_t bytes);
+int skv_seqfile_write_state(const struct skv_seq_local *, const void *from, size_t bytes);
+
 /* Where an entry is in the file. */
 uint64_t skv_seqfile_entry_at(const struct skv_seq_local *, uint32_t table, uint32_t index);
 /* n entries of a table from `first` on, into `to`. Negative errno. */

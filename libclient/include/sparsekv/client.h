@@ -159,6 +159,25 @@ SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t 
 SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct skv_seq **ret_seq);
 
 /*
+ * Sealed prefixes. skv_seq_seal() makes the first tokens of a sequence, as many whole blocks of SKV_BLOCK_TOKENS as the first `n_tokens`
+ * (SKV_ALL: all) have, available to sequences to come, and skv_seq_new_from() begins a sequence with the longest sealed prefix that the
+ * prompt `tokens` [n_tokens] begins with: those tokens need not be computed, skv_seq_len() says how many they are, and the next step
+ * goes on with the rest. One token at least is left for it. Sequences of the same user, model (name, shape, dtype of pages) and policy
+ * with its parameters share prefixes; a prefix store (sparsekvd.conf(5)) shares them between machines.
+ *
+ * Sealing shares pages as a fork does. A prefix stays while there is memory for it; it is the sequence's user's, and counts for its quotas.
+ * It is meant for a prompt that has been read, and for a dialogue after each turn. What is sealed already is sealed, and no error.
+ * *ret_sealed (NULL is fine): how many tokens are. Error: -ESTALE tokens of them were evicted, compressed or moved; -ENOTSUP
+ * tensor-parallel ranks; else as skv_seq_fork.
+ *
+ * skv_seq_new_from() waits for a store as long as the daemon's prefix-store-wait, at most. If the policy cannot go on from tokens that it
+ * has not seen itself, or nothing is found, or a store has failed, the sequence begins empty, and that is no error. Errors as skv_seq_new.
+ */
+SKV_API int skv_seq_new_from(struct skv_session *session, const char *name, uint32_t max_tokens, const int32_t *tokens, uint32_t n_tokens,
+                             struct skv_seq **ret_seq);
+SKV_API int skv_seq_seal(struct skv_seq *seq, uint32_t n_tokens, uint32_t *ret_sealed);
+
+/*
  * Fork: a copy of the first `n_tokens` of `seq` (SKV_ALL: of all) as of its last commit. Both share their pages read-only
  * (copy-on-write): the last, partly filled page is copied when one of the two first appends to it. The id to go on from
  * is the parent's if the fork has all of its tokens, else -1. Waits for the device.

@@ -37,6 +37,7 @@ extern "C" {
 #define SKV_MAX_HEADS 256u    /* q heads */
 #define SKV_MAX_HEAD_DIM 256u /* head_dim is a multiple of 16 up to this */
 #define SKV_MAX_TOKENS (1u << 24)
+#define SKV_BLOCK_TOKENS 256u /* of a block of a sealed prefix (client.h): whole pages */
 #define SKV_ALL UINT32_MAX /* of a count of tokens: all that there are */
 #define SKV_NAME_MAX 64u /* bytes of a name, the final NUL included */
 #define SKV_MAX_DEVICES 16u

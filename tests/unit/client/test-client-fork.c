@@ -69,6 +69,8 @@ static struct skv_seq *q;
 REFUSED(open_, skv_open(client, &model, "full", &new_session))
 REFUSED(set_threads, skv_set_threads(client, 1))
 REFUSED(seq_new, skv_seq_new(s, NULL, 0, &new_seq))
+REFUSED(seq_new_from, skv_seq_new_from(s, NULL, 0, (int32_t[]){1}, 1, &new_seq))
+REFUSED(seq_seal, skv_seq_seal(q, SKV_ALL, NULL))
 REFUSED(seq_attach, skv_seq_attach(s, "any", &new_seq))
 REFUSED(seq_fork, skv_seq_fork(q, NULL, SKV_ALL, &new_seq))
 REFUSED(seq_truncate, skv_seq_truncate(q, 0, -1))
@@ -110,7 +112,7 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } calls[] = {
-        {"skv_open", open_}, {"skv_set_threads", set_threads}, {"skv_seq_new", seq_new},
+        {"skv_open", open_}, {"skv_set_threads", set_threads}, {"skv_seq_new", seq_new}, {"skv_seq_new_from", seq_new_from}, {"skv_seq_seal", seq_seal},
         {"skv_seq_attach", seq_attach}, {"skv_seq_fork", seq_fork}, {"skv_seq_truncate", seq_truncate}, {"skv_seq_detach", seq_detach},
         {"skv_seq_drop", seq_drop}, {"skv_seq_policy", seq_policy}, {"skv_step_begin", step_begin},
         {"skv_attend", attend}, {"skv_step_replayed", step_replayed}, {"skv_step_end", step_end},

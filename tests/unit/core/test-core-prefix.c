@@ -12,6 +12,7 @@
 
 static struct skv_model model;
 static struct peer a, b;
+static const uint8_t origin[SKV_PREFIX_ORIGIN] = {1, 2, 3};
 
 static void setup(void)
 {
@@ -67,7 +68,7 @@ static int seal(struct held *h, struct peer *p, const char *text)
 {
 	struct skv_block_key keys[32];
 
-	return in_turns(skv_core_prefix_seal(core, p->client, p->session.session, h->seq, keys, keys_of(text, keys)), NULL);
+	return in_turns(skv_core_prefix_seal(core, p->client, p->session.session, h->seq, origin, keys, keys_of(text, keys)), NULL);
 }
 
 static uint32_t find(struct peer *p, const char *text)

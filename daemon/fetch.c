@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/fetch.c - sealed prefixes come from the store, and go to it: jobs of workers, as those of parking are.
+ *
+ *   fetch   which blocks has the store (worker) → a sequence without a name, pages for them (core) → worker reads them → it is sealed (core)
+ *   send    list what the prefix names (core) → worker sends what the store lacks
+ *
+ * Whatever fails, fewer tokens were there already, or will be: nobody is refused anything.
+ */
+#include "daemon/prefix-priv.h"
+
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/lease.h"
+#include "daemon/reply.h"
+#include "daemon/store/values.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+
+#define TURN_UNITS 60000u
+#define SEND_MS 60000u /* for a prefix; workers say that they go on */
+_Static_assert(SKV_STORE_BLOCK_TOKENS == SKV_BLOCK_TOKENS && SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
+
+static void found(struct skv_parking_job *, int error, const char *why, const void *answer);
+static void got_turn(struct skv_parking_job *);
+static void got(struct skv_parking_job *, int error, const char *why, const void *answer);
+static void send_turn(struct skv_parking_job *);
+static void sent(struct skv_parking_job *, int error, const char *why, const void *answer);
+
+static const struct skv_parking_kind find_kind = {SKV_PARKING_FETCH, NULL, found};
+static const struct skv_parking_kind get_kind = {SKV_PARKING_FETCH, got_turn, got};
+static const struct skv_parking_kind send_kind = {SKV_PARKING_SEND, send_turn, sent};
+
+/* ---- what the store is told ------------------------------------------------------------------ */
+
+static int copy_ids(int to, off_t at, int from, uint64_t bytes)
+{
+	char piece[65536];
+
+	for (uint64_t done = 0; done < bytes;) {
+		const size_t n = bytes - done < sizeof(piece) ? (size_t)(bytes - done) : sizeof(piece);
+
+		if (pread(from, piece, n, (off_t)done) != (ssize_t)n || pwrite(to, piece, n, at + (off_t)done) != (ssize_t)n)
+			return -ENOSPC;
+		done += n;
+	}
+	return 0;
+}
+
+/* A memfd with it; negative errno. `ids`: of what is fetched. */
+static int tell(const struct skv_prefix_ask *a, uint32_t n_blocks, uint64_t timeout_ms, bool ids)
+{
+	const struct skv_config *config = &a->server->config;
+	struct skv_store_what what = {.n_blocks = n_blocks, .timeout_ms = (uint32_t)timeout_ms, .ttl_ms = config->prefix_store_ttl / 1000000u};
+	const size_t names = n_blocks * sizeof(*a->names);
+	int fd = memfd_create("skv-store", MFD_CLOEXEC), r = fd < 0 ? -errno : 0;
+
+	snprintf(what.url, sizeof(what.url), "%s", config->prefix_store);
+	if (r == 0 && !skv_prefix_value(a->tenant, what.key))
+		r = -ENOMEM;
+	if (r == 0 && (pwrite(fd, &what, sizeof(what), 0) != sizeof(what) || pwrite(fd, a->names, names, sizeof(what)) != (ssize_t)names))
+		r = -ENOSPC;
+	if (r == 0 && ids)
+		r = copy_ids(fd, (off_t)(sizeof(what) + names), a->ids, (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t));
+	OPENSSL_cleanse(what.key, sizeof(what.key));
+	if (r < 0)
+		skv_close_fd(fd);
+	return r < 0 ? r : fd;
+}
+
+static uint64_t left_ms(const struct skv_prefix_ask *a)
+{
+	const uint64_t now = skv_now_ns();
+
+	return now < a->deadline_ns ? (a->deadline_ns - now) / 1000000u : 0;
+}
+
+static struct skv_parking_job *job_new(struct skv_prefix_ask *a, const struct skv_parking_kind *kind, uint32_t disk_kind)
+{
+	char why[SKV_TEXT_MAX];
+	struct skv_parking_job *j = skv_parking_job_new(a->server->parking, kind, disk_kind, (uint32_t)a->uid, why);
+
+	if (!j)
+		return NULL;
+	j->prefix = a;
+	skv_wire_from_model(&j->m.model, &a->model);
+	j->m.page_bytes = skv_page_bytes(&a->model);
+	return j;
+}
+
+static void say_failed(struct skv_prefix_ask *a, const char *what, int error, const char *why)
+{
+	if (error != -ECANCELED)
+		a->server->prefix->counters.failed++;
+	if (error != -ECANCELED && error != -EHOSTDOWN) /* which was said when it went down */
+		skv_log_peer(LOG_WARNING, "a prefix of model %s, uid %u, cannot be %s: %s", a->model.name, (unsigned)a->uid, what,
+		             *why ? why : strerror(-error));
+}
+
+/* ---- from the store -------------------------------------------------------------------------- */
+
+int skv_fetch_begin(struct skv_prefix_ask *a)
+{
+	struct skv_parking_job *j = job_new(a, &find_kind, SKV_DISK_STORE_FIND);
+	int r;
+
+	if (!j)
+		return -ENOMEM;
+	j->user = tell(a, a->n_blocks, left_ms(a), false);
+	r = j->user < 0 ? j->user : skv_parking_move(j, 0);
+	if (r < 0)
+		skv_parking_job_free(j);
+	return r;
+}
+
+/* Pages for n blocks, and a sequence that has them. Negative errno: it was not begun. */
+static int begin_get(struct skv_prefix_ask *a, uint32_t n)
+{
+	struct skv_parking_job *j = job_new(a, &get_kind, SKV_DISK_STORE_GET);
+	char name[SKV_NAME_MAX];
+	int r;
+
+	if (!j)
+		return -ENOMEM;
+	skv_core_prefix_name(&a->keys[n - 1], name);
+	j->user = tell(a, n, left_ms(a), true);
+	j->list = memfd_create("skv-list", MFD_CLOEXEC);
+	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
+	strcpy(j->m.name, name);
+	j->m.max_tokens = n * SKV_BLOCK_TOKENS;
+	j->m.n_pages = (uint64_t)n * a->model.n_layers * (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS);
+	r = j->user < 0 || j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
+	if (r == 0)
+		r = skv_core_restore_new(a->server->core, a->uid, &a->model, name, j->m.max_tokens, &j->seq);
+	if (r)
+		skv_parking_job_free(j);
+	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
+}
+
+static void found(struct skv_parking_job *j, int error, const char *why, const void *answer)
+{
+	const struct skv_disk_answer *said = answer;
+	struct skv_prefix_ask *a = j->prefix;
+	const uint32_t n = error || !said || said->n_blocks > a->n_blocks ? 0 : said->n_blocks;
+
+	if (error)
+		say_failed(a, "looked for in the store", error, why);
+	skv_parking_job_free(j);
+	if (n <= a->n_local || error == -ECANCELED || begin_get(a, n) < 0)
+		skv_prefix_fetched(a);
+}
+
+/* What is there of it goes. */
+static void give_up(struct skv_parking_job *j)
+{
+	struct skv_prefix_ask *a = j->prefix;
+	int r = skv_core_restore_drop(a->server->core, j->seq);
+
+	if (r < 0)
+		skv_server_fail(a->server, "a prefix from the store", r);
+	skv_parking_job_free(j);
+	skv_prefix_fetched(a);
+}
+
+/* A turn's worth of pages. */
+static void got_turn(struct skv_parking_job *j)
+{
+	struct skv_server *s = j->parking->server;
+	struct skv_wire_run runs[512];
+	struct skv_core_location p;
+	uint32_t n = 0;
+	int r = 0;
+
+	if (skv_now_ns() > j->prefix->deadline_ns) {
+		give_up(j);
+		return;
+	}
+	if (j->taken < j->m.n_pages)
+		r = skv_core_restore_take(s->core, j->seq, (uint32_t)(j->m.n_pages - j->taken), runs, 512, &n);
+	if (r < 0) {
+		skv_server_fail(s, "a prefix from the store", r);
+		return;
+	}
+	j->state = r == SKV_CORE_E_WAIT ? SKV_PARKING_MEMORY : SKV_PARKING_TURNS;
+	if (r == SKV_CORE_E_WAIT)
+		return;
+	r = -skv_core_errno((enum skv_core_error)r);
+	if (r == 0)
+		r = skv_core_seq_location(s->core, j->seq, &p) ? -ESTALE : skv_parking_add_pages(j, runs, n, p.pages_per_segment);
+	if (r == 0 && j->taken == j->m.n_pages)
+		r = skv_parking_move(j, j->m.n_pages * sizeof(uint32_t));
+	if (r < 0)
+		give_up(j);
+}
+
+/* Pages from number `from` of the list on have nothing. */
+static bool put_back(struct skv_parking_job *j, uint64_t from)
+{
+	struct skv_wire_run runs[512];
+	uint32_t ids[512];
+
+	for (uint64_t at = from; at < j->m.n_pages;) {
+		const uint32_t n = j->m.n_pages - at < 512 ? (uint32_t)(j->m.n_pages - at) : 512;
+
+		if (pread(j->list, ids, n * sizeof(*ids), (off_t)(at * sizeof(*ids))) != (ssize_t)(n * sizeof(*ids)))
+			return false;
+		for (uint32_t i = 0; i < n; i++)
+			runs[i] = (struct skv_wire_run){ids[i], 1};
+		if (skv_core_prefix_put_back(j->parking->server->core, j->seq, runs, n))
+			return false;
+		at += n;
+	}
+	return true;
+}
+
+/* As much as is right has been read. */
+static void got(struct skv_parking_job *j, int error, const char *why, const void *answer)
+{
+	const struct skv_disk_answer *said = answer;
+	struct skv_prefix_ask *a = j->prefix;
+	struct skv_prefix_counters *count = &a->server->prefix->counters;
+	const uint32_t asked = j->m.max_tokens / SKV_BLOCK_TOKENS, n = error || !said || said->n_blocks > asked ? 0 : said->n_blocks;
+	int r;
+
+	if (error)
+		say_failed(a, "read from the store", error, why);
+	if (n == 0 || !put_back(j, j->m.n_pages / asked * n)) {
+		give_up(j);
+		return;
+	}
+	r = skv_core_prefix_restored(a->server->core, j->seq, a->origin, a->keys, n);
+	if (r) { /* or somebody else was faster */
+		if (r < 0)
+			skv_server_fail(a->server, "a prefix from the store", r);
+		give_up(j);
+		return;
+	}
+	count->fetched++;
+	count->fetched_tokens += (uint64_t)n * SKV_BLOCK_TOKENS;
+	count->fetch_last_ns = skv_now_ns() - a->begun_ns;
+	if (count->fetch_last_ns > count->fetch_max_ns)
+		count->fetch_max_ns = count->fetch_last_ns;
+	skv_parking_job_free(j);
+	skv_prefix_fetched(a);
+}
+
+/* ---- to the store ---------------------------------------------------------------------------- */
+
+int skv_fetch_send(struct skv_prefix_ask *a)
+{
+	struct skv_core *core = a->server->core;
+	struct skv_core_location p;
+	struct skv_parking_job *j;
+	uint32_t seq;
+	int r = skv_core_prefix_read(core, a->client, a->m.session, a->keys, a->n_blocks, &seq);
+
+	if (r)
+		return -EBUSY;
+	j = job_new(a, &send_kind, SKV_DISK_STORE_PUT);
+	r = j ? skv_core_seq_location(core, seq, &p) : -ENOMEM;
+	if (r == 0 && p.pages_fd < 0 && a->server->config.ipc == SKV_IPC_LEGACY)
+		r = -EOPNOTSUPP; /* memory of a device is its worker's alone */
+	if (r == 0) {
+		j->seq = seq;
+		j->m.max_tokens = p.max_tokens;
+		j->m.commit = p.commit;
+		j->user = tell(a, a->n_blocks, SEND_MS, false);
+		j->list = memfd_create("skv-list", MFD_CLOEXEC);
+		j->n_segments = p.pages_fd < 0 ? (uint32_t)(p.max_pages / p.pages_per_segment) : 0;
+		j->segments = j->n_segments ? calloc(j->n_segments, 1) : NULL;
+		r = j->user < 0 || j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
+	}
+	if (r == 0)
+		r = skv_core_list_begin(core, seq, j->list, &j->listing);
+	if (r == 0)
+		return 0;
+	if (j)
+		skv_parking_job_free(j);
+	skv_core_prefix_read_end(core, seq);
+	return -EBUSY;
+}
+
+static void end_send(struct skv_parking_job *j)
+{
+	struct skv_prefix_ask *a = j->prefix;
+	struct skv_server *s = a->server;
+
+	skv_core_prefix_read_end(s->core, j->seq);
+	skv_parking_job_free(j);
+	skv_prefix_ask_end(a);
+	skv_lease_retry(s); /* who waits for its memory */
+}
+
+/* A turn: what it names is listed, and then goes to the worker. */
+static void send_turn(struct skv_parking_job *j)
+{
+	struct skv_core *core = j->parking->server->core;
+	struct skv_core_location p;
+	uint32_t units = TURN_UNITS;
+	int r = skv_core_list_some(core, &j->listing, &units);
+
+	if (r == SKV_CORE_E_TURNS)
+		return;
+	if (r < 0) {
+		skv_server_fail(j->parking->server, "a prefix for the store", r);
+		return;
+	}
+	j->m.n_entries = j->listing.n_entries;
+	j->m.n_pages = j->listing.n_pages;
+	if (r == 0 && !skv_core_seq_location(core, j->seq, &p) && skv_parking_mark_segments(j, p.pages_per_segment) &&
+	    skv_parking_move(j, j->m.n_entries * sizeof(skv_pte)) == 0)
+		return;
+	end_send(j);
+}
+
+static void sent(struct skv_parking_job *j, int error, const char *why, const void *answer)
+{
+	const struct skv_disk_answer *said = answer;
+	struct skv_prefix_counters *count = &j->parking->server->prefix->counters;
+
+	if (error) {
+		say_failed(j->prefix, "sent to the store", error, why);
+	} else {
+		count->sent++;
+		count->sent_bytes += said ? said->bytes : 0;
+	}
+	end_send(j);
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/prefix-keys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/sha.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/fd.h"
+
+#define LEAST_SECRET 32
+#define MOST_SECRET 4096
+
+/* What is hashed, one after the other. */
+struct text {
+	uint8_t bytes[2048];
+	size_t n;
+};
+
+static void add(struct text *t, const void *from, size_t n)
+{
+	memcpy(t->bytes + t->n, from, n);
+	t->n += n;
+}
+
+static bool hmac(const uint8_t key[SKV_PREFIX_KEY], const struct text *t, uint8_t ret[SKV_PREFIX_KEY])
+{
+	return HMAC(EVP_sha256(), key, SKV_PREFIX_KEY, t->bytes, t->n, ret, NULL) != NULL;
+}
+
+bool skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t ret[SKV_PREFIX_KEY])
+{
+	const uint32_t id = (uint32_t)uid;
+	struct text t = {.n = 0};
+
+	add(&t, "tenant", 7);
+	add(&t, &id, sizeof(id));
+	return hmac(secret, &t, ret);
+}
+
+bool skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *m, const char *policy, uint8_t ret[SKV_PREFIX_KEY])
+{
+	const uint32_t shape[] = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim, m->kv_dtype, m->rank, m->n_ranks};
+	struct text t = {.n = 0};
+
+	add(&t, "origin", 7);
+	add(&t, shape, sizeof(shape));
+	add(&t, m->name, strnlen(m->name, sizeof(m->name)));
+	add(&t, "", 1);
+	add(&t, policy, strnlen(policy, SKV_SPEC_MAX));
+	return hmac(tenant, &t, ret);
+}
+
+bool skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
+                      uint8_t ret[SKV_PREFIX_KEY])
+{
+	struct text t = {.n = 0};
+
+	add(&t, "block", 6);
+	add(&t, before, SKV_PREFIX_KEY);
+	add(&t, ids, SKV_BLOCK_TOKENS * sizeof(*ids));
+	return hmac(tenant, &t, ret);
+}
+
+bool skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY])
+{
+	struct text t = {.n = 0};
+
+	add(&t, "value", 6);
+	return hmac(tenant, &t, ret);
+}
+
+static int refuse(int error, char why[256], const char *file, const char *what)
+{
+	snprintf(why, 256, "%.120s: %s", file, what);
+	return error;
+}
+
+int skv_prefix_secret(const char *file, uint8_t ret[SKV_PREFIX_KEY], char why[256])
+{
+	SKV_FD_CLEANUP int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	uint8_t bytes[MOST_SECRET + 1];
+	struct stat st;
+	ssize_t n;
+	int r = 0;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return refuse(-errno, why, file, strerror(errno));
+	if (!S_ISREG(st.st_mode) || st.st_mode & 07)
+		return refuse(-EPERM, why, file, "a file expected that nobody but its owner and group may read or write");
+	n = read(fd, bytes, sizeof(bytes));
+	if (n < 0)
+		r = refuse(-errno, why, file, strerror(errno));
+	else if (n < LEAST_SECRET || n > MOST_SECRET)
+		r = refuse(-EINVAL, why, file, "32 to 4096 bytes expected, random ones");
+	else if (!SHA256(bytes, (size_t)n, ret))
+		r = refuse(-ENOMEM, why, file, "out of memory");
+	OPENSSL_cleanse(bytes, sizeof(bytes));
+	return r;
+}

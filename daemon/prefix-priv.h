@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/prefix-priv.h - what prefix.c (requests) and fetch.c (the store) share. */
+#ifndef SKV_PREFIX_PRIV_H
+#define SKV_PREFIX_PRIV_H
+
+#include "daemon/parking-priv.h"
+#include "daemon/prefix-keys.h"
+#include "daemon/prefix.h"
+
+/* A request, until all that follows from it is done. */
+struct skv_prefix_ask {
+	struct skv_prefix_ask *next;
+	struct skv_server *server;
+	uint64_t conn; /* its number; 0: nobody waits any more */
+	struct skv_msg_header header;
+	struct skv_msg_seq_name m; /* PREFIX_NEW; of PREFIX_SEAL session and seq alone */
+	uint32_t client;
+	uid_t uid;
+	struct skv_model model;
+	enum {
+		SKV_PREFIX_HASHES,  /* its keys are made, in turns */
+		SKV_PREFIX_FETCHES, /* NEW: the store is asked */
+		SKV_PREFIX_SEALS,   /* SEAL: the core works on it */
+		SKV_PREFIX_SENDS,   /* SEAL: the store is told */
+	} state;
+	uint32_t n_blocks, at;
+	uint32_t n_local; /* NEW: that are in memory */
+	int ids;          /* NEW: token ids as they were hashed, for the store; -1 */
+	uint8_t tenant[SKV_PREFIX_KEY], origin[SKV_PREFIX_KEY];
+	uint8_t (*names)[SKV_PREFIX_KEY]; /* [n_blocks] */
+	struct skv_block_key *keys;       /* [n_blocks] */
+	uint64_t begun_ns, deadline_ns;   /* NEW */
+};
+
+struct skv_prefix {
+	uint8_t secret[SKV_PREFIX_KEY];
+	struct skv_prefix_ask *asks;
+	struct skv_prefix_counters {
+		uint64_t sealed, asked, hits;              /* requests; of NEW those that had a block or more */
+		uint64_t asked_tokens, hit_tokens;
+		uint64_t fetched, fetched_tokens, sent, sent_bytes, failed; /* prefixes from and to the store; jobs that failed */
+		uint64_t fetch_last_ns, fetch_max_ns;
+	} counters;
+};
+
+/* Ask the store for the blocks of a NEW. When that is through, skv_prefix_fetched(). Negative errno: it was not begun. */
+int skv_fetch_begin(struct skv_prefix_ask *);
+/* Send what a SEAL has sealed; the ask ends with that. Negative errno: it was not begun. */
+int skv_fetch_send(struct skv_prefix_ask *);
+/* What could be had from the store is in memory. */
+void skv_prefix_fetched(struct skv_prefix_ask *);
+void skv_prefix_ask_end(struct skv_prefix_ask *);
+
+#endif

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/prefix.c - requests about sealed prefixes.
+ *
+ *   PREFIX_SEAL   keys of the sequence's blocks → the core seals them → the store is sent what it has not
+ *   PREFIX_NEW    keys of the prompt's blocks → the longest prefix in memory or the store → the core makes a sequence of it
+ *
+ * Keys are made in turns. No request of the connection is received until its answer; what the store takes longer for than
+ * prefix-store-wait is not waited for. A client that writes to its token ids meanwhile spoils its own user's prefixes.
+ */
+#include "daemon/prefix-priv.h"
+
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/reply.h"
+#include "daemon/store/config.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+#include "daemon/turns.h"
+
+#define TURN_BLOCKS 128u /* a fraction of a millisecond */
+#define MOST_ASKS 256u   /* that the store is sent, or asked, at a time */
+
+static bool has_store(const struct skv_server *s)
+{
+	return *s->config.prefix_store && s->parking;
+}
+
+/* ---- asks ------------------------------------------------------------------------------------ */
+
+void skv_prefix_ask_end(struct skv_prefix_ask *a)
+{
+	struct skv_prefix_ask **at = &a->server->prefix->asks;
+
+	while (*at != a)
+		at = &(*at)->next;
+	*at = a->next;
+	skv_close_fd(a->ids);
+	OPENSSL_cleanse(a->tenant, sizeof(a->tenant));
+	free(a->names);
+	free(a->keys);
+	free(a);
+}
+
+static bool is_seal(const struct skv_prefix_ask *a)
+{
+	return a->header.type == SKV_MSG_PREFIX_SEAL;
+}
+
+static struct skv_conn *waiting(const struct skv_prefix_ask *a)
+{
+	return a->conn ? skv_ipc_find(a->server->ipc, a->conn) : NULL;
+}
+
+/* An error: it ends. */
+static void refuse(struct skv_prefix_ask *a, int error, const char *why)
+{
+	struct skv_conn *conn = waiting(a);
+
+	if (conn) {
+		skv_conn_error(conn, a->header.serial, error, "%s", why);
+		skv_conn_pause(conn, false);
+	}
+	skv_prefix_ask_end(a);
+}
+
+static void refuse_core(struct skv_prefix_ask *a, int r)
+{
+	char why[SKV_TEXT_MAX];
+
+	snprintf(why, sizeof(why), "%s", r < 0 ? strerror(-r) : skv_core_why(a->server->core));
+	refuse(a, r < 0 ? -r : skv_core_errno((enum skv_core_error)r), why);
+}
+
+static unsigned n_asks(const struct skv_server *s)
+{
+	unsigned n = 0;
+
+	for (const struct skv_prefix_ask *a = s->prefix->asks; a; a = a->next)
+		n++;
+	return n;
+}
+
+/* What K and V of the session's sequences depend on, besides tokens. */
+static int find_origin(struct skv_prefix_ask *a)
+{
+	struct skv_msg_policy policy;
+	const struct skv_model *model;
+	int r = skv_core_session_model(a->server->core, a->client, a->m.session, &model);
+
+	if (r == 0)
+		r = skv_core_session_policy(a->server->core, a->client, a->m.session, &policy);
+	if (r)
+		return r;
+	a->model = *model;
+	if (!skv_prefix_tenant(a->server->prefix->secret, a->uid, a->tenant) ||
+	    !skv_prefix_origin(a->tenant, model, policy.spec, a->origin))
+		return -ENOMEM;
+	return 0;
+}
+
+void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+{
+	const bool seals = h->type == SKV_MSG_PREFIX_SEAL;
+	const struct skv_msg_seal *seal = body;
+	const struct skv_msg_seq_name *new = body;
+	struct skv_prefix_ask *a = calloc(1, sizeof(*a));
+	int r;
+
+	(void)fds;
+	if (!a) {
+		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
+		return;
+	}
+	*a = (struct skv_prefix_ask){.next = s->prefix->asks, .server = s, .conn = skv_conn_number(conn), .header = *h,
+	                             .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid, .ids = -1};
+	s->prefix->asks = a;
+	if (seals) {
+		a->m.session = seal->session;
+		a->m.seq = seal->seq;
+		a->n_blocks = seal->n_tokens / SKV_BLOCK_TOKENS;
+	} else {
+		a->m = *new;
+		a->n_blocks = new->n_tokens > 0 ? (new->n_tokens - 1) / SKV_BLOCK_TOKENS : 0; /* a token at least is computed */
+	}
+	skv_conn_pause(conn, true);
+	if ((seals ? seal->n_tokens : new->n_tokens) > SKV_MAX_TOKENS) {
+		refuse(a, EINVAL, "more tokens than a sequence can have");
+		return;
+	}
+	a->names = malloc(a->n_blocks * sizeof(*a->names) + 1);
+	a->keys = malloc(a->n_blocks * sizeof(*a->keys) + 1);
+	a->ids = !seals && has_store(s) ? memfd_create("skv-ids", MFD_CLOEXEC) : -1;
+	r = a->names && a->keys ? find_origin(a) : -ENOMEM;
+	if (r)
+		refuse_core(a, r);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* Ids of a block, as they are now. Negative errno, or an error of the core. */
+static int read_block(const struct skv_prefix_ask *a, int32_t ids[SKV_BLOCK_TOKENS])
+{
+	const size_t bytes = SKV_BLOCK_TOKENS * sizeof(*ids);
+	int r = skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, is_seal(a), a->at * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids);
+
+	if (r == 0 && a->ids >= 0 && pwrite(a->ids, ids, bytes, (off_t)(a->at * bytes)) != (ssize_t)bytes)
+		r = -ENOSPC;
+	return r;
+}
+
+/* A turn's worth of keys. 0; 1: there is more; an error, by way of *ret. */
+static bool hash_some(struct skv_prefix_ask *a, int *ret)
+{
+	int32_t ids[SKV_BLOCK_TOKENS];
+
+	*ret = 0;
+	for (uint32_t i = 0; i < TURN_BLOCKS && a->at < a->n_blocks && *ret == 0; i++) {
+		*ret = read_block(a, ids);
+		if (*ret)
+			break;
+		if (!skv_prefix_block(a->tenant, a->at ? a->names[a->at - 1] : a->origin, ids, a->names[a->at]))
+			*ret = -ENOMEM;
+		skv_prefix_short(a->names[a->at], &a->keys[a->at]);
+		a->at++;
+	}
+	return *ret == 0 && a->at < a->n_blocks;
+}
+
+/* ---- PREFIX_NEW ------------------------------------------------------------------------------ */
+
+/* What there is of it is in memory: the core makes the sequence, and its client is told. */
+static void open_seq(struct skv_prefix_ask *a)
+{
+	struct skv_server *s = a->server;
+	struct skv_conn *conn = waiting(a);
+	struct skv_core_seq_info info = {.fd = -1};
+	uint32_t n = 0;
+	int r;
+
+	if (!conn)
+		return;
+	r = skv_core_prefix_open(s->core, a->client, a->m.session, *a->m.name ? a->m.name : NULL, a->m.max_tokens, a->keys, a->n_blocks, &info, &n);
+	s->prefix->counters.asked++;
+	s->prefix->counters.asked_tokens += a->m.n_tokens;
+	s->prefix->counters.hits += n > 0;
+	s->prefix->counters.hit_tokens += (uint64_t)n * SKV_BLOCK_TOKENS;
+	skv_conn_pause(conn, false);
+	skv_turns_answer(s, conn, &a->header, r, &info);
+	a->conn = 0;
+}
+
+void skv_prefix_fetched(struct skv_prefix_ask *a)
+{
+	open_seq(a);
+	skv_prefix_ask_end(a);
+}
+
+static void have_keys_of_new(struct skv_prefix_ask *a)
+{
+	struct skv_server *s = a->server;
+	int r = skv_core_prefix_find(s->core, a->client, a->m.session, a->keys, a->n_blocks, &a->n_local);
+
+	if (r) {
+		refuse_core(a, r);
+		return;
+	}
+	a->begun_ns = skv_now_ns();fprintf(stderr, "new %u blocks %u local key %02x%02x origin %02x\n", a->n_blocks, a->n_local, a->names[0][0], a->names[0][1], a->origin[0]);
+	a->deadline_ns = a->begun_ns + s->config.prefix_store_wait;
+	a->state = SKV_PREFIX_FETCHES;
+	if (a->n_local < a->n_blocks && has_store(s) && n_asks(s) <= MOST_ASKS && skv_fetch_begin(a) == 0)
+		return;
+	skv_prefix_fetched(a);
+}
+
+/* ---- PREFIX_SEAL ----------------------------------------------------------------------------- */
+
+static void have_keys_of_seal(struct skv_prefix_ask *a)
+{
+	struct skv_server *s = a->server;
+	struct skv_conn *conn = waiting(a);
+	struct skv_core_seq_info info = {.fd = -1};
+	int r;
+
+	a->state = SKV_PREFIX_SEALS;fprintf(stderr, "seal %u blocks key %02x%02x origin %02x\n", a->n_blocks, a->names[0][0], a->names[0][1], a->origin[0]);
+	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, a->keys, a->n_blocks) : 0;
+	skv_conn_pause(conn, false);
+	skv_turns_answer(s, conn, &a->header, r, &info); /* by way of skv_prefix_sealed() */
+}
+
+int skv_prefix_sealed(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, int r)
+{
+	struct skv_prefix_ask *a = s->prefix->asks;
+
+	while (a && (a->conn != skv_conn_number(conn) || a->header.serial != h->serial))
+		a = a->next;
+	if (!a)
+		return r;
+	s->prefix->counters.sealed += r == 0 && a->n_blocks > 0;
+	a->conn = 0;
+	a->state = SKV_PREFIX_SENDS;
+	if ((r == 0 || r == SKV_CORE_E_EXIST) && a->n_blocks && has_store(s) && n_asks(s) <= MOST_ASKS && skv_fetch_send(a) == 0)
+		return 0;
+	skv_prefix_ask_end(a);
+	return r == SKV_CORE_E_EXIST ? 0 : r;
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* False: it has not ended, and has nothing to do. */
+static bool turn(struct skv_prefix_ask *a)
+{
+	int r;
+
+	if (a->state != SKV_PREFIX_HASHES)
+		return false;
+	if (!waiting(a)) {
+		skv_prefix_ask_end(a);
+	} else if (hash_some(a, &r)) {
+		return false;
+	} else if (r) {
+		refuse_core(a, r);
+	} else if (is_seal(a)) {
+		have_keys_of_seal(a);
+	} else {
+		have_keys_of_new(a);
+	}
+	return true;
+}
+
+bool skv_prefix_work(struct skv_server *s)
+{
+	struct skv_prefix_ask *a = s->prefix->asks;
+
+	while (a)
+		a = turn(a) ? s->prefix->asks : a->next; /* others may have ended with it */
+	for (a = s->prefix->asks; a; a = a->next)
+		if (a->state == SKV_PREFIX_HASHES)
+			return true;
+	return false;
+}
+
+void skv_prefix_tick(struct skv_server *s)
+{
+	for (struct skv_prefix_ask *a = s->prefix->asks; a; a = a->next) {
+		struct skv_conn *conn = a->state == SKV_PREFIX_FETCHES ? waiting(a) : NULL;
+
+		if (conn && skv_now_ns() > a->deadline_ns)
+			open_seq(a); /* with what is here; the job goes on */
+		else if (conn)
+			skv_reply_wait(conn, a->header.serial);
+	}
+}
+
+void skv_prefix_forget(struct skv_server *s, const struct skv_conn *conn)
+{
+	for (struct skv_prefix_ask *a = s->prefix->asks, *next; a; a = next) {
+		next = a->next;
+		if (a->conn != skv_conn_number(conn))
+			continue;
+		a->conn = 0;
+		if (a->state == SKV_PREFIX_SEALS) /* nobody is answered */
+			skv_prefix_ask_end(a);
+	}
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* A prefix of the daemon before: its keys. 1: it is found from now on; 0: it goes; negative errno. */
+static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
+{
+	uint8_t tenant[SKV_PREFIX_KEY], key[SKV_PREFIX_KEY];
+	struct skv_block_key *keys = malloc(n * sizeof(*keys) + 1);
+	int32_t ids[SKV_BLOCK_TOKENS];
+	int r = !keys || !skv_prefix_tenant(s->prefix->secret, uid, tenant) ? -ENOMEM : skv_core_prefix_origin(s->core, seq, key);
+
+	for (uint32_t i = 0; i < n && r == 0; i++) {
+		r = skv_core_prefix_sealed_ids(s->core, seq, i * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids);
+		if (r == 0 && !skv_prefix_block(tenant, key, ids, key))
+			r = -ENOMEM;
+		skv_prefix_short(key, &keys[i]);
+	}
+	if (r == 0)
+		r = skv_core_prefix_add(s->core, seq, keys, n);
+	free(keys);
+	OPENSSL_cleanse(tenant, sizeof(tenant));
+	return r;
+}
+
+static int index_all(struct skv_server *s)
+{
+	uint32_t row = 0, seq, n, found = 0, gone = 0;
+	uid_t uid;
+	int r = 0;
+
+	while (r >= 0 && skv_core_prefix_next(s->core, &row, &seq, &uid, &n)) {
+		r = index_one(s, seq, uid, n);
+		found += r == 1;
+		gone += r == 0;
+	}
+	if (r < 0)
+		skv_log(LOG_ERR, "sealed prefixes: %s", strerror(-r));
+	else if (found || gone)
+		skv_log(LOG_NOTICE, "%u sealed prefixes are found again, %u are of another secret and go", found, gone);
+	return r < 0 ? r : 0;
+}
+
+static int check_store(const struct skv_server *s)
+{
+	struct skv_store_config store;
+	char why[SKV_STORE_TEXT];
+
+	if (!*s->config.prefix_store)
+		return 0;
+	if (!*s->config.prefix_secret_file) {
+		skv_log(LOG_ERR, "prefix-store: prefix-secret-file expected, too: who has the store would read and write prefixes");
+		return -EINVAL;
+	}
+	if (!s->parking) {
+		skv_log(LOG_ERR, "prefix-store: parked-path expected, too: workers of the store have their lock there");
+		return -EINVAL;
+	}
+	if (skv_store_config_parse(&store, s->config.prefix_store, why) < 0) {
+		skv_log(LOG_ERR, "prefix-store: %s", why);
+		return -EINVAL;
+	}
+	skv_store_config_wipe(&store);
+	return 0;
+}
+
+int skv_prefix_start(struct skv_server *s)
+{
+	char why[256];
+	int r;
+
+	s->prefix = calloc(1, sizeof(*s->prefix));
+	if (!s->prefix)
+		return -ENOMEM;
+	r = check_store(s);
+	if (r == 0 && *s->config.prefix_secret_file) {
+		r = skv_prefix_secret(s->config.prefix_secret_file, s->prefix->secret, why);
+		if (r < 0)
+			skv_log(LOG_ERR, "prefix-secret-file %s", why);
+	}
+	return r < 0 ? r : index_all(s);
+}
+
+void skv_prefix_free(struct skv_server *s)
+{
+	if (!s->prefix)
+		return;
+	while (s->prefix->asks)
+		skv_prefix_ask_end(s->prefix->asks);
+	OPENSSL_cleanse(s->prefix->secret, sizeof(s->prefix->secret));
+	free(s->prefix);
+	s->prefix = NULL;
+}
+
+json_t *skv_prefix_status(struct skv_server *s)
+{
+	const struct skv_prefix_counters *n = &s->prefix->counters;
+	unsigned fetching = 0, sending = 0;
+
+	for (const struct skv_prefix_ask *a = s->prefix->asks; a; a = a->next) {
+		fetching += a->state == SKV_PREFIX_FETCHES;
+		sending += a->state == SKV_PREFIX_SENDS;
+	}
+	return json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "store", has_store(s), "sealed",
+	                 (json_int_t)n->sealed, "asked", (json_int_t)n->asked, "hits", (json_int_t)n->hits, "asked_tokens",
+	                 (json_int_t)n->asked_tokens, "hit_tokens", (json_int_t)n->hit_tokens, "fetching", (json_int_t)fetching, "fetched",
+	                 (json_int_t)n->fetched, "fetched_tokens", (json_int_t)n->fetched_tokens, "sending", (json_int_t)sending, "sent",
+	                 (json_int_t)n->sent, "sent_bytes", (json_int_t)n->sent_bytes, "failed", (json_int_t)n->failed, "fetch_last_ms",
+	                 (double)n->fetch_last_ns / 1e6, "fetch_max_ms", (double)n->fetch_max_ns / 1e6);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/prefix.h - requests about sealed prefixes: PREFIX_SEAL and PREFIX_NEW. See prefix.c. */
+#ifndef SKV_DAEMON_PREFIX_H
+#define SKV_DAEMON_PREFIX_H
+
+#include <jansson.h>
+#include "daemon/ipc/conn.h"
+
+struct skv_server;
+
+/* The secret; prefixes that the daemon before has left are found again. Negative errno, logged. After parking. */
+int skv_prefix_start(struct skv_server *);
+void skv_prefix_free(struct skv_server *);
+
+void skv_prefix_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
+/* A turn. True: there is more to do. */
+bool skv_prefix_work(struct skv_server *);
+/* Once a second: who waits is told so, and not longer than prefix-store-wait. */
+void skv_prefix_tick(struct skv_server *);
+/* The connection has ended. */
+void skv_prefix_forget(struct skv_server *, const struct skv_conn *);
+/* The core has answered a PREFIX_SEAL: what the client is to be told, an error of the core or 0. What is sealed goes to the store. */
+int skv_prefix_sealed(struct skv_server *, const struct skv_conn *, const struct skv_msg_header *, int r);
+
+/* For status. */
+json_t *skv_prefix_status(struct skv_server *);
+
+#endif
