@@ -30,7 +30,7 @@ static const char usage[] =
 struct arguments {
 	struct eng_cli cli;
 	const char *policy, *prompt, *prompt_file, *ids, *seq, *system;
-	bool chat;
+	bool chat, prefixes;
 	uint32_t max_tokens, chunk, draft;
 };
 
@@ -50,7 +50,7 @@ struct generation {
 	uint32_t written;  /* of all answers */
 	uint32_t computed; /* by this process */
 	uint32_t steps;    /* decode steps that it took */
-	double prompt_seconds, decode_seconds;
+	double begun, first_seconds, prompt_seconds, decode_seconds;
 	uint32_t prompt_rows;
 	struct eng_progress progress;
 };
@@ -79,6 +79,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		          "(default 0)"),
 		ENG_TEXT("seq", "NAME", &a->seq,
 		         "keep the sequence in the daemon under this name, go on with one that is there"),
+		ENG_FLAG("prefixes", &a->prefixes,
+		         "begin with what sealed prefixes have of the prompt, and seal it for others"),
 		ENG_CLI_RANKS(&a->cli),
 		ENG_CLI_OPTIONS(&a->cli),
 	};
@@ -98,6 +100,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		return eng_fail(err, -EINVAL, "--prompt, --prompt-file, --ids and --chat exclude each other");
 	if (a->cli.ranks > 1 && (a->chat || (a->prompt_file && !strcmp(a->prompt_file, "-"))))
 		return eng_fail(err, -EINVAL, "--ranks: stdin is the first rank's alone, a prompt from elsewhere expected");
+	if (a->prefixes && (a->chat || a->cli.ranks > 1))
+		return eng_fail(err, -EINVAL, "--prefixes: not with --chat or --ranks");
 	if (a->system && !a->chat)
 		return eng_fail(err, -EINVAL, "--system: only with --chat");
 	if (!a->prompt && !a->prompt_file && !a->ids && !a->chat && !a->seq)
@@ -241,7 +245,18 @@ static int open_sequence(struct generation *g, struct eng_error *err)
 		return eng_fail(err, r, "%s", skv_last_error());
 	g->last = g->prompt.id[g->prompt.n - 1];
 	/* A named sequence may be continued later: it gets all the room there is. */
-	return library(skv_seq_new(g->session, name, name ? 0 : most, &g->seq), err);
+	most = name ? 0 : most;
+	if (g->args->prefixes)
+		return library(skv_seq_new_from(g->session, name, most, g->prompt.id, (uint32_t)g->prompt.n, &g->seq), err);
+	return library(skv_seq_new(g->session, name, most, &g->seq), err);
+}
+
+/* What was read is there for others; a policy that has taken some of it away already is no error. */
+static int seal(struct generation *g, struct eng_error *err)
+{
+	int r = g->args->prefixes ? skv_seq_seal(g->seq, SKV_ALL, NULL) : 0;
+
+	return r == -ESTALE || r == -EDQUOT || r == -ENOSPC ? 0 : library(r, err);
 }
 
 /* The prompt but its last token; with its end the last token is published as what comes next. */
@@ -284,6 +299,8 @@ static int read_token(struct generation *g, struct eng_error *err)
 		return r;
 	g->unread = false;
 	g->last = *id;
+	if (g->computed == 0)
+		g->first_seconds = eng_now() - g->begun;
 	g->computed++;
 	print_token(g, g->last, !g->produced++);
 	eng_progress_show(&g->progress, g->prompt_rows + g->computed, "writing");
@@ -496,6 +513,7 @@ static void print_statistics(const struct generation *g)
 	skv_seq_pages(g->seq, &resident, &pages);
 	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", (uint32_t)g->prompt.n, g->prompt_rows,
 	        g->prompt_seconds);
+	fprintf(stderr, "first     token after %.3f s\n", g->first_seconds);
 	fprintf(stderr, "output    %u tokens, %u computed in %u steps at %.1f tokens/s%s\n", g->written, g->computed,
 	        g->steps, g->decode_seconds > 0 ? g->computed / g->decode_seconds : 0,
 	        ended(g)                                          ? ", to the end of text"
@@ -510,8 +528,10 @@ static void print_statistics(const struct generation *g)
 
 static int continuation(struct generation *g, struct eng_error *err)
 {
-	int r = open_sequence(g, err);
+	int r;
 
+	g->begun = eng_now();
+	r = open_sequence(g, err);
 	if (r)
 		return r;
 	/* The text and a progress line on the same terminal would overwrite each other. */
@@ -519,6 +539,7 @@ static int continuation(struct generation *g, struct eng_error *err)
 	r = prefill(g, err);
 	if (isatty(STDOUT_FILENO))
 		eng_progress_end(&g->progress);
+	r = r ? r : seal(g, err);
 	r = r ? r : decode(g, err);
 	g->written = g->produced;
 	eng_progress_end(&g->progress);
