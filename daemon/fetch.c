@@ -123,21 +123,18 @@ int skv_fetch_begin(struct skv_prefix_ask *a)
 static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 {
 	struct skv_parking_job *j = job_new(a, &get_kind, SKV_DISK_STORE_GET);
-	char name[SKV_NAME_MAX];
 	int r;
 
 	if (!j)
 		return -ENOMEM;
-	skv_core_prefix_name(&a->keys[n - 1], name);
 	j->user = tell(a, n, left_ms(a), true);
 	j->list = memfd_create("skv-list", MFD_CLOEXEC);
 	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
-	strcpy(j->m.name, name);
 	j->m.max_tokens = n * SKV_BLOCK_TOKENS;
 	j->m.n_pages = (uint64_t)n * a->model.n_layers * (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS);
 	r = j->user < 0 || j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
 	if (r == 0)
-		r = skv_core_restore_new(a->server->core, a->uid, &a->model, name, j->m.max_tokens, &j->seq);
+		r = skv_core_restore_new(a->server->core, a->uid, &a->model, "", j->m.max_tokens, &j->seq);
 	if (r)
 		skv_parking_job_free(j);
 	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;

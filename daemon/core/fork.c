@@ -113,7 +113,7 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed"), SKV_FORK_DROP_CHILD);
 	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
 		return no_memory(c, f, -ENOMEM);
-	skv_core_prefix_name(&f->keys[f->n_keys - 1], q->name);
+	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
 	q->used = ++skv_write_header(&c->state)->uses;
 	return SKV_DONE;
 }

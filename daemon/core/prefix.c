@@ -165,7 +165,6 @@ int skv_core_prefix_put_back(struct skv_core *c, uint32_t seq_id, const struct s
 int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN], const struct skv_block_key *keys,
                              uint32_t n)
 {
-	char name[SKV_NAME_MAX];
 	const struct skv_seq_row *q;
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 	int r;
@@ -175,11 +174,14 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 	q = skv_seq_row(&c->state, seq);
 	if (skv_prefixes_find(c, q->pool, &q->model, &keys[n - 1], n - 1) != SKV_NO_INDEX)
 		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
-	skv_core_prefix_name(&keys[n - 1], name);
 	r = skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN);
 	if (r == 0)
-		r = skv_core_restore_done(c, seq_id, name);
-	return r ? r : skv_prefixes_add(c, seq, keys, n);
+		r = skv_core_restore_done(c, seq_id, "");
+	if (r == 0)
+		r = skv_prefixes_add(c, seq, keys, n);
+	if (r == 0)
+		skv_prefix_name(&keys[n - 1], skv_write_seq(&c->state, seq)->name);
+	return r;
 }
 
 /* ---- after a start --------------------------------------------------------------------------- */
@@ -221,7 +223,7 @@ int skv_core_prefix_add(struct skv_core *c, uint32_t seq_id, const struct skv_bl
 	int r;
 
 	if (n > 0)
-		skv_core_prefix_name(&keys[n - 1], name);
+		skv_prefix_name(&keys[n - 1], name);
 	if (seq == SKV_NO_INDEX || strcmp(name, skv_seq_row(&c->state, seq)->name))
 		return seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0 ? 0 : -ENOMEM;
 	r = skv_prefixes_add(c, seq, keys, n);

@@ -52,8 +52,6 @@ int skv_core_prefix_open(struct skv_core *, uint32_t client, uint32_t session, c
 int skv_core_prefix_read(struct skv_core *, uint32_t client, uint32_t session, const struct skv_block_key *keys, uint32_t n, uint32_t *ret_seq);
 void skv_core_prefix_read_end(struct skv_core *, uint32_t seq);
 
-/* The name of a prefix whose last block has this key: no client can give it. */
-void skv_core_prefix_name(const struct skv_block_key *, char ret[SKV_NAME_MAX]);
 /* Pages that were taken for it (skv_core_restore_take()), and that it has no use for. */
 int skv_core_prefix_put_back(struct skv_core *, uint32_t seq, const struct skv_wire_run *runs, uint32_t n);
 /* A sequence without a name (skv_core_restore_new()), whose memory has n blocks, is sealed. E_EXIST: they are, and this one is not. */

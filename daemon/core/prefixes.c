@@ -26,7 +26,7 @@ struct skv_prefixes {
 	uint32_t cap, free, n_free; /* a power of two */
 };
 
-void skv_core_prefix_name(const struct skv_block_key *key, char ret[SKV_NAME_MAX])
+void skv_prefix_name(const struct skv_block_key *key, char ret[SKV_NAME_MAX])
 {
 	char *at = ret;
 

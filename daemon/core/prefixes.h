@@ -6,6 +6,9 @@
 #include "daemon/core/core-priv.h"
 #include "daemon/core/prefix.h"
 
+/* The name of a prefix whose last block has this key: no client can give it. */
+void skv_prefix_name(const struct skv_block_key *, char ret[SKV_NAME_MAX]);
+
 static inline bool skv_is_prefix(const struct skv_seq_row *q)
 {
 	return q->name[0] == '/';

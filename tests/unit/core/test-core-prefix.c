@@ -2,6 +2,7 @@
 /* Sealed prefixes: made of sequences, found by their blocks' keys, forked by sequences of other lengths, and dropped like others. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "daemon/core/prefix.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/random.h"
@@ -293,10 +294,106 @@ START_TEST(stays_while_forked)
 }
 END_TEST
 
+/* Whose pages are read stays, too; one reader at a time. */
+START_TEST(stays_while_read)
+{
+	struct skv_block_key keys[8];
+	uint32_t n = keys_of("abc", keys), seq = 0, again;
+	struct held h;
+
+	write_text(&h, &a, NULL, "abc");
+	ck_assert_int_eq(seal(&h, &a, "abc"), 0);
+	held_drop(&h, &a);
+	ck_refused(skv_core_prefix_read(core, b.client, b.session.session, keys, n - 1, &seq), SKV_CORE_E_NOENT);
+	ck_assert_int_eq(skv_core_prefix_read(core, b.client, b.session.session, keys, n, &seq), 0);
+	ck_refused(skv_core_prefix_read(core, b.client, b.session.session, keys, n, &again), SKV_CORE_E_BUSY);
+	skv_core_set_parking(core, true);
+	for (int calls = 0; calls < 100; calls++) {
+		(void)peer_lease(&a, 1024, 1024);
+		skv_core_work_all(core);
+	}
+	ck_assert_uint_eq(skv_core_age(core, 10, 0, 5), 0);
+	ck_assert_uint_eq(skv_core_age(core, 100, 0, 5), 0);
+	ck_assert_uint_eq(find(&b, "abc"), 3);
+	skv_core_prefix_read_end(core, seq);
+	ck_assert_uint_eq(skv_core_age(core, 200, 0, 5), 0);
+	ck_assert_uint_eq(skv_core_age(core, 300, 0, 5), 1);
+	skv_core_work_all(core);
+	ck_assert_uint_eq(find(&b, "abc"), 0);
+	skv_core_prefix_read_end(core, seq); /* gone: nothing */
+}
+END_TEST
+
+/* What a worker does: entries, ids and a commit of `n` blocks, in order of blocks. Their pages, in that order too, are `ids`. */
+static void restore_memory(uint32_t seq, const char *text, uint32_t n, const uint32_t *ids)
+{
+	struct skv_core_location p;
+	struct skv_seqmem_layout layout;
+	struct skv_seqmem *m;
+
+	ck_assert_int_eq(skv_core_seq_location(core, seq, &p), 0);
+	skv_seqmem_layout(p.model, p.max_tokens, &layout);
+	m = mmap(NULL, layout.total, PROT_READ | PROT_WRITE, MAP_SHARED, p.fd, 0);
+	ck_assert(m != MAP_FAILED);
+	for (uint32_t block = 0; block < n; block++)
+		for (uint32_t layer = 0; layer < LAYERS; layer++)
+			for (uint32_t k = 0; k < SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS; k++)
+				skv_seqmem_table(m, &layout, layer)[block * (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) + k] = skv_pte_make(SKV_PTE_PRIVATE, *ids++);
+	for (uint32_t i = 0; i < n * SKV_BLOCK_TOKENS; i++)
+		skv_seqmem_tokens(m, &layout)[i] = text[i / SKV_BLOCK_TOKENS] * 1000 + (int32_t)(i % SKV_BLOCK_TOKENS);
+	skv_seqmem_begin_with(m, n * SKV_BLOCK_TOKENS);
+	munmap(m, layout.total);
+}
+
+/* A sequence without a name that has pages for three blocks; those of two are used, and it is sealed. Returns what that says. */
+static int restore(const char *text)
+{
+	struct skv_block_key keys[8];
+	struct skv_wire_run runs[512];
+	uint32_t ids[3 * BLOCK_PAGES], n = 0, taken = 0, seq, n_runs;
+	int r;
+
+	keys_of(text, keys);
+	r = skv_core_restore_new(core, 1000, &model, "", 3 * SKV_BLOCK_TOKENS, &seq);
+	ck_assert_msg(r == 0, "%s", skv_core_why(core));
+	while (taken < 3 * BLOCK_PAGES) {
+		ck_assert_int_eq(skv_core_restore_take(core, seq, 3 * BLOCK_PAGES - taken, runs, 512, &n_runs), 0);
+		for (uint32_t i = 0; i < n_runs; i++)
+			for (uint32_t k = 0; k < runs[i].count; k++)
+				ids[taken++] = runs[i].first + k;
+	}
+	restore_memory(seq, text, 2, ids);
+	for (uint32_t i = 2 * BLOCK_PAGES; i < taken; i++)
+		runs[n++] = (struct skv_wire_run){ids[i], 1};
+	ck_assert_int_eq(skv_core_prefix_put_back(core, seq, runs, n), 0);
+	ck_refused(skv_core_prefix_put_back(core, seq, runs, 1), SKV_CORE_E_NOENT); /* a second time */
+	r = skv_core_prefix_restored(core, seq, origin, keys, 2);
+	if (r)
+		ck_assert_int_eq(in_turns(skv_core_restore_drop(core, seq), NULL), 0);
+	return r;
+}
+
+START_TEST(restored)
+{
+	struct held h;
+
+	ck_assert_int_eq(restore("abc"), 0);
+	ck_assert_uint_eq(find(&a, "abc"), 2);
+	pool_is(&a, books_pool(a.session.pool).lease, 2 * BLOCK_PAGES, 0);
+	ck_assert_uint_eq(open_text(&h, &a, NULL, 0, "abz"), 2);
+	ck_assert_int_eq(restore("abc"), SKV_CORE_E_EXIST);
+	ck_assert_uint_eq(find(&a, "abc"), 2);
+	held_append(&h, &a, 100);
+	held_drop(&h, &a);
+	books_even();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-core-prefix");
-	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, alike, makes_room, stays_while_forked, NULL);
+	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, alike, makes_room, stays_while_forked, stays_while_read,
+	                    restored, NULL);
 
 	tcase_add_loop_test(t, at_random, 0, 6);
 	return run_suite(s);
