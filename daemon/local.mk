@@ -22,7 +22,7 @@ daemon_libskvdaemon_la_SOURCES = \
 	daemon/sys/sd.c daemon/sys/sd.h daemon/sys/socket.c daemon/sys/socket.h
 daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS) \
 	$(LIBSECCOMP_CFLAGS)
-daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/disk/libskvdisk.la daemon/mem/libskvmem.la common/libskvcommon.la \
+daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/disk/libskvdisk.la daemon/store/libskvstore.la daemon/mem/libskvmem.la common/libskvcommon.la \
 	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) $(LIBSECCOMP_LIBS) -lm -ldl
 
 sbin_PROGRAMS += daemon/sparsekvd
