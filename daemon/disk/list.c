@@ -51,7 +51,9 @@ int skv_disk_list_pages(struct skv_disk_list *l, uint32_t n, uint32_t *ret_ids)
 
 		if (r < 0)
 			return r;
-		if (job->kind == SKV_DISK_PARK) {
+		if (skv_disk_list_has_entries(job)) {
+			if (!skv_pte_resident(x) && job->kind == SKV_DISK_STORE_PUT)
+				return skv_disk_refuse(l->work, -EOPNOTSUPP, "layers without pages of their own are not stored");
 			if (!skv_pte_resident(x))
 				continue;
 			x = skv_pte_id(x);

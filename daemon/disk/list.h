@@ -18,7 +18,16 @@ struct skv_disk_list {
 void skv_disk_list_begin(struct skv_disk_list *, struct skv_disk_work *, uint64_t first, uint64_t end);
 int skv_disk_list_next(struct skv_disk_list *, uint32_t *ret);
 
-/* The next n page ids of the list: of entries (PARK) those of pages, else all; they are below max_pages. */
+/* Is it of entries? Else of page ids. */
+static inline bool skv_disk_list_has_entries(const struct skv_disk_job *job)
+{
+	return job->kind == SKV_DISK_PARK || job->kind == SKV_DISK_STORE_PUT;
+}
+
+/*
+ * The next n page ids of the list: of entries those of pages, else all; they are below max_pages. -EOPNOTSUPP: an entry that is to be
+ * stored is no page.
+ */
 int skv_disk_list_pages(struct skv_disk_list *, uint32_t n, uint32_t *ret_ids);
 
 #endif

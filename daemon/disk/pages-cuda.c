@@ -73,7 +73,7 @@ static int map_segment(struct skv_disk_pages *p, uint32_t segment, int fd)
 static int list_segments(struct skv_disk_work *work, uint32_t n, uint32_t *ret)
 {
 	const struct skv_disk_job *job = work->job;
-	const uint64_t first = job->kind == SKV_DISK_PARK ? job->n_entries : job->n_pages;
+	const uint64_t first = skv_disk_list_has_entries(job) ? job->n_entries : job->n_pages;
 	const uint64_t most = job->max_pages / job->pages_per_segment + 1;
 	struct skv_disk_list list;
 	int r = 0;

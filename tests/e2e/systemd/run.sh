@@ -15,7 +15,11 @@ out=$PWD/tests/e2e/systemd/out
 stage=$PWD/tests/e2e/systemd/stage
 root=${SKV_SYSTEMD_ROOT:-$PWD/tests/e2e/systemd/root}
 
-"$here/../debootstrap.sh" "$root" systemd liburing2 libjansson4 libseccomp2 libopenblas0-openmp
+# The name of these two's package has a version that is the release's.
+package_of() { dpkg-query -S "*/$1" | sed -n '1s/:.*//p'; }
+hiredis=$(package_of 'libhiredis.so.*')
+ssl=$(package_of 'libssl.so.*')
+"$here/../debootstrap.sh" "$root" systemd liburing2 libjansson4 libseccomp2 libopenblas0-openmp "$hiredis" "$ssl"
 
 rm -rf "$work" "$out" "$stage"
 mkdir -p "$out" "$stage/skv-test" "$stage/etc/systemd/system"

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/store/values-priv.h"
+
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "daemon/sys/clock.h"
+
+#define MS UINT64_C(1000000) /* ns */
+#define MAX_CALL_MS 10000u /* a call says nothing to the daemon before it returns, and the daemon's patience ends */
+#define STAGING_ALIGN ((size_t)4096)
+
+/* ---- what the daemon says -------------------------------------------------------------------- */
+
+static int read_what(struct skv_store_values *v)
+{
+	const int fd = v->work->fds[SKV_DISK_FD_STORE];
+	const size_t ids = v->work->job->kind == SKV_DISK_STORE_GET ? SKV_STORE_BLOCK_TOKENS * sizeof(int32_t) : 0;
+	struct skv_store_what *what = &v->what;
+	size_t names;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(*what) || pread(fd, what, sizeof(*what), 0) != (ssize_t)sizeof(*what))
+		return skv_disk_refuse(v->work, -EINVAL, "what the daemon says of the prefix store cannot be read");
+	if (what->n_blocks < 1 || what->n_blocks > SKV_MAX_TOKENS / SKV_STORE_BLOCK_TOKENS)
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %u blocks, expected 1 to %u", what->n_blocks,
+		                       SKV_MAX_TOKENS / SKV_STORE_BLOCK_TOKENS);
+	if (!memchr(what->url, '\0', sizeof(what->url)))
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has an address of the prefix store without an end");
+	names = what->n_blocks * sizeof(*v->names);
+	if ((uint64_t)st.st_size < sizeof(*what) + names + what->n_blocks * ids)
+		return skv_disk_refuse(v->work, -EINVAL, "what the daemon says of %u blocks has %lld bytes, which are too few", what->n_blocks,
+		                       (long long)st.st_size);
+	v->names = malloc(names);
+	if (!v->names)
+		return skv_disk_refuse(v->work, -ENOMEM, "no memory for the names of %u blocks", what->n_blocks);
+	if (pread(fd, v->names, names, sizeof(*what)) != (ssize_t)names)
+		return skv_disk_refuse(v->work, -EIO, "the names of %u blocks cannot be read", what->n_blocks);
+	return 0;
+}
+
+/* ---- the store ------------------------------------------------------------------------------- */
+
+/* What is known of a server that fails, and when it is tried again, outlives the job that found out. */
+static int get_store(struct skv_store_values *v)
+{
+	static struct skv_store *store;
+	static char url[SKV_STORE_URL];
+	struct skv_store_config config;
+	char why[SKV_STORE_TEXT] = "";
+	int r;
+
+	if (!store || strcmp(url, v->what.url) != 0) {
+		store = skv_store_free(store);
+		r = skv_store_config_parse(&config, v->what.url, why);
+		if (r == 0) {
+			r = skv_store_new(&config, &store, why);
+			skv_store_config_wipe(&config);
+		}
+		if (r < 0)
+			return skv_disk_refuse(v->work, r, "%s", why);
+		memcpy(url, v->what.url, sizeof(url));
+	}
+	v->store = store;
+	return 0;
+}
+
+uint32_t skv_store_values_left_ms(const struct skv_store_values *v)
+{
+	const uint64_t now_ns = skv_now_ns();
+
+	if (now_ns >= v->deadline_ns)
+		return 0;
+	return v->deadline_ns - now_ns < MAX_CALL_MS * MS ? (uint32_t)((v->deadline_ns - now_ns) / MS) : MAX_CALL_MS;
+}
+
+int skv_store_values_late(struct skv_store_values *v)
+{
+	v->gave_up = true;
+	return skv_disk_refuse(v->work, -ETIMEDOUT, "the prefix store: the job's %u ms are over", v->what.timeout_ms);
+}
+
+/* -EIO is taken for a device's, which costs the process. */
+int skv_store_values_failed(struct skv_store_values *v, int error)
+{
+	v->gave_up = true;
+	return skv_disk_refuse(v->work, error == -EIO ? -EREMOTEIO : error, "the prefix store: %s", skv_store_error(v->store));
+}
+
+void skv_store_values_key(struct skv_store_values *v, uint32_t i, uint32_t block, uint32_t part)
+{
+	skv_store_part_key(v->names[block], part, v->text[i]);
+	v->keys[i] = (struct skv_store_bytes){v->text[i], strlen(v->text[i])};
+}
+
+int skv_store_values_exist(struct skv_store_values *v, uint32_t n)
+{
+	const uint32_t left_ms = skv_store_values_left_ms(v);
+	int r;
+
+	if (!left_ms)
+		return skv_store_values_late(v);
+	r = skv_store_exists(v->store, v->keys, n, left_ms, v->status);
+	return r < 0 ? skv_store_values_failed(v, r) : 0;
+}
+
+/* ---- the job --------------------------------------------------------------------------------- */
+
+static int check_job(struct skv_store_values *v)
+{
+	const struct skv_disk_job *job = v->work->job;
+	const bool get = job->kind == SKV_DISK_STORE_GET;
+	const uint64_t n_tokens = (uint64_t)v->what.n_blocks * SKV_STORE_BLOCK_TOKENS;
+	struct skv_model m;
+	const char *wrong;
+
+	skv_wire_to_model(&m, &job->model);
+	wrong = skv_model_check(&m);
+	if (!wrong && job->page_bytes != skv_page_bytes(&m))
+		wrong = "its pages have another size than its model's";
+	if (!wrong && get && (job->max_tokens > SKV_MAX_TOKENS || n_tokens > job->max_tokens))
+		wrong = "its blocks have more tokens than its sequence may have";
+	if (!wrong && get && (uint64_t)m.n_layers * skv_pages_of(job->max_tokens) > SKV_SEQ_MAX_ENTRIES)
+		wrong = "its sequence may have more pages than a daemon allows";
+	if (!wrong && !get && skv_commit_len(job->commit) != n_tokens)
+		wrong = "its prefix has another length than its blocks";
+	if (!wrong && (get ? job->n_pages : job->n_entries) != (uint64_t)v->what.n_blocks * SKV_STORE_BLOCK_PAGES * m.n_layers)
+		wrong = "its list has another length than its blocks have pages";
+	if (wrong)
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job makes no sense: %s", wrong);
+	if (!skv_store_cut_init(&v->cut, m.n_layers, job->page_bytes))
+		return skv_disk_refuse(v->work, -EOPNOTSUPP, "a page has %llu bytes, values of the prefix store have %zu at most",
+		                       (unsigned long long)job->page_bytes, SKV_STORE_MAX_VALUE - SKV_STORE_PART_OVERHEAD);
+	return 0;
+}
+
+/* All of it, before anything is done. */
+static int check_list(struct skv_store_values *v)
+{
+	const uint64_t n = (uint64_t)v->what.n_blocks * v->cut.n_pages;
+	struct skv_disk_list list;
+	int r = 0;
+
+	skv_disk_list_begin(&list, v->work, 0, n);
+	for (uint64_t i = 0; r == 0 && i < n; i += SKV_STORE_BLOCK_PAGES)
+		r = skv_disk_list_pages(&list, SKV_STORE_BLOCK_PAGES, v->ids);
+	if (r == 0 && v->work->job->n_pages != n)
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's list has %llu pages, its job says %llu", (unsigned long long)n,
+		                       (unsigned long long)v->work->job->n_pages);
+	return r;
+}
+
+static int open_pages(struct skv_store_values *v)
+{
+	v->staging_bytes = (skv_store_cut_bytes(&v->cut, 0) + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+	v->staging = mmap(NULL, v->staging_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	v->cipher = (struct skv_store_cipher){EVP_CIPHER_CTX_new(), v->what.key};
+	if (v->staging == MAP_FAILED || !v->cipher.ctx)
+		return skv_disk_refuse(v->work, -ENOMEM, "no memory for a part of a block");
+	return skv_disk_pages_open(&v->pages, v->work, v->staging, v->staging_bytes);
+}
+
+int skv_store_values_begin(struct skv_disk_work *work, struct skv_store_values **ret)
+{
+	struct skv_store_values *v = calloc(1, sizeof(*v));
+	int r;
+
+	if (!v)
+		return skv_disk_refuse(work, -ENOMEM, "no memory for a job of the prefix store");
+	v->work = work;
+	v->staging = MAP_FAILED;
+	r = read_what(v);
+	v->deadline_ns = skv_now_ns() + v->what.timeout_ms * MS;
+	if (r == 0)
+		r = get_store(v);
+	if (r < 0)
+		skv_store_values_end(v);
+	else
+		*ret = v;
+	return r;
+}
+
+int skv_store_values_begin_with_pages(struct skv_disk_work *work, struct skv_store_values **ret)
+{
+	struct skv_store_values *v;
+	int r = skv_store_values_begin(work, &v);
+
+	if (r < 0)
+		return r;
+	r = check_job(v);
+	if (r == 0)
+		r = check_list(v);
+	if (r == 0)
+		r = open_pages(v);
+	if (r < 0)
+		skv_store_values_end(v);
+	else
+		*ret = v;
+	return r;
+}
+
+void skv_store_values_end(struct skv_store_values *v)
+{
+	skv_disk_pages_close(&v->pages);
+	if (v->staging != MAP_FAILED)
+		munmap(v->staging, v->staging_bytes);
+	EVP_CIPHER_CTX_free(v->cipher.ctx);
+	OPENSSL_cleanse(&v->what, sizeof(v->what));
+	free(v->names);
+	free(v);
+}
