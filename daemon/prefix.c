@@ -211,7 +211,7 @@ static void have_keys_of_new(struct skv_prefix_ask *a)
 		refuse_core(a, r);
 		return;
 	}
-	a->begun_ns = skv_now_ns();fprintf(stderr, "new %u blocks %u local key %02x%02x origin %02x\n", a->n_blocks, a->n_local, a->names[0][0], a->names[0][1], a->origin[0]);
+	a->begun_ns = skv_now_ns();
 	a->deadline_ns = a->begun_ns + s->config.prefix_store_wait;
 	a->state = SKV_PREFIX_FETCHES;
 	if (a->n_local < a->n_blocks && has_store(s) && n_asks(s) <= MOST_ASKS && skv_fetch_begin(a) == 0)
@@ -228,7 +228,7 @@ static void have_keys_of_seal(struct skv_prefix_ask *a)
 	struct skv_core_seq_info info = {.fd = -1};
 	int r;
 
-	a->state = SKV_PREFIX_SEALS;fprintf(stderr, "seal %u blocks key %02x%02x origin %02x\n", a->n_blocks, a->names[0][0], a->names[0][1], a->origin[0]);
+	a->state = SKV_PREFIX_SEALS;
 	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, a->keys, a->n_blocks) : 0;
 	skv_conn_pause(conn, false);
 	skv_turns_answer(s, conn, &a->header, r, &info); /* by way of skv_prefix_sealed() */

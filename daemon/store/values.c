@@ -117,8 +117,10 @@ static int check_job(struct skv_store_values *v)
 	const uint64_t n_tokens = (uint64_t)v->what.n_blocks * SKV_STORE_BLOCK_TOKENS;
 	struct skv_model m;
 	const char *wrong;
+	uint64_t n_pages;
 
 	skv_wire_to_model(&m, &job->model);
+	n_pages = (uint64_t)v->what.n_blocks * SKV_STORE_BLOCK_PAGES * m.n_layers;
 	wrong = skv_model_check(&m);
 	if (!wrong && job->page_bytes != skv_page_bytes(&m))
 		wrong = "its pages have another size than its model's";
@@ -128,7 +130,7 @@ static int check_job(struct skv_store_values *v)
 		wrong = "its sequence may have more pages than a daemon allows";
 	if (!wrong && !get && skv_commit_len(job->commit) != n_tokens)
 		wrong = "its prefix has another length than its blocks";
-	if (!wrong && (get ? job->n_pages : job->n_entries) != (uint64_t)v->what.n_blocks * SKV_STORE_BLOCK_PAGES * m.n_layers)
+	if (!wrong && (get ? job->n_pages != n_pages : job->n_entries < n_pages)) /* the tables of K and V come first */
 		wrong = "its list has another length than its blocks have pages";
 	if (wrong)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job makes no sense: %s", wrong);
