@@ -226,12 +226,13 @@ static void have_keys_of_seal(struct skv_prefix_ask *a)
 	struct skv_server *s = a->server;
 	struct skv_conn *conn = waiting(a);
 	struct skv_core_seq_info info = {.fd = -1};
+	const struct skv_msg_header h = a->header; /* it may end with the answer */
 	int r;
 
 	a->state = SKV_PREFIX_SEALS;
 	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, a->keys, a->n_blocks) : 0;
 	skv_conn_pause(conn, false);
-	skv_turns_answer(s, conn, &a->header, r, &info); /* by way of skv_prefix_sealed() */
+	skv_turns_answer(s, conn, &h, r, &info); /* by way of skv_prefix_sealed() */
 }
 
 int skv_prefix_sealed(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, int r)

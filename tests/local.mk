@@ -16,7 +16,7 @@ include tests/oracle/local.mk
 include tests/fuzz/local.mk
 
 E2E_TESTS = \
-	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-ranks-kill tests/e2e/test-engine-ranks tests/e2e/test-oracle tests/e2e/test-golden \
+	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-prefix-store tests/e2e/test-ranks-kill tests/e2e/test-engine-ranks tests/e2e/test-oracle tests/e2e/test-golden \
 	tests/e2e/test-engine-run tests/e2e/test-engine-text tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables
 KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \

@@ -8,14 +8,10 @@
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
-
-#define PROMPT 700u
-#define SEALED 512u
-#define STEPS 12u
-#define TOKENS 1024u
+#include "tests/support/prefix-reader.h"
 
 static struct refmodel w;
-static int32_t prompt[PROMPT];
+static int32_t prompt[PREFIX_PROMPT];
 
 static const struct kind {
 	const char *spec;
@@ -40,58 +36,17 @@ static const struct kind {
 static void setup(void)
 {
 	client_begin(NULL);
-	refmodel_model(&w.model, "prefix", SKV_F32, TOKENS);
-	rnd_begin(1);
-	for (uint32_t i = 0; i < PROMPT; i++)
-		prompt[i] = refmodel_token(rnd64());
-}
-
-static size_t out_size(void)
-{
-	return (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
-}
-
-/* Tokens [from, to): their ids are content numbers, from which K, V and q follow. */
-static void read_tokens(struct skv_seq *seq, const int32_t *ids, uint32_t from, uint32_t to, bool reads, float *out)
-{
-	struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = to - from, .flags = reads ? SKV_STEP_PROMPT : 0);
-	uint64_t content[TOKENS];
-
-	for (uint32_t i = from; i < to; i++)
-		content[i - from] = (uint64_t)ids[i];
-	OK(refmodel_items(&w, &item, 1, content, to - from, NULL, out));
-}
-
-/* The rest of the prompt, then STEPS tokens; what they gave. */
-static float *go_on(struct skv_seq *seq, const int32_t *ids)
-{
-	float *out = calloc(STEPS * out_size(), sizeof(*out));
-	int32_t more[PROMPT + STEPS];
-
-	memcpy(more, ids, PROMPT * sizeof(*more));
-	if (skv_seq_len(seq) < SEALED) /* as the other has been read */
-		read_tokens(seq, ids, skv_seq_len(seq), SEALED, true, NULL);
-	read_tokens(seq, ids, SEALED, PROMPT, true, NULL);
-	for (uint32_t i = 0; i < STEPS; i++) {
-		more[PROMPT + i] = (int32_t)i;
-		read_tokens(seq, more, PROMPT + i, PROMPT + i + 1, false, out + i * out_size());
-	}
-	return out;
+	prefix_model(&w, "prefix");
+	prefix_prompt(prompt, 1);
 }
 
 static void same_as(const float *want, struct skv_seq *seq, const int32_t *ids, const char *spec)
 {
-	float *got = go_on(seq, ids);
+	float *got = prefix_go_on(&w, seq, ids);
 
-	ck_assert_msg(!memcmp(want, got, STEPS * out_size() * sizeof(*got)), "%s: another output than after reading the prompt", spec);
+	ck_assert_msg(prefix_same(&w, want, got), "%s: another output than after reading the prompt", spec);
 	free(got);
 	OK(skv_seq_drop(seq));
-}
-
-static uint32_t begin_from(const int32_t *ids, uint32_t n, struct skv_seq **ret)
-{
-	OK(skv_seq_new_from(w.session, NULL, 0, ids, n, ret));
-	return skv_seq_len(*ret);
 }
 
 START_TEST(as_if_read)
@@ -102,26 +57,26 @@ START_TEST(as_if_read)
 	float *want;
 
 	OK(skv_open(client, &w.model, k->spec, &w.session));
-	ck_assert_uint_eq(begin_from(prompt, PROMPT, &a), 0); /* nothing is sealed */
-	want = go_on(a, prompt);
+	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &a), 0); /* nothing is sealed */
+	want = prefix_go_on(&w, a, prompt);
 	if (!k->seals) {
-		FAILS(skv_seq_seal(a, PROMPT, &sealed), ESTALE, "cannot be sealed");
+		FAILS(skv_seq_seal(a, PREFIX_PROMPT, &sealed), ESTALE, "cannot be sealed");
 		ck_assert_uint_eq(sealed, 0);
-		ck_assert_uint_eq(begin_from(prompt, PROMPT, &b), 0);
+		ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), 0);
 		same_as(want, b, prompt, k->spec);
 	} else {
-		OK(skv_seq_seal(a, PROMPT, &sealed));
-		ck_assert_uint_eq(sealed, SEALED);
+		OK(skv_seq_seal(a, PREFIX_PROMPT, &sealed));
+		ck_assert_uint_eq(sealed, PREFIX_SEALED);
 		for (int i = 0; i < 2; i++) { /* it is there while the sequence is that it is of, and later */
-			ck_assert_uint_eq(begin_from(prompt, PROMPT, &b), SEALED);
-			ck_assert_mem_eq(skv_seq_tokens(b, &len), prompt, SEALED * sizeof(*prompt));
+			ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
+			ck_assert_mem_eq(skv_seq_tokens(b, &len), prompt, PREFIX_SEALED * sizeof(*prompt));
 			same_as(want, b, prompt, k->spec);
 			if (i == 0)
 				OK(skv_seq_seal(a, SKV_ALL, &sealed)); /* again, and it goes on */
 			if (i == 0)
 				OK(skv_seq_drop(a));
 		}
-		ck_assert_uint_eq(sealed, SEALED);
+		ck_assert_uint_eq(sealed, PREFIX_SEALED);
 	}
 	free(want);
 	skv_close(w.session);
@@ -130,31 +85,31 @@ END_TEST
 
 START_TEST(the_longest)
 {
-	int32_t other[PROMPT];
+	int32_t other[PREFIX_PROMPT];
 	struct skv_seq *a, *b;
 
 	OK(skv_open(client, &w.model, "full", &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &a));
-	read_tokens(a, prompt, 0, PROMPT, true, NULL);
-	OK(skv_seq_seal(a, PROMPT, NULL));
+	prefix_read(&w, a, prompt, 0, PREFIX_PROMPT, true, NULL);
+	OK(skv_seq_seal(a, PREFIX_PROMPT, NULL));
 	memcpy(other, prompt, sizeof(other));
 	other[300]++;
-begin_from(other, PROMPT, &b);	OK(skv_seq_drop(b));
-	ck_assert_uint_eq(begin_from(prompt, 513, &b), 512); /* a token at least is left */
+prefix_begin(&w, other, PREFIX_PROMPT, &b);	OK(skv_seq_drop(b));
+	ck_assert_uint_eq(prefix_begin(&w, prompt, 513, &b), 512); /* a token at least is left */
 	OK(skv_seq_drop(b));
-	ck_assert_uint_eq(begin_from(prompt, 512, &b), 256);
+	ck_assert_uint_eq(prefix_begin(&w, prompt, 512, &b), 256);
 	OK(skv_seq_drop(b));
-	ck_assert_uint_eq(begin_from(prompt, 256, &b), 0);
+	ck_assert_uint_eq(prefix_begin(&w, prompt, 256, &b), 0);
 	OK(skv_seq_drop(b));
 	other[0]++;
-	ck_assert_uint_eq(begin_from(other, PROMPT, &b), 0);
+	ck_assert_uint_eq(prefix_begin(&w, other, PREFIX_PROMPT, &b), 0);
 	OK(skv_seq_drop(b));
-	OK(skv_seq_new_from(w.session, "named", PROMPT + 1, prompt, PROMPT, &b)); /* shorter than the first one may become */
-	ck_assert_uint_eq(skv_seq_len(b), SEALED);
+	OK(skv_seq_new_from(w.session, "named", PREFIX_PROMPT + 1, prompt, PREFIX_PROMPT, &b)); /* shorter than the first one may become */
+	ck_assert_uint_eq(skv_seq_len(b), PREFIX_SEALED);
 	OK(skv_seq_detach(b));
 	OK(skv_seq_attach(w.session, "named", &b));
-	ck_assert_uint_eq(skv_seq_len(b), SEALED);
-	FAILS(skv_seq_new_from(w.session, "named", 0, prompt, PROMPT, &a), EEXIST, "named");
+	ck_assert_uint_eq(skv_seq_len(b), PREFIX_SEALED);
+	FAILS(skv_seq_new_from(w.session, "named", 0, prompt, PREFIX_PROMPT, &a), EEXIST, "named");
 	skv_close(w.session);
 }
 END_TEST
@@ -170,21 +125,21 @@ START_TEST(whose)
 	OK(skv_open(client, &w.model, "quest?budget=6", &first));
 	w.session = first;
 	OK(skv_seq_new(first, NULL, 0, &a));
-	read_tokens(a, prompt, 0, PROMPT, true, NULL);
-	OK(skv_seq_seal(a, PROMPT, NULL));
+	prefix_read(&w, a, prompt, 0, PREFIX_PROMPT, true, NULL);
+	OK(skv_seq_seal(a, PREFIX_PROMPT, NULL));
 	OK(skv_open(client, &w.model, "quest?budget=7", &other));
-	OK(skv_seq_new_from(other, NULL, 0, prompt, PROMPT, &b));
+	OK(skv_seq_new_from(other, NULL, 0, prompt, PREFIX_PROMPT, &b));
 	ck_assert_uint_eq(skv_seq_len(b), 0);
 	skv_close(other);
 	snprintf(m.name, sizeof(m.name), "another");
 	OK(skv_open(client, &m, "quest?budget=6", &other));
-	OK(skv_seq_new_from(other, NULL, 0, prompt, PROMPT, &b));
+	OK(skv_seq_new_from(other, NULL, 0, prompt, PREFIX_PROMPT, &b));
 	ck_assert_uint_eq(skv_seq_len(b), 0);
 	skv_close(other);
 	OK(skv_connect(&second, daemon_.socket));
 	OK(skv_open(second, &w.model, "quest?budget=6", &other));
-	OK(skv_seq_new_from(other, NULL, 0, prompt, PROMPT, &b));
-	ck_assert_uint_eq(skv_seq_len(b), SEALED);
+	OK(skv_seq_new_from(other, NULL, 0, prompt, PREFIX_PROMPT, &b));
+	ck_assert_uint_eq(skv_seq_len(b), PREFIX_SEALED);
 	skv_disconnect(second);
 	skv_close(first);
 }
@@ -201,11 +156,11 @@ START_TEST(refused)
 	FAILS(skv_seq_new_from(w.session, NULL, 0, prompt, 0, &b), EINVAL, "prompt");
 	FAILS(skv_seq_new_from(w.session, NULL, 100, prompt, 101, &b), EINVAL, "prompt");
 	FAILS(skv_seq_new_from(w.session, "a b", 0, prompt, 5, &b), EINVAL, "name");
-	FAILS(skv_seq_new_from(w.session, NULL, TOKENS + 1, prompt, 5, &b), EINVAL, "max_tokens");
+	FAILS(skv_seq_new_from(w.session, NULL, PREFIX_TOKENS + 1, prompt, 5, &b), EINVAL, "max_tokens");
 	OK(skv_seq_seal(a, SKV_ALL, &sealed)); /* nothing to seal */
 	ck_assert_uint_eq(sealed, 0);
 	FAILS(skv_seq_seal(a, 1, &sealed), EINVAL, "first 1");
-	read_tokens(a, prompt, 0, 300, true, NULL);
+	prefix_read(&w, a, prompt, 0, 300, true, NULL);
 	FAILS(skv_seq_seal(a, 301, &sealed), EINVAL, "first 301");
 	OK(skv_step_begin(w.session, &SKV_STEP_ITEM(.seq = a, .n_tokens = 1), 1, devmem_stream()));
 	FAILS(skv_seq_seal(a, 300, &sealed), EBUSY, "open step");
@@ -226,13 +181,13 @@ START_TEST(dialogues)
 
 		OK(skv_seq_new_from(w.session, NULL, 0, prompt, n, &a));
 		ck_assert_uint_eq(skv_seq_len(a), len);
-		read_tokens(a, prompt, len, n, true, NULL);
+		prefix_read(&w, a, prompt, len, n, true, NULL);
 		OK(skv_seq_seal(a, SKV_ALL, &len));
 		ck_assert_uint_eq(len, n / 256 * 256);
 		OK(skv_seq_fork(a, NULL, SKV_ALL, &b)); /* pages are shared with all of them */
 		OK(skv_seq_drop(a));
 		if (turn < 7)
-			read_tokens(b, prompt, n, n + 1, false, NULL);
+			prefix_read(&w, b, prompt, n, n + 1, false, NULL);
 		OK(skv_seq_drop(b));
 	}
 	skv_close(w.session);
@@ -241,16 +196,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-prefix");
-	TCase *tc = tcase_create("client-prefix");
+	Suite *s = begin_suite("test-client-prefix");
+	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, dialogues, NULL);
 
-	tcase_set_timeout(tc, 60);
-	tcase_add_checked_fixture(tc, setup, client_end);
-	tcase_add_loop_test(tc, as_if_read, 0, KINDS);
-	tcase_add_test(tc, the_longest);
-	tcase_add_test(tc, whose);
-	tcase_add_test(tc, refused);
-	tcase_add_test(tc, dialogues);
-	suite_add_tcase(s, tc);
+	tcase_add_loop_test(t, as_if_read, 0, KINDS);
 	return run_suite(s);
 }
