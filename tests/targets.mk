@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Test runs beside `make check`; HACKING.md says when to use which.
-EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh \
+EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh tests/e2e/scale.sh \
 	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/engine.c tests/e2e/systemd/skv-test.service \
 	tests/e2e/systemd/checks.sh tests/e2e/systemd/guest-reboot.sh tests/e2e/systemd/machine.sh tests/e2e/packages.sh tests/e2e/packages-guest.sh
 
@@ -92,6 +92,12 @@ check-hostile: all
 	HOSTILE_SECONDS=60 HOSTILE_MEMORY=512 tests/unit/daemon/test-hostile
 	FENCE_ROUNDS=10000 OMP_WAIT_POLICY=passive tests/unit/client/test-client-fence
 
+# Ranks, and prefixes between hosts, in full; as root in network namespaces.
+check-scale: all
+	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-ranks tests/e2e/test-engine-ranks tests/e2e/test-ranks-kill \
+		tests/unit/client/test-client-prefix tests/e2e/test-prefix-store
+	$(SHELL) $(srcdir)/tests/e2e/scale.sh
+
 # Root and debootstrap needed.
 check-systemd: all
 	$(SHELL) $(srcdir)/tests/e2e/systemd/run.sh
@@ -100,7 +106,7 @@ check-chroot:
 check-packages:
 	$(SHELL) $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
 
-.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-nth check-oracle check-rewind check-table check-valgrind check-hostile check-systemd check-chroot check-packages soak
+.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-packages soak
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \

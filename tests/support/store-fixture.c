@@ -35,10 +35,16 @@ static bool is_here(const char *program)
 	return false;
 }
 
+/* Debian's redis-tools has the server, too, under the name of a tool of it: what it is follows from what it is called as. */
+static const char *file_of(const char *program)
+{
+	return strcmp(program, "redis-server") || is_here(program) ? program : "redis-check-rdb";
+}
+
 int store_skip(const char *const *programs)
 {
 	for (; *programs; programs++)
-		if (!is_here(*programs)) {
+		if (!is_here(file_of(*programs))) {
 			printf("skipped: there is no %s here\n", *programs);
 			return 77;
 		}
@@ -73,7 +79,7 @@ static pid_t start(const char *folder, const char *name, const char *const *argv
 		dup2(out, STDOUT_FILENO);
 		dup2(out, STDERR_FILENO);
 		close_range(3, ~0u, 0);
-		execvp(argv[0], (char *const *)argv);
+		execvp(file_of(argv[0]), (char *const *)argv);
 		_exit(126);
 	}
 	return pid;

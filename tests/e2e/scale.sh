@@ -1,0 +1,113 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# scale.sh - in the build directory, after `make`: beyond one process and one machine, in full.
+#
+#   1  tensor-parallel ranks on the host: what they select, and 200 deaths
+#   2  two daemons in network namespaces of their own, and a redis-server between them: what is shared, damaged, killed, slow; and the time
+#      to the first token of a prompt of 8k tokens, read and fetched
+#   3  16 tenants, one of them hostile (in the same program)
+#   4  a trace of requests, played and simulated
+#
+# As root it makes the namespaces; else, or where it cannot, everything is in this one, and it says so.
+set -eu
+[ -e config.status ] || { echo "scale.sh: this is not a build directory" >&2; exit 1; }
+build=$PWD
+source=$(sed -n 's/^abs_top_srcdir = //p' Makefile)
+model=$source/models/reference
+
+if [ -z "${SKV_SCALE_INSIDE-}" ]; then
+	export SKV_SCALE_INSIDE=here
+	if [ "$(id -u)" = 0 ] && command -v ip >/dev/null && unshare --net ip link add skv0 type veth peer name skv1 2>/dev/null; then
+		SKV_SCALE_INSIDE=namespaces exec unshare --net --pid --fork --kill-child --mount --mount-proc "$BASH" "$0" "$@"
+	fi
+	echo "scale.sh: no network namespaces here (root, iproute2 and veth expected): all daemons are in this one"
+fi
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/skv-scale.XXXXXX")
+trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
+export OMP_WAIT_POLICY=passive
+address=(127.0.0.1 127.0.0.1)
+enter=("" "")
+
+# Each host: a namespace that a process is in, a cable to this one.
+if [ $SKV_SCALE_INSIDE = namespaces ]; then
+	ip link set lo up
+	holders=()
+	for i in 0 1; do
+		unshare --net sleep infinity &
+		holders[i]=$!
+		while [ "$(readlink /proc/${holders[i]}/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
+		ip link add skv$i type veth peer name host netns ${holders[i]}
+		ip addr add 10.77.$i.1/24 dev skv$i
+		ip link set skv$i up
+		nsenter --net=/proc/${holders[i]}/ns/net sh -c "ip link set lo up; ip addr add 10.77.$i.2/24 dev host; ip link set host up"
+		address[i]=10.77.$i.1
+		enter[i]="nsenter --net=/proc/${holders[i]}/ns/net"
+	done
+	export SKV_TEST_NETNS=/proc/${holders[0]}/ns/net:/proc/${holders[1]}/ns/net SKV_TEST_STORE=10.77.0.1:10.77.1.1
+fi
+
+# name, command: a line of how it went, and all it says if it fails
+run() {
+	local name=$1 begun=$SECONDS
+	shift
+	if "$@" >"$work/log" 2>&1; then
+		echo "PASS $name ($((SECONDS - begun)) s)"
+	else
+		cat "$work/log"
+		echo "FAIL $name"
+		exit 1
+	fi
+}
+
+echo "1. ranks"
+run "selections of 1 to 4 ranks, 17 policies" tests/unit/client/test-client-ranks
+run "an engine on 1, 2 and 3 ranks" tests/e2e/test-engine-ranks
+run "200 deaths of a rank" env SKV_KILLS=200 tests/e2e/test-ranks-kill
+
+echo "2, 3. two hosts and a store, tenants ($SKV_SCALE_INSIDE)"
+run "sealed prefixes of 13 policies" tests/unit/client/test-client-prefix
+run "shared, damaged, killed 60 times, slow, 16 tenants" env SKV_KILLS=60 tests/e2e/test-prefix-store
+
+# ---- two hosts that stay -------------------------------------------------------------------------------------------------------------
+
+head -c 32 /dev/urandom >"$work/secret"
+chmod 600 "$work/secret"
+redis=$(command -v redis-server || command -v redis-check-rdb)
+(exec -a redis-server "$redis" --port 7381 --bind 0.0.0.0 --requirepass between-us --save '' --dir "$work") >"$work/redis.log" 2>&1 &
+for i in 0 1; do
+	mkdir -m 700 "$work/parked$i"
+	${enter[i]} daemon/sparsekvd --config=/dev/null --socket="$work/host$i" --policy-path="$build/policies/.libs" --cuda=off --log-level=notice \
+		--pool-bytes=4G --account-bytes=4G --parked-path="$work/parked$i" --prefix-secret-file="$work/secret" \
+		--prefix-store="redis://:between-us@${address[i]}:7381" >"$work/host$i.log" 2>&1 &
+done
+for i in 0 1; do
+	for _ in $(seq 200); do daemon/ctl/sparsekvctl --socket "$work/host$i" status >/dev/null 2>&1 && break; sleep 0.05; done
+done
+values() { REDISCLI_AUTH=between-us redis-cli -p 7381 "$@" 2>/dev/null; }
+
+# ---- time to the first token ----------------------------------------------------------------------------------------------------------
+
+# host, more words: seconds, tokens computed
+first_token() {
+	engine/sparsekv-generate --socket "$work/host$1" --model "$model" --policy full --prompt-file "$work/prompt" --max-tokens 24 "${@:2}" \
+		2>"$work/said" >"$work/text$1"
+	sed -n 's/^first .*after \(.*\) s$/\1/p; s/^prompt .* \([0-9]*\) computed.*/\1/p' "$work/said" | tr '\n' ' '
+}
+# the longest prompt of the reference model's tasks, of a token a byte
+sed -n 's/.*"task": "niah", "size": 8192, "prompt": "\(.*\)", "answer".*/\1/p' "$model/tasks-dev.jsonl" | head -n 1 | sed 's/\\n/\n/g' >"$work/prompt"
+read -r n_a s_a <<<"$(first_token 0 --prefixes)"
+for _ in $(seq 200); do [ "$(values dbsize)" -ge $((n_a / 256)) ] && break; sleep 0.05; done
+bytes=$(values info memory | sed -n 's/^used_memory_dataset:\([0-9]*\).*/\1/p')
+read -r n_b s_b <<<"$(first_token 1 --prefixes)"
+read -r n_c s_c <<<"$(first_token 1)"
+cmp "$work/text0" "$work/text1"
+cat <<END
+   prompt of $((n_a + 1)) tokens, reference model        tokens computed   first token after
+   read on host 0                                  $n_a             $s_a s
+   begun on host 1 with what the store has          $n_b               $s_b s
+   read on host 1 again                            $n_c             $s_c s
+   the store has $(values dbsize) values, $((bytes / 1048576)) MiB
+END
+[ "$n_b" -le 256 ] || { echo "FAIL: it was computed again"; cat "$work"/host?.log; exit 1; }
