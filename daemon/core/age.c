@@ -8,8 +8,12 @@
  *
  * Where sequences can be parked they are not dropped under pressure, but parked; then a user's own make room as well, also
  * within its quota. Only if parking fails is it as where nothing can be.
+ *
+ * Sealed prefixes are not parked: they can be computed again. They leave a quarter of their user's quota to what it does besides, for a
+ * new sequence does not wait until one has gone.
  */
 #include "daemon/core/age.h"
+#include "daemon/core/charge.h"
 #include "daemon/core/joint.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/task.h"
@@ -51,6 +55,13 @@ struct whose {
 	uint32_t account; /* SKV_NO_INDEX: any */
 };
 
+static bool may_go(const struct skv_core *c, uint32_t seq, const struct whose *w)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	return is_idle(c, seq) && !is_read(c, seq) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account);
+}
+
 /* The sequence that has been without a holder for longest; `parkable`: and parking it was not tried in vain. */
 static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool parkable)
 {
@@ -59,8 +70,7 @@ static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool par
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (is_idle(c, i) && !is_read(c, i) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
-		    skv_account_row(&c->state, q->account)->page_bytes[w->device] > w->part &&
+		if (may_go(c, i, w) && skv_account_row(&c->state, q->account)->page_bytes[w->device] > w->part &&
 		    (!parkable || (c->seqs[i].parking == SKV_PARK_NOT && q->pages + q->refs > 0)) &&
 		    (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
 			found = i;
@@ -136,6 +146,21 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 	return true;
 }
 
+void skv_age_trim_prefixes(struct skv_core *c, uint32_t account)
+{
+	const struct whose own = {.device = SKV_DEVICE_HOST, .account = account};
+	uint32_t found = SKV_NO_INDEX;
+
+	if (skv_charged(c, account) / 3 <= c->memory[SKV_DEVICE_HOST].limits.account_bytes / 4 || skv_task_frees(c, own.device))
+		return;
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		if (skv_is_prefix(skv_seq_row(&c->state, i)) && may_go(c, i, &own) &&
+		    (found == SKV_NO_INDEX || skv_seq_row(&c->state, i)->used < skv_seq_row(&c->state, found)->used))
+			found = i;
+	if (found != SKV_NO_INDEX)
+		(void)skv_task_drop(c, found, SKV_NO_INDEX, 0); /* without memory for that another time will do */
+}
+
 void skv_core_dropped(const struct skv_core *c, uint64_t *ret_age, uint64_t *ret_room)
 {
 	*ret_age = c->state.header->dropped_for_age;
@@ -158,6 +183,8 @@ unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uin
 	unsigned n = 0;
 
 	forget_failures(c, now_ns);
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
+		skv_age_trim_prefixes(c, i);
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 

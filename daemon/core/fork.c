@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/core/age.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
@@ -115,6 +116,7 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 		return no_memory(c, f, -ENOMEM);
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
 	q->used = ++skv_write_header(&c->state)->uses;
+	skv_age_trim_prefixes(c, q->account);
 	return SKV_DONE;
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/accounts.h"
+#include "daemon/core/age.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/prefixes.h"
@@ -181,6 +182,8 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 		r = skv_prefixes_add(c, seq, keys, n);
 	if (r == 0)
 		skv_prefix_name(&keys[n - 1], skv_write_seq(&c->state, seq)->name);
+	if (r == 0)
+		skv_age_trim_prefixes(c, q->account);
 	return r;
 }
 

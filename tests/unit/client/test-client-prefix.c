@@ -4,10 +4,13 @@
  * tokens can be sealed; and nobody gets another's.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/manager.h"
 #include "tests/support/prefix-reader.h"
 
 static struct refmodel w;
@@ -194,11 +197,59 @@ START_TEST(dialogues)
 }
 END_TEST
 
+/* The next daemon, after a kill or a stop, finds them again; one that has another secret finds none, and gives their memory back. */
+START_TEST(after_a_restart)
+{
+	const char *options[] = {"--pool-bytes=64M", "--segment-bytes=1M", "--account-bytes=48M", "--cuda=off", NULL, NULL};
+	char file[] = "/tmp/skv-secret.XXXXXX", option[80];
+	int32_t other[PREFIX_PROMPT];
+	struct skv_seq *a, *b;
+	float *want;
+	int fd;
+
+	manager_open();
+	manager_start(options);
+	prefix_model(&w, "prefix");
+	prefix_prompt(prompt, 1);
+	prefix_prompt(other, 2);
+	OK(skv_connect(&client, manager_socket));
+	OK(skv_open(client, &w.model, "full", &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &a));
+	want = prefix_go_on(&w, a, prompt);
+	OK(skv_seq_seal(a, PREFIX_PROMPT, NULL));
+	for (int i = 0; i < 3; i++) {
+		(void)manager_end(i == 1 ? SIGTERM : SIGKILL);
+		manager_start(options);
+		ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
+		same_as(want, b, prompt, "full");
+		ck_assert_uint_eq(prefix_begin(&w, other, PREFIX_PROMPT, &b), 0);
+		OK(skv_seq_drop(b));
+	}
+	OK(skv_seq_drop(a));
+	fd = mkstemp(file);
+	ck_assert_int_eq(write(fd, prompt, 100), 100);
+	close(fd);
+	snprintf(option, sizeof(option), "--prefix-secret-file=%s", file);
+	options[4] = option;
+	(void)manager_end(SIGKILL);
+	manager_start(options);
+	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), 0);
+	OK(skv_seq_drop(b));
+	skv_disconnect(client);
+	manager_expect_kept(0);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
+	manager_close();
+	unlink(file);
+	free(want);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-client-prefix");
 	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, dialogues, NULL);
 
 	tcase_add_loop_test(t, as_if_read, 0, KINDS);
+	add_case(s, "restart", 60, NULL, NULL, after_a_restart, NULL);
 	return run_suite(s);
 }
