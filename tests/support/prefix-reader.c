@@ -15,7 +15,7 @@ void prefix_model(struct refmodel *w, const char *name)
 	w->model.n_layers = 4;
 	w->model.n_heads = 4;
 	w->model.n_kv_heads = 2;
-	w->model.head_dim = 32;
+	w->model.head_dim = 64; /* as devices take it, too */
 }
 
 void prefix_prompt(int32_t ids[PREFIX_PROMPT], uint64_t seed)
