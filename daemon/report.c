@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include "daemon/device.h"
 #include "daemon/parking.h"
+#include "daemon/prefix.h"
 #include "daemon/query.h"
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
@@ -316,7 +317,7 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_dropped(s->core, &aged, &for_room);
 	return json_pack(
 		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o,"
-		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:o, s:o, s:o, s:o, s:o}",
+		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:[o], s:o, s:o, s:o, s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
 		(double)uptime / 1e9, "socket", s->sockets.clients.path ? s->sockets.clients.path : "(service manager)",
 		"scope", like->all ? "all" : "own", "policy_generation",
@@ -329,8 +330,8 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 		"clients_gone", number(s->clients_gone), "sequences_expired", number(aged), "sequences_displaced",
 		number(for_room), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
 		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "turn_max_ms",
-		(double)skv_loop_longest_turn(s->loop) / 1e6, "parking", skv_parking_status(s), "accounts", accounts.rows, "clients",
-		clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows, "cgroup",
+		(double)skv_loop_longest_turn(s->loop) / 1e6, "parking", skv_parking_status(s), "prefixes", skv_prefix_status(s),
+		"accounts", accounts.rows, "clients", clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows, "cgroup",
 		cgroup_json(s));
 }
 

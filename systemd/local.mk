@@ -3,6 +3,9 @@
 EXTRA_DIST += systemd/sparsekvd.service.in systemd/sparsekvd.socket systemd/sparsekvd-operators.socket systemd/sparsekvd.sysusers \
 	systemd/sparsekvd.tmpfiles systemd/sparsekvd.conf
 
+# An example: who has a store over TCP copies it.
+dist_doc_DATA += systemd/prefix-store.conf
+
 systemdsystemunit_DATA = systemd/sparsekvd.service systemd/sparsekvd.socket systemd/sparsekvd-operators.socket
 CLEANFILES += systemd/sparsekvd.service
 

@@ -67,7 +67,9 @@ static inline uint64_t skv_json_u64(const json_t *o, const char *key)
 }
 static inline double skv_json_num(const json_t *o, const char *key)
 {
-	return json_number_value(json_object_get(o, key));
+	const json_t *x = json_object_get(o, key);
+
+	return json_is_true(x) ? 1 : json_number_value(x);
 }
 static inline const char *skv_json_str(const json_t *o, const char *key)
 {

@@ -131,6 +131,24 @@ static const struct metric parking_metrics[] = {
 	{"sparsekv_parking_read_bytes_total", "counter", "Bytes read from files", "bytes_read", 0, NULL},
 	{"sparsekv_resume_seconds_max", "gauge", "Longest time until a parked sequence was in memory", "resume_max_ms", 1e-3, NULL},
 };
+static const struct metric prefix_metrics[] = {
+	{"sparsekv_prefix_sealed_total", "counter", "Prefixes that were sealed", "sealed", 0, NULL},
+	{"sparsekv_prefix_asked_total", "counter", "Prompts for which a sealed prefix was asked for", "asked", 0, NULL},
+	{"sparsekv_prefix_hits_total", "counter", "Prompts that began with one", "hits", 0, NULL},
+	{"sparsekv_prefix_asked_tokens_total", "counter", "Tokens of the prompts", "asked_tokens", 0, NULL},
+	{"sparsekv_prefix_hit_tokens_total", "counter", "Tokens of them that need not be computed", "hit_tokens", 0, NULL},
+	{"sparsekv_prefix_fetched_total", "counter", "Prefixes that came from the store", "fetched", 0, NULL},
+	{"sparsekv_prefix_fetched_tokens_total", "counter", "Tokens of these", "fetched_tokens", 0, NULL},
+	{"sparsekv_prefix_sent_total", "counter", "Prefixes that the store was sent", "sent", 0, NULL},
+	{"sparsekv_prefix_sent_bytes_total", "counter", "Bytes that it lacked of them", "sent_bytes", 0, NULL},
+	{"sparsekv_prefix_failed_total", "counter", "Prefixes that could not be fetched or sent", "failed", 0, NULL},
+	{"sparsekv_prefix_fetching", "gauge", "Prompts for which the store is being asked", "fetching", 0, NULL},
+	{"sparsekv_prefix_sending", "gauge", "Prefixes that are being sent to it", "sending", 0, NULL},
+	{"sparsekv_prefix_store", "gauge", "1: there is a store (prefix-store)", "store", 0, NULL},
+	{"sparsekv_prefix_fetch_seconds_last", "gauge", "Time from a prompt's keys until its prefix was there, the last one", "fetch_last_ms",
+	 1e-3, NULL},
+	{"sparsekv_prefix_fetch_seconds_max", "gauge", "The longest such time", "fetch_max_ms", 1e-3, NULL},
+};
 static const struct metric limit_metrics[] = {
 	{"sparsekv_pool_limit_bytes", "gauge", "Limit of all segments (pool-bytes)", "pool_bytes", 0, NULL},
 };
@@ -165,6 +183,7 @@ static const struct table total_table = {NULL, {NULL}, METRICS(total_metrics)};
 static const struct table held_table = {NULL, {NULL}, METRICS(held_metrics)};
 static const struct table cgroup_table = {"cgroup", {NULL}, METRICS(cgroup_metrics)};
 static const struct table parking_table = {"parking", {NULL}, METRICS(parking_metrics)};
+static const struct table prefix_table = {"prefixes", {NULL}, METRICS(prefix_metrics)};
 static const struct table limit_table = {NULL, {NULL}, METRICS(limit_metrics)};
 static const struct table counter_table = {NULL, {NULL}, METRICS(counter_metrics)};
 
@@ -292,6 +311,7 @@ int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	put_table(stdout, &held_table, json_object_get(status, "held"));
 	put_table(stdout, &cgroup_table, status);
 	put_table(stdout, &parking_table, status);
+	put_table(stdout, &prefix_table, status);
 	put_table(stdout, &limit_table, json_object_get(status, "limits"));
 	put_table(stdout, &counter_table, json_object_get(status, "counters"));
 	put_table(stdout, &account_table, status);

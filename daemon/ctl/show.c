@@ -70,6 +70,27 @@ static void print_parking(const json_t *rows)
 		       skv_json_num(p, "resume_max_ms"), (ull)skv_json_u64(p, "failed"));
 }
 
+static void print_prefixes(const json_t *rows)
+{
+	size_t i;
+	json_t *p;
+
+	json_array_foreach(rows, i, p) {
+		const bool store = json_is_true(json_object_get(p, "store"));
+
+		if (!store && !skv_json_u64(p, "asked") && !skv_json_u64(p, "sealed"))
+			continue;
+		printf("prefixes  %llu sealed; %llu of %llu prompts began with one, %llu of their %llu tokens\n", (ull)skv_json_u64(p, "sealed"),
+		       (ull)skv_json_u64(p, "hits"), (ull)skv_json_u64(p, "asked"), (ull)skv_json_u64(p, "hit_tokens"),
+		       (ull)skv_json_u64(p, "asked_tokens"));
+		if (store)
+			printf("store     %llu prefixes fetched, %llu tokens (%.0f ms at most); %llu sent, %s; %llu under way; %llu failed\n",
+			       (ull)skv_json_u64(p, "fetched"), (ull)skv_json_u64(p, "fetched_tokens"), skv_json_num(p, "fetch_max_ms"),
+			       (ull)skv_json_u64(p, "sent"), skv_human_bytes(skv_json_u64(p, "sent_bytes")),
+			       (ull)(skv_json_u64(p, "fetching") + skv_json_u64(p, "sending")), (ull)skv_json_u64(p, "failed"));
+	}
+}
+
 static uint64_t account_limit(const json_t *devices, const char *name)
 {
 	size_t i;
@@ -218,6 +239,7 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		       skv_human_bytes(skv_json_u64(cgroup, "limit_bytes")));
 	print_devices(json_object_get(s, "devices"));
 	print_parking(json_object_get(s, "parking"));
+	print_prefixes(json_object_get(s, "prefixes"));
 	printf("now       %llu clients, %llu sessions, %llu sequences, policy generation %llu\n",
 	       (ull)skv_json_u64(totals, "clients"), (ull)skv_json_u64(totals, "sessions"),
 	       (ull)skv_json_u64(totals, "sequences"), (ull)skv_json_u64(s, "policy_generation"));

@@ -17,11 +17,12 @@ from .client import Client, version
 from .errors import Error, OutOfPages, Stale
 from .model import Layer, Model, Rope
 from .private import PrivateClient, default, private, set_default
-from .session import ALL, PAGE_TOKENS, STEP_ROWS, Item, Room, Selection, Seq, Session, Stats, Step
+from .session import ALL, BLOCK_TOKENS, PAGE_TOKENS, STEP_ROWS, Item, Room, Selection, Seq, Session, Stats, Step
 
 __version__ = version()
 __all__ = [
     "ALL",
+    "BLOCK_TOKENS",
     "Client",
     "Error",
     "Item",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .client import Client
 
 ALL = lib.SKV_ALL
+BLOCK_TOKENS = lib.SKV_BLOCK_TOKENS
 STEP_ROWS = lib.SKV_STEP_ROWS
 PAGE_TOKENS = lib.SKV_PAGE_TOKENS
 
@@ -126,6 +127,15 @@ class Seq:
         check(lib.skv_seq_fork(self._live(), c_name, ALL if n_tokens is None else n_tokens, ret))
         return self.session._own(ret[0], name)
 
+    def seal(self, n_tokens: int | None = None) -> int:
+        """
+        Seal its first n_tokens, None: all, for prompts that begin alike (Session.new_from): whole blocks of BLOCK_TOKENS, of
+        which the number of tokens is returned. Stale: the policy has evicted, compressed or moved some of them.
+        """
+        sealed = ffi.new("uint32_t *")
+        check(lib.skv_seq_seal(self._live(), ALL if n_tokens is None else n_tokens, sealed))
+        return sealed[0]
+
     def truncate(self, n: int, next: int = -1) -> None:
         """Back to the first n tokens; `next` is the id to go on from. With n = len() that alone changes."""
         check(lib.skv_seq_truncate(self._live(), n, next))
@@ -197,6 +207,16 @@ class Session:
         """A new, empty sequence of at most max_tokens (0: the model's). A name makes it outlive this process."""
         ret = ffi.new("struct skv_seq **")
         check(lib.skv_seq_new(self._live(), name.encode() if name is not None else ffi.NULL, max_tokens, ret))
+        return self._own(ret[0], name)
+
+    def new_from(self, tokens: Sequence[int], name: str | None = None, max_tokens: int = 0) -> Seq:
+        """
+        A new sequence that begins with the longest sealed prefix that the prompt `tokens` begins with; len() says how many
+        tokens that is, 0 if there is none. One at least is left. Waits for a prefix store as long as the daemon says.
+        """
+        ret = ffi.new("struct skv_seq **")
+        c_name = name.encode() if name is not None else ffi.NULL
+        check(lib.skv_seq_new_from(self._live(), c_name, max_tokens, ffi.new("int32_t[]", list(tokens)), len(tokens), ret))
         return self._own(ret[0], name)
 
     def attach(self, name: str) -> Seq:

@@ -89,6 +89,24 @@ def test_fork_truncate_policy(client, rng):
         assert b.seq.attended() == (L * (34 + 35 + 16), L * (34 + 35 + 36))
 
 
+def test_sealed_prefixes(client, rng):
+    """A prompt that begins as another one need not be read from its beginning; what follows is attended as if it were."""
+    with client.open(MODEL) as session:
+        a = Kept(session.new())
+        run(session, rng, [(a, 400, True)])
+        assert len(session.new_from(range(400))) == 0
+        assert a.seq.seal(255) == 0 and a.seq.seal() == sparsekv.BLOCK_TOKENS == 256
+        b = a.copy(session.new_from(range(400), name="sealed"), 256)
+        assert len(b.seq) == 256 and b.seq.tokens() == (list(range(256)), -1)
+        run(session, rng, [(b, 144, True), (a, 1, False)])
+        assert len(session.new_from(range(256))) == 0  # a token is left
+        assert len(session.new_from([7, *range(400)])) == 0
+        with pytest.raises(sparsekv.Error, match="prompt") as e:
+            session.new_from([])
+        assert e.value.errno == errno.EINVAL
+        b.seq.drop()
+
+
 def test_selection(client, rng):
     with client.open(MODEL, "quest?budget=2&dense=0") as session:
         a = Kept(session.new())

@@ -186,6 +186,8 @@ static void fill_field(struct fuzz_input *in, struct packet *p, const struct pee
 		set(p, f->offset, from->seq);
 	} else if (!strcmp(f->name, "client")) {
 		set(p, f->offset, n_clients ? clients[how % n_clients] : 0);
+	} else if (!strcmp(f->name, "n_tokens")) {
+		set(p, f->offset, how % 4 * 300); /* blocks of a prefix, or none */
 	} else {
 		set(p, f->offset, how % 16);
 	}
@@ -271,7 +273,7 @@ static void learn(struct peer *p, const struct skv_msg_header *h, const void *bo
 	else if (h->type == (SKV_MSG_OPEN | SKV_REPLY))
 		p->session = ((const struct skv_msg_open_ok *)body)->session;
 	else if (h->type == (SKV_MSG_SEQ_NEW | SKV_REPLY) || h->type == (SKV_MSG_SEQ_FORK | SKV_REPLY) ||
-	         h->type == (SKV_MSG_SEQ_ATTACH | SKV_REPLY))
+	         h->type == (SKV_MSG_SEQ_ATTACH | SKV_REPLY) || h->type == (SKV_MSG_PREFIX_NEW | SKV_REPLY))
 		p->seq = ((const struct skv_msg_seq_ok *)body)->seq;
 }
 

@@ -78,8 +78,9 @@ static void make_requests(void)
 	struct skv_msg_open open = {.model = raw_model("reference"), .spec = "delta?budget=0.25&layers=2,7,12"};
 	struct skv_msg_session session = {.session = 5};
 	struct skv_msg_seq_name seq_new = {.session = 5, .max_tokens = 4096, .name = "chat-17"};
-	struct skv_msg_seq_name seq_attach = {.session = 5, .name = "chat-17"};
-	struct skv_msg_seq_name seq_fork = {.session = 5, .seq = 9};
+	struct skv_msg_seq_name seq_attach = {.session = 5, .name = "chat-17"}, seq_fork = {.session = 5, .seq = 9};
+	struct skv_msg_seq_name prefix_new = {.session = 5, .seq = 9, .max_tokens = 4096, .n_tokens = 700, .name = "chat-17"};
+	struct skv_msg_seal seal = {.session = 5, .seq = 9, .n_tokens = 512};
 	struct skv_msg_seq seq = {.session = 5, .seq = 9};
 	struct skv_msg_runs lease = {.session = 5, .n_runs = 2};
 	struct skv_msg_runs release = {.session = 5, .seq = 9, .n_runs = 2};
@@ -103,7 +104,7 @@ static void make_requests(void)
 		{TYPE(SEQ_FORK), 0, BODY(seq_fork)}, {TYPE(SEQ_DETACH), 0, BODY(seq)},
 		{TYPE(SEQ_DROP), 0, BODY(seq)}, {TYPE(SEQ_DROP_NAME), 0, BODY(seq_of)}, {TYPE(HANDOVER), 1, BODY(handover)},
 		{TYPE(SEQ_RELEASE), 0, &release, sizeof(release), runs, sizeof(runs)},
-		{TYPE(LEASE_GET), 0, BODY(get)},
+		{TYPE(LEASE_GET), 0, BODY(get)}, {TYPE(PREFIX_SEAL), 0, BODY(seal)}, {TYPE(PREFIX_NEW), 0, BODY(prefix_new)},
 		{TYPE(LEASE_PUT), 0, &lease, sizeof(lease), runs, sizeof(runs)},
 		{TYPE(POLICY_GET), 0, BODY(session)}, {TYPE(POLICY_ACK), 0, BODY(ack)},
 		{TYPE(POLICY_FIND), 0, BODY(spec)}, {TYPE(POLICY_LOAD), 1, BODY(name)},
@@ -111,9 +112,8 @@ static void make_requests(void)
 		{TYPE(LEASE_ROOM), 0, BODY(session)}, {TYPE(RECONNECT), 0, BODY(reconnect)},
 		{TYPE(RECONNECT_SESSION), 0, BODY(session)}, {TYPE(RECONNECT_SEQ), 0, BODY(seq)},
 		{TYPE(RECONNECT_PAGES), 0, &lease, sizeof(lease), runs, sizeof(runs)}, {TYPE(RECONNECT_DONE), 0, BODY(client)},
-		{TYPE(SEGMENT_ACK), 0, BODY(segment)}, {TYPE(QUERY), 0, BODY(query)},
-		{TYPE(SEQ_PARK), 0, BODY(seq_of)}, {TYPE(SEQ_RESUME), 0, BODY(seq_of)}, {TYPE(SEQ_EXPORT), 0, BODY(seq_of)},
-		{TYPE(SEQ_IMPORT), 1, BODY(user)},
+		{TYPE(SEGMENT_ACK), 0, BODY(segment)}, {TYPE(QUERY), 0, BODY(query)}, {TYPE(SEQ_PARK), 0, BODY(seq_of)},
+		{TYPE(SEQ_RESUME), 0, BODY(seq_of)}, {TYPE(SEQ_EXPORT), 0, BODY(seq_of)}, {TYPE(SEQ_IMPORT), 1, BODY(user)},
 	};
 
 	add(requests, sizeof(requests) / sizeof(*requests), 0, true, 7);
@@ -144,7 +144,7 @@ static void make_answers(void)
 		{TYPE(HELLO), 1, BODY(hello)}, {TYPE(OPEN), 2, BODY(open)}, {TYPE(CLOSE), 0, NO_BODY},
 		{TYPE(SEQ_NEW), 1, BODY(seq)}, {TYPE(SEQ_ATTACH), 1, BODY(seq)},
 		{TYPE(SEQ_FORK), 1, BODY(seq)}, {TYPE(SEQ_DETACH), 0, NO_BODY}, {TYPE(SEQ_DROP), 0, NO_BODY},
-		{TYPE(SEQ_RELEASE), 0, NO_BODY},
+		{TYPE(SEQ_RELEASE), 0, NO_BODY}, {TYPE(PREFIX_SEAL), 0, NO_BODY}, {TYPE(PREFIX_NEW), 1, BODY(seq)},
 		{TYPE(SEQ_DROP_NAME), 0, &text, sizeof(text), json, sizeof(json) - 1},
 		{TYPE(LEASE_GET), 0, &lease, sizeof(lease), &run, sizeof(run)},
 		{TYPE(LEASE_GET), 0, BODY(none)}, {TYPE(LEASE_PUT), 0, NO_BODY},

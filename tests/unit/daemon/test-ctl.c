@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/fd.h"
@@ -233,6 +234,75 @@ START_TEST(pages_are_counted_by_kind)
 }
 END_TEST
 
+/* A sequence of 600 tokens: its first two blocks are sealed, and another one begins with them. */
+START_TEST(prefixes_are_counted)
+{
+	struct skv_wire_model w = raw_model("tiny");
+	struct skv_model m = {.n_layers = w.n_layers, .n_heads = w.n_heads, .n_kv_heads = w.n_kv_heads, .head_dim = w.head_dim};
+	struct skv_msg_seal seal = {.session = session, .seq = raw_seq_new(client, session, ""), .n_tokens = 512};
+	struct skv_msg_seq_name new = {.session = session, .seq = seal.seq, .n_tokens = 600};
+	struct skv_seqmem_layout l;
+	void *map;
+
+	ck_assert_int_eq(ctl("status"), 0);
+	ck_assert_ptr_null(strstr(said, "prefixes")); /* nobody has any */
+	ck_assert_int_eq(ctl("metrics"), 0);
+	SAYS("# TYPE sparsekv_prefix_asked_total counter\nsparsekv_prefix_asked_total 0\n");
+	skv_seqmem_layout(&m, w.max_tokens, &l);
+	ck_assert_int_eq(skv_map_fd(client->fds[0], l.state, PROT_READ | PROT_WRITE, false, &map), 0);
+	for (uint32_t layer = 0; layer < m.n_layers; layer++)
+		for (uint32_t i = 0; i < skv_pages_of(600); i++)
+			skv_seqmem_table(map, &l, skv_table(l.n_layers, 0, layer))[i] = skv_pte_make(SKV_PTE_HOLE, 0);
+	atomic_store(&((struct skv_seqmem *)map)->commit, (uint64_t)1 << 32 | 600);
+	munmap(map, l.state);
+	raw_ask(client, SKV_MSG_PREFIX_NEW, &new, sizeof(new), -1);
+	raw_ask(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1);
+	raw_ask(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1); /* it is sealed already */
+	raw_ask(client, SKV_MSG_PREFIX_NEW, &new, sizeof(new), -1);
+	ck_assert_int_eq(ctl("status"), 0);
+	SAYS("prefixes  1 sealed; 1 of 2 prompts began with one, 512 of their 1200 tokens\n");
+	ck_assert_ptr_null(strstr(said, "store  ")); /* there is none */
+	ck_assert_int_eq(ctl("metrics"), 0);
+	SAYS("\nsparsekv_prefix_sealed_total 1\n");
+	SAYS("\nsparsekv_prefix_asked_total 2\n");
+	SAYS("\nsparsekv_prefix_hits_total 1\n");
+	SAYS("\nsparsekv_prefix_asked_tokens_total 1200\n");
+	SAYS("\nsparsekv_prefix_hit_tokens_total 512\n");
+	SAYS("\nsparsekv_prefix_store 0\n");
+	SAYS("# TYPE sparsekv_prefix_fetch_seconds_max gauge\nsparsekv_prefix_fetch_seconds_max 0\n");
+}
+END_TEST
+
+/* With a store, which nobody serves. */
+START_TEST(a_store_is_shown)
+{
+	char folder[] = "/tmp/skv-ctl-XXXXXX", path[64], parked[64], store[96], secret[96];
+	const char *const options[] = {parked, store, secret, NULL};
+	struct fix with;
+	FILE *f;
+
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/secret", folder);
+	snprintf(parked, sizeof(parked), "--parked-path=%s", folder);
+	snprintf(store, sizeof(store), "--prefix-store=unix://%s/nobody", folder);
+	snprintf(secret, sizeof(secret), "--prefix-secret-file=%s", path);
+	f = fopen(path, "we");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fchmod(fileno(f), 0600), 0);
+	fprintf(f, "%032d", 7);
+	fclose(f);
+	fix_start_process(&with, options);
+	ck_assert_int_eq(ctl("--socket %s status", with.socket), 0);
+	SAYS("prefixes  0 sealed; 0 of 0 prompts began with one, 0 of their 0 tokens\n");
+	SAYS("store     0 prefixes fetched, 0 tokens (0 ms at most); 0 sent, 0 B; 0 under way; 0 failed\n");
+	ck_assert_int_eq(ctl("--socket %s metrics", with.socket), 0);
+	SAYS("\nsparsekv_prefix_store 1\n");
+	fix_stop(&with);
+	unlink(path);
+	rmdir(folder);
+}
+END_TEST
+
 START_TEST(sequences_are_dropped_by_name)
 {
 	struct skv_msg_seq_name other = {.session = raw_open(client, "org/other", "full", NULL), .name = "chat"};
@@ -444,7 +514,7 @@ int main(void)
 	Suite *s = begin_suite("test-ctl");
 
 	add_case(s, "ctl", 60, setup, teardown, tables_show_what_there_is, status_names_guessed_layers, every_command_has_its_json,
-	         top_shows_rates, metrics_are_in_prometheus_form, pages_are_counted_by_kind,
+	         top_shows_rates, metrics_are_in_prometheus_form, pages_are_counted_by_kind, prefixes_are_counted, a_store_is_shown,
 	         sequences_are_dropped_by_name, policies_are_loaded_and_swapped, a_swap_has_a_scope, policies_are_verified,
 	         a_swap_can_be_waited_for, wrong_usage_is_status_2, no_daemon_is_status_3, NULL);
 	return run_suite(s);

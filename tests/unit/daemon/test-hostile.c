@@ -114,6 +114,8 @@ static const struct {
 	{SKV_MSG_SEQ_NEW, sizeof(struct skv_msg_seq_name), 0},
 	{SKV_MSG_SEQ_ATTACH, sizeof(struct skv_msg_seq_name), 0},
 	{SKV_MSG_SEQ_FORK, sizeof(struct skv_msg_seq_name), 0},
+	{SKV_MSG_PREFIX_SEAL, sizeof(struct skv_msg_seal), 0},
+	{SKV_MSG_PREFIX_NEW, sizeof(struct skv_msg_seq_name), 0},
 	{SKV_MSG_SEQ_DETACH, sizeof(struct skv_msg_seq), 0},
 	{SKV_MSG_SEQ_DROP, sizeof(struct skv_msg_seq), 0},
 	{SKV_MSG_SEQ_RELEASE, sizeof(struct skv_msg_runs), 0},
@@ -166,12 +168,13 @@ static void fill_body(struct frame *f, uint16_t type, void *body)
 		if (rnd_below(2))
 			((uint32_t *)body)[rnd_below(10)] = odd_number();
 		odd_name(m->spec, sizeof(m->spec));
-	} else if (type == SKV_MSG_SEQ_NEW || type == SKV_MSG_SEQ_ATTACH || type == SKV_MSG_SEQ_FORK) {
+	} else if (type == SKV_MSG_SEQ_NEW || type == SKV_MSG_SEQ_ATTACH || type == SKV_MSG_SEQ_FORK || type == SKV_MSG_PREFIX_NEW) {
 		struct skv_msg_seq_name *m = body;
 
 		m->session = odd_number();
-		m->seq = type == SKV_MSG_SEQ_FORK ? odd_number() : 0;
-		m->max_tokens = type == SKV_MSG_SEQ_NEW ? odd_number() : 0;
+		m->seq = type == SKV_MSG_SEQ_FORK || type == SKV_MSG_PREFIX_NEW ? odd_number() : 0;
+		m->max_tokens = type == SKV_MSG_SEQ_NEW || type == SKV_MSG_PREFIX_NEW ? odd_number() : 0;
+		m->n_tokens = type == SKV_MSG_PREFIX_NEW ? odd_number() : 0;
 		odd_name(m->name, sizeof(m->name));
 	} else if (type == SKV_MSG_LEASE_PUT || type == SKV_MSG_SEQ_RELEASE) {
 		struct skv_msg_runs *m = body;
@@ -183,12 +186,9 @@ static void fill_body(struct frame *f, uint16_t type, void *body)
 		for (uint32_t i = 0; i < m->n_runs; i++)
 			run[i] = (struct skv_wire_run){rnd_below(20000), 1 + rnd_below(300)};
 		f->bytes += m->n_runs * sizeof(*run);
-	} else if (type == SKV_MSG_LEASE_GET) {
-		struct skv_msg_lease_get *m = body;
-
-		m->session = odd_number();
-		m->least = odd_number();
-		m->most = odd_number();
+	} else if (type == SKV_MSG_LEASE_GET || type == SKV_MSG_PREFIX_SEAL) { /* three numbers */
+		for (unsigned i = 0; i < 3; i++)
+			((uint32_t *)body)[i] = odd_number();
 	} else if (type == SKV_MSG_POLICY_ACK) {
 		struct skv_msg_policy_ack *m = body;
 
