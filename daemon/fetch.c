@@ -18,7 +18,6 @@
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/lease.h"
-#include "daemon/reply.h"
 #include "daemon/store/values.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"

@@ -6,6 +6,7 @@
 #include "daemon/parking-priv.h"
 #include "daemon/prefix-keys.h"
 #include "daemon/prefix.h"
+#include "daemon/reply.h"
 
 /* A request, until all that follows from it is done. */
 struct skv_prefix_ask {

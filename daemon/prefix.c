@@ -18,7 +18,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "common/fd.h"
-#include "daemon/reply.h"
 #include "daemon/store/config.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
@@ -130,16 +129,20 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		a->n_blocks = new->n_tokens > 0 ? (new->n_tokens - 1) / SKV_BLOCK_TOKENS : 0; /* a token at least is computed */
 	}
 	skv_conn_pause(conn, true);
-	if ((seals ? seal->n_tokens : new->n_tokens) > SKV_MAX_TOKENS) {
-		refuse(a, EINVAL, "more tokens than a sequence can have");
+	r = find_origin(a);
+	if (r) {
+		refuse_core(a, r);
+		return;
+	}
+	if ((seals ? seal->n_tokens : new->n_tokens) > a->model.max_tokens) {
+		refuse(a, EINVAL, "more tokens than the model's sequences can have");
 		return;
 	}
 	a->names = malloc(a->n_blocks * sizeof(*a->names) + 1);
 	a->keys = malloc(a->n_blocks * sizeof(*a->keys) + 1);
 	a->ids = !seals && has_store(s) ? memfd_create("skv-ids", MFD_CLOEXEC) : -1;
-	r = a->names && a->keys ? find_origin(a) : -ENOMEM;
-	if (r)
-		refuse_core(a, r);
+	if (!a->names || !a->keys)
+		refuse(a, ENOMEM, "the daemon is out of memory");
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -221,21 +224,8 @@ static void have_keys_of_new(struct skv_prefix_ask *a)
 
 /* ---- PREFIX_SEAL ----------------------------------------------------------------------------- */
 
-static void have_keys_of_seal(struct skv_prefix_ask *a)
-{
-	struct skv_server *s = a->server;
-	struct skv_conn *conn = waiting(a);
-	struct skv_core_seq_info info = {.fd = -1};
-	const struct skv_msg_header h = a->header; /* it may end with the answer */
-	int r;
-
-	a->state = SKV_PREFIX_SEALS;
-	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, a->keys, a->n_blocks) : 0;
-	skv_conn_pause(conn, false);
-	skv_turns_answer(s, conn, &h, r, &info); /* by way of skv_prefix_sealed() */
-}
-
-int skv_prefix_sealed(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, int r)
+/* The core has answered: what the client is told, an error of the core or 0. What is sealed goes to the store. */
+static int sealed(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, int r)
 {
 	struct skv_prefix_ask *a = s->prefix->asks;
 
@@ -250,6 +240,19 @@ int skv_prefix_sealed(struct skv_server *s, const struct skv_conn *conn, const s
 		return 0;
 	skv_prefix_ask_end(a);
 	return r == SKV_CORE_E_EXIST ? 0 : r;
+}
+
+static void have_keys_of_seal(struct skv_prefix_ask *a)
+{
+	struct skv_server *s = a->server;
+	struct skv_conn *conn = waiting(a);
+	const struct skv_msg_header h = a->header; /* it may end with the answer */
+	int r;
+
+	a->state = SKV_PREFIX_SEALS;
+	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, a->keys, a->n_blocks) : 0;
+	skv_conn_pause(conn, false);
+	skv_turns_settle_answer(s, conn, &h, r, sealed);
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */

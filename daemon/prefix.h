@@ -19,9 +19,6 @@ bool skv_prefix_work(struct skv_server *);
 void skv_prefix_tick(struct skv_server *);
 /* The connection has ended. */
 void skv_prefix_forget(struct skv_server *, const struct skv_conn *);
-/* The core has answered a PREFIX_SEAL: what the client is to be told, an error of the core or 0. What is sealed goes to the store. */
-int skv_prefix_sealed(struct skv_server *, const struct skv_conn *, const struct skv_msg_header *, int r);
-
 /* For status. */
 json_t *skv_prefix_status(struct skv_server *);
 

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include "daemon/fence.h"
 #include "daemon/lease.h"
-#include "daemon/prefix.h"
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
@@ -23,9 +22,10 @@ struct skv_turns {
 	uint32_t client;
 	uint64_t conn; /* its number */
 	struct skv_msg_header header;
+	skv_turns_settle settle; /* NULL: nobody has to know */
 };
 
-static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h)
+static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, skv_turns_settle settle)
 {
 	struct skv_turns *t = malloc(sizeof(*t));
 
@@ -34,7 +34,7 @@ static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_m
 		return;
 	}
 	*t = (struct skv_turns){
-		.next = s->turns, .client = skv_conn_client(conn), .conn = skv_conn_number(conn), .header = *h};
+		.next = s->turns, .client = skv_conn_client(conn), .conn = skv_conn_number(conn), .header = *h, .settle = settle};
 	s->turns = t;
 	skv_conn_pause(conn, true);
 }
@@ -44,8 +44,6 @@ static void answer(struct skv_server *s, struct skv_conn *conn, const struct skv
 {
 	struct skv_msg_seq_ok ok = {0};
 
-	if (h->type == SKV_MSG_PREFIX_SEAL && r >= 0)
-		r = skv_prefix_sealed(s, conn, h, r);
 	if (r < 0) {
 		skv_server_fail(s, skv_wire_name(h->type), r);
 	} else if (r > 0) {
@@ -62,9 +60,17 @@ void skv_turns_answer(struct skv_server *s, struct skv_conn *conn, const struct 
                       const struct skv_core_seq_info *info)
 {
 	if (r == SKV_CORE_E_TURNS)
-		wait(s, conn, h);
+		wait(s, conn, h, NULL);
 	else
 		answer(s, conn, h, r, skv_core_why(s->core), info);
+}
+
+void skv_turns_settle_answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, int r, skv_turns_settle settle)
+{
+	if (r == SKV_CORE_E_TURNS)
+		wait(s, conn, h, settle);
+	else
+		answer(s, conn, h, r < 0 ? r : settle(s, conn, h, r), skv_core_why(s->core), &(struct skv_core_seq_info){.fd = -1});
 }
 
 static void answer_late(struct skv_server *s, const struct skv_turns *t, const struct skv_core_done *done)
@@ -73,7 +79,8 @@ static void answer_late(struct skv_server *s, const struct skv_turns *t, const s
 
 	if (!conn)
 		return;
-	answer(s, conn, &t->header, done->result, done->why, &done->info);
+	answer(s, conn, &t->header, t->settle && done->result >= 0 ? t->settle(s, conn, &t->header, done->result) : done->result, done->why,
+	       &done->info);
 	skv_conn_pause(conn, false);
 }
 

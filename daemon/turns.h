@@ -16,6 +16,12 @@ struct skv_server;
  */
 void skv_turns_answer(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, int r,
                       const struct skv_core_seq_info *info);
+/*
+ * The same for who has to know first: `settle` is given what the core said, unless that is negative or E_TURNS, and returns what the client
+ * is told.
+ */
+typedef int (*skv_turns_settle)(struct skv_server *, const struct skv_conn *, const struct skv_msg_header *, int r);
+void skv_turns_settle_answer(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, int r, skv_turns_settle settle);
 /* The connection is gone: nobody waits for the reply. */
 void skv_turns_forget(struct skv_server *, const struct skv_conn *);
 /* A turn. True: there is more to do. */

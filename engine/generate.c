@@ -16,6 +16,7 @@
 #include "engine/chat.h"
 #include "engine/cli.h"
 #include "engine/draft.h"
+#include "engine/file.h"
 #include "engine/forward.h"
 #include "engine/progress.h"
 #include "engine/env.h"
@@ -110,40 +111,6 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	return 0;
 }
 
-/* The whole file, - being stdin. */
-static int read_file(const char *path, char **ret_text, size_t *ret_len, struct eng_error *err)
-{
-	FILE *f = strcmp(path, "-") ? fopen(path, "re") : stdin;
-	char *text = NULL;
-	size_t n = 0, room = 0, got = 1;
-
-	while (f && got) {
-		if (n == room) {
-			char *more = realloc(text, room = room ? 2 * room : 65536);
-
-			if (!more)
-				break;
-			text = more;
-		}
-		got = fread(text + n, 1, room - n, f);
-		n += got;
-	}
-	if (!f || got || ferror(f)) {
-		int r = eng_fail(err, errno ? -errno : -EIO, "%.300s: %s", path,
-		                 strerror(errno ? errno : EIO));
-
-		free(text);
-		if (f && f != stdin)
-			fclose(f);
-		return r;
-	}
-	if (f != stdin)
-		fclose(f);
-	*ret_text = text;
-	*ret_len = n;
-	return 0;
-}
-
 static int parse_ids(struct generation *g, const char *text, struct eng_error *err)
 {
 	for (const char *at = text;; at++) {
@@ -178,7 +145,7 @@ static int load_prompt(struct generation *g, struct eng_error *err)
 	int r = 0;
 
 	if (g->args->prompt_file)
-		r = read_file(g->args->prompt_file, &file, &n, err);
+		r = eng_file_read(g->args->prompt_file, &file, &n, err);
 	if (!r && g->args->ids)
 		r = parse_ids(g, g->args->ids, err);
 	else if (!r && (text || file))

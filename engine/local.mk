@@ -13,7 +13,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/delta-error.c engine/delta-error.h \
 	engine/recall-task.c engine/recall-task.h \
 	engine/divergence.c engine/divergence.h \
-	engine/draft.c engine/draft.h \
+	engine/draft.c engine/draft.h engine/file.c engine/file.h \
 	engine/error.c engine/error.h \
 	engine/evaluate.c engine/evaluate.h \
 	engine/forward.c engine/forward.h \

@@ -62,7 +62,7 @@ static bool may_go(const struct skv_core *c, uint32_t seq, const struct whose *w
 	return is_idle(c, seq) && !is_read(c, seq) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account);
 }
 
-/* The sequence that has been without a holder for longest; `parkable`: and parking it was not tried in vain. */
+/* The sequence that has been without a holder for longest; `parkable`: and it is a prefix, or can be parked, which was not tried in vain. */
 static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool parkable)
 {
 	uint32_t found = SKV_NO_INDEX;
@@ -71,7 +71,7 @@ static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool par
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 		if (may_go(c, i, w) && skv_account_row(&c->state, q->account)->page_bytes[w->device] > w->part &&
-		    (!parkable || (c->seqs[i].parking == SKV_PARK_NOT && q->pages + q->refs > 0)) &&
+		    (!parkable || ((c->parks || skv_is_prefix(q)) && c->seqs[i].parking == SKV_PARK_NOT && q->pages + q->refs > 0)) &&
 		    (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
 			found = i;
 	}
@@ -91,13 +91,11 @@ static bool is_parking(const struct skv_core *c, const struct whose *w)
 	return false;
 }
 
-/* One of these is parked, or will be. */
+/* One of these is parked, or will be, or is a prefix that goes. */
 static bool park(struct skv_core *c, const struct whose *w)
 {
 	uint32_t seq;
 
-	if (!c->parks)
-		return false;
 	if (is_parking(c, w))
 		return true;
 	seq = oldest(c, w, true);

@@ -7,7 +7,6 @@
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/segment-sets.h"
-#include "daemon/core/seqfile.h"
 
 bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
 {

@@ -10,7 +10,6 @@
 #include "daemon/core/fdstore.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/reclaim.h"
-#include "daemon/core/seqfile.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/sessions.h"
 

@@ -7,7 +7,6 @@
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
-#include "daemon/core/seqfile.h"
 
 #include <sys/mman.h>
 
