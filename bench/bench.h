@@ -26,6 +26,7 @@ int bench_memory(int argc, char **argv);
 int bench_park(int argc, char **argv);
 int bench_policies(int argc, char **argv);
 int bench_prefill(int argc, char **argv);
+int bench_prefixes(int argc, char **argv);
 int bench_plot(int argc, char **argv);
 int bench_ranks(int argc, char **argv);
 int bench_scale(int argc, char **argv);

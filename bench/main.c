@@ -19,6 +19,7 @@ static const struct {
 	{"park", "sequences on their way to disk and back", bench_park},
 	{"policies", "decode steps under each policy", bench_policies},
 	{"prefill", "prefill methods, a layer at a time", bench_prefill},
+	{"prefixes", "a trace of scale against daemons that share sealed prefixes", bench_prefixes},
 	{"ranks", "decode steps on tensor-parallel ranks", bench_ranks},
 	{"scale", "prefixes in hosts' memory and a store that they share, simulated", bench_scale},
 	{"traffic", "steps while requests come and go", bench_traffic},
