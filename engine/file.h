@@ -4,7 +4,8 @@
 #define ENG_FILE_H
 
 #include <stddef.h>
-#include "engine/error.h"
+
+struct eng_error;
 
 /* The bytes of a file, - being stdin; to be freed. */
 int eng_file_read(const char *path, char **ret_text, size_t *ret_len, struct eng_error *err);

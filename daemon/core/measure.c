@@ -3,6 +3,7 @@
 #include "daemon/core/charge.h"
 #include "daemon/core/segment-sets.h"
 #include "daemon/core/segments.h"
+#include "daemon/core/units.h"
 
 #define FSTAT_UNITS 60u
 #define HELD_AT_ONCE 1024u /* sequences; others are as they were measured last */

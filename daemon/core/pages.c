@@ -7,6 +7,7 @@
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/segment-sets.h"
+#include "daemon/core/units.h"
 
 bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
 {

@@ -12,6 +12,7 @@
 #include "daemon/core/reclaim.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/sessions.h"
+#include "daemon/core/units.h"
 
 void skv_reclaim_begin(uint32_t client, uint32_t session, struct skv_reclaim *r)
 {

@@ -7,6 +7,7 @@
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
+#include "daemon/core/units.h"
 
 #include <sys/mman.h>
 

@@ -6,7 +6,6 @@
  * at most: the caller takes no request of it meanwhile. When the client goes, the task is done to its end; what the
  * client had is taken back after it.
  */
-#include "daemon/core/charge.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refuse.h"

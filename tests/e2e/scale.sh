@@ -111,3 +111,16 @@ cat <<END
    the store has $(values dbsize) values, $((bytes / 1048576)) MiB
 END
 [ "$n_b" -le 256 ] || { echo "FAIL: it was computed again"; cat "$work"/host?.log; exit 1; }
+
+# ---- a trace, played and simulated ------------------------------------------------------------------------------------------------------
+
+echo "4. a trace of 200 requests on two hosts"
+bench/sparsekv-bench scale --workload chat --hosts 2 --requests 200 --context 2048 --system 300 --message 60 --answer 40 --tenants 2 --prompts 2 \
+	--think 5 --rate 2 --bytes 512 --routing random --trace "$work/trace" >/dev/null
+users=
+[ "$(id -u)" != 0 ] || users="--uid 20000"
+chmod 755 "$work"
+bench/sparsekv-bench scale --bytes 512 --store 4194304 --replay "$work/trace" --csv "$work/simulated" >/dev/null
+expected=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "hit") at = i } NR == 2 { print 100 * $at }' "$work/simulated")
+bench/sparsekv-bench prefixes --replay "$work/trace" --socket "$work/host0" --socket "$work/host1" $users --check --expect "$expected" --within 5
+echo "   simulated: $expected % of the prompts' tokens are there already"
