@@ -101,8 +101,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		return eng_fail(err, -EINVAL, "--prompt, --prompt-file, --ids and --chat exclude each other");
 	if (a->cli.ranks > 1 && (a->chat || (a->prompt_file && !strcmp(a->prompt_file, "-"))))
 		return eng_fail(err, -EINVAL, "--ranks: stdin is the first rank's alone, a prompt from elsewhere expected");
-	if (a->prefixes && (a->chat || a->cli.ranks > 1))
-		return eng_fail(err, -EINVAL, "--prefixes: not with --chat or --ranks");
+	if (a->prefixes && a->chat)
+		return eng_fail(err, -EINVAL, "--prefixes: not with --chat");
 	if (a->system && !a->chat)
 		return eng_fail(err, -EINVAL, "--system: only with --chat");
 	if (!a->prompt && !a->prompt_file && !a->ids && !a->chat && !a->seq)

@@ -89,13 +89,20 @@ void joint_close(struct skv_session *s)
 	s->joint = NULL;
 }
 
-static void tell(const struct skv_session *s, float *to)
+/* The generation that this rank is ready for, now or after a swap. */
+static float ready(const struct skv_session *s)
 {
 	const struct skv_msg_policy *swap = s->swap ? s->swap->body : NULL;
+
+	return (float)joint_generation(swap ? swap->generation : s->policy->generation);
+}
+
+static void tell(const struct skv_session *s, float last, float *to)
+{
 	const float own[] = {
 		[NUMBER] = (float)s->model.rank,
 		[POLICY] = (float)joint_generation(s->policy->generation),
-		[READY] = (float)joint_generation(swap ? swap->generation : s->policy->generation),
+		[READY] = last,
 	};
 
 	for (uint32_t i = 0; i < JOINT_WORDS; i += 2) {
@@ -132,8 +139,8 @@ static int lose(struct skv_session *s, const char *why)
 
 static const char silent[] = "other ranks did not confirm a commit", apart[] = "ranks run different policies";
 
-/* What all ranks say now, to answer[]; waits. Nothing of a device is under way. */
-static int ask_all(struct skv_session *s, float answer[JOINT_WORDS])
+/* What all ranks say now, `last` where else they say what they are ready for, to answer[]; waits. Nothing of a device is under way. */
+static int ask_all(struct skv_session *s, float last, float answer[JOINT_WORDS])
 {
 	const size_t bytes = JOINT_WORDS * sizeof(*answer);
 	const struct skv_backend *b = s->device ? s->device->backend : NULL;
@@ -141,7 +148,7 @@ static int ask_all(struct skv_session *s, float answer[JOINT_WORDS])
 	struct joint *r = s->joint;
 	int e = 0;
 
-	tell(s, b ? r->told : r->mem);
+	tell(s, last, b ? r->told : r->mem);
 	if (b)
 		e = b->copy(r->mem, r->told, bytes, r->stream);
 	if (e == 0)
@@ -163,10 +170,24 @@ int joint_begin(struct skv_session *s)
 
 	if (e < 0 || !s->joint || s->joint->met)
 		return e;
-	e = ask_all(s, answer);
+	e = ask_all(s, ready(s), answer);
 	if (e == 0 && !same(answer, POLICY))
 		e = lose(s, apart);
 	s->joint->met = true;
+	return e;
+}
+
+int joint_compare(struct skv_session *s, int32_t own, int32_t *ret_least, int32_t *ret_most)
+{
+	float answer[JOINT_WORDS];
+	int e = joint_begin(s);
+
+	if (e == 0)
+		e = ask_all(s, (float)own, answer);
+	if (e == 0) {
+		*ret_most = (int32_t)answer[READY];
+		*ret_least = (int32_t)-answer[READY + 1];
+	}
 	return e;
 }
 
@@ -189,7 +210,7 @@ bool joint_confirm(struct skv_session *s)
 	if (!s->joint)
 		return true;
 	s->joint->asked++;
-	if (!s->joint->lost && ask_all(s, answer) == 0)
+	if (!s->joint->lost && ask_all(s, ready(s), answer) == 0)
 		take(s, answer);
 	return !s->joint->lost;
 }
@@ -207,7 +228,7 @@ void joint_queue(struct skv_session *s, struct device_step *x)
 		return;
 	r->asked++;
 	memset(x->told, 0, 2 * bytes);
-	tell(s, x->told);
+	tell(s, ready(s), x->told);
 	e = b->copy(r->mem, x->told, bytes, stream);
 	if (e == 0)
 		e = m->all_reduce_max(m->all_reduce_ctx, r->mem, JOINT_WORDS, stream);

@@ -21,6 +21,9 @@ int joint_state(const struct skv_session *s);
 /* Before the first step all ranks meet. As joint_state(). */
 int joint_begin(struct skv_session *s);
 
+/* Of a number of each rank's, from -2^24 to 2^24, the least and the most; waits. All ranks call it, in the same order. As joint_state(). */
+int joint_compare(struct skv_session *s, int32_t own, int32_t *ret_least, int32_t *ret_most);
+
 /*
  * Tell the others that this rank has committed, and wait until all have: in host memory, or with nothing of a device under way.
  * False: it is not known whether all have; joint_state() says so from then on.

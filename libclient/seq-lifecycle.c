@@ -362,8 +362,6 @@ int skv_seq_drop(struct skv_seq *q)
 /* Why the first n tokens are not all there as they were computed, or NULL. */
 static const char *unsealable(const struct skv_seq *q, uint32_t n)
 {
-	if (q->session->model.n_ranks > 1)
-		return "it is a rank's, and ranks could find different ones";
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 		for (uint32_t page = 0; page < skv_pages_of(n) && skv_model_kv_layer(&q->session->model, layer) == layer; page++)
 			if (!skv_pte_resident(seq_table(q, layer)[page]))
@@ -439,6 +437,33 @@ static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name 
 	return e == -ENOTSUP ? new_locked(s, &plain, SKV_MSG_SEQ_NEW, ret) : e;
 }
 
+/*
+ * Ranks begin with the same tokens or not at all: what one has and another has not is computed. `e`: how it went so far here. Each time one
+ * differs, all begin anew with what the one has that has least; or empty.
+ */
+static int agree(struct skv_session *s, const struct skv_msg_seq_name *m, const int32_t *tokens, int e, struct skv_seq **ret)
+{
+	struct skv_msg_seq_name shorter = *m;
+	int32_t least, most;
+
+	for (;;) {
+		int r = device_settle(s);
+
+		if (r == 0)
+			r = joint_compare(s, e < 0 ? -1 : (int32_t)(*ret)->len, &least, &most);
+		if (r == 0 && least == most)
+			return e;
+		if (e == 0)
+			(void)end_locked(*ret, SKV_MSG_SEQ_DROP);
+		if (r < 0)
+			return r;
+		if (least < 0)
+			return e < 0 ? e : error_set(-ECANCELED, "another rank could not begin the sequence");
+		shorter.n_tokens = least > 0 ? (uint32_t)least + 1 : 0;
+		e = least > 0 ? new_from_locked(s, &shorter, tokens, ret) : new_locked(s, &shorter, SKV_MSG_SEQ_NEW, ret);
+	}
+}
+
 int skv_seq_new_from(struct skv_session *s, const char *name, uint32_t max_tokens, const int32_t *tokens, uint32_t n, struct skv_seq **ret_seq)
 {
 	struct skv_msg_seq_name m = {.session = s->id, .max_tokens = max_tokens, .n_tokens = n};
@@ -451,12 +476,14 @@ int skv_seq_new_from(struct skv_session *s, const char *name, uint32_t max_token
 		return error_set(-EINVAL, "max_tokens is %u, expected at most the model's %u", max_tokens, s->model.max_tokens);
 	if (!tokens || n == 0 || n > most)
 		return error_set(-EINVAL, "a prompt of %u tokens, expected 1 to %u", tokens ? n : 0, most);
-	if (s->model.n_ranks > 1)
-		return error_set(-ENOTSUP, "sealed prefixes of tensor-parallel ranks: ranks could find different ones");
+	if (s->model.n_ranks > 1 && !s->joint)
+		return error_set(-ENOTSUP, "ranks that find different prefixes have to agree: all_reduce_max expected");
 	e = fence_enter(s);
 	if (e < 0)
 		return e;
 	e = new_from_locked(s, &m, tokens, ret_seq);
+	if (s->joint)
+		e = agree(s, &m, tokens, e, ret_seq);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }

@@ -167,11 +167,13 @@ SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct
  *
  * Sealing shares pages as a fork does. A prefix stays while there is memory for it; it is the sequence's user's, and counts for its quotas.
  * It is meant for a prompt that has been read, and for a dialogue after each turn. What is sealed already is sealed, and no error.
- * *ret_sealed (NULL is fine): how many tokens are. Error: -ESTALE tokens of them were evicted, compressed or moved; -ENOTSUP
- * tensor-parallel ranks; else as skv_seq_fork.
+ * *ret_sealed (NULL is fine): how many tokens are. Error: -ESTALE tokens of them were evicted, compressed or moved; else as
+ * skv_seq_fork.
  *
  * skv_seq_new_from() waits for a store as long as the daemon's prefix-store-wait, at most. If the policy cannot go on from tokens that it
- * has not seen itself, or nothing is found, or a store has failed, the sequence begins empty, and that is no error. Errors as skv_seq_new.
+ * has not seen itself, or nothing is found, or a store has failed, the sequence begins empty, and that is no error. Tensor-parallel ranks
+ * all call it, in the same order, and begin with the same tokens: those that all have found. Error: -ENOTSUP a rank without
+ * all_reduce_max; -ECANCELED another rank failed; else as skv_seq_new.
  */
 SKV_API int skv_seq_new_from(struct skv_session *session, const char *name, uint32_t max_tokens, const int32_t *tokens, uint32_t n_tokens,
                              struct skv_seq **ret_seq);

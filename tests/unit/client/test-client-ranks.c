@@ -448,12 +448,87 @@ START_TEST(swapped)
 }
 END_TEST
 
+/* ---- sealed prefixes ------------------------------------------------------------------------- */
+
+#define PROMPT 600u
+
+static int32_t prompt[PROMPT];
+static uint32_t begun[TOGETHER];
+
+/* Tokens [from, PROMPT) as a prompt. */
+static void read_prompt(struct rank *r, struct skv_seq *q, uint32_t from)
+{
+	struct devmem_rows rows = devmem_rows_new(&r->model, PROMPT - from);
+
+	OK(skv_step_begin(r->session, &SKV_STEP_ITEM(.seq = q, .n_tokens = PROMPT - from, .flags = SKV_STEP_PROMPT, .tokens = prompt + from), 1,
+	                  devmem_stream()));
+	for (uint32_t layer = 0; layer < LAYERS; layer++)
+		OK(devmem_attend(r->session, layer, &rows, false));
+	OK(skv_step_end(r->session, NULL, NULL));
+	devmem_rows_free(&rows);
+}
+
+static void run_sealing(void *ctx, uint32_t at)
+{
+	struct rank *r = &pair.rank[at];
+	const uint32_t *tokens = ctx;
+
+	read_prompt(r, r->seq[0], 0);
+	if (tokens[at])
+		OK(skv_seq_seal(r->seq[0], tokens[at], NULL));
+}
+
+static void run_begin(void *ctx, uint32_t at)
+{
+	struct rank *r = &pair.rank[at];
+	struct skv_seq *q;
+	(void)ctx;
+
+	OK(skv_seq_new_from(r->session, "begun", 0, prompt, PROMPT, &q));
+	begun[at] = skv_seq_len(q);
+	read_prompt(r, q, begun[at]);
+	ck_assert_uint_eq(skv_seq_len(q), PROMPT);
+	OK(skv_seq_drop(q));
+}
+
+static void run_begin_one_fails(void *ctx, uint32_t at)
+{
+	struct rank *r = &pair.rank[at];
+	struct skv_seq *taken = NULL, *q;
+	(void)ctx;
+
+	if (at == 1)
+		OK(skv_seq_new(r->session, "begun", 0, &taken));
+	FAILS(skv_seq_new_from(r->session, "begun", 0, prompt, PROMPT, &q), at ? EEXIST : ECANCELED, at ? "begun" : "another rank");
+	OK(taken ? skv_seq_drop(taken) : 0);
+}
+
+/* Ranks begin with what all of them have. */
+START_TEST(prefixes)
+{
+	static const uint32_t sealed[][TOGETHER + 1] = {{512, 512, 512}, {512, 256, 256}, {256, 600, 256}, {0, 512, 0}};
+
+	for (uint32_t i = 0; i < PROMPT; i++)
+		prompt[i] = (int32_t)rnd_below(50000);
+	open_pair("delta?layers=1,3&budget=5", NULL);
+	rank_group_run(&pair.group, run_sealing, (void *)sealed[_i]);
+	rank_group_run(&pair.group, run_begin_one_fails, NULL);
+	for (int i = 0; i < 2; i++) {
+		rank_group_run(&pair.group, run_begin, NULL);
+		ck_assert_uint_eq(begun[0], sealed[_i][TOGETHER]);
+		ck_assert_uint_eq(begun[1], sealed[_i][TOGETHER]);
+	}
+	rank_group_end(&pair.group);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-client-ranks");
 	TCase *t = add_case(s, "ranks", 60, setup, client_end, refused, failed, swapped, NULL);
 
 	tcase_add_loop_test(t, unconfirmed, 0, 3);
+	tcase_add_loop_test(t, prefixes, 0, 4);
 	tcase_add_loop_test(t, as_one_rank, 0, (int)N_POLICIES);
 	return run_suite(s);
 }
