@@ -5,6 +5,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -49,6 +50,16 @@ int store_skip(const char *const *programs)
 			return 77;
 		}
 	return 0;
+}
+
+bool store_has_localhost(void)
+{
+	struct addrinfo *found;
+
+	if (getaddrinfo("localhost", NULL, NULL, &found) != 0)
+		return false;
+	freeaddrinfo(found);
+	return true;
 }
 
 /* ---- a server -------------------------------------------------------------------------------------- */

@@ -17,6 +17,9 @@
  * here. */
 int store_skip(const char *const *programs);
 
+/* Is localhost a name here? A bare machine may have no file of names. */
+bool store_has_localhost(void);
+
 struct store_server {
 	char *folder;
 	const char *const *args; /* further ones, for a restart: they outlive it */

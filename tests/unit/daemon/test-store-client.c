@@ -141,7 +141,7 @@ static void all_calls(struct lot *l)
 	expect_same(l);
 }
 
-static const char *const urls[] = {"unix://%s", "redis://127.0.0.1:%s", "redis://localhost:%s/3"};
+static const char *const urls[] = {"unix://%s", "redis://127.0.0.1:%s", "redis://127.0.0.1:%s/3", "redis://localhost:%s"};
 
 START_TEST(round_trips)
 {
@@ -151,6 +151,8 @@ START_TEST(round_trips)
 	} sizes[] = {{1, 12, 0}, {1000, 64, 100}, {300, 4096, 20000}, {40, 32, 1 << 20}};
 	char where[128];
 
+	if (strstr(urls[_i], "localhost") && !store_has_localhost())
+		return;
 	skv_store_free(store);
 	snprintf(where, sizeof(where), "%u", server.port);
 	store = store_open(urls[_i], _i == 0 ? server.socket : where);
