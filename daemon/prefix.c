@@ -24,7 +24,7 @@
 #include "daemon/turns.h"
 
 #define TURN_BLOCKS 128u /* a fraction of a millisecond */
-#define MOST_ASKS 256u   /* that the store is sent, or asked, at a time */
+#define ASKS_OF_USER 64u /* that the store is sent, or asked, at a time: the workers are everybody's */
 
 static bool has_store(const struct skv_server *s)
 {
@@ -77,13 +77,14 @@ static void refuse_core(struct skv_prefix_ask *a, int r)
 	refuse(a, r < 0 ? -r : skv_core_errno((enum skv_core_error)r), why);
 }
 
-static unsigned n_asks(const struct skv_server *s)
+/* May it take the store's time? */
+static bool has_turn(const struct skv_prefix_ask *ask)
 {
 	unsigned n = 0;
 
-	for (const struct skv_prefix_ask *a = s->prefix->asks; a; a = a->next)
-		n++;
-	return n;
+	for (const struct skv_prefix_ask *a = ask->server->prefix->asks; a; a = a->next)
+		n += a->uid == ask->uid && (a->state == SKV_PREFIX_FETCHES || a->state == SKV_PREFIX_SENDS);
+	return has_store(ask->server) && n <= ASKS_OF_USER;
 }
 
 /* What K and V of the session's sequences depend on, besides tokens. */
@@ -217,7 +218,7 @@ static void have_keys_of_new(struct skv_prefix_ask *a)
 	a->begun_ns = skv_now_ns();
 	a->deadline_ns = a->begun_ns + s->config.prefix_store_wait;
 	a->state = SKV_PREFIX_FETCHES;
-	if (a->n_local < a->n_blocks && has_store(s) && n_asks(s) <= MOST_ASKS && skv_fetch_begin(a) == 0)
+	if (a->n_local < a->n_blocks && has_turn(a) && skv_fetch_begin(a) == 0)
 		return;
 	skv_prefix_fetched(a);
 }
@@ -236,7 +237,7 @@ static int sealed(struct skv_server *s, const struct skv_conn *conn, const struc
 	s->prefix->counters.sealed += r == 0 && a->n_blocks > 0;
 	a->conn = 0;
 	a->state = SKV_PREFIX_SENDS;
-	if ((r == 0 || r == SKV_CORE_E_EXIST) && a->n_blocks && has_store(s) && n_asks(s) <= MOST_ASKS && skv_fetch_send(a) == 0)
+	if ((r == 0 || r == SKV_CORE_E_EXIST) && a->n_blocks && has_turn(a) && skv_fetch_send(a) == 0)
 		return 0;
 	skv_prefix_ask_end(a);
 	return r == SKV_CORE_E_EXIST ? 0 : r;
