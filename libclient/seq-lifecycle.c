@@ -420,18 +420,14 @@ static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name 
 {
 	struct skv_msg_seq_name lent = {.session = m->session, .max_tokens = m->n_tokens}, from = *m, plain = *m;
 	struct skv_seq *q;
-	int e = new_locked(s, &lent, SKV_MSG_SEQ_NEW, &q), end;
+	int e = new_locked(s, &lent, SKV_MSG_SEQ_NEW, &q);
 
 	if (e < 0)
 		return e;
 	memcpy(skv_seqmem_tokens(q->mem, &q->layout), tokens, m->n_tokens * sizeof(*tokens));
 	from.seq = q->id;
 	e = new_locked(s, &from, SKV_MSG_PREFIX_NEW, ret);
-	end = end_locked(q, SKV_MSG_SEQ_DROP);
-	if (e == 0 && end < 0) {
-		(void)end_locked(*ret, SKV_MSG_SEQ_DROP);
-		return end;
-	}
+	(void)end_locked(q, SKV_MSG_SEQ_DROP); /* at the latest it goes with its session */
 	plain.n_tokens = 0;
 	/* a policy that goes on from nothing but what it has seen itself */
 	return e == -ENOTSUP ? new_locked(s, &plain, SKV_MSG_SEQ_NEW, ret) : e;
@@ -468,6 +464,7 @@ int skv_seq_new_from(struct skv_session *s, const char *name, uint32_t max_token
 {
 	struct skv_msg_seq_name m = {.session = s->id, .max_tokens = max_tokens, .n_tokens = n};
 	const uint32_t most = max_tokens ? max_tokens : s->model.max_tokens;
+	struct skv_seq *q = NULL;
 	int e = fill_name(&m, name);
 
 	if (e < 0)
@@ -481,10 +478,12 @@ int skv_seq_new_from(struct skv_session *s, const char *name, uint32_t max_token
 	e = fence_enter(s);
 	if (e < 0)
 		return e;
-	e = new_from_locked(s, &m, tokens, ret_seq);
+	e = new_from_locked(s, &m, tokens, &q);
 	if (s->joint)
-		e = agree(s, &m, tokens, e, ret_seq);
+		e = agree(s, &m, tokens, e, &q);
 	pthread_mutex_unlock(&s->lock);
+	if (e == 0)
+		*ret_seq = q;
 	return e;
 }
 

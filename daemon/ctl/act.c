@@ -58,7 +58,7 @@ int skv_ctl_which_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, stru
 	int r;
 
 	*ret = (struct skv_msg_seq_of){0};
-	if (!skv_name_valid(o->arg))
+	if (!skv_name_valid(o->arg) && !skv_prefix_name_valid(o->arg))
 		return bad_name(o->arg, "a name", ", '/'");
 	if (o->model && !skv_model_name_valid(o->model))
 		return bad_name(o->model, "a model's name", "");

@@ -18,6 +18,7 @@
 #define KEYS 3 /* contents: of the victim's sequences, and the bystander's */
 #define BYSTANDERS_KEY 2u
 #define TRIES 6
+#define LONG 260u /* tokens, of which a block is sealed */
 #define PACE_US 1500
 
 enum spec { QUEST, FULL, SPECS, ANY = SPECS };
@@ -47,7 +48,7 @@ static uint64_t content[KEYS][TOKENS];
 
 /* Of a process: its connection, the victim's sequences while it holds them, and one without a name. */
 static struct skv_client *client;
-static struct skv_seq *held[NTH_NAMED], *other, *bystanders;
+static struct skv_seq *held[NTH_NAMED], *other, *prefixed, *bystanders;
 static uint32_t bystanders_len;
 static bool is_bystander;
 static uint32_t timeout_ms = 5000;
@@ -70,7 +71,7 @@ static void disconnect(void)
 	skv_disconnect(client);
 	client = NULL;
 	w.session = NULL;
-	held[NTH_FIRST] = held[NTH_SECOND] = other = bystanders = NULL;
+	held[NTH_FIRST] = held[NTH_SECOND] = other = prefixed = bystanders = NULL;
 }
 
 static int connect_again(void)
@@ -240,6 +241,51 @@ static int does_drop(void)
 	return e;
 }
 
+/* The rest of a long prompt; then it goes, or (seals) is sealed first. */
+static int read_long(bool seals)
+{
+	uint64_t numbers[LONG];
+	uint32_t len = skv_seq_len(prefixed);
+	int e = 0;
+
+	for (uint32_t i = 0; i < LONG; i++)
+		numbers[i] = refmodel_content(77, i);
+	if (len < LONG)
+		e = refmodel_run(&w, prefixed, numbers + len, LONG - len, true, NULL, NULL);
+	if (e < 0)
+		skv_step_abort(w.session);
+	if (e == 0 && seals)
+		e = skv_seq_seal(prefixed, SKV_ALL, NULL);
+	if (e == 0) {
+		e = skv_seq_drop(prefixed);
+		prefixed = e == -ENOMEM ? prefixed : NULL;
+	}
+	return e;
+}
+
+static int does_seal(void)
+{
+	int e = prefixed ? 0 : skv_seq_new(w.session, NULL, 0, &prefixed);
+
+	return e ? e : read_long(true);
+}
+
+static int does_begin_with_it(void)
+{
+	int32_t ids[LONG];
+	uint32_t len;
+	int e;
+
+	for (uint32_t i = 0; i < LONG; i++)
+		ids[i] = refmodel_token(refmodel_content(77, i));
+	e = prefixed ? 0 : skv_seq_new_from(w.session, NULL, 0, ids, LONG, &prefixed);
+	if (e)
+		return e;
+	ck_assert_mem_eq(skv_seq_tokens(prefixed, &len), ids, skv_seq_len(prefixed) * sizeof(*ids));
+	ck_assert_msg(len == 0 || len == 256 || len == LONG, "begun with %u tokens", len);
+	return read_long(false);
+}
+
 static int does_truncate(void)
 {
 	struct record *r = &shared->named[NTH_FIRST];
@@ -301,7 +347,7 @@ static int does_close(void)
 
 static const struct nth_engine_act engine_acts[] = {
 	{"make", nth_engine_make_first}, {"prompt", does_prompt}, {"decode", does_decode}, {"fork", nth_engine_fork_second}, {"go on", does_go_on},
-	{"go on with the fork", does_go_on_with_fork}, {"another one", does_other}, {"drop", does_drop}, {"truncate", does_truncate},
+	{"go on with the fork", does_go_on_with_fork}, {"another one", does_other}, {"drop", does_drop}, {"seal", does_seal}, {"begin with it", does_begin_with_it}, {"truncate", does_truncate},
 	{"go on after it", does_go_on_after_it}, {"a policy of its own", does_policy}, {"detach", does_detach}, {"attach", does_attach},
 	{"ask", does_ask}, {"close", does_close},
 };
@@ -506,7 +552,7 @@ void nth_engine_setup(const char *socket)
 	socket_path = socket;
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	ck_assert_ptr_ne(shared, MAP_FAILED);
-	refmodel_model(&w.model, "victim", SKV_F32, TOKENS + 1);
+	refmodel_model(&w.model, "victim", SKV_F32, LONG + 1);
 	for (uint32_t key = 0; key < KEYS; key++)
 		for (uint32_t i = 0; i < TOKENS; i++)
 			content[key][i] = refmodel_content(key, i);

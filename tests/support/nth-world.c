@@ -50,10 +50,29 @@ static void check_log(void)
 	manager_forget_log();
 }
 
+/* What victims have sealed is nobody's, and stays. */
+static void drop_prefixes(void)
+{
+	struct raw *r = raw_operator(manager_socket);
+	json_t *all = raw_query(r, SKV_QUERY_SEQS), *seq;
+	size_t i;
+
+	json_array_foreach(json_object_get(all, "sequences"), i, seq)
+	{
+		const char *name = json_string_value(json_object_get(seq, "name"));
+
+		if (skv_prefix_name_valid(name))
+			ck_assert_int_eq(raw_seq_named(r, SKV_MSG_SEQ_DROP_NAME, json_string_value(json_object_get(seq, "model")), name), 0);
+	}
+	json_decref(all);
+	raw_close(r);
+}
+
 void nth_world_end(void)
 {
 	nth_engine_tell_bystander_to_end();
 	child_wait(bystander);
+	drop_prefixes();
 	manager_expect_kept(0);
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
 	check_log();
