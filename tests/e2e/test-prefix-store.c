@@ -356,6 +356,19 @@ static pid_t reader(int on, uint64_t seed)
 	_exit(0);
 }
 
+/* The same as once(), in a process of its own: what has used a device has no children that can. */
+static uint32_t apart(int on, uint64_t seed, bool seals)
+{
+	pid_t pid = child_fork();
+	int status;
+
+	if (pid == 0)
+		_exit(10 + (int)(once(on, seed, seals) / 256));
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) >= 10, "%s", child_problem());
+	return 256 * ((uint32_t)WEXITSTATUS(status) - 10);
+}
+
 START_TEST(killed)
 {
 	unsigned hits = 0, unhurt = 0;
@@ -366,7 +379,7 @@ START_TEST(killed)
 		int status;
 		pid_t pid;
 
-		(void)once(0, seed, true);
+		(void)apart(0, seed, true);
 		for (int k = 0; k < 100 && n_values() == 0; k++)
 			fix_sleep_ms(5);
 		pid = reader(1, seed);
@@ -386,9 +399,9 @@ START_TEST(killed)
 		/* a daemon that was killed is the only reason to give up, and what was read is right */
 		ck_assert_msg((WIFEXITED(status) && WEXITSTATUS(status) == 0) || who == 2, "round %d, victim %u after %u us: %#x %s", i, who, late_us,
 		              (unsigned)status, child_problem());
-		hits += once(1, seed, false) > 0;
-		ck_assert_uint_eq(once(1, seed, true) > PREFIX_SEALED, 0);
-		ck_assert_uint_eq(once(1, seed, false), PREFIX_SEALED);
+		hits += apart(1, seed, false) > 0;
+		ck_assert_uint_eq(apart(1, seed, true) > PREFIX_SEALED, 0);
+		ck_assert_uint_eq(apart(1, seed, false), PREFIX_SEALED);
 	}
 	printf("%d rounds, %u without effect on the reader, %u found what was sealed\n", ROUNDS, unhurt, hits);
 }
