@@ -195,6 +195,19 @@ static void got_turn(struct skv_parking_job *j)
 		give_up(j);
 }
 
+void skv_fetch_tick(struct skv_server *s)
+{
+	struct skv_parking_job *j = s->parking ? s->parking->jobs : NULL;
+
+	while (j)
+		if (j->kind == &get_kind && j->state == SKV_PARKING_MEMORY && skv_now_ns() > j->prefix->deadline_ns) {
+			give_up(j);
+			j = s->parking->jobs; /* others may have ended with it */
+		} else {
+			j = j->next;
+		}
+}
+
 /* Pages from number `from` of the list on have nothing. */
 static bool put_back(struct skv_parking_job *j, uint64_t from)
 {

@@ -31,11 +31,13 @@ struct skv_prefix_ask {
 	uint8_t (*names)[SKV_PREFIX_KEY]; /* [n_blocks] */
 	struct skv_block_key *keys;       /* [n_blocks] */
 	uint64_t begun_ns, deadline_ns;   /* NEW */
+	uint64_t turn;                    /* the last that it had */
 };
 
 struct skv_prefix {
 	uint8_t secret[SKV_PREFIX_KEY];
 	struct skv_prefix_ask *asks;
+	uint64_t turns;
 	struct skv_prefix_counters {
 		uint64_t sealed, asked, hits;              /* requests; of NEW those that had a block or more */
 		uint64_t asked_tokens, hit_tokens;
@@ -48,6 +50,8 @@ struct skv_prefix {
 int skv_fetch_begin(struct skv_prefix_ask *);
 /* Send what a SEAL has sealed; the ask ends with that. Negative errno: it was not begun. */
 int skv_fetch_send(struct skv_prefix_ask *);
+/* What has waited for memory for too long is given up. */
+void skv_fetch_tick(struct skv_server *);
 /* What could be had from the store is in memory. */
 void skv_prefix_fetched(struct skv_prefix_ask *);
 void skv_prefix_ask_end(struct skv_prefix_ask *);

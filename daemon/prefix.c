@@ -258,41 +258,40 @@ static void have_keys_of_seal(struct skv_prefix_ask *a)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* False: it has not ended, and has nothing to do. */
-static bool turn(struct skv_prefix_ask *a)
+static void turn(struct skv_prefix_ask *a)
 {
 	int r;
 
-	if (a->state != SKV_PREFIX_HASHES)
-		return false;
-	if (!waiting(a)) {
+	if (!waiting(a))
 		skv_prefix_ask_end(a);
-	} else if (hash_some(a, &r)) {
-		return false;
-	} else if (r) {
+	else if (hash_some(a, &r))
+		return;
+	else if (r)
 		refuse_core(a, r);
-	} else if (is_seal(a)) {
+	else if (is_seal(a))
 		have_keys_of_seal(a);
-	} else {
+	else
 		have_keys_of_new(a);
-	}
-	return true;
 }
 
+/* One of them has it, each in its turn. */
 bool skv_prefix_work(struct skv_server *s)
 {
-	struct skv_prefix_ask *a = s->prefix->asks;
+	struct skv_prefix_ask *next = NULL;
 
-	while (a)
-		a = turn(a) ? s->prefix->asks : a->next; /* others may have ended with it */
-	for (a = s->prefix->asks; a; a = a->next)
-		if (a->state == SKV_PREFIX_HASHES)
-			return true;
-	return false;
+	for (struct skv_prefix_ask *a = s->prefix->asks; a; a = a->next)
+		if (a->state == SKV_PREFIX_HASHES && (!next || a->turn < next->turn))
+			next = a;
+	if (!next)
+		return false;
+	next->turn = ++s->prefix->turns;
+	turn(next);
+	return true;
 }
 
 void skv_prefix_tick(struct skv_server *s)
 {
+	skv_fetch_tick(s);
 	for (struct skv_prefix_ask *a = s->prefix->asks; a; a = a->next) {
 		struct skv_conn *conn = a->state == SKV_PREFIX_FETCHES ? waiting(a) : NULL;
 

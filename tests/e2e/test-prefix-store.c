@@ -24,7 +24,7 @@
 #include "tests/support/prefix-reader.h"
 #include "tests/support/store-fixture.h"
 
-#define ROUNDS (getenv("SKV_KILLS") ? atoi(getenv("SKV_KILLS")) : slowed() ? 3 : 12)
+#define ROUNDS (getenv("SKV_KILLS") ? atoi(getenv("SKV_KILLS")) : slowed() ? 3 : 8)
 #define WAIT_S 2 /* prefix-store-wait */
 #define BLOCKS (PREFIX_SEALED / 256)
 #define TENANTS 16u
