@@ -182,6 +182,7 @@ struct user {
 
 static void user_begin(struct user *u, int on)
 {
+	*u = (struct user){.client = NULL};
 	prefix_model(&u->w, "shared");
 	if (dtype)
 		u->w.model.kv_dtype = dtype;
@@ -338,7 +339,7 @@ static pid_t reader(int on, uint64_t seed)
 	pid_t pid = child_fork();
 	int32_t ids[PREFIX_PROMPT];
 	struct skv_seq *seq;
-	struct user u;
+	struct user u = {.client = NULL};
 	float *got;
 
 	if (pid)
