@@ -24,7 +24,7 @@
 
 #define TURN_UNITS 60000u
 #define SEND_MS 60000u /* for a prefix; workers say that they go on */
-_Static_assert(SKV_STORE_BLOCK_TOKENS == SKV_BLOCK_TOKENS && SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
+_Static_assert(SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
 
 static void found(struct skv_parking_job *, int error, const char *why, const void *answer);
 static void got_turn(struct skv_parking_job *);
@@ -164,34 +164,11 @@ static void give_up(struct skv_parking_job *j)
 	skv_prefix_fetched(a);
 }
 
-/* A turn's worth of pages. */
 static void got_turn(struct skv_parking_job *j)
 {
-	struct skv_server *s = j->parking->server;
-	struct skv_wire_run runs[512];
-	struct skv_core_location p;
-	uint32_t n = 0;
-	int r = 0;
+	char why[SKV_TEXT_MAX] = "";
 
-	if (skv_now_ns() > j->prefix->deadline_ns) {
-		give_up(j);
-		return;
-	}
-	if (j->taken < j->m.n_pages)
-		r = skv_core_restore_take(s->core, j->seq, (uint32_t)(j->m.n_pages - j->taken), runs, 512, &n);
-	if (r < 0) {
-		skv_server_fail(s, "a prefix from the store", r);
-		return;
-	}
-	j->state = r == SKV_CORE_E_WAIT ? SKV_PARKING_MEMORY : SKV_PARKING_TURNS;
-	if (r == SKV_CORE_E_WAIT)
-		return;
-	r = -skv_core_errno((enum skv_core_error)r);
-	if (r == 0)
-		r = skv_core_seq_location(s->core, j->seq, &p) ? -ESTALE : skv_parking_add_pages(j, runs, n, p.pages_per_segment);
-	if (r == 0 && j->taken == j->m.n_pages)
-		r = skv_parking_move(j, j->m.n_pages * sizeof(uint32_t));
-	if (r < 0)
+	if (skv_now_ns() > j->prefix->deadline_ns || skv_parking_take_pages(j, why) < 0)
 		give_up(j);
 }
 

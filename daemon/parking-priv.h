@@ -119,8 +119,12 @@ void skv_parking_remove(struct skv_parking *, struct skv_parked *);
 struct skv_parking_job *skv_parking_job_new(struct skv_parking *, const struct skv_parking_kind *, uint32_t disk_kind, uint32_t uid,
                                             char why[SKV_TEXT_MAX]);
 int skv_parking_move(struct skv_parking_job *, uint64_t listed);
-/* RESUME, STORE_GET: pages that were taken, into the list; and their segments. PARK, STORE_PUT: segments of the pages in the list. Negative errno. */
-int skv_parking_add_pages(struct skv_parking_job *, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment);
+/*
+ * RESUME, STORE_GET: a turn's worth of the pages that it lacks, into the list; with the last of them it goes to its worker. Negative errno,
+ * with a text: it cannot go on, and the caller ends it.
+ */
+int skv_parking_take_pages(struct skv_parking_job *, char why[SKV_TEXT_MAX]);
+/* PARK, STORE_PUT: segments of the pages in the list. False: it cannot be read. */
 bool skv_parking_mark_segments(struct skv_parking_job *, uint32_t pages_per_segment);
 /* The file that the job has written, with this header, or (NULL) all that is known of it: it is the job's `file`. */
 void skv_parking_written(struct skv_parking_job *, const struct skv_parked_header *);

@@ -84,7 +84,7 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 }
 
 /* Ids of pages, into the list; and their segments. */
-int skv_parking_add_pages(struct skv_parking_job *j, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment)
+static int add_pages(struct skv_parking_job *j, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment)
 {
 	uint32_t ids[4096], used = 0;
 
@@ -114,34 +114,42 @@ int skv_parking_add_pages(struct skv_parking_job *j, const struct skv_wire_run *
 	return 0;
 }
 
-/* A turn's worth of pages. */
-static void turn(struct skv_parking_job *j)
+int skv_parking_take_pages(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 {
 	struct skv_server *s = j->parking->server;
 	struct skv_wire_run runs[512];
 	struct skv_core_location p;
-	char why[SKV_TEXT_MAX] = "";
 	uint32_t n = 0;
 	int r = 0;
 
 	if (j->taken < j->m.n_pages)
 		r = skv_core_restore_take(s->core, j->seq, (uint32_t)(j->m.n_pages - j->taken), runs, 512, &n);
 	if (r < 0) {
-		skv_server_fail(s, "resuming", r);
-		return;
+		skv_server_fail(s, "pages for what is read", r);
+		return 0;
 	}
 	j->state = r == SKV_CORE_E_WAIT ? SKV_PARKING_MEMORY : SKV_PARKING_TURNS;
 	if (r == SKV_CORE_E_WAIT)
-		return;
+		return 0;
 	if (r)
-		snprintf(why, sizeof(why), "%s", skv_core_why(s->core));
+		snprintf(why, SKV_TEXT_MAX, "%s", skv_core_why(s->core));
 	r = -skv_core_errno((enum skv_core_error)r);
 	if (r == 0)
-		r = skv_core_seq_location(s->core, j->seq, &p) ? -ESTALE : skv_parking_add_pages(j, runs, n, p.pages_per_segment);
+		r = skv_core_seq_location(s->core, j->seq, &p) ? -ESTALE : add_pages(j, runs, n, p.pages_per_segment);
 	if (r == 0 && j->taken == j->m.n_pages)
 		r = skv_parking_move(j, j->m.n_pages * sizeof(uint32_t));
+	if (r < 0 && !*why)
+		snprintf(why, SKV_TEXT_MAX, "%s", strerror(-r));
+	return r;
+}
+
+static void turn(struct skv_parking_job *j)
+{
+	char why[SKV_TEXT_MAX] = "";
+	int r = skv_parking_take_pages(j, why);
+
 	if (r < 0)
-		resume_failed(j, r, *why ? why : strerror(-r));
+		resume_failed(j, r, why);
 }
 
 /* All of it was read. */

@@ -196,7 +196,7 @@ static int put_ids(struct skv_store_values *v, const struct skv_seqmem_layout *l
 {
 	const uint64_t from = sizeof(v->what) + v->what.n_blocks * sizeof(*v->names);
 	const int32_t none = -1;
-	int32_t ids[SKV_STORE_BLOCK_TOKENS];
+	int32_t ids[SKV_BLOCK_TOKENS];
 	uint64_t at = 0;
 	int r = 0;
 
@@ -229,7 +229,7 @@ static int commit(struct skv_store_values *v)
 		r = put_ids(v, &l);
 	if (r == 0) {
 		skv_seqmem_init_header(s, &l);
-		skv_seqmem_begin_with(s, n_blocks * SKV_STORE_BLOCK_TOKENS);
+		skv_seqmem_begin_with(s, n_blocks * SKV_BLOCK_TOKENS);
 		r = put_memory(v, 0, s, sizeof(*s));
 	}
 	free(entries);

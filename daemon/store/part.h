@@ -20,7 +20,7 @@
 #define SKV_STORE_PART_OVERHEAD (SKV_STORE_PART_MAGIC_BYTES + SKV_STORE_PART_NONCE + SKV_STORE_PART_TAG)
 #define SKV_STORE_PART_BYTES ((size_t)4 << 20) /* of pages, at most; a page that is larger is a part by itself */
 
-#define SKV_STORE_BLOCK_PAGES (SKV_STORE_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* of a layer */
+#define SKV_STORE_BLOCK_PAGES (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* of a layer */
 #define SKV_STORE_MAX_PART_PAGES (SKV_MAX_LAYERS * SKV_STORE_BLOCK_PAGES)
 
 /* How blocks are cut. Page number p of a block is page p % SKV_STORE_BLOCK_PAGES of layer p / SKV_STORE_BLOCK_PAGES. */

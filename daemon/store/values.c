@@ -19,16 +19,16 @@
 static int read_what(struct skv_store_values *v)
 {
 	const int fd = v->work->fds[SKV_DISK_FD_STORE];
-	const size_t ids = v->work->job->kind == SKV_DISK_STORE_GET ? SKV_STORE_BLOCK_TOKENS * sizeof(int32_t) : 0;
+	const size_t ids = v->work->job->kind == SKV_DISK_STORE_GET ? SKV_BLOCK_TOKENS * sizeof(int32_t) : 0;
 	struct skv_store_what *what = &v->what;
 	size_t names;
 	struct stat st;
 
 	if (fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(*what) || pread(fd, what, sizeof(*what), 0) != (ssize_t)sizeof(*what))
 		return skv_disk_refuse(v->work, -EINVAL, "what the daemon says of the prefix store cannot be read");
-	if (what->n_blocks < 1 || what->n_blocks > SKV_MAX_TOKENS / SKV_STORE_BLOCK_TOKENS)
+	if (what->n_blocks < 1 || what->n_blocks > SKV_MAX_TOKENS / SKV_BLOCK_TOKENS)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %u blocks, expected 1 to %u", what->n_blocks,
-		                       SKV_MAX_TOKENS / SKV_STORE_BLOCK_TOKENS);
+		                       SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
 	if (!memchr(what->url, '\0', sizeof(what->url)))
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has an address of the prefix store without an end");
 	names = what->n_blocks * sizeof(*v->names);
@@ -114,7 +114,7 @@ static int check_job(struct skv_store_values *v)
 {
 	const struct skv_disk_job *job = v->work->job;
 	const bool get = job->kind == SKV_DISK_STORE_GET;
-	const uint64_t n_tokens = (uint64_t)v->what.n_blocks * SKV_STORE_BLOCK_TOKENS;
+	const uint64_t n_tokens = (uint64_t)v->what.n_blocks * SKV_BLOCK_TOKENS;
 	struct skv_model m;
 	const char *wrong;
 	uint64_t n_pages;

@@ -13,12 +13,11 @@
 
 #include "daemon/disk/work.h"
 
-#define SKV_STORE_BLOCK_TOKENS 256u
 #define SKV_STORE_NAME 32u /* bytes of a block's name */
 #define SKV_STORE_KEY 32u
 #define SKV_STORE_URL 2048u
 
-/* What the daemon says of the store, in a memfd; n_blocks names follow, and for GET n_blocks * SKV_STORE_BLOCK_TOKENS token ids. */
+/* What the daemon says of the store, in a memfd; n_blocks names follow, and for GET n_blocks * SKV_BLOCK_TOKENS token ids. */
 struct skv_store_what {
 	uint32_t n_blocks;
 	uint32_t timeout_ms; /* of the job: what is not done by then counts as absent, or stays unsaid */

@@ -46,16 +46,16 @@ void prefix_make(struct prefix_case *p, const char *url, struct skv_wire_model m
 	*p = (struct prefix_case){.job = {.n_fds = SKV_DISK_FD_PAGES + 1, .model = model}, .what = {.n_blocks = n_blocks, .timeout_ms = 60000}};
 	skv_wire_to_model(&m, &model);
 	p->job.page_bytes = skv_page_bytes(&m);
-	p->job.commit = (uint64_t)rnd_below(100) << 32 | n_blocks * SKV_STORE_BLOCK_TOKENS;
-	p->job.max_tokens = n_blocks * SKV_STORE_BLOCK_TOKENS + rnd_below(1000);
+	p->job.commit = (uint64_t)rnd_below(100) << 32 | n_blocks * SKV_BLOCK_TOKENS;
+	p->job.max_tokens = n_blocks * SKV_BLOCK_TOKENS + rnd_below(1000);
 	p->job.n_entries = p->job.n_pages = prefix_pages(p);
 	skv_seqmem_layout(&m, p->job.max_tokens, &p->layout);
 	rnd_bytes(p->what.key, sizeof(p->what.key));
 	snprintf(p->what.url, sizeof(p->what.url), "%s", url);
 	p->names = calloc(n_blocks, sizeof(*p->names));
-	p->tokens = calloc(n_blocks, SKV_STORE_BLOCK_TOKENS * sizeof(*p->tokens));
+	p->tokens = calloc(n_blocks, SKV_BLOCK_TOKENS * sizeof(*p->tokens));
 	rnd_bytes(p->names, n_blocks * sizeof(*p->names));
-	rnd_bytes(p->tokens, n_blocks * SKV_STORE_BLOCK_TOKENS * sizeof(*p->tokens));
+	rnd_bytes(p->tokens, n_blocks * SKV_BLOCK_TOKENS * sizeof(*p->tokens));
 	make_memory(p);
 	page = malloc(p->job.page_bytes);
 	for (uint64_t i = 0; i < prefix_pages(p); i++) {
@@ -120,7 +120,7 @@ uint64_t prefix_value_bytes(const struct prefix_case *p)
 /* A job whose descriptors have these bytes of what they should have; the list is numbers. */
 int prefix_ask_with(const struct prefix_case *p, uint32_t kind, size_t what_bytes, const uint32_t *list, size_t list_bytes)
 {
-	const size_t names = p->what.n_blocks * sizeof(*p->names), ids = p->what.n_blocks * SKV_STORE_BLOCK_TOKENS * sizeof(*p->tokens);
+	const size_t names = p->what.n_blocks * sizeof(*p->names), ids = p->what.n_blocks * SKV_BLOCK_TOKENS * sizeof(*p->tokens);
 	const size_t parts[] = {sizeof(p->what), names, ids};
 	const void *from[] = {&p->what, p->names, p->tokens};
 	struct skv_disk_job job = p->job;
@@ -147,7 +147,7 @@ int prefix_ask_with(const struct prefix_case *p, uint32_t kind, size_t what_byte
 
 size_t prefix_what_bytes(const struct prefix_case *p, uint32_t kind)
 {
-	return sizeof(p->what) + p->what.n_blocks * (sizeof(*p->names) + (kind == SKV_DISK_STORE_GET ? 4 * SKV_STORE_BLOCK_TOKENS : 0));
+	return sizeof(p->what) + p->what.n_blocks * (sizeof(*p->names) + (kind == SKV_DISK_STORE_GET ? 4 * SKV_BLOCK_TOKENS : 0));
 }
 
 /* The list that the job should have, to be freed. */
@@ -204,13 +204,13 @@ static void expect_memory(const struct prefix_case *was, const struct prefix_cas
 	int32_t *tokens = read_at(is->seq, l->tokens, (is->job.max_tokens + 1) * sizeof(*tokens));
 
 	skv_seqmem_init_header(expected, l);
-	skv_seqmem_begin_with(expected, n * SKV_STORE_BLOCK_TOKENS);
+	skv_seqmem_begin_with(expected, n * SKV_BLOCK_TOKENS);
 	ck_assert_mem_eq(s, expected, sizeof(*s));
 	ck_assert_ptr_null(skv_seqmem_check(s, l));
 	if (n)
-		ck_assert_mem_eq(tokens, was->tokens, n * SKV_STORE_BLOCK_TOKENS * sizeof(*tokens));
-	ck_assert_int_eq(tokens[n * SKV_STORE_BLOCK_TOKENS], -1);
-	for (uint32_t i = n * SKV_STORE_BLOCK_TOKENS + 1; i <= is->job.max_tokens; i++)
+		ck_assert_mem_eq(tokens, was->tokens, n * SKV_BLOCK_TOKENS * sizeof(*tokens));
+	ck_assert_int_eq(tokens[n * SKV_BLOCK_TOKENS], -1);
+	for (uint32_t i = n * SKV_BLOCK_TOKENS + 1; i <= is->job.max_tokens; i++)
 		ck_assert_int_eq(tokens[i], 0);
 	for (uint32_t t = 0; t < l->n_tables; t++) {
 		skv_pte *e = read_at(is->seq, l->table + (uint64_t)t * l->max_pages * sizeof(*e), l->max_pages * sizeof(*e));

@@ -11,7 +11,7 @@
 #include "daemon/store/values.h"
 #include "tests/support/parked-case.h"
 
-#define PREFIX_BLOCK_PAGES (SKV_STORE_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* of a layer */
+#define PREFIX_BLOCK_PAGES (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* of a layer */
 #define PREFIX_PART ((size_t)4 << 20) /* bytes of pages, at most, if a page is not larger */
 #define PREFIX_OVERHEAD 36u /* of a value: magic, nonce, tag */
 

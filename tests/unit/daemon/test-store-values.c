@@ -473,9 +473,9 @@ START_TEST(jobs_are_checked)
 		bad = p;
 		bad.what.n_blocks = 0;
 		ck_assert_int_eq(prefix_ask_with(&bad, kinds[i], what, list, list_bytes), -EINVAL);
-		bad.what.n_blocks = SKV_MAX_TOKENS / SKV_STORE_BLOCK_TOKENS + 1;
+		bad.what.n_blocks = SKV_MAX_TOKENS / SKV_BLOCK_TOKENS + 1;
 		bad.names = calloc(bad.what.n_blocks, sizeof(*bad.names));
-		bad.tokens = calloc(bad.what.n_blocks, 4 * SKV_STORE_BLOCK_TOKENS);
+		bad.tokens = calloc(bad.what.n_blocks, 4 * SKV_BLOCK_TOKENS);
 		ck_assert_int_eq(prefix_ask_with(&bad, kinds[i], prefix_what_bytes(&bad, kinds[i]), list, list_bytes), -EINVAL);
 		free(bad.names), free(bad.tokens);
 		if (kinds[i] != SKV_DISK_STORE_FIND) {
@@ -514,7 +514,7 @@ START_TEST(models_and_lengths_are_checked)
 	}
 	REFUSES(job.n_entries, p.job.n_entries - 1, SKV_DISK_STORE_PUT, -EINVAL);
 	REFUSES(job.commit, p.job.commit + 1, SKV_DISK_STORE_PUT, -EINVAL);
-	REFUSES(job.max_tokens, p.what.n_blocks * SKV_STORE_BLOCK_TOKENS - 1, SKV_DISK_STORE_GET, -EINVAL);
+	REFUSES(job.max_tokens, p.what.n_blocks * SKV_BLOCK_TOKENS - 1, SKV_DISK_STORE_GET, -EINVAL);
 	REFUSES(job.max_tokens, ~0u, SKV_DISK_STORE_GET, -EINVAL);
 	list = prefix_list(&p, SKV_DISK_STORE_PUT);
 	list[rnd_below((uint32_t)prefix_pages(&p))] = skv_pte_make(rnd_below(2) ? SKV_PTE_HOLE : SKV_PTE_NONE, 0);
