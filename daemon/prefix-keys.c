@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/prefix-keys.h"
 
+/*
+ * SHA256_Init() and the two after it allocate nothing. HMAC() and SHA256() of OpenSSL 3.0 do, the first time hundreds of
+ * times, and read NULL where that fails; the daemon has others' keys and values, and goes on where memory is short.
+ */
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/sha.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,22 +31,42 @@ static void add(struct text *t, const void *from, size_t n)
 	t->n += n;
 }
 
-static bool hmac(const uint8_t key[SKV_PREFIX_KEY], const struct text *t, uint8_t ret[SKV_PREFIX_KEY])
+static void begin_padded(SHA256_CTX *hash, const uint8_t key[SKV_PREFIX_KEY], uint8_t with)
 {
-	return HMAC(EVP_sha256(), key, SKV_PREFIX_KEY, t->bytes, t->n, ret, NULL) != NULL;
+	uint8_t pad[SHA256_CBLOCK];
+
+	memset(pad, with, sizeof(pad));
+	for (size_t i = 0; i < SKV_PREFIX_KEY; i++)
+		pad[i] ^= key[i];
+	SHA256_Init(hash);
+	SHA256_Update(hash, pad, sizeof(pad));
+	OPENSSL_cleanse(pad, sizeof(pad));
 }
 
-bool skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t ret[SKV_PREFIX_KEY])
+/* RFC 2104. */
+static void hmac(const uint8_t key[SKV_PREFIX_KEY], const struct text *t, uint8_t ret[SKV_PREFIX_KEY])
+{
+	SHA256_CTX hash;
+
+	begin_padded(&hash, key, 0x36);
+	SHA256_Update(&hash, t->bytes, t->n);
+	SHA256_Final(ret, &hash);
+	begin_padded(&hash, key, 0x5c);
+	SHA256_Update(&hash, ret, SHA256_DIGEST_LENGTH);
+	SHA256_Final(ret, &hash); /* which cleanses it */
+}
+
+void skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t ret[SKV_PREFIX_KEY])
 {
 	const uint32_t id = (uint32_t)uid;
 	struct text t = {.n = 0};
 
 	add(&t, "tenant", 7);
 	add(&t, &id, sizeof(id));
-	return hmac(secret, &t, ret);
+	hmac(secret, &t, ret);
 }
 
-bool skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *m, const char *policy, uint8_t ret[SKV_PREFIX_KEY])
+void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *m, const char *policy, uint8_t ret[SKV_PREFIX_KEY])
 {
 	const uint32_t shape[] = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim, m->kv_dtype, m->rank, m->n_ranks};
 	struct text t = {.n = 0};
@@ -53,10 +76,10 @@ bool skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_mo
 	add(&t, m->name, strnlen(m->name, sizeof(m->name)));
 	add(&t, "", 1);
 	add(&t, policy, strnlen(policy, SKV_SPEC_MAX));
-	return hmac(tenant, &t, ret);
+	hmac(tenant, &t, ret);
 }
 
-bool skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
+void skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
                       uint8_t ret[SKV_PREFIX_KEY])
 {
 	struct text t = {.n = 0};
@@ -64,15 +87,24 @@ bool skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before
 	add(&t, "block", 6);
 	add(&t, before, SKV_PREFIX_KEY);
 	add(&t, ids, SKV_BLOCK_TOKENS * sizeof(*ids));
-	return hmac(tenant, &t, ret);
+	hmac(tenant, &t, ret);
 }
 
-bool skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY])
+void skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY])
 {
 	struct text t = {.n = 0};
 
 	add(&t, "value", 6);
-	return hmac(tenant, &t, ret);
+	hmac(tenant, &t, ret);
+}
+
+static void sha256(const uint8_t *bytes, size_t n, uint8_t ret[SKV_PREFIX_KEY])
+{
+	SHA256_CTX hash;
+
+	SHA256_Init(&hash);
+	SHA256_Update(&hash, bytes, n);
+	SHA256_Final(ret, &hash);
 }
 
 static int refuse(int error, char why[256], const char *file, const char *what)
@@ -98,8 +130,8 @@ int skv_prefix_secret(const char *file, uint8_t ret[SKV_PREFIX_KEY], char why[25
 		r = refuse(-errno, why, file, strerror(errno));
 	else if (n < LEAST_SECRET || n > MOST_SECRET)
 		r = refuse(-EINVAL, why, file, "32 to 4096 bytes expected, random ones");
-	else if (!SHA256(bytes, (size_t)n, ret))
-		r = refuse(-ENOMEM, why, file, "out of memory");
+	else
+		sha256(bytes, (size_t)n, ret);
 	OPENSSL_cleanse(bytes, sizeof(bytes));
 	return r;
 }

@@ -8,7 +8,7 @@
  *   value    = HMAC(tenant, "value"): what encrypts blocks in a store
  *
  * So a block's key says all that is before it, too; and who has not the tenant's, which never leaves the daemon, can make or tell none
- * of its keys. All daemons that share a store have the same secret. Numbers are little-endian. Functions return false where OpenSSL lacks memory.
+ * of its keys. All daemons that share a store have the same secret. Numbers are little-endian. Nothing here allocates memory.
  */
 #ifndef SKV_PREFIX_KEYS_H
 #define SKV_PREFIX_KEYS_H
@@ -19,11 +19,11 @@
 #define SKV_PREFIX_KEY 32u /* bytes of each of them */
 _Static_assert(SKV_PREFIX_KEY == SKV_PREFIX_ORIGIN, "an origin is one");
 
-bool skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t ret[SKV_PREFIX_KEY]);
-bool skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *, const char *policy, uint8_t ret[SKV_PREFIX_KEY]);
-bool skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
+void skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t ret[SKV_PREFIX_KEY]);
+void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *, const char *policy, uint8_t ret[SKV_PREFIX_KEY]);
+void skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
                       uint8_t ret[SKV_PREFIX_KEY]);
-bool skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);
+void skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);
 
 /* Of a block, for the core. */
 static inline void skv_prefix_short(const uint8_t key[SKV_PREFIX_KEY], struct skv_block_key *ret)

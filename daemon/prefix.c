@@ -99,9 +99,8 @@ static int find_origin(struct skv_prefix_ask *a)
 	if (r)
 		return r;
 	a->model = *model;
-	if (!skv_prefix_tenant(a->server->prefix->secret, a->uid, a->tenant) ||
-	    !skv_prefix_origin(a->tenant, model, policy.spec, a->origin))
-		return -ENOMEM;
+	skv_prefix_tenant(a->server->prefix->secret, a->uid, a->tenant);
+	skv_prefix_origin(a->tenant, model, policy.spec, a->origin);
 	return 0;
 }
 
@@ -169,8 +168,7 @@ static bool hash_some(struct skv_prefix_ask *a, int *ret)
 		*ret = read_block(a, ids);
 		if (*ret)
 			break;
-		if (!skv_prefix_block(a->tenant, a->at ? a->names[a->at - 1] : a->origin, ids, a->names[a->at]))
-			*ret = -ENOMEM;
+		skv_prefix_block(a->tenant, a->at ? a->names[a->at - 1] : a->origin, ids, a->names[a->at]);
 		skv_prefix_short(a->names[a->at], &a->keys[a->at]);
 		a->at++;
 	}
@@ -322,13 +320,15 @@ static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
 	uint8_t tenant[SKV_PREFIX_KEY], key[SKV_PREFIX_KEY];
 	struct skv_block_key *keys = malloc(n * sizeof(*keys) + 1);
 	int32_t ids[SKV_BLOCK_TOKENS];
-	int r = !keys || !skv_prefix_tenant(s->prefix->secret, uid, tenant) ? -ENOMEM : skv_core_prefix_origin(s->core, seq, key);
+	int r = keys ? skv_core_prefix_origin(s->core, seq, key) : -ENOMEM;
 
+	skv_prefix_tenant(s->prefix->secret, uid, tenant);
 	for (uint32_t i = 0; i < n && r == 0; i++) {
 		r = skv_core_prefix_sealed_ids(s->core, seq, i * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids);
-		if (r == 0 && !skv_prefix_block(tenant, key, ids, key))
-			r = -ENOMEM;
-		skv_prefix_short(key, &keys[i]);
+		if (r == 0) {
+			skv_prefix_block(tenant, key, ids, key);
+			skv_prefix_short(key, &keys[i]);
+		}
 	}
 	if (r == 0)
 		r = skv_core_prefix_add(s->core, seq, keys, n);
