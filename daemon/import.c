@@ -102,10 +102,10 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 	int r;
 
 	/*
-	 * A worker that answers has left nothing; one that does not may have given the file its name. Only then is the folder read, which
-	 * holds up others: users cause errors as they like.
+	 * A worker that answers has left nothing, or names the file; one that does not may have given the file its name. Only then is the
+	 * folder read, which holds up others: users cause errors as they like.
 	 */
-	if (j->m.kind == SKV_DISK_IMPORT && error && !answer)
+	if (j->m.kind == SKV_DISK_IMPORT && error && (!a || *a->file))
 		skv_files_remove_unknown(&k->files, j->user, j->m.uid, skv_parking_is_about_to_be, k);
 	if (error || j->m.kind == SKV_DISK_SEND) {
 		skv_parking_end(j, error, why);

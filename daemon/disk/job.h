@@ -97,7 +97,7 @@ struct skv_disk_answer {
 	uint32_t more; /* not the end: it is alive, and has done `bytes` so far */
 	uint64_t bytes; /* of the file, written or read */
 	char why[SKV_DISK_TEXT_MAX];
-	char file[SKV_PARKED_FILE]; /* IMPORT: the name that it got, which follows from its model and name */
+	char file[SKV_PARKED_FILE]; /* IMPORT: the name that it got, which follows from its model and name. With an error: it has it still */
 	uint32_t n_blocks; /* STORE_FIND, STORE_GET */
 	uint32_t reserved;
 };

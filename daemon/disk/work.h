@@ -19,6 +19,7 @@ struct skv_disk_work {
 	uint64_t said_ns;
 	uint64_t bytes; /* of the file, written or read so far */
 	bool broken; /* the process is good for nothing more, whatever became of the job: a context does not recover from a fault */
+	bool left; /* an error, and yet the file has its name: the daemon removes it */
 	char why[SKV_DISK_TEXT_MAX];
 	char file[SKV_PARKED_FILE]; /* IMPORT: what became of it */
 	uint32_t n_blocks; /* STORE_FIND, STORE_GET: of the answer */

@@ -129,9 +129,9 @@ static bool answer(const struct skv_disk_work *work, int error)
 		memcpy(answer.why, work->why, sizeof(answer.why));
 		if (!*answer.why)
 			skv_refuse(error, answer.why, sizeof(answer.why), "%s", strerror(-error));
-	} else {
-		memcpy(answer.file, work->file, sizeof(answer.file));
 	}
+	if (!error || work->left)
+		memcpy(answer.file, work->file, sizeof(answer.file));
 	return send(SKV_DISK_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) == (ssize_t)sizeof(answer);
 }
 

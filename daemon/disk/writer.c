@@ -131,7 +131,7 @@ static int publish(struct skv_disk_writer *w, const char *name, bool replaces)
 	if (fsync(folder(w)) == 0)
 		return 0;
 	r = -errno;
-	(void)unlinkat(folder(w), name, 0); /* nobody is told of it */
+	w->work->left = unlinkat(folder(w), name, 0) < 0;
 	return r;
 }
 
