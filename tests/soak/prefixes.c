@@ -83,11 +83,12 @@ static void check_pages(const struct skv_seq *q, const struct life *l, uint32_t 
 			ck_assert_msg(skv_pte_resident(entry), "layer %u: token %u of %u was given, and has no page", layer, at, len);
 			for (uint32_t i = 0; i < 2 * soak_model.n_kv_heads; i++) {
 				const uint32_t head = i / 2;
+				const float *have = page + i % 2 * half + (head * SKV_PAGE_TOKENS + at % SKV_PAGE_TOKENS) * dim;
 
 				refmodel_row(life_content(l->keys[at], at), layer, i % 2 ? ROW_V : ROW_K, head, soak_model.head_dim, row);
-				ck_assert_msg(!memcmp(page + i % 2 * half + (head * SKV_PAGE_TOKENS + at % SKV_PAGE_TOKENS) * dim, row,
-				                      dim * sizeof(*row)),
-				              "layer %u: token %u of %u was given, and its %s is another", layer, at, len, i % 2 ? "V" : "K");
+				ck_assert_msg(!memcmp(have, row, dim * sizeof(*row)),
+				              "layer %u: token %u of %u was given, and its %s is another: %g %g ..., expected %g %g ...", layer, at, len, i % 2 ? "V" : "K",
+				              (double)have[0], (double)have[1], (double)row[0], (double)row[1]);
 			}
 		}
 	ADD(PREFIX_PAGES, soak_model.n_layers * (len / SKV_PAGE_TOKENS));
