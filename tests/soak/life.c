@@ -87,7 +87,8 @@ uint32_t lives_count(void)
 
 bool lives_may_be_too_many(void)
 {
-	return lives_count() + SOAK_ENGINES > soak->most_sequences;
+	/* an engine may be about to make one, and lend the daemon another with a prompt */
+	return lives_count() + 2 * SOAK_ENGINES > soak->most_sequences;
 }
 
 void life_runs(struct life *l, uint8_t spec)

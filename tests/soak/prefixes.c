@@ -144,7 +144,7 @@ static void seal(struct mine *m)
 	e = called(skv_seq_seal(m->seq, n == len && rnd_below(2) ? SKV_ALL : n, &sealed));
 	if (e == -ESTALE && !keeps_all(m->life)) {
 		ADD(STALE_SEALS, 1);
-	} else if (e == -EDQUOT && too_many) {
+	} else if (e == -EDQUOT && (too_many || lives_may_be_too_many())) {
 		ADD(QUOTA_SEQS, 1);
 	} else {
 		ck_assert_msg(e == 0 && sealed == blocks * SKV_BLOCK_TOKENS, "seal %u tokens: %d %s, %u sealed", n, e, skv_last_error(), sealed);
