@@ -109,13 +109,13 @@ const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t 
 
 uint32_t skv_about_cut(uint32_t about, uint32_t n)
 {
-	uint32_t leading = about & SKV_ABOUT_PROMPT;
+	uint32_t leading = about & SKV_ABOUT_PROMPT, kept = about & (SKV_ABOUT_SLOTS | SKV_ABOUT_DECOMPRESSED);
 
 	if (n == 0)
 		return 0;
 	if (n <= leading)
-		return n | SKV_ABOUT_PROMPTED | (about & SKV_ABOUT_SLOTS);
-	return leading | (about & SKV_ABOUT_SLOTS);
+		return n | SKV_ABOUT_PROMPTED | kept;
+	return leading | kept;
 }
 
 struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, uint32_t n)

@@ -118,6 +118,7 @@ struct skv_seqmem {
 
 /* The tokens that came as prompts before the sequence first decoded; then flags. */
 #define SKV_ABOUT_PROMPT 0x03ffffffu
+#define SKV_ABOUT_DECOMPRESSED (1u << 28) /* K and V of tokens may be what their codes were, not what was appended */
 #define SKV_ABOUT_PREFILL (1u << 29)  /* a prompt is being read, whose rows do not see all: lay[].prompt counts */
 #define SKV_ABOUT_PROMPTED (1u << 30) /* the commit was a prompt's */
 #define SKV_ABOUT_SLOTS (1u << 31)    /* lay[].slots counts; else each layer has the slots of the committed length */

@@ -234,7 +234,7 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 /* What a commit will say of the sequence, its layers' slots aside. */
 static uint32_t about_of(struct skv_seq *q, bool prompt)
 {
-	uint32_t leading = q->about & SKV_ABOUT_PROMPT, flags = q->about & SKV_ABOUT_SLOTS;
+	uint32_t leading = q->about & SKV_ABOUT_PROMPT, flags = q->about & (SKV_ABOUT_SLOTS | SKV_ABOUT_DECOMPRESSED);
 
 	flags |= prefill_about(q, prompt);
 	if (prompt && leading == q->len)

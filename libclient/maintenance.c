@@ -73,6 +73,8 @@ static uint32_t about_after(const struct skv_seq *q)
 	uint32_t prompted = q->maintenance == MAINTENANCE_SLOT_METADATA ? SKV_ABOUT_PROMPTED : 0;
 	uint32_t about = (q->about & ~(SKV_ABOUT_SLOTS | SKV_ABOUT_PREFILL)) | prompted;
 
+	if (q->maintenance == MAINTENANCE_DECOMPRESS)
+		about |= SKV_ABOUT_DECOMPRESSED;
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *next = &q->next_slots[layer];
 

@@ -366,6 +366,8 @@ static const char *unsealable(const struct skv_seq *q, uint32_t n)
 		for (uint32_t page = 0; page < skv_pages_of(n) && skv_model_kv_layer(&q->session->model, layer) == layer; page++)
 			if (!skv_pte_resident(seq_table(q, layer)[page]))
 				return "it has evicted or compressed pages";
+	if (q->about & SKV_ABOUT_DECOMPRESSED)
+		return "it has tokens that were compressed";
 	return q->about & SKV_ABOUT_SLOTS ? "its policy moves tokens" : NULL;
 }
 

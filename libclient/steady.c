@@ -30,7 +30,7 @@ static uint32_t quiet_len(const struct skv_seq *q, uint32_t n)
 
 static bool plain(const struct skv_seq *q)
 {
-	return q->n_rows == 1 && !seq_by_layer(q) && !(q->next_about & ~SKV_ABOUT_PROMPT) && q->n_prompt_remaining == 0 &&
+	return q->n_rows == 1 && !seq_by_layer(q) && !(q->next_about & ~(SKV_ABOUT_PROMPT | SKV_ABOUT_DECOMPRESSED)) && q->n_prompt_remaining == 0 &&
 	       q->compresses_known && !q->compresses && !q->fork && seq_policy(q)->n_evicting == 0;
 }
 

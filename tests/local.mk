@@ -84,7 +84,7 @@ endif
 # All of it at once: tests/soak/test-soak.c says what.
 SOAK_TESTS = tests/soak/test-soak
 tests_soak_test_soak_SOURCES = tests/soak/test-soak.c tests/soak/soak.h tests/soak/by-name.c tests/soak/compare.c tests/soak/disturb.c tests/soak/engine.c tests/soak/engine.h tests/soak/engine-seqs.c \
-	tests/soak/life.c tests/soak/names.c tests/soak/quiet.c tests/soak/report.c tests/soak/step.c
+	tests/soak/life.c tests/soak/names.c tests/soak/prefixes.c tests/soak/quiet.c tests/soak/report.c tests/soak/step.c
 
 UNIT_TESTS = $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(NTH_TESTS) $(CORE_TESTS) $(COMMON_TESTS)
 SCRIPTED_TESTS = tests/check-man.sh tests/check-bench.sh tests/check-lexicon.sh tests/check-readme.sh tests/check-api.sh \

@@ -9,8 +9,9 @@
  * Where sequences can be parked they are not dropped under pressure, but parked; then a user's own make room as well, also
  * within its quota. Only if parking fails is it as where nothing can be.
  *
- * Sealed prefixes are not parked: they can be computed again. They leave a quarter of their user's quota to what it does besides, for a
- * new sequence does not wait until one has gone.
+ * Sealed prefixes are not parked: they can be computed again. They leave a quarter of their user's quotas, of memory and of sequences, to
+ * what it does besides, for a new sequence does not wait until one has gone. Nor is one refused for their number: what is beyond the
+ * quota then goes at the next tick.
  */
 #include "daemon/core/age.h"
 #include "daemon/core/charge.h"
@@ -144,19 +145,31 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 	return true;
 }
 
-void skv_age_trim_prefixes(struct skv_core *c, uint32_t account)
+/* The oldest prefix of the user's, if there is one: of host memory, or anywhere. */
+static bool drop_prefix(struct skv_core *c, uint32_t account, bool anywhere)
 {
-	const struct whose own = {.device = SKV_DEVICE_HOST, .account = account};
 	uint32_t found = SKV_NO_INDEX;
 
-	if (skv_charged(c, account) / 3 <= c->memory[SKV_DEVICE_HOST].limits.account_bytes / 4 || skv_task_frees(c, own.device))
-		return;
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
-		if (skv_is_prefix(skv_seq_row(&c->state, i)) && may_go(c, i, &own) &&
-		    (found == SKV_NO_INDEX || skv_seq_row(&c->state, i)->used < skv_seq_row(&c->state, found)->used))
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+		const struct whose own = {.device = anywhere ? skv_pool_row(&c->state, q->pool)->device : SKV_DEVICE_HOST, .account = account};
+
+		if (skv_is_prefix(q) && may_go(c, i, &own) && (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
 			found = i;
-	if (found != SKV_NO_INDEX)
-		(void)skv_task_drop(c, found, SKV_NO_INDEX, 0); /* without memory for that another time will do */
+	}
+	return found != SKV_NO_INDEX && skv_task_drop(c, found, SKV_NO_INDEX, 0) == 0; /* without memory for that another time will do */
+}
+
+void skv_age_trim_prefixes(struct skv_core *c, uint32_t account)
+{
+	const uint32_t has = skv_account_row(&c->state, account)->sequences, most = c->config.account_sequences;
+	const bool too_many = has > most - most / 4;
+
+	if ((skv_charged(c, account) / 3 <= c->memory[SKV_DEVICE_HOST].limits.account_bytes / 4 && !too_many) ||
+	    skv_task_frees(c, SKV_DEVICE_HOST))
+		return;
+	for (uint32_t i = has > most ? has - most : 1; i > 0 && drop_prefix(c, account, too_many); i--)
+		;
 }
 
 void skv_core_dropped(const struct skv_core *c, uint64_t *ret_age, uint64_t *ret_room)

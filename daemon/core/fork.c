@@ -66,6 +66,8 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 
 	skv_charge_seq(c, f->walk.seq);
 	r = skv_charge_allows(c, q->account, q->bytes);
+	if (r == 0 && f->keys)
+		r = skv_seq_quota_allows(c, q->account, true);
 	if (r == 0)
 		r = skv_room_allows(c, q->account, q->bytes);
 	if (r == 0)

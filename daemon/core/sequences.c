@@ -81,6 +81,27 @@ int skv_seq_check_name(struct skv_core *c, uint32_t account, const struct skv_mo
 	return 0;
 }
 
+/* Sealed prefixes that nobody holds. */
+static uint32_t count_prefixes(const struct skv_core *c, uint32_t account)
+{
+	uint32_t n = 0;
+
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		n += skv_seq_row(&c->state, i)->account == account && skv_is_prefix(skv_seq_row(&c->state, i));
+	return n;
+}
+
+int skv_seq_quota_allows(struct skv_core *c, uint32_t account, bool seals)
+{
+	const struct skv_account_row *a = skv_account_row(&c->state, account);
+
+	if (a->sequences < c->config.account_sequences ||
+	    (!seals && a->sequences - count_prefixes(c, account) < c->config.account_sequences))
+		return 0;
+	return skv_core_refuse(c, SKV_CORE_E_QUOTA, "UID %u already has %u sequences, the most that are allowed", a->uid,
+	                       c->config.account_sequences);
+}
+
 int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
@@ -103,10 +124,9 @@ int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, c
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a sequence of %u tokens in %u layers needs more than %u table entries",
 		                  max_tokens, m->n_layers, SKV_SEQ_MAX_ENTRIES);
-	if (a->sequences >= c->config.account_sequences)
-		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
-		                  "UID %u already has %u sequences, the most that are allowed", a->uid,
-		                  c->config.account_sequences);
+	r = skv_seq_quota_allows(c, p->account, false);
+	if (r)
+		return r;
 	if (!skv_share_allows(c, SKV_TABLE_SEQUENCES, a->sequences))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                       "UID %u has %u sequences, the daemon %u of %u; what is left is for others", a->uid,

@@ -16,6 +16,10 @@ void skv_seq_unhold(struct skv_core *, uint32_t seq);
 uint32_t skv_seq_find(const struct skv_core *, uint32_t account, const struct skv_model *, const char *name);
 /* May a sequence of the model be called so? 0, E_INVALID, E_EXIST. */
 int skv_seq_check_name(struct skv_core *, uint32_t account, const struct skv_model *, const char *name);
+/*
+ * May the user have one more, by their number? Its sealed prefixes count only for one that is to be sealed: else they go for it. 0, E_QUOTA.
+ */
+int skv_seq_quota_allows(struct skv_core *, uint32_t account, bool seals);
 /* An empty sequence that nobody holds; or the session does. 0, or what skv_core_seq_new() says. */
 int skv_seq_make(struct skv_core *, uint32_t pool, const struct skv_model *, const char *name, uint32_t max_tokens,
                  uint32_t *ret_seq);

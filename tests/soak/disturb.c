@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/soak/disturb.c - engines are killed, daemons are killed and stopped under a service manager, operators swap
- * policies and ask for sequences by name (by-name.c), configurations are loaded again, and the state is asked
- * for: the table is at the end.
+ * policies and ask for sequences by name (by-name.c), the prefix store is disturbed (prefixes.c), configurations are
+ * loaded again, and the state is asked for: the table is at the end.
  */
 #include "tests/soak/soak.h"
 
@@ -22,10 +22,10 @@
 #define FORGET_S 20
 
 static char most_sequences[40];
-static const char *options[] = {"--pool-bytes=256M", "--segment-bytes=1M", "--account-bytes=200M", "--cuda=off",
+static const char *options[] = {"--pool-bytes=400M", "--segment-bytes=1M", "--account-bytes=320M", "--cuda=off",
                                 "--client-sessions=8",
-                                most_sequences, NULL, NULL};
-#define PARKED_PATH (sizeof(options) / sizeof(options[0]) - 2)
+                                most_sequences, NULL, NULL, NULL, NULL, NULL};
+#define MORE_OPTIONS 6u
 static uint32_t n_engines;
 static pid_t pids[SOAK_ENGINES];
 
@@ -125,6 +125,10 @@ static void end_daemon(void)
 		soak->fate[process] = SOAK_DOOMED;
 		ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
 	}
+	if (rnd_below(4) == 0) {
+		prefixes_other_secret();
+		ADD(SECRETS, 1);
+	}
 	manager_start(options);
 	r = raw_hello(manager_socket);
 	times_add(&soak->served, fix_now() - at);
@@ -192,8 +196,12 @@ static void swap_policy(void)
 static void ask(void)
 {
 	struct raw *r = rnd_below(2) ? raw_operator(manager_socket) : raw_hello(manager_socket);
+	const enum skv_query what = SKV_QUERY_STATUS + rnd_below(SKV_QUERY_SESSIONS - SKV_QUERY_STATUS + 1);
+	json_t *answer = raw_query(r, what);
 
-	json_decref(raw_query(r, SKV_QUERY_STATUS + rnd_below(SKV_QUERY_SESSIONS - SKV_QUERY_STATUS + 1)));
+	if (what == SKV_QUERY_STATUS)
+		prefixes_look(answer);
+	json_decref(answer);
 	raw_close(r);
 	ADD(QUERIES, 1);
 }
@@ -206,6 +214,7 @@ static const struct disturbance {
 } disturbances[] = {
 	{30, kill_engine},  {12, end_daemon},   {20, swap_policy},       {3, reload},          {10, ask},
 	{20, by_name_drop}, {15, by_name_park}, {15, by_name_park_some}, {15, by_name_resume}, {15, by_name_export},
+	{15, prefixes_disturb_store},
 };
 
 void disturb_once(void)
@@ -239,7 +248,9 @@ void disturb_begin(uint32_t engines)
 	n_engines = engines;
 	soak->most_sequences = 5 * engines + 12;
 	snprintf(most_sequences, sizeof(most_sequences), "--account-sequences=%u", soak->most_sequences);
-	options[PARKED_PATH] = by_name_begin();
+	options[MORE_OPTIONS] = by_name_begin();
+	for (const char *const *o = prefixes_begin(), **to = &options[MORE_OPTIONS + 1]; *o; o++)
+		*to++ = *o;
 	manager_start(options);
 }
 
@@ -266,4 +277,8 @@ void disturb_end(void)
 		engine_sweep(++soak->n_processes);
 	child_wait(pid);
 	raw_close(r);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
+	prefixes_other_secret(); /* all that is sealed goes */
+	manager_start(options);
+	prefixes_end();
 }

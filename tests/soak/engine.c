@@ -69,7 +69,7 @@ static bool plan(struct soak_item *it, const struct mine *m)
 		v.rows = (uint16_t)(1 + rnd_below(now.remaining));
 		v.remaining = (uint16_t)(now.remaining - v.rows);
 	} else if (v.what == SOAK_PROMPT) {
-		const uint32_t room = SOAK_TOKENS - now.len, most = now.len ? 30 : 110;
+		const uint32_t room = m->life->most - now.len, most = now.len ? 30 : 110;
 		const uint32_t n = 1 + rnd_below(room < most ? room : most);
 
 		v.rows = (uint16_t)(rnd_below(3) ? n : 1 + rnd_below(n));
@@ -81,6 +81,16 @@ static bool plan(struct soak_item *it, const struct mine *m)
 	*it = (struct soak_item){.seq = m->seq, .life = m->life};
 	memcpy(&it->event, &v, sizeof(v));
 	return true;
+}
+
+int engine_step(uint32_t session, struct soak_item *items, uint32_t n)
+{
+	const int e = called(soak_step(sessions[session], items, n));
+
+	for (uint32_t i = 0; i < HELD; i++) /* a swap is taken over by all of the session */
+		if (mine[i].seq && mine[i].session == session)
+			life_runs(mine[i].life, spec_of(mine[i].seq));
+	return e;
 }
 
 static void act_step(void)
@@ -101,10 +111,7 @@ static void act_step(void)
 		return;
 	engine_say("step of %u, the first one life %u: %u rows at %u", n, life_number(items[0].life),
 	           items[0].event.rows, life_now(items[0].life).len);
-	e = called(soak_step(sessions[session], items, n));
-	for (uint32_t i = 0; i < HELD; i++) /* a swap is taken over by all of the session */
-		if (mine[i].seq && mine[i].session == session)
-			life_runs(mine[i].life, spec_of(mine[i].seq));
+	e = engine_step(session, items, n);
 	if (e == -ENOTSUP && several) { /* another policy came with the begin */
 		bool one_row = false;
 
@@ -220,6 +227,8 @@ static const struct action {
 	{70, act_detach},
 	{120, act_attach},
 	{70, act_drop},
+	{12, act_prompt},
+	{10, act_seal},
 	{10, act_taken},
 	{10, act_session},
 	{2, act_sessions},

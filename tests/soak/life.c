@@ -21,6 +21,8 @@ static struct life *take(enum soak_life state, uint32_t owner)
 
 		if (atomic_compare_exchange_strong(&l->state, &was, SOAK_LIVE | owner << 8)) {
 			l->n = 0;
+			l->most = SOAK_TOKENS;
+			l->asked = 0;
 			return l;
 		}
 	}
@@ -41,6 +43,7 @@ void life_copy(struct life *to, const struct life *from)
 	memcpy(to->keys, from->keys, sizeof(to->keys));
 	memcpy(to->event, from->event, from->n * sizeof(to->event[0]));
 	to->n = from->n;
+	to->most = from->most;
 }
 
 void life_over(struct life *l)
@@ -84,7 +87,8 @@ uint32_t lives_count(void)
 
 bool lives_may_be_too_many(void)
 {
-	return lives_count() + SOAK_ENGINES > soak->most_sequences;
+	/* an engine may be about to make one, and lend the daemon another with a prompt */
+	return lives_count() + 2 * SOAK_ENGINES > soak->most_sequences;
 }
 
 void life_runs(struct life *l, uint8_t spec)
@@ -121,6 +125,8 @@ bool life_settle(struct life *l, uint32_t len, int32_t next)
 	struct event *e = l->n ? &l->event[l->n - 1] : NULL;
 	const int32_t was = life_now(l).next;
 
+	if (l->asked && (!e || e->given)) /* what it was given may not all be there */
+		return prefixes_given(l, len) && next == -1;
 	if (!e || e->stage >= SOAK_DONE)
 		return len == life_now(l).len && next == was;
 	if (e->what <= SOAK_DECODE)

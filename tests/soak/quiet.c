@@ -243,9 +243,11 @@ void quiet_point(void)
 	do {
 		look(r);
 		parking = json_array_get(json_object_get(status, "parking"), 0);
-	} while ((*pages_off() || *parks_off(parking)) && fix_now() < end);
+	} while ((*pages_off() || *parks_off(parking) || *prefixes_off(status)) && fix_now() < end);
 	ck_assert_msg(!*pages_off(), "%s", pages_off());
 	ck_assert_msg(!*parks_off(parking), "%s", parks_off(parking));
+	ck_assert_msg(!*prefixes_off(status), "%s", prefixes_off(status));
+	prefixes_look(status);
 	totals = json_object_get(status, "totals");
 	manager_expect_kept((unsigned)(figure(totals, "clients") + figure(totals, "sessions") +
 	                               figure(totals, "sequences") + (int64_t)json_array_size(pools)));

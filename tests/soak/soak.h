@@ -23,6 +23,8 @@
 #define SOAK_LIVES 320
 #define SOAK_EVENTS 400
 #define SOAK_TOKENS 320u
+#define SOAK_BLOCKS 3u /* of a prompt, at most */
+#define SOAK_LONG 860u /* tokens of a sequence that begins with one */
 #define SOAK_SPECS 16
 #define SOAK_PROCESSES (1u << 20)
 #define SOAK_SAID 48 /* actions of an engine that are remembered */
@@ -47,6 +49,7 @@ struct event {
 	uint8_t what;          /* enum soak_what */
 	uint8_t spec;          /* that the sequence ran; of a step that is BEGINNING, before it ... */
 	uint8_t next_spec;     /* ... and what its session may be about to run */
+	bool given;            /* these tokens came from a sealed prefix: nobody has seen outputs */
 	uint16_t rows, accepted, remaining; /* of a step; remaining: of a prompt, after it */
 	uint16_t before, after;             /* tokens */
 	uint16_t pages;                     /* resident when it was done; 0: not known */
@@ -62,7 +65,9 @@ struct event {
 struct life {
 	_Atomic uint32_t state; /* enum soak_life; above 8 bits its owner, a process, or 0: a name has it, or nobody */
 	_Atomic uint32_t n;
-	uint32_t keys[SOAK_TOKENS + 16]; /* of each token's content, as far as there are any */
+	uint32_t most;          /* tokens, about */
+	uint32_t prompt, asked; /* that it begins with, and how many tokens of it; 0: none */
+	uint32_t keys[SOAK_LONG + 16]; /* of each token's content, as far as there are any */
 	struct event event[SOAK_EVENTS];
 };
 enum soak_life { SOAK_FREE, SOAK_LIVE, SOAK_OVER /* to be compared */, SOAK_COMPARED };
@@ -105,7 +110,7 @@ bool lives_may_be_too_many(void);
 /* Room for more events, and tokens. */
 static inline bool life_is_full(const struct life *l)
 {
-	return l->n > SOAK_EVENTS - 8 || life_now(l).len > SOAK_TOKENS - 20;
+	return l->n > SOAK_EVENTS - 8 || life_now(l).len > l->most - 20;
 }
 
 /* ---- names (names.c) ------------------------------------------------------------------------- */
@@ -169,7 +174,17 @@ const char *name_of(uint32_t name); /* one of a few static buffers */
 	X(RESUMED, "resumed by name") \
 	X(EXPORTED, "exported") \
 	X(FROM_DISK, "attached after they were parked") \
+	X(SEALED, "prefixes sealed") \
+	X(PROMPTS, "prompts that sequences began with") \
+	X(BEGUN, "sequences begun with a sealed prefix") \
+	X(GIVEN, "tokens of these, attended and not recomputed") \
+	X(FROM_STORE, "tokens from the prefix store, at least") \
+	X(PREFIX_PAGES, "pages of prefixes compared, bit by bit") \
+	X(SECRETS, "daemons with another secret") \
+	X(KILLED_STORES, "prefix stores killed") \
+	X(OVERWRITTEN, "values of the prefix store overwritten") \
 	X(SAME_LIVES, "sequences compared with an undisturbed run") \
+	X(SAME_BEGUN, "of these, begun with a sealed prefix") \
 	X(SAME_STEPS, "steps compared, bit by bit") \
 	X(PARTS, "sequences compared in part") \
 	X(NOT_COMPARED, "sequences not compared: too many") \
@@ -177,6 +192,7 @@ const char *name_of(uint32_t name); /* one of a few static buffers */
 	X(NAME_GONE, "refused: name gone") \
 	X(NAME_BUSY, "refused: name busy") \
 	X(STALE, "refused: truncation or fork, evicted or compressed") \
+	X(STALE_SEALS, "refused: seal, evicted or compressed") \
 	X(ONE_ROW, "refused: several rows, policy of one") \
 	X(QUOTA_SEQS, "refused: quota of sequences") \
 	X(QUOTA_SESSIONS, "refused: quota of sessions") \
@@ -224,6 +240,7 @@ extern struct soak {
 	bool one_row[SOAK_SPECS];
 	uint32_t n_specs;
 	uint32_t most_sequences; /* the user's quota */
+	_Atomic bool may_be_sealed[1u << 20]; /* by a hash of tokens */
 	struct life life[SOAK_LIVES];
 } *soak;
 
@@ -279,6 +296,21 @@ void by_name_export(void);
 const char *parks_off(const json_t *parking);
 /* At the end no file is left. */
 void parks_check_none(void);
+
+/*
+ * prefixes.c: sealed ones. A life is to begin with the first n tokens of a prompt; it was given so many of them: false: that cannot be. Then
+ * what the sequence has is compared.
+ */
+void prefixes_ask(struct life *, uint32_t prompt, uint32_t n);
+bool prefixes_given(struct life *, uint32_t len);
+int prefixes_new_from(struct skv_session *, const char *name, const struct life *, struct skv_seq **ret);
+void prefixes_begun(struct life *, const struct skv_seq *);
+const char *const *prefixes_begin(void); /* the daemon's options; a store, if there is one here */
+void prefixes_other_secret(void);        /* of two: the next daemon finds nothing of this one's */
+void prefixes_disturb_store(void);
+void prefixes_end(void);
+void prefixes_look(const json_t *status); /* what came from the store is counted */
+const char *prefixes_off(const json_t *status); /* what is under way, or "" */
 
 /* quiet.c: while all engines wait. */
 void quiet_point(void);

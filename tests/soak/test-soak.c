@@ -7,8 +7,8 @@
  * of pages and tokens that are selected, that evict by position and by accumulated scores, that quantize and that
  * compress. They make sequences with names and without, step them alone and in batches (prompts in chunks, single
  * rows, several of which some are rejected), fork and truncate them at any length, detach them and attach what others
- * left, drop them, give them policies of their own, and open and close sessions. Around them, engines are killed at
- * any instruction; daemons are killed and stopped, idle, among requests, or with answers that nobody gets; an
+ * left, drop them, give them policies of their own, and open and close sessions; they seal prefixes, and begin
+ * sequences with them (prefixes.c). Around them, engines are killed at any instruction; daemons are killed and stopped, idle, among requests, or with answers that nobody gets; an
  * operator swaps policies, drops sequences by name, and has them go to disk and come back; configurations are loaded
  * again (disturb.c, by-name.c).
  *
@@ -21,6 +21,8 @@
  * - All outputs of all steps, bit by bit, and numbers of pages: when a sequence has been dropped, another daemon,
  *   which nobody disturbs, and a process of its own do to a new one what its record says; death, hand-overs,
  *   batches, other sequences and sessions are not in it (compare.c).
+ * - What a sequence was given of a sealed prefix, from memory or a store whose values are overwritten: it was sealed by
+ *   somebody, and each byte of its pages is what the prompt says. In compare.c these tokens are read.
  * - At quiet points, all figures add up, and no descriptor or memory is lost (quiet.c). The log has no complaint.
  *
  * When something is wrong it says the seed, the last actions of engines, and the end of the daemon's log, and all
@@ -69,7 +71,7 @@ static void set_up(uint32_t engines)
 	ck_assert_ptr_ne(soak, MAP_FAILED);
 	for (uint32_t i = 0; i < SOAK_NAMES; i++)
 		soak->name[i].life = SOAK_NONE;
-	refmodel_model(&w.model, "soak", SKV_F32, SOAK_TOKENS + 16);
+	refmodel_model(&w.model, "soak", SKV_F32, SOAK_LONG + 16);
 	refmodel_packable(&w.model);
 	soak_model = w.model;
 	manager_open();

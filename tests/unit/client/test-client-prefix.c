@@ -97,7 +97,8 @@ START_TEST(the_longest)
 	OK(skv_seq_seal(a, PREFIX_PROMPT, NULL));
 	memcpy(other, prompt, sizeof(other));
 	other[300]++;
-prefix_begin(&w, other, PREFIX_PROMPT, &b);	OK(skv_seq_drop(b));
+	ck_assert_uint_eq(prefix_begin(&w, other, PREFIX_PROMPT, &b), 256);
+	OK(skv_seq_drop(b));
 	ck_assert_uint_eq(prefix_begin(&w, prompt, 513, &b), 512); /* a token at least is left */
 	OK(skv_seq_drop(b));
 	ck_assert_uint_eq(prefix_begin(&w, prompt, 512, &b), 256);
@@ -168,6 +169,34 @@ START_TEST(refused)
 	OK(skv_step_begin(w.session, &SKV_STEP_ITEM(.seq = a, .n_tokens = 1), 1, devmem_stream()));
 	FAILS(skv_seq_seal(a, 300, &sealed), EBUSY, "open step");
 	skv_step_abort(w.session);
+	skv_close(w.session);
+}
+END_TEST
+
+/* What was decompressed is not what was computed: nor is it in a fork, or after a truncation, unless nothing of it is left. */
+START_TEST(decompressed)
+{
+	struct skv_seq *a, *b;
+
+	OK(skv_open(client, &w.model, "full", &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &a));
+	OK(skv_seq_policy(a, "kivi?residual=16&block=32"));
+	prefix_read(&w, a, prompt, 0, 600, true, NULL);
+	prefix_read(&w, a, prompt, 600, 601, false, NULL);
+	OK(skv_seq_policy(a, NULL));
+	prefix_read(&w, a, prompt, 601, 602, false, NULL);
+	FAILS(skv_seq_seal(a, SKV_ALL, NULL), ESTALE, "were compressed");
+	prefix_read(&w, a, prompt, 602, 604, true, NULL);
+	FAILS(skv_seq_seal(a, SKV_ALL, NULL), ESTALE, "were compressed");
+	OK(skv_seq_fork(a, NULL, 550, &b));
+	FAILS(skv_seq_seal(b, SKV_ALL, NULL), ESTALE, "were compressed");
+	OK(skv_seq_truncate(a, 520, 0));
+	FAILS(skv_seq_seal(a, SKV_ALL, NULL), ESTALE, "were compressed");
+	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), 0);
+	OK(skv_seq_truncate(a, 0, 0));
+	prefix_read(&w, a, prompt, 0, 300, true, NULL);
+	OK(skv_seq_seal(a, SKV_ALL, NULL));
+	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), 256);
 	skv_close(w.session);
 }
 END_TEST
@@ -249,7 +278,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-client-prefix");
-	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, dialogues, NULL);
+	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, decompressed, dialogues, NULL);
 
 	tcase_add_loop_test(t, as_if_read, 0, KINDS);
 	add_case(s, "restart", 60, NULL, NULL, after_a_restart, NULL);

@@ -9,25 +9,36 @@
 #include "tests/support/suite.h"
 
 #define LAYERS 2u
+#define FEW 16u /* sequences of a user */
 #define BLOCK_PAGES (LAYERS * SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS)
 
 static struct skv_model model;
 static struct peer a, b;
 static const uint8_t origin[SKV_PREFIX_ORIGIN] = {1, 2, 3};
 
-static void setup(void)
+static void setup_with(uint32_t sequences)
 {
 	struct skv_core_config k = books_config();
 
 	k.pool_bytes = 64 << 20;
 	k.account_bytes = 64 << 20;
-	k.account_sequences = 128;
+	k.account_sequences = sequences;
 	k.max_sequences = 128;
 	books_open(&k);
 	model = test_model("m", LAYERS, 16);
 	model.max_tokens = 8192;
 	peer_join(&a, 1000, &model);
 	peer_join(&b, 1000, &model);
+}
+
+static void setup(void)
+{
+	setup_with(128);
+}
+
+static void setup_few(void)
+{
+	setup_with(FEW);
 }
 
 static void teardown(void)
@@ -294,6 +305,37 @@ START_TEST(stays_while_forked)
 }
 END_TEST
 
+/* Their number keeps no sequence out, but a prefix: those that are there leave a quarter of the quota, and go if it is used up. */
+START_TEST(make_room_by_number)
+{
+	struct held h, held[FEW];
+	struct skv_core_seq_info info;
+	uint32_t found = 0;
+
+	for (char text[] = "a"; *text <= 'z'; ++*text) {
+		write_text(&h, &a, NULL, text);
+		ck_assert_int_eq(seal(&h, &a, text), 0);
+		held_drop(&h, &a);
+		skv_core_work_all(core);
+	}
+	for (char text[] = "a"; *text <= 'z'; ++*text)
+		found += find(&a, text);
+	ck_assert_uint_ge(found, FEW / 2);
+	ck_assert_uint_le(found, FEW * 3 / 4);
+	write_text(&held[0], &a, NULL, "A");
+	for (uint32_t i = 1; i < FEW; i++)
+		held_new(&held[i], &b, NULL, 512);
+	ck_refused(skv_core_seq_new(core, a.client, a.session.session, NULL, 512, &info), SKV_CORE_E_QUOTA);
+	ck_refused(seal(&held[0], &a, "A"), SKV_CORE_E_QUOTA);
+	(void)skv_core_age(core, 100, 0, 0);
+	skv_core_work_all(core);
+	for (char text[] = "a"; *text <= 'z'; ++*text)
+		ck_assert_uint_eq(find(&a, text), 0);
+	held_drop(&held[1], &b);
+	ck_assert_int_eq(seal(&held[0], &a, "A"), 0);
+}
+END_TEST
+
 /* Whose pages are read stays, too; one reader at a time. */
 START_TEST(stays_while_read)
 {
@@ -395,5 +437,6 @@ int main(void)
 	                    restored, NULL);
 
 	tcase_add_loop_test(t, at_random, 0, 6);
+	add_case(s, "few", 60, setup_few, teardown, make_room_by_number, NULL);
 	return run_suite(s);
 }
