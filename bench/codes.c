@@ -291,7 +291,7 @@ static void measure_compression(struct setup *y)
 	fixture_start(&y->fixture);
 	for (uint32_t s = 0; s < y->slices; s++) {
 		const struct skv_batch b = batch_of(y, s);
-		k->compress(&y->coded, 1, &b, &y->fixture.work);
+		k->compress(&y->coded, 1, &b, NULL, &y->fixture.work);
 	}
 	report(y, "pack prompt", NAN, fixture_stop(&y->fixture), (double)y->batch * y->packed, row_bytes(y),
 	       encoder_flops(y) + refs * d);
@@ -299,7 +299,7 @@ static void measure_compression(struct setup *y)
 		const struct skv_batch b = batch_of(y, y->slices);
 
 		fixture_start(&y->fixture);
-		k->compress(&y->coded, 1, &b, &y->fixture.work);
+		k->compress(&y->coded, 1, &b, NULL, &y->fixture.work);
 		const double ms = fixture_stop(&y->fixture);
 		if (rep >= 0)
 			t[rep] = ms;

@@ -40,13 +40,15 @@ static inline const char *skv_quant_wrong(const struct skv_shape *sh)
 static inline const char *skv_codec_wrong(const struct skv_shape *sh)
 {
 	const struct skv_codec *c = sh->codec;
-	const uint32_t d = skv_token_dims(sh), parts = c->spans ? 2 * c->spans : 1;
+	const uint32_t d = skv_codec_dims(sh), parts = c->spans ? 2 * c->spans : 1;
 	const char *wrong = c->kind == SKV_COMPRESS_QUANT ? skv_quant_wrong(sh) : skv_refs_wrong(c);
 
 	if (wrong || c->kind == SKV_COMPRESS_QUANT)
 		return wrong;
 	if (d > SKV_MAX_CODEC_DIM || d % SKV_REF_SCALE_BLOCK)
-		return "2 * n_kv_heads * head_dim must be a multiple of 64, at most 4096";
+		return "2 * n_kv_heads * head_dim of all ranks must be a multiple of 64, at most 4096";
+	if (c->n_ranks > 1 && (c->rank >= c->n_ranks || c->spans))
+		return "rank must be below n_ranks, without spans";
 	if (c->first % SKV_PAGE_TOKENS)
 		return "first must be a multiple of 16";
 	if (c->rope_dims > sh->head_dim || c->rope_dims % 2)
@@ -56,7 +58,7 @@ static inline const char *skv_codec_wrong(const struct skv_shape *sh)
 	if (c->bits != 16 && c->bits != 8 && c->bits != 4)
 		return "bits must be 16, 8, 4 or 0";
 	if ((c->scale_block != 32 && c->scale_block != 64) || !c->width || c->width > d || c->width % c->scale_block)
-		return "scale_block must be 32 or 64, and width a multiple of it, at most 2 * n_kv_heads * head_dim";
+		return "scale_block must be 32 or 64, and width a multiple of it, at most 2 * n_kv_heads * head_dim of all ranks";
 	if (c->enc_hidden % 64 || c->dec_hidden % 64 || c->enc_hidden > SKV_MAX_CODEC_DIM ||
 	    c->dec_hidden > SKV_MAX_CODEC_DIM)
 		return "enc_hidden and dec_hidden must be multiples of 64, at most 4096";

@@ -17,6 +17,10 @@
  *   encode:  z = E(x) - E(b), E(x) = enc_out (silu(gate x) * up x), or enc_out x; stored in `bits` bits
  *   decode:  Dec(z) + b, Dec(z) = dec_out silu(dec_in z), or dec_out z; then k_norm, then RoPE at its position
  *
+ * Tensor-parallel ranks each have some kv heads, but a code is of all of them: x is [K of all ranks' kv heads in the order of ranks | V
+ * likewise], and every rank stores the records that one with all heads would. gather_tokens() gives a rank's part of x, the ranks' maximum
+ * is x, and of what is decoded each rank makes rows of its own heads.
+ *
  * KV quantization (SKV_COMPRESS_QUANT: KIVI). K and V themselves are quantized to 4 or 2 bits, K after RoPE, as rows
  * have it. Of each SKV_QUANT_BLOCK tokens every kv head has a record, number block * n_kv_heads + head of the layer's
  * codes. It holds K, then V, each [token][head_dim]. A scale block of K is one channel of all tokens of the block
@@ -77,6 +81,7 @@ struct skv_codec {
 	float rope_scale;    /* RoPE has multiplied K with this, too */
 	uint32_t rope_dims;  /* elements of a head that RoPE turns: pairs (i, i + rope_dims / 2) ... */
 	bool interleaved;    /* ... or (2i, 2i + 1) */
+	uint32_t rank, n_ranks; /* tensor parallelism: the shape's kv heads are those of this rank, of so many; 0 of 0: it has all */
 };
 
 /* References among the tokens before `token`: the number of this one, if it is a reference. */
@@ -140,6 +145,12 @@ SKV_INLINE struct skv_quant_layout skv_quant_layout_of(const struct skv_codec *c
 SKV_INLINE uint32_t skv_token_dims(const struct skv_shape *sh)
 {
 	return 2 * sh->n_kv_heads * sh->head_dim;
+}
+
+/* The same of all ranks: elements of x. */
+SKV_INLINE uint32_t skv_codec_dims(const struct skv_shape *sh)
+{
+	return skv_token_dims(sh) * (sh->codec->n_ranks > 1 ? sh->codec->n_ranks : 1);
 }
 
 /* Record `number` of those of `bytes` bytes in table `table` (sh->codes or sh->refs). Its page must be resident. */

@@ -344,11 +344,18 @@ struct skv_kernels {
 	const char *(*unsupported_codec)(const struct skv_shape *);
 
 	/*
+	 * x of the tokens [n_compressed, compress_to) of each sequence, which are rows in pages, as a rank has it: x[n][max_compress][d], d
+	 * skv_codec_dims(), with -INFINITY in the elements of other ranks' heads, and in rows of no token. The codec is latent.
+	 */
+	void (*gather_tokens)(const struct skv_shape *, const struct skv_batch *, float *x, const struct skv_workspace *);
+
+	/*
 	 * Compress tokens [n_compressed, compress_to) of each sequence, which are rows in pages: write their records,
 	 * in n_layers layers that the same batch holds for and whose codecs agree in all but pointers. If nothing was
-	 * compressed yet, from codec->first on, and the tokens before it become references, too.
+	 * compressed yet, from codec->first on, and the tokens before it become references, too. `x`: NULL; or with latent codecs of
+	 * several ranks, of one layer, what gather_tokens() gave all of them, reduced to the maximum.
 	 */
-	void (*compress)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *,
+	void (*compress)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const float *x,
 	                 const struct skv_workspace *);
 
 	/*

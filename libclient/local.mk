@@ -15,7 +15,7 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/stats.h libclient/steady.c libclient/steady.h libclient/step-lifecycle.c libclient/step-lifecycle.h libclient/step.h libclient/transaction.c \
 	libclient/transaction.h libclient/truncate.c libclient/truncate.h libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \
 	libclient/compress/codec.h libclient/compress/compressor-device.c libclient/compress/compressor-make.c \
-	libclient/compress/compressor.h libclient/compress/encode.c libclient/compress/encode.h libclient/compress/lengths.c \
+	libclient/compress/compressor.h libclient/compress/encode.c libclient/compress/encode.h libclient/compress/exchange.c libclient/compress/exchange.h libclient/compress/lengths.c \
 	libclient/compress/lengths.h libclient/compress/ready.c libclient/compress/ready.h libclient/compress/schedule.c \
 	libclient/compress/schedule.h libclient/evict/schedule.c libclient/evict/schedule.h libclient/evict/slot-mapping.c \
 	libclient/evict/slot-mapping.h libclient/lease/pool.c libclient/lease/pool.h libclient/lease/stock.c \

@@ -12,12 +12,15 @@
 #include <string.h>
 
 #include "libclient/compress/encode.h"
+#include "libclient/compress/exchange.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
 #include "libclient/device-step.h"
 #include "libclient/fence.h"
 #include "libclient/layer.h"
+#include "libclient/joint.h"
 #include "libclient/pages.h"
+#include "libclient/ranks.h"
 #include "libclient/scratch.h"
 #include "libclient/selection.h"
 #include "libclient/seq-table.h"
@@ -93,7 +96,7 @@ static void compress(struct skv_session *s, const struct skv_seq *q, uint32_t la
 
 	shape.codec = compress_code(q, layer);
 	if (q->maintenance == MAINTENANCE_COMPRESS)
-		s->kernels->compress(&shape, 1, b, &s->step.work);
+		exchange_compress(s, &shape, 1, b);
 	else
 		s->kernels->decompress(&shape, b, NULL, &in_place, &s->step.work);
 }
@@ -134,6 +137,8 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 		run(s, q, layer);
 	if (s->device)
 		e = device_wait(s);
+	if (e == 0)
+		e = ranks_failed(s);
 	if (e < 0)
 		return e;
 	compress_evict_rows(q);
@@ -148,13 +153,15 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 		return e;
 	atomic_thread_fence(memory_order_release);
 	transaction_commit(q, q->mem->next[q->epoch & 1]);
-	return 0;
+	return joint_state(s);
 }
 
 static int prepare(struct skv_session *s)
 {
 	int e = scratch_prepare(s);
 
+	if (e == 0)
+		e = exchange_prepare(s);
 	return e < 0 ? e : selections_prepare(s); /* slots */
 }
 
@@ -167,6 +174,7 @@ int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance k
 	if (e < 0)
 		return e;
 	q->maintenance = kind;
+	s->step.ranks_error = 0;
 	s->step.steady = false;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
 		q->next_slots[layer] = after(q, layer, kind);

@@ -8,6 +8,8 @@
  * reduced by a maximum over heads in the first place. Sums over heads would depend on their order, and are refused.
  *
  * Scores of pages are sums over their tokens: of these the maximum is taken first.
+ *
+ * What compresses all heads together needs the keys and values of all: see compress/exchange.c.
  */
 #include "libclient/ranks.h"
 
@@ -29,8 +31,6 @@ static const char *unshareable(const struct skv_policy *block, const struct skv_
 {
 	if (plan->evict.max_head_ratio > 0)
 		return "divides a budget among all heads";
-	if (plan->compress.kind == SKV_COMPRESS_LATENT)
-		return "compresses all heads together";
 	if (!plan->scores || plan->evict.granularity)
 		return NULL;
 	if (block->sharing == SKV_SHARE_ALL_HEADS && plan->sharing != SKV_SHARE_ALL_HEADS)
@@ -52,14 +52,17 @@ int ranks_check(const struct skv_session *s, const struct policy *p)
 		if (why)
 			return error_set(-ENOTSUP, "policy %s %s in layer %u, of which rank %u of %u has some: expected a policy that "
 			                 "selects by kv head, or by the largest score of any head", p->block->name, why, layer, m->rank, m->n_ranks);
-		if (ranks_share_scores(s, &p->plan[layer]) && !m->all_reduce_max)
-			return error_set(-EINVAL, "policy %s selects by the scores of all heads in layer %u, of which rank %u of %u has some: "
-			                 "expected all_reduce_max in the model", p->block->name, layer, m->rank, m->n_ranks);
+		why = ranks_share_scores(s, &p->plan[layer])                       ? "selects by the scores of all heads"
+		      : p->plan[layer].compress.kind == SKV_COMPRESS_LATENT ? "compresses all heads together"
+		                                                            : NULL;
+		if (why && !m->all_reduce_max)
+			return error_set(-EINVAL, "policy %s %s in layer %u, of which rank %u of %u has some: expected all_reduce_max in the model",
+			                 p->block->name, why, layer, m->rank, m->n_ranks);
 	}
 	return 0;
 }
 
-static void all_reduce(struct skv_session *s, uint32_t layer, float *data, size_t count)
+void ranks_reduce(struct skv_session *s, uint32_t layer, float *data, size_t count)
 {
 	struct step *st = &s->step;
 	int e;
@@ -81,10 +84,10 @@ void ranks_reduce_scores(struct skv_session *s, const struct policy_batch *pb, u
 	if (!ranks_share_scores(s, plan))
 		return;
 	if (!x->token) {
-		all_reduce(s, layer, x->page, (size_t)rows->n * x->page_stride);
+		ranks_reduce(s, layer, x->page, (size_t)rows->n * x->page_stride);
 		return;
 	}
-	all_reduce(s, layer, x->token, (size_t)rows->n * x->token_stride);
+	ranks_reduce(s, layer, x->token, (size_t)rows->n * x->token_stride);
 	if (x->page)
 		s->kernels->sum_pages(rows, x, &s->step.work);
 }

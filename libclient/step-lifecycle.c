@@ -18,6 +18,7 @@
 #include "libclient/branches.h"
 #include "libclient/compress/attend.h"
 #include "libclient/compress/encode.h"
+#include "libclient/compress/exchange.h"
 #include "libclient/compress/ready.h"
 #include "libclient/conn.h"
 #include "libclient/device.h"
@@ -30,6 +31,7 @@
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
 #include "libclient/policy-swap.h"
+#include "libclient/ranks.h"
 #include "libclient/prefill/attend.h"
 #include "libclient/joint.h"
 #include "libclient/recall.h"
@@ -125,6 +127,8 @@ static int prepare(struct skv_session *s)
 		e = selections_prepare(s);
 	if (e == 0)
 		e = compress_prepare(s);
+	if (e == 0)
+		e = exchange_prepare(s);
 	if (e == 0)
 		e = prefill_prepare(s);
 	if (e == 0)
@@ -304,7 +308,8 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 		give_up(s);
 		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->misuser, s->misuse);
 	}
-	if (rejected && s->device)
+	e = ranks_failed(s);
+	if (e == 0 && rejected && s->device)
 		e = device_wait(s); /* the rows have run, or nobody would know how many count */
 	if (rejected && e == 0)
 		pages_undo_surplus(s);
@@ -370,6 +375,7 @@ void step_free(struct skv_session *s)
 	free(st->selection);
 	free(st->arena);
 	free(st->decompressed.mem);
+	free(st->exchanged);
 	free(st->gathered);
 	free(st->tiles);
 	free(st->recall.mem);

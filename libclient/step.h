@@ -119,6 +119,8 @@ struct step {
 	void *arena;           /* what it and the policy batches point into */
 	size_t arena_bytes;
 	struct decompressed decompressed;
+	void *exchanged; /* keys and values of all ranks: compress/exchange.c */
+	size_t exchanged_bytes;
 	struct recall recall;
 	void *gathered; /* rows of one layer as the host's kernels take them: attn.c */
 	size_t gathered_bytes;

@@ -11,6 +11,7 @@
  *   - Pages that a commit evicts are reused by the steps after it, never by the same; of several ranks, when all have made it.
  *   - On a device the same stores are the work of its last kernel (device-step.c).
  */
+#include "libclient/compress/exchange.h"
 #include "libclient/transaction.h"
 
 #include <errno.h>
@@ -200,11 +201,16 @@ static void finish_commit(struct skv_seq *q, bool counts)
 		joint_know(q, q->epoch);
 }
 
-/* What only changes a sequence's form is each rank's own: after a death one may need it, and another not. */
+/*
+ * What only changes a sequence's form is each rank's own: after a death one may need it, and another not. But what ranks compress
+ * together they have together.
+ */
 void transaction_commit(struct skv_seq *q, int32_t next)
 {
+	const bool joint = q->maintenance == MAINTENANCE_TRUNCATE || (q->maintenance == MAINTENANCE_COMPRESS && exchange_has(q));
+
 	store_commit(q, next);
-	finish_commit(q, q->maintenance != MAINTENANCE_TRUNCATE || joint_confirm(q->session));
+	finish_commit(q, !joint || joint_confirm(q->session));
 }
 
 int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)

@@ -2,15 +2,17 @@
 /*
  * daemon/core/joint.c - sequences whose tensor-parallel ranks commit together.
  *
- * Each rank's sequence has a commit word of its own, and what counts is the last commit that all have. Ranks are apart by one at most,
- * and only while one has committed and does not know that all have. When such a one loses its holder, the others' words tell: one
- * that is behind, and whose client is gone, will not follow. While a client lives it may.
+ * Each rank's sequence has commits of its own, and what counts is the last one that all have: of so many tokens, of which so many are
+ * compressed together with other ranks'. Ranks are apart by one at most, and only while one has committed and does not know that all
+ * have. When such a one loses its holder, the others' commits tell: one that is behind, and whose client is gone, will not follow. While
+ * a client lives it may.
  *
  * All words are in clients' memory: of one user, who alone is hurt if they lie.
  */
 #include "daemon/core/joint.h"
 
 #include <string.h>
+#include <sparsekv/policy.h>
 #include "daemon/core/task.h"
 
 static bool is_rank_of(const struct skv_seq_row *q, const struct skv_seq_row *other)
@@ -32,6 +34,34 @@ static uint64_t commit_of(const struct skv_core *c, uint32_t seq)
 	return atomic_load_explicit(&c->seqs[seq].mem->commit, memory_order_acquire);
 }
 
+/* What ranks commit together. */
+struct mark {
+	uint32_t len;
+	uint64_t compressed; /* tokens, of all layers: codes of all heads */
+};
+
+/* Of a commit: the last one, or the one before. */
+static struct mark mark_of(const struct skv_core *c, uint32_t seq, uint32_t epoch)
+{
+	const struct skv_seqmem *m = c->seqs[seq].mem;
+	struct mark x = {.len = __atomic_load_n(&m->len[epoch & 1], __ATOMIC_RELAXED)};
+
+	if (!(__atomic_load_n(&m->about[epoch & 1], __ATOMIC_RELAXED) & SKV_ABOUT_SLOTS))
+		return x;
+	for (uint32_t layer = 0; layer < skv_seq_row(&c->state, seq)->model.n_layers; layer++) {
+		const struct skv_layer_slots *slots = &m->lay[epoch & 1].slots[layer];
+
+		if (__atomic_load_n(&slots->form.kind, __ATOMIC_RELAXED) == SKV_COMPRESS_LATENT)
+			x.compressed += __atomic_load_n(&slots->n_compressed, __ATOMIC_RELAXED);
+	}
+	return x;
+}
+
+static bool same(struct mark a, struct mark b)
+{
+	return a.len == b.len && a.compressed == b.compressed;
+}
+
 /* May the client that has the sequence still commit? */
 static bool is_alive(const struct skv_core *c, uint32_t seq)
 {
@@ -45,14 +75,14 @@ enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq, bool gone)
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	struct skv_seqmem *m = c->seqs[seq].mem;
 	bool behind = false, waits = false;
-	uint32_t epoch, len, before;
+	struct mark before;
+	uint32_t epoch;
 
 	if (!is_joint(c, seq))
 		return SKV_DONE;
 	epoch = skv_commit_epoch(commit_of(c, seq));
-	len = skv_commit_len(commit_of(c, seq));
-	before = __atomic_load_n(&m->len[(epoch - 1) & 1], __ATOMIC_RELAXED);
-	if (atomic_load_explicit(&m->joint, memory_order_acquire) == epoch + 1 || len == before)
+	before = mark_of(c, seq, epoch - 1);
+	if (atomic_load_explicit(&m->joint, memory_order_acquire) == epoch + 1 || same(mark_of(c, seq, epoch), before))
 		return SKV_DONE; /* all have it, or it was this rank's own affair */
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		bool alive;
@@ -60,7 +90,7 @@ enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq, bool gone)
 		if (!is_rank_of(q, skv_seq_row(&c->state, i)) || !is_joint(c, i))
 			continue;
 		alive = is_alive(c, i); /* before its word is read: nobody commits after its end */
-		if (skv_commit_len(commit_of(c, i)) != before)
+		if (!same(mark_of(c, i, skv_commit_epoch(commit_of(c, i))), before))
 			continue;
 		behind = true;
 		waits |= alive;

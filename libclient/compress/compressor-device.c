@@ -97,7 +97,7 @@ int compressor_to_device(const struct skv_session *s, struct compressor *k)
 	e = to_device(k, k->turn, s->model.head_dim / 2 * sizeof(*k->turn), &turn);
 	for (uint32_t layer = 0; layer < layers && e == 0; layer++) {
 		k->layer[layer].code.rope_freq = turn;
-		e = code_to_device(k, &k->layer[layer].code, skv_token_dims(&s->shape), s->model.head_dim);
+		e = code_to_device(k, &k->layer[layer].code, skv_token_dims(&s->shape) * s->model.n_ranks, s->model.head_dim);
 	}
 	codec_forget(k->codec);
 	return e;

@@ -59,7 +59,7 @@ static int find_codec(const struct skv_session *s, const struct policy *p, struc
 static int read_codec(const struct skv_session *s, const struct skv_layer_set *coded, struct compressor *k)
 {
 	char text[SKV_TEXT_MAX];
-	int e = codec_read(k->path, skv_token_dims(&s->shape), s->model.head_dim, s->model.n_layers, coded, &k->codec, text,
+	int e = codec_read(k->path, skv_token_dims(&s->shape) * s->model.n_ranks, s->model.head_dim, s->model.n_layers, coded, &k->codec, text,
 	                   sizeof(text));
 
 	return e < 0 ? error_set(e, "%s", text) : 0;
@@ -133,15 +133,19 @@ static int fits(const struct compressor *k, const struct skv_form *f)
 
 /*
  * A table has as many entries as the layer's rows take pages, so codes may not take more of these than the rows did. Of
- * `stride` tokens all but one have a code. References never take more: they are rows, or less.
+ * `stride` tokens all but one have a code. References of one rank never take more: they are rows, or less.
  */
-static int fits_table(const struct compressor *k, const struct skv_shape *shape)
+static int fits_table(const struct compressor *k, const struct skv_shape *shape, uint32_t max_tokens)
 {
 	const struct skv_codec *c = shape->codec;
 	uint64_t each = shape->page_bytes / skv_code_record_bytes(shape);
 
 	if (c->kind == SKV_COMPRESS_QUANT) /* half as much as its rows, at most */
 		return 0;
+	if (c->stride && skv_refs_before(c, max_tokens) > shape->page_bytes / skv_ref_bytes(c, skv_codec_dims(shape), shape->dtype) *
+	                                                           skv_pages_of(max_tokens))
+		return error_set(-ENOTSUP, "references of all %u ranks' heads, every %u tokens, are more than the rows of this one's",
+		                 c->n_ranks, c->stride);
 	if (c->stride ? each * c->stride >= (uint64_t)SKV_PAGE_TOKENS * (c->stride - 1) : each >= SKV_PAGE_TOKENS)
 		return 0;
 	return error_set(-ENOTSUP, "compressor %.150s makes codes of %u bytes, which with stride=%u are more than the rows that they "
@@ -177,6 +181,8 @@ static struct skv_codec codes_of(const struct skv_session *s, const struct compr
 	        .rope_scale = (float)skv_rope_scale(rope),
 	        .rope_dims = rope->type == SKV_ROPE_NONE ? 0 : rope->dims ? rope->dims : s->model.head_dim,
 	        .interleaved = rope->interleaved,
+	        .rank = s->model.rank,
+	        .n_ranks = s->model.n_ranks,
 	};
 }
 
@@ -194,8 +200,8 @@ static int describe(const struct skv_session *s, struct compressor *k, uint32_t 
 	                           : codes_of(s, k, layer, f);
 	shape.codec = &k->layer[layer].code;
 	wrong = s->kernels->unsupported_codec(&shape);
-	return wrong ? error_set(-ENOTSUP, "layer %u cannot be compressed so: %s", layer, wrong) : fits_table(k,
-			&shape);
+	return wrong ? error_set(-ENOTSUP, "layer %u cannot be compressed so: %s", layer, wrong)
+	             : fits_table(k, &shape, s->model.max_tokens);
 }
 
 /* Of all layers that have a form; and brought to where the kernels are. */

@@ -8,6 +8,7 @@
 #include "libclient/compress/encode.h"
 
 #include "libclient/compress/compressor.h"
+#include "libclient/compress/exchange.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/layer.h"
 #include "libclient/pages.h"
@@ -55,7 +56,7 @@ static void compress_class(struct skv_session *s, const struct policy_batch *pb,
 	if (n == 0)
 		return;
 	batch = batch_decoding(s, pb, first);
-	s->kernels->compress(shapes, n, &batch, &s->step.work);
+	exchange_compress(s, shapes, n, &batch);
 }
 
 void compress_step_end(struct skv_session *s)

@@ -36,7 +36,7 @@ struct records compress_records(const struct skv_shape *sh, enum skv_page_kind g
 	return (struct records){
 	        .n = n,
 	        .each = (uint32_t)(sh->page_bytes /
-	                           (codes ? skv_code_record_bytes(sh) : skv_ref_bytes(c, skv_token_dims(sh), sh->dtype))),
+	                           (codes ? skv_code_record_bytes(sh) : skv_ref_bytes(c, skv_codec_dims(sh), sh->dtype))),
 	};
 }
 

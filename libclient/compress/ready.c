@@ -8,9 +8,11 @@
 #include "libclient/compress/ready.h"
 
 #include "libclient/compress/compressor.h"
+#include "libclient/compress/exchange.h"
 #include "libclient/compress/lengths.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device-tables.h"
+#include "libclient/joint.h"
 #include "libclient/maintenance.h"
 #include "libclient/pages.h"
 #include "libclient/seq.h"
@@ -56,11 +58,35 @@ int decompress_foreign(struct skv_session *s, struct skv_seq *q)
 	return decompress(s, q);
 }
 
-/* Does the sequence compress? What it has compressed already is as its policy compresses. */
-static int decide(struct skv_seq *q)
+/* Pages of tokens that are compressed, in all layers. */
+static int32_t count_compressed(const struct skv_seq *q)
 {
+	int32_t n = 0;
+
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		n += (int32_t)(seq_compressed(q, layer) / SKV_PAGE_TOKENS);
+	return n;
+}
+
+/*
+ * What ranks compress together they have compressed as far as each other: the daemon sees to that where one has died. Where policies
+ * were swapped meanwhile it may be otherwise; then all begin anew, with what was decompressed.
+ */
+static int agree(struct skv_session *s, struct skv_seq *q)
+{
+	int32_t own = count_compressed(q), least, most;
+	int e = joint_compare(s, own, &least, &most);
+
+	return e < 0 || least == most || own == 0 ? e : decompress(s, q);
+}
+
+/* Does the sequence compress? What it has compressed already is as its policy compresses. */
+static int decide(struct skv_session *s, struct skv_seq *q)
+{
+	int e = exchange_has(q) ? agree(s, q) : 0;
+
 	q->compresses = compress_possible(q);
-	return q->compresses ? trim(q) : 0;
+	return e == 0 && q->compresses ? trim(q) : e;
 }
 
 /* Does a layer lag behind where a decode step wants it? */
@@ -79,7 +105,7 @@ int compress_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 	int e = 0;
 
 	if (!q->compresses_known) {
-		e = decide(q);
+		e = decide(s, q);
 		if (e < 0)
 			return e;
 		q->compresses_known = true;

@@ -45,7 +45,7 @@ static const void *widened(const void *bf16, size_t n)
 static struct skv_shape *for_host(struct fake_layer *l)
 {
 	struct skv_codec *c = &l->codec;
-	const size_t d = skv_token_dims(&l->shape), parts = c->spans ? 2 * c->spans : 1;
+	const size_t d = skv_codec_dims(&l->shape), parts = c->spans ? 2 * c->spans : 1;
 
 	c->enc_in = widened(c->enc_in, 2 * c->enc_hidden * d);
 	c->enc_out = widened(c->enc_out, c->width * (c->enc_hidden ? c->enc_hidden : d) / parts);
@@ -70,15 +70,28 @@ static void run_compress(const struct skv_kernels *host, const struct op *o)
 	for (uint32_t i = 0; i < o->n; i++) {
 		struct fake_layer l = ((const struct fake_layer *)o->own)[i];
 
-		host->compress(for_host(&l), 1, &o->batch, &o->work);
+		host->compress(for_host(&l), 1, &o->batch, o->in[0], &o->work);
 		done(&l);
 	}
 }
 
-static void compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b,
+static void compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b, const float *x,
                      const struct skv_workspace *w)
 {
-	later(run_compress, sh, n_layers, b, NULL, NULL, w);
+	later(run_compress, sh, n_layers, b, x, NULL, w);
+}
+
+static void run_gather_tokens(const struct skv_kernels *host, const struct op *o)
+{
+	struct fake_layer l = *(const struct fake_layer *)o->own;
+
+	host->gather_tokens(for_host(&l), &o->batch, o->out, &o->work);
+	done(&l);
+}
+
+static void gather_tokens(const struct skv_shape *sh, const struct skv_batch *b, float *x, const struct skv_workspace *w)
+{
+	later(run_gather_tokens, sh, 1, b, NULL, x, w);
 }
 
 static void run_decompress(const struct skv_kernels *host, const struct op *o)
@@ -133,7 +146,8 @@ static void decode_latent(const struct skv_shape *sh, const struct skv_batch *b,
 /* As a device's. */
 static bool fuses_latent(const struct skv_shape *sh)
 {
-	return sh->codec->kind != SKV_COMPRESS_QUANT && !sh->codec->dec_hidden && !sh->codec->spans && !sh->codec->k_norm;
+	return sh->codec->kind != SKV_COMPRESS_QUANT && !sh->codec->dec_hidden && !sh->codec->spans && !sh->codec->k_norm &&
+	       sh->codec->n_ranks < 2;
 }
 
 static const char *unsupported_codec(const struct skv_shape *sh)
@@ -143,6 +157,7 @@ static const char *unsupported_codec(const struct skv_shape *sh)
 
 void fake_compress(struct skv_kernels *k)
 {
+	k->gather_tokens = gather_tokens;
 	k->compress = compress;
 	k->decompress = decompress;
 	k->unsupported_codec = unsupported_codec;

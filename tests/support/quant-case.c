@@ -122,7 +122,7 @@ void low_pack(struct low_case *k, uint32_t from, uint32_t n, const uint32_t *cod
 	struct skv_workspace w = case_work(&k->c, threads);
 	struct skv_batch b = low_batch(k, from, n, coded, pack, false);
 
-	k->c.on->kern->compress(k->sh, LOW_LAYERS, &b, &w);
+	k->c.on->kern->compress(k->sh, LOW_LAYERS, &b, NULL, &w);
 	case_work_done(&k->c, &w);
 }
 

@@ -31,9 +31,9 @@ static float *matrix(uint32_t rows, uint32_t cols, uint64_t *seed)
 	return x;
 }
 
-void refmodel_codec(const struct skv_model *m, uint64_t seed, const char *path)
+static void write_codec(const struct skv_model *m, const char *about, uint64_t seed, const char *path)
 {
-	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"5\",\"near\":\"3\"}"};
+	struct codec_file f = {.about = about};
 	const uint32_t d = 2 * m->n_kv_heads * m->head_dim, width = seed ? WIDTH : d;
 	float *numbers[2 * REFMODEL_MAX_LAYERS];
 
@@ -46,4 +46,14 @@ void refmodel_codec(const struct skv_model *m, uint64_t seed, const char *path)
 	codec_file_write(&f, path);
 	for (uint32_t i = 0; i < 2 * m->n_layers; i++)
 		free(numbers[i]);
+}
+
+void refmodel_codec(const struct skv_model *m, uint64_t seed, const char *path)
+{
+	write_codec(m, "{\"sparsekv_codec\":\"1\",\"stride\":\"5\",\"near\":\"3\"}", seed, path);
+}
+
+void refmodel_codec_alone(const struct skv_model *m, uint64_t seed, const char *path)
+{
+	write_codec(m, "{\"sparsekv_codec\":\"1\",\"stride\":\"0\",\"near\":\"0\"}", seed, path);
 }

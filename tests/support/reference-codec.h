@@ -13,5 +13,7 @@
 void refmodel_packable(struct skv_model *m);
 /* Write a compressor of all its layers: random, of a seed, or with 0 one that changes nothing. */
 void refmodel_codec(const struct skv_model *m, uint64_t seed, const char *path);
+/* The same without references. */
+void refmodel_codec_alone(const struct skv_model *m, uint64_t seed, const char *path);
 
 #endif

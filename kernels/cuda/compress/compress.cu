@@ -12,17 +12,17 @@
 #define THREADS 128
 #define WARPS (THREADS / 32)
 
-/* Gather x of a token, which is a row in a page, into shared memory. A block's work. */
+/* Gather x[own_d] of a token, which is a row in a page, into shared memory: of the rank's heads. A block's work. */
 DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	const uint32_t dim = k->sh.head_dim, pairs = k->c.rope_dims / 2;
 	const skv_pte e = skv_layer_table(&k->sh, s)[token / SKV_PAGE_TOKENS];
 	const uint8_t *page = k->sh.pool + skv_pte_id(e) * k->sh.page_bytes;
 
-	for (uint32_t i = 2 * threadIdx.x; i < k->d; i += 2 * THREADS) {
-		const uint32_t h = i % k->half / dim;
+	for (uint32_t i = 2 * threadIdx.x; i < k->own_d; i += 2 * THREADS) {
+		const uint32_t h = i % k->own_half / dim;
 		const size_t at = (size_t)(h * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS) * dim + i % dim;
-		*(float2 *)(x + i) = io_load2(k->sh.dtype, page + (i < k->half ? 0 : k->sh.page_bytes / 2), at);
+		*(float2 *)(x + i) = io_load2(k->sh.dtype, page + (i < k->own_half ? 0 : k->sh.page_bytes / 2), at);
 	}
 	__syncthreads();
 	for (uint32_t i = threadIdx.x; i < k->sh.n_kv_heads * pairs; i += THREADS) {
@@ -33,6 +33,19 @@ DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t tok
 		head[at.x] = (p * cos + q * sin) * scale;
 		head[at.y] = (q * cos - p * sin) * scale;
 	}
+	__syncthreads();
+}
+
+/* x[d] of a token, into shared memory. A block's work. */
+DEVICE void take(const struct compress_item *j, uint32_t token, float *x)
+{
+	if (!j->given) {
+		gather(&j->k, j->s, token, x);
+		return;
+	}
+	const float2 *from = (const float2 *)(j->given + (size_t)(token - j->s->n_compressed) * j->k.d);
+	for (uint32_t i = threadIdx.x; i < j->k.d / 2; i += THREADS)
+		((float2 *)x)[i] = from[i];
 	__syncthreads();
 }
 
@@ -75,7 +88,7 @@ __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_consta
 	const uint32_t token = number < k->c.first ? number : k->c.first + (number - k->c.first) * k->c.stride;
 	uint8_t *to = ref_at(k, j.s, number);
 
-	gather(k, j.s, token, x);
+	take(&j, token, x);
 	if (k->c.ref_bits == 16)
 		for (uint32_t i = 2 * threadIdx.x; i < k->d; i += 2 * THREADS)
 			((uint32_t *)to)[i / 2] = k->sh.dtype == SKV_F16 ? F16::pair(x[i], x[i + 1])
@@ -100,7 +113,7 @@ __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__
 		return;
 	uint32_t *to = (uint32_t *)(c.x + (j.row + blockIdx.x) * j.k.d);
 
-	gather(&j.k, j.s, j.from + blockIdx.x, x);
+	take(&j, j.from + blockIdx.x, x);
 	for (uint32_t i = 2 * threadIdx.x; i < j.k.d; i += 2 * THREADS)
 		to[i / 2] = BF16::pair(x[i], x[i + 1]);
 }
@@ -224,7 +237,7 @@ static void encode_tokens(struct compress_params *c, uint32_t layers, uint32_t t
 }
 
 static void compress_layers(struct compress_params *c, const struct skv_shape *sh, uint32_t layers,
-                            const struct skv_batch *batch, cudaStream_t stream)
+                            const struct skv_batch *batch, const float *x, cudaStream_t stream)
 {
 	const uint32_t refs = c->k.c.stride ? c->k.c.first + ceil_div(batch->max_compress, c->k.c.stride) : 0;
 	const uint32_t at_once = c->n;
@@ -233,6 +246,7 @@ static void compress_layers(struct compress_params *c, const struct skv_shape *s
 		c->layer[i] = {sh[i].codec->enc_in, sh[i].codec->enc_out, sh[i].layer, sh[i].codes, sh[i].refs};
 	for (uint32_t i = 0; i < batch->n; i += at_once) {
 		c->seq = batch->seq + i;
+		c->given = x ? x + (size_t)i * batch->max_compress * c->k.d : NULL;
 		c->n = batch->n - i < at_once ? batch->n - i : at_once;
 		if (refs)
 			launch_grid(store_refs_kernel, dim3(refs, layers * c->n), THREADS, 0, stream, *c);
@@ -246,7 +260,7 @@ static uint32_t smaller_of(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-void skv_cuda_compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
+void skv_cuda_compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch, const float *x,
                        const struct skv_workspace *work)
 {
 	struct compress_params c = {};
@@ -258,11 +272,46 @@ void skv_cuda_compress(const struct skv_shape *sh, uint32_t n_layers, const stru
 		return;
 	}
 	c.k = codec_of(sh);
+	c.given_rows = batch->max_compress;
 	compress_layout(sh, &c, (uint8_t *)work->mem + skv_cuda_workspace_offset(sh));
 	c.max_tokens = smaller_of(batch->max_compress, MAX_ROWS);
 	c.n = smaller_of(batch->n, MAX_ROWS / c.max_tokens);
 	c.slices = smaller_of(ceil_div(skv_refs_before(&c.k.c, batch->max_len), REFS_PER_TILE), MAX_SLICES);
 	const uint32_t at_once = smaller_of(MAX_ROWS / (c.n * c.max_tokens), MAX_LAYERS);
 	for (uint32_t l = 0; l < n_layers; l += at_once)
-		compress_layers(&c, sh + l, smaller_of(n_layers - l, at_once), batch, stream_of(work));
+		compress_layers(&c, sh + l, smaller_of(n_layers - l, at_once), batch, x, stream_of(work));
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+struct gather_params {
+	struct codec k;
+	const struct skv_kseq *seq;
+	float *x;
+};
+
+/* Grid: tokens of a sequence at most, sequences. */
+__global__ void __launch_bounds__(THREADS) gather_tokens_kernel(const __grid_constant__ struct gather_params c)
+{
+	__shared__ __align__(16) float own[SKV_MAX_CODEC_DIM];
+	const struct codec *k = &c.k;
+	const struct skv_kseq *s = &c.seq[blockIdx.y];
+	const uint32_t token = s->n_compressed + blockIdx.x;
+	const bool any = token < s->compress_to;
+	float *x = c.x + ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * k->d;
+
+	if (any)
+		gather(k, s, token, own);
+	for (uint32_t i = threadIdx.x; i < k->d; i += THREADS) {
+		const uint32_t at = i % k->half - k->own; /* wraps where it is another rank's before */
+		x[i] = any && at < k->own_half ? own[(i < k->half ? 0 : k->own_half) + at] : -INFINITY;
+	}
+}
+
+void skv_cuda_gather_tokens(const struct skv_shape *sh, const struct skv_batch *batch, float *x, const struct skv_workspace *work)
+{
+	const struct gather_params c = {codec_of(sh), batch->seq, x};
+
+	if (batch->n > 0 && batch->max_compress > 0)
+		launch_grid(gather_tokens_kernel, dim3(batch->max_compress, batch->n), THREADS, 0, stream_of(work), c);
 }

@@ -32,6 +32,8 @@ struct compress_params {
 	struct codec k;
 	struct compress_layer layer[MAX_LAYERS];
 	const struct skv_kseq *seq;
+	const float *given; /* NULL, or x of all ranks: [n][given_rows][d], each sequence's from its n_compressed on */
+	uint32_t given_rows;
 	uint32_t n; /* sequences; row r: token r % max_tokens, sequence r / max_tokens % n, layer r / max_tokens / n */
 	uint32_t skip, max_tokens;
 	uint32_t slices;
@@ -45,6 +47,7 @@ struct compress_item {
 	struct codec k;
 	const struct compress_layer *layer;
 	const struct skv_kseq *s;
+	const float *given; /* of the sequence, or NULL */
 	uint32_t from, n; /* the first token; how many there are */
 	size_t row;       /* of the first one */
 };
@@ -59,6 +62,7 @@ DEVICE struct compress_item compress_item_of(const struct compress_params *c, ui
 	j.k.sh.codes = j.layer->codes;
 	j.k.sh.refs = j.layer->refs;
 	j.s = &c->seq[which % c->n];
+	j.given = c->given ? c->given + (size_t)(which % c->n) * c->given_rows * j.k.d : NULL;
 	j.from = compress_from(&j.k, j.s) + c->skip;
 	j.n = j.s->compress_to > j.from ? min(j.s->compress_to - j.from, c->max_tokens) : 0;
 	j.row = (size_t)which * c->max_tokens;

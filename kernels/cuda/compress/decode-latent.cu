@@ -222,7 +222,7 @@ bool skv_cuda_fuses_latent(const struct skv_shape *sh)
 
 	if (c->kind == SKV_COMPRESS_QUANT || c->dec_hidden || c->spans || c->k_norm || width_of(c) > 512)
 		return false;
-	if (c->interleaved || c->rope_dims % 16)
+	if (c->interleaved || c->rope_dims % 16 || c->n_ranks > 1)
 		return false;
 	if ((sh->head_dim != 64 && sh->head_dim != 128) || c->n_refs * c->id_bytes % 4)
 		return false;

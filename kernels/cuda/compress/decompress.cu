@@ -320,14 +320,14 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 		row[threadIdx.x] = c.row[first + threadIdx.x];
 	__syncthreads();
 	for (uint32_t h = blockIdx.y; h < 2 * k->sh.n_kv_heads; h += gridDim.y) {
-		const uint32_t v = h / k->sh.n_kv_heads;
+		const uint32_t v = h / k->sh.n_kv_heads, e = v * (k->half - k->own_half) + k->own + h * D; /* in x, of all ranks */
 		product<D> g;
 		if (refs_are_bf16(k))
-			init_rows<D, true>(k, row, h * D, &g);
+			init_rows<D, true>(k, row, e, &g);
 		else
-			init_rows<D, false>(k, row, h * D, &g);
+			init_rows<D, false>(k, row, e, &g);
 		if (k->c.bits)
-			decode<D>(&c, row, h * D, &g, shared);
+			decode<D>(&c, row, e, &g, shared);
 		if (!v && k->c.k_norm)
 			renormalize_keys<D>(k, row, &g, part);
 		if (!v)

@@ -35,7 +35,9 @@ DEVICE uint32_t remainder(uint32_t n, struct divisor d)
 struct codec {
 	struct skv_shape sh;
 	struct skv_codec c;
-	uint32_t d, half;                          /* elements of x; of its K */
+	uint32_t d, half;                          /* elements of x; of its K: of all ranks */
+	uint32_t own_d, own_half;                  /* of this rank's heads */
+	uint32_t own;                              /* the first of these in K, and in V */
 	uint32_t parts;                            /* independent parts of E and Dec */
 	uint32_t code_bytes, ref_bytes, code_from; /* of a record; where a code's z begins */
 	struct divisor codes_each, refs_each;      /* records in a page; of none: 0 */
@@ -45,8 +47,11 @@ struct codec {
 static inline struct codec codec_of(const struct skv_shape *sh)
 {
 	struct codec k = {*sh, *sh->codec};
-	k.d = skv_token_dims(sh);
+	k.d = skv_codec_dims(sh);
 	k.half = k.d / 2;
+	k.own_d = skv_token_dims(sh);
+	k.own_half = k.own_d / 2;
+	k.own = k.c.rank * k.own_half;
 	k.parts = k.c.spans ? 2 * k.c.spans : 1;
 	k.code_bytes = skv_code_bytes(&k.c);
 	k.ref_bytes = skv_ref_bytes(&k.c, k.d, sh->dtype);

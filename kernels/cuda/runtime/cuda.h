@@ -246,7 +246,8 @@ void skv_cuda_list_active(const struct skv_shape *, const struct skv_batch *, st
 void skv_cuda_touch_pages(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                           const struct skv_touch_rule *, struct skv_index_list *, const struct skv_workspace *);
 
-void skv_cuda_compress(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *,
+void skv_cuda_gather_tokens(const struct skv_shape *, const struct skv_batch *, float *x, const struct skv_workspace *);
+void skv_cuda_compress(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const float *x,
                        const struct skv_workspace *);
 void skv_cuda_decompress(const struct skv_shape *, const struct skv_batch *, const struct skv_index_list *,
                          const struct skv_decompressed *, const struct skv_workspace *);

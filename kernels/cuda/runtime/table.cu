@@ -281,6 +281,7 @@ static const struct skv_kernels cuda = {
 	.hip_lists = skv_cuda_hip_lists,
 	.minference_lists = skv_cuda_minference_lists,
 	.unsupported_codec = unsupported_codec,
+	.gather_tokens = skv_cuda_gather_tokens,
 	.compress = skv_cuda_compress,
 	.decompress = skv_cuda_decompress,
 	.fuses_latent = skv_cuda_fuses_latent,

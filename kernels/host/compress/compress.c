@@ -16,6 +16,7 @@
 struct compress_params {
 	const struct skv_shape *sh; /* [n_layers] */
 	const struct skv_batch *batch;
+	const float *x; /* of all ranks, or NULL: gather_tokens() */
 	uint32_t *first; /* tiles before sequence i, of one layer */
 	struct per_thread space;
 };
@@ -67,7 +68,7 @@ static uint32_t compress_from(const struct skv_codec *c, const struct skv_kseq *
 	return skv_max(s->n_compressed, c->first);
 }
 
-/* x of a token that is a row in a page. */
+/* x[own_d] of a token that is a row in a page: of the rank's heads. */
 static void gather(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	const struct skv_shape *sh = k->sh;
@@ -80,11 +81,26 @@ static void gather(const struct latent *k, const struct skv_kseq *s, uint32_t to
 		for (uint32_t i = 0; i < dim; i += VL) {
 			const size_t at = i * skv_dtype_bytes(sh->dtype);
 			v_storef(x + h * dim + i, v_load(sh->dtype, row + at));
-			v_storef(x + k->half + h * dim + i, v_load(sh->dtype, row + skv_v_offset(sh) + at));
+			v_storef(x + k->own_half + h * dim + i, v_load(sh->dtype, row + skv_v_offset(sh) + at));
 		}
 	}
 	angles_at(k, token, -1, 1 / k->c->rope_scale, &a);
 	rotate(k, &a, x);
+}
+
+/* x of sequence i's tokens from its n_compressed on, of all ranks, or NULL. */
+static const float *given_of(const struct compress_params *p, const struct latent *k, uint32_t i)
+{
+	return p->x ? p->x + (size_t)i * p->batch->max_compress * k->d : NULL;
+}
+
+/* x[d] of a token. */
+static void take(const struct latent *k, const struct skv_kseq *s, const float *given, uint32_t token, float *x)
+{
+	if (given)
+		memcpy(x, given + (size_t)(token - s->n_compressed) * k->d, k->d * sizeof *x);
+	else
+		gather(k, s, token, x);
 }
 
 /* ---- quantization ---------------------------------------------------------------------------- */
@@ -108,11 +124,11 @@ static void store_numbers(const float *x, uint32_t n, uint32_t bits, uint32_t bl
 
 /* ---- references ------------------------------------------------------------------------------ */
 
-static void store_ref(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
+static void store_ref(const struct latent *k, const struct skv_kseq *s, const float *given, uint32_t token, float *x)
 {
 	uint8_t *to = ref_at(k, s, skv_refs_before(k->c, token));
 
-	gather(k, s, token, x);
+	take(k, s, given, token, x);
 	memset(to, 0, k->ref_bytes);
 	store_numbers(x, k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype, to);
 }
@@ -121,7 +137,8 @@ static void store_ref(const struct latent *k, const struct skv_kseq *s, uint32_t
 static void refs_item(void *ctx, uint32_t item, int thread)
 {
 	const struct compress_params *p = ctx;
-	const struct skv_kseq *s = &p->batch->seq[item % p->batch->n];
+	const uint32_t i = item % p->batch->n;
+	const struct skv_kseq *s = &p->batch->seq[i];
 	const struct latent k = latent_of(&p->sh[item / p->batch->n]);
 	const struct tile t = tile_of(p, &k, thread);
 
@@ -129,7 +146,7 @@ static void refs_item(void *ctx, uint32_t item, int thread)
 		return;
 	for (uint32_t token = s->n_compressed; token < s->compress_to; token++)
 		if (skv_is_ref(k.c, token))
-			store_ref(&k, s, token, t.x);
+			store_ref(&k, s, given_of(p, &k, i), token, t.x);
 }
 
 static void store_ids(const struct latent *k, struct nearest_refs *best, uint8_t *record)
@@ -192,7 +209,7 @@ static void encode(const struct latent *k, const struct tile *t, uint32_t m)
 		     k->c->width);
 }
 
-static void codes_tile(const struct latent *k, const struct skv_kseq *s, const struct tile *t, uint32_t from,
+static void codes_tile(const struct latent *k, const struct skv_kseq *s, const float *given, const struct tile *t, uint32_t from,
                        uint32_t to)
 {
 	const struct skv_codec *c = k->c;
@@ -201,7 +218,7 @@ static void codes_tile(const struct latent *k, const struct skv_kseq *s, const s
 
 	for (uint32_t x = from; x < to; x++)
 		if (!skv_is_ref(c, x)) {
-			gather(k, s, x, t->x + m * k->d);
+			take(k, s, given, x, t->x + m * k->d);
 			token[m++] = x;
 		}
 	if (m == 0)
@@ -215,7 +232,7 @@ static void codes_tile(const struct latent *k, const struct skv_kseq *s, const s
 		memset(record, 0, k->code_bytes);
 		store_ids(k, &best[i], record);
 		read_ids(k, record, skv_refs_before(c, token[i] + 1), ids);
-		mean_of(k, s, ids, t->row, t->b + i * k->d);
+		mean_of(k, s, read_ref, k->d, ids, t->row, t->b + i * k->d);
 	}
 	if (c->bits == 0)
 		return;
@@ -235,15 +252,15 @@ static void codes_item(void *ctx, uint32_t item, int thread)
 	const struct tile t = tile_of(p, &k, thread);
 	const uint32_t from = compress_from(k.c, s) + (item % tiles - p->first[i]) * TOKENS;
 
-	codes_tile(&k, s, &t, from, skv_min(from + TOKENS, s->compress_to));
+	codes_tile(&k, s, given_of(p, &k, i), &t, from, skv_min(from + TOKENS, s->compress_to));
 }
 
-void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
+void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch, const float *x,
                    const struct skv_workspace *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct compress_params p = {.sh = sh, .batch = batch};
+	struct compress_params p = {.sh = sh, .batch = batch, .x = x};
 
 	if (sh->codec->kind == SKV_COMPRESS_QUANT) {
 		ISA(quantize)(sh, n_layers, batch, work);
@@ -258,4 +275,42 @@ void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct s
 	}
 	skv_run(work->threads, n_layers * n, refs_item, &p);
 	skv_run(work->threads, n_layers * p.first[n], codes_item, &p);
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+struct gather_params {
+	struct latent k;
+	const struct skv_batch *batch;
+	float *x;
+	struct per_thread space;
+};
+
+/* An item: a token of a sequence. */
+static void gather_item(void *ctx, uint32_t item, int thread)
+{
+	const struct gather_params *p = ctx;
+	const struct latent *k = &p->k;
+	const struct skv_kseq *s = &p->batch->seq[item / p->batch->max_compress];
+	const uint32_t token = s->n_compressed + item % p->batch->max_compress;
+	float *x = p->x + (size_t)item * k->d, *row;
+	struct carve c = thread_begin(&p->space, thread);
+
+	for (uint32_t i = 0; i < k->d; i++)
+		x[i] = -INFINITY;
+	if (token >= s->compress_to)
+		return;
+	row = carve(&c, k->own_d * sizeof *row);
+	gather(k, s, token, row);
+	memcpy(x + k->own, row, k->own_half * sizeof *x);
+	memcpy(x + k->half + k->own, row + k->own_half, k->own_half * sizeof *x);
+}
+
+void ISA(gather_tokens)(const struct skv_shape *sh, const struct skv_batch *batch, float *x, const struct skv_workspace *work)
+{
+	struct carve c = carve_begin(work);
+	struct gather_params p = {.k = latent_of(sh), .batch = batch, .x = x};
+
+	p.space = per_thread_rest(&c, work->threads);
+	skv_run(work->threads, batch->n * batch->max_compress, gather_item, &p);
 }

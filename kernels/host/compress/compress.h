@@ -6,7 +6,8 @@
 #include "kernels/compress.h"
 #include "kernels/host/runtime/host.h"
 
-void ISA(compress)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_workspace *);
+void ISA(gather_tokens)(const struct skv_shape *, const struct skv_batch *, float *x, const struct skv_workspace *);
+void ISA(compress)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const float *x, const struct skv_workspace *);
 void ISA(decompress)(const struct skv_shape *, const struct skv_batch *, const struct skv_index_list *,
                      const struct skv_decompressed *, const struct skv_workspace *);
 

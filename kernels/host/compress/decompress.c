@@ -24,8 +24,8 @@ struct decompress_params {
 struct tile {
 	float *z;       /* [TOKENS][width] */
 	float *hidden;  /* [TOKENS][dec_hidden] */
-	float *x;       /* [TOKENS][d] */
-	float *b, *row; /* [d] */
+	float *x;       /* [TOKENS][own_d] */
+	float *b, *row; /* [own_d] */
 };
 
 size_t ISA(decompress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threads)
@@ -93,15 +93,16 @@ static void store_row(const struct latent *k, uint32_t token, float *x, uint8_t 
 		for (uint32_t i = 0; i < dim; i += VL) {
 			uint8_t *at = to + h * SKV_PAGE_TOKENS * skv_row_bytes(sh) + i * skv_dtype_bytes(sh->dtype);
 			v_store(sh->dtype, at, v_loadf(x + h * dim + i));
-			v_store(sh->dtype, at + skv_v_offset(sh), v_loadf(x + k->half + h * dim + i));
+			v_store(sh->dtype, at + skv_v_offset(sh), v_loadf(x + k->own_half + h * dim + i));
 		}
 }
 
-/* x[m][d] = Dec(z) */
+/* x[m][own_d] = Dec(z), of the rank's heads: K and V are in parts of their own, then. */
 static void decode(const struct latent *k, const struct tile *t, uint32_t m)
 {
 	const struct skv_codec *c = k->c;
-	const uint32_t n = c->dec_hidden ? c->dec_hidden : c->width, rows = k->d / k->parts, cols = n / k->parts;
+	const uint32_t n = c->dec_hidden ? c->dec_hidden : c->width, cols = n / k->parts;
+	const uint32_t pieces = k->parts > 1 ? k->parts : 2, rows = k->own_d / pieces, part = k->parts > 1;
 	const float *from = c->dec_hidden ? t->hidden : t->z, *out = c->dec_out;
 
 	if (c->dec_hidden) {
@@ -109,8 +110,9 @@ static void decode(const struct latent *k, const struct tile *t, uint32_t m)
 		for (uint32_t i = 0; i < m * n; i += VL)
 			v_storef(t->hidden + i, v_silu(v_loadf(t->hidden + i)));
 	}
-	for (uint32_t i = 0; i < k->parts; i++)
-		dots(from + i * cols, n, m, out + (size_t)i * rows * cols, cols, rows, cols, t->x + i * rows, k->d);
+	for (uint32_t i = 0; i < pieces; i++)
+		dots(from + part * i * cols, n, m, out + (i * (size_t)(k->d / pieces) + k->own) * cols, cols, rows, cols, t->x + i * rows,
+		     k->own_d);
 }
 
 /* K of all heads, normalized as the model's k_norm does. */
@@ -119,7 +121,7 @@ static void norm_heads(const struct latent *k, float *x)
 	const uint32_t dim = k->sh->head_dim;
 	const float *w = k->c->k_norm;
 
-	for (float *head = x; head < x + k->half; head += dim) {
+	for (float *head = x; head < x + k->own_half; head += dim) {
 		float sum = 0;
 		for (uint32_t i = 0; i < dim; i++) {
 			const float u = w[i] != 0 ? head[i] / w[i] : 0;
@@ -138,22 +140,22 @@ static void decode_rows(const struct decompress_params *r, uint32_t i, const str
 	const struct latent *k = &r->k;
 	const struct skv_codec *c = k->c;
 	const struct skv_kseq *s = &r->batch->seq[i];
+	const struct stored of_z = {c->width, c->bits, c->scale_block, SKV_BF16};
 
 	if (c->bits == 0)
-		memset(t->x, 0, m * k->d * sizeof *t->x);
+		memset(t->x, 0, m * k->own_d * sizeof *t->x);
 	for (uint32_t j = 0; j < m && c->bits; j++)
-		read_numbers(code_at(k, s, token_of(r, i, row[j])) + c->n_refs * c->id_bytes, c->width, c->bits, c->scale_block,
-		             SKV_BF16, t->z + j * c->width);
+		read_numbers(&of_z, code_at(k, s, token_of(r, i, row[j])) + c->n_refs * c->id_bytes, 0, c->width, t->z + j * c->width);
 	if (c->bits)
 		decode(k, t, m);
 	for (uint32_t j = 0; j < m; j++) {
 		const uint32_t token = token_of(r, i, row[j]);
-		float *x = t->x + j * k->d;
+		float *x = t->x + j * k->own_d;
 		uint32_t ids[SKV_MAX_REFS];
 
 		read_ids(k, code_at(k, s, token), skv_refs_before(c, token + 1), ids);
-		mean_of(k, s, ids, t->row, t->b);
-		for (uint32_t e = 0; e < k->d; e += VL)
+		mean_of(k, s, read_own_ref, k->own_d, ids, t->row, t->b);
+		for (uint32_t e = 0; e < k->own_d; e += VL)
 			v_storef(x + e, v_loadf(x + e) + v_loadf(t->b + e));
 		if (c->k_norm)
 			norm_heads(k, x);
@@ -170,7 +172,7 @@ static void dequantize(const struct latent *k, const struct skv_kseq *s, uint32_
 	for (uint32_t h = 0; h < k->sh->n_kv_heads; h++) {
 		const uint8_t *record = quant_record(&l, s, token, h);
 		dequantize_keys(&l, record, token % SKV_QUANT_BLOCK, 1, x + h * dim);
-		dequantize_values(&l, record, token % SKV_QUANT_BLOCK, 1, x + k->half + h * dim);
+		dequantize_values(&l, record, token % SKV_QUANT_BLOCK, 1, x + k->own_half + h * dim);
 	}
 }
 
@@ -185,9 +187,9 @@ static void decompress_item(void *ctx, uint32_t item, int thread)
 	struct tile t = {
 		.z = carve(&c, TOKENS * k->c->width * sizeof(float)),
 		.hidden = carve(&c, TOKENS * k->c->dec_hidden * sizeof(float)),
-		.x = carve(&c, TOKENS * k->d * sizeof(float)),
-		.b = carve(&c, k->d * sizeof(float)),
-		.row = carve(&c, k->d * sizeof(float)),
+		.x = carve(&c, TOKENS * k->own_d * sizeof(float)),
+		.b = carve(&c, k->own_d * sizeof(float)),
+		.row = carve(&c, k->own_d * sizeof(float)),
 	};
 	uint32_t codes[TOKENS], m = 0; /* rows of tokens that have codes */
 
@@ -200,7 +202,7 @@ static void decompress_item(void *ctx, uint32_t item, int thread)
 			dequantize(k, s, token, t.x);
 			store_row(k, token, t.x, dst_of(r, i, row));
 		} else if (skv_is_ref(k->c, token)) {
-			read_ref(k, s, skv_refs_before(k->c, token), t.x);
+			read_own_ref(k, s, skv_refs_before(k->c, token), t.x);
 			store_row(k, token, t.x, dst_of(r, i, row));
 		} else {
 			codes[m++] = row;

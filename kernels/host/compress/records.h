@@ -20,7 +20,9 @@
 struct latent {
 	const struct skv_shape *sh;
 	const struct skv_codec *c;
-	uint32_t d, half;   /* elements of x; of its K */
+	uint32_t d, half;   /* elements of x; of its K: of all ranks */
+	uint32_t own_d, own_half; /* of this rank's heads */
+	uint32_t own;       /* the first of these in K, and in V */
 	uint32_t parts;     /* independent parts of E and Dec */
 	uint32_t code_bytes, ref_bytes;
 };
@@ -28,9 +30,10 @@ struct latent {
 static inline struct latent latent_of(const struct skv_shape *sh)
 {
 	const struct skv_codec *c = sh->codec;
-	const uint32_t d = skv_token_dims(sh);
+	const uint32_t d = skv_codec_dims(sh), own = skv_token_dims(sh);
 
-	return (struct latent){.sh = sh, .c = c, .d = d, .half = d / 2, .parts = c->spans ? 2 * c->spans : 1,
+	return (struct latent){.sh = sh, .c = c, .d = d, .half = d / 2, .own_d = own, .own_half = own / 2, .own = c->rank * (own / 2),
+	                       .parts = c->spans ? 2 * c->spans : 1,
 	                       .code_bytes = skv_code_bytes(c), .ref_bytes = skv_ref_bytes(c, d, sh->dtype)};
 }
 
@@ -46,24 +49,41 @@ static inline uint8_t *code_at(const struct latent *k, const struct skv_kseq *s,
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Dequantize n numbers, a multiple of 16; with 16 bits of `dtype`. */
-static inline void read_numbers(const uint8_t *p, uint32_t n, uint32_t bits, uint32_t block, uint32_t dtype, float *to)
-{
-	const uint8_t *q = p + n / block * 4;
+/* How numbers are stored: so many; with 16 bits of `dtype`. */
+struct stored {
+	uint32_t n, bits, block, dtype;
+};
 
-	for (uint32_t i = 0; i < n; i += VL) {
-		if (bits == 16) {
-			v_storef(to + i, v_load(dtype, p + i * skv_dtype_bytes(dtype)));
+/* Dequantize numbers [from, to), multiples of 16. */
+static inline void read_numbers(const struct stored *f, const uint8_t *p, uint32_t from, uint32_t to, float *x)
+{
+	const uint8_t *q = p + f->n / f->block * 4;
+
+	for (uint32_t i = from; i < to; i += VL, x += VL) {
+		if (f->bits == 16) {
+			v_storef(x, v_load(f->dtype, p + i * skv_dtype_bytes(f->dtype)));
 			continue;
 		}
-		const vf x = bits == 8 ? v_load_u8(q + i) : v_load_u4(q + i / 2);
-		v_storef(to + i, v_fma(x, v_set(of_bf16(p + i / block * 4)), v_set(of_bf16(p + i / block * 4 + 2))));
+		const uint8_t *shared = p + i / f->block * 4;
+		v_storef(x, v_fma(f->bits == 8 ? v_load_u8(q + i) : v_load_u4(q + i / 2), v_set(of_bf16(shared)), v_set(of_bf16(shared + 2))));
 	}
 }
 
 static inline void read_ref(const struct latent *k, const struct skv_kseq *s, uint32_t number, float *to)
 {
-	read_numbers(ref_at(k, s, number), k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype, to);
+	const struct stored f = {k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype};
+
+	read_numbers(&f, ref_at(k, s, number), 0, k->d, to);
+}
+
+/* The same of this rank's heads: [own_d]. */
+static inline void read_own_ref(const struct latent *k, const struct skv_kseq *s, uint32_t number, float *to)
+{
+	const struct stored f = {k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype};
+	const uint8_t *p = ref_at(k, s, number);
+
+	read_numbers(&f, p, k->own, k->own + k->own_half, to);
+	read_numbers(&f, p, k->half + k->own, k->half + k->own + k->own_half, to + k->own_half);
 }
 
 /* Numbers of references, clamped to below n, out of a code's record. */
@@ -80,19 +100,22 @@ static inline void read_ids(const struct latent *k, const uint8_t *record, uint3
 	}
 }
 
-/* b[d]: the mean of these references; `row` is workspace for one; zeros without any. */
-static inline void mean_of(const struct latent *k, const struct skv_kseq *s, const uint32_t *ids, float *row, float *b)
+typedef void read_ref_fn(const struct latent *, const struct skv_kseq *, uint32_t number, float *);
+
+/* b[d]: the mean of these references, read so, of d numbers each; `row` is workspace for one; zeros without any. */
+static inline void mean_of(const struct latent *k, const struct skv_kseq *s, read_ref_fn *read, uint32_t d, const uint32_t *ids, float *row,
+                           float *b)
 {
 	const uint32_t near = k->c->n_refs;
 
 	if (near == 0)
-		memset(b, 0, k->d * sizeof *b);
+		memset(b, 0, d * sizeof *b);
 	for (uint32_t i = 0; i < near; i++) {
-		read_ref(k, s, ids[i], i ? row : b);
-		for (uint32_t x = 0; x < k->d && i; x += VL)
+		read(k, s, ids[i], i ? row : b);
+		for (uint32_t x = 0; x < d && i; x += VL)
 			v_storef(b + x, v_loadf(b + x) + v_loadf(row + x));
 	}
-	for (uint32_t x = 0; x < k->d && near > 1; x += VL)
+	for (uint32_t x = 0; x < d && near > 1; x += VL)
 		v_storef(b + x, v_loadf(b + x) / (float)near);
 }
 
@@ -114,13 +137,13 @@ static inline void angles_at(const struct latent *k, uint32_t position, float si
 	}
 }
 
-/* Rotate the K of all heads of x. */
+/* Rotate the K of the rank's heads, x[own_d]. */
 static inline void rotate(const struct latent *k, const struct angles *a, float *x)
 {
 	const uint32_t dim = k->sh->head_dim, pairs = k->c->rope_dims / 2;
 	const uint32_t step = k->c->interleaved ? 2 : 1, other = k->c->interleaved ? 1 : pairs;
 
-	for (float *head = x; head < x + k->half; head += dim)
+	for (float *head = x; head < x + k->own_half; head += dim)
 		for (uint32_t i = 0; i < pairs; i++) {
 			const float p = head[i * step], q = head[i * step + other];
 			head[i * step] = p * a->cos[i] - q * a->sin[i];

@@ -76,6 +76,7 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.select_union = ISA(select_union),
 	.recall = ISA(recall),
 	.unsupported_codec = skv_host_unsupported_codes,
+	.gather_tokens = ISA(gather_tokens),
 	.compress = ISA(compress),
 	.decompress = ISA(decompress),
 	.load_rows = ISA(load_rows),

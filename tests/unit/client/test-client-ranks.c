@@ -12,6 +12,7 @@
 #include "tests/support/client-fixture.h"
 #include "tests/support/rank-group.h"
 #include "tests/support/reference-attention.h"
+#include "tests/support/reference-codec.h"
 
 #define LAYERS 6u
 #define SEQS 3u
@@ -20,10 +21,11 @@
 #define LISTED 96u
 #define STEPS 12u
 #define SPLITS 3u
+#define CODEC "codec:" /* before a spec: it needs one */
 
 static const struct {
 	const char *spec;
-	bool shared; /* selects for all heads at once */
+	bool shared; /* selects for all heads at once, or compresses them */
 } policies[] = {
 	{"full", false},
 	{"streaming?budget=60&sinks=4", false},
@@ -42,6 +44,10 @@ static const struct {
 	{"omnikv?layers=1,4&budget=40", true},
 	{"omnikv?layers=1,4&budget=40&scores=sketch&bits=2", true},
 	{"quest?variant=shared&budget=5", true},
+	{CODEC "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES, true},
+	{CODEC "deltakv?budget=40&recent=8&layers=1&dense=1&bits=16&scale_block=32&ref_bits=4&full_bits=4&residual=50&block=32&" REFMODEL_CODES, true},
+	{"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4&ref_bits=8", true},
+	{CODEC "palu?bits=8&scale_block=32&residual=16&block=16", true},
 };
 #define N_POLICIES (sizeof(policies) / sizeof(*policies))
 
@@ -77,6 +83,7 @@ struct run {
 	struct result *result;
 };
 
+static char codec[64];
 static struct skv_model whole;
 static struct split splits[SPLITS];
 
@@ -184,6 +191,17 @@ static void step(struct plan *p)
 	free(result);
 }
 
+/* Of a policy; its compressor is of all heads. */
+static const char *spec_of(const char *policy, char *to, size_t bytes)
+{
+	if (strncmp(policy, CODEC, strlen(CODEC)))
+		return policy;
+	snprintf(codec, sizeof(codec), "%.50s/codec", daemon_.dir);
+	(strstr(policy, "palu") ? refmodel_codec_alone : refmodel_codec)(&whole, 1 + rnd_below(1000), codec);
+	snprintf(to, bytes, "%s&file=%s", policy + strlen(CODEC), codec);
+	return to;
+}
+
 /* One rank, and as many as divide the kv heads. */
 static void open_ranks(const char *spec)
 {
@@ -218,15 +236,19 @@ static void check_calls(bool shared, uint64_t steps)
 START_TEST(as_one_rank)
 {
 	const uint32_t policy = (uint32_t)_i % N_POLICIES, kv_heads[] = {4, 6, 8};
+	const char *spec = policies[policy].spec;
+	const bool compresses = strstr(spec, "kivi") || strstr(spec, "deltakv") || strstr(spec, "palu");
+	char with_codec[256];
 	struct plan p = {.flags = SKV_STEP_PROMPT};
 
 	rnd_begin((uint64_t)_i);
-	refmodel_model(&whole, "ranks", rnd_below(strncmp(policies[policy].spec, "kivi", 4) ? 4 : 3), MAX_TOKENS); /* kivi: not of fp8 */
+	refmodel_model(&whole, "ranks", rnd_below(compresses ? 3 : 4), MAX_TOKENS); /* what compresses does not take fp8 */
+	refmodel_packable(&whole);
 	whole.n_layers = LAYERS;
 	whole.n_kv_heads = kv_heads[rnd_below(3)];
 	whole.n_heads = whole.n_kv_heads * (1 + rnd_below(4));
 	whole.head_dim = 32 * (2 + rnd_below(3));
-	open_ranks(policies[policy].spec);
+	open_ranks(spec_of(spec, with_codec, sizeof(with_codec)));
 	for (uint32_t i = 0; i < SEQS; i++)
 		for (uint32_t pieces = 1 + rnd_below(3); pieces; pieces--) {
 			memset(p.n, 0, sizeof(p.n));

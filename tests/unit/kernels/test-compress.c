@@ -209,7 +209,7 @@ static void run_pack(struct code_case *k, uint32_t from, uint32_t n, const uint3
 	struct skv_workspace w = case_work(&k->c, threads);
 	struct skv_batch b = code_batch(k, from, n, coded, pack);
 
-	k->c.on->kern->compress(k->sh, CODE_LAYERS, &b, &w);
+	k->c.on->kern->compress(k->sh, CODE_LAYERS, &b, NULL, &w);
 	case_work_done(&k->c, &w);
 }
 

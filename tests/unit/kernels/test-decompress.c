@@ -302,7 +302,7 @@ START_TEST(there_and_back)
 			struct skv_workspace w = case_work(&k.c, 1);
 			uint8_t *now;
 
-			b->kern->compress(k.sh, CODE_LAYERS, &batch, &w);
+			b->kern->compress(k.sh, CODE_LAYERS, &batch, NULL, &w);
 			batch = code_batch(&k, 0, 1, all, none);
 			b->kern->decompress(&k.sh[0], &batch, NULL, &to, &w);
 			case_work_done(&k.c, &w);

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/compress/exchange.c - compression of tokens of which each tensor-parallel rank has some heads.
+ *
+ * A code is of the keys and values of all heads. Each rank writes its own beside -INFINITY for the others', and the maximum of all
+ * ranks is all of them, bit by bit: so the all-reduce that engines give for scores is an exact all-gather. Then every rank makes the
+ * same codes as one that has all heads, and decompresses those of its own.
+ *
+ * Layer by layer, and some sequences at a time: what is exchanged is fp32, and larger than the rows.
+ */
+#include "libclient/compress/exchange.h"
+
+#include "kernels/compress.h"
+#include "libclient/layer.h"
+#include "libclient/policy.h"
+#include "libclient/ranks.h"
+#include "libclient/scratch.h"
+#include "libclient/seq.h"
+
+#define ROOM ((size_t)64 << 20) /* where there is more than one sequence */
+
+bool exchange_has(const struct skv_seq *q)
+{
+	const struct skv_session *s = q->session;
+
+	for (uint32_t layer = 0; s->model.n_ranks > 1 && layer < s->model.n_layers; layer++)
+		if (seq_policy(q)->plan[layer].compress.kind == SKV_COMPRESS_LATENT)
+			return true;
+	return false;
+}
+
+/* Numbers of a sequence of the batch, in one layer. */
+static size_t numbers(const struct skv_session *s, const struct skv_batch *b)
+{
+	return (size_t)b->max_compress * skv_token_dims(&s->shape) * s->model.n_ranks;
+}
+
+/* How many sequences of such a batch there is room for at a time. */
+static uint32_t at_once(const struct skv_session *s, const struct skv_batch *b)
+{
+	const size_t n = ROOM / (numbers(s, b) * sizeof(float));
+
+	return n < 1 ? 1 : n < b->n ? (uint32_t)n : b->n;
+}
+
+int exchange_prepare(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	size_t most = 0;
+
+	for (uint32_t i = 0; s->model.n_ranks > 1 && i < st->n_classes; i++) {
+		const struct skv_batch *b = &st->class[i].all;
+		const size_t n = b->max_compress > 0 ? at_once(s, b) * numbers(s, b) : 0;
+
+		most = n > most ? n : most;
+	}
+	return most > 0 ? scratch_grow(s, &st->exchanged, &st->exchanged_bytes, most * sizeof(float)) : 0;
+}
+
+void exchange_compress(struct skv_session *s, const struct skv_shape *shapes, uint32_t n, const struct skv_batch *batch)
+{
+	const bool alone = shapes->codec->n_ranks < 2;
+	const struct skv_workspace *w = &s->step.work;
+	float *x = s->step.exchanged;
+
+	if (alone)
+		s->kernels->compress(shapes, n, batch, NULL, w);
+	for (uint32_t i = 0; i < n && !alone && batch->max_compress > 0; i++)
+		for (uint32_t at = 0, most = at_once(s, batch); at < batch->n; at += most) {
+			const struct skv_batch part = batch_part(*batch, at, batch->n - at < most ? batch->n - at : most);
+
+			s->kernels->gather_tokens(&shapes[i], &part, x, w);
+			ranks_reduce(s, shapes[i].layer, x, part.n * numbers(s, &part));
+			s->kernels->compress(&shapes[i], 1, &part, x, w);
+		}
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/compress/exchange.h - compression of tokens of which each tensor-parallel rank has some heads. */
+#ifndef SKV_CLIENT_COMPRESS_EXCHANGE_H
+#define SKV_CLIENT_COMPRESS_EXCHANGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct skv_batch;
+struct skv_seq;
+struct skv_session;
+struct skv_shape;
+
+/* Are the sequence's tokens compressed together with those of other ranks? */
+bool exchange_has(const struct skv_seq *q);
+/* Room for the keys and values of all ranks, as far as the step that was laid out needs it. 0, or a negative errno. */
+int exchange_prepare(struct skv_session *s);
+/*
+ * Queue the compression of a batch's tokens in n layers, whose shapes have codecs that agree in all but pointers. An error of other
+ * ranks is the step's: ranks_failed().
+ */
+void exchange_compress(struct skv_session *s, const struct skv_shape *shapes, uint32_t n, const struct skv_batch *batch);
+
+#endif
