@@ -75,6 +75,14 @@ bool skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREF
 	return hmac(tenant, &t, ret);
 }
 
+bool skv_prefix_agents(const uint8_t secret[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY])
+{
+	struct text t = {.n = 0};
+
+	add(&t, "agents", 6);
+	return hmac(secret, &t, ret);
+}
+
 static int refuse(int error, char why[256], const char *file, const char *what)
 {
 	snprintf(why, 256, "%.120s: %s", file, what);
