@@ -32,9 +32,10 @@ enter=("" "")
 nixl=${SKV_TEST_NIXL-}
 unset SKV_TEST_NIXL
 
-# Each host: a namespace that a process is in, a cable to this one.
+# Each host: a namespace that a process is in, a cable to this one, and by way of it to the other host.
 if [ $SKV_SCALE_INSIDE = namespaces ]; then
 	ip link set lo up
+	echo 1 >/proc/sys/net/ipv4/ip_forward
 	holders=()
 	for i in 0 1; do
 		unshare --net sleep infinity &
@@ -43,7 +44,7 @@ if [ $SKV_SCALE_INSIDE = namespaces ]; then
 		ip link add skv$i type veth peer name host netns ${holders[i]}
 		ip addr add 10.77.$i.1/24 dev skv$i
 		ip link set skv$i up
-		nsenter --net=/proc/${holders[i]}/ns/net sh -c "ip link set lo up; ip addr add 10.77.$i.2/24 dev host; ip link set host up"
+		nsenter --net=/proc/${holders[i]}/ns/net sh -c "ip link set lo up; ip addr add 10.77.$i.2/24 dev host; ip link set host up; ip route add default via 10.77.$i.1"
 		address[i]=10.77.$i.1
 		# with the /sys of the namespace, where UCX looks for devices of the network
 		printf '#!/bin/sh\nexec nsenter --net=%s unshare --mount sh -c '\''mount -t sysfs sysfs /sys && exec "$@"'\'' sh "$@"\n' \

@@ -135,7 +135,6 @@ END_TEST
 /* The oldest have made room. */
 START_TEST(wrapped)
 {
-	struct skv_store *s = hosts_open_store();
 	uint64_t bytes, seed = 1;
 
 	seal(seed);
@@ -150,7 +149,6 @@ START_TEST(wrapped)
 	ck_assert_uint_le(hosts_n_values() / HOSTS_BLOCKS * bytes, 5u << 20); /* records of the others have left the store */
 	ck_assert_uint_eq(in_time(1, 2, false), 0);
 	ck_assert_uint_eq(hosts_once(1, seed, false), PREFIX_SEALED);
-	skv_store_free(s);
 }
 END_TEST
 
@@ -235,6 +233,7 @@ static char *agent_key(void)
 
 static void make_wrong(enum wrong what, char *keys[])
 {
+	static const char zeros[2 << 20];
 	struct skv_store *s = hosts_open_store();
 	char *key = what >= FLIPPED_AGENT ? agent_key() : strdup(keys[0]);
 	struct hosts_value v = hosts_get(s, key), other = hosts_get(s, keys[1]);
@@ -246,7 +245,7 @@ static void make_wrong(enum wrong what, char *keys[])
 	if (what == NO_AGENT)
 		free(store_cli(&hosts.store, "del", key, NULL));
 	else if (what == LONG_AGENT)
-		hosts_set(s, key, calloc(1, 2 << 20), 2 << 20);
+		hosts_set(s, key, zeros, sizeof(zeros));
 	else
 		hosts_set(s, key, what == OTHER_RECORD ? other.bytes : v.bytes, v.n);
 	free(v.bytes);
