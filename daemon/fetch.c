@@ -61,12 +61,15 @@ static int tell(const struct skv_prefix_ask *a, uint32_t n_blocks, uint64_t time
 	int fd = memfd_create("skv-store", MFD_CLOEXEC), r = fd < 0 ? -errno : 0;
 
 	snprintf(what.url, sizeof(what.url), "%s", config->prefix_store);
+	snprintf(what.nixl, sizeof(what.nixl), "%s", config->prefix_store_nixl);
+	what.nixl_window = config->prefix_store_nixl_window;
 	skv_prefix_value(a->tenant, what.key);
+	skv_prefix_agents(a->server->prefix->secret, what.agents_key);
 	if (r == 0 && (pwrite(fd, &what, sizeof(what), 0) != sizeof(what) || pwrite(fd, a->names, names, sizeof(what)) != (ssize_t)names))
 		r = -ENOSPC;
 	if (r == 0 && ids)
 		r = copy_ids(fd, (off_t)(sizeof(what) + names), a->ids, (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t));
-	OPENSSL_cleanse(what.key, sizeof(what.key));
+	OPENSSL_cleanse(&what, sizeof(what));
 	if (r < 0)
 		skv_close_fd(fd);
 	return r < 0 ? r : fd;
@@ -215,6 +218,8 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 
 	if (error)
 		say_failed(a, "read from the store", error, why);
+	count->nixl_values += said && !error ? said->n_nixl : 0;
+	count->nixl_bytes += said && !error ? said->nixl_bytes : 0;
 	if (n == 0 || !put_back(j, j->m.n_pages / asked * n)) {
 		give_up(j);
 		return;

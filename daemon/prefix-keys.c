@@ -107,6 +107,14 @@ static void sha256(const uint8_t *bytes, size_t n, uint8_t ret[SKV_PREFIX_KEY])
 	SHA256_Final(ret, &hash);
 }
 
+void skv_prefix_agents(const uint8_t secret[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY])
+{
+	struct text t = {.n = 0};
+
+	add(&t, "agents", 6);
+	hmac(secret, &t, ret);
+}
+
 static int refuse(int error, char why[256], const char *file, const char *what)
 {
 	snprintf(why, 256, "%.120s: %s", file, what);

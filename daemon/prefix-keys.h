@@ -24,6 +24,8 @@ void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_mo
 void skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
                       uint8_t ret[SKV_PREFIX_KEY]);
 void skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);
+/* Of what hosts that share a store say of themselves there (store/record.h). */
+void skv_prefix_agents(const uint8_t secret[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);
 
 /* Of a block, for the core. */
 static inline void skv_prefix_short(const uint8_t key[SKV_PREFIX_KEY], struct skv_block_key *ret)

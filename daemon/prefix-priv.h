@@ -42,6 +42,7 @@ struct skv_prefix {
 		uint64_t sealed, asked, hits;              /* requests; of NEW those that had a block or more */
 		uint64_t asked_tokens, hit_tokens;
 		uint64_t fetched, fetched_tokens, sent, sent_bytes, failed; /* prefixes from and to the store; jobs that failed */
+		uint64_t nixl_values, nixl_bytes; /* of them, that NIXL has read */
 		uint64_t fetch_last_ns, fetch_max_ns;
 	} counters;
 };

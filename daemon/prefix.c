@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/store/config.h"
+#include "daemon/store/nixl.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/turns.h"
@@ -378,6 +379,26 @@ static int check_store(const struct skv_server *s)
 	return 0;
 }
 
+/* What workers have of NIXL, memory and agents, is theirs as long as they live: so they stay. */
+static int check_nixl(const struct skv_server *s)
+{
+	char why[SKV_STORE_TEXT];
+
+	if (!*s->config.prefix_store_nixl)
+		return 0;
+	if (!*s->config.prefix_store) {
+		skv_log(LOG_ERR, "prefix-store-nixl: prefix-store expected, too: it says where values are");
+		return -EINVAL;
+	}
+	if (skv_nixl_check(s->config.prefix_store_nixl, why) < 0) {
+		skv_log(LOG_ERR, "prefix-store-nixl: %s", why);
+		return -EINVAL;
+	}
+	skv_worker_keep(s->parking->workers[SKV_PARKING_FETCH], true);
+	skv_worker_keep(s->parking->workers[SKV_PARKING_SEND], true);
+	return 0;
+}
+
 int skv_prefix_start(struct skv_server *s)
 {
 	char why[256];
@@ -387,6 +408,8 @@ int skv_prefix_start(struct skv_server *s)
 	if (!s->prefix)
 		return -ENOMEM;
 	r = check_store(s);
+	if (r == 0)
+		r = check_nixl(s);
 	if (r == 0 && *s->config.prefix_secret_file) {
 		r = skv_prefix_secret(s->config.prefix_secret_file, s->prefix->secret, why);
 		if (r < 0)

@@ -16,7 +16,7 @@ include tests/oracle/local.mk
 include tests/fuzz/local.mk
 
 E2E_TESTS = \
-	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-prefix-store tests/e2e/test-ranks-kill tests/e2e/test-engine-ranks tests/e2e/test-oracle tests/e2e/test-golden \
+	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-prefix-store tests/e2e/test-prefix-nixl tests/e2e/test-ranks-kill tests/e2e/test-engine-ranks tests/e2e/test-oracle tests/e2e/test-golden \
 	tests/e2e/test-engine-run tests/e2e/test-engine-text tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables
 KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
@@ -48,7 +48,7 @@ DAEMON_TESTS = \
 	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-fence tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
 	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-keeper tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-keys tests/unit/daemon/test-probe tests/unit/daemon/test-reconnect tests/unit/daemon/test-reconnect-raw tests/unit/daemon/test-reconnect-threads tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
 	tests/unit/daemon/test-server-life tests/unit/daemon/test-store-client tests/unit/daemon/test-store-cluster tests/unit/daemon/test-store-failure \
-	tests/unit/daemon/test-store-tls tests/unit/daemon/test-store-values tests/unit/daemon/test-turns
+	tests/unit/daemon/test-store-record tests/unit/daemon/test-store-tls tests/unit/daemon/test-store-values tests/unit/daemon/test-turns
 CORE_TESTS = \
 	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \
 	tests/unit/core/test-core-charge tests/unit/core/test-core-fork tests/unit/core/test-core-parking \
@@ -69,6 +69,7 @@ if CUDA
 NTH_TESTS += tests/unit/daemon/test-nth-device
 endif
 endif
+EXTRA_tests_e2e_test_prefix_nixl_DEPENDENCIES = tests/support/fake-nixl.la
 # On the fake driver, and on a real device.
 if CUDA
 DEVICE_TESTS = tests/unit/daemon/test-device tests/unit/daemon/test-device-life tests/unit/daemon/test-disk-device tests/e2e/gpu-daemon

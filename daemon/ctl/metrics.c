@@ -142,6 +142,8 @@ static const struct metric prefix_metrics[] = {
 	{"sparsekv_prefix_sent_total", "counter", "Prefixes that the store was sent", "sent", 0, NULL},
 	{"sparsekv_prefix_sent_bytes_total", "counter", "Bytes that it lacked of them", "sent_bytes", 0, NULL},
 	{"sparsekv_prefix_failed_total", "counter", "Prefixes that could not be fetched or sent", "failed", 0, NULL},
+	{"sparsekv_prefix_nixl_values_total", "counter", "Values that were read from other hosts' memory by NIXL", "nixl_values", 0, NULL},
+	{"sparsekv_prefix_nixl_bytes_total", "counter", "Bytes of these", "nixl_bytes", 0, NULL},
 	{"sparsekv_prefix_fetching", "gauge", "Prompts for which the store is being asked", "fetching", 0, NULL},
 	{"sparsekv_prefix_sending", "gauge", "Prefixes that are being sent to it", "sending", 0, NULL},
 	{"sparsekv_prefix_store", "gauge", "1: there is a store (prefix-store)", "store", 0, NULL},

@@ -88,6 +88,9 @@ static void print_prefixes(const json_t *rows)
 			       (ull)skv_json_u64(p, "fetched"), (ull)skv_json_u64(p, "fetched_tokens"), skv_json_num(p, "fetch_max_ms"),
 			       (ull)skv_json_u64(p, "sent"), skv_human_bytes(skv_json_u64(p, "sent_bytes")),
 			       (ull)(skv_json_u64(p, "fetching") + skv_json_u64(p, "sending")), (ull)skv_json_u64(p, "failed"));
+		if (skv_json_u64(p, "nixl_values"))
+			printf("nixl      %llu values read from other hosts' memory, %s\n", (ull)skv_json_u64(p, "nixl_values"),
+			       skv_human_bytes(skv_json_u64(p, "nixl_bytes")));
 	}
 }
 

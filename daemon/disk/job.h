@@ -99,7 +99,8 @@ struct skv_disk_answer {
 	char why[SKV_DISK_TEXT_MAX];
 	char file[SKV_PARKED_FILE]; /* IMPORT: the name that it got, which follows from its model and name. With an error: it has it still */
 	uint32_t n_blocks; /* STORE_FIND, STORE_GET */
-	uint32_t reserved;
+	uint32_t n_nixl; /* STORE_GET: values that NIXL has read, and their bytes */
+	uint64_t nixl_bytes;
 };
 #define SKV_DISK_SAYS_NS 1000000000u /* it says `more` about so often */
 

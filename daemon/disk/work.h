@@ -23,6 +23,8 @@ struct skv_disk_work {
 	char why[SKV_DISK_TEXT_MAX];
 	char file[SKV_PARKED_FILE]; /* IMPORT: what became of it */
 	uint32_t n_blocks; /* STORE_FIND, STORE_GET: of the answer */
+	uint32_t n_nixl; /* STORE_GET: values that NIXL has read, and their bytes */
+	uint64_t nixl_bytes;
 };
 
 int skv_disk_park(struct skv_disk_work *);

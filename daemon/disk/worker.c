@@ -123,7 +123,8 @@ static int work_on(struct skv_disk_work *work)
 
 static bool answer(const struct skv_disk_work *work, int error)
 {
-	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes, .n_blocks = work->n_blocks};
+	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes, .n_blocks = work->n_blocks, .n_nixl = work->n_nixl,
+	                                 .nixl_bytes = work->nixl_bytes};
 
 	if (error) {
 		memcpy(answer.why, work->why, sizeof(answer.why));

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/store/values-priv.h"
+#include "daemon/store/import.h"
 
 #define RETRY_MS 120u /* a connection that failed is not tried again for 100 (conn.h) */
 
@@ -51,7 +51,8 @@ int skv_store_find_job(struct skv_disk_work *work)
 struct get {
 	struct skv_store_values *v;
 	uint64_t first; /* of the call's parts: they are numbered on from block to block */
-	bool right[SKV_STORE_BATCH_KEYS];
+	bool right[SKV_STORE_BATCH_KEYS], unknown[SKV_STORE_BATCH_KEYS];
+	struct skv_store_import import; /* its records */
 	int error; /* of the memory, not of the store */
 	uint64_t n_right; /* parts from the first one on */
 	bool ends; /* with the one after these */
@@ -69,11 +70,20 @@ static int write_part(struct skv_store_values *v, uint32_t block, uint32_t part)
 	return r < 0 ? r : skv_disk_pages_write(&v->pages, v->ids, n, v->staging);
 }
 
-static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
+static uint32_t block_of(const struct get *g, uint32_t i)
 {
-	struct get *g = ctx;
+	return (uint32_t)((g->first + i) / g->v->cut.n_parts);
+}
+
+static uint32_t part_of(const struct get *g, uint32_t i)
+{
+	return (uint32_t)((g->first + i) % g->v->cut.n_parts);
+}
+
+static void take_part(struct get *g, uint32_t i, const void *value, size_t bytes)
+{
 	struct skv_store_values *v = g->v;
-	const uint32_t block = (uint32_t)((g->first + i) / v->cut.n_parts), part = (uint32_t)((g->first + i) % v->cut.n_parts);
+	const uint32_t block = block_of(g, i), part = part_of(g, i);
 
 	if (g->error < 0 || !value || !skv_store_part_open(&v->cipher, &v->cut, v->names[block], part, value, bytes, v->staging))
 		return;
@@ -84,12 +94,37 @@ static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
 	g->error = skv_disk_progress(v->work, bytes);
 }
 
+static void take_imported(void *ctx, uint32_t i, const void *value, size_t bytes)
+{
+	struct get *g = ctx;
+
+	g->unknown[i] = false;
+	take_part(g, i, value, bytes);
+	g->v->work->n_nixl += g->right[i];
+	g->v->work->nixl_bytes += g->right[i] ? bytes : 0;
+}
+
+/* Of the store: a part, or where it is. */
+static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
+{
+	struct get *g = ctx;
+	struct skv_store_wanted *w = &g->import.wanted[g->import.n];
+
+	if (!value || !*g->v->what.nixl || !skv_store_is_record(value, bytes)) {
+		take_part(g, i, value, bytes);
+		return;
+	}
+	*w = (struct skv_store_wanted){.i = i};
+	g->unknown[i] = skv_store_record_open(&g->v->cipher, &g->v->cut, g->v->names[block_of(g, i)], part_of(g, i), value, bytes, &w->record);
+	g->import.n += g->unknown[i];
+}
+
 /* What is under a key may be no value at all (-EBADMSG), or too large for one (-EPROTO). */
 static bool is_wrong(const struct get *g, uint32_t i)
 {
 	const int status = g->v->status[i];
 
-	return status == 1 ? !g->right[i] : status == -EBADMSG || status == -EPROTO;
+	return status == 1 ? !g->right[i] && !g->unknown[i] : status == -EBADMSG || status == -EPROTO;
 }
 
 /*
@@ -122,24 +157,28 @@ static int get_some(struct get *g, uint32_t n)
 	const uint32_t left_ms = skv_store_values_left_ms(v);
 	uint32_t i = 0;
 	bool deleted;
-	int r;
+	int r, imported;
 
 	if (!left_ms)
 		return skv_store_values_late(v);
 	for (; i < n; i++) {
-		skv_store_values_key(v, i, (uint32_t)((g->first + i) / v->cut.n_parts), (uint32_t)((g->first + i) % v->cut.n_parts));
-		g->right[i] = false;
+		skv_store_values_key(v, i, block_of(g, i), part_of(g, i));
+		g->right[i] = g->unknown[i] = false;
 	}
+	g->import.n = 0;
 	r = skv_store_get(v->store, v->keys, n, left_ms, take, g, v->status);
-	if (g->error < 0)
-		return g->error;
 	if (r < 0)
 		r = skv_store_values_failed(v, r);
+	imported = g->error < 0 ? 0 : skv_store_import_read(v, &g->import, take_imported, g);
+	if (g->error < 0)
+		return g->error;
 	deleted = delete_wrong(g, n);
 	for (i = 0; i < n && g->right[i]; i++)
 		;
 	g->n_right = g->first + i;
 	g->ends = i < n;
+	if (imported < 0)
+		return imported;
 	if (g->ends && (v->status[i] >= 0 || (is_wrong(g, i) && deleted)))
 		return 0; /* there is no such part, whatever became of those behind it */
 	return r;
@@ -239,14 +278,15 @@ static int commit(struct skv_store_values *v)
 
 int skv_store_get_job(struct skv_disk_work *work)
 {
-	struct get g = {0};
-	int r = skv_store_values_begin_with_pages(work, &g.v);
+	struct get *g = calloc(1, sizeof(*g));
+	int r = g ? skv_store_values_begin_with_pages(work, &g->v) : skv_disk_refuse(work, -ENOMEM, "no memory for a job of the prefix store");
 
-	if (r < 0)
-		return r;
-	r = get_all(&g);
-	if (r == 0)
-		r = commit(g.v);
-	skv_store_values_end(g.v);
+	if (r == 0) {
+		r = get_all(g);
+		if (r == 0)
+			r = commit(g->v);
+		skv_store_values_end(g->v);
+	}
+	free(g);
 	return r;
 }

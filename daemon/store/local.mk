@@ -4,10 +4,11 @@ noinst_LTLIBRARIES += daemon/store/libskvstore.la
 SKV_STORE_SOURCES = \
 	daemon/store/call.c daemon/store/call.h daemon/store/client.c daemon/store/client.h daemon/store/cluster.c daemon/store/cluster.h \
 	daemon/store/config.c daemon/store/config.h daemon/store/conn.c daemon/store/conn.h \
-	daemon/store/get.c daemon/store/part.c daemon/store/part.h daemon/store/put.c daemon/store/replies.c daemon/store/replies.h \
-	daemon/store/resolve.c daemon/store/resolve.h daemon/store/text.c daemon/store/text.h daemon/store/tls.c daemon/store/tls.h \
+	daemon/store/export.c daemon/store/export.h daemon/store/get.c daemon/store/import.c daemon/store/import.h \
+	daemon/store/nixl.c daemon/store/nixl.h daemon/store/nixl-library.c daemon/store/nixl-library.h daemon/store/part.c daemon/store/part.h daemon/store/put.c daemon/store/record.c daemon/store/record.h daemon/store/replies.c daemon/store/replies.h \
+	daemon/store/resolve.c daemon/store/resolve.h daemon/store/sealed.c daemon/store/sealed.h daemon/store/text.c daemon/store/text.h daemon/store/tls.c daemon/store/tls.h \
 	daemon/store/transport.c daemon/store/transport.h daemon/store/values.c daemon/store/values.h \
-	daemon/store/values-priv.h
+	daemon/store/values-priv.h daemon/store/window.c daemon/store/window.h
 daemon_store_libskvstore_la_SOURCES = $(SKV_STORE_SOURCES)
 daemon_store_libskvstore_la_CFLAGS = $(AM_CFLAGS) $(HIREDIS_CFLAGS) $(OPENSSL_CFLAGS)
-daemon_store_libskvstore_la_LIBADD = common/libskvcommon.la $(HIREDIS_LIBS) $(OPENSSL_LIBS)
+daemon_store_libskvstore_la_LIBADD = common/libskvcommon.la $(HIREDIS_LIBS) $(OPENSSL_LIBS) -ldl

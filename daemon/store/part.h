@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/part.h - parts of a block, as values.h says: which pages are in them, and how they are sealed.
- *
- * A value is SKV_STORE_PART_MAGIC, a nonce, the ciphertext, and the tag of AES-256-GCM. Nonces are random, which is good for 2^32 parts of
- * a key. What has the right tag was sealed with the tenant's key, for this part of a block of this name, cut like this one.
+ * daemon/store/part.h - parts of a block, as values.h says: which pages are in them, and how they are sealed (sealed.h): with the tenant's
+ * key, for this part of a block of this name, cut like this one.
  */
 #ifndef SKV_STORE_PART_H
 #define SKV_STORE_PART_H
 
-#include <openssl/evp.h>
 #include <sparsekv/types.h>
 #include "daemon/store/client.h"
+#include "daemon/store/sealed.h"
 #include "daemon/store/values.h"
 
-#define SKV_STORE_PART_MAGIC "SKVPART1" /* without its NUL */
-#define SKV_STORE_PART_MAGIC_BYTES 8u
-#define SKV_STORE_PART_NONCE 12u
-#define SKV_STORE_PART_TAG 16u
-#define SKV_STORE_PART_OVERHEAD (SKV_STORE_PART_MAGIC_BYTES + SKV_STORE_PART_NONCE + SKV_STORE_PART_TAG)
+#define SKV_STORE_PART_OVERHEAD SKV_STORE_SEAL_OVERHEAD
 #define SKV_STORE_PART_BYTES ((size_t)4 << 20) /* of pages, at most; a page that is larger is a part by itself */
 
 #define SKV_STORE_BLOCK_PAGES (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* of a layer */
@@ -42,11 +36,14 @@ static inline size_t skv_store_cut_bytes(const struct skv_store_cut *c, uint32_t
 #define SKV_STORE_PART_KEY 88u /* bytes of its key in the store, NUL included */
 void skv_store_part_key(const uint8_t name[SKV_STORE_NAME], uint32_t part, char ret[SKV_STORE_PART_KEY]);
 
-/* What seals and opens: a tenant's key and a context for it, both the caller's. */
-struct skv_store_cipher {
-	EVP_CIPHER_CTX *ctx;
-	const uint8_t *key; /* [SKV_STORE_KEY] */
+/* What a part is: authenticated with it. */
+struct __attribute__((packed)) skv_store_identity {
+	uint8_t name[SKV_STORE_NAME];
+	uint32_t part, n_parts;
+	uint64_t bytes, page_bytes;
+	uint32_t n_layers;
 };
+struct skv_store_identity skv_store_part_identify(const struct skv_store_cut *, const uint8_t name[SKV_STORE_NAME], uint32_t part);
 
 /* `value` has room for skv_store_cut_bytes() and SKV_STORE_PART_OVERHEAD. False: OpenSSL cannot. */
 bool skv_store_part_seal(const struct skv_store_cipher *, const struct skv_store_cut *, const uint8_t name[SKV_STORE_NAME], uint32_t part,

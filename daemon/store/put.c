@@ -7,15 +7,18 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include "daemon/store/values-priv.h"
+#include "daemon/store/export.h"
 
 /* Parts that are sealed and not sent. */
 struct put {
 	struct skv_store_values *v;
+	struct skv_store_export *export; /* NULL: without NIXL */
 	uint8_t *sealed; /* bytes of `room` */
 	size_t room, used;
 	uint32_t n;
 	struct skv_store_bytes keys[SKV_STORE_BATCH_KEYS], values[SKV_STORE_BATCH_KEYS];
+	size_t bytes[SKV_STORE_BATCH_KEYS]; /* of the part's value, wherever it is */
+	uint8_t records[SKV_STORE_BATCH_KEYS][SKV_STORE_RECORD_BYTES];
 };
 
 static int read_part(struct skv_store_values *v, uint32_t block, uint32_t part)
@@ -54,7 +57,7 @@ static int send_sealed(struct put *p)
 		return skv_store_values_late(v);
 	r = skv_store_set(v->store, p->keys, p->values, n, v->what.ttl_ms, false, left_ms, status);
 	for (uint32_t i = 0; i < n; i++)
-		bytes += status[i] == 1 ? p->values[i].n : 0;
+		bytes += status[i] == 1 ? p->bytes[i] : 0;
 	said = skv_disk_progress(v->work, bytes);
 	return r < 0 ? skv_store_values_failed(v, r) : said;
 }
@@ -64,18 +67,21 @@ static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t b
 {
 	struct skv_store_values *v = p->v;
 	const size_t bytes = skv_store_cut_bytes(&v->cut, part) + SKV_STORE_PART_OVERHEAD;
-	uint8_t *value;
+	uint8_t *value = NULL;
 	int r = p->used + bytes > p->room ? send_sealed(p) : 0;
 
 	if (r == 0)
 		r = read_part(v, block, part);
 	if (r < 0)
 		return r;
-	value = p->sealed + p->used;
-	if (!skv_store_part_seal(&v->cipher, &v->cut, v->names[block], part, v->staging, value))
+	if (p->export)
+		value = skv_store_export_room(p->export, bytes, key->at);
+	p->values[p->n] = value ? (struct skv_store_bytes){p->records[p->n], SKV_STORE_RECORD_BYTES} : (struct skv_store_bytes){p->sealed + p->used, bytes};
+	if (!skv_store_part_seal(&v->cipher, &v->cut, v->names[block], part, v->staging, value ? value : p->sealed + p->used) ||
+	    (value && !skv_store_export_record(p->export, v, block, part, value, bytes, p->records[p->n])))
 		return skv_disk_refuse(v->work, -ENOTRECOVERABLE, "OpenSSL does not encrypt");
 	p->keys[p->n] = *key;
-	p->values[p->n++] = (struct skv_store_bytes){value, bytes};
+	p->bytes[p->n++] = bytes;
 	p->used += bytes;
 	return skv_disk_progress(v->work, 0);
 }
@@ -93,7 +99,9 @@ static int put_some(struct put *p, uint64_t first, uint32_t n)
 	for (uint32_t i = 0; r == 0 && i < n; i++)
 		if (v->status[i] == 0)
 			r = put_part(p, &v->keys[i], (uint32_t)((first + i) / n_parts), n_parts - 1 - (uint32_t)((first + i) % n_parts));
-	return r < 0 ? r : send_sealed(p);
+	if (r == 0)
+		r = send_sealed(p);
+	return r < 0 || !p->export ? r : skv_store_export_clean(p->export, v); /* by now keys are free */
 }
 
 static int put_all(struct put *p)
@@ -107,6 +115,7 @@ static int put_all(struct put *p)
 	p->sealed = malloc(p->room);
 	if (!p->sealed)
 		return skv_disk_refuse(v->work, -ENOMEM, "no memory for values of the prefix store");
+	r = skv_store_export_begin(v, &p->export);
 	for (uint64_t first = 0; r == 0 && first < n; first += SKV_STORE_BATCH_KEYS) {
 		r = put_some(p, first, n - first < SKV_STORE_BATCH_KEYS ? (uint32_t)(n - first) : SKV_STORE_BATCH_KEYS);
 		if (r == 0)

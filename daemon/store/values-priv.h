@@ -9,7 +9,7 @@
 
 #include "daemon/disk/list.h"
 #include "daemon/disk/pages.h"
-#include "daemon/store/part.h"
+#include "daemon/store/nixl.h"
 
 #define SKV_STORE_BATCH_KEYS 256u /* of a call */
 /* Bytes of values in a call, or one value. Calls of this size say in time that the job goes on. */
@@ -51,6 +51,8 @@ int skv_store_values_failed(struct skv_store_values *, int error);
 
 /* keys[i] is this part's; keys are the caller's until the next call. */
 void skv_store_values_key(struct skv_store_values *, uint32_t i, uint32_t block, uint32_t part);
+/* An agent with so much memory in *at, if there is none yet. It outlives the job. An error is the job's, with its text. */
+int skv_store_values_nixl(struct skv_store_values *, size_t bytes, struct skv_nixl **at);
 /* `status` of the first n keys. */
 int skv_store_values_exist(struct skv_store_values *, uint32_t n);
 

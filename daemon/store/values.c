@@ -29,8 +29,8 @@ static int read_what(struct skv_store_values *v)
 	if (what->n_blocks < 1 || what->n_blocks > SKV_MAX_TOKENS / SKV_BLOCK_TOKENS)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %u blocks, expected 1 to %u", what->n_blocks,
 		                       SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
-	if (!memchr(what->url, '\0', sizeof(what->url)))
-		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has an address of the prefix store without an end");
+	if (!memchr(what->url, '\0', sizeof(what->url)) || !memchr(what->nixl, '\0', sizeof(what->nixl)))
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has an address of the prefix store, or a library, without an end");
 	names = what->n_blocks * sizeof(*v->names);
 	if ((uint64_t)st.st_size < sizeof(*what) + names + what->n_blocks * ids)
 		return skv_disk_refuse(v->work, -EINVAL, "what the daemon says of %u blocks has %lld bytes, which are too few", what->n_blocks,
@@ -89,6 +89,15 @@ int skv_store_values_failed(struct skv_store_values *v, int error)
 {
 	v->gave_up = true;
 	return skv_disk_refuse(v->work, error == -EIO ? -EREMOTEIO : error, "the prefix store: %s", skv_store_error(v->store));
+}
+
+int skv_store_values_nixl(struct skv_store_values *v, size_t bytes, struct skv_nixl **at)
+{
+	char why[SKV_STORE_TEXT] = "";
+	int r = *at ? 0 : skv_nixl_new(v->what.nixl, bytes, at, why);
+
+	v->gave_up |= r < 0;
+	return r < 0 ? skv_disk_refuse(v->work, r, "%s", why) : 0;
 }
 
 void skv_store_values_key(struct skv_store_values *v, uint32_t i, uint32_t block, uint32_t part)

@@ -7,6 +7,9 @@
  * follows from the tenant's secret, and with what it is, name and number, as additional data. So who can read the store but has not the
  * secret learns nothing but sizes; and what somebody else wrote, what was cut, flipped, or stored under another name is found, counts as
  * absent, and is deleted, so that the next one who has the block stores it again.
+ *
+ * Where there is NIXL, the store has in place of a value a record of where it lies in the memory of the host that has stored it (record.h,
+ * export.h), and a reader gets it from there (import.h). A host without NIXL takes a record for a value that is not right.
  */
 #ifndef SKV_STORE_VALUES_H
 #define SKV_STORE_VALUES_H
@@ -24,6 +27,9 @@ struct skv_store_what {
 	uint64_t ttl_ms;     /* PUT; 0: for ever */
 	uint8_t key[SKV_STORE_KEY]; /* the tenant's, of AES-256-GCM */
 	char url[SKV_STORE_URL];    /* store/config.h */
+	char nixl[SKV_STORE_URL];   /* NIXL's library (store/nixl.h), by which hosts read values from each other; "": the store has them all */
+	uint64_t nixl_window;       /* PUT: bytes of this host's values that others may read */
+	uint8_t agents_key[SKV_STORE_KEY]; /* of what agents say of themselves: the hosts' that share the store */
 };
 
 /* See disk/job.h. What goes wrong with the store is an error, with a text, only if nothing was done; else less was done. */

@@ -47,6 +47,8 @@ struct skv_config {
 	uint64_t park_after; /* ns; 0: they are not parked with age */
 	uint64_t disk_timeout; /* ns */
 	char prefix_store[SKV_CONFIG_TEXT], prefix_secret_file[SKV_CONFIG_TEXT]; /* "": none */
+	char prefix_store_nixl[SKV_CONFIG_TEXT]; /* "": none */
+	uint64_t prefix_store_nixl_window;
 	uint64_t prefix_store_ttl, prefix_store_wait; /* ns */
 	uint32_t max_clients, max_sequences, max_sessions, max_pools;
 

@@ -5,7 +5,7 @@
 #
 #   1  tensor-parallel ranks on the host: what they select, and 200 deaths
 #   2  two daemons in network namespaces of their own, and a redis-server between them: what is shared, damaged, killed, slow; and the time
-#      to the first token of a prompt of 8k tokens, read and fetched
+#      to the first token of a prompt of 8k tokens, read and fetched; with SKV_TEST_NIXL=/path/to/libnixl_capi.so the same by NIXL
 #   3  16 tenants, one of them hostile (in the same program)
 #   4  a trace of requests, played and simulated
 #
@@ -29,10 +29,13 @@ trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
 export OMP_WAIT_POLICY=passive
 address=(127.0.0.1 127.0.0.1)
 enter=("" "")
+nixl=${SKV_TEST_NIXL-}
+unset SKV_TEST_NIXL
 
-# Each host: a namespace that a process is in, a cable to this one.
+# Each host: a namespace that a process is in, a cable to this one, and by way of it to the other host.
 if [ $SKV_SCALE_INSIDE = namespaces ]; then
 	ip link set lo up
+	echo 1 >/proc/sys/net/ipv4/ip_forward
 	holders=()
 	for i in 0 1; do
 		unshare --net sleep infinity &
@@ -41,9 +44,13 @@ if [ $SKV_SCALE_INSIDE = namespaces ]; then
 		ip link add skv$i type veth peer name host netns ${holders[i]}
 		ip addr add 10.77.$i.1/24 dev skv$i
 		ip link set skv$i up
-		nsenter --net=/proc/${holders[i]}/ns/net sh -c "ip link set lo up; ip addr add 10.77.$i.2/24 dev host; ip link set host up"
+		nsenter --net=/proc/${holders[i]}/ns/net sh -c "ip link set lo up; ip addr add 10.77.$i.2/24 dev host; ip link set host up; ip route add default via 10.77.$i.1"
 		address[i]=10.77.$i.1
-		enter[i]="nsenter --net=/proc/${holders[i]}/ns/net"
+		# with the /sys of the namespace, where UCX looks for devices of the network
+		printf '#!/bin/sh\nexec nsenter --net=%s unshare --mount sh -c '\''mount -t sysfs sysfs /sys && exec "$@"'\'' sh "$@"\n' \
+			"/proc/${holders[i]}/ns/net" >"$work/enter$i"
+		chmod 755 "$work/enter$i"
+		enter[i]=$work/enter$i
 	done
 	export SKV_TEST_NETNS=/proc/${holders[0]}/ns/net:/proc/${holders[1]}/ns/net SKV_TEST_STORE=10.77.0.1:10.77.1.1
 fi
@@ -69,6 +76,10 @@ run "200 deaths of a rank" env SKV_KILLS=200 tests/e2e/test-ranks-kill
 echo "2, 3. two hosts and a store, tenants ($SKV_SCALE_INSIDE)"
 run "sealed prefixes of 13 policies" tests/unit/client/test-client-prefix
 run "shared, damaged, killed 60 times, slow, 16 tenants" env SKV_KILLS=60 tests/e2e/test-prefix-store
+if [ -n "$nixl" ]; then
+	run "the same by NIXL" env SKV_TEST_NIXL="$nixl" SKV_KILLS=60 tests/e2e/test-prefix-store
+	run "gone, wrapped, stopped, wrong, mixed, by NIXL" env SKV_TEST_NIXL="$nixl" tests/e2e/test-prefix-nixl
+fi
 
 # ---- two hosts that stay -------------------------------------------------------------------------------------------------------------
 
@@ -76,41 +87,77 @@ head -c 32 /dev/urandom >"$work/secret"
 chmod 600 "$work/secret"
 redis=$(command -v redis-server || command -v redis-check-rdb)
 (exec -a redis-server "$redis" --port 7381 --bind 0.0.0.0 --requirepass between-us --save '' --dir "$work") >"$work/redis.log" 2>&1 &
-for i in 0 1; do
-	mkdir -m 700 "$work/parked$i"
-	${enter[i]} daemon/sparsekvd --config=/dev/null --socket="$work/host$i" --policy-path="$build/policies/.libs" --cuda=off --log-level=notice \
-		--pool-bytes=4G --account-bytes=4G --parked-path="$work/parked$i" --prefix-secret-file="$work/secret" \
-		--prefix-store="redis://:between-us@${address[i]}:7381" >"$work/host$i.log" 2>&1 &
-done
-for i in 0 1; do
-	for _ in $(seq 200); do daemon/ctl/sparsekvctl --socket "$work/host$i" status >/dev/null 2>&1 && break; sleep 0.05; done
-done
 values() { REDISCLI_AUTH=between-us redis-cli -p 7381 "$@" 2>/dev/null; }
+pids=()
+
+# more options of the daemons
+start_hosts() {
+	for i in 0 1; do
+		mkdir -p -m 700 "$work/parked$i"
+		${enter[i]} daemon/sparsekvd --config=/dev/null --socket="$work/host$i" --policy-path="$build/policies/.libs" --cuda=off --log-level=notice \
+			--pool-bytes=4G --account-bytes=4G --parked-path="$work/parked$i" --prefix-secret-file="$work/secret" \
+			--prefix-store="redis://:between-us@${address[i]}:7381" "$@" >"$work/host$i.log" 2>&1 &
+		pids[i]=$!
+	done
+	for i in 0 1; do
+		for _ in $(seq 200); do daemon/ctl/sparsekvctl --socket "$work/host$i" status >/dev/null 2>&1 && break; sleep 0.05; done
+	done
+}
+
+stop_hosts() {
+	kill "${pids[@]}"
+	wait "${pids[@]}" || true
+	values flushall >/dev/null
+}
 
 # ---- time to the first token ----------------------------------------------------------------------------------------------------------
 
-# host, more words: seconds, tokens computed
+# host, prompt, more words: seconds, tokens computed
 first_token() {
-	engine/sparsekv-generate --socket "$work/host$1" --model "$model" --policy full --prompt-file "$work/prompt" --max-tokens 24 "${@:2}" \
+	engine/sparsekv-generate --socket "$work/host$1" --model "$model" --policy full --prompt-file "$2" --max-tokens 24 "${@:3}" \
 		2>"$work/said" >"$work/text$1"
 	sed -n 's/^first .*after \(.*\) s$/\1/p; s/^prompt .* \([0-9]*\) computed.*/\1/p' "$work/said" | tr '\n' ' '
 }
-# the longest prompt of the reference model's tasks, of a token a byte
-sed -n 's/.*"task": "niah", "size": 8192, "prompt": "\(.*\)", "answer".*/\1/p' "$model/tasks-dev.jsonl" | head -n 1 | sed 's/\\n/\n/g' >"$work/prompt"
-read -r n_a s_a <<<"$(first_token 0 --prefixes)"
-for _ in $(seq 200); do [ "$(values dbsize)" -ge $((n_a / 256)) ] && break; sleep 0.05; done
-bytes=$(values info memory | sed -n 's/^used_memory_dataset:\([0-9]*\).*/\1/p')
-read -r n_b s_b <<<"$(first_token 1 --prefixes)"
-read -r n_c s_c <<<"$(first_token 1)"
-cmp "$work/text0" "$work/text1"
-cat <<END
+
+# tokens: until the store has the keys of as many more
+wait_keys() {
+	for _ in $(seq 200); do [ "$(values eval "return #redis.call('keys', 'sparsekv:*')" 0)" -ge $(($1 / 256)) ] && break; sleep 0.05; done
+}
+
+# host, metric: of its daemon
+metric() { daemon/ctl/sparsekvctl --socket "$work/host$1" metrics | awk -v name="sparsekv_prefix_$2" '$1 == name { print $2 }'; }
+
+first_tokens() {
+	# workers connect, and load what they need, with another prompt
+	first_token 0 "$work/short" --prefixes >/dev/null
+	wait_keys 512
+	first_token 1 "$work/short" --prefixes >/dev/null
+	read -r n_a s_a <<<"$(first_token 0 "$work/prompt" --prefixes)"
+	wait_keys $((n_a + 512))
+	bytes=$(values info memory | sed -n 's/^used_memory_dataset:\([0-9]*\).*/\1/p')
+	read -r n_b s_b <<<"$(first_token 1 "$work/prompt" --prefixes)"
+	read -r n_c s_c <<<"$(first_token 1 "$work/prompt")"
+	cmp "$work/text0" "$work/text1"
+	cat <<END
    prompt of $((n_a + 1)) tokens, reference model        tokens computed   first token after
    read on host 0                                  $n_a             $s_a s
-   begun on host 1 with what the store has          $n_b               $s_b s
+   begun on host 1 with what the store has          $n_b               $s_b s, of which $(metric 1 fetch_seconds_last) s until it was there
    read on host 1 again                            $n_c             $s_c s
-   the store has $(values dbsize) values, $((bytes / 1048576)) MiB
+   the store has $(values dbsize) values, $((bytes / 1048576)) MiB; by NIXL $(metric 1 nixl_values_total) values, $(($(metric 1 nixl_bytes_total) / 1048576)) MiB
 END
-[ "$n_b" -le 256 ] || { echo "FAIL: it was computed again"; cat "$work"/host?.log; exit 1; }
+	[ "$n_b" -le 256 ] || { echo "FAIL: it was computed again"; cat "$work"/host?.log; exit 1; }
+}
+
+# the longest prompt of the reference model's tasks, of a token a byte
+sed -n 's/.*"task": "niah", "size": 8192, "prompt": "\(.*\)", "answer".*/\1/p' "$model/tasks-dev.jsonl" | head -n 1 | sed 's/\\n/\n/g' >"$work/prompt"
+tail -c 600 "$work/prompt" >"$work/short"
+if [ -n "$nixl" ]; then
+	start_hosts --prefix-store-nixl="$nixl"
+	first_tokens
+	stop_hosts
+fi
+start_hosts
+first_tokens
 
 # ---- a trace, played and simulated ------------------------------------------------------------------------------------------------------
 

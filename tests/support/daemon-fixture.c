@@ -185,7 +185,7 @@ static void *serve(void *fix)
 
 static void exec_daemon(const struct fix *f)
 {
-	const char *argv[20] = {"sparsekvd", "--config=/dev/null"};
+	const char *argv[24] = {"sparsekvd", "--config=/dev/null"};
 	int fd = open(f->log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
 	for (size_t i = 0; f->options[i]; i++)

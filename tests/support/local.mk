@@ -22,7 +22,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/latent-case.c tests/support/latent-case.h tests/support/layers-case.c tests/support/layers-case.h \
 	tests/support/memory-group.c \
 	tests/support/memory-group.h tests/support/parked-case.c tests/support/parked-case.h tests/support/prefill-case.c tests/support/prefill-case.h \
-	tests/support/prefix-case.c tests/support/prefix-case.h \
+	tests/support/prefix-case.c tests/support/prefix-case.h tests/support/prefix-hosts.c tests/support/prefix-hosts.h \
 	tests/support/quant-case.c tests/support/quant-case.h tests/support/score-case.c tests/support/score-case.h \
 	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
 	tests/support/reference-attention.h tests/support/reference-codec.c tests/support/reference-codec.h \
@@ -50,6 +50,12 @@ tests_support_fail_nth_la_SOURCES = tests/support/fail-nth.c tests/support/fail-
 tests_support_fail_nth_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS)
 tests_support_fail_nth_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
 tests_support_fail_nth_la_LIBADD = -ldl
+
+# NIXL's library without UCX.
+check_LTLIBRARIES += tests/support/fake-nixl.la
+tests_support_fake_nixl_la_SOURCES = tests/support/fake-nixl.c
+tests_support_fake_nixl_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default -pthread
+tests_support_fake_nixl_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
 
 # A CUDA driver and a backend that need no device. The daemon finds the driver as it finds the real one, by name.
 FAKE_BACKEND_SOURCES = tests/support/fake-backend.c tests/support/fake-backend.h tests/support/fake-ipc.h \

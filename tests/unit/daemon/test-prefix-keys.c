@@ -34,6 +34,8 @@ START_TEST(of_tenants)
 	assert_hmac(secret, "tenant\0\x04\x03\x02\x01", 11, tenant);
 	skv_prefix_value(tenant, value);
 	assert_hmac(tenant, "value", 6, value);
+	skv_prefix_agents(secret, value);
+	assert_hmac(secret, "agents", 7, value);
 }
 END_TEST
 

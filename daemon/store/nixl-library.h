@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/store/nixl-library.h - what is called of NIXL's C API (libnixl_capi.so of its wheel, 1.x), by pointers: no header of it is needed. */
+#ifndef SKV_STORE_NIXL_LIBRARY_H
+#define SKV_STORE_NIXL_LIBRARY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "daemon/store/text.h"
+
+enum { SKV_NIXL_DONE = 0, SKV_NIXL_RUNNING = 1 }; /* what calls return; errors are negative */
+enum { SKV_NIXL_DRAM = 0 };                       /* a kind of memory */
+enum { SKV_NIXL_READ = 0 };                       /* an operation */
+
+struct skv_nixl_agent_config {
+	bool progress_thread, listen_thread;
+	uint16_t listen_port;
+	int thread_sync; /* 0: one thread calls at a time */
+	unsigned n_workers;
+	uint64_t progress_delay_us, listen_delay_us;
+	bool telemetry;
+};
+
+/* Handles are pointers to what only the library knows. */
+#define SKV_NIXL_CALLS(X) \
+	X(create_configured_agent, const char *name, const struct skv_nixl_agent_config *, void **agent) \
+	X(destroy_agent, void *agent) \
+	X(get_plugin_params, void *agent, const char *plugin, void **mems, void **params) \
+	X(destroy_mem_list, void *mems) \
+	X(destroy_params, void *params) \
+	X(create_backend, void *agent, const char *plugin, void *params, void **backend) \
+	X(destroy_backend, void *backend) \
+	X(create_reg_dlist, int mem, void **list) \
+	X(reg_dlist_add_desc, void *list, uintptr_t at, size_t bytes, uint64_t device, const void *data, size_t n_data) \
+	X(destroy_reg_dlist, void *list) \
+	X(register_mem, void *agent, void *list, void *args) \
+	X(get_local_md, void *agent, void **ret, size_t *bytes) \
+	X(load_remote_md, void *agent, const void *data, size_t bytes, char **name) \
+	X(invalidate_remote_md, void *agent, const char *name) \
+	X(create_xfer_dlist, int mem, void **list) \
+	X(xfer_dlist_add_desc, void *list, uintptr_t at, size_t bytes, uint64_t device) \
+	X(destroy_xfer_dlist, void *list) \
+	X(create_xfer_req, void *agent, int operation, void *local, void *remote, const char *name, void **request, void *args) \
+	X(post_xfer_req, void *agent, void *request, void *args) \
+	X(get_xfer_status, void *agent, void *request) \
+	X(release_xfer_req, void *agent, void *request) \
+	X(destroy_xfer_req, void *request)
+
+struct skv_nixl_library {
+	void *dl;
+#define X(name, ...) int (*name)(__VA_ARGS__);
+	SKV_NIXL_CALLS(X)
+#undef X
+	void (*mem_free)(void *); /* of what it returns; older ones want free() */
+};
+
+/* It is never unloaded: its threads, and what it has hooked, outlive every agent. -EINVAL, with a text. */
+int skv_nixl_library_load(const char *file, struct skv_nixl_library *ret, char why[SKV_STORE_TEXT]);
+
+#endif
