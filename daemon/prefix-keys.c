@@ -111,7 +111,7 @@ void skv_prefix_agents(const uint8_t secret[SKV_PREFIX_KEY], uint8_t ret[SKV_PRE
 {
 	struct text t = {.n = 0};
 
-	add(&t, "agents", 6);
+	add(&t, "agents", 7);
 	hmac(secret, &t, ret);
 }
 

@@ -328,6 +328,8 @@ int skv_session_room(struct skv_session *s, struct skv_room *ret)
 	e = fence_enter(s);
 	if (e < 0)
 		return e;
+	for (struct skv_seq *q = s->seqs; q && s->stock.n_release > 0; q = q->next)
+		stock_release(q, true); /* what was given up is room, for others as well */
 	e = stock_room(s, &room.pages);
 	room.stock_pages = s->stock.n;
 	pthread_mutex_unlock(&s->lock);

@@ -153,6 +153,29 @@ START_TEST(what_is_set_aside_is_no_room)
 }
 END_TEST
 
+/* Of shared pages the daemon hears with a later step; or when it is asked for room. */
+START_TEST(what_was_given_up_is_room)
+{
+	struct skv_seq *parent, *child;
+	struct skv_room r = {.size = sizeof(r)};
+	uint64_t with_one_page;
+
+	OK(skv_open(client, &model, "full", &session));
+	OK(skv_seq_new(session, NULL, 0, &parent));
+	ck_assert_int_eq(read_prompt(parent, SKV_PAGE_TOKENS, SKV_PAGE_TOKENS), 0);
+	OK(skv_session_room(session, &r));
+	with_one_page = r.pages;
+	ck_assert_int_eq(read_prompt(parent, 4 * SKV_PAGE_TOKENS, 4 * SKV_PAGE_TOKENS), 0);
+	OK(skv_seq_fork(parent, NULL, SKV_ALL, &child));
+	OK(skv_seq_drop(parent));
+	OK(skv_seq_truncate(child, SKV_PAGE_TOKENS, -1));
+	OK(skv_session_room(session, &r));
+	ck_assert_uint_eq(r.pages, with_one_page);
+	OK(skv_seq_drop(child));
+	skv_close(session);
+}
+END_TEST
+
 START_TEST(questions_are_checked)
 {
 	struct skv_room r = {.size = 0};
@@ -205,7 +228,7 @@ static void teardown(void)
 int main(void)
 {
 	Suite *s = begin_suite("test-client-room");
-	TCase *t = add_case(s, "room", 120, setup, teardown, what_is_set_aside_is_no_room, questions_are_checked,
+	TCase *t = add_case(s, "room", 120, setup, teardown, what_is_set_aside_is_no_room, what_was_given_up_is_room, questions_are_checked,
 	                    a_quota_is_the_limit, NULL);
 
 	tcase_add_loop_test(t, need_is_what_begin_takes, 0, 2 * N_SPECS);
