@@ -40,6 +40,7 @@ static const char *const policies[] = {
 	"omnikv?budget=60&layers=2,5",
 	"kascade?budget=60&layers=0,3,5",
 	"sketch?bits=2&budget=60",
+	"deltakv?bits=0&budget=60&layers=2,5&stride=5&n_refs=3&residual=16&block=16",
 };
 
 /* What a run has said: in memory that all processes share. */

@@ -39,6 +39,7 @@ static const char *const specs[] = {
 	"h2o?budget=60&dense=1",
 	"raas?budget=13&alpha=0.02&dense=1",
 	"kivi?residual=16&block=32",
+	"deltakv?layers=1,2&budget=60&recent=8&dense=1&bits=0&stride=5&n_refs=3&residual=16&block=16",
 	"sketch?bits=2&budget=40&recent=8",
 };
 #define SEQS (sizeof(specs) / sizeof(*specs))
@@ -104,6 +105,7 @@ static void open_rank(struct rank *r)
 	r->model.n_heads = HEADS / r->n;
 	r->model.n_kv_heads = KV_HEADS / r->n;
 	r->model.head_dim = DIM;
+	r->model.rope = (struct skv_rope){.type = SKV_ROPE_DEFAULT, .theta = 10000};
 	r->model.rank = r->number;
 	r->model.n_ranks = r->n;
 	r->model.all_reduce_max = r->shared ? all_reduce_max : NULL;

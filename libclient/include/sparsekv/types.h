@@ -148,7 +148,7 @@ struct skv_model {
 	 * largest of all ranks' (ncclAllReduce with ncclMax, for instance). On a device it is queued on `stream`, which may be
 	 * capturing; on the host it is done on return (stream is NULL). Every rank calls it as often, in the same order, with the
 	 * same counts, if it steps with the same sequences in the same order. 0, or a negative errno, which fails the layer.
-	 * Policies that select by the scores of all heads need it; skv_open refuses them without. Not sent to the daemon.
+	 * Policies that select by the scores of all heads, or compress all heads, need it; skv_open refuses them without. Not sent to the daemon.
 	 */
 	int (*all_reduce_max)(void *ctx, float *data, size_t count, void *stream);
 	void *all_reduce_ctx; /* its first argument */
