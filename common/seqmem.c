@@ -3,6 +3,7 @@
 #include "common/spec.h"
 
 #include <string.h>
+#include <sparsekv/policy.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -152,6 +153,21 @@ void skv_seqmem_begin_with(struct skv_seqmem *s, uint32_t n)
 	s->len[1] = n;
 	s->about[1] = n | SKV_ABOUT_PROMPTED;
 	atomic_store_explicit(&s->commit, (uint64_t)1 << 32 | n, memory_order_release);
+}
+
+uint64_t skv_seqmem_compressed(const struct skv_seqmem *s, uint32_t epoch, uint32_t n_layers)
+{
+	uint64_t n = 0;
+
+	if (!(__atomic_load_n(&s->about[epoch & 1], __ATOMIC_RELAXED) & SKV_ABOUT_SLOTS))
+		return 0;
+	for (uint32_t layer = 0; layer < n_layers; layer++) {
+		const struct skv_layer_slots *slots = &s->lay[epoch & 1].slots[layer];
+
+		if (__atomic_load_n(&slots->form.kind, __ATOMIC_RELAXED) == SKV_COMPRESS_LATENT)
+			n += __atomic_load_n(&slots->n_compressed, __ATOMIC_RELAXED);
+	}
+	return n;
 }
 
 bool skv_seqmem_rewind(struct skv_seqmem *s)

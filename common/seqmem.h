@@ -239,6 +239,9 @@ void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n);
 /* Fresh memory whose entries and ids were filled in: its first commit, of n tokens of a prompt, with no token to go on from. */
 void skv_seqmem_begin_with(struct skv_seqmem *s, uint32_t n);
 
+/* Tokens that a commit has latent codes of, over all layers: the last one's, or the one's before. A client may be writing it. */
+uint64_t skv_seqmem_compressed(const struct skv_seqmem *s, uint32_t epoch, uint32_t n_layers);
+
 /*
  * Take the last commit back, which not all ranks have made: the memory is of the one before it. False: what it says of that one
  * cannot be. For who alone may write to it: recovery follows.

@@ -160,8 +160,6 @@ static int prepare(struct skv_session *s)
 {
 	int e = scratch_prepare(s);
 
-	if (e == 0)
-		e = exchange_prepare(s);
 	return e < 0 ? e : selections_prepare(s); /* slots */
 }
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "libclient/compress/exchange.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
 #include "libclient/error.h"
@@ -78,5 +79,7 @@ int scratch_prepare(struct skv_session *s)
 	struct step *st = &s->step;
 	const struct bounds all = {.n = st->n_batches, .seqs = st->n_kseq, .rows = st->rows, .longest = longest(s)};
 
-	return scratch_grow(s, &st->work.mem, &st->work.bytes, workspace_bytes(s, all));
+	int e = scratch_grow(s, &st->work.mem, &st->work.bytes, workspace_bytes(s, all));
+
+	return e < 0 ? e : scratch_grow(s, &st->exchanged, &st->exchanged_bytes, exchange_bytes(s));
 }

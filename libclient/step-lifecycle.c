@@ -18,7 +18,6 @@
 #include "libclient/branches.h"
 #include "libclient/compress/attend.h"
 #include "libclient/compress/encode.h"
-#include "libclient/compress/exchange.h"
 #include "libclient/compress/ready.h"
 #include "libclient/conn.h"
 #include "libclient/device.h"
@@ -127,8 +126,6 @@ static int prepare(struct skv_session *s)
 		e = selections_prepare(s);
 	if (e == 0)
 		e = compress_prepare(s);
-	if (e == 0)
-		e = exchange_prepare(s);
 	if (e == 0)
 		e = prefill_prepare(s);
 	if (e == 0)

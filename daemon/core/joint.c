@@ -12,7 +12,6 @@
 #include "daemon/core/joint.h"
 
 #include <string.h>
-#include <sparsekv/policy.h>
 #include "daemon/core/task.h"
 
 static bool is_rank_of(const struct skv_seq_row *q, const struct skv_seq_row *other)
@@ -44,17 +43,11 @@ struct mark {
 static struct mark mark_of(const struct skv_core *c, uint32_t seq, uint32_t epoch)
 {
 	const struct skv_seqmem *m = c->seqs[seq].mem;
-	struct mark x = {.len = __atomic_load_n(&m->len[epoch & 1], __ATOMIC_RELAXED)};
 
-	if (!(__atomic_load_n(&m->about[epoch & 1], __ATOMIC_RELAXED) & SKV_ABOUT_SLOTS))
-		return x;
-	for (uint32_t layer = 0; layer < skv_seq_row(&c->state, seq)->model.n_layers; layer++) {
-		const struct skv_layer_slots *slots = &m->lay[epoch & 1].slots[layer];
-
-		if (__atomic_load_n(&slots->form.kind, __ATOMIC_RELAXED) == SKV_COMPRESS_LATENT)
-			x.compressed += __atomic_load_n(&slots->n_compressed, __ATOMIC_RELAXED);
-	}
-	return x;
+	return (struct mark){
+		.len = __atomic_load_n(&m->len[epoch & 1], __ATOMIC_RELAXED),
+		.compressed = skv_seqmem_compressed(m, epoch, skv_seq_row(&c->state, seq)->model.n_layers),
+	};
 }
 
 static bool same(struct mark a, struct mark b)

@@ -11,10 +11,7 @@
 #include "libclient/compress/exchange.h"
 
 #include "kernels/compress.h"
-#include "libclient/layer.h"
-#include "libclient/policy.h"
 #include "libclient/ranks.h"
-#include "libclient/scratch.h"
 #include "libclient/seq.h"
 
 #define ROOM ((size_t)64 << 20) /* where there is more than one sequence */
@@ -43,9 +40,9 @@ static uint32_t at_once(const struct skv_session *s, const struct skv_batch *b)
 	return n < 1 ? 1 : n < b->n ? (uint32_t)n : b->n;
 }
 
-int exchange_prepare(struct skv_session *s)
+size_t exchange_bytes(const struct skv_session *s)
 {
-	struct step *st = &s->step;
+	const struct step *st = &s->step;
 	size_t most = 0;
 
 	for (uint32_t i = 0; s->model.n_ranks > 1 && i < st->n_classes; i++) {
@@ -54,7 +51,7 @@ int exchange_prepare(struct skv_session *s)
 
 		most = n > most ? n : most;
 	}
-	return most > 0 ? scratch_grow(s, &st->exchanged, &st->exchanged_bytes, most * sizeof(float)) : 0;
+	return most * sizeof(float);
 }
 
 void exchange_compress(struct skv_session *s, const struct skv_shape *shapes, uint32_t n, const struct skv_batch *batch)
@@ -67,8 +64,11 @@ void exchange_compress(struct skv_session *s, const struct skv_shape *shapes, ui
 		s->kernels->compress(shapes, n, batch, NULL, w);
 	for (uint32_t i = 0; i < n && !alone && batch->max_compress > 0; i++)
 		for (uint32_t at = 0, most = at_once(s, batch); at < batch->n; at += most) {
-			const struct skv_batch part = batch_part(*batch, at, batch->n - at < most ? batch->n - at : most);
+			struct skv_batch part = *batch;
 
+			part.seq += at;
+			part.n = batch->n - at < most ? batch->n - at : most;
+			part.rows = 0;
 			s->kernels->gather_tokens(&shapes[i], &part, x, w);
 			ranks_reduce(s, shapes[i].layer, x, part.n * numbers(s, &part));
 			s->kernels->compress(&shapes[i], 1, &part, x, w);

@@ -4,6 +4,7 @@
 #define SKV_CLIENT_COMPRESS_EXCHANGE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct skv_batch;
@@ -13,8 +14,8 @@ struct skv_shape;
 
 /* Are the sequence's tokens compressed together with those of other ranks? */
 bool exchange_has(const struct skv_seq *q);
-/* Room for the keys and values of all ranks, as far as the step that was laid out needs it. 0, or a negative errno. */
-int exchange_prepare(struct skv_session *s);
+/* Of step.exchanged: what the step that was laid out needs for the keys and values of all ranks. */
+size_t exchange_bytes(const struct skv_session *s);
 /*
  * Queue the compression of a batch's tokens in n layers, whose shapes have codecs that agree in all but pointers. An error of other
  * ranks is the step's: ranks_failed().

@@ -2,6 +2,7 @@
 #include "tests/support/device-helper.h"
 
 #include <check.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,18 +23,26 @@ static void ok(int r)
 	ck_assert_msg(r == 0, "%s", device->error());
 }
 
-const struct skv_backend *devmem_device(void)
+static void begin(void)
 {
 	char why[512];
 	void *was;
 
-	if (!device) {
-		setenv("SPARSEKV_CUDA_MODULE", fix_built("kernels/cuda/libsparsekv-cuda.so"), 0);
-		device = skv_backend_cuda(why, sizeof(why));
-		ck_assert_msg(device != NULL, "%s", why);
-		ok(device->enter(0, &was));
-		ok(device->stream_new(&stream));
-	}
+	setenv("SPARSEKV_CUDA_MODULE", fix_built("kernels/cuda/libsparsekv-cuda.so"), 0);
+	device = skv_backend_cuda(why, sizeof(why));
+	ck_assert_msg(device != NULL, "%s", why);
+	ok(device->enter(0, &was));
+	ok(device->stream_new(&stream));
+}
+
+const struct skv_backend *devmem_device(void)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranks are threads */
+
+	pthread_mutex_lock(&lock);
+	if (!device)
+		begin();
+	pthread_mutex_unlock(&lock);
 	return device;
 }
 
