@@ -76,6 +76,7 @@ static void be_rank(const struct options *o, const char *socket, const char *pol
 	m.n_kv_heads = o->kv_heads;
 	m.head_dim = (uint32_t)o->dim;
 	m.kv_dtype = SKV_BF16;
+	m.rope = (struct skv_rope){.type = SKV_ROPE_DEFAULT, .theta = 500000};
 	m.max_tokens = (uint32_t)(o->tokens + 2 * (o->repeat + WARM) + SKV_PAGE_TOKENS);
 	snprintf(m.name, sizeof m.name, "ranks-%d", (int)eng_ranks_first(ranks));
 	e = e ? e : eng_ranks_open(ranks, &where, &err);

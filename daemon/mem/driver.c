@@ -17,14 +17,6 @@ static const struct {
 	const char *name;
 } functions[] = {SKV_CU_FUNCTIONS(LOAD)};
 
-/* It may be there, and could not be opened: errno says so, or the text alone, if the loader went on in other folders. */
-static int open_failed(int error, const char *text)
-{
-	if (skv_is_shortage(error))
-		return error;
-	return strstr(text, "out of memory") || strstr(text, "annot allocate memory") ? -ENOMEM : -ENODEV;
-}
-
 static int load(char why[SKV_CUDA_TEXT_MAX])
 {
 	void *lib;
@@ -32,11 +24,9 @@ static int load(char why[SKV_CUDA_TEXT_MAX])
 	errno = 0;
 	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!lib) {
-		const int error = -errno;
-		const char *text = dlerror();
-		const int r = open_failed(error, text);
+		const int r = skv_is_shortage(-errno) ? -errno : -ENODEV; /* it may be there, and could not be opened */
 
-		snprintf(why, SKV_CUDA_TEXT_MAX, "%s: %.200s", r == -ENODEV ? "there is no CUDA driver" : "the CUDA driver", text);
+		snprintf(why, SKV_CUDA_TEXT_MAX, "%s: %.200s", r == -ENODEV ? "there is no CUDA driver" : "the CUDA driver", dlerror());
 		return r;
 	}
 	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
