@@ -4,6 +4,7 @@
  * one that another rank may yet make is waited for.
  */
 #include <stdlib.h>
+#include <sparsekv/policy.h>
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 
@@ -196,6 +197,32 @@ START_TEST(detached)
 END_TEST
 
 /* A rank that is free while another one is held is not old, and not parked. */
+/* What one rank alone has compressed of all ranks' heads is taken back, though no token came with it. */
+START_TEST(compressed_alone)
+{
+	struct skv_seqmem *m = h[0].mem;
+	const uint32_t epoch = skv_commit_epoch(atomic_load(&m->commit)) + 1;
+	struct held again;
+	struct peer other;
+
+	m->len[epoch & 1] = LEN;
+	m->about[epoch & 1] = m->about[(epoch - 1) & 1] | SKV_ABOUT_SLOTS;
+	for (uint32_t layer = 0; layer < 2; layer++)
+		m->lay[epoch & 1].slots[layer] = (struct skv_layer_slots){
+			.live = LEN, .slot_end = LEN, .n_active = LEN, .n_compressed = 32, .form = {.kind = SKV_COMPRESS_LATENT, .first = 1}};
+	atomic_store(&m->commit, (uint64_t)epoch << 32 | LEN);
+	for (uint32_t r = RANKS; r > 0; r--)
+		die(r - 1);
+	for (uint32_t r = 0; r < RANKS; r++)
+		is_back(r, false);
+	ck_assert_int_eq(attach(0, &other, &again), 0);
+	ck_assert_uint_eq(skv_commit_epoch(atomic_load(&again.mem->commit)), epoch - 1);
+	held_close(&again);
+	peer_die(&other);
+	all_back(0);
+}
+END_TEST
+
 START_TEST(as_idle_as_all)
 {
 	uint32_t row = 0, seq, held = 0;
@@ -221,7 +248,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-core-joint");
-	TCase *t = add_case(s, "joint", 60, setup, teardown, all_have_it, waited_for, detached, as_idle_as_all, NULL);
+	TCase *t = add_case(s, "joint", 60, setup, teardown, all_have_it, waited_for, detached, compressed_alone, as_idle_as_all, NULL);
 
 	tcase_add_loop_test(t, one_has_not, 0, 9);
 	return run_suite(s);
