@@ -359,16 +359,19 @@ int skv_seq_drop(struct skv_seq *q)
 
 /* ---- sealed prefixes ------------------------------------------------------------------------- */
 
-/* Why the first n tokens are not all there as they were computed, or NULL. */
+/* Why the first n tokens are not all there as they were computed, each in its place, or NULL. */
 static const char *unsealable(const struct skv_seq *q, uint32_t n)
 {
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
+		const struct skv_layer_slots *x = &q->slots[layer];
+
 		for (uint32_t page = 0; page < skv_pages_of(n) && skv_model_kv_layer(&q->session->model, layer) == layer; page++)
 			if (!skv_pte_resident(seq_table(q, layer)[page]))
 				return "it has evicted or compressed pages";
-	if (q->about & SKV_ABOUT_DECOMPRESSED)
-		return "it has tokens that were compressed";
-	return q->about & SKV_ABOUT_SLOTS ? "its policy moves tokens" : NULL;
+		if (q->about & SKV_ABOUT_SLOTS && (x->granularity || x->live != q->len || x->slot_end != q->len))
+			return "its policy moves tokens";
+	}
+	return q->about & SKV_ABOUT_DECOMPRESSED ? "it has tokens that were compressed" : NULL;
 }
 
 static int seal_locked(struct skv_seq *q, uint32_t n, uint32_t *ret)

@@ -95,7 +95,7 @@ check-hostile: all
 # Ranks, and prefixes between hosts, in full; as root in network namespaces.
 check-scale: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-ranks tests/e2e/test-engine-ranks tests/e2e/test-ranks-kill \
-		tests/unit/client/test-client-prefix tests/e2e/test-prefix-store
+		tests/unit/client/test-client-prefix tests/e2e/test-prefix-store tests/e2e/test-prefix-nixl
 	$(SHELL) $(srcdir)/tests/e2e/scale.sh
 
 # Root and debootstrap needed.

@@ -146,8 +146,7 @@ static void decode_latent(const struct skv_shape *sh, const struct skv_batch *b,
 /* As a device's. */
 static bool fuses_latent(const struct skv_shape *sh)
 {
-	return sh->codec->kind != SKV_COMPRESS_QUANT && !sh->codec->dec_hidden && !sh->codec->spans && !sh->codec->k_norm &&
-	       sh->codec->n_ranks < 2;
+	return sh->codec->kind != SKV_COMPRESS_QUANT && !sh->codec->dec_hidden && !sh->codec->spans && !sh->codec->k_norm;
 }
 
 static const char *unsupported_codec(const struct skv_shape *sh)

@@ -160,7 +160,7 @@ __device__ static const uint8_t *row_from(const struct latent_params *c, uint32_
 		record = record_in(&c->k, entry, refs_before(&c->k, token), c->k.ref_bytes, c->k.refs_each);
 	else
 		record = record_in(&c->k, near_entry, near, c->k.ref_bytes, c->k.refs_each);
-	return c->k.c.ref_bits == 16 ? record + (v * c->k.sh.n_kv_heads + h) * (D * 2) : record + QUANTIZED_REF;
+	return c->k.c.ref_bits == 16 ? record + head_in_x(c, v, h, D) * 2 : record + QUANTIZED_REF;
 }
 
 /* Addresses of all that tile k needs: its entries have arrived. A thread has the K or V of one row of a token. */
@@ -271,7 +271,7 @@ __device__ static uint4 dequantized_row(const struct latent_params *c, const uin
                                         uint32_t h, uint32_t p)
 {
 	const struct stored_format f = ref_format(&c->k);
-	const struct numbers x = load_numbers(&f, record, (v * c->k.sh.n_kv_heads + h) * D + 8 * p);
+	const struct numbers x = load_numbers(&f, record, head_in_x(c, v, h, D) + 8 * p);
 	float y[8];
 
 	decode_numbers(&f, &x, y);

@@ -63,7 +63,7 @@ __device__ static void copy_weights(const struct latent_params *c, struct latent
 	for (uint32_t e = threadIdx.x; e < D * W / 8; e += threads<D>) {
 		const uint32_t d = e / (W / 8), p = e % (W / 8);
 		const bool exists = 8 * p < c->width;
-		const uint8_t *from = (const uint8_t *)c->k.c.dec_out + ((size_t)(h * D + d) * c->width + 8 * p) * 2;
+		const uint8_t *from = (const uint8_t *)c->k.c.dec_out + ((size_t)(head_in_x(c, 0, h, D) + d) * c->width + 8 * p) * 2;
 		cp_async16(shared_address(s->rows) + piece_at<W * 2>(d, p), exists ? from : c->k.sh.pool, exists);
 	}
 }

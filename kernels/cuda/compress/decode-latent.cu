@@ -120,7 +120,7 @@ __device__ static void output(const struct latent_params *c, const float *total,
 	const uint32_t lane = threadIdx.x % 32, before = x % c->tiles_per_kv_head * c->tile_heads;
 	const uint32_t h = x / c->tiles_per_kv_head;
 	const uint32_t heads = min(c->tile_heads, c->group - before), stride = c->width + head_dim;
-	const uint8_t *row = (const uint8_t *)c->k.c.dec_out + (size_t)((c->k.sh.n_kv_heads + h) * head_dim + d) * c->width * 2;
+	const uint8_t *row = (const uint8_t *)c->k.c.dec_out + (size_t)(head_in_x(c, 1, h, head_dim) + d) * c->width * 2;
 	float sum[HEAD_TILE] = {};
 
 	for (uint32_t p = lane; p < c->width / 8; p += 32) {
@@ -222,7 +222,7 @@ bool skv_cuda_fuses_latent(const struct skv_shape *sh)
 
 	if (c->kind == SKV_COMPRESS_QUANT || c->dec_hidden || c->spans || c->k_norm || width_of(c) > 512)
 		return false;
-	if (c->interleaved || c->rope_dims % 16 || c->n_ranks > 1)
+	if (c->interleaved || c->rope_dims % 16)
 		return false;
 	if ((sh->head_dim != 64 && sh->head_dim != 128) || c->n_refs * c->id_bytes % 4)
 		return false;

@@ -64,6 +64,12 @@ struct latent_params {
 	float *part;                       /* partial results of chunks: see partial_at() */
 };
 
+/* The first element in x, which is of all ranks, of the K or V of this rank's kv head h: a row of W_K or W_V, too. */
+DEVICE uint32_t head_in_x(const struct latent_params *c, uint32_t v, uint32_t h, uint32_t head_dim)
+{
+	return v * c->k.half + c->k.own + h * head_dim;
+}
+
 /* ---- work items ------------------------------------------------------------------------------ */
 
 /* Tiles of a chunk, of a list that has so many. */

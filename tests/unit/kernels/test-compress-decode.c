@@ -316,6 +316,70 @@ START_TEST(as_decompressed)
 }
 END_TEST
 
+/* Each of n ranks has some of the kv heads, and its rows of outputs; of `got`, [rows][heads of all ranks][dim]. */
+static void run_ranks(struct code_case *k, const struct skv_batch *batch, const struct skv_index_list *list, uint32_t n, float *got)
+{
+	const struct skv_shape all = k->sh[0];
+	const uint32_t own = all.n_heads / n * all.head_dim;
+
+	for (uint32_t r = 0; r < n; r++) {
+		struct skv_codec codec = *all.codec;
+		struct skv_shape sh = all;
+		struct skv_workspace w = case_work(&k->c, 1);
+		const size_t elements = (size_t)k->c.rows * own;
+		float *q = malloc(elements * sizeof *q);
+		void *rows;
+
+		codec.rank = r;
+		codec.n_ranks = n;
+		sh.codec = &codec;
+		sh.n_heads /= n;
+		sh.n_kv_heads /= n;
+		if (sh.sinks)
+			sh.sinks += r * sh.n_heads;
+		for (size_t e = 0; e < elements; e++)
+			q[e] = k->c.q[(e / own * n + r) * own + e % own];
+		rows = case_rows_to(&k->c, q, elements);
+		k->c.on->kern->decode_latent(&sh, batch, rows, rows, list, &w);
+		case_work_done(&k->c, &w);
+		case_rows_from(&k->c, q, rows, elements);
+		for (size_t e = 0; e < elements; e++)
+			got[(e / own * n + r) * own + e % own] = q[e];
+		free(q);
+	}
+}
+
+static void as_ranks(struct code_case *k, uint8_t *pool, struct asked *a, int i)
+{
+	const size_t elements = (size_t)k->c.rows * k->c.sh.n_heads * k->c.sh.head_dim;
+	struct skv_batch batch = code_batch(k, 0, SEQS, packed, nothing);
+	float *all, *got = malloc(elements * sizeof *got);
+
+	(void)pool;
+	memset(a->count, 0, sizeof a->count);
+	for (uint32_t s = 0; s < SEQS; s++) /* a page of rows is laid out for the heads of one rank, and here has all */
+		for (uint32_t t = k->layer[0].codec.first; t < packed[s]; t++)
+			if (rnd_below(2))
+				ask(a, s, t);
+	const struct skv_index_list list = list_to(k, a, 0, SEQS);
+	all = run(k, a, packed, 0, SEQS);
+	run_ranks(k, &batch, &list, i % 2 ? 2 : 4, got);
+	for (uint32_t s = 0; s < SEQS; s++) {
+		const size_t each = elements / k->c.rows;
+
+		ck_assert_msg(!memcmp(got + s * each, all + s * each, each * sizeof *got), "%s: sequence %u differs", k->c.on->name, s);
+	}
+	free(all);
+	free(got);
+}
+
+/* Ranks have the bits of one that has all heads. */
+START_TEST(ranks)
+{
+	on_backends(_i, (_i % 2 ? 4 : 0) + _i / 2 % 3 * (CODE_SHAPES / 3), _i / 2, SEQS, lengths, packed, 0, as_ranks);
+}
+END_TEST
+
 enum { LAST = 1 << 24 };
 
 static void far_tokens(struct code_case *k, uint8_t *pool, struct asked *a, int n)
@@ -349,6 +413,7 @@ int main(void)
 	add_cases(t, kinds, rnd_hurried() ? 5 : 30);
 	add_cases(t, long_lists, rnd_hurried() ? 1 : 4);
 	add_cases(t, as_decompressed, rnd_hurried() ? 2 : 2 * CODE_FORMS);
+	add_cases(t, ranks, rnd_hurried() ? 4 : 2 * CODE_FORMS);
 	add_cases(t, far_positions, rnd_hurried() ? 2 : 4);
 	return run_suite(s);
 }
