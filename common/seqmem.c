@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/seqmem.h"
+#include "common/records.h"
 #include "common/spec.h"
 
 #include <string.h>
@@ -147,11 +148,80 @@ void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n)
 	atomic_store_explicit(&s->commit, (uint64_t)(skv_commit_epoch(commit) + 1) << 32 | n, memory_order_release);
 }
 
-void skv_seqmem_begin_with(struct skv_seqmem *s, uint32_t n)
+void skv_seqmem_made(const struct skv_seqmem *s, uint32_t n_layers, struct skv_made *ret)
+{
+	const uint32_t now = skv_commit_epoch(atomic_load_explicit(&s->commit, memory_order_acquire)) & 1;
+
+	*ret = (struct skv_made){.policy = s->policy, .n_compressed = SKV_MAX_TOKENS};
+	if (!(__atomic_load_n(&s->about[now], __ATOMIC_RELAXED) & SKV_ABOUT_SLOTS))
+		return;
+	ret->codec = s->codec;
+	ret->rope = s->rope;
+	memcpy(ret->codec_path, s->codec_path, sizeof(ret->codec_path) - 1);
+	for (uint32_t layer = 0; layer < n_layers; layer++) {
+		const struct skv_layer_slots *x = &s->lay[now].slots[layer];
+		const uint32_t n = __atomic_load_n(&x->n_compressed, __ATOMIC_RELAXED);
+
+		ret->form[layer] = x->form;
+		if (ret->form[layer].kind && n < ret->n_compressed)
+			ret->n_compressed = n;
+	}
+}
+
+/* Slots of a layer all of whose first n tokens are sealed. */
+static struct skv_layer_slots sealed_slots(const struct skv_form *f, uint32_t n)
+{
+	return (struct skv_layer_slots){.live = n, .slot_end = n, .n_active = n, .n_compressed = f->kind ? n : 0, .form = *f};
+}
+
+/* Records have a size, fit into pages, and take not many more of these than rows would. */
+static bool sizes_fit(const struct skv_form *f, enum skv_page_kind kind, const struct skv_model *m)
+{
+	const uint32_t bytes = skv_form_record_bytes(f, kind);
+	uint32_t one, two;
+
+	if (bytes == 0 || bytes > skv_page_bytes(m))
+		return kind == SKV_PAGES_REFS && bytes == 0 && f->stride == 0;
+	one = skv_form_pages(f, kind, m->n_kv_heads, skv_page_bytes(m), SKV_BLOCK_TOKENS);
+	two = skv_form_pages(f, kind, m->n_kv_heads, skv_page_bytes(m), 2 * SKV_BLOCK_TOKENS);
+	return one < SKV_MADE_BLOCK_PIECES && two - one < SKV_MADE_BLOCK_PIECES;
+}
+
+const char *skv_made_check(const struct skv_made *made, const struct skv_model *m)
+{
+	const char *wrong = NULL;
+
+	for (uint32_t layer = 0; layer < m->n_layers && !wrong; layer++) {
+		const struct skv_form *f = &made->form[layer];
+		const struct skv_layer_slots x = sealed_slots(f, SKV_BLOCK_TOKENS);
+
+		if (f->kind == 0)
+			continue;
+		wrong = packed_check(&x, SKV_BLOCK_TOKENS);
+		if (!wrong && !(sizes_fit(f, SKV_PAGES_CODES, m) && sizes_fit(f, SKV_PAGES_REFS, m)))
+			wrong = "a layer's records of compressed tokens have a size that cannot be";
+	}
+	return wrong;
+}
+
+void skv_seqmem_begin_with(struct skv_seqmem *s, uint32_t n, uint32_t n_layers, const struct skv_made *made)
 {
 	s->next[1] = -1;
 	s->len[1] = n;
 	s->about[1] = n | SKV_ABOUT_PROMPTED;
+	s->policy = made->policy;
+	for (uint32_t layer = 0; layer < n_layers; layer++)
+		if (made->form[layer].kind) {
+			s->about[1] |= SKV_ABOUT_SLOTS;
+			s->sealed = n;
+		}
+	if (s->sealed) {
+		s->codec = made->codec;
+		s->rope = made->rope;
+		memcpy(s->codec_path, made->codec_path, sizeof(s->codec_path));
+		for (uint32_t layer = 0; layer < n_layers; layer++)
+			s->lay[1].slots[layer] = sealed_slots(&made->form[layer], n);
+	}
 	atomic_store_explicit(&s->commit, (uint64_t)1 << 32 | n, memory_order_release);
 }
 

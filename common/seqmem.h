@@ -56,15 +56,17 @@
 #include <stdbool.h>
 #include <sparsekv/types.h>
 
-#define SKV_SEQMEM_MAGIC 0x33514553u /* "SEQ3" */
+#define SKV_SEQMEM_MAGIC 0x34514553u /* "SEQ4" */
 
 /*
  * The form of a layer's compressed tokens: as in struct skv_compress (sparsekv/policy.h). All 0: none are compressed.
+ * Where records lie follows from it: common/records.h.
  */
 struct skv_form {
 	uint8_t kind, bits, scale_block, stride, n_refs, ref_bits;
 	uint8_t id_bytes; /* of a reference's number: 2 or 4, or 0 without references */
 	uint8_t first;    /* pages of the first tokens, which are never compressed */
+	uint16_t code_size, ref_size; /* of a record of codes, and of references, in units of 16 bytes */
 };
 
 struct skv_seqmem {
@@ -91,6 +93,16 @@ struct skv_seqmem {
 	 * commits for itself.
 	 */
 	_Atomic uint32_t joint;
+	/*
+	 * Tokens that are compressed because they were sealed (skv_seq_seal), or came so from a sealed prefix, whatever the policy says of
+	 * their number. Written after the commit that has them so.
+	 */
+	uint32_t sealed;
+	/*
+	 * Fingerprint of the spec of the policy under which all tokens were computed; 0: of several. Written before the first step under
+	 * one, and so it may be 0 too early, but never too late.
+	 */
+	uint64_t policy;
 	/*
 	 * Of compressed tokens: fingerprints of their codec's file and of the model's RoPE, and the file's path.
 	 * Written only while the last commit has no compressed tokens, and so never twice.
@@ -236,8 +248,24 @@ struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, 
  */
 void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n);
 
-/* Fresh memory whose entries and ids were filled in: its first commit, of n tokens of a prompt, with no token to go on from. */
-void skv_seqmem_begin_with(struct skv_seqmem *s, uint32_t n);
+/* What a sequence's tokens follow from beside themselves and the model, and how they are stored: what one that begins with them has, too. */
+struct skv_made {
+	uint64_t policy, codec, rope; /* as in struct skv_seqmem */
+	char codec_path[SKV_PROFILE_PATH];
+	uint32_t n_compressed; /* tokens that all layers with a form have compressed; SKV_MAX_TOKENS where there are none */
+	struct skv_form form[SKV_MAX_LAYERS]; /* kind 0: the layer has rows */
+};
+
+/* As of the last commit. A client may be writing it. */
+void skv_seqmem_made(const struct skv_seqmem *s, uint32_t n_layers, struct skv_made *ret);
+/* Is it the form of tokens of this model that can be sealed, all but the first ones compressed? NULL, or what is wrong. */
+const char *skv_made_check(const struct skv_made *, const struct skv_model *);
+
+/*
+ * Fresh memory whose entries and ids were filled in: its first commit, of n tokens of a prompt, with no token to go on from. n whole blocks
+ * (SKV_BLOCK_TOKENS), compressed as `made`, which was checked.
+ */
+void skv_seqmem_begin_with(struct skv_seqmem *s, uint32_t n, uint32_t n_layers, const struct skv_made *made);
 
 /* Tokens that a commit has latent codes of, over all layers: the last one's, or the one's before. A client may be writing it. */
 uint64_t skv_seqmem_compressed(const struct skv_seqmem *s, uint32_t epoch, uint32_t n_layers);

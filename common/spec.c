@@ -242,6 +242,15 @@ const char *skv_spec_value(const struct skv_param *param, const char *value, voi
 	return good ? NULL : expected;
 }
 
+uint64_t skv_spec_fingerprint(const char *spec)
+{
+	uint64_t h = 14695981039346656037u; /* FNV-1a */
+
+	for (; *spec; spec++)
+		h = (h ^ (uint8_t)*spec) * 1099511628211u;
+	return h ? h : 1;
+}
+
 /* ---- parsing --------------------------------------------------------------------------------- */
 
 int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size_t err_len)

@@ -19,6 +19,9 @@
 /* The name in front of ':' or '?', into ret_name. 0, or -EINVAL with a text. */
 int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size_t err_len);
 
+/* Equal for equal specs, and for others unless by chance; never 0. */
+uint64_t skv_spec_fingerprint(const char *spec);
+
 /*
  * Parse a spec for policy `p` into `config` (p->config_size bytes, zeroed and filled with defaults
  * here), then ask p->check. Unknown or repeated keys, values out of form, missing values: -EINVAL

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "common/records.h"
 #include "daemon/lease.h"
 #include "daemon/store/values.h"
 #include "daemon/sys/clock.h"
@@ -63,6 +64,7 @@ static int tell(const struct skv_prefix_ask *a, uint32_t n_blocks, uint64_t time
 	snprintf(what.url, sizeof(what.url), "%s", config->prefix_store);
 	snprintf(what.nixl, sizeof(what.nixl), "%s", config->prefix_store_nixl);
 	what.nixl_window = config->prefix_store_nixl_window;
+	what.made = a->made;
 	skv_prefix_value(a->tenant, what.key);
 	skv_prefix_agents(a->server->prefix->secret, what.agents_key);
 	if (r == 0 && (pwrite(fd, &what, sizeof(what), 0) != sizeof(what) || pwrite(fd, a->names, names, sizeof(what)) != (ssize_t)names))
@@ -132,7 +134,7 @@ static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 	j->list = memfd_create("skv-list", MFD_CLOEXEC);
 	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
 	j->m.max_tokens = n * SKV_BLOCK_TOKENS;
-	j->m.n_pages = (uint64_t)n * a->model.n_layers * (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS);
+	j->m.n_pages = skv_made_pages(&a->made, &a->model, j->m.max_tokens);
 	r = j->user < 0 || j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
 	if (r == 0)
 		r = skv_core_restore_new(a->server->core, a->uid, &a->model, "", j->m.max_tokens, &j->seq);
@@ -220,7 +222,7 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 		say_failed(a, "read from the store", error, why);
 	count->nixl_values += said && !error ? said->n_nixl : 0;
 	count->nixl_bytes += said && !error ? said->nixl_bytes : 0;
-	if (n == 0 || !put_back(j, j->m.n_pages / asked * n)) {
+	if (n == 0 || !put_back(j, skv_made_pages(&a->made, &a->model, n * SKV_BLOCK_TOKENS))) {
 		give_up(j);
 		return;
 	}

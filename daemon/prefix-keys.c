@@ -21,7 +21,7 @@
 
 /* What is hashed, one after the other. */
 struct text {
-	uint8_t bytes[2048];
+	uint8_t bytes[4096];
 	size_t n;
 };
 
@@ -66,7 +66,10 @@ void skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t 
 	hmac(secret, &t, ret);
 }
 
-void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *m, const char *policy, uint8_t ret[SKV_PREFIX_KEY])
+_Static_assert(sizeof(((struct text *)0)->bytes) >= SKV_MAX_LAYERS * sizeof(struct skv_form) + SKV_SPEC_MAX + 256, "room for an origin");
+
+void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *m, const char *policy, const struct skv_made *made,
+                       uint8_t ret[SKV_PREFIX_KEY])
 {
 	const uint32_t shape[] = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim, m->kv_dtype, m->rank, m->n_ranks};
 	struct text t = {.n = 0};
@@ -76,6 +79,10 @@ void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_mo
 	add(&t, m->name, strnlen(m->name, sizeof(m->name)));
 	add(&t, "", 1);
 	add(&t, policy, strnlen(policy, SKV_SPEC_MAX));
+	add(&t, "", 1);
+	add(&t, &made->codec, sizeof(made->codec));
+	add(&t, &made->rope, sizeof(made->rope));
+	add(&t, made->form, m->n_layers * sizeof(*made->form));
 	hmac(tenant, &t, ret);
 }
 

@@ -3,7 +3,7 @@
  * daemon/prefix-keys.h - keys of sealed prefixes: chains of HMAC-SHA256.
  *
  *   tenant   = HMAC(secret, "tenant", uid)
- *   origin   = HMAC(tenant, "origin", what K and V depend on besides tokens: model, shape, dtype, rank, policy)
+ *   origin   = HMAC(tenant, "origin", what K and V depend on besides tokens: model, shape, dtype, rank, policy, how it compresses)
  *   block i  = HMAC(tenant, "block", block i - 1 or the origin, its token ids)
  *   value    = HMAC(tenant, "value"): what encrypts blocks in a store
  *
@@ -20,7 +20,8 @@
 _Static_assert(SKV_PREFIX_KEY == SKV_PREFIX_ORIGIN, "an origin is one");
 
 void skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t ret[SKV_PREFIX_KEY]);
-void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *, const char *policy, uint8_t ret[SKV_PREFIX_KEY]);
+void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *, const char *policy, const struct skv_made *made,
+                       uint8_t ret[SKV_PREFIX_KEY]);
 void skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
                       uint8_t ret[SKV_PREFIX_KEY]);
 void skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);

@@ -18,6 +18,7 @@ struct skv_prefix_ask {
 	uint32_t client;
 	uid_t uid;
 	struct skv_model model;
+	struct skv_made made;
 	enum {
 		SKV_PREFIX_HASHES,  /* its keys are made, in turns */
 		SKV_PREFIX_FETCHES, /* NEW: the store is asked */

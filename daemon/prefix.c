@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "common/spec.h"
 #include "daemon/store/config.h"
 #include "daemon/store/nixl.h"
 #include "daemon/sys/clock.h"
@@ -88,21 +89,33 @@ static bool has_turn(const struct skv_prefix_ask *ask)
 	return has_store(ask->server) && n <= ASKS_OF_USER;
 }
 
-/* What K and V of the session's sequences depend on, besides tokens. */
-static int find_origin(struct skv_prefix_ask *a)
+/* What K and V of the session's sequences depend on, besides tokens. False: it has ended. */
+static bool find_origin(struct skv_prefix_ask *a)
 {
+	struct skv_core *core = a->server->core;
 	struct skv_msg_policy policy;
 	const struct skv_model *model;
-	int r = skv_core_session_model(a->server->core, a->client, a->m.session, &model);
+	uint64_t fingerprint;
+	int r = skv_core_session_model(core, a->client, a->m.session, &model);
 
 	if (r == 0)
-		r = skv_core_session_policy(a->server->core, a->client, a->m.session, &policy);
-	if (r)
-		return r;
+		r = skv_core_session_policy(core, a->client, a->m.session, &policy);
+	if (r == 0)
+		r = skv_core_prefix_made(core, a->client, a->m.session, a->m.seq, &a->made);
+	if (r) {
+		refuse_core(a, r);
+		return false;
+	}
+	fingerprint = skv_spec_fingerprint(policy.spec);
+	if (is_seal(a) && a->made.policy != fingerprint) {
+		refuse(a, ESTALE, "its tokens were not all computed under the policy that its session has now");
+		return false;
+	}
+	a->made.policy = fingerprint;
 	a->model = *model;
 	skv_prefix_tenant(a->server->prefix->secret, a->uid, a->tenant);
-	skv_prefix_origin(a->tenant, model, policy.spec, a->origin);
-	return 0;
+	skv_prefix_origin(a->tenant, model, policy.spec, &a->made, a->origin);
+	return true;
 }
 
 void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
@@ -111,7 +124,6 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 	const struct skv_msg_seal *seal = body;
 	const struct skv_msg_seq_name *new = body;
 	struct skv_prefix_ask *a = calloc(1, sizeof(*a));
-	int r;
 
 	(void)fds;
 	if (!a) {
@@ -130,11 +142,8 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		a->n_blocks = new->n_tokens > 0 ? (new->n_tokens - 1) / SKV_BLOCK_TOKENS : 0; /* a token at least is computed */
 	}
 	skv_conn_pause(conn, true);
-	r = find_origin(a);
-	if (r) {
-		refuse_core(a, r);
+	if (!find_origin(a))
 		return;
-	}
 	if ((seals ? seal->n_tokens : new->n_tokens) > a->model.max_tokens) {
 		refuse(a, EINVAL, "more tokens than the model's sequences can have");
 		return;
@@ -250,7 +259,7 @@ static void have_keys_of_seal(struct skv_prefix_ask *a)
 	int r;
 
 	a->state = SKV_PREFIX_SEALS;
-	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, a->keys, a->n_blocks) : 0;
+	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, &a->made, a->keys, a->n_blocks) : 0;
 	skv_conn_pause(conn, false);
 	skv_turns_settle_answer(s, conn, &h, r, sealed);
 }

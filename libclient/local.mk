@@ -10,7 +10,7 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/policy-config.c libclient/policy-config.h libclient/policy-swap.c libclient/policy-swap.h \
 	libclient/policy.h libclient/prims.c libclient/prims.h libclient/ranks.c libclient/ranks.h libclient/recall.c libclient/recall.h libclient/replay.c \
 	libclient/replay.h libclient/attn.c libclient/attn.h libclient/rows.c libclient/rows.h libclient/scratch.c libclient/scratch.h libclient/selection-info.c libclient/selection.c \
-	libclient/selection.h libclient/seq-lifecycle.c libclient/seq-lifecycle.h libclient/seq-table.c libclient/seq-table.h \
+	libclient/selection.h libclient/seal.c libclient/seal.h libclient/seq-lifecycle.c libclient/seq-lifecycle.h libclient/seq-table.c libclient/seq-table.h \
 	libclient/seq.h libclient/session-lifecycle.c libclient/session-lifecycle.h libclient/session.h libclient/sized.c libclient/sized.h libclient/stats.c \
 	libclient/stats.h libclient/steady.c libclient/steady.h libclient/step-lifecycle.c libclient/step-lifecycle.h libclient/step.h libclient/transaction.c \
 	libclient/transaction.h libclient/truncate.c libclient/truncate.h libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \

@@ -116,6 +116,7 @@ int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, st
 	p->serial = atomic_fetch_add(&serials, 1);
 	p->generation = m->generation;
 	memcpy(p->given, m->spec, sizeof(p->given));
+	p->fingerprint = skv_spec_fingerprint(p->given);
 	e = plugin_load(s->client, m->plugin, fd, &p->plugin);
 	if (e == 0) {
 		p->block = p->plugin->block;

@@ -24,7 +24,8 @@ struct policy {
 	const struct skv_policy *block;
 	uint64_t generation;
 	void *config;
-	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it ... */
+	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it, its fingerprint ... */
+	uint64_t fingerprint;
 	char *spec;               /* ... and with every value */
 	/* of the layer's selection, if it was any hook's to say: the same in every step, also when replayed */
 	uint32_t list_rows[SKV_MAX_LAYERS];

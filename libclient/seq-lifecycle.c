@@ -18,6 +18,7 @@
 
 #include "common/fd.h"
 #include "libclient/adopt.h"
+#include "libclient/compress/compressor.h"
 #include "libclient/conn.h"
 #include "libclient/device-step.h"
 #include "libclient/device-tables.h"
@@ -28,6 +29,7 @@
 #include "libclient/policy-config.h"
 #include "libclient/joint.h"
 #include "libclient/reconnect.h"
+#include "libclient/seal.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 #include "libclient/truncate.h"
@@ -359,26 +361,10 @@ int skv_seq_drop(struct skv_seq *q)
 
 /* ---- sealed prefixes ------------------------------------------------------------------------- */
 
-/* Why the first n tokens are not all there as they were computed, each in its place, or NULL. */
-static const char *unsealable(const struct skv_seq *q, uint32_t n)
-{
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		const struct skv_layer_slots *x = &q->slots[layer];
-
-		for (uint32_t page = 0; page < skv_pages_of(n) && skv_model_kv_layer(&q->session->model, layer) == layer; page++)
-			if (!skv_pte_resident(seq_table(q, layer)[page]))
-				return "it has evicted or compressed pages";
-		if (q->about & SKV_ABOUT_SLOTS && (x->granularity || x->live != q->len || x->slot_end != q->len))
-			return "its policy moves tokens";
-	}
-	return q->about & SKV_ABOUT_DECOMPRESSED ? "it has tokens that were compressed" : NULL;
-}
-
 static int seal_locked(struct skv_seq *q, uint32_t n, uint32_t *ret)
 {
 	struct skv_msg_seal m = {.session = q->session->id, .seq = q->id};
 	struct request *r;
-	const char *why;
 	int e = share_begin(q);
 
 	if (e < 0)
@@ -386,12 +372,10 @@ static int seal_locked(struct skv_seq *q, uint32_t n, uint32_t *ret)
 	if (n > q->len && n != SKV_ALL)
 		return error_set(-EINVAL, "the first %u tokens of a sequence that has %u", n, q->len);
 	m.n_tokens = (n < q->len ? n : q->len) / SKV_BLOCK_TOKENS * SKV_BLOCK_TOKENS;
-	why = unsealable(q, m.n_tokens);
-	if (why)
-		return error_set(-ESTALE, "the first %u tokens cannot be sealed: %s", m.n_tokens, why);
+	e = m.n_tokens > 0 ? seal_ready(q->session, q, m.n_tokens) : 0;
+	if (e < 0 || m.n_tokens == 0)
+		return e;
 	*ret = m.n_tokens;
-	if (m.n_tokens == 0)
-		return 0;
 	e = share(q, SKV_MSG_PREFIX_SEAL, &m, sizeof(m), &r);
 	if (e == 0)
 		request_free(r);
@@ -420,7 +404,7 @@ static int new_locked(struct skv_session *s, const struct skv_msg_seq_name *m, u
 	return e < 0 ? e : seq_make(s, r, m->name[0], NULL, ret);
 }
 
-/* The daemon takes no files from clients: the prompt gets to it in the memory of a sequence, which goes again. */
+/* The daemon takes no files from clients: the prompt gets to it in the memory of a sequence, which goes again; and the form of its prefixes. */
 static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name *m, const int32_t *tokens, struct skv_seq **ret)
 {
 	struct skv_msg_seq_name lent = {.session = m->session, .max_tokens = m->n_tokens}, from = *m, plain = *m;
@@ -430,6 +414,7 @@ static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name 
 	if (e < 0)
 		return e;
 	memcpy(skv_seqmem_tokens(q->mem, &q->layout), tokens, m->n_tokens * sizeof(*tokens));
+	compressor_announce(s, q->mem);
 	from.seq = q->id;
 	e = new_locked(s, &from, SKV_MSG_PREFIX_NEW, ret);
 	(void)end_locked(q, SKV_MSG_SEQ_DROP); /* at the latest it goes with its session */

@@ -71,6 +71,17 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 	return 0;
 }
 
+/* Under which policy its tokens are computed: if it is one, they can be a prefix of others. */
+static void note_policy(const struct skv_seq *q)
+{
+	const uint64_t policy = seq_policy(q)->fingerprint;
+
+	if (q->len == 0)
+		q->mem->sealed = 0;
+	if (q->mem->policy != policy)
+		q->mem->policy = q->len == 0 ? policy : 0;
+}
+
 /* What may only be asked of a sequence that is about to step; may take over its policy state, and lay it out anew. */
 static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t i)
 {
@@ -86,6 +97,8 @@ static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t
 		e = decompress_foreign(s, it->seq);
 	if (e == 0)
 		e = slots_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
+	if (e == 0)
+		note_policy(it->seq);
 	return e < 0 ? e : compress_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
 }
 

@@ -51,13 +51,14 @@ static const char *stale(const struct skv_seq *q, uint32_t layer, uint32_t n)
 {
 	const struct skv_plan *plan = &seq_policy(q)->plan[layer];
 	const struct skv_layer_slots *x = &q->slots[layer];
+	const uint32_t sealed = q->mem->sealed <= n ? q->mem->sealed : 0; /* compressed when it had n tokens */
 
 	if (q->about & SKV_ABOUT_SLOTS) {
 		if (x->granularity)
 			return "its slots have scores, to which later tokens added";
 		if (x->live != q->len || x->slot_end != q->len)
 			return "it has evicted tokens";
-		if (x->n_compressed > compress_end(&plan->compress, n) || records_beyond(q, layer, n))
+		if ((x->n_compressed > compress_end(&plan->compress, n) && x->n_compressed > sealed) || records_beyond(q, layer, n))
 			return "it has compressed tokens that would be rows";
 	}
 	for (uint32_t page = 0; page < skv_pages_of(n); page++)

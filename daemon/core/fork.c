@@ -85,7 +85,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	if (f->n_tokens < f->walk.len)
 		f->walk.len = f->n_tokens;
 	if (f->prefix)
-		f->walk.end = c->seqs[f->walk.seq].layout.n_layers; /* the tables of K and V come first */
+		f->walk.made = &f->made;
 	f->phase = SKV_FORK_SHARE;
 	return SKV_GOES_ON;
 }
@@ -133,14 +133,15 @@ static enum skv_progress finish(struct skv_core *c, struct skv_fork *f)
 static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uint32_t *units)
 {
 	const struct skv_seq_local *child = &c->seqs[f->child];
-	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], f->n_tokens, &f->at, units);
+	const struct skv_model *m = &skv_seq_row(&c->state, f->child)->model;
+	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], m, &f->made, f->n_tokens, &f->at, units);
 
 	if (r == 0 && f->keys)
 		r = skv_seqfile_write_state(child, f->origin, sizeof(f->origin));
 	if (r < 0)
 		return no_memory(c, f, r);
 	if (r == 0) {
-		skv_seqmem_begin_with(child->mem, f->n_tokens);
+		skv_seqmem_begin_with(child->mem, f->n_tokens, m->n_layers, &f->made);
 		f->phase = SKV_FORK_TRIM;
 		f->at = 0;
 	}

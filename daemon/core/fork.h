@@ -29,7 +29,8 @@ struct skv_fork {
 	struct skv_block_key *keys; /* the child is a sealed prefix of these; owned; NULL: it is none */
 	uint32_t n_keys;
 	uint8_t origin[SKV_PREFIX_ORIGIN]; /* theirs */
-	bool prefix;             /* of K and V alone: nothing of what a policy knows or keeps besides */
+	bool prefix;             /* of what holds tokens alone: nothing of what a policy knows or keeps besides */
+	struct skv_made made;    /* of a prefix: in which form */
 	struct skv_walk walk;    /* over the parent */
 };
 

@@ -2,7 +2,7 @@
 /*
  * daemon/core/prefix.c - sealed prefixes: made, found, and forked.
  *
- * Both ways are forks (fork.c) of K and V alone: from a sequence that its client holds to one that nobody does, and back. One that is
+ * Both ways are forks (fork.c) of what holds tokens alone: from a sequence that its client holds to one that nobody does, and back. One that is
  * being made has no name, so that nobody finds it, and a daemon that dies leaves a row that the next one removes.
  */
 #include "daemon/core/prefix.h"
@@ -43,10 +43,29 @@ int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session
 	return skv_seqfile_read_ids(&c->seqs[seq], first, n, ret);
 }
 
-int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN],
-                         const struct skv_block_key *keys, uint32_t n)
+/* As its memory says it. Whoever wrote that: the form fits its model and its pages. */
+static int made_of(struct skv_core *c, uint32_t seq, struct skv_made *ret)
 {
-	struct skv_fork what = {.session = SKV_NO_INDEX, .n_tokens = n * SKV_BLOCK_TOKENS, .max_tokens = n * SKV_BLOCK_TOKENS, .prefix = true};
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	const char *wrong;
+
+	skv_seqmem_made(c->seqs[seq].mem, q->model.n_layers, ret);
+	wrong = skv_made_check(ret, &q->model);
+	return wrong ? skv_core_refuse(c, SKV_CORE_E_INVALID, "how the sequence's tokens are compressed: %s", wrong) : 0;
+}
+
+int skv_core_prefix_made(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, struct skv_made *ret)
+{
+	uint32_t client, seq;
+	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
+
+	return r ? r : made_of(c, seq, ret);
+}
+
+int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN],
+                         const struct skv_made *made, const struct skv_block_key *keys, uint32_t n)
+{
+	struct skv_fork what = {.session = SKV_NO_INDEX, .n_tokens = n * SKV_BLOCK_TOKENS, .max_tokens = n * SKV_BLOCK_TOKENS, .prefix = true, .made = *made};
 	const struct skv_seq_row *q;
 	uint32_t client, seq, there;
 	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
@@ -55,6 +74,9 @@ int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		return r;
 	if (n == 0 || n > SKV_MAX_TOKENS / SKV_BLOCK_TOKENS)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a prefix of %u blocks, expected 1 to %u", n, SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
+	if (made->n_compressed < n * SKV_BLOCK_TOKENS)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%u tokens to seal in compressed form, and %u are compressed", n * SKV_BLOCK_TOKENS,
+		                       made->n_compressed);
 	q = skv_seq_row(&c->state, seq);
 	there = skv_prefixes_find(c, q->pool, &q->model, &keys[n - 1], n - 1);
 	if (there != SKV_NO_INDEX) {
@@ -113,6 +135,9 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
 		                       s->model.max_tokens);
 	r = skv_seq_check_name(c, skv_seq_row(&c->state, seq)->account, &s->model, name ? name : "");
+	if (r)
+		return r;
+	r = made_of(c, seq, &what.made);
 	if (r)
 		return r;
 	use(c, seq);

@@ -3,8 +3,8 @@
  * daemon/core/prefix.h - sealed prefixes: the first blocks of a prompt, which sequences that begin with the same tokens fork instead
  * of computing them.
  *
- * A sealed prefix is a sequence that nobody ever holds, so nothing of it changes. It has K and V of whole blocks in order, no
- * state of a policy, and a name that no client can give. In all else it is as any other that nobody holds: it is its user's, makes room
+ * A sealed prefix is a sequence that nobody ever holds, so nothing of it changes. It has K and V of whole blocks in order, compressed where
+ * its policy compresses, no state of a policy, and a name that no client can give. In all else it is as any other that nobody holds: it is its user's, makes room
  * when it was not used for long, is parked, outlives the daemon.
  *
  * Each block has a key, which follows from all tokens up to its end and from what else K and V depend on, its origin
@@ -14,6 +14,7 @@
 #ifndef SKV_CORE_PREFIX_H
 #define SKV_CORE_PREFIX_H
 
+#include "common/seqmem.h"
 #include "daemon/core/core.h"
 
 #define SKV_PREFIX_ORIGIN 32u /* bytes */
@@ -26,12 +27,17 @@ struct skv_block_key {
 int skv_core_prefix_ids(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, bool committed, uint32_t first, uint32_t n, int32_t *ret);
 
 /*
- * Seal the first n blocks of a sequence that the session holds, as a fork of them. Its library has checked that nothing of these
- * tokens is evicted or compressed. E_EXIST: they are sealed; now they count as used. Else as skv_core_seq_fork(), but nothing is given
- * to the client.
+ * Under which policy the tokens of such a sequence were computed, and how they are compressed; of one without tokens, how its client's
+ * policy would compress them. E_INVALID: what its memory says of that cannot be.
+ */
+int skv_core_prefix_made(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, struct skv_made *ret);
+
+/*
+ * Seal the first n blocks of a sequence that the session holds, as a fork of them, made so. Its library has checked that nothing of these
+ * tokens is evicted. E_EXIST: they are sealed; now they count as used. Else as skv_core_seq_fork(), but nothing is given to the client.
  */
 int skv_core_prefix_seal(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, const uint8_t origin[SKV_PREFIX_ORIGIN],
-                         const struct skv_block_key *keys, uint32_t n);
+                         const struct skv_made *made, const struct skv_block_key *keys, uint32_t n);
 
 /* Of these n keys of a prompt's blocks, those of how many, from the first on, a prefix in memory has; for the session's model. */
 int skv_core_prefix_find(struct skv_core *, uint32_t client, uint32_t session, const struct skv_block_key *keys, uint32_t n, uint32_t *ret);

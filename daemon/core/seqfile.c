@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "common/records.h"
 
 /* A memfd is read and written whole, or the system is out of memory. */
 static int whole(ssize_t n, size_t bytes)
@@ -319,15 +320,19 @@ static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const stru
 	return r;
 }
 
-int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, uint32_t n, uint32_t *at, uint32_t *units)
+int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, const struct skv_model *m, const struct skv_made *made,
+                            uint32_t n, uint32_t *at, uint32_t *units)
 {
-	const size_t entries = skv_pages_of(n) * sizeof(skv_pte);
 	int r = 0;
 
-	for (; *at < from->layout.n_layers && r == 0; ++*at) {
-		if (!skv_units_take(units, CALL_UNITS + skv_pages_of(n)))
+	for (; *at < from->layout.n_tables && r == 0; ++*at) {
+		const uint32_t entries = skv_made_entries(made, m, *at, n);
+
+		if (entries == 0)
+			continue;
+		if (!skv_units_take(units, CALL_UNITS + entries))
 			return 1;
-		r = copy_bytes(to, skv_seqfile_entry_at(to, *at, 0), from, skv_seqfile_entry_at(from, *at, 0), entries);
+		r = copy_bytes(to, skv_seqfile_entry_at(to, *at, 0), from, skv_seqfile_entry_at(from, *at, 0), entries * sizeof(skv_pte));
 	}
 	return r < 0 ? r : copy_bytes(to, to->layout.tokens, from, from->layout.tokens, n * sizeof(int32_t));
 }

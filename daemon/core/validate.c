@@ -7,6 +7,7 @@
  * that is named twice, in one table or two; the owner word a page of another sequence or client.
  */
 #include "common/fd.h"
+#include "common/records.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
@@ -113,7 +114,6 @@ void skv_walk_begin(struct skv_core *c, uint32_t seq, skv_owner own, uint8_t *ma
 		.own = own,
 		.marks = marks,
 		.len = skv_seqfile_len(&c->seqs[seq]),
-		.end = c->seqs[seq].layout.n_tables,
 		.list = -1,
 	};
 }
@@ -127,8 +127,9 @@ static int next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW
 	const struct skv_seq_local *l = &c->seqs[w->seq];
 	int r;
 
-	for (; w->table < w->end; w->table++, w->index = 0) {
-		uint32_t n = skv_seqmem_entries(&l->layout, w->table, w->len);
+	for (; w->table < l->layout.n_tables; w->table++, w->index = 0) {
+		uint32_t n = w->made ? skv_made_entries(w->made, &skv_seq_row(&c->state, w->seq)->model, w->table, w->len)
+		                     : skv_seqmem_entries(&l->layout, w->table, w->len);
 
 		if (w->index >= n)
 			continue;
@@ -141,6 +142,11 @@ static int next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW
 		return (int)n;
 	}
 	return 0;
+}
+
+static bool is_through(const struct skv_core *c, const struct skv_walk *w)
+{
+	return w->table == c->seqs[w->seq].layout.n_tables;
 }
 
 /* The window was checked. False: it cannot be written down. */
@@ -181,7 +187,7 @@ enum skv_progress skv_walk_check(struct skv_core *c, struct skv_walk *w, uint32_
 		w->index += n;
 		(void)skv_units_take(units, n + 50);
 	}
-	return w->table < w->end ? SKV_GOES_ON : SKV_DONE;
+	return is_through(c, w) ? SKV_DONE : SKV_GOES_ON;
 }
 
 enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t *units)
@@ -207,7 +213,7 @@ enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t
 		w->index += n;
 		(void)skv_units_take(units, 3 * n + 50);
 	}
-	return w->table < w->end ? SKV_GOES_ON : SKV_DONE;
+	return is_through(c, w) ? SKV_DONE : SKV_GOES_ON;
 }
 
 enum skv_progress skv_progress_of(struct skv_core *c, int r)
@@ -281,5 +287,5 @@ enum skv_progress skv_walk_share(struct skv_core *c, struct skv_walk *w, uint32_
 		w->index += n;
 		(void)skv_units_take(units, 6 * n + 100);
 	}
-	return w->table < w->end ? SKV_GOES_ON : SKV_DONE;
+	return is_through(c, w) ? SKV_DONE : SKV_GOES_ON;
 }

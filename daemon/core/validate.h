@@ -18,7 +18,7 @@ struct skv_walk {
 	uint8_t *marks; /* [page of the pool] */
 	uint32_t len;   /* committed, when the walk began */
 	uint32_t table, index; /* the next entry ... */
-	uint32_t end;          /* ... in tables before this one */
+	const struct skv_made *made; /* not NULL: of what a sealed prefix of `len` tokens has, alone */
 	int list;       /* not -1: entries that were checked are written there, one after the other ... */
 	uint64_t n_entries, n_pages; /* ... so many, so far, that name so many pages */
 };

@@ -122,3 +122,17 @@ int skv_disk_pages_write(struct skv_disk_pages *p, const uint32_t *ids, uint32_t
 {
 	return copy(p, ids, n, NULL, from);
 }
+
+int skv_disk_pages_read_some(struct skv_disk_pages *p, uint32_t id, uint32_t offset, uint32_t bytes, void *to)
+{
+	int r = p->ops->read(p, offset_of(p->work->job, id) + offset, bytes, to), waited = p->ops->wait(p);
+
+	return r < 0 ? r : waited;
+}
+
+int skv_disk_pages_write_some(struct skv_disk_pages *p, uint32_t id, uint32_t offset, uint32_t bytes, const void *from)
+{
+	int r = p->ops->write(p, offset_of(p->work->job, id) + offset, bytes, from), waited = p->ops->wait(p);
+
+	return r < 0 ? r : waited;
+}

@@ -40,6 +40,9 @@ static inline void skv_disk_pages_close(struct skv_disk_pages *p)
 /* The copies are complete when these return. */
 int skv_disk_pages_read(struct skv_disk_pages *, const uint32_t *ids, uint32_t n, void *to);
 int skv_disk_pages_write(struct skv_disk_pages *, const uint32_t *ids, uint32_t n, const void *from);
+/* Some bytes of one. */
+int skv_disk_pages_read_some(struct skv_disk_pages *, uint32_t id, uint32_t offset, uint32_t bytes, void *to);
+int skv_disk_pages_write_some(struct skv_disk_pages *, uint32_t id, uint32_t offset, uint32_t bytes, const void *from);
 
 /* pages-cuda.c: ops and `device` are set; or the build has no CUDA, and it says so. */
 int skv_disk_pages_cuda_open(struct skv_disk_pages *, void *staging, size_t bytes);

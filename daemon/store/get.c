@@ -50,44 +50,23 @@ int skv_store_find_job(struct skv_disk_work *work)
 
 struct get {
 	struct skv_store_values *v;
-	uint64_t first; /* of the call's parts: they are numbered on from block to block */
+	struct skv_store_place at[SKV_STORE_BATCH_KEYS]; /* the call's parts */
+	struct skv_store_place next; /* the first part that is not known to be right */
 	bool right[SKV_STORE_BATCH_KEYS], unknown[SKV_STORE_BATCH_KEYS];
 	struct skv_store_import import; /* its records */
 	int error; /* of the memory, not of the store */
-	uint64_t n_right; /* parts from the first one on */
 	bool ends; /* with the one after these */
 };
-
-static int write_part(struct skv_store_values *v, uint32_t block, uint32_t part)
-{
-	const uint64_t at = (uint64_t)block * v->cut.n_pages + (uint64_t)part * v->cut.part_pages;
-	const uint32_t n = skv_store_cut_pages(&v->cut, part);
-	struct skv_disk_list list;
-	int r;
-
-	skv_disk_list_begin(&list, v->work, at, at + n);
-	r = skv_disk_list_pages(&list, n, v->ids);
-	return r < 0 ? r : skv_disk_pages_write(&v->pages, v->ids, n, v->staging);
-}
-
-static uint32_t block_of(const struct get *g, uint32_t i)
-{
-	return (uint32_t)((g->first + i) / g->v->cut.n_parts);
-}
-
-static uint32_t part_of(const struct get *g, uint32_t i)
-{
-	return (uint32_t)((g->first + i) % g->v->cut.n_parts);
-}
 
 static void take_part(struct get *g, uint32_t i, const void *value, size_t bytes)
 {
 	struct skv_store_values *v = g->v;
-	const uint32_t block = block_of(g, i), part = part_of(g, i);
+	const uint32_t block = g->at[i].block, part = g->at[i].part;
 
+	skv_store_cut_to(&v->cut, block);
 	if (g->error < 0 || !value || !skv_store_part_open(&v->cipher, &v->cut, v->names[block], part, value, bytes, v->staging))
 		return;
-	g->error = write_part(v, block, part);
+	g->error = skv_store_values_write_part(v, part);
 	if (g->error < 0)
 		return;
 	g->right[i] = true;
@@ -115,7 +94,8 @@ static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
 		return;
 	}
 	*w = (struct skv_store_wanted){.i = i};
-	g->unknown[i] = skv_store_record_open(&g->v->cipher, &g->v->cut, g->v->names[block_of(g, i)], part_of(g, i), value, bytes, &w->record);
+	skv_store_cut_to(&g->v->cut, g->at[i].block);
+	g->unknown[i] = skv_store_record_open(&g->v->cipher, &g->v->cut, g->v->names[g->at[i].block], g->at[i].part, value, bytes, &w->record);
 	g->import.n += g->unknown[i];
 }
 
@@ -151,6 +131,41 @@ static bool delete_wrong(struct get *g, uint32_t n)
 	return n_wrong > 0 && left_ms > 0 && skv_store_del(v->store, wrong, n_wrong, left_ms, status) == 0;
 }
 
+/* The next parts, as many as a call takes: their keys. */
+static uint32_t next_parts(struct get *g)
+{
+	struct skv_store_values *v = g->v;
+	struct skv_store_place at = g->next;
+	size_t bytes = 0;
+	uint32_t n = 0;
+
+	for (; at.block < v->what.n_blocks && n < SKV_STORE_BATCH_KEYS; at = (struct skv_store_place){at.block + 1, 0}) {
+		skv_store_cut_to(&v->cut, at.block);
+		for (; at.part < v->cut.n_parts && n < SKV_STORE_BATCH_KEYS; at.part++) {
+			bytes += skv_store_cut_bytes(&v->cut, at.part);
+			if (n > 0 && bytes > SKV_STORE_CALL_BYTES)
+				return n;
+			skv_store_values_key(v, n, at.block, at.part);
+			g->right[n] = g->unknown[n] = false;
+			g->at[n++] = at;
+		}
+	}
+	return n;
+}
+
+/* Parts of the call are right, up to number i. */
+static void take_right(struct get *g, uint32_t i)
+{
+	struct skv_store_values *v = g->v;
+
+	if (i == 0)
+		return;
+	g->next = g->at[i - 1];
+	skv_store_cut_to(&v->cut, g->next.block);
+	if (++g->next.part == v->cut.n_parts)
+		g->next = (struct skv_store_place){g->next.block + 1, 0};
+}
+
 static int get_some(struct get *g, uint32_t n)
 {
 	struct skv_store_values *v = g->v;
@@ -161,10 +176,6 @@ static int get_some(struct get *g, uint32_t n)
 
 	if (!left_ms)
 		return skv_store_values_late(v);
-	for (; i < n; i++) {
-		skv_store_values_key(v, i, block_of(g, i), part_of(g, i));
-		g->right[i] = g->unknown[i] = false;
-	}
 	g->import.n = 0;
 	r = skv_store_get(v->store, v->keys, n, left_ms, take, g, v->status);
 	if (r < 0)
@@ -173,9 +184,9 @@ static int get_some(struct get *g, uint32_t n)
 	if (g->error < 0)
 		return g->error;
 	deleted = delete_wrong(g, n);
-	for (i = 0; i < n && g->right[i]; i++)
-		;
-	g->n_right = g->first + i;
+	while (i < n && g->right[i])
+		i++;
+	take_right(g, i);
 	g->ends = i < n;
 	if (imported < 0)
 		return imported;
@@ -187,14 +198,11 @@ static int get_some(struct get *g, uint32_t n)
 static int get_all(struct get *g)
 {
 	struct skv_store_values *v = g->v;
-	const uint64_t n = (uint64_t)v->what.n_blocks * v->cut.n_parts;
-	const size_t part = skv_store_cut_bytes(&v->cut, 0), fit = part < SKV_STORE_CALL_BYTES ? SKV_STORE_CALL_BYTES / part : 1;
-	const uint32_t most = fit < SKV_STORE_BATCH_KEYS ? (uint32_t)fit : SKV_STORE_BATCH_KEYS;
 	int r = 0;
 
-	for (; r == 0 && !g->ends && g->first < n; g->first = g->n_right)
-		r = get_some(g, n - g->first < most ? (uint32_t)(n - g->first) : most);
-	v->work->n_blocks = (uint32_t)(g->n_right / v->cut.n_parts);
+	while (r == 0 && !g->ends && g->next.block < v->what.n_blocks)
+		r = get_some(g, next_parts(g));
+	v->work->n_blocks = g->next.block;
 	return v->gave_up && v->work->n_blocks > 0 ? 0 : r;
 }
 
@@ -210,24 +218,48 @@ static int put_memory(struct skv_store_values *v, uint64_t at, const void *from,
 	                       n < 0 ? strerror(errno) : "it ends too early");
 }
 
-static int put_entries(struct skv_store_values *v, const struct skv_seqmem_layout *l, uint32_t layer, skv_pte *entries)
+static int put_entries(struct skv_store_values *v, const struct skv_seqmem_layout *l, uint32_t table, uint32_t page, const skv_pte *entries, uint32_t n)
 {
-	const uint32_t n = v->work->n_blocks * SKV_STORE_BLOCK_PAGES;
-	struct skv_disk_list list;
+	return put_memory(v, l->table + ((uint64_t)table * l->max_pages + page) * sizeof(*entries), entries, n * sizeof(*entries));
+}
 
-	for (uint32_t i = 0; i < n; i += SKV_STORE_BLOCK_PAGES) {
-		const uint64_t at = (uint64_t)i / SKV_STORE_BLOCK_PAGES * v->cut.n_pages + (uint64_t)layer * SKV_STORE_BLOCK_PAGES;
-		int r;
+/* Pages that begin with a block's bytes: those that stand in the list there. */
+static int put_pages(struct skv_store_values *v, const struct skv_seqmem_layout *l, uint32_t block)
+{
+	const struct skv_store_piece *piece = v->cut.piece;
+	int r = 0;
 
-		skv_disk_list_begin(&list, v->work, at, at + SKV_STORE_BLOCK_PAGES);
-		r = skv_disk_list_pages(&list, SKV_STORE_BLOCK_PAGES, entries + i);
-		if (r < 0)
-			return r;
+	skv_store_cut_to(&v->cut, block);
+	for (uint32_t i = 0, n; r == 0 && i < v->cut.n_pieces; i += n) {
+		n = 1;
+		if (piece[i].offset)
+			continue;
+		while (i + n < v->cut.n_pieces && n < SKV_STORE_RUN && piece[i + n].table == piece[i].table && piece[i + n].listed == piece[i].listed + n)
+			n++;
+		r = skv_store_values_ids(v, i, n);
+		for (uint32_t k = 0; k < n; k++)
+			v->ids[k] = skv_pte_make(SKV_PTE_PRIVATE, v->ids[k]);
+		if (r == 0)
+			r = put_entries(v, l, piece[i].table, piece[i].page, v->ids, n);
 	}
-	for (uint32_t i = 0; i < n; i++)
-		entries[i] = skv_pte_make(SKV_PTE_PRIVATE, entries[i]);
-	return put_memory(v, l->table + (uint64_t)skv_table(l->n_layers, SKV_PAGES_KV, layer) * l->max_pages * sizeof(*entries), entries,
-	                  n * sizeof(*entries));
+	return r;
+}
+
+/* Where a layer has records, and no rows. */
+static int put_holes(struct skv_store_values *v, const struct skv_seqmem_layout *l, uint32_t layer)
+{
+	skv_pte hole[SKV_STORE_BLOCK_PAGES];
+	const uint32_t end = v->work->n_blocks * SKV_STORE_BLOCK_PAGES;
+	uint32_t page = v->what.made.form[layer].kind ? v->what.made.form[layer].first : end;
+	int r = 0;
+
+	for (uint32_t i = 0; i < SKV_STORE_BLOCK_PAGES; i++)
+		hole[i] = skv_pte_make(SKV_PTE_HOLE, 0);
+	for (uint32_t n; r == 0 && page < end; page += n) {
+		n = end - page < SKV_STORE_BLOCK_PAGES ? end - page : SKV_STORE_BLOCK_PAGES;
+		r = put_entries(v, l, skv_table(l->n_layers, SKV_PAGES_KV, layer), page, hole, n);
+	}
+	return r;
 }
 
 /* And behind them that there is no token to go on from. */
@@ -251,27 +283,25 @@ static int put_ids(struct skv_store_values *v, const struct skv_seqmem_layout *l
 static int commit(struct skv_store_values *v)
 {
 	const uint32_t n_blocks = v->work->n_blocks;
-	skv_pte *entries = malloc((n_blocks + UINT64_C(1)) * SKV_STORE_BLOCK_PAGES * sizeof(*entries));
 	struct skv_seqmem *s = calloc(1, sizeof(*s));
 	struct skv_seqmem_layout l;
-	struct skv_model m;
-	int r = entries && s ? 0 : skv_disk_refuse(v->work, -ENOMEM, "no memory for a sequence's");
+	int r = s ? 0 : skv_disk_refuse(v->work, -ENOMEM, "no memory for a sequence's");
 
-	skv_wire_to_model(&m, &v->work->job->model);
-	skv_seqmem_layout(&m, v->work->job->max_tokens, &l);
-	for (uint32_t layer = 0; r == 0 && n_blocks > 0 && layer < l.n_layers; layer++) {
-		r = put_entries(v, &l, layer, entries);
+	skv_seqmem_layout(&v->model, v->work->job->max_tokens, &l);
+	for (uint32_t block = 0; r == 0 && block < n_blocks; block++) {
+		r = put_pages(v, &l, block);
 		if (r == 0)
 			r = skv_disk_progress(v->work, 0);
 	}
+	for (uint32_t layer = 0; r == 0 && layer < l.n_layers; layer++)
+		r = put_holes(v, &l, layer);
 	if (r == 0)
 		r = put_ids(v, &l);
 	if (r == 0) {
 		skv_seqmem_init_header(s, &l);
-		skv_seqmem_begin_with(s, n_blocks * SKV_BLOCK_TOKENS);
+		skv_seqmem_begin_with(s, n_blocks * SKV_BLOCK_TOKENS, l.n_layers, &v->what.made);
 		r = put_memory(v, 0, s, sizeof(*s));
 	}
-	free(entries);
 	free(s);
 	return r;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/part.h - parts of a block, as values.h says: which pages are in them, and how they are sealed (sealed.h): with the tenant's
- * key, for this part of a block of this name, cut like this one.
+ * daemon/store/part.h - parts of a block, as values.h says: which bytes of which pages are in them, and how they are sealed (sealed.h): with
+ * the tenant's key, for this part of a block of this name, cut like this one.
  */
 #ifndef SKV_STORE_PART_H
 #define SKV_STORE_PART_H
 
 #include <sparsekv/types.h>
+#include "common/seqmem.h"
 #include "daemon/store/client.h"
 #include "daemon/store/sealed.h"
 #include "daemon/store/values.h"
@@ -14,24 +15,43 @@
 #define SKV_STORE_PART_OVERHEAD SKV_STORE_SEAL_OVERHEAD
 #define SKV_STORE_PART_BYTES ((size_t)4 << 20) /* of pages, at most; a page that is larger is a part by itself */
 
-#define SKV_STORE_BLOCK_PAGES (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* of a layer */
-#define SKV_STORE_MAX_PART_PAGES (SKV_MAX_LAYERS * SKV_STORE_BLOCK_PAGES)
+#define SKV_STORE_BLOCK_PAGES (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* of a layer, of rows */
 
-/* How blocks are cut. Page number p of a block is page p % SKV_STORE_BLOCK_PAGES of layer p / SKV_STORE_BLOCK_PAGES. */
-struct skv_store_cut {
-	uint32_t n_layers, n_pages; /* of a block */
-	uint64_t page_bytes;
-	uint32_t part_pages, n_parts; /* part i begins with page i * part_pages */
+/* Bytes of a page that are a block's. */
+struct skv_store_piece {
+	uint32_t table, page; /* of the sequence */
+	uint32_t offset, bytes; /* in the page: all of it, if it has rows */
+	uint64_t listed;      /* the page's number in the job's list */
 };
 
-/* n_layers up to SKV_MAX_LAYERS. False: a page does not fit into a value. */
-bool skv_store_cut_init(struct skv_store_cut *, uint32_t n_layers, uint64_t page_bytes);
-/* Of this part. */
-uint32_t skv_store_cut_pages(const struct skv_store_cut *, uint32_t part);
-static inline size_t skv_store_cut_bytes(const struct skv_store_cut *c, uint32_t part)
-{
-	return skv_store_cut_pages(c, part) * c->page_bytes;
-}
+/*
+ * How blocks are cut: layer by layer pages of K and V, or records of codes and then of references. A page of records may have
+ * some of the block before, too. The parts of a block are pieces one after the other, as many as fit.
+ *
+ * A sequence's list (PUT) has its entries, table by table. A list of pages for blocks that come (GET) has them in the order of pieces: a page
+ * stands where its first bytes do.
+ */
+struct skv_store_cut {
+	const struct skv_model *model;
+	const struct skv_made *made;
+	uint32_t table_entries; /* PUT: of each table in the list; GET: 0 */
+	uint64_t page_bytes;
+	size_t most_bytes; /* of a part */
+	/* of a block */
+	uint32_t block, n_pieces, n_parts;
+	struct skv_store_piece *piece; /* [n_pieces] */
+	uint32_t *first;   /* [n_parts + 1]: of part i begin at pieces first[i] */
+	uint64_t listed;   /* GET: pages that stand before the next one */
+};
+
+/*
+ * `made` was checked (skv_made_check()); both are borrowed. 0; -EOPNOTSUPP: a page does not fit into a value; -ENOMEM. It is of block 0 then.
+ */
+int skv_store_cut_init(struct skv_store_cut *, const struct skv_model *, const struct skv_made *made, uint32_t table_entries);
+void skv_store_cut_free(struct skv_store_cut *);
+/* All that follows is of this block. */
+void skv_store_cut_to(struct skv_store_cut *, uint32_t block);
+size_t skv_store_cut_bytes(const struct skv_store_cut *, uint32_t part);
 
 #define SKV_STORE_PART_KEY 88u /* bytes of its key in the store, NUL included */
 void skv_store_part_key(const uint8_t name[SKV_STORE_NAME], uint32_t part, char ret[SKV_STORE_PART_KEY]);

@@ -21,26 +21,6 @@ struct put {
 	uint8_t records[SKV_STORE_BATCH_KEYS][SKV_STORE_RECORD_BYTES];
 };
 
-static int read_part(struct skv_store_values *v, uint32_t block, uint32_t part)
-{
-	const uint32_t first = part * v->cut.part_pages, end = first + skv_store_cut_pages(&v->cut, part);
-	const uint64_t n_pages = (uint64_t)v->what.n_blocks * SKV_STORE_BLOCK_PAGES; /* of a layer */
-	struct skv_disk_list list;
-
-	for (uint32_t at = first, n; at < end; at += n) {
-		const uint32_t in_layer = at % SKV_STORE_BLOCK_PAGES;
-		const uint64_t entry = at / SKV_STORE_BLOCK_PAGES * n_pages + (uint64_t)block * SKV_STORE_BLOCK_PAGES + in_layer;
-		int r;
-
-		n = SKV_STORE_BLOCK_PAGES - in_layer < end - at ? SKV_STORE_BLOCK_PAGES - in_layer : end - at;
-		skv_disk_list_begin(&list, v->work, entry, entry + n);
-		r = skv_disk_list_pages(&list, n, v->ids + at - first);
-		if (r < 0)
-			return r;
-	}
-	return skv_disk_pages_read(&v->pages, v->ids, end - first, v->staging);
-}
-
 /* Send what is sealed. */
 static int send_sealed(struct put *p)
 {
@@ -62,7 +42,7 @@ static int send_sealed(struct put *p)
 	return r < 0 ? skv_store_values_failed(v, r) : said;
 }
 
-/* Its key lies in the job's until all that is sealed is sent. */
+/* Of the block that is cut. Its key lies in the job's until all that is sealed is sent. */
 static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t block, uint32_t part)
 {
 	struct skv_store_values *v = p->v;
@@ -71,7 +51,7 @@ static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t b
 	int r = p->used + bytes > p->room ? send_sealed(p) : 0;
 
 	if (r == 0)
-		r = read_part(v, block, part);
+		r = skv_store_values_read_part(v, part);
 	if (r < 0)
 		return r;
 	if (p->export)
@@ -86,41 +66,59 @@ static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t b
 	return skv_disk_progress(v->work, 0);
 }
 
-/* Parts from number `first` on: which of them has the store not? */
-static int put_some(struct put *p, uint64_t first, uint32_t n)
+/* The parts whose keys were written: which of them has the store not? */
+static int put_some(struct put *p, const struct skv_store_place *at, uint32_t n)
 {
 	struct skv_store_values *v = p->v;
-	const uint32_t n_parts = v->cut.n_parts;
-	int r;
+	int r = skv_store_values_exist(v, n);
 
-	for (uint32_t i = 0; i < n; i++)
-		skv_store_values_key(v, i, (uint32_t)((first + i) / n_parts), n_parts - 1 - (uint32_t)((first + i) % n_parts));
-	r = skv_store_values_exist(v, n);
 	for (uint32_t i = 0; r == 0 && i < n; i++)
-		if (v->status[i] == 0)
-			r = put_part(p, &v->keys[i], (uint32_t)((first + i) / n_parts), n_parts - 1 - (uint32_t)((first + i) % n_parts));
+		if (v->status[i] == 0) {
+			skv_store_cut_to(&v->cut, at[i].block);
+			r = put_part(p, &v->keys[i], at[i].block, at[i].part);
+		}
 	if (r == 0)
 		r = send_sealed(p);
-	return r < 0 || !p->export ? r : skv_store_export_clean(p->export, v); /* by now keys are free */
+	if (r == 0 && p->export)
+		r = skv_store_export_clean(p->export, v); /* by now keys are free */
+	return r < 0 ? r : skv_disk_progress(v->work, 0);
+}
+
+static int put_blocks(struct put *p)
+{
+	struct skv_store_place at[SKV_STORE_BATCH_KEYS];
+	struct skv_store_values *v = p->v;
+	uint32_t n = 0;
+	int r = 0;
+
+	for (uint32_t block = 0; r == 0 && block < v->what.n_blocks; block++) {
+		skv_store_cut_to(&v->cut, block);
+		for (uint32_t part = v->cut.n_parts; r == 0 && part-- > 0;) {
+			at[n] = (struct skv_store_place){block, part};
+			skv_store_values_key(v, n++, block, part);
+			if (n < SKV_STORE_BATCH_KEYS && (part > 0 || block + 1 < v->what.n_blocks))
+				continue;
+			r = put_some(p, at, n);
+			n = 0;
+			skv_store_cut_to(&v->cut, block);
+		}
+	}
+	return r;
 }
 
 static int put_all(struct put *p)
 {
 	struct skv_store_values *v = p->v;
-	const uint64_t n = (uint64_t)v->what.n_blocks * v->cut.n_parts;
-	const size_t largest = skv_store_cut_bytes(&v->cut, 0) + SKV_STORE_PART_OVERHEAD;
-	int r = 0;
+	const size_t largest = v->cut.most_bytes + SKV_STORE_PART_OVERHEAD;
+	int r;
 
 	p->room = largest > SKV_STORE_CALL_BYTES ? largest : SKV_STORE_CALL_BYTES;
 	p->sealed = malloc(p->room);
 	if (!p->sealed)
 		return skv_disk_refuse(v->work, -ENOMEM, "no memory for values of the prefix store");
 	r = skv_store_export_begin(v, &p->export);
-	for (uint64_t first = 0; r == 0 && first < n; first += SKV_STORE_BATCH_KEYS) {
-		r = put_some(p, first, n - first < SKV_STORE_BATCH_KEYS ? (uint32_t)(n - first) : SKV_STORE_BATCH_KEYS);
-		if (r == 0)
-			r = skv_disk_progress(v->work, 0);
-	}
+	if (r == 0)
+		r = put_blocks(p);
 	free(p->sealed);
 	return r;
 }

@@ -11,9 +11,14 @@
 #include "daemon/disk/pages.h"
 #include "daemon/store/nixl.h"
 
+#define SKV_STORE_RUN 4096u /* page ids that are read from a list at a time */
 #define SKV_STORE_BATCH_KEYS 256u /* of a call */
 /* Bytes of values in a call, or one value. Calls of this size say in time that the job goes on. */
 #define SKV_STORE_CALL_BYTES ((size_t)16 << 20)
+
+struct skv_store_place {
+	uint32_t block, part;
+};
 
 struct skv_store_values {
 	struct skv_disk_work *work;
@@ -27,12 +32,13 @@ struct skv_store_values {
 	struct skv_store_bytes keys[SKV_STORE_BATCH_KEYS];
 	int status[SKV_STORE_BATCH_KEYS];
 	/* PUT, GET */
+	struct skv_model model;
 	struct skv_store_cut cut;
 	struct skv_store_cipher cipher;
 	struct skv_disk_pages pages;
-	void *staging; /* the pages of a part */
+	void *staging; /* a part */
 	size_t staging_bytes;
-	uint32_t ids[SKV_STORE_MAX_PART_PAGES];
+	uint32_t ids[SKV_STORE_RUN];
 };
 
 /*
@@ -53,6 +59,13 @@ int skv_store_values_failed(struct skv_store_values *, int error);
 void skv_store_values_key(struct skv_store_values *, uint32_t i, uint32_t block, uint32_t part);
 /* An agent with so much memory in *at, if there is none yet. It outlives the job. An error is the job's, with its text. */
 int skv_store_values_nixl(struct skv_store_values *, size_t bytes, struct skv_nixl **at);
+/* The bytes of a part of the block that is cut, between its pages and `staging`. Errors are the job's. */
+int skv_store_values_read_part(struct skv_store_values *, uint32_t part);
+int skv_store_values_write_part(struct skv_store_values *, uint32_t part);
+/* The pages of n pieces from `first` on, which stand one after the other in the list, into `ids`. At most SKV_STORE_RUN. */
+int skv_store_values_ids(struct skv_store_values *, uint32_t first, uint32_t n);
+/* How many pieces from `first` on do so, before `end`. */
+uint32_t skv_store_values_run(const struct skv_store_values *, uint32_t first, uint32_t end);
 /* `status` of the first n keys. */
 int skv_store_values_exist(struct skv_store_values *, uint32_t n);
 

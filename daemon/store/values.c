@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/records.h"
 #include "daemon/sys/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
@@ -119,55 +120,131 @@ int skv_store_values_exist(struct skv_store_values *v, uint32_t n)
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
+/* Entries of the list, or pages in it, that the job's blocks are in. */
+static uint64_t listed(const struct skv_store_values *v, bool get, uint32_t n_tokens)
+{
+	bool records = false;
+
+	for (uint32_t layer = 0; layer < v->model.n_layers; layer++)
+		records |= v->what.made.form[layer].kind != 0;
+	if (get)
+		return skv_made_pages(&v->what.made, &v->model, n_tokens);
+	return (uint64_t)skv_table(v->model.n_layers, records ? SKV_PAGES_REFS + 1 : SKV_PAGES_KV + 1, 0) * skv_pages_of(n_tokens);
+}
+
 static int check_job(struct skv_store_values *v)
 {
 	const struct skv_disk_job *job = v->work->job;
 	const bool get = job->kind == SKV_DISK_STORE_GET;
 	const uint64_t n_tokens = (uint64_t)v->what.n_blocks * SKV_BLOCK_TOKENS;
-	struct skv_model m;
+	const struct skv_model *m = &v->model;
 	const char *wrong;
-	uint64_t n_pages;
+	int r;
 
-	skv_wire_to_model(&m, &job->model);
-	n_pages = (uint64_t)v->what.n_blocks * SKV_STORE_BLOCK_PAGES * m.n_layers;
-	wrong = skv_model_check(&m);
-	if (!wrong && job->page_bytes != skv_page_bytes(&m))
+	skv_wire_to_model(&v->model, &job->model);
+	wrong = skv_model_check(m);
+	if (!wrong && job->page_bytes != skv_page_bytes(m))
 		wrong = "its pages have another size than its model's";
+	if (!wrong)
+		wrong = skv_made_check(&v->what.made, m);
 	if (!wrong && get && (job->max_tokens > SKV_MAX_TOKENS || n_tokens > job->max_tokens))
 		wrong = "its blocks have more tokens than its sequence may have";
-	if (!wrong && get && (uint64_t)m.n_layers * skv_pages_of(job->max_tokens) > SKV_SEQ_MAX_ENTRIES)
+	if (!wrong && get && (uint64_t)m->n_layers * skv_pages_of(job->max_tokens) > SKV_SEQ_MAX_ENTRIES)
 		wrong = "its sequence may have more pages than a daemon allows";
 	if (!wrong && !get && skv_commit_len(job->commit) != n_tokens)
 		wrong = "its prefix has another length than its blocks";
-	if (!wrong && (get ? job->n_pages != n_pages : job->n_entries < n_pages)) /* the tables of K and V come first */
+	if (!wrong && (get ? job->n_pages : job->n_entries) < listed(v, get, (uint32_t)n_tokens))
 		wrong = "its list has another length than its blocks have pages";
 	if (wrong)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job makes no sense: %s", wrong);
-	if (!skv_store_cut_init(&v->cut, m.n_layers, job->page_bytes))
-		return skv_disk_refuse(v->work, -EOPNOTSUPP, "a page has %llu bytes, values of the prefix store have %zu at most",
+	r = skv_store_cut_init(&v->cut, m, &v->what.made, get ? 0 : skv_pages_of((uint32_t)n_tokens));
+	if (r == -EOPNOTSUPP)
+		return skv_disk_refuse(v->work, r, "a page has %llu bytes, values of the prefix store have %zu at most",
 		                       (unsigned long long)job->page_bytes, SKV_STORE_MAX_VALUE - SKV_STORE_PART_OVERHEAD);
-	return 0;
+	return r < 0 ? skv_disk_refuse(v->work, r, "no memory for the pieces of a block") : 0;
+}
+
+uint32_t skv_store_values_run(const struct skv_store_values *v, uint32_t first, uint32_t end)
+{
+	const struct skv_store_piece *p = &v->cut.piece[first];
+	uint32_t n = 1;
+
+	while (n < end - first && n < SKV_STORE_RUN && p[n].listed == p[0].listed + n)
+		n++;
+	return n;
+}
+
+int skv_store_values_ids(struct skv_store_values *v, uint32_t first, uint32_t n)
+{
+	const uint64_t at = v->cut.piece[first].listed;
+	struct skv_disk_list list;
+
+	skv_disk_list_begin(&list, v->work, at, at + n);
+	return skv_disk_list_pages(&list, n, v->ids);
 }
 
 /* All of it, before anything is done. */
 static int check_list(struct skv_store_values *v)
 {
-	const uint64_t n = (uint64_t)v->what.n_blocks * v->cut.n_pages;
-	struct skv_disk_list list;
 	int r = 0;
 
-	skv_disk_list_begin(&list, v->work, 0, n);
-	for (uint64_t i = 0; r == 0 && i < n; i += SKV_STORE_BLOCK_PAGES)
-		r = skv_disk_list_pages(&list, SKV_STORE_BLOCK_PAGES, v->ids);
-	if (r == 0 && v->work->job->n_pages != n)
-		return skv_disk_refuse(v->work, -EINVAL, "the daemon's list has %llu pages, its job says %llu", (unsigned long long)n,
+	for (uint32_t block = 0; r == 0 && block < v->what.n_blocks; block++) {
+		skv_store_cut_to(&v->cut, block);
+		for (uint32_t i = 0, n; r == 0 && i < v->cut.n_pieces; i += n) {
+			n = skv_store_values_run(v, i, v->cut.n_pieces);
+			r = skv_store_values_ids(v, i, n);
+		}
+	}
+	if (r == 0 && v->work->job->n_pages != skv_made_pages(&v->what.made, &v->model, v->what.n_blocks * SKV_BLOCK_TOKENS))
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %llu pages, its blocks have others",
 		                       (unsigned long long)v->work->job->n_pages);
 	return r;
 }
 
+/* Whole pages, n of those in `ids`, or some bytes of one. */
+static int copy_piece(struct skv_store_values *v, const uint32_t *ids, uint32_t n, const struct skv_store_piece *p, char *at, bool reads)
+{
+	if (p->bytes == v->cut.page_bytes)
+		return reads ? skv_disk_pages_read(&v->pages, ids, n, at) : skv_disk_pages_write(&v->pages, ids, n, at);
+	return reads ? skv_disk_pages_read_some(&v->pages, *ids, p->offset, p->bytes, at)
+	             : skv_disk_pages_write_some(&v->pages, *ids, p->offset, p->bytes, at);
+}
+
+/* Pieces of a part, between their pages and `staging`. */
+static int copy_part(struct skv_store_values *v, uint32_t part, bool reads)
+{
+	const uint32_t end = v->cut.first[part + 1];
+	char *at = v->staging;
+	int r = 0;
+
+	for (uint32_t i = v->cut.first[part], n; r == 0 && i < end; i += n) {
+		const struct skv_store_piece *p = &v->cut.piece[i];
+
+		n = skv_store_values_run(v, i, end);
+		r = skv_store_values_ids(v, i, n);
+		for (uint32_t k = 0, some; r == 0 && k < n; k += some) {
+			for (some = 1; k + some < n && p[k].bytes == v->cut.page_bytes && p[k + some].bytes == p[k].bytes; some++)
+				;
+			r = copy_piece(v, v->ids + k, some, &p[k], at, reads);
+			at += (size_t)some * p[k].bytes;
+		}
+	}
+	return r;
+}
+
+int skv_store_values_read_part(struct skv_store_values *v, uint32_t part)
+{
+	return copy_part(v, part, true);
+}
+
+int skv_store_values_write_part(struct skv_store_values *v, uint32_t part)
+{
+	return copy_part(v, part, false);
+}
+
 static int open_pages(struct skv_store_values *v)
 {
-	v->staging_bytes = (skv_store_cut_bytes(&v->cut, 0) + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+	v->staging_bytes = (v->cut.most_bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
 	v->staging = mmap(NULL, v->staging_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	v->cipher = (struct skv_store_cipher){EVP_CIPHER_CTX_new(), v->what.key};
 	if (v->staging == MAP_FAILED || !v->cipher.ctx)
@@ -220,6 +297,7 @@ void skv_store_values_end(struct skv_store_values *v)
 	if (v->staging != MAP_FAILED)
 		munmap(v->staging, v->staging_bytes);
 	EVP_CIPHER_CTX_free(v->cipher.ctx);
+	skv_store_cut_free(&v->cut);
 	OPENSSL_cleanse(&v->what, sizeof(v->what));
 	free(v->names);
 	free(v);

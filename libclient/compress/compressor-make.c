@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kernels/compress.h"
+#include "common/records.h"
 #include "common/rope.h"
 #include "libclient/compress/codec.h"
 #include "libclient/compress/lengths.h"
@@ -200,6 +201,10 @@ static int describe(const struct skv_session *s, struct compressor *k, uint32_t 
 	                           : codes_of(s, k, layer, f);
 	shape.codec = &k->layer[layer].code;
 	wrong = s->kernels->unsupported_codec(&shape);
+	k->layer[layer].form = f;
+	k->layer[layer].form.code_size = (uint16_t)(skv_code_record_bytes(&shape) / SKV_RECORD_UNIT);
+	k->layer[layer].form.ref_size =
+	        (uint16_t)(f.stride ? skv_ref_bytes(shape.codec, skv_codec_dims(&shape), shape.dtype) / SKV_RECORD_UNIT : 0);
 	return wrong ? error_set(-ENOTSUP, "layer %u cannot be compressed so: %s", layer, wrong)
 	             : fits_table(k, &shape, s->model.max_tokens);
 }
@@ -388,4 +393,16 @@ void compressor_sign(const struct compressor *k, struct skv_seqmem *m)
 	m->rope = k->rope;
 	memset(m->codec_path, 0, sizeof(m->codec_path));
 	skv_wire_string(m->codec_path, sizeof(m->codec_path), k->path);
+}
+
+void compressor_announce(const struct skv_session *s, struct skv_seqmem *m)
+{
+	const struct policy *p = s->policy;
+
+	if (!p->compressor)
+		return;
+	compressor_sign(p->compressor, m);
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		m->lay[0].slots[layer].form = p->compressor->layer[layer].form;
+	m->about[0] = SKV_ABOUT_SLOTS;
 }

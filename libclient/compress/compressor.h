@@ -30,6 +30,7 @@ struct compressor {
 	uint32_t n_held;
 	struct {
 		struct skv_codec code;
+		struct skv_form form; /* what a sequence's memory says of it */
 		struct skv_select select; /* what the hooks ask of the layer for others */
 	} layer[]; /* [n_layers] */
 };
@@ -42,6 +43,11 @@ int compressor_of_seq(struct skv_seq *q, struct compressor **ret);
 bool compressor_matches(const struct compressor *k, const struct skv_seqmem *m);
 /* Say so, in the memory of a sequence that has nothing compressed. */
 void compressor_sign(const struct compressor *k, struct skv_seqmem *m);
+/*
+ * Say how the session's policy would compress, in the memory of a sequence without tokens that is for nothing else: what sealed prefixes
+ * are of the same form.
+ */
+void compressor_announce(const struct skv_session *s, struct skv_seqmem *m);
 void compressor_free(struct compressor *k); /* NULL is fine */
 void compressor_unmake(struct policy *p);
 

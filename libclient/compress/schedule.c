@@ -48,14 +48,14 @@ bool compress_as_planned(const struct skv_seq *q)
 	const struct policy *p = seq_policy(q);
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		struct skv_form f;
+		const struct skv_form *f;
 
 		if (seq_compressed(q, layer) == 0)
 			continue;
 		if (!p->plan[layer].compress.kind || !compressor_matches(p->compressor, q->mem))
 			return false;
-		f = compress_form(&p->plan[layer].compress, q->session->model.max_tokens);
-		if (memcmp(&f, &q->slots[layer].form, sizeof(f)) != 0)
+		f = &p->compressor->layer[layer].form;
+		if (memcmp(f, &q->slots[layer].form, sizeof(*f)) != 0)
 			return false;
 	}
 	return true;
@@ -97,7 +97,7 @@ static void compress_up_to(const struct skv_seq *q, uint32_t layer, uint32_t cod
 	if (coded <= next->n_compressed)
 		return;
 	next->n_compressed = coded;
-	next->form = compress_form(&seq_policy(q)->plan[layer].compress, q->session->model.max_tokens);
+	next->form = seq_policy(q)->compressor->layer[layer].form;
 }
 
 void compress_next(const struct skv_seq *q, uint32_t layer, bool decodes, struct skv_layer_slots *next)
@@ -122,7 +122,7 @@ void compress_schedule_maintenance(const struct skv_seq *q, uint32_t layer, stru
 {
 	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
 	uint32_t from = next->n_compressed > compress_first(plan) ? next->n_compressed : compress_first(plan);
-	uint32_t coded = compress_end(plan, q->len);
+	uint32_t coded = plan->kind && q->sealing > compress_end(plan, q->len) ? q->sealing : compress_end(plan, q->len);
 
 	if (q->maintenance == MAINTENANCE_COMPRESS)
 		compress_up_to(q, layer, coded < from + SLICE ? coded : from + SLICE, next);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <sparsekv/policy.h>
 #include "common/fd.h"
 #include "tests/support/disk-fixture.h"
 #include "tests/support/store-fixture.h"
@@ -17,7 +18,79 @@
 
 uint64_t prefix_pages(const struct prefix_case *p)
 {
-	return (uint64_t)p->what.n_blocks * p->job.model.n_layers * PREFIX_BLOCK_PAGES;
+	return p->n_places;
+}
+
+static bool has_records(const struct prefix_case *p)
+{
+	for (uint32_t layer = 0; layer < p->job.model.n_layers; layer++)
+		if (p->what.made.form[layer].kind)
+			return true;
+	return false;
+}
+
+/* How many records of a kind a token adds; of quantized ones the last of 32. kernels/compress.h says it in closed form. */
+static uint32_t records_of(const struct skv_form *f, enum skv_page_kind kind, uint32_t n_kv_heads, uint32_t token)
+{
+	const uint32_t first = f->first * SKV_PAGE_TOKENS;
+	const bool ref = f->stride && (token < first || (token - first) % f->stride == 0);
+
+	if (f->kind == SKV_COMPRESS_QUANT)
+		return kind == SKV_PAGES_CODES && token % 32 == 31 ? n_kv_heads : 0;
+	return kind == SKV_PAGES_REFS ? ref : token >= first && !ref;
+}
+
+/* What a token uses of a page: it may be a new one. */
+static void use(struct prefix_case *p, uint32_t table, uint32_t page, uint32_t used)
+{
+	for (uint64_t i = p->n_places; i-- > 0;)
+		if (p->place[i].table == table && p->place[i].page == page) {
+			p->place[i].used = used;
+			return;
+		}
+	p->place = realloc(p->place, (p->n_places + 1) * sizeof(*p->place));
+	p->place[p->n_places++] = (struct prefix_place){table, page, used};
+}
+
+/* The records of a kind that the block's tokens have. */
+static void use_records(struct prefix_case *p, uint32_t layer, enum skv_page_kind kind, uint32_t block, uint32_t *number)
+{
+	const struct skv_form *f = &p->what.made.form[layer];
+	const uint32_t bytes = (kind == SKV_PAGES_REFS ? f->ref_size : f->code_size) * 16u;
+
+	for (uint32_t t = block * SKV_BLOCK_TOKENS; t < (block + 1) * SKV_BLOCK_TOKENS; t++)
+		for (uint32_t n = records_of(f, kind, p->job.model.n_kv_heads, t); n > 0; n--, ++*number) {
+			const uint32_t each = (uint32_t)(p->job.page_bytes / bytes);
+
+			use(p, skv_table(p->job.model.n_layers, kind, layer), *number / each, (*number % each + 1) * bytes);
+		}
+}
+
+static void make_places(struct prefix_case *p)
+{
+	uint32_t number[SKV_MAX_LAYERS][2] = {0};
+
+	for (uint32_t block = 0; block < p->what.n_blocks; block++)
+		for (uint32_t layer = 0; layer < p->job.model.n_layers; layer++) {
+			const struct skv_form *f = &p->what.made.form[layer];
+
+			for (uint32_t i = 0; i < PREFIX_BLOCK_PAGES; i++)
+				if (!f->kind || block * PREFIX_BLOCK_PAGES + i < f->first)
+					use(p, layer, block * PREFIX_BLOCK_PAGES + i, (uint32_t)p->job.page_bytes);
+			if (!f->kind)
+				continue;
+			use_records(p, layer, SKV_PAGES_CODES, block, &number[layer][0]);
+			use_records(p, layer, SKV_PAGES_REFS, block, &number[layer][1]);
+		}
+}
+
+static uint64_t used_bytes(const struct prefix_case *p)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < p->n_places; i++)
+		n += p->place[i].used;
+	return n;
 }
 
 /* Memory of pages in random order, of as many as it has and some more. */
@@ -40,15 +113,24 @@ static void make_memory(struct prefix_case *p)
 
 void prefix_make(struct prefix_case *p, const char *url, struct skv_wire_model model, uint32_t n_blocks)
 {
+	static const struct skv_made rows;
+
+	prefix_make_so(p, url, model, n_blocks, &rows);
+}
+
+void prefix_make_so(struct prefix_case *p, const char *url, struct skv_wire_model model, uint32_t n_blocks, const struct skv_made *made)
+{
 	struct skv_model m;
 	char *page;
 
-	*p = (struct prefix_case){.job = {.n_fds = SKV_DISK_FD_PAGES + 1, .model = model}, .what = {.n_blocks = n_blocks, .timeout_ms = 60000}};
+	*p = (struct prefix_case){.job = {.n_fds = SKV_DISK_FD_PAGES + 1, .model = model}, .what = {.n_blocks = n_blocks, .timeout_ms = 60000, .made = *made}};
 	skv_wire_to_model(&m, &model);
 	p->job.page_bytes = skv_page_bytes(&m);
 	p->job.commit = (uint64_t)rnd_below(100) << 32 | n_blocks * SKV_BLOCK_TOKENS;
 	p->job.max_tokens = n_blocks * SKV_BLOCK_TOKENS + rnd_below(1000);
-	p->job.n_entries = p->job.n_pages = prefix_pages(p);
+	make_places(p);
+	p->job.n_pages = p->n_places;
+	p->job.n_entries = prefix_list_bytes(p, SKV_DISK_STORE_PUT) / sizeof(uint32_t);
 	skv_seqmem_layout(&m, p->job.max_tokens, &p->layout);
 	rnd_bytes(p->what.key, sizeof(p->what.key));
 	snprintf(p->what.url, sizeof(p->what.url), "%s", url);
@@ -71,6 +153,34 @@ void prefix_random(struct prefix_case *p, const char *url, uint32_t max_blocks)
 
 	prefix_make(p, url, parked_model(1 + rnd_below(4), n_kv_heads * (1 + rnd_below(3)), n_kv_heads, 16 * (1 + rnd_below(3)), rnd_below(4)),
 	     1 + rnd_below(max_blocks));
+}
+
+struct skv_made prefix_random_forms(const struct skv_wire_model *model)
+{
+	static const uint8_t strides[] = {0, 1, 2, 7, 10, 200};
+	struct skv_made made = {.policy = rnd64(), .codec = rnd64(), .rope = rnd64()};
+	struct skv_model m;
+
+	snprintf(made.codec_path, sizeof(made.codec_path), "/codec/%u", rnd_below(1000));
+	skv_wire_to_model(&m, model);
+	for (uint32_t layer = 0; layer < model->n_layers; layer++) {
+		struct skv_form *f = &made.form[layer];
+		const uint8_t stride = strides[rnd_below(6)];
+		const uint32_t row = (uint32_t)(skv_page_bytes(&m) / SKV_PAGE_TOKENS / 16); /* a token's rows, in units */
+
+		switch (rnd_below(3)) {
+		case 0:
+			*f = (struct skv_form){.kind = SKV_COMPRESS_QUANT, .bits = 4, .scale_block = 32,
+			                       .code_size = (uint16_t)(1 + rnd_below(16 * row / m.n_kv_heads))};
+			break;
+		case 1:
+			*f = (struct skv_form){.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 32, .stride = stride,
+			                       .first = (uint8_t)(stride ? 1 + rnd_below(15) : rnd_below(15)),
+			                       .n_refs = stride ? 1 + rnd_below(4) : 0, .ref_bits = stride ? 16 : 0, .id_bytes = stride ? 2 : 0,
+			                       .code_size = (uint16_t)(1 + rnd_below(row)), .ref_size = (uint16_t)(stride ? 1 + rnd_below(row) : 0)};
+		}
+	}
+	return made;
 }
 
 /* Four parts a block. */
@@ -100,6 +210,7 @@ void prefix_free(struct prefix_case *p)
 	prefix_free_target(p);
 	free(p->names);
 	free(p->tokens);
+	free(p->place);
 }
 
 uint32_t prefix_parts(const struct prefix_case *p)
@@ -112,7 +223,7 @@ uint32_t prefix_parts(const struct prefix_case *p)
 
 uint64_t prefix_value_bytes(const struct prefix_case *p)
 {
-	return prefix_pages(p) * p->job.page_bytes + (uint64_t)p->what.n_blocks * prefix_parts(p) * PREFIX_OVERHEAD;
+	return used_bytes(p) + (uint64_t)p->what.n_blocks * prefix_parts(p) * PREFIX_OVERHEAD;
 }
 
 /* ---- jobs -------------------------------------------------------------------------------------- */
@@ -150,18 +261,25 @@ size_t prefix_what_bytes(const struct prefix_case *p, uint32_t kind)
 	return sizeof(p->what) + p->what.n_blocks * (sizeof(*p->names) + (kind == SKV_DISK_STORE_GET ? 4 * SKV_BLOCK_TOKENS : 0));
 }
 
-/* The list that the job should have, to be freed. */
+/* The list that the job should have, to be freed: entries of all tables up to those of references, or of rows alone. */
+size_t prefix_list_bytes(const struct prefix_case *p, uint32_t kind)
+{
+	const uint64_t tables = (uint64_t)(has_records(p) ? SKV_PAGES_REFS + 1 : 1) * p->job.model.n_layers;
+
+	return (kind == SKV_DISK_STORE_GET ? p->n_places : tables * p->what.n_blocks * PREFIX_BLOCK_PAGES) * sizeof(uint32_t);
+}
+
 uint32_t *prefix_list(const struct prefix_case *p, uint32_t kind)
 {
-	const uint32_t n_layers = p->job.model.n_layers, n_blocks = p->what.n_blocks;
-	uint32_t *list = calloc(prefix_pages(p) + 1, sizeof(*list)), *to = list;
+	const uint32_t entries = p->what.n_blocks * PREFIX_BLOCK_PAGES;
+	uint32_t *list = calloc(1, prefix_list_bytes(p, kind) + 1);
 
 	if (kind == SKV_DISK_STORE_GET)
-		return memcpy(list, p->ids, prefix_pages(p) * sizeof(*list));
-	for (uint32_t layer = 0; layer < n_layers; layer++)
-		for (uint32_t i = 0; i < n_blocks * PREFIX_BLOCK_PAGES; i++)
-			*to++ = skv_pte_make(rnd_below(2) ? SKV_PTE_PRIVATE : SKV_PTE_SHARED,
-			                     p->ids[(i / PREFIX_BLOCK_PAGES * n_layers + layer) * PREFIX_BLOCK_PAGES + i % PREFIX_BLOCK_PAGES]);
+		return memcpy(list, p->ids, p->n_places * sizeof(*list));
+	for (uint32_t i = 0; i < p->job.model.n_layers * entries; i++)
+		list[i] = skv_pte_make(SKV_PTE_HOLE, 0);
+	for (uint64_t i = 0; i < p->n_places; i++)
+		list[p->place[i].table * entries + p->place[i].page] = skv_pte_make(rnd_below(2) ? SKV_PTE_PRIVATE : SKV_PTE_SHARED, p->ids[i]);
 	return list;
 }
 
@@ -169,7 +287,7 @@ int prefix_ask(const struct prefix_case *p, uint32_t kind)
 {
 	const double from = store_now_ms();
 	uint32_t *list = prefix_list(p, kind);
-	const int r = prefix_ask_with(p, kind, prefix_what_bytes(p, kind), list, prefix_pages(p) * sizeof(*list));
+	const int r = prefix_ask_with(p, kind, prefix_what_bytes(p, kind), list, prefix_list_bytes(p, kind));
 
 	free(list);
 	ck_assert_msg(store_now_ms() - from < p->what.timeout_ms + SLACK, "%.0f ms", store_now_ms() - from);
@@ -196,15 +314,15 @@ static void *read_at(int fd, uint64_t at, size_t bytes)
 	return to;
 }
 
-/* The memory is that of a sequence of the first n blocks. */
-static void expect_memory(const struct prefix_case *was, const struct prefix_case *is, uint32_t n)
+/* The memory is that of a sequence of the first n blocks, whose places are these. */
+static void expect_memory(const struct prefix_case *was, const struct prefix_case *is, uint32_t n, const struct prefix_case *first)
 {
 	const struct skv_seqmem_layout *l = &is->layout;
 	struct skv_seqmem *s = read_at(is->seq, 0, sizeof(*s)), *expected = calloc(1, sizeof(*expected));
 	int32_t *tokens = read_at(is->seq, l->tokens, (is->job.max_tokens + 1) * sizeof(*tokens));
 
 	skv_seqmem_init_header(expected, l);
-	skv_seqmem_begin_with(expected, n * SKV_BLOCK_TOKENS);
+	skv_seqmem_begin_with(expected, n * SKV_BLOCK_TOKENS, l->n_layers, &is->what.made);
 	ck_assert_mem_eq(s, expected, sizeof(*s));
 	ck_assert_ptr_null(skv_seqmem_check(s, l));
 	if (n)
@@ -215,12 +333,15 @@ static void expect_memory(const struct prefix_case *was, const struct prefix_cas
 	for (uint32_t t = 0; t < l->n_tables; t++) {
 		skv_pte *e = read_at(is->seq, l->table + (uint64_t)t * l->max_pages * sizeof(*e), l->max_pages * sizeof(*e));
 		const bool kv = skv_table_page_kind(l->n_layers, t) == SKV_PAGES_KV;
+		skv_pte *want = calloc(l->max_pages, sizeof(*want));
 
-		for (uint32_t i = 0; i < l->max_pages; i++) {
-			const uint32_t at = (i / PREFIX_BLOCK_PAGES * l->n_layers + t) * PREFIX_BLOCK_PAGES + i % PREFIX_BLOCK_PAGES;
-
-			ck_assert_uint_eq(e[i], kv && i < n * PREFIX_BLOCK_PAGES ? skv_pte_make(SKV_PTE_PRIVATE, is->ids[at]) : 0);
-		}
+		for (uint32_t i = 0; kv && i < n * PREFIX_BLOCK_PAGES; i++)
+			want[i] = skv_pte_make(SKV_PTE_HOLE, 0);
+		for (uint64_t i = 0; i < first->n_places; i++)
+			if (first->place[i].table == t)
+				want[first->place[i].page] = skv_pte_make(SKV_PTE_PRIVATE, is->ids[i]);
+		ck_assert_mem_eq(e, want, l->max_pages * sizeof(*e));
+		free(want);
 		free(e);
 	}
 	free(tokens);
@@ -231,15 +352,21 @@ static void expect_memory(const struct prefix_case *was, const struct prefix_cas
 void prefix_expect_same(const struct prefix_case *was, const struct prefix_case *is, uint32_t n)
 {
 	const uint64_t bytes = was->job.page_bytes;
+	struct prefix_case first = *was;
 
-	expect_memory(was, is, n);
-	for (uint64_t i = 0; i < (uint64_t)n * was->job.model.n_layers * PREFIX_BLOCK_PAGES; i++) {
+	first.what.n_blocks = n;
+	first.place = NULL;
+	first.n_places = 0;
+	make_places(&first);
+	expect_memory(was, is, n, &first);
+	for (uint64_t i = 0; i < first.n_places; i++) {
 		void *a = read_at(was->pages, was->ids[i] * bytes, bytes), *b = read_at(is->pages, is->ids[i] * bytes, bytes);
 
-		ck_assert_mem_eq(a, b, bytes);
+		ck_assert_mem_eq(a, b, first.place[i].used);
 		free(a);
 		free(b);
 	}
+	free(first.place);
 }
 
 /* The first n blocks come, on other pages. */

@@ -21,13 +21,21 @@ struct prefix_case {
 	struct skv_store_what what;
 	uint8_t (*names)[SKV_STORE_NAME];
 	int32_t *tokens;
-	uint32_t *ids; /* of each block, of each layer, its pages */
+	struct prefix_place {
+		uint32_t table, page;
+		uint32_t used; /* bytes, from the page's beginning on */
+	} *place;
+	uint64_t n_places; /* of each block, of each layer, its pages that blocks before do not have */
+	uint32_t *ids;     /* of the pages at these places */
 	int seq, pages;
 };
 
-/* In a store; with random contents. Or of any shape, of a few hundred KiB. */
+/* In a store; with random contents, in rows or with compressed layers. Or of any shape, in rows, of a few hundred KiB. */
 void prefix_make(struct prefix_case *, const char *url, struct skv_wire_model model, uint32_t n_blocks);
+void prefix_make_so(struct prefix_case *, const char *url, struct skv_wire_model model, uint32_t n_blocks, const struct skv_made *made);
 void prefix_random(struct prefix_case *, const char *url, uint32_t max_blocks);
+/* Layers of all forms. */
+struct skv_made prefix_random_forms(const struct skv_wire_model *model);
 void prefix_free(struct prefix_case *);
 /* Somewhere for it to go to: fresh memory, other pages. It refers to the rest of what it was made of. */
 struct prefix_case prefix_target(const struct prefix_case *);
@@ -45,6 +53,7 @@ int prefix_ask(const struct prefix_case *, uint32_t kind);
 int prefix_ask_with(const struct prefix_case *, uint32_t kind, size_t what_bytes, const uint32_t *list, size_t list_bytes);
 size_t prefix_what_bytes(const struct prefix_case *, uint32_t kind);
 uint32_t *prefix_list(const struct prefix_case *, uint32_t kind);
+size_t prefix_list_bytes(const struct prefix_case *, uint32_t kind);
 
 /* Jobs that do what is expected of them: bytes that are sent, blocks that are found, and that come to other pages as they were. */
 void prefix_expect_put(const struct prefix_case *, uint64_t bytes);

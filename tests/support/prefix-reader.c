@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/prefix-reader.h"
+#include "tests/support/reference-codec.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ void prefix_model(struct refmodel *w, const char *name)
 	w->model.n_heads = 4;
 	w->model.n_kv_heads = 2;
 	w->model.head_dim = 64; /* as devices take it, too */
+	refmodel_packable(&w->model);
 }
 
 void prefix_prompt(int32_t ids[PREFIX_PROMPT], uint64_t seed)

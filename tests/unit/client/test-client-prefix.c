@@ -12,28 +12,42 @@
 #include "tests/support/client-fixture.h"
 #include "tests/support/manager.h"
 #include "tests/support/prefix-reader.h"
+#include "tests/support/reference-codec.h"
+
+#define CODEC "codec:" /* before a spec: it needs one */
 
 static struct refmodel w;
+static char codec[64];
 static int32_t prompt[PREFIX_PROMPT];
 
 static const struct kind {
 	const char *spec;
-	bool seals;
+	enum {
+		NEVER,
+		ROWS,
+		RECORDS, /* it compresses what it seals: the first one to read a prompt seals before the rest, to go on as others will */
+	} seals;
 } kinds[] = {
-	{"full", true},
-	{"sketch?budget=60&recent=16", true},
-	{"quest?budget=6&dense=1", true},
-	{"delta?budget=6&layers=0,2&dense=1", true},
-	{"omnikv?budget=80&layers=1&dense=1", true},
-	{"kascade?budget=80&layers=0,2", true},
-	{"tidal?budget=80", true},
-	{"lessismore?budget=80", true},
-	{"streaming?budget=64&sinks=4&dense=1", false},
-	{"kivi?residual=16&block=32", false},
-	{"h2o?budget=60&dense=1", false},
-	{"snapkv?budget=60", false},
-	{"raas?budget=13&alpha=0.02&dense=1", false},
+	{"full", ROWS},
+	{"sketch?budget=60&recent=16", ROWS},
+	{"quest?budget=6&dense=1", ROWS},
+	{"delta?budget=6&layers=0,2&dense=1", ROWS},
+	{"omnikv?budget=80&layers=1&dense=1", ROWS},
+	{"kascade?budget=80&layers=0,2", ROWS},
+	{"tidal?budget=80", ROWS},
+	{"lessismore?budget=80", ROWS},
+	{"streaming?budget=64&sinks=4&dense=1", NEVER},
+	{"kivi?residual=16&block=32", RECORDS},
+	{"kivi?residual=64&block=64&bits=2&scale_block=32", RECORDS},
+	{CODEC "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES, RECORDS},
+	{CODEC "deltakv?budget=40&recent=8&layers=1&dense=1&bits=16&scale_block=32&ref_bits=4&full_bits=4&residual=50&block=32&" REFMODEL_CODES, RECORDS},
+	{"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4&ref_bits=8", RECORDS},
+	{CODEC "palu?bits=8&scale_block=32&residual=16&block=16", RECORDS},
+	{"h2o?budget=60&dense=1", NEVER},
+	{"snapkv?budget=60", NEVER},
+	{"raas?budget=13&alpha=0.02&dense=1", NEVER},
 };
+#define RECORD_KINDS 9, 10, 11, 12, 13, 14 /* of `kinds` */
 #define KINDS (int)(sizeof(kinds) / sizeof(*kinds))
 
 static void setup(void)
@@ -41,6 +55,21 @@ static void setup(void)
 	client_begin(NULL);
 	prefix_model(&w, "prefix");
 	prefix_prompt(prompt, 1);
+}
+
+/* A session; with a codec where the spec needs one. */
+static void open_with(const char *spec)
+{
+	char with[256];
+
+	snprintf(with, sizeof(with), "%s", spec);
+	if (!strncmp(spec, CODEC, strlen(CODEC))) {
+		spec += strlen(CODEC);
+		snprintf(codec, sizeof(codec), "%.50s/codec", daemon_.dir);
+		(strstr(spec, "palu") ? refmodel_codec_alone : refmodel_codec)(&w.model, 7, codec);
+		snprintf(with, sizeof(with), "%s&file=%s", spec, codec);
+	}
+	OK(skv_open(client, &w.model, with, &w.session));
 }
 
 static void same_as(const float *want, struct skv_seq *seq, const int32_t *ids, const char *spec)
@@ -59,8 +88,12 @@ START_TEST(as_if_read)
 	uint32_t sealed = 9, len;
 	float *want;
 
-	OK(skv_open(client, &w.model, k->spec, &w.session));
+	open_with(k->spec);
 	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &a), 0); /* nothing is sealed */
+	if (k->seals == RECORDS) {
+		prefix_read(&w, a, prompt, 0, PREFIX_SEALED, true, NULL);
+		OK(skv_seq_seal(a, SKV_ALL, NULL));
+	}
 	want = prefix_go_on(&w, a, prompt);
 	if (!k->seals) {
 		FAILS(skv_seq_seal(a, PREFIX_PROMPT, &sealed), ESTALE, "cannot be sealed");
@@ -201,6 +234,73 @@ START_TEST(decompressed)
 }
 END_TEST
 
+/* Tokens that another policy has computed are not the session's: of the sequence's own, or of the one before. */
+START_TEST(other_policies)
+{
+	struct skv_seq *a, *b;
+
+	OK(skv_open(client, &w.model, "full", &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &a));
+	OK(skv_seq_policy(a, "quest?budget=6"));
+	prefix_read(&w, a, prompt, 0, 300, true, NULL);
+	FAILS(skv_seq_seal(a, SKV_ALL, NULL), ESTALE, "session's policy");
+	OK(skv_seq_policy(a, NULL));
+	FAILS(skv_seq_seal(a, SKV_ALL, NULL), ESTALE, "session's policy");
+	prefix_read(&w, a, prompt, 300, 600, true, NULL);
+	FAILS(skv_seq_seal(a, SKV_ALL, NULL), ESTALE, "session's policy");
+	OK(skv_seq_fork(a, NULL, 550, &b));
+	FAILS(skv_seq_seal(b, SKV_ALL, NULL), ESTALE, "session's policy");
+	OK(skv_seq_truncate(a, 0, 0));
+	prefix_read(&w, a, prompt, 0, 300, true, NULL);
+	OK(skv_seq_seal(a, SKV_ALL, NULL));
+	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), 256);
+	prefix_read(&w, b, prompt, 256, PREFIX_PROMPT, true, NULL); /* it goes on from a prefix, and is of the policy as that is */
+	OK(skv_seq_seal(b, SKV_ALL, NULL));
+	OK(skv_seq_policy(b, "quest?budget=6"));
+	prefix_read(&w, b, prompt, 0, 1, false, NULL);
+	FAILS(skv_seq_seal(b, SKV_ALL, NULL), ESTALE, "session's policy");
+	skv_close(w.session);
+}
+END_TEST
+
+/*
+ * Compressed blocks are the same whatever is behind them: a sequence that begins with the first ones of a longer prefix is as one that has
+ * sealed just these. It can be truncated as far as they go.
+ */
+START_TEST(compressed_blocks)
+{
+	static const int of[] = {RECORD_KINDS};
+	const char *spec = kinds[of[_i]].spec;
+	struct skv_seq *a, *b;
+	float *want;
+
+	open_with(spec);
+	OK(skv_seq_new(w.session, NULL, 0, &a));
+	prefix_read(&w, a, prompt, 0, 256, true, NULL);
+	OK(skv_seq_seal(a, SKV_ALL, NULL));
+	prefix_read(&w, a, prompt, 256, PREFIX_SEALED, true, NULL);
+	want = prefix_go_on(&w, a, prompt);
+	OK(skv_seq_drop(a));
+	OK(skv_seq_new(w.session, NULL, 0, &a));
+	prefix_read(&w, a, prompt, 0, PREFIX_PROMPT, true, NULL);
+	OK(skv_seq_seal(a, SKV_ALL, NULL));
+	OK(skv_seq_drop(a));
+	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
+	FAILS(skv_seq_truncate(b, PREFIX_SEALED - 1, 0), ESTALE, "would be rows");
+	prefix_read(&w, b, prompt, PREFIX_SEALED, PREFIX_PROMPT, true, NULL);
+	OK(skv_seq_truncate(b, PREFIX_SEALED + 1, 0)); /* less than a window behind it */
+	OK(skv_seq_truncate(b, PREFIX_SEALED, 0));
+	OK(skv_seq_fork(b, NULL, PREFIX_SEALED, &a));
+	OK(skv_seq_drop(a));
+	OK(skv_seq_drop(b));
+	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_SEALED, &b), 256);
+	prefix_read(&w, b, prompt, 256, PREFIX_SEALED, true, NULL);
+	same_as(want, b, prompt, spec);
+	free(want);
+	skv_close(w.session);
+}
+END_TEST
+
 /* Sealed again and again with the dialogue, over many turns, with several sequences at it. */
 START_TEST(dialogues)
 {
@@ -278,9 +378,10 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-client-prefix");
-	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, decompressed, dialogues, NULL);
+	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, decompressed, other_policies, dialogues, NULL);
 
 	tcase_add_loop_test(t, as_if_read, 0, KINDS);
+	tcase_add_loop_test(t, compressed_blocks, 0, 6);
 	add_case(s, "restart", 60, NULL, NULL, after_a_restart, NULL);
 	return run_suite(s);
 }

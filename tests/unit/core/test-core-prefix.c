@@ -79,8 +79,10 @@ static void write_text(struct held *h, struct peer *p, const char *name, const c
 static int seal(struct held *h, struct peer *p, const char *text)
 {
 	struct skv_block_key keys[32];
+	struct skv_made made;
+	int r = skv_core_prefix_made(core, p->client, p->session.session, h->seq, &made);
 
-	return in_turns(skv_core_prefix_seal(core, p->client, p->session.session, h->seq, origin, keys, keys_of(text, keys)), NULL);
+	return r ? r : in_turns(skv_core_prefix_seal(core, p->client, p->session.session, h->seq, origin, &made, keys, keys_of(text, keys)), NULL);
 }
 
 static uint32_t find(struct peer *p, const char *text)
@@ -368,6 +370,7 @@ END_TEST
 /* What a worker does: entries, ids and a commit of `n` blocks, in order of blocks. Their pages, in that order too, are `ids`. */
 static void restore_memory(uint32_t seq, const char *text, uint32_t n, const uint32_t *ids)
 {
+	static const struct skv_made rows;
 	struct skv_core_location p;
 	struct skv_seqmem_layout layout;
 	struct skv_seqmem *m;
@@ -382,7 +385,7 @@ static void restore_memory(uint32_t seq, const char *text, uint32_t n, const uin
 				skv_seqmem_table(m, &layout, layer)[block * (SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) + k] = skv_pte_make(SKV_PTE_PRIVATE, *ids++);
 	for (uint32_t i = 0; i < n * SKV_BLOCK_TOKENS; i++)
 		skv_seqmem_tokens(m, &layout)[i] = text[i / SKV_BLOCK_TOKENS] * 1000 + (int32_t)(i % SKV_BLOCK_TOKENS);
-	skv_seqmem_begin_with(m, n * SKV_BLOCK_TOKENS);
+	skv_seqmem_begin_with(m, n * SKV_BLOCK_TOKENS, LAYERS, &rows);
 	munmap(m, layout.total);
 }
 

@@ -43,13 +43,22 @@ START_TEST(of_origins)
 {
 	const struct skv_model m = {.n_layers = 8, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = SKV_BF16, .rank = 1, .n_ranks = 2, .name = "m"};
 	const uint32_t shape[] = {8, 4, 2, 64, SKV_BF16, 1, 2};
-	uint8_t text[64], origin[SKV_PREFIX_KEY];
+	const size_t n = 7 + sizeof(shape) + 7;
+	struct skv_made made = {.codec = 5, .rope = 7, .form = {[3] = {.kind = 1, .bits = 4, .code_size = 9}}};
+	uint8_t text[256], origin[SKV_PREFIX_KEY];
 
 	memcpy(text, "origin", 7);
 	memcpy(text + 7, shape, sizeof(shape));
-	memcpy(text + 7 + sizeof(shape), "m\0full", 6);
-	skv_prefix_origin(tenant, &m, "full", origin);
-	assert_hmac(tenant, text, 7 + sizeof(shape) + 6, origin);
+	memcpy(text + 7 + sizeof(shape), "m\0full", 7);
+	memcpy(text + n, &made.codec, 8);
+	memcpy(text + n + 8, &made.rope, 8);
+	memcpy(text + n + 16, made.form, 8 * sizeof(*made.form));
+	skv_prefix_origin(tenant, &m, "full", &made, origin);
+	assert_hmac(tenant, text, n + 16 + 8 * sizeof(*made.form), origin);
+	made.policy = 1; /* nor the path: the spec says that, and what is in the file its fingerprint */
+	strcpy(made.codec_path, "elsewhere");
+	skv_prefix_origin(tenant, &m, "full", &made, origin);
+	assert_hmac(tenant, text, n + 16 + 8 * sizeof(*made.form), origin);
 }
 END_TEST
 

@@ -14,6 +14,8 @@
 
 static uint8_t key[SKV_STORE_KEY], name[SKV_STORE_NAME];
 static struct skv_store_cipher cipher;
+static const struct skv_model model = {.n_layers = 40, .n_kv_heads = 8, .head_dim = 64, .kv_dtype = SKV_BF16};
+static const struct skv_made rows;
 static struct skv_store_cut cut;
 static struct skv_store_record record;
 
@@ -22,7 +24,7 @@ static void begin(void)
 	rnd_bytes(key, sizeof(key));
 	rnd_bytes(name, sizeof(name));
 	cipher = (struct skv_store_cipher){EVP_CIPHER_CTX_new(), key};
-	ck_assert(skv_store_cut_init(&cut, 40, 32768));
+	ck_assert_int_eq(skv_store_cut_init(&cut, &model, &rows, 0), 0);
 	ck_assert_uint_gt(cut.n_parts, 2);
 	record = (struct skv_store_record){.version = SKV_STORE_RECORD_VERSION, .at = rnd64(), .device = rnd64(),
 	                                   .bytes = skv_store_cut_bytes(&cut, 1) + SKV_STORE_PART_OVERHEAD};
@@ -32,6 +34,7 @@ static void begin(void)
 static void end(void)
 {
 	EVP_CIPHER_CTX_free(cipher.ctx);
+	skv_store_cut_free(&cut);
 }
 
 static bool opens(const void *value, size_t n)
@@ -72,13 +75,16 @@ END_TEST
 START_TEST(others)
 {
 	uint8_t value[SKV_STORE_RECORD_BYTES];
+	struct skv_model smaller = model;
 	struct skv_store_cut small;
 	struct skv_store_record got;
 
 	ck_assert(skv_store_record_seal(&cipher, &cut, name, 1, &record, value));
 	ck_assert(!skv_store_record_open(&cipher, &cut, name, 0, value, sizeof(value), &got));
-	ck_assert(skv_store_cut_init(&small, 40, 16384));
+	smaller.n_kv_heads = 4;
+	ck_assert_int_eq(skv_store_cut_init(&small, &smaller, &rows, 0), 0);
 	ck_assert(!skv_store_record_open(&cipher, &small, name, 1, value, sizeof(value), &got));
+	skv_store_cut_free(&small);
 	name[3] ^= 1;
 	ck_assert(!opens(value, sizeof(value)));
 	name[3] ^= 1;

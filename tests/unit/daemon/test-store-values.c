@@ -138,6 +138,25 @@ START_TEST(what_was_put_comes_back)
 }
 END_TEST
 
+/* Layers in rows and compressed in all forms, whose records begin and end within pages. */
+START_TEST(records_come_back)
+{
+	struct prefix_case p;
+
+	for (int i = 0; i < (slowed() ? 10 : 60); i++) {
+		const uint32_t n_kv_heads = 1u << rnd_below(3);
+		const struct skv_wire_model model = parked_model(1 + rnd_below(5), n_kv_heads, n_kv_heads, 16 * (1 + rnd_below(4)), rnd_below(4));
+		const struct skv_made made = prefix_random_forms(&model);
+
+		prefix_make_so(&p, url, model, 1 + rnd_below(8), &made);
+		there_and_back(&p);
+		delete_value(key_of(&p, p.what.n_blocks / 2, 0));
+		prefix_expect_got(&p, p.what.n_blocks / 2);
+		prefix_free(&p);
+	}
+}
+END_TEST
+
 /* Bytes: of a prefix it has a call's values at a time. */
 static size_t peak_of_worker(void)
 {
@@ -461,7 +480,7 @@ START_TEST(jobs_are_checked)
 	prefix_random(&p, url, 5);
 	for (int i = 0; i < 3; i++) {
 		uint32_t *list = prefix_list(&p, kinds[i]);
-		const size_t list_bytes = prefix_pages(&p) * sizeof(*list), what = prefix_what_bytes(&p, kinds[i]);
+		const size_t list_bytes = prefix_list_bytes(&p, kinds[i]), what = prefix_what_bytes(&p, kinds[i]);
 
 		ck_assert_int_eq(prefix_ask_with(&p, kinds[i], what - 1, list, list_bytes), -EINVAL);
 		ck_assert_int_eq(prefix_ask_with(&p, kinds[i], rnd_below(sizeof(p.what)), list, list_bytes), -EINVAL);
@@ -519,7 +538,7 @@ START_TEST(models_and_lengths_are_checked)
 	list = prefix_list(&p, SKV_DISK_STORE_PUT);
 	list[rnd_below((uint32_t)prefix_pages(&p))] = skv_pte_make(rnd_below(2) ? SKV_PTE_HOLE : SKV_PTE_NONE, 0);
 	ck_assert_int_eq(prefix_ask_with(&p, SKV_DISK_STORE_PUT, prefix_what_bytes(&p, SKV_DISK_STORE_PUT), list,
-	                                 prefix_pages(&p) * sizeof(*list)), -EOPNOTSUPP);
+	                                 prefix_list_bytes(&p, SKV_DISK_STORE_PUT)), -EOPNOTSUPP);
 	free(list);
 	there_and_back(&p);
 	prefix_free(&p);
@@ -538,7 +557,7 @@ int main(void)
 
 	if (skip)
 		return skip;
-	add_case(s, "there and back", 120, begin, end, what_was_put_comes_back, all_sizes_come_back, values_are_sealed, NULL);
+	add_case(s, "there and back", 120, begin, end, what_was_put_comes_back, records_come_back, all_sizes_come_back, values_are_sealed, NULL);
 	add_case(s, "what is not right", 120, begin, end, what_follows_a_missing_part_is_of_no_use, another_key_opens_nothing,
 	         what_is_not_right_is_deleted_and_put_again, NULL);
 	add_case(s, "failure", 120, begin, end, a_store_that_is_down_costs_little, a_store_that_hangs_costs_its_time,

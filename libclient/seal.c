@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/seal.c - a sequence's first tokens as a sealed prefix has them.
+ *
+ * A prefix is rows of K and V where the policy keeps rows, and under a policy that compresses, records alone (but for the first tokens): so a
+ * block has one form, wherever it was sealed, and a sequence can begin with as many blocks as it finds. The policy's residual window, which
+ * is of rows, then begins behind the prefix. The sequence that seals is made so itself: it goes on as those do that begin with its tokens.
+ */
+#include "libclient/seal.h"
+
+#include <errno.h>
+
+#include "libclient/adopt.h"
+#include "libclient/compress/compressor.h"
+#include "libclient/compress/exchange.h"
+#include "libclient/compress/ready.h"
+#include "libclient/compress/schedule.h"
+#include "libclient/device.h"
+#include "libclient/device-tables.h"
+#include "libclient/error.h"
+#include "libclient/evict/slot-mapping.h"
+#include "libclient/joint.h"
+#include "libclient/maintenance.h"
+#include "libclient/seq.h"
+#include "libclient/seq-table.h"
+
+static bool compresses(const struct skv_seq *q, uint32_t layer)
+{
+	return seq_policy(q)->plan[layer].compress.kind;
+}
+
+/* Is there a layer that would have rows where a prefix has records? */
+static bool behind(const struct skv_seq *q, uint32_t n)
+{
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		if (compresses(q, layer) && seq_compressed(q, layer) < n)
+			return true;
+	return false;
+}
+
+static bool first_fits(const struct skv_seq *q)
+{
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		if (compresses(q, layer) && seq_policy(q)->compressor->layer[layer].code.first >= SKV_BLOCK_TOKENS)
+			return false;
+	return true;
+}
+
+/* As a step is prepared for, and on the stream of the last one. */
+static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
+{
+	int e = exchange_has(q) ? joint_begin(s) : 0;
+
+	if (e == 0 && q->state_torn)
+		e = policy_take_over(q);
+	if (e == 0)
+		e = device_seq_ready(q, q->len);
+	if (e == 0)
+		e = decompress_foreign(s, q);
+	if (e == 0)
+		e = slots_ready(s, q, true);
+	if (e == 0)
+		e = compress_ready(s, q, true);
+	q->sealing = n;
+	while (e == 0 && q->compresses && behind(q, n))
+		e = maintenance_run(s, q, MAINTENANCE_COMPRESS);
+	q->sealing = 0;
+	if (e == 0 && q->compresses && q->mem->sealed < n)
+		q->mem->sealed = n;
+	return e;
+}
+
+/* Why the first n tokens are not all there as a prefix has them, each in its place, or NULL. */
+static const char *unsealable(const struct skv_seq *q, uint32_t n)
+{
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
+		const struct skv_layer_slots *x = &q->slots[layer];
+		const bool own = skv_model_kv_layer(&q->session->model, layer) == layer;
+
+		if (q->about & SKV_ABOUT_SLOTS && (x->granularity || x->live != q->len || x->slot_end != q->len))
+			return "its policy moves tokens";
+		for (uint32_t page = 0; page < skv_pages_of(n) && own; page++)
+			if (!skv_pte_resident(seq_table(q, layer)[page]) && !compress_has_page(q, layer, page))
+				return "it has evicted pages";
+	}
+	if (behind(q, n))
+		return "its policy cannot compress them";
+	if (q->about & SKV_ABOUT_DECOMPRESSED)
+		return "it has tokens that were compressed in another way";
+	return q->mem->policy == q->session->policy->fingerprint ? NULL : "they were not all computed under the session's policy";
+}
+
+int seal_ready(struct skv_session *s, struct skv_seq *q, uint32_t n)
+{
+	const char *why;
+	void *was;
+	int e;
+
+	if (seq_policy(q)->n_compress > 0 && !first_fits(q))
+		return error_set(-ESTALE, "the first tokens, which policy %s leaves as they are, are more than the %u of a block", seq_policy(q)->block->name,
+		                 SKV_BLOCK_TOKENS);
+	if (seq_policy(q)->n_compress > 0) {
+		if (s->step.open)
+			return error_set(-EBUSY, "a step is open, and sealing compresses");
+		e = device_enter(s, &was);
+		if (e < 0)
+			return e;
+		e = compress(s, q, n);
+		device_leave(s, was);
+		if (e < 0)
+			return e;
+	}
+	why = unsealable(q, n);
+	return why ? error_set(-ESTALE, "the first %u tokens cannot be sealed: %s", n, why) : 0;
+}
