@@ -218,10 +218,13 @@ static int open_sequence(struct generation *g, struct eng_error *err)
 	return library(skv_seq_new(g->session, name, most, &g->seq), err);
 }
 
-/* What was read is there for others; a policy that has taken some of it away already is no error. */
+/*
+ * What was read is there for others; a policy that has taken some of it away already is no error. Before the rest of the prompt is read:
+ * one that compresses has now compressed it, and this text goes on as others that begin with it.
+ */
 static int seal(struct generation *g, struct eng_error *err)
 {
-	int r = g->args->prefixes ? skv_seq_seal(g->seq, SKV_ALL, NULL) : 0;
+	int r = skv_seq_seal(g->seq, SKV_ALL, NULL);
 
 	return r == -ESTALE || r == -EDQUOT || r == -ENOSPC ? 0 : library(r, err);
 }
@@ -231,12 +234,14 @@ static int prefill(struct generation *g, struct eng_error *err)
 {
 	double begun = eng_now();
 	uint32_t n = g->prompt.n ? (uint32_t)g->prompt.n - 1 : 0, chunk = g->args->chunk;
+	const uint32_t sealed = g->args->prefixes ? n / SKV_BLOCK_TOKENS * SKV_BLOCK_TOKENS : 0;
 	int r = 0;
 
 	for (uint32_t at = skv_seq_len(g->seq); !r && at < n; at = skv_seq_len(g->seq)) {
+		const uint32_t end = at < sealed ? sealed : n;
 		struct skv_step_item item = SKV_STEP_ITEM(
 			.seq = g->seq,
-			.n_tokens = n - at < chunk ? n - at : chunk,
+			.n_tokens = end - at < chunk ? end - at : chunk,
 			.flags = SKV_STEP_PROMPT,
 			.tokens = g->prompt.id + at);
 		bool whole = at + item.n_tokens == n;
@@ -246,6 +251,8 @@ static int prefill(struct generation *g, struct eng_error *err)
 		if (!r && whole)
 			r = eng_forward_choose(&g->forward, g->prompt.id + n, 1, err);
 		r = r ? r : library(skv_step_end(g->session, whole ? g->forward.id : NULL, NULL), err);
+		if (!r && at + item.n_tokens == sealed)
+			r = seal(g, err);
 		g->prompt_rows += item.n_tokens;
 		eng_progress_show(&g->progress, g->prompt_rows, "reading the prompt");
 	}
@@ -506,7 +513,6 @@ static int continuation(struct generation *g, struct eng_error *err)
 	r = prefill(g, err);
 	if (isatty(STDOUT_FILENO))
 		eng_progress_end(&g->progress);
-	r = r ? r : seal(g, err);
 	r = r ? r : decode(g, err);
 	g->written = g->produced;
 	eng_progress_end(&g->progress);

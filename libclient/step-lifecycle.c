@@ -72,7 +72,7 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 }
 
 /* Under which policy its tokens are computed: if it is one, they can be a prefix of others. */
-static void note_policy(const struct skv_seq *q)
+static void sign_policy(const struct skv_seq *q)
 {
 	const uint64_t policy = seq_policy(q)->fingerprint;
 
@@ -98,7 +98,7 @@ static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t
 	if (e == 0)
 		e = slots_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
 	if (e == 0)
-		note_policy(it->seq);
+		sign_policy(it->seq);
 	return e < 0 ? e : compress_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
 }
 

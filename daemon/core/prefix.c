@@ -43,7 +43,7 @@ int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session
 	return skv_seqfile_read_ids(&c->seqs[seq], first, n, ret);
 }
 
-/* As its memory says it. Whoever wrote that: the form fits its model and its pages. */
+/* As its memory says it, which a client may have written: checked against its model and pages. */
 static int made_of(struct skv_core *c, uint32_t seq, struct skv_made *ret)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);

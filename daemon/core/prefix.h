@@ -14,7 +14,6 @@
 #ifndef SKV_CORE_PREFIX_H
 #define SKV_CORE_PREFIX_H
 
-#include "common/seqmem.h"
 #include "daemon/core/core.h"
 
 #define SKV_PREFIX_ORIGIN 32u /* bytes */

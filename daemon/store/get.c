@@ -50,8 +50,8 @@ int skv_store_find_job(struct skv_disk_work *work)
 
 struct get {
 	struct skv_store_values *v;
-	struct skv_store_place at[SKV_STORE_BATCH_KEYS]; /* the call's parts */
-	struct skv_store_place next; /* the first part that is not known to be right */
+	struct skv_store_part_number at[SKV_STORE_BATCH_KEYS]; /* the call's parts */
+	struct skv_store_part_number next; /* the first part that is not known to be right */
 	bool right[SKV_STORE_BATCH_KEYS], unknown[SKV_STORE_BATCH_KEYS];
 	struct skv_store_import import; /* its records */
 	int error; /* of the memory, not of the store */
@@ -135,11 +135,11 @@ static bool delete_wrong(struct get *g, uint32_t n)
 static uint32_t next_parts(struct get *g)
 {
 	struct skv_store_values *v = g->v;
-	struct skv_store_place at = g->next;
+	struct skv_store_part_number at = g->next;
 	size_t bytes = 0;
 	uint32_t n = 0;
 
-	for (; at.block < v->what.n_blocks && n < SKV_STORE_BATCH_KEYS; at = (struct skv_store_place){at.block + 1, 0}) {
+	for (; at.block < v->what.n_blocks && n < SKV_STORE_BATCH_KEYS; at = (struct skv_store_part_number){at.block + 1, 0}) {
 		skv_store_cut_to(&v->cut, at.block);
 		for (; at.part < v->cut.n_parts && n < SKV_STORE_BATCH_KEYS; at.part++) {
 			bytes += skv_store_cut_bytes(&v->cut, at.part);
@@ -163,7 +163,7 @@ static void take_right(struct get *g, uint32_t i)
 	g->next = g->at[i - 1];
 	skv_store_cut_to(&v->cut, g->next.block);
 	if (++g->next.part == v->cut.n_parts)
-		g->next = (struct skv_store_place){g->next.block + 1, 0};
+		g->next = (struct skv_store_part_number){g->next.block + 1, 0};
 }
 
 static int get_some(struct get *g, uint32_t n)

@@ -7,7 +7,6 @@
 #define SKV_STORE_PART_H
 
 #include <sparsekv/types.h>
-#include "common/seqmem.h"
 #include "daemon/store/client.h"
 #include "daemon/store/sealed.h"
 #include "daemon/store/values.h"

@@ -67,7 +67,7 @@ static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t b
 }
 
 /* The parts whose keys were written: which of them has the store not? */
-static int put_some(struct put *p, const struct skv_store_place *at, uint32_t n)
+static int put_some(struct put *p, const struct skv_store_part_number *at, uint32_t n)
 {
 	struct skv_store_values *v = p->v;
 	int r = skv_store_values_exist(v, n);
@@ -86,7 +86,7 @@ static int put_some(struct put *p, const struct skv_store_place *at, uint32_t n)
 
 static int put_blocks(struct put *p)
 {
-	struct skv_store_place at[SKV_STORE_BATCH_KEYS];
+	struct skv_store_part_number at[SKV_STORE_BATCH_KEYS];
 	struct skv_store_values *v = p->v;
 	uint32_t n = 0;
 	int r = 0;
@@ -94,7 +94,7 @@ static int put_blocks(struct put *p)
 	for (uint32_t block = 0; r == 0 && block < v->what.n_blocks; block++) {
 		skv_store_cut_to(&v->cut, block);
 		for (uint32_t part = v->cut.n_parts; r == 0 && part-- > 0;) {
-			at[n] = (struct skv_store_place){block, part};
+			at[n] = (struct skv_store_part_number){block, part};
 			skv_store_values_key(v, n++, block, part);
 			if (n < SKV_STORE_BATCH_KEYS && (part > 0 || block + 1 < v->what.n_blocks))
 				continue;

@@ -16,7 +16,7 @@
 /* Bytes of values in a call, or one value. Calls of this size say in time that the job goes on. */
 #define SKV_STORE_CALL_BYTES ((size_t)16 << 20)
 
-struct skv_store_place {
+struct skv_store_part_number {
 	uint32_t block, part;
 };
 

@@ -48,6 +48,51 @@ START_TEST(fetched) /* what is compressed in memory is so in the store */
 }
 END_TEST
 
+/* Records travel as they are, and are smaller than rows; a sequence that begins with them is as the one that has sealed them. */
+START_TEST(fetched_compressed)
+{
+	static const char *const specs[] = {
+		"kivi?residual=64&block=64&bits=2&scale_block=32",
+		"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4&ref_bits=8",
+	};
+	char *text, *keys[HOSTS_BLOCKS];
+	struct skv_store *store = hosts_open_store();
+	int32_t ids[PREFIX_PROMPT];
+	struct hosts_user a, b;
+	struct skv_seq *seq;
+	float *want, *got;
+	size_t bytes = 0;
+
+	hosts.spec = specs[_i];
+	prefix_prompt(ids, 9);
+	hosts_user_begin(&a, 0);
+	ck_assert_uint_eq(prefix_begin(&a.w, ids, PREFIX_PROMPT, &seq), 0);
+	prefix_read(&a.w, seq, ids, 0, PREFIX_SEALED, true, NULL);
+	OK(skv_seq_seal(seq, SKV_ALL, NULL));
+	want = prefix_go_on(&a.w, seq, ids);
+	hosts_wait_values(HOSTS_BLOCKS);
+	ck_assert_uint_eq(hosts_keys(&text, keys, HOSTS_BLOCKS), HOSTS_BLOCKS);
+	for (uint32_t i = 0; i < HOSTS_BLOCKS; i++) {
+		struct hosts_value v = hosts_get(store, keys[i]);
+
+		bytes += v.n;
+		free(v.bytes);
+	}
+	if (!hosts.nixl[0]) /* else they are elsewhere */
+		ck_assert_uint_lt(bytes, skv_page_bytes(&a.w.model) / SKV_PAGE_TOKENS * a.w.model.n_layers * PREFIX_SEALED * 4 / 5);
+	hosts_user_begin(&b, 1);
+	ck_assert_uint_eq(prefix_begin(&b.w, ids, PREFIX_PROMPT, &seq), PREFIX_SEALED);
+	got = prefix_go_on(&b.w, seq, ids);
+	ck_assert_msg(prefix_same(&a.w, want, got), "%s: another output than on the host that has read it", specs[_i]);
+	skv_disconnect(a.client);
+	skv_disconnect(b.client);
+	skv_store_free(store);
+	free(text);
+	free(want);
+	free(got);
+}
+END_TEST
+
 /* ---- what is damaged ------------------------------------------------------------------------- */
 
 enum damage { FLIPPED, CUT, EMPTY, SWAPPED, FOREIGN, GONE, DAMAGES };
@@ -269,6 +314,7 @@ int main(void)
 	suite = begin_suite("test-prefix-store");
 	t = add_case(suite, "prefix-store", 300, hosts_begin, hosts_end, killed, bounded, tenants, NULL);
 	tcase_add_loop_test(t, fetched, 0, 2);
+	tcase_add_loop_test(t, fetched_compressed, 0, 2);
 	tcase_add_loop_test(t, damaged, 0, DAMAGES);
 	return run_suite(suite);
 }

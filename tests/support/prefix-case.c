@@ -49,7 +49,7 @@ static void use(struct prefix_case *p, uint32_t table, uint32_t page, uint32_t u
 			return;
 		}
 	p->place = realloc(p->place, (p->n_places + 1) * sizeof(*p->place));
-	p->place[p->n_places++] = (struct prefix_place){table, page, used};
+	p->place[p->n_places++] = (struct prefix_page){table, page, used};
 }
 
 /* The records of a kind that the block's tokens have. */

@@ -21,7 +21,7 @@ struct prefix_case {
 	struct skv_store_what what;
 	uint8_t (*names)[SKV_STORE_NAME];
 	int32_t *tokens;
-	struct prefix_place {
+	struct prefix_page {
 		uint32_t table, page;
 		uint32_t used; /* bytes, from the page's beginning on */
 	} *place;

@@ -74,6 +74,7 @@ void hosts_begin(void)
 	char path[200];
 	uint8_t secret[32];
 
+	hosts.spec = "delta?budget=6&layers=0,2&dense=1";
 	setenv("REDISCLI_AUTH", HOSTS_PASSWORD, 1);
 	strcpy(address[0], "127.0.0.1");
 	strcpy(address[1], "127.0.0.1");
@@ -195,7 +196,7 @@ void hosts_user_begin(struct hosts_user *u, int on)
 	if (hosts.dtype)
 		u->w.model.kv_dtype = hosts.dtype;
 	OK(skv_connect(&u->client, hosts.host[on].socket));
-	OK(skv_open(u->client, &u->w.model, "delta?budget=6&layers=0,2&dense=1", &u->w.session));
+	OK(skv_open(u->client, &u->w.model, hosts.spec, &u->w.session));
 }
 
 /* What reading the prompt gives, computed here and now. */
@@ -254,7 +255,7 @@ pid_t hosts_reader(int on, uint64_t seed)
 	prefix_model(&u.w, "shared");
 	prefix_prompt(ids, seed);
 	if (skv_connect(&u.client, hosts.host[on].socket) < 0 ||
-	    skv_open(u.client, &u.w.model, "delta?budget=6&layers=0,2&dense=1", &u.w.session) < 0)
+	    skv_open(u.client, &u.w.model, hosts.spec, &u.w.session) < 0)
 		_exit(HOSTS_GAVE_UP);
 	skv_set_timeout(u.client, 10000); /* on a device a worker makes a context first */
 	if (skv_seq_new_from(u.w.session, NULL, 0, ids, PREFIX_PROMPT, &seq) < 0)

@@ -23,6 +23,7 @@ struct prefix_hosts {
 	char *folder;
 	struct fix host[2];
 	uint32_t dtype; /* of pages; 0: the model's */
+	const char *spec; /* of users' sessions */
 	const char *nixl[2]; /* of the next start; NULL: without */
 	const char *window;  /* prefix-store-nixl-window; NULL: its default */
 };

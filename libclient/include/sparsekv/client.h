@@ -167,8 +167,14 @@ SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct
  *
  * Sealing shares pages as a fork does. A prefix stays while there is memory for it; it is the sequence's user's, and counts for its quotas.
  * It is meant for a prompt that has been read, and for a dialogue after each turn. What is sealed already is sealed, and no error.
- * *ret_sealed (NULL is fine): how many tokens are. Error: -ESTALE tokens of them were evicted, compressed or moved; else as
- * skv_seq_fork.
+ *
+ * Under a policy that compresses, sealing compresses those tokens, all but the first ones, also in the sequence, on the stream of the last
+ * step: prefixes are small, and the residual window begins behind them. So that a prompt goes on where it was sealed as it does where it was
+ * found, read its whole blocks, seal, then read the rest. Such a sequence cannot be truncated to fewer tokens than were sealed.
+ *
+ * *ret_sealed (NULL is fine): how many tokens are. Error: -ESTALE tokens of them were evicted or moved, or were not all computed under the
+ * policy that the session has now; -EBUSY a step is open; else as skv_seq_fork, and as a step's begin where tokens are compressed. Ranks with
+ * a policy that compresses to latents all call it, in the same order.
  *
  * skv_seq_new_from() waits for a store as long as the daemon's prefix-store-wait, at most. If the policy cannot go on from tokens that it
  * has not seen itself, or nothing is found, or a store has failed, the sequence begins empty, and that is no error. Tensor-parallel ranks
