@@ -70,6 +70,14 @@ static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
 	return e;
 }
 
+/* Why its tokens are none of its session's, or NULL. */
+static const char *foreign(const struct skv_seq *q)
+{
+	if (q->about & SKV_ABOUT_DECOMPRESSED)
+		return "it has tokens that were compressed in another way";
+	return q->mem->policy == q->session->policy->fingerprint ? NULL : "they were not all computed under the session's policy";
+}
+
 /* Why the first n tokens are not all there as a prefix has them, each in its place, or NULL. */
 static const char *unsealable(const struct skv_seq *q, uint32_t n)
 {
@@ -83,33 +91,35 @@ static const char *unsealable(const struct skv_seq *q, uint32_t n)
 			if (!skv_pte_resident(seq_table(q, layer)[page]) && !compress_has_page(q, layer, page))
 				return "it has evicted pages";
 	}
-	if (behind(q, n))
-		return "its policy cannot compress them";
-	if (q->about & SKV_ABOUT_DECOMPRESSED)
-		return "it has tokens that were compressed in another way";
-	return q->mem->policy == q->session->policy->fingerprint ? NULL : "they were not all computed under the session's policy";
+	return behind(q, n) ? "its policy cannot compress them" : foreign(q);
+}
+
+/* 0 and *why, or an error of its own. */
+static int pack(struct skv_session *s, struct skv_seq *q, uint32_t n, const char **why)
+{
+	void *was;
+	int e;
+
+	if (!first_fits(q)) {
+		*why = "those that its policy never compresses are more than a block";
+		return 0;
+	}
+	if (s->step.open)
+		return error_set(-EBUSY, "a step is open, and sealing compresses");
+	e = device_enter(s, &was);
+	if (e < 0)
+		return e;
+	e = compress(s, q, n);
+	device_leave(s, was);
+	return e;
 }
 
 int seal_ready(struct skv_session *s, struct skv_seq *q, uint32_t n)
 {
-	const char *why;
-	void *was;
-	int e;
+	const char *why = foreign(q);
+	int e = !why && seq_policy(q)->n_compress > 0 ? pack(s, q, n, &why) : 0;
 
-	if (seq_policy(q)->n_compress > 0 && !first_fits(q))
-		return error_set(-ESTALE, "the first tokens, which policy %s leaves as they are, are more than the %u of a block", seq_policy(q)->block->name,
-		                 SKV_BLOCK_TOKENS);
-	if (seq_policy(q)->n_compress > 0) {
-		if (s->step.open)
-			return error_set(-EBUSY, "a step is open, and sealing compresses");
-		e = device_enter(s, &was);
-		if (e < 0)
-			return e;
-		e = compress(s, q, n);
-		device_leave(s, was);
-		if (e < 0)
-			return e;
-	}
-	why = unsealable(q, n);
-	return why ? error_set(-ESTALE, "the first %u tokens cannot be sealed: %s", n, why) : 0;
+	if (e == 0 && !why)
+		why = unsealable(q, n);
+	return why ? error_set(-ESTALE, "the first %u tokens cannot be sealed: %s", n, why) : e;
 }

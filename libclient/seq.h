@@ -86,7 +86,7 @@ struct skv_seq {
 	uint32_t *release; /* shared pages given up, to be told; room for all that the tables have */
 	uint32_t n_release, cap_release;
 	struct request *fork; /* a fork without an answer so far: the table may change under us */
-	uint32_t sealing; /* tokens that MAINTENANCE_COMPRESS is to compress, whatever the policy says */
+	uint32_t sealing; /* not 0: tokens that MAINTENANCE_COMPRESS is to compress, whatever the policy says */
 	struct compressor *decompressing; /* in MAINTENANCE_DECOMPRESS: how it was compressed */
 	uint64_t recall_layers; /* times that it was measured, and the sum of the figures */
 	double recall_sum;

@@ -122,7 +122,7 @@ void compress_schedule_maintenance(const struct skv_seq *q, uint32_t layer, stru
 {
 	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
 	uint32_t from = next->n_compressed > compress_first(plan) ? next->n_compressed : compress_first(plan);
-	uint32_t coded = plan->kind && q->sealing > compress_end(plan, q->len) ? q->sealing : compress_end(plan, q->len);
+	uint32_t coded = q->sealing && plan->kind ? q->sealing : compress_end(plan, q->len);
 
 	if (q->maintenance == MAINTENANCE_COMPRESS)
 		compress_up_to(q, layer, coded < from + SLICE ? coded : from + SLICE, next);

@@ -4,6 +4,7 @@
  * into well-formed memory. What passes skv_seqmem_check() can be replayed and recovered without a store
  * outside of it, and is then what its last commit says.
  */
+#include "common/records.h"
 #include "common/seqmem.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -41,6 +42,23 @@ static void must_be_recovered(struct skv_seqmem *s, const struct skv_seqmem_layo
 			MUST(skv_pte_kind(skv_seqmem_table(s, l, t)[i]) == SKV_PTE_NONE);
 }
 
+/* What it says of how tokens are compressed is refused, or can be what another sequence begins with. */
+static void must_be_begun_with(const struct skv_seqmem *s, const struct skv_model *m)
+{
+	struct skv_seqmem *begun = calloc(1, sizeof(*begun));
+	const uint32_t n = 3 * SKV_BLOCK_TOKENS;
+	struct skv_made made;
+
+	MUST(begun);
+	skv_seqmem_made(s, LAYERS, &made);
+	if (!skv_made_check(&made, m)) {
+		MUST(skv_made_pages(&made, m, n + SKV_BLOCK_TOKENS) - skv_made_pages(&made, m, n) <= LAYERS * (16 + 2 * SKV_MADE_BLOCK_PIECES));
+		skv_seqmem_begin_with(begun, n, LAYERS, &made);
+		MUST(!skv_layer_slots_check(begun->lay[1].slots, begun->about[1], n, LAYERS));
+	}
+	free(begun);
+}
+
 void fuzz_one(const uint8_t *data, size_t size)
 {
 	struct fuzz_input in = {data, size};
@@ -65,6 +83,7 @@ void fuzz_one(const uint8_t *data, size_t size)
 	if (!skv_seqmem_check(s, &l)) {
 		lay = s->lay[skv_commit_epoch(s->commit) & 1];
 		about = s->about[skv_commit_epoch(s->commit) & 1];
+		must_be_begun_with(s, &model);
 		skv_layer_slots_check(lay.slots, about, skv_commit_len(s->commit), LAYERS);
 		skv_seqmem_replay(s, &l);
 		skv_seqmem_recover(s, &l);

@@ -7,8 +7,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/child.h"
 #include "tests/support/client-fixture.h"
 #include "tests/support/manager.h"
 #include "tests/support/prefix-reader.h"
@@ -18,6 +20,7 @@
 
 static struct refmodel w;
 static char codec[64];
+static uint64_t codec_seed = 7;
 static int32_t prompt[PREFIX_PROMPT];
 
 static const struct kind {
@@ -38,9 +41,9 @@ static const struct kind {
 	{"lessismore?budget=80", ROWS},
 	{"streaming?budget=64&sinks=4&dense=1", NEVER},
 	{"kivi?residual=16&block=32", RECORDS},
-	{"kivi?residual=64&block=64&bits=2&scale_block=32", RECORDS},
+	{"kivi?residual=256&block=64&bits=2&scale_block=32", RECORDS},
 	{CODEC "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES, RECORDS},
-	{CODEC "deltakv?budget=40&recent=8&layers=1&dense=1&bits=16&scale_block=32&ref_bits=4&full_bits=4&residual=50&block=32&" REFMODEL_CODES, RECORDS},
+	{CODEC "deltakv?budget=40&recent=8&layers=1&dense=1&bits=16&scale_block=32&ref_bits=4&full_bits=4&residual=250&block=32&" REFMODEL_CODES, RECORDS},
 	{"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4&ref_bits=8", RECORDS},
 	{CODEC "palu?bits=8&scale_block=32&residual=16&block=16", RECORDS},
 	{"h2o?budget=60&dense=1", NEVER},
@@ -66,7 +69,7 @@ static void open_with(const char *spec)
 	if (!strncmp(spec, CODEC, strlen(CODEC))) {
 		spec += strlen(CODEC);
 		snprintf(codec, sizeof(codec), "%.50s/codec", daemon_.dir);
-		(strstr(spec, "palu") ? refmodel_codec_alone : refmodel_codec)(&w.model, 7, codec);
+		(strstr(spec, "palu") ? refmodel_codec_alone : refmodel_codec)(&w.model, codec_seed, codec);
 		snprintf(with, sizeof(with), "%s&file=%s", spec, codec);
 	}
 	OK(skv_open(client, &w.model, with, &w.session));
@@ -284,11 +287,12 @@ START_TEST(compressed_blocks)
 	OK(skv_seq_new(w.session, NULL, 0, &a));
 	prefix_read(&w, a, prompt, 0, PREFIX_PROMPT, true, NULL);
 	OK(skv_seq_seal(a, SKV_ALL, NULL));
+	OK(skv_seq_truncate(a, PREFIX_SEALED + 1, 0)); /* less than a window behind what is compressed */
 	OK(skv_seq_drop(a));
 	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
 	FAILS(skv_seq_truncate(b, PREFIX_SEALED - 1, 0), ESTALE, "would be rows");
 	prefix_read(&w, b, prompt, PREFIX_SEALED, PREFIX_PROMPT, true, NULL);
-	OK(skv_seq_truncate(b, PREFIX_SEALED + 1, 0)); /* less than a window behind it */
+	OK(skv_seq_truncate(b, PREFIX_SEALED + 1, 0));
 	OK(skv_seq_truncate(b, PREFIX_SEALED, 0));
 	OK(skv_seq_fork(b, NULL, PREFIX_SEALED, &a));
 	OK(skv_seq_drop(a));
@@ -297,6 +301,94 @@ START_TEST(compressed_blocks)
 	prefix_read(&w, b, prompt, 256, PREFIX_SEALED, true, NULL);
 	same_as(want, b, prompt, spec);
 	free(want);
+	skv_close(w.session);
+}
+END_TEST
+
+/* The file of the compressor has another content, under the same name: what was sealed with the other one is none of this one's. */
+START_TEST(another_compressor)
+{
+	struct skv_seq *seq;
+
+	for (int i = 0; i < 2; i++) {
+		open_with(kinds[12].spec);
+		ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &seq), 0);
+		prefix_read(&w, seq, prompt, 0, PREFIX_SEALED, true, NULL);
+		OK(skv_seq_seal(seq, SKV_ALL, NULL));
+		OK(skv_seq_drop(seq));
+		ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &seq), PREFIX_SEALED);
+		skv_close(w.session);
+		codec_seed++;
+	}
+}
+END_TEST
+
+/* A process of its own reads a prompt's blocks and seals them, until it is killed. */
+static void seal_alone(const char *spec, int tell)
+{
+	struct skv_client *own;
+	struct skv_seq *seq;
+
+	OK(skv_connect(&own, daemon_.socket));
+	OK(skv_open(own, &w.model, spec, &w.session));
+	OK(skv_seq_new(w.session, "s", 0, &seq));
+	prefix_read(&w, seq, prompt, 0, PREFIX_SEALED, true, NULL);
+	ck_assert_int_eq(write(tell, "", 1), 1);
+	OK(skv_seq_seal(seq, SKV_ALL, NULL));
+	for (;;)
+		pause();
+}
+
+/* An engine dies while it compresses what it seals: the sequence is as it was, or as it is then, in all layers, and goes on so. */
+START_TEST(killed_while_sealing)
+{
+	static const char *const specs[] = {"kivi?residual=256&block=32",
+	                                    "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=256&block=16&stride=7&n_refs=4&ref_bits=8"};
+	unsigned compressed = 0, as_it_was = 0;
+	float *want[2], *got;
+	struct skv_seq *seq;
+
+	if (devmem_is_device())
+		return; /* which a child cannot use */
+	OK(skv_open(client, &w.model, specs[_i], &w.session));
+	for (int seals = 0; seals < 2; seals++) {
+		OK(skv_seq_new(w.session, NULL, 0, &seq));
+		prefix_read(&w, seq, prompt, 0, PREFIX_SEALED, true, NULL);
+		if (seals)
+			OK(skv_seq_seal(seq, SKV_ALL, NULL));
+		want[seals] = prefix_go_on(&w, seq, prompt);
+		OK(skv_seq_drop(seq));
+	}
+	ck_assert(!prefix_same(&w, want[0], want[1]));
+	for (int i = 0; i < (slowed() ? 10 : 40); i++) {
+		int told[2], status;
+		char byte;
+		pid_t pid;
+
+		ck_assert_int_eq(pipe(told), 0);
+		pid = child_fork();
+		if (pid == 0)
+			seal_alone(specs[_i], told[1]);
+		close(told[1]);
+		ck_assert_msg(read(told[0], &byte, 1) == 1, "%s", child_problem());
+		close(told[0]);
+		usleep(rnd_below(3000));
+		ck_assert_int_eq(kill(pid, SIGKILL), 0);
+		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+		ck_assert_msg(WIFSIGNALED(status), "%s", child_problem());
+		for (int k = 0; k < 500 && skv_seq_attach(w.session, "s", &seq) == -EBUSY; k++) /* until the daemon knows */
+			usleep(2000);
+		ck_assert_uint_eq(skv_seq_len(seq), PREFIX_SEALED);
+		got = prefix_go_on(&w, seq, prompt);
+		compressed += prefix_same(&w, want[1], got);
+		as_it_was += prefix_same(&w, want[0], got);
+		ck_assert_int_eq((int)(compressed + as_it_was), i + 1);
+		free(got);
+		OK(skv_seq_drop(seq));
+	}
+	printf("%s: %u compressed, %u as they were\n", specs[_i], compressed, as_it_was);
+	free(want[0]);
+	free(want[1]);
 	skv_close(w.session);
 }
 END_TEST
@@ -329,6 +421,7 @@ END_TEST
 /* The next daemon, after a kill or a stop, finds them again; one that has another secret finds none, and gives their memory back. */
 START_TEST(after_a_restart)
 {
+	static const char *const specs[] = {"full", "kivi?residual=64&block=64&bits=2&scale_block=32"};
 	const char *options[] = {"--pool-bytes=64M", "--segment-bytes=1M", "--account-bytes=48M", devmem_is_device() ? "--cuda=required" : "--cuda=off",
 	                         "--cuda-segment-bytes=2M", NULL, NULL};
 	char file[] = "/tmp/skv-secret.XXXXXX", option[80];
@@ -343,15 +436,16 @@ START_TEST(after_a_restart)
 	prefix_prompt(prompt, 1);
 	prefix_prompt(other, 2);
 	OK(skv_connect(&client, manager_socket));
-	OK(skv_open(client, &w.model, "full", &w.session));
+	OK(skv_open(client, &w.model, specs[_i], &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &a));
+	prefix_read(&w, a, prompt, 0, PREFIX_SEALED, true, NULL);
+	OK(skv_seq_seal(a, PREFIX_SEALED, NULL));
 	want = prefix_go_on(&w, a, prompt);
-	OK(skv_seq_seal(a, PREFIX_PROMPT, NULL));
 	for (int i = 0; i < 3; i++) {
 		(void)manager_end(i == 1 ? SIGTERM : SIGKILL);
 		manager_start(options);
 		ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
-		same_as(want, b, prompt, "full");
+		same_as(want, b, prompt, specs[_i]);
 		ck_assert_uint_eq(prefix_begin(&w, other, PREFIX_PROMPT, &b), 0);
 		OK(skv_seq_drop(b));
 	}
@@ -378,10 +472,12 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-client-prefix");
-	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, decompressed, other_policies, dialogues, NULL);
+	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, decompressed, other_policies, another_compressor, dialogues, NULL);
 
 	tcase_add_loop_test(t, as_if_read, 0, KINDS);
 	tcase_add_loop_test(t, compressed_blocks, 0, 6);
-	add_case(s, "restart", 60, NULL, NULL, after_a_restart, NULL);
+	tcase_add_loop_test(t, killed_while_sealing, 0, 2);
+	t = add_case(s, "restart", 60, NULL, NULL, NULL);
+	tcase_add_loop_test(t, after_a_restart, 0, 2);
 	return run_suite(s);
 }

@@ -221,6 +221,45 @@ static void open_ranks(const char *spec)
 	}
 }
 
+struct sealing {
+	struct split *split;
+	bool begins; /* it goes, and another one begins with what was sealed */
+};
+
+/* Of the last sequence. What is compressed for it is of all ranks' heads. */
+static void run_compressing(void *ctx, uint32_t at)
+{
+	const struct sealing *x = ctx;
+	struct rank *r = &x->split->rank[at];
+	struct skv_seq **q = &r->seq[SEQS - 1];
+	int32_t prompt[MAX_TOKENS];
+	uint32_t sealed, len;
+
+	memcpy(prompt, skv_seq_tokens(*q, &len), skv_seq_len(*q) * sizeof(*prompt));
+	OK(skv_seq_seal(*q, SKV_ALL, &sealed));
+	ck_assert_uint_eq(sealed, len / SKV_BLOCK_TOKENS * SKV_BLOCK_TOKENS);
+	if (!x->begins)
+		return;
+	OK(skv_seq_drop(*q));
+	OK(skv_seq_new_from(r->session, NULL, 0, prompt, len, q));
+	ck_assert_uint_eq(skv_seq_len(*q), (len - 1) / SKV_BLOCK_TOKENS * SKV_BLOCK_TOKENS);
+}
+
+/* What was read so far is sealed, and goes on; or another sequence does. */
+static void seal_and_go_on(struct plan *p)
+{
+	const bool begins = rnd_below(2);
+	const uint32_t len = p->len[SEQS - 1];
+
+	for (uint32_t s = 0; s < SPLITS; s++)
+		rank_group_run(&splits[s].group, run_compressing, &(struct sealing){&splits[s], begins});
+	if (begins)
+		p->len[SEQS - 1] = (len - 1) / SKV_BLOCK_TOKENS * SKV_BLOCK_TOKENS;
+	memset(p->n, 0, sizeof(p->n));
+	p->n[SEQS - 1] = 1 + len - p->len[SEQS - 1];
+	step(p);
+}
+
 /* Scores are reduced where they are needed; commits are always confirmed, and once before the first. */
 static void check_calls(bool shared, uint64_t steps)
 {
@@ -255,6 +294,8 @@ START_TEST(as_one_rank)
 			p.n[i] = 1 + rnd_below(i == 0 ? 10 : i == 1 ? 150 : 290);
 			step(&p);
 		}
+	if (compresses && p.len[SEQS - 1] > SKV_BLOCK_TOKENS)
+		seal_and_go_on(&p);
 	p.flags = 0;
 	for (uint32_t t = 0; t < STEPS; t++) {
 		for (uint32_t i = 0; i < SEQS; i++)

@@ -4,7 +4,9 @@
 
 #include <check.h>
 
+#include "common/records.h"
 #include "common/spec.h"
+#include "kernels/compress.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -100,10 +102,46 @@ START_TEST(forms)
 }
 END_TEST
 
+/* Where records of a sealed prefix lie is the same to who knows its form alone as to the kernels. */
+START_TEST(records)
+{
+	for (int round = 0; round < 2000; round++) {
+		const struct skv_compress k = random_pack();
+		const struct skv_model m = {.n_layers = 1, .n_heads = 8, .n_kv_heads = 1u << rnd_below(4), .head_dim = 64, .kv_dtype = SKV_BF16};
+		struct skv_codec code = {.kind = k.kind, .first = compress_first(&k), .stride = k.stride, .bits = k.bits, .scale_block = k.scale_block,
+		                         .width = 64, .n_refs = k.n_refs, .ref_bits = k.ref_bits, .id_bytes = k.stride ? 4 : 0};
+		const struct skv_shape sh = {.n_kv_heads = m.n_kv_heads, .head_dim = m.head_dim, .dtype = m.kv_dtype, .page_bytes = skv_page_bytes(&m),
+		                             .codec = &code};
+		struct skv_made made = {.form = {compress_form(&k, SKV_MAX_TOKENS)}};
+		struct skv_form *f = &made.form[0];
+		uint64_t pages = 0;
+
+		f->code_size = (uint16_t)(skv_code_record_bytes(&sh) / 16);
+		f->ref_size = (uint16_t)(k.stride ? skv_ref_bytes(&code, skv_token_dims(&sh), sh.dtype) / 16 : 0);
+		if (code.first >= SKV_BLOCK_TOKENS) {
+			ck_assert_ptr_nonnull(skv_made_check(&made, &m));
+			continue;
+		}
+		ck_assert_ptr_null(skv_made_check(&made, &m));
+		for (uint32_t n = SKV_BLOCK_TOKENS; n < 9 * SKV_BLOCK_TOKENS; n += SKV_BLOCK_TOKENS) {
+			const struct records codes = compress_records(&sh, SKV_PAGES_CODES, n), refs = compress_records(&sh, SKV_PAGES_REFS, n);
+
+			ck_assert_uint_eq(skv_form_records(f, SKV_PAGES_CODES, m.n_kv_heads, n), codes.n);
+			ck_assert_uint_eq(skv_form_records(f, SKV_PAGES_REFS, m.n_kv_heads, n), refs.n);
+			pages = skv_pages_of(code.first) + (codes.n + codes.each - 1) / codes.each + (refs.n + refs.each - 1) / refs.each;
+			ck_assert_uint_eq(skv_made_pages(&made, &m, n), pages);
+		}
+		ck_assert_uint_le(pages, 1 + skv_pages_of(9 * SKV_BLOCK_TOKENS) * 2);
+		f->code_size = (uint16_t)(rnd_below(2) ? 0 : skv_page_bytes(&m) / 16 + 1);
+		ck_assert_ptr_nonnull(skv_made_check(&made, &m));
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-compress-layout");
 
-	add_case(s, "packs", 60, NULL, NULL, as_it_grows, commits_are_good, forms, NULL);
+	add_case(s, "packs", 60, NULL, NULL, as_it_grows, commits_are_good, forms, records, NULL);
 	return run_suite(s);
 }
