@@ -38,14 +38,6 @@ static bool behind(const struct skv_seq *q, uint32_t n)
 	return false;
 }
 
-static bool first_fits(const struct skv_seq *q)
-{
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		if (compresses(q, layer) && seq_policy(q)->compressor->layer[layer].code.first >= SKV_BLOCK_TOKENS)
-			return false;
-	return true;
-}
-
 /* As a step is prepared for, and on the stream of the last one. */
 static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
 {
@@ -100,8 +92,8 @@ static int pack(struct skv_session *s, struct skv_seq *q, uint32_t n, const char
 	void *was;
 	int e;
 
-	if (!first_fits(q)) {
-		*why = "those that its policy never compresses are more than a block";
+	if (!compressor_seals(s, seq_policy(q)->compressor)) {
+		*why = "those that its policy never compresses fill a block or more";
 		return 0;
 	}
 	if (s->step.open)

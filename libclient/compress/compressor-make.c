@@ -395,11 +395,19 @@ void compressor_sign(const struct compressor *k, struct skv_seqmem *m)
 	skv_wire_string(m->codec_path, sizeof(m->codec_path), k->path);
 }
 
+bool compressor_seals(const struct skv_session *s, const struct compressor *k)
+{
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		if (k->layer[layer].form.first * SKV_PAGE_TOKENS >= SKV_BLOCK_TOKENS)
+			return false;
+	return true;
+}
+
 void compressor_announce(const struct skv_session *s, struct skv_seqmem *m)
 {
 	const struct policy *p = s->policy;
 
-	if (!p->compressor)
+	if (!p->compressor || !compressor_seals(s, p->compressor))
 		return;
 	compressor_sign(p->compressor, m);
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)

@@ -43,6 +43,8 @@ int compressor_of_seq(struct skv_seq *q, struct compressor **ret);
 bool compressor_matches(const struct compressor *k, const struct skv_seqmem *m);
 /* Say so, in the memory of a sequence that has nothing compressed. */
 void compressor_sign(const struct compressor *k, struct skv_seqmem *m);
+/* Can prefixes be sealed in its form? Tokens that it never compresses are fewer than a block. */
+bool compressor_seals(const struct skv_session *s, const struct compressor *k);
 /*
  * Say how the session's policy would compress, in the memory of a sequence without tokens that is for nothing else: what sealed prefixes
  * are of the same form.
