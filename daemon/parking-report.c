@@ -11,7 +11,7 @@ json_t *skv_parking_status(struct skv_server *s)
 	if (!k)
 		return json_array();
 	n = &k->counters;
-	skv_files_sum(&k->files, UINT32_MAX, &files, &bytes);
+	skv_files_sum(&k->files, UINT32_MAX, false, &files, &bytes);
 	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
 		jobs++;
 	return json_pack("[{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}]", "path", s->config.parked_path,

@@ -175,7 +175,7 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 	q = skv_seq_row(&c->state, seq);
 	if (skv_prefixes_find(c, q->pool, &q->model, &keys[n - 1], n - 1) != SKV_NO_INDEX)
 		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
-	r = skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN);
+	r = origin ? skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN) : 0;
 	if (r == 0)
 		r = skv_core_restore_done(c, seq_id, "");
 	if (r == 0)
@@ -185,6 +185,17 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 	if (r == 0)
 		skv_age_trim_prefixes(c, q->account);
 	return r;
+}
+
+int skv_core_prefix_keys(struct skv_core *c, uint32_t seq_id, const struct skv_block_key **ret, uint32_t *ret_n)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks == 0)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "it is no sealed prefix, or was dropped");
+	*ret = c->seqs[seq].blocks;
+	*ret_n = c->seqs[seq].n_blocks;
+	return 0;
 }
 
 /* ---- after a start --------------------------------------------------------------------------- */
