@@ -27,7 +27,7 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 static const struct skv_parking_kind kind = {SKV_PARKING_OUT, turn, moved};
 
 /* A sealed prefix that is in a file needs none. False: it is none, or has none. */
-static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_location *at, int *ret)
+static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_location *at, struct skv_parking_ask *ask, int *ret)
 {
 	struct skv_parked *p = skv_files_find(&k->files, at->uid, at->model->name, at->model->rank, at->model->n_ranks, at->name);
 
@@ -35,6 +35,8 @@ static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_
 		return false;
 	p->used_ns = skv_real_ns();
 	*ret = skv_core_park_known(k->server->core, seq);
+	if (ask)
+		ask->done += *ret == 0;
 	return true;
 }
 
@@ -51,7 +53,7 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 	struct skv_core_location p;
 	int r = skv_core_seq_location(core, seq, &p);
 
-	if (r || is_known(k, seq, &p, &r))
+	if (r || is_known(k, seq, &p, ask, &r))
 		return r ? refuse_core(k, r, why) : 0;
 	if (p.pages_fd < 0 && k->server->config.ipc == SKV_IPC_LEGACY) {
 		snprintf(why, SKV_TEXT_MAX, "memory of a device is its worker's alone (ipc = legacy), and cannot be parked");

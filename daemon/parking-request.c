@@ -105,7 +105,7 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 	if (r == 0 && held) {
 		r = -EBUSY;
 		snprintf(why, sizeof(why), "sequence '%s' is held by a client", m->name);
-	} else if (r == 0 && ask->jobs == 1) {
+	} else if (r == 0 && ask->jobs == 1 && ask->done == 0) {
 		size_t at = 0;
 
 		if (skv_files_next(&k->files, m->uid, m->model, m->name, &at)) {

@@ -80,10 +80,10 @@ bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const 
 		const struct skv_seq_row *q = skv_seq_row(&c->state, *row);
 		bool held;
 
-		if (!q->name[0] || skv_is_prefix(q) || strcmp(q->name, name) || strcmp(q->model.name, model) || skv_account_row(&c->state, q->account)->uid != uid)
+		if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) || skv_account_row(&c->state, q->account)->uid != uid)
 			continue;
 		/* a rank stays in memory while another one is held, whose last commit is compared with its own at the end */
-		held = q->session != SKV_NO_INDEX || skv_joint_held(c, *row);
+		held = !may_leave(c, *row);
 		*ret_held += held;
 		if (held || c->seqs[*row].parking == SKV_PARK_STARTED)
 			continue;

@@ -198,6 +198,21 @@ int skv_core_prefix_keys(struct skv_core *c, uint32_t seq_id, const struct skv_b
 	return 0;
 }
 
+bool skv_core_prefix_exists(const struct skv_core *c, uid_t uid, const struct skv_wire_model *m, const struct skv_block_key *keys, uint32_t n)
+{
+	uint32_t cursor = 0;
+	uintptr_t owner;
+
+	while (skv_block_index_next(&c->prefixes, &keys[n - 1], n - 1, &cursor, &owner)) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, (uint32_t)owner);
+
+		if (skv_is_prefix(q) && c->seqs[owner].n_blocks == n && skv_account_row(&c->state, q->account)->uid == uid &&
+		    q->model.rank == m->rank && q->model.n_ranks == m->n_ranks && !strcmp(q->model.name, m->name))
+			return true;
+	}
+	return false;
+}
+
 /* ---- after a start --------------------------------------------------------------------------- */
 
 bool skv_core_prefix_next(struct skv_core *c, uint32_t *row, uint32_t *ret_seq, uid_t *ret_uid, uint32_t *ret_blocks)

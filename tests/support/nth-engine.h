@@ -55,6 +55,9 @@ int nth_engine_fork_second(void);
 /* Attached, and decoded up to this length; outputs are compared. */
 int nth_engine_decode_to(int which, uint32_t goal);
 int nth_engine_detach(int which);
+/* A prompt of a block and some tokens: sealed; and another sequence begins with it. */
+int nth_engine_seal(void);
+int nth_engine_begin_sealed(void);
 /* It was dropped: until it is attached again nobody expects it. */
 void nth_engine_dropped(int which);
 /* In a process of its own that must succeed: the victim's sequences are as they were left, and are dropped. */
