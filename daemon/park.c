@@ -226,13 +226,13 @@ static void remove_of(struct skv_parking_job *j)
 	skv_parking_remove(j->parking, j->file);
 }
 
-/* The disk was full. Prefixes make room there, and when they are gone it is written once more. False: there are none. */
+/* The disk was full. A prefix makes room there, and when it is gone the file is written once more. False: there is none. */
 static bool writes_again(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
 
 	j->reserved = skv_files_reserve(&k->files);
-	if (!j->reserved || !skv_parking_free_disk(k, j->m.max_bytes))
+	if (!j->reserved || !skv_parking_free_disk(k))
 		return false;
 	free(j->fds);
 	j->fds = NULL;

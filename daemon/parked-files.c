@@ -158,16 +158,13 @@ void skv_parking_trim_prefixes(struct skv_parking *k, uint32_t uid)
 	}
 }
 
-bool skv_parking_free_disk(struct skv_parking *k, uint64_t bytes)
+bool skv_parking_free_disk(struct skv_parking *k)
 {
-	struct skv_parked *p;
-	uint64_t freed = 0;
+	struct skv_parked *p = oldest_prefix(k, UINT32_MAX);
 
-	while (freed < bytes && (p = oldest_prefix(k, UINT32_MAX))) {
-		freed += p->bytes;
+	if (p)
 		evict(k, p);
-	}
-	return freed > 0;
+	return p != NULL;
 }
 
 bool skv_parking_frees_disk(const struct skv_parking *k)

@@ -55,7 +55,7 @@ struct skv_parking_job {
 	} state;
 	uint32_t seq; /* PARK, RESUME */
 	bool insisted; /* PARK: that an earlier file goes */
-	bool again;    /* PARK: the disk was full, and prefixes there go */
+	bool again;    /* PARK: the disk was full, and a prefix there goes */
 	struct skv_core_listing listing;
 	struct skv_parked *file; /* RESUME, SEND; PARK, IMPORT: that was written */
 	struct skv_parked *reserved; /* PARK, IMPORT: for that; NULL */
@@ -133,8 +133,8 @@ void skv_parking_forget(struct skv_parking *, struct skv_parked *);
 bool skv_parking_quota_allows(struct skv_parking *, uint32_t uid, uint64_t more, uint64_t *ret_left);
 /* The user's prefixes on disk that were not used for longest go, as long as they do not fit into what sequences leave of its quota. */
 void skv_parking_trim_prefixes(struct skv_parking *, uint32_t uid);
-/* The disk is full: prefixes of anybody's go, for so many bytes. False: there is none. And are some on their way? */
-bool skv_parking_free_disk(struct skv_parking *, uint64_t bytes);
+/* The disk is full: the prefix of anybody's that was not used for longest goes. False: there is none. And is one on its way? */
+bool skv_parking_free_disk(struct skv_parking *);
 bool skv_parking_frees_disk(const struct skv_parking *);
 /* PARK of a prefix: its n_keys keys, and their tag, into the list at keys_at. -ENOSPC. */
 int skv_parking_list_keys(const struct skv_parking_job *, const struct skv_block_key *);

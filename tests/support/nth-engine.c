@@ -26,7 +26,7 @@ const char *const nth_engine_specs[SPECS] = {"quest?budget=6&dense=1", "full"};
 
 const char *const nth_engine_policy_files[NTH_POLICIES] = {"full.so", "quest.so"};
 const char *const nth_engine_names[NTH_NAMED] = {"first", "second"};
-char nth_engine_said[512];
+char nth_engine_said[2000];
 
 /* What is known of a named sequence. */
 struct record {

@@ -44,7 +44,7 @@ struct nth_engine_act {
 };
 pid_t nth_engine_start_acts(const struct nth_engine_act *acts, size_t n);
 #define NTH_ENGINE_SAID (-EREMOTE) /* the text is in nth_engine_said, and is that of a program */
-extern char nth_engine_said[512];
+extern char nth_engine_said[2000];
 
 /* What acts are made of. The victim's model is "victim"; its sequences are these two, the second one a fork of the first. */
 enum { NTH_FIRST, NTH_SECOND, NTH_NAMED };

@@ -7,10 +7,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -354,33 +356,67 @@ static void leave(const char *name, uint32_t n_tokens)
 /* Sequences have the quota: their bytes, or (_i) their number. A prefix goes for one, and one that does not fit beside them is dropped. */
 START_TEST(sequences_first)
 {
-	more[0] = _i ? "--account-sequences=3" : "--account-parked-bytes=6M";
+	const int n = _i ? 6 : 2;
+	char name[16];
+
+	more[0] = _i ? "--account-sequences=6" : "--account-parked-bytes=6M";
 	begin();
 	for (uint64_t seed = 1; seed <= 2; seed++) {
 		seal(seed, PREFIX_SEALED);
 		squeeze();
 	}
 	ck_assert_uint_eq(prefix_files(), 2);
-	leave("first", 700);
-	ck_assert_int_eq(park("first"), 0);
-	wait_files(_i ? 2 : 1);
-	ck_assert_uint_eq(attend(2), PREFIX_SEALED);
-	leave("second", 700);
-	ck_assert_int_eq(park("second"), 0);
-	wait_files(_i ? 1 : 0);
-	if (_i) {
-		leave("third", 700);
-		ck_assert_int_eq(park("third"), 0);
-		wait_files(0);
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "chat-%d", i);
+		leave(name, _i ? 20 : 700);
+		ck_assert_int_eq(park(name), 0);
+		wait_files(i + 2 < n ? 2 : i + 2 == n ? 1 : 0);
+		if (i + 2 == n)
+			ck_assert_uint_eq(attend(2), PREFIX_SEALED);
 	}
-	ck_assert_int_eq(figure("parking", "sequences"), _i ? 3 : 2);
+	ck_assert_int_eq(figure("parking", "sequences"), n);
 	seal(3, PREFIX_SEALED);
 	squeeze();
 	ck_assert_uint_eq(prefix_files(), 0);
 	ck_assert_uint_eq(attend(3), 0);
 	ck_assert_int_eq(of_prefixes("evicted"), 2);
 	ck_assert_int_eq(figure("parking", "failed"), 0);
-	ck_assert_int_eq(figure("parking", "sequences"), _i ? 3 : 2);
+	ck_assert_int_eq(figure("parking", "sequences"), n);
+	end();
+}
+END_TEST
+
+/* The daemon's alone. */
+static void small_disk(void)
+{
+	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	    mount("none", folder, "tmpfs", 0, "size=6M,mode=0700") < 0)
+		_exit(126);
+}
+
+/* The disk is full: prefixes on it go for a sequence, and for a prefix; and what does not fit even so stays in memory. */
+START_TEST(full_disk)
+{
+	if (getuid() != 0)
+		return; /* who cannot have a small disk */
+	fix_before_exec = small_disk;
+	begin();
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		seal(seed, PREFIX_SEALED);
+		squeeze();
+	}
+	ck_assert_int_eq(of_prefixes("parked"), 2);
+	ck_assert_int_eq(of_prefixes("evicted"), 1);
+	leave("first", 700);
+	ck_assert_int_eq(park("first"), 0);
+	ck_assert_int_eq(of_prefixes("parked"), 1);
+	leave("second", 700);
+	ck_assert_int_eq(park("second"), 0);
+	ck_assert_int_eq(of_prefixes("parked"), 0);
+	leave("third", 700);
+	ck_assert_int_eq(park("third"), ENOSPC);
+	ck_assert_int_eq(figure("parking", "sequences"), 2);
+	ck_assert_int_eq(figure("parking", "jobs"), 0);
 	end();
 }
 END_TEST
@@ -604,7 +640,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-prefix-disk");
 	TCase *t = add_case(s, "prefix", 60, NULL, NULL, comes_back, the_longest, whose, after_a_reboot, least_recently_used, bounded, together,
-	                    controlled, beyond_the_quota, NULL);
+	                    full_disk, controlled, beyond_the_quota, NULL);
 
 	tcase_add_loop_test(t, sequences_first, 0, 2);
 	tcase_add_loop_test(t, no_memory, 0, 2);
