@@ -349,8 +349,6 @@ void skv_core_park_failed(struct skv_core *, uint32_t seq, uint64_t now_ns);
  */
 struct skv_core_listing;
 int skv_core_park_done(struct skv_core *, const struct skv_core_listing *);
-/* A sealed prefix, which never changes, is in a file since it was there before: it goes from memory, in turns. E_NOENT; E_BUSY: it is being forked. */
-int skv_core_park_known(struct skv_core *, uint32_t seq);
 
 /* Where a sequence is, that nobody holds. What is borrowed stays valid until the next call into the core. */
 struct skv_core_location {

@@ -62,6 +62,8 @@ int skv_core_prefix_restored(struct skv_core *, uint32_t seq, const uint8_t orig
 /* Its blocks' keys (borrowed, until the next call into the core). E_NOENT. */
 int skv_core_prefix_keys(struct skv_core *, uint32_t seq, const struct skv_block_key **ret, uint32_t *ret_n);
 
+/* A prefix never changes, and is in a file since it was there before: it goes from memory, in turns. E_NOENT; E_BUSY: it is being forked. */
+int skv_core_park_known(struct skv_core *, uint32_t seq);
 /* Is the user's prefix of these blocks, of a model of this name and rank, in memory? */
 bool skv_core_prefix_exists(const struct skv_core *, uid_t uid, const struct skv_wire_model *, const struct skv_block_key *keys, uint32_t n);
 
