@@ -153,6 +153,10 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	size_t at = 0;
 	int ends[2], r;
 
+	if (skv_prefix_name_valid(m->name)) {
+		skv_conn_error(conn, h->serial, EOPNOTSUPP, "a sealed prefix is of use to daemons with the same secret alone, which share it in a prefix store");
+		return;
+	}
 	p = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
 	other = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
 	if (!p || p->going) {

@@ -346,7 +346,7 @@ static void look_again(struct skv_parking *k)
 void skv_parking_tick(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
-	const uint64_t ttl = s->config.sequence_ttl;
+	const uint64_t ttl = s->config.sequence_ttl, now_ns = skv_real_ns();
 
 	if (k && k->look_again)
 		look_again(k);
@@ -357,7 +357,6 @@ void skv_parking_tick(struct skv_server *s)
 		skv_parking_remove_again(k);
 	for (size_t i = 0; k && ttl && i < k->files.n; i++) {
 		struct skv_parked *p = k->files.all[i];
-		const uint64_t now_ns = skv_real_ns();
 
 		if (p->busy || p->going || now_ns < p->used_ns || now_ns - p->used_ns < ttl)
 			continue;

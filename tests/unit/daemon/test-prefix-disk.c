@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/disk/parked.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
 #include "tests/support/prefix-disk.h"
@@ -154,7 +155,7 @@ START_TEST(damaged)
 	ck_assert_int_eq(pread(fd, &byte, 1, st.st_size / 2), 1);
 	byte ^= 4;
 	ck_assert_int_eq(pwrite(fd, &byte, 1, st.st_size / 2), 1);
-	if (_i)
+	if (_i == 1)
 		ck_assert_int_eq(ftruncate(fd, st.st_size / 2), 0);
 	close(fd);
 	ck_assert_uint_eq(pd_attend(1), 0);
@@ -164,7 +165,13 @@ START_TEST(damaged)
 	pd_seal(1, PREFIX_SEALED);
 	pd_squeeze();
 	ck_assert_uint_eq(pd_files(".prefix", path, sizeof(path)), 1);
-	ck_assert_int_eq(truncate(path, _i ? 5000 : 100), 0);
+	if (_i < 2) {
+		ck_assert_int_eq(truncate(path, _i ? 5000 : 100), 0);
+	} else { /* a key */
+		fd = open(path, O_RDWR | O_CLOEXEC);
+		ck_assert_int_eq(pwrite(fd, &byte, 1, SKV_PARKED_ALIGN + SKV_PARKED_TAG + 3), 1);
+		close(fd);
+	}
 	pd_reboot();
 	pd_wait_files(0);
 	ck_assert_uint_eq(pd_attend(1), 0);
@@ -280,6 +287,52 @@ START_TEST(no_memory)
 }
 END_TEST
 
+/* That is in memory alone. */
+static void send_park(struct raw *r)
+{
+	json_t *seqs = raw_query(r, SKV_QUERY_SEQS), *row;
+	size_t i;
+
+	json_array_foreach(json_object_get(seqs, "sequences"), i, row) {
+		const char *name = json_string_value(json_object_get(row, "name"));
+
+		if (*name == '/' && !json_object_get(row, "parked_bytes"))
+			raw_send_named(r, SKV_MSG_SEQ_PARK, pd.w.model.name, name);
+	}
+	json_decref(seqs);
+}
+
+/* The daemon is killed, and memory lost, at any instant while a prefix is parked or read: it is there as a whole, or not at all. */
+START_TEST(daemon_dies)
+{
+	unsigned found = 0;
+
+	pd_begin();
+	for (uint64_t seed = 1; seed <= 25; seed++) {
+		const uint64_t earlier = 1 + rnd_below((uint32_t)seed);
+		struct raw *r = raw_hello(pd.f.socket);
+		uint32_t len;
+
+		if (rnd_below(3) == 0)
+			(void)pd_attend(earlier);
+		pd_seal(seed, PREFIX_SEALED);
+		send_park(r);
+		usleep(rnd_below(15000));
+		skv_disconnect(pd.client);
+		fix_kill(&pd.f);
+		raw_hang_up(r);
+		pd_begin();
+		ck_assert_uint_eq(pd_files(".parked", NULL, 0), 0);
+		len = pd_attend(seed);
+		ck_assert(len == 0 || len == PREFIX_SEALED);
+		found += len > 0;
+	}
+	printf("25 daemons; %u prefixes were on disk\n", found);
+	ck_assert_int_eq(pd_figure("parking", "damaged"), 0);
+	pd_end();
+}
+END_TEST
+
 static int ctl(const char *shell)
 {
 	char command[600];
@@ -291,7 +344,7 @@ static int ctl(const char *shell)
 /* It is listed, counted, and dropped by its name; it is no sequence that can be exported, resumed or attached. */
 START_TEST(controlled)
 {
-	char path[300], name[40] = "/", command[300];
+	char path[300], name[40] = "/", command[400];
 	struct skv_seq *seq;
 
 	pd_begin();
@@ -303,6 +356,14 @@ START_TEST(controlled)
 	ck_assert_int_eq(ctl(command), 0);
 	ck_assert_int_eq(ctl("ctl status | grep -q '^on disk *1 prefixes' && ctl metrics | grep -q '^sparsekv_prefix_parked 1'"), 0);
 	FAILS(skv_seq_attach(pd.w.session, name, &seq), EINVAL, "name");
+	snprintf(command, sizeof(command), "ctl seq import <'%s' 2>&1 | grep -q 'it is of a sealed prefix'", path);
+	ck_assert_int_eq(ctl(command), 0);
+	snprintf(command, sizeof(command), "ctl seq export --model parked %s 2>&1 | grep -q 'a sealed prefix is of use'", name);
+	ck_assert_int_eq(ctl(command), 0);
+	snprintf(command, sizeof(command), "ctl seq resume --model parked %s >/dev/null && ctl seq list | grep -q 'none *%s'", name, name);
+	ck_assert_int_eq(ctl(command), 0);
+	snprintf(command, sizeof(command), "ctl seq park --model parked %s >/dev/null && ctl seq list | grep -q 'disk *%s'", name, name);
+	ck_assert_int_eq(ctl(command), 0);
 	snprintf(command, sizeof(command), "ctl seq drop --model parked %s >/dev/null", name);
 	ck_assert_int_eq(ctl(command), 0);
 	pd_wait_files(0);
@@ -314,9 +375,9 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-prefix-disk");
-	TCase *t = add_case(s, "prefix", 60, NULL, NULL, comes_back, the_longest, whose, after_a_reboot, bounded, together, controlled, NULL);
+	TCase *t = add_case(s, "prefix", 60, NULL, NULL, comes_back, the_longest, whose, after_a_reboot, bounded, together, controlled, daemon_dies, NULL);
 
 	tcase_add_loop_test(t, no_memory, 0, 2);
-	tcase_add_loop_test(t, damaged, 0, 2);
+	tcase_add_loop_test(t, damaged, 0, 3);
 	return run_suite(s);
 }
