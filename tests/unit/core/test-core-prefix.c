@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "daemon/core/prefix.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/random.h"
@@ -352,6 +353,23 @@ START_TEST(parked_by_number)
 }
 END_TEST
 
+/* As if it were written to a file: what the core says to that. */
+static int list_and_leave(uint32_t seq)
+{
+	int fd = memfd_create("list", MFD_CLOEXEC), r;
+	struct skv_core_listing listing;
+	uint32_t units;
+
+	ck_assert_int_eq(skv_core_list_begin(core, seq, fd, &listing), 0);
+	do {
+		units = 100000;
+		r = skv_core_list_some(core, &listing, &units);
+	} while (r == SKV_CORE_E_TURNS);
+	ck_assert_int_eq(r, 0);
+	close(fd);
+	return skv_core_park_done(core, &listing);
+}
+
 /* While it is forked it stays, though its memory is wanted, or it is to be dropped; then it grows old. */
 START_TEST(stays_while_forked)
 {
@@ -380,6 +398,7 @@ START_TEST(stays_while_forked)
 	ck_assert_uint_eq(skv_core_age(core, 100, 0, 5), 0);
 	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "deep", name), SKV_CORE_E_BUSY);
 	ck_refused(skv_core_park_known(core, seq), SKV_CORE_E_BUSY);
+	ck_refused(list_and_leave(seq), SKV_CORE_E_BUSY); /* though nobody has used it since it was listed */
 	ck_assert_int_eq(in_turns(SKV_CORE_E_TURNS, &info), 0);
 	held_open(&h, &c, &info);
 	ck_assert_uint_eq(held_len(&h), n * SKV_BLOCK_TOKENS);
