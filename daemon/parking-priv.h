@@ -104,7 +104,8 @@ struct skv_parking {
 
 /*
  * Begin: an errno, negative, with a text, or 0; then the job will end, and tell `ask` (NULL: nobody asked). A sequence that is in memory to
- * a file; a file's to memory, of this device; a file into a pipe; what a descriptor has, to a file. `fd` is consumed.
+ * a file; a file's to memory, of this device; a file into a pipe; what a descriptor has, to a file. `fd` is consumed. No job is needed for a
+ * sealed prefix that is in a file already: it goes from memory at once.
  */
 int skv_parking_begin_park(struct skv_parking *, uint32_t seq, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
 int skv_parking_begin_resume(struct skv_parking *, struct skv_parked *, uint32_t device, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
