@@ -175,6 +175,11 @@ static inline bool skv_page_kind_holds_tokens(enum skv_page_kind group)
 /* Of what a policy keeps of a sequence and the host alone reads. What grows with tokens has pages of its own. */
 #define SKV_SEQ_STATE_MAX 65536u
 
+/* Of a block of a sealed prefix (daemon/prefix-keys.h): equal where all tokens up to the block's end are. */
+struct skv_block_key {
+	uint8_t bytes[16];
+};
+
 #define SKV_SEQ_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers, in each group: bounds the time of a validation */
 
 /* Byte offsets in the memory. */

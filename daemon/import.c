@@ -96,6 +96,7 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 	const struct skv_disk_answer *a = answer;
 	struct skv_parking *k = j->parking;
 	struct skv_parked_header h = {0};
+	struct skv_parked_keys *keys = NULL;
 	char text[SKV_TEXT_MAX];
 	struct skv_model m;
 	uint64_t left;
@@ -112,7 +113,7 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 		return;
 	}
 	snprintf(j->m.file, sizeof(j->m.file), "%.*s", (int)sizeof(a->file) - 1, a->file);
-	r = skv_files_header(j->user, j->m.file, &h, &why);
+	r = skv_files_header(j->user, j->m.file, &h, &keys, &why);
 	if (r == 0) {
 		skv_wire_to_model(&m, &h.model);
 		if (skv_core_seq_exists(k->server->core, j->m.uid, &m, h.name)) {
@@ -122,7 +123,7 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 			r = -EDQUOT;
 		}
 	}
-	skv_parking_written(j, *h.name ? &h : NULL);
+	skv_parking_written(j, *h.name ? &h : NULL, keys);
 	if (r < 0)
 		skv_parking_remove(k, j->file);
 	snprintf(text, sizeof(text), "%s", r == 0 ? "" : r == -EEXIST || r == -EBADMSG ? why : strerror(-r));

@@ -3,7 +3,7 @@
  * daemon/park.c - a sequence goes from memory to a file.
  *
  * What it names is listed first, as the core checks it: its user may still write to its tables. When the file is there the sequence goes from
- * memory, unless a client has taken it meanwhile; then the file goes.
+ * memory, unless a client has taken it meanwhile; then the file goes. That of a sealed prefix stays, and is good for the next time.
  */
 #include "daemon/parking-priv.h"
 
@@ -26,6 +26,26 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 
 static const struct skv_parking_kind kind = {SKV_PARKING_OUT, turn, moved};
 
+/* A sealed prefix that is in a file needs none. False: it is none, or has none. */
+static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_location *at, struct skv_parking_ask *ask, int *ret)
+{
+	struct skv_parked *p = skv_files_find(&k->files, at->uid, at->model->name, at->model->rank, at->model->n_ranks, at->name);
+
+	if (!p || !p->indexed || p->going)
+		return false;
+	p->used_ns = skv_real_ns();
+	*ret = skv_core_park_known(k->server->core, seq);
+	if (ask)
+		ask->done += *ret == 0;
+	return true;
+}
+
+static int refuse_core(const struct skv_parking *k, int r, char why[SKV_TEXT_MAX])
+{
+	snprintf(why, SKV_TEXT_MAX, "%s", r < 0 ? strerror(-r) : skv_core_why(k->server->core));
+	return r < 0 ? r : -EBUSY;
+}
+
 int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parking_ask *ask, char why[SKV_TEXT_MAX])
 {
 	struct skv_core *core = k->server->core;
@@ -33,10 +53,8 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 	struct skv_core_location p;
 	int r = skv_core_seq_location(core, seq, &p);
 
-	if (r) {
-		snprintf(why, SKV_TEXT_MAX, "%s", skv_core_why(core));
-		return -EBUSY;
-	}
+	if (r || is_known(k, seq, &p, ask, &r))
+		return r ? refuse_core(k, r, why) : 0;
 	if (p.pages_fd < 0 && k->server->config.ipc == SKV_IPC_LEGACY) {
 		snprintf(why, SKV_TEXT_MAX, "memory of a device is its worker's alone (ipc = legacy), and cannot be parked");
 		return -EOPNOTSUPP;
@@ -69,7 +87,7 @@ static void park_failed(struct skv_parking_job *j, int error, const char *why)
 {
 	struct skv_server *s = j->parking->server;
 
-	skv_core_park_failed(s->core, j->seq, skv_now_ns());
+	skv_core_park_failed(s->core, j->seq, skv_now_ns()); /* a prefix is dropped then, when its memory is needed */
 	if (error != -ECANCELED && error != -EBUSY)
 		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, stays in memory, it cannot be parked: %s", j->m.name, j->m.model.name,
 		             j->m.uid, why);
@@ -88,6 +106,7 @@ static uint64_t file_bytes(const struct skv_parking_job *j)
 		.n_entries = j->m.n_entries,
 		.n_pages = j->m.n_pages,
 		.page_bytes = j->m.page_bytes,
+		.n_keys = j->m.n_keys,
 	};
 
 	skv_parked_lay_out(&h);
@@ -111,15 +130,42 @@ bool skv_parking_mark_segments(struct skv_parking_job *j, uint32_t pages_per_seg
 	return true;
 }
 
-/* It is listed: it goes to the worker, once no file of its name is on its way out. */
+/* It is all known: to the worker, if there is room. Negative errno, -EDQUOT with a text. */
+static int write_file(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
+{
+	struct skv_parking *k = j->parking;
+	const struct skv_block_key *keys;
+	struct skv_core_location p;
+	uint64_t left;
+	int r = 0;
+
+	if (skv_core_seq_location(k->server->core, j->seq, &p) || !skv_parking_mark_segments(j, p.pages_per_segment))
+		return -EBUSY;
+	if (j->m.name[0] == '/' && skv_core_prefix_keys(k->server->core, j->seq, &keys, &j->m.n_keys))
+		return -EBUSY;
+	j->m.keys_at = (j->m.n_entries + j->n_segments) * sizeof(skv_pte); /* segments' numbers come first */
+	j->m.max_bytes = file_bytes(j);
+	if (!skv_parking_quota_allows(k, j->m.uid, j->m.max_bytes, &left)) {
+		snprintf(why, SKV_TEXT_MAX, "its file may take %llu bytes, and the user's quota (account-parked-bytes, account-sequences) leaves room for %llu",
+		         (unsigned long long)j->m.max_bytes, (unsigned long long)left);
+		return -EDQUOT;
+	}
+	if (j->m.n_keys)
+		r = skv_parking_list_keys(j, keys);
+	if (r == 0)
+		r = skv_parking_move(j, j->m.n_entries * sizeof(skv_pte));
+	if (r == 0)
+		skv_parking_trim_prefixes(k, j->m.uid);
+	return r == -ESTALE ? -EBUSY : r;
+}
+
+/* It is listed: it goes to the worker, once no file of its name, or that makes room for it, is on its way out. */
 static void park_listed(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
 	struct skv_parked *old;
-	struct skv_core_location p;
 	char why[SKV_TEXT_MAX];
-	uint64_t left;
-	int r = 0;
+	int r;
 
 	j->state = SKV_PARKING_FILE;
 	old = skv_files_find(&k->files, j->m.uid, j->m.model.name, j->m.model.rank, j->m.model.n_ranks, j->m.name);
@@ -131,24 +177,17 @@ static void park_listed(struct skv_parking_job *j)
 		park_failed(j, -EIO, "an earlier file of its name is in the way, and cannot be removed");
 		return;
 	}
-	if (old)
+	if (old || (j->again && skv_parking_frees_disk(k)))
 		return;
-	j->m.max_bytes = file_bytes(j);
-	if (!skv_parking_quota_allows(k, j->m.uid, j->m.max_bytes, &left)) {
-		snprintf(why, sizeof(why), "its file may take %llu bytes, and the user's quota (account-parked-bytes, account-sequences) leaves room for %llu",
-		         (unsigned long long)j->m.max_bytes, (unsigned long long)left);
-		r = -EDQUOT;
-	} else if (skv_core_seq_location(k->server->core, j->seq, &p) || !skv_parking_mark_segments(j, p.pages_per_segment)) {
-		r = -EBUSY;
-	} else {
-		r = skv_parking_move(j, j->m.n_entries * sizeof(skv_pte));
-	}
-	if (r == -EBUSY || r == -ESTALE)
+	r = write_file(j, why);
+	if (r == -EBUSY)
 		snprintf(why, sizeof(why), TAKEN);
+	else if (r == -EDQUOT && j->m.n_keys)
+		r = -ECANCELED; /* nobody has to know: it can be computed again */
 	else if (r < 0 && r != -EDQUOT)
 		snprintf(why, sizeof(why), "%s", strerror(-r));
 	if (r < 0)
-		park_failed(j, r == -ESTALE ? -EBUSY : r, why);
+		park_failed(j, r, why);
 }
 
 /* A turn. */
@@ -187,18 +226,61 @@ static void remove_of(struct skv_parking_job *j)
 	skv_parking_remove(j->parking, j->file);
 }
 
-/* The file is there. */
+/* The disk was full. A prefix makes room there, and when it is gone the file is written once more. False: there is none. */
+static bool writes_again(struct skv_parking_job *j)
+{
+	struct skv_parking *k = j->parking;
+
+	j->reserved = skv_files_reserve(&k->files);
+	if (!j->reserved || !skv_parking_free_disk(k))
+		return false;
+	free(j->fds);
+	j->fds = NULL;
+	j->file = NULL;
+	j->insisted = j->again = true;
+	j->state = SKV_PARKING_FILE;
+	return true;
+}
+
+/* The file is there, and known: the sequence goes from memory. */
+static void leave_memory(struct skv_parking_job *j)
+{
+	struct skv_parking *k = j->parking;
+	const bool is_prefix = skv_parked_is_prefix(j->file);
+	unsigned gone;
+	int r;
+
+	(void)skv_parking_index_prefixes(k, &gone);
+	r = skv_core_park_done(k->server->core, &j->listing);
+	if (r < 0) {
+		skv_server_fail(k->server, "parking", r);
+		return;
+	}
+	if (r && !is_prefix)
+		remove_of(j);
+	if (r) {
+		park_failed(j, -EBUSY, TAKEN);
+		return;
+	}
+	*(is_prefix ? &k->counters.prefixes_parked : &k->counters.parked) += 1;
+	k->counters.bytes_written += j->file->bytes;
+	skv_parking_end(j, 0, "");
+}
+
+/* It has been written, or could not be. */
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	struct skv_parking *k = j->parking;
-	struct skv_server *s = k->server;
+	struct skv_parked_keys *keys = NULL;
 	struct skv_parked_header h;
 	int r;
 
 	(void)answer;
 	if (error && error != -EBUSY && !k->closed) { /* it may have its name all the same */
-		skv_parking_written(j, NULL);
+		skv_parking_written(j, NULL, NULL);
 		remove_of(j);
+		if (error == -ENOSPC && writes_again(j))
+			return;
 	}
 	if (error == -ECANCELED && !k->closed)
 		error = -EBUSY;
@@ -206,22 +288,12 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 		park_failed(j, error, error == -EBUSY ? TAKEN : why);
 		return;
 	}
-	r = skv_files_header(j->user, j->m.file, &h, &why);
-	skv_parking_written(j, r == 0 ? &h : NULL);
+	r = skv_files_header(j->user, j->m.file, &h, &keys, &why);
+	skv_parking_written(j, r == 0 ? &h : NULL, keys);
 	if (r < 0) {
 		remove_of(j);
 		park_failed(j, r, r == -EBADMSG ? why : strerror(-r));
 		return;
 	}
-	r = skv_core_park_done(s->core, &j->listing);
-	if (r < 0) {
-		skv_server_fail(s, "parking", r);
-	} else if (r) {
-		remove_of(j);
-		park_failed(j, -EBUSY, TAKEN);
-	} else {
-		k->counters.parked++;
-		k->counters.bytes_written += h.file_bytes;
-		skv_parking_end(j, 0, "");
-	}
+	leave_memory(j);
 }

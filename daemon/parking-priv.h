@@ -3,6 +3,8 @@
 #ifndef SKV_PARKING_PRIV_H
 #define SKV_PARKING_PRIV_H
 
+#include "daemon/core/block-index.h"
+#include "daemon/core/prefix.h"
 #include "daemon/disk/job.h"
 #include "daemon/parking.h"
 #include "daemon/server-priv.h"
@@ -46,12 +48,14 @@ struct skv_parking_job {
 	struct skv_parking *parking;
 	enum skv_parking_state {
 		SKV_PARKING_TURNS,  /* PARK: its entries are checked; RESUME: it takes pages */
-		SKV_PARKING_FILE,   /* PARK: a file of its name is still there, and goes */
+		SKV_PARKING_FILE,   /* PARK: a file is still there, of its name, or that makes room on the disk; and goes */
 		SKV_PARKING_MEMORY, /* RESUME: it waits for memory */
 		SKV_PARKING_MOVING, /* with a worker */
+		SKV_PARKING_WRITTEN, /* PARK, IMPORT: its file is there */
 	} state;
 	uint32_t seq; /* PARK, RESUME */
 	bool insisted; /* PARK: that an earlier file goes */
+	bool again;    /* PARK: the disk was full, and a prefix there goes */
 	struct skv_core_listing listing;
 	struct skv_parked *file; /* RESUME, SEND; PARK, IMPORT: that was written */
 	struct skv_parked *reserved; /* PARK, IMPORT: for that; NULL */
@@ -80,6 +84,7 @@ struct skv_put_off {
 struct skv_parking {
 	struct skv_server *server;
 	struct skv_files files;
+	struct skv_block_index prefixes; /* sealed prefixes on disk: addresses of those files */
 	struct skv_worker *workers[SKV_PARKING_WORKERS];
 	struct skv_parking_job *jobs;
 	uint64_t turns;
@@ -92,12 +97,15 @@ struct skv_parking {
 		uint64_t parked, resumed, failed, damaged, expired;
 		uint64_t hits, waits; /* attached sequences that were in memory; that were read */
 		uint64_t bytes_written, bytes_read, resume_last_ns, resume_max_ns;
+		/* sealed prefixes: written, read, their tokens; files that made room; and until one was in memory */
+		uint64_t prefixes_parked, prefixes_restored, prefix_tokens, prefixes_evicted, prefix_last_ns, prefix_max_ns;
 	} counters;
 };
 
 /*
  * Begin: an errno, negative, with a text, or 0; then the job will end, and tell `ask` (NULL: nobody asked). A sequence that is in memory to
- * a file; a file's to memory, of this device; a file into a pipe; what a descriptor has, to a file. `fd` is consumed.
+ * a file; a file's to memory, of this device; a file into a pipe; what a descriptor has, to a file. `fd` is consumed. No job is needed for a
+ * sealed prefix that is in a file already: it goes from memory at once.
  */
 int skv_parking_begin_park(struct skv_parking *, uint32_t seq, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
 int skv_parking_begin_resume(struct skv_parking *, struct skv_parked *, uint32_t device, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
@@ -112,8 +120,33 @@ struct skv_parking_job *skv_parking_find_job(struct skv_parking *, uint32_t kind
                                              struct skv_parking_job *after);
 /* A skv_files_is_known: it is being written, or was and nobody has heard of it yet. */
 bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file);
-/* The file goes, and then is not known any more; where that fails it is tried again, once a second. */
+
+/*
+ * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, once a second. The last time nobody
+ * waits: a daemon that could not go on leaves them, since that a sequence is in memory, and its file may go, was perhaps not committed.
+ */
 void skv_parking_remove(struct skv_parking *, struct skv_parked *);
+void skv_parking_remove_again(struct skv_parking *);
+void skv_parking_remove_rest(struct skv_parking *);
+/* It is gone already. */
+void skv_parking_forget(struct skv_parking *, struct skv_parked *);
+/* Is there room for so many bytes in the user's quota, with what is being written, and without prefixes? *ret_left: that there is. */
+bool skv_parking_quota_allows(struct skv_parking *, uint32_t uid, uint64_t more, uint64_t *ret_left);
+/* The user's prefixes on disk that were not used for longest go, as long as they do not fit into what sequences leave of its quota. */
+void skv_parking_trim_prefixes(struct skv_parking *, uint32_t uid);
+/* The disk is full: the prefix of anybody's that was not used for longest goes. False: there is none. And is one on its way? */
+bool skv_parking_free_disk(struct skv_parking *);
+bool skv_parking_frees_disk(const struct skv_parking *);
+/* PARK of a prefix: its n_keys keys, and their tag, into the list at keys_at. -ENOSPC. */
+int skv_parking_list_keys(const struct skv_parking_job *, const struct skv_block_key *);
+/* Prefixes on disk that are new are found from now on: how many; or they go, since they are of another secret, or there is no memory. */
+unsigned skv_parking_index_prefixes(struct skv_parking *, unsigned *ret_gone);
+/*
+ * A prefix on disk that has the most of these n blocks, `least` (1 or more) at least; the smallest of those that have as many. NULL: there is
+ * none. It may be on its way to memory already (`busy`).
+ */
+struct skv_parked *skv_parking_find_prefix(const struct skv_parking *, uint32_t uid, const struct skv_model *, const struct skv_block_key *keys,
+                                           uint32_t n, uint32_t least);
 
 /* For the kinds: a job, with the user's folder (NULL, with a text); to its worker, with so many bytes listed; who asked is told, and it is freed; it is freed. */
 struct skv_parking_job *skv_parking_job_new(struct skv_parking *, const struct skv_parking_kind *, uint32_t disk_kind, uint32_t uid,
@@ -126,13 +159,13 @@ int skv_parking_move(struct skv_parking_job *, uint64_t listed);
 int skv_parking_take_pages(struct skv_parking_job *, char why[SKV_TEXT_MAX]);
 /* PARK, STORE_PUT: segments of the pages in the list. False: it cannot be read. */
 bool skv_parking_mark_segments(struct skv_parking_job *, uint32_t pages_per_segment);
-/* The file that the job has written, with this header, or (NULL) all that is known of it: it is the job's `file`. */
-void skv_parking_written(struct skv_parking_job *, const struct skv_parked_header *);
+/* The file that the job has written, with this header and keys (consumed), or (NULL) all that is known of it: it is the job's `file`. */
+void skv_parking_written(struct skv_parking_job *, const struct skv_parked_header *, struct skv_parked_keys *);
+/* RESUME: nobody waits for it any more. */
+void skv_parking_give_up(struct skv_parking_job *);
 void skv_parking_end(struct skv_parking_job *, int error, const char *why);
 void skv_parking_job_free(struct skv_parking_job *);
 /* It cannot be begun (negative errno, or an error of the core): it is freed, and who asks is not told. The negative errno, with a text. */
 int skv_parking_not_begun(struct skv_parking_job *, int r, char why[SKV_TEXT_MAX]);
-/* Is there room for so many bytes in the user's quota, with what is being written? *ret_left: that there is. */
-bool skv_parking_quota_allows(struct skv_parking *, uint32_t uid, uint64_t more, uint64_t *ret_left);
 
 #endif

@@ -11,7 +11,7 @@ json_t *skv_parking_status(struct skv_server *s)
 	if (!k)
 		return json_array();
 	n = &k->counters;
-	skv_files_sum(&k->files, UINT32_MAX, &files, &bytes);
+	skv_files_sum(&k->files, UINT32_MAX, false, &files, &bytes);
 	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
 		jobs++;
 	return json_pack("[{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}]", "path", s->config.parked_path,
@@ -23,6 +23,12 @@ json_t *skv_parking_status(struct skv_server *s)
 	                 (double)n->resume_last_ns / 1e6, "resume_max_ms", (double)n->resume_max_ns / 1e6);
 }
 
+/* A sealed prefix that is in memory, too. */
+static bool is_listed(const struct skv_server *s, const struct skv_parked *p)
+{
+	return skv_core_prefix_exists(s->core, (uid_t)p->uid, &p->model, p->keys->key, p->n_keys);
+}
+
 bool skv_parking_row(struct skv_server *s, bool all, uid_t uid, size_t *at, json_t **ret)
 {
 	const struct skv_files *f = s->parking ? &s->parking->files : NULL;
@@ -30,7 +36,7 @@ bool skv_parking_row(struct skv_server *s, bool all, uid_t uid, size_t *at, json
 	for (; f && *at < f->n; ++*at) {
 		const struct skv_parked *p = f->all[*at];
 
-		if (p->going || (!all && p->uid != uid))
+		if (p->going || (!all && p->uid != uid) || (p->indexed && is_listed(s, p)))
 			continue;
 		++*at;
 		*ret = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:n, s:n, s:n, s:I, s:b}", "seq", (json_int_t)0, "uid",

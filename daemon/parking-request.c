@@ -105,7 +105,7 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 	if (r == 0 && held) {
 		r = -EBUSY;
 		snprintf(why, sizeof(why), "sequence '%s' is held by a client", m->name);
-	} else if (r == 0 && ask->jobs == 1) {
+	} else if (r == 0 && ask->jobs == 1 && ask->done == 0) {
 		size_t at = 0;
 
 		if (skv_files_next(&k->files, m->uid, m->model, m->name, &at)) {
@@ -153,6 +153,10 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	size_t at = 0;
 	int ends[2], r;
 
+	if (skv_prefix_name_valid(m->name)) {
+		skv_conn_error(conn, h->serial, EOPNOTSUPP, "a sealed prefix is of use to daemons with the same secret alone, which share it in a prefix store");
+		return;
+	}
 	p = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
 	other = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
 	if (!p || p->going) {

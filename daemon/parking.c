@@ -28,76 +28,6 @@
 
 #define IDLE_NS 30000000000u /* of a worker */
 
-/* ---- files ----------------------------------------------------------------------------------- */
-
-/* A file that goes. */
-struct removal {
-	struct skv_op op; /* first */
-	struct skv_parking *parking;
-	struct skv_parked *file;
-	int user;
-};
-
-static void not_removed(const struct skv_parked *p, int error)
-{
-	skv_log_peer(LOG_ERR, "parked file %u/%s cannot be removed: %s", p->uid, p->file, strerror(-error));
-}
-
-static void removed(struct skv_op *op, int res)
-{
-	struct removal *x = (struct removal *)op;
-	struct skv_parked *p = x->file;
-
-	p->leaving = false;
-	x->parking->settled = true;
-	if (res < 0 && res != -ENOENT)
-		not_removed(p, res);
-	else
-		skv_files_forget(&x->parking->files, p);
-	skv_close_fd(x->user);
-	free(x);
-}
-
-static void begin_removal(struct skv_parking *k, struct skv_parked *p)
-{
-	struct removal *x = calloc(1, sizeof(*x));
-	int user = x ? skv_files_user(&k->files, p->uid) : -ENOMEM;
-
-	if (user < 0) {
-		not_removed(p, user);
-		free(x);
-		return;
-	}
-	x->parking = k;
-	x->file = p;
-	x->user = user;
-	p->leaving = true;
-	skv_op_unlink(k->server->loop, &x->op, user, p->file, removed);
-}
-
-/* One that stayed would be a sequence of the next daemon's. */
-void skv_parking_remove(struct skv_parking *k, struct skv_parked *p)
-{
-	p->going = true;
-	begin_removal(k, p);
-}
-
-/*
- * The last time: nobody waits any more. A daemon that could not go on leaves them: that a sequence is in memory, and its file may go, was
- * perhaps not committed.
- */
-static void remove_rest(struct skv_parking *k)
-{
-	for (size_t i = 0; i < k->files.n && !k->server->failure; i++) {
-		const struct skv_parked *p = k->files.all[i];
-		int user = p->going ? skv_files_user(&k->files, p->uid) : -1;
-
-		if (p->going && (user < 0 || unlinkat(user, p->file, 0) < 0))
-			not_removed(p, user < 0 ? user : -errno);
-		skv_close_fd(user);
-	}
-}
-
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 static void done(struct skv_worker_job *work, int error, const char *why, const void *answer);
@@ -159,14 +89,16 @@ void skv_parking_answer(struct skv_parking *k, struct skv_parking_ask *ask, int 
 	free(ask);
 }
 
-void skv_parking_written(struct skv_parking_job *j, const struct skv_parked_header *h)
+void skv_parking_written(struct skv_parking_job *j, const struct skv_parked_header *h, struct skv_parked_keys *keys)
 {
 	struct skv_parked_header known = {.model = j->m.model};
 
 	memcpy(known.name, j->m.name, sizeof(known.name));
-	skv_files_put(&j->parking->files, j->reserved, j->m.uid, j->m.file, h ? h : &known);
+	skv_files_put(&j->parking->files, j->reserved, j->m.uid, j->m.file, h ? h : &known, keys);
 	j->file = j->reserved;
 	j->reserved = NULL;
+	j->state = SKV_PARKING_WRITTEN;
+	skv_parking_trim_prefixes(j->parking, j->m.uid);
 }
 
 /* It is over: who asked is told. */
@@ -229,19 +161,6 @@ bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *f
 	while (j && (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || strcmp(j->m.file, file)))
 		j = j->next;
 	return j != NULL;
-}
-
-bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more, uint64_t *ret_left)
-{
-	const uint64_t quota = k->server->config.account_parked_bytes;
-	uint64_t files, bytes;
-
-	skv_files_sum(&k->files, uid, &files, &bytes);
-	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		if (j->m.uid == uid && j->state == SKV_PARKING_MOVING && j->m.kind == SKV_DISK_PARK) /* of imports it is not known how much */
-			bytes += j->m.max_bytes;
-	*ret_left = bytes < quota && files < k->server->config.account_sequences ? quota - bytes : 0;
-	return more <= *ret_left;
 }
 
 /* ---- with a worker --------------------------------------------------------------------------- */
@@ -357,14 +276,16 @@ bool skv_parking_work(struct skv_server *s)
 	struct skv_parking *k = s->parking;
 	char why[SKV_TEXT_MAX];
 	uint32_t seq;
+	int r;
 
 	if (!k || k->closed)
 		return false;
 	try_again(k);
 	while (skv_core_next_park(s->core, &seq))
-		if (skv_parking_begin_park(k, seq, NULL, why) < 0) {
+		if ((r = skv_parking_begin_park(k, seq, NULL, why)) < 0) {
 			skv_core_park_failed(s->core, seq, skv_now_ns());
-			skv_log_peer(LOG_WARNING, "a sequence stays in memory, it cannot be parked: %s", why);
+			if (r != -EBUSY)
+				skv_log_peer(LOG_WARNING, "a sequence stays in memory, it cannot be parked: %s", why);
 			skv_lease_retry(s);
 		}
 	run(k, ++k->turns, SKV_PARKING_TURNS, SKV_PARKING_FILE);
@@ -385,7 +306,7 @@ static void odd(const char *file, const char *why)
 	skv_log_peer(LOG_WARNING, "parked-path: %s is left alone: %s", file, why);
 }
 
-/* What is in memory, too, counts there: its file goes before anybody can drop the sequence. */
+/* What is in memory, too, counts there: its file goes before anybody can drop the sequence. A sealed prefix never changes, and may be in both. */
 static void remove_known(struct skv_parking *k)
 {
 	for (size_t i = k->files.n; i > 0; i--) {
@@ -394,11 +315,11 @@ static void remove_known(struct skv_parking *k)
 		int user;
 
 		skv_wire_to_model(&m, &p->model);
-		if (!skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
+		if (skv_parked_is_prefix(p) || !skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
 			continue;
 		user = skv_files_user(&k->files, p->uid);
 		if (user >= 0 && unlinkat(user, p->file, 0) == 0)
-			skv_files_forget(&k->files, p);
+			skv_parking_forget(k, p);
 		else
 			skv_parking_remove(k, p);
 		skv_close_fd(user);
@@ -409,6 +330,7 @@ static void remove_known(struct skv_parking *k)
 static void look_again(struct skv_parking *k)
 {
 	const size_t n = k->files.n;
+	unsigned gone;
 
 	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
 		if (j->m.kind == SKV_DISK_IMPORT)
@@ -418,30 +340,25 @@ static void look_again(struct skv_parking *k)
 	skv_log(LOG_NOTICE, "parked-path: %zu more sequences could be read now; of %zu files and folders it failed again", k->files.n - n,
 	        k->files.n_unread);
 	remove_known(k);
+	(void)skv_parking_index_prefixes(k, &gone);
 }
 
 void skv_parking_tick(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
-	const uint64_t ttl = s->config.sequence_ttl;
-	struct timespec now;
+	const uint64_t ttl = s->config.sequence_ttl, now_ns = skv_real_ns();
 
 	if (k && k->look_again)
 		look_again(k);
 	for (const struct skv_parking_job *j = k ? k->jobs : NULL; j; j = j->next)
 		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
 			skv_reply_wait(skv_ipc_find(s->ipc, a->ask->conn), a->ask->header.serial);
-	for (size_t i = 0; k && i < k->files.n; i++)
-		if (k->files.all[i]->going && !k->files.all[i]->leaving)
-			begin_removal(k, k->files.all[i]);
-	if (!k || !ttl)
-		return;
-	clock_gettime(CLOCK_REALTIME, &now);
-	for (size_t i = 0; i < k->files.n; i++) {
+	if (k)
+		skv_parking_remove_again(k);
+	for (size_t i = 0; k && ttl && i < k->files.n; i++) {
 		struct skv_parked *p = k->files.all[i];
-		const uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 
-		if (p->busy || p->going || now_ns < p->parked_ns || now_ns - p->parked_ns < ttl)
+		if (p->busy || p->going || now_ns < p->used_ns || now_ns - p->used_ns < ttl)
 			continue;
 		k->counters.expired++;
 		skv_parking_remove(k, p);
@@ -495,7 +412,7 @@ int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
 	remove_known(k);
 	skv_core_set_parking(s->core, true);
 	if (k->files.n)
-		skv_log(LOG_NOTICE, "%zu sequences are parked in %s", k->files.n, path);
+		skv_log(LOG_NOTICE, "%zu sequences and sealed prefixes are parked in %s", k->files.n, path);
 	return 0;
 }
 
@@ -547,7 +464,8 @@ void skv_parking_free(struct skv_server *s)
 	}
 	for (unsigned i = 0; i < SKV_PARKING_WORKERS; i++)
 		skv_worker_free(k->workers[i]);
-	remove_rest(k);
+	skv_parking_remove_rest(k);
+	skv_block_index_deinit(&k->prefixes);
 	skv_files_close(&k->files);
 	free(k);
 	s->parking = NULL;

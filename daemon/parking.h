@@ -10,7 +10,7 @@
 struct skv_server;
 struct skv_conn;
 
-/* A sequence that was attached has been read; or (error: negative errno) it could not be, and why. */
+/* A sequence that was attached, or a sealed prefix, has been read; or (error: negative errno) it could not be, and why. */
 typedef void (*skv_parking_restored)(struct skv_server *, uid_t uid, const struct skv_model *, const char *name, int error, const char *why);
 /* With parked-path; nothing without. Negative errno: the folder cannot be used, which was logged. */
 int skv_parking_start(struct skv_server *, skv_parking_restored);

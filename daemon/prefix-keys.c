@@ -114,6 +114,17 @@ static void sha256(const uint8_t *bytes, size_t n, uint8_t ret[SKV_PREFIX_KEY])
 	SHA256_Final(ret, &hash);
 }
 
+void skv_prefix_tag(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_block_key *keys, uint32_t n, uint8_t ret[SKV_PREFIX_KEY])
+{
+	uint8_t sum[SKV_PREFIX_KEY];
+	struct text t = {.n = 0};
+
+	sha256((const uint8_t *)keys, n * sizeof(*keys), sum);
+	add(&t, "tag", 3);
+	add(&t, sum, sizeof(sum));
+	hmac(tenant, &t, ret);
+}
+
 void skv_prefix_agents(const uint8_t secret[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY])
 {
 	struct text t = {.n = 0};

@@ -6,6 +6,7 @@
  *   origin   = HMAC(tenant, "origin", what K and V depend on besides tokens: model, shape, dtype, rank, policy, how it compresses)
  *   block i  = HMAC(tenant, "block", block i - 1 or the origin, its token ids)
  *   value    = HMAC(tenant, "value"): what encrypts blocks in a store
+ *   tag      = HMAC(tenant, "tag", SHA256(keys)): that a file's keys are of this secret and tenant
  *
  * So a block's key says all that is before it, too; and who has not the tenant's, which never leaves the daemon, can make or tell none
  * of its keys. All daemons that share a store have the same secret. Numbers are little-endian. Nothing here allocates memory.
@@ -25,6 +26,7 @@ void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_mo
 void skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
                       uint8_t ret[SKV_PREFIX_KEY]);
 void skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);
+void skv_prefix_tag(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_block_key *keys, uint32_t n, uint8_t ret[SKV_PREFIX_KEY]);
 /* Of what hosts that share a store say of themselves there (store/record.h). */
 void skv_prefix_agents(const uint8_t secret[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);
 

@@ -21,12 +21,14 @@ struct skv_prefix_ask {
 	struct skv_made made;
 	enum {
 		SKV_PREFIX_HASHES,  /* its keys are made, in turns */
+		SKV_PREFIX_RESTORES, /* NEW: what the disk has is read */
 		SKV_PREFIX_FETCHES, /* NEW: the store is asked */
 		SKV_PREFIX_SEALS,   /* SEAL: the core works on it */
 		SKV_PREFIX_SENDS,   /* SEAL: the store is told */
 	} state;
 	uint32_t n_blocks, at;
 	uint32_t n_local; /* NEW: that are in memory */
+	char awaits[SKV_NAME_MAX]; /* NEW, RESTORES: the prefix */
 	int ids;          /* NEW: token ids as they were hashed, for the store; -1 */
 	uint8_t tenant[SKV_PREFIX_KEY], origin[SKV_PREFIX_KEY];
 	uint8_t (*names)[SKV_PREFIX_KEY]; /* [n_blocks] */

@@ -3,10 +3,14 @@
  * daemon/prefix.c - requests about sealed prefixes.
  *
  *   PREFIX_SEAL   keys of the sequence's blocks → the core seals them → the store is sent what it has not
- *   PREFIX_NEW    keys of the prompt's blocks → the longest prefix in memory or the store → the core makes a sequence of it
+ *   PREFIX_NEW    keys of the prompt's blocks → the longest prefix in memory, on disk or in the store → the core makes a sequence of it
  *
- * Keys are made in turns. No request of the connection is received until its answer; what the store takes longer for than
- * prefix-store-wait is not waited for. A client that writes to its token ids meanwhile spoils its own user's prefixes.
+ * What the disk has more than memory is read first, and then the store is asked for what that lacks: so a store that is slow costs nothing
+ * of what is here, and where it has more, that is what the sequence begins with. What both take longer for than prefix-store-wait
+ * is not waited for; it goes on, and serves the next one.
+ *
+ * Keys are made in turns. No request of the connection is received until its answer. A client that writes to its token ids meanwhile spoils
+ * its own user's prefixes.
  */
 #include "daemon/prefix-priv.h"
 
@@ -214,21 +218,84 @@ void skv_prefix_fetched(struct skv_prefix_ask *a)
 	skv_prefix_ask_end(a);
 }
 
+/* What there is here is in memory. The store may have more. */
+static void ask_store(struct skv_prefix_ask *a)
+{
+	int r = skv_core_prefix_find(a->server->core, a->client, a->m.session, a->keys, a->n_blocks, &a->n_local);
+
+	if (r) {
+		refuse_core(a, r);
+		return;
+	}
+	a->state = SKV_PREFIX_FETCHES;
+	if (a->n_local < a->n_blocks && skv_now_ns() < a->deadline_ns && has_turn(a) && skv_fetch_begin(a) == 0)
+		return;
+	skv_prefix_fetched(a);
+}
+
+/* Is there more on disk, and does it come to memory? Several may wait for it. */
+static bool restores(struct skv_prefix_ask *a)
+{
+	struct skv_parking *k = a->server->parking;
+	const uint32_t most = a->m.max_tokens ? a->m.max_tokens / SKV_BLOCK_TOKENS : a->n_blocks;
+	const uint32_t n = a->n_blocks < most ? a->n_blocks : most;
+	struct skv_parked *p = k ? skv_parking_find_prefix(k, (uint32_t)a->uid, &a->model, a->keys, n, a->n_local + 1) : NULL;
+	char why[SKV_TEXT_MAX];
+
+	if (!p || (!p->busy && skv_parking_begin_resume(k, p, a->model.device, NULL, why) < 0))
+		return false;
+	a->state = SKV_PREFIX_RESTORES;
+	strcpy(a->awaits, p->name);
+	return true;
+}
+
 static void have_keys_of_new(struct skv_prefix_ask *a)
 {
-	struct skv_server *s = a->server;
-	int r = skv_core_prefix_find(s->core, a->client, a->m.session, a->keys, a->n_blocks, &a->n_local);
+	int r = skv_core_prefix_find(a->server->core, a->client, a->m.session, a->keys, a->n_blocks, &a->n_local);
 
 	if (r) {
 		refuse_core(a, r);
 		return;
 	}
 	a->begun_ns = skv_now_ns();
-	a->deadline_ns = a->begun_ns + s->config.prefix_store_wait;
-	a->state = SKV_PREFIX_FETCHES;
-	if (a->n_local < a->n_blocks && has_turn(a) && skv_fetch_begin(a) == 0)
-		return;
-	skv_prefix_fetched(a);
+	a->deadline_ns = a->begun_ns + a->server->config.prefix_store_wait;
+	if (!restores(a))
+		ask_store(a);
+}
+
+static bool awaits(const struct skv_prefix_ask *a, uid_t uid, const char *name)
+{
+	return a->state == SKV_PREFIX_RESTORES && a->uid == uid && !strcmp(a->awaits, name);
+}
+
+void skv_prefix_restored(struct skv_server *s, uid_t uid, const char *name)
+{
+	for (struct skv_prefix_ask *a = s->prefix->asks, *next; a; a = next) {
+		next = a->next;
+		if (awaits(a, uid, name) && waiting(a))
+			ask_store(a);
+		else if (awaits(a, uid, name))
+			skv_prefix_ask_end(a);
+	}
+}
+
+/* Those that wait for memory, and that nobody waits for any more. */
+static void give_up_restoring(struct skv_server *s)
+{
+	struct skv_parking_job *j = s->parking ? s->parking->jobs : NULL;
+
+	while (j) {
+		const struct skv_prefix_ask *a = s->prefix->asks;
+
+		while (a && !awaits(a, (uid_t)j->m.uid, j->m.name))
+			a = a->next;
+		if (j->m.kind == SKV_DISK_RESUME && skv_parked_is_prefix(j->file) && j->state == SKV_PARKING_MEMORY && !a && !j->asked) {
+			skv_parking_give_up(j);
+			j = s->parking->jobs; /* others may have ended with it */
+		} else {
+			j = j->next;
+		}
+	}
 }
 
 /* ---- PREFIX_SEAL ----------------------------------------------------------------------------- */
@@ -300,14 +367,19 @@ bool skv_prefix_work(struct skv_server *s)
 void skv_prefix_tick(struct skv_server *s)
 {
 	skv_fetch_tick(s);
-	for (struct skv_prefix_ask *a = s->prefix->asks; a; a = a->next) {
-		struct skv_conn *conn = a->state == SKV_PREFIX_FETCHES ? waiting(a) : NULL;
+	for (struct skv_prefix_ask *a = s->prefix->asks, *next; a; a = next) {
+		const bool restores = a->state == SKV_PREFIX_RESTORES;
+		struct skv_conn *conn = restores || a->state == SKV_PREFIX_FETCHES ? waiting(a) : NULL;
 
+		next = a->next;
 		if (conn && skv_now_ns() > a->deadline_ns)
 			open_seq(a); /* with what is here; the job goes on */
 		else if (conn)
 			skv_reply_wait(conn, a->header.serial);
+		if (restores && !waiting(a)) /* the job is nobody's */
+			skv_prefix_ask_end(a);
 	}
+	give_up_restoring(s);
 }
 
 void skv_prefix_forget(struct skv_server *s, const struct skv_conn *conn)
@@ -345,6 +417,18 @@ static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
 	free(keys);
 	OPENSSL_cleanse(tenant, sizeof(tenant));
 	return r;
+}
+
+/* Those on disk, too. */
+static void index_parked(struct skv_server *s)
+{
+	unsigned found, gone;
+
+	if (!s->parking)
+		return;
+	found = skv_parking_index_prefixes(s->parking, &gone);
+	if (found || gone)
+		skv_log(LOG_NOTICE, "%u sealed prefixes on disk are found again, %u are of another secret and go", found, gone);
 }
 
 static int index_all(struct skv_server *s)
@@ -424,7 +508,10 @@ int skv_prefix_start(struct skv_server *s)
 		if (r < 0)
 			skv_log(LOG_ERR, "prefix-secret-file %s", why);
 	}
-	return r < 0 ? r : index_all(s);
+	if (r < 0)
+		return r;
+	index_parked(s);
+	return index_all(s);
 }
 
 void skv_prefix_free(struct skv_server *s)

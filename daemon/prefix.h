@@ -17,6 +17,8 @@ void skv_prefix_request(struct skv_server *, struct skv_conn *, const struct skv
 bool skv_prefix_work(struct skv_server *);
 /* Once a second: who waits is told so, and not longer than prefix-store-wait. */
 void skv_prefix_tick(struct skv_server *);
+/* The user's prefix of this name has come from disk, or could not. */
+void skv_prefix_restored(struct skv_server *, uid_t uid, const char *name);
 /* The connection has ended. */
 void skv_prefix_forget(struct skv_server *, const struct skv_conn *);
 /* For status. */

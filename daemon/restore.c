@@ -3,7 +3,8 @@
  * daemon/restore.c - a parked sequence comes back to memory.
  *
  * Pages are taken for it as for a client, and may have to be waited for: others are parked for them. A file that turns out to be damaged stays
- * where it is, and its name is taken, until somebody drops it: nothing is thrown away that might be of use.
+ * where it is, and its name is taken, until somebody drops it: nothing is thrown away that might be of use. That of a sealed prefix goes, for its
+ * tokens can be computed again; and stays when all is well, for nothing of a prefix changes.
  */
 #include "daemon/parking-priv.h"
 
@@ -50,7 +51,7 @@ int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32
 		j->segments = calloc(1, 1);
 	r = j->list < 0 ? -errno : device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : skv_parking_wait(j, ask);
 	if (r == 0)
-		r = skv_core_restore_new(core, p->uid, &m, p->name, p->max_tokens, &j->seq);
+		r = skv_core_restore_new(core, p->uid, &m, skv_parked_is_prefix(p) ? "" : p->name, p->max_tokens, &j->seq);
 	if (r)
 		return skv_parking_not_begun(j, r, why);
 	j->file = p;
@@ -69,7 +70,12 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 	if (r < 0)
 		skv_server_fail(s, "resuming", r);
 	skv_wire_to_model(&m, &j->m.model);
-	if (error == -EBADMSG) {
+	j->file->busy = false;
+	if (error == -EBADMSG && skv_parked_is_prefix(j->file)) {
+		snprintf(text, sizeof(text), "a sealed prefix is lost, its file is damaged: %s", why);
+		k->counters.damaged++;
+		skv_parking_remove(k, j->file);
+	} else if (error == -EBADMSG) {
 		snprintf(text, sizeof(text), "sequence '%s' is lost, its file is damaged (drop it): %s", j->m.name, why);
 		k->counters.damaged += !j->file->damaged;
 		j->file->damaged = true;
@@ -78,7 +84,6 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 	}
 	if (error != -ECANCELED)
 		skv_log_peer(LOG_WARNING, "uid %u, model %s: %s", j->m.uid, j->m.model.name, text);
-	j->file->busy = false;
 	k->restored(s, j->m.uid, &m, j->m.name, error, text);
 	skv_parking_end(j, error, text);
 }
@@ -152,35 +157,63 @@ static void turn(struct skv_parking_job *j)
 		resume_failed(j, r, why);
 }
 
-/* All of it was read. */
+void skv_parking_give_up(struct skv_parking_job *j)
+{
+	resume_failed(j, -ECANCELED, "nobody waits for it any more");
+}
+
+/* All of it was read: it is a sequence of that name, or a sealed prefix. 0, or negative errno, with a text. */
+static int finish(struct skv_parking_job *j, const char **ret_why)
+{
+	struct skv_core *core = j->parking->server->core;
+	const struct skv_parked *p = j->file;
+	int r = skv_parked_is_prefix(p) ? skv_core_prefix_restored(core, j->seq, NULL, p->keys->key, p->n_keys)
+	                                : skv_core_restore_done(core, j->seq, j->m.name);
+
+	if (r == SKV_CORE_E_EXIST && skv_parked_is_prefix(p)) /* it was computed again, and sealed, meanwhile */
+		return -ECANCELED;
+	*ret_why = r < 0 ? strerror(-r) : skv_core_why(core);
+	if (r < 0)
+		skv_server_fail(j->parking->server, "resuming", r);
+	return r < 0 ? r : r == SKV_CORE_E_CORRUPT ? -EBADMSG : -skv_core_errno((enum skv_core_error)r);
+}
+
+static void count(struct skv_parking_job *j)
+{
+	struct skv_parking_counters *n = &j->parking->counters;
+	const bool is_prefix = skv_parked_is_prefix(j->file);
+	uint64_t *last = is_prefix ? &n->prefix_last_ns : &n->resume_last_ns, *max = is_prefix ? &n->prefix_max_ns : &n->resume_max_ns;
+
+	*(is_prefix ? &n->prefixes_restored : &n->resumed) += 1;
+	n->prefix_tokens += (uint64_t)j->file->n_keys * SKV_BLOCK_TOKENS;
+	n->bytes_read += j->file->bytes;
+	*last = skv_now_ns() - j->begun_ns;
+	if (*last > *max)
+		*max = *last;
+}
+
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	struct skv_parking *k = j->parking;
-	struct skv_server *s = k->server;
-	const uint64_t took = skv_now_ns() - j->begun_ns;
+	struct skv_parked *p = j->file;
 	struct skv_model m;
-	int r;
 
 	(void)answer;
+	if (error == 0)
+		error = finish(j, &why);
 	if (error) {
 		resume_failed(j, error, why);
 		return;
 	}
-	r = skv_core_restore_done(s->core, j->seq, j->m.name);
-	if (r < 0)
-		skv_server_fail(s, "resuming", r);
-	if (r) {
-		resume_failed(j, r < 0 ? r : r == SKV_CORE_E_CORRUPT ? -EBADMSG : -skv_core_errno((enum skv_core_error)r), skv_core_why(s->core));
-		return;
+	count(j);
+	if (skv_parked_is_prefix(p)) {
+		p->busy = false;
+		p->used_ns = skv_real_ns();
+	} else {
+		p->seq = j->seq;
+		skv_parking_remove(k, p);
 	}
-	k->counters.resumed++;
-	k->counters.bytes_read += j->file->bytes;
-	k->counters.resume_last_ns = took;
-	if (took > k->counters.resume_max_ns)
-		k->counters.resume_max_ns = took;
 	skv_wire_to_model(&m, &j->m.model);
-	j->file->seq = j->seq;
-	skv_parking_remove(k, j->file);
-	k->restored(s, j->m.uid, &m, j->m.name, 0, "");
+	k->restored(k->server, j->m.uid, &m, j->m.name, 0, "");
 	skv_parking_end(j, 0, "");
 }

@@ -208,6 +208,15 @@ static int start_signals(struct skv_server *s)
 	return s->signal_fd < 0 ? -errno : 0;
 }
 
+/* What was parked has been read, or could not be: who waits for it? */
+static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error, const char *why)
+{
+	if (skv_prefix_name_valid(name))
+		skv_prefix_restored(s, uid, name);
+	else
+		skv_fence_restored(s, uid, m, name, error, why);
+}
+
 int skv_server_new(const struct skv_server_options *options, struct skv_server **ret)
 {
 	struct skv_server *s = calloc(1, sizeof(*s));
@@ -237,7 +246,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = start_devices(s);
 	if (r == 0)
-		r = skv_parking_start(s, skv_fence_restored);
+		r = skv_parking_start(s, on_restored);
 	if (r == 0)
 		r = skv_prefix_start(s);
 	if (r == 0)

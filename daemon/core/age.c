@@ -9,9 +9,10 @@
  * Where sequences can be parked they are not dropped under pressure, but parked; then a user's own make room as well, also
  * within its quota. Only if parking fails is it as where nothing can be.
  *
- * Sealed prefixes are not parked: they can be computed again. They leave a quarter of their user's quotas, of memory and of sequences, to
- * what it does besides, for a new sequence does not wait until one has gone. Nor is one refused for their number: what is beyond the
- * quota then goes at the next tick.
+ * Sealed prefixes go by the same order, but they can be computed again: one that cannot be parked is dropped. They leave a quarter of their
+ * user's quotas, of memory and of sequences, to what it does besides, for a new sequence does not wait until one has gone: beyond that the
+ * oldest is parked, one at a time; and where the disk is too slow for that, and half of the quarter is used up, it is dropped. Nor is a
+ * sequence refused for their number: what is beyond the quota then goes at the next tick.
  */
 #include "daemon/core/age.h"
 #include "daemon/core/charge.h"
@@ -63,7 +64,7 @@ static bool may_go(const struct skv_core *c, uint32_t seq, const struct whose *w
 	return is_idle(c, seq) && !is_read(c, seq) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account);
 }
 
-/* The sequence that has been without a holder for longest; `parkable`: and it is a prefix, or can be parked, which was not tried in vain. */
+/* The sequence that has been without a holder for longest; `parkable`: and it is a prefix, which goes in any case, or can be parked, which was not tried in vain. */
 static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool parkable)
 {
 	uint32_t found = SKV_NO_INDEX;
@@ -72,7 +73,7 @@ static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool par
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 		if (may_go(c, i, w) && skv_account_row(&c->state, q->account)->page_bytes[w->device] > w->part &&
-		    (!parkable || ((c->parks || skv_is_prefix(q)) && c->seqs[i].parking == SKV_PARK_NOT && q->pages + q->refs > 0)) &&
+		    (!parkable || ((skv_is_prefix(q) || (c->parks && c->seqs[i].parking == SKV_PARK_NOT)) && q->pages + q->refs > 0)) &&
 		    (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
 			found = i;
 	}
@@ -92,6 +93,15 @@ static bool is_parking(const struct skv_core *c, const struct whose *w)
 	return false;
 }
 
+/* It is to be parked; or it is a prefix that cannot be, and is dropped. */
+static bool leave(struct skv_core *c, uint32_t seq)
+{
+	if (skv_is_prefix(skv_seq_row(&c->state, seq)) && (!c->parks || c->seqs[seq].parking == SKV_PARK_FAILED))
+		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0; /* without memory for that another time will do */
+	c->seqs[seq].parking = SKV_PARK_WANTED;
+	return true;
+}
+
 /* One of these is parked, or will be, or is a prefix that goes. */
 static bool park(struct skv_core *c, const struct whose *w)
 {
@@ -100,12 +110,7 @@ static bool park(struct skv_core *c, const struct whose *w)
 	if (is_parking(c, w))
 		return true;
 	seq = oldest(c, w, true);
-	if (seq == SKV_NO_INDEX)
-		return false;
-	if (skv_is_prefix(skv_seq_row(&c->state, seq))) /* it can be computed again */
-		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0;
-	c->seqs[seq].parking = SKV_PARK_WANTED;
-	return true;
+	return seq != SKV_NO_INDEX && leave(c, seq);
 }
 
 bool skv_age_make_own_room(struct skv_core *c, uint32_t pool)
@@ -145,8 +150,8 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 	return true;
 }
 
-/* The oldest prefix of the user's, if there is one: of host memory, or anywhere. */
-static bool drop_prefix(struct skv_core *c, uint32_t account, bool anywhere)
+/* The user's prefix, of host memory or anywhere, that was not used for longest. */
+static uint32_t oldest_prefix(const struct skv_core *c, uint32_t account, bool anywhere)
 {
 	uint32_t found = SKV_NO_INDEX;
 
@@ -157,19 +162,35 @@ static bool drop_prefix(struct skv_core *c, uint32_t account, bool anywhere)
 		if (skv_is_prefix(q) && may_go(c, i, &own) && (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
 			found = i;
 	}
-	return found != SKV_NO_INDEX && skv_task_drop(c, found, SKV_NO_INDEX, 0) == 0; /* without memory for that another time will do */
+	return found;
+}
+
+static bool is_parking_prefix(const struct skv_core *c, uint32_t account)
+{
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+		if (q->account == account && skv_is_prefix(q) && (c->seqs[i].parking == SKV_PARK_WANTED || c->seqs[i].parking == SKV_PARK_STARTED))
+			return true;
+	}
+	return false;
 }
 
 void skv_age_trim_prefixes(struct skv_core *c, uint32_t account)
 {
+	const uint64_t charged = skv_charged(c, account), quota = c->memory[SKV_DEVICE_HOST].limits.account_bytes;
 	const uint32_t has = skv_account_row(&c->state, account)->sequences, most = c->config.account_sequences;
-	const bool too_many = has > most - most / 4;
+	const bool too_many = has > most - most / 4, too_large = charged / 3 > quota / 4;
+	const bool waits = c->parks && has <= most - most / 8 && charged / 7 <= quota / 8;
+	uint32_t seq;
 
-	if ((skv_charged(c, account) / 3 <= c->memory[SKV_DEVICE_HOST].limits.account_bytes / 4 && !too_many) ||
-	    skv_task_frees(c, SKV_DEVICE_HOST))
+	if ((!too_many && !too_large) || skv_task_frees(c, SKV_DEVICE_HOST) || (waits && is_parking_prefix(c, account)))
 		return;
-	for (uint32_t i = has > most ? has - most : 1; i > 0 && drop_prefix(c, account, too_many); i--)
-		;
+	for (uint32_t i = has > most ? has - most : 1; i > 0; i--) {
+		seq = oldest_prefix(c, account, too_many);
+		if (seq == SKV_NO_INDEX || (waits ? !leave(c, seq) : skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0))
+			return;
+	}
 }
 
 void skv_core_dropped(const struct skv_core *c, uint64_t *ret_age, uint64_t *ret_room)
@@ -207,7 +228,7 @@ unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uin
 			if (skv_task_drop(c, i, SKV_NO_INDEX, 0) < 0)
 				break;
 			n++;
-		} else if (c->parks && !skv_is_prefix(q) && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[i].parking == SKV_PARK_NOT) {
+		} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[i].parking == SKV_PARK_NOT) {
 			c->seqs[i].parking = SKV_PARK_WANTED;
 		}
 	}

@@ -13,6 +13,7 @@
 #define SKV_CORE_PRIV_H
 
 #include "daemon/core/bitset.h"
+#include "daemon/core/block-index.h"
 #include "daemon/core/core.h"
 #include "daemon/core/state.h"
 #include "daemon/mem/mem.h"
@@ -67,7 +68,7 @@ struct skv_core {
 	struct skv_fdstore_change *fd_changes; /* of this change */
 	uint32_t n_fd_changes, cap_fd_changes;
 	struct skv_reconnect *reconnects; /* clients that say what they have; reconnect.c */
-	struct skv_prefixes *prefixes; /* NULL: none so far */
+	struct skv_block_index prefixes; /* that are in memory, by their rows */
 	struct skv_task *tasks; /* that are under way; the first has the next turn */
 	bool parks;              /* sequences make room by being parked (parking.c) ... */
 	uint64_t park_failed_ns; /* ... and it did not work, last at this time */

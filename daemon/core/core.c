@@ -195,7 +195,7 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 	skv_task_free_all(c);
 	skv_reconnect_free_all(c);
 	close_companions(c);
-	skv_prefixes_free(c);
+	skv_block_index_deinit(&c->prefixes);
 	free(c->seqs);
 	free(c->sessions);
 	free(c->pools);

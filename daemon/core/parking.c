@@ -38,6 +38,14 @@ static bool is_idle(const struct skv_seq_row *q)
 	return q->session == SKV_NO_INDEX && q->name[0];
 }
 
+/* Nobody needs it in memory: of a rank another one may be held, and a sealed prefix is perhaps being forked. */
+static bool may_leave(const struct skv_core *c, uint32_t seq)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	return is_idle(q) && !skv_joint_held(c, seq) && !(skv_is_prefix(q) && skv_task_forks(c, seq));
+}
+
 /* The row of a named sequence that nobody holds. */
 static int find_idle(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
 {
@@ -56,7 +64,7 @@ bool skv_core_next_park(struct skv_core *c, uint32_t *ret_seq)
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		if (c->seqs[i].parking != SKV_PARK_WANTED)
 			continue;
-		c->seqs[i].parking = is_idle(skv_seq_row(&c->state, i)) && !skv_joint_held(c, i) ? SKV_PARK_STARTED : SKV_PARK_NOT;
+		c->seqs[i].parking = may_leave(c, i) ? SKV_PARK_STARTED : SKV_PARK_NOT;
 		if (c->seqs[i].parking == SKV_PARK_NOT)
 			continue;
 		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, i);
@@ -72,10 +80,10 @@ bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const 
 		const struct skv_seq_row *q = skv_seq_row(&c->state, *row);
 		bool held;
 
-		if (!q->name[0] || skv_is_prefix(q) || strcmp(q->name, name) || strcmp(q->model.name, model) || skv_account_row(&c->state, q->account)->uid != uid)
+		if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) || skv_account_row(&c->state, q->account)->uid != uid)
 			continue;
 		/* a rank stays in memory while another one is held, whose last commit is compared with its own at the end */
-		held = q->session != SKV_NO_INDEX || skv_joint_held(c, *row);
+		held = !may_leave(c, *row);
 		*ret_held += held;
 		if (held || c->seqs[*row].parking == SKV_PARK_STARTED)
 			continue;
@@ -104,9 +112,19 @@ int skv_core_park_done(struct skv_core *c, const struct skv_core_listing *l)
 		return skv_core_refuse(c, SKV_CORE_E_BUSY, "the sequence was dropped meanwhile");
 	q = skv_seq_row(&c->state, seq);
 	c->seqs[seq].parking = SKV_PARK_NOT;
-	if (!is_idle(q) || q->used != l->used || atomic_load(&c->seqs[seq].mem->commit) != l->commit)
+	if (!is_idle(q) || (skv_is_prefix(q) && skv_task_forks(c, seq)) || q->used != l->used || atomic_load(&c->seqs[seq].mem->commit) != l->commit)
 		return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' was attached meanwhile", q->name);
 	return skv_task_drop(c, seq, SKV_NO_INDEX, 0);
+}
+
+int skv_core_park_known(struct skv_core *c, uint32_t seq_id)
+{
+	uint32_t seq;
+	int r = find_idle(c, seq_id, &seq);
+
+	if (r == 0 && !may_leave(c, seq))
+		r = skv_core_refuse(c, SKV_CORE_E_BUSY, "the prefix is being forked");
+	return r ? r : skv_task_drop(c, seq, SKV_NO_INDEX, 0);
 }
 
 /* ---- where it is ------------------------------------------------------------------------------ */

@@ -200,7 +200,7 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 	q = skv_seq_row(&c->state, seq);
 	if (skv_prefixes_find(c, q->pool, &q->model, &keys[n - 1], n - 1) != SKV_NO_INDEX)
 		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
-	r = skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN);
+	r = origin ? skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN) : 0;
 	if (r == 0)
 		r = skv_core_restore_done(c, seq_id, "");
 	if (r == 0)
@@ -210,6 +210,32 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 	if (r == 0)
 		skv_age_trim_prefixes(c, q->account);
 	return r;
+}
+
+int skv_core_prefix_keys(struct skv_core *c, uint32_t seq_id, const struct skv_block_key **ret, uint32_t *ret_n)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks == 0)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "it is no sealed prefix, or was dropped");
+	*ret = c->seqs[seq].blocks;
+	*ret_n = c->seqs[seq].n_blocks;
+	return 0;
+}
+
+bool skv_core_prefix_exists(const struct skv_core *c, uid_t uid, const struct skv_wire_model *m, const struct skv_block_key *keys, uint32_t n)
+{
+	uint32_t cursor = 0;
+	uintptr_t owner;
+
+	while (skv_block_index_next(&c->prefixes, &keys[n - 1], n - 1, &cursor, &owner)) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, (uint32_t)owner);
+
+		if (skv_is_prefix(q) && c->seqs[owner].n_blocks == n && skv_account_row(&c->state, q->account)->uid == uid &&
+		    q->model.rank == m->rank && q->model.n_ranks == m->n_ranks && !strcmp(q->model.name, m->name))
+			return true;
+	}
+	return false;
 }
 
 /* ---- after a start --------------------------------------------------------------------------- */

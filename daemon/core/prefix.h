@@ -18,9 +18,8 @@
 
 #define SKV_PREFIX_ORIGIN 32u /* bytes */
 
-struct skv_block_key {
-	uint8_t bytes[16];
-};
+/* The name of a prefix whose last block has this key: no client can give it. */
+void skv_prefix_name(const struct skv_block_key *, char ret[SKV_NAME_MAX]);
 
 /* n token ids, from `first` on, in the memory of a sequence that the session holds; with `committed` of its commit. E_INVALID: it has fewer. */
 int skv_core_prefix_ids(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, bool committed, uint32_t first, uint32_t n, int32_t *ret);
@@ -59,8 +58,19 @@ void skv_core_prefix_read_end(struct skv_core *, uint32_t seq);
 
 /* Pages that were taken for it (skv_core_restore_take()), and that it has no use for. */
 int skv_core_prefix_put_back(struct skv_core *, uint32_t seq, const struct skv_wire_run *runs, uint32_t n);
-/* A sequence without a name (skv_core_restore_new()), whose memory has n blocks, is sealed. E_EXIST: they are, and this one is not. */
+/*
+ * A sequence without a name (skv_core_restore_new()), whose memory has n blocks, is sealed; origin NULL: its memory has that, too. E_EXIST: they
+ * are, and this one is not.
+ */
 int skv_core_prefix_restored(struct skv_core *, uint32_t seq, const uint8_t origin[SKV_PREFIX_ORIGIN], const struct skv_block_key *keys, uint32_t n);
+
+/* Its blocks' keys (borrowed, until the next call into the core). E_NOENT. */
+int skv_core_prefix_keys(struct skv_core *, uint32_t seq, const struct skv_block_key **ret, uint32_t *ret_n);
+
+/* A prefix never changes, and is in a file since it was there before: it goes from memory, in turns. E_NOENT; E_BUSY: it is being forked. */
+int skv_core_park_known(struct skv_core *, uint32_t seq);
+/* Is the user's prefix of these blocks, of a model of this name and rank, in memory? */
+bool skv_core_prefix_exists(const struct skv_core *, uid_t uid, const struct skv_wire_model *, const struct skv_block_key *keys, uint32_t n);
 
 /* ---- after a start ---- */
 

@@ -6,9 +6,6 @@
 #include "daemon/core/core-priv.h"
 #include "daemon/core/prefix.h"
 
-/* The name of a prefix whose last block has this key: no client can give it. */
-void skv_prefix_name(const struct skv_block_key *, char ret[SKV_NAME_MAX]);
-
 static inline bool skv_is_prefix(const struct skv_seq_row *q)
 {
 	return q->name[0] == '/';
@@ -18,7 +15,6 @@ static inline bool skv_is_prefix(const struct skv_seq_row *q)
 int skv_prefixes_add(struct skv_core *, uint32_t seq, const struct skv_block_key *keys, uint32_t n);
 /* It goes. Nothing where it has none. */
 void skv_prefixes_remove(struct skv_core *, uint32_t seq);
-void skv_prefixes_free(struct skv_core *); /* the index alone */
 
 /* A sequence of this pool and model that has block number `at` (from 0) with this key, the one that was used last; SKV_NO_INDEX: none. */
 uint32_t skv_prefixes_find(const struct skv_core *, uint32_t pool, const struct skv_model *, const struct skv_block_key *, uint32_t at);

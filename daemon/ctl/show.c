@@ -78,11 +78,15 @@ static void print_prefixes(const json_t *rows)
 	json_array_foreach(rows, i, p) {
 		const bool store = json_is_true(json_object_get(p, "store"));
 
-		if (!store && !skv_json_u64(p, "asked") && !skv_json_u64(p, "sealed"))
+		if (!store && !skv_json_u64(p, "parked") && !skv_json_u64(p, "asked") && !skv_json_u64(p, "sealed"))
 			continue;
 		printf("prefixes  %llu sealed; %llu of %llu prompts began with one, %llu of their %llu tokens\n", (ull)skv_json_u64(p, "sealed"),
 		       (ull)skv_json_u64(p, "hits"), (ull)skv_json_u64(p, "asked"), (ull)skv_json_u64(p, "hit_tokens"),
 		       (ull)skv_json_u64(p, "asked_tokens"));
+		if (skv_json_u64(p, "parked") || skv_json_u64(p, "restored"))
+			printf("on disk   %llu prefixes, %s; %llu were read back, %llu tokens (%.0f ms at most)\n", (ull)skv_json_u64(p, "parked"),
+			       skv_human_bytes(skv_json_u64(p, "parked_bytes")), (ull)skv_json_u64(p, "restored"),
+			       (ull)skv_json_u64(p, "restored_tokens"), skv_json_num(p, "restore_max_ms"));
 		if (store)
 			printf("store     %llu prefixes fetched, %llu tokens (%.0f ms at most); %llu sent, %s; %llu under way; %llu failed\n",
 			       (ull)skv_json_u64(p, "fetched"), (ull)skv_json_u64(p, "fetched_tokens"), skv_json_num(p, "fetch_max_ms"),

@@ -38,7 +38,8 @@ struct skv_parked *skv_files_reserve(struct skv_files *f)
 	return p;
 }
 
-void skv_files_put(struct skv_files *f, struct skv_parked *p, uint32_t uid, const char *file, const struct skv_parked_header *h)
+void skv_files_put(struct skv_files *f, struct skv_parked *p, uint32_t uid, const char *file, const struct skv_parked_header *h,
+                   struct skv_parked_keys *keys)
 {
 	*p = (struct skv_parked){
 		.uid = uid,
@@ -47,7 +48,9 @@ void skv_files_put(struct skv_files *f, struct skv_parked *p, uint32_t uid, cons
 		.commit = h->commit,
 		.n_pages = h->n_pages,
 		.bytes = h->file_bytes,
-		.parked_ns = h->parked_ns,
+		.used_ns = h->parked_ns,
+		.keys = keys,
+		.n_keys = h->n_keys,
 	};
 	memcpy(p->name, h->name, sizeof(p->name));
 	snprintf(p->file, sizeof(p->file), "%s", file);
@@ -66,6 +69,7 @@ void skv_files_forget(struct skv_files *f, struct skv_parked *p)
 	for (size_t i = 0; i < f->n; i++)
 		if (f->all[i] == p) {
 			f->all[i] = f->all[--f->n];
+			free(p->keys);
 			free(p);
 			return;
 		}
@@ -95,11 +99,11 @@ struct skv_parked *skv_files_find(const struct skv_files *f, uint32_t uid, const
 	return NULL;
 }
 
-void skv_files_sum(const struct skv_files *f, uint32_t uid, uint64_t *ret_files, uint64_t *ret_bytes)
+void skv_files_sum(const struct skv_files *f, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
 {
 	*ret_files = *ret_bytes = 0;
 	for (size_t i = 0; i < f->n; i++)
-		if (!f->all[i]->going && (uid == UINT32_MAX || f->all[i]->uid == uid)) {
+		if (!f->all[i]->going && skv_parked_is_prefix(f->all[i]) == prefixes && (uid == UINT32_MAX || f->all[i]->uid == uid)) {
 			++*ret_files;
 			*ret_bytes += f->all[i]->bytes;
 		}
@@ -164,7 +168,22 @@ int skv_files_user(const struct skv_files *f, uint32_t uid)
 	return fd < 0 ? -errno : fd;
 }
 
-int skv_files_header(int user, const char *file, struct skv_parked_header *ret, const char **ret_why)
+/* NULL where a file has none. */
+static int read_keys(int fd, uint32_t n, struct skv_parked_keys **ret)
+{
+	const size_t size = skv_parked_keys_bytes(n);
+	struct skv_parked_keys *keys = n ? malloc(size) : NULL;
+	ssize_t got = keys ? pread(fd, keys, size, SKV_PARKED_ALIGN) : 0;
+
+	if (n && (!keys || got != (ssize_t)size)) {
+		free(keys);
+		return !keys ? -ENOMEM : got < 0 ? -errno : -EBADMSG;
+	}
+	*ret = keys;
+	return 0;
+}
+
+int skv_files_header(int user, const char *file, struct skv_parked_header *ret, struct skv_parked_keys **ret_keys, const char **ret_why)
 {
 	SKV_FD_CLEANUP int fd = openat(user, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	struct skv_parked_header h;
@@ -182,8 +201,9 @@ int skv_files_header(int user, const char *file, struct skv_parked_header *ret, 
 	*ret_why = skv_parked_check(&h, (uint64_t)st.st_size);
 	if (*ret_why)
 		return -EBADMSG;
+	*ret_why = "it ends within its keys";
 	*ret = h;
-	return 0;
+	return read_keys(fd, h.n_keys, ret_keys);
 }
 
 /* Workers of a daemon that has just ended have it for as long as they live: milliseconds. */
@@ -199,11 +219,21 @@ static int lock_out_workers(int folder)
 	return flock(folder, LOCK_UN) < 0 ? -errno : 0; /* else our own workers would wait for ever */
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+	const size_t len = strlen(name), n = strlen(end);
+
+	return *name != '.' && len > n && !strcmp(name + len - n, end);
+}
+
+static bool is_prefix_file(const char *name)
+{
+	return ends_with(name, SKV_PARKED_PREFIX_END);
+}
+
 static bool is_parked_file(const char *name)
 {
-	const size_t len = strlen(name), end = strlen(".parked");
-
-	return *name != '.' && len > end && !strcmp(name + len - end, ".parked");
+	return ends_with(name, SKV_PARKED_END) || is_prefix_file(name);
 }
 
 /*
@@ -250,12 +280,13 @@ static void tell_unread(const struct looking *l, const char *file, int error)
 static int look(const struct looking *l, int user, const char *name)
 {
 	char file[SKV_PARKED_FILE], text[64 + NAME_MAX];
+	struct skv_parked_keys *keys = NULL;
 	struct skv_parked_header h;
 	struct skv_parked *p;
 	const char *why = "";
 	int r;
 
-	r = is_parked_file(name) ? skv_files_header(user, name, &h, &why) : -EBADMSG;
+	r = is_parked_file(name) ? skv_files_header(user, name, &h, &keys, &why) : -EBADMSG;
 	if (r == 0) {
 		skv_parked_file(h.model.name, h.model.rank, h.model.n_ranks, h.name, file);
 		why = strcmp(file, name) ? "its header is that of another file" : NULL;
@@ -263,11 +294,18 @@ static int look(const struct looking *l, int user, const char *name)
 	if (r == 0 && !why) {
 		p = skv_files_reserve(l->files);
 		if (p)
-			skv_files_put(l->files, p, l->uid, name, &h);
+			skv_files_put(l->files, p, l->uid, name, &h, keys);
+		else
+			free(keys);
 		return p ? 0 : -ENOMEM;
 	}
+	free(keys);
 	if (skv_is_shortage(r) || may_be_read_later(r))
 		return r;
+	if (is_prefix_file(name)) { /* it can be computed again */
+		(void)unlinkat(user, name, 0);
+		return 0;
+	}
 	if (is_parked_file(name) && r != -ENOENT)
 		set_aside(user, name);
 	snprintf(text, sizeof(text), "%u/%s", l->uid, name);
@@ -429,8 +467,10 @@ int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, cha
 
 void skv_files_close(struct skv_files *f)
 {
-	for (size_t i = 0; i < f->n; i++)
+	for (size_t i = 0; i < f->n; i++) {
+		free(f->all[i]->keys);
 		free(f->all[i]);
+	}
 	free(f->all);
 	free(f->unread);
 	skv_close_fd(f->folder);

@@ -2,7 +2,8 @@
 /*
  * daemon/disk/files.h - the folder of parked sequences, and what is in it.
  *
- *   FOLDER/UID/NAME.parked
+ *   FOLDER/UID/NAME.parked   a sequence
+ *   FOLDER/UID/NAME.prefix   a sealed prefix, which can be computed again
  *
  * The list is in memory, read from the files' headers when the daemon starts; the files are the truth. The folder is the daemon's
  * alone: whose a file is says the folder that it is in.
@@ -18,13 +19,22 @@ struct skv_parked {
 	struct skv_wire_model model; /* `device`: where it was */
 	char name[SKV_NAME_MAX];
 	char file[SKV_PARKED_FILE];
-	uint64_t commit, n_pages, bytes, parked_ns;
+	uint64_t commit, n_pages, bytes;
+	uint64_t used_ns; /* CLOCK_REALTIME: when it was parked; of a sealed prefix, or when it was used last */
+	struct skv_parked_keys *keys; /* of a sealed prefix, owned; NULL: not known */
+	uint32_t n_keys;
+	bool indexed; /* a sealed prefix is found by these */
 	bool busy;    /* it is being read */
 	bool going;   /* it is removed, and will be forgotten ... */
 	bool leaving; /* ... right now: else that failed, and is tried again */
 	bool damaged; /* it was read, and is not what was written */
 	uint32_t seq; /* that goes because of this sequence in memory; 0: of another reason */
 };
+
+static inline bool skv_parked_is_prefix(const struct skv_parked *p)
+{
+	return p->name[0] == '/';
+}
 
 /* What the disk could not give: a file, or a user's folder with all that is in it. */
 struct skv_unread {
@@ -53,15 +63,16 @@ void skv_files_close(struct skv_files *);
 
 /* The user's folder, made if it is not there: the caller's, or negative errno. */
 int skv_files_user(const struct skv_files *, uint32_t uid);
-/* The header of a file in a user's folder; or negative errno, -EBADMSG with a static text. */
-int skv_files_header(int user, const char *file, struct skv_parked_header *ret, const char **ret_why);
+/* The header of a file in a user's folder, and the keys of a sealed prefix (the caller's; else NULL); or negative errno, -EBADMSG with a static text. */
+int skv_files_header(int user, const char *file, struct skv_parked_header *ret, struct skv_parked_keys **ret_keys, const char **ret_why);
 
 /*
  * Room for one that is going to be written: NULL, there is no memory. Then it is known, which cannot fail, or (NULL is fine) it is not. Of a
- * file whose header cannot be read as little is known as there is in this one.
+ * file whose header cannot be read as little is known as there is in this one. `keys` are consumed.
  */
 struct skv_parked *skv_files_reserve(struct skv_files *);
-void skv_files_put(struct skv_files *, struct skv_parked *reserved, uint32_t uid, const char *file, const struct skv_parked_header *);
+void skv_files_put(struct skv_files *, struct skv_parked *reserved, uint32_t uid, const char *file, const struct skv_parked_header *,
+                   struct skv_parked_keys *keys);
 void skv_files_unreserve(struct skv_files *, struct skv_parked *reserved);
 /*
  * The files in a user's folder that are whole, and neither known nor (is_known) about to be: a worker that ended has left them. They go. A
@@ -79,7 +90,7 @@ void skv_files_forget(struct skv_files *, struct skv_parked *);
 struct skv_parked *skv_files_find(const struct skv_files *, uint32_t uid, const char *model, uint32_t rank, uint32_t n_ranks, const char *name);
 /* The next one of any rank, from *at on, which begins with 0. */
 struct skv_parked *skv_files_next(const struct skv_files *, uint32_t uid, const char *model, const char *name, size_t *at);
-/* Of a user, or (UINT32_MAX) of all: how many files, without those that go, and their bytes. */
-void skv_files_sum(const struct skv_files *, uint32_t uid, uint64_t *ret_files, uint64_t *ret_bytes);
+/* Of a user, or (UINT32_MAX) of all: how many files of sequences, or of sealed prefixes, without those that go, and their bytes. */
+void skv_files_sum(const struct skv_files *, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes);
 
 #endif

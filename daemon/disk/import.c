@@ -104,7 +104,10 @@ static int read_header(struct import *s)
 	if (r < 0)
 		return r;
 	memcpy(&s->reader.header, block, sizeof(s->reader.header));
-	return skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
+	r = skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
+	if (r == 0 && s->reader.header.n_keys) /* which prompts begin with it follows from the secret of the daemon that wrote it */
+		return skv_disk_refuse(work, -EBADMSG, "it is of a sealed prefix, expected a sequence");
+	return r;
 }
 
 /* The header is checked, and its file has a name. */

@@ -23,7 +23,8 @@
 enum skv_disk_job_kind {
 	/*
 	 * From memory into a file. fds: folder, user's folder, sequence memory, list, memory of pages. The list has the n_entries that
-	 * count, of each table in order, as the daemon has checked them: ids of PRIVATE and SHARED ones are below max_pages.
+	 * count, of each table in order, as the daemon has checked them: ids of PRIVATE and SHARED ones are below max_pages; and, at
+	 * keys_at, the struct skv_parked_keys of a sealed prefix.
 	 * All that is not in the list comes from the sequence memory, which its user may still write to.
 	 */
 	SKV_DISK_PARK = 1,
@@ -84,7 +85,8 @@ struct skv_disk_job {
 	 */
 	uint64_t max_pages, segment_bytes;
 	uint32_t pages_per_segment;
-	uint32_t reserved;
+	uint32_t n_keys;    /* PARK: of a sealed prefix; else 0 */
+	uint64_t keys_at;   /* in the list */
 	uint64_t max_bytes; /* of the file */
 	/*
 	 * The file's name in the user's folder. It is there as a whole or not at all: written without a name, synchronized, linked

@@ -140,7 +140,7 @@ int skv_disk_memory_describe(struct skv_disk_memory *m, struct skv_disk_work *wo
 {
 	const struct skv_disk_job *job = work->job;
 	struct skv_parked_header h = {.model = job->model, .uid = job->uid, .max_tokens = job->max_tokens, .commit = job->commit,
-	                              .n_entries = job->n_entries, .n_pages = job->n_pages, .page_bytes = job->page_bytes};
+	                              .n_entries = job->n_entries, .n_pages = job->n_pages, .page_bytes = job->page_bytes, .n_keys = job->n_keys};
 	struct skv_model model;
 	const char *wrong;
 	int r;

@@ -7,9 +7,35 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "daemon/disk/memory.h"
 #include "daemon/disk/pages.h"
 #include "daemon/disk/writer.h"
+
+/* Keys of a sealed prefix, as the daemon has put them into the list. */
+static int put_keys(struct skv_disk_writer *w)
+{
+	const struct skv_parked_header *h = &w->header;
+	const struct skv_disk_job *job = w->work->job;
+	uint64_t left = skv_parked_keys_bytes(h->n_keys), from = job->keys_at;
+	int r = 0;
+
+	for (uint64_t at = h->header_bytes, piece; r == 0 && left > 0; at += piece) {
+		size_t n;
+		void *buffer;
+
+		piece = skv_parked_piece(h, at);
+		n = left < piece ? (size_t)left : (size_t)piece;
+		r = skv_transfer_buffer(w->transfer, &buffer);
+		if (r == 0 && pread(w->work->fds[SKV_DISK_FD_LIST], buffer, n, (off_t)from) != (ssize_t)n)
+			r = skv_disk_refuse(w->work, -EINVAL, "the daemon's list has no keys of %u blocks", h->n_keys);
+		if (r == 0)
+			r = skv_disk_writer_put(w, at, n);
+		from += n;
+		left -= n;
+	}
+	return r;
+}
 
 static int put_memory(struct skv_disk_writer *w, struct skv_disk_memory *m)
 {
@@ -75,8 +101,10 @@ static int put_all(struct skv_disk_writer *w, struct skv_disk_memory *m)
 	struct skv_disk_pages pages;
 	size_t bytes;
 	void *staging = skv_transfer_staging(w->transfer, &bytes);
-	int r = put_memory(w, m);
+	int r = put_keys(w);
 
+	if (r == 0)
+		r = put_memory(w, m);
 	if (r == 0)
 		r = skv_disk_pages_open(&pages, w->work, staging, bytes);
 	if (r < 0)

@@ -23,7 +23,7 @@ void skv_parked_lay_out(struct skv_parked_header *h)
 	h->header_bytes = SKV_PARKED_ALIGN;
 	h->seqmem_bytes = sizeof(struct skv_seqmem);
 	h->n_ids = skv_commit_len(h->commit) + UINT64_C(1);
-	h->memory_at = SKV_PARKED_ALIGN;
+	h->memory_at = align_up(SKV_PARKED_ALIGN + skv_parked_keys_bytes(h->n_keys));
 	h->memory_bytes = h->seqmem_bytes + h->n_ids * sizeof(int32_t) + h->state_bytes + h->n_entries * sizeof(skv_pte);
 	h->sums_at = align_up(h->memory_at + h->memory_bytes);
 	h->pages_at = align_up(h->sums_at + h->n_pages * sizeof(uint32_t));
@@ -62,7 +62,7 @@ static const char *check_names(const struct skv_parked_header *h)
 	if (memcmp(m.name, h->model.name, sizeof(m.name)) != 0)
 		return "its model has no valid name";
 	skv_wire_string(name, sizeof(name), h->name);
-	if (memcmp(name, h->name, sizeof(name)) != 0 || !skv_name_valid(name))
+	if (memcmp(name, h->name, sizeof(name)) != 0 || !(h->n_keys ? skv_prefix_name_valid : skv_name_valid)(name))
 		return "its sequence has no valid name";
 	return skv_model_check(&m);
 }
@@ -82,6 +82,8 @@ static const char *check_counts(const struct skv_parked_header *h)
 		return "its sequence may have more pages than a daemon allows";
 	if (len > h->max_tokens)
 		return "its committed length is beyond the sequence's maximum";
+	if (h->n_keys && (len % SKV_BLOCK_TOKENS || h->n_keys != len / SKV_BLOCK_TOKENS))
+		return "it has another number of block keys than its prefix has blocks";
 	if (h->seqmem_bytes != sizeof(struct skv_seqmem))
 		return "its sequence memory has a header of another size: another version of the daemon wrote it";
 	if (h->state_bytes > SKV_SEQ_STATE_MAX || h->state_bytes % sizeof(uint32_t))
@@ -117,8 +119,6 @@ const char *skv_parked_check(const struct skv_parked_header *h, uint64_t file_by
 	skv_parked_lay_out(&laid_out);
 	if (memcmp(&laid_out, h, sizeof(laid_out)) != 0)
 		return "its parts are not where they should be";
-	if (h->reserved)
-		return "it has a reserved field that is not 0";
 	if (file_bytes != UINT64_MAX && file_bytes != h->file_bytes)
 		return "it has another size than its header says";
 	return NULL;
@@ -141,5 +141,6 @@ void skv_parked_file(const char *model, uint32_t rank, uint32_t n_ranks, const c
 	const uint32_t ranks[2] = {rank, n_ranks};
 	uint64_t h = hash(UINT64_C(0xcbf29ce484222325), model, strlen(model) + 1);
 
-	snprintf(ret, SKV_PARKED_FILE, "%016llx-%s.parked", (unsigned long long)hash(h, ranks, sizeof(ranks)), name);
+	snprintf(ret, SKV_PARKED_FILE, "%016llx-%s%s", (unsigned long long)hash(h, ranks, sizeof(ranks)), name + (*name == '/'),
+	         *name == '/' ? SKV_PARKED_PREFIX_END : SKV_PARKED_END);
 }

@@ -3,6 +3,7 @@
  * daemon/disk/parked.h - the file of a parked sequence; sparsekv-parked(5) is its prose.
  *
  *   header   SKV_PARKED_ALIGN bytes
+ *   keys     of a sealed prefix alone: struct skv_parked_keys, with a key for each block
  *   memory   of the sequence: struct skv_seqmem, token ids, the policy's state, entries of all tables
  *   sums     crc32c of each page, uint32_t[n_pages]
  *   pages    in chunks of whole pages
@@ -28,7 +29,7 @@ struct skv_parked_header {
 	uint32_t version, header_bytes; /* SKV_PARKED_ALIGN */
 	uint64_t file_bytes;
 	struct skv_wire_model model; /* its name and shape; `device` is where the pages were */
-	char name[SKV_NAME_MAX];     /* of the sequence */
+	char name[SKV_NAME_MAX];     /* of the sequence; of a sealed prefix '/' and its last block's key in hexadecimal digits */
 	uint32_t uid;                /* whose it was */
 	uint32_t max_tokens;
 	uint64_t commit;    /* struct skv_seqmem's: epoch and length */
@@ -45,13 +46,26 @@ struct skv_parked_header {
 	uint32_t chunk_pages; /* page k is in chunk k / chunk_pages, of which it is number k % chunk_pages */
 	uint32_t chunk_bytes; /* from one chunk to the next: chunk_pages * page_bytes, rounded up */
 	uint32_t memory_sum, sums_sum; /* crc32c of memory_bytes, and of n_pages sums */
-	uint32_t reserved;
+	uint32_t n_keys; /* blocks of a sealed prefix, at header_bytes; 0: another sequence */
 	uint32_t header_sum; /* crc32c of all before */
 };
 
+#define SKV_PARKED_TAG 32u /* bytes */
+
+/* By these a daemon that starts finds a sealed prefix, without its token ids. */
+struct skv_parked_keys {
+	uint8_t tag[SKV_PARKED_TAG]; /* of the keys, by the tenant's key: daemon/prefix-keys.h */
+	struct skv_block_key key[];  /* [n_keys] */
+};
+
+static inline uint64_t skv_parked_keys_bytes(uint32_t n_keys)
+{
+	return n_keys ? sizeof(struct skv_parked_keys) + n_keys * sizeof(struct skv_block_key) : 0;
+}
+
 /*
  * Where everything is, and the sums' places, of a header in which model, name, max_tokens, commit, state_bytes, n_entries,
- * n_pages and page_bytes are filled in.
+ * n_pages, page_bytes and n_keys are filled in.
  */
 void skv_parked_lay_out(struct skv_parked_header *);
 void skv_parked_seal(struct skv_parked_header *); /* header_sum */
@@ -67,7 +81,9 @@ const char *skv_parked_check(const struct skv_parked_header *, uint64_t file_byt
  */
 uint64_t skv_parked_piece(const struct skv_parked_header *, uint64_t at);
 
-/* The file's name follows from model, rank, ranks and name: printable, without '/', not beginning with '.'. */
+/* The file's name follows from model, rank, ranks and name: printable, without '/', not beginning with '.'; a sealed prefix' has another end. */
+#define SKV_PARKED_END ".parked"
+#define SKV_PARKED_PREFIX_END ".prefix"
 void skv_parked_file(const char *model, uint32_t rank, uint32_t n_ranks, const char *name, char ret[SKV_PARKED_FILE]);
 
 /* Of `bytes` bytes after those with the sum `before` (0: there are none). */

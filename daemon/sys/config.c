@@ -102,7 +102,7 @@ static const struct row rows[] = {
 	{"prefix-store-ttl", SECONDS, AT(prefix_store_ttl), "86400", 0, 1000000000, false,
 	 "Seconds after which the store forgets what was sent to it; 0: when it has no room."},
 	{"prefix-store-wait", SECONDS, AT(prefix_store_wait), "5", 1, 600, false,
-	 "Seconds that a new sequence waits for the store. What has not come by then is computed."},
+	 "Seconds that a new sequence waits for a prefix from disk and from the store. What has not come by then is computed."},
 	{"account-pools", COUNT, AT(account_pools), "8", 1, 64, false,
 	 "Page sizes (shapes of model) that one user may have in use at a time; on each device anew."},
 	{"client-sessions", COUNT, AT(client_sessions), "16", 1, 4096, false,

@@ -93,6 +93,72 @@ START_TEST(fetched_compressed)
 }
 END_TEST
 
+/* ---- with a disk ----------------------------------------------------------------------------- */
+
+/* All prefixes in memory go to disk: how many. */
+static unsigned park_prefixes(int i)
+{
+	struct raw *r = raw_operator(hosts.host[i].socket);
+	json_t *seqs = raw_query(r, SKV_QUERY_SEQS), *row;
+	unsigned n = 0;
+	size_t at;
+
+	json_array_foreach(json_object_get(seqs, "sequences"), at, row) {
+		const char *name = json_string_value(json_object_get(row, "name"));
+
+		if (*name != '/' || json_object_get(row, "parked_bytes"))
+			continue;
+		ck_assert_int_eq(raw_seq_named(r, SKV_MSG_SEQ_PARK, json_string_value(json_object_get(row, "model")), name), 0);
+		n++;
+	}
+	json_decref(seqs);
+	raw_close(r);
+	return n;
+}
+
+static json_int_t figure(int i, const char *key)
+{
+	struct raw *r = raw_hello(hosts.host[i].socket);
+	json_t *status = raw_query(r, SKV_QUERY_STATUS);
+	json_int_t n = json_integer_value(json_object_get(json_array_get(json_object_get(status, "prefixes"), 0), key));
+
+	json_decref(status);
+	raw_close(r);
+	return n;
+}
+
+/* The disk has a block, and the store two: both are asked, and what is longer counts. What is on disk needs no store. */
+START_TEST(longest_of_all)
+{
+	struct hosts_user u;
+	int32_t ids[PREFIX_PROMPT];
+	struct skv_seq *seq;
+
+	hosts_user_begin(&u, 1);
+	prefix_prompt(ids, 3);
+	OK(skv_seq_new(u.w.session, NULL, 0, &seq));
+	prefix_read(&u.w, seq, ids, 0, 256, true, NULL);
+	OK(skv_seq_seal(seq, 256, NULL));
+	skv_disconnect(u.client);
+	hosts_wait_values(1);
+	ck_assert_uint_eq(park_prefixes(1), 1);
+	ck_assert_uint_eq(hosts_once(0, 3, true), 256);
+	hosts_wait_values(HOSTS_BLOCKS);
+	ck_assert_uint_eq(hosts_once(1, 3, false), PREFIX_SEALED);
+	ck_assert_int_eq(figure(1, "restored_tokens"), 256);
+	ck_assert_int_eq(figure(1, "fetched_tokens"), PREFIX_SEALED);
+	ck_assert_uint_eq(park_prefixes(1), 2);
+	store_kill(&hosts.store);
+	ck_assert_uint_eq(hosts_once(1, 3, false), PREFIX_SEALED);
+	ck_assert_int_eq(figure(1, "restored_tokens"), 256 + PREFIX_SEALED);
+	ck_assert_uint_eq(park_prefixes(1), 1);
+	fix_kill(&hosts.host[1]);
+	hosts_start(1);
+	ck_assert_uint_eq(hosts_once(1, 3, false), PREFIX_SEALED);
+	store_restart(&hosts.store);
+}
+END_TEST
+
 /* ---- what is damaged ------------------------------------------------------------------------- */
 
 enum damage { FLIPPED, CUT, EMPTY, SWAPPED, FOREIGN, GONE, DAMAGES };
@@ -312,7 +378,7 @@ int main(void)
 	if (skip)
 		return skip;
 	suite = begin_suite("test-prefix-store");
-	t = add_case(suite, "prefix-store", 300, hosts_begin, hosts_end, killed, bounded, tenants, NULL);
+	t = add_case(suite, "prefix-store", 300, hosts_begin, hosts_end, longest_of_all, killed, bounded, tenants, NULL);
 	tcase_add_loop_test(t, fetched, 0, 2);
 	tcase_add_loop_test(t, fetched_compressed, 0, 2);
 	tcase_add_loop_test(t, damaged, 0, DAMAGES);

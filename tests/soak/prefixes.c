@@ -281,15 +281,17 @@ void prefixes_end(void)
 
 void prefixes_look(const json_t *status)
 {
-	static json_int_t seen;
+	static json_int_t fetched, restored;
 	static pid_t of;
-	const json_int_t n = json_integer_value(json_object_get(json_array_get(json_object_get(status, "prefixes"), 0), "fetched_tokens"));
+	const json_t *prefixes = json_array_get(json_object_get(status, "prefixes"), 0);
 
 	if (of != manager_daemon())
-		seen = 0;
+		fetched = restored = 0;
 	of = manager_daemon();
-	ADD(FROM_STORE, (uint64_t)(n - seen));
-	seen = n;
+	ADD(FROM_STORE, (uint64_t)(json_integer_value(json_object_get(prefixes, "fetched_tokens")) - fetched));
+	ADD(RESTORED, (uint64_t)(json_integer_value(json_object_get(prefixes, "restored_tokens")) - restored));
+	fetched = json_integer_value(json_object_get(prefixes, "fetched_tokens"));
+	restored = json_integer_value(json_object_get(prefixes, "restored_tokens"));
 }
 
 const char *prefixes_off(const json_t *status)

@@ -179,6 +179,7 @@ const char *name_of(uint32_t name); /* one of a few static buffers */
 	X(BEGUN, "sequences begun with a sealed prefix") \
 	X(GIVEN, "tokens of these, attended and not recomputed") \
 	X(FROM_STORE, "tokens from the prefix store, at least") \
+	X(RESTORED, "tokens of prefixes from disk, at least") \
 	X(PREFIX_PAGES, "pages of prefixes compared, bit by bit") \
 	X(SECRETS, "daemons with another secret") \
 	X(KILLED_STORES, "prefix stores killed") \
@@ -309,7 +310,7 @@ const char *const *prefixes_begin(void); /* the daemon's options; a store, if th
 void prefixes_other_secret(void);        /* of two: the next daemon finds nothing of this one's */
 void prefixes_disturb_store(void);
 void prefixes_end(void);
-void prefixes_look(const json_t *status); /* what came from the store is counted */
+void prefixes_look(const json_t *status); /* what came from store and disk is counted */
 const char *prefixes_off(const json_t *status); /* what is under way, or "" */
 
 /* quiet.c: while all engines wait. */

@@ -5,7 +5,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/client-test.h tests/support/policy-file.h tests/support/output-hash.h tests/support/parked-chats.c tests/support/parked-chats.h \
 	tests/support/random.c tests/support/random.h \
 	tests/support/layer-forms.h tests/support/suite.h \
-	tests/support/child.c tests/support/child.h tests/support/prefix-reader.c tests/support/prefix-reader.h tests/support/client-fixture.c tests/support/client-fixture.h \
+	tests/support/child.c tests/support/child.h tests/support/prefix-disk.c tests/support/prefix-disk.h tests/support/prefix-reader.c tests/support/prefix-reader.h tests/support/client-fixture.c tests/support/client-fixture.h \
 	tests/support/codec-file.c tests/support/codec-file.h \
 	tests/support/core-actor.c tests/support/core-actor.h tests/support/core-model.c tests/support/core-model.h \
 	tests/support/manager.c tests/support/manager.h tests/support/core-peer.c tests/support/core-victim.c tests/support/core-victim.h tests/support/core-peer.h \

@@ -26,7 +26,7 @@ const char *const nth_engine_specs[SPECS] = {"quest?budget=6&dense=1", "full"};
 
 const char *const nth_engine_policy_files[NTH_POLICIES] = {"full.so", "quest.so"};
 const char *const nth_engine_names[NTH_NAMED] = {"first", "second"};
-char nth_engine_said[512];
+char nth_engine_said[2000];
 
 /* What is known of a named sequence. */
 struct record {
@@ -263,14 +263,14 @@ static int read_long(bool seals)
 	return e;
 }
 
-static int does_seal(void)
+int nth_engine_seal(void)
 {
 	int e = prefixed ? 0 : skv_seq_new(w.session, NULL, 0, &prefixed);
 
 	return e ? e : read_long(true);
 }
 
-static int does_begin_with_it(void)
+int nth_engine_begin_sealed(void)
 {
 	int32_t ids[LONG];
 	uint32_t len;
@@ -347,7 +347,7 @@ static int does_close(void)
 
 static const struct nth_engine_act engine_acts[] = {
 	{"make", nth_engine_make_first}, {"prompt", does_prompt}, {"decode", does_decode}, {"fork", nth_engine_fork_second}, {"go on", does_go_on},
-	{"go on with the fork", does_go_on_with_fork}, {"another one", does_other}, {"drop", does_drop}, {"seal", does_seal}, {"begin with it", does_begin_with_it}, {"truncate", does_truncate},
+	{"go on with the fork", does_go_on_with_fork}, {"another one", does_other}, {"drop", does_drop}, {"seal", nth_engine_seal}, {"begin with it", nth_engine_begin_sealed}, {"truncate", does_truncate},
 	{"go on after it", does_go_on_after_it}, {"a policy of its own", does_policy}, {"detach", does_detach}, {"attach", does_attach},
 	{"ask", does_ask}, {"close", does_close},
 };

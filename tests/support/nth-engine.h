@@ -44,7 +44,7 @@ struct nth_engine_act {
 };
 pid_t nth_engine_start_acts(const struct nth_engine_act *acts, size_t n);
 #define NTH_ENGINE_SAID (-EREMOTE) /* the text is in nth_engine_said, and is that of a program */
-extern char nth_engine_said[512];
+extern char nth_engine_said[2000];
 
 /* What acts are made of. The victim's model is "victim"; its sequences are these two, the second one a fork of the first. */
 enum { NTH_FIRST, NTH_SECOND, NTH_NAMED };
@@ -55,6 +55,9 @@ int nth_engine_fork_second(void);
 /* Attached, and decoded up to this length; outputs are compared. */
 int nth_engine_decode_to(int which, uint32_t goal);
 int nth_engine_detach(int which);
+/* A prompt of a block and some tokens: sealed; and another sequence begins with it. */
+int nth_engine_seal(void);
+int nth_engine_begin_sealed(void);
 /* It was dropped: until it is attached again nobody expects it. */
 void nth_engine_dropped(int which);
 /* In a process of its own that must succeed: the victim's sequences are as they were left, and are dropped. */

@@ -96,6 +96,23 @@ static int does_import(void)
 	return control("import", "", from, "there is a");
 }
 
+/* Of the prefix that is sealed, if it still is: a daemon that lacks something may have lost it. */
+static int control_prefix(const char *what, const char *done)
+{
+	char name[40];
+	const char *at;
+	int e = control("list", "", "", "never");
+
+	at = e == 0 ? strchr(nth_engine_said, '/') : NULL;
+	if (!at)
+		return e;
+	snprintf(name, sizeof(name), "%.33s", at);
+	return control(what, name, ">/dev/null", done);
+}
+
+static int does_park_prefix(void) { return control_prefix("park --model victim", "is parked already"); }
+static int does_drop_prefix(void) { return control_prefix("drop --model victim", "has no sequence"); }
+
 static int does_go_on(void) { return nth_engine_decode_to(NTH_FIRST, NTH_PROMPT + 18); }
 static int does_go_on_with_fork(void) { return nth_engine_decode_to(NTH_SECOND, NTH_PROMPT + 12); }
 
@@ -104,7 +121,9 @@ static const struct nth_engine_act acts[] = {
 	{"fork", nth_engine_fork_second}, {"detach", does_detach}, {"detach the fork", does_detach_fork}, {"park", does_park},
 	{"park the fork", does_park_fork}, {"resume", does_resume}, {"export", does_export}, {"drop", does_drop}, {"import", does_import},
 	{"go on", does_go_on}, {"go on with the fork", does_go_on_with_fork}, {"detach", does_detach}, {"park", does_park},
-	{"detach the fork", does_detach_fork}, {"park the fork", does_park_fork},
+	{"seal", nth_engine_seal}, {"park the prefix", does_park_prefix}, {"begin with it", nth_engine_begin_sealed},
+	{"park the prefix again", does_park_prefix}, {"detach the fork", does_detach_fork}, {"park the fork", does_park_fork},
+	{"drop the prefix", does_drop_prefix},
 };
 #define N_ACTS (sizeof(acts) / sizeof(acts[0]))
 
@@ -164,6 +183,7 @@ static void nothing_is_left(void)
 	const double until = fix_now() + SOON_S;
 	char files[1000], fds[1000];
 
+	nth_world_drop_prefixes();
 	while (count_files(files, sizeof(files)) + count_left(fds, sizeof(fds))) {
 		ck_assert_msg(fix_now() < until, "files are left:%s, or descriptors:%s", files, fds);
 		usleep(2000);
@@ -195,6 +215,6 @@ void nth_parked_travels(uint32_t n)
 
 void nth_parked_next_daemon(uint32_t n)
 {
-	nth_world_must_succeed(nth_engine_start_acts(acts, N_ACTS - 1));
+	nth_world_must_succeed(nth_engine_start_acts(acts, N_ACTS - 2));
 	nth_world_next_daemon(n);
 }

@@ -12,9 +12,9 @@
 
 /* As nth_world_begin(), with a folder for files. */
 void nth_parked_begin(const char *const *options);
-/* Sequences go to disk, come back, are exported, dropped and imported. */
+/* Sequences and a sealed prefix go to disk, come back, are exported, dropped and imported. */
 void nth_parked_travels(uint32_t n);
-/* A daemon starts, with one that is parked and one that is in memory. */
+/* A daemon starts, with a sequence and a prefix that are parked and a sequence that is in memory. */
 void nth_parked_next_daemon(uint32_t n);
 
 #endif

@@ -50,8 +50,7 @@ static void check_log(void)
 	manager_forget_log();
 }
 
-/* What victims have sealed is nobody's, and stays. */
-static void drop_prefixes(void)
+void nth_world_drop_prefixes(void)
 {
 	struct raw *r = raw_operator(manager_socket);
 	json_t *all = raw_query(r, SKV_QUERY_SEQS), *seq;
@@ -72,7 +71,7 @@ void nth_world_end(void)
 {
 	nth_engine_tell_bystander_to_end();
 	child_wait(bystander);
-	drop_prefixes();
+	nth_world_drop_prefixes();
 	manager_expect_kept(0);
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
 	check_log();

@@ -14,6 +14,8 @@
 /* With these options (kept), and nth_policy_path. The manager is open before `options` is read. */
 void nth_world_begin(const char *const *options);
 void nth_world_end(void);
+/* What victims have sealed is nobody's, and stays, in memory or on disk. */
+void nth_world_drop_prefixes(void);
 
 /* A daemon takes over what the one before has left, and the Nth call fails meanwhile. */
 void nth_world_next_daemon(uint32_t n);

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -469,6 +470,78 @@ START_TEST(after_a_restart)
 }
 END_TEST
 
+/* Prefixes in memory go to disk: how many. */
+static unsigned park_all(void)
+{
+	struct raw *r = raw_operator(manager_socket);
+	json_t *all = raw_query(r, SKV_QUERY_SEQS), *row;
+	unsigned n = 0;
+	size_t i;
+
+	json_array_foreach(json_object_get(all, "sequences"), i, row) {
+		const char *name = json_string_value(json_object_get(row, "name"));
+
+		if (skv_prefix_name_valid(name) && !json_object_get(row, "parked_bytes")) {
+			ck_assert_int_eq(raw_seq_named(r, SKV_MSG_SEQ_PARK, w.model.name, name), 0);
+			n++;
+		}
+	}
+	json_decref(all);
+	raw_close(r);
+	return n;
+}
+
+/* From disk, under every policy that seals; and what came back is found by the next daemon in memory, and leaves it again. */
+START_TEST(from_disk)
+{
+	char parked[200], folder[160], command[200];
+	const char *options[] = {"--pool-bytes=64M", "--segment-bytes=1M", "--account-bytes=48M", devmem_is_device() ? "--cuda=required" : "--cuda=off",
+	                         "--cuda-segment-bytes=2M", parked, NULL};
+	struct skv_seq *a, *b;
+	float *want;
+
+	manager_open();
+	snprintf(folder, sizeof(folder), "%s/parked", manager_folder());
+	snprintf(parked, sizeof(parked), "--parked-path=%s", folder);
+	ck_assert_int_eq(mkdir(folder, 0700), 0);
+	manager_start(options);
+	prefix_model(&w, "prefix");
+	prefix_prompt(prompt, 1);
+	OK(skv_connect(&client, manager_socket));
+	for (int i = 0; i < KINDS; i++) {
+		if (kinds[i].seals == NEVER || !strncmp(kinds[i].spec, CODEC, strlen(CODEC)))
+			continue;
+		OK(skv_open(client, &w.model, kinds[i].spec, &w.session));
+		OK(skv_seq_new(w.session, NULL, 0, &a));
+		prefix_read(&w, a, prompt, 0, PREFIX_SEALED, true, NULL);
+		if (kinds[i].seals == RECORDS)
+			OK(skv_seq_seal(a, SKV_ALL, NULL));
+		want = prefix_go_on(&w, a, prompt);
+		OK(skv_seq_seal(a, PREFIX_PROMPT, NULL));
+		ck_assert_uint_eq(park_all(), 1);
+		for (int round = 0; round < 2; round++) {
+			ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
+			same_as(want, b, prompt, kinds[i].spec);
+			if (round == 0 && i < 2) {
+				(void)manager_end(i ? SIGTERM : SIGKILL);
+				manager_start(options);
+			}
+		}
+		ck_assert_uint_eq(park_all(), 1); /* it came back, and was there after the restart */
+		OK(skv_seq_drop(a));
+		skv_close(w.session);
+		free(want);
+	}
+	skv_disconnect(client);
+	if (!devmem_is_device())
+		manager_expect_kept(0);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
+	snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+	ck_assert_int_eq(system(command), 0);
+	manager_close();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-client-prefix");
@@ -477,7 +550,7 @@ int main(void)
 	tcase_add_loop_test(t, as_if_read, 0, KINDS);
 	tcase_add_loop_test(t, compressed_blocks, 0, 6);
 	tcase_add_loop_test(t, killed_while_sealing, 0, 2);
-	t = add_case(s, "restart", 60, NULL, NULL, NULL);
+	t = add_case(s, "restart", 60, NULL, NULL, from_disk, NULL);
 	tcase_add_loop_test(t, after_a_restart, 0, 2);
 	return run_suite(s);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "daemon/core/prefix.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/random.h"
@@ -187,8 +188,9 @@ START_TEST(alike)
 	for (uint32_t i = 0, n = keys_of("abc", keys); i < sizeof(keys[0].bytes); i++)
 		sprintf(name + strlen(name), "%02x", keys[n - 1].bytes[i]);
 	ck_assert_int_eq(held_attach(&one, &a, name), SKV_CORE_E_NOENT);
-	ck_assert_int_eq(drop_name(1000, "m", name), 0);
-	ck_assert_uint_eq(find(&a, "abc"), 2);
+	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", name), 0);
+	ck_assert_uint_eq(find(&a, "abc"), 2); /* at once, though its pages go in turns */
+	skv_core_work_all(core);
 	ck_assert_uint_eq(find(&a, "abd"), 3);
 	held_close(&one);
 	held_drop(&two, &b);
@@ -256,7 +258,6 @@ START_TEST(makes_room)
 	}
 	ck_assert_uint_eq(open_text(&h, &b, NULL, 0, "a"), 1); /* it is used */
 	held_drop(&h, &b);
-	skv_core_set_parking(core, true);
 	for (int gone = 0; gone < 3; gone++) {
 		for (int calls = 0; find(&a, order[gone]) && calls < 200; calls++) {
 			(void)peer_lease(&a, 1024, 1024);
@@ -270,6 +271,107 @@ START_TEST(makes_room)
 }
 END_TEST
 
+/* The next one that is to be parked, once memory is wanted; 0: none. */
+static uint32_t wanted(void)
+{
+	uint32_t seq = 0;
+
+	for (int calls = 0; calls < 200 && !skv_core_next_park(core, &seq); calls++) {
+		(void)peer_lease(&a, 1024, 1024);
+		skv_core_work_all(core);
+	}
+	return seq;
+}
+
+/* Where sequences are parked, so are prefixes; what is in a file goes at once, and what cannot be parked is dropped. */
+START_TEST(parked_for_room)
+{
+	const struct skv_block_key *keys;
+	struct skv_block_key expected[8];
+	uint32_t seq, n;
+	struct held h;
+
+	for (char text[] = "a"; *text <= 'c'; ++*text) {
+		write_text(&h, &a, NULL, text);
+		ck_assert_int_eq(seal(&h, &a, text), 0);
+		held_drop(&h, &a);
+	}
+	skv_core_set_parking(core, true);
+	seq = wanted();
+	ck_assert_int_eq(skv_core_prefix_keys(core, seq, &keys, &n), 0);
+	ck_assert_uint_eq(n, keys_of("a", expected));
+	ck_assert_mem_eq(keys, expected, sizeof(*keys));
+	ck_assert_uint_eq(find(&a, "a"), 1); /* until it is written */
+	ck_assert_int_eq(skv_core_park_known(core, seq), 0);
+	ck_assert_uint_eq(find(&a, "a"), 0);
+	skv_core_work_all(core);
+	ck_refused(skv_core_park_known(core, seq), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_prefix_keys(core, seq, &keys, &n), SKV_CORE_E_NOENT);
+	seq = wanted();
+	ck_assert_uint_eq(find(&a, "b"), 1);
+	skv_core_park_failed(core, seq, 1);
+	seq = wanted();
+	ck_assert_uint_eq(find(&a, "b"), 0);
+	ck_assert_uint_eq(find(&a, "c"), 1);
+	skv_core_park_failed(core, seq, 1);
+	ck_assert_uint_eq(wanted(), 0);
+	ck_assert_uint_eq(find(&a, "c"), 0);
+	books_even();
+}
+END_TEST
+
+/* By number: parked beyond three quarters of the quota, one at a time; dropped where the disk cannot keep up. And with age. */
+START_TEST(parked_by_number)
+{
+	uint32_t seq, again;
+	struct held h;
+
+	skv_core_set_parking(core, true);
+	for (char text[] = "a"; *text < 'a' + (int)FEW - 2; ++*text) {
+		write_text(&h, &a, NULL, text);
+		ck_assert_int_eq(seal(&h, &a, text), 0);
+		held_drop(&h, &a);
+		ck_assert_int_eq(skv_core_next_park(core, &seq), *text == 'a' + (int)FEW * 3 / 4 - 1);
+		skv_core_work_all(core);
+		ck_assert_uint_eq(find(&a, "a"), 1);
+	}
+	for (char text[] = "y"; *text <= 'z'; ++*text) {
+		write_text(&h, &a, NULL, text);
+		ck_assert_int_eq(seal(&h, &a, text), 0);
+		held_drop(&h, &a);
+		ck_assert(!skv_core_next_park(core, &again));
+		skv_core_work_all(core);
+	}
+	ck_assert_uint_eq(find(&a, "a"), 1); /* it is being written */
+	ck_assert_uint_eq(find(&a, "b"), 0);
+	ck_assert_int_eq(skv_core_park_known(core, seq), 0);
+	skv_core_work_all(core);
+	(void)skv_core_age(core, 10, 50, 0);
+	(void)skv_core_age(core, 70, 50, 0);
+	for (uint32_t n = 0; skv_core_next_park(core, &seq); n++)
+		ck_assert_int_eq(skv_core_park_known(core, seq), 0);
+	skv_core_work_all(core);
+	ck_assert_uint_eq(find(&a, "z"), 0);
+}
+END_TEST
+
+/* As if it were written to a file: what the core says to that. */
+static int list_and_leave(uint32_t seq)
+{
+	int fd = memfd_create("list", MFD_CLOEXEC), r;
+	struct skv_core_listing listing;
+	uint32_t units;
+
+	ck_assert_int_eq(skv_core_list_begin(core, seq, fd, &listing), 0);
+	do {
+		units = 100000;
+		r = skv_core_list_some(core, &listing, &units);
+	} while (r == SKV_CORE_E_TURNS);
+	ck_assert_int_eq(r, 0);
+	close(fd);
+	return skv_core_park_done(core, &listing);
+}
+
 /* While it is forked it stays, though its memory is wanted, or it is to be dropped; then it grows old. */
 START_TEST(stays_while_forked)
 {
@@ -278,7 +380,7 @@ START_TEST(stays_while_forked)
 	struct skv_block_key keys[32];
 	struct skv_core_seq_info info;
 	char name[SKV_NAME_MAX] = "/";
-	uint32_t n = keys_of(text, keys), blocks;
+	uint32_t n = keys_of(text, keys), blocks, seq;
 	struct held h;
 	struct peer c;
 
@@ -291,10 +393,14 @@ START_TEST(stays_while_forked)
 	for (uint32_t i = 0; i < sizeof(keys[0].bytes); i++)
 		sprintf(name + strlen(name), "%02x", keys[n - 1].bytes[i]);
 	ck_assert_uint_eq(skv_core_age(core, 10, 0, 5), 0);
+	ck_assert_int_eq(skv_core_prefix_read(core, c.client, c.session.session, keys, n, &seq), 0);
+	skv_core_prefix_read_end(core, seq);
 	ck_assert_int_eq(skv_core_prefix_open(core, c.client, c.session.session, NULL, 0, keys, n, &info, &blocks), SKV_CORE_E_TURNS);
 	ck_assert_uint_eq(blocks, n);
 	ck_assert_uint_eq(skv_core_age(core, 100, 0, 5), 0);
 	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "deep", name), SKV_CORE_E_BUSY);
+	ck_refused(skv_core_park_known(core, seq), SKV_CORE_E_BUSY);
+	ck_refused(list_and_leave(seq), SKV_CORE_E_BUSY); /* though nobody has used it since it was listed */
 	ck_assert_int_eq(in_turns(SKV_CORE_E_TURNS, &info), 0);
 	held_open(&h, &c, &info);
 	ck_assert_uint_eq(held_len(&h), n * SKV_BLOCK_TOKENS);
@@ -436,10 +542,10 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-core-prefix");
-	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, alike, makes_room, stays_while_forked, stays_while_read,
+	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, alike, makes_room, parked_for_room, stays_while_forked, stays_while_read,
 	                    restored, NULL);
 
 	tcase_add_loop_test(t, at_random, 0, 6);
-	add_case(s, "few", 60, setup_few, teardown, make_room_by_number, NULL);
+	add_case(s, "few", 60, setup_few, teardown, make_room_by_number, parked_by_number, NULL);
 	return run_suite(s);
 }

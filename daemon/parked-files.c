@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/parked-files.c - files of parked sequences: how many a user may have, how they go, and which sealed prefixes are among them.
+ *
+ * A sealed prefix on disk can be computed again, a parked sequence cannot. So files of prefixes have what sequences leave of the user's
+ * quota, and of the disk: the quota that a sequence needs does not count them, and the one that was not used for longest goes for one
+ * that comes. A file of a prefix stays when it is read: nothing of a prefix changes, and its memory can be had back without writing.
+ *
+ * Prefixes on disk are found by their blocks, as those in memory. Their keys follow from the secret, and stand in their files with a tag,
+ * which does as well: files of another secret go.
+ */
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/prefix-priv.h"
+#include "daemon/sys/log.h"
+
+_Static_assert(SKV_PARKED_TAG == SKV_PREFIX_KEY, "one size");
+
+/* ---- files that go --------------------------------------------------------------------------- */
+
+struct removal {
+	struct skv_op op; /* first */
+	struct skv_parking *parking;
+	struct skv_parked *file;
+	int user;
+};
+
+static void not_removed(const struct skv_parked *p, int error)
+{
+	skv_log_peer(LOG_ERR, "parked file %u/%s cannot be removed: %s", p->uid, p->file, strerror(-error));
+}
+
+void skv_parking_forget(struct skv_parking *k, struct skv_parked *p)
+{
+	if (p->indexed)
+		skv_block_index_remove(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys);
+	skv_files_forget(&k->files, p);
+}
+
+static void removed(struct skv_op *op, int res)
+{
+	struct removal *x = (struct removal *)op;
+	struct skv_parked *p = x->file;
+
+	p->leaving = false;
+	x->parking->settled = true;
+	if (res < 0 && res != -ENOENT)
+		not_removed(p, res);
+	else
+		skv_parking_forget(x->parking, p);
+	skv_close_fd(x->user);
+	free(x);
+}
+
+static void begin_removal(struct skv_parking *k, struct skv_parked *p)
+{
+	struct removal *x = calloc(1, sizeof(*x));
+	int user = x ? skv_files_user(&k->files, p->uid) : -ENOMEM;
+
+	if (user < 0) {
+		not_removed(p, user);
+		free(x);
+		return;
+	}
+	x->parking = k;
+	x->file = p;
+	x->user = user;
+	p->leaving = true;
+	skv_op_unlink(k->server->loop, &x->op, user, p->file, removed);
+}
+
+/* One that stayed would be a sequence of the next daemon's. */
+void skv_parking_remove(struct skv_parking *k, struct skv_parked *p)
+{
+	p->going = true;
+	begin_removal(k, p);
+}
+
+void skv_parking_remove_again(struct skv_parking *k)
+{
+	for (size_t i = 0; i < k->files.n; i++)
+		if (k->files.all[i]->going && !k->files.all[i]->leaving)
+			begin_removal(k, k->files.all[i]);
+}
+
+void skv_parking_remove_rest(struct skv_parking *k)
+{
+	for (size_t i = 0; i < k->files.n && !k->server->failure; i++) {
+		const struct skv_parked *p = k->files.all[i];
+		int user = p->going ? skv_files_user(&k->files, p->uid) : -1;
+
+		if (p->going && (user < 0 || unlinkat(user, p->file, 0) < 0))
+			not_removed(p, user < 0 ? user : -errno);
+		skv_close_fd(user);
+	}
+}
+
+/* ---- quotas ---------------------------------------------------------------------------------- */
+
+/* What the user has of sequences, or of prefixes, with what is being written. Of imports it is not known how much. */
+static void sum(const struct skv_parking *k, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
+{
+	skv_files_sum(&k->files, uid, prefixes, ret_files, ret_bytes);
+	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
+		if (j->m.uid == uid && j->state == SKV_PARKING_MOVING && j->m.kind == SKV_DISK_PARK && (j->m.n_keys > 0) == prefixes) {
+			*ret_files += 1;
+			*ret_bytes += j->m.max_bytes;
+		}
+}
+
+bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more, uint64_t *ret_left)
+{
+	const struct skv_config *config = &k->server->config;
+	uint64_t files, bytes;
+
+	sum(k, uid, false, &files, &bytes);
+	*ret_left = bytes < config->account_parked_bytes && files < config->account_sequences ? config->account_parked_bytes - bytes : 0;
+	return more <= *ret_left;
+}
+
+/* The prefix, of a user or (UINT32_MAX) of all, that was not used for longest, and that nobody reads. */
+static struct skv_parked *oldest_prefix(const struct skv_parking *k, uint32_t uid)
+{
+	struct skv_parked *found = NULL;
+
+	for (size_t i = 0; i < k->files.n; i++) {
+		struct skv_parked *p = k->files.all[i];
+
+		if (skv_parked_is_prefix(p) && !p->going && !p->busy && (uid == UINT32_MAX || p->uid == uid) && (!found || p->used_ns < found->used_ns))
+			found = p;
+	}
+	return found;
+}
+
+static void evict(struct skv_parking *k, struct skv_parked *p)
+{
+	k->counters.prefixes_evicted++;
+	skv_parking_remove(k, p);
+}
+
+void skv_parking_trim_prefixes(struct skv_parking *k, uint32_t uid)
+{
+	const struct skv_config *config = &k->server->config;
+	uint64_t files, bytes, prefixes, prefix_bytes;
+	struct skv_parked *p;
+
+	sum(k, uid, false, &files, &bytes);
+	for (;;) {
+		sum(k, uid, true, &prefixes, &prefix_bytes);
+		p = oldest_prefix(k, uid);
+		if (!p || (files + prefixes <= config->account_sequences && bytes + prefix_bytes <= config->account_parked_bytes))
+			return;
+		evict(k, p);
+	}
+}
+
+bool skv_parking_free_disk(struct skv_parking *k)
+{
+	struct skv_parked *p = oldest_prefix(k, UINT32_MAX);
+
+	if (p)
+		evict(k, p);
+	return p != NULL;
+}
+
+bool skv_parking_frees_disk(const struct skv_parking *k)
+{
+	for (size_t i = 0; i < k->files.n; i++)
+		if (k->files.all[i]->leaving && skv_parked_is_prefix(k->files.all[i]))
+			return true;
+	return false;
+}
+
+/* ---- sealed prefixes ------------------------------------------------------------------------- */
+
+static void make_tag(const struct skv_parking *k, uint32_t uid, const struct skv_block_key *keys, uint32_t n, uint8_t ret[SKV_PREFIX_KEY])
+{
+	uint8_t tenant[SKV_PREFIX_KEY];
+
+	skv_prefix_tenant(k->server->prefix->secret, (uid_t)uid, tenant);
+	skv_prefix_tag(tenant, keys, n, ret);
+	OPENSSL_cleanse(tenant, sizeof(tenant));
+}
+
+int skv_parking_list_keys(const struct skv_parking_job *j, const struct skv_block_key *keys)
+{
+	const size_t bytes = j->m.n_keys * sizeof(*keys);
+	uint8_t tag[SKV_PREFIX_KEY];
+
+	make_tag(j->parking, j->m.uid, keys, j->m.n_keys, tag);
+	return pwrite(j->list, tag, sizeof(tag), (off_t)j->m.keys_at) == sizeof(tag) &&
+	                       pwrite(j->list, keys, bytes, (off_t)(j->m.keys_at + sizeof(tag))) == (ssize_t)bytes
+	               ? 0
+	               : -ENOSPC;
+}
+
+/* Are these its keys, of this secret? */
+static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
+{
+	uint8_t tag[SKV_PREFIX_KEY];
+	char name[SKV_NAME_MAX];
+
+	if (!p->keys)
+		return false;
+	make_tag(k, p->uid, p->keys->key, p->n_keys, tag);
+	skv_prefix_name(&p->keys->key[p->n_keys - 1], name);
+	return CRYPTO_memcmp(tag, p->keys->tag, sizeof(tag)) == 0 && strcmp(name, p->name) == 0;
+}
+
+unsigned skv_parking_index_prefixes(struct skv_parking *k, unsigned *ret_gone)
+{
+	unsigned n = 0;
+
+	*ret_gone = 0;
+	for (size_t i = 0; i < k->files.n; i++) {
+		struct skv_parked *p = k->files.all[i];
+
+		if (!skv_parked_is_prefix(p) || p->indexed || p->going)
+			continue;
+		p->indexed = is_ours(k, p) && skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
+		n += p->indexed;
+		*ret_gone += !p->indexed;
+		if (!p->indexed)
+			skv_parking_remove(k, p);
+	}
+	return n;
+}
+
+static bool is_of(const struct skv_parked *p, uint32_t uid, const struct skv_model *m)
+{
+	const struct skv_wire_model *o = &p->model;
+
+	return p->uid == uid && !p->going && !strcmp(o->name, m->name) && o->rank == m->rank && o->n_ranks == m->n_ranks &&
+	       o->n_layers == m->n_layers && o->n_heads == m->n_heads && o->n_kv_heads == m->n_kv_heads && o->head_dim == m->head_dim &&
+	       o->kv_dtype == m->kv_dtype;
+}
+
+struct skv_parked *skv_parking_find_prefix(const struct skv_parking *k, uint32_t uid, const struct skv_model *m, const struct skv_block_key *keys,
+                                           uint32_t n, uint32_t least)
+{
+	struct skv_parked *found = NULL;
+
+	for (; n >= least && !found; n--) {
+		uint32_t cursor = 0;
+		uintptr_t owner;
+
+		while (skv_block_index_next(&k->prefixes, &keys[n - 1], n - 1, &cursor, &owner)) {
+			struct skv_parked *p = (struct skv_parked *)owner;
+
+			if (is_of(p, uid, m) && (!found || p->bytes < found->bytes))
+				found = p;
+		}
+	}
+	return found;
+}

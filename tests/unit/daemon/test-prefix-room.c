@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sealed prefixes on disk have what sequences leave of the user's quotas, and of the disk; those that were not used for longest go first. And
+ * memory that prefixes take more of than they are to goes to disk.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "tests/support/prefix-disk.h"
+
+/* The quota has room for two prefixes: the one that was not used for longest goes. */
+START_TEST(least_recently_used)
+{
+	pd.options[0] = "--account-parked-bytes=5M";
+	pd_begin();
+	for (uint64_t seed = 1; seed <= 2; seed++) {
+		pd_seal(seed, PREFIX_SEALED);
+		pd_squeeze();
+	}
+	ck_assert_uint_eq(pd_prefix_files(), 2);
+	ck_assert_uint_eq(pd_attend(1), PREFIX_SEALED);
+	pd_squeeze();
+	pd_seal(3, PREFIX_SEALED);
+	pd_squeeze();
+	pd_wait_files(2);
+	ck_assert_int_eq(pd_of_prefixes("evicted"), 1);
+	ck_assert_uint_eq(pd_attend(2), 0);
+	ck_assert_uint_eq(pd_attend(1), PREFIX_SEALED);
+	ck_assert_uint_eq(pd_attend(3), PREFIX_SEALED);
+	pd_end();
+}
+END_TEST
+
+/* Sequences have the quota: their bytes, or (_i) their number. A prefix goes for one, and one that does not fit beside them is dropped. */
+START_TEST(sequences_first)
+{
+	const int n = _i ? 6 : 2;
+	char name[16];
+
+	pd.options[0] = _i ? "--account-sequences=6" : "--account-parked-bytes=6M";
+	pd_begin();
+	for (uint64_t seed = 1; seed <= 2; seed++) {
+		pd_seal(seed, PREFIX_SEALED);
+		pd_squeeze();
+	}
+	ck_assert_uint_eq(pd_prefix_files(), 2);
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "chat-%d", i);
+		pd_leave(name, _i ? 20 : 700);
+		ck_assert_int_eq(pd_park(name), 0);
+		pd_wait_files(i + 2 < n ? 2 : i + 2 == n ? 1 : 0);
+		if (i + 2 == n)
+			ck_assert_uint_eq(pd_attend(2), PREFIX_SEALED);
+	}
+	ck_assert_int_eq(pd_figure("parking", "sequences"), n);
+	pd_seal(3, PREFIX_SEALED);
+	pd_squeeze();
+	ck_assert_uint_eq(pd_prefix_files(), 0);
+	ck_assert_uint_eq(pd_attend(3), 0);
+	ck_assert_int_eq(pd_of_prefixes("evicted"), 2);
+	ck_assert_int_eq(pd_figure("parking", "failed"), 0);
+	ck_assert_int_eq(pd_figure("parking", "sequences"), n);
+	pd_end();
+}
+END_TEST
+
+/* The daemon's alone. */
+static void small_disk(void)
+{
+	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	    mount("none", pd.folder, "tmpfs", 0, "size=6M,mode=0700") < 0)
+		_exit(126);
+}
+
+/* The disk is full: prefixes on it go for a sequence, and for a prefix; and what does not fit even so stays in memory. */
+START_TEST(full_disk)
+{
+	if (getuid() != 0)
+		return; /* who cannot have a small disk */
+	fix_before_exec = small_disk;
+	pd_begin();
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		pd_seal(seed, PREFIX_SEALED);
+		pd_squeeze();
+	}
+	ck_assert_int_eq(pd_of_prefixes("parked"), 2);
+	ck_assert_int_eq(pd_of_prefixes("evicted"), 1);
+	pd_leave("first", 700);
+	ck_assert_int_eq(pd_park("first"), 0);
+	ck_assert_int_eq(pd_of_prefixes("parked"), 1);
+	pd_leave("second", 700);
+	ck_assert_int_eq(pd_park("second"), 0);
+	ck_assert_int_eq(pd_of_prefixes("parked"), 0);
+	pd_leave("third", 700);
+	ck_assert_int_eq(pd_park("third"), ENOSPC);
+	ck_assert_int_eq(pd_figure("parking", "sequences"), 2);
+	ck_assert_int_eq(pd_figure("parking", "jobs"), 0);
+	pd_end();
+}
+END_TEST
+
+/* The user's quota of sequences is used by prefixes, and they go to disk one by one; all come back. */
+START_TEST(beyond_the_quota)
+{
+	pd.options[0] = "--account-sequences=16";
+	pd_begin();
+	for (uint64_t seed = 1; seed <= 14; seed++) {
+		pd_seal(seed, 256);
+		fix_sleep_ms(100);
+	}
+	for (int i = 0; i < 500 && pd_in_memory() > 12; i++)
+		fix_sleep_ms(10);
+	ck_assert_uint_le(pd_in_memory(), 12);
+	for (uint64_t seed = 1; seed <= 14; seed++)
+		ck_assert_uint_eq(pd_attend(seed), 256);
+	ck_assert_int_gt(pd_of_prefixes("restored"), 1);
+	pd_end();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-prefix-room");
+	TCase *t = add_case(s, "room", 60, NULL, NULL, least_recently_used, full_disk, beyond_the_quota, NULL);
+
+	tcase_add_loop_test(t, sequences_first, 0, 2);
+	return run_suite(s);
+}
