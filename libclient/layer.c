@@ -4,7 +4,6 @@
  */
 #include "libclient/layer.h"
 
-#include "common/seqmem.h"
 #include "libclient/compress/compressor.h"
 #include "libclient/model.h"
 #include "libclient/policy.h"
