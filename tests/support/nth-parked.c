@@ -22,15 +22,10 @@ static char parked[96], parked_path[128];
 
 /* ---- what the victim does -------------------------------------------------------------------- */
 
-/*
- * sparsekvctl. Where the daemon ended meanwhile, or had no memory for its answer, it may have been carried out: then it is refused with
- * `done`. In any other case, it was not.
- */
-static int control(const char *what, const char *name, const char *redirect, const char *done)
+/* sparsekvctl: its exit status, and in nth_engine_said what it says. */
+static int run_control(const char *what, const char *name, const char *redirect)
 {
-	static bool unknown;
 	char command[800];
-	const bool was_unknown = unknown;
 	size_t n;
 	FILE *f;
 	int status;
@@ -42,7 +37,20 @@ static int control(const char *what, const char *name, const char *redirect, con
 	nth_engine_said[n] = 0;
 	status = pclose(f);
 	ck_assert(WIFEXITED(status));
-	unknown = WEXITSTATUS(status) == EXIT_UNREACHABLE || strstr(nth_engine_said, "out of memory for this answer");
+	return WEXITSTATUS(status);
+}
+
+/*
+ * It changes something. Where the daemon ended meanwhile, or had no memory for its answer, it may have been carried out: then it is refused with
+ * `done`. In any other case, it was not.
+ */
+static int control(const char *what, const char *name, const char *redirect, const char *done)
+{
+	static bool unknown;
+	const bool was_unknown = unknown;
+	const int status = run_control(what, name, redirect);
+
+	unknown = status == EXIT_UNREACHABLE || strstr(nth_engine_said, "out of memory for this answer");
 	if (status == 0 || (was_unknown && strstr(nth_engine_said, done)))
 		return 0;
 	ck_assert_msg(!strstr(nth_engine_said, "damaged") && !strstr(nth_engine_said, "no sequence"), "%s %s: %s", what, name, nth_engine_said);
@@ -96,18 +104,24 @@ static int does_import(void)
 	return control("import", "", from, "there is a");
 }
 
-/* Of the prefix that is sealed, if it still is: a daemon that lacks something may have lost it. */
+/*
+ * Of the prefix that is sealed, if it still is: a daemon that lacks something may have lost it. Or it is on disk already, where that which
+ * began with it could not read it.
+ */
 static int control_prefix(const char *what, const char *done)
 {
 	char name[40];
 	const char *at;
-	int e = control("list", "", "", "never");
+	int e;
 
-	at = e == 0 ? strchr(nth_engine_said, '/') : NULL;
+	if (run_control("list", "", "") != 0)
+		return NTH_ENGINE_SAID;
+	at = strchr(nth_engine_said, '/');
 	if (!at)
-		return e;
+		return 0;
 	snprintf(name, sizeof(name), "%.33s", at);
-	return control(what, name, ">/dev/null", done);
+	e = control(what, name, ">/dev/null", done);
+	return e && strstr(nth_engine_said, done) ? 0 : e;
 }
 
 static int does_park_prefix(void) { return control_prefix("park --model victim", "is parked already"); }

@@ -180,9 +180,9 @@ static void reload(void)
 {
 	char *log = manager_log(), loaded[64];
 	const size_t len = strlen(log);
-	const bool unread = strstr(log, "(a reload tries again)");
+	const bool unread = strstr(log, "(a reload tries again)"), prefix = strstr(log, ".prefix is left alone");
 
-	if (unread && has_policy(log, "quest.so")) /* its name is not free */
+	if (unread && !prefix && has_policy(log, "quest.so")) /* its name is not free */
 		nth_world_must_succeed(nth_engine_start_refused());
 	for (int i = 0; i < NTH_POLICIES; i++)
 		if (!has_policy(log, nth_engine_policy_files[i])) {
