@@ -47,12 +47,13 @@ static int run_control(const char *what, const char *name, const char *redirect)
 static int control(const char *what, const char *name, const char *redirect, const char *done)
 {
 	static bool unknown;
-	const bool was_unknown = unknown;
 	const int status = run_control(what, name, redirect);
 
-	unknown = status == EXIT_UNREACHABLE || strstr(nth_engine_said, "out of memory for this answer");
-	if (status == 0 || (was_unknown && strstr(nth_engine_said, done)))
+	if (status == 0 || (unknown && strstr(nth_engine_said, done))) {
+		unknown = false;
 		return 0;
+	}
+	unknown |= status == EXIT_UNREACHABLE || strstr(nth_engine_said, "out of memory for this answer");
 	ck_assert_msg(!strstr(nth_engine_said, "damaged") && !strstr(nth_engine_said, "no sequence"), "%s %s: %s", what, name, nth_engine_said);
 	return NTH_ENGINE_SAID;
 }
