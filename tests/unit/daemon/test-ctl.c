@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "common/fd.h"
 #include "common/seqmem.h"
+#include "common/spec.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/suite.h"
 
@@ -242,6 +243,7 @@ START_TEST(prefixes_are_counted)
 	struct skv_msg_seal seal = {.session = session, .seq = raw_seq_new(client, session, ""), .n_tokens = 512};
 	struct skv_msg_seq_name new = {.session = session, .seq = seal.seq, .n_tokens = 600};
 	struct skv_seqmem_layout l;
+	struct skv_seqmem *mem;
 	void *map;
 
 	ck_assert_int_eq(ctl("status"), 0);
@@ -253,7 +255,10 @@ START_TEST(prefixes_are_counted)
 	for (uint32_t layer = 0; layer < m.n_layers; layer++)
 		for (uint32_t i = 0; i < skv_pages_of(600); i++)
 			skv_seqmem_table(map, &l, skv_table(l.n_layers, 0, layer))[i] = skv_pte_make(SKV_PTE_HOLE, 0);
-	atomic_store(&((struct skv_seqmem *)map)->commit, (uint64_t)1 << 32 | 600);
+	mem = map;
+	atomic_store(&mem->commit, (uint64_t)1 << 32 | 600);
+	ck_assert_int_eq(raw_refused(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1), ESTALE); /* it does not say under which policy */
+	mem->policy = skv_spec_fingerprint("streaming?budget=0.25");
 	munmap(map, l.state);
 	raw_ask(client, SKV_MSG_PREFIX_NEW, &new, sizeof(new), -1);
 	raw_ask(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1);
