@@ -69,12 +69,12 @@ run() {
 }
 
 echo "1. ranks"
-run "selections of 1 to 4 ranks, 17 policies" tests/unit/client/test-client-ranks
+run "selections of 1 to 4 ranks, 21 policies and parameters" tests/unit/client/test-client-ranks
 run "an engine on 1, 2 and 3 ranks" tests/e2e/test-engine-ranks
 run "200 deaths of a rank" env SKV_KILLS=200 tests/e2e/test-ranks-kill
 
 echo "2, 3. two hosts and a store, tenants ($SKV_SCALE_INSIDE)"
-run "sealed prefixes of 13 policies" tests/unit/client/test-client-prefix
+run "sealed prefixes, 18 policies and parameters" tests/unit/client/test-client-prefix
 run "shared, damaged, killed 60 times, slow, 16 tenants" env SKV_KILLS=60 tests/e2e/test-prefix-store
 if [ -n "$nixl" ]; then
 	run "the same by NIXL" env SKV_TEST_NIXL="$nixl" SKV_KILLS=60 tests/e2e/test-prefix-store
