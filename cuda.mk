@@ -9,8 +9,7 @@ SKV_HOPPER_OBJECTS =
 CLEANFILES += $(cudamodule_DATA) $(CUDA_OBJECTS) $(CUDA_OBJECTS:.o=.d)
 
 if CUDA
-# Machine code for what is in use, and code for the driver to compile on what comes after.
-SKV_GENCODE = -gencode arch=compute_80,code=sm_80 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
+# configure makes SKV_GENCODE of --with-cuda-arch.
 # Objects of SKV_HOPPER_OBJECTS are of instructions that Hopper alone has; their callers have checked the device.
 SKV_HOPPER = -gencode arch=compute_90a,code=sm_90a
 SKV_NVCC = $(NVCC) -std=c++17 $(if $(filter $@,$(SKV_HOPPER_OBJECTS)),$(SKV_HOPPER),$(SKV_GENCODE)) $(SKV_NVCCFLAGS) -Xcompiler -Wall,-fPIC,-fvisibility=hidden $(NVCCFLAGS)
@@ -20,8 +19,11 @@ am__v_NVCC_ = $(am__v_NVCC_$(AM_DEFAULT_VERBOSITY))
 am__v_NVCC_0 = @echo "  NVCC    " $@;
 am__v_NVCC_1 =
 
+# With a file, -c, and -o and the object behind it.
+SKV_NVCC_COMPILE = $(AM_V_NVCC)$(MKDIR_P) $(@D) && $(SKV_NVCC) -I$(top_srcdir) -I$(top_srcdir)/libclient/include -MD -MP -MF $(@:.o=.d)
+
 $(CUDA_OBJECTS): %.o: %.cu
-	$(AM_V_NVCC)$(MKDIR_P) $(@D) && $(SKV_NVCC) -I$(top_srcdir) -I$(top_srcdir)/libclient/include -MD -MP -MF $(@:.o=.d) -c $< -o $@
+	$(SKV_NVCC_COMPILE) -c $< -o $@
 # The headers that each was made of, as nvcc has found them.
 -include $(CUDA_OBJECTS:.o=.d)
 

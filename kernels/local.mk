@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The host kernels: the same sources once per ISA, each with its own flags and names, and a dispatcher.
 # Only the objects of an ISA's library may contain its instructions.
-noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
+noinst_LTLIBRARIES += kernels/libskvkernels.la
 KERNEL_INTERFACE = \
 	kernels/batch.h \
 	kernels/compress-check.h \
@@ -71,37 +71,40 @@ KERNEL_SOURCES = \
 	kernels/host/select/topk.c \
 	kernels/host/select/union.c
 
-kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
-kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic
-kernels_libskvkernels_generic_la_CFLAGS = $(AM_CFLAGS)
-
 kernels_libskvkernels_la_SOURCES = $(KERNEL_INTERFACE) kernels/device.c \
 	kernels/host/runtime/host.h kernels/host/runtime/dispatch.c kernels/host/runtime/parallel.c
 kernels_libskvkernels_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_CUDA_MODULE='"$(pkglibdir)/libsparsekv-cuda.so"'
-kernels_libskvkernels_la_LIBADD = kernels/libskvkernels-generic.la -lm -ldl -lpthread
+kernels_libskvkernels_la_LIBADD =
 
-if X86_64
-noinst_LTLIBRARIES += kernels/libskvkernels-avx2.la kernels/libskvkernels-avx512.la
+if ISA_GENERIC
+noinst_LTLIBRARIES += kernels/libskvkernels-generic.la
+kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
+kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic
+kernels_libskvkernels_generic_la_CFLAGS = $(AM_CFLAGS)
+kernels_libskvkernels_la_LIBADD += kernels/libskvkernels-generic.la
+endif
+
 SKV_AVX2_FLAGS = -mavx2 -mfma -mf16c
-SKV_AVX512_FLAGS = $(SKV_AVX2_FLAGS) -mavx512f -mavx512bw -mavx512dq -mavx512vl
-
+if ISA_AVX2
+noinst_LTLIBRARIES += kernels/libskvkernels-avx2.la
 kernels_libskvkernels_avx2_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_avx2_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=avx2 -DSKV_AVX2
 kernels_libskvkernels_avx2_la_CFLAGS = $(AM_CFLAGS) $(SKV_AVX2_FLAGS)
+kernels_libskvkernels_la_LIBADD += kernels/libskvkernels-avx2.la
+endif
 
+if ISA_AVX512
+noinst_LTLIBRARIES += kernels/libskvkernels-avx512.la
 kernels_libskvkernels_avx512_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_avx512_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=avx512 -DSKV_AVX512
-kernels_libskvkernels_avx512_la_CFLAGS = $(AM_CFLAGS) $(SKV_AVX512_FLAGS)
-
-kernels_libskvkernels_la_CPPFLAGS += -DSKV_X86_64
-kernels_libskvkernels_la_LIBADD += kernels/libskvkernels-avx2.la kernels/libskvkernels-avx512.la
+kernels_libskvkernels_avx512_la_CFLAGS = $(AM_CFLAGS) $(SKV_AVX2_FLAGS) -mavx512f -mavx512bw -mavx512dq -mavx512vl
+kernels_libskvkernels_la_LIBADD += kernels/libskvkernels-avx512.la
 endif
+kernels_libskvkernels_la_LIBADD += -lm -ldl -lpthread
 
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
 CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/append.cu kernels/cuda/select/page-bounds.cu \
-	kernels/cuda/decode/decode.cu kernels/cuda/decode/decode-f16.cu kernels/cuda/decode/decode-bf16.cu \
-	kernels/cuda/decode/decode-fp8.cu kernels/cuda/compress/decode-latent.cu \
-	kernels/cuda/compress/decode-quant.cu kernels/cuda/runtime/device.cu \
+	kernels/cuda/decode/decode.cu kernels/cuda/compress/decode-latent.cu kernels/cuda/runtime/device.cu \
 	kernels/cuda/compress/encode.cu kernels/cuda/evict/evict.cu kernels/cuda/prefill/saved-queries.cu kernels/cuda/prefill/minference.cu kernels/cuda/compress/quantize.cu \
 	kernels/cuda/decode/merge.cu kernels/cuda/compress/compress.cu kernels/cuda/evict/slots.cu kernels/cuda/prefill/prefill.cu \
 	kernels/cuda/prefill/prefill-sm90.cu kernels/cuda/evict/rank.cu kernels/cuda/runtime/read.cu kernels/cuda/compress/decompress.cu \
@@ -111,7 +114,7 @@ CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/appen
 	kernels/cuda/select/sketch-scores.cu kernels/cuda/select/sketch-topk.cu kernels/cuda/select/sum-pages.cu kernels/cuda/select/topk-scores.cu
 CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/compress/records.cuh \
 	kernels/cuda/runtime/convert.cuh kernels/cuda/runtime/fp8.cuh kernels/cuda/runtime/cuda.h kernels/cuda/decode/decode.cuh kernels/cuda/compress/decode-latent.cuh \
-	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh kernels/cuda/decode/decode-dtype.cuh kernels/cuda/decode/decode-leaves.cuh kernels/cuda/decode/leaf.cuh kernels/cuda/decode/decode-teams.cuh kernels/cuda/decode/parts.cuh \
+	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh kernels/cuda/decode/instance.h kernels/cuda/decode/instances.h kernels/cuda/compress/decode-quant.cuh kernels/cuda/decode/decode-leaves.cuh kernels/cuda/decode/leaf.cuh kernels/cuda/decode/decode-teams.cuh kernels/cuda/decode/parts.cuh \
 	kernels/cuda/decode/tile.cuh kernels/cuda/compress/quant.cuh kernels/cuda/compress/decompress.cuh kernels/cuda/decode/scores.cuh \
 	kernels/cuda/runtime/gemm.cuh kernels/cuda/evict/slot-meta.cuh kernels/cuda/select/topk-key.cuh kernels/cuda/compress/compress.cuh \
 	kernels/cuda/prefill/prefill.h kernels/cuda/prefill/tiles.cuh kernels/cuda/prefill/output.cuh kernels/cuda/runtime/wgmma.cuh \
@@ -120,13 +123,25 @@ CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/compress/re
 	kernels/cuda/runtime/read.h kernels/cuda/select/sketch.cuh kernels/cuda/select/sketch-scan.cuh kernels/cuda/select/sketch-stream.cuh kernels/cuda/select/sketch-sample.cuh \
 	kernels/cuda/select/cluster-select.cuh kernels/cuda/runtime/overlap.cuh kernels/cuda/runtime/launch.cuh \
 	kernels/cuda/select/sketch.h
-EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_INCLUDES) kernels/cuda/module.map
+EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_INCLUDES) kernels/cuda/decode/instance.cu kernels/cuda/module.map
+
+# Decode kernels: an object for each row of instances.h, 128-TOPK_KEYS.o of INSTANCE(128, TOPK_KEYS, ...).
+DECODE_INSTANCES := $(shell sed -nE 's/^INSTANCE.([0-9]+), ([A-Z_]+),.*/\1-\2/p' $(srcdir)/kernels/cuda/decode/instances.h)
+# $(call instance_flags,OBJECT): the row that it is of.
+instance_flags = $(call instance_words,$(subst -, ,$(basename $(notdir $(1)))))
+instance_words = -DHEAD_DIM=$(word 1,$(1)) -DMODE=$(word 2,$(1)) -DMODE_IS_$(word 2,$(1))
 
 if CUDA
 cudamodule_DATA += kernels/cuda/libsparsekv-cuda.so
-CUDA_KERNEL_OBJECTS = $(CUDA_KERNEL_CODE:.cu=.o)
-CUDA_OBJECTS += $(CUDA_KERNEL_OBJECTS)
+CUDA_INSTANCE_OBJECTS = $(DECODE_INSTANCES:%=kernels/cuda/decode/instances/%.o)
+CUDA_KERNEL_OBJECTS = $(CUDA_INSTANCE_OBJECTS) $(CUDA_KERNEL_CODE:.cu=.o)
+CUDA_OBJECTS += $(CUDA_KERNEL_CODE:.cu=.o)
 SKV_HOPPER_OBJECTS += kernels/cuda/prefill/prefill-sm90.o
+
+$(CUDA_INSTANCE_OBJECTS): kernels/cuda/decode/instance.cu
+	$(SKV_NVCC_COMPILE) $(call instance_flags,$@) -c $< -o $@
+-include $(CUDA_INSTANCE_OBJECTS:.o=.d)
+CLEANFILES += $(CUDA_INSTANCE_OBJECTS) $(CUDA_INSTANCE_OBJECTS:.o=.d)
 
 kernels/cuda/libsparsekv-cuda.so: $(CUDA_KERNEL_OBJECTS) kernels/cuda/module.map
 	$(SKV_CUDA_LINK)

@@ -76,7 +76,7 @@ fi
 
 # The commands of the page as they stand, with the headers of this source for those that are installed, on a daemon.
 awk '/^sed .* >mine.c$/, /^\.Ed/' "$policy" | grep -v '^\.' |
-	sed "s@^cc@${CC:-cc}@; s@\$(pkg-config --cflags sparsekv-client)@-Wall -Wextra -Werror -I'$(cd "$srcdir" && pwd)'/libclient/include@" \
+	sed "s@policy verify .*@& -n 20@; s@^cc@${CC:-cc}@; s@\$(pkg-config --cflags sparsekv-client)@-Wall -Wextra -Werror -I'$(cd "$srcdir" && pwd)'/libclient/include@" \
 	> "$tmp/commands"
 for word in mine.so 'policy load' 'policy list' 'policy verify' 'policy swap'; do
 	grep -q "$word" "$tmp/commands" || complain "$policy: no command with $word to write a policy"

@@ -16,7 +16,7 @@ include tests/oracle/local.mk
 include tests/fuzz/local.mk
 
 E2E_TESTS = \
-	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-prefix-store tests/e2e/test-prefix-nixl tests/e2e/test-ranks-kill tests/e2e/test-engine-ranks tests/e2e/test-oracle tests/e2e/test-golden \
+	tests/e2e/test-engine-eval tests/e2e/test-engine-calibrate tests/e2e/test-engine-generate tests/e2e/test-client-kill tests/e2e/test-prefix-store tests/e2e/test-prefix-nixl tests/e2e/test-ranks-kill tests/e2e/test-engine-ranks tests/e2e/test-oracle tests/e2e/test-golden \
 	tests/e2e/test-engine-run tests/e2e/test-engine-text tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables
 KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
@@ -93,10 +93,41 @@ SCRIPTED_TESTS = tests/check-man.sh tests/check-bench.sh tests/check-lexicon.sh 
 check_PROGRAMS += $(E2E_TESTS) $(SOAK_TESTS) $(UNIT_TESTS) tests/support/engine-logits
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
 TESTS += $(E2E_TESTS) $(SOAK_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)
+# Those that assert times: nothing runs beside them.
+ALONE_TESTS = tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-server-life tests/unit/daemon/test-turns
 if CUDA
-TESTS += tests/check-fake-device.sh tests/check-emulated.sh
+# What touches streams and recordings; the others are for the night.
+FAKE_DEVICE_TESTS = \
+	tests/fake-device/e2e/gpu-client.fake tests/fake-device/e2e/gpu-replay.fake tests/fake-device/e2e/gpu-tables.fake \
+	tests/fake-device/unit/client/test-client.fake tests/fake-device/unit/client/test-client-evict.fake \
+	tests/fake-device/unit/client/test-client-mixed.fake tests/fake-device/unit/client/test-client-prefill.fake \
+	tests/fake-device/unit/client/test-client-steady.fake tests/fake-device/unit/client/test-client-stop.fake
+FAKE_DEVICE_NIGHTLY = \
+	tests/fake-device/e2e/test-client-kill.fake tests/fake-device/e2e/test-oracle.fake \
+	tests/fake-device/unit/client/test-client+legacy.fake tests/fake-device/unit/client/test-client-any-order.fake \
+	tests/fake-device/unit/client/test-client-codec.fake tests/fake-device/unit/client/test-client-compress.fake \
+	tests/fake-device/unit/client/test-client-forms.fake tests/fake-device/unit/client/test-client-page-bounds.fake \
+	tests/fake-device/unit/client/test-client-policy.fake tests/fake-device/unit/client/test-client-rewind.fake
+# With few multiprocessors; at night those that depend on how work is divided with many, and with threads that take turns backwards.
+EMULATED_TESTS = \
+	tests/emulated/test-append.emulated tests/emulated/test-compress.emulated tests/emulated/test-compress-quant.emulated \
+	tests/emulated/test-decode.emulated tests/emulated/test-decode-rows.emulated tests/emulated/test-decompress.emulated \
+	tests/emulated/test-evict.emulated tests/emulated/test-evict-head-budgets.emulated tests/emulated/test-evict-slots.emulated \
+	tests/emulated/test-padding.emulated tests/emulated/test-prefill.emulated tests/emulated/test-replay.emulated \
+	tests/emulated/test-row-strides.emulated tests/emulated/test-select.emulated tests/emulated/test-select-page-bounds.emulated \
+	tests/emulated/test-select-recall.emulated tests/emulated/test-select-stream.emulated tests/emulated/test-select-topk.emulated \
+	tests/emulated/test-sketch.emulated
+EMULATED_NIGHTLY = \
+	tests/emulated/test-decode+many.emulated tests/emulated/test-decode-rows+many.emulated \
+	tests/emulated/test-row-strides+many.emulated tests/emulated/test-select-topk+many.emulated \
+	tests/emulated/test-append+backwards.emulated tests/emulated/test-decode+backwards.emulated \
+	tests/emulated/test-evict+backwards.emulated tests/emulated/test-evict-slots+backwards.emulated \
+	tests/emulated/test-select+backwards.emulated tests/emulated/test-select-page-bounds+backwards.emulated \
+	tests/emulated/test-select-topk+backwards.emulated
+TESTS += $(FAKE_DEVICE_TESTS) $(EMULATED_TESTS)
+CLEANFILES += $(FAKE_DEVICE_TESTS) $(FAKE_DEVICE_NIGHTLY) $(EMULATED_TESTS) $(EMULATED_NIGHTLY)
 endif
-EXTRA_DIST += tests/check-fake-device.sh tests/check-emulated.sh tests/check-table.sh tests/compare-transformers.py $(GOLDEN_MODELS)
+EXTRA_DIST += tests/timed.sh tests/fake-device.sh tests/emulated.sh tests/check-table.sh tests/compare-transformers.py $(GOLDEN_MODELS)
 GOLDEN_MODELS = \
 	tests/unit/engine/golden/biases/config.json tests/unit/engine/golden/biases/golden.safetensors \
 	tests/unit/engine/golden/biases/model.safetensors tests/unit/engine/golden/linear/config.json \

@@ -6,7 +6,22 @@ EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.
 
 # Threads of a pool that wait for each other by spinning are slow on a machine with other work: seconds
 # become minutes. The tests are not about speed, so they wait asleep.
-AM_TESTS_ENVIRONMENT = OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY;
+# What is too long for each run is divided into shares: a number made of the commit says which it is (tests/support/random.h).
+SKV_SHARE := $(or $(SKV_SHARE),$(shell git -c safe.directory='*' -C $(srcdir) rev-parse --short=7 HEAD 2>/dev/null | sed 's/^/0x/'),0)
+AM_TESTS_ENVIRONMENT = \
+	OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
+	SKV_SHARE=$(SKV_SHARE); export SKV_SHARE; \
+	RUN_ALONE='$(ALONE_TESTS)'; export RUN_ALONE;
+TIMED = $(SHELL) $(srcdir)/tests/timed.sh
+LOG_COMPILER = $(TIMED)
+
+# Tests on a device that is none: tests/fake-device/unit/client/test-client.fake is tests/unit/client/test-client with a driver of
+# the tests' own, and tests/emulated/test-decode.emulated a test of kernels on the CUDA kernels' own sources. The files are empty.
+TEST_EXTENSIONS = .fake .emulated
+FAKE_LOG_COMPILER = $(TIMED) $(SHELL) $(srcdir)/tests/fake-device.sh
+EMULATED_LOG_COMPILER = $(TIMED) $(SHELL) $(srcdir)/tests/emulated.sh
+$(FAKE_DEVICE_TESTS) $(FAKE_DEVICE_NIGHTLY) $(EMULATED_TESTS) $(EMULATED_NIGHTLY):
+	$(AM_V_at)$(MKDIR_P) $(@D) && : >$@
 
 # The same tests, or the TESTS named, from a build of its own: $(call sub_check,FOLDER,CONFIGURE ARGUMENTS,TESTS). A
 # recipe says + before it: else make does not see the other makes in it, and they run one job at a time. TESTS are those
@@ -15,17 +30,16 @@ sub_check = $(MKDIR_P) $(1) && cd $(1) && \
 	{ test -e config.status || $(abs_top_srcdir)/configure -q $(2); } && \
 	$(MAKE) $(AM_MAKEFLAGS) && $(MAKE) $(AM_MAKEFLAGS) check $(3)
 
-# (gcc's warnings see ghosts in sanitized code, so there they stay warnings.)
-ASAN = --with-sanitizer=address,undefined CFLAGS='-O1 -g'
+# Of each push: the unit tests in one build that sees what clang's warnings, ASan and UBSan see, with host kernels of one ISA.
+SANITIZE = --with-sanitizer=address,undefined
 CLANG = --enable-werror CC=clang CXX=clang++
+check-sanitized: # CUDA takes long to compile, and no sanitizer sees it
+	+$(call sub_check,check-sanitized.d,$(CLANG) $(SANITIZE) --without-cuda --with-host-isa=avx2 CFLAGS='-O1 -g',TESTS='$$(UNIT_TESTS)')
+# All tests with gcc's sanitizers (whose warnings see ghosts in sanitized code, so there they stay warnings), and with clang.
 check-asan:
-	+$(call sub_check,check-asan.d,$(ASAN))
-check-asan-quick: # the unit tests; CUDA takes long to compile, and no sanitizer sees it
-	+$(call sub_check,check-asan-quick.d,$(ASAN) --without-cuda,TESTS='$$(UNIT_TESTS)')
+	+$(call sub_check,check-asan.d,$(SANITIZE) CFLAGS='-O1 -g')
 check-clang:
 	+$(call sub_check,check-clang.d,$(CLANG))
-check-clang-build: # everything is compiled, and the tests that need no minute run
-	+$(call sub_check,check-clang-build.d,$(CLANG) --without-cuda,TESTS='$$(COMMON_TESTS) $$(CORE_TESTS)')
 
 # The client library's locks and atomics. OpenMP's own synchronisation is not seen, so it has one thread here.
 TSAN = --with-sanitizer=thread --without-cuda CC=clang CXX=clang++ CFLAGS='-O1 -g'
@@ -77,7 +91,7 @@ check-nth: all
 # All 200 cases, with fp32 and with bf16 pages; and the table of models/reference/README.md: minutes each.
 check-golden: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/e2e/test-golden
-	SKV_GOLDEN=all tests/e2e/test-golden
+	SKV_SHARE=all tests/e2e/test-golden
 check-table: all
 	$(SHELL) $(srcdir)/tests/check-table.sh $(abs_top_builddir)
 
@@ -98,6 +112,17 @@ check-scale: all
 		tests/unit/client/test-client-prefix tests/e2e/test-prefix-store tests/e2e/test-prefix-nixl
 	$(SHELL) $(srcdir)/tests/e2e/scale.sh
 
+# Everything, one after the other, whatever fails: hours. What needs root says so where there is none.
+NIGHTLY = check-all-shares check-golden check-oracle check-codes check-rewind check-nth check-table check-asan check-clang check-tsan \
+	check-hostile check-scale $(notdir $(FUZZERS)) soak
+check-nightly: all
+	@failed=; for t in $(NIGHTLY); do \
+		start=$$(date +%s); $(MAKE) $(AM_MAKEFLAGS) $$t || failed="$$failed $$t"; \
+		echo "check-nightly: $$t: $$(($$(date +%s) - start)) s"; done; \
+	test -z "$$failed" || { echo "check-nightly: failed:$$failed"; exit 1; }
+check-all-shares:
+	$(MAKE) $(AM_MAKEFLAGS) check SKV_SHARE=all TESTS='$(TESTS) $(FAKE_DEVICE_NIGHTLY) $(EMULATED_NIGHTLY)'
+
 # Root and debootstrap needed.
 check-systemd: all
 	$(SHELL) $(srcdir)/tests/e2e/systemd/run.sh
@@ -106,8 +131,8 @@ check-chroot:
 check-packages:
 	$(SHELL) $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
 
-.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-packages soak
+.PHONY: check-asan check-sanitized check-clang check-nightly check-tsan check-codes check-golden check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-packages soak
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
-	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
+	rm -rf check-asan.d check-sanitized.d check-clang.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
 		check-packages.d/work check-packages.d/out check-packages.d/stage

@@ -21,7 +21,7 @@ kernels=$(for t in append compress compress-decode compress-quant decode decode-
 done)
 client=$(for t in '' -any-order -page-bounds -codec -compress -evict -fence -forms -layers -mixed -policy -prefill -prefix -maintenance -ranks -rewind; do echo tests/unit/client/test-client$t; done)
 engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward tests/unit/engine/test-engine-golden'
-e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables tests/e2e/test-client-kill tests/e2e/test-prefix-store tests/e2e/test-oracle tests/e2e/test-engine-work tests/e2e/test-golden'
+e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables tests/e2e/test-client-kill tests/e2e/test-prefix-store tests/e2e/test-oracle tests/e2e/test-engine-generate tests/e2e/test-engine-eval tests/e2e/test-engine-calibrate tests/e2e/test-golden'
 restarts='tests/unit/daemon/test-restart tests/unit/daemon/test-reconnect tests/unit/daemon/test-keeper tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-disk'
 tests=$(echo $kernels $client $engine $restarts $e2e)
 plugins=$(for p in few refuse-adopt fourth heads keys-first late-misuse unselected; do echo tests/support/plugins/$p; done)
@@ -57,7 +57,7 @@ case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; es
 # of several processes
 processes='gpu-daemon gpu-client gpu-replay gpu-tables test-client test-client-any-order test-client-rewind test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-fence test-client-forms test-client-layers
 	test-client-mixed test-client-legacy test-client-policy test-client-prefill test-client-prefix test-client-kill test-prefix-store test-client-maintenance test-client-ranks test-oracle
-	test-engine-forward test-engine-golden test-engine-work test-golden test-restart test-reconnect test-keeper test-parking test-prefix-disk'
+	test-engine-forward test-engine-golden test-engine-generate test-engine-eval test-engine-calibrate test-golden test-restart test-reconnect test-keeper test-parking test-prefix-disk'
 processes=${processes//[[:space:]]/ }
 [ $# -gt 0 ] || set -- $(cd "$here/tests/unit/kernels" && echo *) test-engine-backend $([ -n "$tool" ] || echo "$processes")
 bad=0
@@ -66,7 +66,7 @@ for t; do
 	for c in "${command[@]}"; do [ ! -x "$c" ] || break; done
 	command=("$c")
 	unset SKV_TEST_DEVICE SKV_TEST_IPC SKV_SLOW CK_FORK
-	case $t in gpu-* | test-client* | test-prefix-store | test-oracle | test-engine-work | test-golden | test-restart | test-reconnect | test-keeper | test-parking | test-prefix-disk) export SKV_TEST_DEVICE=1 ;; esac
+	case $t in gpu-* | test-client* | test-prefix-store | test-oracle | test-engine-generate | test-engine-eval | test-engine-calibrate | test-golden | test-restart | test-reconnect | test-keeper | test-parking | test-prefix-disk) export SKV_TEST_DEVICE=1 ;; esac
 	case $t in *-legacy) export SKV_TEST_IPC=legacy ;; esac # the older kind of handles
 	if [[ " $processes " != *" $t "* || -n "$tool" ]]; then # one process, so one context for all of its tests
 		export CK_FORK=no

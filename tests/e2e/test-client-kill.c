@@ -21,9 +21,9 @@
 #include "tests/support/output-hash.h"
 #include "tests/support/reference-codec.h"
 
-#define TIMED_KILLS (slowed() || devmem_is_device() ? 12 : 140)
+#define TIMED_KILLS (rnd_takes_all() ? 140 : slowed() || devmem_is_device() ? 12 : 40)
 #ifdef __x86_64__ /* valgrind has no trap flag */
-#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : SANITIZED ? 12 : 24)
+#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : rnd_takes_all() ? 24 : 8)
 #else
 #define STEPPED_KILLS 0
 #endif

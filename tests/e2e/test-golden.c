@@ -5,7 +5,7 @@
  * models/reference/golden-dev.jsonl has for each of 200 cases what transformers computed in fp32: the
  * first answer token's best logits, the answer's mean negative log-likelihood, whether every argmax is right,
  * and by how little. The policy is `full`, so any difference is a fault of the engine, the kernels or
- * the page tables. In `make check` a few short cases stand for all; SKV_GOLDEN=all, which
+ * the page tables. In `make check` a share of the short cases stands for all; SKV_SHARE=all, which
  * `make check-golden` sets, runs every one, with fp32 and with bf16 pages. SKV_TEST_DEVICE=1 has a device compute them.
  */
 #include <check.h>
@@ -62,11 +62,29 @@ static json_t *golden_figures(void)
 	return by_id(run_source("models/reference/golden-dev.jsonl"));
 }
 
+/* Of each task one of the eight cases of 512 bytes, and one of those of 1,024: the run's share of them, as a file. */
+static const char *share_of_tasks(void)
+{
+	char *all = fx_read(run_source("models/reference/tasks-dev.jsonl"), NULL), *of_512, *of_1024, *save, *line;
+	const char *path = strdup(fx_path(folder, "tasks"));
+	FILE *f = fopen(path, "w");
+
+	ck_assert(asprintf(&of_512, "-512-%u\"", rnd_share(8)) > 0 && asprintf(&of_1024, "-1024-%u\"", rnd_share(8)) > 0);
+	for (line = strtok_r(all, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+		if (strstr(line, of_512) || strstr(line, of_1024))
+			fprintf(f, "%s\n", line);
+	ck_assert_int_eq(fclose(f), 0);
+	free(of_512);
+	free(of_1024);
+	free(all);
+	return path;
+}
+
 /* Run `full` over the dev tasks with these pages; the cases by id. */
 static json_t *evaluate(const char *dtype)
 {
-	char *model = strdup(run_source("models/reference")),
-	     *tasks = strdup(run_source("models/reference/tasks-dev.jsonl"));
+	char *model = strdup(run_source("models/reference"));
+	const char *tasks = whole ? strdup(run_source("models/reference/tasks-dev.jsonl")) : share_of_tasks();
 	const char *argv[RUN_ARGS] = {"engine/sparsekv-eval",
 	                              "--private",
 	                              "--model",
@@ -81,21 +99,14 @@ static json_t *evaluate(const char *dtype)
 	                              dtype,
 	                              "--dump",
 	                              fx_path(folder, "dump")};
-	int n = 14;
 	char *err;
 
-	if (!whole) {
-		argv[n++] = "--sizes";
-		argv[n++] = "512,1024";
-		argv[n++] = "--limit";
-		argv[n++] = "2";
-	}
 	if (run(folder, argv, whole ? 3600 : 600)) {
 		err = run_err(folder);
 		ck_abort_msg("sparsekv-eval failed: %s", err);
 	}
 	free(model);
-	free(tasks);
+	free((char *)tasks);
 	return by_id(fx_path(folder, "dump"));
 }
 
@@ -160,7 +171,7 @@ START_TEST(fp32_pages)
 	json_t *golden = golden_figures(), *ours = evaluate("fp32"), *o;
 	const char *id;
 
-	ck_assert_uint_eq(json_object_size(ours), whole ? 200 : 20);
+	ck_assert_uint_eq(json_object_size(ours), whole ? 200 : 10);
 	json_object_foreach (ours, id, o) {
 		const json_t *g = json_object_get(golden, id);
 
@@ -195,11 +206,10 @@ END_TEST
 
 int main(void)
 {
-	const char *which = getenv("SKV_GOLDEN");
 	Suite *s = begin_suite("test-golden");
 	TCase *t;
 
-	whole = which && !strcmp(which, "all");
+	whole = rnd_takes_all();
 	t = add_case(s, "full", whole ? 3700 : 610, setup, teardown, bf16_pages, NULL);
 	device = getenv("SKV_TEST_DEVICE") ? "cuda:0" : "host";
 	if (!strcmp(device, "host"))

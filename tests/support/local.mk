@@ -15,6 +15,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/device-helper.c tests/support/device-helper.h tests/support/rank-group.c tests/support/rank-group.h \
 	tests/support/engine-backends.c tests/support/engine-backends.h \
 	tests/support/engine-daemon.c tests/support/engine-daemon.h \
+	tests/support/engine-programs.c tests/support/engine-programs.h \
 	tests/support/engine-fixture.c tests/support/engine-fixture.h tests/support/folder.c tests/support/folder.h \
 	tests/support/hung-files.c tests/support/hung-files.h \
 	tests/support/kernel-backend.c tests/support/kernel-backend.h \

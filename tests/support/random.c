@@ -2,6 +2,7 @@
 #include "tests/support/random.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static uint64_t seed;
@@ -9,7 +10,7 @@ static _Thread_local uint64_t state; /* 0: of a new thread */
 
 void rnd_seed(const char *program)
 {
-	const char *given = getenv("SKV_SEED");
+	const char *given = getenv("SKV_SEED"), *share = getenv("SKV_SHARE");
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
@@ -17,7 +18,7 @@ void rnd_seed(const char *program)
 	if (given)
 		seed = strtoull(given, NULL, 0);
 	state = seed;
-	printf("%s: SKV_SEED=%llu\n", program, (unsigned long long)seed);
+	printf("%s: SKV_SEED=%llu SKV_SHARE=%s\n", program, (unsigned long long)seed, share ? share : "of the seed");
 	fflush(stdout);
 }
 
@@ -59,6 +60,20 @@ void rnd_bytes(void *to, size_t n)
 {
 	for (unsigned char *p = to; n > 0; n--)
 		*p++ = (unsigned char)rnd64();
+}
+
+unsigned rnd_share(unsigned parts)
+{
+	const char *share = getenv("SKV_SHARE");
+
+	return (unsigned)((share ? strtoull(share, NULL, 0) : seed) % parts);
+}
+
+bool rnd_takes_all(void)
+{
+	const char *share = getenv("SKV_SHARE");
+
+	return share && !strcmp(share, "all");
 }
 
 bool rnd_hurried(void)

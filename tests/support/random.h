@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/random.h - random numbers that can be had again.
+ * tests/support/random.h - random numbers that can be had again, and shares of what is too long for each run.
  *
  * A test program calls rnd_seed() at the start of main(): the seed is $SKV_SEED, else the clock, and it
  * is printed. Check forks for each test, so every test starts from that seed whatever ran before it. Where it does not
@@ -32,6 +32,13 @@ uint32_t rnd_below(uint32_t n);
 double rnd_unit(void);
 
 void rnd_bytes(void *to, size_t n);
+
+/*
+ * Which of `parts` shares of its cases does this run take? `make check` sets $SKV_SHARE to a number made of the commit, so that
+ * successive commits take all of them; without it the seed decides. "all" takes all cases: rnd_takes_all().
+ */
+unsigned rnd_share(unsigned parts);
+bool rnd_takes_all(void);
 
 /* Under a tool that makes all slow: valgrind, or with SKV_SLOW one for devices. Then there is less of it. */
 bool rnd_hurried(void);

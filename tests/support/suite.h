@@ -49,12 +49,19 @@ __attribute__((sentinel)) static inline TCase *add_case(Suite *s, const char *na
 	return t;
 }
 
-/* A test for each i from 0 to n - 1; of many only a third, another one each time, where a sanitizer makes each ten times as long. */
+/* A test for each i from 0 to n - 1 of the run's share, which is every parts-th: see rnd_share(). */
+static inline void add_share(TCase *t, const TTest *test, int n, int parts)
+{
+	const int step = rnd_takes_all() ? 1 : parts;
+
+	for (int i = step > 1 ? (int)rnd_share((unsigned)parts) : 0; i < n; i += step)
+		tcase_add_loop_test(t, test, i, i + 1);
+}
+
+/* Of few cases all, of many a third; a sanitizer makes each ten times as long. */
 static inline void add_cases(TCase *t, const TTest *test, int n)
 {
-	const int part = SANITIZED && n > 6 ? (n + 2) / 3 : n, first = part < n ? (int)rnd_below(3) * part : 0;
-
-	tcase_add_loop_test(t, test, first, first + part < n ? first + part : n);
+	add_share(t, test, n, n <= 6 ? 1 : SANITIZED ? 6 : 3);
 }
 
 /* Run the suite as a program; the exit status. */

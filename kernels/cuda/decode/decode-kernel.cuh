@@ -7,6 +7,7 @@
 #define SKV_CUDA_DECODE_KERNEL_CUH
 
 #include "kernels/cuda/runtime/barrier.cuh"
+#include "kernels/cuda/decode/parts.cuh"
 #include "kernels/cuda/decode/tile.cuh"
 #include "kernels/cuda/decode/scores.cuh"
 
@@ -48,7 +49,6 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 {
 	float *part = partial_of(c, j, j->chunk, D);
 	for (uint32_t head = 0; head < j->heads; head++) {
-		const size_t out = output_at(c, j, head, D);
 		float max = r->max[0][head], sum = 0, fix[warps<D, mode>];
 #pragma unroll
 		for (int w = 1; w < warps<D, mode>; w++)
@@ -58,7 +58,7 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 			fix[w] = rescale(r->max[w][head], max);
 			sum += r->sum[w][head] * fix[w];
 		}
-		const float share = head_share(c, j, head, max, sum);
+		const struct output_row row = output_row_of(c, j, head, D, max, sum);
 #pragma unroll
 		for (uint32_t d = threadIdx.x % 32 * 4; has_output<mode>(c) && d < D; d += 128) {
 			float4 acc = make_float4(0, 0, 0, 0);
@@ -76,10 +76,7 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 			}
 			if (!has_row(c, j))
 				continue;
-			io_store(c->io_dtype, c->out, out + d, acc.x * share);
-			io_store(c->io_dtype, c->out, out + d + 1, acc.y * share);
-			io_store(c->io_dtype, c->out, out + d + 2, acc.z * share);
-			io_store(c->io_dtype, c->out, out + d + 3, acc.w * share);
+			write_four(c, row, d, acc);
 		}
 		if (threadIdx.x % 32)
 			continue;
@@ -179,7 +176,7 @@ decode_kernel(const __grid_constant__ struct decode_params c)
 	}
 }
 
-template <class T, int D, enum decode_mode mode> static cudaError_t init(void)
+template <class T, int D, enum decode_mode mode> static cudaError_t init_kernel(void)
 {
 	return cudaFuncSetAttribute(decode_kernel<T, D, mode>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 	                            (int)sizeof(struct decode_smem<D, mode>));

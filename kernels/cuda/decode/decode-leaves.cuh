@@ -272,7 +272,12 @@ __device__ static void store_item(const struct columns<D> *w, const struct decod
 		if (head >= j->heads)
 			continue;
 		if (mode != MODE_TOPK_KEYS && j->chunks == 1) {
-			each_four<T>(w, x, [&](uint32_t d, float4 acc) { write_part(c, j, head, D, d, {w->max[x], w->sum[x], acc}); });
+			if (!has_row(c, j))
+				continue;
+			const struct output_row row = output_row_of(c, j, head, D, w->max[x], w->sum[x]);
+			each_four<T>(w, x, [&](uint32_t d, float4 acc) { write_four(c, row, d, acc); });
+			if (threadIdx.x % 32 / 4 == 0)
+				finish_head(c, j, head, w->max[x], w->sum[x]);
 			continue;
 		}
 		if (threadIdx.x % 32 / 4 == 0) {

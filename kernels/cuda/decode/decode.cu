@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/cuda/decode/decode.cu - what is launched: see decode.cuh. */
-#include "kernels/cuda/decode/decode.cuh"
+#include "kernels/cuda/decode/instance.h"
+
+static const struct decode_instance *const instances[] = {
+#define INSTANCE(head_dim, mode, ...) &skv_decode_##head_dim##_##mode,
+#include "kernels/cuda/decode/instances.h"
+#undef INSTANCE
+};
 
 cudaError_t skv_cuda_decode_init(void)
 {
-	cudaError_t e = skv_cuda_decode_f16_init();
-	e = e ? e : skv_cuda_decode_bf16_init();
-	e = e ? e : skv_cuda_decode_fp8_init();
-	return e ? e : skv_cuda_decode_quant_init();
+	cudaError_t e = cudaSuccess;
+
+	for (const struct decode_instance *i : instances)
+		e = e ? e : i->init();
+	return e;
 }
 
 /* Do all rows of a sequence attend to the same tokens, but for the last ones, and is there a kernel that reads these once? */
@@ -64,11 +71,12 @@ static void set_params(struct decode_params *c, const struct skv_shape *sh, cons
 	c->cols = score_columns(sh);
 }
 
-/* Of requests that are summed up by leaves. */
 static enum decode_mode mode_of(const struct decode_params *c)
 {
 	if (c->quant.bits)
-		return MODE_QUANT;
+		return c->ring_entries ? MODE_QUANT_SCORES : MODE_QUANT;
+	if (c->ring_entries)
+		return MODE_SCORES;
 	if (c->source == KV_TOKENS)
 		return c->topk_scores ? MODE_TOPK_VALUES : MODE_TOKENS;
 	return c->topk_scores ? MODE_TOPK_KEYS : c->team ? MODE_TEAMS : MODE_PLAIN;
@@ -98,14 +106,9 @@ static void launch_sequences(struct decode_params *c, const struct skv_shape *sh
 
 	c->first_request = from * c->list.rows;
 	c->n_requests = n * c->list.rows;
-	if (c->quant.bits)
-		skv_cuda_decode_quant(c, sh->dtype, sh->head_dim, items, stream);
-	else if (sh->dtype == SKV_F16)
-		skv_cuda_decode_f16(c, sh->head_dim, items, stream);
-	else if (sh->dtype == SKV_FP8)
-		skv_cuda_decode_fp8(c, sh->head_dim, items, stream);
-	else
-		skv_cuda_decode_bf16(c, sh->head_dim, items, stream);
+	for (const struct decode_instance *i : instances)
+		if (i->head_dim == sh->head_dim && i->mode == mode_of(c))
+			i->launch(c, sh->dtype, items, stream);
 }
 
 /* `tiles`: of a request, at most. */

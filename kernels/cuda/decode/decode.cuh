@@ -11,9 +11,9 @@
  *   decode-leaves.cuh  the kernel for what needs no helper warps
  *   decode-teams.cuh   the one for many columns
  *   decode-kernel.cuh  the one whose scores are used while it runs: results of an item's warps, and the kernel
- *   decode-dtype.cuh   both for one dtype of pages: decode-f16.cu, decode-bf16.cu, decode-fp8.cu
+ *   ../compress/decode-quant.cuh  tiles of quantized KV, for the first and the last of these
+ *   instances.h        which of these kernels there are; instance.cu is compiled for each head dimension and mode
  *   decode.cu          what is launched
- *   ../compress/decode-quant.cu  the same over quantized KV
  *   merge.cu           the split-KV merge of a request's partial results
  *   ../select/topk-scores.cu  the top-k tokens by scores that are stored
  *
@@ -70,7 +70,7 @@ enum decode_mode {
 	MODE_TEAMS,     /* several head tiles at a time: of several rows of a sequence, or of groups that have more heads than a tile */
 	MODE_SCORES,    /* scores are reduced to weights of tokens and pages */
 	MODE_TOPK_KEYS, /* scores are stored, for topk-scores.cu to select by, and there is no output: V is not read */
-	MODE_QUANT,     /* as MODE_PLAIN, and as MODE_SCORES, over quantized KV: decode-quant.cu */
+	MODE_QUANT,     /* as MODE_PLAIN, and as MODE_SCORES, over quantized KV: decode-quant.cuh */
 	MODE_QUANT_SCORES,
 	MODE_TOKENS,
 	MODE_TOPK_VALUES /* listed tokens whose scores are known: K is not read */
@@ -514,18 +514,6 @@ DEVICE float *partial_of(const struct decode_params *c, const struct work_item *
 	return c->partial + (((size_t)j->i * c->heads + j->x) * c->parts + chunk) *
 	                    partial_floats(c->tile_heads, head_dim);
 }
-
-/* Queue a pass over pages of this dtype, of so many work items. */
-void skv_cuda_decode_f16(const struct decode_params *, uint32_t head_dim, uint32_t items, cudaStream_t);
-void skv_cuda_decode_bf16(const struct decode_params *, uint32_t head_dim, uint32_t items, cudaStream_t);
-void skv_cuda_decode_fp8(const struct decode_params *, uint32_t head_dim, uint32_t items, cudaStream_t);
-cudaError_t skv_cuda_decode_f16_init(void);
-cudaError_t skv_cuda_decode_bf16_init(void);
-cudaError_t skv_cuda_decode_fp8_init(void);
-
-/* The same over quantized KV. */
-void skv_cuda_decode_quant(const struct decode_params *, uint32_t dtype, uint32_t head_dim, uint32_t items,
-                           cudaStream_t);
 
 /*
  * Queue the selection of the launch's requests by their scores, which MODE_TOPK_KEYS has stored: lists, the selected tokens' scores,

@@ -36,7 +36,6 @@ merge_kernel(const __grid_constant__ struct decode_params c, uint32_t head_dim)
 	if (j.chunks == 1)
 		return;
 	const float *part = partial_of(&c, &j, 0, head_dim);
-	const size_t out = output_at(&c, &j, 0, head_dim);
 	for (uint32_t head = me / 32; head < j.heads; head += MERGE_WIDE * MERGE_DEEP / 32) {
 		const float max = max_of_chunks(part, stride, j.chunks, head);
 		if (me % 32 == 0)
@@ -88,11 +87,7 @@ merge_kernel(const __grid_constant__ struct decode_params c, uint32_t head_dim)
 			finish_head(&c, &j, head, max_of_head[head], sum);
 		if (!c.out)
 			continue;
-		const float share = head_share(&c, &j, head, max_of_head[head], sum);
-		io_store(c.io_dtype, c.out, out + e, acc.x * share);
-		io_store(c.io_dtype, c.out, out + e + 1, acc.y * share);
-		io_store(c.io_dtype, c.out, out + e + 2, acc.z * share);
-		io_store(c.io_dtype, c.out, out + e + 3, acc.w * share);
+		write_four(&c, output_row_of(&c, &j, head, head_dim, max_of_head[head], sum), e % head_dim, acc);
 	}
 }
 

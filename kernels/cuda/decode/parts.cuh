@@ -73,19 +73,30 @@ DEVICE struct part add_parts_at(const float *from, uint32_t stride, uint32_t n, 
 	return add_pairs<MERGE_PARTS>(n, [&](uint32_t k) { return p[k]; });
 }
 
-/* Four elements of the output, from d on, of the item's q head number `head`. */
+/* Where a head's output begins, and what its weighted sum is multiplied with. */
+struct output_row {
+	size_t at;
+	float share;
+};
+DEVICE struct output_row output_row_of(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t head_dim, float max,
+                                       float sum)
+{
+	return {output_at(c, j, head, head_dim), head_share(c, j, head, max, sum)};
+}
+
+/* Four elements of a head's weighted sum, from number d on, to its output. */
+DEVICE void write_four(const struct decode_params *c, const struct output_row &row, uint32_t d, float4 acc)
+{
+	io_store4(c->io_dtype, c->out, row.at + d, make_float4(acc.x * row.share, acc.y * row.share, acc.z * row.share, acc.w * row.share));
+}
+
+/* The same of a part that is a head's sum; the thread with the first elements writes the log-sum-exp. */
 DEVICE void write_part(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t head_dim, uint32_t d,
                        const struct part &p)
 {
 	if (!has_row(c, j))
 		return;
-	const size_t out = output_at(c, j, head, head_dim) + d;
-	const float share = head_share(c, j, head, p.max, p.sum);
-
-	io_store(c->io_dtype, c->out, out, p.acc.x * share);
-	io_store(c->io_dtype, c->out, out + 1, p.acc.y * share);
-	io_store(c->io_dtype, c->out, out + 2, p.acc.z * share);
-	io_store(c->io_dtype, c->out, out + 3, p.acc.w * share);
+	write_four(c, output_row_of(c, j, head, head_dim, p.max, p.sum), d, p.acc);
 	if (d == 0)
 		finish_head(c, j, head, p.max, p.sum);
 }

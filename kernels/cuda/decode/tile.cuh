@@ -165,7 +165,7 @@ DEVICE void load_topk_scores(__half2 to[2], const struct decode_params *c, const
 }
 
 /*
- * The same over quantized KV (decode-quant.cu): the quantized numbers of a tile are loaded into the registers of
+ * The same over quantized KV (decode-quant.cuh): the quantized numbers of a tile are loaded into the registers of
  * its rows, and dequantized in place before they are used.
  */
 template <class T, int D>

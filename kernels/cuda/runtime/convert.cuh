@@ -28,6 +28,19 @@ DEVICE void io_store(uint32_t dtype, void *p, size_t i, float x)
 		((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(x);
 }
 
+/* Four elements from i on, a multiple of 4. */
+DEVICE void io_store4(uint32_t dtype, void *p, size_t i, float4 x)
+{
+	if (dtype == SKV_F32) {
+		((float4 *)p)[i / 4] = x;
+		return;
+	}
+	const __half2 h[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
+	const __nv_bfloat162 b[2] = {__floats2bfloat162_rn(x.x, x.y), __floats2bfloat162_rn(x.z, x.w)};
+	((uint2 *)p)[i / 4] = dtype == SKV_F16 ? make_uint2(*(const uint32_t *)&h[0], *(const uint32_t *)&h[1])
+	                                       : make_uint2(*(const uint32_t *)&b[0], *(const uint32_t *)&b[1]);
+}
+
 /* Eight elements from i on, a multiple of 8. */
 DEVICE void io_store8(uint32_t dtype, void *p, size_t i, const float2 (&x)[4])
 {

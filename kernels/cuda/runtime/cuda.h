@@ -12,7 +12,7 @@
  *              attention scores; rank.cu: ranks by scores; evict.cu: which entries are retained; head-budgets.cu: heads
  *              that share a layer's budget; touch-pages.cu: which pages matter
  *   compress/  compress.cu: tokens to references and codes (records.cuh), with nearest-refs.cu and encode.cu; decompress.cu:
- *              and back to rows; decode-latent.cu: fused decode over codes; quantize.cu: KV quantization; decode-quant.cu:
+ *              and back to rows; decode-latent.cu: fused decode over codes; quantize.cu: KV quantization; decode-quant.cuh:
  *              decode over quantized KV
  *   prefill/   prefill.cu: causal attention of many rows, dense and sparse (tiles.cuh, output.cuh); prefill-sm90.cu: the same
  *              with wgmma; saved-queries.cu: queries that later calls of a prompt need; kascade.cu, hip.cu, minference.cu:
@@ -283,7 +283,6 @@ size_t skv_cuda_minference_bytes(const struct skv_shape *, const struct skv_batc
 
 /* Before the first launch on the current device: allow more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);
-cudaError_t skv_cuda_decode_quant_init(void); /* called by skv_cuda_decode_init() */
 cudaError_t skv_cuda_decode_latent_init(uint32_t room);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);

@@ -7,16 +7,19 @@
 #include "kernels/host/runtime/host.h"
 #include <stdlib.h>
 #include <string.h>
-#ifdef SKV_X86_64
+#if defined(SKV_ISA_AVX2) || defined(SKV_ISA_AVX512)
 #include <cpuid.h>
 #endif
 
+/* SKV_ISA_...: what configure was asked for. */
+#ifdef SKV_ISA_GENERIC
 static bool runs_generic(void)
 {
 	return true;
 }
+#endif
 
-#ifdef SKV_X86_64
+#if defined(SKV_ISA_AVX2) || defined(SKV_ISA_AVX512)
 /* clang before 18 does not know "f16c" as a feature. */
 static bool has_f16c(void)
 {
@@ -29,7 +32,9 @@ static bool runs_avx2(void)
 {
 	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
+#endif
 
+#ifdef SKV_ISA_AVX512
 static bool runs_avx512(void)
 {
 	return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -41,11 +46,15 @@ static const struct {
 	const struct skv_kernels *kernels;
 	bool (*runs)(void);
 } isas[] = {
-#ifdef SKV_X86_64
+#ifdef SKV_ISA_AVX512
 	{&skv_kernels_avx512, runs_avx512},
+#endif
+#ifdef SKV_ISA_AVX2
 	{&skv_kernels_avx2, runs_avx2},
 #endif
+#ifdef SKV_ISA_GENERIC
 	{&skv_kernels_generic, runs_generic},
+#endif
 };
 
 const struct skv_kernels *skv_kernels_host(const char *isa)

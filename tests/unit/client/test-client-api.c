@@ -101,9 +101,9 @@ START_TEST(models)
 	ck_assert_ptr_null(s);
 	setenv("SPARSEKV_ISA", "mmx", 1);
 	FAILS(skv_open(client, &model, "full", &s), EINVAL, "mmx");
-	setenv("SPARSEKV_ISA", "generic", 1);
+	setenv("SPARSEKV_ISA", SKV_FIRST_ISA, 1);
 	OK(skv_open(client, &model, "full", &s));
-	ck_assert_str_eq(skv_backend(s), "generic");
+	ck_assert_str_eq(skv_backend(s), SKV_FIRST_ISA);
 	skv_close(s);
 	skv_close(NULL);
 }

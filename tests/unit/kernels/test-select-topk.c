@@ -3,6 +3,7 @@
  * tests/unit/kernels/test-select-topk.c - the host's top-k on every ISA of this machine, against a plain selection,
  * with many ties, infinities and NaNs.
  */
+#include "config.h"
 #include "kernels/host/runtime/host.h"
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -15,9 +16,13 @@ static const struct {
 	const char *isa;
 	skv_topk_fn *topk;
 } topks[] = {
+#ifdef SKV_ISA_GENERIC
 	{"generic", skv_topk_generic},
-#ifdef __x86_64__
+#endif
+#ifdef SKV_ISA_AVX2
 	{"avx2", skv_topk_avx2},
+#endif
+#ifdef SKV_ISA_AVX512
 	{"avx512", skv_topk_avx512},
 #endif
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decode-quant.cu - dense decode over quantized KV, dequantized in registers: see
+ * kernels/cuda/compress/decode-quant.cuh - dense decode over quantized KV, dequantized in registers: see
  * decode/decode.cuh.
  *
  * A tile is half a quantization block. A lane loads the quantized numbers of the elements whose rows it would
@@ -9,8 +9,10 @@
  * flight fits the registers of rows, and is dequantized to 16-bit rows, equal to those of decompress(), when it is
  * used. A row's numbers are loaded in parts smaller than a memory transaction: so they go through the L1 cache.
  */
-#include "kernels/cuda/decode/decode-kernel.cuh"
-#include "kernels/cuda/decode/decode-leaves.cuh"
+#ifndef SKV_CUDA_COMPRESS_DECODE_QUANT_CUH
+#define SKV_CUDA_COMPRESS_DECODE_QUANT_CUH
+
+#include "kernels/cuda/decode/tile.cuh"
 
 /* Where a tile begins in its record, and its first token within the block. */
 struct quant_tile {
@@ -133,54 +135,4 @@ __device__ static void dequantize_v(struct half_tile<T, D> *of, const struct dec
 	}
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
-
-template <class T, int D> static cudaError_t init_dim(void)
-{
-	cudaError_t e = init_leaves<T, D, MODE_QUANT>();
-	return e ? e : init<T, D, MODE_QUANT_SCORES>();
-}
-
-template <class T> static cudaError_t init_dtype(void)
-{
-	cudaError_t e = init_dim<T, 64>();
-	e = e ? e : init_dim<T, 96>();
-	e = e ? e : init_dim<T, 128>();
-	return e ? e : init_dim<T, 256>();
-}
-
-cudaError_t skv_cuda_decode_quant_init(void)
-{
-	cudaError_t e = init_dtype<F16>();
-	return e ? e : init_dtype<BF16>();
-}
-
-template <class T, int D> static void launch_dim(const struct decode_params *c, uint32_t items, cudaStream_t stream)
-{
-	if (c->ring_entries)
-		launch_kernel<T, D, MODE_QUANT_SCORES>(c, items, stream);
-	else
-		launch_leaves<T, D, MODE_QUANT>(c, items, stream);
-}
-
-template <class T>
-static void launch(const struct decode_params *c, uint32_t head_dim, uint32_t items, cudaStream_t stream)
-{
-	if (head_dim == 64)
-		launch_dim<T, 64>(c, items, stream);
-	else if (head_dim == 96)
-		launch_dim<T, 96>(c, items, stream);
-	else if (head_dim == 128)
-		launch_dim<T, 128>(c, items, stream);
-	else
-		launch_dim<T, 256>(c, items, stream);
-}
-
-void skv_cuda_decode_quant(const struct decode_params *c, uint32_t dtype, uint32_t head_dim, uint32_t items,
-                           cudaStream_t stream)
-{
-	if (dtype == SKV_F16)
-		launch<F16>(c, head_dim, items, stream);
-	else
-		launch<BF16>(c, head_dim, items, stream);
-}
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sparsekv-generate as its users run it, with the reference model: see tests/support/engine-programs.h. */
+#include <check.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "engine/progress.h"
+#include "tests/support/engine-programs.h"
+#include "tests/support/random.h"
+#include "tests/support/suite.h"
+
+START_TEST(generates)
+{
+	char *out, *err;
+
+	out = generate("--policy", "full", "--prompt", prompt);
+	err = run_err(folder);
+	ck_assert_str_eq(out, answer);
+	ck_assert_ptr_nonnull(strstr(err, "to the end of text"));
+	ck_assert_ptr_nonnull(strstr(err, "attended  100.0 % of the tokens, kept 100.0 % of the KV"));
+	ck_assert_ptr_nonnull(strstr(err, "policy    full"));
+	ck_assert_ptr_null(strchr(err, '\r')); /* no progress line in a file */
+	free(out);
+	free(err);
+
+	fx_text(fx_path(folder, "prompt"), prompt);
+	out = generate("--policy", "full", "--prompt-file", fx_path(folder, "prompt"), "--max-tokens", "10",
+	               "--quiet", "--threads", "1");
+	err = run_err(folder);
+	ck_assert_uint_eq(strlen(out), 10);
+	ck_assert_mem_eq(out, answer, 10);
+	ck_assert_str_eq(err, "");
+	free(out);
+	free(err);
+
+	/* an empty prompt is bos alone */
+	out = generate("--policy", "full", "--prompt", "", "--max-tokens", "3");
+	ck_assert_uint_le(strlen(out), 3);
+	free(out);
+}
+END_TEST
+
+static const char *const verifying[] = {
+	"full", "streaming?budget=0.25", "quest?budget=0.25", "delta?budget=0.25", "omnikv?budget=0.25", "kascade?budget=0.25",
+	"sketch?budget=0.125",
+	"kivi?bits=4", "deltakv?layers=2,7,12&residual=16&block=16&file=%s",
+};
+
+/* Speculative decoding: the same text, in half the steps. */
+START_TEST(drafts_change_no_text)
+{
+	char policy[512], *out, *plain, *err;
+	unsigned steps = 0;
+
+	snprintf(policy, sizeof(policy), verifying[_i], run_source("models/reference/deltakv.safetensors"));
+	plain = generate("--policy", policy, "--prompt", prompt);
+	out = generate("--policy", policy, "--prompt", prompt, "--draft", "8", "--seq", "d", "--max-tokens", "40");
+	ck_assert_uint_eq(strlen(out), 40);
+	ck_assert_mem_eq(out, plain, 40);
+	free(out);
+	out = generate("--policy", policy, "--prompt", prompt, "--draft", "8", "--seq", "d");
+	ck_assert_str_eq(out, plain);
+	free(out);
+	out = generate("--policy", policy, "--prompt", prompt, "--draft", "8");
+	ck_assert_str_eq(out, plain);
+	free(out);
+	err = run_err(folder);
+	ck_assert_int_eq(sscanf(strstr(err, "computed in"), "computed in %u steps", &steps), 1);
+	ck_assert_uint_lt(steps, strlen(plain) * 3 / 4);
+	free(err);
+	free(plain);
+}
+END_TEST
+
+START_TEST(a_named_sequence_goes_on)
+{
+	char *first, *second, *whole, *err;
+
+	first = generate("--policy", "full", "--prompt", prompt, "--seq", "talk", "--max-tokens", "20");
+	ck_assert_uint_eq(strlen(first), 20);
+	/* without a prompt: what comes next */
+	second = generate("--policy", "full", "--seq", "talk", "--max-tokens", "15");
+	ck_assert_uint_eq(strlen(second), 15);
+	ck_assert_mem_eq(second, answer + 20, 15);
+	/* the same command with more tokens: everything behind the prompt, only the rest computed */
+	whole = generate("--policy", "full", "--prompt", prompt, "--seq", "talk");
+	ck_assert_str_eq(whole, answer);
+	err = run_err(folder);
+	ck_assert_ptr_nonnull(strstr(err, " 0 computed in"));
+	free(err);
+	free(first);
+	free(second);
+	free(whole);
+
+	/* it has ended: nothing comes next, the whole is still there */
+	whole = generate("--policy", "full", "--seq", "talk");
+	ck_assert_str_eq(whole, "");
+	free(whole);
+	whole = generate("--policy", "full", "--seq", "talk", "--prompt", prompt, "--max-tokens", "7");
+	ck_assert_uint_eq(strlen(whole), 7);
+	free(whole);
+
+	/* another text under the same name is refused, and costs nothing */
+	ck_assert_int_eq(
+		run(folder,
+	            (const char *[]){GENERATE, MODEL, SOCKET, "--policy", "full", "--seq", "talk",
+	                             "--prompt", "#dag\nabc:4", NULL},
+	            LIMIT),
+		EXIT_FAILURE);
+	err = run_err(folder);
+	ck_assert_ptr_nonnull(
+		strstr(err, "sequence talk holds another text, not the prompt, from token 10 on"));
+	free(err);
+	ck_assert_int_eq(run(folder,
+	                     (const char *[]){GENERATE, MODEL, SOCKET, "--policy", "full", "--seq", "absent", NULL},
+	                     LIMIT),
+	                 EXIT_FAILURE);
+	err = run_err(folder);
+	ck_assert_ptr_nonnull(strstr(err, "absent"));
+	free(err);
+}
+END_TEST
+
+/* A prompt of the dev tasks that takes a while to read and to answer, into FOLDER/prompt. */
+static void long_prompt(void)
+{
+	size_t n;
+	char *cases = fx_read(tasks, &n), *line = strstr(cases, "\"id\": \"recur-2048-0\""), *from, *to, *out;
+
+	ck_assert_ptr_nonnull(line);
+	from = strstr(line, "\"prompt\": \"") + strlen("\"prompt\": \"");
+	to = out = from;
+	for (; *from != '"'; from++) /* the only escape in these prompts is \n */
+		*to++ = from[0] == '\\' && from[1] == 'n' ? (from++, '\n') : *from;
+	fx_write(fx_path(folder, "prompt"), out, (size_t)(to - out));
+	free(cases);
+}
+
+/* Let a program live for so many ms or until it has written so many bytes; then kill it. What became of it.
+ */
+static int kill_at(pid_t pid, unsigned ms, size_t written)
+{
+	siginfo_t info = {.si_pid = 0};
+	struct stat out = {.st_size = 0};
+
+	for (double begun = eng_now();
+	     eng_now() - begun < ms / 1000.0 && (size_t)out.st_size < written && !info.si_pid;) {
+		poll(NULL, 0, 1);
+		stat(fx_path(folder, "out"), &out);
+		waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT | WNOHANG);
+	}
+	kill(pid, SIGKILL);
+	return run_wait(pid, LIMIT);
+}
+
+/* Killed at any moment and started again, the program says what it says when nobody kills it. */
+START_TEST(death_loses_nothing)
+{
+	static const char *const policies[] = {"full", "delta?budget=8&layers=2,7,12",
+	                                       "streaming?budget=200&dense=2", "h2o?budget=200&dense=2",
+	                                       "raas:ratio?budget=24&dense=2"};
+	const char *policy = policies[_i];
+	char *file = strdup(fx_path(folder, "prompt")), *want, *got;
+	const char *argv[RUN_ARGS] = {GENERATE, MODEL,          SOCKET, "--policy", policy, "--prompt-file",
+	                              file,     "--max-tokens", "400",  "--seq",    "hurt"};
+	size_t n;
+
+	rnd_begin((uint64_t)_i);
+	long_prompt();
+	want = generate("--policy", policy, "--prompt-file", file, "--max-tokens", "400");
+	n = strlen(want);
+	ck_assert_uint_gt(n, 100);
+	/* while it starts or reads the prompt, then at three places of its answer */
+	kill_at(run_start(folder, argv), 10 + rnd_below(120), n / 4);
+	for (size_t i = 1; i < 4; i++)
+		ck_assert_int_eq(kill_at(run_start(folder, argv), 1000 * LIMIT,
+		                         n * i / 4 + rnd_below((uint32_t)n / 5)),
+		                 -SIGKILL);
+	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
+	got = run_out(folder);
+	ck_assert_str_eq(got, want);
+	free(got);
+	free(want);
+	free(file);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-engine-generate");
+	TCase *t = add_case(s, "sparsekv-generate", 120, programs_setup, daemon_teardown, generates, a_named_sequence_goes_on, NULL);
+
+	add_share(t, death_loses_nothing, 5, 3);
+	add_share(t, drafts_change_no_text, sizeof(verifying) / sizeof(*verifying), 3);
+	return run_suite(s);
+}
