@@ -13,6 +13,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/prefix-hosts.h"
+#include "tests/support/privilege.h"
 
 #define ROUNDS (getenv("SKV_KILLS") ? atoi(getenv("SKV_KILLS")) : slowed() ? 3 : 8)
 #define TENANTS 16u
@@ -326,7 +327,7 @@ START_TEST(tenants)
 	const uint32_t n = (TENANTS - 1) * HOSTS_BLOCKS;
 	struct skv_store *s;
 
-	if (getuid() != 0)
+	if (!can_change_user())
 		return; /* who cannot be other users */
 	for (uint32_t i = 0; i + 1 < TENANTS; i++)
 		as_tenant(i, 0, true, 0, 0);

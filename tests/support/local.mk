@@ -23,7 +23,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/latent-case.c tests/support/latent-case.h tests/support/layers-case.c tests/support/layers-case.h \
 	tests/support/memory-group.c \
 	tests/support/memory-group.h tests/support/parked-case.c tests/support/parked-case.h tests/support/prefill-case.c tests/support/prefill-case.h \
-	tests/support/prefix-case.c tests/support/prefix-case.h tests/support/prefix-hosts.c tests/support/prefix-hosts.h \
+	tests/support/privilege.c tests/support/privilege.h tests/support/prefix-case.c tests/support/prefix-case.h tests/support/prefix-hosts.c tests/support/prefix-hosts.h \
 	tests/support/quant-case.c tests/support/quant-case.h tests/support/score-case.c tests/support/score-case.h \
 	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
 	tests/support/reference-attention.h tests/support/reference-codec.c tests/support/reference-codec.h \

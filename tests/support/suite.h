@@ -58,10 +58,12 @@ static inline void add_share(TCase *t, const TTest *test, int n, int parts)
 		tcase_add_loop_test(t, test, i, i + 1);
 }
 
-/* Of few cases all, of many a third; a sanitizer makes each ten times as long. */
+/* Of few cases all, of more a third, of many a sixth; half of that where a sanitizer makes each ten times as long. */
 static inline void add_cases(TCase *t, const TTest *test, int n)
 {
-	add_share(t, test, n, n <= 6 ? 1 : SANITIZED ? 6 : 3);
+	const int parts = n <= 6 ? 1 : n <= 12 ? 3 : 6;
+
+	add_share(t, test, n, SANITIZED && parts > 1 ? 2 * parts : parts);
 }
 
 /* Run the suite as a program; the exit status. */

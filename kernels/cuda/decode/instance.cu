@@ -41,6 +41,8 @@ template <class T> static void launch_dtype(const struct decode_params *c, uint3
 #endif
 }
 
+namespace /* each row's object has its own of these */
+{
 /* The same for each of a row's dtypes. */
 template <class... Ts> struct dtypes {
 	static cudaError_t init(void)
@@ -61,4 +63,5 @@ template <int head_dim, enum decode_mode mode> struct row;
 #undef INSTANCE
 
 typedef row<HEAD_DIM, THIS_MODE> this_row;
+} // namespace
 const struct decode_instance JOIN(JOIN(skv_decode_, HEAD_DIM), JOIN(_, MODE)) = {HEAD_DIM, THIS_MODE, this_row::init, this_row::launch};

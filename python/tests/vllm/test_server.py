@@ -29,6 +29,14 @@ def server(model: Path, logs: Path, daemon):
         yield server
 
 
+@pytest.fixture(scope="module")
+def drafting(model: Path, logs: Path, daemon):
+    """Another server on the same daemon, which drafts. Two at a time are too much: test_kill_and_resume asks for it first."""
+    spec = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}'
+    with Server(model, logs / "drafts.log", "--speculative-config", spec, ours={"policy": "full"}, daemon=daemon.socket) as server:
+        yield server
+
+
 def test_tokens(server: Server, stock, prompts):
     """16 requests of mixed lengths at once: chunks of prompts beside decodes."""
     got = server.together([(text, TOKENS) for text in prompts])
@@ -96,10 +104,10 @@ def test_conversation(server: Server, stock, prompts):
     assert other["token_ids"] == stock["mixed"][4][:12] and other["said"]["cached_tokens"] <= 1
 
 
-def test_kill_and_resume(model: Path, logs: Path, server: Server, stock, daemon, prompts):
+def test_kill_and_resume(request: pytest.FixtureRequest, server: Server, stock, prompts):
     """
-    SIGKILL in the middle of named answers. Another engine takes the sequences up where they were: what the client has is
-    not computed again, and the answer is what it would have been.
+    SIGKILL in the middle of named answers. Another engine, which drafts, takes the sequences up where they were: what the client has
+    is not computed again, and the answer is what it would have been.
     """
     n, has = 90, 40
     whole = server.together([(stock["prompts"][i], n) for i in range(4)])
@@ -111,12 +119,23 @@ def test_kill_and_resume(model: Path, logs: Path, server: Server, stock, daemon,
     server.kill()
     for t in threads:
         t.join()
-    with Server(model, logs / "resumed.log", ours={"policy": "full"}, daemon=daemon.socket) as again:
-        for i in range(4):
-            asked = stock["prompts"][i] + whole[i]["token_ids"][:has]
-            got = again.complete(asked, n - has, {"name": f"job-{i}"})
-            assert got["token_ids"] == whole[i]["token_ids"][has:]
-            assert got["said"]["cached_tokens"] == len(asked) - 1
+    again: Server = request.getfixturevalue("drafting")
+    for i in range(4):
+        asked = stock["prompts"][i] + whole[i]["token_ids"][:has]
+        got = again.complete(asked, n - has, {"name": f"job-{i}"})
+        assert got["token_ids"] == whole[i]["token_ids"][has:]
+        assert got["said"]["cached_tokens"] == len(asked) - 1
+
+
+def test_drafts(drafting: Server, stock, prompts):
+    """Drafts from the text itself: rows are rejected and accepted, tokens are the same."""
+    got = drafting.together([(text, TOKENS) for text in prompts])
+    assert [x["token_ids"] for x in got] == stock["mixed"]
+    counted = drafting.metrics()
+    assert counted["vllm:spec_decode_num_accepted_tokens_total"] > 0
+    assert counted["vllm:spec_decode_num_draft_tokens_total"] > counted["vllm:spec_decode_num_accepted_tokens_total"]
+    status, answer = drafting.post("/v1/completions", {"model": "m", "prompt": "x", "kv_transfer_params": {"sparsekv": {"policy": "h2o"}}})
+    assert status == 400 and "evicts by scores" in answer["error"]["message"]
 
 
 def fill(session: sparsekv.Session, left: int) -> list[sparsekv.Seq]:
@@ -151,17 +170,3 @@ def test_small_pool(model: Path, logs: Path, stock, prompts):
             assert server.metrics()["vllm:num_preemptions_total"] > 0
             named = server.together([(text[:400], 90, {"name": f"n-{i}"}) for i, text in enumerate(prompts)])
             assert [x["token_ids"] for x in named] == stock["short"]
-
-
-def test_drafts(model: Path, logs: Path, stock, prompts):
-    """Drafts from the text itself: rows are rejected and accepted, tokens are the same."""
-    spec = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}'
-    with sparsekv.private(1 << 30, "--segment-bytes=4M") as client:
-        with Server(model, logs / "drafts.log", "--speculative-config", spec, ours={"policy": "full"}, daemon=client.socket) as server:
-            got = server.together([(text, TOKENS) for text in prompts])
-            assert [x["token_ids"] for x in got] == stock["mixed"]
-            counted = server.metrics()
-            assert counted["vllm:spec_decode_num_accepted_tokens_total"] > 0
-            assert counted["vllm:spec_decode_num_draft_tokens_total"] > counted["vllm:spec_decode_num_accepted_tokens_total"]
-            status, answer = server.post("/v1/completions", {"model": "m", "prompt": "x", "kv_transfer_params": {"sparsekv": {"policy": "h2o"}}})
-            assert status == 400 and "evicts by scores" in answer["error"]["message"]

@@ -592,6 +592,6 @@ int main(void)
 
 	tcase_add_loop_test(t, unconfirmed, 0, 3);
 	tcase_add_loop_test(t, prefixes, 0, 4);
-	tcase_add_loop_test(t, as_one_rank, 0, (int)N_POLICIES);
+	add_share(t, as_one_rank, (int)N_POLICIES, 3);
 	return run_suite(s);
 }

@@ -539,6 +539,6 @@ int main(void)
 	tcase_add_loop_test(t, loaded_again, 0, 16);
 	tcase_add_loop_test(t, rejected_after_eviction, 0, SKV_PAGE_TOKENS);
 	if (!devmem_is_device()) /* its children would be those of a process that uses one */
-		tcase_add_loop_test(add_case(s, "killed", 120, setup, client_end, NULL), killed, 0, 8);
+		add_share(add_case(s, "killed", 120, setup, client_end, NULL), killed, 8, 4);
 	return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include "common/seqmem.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/privilege.h"
 #include "tests/support/suite.h"
 
 #define HOSTILE_UID 54321u
@@ -93,7 +94,7 @@ static pid_t start_child(void (*body)(void))
 	ck_assert_int_eq(pipe(ready) | pipe(go), 0);
 	pid = child_fork();
 	if (pid == 0) {
-		if (getuid() == 0 && (setgid(HOSTILE_UID) < 0 || setuid(HOSTILE_UID) < 0))
+		if (can_change_user() && (setgid(HOSTILE_UID) < 0 || setuid(HOSTILE_UID) < 0))
 			_exit(2);
 		body();
 		_exit(0);
@@ -177,7 +178,7 @@ static void wait_for_charge(uid_t uid, uint64_t least, uint64_t most)
 
 START_TEST(no_sequence_outlives_the_quota)
 {
-	uid_t uid = getuid() == 0 ? HOSTILE_UID : getuid();
+	uid_t uid = can_change_user() ? HOSTILE_UID : getuid();
 	pid_t pid = start_child(pin_memory);
 	double end;
 

@@ -18,6 +18,7 @@
 #include "daemon/handover.h"
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
+#include "tests/support/privilege.h"
 #include "tests/support/restart-engine.h"
 
 #define TIMES 20 /* that it is handed over, and that a process which takes over is killed, at most: the engine has so many tokens ... */
@@ -311,7 +312,7 @@ static void take_over(void *unused)
 /* On the clients' socket; and of another user than the daemon's. */
 START_TEST(not_an_operator)
 {
-	const char *const options[] = {getuid() == 0 ? "--operator-group=daemon" : NULL, NULL};
+	const char *const options[] = {can_change_user() ? "--operator-group=daemon" : NULL, NULL};
 	char socket[128], link[140];
 	struct skv_handover h = SKV_HANDOVER_NULL;
 
@@ -320,7 +321,7 @@ START_TEST(not_an_operator)
 	snprintf(link, sizeof(link), "%s.operators", socket);
 	ck_assert_int_eq(symlink(f.socket, link), 0);
 	ck_assert_int_lt(skv_handover_take(socket, &h), 0);
-	if (getuid() == 0)
+	if (can_change_user())
 		fix_in_child(1, take_over, NULL);
 	fix_wait(&f);
 	ck_assert_int_eq(waitpid(f.pid, NULL, WNOHANG), 0);

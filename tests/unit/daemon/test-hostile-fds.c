@@ -25,6 +25,7 @@
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/hung-files.h"
+#include "tests/support/privilege.h"
 #include "tests/support/suite.h"
 
 #define HOSTILE_UID 54321u
@@ -195,7 +196,7 @@ static pid_t start_attack(struct attack *a)
 		struct rlimit most = {1 << 16, 1 << 16};
 
 		(void)setrlimit(RLIMIT_NOFILE, &most);
-		if (getuid() == 0 && (setgid(HOSTILE_UID) < 0 || setuid(HOSTILE_UID) < 0))
+		if (can_change_user() && (setgid(HOSTILE_UID) < 0 || setuid(HOSTILE_UID) < 0))
 			_exit(2);
 		attack(a);
 		raise(SIGSTOP); /* all that it has stays open */

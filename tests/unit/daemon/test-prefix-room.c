@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/support/prefix-disk.h"
+#include "tests/support/privilege.h"
 
 /* The quota has room for two prefixes: the one that was not used for longest goes. */
 START_TEST(least_recently_used)
@@ -78,8 +79,8 @@ static void small_disk(void)
 /* The disk is full: prefixes on it go for a sequence, and for a prefix; and what does not fit even so stays in memory. */
 START_TEST(full_disk)
 {
-	if (getuid() != 0)
-		return; /* who cannot have a small disk */
+	if (!can_mount("a full disk"))
+		return;
 	fix_before_exec = small_disk;
 	pd_begin();
 	for (uint64_t seed = 1; seed <= 3; seed++) {

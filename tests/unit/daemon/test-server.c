@@ -13,6 +13,7 @@
 #include "common/fd.h"
 #include "common/seqmem.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/privilege.h"
 #include "tests/support/suite.h"
 
 #define OTHER_UID 54321u
@@ -484,7 +485,7 @@ START_TEST(users_are_kept_apart)
 {
 	struct raw *r;
 
-	if (getuid() != 0)
+	if (!can_change_user())
 		return; /* the rest of the file is for one user */
 	r = raw_hello(fix.socket);
 	raw_seq_new(r, raw_open(r, "m", "full", NULL), "roots");

@@ -382,6 +382,6 @@ int main(void)
 	add_cases(t, rows, cases);
 	add_cases(t, in_place, rnd_hurried() ? 1 : CODE_FORMS);
 	add_cases(t, there_and_back, rnd_hurried() ? 1 : CODE_SHAPES);
-	add_cases(t, far_positions, rnd_hurried() ? 1 : 6);
+	add_share(t, far_positions, rnd_hurried() ? 1 : 6, rnd_hurried() ? 1 : 6);
 	return run_suite(s);
 }
