@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Test runs beside `make check`; HACKING.md says when to use which.
-EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh tests/e2e/scale.sh \
+EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/environments.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh tests/e2e/scale.sh \
 	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/engine.c tests/e2e/systemd/skv-test.service \
 	tests/e2e/systemd/checks.sh tests/e2e/systemd/guest-reboot.sh tests/e2e/systemd/machine.sh tests/e2e/packages.sh tests/e2e/packages-guest.sh
 
@@ -128,10 +128,12 @@ check-systemd: all
 	$(SHELL) $(srcdir)/tests/e2e/systemd/run.sh
 check-chroot:
 	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
+check-environments:
+	$(SHELL) $(srcdir)/tests/e2e/environments.sh $(abs_builddir)/check-environments.d
 check-packages:
 	$(SHELL) $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
 
-.PHONY: check-asan check-sanitized check-clang check-nightly check-tsan check-codes check-golden check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-packages soak
+.PHONY: check-asan check-sanitized check-clang check-nightly check-tsan check-codes check-golden check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-environments check-packages soak
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-sanitized.d check-clang.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
