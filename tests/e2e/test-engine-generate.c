@@ -195,7 +195,7 @@ int main(void)
 	Suite *s = begin_suite("test-engine-generate");
 	TCase *t = add_case(s, "sparsekv-generate", 120, programs_setup, daemon_teardown, generates, a_named_sequence_goes_on, NULL);
 
-	add_share(t, death_loses_nothing, 5, 3);
-	add_share(t, drafts_change_no_text, sizeof(verifying) / sizeof(*verifying), 3);
+	add_share(t, death_loses_nothing, 5, 5);
+	add_share(t, drafts_change_no_text, sizeof(verifying) / sizeof(*verifying), 5);
 	return run_suite(s);
 }
