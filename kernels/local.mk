@@ -126,14 +126,16 @@ CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/compress/re
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_INCLUDES) kernels/cuda/decode/instance.cu kernels/cuda/module.map
 
 # Decode kernels: an object for each row of instances.h, 128-TOPK_KEYS.o of INSTANCE(128, TOPK_KEYS, ...).
-DECODE_INSTANCES := $(shell sed -nE 's/^INSTANCE.([0-9]+), ([A-Z_]+),.*/\1-\2/p' $(srcdir)/kernels/cuda/decode/instances.h)
+# In a build with common instances alone, not of a RARE_INSTANCE.
+COMMON_INSTANCES := $(shell sed -nE 's/^INSTANCE.([0-9]+), ([A-Z_]+),.*/\1-\2/p' $(srcdir)/kernels/cuda/decode/instances.h)
+ALL_INSTANCES := $(shell sed -nE 's/^(RARE_)?INSTANCE.([0-9]+), ([A-Z_]+),.*/\2-\3/p' $(srcdir)/kernels/cuda/decode/instances.h)
 # $(call instance_flags,OBJECT): the row that it is of.
 instance_flags = $(call instance_words,$(subst -, ,$(basename $(notdir $(1)))))
 instance_words = -DHEAD_DIM=$(word 1,$(1)) -DMODE=$(word 2,$(1)) -DMODE_IS_$(word 2,$(1))
 
 if CUDA
 cudamodule_DATA += kernels/cuda/libsparsekv-cuda.so
-CUDA_INSTANCE_OBJECTS = $(DECODE_INSTANCES:%=kernels/cuda/decode/instances/%.o)
+CUDA_INSTANCE_OBJECTS = $(@cuda_instances@:%=kernels/cuda/decode/instances/%.o)
 CUDA_KERNEL_OBJECTS = $(CUDA_INSTANCE_OBJECTS) $(CUDA_KERNEL_CODE:.cu=.o)
 CUDA_OBJECTS += $(CUDA_KERNEL_CODE:.cu=.o)
 SKV_HOPPER_OBJECTS += kernels/cuda/prefill/prefill-sm90.o

@@ -10,7 +10,7 @@ if CUDA
 check_DATA += tests/emulate/sparsekv-cuda.so
 EMULATED_KERNELS = $(filter-out %/device.cu %/share.cu %/step.cu %/read.cu %/prefill-sm90.cu,$(CUDA_KERNEL_CODE))
 EMULATED_OBJECTS = $(EMULATED_KERNELS:kernels/cuda/%.cu=tests/emulate/cuda/%.o)
-EMULATED_INSTANCES = $(CUDA_INSTANCE_OBJECTS:kernels/cuda/%=tests/emulate/cuda/%)
+EMULATED_INSTANCES = $(ALL_INSTANCES:%=tests/emulate/cuda/decode/instances/%.o)
 EMULATE_OBJECTS = tests/emulate/lanes.o tests/emulate/runtime.o
 EMULATE_FAKE_OBJECTS = tests/emulate/fake-backend.o tests/emulate/fake-streams.o
 EMULATE_FLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/emulate/include $(CUDA_CPPFLAGS) $(CPPFLAGS) -fPIC -fvisibility=hidden $(SKV_LDFLAGS) -MD -MP -MF $(@:.o=.d)

@@ -8,6 +8,20 @@ static const struct decode_instance *const instances[] = {
 #undef INSTANCE
 };
 
+/* The kernels of a mode for pages of this shape; NULL if there are none. */
+static const struct decode_instance *find_instance(const struct skv_shape *sh, enum decode_mode mode)
+{
+	for (const struct decode_instance *i : instances)
+		if (i->head_dim == sh->head_dim && i->mode == mode && i->dtypes >> sh->dtype & 1)
+			return i;
+	return NULL;
+}
+
+bool skv_cuda_decodes(const struct skv_shape *sh, bool quantized)
+{
+	return find_instance(sh, quantized ? MODE_QUANT : MODE_PLAIN) != NULL;
+}
+
 cudaError_t skv_cuda_decode_init(void)
 {
 	cudaError_t e = cudaSuccess;
@@ -106,9 +120,7 @@ static void launch_sequences(struct decode_params *c, const struct skv_shape *sh
 
 	c->first_request = from * c->list.rows;
 	c->n_requests = n * c->list.rows;
-	for (const struct decode_instance *i : instances)
-		if (i->head_dim == sh->head_dim && i->mode == mode_of(c))
-			i->launch(c, sh->dtype, items, stream);
+	find_instance(sh, mode_of(c))->launch(c, sh->dtype, items, stream);
 }
 
 /* `tiles`: of a request, at most. */

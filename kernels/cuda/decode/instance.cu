@@ -45,6 +45,8 @@ namespace /* each row's object has its own of these */
 {
 /* The same for each of a row's dtypes. */
 template <class... Ts> struct dtypes {
+	static constexpr uint32_t bits = ((1u << Ts::dtype) | ...);
+
 	static cudaError_t init(void)
 	{
 		cudaError_t e = cudaSuccess;
@@ -64,4 +66,4 @@ template <int head_dim, enum decode_mode mode> struct row;
 
 typedef row<HEAD_DIM, THIS_MODE> this_row;
 } // namespace
-const struct decode_instance JOIN(JOIN(skv_decode_, HEAD_DIM), JOIN(_, MODE)) = {HEAD_DIM, THIS_MODE, this_row::init, this_row::launch};
+const struct decode_instance JOIN(JOIN(skv_decode_, HEAD_DIM), JOIN(_, MODE)) = {HEAD_DIM, THIS_MODE, this_row::bits, this_row::init, this_row::launch};

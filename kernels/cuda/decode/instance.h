@@ -11,6 +11,7 @@
 struct decode_instance {
 	uint32_t head_dim;
 	enum decode_mode mode;
+	uint32_t dtypes; /* of pages: a bit for each */
 	/* Before the first launch on the current device: allow as much shared memory as the kernels take. */
 	cudaError_t (*init)(void);
 	/* Queue a pass over pages of this dtype, of so many work items at most. */

@@ -1,9 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/cuda/decode/instances.h - which decode kernels there are: a row has a head dimension, a mode (enum decode_mode) and the dtypes
- * of pages. kernels/local.mk makes an object of each row, of instance.cu; decode.cu has them all in a table. Who includes this defines
- * INSTANCE(head_dim, mode, dtypes...).
+ * of pages. kernels/local.mk makes an object of each row, of instance.cu; decode.cu has them all in a table. The file that includes this
+ * defines INSTANCE(head_dim, mode, dtypes...).
+ *
+ * Few models have heads of 96 or 256 dimensions with pages other than bf16. `configure --with-cuda-instances=common` leaves these out, and
+ * halves the time to compile; unsupported() refuses them then.
  */
+#ifdef SKV_COMMON_INSTANCES
+#define RARE(dtype)
+#define RARE_INSTANCE(...)
+#else
+#define RARE(dtype) , dtype
+#define RARE_INSTANCE INSTANCE
+#endif
+
 INSTANCE(64, PLAIN, F16, BF16, FP8)
 INSTANCE(64, TEAMS, F16, BF16, FP8)
 INSTANCE(64, SCORES, F16, BF16, FP8)
@@ -13,14 +24,14 @@ INSTANCE(64, TOPK_VALUES, F16, BF16, FP8)
 INSTANCE(64, QUANT, F16, BF16)
 INSTANCE(64, QUANT_SCORES, F16, BF16)
 
-INSTANCE(96, PLAIN, F16, BF16, FP8)
-INSTANCE(96, TEAMS, F16, BF16, FP8)
-INSTANCE(96, SCORES, F16, BF16, FP8)
-INSTANCE(96, TOPK_KEYS, F16, BF16, FP8)
-INSTANCE(96, TOKENS, F16, BF16, FP8)
-INSTANCE(96, TOPK_VALUES, F16, BF16, FP8)
-INSTANCE(96, QUANT, F16, BF16)
-INSTANCE(96, QUANT_SCORES, F16, BF16)
+INSTANCE(96, PLAIN, BF16 RARE(F16) RARE(FP8))
+INSTANCE(96, TEAMS, BF16 RARE(F16) RARE(FP8))
+INSTANCE(96, SCORES, BF16 RARE(F16) RARE(FP8))
+INSTANCE(96, TOPK_KEYS, BF16 RARE(F16) RARE(FP8))
+INSTANCE(96, TOKENS, BF16 RARE(F16) RARE(FP8))
+INSTANCE(96, TOPK_VALUES, BF16 RARE(F16) RARE(FP8))
+RARE_INSTANCE(96, QUANT, F16, BF16)
+RARE_INSTANCE(96, QUANT_SCORES, F16, BF16)
 
 INSTANCE(128, PLAIN, F16, BF16, FP8)
 INSTANCE(128, TEAMS, F16, BF16, FP8)
@@ -31,10 +42,12 @@ INSTANCE(128, TOPK_VALUES, F16, BF16, FP8)
 INSTANCE(128, QUANT, F16, BF16)
 INSTANCE(128, QUANT_SCORES, F16, BF16)
 
-INSTANCE(256, PLAIN, F16, BF16, FP8)
-INSTANCE(256, SCORES, F16, BF16, FP8)
-INSTANCE(256, TOPK_KEYS, F16, BF16, FP8)
-INSTANCE(256, TOKENS, F16, BF16, FP8)
-INSTANCE(256, TOPK_VALUES, F16, BF16, FP8)
-INSTANCE(256, QUANT, F16, BF16)
-INSTANCE(256, QUANT_SCORES, F16, BF16)
+INSTANCE(256, PLAIN, BF16 RARE(F16) RARE(FP8))
+INSTANCE(256, SCORES, BF16 RARE(F16) RARE(FP8))
+INSTANCE(256, TOPK_KEYS, BF16 RARE(F16) RARE(FP8))
+INSTANCE(256, TOKENS, BF16 RARE(F16) RARE(FP8))
+INSTANCE(256, TOPK_VALUES, BF16 RARE(F16) RARE(FP8))
+RARE_INSTANCE(256, QUANT, F16, BF16)
+RARE_INSTANCE(256, QUANT_SCORES, F16, BF16)
+#undef RARE
+#undef RARE_INSTANCE

@@ -281,6 +281,9 @@ size_t skv_cuda_kascade_bytes(const struct skv_shape *, const struct skv_batch *
 size_t skv_cuda_hip_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
 size_t skv_cuda_minference_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
 
+/* Has this build the kernels that decode over pages of this shape, or over quantized KV? See decode/instances.h. */
+bool skv_cuda_decodes(const struct skv_shape *, bool quantized);
+
 /* Before the first launch on the current device: allow more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);
 cudaError_t skv_cuda_decode_latent_init(uint32_t room);

@@ -11,6 +11,8 @@ static const char *unsupported(const struct skv_shape *sh)
 		return "rows of q, k, v and out must be fp32, fp16 or bf16";
 	if (sh->head_dim != 64 && sh->head_dim != 96 && sh->head_dim != 128 && sh->head_dim != 256)
 		return "the CUDA kernels take a head_dim of 64, 96, 128 or 256";
+	if (!skv_cuda_decodes(sh, false))
+		return "the CUDA kernels of this build take a head_dim of 96 or 256 with pages of bf16 alone: configure it with --with-cuda-instances=all";
 	if (sh->n_kv_heads == 0 || sh->n_heads == 0 || sh->n_heads % sh->n_kv_heads ||
 	    sh->n_heads > SKV_MAX_HEADS)
 		return "n_heads must be a multiple of n_kv_heads, at most 256";
@@ -24,6 +26,8 @@ static const char *unsupported_codec(const struct skv_shape *sh)
 
 	if (sh->dtype == SKV_FP8)
 		return "K and V are compressed from pages of fp16 or bf16, not of fp8";
+	if (!wrong && c->kind == SKV_COMPRESS_QUANT && !skv_cuda_decodes(sh, true))
+		return "the CUDA kernels of this build quantize KV with a head_dim of 64 or 128 alone: configure it with --with-cuda-instances=all";
 	if (wrong || c->kind == SKV_COMPRESS_QUANT)
 		return wrong;
 	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->scale_block)
