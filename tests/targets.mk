@@ -81,6 +81,18 @@ check-golden: all
 check-table: all
 	$(SHELL) $(srcdir)/tests/check-table.sh $(abs_top_builddir)
 
+# Faults that tests must find, each put into a copy of the sources; MUTATIONS names some of them.
+check-mutations:
+	$(SHELL) $(srcdir)/tests/check-mutations.sh $(abs_top_builddir) $(MUTATIONS)
+# What programs of the tests start and load.
+mutations-need: $(sbin_PROGRAMS) daemon/ctl/sparsekvctl $(policy_LTLIBRARIES) $(check_LTLIBRARIES) $(MUTATIONS_CUDA)
+mutations-need-programs: $(bin_PROGRAMS) engine/prose.txt
+if CUDA
+MUTATIONS_CUDA = tests/fake-cuda/libcuda.so.1
+endif
+EXTRA_DIST += tests/check-mutations.sh $(MUTATION_PATCHES)
+MUTATION_PATCHES =
+
 # Attacks in full; `make check` runs them small. As root, on a machine with nothing else to do.
 check-hostile: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/daemon/test-hostile tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-turns \
@@ -106,8 +118,8 @@ check-chroot:
 check-packages:
 	$(SHELL) $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
 
-.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-packages soak
+.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-mutations mutations-need mutations-need-programs check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-packages soak
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
-	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
+	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-mutations.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
 		check-packages.d/work check-packages.d/out check-packages.d/stage
