@@ -140,7 +140,7 @@ judge() {
 	*.sh) command=(bash "$copy/${command[0]}") environment+=("srcdir=$copy") ;;
 	esac
 	make_all "$target" "$word" || { echo "does not build"; return 1; }
-	env "${environment[@]}" timeout -k 10 $limit "${command[@]}" >"$log" 2>&1
+	env "${environment[@]}" timeout --foreground -k 10 $limit "${command[@]}" >"$log" 2>&1
 	r=$?
 	case $r in
 	0) echo "NOT FOUND" ;;
