@@ -88,15 +88,16 @@ needs() {
 	emulated) echo tests/emulate/sparsekv-cuda.so ;;
 	esac
 }
-# make_all TARGET PROGRAM, in the build directory
+# make_all TARGET PROGRAM, in the build directory. Without a target make would make everything.
 make_all() {
-	local programs
+	local targets
+	targets=$(needs "$1" "$2")
 	case $2 in
-	*.sh) programs= ;;
-	*) programs=$2 ;;
+	*.sh) ;;
+	*) targets+=" $2" ;;
 	esac
-	# shellcheck disable=SC2046 # words
-	make -s $(needs "$1" "$2") $programs >"$log" 2>&1
+	# shellcheck disable=SC2086 # words
+	[ -z "$targets" ] || make -s $targets >"$log" 2>&1
 }
 
 # ---- a mutation -------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ surroundings() {
 	case $target in
 	emulated) echo "SPARSEKV_CUDA_MODULE=$PWD/tests/emulate/sparsekv-cuda.so SPARSEKV_REQUIRE_GPU=1 SKV_SLOW=1" ;;
 	fake-device)
-		mkdir -p "$top/fake-device"
+		rm -rf "$top/fake-device" && mkdir "$top/fake-device"
 		echo "SKV_TEST_DEVICE=1 FAKE_CUDA_DIR=$top/fake-device LD_LIBRARY_PATH=$PWD/tests/fake-cuda CK_EXCLUDE_TAGS=real" \
 			"SPARSEKV_CUDA_MODULE=$PWD/tests/support/.libs/fake-backend.so SKV_ORACLE_CASES=16"
 		;;
