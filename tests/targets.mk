@@ -97,7 +97,8 @@ MUTATION_PATCHES = \
 	tests/mutations/branches-not-joined.patch tests/mutations/cgroup-room-unlimited.patch \
 	tests/mutations/charge-pages-alone.patch tests/mutations/commit-without-form.patch \
 	tests/mutations/config-count-unbounded.patch tests/mutations/core-includes-loop.patch \
-	tests/mutations/cuda-evict-first-barrier.patch tests/mutations/cuda-evict-half-warp.patch \
+	tests/mutations/cuda-append-odd-element.patch tests/mutations/cuda-evict-first-barrier.patch \
+	tests/mutations/cuda-evict-half-warp.patch \
 	tests/mutations/cuda-first-block-merges.patch tests/mutations/cuda-fp8-masked-scales.patch \
 	tests/mutations/cuda-rows-unmasked.patch tests/mutations/cuda-run-slots-in-turns.patch \
 	tests/mutations/dropped-prefix-held.patch tests/mutations/fence-attach-at-once.patch \
