@@ -95,6 +95,48 @@ check-golden: all
 check-table: all
 	$(SHELL) $(srcdir)/tests/check-table.sh $(abs_top_builddir)
 
+# Faults that tests must find, each put into a copy of the sources; MUTATIONS names some of them.
+check-mutations:
+	$(SHELL) $(srcdir)/tests/check-mutations.sh $(abs_top_builddir) $(MUTATIONS)
+# What programs of the tests start and load.
+mutations-need: $(sbin_PROGRAMS) daemon/ctl/sparsekvctl $(policy_LTLIBRARIES) $(check_LTLIBRARIES) $(MUTATIONS_CUDA)
+mutations-need-programs: $(bin_PROGRAMS) engine/prose.txt
+if CUDA
+MUTATIONS_CUDA = tests/fake-cuda/libcuda.so.1
+endif
+EXTRA_DIST += tests/check-mutations.sh $(MUTATION_PATCHES)
+MUTATION_PATCHES = \
+	tests/mutations/asan-bpe-leak.patch tests/mutations/asan-heap-one-less.patch \
+	tests/mutations/avx2-round-zero.patch tests/mutations/bpe-stale-candidates.patch \
+	tests/mutations/branches-not-joined.patch tests/mutations/cgroup-room-unlimited.patch \
+	tests/mutations/charge-pages-alone.patch tests/mutations/commit-without-form.patch \
+	tests/mutations/config-count-unbounded.patch tests/mutations/core-includes-loop.patch \
+	tests/mutations/cuda-append-odd-element.patch tests/mutations/cuda-evict-first-barrier.patch \
+	tests/mutations/cuda-evict-half-warp.patch \
+	tests/mutations/cuda-first-block-merges.patch tests/mutations/cuda-fp8-masked-scales.patch \
+	tests/mutations/cuda-rows-unmasked.patch tests/mutations/cuda-run-slots-in-turns.patch \
+	tests/mutations/dropped-prefix-held.patch tests/mutations/fence-attach-at-once.patch \
+	tests/mutations/fence-not-read.patch tests/mutations/fork-undo-entries.patch \
+	tests/mutations/fp8-ties-away.patch tests/mutations/generic-fold.patch \
+	tests/mutations/h2o-quarter-recent.patch tests/mutations/hook-runs-twice.patch \
+	tests/mutations/joint-commit-lengths-only.patch tests/mutations/key-norm-left-out.patch \
+	tests/mutations/nothing-selected.patch tests/mutations/nth-hmac-allocates.patch \
+	tests/mutations/nth-import-leaves-file.patch tests/mutations/page-lacks-message.patch \
+	tests/mutations/page-named-twice.patch tests/mutations/pages-after-holes.patch \
+	tests/mutations/parked-page-sum.patch tests/mutations/parking-leaks-folder.patch \
+	tests/mutations/partial-page-by-tokens.patch tests/mutations/prefix-key-without-codec.patch \
+	tests/mutations/prefix-longer-than-sequence.patch tests/mutations/prompt-sees-next.patch \
+	tests/mutations/quest-recent-of-sglang.patch tests/mutations/raas-younger-ties.patch \
+	tests/mutations/reconnect-keeps-unnamed.patch tests/mutations/room-without-given-up.patch \
+	tests/mutations/rope-half-swapped.patch tests/mutations/rope-llama3-passage.patch \
+	tests/mutations/safetensors-beyond-data.patch tests/mutations/scores-tail.patch \
+	tests/mutations/seal-compresses-more.patch tests/mutations/seal-foreign-policy.patch \
+	tests/mutations/store-tag-not-compared.patch tests/mutations/store-value-without-place.patch \
+	tests/mutations/tenant-without-uid.patch tests/mutations/topk-later-ties.patch \
+	tests/mutations/truncate-without-floor.patch tests/mutations/ubsan-signed-hash.patch \
+	tests/mutations/undo-seen-before.patch tests/mutations/window-start-masked.patch \
+	tests/mutations/wire-quoted-text.patch tests/mutations/wire-run-beyond-ids.patch
+
 # Attacks in full; `make check` runs them small. As root, on a machine with nothing else to do.
 check-hostile: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/daemon/test-hostile tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-turns \
@@ -114,7 +156,7 @@ check-scale: all
 
 # Everything, one after the other, whatever fails: hours. What needs root says so where there is none.
 NIGHTLY = check-all-shares check-golden check-oracle check-codes check-rewind check-nth check-table check-asan check-clang check-tsan \
-	check-hostile check-scale $(notdir $(FUZZERS)) soak
+	check-mutations check-hostile check-scale $(notdir $(FUZZERS)) soak
 check-nightly: all
 	@failed=; for t in $(NIGHTLY); do \
 		start=$$(date +%s); $(MAKE) $(AM_MAKEFLAGS) $$t || failed="$$failed $$t"; \
@@ -133,8 +175,8 @@ check-environments:
 check-packages:
 	$(SHELL) $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
 
-.PHONY: check-asan check-sanitized check-clang check-nightly check-tsan check-codes check-golden check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-environments check-packages soak
+.PHONY: check-asan check-sanitized check-clang check-nightly check-tsan check-codes check-golden check-mutations mutations-need mutations-need-programs check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-environments check-packages soak
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
-	rm -rf check-asan.d check-sanitized.d check-clang.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
+	rm -rf check-asan.d check-sanitized.d check-clang.d check-mutations.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
 		check-packages.d/work check-packages.d/out check-packages.d/stage

@@ -1,0 +1,181 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# check-mutations.sh BUILD [NAME...] - faults that tests must find: tests/mutations/NAME.patch, all of them or those named.
+#
+# Each is put into a copy of the source tree, alone; the test that its header names is made there, and must fail. The copy
+# and what is built of it stay in BUILD/check-mutations.d, so that the next run compiles what has changed. The source tree
+# is only read. Before its diff a patch says:
+#
+#   What: one sentence
+#   Found-by: [VARIABLE=VALUE...] PROGRAM [CASE...]    PROGRAM as in the build directory; cases are for the reader
+#   Target: check | nightly | nth | asan | emulated | fake-device
+#
+# Target is the make target that runs the program. asan ones have a build with AddressSanitizer and UBSan; emulated and
+# fake-device ones run as emulated.sh and fake-device.sh run them, so they need a configuration with CUDA.
+#
+# A line for each: found (with the cases that failed), NOT FOUND, does not apply, does not build; and seconds. Exit status
+# 1 unless all are found.
+set -u
+build=$(cd "${1:?BUILD}" && pwd) || exit 99
+shift
+source=$(cd "$(dirname "$0")/.." && pwd) || exit 99
+top=$build/check-mutations.d copy=$build/check-mutations.d/source
+limit=1800 # seconds: a fault may be an endless loop outside of a test case
+mkdir -p "$copy" || exit 99
+log=$top/log
+export OMP_WAIT_POLICY=passive SKV_SHARE="${SKV_SHARE:-all}" # see AM_TESTS_ENVIRONMENT
+
+# ---- the copy ---------------------------------------------------------------------------------
+
+# Files of the source tree, without what is built.
+list_files() {
+	if git -C "$source" rev-parse --show-prefix 2>/dev/null | grep -qx ''; then
+		git -C "$source" ls-files --cached --others --exclude-standard
+	else
+		(cd "$source" && find . -path "./${build#"$source"/}" -prune -o -type f -printf '%P\n')
+	fi | sort
+}
+# As new, where it differs: make compiles it again. What was not there keeps its time: generated files come with a tarball.
+take() {
+	[ -f "$source/$1" ] || return 0
+	if [ ! -e "$copy/$1" ]; then
+		mkdir -p "$(dirname "$copy/$1")" && cp -p "$source/$1" "$copy/$1"
+	elif ! cmp -s "$source/$1" "$copy/$1"; then
+		cp "$source/$1" "$copy/$1"
+	fi
+}
+update_copy() {
+	local f
+	list_files >"$top/files.new" || return
+	[ ! -e "$top/files" ] || comm -23 "$top/files" "$top/files.new" | while IFS= read -r f; do rm -f "$copy/$f"; done
+	while IFS= read -r f; do
+		take "$f" || return
+	done <"$top/files.new"
+	mv "$top/files.new" "$top/files"
+	[ -e "$copy/configure" ] || (cd "$copy" && autoreconf -fi)
+}
+
+# ---- builds -----------------------------------------------------------------------------------
+
+# configured NAME ARGUMENTS...: the build of that name; it is made the first time
+configured() {
+	local dir=$top/$1
+	shift
+	[ -e "$dir/config.status" ] || { mkdir -p "$dir" && (cd "$dir" && "$copy/configure" -q "$@"); }
+}
+# The build that a target's programs are of.
+build_of() {
+	case $1 in
+	asan) echo asan ;;
+	*) echo build ;;
+	esac
+}
+configure_for() {
+	case $(build_of "$1") in
+	asan) configured asan --with-sanitizer=address,undefined CFLAGS='-O1 -g' --without-cuda ;;
+	*) configured build ;;
+	esac
+}
+# What a program starts and loads: daemon, policies, plugins; the engine's programs, too.
+needs() {
+	case $2 in
+	tests/unit/core/* | tests/unit/kernels/* | tests/unit/formats/* | tests/fuzz/fuzz-[^r]* | tests/check-[ails]*.sh) ;;
+	tests/check-*.sh | tests/e2e/test-engine-* | tests/e2e/test-prefix-*) echo mutations-need mutations-need-programs ;;
+	*) echo mutations-need ;;
+	esac
+	case $1 in
+	emulated) echo tests/emulate/sparsekv-cuda.so ;;
+	esac
+}
+# make_all TARGET PROGRAM, in the build directory. Without a target make would make everything.
+make_all() {
+	local targets
+	targets=$(needs "$1" "$2")
+	case $2 in
+	*.sh) ;;
+	*) targets+=" $2" ;;
+	esac
+	# shellcheck disable=SC2086 # words
+	[ -z "$targets" ] || make -s $targets >"$log" 2>&1
+}
+
+# ---- a mutation -------------------------------------------------------------------------------
+
+field() {
+	sed -n "/^--- /q; s/^$1: *//p" "$patch"
+}
+# What the target's script says to its programs.
+surroundings() {
+	case $target in
+	emulated) echo "SPARSEKV_CUDA_MODULE=$PWD/tests/emulate/sparsekv-cuda.so SPARSEKV_REQUIRE_GPU=1 SKV_SLOW=1" ;;
+	fake-device)
+		rm -rf "$top/fake-device" && mkdir "$top/fake-device"
+		echo "SKV_TEST_DEVICE=1 FAKE_CUDA_DIR=$top/fake-device LD_LIBRARY_PATH=$PWD/tests/fake-cuda CK_EXCLUDE_TAGS=real" \
+			"SPARSEKV_CUDA_MODULE=$PWD/tests/support/.libs/fake-backend.so SKV_ORACLE_CASES=16"
+		;;
+	esac
+}
+# The cases that failed, as Check prints them.
+failed_cases() {
+	sed -nE 's/^[^ ]+:[0-9]+:[EF]:[^:]*:([^:]*):.*/\1/p' "$log" | sort -u | head -n 4 | tr '\n' ' '
+}
+# Prints the result. The patch is in the copy.
+judge() {
+	local words command=() environment=() word r
+	configure_for "$target" >"$log" 2>&1 || { echo "does not build"; return 1; }
+	cd "$top/$(build_of "$target")" || return
+	eval "words=($(field Found-by))"
+	# shellcheck disable=SC2207 # words
+	environment=($(surroundings))
+	for word in "${words[@]}"; do
+		case $word in
+		*=*) environment+=("$word") ;;
+		*)
+			command=("$word")
+			break
+			;;
+		esac
+	done
+	case ${command[0]} in
+	*.sh) command=(bash "$copy/${command[0]}") environment+=("srcdir=$copy") ;;
+	esac
+	make_all "$target" "$word" || { echo "does not build"; return 1; }
+	env "${environment[@]}" timeout --foreground -k 10 $limit "${command[@]}" >"$log" 2>&1
+	r=$?
+	case $r in
+	0) echo "NOT FOUND" ;;
+	77) echo "NOT FOUND: skipped" ;;
+	124 | 137) echo "NOT FOUND: still running" ;;
+	*) echo "found  $(failed_cases)" && return 0 ;;
+	esac
+	return 1
+}
+# check NAME
+check() {
+	local start=$SECONDS result="does not apply" target f r=1
+	patch=$source/tests/mutations/$1.patch
+	target=$(field Target)
+	if patch -d "$copy" -p1 -s -f -F0 --dry-run <"$patch" >"$log" 2>&1 && patch -d "$copy" -p1 -s -f -F0 <"$patch" >"$log" 2>&1; then
+		result=$(judge)
+		r=$?
+	fi
+	[ $r = 0 ] || cp "$log" "$top/$1.log"
+	while IFS= read -r f; do
+		take "$f"
+	done < <(sed -n 's/^+++ b\///p' "$patch")
+	printf '%-36s %4d s  %s\n' "$1" $((SECONDS - start)) "$result"
+	[ $r = 0 ] || echo "    $top/$1.log"
+	return $r
+}
+
+update_copy >"$log" 2>&1 || { cat "$log" >&2; exit 99; }
+if [ $# = 0 ]; then
+	mapfile -t names < <(cd "$source/tests/mutations" && ls ./*.patch | sed 's/^\.\///; s/\.patch$//')
+	set -- "${names[@]}"
+fi
+bad=0
+for name; do
+	check "$name" || bad=1
+done
+exit $bad
