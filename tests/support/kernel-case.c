@@ -153,9 +153,15 @@ void case_of_shape(struct kernel_case *c, int shape, uint32_t n, const uint32_t 
 		{1, 1, 16}, {6, 2, 64},  {12, 2, 48},  {7, 7, 80}, {32, 1, 128},  {12, 2, 128},
 		{7, 1, 96}, {10, 1, 256}, {32, 8, 128}, {3, 3, 64}, {200, 1, 16},
 	};
+	static const int of_devices[] = {1, 4, 5, 6, 7, 8, 9};
 	int i = shape % (CASE_SHAPES / 3);
 	uint32_t dtype = (uint32_t)(shape / (CASE_SHAPES / 3));
-	if (dtype == SKV_F32 && i % 2)
+	if (rnd_hurried()) { /* few of them, on a device: each run takes others, and neighbours differ in dtype */
+		const unsigned at = rnd_share(21) + (unsigned)shape;
+		i = of_devices[at % 7];
+		dtype = at % 3;
+	}
+	if (dtype == SKV_F32 && (i % 2 || rnd_hurried()))
 		dtype = SKV_FP8;
 	case_init(c, dtype, shapes[i].heads, shapes[i].kv_heads, shapes[i].dim, n, len, n_q);
 }

@@ -62,18 +62,18 @@ void rnd_bytes(void *to, size_t n)
 		*p++ = (unsigned char)rnd64();
 }
 
-unsigned rnd_share(unsigned parts)
-{
-	const char *share = getenv("SKV_SHARE");
-
-	return (unsigned)((share ? strtoull(share, NULL, 0) : seed) % parts);
-}
-
 bool rnd_takes_all(void)
 {
 	const char *share = getenv("SKV_SHARE");
 
 	return share && !strcmp(share, "all");
+}
+
+unsigned rnd_share(unsigned parts)
+{
+	const char *share = getenv("SKV_SHARE");
+
+	return (unsigned)((share && !rnd_takes_all() ? strtoull(share, NULL, 0) : seed) % parts);
 }
 
 bool rnd_hurried(void)
