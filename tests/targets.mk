@@ -33,8 +33,9 @@ sub_check = $(MKDIR_P) $(1) && cd $(1) && \
 # Of each push: the unit tests in one build that sees what clang's warnings, ASan and UBSan see, with host kernels of one ISA.
 SANITIZE = --with-sanitizer=address,undefined
 CLANG = --enable-werror CC=clang CXX=clang++
-check-sanitized: # CUDA takes long to compile, and no sanitizer sees it
-	+$(call sub_check,check-sanitized.d,$(CLANG) $(SANITIZE) --without-cuda --with-host-isa=avx2 CFLAGS='-O1 -g',TESTS='$$(UNIT_TESTS)')
+# CUDA takes long to compile, and no sanitizer sees it. Loops that are not vectorized, at -O1, are no defects.
+check-sanitized:
+	+$(call sub_check,check-sanitized.d,$(CLANG) $(SANITIZE) --without-cuda --with-host-isa=avx2 CFLAGS='-O1 -g -Wno-pass-failed',TESTS='$$(UNIT_TESTS)')
 # All tests with gcc's sanitizers (whose warnings see ghosts in sanitized code, so there they stay warnings), and with clang.
 check-asan:
 	+$(call sub_check,check-asan.d,$(SANITIZE) CFLAGS='-O1 -g')
