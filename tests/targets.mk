@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Test runs beside `make check`; HACKING.md says when to use which.
-EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/environments.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh tests/e2e/scale.sh \
+EXTRA_DIST += tests/lsan-suppressions tests/e2e/debootstrap.sh tests/e2e/environments.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh tests/e2e/scale.sh \
 	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/engine.c tests/e2e/systemd/skv-test.service \
 	tests/e2e/systemd/checks.sh tests/e2e/systemd/guest-reboot.sh tests/e2e/systemd/machine.sh tests/e2e/packages.sh tests/e2e/packages-guest.sh
 
@@ -35,7 +35,7 @@ SANITIZE = --with-sanitizer=address,undefined
 CLANG = --enable-werror CC=clang CXX=clang++
 # CUDA takes long to compile, and no sanitizer sees it. Loops that are not vectorized, at -O1, are no defects.
 check-sanitized:
-	+$(call sub_check,check-sanitized.d,$(CLANG) $(SANITIZE) --without-cuda --with-host-isa=avx2 CFLAGS='-O1 -g -Wno-pass-failed',TESTS='$$(UNIT_TESTS)')
+	+export LSAN_OPTIONS=suppressions=$(abs_top_srcdir)/tests/lsan-suppressions:print_suppressions=0; $(call sub_check,check-sanitized.d,$(CLANG) $(SANITIZE) --without-cuda --with-host-isa=avx2 CFLAGS='-O1 -g -Wno-pass-failed',TESTS='$$(UNIT_TESTS)')
 # All tests with gcc's sanitizers (whose warnings see ghosts in sanitized code, so there they stay warnings), and with clang.
 check-asan:
 	+$(call sub_check,check-asan.d,$(SANITIZE) CFLAGS='-O1 -g')
