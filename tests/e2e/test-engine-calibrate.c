@@ -140,7 +140,7 @@ START_TEST(interrupted_calibration)
 	int status = -SIGTERM;
 
 	snprintf(path, sizeof(path), "%s/profile.json", folder);
-	/* a signal that comes before anything was measured ends it, and nothing is written: then later */
+	/* before anything is measured, a signal ends the program and no file is written: try again with a later signal */
 	for (int ms = 2000; status == -SIGTERM && ms <= 32000; ms *= 2) {
 		pid_t pid = run_start(folder, _i ? searches : reads);
 

@@ -30,8 +30,8 @@ static char *verdicts(void)
 }
 
 /*
- * What evicts from each head alone keeps what its budget says: all of it if that is enough, so that the answer is
- * right, else a part. The prompt's queries count in a session of its own, whichever session comes first.
+ * Policies that evict in each head keep as many tokens as their budget says. With a budget for the whole prompt they keep all, and the
+ * answer is right; with a smaller one they keep a part. The order of the policies does not matter.
  */
 START_TEST(eval_of_heads_that_evict)
 {

@@ -87,7 +87,7 @@ START_TEST(a_named_sequence_goes_on)
 	second = generate("--policy", "full", "--seq", "talk", "--max-tokens", "15");
 	ck_assert_uint_eq(strlen(second), 15);
 	ck_assert_mem_eq(second, answer + 20, 15);
-	/* the same command with more tokens: everything behind the prompt, only the rest computed */
+	/* the same command with a higher limit prints the whole answer, and computes only what is new */
 	whole = generate("--policy", "full", "--prompt", prompt, "--seq", "talk");
 	ck_assert_str_eq(whole, answer);
 	err = run_err(folder);
@@ -97,7 +97,7 @@ START_TEST(a_named_sequence_goes_on)
 	free(second);
 	free(whole);
 
-	/* it has ended: nothing comes next, the whole is still there */
+	/* the answer has ended: nothing is added, and the sequence still has all of it */
 	whole = generate("--policy", "full", "--seq", "talk");
 	ck_assert_str_eq(whole, "");
 	free(whole);

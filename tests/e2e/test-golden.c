@@ -5,8 +5,8 @@
  * models/reference/golden-dev.jsonl has for each of 200 cases what transformers computed in fp32: the
  * first answer token's best logits, the answer's mean negative log-likelihood, whether every argmax is right,
  * and by how little. The policy is `full`, so any difference is a fault of the engine, the kernels or
- * the page tables. In `make check` a share of the short cases stands for all; SKV_SHARE=all, which
- * `make check-golden` sets, runs every one, with fp32 and with bf16 pages. SKV_TEST_DEVICE=1 has a device compute them.
+ * the page tables. `make check` runs ten of the short cases, a share. `make check-golden` sets
+ * SKV_SHARE=all and runs all 200, with fp32 and with bf16 pages. SKV_TEST_DEVICE=1 has a device compute them.
  */
 #include <check.h>
 #include <jansson.h>

@@ -22,18 +22,20 @@ const char prompt[] =
 const char answer[] = "abc:3+def:4=jkl:7\njkl:7+ghi:5=mno:2\nmno:2+mno:2=pqr:4\nabc:3+pqr:4=stu:7\n"
 			     "stu:7+jkl:7=vwx:4\n#vwx:4\n";
 
+/* Run the program with the n arguments that it has, and more. */
+static void run_with(const char *argv[RUN_ARGS], int n, const char *const *more)
+{
+	while (*more)
+		argv[n++] = *more++;
+	if (run(folder, argv, LIMIT))
+		ck_abort_msg("%s failed: %s", argv[0], run_err(folder));
+}
+
 char *run_generate(const char *const *more)
 {
 	const char *argv[RUN_ARGS] = {GENERATE, MODEL, SOCKET};
-	int n = 3 + MODEL_ARGS;
-	char *err;
 
-	while (*more)
-		argv[n++] = *more++;
-	if (run(folder, argv, LIMIT)) {
-		err = run_err(folder);
-		ck_abort_msg("sparsekv-generate failed: %s", err);
-	}
+	run_with(argv, 3 + MODEL_ARGS, more);
 	return run_out(folder);
 }
 
@@ -41,13 +43,6 @@ void run_eval(const char *const *more)
 {
 	const char *argv[RUN_ARGS] = {EVAL,      MODEL, SOCKET,   "--tasks", tasks,
 	                              "--sizes", "512", "--dump", fx_path(folder, "dump")};
-	int n = 9 + MODEL_ARGS;
-	char *err;
 
-	while (*more)
-		argv[n++] = *more++;
-	if (run(folder, argv, LIMIT)) {
-		err = run_err(folder);
-		ck_abort_msg("sparsekv-eval failed: %s", err);
-	}
+	run_with(argv, 9 + MODEL_ARGS, more);
 }

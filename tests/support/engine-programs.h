@@ -20,11 +20,11 @@ extern const char prompt[], answer[];      /* what the model says under full att
 /* A checked fixture, with daemon_teardown(). */
 void programs_setup(void);
 
-/* Run sparsekv-generate with these further arguments, which NULL ends; its stdout, to be freed. */
+/* Run sparsekv-generate with more arguments; the last one is NULL. Returns its stdout, which the caller frees. */
 char *run_generate(const char *const *more);
 #define generate(...) run_generate((const char *[]){__VA_ARGS__, NULL})
 
-/* Run sparsekv-eval on cases of 512 bytes, with a dump in FOLDER/dump. */
+/* Run sparsekv-eval on cases of 512 bytes, with more arguments; it writes FOLDER/dump. */
 void run_eval(const char *const *more);
 #define eval(...) run_eval((const char *[]){__VA_ARGS__, NULL})
 

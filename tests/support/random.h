@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/random.h - random numbers that can be had again, and shares of what is too long for each run.
+ * tests/support/random.h - random numbers that a seed repeats, and shares of tests that are too long for each run.
  *
  * A test program calls rnd_seed() at the start of main(): the seed is $SKV_SEED, else the clock, and it
  * is printed. Check forks for each test, so every test starts from that seed whatever ran before it. Where it does not
@@ -34,8 +34,8 @@ double rnd_unit(void);
 void rnd_bytes(void *to, size_t n);
 
 /*
- * Which of `parts` shares of its cases does this run take? `make check` sets $SKV_SHARE to a number made of the commit, so that
- * successive commits take all of them; without it the seed decides. "all" takes all cases: rnd_takes_all().
+ * The number of the share that this run takes, of `parts`. `make check` sets $SKV_SHARE to a number made of the commit, so successive
+ * commits take different shares. Without it the seed decides. If it is "all", rnd_takes_all() is true and a test runs all of its cases.
  */
 unsigned rnd_share(unsigned parts);
 bool rnd_takes_all(void);

@@ -12,7 +12,7 @@ struct decode_instance {
 	uint32_t head_dim;
 	enum decode_mode mode;
 	uint32_t dtypes; /* of pages: a bit for each */
-	/* Before the first launch on the current device: allow as much shared memory as the kernels take. */
+	/* Allows the kernels their shared memory. Called once a device, before the first launch. */
 	cudaError_t (*init)(void);
 	/* Queue a pass over pages of this dtype, of so many work items at most. */
 	void (*launch)(const struct decode_params *, uint32_t dtype, uint32_t items, cudaStream_t);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/instances.h - which decode kernels there are: a row has a head dimension, a mode (enum decode_mode) and the dtypes
- * of pages. kernels/local.mk makes an object of each row, of instance.cu; decode.cu has them all in a table. The file that includes this
- * defines INSTANCE(head_dim, mode, dtypes...).
+ * kernels/cuda/decode/instances.h - the table of decode kernels. A row names a head dimension, a mode (enum decode_mode) and the dtypes of
+ * pages. kernels/local.mk compiles instance.cu once for each row; decode.cu looks kernels up in the table. The including file defines
+ * INSTANCE(head_dim, mode, dtypes...).
  *
- * Few models have heads of 96 or 256 dimensions with pages other than bf16. `configure --with-cuda-instances=common` leaves these out, and
- * halves the time to compile; unsupported() refuses them then.
+ * Few models have a head dimension of 96 or 256 and pages of another dtype than bf16. `configure --with-cuda-instances=common` does not
+ * compile kernels for these; unsupported() then refuses such pages.
  */
 #ifdef SKV_COMMON_INSTANCES
 #define RARE(dtype)

@@ -73,7 +73,7 @@ DEVICE struct part add_parts_at(const float *from, uint32_t stride, uint32_t n, 
 	return add_pairs<MERGE_PARTS>(n, [&](uint32_t k) { return p[k]; });
 }
 
-/* Where a head's output begins, and what its weighted sum is multiplied with. */
+/* A head's output row: where it begins in `out`, and the factor that turns a weighted sum into output. */
 struct output_row {
 	size_t at;
 	float share;
