@@ -6,8 +6,8 @@
 # BUILD is the build directory, OUT gets field.csv and the charts, and what each run of sparsekv-eval wrote (which is not
 # done again where it is there). On the reference model the tasks of bench/equal.txt are decoded; with WORK, which bench/real/run.sh
 # fills (model, 3k.jsonl and 7k.jsonl are needed), the next tokens of SmolLM2's texts are compared, too. Options go to
-# sparsekv-eval: --device, --kv-dtype. $BUDGETS are the shares, $ONLY is a pattern for names of policies (grep -E), $SETS for
-# the three sets: these can be run at the same time, and a call after that collects all of them.
+# sparsekv-eval: --device, --kv-dtype. $BUDGETS are the shares, $SIZES the lengths of the tasks in bytes, $ONLY is a pattern for
+# names of policies (grep -E), $SETS for the three sets: these can be run at the same time, and a call after that collects all of them.
 set -eu
 build=$(realpath "$1") work=$3
 mkdir -p "$2"
@@ -48,7 +48,7 @@ draw() {
 }
 
 "$here/field.py" >"$rows"
-measure reference "$here/equal.txt" "$reference" --tasks "$reference/tasks-dev.jsonl" --sizes 1024,2048,4096 "$@"
+measure reference "$here/equal.txt" "$reference" --tasks "$reference/tasks-dev.jsonl" --sizes "${SIZES-1024,2048,4096}" "$@"
 if [ "$work" != - ]; then
 	for n in 3k 7k; do
 		measure "smollm2-$n" "$here/real/equal.txt" "$work/model" --tasks "$work/$n.jsonl" --compare --batch 9 "$@"

@@ -16,16 +16,22 @@ daemon_libskvdaemon_la_SOURCES = \
 	daemon/worker/worker.c daemon/worker/worker.h \
 	daemon/loop/loop.c daemon/loop/loop.h \
 	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h daemon/ipc/rights.c daemon/ipc/rights.h daemon/ipc/send.c daemon/ipc/user.c \
-	daemon/plugin/probe.c daemon/plugin/probe-child.c daemon/plugin/probe.h daemon/plugin/sandbox.c daemon/plugin/sandbox.h \
+	daemon/plugin/probe.c daemon/plugin/probe.h \
 	daemon/plugin/registry.c daemon/plugin/registry.h daemon/plugin/scan.c daemon/plugin/scan.h \
 	daemon/sys/cgroup.c daemon/sys/cgroup.h daemon/sys/child.c daemon/sys/child.h daemon/sys/config.c daemon/sys/config.h daemon/sys/json.c daemon/sys/json.h daemon/sys/log.c daemon/sys/log.h daemon/sys/clock.h \
 	daemon/sys/sd.c daemon/sys/sd.h daemon/sys/socket.c daemon/sys/socket.h
-daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS) \
-	$(LIBSECCOMP_CFLAGS) $(OPENSSL_CFLAGS)
+daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS) $(OPENSSL_CFLAGS)
 daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/disk/libskvdisk.la daemon/store/libskvstore.la daemon/mem/libskvmem.la common/libskvcommon.la \
-	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) $(LIBSECCOMP_LIBS) $(OPENSSL_LIBS) -lm -ldl
+	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) $(OPENSSL_LIBS) -lm -ldl
 
 sbin_PROGRAMS += daemon/sparsekvd
 daemon_sparsekvd_SOURCES = daemon/main.c
 daemon_sparsekvd_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 daemon_sparsekvd_LDADD = daemon/libskvdaemon.la
+
+# Tries a policy's file. It links nothing that it can do without: the dynamic linker would take longer than the trial.
+pkglibexec_PROGRAMS += daemon/sparsekv-probe
+daemon_sparsekv_probe_SOURCES = daemon/plugin/probe-main.c daemon/plugin/probe.h daemon/plugin/sandbox.c daemon/plugin/sandbox.h \
+	daemon/sys/json.c daemon/sys/json.h
+daemon_sparsekv_probe_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(LIBSECCOMP_CFLAGS)
+daemon_sparsekv_probe_LDADD = common/libskvcommon.la $(JANSSON_LIBS) $(LIBSECCOMP_LIBS) -ldl

@@ -14,7 +14,6 @@
 #include "daemon/handover.h"
 #include "daemon/keeper.h"
 #include "daemon/mem/cuda.h"
-#include "daemon/plugin/probe.h"
 #include "daemon/server.h"
 #include "daemon/sys/log.h"
 
@@ -205,8 +204,6 @@ int main(int argc, char **argv)
 	struct command_line line = {0};
 	int r;
 
-	if (argc == 3 && !strcmp(argv[1], "--probe"))
-		return skv_probe_main((unsigned)strtoul(argv[2], NULL, 10));
 	if (argc == 3 && !strcmp(argv[1], "--cuda-worker"))
 		return skv_cuda_worker_main((unsigned)strtoul(argv[2], NULL, 10));
 	if (argc == 2 && !strcmp(argv[1], "--disk-worker"))

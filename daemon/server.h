@@ -14,7 +14,7 @@ struct skv_handover;
 
 struct skv_server_options {
 	struct skv_config_sources config; /* read again on reload; borrowed */
-	const char *program;              /* run with --probe to try plugins; borrowed */
+	const char *program;              /* sparsekvd itself: workers run it; borrowed */
 	/* The process is ours: take SIGTERM, SIGINT, SIGHUP through the ring, talk to the service manager. */
 	bool service;
 	/*

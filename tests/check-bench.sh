@@ -146,7 +146,7 @@ awk -F' *[|] *' '/^[|] (pca|palu)/ { n += $4 > 0.5 && $6 < 0.7 && $7 < $6 } END 
 
 # the field, where there is a python3: quest reads its bounds, too: of 14 of 16 layers, a sixteenth
 if python3 -c '' 2>/dev/null; then
-	ONLY='^(full|quest)$' BUDGETS=0.25 SETS=reference bash "$(dirname "$0")/../bench/field.sh" . "$tmp/field" - --task kv --sizes 512 --limit 1 ||
+	ONLY='^(full|quest)$' BUDGETS=0.25 SIZES=512 SETS=reference bash "$(dirname "$0")/../bench/field.sh" . "$tmp/field" - --task kv --limit 1 ||
 		fail "field.sh: failed"
 	awk -F, '/^reference,quest,0.25,/ { d = $5 - $8 - 14 / 256; found = d * d < 1e-9 && $6 > 0 } END { exit !found }' "$tmp/field/field.csv" ||
 		fail "field.sh: $(cat "$tmp/field/field.csv")"

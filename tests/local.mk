@@ -153,6 +153,9 @@ tests_tokenizer_tokenize_LDADD = formats/libskvtokenizer.la
 EXTRA_DIST += tests/tokenizer/against-package.py tests/tokenizer/golden.jsonl tests/tokenizer/gpt2.json \
 	tests/tokenizer/llama3.json tests/tokenizer/qwen.json tests/tokenizer/smollm.json
 
+# It is as a kernel without newer system calls.
+tests_unit_daemon_test_hostile_fds_LDADD = $(LDADD) $(LIBSECCOMP_LIBS)
+
 # These compile private sources of what they test.
 tests_unit_client_test_codec_SOURCES = tests/unit/client/test-codec.c libclient/compress/codec.c libclient/compress/codec.h
 tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress-layout.c libclient/compress/lengths.c

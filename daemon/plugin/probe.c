@@ -5,6 +5,7 @@
  * A probe runs two operations, the child's pidfd and a timer; it is over when both are. The child is
  * always reaped: it either ended by itself or was killed first.
  */
+#include <config.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 #include "common/fd.h"
 #include "daemon/plugin/probe.h"
 #include "daemon/sys/child.h"
@@ -162,11 +164,25 @@ static void on_timer(struct skv_op *op, int res)
 	finish_when_idle(p);
 }
 
-/* `sparsekvd --probe SECONDS` with the plugin to probe, in an environment of two words at most. */
-static int spawn(const char *program, const int fds[3], unsigned seconds, int *ret_pidfd)
+char *skv_probe_find(const char *program)
+{
+	char *self = realpath(program, NULL), *beside = NULL;
+	const char *slash = self ? strrchr(self, '/') : NULL;
+
+	if (slash && asprintf(&beside, "%.*s/sparsekv-probe", (int)(slash - self), self) < 0)
+		beside = NULL;
+	free(self);
+	if (beside && access(beside, X_OK) == 0)
+		return beside;
+	free(beside);
+	return strdup(SKV_LIBEXECDIR "/sparsekv-probe");
+}
+
+/* sparsekv-probe with the plugin to try, in an environment of two variables at most. */
+static int spawn(const char *probe, const int fds[3], unsigned seconds, int *ret_pidfd)
 {
 	char arg[16];
-	char *argv[] = {(char *)"sparsekvd", (char *)"--probe", arg, NULL};
+	char *argv[] = {(char *)"sparsekv-probe", (char *)PACKAGE_VERSION, arg, NULL};
 	char *envp[] = {(char *)"LC_ALL=C", NULL, NULL};
 	pid_t pid;
 
@@ -175,10 +191,10 @@ static int spawn(const char *program, const int fds[3], unsigned seconds, int *r
 		if (!strncmp(*e, "LD_LIBRARY_PATH=", 16))
 			envp[1] = *e; /* what the daemon was started with, its probe needs too */
 	snprintf(arg, sizeof(arg), "%u", seconds);
-	return skv_child_start(program, argv, envp, fds, 3, fds[2], &pid, ret_pidfd);
+	return skv_child_start(probe, argv, envp, fds, 3, fds[2], &pid, ret_pidfd);
 }
 
-int skv_probe_start(struct skv_loop *loop, const char *program, int plugin_fd,
+int skv_probe_start(struct skv_loop *loop, const char *probe, int plugin_fd,
                     const struct skv_probe_case *cases, uint32_t n_cases, uint64_t timeout_ns,
                     skv_probe_fn done, void *ctx)
 {
@@ -195,10 +211,10 @@ int skv_probe_start(struct skv_loop *loop, const char *program, int plugin_fd,
 		free(p);
 		return r;
 	}
-	r = spawn(program, (int[]){plugin_fd, cases_memfd, report_memfd},
+	r = spawn(probe, (int[]){plugin_fd, cases_memfd, report_memfd},
 	          (unsigned)(timeout_ns / 1000000000u) + 1, &p->pidfd);
 	if (r < 0) {
-		skv_log(LOG_ERR, "cannot run %s --probe: %s", program, strerror(-r));
+		skv_log(LOG_ERR, "cannot run %s: %s", probe, strerror(-r));
 		free(p);
 		return r;
 	}

@@ -2,10 +2,10 @@
 /*
  * daemon/plugin/probe.h - trying a policy plugin in a child process.
  *
- * The child is this daemon's own program, executed anew (`sparsekvd --probe`), not a bare fork: it
- * starts with a clean address space, so a plugin that writes where it should not meets nothing of
- * the daemon's (no maps of pools, no ring, no locks taken in the middle), and nothing of the parent's
- * exit handlers runs in it. It gets three descriptors, and reaches little else (sandbox.h):
+ * The child runs a program of its own, sparsekv-probe, and is not a bare fork: its address space has
+ * nothing of the daemon's (no maps of pools, no ring, no locks held), and the parent's exit handlers do
+ * not run in it. The program links few libraries, because the dynamic linker would take longer than the
+ * rest. It gets three descriptors, and reaches little else (sandbox.h):
  *
  *   3  the plugin, sealed           4  the cases to try, sealed           5  the report
  *
@@ -40,13 +40,16 @@ typedef void (*skv_probe_fn)(void *ctx, const struct skv_probe_result *);
  * Start a probe: `plugin_fd` is borrowed until the call returns. `done` is called exactly once, later,
  * and with ECANCELED when the loop is drained first. Negative errno when there is no child.
  */
-int skv_probe_start(struct skv_loop *, const char *program, int plugin_fd, const struct skv_probe_case *cases,
+int skv_probe_start(struct skv_loop *, const char *probe, int plugin_fd, const struct skv_probe_case *cases,
                     uint32_t n_cases, uint64_t timeout_ns, skv_probe_fn done, void *ctx);
 
-/* The child's main: argv is `sparsekvd --probe SECONDS`. Returns the exit status. */
-int skv_probe_main(unsigned seconds);
+/*
+ * The path of sparsekv-probe: in the folder of `program`, the daemon's own, where it was built; else where it
+ * is installed. Allocated; NULL: no memory.
+ */
+char *skv_probe_find(const char *program);
 
-/* ---- between the two ---- */
+/* ---- between the two: sparsekv-probe VERSION SECONDS ---- */
 #define SKV_PROBE_PLUGIN_FD 3
 #define SKV_PROBE_CASES_FD 4
 #define SKV_PROBE_REPORT_FD 5

@@ -17,7 +17,7 @@
 
 struct skv_registry {
 	struct skv_loop *loop;
-	const char *program;
+	char *probe; /* the program that tries files */
 	const struct skv_registry_ops *ops;
 	void *ctx;
 	uint32_t max_files;
@@ -44,7 +44,11 @@ int skv_registry_new(struct skv_loop *loop, const char *program, const struct sk
 	if (!reg)
 		return -ENOMEM;
 	reg->loop = loop;
-	reg->program = program;
+	reg->probe = skv_probe_find(program);
+	if (!reg->probe) {
+		free(reg);
+		return -ENOMEM;
+	}
 	reg->ops = ops;
 	reg->ctx = ctx;
 	*ret = reg;
@@ -79,6 +83,7 @@ struct skv_registry *skv_registry_free(struct skv_registry *reg)
 		reg->plugins = p->next;
 		plugin_free(p);
 	}
+	free(reg->probe);
 	free(reg);
 	return NULL;
 }
@@ -243,7 +248,7 @@ static int begin(struct skv_registry *reg, int memfd, const char *file, uint32_t
 
 	if (job) {
 		job->scan = scan;
-		r = skv_probe_start(reg->loop, reg->program, memfd, NULL, 0, reg->timeout_ns, probed, job);
+		r = skv_probe_start(reg->loop, reg->probe, memfd, NULL, 0, reg->timeout_ns, probed, job);
 		if (r == 0)
 			return 0;
 	}
@@ -294,7 +299,7 @@ void skv_registry_try(struct skv_registry *reg, const struct skv_plugin *plugin,
 	int r = -ENOMEM;
 
 	if (job)
-		r = skv_probe_start(reg->loop, reg->program, plugin->fd, cases, n, reg->timeout_ns, probed,
+		r = skv_probe_start(reg->loop, reg->probe, plugin->fd, cases, n, reg->timeout_ns, probed,
 		                    job);
 	if (r < 0) {
 		free(job);

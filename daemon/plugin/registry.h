@@ -32,7 +32,7 @@ struct skv_registry_ops {
 	bool (*in_use)(void *ctx, uint32_t plugin); /* has a session a plugin still that was replaced? */
 	uint32_t (*next_id)(void *ctx);
 };
-/* `program`: run with --probe. It, ops and ctx must outlive the registry. -ENOMEM. */
+/* `program`: the daemon's own (skv_probe_find()). ops and ctx must outlive the registry. -ENOMEM. */
 int skv_registry_new(struct skv_loop *, const char *program, const struct skv_registry_ops *, void *ctx, struct skv_registry **ret);
 void skv_registry_set_limits(struct skv_registry *, uint32_t max_files, uint64_t probe_timeout_ns);
 /* After skv_loop_drain(). NULL is fine; returns NULL. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/sys/child.h - a child process that is the daemon's own program, executed anew. */
+/* daemon/sys/child.h - a child process that runs a program of the daemon's. */
 #ifndef SKV_CHILD_H
 #define SKV_CHILD_H
 

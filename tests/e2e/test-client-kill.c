@@ -23,7 +23,7 @@
 
 #define TIMED_KILLS (rnd_takes_all() ? 140 : slowed() || devmem_is_device() ? 12 : 40)
 #ifdef __x86_64__ /* valgrind has no trap flag */
-#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : rnd_takes_all() ? 24 : 8)
+#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : rnd_takes_all() ? 24 : 5)
 #else
 #define STEPPED_KILLS 0
 #endif
@@ -517,8 +517,8 @@ int main(void)
 	Suite *s = begin_suite("test-client-kill");
 	TCase *t = add_case(s, "kill", 200, setup, NULL, any_swap, NULL);
 
-	tcase_add_loop_test(t, any_time, 0, POLICIES);
+	add_share(t, any_time, POLICIES, 2);
 	if (!devmem_is_device()) /* there the device commits */
-		tcase_add_loop_test(t, any_instruction, 0, 7);
+		add_share(t, any_instruction, 7, 3);
 	return run_suite(s);
 }

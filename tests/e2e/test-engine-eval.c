@@ -73,7 +73,7 @@ START_TEST(eval_writes_its_figures)
 	double share, kept, recall;
 
 	eval("--policy", "full", "--policy", "streaming?budget=0.25&dense=2", "--limit", "1", "--task",
-	     "kv,recur", "--recall", "8", "--quiet", "--csv", fx_path(folder, "csv"));
+	     "kv,niah", "--recall", "8", "--quiet", "--csv", fx_path(folder, "csv"));
 	csv = fx_read(fx_path(folder, "csv"), NULL);
 	out = run_out(folder);
 	err = run_err(folder);
@@ -85,7 +85,7 @@ START_TEST(eval_writes_its_figures)
 	ck_assert_ptr_nonnull( /* full looks at everything: there is no recall */
 		strstr(csv, "\nfull,kv,512,1,1.000000,1.000000,1.000000,85.000,1.000000,1.000000,,"));
 	ck_assert_ptr_nonnull(strstr(csv, "\nfull,all,all,2,1.000000,"));
-	line = strstr(csv, "\nstreaming?budget=0.25&dense=2,recur,512,1,");
+	line = strstr(csv, "\nstreaming?budget=0.25&dense=2,niah,512,1,");
 	ck_assert_ptr_nonnull(line);
 	ck_assert_int_eq(sscanf(line, "\n%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%lf,%lf,%lf",
 	                        &share, &kept, &recall),
@@ -93,7 +93,7 @@ START_TEST(eval_writes_its_figures)
 	ck_assert(recall > 0.1 && recall < 0.99);
 	ck_assert(share > 0.1 && share < 0.75 && kept > 0.1 && kept < 0.9);
 	ck_assert_ptr_nonnull(strstr(out, "attended_share  kept_share  recall"));
-	ck_assert_ptr_nonnull(strstr(out, "recur"));
+	ck_assert_ptr_nonnull(strstr(out, "niah"));
 	free(csv);
 	free(out);
 	free(err);
@@ -120,7 +120,7 @@ START_TEST(eval_compares)
 	double kl[2], agree[2], change[2];
 	char *out, *line;
 
-	eval("--policy", "full", "--policy", "streaming?budget=0.25", "--limit", "1", "--task", "recur", "--csv", "-",
+	eval("--policy", "full", "--policy", "streaming?budget=0.25", "--limit", "1", "--task", "kv", "--csv", "-",
 	     "--compare");
 	line = out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "tokens_per_s,kl,agree,dnll\n"));

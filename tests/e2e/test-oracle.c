@@ -531,7 +531,7 @@ static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
 START_TEST(policy)
 {
 	const char *wanted = getenv("SKV_ORACLE_CASES");
-	uint32_t cases = wanted ? (uint32_t)strtoul(wanted, NULL, 10) : rnd_hurried() ? 10 : 16;
+	uint32_t cases = wanted ? (uint32_t)strtoul(wanted, NULL, 10) : rnd_takes_all() ? 2 * CASES : CASES;
 	struct verify sum = {0};
 	const char *only = getenv("SKV_ORACLE_POLICY");
 	char spec[SPEC];

@@ -116,7 +116,7 @@ static uint32_t process_of(const char *option)
 		const char *option;
 		uint32_t process;
 	} known[] = {
-		{"--disk-worker", FAIL_DISK_WORKER}, {"--cuda-worker", FAIL_DEVICE_WORKER}, {"--keeper", FAIL_KEEPER}, {"--probe", 0},
+		{"--disk-worker", FAIL_DISK_WORKER}, {"--cuda-worker", FAIL_DEVICE_WORKER}, {"--keeper", FAIL_KEEPER},
 	};
 
 	for (size_t i = 0; option && i < sizeof(known) / sizeof(known[0]); i++)

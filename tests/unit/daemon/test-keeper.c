@@ -65,6 +65,7 @@ static void setup(void)
 	snprintf(program, sizeof(program), "%s/sparsekvd", dir);
 	snprintf(log_path, sizeof(log_path), "%s/log", dir);
 	shell("cp '%s' '%s'", fix_built("daemon/sparsekvd"), program);
+	shell("cp '%s' '%s'", fix_built("daemon/sparsekv-probe"), dir);
 }
 
 static void teardown(void)
@@ -164,7 +165,7 @@ static void nothing_is_left(void)
 
 	ck_assert(kill(last_daemon(NULL), 0) < 0 && errno == ESRCH);
 	for (struct dirent *e; (e = readdir(d));)
-		ck_assert_msg(e->d_name[0] == '.' || !strcmp(e->d_name, "log") || !strncmp(e->d_name, "sparsekvd", 9), "%s is left", e->d_name);
+		ck_assert_msg(e->d_name[0] == '.' || !strcmp(e->d_name, "log") || !strncmp(e->d_name, "sparsekv", 8), "%s is left", e->d_name);
 	closedir(d);
 }
 

@@ -289,6 +289,33 @@ START_TEST(a_stop_ends_the_probe)
 }
 END_TEST
 
+/* The first line that a shell command prints; a static buffer. */
+static const char *line_of(const char *format, const char *program)
+{
+	static char line[512];
+	char command[512];
+	FILE *f;
+
+	snprintf(command, sizeof(command), format, program);
+	f = popen(command, "r");
+	ck_assert_ptr_nonnull(f);
+	if (!fgets(line, sizeof(line), f))
+		*line = 0;
+	pclose(f);
+	return line;
+}
+
+/* After an upgrade the program on disk may be newer than the daemon that runs it. */
+START_TEST(a_probe_of_another_version_is_refused)
+{
+	const char *said = line_of("r=$(mktemp); '%s' 0.0.0 1 5<>$r; tr -d '\\0' <$r; rm $r", fix_built("daemon/sparsekv-probe"));
+
+	ck_assert_msg(strstr(said, "and the daemon 0.0.0: restart the daemon"), "%s", said);
+	said = line_of("'%s' 2>&1", fix_built("daemon/sparsekv-probe"));
+	ck_assert_msg(strstr(said, "sparsekvd runs this program"), "%s", said);
+}
+END_TEST
+
 /* ---- directories ---- */
 
 START_TEST(of_two_files_with_one_policy_the_first_counts)
@@ -348,6 +375,7 @@ int main(void)
 	         the_file_may_change_after_it_was_loaded,
 	         a_running_session_keeps_the_file_that_was_replaced, replaced_files_are_bounded,
 	         a_new_name_is_there_at_once, who_asked_may_be_gone_before_the_answer, a_stop_ends_the_probe,
+	         a_probe_of_another_version_is_refused,
 	         of_two_files_with_one_policy_the_first_counts, NULL);
 	return run_suite(s);
 }

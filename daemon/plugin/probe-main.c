@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/plugin/probe-child.c - the probe itself, in a process of its own. See probe.h.
+ * daemon/plugin/probe-main.c - sparsekv-probe, the program that tries a plugin. See probe.h.
  *
- * It may die anywhere: it says beforehand what it is about to do. It ends with _exit(2), so a
- * plugin's destructors and exit handlers do not run: nothing of theirs would be reported.
+ * It may die anywhere, so it records each stage before it begins it. It ends with _exit(2): destructors
+ * and exit handlers of a plugin do not run, because nothing could report them.
  */
+#include <config.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,7 +117,7 @@ static int try_cases(const struct skv_policy *p, char *text, size_t len)
 	return r;
 }
 
-static int probe(unsigned seconds)
+static int probe(const char *version, unsigned seconds)
 {
 	char text[SKV_TEXT_MAX] = "", not_rehearsed[SKV_TEXT_MAX] = "", lacks[128];
 	const struct skv_policy *p;
@@ -123,6 +125,10 @@ static int probe(unsigned seconds)
 	int r;
 
 	stage("the sandbox, before it was loaded");
+	if (strcmp(version, PACKAGE_VERSION) != 0) {
+		snprintf(text, sizeof(text), "sparsekv-probe is version " PACKAGE_VERSION ", and the daemon %.64s: restart the daemon", version);
+		return refuse(ENOEXEC, text);
+	}
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	r = skv_sandbox_enter(seconds, SKV_PROBE_REPORT_MAX, lacks, sizeof(lacks));
 	if (r < 0) {
@@ -147,8 +153,12 @@ static int probe(unsigned seconds)
 	return answer(describe(p, *not_rehearsed ? not_rehearsed : NULL, lacks));
 }
 
-int skv_probe_main(unsigned seconds)
+int main(int argc, char **argv)
 {
-	(void)setpriority(PRIO_PROCESS, 0, 0); /* whatever the daemon's is */
-	_exit(probe(seconds));
+	if (argc != 3 || fcntl(SKV_PROBE_REPORT_FD, F_GETFD) < 0) {
+		fputs("sparsekv-probe: sparsekvd runs this program to try a policy file; it has no use of its own\n", stderr);
+		return EXIT_FAILURE;
+	}
+	(void)setpriority(PRIO_PROCESS, 0, 0); /* the daemon may have raised its own */
+	_exit(probe(argv[1], (unsigned)strtoul(argv[2], NULL, 10)));
 }
