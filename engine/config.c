@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sparsekv/types.h>
+#include "formats/json.h"
 
 struct reader {
 	const char *path;
@@ -378,6 +379,7 @@ static int get_all(const struct reader *r, struct eng_config *c)
 	if (!f || get_family(r, f, c) || get_shape(r, f, c) || get_windows(r, f, c) ||
 	    get_rope(r, c->max_positions, &c->rope) || get_positive(r, "rms_norm_eps", 0, &eps) || get_ends(r, c))
 		return -EINVAL;
+	c->architecture = f->name;
 	c->rms_eps = (float)eps;
 	return 0;
 }
@@ -385,15 +387,12 @@ static int get_all(const struct reader *r, struct eng_config *c)
 int eng_config_load(struct eng_config *ret, const char *path, struct eng_error *err)
 {
 	struct eng_config c = {.hidden = 0};
-	json_error_t je;
-	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &je);
+	json_t *root = NULL;
+	int r = skv_json_load(&root, path, JSON_REJECT_DUPLICATES, err->text, sizeof(err->text));
 	struct reader in = {.path = path, .root = root, .err = err};
-	int r;
 
-	if (!root && json_error_code(&je) == json_error_cannot_open_file)
-		return eng_fail(err, errno ? -errno : -EIO, "%s: %s", path, strerror(errno));
-	if (!root)
-		return eng_fail(err, -EINVAL, "%s:%d: %s", path, je.line, je.text);
+	if (r < 0)
+		return r == -EBADMSG ? -EINVAL : r;
 	if (!json_is_object(root)) {
 		json_decref(root);
 		return eng_fail(err, -EINVAL, "%s: not a JSON object", path);

@@ -17,6 +17,7 @@
 #define ENG_EOS_MOST 8u
 
 struct eng_config {
+	const char *architecture; /* as config.json names it; static */
 	uint32_t hidden, n_layers, n_heads, n_kv_heads, head_dim, ffn, vocab;
 	uint32_t max_positions;
 	float rms_eps;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sparsekv/client.h>
 #include "formats/checkpoint.h"
 
 /* ---- where each weight goes ------------------------------------------------------------------ */
@@ -219,21 +221,54 @@ static bool matrices_are_bf16(const struct skv_checkpoint *checkpoint)
 	return true;
 }
 
+/*
+ * Are there output weights that differ from the embedding's? Then they count, as in transformers, though "tie_word_embeddings" says
+ * that there are none.
+ */
+static bool has_own_output(const struct skv_checkpoint *checkpoint, const struct eng_config *c)
+{
+	const struct skv_tensor *output, *embedding;
+	char why[512];
+	int r = skv_checkpoint_get(checkpoint, "lm_head.weight", c->vocab, c->hidden, &output, why, sizeof(why));
+
+	if (r < 0)
+		return r != -ENOENT;
+	return skv_checkpoint_get(checkpoint, "model.embed_tokens.weight", c->vocab, c->hidden, &embedding, why, sizeof(why)) < 0 ||
+	       output->dtype != embedding->dtype || memcmp(output->data, embedding->data, output->end - output->begin) != 0;
+}
+
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* "name of the directory-fingerprint", what is not printable ASCII left out; and where it is. */
-static void set_name(struct eng_model *m, const char *directory, uint32_t fingerprint)
+/* The family and the identity: of the configuration's numbers that the forward pass uses, and of all weights. */
+static int set_name(struct eng_model *m, const char *directory, struct eng_error *err)
+{
+	const struct skv_model shape = eng_model_describe(m, SKV_F32);
+	struct skv_identity id = SKV_IDENTITY_INIT;
+	char family[SKV_NAME_MAX];
+	size_t n = 0;
+	int r;
+
+	skv_identity_add_text(&id, "architecture", m->config.architecture);
+	skv_identity_add_number(&id, "rms_norm_eps", m->config.rms_eps);
+	skv_identity_add_shape(&id, &shape);
+	r = skv_identity_add_files(&id, directory);
+	if (r < 0)
+		return eng_fail(err, r, "%s", skv_last_error());
+	for (const char *p = m->config.architecture; *p && strcmp(p, "ForCausalLM") != 0; p++)
+		family[n++] = (char)tolower((unsigned char)*p);
+	family[n] = 0;
+	skv_identity_name(&id, family, m->name);
+	return 0;
+}
+
+/* The directory's absolute path, where it is short enough. */
+static void set_files(struct eng_model *m, const char *directory)
 {
 	char path[PATH_MAX];
-	const char *real = realpath(directory, path), *base = real ? strrchr(real, '/') + 1 : directory;
-	size_t n = 0;
+	const char *real = realpath(directory, path);
 
 	if (real && strlen(real) < sizeof(m->files))
 		strcpy(m->files, real);
-	for (const char *p = base; *p && n < sizeof(m->name) - 10; p++)
-		if (*p > ' ' && *p < 127 && *p != '/')
-			m->name[n++] = *p;
-	snprintf(m->name + n, sizeof(m->name) - n, "-%08x", fingerprint);
 }
 
 int eng_model_load(struct eng_model *ret, const char *directory, struct eng_backend *backend, uint32_t dtype,
@@ -250,12 +285,14 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_back
 	if (r)
 		return r;
 	r = skv_checkpoint_open(&checkpoint, directory, err->text, sizeof(err->text));
+	if (!r && m.config.tied && has_own_output(&checkpoint, &m.config))
+		m.config.tied = false;
 	if (!r && backend->device != SKV_DEVICE_HOST && dtype == SKV_BF16 && matrices_are_bf16(&checkpoint))
 		m.dtype = SKV_BF16;
 	r = r ? r : allocate(&m, err);
 	r = r ? r : read_weights(&m, &checkpoint, err);
-	if (!r)
-		set_name(&m, directory, skv_checkpoint_fingerprint(&checkpoint));
+	r = r ? r : set_name(&m, directory, err);
+	set_files(&m, directory);
 	skv_checkpoint_deinit(&checkpoint);
 	if (r) {
 		eng_model_deinit(&m);

@@ -30,7 +30,7 @@ struct eng_layer {
 
 struct eng_model {
 	struct eng_config config;
-	char name[SKV_NAME_MAX];  /* of the directory, and the weights' fingerprint */
+	char name[SKV_NAME_MAX];  /* skv_identity_name(): what K and V are computed from */
 	char files[SKV_PROFILE_PATH]; /* its directory, absolute; "" where there is none, or it is longer */
 	struct eng_backend *backend;  /* that computes it; not the model's own */
 	uint32_t dtype;           /* enum skv_dtype of the matrices; norms and biases are fp32 */

@@ -32,7 +32,4 @@ void skv_checkpoint_deinit(struct skv_checkpoint *);
 int skv_checkpoint_get(const struct skv_checkpoint *, const char *name, uint64_t rows, uint64_t cols,
                        const struct skv_tensor **ret, char *err, size_t err_len);
 
-/* skv_safetensors_fingerprint() of one file; of several a number of theirs, in the order of their names. */
-uint32_t skv_checkpoint_fingerprint(const struct skv_checkpoint *);
-
 #endif

@@ -100,6 +100,46 @@ SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
  */
 SKV_API int skv_set_threads(struct skv_client *client, uint32_t n);
 
+/* ---- the identity of a model ----------------------------------------------------------------- */
+
+/*
+ * What K and V are computed from, as 128 bits: the sum of items, in any order. An engine adds the architecture and the numbers of its
+ * configuration that the forward pass uses, the model's shape, all weights, and the adapter if there is one; skv_identity_name() makes of
+ * it the name of the model (struct skv_model). Then sequences and prefixes of one model serve the same model under another path, in
+ * another engine or on another machine, and never a model that computes other K and V. Keys of items differ.
+ *
+ * The functions keep no pointers. Calls on one identity exclude each other; several identities may be added up.
+ */
+struct skv_identity {
+	uint64_t low, high;
+};
+#define SKV_IDENTITY_INIT {0, 0}
+
+SKV_API void skv_identity_add(struct skv_identity *to, const char *key, const void *bytes, size_t n);
+SKV_API void skv_identity_add_text(struct skv_identity *to, const char *key, const char *text);
+SKV_API void skv_identity_add_number(struct skv_identity *to, const char *key, double number);
+
+/* Layers, heads of all ranks, scale, windows, soft caps and RoPE: what the struct says but its name, device, dtypes and max_tokens. */
+SKV_API void skv_identity_add_shape(struct skv_identity *to, const struct skv_model *model);
+
+/*
+ * A tensor of n elements in host memory, of SKV_F32, SKV_F16 or SKV_BF16 (any other: -EINVAL; skv_identity_add() takes its bytes). Its
+ * name is the checkpoint's. The numbers count, not their dtype. lm_head.weight is left out: K and V do not depend on it.
+ */
+SKV_API int skv_identity_add_tensor(struct skv_identity *to, const char *name, uint32_t dtype, uint64_t n, const void *data);
+
+/*
+ * The tensors of a checkpoint's folder: model.safetensors, or the files of its index. They are read once, 2 GB/s or so; what a file adds
+ * is kept in $XDG_CACHE_HOME/sparsekv/weights (~/.cache), for as long as the file's inode, size and times are the same. -EBADMSG
+ * malformed files, or the errno of open(2), mmap(2).
+ */
+SKV_API int skv_identity_add_files(struct skv_identity *to, const char *folder);
+
+/* "FAMILY-" and 32 hexadecimal digits. family: printable ASCII without space, of which 30 bytes count. */
+SKV_API void skv_identity_name(const struct skv_identity *id, const char *family, char ret_name[SKV_NAME_MAX]);
+
+/* ---- models, structs ------------------------------------------------------------------------- */
+
 /*
  * Give a struct that callers fill its size and defaults. `size`: of the struct as the caller declares it; never more is
  * written.

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a model is known by: the same name where K and V are computed from the same, another one where anything of it
+ * changed. A golden model with windows is copied, and changed in one place at a time.
+ */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <sparsekv/client.h>
+#include "engine/model.h"
+#include "formats/safetensors.h"
+#include "tests/support/engine-fixture.h"
+#include "tests/support/run-program.h"
+#include "tests/support/suite.h"
+
+#define CONFIG "config.json"
+#define WEIGHTS "model.safetensors"
+#define GOLDEN "tests/unit/engine/golden/"
+
+static char *folder, *cache;
+
+static void shell(const char *command, const char *argument)
+{
+	char text[600];
+
+	snprintf(text, sizeof(text), "%s '%s'", command, argument);
+	ck_assert_int_eq(system(text), 0);
+}
+
+static void copy_model(const char *model)
+{
+	char text[1200];
+
+	snprintf(text, sizeof(text), "cp '%s'/* '%s'", run_source(model), folder);
+	ck_assert_int_eq(system(text), 0);
+}
+
+static void setup(void)
+{
+	folder = fx_folder();
+	cache = fx_folder();
+	setenv("XDG_CACHE_HOME", cache, 1);
+	copy_model(GOLDEN "windows");
+}
+
+static void teardown(void)
+{
+	fx_remove(folder);
+	shell("rm -r", cache);
+	free(cache);
+}
+
+/* The name of the model in `directory`; a static buffer, good until the second next call. */
+static const char *name_in(const char *directory)
+{
+	static char name[2][SKV_NAME_MAX];
+	static int next;
+	struct eng_model m;
+	struct eng_error err;
+
+	ck_assert_msg(!eng_model_load(&m, directory, eng_backend_host(), SKV_F32, &err), "%s", err.text);
+	strcpy(name[next ^= 1], m.name);
+	eng_model_deinit(&m);
+	return name[next];
+}
+
+/* Put `to` in the place of the first `from` of a file. */
+static void edit(const char *file, const char *from, const char *to)
+{
+	size_t n;
+	char *text = fx_read(fx_path(folder, file), &n), *at = memmem(text, n, from, strlen(from)), *edited;
+
+	ck_assert_msg(at, "no %s in %s", from, file);
+	ck_assert_int_gt(asprintf(&edited, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)), 0);
+	fx_text(fx_path(folder, file), edited);
+	free(edited);
+	free(text);
+}
+
+/* ---- the configuration ----------------------------------------------------------------------- */
+
+static const struct {
+	const char *from, *to;
+	bool same;
+} changes[] = {
+	{"\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-06", false},
+	{"\"rope_theta\": 10000.0", "\"rope_theta\": 10001.0", false},
+	{"\"rope_type\": \"default\"", "\"rope_type\": \"linear\", \"factor\": 2.0", false},
+	{"\"sliding_window\": 9", "\"sliding_window\": 10", false},
+	{"\"full_attention\"", "\"sliding_attention\"", false},
+	{"\"use_sliding_window\": true", "\"use_sliding_window\": false, \"layer_types\": null", false},
+	{"Qwen2ForCausalLM", "Qwen2ForCausalLM", true},
+	{"\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", true},
+	{"\"bos_token_id\": 0", "\"bos_token_id\": 1", true},
+	{"\"max_position_embeddings\": 64", "\"max_position_embeddings\": 128", true},
+	{"\"rope_type\": \"default\"", "\"type\": \"default\"", true},
+};
+
+START_TEST(numbers_of_the_configuration)
+{
+	char was[SKV_NAME_MAX];
+
+	strcpy(was, name_in(folder));
+	if (strstr(changes[_i].to, "layer_types"))
+		edit(CONFIG, "\"layer_types\"", "\"some_types\"");
+	edit(CONFIG, changes[_i].from, changes[_i].to);
+	ck_assert_msg((strcmp(name_in(folder), was) == 0) == changes[_i].same, "%s: %s, was %s", changes[_i].to, name_in(folder), was);
+}
+END_TEST
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* The last bit of a tensor's last element is another one, the file's times are as they were. */
+static void change_tensor(const char *path, const struct skv_tensor *t, const uint8_t *map)
+{
+	const off_t at = t->data - map + (off_t)(t->end - t->begin) - 2;
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	struct timespec times[2];
+	struct stat st;
+	uint8_t byte;
+
+	ck_assert(fd >= 0 && fstat(fd, &st) == 0);
+	ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
+	byte ^= 1;
+	ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+	times[0] = st.st_atim;
+	times[1] = st.st_mtim;
+	ck_assert_int_eq(futimens(fd, times), 0);
+	close(fd);
+}
+
+START_TEST(each_tensor)
+{
+	char was[SKV_NAME_MAX], path[512];
+	struct skv_safetensors st;
+	unsigned changed = 0;
+
+	strcpy(path, fx_path(folder, WEIGHTS));
+	ck_assert_int_eq(skv_safetensors_open(&st, path, (char[200]){0}, 200), 0);
+	strcpy(was, name_in(folder));
+	for (size_t i = 0; i < st.n_tensors; i++) {
+		const struct skv_tensor *t = &st.tensors[i];
+		const bool counts = strcmp(t->name, "lm_head.weight") != 0;
+
+		change_tensor(path, t, st.map);
+		ck_assert_msg((strcmp(name_in(folder), was) != 0) == counts, "%s", t->name);
+		change_tensor(path, t, st.map);
+		ck_assert_str_eq(name_in(folder), was);
+		changed += counts;
+	}
+	ck_assert_uint_gt(changed, 20);
+	skv_safetensors_deinit(&st);
+}
+END_TEST
+
+START_TEST(another_path)
+{
+	char was[SKV_NAME_MAX], *first = folder;
+
+	strcpy(was, name_in(folder));
+	folder = fx_folder();
+	copy_model(GOLDEN "windows");
+	ck_assert_str_eq(name_in(folder), was);
+	ck_assert_int_eq(strncmp(was, "qwen2-", 6), 0);
+	ck_assert_uint_eq(strlen(was), 6 + 32);
+	fx_remove(first);
+}
+END_TEST
+
+/* Tensors count, not in which of several files they are. */
+START_TEST(shards)
+{
+	struct skv_identity parts = SKV_IDENTITY_INIT, whole = SKV_IDENTITY_INIT;
+	static const char *const shard[] = {"1", "2", "3", "4"};
+
+	shell("rm", fx_path(folder, WEIGHTS));
+	copy_model(GOLDEN "qwen2");
+	ck_assert_int_eq(skv_identity_add_files(&whole, folder), 0);
+	for (int i = 0; i < 4; i++) {
+		char name[64];
+		struct skv_safetensors st;
+
+		snprintf(name, sizeof(name), "model-0000%s-of-00004.safetensors", shard[3 - i]);
+		ck_assert_int_eq(skv_safetensors_open(&st, fx_path(folder, name), (char[200]){0}, 200), 0);
+		for (size_t k = 0; k < st.n_tensors; k++) {
+			const struct skv_tensor *t = &st.tensors[k];
+
+			ck_assert_int_eq(skv_identity_add_tensor(&parts, t->name, t->dtype, (t->end - t->begin) / skv_dtype_bytes(t->dtype), t->data), 0);
+		}
+		skv_safetensors_deinit(&st);
+	}
+	ck_assert(parts.low == whole.low && parts.high == whole.high);
+}
+END_TEST
+
+/* ---- items ----------------------------------------------------------------------------------- */
+
+static struct skv_identity of_tensor(const char *name, uint32_t dtype, uint64_t n, const void *data)
+{
+	struct skv_identity id = SKV_IDENTITY_INIT;
+
+	ck_assert_int_eq(skv_identity_add_tensor(&id, name, dtype, n, data), 0);
+	return id;
+}
+
+static bool equal(struct skv_identity a, struct skv_identity b)
+{
+	return a.low == b.low && a.high == b.high;
+}
+
+START_TEST(numbers_and_not_their_dtype)
+{
+	enum { N = 10007 };
+	static float wide[N];
+	static uint16_t bf16[N], f16[N];
+
+	for (uint32_t i = 0; i < N; i++) {
+		const int number = (int)rnd_below(200) - 100; /* exact in each of them */
+
+		wide[i] = (float)number / 16;
+		memcpy(&bf16[i], (char *)&wide[i] + 2, 2);
+		f16[i] = (uint16_t)rnd64();
+	}
+	ck_assert(equal(of_tensor("w", SKV_F32, N, wide), of_tensor("w", SKV_BF16, N, bf16)));
+	ck_assert(!equal(of_tensor("w", SKV_F32, N, wide), of_tensor("v", SKV_F32, N, wide)));
+	ck_assert(!equal(of_tensor("w", SKV_F32, N, wide), of_tensor("w", SKV_F32, N - 1, wide)));
+	ck_assert(!equal(of_tensor("w", SKV_F16, N, f16), of_tensor("w", SKV_BF16, N, f16)));
+	ck_assert_int_eq(skv_identity_add_tensor(&(struct skv_identity)SKV_IDENTITY_INIT, "w", SKV_FP8, N, wide), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(skv_last_error(), "tensor w: dtype is"));
+}
+END_TEST
+
+START_TEST(any_order)
+{
+	struct skv_identity a = SKV_IDENTITY_INIT, b = SKV_IDENTITY_INIT, c = SKV_IDENTITY_INIT;
+
+	skv_identity_add_text(&a, "x", "1");
+	skv_identity_add_number(&a, "y", 2);
+	skv_identity_add_number(&b, "y", 2);
+	skv_identity_add_text(&b, "x", "1");
+	skv_identity_add_text(&c, "y", "1");
+	skv_identity_add_number(&c, "x", 2);
+	ck_assert(equal(a, b) && !equal(a, c));
+}
+END_TEST
+
+/* ---- the cache ------------------------------------------------------------------------------- */
+
+static bool others; /* files in the cache become another user's */
+
+static int spoil(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st, (void)at;
+	if (type == FTW_F) {
+		fx_text(path, "0123456789abcdef");
+		ck_assert(!others || chown(path, 12345, 12345) == 0);
+	}
+	return 0;
+}
+
+/* Its files get other content. */
+static void spoil_cache(bool of_another)
+{
+	others = of_another;
+	ck_assert_int_eq(nftw(cache, spoil, 8, FTW_PHYS), 0);
+}
+
+START_TEST(files_are_read_once)
+{
+	char was[SKV_NAME_MAX];
+
+	strcpy(was, name_in(folder));
+	spoil_cache(false); /* it is believed: another sum in it is another model */
+	ck_assert_str_ne(name_in(folder), was);
+	if (geteuid() == 0) {
+		spoil_cache(true);
+		ck_assert_str_eq(name_in(folder), was);
+	}
+}
+END_TEST
+
+/* Without a cache, or with one that cannot be written, it is read each time. */
+START_TEST(no_cache)
+{
+	char was[SKV_NAME_MAX];
+
+	strcpy(was, name_in(folder));
+	setenv("XDG_CACHE_HOME", "/proc/nothing", 1);
+	ck_assert_str_eq(name_in(folder), was);
+	unsetenv("XDG_CACHE_HOME");
+	unsetenv("HOME");
+	ck_assert_str_eq(name_in(folder), was);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-identity");
+	TCase *t = add_case(s, "models", 60, setup, teardown, each_tensor, another_path, shards, numbers_and_not_their_dtype, any_order,
+	                    files_are_read_once, no_cache, NULL);
+
+	tcase_add_loop_test(t, numbers_of_the_configuration, 0, (int)(sizeof(changes) / sizeof(changes[0])));
+	return run_suite(s);
+}
