@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "formats/json.h"
 
 #define FILE_MOST (16u << 20)
 
@@ -192,7 +193,7 @@ int eng_chat_load(struct eng_chat *ret, const char *directory, const struct eng_
 		return eng_fail(err, -EINVAL, "--chat: the model's tokens are bytes, a model with a tokenizer.json expected");
 	r = read_file(directory, "chat_template.jinja", &jinja, err);
 	r = r ? r : read_file(directory, "tokenizer_config.json", &text, err);
-	if (!r && text && !(config = json_loads(text, 0, &je)))
+	if (!r && text && !(config = skv_json_parse(text, strlen(text), 0, &je)))
 		r = eng_fail(err, -EINVAL, "%.200s/tokenizer_config.json:%d: %s", directory, je.line, je.text);
 	if (!r && !jinja && !config_template(config))
 		r = eng_fail(err, -EINVAL,

@@ -297,9 +297,12 @@ static bool ends(const struct generation *g, int32_t id)
 	return eng_tokens_is_end(&g->tokens, id) || (g->args->chat && id == g->chat.close);
 }
 
+/* A prompt may end with what ends other texts: it is to be continued all the same. */
 static bool ended(const struct generation *g)
 {
-	return ends(g, g->last);
+	const bool is_prompt = !g->args->chat && g->prompt.n && !g->produced;
+
+	return !is_prompt && ends(g, g->last);
 }
 
 /*
@@ -436,6 +439,8 @@ static int one_turn(struct generation *g, const char *said, size_t n, struct eng
 {
 	int r = eng_chat_turn(&g->chat, g->args->system, said, n, &g->prompt, err);
 
+	if (!g->computed)
+		g->begun = eng_now();
 	r = r ? r : check_length(g, err);
 	r = r ? r : prefill(g, err);
 	if (r)
@@ -450,8 +455,10 @@ static int dialogue(struct generation *g, struct eng_error *err)
 	char *line = NULL;
 	size_t room = 0;
 	ssize_t n;
-	int r = open_dialogue(g, err);
+	int r;
 
+	g->begun = eng_now();
+	r = open_dialogue(g, err);
 	while (!r) {
 		if (asks)
 			fputs("> ", stdout), fflush(stdout);
@@ -526,7 +533,7 @@ static int continuation(struct generation *g, struct eng_error *err)
 static int prepare(struct generation *g, struct eng_config *config, struct eng_error *err)
 {
 	const char *model = g->args->cli.model;
-	int r = eng_tokens_load(&g->tokens, model, config, err);
+	int r = g->args->ids ? eng_tokens_load_ids(&g->tokens, model, config, err) : eng_tokens_load(&g->tokens, model, config, err);
 
 	g->config = config;
 	g->printer = (struct eng_printer){.tokens = &g->tokens, .to = stdout};

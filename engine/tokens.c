@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "formats/json.h"
 
 #define PATH_ROOM 4096
 
@@ -47,15 +48,14 @@ static int add_ends(struct eng_tokens *t, const char *directory, const char *nam
 {
 	char path[PATH_ROOM];
 	const json_t *v;
-	json_error_t je;
 	json_t *root;
 	int r = file_of(directory, name, path, err);
 
 	if (r || access(path, F_OK))
 		return r;
-	root = json_load_file(path, JSON_REJECT_DUPLICATES, &je);
-	if (!root)
-		return eng_fail(err, -EINVAL, "%.300s:%d: %s", path, je.line, je.text);
+	r = skv_json_load(&root, path, JSON_REJECT_DUPLICATES, err->text, sizeof(err->text));
+	if (r < 0)
+		return r == -EBADMSG ? -EINVAL : r;
 	v = json_object_get(root, "eos_token_id");
 	if (json_is_integer(v))
 		r = add_end(t, json_integer_value(v), path, err);
@@ -84,7 +84,7 @@ static int load_tokenizer(struct eng_tokens *t, const char *path, struct eng_err
 	return skv_ids_add(&t->begin, before->id, before->n) ? eng_fail(err, -ENOMEM, "no memory for a tokenizer") : 0;
 }
 
-static int load(struct eng_tokens *t, const char *directory, struct eng_config *ret_config, struct eng_error *err)
+static int load(struct eng_tokens *t, const char *directory, bool has_text, struct eng_config *ret_config, struct eng_error *err)
 {
 	struct eng_config c;
 	char path[PATH_ROOM];
@@ -100,7 +100,7 @@ static int load(struct eng_tokens *t, const char *directory, struct eng_config *
 	r = file_of(directory, "tokenizer.json", path, err);
 	if (!r && !access(path, F_OK)) {
 		r = load_tokenizer(t, path, err);
-	} else if (!r) {
+	} else if (!r && has_text) {
 		r = eng_tokens_check_bytes(&c, err);
 		if (!r && skv_ids_add(&t->begin, &c.bos, 1))
 			r = eng_fail(err, -ENOMEM, "no memory for a tokenizer");
@@ -111,10 +111,10 @@ static int load(struct eng_tokens *t, const char *directory, struct eng_config *
 	return r ? r : add_ends(t, directory, "generation_config.json", err);
 }
 
-int eng_tokens_load(struct eng_tokens *ret, const char *directory, struct eng_config *ret_config, struct eng_error *err)
+static int load_or_nothing(struct eng_tokens *ret, const char *directory, bool has_text, struct eng_config *ret_config, struct eng_error *err)
 {
 	struct eng_tokens t = ENG_TOKENS_NULL;
-	int r = load(&t, directory, ret_config, err);
+	int r = load(&t, directory, has_text, ret_config, err);
 
 	if (r) {
 		eng_tokens_deinit(&t);
@@ -122,6 +122,16 @@ int eng_tokens_load(struct eng_tokens *ret, const char *directory, struct eng_co
 	}
 	*ret = t;
 	return 0;
+}
+
+int eng_tokens_load(struct eng_tokens *ret, const char *directory, struct eng_config *ret_config, struct eng_error *err)
+{
+	return load_or_nothing(ret, directory, true, ret_config, err);
+}
+
+int eng_tokens_load_ids(struct eng_tokens *ret, const char *directory, struct eng_config *ret_config, struct eng_error *err)
+{
+	return load_or_nothing(ret, directory, false, ret_config, err);
 }
 
 void eng_tokens_deinit(struct eng_tokens *t)

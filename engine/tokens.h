@@ -31,6 +31,8 @@ struct eng_tokens {
  * generation_config.json and config.json; *ret_config: config.json, unless it is NULL. Negative errno with a text that names the file and what was expected.
  */
 int eng_tokens_load(struct eng_tokens *ret, const char *directory, struct eng_config *ret_config, struct eng_error *err);
+/* The same where ids alone come and go: a folder without tokenizer.json will do. */
+int eng_tokens_load_ids(struct eng_tokens *ret, const char *directory, struct eng_config *ret_config, struct eng_error *err);
 void eng_tokens_deinit(struct eng_tokens *t);
 
 /* -EINVAL with a text unless the vocabulary of this configuration is bytes. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "formats/json.h"
 
 /* What open() carries about. */
 struct opening {
@@ -42,12 +43,11 @@ static int path_of(const struct opening *o, const char *name, char path[PATH_MAX
 
 static int load_index(struct opening *o, const char *path)
 {
-	json_error_t je;
-	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &je), *map;
-	int r = 0;
+	json_t *root, *map;
+	int r = skv_json_load(&root, path, JSON_REJECT_DUPLICATES, o->err, o->err_len);
 
-	if (!root)
-		return checkpoint_fail(o, -EBADMSG, "%s:%d: %s", path, je.line, je.text);
+	if (r < 0)
+		return r;
 	map = json_object_get(root, "weight_map");
 	o->to.index = strdup(path);
 	if (!json_object_size(map))
@@ -193,13 +193,4 @@ int skv_checkpoint_get(const struct skv_checkpoint *c, const char *name, uint64_
 		return skv_safetensors_get(file, name, rows, cols, ret, err, err_len);
 	snprintf(err, err_len, "%s: tensor %s is missing", c->index, name);
 	return -ENOENT;
-}
-
-uint32_t skv_checkpoint_fingerprint(const struct skv_checkpoint *c)
-{
-	uint32_t h = skv_safetensors_fingerprint(&c->file[0]);
-
-	for (size_t i = 1; i < c->n_files; i++)
-		h = h * 16777619u ^ skv_safetensors_fingerprint(&c->file[i]);
-	return h;
 }

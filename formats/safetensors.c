@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/safetensors.h"
+#include "formats/json.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -271,7 +272,7 @@ static int take(struct skv_safetensors *ret, const char *path, size_t most, char
 	}
 	st.data = (const uint8_t *)st.map + 8 + header;
 	st.data_bytes = st.map_bytes - 8 - header;
-	root = json_loadb((const char *)st.map + 8, header, JSON_REJECT_DUPLICATES, &je);
+	root = skv_json_parse((const char *)st.map + 8, header, JSON_REJECT_DUPLICATES, &je);
 	if (!root) {
 		r = st_fail(&c, -EBADMSG, "%s: header, byte %d: %s", path, je.position, je.text);
 		goto fail;
@@ -407,24 +408,4 @@ int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uin
 	if (!r)
 		skv_tensor_floats(t, 0, rows * (cols ? cols : 1), to);
 	return r;
-}
-
-/* FNV-1a. */
-static uint32_t hash(uint32_t h, const uint8_t *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		h = (h ^ p[i]) * 16777619u;
-	return h;
-}
-
-uint32_t skv_safetensors_fingerprint(const struct skv_safetensors *st)
-{
-	const size_t step = 16381, sample = 64; /* a prime, so that no row length hides from the samples */
-	const uint8_t *map = st->map;
-	size_t header = st->map_bytes - st->data_bytes;
-	uint32_t h = hash(2166136261u, map, header);
-
-	for (size_t at = 0; at + sample <= st->data_bytes; at += step)
-		h = hash(h, st->data + at, sample);
-	return h;
 }

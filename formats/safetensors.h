@@ -72,12 +72,6 @@ void skv_tensor_floats(const struct skv_tensor *t, uint64_t first, uint64_t n, f
 int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
                          float *to, char *err, size_t err_len);
 
-/*
- * A number that tells this file's content from another's: of the header, and of samples of the data
- * spread over all of it, so that it costs no full read.
- */
-uint32_t skv_safetensors_fingerprint(const struct skv_safetensors *st);
-
 /* A matrix to be written as BF16, and what the file says of itself. */
 struct skv_new_tensor {
 	char name[64];

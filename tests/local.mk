@@ -42,7 +42,7 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-calibrate tests/unit/engine/test-checkpoint tests/unit/engine/test-codec-fit \
 	tests/unit/engine/test-correction tests/unit/engine/test-engine-golden \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
-	tests/unit/engine/test-engine-math tests/unit/engine/test-import tests/unit/engine/test-safetensors \
+	tests/unit/engine/test-engine-math tests/unit/engine/test-identity tests/unit/engine/test-import tests/unit/engine/test-safetensors \
 	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
 	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-fence tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
@@ -149,7 +149,7 @@ GOLDEN_MODELS = \
 
 # Tokenizers and their golden ids; the program by which against-package.py compares.
 check_PROGRAMS += tests/tokenizer/tokenize
-tests_tokenizer_tokenize_LDADD = formats/libskvtokenizer.la
+tests_tokenizer_tokenize_LDADD = formats/libskvtokenizer.la formats/libskvformats.la
 EXTRA_DIST += tests/tokenizer/against-package.py tests/tokenizer/golden.jsonl tests/tokenizer/gpt2.json \
 	tests/tokenizer/llama3.json tests/tokenizer/qwen.json tests/tokenizer/smollm.json
 

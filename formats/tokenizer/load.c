@@ -2,6 +2,7 @@
 /* formats/tokenizer/load.c - a tokenizer out of its JSON. */
 #include <errno.h>
 #include <string.h>
+#include "formats/json.h"
 #include "formats/tokenizer/load.h"
 
 /* GPT-2's own pattern, which ByteLevel uses when it is not told otherwise. */
@@ -254,7 +255,7 @@ int skv_tokenizer_parse(struct skv_tokenizer **ret, const char *json, size_t n, 
                         size_t err_len)
 {
 	json_error_t je;
-	json_t *root = json_loadb(json, n, JSON_FLAGS, &je);
+	json_t *root = skv_json_parse(json, n, JSON_FLAGS, &je);
 
 	if (!root) {
 		skv_load_bad(&(struct skv_loader){.name = name, .err = err, .err_len = err_len}, "line %d: %s", je.line, je.text);
@@ -265,17 +266,10 @@ int skv_tokenizer_parse(struct skv_tokenizer **ret, const char *json, size_t n, 
 
 int skv_tokenizer_load(struct skv_tokenizer **ret, const char *path, char *err, size_t err_len)
 {
-	struct skv_loader l = {.name = path, .err = err, .err_len = err_len};
-	json_error_t je;
-	json_t *root = json_load_file(path, JSON_FLAGS, &je);
+	json_t *root;
+	int r = skv_json_load(&root, path, JSON_FLAGS, err, err_len);
 
-	if (!root && json_error_code(&je) == json_error_cannot_open_file) {
-		int r = errno ? -errno : -EIO;
-
-		skv_load_bad(&l, "%s", strerror(-r));
+	if (r < 0)
 		return r;
-	}
-	if (!root)
-		return skv_load_bad(&l, "line %d: %s", je.line, je.text);
 	return from_json(ret, root, path, err, err_len);
 }

@@ -171,6 +171,23 @@ START_TEST(texts_end)
 }
 END_TEST
 
+/* Python's json writes these; what nobody needs is no reason to refuse a model. */
+START_TEST(numbers_of_python)
+{
+	struct eng_config c;
+	struct eng_error err;
+
+	ck_assert_msg(!load_config(LLAMA SHAPE ",\"model_max_length\":1000000000000000019884624838656,\"a\":NaN,\"b\":[Infinity,-Infinity],"
+	                           "\"c\":-99999999999999999999,\"NaN \\\"1e999\":\"12345678901234567890123\"}",
+	                           &c, &err), "%s", err.text);
+	ck_assert_int_eq(load_config(LLAMA "\"hidden_size\":NaN}", &c, &err), -EINVAL);
+	ck_assert_msg(strstr(err.text, "\"hidden_size\" is null"), "%s", err.text);
+	ck_assert_int_eq(load_config(LLAMA "\"hidden_size\":100000000000000000000}", &c, &err), -EINVAL);
+	ck_assert_msg(strstr(err.text, "\"hidden_size\" is 1e20") || strstr(err.text, "\"hidden_size\" is 1.0e20"), "%s", err.text);
+	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"a\":nan}", &c, &err), -EINVAL); /* not Python's */
+}
+END_TEST
+
 static const struct bad bad_configs[] = {
 	{"", "config.json:1"},
 	{"[1]", "not a JSON object"},
@@ -399,7 +416,6 @@ START_TEST(names_tell_weights_apart)
 		ck_assert_int_eq(eng_model_load(i ? &b : &a, folder, eng_backend_host(), SKV_F32, &err), 0);
 	}
 	ck_assert_str_ne(a.name, b.name);
-	ck_assert_ptr_nonnull(strstr(a.name, strrchr(folder, '/') + 1));
 	ck_assert_str_eq(eng_model_describe(&a, SKV_F16).name, a.name);
 	eng_model_deinit(&a);
 	eng_model_deinit(&b);
@@ -509,7 +525,7 @@ int main(void)
 	Suite *s = begin_suite("test-engine-files");
 	TCase *t = add_case(s, "config", 30, setup, teardown, config_survives_random_damage,
 	                    vocabulary_must_be_bytes, bytes_are_tokens, models_are_described, models_must_match_their_config,
-	                    names_tell_weights_apart, config_is_understood, rope_has_defaults, families_differ, texts_end, NULL);
+	                    names_tell_weights_apart, config_is_understood, numbers_of_python, rope_has_defaults, families_differ, texts_end, NULL);
 
 	tcase_add_loop_test(t, config_is_refused, 0, sizeof(bad_configs) / sizeof(*bad_configs));
 	t = add_case(s, "tasks", 60, setup, teardown, cases_are_filtered, cases_have_ids_or_text, NULL);
