@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "common/process.h"
 #include "daemon/disk/job.h"
 #include "daemon/handover.h"
 #include "daemon/keeper.h"
@@ -182,7 +183,7 @@ static int serve(const struct command_line *line)
 	const char *debug = getenv("SPARSEKV_DEBUG");
 	int r = 0;
 
-	signal(SIGPIPE, SIG_IGN); /* a closed log is no reason to exit */
+	skv_process_serve();
 	/* what this process has mapped or keeps is of all users: no other process of its user is to look into it */
 	if (!debug || !strstr(debug, "dumpable"))
 		(void)prctl(PR_SET_DUMPABLE, 0);
@@ -204,6 +205,7 @@ int main(int argc, char **argv)
 	struct command_line line = {0};
 	int r;
 
+	skv_process_open_standard();
 	if (argc == 3 && !strcmp(argv[1], "--cuda-worker"))
 		return skv_cuda_worker_main((unsigned)strtoul(argv[2], NULL, 10));
 	if (argc == 2 && !strcmp(argv[1], "--disk-worker"))

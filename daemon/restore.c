@@ -71,10 +71,14 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 		skv_server_fail(s, "resuming", r);
 	skv_wire_to_model(&m, &j->m.model);
 	j->file->busy = false;
-	if (error == -EBADMSG && skv_parked_is_prefix(j->file)) {
-		snprintf(text, sizeof(text), "a sealed prefix is lost, its file is damaged: %s", why);
+	if ((error == -EBADMSG || error == -ENOENT) && skv_parked_is_prefix(j->file)) {
+		snprintf(text, sizeof(text), "a sealed prefix is lost, its file is %s: %s", error == -ENOENT ? "gone" : "damaged", why);
 		k->counters.damaged++;
 		skv_parking_remove(k, j->file);
+	} else if (error == -ENOENT) { /* a folder that is mounted again has it; and -ENOENT says that there is no such sequence */
+		snprintf(text, sizeof(text), "sequence '%s' is parked, and its file %s is gone: somebody removed it, or a disk is not mounted; bring it back, or drop the sequence",
+		         j->m.name, j->m.file);
+		error = -EBADMSG;
 	} else if (error == -EBADMSG) {
 		snprintf(text, sizeof(text), "sequence '%s' is lost, its file is damaged (drop it): %s", j->m.name, why);
 		k->counters.damaged += !j->file->damaged;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/process.h"
 
 /* The kernels for this processor that OpenBLAS has and did not choose; NULL: its own choice is good. */
 static const char *better_core(void)
@@ -28,6 +29,7 @@ void eng_env_init(char **argv)
 	const char *core = getenv("OPENBLAS_CORETYPE") ? NULL : better_core();
 	bool spins = !getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY");
 
+	skv_process_open_standard();
 	if ((!core && !spins) || n <= 0)
 		return;
 	self[n] = '\0';

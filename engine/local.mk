@@ -48,7 +48,7 @@ engine_libskvengine_la_LIBADD = formats/libskvformats.la formats/libskvtokenizer
 	$(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm -ldl
 
 bin_PROGRAMS += engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate
-ENGINE_LDADD = engine/libskvengine.la libclient/libsparsekv-client.la
+ENGINE_LDADD = engine/libskvengine.la common/libskvcommon.la libclient/libsparsekv-client.la
 engine_sparsekv_generate_SOURCES = engine/generate.c
 engine_sparsekv_generate_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_sparsekv_generate_LDADD = $(ENGINE_LDADD)

@@ -29,7 +29,7 @@ daemon/disk                | libclient/include/sparsekv common daemon/mem/cuda.h
 daemon/store               | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/sys/clock.h daemon/disk
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h
-engine                     | libclient/include/sparsekv formats
+engine                     | libclient/include/sparsekv formats common/process.h
 tests/oracle               | libclient/include/sparsekv tests/ref/attention.h
 '
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/process.h"
 #include "daemon/ctl/ctl.h"
 
 /* Options that a command may take besides --socket, --json and --timeout. */
@@ -275,6 +276,7 @@ int main(int argc, char **argv)
 	unsigned given = 0;
 	int option, words;
 
+	skv_process_open_standard();
 	while ((option = getopt_long(argc, argv, "n:d:", longs, NULL)) != -1) {
 		if (option == 'h') {
 			usage(stdout);

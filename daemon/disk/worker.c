@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "common/process.h"
 #include "daemon/disk/work.h"
 #include "daemon/store/values.h"
 
@@ -146,8 +147,7 @@ int skv_disk_worker_main(void)
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "sparsekvd-disk");
 	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* of others' keys and values */
-	signal(SIGXFSZ, SIG_IGN); /* a file that is too large is an error */
-	signal(SIGPIPE, SIG_IGN); /* so is a pipe that nobody reads any more */
+	skv_process_serve();
 	skv_fd_raise_limit();
 	while (listens && next_job(&job, &fds)) {
 		struct skv_disk_work work = {.job = &job, .fds = fds, .say = say};

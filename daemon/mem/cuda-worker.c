@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "common/process.h"
 #include "daemon/mem/driver.h"
 
 /* What was allocated here (ipc = legacy), by handle. */
@@ -188,6 +189,7 @@ int skv_cuda_worker_main(unsigned ordinal)
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "sparsekvd-cuda");
+	skv_process_serve();
 	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* of others' keys and values */
 	while (next_job(&job, &fd)) {
 		struct skv_cuda_answer answer = {.error = 0};

@@ -306,6 +306,32 @@ START_TEST(damaged)
 }
 END_TEST
 
+/* A file that somebody removed is no sequence that never was: -ENOENT would have it made anew. */
+START_TEST(file_is_gone)
+{
+	struct skv_seq *q;
+	char file[160], away[168];
+
+	chats_first_prompt = 100;
+	begin(NULL);
+	chats_make(2);
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
+	snprintf(file, sizeof(file), "%s", file_of("chat-0"));
+	snprintf(away, sizeof(away), "%s.away", file);
+	ck_assert_int_eq(rename(file, away), 0);
+	FAILS(skv_seq_attach(world[0].session, "chat-0", &q), EBADMSG, "is gone: somebody removed it");
+	FAILS(skv_seq_new(world[0].session, "chat-0", 0, &q), EEXIST, "which is parked");
+	ck_assert_int_eq(rename(away, file), 0); /* a disk that was not mounted */
+	chat_talk(&chats[0], 1);
+	chat_check(&chats[0]);
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-1"), 0);
+	ck_assert_int_eq(unlink(file_of("chat-1")), 0);
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_DROP_NAME, "chat-1"), 0);
+	OK(skv_seq_new(world[0].session, "chat-1", 0, &q));
+	end();
+}
+END_TEST
+
 static bool is_worker(int pid)
 {
 	char path[64], comm[32] = "";
@@ -544,6 +570,6 @@ int main(void)
 {
 	Suite *s = begin_suite("test-parking");
 
-	add_case(s, "parked", 120, NULL, NULL, turns, after_a_reboot, pressure, taken_meanwhile, worker_dies, daemon_dies, dropped_is_gone, damaged, refusals, travels, NULL);
+	add_case(s, "parked", 120, NULL, NULL, turns, after_a_reboot, pressure, taken_meanwhile, worker_dies, daemon_dies, dropped_is_gone, damaged, file_is_gone, refusals, travels, NULL);
 	return run_suite(s);
 }

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* common/process.h - what a process needs from its parent, which may not have given it. */
+#ifndef SKV_PROCESS_H
+#define SKV_PROCESS_H
+
+/*
+ * Descriptors 0, 1 and 2 that are closed become /dev/null: else the next file or socket would be one of them, and get what is
+ * printed. The first call of main().
+ */
+void skv_process_open_standard(void);
+
+/*
+ * Of a process that serves: it may write files as large as its hard limit says, and what is larger, or goes to a reader that is gone,
+ * is an error and no signal.
+ */
+void skv_process_serve(void);
+
+#endif
