@@ -8,6 +8,7 @@ calls with a SparseCache to it; other calls go on as ever.
 """
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from .cache import SparseCache
+from .masks import check_mask
 
 NAME = "sparsekv"
 
@@ -28,6 +30,21 @@ class Current(threading.local):
 
 
 current = Current()
+
+
+class Ungraded(torch.autograd.Function):
+    """Attention of pages, of which no gradients are known: a backward pass raises, and does not leave some of them out."""
+
+    @staticmethod
+    def forward(ctx: Any, out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise RuntimeError("a call with a SparseCache has no gradients: expected no backward pass, or a call without past_key_values")
+
+
+ungraded: Callable[..., torch.Tensor] = getattr(Ungraded, "apply")
 
 
 @torch.library.custom_op("sparsekv::attend", mutates_args=())
@@ -64,9 +81,13 @@ def attention(
     """
     if torch.compiler.is_compiling():
         return attend(query, key, value, module.layer_idx), None
-    if current.cache is not None:
+    if current.cache is not None and current.cache.has_layer(module):
         current.cache.check_layer(module, scaling, sliding_window, softcap)
-        return current.cache.attend(module.layer_idx, query, key, value), None
+        if attention_mask is not None:
+            raise ValueError(f"layer {module.layer_idx}: {type(module).__name__} attends with a mask of its own: a SparseCache knows causal attention, "
+                             "windows and padding alone")
+        out = current.cache.attend(module.layer_idx, query, key, value)
+        return ungraded(out, query, key, value) if torch.is_grad_enabled() and query.requires_grad else out, None
     if softcap or s_aux is not None:
         raise ValueError(f"attn_implementation={NAME} without a SparseCache attends as sdpa, which has no softcap and no sinks: "
                          "expected past_key_values=SparseCache(...), or attn_implementation=eager")
@@ -74,8 +95,16 @@ def attention(
 
 
 def mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
-    """With a SparseCache none is needed: padding has no rows, and the library knows each layer's window."""
-    return None if torch.compiler.is_compiling() or current.cache is not None else sdpa_mask(*args, **kwargs)
+    """
+    With a SparseCache the decoder needs none: padding has no rows, and the library knows each layer's window. What the model asks
+    for has to be that.
+    """
+    if torch.compiler.is_compiling():
+        return None
+    if current.cache is None or not current.cache.is_decoder(kwargs.get("config")):
+        return sdpa_mask(*args, **kwargs)
+    check_mask(current.cache.windows(), **kwargs)
+    return None
 
 
 def cache_of(kwargs: dict[str, Any]) -> SparseCache | None:
@@ -106,10 +135,15 @@ def wrap_generate(original: Any) -> Any:
     @functools.wraps(original)
     def generate(self: Any, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         cache = cache_of(kwargs)
-        if cache is not None:
-            cache.bind(self)
-            cache.expect(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("attention_mask"))
-        return original(self, inputs, *args, **kwargs)
+        if cache is None:
+            return original(self, inputs, *args, **kwargs)
+        cache.bind(self)
+        cache.expect(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("attention_mask"))
+        cache.generates = True
+        try:
+            return original(self, inputs, *args, **kwargs)
+        finally:
+            cache.generates = False
 
     return generate
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SparseCache: a transformers cache whose K and V are in a daemon's pages."""
 import errno
+import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -10,11 +11,28 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..client import Client
-from ..errors import Error
+from ..errors import Error, Stale
 from ..private import default
 from ..session import STEP_ROWS, Item, Seq, Session, Stats
 from .recording import NotRecorded, Recordings
-from .shapes import model_of
+from .shapes import attention_modules, model_of
+
+log = logging.getLogger("sparsekv")
+
+# Inputs of a model that are no token ids: K and V depend on them.
+OTHER_INPUTS = ("pixel_", "image_", "video_", "audio_", "input_features", "input_values", "inputs_embeds")
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first elements two lists have in common. Slices compare fast, so halves are."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
@@ -58,6 +76,24 @@ class Columns:
         self.n, self.real = 0, None
 
 
+class Bound:
+    """The model that a cache is used with: its attention layers, and the configurations that it makes masks by."""
+
+    def __init__(self, model: PreTrainedModel | None = None):
+        self.layers = set(map(id, attention_modules(model).values())) if model is not None else set()
+        self.configs = [model.config, model.config.get_text_config(decoder=True)] if model is not None else []
+        self.checked = {id(model)}
+
+    def check(self, model: PreTrainedModel) -> None:
+        """A part of the model, or what it is a part of, has the same layers."""
+        if id(model) in self.checked:
+            return
+        if not self.layers <= set(map(id, attention_modules(model).values())):
+            raise ValueError(f"the cache was used with another model than this {type(model).__name__}: expected a SparseCache for each model")
+        self.checked.add(id(model))
+        self.configs.append(model.config)
+
+
 class SparseCache(Cache):
     """
     past_key_values for a model with attn_implementation="sparsekv".
@@ -66,7 +102,7 @@ class SparseCache(Cache):
     of the sequence, or a list of names, one a row of the batch: it outlives the process, and a SparseCache of the same name
     goes on where it stopped, in any process of this user. client: the connection; None: sparsekv.default(). model: what it
     is for; else known from the first generate() or call. kv_dtype: of the pages, "fp8" for one; "": the model's. max_tokens: of the longest
-    sequence; 0: the model's. model_name: sequences belong to a model by name; "": from its path.
+    sequence; 0: the model's. model_name: sequences belong to a model by name; "": by what K and V are computed from (identity.py).
 
     On a GPU decode steps are recorded as CUDA graphs, unless graphs is False; what cannot be recorded runs as ever, and the
     log says why. compile: torch.compile fuses what lies between the attention of decode steps, which takes a while at the first one;
@@ -98,10 +134,12 @@ class SparseCache(Cache):
         self.seqs: list[Seq] = []
         self.session: Session | None = None
         self._client = client
+        self._bound = Bound()
         self._lent = False  # the session is another cache's
         self._options: dict[str, Any] = {"kv_dtype": kv_dtype, "max_tokens": max_tokens, "name": model_name}
         self._columns = Columns()
         self._index: torch.Tensor | None = None  # of the open step: which rows of [batch * n] are tokens; None: all
+        self.generates = False  # within generate(), which makes the masks itself
         self._speculates = False  # steps of a few rows are candidates that a speculative decoder verifies
         self._prompt_end = 0  # columns of the prompt that generate() reads in chunks
         self._prompt_mask: torch.Tensor | None = None
@@ -119,11 +157,13 @@ class SparseCache(Cache):
         it; before them it makes tokens() and get_seq_length() of a resumed sequence known. Raises Unsupported.
         """
         if self.session is not None:
+            self._bound.check(model)
             return
-        implementation = model.config._attn_implementation
+        implementation = model.config.get_text_config(decoder=True)._attn_implementation
         if implementation != "sparsekv":
             raise ValueError(f"the model's attn_implementation is {implementation}, expected sparsekv for a SparseCache")
         shape = model_of(model, **self._options)
+        self._bound = Bound(model)
         self.session = (self._client or default()).open(shape, self.policy)
         found = [self._attach(name) for name in self.names]
         if all(seq is None for seq in found):
@@ -165,7 +205,7 @@ class SparseCache(Cache):
         to = SparseCache(policy or self.policy, name, graphs=self._graphs, compile=self._compile)
         if to.names and len(to.names) != len(self.seqs):
             raise ValueError(f"name has {len(to.names)} names, expected one for each of {len(self.seqs)} rows")
-        to.session, to._recordings, to._lent = self.session, self._recordings, True
+        to.session, to._recordings, to._lent, to._bound = self.session, self._recordings, True, self._bound
         to._columns.append(self._columns.n, self._columns.real, len(self.seqs))
         for i, seq in enumerate(self.seqs):
             to.seqs.append(seq.fork(to.names[i] if to.names else None))
@@ -193,17 +233,47 @@ class SparseCache(Cache):
     # ---- a step ----
 
     def expect(self, ids: torch.Tensor | None, mask: torch.Tensor | None) -> None:
-        """A prompt that may come in several calls: so a policy knows where it ends, and chunks change no result."""
+        """
+        A prompt that may come in several calls: so a policy knows where it ends, and chunks change no result. What the
+        sequences have of it stays, and what they have besides goes.
+        """
         self._prompt_end = ids.shape[1] if ids is not None else 0
         self._prompt_mask, self._speculates = mask, False
-        same = ids is not None and ids.shape == (len(self.seqs), self._columns.n) and self._columns.n > 0
-        given = ids.tolist() if same and ids is not None else []
-        if same and all(seq.tokens()[0] == self._ids_of(given[i], i) for i, seq in enumerate(self.seqs)):
-            self.crop(-1)  # all of it is here: the last token's logits are what is missing
+        if ids is None or len(self.seqs) != ids.shape[0]:
+            return
+        rows = ids.tolist()
+        real = None if mask is None or bool(mask.all()) else mask.to("cpu", torch.bool)
+        each = [self._columns_held(seq, rows[i], None if real is None else real[i].tolist()) for i, seq in enumerate(self.seqs)]
+        kept = min(*each, ids.shape[1] - 1)  # the last column's logits are what is asked for
+        self._go_back(kept, None if real is None else real[:, :kept])
 
-    def _ids_of(self, ids: list[int], row: int) -> list[int]:
-        real = self._columns.real
-        return ids if real is None else [x for x, is_token in zip(ids, real[row].tolist()) if is_token]
+    @staticmethod
+    def _columns_held(seq: Seq, ids: list[int], real: list[bool] | None) -> int:
+        """The first columns of a row of the prompt whose tokens the sequence begins with."""
+        places = range(len(ids)) if real is None else [i for i, is_token in enumerate(real) if is_token]
+        n = common([ids[i] for i in places], seq.tokens()[0])
+        return len(ids) if n == len(places) else places[n]
+
+    def _go_back(self, kept: int, real: torch.Tensor | None) -> None:
+        """The sequences have the tokens in the prompt's first columns, and no others."""
+        for i, seq in enumerate(self.seqs):
+            n, held = kept if real is None else int(real[i].sum()), len(seq)
+            if n == held:
+                continue
+            try:
+                seq.truncate(n)
+            except Stale as e:
+                raise ValueError(
+                    f"{self._called(i)} holds {held} tokens, of which the prompt begins with {n} alone, and the policy {seq.policy} cannot go back "
+                    f"to these ({e.strerror}): expected a prompt that begins with all that it holds, or reset()"
+                ) from None
+            if held - n > 1:
+                log.warning("sparsekv: %s goes on from the first %d of its %d tokens: the prompt is another one behind them", self._called(i), n, held)
+        self._columns.clear()
+        self._columns.append(kept, real, len(self.seqs))
+
+    def _called(self, row: int) -> str:
+        return f"the sequence {self.names[row]}" if self.names else f"row {row} of the cache"
 
     def _remaining(self, after: int, row: int) -> int:
         """Tokens of the expected prompt beyond so many columns."""
@@ -220,10 +290,13 @@ class SparseCache(Cache):
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         batch, n = new.shape[:2]
         self._make(batch)
+        if self.names and (other := [key for key in kwargs if key.startswith(OTHER_INPUTS) and kwargs[key] is not None]):
+            raise ValueError(f"name: a sequence records token ids, and not {other[0]}: expected a SparseCache without a name")
         real = self._real_of(mask, n)
-        decodes = self._columns.n > 0 and real is None and (n == 1 or (n <= STEP_ROWS and self._speculates))
+        self._check_positions(kwargs.get("position_ids"), real, n)
+        decodes = self._columns.n > 0 and (n == 1 or (real is None and n <= STEP_ROWS and self._speculates))
         items = self._items(ids, real, batch, n, decodes)
-        recordings = self._recordings_of(model) if decodes else None
+        recordings = self._recordings_of(model) if decodes and real is None else None
         if recordings is None:
             output = self._step(items, lambda: forward(*args, **kwargs))
         else:
@@ -256,13 +329,34 @@ class SparseCache(Cache):
         return self._recordings[0]
 
     def _real_of(self, mask: torch.Tensor | None, n: int) -> torch.Tensor | None:
-        """[batch, n] of bool: which of the new columns are tokens; None: all. A decoding row always is one."""
-        if mask is None or (n == 1 and self._columns.n > 0):
+        """[batch, n] of bool: which of the new columns are tokens; None: all. generate() has ones for what it decodes."""
+        if mask is None or (self.generates and n == 1 and self._columns.n > 0):
             return None
         if not isinstance(mask, torch.Tensor) or mask.dim() != 2:
             raise ValueError("attention_mask is not [batch, columns]: a SparseCache knows causal attention and padding alone")
-        real = mask[:, -n:].to("cpu", torch.bool)
-        return None if bool(real.all()) else real
+        if mask.shape[1] != self._columns.n + n:
+            raise ValueError(f"attention_mask has {mask.shape[1]} columns, expected {self._columns.n + n}: those of the cache and the new ones")
+        said = mask.to("cpu", torch.bool)
+        held = torch.ones_like(said[:, :-n]) if self._columns.real is None else self._columns.real
+        if not torch.equal(said[:, :-n], held):
+            row, column = (said[:, :-n] != held).nonzero()[0].tolist()
+            raise ValueError(
+                f"attention_mask is {int(said[row, column])} in column {column} of row {row}, where the cache has {'a token' if held[row, column] else 'padding'}: "
+                "expected the mask of the calls before; generate() with the whole prompt takes back what a later mask hides"
+            )
+        return None if bool(said[:, -n:].all()) else said[:, -n:]
+
+    def _check_positions(self, positions: torch.Tensor | None, real: torch.Tensor | None, n: int) -> None:
+        """A named sequence goes on by the number of its tokens: their keys have to be rotated by it."""
+        if not self.names or n == 1 or (positions is None and real is None and self._columns.real is None):
+            return
+        if positions is None or positions.dim() != 2:
+            raise ValueError("name: a padded prompt without position_ids: expected those that count tokens, as generate() passes them")
+        given = positions.to("cpu").expand(len(self.seqs), -1)
+        for i, seq in enumerate(self.seqs):
+            at = given[i] if real is None else given[i][real[i]]
+            if not torch.equal(at, torch.arange(len(seq), len(seq) + len(at))):
+                raise ValueError(f"name: position_ids of row {i} do not count its tokens, from {len(seq)} on: a sequence that is gone on with would")
 
     def _items(self, ids: torch.Tensor | None, real: torch.Tensor | None, batch: int, n: int, decodes: bool) -> list[Item]:
         """The step's items. What was sampled is known from here on, whatever becomes of the step."""
@@ -276,7 +370,8 @@ class SparseCache(Cache):
             rows = [r and [x for x, is_token in zip(r, real[i].tolist()) if is_token] for i, r in enumerate(rows)]
         if decodes and ids is not None:
             for seq, row in zip(self.seqs, rows):
-                seq.truncate(len(seq), row[0])
+                if row:
+                    seq.truncate(len(seq), row[0])
         after = self._columns.n + n
         return [
             Item(seq, count, prompt=not decodes, remaining=0 if decodes else self._remaining(after, i), tokens=row)
@@ -296,6 +391,18 @@ class SparseCache(Cache):
             for item in items:  # a policy that decodes one row a step reads several as a prompt
                 item.prompt = True
             self.session.begin(items, stream)
+
+    def has_layer(self, module: Any) -> bool:
+        """Is it the decoder's, and not a vision tower's?"""
+        return id(module) in self._bound.layers
+
+    def is_decoder(self, config: Any) -> bool:
+        return config is None or any(config is c for c in self._bound.configs)
+
+    def windows(self) -> set[int]:
+        """Of the model's layers; 0: none."""
+        assert self.session is not None
+        return {layer.window for layer in self.session.model.layers}
 
     def check_layer(self, module: Any, scaling: float | None, window: int | None, softcap: float | None) -> None:
         """Once a layer: does it attend as the session was told?"""
@@ -376,9 +483,25 @@ class SparseCache(Cache):
     def is_sliding(self) -> list[bool]:
         return [False] * len(self)
 
+    def __copy__(self) -> "SparseCache":
+        """A fork; of an unused cache another one like it."""
+        if self.seqs:
+            return self.fork()
+        to = SparseCache(self.policy, client=self._client, graphs=self._graphs, compile=self._compile)
+        to._options = dict(self._options)
+        return to
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SparseCache":
+        return self.__copy__()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a SparseCache cannot be pickled: expected SparseCache(name=...), which goes on in another process by its name")
+
     def crop(self, tokens_to_remove: int) -> None:
         """Take the last columns back: crop(-n). Raises Stale where the policy has evicted what they replaced."""
         last = -tokens_to_remove if tokens_to_remove <= 0 else max(0, self._columns.n - tokens_to_remove)
+        if last > self._columns.n:
+            raise ValueError(f"crop({tokens_to_remove}): the cache has {self._columns.n} columns, expected at most so many to remove")
         if last > 0:
             for i, seq in enumerate(self.seqs):
                 seq.truncate(len(seq) - self._columns.tokens_in(last, i))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shape of a transformers model's KV cache, read from its attention modules, or why it has none that fits."""
-import re
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from ..model import Layer, Model
 from ..rope import rope_of
+from .identity import Unhashable, identity_of
 
 MAX_HEAD_DIM = 256
 MAX_TOKENS = 1 << 24
@@ -46,12 +47,6 @@ def layer_of(module: Any, scale: float) -> Layer:
     )
 
 
-def name_of(config: Any) -> str:
-    """A name that the daemon takes, from the model's path or hub name, else its kind."""
-    name = str(getattr(config, "_name_or_path", "") or "") or config.model_type
-    return re.sub(r"[^!-~]", "_", name)[-63:]
-
-
 def refuse(model: PreTrainedModel, modules: dict[int, Any]) -> None:
     """Raise Unsupported where the model is of a kind that pages do not hold."""
     config = model.config.get_text_config(decoder=True)
@@ -74,7 +69,7 @@ def refuse(model: PreTrainedModel, modules: dict[int, Any]) -> None:
 def model_of(model: PreTrainedModel, max_tokens: int = 0, kv_dtype: str = "", name: str = "") -> Model:
     """
     The shape of the model's KV cache. max_tokens: of the longest sequence; 0: the model's max_position_embeddings. kv_dtype:
-    of the pages; "": the model's. name: sequences belong to it; "": from the model's path. Raises Unsupported.
+    of the pages; "": the model's. name: sequences belong to it; "": its identity (identity.py). Raises Unsupported.
     """
     modules = attention_modules(model)
     refuse(model, modules)
@@ -91,8 +86,8 @@ def model_of(model: PreTrainedModel, max_tokens: int = 0, kv_dtype: str = "", na
     dtype = str(first.o_proj.weight.dtype if hasattr(first, "o_proj") else model.dtype).rpartition(".")[2]
     device = next(first.parameters()).device
     longest = max_tokens or getattr(config, "max_position_embeddings", None) or 131072
-    return Model(
-        name=name or name_of(config),
+    shape = Model(
+        name=name or "model",
         n_layers=config.num_hidden_layers,
         n_heads=heads,
         n_kv_heads=kv_heads,
@@ -105,3 +100,9 @@ def model_of(model: PreTrainedModel, max_tokens: int = 0, kv_dtype: str = "", na
         layers=layers if any(layer != Layer() for layer in layers) else (),
         rope=rope_of(config, first.head_dim),
     )
+    if name:
+        return shape
+    try:
+        return replace(shape, name=identity_of(model, shape))
+    except Unhashable as e:
+        raise Unsupported(str(e)) from None

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """sparsekv's description of a model, made from vLLM's."""
 import os
-import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sparsekv
 from sparsekv.rope import rope_of
 
+from .identity import model_identity
 from .params import EngineParams
 
 if TYPE_CHECKING:
@@ -35,13 +36,6 @@ def refuse(vllm_config: "VllmConfig") -> None:
         raise ValueError(f"sparsekv.vllm: the speculative method is {spec.method}, expected ngram or suffix: a draft model's layers have no sequences here")
 
 
-def name_of(vllm_config: "VllmConfig", params: EngineParams) -> str:
-    """The name that the daemon knows the model by."""
-    path = str(vllm_config.model_config.model).rstrip("/")
-    name = params.model_name or f"{os.path.basename(path)}@{str(vllm_config.model_config.dtype).rpartition('.')[2]}"
-    return re.sub(r"[^!-~]", "_", name)[:63]
-
-
 def shape_of(vllm_config: "VllmConfig", params: EngineParams, device: str = "cpu", **more: Any) -> sparsekv.Model:
     """The model as far as its configuration tells: what its pages look like."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
@@ -49,7 +43,7 @@ def shape_of(vllm_config: "VllmConfig", params: EngineParams, device: str = "cpu
     dtype = str(model.dtype).rpartition(".")[2]
     path = os.path.abspath(str(model.model))
     values: dict[str, Any] = {
-        "name": name_of(vllm_config, params),
+        "name": params.model_name or "model",
         "n_layers": model.get_num_layers(parallel),
         "n_heads": model.get_num_attention_heads(parallel),
         "n_kv_heads": model.get_num_kv_heads(parallel),
@@ -61,7 +55,8 @@ def shape_of(vllm_config: "VllmConfig", params: EngineParams, device: str = "cpu
         "rope": rope_of(model.hf_text_config, model.get_head_size()),
         "files": path if os.path.isdir(path) and len(path) < 256 else "",
     }
-    return sparsekv.Model(**{**values, **more})
+    shape = sparsekv.Model(**{**values, **more})
+    return shape if params.model_name else replace(shape, name=model_identity(vllm_config, shape))
 
 
 def attention_layers(vllm_config: "VllmConfig") -> dict[str, Any]:

@@ -31,7 +31,7 @@ class EngineParams:
     kv_connector_extra_config of --kv-transfer-config.
 
     policy: of requests that name none. socket: the daemon's; None: $SPARSEKV_SOCKET, else the system's. model_name:
-    sequences belong to a model by it; None: the last part of vLLM's model path. kv_dtype: of the pages,
+    sequences belong to a model by it; None: what K and V are computed from (identity.py). kv_dtype: of the pages,
     "fp8" for one; None: the model's. threads: of the library's host kernels; 0: as many as torch has. names: "request": a request says its
     sequence's name; "request-id": where it does not, its X-Request-Id is the name. forks: share the pages of prompts that
     begin alike. fork_tokens: from so many common tokens on. retain: sequences of finished requests kept for forks, until
@@ -66,6 +66,8 @@ def checked(cls: type, what: str, values: Mapping[str, Any]) -> Any:
 def engine_params(extra: Mapping[str, Any]) -> EngineParams:
     """Of kv_connector_extra_config. Raises ValueError."""
     p: EngineParams = checked(EngineParams, "kv_connector_extra_config", extra)
+    if p.model_name is not None and not re.fullmatch(r"[!-~]{1,63}", p.model_name):
+        raise ValueError(f"kv_connector_extra_config: model_name is {p.model_name!r}, expected 1 to 63 characters of printable ASCII without space")
     if p.names not in ("request", "request-id"):
         raise ValueError(f"kv_connector_extra_config: names is {p.names!r}, expected 'request' or 'request-id'")
     if p.fork_tokens < 1 or p.retain < 0 or p.threads < 0:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import params as p
+from .identity import name_under, request_key
 from .plan import Found, Look, Open, Plan, Report, Rows
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
 @dataclass
 class Entry:
     """
-    A request and its sequence. seq: None where it has none yet. admitted: vLLM runs it. prompt_end: rows of positions below
+    A request and its sequence. key: of what its K and V depend on besides token ids (identity.py). seq: None where it has none yet. admitted: vLLM runs it. prompt_end: rows of positions below
     are a prompt's. preemptions: of the request when it was admitted. found: what a Look of its name gave. source: the
     sequence to fork. cached: tokens that it did not compute. short_since: since when it has found no pages.
     """
@@ -54,6 +55,7 @@ class Entry:
     request: "Request"
     params: p.RequestParams
     name: str | None
+    key: str | None = ""
     seq: int | None = None
     admitted: bool = False
     prompt_end: int = 0
@@ -79,7 +81,7 @@ class Scheduler:
             vllm_config.cache_config.enable_prefix_caching = False
         self.entries: dict[str, Entry] = {}
         self.names: dict[str, str] = {}  # name → the request that has its sequence
-        self.retained: OrderedDict[int, tuple[str, list[int]]] = OrderedDict()  # seq → policy, tokens
+        self.retained: OrderedDict[int, tuple[tuple[str, str | None], list[int]]] = OrderedDict()  # seq → policy and key, tokens
         self.waiting: dict[str, float] = {}  # requests that wait for pages → when they try again
         self.next = Plan(block_size=self.block_size)
         self.last: list[tuple[Rows, "Request", int]] = []  # of a step with drafts: rows, request, its tokens before
@@ -94,8 +96,13 @@ class Scheduler:
     def add(self, request: "Request") -> None:
         sampling = request.sampling_params
         params = p.request_params(sampling.extra_args if sampling is not None else None)
-        name = p.name_of(params, self.params, request.request_id)
-        self.entries[request.request_id] = Entry(request, params, name)
+        name, key = p.name_of(params, self.params, request.request_id), request_key(request)
+        entry = Entry(request, params, name, key)
+        if key is None and name is not None:
+            entry.name, entry.remark = None, "the prompt came as embeddings, of which a sequence records nothing: the request ran without a name"
+        elif key and name is not None:
+            entry.name = name_under(key, name)
+        self.entries[request.request_id] = entry
 
     def match(self, request: "Request") -> int | None:
         """Tokens of a waiting request that need not be computed; None: ask again in the next step."""
@@ -190,22 +197,22 @@ class Scheduler:
 
     def _forkable(self, entry: Entry) -> bool:
         policy = self._policy(entry)
-        return self.params.forks and entry.params.fork and policy.partition("?")[0] in FORKABLE and "prefill" not in policy
+        return self.params.forks and entry.params.fork and entry.key is not None and policy.partition("?")[0] in FORKABLE and "prefill" not in policy
 
     def _longest_fork(self, entry: Entry) -> tuple[int | None, int]:
-        """The sequence of the same policy with the longest prefix in common, and its length; None, 0 if it is short."""
+        """The sequence of the same policy and key with the longest prefix in common, and its length; None, 0 if it is short."""
         if not self._forkable(entry) or entry.request.skip_reading_prefix_cache:
             return None, 0
-        tokens, policy = list(entry.request.all_token_ids)[:-1], self._policy(entry)
+        tokens, alike = list(entry.request.all_token_ids)[:-1], (self._policy(entry), entry.key)
         best, length = None, self.params.fork_tokens - 1
         for other in self.entries.values():
-            if other.admitted and other.seq is not None and self._policy(other) == policy and self._forkable(other):
+            if other.admitted and other.seq is not None and (self._policy(other), other.key) == alike and self._forkable(other):
                 request = other.request
                 if request.num_preemptions == other.preemptions:
                     n = common(tokens, list(request.all_token_ids)[: request.num_computed_tokens])
                     best, length = (other.seq, n) if n > length else (best, length)
-        for seq, (its_policy, its_tokens) in self.retained.items():
-            if its_policy == policy:
+        for seq, (its, its_tokens) in self.retained.items():
+            if its == alike:
                 n = common(tokens, its_tokens)
                 best, length = (seq, n) if n > length else (best, length)
         if best is not None and best in self.retained:
@@ -217,7 +224,7 @@ class Scheduler:
         n = entry.request.num_computed_tokens
         if entry.seq is None or self.params.retain == 0 or not self._forkable(entry) or n < self.params.fork_tokens:
             return False
-        self.retained[entry.seq] = self._policy(entry), list(entry.request.all_token_ids)[:n]
+        self.retained[entry.seq] = (self._policy(entry), entry.key), list(entry.request.all_token_ids)[:n]
         if len(self.retained) > self.params.retain:
             self.next.drop.append(self.retained.popitem(last=False)[0])
         return True

@@ -26,6 +26,7 @@ import sparsekv.vllm.backend as backend  # noqa: E402
 import sparsekv.vllm.scheduler as scheduler_module  # noqa: E402
 import sparsekv.vllm.worker as worker_module  # noqa: E402
 from sparsekv.vllm.admission import try_several_rows  # noqa: E402
+from sparsekv.vllm.identity import name_under, request_key  # noqa: E402
 from sparsekv.vllm.params import EngineParams  # noqa: E402
 from sparsekv.vllm.scheduler import FORKABLE, Scheduler, common  # noqa: E402
 
@@ -39,7 +40,7 @@ STEPS = int(os.environ.get("SPARSEKV_TEST_STEPS", "200"))
 class Request:
     """What the halves read of vLLM's requests."""
 
-    def __init__(self, number: int, prompt: list[int], ours: dict | None):
+    def __init__(self, number: int, prompt: list[int], ours: dict | None, salt: str = ""):
         self.request_id = f"cmpl-{number}-0-{number:08x}"
         self.sampling_params = Some(extra_args={"sparsekv": ours} if ours else None)
         self.all_token_ids = list(prompt)
@@ -48,6 +49,11 @@ class Request:
         self.skip_reading_prefix_cache = False
         self.blocks: list[int] = []
         self.left = 0
+        self.cache_salt, self.lora_request, self.mm_features, self.prompt_embeds = salt, None, [], None
+
+    def inputs(self, tokens: list[int]) -> list[int]:
+        """What the model computes with: another salt is another adapter, say, so that K and V of the same ids differ."""
+        return [(t + 17 * len(self.cache_salt)) % VOCAB for t in tokens]
 
     @property
     def num_tokens(self) -> int:
@@ -198,7 +204,7 @@ class Engine:
         for r in batch:
             rows, drafts = output.num_scheduled_tokens[r.request_id], output.scheduled_spec_decode_tokens.get(r.request_id, [])
             tokens = [*r.all_token_ids, *drafts][: r.num_computed_tokens + rows]
-            spans.append((r, tokens, r.num_computed_tokens))
+            spans.append((r, r.inputs(tokens), r.num_computed_tokens))
             starts.append(starts[-1] + rows)
             slots += [r.blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(r.num_computed_tokens, len(tokens))]
         pad = self.rng.choice([0, 0, 3])
@@ -232,7 +238,7 @@ def play(engine: Engine, rng: random.Random, steps: int, drafting: bool, named: 
             ours = {}
             if rng.random() < named:
                 ours["name"] = f"talk-{rng.randrange(4)}"
-            request = Request(number, prompt(rng, old), ours)
+            request = Request(number, prompt(rng, old), ours, rng.choice(["", "", "a", "bb"]))
             old.append(request.all_token_ids)
             engine.ask(request, rng.randrange(1, 40))
         if engine.running and rng.random() < 0.08:
@@ -268,6 +274,33 @@ def test_random(client, v2: bool, drafting: bool):
     assert engine.counts["found"] > 0 and engine.counts["preempted"] > 0 and (engine.counts["drafts"] > 0) == drafting
     assert engine.counts["lost"] == 0
     engine.worker.close()
+
+
+def test_what_else_k_and_v_depend_on(tmp_path):
+    """Adapters by their files, images by content and place; of embeddings nothing is known."""
+    (tmp_path / "adapter_config.json").write_text("{}")
+    weights = tmp_path / "adapter_model.safetensors"
+    weights.write_bytes(b"1")
+
+    def key(**more):
+        return request_key(Some(**(dict(lora_request=None, cache_salt=None, mm_features=[], prompt_embeds=None) | more)))
+
+    def adapter(path, name="a"):
+        return Some(lora_name=name, lora_path=str(path), lora_int_id=1)
+
+    def image(content, at):
+        return [Some(identifier=content, mm_position=Some(offset=at, length=9))]
+
+    plain, a = key(), key(lora_request=adapter(tmp_path))
+    assert plain == ""
+    assert a == key(lora_request=adapter(tmp_path, "the same under another name"))
+    keys = [plain, a, key(cache_salt="a"), key(lora_request=adapter("hub/name")), key(lora_request=adapter("hub/name", "b")),
+            key(lora_request=adapter(tmp_path), cache_salt="a"), key(mm_features=image("x", 3)), key(mm_features=image("x", 4)), key(mm_features=image("y", 3))]  # fmt: skip
+    weights.write_bytes(b"2")  # in place: trained on
+    keys.append(key(lora_request=adapter(tmp_path)))
+    assert len(set(keys)) == len(keys)
+    assert key(prompt_embeds=torch.zeros(1)) is None
+    assert name_under(plain, "chat") == "chat" and len(name_under(a, "c" * 63)) == 63 and name_under(a, "chat") != name_under(keys[-1], "chat")
 
 
 @pytest.fixture

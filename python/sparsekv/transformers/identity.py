@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transformers model's K and V are computed from, as it is in memory: the name that the daemon knows the model by."""
+import struct
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import PreTrainedModel
+
+from .._native import lib
+from ..identity import Identity
+from ..model import Model
+
+DTYPES = {torch.float32: lib.SKV_F32, torch.float16: lib.SKV_F16, torch.bfloat16: lib.SKV_BF16}
+CHUNK = 1 << 24  # elements that are copied from a device at a time
+
+# The engine computes these: with silu, their shape, tensors and rms_norm_eps say all, and it says the same.
+OF_THE_ENGINE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+# What a configuration has besides the numbers of the forward pass. A key that is missing here costs shared prefixes, and no more.
+NOT_COMPUTED = frozenset(
+    "_name_or_path name_or_path transformers_version architectures dtype torch_dtype use_cache pad_token_id bos_token_id eos_token_id "
+    "sep_token_id decoder_start_token_id id2label label2id problem_type return_dict output_attentions output_hidden_states chunk_size_feed_forward "
+    "tie_word_embeddings tokenizer_class task_specific_params initializer_range attn_implementation max_length".split()
+)
+
+
+class Unhashable(ValueError):
+    """The model's weights cannot be read; the text says why."""
+
+
+class Copy:
+    """What a tensor on a device was when it was hashed: copying it again takes long, looking whether it changed does not."""
+
+    def __init__(self, tensor: torch.Tensor, checksum: int, identity: Identity):
+        self.state = (tensor.data_ptr(), tensor._version, tensor.dtype, tuple(tensor.shape), checksum)
+        self.identity = identity
+
+
+copies: "WeakKeyDictionary[PreTrainedModel, dict[str, Copy]]" = WeakKeyDictionary()
+
+
+def add_host_tensor(to: Identity, name: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype in DTYPES:
+        to.tensor(name, DTYPES[tensor.dtype], tensor.numel(), tensor.data_ptr())
+    else:
+        to.memory(f"{name}:{tensor.dtype}", tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+def add_device_tensors(to: Identity, tensors: dict[str, torch.Tensor], known: dict[str, Copy]) -> None:
+    """Those that changed are copied to the host and hashed there. `.data` can be written to without a trace, so each has a checksum."""
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = [t.reshape(-1).view(words[t.element_size()]).sum(dtype=torch.int64) for t in tensors.values()]
+    checksums = torch.stack(sums).tolist() if sums else []
+    for (name, tensor), checksum in zip(tensors.items(), checksums):
+        copy = known.get(name)
+        state = (tensor.data_ptr(), tensor._version, tensor.dtype, tuple(tensor.shape), checksum)
+        if copy is None or copy.state != state:
+            identity = Identity()
+            add_host_tensor(identity, name, tensor.cpu())
+            copy = known[name] = Copy(tensor, checksum, identity)
+        to.add(copy.identity)
+
+
+def add_weights(to: Identity, model: PreTrainedModel) -> None:
+    on_device: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, torch.Tensor):
+            to.text(name, repr(tensor))
+        elif tensor.is_meta:
+            raise Unhashable(
+                f"{type(model).__name__}: {name} is not in memory (offloaded weights): expected all weights in memory, or model_name=, "
+                "by which sequences belong to this model"
+            )
+        elif tensor.device.type == "cpu":
+            add_host_tensor(to, name, tensor.contiguous())
+        else:
+            on_device[name] = tensor.contiguous()
+    add_device_tensors(to, on_device, copies.setdefault(model, {}))
+
+
+def add_adapters(to: Identity, model: PreTrainedModel) -> None:
+    """PEFT's layers: their tensors are the model's; which of them count, and how much, is not in them."""
+    for name, module in model.named_modules():
+        for key in ("active_adapters", "disable_adapters", "scaling"):
+            value = getattr(module, key, None) if hasattr(module, "base_layer") else None
+            if value is not None:
+                to.text(f"{name}.{key}", repr(value))
+
+
+def add_settings(to: Identity, model: PreTrainedModel) -> None:
+    config = model.config.get_text_config(decoder=True)
+    architecture = type(model).__name__
+    to.text("architecture", architecture)
+    own = type(model).__module__.startswith("transformers.models.")
+    if own and architecture in OF_THE_ENGINE and config.hidden_act == "silu":
+        (eps,) = struct.unpack("f", struct.pack("f", config.rms_norm_eps))
+        to.number("rms_norm_eps", eps)
+    else:
+        to.text("module", type(model).__module__)
+        to.settings("config", {k: v for k, v in config.to_dict().items() if k not in NOT_COMPUTED})
+    quantization: Any = getattr(model.config, "quantization_config", None)
+    if quantization is not None:
+        to.text("quantization", repr(quantization if isinstance(quantization, dict) else quantization.to_dict()))
+
+
+def identity_of(model: PreTrainedModel, shape: Model) -> str:
+    """A name of the model that another one has if it computes the same K and V, and no other. Raises Unhashable."""
+    identity = Identity()
+    add_settings(identity, model)
+    identity.shape(shape)
+    add_weights(identity, model)
+    add_adapters(identity, model)
+    return identity.name(type(model).__name__.partition("For")[0].lower())

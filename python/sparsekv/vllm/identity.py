@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What K and V depend on besides token ids: of the model, and of a request (adapter, images, embeddings, salt)."""
+import functools
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sparsekv
+
+from ..identity import Identity
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.request import Request
+
+
+def model_identity(vllm_config: "VllmConfig", shape: sparsekv.Model) -> str:
+    """
+    The name of the engine's model: of its configuration, dtype, quantization and shape, and of all weights where its
+    folder is here; else of the name and the revision that vLLM loads.
+    """
+    model, load = vllm_config.model_config, vllm_config.load_config
+    identity = Identity()
+    identity.text("engine", "vllm")  # its kernels round otherwise than others'
+    identity.text("dtype", str(model.dtype))
+    identity.text("quantization", str(model.quantization))
+    identity.settings("config", model.hf_config.to_dict())
+    identity.shape(shape)
+    folder = str(model.model)
+    if str(load.load_format) == "dummy":
+        identity.text("weights", f"dummy, seed {model.seed}")
+    elif has_weights(folder):
+        identity.files(folder)
+    else:
+        identity.text("weights", f"{folder} at {model.revision}")
+    return identity.name(str(getattr(model.hf_config, "model_type", "model")))
+
+
+def has_weights(folder: str) -> bool:
+    return any((Path(folder) / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
+
+
+@functools.lru_cache(maxsize=256)
+def digest_of(path: str, inode: int, size: int, changed_ns: int) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def adapter_key(lora: Any) -> str:
+    """A LoRA adapter: the content of its files where they are here, else its name, path and number."""
+    folder = Path(lora.lora_path)
+    files = sorted(folder.glob("adapter_*")) if folder.is_dir() else []
+    said = [str(lora.lora_name), str(lora.lora_path), str(lora.lora_int_id)]
+    for file in files:
+        st = os.stat(file)
+        said.append(f"{file.name} {digest_of(str(file), st.st_ino, st.st_size, st.st_ctime_ns)}")
+    return "\n".join(said[3:] if files else said)
+
+
+def request_key(request: "Request") -> str | None:
+    """
+    Requests of one key have the same K and V where they have the same first tokens. "": token ids are all that there is. None: of
+    prompts that came as embeddings nothing is known.
+    """
+    if getattr(request, "prompt_embeds", None) is not None:
+        return None
+    parts = []
+    if request.lora_request is not None:
+        parts.append("adapter\n" + adapter_key(request.lora_request))
+    if request.cache_salt:
+        parts.append("salt\n" + request.cache_salt)
+    for feature in request.mm_features or []:
+        parts.append(f"input\n{feature.identifier} {feature.mm_position.offset} {feature.mm_position.length}")
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest() if parts else ""
+
+
+def name_under(key: str, name: str) -> str:
+    """The name of a request's sequence: another one for each key, so that one adapter's is never another's."""
+    return name if not key else f"{name[: 63 - 17]}.{key[:16]}"
