@@ -93,10 +93,9 @@ bool skv_turns_work(struct skv_server *s)
 		skv_server_fail(s, "work in turns", done.failed);
 		return false;
 	}
-	if (done.through) {
-		s->notices_due = true;
+	s->notices_due |= done.through;
+	if (done.through || done.waits) /* memory that was to come comes, or nobody knows when */
 		skv_lease_retry(s);
-	}
 	if (!done.client)
 		return done.more;
 	for (struct skv_turns **at = &s->turns, *t; (t = *at);) {

@@ -70,19 +70,19 @@ void skv_identity_add_number(struct skv_identity *to, const char *key, double nu
 
 #define CHUNK 4096u
 
-/* Elements of a tensor, which may lie at any address, as the bits of fp32 numbers. */
-static void widen(const struct skv_tensor *t, uint64_t first, uint64_t n, uint32_t *to)
+/* Elements of a tensor, which may lie at any address, as the bits of fp32 numbers; what is behind the n-th is anything. */
+static void widen(const struct skv_tensor *t, uint64_t first, uint64_t n, uint32_t to[CHUNK])
 {
-	uint16_t half;
+	uint16_t half[CHUNK];
 
 	if (t->dtype != SKV_BF16) {
 		skv_tensor_floats(t, first, n, (float *)to);
 		return;
 	}
-	for (uint64_t i = 0; i < n; i++) {
-		memcpy(&half, t->data + 2 * (first + i), sizeof(half));
-		to[i] = (uint32_t)half << 16;
-	}
+	memset(half, 0, sizeof(half));
+	memcpy(half, t->data + 2 * first, n * sizeof(*half));
+	for (uint32_t i = 0; i < CHUNK; i++) /* of a constant length: in vectors */
+		to[i] = (uint32_t)half[i] << 16;
 }
 
 static XXH128_hash_t content_of(const struct skv_tensor *t, uint64_t n)

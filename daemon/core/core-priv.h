@@ -48,6 +48,16 @@ struct skv_pool_local {
 	uint32_t sweep_at; /* where the next sweep begins */
 };
 
+/* Sequences by name: names.h. */
+struct skv_names {
+	uint32_t *list; /* [n_lists], a power of two: the first of each */
+	uint32_t *next; /* [max_sequences] */
+	uint32_t *in;   /* [max_sequences]: the list that it is in, or SKV_NO_INDEX */
+	uint32_t n_lists;
+	uint64_t seed;
+};
+#define SKV_NAMES_NULL ((struct skv_names){.list = NULL})
+
 /* Host memory or a device. */
 struct skv_memory {
 	const struct skv_mem_ops *mem; /* NULL: not there */
@@ -69,6 +79,7 @@ struct skv_core {
 	uint32_t n_fd_changes, cap_fd_changes;
 	struct skv_reconnect *reconnects; /* clients that say what they have; reconnect.c */
 	struct skv_block_index prefixes; /* that are in memory, by their rows */
+	struct skv_names names;
 	struct skv_task *tasks; /* that are under way; the first has the next turn */
 	bool parks;              /* sequences make room by being parked (parking.c) ... */
 	uint64_t park_failed_ns; /* ... and it did not work, last at this time */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/fdstore.h"
+#include "daemon/core/names.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/resume.h"
@@ -135,11 +136,15 @@ int skv_core_make(const struct skv_core_config *config, const struct skv_mem_ops
 	for (uint32_t i = 0; c->pools && i < g->max_pools; i++)
 		c->pools[i].fd = -1;
 	if (c->seqs && c->sessions && c->pools)
+		r = skv_names_init(&c->names, g->max_sequences);
+	if (r == 0)
 		r = control_new(c, g->max_clients);
 	if (r < 0) {
 		skv_core_abandon(c);
 		return r;
 	}
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		skv_names_add(c, i);
 	c->memory[SKV_DEVICE_HOST].mem = mem;
 	limit_host(c);
 	atomic_store(&c->control->policy_generation, c->state.header->policy_generation);
@@ -196,6 +201,7 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 	skv_reconnect_free_all(c);
 	close_companions(c);
 	skv_block_index_deinit(&c->prefixes);
+	skv_names_deinit(&c->names);
 	free(c->seqs);
 	free(c->sessions);
 	free(c->pools);

@@ -156,7 +156,7 @@ struct skv_core_seq_info {
  */
 int skv_core_reconnect(struct skv_core *, uint32_t client);
 bool skv_core_is_reconnecting(const struct skv_core *, uint32_t client);
-/* E_NOENT: it has no such session; the session has no such sequence. E_INVALID: a page is neither on lease to it nor shared by its sequences; the session was not named. */
+/* E_NOENT: it has no such session; the session has no such sequence. E_INVALID: a page is neither on lease to it nor shared; the session was not named. */
 int skv_core_reconnect_session(struct skv_core *, uint32_t client, uint32_t session);
 int skv_core_reconnect_seq(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
 int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs, uint32_t n);
@@ -165,6 +165,7 @@ int skv_core_reconnect_done(struct skv_core *, uint32_t client);
 struct skv_core_done {
 	bool more;       /* there is more to do */
 	bool through;    /* a task is: memory may have come back */
+	bool waits;      /* one waits for a client from now on: its memory comes back when that client says */
 	uint32_t client; /* of its works one is through; 0: none is */
 	int failed;      /* negative errno: there is no memory to go on with, fatal for the daemon */
 	bool gone;       /* it was the end of the client ... */

@@ -14,6 +14,7 @@
 #include <string.h>
 #include "daemon/core/age.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/names.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"
@@ -117,6 +118,7 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
 		return no_memory(c, f, -ENOMEM);
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
+	skv_names_add(c, f->child);
 	q->used = ++skv_write_header(&c->state)->uses;
 	skv_age_trim_prefixes(c, q->account);
 	return SKV_DONE;

@@ -11,13 +11,19 @@
  */
 #include "daemon/core/joint.h"
 
-#include <string.h>
+#include "daemon/core/names.h"
 #include "daemon/core/task.h"
 
+/* Of sequences of one name: is the other one another rank of the same group? */
 static bool is_rank_of(const struct skv_seq_row *q, const struct skv_seq_row *other)
 {
-	return other->account == q->account && other->model.n_ranks == q->model.n_ranks && other->model.rank != q->model.rank &&
-	       !strcmp(other->name, q->name) && !strcmp(other->model.name, q->model.name);
+	return other->model.n_ranks == q->model.n_ranks && other->model.rank != q->model.rank;
+}
+
+/* The next sequence behind `i` of the group, itself among them. */
+static uint32_t next_of_name(const struct skv_core *c, const struct skv_seq_row *q, uint32_t i)
+{
+	return skv_names_next(c, i, q->account, q->model.name, q->name);
 }
 
 /* Do ranks of it commit together? */
@@ -77,7 +83,7 @@ enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq, bool gone)
 	before = mark_of(c, seq, epoch - 1);
 	if (atomic_load_explicit(&m->joint, memory_order_acquire) == epoch + 1 || same(mark_of(c, seq, epoch), before))
 		return SKV_DONE; /* all have it, or it was this rank's own affair */
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+	for (uint32_t i = next_of_name(c, q, SKV_NO_INDEX); i != SKV_NO_INDEX; i = next_of_name(c, q, i)) {
 		bool alive;
 
 		if (!is_rank_of(q, skv_seq_row(&c->state, i)) || !is_joint(c, i))
@@ -97,12 +103,14 @@ enum skv_progress skv_joint_settle(struct skv_core *c, uint32_t seq, bool gone)
 
 bool skv_joint_held(const struct skv_core *c, uint32_t seq)
 {
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
 	if (!is_joint(c, seq))
 		return false;
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+	for (uint32_t i = next_of_name(c, q, SKV_NO_INDEX); i != SKV_NO_INDEX; i = next_of_name(c, q, i)) {
 		const struct skv_seq_row *other = skv_seq_row(&c->state, i);
 
-		if (is_rank_of(skv_seq_row(&c->state, seq), other) && other->session != SKV_NO_INDEX)
+		if (is_rank_of(q, other) && other->session != SKV_NO_INDEX)
 			return true;
 	}
 	return false;

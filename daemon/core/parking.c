@@ -14,6 +14,7 @@
 #include "daemon/core/joint.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
+#include "daemon/core/names.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
@@ -296,6 +297,7 @@ int skv_core_restore_done(struct skv_core *c, uint32_t seq_id, const char *name)
 	if (r)
 		return r;
 	snprintf(q->name, sizeof(q->name), "%s", name);
+	skv_names_add(c, seq);
 	q->used = ++skv_write_header(&c->state)->uses;
 	skv_charge_seq(c, seq);
 	return 0;

@@ -15,6 +15,7 @@
 #include "daemon/core/age.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
+#include "daemon/core/names.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"
@@ -205,8 +206,10 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 		r = skv_core_restore_done(c, seq_id, "");
 	if (r == 0)
 		r = skv_prefixes_add(c, seq, keys, n);
-	if (r == 0)
+	if (r == 0) {
 		skv_prefix_name(&keys[n - 1], skv_write_seq(&c->state, seq)->name);
+		skv_names_add(c, seq);
+	}
 	if (r == 0)
 		skv_age_trim_prefixes(c, q->account);
 	return r;

@@ -138,20 +138,12 @@ static bool is_on_lease(const struct skv_core *c, uint32_t pool, uint64_t page, 
 
 /*
  * A fork whose reply was lost has made pages shared that the client still takes for its own. They are not: it asks for the fork again, and
- * reads the tables then.
+ * reads the tables then. Naming one keeps nothing, so whose it is does not matter; all pages of a pool are one user's.
  */
-static bool is_shared_by(const struct skv_core *c, uint32_t pool, uint64_t page, uint32_t client)
+static bool is_shared(const struct skv_core *c, uint32_t pool, uint64_t page)
 {
-	if (page > SKV_PTE_ID_MASK || !skv_page_exists(c, pool, (uint32_t)page))
-		return false;
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
-
-		if (q->pool == pool && q->session != SKV_NO_INDEX && skv_session_row(&c->state, q->session)->client == client &&
-		    skv_ref_held(c, i, (uint32_t)page))
-			return true;
-	}
-	return false;
+	return page <= SKV_PTE_ID_MASK && skv_page_exists(c, pool, (uint32_t)page) &&
+	       skv_owner_kind(*skv_owner_word(&c->state, pool, (uint32_t)page)) == SKV_OWNER_SHARED;
 }
 
 int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_wire_run *runs, uint32_t n)
@@ -175,7 +167,7 @@ int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t se
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++)
 		for (uint64_t page = runs[i].first; page < (uint64_t)runs[i].first + runs[i].count; page++) {
-			if (!is_on_lease(c, pool, page, r->client) && !is_shared_by(c, pool, page, r->client))
+			if (!is_on_lease(c, pool, page, r->client) && !is_shared(c, pool, page))
 				return skv_core_refuse(c, SKV_CORE_E_INVALID, "page %llu is not on lease to client %#x",
 				                       (unsigned long long)page, client_id);
 			r->pages[pool][page / 8] |= (uint8_t)(1u << page % 8);

@@ -9,6 +9,7 @@
 #include "daemon/core/charge.h"
 #include "daemon/core/fdstore.h"
 #include "daemon/core/lookup.h"
+#include "daemon/core/names.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
@@ -25,15 +26,15 @@
 
 uint32_t skv_seq_find(const struct skv_core *c, uint32_t account, const struct skv_model *m, const char *name)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+	uint32_t i = SKV_NO_INDEX;
 
-		if (q->account == account && q->name[0] && !strcmp(q->name, name) &&
-		    !strcmp(q->model.name, m->name) && q->model.rank == m->rank &&
-		    q->model.n_ranks == m->n_ranks)
-			return i;
+	while ((i = skv_names_next(c, i, account, m->name, name)) != SKV_NO_INDEX) {
+		const struct skv_model *its = &skv_seq_row(&c->state, i)->model;
+
+		if (its->rank == m->rank && its->n_ranks == m->n_ranks)
+			break;
 	}
-	return SKV_NO_INDEX;
+	return i;
 }
 
 void skv_seq_hold(struct skv_core *c, uint32_t seq, uint32_t session)
@@ -144,6 +145,7 @@ int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, c
 	q->max_tokens = max_tokens;
 	q->model = *m;
 	snprintf(q->name, sizeof(q->name), "%s", name);
+	skv_names_add(c, seq);
 	skv_fdstore_name(&c->state, SKV_TABLE_SEQUENCES, seq, kept);
 	skv_fdstore_add(c, kept, c->seqs[seq].fd);
 	skv_charge_seq(c, seq);

@@ -193,7 +193,9 @@ int skv_task_drop(struct skv_core *c, uint32_t seq, uint32_t client, int result)
 bool skv_task_frees(const struct skv_core *c, uint32_t device)
 {
 	for (const struct skv_task *t = c->tasks; t; t = t->next)
-		if (t->kind == SKV_TASK_CLIENT || (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
+		if (t->waits) /* for a client, which may take as long as it likes */
+			continue;
+		else if (t->kind == SKV_TASK_CLIENT || (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
 			return true;
 	return false;
 }
@@ -265,6 +267,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 		return;
 	c->tasks = t->next;
 	p = some(c, t, &units);
+	ret->waits = p == SKV_WAITS && !t->waits;
 	t->waits = p == SKV_WAITS;
 	if (p == SKV_GOES_ON || p == SKV_FAILED || p == SKV_WAITS) {
 		if (p == SKV_WAITS)

@@ -418,7 +418,7 @@ void held_new(struct held *h, struct peer *p, const char *name, uint32_t max_tok
 {
 	struct skv_core_seq_info info;
 
-	ck_assert_int_eq(skv_core_seq_new(core, p->client, p->session.session, name, max_tokens, &info), 0);
+	ck_assert_msg(skv_core_seq_new(core, p->client, p->session.session, name, max_tokens, &info) == 0, "%s", skv_core_why(core));
 	held_open(h, p, &info);
 }
 

@@ -108,6 +108,35 @@ START_TEST(what_is_held_stays)
 }
 END_TEST
 
+/* The end of a client whose other rank has not committed waits for that one, and no other user for both. */
+START_TEST(a_rank_that_never_follows_withholds_nothing)
+{
+	struct skv_model ranked = test_model("j", 2, 16);
+	struct peer r[2];
+	struct held x[2];
+
+	ranked.n_ranks = 2;
+	for (ranked.rank = 0; ranked.rank < 2; ranked.rank++) {
+		peer_join(&r[ranked.rank], 3000, &ranked);
+		held_new(&x[ranked.rank], &r[ranked.rank], "pair", 1024);
+		atomic_store(&x[ranked.rank].mem->joint, 1);
+	}
+	fill(0);
+	x[0].mem->len[1] = 16;
+	atomic_store(&x[0].mem->commit, UINT64_C(1) << 32 | 16);
+	client_gone(r[0].client);
+	held_close(&x[0]);
+	peer_join(&b, 2000, &model);
+	ck_assert_int_eq(lease_in_turns(&b), 0);
+	peer_die(&b);
+	held_close(&x[1]);
+	peer_die(&r[1]);
+	(void)drop_name(3000, "j", "pair");
+	(void)drop_name(3000, "j", "pair");
+	finish(0);
+}
+END_TEST
+
 START_TEST(a_user_alone_loses_nothing)
 {
 	fill(0);
@@ -146,7 +175,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-core-age");
 
-	add_case(s, "age", 60, setup, books_close, a_user_below_its_part_gets_it, what_is_held_stays, a_user_alone_loses_nothing,
+	add_case(s, "age", 60, setup, books_close, a_user_below_its_part_gets_it, what_is_held_stays, a_rank_that_never_follows_withholds_nothing, a_user_alone_loses_nothing,
 	         sequences_grow_old, NULL);
 	return run_suite(s);
 }
