@@ -33,7 +33,7 @@ static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_
 
 	if (!p || !p->indexed || p->going)
 		return false;
-	p->used_ns = skv_real_ns();
+	skv_parking_used(p);
 	*ret = skv_core_park_known(k->server->core, seq);
 	if (ask)
 		ask->done += *ret == 0;

@@ -126,6 +126,8 @@ bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *f
  * waits: a daemon that could not go on leaves them, since that a sequence is in memory, and its file may go, was perhaps not committed.
  */
 void skv_parking_remove(struct skv_parking *, struct skv_parked *);
+/* It was written just now, or, a sealed prefix, read: from now on it grows old. */
+void skv_parking_used(struct skv_parked *);
 void skv_parking_remove_again(struct skv_parking *);
 void skv_parking_remove_rest(struct skv_parking *);
 /* It is gone already. */

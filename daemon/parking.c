@@ -27,6 +27,7 @@
 #include "daemon/sys/log.h"
 
 #define IDLE_NS 30000000000u /* of a worker */
+#define HOUR_NS UINT64_C(3600000000000)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
@@ -97,6 +98,7 @@ void skv_parking_written(struct skv_parking_job *j, const struct skv_parked_head
 	skv_files_put(&j->parking->files, j->reserved, j->m.uid, j->m.file, h ? h : &known, keys);
 	j->file = j->reserved;
 	j->reserved = NULL;
+	skv_parking_used(j->file);
 	j->state = SKV_PARKING_WRITTEN;
 	skv_parking_trim_prefixes(j->parking, j->m.uid);
 }
@@ -343,10 +345,34 @@ static void look_again(struct skv_parking *k)
 	(void)skv_parking_index_prefixes(k, &gone);
 }
 
+/*
+ * How long it has been without use. Time passes by a clock that nobody sets. How old a file was when this daemon found it, only the clock
+ * of the day says, and it may be wrong, or may have been: so none is found too old to stay for an hour, or a quarter of `ttl_ns`.
+ */
+static uint64_t age_of(struct skv_parked *p, uint64_t ttl_ns)
+{
+	const uint64_t now_ns = skv_now_ns(), real_ns = skv_real_ns(), grace_ns = ttl_ns / 4 < HOUR_NS ? ttl_ns / 4 : HOUR_NS;
+
+	if (!p->since_ns) {
+		p->since_ns = now_ns;
+		p->age_ns = real_ns > p->used_ns ? real_ns - p->used_ns : 0;
+		if (p->age_ns > ttl_ns - grace_ns)
+			p->age_ns = ttl_ns - grace_ns;
+	}
+	return p->age_ns + (now_ns - p->since_ns);
+}
+
+void skv_parking_used(struct skv_parked *p)
+{
+	p->used_ns = skv_real_ns();
+	p->since_ns = skv_now_ns();
+	p->age_ns = 0;
+}
+
 void skv_parking_tick(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
-	const uint64_t ttl = s->config.sequence_ttl, now_ns = skv_real_ns();
+	const uint64_t ttl = s->config.sequence_ttl;
 
 	if (k && k->look_again)
 		look_again(k);
@@ -358,7 +384,7 @@ void skv_parking_tick(struct skv_server *s)
 	for (size_t i = 0; k && ttl && i < k->files.n; i++) {
 		struct skv_parked *p = k->files.all[i];
 
-		if (p->busy || p->going || now_ns < p->used_ns || now_ns - p->used_ns < ttl)
+		if (p->busy || p->going || age_of(p, ttl) < ttl)
 			continue;
 		k->counters.expired++;
 		skv_parking_remove(k, p);

@@ -212,7 +212,7 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 	count(j);
 	if (skv_parked_is_prefix(p)) {
 		p->busy = false;
-		p->used_ns = skv_real_ns();
+		skv_parking_used(p);
 	} else {
 		p->seq = j->seq;
 		skv_parking_remove(k, p);

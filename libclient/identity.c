@@ -146,7 +146,7 @@ static struct skv_identity sum_of_file(const struct skv_safetensors *file)
 }
 
 /* Where the sum of a file is kept; "" where the user has no cache. */
-static void place_of(const struct stat *st, char *to, size_t len)
+static void cache_path(const struct stat *st, char *to, size_t len)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	int n = 0;
@@ -163,20 +163,20 @@ static void place_of(const struct stat *st, char *to, size_t len)
 	         (uintmax_t)st->st_mtim.tv_sec, st->st_mtim.tv_nsec, (uintmax_t)st->st_ctim.tv_sec, st->st_ctim.tv_nsec);
 }
 
-static bool recall(const char *place, struct skv_identity *ret)
+static bool recall(const char *path, struct skv_identity *ret)
 {
-	SKV_FD_CLEANUP int fd = *place ? open(place, O_RDONLY | O_CLOEXEC) : -1;
+	SKV_FD_CLEANUP int fd = *path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	struct stat st;
 
 	/* a file of another user's would say what it likes */
 	return fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() && read(fd, ret, sizeof(*ret)) == sizeof(*ret);
 }
 
-static void make_folders(const char *place)
+static void make_folders(const char *of)
 {
 	char path[4096];
 
-	snprintf(path, sizeof(path), "%s", place);
+	snprintf(path, sizeof(path), "%s", of);
 	for (char *p = path + 1; (p = strchr(p, '/')); p++) {
 		*p = 0;
 		(void)mkdir(path, 0700);
@@ -185,27 +185,27 @@ static void make_folders(const char *place)
 }
 
 /* Whole under its name or not there. A cache that cannot be written is none. */
-static void keep(const char *place, const struct skv_identity *sum)
+static void keep(const char *path, const struct skv_identity *sum)
 {
-	char path[4096 + 32];
+	char part[4096 + 32];
 	int fd;
 
-	if (!*place)
+	if (!*path)
 		return;
-	make_folders(place);
-	snprintf(path, sizeof(path), "%s.%d-XXXXXX", place, (int)getpid());
-	fd = mkostemp(path, O_CLOEXEC);
+	make_folders(path);
+	snprintf(part, sizeof(part), "%s.%d-XXXXXX", path, (int)getpid());
+	fd = mkostemp(part, O_CLOEXEC);
 	if (fd < 0)
 		return;
-	if (write(fd, sum, sizeof(*sum)) != sizeof(*sum) || rename(path, place) < 0)
-		(void)unlink(path);
+	if (write(fd, sum, sizeof(*sum)) != sizeof(*sum) || rename(part, path) < 0)
+		(void)unlink(part);
 	close(fd);
 }
 
 int skv_identity_add_files(struct skv_identity *to, const char *folder)
 {
 	struct skv_checkpoint checkpoint = SKV_CHECKPOINT_NULL;
-	char why[512], place[4096];
+	char why[512], path[4096];
 	int e = skv_checkpoint_open(&checkpoint, folder, why, sizeof(why));
 
 	if (e < 0)
@@ -216,13 +216,13 @@ int skv_identity_add_files(struct skv_identity *to, const char *folder)
 
 		if (stat(checkpoint.file[i].path, &before) < 0)
 			memset(&before, 0, sizeof(before));
-		place_of(&before, place, sizeof(place));
-		if (!recall(place, &sum)) {
+		cache_path(&before, path, sizeof(path));
+		if (!recall(path, &sum)) {
 			sum = sum_of_file(&checkpoint.file[i]);
 			/* what was written to meanwhile is not kept */
 			if (stat(checkpoint.file[i].path, &after) == 0 && before.st_ino == after.st_ino && before.st_ctim.tv_sec == after.st_ctim.tv_sec &&
 			    before.st_ctim.tv_nsec == after.st_ctim.tv_nsec)
-				keep(place, &sum);
+				keep(path, &sum);
 		}
 		add(to, sum);
 	}

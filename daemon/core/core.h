@@ -164,8 +164,7 @@ int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t sessio
 int skv_core_reconnect_done(struct skv_core *, uint32_t client);
 struct skv_core_done {
 	bool more;       /* there is more to do */
-	bool through;    /* a task is: memory may have come back */
-	bool waits;      /* one waits for a client from now on: its memory comes back when that client says */
+	bool through, waits; /* a task is, memory may have come back; one waits for a client from now on, and may for long */
 	uint32_t client; /* of its works one is through; 0: none is */
 	int failed;      /* negative errno: there is no memory to go on with, fatal for the daemon */
 	bool gone;       /* it was the end of the client ... */

@@ -268,11 +268,69 @@ static void add_bytes(json_t *session, const json_t *seq)
 	}
 }
 
+#define SHOWN_SESSIONS 16 /* of a user */
+
+static void add_figures(json_t *to, const json_t *row)
+{
+	for (size_t i = 0; i < sizeof(session_metrics) / sizeof(session_metrics[0]); i++) {
+		const char *field = session_metrics[i].field;
+
+		json_object_set_new(to, field, json_real(skv_json_num(to, field) + skv_json_num(row, field)));
+	}
+}
+
+/* The row of all sessions of a user beyond those that are shown. */
+static json_t *others_of(json_t *rows, const json_t *uid)
+{
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+		if (json_equal(json_object_get(row, "uid"), uid) && json_is_string(json_object_get(row, "session")))
+			return row;
+	row = json_pack("{s:s, s:s, s:O, s:s, s:s}", "session", "others", "client", "others", "uid", uid, "model", "others", "policy", "others");
+	json_array_append_new(rows, row);
+	return row;
+}
+
+/* Who opens hundreds of sessions does not make a scrape of a hundred thousand lines: a user's first ones are shown, and the sum of the rest. */
+static void bound_sessions(json_t *sessions)
+{
+	json_t *rows = json_array(), *shown = json_object(), *row;
+	char key[32];
+	size_t i;
+
+	json_array_foreach(json_object_get(sessions, "sessions"), i, row) {
+		snprintf(key, sizeof(key), "%.0f", skv_json_num(row, "uid"));
+		json_object_set_new(shown, key, json_real(skv_json_num(shown, key) + 1));
+		if (skv_json_num(shown, key) <= SHOWN_SESSIONS)
+			json_array_append(rows, row);
+		else
+			add_figures(others_of(rows, json_object_get(row, "uid")), row);
+	}
+	json_object_set_new(sessions, "sessions", rows);
+	json_decref(shown);
+}
+
+static void add_recall(json_t *rows, const json_t *session)
+{
+	static const char *const labels[] = {"session", "client", "uid", "model", "policy"};
+	json_t *layer;
+	size_t i;
+
+	json_array_foreach(json_object_get(session, "recall"), i, layer) {
+		json_t *one = json_copy(layer);
+
+		for (size_t l = 0; l < sizeof(labels) / sizeof(*labels); l++)
+			json_object_set(one, labels[l], json_object_get(session, labels[l]));
+		json_array_append_new(rows, one);
+	}
+}
+
 /* What the session table says with the help of others: pages, and a row for each layer with a recall. */
 static void complete_sessions(json_t *sessions, const json_t *seqs)
 {
-	static const char *const labels[] = {"session", "client", "uid", "model", "policy"};
-	json_t *rows = json_array(), *row, *layer, *seq;
+	json_t *rows = json_array(), *row, *seq;
 	double resident, total;
 	size_t i, j;
 
@@ -283,14 +341,10 @@ static void complete_sessions(json_t *sessions, const json_t *seqs)
 		json_array_foreach(json_object_get(seqs, "sequences"), j, seq)
 			if (skv_json_u64(seq, "session") == skv_json_u64(row, "session"))
 				add_bytes(row, seq);
-		json_array_foreach(json_object_get(row, "recall"), j, layer) {
-			json_t *one = json_copy(layer);
-
-			for (size_t l = 0; l < sizeof(labels) / sizeof(*labels); l++)
-				json_object_set(one, labels[l], json_object_get(row, labels[l]));
-			json_array_append_new(rows, one);
-		}
 	}
+	bound_sessions(sessions);
+	json_array_foreach(json_object_get(sessions, "sessions"), i, row)
+		add_recall(rows, row);
 	json_object_set_new(sessions, "recall", rows);
 }
 

@@ -21,6 +21,7 @@ struct skv_parked {
 	char file[SKV_PARKED_FILE];
 	uint64_t commit, n_pages, bytes;
 	uint64_t used_ns; /* CLOCK_REALTIME: when it was parked; of a sealed prefix, or when it was used last */
+	uint64_t since_ns, age_ns; /* skv_now_ns() when it was this old (skv_parking_tick()); 0: not known yet */
 	struct skv_parked_keys *keys; /* of a sealed prefix, owned; NULL: not known */
 	uint32_t n_keys;
 	bool indexed; /* a sealed prefix is found by these */

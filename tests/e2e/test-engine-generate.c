@@ -38,6 +38,12 @@ START_TEST(generates)
 	free(out);
 	free(err);
 
+	/* a prompt may end with what ends texts, which are then one behind the other */
+	out = generate("--policy", "full", "--ids", "97,98,257", "--max-tokens", "3");
+	ck_assert_int_ge(atoi(out), 0);
+	ck_assert_uint_gt(strspn(out, "0123456789"), 0);
+	free(out);
+
 	/* an empty prompt is bos alone */
 	out = generate("--policy", "full", "--prompt", "", "--max-tokens", "3");
 	ck_assert_uint_le(strlen(out), 3);

@@ -52,6 +52,13 @@ tests_support_fail_nth_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS)
 tests_support_fail_nth_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
 tests_support_fail_nth_la_LIBADD = -ldl
 
+# A clock that is wrong, preloaded.
+check_LTLIBRARIES += tests/support/fake-clock.la
+tests_support_fake_clock_la_SOURCES = tests/support/fake-clock.c
+tests_support_fake_clock_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
+tests_support_fake_clock_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
+tests_support_fake_clock_la_LIBADD = -ldl
+
 # NIXL's library without UCX.
 check_LTLIBRARIES += tests/support/fake-nixl.la
 tests_support_fake_nixl_la_SOURCES = tests/support/fake-nixl.c

@@ -401,6 +401,33 @@ START_TEST(models_must_match_their_config)
 }
 END_TEST
 
+/* The output matrix that a checkpoint has counts, though its configuration says that it is the embedding. */
+START_TEST(tied_with_an_output_of_its_own)
+{
+	struct fx_model tiny = FX_TINY;
+	struct fx_weights *w;
+	struct eng_model m;
+	struct eng_error err;
+
+	tiny.tied = false;
+	w = fx_weights_new(&tiny);
+	fx_model_write(&tiny, w, folder);
+	fx_weights_free(w);
+	patch("config.json", "\"tie_word_embeddings\":false", "\"tie_word_embeddings\":true");
+	ck_assert_int_eq(eng_model_load(&m, folder, eng_backend_host(), SKV_F32, &err), 0);
+	ck_assert(!m.config.tied && m.output != m.embedding);
+	ck_assert(memcmp(m.output, m.embedding, 48 * sizeof(float)) != 0);
+	eng_model_deinit(&m);
+	tiny.tied = true;
+	w = fx_weights_new(&tiny);
+	fx_model_write(&tiny, w, folder);
+	fx_weights_free(w);
+	ck_assert_int_eq(eng_model_load(&m, folder, eng_backend_host(), SKV_F32, &err), 0);
+	ck_assert(m.config.tied && m.output == m.embedding);
+	eng_model_deinit(&m);
+}
+END_TEST
+
 /* Sequences belong to a model by name: other weights, another name. */
 START_TEST(names_tell_weights_apart)
 {
@@ -525,7 +552,7 @@ int main(void)
 	Suite *s = begin_suite("test-engine-files");
 	TCase *t = add_case(s, "config", 30, setup, teardown, config_survives_random_damage,
 	                    vocabulary_must_be_bytes, bytes_are_tokens, models_are_described, models_must_match_their_config,
-	                    names_tell_weights_apart, config_is_understood, numbers_of_python, rope_has_defaults, families_differ, texts_end, NULL);
+	                    tied_with_an_output_of_its_own, names_tell_weights_apart, config_is_understood, numbers_of_python, rope_has_defaults, families_differ, texts_end, NULL);
 
 	tcase_add_loop_test(t, config_is_refused, 0, sizeof(bad_configs) / sizeof(*bad_configs));
 	t = add_case(s, "tasks", 60, setup, teardown, cases_are_filtered, cases_have_ids_or_text, NULL);
