@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 void skv_process_open_standard(void)
@@ -15,12 +14,6 @@ void skv_process_open_standard(void)
 
 void skv_process_serve(void)
 {
-	struct rlimit r;
-
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN);
-	if (getrlimit(RLIMIT_FSIZE, &r) == 0 && r.rlim_cur != r.rlim_max) {
-		r.rlim_cur = r.rlim_max;
-		(void)setrlimit(RLIMIT_FSIZE, &r);
-	}
 }

@@ -10,8 +10,7 @@
 void skv_process_open_standard(void);
 
 /*
- * Of a process that serves: it may write files as large as its hard limit says, and what is larger, or goes to a reader that is gone,
- * is an error and no signal.
+ * Of a process that serves: a file that becomes larger than its limit, and a reader that is gone, are errors and no signals.
  */
 void skv_process_serve(void);
 

@@ -103,6 +103,10 @@ DOES_NOTHING(version, ck_assert_ptr_nonnull(skv_version()))
 DOES_NOTHING(last_error, ck_assert_ptr_nonnull(skv_last_error()))
 DOES_NOTHING(rope_frequency, ck_assert(skv_rope_frequency(&model.rope, 64, 0) >= 0))
 DOES_NOTHING(rope_scale, ck_assert(skv_rope_scale(&model.rope) > 0))
+DOES_NOTHING(identity, struct skv_identity id = SKV_IDENTITY_INIT; char name[SKV_NAME_MAX]; const float one = 1;
+	     skv_identity_add(&id, "a", "b", 1); skv_identity_add_text(&id, "c", "d"); skv_identity_add_number(&id, "e", 1);
+	     skv_identity_add_shape(&id, &model); OK(skv_identity_add_tensor(&id, "f", SKV_F32, 1, &one)); skv_identity_name(&id, "g", name);
+	     FAILS(skv_identity_add_files(&id, "/nonexistent"), ENOENT, "model.safetensors"))
 DOES_NOTHING(close_, skv_close(s))
 DOES_NOTHING(disconnect, skv_disconnect(client))
 /* last: what a child is told to do */
@@ -123,7 +127,9 @@ static const struct {
         {"skv_set_recall", set_recall}, {"skv_set_timeout", set_timeout}, {"skv_policy_spec", policy_spec},
         {"skv_policy_error", policy_error}, {"skv_policy_depends_on_prefill", policy_depends},
         {"skv_backend", backend}, {"skv_version", version}, {"skv_last_error", last_error},
-        {"skv_rope_frequency", rope_frequency}, {"skv_rope_scale", rope_scale}, {"skv_close", close_},
+        {"skv_identity_add", identity}, {"skv_identity_add_text", identity}, {"skv_identity_add_number", identity},
+        {"skv_identity_add_shape", identity}, {"skv_identity_add_tensor", identity}, {"skv_identity_add_files", identity},
+        {"skv_identity_name", identity}, {"skv_rope_frequency", rope_frequency}, {"skv_rope_scale", rope_scale}, {"skv_close", close_},
         {"skv_disconnect", disconnect}, {"skv_connect", connect_},
 };
 #define N_CALLS (sizeof(calls) / sizeof(calls[0]))

@@ -306,79 +306,6 @@ START_TEST(damaged)
 }
 END_TEST
 
-/* A file that somebody removed is no sequence that never was: -ENOENT would have it made anew. */
-START_TEST(file_is_gone)
-{
-	struct skv_seq *q;
-	char file[160], away[168];
-
-	chats_first_prompt = 100;
-	begin(NULL);
-	chats_make(2);
-	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
-	snprintf(file, sizeof(file), "%s", file_of("chat-0"));
-	snprintf(away, sizeof(away), "%s.away", file);
-	ck_assert_int_eq(rename(file, away), 0);
-	FAILS(skv_seq_attach(world[0].session, "chat-0", &q), EBADMSG, "is gone: somebody removed it");
-	FAILS(skv_seq_new(world[0].session, "chat-0", 0, &q), EEXIST, "which is parked");
-	ck_assert_int_eq(rename(away, file), 0); /* a disk that was not mounted */
-	chat_talk(&chats[0], 1);
-	chat_check(&chats[0]);
-	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-1"), 0);
-	ck_assert_int_eq(unlink(file_of("chat-1")), 0);
-	ck_assert_int_eq(ask(SKV_MSG_SEQ_DROP_NAME, "chat-1"), 0);
-	OK(skv_seq_new(world[0].session, "chat-1", 0, &q));
-	end();
-}
-END_TEST
-
-static char clock_file[96]; /* by how many seconds the daemon's clock of the day is wrong */
-
-/* Does the sequence's age drop it within these seconds? */
-static bool grows_old(double seconds)
-{
-	for (double until = fix_now() + seconds; fix_now() < until; fix_sleep_ms(50))
-		if (figure("expired"))
-			return true;
-	return false;
-}
-
-/*
- * The clock of the day is set, back and forth, or was wrong while a sequence was parked: what was parked a moment ago stays. It goes when
- * its time is over, by a clock that nobody sets.
- */
-START_TEST(clock_is_set)
-{
-	static const char year_back[] = "-31536000", year_on[] = "31536000";
-	const char *options[] = {"--sequence-ttl=6", NULL};
-
-	chats_first_prompt = 100;
-	folder = fx_folder();
-	snprintf(clock_file, sizeof(clock_file), "%s.clock", folder);
-	fx_text(clock_file, "0");
-	setenv("SKV_CLOCK", clock_file, 1);
-	setenv("LD_PRELOAD", fix_built("tests/support/.libs/fake-clock.so"), 1);
-	start(options);
-	unsetenv("LD_PRELOAD");
-	chats_models();
-	connect_client();
-	chats_make(1);
-	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
-	fx_text(clock_file, year_back);
-	ck_assert(!grows_old(1.5));
-	fx_text(clock_file, year_on);
-	ck_assert(!grows_old(1.5));
-	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), 0);
-	fx_text(clock_file, year_back); /* it is parked by a clock that is slow, and then set */
-	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
-	fx_text(clock_file, "0");
-	ck_assert(!grows_old(1.5));
-	ck_assert(grows_old(20));
-	unlink(clock_file);
-	end();
-}
-END_TEST
-
 static bool is_worker(int pid)
 {
 	char path[64], comm[32] = "";
@@ -617,6 +544,6 @@ int main(void)
 {
 	Suite *s = begin_suite("test-parking");
 
-	add_case(s, "parked", 120, NULL, NULL, turns, after_a_reboot, pressure, taken_meanwhile, worker_dies, daemon_dies, dropped_is_gone, damaged, file_is_gone, clock_is_set, refusals, travels, NULL);
+	add_case(s, "parked", 120, NULL, NULL, turns, after_a_reboot, pressure, taken_meanwhile, worker_dies, daemon_dies, dropped_is_gone, damaged, refusals, travels, NULL);
 	return run_suite(s);
 }
