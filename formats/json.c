@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Text is copied from `at` to `out`, numbers as the parser takes them. */
+/* Copies text from `at` to `out`, and rewrites numbers that the parser would refuse. */
 struct copy {
 	const char *at, *end;
 	char *out;

@@ -70,7 +70,7 @@ void skv_identity_add_number(struct skv_identity *to, const char *key, double nu
 
 #define CHUNK 4096u
 
-/* Elements of a tensor, which may lie at any address, as the bits of fp32 numbers; what is behind the n-th is anything. */
+/* Converts n elements of a tensor, at any alignment, to the bits of fp32 numbers. The rest of `to` is undefined. */
 static void widen(const struct skv_tensor *t, uint64_t first, uint64_t n, uint32_t to[CHUNK])
 {
 	uint16_t half[CHUNK];

@@ -138,7 +138,8 @@ static bool is_on_lease(const struct skv_core *c, uint32_t pool, uint64_t page, 
 
 /*
  * A fork whose reply was lost has made pages shared that the client still takes for its own. They are not: it asks for the fork again, and
- * reads the tables then. Naming one keeps nothing, so whose it is does not matter; all pages of a pool are one user's.
+ * reads the tables then. Naming a shared page has no effect, so its owner is not checked. All pages of a pool
+ * belong to one user.
  */
 static bool is_shared(const struct skv_core *c, uint32_t pool, uint64_t page)
 {

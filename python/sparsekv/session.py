@@ -20,6 +20,18 @@ STEP_ROWS = lib.SKV_STEP_ROWS
 PAGE_TOKENS = lib.SKV_PAGE_TOKENS
 
 
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """The length of the longest common prefix of two lists. A binary search: Python compares slices fast."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 @dataclass(frozen=True)
 class Stats:
     """Counters of a session since it was opened: struct skv_stats."""

@@ -69,12 +69,20 @@ def test_every_tensor_counts(family):
     "change",
     [
         dict(rms_norm_eps=1e-3), dict(rope_parameters=dict(rope_type="default", rope_theta=20000.0)), dict(attention_bias=True),
+        dict(rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0)),
         dict(hidden_act="gelu"), dict(num_key_value_heads=3), dict(hidden_size=192, head_dim=16),
     ],
     ids=lambda c: next(iter(c)),
 )  # fmt: skip
 def test_numbers_of_the_configuration_count(change):
     assert name_of(make("Llama", 1, "sparsekv", **change)) != name_of(make("Llama", 1, "sparsekv"))
+
+
+def test_rope_that_the_library_does_not_know_counts():
+    def dynamic(factor):
+        return name_of(make("Llama", 1, "sparsekv", rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=factor)))
+
+    assert dynamic(2.0) != dynamic(4.0)
 
 
 @pytest.mark.parametrize("change", [dict(use_cache=False), dict(initializer_range=0.5), dict(max_position_embeddings=256)], ids=lambda c: next(iter(c)))

@@ -108,7 +108,7 @@ SKV_API int skv_set_threads(struct skv_client *client, uint32_t n);
  * it the name of the model (struct skv_model). Then sequences and prefixes of one model serve the same model under another path, in
  * another engine or on another machine, and never a model that computes other K and V. Keys of items differ.
  *
- * The functions keep no pointers. Calls on one identity exclude each other; several identities may be added up.
+ * The functions keep no pointers. One thread at a time may use an identity. The sum of two identities has the items of both.
  */
 struct skv_identity {
 	uint64_t low, high;
@@ -123,8 +123,8 @@ SKV_API void skv_identity_add_number(struct skv_identity *to, const char *key, d
 SKV_API void skv_identity_add_shape(struct skv_identity *to, const struct skv_model *model);
 
 /*
- * A tensor of n elements in host memory, of SKV_F32, SKV_F16 or SKV_BF16 (any other: -EINVAL; skv_identity_add() takes its bytes). Its
- * name is the checkpoint's. The numbers count, not their dtype. lm_head.weight is left out: K and V do not depend on it.
+ * Adds a tensor of n elements in host memory, under its name in the checkpoint. dtype: SKV_F32, SKV_F16 or SKV_BF16; for any other
+ * it returns -EINVAL, and skv_identity_add() takes the bytes. Equal numbers give the same item in each dtype. lm_head.weight is left out: K and V do not depend on it.
  */
 SKV_API int skv_identity_add_tensor(struct skv_identity *to, const char *name, uint32_t dtype, uint64_t n, const void *data);
 

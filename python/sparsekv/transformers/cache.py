@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 from ..client import Client
 from ..errors import Error, Stale
 from ..private import default
-from ..session import STEP_ROWS, Item, Seq, Session, Stats
+from ..session import STEP_ROWS, Item, Seq, Session, Stats, common
 from .recording import NotRecorded, Recordings
 from .shapes import attention_modules, model_of
 
@@ -21,18 +21,6 @@ log = logging.getLogger("sparsekv")
 
 # Inputs of a model that are no token ids: K and V depend on them.
 OTHER_INPUTS = ("pixel_", "image_", "video_", "audio_", "input_features", "input_values", "inputs_embeds")
-
-
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first elements two lists have in common. Slices compare fast, so halves are."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:

@@ -88,12 +88,12 @@ def add_adapters(to: Identity, model: PreTrainedModel) -> None:
                 to.text(f"{name}.{key}", repr(value))
 
 
-def add_settings(to: Identity, model: PreTrainedModel) -> None:
+def add_settings(to: Identity, model: PreTrainedModel, shape: Model) -> None:
     config = model.config.get_text_config(decoder=True)
     architecture = type(model).__name__
     to.text("architecture", architecture)
     own = type(model).__module__.startswith("transformers.models.")
-    if own and architecture in OF_THE_ENGINE and config.hidden_act == "silu":
+    if own and architecture in OF_THE_ENGINE and config.hidden_act == "silu" and shape.rope.type != "unknown":
         (eps,) = struct.unpack("f", struct.pack("f", config.rms_norm_eps))
         to.number("rms_norm_eps", eps)
     else:
@@ -107,7 +107,7 @@ def add_settings(to: Identity, model: PreTrainedModel) -> None:
 def identity_of(model: PreTrainedModel, shape: Model) -> str:
     """A name of the model that another one has if it computes the same K and V, and no other. Raises Unhashable."""
     identity = Identity()
-    add_settings(identity, model)
+    add_settings(identity, model, shape)
     identity.shape(shape)
     add_weights(identity, model)
     add_adapters(identity, model)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What K and V depend on besides token ids: of the model, and of a request (adapter, images, embeddings, salt)."""
+"""Inputs of K and V other than token ids: the model; and of a request its adapter, images, embeddings and salt."""
 import functools
 import hashlib
 import os
@@ -76,5 +76,5 @@ def request_key(request: "Request") -> str | None:
 
 
 def name_under(key: str, name: str) -> str:
-    """The name of a request's sequence: another one for each key, so that one adapter's is never another's."""
+    """The name of a request's sequence. It contains the key: requests with different adapters never share a sequence."""
     return name if not key else f"{name[: 63 - 17]}.{key[:16]}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..session import common
 from . import params as p
 from .identity import name_under, request_key
 from .plan import Found, Look, Open, Plan, Report, Rows
@@ -30,18 +31,6 @@ FORKABLE = frozenset("full quest delta omnikv kascade tidal lessismore sketch".s
 BUSY_SECONDS = 10.0  # the daemon needs a moment to take back the sequences of an engine that died
 RETRY_SECONDS = 1.0  # a request that waits for pages tries again so often, and when another one is finished
 SHORT_SECONDS = 10.0  # one that is alone fails after so long: pages that other clients have may come back
-
-
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first elements two lists have in common. Slices compare fast, so halves are."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 @dataclass

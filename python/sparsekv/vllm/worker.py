@@ -17,10 +17,10 @@ import torch
 from sparsekv import Item, Seq
 
 from . import metrics
+from ..session import common
 from .model import model_of
 from .params import EngineParams
 from .plan import Found, Look, Open, Plan, Report, Rows
-from .scheduler import common
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -108,7 +108,7 @@ START_TEST(what_is_held_stays)
 }
 END_TEST
 
-/* The end of a client whose other rank has not committed waits for that one, and no other user for both. */
+/* A dead client's cleanup waits for a rank that never commits. Another user's request for memory does not wait for this cleanup. */
 START_TEST(a_rank_that_never_follows_withholds_nothing)
 {
 	struct skv_model ranked = test_model("j", 2, 16);
