@@ -19,6 +19,7 @@
 #include "libclient/error.h"
 #include "libclient/evict/slot-mapping.h"
 #include "libclient/fence.h"
+#include "libclient/fp8.h"
 #include "libclient/hooks.h"
 #include "libclient/layer.h"
 #include "libclient/policy.h"
@@ -252,6 +253,8 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	e = attn_check(s, layer, a);
 	if (e == 0 && !a->q)
 		e = check_append(s, layer);
+	if (e == 0)
+		e = fp8_check(s, layer, a);
 	if (e == 0 && s->device && st->n_decode > 0)
 		e = replay_attend(s, layer, a, &decoded);
 	if (e == 0)

@@ -221,5 +221,5 @@ int device_put(struct skv_session *s, void *to, const void *from, size_t bytes)
 
 int device_fetch(struct skv_session *s, void *to, const void *from, size_t bytes)
 {
-	return copy_now(s, to, from, bytes, "a selection");
+	return copy_now(s, to, from, bytes, "what was computed");
 }

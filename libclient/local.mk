@@ -4,7 +4,7 @@ lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
 	libclient/adopt.c libclient/adopt.h libclient/attend.c libclient/attend.h libclient/branches.c libclient/branches.h libclient/client-lifecycle.c \
 	libclient/conn.c libclient/conn.h libclient/dial.c libclient/dial.h libclient/held.c libclient/held.h libclient/reconnect.c libclient/reconnect.h libclient/request.c libclient/request.h libclient/copy-on-write.c libclient/device-slab.c libclient/device-slab.h libclient/device-step.c libclient/device-step.h libclient/device-tables.c \
-	libclient/device-tables.h libclient/device.c libclient/device.h libclient/error.c libclient/error.h libclient/fence.c libclient/fence.h libclient/hooks.c libclient/joint.c libclient/joint.h \
+	libclient/device-tables.h libclient/device.c libclient/device.h libclient/error.c libclient/error.h libclient/fence.c libclient/fence.h libclient/fp8.c libclient/fp8.h libclient/hooks.c libclient/joint.c libclient/joint.h \
 	libclient/hooks.h libclient/identity.c libclient/layer.c libclient/layer.h libclient/layout.c libclient/layout.h libclient/maintenance.c \
 	libclient/maintenance.h libclient/model.c libclient/model.h libclient/pages.c libclient/pages.h libclient/plugin.c libclient/plugin.h \
 	libclient/policy-config.c libclient/policy-config.h libclient/policy-swap.c libclient/policy-swap.h \

@@ -76,6 +76,7 @@ struct skv_session {
 
 	struct skv_stats stats;
 	int64_t recall_every; /* steps; -1: as the daemon says */
+	uint32_t fp8_prompts; /* whose rows were compared with fp8; see fp8.c */
 };
 
 #endif

@@ -31,7 +31,7 @@ KERNEL_TESTS = \
 CLIENT_TESTS = \
 	tests/unit/client/test-client tests/unit/client/test-client-any-order tests/unit/client/test-client-api tests/unit/client/test-client-broken \
 	tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict \
-	tests/unit/client/test-client-fence tests/unit/client/test-client-fork tests/unit/client/test-client-forms \
+	tests/unit/client/test-client-fence tests/unit/client/test-client-fork tests/unit/client/test-client-forms tests/unit/client/test-client-fp8 \
 	tests/unit/client/test-client-layers tests/unit/client/test-client-room \
 	tests/unit/client/test-client-maintenance tests/unit/client/test-client-mixed \
 	tests/unit/client/test-client-page-bounds tests/unit/client/test-client-policy \

@@ -12,7 +12,7 @@ AM_TESTS_ENVIRONMENT = \
 	OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
 	SKV_SHARE=$(SKV_SHARE); export SKV_SHARE; \
 	RUN_ALONE='$(ALONE_TESTS)'; export RUN_ALONE;
-TIMED = $(SHELL) $(srcdir)/tests/timed.sh
+TIMED = bash $(srcdir)/tests/timed.sh
 LOG_COMPILER = $(TIMED)
 
 # Tests on a device that is none: tests/fake-device/unit/client/test-client.fake is tests/unit/client/test-client with a driver of

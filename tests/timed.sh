@@ -1,7 +1,7 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# timed.sh COMMAND... TEST: run a test, and leave in TEST.seconds, in the build directory, how many it took. make runs tests side by side;
-# those of $RUN_ALONE run alone.
+# timed.sh COMMAND... TEST: run a test, and leave in TEST.seconds, in the build directory, its seconds by the clock and those of processors.
+# make runs tests side by side; those of $RUN_ALONE run alone.
 for test in "$@"; do :; done
 test=$(echo "$test" | sed "s@^\./@@; s@^${srcdir:-.}/@@")
 mkdir -p "$(dirname "$test")"
@@ -11,8 +11,9 @@ case " $RUN_ALONE " in
 esac
 exec 9>>tests/running.lock
 flock $lock 9
-start=$(date +%s%N)
-"$@" 9>&-
+TIMEFORMAT='%2R %2U %2S'
+{ time "$@" 2>&8 8>&- 9>&-; } 8>&2 2>"$test.seconds"
 status=$?
-awk -v ns=$(($(date +%s%N) - start)) 'BEGIN { printf "%.2f\n", ns / 1e9 }' >"$test.seconds"
+read -r clock user kernel <"$test.seconds"
+awk -v clock="$clock" -v user="$user" -v kernel="$kernel" 'BEGIN { printf "%.2f %.2f\n", clock, user + kernel }' >"$test.seconds"
 exit $status

@@ -217,6 +217,15 @@ static void check_lives(void)
 			life_over(&soak->life[i]); /* an engine died between two words */
 }
 
+/* What the service manager keeps for a daemon of this state. */
+static unsigned kept_for(const json_t *of_status)
+{
+	const json_t *totals = json_object_get(of_status, "totals");
+
+	return (unsigned)(figure(totals, "clients") + figure(totals, "sessions") + figure(totals, "sequences") +
+	                  (int64_t)json_array_size(pools));
+}
+
 static void wait_until_idle(void)
 {
 	const double end = fix_now() + 60;
@@ -234,7 +243,7 @@ static void wait_until_idle(void)
 void quiet_point(void)
 {
 	const double end = fix_now() + SOON_S;
-	const json_t *totals, *parking;
+	const json_t *parking;
 	struct raw *r;
 
 	soak->quiet = true;
@@ -243,14 +252,13 @@ void quiet_point(void)
 	do {
 		look(r);
 		parking = json_array_get(json_object_get(status, "parking"), 0);
-	} while ((*pages_off() || *parks_off(parking) || *prefixes_off(status)) && fix_now() < end);
+	} while ((*pages_off() || *parks_off(parking) || *prefixes_off(status) || manager_kept() != kept_for(status)) &&
+	         fix_now() < end);
 	ck_assert_msg(!*pages_off(), "%s", pages_off());
 	ck_assert_msg(!*parks_off(parking), "%s", parks_off(parking));
 	ck_assert_msg(!*prefixes_off(status), "%s", prefixes_off(status));
 	prefixes_look(status);
-	totals = json_object_get(status, "totals");
-	manager_expect_kept((unsigned)(figure(totals, "clients") + figure(totals, "sessions") +
-	                               figure(totals, "sequences") + (int64_t)json_array_size(pools)));
+	manager_expect_kept(kept_for(status));
 	ADD(QUIET, 1);
 	check_levels(r);
 	raw_close(r);

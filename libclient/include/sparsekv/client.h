@@ -374,7 +374,8 @@ struct skv_attn {
 /*
  * Append layer `layer`'s rows and attend as the policy plans. Layers in order, each once a step.
  * Error: -EINVAL no open step, a layer out of order, or no q where one is needed: a sequence decodes, or a policy
- * accumulates the attention scores of prompts; -EIO the device failed.
+ * accumulates the attention scores of prompts; -EDOM kv_dtype is SKV_FP8, and it moves more than a quarter of the attention of some
+ * head in the first rows of one of the session's first prompts: use SKV_BF16; -ENOMEM; -EIO the device failed.
  */
 SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct skv_attn *attn);
 

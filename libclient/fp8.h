@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/fp8.h - do a model's keys bear pages of fp8? */
+#ifndef SKV_CLIENT_FP8_H
+#define SKV_CLIENT_FP8_H
+
+#include <stdint.h>
+
+struct skv_attn;
+struct skv_session;
+
+/* Before rows are appended to pages of fp8. 0; -EDOM with a text; or what failed. The device is entered. */
+int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_attn *a);
+
+#endif
