@@ -101,26 +101,26 @@ static bool is_token(const json_t *v, uint32_t vocab)
 	return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < (json_int_t)vocab;
 }
 
-/* bos: a token id below the vocabulary, or none. eos: one, or a list of them. */
+/* bos: a token id below the vocabulary, or none. eos: one, a list of them, or none: then texts have no end of their own. */
 static int get_ends(const struct reader *r, struct eng_config *c)
 {
 	const json_t *bos = json_object_get(r->root, "bos_token_id"), *eos = json_object_get(r->root, "eos_token_id");
 	const bool list = json_is_array(eos);
-	const size_t n = list ? json_array_size(eos) : 1;
+	const size_t n = list ? json_array_size(eos) : eos && !json_is_null(eos);
 
 	if (bos && !json_is_null(bos) && !is_token(bos, c->vocab))
 		return bad(r, "bos_token_id", "a token id below vocab_size, or null");
 	c->bos = json_is_integer(bos) ? (int32_t)json_integer_value(bos) : -1;
-	if (!n || n > ENG_EOS_MOST)
-		return bad(r, "eos_token_id", "a token id below vocab_size, or a list of 1 to 8");
+	if (n > ENG_EOS_MOST)
+		return bad(r, "eos_token_id", "a token id below vocab_size, a list of up to 8, or null");
 	for (c->n_eos = 0; c->n_eos < n; c->n_eos++) {
 		const json_t *v = list ? json_array_get(eos, c->n_eos) : eos;
 
 		if (!is_token(v, c->vocab))
-			return bad(r, "eos_token_id", "a token id below vocab_size, or a list of 1 to 8");
+			return bad(r, "eos_token_id", "a token id below vocab_size, a list of up to 8, or null");
 		c->eos_list[c->n_eos] = (int32_t)json_integer_value(v);
 	}
-	c->eos = c->eos_list[0];
+	c->eos = n ? c->eos_list[0] : -1;
 	return 0;
 }
 

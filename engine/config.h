@@ -27,7 +27,7 @@ struct eng_config {
 	bool qk_norm;                    /* heads of q and k have RMS norms, in front of their rotation */
 	uint32_t window[SKV_MAX_LAYERS]; /* a token attends to so many, itself the last; 0: to all before it */
 	int32_t bos;                     /* -1: none */
-	int32_t eos;                     /* the first of: */
+	int32_t eos;                     /* the first of these, or -1: */
 	int32_t eos_list[ENG_EOS_MOST];  /* a text ends with any of these */
 	uint32_t n_eos;
 };

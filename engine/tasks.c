@@ -93,7 +93,7 @@ static int parse_texts(const char *where, const json_t *object, const struct eng
 	r = r ? r : take_tokens(where, object, "answer", tokens, answer, &is_text, err);
 	if (r)
 		return r;
-	if (is_text && !json_is_false(eos) && skv_ids_add(answer, &tokens->eos, 1))
+	if (is_text && tokens->eos >= 0 && !json_is_false(eos) && skv_ids_add(answer, &tokens->eos, 1))
 		return eng_fail(err, -ENOMEM, "%s: no memory", where);
 	if (!prompt->n || !answer->n)
 		return bad(where, prompt->n ? "answer" : "prompt", "a token at least", err);

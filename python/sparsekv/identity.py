@@ -8,6 +8,13 @@ from ._native import ffi, lib
 from .errors import check
 from .model import Model
 
+# What a configuration has besides the numbers of the forward pass. A key that is missing here costs shared prefixes, and no more.
+NOT_COMPUTED = frozenset(
+    "_name_or_path name_or_path transformers_version architectures dtype torch_dtype use_cache pad_token_id bos_token_id eos_token_id "
+    "sep_token_id decoder_start_token_id id2label label2id problem_type return_dict output_attentions output_hidden_states chunk_size_feed_forward "
+    "tie_word_embeddings tokenizer_class task_specific_params initializer_range attn_implementation max_length".split()
+)
+
 
 class Identity:
     """
@@ -58,6 +65,14 @@ class Identity:
                 self.number(path, float(value))
             else:
                 self.text(path, repr(value))
+
+    def configuration(self, config: Mapping[str, Any], key: str = "config") -> None:
+        """What the forward pass reads of a configuration as transformers has it, and of those within it."""
+        for name, value in config.items():
+            if isinstance(value, Mapping):
+                self.configuration(value, f"{key}.{name}")
+            elif name not in NOT_COMPUTED:
+                self.settings(key, {name: value})
 
     def add(self, other: "Identity") -> None:
         """All items of another identity."""

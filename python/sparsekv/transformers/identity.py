@@ -17,13 +17,6 @@ CHUNK = 1 << 24  # elements that are copied from a device at a time
 # The engine computes these: with silu, their shape, tensors and rms_norm_eps say all, and it says the same.
 OF_THE_ENGINE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
-# What a configuration has besides the numbers of the forward pass. A key that is missing here costs shared prefixes, and no more.
-NOT_COMPUTED = frozenset(
-    "_name_or_path name_or_path transformers_version architectures dtype torch_dtype use_cache pad_token_id bos_token_id eos_token_id "
-    "sep_token_id decoder_start_token_id id2label label2id problem_type return_dict output_attentions output_hidden_states chunk_size_feed_forward "
-    "tie_word_embeddings tokenizer_class task_specific_params initializer_range attn_implementation max_length".split()
-)
-
 
 class Unhashable(ValueError):
     """The model's weights cannot be read; the text says why."""
@@ -98,7 +91,7 @@ def add_settings(to: Identity, model: PreTrainedModel, shape: Model) -> None:
         to.number("rms_norm_eps", eps)
     else:
         to.text("module", type(model).__module__)
-        to.settings("config", {k: v for k, v in config.to_dict().items() if k not in NOT_COMPUTED})
+        to.configuration(config.to_dict())
     quantization: Any = getattr(model.config, "quantization_config", None)
     if quantization is not None:
         to.text("quantization", repr(quantization if isinstance(quantization, dict) else quantization.to_dict()))

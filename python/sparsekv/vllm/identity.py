@@ -25,7 +25,8 @@ def model_identity(vllm_config: "VllmConfig", shape: sparsekv.Model) -> str:
     identity.text("engine", "vllm")  # its kernels round otherwise than others'
     identity.text("dtype", str(model.dtype))
     identity.text("quantization", str(model.quantization))
-    identity.settings("config", model.hf_config.to_dict())
+    identity.text("architectures", repr(getattr(model.hf_config, "architectures", None)))
+    identity.configuration(model.hf_config.to_dict())
     identity.shape(shape)
     folder = str(model.model)
     if str(load.load_format) == "dummy":

@@ -168,6 +168,12 @@ START_TEST(texts_end)
 	ck_assert(eng_config_ends(&c, 257) && eng_config_ends(&c, 258) && !eng_config_ends(&c, 256));
 	ck_assert_int_eq(load_config(LLAMA BARE ",\"eos_token_id\":0,\"bos_token_id\":null}", &c, &err), 0);
 	ck_assert(c.bos == -1 && c.eos == 0 && eng_config_ends(&c, 0) && !eng_config_ends(&c, -1));
+	for (int i = 0; i < 3; i++) { /* texts without an end */
+		static const char *const none[] = {LLAMA BARE "}", LLAMA BARE ",\"eos_token_id\":null}", LLAMA BARE ",\"eos_token_id\":[]}"};
+
+		ck_assert_int_eq(load_config(none[i], &c, &err), 0);
+		ck_assert(c.eos == -1 && !eng_config_ends(&c, -1) && !eng_config_ends(&c, 0));
+	}
 }
 END_TEST
 
@@ -224,8 +230,7 @@ static const struct bad bad_configs[] = {
          "\"full_attention\" or \"sliding_attention\" for each layer"},
 	{LLAMA SHAPE ",\"partial_rotary_factor\":0.25}", "\"partial_rotary_factor\" is 0.25, 1 expected"},
 	{LLAMA BARE ",\"bos_token_id\":264,\"eos_token_id\":1}", "\"bos_token_id\" is 264"},
-	{LLAMA BARE ",\"eos_token_id\":null}", "\"eos_token_id\" is null"},
-	{LLAMA BARE ",\"eos_token_id\":[]}", "\"eos_token_id\" is [], a token id below vocab_size, or a list"},
+	{LLAMA BARE ",\"eos_token_id\":true}", "\"eos_token_id\" is true, a token id below vocab_size, a list"},
 	{LLAMA BARE ",\"eos_token_id\":[1,264]}", "\"eos_token_id\" is [1,264]"},
 	{LLAMA BARE ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", "\"eos_token_id\" is [1,2,3,4,5,6,7,8,9]"},
 	{LLAMA SHAPE ",\"quantization_config\":{}}", "quantization_config"},
@@ -279,7 +284,7 @@ START_TEST(config_survives_random_damage)
 		if (!load_config(text, &c, &err)) {
 			ck_assert(c.head_dim % 16 == 0 && c.head_dim && c.n_kv_heads &&
 			          c.n_heads % c.n_kv_heads == 0);
-			ck_assert(c.bos >= -1 && c.bos < (int)c.vocab && c.eos >= 0 && c.eos < (int)c.vocab && c.rope.theta > 0);
+			ck_assert(c.bos >= -1 && c.bos < (int)c.vocab && c.eos >= -1 && c.eos < (int)c.vocab && c.rope.theta > 0);
 		}
 	}
 }

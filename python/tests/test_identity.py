@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Changes of a model, by each way in: the engine's named sequences, its prefixes, transformers and vLLM. Where nothing changed of
+what K and V are computed from, the same ones are found; where something did, they are computed anew, or the call is refused.
+"""
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from families import make
+from safetensors.torch import load_file, save_file
+
+import sparsekv
+from sparsekv.private import find_daemon
+from sparsekv.transformers import model_of
+
+sys.path.insert(0, str(Path(__file__).parent / "vllm"))
+import fake_vllm  # noqa: E402, F401: before sparsekv.vllm
+
+from sparsekv.vllm.identity import model_identity, request_key  # noqa: E402
+
+IDS = [(37 * i) % 250 + 3 for i in range(300)]
+ENGINE = find_daemon().parents[1] / "engine/sparsekv-generate"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model whose numbers are those of bf16, so that files of any dtype can have them."""
+    model = make("Llama", 1, "sparsekv", rope_parameters=dict(rope_type="default", rope_theta=10000.0)).to(torch.bfloat16).float()
+    model.save_pretrained(to := tmp_path_factory.mktemp("models") / "original")
+    return to
+
+
+# ---- ways in
+
+
+def engine(client, folder, *options):
+    """Tokens of the prompt that were computed; None: it refused."""
+    command = [ENGINE, "--socket", client.socket, "--model", folder, "--policy", "full", "--kv-dtype", "fp32", "--max-tokens", "3", *options]
+    done = subprocess.run([*command, "--ids", ",".join(map(str, IDS))], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(done.stderr)
+        return None
+    return int(re.search(r"prompt +300 tokens, (\d+) computed", done.stderr)[1])
+
+
+def by_transformers(folder):
+    return model_of(transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sparsekv", dtype=torch.float32)).name
+
+
+def by_vllm(folder, dtype="float32"):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = SimpleNamespace(model=str(folder), hf_config=config, dtype=dtype, quantization=None, revision=None, seed=0)
+    shape = sparsekv.Model("x", config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, 16, 512, dtype)
+    return model_identity(SimpleNamespace(model_config=model, load_config=SimpleNamespace(load_format="auto")), shape)
+
+
+# ---- changes
+
+
+def configuration(**values):
+    def change(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+    return change
+
+
+def weight(name):
+    def change(folder):
+        tensors = load_file(folder / "model.safetensors")
+        tensors[name].view(-1)[-1] += 1
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return change
+
+
+def half(folder):
+    tensors = {name: t.to(torch.bfloat16) for name, t in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def shards(folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="200KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+
+
+def tokenizer(folder):
+    """Ids are all that K and V are computed from, whatever text they stand for."""
+    byte = tokenizers.pre_tokenizers.ByteLevel
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(sorted(byte.alphabet()))}, []))
+    made.pre_tokenizer, made.decoder = byte(add_prefix_space=False), tokenizers.decoders.ByteLevel()
+    made.save(str(folder / "tokenizer.json"))
+
+
+LAYER = "model.layers.1."
+OTHERS = {
+    "rms_norm_eps": configuration(rms_norm_eps=1e-3),
+    "rope_theta": configuration(rope_parameters=dict(rope_type="default", rope_theta=20000.0)),
+    "rope_type": configuration(rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=2.0)),
+    "hidden_act": configuration(hidden_act="gelu"),
+    "layers": configuration(num_hidden_layers=1),
+    "heads": configuration(num_attention_heads=2, num_key_value_heads=1),
+    "embedding": weight("model.embed_tokens.weight"),
+    "q": weight(LAYER + "self_attn.q_proj.weight"),
+    "k": weight(LAYER + "self_attn.k_proj.weight"),
+    "v": weight(LAYER + "self_attn.v_proj.weight"),
+    "o": weight(LAYER + "self_attn.o_proj.weight"),
+    "gate": weight(LAYER + "mlp.gate_proj.weight"),
+    "up": weight(LAYER + "mlp.up_proj.weight"),
+    "down": weight(LAYER + "mlp.down_proj.weight"),
+    "input norm": weight(LAYER + "input_layernorm.weight"),
+    "attention's norm": weight(LAYER + "post_attention_layernorm.weight"),
+}
+SAME = {
+    "path": lambda folder: None,
+    "tokenizer": tokenizer,
+    "dtype of the file": half,
+    "shards": shards,
+    "use_cache": configuration(use_cache=False),
+}
+ALL = [(name, change, False) for name, change in OTHERS.items()] + [(name, change, True) for name, change in SAME.items()]
+
+
+@pytest.fixture(params=ALL, ids=lambda x: x[0])
+def changed(request, folder, tmp_path):
+    """The original's folder, that of the changed model, and whether their K and V are the same."""
+    _, change, same = request.param
+    shutil.copytree(folder, to := tmp_path / "changed")
+    change(to)
+    return folder, to, same
+
+
+def test_named_sequences(client, changed):
+    original, other, same = changed
+    first = engine(client, original, "--seq", "chat")
+    assert first in (0, 299) and engine(client, original, "--seq", "chat") == 0
+    assert engine(client, other, "--seq", "chat") in ((0,) if same else (299, None))
+
+
+def test_prefixes(client, changed):
+    original, other, same = changed
+    engine(client, original, "--prefixes")
+    assert engine(client, original, "--prefixes") < 100
+    assert engine(client, other, "--prefixes") in (range(100) if same else (299, None))
+
+
+def test_transformers(changed):
+    original, other, same = changed
+    try:
+        name = by_transformers(other)
+    except (RuntimeError, ValueError):  # weights that do not fit the configuration
+        assert not same
+    else:
+        assert (name == by_transformers(original)) == same
+
+
+def test_vllm(changed):
+    original, other, same = changed
+    assert (by_vllm(other) == by_vllm(original)) == same
+
+
+# ---- what a model's folder does not have
+
+
+def test_dtype_of_pages(client, folder):
+    engine(client, folder, "--seq", "pages")
+    assert engine(client, folder, "--seq", "pages", "--kv-dtype", "fp16") in (299, None)
+    assert by_vllm(folder, "float16") != by_vllm(folder)
+
+
+def test_requests(tmp_path):
+    """vLLM's: an adapter by its content, images, salt, embeddings."""
+
+    def key(**values):
+        nothing = dict(prompt_embeds=None, lora_request=None, cache_salt=None, mm_features=[])
+        return request_key(SimpleNamespace(**{**nothing, **values}))
+
+    def adapter(folder, content):
+        folder.mkdir(exist_ok=True)
+        (folder / "adapter_model.safetensors").write_bytes(content)
+        return SimpleNamespace(lora_name="a", lora_path=str(folder), lora_int_id=1)
+
+    def image(name, offset=5):
+        return SimpleNamespace(identifier=name, mm_position=SimpleNamespace(offset=offset, length=9))
+
+    a, b = adapter(tmp_path / "a", b"weights"), adapter(tmp_path / "b", b"others")
+    keys = [
+        key(), key(lora_request=a), key(lora_request=b), key(cache_salt="s"), key(cache_salt="t"), key(mm_features=[image("cat")]),
+        key(mm_features=[image("dog")]), key(mm_features=[image("cat", 6)]), key(prompt_embeds=object()),
+    ]  # fmt: skip
+    assert keys[0] == "" and keys[-1] is None and len(set(keys)) == len(keys)
+    assert key(lora_request=adapter(tmp_path / "c", b"weights")) == key(lora_request=a)
+    assert key(lora_request=adapter(tmp_path / "a", b"retrained")) not in keys
