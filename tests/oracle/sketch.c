@@ -86,7 +86,7 @@ static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint
 {
 	static const double steps[] = {0, 0, 1, 0.586, 0.335};
 	uint32_t dim = s->model->head_dim;
-	double x[SKV_MAX_HEAD_DIM], k[SKV_MAX_HEAD_DIM], half = 1 << (bits - 1), squares = 0, dot = 0, norm = 0;
+	double x[SKV_MAX_HEAD_DIM], k[SKV_MAX_HEAD_DIM], half = 1 << (bits - 1), squares = 0, dot = 0, norm = 0, wide = 0;
 	struct sketch r = {.offset = 0.5 - half};
 
 	for (uint32_t d = 0; d < dim; d++)
@@ -101,14 +101,16 @@ static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint
 		dot += k[d] * (r.code[d].is + r.offset);
 		norm += (r.code[d].is + r.offset) * (r.code[d].is + r.offset);
 	}
-	r.scale_lo = ref_round(SKV_BF16, (float)(dot / norm * (1 - SLACK)));
+	for (uint32_t d = 0; d < dim; d++) /* another code changes dot and norm, and so the scale */
+		wide += (r.code[d].hi - r.code[d].lo) * (fabs(r.code[d].is + r.offset) + 1) / norm;
+	r.scale_lo = ref_round(SKV_BF16, (float)(dot / norm * (1 - wide - SLACK)));
 	r.scale = ref_round(SKV_BF16, (float)(dot / norm));
-	r.scale_hi = ref_round(SKV_BF16, (float)(dot / norm * (1 + SLACK)));
+	r.scale_hi = ref_round(SKV_BF16, (float)(dot / norm * (1 + wide + SLACK)));
 	return r;
 }
 
 /*
- * Scaled scores of one q head. A key with a code that may be another has another scale then, too: of a few 1,000ths.
+ * Scaled scores of one q head. A key with a code that may be another has another scale then, too.
  * 84 times a scale of 2.671875 and 76 times 2.953125 are one number, but in single precision, where unit times scale is
  * rounded first, either may be the larger: scores of different scales differ by at least APART, so that they are no tie.
  */
@@ -131,7 +133,7 @@ static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, co
 			double v = a.is * (b.is + sketch[t].offset), off = 0;
 
 			off += (a.hi - a.lo) * fabs(b.is + sketch[t].offset);
-			off += (b.hi - b.lo) * (fabs(a.is) + 0.01 * 127 * dim / 32);
+			off += (b.hi - b.lo) * fabs(a.is);
 			is += v;
 			less += off;
 			more += off;
