@@ -47,7 +47,7 @@ sparsekvctl() {
 }
 # shellcheck disable=SC2317
 sparsekv-calibrate() {
-	case $* in *--by?loss*) set -- "$@" --texts 2 --context 1024 --rows 16 ;; esac # the whole search takes ten minutes
+	case $* in *--by?loss*) set -- "$@" --texts 1 --context 512 --rows 8 ;; esac # the whole search takes ten minutes
 	(cd "$build" && engine/sparsekv-calibrate --private "$@") </dev/null
 }
 

@@ -519,6 +519,6 @@ int main(void)
 
 	add_share(t, any_time, POLICIES, 2);
 	if (!devmem_is_device()) /* there the device commits */
-		add_share(t, any_instruction, 7, 3);
+		add_share(t, any_instruction, 7, 7);
 	return run_suite(s);
 }

@@ -72,7 +72,7 @@ START_TEST(calibrates_compressors)
 	free(out);
 
 	snprintf(spec, sizeof(spec), "%s%s", cases[_i].policy, path);
-	eval("--policy", spec, "--task", "kv,niah", "--limit", "2", "--csv", fx_path(folder, "csv"));
+	eval("--policy", spec, "--task", "kv,niah", "--limit", "1", "--csv", fx_path(folder, "csv"));
 	csv = fx_read(fx_path(folder, "csv"), NULL);
 	line = strstr(csv, ",all,");
 	ck_assert_ptr_nonnull(line);

@@ -295,6 +295,6 @@ int main(void)
 	Suite *s = begin_suite("test-engine-ranks");
 	TCase *t = add_case(s, "ranks", 300, setup, teardown, programs, NULL);
 
-	tcase_add_loop_test(t, as_one, 0, 2);
+	add_share(t, as_one, 2, 2);
 	return run_suite(s);
 }

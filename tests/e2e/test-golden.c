@@ -211,9 +211,11 @@ int main(void)
 	TCase *t;
 
 	whole = rnd_takes_all();
-	t = add_case(s, "full", whole ? 3700 : 610, setup, teardown, bf16_pages, NULL);
+	t = add_case(s, "full", whole ? 3700 : 610, setup, teardown, NULL);
 	device = getenv("SKV_TEST_DEVICE") ? "cuda:0" : "host";
-	if (!strcmp(device, "host"))
+	if (whole || strcmp(device, "host") || rnd_share(2) == 0)
+		tcase_add_test(t, bf16_pages);
+	if (!strcmp(device, "host") && (whole || rnd_share(2) == 1))
 		tcase_add_test(t, fp32_pages);
 	return run_suite(s);
 }

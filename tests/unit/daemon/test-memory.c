@@ -290,10 +290,10 @@ int main(void)
 	Suite *s = begin_suite("test-memory");
 	TCase *t = add_case(s, "memory", 120, NULL, NULL, NULL);
 
-	tcase_add_loop_test(t, answers_that_nobody_reads, 0, N_LIMITS);
-	tcase_add_loop_test(t, forks, 0, N_LIMITS);
-	tcase_add_loop_test(t, sequences, 0, N_LIMITS);
-	tcase_add_loop_test(t, page_cache_is_no_use, 0, N_LIMITS);
-	tcase_add_loop_test(t, death, 0, N_LIMITS);
+	add_share(t, answers_that_nobody_reads, N_LIMITS, 2);
+	add_share(t, forks, N_LIMITS, 2);
+	add_share(t, sequences, N_LIMITS, 2);
+	add_share(t, page_cache_is_no_use, N_LIMITS, 2);
+	add_share(t, death, N_LIMITS, 2);
 	return run_suite(s);
 }

@@ -67,7 +67,7 @@ int main(void)
 		.end = nth_world_end,
 		.tell = nth_world_tell,
 		.sample = 2,
-		.one_of = 4,
+		.one_of = 8,
 	};
 
 	return nth_main(&program);
