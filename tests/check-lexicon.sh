@@ -115,7 +115,7 @@ tree() {
 		grep -vE '(^|/)(check-lexicon\.sh|(eval|prose)\.txt)$|/corpus/' | sort
 }
 
-# Places of old words in the files on stdin.
+# Places of old words in the files on stdin. grep finds the files that have any, ten times as fast as perl, which then finds the places.
 old_words() {
 	OLD=$old perl -e '
 		my @rules;
@@ -124,20 +124,24 @@ old_words() {
 			my ($where, $what, $say) = /^(\S+)\s+\|\s(.*\S)\s+\|\s+(.*)$/ or die "not a rule: $_\n";
 			my $case = $what =~ /[A-Z]/ ? 1 : 0;
 			$what =~ s/ /(?:[ \\t]+|\\s*\\n[ \\t]*(?:\\*|#|\/\/)?[ \\t]*)/g;
-			push @rules, [$where, qr/$what/, $say, $case];
+			push @rules, [$where, $what, $say, $case];
 		}
-		while (my $file = <STDIN>) {
-			chomp $file;
-			open my $f, "<", $file or next;
-			local $/;
-			my $text = <$f>;
-			my $lower = lc $text;
-			my $code = $file =~ /\.(c|h|cu|cuh)$/;
-			for my $r (@rules) {
-				my ($where, $re, $say, $case) = @$r;
-				next if $where eq "code" && !$code || $where eq "text" && $code;
-				next if $where =~ m{/} && $file !~ m{^(?:$where)};
-				my $in = $case ? \$text : \$lower;
+		chomp(my @files = <STDIN>);
+		for my $r (@rules) {
+			my ($where, $what, $say, $case) = @$r;
+			my @in = grep {
+				my $code = /\.(c|h|cu|cuh)$/;
+				$where eq "any" || ($where eq "code" ? $code : $where eq "text" ? !$code : m{^(?:$where)});
+			} @files or next;
+			open my $found, "-|", "grep", ($case ? () : "-i"), "-lzP", "-e", $what, "--", @in or die "grep: $!\n";
+			chomp(my @found = <$found>);
+			close $found;
+			$? >> 8 < 2 or die "grep does not take $what\n";
+			for my $file (@found) {
+				open my $f, "<", $file or next;
+				my $text = do { local $/; <$f> };
+				my $lower = lc $text;
+				my ($in, $re) = ($case ? \$text : \$lower, qr/$what/);
 				while ($$in =~ /$re/g) {
 					my ($found, $line) = (substr($text, $-[0], $+[0] - $-[0]), 1 + (substr($text, 0, $-[0]) =~ tr/\n//));
 					$found =~ s/\s+/ /g;
