@@ -48,7 +48,7 @@ struct skv_parking_job *skv_parking_job_new(struct skv_parking *k, const struct 
 	j->list = j->other = -1;
 	j->begun_ns = skv_now_ns();
 	j->user = disk_kind < SKV_DISK_STORE_PUT ? skv_files_user(&k->files, uid) : -1;
-	j->work = (struct skv_worker_job){.job = &j->m, .bytes = sizeof(j->m), .done = done};
+	j->work = (struct skv_worker_job){.job = &j->m, .bytes = sizeof(j->m), .user = uid, .done = done};
 	if (j->user < 0 && disk_kind < SKV_DISK_STORE_PUT) {
 		snprintf(why, SKV_TEXT_MAX, "the user's folder for parked sequences: %s", strerror(-j->user));
 		free(j);

@@ -311,6 +311,7 @@ void skv_core_segment_discarded(struct skv_core *, const struct skv_mem_range *)
 
 /* ---- pending segments: made outside of the core ---- */
 struct skv_core_pending {
+	uid_t uid; /* of the pool's user */
 	uint32_t device, pool, segment;
 	uint64_t serial, bytes;
 };
