@@ -140,6 +140,8 @@ static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 		r = skv_core_restore_new(a->server->core, a->uid, &a->model, "", j->m.max_tokens, &j->seq);
 	if (r)
 		skv_parking_job_free(j);
+	else
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
 }
 
@@ -270,8 +272,10 @@ int skv_fetch_send(struct skv_prefix_ask *a)
 	}
 	if (r == 0)
 		r = skv_core_list_begin(core, seq, j->list, &j->listing);
-	if (r == 0)
+	if (r == 0) {
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return 0;
+	}
 	if (j)
 		skv_parking_job_free(j);
 	skv_core_prefix_read_end(core, seq);
@@ -297,8 +301,10 @@ static void send_turn(struct skv_parking_job *j)
 	uint32_t units = TURN_UNITS;
 	int r = skv_core_list_some(core, &j->listing, &units);
 
-	if (r == SKV_CORE_E_TURNS)
+	if (r == SKV_CORE_E_TURNS) {
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return;
+	}
 	if (r < 0) {
 		skv_server_fail(j->parking->server, "a prefix for the store", r);
 		return;

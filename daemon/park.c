@@ -18,7 +18,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 60000u
+#define TURN_UNITS 30000u
 #define TAKEN "a client has taken it meanwhile, or it was dropped"
 
 static void turn(struct skv_parking_job *j);
@@ -80,6 +80,7 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 		r = skv_core_list_begin(core, seq, j->list, &j->listing);
 	if (r)
 		return skv_parking_not_begun(j, r, why);
+	skv_parking_enter(j, SKV_PARKING_TURNS);
 	return 0;
 }
 
@@ -167,7 +168,6 @@ static void park_listed(struct skv_parking_job *j)
 	char why[SKV_TEXT_MAX];
 	int r;
 
-	j->state = SKV_PARKING_FILE;
 	old = skv_files_find(&k->files, j->m.uid, j->m.model.name, j->m.model.rank, j->m.model.n_ranks, j->m.name);
 	if (old && !old->leaving && !j->insisted) {
 		j->insisted = true;
@@ -177,8 +177,10 @@ static void park_listed(struct skv_parking_job *j)
 		park_failed(j, -EIO, "an earlier file of its name is in the way, and cannot be removed");
 		return;
 	}
-	if (old || (j->again && skv_parking_frees_disk(k)))
+	if (old || (j->again && skv_parking_frees_disk(k))) {
+		skv_parking_enter(j, SKV_PARKING_FILE);
 		return;
+	}
 	r = write_file(j, why);
 	if (r == -EBUSY)
 		snprintf(why, sizeof(why), TAKEN);
@@ -198,13 +200,15 @@ static void turn(struct skv_parking_job *j)
 	char why[SKV_TEXT_MAX];
 	int r;
 
-	if (j->state == SKV_PARKING_FILE) {
+	if (j->listed) {
 		park_listed(j);
 		return;
 	}
 	r = skv_core_list_some(s->core, &j->listing, &units);
-	if (r == SKV_CORE_E_TURNS)
+	if (r == SKV_CORE_E_TURNS) {
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return;
+	}
 	if (r < 0) {
 		skv_server_fail(s, "parking", r);
 		return;
@@ -214,6 +218,7 @@ static void turn(struct skv_parking_job *j)
 		park_failed(j, r == SKV_CORE_E_NOENT ? -EBUSY : -skv_core_errno((enum skv_core_error)r), why);
 		return;
 	}
+	j->listed = true;
 	j->m.n_entries = j->listing.n_entries;
 	j->m.n_pages = j->listing.n_pages;
 	park_listed(j);
@@ -238,7 +243,7 @@ static bool writes_again(struct skv_parking_job *j)
 	j->fds = NULL;
 	j->file = NULL;
 	j->insisted = j->again = true;
-	j->state = SKV_PARKING_FILE;
+	skv_parking_enter(j, SKV_PARKING_FILE);
 	return true;
 }
 

@@ -3,6 +3,7 @@
 #ifndef SKV_PARKING_PRIV_H
 #define SKV_PARKING_PRIV_H
 
+#include <sys/queue.h>
 #include "daemon/core/block-index.h"
 #include "daemon/core/prefix.h"
 #include "daemon/disk/job.h"
@@ -16,7 +17,7 @@
  */
 enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_FOREIGN, SKV_PARKING_FETCH, SKV_PARKING_SEND, SKV_PARKING_WORKERS };
 
-/* A request that is answered when its jobs are through. */
+/* A request that is answered when its jobs are through. Its connection has one at most: no request is received until then. */
 struct skv_parking_ask {
 	void (*tell)(const struct skv_parking *, const struct skv_parking_ask *);
 	uint64_t conn; /* its number */
@@ -36,7 +37,7 @@ struct skv_parking_asked {
 struct skv_parking_job;
 struct skv_parking_kind {
 	unsigned worker; /* which moves its bytes */
-	void (*turn)(struct skv_parking_job *); /* in TURNS and FILE; NULL: it has none */
+	void (*turn)(struct skv_parking_job *); /* in TURNS: once, and again if it enters TURNS anew; NULL: it has none */
 	void (*moved)(struct skv_parking_job *, int error, const char *why, const void *answer);
 };
 
@@ -47,13 +48,17 @@ struct skv_parking_job {
 	struct skv_parking_job *next;
 	struct skv_parking *parking;
 	enum skv_parking_state {
-		SKV_PARKING_TURNS,  /* PARK: its entries are checked; RESUME: it takes pages */
-		SKV_PARKING_FILE,   /* PARK: a file is still there, of its name, or that makes room on the disk; and goes */
+		SKV_PARKING_NEW,
+		SKV_PARKING_TURNS,  /* PARK: its entries are checked, and then it goes to the worker; RESUME: it takes pages */
+		SKV_PARKING_FILE,   /* PARK: it is listed, and a file that is there, of its name, or that makes room on the disk, is to go first */
 		SKV_PARKING_MEMORY, /* RESUME: it waits for memory */
 		SKV_PARKING_MOVING, /* with a worker */
 		SKV_PARKING_WRITTEN, /* PARK, IMPORT: its file is there */
-	} state;
+		SKV_PARKING_STATES,
+	} state; /* skv_parking_enter() */
+	TAILQ_ENTRY(skv_parking_job) beside; /* jobs in the same state, in the order in which they came to it */
 	uint32_t seq; /* PARK, RESUME */
+	bool listed;   /* PARK: its entries are */
 	bool insisted; /* PARK: that an earlier file goes */
 	bool again;    /* PARK: the disk was full, and a prefix there goes */
 	struct skv_core_listing listing;
@@ -64,14 +69,14 @@ struct skv_parking_job {
 	uint32_t n_segments;
 	int list, user, other;   /* own descriptors: -1; of STORE_ `user` is what the store is told */
 	int *fds;                /* for the worker; those of segments are borrowed */
-	uint64_t begun_ns, turn; /* the last that it had */
+	uint64_t begun_ns;
 	struct skv_parking_asked *asked;
 	struct skv_prefix_ask *prefix; /* STORE_: whose it is */
 };
 
-/* A request that waits until files of its sequence are gone. */
+/* A request that waits until files of its sequence are gone, or until fewer of its user's are being parked. */
 struct skv_put_off {
-	struct skv_put_off *next;
+	STAILQ_ENTRY(skv_put_off) next;
 	uint64_t conn; /* its number */
 	struct skv_msg_header header;
 	skv_parking_again again;
@@ -87,8 +92,8 @@ struct skv_parking {
 	struct skv_block_index prefixes; /* sealed prefixes on disk: addresses of those files */
 	struct skv_worker *workers[SKV_PARKING_WORKERS];
 	struct skv_parking_job *jobs;
-	uint64_t turns;
-	struct skv_put_off *put_off;
+	TAILQ_HEAD(skv_parking_jobs, skv_parking_job) in[SKV_PARKING_STATES]; /* the same by state */
+	STAILQ_HEAD(skv_put_offs, skv_put_off) put_off, trying; /* those that wait; and those that are to be tried again */
 	bool look_again; /* for what could not be read */
 	bool settled; /* since those were looked at, a job has ended or a file has gone */
 	bool closed;
@@ -154,6 +159,10 @@ struct skv_parked *skv_parking_find_prefix(const struct skv_parking *, uint32_t 
 struct skv_parking_job *skv_parking_job_new(struct skv_parking *, const struct skv_parking_kind *, uint32_t disk_kind, uint32_t uid,
                                             char why[SKV_TEXT_MAX]);
 int skv_parking_move(struct skv_parking_job *, uint64_t listed);
+/* It is in this state from now on, behind the others that are: in TURNS it gets a turn, of which there is one in a turn of the loop. */
+void skv_parking_enter(struct skv_parking_job *, enum skv_parking_state);
+/* Its connection, of which no request is received meanwhile, has this one again when a job has ended, or a file has gone. */
+void skv_parking_put_off(struct skv_parking *, struct skv_conn *, const struct skv_msg_header *, const void *body, size_t bytes, skv_parking_again);
 /*
  * RESUME, STORE_GET: a turn's worth of the pages that it lacks, into the list; with the last of them it goes to its worker. Negative errno,
  * with a text: it cannot go on, and the caller ends it.

@@ -26,6 +26,7 @@ static void tell(const struct skv_parking *k, const struct skv_parking_ask *ask)
 
 	if (!conn)
 		return;
+	skv_conn_pause(conn, false);
 	if (ask->error)
 		skv_conn_error(conn, ask->header.serial, -ask->error, "%s", ask->why);
 	else
@@ -48,6 +49,7 @@ static struct skv_parking_ask *ask_new(struct skv_conn *conn, const struct skv_m
 	ask->header = *h;
 	ask->jobs = 1;
 	ask->begun_ns = skv_now_ns();
+	skv_conn_pause(conn, true);
 	snprintf(ask->name, sizeof(ask->name), "%s", name);
 	return ask;
 }
@@ -86,14 +88,20 @@ static int not_there(struct skv_parking *k, const struct skv_msg_seq_of *m, cons
 static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
 {
 	struct skv_core *core = k->server->core;
-	struct skv_parking_ask *ask = ask_new(conn, h, m->name);
+	struct skv_parking_job *j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, NULL);
+	struct skv_parking_ask *ask;
 	char why[SKV_TEXT_MAX] = "";
-	uint32_t row = 0, held = 0, seq;
+	uint32_t row = UINT32_MAX, held = 0, seq;
 	int r = 0;
 
+	if (!j && !skv_core_may_park(core, m->uid)) {
+		skv_parking_put_off(k, conn, h, m, sizeof(*m), skv_parking_request);
+		return;
+	}
+	ask = ask_new(conn, h, m->name);
 	if (!ask)
 		return;
-	for (struct skv_parking_job *j = NULL; (j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, j));)
+	for (; j; j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, j))
 		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
 	if (r < 0)
 		snprintf(why, sizeof(why), "the daemon is out of memory");
@@ -292,23 +300,11 @@ bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const str
 	const bool one = h->type == SKV_MSG_SEQ_DROP;
 	const struct skv_msg_seq *seq = body;
 	struct skv_parking *k = s->parking;
-	struct skv_put_off *x;
 
 	if (!k || k->closed || (one && !skv_core_seq_is_held(s->core, skv_conn_client(conn), seq->session, seq->seq)) ||
 	    !has_file(k, one ? seq->seq : 0, body))
 		return false;
-	x = calloc(1, sizeof(*x));
-	if (!x) {
-		skv_conn_close(conn, LOG_ERR, "no memory to drop a sequence later");
-		return true;
-	}
-	*x = (struct skv_put_off){.next = k->put_off, .conn = skv_conn_number(conn), .header = *h, .again = again};
-	if (one)
-		x->body.seq = *seq;
-	else
-		x->body.name = *(const struct skv_msg_seq_of *)body;
-	k->put_off = x;
-	skv_conn_pause(conn, true);
+	skv_parking_put_off(k, conn, h, body, one ? sizeof(*seq) : sizeof(struct skv_msg_seq_of), again);
 	return true;
 }
 

@@ -56,7 +56,17 @@ struct skv_parking_job *skv_parking_job_new(struct skv_parking *k, const struct 
 	}
 	j->next = k->jobs;
 	k->jobs = j;
+	TAILQ_INSERT_TAIL(&k->in[SKV_PARKING_NEW], j, beside);
 	return j;
+}
+
+void skv_parking_enter(struct skv_parking_job *j, enum skv_parking_state state)
+{
+	struct skv_parking *k = j->parking;
+
+	TAILQ_REMOVE(&k->in[j->state], j, beside);
+	j->state = state;
+	TAILQ_INSERT_TAIL(&k->in[state], j, beside);
 }
 
 void skv_parking_job_free(struct skv_parking_job *j)
@@ -66,6 +76,7 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	while (*at != j)
 		at = &(*at)->next;
 	*at = j->next;
+	TAILQ_REMOVE(&j->parking->in[j->state], j, beside);
 	skv_core_list_end(&j->listing);
 	skv_files_unreserve(&j->parking->files, j->reserved);
 	skv_close_fd(j->list);
@@ -99,7 +110,7 @@ void skv_parking_written(struct skv_parking_job *j, const struct skv_parked_head
 	j->file = j->reserved;
 	j->reserved = NULL;
 	skv_parking_used(j->file);
-	j->state = SKV_PARKING_WRITTEN;
+	skv_parking_enter(j, SKV_PARKING_WRITTEN);
 	skv_parking_trim_prefixes(j->parking, j->m.uid);
 }
 
@@ -223,7 +234,7 @@ int skv_parking_move(struct skv_parking_job *j, uint64_t listed)
 		return r;
 	j->work.fds = j->fds;
 	j->work.n_fds = j->m.n_fds;
-	j->state = SKV_PARKING_MOVING;
+	skv_parking_enter(j, SKV_PARKING_MOVING);
 	skv_worker_submit(k->workers[j->kind->worker], &j->work);
 	return 0;
 }
@@ -237,70 +248,106 @@ static void done(struct skv_worker_job *work, int error, const char *why, const 
 	j->kind->moved(j, j->parking->closed ? -ECANCELED : error, why, answer);
 }
 
-/* A turn for each job that is in one of these states and had none since. A turn may end other jobs, and run this. */
-static void run(struct skv_parking *k, uint64_t turn, enum skv_parking_state a, enum skv_parking_state b)
+/* Jobs that waited in this state have a turn. */
+static void wake(struct skv_parking *k, enum skv_parking_state state)
 {
-	struct skv_parking_job *j = k->jobs;
+	struct skv_parking_job *j;
 
-	while (j) {
-		if ((j->state != a && j->state != b) || j->turn >= turn) {
-			j = j->next;
-			continue;
-		}
-		j->turn = turn;
-		j->kind->turn(j);
-		j = k->jobs;
-	}
+	while ((j = TAILQ_FIRST(&k->in[state])))
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 }
 
-/* Requests that were put off, and need not be any more. */
+void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, size_t bytes,
+                         skv_parking_again again)
+{
+	struct skv_put_off *x = calloc(1, sizeof(*x));
+
+	if (!x) {
+		skv_conn_close(conn, LOG_ERR, "no memory to answer a request later");
+		return;
+	}
+	x->conn = skv_conn_number(conn);
+	x->header = *h;
+	x->again = again;
+	memcpy(&x->body, body, bytes);
+	STAILQ_INSERT_TAIL(&k->put_off, x, next);
+	skv_conn_pause(conn, true);
+}
+
+/* One of the requests that were put off, and need not be any more. */
 static void try_again(struct skv_parking *k)
 {
-	struct skv_put_off *all = k->settled ? k->put_off : NULL, *x;
+	struct skv_put_off *x = STAILQ_FIRST(&k->trying);
+	struct skv_conn *conn = x ? skv_ipc_find(k->server->ipc, x->conn) : NULL;
 
-	if (all)
-		k->put_off = NULL;
-	k->settled = false;
-	while ((x = all)) {
-		struct skv_conn *conn = skv_ipc_find(k->server->ipc, x->conn);
-
-		all = x->next;
-		if (conn) {
-			x->again(k->server, conn, &x->header, &x->body, NULL); /* it may be put off once more */
-			skv_conn_pause(conn, false);
-		}
-		free(x);
+	if (!x)
+		return;
+	STAILQ_REMOVE_HEAD(&k->trying, next);
+	if (conn) {
+		x->again(k->server, conn, &x->header, &x->body, NULL); /* it may be put off once more */
+		skv_conn_pause(conn, false);
 	}
+	free(x);
 }
 
-bool skv_parking_work(struct skv_server *s)
+/* A job has ended, or a file has gone: what waited for that goes on. */
+static void go_on(struct skv_parking *k)
 {
-	struct skv_parking *k = s->parking;
+	if (!k->settled)
+		return;
+	k->settled = false;
+	wake(k, SKV_PARKING_FILE);
+	STAILQ_CONCAT(&k->trying, &k->put_off);
+}
+
+static void begin_next_park(struct skv_parking *k)
+{
+	struct skv_server *s = k->server;
 	char why[SKV_TEXT_MAX];
 	uint32_t seq;
 	int r;
 
+	if (!skv_core_next_park(s->core, &seq))
+		return;
+	r = skv_parking_begin_park(k, seq, NULL, why);
+	if (r == 0)
+		return;
+	skv_core_park_failed(s->core, seq, skv_now_ns());
+	if (r != -EBUSY)
+		skv_log_peer(LOG_WARNING, "a sequence stays in memory, it cannot be parked: %s", why);
+	skv_lease_retry(s);
+}
+
+bool skv_parking_has_work(const struct skv_server *s)
+{
+	const struct skv_parking *k = s->parking;
+
+	return k && !k->closed &&
+	       (k->settled || !STAILQ_EMPTY(&k->trying) || !TAILQ_EMPTY(&k->in[SKV_PARKING_TURNS]) || skv_core_has_park(s->core));
+}
+
+/* However many are due: one request, one parking that begins, and a turn of one job. */
+void skv_parking_work(struct skv_server *s)
+{
+	struct skv_parking *k = s->parking;
+	struct skv_parking_job *j;
+
 	if (!k || k->closed)
-		return false;
+		return;
+	go_on(k);
 	try_again(k);
-	while (skv_core_next_park(s->core, &seq))
-		if ((r = skv_parking_begin_park(k, seq, NULL, why)) < 0) {
-			skv_core_park_failed(s->core, seq, skv_now_ns());
-			if (r != -EBUSY)
-				skv_log_peer(LOG_WARNING, "a sequence stays in memory, it cannot be parked: %s", why);
-			skv_lease_retry(s);
-		}
-	run(k, ++k->turns, SKV_PARKING_TURNS, SKV_PARKING_FILE);
-	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		if (j->state == SKV_PARKING_TURNS)
-			return true;
-	return false;
+	begin_next_park(k);
+	j = TAILQ_FIRST(&k->in[SKV_PARKING_TURNS]);
+	if (!j)
+		return;
+	skv_parking_enter(j, SKV_PARKING_NEW);
+	j->kind->turn(j);
 }
 
 void skv_parking_retry(struct skv_server *s)
 {
 	if (s->parking)
-		run(s->parking, ++s->parking->turns, SKV_PARKING_MEMORY, SKV_PARKING_MEMORY);
+		wake(s->parking, SKV_PARKING_MEMORY);
 }
 
 static void odd(const char *file, const char *why)
@@ -369,19 +416,31 @@ void skv_parking_used(struct skv_parked *p)
 	p->age_ns = 0;
 }
 
+/* Who waits hears that the daemon lives. */
+static void tell_waiting(struct skv_parking *k)
+{
+	const struct skv_put_off *x;
+
+	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
+		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
+			skv_reply_wait(skv_ipc_find(k->server->ipc, a->ask->conn), a->ask->header.serial);
+	STAILQ_FOREACH(x, &k->put_off, next)
+		skv_reply_wait(skv_ipc_find(k->server->ipc, x->conn), x->header.serial);
+}
+
 void skv_parking_tick(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
 	const uint64_t ttl = s->config.sequence_ttl;
 
-	if (k && k->look_again)
+	if (!k)
+		return;
+	if (k->look_again)
 		look_again(k);
-	for (const struct skv_parking_job *j = k ? k->jobs : NULL; j; j = j->next)
-		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
-			skv_reply_wait(skv_ipc_find(s->ipc, a->ask->conn), a->ask->header.serial);
-	if (k)
-		skv_parking_remove_again(k);
-	for (size_t i = 0; k && ttl && i < k->files.n; i++) {
+	tell_waiting(k);
+	skv_parking_remove_again(k);
+	k->settled = true; /* no wait depends on an event alone */
+	for (size_t i = 0; ttl && i < k->files.n; i++) {
 		struct skv_parked *p = k->files.all[i];
 
 		if (p->busy || p->going || age_of(p, ttl) < ttl)
@@ -424,6 +483,10 @@ int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
 	if (!k)
 		return -ENOMEM;
 	k->server = s;
+	for (unsigned i = 0; i < SKV_PARKING_STATES; i++)
+		TAILQ_INIT(&k->in[i]);
+	STAILQ_INIT(&k->put_off);
+	STAILQ_INIT(&k->trying);
 	k->restored = restored;
 	k->files = (struct skv_files)SKV_FILES_NULL;
 	s->parking = k;
@@ -482,10 +545,11 @@ void skv_parking_free(struct skv_server *s)
 		}
 		skv_parking_job_free(k->jobs);
 	}
-	while (k->put_off) {
-		struct skv_put_off *x = k->put_off;
+	STAILQ_CONCAT(&k->trying, &k->put_off);
+	while (!STAILQ_EMPTY(&k->trying)) {
+		struct skv_put_off *x = STAILQ_FIRST(&k->trying);
 
-		k->put_off = x->next;
+		STAILQ_REMOVE_HEAD(&k->trying, next);
 		free(x);
 	}
 	for (unsigned i = 0; i < SKV_PARKING_WORKERS; i++)

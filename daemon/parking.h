@@ -22,8 +22,9 @@ void skv_parking_reload(struct skv_server *);
 void skv_parking_close(struct skv_server *);
 void skv_parking_free(struct skv_server *);
 
-/* A turn. True: there is more to do. */
-bool skv_parking_work(struct skv_server *);
+/* A turn; and is there more to do? */
+void skv_parking_work(struct skv_server *);
+bool skv_parking_has_work(const struct skv_server *);
 /* Memory may have come back: sequences that wait for it. */
 void skv_parking_retry(struct skv_server *);
 /* Once a second: parked sequences grow old. */

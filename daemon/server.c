@@ -403,11 +403,11 @@ static bool on_idle(void *server)
 
 	more |= skv_prefix_work(server);
 	more |= skv_turns_work(server);
-	more |= skv_parking_work(server);
+	skv_parking_work(server);
 	more |= skv_query_work(server);
 	skv_device_make(server);
 	skv_reply_announce_all(server);
-	return more;
+	return more || skv_parking_has_work(server); /* what was made may have given work to parking */
 }
 
 /* The policies are as the directories have them: serve, or go on serving. */

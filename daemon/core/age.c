@@ -17,6 +17,7 @@
 #include "daemon/core/age.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/joint.h"
+#include "daemon/core/park-queue.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/task.h"
 
@@ -47,7 +48,7 @@ static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint
 /* A sealed prefix whose pages somebody reads: it stays until then. */
 static bool is_read(const struct skv_core *c, uint32_t seq)
 {
-	return skv_is_prefix(skv_seq_row(&c->state, seq)) && c->seqs[seq].parking == SKV_PARK_STARTED;
+	return skv_is_prefix(skv_seq_row(&c->state, seq)) && (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ);
 }
 
 /* Whose sequences may go: of users who have more than `part` of the memory; or of this account alone. */
@@ -80,16 +81,22 @@ static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool par
 	return found;
 }
 
-/* Is one on its way to a file already, whose memory is there? */
+/* Is one of the account's on its way to a file already, whose memory is there? */
+static bool is_parking_of(const struct skv_core *c, uint32_t account, uint32_t device)
+{
+	for (uint32_t i = skv_park_first(c, account); i != SKV_NO_INDEX; i = skv_park_after(c, i))
+		if (is_idle(c, i) && is_there(c, skv_seq_row(&c->state, i), device))
+			return true;
+	return false;
+}
+
 static bool is_parking(const struct skv_core *c, const struct whose *w)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
-
-		if (is_idle(c, i) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
-		    (c->seqs[i].parking == SKV_PARK_WANTED || c->seqs[i].parking == SKV_PARK_STARTED))
+	if (w->account != SKV_NO_INDEX)
+		return is_parking_of(c, w->account, w->device);
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
+		if (is_parking_of(c, i, w->device))
 			return true;
-	}
 	return false;
 }
 
@@ -98,7 +105,7 @@ static bool leave(struct skv_core *c, uint32_t seq)
 {
 	if (skv_is_prefix(skv_seq_row(&c->state, seq)) && (!c->parks || c->seqs[seq].parking == SKV_PARK_FAILED))
 		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0; /* without memory for that another time will do */
-	c->seqs[seq].parking = SKV_PARK_WANTED;
+	skv_park_set(c, seq, SKV_PARK_WANTED);
 	return true;
 }
 
@@ -167,12 +174,9 @@ static uint32_t oldest_prefix(const struct skv_core *c, uint32_t account, bool a
 
 static bool is_parking_prefix(const struct skv_core *c, uint32_t account)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
-
-		if (q->account == account && skv_is_prefix(q) && (c->seqs[i].parking == SKV_PARK_WANTED || c->seqs[i].parking == SKV_PARK_STARTED))
+	for (uint32_t i = skv_park_first(c, account); i != SKV_NO_INDEX; i = skv_park_after(c, i))
+		if (skv_is_prefix(skv_seq_row(&c->state, i)))
 			return true;
-	}
 	return false;
 }
 
@@ -207,7 +211,7 @@ static void forget_failures(struct skv_core *c, uint64_t now_ns)
 	c->park_failed_ns = 0;
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		if (c->seqs[i].parking == SKV_PARK_FAILED)
-			c->seqs[i].parking = SKV_PARK_NOT;
+			skv_park_set(c, i, SKV_PARK_NOT);
 }
 
 unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
@@ -229,7 +233,7 @@ unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uin
 				break;
 			n++;
 		} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[i].parking == SKV_PARK_NOT) {
-			c->seqs[i].parking = SKV_PARK_WANTED;
+			skv_park_set(c, i, SKV_PARK_WANTED);
 		}
 	}
 	if (n)

@@ -28,7 +28,9 @@ struct skv_seq_local {
 		SKV_PARK_WANTED,  /* it is to make room, or has been idle for long */
 		SKV_PARK_STARTED, /* it is being written to a file */
 		SKV_PARK_FAILED,  /* it could not be, not long ago */
-	} parking;
+		SKV_PARK_READ,    /* no parking: a sealed prefix is being read for the store */
+	} parking; /* skv_park_set() alone writes it ... */
+	uint32_t park_prev, park_next; /* ... and these: rows beside it in its queue (park-queue.h) */
 	struct skv_block_key *blocks; /* a sealed prefix': [n_blocks], in the index */
 	uint32_t n_blocks;
 };
@@ -58,6 +60,18 @@ struct skv_names {
 };
 #define SKV_NAMES_NULL ((struct skv_names){.list = NULL})
 
+/* Sequences that are to be parked, and those that are: park-queue.h. */
+enum { SKV_PARK_WAIT, SKV_PARK_RUN, SKV_PARK_LISTS };
+struct skv_park_queue {
+	struct skv_park_account {
+		struct skv_park_list {
+			uint32_t first, last, n; /* rows; SKV_NO_INDEX */
+		} list[SKV_PARK_LISTS];
+	} *of; /* [account] */
+	struct skv_bitset ready; /* accounts of which one waits that may start */
+	uint32_t turn; /* the first account that is to be asked next */
+};
+
 /* Host memory or a device. */
 struct skv_memory {
 	const struct skv_mem_ops *mem; /* NULL: not there */
@@ -80,6 +94,7 @@ struct skv_core {
 	struct skv_reconnect *reconnects; /* clients that say what they have; reconnect.c */
 	struct skv_block_index prefixes; /* that are in memory, by their rows */
 	struct skv_names names;
+	struct skv_park_queue park_queue;
 	struct skv_task *tasks; /* that are under way; the first has the next turn */
 	bool parks;              /* sequences make room by being parked (parking.c) ... */
 	uint64_t park_failed_ns; /* ... and it did not work, last at this time */

@@ -337,9 +337,19 @@ int skv_core_session_model(struct skv_core *, uint32_t client, uint32_t session,
 /* ---- parked sequences: what moves their bytes to files and back is outside of the core ---- */
 /* From now on sequences make room by being parked, or (off) by being dropped. */
 void skv_core_set_parking(struct skv_core *, bool on);
-/* The next sequence that is to be parked, one call each, until it returns false. It is under way then, until one of the two calls below. */
+/*
+ * The next sequence that is to be parked, one call each, until it returns false. It is under way then, until one of the two calls below.
+ * Few of a user's are under way at once: the next one comes when one of these has ended.
+ */
 bool skv_core_next_park(struct skv_core *, uint32_t *ret_seq);
-/* The same by name, of any rank: the next one, from *row on, which begins with 0. False: there is none; *ret_held: and how many clients hold. */
+/* May there be one? */
+bool skv_core_has_park(const struct skv_core *);
+/* May another one of this user's be under way? */
+bool skv_core_may_park(const struct skv_core *, uid_t uid);
+/*
+ * The same by name, of any rank, however many are under way: the next one after *row, which begins with UINT32_MAX. False: there is none;
+ * *ret_held: and how many clients hold.
+ */
 bool skv_core_park_name(struct skv_core *, uid_t uid, const char *model, const char *name, uint32_t *row, uint32_t *ret_seq,
                         uint32_t *ret_held);
 /* It is not needed, or cannot be; then it is not tried again for a while. */

@@ -16,6 +16,7 @@
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/names.h"
+#include "daemon/core/park-queue.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"
@@ -165,9 +166,9 @@ int skv_core_prefix_read(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	seq = n > 0 ? skv_prefixes_find(c, s->pool, &s->model, &keys[n - 1], n - 1) : SKV_NO_INDEX;
 	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks != n)
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "these tokens are not sealed");
-	if (c->seqs[seq].parking == SKV_PARK_STARTED)
+	if (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ)
 		return skv_core_refuse(c, SKV_CORE_E_BUSY, "it is being read");
-	c->seqs[seq].parking = SKV_PARK_STARTED;
+	skv_park_set(c, seq, SKV_PARK_READ);
 	*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq);
 	return 0;
 }
@@ -177,7 +178,7 @@ void skv_core_prefix_read_end(struct skv_core *c, uint32_t seq_id)
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
 	if (seq != SKV_NO_INDEX)
-		c->seqs[seq].parking = SKV_PARK_NOT;
+		skv_park_set(c, seq, SKV_PARK_NOT);
 }
 
 int skv_core_prefix_put_back(struct skv_core *c, uint32_t seq_id, const struct skv_wire_run *runs, uint32_t n)

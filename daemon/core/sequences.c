@@ -11,6 +11,7 @@
 #include "daemon/core/lookup.h"
 #include "daemon/core/names.h"
 #include "daemon/core/pages.h"
+#include "daemon/core/park-queue.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refs.h"
@@ -189,6 +190,7 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 	skv_fdstore_name(&c->state, SKV_TABLE_SEQUENCES, seq, kept);
 	skv_fdstore_remove(c, kept);
 	skv_prefixes_remove(c, seq);
+	skv_park_set(c, seq, SKV_PARK_NOT);
 	skv_seqfile_free(c, &c->seqs[seq]);
 	skv_write_account(&c->state, q->account)->sequences--;
 	skv_write_pool(&c->state, pool)->sequences--;

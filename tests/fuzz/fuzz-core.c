@@ -258,7 +258,7 @@ static void park(struct fuzz_input *in)
 	const struct skv_model m = a_model(what / 4);
 	struct skv_wire_run runs[4];
 	struct skv_core_listing l;
-	uint32_t seq, n, row = 0, held = 0, units = fuzz_u16(in);
+	uint32_t seq, n, row = UINT32_MAX, held = 0, units = fuzz_u16(in);
 	int fd;
 
 	skv_core_set_parking(core, what & 128);

@@ -225,7 +225,7 @@ END_TEST
 
 START_TEST(as_idle_as_all)
 {
-	uint32_t row = 0, seq, held = 0;
+	uint32_t row = UINT32_MAX, seq, held = 0;
 
 	skv_core_set_parking(core, true);
 	ck_assert_int_eq(held_detach(&h[0], &p[0]), 0);
@@ -239,8 +239,10 @@ START_TEST(as_idle_as_all)
 	die(2);
 	ck_assert_uint_eq(skv_core_age(core, 1010, 1, 0), 0);
 	ck_assert_uint_eq(skv_core_age(core, 1020, 1, 0), 0);
-	for (uint32_t r = 0; r < RANKS; r++)
+	for (uint32_t r = 0; r < RANKS; r++) {
 		ck_assert(skv_core_next_park(core, &seq));
+		skv_core_park_failed(core, seq, 1);
+	}
 	ck_assert(!skv_core_next_park(core, &seq));
 }
 END_TEST

@@ -193,7 +193,7 @@ END_TEST
 START_TEST(attached_meanwhile)
 {
 	struct skv_core_listing l;
-	uint32_t row = 0, held = 0, seq;
+	uint32_t row = UINT32_MAX, held = 0, seq;
 	int fd;
 
 	fill(2);
@@ -211,7 +211,6 @@ START_TEST(attached_meanwhile)
 	skv_core_work_all(core);
 	ck_refused(skv_core_park_done(core, &l), SKV_CORE_E_BUSY);
 	ck_assert_int_eq(held_attach(&h[1], &a, "s1"), 0);
-	row = 0;
 	ck_assert(!skv_core_park_name(core, 1000, "m", "s1", &row, &seq, &held));
 	ck_assert_uint_eq(held, 1);
 	ck_assert_int_eq(held_detach(&h[1], &a), 0);
