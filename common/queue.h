@@ -10,6 +10,7 @@
 #ifndef SKV_QUEUE_H
 #define SKV_QUEUE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,6 +38,9 @@ struct skv_queued *skv_queue_take(struct skv_queue *);
 void skv_queue_remove(struct skv_queued *);
 /* All entries of `from` are put in, in their order: for a round in which each has one turn, and those that wait again are put in `from`. */
 void skv_queue_move(struct skv_queue *, struct skv_queue *from);
+
+/* Has the user an entry there? */
+bool skv_queue_has(const struct skv_queue *, uint32_t user);
 
 /* The struct that the entry is embedded in. */
 #define SKV_QUEUED_OWNER(entry, type, member) ((type *)(void *)((char *)(entry)-offsetof(type, member)))

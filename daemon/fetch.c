@@ -5,6 +5,9 @@
  *   fetch   which blocks has the store (worker) → a sequence without a name, pages for them (core) → worker reads them → it is sealed (core)
  *   send    list what the prefix names (core) → worker sends what the store lacks
  *
+ * One prefix is sent at a time, and users take turns: while it is sent, its memory makes no room for anybody, and a store may say nothing for
+ * long. What waits to be sent may leave memory.
+ *
  * Whatever fails, fewer tokens were there already, or will be: nobody is refused anything.
  */
 #include "daemon/prefix-priv.h"
@@ -178,6 +181,17 @@ static void got_turn(struct skv_parking_job *j)
 		give_up(j);
 }
 
+/*
+ * Somebody waits for the memory of what is sent: its worker ends. Where it has values in its own memory, NIXL's, others would lose these;
+ * so there the job goes on until its time is over.
+ */
+static bool is_in_the_way(const struct skv_parking_job *j)
+{
+	const struct skv_server *s = j->parking->server;
+
+	return j->kind == &send_kind && j->state == SKV_PARKING_MOVING && !*s->config.prefix_store_nixl && skv_core_prefix_is_wanted(s->core, j->seq);
+}
+
 void skv_fetch_tick(struct skv_server *s)
 {
 	struct skv_parking_job *j = s->parking ? s->parking->jobs : NULL;
@@ -186,6 +200,9 @@ void skv_fetch_tick(struct skv_server *s)
 		if (j->kind == &get_kind && j->state == SKV_PARKING_MEMORY && skv_now_ns() > j->prefix->deadline_ns) {
 			give_up(j);
 			j = s->parking->jobs; /* others may have ended with it */
+		} else if (is_in_the_way(j)) {
+			skv_worker_cancel(s->parking->workers[SKV_PARKING_SEND], &j->work);
+			return; /* of which there is one; it may have ended */
 		} else {
 			j = j->next;
 		}
@@ -248,20 +265,30 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 
 int skv_fetch_send(struct skv_prefix_ask *a)
 {
+	if (skv_core_prefix_seq(a->server->core, a->client, a->m.session, a->keys, a->n_blocks, &a->seq))
+		return -ENOENT;
+	free(a->keys);
+	a->keys = NULL;
+	skv_queue_put(&a->server->prefix->sends, &a->queued, (uint32_t)a->uid);
+	return 0;
+}
+
+/* Its memory stays from now on. Negative errno: it is not sent. */
+static int begin_send(struct skv_prefix_ask *a)
+{
 	struct skv_core *core = a->server->core;
 	struct skv_core_location p;
 	struct skv_parking_job *j;
-	uint32_t seq;
-	int r = skv_core_prefix_read(core, a->client, a->m.session, a->keys, a->n_blocks, &seq);
+	int r = skv_core_prefix_read(core, a->seq);
 
 	if (r)
 		return -EBUSY;
 	j = job_new(a, &send_kind, SKV_DISK_STORE_PUT);
-	r = j ? skv_core_seq_location(core, seq, &p) : -ENOMEM;
+	r = j ? skv_core_seq_location(core, a->seq, &p) : -ENOMEM;
 	if (r == 0 && p.pages_fd < 0 && a->server->config.ipc == SKV_IPC_LEGACY)
 		r = -EOPNOTSUPP; /* memory of a device is its worker's alone */
 	if (r == 0) {
-		j->seq = seq;
+		j->seq = a->seq;
 		j->m.max_tokens = p.max_tokens;
 		j->m.commit = p.commit;
 		j->user = tell(a, a->n_blocks, SEND_MS, false);
@@ -271,15 +298,29 @@ int skv_fetch_send(struct skv_prefix_ask *a)
 		r = j->user < 0 || j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
 	}
 	if (r == 0)
-		r = skv_core_list_begin(core, seq, j->list, &j->listing);
+		r = skv_core_list_begin(core, a->seq, j->list, &j->listing);
 	if (r == 0) {
 		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return 0;
 	}
 	if (j)
 		skv_parking_job_free(j);
-	skv_core_prefix_read_end(core, seq);
+	skv_core_prefix_read_end(core, a->seq);
 	return -EBUSY;
+}
+
+bool skv_fetch_work(struct skv_server *s)
+{
+	struct skv_prefix *p = s->prefix;
+	struct skv_queued *e = p->sending ? NULL : skv_queue_take(&p->sends);
+	struct skv_prefix_ask *a = e ? SKV_QUEUED_OWNER(e, struct skv_prefix_ask, queued) : NULL;
+
+	if (!a)
+		return false;
+	p->sending = begin_send(a) == 0;
+	if (!p->sending)
+		skv_prefix_ask_end(a);
+	return true;
 }
 
 static void end_send(struct skv_parking_job *j)
@@ -288,6 +329,7 @@ static void end_send(struct skv_parking_job *j)
 	struct skv_server *s = a->server;
 
 	skv_core_prefix_read_end(s->core, j->seq);
+	s->prefix->sending = false;
 	skv_parking_job_free(j);
 	skv_prefix_ask_end(a);
 	skv_lease_retry(s); /* who waits for its memory */

@@ -3,7 +3,7 @@
 #ifndef SKV_PARKING_PRIV_H
 #define SKV_PARKING_PRIV_H
 
-#include <sys/queue.h>
+#include "common/queue.h"
 #include "daemon/core/block-index.h"
 #include "daemon/core/prefix.h"
 #include "daemon/disk/job.h"
@@ -56,7 +56,7 @@ struct skv_parking_job {
 		SKV_PARKING_WRITTEN, /* PARK, IMPORT: its file is there */
 		SKV_PARKING_STATES,
 	} state; /* skv_parking_enter() */
-	TAILQ_ENTRY(skv_parking_job) beside; /* jobs in the same state, in the order in which they came to it */
+	struct skv_queued queued; /* beside the others in the same state */
 	uint32_t seq; /* PARK, RESUME */
 	bool listed;   /* PARK: its entries are */
 	bool insisted; /* PARK: that an earlier file goes */
@@ -76,7 +76,7 @@ struct skv_parking_job {
 
 /* A request that waits until files of its sequence are gone, or until fewer of its user's are being parked. */
 struct skv_put_off {
-	STAILQ_ENTRY(skv_put_off) next;
+	struct skv_queued queued;
 	uint64_t conn; /* its number */
 	struct skv_msg_header header;
 	skv_parking_again again;
@@ -92,8 +92,8 @@ struct skv_parking {
 	struct skv_block_index prefixes; /* sealed prefixes on disk: addresses of those files */
 	struct skv_worker *workers[SKV_PARKING_WORKERS];
 	struct skv_parking_job *jobs;
-	TAILQ_HEAD(skv_parking_jobs, skv_parking_job) in[SKV_PARKING_STATES]; /* the same by state */
-	STAILQ_HEAD(skv_put_offs, skv_put_off) put_off, trying; /* those that wait; and those that are to be tried again */
+	struct skv_queue in[SKV_PARKING_STATES]; /* the same by state */
+	struct skv_queue put_off, trying; /* those that wait; and those that are to be tried again */
 	bool look_again; /* for what could not be read */
 	bool settled; /* since those were looked at, a job has ended or a file has gone */
 	bool closed;
@@ -159,7 +159,7 @@ struct skv_parked *skv_parking_find_prefix(const struct skv_parking *, uint32_t 
 struct skv_parking_job *skv_parking_job_new(struct skv_parking *, const struct skv_parking_kind *, uint32_t disk_kind, uint32_t uid,
                                             char why[SKV_TEXT_MAX]);
 int skv_parking_move(struct skv_parking_job *, uint64_t listed);
-/* It is in this state from now on, behind the others that are: in TURNS it gets a turn, of which there is one in a turn of the loop. */
+/* It is in this state from now on, behind the user's others that are: in TURNS it gets a turn, of which there is one in a turn of the loop. */
 void skv_parking_enter(struct skv_parking_job *, enum skv_parking_state);
 /* Its connection, of which no request is received meanwhile, has this one again when a job has ended, or a file has gone. */
 void skv_parking_put_off(struct skv_parking *, struct skv_conn *, const struct skv_msg_header *, const void *body, size_t bytes, skv_parking_again);

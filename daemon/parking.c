@@ -56,7 +56,7 @@ struct skv_parking_job *skv_parking_job_new(struct skv_parking *k, const struct 
 	}
 	j->next = k->jobs;
 	k->jobs = j;
-	TAILQ_INSERT_TAIL(&k->in[SKV_PARKING_NEW], j, beside);
+	skv_queue_put(&k->in[SKV_PARKING_NEW], &j->queued, uid);
 	return j;
 }
 
@@ -64,9 +64,9 @@ void skv_parking_enter(struct skv_parking_job *j, enum skv_parking_state state)
 {
 	struct skv_parking *k = j->parking;
 
-	TAILQ_REMOVE(&k->in[j->state], j, beside);
+	skv_queue_remove(&j->queued);
 	j->state = state;
-	TAILQ_INSERT_TAIL(&k->in[state], j, beside);
+	skv_queue_put(&k->in[state], &j->queued, j->m.uid);
 }
 
 void skv_parking_job_free(struct skv_parking_job *j)
@@ -76,7 +76,7 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	while (*at != j)
 		at = &(*at)->next;
 	*at = j->next;
-	TAILQ_REMOVE(&j->parking->in[j->state], j, beside);
+	skv_queue_remove(&j->queued);
 	skv_core_list_end(&j->listing);
 	skv_files_unreserve(&j->parking->files, j->reserved);
 	skv_close_fd(j->list);
@@ -248,13 +248,23 @@ static void done(struct skv_worker_job *work, int error, const char *why, const 
 	j->kind->moved(j, j->parking->closed ? -ECANCELED : error, why, answer);
 }
 
-/* Jobs that waited in this state have a turn. */
-static void wake(struct skv_parking *k, enum skv_parking_state state)
+/* The next job of a queue; NULL: it is empty. */
+static struct skv_parking_job *take(struct skv_queue *q)
 {
-	struct skv_parking_job *j;
+	struct skv_queued *e = skv_queue_take(q);
 
-	while ((j = TAILQ_FIRST(&k->in[state])))
-		skv_parking_enter(j, SKV_PARKING_TURNS);
+	return e ? SKV_QUEUED_OWNER(e, struct skv_parking_job, queued) : NULL;
+}
+
+/* A turn of the next job of a queue. It may end other jobs, and run this. */
+static void run(struct skv_queue *q)
+{
+	struct skv_parking_job *j = take(q);
+
+	if (!j)
+		return;
+	skv_parking_enter(j, SKV_PARKING_NEW);
+	j->kind->turn(j);
 }
 
 void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, size_t bytes,
@@ -270,19 +280,23 @@ void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const str
 	x->header = *h;
 	x->again = again;
 	memcpy(&x->body, body, bytes);
-	STAILQ_INSERT_TAIL(&k->put_off, x, next);
+	skv_queue_put(&k->put_off, &x->queued, skv_conn_peer(conn)->uid);
 	skv_conn_pause(conn, true);
+}
+
+static struct skv_put_off *take_put_off(struct skv_parking *k)
+{
+	struct skv_queued *e = skv_queue_take(&k->trying);
+
+	return e ? SKV_QUEUED_OWNER(e, struct skv_put_off, queued) : NULL;
 }
 
 /* One of the requests that were put off, and need not be any more. */
 static void try_again(struct skv_parking *k)
 {
-	struct skv_put_off *x = STAILQ_FIRST(&k->trying);
+	struct skv_put_off *x = take_put_off(k);
 	struct skv_conn *conn = x ? skv_ipc_find(k->server->ipc, x->conn) : NULL;
 
-	if (!x)
-		return;
-	STAILQ_REMOVE_HEAD(&k->trying, next);
 	if (conn) {
 		x->again(k->server, conn, &x->header, &x->body, NULL); /* it may be put off once more */
 		skv_conn_pause(conn, false);
@@ -293,11 +307,14 @@ static void try_again(struct skv_parking *k)
 /* A job has ended, or a file has gone: what waited for that goes on. */
 static void go_on(struct skv_parking *k)
 {
+	struct skv_parking_job *j;
+
 	if (!k->settled)
 		return;
 	k->settled = false;
-	wake(k, SKV_PARKING_FILE);
-	STAILQ_CONCAT(&k->trying, &k->put_off);
+	while ((j = take(&k->in[SKV_PARKING_FILE])))
+		skv_parking_enter(j, SKV_PARKING_TURNS);
+	skv_queue_move(&k->trying, &k->put_off);
 }
 
 static void begin_next_park(struct skv_parking *k)
@@ -323,31 +340,35 @@ bool skv_parking_has_work(const struct skv_server *s)
 	const struct skv_parking *k = s->parking;
 
 	return k && !k->closed &&
-	       (k->settled || !STAILQ_EMPTY(&k->trying) || !TAILQ_EMPTY(&k->in[SKV_PARKING_TURNS]) || skv_core_has_park(s->core));
+	       (k->settled || k->trying.first || k->in[SKV_PARKING_TURNS].first || skv_core_has_park(s->core));
 }
 
 /* However many are due: one request, one parking that begins, and a turn of one job. */
 void skv_parking_work(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
-	struct skv_parking_job *j;
 
 	if (!k || k->closed)
 		return;
 	go_on(k);
 	try_again(k);
 	begin_next_park(k);
-	j = TAILQ_FIRST(&k->in[SKV_PARKING_TURNS]);
-	if (!j)
-		return;
-	skv_parking_enter(j, SKV_PARKING_NEW);
-	j->kind->turn(j);
+	run(&k->in[SKV_PARKING_TURNS]);
 }
 
+/*
+ * At once: what the pool has more than is taken now goes back (lease.c). That is one attempt in vain of each user at most, since behind a
+ * job that waits the user's others do, too (skv_parking_take_pages()).
+ */
 void skv_parking_retry(struct skv_server *s)
 {
-	if (s->parking)
-		wake(s->parking, SKV_PARKING_MEMORY);
+	struct skv_queue round = {0};
+
+	if (!s->parking)
+		return;
+	skv_queue_move(&round, &s->parking->in[SKV_PARKING_MEMORY]);
+	while (round.first)
+		run(&round);
 }
 
 static void odd(const char *file, const char *why)
@@ -419,13 +440,14 @@ void skv_parking_used(struct skv_parked *p)
 /* Who waits hears that the daemon lives. */
 static void tell_waiting(struct skv_parking *k)
 {
-	const struct skv_put_off *x;
-
 	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
 		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
 			skv_reply_wait(skv_ipc_find(k->server->ipc, a->ask->conn), a->ask->header.serial);
-	STAILQ_FOREACH(x, &k->put_off, next)
+	SKV_QUEUE_EACH(e, &k->put_off) {
+		const struct skv_put_off *x = SKV_QUEUED_OWNER(e, struct skv_put_off, queued);
+
 		skv_reply_wait(skv_ipc_find(k->server->ipc, x->conn), x->header.serial);
+	}
 }
 
 void skv_parking_tick(struct skv_server *s)
@@ -483,10 +505,6 @@ int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
 	if (!k)
 		return -ENOMEM;
 	k->server = s;
-	for (unsigned i = 0; i < SKV_PARKING_STATES; i++)
-		TAILQ_INIT(&k->in[i]);
-	STAILQ_INIT(&k->put_off);
-	STAILQ_INIT(&k->trying);
 	k->restored = restored;
 	k->files = (struct skv_files)SKV_FILES_NULL;
 	s->parking = k;
@@ -531,6 +549,7 @@ void skv_parking_close(struct skv_server *s)
 void skv_parking_free(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
+	struct skv_put_off *x;
 
 	if (!k)
 		return;
@@ -545,13 +564,9 @@ void skv_parking_free(struct skv_server *s)
 		}
 		skv_parking_job_free(k->jobs);
 	}
-	STAILQ_CONCAT(&k->trying, &k->put_off);
-	while (!STAILQ_EMPTY(&k->trying)) {
-		struct skv_put_off *x = STAILQ_FIRST(&k->trying);
-
-		STAILQ_REMOVE_HEAD(&k->trying, next);
+	skv_queue_move(&k->trying, &k->put_off);
+	while ((x = take_put_off(k)))
 		free(x);
-	}
 	for (unsigned i = 0; i < SKV_PARKING_WORKERS; i++)
 		skv_worker_free(k->workers[i]);
 	skv_parking_remove_rest(k);

@@ -131,6 +131,10 @@ int skv_parking_take_pages(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 	uint32_t n = 0;
 	int r = 0;
 
+	if (j->taken < j->m.n_pages && skv_queue_has(&j->parking->in[SKV_PARKING_MEMORY], j->m.uid)) { /* another one of the user's was first */
+		skv_parking_enter(j, SKV_PARKING_MEMORY);
+		return 0;
+	}
 	if (j->taken < j->m.n_pages)
 		r = skv_core_restore_take(s->core, j->seq, (uint32_t)(j->m.n_pages - j->taken), runs, 512, &n);
 	if (r < 0) {

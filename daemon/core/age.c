@@ -58,11 +58,16 @@ struct whose {
 	uint32_t account; /* SKV_NO_INDEX: any */
 };
 
+static bool is_of(const struct skv_seq_row *q, const struct whose *w)
+{
+	return w->account == SKV_NO_INDEX || w->account == q->account;
+}
+
 static bool may_go(const struct skv_core *c, uint32_t seq, const struct whose *w)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
-	return is_idle(c, seq) && !is_read(c, seq) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account);
+	return is_idle(c, seq) && !is_read(c, seq) && is_there(c, q, w->device) && is_of(q, w);
 }
 
 /* The sequence that has been without a holder for longest; `parkable`: and it is a prefix, which goes in any case, or can be parked, which was not tried in vain. */
@@ -100,6 +105,21 @@ static bool is_parking(const struct skv_core *c, const struct whose *w)
 	return false;
 }
 
+/* Is the memory of one of these there when its reader ends? The reader is told to. */
+static bool is_read_out(struct skv_core *c, const struct whose *w)
+{
+	bool any = false;
+
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+		if (c->seqs[i].parking != SKV_PARK_READ || !is_idle(c, i) || !is_there(c, q, w->device) || !is_of(q, w))
+			continue;
+		c->seqs[i].wanted = any = true;
+	}
+	return any;
+}
+
 /* It is to be parked; or it is a prefix that cannot be, and is dropped. */
 static bool leave(struct skv_core *c, uint32_t seq)
 {
@@ -125,7 +145,7 @@ bool skv_age_make_own_room(struct skv_core *c, uint32_t pool)
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	const struct whose own = {.device = p->device, .account = p->account};
 
-	return park(c, &own);
+	return park(c, &own) || is_read_out(c, &own);
 }
 
 /* Would segments for so many pages more, free ones included, fit? */
@@ -141,6 +161,7 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	const struct whose others = {p->device, part_of(c, p->device, p->account), SKV_NO_INDEX};
+	const struct whose own = {.device = p->device, .account = p->account};
 	const bool has_part = skv_account_row(&c->state, p->account)->page_bytes[p->device] >= others.part;
 	uint32_t seq;
 
@@ -148,11 +169,11 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 		return false; /* it is refused for another reason */
 	if (skv_task_frees(c, p->device))
 		return true;
-	if ((!has_part && park(c, &others)) || skv_age_make_own_room(c, pool))
+	if ((!has_part && park(c, &others)) || park(c, &own))
 		return true;
 	seq = has_part ? SKV_NO_INDEX : oldest(c, &others, false);
 	if (seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
-		return false;
+		return is_read_out(c, has_part ? &own : &others);
 	skv_write_header(&c->state)->dropped_for_room++;
 	return true;
 }

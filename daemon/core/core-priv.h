@@ -30,6 +30,7 @@ struct skv_seq_local {
 		SKV_PARK_FAILED,  /* it could not be, not long ago */
 		SKV_PARK_READ,    /* no parking: a sealed prefix is being read for the store */
 	} parking; /* skv_park_set() alone writes it ... */
+	bool wanted; /* READ: somebody waits for its memory */
 	uint32_t park_prev, park_next; /* ... and these: rows beside it in its queue (park-queue.h) */
 	struct skv_block_key *blocks; /* a sealed prefix': [n_blocks], in the index */
 	uint32_t n_blocks;

@@ -121,7 +121,7 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 			    skv_account_row(&c->state, q->account)->uid != uid)
 				continue;
 			found++;
-			held += q->session != SKV_NO_INDEX || skv_task_forks(c, i);
+			held += q->session != SKV_NO_INDEX || skv_task_forks(c, i) || c->seqs[i].parking == SKV_PARK_READ;
 			r = removing ? skv_task_drop(c, i, SKV_NO_INDEX, 0) : 0;
 			if (r < 0)
 				return r;
@@ -131,7 +131,7 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 			                  "UID %u has no sequence '%.*s' of a model '%.*s'", uid,
 			                  SKV_NAME_MAX, name, SKV_NAME_MAX, model);
 		if (held)
-			return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client", name);
+			return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client, or is being sent to the prefix store", name);
 	}
 	return 0;
 }

@@ -153,8 +153,8 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 
 /* ---- from and to elsewhere ------------------------------------------------------------------- */
 
-int skv_core_prefix_read(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n,
-                         uint32_t *ret_seq)
+int skv_core_prefix_seq(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n,
+                        uint32_t *ret_seq)
 {
 	const struct skv_session_row *s;
 	uint32_t client, session, seq;
@@ -166,11 +166,28 @@ int skv_core_prefix_read(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	seq = n > 0 ? skv_prefixes_find(c, s->pool, &s->model, &keys[n - 1], n - 1) : SKV_NO_INDEX;
 	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks != n)
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "these tokens are not sealed");
-	if (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ)
-		return skv_core_refuse(c, SKV_CORE_E_BUSY, "it is being read");
-	skv_park_set(c, seq, SKV_PARK_READ);
 	*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq);
 	return 0;
+}
+
+int skv_core_prefix_read(struct skv_core *c, uint32_t seq_id)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq == SKV_NO_INDEX || !skv_is_prefix(skv_seq_row(&c->state, seq)))
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the sealed prefix was dropped");
+	if (c->seqs[seq].parking != SKV_PARK_NOT && c->seqs[seq].parking != SKV_PARK_FAILED)
+		return skv_core_refuse(c, SKV_CORE_E_BUSY, "it is being read, or leaves memory");
+	skv_park_set(c, seq, SKV_PARK_READ);
+	c->seqs[seq].wanted = false;
+	return 0;
+}
+
+bool skv_core_prefix_is_wanted(const struct skv_core *c, uint32_t seq_id)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	return seq != SKV_NO_INDEX && c->seqs[seq].wanted;
 }
 
 void skv_core_prefix_read_end(struct skv_core *c, uint32_t seq_id)
