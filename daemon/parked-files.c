@@ -13,6 +13,7 @@
 #include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/prefix-priv.h"
@@ -101,12 +102,21 @@ void skv_parking_remove_rest(struct skv_parking *k)
 
 /* ---- quotas ---------------------------------------------------------------------------------- */
 
-/* What the user has of sequences, or of prefixes, with what is being written. Of imports it is not known how much. */
+/* Besides files that are known: one that is being written, or one that is gone and still being exported. */
+static bool takes_disk(const struct skv_parking_job *j)
+{
+	struct stat st;
+
+	return (j->m.kind == SKV_DISK_PARK && j->state == SKV_PARKING_MOVING) ||
+	       (j->m.kind == SKV_DISK_SEND && fstat(j->user, &st) == 0 && st.st_nlink == 0);
+}
+
+/* What the user has of sequences, or of prefixes, with what jobs take. Of imports it is not known how much. */
 static void sum(const struct skv_parking *k, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
 {
 	skv_files_sum(&k->files, uid, prefixes, ret_files, ret_bytes);
 	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		if (j->m.uid == uid && j->state == SKV_PARKING_MOVING && j->m.kind == SKV_DISK_PARK && (j->m.n_keys > 0) == prefixes) {
+		if (j->m.uid == uid && (j->m.n_keys > 0) == prefixes && takes_disk(j)) {
 			*ret_files += 1;
 			*ret_bytes += j->m.max_bytes;
 		}

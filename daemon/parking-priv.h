@@ -12,10 +12,10 @@
 #include "daemon/worker/worker.h"
 
 /*
- * Each kind has a process of its own: a pipe that nobody reads holds up neither those that are parked nor those that wait for a sequence;
+ * Each kind has a process of its own: what an import waits for holds up neither those that are parked nor those that wait for a sequence;
  * nor does a slow store, and what it is sent holds up none that wait for it.
  */
-enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_FOREIGN, SKV_PARKING_FETCH, SKV_PARKING_SEND, SKV_PARKING_WORKERS };
+enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_EXPORT, SKV_PARKING_IMPORT, SKV_PARKING_FETCH, SKV_PARKING_SEND, SKV_PARKING_WORKERS };
 
 /* A request that is answered when its jobs are through. Its connection has one at most: no request is received until then. */
 struct skv_parking_ask {
@@ -53,6 +53,7 @@ struct skv_parking_job {
 		SKV_PARKING_FILE,   /* PARK: it is listed, and a file that is there, of its name, or that makes room on the disk, is to go first */
 		SKV_PARKING_MEMORY, /* RESUME: it waits for memory */
 		SKV_PARKING_MOVING, /* with a worker */
+		SKV_PARKING_READER, /* SEND: its pipe is full */
 		SKV_PARKING_WRITTEN, /* PARK, IMPORT: its file is there */
 		SKV_PARKING_STATES,
 	} state; /* skv_parking_enter() */
@@ -64,10 +65,12 @@ struct skv_parking_job {
 	struct skv_core_listing listing;
 	struct skv_parked *file; /* RESUME, SEND; PARK, IMPORT: that was written */
 	struct skv_parked *reserved; /* PARK, IMPORT: for that; NULL */
-	uint64_t taken;          /* RESUME: pages */
+	uint64_t taken;          /* RESUME: pages; SEND: bytes */
+	struct skv_op op;        /* SEND: its pipe has room ... */
+	uint64_t patient_until_ns; /* ... before this time, or it ends */
 	uint8_t *segments;       /* of a device: which are needed, a byte each; else NULL */
 	uint32_t n_segments;
-	int list, user, other;   /* own descriptors: -1; of STORE_ `user` is what the store is told */
+	int list, user, other;   /* own descriptors: -1; of STORE_ `user` is what the store is told, of SEND the file */
 	int *fds;                /* for the worker; those of segments are borrowed */
 	uint64_t begun_ns;
 	struct skv_parking_asked *asked;
@@ -114,17 +117,22 @@ struct skv_parking {
  */
 int skv_parking_begin_park(struct skv_parking *, uint32_t seq, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
 int skv_parking_begin_resume(struct skv_parking *, struct skv_parked *, uint32_t device, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
-int skv_parking_begin_send(struct skv_parking *, struct skv_parked *, int fd, char why[SKV_TEXT_MAX]);
+int skv_parking_begin_export(struct skv_parking *, struct skv_parked *, int fd, char why[SKV_TEXT_MAX]);
 int skv_parking_begin_import(struct skv_parking *, uint32_t uid, int fd, struct skv_parking_ask *, char why[SKV_TEXT_MAX]);
 /* Another who waits for a job. -ENOMEM. */
 int skv_parking_wait(struct skv_parking_job *, struct skv_parking_ask *);
 /* A job of it is through; or none was begun (`error` 0, and jobs is 0): it is answered when that was the last one, and freed. */
 void skv_parking_answer(struct skv_parking *, struct skv_parking_ask *, int error, const char *why);
+/* Has the user a job of this kind? */
+bool skv_parking_has_job(const struct skv_parking *, const struct skv_parking_kind *, uint32_t uid);
 /* The job that moves such a sequence, or NULL. */
 struct skv_parking_job *skv_parking_find_job(struct skv_parking *, uint32_t kind, uint32_t uid, const char *model, const char *name,
                                              struct skv_parking_job *after);
 /* A skv_files_is_known: it is being written, or was and nobody has heard of it yet. */
 bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file);
+
+/* Once a second: exports that nobody reads end. */
+void skv_parking_export_tick(struct skv_parking *);
 
 /*
  * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, once a second. The last time nobody

@@ -181,7 +181,7 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 		return;
 	}
 	ok.bytes = p->bytes;
-	r = skv_parking_begin_send(k, p, ends[1], why);
+	r = skv_parking_begin_export(k, p, ends[1], why);
 	if (r < 0)
 		skv_conn_error(conn, h->serial, -r, "%s", why);
 	else

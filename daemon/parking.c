@@ -119,7 +119,7 @@ void skv_parking_end(struct skv_parking_job *j, int error, const char *why)
 {
 	struct skv_parking *k = j->parking;
 
-	k->counters.failed += error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_FOREIGN;
+	k->counters.failed += error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_EXPORT;
 	while (j->asked) {
 		struct skv_parking_asked *a = j->asked;
 
@@ -154,6 +154,15 @@ int skv_parking_wait(struct skv_parking_job *j, struct skv_parking_ask *ask)
 	j->asked = a;
 	ask->jobs++;
 	return 0;
+}
+
+bool skv_parking_has_job(const struct skv_parking *k, const struct skv_parking_kind *kind, uint32_t uid)
+{
+	const struct skv_parking_job *j = k->jobs;
+
+	while (j && (j->kind != kind || j->m.uid != uid))
+		j = j->next;
+	return j != NULL;
 }
 
 struct skv_parking_job *skv_parking_find_job(struct skv_parking *k, uint32_t kind, uint32_t uid, const char *model, const char *name,
@@ -460,6 +469,7 @@ void skv_parking_tick(struct skv_server *s)
 	if (k->look_again)
 		look_again(k);
 	tell_waiting(k);
+	skv_parking_export_tick(k);
 	skv_parking_remove_again(k);
 	k->settled = true; /* no wait depends on an event alone */
 	for (size_t i = 0; ttl && i < k->files.n; i++) {
