@@ -336,12 +336,15 @@ void skv_parking_work(struct skv_server *s)
 		return;
 	go_on(k);
 	try_again(k);
+	skv_loop_did(s->loop, "parking: requests");
 	begin_next_park(k);
+	skv_loop_did(s->loop, "parking: beginning");
 	j = TAILQ_FIRST(&k->in[SKV_PARKING_TURNS]);
 	if (!j)
 		return;
 	skv_parking_enter(j, SKV_PARKING_NEW);
 	j->kind->turn(j);
+	skv_loop_did(s->loop, "parking: turns");
 }
 
 void skv_parking_retry(struct skv_server *s)

@@ -340,10 +340,13 @@ static void on_tick(struct skv_op *op, int res)
 		return;
 	skv_registry_collect(s->registry);
 	age(s);
+	skv_loop_did(s->loop, "aging");
 	skv_lease_tick(s);
 	skv_parking_tick(s);
 	skv_prefix_tick(s);
+	skv_loop_did(s->loop, "aging of files");
 	measure(s);
+	skv_loop_did(s->loop, "measuring");
 	if (skv_core_room_is_used_up(s->core))
 		skv_ipc_relieve(s->ipc);
 	update_status(s);
@@ -401,12 +404,16 @@ static bool on_idle(void *server)
 	struct skv_server *s = server;
 	bool more = skv_ipc_work(s->ipc); /* first: what it serves begins the others' work */
 
+	skv_loop_did(s->loop, "requests");
 	more |= skv_prefix_work(server);
+	skv_loop_did(s->loop, "keys of prefixes");
 	more |= skv_turns_work(server);
 	skv_parking_work(server);
 	more |= skv_query_work(server);
+	skv_loop_did(s->loop, "lists");
 	skv_device_make(server);
 	skv_reply_announce_all(server);
+	skv_loop_did(s->loop, "notices");
 	return more || skv_parking_has_work(server); /* what was made may have given work to parking */
 }
 

@@ -163,6 +163,7 @@ int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t sessio
 /* E_TURNS, as calls on sequences. E_INVALID: it does not reconnect. */
 int skv_core_reconnect_done(struct skv_core *, uint32_t client);
 struct skv_core_done {
+	const char *work; /* what was done, in a word (static); "nothing" */
 	bool more;       /* there is more to do */
 	bool through, waits; /* a task is, memory may have come back; one waits for a client from now on, and may for long */
 	uint32_t client; /* of its works one is through; 0: none is */

@@ -18,6 +18,12 @@
 
 #define FIRST_TURN 20000u /* units */
 
+static const char *const names[] = {
+	[SKV_TASK_DETACH] = "detaching", [SKV_TASK_ATTACH] = "attaching", [SKV_TASK_FORK] = "forking", [SKV_TASK_DROP] = "dropping",
+	[SKV_TASK_SESSION] = "closing a session", [SKV_TASK_CLIENT] = "ending a client", [SKV_TASK_RECONNECT] = "reconnecting",
+	[SKV_TASK_LOST] = "nothing",
+};
+
 /* ---- of each kind ---------------------------------------------------------------------------- */
 
 static int prepare(struct skv_core *c, struct skv_task *t)
@@ -262,7 +268,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 	struct skv_task *t = c->tasks;
 	enum skv_progress p;
 
-	*ret = (struct skv_core_done){.more = t != NULL, .info = {.fd = -1}};
+	*ret = (struct skv_core_done){.work = t ? names[t->kind] : "nothing", .more = t != NULL, .info = {.fd = -1}};
 	if (!t)
 		return;
 	c->tasks = t->next;
