@@ -94,6 +94,7 @@ struct skv_parking {
 	struct skv_parking_job *jobs;
 	TAILQ_HEAD(skv_parking_jobs, skv_parking_job) in[SKV_PARKING_STATES]; /* the same by state */
 	STAILQ_HEAD(skv_put_offs, skv_put_off) put_off, trying; /* those that wait; and those that are to be tried again */
+	size_t aged;     /* the file at which the next tick goes on aging them */
 	bool look_again; /* for what could not be read */
 	bool settled; /* since those were looked at, a job has ended or a file has gone */
 	bool closed;
@@ -127,13 +128,13 @@ struct skv_parking_job *skv_parking_find_job(struct skv_parking *, uint32_t kind
 bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file);
 
 /*
- * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, once a second. The last time nobody
+ * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, at each tick. The last time nobody
  * waits: a daemon that could not go on leaves them, since that a sequence is in memory, and its file may go, was perhaps not committed.
  */
 void skv_parking_remove(struct skv_parking *, struct skv_parked *);
 /* It was written just now, or, a sealed prefix, read: from now on it grows old. */
 void skv_parking_used(struct skv_parked *);
-void skv_parking_remove_again(struct skv_parking *);
+void skv_parking_remove_again(struct skv_parking *, struct skv_parked *);
 void skv_parking_remove_rest(struct skv_parking *);
 /* It is gone already. */
 void skv_parking_forget(struct skv_parking *, struct skv_parked *);
@@ -146,7 +147,8 @@ bool skv_parking_free_disk(struct skv_parking *);
 bool skv_parking_frees_disk(const struct skv_parking *);
 /* PARK of a prefix: its n_keys keys, and their tag, into the list at keys_at. -ENOSPC. */
 int skv_parking_list_keys(const struct skv_parking_job *, const struct skv_block_key *);
-/* Prefixes on disk that are new are found from now on: how many; or they go, since they are of another secret, or there is no memory. */
+/* The prefix on disk, or all that are new, are found from now on: how many; or they go, since they are of another secret, or there is no memory. */
+bool skv_parking_index_prefix(struct skv_parking *, struct skv_parked *);
 unsigned skv_parking_index_prefixes(struct skv_parking *, unsigned *ret_gone);
 /*
  * A prefix on disk that has the most of these n blocks, `least` (1 or more) at least; the smallest of those that have as many. NULL: there is

@@ -114,9 +114,7 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 		r = -EBUSY;
 		snprintf(why, sizeof(why), "sequence '%s' is held by a client", m->name);
 	} else if (r == 0 && ask->jobs == 1 && ask->done == 0) {
-		size_t at = 0;
-
-		if (skv_files_next(&k->files, m->uid, m->model, m->name, &at)) {
+		if (skv_files_next(&k->files, NULL, m->uid, m->model, m->name)) {
 			r = -EALREADY;
 			snprintf(why, sizeof(why), "sequence '%s' is parked already", m->name);
 		} else {
@@ -130,8 +128,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 {
 	struct skv_parking_ask *ask = ask_new(conn, h, m->name);
 	char why[SKV_TEXT_MAX] = "";
-	struct skv_parked *p;
-	size_t at = 0;
+	struct skv_parked *p = NULL;
 	int r = 0;
 
 	if (!ask)
@@ -140,7 +137,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
 	if (r < 0)
 		snprintf(why, sizeof(why), "the daemon is out of memory");
-	while (r == 0 && (p = skv_files_next(&k->files, m->uid, m->model, m->name, &at))) {
+	while (r == 0 && (p = skv_files_next(&k->files, p, m->uid, m->model, m->name))) {
 		if (p->busy || p->going)
 			continue;
 		r = -skv_device_need(k->server, p->model.device, why);
@@ -158,15 +155,14 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	struct skv_msg_file ok = {0};
 	struct skv_parked *p, *other;
 	char why[SKV_TEXT_MAX];
-	size_t at = 0;
 	int ends[2], r;
 
 	if (skv_prefix_name_valid(m->name)) {
 		skv_conn_error(conn, h->serial, EOPNOTSUPP, "a sealed prefix is of use to daemons with the same secret alone, which share it in a prefix store");
 		return;
 	}
-	p = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
-	other = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
+	p = skv_files_next(&k->files, NULL, m->uid, m->model, m->name);
+	other = p ? skv_files_next(&k->files, p, m->uid, m->model, m->name) : NULL;
 	if (!p || p->going) {
 		r = not_there(k, m, "no sequence '%s' of that user and model is parked: park it first", why);
 		skv_conn_error(conn, h->serial, -r, "%s", why);
@@ -310,10 +306,9 @@ bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const str
 
 bool skv_parking_is_busy(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	const struct skv_parked *p;
-	size_t at = 0;
+	const struct skv_parked *p = NULL;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at)))
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name)))
 		if (p->busy)
 			return true;
 	return false;
@@ -321,11 +316,10 @@ bool skv_parking_is_busy(struct skv_server *s, uid_t uid, const char *model, con
 
 unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	struct skv_parked *p;
+	struct skv_parked *p = NULL;
 	unsigned n = 0;
-	size_t at = 0;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at))) {
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
 		if (!p->leaving) /* one that goes may be there because that failed */
 			skv_parking_remove(s->parking, p);
 		n++;
@@ -335,13 +329,12 @@ unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, co
 
 bool skv_parking_undo_drop(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	struct skv_parked *p;
+	struct skv_parked *p = NULL;
 	bool stays = false;
-	size_t at = 0;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at))) {
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
 		stays |= p->going && !p->leaving;
-		p->going = p->leaving || (p->going && p->seq); /* what was in memory is gone, so its file is too old */
+		skv_files_set_going(p, p->leaving || (p->going && p->seq)); /* what was in memory is gone, so its file is too old */
 	}
 	return stays;
 }

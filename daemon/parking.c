@@ -28,6 +28,7 @@
 
 #define IDLE_NS 30000000000u /* of a worker */
 #define HOUR_NS UINT64_C(3600000000000)
+#define FILES_A_TICK 4096u
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
@@ -79,7 +80,10 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	TAILQ_REMOVE(&j->parking->in[j->state], j, beside);
 	skv_core_list_end(&j->listing);
 	skv_files_unreserve(&j->parking->files, j->reserved);
-	skv_close_fd(j->list);
+	if (j->list >= 0 && !j->parking->closed)
+		skv_loop_close_fd(j->parking->server->loop, j->list); /* all its memory is given back, which takes long */
+	else
+		skv_close_fd(j->list);
 	skv_close_fd(j->user);
 	skv_close_fd(j->other);
 	j->parking->settled = true;
@@ -106,7 +110,7 @@ void skv_parking_written(struct skv_parking_job *j, const struct skv_parked_head
 	struct skv_parked_header known = {.model = j->m.model};
 
 	memcpy(known.name, j->m.name, sizeof(known.name));
-	skv_files_put(&j->parking->files, j->reserved, j->m.uid, j->m.file, h ? h : &known, keys);
+	skv_files_put(&j->parking->files, j->reserved, j->m.file, h ? h : &known, keys);
 	j->file = j->reserved;
 	j->reserved = NULL;
 	skv_parking_used(j->file);
@@ -431,26 +435,35 @@ static void tell_waiting(struct skv_parking *k)
 		skv_reply_wait(skv_ipc_find(k->server->ipc, x->conn), x->header.serial);
 }
 
+/* Files grow old, and those that could not be removed are tried again: so many at a time, where the last time ended. */
+static void age_files(struct skv_parking *k, uint64_t ttl)
+{
+	const struct skv_files *f = &k->files;
+
+	for (size_t i = f->n < FILES_A_TICK ? f->n : FILES_A_TICK; i > 0; i--) {
+		struct skv_parked *p;
+
+		k->aged = k->aged < f->n ? k->aged : 0;
+		p = f->all[k->aged++];
+		skv_parking_remove_again(k, p);
+		if (!ttl || p->busy || p->going || age_of(p, ttl) < ttl)
+			continue;
+		k->counters.expired++;
+		skv_parking_remove(k, p);
+	}
+}
+
 void skv_parking_tick(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
-	const uint64_t ttl = s->config.sequence_ttl;
 
 	if (!k)
 		return;
 	if (k->look_again)
 		look_again(k);
 	tell_waiting(k);
-	skv_parking_remove_again(k);
 	k->settled = true; /* no wait depends on an event alone */
-	for (size_t i = 0; ttl && i < k->files.n; i++) {
-		struct skv_parked *p = k->files.all[i];
-
-		if (p->busy || p->going || age_of(p, ttl) < ttl)
-			continue;
-		k->counters.expired++;
-		skv_parking_remove(k, p);
-	}
+	age_files(k, s->config.sequence_ttl);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
