@@ -15,7 +15,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 60000u
+#define TURN_UNITS 40000u
 
 struct skv_turns {
 	struct skv_turns *next;

@@ -5,7 +5,7 @@
  * State is in core->state (the memfd). Beside it are companions, indexed as its tables, of what a
  * process can reopen or remake: fds, maps, scratch. A companion is there exactly while its row is.
  *
- * Ways of a change: the state is constant but for skv_write_...() (state.h), which save what was there. skv_page_set() is the
+ * Ways of a change: the state is constant but for skv_write_...() (state.h), which save what was there. skv_pages_set() is the
  * only writer of owner words, and keeps every count that follows from them. After pages became FREE call skv_pool_shrink(), which withdraws segments that are no
  * longer needed, and the pool itself.
  */

@@ -122,6 +122,7 @@ static void live_end(const char *what)
 	printf("%s: %.1f ms; %u leases meanwhile, %.2f ms at most; the longest turn so far %.2f ms, %.2f ms of the processor's time\n", what,
 	       took * 1e3, live.n, live.most * 1e3, turn, cpu);
 	print_turns();
+	fflush(stdout);
 	ck_assert_double_lt(turn, limit(10, 100, 1000));
 	/* some of it is its own: it acknowledges the end of every segment */
 	ck_assert_double_lt(live.most * 1e3, limit(50, 300, 3000));
