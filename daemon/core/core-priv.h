@@ -78,6 +78,23 @@ struct skv_memory {
 	struct skv_core_memory_limits limits;
 };
 
+/* Sequences that nobody holds: idle.h. */
+struct skv_idle {
+	struct skv_idle_of {
+		uint32_t first, last; /* rows; SKV_NO_INDEX */
+	} *of; /* [account] */
+	struct skv_idle_at {
+		uint32_t account; /* whose list it is in; SKV_NO_INDEX: none */
+		uint32_t prev, next;
+	} *at; /* [sequence] */
+};
+
+/* Where skv_core_age() goes on. */
+struct skv_aging {
+	bool begun, forgets; /* which sequences could not be parked */
+	uint32_t account, seq;
+};
+
 struct skv_core {
 	struct skv_core_config config;
 	struct skv_memory memory[SKV_MEMORY_KINDS];
@@ -95,7 +112,9 @@ struct skv_core {
 	struct skv_block_index prefixes; /* that are in memory, by their rows */
 	struct skv_names names;
 	struct skv_park_queue park_queue;
-	struct skv_task *tasks; /* that are under way; the first has the next turn */
+	struct skv_idle idle;
+	struct skv_aging aging;
+	struct skv_task *tasks, *last_task; /* that are under way; the first has the next turn; the last, if there is any */
 	bool parks;              /* sequences make room by being parked (parking.c) ... */
 	uint64_t park_failed_ns; /* ... and it did not work, last at this time */
 	int failed; /* negative errno: why one of them could not go on */

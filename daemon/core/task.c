@@ -6,6 +6,7 @@
  * at most: the caller takes no request of it meanwhile. When the client goes, the task is done to its end; what the
  * client had is taken back after it.
  */
+#include "daemon/core/idle.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refuse.h"
@@ -122,12 +123,9 @@ static struct skv_task *task_new(const struct skv_core *c, enum skv_task_kind ki
 
 static void append(struct skv_core *c, struct skv_task *t)
 {
-	struct skv_task **end = &c->tasks;
-
-	while (*end)
-		end = &(*end)->next;
 	t->next = NULL;
-	*end = t;
+	*(c->tasks ? &c->last_task->next : &c->tasks) = t;
+	c->last_task = t;
 }
 
 /* The first turn. */
@@ -188,6 +186,7 @@ int skv_task_drop(struct skv_core *c, uint32_t seq, uint32_t client, int result)
 	if (!t)
 		return -ENOMEM;
 	skv_write_seq(&c->state, seq)->name[0] = 0;
+	skv_idle_update(c, seq);
 	t->result = result;
 	snprintf(t->why, sizeof(t->why), "%s", c->why);
 	if (client != SKV_NO_INDEX)
@@ -248,6 +247,8 @@ static void yield(struct skv_core *c, struct skv_task *t)
 		return;
 	}
 	t->next = c->tasks;
+	if (!c->tasks)
+		c->last_task = t;
 	c->tasks = t;
 }
 
