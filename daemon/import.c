@@ -36,7 +36,7 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	j->other = fd;
 	j->work.once = true;
 	j->m.patience_ms = k->server->config.disk_timeout / 1000000u;
-	j->reserved = skv_files_reserve(&k->files);
+	j->reserved = skv_files_reserve(&k->files, uid);
 	if (!j->reserved) {
 		r = -ENOMEM;
 	} else if (!skv_parking_quota_allows(k, uid, 1, &j->m.max_bytes)) {

@@ -14,7 +14,7 @@ daemon_libskvdaemon_la_SOURCES = \
 	daemon/disk/files.c daemon/disk/files.h daemon/past.c daemon/past.h daemon/query.c daemon/query.h daemon/reply.c daemon/reply.h daemon/report.c daemon/report.h \
 	daemon/turns.c daemon/turns.h daemon/fetch.c daemon/prefix.c daemon/prefix.h daemon/prefix-keys.c daemon/prefix-keys.h daemon/prefix-priv.h daemon/prefix-report.c \
 	daemon/worker/worker.c daemon/worker/worker.h \
-	daemon/loop/loop.c daemon/loop/loop.h \
+	daemon/loop/loop.c daemon/loop/loop.h daemon/loop/meter.c daemon/loop/meter.h \
 	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h daemon/ipc/rights.c daemon/ipc/rights.h daemon/ipc/send.c daemon/ipc/user.c \
 	daemon/plugin/probe.c daemon/plugin/probe.h \
 	daemon/plugin/registry.c daemon/plugin/registry.h daemon/plugin/scan.c daemon/plugin/scan.h \

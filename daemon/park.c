@@ -69,7 +69,7 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 	j->m.commit = p.commit;
 	j->m.page_bytes = p.page_bytes;
 	skv_parked_file(p.model->name, p.model->rank, p.model->n_ranks, p.name, j->m.file);
-	j->reserved = skv_files_reserve(&k->files);
+	j->reserved = skv_files_reserve(&k->files, p.uid);
 	j->list = memfd_create("skv-list", MFD_CLOEXEC);
 	if (p.pages_fd < 0) {
 		j->n_segments = (uint32_t)(p.max_pages / p.pages_per_segment);
@@ -236,7 +236,7 @@ static bool writes_again(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
 
-	j->reserved = skv_files_reserve(&k->files);
+	j->reserved = skv_files_reserve(&k->files, j->m.uid);
 	if (!j->reserved || !skv_parking_free_disk(k))
 		return false;
 	free(j->fds);
@@ -252,10 +252,10 @@ static void leave_memory(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
 	const bool is_prefix = skv_parked_is_prefix(j->file);
-	unsigned gone;
 	int r;
 
-	(void)skv_parking_index_prefixes(k, &gone);
+	if (is_prefix)
+		(void)skv_parking_index_prefix(k, j->file);
 	r = skv_core_park_done(k->server->core, &j->listing);
 	if (r < 0) {
 		skv_server_fail(k->server, "parking", r);

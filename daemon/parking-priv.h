@@ -97,6 +97,7 @@ struct skv_parking {
 	struct skv_parking_job *jobs;
 	struct skv_queue in[SKV_PARKING_STATES]; /* the same by state */
 	struct skv_queue put_off, trying; /* those that wait; and those that are to be tried again */
+	size_t aged;     /* the file at which the next tick goes on aging them */
 	bool look_again; /* for what could not be read */
 	bool settled; /* since those were looked at, a job has ended or a file has gone */
 	bool closed;
@@ -135,13 +136,13 @@ bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *f
 void skv_parking_export_tick(struct skv_parking *);
 
 /*
- * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, once a second. The last time nobody
+ * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, at each tick. The last time nobody
  * waits: a daemon that could not go on leaves them, since that a sequence is in memory, and its file may go, was perhaps not committed.
  */
 void skv_parking_remove(struct skv_parking *, struct skv_parked *);
 /* It was written just now, or, a sealed prefix, read: from now on it grows old. */
 void skv_parking_used(struct skv_parked *);
-void skv_parking_remove_again(struct skv_parking *);
+void skv_parking_remove_again(struct skv_parking *, struct skv_parked *);
 void skv_parking_remove_rest(struct skv_parking *);
 /* It is gone already. */
 void skv_parking_forget(struct skv_parking *, struct skv_parked *);
@@ -154,7 +155,8 @@ bool skv_parking_free_disk(struct skv_parking *);
 bool skv_parking_frees_disk(const struct skv_parking *);
 /* PARK of a prefix: its n_keys keys, and their tag, into the list at keys_at. -ENOSPC. */
 int skv_parking_list_keys(const struct skv_parking_job *, const struct skv_block_key *);
-/* Prefixes on disk that are new are found from now on: how many; or they go, since they are of another secret, or there is no memory. */
+/* The prefix on disk, or all that are new, are found from now on: how many; or they go, since they are of another secret, or there is no memory. */
+bool skv_parking_index_prefix(struct skv_parking *, struct skv_parked *);
 unsigned skv_parking_index_prefixes(struct skv_parking *, unsigned *ret_gone);
 /*
  * A prefix on disk that has the most of these n blocks, `least` (1 or more) at least; the smallest of those that have as many. NULL: there is
@@ -171,6 +173,9 @@ int skv_parking_move(struct skv_parking_job *, uint64_t listed);
 void skv_parking_enter(struct skv_parking_job *, enum skv_parking_state);
 /* Its connection, of which no request is received meanwhile, has this one again when a job has ended, or a file has gone. */
 void skv_parking_put_off(struct skv_parking *, struct skv_conn *, const struct skv_msg_header *, const void *body, size_t bytes, skv_parking_again);
+/* One of these requests that need not be put off any more has its turn. At the end: nobody waits for them. */
+void skv_parking_try_again(struct skv_parking *);
+void skv_parking_forget_put_off(struct skv_parking *);
 /*
  * RESUME, STORE_GET: a turn's worth of the pages that it lacks, into the list; with the last of them it goes to its worker. Negative errno,
  * with a text: it cannot go on, and the caller ends it.

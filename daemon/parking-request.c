@@ -83,6 +83,53 @@ static int not_there(struct skv_parking *k, const struct skv_msg_seq_of *m, cons
 	return -ENOENT;
 }
 
+/* ---- requests that are put off --------------------------------------------------------------- */
+
+void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, size_t bytes,
+                         skv_parking_again again)
+{
+	struct skv_put_off *x = calloc(1, sizeof(*x));
+
+	if (!x) {
+		skv_conn_close(conn, LOG_ERR, "no memory to answer a request later");
+		return;
+	}
+	x->conn = skv_conn_number(conn);
+	x->header = *h;
+	x->again = again;
+	memcpy(&x->body, body, bytes);
+	skv_queue_put(&k->put_off, &x->queued, skv_conn_peer(conn)->uid);
+	skv_conn_pause(conn, true);
+}
+
+static struct skv_put_off *take_put_off(struct skv_parking *k)
+{
+	struct skv_queued *e = skv_queue_take(&k->trying);
+
+	return e ? SKV_QUEUED_OWNER(e, struct skv_put_off, queued) : NULL;
+}
+
+void skv_parking_try_again(struct skv_parking *k)
+{
+	struct skv_put_off *x = take_put_off(k);
+	struct skv_conn *conn = x ? skv_ipc_find(k->server->ipc, x->conn) : NULL;
+
+	if (conn) {
+		x->again(k->server, conn, &x->header, &x->body, NULL); /* it may be put off once more */
+		skv_conn_pause(conn, false);
+	}
+	free(x);
+}
+
+void skv_parking_forget_put_off(struct skv_parking *k)
+{
+	struct skv_put_off *x;
+
+	skv_queue_move(&k->trying, &k->put_off);
+	while ((x = take_put_off(k)))
+		free(x);
+}
+
 /* ---- by name --------------------------------------------------------------------------------- */
 
 static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
@@ -114,9 +161,7 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 		r = -EBUSY;
 		snprintf(why, sizeof(why), "sequence '%s' is held by a client", m->name);
 	} else if (r == 0 && ask->jobs == 1 && ask->done == 0) {
-		size_t at = 0;
-
-		if (skv_files_next(&k->files, m->uid, m->model, m->name, &at)) {
+		if (skv_files_next(&k->files, NULL, m->uid, m->model, m->name)) {
 			r = -EALREADY;
 			snprintf(why, sizeof(why), "sequence '%s' is parked already", m->name);
 		} else {
@@ -130,8 +175,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 {
 	struct skv_parking_ask *ask = ask_new(conn, h, m->name);
 	char why[SKV_TEXT_MAX] = "";
-	struct skv_parked *p;
-	size_t at = 0;
+	struct skv_parked *p = NULL;
 	int r = 0;
 
 	if (!ask)
@@ -140,7 +184,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
 	if (r < 0)
 		snprintf(why, sizeof(why), "the daemon is out of memory");
-	while (r == 0 && (p = skv_files_next(&k->files, m->uid, m->model, m->name, &at))) {
+	while (r == 0 && (p = skv_files_next(&k->files, p, m->uid, m->model, m->name))) {
 		if (p->busy || p->going)
 			continue;
 		r = -skv_device_need(k->server, p->model.device, why);
@@ -158,15 +202,14 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	struct skv_msg_file ok = {0};
 	struct skv_parked *p, *other;
 	char why[SKV_TEXT_MAX];
-	size_t at = 0;
 	int ends[2], r;
 
 	if (skv_prefix_name_valid(m->name)) {
 		skv_conn_error(conn, h->serial, EOPNOTSUPP, "a sealed prefix is of use to daemons with the same secret alone, which share it in a prefix store");
 		return;
 	}
-	p = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
-	other = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
+	p = skv_files_next(&k->files, NULL, m->uid, m->model, m->name);
+	other = p ? skv_files_next(&k->files, p, m->uid, m->model, m->name) : NULL;
 	if (!p || p->going) {
 		r = not_there(k, m, "no sequence '%s' of that user and model is parked: park it first", why);
 		skv_conn_error(conn, h->serial, -r, "%s", why);
@@ -310,10 +353,9 @@ bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const str
 
 bool skv_parking_is_busy(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	const struct skv_parked *p;
-	size_t at = 0;
+	const struct skv_parked *p = NULL;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at)))
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name)))
 		if (p->busy)
 			return true;
 	return false;
@@ -321,11 +363,10 @@ bool skv_parking_is_busy(struct skv_server *s, uid_t uid, const char *model, con
 
 unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	struct skv_parked *p;
+	struct skv_parked *p = NULL;
 	unsigned n = 0;
-	size_t at = 0;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at))) {
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
 		if (!p->leaving) /* one that goes may be there because that failed */
 			skv_parking_remove(s->parking, p);
 		n++;
@@ -335,13 +376,12 @@ unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, co
 
 bool skv_parking_undo_drop(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	struct skv_parked *p;
+	struct skv_parked *p = NULL;
 	bool stays = false;
-	size_t at = 0;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at))) {
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
 		stays |= p->going && !p->leaving;
-		p->going = p->leaving || (p->going && p->seq); /* what was in memory is gone, so its file is too old */
+		skv_files_set_going(p, p->leaving || (p->going && p->seq)); /* what was in memory is gone, so its file is too old */
 	}
 	return stays;
 }

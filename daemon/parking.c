@@ -28,6 +28,7 @@
 
 #define IDLE_NS 30000000000u /* of a worker */
 #define HOUR_NS UINT64_C(3600000000000)
+#define FILES_A_TICK 4096u
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
@@ -79,7 +80,10 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	skv_queue_remove(&j->queued);
 	skv_core_list_end(&j->listing);
 	skv_files_unreserve(&j->parking->files, j->reserved);
-	skv_close_fd(j->list);
+	if (j->list >= 0 && !j->parking->closed)
+		skv_loop_close_fd(j->parking->server->loop, j->list); /* all its memory is given back, which takes long */
+	else
+		skv_close_fd(j->list);
 	skv_close_fd(j->user);
 	skv_close_fd(j->other);
 	j->parking->settled = true;
@@ -106,7 +110,7 @@ void skv_parking_written(struct skv_parking_job *j, const struct skv_parked_head
 	struct skv_parked_header known = {.model = j->m.model};
 
 	memcpy(known.name, j->m.name, sizeof(known.name));
-	skv_files_put(&j->parking->files, j->reserved, j->m.uid, j->m.file, h ? h : &known, keys);
+	skv_files_put(&j->parking->files, j->reserved, j->m.file, h ? h : &known, keys);
 	j->file = j->reserved;
 	j->reserved = NULL;
 	skv_parking_used(j->file);
@@ -276,43 +280,6 @@ static void run(struct skv_queue *q)
 	j->kind->turn(j);
 }
 
-void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, size_t bytes,
-                         skv_parking_again again)
-{
-	struct skv_put_off *x = calloc(1, sizeof(*x));
-
-	if (!x) {
-		skv_conn_close(conn, LOG_ERR, "no memory to answer a request later");
-		return;
-	}
-	x->conn = skv_conn_number(conn);
-	x->header = *h;
-	x->again = again;
-	memcpy(&x->body, body, bytes);
-	skv_queue_put(&k->put_off, &x->queued, skv_conn_peer(conn)->uid);
-	skv_conn_pause(conn, true);
-}
-
-static struct skv_put_off *take_put_off(struct skv_parking *k)
-{
-	struct skv_queued *e = skv_queue_take(&k->trying);
-
-	return e ? SKV_QUEUED_OWNER(e, struct skv_put_off, queued) : NULL;
-}
-
-/* One of the requests that were put off, and need not be any more. */
-static void try_again(struct skv_parking *k)
-{
-	struct skv_put_off *x = take_put_off(k);
-	struct skv_conn *conn = x ? skv_ipc_find(k->server->ipc, x->conn) : NULL;
-
-	if (conn) {
-		x->again(k->server, conn, &x->header, &x->body, NULL); /* it may be put off once more */
-		skv_conn_pause(conn, false);
-	}
-	free(x);
-}
-
 /* A job has ended, or a file has gone: what waited for that goes on. */
 static void go_on(struct skv_parking *k)
 {
@@ -360,9 +327,12 @@ void skv_parking_work(struct skv_server *s)
 	if (!k || k->closed)
 		return;
 	go_on(k);
-	try_again(k);
+	skv_parking_try_again(k);
+	skv_loop_did(s->loop, "parking: requests");
 	begin_next_park(k);
+	skv_loop_did(s->loop, "parking: beginning");
 	run(&k->in[SKV_PARKING_TURNS]);
+	skv_loop_did(s->loop, "parking: turns");
 }
 
 /*
@@ -459,10 +429,27 @@ static void tell_waiting(struct skv_parking *k)
 	}
 }
 
+/* Files grow old, and those that could not be removed are tried again: so many at a time, where the last time ended. */
+static void age_files(struct skv_parking *k, uint64_t ttl)
+{
+	const struct skv_files *f = &k->files;
+
+	for (size_t i = f->n < FILES_A_TICK ? f->n : FILES_A_TICK; i > 0; i--) {
+		struct skv_parked *p;
+
+		k->aged = k->aged < f->n ? k->aged : 0;
+		p = f->all[k->aged++];
+		skv_parking_remove_again(k, p);
+		if (!ttl || p->busy || p->going || age_of(p, ttl) < ttl)
+			continue;
+		k->counters.expired++;
+		skv_parking_remove(k, p);
+	}
+}
+
 void skv_parking_tick(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
-	const uint64_t ttl = s->config.sequence_ttl;
 
 	if (!k)
 		return;
@@ -470,16 +457,8 @@ void skv_parking_tick(struct skv_server *s)
 		look_again(k);
 	tell_waiting(k);
 	skv_parking_export_tick(k);
-	skv_parking_remove_again(k);
 	k->settled = true; /* no wait depends on an event alone */
-	for (size_t i = 0; ttl && i < k->files.n; i++) {
-		struct skv_parked *p = k->files.all[i];
-
-		if (p->busy || p->going || age_of(p, ttl) < ttl)
-			continue;
-		k->counters.expired++;
-		skv_parking_remove(k, p);
-	}
+	age_files(k, s->config.sequence_ttl);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -559,7 +538,6 @@ void skv_parking_close(struct skv_server *s)
 void skv_parking_free(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
-	struct skv_put_off *x;
 
 	if (!k)
 		return;
@@ -574,9 +552,7 @@ void skv_parking_free(struct skv_server *s)
 		}
 		skv_parking_job_free(k->jobs);
 	}
-	skv_queue_move(&k->trying, &k->put_off);
-	while ((x = take_put_off(k)))
-		free(x);
+	skv_parking_forget_put_off(k);
 	for (unsigned i = 0; i < SKV_PARKING_WORKERS; i++)
 		skv_worker_free(k->workers[i]);
 	skv_parking_remove_rest(k);

@@ -74,7 +74,8 @@ struct skv_server {
 	uint64_t started_ns;
 	/* time to reclaim what dead clients held */
 	uint64_t clients_gone, reclaim_last_ns, reclaim_max_ns;
-	uint32_t measured;                   /* sequence at which the next tick goes on measuring */
+	uint32_t measured;                   /* sequence at which the next step goes on measuring */
+	size_t steps_left;                   /* of the last tick: server.c */
 	uint64_t told_aged, told_for_room; /* sequences that were dropped, as logged */
 };
 

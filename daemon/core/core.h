@@ -163,6 +163,7 @@ int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t sessio
 /* E_TURNS, as calls on sequences. E_INVALID: it does not reconnect. */
 int skv_core_reconnect_done(struct skv_core *, uint32_t client);
 struct skv_core_done {
+	const char *work; /* what was done, in a word (static); "nothing" */
 	bool more;       /* there is more to do */
 	bool through, waits; /* a task is, memory may have come back; one waits for a client from now on, and may for long */
 	uint32_t client; /* of its works one is through; 0: none is */
@@ -177,9 +178,10 @@ struct skv_core_done {
 void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret);
 /*
  * Once in a while: named sequences that have had no holder for so long are to be parked (skv_core_next_park), or dropped, in turns;
- * 0: none are. How many were dropped; now_ns is never 0, and does not go back.
+ * 0: none are. Of so many units: true, and it goes on with the next call, of which all sequences take some. now_ns is never 0, and does not
+ * go back.
  */
-unsigned skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns);
+bool skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t units);
 /* Sequences that were dropped so far: with age, and to make room for users below their part of a memory. */
 void skv_core_dropped(const struct skv_core *, uint64_t *ret_age, uint64_t *ret_room);
 /*

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/age.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/names.h"
 #include "daemon/core/prefixes.h"
@@ -119,7 +120,8 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
 	skv_names_add(c, f->child);
 	q->used = ++skv_write_header(&c->state)->uses;
-	skv_age_trim_prefixes(c, q->account);
+	skv_idle_update(c, f->child);
+	(void)skv_age_trim_prefixes(c, q->account);
 	return SKV_DONE;
 }
 

@@ -24,13 +24,20 @@ void skv_park_queue_deinit(struct skv_park_queue *q)
 	skv_bitset_deinit(&q->ready);
 }
 
-/* Where a sequence is that is about to be parked; NULL: it is not. */
+/* Where a sequence is that is about to be parked, or is read; NULL: it is neither. */
 static struct skv_park_list *list_of(const struct skv_core *c, uint32_t seq)
 {
 	const enum skv_parking p = c->seqs[seq].parking;
 	struct skv_park_account *a = &c->park_queue.of[skv_seq_row(&c->state, seq)->account];
 
-	return p == SKV_PARK_WANTED ? &a->list[SKV_PARK_WAIT] : p == SKV_PARK_STARTED ? &a->list[SKV_PARK_RUN] : NULL;
+	switch (p) {
+	case SKV_PARK_WANTED: return &a->list[SKV_PARK_WAIT];
+	case SKV_PARK_STARTED: return &a->list[SKV_PARK_RUN];
+	case SKV_PARK_READ: return &a->list[SKV_PARK_READERS];
+	case SKV_PARK_NOT:
+	case SKV_PARK_FAILED: break;
+	}
+	return NULL;
 }
 
 static void leave(struct skv_core *c, struct skv_park_list *list, uint32_t seq)
@@ -90,6 +97,11 @@ uint32_t skv_park_first(const struct skv_core *c, uint32_t account)
 	const struct skv_park_account *a = &c->park_queue.of[account];
 
 	return a->list[SKV_PARK_WAIT].n ? a->list[SKV_PARK_WAIT].first : a->list[SKV_PARK_RUN].first;
+}
+
+uint32_t skv_park_first_read(const struct skv_core *c, uint32_t account)
+{
+	return c->park_queue.of[account].list[SKV_PARK_READERS].first;
 }
 
 uint32_t skv_park_after(const struct skv_core *c, uint32_t seq)

@@ -23,5 +23,7 @@ uint32_t skv_park_next(struct skv_core *);
 /* The user's sequences that are WANTED, then those that are STARTED: the first, and the one after `seq`. SKV_NO_INDEX: no more. */
 uint32_t skv_park_first(const struct skv_core *, uint32_t account);
 uint32_t skv_park_after(const struct skv_core *, uint32_t seq);
+/* The user's prefixes that are READ: the first, from where park_next goes on. */
+uint32_t skv_park_first_read(const struct skv_core *, uint32_t account);
 
 #endif

@@ -11,6 +11,7 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/joint.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
@@ -310,6 +311,7 @@ int skv_core_restore_done(struct skv_core *c, uint32_t seq_id, const char *name)
 	snprintf(q->name, sizeof(q->name), "%s", name);
 	skv_names_add(c, seq);
 	q->used = ++skv_write_header(&c->state)->uses;
+	skv_idle_update(c, seq);
 	skv_charge_seq(c, seq);
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include "daemon/core/accounts.h"
 #include "daemon/core/age.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/names.h"
@@ -29,6 +30,7 @@ static void use(struct skv_core *c, uint32_t seq)
 {
 	skv_write_seq(&c->state, seq)->used = ++skv_write_header(&c->state)->uses;
 	skv_write_seq(&c->state, seq)->idle_since_ns = 0;
+	skv_idle_update(c, seq);
 }
 
 int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, bool committed, uint32_t first, uint32_t n,
@@ -227,9 +229,10 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 	if (r == 0) {
 		skv_prefix_name(&keys[n - 1], skv_write_seq(&c->state, seq)->name);
 		skv_names_add(c, seq);
+		skv_idle_update(c, seq);
 	}
 	if (r == 0)
-		skv_age_trim_prefixes(c, q->account);
+		(void)skv_age_trim_prefixes(c, q->account);
 	return r;
 }
 

@@ -6,6 +6,7 @@
  * at most: the caller takes no request of it meanwhile. When the client goes, the task is done to its end; what the
  * client had is taken back after it.
  */
+#include "daemon/core/idle.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refuse.h"
@@ -17,6 +18,12 @@
 #include <stdlib.h>
 
 #define FIRST_TURN 20000u /* units */
+
+static const char *const names[] = {
+	[SKV_TASK_DETACH] = "detaching", [SKV_TASK_ATTACH] = "attaching", [SKV_TASK_FORK] = "forking", [SKV_TASK_DROP] = "dropping",
+	[SKV_TASK_SESSION] = "closing a session", [SKV_TASK_CLIENT] = "ending a client", [SKV_TASK_RECONNECT] = "reconnecting",
+	[SKV_TASK_LOST] = "nothing",
+};
 
 /* ---- of each kind ---------------------------------------------------------------------------- */
 
@@ -116,12 +123,9 @@ static struct skv_task *task_new(const struct skv_core *c, enum skv_task_kind ki
 
 static void append(struct skv_core *c, struct skv_task *t)
 {
-	struct skv_task **end = &c->tasks;
-
-	while (*end)
-		end = &(*end)->next;
 	t->next = NULL;
-	*end = t;
+	*(c->tasks ? &c->last_task->next : &c->tasks) = t;
+	c->last_task = t;
 }
 
 /* The first turn. */
@@ -182,6 +186,7 @@ int skv_task_drop(struct skv_core *c, uint32_t seq, uint32_t client, int result)
 	if (!t)
 		return -ENOMEM;
 	skv_write_seq(&c->state, seq)->name[0] = 0;
+	skv_idle_update(c, seq);
 	t->result = result;
 	snprintf(t->why, sizeof(t->why), "%s", c->why);
 	if (client != SKV_NO_INDEX)
@@ -242,6 +247,8 @@ static void yield(struct skv_core *c, struct skv_task *t)
 		return;
 	}
 	t->next = c->tasks;
+	if (!c->tasks)
+		c->last_task = t;
 	c->tasks = t;
 }
 
@@ -262,7 +269,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 	struct skv_task *t = c->tasks;
 	enum skv_progress p;
 
-	*ret = (struct skv_core_done){.more = t != NULL, .info = {.fd = -1}};
+	*ret = (struct skv_core_done){.work = t ? names[t->kind] : "nothing", .more = t != NULL, .info = {.fd = -1}};
 	if (!t)
 		return;
 	c->tasks = t->next;

@@ -294,7 +294,7 @@ static void other(struct fuzz_input *in, uint8_t call)
 
 	switch (call % 7) {
 	case 0: work(1 + fuzz_u16(in)); break;
-	case 1: skv_core_age(core, now += units * 1000, 0, 5000); break;
+	case 1: (void)skv_core_age(core, now += units * 1000, 0, 5000, units); break;
 	case 2: skv_core_measure(core, &at, units * 1000); break;
 	case 3: skv_core_seq_drop_name(core, 1000 + units % 2, units & 2 ? "m0" : "m1", a_name(in)); break;
 	case 4:

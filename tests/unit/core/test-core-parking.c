@@ -161,9 +161,9 @@ START_TEST(failures)
 	ck_assert(!books_has_seq("s0"));
 	skv_core_dropped(core, &aged, &for_room);
 	ck_assert_uint_eq(for_room, 1);
-	skv_core_age(core, 1, 0, 0);
+	age_all(1, 0, 0);
 	ck_assert(!skv_core_next_park(core, &seq));
-	skv_core_age(core, UINT64_C(20000000000), 0, 0); /* it is tried again */
+	age_all(UINT64_C(20000000000), 0, 0); /* it is tried again */
 	ck_assert_int_eq(peer_lease(&b, 3 * PAGES, 3 * PAGES), SKV_CORE_E_WAIT);
 	ck_assert(skv_core_next_park(core, &seq));
 	ck_assert_uint_eq(books_seq("s1").seq, seq);
@@ -177,11 +177,11 @@ START_TEST(with_age)
 	uint32_t seq;
 
 	fill(3);
-	ck_assert_uint_eq(skv_core_age(core, 10, 100, 0), 0);
+	ck_assert_uint_eq(age_all(10, 100, 0), 0);
 	ck_assert_int_eq(held_attach(&h[1], &a, "s1"), 0);
-	ck_assert_uint_eq(skv_core_age(core, 109, 100, 0), 0);
+	ck_assert_uint_eq(age_all(109, 100, 0), 0);
 	ck_assert(!skv_core_next_park(core, &seq));
-	ck_assert_uint_eq(skv_core_age(core, 110, 100, 0), 0);
+	ck_assert_uint_eq(age_all(110, 100, 0), 0);
 	ck_assert_uint_eq(park_all(), 2);
 	ck_assert(books_has_seq("s1"));
 	ck_assert_int_eq(held_detach(&h[1], &a), 0);

@@ -346,8 +346,8 @@ START_TEST(parked_by_number)
 	ck_assert_uint_eq(find(&a, "b"), 0);
 	ck_assert_int_eq(skv_core_park_known(core, seq), 0);
 	skv_core_work_all(core);
-	(void)skv_core_age(core, 10, 50, 0);
-	(void)skv_core_age(core, 70, 50, 0);
+	(void)age_all(10, 50, 0);
+	(void)age_all(70, 50, 0);
 	for (uint32_t n = 0; skv_core_next_park(core, &seq); n++)
 		ck_assert_int_eq(skv_core_park_known(core, seq), 0);
 	skv_core_work_all(core);
@@ -392,11 +392,11 @@ START_TEST(stays_while_forked)
 	held_drop(&h, &c);
 	for (uint32_t i = 0; i < sizeof(keys[0].bytes); i++)
 		sprintf(name + strlen(name), "%02x", keys[n - 1].bytes[i]);
-	ck_assert_uint_eq(skv_core_age(core, 10, 0, 5), 0);
+	ck_assert_uint_eq(age_all(10, 0, 5), 0);
 	ck_assert_int_eq(skv_core_prefix_seq(core, c.client, c.session.session, keys, n, &seq), 0);
 	ck_assert_int_eq(skv_core_prefix_open(core, c.client, c.session.session, NULL, 0, keys, n, &info, &blocks), SKV_CORE_E_TURNS);
 	ck_assert_uint_eq(blocks, n);
-	ck_assert_uint_eq(skv_core_age(core, 100, 0, 5), 0);
+	ck_assert_uint_eq(age_all(100, 0, 5), 0);
 	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "deep", name), SKV_CORE_E_BUSY);
 	ck_refused(skv_core_park_known(core, seq), SKV_CORE_E_BUSY);
 	ck_refused(list_and_leave(seq), SKV_CORE_E_BUSY); /* though nobody has used it since it was listed */
@@ -404,8 +404,8 @@ START_TEST(stays_while_forked)
 	held_open(&h, &c, &info);
 	ck_assert_uint_eq(held_len(&h), n * SKV_BLOCK_TOKENS);
 	held_drop(&h, &c);
-	ck_assert_uint_eq(skv_core_age(core, 200, 0, 5), 0);
-	ck_assert_uint_eq(skv_core_age(core, 300, 0, 5), 1);
+	ck_assert_uint_eq(age_all(200, 0, 5), 0);
+	ck_assert_uint_eq(age_all(300, 0, 5), 1);
 	skv_core_work_all(core);
 	ck_assert_uint_eq(find(&c, text), 0);
 	peer_die(&c);
@@ -434,7 +434,7 @@ START_TEST(make_room_by_number)
 		held_new(&held[i], &b, NULL, 512);
 	ck_refused(skv_core_seq_new(core, a.client, a.session.session, NULL, 512, &info), SKV_CORE_E_QUOTA);
 	ck_refused(seal(&held[0], &a, "A"), SKV_CORE_E_QUOTA);
-	(void)skv_core_age(core, 100, 0, 0);
+	(void)age_all(100, 0, 0);
 	skv_core_work_all(core);
 	for (char text[] = "a"; *text <= 'z'; ++*text)
 		ck_assert_uint_eq(find(&a, text), 0);
@@ -465,11 +465,11 @@ START_TEST(stays_while_read)
 		(void)peer_lease(&a, 1024, 1024);
 		skv_core_work_all(core);
 	}
-	ck_assert_uint_eq(skv_core_age(core, 10, 0, 5), 0);
-	ck_assert_uint_eq(skv_core_age(core, 100, 0, 5), 0);
+	ck_assert_uint_eq(age_all(10, 0, 5), 0);
+	ck_assert_uint_eq(age_all(100, 0, 5), 0);
 	ck_assert_uint_eq(find(&b, "abc"), 3);
 	skv_core_prefix_read_end(core, seq);
-	(void)skv_core_age(core, 200, 0, 0); /* the quota is used up, of which prefixes leave a quarter */
+	(void)age_all(200, 0, 0); /* the quota is used up, of which prefixes leave a quarter */
 	skv_core_work_all(core);
 	ck_assert_uint_eq(find(&b, "abc"), 0);
 	ck_refused(skv_core_prefix_read(core, seq), SKV_CORE_E_NOENT);
