@@ -272,6 +272,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	if (!s)
 		return NULL;
 	skv_ipc_free(s->ipc);
+	skv_lease_free_all(s);
 	skv_fence_free_all(s);
 	skv_turns_free_all(s);
 	skv_query_free_all(s);

@@ -12,6 +12,7 @@
 #ifndef SKV_CORE_PRIV_H
 #define SKV_CORE_PRIV_H
 
+#include "common/queue.h"
 #include "daemon/core/bitset.h"
 #include "daemon/core/block-index.h"
 #include "daemon/core/core.h"
@@ -115,7 +116,7 @@ struct skv_core {
 	struct skv_park_queue park_queue;
 	struct skv_idle idle;
 	struct skv_aging aging;
-	struct skv_task *tasks, *last_task; /* that are under way; the first has the next turn; the last, if there is any */
+	struct skv_queue tasks; /* that are under way */
 	bool parks;              /* sequences make room by being parked (parking.c) ... */
 	uint64_t park_failed_ns; /* ... and it did not work, last at this time */
 	int failed; /* negative errno: why one of them could not go on */
