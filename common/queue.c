@@ -6,8 +6,8 @@
  */
 #include "common/queue.h"
 
-/* Where the list refers to the user's first entry; its end, where it has no entry. */
-static struct skv_queued **place_of(struct skv_queue *q, uint32_t user)
+/* Where the list refers to the user's first entry; its end, where the user has none. */
+static struct skv_queued **user_of(struct skv_queue *q, uint32_t user)
 {
 	struct skv_queued **at = &q->first;
 
@@ -27,7 +27,7 @@ static struct skv_queued **end_of(struct skv_queue *q)
 
 void skv_queue_put(struct skv_queue *q, struct skv_queued *e, uint32_t user)
 {
-	struct skv_queued **at = place_of(q, user), *first = *at;
+	struct skv_queued **at = user_of(q, user), *first = *at;
 
 	*e = (struct skv_queued){.user = user, .in = q, .last = e};
 	if (first) {
@@ -40,7 +40,7 @@ void skv_queue_put(struct skv_queue *q, struct skv_queued *e, uint32_t user)
 
 void skv_queue_put_first(struct skv_queue *q, struct skv_queued *e, uint32_t user)
 {
-	struct skv_queued **at = place_of(q, user), *first = *at;
+	struct skv_queued **at = user_of(q, user), *first = *at;
 
 	if (first)
 		*at = first->next_user;
@@ -66,7 +66,7 @@ struct skv_queued *skv_queue_take(struct skv_queue *q)
 
 void skv_queue_remove(struct skv_queued *e)
 {
-	struct skv_queued **at = e->in ? place_of(e->in, e->user) : NULL, *before;
+	struct skv_queued **at = e->in ? user_of(e->in, e->user) : NULL, *before;
 
 	if (!at)
 		return;

@@ -93,10 +93,3 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 	skv_parking_enter(j, SKV_PARKING_READER);
 	skv_op_poll(j->parking->server->loop, &j->op, j->other, POLLOUT, on_writable);
 }
-
-void skv_parking_export_tick(struct skv_parking *k)
-{
-	for (struct skv_parking_job *j = k->jobs; j; j = j->next)
-		if (j->state == SKV_PARKING_READER && skv_now_ns() > j->patient_until_ns)
-			skv_op_cancel(k->server->loop, &j->op);
-}

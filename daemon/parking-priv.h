@@ -132,9 +132,6 @@ struct skv_parking_job *skv_parking_find_job(struct skv_parking *, uint32_t kind
 /* A skv_files_is_known: it is being written, or was and nobody has heard of it yet. */
 bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file);
 
-/* Once a second: exports that nobody reads end. */
-void skv_parking_export_tick(struct skv_parking *);
-
 /*
  * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, at each tick. The last time nobody
  * waits: a daemon that could not go on leaves them, since that a sequence is in memory, and its file may go, was perhaps not committed.

@@ -447,6 +447,17 @@ static void age_files(struct skv_parking *k, uint64_t ttl)
 	}
 }
 
+/* Those that nobody reads. */
+static void end_exports(struct skv_parking *k)
+{
+	SKV_QUEUE_EACH(e, &k->in[SKV_PARKING_READER]) {
+		struct skv_parking_job *j = SKV_QUEUED_OWNER(e, struct skv_parking_job, queued);
+
+		if (skv_now_ns() > j->patient_until_ns)
+			skv_op_cancel(k->server->loop, &j->op);
+	}
+}
+
 void skv_parking_tick(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
@@ -456,7 +467,7 @@ void skv_parking_tick(struct skv_server *s)
 	if (k->look_again)
 		look_again(k);
 	tell_waiting(k);
-	skv_parking_export_tick(k);
+	end_exports(k);
 	k->settled = true; /* no wait depends on an event alone */
 	age_files(k, s->config.sequence_ttl);
 }

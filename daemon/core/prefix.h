@@ -52,7 +52,7 @@ int skv_core_prefix_open(struct skv_core *, uint32_t client, uint32_t session, c
 /* The sealed prefix of these blocks, of the session's model. E_NOENT. */
 int skv_core_prefix_seq(struct skv_core *, uint32_t client, uint32_t session, const struct skv_block_key *keys, uint32_t n, uint32_t *ret_seq);
 /*
- * From now on its pages are read, until skv_core_prefix_read_end(): it stays, whoever needs its memory, so that should be for few at a time.
+ * From now on its pages are read, until skv_core_prefix_read_end(): it stays, also if somebody needs its memory, so that should be for few at a time.
  * E_NOENT: it is gone; E_BUSY: they are read already, or it leaves memory.
  */
 int skv_core_prefix_read(struct skv_core *, uint32_t seq);
