@@ -18,7 +18,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 30000u
+#define TURN_UNITS 40000u
 #define TAKEN "a client has taken it meanwhile, or it was dropped"
 
 static void turn(struct skv_parking_job *j);

@@ -254,8 +254,9 @@ int skv_core_seq_detach(struct skv_core *, uint32_t client, uint32_t session, ui
 int skv_core_seq_drop(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
 /* By name, detached only (of all ranks); for sparsekvctl. Nobody waits for what takes turns of it. E_NOENT, E_BUSY. */
 int skv_core_seq_drop_name(struct skv_core *, uid_t uid, const char *model, const char *name);
-/* Does the session hold it? And has the user such a sequence, whatever holds it? */
-bool skv_core_seq_is_held(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
+/* Does the session hold it? Then what it is (borrowed, until the next call). And has the user such a sequence, whatever holds it? */
+bool skv_core_seq_held_name(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, const struct skv_model **ret_model,
+                            const char **ret_name);
 bool skv_core_seq_exists(const struct skv_core *, uid_t uid, const struct skv_model *, const char *name);
 /* Give up references to shared pages, each once, at most SKV_CALL_PAGES: all of them, or E_INVALID and none. */
 int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
