@@ -58,7 +58,7 @@ struct skv_parking_job {
 	} state; /* skv_parking_enter() */
 	TAILQ_ENTRY(skv_parking_job) beside; /* jobs in the same state, in the order in which they came to it */
 	uint32_t seq; /* PARK, RESUME */
-	bool listed;   /* PARK: its entries are */
+	bool listed;   /* PARK, STORE_PUT: its entries are */
 	bool insisted; /* PARK: that an earlier file goes */
 	bool again;    /* PARK: the disk was full, and a prefix there goes */
 	struct skv_core_listing listing;
@@ -67,6 +67,7 @@ struct skv_parking_job {
 	uint64_t taken;          /* RESUME: pages */
 	uint8_t *segments;       /* of a device: which are needed, a byte each; else NULL */
 	uint32_t n_segments;
+	uint64_t marked; /* entries of the list that were looked at for these */
 	int list, user, other;   /* own descriptors: -1; of STORE_ `user` is what the store is told */
 	int *fds;                /* for the worker; those of segments are borrowed */
 	uint64_t begun_ns;
@@ -170,8 +171,8 @@ void skv_parking_put_off(struct skv_parking *, struct skv_conn *, const struct s
  * with a text: it cannot go on, and the caller ends it.
  */
 int skv_parking_take_pages(struct skv_parking_job *, char why[SKV_TEXT_MAX]);
-/* PARK, STORE_PUT: segments of the pages in the list. False: it cannot be read. */
-bool skv_parking_mark_segments(struct skv_parking_job *, uint32_t pages_per_segment);
+/* PARK, STORE_PUT: segments of the pages in the list, a turn's worth. 1: there are more; -EIO: it cannot be read. */
+int skv_parking_mark_segments(struct skv_parking_job *, uint32_t pages_per_segment);
 /* The file that the job has written, with this header and keys (consumed), or (NULL) all that is known of it: it is the job's `file`. */
 void skv_parking_written(struct skv_parking_job *, const struct skv_parked_header *, struct skv_parked_keys *);
 /* RESUME: nobody waits for it any more. */
