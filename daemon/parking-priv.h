@@ -5,6 +5,7 @@
 
 #include <sys/queue.h>
 #include "daemon/core/block-index.h"
+#include "daemon/core/parking.h"
 #include "daemon/core/prefix.h"
 #include "daemon/disk/job.h"
 #include "daemon/parking.h"
