@@ -26,7 +26,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 60000u
+#define TURN_UNITS 40000u
 #define SEND_MS 60000u /* for a prefix; workers say that they go on */
 _Static_assert(SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
 
@@ -335,28 +335,42 @@ static void end_send(struct skv_parking_job *j)
 	skv_lease_retry(s); /* who waits for its memory */
 }
 
-/* A turn: what it names is listed, and then goes to the worker. */
+/* It is listed: to the worker, once it is known which segments its pages are in. */
+static void send_listed(struct skv_parking_job *j)
+{
+	struct skv_core_location p;
+	int r = skv_core_seq_location(j->parking->server->core, j->seq, &p) ? -ESTALE : skv_parking_mark_segments(j, p.pages_per_segment);
+
+	if (r > 0)
+		skv_parking_enter(j, SKV_PARKING_TURNS);
+	else if (r < 0 || skv_parking_move(j, j->m.n_entries * sizeof(skv_pte)) < 0)
+		end_send(j);
+}
+
+/* A turn: what it names is listed. */
 static void send_turn(struct skv_parking_job *j)
 {
-	struct skv_core *core = j->parking->server->core;
-	struct skv_core_location p;
+	struct skv_server *s = j->parking->server;
 	uint32_t units = TURN_UNITS;
-	int r = skv_core_list_some(core, &j->listing, &units);
+	int r = j->listed ? 0 : skv_core_list_some(s->core, &j->listing, &units);
 
 	if (r == SKV_CORE_E_TURNS) {
 		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return;
 	}
 	if (r < 0) {
-		skv_server_fail(j->parking->server, "a prefix for the store", r);
+		skv_server_fail(s, "a prefix for the store", r);
 		return;
 	}
-	j->m.n_entries = j->listing.n_entries;
-	j->m.n_pages = j->listing.n_pages;
-	if (r == 0 && !skv_core_seq_location(core, j->seq, &p) && skv_parking_mark_segments(j, p.pages_per_segment) &&
-	    skv_parking_move(j, j->m.n_entries * sizeof(skv_pte)) == 0)
-		return;
-	end_send(j);
+	if (!j->listed) {
+		j->m.n_entries = j->listing.n_entries;
+		j->m.n_pages = j->listing.n_pages;
+	}
+	j->listed = true;
+	if (r)
+		end_send(j);
+	else
+		send_listed(j);
 }
 
 static void sent(struct skv_parking_job *j, int error, const char *why, const void *answer)

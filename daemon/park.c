@@ -18,7 +18,8 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 30000u
+#define TURN_UNITS 40000u
+#define MARKED_IN_A_TURN 65536u /* entries */
 #define TAKEN "a client has taken it meanwhile, or it was dropped"
 
 static void turn(struct skv_parking_job *j);
@@ -114,24 +115,25 @@ static uint64_t file_bytes(const struct skv_parking_job *j)
 	return h.file_bytes;
 }
 
-/* Of a device: in which segments the pages are that the list names. */
-bool skv_parking_mark_segments(struct skv_parking_job *j, uint32_t pages_per_segment)
+int skv_parking_mark_segments(struct skv_parking_job *j, uint32_t pages_per_segment)
 {
+	const uint64_t left = j->segments ? j->m.n_entries - j->marked : 0, end = j->marked + (left < MARKED_IN_A_TURN ? left : MARKED_IN_A_TURN);
 	skv_pte window[4096];
 
-	for (uint64_t at = 0; j->segments && at < j->m.n_entries; at += 4096) {
-		const uint64_t n = j->m.n_entries - at < 4096 ? j->m.n_entries - at : 4096;
+	while (j->marked < end) {
+		const uint64_t n = end - j->marked < 4096 ? end - j->marked : 4096;
 
-		if (pread(j->list, window, n * sizeof(*window), (off_t)(at * sizeof(*window))) != (ssize_t)(n * sizeof(*window)))
-			return false;
+		if (pread(j->list, window, n * sizeof(*window), (off_t)(j->marked * sizeof(*window))) != (ssize_t)(n * sizeof(*window)))
+			return -EIO;
 		for (uint64_t i = 0; i < n; i++)
 			if (skv_pte_kind(window[i]) == SKV_PTE_PRIVATE || skv_pte_kind(window[i]) == SKV_PTE_SHARED)
 				j->segments[skv_pte_id(window[i]) / pages_per_segment] = 1;
+		j->marked += n;
 	}
-	return true;
+	return j->segments && j->marked < j->m.n_entries;
 }
 
-/* It is all known: to the worker, if there is room. Negative errno, -EDQUOT with a text. */
+/* It is all known: to the worker, if there is room. Negative errno, -EDQUOT with a text. 1: another turn is needed. */
 static int write_file(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 {
 	struct skv_parking *k = j->parking;
@@ -140,8 +142,11 @@ static int write_file(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 	uint64_t left;
 	int r = 0;
 
-	if (skv_core_seq_location(k->server->core, j->seq, &p) || !skv_parking_mark_segments(j, p.pages_per_segment))
+	if (skv_core_seq_location(k->server->core, j->seq, &p))
 		return -EBUSY;
+	r = skv_parking_mark_segments(j, p.pages_per_segment);
+	if (r)
+		return r < 0 ? -EBUSY : r;
 	if (j->m.name[0] == '/' && skv_core_prefix_keys(k->server->core, j->seq, &keys, &j->m.n_keys))
 		return -EBUSY;
 	j->m.keys_at = (j->m.n_entries + j->n_segments) * sizeof(skv_pte); /* segments' numbers come first */
@@ -182,6 +187,8 @@ static void park_listed(struct skv_parking_job *j)
 		return;
 	}
 	r = write_file(j, why);
+	if (r > 0)
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 	if (r == -EBUSY)
 		snprintf(why, sizeof(why), TAKEN);
 	else if (r == -EDQUOT && j->m.n_keys)

@@ -5,6 +5,7 @@
 
 #include "common/queue.h"
 #include "daemon/core/block-index.h"
+#include "daemon/core/parking.h"
 #include "daemon/core/prefix.h"
 #include "daemon/disk/job.h"
 #include "daemon/parking.h"
@@ -59,7 +60,7 @@ struct skv_parking_job {
 	} state; /* skv_parking_enter() */
 	struct skv_queued queued; /* beside the others in the same state */
 	uint32_t seq; /* PARK, RESUME */
-	bool listed;   /* PARK: its entries are */
+	bool listed;   /* PARK, STORE_PUT: its entries are */
 	bool insisted; /* PARK: that an earlier file goes */
 	bool again;    /* PARK: the disk was full, and a prefix there goes */
 	struct skv_core_listing listing;
@@ -70,6 +71,7 @@ struct skv_parking_job {
 	uint64_t patient_until_ns; /* ... before this time, or it ends */
 	uint8_t *segments;       /* of a device: which are needed, a byte each; else NULL */
 	uint32_t n_segments;
+	uint64_t marked; /* entries of the list that were looked at for these */
 	int list, user, other;   /* own descriptors: -1; of STORE_ `user` is what the store is told, of SEND the file */
 	int *fds;                /* for the worker; those of segments are borrowed */
 	uint64_t begun_ns;
@@ -178,8 +180,8 @@ void skv_parking_forget_put_off(struct skv_parking *);
  * with a text: it cannot go on, and the caller ends it.
  */
 int skv_parking_take_pages(struct skv_parking_job *, char why[SKV_TEXT_MAX]);
-/* PARK, STORE_PUT: segments of the pages in the list. False: it cannot be read. */
-bool skv_parking_mark_segments(struct skv_parking_job *, uint32_t pages_per_segment);
+/* PARK, STORE_PUT: segments of the pages in the list, a turn's worth. 1: there are more; -EIO: it cannot be read. */
+int skv_parking_mark_segments(struct skv_parking_job *, uint32_t pages_per_segment);
 /* The file that the job has written, with this header and keys (consumed), or (NULL) all that is known of it: it is the job's `file`. */
 void skv_parking_written(struct skv_parking_job *, const struct skv_parked_header *, struct skv_parked_keys *);
 /* RESUME: nobody waits for it any more. */

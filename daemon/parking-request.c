@@ -272,35 +272,44 @@ void skv_parking_attached(struct skv_server *s, bool read)
 
 /* ---- sequences that are dropped -------------------------------------------------------------- */
 
-/* Is there, or may there be, a file of what the request is about? What writes it ends. */
-static bool has_file(struct skv_parking *k, uint32_t seq, const struct skv_msg_seq_of *name)
+/* Is there, or may there be, a file of that name, of this sequence or (0) of any? What writes it ends. */
+static bool has_file(struct skv_parking *k, uid_t uid, const char *model, const char *name, uint32_t seq)
 {
-	for (size_t i = 0; i < k->files.n; i++) {
-		const struct skv_parked *p = k->files.all[i];
+	struct skv_parking_job *j = NULL;
+	const struct skv_parked *p = NULL;
 
-		if (p->leaving && (seq ? p->seq == seq : p->uid == name->uid && !strcmp(p->model.name, name->model) && !strcmp(p->name, name->name)))
+	while ((p = skv_files_next(&k->files, p, (uint32_t)uid, model, name)))
+		if (p->leaving && (!seq || p->seq == seq))
 			return true;
-	}
-	for (struct skv_parking_job *j = k->jobs; j; j = j->next) {
-		if (j->m.kind != SKV_DISK_PARK || j->state != SKV_PARKING_MOVING ||
-		    !(seq ? j->seq == seq : j->m.uid == name->uid && !strcmp(j->m.model.name, name->model) && !strcmp(j->m.name, name->name)))
-			continue;
-		skv_worker_cancel(k->workers[j->kind->worker], &j->work); /* which may end it */
-		return true;
-	}
+	while ((j = skv_parking_find_job(k, SKV_DISK_PARK, (uint32_t)uid, model, name, j)))
+		if (j->state == SKV_PARKING_MOVING && (!seq || j->seq == seq)) {
+			skv_worker_cancel(k->workers[j->kind->worker], &j->work); /* which may end it */
+			return true;
+		}
 	return false;
+}
+
+/* The same of what the request is about. */
+static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, const void *body)
+{
+	const struct skv_msg_seq *seq = body;
+	const struct skv_msg_seq_of *of = body;
+	const struct skv_model *model;
+	const char *name;
+
+	if (h->type != SKV_MSG_SEQ_DROP)
+		return has_file(s->parking, (uid_t)of->uid, of->model, of->name, 0);
+	return skv_core_seq_held_name(s->core, skv_conn_client(conn), seq->session, seq->seq, &model, &name) &&
+	       has_file(s->parking, skv_conn_peer(conn)->uid, model->name, name, seq->seq);
 }
 
 bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, skv_parking_again again)
 {
-	const bool one = h->type == SKV_MSG_SEQ_DROP;
-	const struct skv_msg_seq *seq = body;
 	struct skv_parking *k = s->parking;
 
-	if (!k || k->closed || (one && !skv_core_seq_is_held(s->core, skv_conn_client(conn), seq->session, seq->seq)) ||
-	    !has_file(k, one ? seq->seq : 0, body))
+	if (!k || k->closed || !may_come_back(s, conn, h, body))
 		return false;
-	skv_parking_put_off(k, conn, h, body, one ? sizeof(*seq) : sizeof(struct skv_msg_seq_of), again);
+	skv_parking_put_off(k, conn, h, body, h->type == SKV_MSG_SEQ_DROP ? sizeof(struct skv_msg_seq) : sizeof(struct skv_msg_seq_of), again);
 	return true;
 }
 

@@ -19,7 +19,7 @@
 #include "daemon/sys/json.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 60000u
+#define TURN_UNITS 40000u
 #define PART (SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_text))
 
 struct skv_querying {
@@ -69,8 +69,9 @@ static void write_text(const struct writer *w, const char *text, size_t len)
 }
 
 /* Consumes the row. */
-static void write_row(const struct writer *w, json_t *row)
+static void write_row(void *writer, json_t *row)
 {
+	const struct writer *w = writer;
 	char *text = skv_json_text(row, JSON_COMPACT | JSON_ENSURE_ASCII);
 
 	json_decref(row);
@@ -133,21 +134,6 @@ static void end(struct skv_server *s, struct skv_querying *q)
 	free(q);
 }
 
-/* Those that are in files, after those in memory. */
-static bool parked_some(const struct writer *w, uint32_t *units)
-{
-	struct skv_querying *q = w->query;
-
-	for (; *units >= SKV_ROW_UNITS; *units -= SKV_ROW_UNITS) {
-		json_t *row;
-
-		if (!skv_parking_row(w->server, q->walk.all, q->walk.uid, &q->parked, &row))
-			return true;
-		write_row(w, row);
-	}
-	return false;
-}
-
 /* The next one of a queue; NULL: it is empty. */
 static struct skv_querying *take(struct skv_queue *queue)
 {
@@ -173,7 +159,8 @@ static void work(struct skv_server *s, struct skv_querying *q)
 		return;
 	}
 	if (q->what == SKV_QUERY_SEQS)
-		through = skv_core_seqs_some(s->core, &q->walk, &units, write_seq, &w) && parked_some(&w, &units);
+		through = skv_core_seqs_some(s->core, &q->walk, &units, write_seq, &w) &&
+		          skv_parking_rows_some(s, q->walk.all, q->walk.uid, &q->parked, &units, write_row, &w); /* those in files come last */
 	else
 		through = skv_core_sessions_some(s->core, &q->walk, &units, write_session, &w);
 	if (through || q->failed)

@@ -24,7 +24,7 @@
 #include "daemon/core/units.h"
 
 #define PARK_AGAIN_NS UINT64_C(10000000000) /* after it failed */
-#define ROW_UNITS 10u
+#define ROW_UNITS 30u /* with its row saved, since it changes */
 
 static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t asking)
 {

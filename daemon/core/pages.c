@@ -11,7 +11,7 @@
 
 /* Of pages that change hands, in units: a run, and so many of its pages; a run is that long at most. */
 #define RUN_UNITS 20u
-#define PAGES_A_UNIT 8u
+#define PAGES_A_UNIT 4u
 #define AT_A_TIME 4096u
 
 bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)

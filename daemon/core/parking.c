@@ -17,6 +17,7 @@
 #include "daemon/core/lookup.h"
 #include "daemon/core/names.h"
 #include "daemon/core/park-queue.h"
+#include "daemon/core/parking.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"

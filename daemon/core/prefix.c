@@ -18,6 +18,7 @@
 #include "daemon/core/lookup.h"
 #include "daemon/core/names.h"
 #include "daemon/core/park-queue.h"
+#include "daemon/core/parking.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"

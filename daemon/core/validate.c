@@ -311,7 +311,7 @@ enum skv_progress skv_walk_share(struct skv_core *c, struct skv_walk *w, uint32_
 			return skv_failed(c, r);
 		refer(c, w, child, n, window, marks);
 		w->index += n;
-		(void)skv_units_take(units, 6 * n + 100);
+		(void)skv_units_take(units, 9 * n + 100);
 	}
 	return is_through(c, w) ? SKV_DONE : SKV_GOES_ON;
 }

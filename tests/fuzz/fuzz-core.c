@@ -9,6 +9,7 @@
 
 #include "common/fd.h"
 #include "daemon/core/core.h"
+#include "daemon/core/parking.h"
 #include "daemon/mem/mem.h"
 #include "tests/fuzz/fuzz.h"
 

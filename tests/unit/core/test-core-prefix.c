@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "daemon/core/prefix.h"
+#include "daemon/core/parking.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
