@@ -74,6 +74,7 @@ static void make(struct skv_device *d, const struct skv_core_pending *m)
 	x->job.done = made;
 	x->job.job = &x->cuda;
 	x->job.bytes = sizeof(x->cuda);
+	x->job.user = m->uid;
 	x->cuda.bytes = m->bytes;
 	x->cuda.kind = d->legacy ? SKV_CUDA_ALLOC : SKV_CUDA_ZERO;
 	if (!d->legacy)
@@ -122,7 +123,8 @@ static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle
 		        d->name, bytes);
 		return;
 	}
-	x->job = (struct skv_worker_job){.job = &x->cuda, .bytes = sizeof(x->cuda), .frees = true, .done = freed};
+	x->job = (struct skv_worker_job){
+		.job = &x->cuda, .bytes = sizeof(x->cuda), .user = SKV_WORKER_NOBODY, .frees = true, .done = freed};
 	x->cuda.kind = SKV_CUDA_FREE;
 	x->cuda.bytes = bytes;
 	memcpy(x->cuda.ipc, handle->ipc, sizeof(x->cuda.ipc));

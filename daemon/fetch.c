@@ -5,6 +5,9 @@
  *   fetch   which blocks has the store (worker) → a sequence without a name, pages for them (core) → worker reads them → it is sealed (core)
  *   send    list what the prefix names (core) → worker sends what the store lacks
  *
+ * One prefix is sent at a time, and users take turns: while it is sent, its memory makes no room for anybody, and a store may say nothing for
+ * long. What waits to be sent may leave memory.
+ *
  * Whatever fails, fewer tokens were there already, or will be: nobody is refused anything.
  */
 #include "daemon/prefix-priv.h"
@@ -23,7 +26,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 60000u
+#define TURN_UNITS 40000u
 #define SEND_MS 60000u /* for a prefix; workers say that they go on */
 _Static_assert(SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
 
@@ -140,6 +143,8 @@ static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 		r = skv_core_restore_new(a->server->core, a->uid, &a->model, "", j->m.max_tokens, &j->seq);
 	if (r)
 		skv_parking_job_free(j);
+	else
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
 }
 
@@ -176,6 +181,17 @@ static void got_turn(struct skv_parking_job *j)
 		give_up(j);
 }
 
+/*
+ * Somebody waits for the memory of what is sent: its worker ends. Where it has values in its own memory, NIXL's, others would lose these;
+ * so there the job goes on until its time is over.
+ */
+static bool is_in_the_way(const struct skv_parking_job *j)
+{
+	const struct skv_server *s = j->parking->server;
+
+	return j->kind == &send_kind && j->state == SKV_PARKING_MOVING && !*s->config.prefix_store_nixl && skv_core_prefix_is_wanted(s->core, j->seq);
+}
+
 void skv_fetch_tick(struct skv_server *s)
 {
 	struct skv_parking_job *j = s->parking ? s->parking->jobs : NULL;
@@ -184,6 +200,9 @@ void skv_fetch_tick(struct skv_server *s)
 		if (j->kind == &get_kind && j->state == SKV_PARKING_MEMORY && skv_now_ns() > j->prefix->deadline_ns) {
 			give_up(j);
 			j = s->parking->jobs; /* others may have ended with it */
+		} else if (is_in_the_way(j)) {
+			skv_worker_cancel(s->parking->workers[SKV_PARKING_SEND], &j->work);
+			return; /* of which there is one; it may have ended */
 		} else {
 			j = j->next;
 		}
@@ -246,20 +265,30 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 
 int skv_fetch_send(struct skv_prefix_ask *a)
 {
+	if (skv_core_prefix_seq(a->server->core, a->client, a->m.session, a->keys, a->n_blocks, &a->seq))
+		return -ENOENT;
+	free(a->keys);
+	a->keys = NULL;
+	skv_queue_put(&a->server->prefix->sends, &a->queued, (uint32_t)a->uid);
+	return 0;
+}
+
+/* Its memory stays from now on. Negative errno: it is not sent. */
+static int begin_send(struct skv_prefix_ask *a)
+{
 	struct skv_core *core = a->server->core;
 	struct skv_core_location p;
 	struct skv_parking_job *j;
-	uint32_t seq;
-	int r = skv_core_prefix_read(core, a->client, a->m.session, a->keys, a->n_blocks, &seq);
+	int r = skv_core_prefix_read(core, a->seq);
 
 	if (r)
 		return -EBUSY;
 	j = job_new(a, &send_kind, SKV_DISK_STORE_PUT);
-	r = j ? skv_core_seq_location(core, seq, &p) : -ENOMEM;
+	r = j ? skv_core_seq_location(core, a->seq, &p) : -ENOMEM;
 	if (r == 0 && p.pages_fd < 0 && a->server->config.ipc == SKV_IPC_LEGACY)
 		r = -EOPNOTSUPP; /* memory of a device is its worker's alone */
 	if (r == 0) {
-		j->seq = seq;
+		j->seq = a->seq;
 		j->m.max_tokens = p.max_tokens;
 		j->m.commit = p.commit;
 		j->user = tell(a, a->n_blocks, SEND_MS, false);
@@ -269,13 +298,29 @@ int skv_fetch_send(struct skv_prefix_ask *a)
 		r = j->user < 0 || j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
 	}
 	if (r == 0)
-		r = skv_core_list_begin(core, seq, j->list, &j->listing);
-	if (r == 0)
+		r = skv_core_list_begin(core, a->seq, j->list, &j->listing);
+	if (r == 0) {
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return 0;
+	}
 	if (j)
 		skv_parking_job_free(j);
-	skv_core_prefix_read_end(core, seq);
+	skv_core_prefix_read_end(core, a->seq);
 	return -EBUSY;
+}
+
+bool skv_fetch_work(struct skv_server *s)
+{
+	struct skv_prefix *p = s->prefix;
+	struct skv_queued *e = p->sending ? NULL : skv_queue_take(&p->sends);
+	struct skv_prefix_ask *a = e ? SKV_QUEUED_OWNER(e, struct skv_prefix_ask, queued) : NULL;
+
+	if (!a)
+		return false;
+	p->sending = begin_send(a) == 0;
+	if (!p->sending)
+		skv_prefix_ask_end(a);
+	return true;
 }
 
 static void end_send(struct skv_parking_job *j)
@@ -284,31 +329,48 @@ static void end_send(struct skv_parking_job *j)
 	struct skv_server *s = a->server;
 
 	skv_core_prefix_read_end(s->core, j->seq);
+	s->prefix->sending = false;
 	skv_parking_job_free(j);
 	skv_prefix_ask_end(a);
 	skv_lease_retry(s); /* who waits for its memory */
 }
 
-/* A turn: what it names is listed, and then goes to the worker. */
+/* It is listed: to the worker, once it is known which segments its pages are in. */
+static void send_listed(struct skv_parking_job *j)
+{
+	struct skv_core_location p;
+	int r = skv_core_seq_location(j->parking->server->core, j->seq, &p) ? -ESTALE : skv_parking_mark_segments(j, p.pages_per_segment);
+
+	if (r > 0)
+		skv_parking_enter(j, SKV_PARKING_TURNS);
+	else if (r < 0 || skv_parking_move(j, j->m.n_entries * sizeof(skv_pte)) < 0)
+		end_send(j);
+}
+
+/* A turn: what it names is listed. */
 static void send_turn(struct skv_parking_job *j)
 {
-	struct skv_core *core = j->parking->server->core;
-	struct skv_core_location p;
+	struct skv_server *s = j->parking->server;
 	uint32_t units = TURN_UNITS;
-	int r = skv_core_list_some(core, &j->listing, &units);
+	int r = j->listed ? 0 : skv_core_list_some(s->core, &j->listing, &units);
 
-	if (r == SKV_CORE_E_TURNS)
-		return;
-	if (r < 0) {
-		skv_server_fail(j->parking->server, "a prefix for the store", r);
+	if (r == SKV_CORE_E_TURNS) {
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return;
 	}
-	j->m.n_entries = j->listing.n_entries;
-	j->m.n_pages = j->listing.n_pages;
-	if (r == 0 && !skv_core_seq_location(core, j->seq, &p) && skv_parking_mark_segments(j, p.pages_per_segment) &&
-	    skv_parking_move(j, j->m.n_entries * sizeof(skv_pte)) == 0)
+	if (r < 0) {
+		skv_server_fail(s, "a prefix for the store", r);
 		return;
-	end_send(j);
+	}
+	if (!j->listed) {
+		j->m.n_entries = j->listing.n_entries;
+		j->m.n_pages = j->listing.n_pages;
+	}
+	j->listed = true;
+	if (r)
+		end_send(j);
+	else
+		send_listed(j);
 }
 
 static void sent(struct skv_parking_job *j, int error, const char *why, const void *answer)

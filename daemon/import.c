@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/import.c - parked files leave for other machines, and come from them.
+ * daemon/import.c - parked files come from other machines.
  *
- * Both ways the other end is anybody's, and may be slow for ever: so these have a worker of their own, and are not tried twice.
+ * What sends them is anybody's, and may be slow: so imports have a worker of their own, which waits for it no longer than others can wait
+ * (disk/import.c). They are not tried twice.
  */
 #include "daemon/parking-priv.h"
 
@@ -18,57 +19,24 @@
 
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
 
-static const struct skv_parking_kind kind = {SKV_PARKING_FOREIGN, NULL, moved};
-
-/* The user has one under way: others want their turn. */
-static bool is_at_it(const struct skv_parking *k, uint32_t uid, char why[SKV_TEXT_MAX])
-{
-	const struct skv_parking_job *j = k->jobs;
-
-	while (j && (j->kind != &kind || j->m.uid != uid))
-		j = j->next;
-	if (j)
-		snprintf(why, SKV_TEXT_MAX, "another sequence of this user is being exported or imported");
-	return j != NULL;
-}
-
-int skv_parking_begin_send(struct skv_parking *k, struct skv_parked *p, int fd, char why[SKV_TEXT_MAX])
-{
-	const bool waits = is_at_it(k, p->uid, why);
-	struct skv_parking_job *j = waits ? NULL : skv_parking_job_new(k, &kind, SKV_DISK_SEND, p->uid, why);
-	int r;
-
-	if (!j) {
-		skv_close_fd(fd);
-		return waits ? -EBUSY : -ENOMEM;
-	}
-	j->other = fd;
-	j->work.once = true;
-	j->m.max_bytes = p->bytes;
-	strcpy(j->m.file, p->file);
-	strcpy(j->m.name, p->name);
-	j->m.model = p->model;
-	r = skv_parking_move(j, 0);
-	if (r < 0) {
-		snprintf(why, SKV_TEXT_MAX, "%s", strerror(-r));
-		skv_parking_job_free(j);
-	}
-	return r;
-}
+static const struct skv_parking_kind kind = {SKV_PARKING_IMPORT, NULL, moved};
 
 int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct skv_parking_ask *ask, char why[SKV_TEXT_MAX])
 {
-	const bool waits = is_at_it(k, uid, why);
+	const bool waits = skv_parking_has_job(k, &kind, uid);
 	struct skv_parking_job *j = waits ? NULL : skv_parking_job_new(k, &kind, SKV_DISK_IMPORT, uid, why);
 	int r = 0;
 
+	if (waits)
+		snprintf(why, SKV_TEXT_MAX, "another sequence of this user is being imported");
 	if (!j) {
 		skv_close_fd(fd);
 		return waits ? -EBUSY : -ENOMEM;
 	}
 	j->other = fd;
 	j->work.once = true;
-	j->reserved = skv_files_reserve(&k->files);
+	j->m.patience_ms = k->server->config.disk_timeout / 1000000u;
+	j->reserved = skv_files_reserve(&k->files, uid);
 	if (!j->reserved) {
 		r = -ENOMEM;
 	} else if (!skv_parking_quota_allows(k, uid, 1, &j->m.max_bytes)) {
@@ -106,9 +74,9 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 	 * A worker that answers has left nothing, or names the file; one that does not may have given the file its name. Only then is the
 	 * folder read, which holds up others: users cause errors as they like.
 	 */
-	if (j->m.kind == SKV_DISK_IMPORT && error && (!a || *a->file))
+	if (error && (!a || *a->file))
 		skv_files_remove_unknown(&k->files, j->user, j->m.uid, skv_parking_is_about_to_be, k);
-	if (error || j->m.kind == SKV_DISK_SEND) {
+	if (error) {
 		skv_parking_end(j, error, why);
 		return;
 	}

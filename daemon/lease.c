@@ -6,7 +6,7 @@
  * A lease that needs pending segments is answered when the last of them has arrived or failed; one that waits for the
  * memory of sequences, when these are dropped. Meanwhile every other
  * request is served, also of the same client. Each pending segment arrives or fails (worker/worker.h), so every
- * wait ends. Waiting requests are served oldest first.
+ * wait ends. Users take turns; requests of one user are served oldest first.
  */
 #include "daemon/lease.h"
 
@@ -19,20 +19,25 @@
 #include "daemon/server-priv.h"
 
 #define MOST_WAITING 16u /* of a connection */
+#define ALL_POOLS UINT32_MAX
 #define MOST_RUNS ((SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_runs)) / sizeof(struct skv_wire_run))
 
 struct skv_waiting {
-	struct skv_waiting *next;
+	struct skv_queued queued;
 	uint64_t conn; /* its number */
 	uint32_t pool;
 	struct skv_msg_header header;
 	struct skv_msg_lease_get m;
-	bool looked; /* by skv_lease_retry() */
 	/* a segment that it needed failed: lease from what there is */
 	bool failed;
 	int error;
 	char why[SKV_TEXT_MAX];
 };
+
+static struct skv_waiting *waiting_of(struct skv_queued *e)
+{
+	return SKV_QUEUED_OWNER(e, struct skv_waiting, queued);
+}
 
 /* Ask the core and answer. False: it has to wait. */
 static bool answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -60,14 +65,14 @@ void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv
                    const void *body, int *fds)
 {
 	const struct skv_msg_lease_get *m = body;
-	struct skv_waiting **end = &s->waiting, *w;
+	struct skv_waiting *w;
 	unsigned n = 0;
 
 	(void)fds;
 	if (answer(s, conn, h, m, NULL))
 		return;
-	for (; *end; end = &(*end)->next)
-		n += (*end)->conn == skv_conn_number(conn);
+	SKV_QUEUE_EACH(e, &s->waiting)
+		n += waiting_of(e)->conn == skv_conn_number(conn);
 	w = n < MOST_WAITING ? calloc(1, sizeof(*w)) : NULL;
 	if (!w) {
 		skv_conn_error(conn, h->serial, EAGAIN, "%u leases of this client wait for memory already",
@@ -79,79 +84,64 @@ void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv
 	w->m = *m;
 	/* the session exists: the core has just checked it */
 	(void)skv_core_session_pool(s->core, skv_conn_client(conn), m->session, &w->pool);
-	*end = w;
+	skv_queue_put(&s->waiting, &w->queued, skv_conn_peer(conn)->uid);
 }
 
-/* Answer the requests that wait for this pool, in order, as far as they need no pending segment. */
+/* Each request that waits, for this pool or (ALL_POOLS) for any, is asked once more. Those of connections that are gone go. */
 static void serve(struct skv_server *s, uint32_t pool)
 {
-	struct skv_waiting *again = NULL, **end = &again, *w;
+	struct skv_queue round = {0};
+	struct skv_queued *e;
 
-	while ((w = s->waiting)) {
+	skv_queue_move(&round, &s->waiting);
+	while ((e = skv_queue_take(&round))) {
+		struct skv_waiting *w = waiting_of(e);
 		struct skv_conn *conn = skv_ipc_find(s->ipc, w->conn);
 
-		s->waiting = w->next;
-		w->looked |= w->pool == pool;
-		if (conn && (w->pool != pool || !answer(s, conn, &w->header, &w->m, w))) {
-			w->next = NULL;
-			*end = w;
-			end = &w->next;
-		} else {
+		if (conn && ((pool != ALL_POOLS && w->pool != pool) || !answer(s, conn, &w->header, &w->m, w)))
+			skv_queue_put(&s->waiting, e, e->user);
+		else
 			free(w);
-		}
 	}
-	s->waiting = again;
 	skv_parking_retry(s);
-	skv_core_segments_served(s->core, pool);
 }
 
 void skv_lease_retry(struct skv_server *s)
 {
-	struct skv_waiting *w;
-
-	for (w = s->waiting; w; w = w->next)
-		w->looked = false;
-	for (;;) {
-		for (w = s->waiting; w && w->looked; w = w->next)
-			;
-		if (!w)
-			break;
-		serve(s, w->pool);
-	}
-	skv_parking_retry(s);
+	serve(s, ALL_POOLS);
 }
 
 void skv_lease_tick(struct skv_server *s)
 {
-	for (const struct skv_waiting *w = s->waiting; w; w = w->next)
-		skv_reply_wait(skv_ipc_find(s->ipc, w->conn), w->header.serial);
+	SKV_QUEUE_EACH(e, &s->waiting)
+		skv_reply_wait(skv_ipc_find(s->ipc, waiting_of(e)->conn), waiting_of(e)->header.serial);
 }
 
 void skv_lease_arrived(struct skv_server *s, uint32_t pool)
 {
 	serve(s, pool);
+	skv_core_segments_served(s->core, pool);
 }
 
 void skv_lease_failed(struct skv_server *s, uint32_t pool, int error, const char *device, const char *why)
 {
-	for (struct skv_waiting *w = s->waiting; w; w = w->next)
-		if (w->pool == pool && !w->failed) {
-			w->failed = true;
-			w->error = error;
-			snprintf(w->why, sizeof(w->why), "%s: %s", device, why);
-		}
+	SKV_QUEUE_EACH(e, &s->waiting) {
+		struct skv_waiting *w = waiting_of(e);
+
+		if (w->pool != pool || w->failed)
+			continue;
+		w->failed = true;
+		w->error = error;
+		snprintf(w->why, sizeof(w->why), "%s: %s", device, why);
+	}
 	serve(s, pool);
+	skv_core_segments_served(s->core, pool);
 }
 
-void skv_lease_gone(struct skv_server *s, const struct skv_conn *conn)
+void skv_lease_free_all(struct skv_server *s)
 {
-	struct skv_waiting **at = &s->waiting, *w;
+	struct skv_queued *e;
 
-	while ((w = *at))
-		if (w->conn == skv_conn_number(conn)) {
-			*at = w->next;
-			free(w);
-		} else {
-			at = &w->next;
-		}
+	while ((e = skv_queue_take(&s->waiting)))
+		free(waiting_of(e));
 }

@@ -15,7 +15,7 @@ void skv_lease_tick(struct skv_server *);
 /* A segment of the pool has arrived, or failed (error: positive errno): serve the requests that wait for it. */
 void skv_lease_arrived(struct skv_server *, uint32_t pool);
 void skv_lease_failed(struct skv_server *, uint32_t pool, int error, const char *device, const char *why);
-/* The connection is closed: forget its requests. */
-void skv_lease_gone(struct skv_server *, const struct skv_conn *);
+/* At the end: nobody waits any more. */
+void skv_lease_free_all(struct skv_server *);
 
 #endif

@@ -18,7 +18,8 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 60000u
+#define TURN_UNITS 40000u
+#define MARKED_IN_A_TURN 65536u /* entries */
 #define TAKEN "a client has taken it meanwhile, or it was dropped"
 
 static void turn(struct skv_parking_job *j);
@@ -69,7 +70,7 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 	j->m.commit = p.commit;
 	j->m.page_bytes = p.page_bytes;
 	skv_parked_file(p.model->name, p.model->rank, p.model->n_ranks, p.name, j->m.file);
-	j->reserved = skv_files_reserve(&k->files);
+	j->reserved = skv_files_reserve(&k->files, p.uid);
 	j->list = memfd_create("skv-list", MFD_CLOEXEC);
 	if (p.pages_fd < 0) {
 		j->n_segments = (uint32_t)(p.max_pages / p.pages_per_segment);
@@ -80,6 +81,7 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 		r = skv_core_list_begin(core, seq, j->list, &j->listing);
 	if (r)
 		return skv_parking_not_begun(j, r, why);
+	skv_parking_enter(j, SKV_PARKING_TURNS);
 	return 0;
 }
 
@@ -113,24 +115,25 @@ static uint64_t file_bytes(const struct skv_parking_job *j)
 	return h.file_bytes;
 }
 
-/* Of a device: in which segments the pages are that the list names. */
-bool skv_parking_mark_segments(struct skv_parking_job *j, uint32_t pages_per_segment)
+int skv_parking_mark_segments(struct skv_parking_job *j, uint32_t pages_per_segment)
 {
+	const uint64_t left = j->segments ? j->m.n_entries - j->marked : 0, end = j->marked + (left < MARKED_IN_A_TURN ? left : MARKED_IN_A_TURN);
 	skv_pte window[4096];
 
-	for (uint64_t at = 0; j->segments && at < j->m.n_entries; at += 4096) {
-		const uint64_t n = j->m.n_entries - at < 4096 ? j->m.n_entries - at : 4096;
+	while (j->marked < end) {
+		const uint64_t n = end - j->marked < 4096 ? end - j->marked : 4096;
 
-		if (pread(j->list, window, n * sizeof(*window), (off_t)(at * sizeof(*window))) != (ssize_t)(n * sizeof(*window)))
-			return false;
+		if (pread(j->list, window, n * sizeof(*window), (off_t)(j->marked * sizeof(*window))) != (ssize_t)(n * sizeof(*window)))
+			return -EIO;
 		for (uint64_t i = 0; i < n; i++)
 			if (skv_pte_kind(window[i]) == SKV_PTE_PRIVATE || skv_pte_kind(window[i]) == SKV_PTE_SHARED)
 				j->segments[skv_pte_id(window[i]) / pages_per_segment] = 1;
+		j->marked += n;
 	}
-	return true;
+	return j->segments && j->marked < j->m.n_entries;
 }
 
-/* It is all known: to the worker, if there is room. Negative errno, -EDQUOT with a text. */
+/* It is all known: to the worker, if there is room. Negative errno, -EDQUOT with a text. 1: another turn is needed. */
 static int write_file(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 {
 	struct skv_parking *k = j->parking;
@@ -139,8 +142,11 @@ static int write_file(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 	uint64_t left;
 	int r = 0;
 
-	if (skv_core_seq_location(k->server->core, j->seq, &p) || !skv_parking_mark_segments(j, p.pages_per_segment))
+	if (skv_core_seq_location(k->server->core, j->seq, &p))
 		return -EBUSY;
+	r = skv_parking_mark_segments(j, p.pages_per_segment);
+	if (r)
+		return r < 0 ? -EBUSY : r;
 	if (j->m.name[0] == '/' && skv_core_prefix_keys(k->server->core, j->seq, &keys, &j->m.n_keys))
 		return -EBUSY;
 	j->m.keys_at = (j->m.n_entries + j->n_segments) * sizeof(skv_pte); /* segments' numbers come first */
@@ -167,7 +173,6 @@ static void park_listed(struct skv_parking_job *j)
 	char why[SKV_TEXT_MAX];
 	int r;
 
-	j->state = SKV_PARKING_FILE;
 	old = skv_files_find(&k->files, j->m.uid, j->m.model.name, j->m.model.rank, j->m.model.n_ranks, j->m.name);
 	if (old && !old->leaving && !j->insisted) {
 		j->insisted = true;
@@ -177,9 +182,13 @@ static void park_listed(struct skv_parking_job *j)
 		park_failed(j, -EIO, "an earlier file of its name is in the way, and cannot be removed");
 		return;
 	}
-	if (old || (j->again && skv_parking_frees_disk(k)))
+	if (old || (j->again && skv_parking_frees_disk(k))) {
+		skv_parking_enter(j, SKV_PARKING_FILE);
 		return;
+	}
 	r = write_file(j, why);
+	if (r > 0)
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 	if (r == -EBUSY)
 		snprintf(why, sizeof(why), TAKEN);
 	else if (r == -EDQUOT && j->m.n_keys)
@@ -198,13 +207,15 @@ static void turn(struct skv_parking_job *j)
 	char why[SKV_TEXT_MAX];
 	int r;
 
-	if (j->state == SKV_PARKING_FILE) {
+	if (j->listed) {
 		park_listed(j);
 		return;
 	}
 	r = skv_core_list_some(s->core, &j->listing, &units);
-	if (r == SKV_CORE_E_TURNS)
+	if (r == SKV_CORE_E_TURNS) {
+		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return;
+	}
 	if (r < 0) {
 		skv_server_fail(s, "parking", r);
 		return;
@@ -214,6 +225,7 @@ static void turn(struct skv_parking_job *j)
 		park_failed(j, r == SKV_CORE_E_NOENT ? -EBUSY : -skv_core_errno((enum skv_core_error)r), why);
 		return;
 	}
+	j->listed = true;
 	j->m.n_entries = j->listing.n_entries;
 	j->m.n_pages = j->listing.n_pages;
 	park_listed(j);
@@ -231,14 +243,14 @@ static bool writes_again(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
 
-	j->reserved = skv_files_reserve(&k->files);
+	j->reserved = skv_files_reserve(&k->files, j->m.uid);
 	if (!j->reserved || !skv_parking_free_disk(k))
 		return false;
 	free(j->fds);
 	j->fds = NULL;
 	j->file = NULL;
 	j->insisted = j->again = true;
-	j->state = SKV_PARKING_FILE;
+	skv_parking_enter(j, SKV_PARKING_FILE);
 	return true;
 }
 
@@ -247,10 +259,10 @@ static void leave_memory(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
 	const bool is_prefix = skv_parked_is_prefix(j->file);
-	unsigned gone;
 	int r;
 
-	(void)skv_parking_index_prefixes(k, &gone);
+	if (is_prefix)
+		(void)skv_parking_index_prefix(k, j->file);
 	r = skv_core_park_done(k->server->core, &j->listing);
 	if (r < 0) {
 		skv_server_fail(k->server, "parking", r);

@@ -13,6 +13,7 @@
 #include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/prefix-priv.h"
@@ -76,15 +77,14 @@ static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 /* One that stayed would be a sequence of the next daemon's. */
 void skv_parking_remove(struct skv_parking *k, struct skv_parked *p)
 {
-	p->going = true;
+	skv_files_set_going(p, true);
 	begin_removal(k, p);
 }
 
-void skv_parking_remove_again(struct skv_parking *k)
+void skv_parking_remove_again(struct skv_parking *k, struct skv_parked *p)
 {
-	for (size_t i = 0; i < k->files.n; i++)
-		if (k->files.all[i]->going && !k->files.all[i]->leaving)
-			begin_removal(k, k->files.all[i]);
+	if (p->going && !p->leaving)
+		begin_removal(k, p);
 }
 
 void skv_parking_remove_rest(struct skv_parking *k)
@@ -101,15 +101,32 @@ void skv_parking_remove_rest(struct skv_parking *k)
 
 /* ---- quotas ---------------------------------------------------------------------------------- */
 
-/* What the user has of sequences, or of prefixes, with what is being written. Of imports it is not known how much. */
+/* One that is being written, or one that is gone and still being exported. */
+static bool takes_disk(const struct skv_parking_job *j)
+{
+	struct stat st;
+
+	return j->m.kind == SKV_DISK_PARK || (j->m.kind == SKV_DISK_SEND && fstat(j->user, &st) == 0 && st.st_nlink == 0);
+}
+
+static void sum_jobs(const struct skv_queue *jobs, uint32_t uid, bool prefixes, uint64_t *files, uint64_t *bytes)
+{
+	SKV_QUEUE_EACH(e, jobs) {
+		const struct skv_parking_job *j = SKV_QUEUED_OWNER(e, struct skv_parking_job, queued);
+
+		if (j->m.uid != uid || (j->m.n_keys > 0) != prefixes || !takes_disk(j))
+			continue;
+		*files += 1;
+		*bytes += j->m.max_bytes;
+	}
+}
+
+/* What the user has of sequences, or of prefixes, with what jobs take. Of imports it is not known how much. */
 static void sum(const struct skv_parking *k, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
 {
 	skv_files_sum(&k->files, uid, prefixes, ret_files, ret_bytes);
-	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		if (j->m.uid == uid && j->state == SKV_PARKING_MOVING && j->m.kind == SKV_DISK_PARK && (j->m.n_keys > 0) == prefixes) {
-			*ret_files += 1;
-			*ret_bytes += j->m.max_bytes;
-		}
+	sum_jobs(&k->in[SKV_PARKING_MOVING], uid, prefixes, ret_files, ret_bytes);
+	sum_jobs(&k->in[SKV_PARKING_READER], uid, prefixes, ret_files, ret_bytes);
 }
 
 bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more, uint64_t *ret_left)
@@ -151,8 +168,10 @@ void skv_parking_trim_prefixes(struct skv_parking *k, uint32_t uid)
 	sum(k, uid, false, &files, &bytes);
 	for (;;) {
 		sum(k, uid, true, &prefixes, &prefix_bytes);
+		if (files + prefixes <= config->account_sequences && bytes + prefix_bytes <= config->account_parked_bytes)
+			return;
 		p = oldest_prefix(k, uid);
-		if (!p || (files + prefixes <= config->account_sequences && bytes + prefix_bytes <= config->account_parked_bytes))
+		if (!p)
 			return;
 		evict(k, p);
 	}
@@ -211,6 +230,14 @@ static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
 	return CRYPTO_memcmp(tag, p->keys->tag, sizeof(tag)) == 0 && strcmp(name, p->name) == 0;
 }
 
+bool skv_parking_index_prefix(struct skv_parking *k, struct skv_parked *p)
+{
+	p->indexed = is_ours(k, p) && skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
+	if (!p->indexed)
+		skv_parking_remove(k, p);
+	return p->indexed;
+}
+
 unsigned skv_parking_index_prefixes(struct skv_parking *k, unsigned *ret_gone)
 {
 	unsigned n = 0;
@@ -221,11 +248,10 @@ unsigned skv_parking_index_prefixes(struct skv_parking *k, unsigned *ret_gone)
 
 		if (!skv_parked_is_prefix(p) || p->indexed || p->going)
 			continue;
-		p->indexed = is_ours(k, p) && skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
-		n += p->indexed;
-		*ret_gone += !p->indexed;
-		if (!p->indexed)
-			skv_parking_remove(k, p);
+		if (skv_parking_index_prefix(k, p))
+			n++;
+		else
+			++*ret_gone;
 	}
 	return n;
 }

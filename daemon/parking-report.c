@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/parking-report.c - what is parked, as JSON for sparsekvctl. */
+#include "daemon/core/units.h"
 #include "daemon/parking-priv.h"
+
+#define FILE_UNITS 20u /* of one that is passed over */
 
 json_t *skv_parking_status(struct skv_server *s)
 {
@@ -29,23 +32,29 @@ static bool is_listed(const struct skv_server *s, const struct skv_parked *p)
 	return skv_core_prefix_exists(s->core, (uid_t)p->uid, &p->model, p->keys->key, p->n_keys);
 }
 
-bool skv_parking_row(struct skv_server *s, bool all, uid_t uid, size_t *at, json_t **ret)
+static json_t *row_of(const struct skv_parked *p)
+{
+	return json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:n, s:n, s:n, s:I, s:b}", "seq", (json_int_t)0, "uid",
+	                 (json_int_t)p->uid, "name", p->name, "model", p->model.name, "client", (json_int_t)0, "session", (json_int_t)0,
+	                 "tokens", (json_int_t)skv_commit_len(p->commit), "max_tokens", (json_int_t)p->max_tokens, "pages_total",
+	                 (json_int_t)((uint64_t)p->model.n_layers * skv_pages_of(skv_commit_len(p->commit))), "page_bytes",
+	                 (json_int_t)(p->n_pages ? p->bytes / p->n_pages : 0), "pages", "pages_resident", "pages_shared",
+	                 "parked_bytes", (json_int_t)p->bytes, "damaged", p->damaged);
+}
+
+bool skv_parking_rows_some(struct skv_server *s, bool all, uid_t uid, size_t *at, uint32_t *units, void (*cb)(void *, json_t *), void *ctx)
 {
 	const struct skv_files *f = s->parking ? &s->parking->files : NULL;
 
 	for (; f && *at < f->n; ++*at) {
 		const struct skv_parked *p = f->all[*at];
 
+		if (!skv_units_take(units, FILE_UNITS))
+			return false;
 		if (p->going || (!all && p->uid != uid) || (p->indexed && is_listed(s, p)))
 			continue;
-		++*at;
-		*ret = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:n, s:n, s:n, s:I, s:b}", "seq", (json_int_t)0, "uid",
-		                 (json_int_t)p->uid, "name", p->name, "model", p->model.name, "client", (json_int_t)0, "session", (json_int_t)0,
-		                 "tokens", (json_int_t)skv_commit_len(p->commit), "max_tokens", (json_int_t)p->max_tokens, "pages_total",
-		                 (json_int_t)((uint64_t)p->model.n_layers * skv_pages_of(skv_commit_len(p->commit))), "page_bytes",
-		                 (json_int_t)(p->n_pages ? p->bytes / p->n_pages : 0), "pages", "pages_resident", "pages_shared",
-		                 "parked_bytes", (json_int_t)p->bytes, "damaged", p->damaged);
-		return true;
+		(void)skv_units_take(units, SKV_ROW_UNITS);
+		cb(ctx, row_of(p));
 	}
-	return false;
+	return true;
 }

@@ -26,6 +26,7 @@ static void tell(const struct skv_parking *k, const struct skv_parking_ask *ask)
 
 	if (!conn)
 		return;
+	skv_conn_pause(conn, false);
 	if (ask->error)
 		skv_conn_error(conn, ask->header.serial, -ask->error, "%s", ask->why);
 	else
@@ -48,6 +49,7 @@ static struct skv_parking_ask *ask_new(struct skv_conn *conn, const struct skv_m
 	ask->header = *h;
 	ask->jobs = 1;
 	ask->begun_ns = skv_now_ns();
+	skv_conn_pause(conn, true);
 	snprintf(ask->name, sizeof(ask->name), "%s", name);
 	return ask;
 }
@@ -86,14 +88,20 @@ static int not_there(struct skv_parking *k, const struct skv_msg_seq_of *m, cons
 static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
 {
 	struct skv_core *core = k->server->core;
-	struct skv_parking_ask *ask = ask_new(conn, h, m->name);
+	struct skv_parking_job *j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, NULL);
+	struct skv_parking_ask *ask;
 	char why[SKV_TEXT_MAX] = "";
-	uint32_t row = 0, held = 0, seq;
+	uint32_t row = UINT32_MAX, held = 0, seq;
 	int r = 0;
 
+	if (!j && !skv_core_may_park(core, m->uid)) {
+		skv_parking_put_off(k, conn, h, m, sizeof(*m), skv_parking_request);
+		return;
+	}
+	ask = ask_new(conn, h, m->name);
 	if (!ask)
 		return;
-	for (struct skv_parking_job *j = NULL; (j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, j));)
+	for (; j; j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, j))
 		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
 	if (r < 0)
 		snprintf(why, sizeof(why), "the daemon is out of memory");
@@ -106,9 +114,7 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 		r = -EBUSY;
 		snprintf(why, sizeof(why), "sequence '%s' is held by a client", m->name);
 	} else if (r == 0 && ask->jobs == 1 && ask->done == 0) {
-		size_t at = 0;
-
-		if (skv_files_next(&k->files, m->uid, m->model, m->name, &at)) {
+		if (skv_files_next(&k->files, NULL, m->uid, m->model, m->name)) {
 			r = -EALREADY;
 			snprintf(why, sizeof(why), "sequence '%s' is parked already", m->name);
 		} else {
@@ -122,8 +128,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 {
 	struct skv_parking_ask *ask = ask_new(conn, h, m->name);
 	char why[SKV_TEXT_MAX] = "";
-	struct skv_parked *p;
-	size_t at = 0;
+	struct skv_parked *p = NULL;
 	int r = 0;
 
 	if (!ask)
@@ -132,7 +137,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
 	if (r < 0)
 		snprintf(why, sizeof(why), "the daemon is out of memory");
-	while (r == 0 && (p = skv_files_next(&k->files, m->uid, m->model, m->name, &at))) {
+	while (r == 0 && (p = skv_files_next(&k->files, p, m->uid, m->model, m->name))) {
 		if (p->busy || p->going)
 			continue;
 		r = -skv_device_need(k->server, p->model.device, why);
@@ -150,15 +155,14 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	struct skv_msg_file ok = {0};
 	struct skv_parked *p, *other;
 	char why[SKV_TEXT_MAX];
-	size_t at = 0;
 	int ends[2], r;
 
 	if (skv_prefix_name_valid(m->name)) {
 		skv_conn_error(conn, h->serial, EOPNOTSUPP, "a sealed prefix is of use to daemons with the same secret alone, which share it in a prefix store");
 		return;
 	}
-	p = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
-	other = skv_files_next(&k->files, m->uid, m->model, m->name, &at);
+	p = skv_files_next(&k->files, NULL, m->uid, m->model, m->name);
+	other = p ? skv_files_next(&k->files, p, m->uid, m->model, m->name) : NULL;
 	if (!p || p->going) {
 		r = not_there(k, m, "no sequence '%s' of that user and model is parked: park it first", why);
 		skv_conn_error(conn, h->serial, -r, "%s", why);
@@ -173,7 +177,7 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 		return;
 	}
 	ok.bytes = p->bytes;
-	r = skv_parking_begin_send(k, p, ends[1], why);
+	r = skv_parking_begin_export(k, p, ends[1], why);
 	if (r < 0)
 		skv_conn_error(conn, h->serial, -r, "%s", why);
 	else
@@ -268,56 +272,52 @@ void skv_parking_attached(struct skv_server *s, bool read)
 
 /* ---- sequences that are dropped -------------------------------------------------------------- */
 
-/* Is there, or may there be, a file of what the request is about? What writes it ends. */
-static bool has_file(struct skv_parking *k, uint32_t seq, const struct skv_msg_seq_of *name)
+/* Is there, or may there be, a file of that name, of this sequence or (0) of any? What writes it ends. */
+static bool has_file(struct skv_parking *k, uid_t uid, const char *model, const char *name, uint32_t seq)
 {
-	for (size_t i = 0; i < k->files.n; i++) {
-		const struct skv_parked *p = k->files.all[i];
+	struct skv_parking_job *j = NULL;
+	const struct skv_parked *p = NULL;
 
-		if (p->leaving && (seq ? p->seq == seq : p->uid == name->uid && !strcmp(p->model.name, name->model) && !strcmp(p->name, name->name)))
+	while ((p = skv_files_next(&k->files, p, (uint32_t)uid, model, name)))
+		if (p->leaving && (!seq || p->seq == seq))
 			return true;
-	}
-	for (struct skv_parking_job *j = k->jobs; j; j = j->next) {
-		if (j->m.kind != SKV_DISK_PARK || j->state != SKV_PARKING_MOVING ||
-		    !(seq ? j->seq == seq : j->m.uid == name->uid && !strcmp(j->m.model.name, name->model) && !strcmp(j->m.name, name->name)))
-			continue;
-		skv_worker_cancel(k->workers[j->kind->worker], &j->work); /* which may end it */
-		return true;
-	}
+	while ((j = skv_parking_find_job(k, SKV_DISK_PARK, (uint32_t)uid, model, name, j)))
+		if (j->state == SKV_PARKING_MOVING && (!seq || j->seq == seq)) {
+			skv_worker_cancel(k->workers[j->kind->worker], &j->work); /* which may end it */
+			return true;
+		}
 	return false;
+}
+
+/* The same of what the request is about. */
+static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, const void *body)
+{
+	const struct skv_msg_seq *seq = body;
+	const struct skv_msg_seq_of *of = body;
+	const struct skv_model *model;
+	const char *name;
+
+	if (h->type != SKV_MSG_SEQ_DROP)
+		return has_file(s->parking, (uid_t)of->uid, of->model, of->name, 0);
+	return skv_core_seq_held_name(s->core, skv_conn_client(conn), seq->session, seq->seq, &model, &name) &&
+	       has_file(s->parking, skv_conn_peer(conn)->uid, model->name, name, seq->seq);
 }
 
 bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, skv_parking_again again)
 {
-	const bool one = h->type == SKV_MSG_SEQ_DROP;
-	const struct skv_msg_seq *seq = body;
 	struct skv_parking *k = s->parking;
-	struct skv_put_off *x;
 
-	if (!k || k->closed || (one && !skv_core_seq_is_held(s->core, skv_conn_client(conn), seq->session, seq->seq)) ||
-	    !has_file(k, one ? seq->seq : 0, body))
+	if (!k || k->closed || !may_come_back(s, conn, h, body))
 		return false;
-	x = calloc(1, sizeof(*x));
-	if (!x) {
-		skv_conn_close(conn, LOG_ERR, "no memory to drop a sequence later");
-		return true;
-	}
-	*x = (struct skv_put_off){.next = k->put_off, .conn = skv_conn_number(conn), .header = *h, .again = again};
-	if (one)
-		x->body.seq = *seq;
-	else
-		x->body.name = *(const struct skv_msg_seq_of *)body;
-	k->put_off = x;
-	skv_conn_pause(conn, true);
+	skv_parking_put_off(k, conn, h, body, h->type == SKV_MSG_SEQ_DROP ? sizeof(struct skv_msg_seq) : sizeof(struct skv_msg_seq_of), again);
 	return true;
 }
 
 bool skv_parking_is_busy(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	const struct skv_parked *p;
-	size_t at = 0;
+	const struct skv_parked *p = NULL;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at)))
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name)))
 		if (p->busy)
 			return true;
 	return false;
@@ -325,11 +325,10 @@ bool skv_parking_is_busy(struct skv_server *s, uid_t uid, const char *model, con
 
 unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	struct skv_parked *p;
+	struct skv_parked *p = NULL;
 	unsigned n = 0;
-	size_t at = 0;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at))) {
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
 		if (!p->leaving) /* one that goes may be there because that failed */
 			skv_parking_remove(s->parking, p);
 		n++;
@@ -339,13 +338,12 @@ unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, co
 
 bool skv_parking_undo_drop(struct skv_server *s, uid_t uid, const char *model, const char *name)
 {
-	struct skv_parked *p;
+	struct skv_parked *p = NULL;
 	bool stays = false;
-	size_t at = 0;
 
-	while (s->parking && (p = skv_files_next(&s->parking->files, (uint32_t)uid, model, name, &at))) {
+	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
 		stays |= p->going && !p->leaving;
-		p->going = p->leaving || (p->going && p->seq); /* what was in memory is gone, so its file is too old */
+		skv_files_set_going(p, p->leaving || (p->going && p->seq)); /* what was in memory is gone, so its file is too old */
 	}
 	return stays;
 }

@@ -28,6 +28,7 @@
 
 #define IDLE_NS 30000000000u /* of a worker */
 #define HOUR_NS UINT64_C(3600000000000)
+#define FILES_A_TICK 4096u
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
@@ -48,7 +49,7 @@ struct skv_parking_job *skv_parking_job_new(struct skv_parking *k, const struct 
 	j->list = j->other = -1;
 	j->begun_ns = skv_now_ns();
 	j->user = disk_kind < SKV_DISK_STORE_PUT ? skv_files_user(&k->files, uid) : -1;
-	j->work = (struct skv_worker_job){.job = &j->m, .bytes = sizeof(j->m), .done = done};
+	j->work = (struct skv_worker_job){.job = &j->m, .bytes = sizeof(j->m), .user = uid, .done = done};
 	if (j->user < 0 && disk_kind < SKV_DISK_STORE_PUT) {
 		snprintf(why, SKV_TEXT_MAX, "the user's folder for parked sequences: %s", strerror(-j->user));
 		free(j);
@@ -56,7 +57,17 @@ struct skv_parking_job *skv_parking_job_new(struct skv_parking *k, const struct 
 	}
 	j->next = k->jobs;
 	k->jobs = j;
+	skv_queue_put(&k->in[SKV_PARKING_NEW], &j->queued, uid);
 	return j;
+}
+
+void skv_parking_enter(struct skv_parking_job *j, enum skv_parking_state state)
+{
+	struct skv_parking *k = j->parking;
+
+	skv_queue_remove(&j->queued);
+	j->state = state;
+	skv_queue_put(&k->in[state], &j->queued, j->m.uid);
 }
 
 void skv_parking_job_free(struct skv_parking_job *j)
@@ -66,9 +77,13 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	while (*at != j)
 		at = &(*at)->next;
 	*at = j->next;
+	skv_queue_remove(&j->queued);
 	skv_core_list_end(&j->listing);
 	skv_files_unreserve(&j->parking->files, j->reserved);
-	skv_close_fd(j->list);
+	if (j->list >= 0 && !j->parking->closed)
+		skv_loop_close_fd(j->parking->server->loop, j->list); /* all its memory is given back, which takes long */
+	else
+		skv_close_fd(j->list);
 	skv_close_fd(j->user);
 	skv_close_fd(j->other);
 	j->parking->settled = true;
@@ -95,11 +110,11 @@ void skv_parking_written(struct skv_parking_job *j, const struct skv_parked_head
 	struct skv_parked_header known = {.model = j->m.model};
 
 	memcpy(known.name, j->m.name, sizeof(known.name));
-	skv_files_put(&j->parking->files, j->reserved, j->m.uid, j->m.file, h ? h : &known, keys);
+	skv_files_put(&j->parking->files, j->reserved, j->m.file, h ? h : &known, keys);
 	j->file = j->reserved;
 	j->reserved = NULL;
 	skv_parking_used(j->file);
-	j->state = SKV_PARKING_WRITTEN;
+	skv_parking_enter(j, SKV_PARKING_WRITTEN);
 	skv_parking_trim_prefixes(j->parking, j->m.uid);
 }
 
@@ -108,7 +123,7 @@ void skv_parking_end(struct skv_parking_job *j, int error, const char *why)
 {
 	struct skv_parking *k = j->parking;
 
-	k->counters.failed += error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_FOREIGN;
+	k->counters.failed += error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_EXPORT;
 	while (j->asked) {
 		struct skv_parking_asked *a = j->asked;
 
@@ -143,6 +158,15 @@ int skv_parking_wait(struct skv_parking_job *j, struct skv_parking_ask *ask)
 	j->asked = a;
 	ask->jobs++;
 	return 0;
+}
+
+bool skv_parking_has_job(const struct skv_parking *k, const struct skv_parking_kind *kind, uint32_t uid)
+{
+	const struct skv_parking_job *j = k->jobs;
+
+	while (j && (j->kind != kind || j->m.uid != uid))
+		j = j->next;
+	return j != NULL;
 }
 
 struct skv_parking_job *skv_parking_find_job(struct skv_parking *k, uint32_t kind, uint32_t uid, const char *model, const char *name,
@@ -223,7 +247,7 @@ int skv_parking_move(struct skv_parking_job *j, uint64_t listed)
 		return r;
 	j->work.fds = j->fds;
 	j->work.n_fds = j->m.n_fds;
-	j->state = SKV_PARKING_MOVING;
+	skv_parking_enter(j, SKV_PARKING_MOVING);
 	skv_worker_submit(k->workers[j->kind->worker], &j->work);
 	return 0;
 }
@@ -237,70 +261,93 @@ static void done(struct skv_worker_job *work, int error, const char *why, const 
 	j->kind->moved(j, j->parking->closed ? -ECANCELED : error, why, answer);
 }
 
-/* A turn for each job that is in one of these states and had none since. A turn may end other jobs, and run this. */
-static void run(struct skv_parking *k, uint64_t turn, enum skv_parking_state a, enum skv_parking_state b)
+/* The next job of a queue; NULL: it is empty. */
+static struct skv_parking_job *take(struct skv_queue *q)
 {
-	struct skv_parking_job *j = k->jobs;
+	struct skv_queued *e = skv_queue_take(q);
 
-	while (j) {
-		if ((j->state != a && j->state != b) || j->turn >= turn) {
-			j = j->next;
-			continue;
-		}
-		j->turn = turn;
-		j->kind->turn(j);
-		j = k->jobs;
-	}
+	return e ? SKV_QUEUED_OWNER(e, struct skv_parking_job, queued) : NULL;
 }
 
-/* Requests that were put off, and need not be any more. */
-static void try_again(struct skv_parking *k)
+/* A turn of the next job of a queue. It may end other jobs, and run this. */
+static void run(struct skv_queue *q)
 {
-	struct skv_put_off *all = k->settled ? k->put_off : NULL, *x;
+	struct skv_parking_job *j = take(q);
 
-	if (all)
-		k->put_off = NULL;
+	if (!j)
+		return;
+	skv_parking_enter(j, SKV_PARKING_NEW);
+	j->kind->turn(j);
+}
+
+/* A job has ended, or a file has gone: what waited for that goes on. */
+static void go_on(struct skv_parking *k)
+{
+	struct skv_parking_job *j;
+
+	if (!k->settled)
+		return;
 	k->settled = false;
-	while ((x = all)) {
-		struct skv_conn *conn = skv_ipc_find(k->server->ipc, x->conn);
-
-		all = x->next;
-		if (conn) {
-			x->again(k->server, conn, &x->header, &x->body, NULL); /* it may be put off once more */
-			skv_conn_pause(conn, false);
-		}
-		free(x);
-	}
+	while ((j = take(&k->in[SKV_PARKING_FILE])))
+		skv_parking_enter(j, SKV_PARKING_TURNS);
+	skv_queue_move(&k->trying, &k->put_off);
 }
 
-bool skv_parking_work(struct skv_server *s)
+static void begin_next_park(struct skv_parking *k)
 {
-	struct skv_parking *k = s->parking;
+	struct skv_server *s = k->server;
 	char why[SKV_TEXT_MAX];
 	uint32_t seq;
 	int r;
 
-	if (!k || k->closed)
-		return false;
-	try_again(k);
-	while (skv_core_next_park(s->core, &seq))
-		if ((r = skv_parking_begin_park(k, seq, NULL, why)) < 0) {
-			skv_core_park_failed(s->core, seq, skv_now_ns());
-			if (r != -EBUSY)
-				skv_log_peer(LOG_WARNING, "a sequence stays in memory, it cannot be parked: %s", why);
-			skv_lease_retry(s);
-		}
-	run(k, ++k->turns, SKV_PARKING_TURNS, SKV_PARKING_FILE);
-	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		if (j->state == SKV_PARKING_TURNS)
-			return true;
-	return false;
+	if (!skv_core_next_park(s->core, &seq))
+		return;
+	r = skv_parking_begin_park(k, seq, NULL, why);
+	if (r == 0)
+		return;
+	skv_core_park_failed(s->core, seq, skv_now_ns());
+	if (r != -EBUSY)
+		skv_log_peer(LOG_WARNING, "a sequence stays in memory, it cannot be parked: %s", why);
+	skv_lease_retry(s);
 }
 
+bool skv_parking_has_work(const struct skv_server *s)
+{
+	const struct skv_parking *k = s->parking;
+
+	return k && !k->closed &&
+	       (k->settled || k->trying.first || k->in[SKV_PARKING_TURNS].first || skv_core_has_park(s->core));
+}
+
+/* However many are due: one request, one parking that begins, and a turn of one job. */
+void skv_parking_work(struct skv_server *s)
+{
+	struct skv_parking *k = s->parking;
+
+	if (!k || k->closed)
+		return;
+	go_on(k);
+	skv_parking_try_again(k);
+	skv_loop_did(s->loop, "parking: requests");
+	begin_next_park(k);
+	skv_loop_did(s->loop, "parking: beginning");
+	run(&k->in[SKV_PARKING_TURNS]);
+	skv_loop_did(s->loop, "parking: turns");
+}
+
+/*
+ * At once: what the pool has more than is taken now goes back (lease.c). That is one attempt in vain of each user at most, since behind a
+ * job that waits the user's others do, too (skv_parking_take_pages()).
+ */
 void skv_parking_retry(struct skv_server *s)
 {
-	if (s->parking)
-		run(s->parking, ++s->parking->turns, SKV_PARKING_MEMORY, SKV_PARKING_MEMORY);
+	struct skv_queue round = {0};
+
+	if (!s->parking)
+		return;
+	skv_queue_move(&round, &s->parking->in[SKV_PARKING_MEMORY]);
+	while (round.first)
+		run(&round);
 }
 
 static void odd(const char *file, const char *why)
@@ -369,26 +416,60 @@ void skv_parking_used(struct skv_parked *p)
 	p->age_ns = 0;
 }
 
-void skv_parking_tick(struct skv_server *s)
+/* Who waits hears that the daemon lives. */
+static void tell_waiting(struct skv_parking *k)
 {
-	struct skv_parking *k = s->parking;
-	const uint64_t ttl = s->config.sequence_ttl;
-
-	if (k && k->look_again)
-		look_again(k);
-	for (const struct skv_parking_job *j = k ? k->jobs : NULL; j; j = j->next)
+	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
 		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
-			skv_reply_wait(skv_ipc_find(s->ipc, a->ask->conn), a->ask->header.serial);
-	if (k)
-		skv_parking_remove_again(k);
-	for (size_t i = 0; k && ttl && i < k->files.n; i++) {
-		struct skv_parked *p = k->files.all[i];
+			skv_reply_wait(skv_ipc_find(k->server->ipc, a->ask->conn), a->ask->header.serial);
+	SKV_QUEUE_EACH(e, &k->put_off) {
+		const struct skv_put_off *x = SKV_QUEUED_OWNER(e, struct skv_put_off, queued);
 
-		if (p->busy || p->going || age_of(p, ttl) < ttl)
+		skv_reply_wait(skv_ipc_find(k->server->ipc, x->conn), x->header.serial);
+	}
+}
+
+/* Files grow old, and those that could not be removed are tried again: so many at a time, where the last time ended. */
+static void age_files(struct skv_parking *k, uint64_t ttl)
+{
+	const struct skv_files *f = &k->files;
+
+	for (size_t i = f->n < FILES_A_TICK ? f->n : FILES_A_TICK; i > 0; i--) {
+		struct skv_parked *p;
+
+		k->aged = k->aged < f->n ? k->aged : 0;
+		p = f->all[k->aged++];
+		skv_parking_remove_again(k, p);
+		if (!ttl || p->busy || p->going || age_of(p, ttl) < ttl)
 			continue;
 		k->counters.expired++;
 		skv_parking_remove(k, p);
 	}
+}
+
+/* Those that nobody reads. */
+static void end_exports(struct skv_parking *k)
+{
+	SKV_QUEUE_EACH(e, &k->in[SKV_PARKING_READER]) {
+		struct skv_parking_job *j = SKV_QUEUED_OWNER(e, struct skv_parking_job, queued);
+
+		if (skv_now_ns() > j->patient_until_ns)
+			skv_op_cancel(k->server->loop, &j->op);
+	}
+}
+
+void skv_parking_tick(struct skv_server *s)
+{
+	struct skv_parking *k = s->parking;
+
+	if (!k)
+		return;
+	if (k->look_again)
+		look_again(k);
+	tell_waiting(k);
+	end_exports(k);
+	k->settled = true; /* no wait depends on an event alone */
+	age_files(k, s->config.sequence_ttl);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -482,12 +563,7 @@ void skv_parking_free(struct skv_server *s)
 		}
 		skv_parking_job_free(k->jobs);
 	}
-	while (k->put_off) {
-		struct skv_put_off *x = k->put_off;
-
-		k->put_off = x->next;
-		free(x);
-	}
+	skv_parking_forget_put_off(k);
 	for (unsigned i = 0; i < SKV_PARKING_WORKERS; i++)
 		skv_worker_free(k->workers[i]);
 	skv_parking_remove_rest(k);

@@ -22,8 +22,9 @@ void skv_parking_reload(struct skv_server *);
 void skv_parking_close(struct skv_server *);
 void skv_parking_free(struct skv_server *);
 
-/* A turn. True: there is more to do. */
-bool skv_parking_work(struct skv_server *);
+/* A turn; and is there more to do? */
+void skv_parking_work(struct skv_server *);
+bool skv_parking_has_work(const struct skv_server *);
 /* Memory may have come back: sequences that wait for it. */
 void skv_parking_retry(struct skv_server *);
 /* Once a second: parked sequences grow old. */
@@ -53,8 +54,12 @@ bool skv_parking_undo_drop(struct skv_server *, uid_t uid, const char *model, co
 /* SEQ_PARK, SEQ_RESUME, SEQ_EXPORT, SEQ_IMPORT. */
 void skv_parking_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 
-/* For status; [] where sequences are not parked. And rows of the list: from *at on, which begins with 0; NULL where memory lacks. False: no more. */
+/* For status; [] where sequences are not parked. */
 json_t *skv_parking_status(struct skv_server *);
-bool skv_parking_row(struct skv_server *, bool all, uid_t uid, size_t *at, json_t **ret);
+/*
+ * Rows of the list, from *at on, which begins with 0, as far as *units go. The callback is given each, and owns it; NULL where memory lacks.
+ * True: these are all.
+ */
+bool skv_parking_rows_some(struct skv_server *, bool all, uid_t uid, size_t *at, uint32_t *units, void (*cb)(void *, json_t *), void *ctx);
 
 #endif

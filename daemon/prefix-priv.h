@@ -34,13 +34,15 @@ struct skv_prefix_ask {
 	uint8_t (*names)[SKV_PREFIX_KEY]; /* [n_blocks] */
 	struct skv_block_key *keys;       /* [n_blocks] */
 	uint64_t begun_ns, deadline_ns;   /* NEW */
-	uint64_t turn;                    /* the last that it had */
+	struct skv_queued queued;         /* HASHES, and SENDS until it begins */
+	uint32_t seq;                     /* SENDS: the sealed prefix */
 };
 
 struct skv_prefix {
 	uint8_t secret[SKV_PREFIX_KEY];
 	struct skv_prefix_ask *asks;
-	uint64_t turns;
+	struct skv_queue hashes, sends; /* those whose keys are made; and that are to be sent ... */
+	bool sending;                   /* ... one at a time */
 	struct skv_prefix_counters {
 		uint64_t sealed, asked, hits;              /* requests; of NEW those that had a block or more */
 		uint64_t asked_tokens, hit_tokens;
@@ -52,9 +54,14 @@ struct skv_prefix {
 
 /* Ask the store for the blocks of a NEW. When that is through, skv_prefix_fetched(). Negative errno: it was not begun. */
 int skv_fetch_begin(struct skv_prefix_ask *);
-/* Send what a SEAL has sealed; the ask ends with that. Negative errno: it was not begun. */
+/*
+ * Send what a SEAL has sealed, when it is its turn; the ask ends with that. Until then the prefix may leave memory, and is not sent then.
+ * Negative errno: it is not there.
+ */
 int skv_fetch_send(struct skv_prefix_ask *);
-/* What has waited for memory for too long is given up. */
+/* A turn: the next one is sent. True: there is more to do. */
+bool skv_fetch_work(struct skv_server *);
+/* What has waited for memory for too long is given up, and what is sent when somebody waits for its memory. */
 void skv_fetch_tick(struct skv_server *);
 /* What could be had from the store is in memory. */
 void skv_prefix_fetched(struct skv_prefix_ask *);

@@ -46,6 +46,7 @@ void skv_prefix_ask_end(struct skv_prefix_ask *a)
 	while (*at != a)
 		at = &(*at)->next;
 	*at = a->next;
+	skv_queue_remove(&a->queued);
 	skv_close_fd(a->ids);
 	OPENSSL_cleanse(a->tenant, sizeof(a->tenant));
 	free(a->names);
@@ -155,7 +156,9 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 	a->names = malloc(a->n_blocks * sizeof(*a->names) + 1);
 	a->keys = malloc(a->n_blocks * sizeof(*a->keys) + 1);
 	a->ids = !seals && has_store(s) ? memfd_create("skv-ids", MFD_CLOEXEC) : -1;
-	if (!a->names || !a->keys)
+	if (a->names && a->keys)
+		skv_queue_put(&s->prefix->hashes, &a->queued, (uint32_t)a->uid);
+	else
 		refuse(a, ENOMEM, "the daemon is out of memory");
 }
 
@@ -340,7 +343,7 @@ static void turn(struct skv_prefix_ask *a)
 	if (!waiting(a))
 		skv_prefix_ask_end(a);
 	else if (hash_some(a, &r))
-		return;
+		skv_queue_put(&a->server->prefix->hashes, &a->queued, (uint32_t)a->uid);
 	else if (r)
 		refuse_core(a, r);
 	else if (is_seal(a))
@@ -349,19 +352,14 @@ static void turn(struct skv_prefix_ask *a)
 		have_keys_of_new(a);
 }
 
-/* One of them has it, each in its turn. */
+/* One of them has it. */
 bool skv_prefix_work(struct skv_server *s)
 {
-	struct skv_prefix_ask *next = NULL;
+	struct skv_queued *e = skv_queue_take(&s->prefix->hashes);
 
-	for (struct skv_prefix_ask *a = s->prefix->asks; a; a = a->next)
-		if (a->state == SKV_PREFIX_HASHES && (!next || a->turn < next->turn))
-			next = a;
-	if (!next)
-		return false;
-	next->turn = ++s->prefix->turns;
-	turn(next);
-	return true;
+	if (e)
+		turn(SKV_QUEUED_OWNER(e, struct skv_prefix_ask, queued));
+	return skv_fetch_work(s) || s->prefix->hashes.first;
 }
 
 void skv_prefix_tick(struct skv_server *s)

@@ -19,15 +19,12 @@
 #include "daemon/sys/json.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 60000u
+#define TURN_UNITS 40000u
 #define PART (SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_text))
 
 struct skv_querying {
-	struct skv_querying *next;
+	struct skv_queued queued;
 	uint64_t conn; /* its number */
-	uid_t uid;
-	uint64_t served; /* turn in which its user had the last one */
-	bool waits;      /* for the connection's queue to drain */
 	struct skv_msg_header header;
 	enum skv_query what;
 	struct skv_core_walk walk;
@@ -72,8 +69,9 @@ static void write_text(const struct writer *w, const char *text, size_t len)
 }
 
 /* Consumes the row. */
-static void write_row(const struct writer *w, json_t *row)
+static void write_row(void *writer, json_t *row)
 {
+	const struct writer *w = writer;
 	char *text = skv_json_text(row, JSON_COMPACT | JSON_ENSURE_ASCII);
 
 	json_decref(row);
@@ -106,47 +104,15 @@ void skv_query_begin(struct skv_server *s, struct skv_conn *conn, const struct s
 		return;
 	}
 	*q = (struct skv_querying){
-		.next = s->queries,
 		.conn = skv_conn_number(conn),
-		.uid = skv_conn_peer(conn)->uid,
 		.header = *h,
 		.what = what,
 		.walk = {.all = skv_conn_is_operator(conn), .uid = skv_conn_peer(conn)->uid},
 	};
-	for (const struct skv_querying *other = s->queries; other; other = other->next)
-		if (other->uid == q->uid && other->served > q->served)
-			q->served = other->served;
-	s->queries = q;
+	skv_queue_put(&s->queries, &q->queued, skv_conn_peer(conn)->uid);
 	skv_conn_pause(conn, true);
 	write_text(&(struct writer){s, q}, what == SKV_QUERY_SEQS ? "{\"sequences\":[" : "{\"sessions\":[",
 	           what == SKV_QUERY_SEQS ? 14 : 13);
-}
-
-/* Whose turn it is: of those that do not wait, one of the user who had none for longest; and of a user's, the oldest. */
-static struct skv_querying *whose_turn(struct skv_server *s)
-{
-	struct skv_querying *next = NULL;
-
-	for (struct skv_querying *q = s->queries; q; q = q->next)
-		if (!q->waits && (!next || q->served <= next->served))
-			next = q;
-	if (!next)
-		return NULL;
-	s->query_turns++;
-	for (struct skv_querying *q = s->queries; q; q = q->next)
-		if (q->uid == next->uid)
-			q->served = s->query_turns;
-	return next;
-}
-
-static void query_free(struct skv_server *s, struct skv_querying *q)
-{
-	struct skv_querying **at = &s->queries;
-
-	while (*at != q)
-		at = &(*at)->next;
-	*at = q->next;
-	free(q);
 }
 
 static void end(struct skv_server *s, struct skv_querying *q)
@@ -165,77 +131,68 @@ static void end(struct skv_server *s, struct skv_querying *q)
 		send_part(&(struct writer){s, q}, false);
 		skv_conn_pause(conn, false);
 	}
-	query_free(s, q);
+	free(q);
 }
 
-static bool any_can_go_on(const struct skv_server *s)
+/* The next one of a queue; NULL: it is empty. */
+static struct skv_querying *take(struct skv_queue *queue)
 {
-	const struct skv_querying *q = s->queries;
+	struct skv_queued *e = skv_queue_take(queue);
 
-	while (q && q->waits)
-		q = q->next;
-	return q != NULL;
+	return e ? SKV_QUEUED_OWNER(e, struct skv_querying, queued) : NULL;
 }
 
-/* Those that are in files, after those in memory. */
-static bool parked_some(const struct writer *w, uint32_t *units)
+/* A turn. Its connection may end meanwhile: the next one frees it. */
+static void work(struct skv_server *s, struct skv_querying *q)
 {
-	struct skv_querying *q = w->query;
-
-	for (; *units >= SKV_ROW_UNITS; *units -= SKV_ROW_UNITS) {
-		json_t *row;
-
-		if (!skv_parking_row(w->server, q->walk.all, q->walk.uid, &q->parked, &row))
-			return true;
-		write_row(w, row);
-	}
-	return false;
-}
-
-bool skv_query_work(struct skv_server *s)
-{
-	struct skv_querying *q = whose_turn(s);
-	struct skv_conn *conn = q ? skv_ipc_find(s->ipc, q->conn) : NULL;
+	struct skv_conn *conn = skv_ipc_find(s->ipc, q->conn);
 	uint32_t units = TURN_UNITS;
 	struct writer w = {s, q};
 	bool through;
 
-	if (!q)
-		return false;
 	if (!conn) {
-		query_free(s, q);
-		return any_can_go_on(s);
+		free(q);
+		return;
 	}
-	q->waits = skv_conn_is_full(conn);
-	if (q->waits)
-		return any_can_go_on(s);
+	if (skv_conn_is_full(conn)) {
+		skv_queue_put(&s->full_queries, &q->queued, q->queued.user);
+		return;
+	}
 	if (q->what == SKV_QUERY_SEQS)
-		through = skv_core_seqs_some(s->core, &q->walk, &units, write_seq, &w) && parked_some(&w, &units);
+		through = skv_core_seqs_some(s->core, &q->walk, &units, write_seq, &w) &&
+		          skv_parking_rows_some(s, q->walk.all, q->walk.uid, &q->parked, &units, write_row, &w); /* those in files come last */
 	else
 		through = skv_core_sessions_some(s->core, &q->walk, &units, write_session, &w);
 	if (through || q->failed)
 		end(s, q);
-	return any_can_go_on(s);
+	else
+		skv_queue_put(&s->queries, &q->queued, q->queued.user);
 }
 
-void skv_query_drained(struct skv_server *s, const struct skv_conn *conn)
+bool skv_query_work(struct skv_server *s)
 {
-	for (struct skv_querying *q = s->queries; q; q = q->next)
-		if (q->conn == skv_conn_number(conn))
-			q->waits = false;
+	struct skv_querying *q = take(&s->queries);
+
+	if (q)
+		work(s, q);
+	return s->queries.first != NULL;
 }
 
-void skv_query_forget(struct skv_server *s, const struct skv_conn *conn)
+/* A connection has one at most. */
+void skv_query_go_on(struct skv_server *s, const struct skv_conn *conn)
 {
-	for (struct skv_querying *q = s->queries; q; q = q->next)
-		if (q->conn == skv_conn_number(conn)) { /* its next turn, which may be this one, frees it */
-			q->conn = 0;
-			q->waits = false;
+	SKV_QUEUE_EACH(e, &s->full_queries)
+		if (SKV_QUEUED_OWNER(e, struct skv_querying, queued)->conn == skv_conn_number(conn)) {
+			skv_queue_remove(e);
+			skv_queue_put(&s->queries, e, e->user);
+			return;
 		}
 }
 
 void skv_query_free_all(struct skv_server *s)
 {
-	while (s->queries)
-		query_free(s, s->queries);
+	struct skv_querying *q;
+
+	while ((q = take(&s->queries)) || (q = take(&s->full_queries)))
+		free(q);
 }

@@ -10,9 +10,8 @@ struct skv_server;
 
 /* Answer SKV_QUERY_SEQS or SKV_QUERY_SESSIONS. */
 void skv_query_begin(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, enum skv_query what);
-/* The connection's queue has room again; or it is gone. */
-void skv_query_drained(struct skv_server *, const struct skv_conn *);
-void skv_query_forget(struct skv_server *, const struct skv_conn *);
+/* The connection's queue has room again, or it is gone. */
+void skv_query_go_on(struct skv_server *, const struct skv_conn *);
 /* A turn. True: there is more to do. */
 bool skv_query_work(struct skv_server *);
 void skv_query_free_all(struct skv_server *);

@@ -301,10 +301,22 @@ static json_t *cgroup_json(struct skv_server *s)
 	                          : json_pack("[{s:I, s:I}]", "limit_bytes", number(limit), "left_bytes", number(left));
 }
 
+/* What made turns of the loop long. */
+static json_t *turns_json(const struct skv_meter *m)
+{
+	json_t *rows = json_array();
+
+	for (unsigned i = 0; i < SKV_METER_WORKS && m->works[i].name; i++)
+		json_array_append_new(rows, json_pack("{s:s, s:I, s:f, s:f}", "work", m->works[i].name, "long", number(m->works[i].n_long), "cpu_max_ms",
+		                                      (double)m->works[i].cpu_max_ns / 1e6, "max_ms", (double)m->works[i].max_ns / 1e6));
+	return rows;
+}
+
 static json_t *status_json(struct skv_server *s, const struct listing *like)
 {
 	const struct skv_ipc_counters *n = skv_ipc_counters(s->ipc);
 	struct listing accounts = *like, clients = *like, device_accounts = *like;
+	const struct skv_meter *meter = skv_loop_meter(s->loop);
 	struct totals t = sum_up(s);
 	uint64_t uptime = skv_now_ns() - s->started_ns, aged, for_room;
 
@@ -317,7 +329,7 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_dropped(s->core, &aged, &for_room);
 	return json_pack(
 		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o,"
-		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:[o], s:o, s:o, s:o, s:o, s:o}",
+		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}, s:o, s:o, s:[o], s:o, s:o, s:o, s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
 		(double)uptime / 1e9, "socket", s->sockets.clients.path ? s->sockets.clients.path : "(service manager)",
 		"scope", like->all ? "all" : "own", "policy_generation",
@@ -330,7 +342,7 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 		"clients_gone", number(s->clients_gone), "sequences_expired", number(aged), "sequences_displaced",
 		number(for_room), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
 		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "turn_max_ms",
-		(double)skv_loop_longest_turn(s->loop) / 1e6, "parking", skv_parking_status(s), "prefixes", skv_prefix_status(s),
+		(double)meter->turn_max_ns / 1e6, "turn_cpu_max_ms", (double)meter->turn_cpu_max_ns / 1e6, "turns", turns_json(meter), "parking", skv_parking_status(s), "prefixes", skv_prefix_status(s),
 		"accounts", accounts.rows, "clients", clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows, "cgroup",
 		cgroup_json(s));
 }

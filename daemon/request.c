@@ -413,13 +413,12 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 {
 	struct skv_server *s = server;
 
-	skv_query_forget(s, conn);
+	skv_query_go_on(s, conn);
 	if (s->handing && skv_conn_client(conn))
 		skv_handover_client(s, skv_conn_client(conn), skv_conn_take_peer(conn).pidfd);
 	if (!skv_conn_client(conn) || s->leaving)
 		return;
 	s->notices_due = true;
-	skv_lease_gone(s, conn);
 	skv_fence_forget(s, conn);
 	skv_turns_forget(s, conn);
 	skv_prefix_forget(s, conn);
@@ -436,5 +435,5 @@ bool skv_request_used_up(void *server)
 void skv_request_drained(void *server, struct skv_conn *conn)
 {
 	skv_reply_announce(server, conn);
-	skv_query_drained(server, conn);
+	skv_query_go_on(server, conn);
 }

@@ -45,7 +45,6 @@ int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32
 	j->m.page_bytes = skv_page_bytes(&m);
 	j->m.max_bytes = p->bytes;
 	j->m.model.device = device;
-	j->state = SKV_PARKING_TURNS;
 	j->list = memfd_create("skv-list", MFD_CLOEXEC);
 	if (device != SKV_DEVICE_HOST)
 		j->segments = calloc(1, 1);
@@ -56,6 +55,7 @@ int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32
 		return skv_parking_not_begun(j, r, why);
 	j->file = p;
 	p->busy = true;
+	skv_parking_enter(j, SKV_PARKING_TURNS);
 	return 0;
 }
 
@@ -131,13 +131,17 @@ int skv_parking_take_pages(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 	uint32_t n = 0;
 	int r = 0;
 
+	if (j->taken < j->m.n_pages && skv_queue_has(&j->parking->in[SKV_PARKING_MEMORY], j->m.uid)) { /* another one of the user's was first */
+		skv_parking_enter(j, SKV_PARKING_MEMORY);
+		return 0;
+	}
 	if (j->taken < j->m.n_pages)
 		r = skv_core_restore_take(s->core, j->seq, (uint32_t)(j->m.n_pages - j->taken), runs, 512, &n);
 	if (r < 0) {
 		skv_server_fail(s, "pages for what is read", r);
 		return 0;
 	}
-	j->state = r == SKV_CORE_E_WAIT ? SKV_PARKING_MEMORY : SKV_PARKING_TURNS;
+	skv_parking_enter(j, r == SKV_CORE_E_WAIT ? SKV_PARKING_MEMORY : SKV_PARKING_TURNS);
 	if (r == SKV_CORE_E_WAIT)
 		return 0;
 	if (r)

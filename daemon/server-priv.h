@@ -8,6 +8,7 @@
 
 #include <signal.h>
 #include <sys/signalfd.h>
+#include "common/queue.h"
 #include "daemon/core/core.h"
 #include "daemon/hostmem.h"
 #include "daemon/ipc/conn.h"
@@ -48,14 +49,13 @@ struct skv_server {
 	struct skv_registry *registry;
 	struct skv_scan *scan;
 	struct skv_device *devices[SKV_MEMORY_KINDS]; /* by number; NULL: none was needed */
-	struct skv_waiting *waiting;            /* requests for pages, the oldest first */
+	struct skv_queue waiting;               /* requests for pages */
 	struct skv_fence *fences;               /* clients whose process outlives their connection */
 	struct skv_attaching *attaching;        /* requests for their sequences */
 	struct skv_turns *turns;                /* requests that the core works on */
 	struct skv_parking *parking;            /* NULL: sequences are not parked */
 	struct skv_prefix *prefix;
-	struct skv_querying *queries;           /* that are being answered ... */
-	uint64_t query_turns;                   /* ... and turns that they had */
+	struct skv_queue queries, full_queries; /* that are being answered; those that wait for a connection's queue to drain */
 
 	struct skv_sockets sockets; /* its own, unless the service manager passed them */
 	int command_fd, signal_fd;
@@ -74,7 +74,8 @@ struct skv_server {
 	uint64_t started_ns;
 	/* time to reclaim what dead clients held */
 	uint64_t clients_gone, reclaim_last_ns, reclaim_max_ns;
-	uint32_t measured;                   /* sequence at which the next tick goes on measuring */
+	uint32_t measured;                   /* sequence at which the next step goes on measuring */
+	size_t steps_left;                   /* of the last tick: server.c */
 	uint64_t told_aged, told_for_room; /* sequences that were dropped, as logged */
 };
 

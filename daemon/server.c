@@ -39,7 +39,7 @@
 #define TICK_NS 1000000000u
 #define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are made for */
 
-#define MEASURE_UNITS 100000u /* a tick: about 1 ms */
+#define TICK_UNITS 35000u /* of a step */
 #define WORKERS 16u /* for what does not hang */
 
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
@@ -272,6 +272,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	if (!s)
 		return NULL;
 	skv_ipc_free(s->ipc);
+	skv_lease_free_all(s);
 	skv_fence_free_all(s);
 	skv_turns_free_all(s);
 	skv_query_free_all(s);
@@ -306,11 +307,11 @@ static void update_status(struct skv_server *s)
 }
 
 /* Sequences that nobody holds grow old, and had to make room: operators can read of it. */
-static void age(struct skv_server *s)
+static bool age(struct skv_server *s)
 {
+	const bool more = skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl, TICK_UNITS);
 	uint64_t aged, for_room;
 
-	(void)skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl);
 	skv_core_dropped(s->core, &aged, &for_room);
 	if (aged > s->told_aged)
 		skv_log(LOG_INFO, "%llu sequences dropped: no client held them for sequence-ttl, %llu s",
@@ -321,15 +322,50 @@ static void age(struct skv_server *s)
 		        (unsigned long long)(for_room - s->told_for_room));
 	s->told_aged = aged;
 	s->told_for_room = for_room;
+	skv_loop_did(s->loop, "aging");
+	return more;
 }
 
-/* Clients write into memory that is theirs without asking: what they have of it is found out, and charged. */
-static void measure(struct skv_server *s)
+static bool look_at_waiting(struct skv_server *s)
+{
+	skv_registry_collect(s->registry);
+	skv_lease_tick(s);
+	skv_parking_tick(s);
+	skv_prefix_tick(s);
+	skv_loop_did(s->loop, "requests that wait");
+	return false;
+}
+
+static bool measure_clients(struct skv_server *s)
 {
 	for (struct skv_conn *conn = skv_ipc_first(s->ipc); conn; conn = skv_conn_next(conn))
 		if (skv_conn_client(conn))
 			skv_core_client_holds(s->core, skv_conn_client(conn), skv_conn_bytes(conn));
-	skv_core_measure(s->core, &s->measured, MEASURE_UNITS);
+	if (skv_core_room_is_used_up(s->core))
+		skv_ipc_relieve(s->ipc);
+	update_status(s);
+	skv_loop_did(s->loop, "measuring clients");
+	return false;
+}
+
+/* Clients write into memory that is theirs without asking: what they have of it is found out, and charged. */
+static bool measure(struct skv_server *s)
+{
+	skv_core_measure(s->core, &s->measured, TICK_UNITS);
+	skv_loop_did(s->loop, "measuring");
+	return false;
+}
+
+/* What a tick does, a step in a turn of the loop. True: there is more of it. */
+static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, measure_clients, measure, measure, measure};
+#define STEPS (sizeof(steps) / sizeof(*steps))
+
+/* True: there are more steps. */
+static bool tick_some(struct skv_server *s)
+{
+	if (s->steps_left && !steps[STEPS - s->steps_left](s))
+		s->steps_left--;
+	return s->steps_left > 0;
 }
 
 static void on_tick(struct skv_op *op, int res)
@@ -338,15 +374,8 @@ static void on_tick(struct skv_op *op, int res)
 
 	if (res < 0)
 		return;
-	skv_registry_collect(s->registry);
-	age(s);
-	skv_lease_tick(s);
-	skv_parking_tick(s);
-	skv_prefix_tick(s);
-	measure(s);
-	if (skv_core_room_is_used_up(s->core))
-		skv_ipc_relieve(s->ipc);
-	update_status(s);
+	if (!s->steps_left) /* else the last one's go on */
+		s->steps_left = STEPS;
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
 }
 
@@ -401,13 +430,18 @@ static bool on_idle(void *server)
 	struct skv_server *s = server;
 	bool more = skv_ipc_work(s->ipc); /* first: what it serves begins the others' work */
 
+	skv_loop_did(s->loop, "requests");
+	more |= tick_some(s);
 	more |= skv_prefix_work(server);
+	skv_loop_did(s->loop, "keys of prefixes");
 	more |= skv_turns_work(server);
-	more |= skv_parking_work(server);
+	skv_parking_work(server);
 	more |= skv_query_work(server);
+	skv_loop_did(s->loop, "lists");
 	skv_device_make(server);
 	skv_reply_announce_all(server);
-	return more;
+	skv_loop_did(s->loop, "notices");
+	return more || skv_parking_has_work(server); /* what was made may have given work to parking */
 }
 
 /* The policies are as the directories have them: serve, or go on serving. */

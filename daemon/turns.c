@@ -15,7 +15,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 60000u
+#define TURN_UNITS 40000u
 
 struct skv_turns {
 	struct skv_turns *next;
@@ -89,6 +89,7 @@ bool skv_turns_work(struct skv_server *s)
 	struct skv_core_done done;
 
 	skv_core_work(s->core, TURN_UNITS, &done);
+	skv_loop_did(s->loop, done.work);
 	if (done.failed) {
 		skv_server_fail(s, "work in turns", done.failed);
 		return false;
@@ -96,6 +97,7 @@ bool skv_turns_work(struct skv_server *s)
 	s->notices_due |= done.through;
 	if (done.through || done.waits) /* memory that was to come comes, or nobody knows when */
 		skv_lease_retry(s);
+	skv_loop_did(s->loop, "leases that waited");
 	if (!done.client)
 		return done.more;
 	for (struct skv_turns **at = &s->turns, *t; (t = *at);) {

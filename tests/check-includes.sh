@@ -25,7 +25,7 @@ daemon/sys                 | libclient/include/sparsekv common daemon/core/core.
 daemon/loop                | libclient/include/sparsekv common daemon/sys
 daemon/ipc                 | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/mem.h daemon/sys daemon/loop
-daemon/disk                | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/store/values.h
+daemon/disk                | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/store/values.h daemon/sys/clock.h
 daemon/store               | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/sys/clock.h daemon/disk
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h

@@ -2,13 +2,20 @@
 /* Accounts of UIDs: made when something is charged to them, removed when nothing is. */
 #include "daemon/core/accounts.h"
 
-uint32_t skv_account_get(struct skv_core *c, uid_t uid)
+uint32_t skv_account_find(const struct skv_core *c, uid_t uid)
 {
-	uint32_t account;
-
 	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
 		if (skv_account_row(&c->state, i)->uid == uid)
 			return i;
+	return SKV_NO_INDEX;
+}
+
+uint32_t skv_account_get(struct skv_core *c, uid_t uid)
+{
+	uint32_t account = skv_account_find(c, uid);
+
+	if (account != SKV_NO_INDEX)
+		return account;
 	/* the table has room for one more than there can be: state.c */
 	account = skv_state_take(&c->state, SKV_TABLE_ACCOUNTS);
 	skv_write_account(&c->state, account)->uid = uid;

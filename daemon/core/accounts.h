@@ -5,6 +5,7 @@
 
 #include "daemon/core/core-priv.h"
 
+uint32_t skv_account_find(const struct skv_core *, uid_t uid); /* SKV_NO_INDEX: the user has none */
 uint32_t skv_account_get(struct skv_core *, uid_t uid); /* made when it is not there */
 void skv_account_put(struct skv_core *, uint32_t account); /* removed when nothing is charged to it */
 

@@ -16,11 +16,15 @@
  */
 #include "daemon/core/age.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/joint.h"
+#include "daemon/core/park-queue.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/task.h"
+#include "daemon/core/units.h"
 
 #define PARK_AGAIN_NS UINT64_C(10000000000) /* after it failed */
+#define ROW_UNITS 30u /* with its row saved, since it changes */
 
 static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t asking)
 {
@@ -47,7 +51,7 @@ static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint
 /* A sealed prefix whose pages somebody reads: it stays until then. */
 static bool is_read(const struct skv_core *c, uint32_t seq)
 {
-	return skv_is_prefix(skv_seq_row(&c->state, seq)) && c->seqs[seq].parking == SKV_PARK_STARTED;
+	return skv_is_prefix(skv_seq_row(&c->state, seq)) && (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ);
 }
 
 /* Whose sequences may go: of users who have more than `part` of the memory; or of this account alone. */
@@ -57,40 +61,78 @@ struct whose {
 	uint32_t account; /* SKV_NO_INDEX: any */
 };
 
-static bool may_go(const struct skv_core *c, uint32_t seq, const struct whose *w)
+static bool may_go(const struct skv_core *c, uint32_t seq, uint32_t device)
 {
-	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-
-	return is_idle(c, seq) && !is_read(c, seq) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account);
+	return is_idle(c, seq) && !is_read(c, seq) && is_there(c, skv_seq_row(&c->state, seq), device);
 }
 
-/* The sequence that has been without a holder for longest; `parkable`: and it is a prefix, which goes in any case, or can be parked, which was not tried in vain. */
+/*
+ * Of the account's sequences that are there, the one that has been without a holder for longest; `parkable`: and it is a prefix, which goes
+ * in any case, or can be parked, which was not tried in vain.
+ */
+static uint32_t oldest_of(const struct skv_core *c, uint32_t account, uint32_t device, bool parkable)
+{
+	uint32_t i = skv_idle_first(c, account);
+
+	for (; i != SKV_NO_INDEX; i = skv_idle_after(c, i)) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+		if (may_go(c, i, device) &&
+		    (!parkable || ((skv_is_prefix(q) || (c->parks && c->seqs[i].parking == SKV_PARK_NOT)) && q->pages + q->refs > 0)))
+			break;
+	}
+	return i;
+}
+
+/* May the account lose one? */
+static bool loses(const struct skv_core *c, uint32_t account, const struct whose *w)
+{
+	return (w->account == SKV_NO_INDEX || w->account == account) && skv_account_row(&c->state, account)->page_bytes[w->device] > w->part;
+}
+
+/* The oldest of all users who may lose one. */
 static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool parkable)
 {
 	uint32_t found = SKV_NO_INDEX;
 
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+	SKV_EACH(a, &c->state, SKV_TABLE_ACCOUNTS) {
+		const uint32_t i = loses(c, a, w) ? oldest_of(c, a, w->device, parkable) : SKV_NO_INDEX;
 
-		if (may_go(c, i, w) && skv_account_row(&c->state, q->account)->page_bytes[w->device] > w->part &&
-		    (!parkable || ((skv_is_prefix(q) || (c->parks && c->seqs[i].parking == SKV_PARK_NOT)) && q->pages + q->refs > 0)) &&
-		    (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
+		if (i != SKV_NO_INDEX && (found == SKV_NO_INDEX || skv_seq_row(&c->state, i)->used < skv_seq_row(&c->state, found)->used))
 			found = i;
 	}
 	return found;
 }
 
-/* Is one on its way to a file already, whose memory is there? */
+/* Is one of the account's on its way to a file already, whose memory is there? */
+static bool is_parking_of(const struct skv_core *c, uint32_t account, uint32_t device)
+{
+	for (uint32_t i = skv_park_first(c, account); i != SKV_NO_INDEX; i = skv_park_after(c, i))
+		if (is_idle(c, i) && is_there(c, skv_seq_row(&c->state, i), device))
+			return true;
+	return false;
+}
+
 static bool is_parking(const struct skv_core *c, const struct whose *w)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
-
-		if (is_idle(c, i) && is_there(c, q, w->device) && (w->account == SKV_NO_INDEX || w->account == q->account) &&
-		    (c->seqs[i].parking == SKV_PARK_WANTED || c->seqs[i].parking == SKV_PARK_STARTED))
+	if (w->account != SKV_NO_INDEX)
+		return is_parking_of(c, w->account, w->device);
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
+		if (is_parking_of(c, i, w->device))
 			return true;
-	}
 	return false;
+}
+
+/* Is the memory of one of these there when its reader ends? The reader is told to. */
+static bool is_read_out(struct skv_core *c, const struct whose *w)
+{
+	bool any = false;
+
+	SKV_EACH(a, &c->state, SKV_TABLE_ACCOUNTS)
+		for (uint32_t i = skv_park_first_read(c, a); i != SKV_NO_INDEX; i = c->seqs[i].park_next)
+			if (loses(c, a, w) && is_idle(c, i) && is_there(c, skv_seq_row(&c->state, i), w->device))
+				c->seqs[i].wanted = any = true;
+	return any;
 }
 
 /* It is to be parked; or it is a prefix that cannot be, and is dropped. */
@@ -98,7 +140,7 @@ static bool leave(struct skv_core *c, uint32_t seq)
 {
 	if (skv_is_prefix(skv_seq_row(&c->state, seq)) && (!c->parks || c->seqs[seq].parking == SKV_PARK_FAILED))
 		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0; /* without memory for that another time will do */
-	c->seqs[seq].parking = SKV_PARK_WANTED;
+	skv_park_set(c, seq, SKV_PARK_WANTED);
 	return true;
 }
 
@@ -118,7 +160,7 @@ bool skv_age_make_own_room(struct skv_core *c, uint32_t pool)
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	const struct whose own = {.device = p->device, .account = p->account};
 
-	return park(c, &own);
+	return park(c, &own) || is_read_out(c, &own);
 }
 
 /* Would segments for so many pages more, free ones included, fit? */
@@ -134,6 +176,7 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	const struct whose others = {p->device, part_of(c, p->device, p->account), SKV_NO_INDEX};
+	const struct whose own = {.device = p->device, .account = p->account};
 	const bool has_part = skv_account_row(&c->state, p->account)->page_bytes[p->device] >= others.part;
 	uint32_t seq;
 
@@ -141,56 +184,50 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 		return false; /* it is refused for another reason */
 	if (skv_task_frees(c, p->device))
 		return true;
-	if ((!has_part && park(c, &others)) || skv_age_make_own_room(c, pool))
+	if ((!has_part && park(c, &others)) || park(c, &own))
 		return true;
 	seq = has_part ? SKV_NO_INDEX : oldest(c, &others, false);
 	if (seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
-		return false;
+		return is_read_out(c, has_part ? &own : &others);
 	skv_write_header(&c->state)->dropped_for_room++;
 	return true;
 }
 
-/* The user's prefix, of host memory or anywhere, that was not used for longest. */
-static uint32_t oldest_prefix(const struct skv_core *c, uint32_t account, bool anywhere)
+/* Is it a prefix, of host memory or anywhere, that may make room? */
+static bool is_prefix_to_go(const struct skv_core *c, uint32_t seq, bool anywhere)
 {
-	uint32_t found = SKV_NO_INDEX;
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
-		const struct whose own = {.device = anywhere ? skv_pool_row(&c->state, q->pool)->device : SKV_DEVICE_HOST, .account = account};
-
-		if (skv_is_prefix(q) && may_go(c, i, &own) && (found == SKV_NO_INDEX || q->used < skv_seq_row(&c->state, found)->used))
-			found = i;
-	}
-	return found;
+	return skv_is_prefix(q) && may_go(c, seq, anywhere ? skv_pool_row(&c->state, q->pool)->device : SKV_DEVICE_HOST);
 }
 
 static bool is_parking_prefix(const struct skv_core *c, uint32_t account)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
-
-		if (q->account == account && skv_is_prefix(q) && (c->seqs[i].parking == SKV_PARK_WANTED || c->seqs[i].parking == SKV_PARK_STARTED))
+	for (uint32_t i = skv_park_first(c, account); i != SKV_NO_INDEX; i = skv_park_after(c, i))
+		if (skv_is_prefix(skv_seq_row(&c->state, i)))
 			return true;
-	}
 	return false;
 }
 
-void skv_age_trim_prefixes(struct skv_core *c, uint32_t account)
+bool skv_age_trim_prefixes(struct skv_core *c, uint32_t account)
 {
 	const uint64_t charged = skv_charged(c, account), quota = c->memory[SKV_DEVICE_HOST].limits.account_bytes;
 	const uint32_t has = skv_account_row(&c->state, account)->sequences, most = c->config.account_sequences;
 	const bool too_many = has > most - most / 4, too_large = charged / 3 > quota / 4;
 	const bool waits = c->parks && has <= most - most / 8 && charged / 7 <= quota / 8;
-	uint32_t seq;
+	uint32_t left = has > most ? has - most : 1;
 
 	if ((!too_many && !too_large) || skv_task_frees(c, SKV_DEVICE_HOST) || (waits && is_parking_prefix(c, account)))
-		return;
-	for (uint32_t i = has > most ? has - most : 1; i > 0; i--) {
-		seq = oldest_prefix(c, account, too_many);
-		if (seq == SKV_NO_INDEX || (waits ? !leave(c, seq) : skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0))
-			return;
+		return false;
+	for (uint32_t seq = skv_idle_first(c, account), next; seq != SKV_NO_INDEX && left > 0; seq = next) {
+		next = skv_idle_after(c, seq);
+		if (!is_prefix_to_go(c, seq, too_many))
+			continue;
+		if (waits ? !leave(c, seq) : skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
+			break;
+		left--;
 	}
+	return true;
 }
 
 void skv_core_dropped(const struct skv_core *c, uint64_t *ret_age, uint64_t *ret_room)
@@ -199,40 +236,55 @@ void skv_core_dropped(const struct skv_core *c, uint64_t *ret_age, uint64_t *ret
 	*ret_room = c->state.header->dropped_for_room;
 }
 
-/* Those that could not be parked are tried again, after a while. */
-static void forget_failures(struct skv_core *c, uint64_t now_ns)
+/* One that has no holder grows old. False: there is no memory to drop it. */
+static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
 {
-	if (!c->park_failed_ns || now_ns - c->park_failed_ns < PARK_AGAIN_NS)
-		return;
-	c->park_failed_ns = 0;
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
-		if (c->seqs[i].parking == SKV_PARK_FAILED)
-			c->seqs[i].parking = SKV_PARK_NOT;
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	if (q->idle_since_ns == 0) {
+		skv_write_seq(&c->state, seq)->idle_since_ns = now_ns;
+	} else if (ttl_ns && now_ns - q->idle_since_ns >= ttl_ns) {
+		if (skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
+			return false;
+		skv_write_header(&c->state)->dropped_for_age++;
+	} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[seq].parking == SKV_PARK_NOT) {
+		skv_park_set(c, seq, SKV_PARK_WANTED);
+	}
+	return true;
 }
 
-unsigned skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
+/* The accounts that are left, then the sequences: false when there are no more units. */
+static bool sweep(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t *units)
 {
-	unsigned n = 0;
+	struct skv_aging *a = &c->aging;
 
-	forget_failures(c, now_ns);
-	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
-		skv_age_trim_prefixes(c, i);
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
-
-		if (!is_idle(c, i) || is_read(c, i))
-			continue;
-		if (q->idle_since_ns == 0) {
-			skv_write_seq(&c->state, i)->idle_since_ns = now_ns;
-		} else if (ttl_ns && now_ns - q->idle_since_ns >= ttl_ns) {
-			if (skv_task_drop(c, i, SKV_NO_INDEX, 0) < 0)
-				break;
-			n++;
-		} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[i].parking == SKV_PARK_NOT) {
-			c->seqs[i].parking = SKV_PARK_WANTED;
-		}
+	for (; (a->account = skv_state_next(&c->state, SKV_TABLE_ACCOUNTS, a->account)) != SKV_NO_INDEX; a->account++) {
+		if (!skv_units_take(units, ROW_UNITS))
+			return false;
+		if (skv_age_trim_prefixes(c, a->account))
+			(void)skv_units_take(units, skv_account_row(&c->state, a->account)->sequences * ROW_UNITS);
 	}
-	if (n)
-		skv_write_header(&c->state)->dropped_for_age += n;
-	return n;
+	for (; (a->seq = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, a->seq)) != SKV_NO_INDEX; a->seq++) {
+		if (!skv_units_take(units, ROW_UNITS))
+			return false;
+		if (a->forgets && c->seqs[a->seq].parking == SKV_PARK_FAILED)
+			skv_park_set(c, a->seq, SKV_PARK_NOT);
+		if (is_idle(c, a->seq) && !is_read(c, a->seq) && !age(c, a->seq, now_ns, park_ns, ttl_ns))
+			return true; /* another time will do */
+	}
+	return true;
+}
+
+bool skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t units)
+{
+	struct skv_aging *a = &c->aging;
+
+	if (!a->begun) {
+		/* those that could not be parked are tried again, after a while */
+		*a = (struct skv_aging){.begun = true, .forgets = c->park_failed_ns && now_ns - c->park_failed_ns >= PARK_AGAIN_NS};
+		if (a->forgets)
+			c->park_failed_ns = 0;
+	}
+	a->begun = !sweep(c, now_ns, park_ns, ttl_ns, &units);
+	return a->begun;
 }

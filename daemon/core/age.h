@@ -12,7 +12,10 @@
 bool skv_age_make_room(struct skv_core *, uint32_t pool, uint64_t pages);
 /* The user's quota there is used up: may one of its own be parked? True: it is, or will be. */
 bool skv_age_make_own_room(struct skv_core *, uint32_t pool);
-/* One more prefix makes room, parked or dropped, where the user's prefixes take more than they are to. */
-void skv_age_trim_prefixes(struct skv_core *, uint32_t account);
+/*
+ * One more prefix makes room, parked or dropped, where the user's prefixes take more than they are to; beyond the quota of sequences as many
+ * as there are too many. True: the user's sequences were looked at for it.
+ */
+bool skv_age_trim_prefixes(struct skv_core *, uint32_t account);
 
 #endif

@@ -5,6 +5,7 @@
  */
 #include "daemon/core/balance.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
 #include "daemon/core/segment-sets.h"
@@ -399,6 +400,27 @@ static const char *check_empty(const struct skv_core *c)
 	return NULL;
 }
 
+/* Who looks for what may make room finds all of it, in the order in which it goes. */
+static const char *check_idle(const struct skv_core *c)
+{
+	uint32_t n = 0, found = 0;
+
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		n += skv_seq_row(&c->state, i)->session == SKV_NO_INDEX && skv_seq_row(&c->state, i)->name[0];
+	SKV_EACH(a, &c->state, SKV_TABLE_ACCOUNTS) {
+		uint64_t used = 0;
+
+		for (uint32_t i = skv_idle_first(c, a); i != SKV_NO_INDEX; i = skv_idle_after(c, i), found++) {
+			const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+			if (q->account != a || q->session != SKV_NO_INDEX || !q->name[0] || q->used < used)
+				return off("sequence %u is in account %u's list of those that nobody holds, out of place", i, a);
+			used = q->used;
+		}
+	}
+	return n == found ? NULL : off("%u sequences that nobody holds, and %u are in lists", n, found);
+}
+
 static const char *balance(const struct skv_core *c, bool bare)
 {
 	const char *problem = NULL;
@@ -413,6 +435,7 @@ static const char *balance(const struct skv_core *c, bool bare)
 		problem = problem ? problem : check_client(c, i);
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		problem = problem ? problem : check_session(c, i);
+	problem = problem ? problem : check_idle(c);
 	return problem ? problem : check_global(c);
 }
 

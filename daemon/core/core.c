@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/fdstore.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/names.h"
+#include "daemon/core/park-queue.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/resume.h"
@@ -138,7 +140,11 @@ int skv_core_make(const struct skv_core_config *config, const struct skv_mem_ops
 	if (c->seqs && c->sessions && c->pools)
 		r = skv_names_init(&c->names, g->max_sequences);
 	if (r == 0)
+		r = skv_park_queue_init(&c->park_queue, (uint32_t)state->header->elements[SKV_TABLE_ACCOUNTS]);
+	if (r == 0)
 		r = control_new(c, g->max_clients);
+	if (r == 0)
+		r = skv_idle_init(c);
 	if (r < 0) {
 		skv_core_abandon(c);
 		return r;
@@ -202,6 +208,8 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 	close_companions(c);
 	skv_block_index_deinit(&c->prefixes);
 	skv_names_deinit(&c->names);
+	skv_park_queue_deinit(&c->park_queue);
+	skv_idle_deinit(&c->idle);
 	free(c->seqs);
 	free(c->sessions);
 	free(c->pools);

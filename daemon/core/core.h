@@ -163,6 +163,7 @@ int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t sessio
 /* E_TURNS, as calls on sequences. E_INVALID: it does not reconnect. */
 int skv_core_reconnect_done(struct skv_core *, uint32_t client);
 struct skv_core_done {
+	const char *work; /* what was done, in a word (static); "nothing" */
 	bool more;       /* there is more to do */
 	bool through, waits; /* a task is, memory may have come back; one waits for a client from now on, and may for long */
 	uint32_t client; /* of its works one is through; 0: none is */
@@ -177,9 +178,10 @@ struct skv_core_done {
 void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret);
 /*
  * Once in a while: named sequences that have had no holder for so long are to be parked (skv_core_next_park), or dropped, in turns;
- * 0: none are. How many were dropped; now_ns is never 0, and does not go back.
+ * 0: none are. Of so many units: true, and it goes on with the next call, of which all sequences take some. now_ns is never 0, and does not
+ * go back.
  */
-unsigned skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns);
+bool skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t units);
 /* Sequences that were dropped so far: with age, and to make room for users below their part of a memory. */
 void skv_core_dropped(const struct skv_core *, uint64_t *ret_age, uint64_t *ret_room);
 /*
@@ -252,8 +254,9 @@ int skv_core_seq_detach(struct skv_core *, uint32_t client, uint32_t session, ui
 int skv_core_seq_drop(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
 /* By name, detached only (of all ranks); for sparsekvctl. Nobody waits for what takes turns of it. E_NOENT, E_BUSY. */
 int skv_core_seq_drop_name(struct skv_core *, uid_t uid, const char *model, const char *name);
-/* Does the session hold it? And has the user such a sequence, whatever holds it? */
-bool skv_core_seq_is_held(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
+/* Does the session hold it? Then what it is (borrowed, until the next call). And has the user such a sequence, whatever holds it? */
+bool skv_core_seq_held_name(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, const struct skv_model **ret_model,
+                            const char **ret_name);
 bool skv_core_seq_exists(const struct skv_core *, uid_t uid, const struct skv_model *, const char *name);
 /* Give up references to shared pages, each once, at most SKV_CALL_PAGES: all of them, or E_INVALID and none. */
 int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
@@ -311,6 +314,7 @@ void skv_core_segment_discarded(struct skv_core *, const struct skv_mem_range *)
 
 /* ---- pending segments: made outside of the core ---- */
 struct skv_core_pending {
+	uid_t uid; /* of the pool's user */
 	uint32_t device, pool, segment;
 	uint64_t serial, bytes;
 };
@@ -332,67 +336,6 @@ void skv_core_device_lost(struct skv_core *, uint32_t device);
 int skv_core_session_pool(struct skv_core *, uint32_t client, uint32_t session, uint32_t *ret_pool);
 /* Its model (borrowed). E_NOENT. */
 int skv_core_session_model(struct skv_core *, uint32_t client, uint32_t session, const struct skv_model **ret);
-
-/* ---- parked sequences: what moves their bytes to files and back is outside of the core ---- */
-/* From now on sequences make room by being parked, or (off) by being dropped. */
-void skv_core_set_parking(struct skv_core *, bool on);
-/* The next sequence that is to be parked, one call each, until it returns false. It is under way then, until one of the two calls below. */
-bool skv_core_next_park(struct skv_core *, uint32_t *ret_seq);
-/* The same by name, of any rank: the next one, from *row on, which begins with 0. False: there is none; *ret_held: and how many clients hold. */
-bool skv_core_park_name(struct skv_core *, uid_t uid, const char *model, const char *name, uint32_t *row, uint32_t *ret_seq,
-                        uint32_t *ret_held);
-/* It is not needed, or cannot be; then it is not tried again for a while. */
-void skv_core_park_failed(struct skv_core *, uint32_t seq, uint64_t now_ns);
-/*
- * It is in a file, as the listing says. It goes from memory, in turns; or E_BUSY: a client has held it since, and the file is not what
- * it is any more.
- */
-struct skv_core_listing;
-int skv_core_park_done(struct skv_core *, const struct skv_core_listing *);
-
-/* Where a sequence is, that nobody holds. What is borrowed stays valid until the next call into the core. */
-struct skv_core_location {
-	uid_t uid;
-	const struct skv_model *model;
-	const char *name;
-	uint32_t max_tokens;
-	uint64_t commit;
-	int fd;                          /* of its memory */
-	int pages_fd;                    /* of host memory: all pages; -1: they are on a device, in segments */
-	uint64_t page_bytes, segment_bytes;
-	uint64_t max_pages;              /* page ids are below */
-	uint32_t pages_per_segment;
-};
-/* E_NOENT: there is no such sequence, or somebody holds it. */
-int skv_core_seq_location(struct skv_core *, uint32_t seq, struct skv_core_location *ret);
-/* The memory of a segment of its device (borrowed); NULL: there is no such segment now. */
-const struct skv_mem_handle *skv_core_seq_segment(const struct skv_core *, uint32_t seq, uint32_t segment);
-/*
- * The entries that count, of each table in order, skv_pte each, are checked and written into a file of the caller's, in turns. Begin: as
- * skv_core_seq_location(), -ENOMEM. Some: E_TURNS: there is more; E_NOENT; E_NOSPC; E_CORRUPT (it was dropped). The listing is over after anything but
- * E_TURNS; end it in the middle with skv_core_list_end().
- */
-struct skv_core_listing {
-	uint32_t seq;
-	uint64_t commit, used; /* that it had */
-	uint64_t n_entries, n_pages;
-	struct skv_walk *walk;
-};
-int skv_core_list_begin(struct skv_core *, uint32_t seq, int fd, struct skv_core_listing *ret);
-int skv_core_list_some(struct skv_core *, struct skv_core_listing *, uint32_t *units);
-void skv_core_list_end(struct skv_core_listing *);
-
-/*
- * The other way: a sequence that has neither name nor holder yet, and that nobody finds; a daemon that ends leaves nothing of it.
- * Its model's device is where its pages will be. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC.
- */
-int skv_core_restore_new(struct skv_core *, uid_t uid, const struct skv_model *, const char *name, uint32_t max_tokens, uint32_t *ret_seq);
-/* Pages for it, at most `want`, as ascending runs: its own. E_WAIT: as skv_core_lease_get(). */
-int skv_core_restore_take(struct skv_core *, uint32_t seq, uint32_t want, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
-/* All of it is there: it gets its name. E_EXIST: another has it by now. E_CORRUPT: its memory is not what one is. Then it is to be dropped. */
-int skv_core_restore_done(struct skv_core *, uint32_t seq, const char *name);
-/* In turns. */
-int skv_core_restore_drop(struct skv_core *, uint32_t seq);
 
 /* ---- policy of a session (what the operator wants it to run) ---- */
 /*

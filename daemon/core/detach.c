@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include "daemon/core/joint.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refs.h"
@@ -28,8 +27,7 @@ static void say_corrupt(const struct skv_core *c, struct skv_detach *s)
 
 int skv_detach_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_detach *s)
 {
-	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, seq)->pool);
-	uint8_t *marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
+	uint8_t *marks = skv_marks_new(c, skv_seq_row(&c->state, seq)->pool);
 
 	if (!marks)
 		return -ENOMEM;
@@ -44,7 +42,7 @@ int skv_detach_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 
 void skv_detach_end(struct skv_detach *s)
 {
-	free(s->walk.marks);
+	skv_marks_free(s->walk.marks);
 	s->walk.marks = NULL;
 }
 

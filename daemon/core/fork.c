@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/age.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/names.h"
 #include "daemon/core/prefixes.h"
@@ -23,7 +24,6 @@
 int skv_fork_begin(struct skv_core *c, uint32_t parent, struct skv_fork *f)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, parent);
-	const struct skv_pool_row *p = skv_pool_row(&c->state, q->pool);
 	const skv_owner own = q->session == SKV_NO_INDEX
 	                              ? skv_owner_make(SKV_OWNER_SEQ, parent)
 	                              : skv_owner_make(SKV_OWNER_LEASE, skv_session_row(&c->state, q->session)->client);
@@ -32,7 +32,7 @@ int skv_fork_begin(struct skv_core *c, uint32_t parent, struct skv_fork *f)
 
 	if (f->n_tokens != SKV_ALL && f->n_tokens > len)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a fork of %u tokens, and the sequence has %u", f->n_tokens, len);
-	marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
+	marks = skv_marks_new(c, q->pool);
 	if (!marks)
 		return -ENOMEM;
 	f->phase = SKV_FORK_REPLAY;
@@ -43,7 +43,7 @@ int skv_fork_begin(struct skv_core *c, uint32_t parent, struct skv_fork *f)
 
 void skv_fork_end(struct skv_fork *f)
 {
-	free(f->walk.marks);
+	skv_marks_free(f->walk.marks);
 	free(f->keys);
 	f->walk.marks = NULL;
 	f->keys = NULL;
@@ -120,7 +120,8 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
 	skv_names_add(c, f->child);
 	q->used = ++skv_write_header(&c->state)->uses;
-	skv_age_trim_prefixes(c, q->account);
+	skv_idle_update(c, f->child);
+	(void)skv_age_trim_prefixes(c, q->account);
 	return SKV_DONE;
 }
 

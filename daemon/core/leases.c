@@ -49,8 +49,7 @@ static bool add_run(struct taking *t, uint32_t page, uint32_t n)
 		t->runs[t->n++] = (struct skv_wire_run){page, n};
 	else
 		return false;
-	for (uint32_t i = 0; i < n; i++)
-		skv_page_set(t->core, t->pool, page + i, t->owner);
+	skv_pages_set(t->core, t->pool, page, n, t->owner);
 	t->want -= n;
 	return true;
 }
@@ -231,20 +230,22 @@ int skv_core_lease_rest(struct skv_core *c, uint32_t client, uint32_t session, u
 static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_run *runs, uint32_t n,
                      skv_owner from, skv_owner to, uint64_t *limit)
 {
-	uint64_t done = 0, most = *limit;
+	const uint64_t most = *limit;
 
-	for (uint32_t i = 0; i < n; i++)
-		for (uint64_t page = runs[i].first; page < (uint64_t)runs[i].first + runs[i].count;
-		     page++, done++) {
-			*limit = done;
-			if (done == most)
-				return true;
-			if (page > SKV_PTE_ID_MASK || !skv_page_exists(c, pool, (uint32_t)page) ||
-			    *skv_owner_word(&c->state, pool, (uint32_t)page) != from)
+	*limit = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const uint64_t end = (uint64_t)runs[i].first + runs[i].count;
+
+		for (uint64_t page = runs[i].first, side; page < end && *limit < most; page += side) {
+			const uint64_t want = end - page < most - *limit ? end - page : most - *limit;
+
+			side = page <= SKV_PTE_ID_MASK ? skv_pages_run(c, pool, (uint32_t)page, (uint32_t)want, from) : 0;
+			if (!side)
 				return false;
-			skv_page_set(c, pool, (uint32_t)page, to);
+			skv_pages_set(c, pool, (uint32_t)page, (uint32_t)side, to);
+			*limit += side;
 		}
-	*limit = done;
+	}
 	return true;
 }
 

@@ -4,8 +4,10 @@
  *
  * Here is what can be refused; task.c does the rest.
  */
+#include "daemon/core/accounts.h"
 #include "daemon/core/announce.h"
 #include "daemon/core/lookup.h"
+#include "daemon/core/names.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/sequences.h"
@@ -13,7 +15,6 @@
 #include "daemon/core/validate.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static bool same_shape(const struct skv_model *a, const struct skv_model *b)
 {
@@ -101,27 +102,30 @@ int skv_core_seq_drop(struct skv_core *c, uint32_t client_id, uint32_t session_i
 	return r ? r : skv_task_begin(c, SKV_TASK_DROP, client, seq, NULL);
 }
 
-bool skv_core_seq_is_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
+bool skv_core_seq_held_name(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, const struct skv_model **ret_model,
+                            const char **ret_name)
 {
 	uint32_t client, seq;
 
-	return skv_find_held(c, client_id, session_id, seq_id, &client, &seq) == 0;
+	if (skv_find_held(c, client_id, session_id, seq_id, &client, &seq))
+		return false;
+	*ret_model = &skv_seq_row(&c->state, seq)->model;
+	*ret_name = skv_seq_row(&c->state, seq)->name;
+	return true;
 }
 
 int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, const char *name)
 {
+	const uint32_t account = skv_account_find(c, uid);
 	uint32_t found = 0, held = 0;
 	int r;
 
 	for (int removing = 0; removing < 2; removing++) {
-		SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-			const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+		uint32_t i = SKV_NO_INDEX;
 
-			if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) ||
-			    skv_account_row(&c->state, q->account)->uid != uid)
-				continue;
+		while (account != SKV_NO_INDEX && (i = skv_names_next(c, i, account, model, name)) != SKV_NO_INDEX) {
 			found++;
-			held += q->session != SKV_NO_INDEX || skv_task_forks(c, i);
+			held += skv_seq_row(&c->state, i)->session != SKV_NO_INDEX || skv_task_forks(c, i) || c->seqs[i].parking == SKV_PARK_READ;
 			r = removing ? skv_task_drop(c, i, SKV_NO_INDEX, 0) : 0;
 			if (r < 0)
 				return r;
@@ -131,17 +135,16 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 			                  "UID %u has no sequence '%.*s' of a model '%.*s'", uid,
 			                  SKV_NAME_MAX, name, SKV_NAME_MAX, model);
 		if (held)
-			return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client", name);
+			return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client, or is being sent to the prefix store", name);
 	}
 	return 0;
 }
 
 bool skv_core_seq_exists(const struct skv_core *c, uid_t uid, const struct skv_model *m, const char *name)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
-		if (skv_account_row(&c->state, i)->uid == uid)
-			return skv_seq_find(c, i, m, name) != SKV_NO_INDEX;
-	return false;
+	const uint32_t account = skv_account_find(c, uid);
+
+	return account != SKV_NO_INDEX && skv_seq_find(c, account, m, name) != SKV_NO_INDEX;
 }
 
 int skv_core_session_close(struct skv_core *c, uint32_t client_id, uint32_t session_id)

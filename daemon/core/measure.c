@@ -6,7 +6,7 @@
 #include "daemon/core/units.h"
 
 #define FSTAT_UNITS 60u
-#define HELD_AT_ONCE 1024u /* sequences; others are as they were measured last */
+#define HELD_AT_ONCE 256u /* sequences; others are as they were measured last */
 
 /* Memory of a pool where it has no segment: a client wrote there. What is being given back is not meant. */
 static void charge_stray(struct skv_core *c, uint32_t pool)

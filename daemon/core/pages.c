@@ -2,12 +2,17 @@
 /*
  * The owner words of pages.
  *
- * Every change of an owner word goes through skv_page_set(), which keeps what follows from it: the pool's
+ * Every change of an owner word goes through skv_pages_set(), which keeps what follows from it: the pool's
  * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/segment-sets.h"
 #include "daemon/core/units.h"
+
+/* Of pages that change hands, in units: a run, and so many of its pages; a run is that long at most. */
+#define RUN_UNITS 20u
+#define PAGES_A_UNIT 4u
+#define AT_A_TIME 4096u
 
 bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
 {
@@ -17,11 +22,27 @@ bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
 	return segment < p->high && skv_segment_row(&c->state, pool, segment)->state == SKV_SEGMENT_LIVE;
 }
 
-static void count(struct skv_core *c, uint32_t pool, skv_owner o, int delta)
+uint32_t skv_pages_run(const struct skv_core *c, uint32_t pool, uint32_t page, uint32_t most, skv_owner owner)
 {
-	enum skv_owner_kind kind = skv_owner_kind(o);
+	const uint32_t left = skv_pool_row(&c->state, pool)->pages_per_segment - page % skv_pool_row(&c->state, pool)->pages_per_segment;
+	const skv_owner *word;
+	uint32_t n = 0;
 
-	skv_write_pool(&c->state, pool)->count[kind] += delta;
+	if (!skv_page_exists(c, pool, page))
+		return 0;
+	most = most < left ? most : left;
+	for (word = skv_owner_word(&c->state, pool, page); n < most && word[n] == owner; n++)
+		;
+	return n;
+}
+
+/* n pages more or, `add` being false, less. */
+static void count(struct skv_core *c, uint32_t pool, skv_owner o, uint32_t n, bool add)
+{
+	const enum skv_owner_kind kind = skv_owner_kind(o);
+	const uint32_t delta = add ? n : -n;
+
+	skv_write_pool(&c->state, pool)->count[kind] += add ? n : -(uint64_t)n;
 	if (kind == SKV_OWNER_LEASE)
 		skv_write_member(&c->state, pool, skv_owner_value(o))->lease += delta;
 	else if (kind == SKV_OWNER_SEQ)
@@ -36,8 +57,8 @@ static uint32_t found_by(const struct skv_segment_row *s, uint32_t pages)
 	return (class < SKV_RUN_CLASSES ? class : SKV_RUN_CLASSES) << 1 | (s->free == pages);
 }
 
-/* A page of the segment has become FREE, or is FREE no more. */
-static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, bool is_free)
+/* n pages of the segment have become FREE, or are FREE no more. */
+static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, uint32_t n, bool is_free)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	struct skv_segment_row *s = skv_write_segment(&c->state, pool, segment);
@@ -46,29 +67,49 @@ static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, bool
 
 	p->empty -= s->free == p->pages_per_segment;
 	if (is_free) {
-		s->free++;
-		s->longest = s->free; /* it may have joined others */
-		a->page_bytes[p->device] -= p->page_bytes;
+		s->free += n;
+		s->longest = s->free; /* they may have joined others */
+		a->page_bytes[p->device] -= n * p->page_bytes;
 	} else {
-		s->free--;
-		a->page_bytes[p->device] += p->page_bytes;
+		s->free -= n;
+		a->page_bytes[p->device] += n * p->page_bytes;
 	}
 	p->empty += s->free == p->pages_per_segment;
 	if (found_by(s, p->pages_per_segment) != was)
 		skv_segment_file(c, pool, segment);
 }
 
-void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to)
+void skv_pages_set(struct skv_core *c, uint32_t pool, uint32_t page, uint32_t n, skv_owner to)
 {
-	skv_owner *word = skv_write_owner(&c->state, pool, page);
-	bool was_free = skv_owner_kind(*word) == SKV_OWNER_FREE,
-	     is_free = skv_owner_kind(to) == SKV_OWNER_FREE;
+	skv_owner *word = skv_write_owners(&c->state, pool, page, n);
+	const bool was_free = skv_owner_kind(*word) == SKV_OWNER_FREE, is_free = skv_owner_kind(to) == SKV_OWNER_FREE;
 
-	count(c, pool, *word, -1);
-	count(c, pool, to, 1);
-	*word = to;
+	count(c, pool, *word, n, false);
+	count(c, pool, to, n, true);
+	for (uint32_t i = 0; i < n; i++)
+		word[i] = to;
 	if (was_free != is_free)
-		count_free(c, pool, page / skv_pool_row(&c->state, pool)->pages_per_segment, is_free);
+		count_free(c, pool, page / skv_pool_row(&c->state, pool)->pages_per_segment, n, is_free);
+}
+
+/* The pages of a segment, from *page on, up to the next segment's first. */
+static bool hand_over_of_segment(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t *n, uint32_t *page, uint32_t *units)
+{
+	const uint32_t pages = skv_pool_row(&c->state, pool)->pages_per_segment, end = (*page / pages + 1) * pages;
+	const uint32_t most = end - *page < AT_A_TIME ? end - *page : AT_A_TIME;
+
+	while (*n && *page < end) {
+		const uint32_t run = skv_pages_run(c, pool, *page, most, from);
+
+		if (!skv_units_take(units, run ? RUN_UNITS + run / PAGES_A_UNIT : 1))
+			return false;
+		if (run)
+			skv_pages_set(c, pool, *page, run, to);
+		*n -= run;
+		*page += run ? run : 1;
+	}
+	*page = end;
+	return true;
 }
 
 bool skv_pages_hand_over_some(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t n, uint32_t *at,
@@ -76,21 +117,17 @@ bool skv_pages_hand_over_some(struct skv_core *c, uint32_t pool, skv_owner from,
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 
-	for (; n && *at < p->high; (*at)++) {
-		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, *at);
-		uint32_t first = *at * p->pages_per_segment;
+	while (n && *at / p->pages_per_segment < p->high) {
+		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, *at / p->pages_per_segment);
 
-		bool some = row->state == SKV_SEGMENT_LIVE && row->free < p->pages_per_segment;
-
-		if (!skv_units_take(units, some ? p->pages_per_segment : 1))
-			return false;
-		if (!some)
+		if (row->state == SKV_SEGMENT_LIVE && row->free < p->pages_per_segment) {
+			if (!hand_over_of_segment(c, pool, from, to, &n, at, units))
+				return false;
 			continue;
-		for (uint32_t i = 0; n && i < p->pages_per_segment; i++)
-			if (*skv_owner_word(&c->state, pool, first + i) == from) {
-				skv_page_set(c, pool, first + i, to);
-				n--;
-			}
+		}
+		if (!skv_units_take(units, 1))
+			return false;
+		*at = (*at / p->pages_per_segment + 1) * p->pages_per_segment;
 	}
 	return true;
 }

@@ -11,10 +11,13 @@
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/joint.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/names.h"
+#include "daemon/core/park-queue.h"
+#include "daemon/core/parking.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
@@ -62,34 +65,46 @@ static int find_idle(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
 
 bool skv_core_next_park(struct skv_core *c, uint32_t *ret_seq)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		if (c->seqs[i].parking != SKV_PARK_WANTED)
+	uint32_t seq;
+
+	while ((seq = skv_park_next(c)) != SKV_NO_INDEX) {
+		const bool may = may_leave(c, seq);
+
+		skv_park_set(c, seq, may ? SKV_PARK_STARTED : SKV_PARK_NOT);
+		if (!may)
 			continue;
-		c->seqs[i].parking = may_leave(c, i) ? SKV_PARK_STARTED : SKV_PARK_NOT;
-		if (c->seqs[i].parking == SKV_PARK_NOT)
-			continue;
-		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, i);
+		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq);
 		return true;
 	}
 	return false;
 }
 
+bool skv_core_has_park(const struct skv_core *c)
+{
+	return skv_bitset_next(&c->park_queue.ready, 0) != SKV_BITSET_NONE;
+}
+
+bool skv_core_may_park(const struct skv_core *c, uid_t uid)
+{
+	const uint32_t account = skv_account_find(c, uid);
+
+	return account == SKV_NO_INDEX || skv_park_has_room(c, account);
+}
+
 bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const char *name, uint32_t *row, uint32_t *ret_seq,
                         uint32_t *ret_held)
 {
-	for (; (*row = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, *row)) != SKV_NO_INDEX; ++*row) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, *row);
-		bool held;
+	const uint32_t account = skv_account_find(c, uid);
 
-		if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) || skv_account_row(&c->state, q->account)->uid != uid)
-			continue;
+	while (account != SKV_NO_INDEX && (*row = skv_names_next(c, *row, account, model, name)) != SKV_NO_INDEX) {
 		/* a rank stays in memory while another one is held, whose last commit is compared with its own at the end */
-		held = !may_leave(c, *row);
+		const bool held = !may_leave(c, *row);
+
 		*ret_held += held;
-		if (held || c->seqs[*row].parking == SKV_PARK_STARTED)
+		if (held || c->seqs[*row].parking == SKV_PARK_STARTED || c->seqs[*row].parking == SKV_PARK_READ)
 			continue;
-		c->seqs[*row].parking = SKV_PARK_STARTED;
-		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, (*row)++);
+		skv_park_set(c, *row, SKV_PARK_STARTED);
+		*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, *row);
 		return true;
 	}
 	return false;
@@ -100,7 +115,7 @@ void skv_core_park_failed(struct skv_core *c, uint32_t seq_id, uint64_t now_ns)
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
 	if (seq != SKV_NO_INDEX)
-		c->seqs[seq].parking = SKV_PARK_FAILED;
+		skv_park_set(c, seq, SKV_PARK_FAILED);
 	c->park_failed_ns = now_ns;
 }
 
@@ -112,7 +127,7 @@ int skv_core_park_done(struct skv_core *c, const struct skv_core_listing *l)
 	if (seq == SKV_NO_INDEX)
 		return skv_core_refuse(c, SKV_CORE_E_BUSY, "the sequence was dropped meanwhile");
 	q = skv_seq_row(&c->state, seq);
-	c->seqs[seq].parking = SKV_PARK_NOT;
+	skv_park_set(c, seq, SKV_PARK_NOT);
 	if (!is_idle(q) || (skv_is_prefix(q) && skv_task_forks(c, seq)) || q->used != l->used || atomic_load(&c->seqs[seq].mem->commit) != l->commit)
 		return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' was attached meanwhile", q->name);
 	return skv_task_drop(c, seq, SKV_NO_INDEX, 0);
@@ -175,7 +190,6 @@ const struct skv_mem_handle *skv_core_seq_segment(const struct skv_core *c, uint
 
 int skv_core_list_begin(struct skv_core *c, uint32_t seq_id, int fd, struct skv_core_listing *ret)
 {
-	const struct skv_pool_row *p;
 	struct skv_walk *w;
 	uint8_t *marks;
 	uint32_t seq;
@@ -186,12 +200,11 @@ int skv_core_list_begin(struct skv_core *c, uint32_t seq_id, int fd, struct skv_
 	r = skv_validate_header(c, seq);
 	if (r)
 		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0 ? -ENOMEM : r;
-	p = skv_pool_row(&c->state, skv_seq_row(&c->state, seq)->pool);
 	w = malloc(sizeof(*w));
-	marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
+	marks = skv_marks_new(c, skv_seq_row(&c->state, seq)->pool);
 	if (!w || !marks) {
 		free(w);
-		free(marks);
+		skv_marks_free(marks);
 		return -ENOMEM;
 	}
 	skv_walk_begin(c, seq, skv_owner_make(SKV_OWNER_SEQ, seq), marks, w);
@@ -208,7 +221,7 @@ int skv_core_list_begin(struct skv_core *c, uint32_t seq_id, int fd, struct skv_
 void skv_core_list_end(struct skv_core_listing *l)
 {
 	if (l->walk)
-		free(l->walk->marks);
+		skv_marks_free(l->walk->marks);
 	free(l->walk);
 	l->walk = NULL;
 }
@@ -299,6 +312,7 @@ int skv_core_restore_done(struct skv_core *c, uint32_t seq_id, const char *name)
 	snprintf(q->name, sizeof(q->name), "%s", name);
 	skv_names_add(c, seq);
 	q->used = ++skv_write_header(&c->state)->uses;
+	skv_idle_update(c, seq);
 	skv_charge_seq(c, seq);
 	return 0;
 }

@@ -67,6 +67,7 @@ bool skv_core_next_pending(struct skv_core *c, struct skv_core_pending *ret)
 			skv_write_segment(&c->state, pool, s)->state = SKV_SEGMENT_STARTED;
 			skv_write_pool(&c->state, pool)->wanted--;
 			*ret = (struct skv_core_pending){
+				.uid = skv_account_row(&c->state, p->account)->uid,
 				.device = p->device,
 				.pool = pool,
 				.segment = s,

@@ -13,9 +13,12 @@
 #include <string.h>
 #include "daemon/core/accounts.h"
 #include "daemon/core/age.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/names.h"
+#include "daemon/core/park-queue.h"
+#include "daemon/core/parking.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"
@@ -28,6 +31,7 @@ static void use(struct skv_core *c, uint32_t seq)
 {
 	skv_write_seq(&c->state, seq)->used = ++skv_write_header(&c->state)->uses;
 	skv_write_seq(&c->state, seq)->idle_since_ns = 0;
+	skv_idle_update(c, seq);
 }
 
 int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, bool committed, uint32_t first, uint32_t n,
@@ -152,8 +156,8 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 
 /* ---- from and to elsewhere ------------------------------------------------------------------- */
 
-int skv_core_prefix_read(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n,
-                         uint32_t *ret_seq)
+int skv_core_prefix_seq(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n,
+                        uint32_t *ret_seq)
 {
 	const struct skv_session_row *s;
 	uint32_t client, session, seq;
@@ -165,11 +169,28 @@ int skv_core_prefix_read(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	seq = n > 0 ? skv_prefixes_find(c, s->pool, &s->model, &keys[n - 1], n - 1) : SKV_NO_INDEX;
 	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks != n)
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "these tokens are not sealed");
-	if (c->seqs[seq].parking == SKV_PARK_STARTED)
-		return skv_core_refuse(c, SKV_CORE_E_BUSY, "it is being read");
-	c->seqs[seq].parking = SKV_PARK_STARTED;
 	*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq);
 	return 0;
+}
+
+int skv_core_prefix_read(struct skv_core *c, uint32_t seq_id)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	if (seq == SKV_NO_INDEX || !skv_is_prefix(skv_seq_row(&c->state, seq)))
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the sealed prefix was dropped");
+	if (c->seqs[seq].parking != SKV_PARK_NOT && c->seqs[seq].parking != SKV_PARK_FAILED)
+		return skv_core_refuse(c, SKV_CORE_E_BUSY, "it is being read, or leaves memory");
+	skv_park_set(c, seq, SKV_PARK_READ);
+	c->seqs[seq].wanted = false;
+	return 0;
+}
+
+bool skv_core_prefix_is_wanted(const struct skv_core *c, uint32_t seq_id)
+{
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+
+	return seq != SKV_NO_INDEX && c->seqs[seq].wanted;
 }
 
 void skv_core_prefix_read_end(struct skv_core *c, uint32_t seq_id)
@@ -177,7 +198,7 @@ void skv_core_prefix_read_end(struct skv_core *c, uint32_t seq_id)
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
 	if (seq != SKV_NO_INDEX)
-		c->seqs[seq].parking = SKV_PARK_NOT;
+		skv_park_set(c, seq, SKV_PARK_NOT);
 }
 
 int skv_core_prefix_put_back(struct skv_core *c, uint32_t seq_id, const struct skv_wire_run *runs, uint32_t n)
@@ -209,9 +230,10 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 	if (r == 0) {
 		skv_prefix_name(&keys[n - 1], skv_write_seq(&c->state, seq)->name);
 		skv_names_add(c, seq);
+		skv_idle_update(c, seq);
 	}
 	if (r == 0)
-		skv_age_trim_prefixes(c, q->account);
+		(void)skv_age_trim_prefixes(c, q->account);
 	return r;
 }
 

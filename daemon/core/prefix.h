@@ -49,12 +49,16 @@ int skv_core_prefix_open(struct skv_core *, uint32_t client, uint32_t session, c
 
 /* ---- from and to elsewhere ---- */
 
+/* The sealed prefix of these blocks, of the session's model. E_NOENT. */
+int skv_core_prefix_seq(struct skv_core *, uint32_t client, uint32_t session, const struct skv_block_key *keys, uint32_t n, uint32_t *ret_seq);
 /*
- * The sealed prefix of these blocks, of the session's model: somebody reads its pages until skv_core_prefix_read_end(), and it stays.
- * E_NOENT; E_BUSY: somebody does already.
+ * From now on its pages are read, until skv_core_prefix_read_end(): it stays, also if somebody needs its memory, so that should be for few at a time.
+ * E_NOENT: it is gone; E_BUSY: they are read already, or it leaves memory.
  */
-int skv_core_prefix_read(struct skv_core *, uint32_t client, uint32_t session, const struct skv_block_key *keys, uint32_t n, uint32_t *ret_seq);
+int skv_core_prefix_read(struct skv_core *, uint32_t seq);
 void skv_core_prefix_read_end(struct skv_core *, uint32_t seq);
+/* It is read, and somebody waits for its memory, which comes back from nowhere else: the reading should end soon. */
+bool skv_core_prefix_is_wanted(const struct skv_core *, uint32_t seq);
 
 /* Pages that were taken for it (skv_core_restore_take()), and that it has no use for. */
 int skv_core_prefix_put_back(struct skv_core *, uint32_t seq, const struct skv_wire_run *runs, uint32_t n);

@@ -8,9 +8,11 @@
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/fdstore.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/names.h"
 #include "daemon/core/pages.h"
+#include "daemon/core/park-queue.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refs.h"
@@ -43,6 +45,7 @@ void skv_seq_hold(struct skv_core *c, uint32_t seq, uint32_t session)
 
 	skv_write_seq(&c->state, seq)->session = session;
 	skv_write_session(&c->state, session)->sequences++;
+	skv_idle_update(c, seq);
 	atomic_store(&c->seqs[seq].mem->holder, skv_state_id(&c->state, SKV_TABLE_CLIENTS, client));
 }
 
@@ -55,6 +58,7 @@ void skv_seq_unhold(struct skv_core *c, uint32_t seq)
 	q->fresh = 0;
 	q->used = ++skv_write_header(&c->state)->uses;
 	q->idle_since_ns = 0;
+	skv_idle_update(c, seq);
 	atomic_store(&c->seqs[seq].mem->holder, 0);
 }
 
@@ -87,8 +91,8 @@ static uint32_t count_prefixes(const struct skv_core *c, uint32_t account)
 {
 	uint32_t n = 0;
 
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
-		n += skv_seq_row(&c->state, i)->account == account && skv_is_prefix(skv_seq_row(&c->state, i));
+	for (uint32_t i = skv_idle_first(c, account); i != SKV_NO_INDEX; i = skv_idle_after(c, i))
+		n += skv_is_prefix(skv_seq_row(&c->state, i));
 	return n;
 }
 
@@ -189,6 +193,8 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 	skv_fdstore_name(&c->state, SKV_TABLE_SEQUENCES, seq, kept);
 	skv_fdstore_remove(c, kept);
 	skv_prefixes_remove(c, seq);
+	skv_park_set(c, seq, SKV_PARK_NOT);
+	skv_idle_remove(c, seq);
 	skv_seqfile_free(c, &c->seqs[seq]);
 	skv_write_account(&c->state, q->account)->sequences--;
 	skv_write_pool(&c->state, pool)->sequences--;

@@ -351,9 +351,10 @@ static inline uint8_t *skv_write_told(struct skv_state *s, uint32_t pool, uint32
 {
 	return skv_undo_save(s, skv_told(s, pool, client, segment), n);
 }
-static inline skv_owner *skv_write_owner(struct skv_state *s, uint32_t pool, uint32_t page)
+/* Of n pages, side by side. */
+static inline skv_owner *skv_write_owners(struct skv_state *s, uint32_t pool, uint32_t page, uint32_t n)
 {
-	return skv_undo_save(s, skv_owner_word(s, pool, page), sizeof(skv_owner));
+	return skv_undo_save(s, skv_owner_word(s, pool, page), n * sizeof(skv_owner));
 }
 
 #endif

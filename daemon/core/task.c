@@ -2,10 +2,11 @@
 /*
  * daemon/core/task.c - what the core does in turns, since it grows with tokens or pages.
  *
- * Tasks take turns, one after the other, so that nobody waits for another's million of tokens. A client has one under way
+ * Users take turns, and so do tasks of one user, so that nobody waits for another's million of tokens. A client has one under way
  * at most: the caller takes no request of it meanwhile. When the client goes, the task is done to its end; what the
  * client had is taken back after it.
  */
+#include "daemon/core/idle.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refuse.h"
@@ -17,6 +18,12 @@
 #include <stdlib.h>
 
 #define FIRST_TURN 20000u /* units */
+
+static const char *const names[] = {
+	[SKV_TASK_DETACH] = "detaching", [SKV_TASK_ATTACH] = "attaching", [SKV_TASK_FORK] = "forking", [SKV_TASK_DROP] = "dropping",
+	[SKV_TASK_SESSION] = "closing a session", [SKV_TASK_CLIENT] = "ending a client", [SKV_TASK_RECONNECT] = "reconnecting",
+	[SKV_TASK_LOST] = "nothing",
+};
 
 /* ---- of each kind ---------------------------------------------------------------------------- */
 
@@ -110,18 +117,20 @@ static struct skv_task *task_new(const struct skv_core *c, enum skv_task_kind ki
 		t->client = client;
 		t->id = client == SKV_NO_INDEX ? 0 : skv_state_id(&c->state, SKV_TABLE_CLIENTS, client);
 		t->row = row;
+		t->uid = skv_account_row(&c->state, client == SKV_NO_INDEX ? skv_seq_row(&c->state, row)->account
+		                                                           : skv_client_row(&c->state, client)->account)->uid;
 	}
 	return t;
 }
 
+static struct skv_task *task_of(struct skv_queued *e)
+{
+	return SKV_QUEUED_OWNER(e, struct skv_task, queued);
+}
+
 static void append(struct skv_core *c, struct skv_task *t)
 {
-	struct skv_task **end = &c->tasks;
-
-	while (*end)
-		end = &(*end)->next;
-	t->next = NULL;
-	*end = t;
+	skv_queue_put(&c->tasks, &t->queued, t->uid);
 }
 
 /* The first turn. */
@@ -182,6 +191,7 @@ int skv_task_drop(struct skv_core *c, uint32_t seq, uint32_t client, int result)
 	if (!t)
 		return -ENOMEM;
 	skv_write_seq(&c->state, seq)->name[0] = 0;
+	skv_idle_update(c, seq);
 	t->result = result;
 	snprintf(t->why, sizeof(t->why), "%s", c->why);
 	if (client != SKV_NO_INDEX)
@@ -192,11 +202,14 @@ int skv_task_drop(struct skv_core *c, uint32_t seq, uint32_t client, int result)
 
 bool skv_task_frees(const struct skv_core *c, uint32_t device)
 {
-	for (const struct skv_task *t = c->tasks; t; t = t->next)
+	SKV_QUEUE_EACH(e, &c->tasks) {
+		const struct skv_task *t = task_of(e);
+
 		if (t->waits) /* for a client, which may take as long as it likes */
 			continue;
-		else if (t->kind == SKV_TASK_CLIENT || (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
+		if (t->kind == SKV_TASK_CLIENT || (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
 			return true;
+	}
 	return false;
 }
 
@@ -237,35 +250,32 @@ int skv_core_client_gone(struct skv_core *c, uint32_t client_id, uint64_t since_
 /* The others' turn; but where there is no room, one after the other, since each has marks for pages. */
 static void yield(struct skv_core *c, struct skv_task *t)
 {
-	if (!skv_core_room_is_used_up(c)) {
+	if (skv_core_room_is_used_up(c))
+		skv_queue_put_first(&c->tasks, &t->queued, t->uid);
+	else
 		append(c, t);
-		return;
-	}
-	t->next = c->tasks;
-	c->tasks = t;
 }
 
 /* Is there one that does not wait for a client? Those that do are looked at whenever somebody has something to do, and each second. */
 static bool any_runs(const struct skv_core *c)
 {
-	const struct skv_task *t = c->tasks;
-
-	while (t && t->waits)
-		t = t->next;
-	return t != NULL;
+	SKV_QUEUE_EACH(e, &c->tasks)
+		if (!task_of(e)->waits)
+			return true;
+	return false;
 }
 
 /* ---- working --------------------------------------------------------------------------------- */
 
 void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret)
 {
-	struct skv_task *t = c->tasks;
+	struct skv_queued *next = skv_queue_take(&c->tasks);
+	struct skv_task *t = next ? task_of(next) : NULL;
 	enum skv_progress p;
 
-	*ret = (struct skv_core_done){.more = t != NULL, .info = {.fd = -1}};
+	*ret = (struct skv_core_done){.work = t ? names[t->kind] : "nothing", .more = t != NULL, .info = {.fd = -1}};
 	if (!t)
 		return;
-	c->tasks = t->next;
 	p = some(c, t, &units);
 	ret->waits = p == SKV_WAITS && !t->waits;
 	t->waits = p == SKV_WAITS;
@@ -279,8 +289,8 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 		return;
 	}
 	conclude(c, t, &ret->info);
-	for (struct skv_task *other = c->tasks; other; other = other->next)
-		other->waits = false; /* it may have been for this */
+	SKV_QUEUE_EACH(e, &c->tasks)
+		task_of(e)->waits = false; /* it may have been for this */
 	if (t->gone && t->kind != SKV_TASK_CLIENT) {
 		ret->info = (struct skv_core_seq_info){.fd = -1};
 		begin_end(c, t);
@@ -307,7 +317,9 @@ void skv_core_work_all(struct skv_core *c)
 
 void skv_task_lose(struct skv_core *c, uint32_t device)
 {
-	for (struct skv_task *t = c->tasks; t; t = t->next)
+	SKV_QUEUE_EACH(e, &c->tasks) {
+		struct skv_task *t = task_of(e);
+
 		if (device_of(c, t) == device) {
 			abandon(t);
 			t->kind = SKV_TASK_LOST;
@@ -318,15 +330,15 @@ void skv_task_lose(struct skv_core *c, uint32_t device)
 		} else if (t->kind == SKV_TASK_RECONNECT) {
 			skv_reconnect_lose(c, t->reconnect, device);
 		}
+	}
 }
 
 void skv_task_free_all(struct skv_core *c)
 {
-	while (c->tasks) {
-		struct skv_task *t = c->tasks;
+	struct skv_queued *e;
 
-		c->tasks = t->next;
-		abandon(t);
-		free(t);
+	while ((e = skv_queue_take(&c->tasks))) {
+		abandon(task_of(e));
+		free(task_of(e));
 	}
 }

@@ -10,7 +10,8 @@
 #include "daemon/core/reconnect.h"
 
 struct skv_task {
-	struct skv_task *next;
+	struct skv_queued queued;
+	uid_t uid; /* whose turns it takes */
 	enum skv_task_kind {
 		SKV_TASK_DETACH, /* a sequence that its client holds */
 		SKV_TASK_ATTACH, /* one that its session holds already: its pages follow */
@@ -56,11 +57,13 @@ bool skv_task_frees(const struct skv_core *, uint32_t device);
 /* Something of the client's is under way. Is it its end, or will be? */
 static inline struct skv_task *skv_task_of(const struct skv_core *c, uint32_t client)
 {
-	struct skv_task *t = c->tasks;
+	SKV_QUEUE_EACH(e, &c->tasks) {
+		struct skv_task *t = SKV_QUEUED_OWNER(e, struct skv_task, queued);
 
-	while (t && t->client != client)
-		t = t->next;
-	return t;
+		if (t->client == client)
+			return t;
+	}
+	return NULL;
 }
 static inline bool skv_task_is_of(const struct skv_core *c, uint32_t client)
 {
@@ -75,9 +78,12 @@ static inline bool skv_task_ends(const struct skv_core *c, uint32_t client)
 /* Is the sequence being forked? */
 static inline bool skv_task_forks(const struct skv_core *c, uint32_t seq)
 {
-	for (const struct skv_task *t = c->tasks; t; t = t->next)
+	SKV_QUEUE_EACH(e, &c->tasks) {
+		const struct skv_task *t = SKV_QUEUED_OWNER(e, struct skv_task, queued);
+
 		if (t->kind == SKV_TASK_FORK && t->row == seq)
 			return true;
+	}
 	return false;
 }
 /* The memory of a device is lost: nothing of a sequence or session there is worked on any more. */

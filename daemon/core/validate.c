@@ -17,6 +17,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define WINDOW 2048u /* entries that are read at a time */
@@ -97,6 +98,31 @@ int skv_validate_memory(struct skv_core *c, uint32_t seq)
 	snprintf(why, sizeof(why), "it takes %llu bytes beside its pages, and its user has more than account-bytes, %llu",
 	         (unsigned long long)q->bytes, (unsigned long long)quota);
 	return corrupt(c, seq, why);
+}
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+/* What stands before them: how long the map is, and room, so that marks are aligned. */
+#define BEFORE_MARKS 64u
+
+uint8_t *skv_marks_new(const struct skv_core *c, uint32_t pool)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const size_t bytes = BEFORE_MARKS + (size_t)p->max_segments * p->pages_per_segment;
+	size_t *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (map == MAP_FAILED)
+		return NULL;
+	*map = bytes;
+	return (uint8_t *)map + BEFORE_MARKS;
+}
+
+void skv_marks_free(uint8_t *marks)
+{
+	size_t *map = marks ? (size_t *)(void *)(marks - BEFORE_MARKS) : NULL;
+
+	if (map)
+		munmap(map, *map);
 }
 
 /* ---- walking --------------------------------------------------------------------------------- */
@@ -285,7 +311,7 @@ enum skv_progress skv_walk_share(struct skv_core *c, struct skv_walk *w, uint32_
 			return skv_failed(c, r);
 		refer(c, w, child, n, window, marks);
 		w->index += n;
-		(void)skv_units_take(units, 6 * n + 100);
+		(void)skv_units_take(units, 9 * n + 100);
 	}
 	return is_through(c, w) ? SKV_DONE : SKV_GOES_ON;
 }

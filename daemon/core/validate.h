@@ -11,6 +11,13 @@ enum skv_mark {
 	SKV_MARK_OWN,   /* on lease to the holder, and named */
 };
 
+/*
+ * A mark for each page of the pool, NONE. NULL: there is no memory. It is the system's own: malloc() would write zeros to all of it when it
+ * has had such a block before, and a daemon that marks few pages of many sequences would have memory for all.
+ */
+uint8_t *skv_marks_new(const struct skv_core *, uint32_t pool);
+void skv_marks_free(uint8_t *marks); /* NULL is fine */
+
 /* A walk over the committed entries of a sequence's tables, which may take several turns. Entries mark what they name. */
 struct skv_walk {
 	uint32_t seq;   /* row */

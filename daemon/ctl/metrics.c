@@ -175,6 +175,12 @@ static const struct metric counter_metrics[] = {
 	 0, NULL},
 	{"sparsekv_reclaim_seconds_max", "gauge", "Longest time that took", "reclaim_max_ms", 1e-3, NULL},
 	{"sparsekv_turn_seconds_max", "gauge", "Longest time in which the daemon looked for no request", "turn_max_ms", 1e-3, NULL},
+	{"sparsekv_turn_cpu_seconds_max", "gauge", "The most of the processor's time that it took between two looks", "turn_cpu_max_ms", 1e-3, NULL},
+};
+static const struct metric turn_metrics[] = {
+	{"sparsekv_turn_work_seconds_max", "gauge", "Longest time that a piece of such work took, of those above 0.1 ms", "max_ms", 1e-3, NULL},
+	{"sparsekv_turn_work_cpu_seconds_max", "gauge", "The most of the processor's time that one took", "cpu_max_ms", 1e-3, NULL},
+	{"sparsekv_turn_work_long_total", "counter", "Pieces that took 1 ms or more of the processor's time", "long", 0, NULL},
 };
 
 static const struct table account_table = {"accounts", {"uid"}, METRICS(account_metrics)};
@@ -196,6 +202,7 @@ static const struct table parking_table = {"parking", {NULL}, METRICS(parking_me
 static const struct table prefix_table = {"prefixes", {NULL}, METRICS(prefix_metrics)};
 static const struct table limit_table = {NULL, {NULL}, METRICS(limit_metrics)};
 static const struct table counter_table = {NULL, {NULL}, METRICS(counter_metrics)};
+static const struct table turn_table = {"turns", {"work"}, METRICS(turn_metrics)};
 
 static void put_label(FILE *to, const char *key, const json_t *value, const char *comma)
 {
@@ -378,6 +385,7 @@ int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	put_table(stdout, &prefix_table, status);
 	put_table(stdout, &limit_table, json_object_get(status, "limits"));
 	put_table(stdout, &counter_table, json_object_get(status, "counters"));
+	put_table(stdout, &turn_table, status);
 	put_table(stdout, &account_table, status);
 	put_table(stdout, &device_table, status);
 	put_table(stdout, &device_account_table, status);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,9 +19,40 @@
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-struct skv_parked *skv_files_reserve(struct skv_files *f)
+/* NULL: there is no memory. */
+static struct skv_files_user *get_user(struct skv_files *f, uint32_t uid)
 {
-	struct skv_parked *p = malloc(sizeof(*p));
+	struct skv_files_user *u = f->users;
+
+	while (u && u->uid != uid)
+		u = u->next;
+	if (!u && (u = calloc(1, sizeof(*u)))) {
+		u->uid = uid;
+		u->next = f->users;
+		f->users = u;
+	}
+	return u;
+}
+
+static uint32_t hash_text(uint32_t h, const char *text)
+{
+	do
+		h = (h ^ (uint8_t)*text) * 16777619u;
+	while (*text++);
+	return h;
+}
+
+static struct skv_parked **list_of(const struct skv_files *f, uint32_t uid, const char *model, const char *name)
+{
+	const uint32_t h = hash_text(hash_text(f->seed + uid, model), name);
+
+	return &f->list[(h ^ h >> 16) % SKV_FILES_LISTS];
+}
+
+struct skv_parked *skv_files_reserve(struct skv_files *f, uint32_t uid)
+{
+	struct skv_files_user *user = get_user(f, uid);
+	struct skv_parked *p = user ? malloc(sizeof(*p)) : NULL;
 
 	if (f->n + f->reserved == f->cap) {
 		struct skv_parked **more = realloc(f->all, (f->cap + GROW) * sizeof(struct skv_parked *));
@@ -35,14 +67,26 @@ struct skv_parked *skv_files_reserve(struct skv_files *f)
 		return NULL;
 	}
 	f->reserved++;
+	p->user = user;
 	return p;
 }
 
-void skv_files_put(struct skv_files *f, struct skv_parked *p, uint32_t uid, const char *file, const struct skv_parked_header *h,
+/* It counts towards what its user has, or does no more. */
+static void count(struct skv_parked *p, bool in)
+{
+	const bool prefix = skv_parked_is_prefix(p);
+
+	p->user->has[prefix].files += in ? 1 : -UINT64_C(1);
+	p->user->has[prefix].bytes += in ? p->bytes : -p->bytes;
+}
+
+void skv_files_put(struct skv_files *f, struct skv_parked *p, const char *file, const struct skv_parked_header *h,
                    struct skv_parked_keys *keys)
 {
+	struct skv_parked **list;
+
 	*p = (struct skv_parked){
-		.uid = uid,
+		.uid = p->user->uid,
 		.max_tokens = h->max_tokens,
 		.model = h->model,
 		.commit = h->commit,
@@ -51,9 +95,15 @@ void skv_files_put(struct skv_files *f, struct skv_parked *p, uint32_t uid, cons
 		.used_ns = h->parked_ns,
 		.keys = keys,
 		.n_keys = h->n_keys,
+		.at = f->n,
+		.user = p->user,
 	};
 	memcpy(p->name, h->name, sizeof(p->name));
 	snprintf(p->file, sizeof(p->file), "%s", file);
+	list = list_of(f, p->uid, p->model.name, p->name);
+	p->next = *list;
+	*list = p;
+	count(p, true);
 	f->reserved--;
 	f->all[f->n++] = p;
 }
@@ -64,36 +114,41 @@ void skv_files_unreserve(struct skv_files *f, struct skv_parked *p)
 	free(p);
 }
 
-void skv_files_forget(struct skv_files *f, struct skv_parked *p)
+void skv_files_set_going(struct skv_parked *p, bool going)
 {
-	for (size_t i = 0; i < f->n; i++)
-		if (f->all[i] == p) {
-			f->all[i] = f->all[--f->n];
-			free(p->keys);
-			free(p);
-			return;
-		}
+	if (p->going != going)
+		count(p, !going);
+	p->going = going;
 }
 
-struct skv_parked *skv_files_next(const struct skv_files *f, uint32_t uid, const char *model, const char *name, size_t *at)
+void skv_files_forget(struct skv_files *f, struct skv_parked *p)
 {
-	for (; *at < f->n; ++*at) {
-		struct skv_parked *p = f->all[*at];
+	struct skv_parked **at = list_of(f, p->uid, p->model.name, p->name);
 
-		if (p->uid == uid && !strcmp(p->name, name) && !strcmp(p->model.name, model)) {
-			++*at;
-			return p;
-		}
-	}
-	return NULL;
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
+	skv_files_set_going(p, true);
+	f->all[p->at] = f->all[--f->n];
+	f->all[p->at]->at = p->at;
+	free(p->keys);
+	free(p);
+}
+
+struct skv_parked *skv_files_next(const struct skv_files *f, const struct skv_parked *p, uint32_t uid, const char *model, const char *name)
+{
+	struct skv_parked *next = p ? p->next : *list_of(f, uid, model, name);
+
+	while (next && (next->uid != uid || strcmp(next->name, name) || strcmp(next->model.name, model)))
+		next = next->next;
+	return next;
 }
 
 struct skv_parked *skv_files_find(const struct skv_files *f, uint32_t uid, const char *model, uint32_t rank, uint32_t n_ranks, const char *name)
 {
-	struct skv_parked *p;
-	size_t at = 0;
+	struct skv_parked *p = NULL;
 
-	while ((p = skv_files_next(f, uid, model, name, &at)))
+	while ((p = skv_files_next(f, p, uid, model, name)))
 		if (p->model.rank == rank && p->model.n_ranks == n_ranks)
 			return p;
 	return NULL;
@@ -102,10 +157,10 @@ struct skv_parked *skv_files_find(const struct skv_files *f, uint32_t uid, const
 void skv_files_sum(const struct skv_files *f, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
 {
 	*ret_files = *ret_bytes = 0;
-	for (size_t i = 0; i < f->n; i++)
-		if (!f->all[i]->going && skv_parked_is_prefix(f->all[i]) == prefixes && (uid == UINT32_MAX || f->all[i]->uid == uid)) {
-			++*ret_files;
-			*ret_bytes += f->all[i]->bytes;
+	for (const struct skv_files_user *u = f->users; u; u = u->next)
+		if (uid == UINT32_MAX || u->uid == uid) {
+			*ret_files += u->has[prefixes].files;
+			*ret_bytes += u->has[prefixes].bytes;
 		}
 }
 
@@ -292,9 +347,9 @@ static int look(const struct looking *l, int user, const char *name)
 		why = strcmp(file, name) ? "its header is that of another file" : NULL;
 	}
 	if (r == 0 && !why) {
-		p = skv_files_reserve(l->files);
+		p = skv_files_reserve(l->files, l->uid);
 		if (p)
-			skv_files_put(l->files, p, l->uid, name, &h, keys);
+			skv_files_put(l->files, p, name, &h, keys);
 		else
 			free(keys);
 		return p ? 0 : -ENOMEM;
@@ -443,6 +498,13 @@ int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, cha
 	struct stat st;
 	int r;
 
+	f->list = calloc(SKV_FILES_LISTS, sizeof(struct skv_parked *));
+	if (!f->list) {
+		snprintf(why, len, "%s", strerror(ENOMEM));
+		return -ENOMEM;
+	}
+	if (getrandom(&f->seed, sizeof(f->seed), GRND_NONBLOCK) != sizeof(f->seed))
+		f->seed = (uint32_t)(uintptr_t)f->list;
 	f->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = f->folder < 0 || fstat(f->folder, &st) < 0 ? -errno : 0;
 	if (r == 0 && (st.st_uid != geteuid() || st.st_mode & 077)) {
@@ -471,7 +533,14 @@ void skv_files_close(struct skv_files *f)
 		free(f->all[i]->keys);
 		free(f->all[i]);
 	}
+	while (f->users) {
+		struct skv_files_user *u = f->users;
+
+		f->users = u->next;
+		free(u);
+	}
 	free(f->all);
+	free(f->list);
 	free(f->unread);
 	skv_close_fd(f->folder);
 	*f = (struct skv_files)SKV_FILES_NULL;

@@ -26,10 +26,14 @@ struct skv_parked {
 	uint32_t n_keys;
 	bool indexed; /* a sealed prefix is found by these */
 	bool busy;    /* it is being read */
-	bool going;   /* it is removed, and will be forgotten ... */
+	bool going;   /* it is removed, and will be forgotten (skv_files_set_going()) ... */
 	bool leaving; /* ... right now: else that failed, and is tried again */
 	bool damaged; /* it was read, and is not what was written */
 	uint32_t seq; /* that goes because of this sequence in memory; 0: of another reason */
+	/* the list's own */
+	size_t at; /* all[at] */
+	struct skv_parked *next; /* in its list[] */
+	struct skv_files_user *user;
 };
 
 static inline bool skv_parked_is_prefix(const struct skv_parked *p)
@@ -44,10 +48,24 @@ struct skv_unread {
 	char file[SKV_PARKED_FILE]; /* "": the folder */
 };
 
+/* What a user has, without files that go: of sequences, and of sealed prefixes. */
+struct skv_files_user {
+	struct skv_files_user *next;
+	uint32_t uid;
+	struct {
+		uint64_t files, bytes;
+	} has[2];
+};
+
+#define SKV_FILES_LISTS 65536u
+
 struct skv_files {
 	int folder;
 	struct skv_parked **all; /* in no order; an entry stays where it is */
 	size_t n, cap, reserved;
+	struct skv_parked **list; /* [SKV_FILES_LISTS]: the same by a hash of user, model and name ... */
+	uint32_t seed; /* ... which users, who choose names, do not know */
+	struct skv_files_user *users;
 	struct skv_unread *unread;
 	size_t n_unread;
 };
@@ -71,8 +89,8 @@ int skv_files_header(int user, const char *file, struct skv_parked_header *ret, 
  * Room for one that is going to be written: NULL, there is no memory. Then it is known, which cannot fail, or (NULL is fine) it is not. Of a
  * file whose header cannot be read as little is known as there is in this one. `keys` are consumed.
  */
-struct skv_parked *skv_files_reserve(struct skv_files *);
-void skv_files_put(struct skv_files *, struct skv_parked *reserved, uint32_t uid, const char *file, const struct skv_parked_header *,
+struct skv_parked *skv_files_reserve(struct skv_files *, uint32_t uid);
+void skv_files_put(struct skv_files *, struct skv_parked *reserved, const char *file, const struct skv_parked_header *,
                    struct skv_parked_keys *keys);
 void skv_files_unreserve(struct skv_files *, struct skv_parked *reserved);
 /*
@@ -89,8 +107,10 @@ int skv_files_unread(const struct skv_files *, uint32_t uid, const char *name);
 void skv_files_forget(struct skv_files *, struct skv_parked *);
 /* NULL: there is none. */
 struct skv_parked *skv_files_find(const struct skv_files *, uint32_t uid, const char *model, uint32_t rank, uint32_t n_ranks, const char *name);
-/* The next one of any rank, from *at on, which begins with 0. */
-struct skv_parked *skv_files_next(const struct skv_files *, uint32_t uid, const char *model, const char *name, size_t *at);
+/* The next one of any rank behind `p`; NULL: the first, and where there is none. */
+struct skv_parked *skv_files_next(const struct skv_files *, const struct skv_parked *p, uint32_t uid, const char *model, const char *name);
+/* It goes, and counts no more; or it stays after all. */
+void skv_files_set_going(struct skv_parked *, bool going);
 /* Of a user, or (UINT32_MAX) of all: how many files of sequences, or of sealed prefixes, without those that go, and their bytes. */
 void skv_files_sum(const struct skv_files *, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes);
 

@@ -3,7 +3,7 @@
  * daemon/disk/import.c - from a file or pipe of anybody's into a file.
  *
  * What is checked is what is written: it goes through a staging buffer, which nobody else writes to. A file may change while it
- * is read, and a pipe may say nothing for long.
+ * is read. Other imports wait for this one: so what sends nothing for long, or little, is given up.
  */
 #include <errno.h>
 #include <poll.h>
@@ -13,12 +13,17 @@
 #include <unistd.h>
 #include "daemon/disk/reader.h"
 #include "daemon/disk/writer.h"
+#include "daemon/sys/clock.h"
+
+#define MS UINT64_C(1000000)
+#define LOOK_MS (SKV_DISK_SAYS_NS / 1000000)
 
 struct import {
 	struct skv_disk_reader reader;
 	struct skv_disk_writer writer;
 	bool regular;
 	uint64_t at; /* of what is read */
+	uint64_t waited_ns; /* for it */
 };
 
 /* ---- what is read ---------------------------------------------------------------------------- */
@@ -26,12 +31,27 @@ struct import {
 /* A pipe has something to read, or has ended. */
 static int wait_for_more(struct skv_disk_work *work, int fd)
 {
+	const uint64_t patience_ms = work->job->patience_ms, end_ns = skv_now_ns() + patience_ms * MS;
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	int r = 0;
 
-	while (r == 0 && poll(&p, 1, SKV_DISK_SAYS_NS / 1000000) <= 0)
+	while (r == 0 && poll(&p, 1, (int)(patience_ms < LOOK_MS ? patience_ms : LOOK_MS)) <= 0) {
+		if (skv_now_ns() >= end_ns)
+			return skv_disk_refuse(work, -ETIMEDOUT, "nothing comes, for %llu s", (unsigned long long)(patience_ms / 1000));
 		r = skv_disk_progress(work, 0);
+	}
 	return r;
+}
+
+/* Of all the time that this has waited so far, what came is enough. */
+static int check_rate(const struct import *s)
+{
+	const uint64_t waited_ms = s->waited_ns / MS, patience_ms = s->reader.work->job->patience_ms;
+
+	if (waited_ms <= patience_ms || s->at >= (waited_ms - patience_ms) / 1000 * SKV_DISK_IMPORT_RATE)
+		return 0;
+	return skv_disk_refuse(s->reader.work, -ETIMEDOUT, "%llu bytes came in %llu s, expected %u a second", (unsigned long long)s->at,
+	                       (unsigned long long)(waited_ms / 1000), SKV_DISK_IMPORT_RATE);
 }
 
 static int read_exactly(struct import *s, char *to, size_t bytes)
@@ -40,6 +60,7 @@ static int read_exactly(struct import *s, char *to, size_t bytes)
 	int fd = work->fds[SKV_DISK_FD_OTHER], r = 0;
 
 	for (size_t done = 0; r == 0 && done < bytes;) {
+		const uint64_t begun_ns = skv_now_ns();
 		ssize_t n;
 
 		if (!s->regular)
@@ -47,9 +68,13 @@ static int read_exactly(struct import *s, char *to, size_t bytes)
 		if (r < 0)
 			break;
 		n = s->regular ? pread(fd, to + done, bytes - done, (off_t)s->at) : read(fd, to + done, bytes - done);
+		s->waited_ns += skv_now_ns() - begun_ns;
 		if (n > 0) {
 			done += (size_t)n;
 			s->at += (uint64_t)n;
+			r = check_rate(s);
+			if (r == 0)
+				r = skv_disk_progress(work, 0);
 		} else if (n == 0) {
 			r = skv_disk_refuse(work, -EBADMSG, "it ends after %llu bytes, expected %llu", (unsigned long long)s->at,
 			                    (unsigned long long)(s->reader.header.file_bytes ? s->reader.header.file_bytes : SKV_PARKED_ALIGN));

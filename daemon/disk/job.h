@@ -36,11 +36,14 @@ enum skv_disk_job_kind {
 	SKV_DISK_RESUME = 2,
 	/*
 	 * From a file of anybody's, or a pipe, into a file. fds: folder, user's folder, what to read. All of it is checked, name and model stay, `uid` is
-	 * put in. -EBADMSG: it is not such a file. -EDQUOT: it is larger than max_bytes. -EEXIST: there is a file of its name. Of
-	 * the job only kind, n_fds, uid and max_bytes count.
+	 * put in. -EBADMSG: it is not such a file. -EDQUOT: it is larger than max_bytes. -EEXIST: there is a file of its name. -ETIMEDOUT: nothing
+	 * came for patience_ms, or less than SKV_DISK_IMPORT_RATE in all. Of the job only kind, n_fds, uid, max_bytes and patience_ms count.
 	 */
 	SKV_DISK_IMPORT = 3,
-	/* A parked file, as it is, into a pipe. fds: folder, user's folder, pipe. */
+	/*
+	 * A turn's worth of a file of max_bytes, from its offset on, into a pipe. fds: folder, the file, pipe. `bytes` of the answer were written;
+	 * the file's offset, which the daemon shares, is behind them. It ends early where the pipe is full and nobody reads from it.
+	 */
 	SKV_DISK_SEND = 4,
 
 	/*
@@ -66,6 +69,7 @@ enum {
 	SKV_DISK_FD_LIST,
 	SKV_DISK_FD_PAGES,
 	SKV_DISK_FD_STORE = SKV_DISK_FD_USER,
+	SKV_DISK_FD_FILE = SKV_DISK_FD_USER,
 	SKV_DISK_FD_OTHER = SKV_DISK_FD_SEQ
 };
 
@@ -88,6 +92,7 @@ struct skv_disk_job {
 	uint32_t n_keys;    /* PARK: of a sealed prefix; else 0 */
 	uint64_t keys_at;   /* in the list */
 	uint64_t max_bytes; /* of the file */
+	uint64_t patience_ms; /* IMPORT */
 	/*
 	 * The file's name in the user's folder. It is there as a whole or not at all: written without a name, synchronized, linked
 	 * under another one (".new-" and the process's number), renamed, and the folder synchronized.
@@ -104,6 +109,7 @@ struct skv_disk_answer {
 	uint32_t n_nixl; /* STORE_GET: values that NIXL has read, and their bytes */
 	uint64_t nixl_bytes;
 };
+#define SKV_DISK_IMPORT_RATE (1u << 20) /* bytes a second, once patience_ms are over: others wait for the worker */
 #define SKV_DISK_SAYS_NS 1000000000u /* it says `more` about so often */
 
 int skv_disk_worker_main(void);

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/disk/work.h"
-
-#include <time.h>
+#include "daemon/sys/clock.h"
 
 int skv_disk_progress(struct skv_disk_work *work, uint64_t bytes)
 {
-	struct timespec t;
-	uint64_t now_ns;
+	const uint64_t now_ns = skv_now_ns();
 
 	work->bytes += bytes;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	now_ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 	if (!work->said_ns)
 		work->said_ns = now_ns;
 	if (now_ns - work->said_ns < SKV_DISK_SAYS_NS || !work->say)

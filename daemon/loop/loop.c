@@ -15,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/loop/loop.h"
-#include "daemon/sys/clock.h"
 
 enum {
 	START_QUEUED = 1u << 0,
@@ -31,7 +30,7 @@ struct skv_loop {
 	struct skv_op *cancels, **cancels_end; /* FIFO through next_cancel */
 	struct skv_op *running;
 	bool quit, draining;
-	uint64_t longest_ns;
+	struct skv_meter meter;
 	bool (*idle)(void *ctx);
 	void *idle_ctx;
 	bool (*before)(void *ctx); /* submissions */
@@ -372,11 +371,17 @@ static void fill(struct skv_loop *loop)
 
 static void reap(struct skv_loop *loop)
 {
+	static const char *const names[] = {
+		[SKV_OP_ACCEPT] = "accepting", [SKV_OP_RECVMSG] = "receiving", [SKV_OP_SENDMSG] = "sending", [SKV_OP_READ] = "reading",
+		[SKV_OP_POLL] = "polling", [SKV_OP_TIMER] = "timers", [SKV_OP_PUNCH] = "punching", [SKV_OP_CLOSE] = "closing",
+		[SKV_OP_UNLINK] = "unlinking",
+	};
 	struct io_uring_cqe *cqe;
 
 	while (io_uring_peek_cqe(&loop->ring, &cqe) == 0) {
 		uint64_t data = io_uring_cqe_get_data64(cqe);
 		struct skv_op *op = (struct skv_op *)(uintptr_t)(data & ~CANCEL_TAG);
+		const enum skv_op_kind kind = op->kind; /* its callback may free it */
 		int res = cqe->res;
 
 		io_uring_cqe_seen(&loop->ring, cqe);
@@ -386,39 +391,43 @@ static void reap(struct skv_loop *loop)
 			op->res = res;
 			clear_state(loop, op, START_INFLIGHT);
 		}
+		skv_loop_did(loop, names[kind]);
 	}
 }
 
+/* From one wait to the next. */
 static int turn(struct skv_loop *loop)
 {
-	uint64_t begin = skv_now_ns(), took;
-	bool more = loop->idle && loop->idle(loop->idle_ctx);
+	bool more;
 	int r;
 
+	reap(loop);
+	more = loop->idle && loop->idle(loop->idle_ctx);
 	fill(loop);
-	took = skv_now_ns() - begin;
+	skv_loop_did(loop, "starting operations");
+	skv_meter_end(&loop->meter);
 	/* What fill() finished by itself may have started more, and idle() may have quit: do not sleep on it. */
 	more |= loop->quit || loop->starts || loop->cancels || !loop->running;
 	r = more ? io_uring_submit_and_get_events(&loop->ring) : io_uring_submit_and_wait(&loop->ring, 1);
-	if (r < 0 && r != -EINTR && r != -EBUSY && r != -EAGAIN)
-		return r;
-	begin = skv_now_ns();
-	reap(loop);
-	took += skv_now_ns() - begin;
-	if (took > loop->longest_ns)
-		loop->longest_ns = took;
-	return 0;
+	skv_meter_begin(&loop->meter);
+	return r < 0 && r != -EINTR && r != -EBUSY && r != -EAGAIN ? r : 0;
 }
 
-uint64_t skv_loop_longest_turn(const struct skv_loop *loop)
+const struct skv_meter *skv_loop_meter(const struct skv_loop *loop)
 {
-	return loop->longest_ns;
+	return &loop->meter;
+}
+
+void skv_loop_did(struct skv_loop *loop, const char *work)
+{
+	skv_meter_did(&loop->meter, work);
 }
 
 int skv_loop_run(struct skv_loop *loop)
 {
 	int r = 0;
 
+	skv_meter_begin(&loop->meter);
 	while (!loop->quit && loop->running && r >= 0)
 		r = turn(loop);
 	loop->quit = false;
@@ -434,6 +443,7 @@ int skv_loop_drain(struct skv_loop *loop)
 	loop->idle = NULL;
 	for (struct skv_op *op = loop->running; op; op = op->next)
 		skv_op_cancel(loop, op);
+	skv_meter_begin(&loop->meter);
 	while (loop->running && r >= 0)
 		r = turn(loop);
 	return r;

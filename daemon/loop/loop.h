@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 #include <linux/time_types.h>
+#include "daemon/loop/meter.h"
 
 struct skv_loop;
 struct skv_op;
@@ -91,8 +92,10 @@ void skv_loop_before_submit(struct skv_loop *loop, bool (*fn)(void *ctx), void *
 int skv_loop_run(struct skv_loop *loop);
 void skv_loop_quit(struct skv_loop *loop);
 
-/* The longest time so far, in nanoseconds, between two looks for completions: so long did somebody wait. */
-uint64_t skv_loop_longest_turn(const struct skv_loop *loop);
+/* How long turns took so far, from one look for completions to the next: so long did somebody wait. And of what they were made. */
+const struct skv_meter *skv_loop_meter(const struct skv_loop *loop);
+/* What was done since the turn began, or the last call, was work of this name (static text): meter.h. */
+void skv_loop_did(struct skv_loop *loop, const char *work);
 
 /* Cancel every operation, and each that is started meanwhile, and run until none is left. For shutdown. */
 int skv_loop_drain(struct skv_loop *loop);

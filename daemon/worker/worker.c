@@ -34,8 +34,8 @@ struct skv_worker {
 	struct skv_loop *loop;
 	struct skv_worker_config config;
 	struct skv_worker_counters counters;
-	struct skv_worker_job *jobs, **jobs_end; /* waiting */
-	struct skv_worker_job *current;          /* with the process */
+	struct skv_queue jobs;          /* waiting */
+	struct skv_worker_job *current; /* with the process */
 	bool keep, closed;
 
 	/* the process */
@@ -63,6 +63,14 @@ static void next(struct skv_worker *w);
 
 /* ---- jobs ---- */
 
+/* The next one of these; NULL: there is none. */
+static struct skv_worker_job *take(struct skv_queue *jobs)
+{
+	struct skv_queued *e = skv_queue_take(jobs);
+
+	return e ? SKV_QUEUED_OWNER(e, struct skv_worker_job, queued) : NULL;
+}
+
 static void finish(struct skv_worker *w, struct skv_worker_job *job, int error, const char *why, const void *answer)
 {
 	w->counters.jobs++;
@@ -73,26 +81,22 @@ static void finish(struct skv_worker *w, struct skv_worker_job *job, int error, 
 /* Those that are there now: a callback of a failure may submit another. */
 static void fail_all(struct skv_worker *w, int error, const char *why)
 {
-	struct skv_worker_job *job = w->current, *rest = w->jobs;
+	struct skv_worker_job *job = w->current;
+	struct skv_queue rest = {0};
 
 	w->current = NULL;
-	w->jobs = NULL;
-	w->jobs_end = &w->jobs;
+	skv_queue_move(&rest, &w->jobs);
 	if (job)
 		finish(w, job, error, why, NULL);
-	while ((job = rest)) {
-		rest = job->next;
+	while ((job = take(&rest)))
 		finish(w, job, error, why, NULL);
-	}
 }
 
 void skv_worker_submit(struct skv_worker *w, struct skv_worker_job *job)
 {
-	job->next = NULL;
 	job->tries = 0;
 	job->canceled = false;
-	*w->jobs_end = job;
-	w->jobs_end = &job->next;
+	skv_queue_put(&w->jobs, &job->queued, job->user);
 	if (w->closed && w->state == NONE)
 		fail_all(w, -ECANCELED, "the daemon is stopping");
 	else
@@ -136,20 +140,15 @@ static void finish_when_idle(struct skv_worker *w)
 /* What they were to free went with the process. */
 static void finish_frees(struct skv_worker *w)
 {
-	struct skv_worker_job *rest = w->jobs, *job;
+	struct skv_queue rest = {0};
+	struct skv_worker_job *job;
 
-	w->jobs = NULL;
-	w->jobs_end = &w->jobs;
-	while ((job = rest)) {
-		rest = job->next;
-		job->next = NULL;
-		if (job->frees) {
+	skv_queue_move(&rest, &w->jobs);
+	while ((job = take(&rest)))
+		if (job->frees)
 			finish(w, job, 0, "", NULL);
-		} else {
-			*w->jobs_end = job;
-			w->jobs_end = &job->next;
-		}
-	}
+		else
+			skv_queue_put(&w->jobs, &job->queued, job->user);
 }
 
 /* The job in hand is tried again, as the next; or it has been tried enough, and nothing more will work. */
@@ -162,10 +161,7 @@ static void job_lost(struct skv_worker *w, const char *why)
 		finish(w, job, -ECANCELED, "it was canceled", NULL);
 	} else if (job && !job->once && ++job->tries < TRIES) {
 		w->current = NULL;
-		job->next = w->jobs;
-		w->jobs = job;
-		if (w->jobs_end == &w->jobs)
-			w->jobs_end = &job->next;
+		skv_queue_put_first(&w->jobs, &job->queued, job->user);
 	} else if (job && job->once) {
 		w->current = NULL;
 		finish(w, job, -EIO, why, NULL);
@@ -218,21 +214,13 @@ static void give_up(struct skv_worker *w, const char *why)
 
 void skv_worker_cancel(struct skv_worker *w, struct skv_worker_job *job)
 {
-	struct skv_worker_job **at = &w->jobs;
-
 	if (job == w->current) {
 		job->canceled = true;
 		give_up(w, "its job was canceled");
-		return;
+	} else if (job->queued.in) {
+		skv_queue_remove(&job->queued);
+		finish(w, job, -ECANCELED, "it was canceled", NULL);
 	}
-	while (*at && *at != job)
-		at = &(*at)->next;
-	if (!*at)
-		return;
-	*at = job->next;
-	if (w->jobs_end == &job->next)
-		w->jobs_end = at;
-	finish(w, job, -ECANCELED, "it was canceled", NULL);
 }
 
 static void on_tick(struct skv_op *op, int res)
@@ -393,10 +381,9 @@ static void on_no_start(struct skv_op *op, int res)
 /* The next job, to a process. Calls no callback: the core may be in the middle of a change. */
 static void next(struct skv_worker *w)
 {
-	struct skv_worker_job *job = w->jobs;
 	int r;
 
-	if (!job || w->closed || w->current || w->state == ENDING || w->reaped || skv_op_running(&w->send_op))
+	if (!w->jobs.first || w->closed || w->current || w->state == ENDING || w->reaped || skv_op_running(&w->send_op))
 		return;
 	if (w->state == NONE && skv_op_running(&w->timer_op))
 		return; /* on_no_start */
@@ -410,10 +397,7 @@ static void next(struct skv_worker *w)
 			return;
 		}
 	}
-	w->jobs = job->next;
-	if (!w->jobs)
-		w->jobs_end = &w->jobs;
-	send_job(w, job);
+	send_job(w, take(&w->jobs));
 }
 
 /* ---- the whole of it ---- */
@@ -426,7 +410,6 @@ int skv_worker_new(struct skv_loop *loop, const struct skv_worker_config *config
 		return -ENOMEM;
 	w->loop = loop;
 	w->config = *config;
-	w->jobs_end = &w->jobs;
 	w->pidfd = w->socket = -1;
 	*ret = w;
 	return 0;

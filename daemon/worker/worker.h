@@ -4,7 +4,7 @@
  *
  * The process is started by the first job and ends when it had none for a while, so that no context stays
  * on a device; while it keeps allocations (ipc = legacy) it stays. One job at a time is with it, the
- * rest wait in order. A worker that dies, or says nothing for too long, is killed and its job tried once more
+ * rest wait, and users take turns (common/queue.h). A worker that dies, or says nothing for too long, is killed and its job tried once more
  * with another; when that fails too, everything that waits fails: each waiter hears within twice the
  * timeout after its job was next, if that does not go on saying that it works. Frees are done when the process is gone.
  *
@@ -15,10 +15,12 @@
 #define SKV_WORKER_H
 
 #include <sys/types.h>
+#include "common/queue.h"
 #include "daemon/loop/loop.h"
 
 #define SKV_WORKER_PACKET_FDS 250u  /* the kernel's SCM_MAX_FD is 253 */
 #define SKV_WORKER_MAX_ANSWER 512u /* bytes */
+#define SKV_WORKER_NOBODY UINT32_MAX
 
 struct skv_worker;
 
@@ -28,6 +30,7 @@ struct skv_worker_job {
 	size_t bytes;
 	const int *fds;
 	uint32_t n_fds;
+	uint32_t user; /* whose it is: UID, or SKV_WORKER_NOBODY */
 	bool once;  /* it cannot be tried again */
 	bool frees; /* what it is to free goes with the process, too */
 	/*
@@ -37,7 +40,7 @@ struct skv_worker_job {
 	void (*done)(struct skv_worker_job *, int error, const char *why, const void *answer);
 
 	/* the worker's own */
-	struct skv_worker_job *next;
+	struct skv_queued queued;
 	unsigned tries;
 	bool canceled;
 };

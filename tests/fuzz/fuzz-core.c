@@ -9,6 +9,7 @@
 
 #include "common/fd.h"
 #include "daemon/core/core.h"
+#include "daemon/core/parking.h"
 #include "daemon/mem/mem.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -258,7 +259,7 @@ static void park(struct fuzz_input *in)
 	const struct skv_model m = a_model(what / 4);
 	struct skv_wire_run runs[4];
 	struct skv_core_listing l;
-	uint32_t seq, n, row = 0, held = 0, units = fuzz_u16(in);
+	uint32_t seq, n, row = UINT32_MAX, held = 0, units = fuzz_u16(in);
 	int fd;
 
 	skv_core_set_parking(core, what & 128);
@@ -294,7 +295,7 @@ static void other(struct fuzz_input *in, uint8_t call)
 
 	switch (call % 7) {
 	case 0: work(1 + fuzz_u16(in)); break;
-	case 1: skv_core_age(core, now += units * 1000, 0, 5000); break;
+	case 1: (void)skv_core_age(core, now += units * 1000, 0, 5000, units); break;
 	case 2: skv_core_measure(core, &at, units * 1000); break;
 	case 3: skv_core_seq_drop_name(core, 1000 + units % 2, units & 2 ? "m0" : "m1", a_name(in)); break;
 	case 4:

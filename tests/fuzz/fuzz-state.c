@@ -257,7 +257,7 @@ static void other(uint32_t i, struct fuzz_input *in, uint8_t what)
 	case 0: (void)skv_core_client_gone(core, clients[i].id, 1); break;
 	case 1: (void)skv_core_lease_put(core, clients[i].id, clients[i].session, &run, 1); break;
 	case 2: skv_core_measure(core, &at, 10000); break;
-	case 3: (void)skv_core_age(core, run.first * 1000 + 1, 0, 5000); break;
+	case 3: (void)skv_core_age(core, run.first * 1000 + 1, 0, 5000, run.count * 10); break;
 	case 4: (void)skv_core_seq_drop_name(core, 1000 + i / 2, "m", a_name(in)); break;
 	case 5: (void)skv_core_client_fence(core, clients[i].id); break;
 	case 7: mem_discarded(); break;

@@ -328,6 +328,17 @@ int drop_name(uid_t uid, const char *name_of_model, const char *name)
 	return r;
 }
 
+unsigned age_all(uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
+{
+	uint64_t before, after, for_room;
+
+	skv_core_dropped(core, &before, &for_room);
+	while (skv_core_age(core, now_ns, park_ns, ttl_ns, 25))
+		;
+	skv_core_dropped(core, &after, &for_room);
+	return (unsigned)(after - before);
+}
+
 int in_turns(int error, struct skv_core_seq_info *info)
 {
 	struct skv_core_done done = {.more = true};

@@ -81,6 +81,8 @@ void peer_join(struct peer *, uid_t uid, const struct skv_model *);
 void peer_die(struct peer *);
 void client_gone(uint32_t client); /* and all that it had */
 int drop_name(uid_t uid, const char *name_of_model, const char *name); /* and its pages */
+/* skv_core_age(), until all sequences were looked at: how many were dropped. */
+unsigned age_all(uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns);
 /* The error of a call, or, if it takes turns, its result after them; then *info, if not NULL, is what it gives. */
 int in_turns(int error, struct skv_core_seq_info *info);
 void peer_hear(struct peer *);   /* hears of segments, acknowledges their ends */

@@ -147,7 +147,7 @@ int disk_resume(const struct parked_case *to)
 
 int disk_import(int from, uint64_t max_bytes, uint32_t uid)
 {
-	const struct skv_disk_job job = {.kind = SKV_DISK_IMPORT, .n_fds = SKV_DISK_FD_OTHER + 1, .max_bytes = max_bytes, .uid = uid};
+	const struct skv_disk_job job = {.kind = SKV_DISK_IMPORT, .n_fds = SKV_DISK_FD_OTHER + 1, .max_bytes = max_bytes, .patience_ms = 10000, .uid = uid};
 	const int fds[] = {disk.folder, disk.folder, from};
 
 	disk_post(&job, fds);

@@ -152,18 +152,18 @@ START_TEST(sequences_grow_old)
 	uint64_t aged, for_room;
 
 	fill(1);
-	ck_assert_uint_eq(skv_core_age(core, 10, 0, 100), 0);
+	ck_assert_uint_eq(age_all(10, 0, 100), 0);
 	ck_assert_int_eq(held_attach(&h[1], &a, "s1"), 0);
-	ck_assert_uint_eq(skv_core_age(core, 109, 0, 100), 0);
-	ck_assert_uint_eq(skv_core_age(core, 1000, 0, 0), 0);
+	ck_assert_uint_eq(age_all(109, 0, 100), 0);
+	ck_assert_uint_eq(age_all(1000, 0, 0), 0);
 	ck_assert_int_eq(held_detach(&h[1], &a), 0);
-	ck_assert_uint_eq(skv_core_age(core, 110, 0, 100), SEQS - 2);
+	ck_assert_uint_eq(age_all(110, 0, 100), SEQS - 2);
 	books_even();
 	skv_core_work_all(core);
 	for (uint32_t i = 0; i < SEQS; i++)
 		ck_assert_int_eq(books_has_seq(name_of(i)), i < 2);
-	ck_assert_uint_eq(skv_core_age(core, 209, 0, 100), 0);
-	ck_assert_uint_eq(skv_core_age(core, 210, 0, 100), 1);
+	ck_assert_uint_eq(age_all(209, 0, 100), 0);
+	ck_assert_uint_eq(age_all(210, 0, 100), 1);
 	skv_core_dropped(core, &aged, &for_room);
 	ck_assert_uint_eq(aged, SEQS - 1);
 	ck_assert_uint_eq(for_room, 0);

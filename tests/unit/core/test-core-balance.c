@@ -131,14 +131,14 @@ START_TEST(owners)
 		shared++;
 	bits = skv_undo_save(
 		s, skv_state_at(s, SKV_TABLE_REFS, held * skv_ref_words(&s->header->geometry) + shared / 64), sizeof(*bits));
-	SET(*skv_write_owner(s, 0, shared), 0);
-	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_SHARED, 3));
-	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, client));
-	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, 5));
-	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, 5000));
-	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, detached));
-	SET(*skv_write_owner(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, 11));
-	SET(*skv_write_owner(s, 0, shared), 7);
+	SET(*skv_write_owners(s, 0, shared, 1), 0);
+	SET(*skv_write_owners(s, 0, shared, 1), skv_owner_make(SKV_OWNER_SHARED, 3));
+	SET(*skv_write_owners(s, 0, shared, 1), skv_owner_make(SKV_OWNER_LEASE, client));
+	SET(*skv_write_owners(s, 0, shared, 1), skv_owner_make(SKV_OWNER_LEASE, 5));
+	SET(*skv_write_owners(s, 0, shared, 1), skv_owner_make(SKV_OWNER_LEASE, 5000));
+	SET(*skv_write_owners(s, 0, shared, 1), skv_owner_make(SKV_OWNER_SEQ, detached));
+	SET(*skv_write_owners(s, 0, shared, 1), skv_owner_make(SKV_OWNER_SEQ, 11));
+	SET(*skv_write_owners(s, 0, shared, 1), 7);
 	SET(*bits, *bits & ~(UINT64_C(1) << shared % 64));
 	SET(*bits, *bits << 1);
 	SET(*bits, ~UINT64_C(0));
@@ -152,7 +152,7 @@ START_TEST(owners)
 		leaving++;
 	SET(skv_write_segment(s, 1, leaving)->waiting, 0);
 	SET(skv_write_segment(s, 1, leaving)->state, SKV_SEGMENT_NONE);
-	SET(*skv_write_owner(s, 1, leaving * 64), skv_owner_make(SKV_OWNER_LEASE, client));
+	SET(*skv_write_owners(s, 1, leaving * 64, 1), skv_owner_make(SKV_OWNER_LEASE, client));
 	SET(core->pools[0].empty.level[0][0], core->pools[0].empty.level[0][0] ^ 1);
 	SET(core->pools[0].runs[0].level[0][0], core->pools[0].runs[0].level[0][0] ^ 1);
 	SET(core->pools[1].vacant.level[0][0], core->pools[1].vacant.level[0][0] ^ 1);

@@ -279,6 +279,52 @@ START_TEST(bad_releases_are_refused_whole)
 }
 END_TEST
 
+#define CLIENTS 6 /* of one user */
+
+static void setup_large(void)
+{
+	struct skv_core_config config = books_config();
+
+	config.pool_bytes = config.account_bytes = 128 << 20;
+	config.account_clients = CLIENTS;
+	config.max_clients = 8 * CLIENTS;
+	books_open(&config);
+}
+
+/* A client with a long sequence that it forks: that takes turns. */
+static void fork_long(struct peer *p, uid_t uid)
+{
+	struct skv_model deep = test_model("deep", 16, 16);
+	struct skv_core_seq_info info;
+	struct held h;
+
+	deep.max_tokens = 8192;
+	peer_join(p, uid, &deep);
+	held_new(&h, p, NULL, 8192);
+	held_append(&h, p, 7680);
+	ck_assert_int_eq(skv_core_seq_fork(core, p->client, p->session.session, h.seq, NULL, SKV_ALL, &info), SKV_CORE_E_TURNS);
+	held_close(&h);
+}
+
+/* One whose work comes last has half of the turns, beside a user whose clients have as much each. */
+START_TEST(users_take_turns)
+{
+	struct skv_core_done done = {0};
+	struct peer many[CLIENTS], one;
+
+	for (int i = 0; i < CLIENTS; i++)
+		fork_long(&many[i], 1000);
+	fork_long(&one, 1001);
+	while (!done.client)
+		skv_core_work(core, 1000, &done);
+	ck_assert_uint_eq(done.client, one.client);
+	skv_core_work_all(core);
+	for (int i = 0; i < CLIENTS; i++)
+		peer_die(&many[i]);
+	peer_die(&one);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-core-fork");
@@ -287,5 +333,6 @@ int main(void)
 	                    bad_releases_are_refused_whole, a_fork_shares_and_is_charged_once, a_fork_of_the_first_tokens, NULL);
 
 	tcase_add_loop_test(t, shared_pages_go_with_their_last_sequence, 0, 24);
+	add_case(s, "turns", 60, setup_large, books_close, users_take_turns, NULL);
 	return run_suite(s);
 }

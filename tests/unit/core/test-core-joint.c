@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 #include <sparsekv/policy.h>
+#include "daemon/core/parking.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 
@@ -225,22 +226,24 @@ END_TEST
 
 START_TEST(as_idle_as_all)
 {
-	uint32_t row = 0, seq, held = 0;
+	uint32_t row = UINT32_MAX, seq, held = 0;
 
 	skv_core_set_parking(core, true);
 	ck_assert_int_eq(held_detach(&h[0], &p[0]), 0);
 	h[0].mem = NULL;
-	ck_assert_uint_eq(skv_core_age(core, 10, 1, 100), 0);
-	ck_assert_uint_eq(skv_core_age(core, 1000, 1, 100), 0);
+	ck_assert_uint_eq(age_all(10, 1, 100), 0);
+	ck_assert_uint_eq(age_all(1000, 1, 100), 0);
 	ck_assert(!skv_core_next_park(core, &seq));
 	ck_assert(!skv_core_park_name(core, 1000, "m", "x", &row, &seq, &held));
 	ck_assert_uint_eq(held, RANKS);
 	die(1);
 	die(2);
-	ck_assert_uint_eq(skv_core_age(core, 1010, 1, 0), 0);
-	ck_assert_uint_eq(skv_core_age(core, 1020, 1, 0), 0);
-	for (uint32_t r = 0; r < RANKS; r++)
+	ck_assert_uint_eq(age_all(1010, 1, 0), 0);
+	ck_assert_uint_eq(age_all(1020, 1, 0), 0);
+	for (uint32_t r = 0; r < RANKS; r++) {
 		ck_assert(skv_core_next_park(core, &seq));
+		skv_core_park_failed(core, seq, 1);
+	}
 	ck_assert(!skv_core_next_park(core, &seq));
 }
 END_TEST

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "daemon/core/parking.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 
@@ -161,9 +162,9 @@ START_TEST(failures)
 	ck_assert(!books_has_seq("s0"));
 	skv_core_dropped(core, &aged, &for_room);
 	ck_assert_uint_eq(for_room, 1);
-	skv_core_age(core, 1, 0, 0);
+	age_all(1, 0, 0);
 	ck_assert(!skv_core_next_park(core, &seq));
-	skv_core_age(core, UINT64_C(20000000000), 0, 0); /* it is tried again */
+	age_all(UINT64_C(20000000000), 0, 0); /* it is tried again */
 	ck_assert_int_eq(peer_lease(&b, 3 * PAGES, 3 * PAGES), SKV_CORE_E_WAIT);
 	ck_assert(skv_core_next_park(core, &seq));
 	ck_assert_uint_eq(books_seq("s1").seq, seq);
@@ -177,14 +178,47 @@ START_TEST(with_age)
 	uint32_t seq;
 
 	fill(3);
-	ck_assert_uint_eq(skv_core_age(core, 10, 100, 0), 0);
+	ck_assert_uint_eq(age_all(10, 100, 0), 0);
 	ck_assert_int_eq(held_attach(&h[1], &a, "s1"), 0);
-	ck_assert_uint_eq(skv_core_age(core, 109, 100, 0), 0);
+	ck_assert_uint_eq(age_all(109, 100, 0), 0);
 	ck_assert(!skv_core_next_park(core, &seq));
-	ck_assert_uint_eq(skv_core_age(core, 110, 100, 0), 0);
+	ck_assert_uint_eq(age_all(110, 100, 0), 0);
 	ck_assert_uint_eq(park_all(), 2);
 	ck_assert(books_has_seq("s1"));
 	ck_assert_int_eq(held_detach(&h[1], &a), 0);
+	finish();
+}
+END_TEST
+
+/* Two of a user are under way at most, however many are due, and the other user's have their turn. */
+START_TEST(few_at_a_time)
+{
+	uint32_t seqs[4], more, row = UINT32_MAX, held = 0;
+
+	fill(4);
+	peer_join(&b, 2000, &model);
+	held_new(&h[4], &b, "other", TOKENS);
+	ck_assert_int_eq(held_detach(&h[4], &b), 0);
+	ck_assert_uint_eq(age_all(10, 100, 0), 0);
+	ck_assert_uint_eq(age_all(110, 100, 0), 0);
+	for (uint32_t i = 0; i < 3; i++)
+		ck_assert(skv_core_next_park(core, &seqs[i]));
+	ck_assert(!skv_core_next_park(core, &more));
+	ck_assert_uint_eq(seqs[0], books_seq("s0").seq);
+	ck_assert_uint_eq(seqs[1], books_seq("other").seq);
+	ck_assert_uint_eq(seqs[2], books_seq("s1").seq);
+	ck_assert(!skv_core_may_park(core, 1000) && skv_core_may_park(core, 2000));
+	skv_core_park_failed(core, seqs[0], 1);
+	ck_assert(skv_core_may_park(core, 1000) && skv_core_has_park(core));
+	ck_assert_int_eq(drop_name(1000, "m", "s2"), 0); /* one that waits */
+	ck_assert(skv_core_next_park(core, &seqs[3]));
+	ck_assert_uint_eq(seqs[3], books_seq("s3").seq);
+	ck_assert_int_eq(drop_name(1000, "m", "s3"), 0); /* one that is under way */
+	ck_assert(skv_core_may_park(core, 1000) && !skv_core_has_park(core));
+	ck_assert(skv_core_park_name(core, 1000, "m", "s0", &row, &more, &held)); /* of those that are asked for by name, the caller sees to it */
+	ck_assert(!skv_core_may_park(core, 1000));
+	(void)drop_name(2000, "m", "other");
+	peer_die(&b);
 	finish();
 }
 END_TEST
@@ -193,7 +227,7 @@ END_TEST
 START_TEST(attached_meanwhile)
 {
 	struct skv_core_listing l;
-	uint32_t row = 0, held = 0, seq;
+	uint32_t row = UINT32_MAX, held = 0, seq;
 	int fd;
 
 	fill(2);
@@ -211,7 +245,6 @@ START_TEST(attached_meanwhile)
 	skv_core_work_all(core);
 	ck_refused(skv_core_park_done(core, &l), SKV_CORE_E_BUSY);
 	ck_assert_int_eq(held_attach(&h[1], &a, "s1"), 0);
-	row = 0;
 	ck_assert(!skv_core_park_name(core, 1000, "m", "s1", &row, &seq, &held));
 	ck_assert_uint_eq(held, 1);
 	ck_assert_int_eq(held_detach(&h[1], &a), 0);
@@ -368,7 +401,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-core-parking");
 
-	add_case(s, "parking", 60, setup, books_close, own_ones_make_room, quota_makes_room, failures, with_age, attached_meanwhile,
+	add_case(s, "parking", 60, setup, books_close, own_ones_make_room, quota_makes_room, failures, with_age, few_at_a_time, attached_meanwhile,
 	         lists_what_it_may_name, forks, comes_back, comes_back_alone, takes_room, NULL);
 	return run_suite(s);
 }

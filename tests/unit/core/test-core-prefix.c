@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "daemon/core/prefix.h"
+#include "daemon/core/parking.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
@@ -346,8 +347,8 @@ START_TEST(parked_by_number)
 	ck_assert_uint_eq(find(&a, "b"), 0);
 	ck_assert_int_eq(skv_core_park_known(core, seq), 0);
 	skv_core_work_all(core);
-	(void)skv_core_age(core, 10, 50, 0);
-	(void)skv_core_age(core, 70, 50, 0);
+	(void)age_all(10, 50, 0);
+	(void)age_all(70, 50, 0);
 	for (uint32_t n = 0; skv_core_next_park(core, &seq); n++)
 		ck_assert_int_eq(skv_core_park_known(core, seq), 0);
 	skv_core_work_all(core);
@@ -392,12 +393,11 @@ START_TEST(stays_while_forked)
 	held_drop(&h, &c);
 	for (uint32_t i = 0; i < sizeof(keys[0].bytes); i++)
 		sprintf(name + strlen(name), "%02x", keys[n - 1].bytes[i]);
-	ck_assert_uint_eq(skv_core_age(core, 10, 0, 5), 0);
-	ck_assert_int_eq(skv_core_prefix_read(core, c.client, c.session.session, keys, n, &seq), 0);
-	skv_core_prefix_read_end(core, seq);
+	ck_assert_uint_eq(age_all(10, 0, 5), 0);
+	ck_assert_int_eq(skv_core_prefix_seq(core, c.client, c.session.session, keys, n, &seq), 0);
 	ck_assert_int_eq(skv_core_prefix_open(core, c.client, c.session.session, NULL, 0, keys, n, &info, &blocks), SKV_CORE_E_TURNS);
 	ck_assert_uint_eq(blocks, n);
-	ck_assert_uint_eq(skv_core_age(core, 100, 0, 5), 0);
+	ck_assert_uint_eq(age_all(100, 0, 5), 0);
 	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "deep", name), SKV_CORE_E_BUSY);
 	ck_refused(skv_core_park_known(core, seq), SKV_CORE_E_BUSY);
 	ck_refused(list_and_leave(seq), SKV_CORE_E_BUSY); /* though nobody has used it since it was listed */
@@ -405,8 +405,8 @@ START_TEST(stays_while_forked)
 	held_open(&h, &c, &info);
 	ck_assert_uint_eq(held_len(&h), n * SKV_BLOCK_TOKENS);
 	held_drop(&h, &c);
-	ck_assert_uint_eq(skv_core_age(core, 200, 0, 5), 0);
-	ck_assert_uint_eq(skv_core_age(core, 300, 0, 5), 1);
+	ck_assert_uint_eq(age_all(200, 0, 5), 0);
+	ck_assert_uint_eq(age_all(300, 0, 5), 1);
 	skv_core_work_all(core);
 	ck_assert_uint_eq(find(&c, text), 0);
 	peer_die(&c);
@@ -435,7 +435,7 @@ START_TEST(make_room_by_number)
 		held_new(&held[i], &b, NULL, 512);
 	ck_refused(skv_core_seq_new(core, a.client, a.session.session, NULL, 512, &info), SKV_CORE_E_QUOTA);
 	ck_refused(seal(&held[0], &a, "A"), SKV_CORE_E_QUOTA);
-	(void)skv_core_age(core, 100, 0, 0);
+	(void)age_all(100, 0, 0);
 	skv_core_work_all(core);
 	for (char text[] = "a"; *text <= 'z'; ++*text)
 		ck_assert_uint_eq(find(&a, text), 0);
@@ -448,28 +448,84 @@ END_TEST
 START_TEST(stays_while_read)
 {
 	struct skv_block_key keys[8];
-	uint32_t n = keys_of("abc", keys), seq = 0, again;
+	uint32_t n = keys_of("abc", keys), seq = 0;
+	char name[SKV_NAME_MAX];
 	struct held h;
 
 	write_text(&h, &a, NULL, "abc");
 	ck_assert_int_eq(seal(&h, &a, "abc"), 0);
 	held_drop(&h, &a);
-	ck_refused(skv_core_prefix_read(core, b.client, b.session.session, keys, n - 1, &seq), SKV_CORE_E_NOENT);
-	ck_assert_int_eq(skv_core_prefix_read(core, b.client, b.session.session, keys, n, &seq), 0);
-	ck_refused(skv_core_prefix_read(core, b.client, b.session.session, keys, n, &again), SKV_CORE_E_BUSY);
+	ck_refused(skv_core_prefix_seq(core, b.client, b.session.session, keys, n - 1, &seq), SKV_CORE_E_NOENT);
+	ck_assert_int_eq(skv_core_prefix_seq(core, b.client, b.session.session, keys, n, &seq), 0);
+	ck_assert_int_eq(skv_core_prefix_read(core, seq), 0);
+	ck_refused(skv_core_prefix_read(core, seq), SKV_CORE_E_BUSY);
+	skv_prefix_name(&keys[n - 1], name);
+	ck_refused(skv_core_seq_drop_name(core, 1000, model.name, name), SKV_CORE_E_BUSY);
 	skv_core_set_parking(core, true);
 	for (int calls = 0; calls < 100; calls++) {
 		(void)peer_lease(&a, 1024, 1024);
 		skv_core_work_all(core);
 	}
-	ck_assert_uint_eq(skv_core_age(core, 10, 0, 5), 0);
-	ck_assert_uint_eq(skv_core_age(core, 100, 0, 5), 0);
+	ck_assert_uint_eq(age_all(10, 0, 5), 0);
+	ck_assert_uint_eq(age_all(100, 0, 5), 0);
 	ck_assert_uint_eq(find(&b, "abc"), 3);
 	skv_core_prefix_read_end(core, seq);
-	(void)skv_core_age(core, 200, 0, 0); /* the quota is used up, of which prefixes leave a quarter */
+	(void)age_all(200, 0, 0); /* the quota is used up, of which prefixes leave a quarter */
 	skv_core_work_all(core);
 	ck_assert_uint_eq(find(&b, "abc"), 0);
+	ck_refused(skv_core_prefix_read(core, seq), SKV_CORE_E_NOENT);
 	skv_core_prefix_read_end(core, seq); /* gone: nothing */
+}
+END_TEST
+
+/* The sealed prefix of a text, which is read from now on. */
+static uint32_t read_text(const char *text)
+{
+	struct skv_block_key keys[8];
+	uint32_t seq;
+
+	ck_assert_int_eq(skv_core_prefix_seq(core, a.client, a.session.session, keys, keys_of(text, keys), &seq), 0);
+	ck_assert_int_eq(skv_core_prefix_read(core, seq), 0);
+	return seq;
+}
+
+/*
+ * A user who is owed memory gets that of prefixes that nobody reads, and does not wait for those that are read. When there is nothing
+ * else, their reader is told.
+ */
+START_TEST(read_ones_go_last)
+{
+	uint32_t read, other, seq;
+	struct held h;
+	struct peer c;
+
+	skv_core_set_parking(core, true);
+	peer_join(&c, 1001, &model);
+	for (char text[] = "a"; *text <= 'b'; ++*text) {
+		write_text(&h, &a, NULL, text);
+		ck_assert_int_eq(seal(&h, &a, text), 0);
+		held_drop(&h, &a);
+	}
+	read = read_text("a");
+	other = read_text("b");
+	while (peer_lease(&a, 1024, 1024) == 0 || peer_lease(&a, 1, 1) == 0)
+		;
+	skv_core_prefix_read_end(core, other);
+	skv_core_prefix_read_end(core, read);
+	ck_assert_uint_eq(read_text("a"), read); /* and it is wanted by nobody yet */
+	ck_refused(peer_lease(&c, 1, 1), SKV_CORE_E_WAIT);
+	ck_assert(!skv_core_prefix_is_wanted(core, read));
+	ck_assert(skv_core_next_park(core, &seq) && seq == other);
+	ck_assert_int_eq(skv_core_park_known(core, other), 0);
+	skv_core_work_all(core);
+	ck_refused(peer_lease(&c, 1, 1), SKV_CORE_E_WAIT);
+	ck_assert(skv_core_prefix_is_wanted(core, read));
+	ck_assert(!skv_core_next_park(core, &seq));
+	skv_core_prefix_read_end(core, read);
+	ck_refused(peer_lease(&c, 1, 1), SKV_CORE_E_WAIT);
+	ck_assert(skv_core_next_park(core, &seq) && seq == read);
+	skv_core_park_failed(core, seq, 1);
+	peer_die(&c);
 }
 END_TEST
 
@@ -542,7 +598,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-core-prefix");
-	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, alike, makes_room, parked_for_room, stays_while_forked, stays_while_read,
+	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, alike, makes_room, parked_for_room, stays_while_forked, stays_while_read, read_ones_go_last,
 	                    restored, NULL);
 
 	tcase_add_loop_test(t, at_random, 0, 6);

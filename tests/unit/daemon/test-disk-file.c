@@ -539,7 +539,7 @@ static bool is_locked(void)
 
 START_TEST(workers_that_wait_say_so)
 {
-	const struct skv_disk_job job = {.kind = SKV_DISK_IMPORT, .n_fds = 3, .max_bytes = UINT64_MAX};
+	const struct skv_disk_job job = {.kind = SKV_DISK_IMPORT, .n_fds = 3, .max_bytes = UINT64_MAX, .patience_ms = 10000};
 	struct parked_case c;
 	size_t bytes;
 	char *data;

@@ -6,9 +6,14 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "tests/support/folder.h"
 #include "tests/support/prefix-disk.h"
 #include "tests/support/privilege.h"
 
@@ -122,10 +127,56 @@ START_TEST(beyond_the_quota)
 }
 END_TEST
 
+#define MUTE 7 /* prefixes that are to be sent to a store which says nothing */
+
+/* A socket that takes connections, and says nothing. */
+static int mute_store(const char *path)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX}; /* zeroed: the path ends */
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	strncpy(at.sun_path, path, sizeof(at.sun_path) - 1);
+	ck_assert_int_eq(bind(fd, (const struct sockaddr *)&at, sizeof(at)), 0);
+	ck_assert_int_eq(listen(fd, 16), 0);
+	return fd;
+}
+
+/* The store says nothing for as long as is waited for each prefix that is sent: they make room all the same. */
+START_TEST(mute)
+{
+	char secret[160], store[160], secret_file[96], store_path[96];
+	double begin;
+	int fd;
+
+	pd.folder = fx_folder();
+	snprintf(secret_file, sizeof(secret_file), "%s.secret", pd.folder);
+	snprintf(store_path, sizeof(store_path), "%s.store", pd.folder);
+	fx_write(secret_file, "0123456789abcdef0123456789abcdef", 32);
+	ck_assert_int_eq(chmod(secret_file, 0600), 0);
+	fd = mute_store(store_path);
+	snprintf(secret, sizeof(secret), "--prefix-secret-file=%s", secret_file);
+	snprintf(store, sizeof(store), "--prefix-store=unix://%s", store_path);
+	pd.options[0] = secret;
+	pd.options[1] = store;
+	pd_begin();
+	for (uint64_t seed = 1; seed <= MUTE; seed++)
+		pd_seal(seed, 256);
+	ck_assert_int_eq(pd_of_prefixes("sending"), MUTE);
+	begin = fix_now();
+	pd_squeeze();
+	ck_assert_double_lt(fix_now() - begin, MUTE - 1.5); /* a second is how long it takes to find out that one is in the way */
+	ck_assert_uint_eq(pd_prefix_files(), MUTE);
+	close(fd);
+	unlink(store_path);
+	unlink(secret_file);
+	pd_end();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-prefix-room");
-	TCase *t = add_case(s, "room", 60, NULL, NULL, least_recently_used, full_disk, beyond_the_quota, NULL);
+	TCase *t = add_case(s, "room", 60, NULL, NULL, least_recently_used, full_disk, beyond_the_quota, mute, NULL);
 
 	tcase_add_loop_test(t, sequences_first, 0, 2);
 	return run_suite(s);

@@ -64,6 +64,19 @@ static struct {
 	double begun, gone; /* clients that were gone at the beginning */
 } live;
 
+/* Of which work they were made, and how much of the processor's time a piece took. */
+static void print_turns(void)
+{
+	json_t *status = raw_query(other, SKV_QUERY_STATUS), *row;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "turns"), i, row)
+		printf("  %-20s %6.2f ms of the processor's time at most, %6.2f ms by the clock; %lld took more than 1 ms\n",
+		       json_string_value(json_object_get(row, "work")), json_number_value(json_object_get(row, "cpu_max_ms")),
+		       json_number_value(json_object_get(row, "max_ms")), (long long)json_integer_value(json_object_get(row, "long")));
+	json_decref(status);
+}
+
 static double counter(const char *name)
 {
 	json_t *status = raw_query(other, SKV_QUERY_STATUS), *figure = json_object_get(json_object_get(status, "counters"), name);
@@ -104,11 +117,14 @@ static void live_once(void)
 /* Nobody has waited long, and the daemon was never away for long. */
 static void live_end(const char *what)
 {
-	double took = fix_now() - live.begun, turn = counter("turn_max_ms");
+	double took = fix_now() - live.begun, turn = counter("turn_max_ms"), cpu = counter("turn_cpu_max_ms");
 
-	printf("%s: %.1f ms; %u leases meanwhile, %.2f ms at most; the longest turn so far %.2f ms\n", what, took * 1e3, live.n,
-	       live.most * 1e3, turn);
+	printf("%s: %.1f ms; %u leases meanwhile, %.2f ms at most; the longest turn so far %.2f ms, %.2f ms of the processor's time\n", what,
+	       took * 1e3, live.n, live.most * 1e3, turn, cpu);
+	print_turns();
+	fflush(stdout);
 	ck_assert_double_lt(turn, limit(10, 100, 1000));
+	ck_assert_double_lt(cpu, limit(4, 50, 500));
 	/* some of it is its own: it acknowledges the end of every segment */
 	ck_assert_double_lt(live.most * 1e3, limit(50, 300, 3000));
 }
@@ -276,6 +292,94 @@ START_TEST(lists_without_end)
 }
 END_TEST
 
+/* ---- parking ---------------------------------------------------------------------------------- */
+
+#define DUE_TOKENS 1024u
+#define DUE_MIB 32u /* that the daemon may have had then; it takes 8 in any case */
+
+static char parked[96];
+
+static void setup_parked(void)
+{
+	static char option[128];
+	static const char *const options[] = {"--pool-bytes=4G", "--account-bytes=4G", "--account-sequences=5000", "--park-after=1", option, NULL};
+
+	strcpy(parked, "/tmp/sparsekv-parked-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(parked));
+	snprintf(option, sizeof(option), "--parked-path=%s", parked);
+	fix_start_process(&fix, options);
+	other = raw_hello(fix.socket);
+}
+
+static void teardown_parked(void)
+{
+	char command[160];
+
+	teardown();
+	snprintf(command, sizeof(command), "rm -r %s", parked);
+	ck_assert_int_eq(system(command), 0);
+}
+
+static double parking_figure(const char *name)
+{
+	json_t *status = raw_query(other, SKV_QUERY_STATUS);
+	const double x = json_number_value(json_object_get(json_array_get(json_object_get(status, "parking"), 0), name));
+
+	json_decref(status);
+	return x;
+}
+
+/* The most memory that the daemon has had, in MiB. */
+static unsigned long most_memory(void)
+{
+	char path[64], text[4096];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)fix.pid);
+	f = fopen(path, "r");
+	ck_assert_ptr_nonnull(f);
+	text[fread(text, 1, sizeof(text) - 1, f)] = 0;
+	fclose(f);
+	return strtoul(strstr(text, "VmHWM:") + 6, NULL, 10) / 1024;
+}
+
+/* One user's sequences fall due at one moment: another one does not notice, and what parking takes is that of a few. */
+START_TEST(many_are_due)
+{
+	const uint32_t n = is_full() ? 4000 : 400;
+	struct skv_msg_seq m = {0};
+	struct raw_engine e;
+	char name[16];
+	uint32_t *seqs = calloc(n, sizeof(*seqs));
+	double jobs, most_jobs = 0;
+
+	others_open(1);
+	raw_engine_open(&e, fix.socket, 1);
+	for (uint32_t i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "s%u", i);
+		seqs[i] = raw_engine_seq(&e, name, DUE_TOKENS);
+	}
+	live_begin();
+	for (uint32_t i = 0; i < n; i++) {
+		m = (struct skv_msg_seq){.session = e.session.session, .seq = seqs[i]};
+		raw_ask(e.raw, SKV_MSG_SEQ_DETACH, &m, sizeof(m), -1);
+	}
+	while (parking_figure("parked") < n) {
+		live_once();
+		jobs = parking_figure("jobs");
+		most_jobs = jobs > most_jobs ? jobs : most_jobs;
+	}
+	live_end("parking of all sequences of a user");
+	printf("%u sequences parked, %.0f at a time; the daemon had %lu MiB at most\n", n, most_jobs, most_memory());
+	ck_assert_double_ge(most_jobs, 1);
+	ck_assert_double_le(most_jobs, 2);
+	if (!slowed())
+		ck_assert_uint_lt(most_memory(), DUE_MIB);
+	raw_close(e.raw);
+	free(seqs);
+}
+END_TEST
+
 /* ---- orphans --------------------------------------------------------------------------------- */
 
 #define ORPHANS 64u
@@ -330,6 +434,7 @@ int main(void)
 
 	add_case(s, "turns", is_full() ? 600 : 120, setup, teardown, death_of_many_sequences, first_pages_back, a_large_sequence,
 	         lists_without_end, NULL);
+	add_case(s, "parking", is_full() ? 300 : 120, setup_parked, teardown_parked, many_are_due, NULL);
 	add_case(s, "orphans", 60, setup_small, teardown, orphans_make_room, NULL);
 	return run_suite(s);
 }

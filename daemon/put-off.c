@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/put-off.c - requests that wait until a job of parking has ended, or a file has gone, and are carried out then as if they came just
+ * now. Users take turns, one request in a turn of the loop. Meanwhile no request of the connection is received.
+ */
+#include "daemon/parking-priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/sys/log.h"
+
+void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, size_t bytes,
+                         skv_parking_again again)
+{
+	struct skv_put_off *x = calloc(1, sizeof(*x));
+
+	if (!x) {
+		skv_conn_close(conn, LOG_ERR, "no memory to answer a request later");
+		return;
+	}
+	x->conn = skv_conn_number(conn);
+	x->header = *h;
+	x->again = again;
+	memcpy(&x->body, body, bytes);
+	skv_queue_put(&k->put_off, &x->queued, skv_conn_peer(conn)->uid);
+	skv_conn_pause(conn, true);
+}
+
+static struct skv_put_off *take_put_off(struct skv_parking *k)
+{
+	struct skv_queued *e = skv_queue_take(&k->trying);
+
+	return e ? SKV_QUEUED_OWNER(e, struct skv_put_off, queued) : NULL;
+}
+
+void skv_parking_try_again(struct skv_parking *k)
+{
+	struct skv_put_off *x = take_put_off(k);
+	struct skv_conn *conn = x ? skv_ipc_find(k->server->ipc, x->conn) : NULL;
+
+	if (conn) {
+		x->again(k->server, conn, &x->header, &x->body, NULL); /* it may be put off once more */
+		skv_conn_pause(conn, false);
+	}
+	free(x);
+}
+
+void skv_parking_forget_put_off(struct skv_parking *k)
+{
+	struct skv_put_off *x;
+
+	skv_queue_move(&k->trying, &k->put_off);
+	while ((x = take_put_off(k)))
+		free(x);
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sequences that leave and arrive through pipes, whose other end reads or writes slowly, or not at all: other users wait for none of that,
+ * and it ends. The other users are UIDs under which an operator has imported the sequence.
+ */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "tests/support/daemon-fixture.h"
+#include "tests/support/folder.h"
+#include "tests/support/raw-engine.h"
+#include "tests/support/suite.h"
+
+#define NAME "long"
+#define TOKENS 16384u /* far more bytes than a pipe takes */
+#define DRIP 4096u
+#define OTHER 4711u
+
+static struct fix fix;
+static struct raw *raw;
+static char *folder;
+static struct skv_msg_seq_of own;
+static char *file; /* the sequence's */
+static size_t file_bytes;
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* The end of a pipe, the caller's; or -1, and raw_error_text() says why. */
+static int export(struct raw *r, uint32_t uid, uint64_t *ret_bytes)
+{
+	struct skv_msg_seq_of m = own;
+
+	m.uid = uid;
+	raw_send(r, SKV_MSG_SEQ_EXPORT, &m, sizeof(m), -1);
+	if (raw_recv_answer(r, 20000) != (SKV_MSG_SEQ_EXPORT | SKV_REPLY))
+		return -1;
+	*ret_bytes = ((const struct skv_msg_file *)(const void *)(r->packet + sizeof(struct skv_msg_header)))->bytes;
+	return fcntl(r->fds[0], F_DUPFD_CLOEXEC, 0);
+}
+
+/* The same, when the user's last one is through. */
+static int export_next(struct raw *r, uint32_t uid, uint64_t *ret_bytes)
+{
+	int from = -1;
+
+	for (unsigned i = 0; i < 100 && (from = export(r, uid, ret_bytes)) < 0; i++)
+		fix_sleep_ms(100);
+	ck_assert_msg(from >= 0, "%s", raw_error_text(r));
+	return from;
+}
+
+/* All that comes, up to the end. */
+static size_t read_all(int from, char *to, size_t most)
+{
+	size_t n = 0;
+	ssize_t got;
+
+	while (n < most && (got = read(from, to + n, most - n)) > 0)
+		n += (size_t)got;
+	return n;
+}
+
+/* What is imported of this descriptor, which is consumed: 0, or an errno. */
+static int import(struct raw *r, uint32_t uid, int from)
+{
+	const struct skv_msg_user m = {.uid = uid};
+	const struct skv_msg_error *e;
+
+	raw_send(r, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), from);
+	close(from);
+	if (raw_recv_answer(r, 30000) == (SKV_MSG_SEQ_IMPORT | SKV_REPLY))
+		return 0;
+	e = (const struct skv_msg_error *)(const void *)(r->packet + sizeof(struct skv_msg_header));
+	return e->error;
+}
+
+static int file_copy(void)
+{
+	int fd = memfd_create("parked", MFD_CLOEXEC);
+
+	ck_assert_int_eq(write(fd, file, file_bytes), (ssize_t)file_bytes);
+	return fd;
+}
+
+/* The other user's sequence goes out and comes in as somebody else's, while what else is there does whatever it does. */
+static void others_travel(uint32_t to)
+{
+	const double begin = fix_now();
+	char *copy = malloc(file_bytes);
+	uint64_t bytes = 0;
+	int from = export_next(raw, OTHER, &bytes);
+
+	ck_assert_uint_eq(bytes, file_bytes);
+	ck_assert_uint_eq(read_all(from, copy, bytes), bytes);
+	close(from);
+	ck_assert_int_eq(import(raw, to, file_copy()), 0);
+	free(copy);
+	ck_assert_double_lt(fix_now() - begin, 1.5); /* of disk-timeout, 2 s */
+}
+
+/* ---- the daemon ------------------------------------------------------------------------------ */
+
+static void setup_with(const char *quota)
+{
+	char parked[96];
+	const char *const options[] = {parked, "--disk-timeout=2", "--pool-bytes=64M", "--account-bytes=64M", quota, NULL};
+	struct raw_engine e;
+	struct skv_msg_seq m;
+	uint64_t bytes;
+	int from;
+
+	folder = fx_folder();
+	snprintf(parked, sizeof(parked), "--parked-path=%s", folder);
+	fix_start_process(&fix, options);
+	raw_engine_open(&e, fix.socket, 2);
+	m = (struct skv_msg_seq){.session = e.session.session, .seq = raw_engine_seq(&e, NAME, TOKENS)};
+	raw_ask(e.raw, SKV_MSG_SEQ_DETACH, &m, sizeof(m), -1);
+	ck_assert_int_eq(raw_seq_named(e.raw, SKV_MSG_SEQ_PARK, e.model.name, NAME), 0);
+	own.uid = (uint32_t)getuid();
+	strcpy(own.model, e.model.name);
+	strcpy(own.name, NAME);
+	raw_close(e.raw);
+	raw = raw_operator(fix.socket);
+	from = export_next(raw, own.uid, &bytes);
+	file_bytes = (size_t)bytes;
+	file = malloc(file_bytes);
+	ck_assert_uint_eq(read_all(from, file, file_bytes), file_bytes);
+	close(from);
+}
+
+static void setup(void)
+{
+	setup_with(NULL);
+	ck_assert_int_eq(import(raw, OTHER, file_copy()), 0);
+}
+
+static void teardown(void)
+{
+	char command[128];
+
+	raw_close(raw);
+	fix_stop(&fix);
+	free(file);
+	snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+	ck_assert_int_eq(system(command), 0);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+START_TEST(a_slow_reader_gets_all)
+{
+	struct raw *slow = raw_hello(fix.socket);
+	char *got = malloc(file_bytes);
+	uint64_t bytes = 0;
+	int from = export_next(slow, own.uid, &bytes);
+	size_t n = 0;
+
+	for (unsigned i = 0; i < 8; i++) {
+		n += read_all(from, got + n, DRIP);
+		fix_sleep_ms(400); /* disk-timeout is over after five of these */
+		if (i < 2)
+			others_travel(OTHER + 1 + i);
+	}
+	n += read_all(from, got + n, file_bytes - n);
+	ck_assert_uint_eq(n, file_bytes);
+	ck_assert_mem_eq(got, file, file_bytes);
+	close(from);
+	free(got);
+	raw_close(slow);
+}
+END_TEST
+
+START_TEST(a_reader_that_does_not_read_is_given_up)
+{
+	struct raw *silent = raw_hello(fix.socket);
+	char *got = malloc(file_bytes);
+	uint64_t bytes = 0;
+	int from = export_next(silent, own.uid, &bytes), again;
+
+	others_travel(OTHER + 1);
+	ck_assert_int_lt(export(silent, own.uid, &bytes), 0);
+	ck_assert_ptr_nonnull(strstr(raw_error_text(silent), "another sequence of this user is being exported"));
+	again = export_next(silent, own.uid, &bytes);
+	ck_assert_uint_lt(read_all(from, got, file_bytes), file_bytes);
+	ck_assert_uint_eq(read_all(again, got, file_bytes), file_bytes);
+	close(from);
+	close(again);
+	free(got);
+	raw_close(silent);
+}
+END_TEST
+
+/* The disk has the bytes of a file that is gone as long as it is being exported, and so has its user's quota. */
+START_TEST(gone_files_are_charged)
+{
+	struct raw *slow = raw_hello(fix.socket);
+	uint64_t bytes = 0;
+	int from = export_next(slow, own.uid, &bytes), r;
+
+	ck_assert_int_eq(raw_seq_named(slow, SKV_MSG_SEQ_DROP_NAME, own.model, own.name), 0);
+	ck_assert_int_eq(import(raw, own.uid, file_copy()), EDQUOT);
+	close(from);
+	for (unsigned i = 0; i < 100 && (r = import(raw, own.uid, file_copy())) == EDQUOT; i++)
+		fix_sleep_ms(50);
+	ck_assert_int_eq(r, 0);
+	raw_close(slow);
+}
+END_TEST
+
+static void setup_quota(void)
+{
+	setup_with("--account-parked-bytes=3M"); /* for one of the file, and not for two */
+	ck_assert_uint_lt(file_bytes, 3 << 20);
+	ck_assert_uint_gt(2 * file_bytes, 3 << 20);
+}
+
+/* Nothing comes, or little: the import ends, and meanwhile exports go on. */
+START_TEST(a_slow_writer_is_given_up)
+{
+	const bool drips = _i;
+	struct raw *waits = raw_operator(fix.socket);
+	const struct skv_msg_user m = {.uid = OTHER + 1};
+	double begin = fix_now();
+	uint64_t bytes;
+	int ends[2], from;
+
+	signal(SIGPIPE, SIG_IGN);
+	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+	raw_send(waits, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), ends[0]);
+	close(ends[0]);
+	from = export_next(raw, OTHER, &bytes);
+	close(from);
+	for (size_t n = 0; drips && write(ends[1], file + n, DRIP) == DRIP; n += DRIP)
+		fix_sleep_ms(300);
+	ck_assert_int_ne(raw_recv_answer(waits, 20000), SKV_MSG_SEQ_IMPORT | SKV_REPLY);
+	ck_assert_msg(strstr(raw_error_text(waits), drips ? "expected 1048576 a second" : "nothing comes"), "%s", raw_error_text(waits));
+	ck_assert_double_lt(fix_now() - begin, 8);
+	close(ends[1]);
+	raw_close(waits);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-export");
+	TCase *t;
+
+	t = add_case(s, "other ends", 60, setup, teardown, a_slow_reader_gets_all, a_reader_that_does_not_read_is_given_up, NULL);
+	tcase_add_loop_test(t, a_slow_writer_is_given_up, 0, 2);
+	add_case(s, "quota", 60, setup_quota, teardown, gone_files_are_charged, NULL);
+	return run_suite(s);
+}
