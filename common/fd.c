@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -41,6 +42,23 @@ void skv_fd_raise_limit(void)
 		r.rlim_cur = r.rlim_max;
 		(void)setrlimit(RLIMIT_NOFILE, &r);
 	}
+}
+
+int skv_open_secret(const char *file, const char **ret_why)
+{
+	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a pipe would wait for a writer */
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		*ret_why = strerror(errno);
+		skv_close_fd(fd);
+		return -errno;
+	}
+	if (S_ISREG(st.st_mode) && !(st.st_mode & 07))
+		return fd;
+	*ret_why = "expected a file that nobody but its owner and group may read or write";
+	skv_close_fd(fd);
+	return -EPERM;
 }
 
 /*

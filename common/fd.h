@@ -21,6 +21,12 @@ bool skv_is_shortage(int error);
 /* Let this process have as many descriptors as it may. */
 void skv_fd_raise_limit(void);
 
+/*
+ * Open a file with a secret to be read (the caller's): a regular one, which nobody but its owner and group may read or write. Negative errno
+ * with a text, static or strerror()'s: -EPERM, it is another one.
+ */
+int skv_open_secret(const char *file, const char **ret_why);
+
 /* A zeroed memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
 int skv_memfd_new(const char *name, size_t bytes);
 

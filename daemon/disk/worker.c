@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/fd.h"
@@ -143,10 +142,10 @@ int skv_disk_worker_main(void)
 	bool listens = true;
 	int *fds;
 
+	skv_process_conceal();
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "sparsekvd-disk");
-	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* of others' keys and values */
 	skv_process_serve();
 	skv_fd_raise_limit();
 	while (listens && next_job(&job, &fds)) {
