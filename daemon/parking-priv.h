@@ -12,9 +12,9 @@
 
 /*
  * Each kind has a process of its own: a pipe that nobody reads holds up neither those that are parked nor those that wait for a sequence;
- * nor does a slow store, and what it is sent holds up none that wait for it.
+ * nor does a slow store, and what it is sent holds up none that wait for it. Files go while others are written.
  */
-enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_FOREIGN, SKV_PARKING_FETCH, SKV_PARKING_SEND, SKV_PARKING_WORKERS };
+enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_FOREIGN, SKV_PARKING_FETCH, SKV_PARKING_SEND, SKV_PARKING_REMOVE, SKV_PARKING_WORKERS };
 
 /* A request that is answered when its jobs are through. */
 struct skv_parking_ask {
@@ -62,7 +62,7 @@ struct skv_parking_job {
 	uint64_t taken;          /* RESUME: pages */
 	uint8_t *segments;       /* of a device: which are needed, a byte each; else NULL */
 	uint32_t n_segments;
-	int list, user, other;   /* own descriptors: -1; of STORE_ `user` is what the store is told */
+	int list, store, other;  /* own descriptors: -1; `store` is what the store is told */
 	int *fds;                /* for the worker; those of segments are borrowed */
 	uint64_t begun_ns, turn; /* the last that it had */
 	struct skv_parking_asked *asked;

@@ -6,7 +6,7 @@
  *   resume   a sequence without a name, pages for it (core) → worker reads the file → it gets its name (core) → the file goes
  *
  * At any instant a sequence is whole in memory, in a file, or in both; where it is in both, what is in memory counts: a daemon that
- * starts removes the file. A file is removed by way of the ring, so after the commit that has the sequence in memory.
+ * starts removes the file. What a worker is told goes by way of the ring: a file is removed after the commit that has the sequence in memory.
  *
  * No holder of a sequence waits for this: one that is attached while it is being written is just attached, and its file removed. Only who
  * drops one waits until no file of it is there, or can come (parking-request.c): the next daemon would take that for the sequence.
@@ -45,15 +45,9 @@ struct skv_parking_job *skv_parking_job_new(struct skv_parking *k, const struct 
 	j->kind = kind;
 	j->m.kind = disk_kind;
 	j->m.uid = uid;
-	j->list = j->other = -1;
+	j->list = j->store = j->other = -1;
 	j->begun_ns = skv_now_ns();
-	j->user = disk_kind < SKV_DISK_STORE_PUT ? skv_files_user(&k->files, uid) : -1;
 	j->work = (struct skv_worker_job){.job = &j->m, .bytes = sizeof(j->m), .done = done};
-	if (j->user < 0 && disk_kind < SKV_DISK_STORE_PUT) {
-		snprintf(why, SKV_TEXT_MAX, "the user's folder for parked sequences: %s", strerror(-j->user));
-		free(j);
-		return NULL;
-	}
 	j->next = k->jobs;
 	k->jobs = j;
 	return j;
@@ -69,7 +63,7 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	skv_core_list_end(&j->listing);
 	skv_files_unreserve(&j->parking->files, j->reserved);
 	skv_close_fd(j->list);
-	skv_close_fd(j->user);
+	skv_close_fd(j->store);
 	skv_close_fd(j->other);
 	j->parking->settled = true;
 	free(j->segments);
@@ -214,7 +208,7 @@ int skv_parking_move(struct skv_parking_job *j, uint64_t listed)
 	if (!j->fds)
 		return -ENOMEM;
 	j->fds[SKV_DISK_FD_FOLDER] = k->files.folder;
-	j->fds[SKV_DISK_FD_USER] = j->user;
+	j->fds[SKV_DISK_FD_USER] = j->store >= 0 ? j->store : k->files.folder;
 	j->fds[SKV_DISK_FD_OTHER] = j->other;
 	j->m.n_fds = j->m.kind == SKV_DISK_STORE_FIND ? SKV_DISK_FD_STORE + 1 : SKV_DISK_FD_OTHER + 1;
 	if (j->list >= 0)
@@ -314,13 +308,14 @@ static void remove_known(struct skv_parking *k)
 	for (size_t i = k->files.n; i > 0; i--) {
 		struct skv_parked *p = k->files.all[i - 1];
 		struct skv_model m;
-		int user;
+		int user, r;
 
 		skv_wire_to_model(&m, &p->model);
 		if (skv_parked_is_prefix(p) || !skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
 			continue;
-		user = skv_files_user(&k->files, p->uid);
-		if (user >= 0 && unlinkat(user, p->file, 0) == 0)
+		user = skv_files_user(k->files.folder, p->uid, false);
+		r = user < 0 ? user : skv_files_remove(user, p->file);
+		if (r == 0)
 			skv_parking_forget(k, p);
 		else
 			skv_parking_remove(k, p);

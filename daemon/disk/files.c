@@ -154,18 +154,26 @@ int skv_files_unread(const struct skv_files *f, uint32_t uid, const char *name)
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-int skv_files_user(const struct skv_files *f, uint32_t uid)
+int skv_files_user(int folder, uint32_t uid, bool make)
 {
 	char name[16];
 	int fd;
 
 	snprintf(name, sizeof(name), "%u", uid);
-	if (mkdirat(f->folder, name, 0700) == 0)
-		(void)fsync(f->folder); /* once for each user: its files would be lost with it */
-	else if (errno != EEXIST)
+	if (make && mkdirat(folder, name, 0700) < 0 && errno != EEXIST)
 		return -errno;
-	fd = openat(f->folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	/* its files would be lost with it; also where it is there already, for who made it may have died before this */
+	if (make && fsync(folder) < 0)
+		return -errno;
+	fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
+}
+
+int skv_files_remove(int user, const char *file)
+{
+	if (unlinkat(user, file, 0) < 0 && errno != ENOENT)
+		return -errno;
+	return fsync(user) < 0 ? -errno : 0; /* of a file that is gone, too: who removed it may not have come so far */
 }
 
 /* NULL where a file has none. */
@@ -303,7 +311,7 @@ static int look(const struct looking *l, int user, const char *name)
 	if (skv_is_shortage(r) || may_be_read_later(r))
 		return r;
 	if (is_prefix_file(name)) { /* it can be computed again */
-		(void)unlinkat(user, name, 0);
+		(void)unlinkat(user, name, 0); /* and if it comes back it goes again */
 		return 0;
 	}
 	if (is_parked_file(name) && r != -ENOENT)
@@ -366,15 +374,17 @@ static int remove_if_unknown(void *ctx, int user, const char *name)
 	const struct unknown *u = ctx;
 
 	if (is_parked_file(name) && !u->is_known(u->ctx, u->uid, name) && !is_listed(u->files, u->uid, name) && !is_unread(u->files, u->uid, name))
-		(void)unlinkat(user, name, 0);
+		(void)skv_files_remove(user, name);
 	return 0;
 }
 
-void skv_files_remove_unknown(const struct skv_files *f, int user, uint32_t uid, skv_files_is_known is_known, const void *ctx)
+void skv_files_remove_unknown(const struct skv_files *f, uint32_t uid, skv_files_is_known is_known, const void *ctx)
 {
 	struct unknown u = {f, uid, is_known, ctx};
+	char folder[16];
 
-	(void)each(user, ".", remove_if_unknown, &u);
+	snprintf(folder, sizeof(folder), "%u", uid);
+	(void)each(f->folder, folder, remove_if_unknown, &u);
 }
 
 static int look_at_user(void *ctx, int folder, const char *name)
@@ -414,8 +424,8 @@ static int look_at_unread(struct looking *l, const struct skv_unread *u)
 		return each(l->files->folder, folder, look_at_file, l);
 	if (is_listed(l->files, u->uid, u->file) || l->is_known(l->ctx, u->uid, u->file))
 		return 0; /* the sequence was in memory, and was parked again */
-	user = skv_files_user(l->files, u->uid);
-	r = user < 0 ? user : look(l, user, u->file);
+	user = skv_files_user(l->files->folder, u->uid, false);
+	r = user == -ENOENT ? 0 : user < 0 ? user : look(l, user, u->file);
 	skv_close_fd(user);
 	return r;
 }

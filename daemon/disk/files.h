@@ -62,8 +62,13 @@ typedef void (*skv_files_odd)(const char *file, const char *why);
 int skv_files_open(struct skv_files *, const char *path, skv_files_odd odd, char *why, size_t len);
 void skv_files_close(struct skv_files *);
 
-/* The user's folder, made if it is not there: the caller's, or negative errno. */
-int skv_files_user(const struct skv_files *, uint32_t uid);
+/*
+ * The user's folder, in the folder of parked sequences: the caller's, or negative errno. With `make` it is made if it is not there, and is there
+ * after a power cut, too, whoever made it.
+ */
+int skv_files_user(int folder, uint32_t uid, bool make);
+/* A file of a user's folder goes, and does not come back after a power cut. 0, also if it is gone already; or negative errno. */
+int skv_files_remove(int user, const char *file);
 /* The header of a file in a user's folder, and the keys of a sealed prefix (the caller's; else NULL); or negative errno, -EBADMSG with a static text. */
 int skv_files_header(int user, const char *file, struct skv_parked_header *ret, struct skv_parked_keys **ret_keys, const char **ret_why);
 
@@ -80,7 +85,7 @@ void skv_files_unreserve(struct skv_files *, struct skv_parked *reserved);
  * folder is read for it.
  */
 typedef bool (*skv_files_is_known)(const void *ctx, uint32_t uid, const char *file);
-void skv_files_remove_unknown(const struct skv_files *, int user, uint32_t uid, skv_files_is_known is_known, const void *ctx);
+void skv_files_remove_unknown(const struct skv_files *, uint32_t uid, skv_files_is_known is_known, const void *ctx);
 /* What could not be read is, perhaps, now. As above: what is neither known nor about to be is. */
 void skv_files_look_again(struct skv_files *, skv_files_odd odd, skv_files_is_known is_known, const void *ctx);
 /* Negative errno: the user may have a parked sequence of this name (and any model), and it could not be read. */

@@ -20,9 +20,13 @@
 #define SKV_DISK_TEXT_MAX 256u
 #define SKV_DISK_FLIGHT 8u /* chunks that are being written or read at a time */
 
+/*
+ * Jobs about files have the folder twice: in place of the second the process puts the folder of the job's user, which it opens, and, for what
+ * writes files, makes. So the daemon waits for no disk.
+ */
 enum skv_disk_job_kind {
 	/*
-	 * From memory into a file. fds: folder, user's folder, sequence memory, list, memory of pages. The list has the n_entries that
+	 * From memory into a file. fds: folder, folder again, sequence memory, list, memory of pages. The list has the n_entries that
 	 * count, of each table in order, as the daemon has checked them: ids of PRIVATE and SHARED ones are below max_pages; and, at
 	 * keys_at, the struct skv_parked_keys of a sealed prefix.
 	 * All that is not in the list comes from the sequence memory, which its user may still write to.
@@ -35,13 +39,18 @@ enum skv_disk_job_kind {
 	 */
 	SKV_DISK_RESUME = 2,
 	/*
-	 * From a file of anybody's, or a pipe, into a file. fds: folder, user's folder, what to read. All of it is checked, name and model stay, `uid` is
+	 * From a file of anybody's, or a pipe, into a file. fds: folder, folder again, what to read. All of it is checked, name and model stay, `uid` is
 	 * put in. -EBADMSG: it is not such a file. -EDQUOT: it is larger than max_bytes. -EEXIST: there is a file of its name. Of
 	 * the job only kind, n_fds, uid and max_bytes count.
 	 */
 	SKV_DISK_IMPORT = 3,
-	/* A parked file, as it is, into a pipe. fds: folder, user's folder, pipe. */
+	/* A parked file, as it is, into a pipe. fds: folder, folder again, pipe. */
 	SKV_DISK_SEND = 4,
+	/*
+	 * A parked file goes, and does not come back after a power cut; 0 if it is gone already. fds: folder, folder again. Of the job only kind,
+	 * n_fds, uid and file count.
+	 */
+	SKV_DISK_REMOVE = 8,
 
 	/*
 	 * A sealed prefix (daemon/core/prefix.h) and the prefix store. In the place of the user's folder is a memfd with what store/values.h
@@ -100,6 +109,7 @@ struct skv_disk_answer {
 	uint64_t bytes; /* of the file, written or read */
 	char why[SKV_DISK_TEXT_MAX];
 	char file[SKV_PARKED_FILE]; /* IMPORT: the name that it got, which follows from its model and name. With an error: it has it still */
+	struct skv_parked_header header; /* PARK, IMPORT: of the file that was written */
 	uint32_t n_blocks; /* STORE_FIND, STORE_GET */
 	uint32_t n_nixl; /* STORE_GET: values that NIXL has read, and their bytes */
 	uint64_t nixl_bytes;

@@ -18,7 +18,7 @@
 #include "daemon/loop/loop.h"
 
 #define SKV_WORKER_PACKET_FDS 250u  /* the kernel's SCM_MAX_FD is 253 */
-#define SKV_WORKER_MAX_ANSWER 512u /* bytes */
+#define SKV_WORKER_MAX_ANSWER 1024u /* bytes */
 
 struct skv_worker;
 
