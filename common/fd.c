@@ -34,14 +34,15 @@ bool skv_is_shortage(int error)
 	return error == -ENOMEM || error == -ENOSPC || error == -EMFILE || error == -ENFILE || error == -EAGAIN || error == -ENOBUFS;
 }
 
-void skv_fd_raise_limit(void)
+uint64_t skv_fd_raise_limit(void)
 {
 	struct rlimit r;
 
-	if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+	if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+		return UINT64_MAX;
+	if (r.rlim_cur < r.rlim_max && setrlimit(RLIMIT_NOFILE, &(struct rlimit){r.rlim_max, r.rlim_max}) == 0)
 		r.rlim_cur = r.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &r);
-	}
+	return r.rlim_cur;
 }
 
 int skv_open_secret(const char *file, const char **ret_why)

@@ -471,7 +471,7 @@ static int keeper_open(struct keeper *k)
 		skv_log(LOG_ERR, "%s", err);
 		return r;
 	}
-	skv_fd_raise_limit();
+	(void)skv_fd_raise_limit();
 	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a daemon that was killed leaves is waited for by us, as by process 1 */
 	r = open_program(k);
 	if (r == 0)

@@ -167,7 +167,7 @@ int skv_disk_worker_main(void)
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "sparsekvd-disk");
 	skv_process_serve();
-	skv_fd_raise_limit();
+	(void)skv_fd_raise_limit();
 	while (listens && next_job(&job, &fds)) {
 		struct skv_disk_work work = {.job = &job, .fds = fds, .say = say};
 		const int error = work_on(&work, fds);
