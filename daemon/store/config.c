@@ -243,6 +243,7 @@ static int read_password(struct skv_store_config *c, char *why)
 {
 	const char *wrong;
 	SKV_FD_CLEANUP int fd = skv_open_secret(c->password_file, &wrong);
+	size_t len = 0;
 	ssize_t n;
 
 	if (fd < 0)
@@ -250,15 +251,12 @@ static int read_password(struct skv_store_config *c, char *why)
 	n = read(fd, c->password, sizeof(c->password));
 	if (n < 0)
 		return skv_store_refuse(why, -errno, "store: password-file: \"%.128s\": %s", c->password_file, strerror(errno));
-	if (n < (ssize_t)sizeof(c->password))
-		c->password[n] = '\0';
-	else if (!memchr(c->password, '\n', sizeof(c->password)))
-		c->password[0] = '\0';
-	c->password[strcspn(c->password, "\r\n")] = '\0';
-	if (!c->password[0])
-		return skv_store_refuse(why, -EINVAL,
-		                        "store: password-file: \"%.128s\": expected a first line of 1 to %u bytes",
+	while (len < (size_t)n && c->password[len] != '\n' && c->password[len] != '\r')
+		len++;
+	if (len == 0 || len == sizeof(c->password) || memchr(c->password, '\0', len))
+		return skv_store_refuse(why, -EINVAL, "store: password-file: \"%.128s\": expected a first line of 1 to %u bytes, none of them NUL",
 		                        c->password_file, SKV_STORE_SECRET - 1);
+	c->password[len] = '\0';
 	return 0;
 }
 

@@ -279,11 +279,11 @@ static int exists(const char *format, const char *a, const char *b)
 	return r;
 }
 
-static void password_file(const char *text, mode_t mode)
+static void password_file(const char *text, size_t bytes, mode_t mode)
 {
 	const char *path = fx_path(server.folder, "password");
 
-	fx_text(path, text);
+	fx_write(path, text, bytes);
 	ck_assert_int_eq(chmod(path, mode), 0);
 }
 
@@ -309,28 +309,30 @@ START_TEST(passwords)
 	EXPECT(exists("redis://reader:pa%%40ss@127.0.0.1:%s%s", port, ""), 0);
 	EXPECT(skv_store_del(store, &(struct skv_store_bytes){"k", 1}, 1, 0, &(int){0}), -EACCES);
 	ck_assert_ptr_nonnull(strstr(skv_store_error(store), "NOPERM"));
-	password_file("sesame\n", 0640);
+	password_file("sesame\n", 7, 0640);
 	EXPECT(exists("unix://%s?password-file=%s/password", server.socket, server.folder), 0);
 }
 END_TEST
 
-/* Others may read or write it; it is empty, or too long. */
+/* Others may read or write it; its first line ends early, or is empty. */
 START_TEST(password_files)
 {
 	static const struct {
 		mode_t mode;
+		size_t bytes;
 		const char *first, *says;
 	} files[] = {
-		{0644, "sesame\n", "expected a file that nobody but its owner and group may read or write"},
-		{0602, "sesame\n", "expected a file that nobody but its owner and group may read or write"},
-		{0600, "\n", "expected a first line of 1 to 512 bytes"},
+		{0644, 7, "sesame\n", "expected a file that nobody but its owner and group may read or write"},
+		{0602, 7, "sesame\n", "expected a file that nobody but its owner and group may read or write"},
+		{0600, 8, "ses\0ame\n", "none of them NUL"},
+		{0600, 1, "\n", "expected a first line of 1 to 512 bytes"},
 	};
 	char url[256], why[SKV_STORE_TEXT];
 	struct skv_store_config c;
 
 	snprintf(url, sizeof(url), "redis://h?password-file=%s/password", server.folder);
 	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
-		password_file(files[i].first, files[i].mode);
+		password_file(files[i].first, files[i].bytes, files[i].mode);
 		ck_assert_int_lt(skv_store_config_parse(&c, url, why), 0);
 		ck_assert_msg(strstr(why, files[i].says) != NULL, "%s", why);
 	}
