@@ -64,7 +64,7 @@ void skv_files_close(struct skv_files *);
 
 /*
  * The user's folder, in the folder of parked sequences: the caller's, or negative errno. With `make` it is made if it is not there, and is there
- * after a power cut, too, whoever made it.
+ * after a power cut, too, also where another process has made it and died.
  */
 int skv_files_user(int folder, uint32_t uid, bool make);
 /* A file of a user's folder goes, and does not come back after a power cut. 0, also if it is gone already; or negative errno. */

@@ -485,8 +485,6 @@ START_TEST(spoiled_strings)
 		memset(s, 0, strings[i].size);
 		s[strings[i].size - 1] = 'x';
 		ck_assert_wrong(&p, "a byte after its end");
-		s[strings[i].size - 1] = '\0';
-		ck_assert_ptr_null(check(&p));
 	}
 }
 END_TEST

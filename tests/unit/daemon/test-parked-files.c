@@ -114,12 +114,12 @@ START_TEST(file_is_gone)
 END_TEST
 
 /* A line of the record: of whom, what and where. */
-struct call {
+struct file_op {
 	int pid;
 	char what[16], path[256];
 };
 
-static unsigned read_calls(const char *record, struct call *ret, unsigned most)
+static unsigned read_ops(const char *record, struct file_op *ret, unsigned most)
 {
 	FILE *r = fopen(record, "re");
 	unsigned n = 0;
@@ -133,7 +133,7 @@ static unsigned read_calls(const char *record, struct call *ret, unsigned most)
 }
 
 /* The call after number i of the same process is a sync of this folder. */
-static bool is_synced(const struct call *all, unsigned n, unsigned i, const char *path)
+static bool is_synced(const struct file_op *all, unsigned n, unsigned i, const char *path)
 {
 	unsigned next = i + 1;
 
@@ -148,7 +148,7 @@ static bool is_synced(const struct call *all, unsigned n, unsigned i, const char
  */
 START_TEST(gone_for_good)
 {
-	static struct call all[1000];
+	static struct file_op all[1000];
 	char record[96], user[96];
 	unsigned n, removed = 0, made = 0;
 
@@ -164,11 +164,11 @@ START_TEST(gone_for_good)
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-1"), 0);
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_DROP_NAME, "chat-0"), 0);
-	n = read_calls(record, all, 1000);
+	n = read_ops(record, all, 1000);
 	ck_assert_msg(is_synced(all, n, n - 2, user), "what is dropped is not synchronized when it is told: %s %s", all[n - 1].what, all[n - 1].path);
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-1"), 0);
 	fix_sleep_ms(1000); /* nobody waits for its file to go */
-	n = read_calls(record, all, 1000);
+	n = read_ops(record, all, 1000);
 	for (unsigned i = 0; i < n; i++) {
 		const char *end = strrchr(all[i].path, '.');
 

@@ -346,42 +346,6 @@ START_TEST(a_kernel_without_io_uring_is_named)
 }
 END_TEST
 
-static void with_64_descriptors(void)
-{
-	if (setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64}) < 0)
-		_exit(126);
-}
-
-static void with_a_soft_limit_of_64(void)
-{
-	struct rlimit r;
-
-	if (getrlimit(RLIMIT_NOFILE, &r) < 0)
-		_exit(126);
-	r.rlim_cur = 64;
-	if (setrlimit(RLIMIT_NOFILE, &r) < 0)
-		_exit(126);
-}
-
-/* The soft limit it raises. With too low a hard one it says what it needs. */
-START_TEST(descriptors_are_asked_for)
-{
-	const char *argv[] = {"sparsekvd", "--config=/dev/null", "--socket=/tmp/sparsekv-none", "--max-policies=40", NULL};
-	char said[1024];
-	struct rlimit r;
-
-	ck_assert_int_eq(run_daemon(argv, with_64_descriptors, said, sizeof(said)), EXIT_FAILURE);
-	ck_assert_msg(strstr(said, "RLIMIT_NOFILE: got 64, expected at least 136 "), "%s", said);
-	fix_stop(&fix);
-	fix_before_exec = with_a_soft_limit_of_64;
-	fix_start_process(&fix, NULL);
-	fix_before_exec = NULL;
-	ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, NULL, &r), 0);
-	ck_assert_uint_gt(r.rlim_cur, 64);
-	ck_assert_uint_eq(r.rlim_cur, r.rlim_max);
-}
-END_TEST
-
 START_TEST(one_daemon_a_socket)
 {
 	char option[128], said[1024];
@@ -623,7 +587,7 @@ int main(void)
 	         a_death_counts_though_a_child_keeps_the_socket,
 	         another_process_goes_on_with_a_named_sequence, every_descriptor_closes_on_exec,
 	         clients_leave_no_descriptors_behind, running_out_of_descriptors_loses_nothing,
-	         a_kernel_without_io_uring_is_named, descriptors_are_asked_for, one_daemon_a_socket,
+	         a_kernel_without_io_uring_is_named, one_daemon_a_socket,
 	         wrong_command_lines_say_what_was_expected, the_service_managers_protocol_is_kept,
 	         a_socket_of_another_kind_is_refused, the_wire_can_be_watched, a_stop_takes_everything_back,
 	         NULL);
