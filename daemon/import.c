@@ -90,6 +90,32 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	return r;
 }
 
+/*
+ * A worker that answers has left nothing, or names the file; one that does not may have given the file its name: a look is taken, and what is not
+ * known goes. Until then no other import of this user begins. False: it cannot be.
+ */
+static bool look_for_rest(struct skv_parking_job *j, int error, const char *why)
+{
+	j->error = error;
+	snprintf(j->why, sizeof(j->why), "%s", why);
+	j->m.kind = SKV_DISK_LOOK;
+	j->m.file[0] = 0;
+	j->work.once = false;
+	j->other = skv_close_fd(j->other);
+	free(j->fds);
+	j->fds = NULL;
+	return skv_parking_look_move(j) == 0;
+}
+
+static void looked(struct skv_parking_job *j, int error)
+{
+	if (error == 0)
+		error = skv_parking_look_found(j, true);
+	if (error && !j->parking->closed)
+		skv_log(LOG_ERR, "user %u: an import may have left a file, which cannot be looked for: %s", j->m.uid, strerror(-error));
+	skv_parking_end(j, j->error, j->why);
+}
+
 /* It is whole, under the name that its header says, which no parked sequence had. One in memory may have it. */
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
@@ -101,12 +127,12 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 	uint64_t left;
 	int r = 0;
 
-	/*
-	 * A worker that answers has left nothing, or names the file; one that does not may have given the file its name. Only then is the
-	 * folder read, which holds up others: users cause errors as they like.
-	 */
-	if (j->m.kind == SKV_DISK_IMPORT && error && (!a || *a->file))
-		skv_files_remove_unknown(&k->files, j->m.uid, skv_parking_is_about_to_be, k);
+	if (j->m.kind == SKV_DISK_LOOK) {
+		looked(j, error);
+		return;
+	}
+	if (j->m.kind == SKV_DISK_IMPORT && error && !k->closed && (!a || *a->file) && look_for_rest(j, error, why))
+		return;
 	if (error || j->m.kind == SKV_DISK_SEND) {
 		skv_parking_end(j, error, why);
 		return;

@@ -67,6 +67,8 @@ struct skv_parking_job {
 	uint64_t begun_ns, turn; /* the last that it had */
 	struct skv_parking_asked *asked;
 	struct skv_prefix_ask *prefix; /* STORE_: whose it is */
+	int error;               /* IMPORT: that has ended it, while a look is taken at what it left; with a text */
+	char why[SKV_TEXT_MAX];
 };
 
 /* A request that waits until files of its sequence are gone. */
@@ -118,8 +120,8 @@ void skv_parking_answer(struct skv_parking *, struct skv_parking_ask *, int erro
 /* The job that moves such a sequence, or NULL. */
 struct skv_parking_job *skv_parking_find_job(struct skv_parking *, uint32_t kind, uint32_t uid, const char *model, const char *name,
                                              struct skv_parking_job *after);
-/* A skv_files_is_known: it is being written, or was and nobody has heard of it yet. */
-bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file);
+/* A file of this name is being written, or was and nobody has heard of it yet. */
+bool skv_parking_is_about_to_be(const struct skv_parking *, uint32_t uid, const char *file);
 
 /*
  * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, once a second. The last time nobody
@@ -132,6 +134,17 @@ void skv_parking_remove_again(struct skv_parking *);
 void skv_parking_remove_rest(struct skv_parking *);
 /* It is gone already. */
 void skv_parking_forget(struct skv_parking *, struct skv_parked *);
+/* What is in memory, too: its file goes. */
+void skv_parking_remove_known(struct skv_parking *);
+
+/*
+ * Looks (look.c): a job, of which kind, uid and file are set, goes to its worker; what it has found is entered into the list, and (unknown_goes)
+ * removed: -ENOMEM. A skv_files_odd, which logs.
+ */
+int skv_parking_look_move(struct skv_parking_job *);
+int skv_parking_look_found(struct skv_parking_job *, bool unknown_goes);
+void skv_parking_odd(const char *file, const char *why);
+
 /* Is there room for so many bytes in the user's quota, with what is being written, and without prefixes? *ret_left: that there is. */
 bool skv_parking_quota_allows(struct skv_parking *, uint32_t uid, uint64_t more, uint64_t *ret_left);
 /* The user's prefixes on disk that were not used for longest go, as long as they do not fit into what sequences leave of its quota. */

@@ -149,9 +149,8 @@ struct skv_parking_job *skv_parking_find_job(struct skv_parking *k, uint32_t kin
 	return j;
 }
 
-bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file)
+bool skv_parking_is_about_to_be(const struct skv_parking *k, uint32_t uid, const char *file)
 {
-	const struct skv_parking *k = parking;
 	const struct skv_parking_job *j = k->jobs;
 
 	while (j && (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || strcmp(j->m.file, file)))
@@ -297,47 +296,22 @@ void skv_parking_retry(struct skv_server *s)
 		run(s->parking, ++s->parking->turns, SKV_PARKING_MEMORY, SKV_PARKING_MEMORY);
 }
 
-static void odd(const char *file, const char *why)
+void skv_parking_odd(const char *file, const char *why)
 {
 	skv_log_peer(LOG_WARNING, "parked-path: %s is left alone: %s", file, why);
 }
 
 /* What is in memory, too, counts there: its file goes before anybody can drop the sequence. A sealed prefix never changes, and may be in both. */
-static void remove_known(struct skv_parking *k)
+void skv_parking_remove_known(struct skv_parking *k)
 {
 	for (size_t i = k->files.n; i > 0; i--) {
 		struct skv_parked *p = k->files.all[i - 1];
 		struct skv_model m;
-		int user, r;
 
 		skv_wire_to_model(&m, &p->model);
-		if (skv_parked_is_prefix(p) || !skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
-			continue;
-		user = skv_files_user(k->files.folder, p->uid, false);
-		r = user < 0 ? user : skv_files_remove(user, p->file);
-		if (r == 0)
-			skv_parking_forget(k, p);
-		else
+		if (!skv_parked_is_prefix(p) && !p->going && skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
 			skv_parking_remove(k, p);
-		skv_close_fd(user);
 	}
-}
-
-/* Not while what comes in may have a name already: it is not known which. */
-static void look_again(struct skv_parking *k)
-{
-	const size_t n = k->files.n;
-	unsigned gone;
-
-	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		if (j->m.kind == SKV_DISK_IMPORT)
-			return;
-	k->look_again = false;
-	skv_files_look_again(&k->files, odd, skv_parking_is_about_to_be, k);
-	skv_log(LOG_NOTICE, "parked-path: %zu more sequences could be read now; of %zu files and folders it failed again", k->files.n - n,
-	        k->files.n_unread);
-	remove_known(k);
-	(void)skv_parking_index_prefixes(k, &gone);
 }
 
 /*
@@ -369,8 +343,6 @@ void skv_parking_tick(struct skv_server *s)
 	struct skv_parking *k = s->parking;
 	const uint64_t ttl = s->config.sequence_ttl;
 
-	if (k && k->look_again)
-		look_again(k);
 	for (const struct skv_parking_job *j = k ? k->jobs : NULL; j; j = j->next)
 		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
 			skv_reply_wait(skv_ipc_find(s->ipc, a->ask->conn), a->ask->header.serial);
@@ -422,7 +394,7 @@ int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
 	k->restored = restored;
 	k->files = (struct skv_files)SKV_FILES_NULL;
 	s->parking = k;
-	r = skv_files_open(&k->files, path, odd, why, sizeof(why));
+	r = skv_files_open(&k->files, path, skv_parking_odd, why, sizeof(why));
 	if (r < 0) {
 		skv_log(LOG_ERR, "parked-path %s: %s", path, why);
 		return r;
@@ -430,7 +402,7 @@ int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
 	r = start_workers(k);
 	if (r < 0)
 		return r;
-	remove_known(k);
+	skv_parking_remove_known(k);
 	skv_core_set_parking(s->core, true);
 	if (k->files.n)
 		skv_log(LOG_NOTICE, "%zu sequences and sealed prefixes are parked in %s", k->files.n, path);

@@ -364,6 +364,7 @@ static void on_tick(struct skv_op *op, int res)
 	age(s);
 	skv_lease_tick(s);
 	skv_parking_tick(s);
+	skv_parking_look_again(s);
 	skv_prefix_tick(s);
 	measure(s);
 	if (skv_core_room_is_used_up(s->core))

@@ -51,6 +51,11 @@ enum skv_disk_job_kind {
 	 * n_fds, uid and file count.
 	 */
 	SKV_DISK_REMOVE = 8,
+	/*
+	 * Look at a file, or, where its name is "", at all of the user's folder. fds: folder, folder again, a memfd, which gets what is found: each a
+	 * struct skv_files_found, and, of a sealed prefix, its keys. Of the job only kind, n_fds, uid and file count.
+	 */
+	SKV_DISK_LOOK = 9,
 
 	/*
 	 * A sealed prefix (daemon/core/prefix.h) and the prefix store. In the place of the user's folder is a memfd with what store/values.h

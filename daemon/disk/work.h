@@ -33,6 +33,7 @@ int skv_disk_resume(struct skv_disk_work *);
 int skv_disk_import(struct skv_disk_work *);
 int skv_disk_send(struct skv_disk_work *);
 int skv_disk_remove(struct skv_disk_work *);
+int skv_disk_look(struct skv_disk_work *);
 
 /* `bytes` more are done; say so if it is time. */
 int skv_disk_progress(struct skv_disk_work *, uint64_t bytes);

@@ -121,6 +121,7 @@ static int work_on(struct skv_disk_work *work, int *fds)
 		[SKV_DISK_IMPORT] = {SKV_DISK_FD_OTHER + 1, skv_disk_import, MAKES},
 		[SKV_DISK_SEND] = {SKV_DISK_FD_OTHER + 1, skv_disk_send, OPENS},
 		[SKV_DISK_REMOVE] = {SKV_DISK_FD_USER + 1, skv_disk_remove, OPENS},
+		[SKV_DISK_LOOK] = {SKV_DISK_FD_OTHER + 1, skv_disk_look, OPENS},
 		[SKV_DISK_STORE_PUT] = {SKV_DISK_FD_PAGES, skv_store_put_job, NO_FOLDER},
 		[SKV_DISK_STORE_FIND] = {SKV_DISK_FD_STORE + 1, skv_store_find_job, NO_FOLDER},
 		[SKV_DISK_STORE_GET] = {SKV_DISK_FD_PAGES, skv_store_get_job, NO_FOLDER},

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/support/record-files.c - preloaded: what a process makes, removes and synchronizes in folders, and opens there, in the order in which it
- * does, as lines of the file $SKV_RECORD: "PID CALL PATH". What is in order there is in order on a disk whose power is cut.
+ * does, as lines of the file $SKV_RECORD: "PID CALL PATH". What is in order there is in order on a disk whose power is cut. And a disk that fails.
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,6 +33,14 @@ static void record(const char *call, int fd, const char *name)
 	if (log >= 0)
 		close(log);
 	errno = saved;
+}
+
+/* As long as there is the file $SKV_EIO the disk does not give parked sequences. */
+static bool fails(const char *name)
+{
+	const char *file = getenv("SKV_EIO"), *end = strrchr(name, '.');
+
+	return file && end && !strcmp(end, ".parked") && access(file, F_OK) == 0;
 }
 
 int mkdirat(int folder, const char *name, mode_t mode)
@@ -61,5 +71,9 @@ int openat(int folder, const char *name, int flags, ...)
 		mode = va_arg(ap, mode_t);
 	va_end(ap);
 	record("openat", folder, name);
+	if (fails(name)) {
+		errno = EIO;
+		return -1;
+	}
 	return NEXT(openat)(folder, name, flags, mode);
 }

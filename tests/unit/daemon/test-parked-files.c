@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files of parked sequences that somebody removed, that go for good, and that grow old while the clock of the day is set. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,13 @@ static bool is_synced(const struct file_op *all, unsigned n, unsigned i, const c
 	return next < n && !strcmp(all[next].what, "fsync") && !strcmp(all[next].path, path);
 }
 
+/* Of the daemon's own process, in folders of users: none. */
+static void expect_none_of_daemon(const struct file_op *all, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		ck_assert_msg(all[i].pid != f.pid || strncmp(all[i].path, folder, strlen(folder)) != 0, "the daemon itself: %s %s", all[i].what, all[i].path);
+}
+
 /*
  * Before anybody hears that a file is gone its folder is synchronized; and before one is written the folder above it, though the user's folder
  * was there already: who made it may have died at once. Workers do so: a daemon that serves touches no folder, which may be on a disk that hangs.
@@ -169,10 +177,10 @@ START_TEST(gone_for_good)
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-1"), 0);
 	fix_sleep_ms(1000); /* nobody waits for its file to go */
 	n = read_ops(record, all, 1000);
+	expect_none_of_daemon(all, n);
 	for (unsigned i = 0; i < n; i++) {
 		const char *end = strrchr(all[i].path, '.');
 
-		ck_assert_msg(all[i].pid != f.pid || strncmp(all[i].path, folder, strlen(folder)) != 0, "the daemon itself: %s %s", all[i].what, all[i].path);
 		if (!strcmp(all[i].what, "mkdirat")) {
 			ck_assert_msg(is_synced(all, n, i, folder), "%s is not synchronized", folder);
 			made++;
@@ -183,6 +191,41 @@ START_TEST(gone_for_good)
 	}
 	ck_assert_uint_eq(made, 2);
 	ck_assert_uint_eq(removed, 2);
+	unlink(record);
+	end();
+}
+END_TEST
+
+/* What the disk did not give at the start is asked for again by a worker, and is not forgotten while it fails. */
+START_TEST(looked_at_again)
+{
+	static struct file_op all[1000];
+	char record[96], eio[96];
+
+	snprintf(record, sizeof(record), "%s.record", folder);
+	snprintf(eio, sizeof(eio), "%s.eio", folder);
+	fx_text(record, "");
+	setenv("SKV_RECORD", record, 1);
+	setenv("SKV_EIO", eio, 1);
+	preloaded = "tests/support/.libs/record-files.so";
+	begin(NULL);
+	chats_make(1);
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
+	skv_disconnect(client);
+	fix_stop(&f);
+	fx_text(eio, "");
+	begin(NULL);
+	fix_expect_log(&f, "(a reload tries again)");
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), EIO);
+	fx_text(record, "");
+	ck_assert_int_eq(kill(f.pid, SIGHUP), 0);
+	fix_expect_log(&f, "after another look; 1 files and folders cannot be read");
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), EIO);
+	ck_assert_int_eq(unlink(eio), 0);
+	ck_assert_int_eq(kill(f.pid, SIGHUP), 0);
+	fix_expect_log(&f, "1 sequences and sealed prefixes are known after another look; 0 files");
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), 0);
+	expect_none_of_daemon(all, read_ops(record, all, 1000));
 	unlink(record);
 	end();
 }
@@ -226,6 +269,6 @@ int main(void)
 {
 	Suite *s = begin_suite("test-parked-files");
 
-	add_case(s, "files", 120, setup, NULL, file_is_gone, gone_for_good, clock_is_set, NULL);
+	add_case(s, "files", 120, setup, NULL, file_is_gone, gone_for_good, looked_at_again, clock_is_set, NULL);
 	return run_suite(s);
 }
