@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -33,14 +34,32 @@ bool skv_is_shortage(int error)
 	return error == -ENOMEM || error == -ENOSPC || error == -EMFILE || error == -ENFILE || error == -EAGAIN || error == -ENOBUFS;
 }
 
-void skv_fd_raise_limit(void)
+uint64_t skv_fd_raise_limit(void)
 {
 	struct rlimit r;
 
-	if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+	if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+		return UINT64_MAX;
+	if (r.rlim_cur < r.rlim_max && setrlimit(RLIMIT_NOFILE, &(struct rlimit){r.rlim_max, r.rlim_max}) == 0)
 		r.rlim_cur = r.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &r);
+	return r.rlim_cur;
+}
+
+int skv_open_secret(const char *file, const char **ret_why)
+{
+	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a pipe would wait for a writer */
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		*ret_why = strerror(errno);
+		skv_close_fd(fd);
+		return -errno;
 	}
+	if (S_ISREG(st.st_mode) && !(st.st_mode & 07))
+		return fd;
+	*ret_why = "expected a file that nobody but its owner and group may read or write";
+	skv_close_fd(fd);
+	return -EPERM;
 }
 
 /*

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <unistd.h>
 
 /* Close and return -1, keeping errno: fd = skv_close_fd(fd). Negative fds are ignored. */
@@ -18,8 +19,16 @@ bool skv_is_shortage(int error);
 
 #define SKV_FD_CLEANUP __attribute__((cleanup(skv_close_fdp)))
 
-/* Let this process have as many descriptors as it may. */
-void skv_fd_raise_limit(void);
+/* Let this process have as many descriptors as it may: how many that are. */
+uint64_t skv_fd_raise_limit(void);
+/* What is wrong where a message of the daemon's comes without its descriptors (MSG_CTRUNC). */
+#define SKV_FD_CUT_OFF "descriptors of the daemon do not come through: this process may have no more, raise RLIMIT_NOFILE"
+
+/*
+ * Open a file with a secret to be read (the caller's): a regular one, which nobody but its owner and group may read or write. Negative errno
+ * with a text, static or strerror()'s: -EPERM, it is another one.
+ */
+int skv_open_secret(const char *file, const char **ret_why);
 
 /* A zeroed memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
 int skv_memfd_new(const char *name, size_t bytes);

@@ -10,6 +10,12 @@
 void skv_process_open_standard(void);
 
 /*
+ * Of a process that has what is of all users, as its first act: no other process of its user looks into it, by ptrace or /proc, and it dumps no
+ * core. $SPARSEKV_DEBUG may let them ("dumpable"). An executed program begins anew, so each calls it.
+ */
+void skv_process_conceal(void);
+
+/*
  * Of a process that serves: a file that becomes larger than its limit, and a reader that is gone, are errors and no signals.
  */
 void skv_process_serve(void);

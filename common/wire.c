@@ -44,6 +44,9 @@ static const char *check_string(const char *p, size_t size)
 	for (size_t i = 0; i < n; i++)
 		if (!printable((unsigned char)p[i]))
 			return "a string has a byte that is not printable ASCII";
+	for (size_t i = n; i < size; i++)
+		if (p[i]) /* who sent it had another name in mind */
+			return "a string has a byte after its end that is not zero";
 	return NULL;
 }
 

@@ -4,13 +4,12 @@
  *
  *   a worker writes a turn's worth → the pipe is full: this waits for its reader → the next turn, behind those of other users
  *
- * So a slow reader keeps nobody waiting but itself. A user has one export at a time, and its file stays open: if it goes meanwhile, it counts
- * towards the user's quota until the export ends (parked-files.c).
+ * So a slow reader keeps nobody waiting but itself. A user has one export at a time. The worker opens the file anew each turn: if the sequence is
+ * dropped or resumed meanwhile, the export ends, and its reader sees that the file is short.
  */
 #include "daemon/parking-priv.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,18 +19,6 @@
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
 
 static const struct skv_parking_kind kind = {SKV_PARKING_EXPORT, NULL, moved};
-
-/* The file in the place of its folder. Negative errno, with a text. */
-static int open_file(struct skv_parking_job *j, const struct skv_parked *p, char why[SKV_TEXT_MAX])
-{
-	const int file = openat(j->user, p->file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), r = file < 0 ? -errno : 0;
-
-	skv_close_fd(j->user);
-	j->user = file;
-	if (r < 0)
-		snprintf(why, SKV_TEXT_MAX, "the file of sequence '%s', %s: %s", p->name, p->file, strerror(-r));
-	return r;
-}
 
 int skv_parking_begin_export(struct skv_parking *k, struct skv_parked *p, int fd, char why[SKV_TEXT_MAX])
 {
@@ -48,17 +35,15 @@ int skv_parking_begin_export(struct skv_parking *k, struct skv_parked *p, int fd
 	j->other = fd;
 	j->work.once = true;
 	j->m.max_bytes = p->bytes;
+	memcpy(j->m.file, p->file, sizeof(j->m.file));
 	strcpy(j->m.name, p->name);
 	j->m.model = p->model;
 	j->patient_until_ns = skv_now_ns() + k->server->config.disk_timeout;
-	r = open_file(j, p, why);
-	if (r == 0) {
-		r = skv_parking_move(j, 0);
-		if (r < 0)
-			snprintf(why, SKV_TEXT_MAX, "%s", strerror(-r));
-	}
-	if (r < 0)
+	r = skv_parking_move(j, 0);
+	if (r < 0) {
+		snprintf(why, SKV_TEXT_MAX, "%s", strerror(-r));
 		skv_parking_job_free(j);
+	}
 	return r;
 }
 
@@ -83,11 +68,13 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 	const struct skv_disk_answer *a = answer;
 	const uint64_t bytes = a ? a->bytes : 0;
 
-	j->taken += bytes;
-	if (error || j->taken >= j->m.max_bytes) {
+	j->m.offset += bytes;
+	if (error || j->m.offset >= j->m.max_bytes) {
 		skv_parking_end(j, error, why);
 		return;
 	}
+	j->m.inode = a->inode;
+	j->m.changed_ns = a->changed_ns;
 	if (bytes)
 		j->patient_until_ns = skv_now_ns() + j->parking->server->config.disk_timeout;
 	skv_parking_enter(j, SKV_PARKING_READER);

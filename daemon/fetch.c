@@ -118,8 +118,8 @@ int skv_fetch_begin(struct skv_prefix_ask *a)
 
 	if (!j)
 		return -ENOMEM;
-	j->user = tell(a, a->n_blocks, left_ms(a), false);
-	r = j->user < 0 ? j->user : skv_parking_move(j, 0);
+	j->store = tell(a, a->n_blocks, left_ms(a), false);
+	r = j->store < 0 ? j->store : skv_parking_move(j, 0);
 	if (r < 0)
 		skv_parking_job_free(j);
 	return r;
@@ -133,12 +133,12 @@ static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 
 	if (!j)
 		return -ENOMEM;
-	j->user = tell(a, n, left_ms(a), true);
+	j->store = tell(a, n, left_ms(a), true);
 	j->list = memfd_create("skv-list", MFD_CLOEXEC);
 	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
 	j->m.max_tokens = n * SKV_BLOCK_TOKENS;
 	j->m.n_pages = skv_made_pages(&a->made, &a->model, j->m.max_tokens);
-	r = j->user < 0 || j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
+	r = j->store < 0 || j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
 	if (r == 0)
 		r = skv_core_restore_new(a->server->core, a->uid, &a->model, "", j->m.max_tokens, &j->seq);
 	if (r)
@@ -291,11 +291,11 @@ static int begin_send(struct skv_prefix_ask *a)
 		j->seq = a->seq;
 		j->m.max_tokens = p.max_tokens;
 		j->m.commit = p.commit;
-		j->user = tell(a, a->n_blocks, SEND_MS, false);
+		j->store = tell(a, a->n_blocks, SEND_MS, false);
 		j->list = memfd_create("skv-list", MFD_CLOEXEC);
 		j->n_segments = p.pages_fd < 0 ? (uint32_t)(p.max_pages / p.pages_per_segment) : 0;
 		j->segments = j->n_segments ? calloc(j->n_segments, 1) : NULL;
-		r = j->user < 0 || j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
+		r = j->store < 0 || j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
 	}
 	if (r == 0)
 		r = skv_core_list_begin(core, a->seq, j->list, &j->listing);

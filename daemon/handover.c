@@ -433,7 +433,7 @@ int skv_handover_take(const char *socket, struct skv_handover *h)
 		return say_failed(socket, -EINVAL, "$NOTIFY_SOCKET says that there is a service manager: have it start the next daemon");
 	if (!skv_operators_socket(socket, path, sizeof(path)))
 		return say_failed(socket, -ENAMETOOLONG, NULL);
-	skv_fd_raise_limit();
+	(void)skv_fd_raise_limit();
 	conn = dial(path);
 	r = conn < 0 ? conn : ask(conn, h);
 	if (r == 0)

@@ -58,42 +58,65 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	return r;
 }
 
+/*
+ * A worker that answers has left nothing, or names the file; one that does not may have given the file its name: a look is taken, and what is not
+ * known goes. Until then no other import of this user begins. False: it cannot be.
+ */
+static bool look_for_rest(struct skv_parking_job *j, int error, const char *why)
+{
+	j->error = error;
+	snprintf(j->why, sizeof(j->why), "%s", why);
+	j->m.kind = SKV_DISK_LOOK;
+	j->m.file[0] = 0;
+	j->work.once = false;
+	j->other = skv_close_fd(j->other);
+	free(j->fds);
+	j->fds = NULL;
+	return skv_parking_look_move(j) == 0;
+}
+
+static void looked(struct skv_parking_job *j, int error)
+{
+	if (error == 0)
+		error = skv_parking_look_found(j, true);
+	if (error && !j->parking->closed)
+		skv_log(LOG_ERR, "user %u: an import may have left a file, which cannot be looked for: %s", j->m.uid, strerror(-error));
+	skv_parking_end(j, j->error, j->why);
+}
+
 /* It is whole, under the name that its header says, which no parked sequence had. One in memory may have it. */
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	const struct skv_disk_answer *a = answer;
 	struct skv_parking *k = j->parking;
-	struct skv_parked_header h = {0};
-	struct skv_parked_keys *keys = NULL;
+	const struct skv_parked_header *h;
 	char text[SKV_TEXT_MAX];
 	struct skv_model m;
 	uint64_t left;
-	int r;
+	int r = 0;
 
-	/*
-	 * A worker that answers has left nothing, or names the file; one that does not may have given the file its name. Only then is the
-	 * folder read, which holds up others: users cause errors as they like.
-	 */
-	if (error && (!a || *a->file))
-		skv_files_remove_unknown(&k->files, j->user, j->m.uid, skv_parking_is_about_to_be, k);
+	if (j->m.kind == SKV_DISK_LOOK) {
+		looked(j, error);
+		return;
+	}
+	if (error && !k->closed && (!a || *a->file) && look_for_rest(j, error, why))
+		return;
 	if (error) {
 		skv_parking_end(j, error, why);
 		return;
 	}
 	snprintf(j->m.file, sizeof(j->m.file), "%.*s", (int)sizeof(a->file) - 1, a->file);
-	r = skv_files_header(j->user, j->m.file, &h, &keys, &why);
-	if (r == 0) {
-		skv_wire_to_model(&m, &h.model);
-		if (skv_core_seq_exists(k->server->core, j->m.uid, &m, h.name)) {
-			r = -EEXIST;
-			why = "there is a sequence of this name in memory";
-		} else if (!skv_parking_quota_allows(k, j->m.uid, h.file_bytes, &left)) { /* others were parked meanwhile */
-			r = -EDQUOT;
-		}
+	h = &a->header;
+	skv_wire_to_model(&m, &h->model);
+	if (skv_core_seq_exists(k->server->core, j->m.uid, &m, h->name)) {
+		r = -EEXIST;
+		why = "there is a sequence of this name in memory";
+	} else if (!skv_parking_quota_allows(k, j->m.uid, h->file_bytes, &left)) { /* others were parked meanwhile */
+		r = -EDQUOT;
 	}
-	skv_parking_written(j, *h.name ? &h : NULL, keys);
+	skv_parking_written(j, h, NULL);
 	if (r < 0)
 		skv_parking_remove(k, j->file);
-	snprintf(text, sizeof(text), "%s", r == 0 ? "" : r == -EEXIST || r == -EBADMSG ? why : strerror(-r));
+	snprintf(text, sizeof(text), "%s", r == 0 ? "" : r == -EEXIST ? why : strerror(-r));
 	skv_parking_end(j, r, text);
 }

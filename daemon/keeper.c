@@ -62,10 +62,25 @@ struct keeper {
 
 /* ---- what daemons say ---- */
 
+/* The listening sockets: the keeper's own, which no daemon adds to or removes. */
+static const char *const own_names[] = {"clients", "operators"};
+
+static bool is_own(const char *name)
+{
+	return !strcmp(name, own_names[0]) || !strcmp(name, own_names[1]);
+}
+
+/* `fd` is consumed. */
 static void store(struct keeper *k, const char *name, int fd)
 {
-	int r = skv_stored_add(&k->store, name, fd);
+	int r;
 
+	if (is_own(name)) {
+		skv_log_peer(LOG_WARNING, "keeper: a descriptor is not kept as %s: that is the name of a socket of the keeper's own", name);
+		skv_close_fd(fd);
+		return;
+	}
+	r = skv_stored_add(&k->store, name, fd);
 	if (r < 0)
 		skv_log_peer(LOG_ERR, "keeper: %s is not kept, and is lost when the daemon ends: %s", name,
 		             r == -E2BIG ? "more names than a process can be passed; lower max-sequences or max-sessions" : strerror(-r));
@@ -104,7 +119,7 @@ static void deal_with(struct keeper *k, char *text, int *fds, unsigned n)
 		store(k, name, fds[i]);
 		fds[i] = -1;
 	}
-	if (removes)
+	if (removes && !is_own(name))
 		skv_stored_remove(&k->store, name);
 }
 
@@ -427,9 +442,8 @@ static int open_sockets(struct keeper *k, const struct skv_config *c)
 
 	if (r < 0)
 		return r;
-	r = skv_stored_add(&k->store, "clients", fds[0]);
-	if (r == 0)
-		r = skv_stored_add(&k->store, "operators", fds[1]);
+	for (unsigned i = 0; i < 2 && r == 0; i++)
+		r = skv_stored_add(&k->store, own_names[i], fds[i]);
 	return r < 0 ? r : open_notify(k);
 }
 
@@ -457,7 +471,7 @@ static int keeper_open(struct keeper *k)
 		skv_log(LOG_ERR, "%s", err);
 		return r;
 	}
-	skv_fd_raise_limit();
+	(void)skv_fd_raise_limit();
 	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a daemon that was killed leaves is waited for by us, as by process 1 */
 	r = open_program(k);
 	if (r == 0)

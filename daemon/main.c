@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -180,13 +179,10 @@ static int serve(const struct command_line *line)
 		.service = true,
 		.handover = &handover,
 	};
-	const char *debug = getenv("SPARSEKV_DEBUG");
 	int r = 0;
 
+	skv_process_conceal();
 	skv_process_serve();
-	/* what this process has mapped or keeps is of all users: no other process of its user is to look into it */
-	if (!debug || !strstr(debug, "dumpable"))
-		(void)prctl(PR_SET_DUMPABLE, 0);
 	ask_for_short_slices();
 	if (line->keeper)
 		return skv_run_keeper(&options.config) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;

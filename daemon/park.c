@@ -279,15 +279,25 @@ static void leave_memory(struct skv_parking_job *j)
 	skv_parking_end(j, 0, "");
 }
 
+/* Of a sealed prefix: the keys that its file has, as they were listed; the caller's. NULL, there is no memory. */
+static struct skv_parked_keys *read_keys(const struct skv_parking_job *j)
+{
+	const size_t bytes = skv_parked_keys_bytes(j->m.n_keys);
+	struct skv_parked_keys *keys = malloc(bytes);
+
+	if (!keys || pread(j->list, keys, bytes, (off_t)j->m.keys_at) == (ssize_t)bytes)
+		return keys;
+	free(keys);
+	return NULL;
+}
+
 /* It has been written, or could not be. */
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	struct skv_parking *k = j->parking;
+	const struct skv_disk_answer *a = answer;
 	struct skv_parked_keys *keys = NULL;
-	struct skv_parked_header h;
-	int r;
 
-	(void)answer;
 	if (error && error != -EBUSY && !k->closed) { /* it may have its name all the same */
 		skv_parking_written(j, NULL, NULL);
 		remove_of(j);
@@ -300,11 +310,12 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 		park_failed(j, error, error == -EBUSY ? TAKEN : why);
 		return;
 	}
-	r = skv_files_header(j->user, j->m.file, &h, &keys, &why);
-	skv_parking_written(j, r == 0 ? &h : NULL, keys);
-	if (r < 0) {
+	if (j->m.n_keys)
+		keys = read_keys(j);
+	skv_parking_written(j, &a->header, keys);
+	if (j->m.n_keys && !keys) {
 		remove_of(j);
-		park_failed(j, r, r == -EBADMSG ? why : strerror(-r));
+		park_failed(j, -ENOMEM, strerror(ENOMEM));
 		return;
 	}
 	leave_memory(j);

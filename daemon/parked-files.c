@@ -24,10 +24,11 @@ _Static_assert(SKV_PARKED_TAG == SKV_PREFIX_KEY, "one size");
 /* ---- files that go --------------------------------------------------------------------------- */
 
 struct removal {
-	struct skv_op op; /* first */
+	struct skv_worker_job work; /* first */
+	struct skv_disk_job m;
 	struct skv_parking *parking;
 	struct skv_parked *file;
-	int user;
+	int fds[2];
 };
 
 static void not_removed(const struct skv_parked *p, int error)
@@ -42,36 +43,40 @@ void skv_parking_forget(struct skv_parking *k, struct skv_parked *p)
 	skv_files_forget(&k->files, p);
 }
 
-static void removed(struct skv_op *op, int res)
+/* A folder that is not there has no file of that name, either. Where the workers are closed, remove_rest() does it. */
+static void removed(struct skv_worker_job *work, int error, const char *why, const void *answer)
 {
-	struct removal *x = (struct removal *)op;
+	struct removal *x = (struct removal *)work;
 	struct skv_parked *p = x->file;
 
+	(void)why, (void)answer;
 	p->leaving = false;
 	x->parking->settled = true;
-	if (res < 0 && res != -ENOENT)
-		not_removed(p, res);
-	else
+	if (error == 0 || error == -ENOENT)
 		skv_parking_forget(x->parking, p);
-	skv_close_fd(x->user);
+	else if (!x->parking->closed)
+		not_removed(p, error);
 	free(x);
 }
 
 static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 {
-	struct removal *x = calloc(1, sizeof(*x));
-	int user = x ? skv_files_user(&k->files, p->uid) : -ENOMEM;
+	struct removal *x = malloc(sizeof(*x));
 
-	if (user < 0) {
-		not_removed(p, user);
-		free(x);
+	if (!x) {
+		not_removed(p, -ENOMEM);
 		return;
 	}
-	x->parking = k;
-	x->file = p;
-	x->user = user;
+	*x = (struct removal){
+		.work = {.job = &x->m, .bytes = sizeof(x->m), .fds = x->fds, .n_fds = 2, .done = removed},
+		.m = {.kind = SKV_DISK_REMOVE, .n_fds = 2, .uid = p->uid},
+		.parking = k,
+		.file = p,
+		.fds = {k->files.folder, k->files.folder},
+	};
+	memcpy(x->m.file, p->file, sizeof(x->m.file));
 	p->leaving = true;
-	skv_op_unlink(k->server->loop, &x->op, user, p->file, removed);
+	skv_worker_submit(k->workers[SKV_PARKING_REMOVE], &x->work);
 }
 
 /* One that stayed would be a sequence of the next daemon's. */
@@ -91,30 +96,23 @@ void skv_parking_remove_rest(struct skv_parking *k)
 {
 	for (size_t i = 0; i < k->files.n && !k->server->failure; i++) {
 		const struct skv_parked *p = k->files.all[i];
-		int user = p->going ? skv_files_user(&k->files, p->uid) : -1;
+		int user = p->going ? skv_files_user(k->files.folder, p->uid, false) : -1;
+		int r = user < 0 ? user : skv_files_remove(user, p->file);
 
-		if (p->going && (user < 0 || unlinkat(user, p->file, 0) < 0))
-			not_removed(p, user < 0 ? user : -errno);
+		if (p->going && r < 0 && r != -ENOENT)
+			not_removed(p, r);
 		skv_close_fd(user);
 	}
 }
 
 /* ---- quotas ---------------------------------------------------------------------------------- */
 
-/* One that is being written, or one that is gone and still being exported. */
-static bool takes_disk(const struct skv_parking_job *j)
-{
-	struct stat st;
-
-	return j->m.kind == SKV_DISK_PARK || (j->m.kind == SKV_DISK_SEND && fstat(j->user, &st) == 0 && st.st_nlink == 0);
-}
-
 static void sum_jobs(const struct skv_queue *jobs, uint32_t uid, bool prefixes, uint64_t *files, uint64_t *bytes)
 {
 	SKV_QUEUE_EACH(e, jobs) {
 		const struct skv_parking_job *j = SKV_QUEUED_OWNER(e, struct skv_parking_job, queued);
 
-		if (j->m.uid != uid || (j->m.n_keys > 0) != prefixes || !takes_disk(j))
+		if (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || (j->m.n_keys > 0) != prefixes)
 			continue;
 		*files += 1;
 		*bytes += j->m.max_bytes;
@@ -126,7 +124,6 @@ static void sum(const struct skv_parking *k, uint32_t uid, bool prefixes, uint64
 {
 	skv_files_sum(&k->files, uid, prefixes, ret_files, ret_bytes);
 	sum_jobs(&k->in[SKV_PARKING_MOVING], uid, prefixes, ret_files, ret_bytes);
-	sum_jobs(&k->in[SKV_PARKING_READER], uid, prefixes, ret_files, ret_bytes);
 }
 
 bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more, uint64_t *ret_left)

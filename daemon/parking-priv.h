@@ -14,9 +14,18 @@
 
 /*
  * Each kind has a process of its own: what an import waits for holds up neither those that are parked nor those that wait for a sequence;
- * nor does a slow store, and what it is sent holds up none that wait for it.
+ * nor does a slow store, and what it is sent holds up none that wait for it. Files go while others are written.
  */
-enum { SKV_PARKING_OUT, SKV_PARKING_IN, SKV_PARKING_EXPORT, SKV_PARKING_IMPORT, SKV_PARKING_FETCH, SKV_PARKING_SEND, SKV_PARKING_WORKERS };
+enum {
+	SKV_PARKING_OUT,
+	SKV_PARKING_IN,
+	SKV_PARKING_EXPORT,
+	SKV_PARKING_IMPORT,
+	SKV_PARKING_FETCH,
+	SKV_PARKING_SEND,
+	SKV_PARKING_REMOVE,
+	SKV_PARKING_WORKERS
+};
 
 /* A request that is answered when its jobs are through. Its connection has one at most: no request is received until then. */
 struct skv_parking_ask {
@@ -66,17 +75,19 @@ struct skv_parking_job {
 	struct skv_core_listing listing;
 	struct skv_parked *file; /* RESUME, SEND; PARK, IMPORT: that was written */
 	struct skv_parked *reserved; /* PARK, IMPORT: for that; NULL */
-	uint64_t taken;          /* RESUME: pages; SEND: bytes */
+	uint64_t taken;          /* RESUME: pages */
 	struct skv_op op;        /* SEND: its pipe has room ... */
 	uint64_t patient_until_ns; /* ... before this time, or it ends */
 	uint8_t *segments;       /* of a device: which are needed, a byte each; else NULL */
 	uint32_t n_segments;
 	uint64_t marked; /* entries of the list that were looked at for these */
-	int list, user, other;   /* own descriptors: -1; of STORE_ `user` is what the store is told, of SEND the file */
+	int list, store, other;  /* own descriptors: -1; `store` is what the store is told */
 	int *fds;                /* for the worker; those of segments are borrowed */
 	uint64_t begun_ns;
 	struct skv_parking_asked *asked;
 	struct skv_prefix_ask *prefix; /* STORE_: whose it is */
+	int error;               /* IMPORT: that has ended it, while a look is taken at what it left; with a text */
+	char why[SKV_TEXT_MAX];
 };
 
 /* A request that waits until files of its sequence are gone, or until fewer of its user's are being parked. */
@@ -131,8 +142,8 @@ bool skv_parking_has_job(const struct skv_parking *, const struct skv_parking_ki
 /* The job that moves such a sequence, or NULL. */
 struct skv_parking_job *skv_parking_find_job(struct skv_parking *, uint32_t kind, uint32_t uid, const char *model, const char *name,
                                              struct skv_parking_job *after);
-/* A skv_files_is_known: it is being written, or was and nobody has heard of it yet. */
-bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file);
+/* A file of this name is being written, or was and nobody has heard of it yet. */
+bool skv_parking_is_about_to_be(const struct skv_parking *, uint32_t uid, const char *file);
 
 /*
  * Files (parked-files.c). One goes, and then is not known any more; where that fails it is tried again, at each tick. The last time nobody
@@ -145,6 +156,17 @@ void skv_parking_remove_again(struct skv_parking *, struct skv_parked *);
 void skv_parking_remove_rest(struct skv_parking *);
 /* It is gone already. */
 void skv_parking_forget(struct skv_parking *, struct skv_parked *);
+/* What is in memory, too: its file goes. */
+void skv_parking_remove_known(struct skv_parking *);
+
+/*
+ * Looks (look.c): a job, of which kind, uid and file are set, goes to its worker; what it has found is entered into the list, and (unknown_goes)
+ * removed: -ENOMEM. A skv_files_odd, which logs.
+ */
+int skv_parking_look_move(struct skv_parking_job *);
+int skv_parking_look_found(struct skv_parking_job *, bool unknown_goes);
+void skv_parking_odd(const char *file, const char *why);
+
 /* Is there room for so many bytes in the user's quota, with what is being written, and without prefixes? *ret_left: that there is. */
 bool skv_parking_quota_allows(struct skv_parking *, uint32_t uid, uint64_t more, uint64_t *ret_left);
 /* The user's prefixes on disk that were not used for longest go, as long as they do not fit into what sequences leave of its quota. */

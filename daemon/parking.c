@@ -6,7 +6,7 @@
  *   resume   a sequence without a name, pages for it (core) → worker reads the file → it gets its name (core) → the file goes
  *
  * At any instant a sequence is whole in memory, in a file, or in both; where it is in both, what is in memory counts: a daemon that
- * starts removes the file. A file is removed by way of the ring, so after the commit that has the sequence in memory.
+ * starts removes the file. What a worker is told goes by way of the ring: a file is removed after the commit that has the sequence in memory.
  *
  * No holder of a sequence waits for this: one that is attached while it is being written is just attached, and its file removed. Only who
  * drops one waits until no file of it is there, or can come (parking-request.c): the next daemon would take that for the sequence.
@@ -46,15 +46,9 @@ struct skv_parking_job *skv_parking_job_new(struct skv_parking *k, const struct 
 	j->kind = kind;
 	j->m.kind = disk_kind;
 	j->m.uid = uid;
-	j->list = j->other = -1;
+	j->list = j->store = j->other = -1;
 	j->begun_ns = skv_now_ns();
-	j->user = disk_kind < SKV_DISK_STORE_PUT ? skv_files_user(&k->files, uid) : -1;
 	j->work = (struct skv_worker_job){.job = &j->m, .bytes = sizeof(j->m), .user = uid, .done = done};
-	if (j->user < 0 && disk_kind < SKV_DISK_STORE_PUT) {
-		snprintf(why, SKV_TEXT_MAX, "the user's folder for parked sequences: %s", strerror(-j->user));
-		free(j);
-		return NULL;
-	}
 	j->next = k->jobs;
 	k->jobs = j;
 	skv_queue_put(&k->in[SKV_PARKING_NEW], &j->queued, uid);
@@ -84,7 +78,7 @@ void skv_parking_job_free(struct skv_parking_job *j)
 		skv_loop_close_fd(j->parking->server->loop, j->list); /* all its memory is given back, which takes long */
 	else
 		skv_close_fd(j->list);
-	skv_close_fd(j->user);
+	skv_close_fd(j->store);
 	skv_close_fd(j->other);
 	j->parking->settled = true;
 	free(j->segments);
@@ -179,9 +173,8 @@ struct skv_parking_job *skv_parking_find_job(struct skv_parking *k, uint32_t kin
 	return j;
 }
 
-bool skv_parking_is_about_to_be(const void *parking, uint32_t uid, const char *file)
+bool skv_parking_is_about_to_be(const struct skv_parking *k, uint32_t uid, const char *file)
 {
-	const struct skv_parking *k = parking;
 	const struct skv_parking_job *j = k->jobs;
 
 	while (j && (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || strcmp(j->m.file, file)))
@@ -238,7 +231,7 @@ int skv_parking_move(struct skv_parking_job *j, uint64_t listed)
 	if (!j->fds)
 		return -ENOMEM;
 	j->fds[SKV_DISK_FD_FOLDER] = k->files.folder;
-	j->fds[SKV_DISK_FD_USER] = j->user;
+	j->fds[SKV_DISK_FD_USER] = j->store >= 0 ? j->store : k->files.folder;
 	j->fds[SKV_DISK_FD_OTHER] = j->other;
 	j->m.n_fds = j->m.kind == SKV_DISK_STORE_FIND ? SKV_DISK_FD_STORE + 1 : SKV_DISK_FD_OTHER + 1;
 	if (j->list >= 0)
@@ -350,46 +343,22 @@ void skv_parking_retry(struct skv_server *s)
 		run(&round);
 }
 
-static void odd(const char *file, const char *why)
+void skv_parking_odd(const char *file, const char *why)
 {
 	skv_log_peer(LOG_WARNING, "parked-path: %s is left alone: %s", file, why);
 }
 
 /* What is in memory, too, counts there: its file goes before anybody can drop the sequence. A sealed prefix never changes, and may be in both. */
-static void remove_known(struct skv_parking *k)
+void skv_parking_remove_known(struct skv_parking *k)
 {
 	for (size_t i = k->files.n; i > 0; i--) {
 		struct skv_parked *p = k->files.all[i - 1];
 		struct skv_model m;
-		int user;
 
 		skv_wire_to_model(&m, &p->model);
-		if (skv_parked_is_prefix(p) || !skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
-			continue;
-		user = skv_files_user(&k->files, p->uid);
-		if (user >= 0 && unlinkat(user, p->file, 0) == 0)
-			skv_parking_forget(k, p);
-		else
+		if (!skv_parked_is_prefix(p) && !p->going && skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
 			skv_parking_remove(k, p);
-		skv_close_fd(user);
 	}
-}
-
-/* Not while what comes in may have a name already: it is not known which. */
-static void look_again(struct skv_parking *k)
-{
-	const size_t n = k->files.n;
-	unsigned gone;
-
-	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		if (j->m.kind == SKV_DISK_IMPORT)
-			return;
-	k->look_again = false;
-	skv_files_look_again(&k->files, odd, skv_parking_is_about_to_be, k);
-	skv_log(LOG_NOTICE, "parked-path: %zu more sequences could be read now; of %zu files and folders it failed again", k->files.n - n,
-	        k->files.n_unread);
-	remove_known(k);
-	(void)skv_parking_index_prefixes(k, &gone);
 }
 
 /*
@@ -464,8 +433,6 @@ void skv_parking_tick(struct skv_server *s)
 
 	if (!k)
 		return;
-	if (k->look_again)
-		look_again(k);
 	tell_waiting(k);
 	end_exports(k);
 	k->settled = true; /* no wait depends on an event alone */
@@ -508,7 +475,7 @@ int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
 	k->restored = restored;
 	k->files = (struct skv_files)SKV_FILES_NULL;
 	s->parking = k;
-	r = skv_files_open(&k->files, path, odd, why, sizeof(why));
+	r = skv_files_open(&k->files, path, skv_parking_odd, why, sizeof(why));
 	if (r < 0) {
 		skv_log(LOG_ERR, "parked-path %s: %s", path, why);
 		return r;
@@ -516,7 +483,7 @@ int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
 	r = start_workers(k);
 	if (r < 0)
 		return r;
-	remove_known(k);
+	skv_parking_remove_known(k);
 	skv_core_set_parking(s->core, true);
 	if (k->files.n)
 		skv_log(LOG_NOTICE, "%zu sequences and sealed prefixes are parked in %s", k->files.n, path);

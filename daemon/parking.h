@@ -29,6 +29,8 @@ bool skv_parking_has_work(const struct skv_server *);
 void skv_parking_retry(struct skv_server *);
 /* Once a second: parked sequences grow old. */
 void skv_parking_tick(struct skv_server *);
+/* The same: after a reload a look is taken at files that could not be read, once there is no import. */
+void skv_parking_look_again(struct skv_server *);
 
 /* Negative errno: the user may have a parked sequence of that name, and the disk could not give it; why. */
 int skv_parking_unread(struct skv_server *, uid_t uid, const char *name, char why[SKV_TEXT_MAX]);

@@ -105,14 +105,19 @@ static int on_client(void *server, const struct skv_core_past_client *c)
 	return 0;
 }
 
-/* The manager is to keep nothing that is not needed. */
+/*
+ * The manager is to keep nothing that is not needed: what the state does not refer to, which a change may have left, or (`all`) anything.
+ * Of names that it does refer to the core has seen to already.
+ */
 static void give_up(struct skv_core_found *found, size_t n, bool all)
 {
-	for (size_t i = 0; i < n; i++)
-		if (all || !found[i].claimed) {
+	for (size_t i = 0; i < n; i++) {
+		if (all || !found[i].claimed)
 			(void)skv_sd_fdstore_remove(found[i].name);
-			skv_close_fd(found[i].fd);
-		}
+		if (found[i].fd >= 0 && !all)
+			skv_log_peer(LOG_WARNING, "what was kept as %s is closed, and kept no more: the state refers to no such file", found[i].name);
+		skv_close_fd(found[i].fd);
+	}
 }
 
 static int resume(struct skv_server *s, const struct skv_core_config *config)

@@ -7,12 +7,10 @@
  */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <errno.h>
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
 
@@ -141,16 +139,14 @@ static int refuse(int error, char why[256], const char *file, const char *what)
 
 int skv_prefix_secret(const char *file, uint8_t ret[SKV_PREFIX_KEY], char why[256])
 {
-	SKV_FD_CLEANUP int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	const char *what;
+	SKV_FD_CLEANUP int fd = skv_open_secret(file, &what);
 	uint8_t bytes[MOST_SECRET + 1];
-	struct stat st;
 	ssize_t n;
 	int r = 0;
 
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return refuse(-errno, why, file, strerror(errno));
-	if (!S_ISREG(st.st_mode) || st.st_mode & 07)
-		return refuse(-EPERM, why, file, "a file expected that nobody but its owner and group may read or write");
+	if (fd < 0)
+		return refuse(fd, why, file, what);
 	n = read(fd, bytes, sizeof(bytes));
 	if (n < 0)
 		r = refuse(-errno, why, file, strerror(errno));

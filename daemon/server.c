@@ -41,6 +41,7 @@
 
 #define TICK_UNITS 35000u /* of a step */
 #define WORKERS 16u /* for what does not hang */
+#define OWN_FDS 96u /* sockets, the ring, workers, a turn's files; of segments of devices it is not known how many */
 
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
 
@@ -133,6 +134,26 @@ static int start_core(struct skv_server *s)
 	skv_core_commit(s->core);
 	skv_loop_before_submit(s->loop, commit, s->core);
 	skv_core_on_corrupt(s->core, on_corrupt, s);
+	return 0;
+}
+
+/*
+ * Each sequence, session and pool is a descriptor here, a client is two, and so is each policy one. Too few to start with are an error now; too
+ * few for what the settings allow are one for a client later, as memory is.
+ */
+static int take_descriptors(const struct skv_config *c)
+{
+	const uint64_t limit = skv_fd_raise_limit(), least = OWN_FDS + c->max_policies;
+	const uint64_t most = least + c->max_sequences + c->max_sessions + c->max_pools + UINT64_C(2) * c->max_clients;
+
+	if (limit < least) {
+		skv_log(LOG_ERR, "RLIMIT_NOFILE: got %llu, expected at least %llu descriptors to start with, and %llu for all that the settings allow "
+		        "(ulimit -Hn, LimitNOFILE= of the unit)", (unsigned long long)limit, (unsigned long long)least, (unsigned long long)most);
+		return -EMFILE;
+	}
+	if (limit < most)
+		skv_log(LOG_WARNING, "RLIMIT_NOFILE: got %llu, which clients may use up: max-sequences, max-sessions, max-clients and max-pools allow %llu",
+		        (unsigned long long)limit, (unsigned long long)most);
 	return 0;
 }
 
@@ -234,7 +255,8 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	skv_log_open(r < 0 ? LOG_INFO : s->config.log_level);
 	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);
-	skv_fd_raise_limit(); /* each sequence and segment is a descriptor here */
+	if (r == 0)
+		r = take_descriptors(&s->config);
 	if (r == 0)
 		r = start_signals(s);
 	if (r == 0)
@@ -331,6 +353,7 @@ static bool look_at_waiting(struct skv_server *s)
 	skv_registry_collect(s->registry);
 	skv_lease_tick(s);
 	skv_parking_tick(s);
+	skv_parking_look_again(s);
 	skv_prefix_tick(s);
 	skv_loop_did(s->loop, "requests that wait");
 	return false;

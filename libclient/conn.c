@@ -448,7 +448,9 @@ static void receive(struct skv_client *c)
 				n_fds = (unsigned)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
 				memcpy(fds, CMSG_DATA(h), n_fds * sizeof(int));
 			}
-		if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+		if (m.msg_flags & MSG_CTRUNC)
+			conn_break_locked(c, -EMFILE, SKV_FD_CUT_OFF);
+		else if (m.msg_flags & MSG_TRUNC)
 			conn_break_locked(c, -EPROTO, "a message of the daemon was truncated");
 		else
 			dispatch(c, (size_t)n, fds, n_fds);

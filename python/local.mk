@@ -8,7 +8,7 @@ EXTRA_DIST += python/build_native.py python/environment.sh python/pyproject.toml
 	python/sparsekv/calibrate/search.py python/sparsekv/calibrate/texts.py python/sparsekv/calibrate/weights.py \
 	python/sparsekv/client.py python/sparsekv/errors.py python/sparsekv/guardian.py python/sparsekv/model.py \
 	python/sparsekv/private.py python/sparsekv/py.typed python/sparsekv/rope.py python/sparsekv/session.py \
-	python/sparsekv/tensors.py python/sparsekv/transformers/__init__.py python/sparsekv/transformers/attention.py \
+	python/sparsekv/tensors.py python/sparsekv/text.py python/sparsekv/transformers/__init__.py python/sparsekv/transformers/attention.py \
 	python/sparsekv/transformers/cache.py python/sparsekv/transformers/recording.py python/sparsekv/transformers/shapes.py \
 	python/sparsekv/vllm/__init__.py python/sparsekv/vllm/admission.py python/sparsekv/vllm/backend.py \
 	python/sparsekv/vllm/capacity.py python/sparsekv/vllm/connector.py python/sparsekv/vllm/cpu.py \

@@ -45,11 +45,14 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 void skv_core_client_store(struct skv_core *c, uint32_t client_id, int pidfd)
 {
 	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
+	struct skv_client_row *row;
 	char name[SKV_FDSTORE_NAME];
 
 	if (client == SKV_NO_INDEX || !c->fdstore.add)
 		return;
-	skv_write_client(&c->state, client)->kept = 1;
+	row = skv_write_client(&c->state, client);
+	row->kept = 1;
+	row->file = skv_fdstore_file(pidfd);
 	skv_fdstore_name(&c->state, SKV_TABLE_CLIENTS, client, name);
 	skv_fdstore_add(c, name, pidfd);
 }

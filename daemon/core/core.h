@@ -487,8 +487,8 @@ void skv_core_set_fdstore(struct skv_core *, const struct skv_core_fdstore *);
 /* What a store has, of a core whose process is gone. */
 struct skv_core_found {
 	const char *name;
-	int fd;       /* the core's, if it is claimed; else left to the caller */
-	bool claimed; /* false: the state does not refer to it, and it need not be kept */
+	int fd;       /* -1: it is the core's now. Else left to the caller: the state does not refer to this file */
+	bool claimed; /* the state refers to the name, and the core has seen to it that the store has no other file by it */
 };
 struct skv_core_past_client {
 	uint32_t client;

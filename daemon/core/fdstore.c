@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Of a change that is not committed yet, or that the store could not be told of so far. */
 struct skv_fdstore_change {
@@ -37,6 +38,20 @@ void skv_fdstore_segment_name(const struct skv_state *s, uint32_t pool, uint32_t
 {
 	/* serials are never used twice, and no pool has 2^24 segments */
 	name_of('g', skv_segment_row(s, pool, segment)->serial, ret);
+}
+
+struct skv_file_id skv_fdstore_file(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 ? (struct skv_file_id){.dev = st.st_dev, .ino = st.st_ino} : (struct skv_file_id){0};
+}
+
+bool skv_fdstore_is_file(int fd, const struct skv_file_id *file)
+{
+	const struct skv_file_id is = skv_fdstore_file(fd);
+
+	return is.dev == file->dev && is.ino == file->ino;
 }
 
 void skv_core_client_name(uint32_t client, char ret[SKV_FDSTORE_NAME])

@@ -15,6 +15,10 @@
 void skv_fdstore_name(const struct skv_state *, enum skv_table, uint32_t row, char ret[SKV_FDSTORE_NAME]);
 void skv_fdstore_segment_name(const struct skv_state *, uint32_t pool, uint32_t segment, char ret[SKV_FDSTORE_NAME]);
 
+/* The file that `fd` (borrowed) is, for a row of the state; and is it that one? -1 is none, {0}. */
+struct skv_file_id skv_fdstore_file(int fd);
+bool skv_fdstore_is_file(int fd, const struct skv_file_id *);
+
 /* Can one more client, session or sequence be stored? E_NOSPC: all names would be too long for the next daemon's environment. */
 int skv_fdstore_allows(struct skv_core *);
 

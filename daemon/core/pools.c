@@ -196,6 +196,7 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		skv_fdstore_add(c, kept, l.fd);
 	p = skv_write_pool(&c->state, pool);
 	p->account = account;
+	p->file = skv_fdstore_file(l.fd);
 	p->device = sizes->device;
 	p->page_bytes = sizes->page_bytes;
 	p->segment_bytes = sizes->segment_bytes;

@@ -47,18 +47,63 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct skv_core_found *)a)->name, ((const struct skv_core_found *)b)->name);
 }
 
-/* Its descriptor, the caller's from now on; -1: it was not stored. */
-static int claim(const struct skv_core_past *past, const char *name)
+static struct skv_core_found *first_of(const struct skv_core_past *past, const char *name)
 {
 	const struct skv_core_found key = {.name = name};
 	struct skv_core_found *f = bsearch(&key, past->found, past->n, sizeof(*f), by_name);
-	int fd = f ? f->fd : -1;
 
-	if (f) {
-		f->fd = -1;
+	while (f && f > past->found && strcmp(f[-1].name, name) == 0)
+		f--;
+	return f;
+}
+
+static bool is_of(const struct skv_core_past *past, const struct skv_core_found *f, const char *name)
+{
+	return f && f < past->found + past->n && strcmp(f->name, name) == 0;
+}
+
+/* By its file, or (NULL) any. */
+static bool is_file(int fd, void *file)
+{
+	return !file || skv_fdstore_is_file(fd, file);
+}
+
+static bool is_state(int fd, void *ret_why)
+{
+	const int e = skv_state_check(fd, ret_why);
+
+	return e == 0 || skv_is_shortage(e);
+}
+
+/*
+ * The descriptor of this name that fits, the caller's from now on; -1: none was stored. The store may have other files by the name: it knows
+ * them by that alone, so it forgets all, and gets again what fits.
+ */
+static int claim_what(const struct skv_core_past *past, const char *name, bool (*fits)(int fd, void *ctx), void *ctx)
+{
+	bool others = false;
+	int fd = -1;
+
+	for (struct skv_core_found *f = first_of(past, name); is_of(past, f, name); f++) {
 		f->claimed = true;
+		if (fd < 0 && fits(f->fd, ctx)) {
+			fd = f->fd;
+			f->fd = -1;
+		} else {
+			others = true;
+		}
+	}
+	if (others && past->fdstore.add) {
+		(void)past->fdstore.remove(past->fdstore.ctx, name);
+		if (fd >= 0)
+			(void)past->fdstore.add(past->fdstore.ctx, name, fd);
 	}
 	return fd;
+}
+
+static int claim(const struct skv_core_past *past, const char *name, const struct skv_file_id *file)
+{
+	return claim_what(past, name, is_file, (void *)(uintptr_t)file);
 }
 
 static void say_lost(struct resume *r, const char *name, const char *why)
@@ -89,7 +134,7 @@ static void adopt_segments(struct resume *r, uint32_t pool)
 		if (skv_segment_row(&c->state, pool, s)->state != SKV_SEGMENT_LIVE)
 			continue;
 		skv_fdstore_segment_name(&c->state, pool, s, name);
-		h->fd = claim(r->past, name);
+		h->fd = claim(r->past, name, NULL);
 		if (h->fd >= 0 || r->pool_lost[pool])
 			continue;
 		say_lost(r, name, "a segment was not kept: all that is in its pool is lost");
@@ -112,7 +157,7 @@ static int adopt_pool(struct resume *r, uint32_t pool)
 		c->memory[p->device].mem = &no_device;
 	}
 	skv_fdstore_name(&c->state, SKV_TABLE_POOLS, pool, name);
-	e = skv_pool_adopt(c, pool, claim(r->past, name), &r->pool_lost[pool]);
+	e = skv_pool_adopt(c, pool, claim(r->past, name, &p->file), &r->pool_lost[pool]);
 	if (e < 0)
 		return e;
 	if (r->pool_lost[pool])
@@ -170,7 +215,7 @@ static int adopt_seq(struct resume *r, uint32_t seq)
 	int e;
 
 	skv_fdstore_name(&c->state, SKV_TABLE_SEQUENCES, seq, name);
-	e = open_seq(r, seq, claim(r->past, name), &why);
+	e = open_seq(r, seq, claim(r->past, name, &q->file), &why);
 	if (e < 0 || !why)
 		return e;
 	say_lost(r, name, why);
@@ -192,7 +237,7 @@ static int tell_client(const struct resume *r, uint32_t client)
 	char name[SKV_FDSTORE_NAME];
 
 	skv_fdstore_name(&c->state, SKV_TABLE_CLIENTS, client, name);
-	past.pidfd = claim(r->past, name);
+	past.pidfd = claim(r->past, name, row->kept ? &row->file : NULL);
 	return r->past->client(r->past->ctx, &past);
 }
 
@@ -211,7 +256,7 @@ static int adopt_all(struct resume *r)
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
 		skv_fdstore_name(&c->state, SKV_TABLE_SESSIONS, i, name);
 		if (e == 0)
-			e = skv_session_adopt(c, i, claim(r->past, name));
+			e = skv_session_adopt(c, i, claim(r->past, name, &skv_session_row(&c->state, i)->file));
 	}
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
 		if (e == 0)
@@ -279,13 +324,14 @@ struct putting {
 static int put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
 	const struct putting *p = ctx;
-	struct skv_core_found key, *f;
+	const struct skv_seq_row *q = skv_seq_row(p->state, seq);
 	char name[SKV_FDSTORE_NAME];
 
 	skv_fdstore_name(p->state, SKV_TABLE_SEQUENCES, seq, name);
-	key.name = name;
-	f = bsearch(&key, p->past->found, p->past->n, sizeof(*f), by_name);
-	return f ? skv_seqfile_put_back(f->fd, offset, was, bytes) : 0;
+	for (struct skv_core_found *f = first_of(p->past, name); is_of(p->past, f, name); f++)
+		if (skv_fdstore_is_file(f->fd, &q->file))
+			return skv_seqfile_put_back(f->fd, offset, was, bytes);
+	return 0;
 }
 
 /* What a look at it says is wrong, or NULL. */
@@ -297,11 +343,13 @@ static int error_of(const char *problem)
 static int open_state(const struct skv_core_past *past, struct skv_state *ret, const char **ret_why)
 {
 	struct putting p = {.past = past, .state = ret};
-	int fd = claim(past, SKV_FDSTORE_STATE), e;
+	static const char none[] = "no state was kept";
+	int fd, e;
 
-	*ret_why = "no state was kept";
+	*ret_why = none; /* or why the last one was not taken */
+	fd = claim_what(past, SKV_FDSTORE_STATE, is_state, ret_why);
 	if (fd < 0)
-		return -ENOENT;
+		return *ret_why == none ? -ENOENT : -EBADMSG;
 	e = skv_state_map(ret, fd, ret_why);
 	if (e < 0)
 		return e;

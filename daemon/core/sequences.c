@@ -147,6 +147,7 @@ int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, c
 	q->pool = pool;
 	q->session = SKV_NO_INDEX;
 	q->max_tokens = max_tokens;
+	q->file = skv_fdstore_file(c->seqs[seq].fd);
 	q->model = *m;
 	snprintf(q->name, sizeof(q->name), "%s", name);
 	skv_names_add(c, seq);

@@ -46,22 +46,16 @@ static int page_new(struct skv_core *c, uint32_t session)
 	if (fd < 0)
 		return fd;
 	r = page_map(&c->sessions[session], fd);
-	if (r == 0)
-		skv_fdstore_add(c, name, fd);
-	return r;
+	if (r < 0)
+		return r;
+	skv_write_session(&c->state, session)->file = skv_fdstore_file(fd);
+	skv_fdstore_add(c, name, fd);
+	return 0;
 }
 
 int skv_session_adopt(struct skv_core *c, uint32_t session, int fd)
 {
-	const int e = fd >= 0 ? page_map(&c->sessions[session], fd) : -EBADMSG;
-	char name[SKV_FDSTORE_NAME];
-
-	if (e == 0 || skv_is_shortage(e))
-		return e;
-	skv_fdstore_name(&c->state, SKV_TABLE_SESSIONS, session, name);
-	if (fd >= 0)
-		skv_fdstore_remove(c, name);
-	return page_new(c, session);
+	return fd >= 0 ? page_map(&c->sessions[session], fd) : page_new(c, session);
 }
 
 void skv_session_leave(struct skv_core *c, uint32_t session)

@@ -136,23 +136,34 @@ static const char *header_check(const struct skv_state_header *h)
 	return NULL;
 }
 
+static int read_header(int fd, struct skv_state_header *ret, const char **ret_why)
+{
+	const ssize_t n = pread(fd, ret, sizeof(*ret), 0);
+	const int r = n < 0 ? -errno : n == (ssize_t)sizeof(*ret) ? 0 : -EBADMSG;
+
+	*ret_why = r == 0 ? header_check(ret) : r == -EBADMSG ? "state is shorter than its header" : "state cannot be read";
+	return r == 0 && *ret_why ? -EBADMSG : r;
+}
+
+int skv_state_check(int fd, const char **ret_why)
+{
+	struct skv_state_header h;
+
+	return read_header(fd, &h, ret_why);
+}
+
 int skv_state_map(struct skv_state *s, int fd, const char **ret_why)
 {
 	struct skv_state_header h;
-	ssize_t n;
 	void *map;
 	int r;
 
-	n = pread(fd, &h, sizeof(h), 0);
-	r = n < 0 ? -errno : n == (ssize_t)sizeof(h) ? 0 : -EBADMSG;
-	*ret_why = r == -EBADMSG ? "state is shorter than its header" : "state cannot be read";
+	r = read_header(fd, &h, ret_why);
 	if (r == 0) {
-		*ret_why = header_check(&h);
-		r = *ret_why ? -EBADMSG : skv_map_fd(fd, h.total_bytes, PROT_READ | PROT_WRITE, 1, &map);
+		r = skv_map_fd(fd, h.total_bytes, PROT_READ | PROT_WRITE, 1, &map);
+		*ret_why = "state cannot be mapped: it is shorter than it says, or not sealed";
 	}
 	if (r < 0) {
-		if (!*ret_why)
-			*ret_why = "state cannot be mapped: it is shorter than it says, or not sealed";
 		skv_close_fd(fd);
 		return r;
 	}

@@ -32,7 +32,7 @@
  * (fdstore.h), since the old one may be removed only after the new one was added, and a name's removal takes all that have it.
  */
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
-#define SKV_STATE_VERSION 12u
+#define SKV_STATE_VERSION 13u
 #define SKV_NO_INDEX UINT32_MAX
 
 /* ---- owner words ----------------------------------------------------------------------------- */
@@ -65,6 +65,13 @@ struct skv_row {
 	uint32_t reserved;
 };
 
+/*
+ * Which file a row's memory is, as fstat() says. Names in a store may be wrong, or exchanged, and nobody is to get another's memory.
+ */
+struct skv_file_id {
+	uint64_t dev, ino;
+};
+
 struct skv_account_row {
 	struct skv_row row;
 	uint32_t uid;
@@ -82,7 +89,8 @@ struct skv_client_row {
 	uint32_t sessions;
 	uint32_t notices; /* segments that it must be told of */
 	uint32_t fenced;  /* its connection ended: nothing that it has goes to another before its process is gone */
-	uint32_t kept;    /* a descriptor of its process is */
+	uint32_t kept;    /* a descriptor of its process is ... */
+	struct skv_file_id file; /* ... and that is this one */
 	uint64_t bytes;   /* charged for its connection */
 	char program[SKV_NAME_MAX];
 };
@@ -100,6 +108,7 @@ struct skv_session_row {
 	uint32_t client, pool;
 	uint32_t sequences;
 	uint32_t reserved;
+	struct skv_file_id file; /* its page */
 	struct skv_model model;
 	struct skv_choice wanted;  /* by the operator, or by the client at open */
 	struct skv_choice given;   /* to the client, last */
@@ -120,6 +129,7 @@ struct skv_seq_row {
 	uint64_t copied;        /* a fork's: so much was written by the daemon */
 	uint64_t used;          /* counts: larger than of all that lost their holders before */
 	uint64_t idle_since_ns; /* first seen without a holder; 0: not yet */
+	struct skv_file_id file; /* its memory */
 	struct skv_model model;
 	char name[SKV_NAME_MAX]; /* "" = anonymous */
 };
@@ -140,6 +150,7 @@ struct skv_pool_row {
 	uint64_t sweep_serial;
 	uint64_t stray_bytes; /* charged for memory where no segment is */
 	uint64_t page_bytes, segment_bytes;
+	struct skv_file_id file; /* its memory; of a device's, whose segments the driver exports without a number of their own, none */
 	uint64_t count[SKV_OWNER_KINDS]; /* pages by kind of owner */
 };
 
@@ -241,6 +252,8 @@ struct skv_state {
 
 /* A new memfd for these sizes, mapped, every table empty. -EINVAL for a size of 0 or beyond the id space. */
 int skv_state_new(struct skv_state *, const struct skv_geometry *);
+/* Is the file `fd` (borrowed) a state of this version, by its header? 0, or negative errno, with a text: -EBADMSG, it is not one. */
+int skv_state_check(int fd, const char **ret_why);
 /* Map the state in `fd` (consumed, also on failure). -EBADMSG and a static text: not one of this version. */
 int skv_state_map(struct skv_state *, int fd, const char **ret_why);
 void skv_state_deinit(struct skv_state *);

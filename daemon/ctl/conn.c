@@ -93,6 +93,8 @@ static ssize_t recv_packet(struct skv_ctl *ctl, void *buf, int *ret_fd)
 		n_fds += c->cmsg_type == SCM_RIGHTS ? (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int))
 		                                    : 0;
 	take_received(&msg, ret_fd);
+	if (msg.msg_flags & MSG_CTRUNC)
+		return ctl_fail(ctl, -EMFILE, SKV_FD_CUT_OFF);
 	what = skv_wire_check(buf, (size_t)n, n_fds, false);
 	if (what)
 		return ctl_fail(ctl, -EPROTO, "the daemon's answer is malformed: %s", what);

@@ -184,14 +184,6 @@ static int add_unread(struct skv_files *f, uint32_t uid, const char *file, int e
 	return 0;
 }
 
-static bool is_unread(const struct skv_files *f, uint32_t uid, const char *file)
-{
-	for (size_t i = 0; i < f->n_unread; i++)
-		if (f->unread[i].uid == uid && (!*f->unread[i].file || !strcmp(f->unread[i].file, file)))
-			return true;
-	return false;
-}
-
 int skv_files_unread(const struct skv_files *f, uint32_t uid, const char *name)
 {
 	char file[SKV_PARKED_FILE];
@@ -209,18 +201,26 @@ int skv_files_unread(const struct skv_files *f, uint32_t uid, const char *name)
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-int skv_files_user(const struct skv_files *f, uint32_t uid)
+int skv_files_user(int folder, uint32_t uid, bool make)
 {
 	char name[16];
 	int fd;
 
 	snprintf(name, sizeof(name), "%u", uid);
-	if (mkdirat(f->folder, name, 0700) == 0)
-		(void)fsync(f->folder); /* once for each user: its files would be lost with it */
-	else if (errno != EEXIST)
+	if (make && mkdirat(folder, name, 0700) < 0 && errno != EEXIST)
 		return -errno;
-	fd = openat(f->folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	/* its files would be lost with it; also where it is there already, for who made it may have died before this */
+	if (make && fsync(folder) < 0)
+		return -errno;
+	fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
+}
+
+int skv_files_remove(int user, const char *file)
+{
+	if (unlinkat(user, file, 0) < 0 && errno != ENOENT)
+		return -errno;
+	return fsync(user) < 0 ? -errno : 0; /* of a file that is gone, too: who removed it may not have come so far */
 }
 
 /* NULL where a file has none. */
@@ -307,85 +307,58 @@ static void set_aside(int user, const char *name)
 }
 
 struct looking {
-	struct skv_files *files;
-	skv_files_odd odd;
-	skv_files_is_known is_known; /* NULL: nobody writes there yet */
-	const void *ctx;
-	uint32_t uid;
+	skv_files_found_fn found;
+	void *ctx;
+	bool starts; /* nobody writes there yet */
 };
 
-static bool is_listed(const struct skv_files *f, uint32_t uid, const char *file)
+static bool is_its_name(const struct skv_parked_header *h, const char *name)
 {
-	for (size_t i = 0; i < f->n; i++)
-		if (f->all[i]->uid == uid && !strcmp(f->all[i]->file, file))
-			return true;
-	return false;
+	char file[SKV_PARKED_FILE];
+
+	skv_parked_file(h->model.name, h->model.rank, h->model.n_ranks, h->name, file);
+	return strcmp(file, name) == 0;
 }
 
-static void tell_unread(const struct looking *l, const char *file, int error)
-{
-	char name[32 + NAME_MAX], why[128];
-
-	snprintf(name, sizeof(name), "%u%s%s", l->uid, *file ? "/" : "", file);
-	snprintf(why, sizeof(why), "%s (a reload tries again)", strerror(-error));
-	l->odd(name, why);
-}
-
-/* Negative errno: it cannot be read, and is as good as it was. */
+/* Negative errno: the system lacks something, or what `found` says. */
 static int look(const struct looking *l, int user, const char *name)
 {
-	char file[SKV_PARKED_FILE], text[64 + NAME_MAX];
+	struct skv_files_found f = {0};
 	struct skv_parked_keys *keys = NULL;
-	struct skv_parked_header h;
-	struct skv_parked *p;
-	const char *why = "";
-	int r;
+	const char *why = "expected parked sequences alone";
+	int r = is_parked_file(name) ? skv_files_header(user, name, &f.header, &keys, &why) : -EBADMSG;
 
-	r = is_parked_file(name) ? skv_files_header(user, name, &h, &keys, &why) : -EBADMSG;
-	if (r == 0) {
-		skv_parked_file(h.model.name, h.model.rank, h.model.n_ranks, h.name, file);
-		why = strcmp(file, name) ? "its header is that of another file" : NULL;
+	if (r == 0 && !is_its_name(&f.header, name)) {
+		free(keys);
+		keys = NULL;
+		r = -EBADMSG;
+		why = "its header is that of another file";
 	}
-	if (r == 0 && !why) {
-		p = skv_files_reserve(l->files, l->uid);
-		if (p)
-			skv_files_put(l->files, p, name, &h, keys);
-		else
-			free(keys);
-		return p ? 0 : -ENOMEM;
-	}
-	free(keys);
-	if (skv_is_shortage(r) || may_be_read_later(r))
+	if (skv_is_shortage(r))
 		return r;
-	if (is_prefix_file(name)) { /* it can be computed again */
-		(void)unlinkat(user, name, 0);
+	if (r < 0 && !may_be_read_later(r) && is_prefix_file(name)) { /* it can be computed again */
+		(void)unlinkat(user, name, 0); /* and if it comes back it goes again */
 		return 0;
 	}
-	if (is_parked_file(name) && r != -ENOENT)
+	snprintf(f.file, sizeof(f.file), "%s", name);
+	if (may_be_read_later(r))
+		f.error = r;
+	else if (r < 0)
+		snprintf(f.odd, sizeof(f.odd), "%s", r == -EBADMSG ? why : strerror(-r));
+	if (*f.odd && is_parked_file(name) && r != -ENOENT)
 		set_aside(user, name);
-	snprintf(text, sizeof(text), "%u/%s", l->uid, name);
-	l->odd(text, why && *why ? why : r == -EBADMSG ? "expected parked sequences alone" : strerror(-r));
-	return 0;
+	return l->found(l->ctx, &f, keys);
 }
 
-/* One of a user's folder. Negative errno: the system lacks something. */
 static int look_at_file(void *ctx, int user, const char *name)
 {
 	const struct looking *l = ctx;
-	int r;
 
-	if (*name == '.') { /* what was not finished, or is about to be */
-		if (!l->is_known)
-			(void)unlinkat(user, name, 0);
-		return 0;
-	}
-	if (l->is_known && (is_listed(l->files, l->uid, name) || l->is_known(l->ctx, l->uid, name)))
-		return 0;
-	r = look(l, user, name);
-	if (!may_be_read_later(r))
-		return r;
-	tell_unread(l, name, r);
-	return add_unread(l->files, l->uid, name, r);
+	if (*name != '.')
+		return look(l, user, name);
+	if (l->starts) /* what was not finished; else it is about to be */
+		(void)unlinkat(user, name, 0);
+	return 0;
 }
 
 /* The entries of a folder, but for "." and "..". The callback's negative errno ends it. */
@@ -409,32 +382,94 @@ static int each(int folder, const char *name, int (*cb)(void *ctx, int fd, const
 	return r;
 }
 
-struct unknown {
-	const struct skv_files *files;
-	uint32_t uid;
-	skv_files_is_known is_known;
-	const void *ctx;
-};
-
-static int remove_if_unknown(void *ctx, int user, const char *name)
+int skv_files_look(int user, const char *file, skv_files_found_fn found, void *ctx)
 {
-	const struct unknown *u = ctx;
+	struct looking l = {.found = found, .ctx = ctx};
 
-	if (is_parked_file(name) && !u->is_known(u->ctx, u->uid, name) && !is_listed(u->files, u->uid, name) && !is_unread(u->files, u->uid, name))
-		(void)unlinkat(user, name, 0);
-	return 0;
+	return *file ? look(&l, user, file) : each(user, ".", look_at_file, &l);
 }
 
-void skv_files_remove_unknown(const struct skv_files *f, int user, uint32_t uid, skv_files_is_known is_known, const void *ctx)
+bool skv_files_is_listed(const struct skv_files *f, uint32_t uid, const struct skv_files_found *found)
 {
-	struct unknown u = {f, uid, is_known, ctx};
+	struct skv_parked *p = NULL;
 
-	(void)each(user, ".", remove_if_unknown, &u);
+	if (!found->error && !*found->odd) {
+		while ((p = skv_files_next(f, p, uid, found->header.model.name, found->header.name)) && strcmp(p->file, found->file) != 0)
+			;
+		return p != NULL;
+	}
+	for (size_t i = 0; i < f->n; i++) /* without a header; there are few of these */
+		if (f->all[i]->uid == uid && !strcmp(f->all[i]->file, found->file))
+			return true;
+	return false;
+}
+
+static void tell_unread(uint32_t uid, const char *file, int error, skv_files_odd odd)
+{
+	char name[32 + NAME_MAX], why[128];
+
+	snprintf(name, sizeof(name), "%u%s%s", uid, *file ? "/" : "", file);
+	snprintf(why, sizeof(why), "%s (a reload tries again)", strerror(-error));
+	odd(name, why);
+}
+
+int skv_files_enter(struct skv_files *f, uint32_t uid, const struct skv_files_found *found, struct skv_parked_keys *keys, skv_files_odd odd)
+{
+	char name[32 + NAME_MAX];
+	struct skv_parked *p;
+
+	if (found->error) {
+		tell_unread(uid, found->file, found->error, odd);
+		return add_unread(f, uid, found->file, found->error);
+	}
+	if (*found->odd) {
+		snprintf(name, sizeof(name), "%u/%s", uid, found->file);
+		odd(name, found->odd);
+		return 0;
+	}
+	p = skv_files_reserve(f, uid);
+	if (p)
+		skv_files_put(f, p, found->file, &found->header, keys);
+	else
+		free(keys);
+	return p ? 0 : -ENOMEM;
+}
+
+void skv_files_looked(struct skv_files *f, uint32_t uid, const char *file, int error, skv_files_odd odd)
+{
+	for (size_t i = 0; i < f->n_unread; i++) {
+		struct skv_unread *u = &f->unread[i];
+
+		if (u->uid != uid || strcmp(u->file, file) != 0)
+			continue;
+		u->error = error;
+		if (error)
+			tell_unread(uid, file, error, odd);
+		else
+			*u = f->unread[--f->n_unread];
+		return;
+	}
+}
+
+/* ---- all folders ----------------------------------------------------------------------------- */
+
+struct starting {
+	struct skv_files *files;
+	skv_files_odd odd;
+	uint32_t uid;
+};
+
+static int enter_at_start(void *ctx, const struct skv_files_found *found, struct skv_parked_keys *keys)
+{
+	struct starting *s = ctx;
+
+	return skv_files_enter(s->files, s->uid, found, keys, s->odd);
 }
 
 static int look_at_user(void *ctx, int folder, const char *name)
 {
-	struct looking *l = ctx;
+	struct starting *s = ctx;
+	struct looking l = {.found = enter_at_start, .ctx = s, .starts = true};
 	unsigned long uid;
 	char *end;
 	int r;
@@ -442,59 +477,24 @@ static int look_at_user(void *ctx, int folder, const char *name)
 	errno = 0;
 	uid = strtoul(name, &end, 10);
 	if (*name < '0' || *name > '9' || *end || errno || uid >= UINT32_MAX) {
-		l->odd(name, "expected folders alone, each called as a user's number");
+		s->odd(name, "expected folders alone, each called as a user's number");
 		return 0;
 	}
-	l->uid = (uint32_t)uid;
-	r = each(folder, name, look_at_file, l);
+	s->uid = (uint32_t)uid;
+	r = each(folder, name, look_at_file, &l);
 	if (r == 0 || skv_is_shortage(r))
 		return r;
 	if (may_be_read_later(r)) {
-		tell_unread(l, "", r);
-		return add_unread(l->files, l->uid, "", r);
+		tell_unread(s->uid, "", r, s->odd);
+		return add_unread(s->files, s->uid, "", r);
 	}
-	l->odd(name, strerror(-r));
+	s->odd(name, strerror(-r));
 	return 0;
-}
-
-/* 0, or negative errno: it stays unread. */
-static int look_at_unread(struct looking *l, const struct skv_unread *u)
-{
-	char folder[16];
-	int user, r;
-
-	snprintf(folder, sizeof(folder), "%u", u->uid);
-	l->uid = u->uid;
-	if (!*u->file)
-		return each(l->files->folder, folder, look_at_file, l);
-	if (is_listed(l->files, u->uid, u->file) || l->is_known(l->ctx, u->uid, u->file))
-		return 0; /* the sequence was in memory, and was parked again */
-	user = skv_files_user(l->files, u->uid);
-	r = user < 0 ? user : look(l, user, u->file);
-	skv_close_fd(user);
-	return r;
-}
-
-void skv_files_look_again(struct skv_files *f, skv_files_odd odd, skv_files_is_known is_known, const void *ctx)
-{
-	struct looking l = {.files = f, .odd = odd, .is_known = is_known, .ctx = ctx};
-
-	for (size_t i = f->n_unread; i-- > 0;) {
-		const struct skv_unread u = f->unread[i]; /* looking into a folder adds to them */
-		const int r = look_at_unread(&l, &u);
-
-		if (r < 0) {
-			f->unread[i].error = r;
-			tell_unread(&l, u.file, r);
-		} else {
-			f->unread[i] = f->unread[--f->n_unread];
-		}
-	}
 }
 
 int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, char *why, size_t len)
 {
-	struct looking l = {.files = f, .odd = odd};
+	struct starting s = {.files = f, .odd = odd};
 	struct stat st;
 	int r;
 
@@ -518,7 +518,7 @@ int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, cha
 		snprintf(why, len, "%s", strerror(-r));
 	}
 	if (r == 0) {
-		r = each(f->folder, ".", look_at_user, &l);
+		r = each(f->folder, ".", look_at_user, &s);
 		if (r < 0)
 			snprintf(why, len, "%s", strerror(-r));
 	}

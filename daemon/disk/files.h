@@ -11,6 +11,7 @@
 #ifndef SKV_DISK_FILES_H
 #define SKV_DISK_FILES_H
 
+#include <limits.h>
 #include <sys/types.h>
 #include "daemon/disk/parked.h"
 
@@ -80,8 +81,13 @@ typedef void (*skv_files_odd)(const char *file, const char *why);
 int skv_files_open(struct skv_files *, const char *path, skv_files_odd odd, char *why, size_t len);
 void skv_files_close(struct skv_files *);
 
-/* The user's folder, made if it is not there: the caller's, or negative errno. */
-int skv_files_user(const struct skv_files *, uint32_t uid);
+/*
+ * The user's folder, in the folder of parked sequences: the caller's, or negative errno. With `make` it is made if it is not there, and is there
+ * after a power cut, too, also where another process has made it and died.
+ */
+int skv_files_user(int folder, uint32_t uid, bool make);
+/* A file of a user's folder goes, and does not come back after a power cut. 0, also if it is gone already; or negative errno. */
+int skv_files_remove(int user, const char *file);
 /* The header of a file in a user's folder, and the keys of a sealed prefix (the caller's; else NULL); or negative errno, -EBADMSG with a static text. */
 int skv_files_header(int user, const char *file, struct skv_parked_header *ret, struct skv_parked_keys **ret_keys, const char **ret_why);
 
@@ -93,14 +99,27 @@ struct skv_parked *skv_files_reserve(struct skv_files *, uint32_t uid);
 void skv_files_put(struct skv_files *, struct skv_parked *reserved, const char *file, const struct skv_parked_header *,
                    struct skv_parked_keys *keys);
 void skv_files_unreserve(struct skv_files *, struct skv_parked *reserved);
+
+/* What a look at a file of a user's folder finds: a parked sequence, something else, or an error. */
+struct skv_files_found {
+	char file[NAME_MAX + 1];
+	char odd[128];  /* why it is no parked sequence: it is left alone; else "" */
+	int32_t error;  /* 0; else a negative errno: the disk could not give it, and perhaps can later */
+	uint32_t reserved;
+	struct skv_parked_header header;
+};
+/* `keys`, of a sealed prefix, else NULL, are the callee's. Its negative errno ends the look. */
+typedef int (*skv_files_found_fn)(void *ctx, const struct skv_files_found *, struct skv_parked_keys *keys);
 /*
- * The files in a user's folder that are whole, and neither known nor (is_known) about to be: a worker that ended has left them. They go. A
- * folder is read for it.
+ * Look at a file of a user's folder, or (its name is "") at all of them. Prefixes that are damaged go. Negative errno: the folder cannot be read,
+ * or the system lacks something.
  */
-typedef bool (*skv_files_is_known)(const void *ctx, uint32_t uid, const char *file);
-void skv_files_remove_unknown(const struct skv_files *, int user, uint32_t uid, skv_files_is_known is_known, const void *ctx);
-/* What could not be read is, perhaps, now. As above: what is neither known nor about to be is. */
-void skv_files_look_again(struct skv_files *, skv_files_odd odd, skv_files_is_known is_known, const void *ctx);
+int skv_files_look(int user, const char *file, skv_files_found_fn, void *ctx);
+/* Into the list with what was found (keys are consumed); what is odd is told. -ENOMEM. */
+int skv_files_enter(struct skv_files *, uint32_t uid, const struct skv_files_found *, struct skv_parked_keys *keys, skv_files_odd odd);
+bool skv_files_is_listed(const struct skv_files *, uint32_t uid, const struct skv_files_found *);
+/* What could not be read was looked at again: 0, it is known what it is, or a negative errno. */
+void skv_files_looked(struct skv_files *, uint32_t uid, const char *file, int error, skv_files_odd odd);
 /* Negative errno: the user may have a parked sequence of this name (and any model), and it could not be read. */
 int skv_files_unread(const struct skv_files *, uint32_t uid, const char *name);
 /* Not known any more; the file is the caller's concern. */

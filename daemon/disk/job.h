@@ -20,9 +20,13 @@
 #define SKV_DISK_TEXT_MAX 256u
 #define SKV_DISK_FLIGHT 8u /* chunks that are being written or read at a time */
 
+/*
+ * Jobs about files have the folder twice: in place of the second the process puts the folder of the job's user, which it opens, and, for what
+ * writes files, makes. So the daemon waits for no disk.
+ */
 enum skv_disk_job_kind {
 	/*
-	 * From memory into a file. fds: folder, user's folder, sequence memory, list, memory of pages. The list has the n_entries that
+	 * From memory into a file. fds: folder, folder again, sequence memory, list, memory of pages. The list has the n_entries that
 	 * count, of each table in order, as the daemon has checked them: ids of PRIVATE and SHARED ones are below max_pages; and, at
 	 * keys_at, the struct skv_parked_keys of a sealed prefix.
 	 * All that is not in the list comes from the sequence memory, which its user may still write to.
@@ -35,16 +39,27 @@ enum skv_disk_job_kind {
 	 */
 	SKV_DISK_RESUME = 2,
 	/*
-	 * From a file of anybody's, or a pipe, into a file. fds: folder, user's folder, what to read. All of it is checked, name and model stay, `uid` is
+	 * From a file of anybody's, or a pipe, into a file. fds: folder, folder again, what to read. All of it is checked, name and model stay, `uid` is
 	 * put in. -EBADMSG: it is not such a file. -EDQUOT: it is larger than max_bytes. -EEXIST: there is a file of its name. -ETIMEDOUT: nothing
 	 * came for patience_ms, or less than SKV_DISK_IMPORT_RATE in all. Of the job only kind, n_fds, uid, max_bytes and patience_ms count.
 	 */
 	SKV_DISK_IMPORT = 3,
 	/*
-	 * A turn's worth of a file of max_bytes, from its offset on, into a pipe. fds: folder, the file, pipe. `bytes` of the answer were written;
-	 * the file's offset, which the daemon shares, is behind them. It ends early where the pipe is full and nobody reads from it.
+	 * A turn's worth of a file of max_bytes, from `offset` on, into a pipe. fds: folder, folder again, pipe. `bytes` of the answer were written. It ends
+	 * early where the pipe is full and nobody reads from it. The answer says which file it was, by inode and time of change, and the next turn's job
+	 * says it again: -ESTALE where there is another file of this name since.
 	 */
 	SKV_DISK_SEND = 4,
+	/*
+	 * A parked file goes, and does not come back after a power cut; 0 if it is gone already. fds: folder, folder again. Of the job only kind,
+	 * n_fds, uid and file count.
+	 */
+	SKV_DISK_REMOVE = 8,
+	/*
+	 * Look at a file, or, where its name is "", at all of the user's folder. fds: folder, folder again, a memfd, which gets what is found: each a
+	 * struct skv_files_found, and, of a sealed prefix, its keys. Of the job only kind, n_fds, uid and file count.
+	 */
+	SKV_DISK_LOOK = 9,
 
 	/*
 	 * A sealed prefix (daemon/core/prefix.h) and the prefix store. In the place of the user's folder is a memfd with what store/values.h
@@ -69,7 +84,6 @@ enum {
 	SKV_DISK_FD_LIST,
 	SKV_DISK_FD_PAGES,
 	SKV_DISK_FD_STORE = SKV_DISK_FD_USER,
-	SKV_DISK_FD_FILE = SKV_DISK_FD_USER,
 	SKV_DISK_FD_OTHER = SKV_DISK_FD_SEQ
 };
 
@@ -93,6 +107,8 @@ struct skv_disk_job {
 	uint64_t keys_at;   /* in the list */
 	uint64_t max_bytes; /* of the file */
 	uint64_t patience_ms; /* IMPORT */
+	uint64_t offset;    /* SEND */
+	uint64_t inode, changed_ns; /* SEND: of the file, as the last turn's answer has them; 0: this is the first one */
 	/*
 	 * The file's name in the user's folder. It is there as a whole or not at all: written without a name, synchronized, linked
 	 * under another one (".new-" and the process's number), renamed, and the folder synchronized.
@@ -105,6 +121,8 @@ struct skv_disk_answer {
 	uint64_t bytes; /* of the file, written or read */
 	char why[SKV_DISK_TEXT_MAX];
 	char file[SKV_PARKED_FILE]; /* IMPORT: the name that it got, which follows from its model and name. With an error: it has it still */
+	struct skv_parked_header header; /* PARK, IMPORT: of the file that was written */
+	uint64_t inode, changed_ns; /* SEND */
 	uint32_t n_blocks; /* STORE_FIND, STORE_GET */
 	uint32_t n_nixl; /* STORE_GET: values that NIXL has read, and their bytes */
 	uint64_t nixl_bytes;

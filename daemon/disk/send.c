@@ -3,13 +3,15 @@
  * daemon/disk/send.c - a parked file, as it is, into a pipe: a turn's worth.
  *
  * What comes out of the pipe is checked where it is imported. Its reader may be slow for ever, and other users want to export, too. So a
- * turn is short, and a reader that does not read ends it; the daemon waits for that reader (daemon/import.c), and asks for the next turn.
+ * turn is short, and a reader that does not read ends it; the daemon waits for that reader (daemon/export.c), and asks for the next turn.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include "common/fd.h"
 #include "daemon/disk/work.h"
 #include "daemon/sys/clock.h"
 
@@ -17,17 +19,35 @@
 #define TURN_NS 100000000u
 #define READER_MS 10 /* that a reader may take to read some more: less than it takes to come again */
 
-int skv_disk_send(struct skv_disk_work *work)
+/* The file, at the job's offset. Negative errno, with a text. */
+static int open_file(struct skv_disk_work *work)
 {
-	const int file = work->fds[SKV_DISK_FD_FILE], out = work->fds[SKV_DISK_FD_OTHER];
-	const uint64_t end_ns = skv_now_ns() + TURN_NS, max = work->job->max_bytes;
-	off_t at = lseek(file, 0, SEEK_CUR);
+	const struct skv_disk_job *job = work->job;
+	int file = openat(work->fds[SKV_DISK_FD_USER], job->file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+	int r = file < 0 || fstat(file, &st) < 0 || lseek(file, (off_t)job->offset, SEEK_SET) < 0 ? -errno : 0;
 
-	if (at < 0)
-		return skv_disk_refuse(work, -errno, "its file has no offset: %s", strerror(errno));
-	while ((uint64_t)at < max && skv_now_ns() < end_ns) {
+	if (r == 0) {
+		work->inode = st.st_ino;
+		work->changed_ns = (uint64_t)st.st_ctim.tv_sec * 1000000000u + (uint64_t)st.st_ctim.tv_nsec;
+	}
+	if (r == -ENOENT || (r == 0 && job->inode && (work->inode != job->inode || work->changed_ns != job->changed_ns)))
+		r = skv_disk_refuse(work, -ESTALE, "the sequence was resumed or dropped while it was exported");
+	else if (r < 0)
+		skv_disk_refuse(work, r, "its file %s: %s", job->file, strerror(-r));
+	if (r < 0)
+		skv_close_fd(file);
+	return r < 0 ? r : file;
+}
+
+/* A turn's worth of the file into the pipe. */
+static int send_some(struct skv_disk_work *work, int file, int out)
+{
+	const uint64_t end_ns = skv_now_ns() + TURN_NS, max = work->job->max_bytes;
+
+	for (uint64_t at = work->job->offset; at < max && skv_now_ns() < end_ns;) {
 		struct pollfd p = {.fd = out, .events = POLLOUT};
-		const uint64_t left = max - (uint64_t)at;
+		const uint64_t left = max - at;
 		ssize_t n;
 
 		if (poll(&p, 1, READER_MS) == 0)
@@ -37,8 +57,15 @@ int skv_disk_send(struct skv_disk_work *work)
 			return skv_disk_refuse(work, -EIO, "its file ends after %llu bytes, expected %llu", (unsigned long long)at, (unsigned long long)max);
 		if (n < 0 && errno != EINTR && errno != EAGAIN)
 			return skv_disk_refuse(work, -errno, "writing it to a pipe: %s", strerror(errno));
-		at += n > 0 ? n : 0;
+		at += n > 0 ? (uint64_t)n : 0;
 		work->bytes += n > 0 ? (uint64_t)n : 0;
 	}
 	return 0;
+}
+
+int skv_disk_send(struct skv_disk_work *work)
+{
+	SKV_FD_CLEANUP int file = open_file(work);
+
+	return file < 0 ? file : send_some(work, file, work->fds[SKV_DISK_FD_OTHER]);
 }

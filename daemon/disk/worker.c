@@ -13,11 +13,11 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/fd.h"
 #include "common/process.h"
+#include "daemon/disk/files.h"
 #include "daemon/disk/work.h"
 #include "daemon/store/values.h"
 
@@ -96,35 +96,53 @@ static bool daemon_lives(void)
 	return poll(&p, 1, 0) == 0;
 }
 
-static int work_on(struct skv_disk_work *work)
+/* The user's folder, in its place among the job's descriptors. */
+static int open_user(struct skv_disk_work *work, int *fds, bool make)
 {
+	const int r = skv_files_user(fds[SKV_DISK_FD_FOLDER], work->job->uid, make);
+
+	if (r < 0)
+		return skv_disk_refuse(work, r, "the user's folder for parked sequences: %s", strerror(-r));
+	skv_close_fd(fds[SKV_DISK_FD_USER]);
+	fds[SKV_DISK_FD_USER] = r;
+	return 0;
+}
+
+static int work_on(struct skv_disk_work *work, int *fds)
+{
+	enum { NO_FOLDER, OPENS, MAKES };
 	static const struct {
 		uint32_t least_fds;
 		int (*run)(struct skv_disk_work *);
+		int user; /* the folder */
 	} kinds[] = {
-		[SKV_DISK_PARK] = {SKV_DISK_FD_PAGES, skv_disk_park},
-		[SKV_DISK_RESUME] = {SKV_DISK_FD_PAGES, skv_disk_resume},
-		[SKV_DISK_IMPORT] = {SKV_DISK_FD_OTHER + 1, skv_disk_import},
-		[SKV_DISK_SEND] = {SKV_DISK_FD_OTHER + 1, skv_disk_send},
-		[SKV_DISK_STORE_PUT] = {SKV_DISK_FD_PAGES, skv_store_put_job},
-		[SKV_DISK_STORE_FIND] = {SKV_DISK_FD_STORE + 1, skv_store_find_job},
-		[SKV_DISK_STORE_GET] = {SKV_DISK_FD_PAGES, skv_store_get_job},
+		[SKV_DISK_PARK] = {SKV_DISK_FD_PAGES, skv_disk_park, MAKES},
+		[SKV_DISK_RESUME] = {SKV_DISK_FD_PAGES, skv_disk_resume, OPENS},
+		[SKV_DISK_IMPORT] = {SKV_DISK_FD_OTHER + 1, skv_disk_import, MAKES},
+		[SKV_DISK_SEND] = {SKV_DISK_FD_OTHER + 1, skv_disk_send, OPENS},
+		[SKV_DISK_REMOVE] = {SKV_DISK_FD_USER + 1, skv_disk_remove, OPENS},
+		[SKV_DISK_LOOK] = {SKV_DISK_FD_OTHER + 1, skv_disk_look, OPENS},
+		[SKV_DISK_STORE_PUT] = {SKV_DISK_FD_PAGES, skv_store_put_job, NO_FOLDER},
+		[SKV_DISK_STORE_FIND] = {SKV_DISK_FD_STORE + 1, skv_store_find_job, NO_FOLDER},
+		[SKV_DISK_STORE_GET] = {SKV_DISK_FD_PAGES, skv_store_get_job, NO_FOLDER},
 	};
 	const struct skv_disk_job *job = work->job;
 	SKV_FD_CLEANUP int locked = -1;
 	bool known = job->kind < sizeof(kinds) / sizeof(*kinds) && kinds[job->kind].run;
+	int r;
 
 	if (!known || job->n_fds < kinds[job->kind].least_fds)
 		return skv_disk_refuse(work, -EINVAL, "job %u with %u descriptors is unknown", job->kind, job->n_fds);
 	locked = lock(work);
 	if (locked >= 0 && !daemon_lives()) /* the next one may have looked at the lock before we had it */
 		return skv_disk_refuse(work, -ECANCELED, "the daemon has ended");
-	return locked < 0 ? locked : kinds[job->kind].run(work);
+	r = locked < 0 ? locked : kinds[job->kind].user == NO_FOLDER ? 0 : open_user(work, fds, kinds[job->kind].user == MAKES);
+	return r < 0 ? r : kinds[job->kind].run(work);
 }
 
 static bool answer(const struct skv_disk_work *work, int error)
 {
-	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes, .n_blocks = work->n_blocks, .n_nixl = work->n_nixl,
+	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes, .inode = work->inode, .changed_ns = work->changed_ns, .n_blocks = work->n_blocks, .n_nixl = work->n_nixl,
 	                                 .nixl_bytes = work->nixl_bytes};
 
 	if (error) {
@@ -132,6 +150,8 @@ static bool answer(const struct skv_disk_work *work, int error)
 		if (!*answer.why)
 			skv_refuse(error, answer.why, sizeof(answer.why), "%s", strerror(-error));
 	}
+	if (!error)
+		answer.header = work->header;
 	if (!error || work->left)
 		memcpy(answer.file, work->file, sizeof(answer.file));
 	return send(SKV_DISK_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) == (ssize_t)sizeof(answer);
@@ -143,15 +163,15 @@ int skv_disk_worker_main(void)
 	bool listens = true;
 	int *fds;
 
+	skv_process_conceal();
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "sparsekvd-disk");
-	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* of others' keys and values */
 	skv_process_serve();
-	skv_fd_raise_limit();
+	(void)skv_fd_raise_limit();
 	while (listens && next_job(&job, &fds)) {
 		struct skv_disk_work work = {.job = &job, .fds = fds, .say = say};
-		const int error = work_on(&work);
+		const int error = work_on(&work, fds);
 
 		listens = answer(&work, error);
 		if (work.broken || (error == -EIO && job.model.device != SKV_DEVICE_HOST))

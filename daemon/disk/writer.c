@@ -100,6 +100,7 @@ static int put_header(struct skv_disk_writer *w)
 	w->header.parked_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	skv_parked_seal(&w->header);
 	memcpy(buffer, &w->header, sizeof(w->header));
+	w->work->header = w->header;
 	return skv_disk_writer_put(w, 0, sizeof(w->header));
 }
 

@@ -207,12 +207,6 @@ void skv_op_punch(struct skv_loop *loop, struct skv_op *op, int fd, uint64_t at,
 	start(loop, op, SKV_OP_PUNCH, fd, done);
 }
 
-void skv_op_unlink(struct skv_loop *loop, struct skv_op *op, int fd, const char *name, skv_op_fn done)
-{
-	op->arg.name = name;
-	start(loop, op, SKV_OP_UNLINK, fd, done);
-}
-
 void skv_op_cancel(struct skv_loop *loop, struct skv_op *op)
 {
 	if (!(op->state & (START_QUEUED | START_INFLIGHT)) || op->state & (CANCEL_QUEUED | CANCEL_INFLIGHT))
@@ -252,8 +246,6 @@ static void finish(struct skv_loop *loop, struct skv_op *op)
 		op->res = accept_now(op->fd);
 	if (op->kind == SKV_OP_CLOSE && op->res == -ECANCELED) /* it is being drained: nobody waits any more */
 		close(op->fd);
-	if (op->kind == SKV_OP_UNLINK && op->res == -ECANCELED && may_submit(loop)) /* the same */
-		op->res = unlinkat(op->fd, op->arg.name, 0) < 0 ? -errno : 0;
 	op->done(op, op->res);
 }
 
@@ -307,10 +299,6 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 		break;
 	case SKV_OP_CLOSE:
 		io_uring_prep_close(sqe, op->fd);
-		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
-		break;
-	case SKV_OP_UNLINK:
-		io_uring_prep_unlinkat(sqe, op->fd, op->arg.name, 0);
 		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 		break;
 	}
@@ -374,7 +362,6 @@ static void reap(struct skv_loop *loop)
 	static const char *const names[] = {
 		[SKV_OP_ACCEPT] = "accepting", [SKV_OP_RECVMSG] = "receiving", [SKV_OP_SENDMSG] = "sending", [SKV_OP_READ] = "reading",
 		[SKV_OP_POLL] = "polling", [SKV_OP_TIMER] = "timers", [SKV_OP_PUNCH] = "punching", [SKV_OP_CLOSE] = "closing",
-		[SKV_OP_UNLINK] = "unlinking",
 	};
 	struct io_uring_cqe *cqe;
 

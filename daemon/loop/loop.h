@@ -40,7 +40,6 @@ enum skv_op_kind {
 	SKV_OP_TIMER, /* once */
 	SKV_OP_PUNCH, /* a hole, in a worker thread of the ring, since it may be large */
 	SKV_OP_CLOSE, /* in a worker thread of the ring: what the file does when it is closed holds up nobody */
-	SKV_OP_UNLINK, /* the same, a file of a folder */
 };
 
 struct skv_op {
@@ -58,7 +57,6 @@ struct skv_op {
 		struct {
 			uint64_t at, bytes;
 		} range;
-		const char *name;
 		uint32_t events;
 		struct __kernel_timespec after;
 	} arg;
@@ -119,12 +117,6 @@ void skv_op_close(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
 void skv_loop_close_fd(struct skv_loop *, int fd);
 /* `bytes` from `at` on are punched out of the file: all descriptors and mappings of it lose them. */
 void skv_op_punch(struct skv_loop *, struct skv_op *, int fd, uint64_t at, uint64_t bytes, skv_op_fn done);
-
-/*
- * A file of the folder `fd` goes; the name stays the caller's, until done. Where it is cancelled the loop removes it, and waits, if
- * anything may be submitted.
- */
-void skv_op_unlink(struct skv_loop *, struct skv_op *, int fd, const char *name, skv_op_fn done);
 
 /* Cancel; nothing happens when it does not run or is being cancelled already. */
 void skv_op_cancel(struct skv_loop *, struct skv_op *op);

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/fd.h"
@@ -186,11 +185,11 @@ int skv_cuda_worker_main(unsigned ordinal)
 	struct skv_cuda_job job;
 	int fd;
 
+	skv_process_conceal();
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "sparsekvd-cuda");
 	skv_process_serve();
-	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* of others' keys and values */
 	while (next_job(&job, &fd)) {
 		struct skv_cuda_answer answer = {.error = 0};
 

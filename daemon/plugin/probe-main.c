@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "common/process.h"
 #include "common/spec.h"
 #include "daemon/plugin/probe.h"
 #include "daemon/plugin/sandbox.h"
@@ -159,6 +160,7 @@ int main(int argc, char **argv)
 		fputs("sparsekv-probe: sparsekvd runs this program to try a policy file; it has no use of its own\n", stderr);
 		return EXIT_FAILURE;
 	}
+	skv_process_conceal(); /* it has the names of users' models */
 	(void)setpriority(PRIO_PROCESS, 0, 0); /* the daemon may have raised its own */
 	_exit(probe(argv[1], (unsigned)strtoul(argv[2], NULL, 10)));
 }

@@ -9,7 +9,7 @@
  *   Landlock       no files but those of shared libraries; no signal and no abstract socket beyond it
  *   limits         CPU time, address space, files, processes, size of what it writes
  *
- * The daemon's own part is not to be dumpable (main.c): nobody of its user then has a way through /proc or ptrace.
+ * The daemon's own part is not to be dumpable (skv_process_conceal()): nobody of its user then has a way through /proc or ptrace.
  */
 #ifndef SKV_SANDBOX_H
 #define SKV_SANDBOX_H

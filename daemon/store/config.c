@@ -3,12 +3,12 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "common/fd.h"
 
 #define DEFAULT_PORT 6379u
 
@@ -241,24 +241,22 @@ static int parse_path(struct skv_store_config *c, struct span s, char *why)
 
 static int read_password(struct skv_store_config *c, char *why)
 {
-	int fd = open(c->password_file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-	ssize_t n = fd < 0 ? -1 : read(fd, c->password, sizeof(c->password));
-	const int error = errno;
+	const char *wrong;
+	SKV_FD_CLEANUP int fd = skv_open_secret(c->password_file, &wrong);
+	size_t len = 0;
+	ssize_t n;
 
-	if (fd >= 0)
-		close(fd);
+	if (fd < 0)
+		return skv_store_refuse(why, fd, "store: password-file: \"%.128s\": %s", c->password_file, wrong);
+	n = read(fd, c->password, sizeof(c->password));
 	if (n < 0)
-		return skv_store_refuse(why, -error, "store: password-file: \"%.128s\": %s", c->password_file,
-		                        strerror(error));
-	if (n < (ssize_t)sizeof(c->password))
-		c->password[n] = '\0';
-	else if (!memchr(c->password, '\n', sizeof(c->password)))
-		c->password[0] = '\0';
-	c->password[strcspn(c->password, "\r\n")] = '\0';
-	if (!c->password[0])
-		return skv_store_refuse(why, -EINVAL,
-		                        "store: password-file: \"%.128s\": expected a first line of 1 to %u bytes",
+		return skv_store_refuse(why, -errno, "store: password-file: \"%.128s\": %s", c->password_file, strerror(errno));
+	while (len < (size_t)n && c->password[len] != '\n' && c->password[len] != '\r')
+		len++;
+	if (len == 0 || len == sizeof(c->password) || memchr(c->password, '\0', len))
+		return skv_store_refuse(why, -EINVAL, "store: password-file: \"%.128s\": expected a first line of 1 to %u bytes, none of them NUL",
 		                        c->password_file, SKV_STORE_SECRET - 1);
+	c->password[len] = '\0';
 	return 0;
 }
 

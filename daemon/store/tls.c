@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include "common/fd.h"
 
 struct skv_store_tls {
 	SSL_CTX *context;
@@ -82,6 +83,11 @@ static int refuse_file(char *why, const char *option, const char *path)
 
 static int load(SSL_CTX *context, const struct skv_store_config *c, char *why)
 {
+	const char *wrong;
+	SKV_FD_CLEANUP int key = c->key[0] ? skv_open_secret(c->key, &wrong) : -1;
+
+	if (c->key[0] && key < 0)
+		return skv_store_refuse(why, key, "store: key: \"%.128s\": %s", c->key, wrong);
 	if (c->ca[0] && SSL_CTX_load_verify_file(context, c->ca) != 1)
 		return refuse_file(why, "ca", c->ca);
 	if (!c->ca[0] && SSL_CTX_set_default_verify_paths(context) != 1)

@@ -34,43 +34,55 @@ static bool is_kept(const char *name)
 	return strcmp(name, "state") == 0 || (strlen(name) == 5 && strchr("pgsoc", name[0]));
 }
 
-static int take_socket(struct skv_sd_passed *p, const char *name, int fd, char *err, size_t err_len)
+/* The manager forgets it, else the next one of us would get it again. What it passes because a unit says so it goes on passing. */
+static void refuse(const char *name, int fd, const char *why)
+{
+	skv_log_peer(LOG_WARNING, "the service manager passed descriptor %d, \"%s\", which is closed and kept no more: it is %s", fd, name, why);
+	(void)skv_sd_fdstore_remove(name);
+	skv_close_fd(fd);
+}
+
+/* *ret_wrong: NULL, or what is wrong with a socket that somebody is to listen on. */
+static void take_socket(struct skv_sd_passed *p, const char *name, int fd, const char **ret_wrong)
 {
 	int *to = !strcmp(name, "operators") ? &p->operators : &p->clients;
-	const char *wrong = *to >= 0 ? "two sockets of one purpose: one may have FileDescriptorName=operators" : check_socket(fd);
+	const char *wrong = *to >= 0 ? "a second socket of one purpose; one may have FileDescriptorName=operators" : check_socket(fd);
 
-	if (wrong) {
-		snprintf(err, err_len, "socket activation passed %s", wrong);
-		return -EINVAL;
+	if (!wrong) {
+		*to = fd;
+		return;
 	}
-	*to = fd;
-	return 0;
+	if (sd_is_socket(fd, AF_UNSPEC, 0, 1) > 0)
+		*ret_wrong = wrong;
+	refuse(name, fd, wrong);
 }
 
 static int take(struct skv_sd_passed *p, char **names, int n, char *err, size_t err_len)
 {
-	int r = 0;
+	const char *wrong = NULL;
 
 	p->kept = calloc((size_t)n, sizeof(*p->kept));
 	if (!p->kept) {
 		snprintf(err, err_len, "socket activation: out of memory");
 		return -ENOMEM;
 	}
-	for (int i = 0; i < n && r == 0; i++) {
+	for (int i = 0; i < n; i++) {
 		const int fd = SD_LISTEN_FDS_START + i;
 
-		if (names && is_kept(names[i])) {
+		if (is_kept(names[i])) {
 			p->kept[p->n_kept].fd = fd;
 			snprintf(p->kept[p->n_kept++].name, SKV_SD_NAME, "%s", names[i]);
 		} else {
-			r = take_socket(p, names ? names[i] : "", fd, err, err_len);
+			take_socket(p, names[i], fd, &wrong);
 		}
 	}
-	if (r == 0 && p->clients < 0 && p->operators >= 0) {
+	if (p->clients >= 0)
+		return 0;
+	if (wrong)
+		snprintf(err, err_len, "socket activation passed %s", wrong);
+	else if (p->operators >= 0)
 		snprintf(err, err_len, "socket activation passed the operators' socket alone, expected sparsekvd.socket too");
-		r = -EINVAL;
-	}
-	return r;
+	return wrong || p->operators >= 0 ? -EINVAL : 0;
 }
 
 int skv_sd_take_fds(struct skv_sd_passed *ret, char *err, size_t err_len)
@@ -131,7 +143,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
 /* What is told is as good as done: it lies in the manager's socket, which it reads before it starts another one of us. */
 static bool tell(const char *what, const char *name, int fd)
 {
-	char text[128];
+	char text[320]; /* a name has 255 bytes at most */
 	int r;
 
 	snprintf(text, sizeof(text), "%s=1\nFDNAME=%s%s", what, name, fd >= 0 ? "\nFDPOLL=0" : "");

@@ -26,8 +26,9 @@ struct skv_sd_passed {
 #define SKV_SD_PASSED_NULL {.clients = -1, .operators = -1}
 
 /*
- * What the manager passes, the caller's: descriptors are never closed here. -EINVAL with a text when there is anything else
- * than listening AF_UNIX SOCK_SEQPACKET sockets and what was kept.
+ * What the manager passes, the caller's: listening AF_UNIX SOCK_SEQPACKET sockets, one for each purpose, and what was kept by names of ours.
+ * Anything else is named in the log, closed, and removed from what the manager keeps. -EINVAL with a text: the manager says what makes no
+ * sense, or listens on sockets, but on none for clients.
  */
 int skv_sd_take_fds(struct skv_sd_passed *ret, char *err, size_t err_len);
 void skv_sd_passed_free(struct skv_sd_passed *); /* the list */

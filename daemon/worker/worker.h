@@ -19,7 +19,7 @@
 #include "daemon/loop/loop.h"
 
 #define SKV_WORKER_PACKET_FDS 250u  /* the kernel's SCM_MAX_FD is 253 */
-#define SKV_WORKER_MAX_ANSWER 512u /* bytes */
+#define SKV_WORKER_MAX_ANSWER 1024u /* bytes */
 #define SKV_WORKER_NOBODY UINT32_MAX
 
 struct skv_worker;

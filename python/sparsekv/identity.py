@@ -7,6 +7,7 @@ from typing import Any
 from ._native import ffi, lib
 from .errors import check
 from .model import Model
+from .text import c_text
 
 # What a configuration has besides the numbers of the forward pass. A key that is missing here costs shared prefixes, and no more.
 NOT_COMPUTED = frozenset(
@@ -26,23 +27,23 @@ class Identity:
         self._c = ffi.new("struct skv_identity *")
 
     def text(self, key: str, text: str) -> None:
-        lib.skv_identity_add_text(self._c, key.encode(), text.encode())
+        lib.skv_identity_add_text(self._c, c_text("key", key), c_text("text", text))
 
     def number(self, key: str, number: float) -> None:
-        lib.skv_identity_add_number(self._c, key.encode(), number)
+        lib.skv_identity_add_number(self._c, c_text("key", key), number)
 
     def bytes(self, key: str, data: Any) -> None:
         """data: bytes, or what has the buffer protocol."""
         view = ffi.from_buffer(data)
-        lib.skv_identity_add(self._c, key.encode(), view, len(view))
+        lib.skv_identity_add(self._c, c_text("key", key), view, len(view))
 
     def memory(self, key: str, address: int, n: int) -> None:
         """n bytes of host memory."""
-        lib.skv_identity_add(self._c, key.encode(), ffi.cast("void *", address), n)
+        lib.skv_identity_add(self._c, c_text("key", key), ffi.cast("void *", address), n)
 
     def tensor(self, name: str, dtype: int, n: int, address: int) -> None:
         """n elements of SKV_F32, SKV_F16 or SKV_BF16 in host memory, under the checkpoint's name."""
-        check(lib.skv_identity_add_tensor(self._c, name.encode(), dtype, n, ffi.cast("void *", address)))
+        check(lib.skv_identity_add_tensor(self._c, c_text("name", name), dtype, n, ffi.cast("void *", address)))
 
     def shape(self, model: Model) -> None:
         c, kept = model.to_c()
@@ -51,7 +52,7 @@ class Identity:
 
     def files(self, folder: str) -> None:
         """The tensors of a checkpoint's folder. Raises Error."""
-        check(lib.skv_identity_add_files(self._c, os.fsencode(folder)))
+        check(lib.skv_identity_add_files(self._c, c_text("folder", os.fspath(folder))))
 
     def settings(self, key: str, values: Mapping[str, Any]) -> None:
         """All values of a configuration, with their keys."""
@@ -83,5 +84,5 @@ class Identity:
     def name(self, family: str) -> str:
         """ "FAMILY-" and 32 hexadecimal digits."""
         to = ffi.new("char[]", lib.SKV_NAME_MAX)
-        lib.skv_identity_name(self._c, family.encode("ascii", "replace"), to)
+        lib.skv_identity_name(self._c, family.replace("\0", "?").encode("ascii", "replace"), to)
         return ffi.string(to).decode()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ._native import ffi, lib
+from .text import c_text
 
 DTYPES = {"float32": lib.SKV_F32, "float16": lib.SKV_F16, "bfloat16": lib.SKV_BF16}
 PAGE_DTYPES = {**DTYPES, "fp8": lib.SKV_FP8, "float8_e4m3fn": lib.SKV_FP8}
@@ -138,7 +139,7 @@ def device_number(device: Any) -> int:
 
 
 def text_of(what: str, text: str, room: int) -> bytes:
-    data = text.encode()
+    data = c_text(what, text)
     if len(data) >= room:
         raise ValueError(f"{what} is {len(data)} bytes long, expected at most {room - 1}: {text}")
     return data

@@ -14,6 +14,7 @@ import pytest
 
 import sparsekv
 from sparsekv import Item, Layer, Model, Rope
+from sparsekv.identity import Identity
 from sparsekv.rope import rope_of
 
 L, H, KV, D = 2, 4, 2, 32
@@ -141,6 +142,30 @@ def test_names(client, rng):
         assert e.value.errno == errno.ENOENT
         with pytest.raises(ValueError, match="detached or dropped"):
             len(a.seq)
+
+
+def test_no_text_ends_early(client):
+    """C would read up to the NUL, and name something else: a sequence that is there, or the same model."""
+    identity = Identity()
+    with client.open(MODEL) as session:
+        seq = session.new("kept")
+        calls = [
+            lambda: session.new("new\0"),
+            lambda: session.attach("kept\0b"),
+            lambda: session.new_from([1, 2], "kept\0b"),
+            lambda: seq.fork("kept\0b"),
+            lambda: seq.set_policy("full\0"),
+            lambda: client.open(MODEL, "full\0?x"),
+            lambda: client.open(Model("toy\0b", n_layers=L, n_heads=H, n_kv_heads=KV, head_dim=D, max_tokens=512)),
+            lambda: sparsekv.Client("/run\0/socket"),
+            lambda: identity.text("key", "a\0b"),
+            lambda: identity.number("key\0b", 1),
+            lambda: identity.files("/folder\0"),
+        ]
+        for i, call in enumerate(calls):
+            with pytest.raises(ValueError, match="expected no NUL"):
+                print(i, call())
+        seq.drop()
 
 
 def test_a_block_that_raises_aborts(client, rng):

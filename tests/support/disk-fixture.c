@@ -5,9 +5,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/fd.h"
@@ -19,17 +21,37 @@ struct disk_fixture disk;
 
 void disk_begin(void)
 {
-	disk.dir = fx_folder();
-	disk.folder = open(disk.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	ck_assert_int_ge(disk.folder, 0);
+	disk.root_dir = fx_folder();
+	ck_assert_int_ge(asprintf(&disk.dir, "%s/%u", disk.root_dir, PARKED_UID), 0);
+	ck_assert_int_eq(mkdir(disk.dir, 0700), 0);
+	disk_open_folders();
 	disk_worker_start();
+}
+
+void disk_open_folders(void)
+{
+	disk.root = open(disk.root_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	disk.folder = open(disk.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ck_assert(disk.root >= 0 && disk.folder >= 0);
+}
+
+void disk_close_folders(void)
+{
+	close(disk.root);
+	close(disk.folder);
+}
+
+void disk_remove_folders(void)
+{
+	disk_close_folders();
+	fx_remove(disk.dir);
+	fx_remove(disk.root_dir);
 }
 
 void disk_end(void)
 {
 	disk_worker_stop();
-	close(disk.folder);
-	fx_remove(disk.dir);
+	disk_remove_folders();
 }
 
 unsigned disk_count_files(void)
@@ -119,7 +141,7 @@ void disk_wait(void)
 
 static void post(const struct parked_case *c, const void *list, size_t bytes)
 {
-	int fds[] = {disk.folder, disk.folder, c->seq, skv_memfd_new("list", bytes), c->pages};
+	int fds[] = {disk.root, disk.root, c->seq, skv_memfd_new("list", bytes), c->pages};
 
 	ck_assert_int_eq(pwrite(fds[SKV_DISK_FD_LIST], list, bytes, 0), (ssize_t)bytes);
 	disk_post(&c->job, fds);
@@ -145,10 +167,10 @@ int disk_resume(const struct parked_case *to)
 	return disk.answer.error;
 }
 
-int disk_import(int from, uint64_t max_bytes, uint32_t uid)
+int disk_import(int from, uint64_t max_bytes)
 {
-	const struct skv_disk_job job = {.kind = SKV_DISK_IMPORT, .n_fds = SKV_DISK_FD_OTHER + 1, .max_bytes = max_bytes, .patience_ms = 10000, .uid = uid};
-	const int fds[] = {disk.folder, disk.folder, from};
+	const struct skv_disk_job job = {.kind = SKV_DISK_IMPORT, .n_fds = SKV_DISK_FD_OTHER + 1, .max_bytes = max_bytes, .patience_ms = 10000, .uid = PARKED_UID};
+	const int fds[] = {disk.root, disk.root, from};
 
 	disk_post(&job, fds);
 	disk_wait();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/disk-fixture.h - a disk worker, asked as the daemon asks, and a folder for its files.
+ * tests/support/disk-fixture.h - a disk worker, asked as the daemon asks, and a folder for its files, all of one user.
  *
  * What fails in here fails the test.
  */
@@ -12,8 +12,8 @@
 #include "tests/support/parked-case.h"
 
 extern struct disk_fixture {
-	char *dir;
-	int folder;
+	char *root_dir, *dir; /* of parked files; in it, the user's (PARKED_UID) */
+	int root, folder;
 	int socket, pidfd; /* of the worker */
 	pid_t pid;
 	/* of the last job */
@@ -21,9 +21,13 @@ extern struct disk_fixture {
 	unsigned more; /* answers that said that it goes on */
 } disk;
 
-/* The folder, and a worker; and that it ends well when the daemon closes its end. */
+/* Folders, and a worker; and that it ends well when the daemon closes its end. */
 void disk_begin(void);
 void disk_end(void);
+/* The folders alone, which are there: opened and closed, and gone. */
+void disk_open_folders(void);
+void disk_close_folders(void);
+void disk_remove_folders(void);
 unsigned disk_count_files(void);
 
 void disk_worker_start(void);
@@ -39,7 +43,7 @@ void disk_wait(void);
 void disk_park_post(const struct parked_case *);
 int disk_park(const struct parked_case *);
 int disk_resume(const struct parked_case *to);
-int disk_import(int from, uint64_t max_bytes, uint32_t uid);
+int disk_import(int from, uint64_t max_bytes);
 
 #define DISK_EXPECT(call, expected) \
 	ck_assert_msg((call) == (expected), "%d, expected %d: %s", disk.answer.error, expected, disk.answer.why)

@@ -429,8 +429,7 @@ static int result_of(int opcode)
 	switch (opcode) {
 	case IORING_OP_ACCEPT: return -ENFILE;
 	case IORING_OP_SENDMSG: return -ENOBUFS;
-	case IORING_OP_FSYNC:
-	case IORING_OP_UNLINKAT: return -EIO;
+	case IORING_OP_FSYNC: return -EIO;
 	case IORING_OP_RECVMSG:
 	case IORING_OP_READ:
 	case IORING_OP_WRITE:

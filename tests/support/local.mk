@@ -58,6 +58,11 @@ tests_support_fake_clock_la_SOURCES = tests/support/fake-clock.c
 tests_support_fake_clock_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
 tests_support_fake_clock_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
 tests_support_fake_clock_la_LIBADD = -ldl
+check_LTLIBRARIES += tests/support/record-files.la
+tests_support_record_files_la_SOURCES = tests/support/record-files.c
+tests_support_record_files_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
+tests_support_record_files_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
+tests_support_record_files_la_LIBADD = -ldl
 
 # NIXL's library without UCX.
 check_LTLIBRARIES += tests/support/fake-nixl.la

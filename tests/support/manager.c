@@ -297,14 +297,22 @@ int manager_end_at_work(int sig, _Atomic bool *mute, double *ret_at)
 	return status;
 }
 
+void manager_add(const char *name, int fd)
+{
+	hear_all();
+	pthread_mutex_lock(&lock);
+	keep(name, fd);
+	pthread_mutex_unlock(&lock);
+}
+
 void manager_replace(const char *name, int fd)
 {
 	hear_all();
 	pthread_mutex_lock(&lock);
 	keep_no_more(name);
-	if (fd >= 0)
-		keep(name, fd);
 	pthread_mutex_unlock(&lock);
+	if (fd >= 0)
+		manager_add(name, fd);
 }
 
 pid_t manager_daemon(void)

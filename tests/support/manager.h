@@ -29,8 +29,9 @@ int manager_end(int signal);
  */
 int manager_end_at_work(int signal, _Atomic bool *mute, double *ret_at);
 pid_t manager_daemon(void);
-/* Another one is kept in this one's place (consumed); -1: none. */
+/* Another one is kept in this one's place (consumed); -1: none. And one more. */
 void manager_replace(const char *name, int fd);
+void manager_add(const char *name, int fd);
 /* Descriptors that are kept, but for the state. */
 unsigned manager_kept(void);
 /* So many are, soon: once what clients had is dealt with. */

@@ -190,7 +190,7 @@ static void reload(void)
 			reload_until(len, loaded);
 		}
 	if (unread)
-		reload_until(len, "could be read now; of 0 files");
+		reload_until(len, "after another look; 0 files and folders cannot be read");
 	free(log);
 }
 

@@ -96,7 +96,7 @@ void parked_case_make(struct parked_case *c, const struct skv_wire_model *model,
 	uint64_t n = 0;
 	struct skv_model m;
 
-	*c = (struct parked_case){.job = {.kind = SKV_DISK_PARK, .n_fds = SKV_DISK_FD_PAGES + 1, .model = *model, .uid = 1234,
+	*c = (struct parked_case){.job = {.kind = SKV_DISK_PARK, .n_fds = SKV_DISK_FD_PAGES + 1, .model = *model, .uid = PARKED_UID,
 	                                  .max_tokens = max_tokens, .max_bytes = UINT64_MAX}};
 	skv_wire_to_model(&m, model);
 	c->job.page_bytes = skv_page_bytes(&m);

@@ -5,6 +5,8 @@
 
 #include "daemon/disk/job.h"
 
+#define PARKED_UID 1234u
+
 struct parked_case {
 	struct skv_disk_job job; /* PARK */
 	struct skv_seqmem_layout layout;

@@ -2,12 +2,14 @@
 /* Tests of libclient's contract: what is refused and with which words, threads, and that nothing is left behind. */
 #include <config.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/support/client-test.h"
@@ -55,6 +57,28 @@ START_TEST(connecting)
 	skv_disconnect(c);
 	skv_disconnect(NULL);
 	ck_assert_str_eq(skv_version(), VERSION);
+}
+END_TEST
+
+/* What the daemon sends does not come through. */
+START_TEST(out_of_descriptors)
+{
+	struct skv_client *c = NULL;
+	struct rlimit was;
+	int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	ck_assert_int_eq(close(next), 0);
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &was), 0);
+	for (rlim_t more = 0; more < 3; more++) {
+		ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)next + more, was.rlim_max}), 0);
+		if (skv_connect(&c, daemon_.socket) == 0)
+			break;
+		ck_assert_msg(strstr(skv_last_error(), "RLIMIT_NOFILE") || strstr(skv_last_error(), strerror(EMFILE)), "%s", skv_last_error());
+		c = NULL;
+	}
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
+	ck_assert_msg(strstr(skv_last_error(), "do not come through: this process may have no more, raise RLIMIT_NOFILE"), "%s", skv_last_error());
+	skv_disconnect(c);
 }
 END_TEST
 
@@ -462,7 +486,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-client-api");
 
-	add_case(s, "api", 60, setup, teardown, connecting, models, layers_of_models, sequences, threads, collisions, leaks,
+	add_case(s, "api", 60, setup, teardown, connecting, out_of_descriptors, models, layers_of_models, sequences, threads, collisions, leaks,
 	         reopened_pool, closed_with_a_lease_on_its_way, NULL);
 	add_case(s, "steps", 60, setup, teardown, steps, NULL); /* closes the session itself */
 	return run_suite(s);

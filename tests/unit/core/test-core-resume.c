@@ -293,19 +293,26 @@ END_TEST
 
 /* ---- what is missing ------------------------------------------------------------------------- */
 
-/* All that was kept but what has this name, in whose place is `fd`. */
-static int resume_with(const char *name, int fd, const char **ret_why)
+static struct skv_core_found *find(struct skv_core_found *found, size_t n, const char *name)
 {
-	size_t n, unclaimed, at = 0;
-	struct skv_core_found *found = victim_stored(&n);
+	size_t at = 0;
 
 	while (at < n && strcmp(found[at].name, name) != 0)
 		at++;
 	ck_assert_msg(at < n, "%s was not kept", name);
-	close(found[at].fd);
-	found[at].fd = fd;
+	return &found[at];
+}
+
+/* All that was kept but what has this name, in whose place is `fd`. */
+static int resume_with(const char *name, int fd, const char **ret_why)
+{
+	size_t n, unclaimed;
+	struct skv_core_found *found = victim_stored(&n), *at = find(found, n, name);
+
+	close(at->fd);
+	at->fd = fd;
 	if (fd < 0)
-		found[at] = found[--n];
+		*at = found[--n];
 	return resume(found, n, &unclaimed, ret_why);
 }
 
@@ -315,13 +322,83 @@ static void setup(void)
 	victim_setup();
 }
 
+static void name_of_seq(int i, char ret[SKV_FDSTORE_NAME])
+{
+	skv_fdstore_name(&core->state, SKV_TABLE_SEQUENCES, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[i].seq), ret);
+}
+
+/* Two files have each other's names, of two users: each is as good as missing, and nobody gets the other's. */
+START_TEST(exchanged)
+{
+	char a[SKV_FDSTORE_NAME], b[SKV_FDSTORE_NAME];
+	struct skv_core_found *found, *x, *y;
+	size_t n, unclaimed;
+	const char *why;
+	int fd;
+
+	setup();
+	name_of_seq(0, a);
+	name_of_seq(VICTIM_SEQS / VICTIM_PEERS, b);
+	if (_i) {
+		skv_fdstore_name(&core->state, SKV_TABLE_POOLS, victim_peers[0].session.pool, a);
+		skv_fdstore_name(&core->state, SKV_TABLE_POOLS, victim_peers[1].session.pool, b);
+	}
+	found = victim_stored(&n);
+	x = find(found, n, a);
+	y = find(found, n, b);
+	fd = x->fd;
+	x->fd = y->fd;
+	y->fd = fd;
+	ck_assert_msg(resume(found, n, &unclaimed, &why) == 0, "%s", why);
+	ck_assert_int_eq(n_lost, 2);
+	ck_assert(!books_has_seq("s0"));
+	ck_assert(books_has_seq("s1") == !_i);
+	books_even();
+	skv_core_drop_all(core);
+	ck_assert_ptr_null(skv_core_balance(core, true));
+}
+END_TEST
+
+/* Other files came by names that have theirs: the state's, a sequence's, a pool's, a page's. Nothing is lost. */
+START_TEST(twice)
+{
+	char name[SKV_FDSTORE_NAME];
+	struct skv_core_found *found;
+	size_t n, unclaimed;
+	const char *why;
+
+	setup();
+	name_of_seq(0, name);
+	if (_i % 4 == 1)
+		skv_fdstore_name(&core->state, SKV_TABLE_POOLS, victim_peers[0].session.pool, name);
+	else if (_i % 4 == 2)
+		skv_fdstore_name(&core->state, SKV_TABLE_SESSIONS, 0, name);
+	else if (_i % 4 == 3)
+		strcpy(name, SKV_FDSTORE_STATE);
+	found = victim_stored(&n);
+	found = realloc(found, (n + 1) * sizeof(*found));
+	ck_assert_ptr_nonnull(found);
+	found[n] = (struct skv_core_found){.name = name, .fd = _i < 4 ? skv_memfd_new("x", 65536) : open("/dev/null", O_RDWR)};
+	if (_i % 2) { /* whichever comes first */
+		const struct skv_core_found other = found[n];
+
+		memmove(found + 1, found, n * sizeof(*found));
+		found[0] = other;
+	}
+	ck_assert_msg(resume(found, n + 1, &unclaimed, &why) == 0, "%s", why);
+	ck_assert_int_eq(n_lost, 0);
+	go_on();
+	end_all();
+}
+END_TEST
+
 START_TEST(a_sequence)
 {
 	char name[SKV_FDSTORE_NAME];
 	const char *why;
 
 	setup();
-	skv_fdstore_name(&core->state, SKV_TABLE_SEQUENCES, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[2].seq), name);
+	name_of_seq(2, name);
 	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : _i == 1 ? open("/dev/null", O_RDWR) : skv_memfd_new("x", 4096), &why), 0);
 	ck_assert_int_eq(n_lost, 1);
 	ck_assert_str_eq(lost_name, name);
@@ -511,6 +588,8 @@ int main(void)
 	tcase_set_timeout(c, 120);
 	tcase_add_loop_test(c, turns, 0, 10 * WORKS);
 	tcase_add_loop_test(c, a_sequence, 0, 3);
+	tcase_add_loop_test(c, exchanged, 0, 2);
+	tcase_add_loop_test(c, twice, 0, 8);
 	tcase_add_loop_test(c, a_pool, 0, 2);
 	tcase_add_loop_test(c, a_page, 0, 2);
 	tcase_add_loop_test(c, refused, 0, 4);

@@ -71,7 +71,7 @@ static const char *expect_refused_or_same(const char *data, size_t n, bool same)
 		parked_expect(&was, to);
 	from = openat(disk.folder, was.job.file, O_RDONLY | O_CLOEXEC);
 	ck_assert_int_eq(unlinkat(disk.folder, was.job.file, 0), 0);
-	DISK_EXPECT(disk_import(from, UINT64_MAX, 1), same ? 0 : -EBADMSG);
+	DISK_EXPECT(disk_import(from, UINT64_MAX), same ? 0 : -EBADMSG);
 	if (same)
 		disk_expect_resumes(&was);
 	close(from);

@@ -96,7 +96,7 @@ static int ask(struct pool *p, const struct parked_case *c)
 
 	ck_assert_int_eq(pwrite(list, parks ? c->entries : c->ids, n * 4, 0), (ssize_t)(n * 4));
 	ck_assert_int_eq(pwrite(list, p->numbers, p->n * 4, (off_t)(n * 4)), p->n * 4);
-	memcpy(fds, (int[]){disk.folder, disk.folder, c->seq, list}, SKV_DISK_FD_PAGES * sizeof(*fds));
+	memcpy(fds, (int[]){disk.root, disk.root, c->seq, list}, SKV_DISK_FD_PAGES * sizeof(*fds));
 	memcpy(fds + SKV_DISK_FD_PAGES, p->fds, (c->job.n_fds - SKV_DISK_FD_PAGES) * sizeof(*fds));
 	disk_post(&c->job, fds);
 	disk_wait();

@@ -149,8 +149,7 @@ static void limit_pinned_memory(void)
 /* Where memory may not be pinned; and on a file system in memory. */
 START_TEST(no_pinned_memory_and_no_disk_will_do)
 {
-	char *dir = disk.dir;
-	int folder = disk.folder;
+	const struct disk_fixture was = disk;
 
 	disk_worker_stop();
 	if (unshare(CLONE_NEWUSER) == 0) /* the capability that goes beyond the limit is of the first namespace */
@@ -160,10 +159,11 @@ START_TEST(no_pinned_memory_and_no_disk_will_do)
 	setenv("TMPDIR", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", 1);
 	disk_begin();
 	what_was_parked_comes_back_fn(0);
-	close(disk.folder);
-	fx_remove(disk.dir);
-	disk.dir = dir;
-	disk.folder = folder;
+	disk_remove_folders();
+	disk.root_dir = was.root_dir;
+	disk.dir = was.dir;
+	disk.root = was.root;
+	disk.folder = was.folder;
 }
 END_TEST
 
@@ -265,7 +265,7 @@ START_TEST(jobs_that_do_not_fit_are_refused)
 	int fds[600];
 
 	for (int i = 0; i < 600; i++)
-		fds[i] = disk.folder;
+		fds[i] = disk.root;
 	disk_post(&(struct skv_disk_job){.kind = 77, .n_fds = 600}, fds);
 	disk_wait();
 	DISK_EXPECT(disk.answer.error, -EINVAL);
@@ -357,16 +357,16 @@ START_TEST(a_full_disk_has_no_part_of_a_file)
 	disk_worker_stop();
 	if ((has_capability(CAP_SYS_ADMIN) || unshare(CLONE_NEWUSER) == 0) && unshare(CLONE_NEWNS) == 0 &&
 	    mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", disk.dir, "tmpfs", 0, "size=4m") == 0) {
-		close(disk.folder);
-		disk.folder = open(disk.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		disk_close_folders();
+		disk_open_folders();
 		disk_worker_start();
 		expect_park_refused(&c, &c.job, -ENOSPC, "disk space for");
 		parked_case_free(&c);
 		parked_case_random(&c); /* there is room for this one, so nothing has stayed of the other */
 		there_and_back(&c);
-		close(disk.folder);
+		disk_close_folders();
 		umount2(disk.dir, MNT_DETACH);
-		disk.folder = open(disk.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		disk_open_folders();
 		return;
 	}
 	printf("no tmpfs can be mounted here\n");
@@ -460,7 +460,7 @@ static int import_pipe(const char *data, size_t bytes, bool slow)
 	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
 	f.to = ends[1];
 	ck_assert_int_eq(pthread_create(&t, NULL, feed, &f), 0);
-	disk_import(ends[0], UINT64_MAX, 77);
+	disk_import(ends[0], UINT64_MAX);
 	close(ends[0]);
 	pthread_join(t, NULL);
 	return disk.answer.error;
@@ -485,7 +485,7 @@ static int import_file(const char *data, size_t bytes, uint64_t max_bytes)
 	fd = openat(disk.folder, "from", O_RDONLY | O_CLOEXEC);
 	unlinkat(disk.folder, "from", 0);
 	lseek(fd, rnd_below(2) ? 10 : 0, SEEK_SET); /* wherever it is */
-	disk_import(fd, max_bytes, 77);
+	disk_import(fd, max_bytes);
 	close(fd);
 	return disk.answer.error;
 }
@@ -500,11 +500,13 @@ START_TEST(imports_are_what_was_parked)
 
 		parked_case_random(&c);
 		data = parked_bytes(&c, &bytes);
+		h = (void *)data;
+		h->uid = 77; /* somebody on another machine */
+		skv_parked_seal(h);
 		DISK_EXPECT(i % 2 ? import_file(data, bytes, bytes) : import_pipe(data, bytes, false), 0);
 		ck_assert_str_eq(disk.answer.file, c.job.file);
 		imported = fx_read(fx_path(disk.dir, disk.answer.file), &again);
-		h = (void *)data;
-		h->uid = 77;
+		h->uid = PARKED_UID;
 		ck_assert_uint_gt(((struct skv_parked_header *)(void *)imported)->parked_ns, h->parked_ns); /* here it is parked from now on */
 		h->parked_ns = ((struct skv_parked_header *)(void *)imported)->parked_ns;
 		skv_parked_seal(h);
@@ -530,7 +532,7 @@ END_TEST
 /* While a pipe says nothing the worker says that it is there, and it has the lock. */
 static bool is_locked(void)
 {
-	int fd = open(disk.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = open(disk.root_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	bool locked = flock(fd, LOCK_EX | LOCK_NB) < 0;
 
 	close(fd);
@@ -543,7 +545,7 @@ START_TEST(workers_that_wait_say_so)
 	struct parked_case c;
 	size_t bytes;
 	char *data;
-	int ends[2], fds[3] = {disk.folder, disk.folder};
+	int ends[2], fds[3] = {disk.root, disk.root};
 
 	parked_case_random(&c);
 	data = parked_bytes(&c, &bytes);

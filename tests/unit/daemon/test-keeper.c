@@ -22,6 +22,7 @@
 #include "daemon/stored.h"
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
+#include "tests/support/privilege.h"
 #include "tests/support/restart-engine.h"
 
 #define RESTARTS 30 /* of which every third one is asked for */
@@ -322,6 +323,34 @@ static void other_process(void *unused)
 	say("READY=1", -1);
 }
 
+/* The listening sockets are the keeper's: not even the daemon removes or adds one. Only root may say that it is another process. */
+START_TEST(own_sockets)
+{
+	const int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	char path[128];
+	unsigned n;
+
+	if (!has_capability(CAP_SYS_ADMIN)) {
+		puts("not tested: what the daemon says of the keeper's sockets: no CAP_SYS_ADMIN");
+		return;
+	}
+	start_keeper(NULL);
+	expect_more(READY, 0);
+	snprintf(path, sizeof(path), "%s.operators.notify", socket_path);
+	setenv("NOTIFY_SOCKET", path, 1);
+	ck_assert_int_gt(sd_pid_notify_with_fds(last_daemon(NULL), 0, "FDSTORE=1\nFDNAME=operators", &fd, 1), 0);
+	ck_assert_int_gt(sd_pid_notify_with_fds(last_daemon(NULL), 0, "FDSTOREREMOVE=1\nFDNAME=clients", NULL, 0), 0);
+	unsetenv("NOTIFY_SOCKET");
+	expect_more("is not kept as operators", 0);
+	kill_daemon();
+	ck_assert_int_eq(raw_count_sequences(socket_path), 0);
+	last_daemon(&n);
+	ck_assert_uint_le(n, 3 + 1); /* two sockets, the state, and perhaps a client's process */
+	stop_keeper();
+	close(fd);
+}
+END_TEST
+
 START_TEST(others_are_ignored)
 {
 	unsigned n;
@@ -419,7 +448,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-keeper");
 
-	add_case(s, "restart", 240, setup, teardown, nothing_is_lost, upgraded, others_are_ignored, NULL);
+	add_case(s, "restart", 240, setup, teardown, nothing_is_lost, upgraded, own_sockets, others_are_ignored, NULL);
 	add_case(s, "start", 60, setup, teardown, gives_up, tries_again, wrong_option, NULL);
 	add_case(s, "store", 60, NULL, NULL, stored, NULL);
 	return run_suite(s);

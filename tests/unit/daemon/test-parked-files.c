@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of parked sequences that somebody removed, and that grow old while the clock of the day is set. */
+/* Files of parked sequences that somebody removed, that go for good, and that grow old while the clock of the day is set. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/support/client-test.h"
@@ -11,6 +14,7 @@
 
 static struct fix f;
 static char *folder, clock_file[96]; /* by how many seconds the daemon's clock of the day is wrong */
+static const char *preloaded = "tests/support/.libs/fake-clock.so";
 static struct skv_client *client;
 
 static void begin(const char *ttl)
@@ -19,12 +23,11 @@ static void begin(const char *ttl)
 	const char *options[] = {parked, ttl, NULL};
 
 	chats_first_prompt = 100;
-	folder = fx_folder();
 	snprintf(parked, sizeof(parked), "--parked-path=%s", folder);
 	snprintf(clock_file, sizeof(clock_file), "%s.clock", folder);
 	fx_text(clock_file, "0");
 	setenv("SKV_CLOCK", clock_file, 1);
-	setenv("LD_PRELOAD", fix_built("tests/support/.libs/fake-clock.so"), 1);
+	setenv("LD_PRELOAD", fix_built(preloaded), 1);
 	fix_start_process(&f, options);
 	unsetenv("LD_PRELOAD");
 	chats_models();
@@ -78,6 +81,11 @@ static char *file_of(const char *name)
 	return strdup(path);
 }
 
+static void setup(void)
+{
+	folder = fx_folder();
+}
+
 /* One that somebody removed is no sequence that never was: -ENOENT would have it made anew. */
 START_TEST(file_is_gone)
 {
@@ -102,6 +110,123 @@ START_TEST(file_is_gone)
 	free(file);
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_DROP_NAME, "chat-1"), 0);
 	OK(skv_seq_new(world[0].session, "chat-1", 0, &q));
+	end();
+}
+END_TEST
+
+/* A line of the record: of whom, what and where. */
+struct file_op {
+	int pid;
+	char what[16], path[256];
+};
+
+static unsigned read_ops(const char *record, struct file_op *ret, unsigned most)
+{
+	FILE *r = fopen(record, "re");
+	unsigned n = 0;
+
+	ck_assert_ptr_nonnull(r);
+	while (n < most && fscanf(r, "%d %15s %255s", &ret[n].pid, ret[n].what, ret[n].path) == 3)
+		n++;
+	fclose(r);
+	ck_assert_uint_lt(n, most);
+	return n;
+}
+
+/* The call after number i of the same process is a sync of this folder. */
+static bool is_synced(const struct file_op *all, unsigned n, unsigned i, const char *path)
+{
+	unsigned next = i + 1;
+
+	while (next < n && all[next].pid != all[i].pid)
+		next++;
+	return next < n && !strcmp(all[next].what, "fsync") && !strcmp(all[next].path, path);
+}
+
+/* Of the daemon's own process, in folders of users: none. */
+static void expect_none_of_daemon(const struct file_op *all, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		ck_assert_msg(all[i].pid != f.pid || strncmp(all[i].path, folder, strlen(folder)) != 0, "the daemon itself: %s %s", all[i].what, all[i].path);
+}
+
+/*
+ * Before anybody hears that a file is gone its folder is synchronized; and before one is written the folder above it, though the user's folder
+ * was there already: who made it may have died at once. Workers do so: a daemon that serves touches no folder, which may be on a disk that hangs.
+ */
+START_TEST(gone_for_good)
+{
+	static struct file_op all[1000];
+	char record[96], user[96];
+	unsigned n, removed = 0, made = 0;
+
+	snprintf(record, sizeof(record), "%s.record", folder);
+	snprintf(user, sizeof(user), "%s/%u", folder, (unsigned)getuid());
+	ck_assert_int_eq(mkdir(user, 0700), 0);
+	fx_text(record, "");
+	setenv("SKV_RECORD", record, 1);
+	preloaded = "tests/support/.libs/record-files.so";
+	begin(NULL);
+	chats_make(3);
+	fx_text(record, ""); /* at its start it reads everything */
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-1"), 0);
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_DROP_NAME, "chat-0"), 0);
+	n = read_ops(record, all, 1000);
+	ck_assert_msg(is_synced(all, n, n - 2, user), "what is dropped is not synchronized when it is told: %s %s", all[n - 1].what, all[n - 1].path);
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-1"), 0);
+	fix_sleep_ms(1000); /* nobody waits for its file to go */
+	n = read_ops(record, all, 1000);
+	expect_none_of_daemon(all, n);
+	for (unsigned i = 0; i < n; i++) {
+		const char *end = strrchr(all[i].path, '.');
+
+		if (!strcmp(all[i].what, "mkdirat")) {
+			ck_assert_msg(is_synced(all, n, i, folder), "%s is not synchronized", folder);
+			made++;
+		} else if (!strcmp(all[i].what, "unlinkat") && end && !strcmp(end, ".parked")) {
+			ck_assert_msg(is_synced(all, n, i, user), "%s is removed, and its folder not synchronized", all[i].path);
+			removed++;
+		}
+	}
+	ck_assert_uint_eq(made, 2);
+	ck_assert_uint_eq(removed, 2);
+	unlink(record);
+	end();
+}
+END_TEST
+
+/* What the disk did not give at the start is asked for again by a worker, and is not forgotten while it fails. */
+START_TEST(looked_at_again)
+{
+	static struct file_op all[1000];
+	char record[96], eio[96];
+
+	snprintf(record, sizeof(record), "%s.record", folder);
+	snprintf(eio, sizeof(eio), "%s.eio", folder);
+	fx_text(record, "");
+	setenv("SKV_RECORD", record, 1);
+	setenv("SKV_EIO", eio, 1);
+	preloaded = "tests/support/.libs/record-files.so";
+	begin(NULL);
+	chats_make(1);
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
+	skv_disconnect(client);
+	fix_stop(&f);
+	fx_text(eio, "");
+	begin(NULL);
+	fix_expect_log(&f, "(a reload tries again)");
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), EIO);
+	fx_text(record, "");
+	ck_assert_int_eq(kill(f.pid, SIGHUP), 0);
+	fix_expect_log(&f, "after another look; 1 files and folders cannot be read");
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), EIO);
+	ck_assert_int_eq(unlink(eio), 0);
+	ck_assert_int_eq(kill(f.pid, SIGHUP), 0);
+	fix_expect_log(&f, "1 sequences and sealed prefixes are known after another look; 0 files");
+	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), 0);
+	expect_none_of_daemon(all, read_ops(record, all, 1000));
+	unlink(record);
 	end();
 }
 END_TEST
@@ -144,6 +269,6 @@ int main(void)
 {
 	Suite *s = begin_suite("test-parked-files");
 
-	add_case(s, "files", 120, NULL, NULL, file_is_gone, clock_is_set, NULL);
+	add_case(s, "files", 120, setup, NULL, file_is_gone, gone_for_good, looked_at_again, clock_is_set, NULL);
 	return run_suite(s);
 }

@@ -4,9 +4,11 @@
  * what is hashed ends with a 0.
  */
 #include <check.h>
+#include <errno.h>
 #include <openssl/hmac.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/prefix-keys.h"
 #include "tests/support/suite.h"
@@ -91,6 +93,8 @@ START_TEST(of_a_file)
 	ck_assert_int_eq(EVP_Digest(bytes, sizeof(bytes), want, NULL, EVP_sha256(), NULL), 1);
 	ck_assert_msg(skv_prefix_secret(file, got, why) == 0, "%s", why);
 	ck_assert_mem_eq(got, want, sizeof(want));
+	ck_assert_int_eq(fchmod(fd, 0604), 0);
+	ck_assert_int_eq(skv_prefix_secret(file, got, why), -EPERM);
 	close(fd);
 	unlink(file);
 }

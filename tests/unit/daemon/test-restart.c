@@ -4,9 +4,11 @@
  * generates; now and then the engine is killed, too. Each engine takes the named sequence over where the last one left it, and its outputs
  * are those of a run that nobody disturbed, bit by bit. At the end the state balances, and nothing is kept that is not needed.
  */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -145,7 +147,41 @@ START_TEST(no_state)
 }
 END_TEST
 
-/* What is no socket and was not kept by a name of ours is no business of ours. */
+/*
+ * What the manager passes besides is named in the log, closed, and kept no more: files of other names, further ones by names that are in use,
+ * and sockets that nobody connects to. The daemon goes on with what is its own.
+ */
+START_TEST(foreign)
+{
+	unsigned kept;
+
+	manager_open();
+	manager_start(options);
+	raw_leave_sequence(manager_socket, "first");
+	(void)manager_end(SIGKILL);
+	kept = manager_kept();
+	manager_add("x", open("/dev/null", O_RDWR | O_CLOEXEC));
+	manager_add("stored", skv_memfd_new("x", 4096));
+	manager_add("clients", socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	manager_add("state", skv_memfd_new("x", 4096));
+	manager_add("sZZZZ", skv_memfd_new("x", 4096));
+	manager_start(options);
+	expect_log("\"x\", which is closed and kept no more: it is");
+	expect_log("\"stored\", which is closed");
+	expect_log("\"clients\", which is closed");
+	expect_log("what was kept as state is closed, and kept no more");
+	expect_log("what was kept as sZZZZ is closed, and kept no more");
+	ck_assert_int_eq(raw_count_sequences(manager_socket), 1);
+	manager_expect_kept(kept);
+	(void)manager_end(SIGKILL); /* the manager has the state still */
+	manager_start(options);
+	ck_assert_int_eq(raw_count_sequences(manager_socket), 1);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
+	manager_close();
+}
+END_TEST
+
+/* What was kept by a name of ours, and no state, is nothing to go on with. */
 START_TEST(of_another_name)
 {
 	manager_open();
@@ -164,7 +200,7 @@ int main(void)
 	TCase *c;
 
 	rnd_seed("test-restart");
-	add_case(s, "restart", 240, NULL, NULL, nothing_is_lost, a_late_start, of_another_name, NULL);
+	add_case(s, "restart", 240, NULL, NULL, nothing_is_lost, a_late_start, foreign, of_another_name, NULL);
 	c = tcase_create("states");
 	tcase_add_loop_test(c, no_state, 0, 3);
 	suite_add_tcase(s, c);

@@ -384,10 +384,10 @@ START_TEST(a_policy_is_found)
 	ck_assert_uint_eq(r->n_fds, 1);
 	policy = *(const struct skv_msg_policy *)raw_ask(r, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
 	ck_assert_str_eq(policy.spec, "full");
-	strcpy(find.spec, "nosuch?budget=3");
+	skv_wire_string(find.spec, sizeof(find.spec), "nosuch?budget=3");
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_FIND, &find, sizeof(find), -1), ENOENT);
 	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "no policy \"nosuch\" is loaded"));
-	strcpy(find.spec, "?");
+	skv_wire_string(find.spec, sizeof(find.spec), "?");
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_FIND, &find, sizeof(find), -1), EINVAL);
 	raw_close(r);
 }

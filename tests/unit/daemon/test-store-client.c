@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/store/client.h"
 #include "tests/support/folder.h"
@@ -278,6 +279,14 @@ static int exists(const char *format, const char *a, const char *b)
 	return r;
 }
 
+static void password_file(const char *text, size_t bytes, mode_t mode)
+{
+	const char *path = fx_path(server.folder, "password");
+
+	fx_write(path, text, bytes);
+	ck_assert_int_eq(chmod(path, mode), 0);
+}
+
 START_TEST(passwords)
 {
 	char port[8];
@@ -300,8 +309,33 @@ START_TEST(passwords)
 	EXPECT(exists("redis://reader:pa%%40ss@127.0.0.1:%s%s", port, ""), 0);
 	EXPECT(skv_store_del(store, &(struct skv_store_bytes){"k", 1}, 1, 0, &(int){0}), -EACCES);
 	ck_assert_ptr_nonnull(strstr(skv_store_error(store), "NOPERM"));
-	fx_text(fx_path(server.folder, "password"), "sesame\n");
+	password_file("sesame\n", 7, 0640);
 	EXPECT(exists("unix://%s?password-file=%s/password", server.socket, server.folder), 0);
+}
+END_TEST
+
+/* Others may read or write it; its first line ends early, or is empty. */
+START_TEST(password_files)
+{
+	static const struct {
+		mode_t mode;
+		size_t bytes;
+		const char *first, *says;
+	} files[] = {
+		{0644, 7, "sesame\n", "expected a file that nobody but its owner and group may read or write"},
+		{0602, 7, "sesame\n", "expected a file that nobody but its owner and group may read or write"},
+		{0600, 8, "ses\0ame\n", "none of them NUL"},
+		{0600, 1, "\n", "expected a first line of 1 to 512 bytes"},
+	};
+	char url[256], why[SKV_STORE_TEXT];
+	struct skv_store_config c;
+
+	snprintf(url, sizeof(url), "redis://h?password-file=%s/password", server.folder);
+	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+		password_file(files[i].first, files[i].bytes, files[i].mode);
+		ck_assert_int_lt(skv_store_config_parse(&c, url, why), 0);
+		ck_assert_msg(strstr(why, files[i].says) != NULL, "%s", why);
+	}
 }
 END_TEST
 
@@ -346,8 +380,8 @@ START_TEST(configurations)
 		{"redis://h?cluster", "store: got the option \"cluster\", expected name=value"},
 		{"redis://:p@h?password-file=/p", "store: got a password and password-file, expected one of them"},
 		{"redis://h?password-file=/none/x", "store: password-file: \"/none/x\": No such file or directory"},
-		{"redis://h?password-file=/dev/null", "store: password-file: \"/dev/null\": expected a first line of 1 "
-	                                              "to 512 bytes"},
+		{"redis://h?password-file=/dev/null", "store: password-file: \"/dev/null\": expected a file that nobody but "
+	                                              "its owner and group may read or write"},
 	};
 	struct skv_store_config c;
 	char why[SKV_STORE_TEXT];
@@ -426,7 +460,7 @@ int main(void)
 	if (skip)
 		return skip;
 	s = begin_suite("test-store-client");
-	t = add_case(s, "values", 120, begin, end, largest, odd_keys, time_to_live, full, passwords, speeds, NULL);
+	t = add_case(s, "values", 120, begin, end, largest, odd_keys, time_to_live, full, passwords, password_files, speeds, NULL);
 	tcase_add_loop_test(t, round_trips, 0, (int)(sizeof(urls) / sizeof(urls[0])));
 	add_case(s, "configuration", 10, NULL, NULL, configurations, NULL);
 	return run_suite(s);
