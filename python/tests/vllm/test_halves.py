@@ -28,7 +28,7 @@ import sparsekv.vllm.worker as worker_module  # noqa: E402
 from sparsekv.vllm.admission import try_several_rows  # noqa: E402
 from sparsekv.vllm.identity import name_under, request_key  # noqa: E402
 from sparsekv.vllm.params import EngineParams  # noqa: E402
-from sparsekv.vllm.scheduler import FORKABLE, Scheduler, common  # noqa: E402
+from sparsekv.vllm.scheduler import Scheduler, common  # noqa: E402
 
 SEED = int(os.environ["SKV_SEED"])
 DEVICE = os.environ.get("SPARSEKV_TEST_DEVICE", "cpu")
@@ -103,6 +103,7 @@ class Engine:
         self.running: list[Request] = []
         self.failed: list[Request] = []
         self.free = list(range(1, 4000))
+        self.dense = True  # outputs are dense attention's
         self.counts = {"rows": 0, "drafts": 0, "found": 0, "preempted": 0, "lost": 0}
 
     @staticmethod
@@ -220,7 +221,7 @@ class Engine:
                 if not out[a:b].any():
                     continue  # failed, as the worker reports
                 error = (out[a:b].double() - self.model.attention(i, tokens, at)).abs().max()
-                assert error < (1e-4 if DTYPE == torch.float32 else 4e-2), (float(error), at, len(tokens))
+                assert not self.dense or error < (1e-4 if DTYPE == torch.float32 else 4e-2), (float(error), at, len(tokens))
         self.counts["rows"] += starts[-1]
 
 
@@ -391,12 +392,39 @@ def hold(neighbour: sparsekv.Session, session: sparsekv.Session, left: int) -> l
     return held
 
 
-def test_forkable():
-    """The policies that sequences are forked under are those that neither evict nor compress, as the daemon lists them."""
-    with sparsekv.private(64 << 20) as client:
-        policies = json.loads(control(client, "--json", "policy", "list"))["policies"]
-    actions = {p["name"]: p["action"] for p in policies if p["name"] != "template"}
-    assert {name for name, action in actions.items() if action in ("none", "visibility")} == FORKABLE
+@pytest.mark.parametrize("policy, forks", [("full", True), ("quest?budget=64", True), ("h2o?budget=64", False), ("kivi", False), ("full?prefill=streaming", False)])
+def test_forks_by_policy(client, policy: str, forks: bool):
+    """A prompt forks another's sequence where its policy keeps all K and V, which the worker's session says."""
+    engine = Engine(client, client.socket, random.Random(SEED), v2=False, policy=policy)
+    engine.dense = policy == "full"
+    first, second, third = (Request(i, [7] * 40, None) for i in range(3))
+    engine.ask(first, 8)
+    engine.step(False)
+    engine.ask(second, 3)  # while the first runs
+    finish(engine, first, second)
+    engine.ask(third, 3)  # when both are finished
+    finish(engine, third)
+    assert (engine.worker.stats.own.get("forked_tokens", 0) > 0) == forks
+    assert bool(engine.scheduler.retained) == forks
+    engine.worker.close()
+
+
+def test_no_forks_of_what_another_policy_left(client):
+    """A named sequence that h2o left has not all K and V, whichever policy goes on with it."""
+    engine = Engine(client, client.socket, random.Random(SEED), v2=False)
+    engine.dense = False
+    ours = {"name": "left", "policy": "h2o?budget=32&dense=0"}
+    left = Request(0, [7] * 40, ours)
+    engine.ask(left, 3)
+    finish(engine, left)
+    again, other = Request(1, [*left.all_token_ids, 8, 8], {"name": "left"}), Request(2, [*left.all_token_ids, 9], None)
+    engine.ask(again, 8)
+    while not again.num_computed_tokens:
+        engine.step(False)
+    engine.ask(other, 3)
+    finish(engine, again, other)
+    assert engine.counts["found"] > 0 and engine.worker.stats.own.get("forked_tokens", 0) == 0
+    engine.worker.close()
 
 
 def test_several_rows():
