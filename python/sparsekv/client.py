@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ._native import ffi, lib
 from .errors import Error, check
-from .model import Model
+from .model import Model, c_text
 from .session import Session
 
 
@@ -32,7 +32,7 @@ class Client:
         self._c: Any = None
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         try:
-            check(lib.skv_connect(ret, socket.encode() if socket else ffi.NULL))
+            check(lib.skv_connect(ret, c_text("socket", socket) if socket else ffi.NULL))
         except Error as e:
             if e.errno in (errno.ENOENT, errno.ECONNREFUSED):
                 e.strerror = f"{e.strerror}; `systemctl start sparsekvd` starts the system's daemon, sparsekv.private() one of your own"
@@ -52,7 +52,7 @@ class Client:
         """A session: one model, and the policy of sequences that have none of their own ("name?key=value&...")."""
         c_model, kept = model.to_c()
         ret = ffi.new("struct skv_session **")
-        check(lib.skv_open(self._live(), c_model, policy.encode(), ret))
+        check(lib.skv_open(self._live(), c_model, c_text("policy", policy), ret))
         del kept
         session = Session(self, model, ret[0])
         self._sessions.add(session)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ._native import ffi, lib
 from .errors import check
-from .model import Model
+from .model import Model, c_text
 
 
 class Identity:
@@ -19,7 +19,7 @@ class Identity:
         self._c = ffi.new("struct skv_identity *")
 
     def text(self, key: str, text: str) -> None:
-        lib.skv_identity_add_text(self._c, key.encode(), text.encode())
+        lib.skv_identity_add_text(self._c, key.encode(), c_text(key, text))
 
     def number(self, key: str, number: float) -> None:
         lib.skv_identity_add_number(self._c, key.encode(), number)

@@ -137,8 +137,15 @@ def device_number(device: Any) -> int:
     return 1 + int(number or 0)
 
 
+def c_text(what: str, text: str) -> bytes:
+    """A text as C has it: a NUL ends it, and what stood behind one would be lost."""
+    if "\0" in text:
+        raise ValueError(f"{what} is {text!r}, expected no NUL character")
+    return text.encode()
+
+
 def text_of(what: str, text: str, room: int) -> bytes:
-    data = text.encode()
+    data = c_text(what, text)
     if len(data) >= room:
         raise ValueError(f"{what} is {len(data)} bytes long, expected at most {room - 1}: {text}")
     return data

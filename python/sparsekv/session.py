@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ._native import ffi, lib
 from .errors import check
-from .model import Model
+from .model import Model, c_text
 from .tensors import RowsOf
 
 if TYPE_CHECKING:
@@ -135,12 +135,12 @@ class Seq:
 
     def set_policy(self, spec: str | None) -> None:
         """A policy of its own from the next step on; None: the session's."""
-        check(lib.skv_seq_policy(self._live(), spec.encode() if spec is not None else ffi.NULL))
+        check(lib.skv_seq_policy(self._live(), c_text("policy", spec) if spec is not None else ffi.NULL))
 
     def fork(self, name: str | None = None, n_tokens: int | None = None) -> "Seq":
         """A copy-on-write copy of the first n_tokens, None: of all, as of the last commit."""
         ret = ffi.new("struct skv_seq **")
-        c_name = name.encode() if name is not None else ffi.NULL
+        c_name = c_text("name", name) if name is not None else ffi.NULL
         check(lib.skv_seq_fork(self._live(), c_name, ALL if n_tokens is None else n_tokens, ret))
         return self.session._own(ret[0], name)
 
@@ -223,7 +223,7 @@ class Session:
     def new(self, name: str | None = None, max_tokens: int = 0) -> Seq:
         """A new, empty sequence of at most max_tokens (0: the model's). A name makes it outlive this process."""
         ret = ffi.new("struct skv_seq **")
-        check(lib.skv_seq_new(self._live(), name.encode() if name is not None else ffi.NULL, max_tokens, ret))
+        check(lib.skv_seq_new(self._live(), c_text("name", name) if name is not None else ffi.NULL, max_tokens, ret))
         return self._own(ret[0], name)
 
     def new_from(self, tokens: Sequence[int], name: str | None = None, max_tokens: int = 0) -> Seq:
@@ -232,14 +232,14 @@ class Session:
         tokens that is, 0 if there is none. One at least is left. Waits for a prefix store as long as the daemon says.
         """
         ret = ffi.new("struct skv_seq **")
-        c_name = name.encode() if name is not None else ffi.NULL
+        c_name = c_text("name", name) if name is not None else ffi.NULL
         check(lib.skv_seq_new_from(self._live(), c_name, max_tokens, ffi.new("int32_t[]", list(tokens)), len(tokens), ret))
         return self._own(ret[0], name)
 
     def attach(self, name: str) -> Seq:
         """A named sequence that no client holds, at its last commit. FileNotFoundError's errno, ENOENT: there is none."""
         ret = ffi.new("struct skv_seq **")
-        check(lib.skv_seq_attach(self._live(), name.encode(), ret))
+        check(lib.skv_seq_attach(self._live(), c_text("name", name), ret))
         return self._own(ret[0], name)
 
     # ---- steps ----

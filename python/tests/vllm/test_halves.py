@@ -26,7 +26,7 @@ import sparsekv.vllm.backend as backend  # noqa: E402
 import sparsekv.vllm.scheduler as scheduler_module  # noqa: E402
 import sparsekv.vllm.worker as worker_module  # noqa: E402
 from sparsekv.vllm.admission import try_several_rows  # noqa: E402
-from sparsekv.vllm.identity import name_under, request_key  # noqa: E402
+from sparsekv.vllm.identity import model_identity, name_under, request_key  # noqa: E402
 from sparsekv.vllm.params import EngineParams  # noqa: E402
 from sparsekv.vllm.scheduler import Scheduler, common  # noqa: E402
 
@@ -302,6 +302,36 @@ def test_what_else_k_and_v_depend_on(tmp_path):
     assert len(set(keys)) == len(keys)
     assert key(prompt_embeds=torch.zeros(1)) is None
     assert name_under(plain, "chat") == "chat" and len(name_under(a, "c" * 63)) == 63 and name_under(a, "chat") != name_under(keys[-1], "chat")
+
+
+def engine_config(folder, **more) -> Some:
+    config = {"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "sliding_window": None} | more.pop("config", {})
+    model = dict(model=str(folder), dtype=torch.bfloat16, quantization=None, seed=0, revision=None, max_model_len=512, hf_config=Some(model_type="llama", to_dict=lambda: config))
+    return Some(model_config=Some(**(model | more)), load_config=Some(load_format="auto"))
+
+
+def test_what_an_engines_model_is(tmp_path):
+    """By its weights, whatever files they are in and wherever these lie; and by all that its configuration was told."""
+    shape = sparsekv.Model("model", 2, 4, 2, 64, 512)
+    for folder in ("a/model", "b/model", "c/model"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "pytorch_model.bin").write_bytes(b"1" if folder[0] != "b" else b"2")
+    a, b, c = (tmp_path / x / "model" for x in "abc")
+    (tmp_path / "a.gguf").write_bytes(b"3")
+
+    def name(folder=a, shape=shape, **more):
+        return model_identity(engine_config(folder, **more), shape)
+
+    theta = {"rope_type": "default", "rope_theta": 20000.0}  # as by --hf-overrides
+    names = [name(), name(b), name(tmp_path / "a.gguf"), name("hub/model"), name("hub/model", revision="x"), name(quantization="fp8"), name(dtype=torch.float16),
+             name(config=dict(rope_parameters=theta)), name(config=dict(sliding_window=64)), name(shape=sparsekv.Model("model", 2, 4, 4, 64, 512))]  # fmt: skip
+    assert len(set(names)) == len(names)
+    assert name(c) == name() and name(shape=sparsekv.Model("model", 2, 4, 2, 64, 256)) == name()
+    assert name(max_model_len=1024) != name()  # the RoPE of the shape is unknown: its factors may go by the longest sequence
+    known = sparsekv.Model("model", 2, 4, 2, 64, 512, rope=sparsekv.Rope("default", 10000.0))
+    assert name(shape=known, max_model_len=1024) == name(shape=known)
+    (a / "pytorch_model.bin").write_bytes(b"4")  # trained on, in place
+    assert name() not in names
 
 
 @pytest.fixture
