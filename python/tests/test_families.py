@@ -126,7 +126,7 @@ def test_offloaded(client):
     for layer in model.model.layers:
         layer.self_attn.q_proj._hf_hook = SimpleNamespace(execution_device="cpu")
     assert model_of(model, name="offloaded").device == "cpu"
-    with pytest.raises(Unsupported, match=r"k_proj.weight is not in memory \(offloaded weights\).* model_name="):
+    with pytest.raises(Unsupported, match=r"[qkvo]_proj.weight is not in memory \(offloaded weights\).* model_name="):
         model_of(model)
     model.model.layers[2].self_attn.q_proj._hf_hook.execution_device = 1  # a number is a GPU
     with pytest.raises(Unsupported, match="layers are on several devices \\(cpu, cuda:1\\), expected one"):
