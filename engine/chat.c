@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "formats/json.h"
 
 #define FILE_MOST (16u << 20)
@@ -53,132 +52,167 @@ static const char *config_template(const json_t *config)
 	return json_string_value(v);
 }
 
-/* ---- what a template writes ---------------------------------------------------------------------- */
-
-/* Behind `prefix` and a line end, as the template's source has one: "\n" within quotes, or itself. NULL: not so. */
-static const char *behind_line(const char *at, const char *prefix)
+/* Names that a template may write: bos_token and its like, of tokenizer_config.json; and what transformers sets. */
+static json_t *variables_of(const json_t *config)
 {
-	size_t n = strlen(prefix);
+	json_t *all = json_pack("{s:n, s:n}", "tools", "documents"), *v;
+	const char *key;
 
-	if (strncmp(at, prefix, n))
-		return NULL;
-	return at[n] == '\n' ? at + n + 1 : !strncmp(at + n, "\\n", 2) ? at + n + 2 : NULL;
-}
+	json_object_foreach((json_t *)config, key, v) {
+		const char *end = strstr(key, "_token");
+		json_t *text = json_is_object(v) ? json_object_get(v, "content") : v;
 
-static bool writes_line(const char *template, const char *prefix)
-{
-	for (const char *at = template; (at = strstr(at, prefix)); at++)
-		if (behind_line(at, prefix))
-			return true;
-	return false;
-}
-
-/* A copy of a literal's text, its escapes resolved. */
-static char *literal(const char *from, const char *end)
-{
-	char *copy = malloc((size_t)(end - from) + 1), *to = copy;
-
-	for (; copy && from < end; from++) {
-		if (*from == '\\' && from + 1 < end) {
-			from++;
-			*to++ = *from == 'n' ? '\n' : *from == 't' ? '\t' : *from;
-		} else {
-			*to++ = *from;
+		if (end && !strcmp(end, "_token") && json_is_string(text) && json_object_set(all, key, text)) {
+			json_decref(all);
+			return NULL;
 		}
 	}
-	if (copy)
-		*to = '\0';
-	return copy;
+	return all;
 }
 
-/* The text that ChatML's system is told by default: a system turn that is one literal. */
-static char *default_system(const char *template)
+/* ---- dialogues -------------------------------------------------------------------------------------- */
+
+struct said {
+	const char *role, *text;
+	size_t n;
+};
+
+static int add_said(json_t *messages, const struct said *said)
 {
-	static const char open[] = "<|im_start|>system", close[] = "<|im_end|>";
+	return json_array_append_new(messages, json_pack("{s:s, s:o}", "role", said->role, "content",
+	                                                 json_stringn_nocheck(said->text, said->n)));
+}
 
-	for (const char *at = template; (at = strstr(at, open)); at++) {
-		const char *text = behind_line(at, open), *end = text ? strstr(text, close) : NULL, *p = text;
-		char quote = at > template && (at[-1] == '\'' || at[-1] == '"') ? at[-1] : '{';
+/* What the template writes of a dialogue, to be freed; `answers`: and the beginning of an answer. */
+static int render(const struct eng_chat *c, const struct said *said, size_t n_said, bool answers, char **ret, size_t *ret_n,
+                  struct eng_error *err)
+{
+	json_t *variables = json_copy(c->variables), *messages = json_array();
+	int r = json_object_set_new(variables, "messages", messages);
 
-		while (end && p < end && *p != quote)
-			p += *p == '\\' ? 2 : 1;
-		if (end && p == end)
-			return literal(text, end);
+	for (size_t i = 0; !r && i < n_said; i++)
+		if (said[i].text)
+			r = add_said(messages, &said[i]);
+	r = r ? r : json_object_set_new(variables, "add_generation_prompt", json_boolean(answers));
+	r = r ? eng_fail(err, -ENOMEM, "no memory for a dialogue") : eng_jinja_render(c->template, variables, c->now, ret, ret_n, err);
+	json_decref(variables);
+	return r;
+}
+
+/*
+ * What the template writes behind an answer: a dialogue of two turns is written, and must begin as that of its first turn
+ * alone. *ret is to be freed.
+ */
+static int go_on(const struct eng_chat *c, const struct said *system, const struct said *user, char **ret, size_t *ret_n,
+                 struct eng_error *err)
+{
+	static const char answer[] = "This is an answer.";
+	const struct said said[] = {*system, {"user", "And this?", 9}, {"assistant", answer, sizeof(answer) - 1}, *user};
+	char *first = NULL, *both = NULL, *at = NULL;
+	size_t first_n, both_n;
+	int r = render(c, said, 2, false, &first, &first_n, err);
+
+	r = r ? r : render(c, said, 4, true, &both, &both_n, err);
+	if (!r && both_n > first_n && !memcmp(both, first, first_n))
+		at = memmem(both + first_n, both_n - first_n, answer, sizeof(answer) - 1);
+	if (!r && !at)
+		r = eng_fail(err, -EINVAL,
+		             "--chat: the chat template writes earlier turns in another way when the dialogue goes on%s: one whose "
+		             "dialogues only grow expected",
+		             system->text ? " with a system text" : "");
+	if (!r) {
+		at += sizeof(answer) - 1;
+		*ret_n = both_n - (size_t)(at - both);
+		*ret = memmove(both, at, *ret_n + 1);
+		both = NULL;
 	}
-	return NULL;
+	free(first);
+	free(both);
+	return r;
 }
 
-/* Llama 3.1 and later tell the system the date: today's where they ask for it, else one that the template has. */
-static int read_facts(struct eng_chat *c, const char *template, struct eng_error *err)
+/* The ids of what the template wrote. At its beginning an end of turn that the dialogue has already is left out. */
+static int append(const struct eng_chat *c, const char *text, size_t n, struct skv_ids *dialogue, struct eng_error *err)
 {
-	static const char knowledge[] = "Cutting Knowledge Date: December 2023", set[] = "date_string = \"";
-	const char *date = strstr(template, set), *end = NULL;
-	char today[32] = "", *fixed = NULL;
-	time_t now = time(NULL);
-	struct tm tm;
-	int n;
+	struct skv_ids ids = SKV_IDS_NULL;
+	int r = skv_tokenizer_encode(c->tokens->tokenizer, text, n, SKV_TOKENIZER_QUOTED, &ids, err->text, sizeof(err->text));
+	size_t had = !r && ids.n && dialogue->n && ids.id[0] == c->close && dialogue->id[dialogue->n - 1] == c->close;
 
-	if (!strstr(template, knowledge))
-		return 0;
-	if (strstr(template, "strftime_now") && localtime_r(&now, &tm))
-		strftime(today, sizeof(today), "%d %b %Y", &tm);
-	else if (date && (end = strchr(date + strlen(set), '"')))
-		fixed = literal(date + strlen(set), end);
-	n = asprintf(&c->facts, "%s\nToday Date: %s\n\n", knowledge, fixed ? fixed : today);
-	free(fixed);
-	if (n < 0) {
-		c->facts = NULL;
-		return eng_fail(err, -ENOMEM, "no memory for a dialogue");
+	if (!r && skv_ids_add(dialogue, ids.id + had, ids.n - had))
+		r = eng_fail(err, -ENOMEM, "no memory for a dialogue");
+	skv_ids_deinit(&ids);
+	return r;
+}
+
+static int turn(const struct eng_chat *c, const struct said *system, const struct said *user, struct skv_ids *dialogue,
+                struct eng_error *err)
+{
+	char *text = NULL;
+	size_t n;
+	int r = go_on(c, system, user, &text, &n, err);
+
+	if (!r && !dialogue->n) {
+		free(text);
+		text = NULL;
+		r = render(c, (const struct said[]){*system, *user}, 2, true, &text, &n, err);
 	}
-	return 0;
+	r = r ? r : append(c, text, n, dialogue, err);
+	free(text);
+	return r;
 }
 
-static int special(const struct eng_chat *c, const char *name, int32_t *ret, struct eng_error *err)
+static int quote(const struct eng_chat *c, struct said *said, char **ret, struct eng_error *err)
 {
-	*ret = skv_tokenizer_added(c->tokens->tokenizer, name);
-	return *ret >= 0 ? 0 : eng_fail(err, -EINVAL, "--chat: the template writes %.60s, which tokenizer.json has not", name);
+	int r = !said->text ? 0 : skv_tokenizer_quote(c->tokens->tokenizer, said->text, said->n, ret, &said->n, err->text, sizeof(err->text));
+
+	said->text = *ret;
+	return r;
 }
 
-/* bos_token of tokenizer_config.json, where the template writes it. */
-static int read_begin(struct eng_chat *c, const char *template, const json_t *config, struct eng_error *err)
+int eng_chat_turn(const struct eng_chat *c, const char *system, const char *said, size_t n, struct skv_ids *dialogue,
+                  struct eng_error *err)
 {
-	const json_t *bos = json_object_get(config, "bos_token");
-	const char *name = json_string_value(json_is_object(bos) ? json_object_get(bos, "content") : bos);
+	struct said told = {"system", system, system ? strlen(system) : 0}, user = {"user", said, n};
+	char *system_quoted = NULL, *user_quoted = NULL;
+	int r = quote(c, &told, &system_quoted, err);
 
-	c->begin = -1;
-	if (!strstr(template, "bos_token"))
-		return 0;
-	if (!name)
-		return eng_fail(err, -EINVAL, "--chat: the template writes bos_token, which tokenizer_config.json has not");
-	return special(c, name, &c->begin, err);
+	r = r ? r : quote(c, &user, &user_quoted, err);
+	r = r ? r : turn(c, &told, &user, dialogue, err);
+	free(system_quoted);
+	free(user_quoted);
+	return r;
 }
 
-static int recognise(struct eng_chat *c, const char *template, const json_t *config, struct eng_error *err)
+/* ---- loading ---------------------------------------------------------------------------------------- */
+
+/* A dialogue without a system text can be held; *ret_close: what ends its answers. */
+static int try_dialogue(const struct eng_chat *c, int32_t *ret_close, struct eng_error *err)
 {
-	int r = read_begin(c, template, config, err);
+	struct skv_ids ids = SKV_IDS_NULL;
+	char *text = NULL;
+	size_t n;
+	int r = go_on(c, &(struct said){NULL}, &(struct said){"user", "x", 1}, &text, &n, err);
+
+	r = r ? r : append(c, text, n, &ids, err);
+	if (!r)
+		*ret_close = ids.n && skv_tokenizer_special(c->tokens->tokenizer, ids.id[0]) ? ids.id[0] : -1;
+	skv_ids_deinit(&ids);
+	free(text);
+	return r;
+}
+
+static int load(struct eng_chat *c, const char *template, const json_t *config, struct eng_error *err)
+{
+	int r = eng_jinja_parse(&c->template, template, err);
 
 	if (r)
 		return r;
-	c->middle = -1;
-	if (writes_line(template, "<|im_start|>assistant") && strstr(template, "<|im_end|>")) {
-		c->behind_role = c->behind_turn = "\n";
-		c->system = default_system(template);
-		r = special(c, "<|im_start|>", &c->open, err);
-		return r ? r : special(c, "<|im_end|>", &c->close, err);
-	}
-	if (writes_line(template, "<|end_header_id|>") && strstr(template, "<|start_header_id|>") &&
-	    strstr(template, "<|eot_id|>")) {
-		c->behind_role = "\n\n";
-		c->behind_turn = "";
-		c->trim = true;
-		r = read_facts(c, template, err);
-		r = r ? r : special(c, "<|start_header_id|>", &c->open, err);
-		r = r ? r : special(c, "<|end_header_id|>", &c->middle, err);
-		return r ? r : special(c, "<|eot_id|>", &c->close, err);
-	}
-	return eng_fail(err, -EINVAL,
-	                "--chat: the folder's chat template is of another form: ChatML (<|im_start|>) or that of Llama 3 "
-	                "(<|start_header_id|>) expected");
+	c->now = time(NULL);
+	c->close = -1;
+	c->variables = variables_of(config);
+	if (!c->variables)
+		return eng_fail(err, -ENOMEM, "no memory for a chat template");
+	return try_dialogue(c, &c->close, err);
 }
 
 int eng_chat_load(struct eng_chat *ret, const char *directory, const struct eng_tokens *tokens, struct eng_error *err)
@@ -198,7 +232,7 @@ int eng_chat_load(struct eng_chat *ret, const char *directory, const struct eng_
 	if (!r && !jinja && !config_template(config))
 		r = eng_fail(err, -EINVAL,
 		             "--chat: %.200s: chat_template.jinja, or chat_template in tokenizer_config.json, expected", directory);
-	r = r ? r : recognise(&c, jinja ? jinja : config_template(config), config, err);
+	r = r ? r : load(&c, jinja ? jinja : config_template(config), config, err);
 	json_decref(config);
 	free(jinja);
 	free(text);
@@ -212,86 +246,7 @@ int eng_chat_load(struct eng_chat *ret, const char *directory, const struct eng_
 
 void eng_chat_deinit(struct eng_chat *c)
 {
-	free(c->facts);
-	free(c->system);
+	eng_jinja_free(c->template);
+	json_decref(c->variables);
 	*c = ENG_CHAT_NULL;
-}
-
-/* ---- turns --------------------------------------------------------------------------------------- */
-
-static int add_id(struct skv_ids *to, int32_t id, struct eng_error *err)
-{
-	return id < 0 || !skv_ids_add(to, &id, 1) ? 0 : eng_fail(err, -ENOMEM, "no memory for a dialogue");
-}
-
-static int add_text(const struct eng_chat *c, const char *text, size_t n, struct skv_ids *to, struct eng_error *err)
-{
-	return skv_tokenizer_encode(c->tokens->tokenizer, text, n, SKV_TOKENIZER_PLAIN, to, err->text, sizeof(err->text));
-}
-
-/* A turn up to the end of `said`. Pieces of text between special tokens are encoded as one. */
-static int add_turn(const struct eng_chat *c, const char *role, const char *said, size_t n, struct skv_ids *to,
-                    struct eng_error *err)
-{
-	size_t role_n = strlen(role), behind_n = strlen(c->behind_role), head = c->middle >= 0 ? 0 : role_n;
-	char *text = malloc(role_n + behind_n + n + 1);
-	int r;
-
-	if (!text)
-		return eng_fail(err, -ENOMEM, "no memory for a dialogue");
-	memcpy(text, role, head);
-	memcpy(text + head, c->behind_role, behind_n);
-	memcpy(text + head + behind_n, said, n);
-	r = add_id(to, c->open, err);
-	if (!r && c->middle >= 0)
-		r = add_text(c, role, role_n, to, err);
-	r = r ? r : add_id(to, c->middle, err);
-	r = r ? r : add_text(c, text, head + behind_n + n, to, err);
-	free(text);
-	return r;
-}
-
-static int end_turn(const struct eng_chat *c, struct skv_ids *to, struct eng_error *err)
-{
-	int r = to->n && to->id[to->n - 1] == c->close ? 0 : add_id(to, c->close, err);
-
-	return r ? r : add_text(c, c->behind_turn, strlen(c->behind_turn), to, err);
-}
-
-static const char white[] = " \t\n\v\f\r";
-
-static void trim(const struct eng_chat *c, const char **said, size_t *n)
-{
-	while (c->trim && *n && memchr(white, **said, strlen(white)))
-		++*said, --*n;
-	while (c->trim && *n && memchr(white, (*said)[*n - 1], strlen(white)))
-		--*n;
-}
-
-static int begin(const struct eng_chat *c, const char *system, struct skv_ids *to, struct eng_error *err)
-{
-	const char *said = system ? system : c->system ? c->system : "", *facts = c->facts ? c->facts : "";
-	size_t n = strlen(said);
-	char *both;
-	int r = add_id(to, c->begin, err);
-
-	if (r || (!system && !c->system && !c->facts))
-		return r;
-	trim(c, &said, &n);
-	if (asprintf(&both, "%s%.*s", facts, (int)n, said) < 0)
-		return eng_fail(err, -ENOMEM, "no memory for a dialogue");
-	r = add_turn(c, "system", both, strlen(both), to, err);
-	free(both);
-	return r ? r : end_turn(c, to, err);
-}
-
-int eng_chat_turn(const struct eng_chat *c, const char *system, const char *said, size_t n, struct skv_ids *dialogue,
-                  struct eng_error *err)
-{
-	int r = dialogue->n ? end_turn(c, dialogue, err) : begin(c, system, dialogue, err);
-
-	trim(c, &said, &n);
-	r = r ? r : add_turn(c, "user", said, n, dialogue, err);
-	r = r ? r : end_turn(c, dialogue, err);
-	return r ? r : add_turn(c, "assistant", "", 0, dialogue, err);
 }

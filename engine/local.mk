@@ -5,6 +5,8 @@ engine_libskvengine_la_SOURCES = \
 	engine/delta-similarity.c engine/delta-similarity.h \
 	engine/chart.c engine/chart.h \
 	engine/chat.c engine/chat.h \
+	engine/jinja.c engine/jinja.h engine/jinja-priv.h engine/jinja-calls.c engine/jinja-expression.c engine/jinja-run.c \
+	engine/jinja-tokens.c \
 	engine/choose.c engine/choose.h \
 	engine/cli.c engine/cli.h \
 	engine/compress.c engine/compress.h \

@@ -10,7 +10,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include "engine/error.h"
 #include "engine/tokens.h"
 
 #define ENG_TASK_NAME 32

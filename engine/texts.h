@@ -4,7 +4,6 @@
 #define ENG_TEXTS_H
 
 #include <stddef.h>
-#include "engine/error.h"
 #include "engine/text.h"
 #include "engine/tokens.h"
 

@@ -220,6 +220,13 @@ const char *skv_seq_policy_spec(const struct skv_seq *q)
 	return seq_policy(q)->spec;
 }
 
+int skv_seq_keeps_all(const struct skv_seq *q)
+{
+	const struct policy *p = seq_policy(q);
+
+	return !p->n_evicting && !p->n_compress && p->block->action != SKV_ACT_EVICT && p->block->action != SKV_ACT_COMPRESS && !p->prefill;
+}
+
 /* ---- getters --------------------------------------------------------------------------------- */
 
 const char *skv_policy_spec(struct skv_session *s)

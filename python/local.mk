@@ -15,7 +15,7 @@ EXTRA_DIST += python/build_native.py python/environment.sh python/pyproject.toml
 	python/sparsekv/vllm/metrics.py python/sparsekv/vllm/model.py python/sparsekv/vllm/params.py python/sparsekv/vllm/plan.py \
 	python/sparsekv/vllm/preemption.py python/sparsekv/vllm/scheduler.py python/sparsekv/vllm/worker.py python/tests/conftest.py \
 	python/tests/families.py python/tests/processes.py python/tests/test_binding.py python/tests/test_calibrate.py \
-	python/tests/test_device.py python/tests/test_families.py python/tests/test_leaks.py python/tests/test_transformers.py \
+	python/tests/test_device.py python/tests/test_families.py python/tests/test_leaks.py python/tests/test_readme.py python/tests/test_refusals.py python/tests/test_transformers.py \
 	python/tests/test_types.py python/tests/vllm/conftest.py python/tests/vllm/fake_vllm.py python/tests/vllm/many_requests.py \
 	python/tests/vllm/server.py python/tests/vllm/test_halves.py python/tests/vllm/test_requests.py \
 	python/tests/vllm/test_server.py

@@ -43,7 +43,7 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-correction tests/unit/engine/test-engine-golden \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
 	tests/unit/engine/test-engine-math tests/unit/engine/test-identity tests/unit/engine/test-import tests/unit/engine/test-safetensors \
-	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/formats/test-tokenizer
+	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/engine/test-jinja tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
 	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-descriptors tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-export tests/unit/daemon/test-fence tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
 	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-keeper tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-parked-files tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-disk tests/unit/daemon/test-prefix-keys tests/unit/daemon/test-prefix-room tests/unit/daemon/test-probe tests/unit/daemon/test-processes tests/unit/daemon/test-reconnect tests/unit/daemon/test-reconnect-raw tests/unit/daemon/test-reconnect-threads tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
@@ -152,6 +152,10 @@ check_PROGRAMS += tests/tokenizer/tokenize
 tests_tokenizer_tokenize_LDADD = formats/libskvtokenizer.la formats/libskvformats.la
 EXTRA_DIST += tests/tokenizer/against-package.py tests/tokenizer/golden.jsonl tests/tokenizer/gpt2.json \
 	tests/tokenizer/llama3.json tests/tokenizer/qwen.json tests/tokenizer/smollm.json
+
+# Chat templates and what jinja2 makes of them; the program by which against-package.py compares.
+check_PROGRAMS += tests/jinja/render
+EXTRA_DIST += tests/jinja/against-package.py tests/jinja/golden.jsonl
 
 # It is as a kernel without newer system calls.
 tests_unit_daemon_test_hostile_fds_LDADD = $(LDADD) $(LIBSECCOMP_LIBS)

@@ -142,7 +142,7 @@ static size_t space_behind(const struct skv_added_set *set, const char *text, si
 
 /* ---- cutting --------------------------------------------------------------------------------- */
 
-int skv_added_cut(const struct skv_added_set *set, bool plain, const char *text, size_t n,
+int skv_added_cut(const struct skv_added_set *set, const char *text, size_t n,
                   int (*part)(void *arg, const struct skv_added *token, const char *text, size_t n), void *arg)
 {
 	size_t done = 0, at = 0;
@@ -157,7 +157,7 @@ int skv_added_cut(const struct skv_added_set *set, bool plain, const char *text,
 			continue;
 		}
 		at = end = begin + t->len;
-		if ((plain && t->special) || (t->single_word && within_word(set, text, begin, end, n)))
+		if (t->single_word && within_word(set, text, begin, end, n))
 			continue;
 		if (t->lstrip) {
 			begin = space_before(set, text, begin);
@@ -171,4 +171,14 @@ int skv_added_cut(const struct skv_added_set *set, bool plain, const char *text,
 		done = end;
 	}
 	return r || done >= n ? r : part(arg, NULL, text + done, n - done);
+}
+
+void skv_added_find_special(const struct skv_added_set *set, const char *text, size_t n, bool *within)
+{
+	for (size_t at = 0; set->n && at < n; at++) {
+		const struct skv_added *t = longest(set, text + at, n - at);
+
+		for (size_t i = 1; t && t->special && i < t->len; i++)
+			within[at + i] = true;
+	}
 }

@@ -36,10 +36,13 @@ int skv_added_ready(struct skv_added_set *set);
 void skv_added_deinit(struct skv_added_set *set);
 
 /*
- * Cut UTF-8 text at the tokens: `part` gets what is between them (token NULL) and them, in their order. `plain`: special
- * tokens are text like any. Stops at the first negative value that `part` returns, and returns it.
+ * Cut UTF-8 text at the tokens: `part` gets what is between them (token NULL) and them, in their order. Stops at the first
+ * negative value that `part` returns, and returns it.
  */
-int skv_added_cut(const struct skv_added_set *set, bool plain, const char *text, size_t n,
+int skv_added_cut(const struct skv_added_set *set, const char *text, size_t n,
                   int (*part)(void *arg, const struct skv_added *token, const char *text, size_t n), void *arg);
+
+/* Byte i of a text of n bytes is within the name of a special token, and not its first: within[i] becomes true. */
+void skv_added_find_special(const struct skv_added_set *set, const char *text, size_t n, bool *within);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include "formats/tokenizer/nfc.h"
 #include "formats/tokenizer/tokenizer-priv.h"
 
@@ -55,7 +57,7 @@ static size_t valid(const char *text, size_t n)
 
 struct encoder {
 	const struct skv_tokenizer *t;
-	bool plain;
+	bool quoted;
 	struct skv_bpe_work work;
 	struct skv_ids *to;
 };
@@ -67,11 +69,35 @@ static int encode_piece(void *arg, const char *text, size_t n)
 	return skv_bpe_encode(&e->t->bpe, text, n, &e->work, e->to);
 }
 
+/* Between added tokens quotes have done what they are for. */
+static int encode_text(struct encoder *e, const char *text, size_t n)
+{
+	const size_t quote = strlen(SKV_TOKENIZER_QUOTE);
+	char *bare = NULL;
+	size_t len = 0;
+	int r;
+
+	if (!e->quoted || !memmem(text, n, SKV_TOKENIZER_QUOTE, quote))
+		return skv_pieces(&e->t->rules, text, n, encode_piece, e);
+	bare = malloc(n);
+	if (!bare)
+		return -ENOMEM;
+	for (size_t at = 0; at < n;) {
+		if (n - at >= quote && !memcmp(text + at, SKV_TOKENIZER_QUOTE, quote))
+			at += quote;
+		else
+			bare[len++] = text[at++];
+	}
+	r = skv_pieces(&e->t->rules, bare, len, encode_piece, e);
+	free(bare);
+	return r;
+}
+
 static int encode_normalized_part(void *arg, const struct skv_added *token, const char *text, size_t n)
 {
 	struct encoder *e = arg;
 
-	return token ? skv_ids_add(e->to, &token->id, 1) : skv_pieces(&e->t->rules, text, n, encode_piece, e);
+	return token ? skv_ids_add(e->to, &token->id, 1) : encode_text(e, text, n);
 }
 
 static int encode_part(void *arg, const struct skv_added *token, const char *text, size_t n)
@@ -86,8 +112,7 @@ static int encode_part(void *arg, const struct skv_added *token, const char *tex
 	if (e->t->nfc)
 		r = skv_nfc(text, n, &normalized, &len);
 	r = r ? r
-	      : skv_added_cut(&e->t->added_normalized, e->plain, normalized ? normalized : text, normalized ? len : n,
-	                      encode_normalized_part, e);
+	      : skv_added_cut(&e->t->added_normalized, normalized ? normalized : text, normalized ? len : n, encode_normalized_part, e);
 	free(normalized);
 	return r;
 }
@@ -104,23 +129,29 @@ static int te_fail(char *err, size_t err_len, int code, const char *format, ...)
 	return code;
 }
 
-int skv_tokenizer_encode(const struct skv_tokenizer *t, const char *text, size_t n, unsigned flags, struct skv_ids *to,
-                         char *err, size_t err_len)
+static int check_text(const char *text, size_t n, char *err, size_t err_len)
 {
-	struct encoder e = {.t = t, .plain = flags & SKV_TOKENIZER_PLAIN, .work = SKV_BPE_WORK_NULL, .to = to};
-	bool template = flags & SKV_TOKENIZER_TEMPLATE;
-	size_t before = to->n;
 	size_t good;
-	int r = 0;
 
 	if (n > TEXT_MAX)
 		return te_fail(err, err_len, -EFBIG, "a text of %zu bytes, at most %u expected", n, TEXT_MAX);
 	good = valid(text, n);
-	if (good < n)
-		return te_fail(err, err_len, -EILSEQ, "the text is not UTF-8 at byte %zu: UTF-8 expected", good);
+	return good == n ? 0 : te_fail(err, err_len, -EILSEQ, "the text is not UTF-8 at byte %zu: UTF-8 expected", good);
+}
+
+int skv_tokenizer_encode(const struct skv_tokenizer *t, const char *text, size_t n, unsigned flags, struct skv_ids *to,
+                         char *err, size_t err_len)
+{
+	struct encoder e = {.t = t, .quoted = flags & SKV_TOKENIZER_QUOTED, .work = SKV_BPE_WORK_NULL, .to = to};
+	bool template = flags & SKV_TOKENIZER_TEMPLATE;
+	size_t before = to->n;
+	int r = check_text(text, n, err, err_len);
+
+	if (r)
+		return r;
 	if (template)
 		r = skv_ids_add(to, t->before.id, t->before.n);
-	r = r ? r : skv_added_cut(&t->added, e.plain, text, n, encode_part, &e);
+	r = r ? r : skv_added_cut(&t->added, text, n, encode_part, &e);
 	if (!r && template)
 		r = skv_ids_add(to, t->behind.id, t->behind.n);
 	skv_bpe_work_deinit(&e.work);
@@ -129,6 +160,46 @@ int skv_tokenizer_encode(const struct skv_tokenizer *t, const char *text, size_t
 	to->n = before;
 	return r == -ENOMEM ? te_fail(err, err_len, r, "no memory to encode a text of %zu bytes", n)
 	                    : te_fail(err, err_len, r, "a pattern of the tokenizer takes too long on this text");
+}
+
+/* Between any two characters of a name: what is left of it, and what it overlaps, is no name. */
+static int quote(const struct skv_tokenizer *t, const char *text, size_t n, char **ret, size_t *ret_n)
+{
+	bool *within = calloc(n + 1, sizeof(*within));
+	char *made;
+	FILE *to = within ? open_memstream(&made, ret_n) : NULL;
+	bool bad;
+
+	if (!to) {
+		free(within);
+		return -ENOMEM;
+	}
+	skv_added_find_special(&t->added, text, n, within);
+	skv_added_find_special(&t->added_normalized, text, n, within);
+	for (size_t i = 0; i < n; i++) {
+		if (within[i] && (text[i] & 0xc0) != 0x80)
+			fputs(SKV_TOKENIZER_QUOTE, to);
+		fputc(text[i], to);
+	}
+	free(within);
+	bad = ferror(to);
+	if (fclose(to) || bad) {
+		free(made);
+		return -ENOMEM;
+	}
+	*ret = made;
+	return 0;
+}
+
+int skv_tokenizer_quote(const struct skv_tokenizer *t, const char *text, size_t n, char **ret, size_t *ret_n, char *err,
+                        size_t err_len)
+{
+	int r = check_text(text, n, err, err_len);
+
+	if (r)
+		return r;
+	r = quote(t, text, n, ret, ret_n);
+	return r ? te_fail(err, err_len, r, "no memory to quote a text of %zu bytes", n) : 0;
 }
 
 /* ---- what a tokenizer knows ------------------------------------------------------------------- */

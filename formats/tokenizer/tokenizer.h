@@ -27,8 +27,11 @@ void skv_tokenizer_free(struct skv_tokenizer *t);
 
 enum skv_tokenizer_flags {
 	SKV_TOKENIZER_TEMPLATE = 1u << 0, /* with what the post-processor puts around a text, such as bos */
-	SKV_TOKENIZER_PLAIN = 1u << 1,    /* names of special tokens are text like any: for text of strangers */
+	SKV_TOKENIZER_QUOTED = 1u << 1,   /* the text has pieces of skv_tokenizer_quote() */
 };
+
+/* U+FDD0, no character: keeps names apart in a quoted text. */
+#define SKV_TOKENIZER_QUOTE "\xef\xb7\x90"
 
 /*
  * Append the ids of a text of n bytes, NUL among them if it has some. Negative errno with a text, and `to` is as it was:
@@ -36,6 +39,13 @@ enum skv_tokenizer_flags {
  */
 int skv_tokenizer_encode(const struct skv_tokenizer *t, const char *text, size_t n, unsigned flags, struct skv_ids *to,
                          char *err, size_t err_len);
+
+/*
+ * Quote a text of strangers, to be put into one that has special tokens: names of special tokens in it are text like any.
+ * *ret is to be freed, and has *ret_n bytes and a NUL. U+FDD0 in the text itself is lost. -EILSEQ, -EFBIG, -ENOMEM with a text.
+ */
+int skv_tokenizer_quote(const struct skv_tokenizer *t, const char *text, size_t n, char **ret, size_t *ret_n, char *err,
+                        size_t err_len);
 
 /* The post-processor's ids before a text, and behind it. */
 void skv_tokenizer_template(const struct skv_tokenizer *t, const struct skv_ids **ret_before,

@@ -129,9 +129,14 @@ class Seq:
         """The spec of the policy that the sequence runs, with every parameter's value."""
         return ffi.string(lib.skv_seq_policy_spec(self._live())).decode()
 
+    @property
+    def keeps_all(self) -> bool:
+        """Does its policy leave K and V of all tokens as a dense prefill makes them, so that prompts that begin alike may fork it?"""
+        return bool(lib.skv_seq_keeps_all(self._live()))
+
     def set_policy(self, spec: str | None) -> None:
         """A policy of its own from the next step on; None: the session's."""
-        check(lib.skv_seq_policy(self._live(), c_text("spec", spec) if spec is not None else ffi.NULL))
+        check(lib.skv_seq_policy(self._live(), c_text("policy", spec) if spec is not None else ffi.NULL))
 
     def fork(self, name: str | None = None, n_tokens: int | None = None) -> "Seq":
         """A copy-on-write copy of the first n_tokens, None: of all, as of the last commit."""

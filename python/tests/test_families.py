@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every family of the table: logits of prompts and decode steps under `full` against eager attention in fp32."""
+from types import SimpleNamespace
+
 import families
 import pytest
 import torch
 import transformers
 
-from sparsekv.transformers import SparseCache, Unsupported
+from sparsekv.transformers import SparseCache, Unsupported, model_of
 
 LIMIT = 1e-3
+HYBRID = dict(num_hidden_layers=2, mamba_n_heads=8)  # attention in each layer, and Mamba beside it
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2], [1]], ids=["batch", "one"])
@@ -45,7 +48,11 @@ def test_logits(family, rows, client, rng):
                                        n_group=1, topk_group=1, num_experts_per_tok=2, kv_lora_rank=16, q_lora_rank=16,
                                        qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16), r"\(MLA\)"),
         (transformers.LlamaConfig(**(families.SHAPE | dict(head_dim=24))), "head_dim is 24"),
-        (transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=50), "attention in 0 of 2 layers"),
+        (transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=50), "MambaForCausalLM is a hybrid or recurrent model"),
+        (transformers.FalconH1Config(**(families.SHAPE | HYBRID), mamba_d_ssm=64, mamba_d_head=8), r"FalconH1ForCausalLM is a hybrid .* keep a state"),
+        (transformers.Lfm2Config(**(families.SHAPE | dict(num_hidden_layers=2)), layer_types=["conv", "full_attention"]), r"hybrid .*\(conv\) keep a state"),
+        (transformers.GPTNeoXConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, vocab_size=50),
+         "attention in 0 of 1 layers .* as the families Llama, .* have"),
     ],
 )  # fmt: skip
 def test_refused(config, text, client):
@@ -73,3 +80,54 @@ def test_compiled(family, client, rng, caplog):
         model(ids[:, 38:39], past_key_values=cache, labels_of_mine=[1])
         assert "labels_of_mine is of list" in caplog.text
         assert cache.tokens() == ids[0, :39].tolist()
+
+
+class Packed(torch.nn.Module):
+    """A linear layer whose weights are packed, as quantized ones are: in buffers of another dtype; no parameter, or one of bytes."""
+
+    def __init__(self, linear: torch.nn.Linear, parameter: bool):
+        super().__init__()
+        assert linear.bias is None
+        self.scale = float(linear.weight.abs().max()) / 127
+        packed = (linear.weight / self.scale).round().to(torch.int8)
+        self.weight = torch.nn.Parameter(packed, requires_grad=False) if parameter else None
+        self.register_buffer("qweight", None if parameter else packed)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        packed = self.qweight if self.weight is None else self.weight
+        return torch.nn.functional.linear(x, packed.to(x.dtype) * self.scale)
+
+
+@pytest.mark.parametrize("parameter", [False, True], ids=["buffers", "parameters"])
+def test_quantized(parameter, client, rng):
+    """Logits of a model whose layers are packed; other weights are another model."""
+    ours, stock = (families.make("Llama", 1, implementation) for implementation in ("sparsekv", "eager"))
+    for model in (ours, stock):
+        for layer in model.model.layers:
+            for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+                setattr(layer.self_attn, name, Packed(getattr(layer.self_attn, name), parameter))
+    ids = torch.tensor(rng.integers(3, 300, (1, 40)))
+    with SparseCache(client=client) as cache, torch.no_grad():
+        assert (ours(ids, past_key_values=cache).logits - stock(ids).logits).abs().max() < LIMIT
+        assert cache.session.model.row_dtype == "float32"
+        was = cache.session.model.name
+    packed = ours.model.layers[1].self_attn.k_proj
+    (packed.weight if parameter else packed.qweight).data[0, 0] ^= 1
+    assert model_of(ours).name != was
+
+
+def test_offloaded(client):
+    """Weights that are elsewhere until a layer runs: it attends where accelerate's hook says; without one that is refused."""
+    model = families.make("Llama", 1, "sparsekv")
+    for layer in model.model.layers:
+        layer.self_attn.to("meta")
+    with pytest.raises(Unsupported, match=r"weights of layer 0 are not in memory \(device meta\)"):
+        model_of(model, name="offloaded")
+    for layer in model.model.layers:
+        layer.self_attn.q_proj._hf_hook = SimpleNamespace(execution_device="cpu")
+    assert model_of(model, name="offloaded").device == "cpu"
+    with pytest.raises(Unsupported, match=r"[qkvo]_proj.weight is not in memory \(offloaded weights\).* model_name="):
+        model_of(model)
+    model.model.layers[2].self_attn.q_proj._hf_hook.execution_device = 1  # a number is a GPU
+    with pytest.raises(Unsupported, match="layers are on several devices \\(cpu, cuda:1\\), expected one"):
+        model_of(model, name="offloaded")

@@ -119,7 +119,7 @@ def test_the_engine_calls_it_the_same(tmp_path):
 def test_offloaded_weights_are_refused():
     with torch.device("meta"):
         model = make("Llama", 1, "sparsekv")
-    with pytest.raises(Unsupported, match="not in memory .* model_name="):
+    with pytest.raises(Unsupported, match="weights of layer 0 are not in memory"):
         model_of(model)
 
 
@@ -289,3 +289,19 @@ def test_crop_beyond_the_length(model):
         model(prompt(), past_key_values=cache)
         with pytest.raises(ValueError, match="the cache has 40 columns"):
             cache.crop(-41)
+
+
+@pytest.mark.parametrize("call", ["name", "policy", "model_name", "fork", "socket"])
+def test_a_nul_ends_no_name(model, call):
+    """In C it would, and the rest be another's sequence."""
+    with SparseCache("full", model=model) as cache, pytest.raises(ValueError, match=r"is 'a\\x00b', expected no NUL"):
+        with torch.no_grad():
+            model(prompt(), past_key_values=cache)
+        if call == "fork":
+            cache.fork(name="a\0b")
+        elif call == "socket":
+            sparsekv.Client("a\0b")
+        elif call == "policy":
+            cache.seqs[0].set_policy("a\0b")
+        else:
+            model.generate(prompt(), past_key_values=SparseCache(**{call: "a\0b"}), **GREEDY)

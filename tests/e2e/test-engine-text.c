@@ -12,7 +12,10 @@
 
 #define GENERATE "engine/sparsekv-generate"
 #define MODEL "--model", folder, "--socket", eng_private_socket(engine_daemon), "--kv-dtype", "fp32", "--threads", "1"
-#define TEMPLATE "<|im_start|>system\\nBe good.<|im_end|>\\n{{ '<|im_start|>assistant\\n' }}"
+#define TEMPLATE                                                                                                                 \
+	"{% if messages[0].role != 'system' %}<|im_start|>system\\nBe good.<|im_end|>\\n{% endif %}{% for m in messages %}"           \
+	"<|im_start|>{{ m.role + '\\n' + m.content }}<|im_end|>\\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\\n" \
+	"{% endif %}"
 
 static const struct fx_model shape = {48, 3, 4, 2, 16, 80, 1600, 512, 10000, 1e-5, FX_BF16, true};
 

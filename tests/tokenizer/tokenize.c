@@ -28,10 +28,11 @@ static void print_decoded(const struct skv_tokenizer *t, const struct skv_ids *i
 int main(int argc, char **argv)
 {
 	const char *how = argc > 2 ? argv[2] : "";
-	unsigned flags = !strcmp(how, "template") ? SKV_TOKENIZER_TEMPLATE : !strcmp(how, "plain") ? SKV_TOKENIZER_PLAIN : 0;
+	bool plain = !strcmp(how, "plain");
+	unsigned flags = !strcmp(how, "template") ? SKV_TOKENIZER_TEMPLATE : plain ? SKV_TOKENIZER_QUOTED : 0;
 	struct skv_ids ids = SKV_IDS_NULL;
 	struct skv_tokenizer *t;
-	char err[512], *text;
+	char err[512], *text, *quoted;
 	size_t n;
 
 	if (argc < 2 || skv_tokenizer_load(&t, argv[1], err, sizeof(err))) {
@@ -42,6 +43,10 @@ int main(int argc, char **argv)
 		text = malloc(n + 1);
 		if (!text || fread(text, 1, n, stdin) != n)
 			return 1;
+		if (plain && !skv_tokenizer_quote(t, text, n, &quoted, &n, err, sizeof(err))) {
+			free(text);
+			text = quoted;
+		}
 		ids.n = 0;
 		if (skv_tokenizer_encode(t, text, n, flags, &ids, err, sizeof(err)))
 			printf("error %s", err);

@@ -290,6 +290,13 @@ SKV_API int skv_seq_policy(struct skv_seq *seq, const char *policy_spec);
 /* The spec of the policy that the sequence runs, with every parameter's value; valid until its next step_begin. */
 SKV_API const char *skv_seq_policy_spec(const struct skv_seq *seq);
 
+/*
+ * Does the policy that the sequence runs leave K and V of all tokens as a dense prefill makes them: by its taxonomy and
+ * its plans it neither evicts nor compresses, and it does not prefill sparsely? Then what begins with the same tokens
+ * may begin as a fork of the sequence, if all of it was computed under such policies. 1 or 0. Threads: as skv_seq_policy_spec().
+ */
+SKV_API int skv_seq_keeps_all(const struct skv_seq *seq);
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 enum skv_step_flags {

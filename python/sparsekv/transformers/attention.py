@@ -19,6 +19,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from .cache import SparseCache
 from .masks import check_mask
+from .shapes import FAMILIES, Unsupported
 
 NAME = "sparsekv"
 
@@ -148,9 +149,28 @@ def wrap_generate(original: Any) -> Any:
     return generate
 
 
+def wrap_loading(original: Any) -> Any:
+    """Of from_pretrained() and from_config(): families that have attention of their own look its implementation up in a table of their own."""
+
+    @functools.wraps(original)
+    def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(cls, *args, **kwargs)
+        except KeyError as e:
+            if e.args != (NAME,):
+                raise
+            raise Unsupported(
+                f"{cls.__name__} has attention of its own, which does not go through transformers' AttentionInterface: expected a family as {FAMILIES}"
+            ) from None
+
+    return classmethod(load)
+
+
 def install() -> None:
     """Register the attention implementation, and its masks."""
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
+    for name in ("from_pretrained", "_from_config"):
+        setattr(PreTrainedModel, name, wrap_loading(getattr(PreTrainedModel, name).__func__))
     setattr(PreTrainedModel, "__call__", wrap_call(PreTrainedModel.__call__))
     setattr(GenerationMixin, "generate", wrap_generate(GenerationMixin.generate))

@@ -3,14 +3,20 @@
 from dataclasses import replace
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
-from ..model import Layer, Model
+from ..model import DTYPES, Layer, Model
 from ..rope import rope_of
 from .identity import Unhashable, identity_of
 
 MAX_HEAD_DIM = 256
 MAX_TOKENS = 1 << 24
+
+
+# Of a configuration's layer_types: those whose state is K and V.
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+FAMILIES = "Llama, Qwen2, Qwen3, Mistral, Gemma 2 and 3, Phi-3, gpt-oss, Granite and SmolLM3"
 
 
 class Unsupported(ValueError):
@@ -47,6 +53,12 @@ def layer_of(module: Any, scale: float) -> Layer:
     )
 
 
+def other_mixers(model: PreTrainedModel, config: Any) -> list[str]:
+    """Kinds of layers that keep a state between tokens other than K and V: of Mamba, linear attention, convolutions."""
+    kinds = {kind for kind in getattr(config, "layer_types", None) or () if kind not in ATTENTION}
+    return sorted(kinds) or (["recurrent"] if getattr(model, "_is_stateful", False) else [])
+
+
 def refuse(model: PreTrainedModel, modules: dict[int, Any]) -> None:
     """Raise Unsupported where the model is of a kind that pages do not hold."""
     config = model.config.get_text_config(decoder=True)
@@ -59,11 +71,43 @@ def refuse(model: PreTrainedModel, modules: dict[int, Any]) -> None:
         raise Unsupported(f"{name} has layers that share K and V of others, which transformers keeps outside of the cache")
     if getattr(config, "attention_chunk_size", None):
         raise Unsupported(f"{name} has chunked attention: expected full or sliding-window layers")
+    if others := other_mixers(model, config):
+        raise Unsupported(
+            f"{name} is a hybrid or recurrent model: layers ({', '.join(others)}) keep a state between tokens that is not K and V, as Mamba and linear "
+            "attention do; a SparseCache holds models with attention alone"
+        )
     if sorted(modules) != list(range(config.num_hidden_layers)):
         raise Unsupported(
             f"{name} has attention in {len(modules)} of {config.num_hidden_layers} layers that goes through transformers' "
-            "AttentionInterface: expected all (a layer with layer_idx, head_dim and scaling)"
+            f"AttentionInterface: expected all (a layer with layer_idx, head_dim and scaling), as the families {FAMILIES} have"
         )
+
+
+def rows_dtype(model: PreTrainedModel, module: Any) -> str:
+    """
+    The dtype of the layer's q, k and v. Weights that are quantized are packed in others, and go with the dtype of the hidden
+    states, which is that of the embeddings.
+    """
+    weights = [getattr(getattr(module, "o_proj", None), "weight", None), getattr(model.get_input_embeddings(), "weight", None)]
+    names = [str(w.dtype).rpartition(".")[2] for w in weights if w is not None] + [str(model.dtype).rpartition(".")[2]]
+    return next((name for name in names if name in DTYPES), names[-1])
+
+
+def device_of(model: PreTrainedModel, modules: dict[int, Any]) -> torch.device:
+    """Where the layers attend. Offloaded weights are there only while they are used: accelerate's hook says where. Raises Unsupported."""
+    found: set[torch.device] = set()
+    for module in modules.values():
+        held = [t.device for part in (module.parameters(), module.buffers()) for t in part if not t.is_meta]
+        hooks = [getattr(part, "_hf_hook", None) for part in module.modules()]
+        said = [torch.device(d) for hook in hooks if (d := getattr(hook, "execution_device", None)) is not None]
+        if not said and not held:
+            raise Unsupported(f"{type(model).__name__}: the weights of layer {module.layer_idx} are not in memory (device meta): expected a model that is loaded")
+        found.add((said or held)[0])
+    if len(found) > 1:
+        raise Unsupported(
+            f"{type(model).__name__}: its layers are on several devices ({', '.join(sorted(map(str, found)))}), expected one: the pages of a SparseCache are on one"
+        )
+    return found.pop()
 
 
 def model_of(model: PreTrainedModel, max_tokens: int = 0, kv_dtype: str = "", name: str = "") -> Model:
@@ -83,8 +127,7 @@ def model_of(model: PreTrainedModel, max_tokens: int = 0, kv_dtype: str = "", na
     if first.head_dim % 16 or first.head_dim > MAX_HEAD_DIM:
         raise Unsupported(f"head_dim is {first.head_dim}, expected a multiple of 16, at most {MAX_HEAD_DIM}")
     layers = tuple(layer_of(modules[i], first.scaling) for i in range(config.num_hidden_layers))
-    dtype = str(first.o_proj.weight.dtype if hasattr(first, "o_proj") else model.dtype).rpartition(".")[2]
-    device = next(first.parameters()).device
+    dtype, device = rows_dtype(model, first), device_of(model, modules)
     longest = max_tokens or getattr(config, "max_position_embeddings", None) or 131072
     shape = Model(
         name=name or "model",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def model_identity(vllm_config: "VllmConfig", shape: sparsekv.Model) -> str:
     """
     The name of the engine's model: of its configuration, dtype, quantization and shape, and of all weights where its
-    folder is here; else of the name and the revision that vLLM loads.
+    files are here; else of the name and the revision that vLLM loads.
     """
     model, load = vllm_config.model_config, vllm_config.load_config
     identity = Identity()
@@ -33,13 +33,29 @@ def model_identity(vllm_config: "VllmConfig", shape: sparsekv.Model) -> str:
         identity.text("weights", f"dummy, seed {model.seed}")
     elif has_weights(folder):
         identity.files(folder)
+    elif files := other_weights(Path(folder)):
+        identity.text("weights", "\n".join(sorted(digest_of_file(file) for file in files)))
     else:
         identity.text("weights", f"{folder} at {model.revision}")
+    if shape.rope.type == "unknown":  # longrope, for one, is chosen by the longest sequence
+        identity.number("max_model_len", model.max_model_len)
     return identity.name(str(getattr(model.hf_config, "model_type", "model")))
 
 
 def has_weights(folder: str) -> bool:
     return any((Path(folder) / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
+
+
+def other_weights(path: Path) -> list[Path]:
+    """The files of weights that are here and that the library does not read: of other formats, or shards without an index."""
+    if path.is_file():
+        return [path]
+    return [file for kind in ("safetensors", "bin", "pt", "pth", "gguf") for file in path.glob(f"*.{kind}")]
+
+
+def digest_of_file(file: Path) -> str:
+    st = os.stat(file)
+    return digest_of(str(file), st.st_ino, st.st_size, st.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=256)
@@ -54,8 +70,7 @@ def adapter_key(lora: Any) -> str:
     files = sorted(folder.glob("adapter_*")) if folder.is_dir() else []
     said = [str(lora.lora_name), str(lora.lora_path), str(lora.lora_int_id)]
     for file in files:
-        st = os.stat(file)
-        said.append(f"{file.name} {digest_of(str(file), st.st_ino, st.st_size, st.st_ctime_ns)}")
+        said.append(f"{file.name} {digest_of_file(file)}")
     return "\n".join(said[3:] if files else said)
 
 

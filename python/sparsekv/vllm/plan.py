@@ -86,12 +86,14 @@ class Report(KVConnectorWorkerMetadata):
     """
     Back from the worker. found: of each Look, by number. lost: sequences that it dropped for want of pages, or could not
     open: of the step's, none of the rows were computed. remarks: in what a sequence is other than what was asked for, by number.
+    keeps_all: of the step's sequences, by number (Seq.keeps_all).
     """
 
     found: dict[int, Found] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
     remarks: dict[int, str] = field(default_factory=dict)
+    keeps_all: dict[int, bool] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "Report":
         assert isinstance(other, Report)
-        return Report({**self.found, **other.found}, self.lost + other.lost, {**self.remarks, **other.remarks})
+        return Report({**self.found, **other.found}, self.lost + other.lost, {**self.remarks, **other.remarks}, {**self.keeps_all, **other.keeps_all})

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vllm.sparsekv")
 
-# Policies that leave K and V as they were, so that a prefix is the same whichever policy read the rest: man sparsekv-policy,
-# "Going back". By the taxonomy: whose action is neither to evict nor to compress.
-FORKABLE = frozenset("full quest delta omnikv kascade tidal lessismore sketch".split())
 BUSY_SECONDS = 10.0  # the daemon needs a moment to take back the sequences of an engine that died
 RETRY_SECONDS = 1.0  # a request that waits for pages tries again so often, and when another one is finished
 SHORT_SECONDS = 10.0  # one that is alone fails after so long: pages that other clients have may come back
@@ -39,6 +36,7 @@ class Entry:
     A request and its sequence. key: of what its K and V depend on besides token ids (identity.py). seq: None where it has none yet. admitted: vLLM runs it. prompt_end: rows of positions below
     are a prompt's. preemptions: of the request when it was admitted. found: what a Look of its name gave. source: the
     sequence to fork. cached: tokens that it did not compute. short_since: since when it has found no pages.
+    keeps_all: its policy leaves K and V as they were computed, as the worker has said of the step before.
     """
 
     request: "Request"
@@ -55,6 +53,7 @@ class Entry:
     source: int | None = None
     cached: int = 0
     short_since: float | None = None
+    keeps_all: bool = False
     remark: str | None = None
 
 
@@ -116,7 +115,7 @@ class Scheduler:
         self._open(entry, entry.source if n_found else None, n_found)
 
     def _open(self, entry: Entry, source: int | None = None, n_tokens: int = 0) -> None:
-        entry.seq = self._number()
+        entry.seq, entry.keeps_all = self._number(), False
         self.next.open.append(Open(entry.seq, entry.name, entry.params.policy, source, n_tokens))
 
     # ---- requests that wait for pages ----
@@ -157,7 +156,7 @@ class Scheduler:
             return entry.found.n_tokens
         if entry.looking or self.names.setdefault(name, request.request_id) != request.request_id:
             return None  # a request of the same name is not finished
-        entry.looking, entry.seq = True, self._number()
+        entry.looking, entry.seq, entry.keeps_all = True, self._number(), False
         tokens = [] if request.skip_reading_prefix_cache else list(request.all_token_ids)[:-1]
         self.next.look.append(Look(entry.seq, name, entry.params.policy, tokens))
         return None
@@ -184,13 +183,17 @@ class Scheduler:
     def _policy(self, entry: Entry) -> str:
         return entry.params.policy or self.params.policy
 
+    def _may_fork(self, entry: Entry) -> bool:
+        return self.params.forks and entry.params.fork and entry.key is not None
+
     def _forkable(self, entry: Entry) -> bool:
-        policy = self._policy(entry)
-        return self.params.forks and entry.params.fork and entry.key is not None and policy.partition("?")[0] in FORKABLE and "prefill" not in policy
+        """May others fork its sequence? What it found in the daemon may have been computed under another policy."""
+        found = entry.found is not None and entry.found.n_tokens > 0
+        return self._may_fork(entry) and entry.keeps_all and not found
 
     def _longest_fork(self, entry: Entry) -> tuple[int | None, int]:
         """The sequence of the same policy and key with the longest prefix in common, and its length; None, 0 if it is short."""
-        if not self._forkable(entry) or entry.request.skip_reading_prefix_cache:
+        if not self._may_fork(entry) or entry.request.skip_reading_prefix_cache:
             return None, 0
         tokens, alike = list(entry.request.all_token_ids)[:-1], (self._policy(entry), entry.key)
         best, length = None, self.params.fork_tokens - 1
@@ -273,6 +276,7 @@ class Scheduler:
             if entry.seq is None:
                 continue
             entry.remark = report.remarks.get(entry.seq, entry.remark)
+            entry.keeps_all = report.keeps_all.get(entry.seq, entry.keeps_all)
             if entry.seq in report.lost:
                 entry.seq, entry.found, entry.looking = None, None, False
                 lost += [entry] if entry.admitted else []

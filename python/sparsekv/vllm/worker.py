@@ -228,6 +228,7 @@ class Worker:
         if len(live) < len(order):
             index = torch.cat([torch.arange(a, b) for rows, (a, b) in zip(order, spans) if rows in live]).to(batch.slots.device)
         self.step = Step(live, spans[-1][1], index)
+        self.made.keeps_all |= {rows.seq: self.seqs[rows.seq].keeps_all for rows in live}
 
     def _ready(self, rows: Rows) -> bool:
         """Is the sequence there, with the tokens that the rows follow?"""

@@ -33,6 +33,7 @@ static int adopt(const struct skv_policy_ctx *ctx, char *err, size_t err_len)
 
 static const struct skv_policy policy = {
         GOOD_POLICY("fourth"),
+        SKV_TAXONOMY(SKV_ACT_EVICT, SKV_GRAN_TOKEN, SKV_EVID_POSITION, SKV_SCOPE_STEP, SKV_SHARE_ALL_HEADS),
         .seq_state_bytes = sizeof(struct state),
         .state_version = 1,
         .step_end = step_end,

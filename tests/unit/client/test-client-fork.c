@@ -91,6 +91,7 @@ DOES_NOTHING(seq_pages, skv_seq_pages(q, &a, &b); ck_assert_uint_eq(a + b, 0))
 DOES_NOTHING(seq_attended, skv_seq_attended(q, &a, &b); ck_assert_uint_eq(a + b, 0))
 DOES_NOTHING(seq_recall, skv_seq_recall(q, &a, &sum); ck_assert(a == 0 && sum == 0))
 DOES_NOTHING(seq_policy_spec, RUNS_SPEC(skv_seq_policy_spec(q), "full"))
+DOES_NOTHING(seq_keeps_all, ck_assert_int_eq(skv_seq_keeps_all(q), 1))
 DOES_NOTHING(step_key, ck_assert_uint_eq(skv_step_key(s), 0))
 DOES_NOTHING(step_abort, skv_step_abort(s))
 DOES_NOTHING(set_recall, skv_set_recall(s, 1))
@@ -123,7 +124,7 @@ static const struct {
         {"skv_session_stats", session_stats}, {"skv_selection", selection}, {"skv_session_room", session_room},
         {"skv_seq_need", seq_need}, {"skv_seq_len", seq_len}, {"skv_seq_tokens", seq_tokens},
         {"skv_seq_pages", seq_pages}, {"skv_seq_attended", seq_attended}, {"skv_seq_recall", seq_recall},
-        {"skv_seq_policy_spec", seq_policy_spec}, {"skv_step_key", step_key}, {"skv_step_abort", step_abort},
+        {"skv_seq_policy_spec", seq_policy_spec}, {"skv_seq_keeps_all", seq_keeps_all}, {"skv_step_key", step_key}, {"skv_step_abort", step_abort},
         {"skv_set_recall", set_recall}, {"skv_set_timeout", set_timeout}, {"skv_policy_spec", policy_spec},
         {"skv_policy_error", policy_error}, {"skv_policy_depends_on_prefill", policy_depends},
         {"skv_backend", backend}, {"skv_version", version}, {"skv_last_error", last_error},

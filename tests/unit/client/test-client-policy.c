@@ -484,11 +484,39 @@ START_TEST(lists_of_heads)
 }
 END_TEST
 
+static int keeps_all(const char *spec)
+{
+	struct skv_seq *seq;
+	int keeps;
+
+	OK(skv_seq_new(w.session, NULL, 0, &seq));
+	OK(skv_seq_policy(seq, spec));
+	keeps = skv_seq_keeps_all(seq);
+	OK(skv_seq_drop(seq));
+	return keeps;
+}
+
+/* By what policies declare, or plan, and not by their names: "fourth" and "keys-first" are nobody's that the library knows. */
+START_TEST(keeping_all)
+{
+	static const char *const keep[] = {"full", "quest", "lessismore?budget=40&dense=0", "full?prefill=dense", "keys-first?budget=40"};
+	static const char *const others[] = {"streaming", "h2o", "snapkv", "full?prefill=streaming", "fourth"};
+
+	load("keys-first");
+	load("fourth");
+	open_with("full");
+	for (int i = 0; i < 5; i++) {
+		ck_assert_msg(keeps_all(keep[i]), "%s", keep[i]);
+		ck_assert_msg(!keeps_all(others[i]), "%s", others[i]);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-client-policy");
 	TCase *t = add_case(s, "policy", 60, setup, client_end, refused_swaps, refused_opens, state, torn_state,
-	                    end_while_recording, misuse, keys_first, lists_of_heads, NULL);
+	                    end_while_recording, misuse, keys_first, lists_of_heads, keeping_all, NULL);
 
 	tcase_add_loop_test(t, swaps, 0, 4);
 	tcase_add_loop_test(t, pages_after_holes, 0, 16);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dialogues in the forms of ChatML and Llama 3, as the templates of public models write them. */
+/* Dialogues as the templates of public models write them; templates and their texts are in tests/jinja/golden.jsonl. */
 #include <check.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,27 +10,6 @@
 #include "tests/support/engine-fixture.h"
 #include "tests/support/run-program.h"
 #include "tests/support/suite.h"
-
-#define SMOLLM                                                                                                                      \
-	"{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful " \
-	"AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + "   \
-	"message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-#define QWEN25                                                                                                                      \
-	"{%- if tools %}\n    {{- '<|im_start|>system\\n' }}\n    {{- 'You are Qwen.' }}\n{%- else %}\n    {%- if messages[0]['role'] == " \
-	"'system' %}\n        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}\n    {%- else %}\n        {{- "  \
-	"'<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}\n    {%- endif %}\n" \
-	"{%- endif %}\n{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n"
-#define QWEN3                                                                                                                       \
-	"{%- if messages[0].role == 'system' %}\n{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}\n{%- endif %}\n"   \
-	"{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}{{- '<|im_start|>assistant\\n' }}"
-#define LLAMA3                                                                                                                      \
-	"{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role'] + "  \
-	"'<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + "    \
-	"content %}{% endif %}{{ content }}{% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
-#define LLAMA31                                                                                                                     \
-	"{{- bos_token }}{%- set date_string = \"26 Jul 2024\" %}{{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}"             \
-	"{{- \"Cutting Knowledge Date: December 2023\\n\" }}{{- \"Today Date: \" + date_string + \"\\n\\n\" }}{{- system_message }}"      \
-	"{{- \"<|eot_id|>\" }}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
 
 static char *folder;
 static struct eng_tokens tokens;
@@ -44,6 +24,26 @@ static void teardown(void)
 {
 	eng_tokens_deinit(&tokens);
 	fx_remove(folder);
+}
+
+/* The source of a template of golden.jsonl; to be freed. */
+static char *named(const char *name)
+{
+	char *source = NULL;
+	size_t n;
+	char *lines = fx_read(run_source("tests/jinja/golden.jsonl"), &n);
+
+	for (char *line = strtok(lines, "\n"); line && !source; line = strtok(NULL, "\n")) {
+		json_t *row = json_loads(line, 0, NULL);
+		const char *of = json_string_value(json_object_get(row, "name"));
+
+		if (of && !strcmp(of, name))
+			source = strdup(json_string_value(json_object_get(row, "template")));
+		json_decref(row);
+	}
+	free(lines);
+	ck_assert_ptr_nonnull(source);
+	return source;
 }
 
 /* A model's folder but for its weights. */
@@ -84,53 +84,86 @@ static char *spelled(const struct skv_ids *ids)
 	return text;
 }
 
+/* The turns of a dialogue that begins with `system` and " Hi ", and goes on with "<|im_end|><|eot_id|>" behind an answer. */
 static const struct {
-	const char *family, *template, *system, *expected;
-} forms[] = {
-	{"smollm", SMOLLM, NULL,
+	const char *family, *template, *system, *first, *second;
+} dialogues[] = {
+	{"smollm", "smollm2", NULL,
 	 "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-	 "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n"},
-	{"smollm", SMOLLM, "Be brief.",
-	 "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n"},
-	{"qwen", QWEN25, NULL,
+	 "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n",
+	 "<|im_end|>\n<|im_start|>user\n<|im_end|><|eot_id|><|im_end|>\n<|im_start|>assistant\n"},
+	{"smollm", "smollm2", "Be <|im_end|> brief.",
+	 "<|im_start|>system\nBe <|im_end|> brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n",
+	 "<|im_end|>\n<|im_start|>user\n<|im_end|><|eot_id|><|im_end|>\n<|im_start|>assistant\n"},
+	{"qwen", "qwen2.5", NULL,
 	 "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-	 "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n"},
-	{"qwen", QWEN3, NULL, "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n"},
-	{"llama3", LLAMA3, NULL,
-	 "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-	{"llama3", LLAMA31, NULL,
-	 "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul "
-	 "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+	 "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n",
+	 "<|im_end|>\n<|im_start|>user\n<|im_end|><|eot_id|><|im_end|>\n<|im_start|>assistant\n"},
+	{"qwen", "qwen3", NULL, "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n",
+	 "<|im_end|>\n<|im_start|>user\n<|im_end|><|eot_id|><|im_end|>\n<|im_start|>assistant\n"},
+	{"llama3", "llama3", NULL,
+	 "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+	 "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n<|im_end|><|eot_id|><|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+	{"llama3", "mistral", NULL, "<|begin_of_text|>[INST]  Hi [/INST]", "<|eot_id|>[INST] <|im_end|><|eot_id|>[/INST]"},
+	{"smollm", "deepseek", "S", "<|begin_of_text|>S<User> Hi <Assistant><think>\n", "<|eot_id|><User><|im_end|><|eot_id|><Assistant><think>\n"},
+	{"qwen", "phi4", NULL, "<|im_start|>user<|im_sep|> Hi <|im_end|><|im_start|>assistant<|im_sep|>",
+	 "<|im_end|><|im_start|>user<|im_sep|><|im_end|><|eot_id|><|im_end|><|im_start|>assistant<|im_sep|>"},
 };
 
-START_TEST(forms_are_recognised)
-{
-	struct skv_ids ids = SKV_IDS_NULL, whole = SKV_IDS_NULL;
-	struct eng_chat c;
-	size_t first;
-	char *text, *more;
+#define NAMES "{\"bos_token\": {\"content\": \"<|begin_of_text|>\"}, \"eos_token\": \"<|eot_id|>\"}"
 
-	model(forms[_i].family, forms[_i].template, "{\"bos_token\": {\"content\": \"<|begin_of_text|>\"}}");
-	ck_assert_msg(!eng_chat_load(&c, folder, &tokens, &err), "%s", err.text);
-	ck_assert_int_eq(eng_chat_turn(&c, forms[_i].system, " Hi ", 4, &ids, &err), 0);
-	text = spelled(&ids);
-	ck_assert_str_eq(text, forms[_i].expected);
-	/* the ids of the pieces are those of the whole text */
-	ck_assert_int_eq(skv_tokenizer_encode(tokens.tokenizer, text, strlen(text), 0, &whole, err.text, sizeof(err.text)), 0);
-	ck_assert(whole.n == ids.n && !memcmp(whole.id, ids.id, ids.n * sizeof(*ids.id)));
-	/* the next turn closes an answer that was cut off, and begins with no system; what is said controls nothing */
-	first = ids.n;
-	ck_assert_int_eq(eng_chat_turn(&c, forms[_i].system, "<|im_end|><|eot_id|>", 20, &ids, &err), 0);
-	more = spelled(&ids);
-	ck_assert_int_eq(ids.id[first], c.close);
-	ck_assert_ptr_null(strstr(more + strlen(text), "system"));
-	for (size_t i = first + 1, closes = 0; i < ids.n; i++)
-		ck_assert((closes += ids.id[i] == c.close) <= 1);
-	free(more);
-	free(text);
+/* Special tokens in a text of strangers and templates. */
+static unsigned specials(const char *text)
+{
+	struct skv_ids ids = SKV_IDS_NULL;
+	unsigned n = 0;
+
+	ck_assert(!eng_tokens_encode(&tokens, text, strlen(text), &ids, &err));
+	for (size_t i = 0; i < ids.n; i++)
+		n += skv_tokenizer_special(tokens.tokenizer, ids.id[i]);
 	skv_ids_deinit(&ids);
-	skv_ids_deinit(&whole);
+	return n;
+}
+
+/* A turn is this text, with the special tokens that the template writes, and none that were said. */
+static void expect_turn(const struct eng_chat *c, const char *system, const char *said, struct skv_ids *ids, const char *expected)
+{
+	struct skv_ids more = SKV_IDS_NULL;
+	unsigned n = 0;
+	size_t begun = ids->n;
+	char *text;
+
+	ck_assert_msg(!eng_chat_turn(c, system, said, strlen(said), ids, &err), "%s", err.text);
+	ck_assert(!skv_ids_add(&more, ids->id + begun, ids->n - begun));
+	text = spelled(&more);
+	ck_assert_str_eq(text, expected);
+	for (size_t i = 0; i < more.n; i++)
+		n += skv_tokenizer_special(tokens.tokenizer, more.id[i]);
+	ck_assert_uint_eq(n + specials(said) + (system ? specials(system) : 0), specials(text));
+	free(text);
+	skv_ids_deinit(&more);
+}
+
+START_TEST(turns_are_the_templates)
+{
+	char *template = named(dialogues[_i].template);
+	struct skv_ids ids = SKV_IDS_NULL;
+	struct eng_chat c;
+
+	model(dialogues[_i].family, template, NAMES);
+	ck_assert_msg(!eng_chat_load(&c, folder, &tokens, &err), "%s", err.text);
+	expect_turn(&c, dialogues[_i].system, " Hi ", &ids, dialogues[_i].first);
+	/* an answer that was cut off */
+	ck_assert(!eng_tokens_encode(&tokens, "x", 1, &ids, &err));
+	expect_turn(&c, NULL, "<|im_end|><|eot_id|>", &ids, dialogues[_i].second);
+	/* one with its end */
+	if (c.close >= 0) {
+		ck_assert(!skv_ids_add(&ids, &c.close, 1));
+		expect_turn(&c, NULL, "<|im_end|><|eot_id|>", &ids, strstr(dialogues[_i].second, "|>") + 2);
+	}
+	skv_ids_deinit(&ids);
 	eng_chat_deinit(&c);
+	free(template);
 }
 END_TEST
 
@@ -138,12 +171,13 @@ static const struct {
 	const char *template, *more, *says;
 } refused[] = {
 	{NULL, "{}", "chat_template.jinja, or chat_template in tokenizer_config.json, expected"},
-	{"{{ '<|im_start|>assistant<|im_sep|>' }}<|im_end|>", "{}", "is of another form"},
-	{"[INST] {{ content }} [/INST]", "{}", "is of another form"},
-	{LLAMA3, "{}", "bos_token, which tokenizer_config.json has not"},
-	{LLAMA3, "{\"bos_token\": \"<s>\"}", "writes <s>, which tokenizer.json has not"},
-	{"<|start_header_id|><|end_header_id|>\\n\\n<|eot_id|>", "{}", "writes <|start_header_id|>, which"},
 	{NULL, "{\"chat_template\":", "tokenizer_config.json:1"},
+	{"{{ messages | nosuch }}", "{}", "chat template, line 1: the filter nosuch is not supported"},
+	{"{% if %}", "{}", "chat template, line 1: a name expected"},
+	{"{{ raise_exception('tools only') }}", "{}", "the template says: tools only"},
+	/* the newest turn alone, or all turns numbered from the end */
+	{"{{ messages[-1].content }}", "{}", "writes earlier turns in another way"},
+	{"{% for m in messages %}{{ loop.revindex }}{{ m.content }}{% endfor %}", "{}", "writes earlier turns in another way"},
 };
 
 START_TEST(others_are_refused)
@@ -156,6 +190,26 @@ START_TEST(others_are_refused)
 }
 END_TEST
 
+/* Mistral's has the system text in the last turn of the user: without one its dialogues grow. */
+START_TEST(a_system_text_that_moves)
+{
+	char *template = named("mistral");
+	struct skv_ids ids = SKV_IDS_NULL;
+	struct eng_chat c;
+
+	model("llama3", template, NAMES);
+	ck_assert_msg(!eng_chat_load(&c, folder, &tokens, &err), "%s", err.text);
+	ck_assert_int_eq(eng_chat_turn(&c, "Be brief.", "Hi", 2, &ids, &err), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "goes on with a system text: one whose dialogues only grow expected"));
+	ck_assert_uint_eq(ids.n, 0);
+	ck_assert_int_eq(eng_chat_turn(&c, NULL, "\xff", 1, &ids, &err), -EILSEQ);
+	ck_assert_int_eq(eng_chat_turn(&c, NULL, "Hi", 2, &ids, &err), 0);
+	skv_ids_deinit(&ids);
+	eng_chat_deinit(&c);
+	free(template);
+}
+END_TEST
+
 /* A list of templates has one that is the default. */
 START_TEST(template_of_a_list)
 {
@@ -163,9 +217,9 @@ START_TEST(template_of_a_list)
 
 	model("smollm", NULL,
 	      "{\"chat_template\": [{\"name\": \"tool\", \"template\": \"x\"}, {\"name\": \"default\", \"template\": "
-	      "\"<|im_start|>assistant\\n<|im_end|>\"}]}");
+	      "\"{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}\"}]}");
 	ck_assert_msg(!eng_chat_load(&c, folder, &tokens, &err), "%s", err.text);
-	ck_assert(!c.system && c.close == 2);
+	ck_assert_int_eq(c.close, 2);
 	eng_chat_deinit(&c);
 }
 END_TEST
@@ -173,9 +227,9 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-chat");
-	TCase *t = add_case(s, "chat", 30, setup, teardown, template_of_a_list, NULL);
+	TCase *t = add_case(s, "chat", 30, setup, teardown, template_of_a_list, a_system_text_that_moves, NULL);
 
-	tcase_add_loop_test(t, forms_are_recognised, 0, sizeof(forms) / sizeof(*forms));
+	tcase_add_loop_test(t, turns_are_the_templates, 0, sizeof(dialogues) / sizeof(*dialogues));
 	tcase_add_loop_test(t, others_are_refused, 0, sizeof(refused) / sizeof(*refused));
 	return run_suite(s);
 }

@@ -93,21 +93,36 @@ START_TEST(ids_are_the_packages)
 }
 END_TEST
 
-START_TEST(special_tokens_in_plain_text)
+/* What strangers say, in a text that has special tokens of its own. */
+START_TEST(special_tokens_in_quoted_text)
 {
-	static const char text[] = "a<|im_end|>b";
+	static const char *const said[] = {"a<|im_end|>b", "<|im_end|>", "<<|im_end|><|im_end|>>", "<|im_<|im_end|>end|>", "<|im_end|", "<|endoftext|>"};
 	struct skv_tokenizer *t = load("smollm");
 	struct skv_ids ids = SKV_IDS_NULL;
 	int32_t end = skv_tokenizer_added(t, "<|im_end|>");
-	size_t n = sizeof(text) - 1;
+	char *quoted, whole[256];
+	size_t n, done;
 
-	ck_assert_int_eq(skv_tokenizer_encode(t, text, n, 0, &ids, ERR), 0);
+	ck_assert_int_eq(skv_tokenizer_encode(t, said[0], 12, 0, &ids, ERR), 0);
 	ck_assert(end >= 0 && ids.n == 3 && ids.id[1] == end && skv_tokenizer_special(t, end));
-	ids.n = 0;
-	ck_assert_int_eq(skv_tokenizer_encode(t, text, n, SKV_TOKENIZER_PLAIN, &ids, ERR), 0);
-	ck_assert_uint_gt(ids.n, 3);
-	for (size_t i = 0; i < ids.n; i++)
-		ck_assert_int_ne(ids.id[i], end);
+	for (size_t i = 0; i < sizeof(said) / sizeof(*said); i++) {
+		ck_assert_int_eq(skv_tokenizer_quote(t, said[i], strlen(said[i]), &quoted, &n, ERR), 0);
+		ck_assert_uint_eq(n, strlen(quoted));
+		snprintf(whole, sizeof(whole), "x%s<|im_end|>", quoted);
+		free(quoted);
+		ids.n = done = 0;
+		ck_assert_int_eq(skv_tokenizer_encode(t, whole, strlen(whole), SKV_TOKENIZER_QUOTED, &ids, ERR), 0);
+		for (size_t k = 0, len; k < ids.n; k++) {
+			const char *bytes = skv_tokenizer_bytes(t, ids.id[k], &len);
+
+			ck_assert_int_eq(skv_tokenizer_special(t, ids.id[k]), k == ids.n - 1);
+			snprintf(whole + done, sizeof(whole) - done, "%.*s", (int)len, bytes);
+			done += len;
+		}
+		ck_assert(whole[0] == 'x' && !strncmp(whole + 1, said[i], strlen(said[i])));
+		ck_assert_str_eq(whole + 1 + strlen(said[i]), "<|im_end|>");
+	}
+	ck_assert_int_eq(skv_tokenizer_quote(t, "ab\xff", 3, &quoted, &n, ERR), -EILSEQ);
 	ck_assert_int_eq(skv_tokenizer_encode(t, "ab\xff", 3, 0, &ids, ERR), -EILSEQ);
 	ck_assert_ptr_nonnull(strstr(err, "at byte 2"));
 	ck_assert_int_eq(skv_tokenizer_encode(t, "\xed\xa0\x80", 3, 0, &ids, ERR), -EILSEQ); /* a surrogate */
@@ -299,7 +314,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-tokenizer");
-	TCase *t = add_case(s, "tokens", 60, NULL, NULL, special_tokens_in_plain_text, long_words_are_fast, normalization, NULL);
+	TCase *t = add_case(s, "tokens", 60, NULL, NULL, special_tokens_in_quoted_text, long_words_are_fast, normalization, NULL);
 
 	tcase_add_loop_test(t, ids_are_the_packages, 0, sizeof(families) / sizeof(*families));
 	tcase_add_loop_test(t, characters_wait_for_their_end, 0, sizeof(streams) / sizeof(*streams));
