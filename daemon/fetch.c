@@ -24,6 +24,7 @@
 #include "daemon/sys/log.h"
 
 #define TURN_UNITS 60000u
+#define TURN_BLOCKS 128u /* whose ids are copied: a fraction of a millisecond */
 #define SEND_MS 60000u /* for a prefix; workers say that they go on */
 _Static_assert(SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
 
@@ -39,42 +40,50 @@ static const struct skv_parking_kind send_kind = {SKV_PARKING_SEND, send_turn, s
 
 /* ---- what the store is told ------------------------------------------------------------------ */
 
-static int copy_ids(int to, off_t at, int from, uint64_t bytes)
+static off_t ids_at(uint32_t n_blocks)
 {
-	char piece[65536];
-
-	for (uint64_t done = 0; done < bytes;) {
-		const size_t n = bytes - done < sizeof(piece) ? (size_t)(bytes - done) : sizeof(piece);
-
-		if (pread(from, piece, n, (off_t)done) != (ssize_t)n || pwrite(to, piece, n, at + (off_t)done) != (ssize_t)n)
-			return -ENOSPC;
-		done += n;
-	}
-	return 0;
+	return (off_t)(sizeof(struct skv_store_what) + (uint64_t)n_blocks * SKV_PREFIX_KEY);
 }
 
-/* A memfd with it; negative errno. `ids`: of what is fetched. */
-static int tell(const struct skv_prefix_ask *a, uint32_t n_blocks, uint64_t timeout_ms, bool ids)
+/* The job's memfd, with what the worker is to know; of GET `ids` are still to come. It is charged first. 0, or negative errno. */
+static int tell(struct skv_parking_job *j, uint32_t n_blocks, uint64_t timeout_ms, bool ids)
 {
+	const struct skv_prefix_ask *a = j->prefix;
 	const struct skv_config *config = &a->server->config;
 	struct skv_store_what what = {.n_blocks = n_blocks, .timeout_ms = (uint32_t)timeout_ms, .ttl_ms = config->prefix_store_ttl / 1000000u};
 	const size_t names = n_blocks * sizeof(*a->names);
-	int fd = memfd_create("skv-store", MFD_CLOEXEC), r = fd < 0 ? -errno : 0;
+	int r = skv_parking_pin(j, (uint64_t)ids_at(n_blocks) + (ids ? (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t) : 0));
 
+	if (r < 0)
+		return r;
+	j->user = memfd_create("skv-store", MFD_CLOEXEC);
+	if (j->user < 0)
+		return -errno;
 	snprintf(what.url, sizeof(what.url), "%s", config->prefix_store);
 	snprintf(what.nixl, sizeof(what.nixl), "%s", config->prefix_store_nixl);
 	what.nixl_window = config->prefix_store_nixl_window;
 	what.made = a->made;
 	skv_prefix_value(a->tenant, what.key);
 	skv_prefix_agents(a->server->prefix->secret, what.agents_key);
-	if (r == 0 && (pwrite(fd, &what, sizeof(what), 0) != sizeof(what) || pwrite(fd, a->names, names, sizeof(what)) != (ssize_t)names))
+	if (pwrite(j->user, &what, sizeof(what), 0) != sizeof(what) || pwrite(j->user, a->names, names, sizeof(what)) != (ssize_t)names)
 		r = -ENOSPC;
-	if (r == 0 && ids)
-		r = copy_ids(fd, (off_t)(sizeof(what) + names), a->ids, (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t));
 	OPENSSL_cleanse(&what, sizeof(what));
-	if (r < 0)
-		skv_close_fd(fd);
-	return r < 0 ? r : fd;
+	return r;
+}
+
+/* GET: a turn's worth of token ids, as the client has them now. 0: these are all; 1: there are more; negative errno: the client has them no more. */
+static int tell_ids(struct skv_parking_job *j)
+{
+	struct skv_prefix_ask *a = j->prefix;
+	const uint32_t n_blocks = j->m.max_tokens / SKV_BLOCK_TOKENS;
+	int32_t ids[SKV_BLOCK_TOKENS];
+
+	for (uint32_t i = 0; i < TURN_BLOCKS && a->told < n_blocks; i++, a->told++)
+		if (skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, false, a->told * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids))
+			return -ESTALE;
+		else if (pwrite(j->user, ids, sizeof(ids), ids_at(n_blocks) + (off_t)(a->told * sizeof(ids))) != sizeof(ids))
+			return -ENOSPC;
+	return a->told < n_blocks;
 }
 
 static uint64_t left_ms(const struct skv_prefix_ask *a)
@@ -115,8 +124,9 @@ int skv_fetch_begin(struct skv_prefix_ask *a)
 
 	if (!j)
 		return -ENOMEM;
-	j->user = tell(a, a->n_blocks, left_ms(a), false);
-	r = j->user < 0 ? j->user : skv_parking_move(j, 0);
+	r = tell(j, a->n_blocks, left_ms(a), false);
+	if (r == 0)
+		r = skv_parking_move(j, 0);
 	if (r < 0)
 		skv_parking_job_free(j);
 	return r;
@@ -130,12 +140,16 @@ static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 
 	if (!j)
 		return -ENOMEM;
-	j->user = tell(a, n, left_ms(a), true);
-	j->list = memfd_create("skv-list", MFD_CLOEXEC);
-	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
 	j->m.max_tokens = n * SKV_BLOCK_TOKENS;
 	j->m.n_pages = skv_made_pages(&a->made, &a->model, j->m.max_tokens);
-	r = j->user < 0 || j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
+	a->told = 0;
+	r = tell(j, n, left_ms(a), true);
+	if (r == 0)
+		r = skv_parking_pin(j, j->m.n_pages * sizeof(uint32_t));
+	j->list = r == 0 ? memfd_create("skv-list", MFD_CLOEXEC) : -1;
+	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
+	if (r == 0)
+		r = j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
 	if (r == 0)
 		r = skv_core_restore_new(a->server->core, a->uid, &a->model, "", j->m.max_tokens, &j->seq);
 	if (r)
@@ -171,8 +185,11 @@ static void give_up(struct skv_parking_job *j)
 static void got_turn(struct skv_parking_job *j)
 {
 	char why[SKV_TEXT_MAX] = "";
+	int r = skv_now_ns() > j->prefix->deadline_ns ? -ETIME : tell_ids(j);
 
-	if (skv_now_ns() > j->prefix->deadline_ns || skv_parking_take_pages(j, why) < 0)
+	if (r == 0)
+		r = skv_parking_take_pages(j, why);
+	if (r < 0)
 		give_up(j);
 }
 
@@ -262,14 +279,18 @@ int skv_fetch_send(struct skv_prefix_ask *a)
 		j->seq = seq;
 		j->m.max_tokens = p.max_tokens;
 		j->m.commit = p.commit;
-		j->user = tell(a, a->n_blocks, SEND_MS, false);
+		r = tell(j, a->n_blocks, SEND_MS, false);
+	}
+	if (r == 0) {
 		j->list = memfd_create("skv-list", MFD_CLOEXEC);
 		j->n_segments = p.pages_fd < 0 ? (uint32_t)(p.max_pages / p.pages_per_segment) : 0;
 		j->segments = j->n_segments ? calloc(j->n_segments, 1) : NULL;
-		r = j->user < 0 || j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
+		r = j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
 	}
 	if (r == 0)
 		r = skv_core_list_begin(core, seq, j->list, &j->listing);
+	if (r == 0)
+		r = skv_parking_pin(j, j->listing.n_entries * sizeof(skv_pte));
 	if (r == 0)
 		return 0;
 	if (j)

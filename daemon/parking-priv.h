@@ -67,6 +67,7 @@ struct skv_parking_job {
 	uint64_t begun_ns, turn; /* the last that it had */
 	struct skv_parking_asked *asked;
 	struct skv_prefix_ask *prefix; /* STORE_: whose it is */
+	uint64_t pinned;               /* bytes that its user is charged for lists and what is told */
 };
 
 /* A request that waits until files of its sequence are gone. */
@@ -141,7 +142,8 @@ bool skv_parking_free_disk(struct skv_parking *);
 bool skv_parking_frees_disk(const struct skv_parking *);
 /* PARK of a prefix: its n_keys keys, and their tag, into the list at keys_at. -ENOSPC. */
 int skv_parking_list_keys(const struct skv_parking_job *, const struct skv_block_key *);
-/* Prefixes on disk that are new are found from now on: how many; or they go, since they are of another secret, or there is no memory. */
+/* Prefixes on disk that are new are found from now on: how many; or they go, since they are of another secret, or
+ * there is no memory for their keys, or none in their user's quota. */
 unsigned skv_parking_index_prefixes(struct skv_parking *, unsigned *ret_gone);
 /*
  * A prefix on disk that has the most of these n blocks, `least` (1 or more) at least; the smallest of those that have as many. NULL: there is
@@ -154,6 +156,8 @@ struct skv_parked *skv_parking_find_prefix(const struct skv_parking *, uint32_t 
 struct skv_parking_job *skv_parking_job_new(struct skv_parking *, const struct skv_parking_kind *, uint32_t disk_kind, uint32_t uid,
                                             char why[SKV_TEXT_MAX]);
 int skv_parking_move(struct skv_parking_job *, uint64_t listed);
+/* So many bytes more are charged to its user, until it is freed. Negative errno: core/pins.h. */
+int skv_parking_pin(struct skv_parking_job *, uint64_t bytes);
 /*
  * RESUME, STORE_GET: a turn's worth of the pages that it lacks, into the list; with the last of them it goes to its worker. Negative errno,
  * with a text: it cannot go on, and the caller ends it.

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/core/pins.h"
 #include "daemon/lease.h"
 #include "daemon/reply.h"
 #include "daemon/sys/clock.h"
@@ -72,9 +73,17 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	skv_close_fd(j->user);
 	skv_close_fd(j->other);
 	j->parking->settled = true;
+	skv_core_unpin(j->parking->server->core, (uid_t)j->m.uid, &j->pinned);
 	free(j->segments);
 	free(j->fds);
 	free(j);
+}
+
+int skv_parking_pin(struct skv_parking_job *j, uint64_t bytes)
+{
+	int r = skv_core_pin(j->parking->server->core, (uid_t)j->m.uid, bytes, &j->pinned);
+
+	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
 }
 
 void skv_parking_answer(struct skv_parking *k, struct skv_parking_ask *ask, int error, const char *why)

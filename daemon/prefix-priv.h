@@ -3,6 +3,7 @@
 #ifndef SKV_PREFIX_PRIV_H
 #define SKV_PREFIX_PRIV_H
 
+#include "daemon/core/pins.h"
 #include "daemon/parking-priv.h"
 #include "daemon/prefix-keys.h"
 #include "daemon/prefix.h"
@@ -28,13 +29,15 @@ struct skv_prefix_ask {
 	} state;
 	uint32_t n_blocks, at;
 	uint32_t n_local; /* NEW: that are in memory */
+	uint32_t told;    /* NEW, FETCHES: blocks whose token ids the worker is told of */
 	char awaits[SKV_NAME_MAX]; /* NEW, RESTORES: the prefix */
-	int ids;          /* NEW: token ids as they were hashed, for the store; -1 */
 	uint8_t tenant[SKV_PREFIX_KEY], origin[SKV_PREFIX_KEY];
-	uint8_t (*names)[SKV_PREFIX_KEY]; /* [n_blocks] */
+	uint8_t last[SKV_PREFIX_KEY];     /* the name of the block before `at`, first the origin */
+	uint8_t (*names)[SKV_PREFIX_KEY]; /* [n_blocks], for the store; without one NULL */
 	struct skv_block_key *keys;       /* [n_blocks] */
 	uint64_t begun_ns, deadline_ns;   /* NEW */
 	uint64_t turn;                    /* the last that it had */
+	uint64_t pinned;                  /* bytes that its user is charged for keys and names */
 };
 
 struct skv_prefix {

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/core/pins.h"
 #include "daemon/reply.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
@@ -46,10 +47,13 @@ int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32
 	j->m.max_bytes = p->bytes;
 	j->m.model.device = device;
 	j->state = SKV_PARKING_TURNS;
-	j->list = memfd_create("skv-list", MFD_CLOEXEC);
 	if (device != SKV_DEVICE_HOST)
 		j->segments = calloc(1, 1);
-	r = j->list < 0 ? -errno : device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : skv_parking_wait(j, ask);
+	r = device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : skv_parking_wait(j, ask);
+	if (r == 0)
+		r = skv_core_pin(core, (uid_t)p->uid, p->n_pages * sizeof(uint32_t), &j->pinned);
+	if (r == 0 && (j->list = memfd_create("skv-list", MFD_CLOEXEC)) < 0)
+		r = -errno;
 	if (r == 0)
 		r = skv_core_restore_new(core, p->uid, &m, skv_parked_is_prefix(p) ? "" : p->name, p->max_tokens, &j->seq);
 	if (r)

@@ -278,10 +278,10 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_sockets_remove(&s->sockets);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
+	skv_parking_free(s); /* these give back to the core what it has charged for them */
+	skv_prefix_free(s);
 	skv_core_free(s->core);
 	skv_past_free(s);
-	skv_parking_free(s);
-	skv_prefix_free(s);
 	skv_sd_passed_free(&s->passed);
 	skv_device_free_all(s);
 	skv_hostmem_deinit(&s->hostmem);

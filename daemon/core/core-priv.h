@@ -80,6 +80,7 @@ struct skv_core {
 	struct skv_reconnect *reconnects; /* clients that say what they have; reconnect.c */
 	struct skv_block_index prefixes; /* that are in memory, by their rows */
 	struct skv_names names;
+	struct skv_pin *pins; /* memory that the daemon holds for users, beside rows */
 	struct skv_task *tasks; /* that are under way; the first has the next turn */
 	bool parks;              /* sequences make room by being parked (parking.c) ... */
 	uint64_t park_failed_ns; /* ... and it did not work, last at this time */

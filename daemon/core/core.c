@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/charge.h"
 #include "daemon/core/fdstore.h"
 #include "daemon/core/names.h"
 #include "daemon/core/pools.h"
@@ -199,6 +200,7 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 		return NULL;
 	skv_task_free_all(c);
 	skv_reconnect_free_all(c);
+	skv_pins_free_all(c);
 	close_companions(c);
 	skv_block_index_deinit(&c->prefixes);
 	skv_names_deinit(&c->names);

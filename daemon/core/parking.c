@@ -177,6 +177,7 @@ int skv_core_list_begin(struct skv_core *c, uint32_t seq_id, int fd, struct skv_
 {
 	const struct skv_pool_row *p;
 	struct skv_walk *w;
+	uint64_t n_entries = 0;
 	uint8_t *marks;
 	uint32_t seq;
 	int r = find_idle(c, seq_id, &seq);
@@ -196,10 +197,13 @@ int skv_core_list_begin(struct skv_core *c, uint32_t seq_id, int fd, struct skv_
 	}
 	skv_walk_begin(c, seq, skv_owner_make(SKV_OWNER_SEQ, seq), marks, w);
 	w->list = fd;
+	for (uint32_t t = 0; t < c->seqs[seq].layout.n_tables; t++)
+		n_entries += skv_seqmem_entries(&c->seqs[seq].layout, t, w->len);
 	*ret = (struct skv_core_listing){
 		.seq = seq_id,
 		.commit = atomic_load(&c->seqs[seq].mem->commit),
 		.used = skv_seq_row(&c->state, seq)->used,
+		.n_entries = n_entries,
 		.walk = w,
 	};
 	return 0;

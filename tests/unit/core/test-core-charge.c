@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "daemon/core/core-priv.h"
+#include "daemon/core/pins.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 
@@ -208,6 +209,34 @@ START_TEST(room_of_the_cgroup)
 }
 END_TEST
 
+/* What the daemon holds for a user counts as its sequences do, with and without a client of its, and is none of the state's. */
+START_TEST(pins)
+{
+	struct skv_core_seq_info info;
+	uint64_t before = other(1000), one = 0, two = 0, gone = 0;
+
+	ck_assert_int_eq(skv_core_pin(core, 1000, 40 * MiB, &one), 0);
+	ck_assert_int_eq(skv_core_pin(core, 1000, 8 * MiB, &one), 0);
+	ck_assert_uint_eq(one, 48 * MiB);
+	ck_assert_uint_eq(other(1000), before + one);
+	ck_refused(skv_core_pin(core, 1000, 16 * MiB, &two), SKV_CORE_E_QUOTA);
+	ck_assert_uint_eq(two, 0);
+	ck_refused(peer_lease(&a, 20 << 10, 20 << 10), SKV_CORE_E_QUOTA); /* pages of 1 KiB */
+	ck_assert_int_eq(peer_lease(&b, 20 << 10, 20 << 10), 0);
+	ck_assert_int_eq(skv_core_pin(core, 3000, QUOTA, &gone), 0); /* who has no account */
+	ck_refused(skv_core_pin(core, 3000, 1, &two), SKV_CORE_E_QUOTA);
+	mem.left = 60 * MiB; /* the cgroup's, of which nobody takes all */
+	ck_refused(skv_core_pin(core, 2000, 31 * MiB, &two), SKV_CORE_E_NOSPC);
+	mem.left = UINT64_MAX;
+	skv_core_unpin(core, 3000, &gone);
+	skv_core_unpin(core, 1000, &one);
+	ck_assert_uint_eq(one + gone, 0);
+	ck_assert_uint_eq(other(1000), before);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &info), 0);
+	peer_die(&a);
+}
+END_TEST
+
 /* Others take the room while a fork is being made: it is given up, and nothing of it is left. */
 START_TEST(a_fork_that_is_crowded_out)
 {
@@ -254,7 +283,7 @@ int main(void)
 	Suite *s = begin_suite("test-core-charge");
 
 	add_case(s, "charges", 120, setup, teardown, what_a_client_writes_is_charged,
-	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, room_of_the_cgroup,
+	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, pins, room_of_the_cgroup,
 	         a_fork_that_is_crowded_out, stray_memory_of_a_pool,
 	         connections_are_charged, NULL);
 	return run_suite(s);

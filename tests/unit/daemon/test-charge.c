@@ -5,14 +5,18 @@
  */
 #include <check.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/seqmem.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/folder.h"
 #include "tests/support/privilege.h"
+#include "tests/support/store-fixture.h"
 #include "tests/support/suite.h"
 
 #define HOSTILE_UID 54321u
@@ -24,6 +28,8 @@
 
 static struct fix fix;
 static struct raw *operator;
+static struct store_fake store;
+static char *parked;
 
 static void setup(void)
 {
@@ -239,10 +245,91 @@ START_TEST(memory_beside_segments_goes)
 }
 END_TEST
 
+/* A store that nobody hears of anything. */
+static void say_nothing(int fd)
+{
+	char byte;
+
+	while (read(fd, &byte, 1) > 0)
+		;
+}
+
+/* A daemon that asks it, and waits for it. */
+static void setup_store(void)
+{
+	static char secret[160], option[3][256];
+	static const char *const options[] = {"--pool-bytes=1G", "--account-bytes=64M", "--segment-bytes=2M", "--prefix-store-wait=4",
+	                                      option[0], option[1], option[2], NULL};
+
+	store_fake_begin(&store, say_nothing);
+	parked = fx_folder();
+	snprintf(secret, sizeof(secret), "%s", fx_path(store.folder, "secret"));
+	fx_text(secret, "32 bytes are a secret's least length.");
+	ck_assert_int_eq(chmod(secret, 0600) | chmod(parked, 0700), 0);
+	snprintf(option[0], sizeof(option[0]), "--prefix-store=unix://%s", store.socket);
+	snprintf(option[1], sizeof(option[1]), "--prefix-secret-file=%s", secret);
+	snprintf(option[2], sizeof(option[2]), "--parked-path=%s", parked);
+	fix_start_process(&fix, options);
+	operator = raw_operator(fix.socket);
+}
+
+static void teardown_store(void)
+{
+	teardown();
+	store_fake_end(&store);
+	fx_remove(parked);
+}
+
+/*
+ * Prompts that their clients have never written, and that a store is asked for, longer together than the quota: the daemon holds no copy of
+ * their ids, and what it holds is charged.
+ */
+START_TEST(prompts_of_holes)
+{
+	struct skv_wire_model m = wide();
+	struct skv_msg_open_ok session;
+	struct skv_seqmem_layout layout;
+	struct skv_msg_seq_name ask = {.n_tokens = LEN};
+	struct raw *r[N_SEQS];
+	uint64_t held_most = 0, charged_most = 0, held_first, charged_first;
+	unsigned waiting = N_SEQS;
+
+	for (unsigned i = 0; i < N_SEQS; i++) {
+		r[i] = raw_hello(fix.socket);
+		raw_open_model(r[i], &m, "full", &session);
+		munmap(make_seq(r[i], &session, "", &layout), layout.total);
+	}
+	held_first = fix_held_bytes(fix.pid);
+	charged_first = account_figure(getuid(), "other_bytes");
+	for (unsigned i = 0; i < N_SEQS; i++) {
+		ask.session = r[i]->sessions[0];
+		ask.seq = raw_seq_new(r[i], ask.session, "");
+		raw_send(r[i], SKV_MSG_PREFIX_NEW, &ask, sizeof(ask), -1);
+	}
+	for (double end = fix_now() + PATIENCE; waiting && fix_now() < end;) {
+		const uint64_t is = fix_held_bytes(fix.pid) - held_first, charged = account_figure(getuid(), "other_bytes") - charged_first;
+
+		held_most = is > held_most ? is : held_most;
+		charged_most = charged > charged_most ? charged : charged_most;
+		while (waiting && raw_recv_answer(r[waiting - 1], 10) > 0)
+			waiting--;
+	}
+	ck_assert_uint_eq(waiting, 0);
+	ck_assert_msg(held_most < QUOTA / 4, "the daemon took %ju KiB", (uintmax_t)held_most >> 10);
+	ck_assert_uint_ge(charged_most, N_SEQS * (LEN / SKV_BLOCK_TOKENS) * sizeof(struct skv_block_key));
+	for (unsigned i = 0; i < N_SEQS; i++)
+		raw_close(r[i]);
+	for (double end = fix_now() + PATIENCE; account_figure(getuid(), "other_bytes") > MiB && fix_now() < end;)
+		fix_sleep_ms(50);
+	ck_assert_uint_le(account_figure(getuid(), "other_bytes"), MiB);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-charge");
 
 	add_case(s, "charges", 120, setup, teardown, no_sequence_outlives_the_quota, memory_beside_segments_goes, NULL);
+	add_case(s, "prompts", 120, setup_store, teardown_store, prompts_of_holes, NULL);
 	return run_suite(s);
 }
