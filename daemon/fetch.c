@@ -109,7 +109,7 @@ static struct skv_parking_job *job_new(struct skv_prefix_ask *a, const struct sk
 static void say_failed(struct skv_prefix_ask *a, const char *what, int error, const char *why)
 {
 	if (error != -ECANCELED)
-		a->server->prefix->counters.failed++;
+		skv_count(a->server->counts, a->uid, SKV_COUNT_STORE_FAILED, 1);
 	if (error != -ECANCELED && error != -EHOSTDOWN) /* which was said when it went down */
 		skv_log_peer(LOG_WARNING, "a prefix of model %s, uid %u, cannot be %s: %s", a->model.name, (unsigned)a->uid, what,
 		             *why ? why : strerror(-error));
@@ -231,14 +231,14 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 {
 	const struct skv_disk_answer *said = answer;
 	struct skv_prefix_ask *a = j->prefix;
-	struct skv_prefix_counters *count = &a->server->prefix->counters;
+	struct skv_counts *counts = a->server->counts;
 	const uint32_t asked = j->m.max_tokens / SKV_BLOCK_TOKENS, n = error || !said || said->n_blocks > asked ? 0 : said->n_blocks;
 	int r;
 
 	if (error)
 		say_failed(a, "read from the store", error, why);
-	count->nixl_values += said && !error ? said->n_nixl : 0;
-	count->nixl_bytes += said && !error ? said->nixl_bytes : 0;
+	skv_count(counts, a->uid, SKV_COUNT_NIXL_VALUES, said && !error ? said->n_nixl : 0);
+	skv_count(counts, a->uid, SKV_COUNT_NIXL_BYTES, said && !error ? said->nixl_bytes : 0);
 	if (n == 0 || !put_back(j, skv_made_pages(&a->made, &a->model, n * SKV_BLOCK_TOKENS))) {
 		give_up(j);
 		return;
@@ -250,11 +250,9 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 		give_up(j);
 		return;
 	}
-	count->fetched++;
-	count->fetched_tokens += (uint64_t)n * SKV_BLOCK_TOKENS;
-	count->fetch_last_ns = skv_now_ns() - a->begun_ns;
-	if (count->fetch_last_ns > count->fetch_max_ns)
-		count->fetch_max_ns = count->fetch_last_ns;
+	skv_count(counts, a->uid, SKV_COUNT_FETCHED, 1);
+	skv_count(counts, a->uid, SKV_COUNT_FETCHED_TOKENS, (uint64_t)n * SKV_BLOCK_TOKENS);
+	skv_count_time(counts, a->uid, SKV_COUNT_FETCH_NS, skv_now_ns() - a->begun_ns);
 	skv_parking_job_free(j);
 	skv_prefix_fetched(a);
 }
@@ -335,13 +333,13 @@ static void send_turn(struct skv_parking_job *j)
 static void sent(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	const struct skv_disk_answer *said = answer;
-	struct skv_prefix_counters *count = &j->parking->server->prefix->counters;
+	struct skv_counts *counts = j->parking->server->counts;
 
 	if (error) {
 		say_failed(j->prefix, "sent to the store", error, why);
 	} else {
-		count->sent++;
-		count->sent_bytes += said ? said->bytes : 0;
+		skv_count(counts, (uid_t)j->m.uid, SKV_COUNT_SENT, 1);
+		skv_count(counts, (uid_t)j->m.uid, SKV_COUNT_SENT_BYTES, said ? said->bytes : 0);
 	}
 	end_send(j);
 }

@@ -267,8 +267,8 @@ static void leave_memory(struct skv_parking_job *j)
 		park_failed(j, -EBUSY, TAKEN);
 		return;
 	}
-	*(is_prefix ? &k->counters.prefixes_parked : &k->counters.parked) += 1;
-	k->counters.bytes_written += j->file->bytes;
+	skv_count(k->server->counts, (uid_t)j->m.uid, is_prefix ? SKV_COUNT_PREFIXES_WRITTEN : SKV_COUNT_PARKED, 1);
+	skv_count(k->server->counts, (uid_t)j->m.uid, SKV_COUNT_BYTES_WRITTEN, j->file->bytes);
 	skv_parking_end(j, 0, "");
 }
 

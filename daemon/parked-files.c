@@ -139,7 +139,7 @@ static struct skv_parked *oldest_prefix(const struct skv_parking *k, uint32_t ui
 
 static void evict(struct skv_parking *k, struct skv_parked *p)
 {
-	k->counters.prefixes_evicted++;
+	skv_count(k->server->counts, (uid_t)p->uid, SKV_COUNT_PREFIXES_EVICTED, 1);
 	skv_parking_remove(k, p);
 }
 

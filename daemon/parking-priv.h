@@ -94,13 +94,6 @@ struct skv_parking {
 	bool settled; /* since those were looked at, a job has ended or a file has gone */
 	bool closed;
 	skv_parking_restored restored;
-	struct skv_parking_counters {
-		uint64_t parked, resumed, failed, damaged, expired;
-		uint64_t hits, waits; /* attached sequences that were in memory; that were read */
-		uint64_t bytes_written, bytes_read, resume_last_ns, resume_max_ns;
-		/* sealed prefixes: written, read, their tokens; files that made room; and until one was in memory */
-		uint64_t prefixes_parked, prefixes_restored, prefix_tokens, prefixes_evicted, prefix_last_ns, prefix_max_ns;
-	} counters;
 };
 
 /*

@@ -117,7 +117,8 @@ void skv_parking_end(struct skv_parking_job *j, int error, const char *why)
 {
 	struct skv_parking *k = j->parking;
 
-	k->counters.failed += error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_FOREIGN;
+	if (error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_FOREIGN)
+		skv_count(k->server->counts, (uid_t)j->m.uid, SKV_COUNT_PARKING_FAILED, 1);
 	while (j->asked) {
 		struct skv_parking_asked *a = j->asked;
 
@@ -395,7 +396,7 @@ void skv_parking_tick(struct skv_server *s)
 
 		if (p->busy || p->going || age_of(p, ttl) < ttl)
 			continue;
-		k->counters.expired++;
+		skv_count(s->counts, (uid_t)p->uid, SKV_COUNT_PARKED_EXPIRED, 1);
 		skv_parking_remove(k, p);
 	}
 }

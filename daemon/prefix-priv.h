@@ -44,13 +44,6 @@ struct skv_prefix {
 	uint8_t secret[SKV_PREFIX_KEY];
 	struct skv_prefix_ask *asks;
 	uint64_t turns;
-	struct skv_prefix_counters {
-		uint64_t sealed, asked, hits;              /* requests; of NEW those that had a block or more */
-		uint64_t asked_tokens, hit_tokens;
-		uint64_t fetched, fetched_tokens, sent, sent_bytes, failed; /* prefixes from and to the store; jobs that failed */
-		uint64_t nixl_values, nixl_bytes; /* of them, that NIXL has read */
-		uint64_t fetch_last_ns, fetch_max_ns;
-	} counters;
 };
 
 /* Ask the store for the blocks of a NEW. When that is through, skv_prefix_fetched(). Negative errno: it was not begun. */

@@ -206,10 +206,10 @@ static void open_seq(struct skv_prefix_ask *a)
 	if (!conn)
 		return;
 	r = skv_core_prefix_open(s->core, a->client, a->m.session, *a->m.name ? a->m.name : NULL, a->m.max_tokens, a->keys, a->n_blocks, &info, &n);
-	s->prefix->counters.asked++;
-	s->prefix->counters.asked_tokens += a->m.n_tokens;
-	s->prefix->counters.hits += n > 0;
-	s->prefix->counters.hit_tokens += (uint64_t)n * SKV_BLOCK_TOKENS;
+	skv_count(s->counts, a->uid, SKV_COUNT_ASKED, 1);
+	skv_count(s->counts, a->uid, SKV_COUNT_ASKED_TOKENS, a->m.n_tokens);
+	skv_count(s->counts, a->uid, SKV_COUNT_HITS, n > 0);
+	skv_count(s->counts, a->uid, SKV_COUNT_HIT_TOKENS, (uint64_t)n * SKV_BLOCK_TOKENS);
 	skv_conn_pause(conn, false);
 	skv_turns_answer(s, conn, &a->header, r, &info);
 	a->conn = 0;
@@ -312,7 +312,7 @@ static int sealed(struct skv_server *s, const struct skv_conn *conn, const struc
 		a = a->next;
 	if (!a)
 		return r;
-	s->prefix->counters.sealed += r == 0 && a->n_blocks > 0;
+	skv_count(s->counts, a->uid, SKV_COUNT_SEALED, r == 0 && a->n_blocks > 0);
 	a->conn = 0;
 	a->state = SKV_PREFIX_SENDS;
 	if ((r == 0 || r == SKV_CORE_E_EXIST) && a->n_blocks && has_turn(a) && skv_fetch_send(a) == 0)

@@ -89,6 +89,13 @@ static void apply_config(struct skv_server *s)
 
 /* ---- starting ---- */
 
+static void count_dropped(void *server, uid_t uid, bool for_room)
+{
+	const struct skv_server *s = server;
+
+	skv_count(s->counts, uid, for_room ? SKV_COUNT_DISPLACED : SKV_COUNT_EXPIRED, 1);
+}
+
 static void on_corrupt(void *server, uid_t uid, const char *model, const char *name, const char *why)
 {
 	(void)server;
@@ -133,6 +140,7 @@ static int start_core(struct skv_server *s)
 	skv_core_commit(s->core);
 	skv_loop_before_submit(s->loop, commit, s->core);
 	skv_core_on_corrupt(s->core, on_corrupt, s);
+	skv_core_on_dropped(s->core, count_dropped, s);
 	return 0;
 }
 
@@ -181,7 +189,7 @@ static int start_ipc(struct skv_server *s)
 
 	if (r < 0)
 		return r;
-	r = skv_ipc_new(s->loop, fds[0], fds[1], &ops, s, &s->ipc);
+	r = skv_ipc_new(s->loop, fds[0], fds[1], &ops, s, s->counts, &s->ipc);
 	if (r < 0) {
 		skv_close_fd(fds[0]);
 		skv_close_fd(fds[1]);
@@ -223,8 +231,12 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	char err[SKV_CONFIG_ERR];
 	int r;
 
-	if (!s)
+	if (s)
+		s->counts = skv_counts_new();
+	if (!s || !s->counts) {
+		free(s);
 		return -ENOMEM;
+	}
 	s->options = *options;
 	s->command_fd = s->signal_fd = -1;
 	s->passed = (struct skv_sd_passed)SKV_SD_PASSED_NULL;
@@ -288,6 +300,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_loop_free(s->loop);
 	skv_close_fd(s->command_fd);
 	skv_close_fd(s->signal_fd);
+	skv_counts_free(s->counts);
 	free(s);
 	return NULL;
 }
@@ -332,6 +345,11 @@ static void measure(struct skv_server *s)
 	skv_core_measure(s->core, &s->measured, MEASURE_UNITS);
 }
 
+static void keep_counts(void *counts, const struct skv_core_account_view *v)
+{
+	skv_counts_keep(counts, v->uid);
+}
+
 static void on_tick(struct skv_op *op, int res)
 {
 	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, tick_op);
@@ -343,6 +361,8 @@ static void on_tick(struct skv_op *op, int res)
 	skv_lease_tick(s);
 	skv_parking_tick(s);
 	skv_prefix_tick(s);
+	skv_core_accounts(s->core, keep_counts, s->counts);
+	skv_counts_sweep(s->counts);
 	measure(s);
 	if (skv_core_room_is_used_up(s->core))
 		skv_ipc_relieve(s->ipc);

@@ -44,8 +44,8 @@ int skv_room_allows(struct skv_core *c, uint32_t account, uint64_t more)
 	if (more <= left && (has == 0 || has + more <= left - more))
 		return 0;
 	return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-	                       "the daemon's memory cgroup allows it %llu bytes more for all, UID %u has %llu and needs %llu",
-	                       (unsigned long long)left, a->uid, (unsigned long long)has, (unsigned long long)more);
+	                       "UID %u has %llu bytes of the daemon's memory cgroup, and needs %llu more; what is left is for others",
+	                       a->uid, (unsigned long long)has, (unsigned long long)more);
 }
 
 bool skv_core_room_is_used_up(const struct skv_core *c)

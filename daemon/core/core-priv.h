@@ -88,6 +88,8 @@ struct skv_core {
 	bool given_up; /* what was not committed is not going to be */
 	void (*corrupt_cb)(void *, uid_t, const char *, const char *, const char *);
 	void *corrupt_data;
+	void (*dropped_cb)(void *, uid_t, bool);
+	void *dropped_data;
 	char why[256];
 };
 

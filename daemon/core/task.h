@@ -22,7 +22,8 @@ struct skv_task {
 		SKV_TASK_LOST,    /* nothing any more: a device's memory is lost */
 	} kind;
 	uint32_t client; /* row, or SKV_NO_INDEX: nobody waits for it */
-	uint32_t id;     /* of the client */
+	uint32_t id;     /* of the client ... */
+	uid_t uid;       /* ... whose it is; else not set */
 	uint32_t row;    /* of the sequence, or the session */
 	bool gone;       /* so is the client: its end is next */
 	bool waits;      /* at its last turn there was nothing to do: SKV_WAITS */
