@@ -255,11 +255,11 @@ static void say_nothing(int fd)
 }
 
 /* A daemon that asks it, and waits for it. */
-static void setup_store(void)
+static void start_with_store(const char *account_bytes)
 {
 	static char secret[160], option[3][256];
-	static const char *const options[] = {"--pool-bytes=1G", "--account-bytes=64M", "--segment-bytes=2M", "--prefix-store-wait=4",
-	                                      option[0], option[1], option[2], NULL};
+	const char *const options[] = {"--pool-bytes=1G", account_bytes, "--segment-bytes=2M", "--prefix-store-wait=4",
+	                               option[0], option[1], option[2], NULL};
 
 	store_fake_begin(&store, say_nothing);
 	parked = fx_folder();
@@ -273,6 +273,16 @@ static void setup_store(void)
 	operator = raw_operator(fix.socket);
 }
 
+static void setup_store(void)
+{
+	start_with_store("--account-bytes=64M");
+}
+
+static void setup_small(void)
+{
+	start_with_store("--account-bytes=8M");
+}
+
 static void teardown_store(void)
 {
 	teardown();
@@ -280,24 +290,25 @@ static void teardown_store(void)
 	fx_remove(parked);
 }
 
-/*
- * Prompts that their clients have never written, and that a store is asked for, longer together than the quota: the daemon holds no copy of
- * their ids, and what it holds is charged.
- */
-START_TEST(prompts_of_holes)
+static struct {
+	uint64_t held, charged; /* the most that the daemon took meanwhile, and charged */
+	unsigned refused;
+} asked;
+
+/* Clients ask for prefixes of prompts that they have never written, LEN tokens each, at once. */
+static void ask_for_holes(void)
 {
 	struct skv_wire_model m = wide();
-	struct skv_msg_open_ok session;
-	struct skv_seqmem_layout layout;
 	struct skv_msg_seq_name ask = {.n_tokens = LEN};
 	struct raw *r[N_SEQS];
-	uint64_t held_most = 0, charged_most = 0, held_first, charged_first;
+	uint64_t held_first, charged_first;
 	unsigned waiting = N_SEQS;
+	int answer;
 
 	for (unsigned i = 0; i < N_SEQS; i++) {
 		r[i] = raw_hello(fix.socket);
-		raw_open_model(r[i], &m, "full", &session);
-		munmap(make_seq(r[i], &session, "", &layout), layout.total);
+		raw_open_model(r[i], &m, "full", NULL);
+		raw_seq_new(r[i], r[i]->sessions[0], "");
 	}
 	held_first = fix_held_bytes(fix.pid);
 	charged_first = account_figure(getuid(), "other_bytes");
@@ -307,21 +318,42 @@ START_TEST(prompts_of_holes)
 		raw_send(r[i], SKV_MSG_PREFIX_NEW, &ask, sizeof(ask), -1);
 	}
 	for (double end = fix_now() + PATIENCE; waiting && fix_now() < end;) {
-		const uint64_t is = fix_held_bytes(fix.pid) - held_first, charged = account_figure(getuid(), "other_bytes") - charged_first;
+		const uint64_t held_now = fix_held_bytes(fix.pid) - held_first, charged = account_figure(getuid(), "other_bytes") - charged_first;
 
-		held_most = is > held_most ? is : held_most;
-		charged_most = charged > charged_most ? charged : charged_most;
-		while (waiting && raw_recv_answer(r[waiting - 1], 10) > 0)
+		asked.held = held_now > asked.held ? held_now : asked.held;
+		asked.charged = charged > asked.charged ? charged : asked.charged;
+		while (waiting && (answer = raw_recv_answer(r[waiting - 1], 10)) > 0) {
 			waiting--;
+			asked.refused += answer == SKV_MSG_ERROR;
+			ck_assert(answer != SKV_MSG_ERROR || strstr(raw_error_text(r[waiting]), "quota"));
+		}
 	}
 	ck_assert_uint_eq(waiting, 0);
-	ck_assert_msg(held_most < QUOTA / 4, "the daemon took %ju KiB", (uintmax_t)held_most >> 10);
-	ck_assert_uint_ge(charged_most, N_SEQS * (LEN / SKV_BLOCK_TOKENS) * sizeof(struct skv_block_key));
 	for (unsigned i = 0; i < N_SEQS; i++)
 		raw_close(r[i]);
-	for (double end = fix_now() + PATIENCE; account_figure(getuid(), "other_bytes") > MiB && fix_now() < end;)
-		fix_sleep_ms(50);
-	ck_assert_uint_le(account_figure(getuid(), "other_bytes"), MiB);
+	wait_for_charge(getuid(), 0, MiB); /* all is given back */
+}
+
+#define KEYS (LEN / SKV_BLOCK_TOKENS * sizeof(struct skv_block_key)) /* of a prompt */
+
+/* The prompts are longer than the quota: the daemon holds no copy of their ids, and what it holds is charged. */
+START_TEST(prompts_of_holes)
+{
+	ask_for_holes();
+	ck_assert_uint_eq(asked.refused, 0);
+	ck_assert_msg(asked.held < QUOTA / 4, "the daemon took %ju KiB", (uintmax_t)asked.held >> 10);
+	ck_assert_uint_ge(asked.charged, N_SEQS * KEYS);
+}
+END_TEST
+
+/* The quota has no room for the keys of all. */
+START_TEST(prompts_beyond_the_quota)
+{
+	ask_for_holes();
+	ck_assert_uint_gt(asked.refused, 0);
+	ck_assert_uint_lt(asked.refused, N_SEQS);
+	ck_assert_uint_le(asked.charged, 8 * MiB);
+	ck_assert_uint_ge(asked.charged, KEYS);
 }
 END_TEST
 
@@ -331,5 +363,6 @@ int main(void)
 
 	add_case(s, "charges", 120, setup, teardown, no_sequence_outlives_the_quota, memory_beside_segments_goes, NULL);
 	add_case(s, "prompts", 120, setup_store, teardown_store, prompts_of_holes, NULL);
+	add_case(s, "prompts beyond", 120, setup_small, teardown_store, prompts_beyond_the_quota, NULL);
 	return run_suite(s);
 }
