@@ -138,7 +138,7 @@ static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uin
 {
 	const struct skv_seq_local *child = &c->seqs[f->child];
 	const struct skv_model *m = &skv_seq_row(&c->state, f->child)->model;
-	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], m, &f->made, f->n_tokens, &f->at, units);
+	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], m, &f->made, f->n_tokens, &f->at, &f->offset, units);
 
 	if (r == 0 && f->keys)
 		r = skv_seqfile_write_state(child, f->origin, sizeof(f->origin));

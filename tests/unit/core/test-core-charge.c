@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host memory beside pages is charged to the user who takes it, and does not outlive its quota. */
 #include <check.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "daemon/core/core-priv.h"
 #include "daemon/core/pins.h"
+#include "daemon/core/prefix.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 
@@ -149,6 +151,37 @@ START_TEST(a_fork_needs_room_for_what_it_copies)
 }
 END_TEST
 
+/* A prefix of holes is sealed: what it was charged for is all that it takes, and it is copied in turns. */
+START_TEST(a_prefix_of_holes)
+{
+	const uint32_t n = LEN / SKV_BLOCK_TOKENS;
+	struct skv_block_key *keys = calloc(n, sizeof(*keys));
+	const uint8_t origin[SKV_PREFIX_ORIGIN] = {1};
+	struct skv_core_done d = {.more = true};
+	unsigned turns = 0;
+	struct skv_made made;
+	struct held h;
+
+	ck_assert_ptr_nonnull(keys);
+	for (uint32_t i = 0; i < n; i++)
+		memcpy(keys[i].bytes, &i, sizeof(i));
+	held_new(&h, &a, "h", 0);
+	claim_holes(&h);
+	h.mem->about[0] = LEN; /* all of it was a prompt */
+	ck_assert_int_eq(skv_core_prefix_made(core, a.client, a.session.session, h.seq, &made), 0);
+	ck_assert_int_eq(skv_core_prefix_seal(core, a.client, a.session.session, h.seq, origin, &made, keys, n), SKV_CORE_E_TURNS);
+	for (; d.more && !d.through; turns++)
+		skv_core_work(core, 1000, &d);
+	ck_assert(d.through);
+	ck_assert_msg(d.result == 0, "%s", d.why);
+	ck_assert_uint_gt(turns, LEN * sizeof(int32_t) / (256 << 10)); /* of 1,000 units, which are less than a piece that is copied */
+	ck_assert_uint_le(other(1000), 12 * MiB); /* entries of both, 3 MiB each, keys 2.3 MiB, and not 48 of ids */
+	held_close(&h);
+	peer_die(&a);
+	free(keys);
+}
+END_TEST
+
 /* A client writes into the pool's memory where it has no segment. */
 START_TEST(stray_memory_of_a_pool)
 {
@@ -284,7 +317,7 @@ int main(void)
 
 	add_case(s, "charges", 120, setup, teardown, what_a_client_writes_is_charged,
 	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, pins, room_of_the_cgroup,
-	         a_fork_that_is_crowded_out, stray_memory_of_a_pool,
+	         a_fork_that_is_crowded_out, a_prefix_of_holes, stray_memory_of_a_pool,
 	         connections_are_charged, NULL);
 	return run_suite(s);
 }
