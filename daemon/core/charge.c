@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/charge.h"
+#include "daemon/core/pins.h"
 #include "daemon/core/refuse.h"
 
 #include <sys/stat.h>

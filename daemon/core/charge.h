@@ -16,10 +16,6 @@
 #define SKV_SEQ_ROOM UINT64_C(8192)
 #define SKV_CLIENT_ROOM UINT64_C(8192)
 
-/* What the daemon holds for a user beside the rows of the state (pins.h). */
-uint64_t skv_pinned(const struct skv_core *, uid_t);
-void skv_pins_free_all(struct skv_core *);
-
 /* All of its host memory, pages included. */
 uint64_t skv_charged(const struct skv_core *, uint32_t account);
 /* May it have so many bytes more? 0, or E_QUOTA. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/core/charge.h"
 #include "daemon/core/fdstore.h"
 #include "daemon/core/names.h"
+#include "daemon/core/pins.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/resume.h"

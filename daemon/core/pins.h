@@ -18,4 +18,8 @@ int skv_core_pin(struct skv_core *, uid_t, uint64_t bytes, uint64_t *pinned);
 /* The holder gives all of it back; *pinned is 0 then. A core that was given up (NULL) has forgotten it. */
 void skv_core_unpin(struct skv_core *, uid_t, uint64_t *pinned);
 
+/* For the core: what is pinned for a user; all is forgotten. */
+uint64_t skv_pinned(const struct skv_core *, uid_t);
+void skv_pins_free_all(struct skv_core *);
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/core/views.c - the state as status, lists and metrics show it. Read-only. */
-#include "daemon/core/charge.h"
+#include "daemon/core/core-priv.h"
+#include "daemon/core/pins.h"
 #include "daemon/core/seqfile.h"
 
 #include <string.h>
