@@ -40,6 +40,12 @@ static const struct skv_parking_kind send_kind = {SKV_PARKING_SEND, send_turn, s
 
 /* ---- what the store is told ------------------------------------------------------------------ */
 
+/* An error of the core as negative errno. */
+static int negative(int r)
+{
+	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
+}
+
 static off_t ids_at(uint32_t n_blocks)
 {
 	return (off_t)(sizeof(struct skv_store_what) + (uint64_t)n_blocks * SKV_PREFIX_KEY);
@@ -52,7 +58,8 @@ static int tell(struct skv_parking_job *j, uint32_t n_blocks, uint64_t timeout_m
 	const struct skv_config *config = &a->server->config;
 	struct skv_store_what what = {.n_blocks = n_blocks, .timeout_ms = (uint32_t)timeout_ms, .ttl_ms = config->prefix_store_ttl / 1000000u};
 	const size_t names = n_blocks * sizeof(*a->names);
-	int r = skv_parking_pin(j, (uint64_t)ids_at(n_blocks) + (ids ? (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t) : 0));
+	const uint64_t bytes = (uint64_t)ids_at(n_blocks) + (ids ? (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t) : 0);
+	int r = negative(skv_core_pin(a->server->core, a->uid, bytes, &j->pinned));
 
 	if (r < 0)
 		return r;
@@ -145,7 +152,7 @@ static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 	a->told = 0;
 	r = tell(j, n, left_ms(a), true);
 	if (r == 0)
-		r = skv_parking_pin(j, j->m.n_pages * sizeof(uint32_t));
+		r = negative(skv_core_pin_list(a->server->core, a->uid, j->m.n_pages * sizeof(uint32_t), &j->pinned));
 	j->list = r == 0 ? memfd_create("skv-list", MFD_CLOEXEC) : -1;
 	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
 	if (r == 0)
@@ -154,7 +161,7 @@ static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 		r = skv_core_restore_new(a->server->core, a->uid, &a->model, "", j->m.max_tokens, &j->seq);
 	if (r)
 		skv_parking_job_free(j);
-	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
+	return negative(r);
 }
 
 static void found(struct skv_parking_job *j, int error, const char *why, const void *answer)
@@ -288,7 +295,7 @@ int skv_fetch_send(struct skv_prefix_ask *a)
 	if (r == 0)
 		r = skv_core_list_begin(core, seq, j->list, &j->listing);
 	if (r == 0)
-		r = skv_parking_pin(j, j->listing.n_entries * sizeof(skv_pte));
+		r = skv_core_pin_list(core, a->uid, j->listing.n_entries * sizeof(skv_pte), &j->pinned);
 	if (r == 0)
 		return 0;
 	if (j)

@@ -67,7 +67,7 @@ struct skv_parking_job {
 	uint64_t begun_ns, turn; /* the last that it had */
 	struct skv_parking_asked *asked;
 	struct skv_prefix_ask *prefix; /* STORE_: whose it is */
-	uint64_t pinned;               /* bytes that its user is charged for lists and what is told */
+	uint64_t pinned;               /* bytes that its user is charged for lists and what is told, until it is freed (core/pins.h) */
 };
 
 /* A request that waits until files of its sequence are gone. */
@@ -149,8 +149,6 @@ struct skv_parked *skv_parking_find_prefix(const struct skv_parking *, uint32_t 
 struct skv_parking_job *skv_parking_job_new(struct skv_parking *, const struct skv_parking_kind *, uint32_t disk_kind, uint32_t uid,
                                             char why[SKV_TEXT_MAX]);
 int skv_parking_move(struct skv_parking_job *, uint64_t listed);
-/* So many bytes more are charged to its user, until it is freed. Negative errno: core/pins.h. */
-int skv_parking_pin(struct skv_parking_job *, uint64_t bytes);
 /*
  * RESUME, STORE_GET: a turn's worth of the pages that it lacks, into the list; with the last of them it goes to its worker. Negative errno,
  * with a text: it cannot go on, and the caller ends it.

@@ -79,13 +79,6 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	free(j);
 }
 
-int skv_parking_pin(struct skv_parking_job *j, uint64_t bytes)
-{
-	int r = skv_core_pin(j->parking->server->core, (uid_t)j->m.uid, bytes, &j->pinned);
-
-	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
-}
-
 void skv_parking_answer(struct skv_parking *k, struct skv_parking_ask *ask, int error, const char *why)
 {
 	if (error && !ask->error) {

@@ -88,7 +88,7 @@ static bool has_turn(const struct skv_prefix_ask *ask)
 
 	for (const struct skv_prefix_ask *a = ask->server->prefix->asks; a; a = a->next)
 		n += a->uid == ask->uid && (a->state == SKV_PREFIX_FETCHES || a->state == SKV_PREFIX_SENDS);
-	return ask->names && n <= ASKS_OF_USER;
+	return has_store(ask->server) && ask->names && n <= ASKS_OF_USER;
 }
 
 /* What K and V of the session's sequences depend on, besides tokens. False: it has ended. */

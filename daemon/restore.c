@@ -51,7 +51,7 @@ int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32
 		j->segments = calloc(1, 1);
 	r = device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : skv_parking_wait(j, ask);
 	if (r == 0)
-		r = skv_core_pin(core, (uid_t)p->uid, p->n_pages * sizeof(uint32_t), &j->pinned);
+		r = skv_core_pin_list(core, (uid_t)p->uid, p->n_pages * sizeof(uint32_t), &j->pinned);
 	if (r == 0 && (j->list = memfd_create("skv-list", MFD_CLOEXEC)) < 0)
 		r = -errno;
 	if (r == 0)

@@ -30,22 +30,24 @@ uint64_t skv_pinned(const struct skv_core *c, uid_t uid)
 	return p ? p->bytes : 0;
 }
 
-/* May the user have them? */
-static int allows(struct skv_core *c, uid_t uid, uint64_t bytes)
+/* May the user have them, if need be beyond its quota, as long as all that is pinned is not more than this? */
+static int allows(struct skv_core *c, uid_t uid, uint64_t bytes, uint64_t most_beyond)
 {
 	const uint32_t account = skv_account_get(c, uid);
 	int r = skv_charge_allows(c, account, bytes);
 
+	if (r == SKV_CORE_E_QUOTA && skv_pinned(c, uid) + bytes <= most_beyond)
+		r = 0;
 	if (r == 0)
 		r = skv_room_allows(c, account, bytes);
 	skv_account_put(c, account);
 	return r;
 }
 
-int skv_core_pin(struct skv_core *c, uid_t uid, uint64_t bytes, uint64_t *pinned)
+static int pin(struct skv_core *c, uid_t uid, uint64_t bytes, uint64_t most_beyond, uint64_t *pinned)
 {
 	struct skv_pin **at = find(&c->pins, uid);
-	int r = bytes ? allows(c, uid, bytes) : 0;
+	int r = bytes ? allows(c, uid, bytes, most_beyond) : 0;
 
 	if (r || !bytes)
 		return r;
@@ -58,6 +60,16 @@ int skv_core_pin(struct skv_core *c, uid_t uid, uint64_t bytes, uint64_t *pinned
 	(*at)->bytes += bytes;
 	*pinned += bytes;
 	return 0;
+}
+
+int skv_core_pin(struct skv_core *c, uid_t uid, uint64_t bytes, uint64_t *pinned)
+{
+	return pin(c, uid, bytes, 0, pinned);
+}
+
+int skv_core_pin_list(struct skv_core *c, uid_t uid, uint64_t bytes, uint64_t *pinned)
+{
+	return pin(c, uid, bytes, c->memory[SKV_DEVICE_HOST].limits.account_bytes / 16, pinned);
 }
 
 void skv_core_unpin(struct skv_core *c, uid_t uid, uint64_t *pinned)

@@ -15,6 +15,11 @@
  * Charge so many bytes more, which are added to *pinned, the holder's. 0; E_QUOTA; E_NOSPC: the daemon's cgroup has no room; -ENOMEM.
  */
 int skv_core_pin(struct skv_core *, uid_t, uint64_t bytes, uint64_t *pinned);
+/*
+ * The same for a list of a sequence's pages, which is small beside them: who is at its quota can still park what it has, and what is parked
+ * for others is. Where the quota has no room, there is some as long as all that is pinned for the user is a sixteenth of it.
+ */
+int skv_core_pin_list(struct skv_core *, uid_t, uint64_t bytes, uint64_t *pinned);
 /* The holder gives all of it back; *pinned is 0 then. A core that was given up (NULL) has forgotten it. */
 void skv_core_unpin(struct skv_core *, uid_t, uint64_t *pinned);
 

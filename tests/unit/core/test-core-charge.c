@@ -254,6 +254,7 @@ START_TEST(pins)
 	ck_assert_uint_eq(other(1000), before + one);
 	ck_refused(skv_core_pin(core, 1000, 16 * MiB, &two), SKV_CORE_E_QUOTA);
 	ck_assert_uint_eq(two, 0);
+	ck_refused(skv_core_pin_list(core, 1000, 17 * MiB, &two), SKV_CORE_E_QUOTA);
 	ck_refused(peer_lease(&a, 20 << 10, 20 << 10), SKV_CORE_E_QUOTA); /* pages of 1 KiB */
 	ck_assert_int_eq(peer_lease(&b, 20 << 10, 20 << 10), 0);
 	ck_assert_int_eq(skv_core_pin(core, 3000, QUOTA, &gone), 0); /* who has no account */
@@ -266,6 +267,10 @@ START_TEST(pins)
 	ck_assert_uint_eq(one + gone, 0);
 	ck_assert_uint_eq(other(1000), before);
 	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &info), 0);
+	ck_assert_int_eq(peer_lease(&a, 60 << 10, 60 << 10), 0); /* at its quota, it may still have small lists: 4 MiB */
+	ck_assert_int_eq(skv_core_pin_list(core, 1000, 4 * MiB, &one), 0);
+	ck_refused(skv_core_pin_list(core, 1000, 4 * MiB, &two), SKV_CORE_E_QUOTA);
+	skv_core_unpin(core, 1000, &one);
 	peer_die(&a);
 }
 END_TEST
