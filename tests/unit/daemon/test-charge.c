@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/seqmem.h"
+#include "common/spec.h"
+#include "daemon/core/block-index.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/folder.h"
@@ -30,6 +32,7 @@ static struct fix fix;
 static struct raw *operator;
 static struct store_fake store;
 static char *parked;
+static uint32_t last_seq; /* of make_seq() */
 
 static void setup(void)
 {
@@ -73,6 +76,7 @@ static char *make_seq(struct raw *r, const struct skv_msg_open_ok *session, cons
 	skv_wire_to_model(&model, &wire);
 	skv_wire_string(m.name, sizeof(m.name), name);
 	ok = raw_ask(r, SKV_MSG_SEQ_NEW, &m, sizeof(m), -1);
+	last_seq = ok->seq;
 	skv_seqmem_layout(&model, ok->max_tokens, ret_layout);
 	return map_of(r, ret_layout->total);
 }
@@ -357,6 +361,58 @@ START_TEST(prompts_beyond_the_quota)
 }
 END_TEST
 
+/* A daemon that parks what nobody holds at once. */
+static void setup_parking(void)
+{
+	static char path[160];
+	static const char *const options[] = {"--pool-bytes=1G", "--account-bytes=256M", "--segment-bytes=2M", "--park-after=1", path, NULL};
+
+	parked = fx_folder();
+	ck_assert_int_eq(chmod(parked, 0700), 0);
+	snprintf(path, sizeof(path), "--parked-path=%s", parked);
+	fix_start_process(&fix, options);
+	operator = raw_operator(fix.socket);
+}
+
+static void teardown_parking(void)
+{
+	teardown();
+	fx_remove(parked);
+}
+
+static json_int_t prefixes_on_disk(void)
+{
+	json_t *status = raw_query(operator, SKV_QUERY_STATUS);
+	json_int_t n = json_integer_value(json_object_get(json_array_get(json_object_get(status, "prefixes"), 0), "parked"));
+
+	json_decref(status);
+	return n;
+}
+
+/* A prefix on disk is found by its keys, which stay in memory: they are all that its user is charged for. */
+START_TEST(keys_of_a_prefix_on_disk)
+{
+	const uint64_t keys = LEN / SKV_BLOCK_TOKENS * SKV_BLOCK_BYTES;
+	struct raw *r = raw_hello(fix.socket);
+	struct skv_wire_model m = wide();
+	struct skv_msg_open_ok session;
+	struct skv_seqmem_layout layout;
+	char *mem;
+
+	raw_open_model(r, &m, "full", &session);
+	mem = make_seq(r, &session, "", &layout);
+	((struct skv_seqmem *)(void *)mem)->policy = skv_spec_fingerprint("full");
+	((struct skv_seqmem *)(void *)mem)->about[0] = LEN; /* all of it was a prompt */
+	write_seq(mem, &layout);
+	raw_ask(r, SKV_MSG_PREFIX_SEAL, &(struct skv_msg_seal){.session = session.session, .seq = last_seq, .n_tokens = LEN}, sizeof(struct skv_msg_seal), -1);
+	raw_close(r);
+	for (double end = fix_now() + PATIENCE; prefixes_on_disk() == 0 && fix_now() < end;)
+		fix_sleep_ms(50);
+	ck_assert_int_eq(prefixes_on_disk(), 1);
+	wait_for_charge(getuid(), keys, keys + MiB);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-charge");
@@ -364,5 +420,6 @@ int main(void)
 	add_case(s, "charges", 120, setup, teardown, no_sequence_outlives_the_quota, memory_beside_segments_goes, NULL);
 	add_case(s, "prompts", 120, setup_store, teardown_store, prompts_of_holes, NULL);
 	add_case(s, "prompts beyond", 120, setup_small, teardown_store, prompts_beyond_the_quota, NULL);
+	add_case(s, "keys", 120, setup_parking, teardown_parking, keys_of_a_prefix_on_disk, NULL);
 	return run_suite(s);
 }
