@@ -295,7 +295,7 @@ int skv_fetch_send(struct skv_prefix_ask *a)
 	if (r == 0)
 		r = skv_core_list_begin(core, seq, j->list, &j->listing);
 	if (r == 0)
-		r = skv_core_pin_list(core, a->uid, j->listing.n_entries * sizeof(skv_pte), &j->pinned);
+		r = skv_core_pin_list(core, a->uid, j->listing.most_bytes, &j->pinned);
 	if (r == 0)
 		return 0;
 	if (j)

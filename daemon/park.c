@@ -80,7 +80,7 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 	if (r == 0)
 		r = skv_core_list_begin(core, seq, j->list, &j->listing);
 	if (r == 0)
-		r = skv_core_pin_list(core, p.uid, j->listing.n_entries * sizeof(skv_pte), &j->pinned);
+		r = skv_core_pin_list(core, p.uid, j->listing.most_bytes, &j->pinned);
 	if (r)
 		return skv_parking_not_begun(j, r, why);
 	return 0;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "daemon/core/core-priv.h"
 #include "daemon/core/pins.h"
 #include "daemon/core/prefix.h"
@@ -147,6 +149,37 @@ START_TEST(a_fork_needs_room_for_what_it_copies)
 	ck_assert_uint_le(books_account(1000).other_bytes, 21 * MiB); /* the child has no token */
 	held_close(&h);
 	held_close(&f);
+	peer_die(&a);
+}
+END_TEST
+
+/* A sequence whose tables are holes but for one is listed: the list takes what was said before, and is as long as all tables. */
+START_TEST(a_list_of_holes)
+{
+	struct skv_core_listing l;
+	const int fd = memfd_create("list", MFD_CLOEXEC);
+	uint32_t seq, units;
+	uint64_t most;
+	struct stat st;
+	struct held h;
+	int r;
+
+	held_new(&h, &a, "h", 0);
+	claim_holes(&h);
+	seq = h.seq;
+	ck_assert_int_eq(held_detach(&h, &a), 0);
+	ck_assert_int_eq(skv_core_list_begin(core, seq, fd, &l), 0);
+	most = l.most_bytes;
+	ck_assert_uint_le(most, 16 * MiB); /* of entries 3 */
+	do
+		units = 1000000;
+	while ((r = skv_core_list_some(core, &l, &units)) == SKV_CORE_E_TURNS);
+	ck_assert_int_eq(r, 0);
+	ck_assert_int_eq(fstat(fd, &st), 0);
+	ck_assert_uint_eq((uint64_t)st.st_size, l.n_entries * sizeof(skv_pte));
+	ck_assert_uint_ge(l.n_entries, 2 * skv_pages_of(LEN));
+	ck_assert_uint_le((uint64_t)st.st_blocks * 512, most);
+	close(fd);
 	peer_die(&a);
 }
 END_TEST
@@ -322,7 +355,7 @@ int main(void)
 
 	add_case(s, "charges", 120, setup, teardown, what_a_client_writes_is_charged,
 	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, pins, room_of_the_cgroup,
-	         a_fork_that_is_crowded_out, a_prefix_of_holes, stray_memory_of_a_pool,
+	         a_fork_that_is_crowded_out, a_list_of_holes, a_prefix_of_holes, stray_memory_of_a_pool,
 	         connections_are_charged, NULL);
 	return run_suite(s);
 }
