@@ -83,7 +83,7 @@ static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv
 	if (parked > 0)
 		return false;
 	if (r == 0 || r == SKV_CORE_E_TURNS)
-		skv_parking_attached(s, *read);
+		skv_parking_attached(s, skv_conn_peer(conn)->uid, *read);
 	if (parked < 0)
 		skv_conn_error(conn, h->serial, -parked, "%s", why);
 	else
@@ -194,12 +194,10 @@ static void take_back(struct skv_server *s, uint32_t client)
 		skv_server_fail(s, "taking back what a client had", r < 0 ? r : -EUCLEAN);
 }
 
-void skv_fence_gone(struct skv_server *s, uint64_t took_ns)
+void skv_fence_gone(struct skv_server *s, uid_t uid, uint64_t took_ns)
 {
-	s->clients_gone++;
-	s->reclaim_last_ns = took_ns;
-	if (s->reclaim_last_ns > s->reclaim_max_ns)
-		s->reclaim_max_ns = s->reclaim_last_ns;
+	skv_count(s->counts, uid, SKV_COUNT_GONE, 1);
+	skv_count_time(s->counts, uid, SKV_COUNT_RECLAIM_NS, took_ns);
 	for (struct skv_attaching *a = s->attaching; a; a = a->next)
 		if (a->conn)
 			(void)attach_again(a, true);

@@ -29,8 +29,8 @@ void skv_fence_restored(struct skv_server *, uid_t uid, const struct skv_model *
 /* The connection is gone: nothing waits for it. */
 void skv_fence_forget(struct skv_server *, const struct skv_conn *);
 
-/* All that a client had has been taken back, in such a time. */
-void skv_fence_gone(struct skv_server *, uint64_t took_ns);
+/* All that a client of this user had has been taken back, in such a time. */
+void skv_fence_gone(struct skv_server *, uid_t, uint64_t took_ns);
 
 /* Their processes go to the next daemon (skv_handover_client); before skv_loop_drain(), which ends watching them. */
 void skv_fence_hand_over(struct skv_server *);

@@ -27,6 +27,7 @@
 #include "daemon/sys/log.h"
 
 #define TURN_UNITS 40000u
+#define TURN_BLOCKS 128u /* whose ids are copied: a fraction of a millisecond */
 #define SEND_MS 60000u /* for a prefix; workers say that they go on */
 _Static_assert(SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
 
@@ -42,42 +43,57 @@ static const struct skv_parking_kind send_kind = {SKV_PARKING_SEND, send_turn, s
 
 /* ---- what the store is told ------------------------------------------------------------------ */
 
-static int copy_ids(int to, off_t at, int from, uint64_t bytes)
+/* An error of the core as negative errno. */
+static int negative(int r)
 {
-	char piece[65536];
-
-	for (uint64_t done = 0; done < bytes;) {
-		const size_t n = bytes - done < sizeof(piece) ? (size_t)(bytes - done) : sizeof(piece);
-
-		if (pread(from, piece, n, (off_t)done) != (ssize_t)n || pwrite(to, piece, n, at + (off_t)done) != (ssize_t)n)
-			return -ENOSPC;
-		done += n;
-	}
-	return 0;
+	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
 }
 
-/* A memfd with it; negative errno. `ids`: of what is fetched. */
-static int tell(const struct skv_prefix_ask *a, uint32_t n_blocks, uint64_t timeout_ms, bool ids)
+static off_t ids_at(uint32_t n_blocks)
 {
+	return (off_t)(sizeof(struct skv_store_what) + (uint64_t)n_blocks * SKV_PREFIX_KEY);
+}
+
+/* The job's memfd, with what the worker is to know; of GET `ids` are still to come. It is charged first. 0, or negative errno. */
+static int tell(struct skv_parking_job *j, uint32_t n_blocks, uint64_t timeout_ms, bool ids)
+{
+	const struct skv_prefix_ask *a = j->prefix;
 	const struct skv_config *config = &a->server->config;
 	struct skv_store_what what = {.n_blocks = n_blocks, .timeout_ms = (uint32_t)timeout_ms, .ttl_ms = config->prefix_store_ttl / 1000000u};
 	const size_t names = n_blocks * sizeof(*a->names);
-	int fd = memfd_create("skv-store", MFD_CLOEXEC), r = fd < 0 ? -errno : 0;
+	const uint64_t bytes = (uint64_t)ids_at(n_blocks) + (ids ? (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t) : 0);
+	int r = negative(skv_core_pin(a->server->core, a->uid, bytes, &j->pinned));
 
+	if (r < 0)
+		return r;
+	j->store = memfd_create("skv-store", MFD_CLOEXEC);
+	if (j->store < 0)
+		return -errno;
 	snprintf(what.url, sizeof(what.url), "%s", config->prefix_store);
 	snprintf(what.nixl, sizeof(what.nixl), "%s", config->prefix_store_nixl);
 	what.nixl_window = config->prefix_store_nixl_window;
 	what.made = a->made;
 	skv_prefix_value(a->tenant, what.key);
 	skv_prefix_agents(a->server->prefix->secret, what.agents_key);
-	if (r == 0 && (pwrite(fd, &what, sizeof(what), 0) != sizeof(what) || pwrite(fd, a->names, names, sizeof(what)) != (ssize_t)names))
+	if (pwrite(j->store, &what, sizeof(what), 0) != sizeof(what) || pwrite(j->store, a->names, names, sizeof(what)) != (ssize_t)names)
 		r = -ENOSPC;
-	if (r == 0 && ids)
-		r = copy_ids(fd, (off_t)(sizeof(what) + names), a->ids, (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t));
 	OPENSSL_cleanse(&what, sizeof(what));
-	if (r < 0)
-		skv_close_fd(fd);
-	return r < 0 ? r : fd;
+	return r;
+}
+
+/* GET: a turn's worth of token ids, as the client has them now. 0: these are all; 1: there are more; negative errno: the client has them no more. */
+static int tell_ids(struct skv_parking_job *j)
+{
+	struct skv_prefix_ask *a = j->prefix;
+	const uint32_t n_blocks = j->m.max_tokens / SKV_BLOCK_TOKENS;
+	int32_t ids[SKV_BLOCK_TOKENS];
+
+	for (uint32_t i = 0; i < TURN_BLOCKS && a->told < n_blocks; i++, a->told++)
+		if (skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, false, a->told * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids))
+			return -ESTALE;
+		else if (pwrite(j->store, ids, sizeof(ids), ids_at(n_blocks) + (off_t)(a->told * sizeof(ids))) != sizeof(ids))
+			return -ENOSPC;
+	return a->told < n_blocks;
 }
 
 static uint64_t left_ms(const struct skv_prefix_ask *a)
@@ -103,7 +119,7 @@ static struct skv_parking_job *job_new(struct skv_prefix_ask *a, const struct sk
 static void say_failed(struct skv_prefix_ask *a, const char *what, int error, const char *why)
 {
 	if (error != -ECANCELED)
-		a->server->prefix->counters.failed++;
+		skv_count(a->server->counts, a->uid, SKV_COUNT_STORE_FAILED, 1);
 	if (error != -ECANCELED && error != -EHOSTDOWN) /* which was said when it went down */
 		skv_log_peer(LOG_WARNING, "a prefix of model %s, uid %u, cannot be %s: %s", a->model.name, (unsigned)a->uid, what,
 		             *why ? why : strerror(-error));
@@ -118,8 +134,9 @@ int skv_fetch_begin(struct skv_prefix_ask *a)
 
 	if (!j)
 		return -ENOMEM;
-	j->store = tell(a, a->n_blocks, left_ms(a), false);
-	r = j->store < 0 ? j->store : skv_parking_move(j, 0);
+	r = tell(j, a->n_blocks, left_ms(a), false);
+	if (r == 0)
+		r = skv_parking_move(j, 0);
 	if (r < 0)
 		skv_parking_job_free(j);
 	return r;
@@ -133,19 +150,23 @@ static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 
 	if (!j)
 		return -ENOMEM;
-	j->store = tell(a, n, left_ms(a), true);
-	j->list = memfd_create("skv-list", MFD_CLOEXEC);
-	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
 	j->m.max_tokens = n * SKV_BLOCK_TOKENS;
 	j->m.n_pages = skv_made_pages(&a->made, &a->model, j->m.max_tokens);
-	r = j->store < 0 || j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
+	a->told = 0;
+	r = tell(j, n, left_ms(a), true);
+	if (r == 0)
+		r = negative(skv_core_pin_list(a->server->core, a->uid, j->m.n_pages * sizeof(uint32_t), &j->pinned));
+	j->list = r == 0 ? memfd_create("skv-list", MFD_CLOEXEC) : -1;
+	j->segments = a->model.device != SKV_DEVICE_HOST ? calloc(1, 1) : NULL;
+	if (r == 0)
+		r = j->list < 0 ? -EMFILE : a->model.device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : 0;
 	if (r == 0)
 		r = skv_core_restore_new(a->server->core, a->uid, &a->model, "", j->m.max_tokens, &j->seq);
 	if (r)
 		skv_parking_job_free(j);
 	else
 		skv_parking_enter(j, SKV_PARKING_TURNS);
-	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
+	return negative(r);
 }
 
 static void found(struct skv_parking_job *j, int error, const char *why, const void *answer)
@@ -176,8 +197,11 @@ static void give_up(struct skv_parking_job *j)
 static void got_turn(struct skv_parking_job *j)
 {
 	char why[SKV_TEXT_MAX] = "";
+	int r = skv_now_ns() > j->prefix->deadline_ns ? -ETIME : tell_ids(j);
 
-	if (skv_now_ns() > j->prefix->deadline_ns || skv_parking_take_pages(j, why) < 0)
+	if (r == 0)
+		r = skv_parking_take_pages(j, why);
+	if (r < 0)
 		give_up(j);
 }
 
@@ -233,14 +257,14 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 {
 	const struct skv_disk_answer *said = answer;
 	struct skv_prefix_ask *a = j->prefix;
-	struct skv_prefix_counters *count = &a->server->prefix->counters;
+	struct skv_counts *counts = a->server->counts;
 	const uint32_t asked = j->m.max_tokens / SKV_BLOCK_TOKENS, n = error || !said || said->n_blocks > asked ? 0 : said->n_blocks;
 	int r;
 
 	if (error)
 		say_failed(a, "read from the store", error, why);
-	count->nixl_values += said && !error ? said->n_nixl : 0;
-	count->nixl_bytes += said && !error ? said->nixl_bytes : 0;
+	skv_count(counts, a->uid, SKV_COUNT_NIXL_VALUES, said && !error ? said->n_nixl : 0);
+	skv_count(counts, a->uid, SKV_COUNT_NIXL_BYTES, said && !error ? said->nixl_bytes : 0);
 	if (n == 0 || !put_back(j, skv_made_pages(&a->made, &a->model, n * SKV_BLOCK_TOKENS))) {
 		give_up(j);
 		return;
@@ -252,11 +276,9 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 		give_up(j);
 		return;
 	}
-	count->fetched++;
-	count->fetched_tokens += (uint64_t)n * SKV_BLOCK_TOKENS;
-	count->fetch_last_ns = skv_now_ns() - a->begun_ns;
-	if (count->fetch_last_ns > count->fetch_max_ns)
-		count->fetch_max_ns = count->fetch_last_ns;
+	skv_count(counts, a->uid, SKV_COUNT_FETCHED, 1);
+	skv_count(counts, a->uid, SKV_COUNT_FETCHED_TOKENS, (uint64_t)n * SKV_BLOCK_TOKENS);
+	skv_count_time(counts, a->uid, SKV_COUNT_FETCH_NS, skv_now_ns() - a->begun_ns);
 	skv_parking_job_free(j);
 	skv_prefix_fetched(a);
 }
@@ -291,14 +313,18 @@ static int begin_send(struct skv_prefix_ask *a)
 		j->seq = a->seq;
 		j->m.max_tokens = p.max_tokens;
 		j->m.commit = p.commit;
-		j->store = tell(a, a->n_blocks, SEND_MS, false);
+		r = tell(j, a->n_blocks, SEND_MS, false);
+	}
+	if (r == 0) {
 		j->list = memfd_create("skv-list", MFD_CLOEXEC);
 		j->n_segments = p.pages_fd < 0 ? (uint32_t)(p.max_pages / p.pages_per_segment) : 0;
 		j->segments = j->n_segments ? calloc(j->n_segments, 1) : NULL;
-		r = j->store < 0 || j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
+		r = j->list < 0 ? -EMFILE : j->n_segments && !j->segments ? -ENOMEM : 0;
 	}
 	if (r == 0)
 		r = skv_core_list_begin(core, a->seq, j->list, &j->listing);
+	if (r == 0)
+		r = skv_core_pin_list(core, a->uid, j->listing.most_bytes, &j->pinned);
 	if (r == 0) {
 		skv_parking_enter(j, SKV_PARKING_TURNS);
 		return 0;
@@ -376,13 +402,13 @@ static void send_turn(struct skv_parking_job *j)
 static void sent(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	const struct skv_disk_answer *said = answer;
-	struct skv_prefix_counters *count = &j->parking->server->prefix->counters;
+	struct skv_counts *counts = j->parking->server->counts;
 
 	if (error) {
 		say_failed(j->prefix, "sent to the store", error, why);
 	} else {
-		count->sent++;
-		count->sent_bytes += said ? said->bytes : 0;
+		skv_count(counts, (uid_t)j->m.uid, SKV_COUNT_SENT, 1);
+		skv_count(counts, (uid_t)j->m.uid, SKV_COUNT_SENT_BYTES, said ? said->bytes : 0);
 	}
 	end_send(j);
 }

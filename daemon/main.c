@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/main.c - sparsekvd: the command line around daemon/server.h. */
 #include <config.h>
+#include <malloc.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,6 +37,7 @@ static void usage(FILE *to)
 	skv_config_help(to);
 }
 
+#define MAPPED_BYTES (1 << 20) /* what malloc() maps by itself, from this size on */
 #define NO_MEMORY "sparsekvd: out of memory\n"
 
 static int complain(const char *fmt, const char *what)
@@ -202,6 +204,11 @@ int main(int argc, char **argv)
 	int r;
 
 	skv_process_open_standard();
+	/*
+	 * Marks for all pages of a pool are calloc()ed, and cost what is touched of them: as long as they are mapped afresh. Once the first
+	 * ones were freed, glibc would take others from memory that was used before, and write zeros: megabytes for each of thousands.
+	 */
+	(void)mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
 	if (argc == 3 && !strcmp(argv[1], "--cuda-worker"))
 		return skv_cuda_worker_main((unsigned)strtoul(argv[2], NULL, 10));
 	if (argc == 2 && !strcmp(argv[1], "--disk-worker"))

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "daemon/core/pins.h"
 #include "daemon/lease.h"
 #include "daemon/reply.h"
 #include "daemon/sys/clock.h"
@@ -79,6 +80,8 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 	r = j->list < 0 ? -errno : !j->reserved || (p.pages_fd < 0 && !j->segments) ? -ENOMEM : skv_parking_wait(j, ask);
 	if (r == 0)
 		r = skv_core_list_begin(core, seq, j->list, &j->listing);
+	if (r == 0)
+		r = skv_core_pin_list(core, p.uid, j->listing.most_bytes, &j->pinned);
 	if (r)
 		return skv_parking_not_begun(j, r, why);
 	skv_parking_enter(j, SKV_PARKING_TURNS);
@@ -274,8 +277,8 @@ static void leave_memory(struct skv_parking_job *j)
 		park_failed(j, -EBUSY, TAKEN);
 		return;
 	}
-	*(is_prefix ? &k->counters.prefixes_parked : &k->counters.parked) += 1;
-	k->counters.bytes_written += j->file->bytes;
+	skv_count(k->server->counts, (uid_t)j->m.uid, is_prefix ? SKV_COUNT_PREFIXES_WRITTEN : SKV_COUNT_PARKED, 1);
+	skv_count(k->server->counts, (uid_t)j->m.uid, SKV_COUNT_BYTES_WRITTEN, j->file->bytes);
 	skv_parking_end(j, 0, "");
 }
 

@@ -7,7 +7,7 @@
  * that comes. A file of a prefix stays when it is read: nothing of a prefix changes, and its memory can be had back without writing.
  *
  * Prefixes on disk are found by their blocks, as those in memory. Their keys follow from the secret, and stand in their files with a tag,
- * which does as well: files of another secret go.
+ * which does as well: files of another secret go. So do those whose keys the user's quota of host memory has no room for.
  */
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -40,6 +40,7 @@ void skv_parking_forget(struct skv_parking *k, struct skv_parked *p)
 {
 	if (p->indexed)
 		skv_block_index_remove(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys);
+	skv_core_unpin(k->server->core, (uid_t)p->uid, &p->pinned);
 	skv_files_forget(&k->files, p);
 }
 
@@ -152,7 +153,7 @@ static struct skv_parked *oldest_prefix(const struct skv_parking *k, uint32_t ui
 
 static void evict(struct skv_parking *k, struct skv_parked *p)
 {
-	k->counters.prefixes_evicted++;
+	skv_count(k->server->counts, (uid_t)p->uid, SKV_COUNT_PREFIXES_EVICTED, 1);
 	skv_parking_remove(k, p);
 }
 
@@ -229,7 +230,8 @@ static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
 
 bool skv_parking_index_prefix(struct skv_parking *k, struct skv_parked *p)
 {
-	p->indexed = is_ours(k, p) && skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
+	p->indexed = is_ours(k, p) && skv_core_pin(k->server->core, (uid_t)p->uid, p->n_keys * SKV_BLOCK_BYTES, &p->pinned) == 0 &&
+	             skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
 	if (!p->indexed)
 		skv_parking_remove(k, p);
 	return p->indexed;

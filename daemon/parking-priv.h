@@ -88,6 +88,7 @@ struct skv_parking_job {
 	struct skv_prefix_ask *prefix; /* STORE_: whose it is */
 	int error;               /* IMPORT: that has ended it, while a look is taken at what it left; with a text */
 	char why[SKV_TEXT_MAX];
+	uint64_t pinned;               /* bytes that its user is charged for lists and what is told, until it is freed (core/pins.h) */
 };
 
 /* A request that waits until files of its sequence are gone, or until fewer of its user's are being parked. */
@@ -115,13 +116,6 @@ struct skv_parking {
 	bool settled; /* since those were looked at, a job has ended or a file has gone */
 	bool closed;
 	skv_parking_restored restored;
-	struct skv_parking_counters {
-		uint64_t parked, resumed, failed, damaged, expired;
-		uint64_t hits, waits; /* attached sequences that were in memory; that were read */
-		uint64_t bytes_written, bytes_read, resume_last_ns, resume_max_ns;
-		/* sealed prefixes: written, read, their tokens; files that made room; and until one was in memory */
-		uint64_t prefixes_parked, prefixes_restored, prefix_tokens, prefixes_evicted, prefix_last_ns, prefix_max_ns;
-	} counters;
 };
 
 /*
@@ -176,7 +170,10 @@ bool skv_parking_free_disk(struct skv_parking *);
 bool skv_parking_frees_disk(const struct skv_parking *);
 /* PARK of a prefix: its n_keys keys, and their tag, into the list at keys_at. -ENOSPC. */
 int skv_parking_list_keys(const struct skv_parking_job *, const struct skv_block_key *);
-/* The prefix on disk, or all that are new, are found from now on: how many; or they go, since they are of another secret, or there is no memory. */
+/*
+ * The prefix on disk, or all that are new, are found from now on: how many; or they go, since they are of another secret, or there is no memory for
+ * their keys, or none in their user's quota.
+ */
 bool skv_parking_index_prefix(struct skv_parking *, struct skv_parked *);
 unsigned skv_parking_index_prefixes(struct skv_parking *, unsigned *ret_gone);
 /*

@@ -5,25 +5,25 @@
 
 #define FILE_UNITS 20u /* of one that is passed over */
 
-json_t *skv_parking_status(struct skv_server *s)
+json_t *skv_parking_status(const struct skv_server *s, bool all, uid_t uid, const uint64_t *n)
 {
 	const struct skv_parking *k = s->parking;
-	const struct skv_parking_counters *n;
 	uint64_t files, bytes, jobs = 0;
 
 	if (!k)
 		return json_array();
-	n = &k->counters;
-	skv_files_sum(&k->files, UINT32_MAX, false, &files, &bytes);
+	skv_files_sum(&k->files, all ? UINT32_MAX : (uint32_t)uid, false, &files, &bytes);
 	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		jobs++;
+		jobs += all || j->m.uid == (uint32_t)uid;
 	return json_pack("[{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}]", "path", s->config.parked_path,
 	                 "account_limit_bytes", (json_int_t)s->config.account_parked_bytes, "sequences", (json_int_t)files, "bytes",
-	                 (json_int_t)bytes, "jobs", (json_int_t)jobs, "parked", (json_int_t)n->parked, "resumed", (json_int_t)n->resumed,
-	                 "failed", (json_int_t)n->failed, "damaged", (json_int_t)n->damaged, "expired", (json_int_t)n->expired,
-	                 "attached_in_memory", (json_int_t)n->hits, "attached_after_reading", (json_int_t)n->waits, "bytes_written",
-	                 (json_int_t)n->bytes_written, "bytes_read", (json_int_t)n->bytes_read, "resume_last_ms",
-	                 (double)n->resume_last_ns / 1e6, "resume_max_ms", (double)n->resume_max_ns / 1e6);
+	                 (json_int_t)bytes, "jobs", (json_int_t)jobs, "parked", (json_int_t)n[SKV_COUNT_PARKED], "resumed",
+	                 (json_int_t)n[SKV_COUNT_RESUMED], "failed", (json_int_t)n[SKV_COUNT_PARKING_FAILED], "damaged",
+	                 (json_int_t)n[SKV_COUNT_DAMAGED], "expired", (json_int_t)n[SKV_COUNT_PARKED_EXPIRED], "attached_in_memory",
+	                 (json_int_t)n[SKV_COUNT_ATTACHED_IN_MEMORY], "attached_after_reading",
+	                 (json_int_t)n[SKV_COUNT_ATTACHED_AFTER_READING], "bytes_written", (json_int_t)n[SKV_COUNT_BYTES_WRITTEN],
+	                 "bytes_read", (json_int_t)n[SKV_COUNT_BYTES_READ], "resume_last_ms", (double)n[SKV_COUNT_RESUME_NS] / 1e6,
+	                 "resume_max_ms", (double)n[SKV_COUNT_RESUME_MAX_NS] / 1e6);
 }
 
 /* A sealed prefix that is in memory, too. */

@@ -264,10 +264,10 @@ int skv_parking_attach(struct skv_server *s, uid_t uid, const struct skv_model *
 	return r < 0 ? r : 1;
 }
 
-void skv_parking_attached(struct skv_server *s, bool read)
+void skv_parking_attached(struct skv_server *s, uid_t uid, bool read)
 {
 	if (s->parking)
-		*(read ? &s->parking->counters.waits : &s->parking->counters.hits) += 1;
+		skv_count(s->counts, uid, read ? SKV_COUNT_ATTACHED_AFTER_READING : SKV_COUNT_ATTACHED_IN_MEMORY, 1);
 }
 
 /* ---- sequences that are dropped -------------------------------------------------------------- */

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/core/pins.h"
 #include "daemon/lease.h"
 #include "daemon/reply.h"
 #include "daemon/sys/clock.h"
@@ -81,6 +82,7 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	skv_close_fd(j->store);
 	skv_close_fd(j->other);
 	j->parking->settled = true;
+	skv_core_unpin(j->parking->server->core, (uid_t)j->m.uid, &j->pinned);
 	free(j->segments);
 	free(j->fds);
 	free(j);
@@ -117,7 +119,8 @@ void skv_parking_end(struct skv_parking_job *j, int error, const char *why)
 {
 	struct skv_parking *k = j->parking;
 
-	k->counters.failed += error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_EXPORT;
+	if (error < 0 && error != -EBUSY && error != -ECANCELED && j->kind->worker < SKV_PARKING_EXPORT)
+		skv_count(k->server->counts, (uid_t)j->m.uid, SKV_COUNT_PARKING_FAILED, 1);
 	while (j->asked) {
 		struct skv_parking_asked *a = j->asked;
 
@@ -411,7 +414,7 @@ static void age_files(struct skv_parking *k, uint64_t ttl)
 		skv_parking_remove_again(k, p);
 		if (!ttl || p->busy || p->going || age_of(p, ttl) < ttl)
 			continue;
-		k->counters.expired++;
+		skv_count(k->server->counts, (uid_t)p->uid, SKV_COUNT_PARKED_EXPIRED, 1);
 		skv_parking_remove(k, p);
 	}
 }

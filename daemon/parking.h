@@ -41,7 +41,7 @@ bool skv_parking_has(struct skv_server *, uid_t uid, const struct skv_model *, c
  */
 int skv_parking_attach(struct skv_server *, uid_t uid, const struct skv_model *, const char *name, char why[SKV_TEXT_MAX]);
 /* A client has attached a sequence, which was in memory, or had to be read: counted. */
-void skv_parking_attached(struct skv_server *, bool read);
+void skv_parking_attached(struct skv_server *, uid_t, bool read);
 /*
  * A sequence is to be dropped (SEQ_DROP), or all of a name (SEQ_DROP_NAME). True: a file of it is, or may be, there that the next daemon would
  * take for one that is parked. Then what writes that ends, no request of the connection is received, and `again` is called when it is gone.
@@ -56,8 +56,8 @@ bool skv_parking_undo_drop(struct skv_server *, uid_t uid, const char *model, co
 /* SEQ_PARK, SEQ_RESUME, SEQ_EXPORT, SEQ_IMPORT. */
 void skv_parking_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 
-/* For status; [] where sequences are not parked. */
-json_t *skv_parking_status(struct skv_server *);
+/* For status, of all or of a user, whose counts these are (sys/counts.h); [] where sequences are not parked. */
+json_t *skv_parking_status(const struct skv_server *, bool all, uid_t uid, const uint64_t *counts);
 /*
  * Rows of the list, from *at on, which begins with 0, as far as *units go. The callback is given each, and owns it; NULL where memory lacks.
  * True: these are all.

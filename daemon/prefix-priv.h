@@ -3,6 +3,7 @@
 #ifndef SKV_PREFIX_PRIV_H
 #define SKV_PREFIX_PRIV_H
 
+#include "daemon/core/pins.h"
 #include "daemon/parking-priv.h"
 #include "daemon/prefix-keys.h"
 #include "daemon/prefix.h"
@@ -28,14 +29,16 @@ struct skv_prefix_ask {
 	} state;
 	uint32_t n_blocks, at;
 	uint32_t n_local; /* NEW: that are in memory */
+	uint32_t told;    /* NEW, FETCHES: blocks whose token ids the worker is told of */
 	char awaits[SKV_NAME_MAX]; /* NEW, RESTORES: the prefix */
-	int ids;          /* NEW: token ids as they were hashed, for the store; -1 */
 	uint8_t tenant[SKV_PREFIX_KEY], origin[SKV_PREFIX_KEY];
-	uint8_t (*names)[SKV_PREFIX_KEY]; /* [n_blocks] */
+	uint8_t last[SKV_PREFIX_KEY];     /* the name of the block before `at`, first the origin */
+	uint8_t (*names)[SKV_PREFIX_KEY]; /* [n_blocks], for the store; without one NULL */
 	struct skv_block_key *keys;       /* [n_blocks] */
 	uint64_t begun_ns, deadline_ns;   /* NEW */
 	struct skv_queued queued;         /* HASHES, and SENDS until it begins */
 	uint32_t seq;                     /* SENDS: the sealed prefix */
+	uint64_t pinned;                  /* bytes that its user is charged for keys and names */
 };
 
 struct skv_prefix {
@@ -43,13 +46,6 @@ struct skv_prefix {
 	struct skv_prefix_ask *asks;
 	struct skv_queue hashes, sends; /* those whose keys are made; and that are to be sent ... */
 	bool sending;                   /* ... one at a time */
-	struct skv_prefix_counters {
-		uint64_t sealed, asked, hits;              /* requests; of NEW those that had a block or more */
-		uint64_t asked_tokens, hit_tokens;
-		uint64_t fetched, fetched_tokens, sent, sent_bytes, failed; /* prefixes from and to the store; jobs that failed */
-		uint64_t nixl_values, nixl_bytes; /* of them, that NIXL has read */
-		uint64_t fetch_last_ns, fetch_max_ns;
-	} counters;
 };
 
 /* Ask the store for the blocks of a NEW. When that is through, skv_prefix_fetched(). Negative errno: it was not begun. */

@@ -9,8 +9,9 @@
  * of what is here, and where it has more, that is what the sequence begins with. What both take longer for than prefix-store-wait
  * is not waited for; it goes on, and serves the next one.
  *
- * Keys are made in turns. No request of the connection is received until its answer. A client that writes to its token ids meanwhile spoils
- * its own user's prefixes.
+ * Keys are made in turns, from token ids that stay where the client has them. No request of the connection is received until its answer. A
+ * client that writes to its token ids meanwhile spoils its own user's prefixes. Keys and names of a prompt's blocks are charged to the
+ * user before there is memory for them: a prompt is as long as its client says, and the ids may be holes.
  */
 #include "daemon/prefix-priv.h"
 
@@ -19,9 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-#include "common/fd.h"
 #include "common/spec.h"
 #include "daemon/store/config.h"
 #include "daemon/store/nixl.h"
@@ -47,10 +45,10 @@ void skv_prefix_ask_end(struct skv_prefix_ask *a)
 		at = &(*at)->next;
 	*at = a->next;
 	skv_queue_remove(&a->queued);
-	skv_close_fd(a->ids);
 	OPENSSL_cleanse(a->tenant, sizeof(a->tenant));
 	free(a->names);
 	free(a->keys);
+	skv_core_unpin(a->server->core, a->uid, &a->pinned);
 	free(a);
 }
 
@@ -91,7 +89,7 @@ static bool has_turn(const struct skv_prefix_ask *ask)
 
 	for (const struct skv_prefix_ask *a = ask->server->prefix->asks; a; a = a->next)
 		n += a->uid == ask->uid && (a->state == SKV_PREFIX_FETCHES || a->state == SKV_PREFIX_SENDS);
-	return has_store(ask->server) && n <= ASKS_OF_USER;
+	return has_store(ask->server) && ask->names && n <= ASKS_OF_USER;
 }
 
 /* What K and V of the session's sequences depend on, besides tokens. False: it has ended. */
@@ -120,7 +118,21 @@ static bool find_origin(struct skv_prefix_ask *a)
 	a->model = *model;
 	skv_prefix_tenant(a->server->prefix->secret, a->uid, a->tenant);
 	skv_prefix_origin(a->tenant, model, policy.spec, &a->made, a->origin);
+	memcpy(a->last, a->origin, sizeof(a->last));
 	return true;
+}
+
+/* Memory for the keys of its blocks, of which a SEAL's core has a copy, and, for the store, their names. 0, or as the core says. */
+static int take_memory(struct skv_prefix_ask *a)
+{
+	const size_t keys = a->n_blocks * sizeof(*a->keys), names = has_store(a->server) ? a->n_blocks * sizeof(*a->names) : 0;
+	int r = skv_core_pin(a->server->core, a->uid, (is_seal(a) ? 2 : 1) * keys + names, &a->pinned);
+
+	if (r)
+		return r;
+	a->keys = malloc(keys + 1);
+	a->names = names ? malloc(names) : NULL;
+	return !a->keys || (names && !a->names) ? -ENOMEM : 0;
 }
 
 void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
@@ -129,6 +141,7 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 	const struct skv_msg_seal *seal = body;
 	const struct skv_msg_seq_name *new = body;
 	struct skv_prefix_ask *a = calloc(1, sizeof(*a));
+	int r;
 
 	(void)fds;
 	if (!a) {
@@ -136,7 +149,7 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		return;
 	}
 	*a = (struct skv_prefix_ask){.next = s->prefix->asks, .server = s, .conn = skv_conn_number(conn), .header = *h,
-	                             .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid, .ids = -1};
+	                             .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid};
 	s->prefix->asks = a;
 	if (seals) {
 		a->m.session = seal->session;
@@ -153,27 +166,14 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		refuse(a, EINVAL, "more tokens than the model's sequences can have");
 		return;
 	}
-	a->names = malloc(a->n_blocks * sizeof(*a->names) + 1);
-	a->keys = malloc(a->n_blocks * sizeof(*a->keys) + 1);
-	a->ids = !seals && has_store(s) ? memfd_create("skv-ids", MFD_CLOEXEC) : -1;
-	if (a->names && a->keys)
-		skv_queue_put(&s->prefix->hashes, &a->queued, (uint32_t)a->uid);
+	r = take_memory(a);
+	if (r)
+		refuse_core(a, r);
 	else
-		refuse(a, ENOMEM, "the daemon is out of memory");
+		skv_queue_put(&s->prefix->hashes, &a->queued, (uint32_t)a->uid);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
-
-/* Ids of a block, as they are now. Negative errno, or an error of the core. */
-static int read_block(const struct skv_prefix_ask *a, int32_t ids[SKV_BLOCK_TOKENS])
-{
-	const size_t bytes = SKV_BLOCK_TOKENS * sizeof(*ids);
-	int r = skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, is_seal(a), a->at * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids);
-
-	if (r == 0 && a->ids >= 0 && pwrite(a->ids, ids, bytes, (off_t)(a->at * bytes)) != (ssize_t)bytes)
-		r = -ENOSPC;
-	return r;
-}
 
 /* A turn's worth of keys. 0; 1: there is more; an error, by way of *ret. */
 static bool hash_some(struct skv_prefix_ask *a, int *ret)
@@ -182,11 +182,14 @@ static bool hash_some(struct skv_prefix_ask *a, int *ret)
 
 	*ret = 0;
 	for (uint32_t i = 0; i < TURN_BLOCKS && a->at < a->n_blocks && *ret == 0; i++) {
-		*ret = read_block(a, ids);
+		*ret = skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, is_seal(a), a->at * SKV_BLOCK_TOKENS,
+		                           SKV_BLOCK_TOKENS, ids);
 		if (*ret)
 			break;
-		skv_prefix_block(a->tenant, a->at ? a->names[a->at - 1] : a->origin, ids, a->names[a->at]);
-		skv_prefix_short(a->names[a->at], &a->keys[a->at]);
+		skv_prefix_block(a->tenant, a->last, ids, a->last);
+		skv_prefix_short(a->last, &a->keys[a->at]);
+		if (a->names)
+			memcpy(a->names[a->at], a->last, sizeof(a->last));
 		a->at++;
 	}
 	return *ret == 0 && a->at < a->n_blocks;
@@ -206,10 +209,10 @@ static void open_seq(struct skv_prefix_ask *a)
 	if (!conn)
 		return;
 	r = skv_core_prefix_open(s->core, a->client, a->m.session, *a->m.name ? a->m.name : NULL, a->m.max_tokens, a->keys, a->n_blocks, &info, &n);
-	s->prefix->counters.asked++;
-	s->prefix->counters.asked_tokens += a->m.n_tokens;
-	s->prefix->counters.hits += n > 0;
-	s->prefix->counters.hit_tokens += (uint64_t)n * SKV_BLOCK_TOKENS;
+	skv_count(s->counts, a->uid, SKV_COUNT_ASKED, 1);
+	skv_count(s->counts, a->uid, SKV_COUNT_ASKED_TOKENS, a->m.n_tokens);
+	skv_count(s->counts, a->uid, SKV_COUNT_HITS, n > 0);
+	skv_count(s->counts, a->uid, SKV_COUNT_HIT_TOKENS, (uint64_t)n * SKV_BLOCK_TOKENS);
 	skv_conn_pause(conn, false);
 	skv_turns_answer(s, conn, &a->header, r, &info);
 	a->conn = 0;
@@ -312,7 +315,7 @@ static int sealed(struct skv_server *s, const struct skv_conn *conn, const struc
 		a = a->next;
 	if (!a)
 		return r;
-	s->prefix->counters.sealed += r == 0 && a->n_blocks > 0;
+	skv_count(s->counts, a->uid, SKV_COUNT_SEALED, r == 0 && a->n_blocks > 0);
 	a->conn = 0;
 	a->state = SKV_PREFIX_SENDS;
 	if ((r == 0 || r == SKV_CORE_E_EXIST) && a->n_blocks && has_turn(a) && skv_fetch_send(a) == 0)
@@ -426,7 +429,7 @@ static void index_parked(struct skv_server *s)
 		return;
 	found = skv_parking_index_prefixes(s->parking, &gone);
 	if (found || gone)
-		skv_log(LOG_NOTICE, "%u sealed prefixes on disk are found again, %u are of another secret and go", found, gone);
+		skv_log(LOG_NOTICE, "%u sealed prefixes on disk are found again, %u are of another secret, or beyond their users' quotas, and go", found, gone);
 }
 
 static int index_all(struct skv_server *s)

@@ -21,7 +21,7 @@ void skv_prefix_tick(struct skv_server *);
 void skv_prefix_restored(struct skv_server *, uid_t uid, const char *name);
 /* The connection has ended. */
 void skv_prefix_forget(struct skv_server *, const struct skv_conn *);
-/* For status. */
-json_t *skv_prefix_status(struct skv_server *);
+/* For status, of all or of a user, whose counts these are (sys/counts.h). */
+json_t *skv_prefix_status(const struct skv_server *, bool all, uid_t uid, const uint64_t *counts);
 
 #endif

@@ -2,7 +2,8 @@
 /*
  * daemon/report.c - the state of the daemon as JSON, for sparsekvctl.
  *
- * Operators see everything; anyone else sees the rows of their own UID, and the daemon's totals.
+ * Operators see everything; anyone else sees the rows of their own UID, and sums and counters of these alone: what others do is in no
+ * figure. Only the settings and the devices are everybody's.
  * Figures that a client writes itself (its session page) are shown as they are: they steer nothing.
  */
 #include "daemon/report.h"
@@ -205,10 +206,19 @@ struct totals {
 	uint64_t page_bytes[SKV_MEMORY_KINDS], segment_bytes[SKV_MEMORY_KINDS];
 };
 
-static void sum_account(void *totals, const struct skv_core_account_view *v)
-{
-	struct totals *t = totals;
+struct summing {
+	struct totals sum;
+	bool all; /* else only of `uid` */
+	uid_t uid;
+};
 
+static void sum_account(void *summing, const struct skv_core_account_view *v)
+{
+	struct summing *s = summing;
+	struct totals *t = &s->sum;
+
+	if (!s->all && v->uid != s->uid)
+		return;
 	t->clients += v->clients;
 	t->sessions += v->sessions;
 	t->sequences += v->sequences;
@@ -219,17 +229,17 @@ static void sum_account(void *totals, const struct skv_core_account_view *v)
 	}
 }
 
-static struct totals sum_up(struct skv_server *s)
+static struct totals sum_up(struct skv_server *s, bool all, uid_t uid)
 {
-	struct totals t = {0};
+	struct summing summing = {.all = all, .uid = uid};
 
-	skv_core_accounts(s->core, sum_account, &t);
-	return t;
+	skv_core_accounts(s->core, sum_account, &summing);
+	return summing.sum;
 }
 
 void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 {
-	struct totals t = sum_up(s);
+	struct totals t = sum_up(s, true, 0);
 	int n = snprintf(to, len,
 	                 "%llu clients, %llu sequences, %.1f MiB of pages in use, %.1f MiB in segments",
 	                 (unsigned long long)t.clients, (unsigned long long)t.sequences,
@@ -243,9 +253,11 @@ void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 			              (double)t.segment_bytes[i] / 1048576.0);
 }
 
-static json_t *device_json(const struct skv_device *d, const struct totals *t)
+/* Its worker works for all users: what it did is for operators. */
+static json_t *device_json(const struct skv_device *d, const struct totals *t, bool all)
 {
-	const struct skv_worker_counters *n = skv_worker_counters(d->worker);
+	static const struct skv_worker_counters none;
+	const struct skv_worker_counters *n = all ? skv_worker_counters(d->worker) : &none;
 	char uuid[SKV_DEVICE_UUID_TEXT];
 
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "device",
@@ -255,19 +267,19 @@ static json_t *device_json(const struct skv_device *d, const struct totals *t)
 	                 number(d->limits.pool_bytes), "account_limit_bytes",
 	                 number(d->limits.account_bytes), "page_bytes", number(t->page_bytes[d->number]),
 	                 "segment_bytes", number(t->segment_bytes[d->number]), "worker_pid",
-	                 number((uint64_t)skv_worker_pid(d->worker)), "workers_started", number(n->started),
+	                 number(all ? (uint64_t)skv_worker_pid(d->worker) : 0), "workers_started", number(n->started),
 	                 "workers_died", number(n->died), "worker_jobs", number(n->jobs),
 	                 "worker_jobs_failed", number(n->failed));
 }
 
 /* Those that were needed so far. */
-static json_t *devices_json(struct skv_server *s, const struct totals *t)
+static json_t *devices_json(struct skv_server *s, const struct totals *t, bool all)
 {
 	json_t *rows = json_array();
 
 	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (s->devices[i])
-			json_array_append_new(rows, device_json(s->devices[i], t));
+			json_array_append_new(rows, device_json(s->devices[i], t, all));
 	return rows;
 }
 
@@ -280,33 +292,53 @@ static json_t *limits_json(const struct skv_config *c)
 	                 number(c->max_sessions), "max_sequences", number(c->max_sequences));
 }
 
-/* Host memory that the daemon's files have at this moment, with what clients wrote there. */
-static json_t *held_json(struct skv_server *s)
+/* Host memory that the daemon's files have at this moment, with what clients wrote there: all, or a user's. */
+static json_t *held_json(struct skv_server *s, bool all, uid_t uid)
 {
 	struct skv_core_held h;
-	uint64_t plugins = skv_registry_bytes(s->registry);
+	uint64_t plugins = all ? skv_registry_bytes(s->registry) : 0;
 
-	skv_core_held(s->core, &h);
+	skv_core_held(s->core, all, uid, &h);
 	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "pools", number(h.pools), "sequences", number(h.sequences),
 	                 "sessions", number(h.sessions), "state", number(h.state), "plugins", number(plugins),
 	                 "total", number(h.pools + h.sequences + h.sessions + h.state + plugins));
 }
 
-/* What the daemon's memory cgroup allows it: a row, or none where no limit is known. */
-static json_t *cgroup_json(struct skv_server *s)
+/* What the daemon's memory cgroup allows it: a row; none for a user, and where no limit is known. */
+static json_t *cgroup_json(struct skv_server *s, bool all)
 {
 	uint64_t limit, left = skv_cgroup_left(&s->hostmem.cgroup, &limit);
 
-	return left == UINT64_MAX ? json_array()
-	                          : json_pack("[{s:I, s:I}]", "limit_bytes", number(limit), "left_bytes", number(left));
+	return !all || left == UINT64_MAX ? json_array()
+	                                  : json_pack("[{s:I, s:I}]", "limit_bytes", number(limit), "left_bytes", number(left));
 }
 
-/* What made turns of the loop long. */
-static json_t *turns_json(const struct skv_meter *m)
+/* Of all, what the core has dropped since its state began, and the longest turn of the loop; of a user, of its own. */
+static json_t *counters_json(const struct skv_server *s, bool all, const uint64_t *n)
+{
+	uint64_t aged = n[SKV_COUNT_EXPIRED], for_room = n[SKV_COUNT_DISPLACED];
+	const struct skv_meter *meter = skv_loop_meter(s->loop);
+	const uint64_t turn = all ? meter->turn_max_ns : n[SKV_COUNT_MESSAGE_MAX_NS];
+	json_t *counters;
+
+	if (all)
+		skv_core_dropped(s->core, &aged, &for_room);
+	counters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "connections", number(n[SKV_COUNT_CONNECTIONS]), "refused",
+	                 number(n[SKV_COUNT_REFUSED]), "malformed", number(n[SKV_COUNT_MALFORMED]), "messages",
+	                 number(n[SKV_COUNT_MESSAGES]), "clients_gone", number(n[SKV_COUNT_GONE]), "sequences_expired", number(aged),
+	                 "sequences_displaced", number(for_room), "reclaim_last_ms", (double)n[SKV_COUNT_RECLAIM_NS] / 1e6,
+	                 "reclaim_max_ms", (double)n[SKV_COUNT_RECLAIM_MAX_NS] / 1e6, "turn_max_ms", (double)turn / 1e6);
+	if (all)
+		json_object_set_new(counters, "turn_cpu_max_ms", json_real((double)meter->turn_cpu_max_ns / 1e6));
+	return counters;
+}
+
+/* What made turns of the loop long: operators' to know. */
+static json_t *turns_json(const struct skv_meter *m, bool all)
 {
 	json_t *rows = json_array();
 
-	for (unsigned i = 0; i < SKV_METER_WORKS && m->works[i].name; i++)
+	for (unsigned i = 0; all && i < SKV_METER_WORKS && m->works[i].name; i++)
 		json_array_append_new(rows, json_pack("{s:s, s:I, s:f, s:f}", "work", m->works[i].name, "long", number(m->works[i].n_long), "cpu_max_ms",
 		                                      (double)m->works[i].cpu_max_ns / 1e6, "max_ms", (double)m->works[i].max_ns / 1e6));
 	return rows;
@@ -314,11 +346,12 @@ static json_t *turns_json(const struct skv_meter *m)
 
 static json_t *status_json(struct skv_server *s, const struct listing *like)
 {
-	const struct skv_ipc_counters *n = skv_ipc_counters(s->ipc);
+	const bool all = like->all;
+	const uint64_t *n = all ? skv_counts_total(s->counts) : skv_counts_of(s->counts, like->uid);
 	struct listing accounts = *like, clients = *like, device_accounts = *like;
 	const struct skv_meter *meter = skv_loop_meter(s->loop);
-	struct totals t = sum_up(s);
-	uint64_t uptime = skv_now_ns() - s->started_ns, aged, for_room;
+	struct totals t = sum_up(s, all, like->uid);
+	uint64_t uptime = skv_now_ns() - s->started_ns;
 
 	accounts.rows = json_array();
 	clients.rows = json_array();
@@ -326,46 +359,41 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_accounts(s->core, add_account, &accounts);
 	skv_core_accounts(s->core, add_device_account, &device_accounts);
 	skv_core_clients(s->core, add_client, &clients);
-	skv_core_dropped(s->core, &aged, &for_room);
 	return json_pack(
-		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o,"
-		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}, s:o, s:o, s:[o], s:o, s:o, s:o, s:o, s:o}",
+		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:[o], s:o, s:o, s:o, s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
 		(double)uptime / 1e9, "socket", s->sockets.clients.path ? s->sockets.clients.path : "(service manager)",
-		"scope", like->all ? "all" : "own", "policy_generation",
+		"scope", all ? "all" : "own", "policy_generation",
 		number(skv_core_policy_generation(s->core)), "totals", "clients", number(t.clients),
 		"sessions", number(t.sessions), "sequences", number(t.sequences), "page_bytes",
 		number(t.page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
-		number(t.segment_bytes[SKV_DEVICE_HOST]), "other_bytes", number(t.other_bytes), "held", held_json(s),
-		"limits", limits_json(&s->config), "counters", "connections", number(n->accepted), "refused",
-		number(n->refused), "malformed", number(n->malformed), "messages", number(n->messages),
-		"clients_gone", number(s->clients_gone), "sequences_expired", number(aged), "sequences_displaced",
-		number(for_room), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
-		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "turn_max_ms",
-		(double)meter->turn_max_ns / 1e6, "turn_cpu_max_ms", (double)meter->turn_cpu_max_ns / 1e6, "turns", turns_json(meter), "parking", skv_parking_status(s), "prefixes", skv_prefix_status(s),
-		"accounts", accounts.rows, "clients", clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows, "cgroup",
-		cgroup_json(s));
+		number(t.segment_bytes[SKV_DEVICE_HOST]), "other_bytes", number(t.other_bytes), "held", held_json(s, all, like->uid),
+		"limits", limits_json(&s->config), "counters", counters_json(s, all, n), "turns", turns_json(meter, all), "parking",
+		skv_parking_status(s, all, like->uid, n), "prefixes", skv_prefix_status(s, all, like->uid, n), "accounts", accounts.rows,
+		"clients", clients.rows, "devices", devices_json(s, &t, all), "device_accounts", device_accounts.rows, "cgroup",
+		cgroup_json(s, all));
 }
 
 struct usage {
 	uint32_t plugin, sessions;
+	const struct listing *like;
 };
 
 static void count_usage(void *usage, const struct skv_core_session_view *v)
 {
 	struct usage *u = usage;
 
-	u->sessions += v->running_plugin == u->plugin;
+	u->sessions += v->running_plugin == u->plugin && (u->like->all || v->uid == u->like->uid);
 }
 
-static json_t *policies_json(struct skv_server *s)
+static json_t *policies_json(struct skv_server *s, const struct listing *like)
 {
 	json_t *rows = json_array();
 
 	skv_registry_collect(s->registry);
 	for (const struct skv_plugin *p = skv_registry_first(s->registry); p; p = p->next) {
 		json_t *row = json_copy(p->info);
-		struct usage u = {.plugin = p->id};
+		struct usage u = {.plugin = p->id, .like = like};
 
 		skv_core_sessions(s->core, count_usage, &u);
 		json_object_set_new(row, "id", json_integer(p->id));
@@ -410,7 +438,7 @@ void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct 
 		skv_query_begin(s, conn, h, (enum skv_query)m->what);
 		return;
 	case SKV_QUERY_POLICIES:
-		answer = json_pack("{s:o, s:I}", "policies", policies_json(s), "generation",
+		answer = json_pack("{s:o, s:I}", "policies", policies_json(s, &l), "generation",
 		                   number(skv_core_policy_generation(s->core)));
 		break;
 	case SKV_QUERY_POOLS:

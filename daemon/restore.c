@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/core/pins.h"
 #include "daemon/reply.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
@@ -45,10 +46,13 @@ int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32
 	j->m.page_bytes = skv_page_bytes(&m);
 	j->m.max_bytes = p->bytes;
 	j->m.model.device = device;
-	j->list = memfd_create("skv-list", MFD_CLOEXEC);
 	if (device != SKV_DEVICE_HOST)
 		j->segments = calloc(1, 1);
-	r = j->list < 0 ? -errno : device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : skv_parking_wait(j, ask);
+	r = device != SKV_DEVICE_HOST && !j->segments ? -ENOMEM : skv_parking_wait(j, ask);
+	if (r == 0)
+		r = skv_core_pin_list(core, (uid_t)p->uid, p->n_pages * sizeof(uint32_t), &j->pinned);
+	if (r == 0 && (j->list = memfd_create("skv-list", MFD_CLOEXEC)) < 0)
+		r = -errno;
 	if (r == 0)
 		r = skv_core_restore_new(core, p->uid, &m, skv_parked_is_prefix(p) ? "" : p->name, p->max_tokens, &j->seq);
 	if (r)
@@ -73,7 +77,7 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 	j->file->busy = false;
 	if ((error == -EBADMSG || error == -ENOENT) && skv_parked_is_prefix(j->file)) {
 		snprintf(text, sizeof(text), "a sealed prefix is lost, its file is %s: %s", error == -ENOENT ? "gone" : "damaged", why);
-		k->counters.damaged++;
+		skv_count(s->counts, (uid_t)j->m.uid, SKV_COUNT_DAMAGED, 1);
 		skv_parking_remove(k, j->file);
 	} else if (error == -ENOENT) { /* a folder that is mounted again has it; and -ENOENT says that there is no such sequence */
 		snprintf(text, sizeof(text), "sequence '%s' is parked, and its file %s is gone: somebody removed it, or a disk is not mounted; bring it back, or drop the sequence",
@@ -81,7 +85,7 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 		error = -EBADMSG;
 	} else if (error == -EBADMSG) {
 		snprintf(text, sizeof(text), "sequence '%s' is lost, its file is damaged (drop it): %s", j->m.name, why);
-		k->counters.damaged += !j->file->damaged;
+		skv_count(s->counts, (uid_t)j->m.uid, SKV_COUNT_DAMAGED, !j->file->damaged);
 		j->file->damaged = true;
 	} else {
 		snprintf(text, sizeof(text), "sequence '%s' is parked, and cannot be read: %s", j->m.name, why);
@@ -188,16 +192,14 @@ static int finish(struct skv_parking_job *j, const char **ret_why)
 
 static void count(struct skv_parking_job *j)
 {
-	struct skv_parking_counters *n = &j->parking->counters;
+	struct skv_counts *n = j->parking->server->counts;
 	const bool is_prefix = skv_parked_is_prefix(j->file);
-	uint64_t *last = is_prefix ? &n->prefix_last_ns : &n->resume_last_ns, *max = is_prefix ? &n->prefix_max_ns : &n->resume_max_ns;
+	const uid_t uid = (uid_t)j->m.uid;
 
-	*(is_prefix ? &n->prefixes_restored : &n->resumed) += 1;
-	n->prefix_tokens += (uint64_t)j->file->n_keys * SKV_BLOCK_TOKENS;
-	n->bytes_read += j->file->bytes;
-	*last = skv_now_ns() - j->begun_ns;
-	if (*last > *max)
-		*max = *last;
+	skv_count(n, uid, is_prefix ? SKV_COUNT_PREFIXES_RESTORED : SKV_COUNT_RESUMED, 1);
+	skv_count(n, uid, SKV_COUNT_RESTORED_TOKENS, (uint64_t)j->file->n_keys * SKV_BLOCK_TOKENS);
+	skv_count(n, uid, SKV_COUNT_BYTES_READ, j->file->bytes);
+	skv_count_time(n, uid, is_prefix ? SKV_COUNT_RESTORE_NS : SKV_COUNT_RESUME_NS, skv_now_ns() - j->begun_ns);
 }
 
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)

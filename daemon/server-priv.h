@@ -16,6 +16,7 @@
 #include "daemon/mem/cuda.h"
 #include "daemon/plugin/scan.h"
 #include "daemon/server.h"
+#include "daemon/sys/counts.h"
 #include "daemon/sys/sd.h"
 #include "daemon/sys/socket.h"
 #include "daemon/worker/worker.h"
@@ -72,8 +73,7 @@ struct skv_server {
 	int failure;      /* negative errno: why the daemon cannot go on */
 	char status[256];
 	uint64_t started_ns;
-	/* time to reclaim what dead clients held */
-	uint64_t clients_gone, reclaim_last_ns, reclaim_max_ns;
+	struct skv_counts *counts;
 	uint32_t measured;                   /* sequence at which the next step goes on measuring */
 	size_t steps_left;                   /* of the last tick: server.c */
 	uint64_t told_aged, told_for_room; /* sequences that were dropped, as logged */

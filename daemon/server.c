@@ -90,6 +90,13 @@ static void apply_config(struct skv_server *s)
 
 /* ---- starting ---- */
 
+static void count_dropped(void *server, uid_t uid, bool for_room)
+{
+	const struct skv_server *s = server;
+
+	skv_count(s->counts, uid, for_room ? SKV_COUNT_DISPLACED : SKV_COUNT_EXPIRED, 1);
+}
+
 static void on_corrupt(void *server, uid_t uid, const char *model, const char *name, const char *why)
 {
 	(void)server;
@@ -134,6 +141,7 @@ static int start_core(struct skv_server *s)
 	skv_core_commit(s->core);
 	skv_loop_before_submit(s->loop, commit, s->core);
 	skv_core_on_corrupt(s->core, on_corrupt, s);
+	skv_core_on_dropped(s->core, count_dropped, s);
 	return 0;
 }
 
@@ -202,7 +210,7 @@ static int start_ipc(struct skv_server *s)
 
 	if (r < 0)
 		return r;
-	r = skv_ipc_new(s->loop, fds[0], fds[1], &ops, s, &s->ipc);
+	r = skv_ipc_new(s->loop, fds[0], fds[1], &ops, s, s->counts, &s->ipc);
 	if (r < 0) {
 		skv_close_fd(fds[0]);
 		skv_close_fd(fds[1]);
@@ -244,8 +252,12 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	char err[SKV_CONFIG_ERR];
 	int r;
 
-	if (!s)
+	if (s)
+		s->counts = skv_counts_new();
+	if (!s || !s->counts) {
+		free(s);
 		return -ENOMEM;
+	}
 	s->options = *options;
 	s->command_fd = s->signal_fd = -1;
 	s->passed = (struct skv_sd_passed)SKV_SD_PASSED_NULL;
@@ -301,16 +313,17 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_sockets_remove(&s->sockets);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
+	skv_parking_free(s); /* these give back to the core what it has charged for them */
+	skv_prefix_free(s);
 	skv_core_free(s->core);
 	skv_past_free(s);
-	skv_parking_free(s);
-	skv_prefix_free(s);
 	skv_sd_passed_free(&s->passed);
 	skv_device_free_all(s);
 	skv_hostmem_deinit(&s->hostmem);
 	skv_loop_free(s->loop);
 	skv_close_fd(s->command_fd);
 	skv_close_fd(s->signal_fd);
+	skv_counts_free(s->counts);
 	free(s);
 	return NULL;
 }
@@ -359,6 +372,19 @@ static bool look_at_waiting(struct skv_server *s)
 	return false;
 }
 
+static void keep_counts(void *counts, const struct skv_core_account_view *v)
+{
+	skv_counts_keep(counts, v->uid);
+}
+
+static bool keep_all_counts(struct skv_server *s)
+{
+	skv_core_accounts(s->core, keep_counts, s->counts);
+	skv_counts_sweep(s->counts);
+	skv_loop_did(s->loop, "counts");
+	return false;
+}
+
 static bool measure_clients(struct skv_server *s)
 {
 	for (struct skv_conn *conn = skv_ipc_first(s->ipc); conn; conn = skv_conn_next(conn))
@@ -380,7 +406,7 @@ static bool measure(struct skv_server *s)
 }
 
 /* What a tick does, a step in a turn of the loop. True: there is more of it. */
-static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, measure_clients, measure, measure, measure};
+static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, keep_all_counts, measure_clients, measure, measure, measure};
 #define STEPS (sizeof(steps) / sizeof(*steps))
 
 /* True: there are more steps. */

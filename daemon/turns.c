@@ -110,7 +110,7 @@ bool skv_turns_work(struct skv_server *s)
 		free(t);
 	}
 	if (done.gone)
-		skv_fence_gone(s, skv_now_ns() - done.since_ns);
+		skv_fence_gone(s, done.uid, skv_now_ns() - done.since_ns);
 	return done.more;
 }
 

@@ -15,6 +15,7 @@ bench/bench.h                     | a subcommand of sparsekv-bench: its report, 
 common/fd.h                       | file descriptors that close themselves
 common/spec.h                     | specs of policies
 common/wire.h                     | messages
+daemon/core/charge.h              | what a user is charged for
 daemon/core/core-priv.h           | struct skv_core
 daemon/sys/clock.h                | the monotonic time
 daemon/sys/log.h                  | log lines

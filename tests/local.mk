@@ -45,13 +45,13 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-engine-math tests/unit/engine/test-identity tests/unit/engine/test-import tests/unit/engine/test-safetensors \
 	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/engine/test-jinja tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
-	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-descriptors tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-export tests/unit/daemon/test-fence tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
+	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-counters tests/unit/daemon/test-ctl tests/unit/daemon/test-descriptors tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-export tests/unit/daemon/test-fence tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
 	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-keeper tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-parked-files tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-disk tests/unit/daemon/test-prefix-keys tests/unit/daemon/test-prefix-room tests/unit/daemon/test-probe tests/unit/daemon/test-processes tests/unit/daemon/test-reconnect tests/unit/daemon/test-reconnect-raw tests/unit/daemon/test-reconnect-threads tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
 	tests/unit/daemon/test-server-life tests/unit/daemon/test-store-client tests/unit/daemon/test-store-cluster tests/unit/daemon/test-store-failure \
 	tests/unit/daemon/test-store-record tests/unit/daemon/test-store-tls tests/unit/daemon/test-store-values tests/unit/daemon/test-turns tests/unit/daemon/test-worker
 CORE_TESTS = \
 	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \
-	tests/unit/core/test-core-charge tests/unit/core/test-core-fork tests/unit/core/test-core-parking \
+	tests/unit/core/test-core-charge tests/unit/core/test-core-cost tests/unit/core/test-core-fork tests/unit/core/test-core-parking \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
 	tests/unit/core/test-core-joint tests/unit/core/test-core-prefix tests/unit/core/test-core-resume tests/unit/core/test-core-sequences tests/unit/core/test-core-undo tests/unit/core/test-core-untrusted \
 	tests/unit/core/test-core-verify

@@ -172,6 +172,13 @@ static bool has_room(const struct skv_core *c, const struct skv_pool_row *p, uin
 	return c->state.header->segment_bytes[p->device] + segments * p->segment_bytes <= c->memory[p->device].limits.pool_bytes;
 }
 
+/* It is still there: it goes in turns. */
+static void tell_dropped(const struct skv_core *c, uint32_t seq, bool for_room)
+{
+	if (c->dropped_cb)
+		c->dropped_cb(c->dropped_data, skv_account_row(&c->state, skv_seq_row(&c->state, seq)->account)->uid, for_room);
+}
+
 bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -190,6 +197,7 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 	if (seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
 		return is_read_out(c, has_part ? &own : &others);
 	skv_write_header(&c->state)->dropped_for_room++;
+	tell_dropped(c, seq, true);
 	return true;
 }
 
@@ -236,6 +244,12 @@ void skv_core_dropped(const struct skv_core *c, uint64_t *ret_age, uint64_t *ret
 	*ret_room = c->state.header->dropped_for_room;
 }
 
+void skv_core_on_dropped(struct skv_core *c, void (*cb)(void *, uid_t, bool for_room), void *userdata)
+{
+	c->dropped_cb = cb;
+	c->dropped_data = userdata;
+}
+
 /* One that has no holder grows old. False: there is no memory to drop it. */
 static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
 {
@@ -247,6 +261,7 @@ static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park
 		if (skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
 			return false;
 		skv_write_header(&c->state)->dropped_for_age++;
+		tell_dropped(c, seq, false);
 	} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[seq].parking == SKV_PARK_NOT) {
 		skv_park_set(c, seq, SKV_PARK_WANTED);
 	}

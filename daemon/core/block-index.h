@@ -20,6 +20,8 @@ struct skv_block_index {
 	uint32_t *list; /* [cap] */
 	uint32_t cap, free, n_free; /* cap: a power of two */
 };
+/* What a block of a prefix is charged for: its entry, and the key that the owner has. */
+#define SKV_BLOCK_BYTES (sizeof(struct skv_block_entry) + sizeof(struct skv_block_key))
 #define SKV_BLOCK_INDEX_NULL {.entry = NULL}
 
 /* The owner has these n blocks, the first ones of a prompt. -ENOMEM: none of them. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/charge.h"
+#include "daemon/core/pins.h"
 #include "daemon/core/refuse.h"
 
 #include <sys/stat.h>
@@ -8,7 +9,7 @@ uint64_t skv_charged(const struct skv_core *c, uint32_t account)
 {
 	const struct skv_account_row *a = skv_account_row(&c->state, account);
 
-	return a->page_bytes[SKV_DEVICE_HOST] + a->other_bytes;
+	return a->page_bytes[SKV_DEVICE_HOST] + a->other_bytes + skv_pinned(c, a->uid);
 }
 
 int skv_charge_allows(struct skv_core *c, uint32_t account, uint64_t more)
@@ -18,7 +19,7 @@ int skv_charge_allows(struct skv_core *c, uint32_t account, uint64_t more)
 	if (has < quota && more <= quota - has)
 		return 0;
 	skv_set_why(c, "the account has %llu bytes of host memory, %llu of them beside its pages, and needs %llu more; its quota is %llu",
-	            (unsigned long long)has, (unsigned long long)skv_account_row(&c->state, account)->other_bytes,
+	            (unsigned long long)has, (unsigned long long)(has - skv_account_row(&c->state, account)->page_bytes[SKV_DEVICE_HOST]),
 	            (unsigned long long)more, (unsigned long long)quota);
 	return SKV_CORE_E_QUOTA;
 }
@@ -39,13 +40,13 @@ static uint64_t room_left(const struct skv_core *c)
 int skv_room_allows(struct skv_core *c, uint32_t account, uint64_t more)
 {
 	const struct skv_account_row *a = skv_account_row(&c->state, account);
-	uint64_t left = room_left(c), has = a->copied_bytes + a->sequences * SKV_SEQ_ROOM + a->clients * SKV_CLIENT_ROOM;
+	uint64_t left = room_left(c), has = a->copied_bytes + a->sequences * SKV_SEQ_ROOM + a->clients * SKV_CLIENT_ROOM + skv_pinned(c, a->uid);
 
 	if (more <= left && (has == 0 || has + more <= left - more))
 		return 0;
 	return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-	                       "the daemon's memory cgroup allows it %llu bytes more for all, UID %u has %llu and needs %llu",
-	                       (unsigned long long)left, a->uid, (unsigned long long)has, (unsigned long long)more);
+	                       "UID %u has %llu bytes of the daemon's memory cgroup, and needs %llu more; what is left is for others",
+	                       a->uid, (unsigned long long)has, (unsigned long long)more);
 }
 
 bool skv_core_room_is_used_up(const struct skv_core *c)
@@ -68,7 +69,7 @@ void skv_charge_seq(struct skv_core *c, uint32_t seq)
 	/* its row of bits, up to the last page that there can be */
 	uint64_t references = q->referred ? (pages + 8 * 4096 - 1) / (8 * 4096) * 4096 : 0, bytes;
 
-	bytes = skv_file_bytes(c->seqs[seq].fd) + references;
+	bytes = skv_file_bytes(c->seqs[seq].fd) + references + c->seqs[seq].n_blocks * SKV_BLOCK_BYTES;
 	if (bytes != q->bytes)
 		skv_charge(c, q->account, &skv_write_seq(&c->state, seq)->bytes, bytes);
 }

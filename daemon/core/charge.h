@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/charge.h - host memory that a UID takes beside its pages: memory of its sequences, their references, session
- * pages, queues to its clients, and what was written into host memory where it has no segment.
+ * daemon/core/charge.h - host memory that a UID takes beside its pages: memory of its sequences, their references, keys of sealed
+ * prefixes, session pages, queues to its clients, what was written into host memory where it has no segment, and pins (pins.h).
  *
  * Clients write into sequence memory and pools by themselves, so these are measured: they count as they were found last.
  */
@@ -29,7 +29,7 @@ void skv_charge(struct skv_core *, uint32_t account, uint64_t *charged, uint64_t
 int skv_room_allows(struct skv_core *, uint32_t account, uint64_t more);
 /* Memory that a file has; holes of it cost nothing. */
 uint64_t skv_file_bytes(int fd);
-/* A sequence's memory, and the references that it has, are measured. */
+/* A sequence's memory, and the references and keys that it has, are measured. */
 void skv_charge_seq(struct skv_core *, uint32_t seq);
 
 #endif

@@ -117,12 +117,15 @@ struct skv_core {
 	struct skv_idle idle;
 	struct skv_aging aging;
 	struct skv_queue tasks; /* that are under way */
+	struct skv_pin *pins; /* memory that the daemon holds for users, beside rows */
 	bool parks;              /* sequences make room by being parked (parking.c) ... */
 	uint64_t park_failed_ns; /* ... and it did not work, last at this time */
 	int failed; /* negative errno: why one of them could not go on */
 	bool given_up; /* what was not committed is not going to be */
 	void (*corrupt_cb)(void *, uid_t, const char *, const char *, const char *);
 	void *corrupt_data;
+	void (*dropped_cb)(void *, uid_t, bool);
+	void *dropped_data;
 	char why[256];
 };
 

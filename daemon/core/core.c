@@ -3,6 +3,7 @@
 #include "daemon/core/idle.h"
 #include "daemon/core/names.h"
 #include "daemon/core/park-queue.h"
+#include "daemon/core/pins.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/resume.h"
@@ -205,6 +206,7 @@ struct skv_core *skv_core_abandon(struct skv_core *c)
 		return NULL;
 	skv_task_free_all(c);
 	skv_reconnect_free_all(c);
+	skv_pins_free_all(c);
 	close_companions(c);
 	skv_block_index_deinit(&c->prefixes);
 	skv_names_deinit(&c->names);

@@ -168,6 +168,7 @@ struct skv_core_done {
 	bool through, waits; /* a task is, memory may have come back; one waits for a client from now on, and may for long */
 	uint32_t client; /* of its works one is through; 0: none is */
 	int failed;      /* negative errno: there is no memory to go on with, fatal for the daemon */
+	uid_t uid;       /* of this user */
 	bool gone;       /* it was the end of the client ... */
 	uint64_t since_ns; /* ... as it was given to skv_core_client_gone() */
 	int result;      /* of what was asked for: 0, or an error and why */
@@ -184,6 +185,8 @@ void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret)
 bool skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t units);
 /* Sequences that were dropped so far: with age, and to make room for users below their part of a memory. */
 void skv_core_dropped(const struct skv_core *, uint64_t *ret_age, uint64_t *ret_room);
+/* `cb` is called for each, with its user. It must not call here. */
+void skv_core_on_dropped(struct skv_core *, void (*cb)(void *, uid_t, bool for_room), void *userdata);
 /*
  * What clients have of host memory beside their pages is measured, and charged to them: sequences from *at on, first 0, as
  * far as units go. To be called again and again.
@@ -193,11 +196,11 @@ void skv_core_measure(struct skv_core *, uint32_t *at, uint32_t units);
 void skv_core_client_holds(struct skv_core *, uint32_t client, uint64_t bytes);
 /* Is all memory used that the daemon's cgroup allows it, less what is held back? Then nothing new is made. */
 bool skv_core_room_is_used_up(const struct skv_core *);
-/* Bytes of host memory that the core's files have now. */
+/* Bytes of host memory that the core's files have now: all; or a user's, of which the state is none. */
 struct skv_core_held {
 	uint64_t pools, sequences, sessions, state;
 };
-void skv_core_held(const struct skv_core *, struct skv_core_held *ret);
+void skv_core_held(const struct skv_core *, bool all, uid_t uid, struct skv_core_held *ret);
 /* All turns that there are. */
 void skv_core_work_all(struct skv_core *);
 
@@ -425,12 +428,9 @@ struct skv_core_pool_view {
 	uint32_t segments, pending;
 	uint64_t pages, free, lease, seq, shared;
 };
-void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *),
-                       void *);
-void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct skv_core_client_view *),
-                      void *);
-void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *),
-                       void *);
+void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *), void *);
+void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct skv_core_client_view *), void *);
+void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *), void *);
 /*
  * A walk over the sessions or sequences of one UID, or of all, in turns of so many units. True when it is through. What
  * comes and goes between two turns may be missed. Tables are as long as clients say: a walk reads some millions of

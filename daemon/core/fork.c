@@ -63,10 +63,12 @@ static enum skv_progress give_up(struct skv_core *c, struct skv_fork *f, int res
 static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, f->walk.seq);
+	uint64_t bytes;
 	int r;
 
 	skv_charge_seq(c, f->walk.seq);
-	r = skv_charge_allows(c, q->account, q->bytes);
+	bytes = q->bytes + f->n_keys * SKV_BLOCK_BYTES;
+	r = skv_charge_allows(c, q->account, bytes);
 	if (r == 0 && f->keys)
 		r = skv_seq_quota_allows(c, q->account, true);
 	if (r == 0)
@@ -79,7 +81,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 		return SKV_DONE;
 	}
 	/* what it may come to, so that no two of them are given the same room */
-	skv_charge(c, q->account, &skv_write_seq(&c->state, f->child)->bytes, q->bytes);
+	skv_charge(c, q->account, &skv_write_seq(&c->state, f->child)->bytes, bytes);
 	skv_write_seq(&c->state, f->child)->copied = q->bytes;
 	skv_write_account(&c->state, q->account)->copied_bytes += q->bytes;
 	skv_walk_begin(c, f->walk.seq, f->walk.own, f->walk.marks, &f->walk);
@@ -137,7 +139,7 @@ static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uin
 {
 	const struct skv_seq_local *child = &c->seqs[f->child];
 	const struct skv_model *m = &skv_seq_row(&c->state, f->child)->model;
-	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], m, &f->made, f->n_tokens, &f->at, units);
+	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], m, &f->made, f->n_tokens, &f->at, &f->offset, units);
 
 	if (r == 0 && f->keys)
 		r = skv_seqfile_write_state(child, f->origin, sizeof(f->origin));

@@ -5,7 +5,7 @@ daemon_core_libskvcore_la_SOURCES = \
 	daemon/core/core.c daemon/core/core.h daemon/core/core-priv.h daemon/core/accounts.c daemon/core/accounts.h \
 	daemon/core/age.c daemon/core/age.h daemon/core/block-index.c daemon/core/block-index.h \
 	daemon/core/balance.c daemon/core/balance.h daemon/core/clients.c daemon/core/leases.c daemon/core/leases.h daemon/core/lifecycle.c \
-	daemon/core/lookup.c daemon/core/lookup.h daemon/core/names.c daemon/core/names.h daemon/core/park-queue.c daemon/core/park-queue.h daemon/core/parking.c daemon/core/parking.h daemon/core/pages.c daemon/core/pages.h daemon/core/pending.c \
+	daemon/core/lookup.c daemon/core/lookup.h daemon/core/names.c daemon/core/names.h daemon/core/park-queue.c daemon/core/park-queue.h daemon/core/parking.c daemon/core/parking.h daemon/core/pages.c daemon/core/pages.h daemon/core/pending.c daemon/core/pins.c daemon/core/pins.h \
 	daemon/core/pending.h daemon/core/pools.c daemon/core/pools.h daemon/core/detach.c daemon/core/detach.h daemon/core/fdstore.c daemon/core/fdstore.h daemon/core/resume.c daemon/core/resume.h \
 	daemon/core/fork.c daemon/core/fork.h daemon/core/idle.c daemon/core/idle.h daemon/core/joint.c daemon/core/joint.h daemon/core/prefix.c daemon/core/prefix.h daemon/core/prefixes.c daemon/core/prefixes.h \
 	daemon/core/reclaim.c daemon/core/reclaim.h daemon/core/reconnect.c daemon/core/reconnect.h daemon/core/refs.c daemon/core/refs.h daemon/core/refuse.c \

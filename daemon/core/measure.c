@@ -44,18 +44,23 @@ void skv_core_client_holds(struct skv_core *c, uint32_t client_id, uint64_t byte
 		skv_charge(c, skv_client_row(&c->state, client)->account, &skv_write_client(&c->state, client)->bytes, bytes);
 }
 
-void skv_core_held(const struct skv_core *c, struct skv_core_held *ret)
+static bool is_of(const struct skv_core *c, uint32_t account, uid_t uid)
+{
+	return skv_account_row(&c->state, account)->uid == uid;
+}
+
+void skv_core_held(const struct skv_core *c, bool all, uid_t uid, struct skv_core_held *ret)
 {
 	uint32_t n = 0;
 
-	*ret = (struct skv_core_held){
-		.state = skv_file_bytes(c->state.fd) + skv_file_bytes(c->control_fd),
-	};
+	*ret = (struct skv_core_held){.state = all ? skv_file_bytes(c->state.fd) + skv_file_bytes(c->control_fd) : 0};
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)
-		if (skv_pool_is_whole(c, pool))
+		if (skv_pool_is_whole(c, pool) && (all || is_of(c, skv_pool_row(&c->state, pool)->account, uid)))
 			ret->pools += skv_file_bytes(c->pools[pool].fd);
 	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)
-		ret->sequences += n++ < HELD_AT_ONCE ? skv_file_bytes(c->seqs[seq].fd) : skv_seq_row(&c->state, seq)->bytes;
+		if (all || is_of(c, skv_seq_row(&c->state, seq)->account, uid))
+			ret->sequences += n++ < HELD_AT_ONCE ? skv_file_bytes(c->seqs[seq].fd) : skv_seq_row(&c->state, seq)->bytes;
 	SKV_EACH(session, &c->state, SKV_TABLE_SESSIONS)
-		ret->sessions += skv_file_bytes(c->sessions[session].fd);
+		if (all || is_of(c, skv_pool_row(&c->state, skv_session_row(&c->state, session)->pool)->account, uid))
+			ret->sessions += skv_file_bytes(c->sessions[session].fd);
 }

@@ -29,7 +29,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#define LIST_PER_BYTE 4u /* a list of entries has no more memory for each byte of what it lists: a page of entries lies in three pages of it at most */
 #define TAKE_PAGES 16384u /* in a call: below a millisecond */
 
 void skv_core_set_parking(struct skv_core *c, bool on)
@@ -191,6 +193,7 @@ const struct skv_mem_handle *skv_core_seq_segment(const struct skv_core *c, uint
 int skv_core_list_begin(struct skv_core *c, uint32_t seq_id, int fd, struct skv_core_listing *ret)
 {
 	struct skv_walk *w;
+	uint64_t n_entries = 0, most;
 	uint8_t *marks;
 	uint32_t seq;
 	int r = find_idle(c, seq_id, &seq);
@@ -209,10 +212,15 @@ int skv_core_list_begin(struct skv_core *c, uint32_t seq_id, int fd, struct skv_
 	}
 	skv_walk_begin(c, seq, skv_owner_make(SKV_OWNER_SEQ, seq), marks, w);
 	w->list = fd;
+	for (uint32_t t = 0; t < c->seqs[seq].layout.n_tables; t++)
+		n_entries += skv_seqmem_entries(&c->seqs[seq].layout, t, w->len);
+	skv_charge_seq(c, seq);
+	most = LIST_PER_BYTE * skv_seq_row(&c->state, seq)->bytes;
 	*ret = (struct skv_core_listing){
 		.seq = seq_id,
 		.commit = atomic_load(&c->seqs[seq].mem->commit),
 		.used = skv_seq_row(&c->state, seq)->used,
+		.most_bytes = n_entries * sizeof(skv_pte) < most ? n_entries * sizeof(skv_pte) : most,
 		.walk = w,
 	};
 	return 0;
@@ -238,6 +246,8 @@ int skv_core_list_some(struct skv_core *c, struct skv_core_listing *l, uint32_t 
 		return skv_core_refuse(c, SKV_CORE_E_TURNS, "it takes more than a turn");
 	l->n_entries = l->walk->n_entries;
 	l->n_pages = l->walk->n_pages;
+	if (p == SKV_DONE && r == 0 && ftruncate(l->walk->list, (off_t)(l->n_entries * sizeof(skv_pte))) < 0) /* it may end with a hole */
+		p = SKV_UNWRITTEN;
 	skv_core_list_end(l);
 	if (p == SKV_UNWRITTEN)
 		r = skv_core_refuse(c, SKV_CORE_E_NOSPC, "there is no memory for a list of a sequence's pages");

@@ -59,7 +59,7 @@ const struct skv_mem_handle *skv_core_seq_segment(const struct skv_core *, uint3
 struct skv_core_listing {
 	uint32_t seq;
 	uint64_t commit, used; /* that it had */
-	uint64_t n_entries, n_pages;
+	uint64_t n_entries, n_pages, most_bytes; /* known at once: the memory that the file may come to */
 	struct skv_walk *walk;
 };
 int skv_core_list_begin(struct skv_core *, uint32_t seq, int fd, struct skv_core_listing *ret);

@@ -183,9 +183,8 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		                  c->config.account_pools);
 	if (!skv_share_allows(c, SKV_TABLE_POOLS, skv_account_row(&c->state, account)->pools))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "this UID has %u pools, the daemon %u of %u; what is left is for others",
-		                       skv_account_row(&c->state, account)->pools, c->state.header->live[SKV_TABLE_POOLS],
-		                       c->config.max_pools);
+		                       "this UID has %u pools; what is left of the daemon's %u is for others",
+		                       skv_account_row(&c->state, account)->pools, c->config.max_pools);
 	r = local_make(c, sizes, &l);
 	if (r)
 		return r;

@@ -13,6 +13,7 @@
 #include <string.h>
 #include "daemon/core/accounts.h"
 #include "daemon/core/age.h"
+#include "daemon/core/charge.h"
 #include "daemon/core/idle.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
@@ -222,7 +223,9 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 	q = skv_seq_row(&c->state, seq);
 	if (skv_prefixes_find(c, q->pool, &q->model, &keys[n - 1], n - 1) != SKV_NO_INDEX)
 		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
-	r = origin ? skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN) : 0;
+	r = skv_charge_allows(c, q->account, n * SKV_BLOCK_BYTES);
+	if (r == 0 && origin)
+		r = skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN);
 	if (r == 0)
 		r = skv_core_restore_done(c, seq_id, "");
 	if (r == 0)

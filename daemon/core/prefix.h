@@ -64,7 +64,7 @@ bool skv_core_prefix_is_wanted(const struct skv_core *, uint32_t seq);
 int skv_core_prefix_put_back(struct skv_core *, uint32_t seq, const struct skv_wire_run *runs, uint32_t n);
 /*
  * A sequence without a name (skv_core_restore_new()), whose memory has n blocks, is sealed; origin NULL: its memory has that, too. E_EXIST: they
- * are, and this one is not.
+ * are, and this one is not. E_QUOTA: of its keys.
  */
 int skv_core_prefix_restored(struct skv_core *, uint32_t seq, const uint8_t origin[SKV_PREFIX_ORIGIN], const struct skv_block_key *keys, uint32_t n);
 

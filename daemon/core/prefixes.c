@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/core/charge.h"
 
 void skv_prefix_name(const struct skv_block_key *key, char ret[SKV_NAME_MAX])
 {
@@ -31,6 +32,7 @@ int skv_prefixes_add(struct skv_core *c, uint32_t seq, const struct skv_block_ke
 	memcpy(own, keys, n * sizeof(*own));
 	c->seqs[seq].blocks = own;
 	c->seqs[seq].n_blocks = n;
+	skv_charge_seq(c, seq);
 	return 0;
 }
 

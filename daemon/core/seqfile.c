@@ -251,20 +251,22 @@ int skv_seqfile_trim(const struct skv_seq_local *l, uint64_t *at, uint32_t *unit
 
 #define COPY_BYTES (128u << 10) /* at a time */
 #define COPY_UNITS 8000u
+#define BYTES_OF_UNIT (COPY_BYTES / COPY_UNITS)
 
 static bool is_zero(const char *page)
 {
 	return page[0] == 0 && !memcmp(page, page + 1, PAGE_BYTES - 1);
 }
 
-/* Of n bytes those pages that are not zero: a page of zeros and a hole are the same to a reader. */
+/* Of n bytes, zeros behind them up to a page's end, those pages that are not zero: one of zeros and a hole are the same to a reader. */
 static int write_pages(int to, const char *from, off_t at, size_t n)
 {
 	for (size_t i = 0, end; i < n; i = end) {
 		for (end = i; end < n && !is_zero(from + end); end += PAGE_BYTES)
 			;
 		if (end > i) {
-			int r = whole(pwrite(to, from + i, end - i, at + (off_t)i), end - i);
+			const size_t some = (end < n ? end : n) - i;
+			int r = whole(pwrite(to, from + i, some, at + (off_t)i), some);
 
 			if (r < 0)
 				return r;
@@ -304,35 +306,40 @@ int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_l
 	return 0;
 }
 
-/* n bytes from one place of a file to one of another. */
-static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const struct skv_seq_local *from, uint64_t from_at, size_t n)
+/*
+ * n bytes, from *at on, from one place of a file to one of another, which is fresh: zeros are not written, so that the copy takes no more
+ * memory than what is copied. 0: all, and *at is 0 again; 1: there is more; negative errno.
+ */
+static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const struct skv_seq_local *from, uint64_t from_at, uint64_t n, uint64_t *at,
+                      uint32_t *units)
 {
-	char piece[16384];
-	int r = 0;
+	char piece[COPY_BYTES];
 
-	for (size_t at = 0; at < n && r == 0; at += sizeof(piece)) {
-		const size_t some = n - at < sizeof(piece) ? n - at : sizeof(piece);
+	while (*at < n) {
+		const size_t some = n - *at < COPY_BYTES ? (size_t)(n - *at) : COPY_BYTES;
+		int r;
 
-		r = whole(pread(from->fd, piece, some, (off_t)(from_at + at)), some);
+		if (!skv_units_take(units, CALL_UNITS + (uint32_t)(some / BYTES_OF_UNIT)))
+			return 1;
+		r = whole(pread(from->fd, piece, some, (off_t)(from_at + *at)), some);
+		memset(piece + some, 0, (PAGE_BYTES - some % PAGE_BYTES) % PAGE_BYTES);
 		if (r == 0)
-			r = whole(pwrite(to->fd, piece, some, (off_t)(to_at + at)), some);
+			r = write_pages(to->fd, piece, (off_t)(to_at + *at), some);
+		if (r < 0)
+			return r;
+		*at += some;
 	}
-	return r;
+	*at = 0;
+	return 0;
 }
 
 int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, const struct skv_model *m, const struct skv_made *made,
-                            uint32_t n, uint32_t *at, uint32_t *units)
+                            uint32_t n, uint32_t *table, uint64_t *at, uint32_t *units)
 {
 	int r = 0;
 
-	for (; *at < from->layout.n_tables && r == 0; ++*at) {
-		const uint32_t entries = skv_made_entries(made, m, *at, n);
-
-		if (entries == 0)
-			continue;
-		if (!skv_units_take(units, CALL_UNITS + entries))
-			return 1;
-		r = copy_bytes(to, skv_seqfile_entry_at(to, *at, 0), from, skv_seqfile_entry_at(from, *at, 0), entries * sizeof(skv_pte));
-	}
-	return r < 0 ? r : copy_bytes(to, to->layout.tokens, from, from->layout.tokens, n * sizeof(int32_t));
+	for (; *table < from->layout.n_tables && r == 0; *table += r == 0)
+		r = copy_bytes(to, skv_seqfile_entry_at(to, *table, 0), from, skv_seqfile_entry_at(from, *table, 0),
+		               skv_made_entries(made, m, *table, n) * sizeof(skv_pte), at, units);
+	return r ? r : copy_bytes(to, to->layout.tokens, from, from->layout.tokens, n * sizeof(int32_t), at, units);
 }

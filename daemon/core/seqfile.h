@@ -26,11 +26,11 @@ int skv_seqfile_put_back(int fd, uint64_t offset, const void *was, size_t bytes)
 int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at, uint32_t *units);
 
 /*
- * Of a sequence's first n tokens, which nothing has been evicted of, the entries that a sealed prefix has and the ids, from table *at on,
- * first 0, to one of another length. 0: all; 1: there is more; negative errno.
+ * Of a sequence's first n tokens, which nothing has been evicted of, the entries that a sealed prefix has and the ids, from byte *at of
+ * table *table on, first 0, to one of another length, which is fresh. 0: all; 1: there is more; negative errno.
  */
 int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, const struct skv_model *m, const struct skv_made *made,
-                            uint32_t n, uint32_t *at, uint32_t *units);
+                            uint32_t n, uint32_t *table, uint64_t *at, uint32_t *units);
 
 /* n token ids from `first` on, within the file. Negative errno. */
 int skv_seqfile_read_ids(const struct skv_seq_local *, uint32_t first, uint32_t n, int32_t *to);

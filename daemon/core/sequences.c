@@ -134,8 +134,8 @@ int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, c
 		return r;
 	if (!skv_share_allows(c, SKV_TABLE_SEQUENCES, a->sequences))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "UID %u has %u sequences, the daemon %u of %u; what is left is for others", a->uid,
-		                       a->sequences, c->state.header->live[SKV_TABLE_SEQUENCES], c->config.max_sequences);
+		                       "UID %u has %u sequences; what is left of the daemon's %u is for others", a->uid, a->sequences,
+		                       c->config.max_sequences);
 	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
 	r = skv_seqfile_new(&c->seqs[seq], seq, m, max_tokens);
 	if (r < 0) {

@@ -103,8 +103,8 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 		return r;
 	if (!skv_share_allows(c, SKV_TABLE_SESSIONS, a->sessions))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "UID %u has %u sessions, the daemon %u of %u; what is left is for others", a->uid,
-		                       a->sessions, c->state.header->live[SKV_TABLE_SESSIONS], c->config.max_sessions);
+		                       "UID %u has %u sessions; what is left of the daemon's %u is for others", a->uid, a->sessions,
+		                       c->config.max_sessions);
 	r = skv_fdstore_allows(c);
 	if (r)
 		return r;

@@ -115,7 +115,8 @@ static struct skv_task *task_new(const struct skv_core *c, enum skv_task_kind ki
 	if (t) {
 		t->kind = kind;
 		t->client = client;
-		t->id = client == SKV_NO_INDEX ? 0 : skv_state_id(&c->state, SKV_TABLE_CLIENTS, client);
+		if (client != SKV_NO_INDEX)
+			t->id = skv_state_id(&c->state, SKV_TABLE_CLIENTS, client);
 		t->row = row;
 		t->uid = skv_account_row(&c->state, client == SKV_NO_INDEX ? skv_seq_row(&c->state, row)->account
 		                                                           : skv_client_row(&c->state, client)->account)->uid;
@@ -299,6 +300,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 	ret->more = any_runs(c);
 	ret->through = true;
 	ret->client = t->id;
+	ret->uid = t->uid;
 	ret->gone = t->kind == SKV_TASK_CLIENT;
 	ret->since_ns = t->since_ns;
 	ret->result = t->result;

@@ -175,17 +175,23 @@ static bool is_through(const struct skv_core *c, const struct skv_walk *w)
 	return w->table == c->seqs[w->seq].layout.n_tables;
 }
 
-/* The window was checked. False: it cannot be written down. */
+/*
+ * The window was checked. False: it cannot be written down. Where nothing is, a hole does: most tables of most sequences are holes, and their
+ * list would be many times as large as they are.
+ */
 static bool list(struct skv_walk *w, const skv_pte *window, uint32_t n)
 {
 	const size_t bytes = n * sizeof(*window);
+	bool any = false;
 
 	if (w->list < 0)
 		return true;
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		w->n_pages += skv_pte_kind(window[i]) == SKV_PTE_PRIVATE || skv_pte_kind(window[i]) == SKV_PTE_SHARED;
+		any |= window[i] != 0;
+	}
 	w->n_entries += n;
-	return pwrite(w->list, window, bytes, (off_t)((w->n_entries - n) * sizeof(*window))) == (ssize_t)bytes;
+	return !any || pwrite(w->list, window, bytes, (off_t)((w->n_entries - n) * sizeof(*window))) == (ssize_t)bytes;
 }
 
 enum skv_progress skv_walk_check(struct skv_core *c, struct skv_walk *w, uint32_t *units)

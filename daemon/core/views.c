@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/core/views.c - the state as status, lists and metrics show it. Read-only. */
 #include "daemon/core/core-priv.h"
+#include "daemon/core/pins.h"
 #include "daemon/core/seqfile.h"
 
 #include <string.h>
@@ -16,7 +17,7 @@ void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct
 			.sessions = a->sessions,
 			.sequences = a->sequences,
 			.pools = a->pools,
-			.other_bytes = a->other_bytes,
+			.other_bytes = a->other_bytes + skv_pinned(c, a->uid),
 		};
 
 		memcpy(v.page_bytes, a->page_bytes, sizeof(v.page_bytes));

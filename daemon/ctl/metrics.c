@@ -174,7 +174,7 @@ static const struct metric counter_metrics[] = {
 	{"sparsekv_sequences_displaced_total", "counter", "Sequences dropped to make room for other users", "sequences_displaced",
 	 0, NULL},
 	{"sparsekv_reclaim_seconds_max", "gauge", "Longest time that took", "reclaim_max_ms", 1e-3, NULL},
-	{"sparsekv_turn_seconds_max", "gauge", "Longest time in which the daemon looked for no request", "turn_max_ms", 1e-3, NULL},
+	{"sparsekv_turn_seconds_max", "gauge", "Longest time in which the daemon looked for no request; for a user, in which it did what its messages said", "turn_max_ms", 1e-3, NULL},
 	{"sparsekv_turn_cpu_seconds_max", "gauge", "The most of the processor's time that it took between two looks", "turn_cpu_max_ms", 1e-3, NULL},
 };
 static const struct metric turn_metrics[] = {

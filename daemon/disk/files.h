@@ -25,6 +25,7 @@ struct skv_parked {
 	uint64_t since_ns, age_ns; /* skv_now_ns() when it was this old (skv_parking_tick()); 0: not known yet */
 	struct skv_parked_keys *keys; /* of a sealed prefix, owned; NULL: not known */
 	uint32_t n_keys;
+	uint64_t pinned; /* bytes that its user is charged for them */
 	bool indexed; /* a sealed prefix is found by these */
 	bool busy;    /* it is being read */
 	bool going;   /* it is removed, and will be forgotten (skv_files_set_going()) ... */

@@ -150,7 +150,7 @@ static void malformed(struct skv_conn *conn, const char *what)
 	} last = {{.length = sizeof(last), .type = SKV_MSG_ERROR}, {.error = EPROTO}};
 	char why[256];
 
-	conn->ipc->counters.malformed++;
+	skv_count(conn->ipc->counts, conn->peer.uid, SKV_COUNT_MALFORMED, 1);
 	skv_wire_string(last.body.text, sizeof(last.body.text), what);
 	(void)send(conn->fd, &last, sizeof(last), MSG_DONTWAIT | MSG_NOSIGNAL);
 	snprintf(why, sizeof(why), "malformed message: %s", what);
@@ -198,7 +198,7 @@ static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_f
 		skv_op_cancel(ipc->loop, &conn->hello_op);
 		conn->hello = true;
 	}
-	ipc->counters.messages++;
+	skv_count(ipc->counts, conn->peer.uid, SKV_COUNT_MESSAGES, 1);
 	ipc->ops->message(ipc->ctx, conn, &header, ipc->packet + sizeof(header), fds);
 }
 
@@ -266,12 +266,15 @@ static void serve(struct skv_conn *conn)
 
 bool skv_ipc_work(struct skv_ipc *ipc)
 {
-	uint64_t end = skv_now_ns() + TURN_NS;
+	uint64_t now = skv_now_ns(), end = now + TURN_NS;
 	struct skv_conn *conn;
 
-	while (skv_now_ns() < end && (conn = skv_ipc_next(ipc))) {
+	for (; now < end && (conn = skv_ipc_next(ipc)); now = skv_now_ns()) {
+		const uid_t uid = conn->peer.uid;
+
 		if (conn->open) {
 			serve(conn);
+			skv_count_time(ipc->counts, uid, SKV_COUNT_MESSAGE_NS, skv_now_ns() - now);
 		} else if (is_idle(conn) && conn->no_rights) {
 			skv_close_fd(conn->fd);
 			conn_free(conn);
@@ -322,7 +325,7 @@ static const char *refuse(const struct skv_door *door, const struct skv_conn *co
 /* Never open: it may have sent descriptors already. */
 static void turn_away(struct skv_conn *conn, int level, const char *why)
 {
-	conn->ipc->counters.refused++;
+	skv_count(conn->ipc->counts, conn->peer.uid, SKV_COUNT_REFUSED, 1);
 	skv_log_peer(level, "%s, uid %u: refused: %s", conn->name, (unsigned)conn->peer.uid, why);
 	list_add(&conn->ipc->ended, conn);
 	(void)shutdown(conn->fd, SHUT_RDWR);
@@ -336,9 +339,9 @@ void skv_conn_begin(struct skv_door *door, int fd)
 	const char *why = NULL;
 	int r;
 
-	ipc->counters.accepted++;
 	if (!conn) {
-		ipc->counters.refused++;
+		skv_count(ipc->counts, SKV_NO_UID, SKV_COUNT_CONNECTIONS, 1);
+		skv_count(ipc->counts, SKV_NO_UID, SKV_COUNT_REFUSED, 1);
 		skv_log_peer(LOG_ERR, "no memory for a connection");
 		skv_loop_close_fd(ipc->loop, fd);
 		return;
@@ -353,7 +356,9 @@ void skv_conn_begin(struct skv_door *door, int fd)
 	ipc->n_conns++;
 	conn->no_rights = skv_rights_refused(fd);
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){SEND_BUFFER}, sizeof(int));
+	conn->peer.uid = SKV_NO_UID;
 	r = skv_peer_get(fd, &conn->peer);
+	skv_count(ipc->counts, conn->peer.uid, SKV_COUNT_CONNECTIONS, 1);
 	snprintf(conn->name, sizeof(conn->name), "pid %d", (int)conn->peer.pid);
 	conn->user = r < 0 ? NULL : skv_ipc_user_get(ipc, conn->peer.uid);
 	if (r == 0 && !conn->user)

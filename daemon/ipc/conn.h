@@ -26,6 +26,7 @@
 #include "common/wire.h"
 #include "daemon/ipc/peer.h"
 #include "daemon/loop/loop.h"
+#include "daemon/sys/counts.h"
 
 struct skv_conn;
 struct skv_ipc;
@@ -48,10 +49,10 @@ struct skv_ipc_limits {
 };
 
 /*
- * Accept on the two sockets (consumed on success) once skv_ipc_listen() was called. operators_fd -1: there is none.
- * -ENOMEM.
+ * Accept on the two sockets (consumed on success) once skv_ipc_listen() was called. operators_fd -1: there is none. Connections and
+ * messages are counted in `counts`, borrowed. -ENOMEM.
  */
-int skv_ipc_new(struct skv_loop *, int clients_fd, int operators_fd, const struct skv_ipc_ops *, void *ctx,
+int skv_ipc_new(struct skv_loop *, int clients_fd, int operators_fd, const struct skv_ipc_ops *, void *ctx, struct skv_counts *counts,
                 struct skv_ipc **ret);
 void skv_ipc_set_limits(struct skv_ipc *, const struct skv_ipc_limits *);
 void skv_ipc_listen(struct skv_ipc *);
@@ -70,11 +71,6 @@ struct skv_conn *skv_ipc_first(struct skv_ipc *);
 struct skv_conn *skv_conn_next(struct skv_conn *);
 /* The live connection with this number, or NULL. For answers that come later. */
 struct skv_conn *skv_ipc_find(struct skv_ipc *, uint64_t number);
-
-struct skv_ipc_counters {
-	uint64_t accepted, refused, malformed, messages;
-};
-const struct skv_ipc_counters *skv_ipc_counters(const struct skv_ipc *);
 
 const struct skv_peer *skv_conn_peer(const struct skv_conn *);
 struct skv_peer skv_conn_take_peer(struct skv_conn *); /* its pidfd is the caller's; from within gone() */

@@ -33,7 +33,7 @@ struct skv_ipc {
 	const struct skv_ipc_ops *ops;
 	void *ctx;
 	struct skv_ipc_limits limits;
-	struct skv_ipc_counters counters;
+	struct skv_counts *counts;
 	bool closing, dump;
 	uint64_t last_number;
 	uint32_t n_conns;       /* of both lists */

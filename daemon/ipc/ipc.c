@@ -44,7 +44,7 @@ static void accepted(struct skv_op *op, int res)
 	skv_op_accept(ipc->loop, &door->accept_op, door->fd, accepted);
 }
 
-int skv_ipc_new(struct skv_loop *loop, int clients_fd, int operators_fd, const struct skv_ipc_ops *ops, void *ctx,
+int skv_ipc_new(struct skv_loop *loop, int clients_fd, int operators_fd, const struct skv_ipc_ops *ops, void *ctx, struct skv_counts *counts,
                 struct skv_ipc **ret)
 {
 	struct skv_ipc *ipc = calloc(1, sizeof(*ipc));
@@ -69,6 +69,7 @@ int skv_ipc_new(struct skv_loop *loop, int clients_fd, int operators_fd, const s
 	ipc->loop = loop;
 	ipc->ops = ops;
 	ipc->ctx = ctx;
+	ipc->counts = counts;
 	ipc->dump = debug && strstr(debug, "wire");
 	*ret = ipc;
 	return 0;
@@ -137,9 +138,4 @@ struct skv_conn *skv_ipc_find(struct skv_ipc *ipc, uint64_t number)
 	while (conn && conn->number != number)
 		conn = conn->next;
 	return conn;
-}
-
-const struct skv_ipc_counters *skv_ipc_counters(const struct skv_ipc *ipc)
-{
-	return &ipc->counters;
 }

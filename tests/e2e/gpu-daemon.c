@@ -165,7 +165,7 @@ static struct raw *client_on(unsigned device, uint32_t *ret_session)
 
 static int64_t figure(const char *field)
 {
-	struct raw *r = raw_hello(fix.socket);
+	struct raw *r = raw_operator(fix.socket);
 	json_t *answer = raw_query(r, SKV_QUERY_STATUS);
 	json_t *row = json_array_get(json_object_get(answer, "devices"), 0);
 	int64_t x = json_integer_value(json_object_get(row, field));

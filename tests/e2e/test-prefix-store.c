@@ -119,7 +119,7 @@ static unsigned park_prefixes(int i)
 
 static json_int_t figure(int i, const char *key)
 {
-	struct raw *r = raw_hello(hosts.host[i].socket);
+	struct raw *r = raw_operator(hosts.host[i].socket);
 	json_t *status = raw_query(r, SKV_QUERY_STATUS);
 	json_int_t n = json_integer_value(json_object_get(json_array_get(json_object_get(status, "prefixes"), 0), key));
 

@@ -195,11 +195,12 @@ static void swap_policy(void)
 
 static void ask(void)
 {
-	struct raw *r = rnd_below(2) ? raw_operator(manager_socket) : raw_hello(manager_socket);
+	const bool all = rnd_below(2);
+	struct raw *r = all ? raw_operator(manager_socket) : raw_hello(manager_socket);
 	const enum skv_query what = SKV_QUERY_STATUS + rnd_below(SKV_QUERY_SESSIONS - SKV_QUERY_STATUS + 1);
 	json_t *answer = raw_query(r, what);
 
-	if (what == SKV_QUERY_STATUS)
+	if (all && what == SKV_QUERY_STATUS)
 		prefixes_look(answer);
 	json_decref(answer);
 	raw_close(r);

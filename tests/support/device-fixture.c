@@ -115,7 +115,7 @@ void lease_put(struct raw *r, uint32_t session, uint32_t first, uint32_t n)
 /* A figure of the first device, or of its row for the first account. */
 int64_t figure(const char *rows, const char *field)
 {
-	struct raw *r = raw_hello(fix.socket);
+	struct raw *r = raw_operator(fix.socket);
 	json_t *answer = raw_query(r, SKV_QUERY_STATUS), *value;
 	int64_t x;
 

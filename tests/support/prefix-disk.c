@@ -58,7 +58,7 @@ void pd_reboot(void)
 
 json_int_t pd_figure(const char *of, const char *key)
 {
-	struct raw *r = raw_hello(pd.f.socket);
+	struct raw *r = raw_operator(pd.f.socket);
 	json_t *status = raw_query(r, SKV_QUERY_STATUS), *value = json_object_get(json_array_get(json_object_get(status, of), 0), key);
 	json_int_t n = json_integer_value(value);
 

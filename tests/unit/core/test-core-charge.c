@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host memory beside pages is charged to the user who takes it, and does not outlive its quota. */
 #include <check.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "daemon/core/core-priv.h"
+#include "daemon/core/pins.h"
+#include "daemon/core/prefix.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 
@@ -109,7 +114,7 @@ START_TEST(memory_without_pages_goes_with_its_holder)
 		write_bytes(&h[i], h[i].layout.tokens, 48 * MiB);
 	}
 	ck_assert_uint_gt(other(1000), 150 * MiB);
-	skv_core_held(core, &held);
+	skv_core_held(core, true, 0, &held);
 	ck_assert_uint_ge(held.sequences, 153 * MiB);
 	ck_assert_uint_le(held.sequences, 154 * MiB);
 	for (int i = 0; i < 3; i++)
@@ -119,7 +124,7 @@ START_TEST(memory_without_pages_goes_with_its_holder)
 	ck_assert_ptr_nonnull(strstr(corrupt_why, "account-bytes"));
 	ck_assert_uint_le(other(1000), 52 * MiB);
 	ck_assert_uint_eq(books_account(1000).sequences, 1);
-	skv_core_held(core, &held);
+	skv_core_held(core, true, 0, &held);
 	ck_assert_uint_le(held.sequences, 52 * MiB);
 }
 END_TEST
@@ -145,6 +150,68 @@ START_TEST(a_fork_needs_room_for_what_it_copies)
 	held_close(&h);
 	held_close(&f);
 	peer_die(&a);
+}
+END_TEST
+
+/* A sequence whose tables are holes but for one is listed: the list takes what was said before, and is as long as all tables. */
+START_TEST(a_list_of_holes)
+{
+	struct skv_core_listing l;
+	const int fd = memfd_create("list", MFD_CLOEXEC);
+	uint32_t seq, units;
+	uint64_t most;
+	struct stat st;
+	struct held h;
+	int r;
+
+	held_new(&h, &a, "h", 0);
+	claim_holes(&h);
+	seq = h.seq;
+	ck_assert_int_eq(held_detach(&h, &a), 0);
+	ck_assert_int_eq(skv_core_list_begin(core, seq, fd, &l), 0);
+	most = l.most_bytes;
+	ck_assert_uint_le(most, 16 * MiB); /* of entries 3 */
+	do
+		units = 1000000;
+	while ((r = skv_core_list_some(core, &l, &units)) == SKV_CORE_E_TURNS);
+	ck_assert_int_eq(r, 0);
+	ck_assert_int_eq(fstat(fd, &st), 0);
+	ck_assert_uint_eq((uint64_t)st.st_size, l.n_entries * sizeof(skv_pte));
+	ck_assert_uint_ge(l.n_entries, 2 * skv_pages_of(LEN));
+	ck_assert_uint_le((uint64_t)st.st_blocks * 512, most);
+	close(fd);
+	peer_die(&a);
+}
+END_TEST
+
+/* A prefix of holes is sealed: what it was charged for is all that it takes, and it is copied in turns. */
+START_TEST(a_prefix_of_holes)
+{
+	const uint32_t n = LEN / SKV_BLOCK_TOKENS;
+	struct skv_block_key *keys = calloc(n, sizeof(*keys));
+	const uint8_t origin[SKV_PREFIX_ORIGIN] = {1};
+	struct skv_core_done d = {.more = true};
+	unsigned turns = 0;
+	struct skv_made made;
+	struct held h;
+
+	ck_assert_ptr_nonnull(keys);
+	for (uint32_t i = 0; i < n; i++)
+		memcpy(keys[i].bytes, &i, sizeof(i));
+	held_new(&h, &a, "h", 0);
+	claim_holes(&h);
+	h.mem->about[0] = LEN; /* all of it was a prompt */
+	ck_assert_int_eq(skv_core_prefix_made(core, a.client, a.session.session, h.seq, &made), 0);
+	ck_assert_int_eq(skv_core_prefix_seal(core, a.client, a.session.session, h.seq, origin, &made, keys, n), SKV_CORE_E_TURNS);
+	for (; d.more && !d.through; turns++)
+		skv_core_work(core, 1000, &d);
+	ck_assert(d.through);
+	ck_assert_msg(d.result == 0, "%s", d.why);
+	ck_assert_uint_gt(turns, LEN * sizeof(int32_t) / (256 << 10)); /* of 1,000 units, which are less than a piece that is copied */
+	ck_assert_uint_le(other(1000), 12 * MiB); /* entries of both, 3 MiB each, keys 2.3 MiB, and not 48 of ids */
+	held_close(&h);
+	peer_die(&a);
+	free(keys);
 }
 END_TEST
 
@@ -208,6 +275,39 @@ START_TEST(room_of_the_cgroup)
 }
 END_TEST
 
+/* What the daemon holds for a user counts as its sequences do, with and without a client of its, and is none of the state's. */
+START_TEST(pins)
+{
+	struct skv_core_seq_info info;
+	uint64_t before = other(1000), one = 0, two = 0, gone = 0;
+
+	ck_assert_int_eq(skv_core_pin(core, 1000, 40 * MiB, &one), 0);
+	ck_assert_int_eq(skv_core_pin(core, 1000, 8 * MiB, &one), 0);
+	ck_assert_uint_eq(one, 48 * MiB);
+	ck_assert_uint_eq(other(1000), before + one);
+	ck_refused(skv_core_pin(core, 1000, 16 * MiB, &two), SKV_CORE_E_QUOTA);
+	ck_assert_uint_eq(two, 0);
+	ck_refused(skv_core_pin_list(core, 1000, 17 * MiB, &two), SKV_CORE_E_QUOTA);
+	ck_refused(peer_lease(&a, 20 << 10, 20 << 10), SKV_CORE_E_QUOTA); /* pages of 1 KiB */
+	ck_assert_int_eq(peer_lease(&b, 20 << 10, 20 << 10), 0);
+	ck_assert_int_eq(skv_core_pin(core, 3000, QUOTA, &gone), 0); /* who has no account */
+	ck_refused(skv_core_pin(core, 3000, 1, &two), SKV_CORE_E_QUOTA);
+	mem.left = 60 * MiB; /* the cgroup's, of which nobody takes all */
+	ck_refused(skv_core_pin(core, 2000, 31 * MiB, &two), SKV_CORE_E_NOSPC);
+	mem.left = UINT64_MAX;
+	skv_core_unpin(core, 3000, &gone);
+	skv_core_unpin(core, 1000, &one);
+	ck_assert_uint_eq(one + gone, 0);
+	ck_assert_uint_eq(other(1000), before);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &info), 0);
+	ck_assert_int_eq(peer_lease(&a, 60 << 10, 60 << 10), 0); /* at its quota, it may still have small lists: 4 MiB */
+	ck_assert_int_eq(skv_core_pin_list(core, 1000, 4 * MiB, &one), 0);
+	ck_refused(skv_core_pin_list(core, 1000, 4 * MiB, &two), SKV_CORE_E_QUOTA);
+	skv_core_unpin(core, 1000, &one);
+	peer_die(&a);
+}
+END_TEST
+
 /* Others take the room while a fork is being made: it is given up, and nothing of it is left. */
 START_TEST(a_fork_that_is_crowded_out)
 {
@@ -254,8 +354,8 @@ int main(void)
 	Suite *s = begin_suite("test-core-charge");
 
 	add_case(s, "charges", 120, setup, teardown, what_a_client_writes_is_charged,
-	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, room_of_the_cgroup,
-	         a_fork_that_is_crowded_out, stray_memory_of_a_pool,
+	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, pins, room_of_the_cgroup,
+	         a_fork_that_is_crowded_out, a_list_of_holes, a_prefix_of_holes, stray_memory_of_a_pool,
 	         connections_are_charged, NULL);
 	return run_suite(s);
 }

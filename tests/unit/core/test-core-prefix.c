@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "daemon/core/charge.h"
+#include "daemon/core/pins.h"
 #include "daemon/core/prefix.h"
 #include "daemon/core/parking.h"
 #include "tests/support/core-peer.h"
@@ -195,6 +197,44 @@ START_TEST(alike)
 	ck_assert_uint_eq(find(&a, "abd"), 3);
 	held_close(&one);
 	held_drop(&two, &b);
+}
+END_TEST
+
+/* What the user is charged for beside files. */
+static uint64_t beside_files(void)
+{
+	struct skv_core_held held;
+	uint32_t at = 0;
+
+	do
+		skv_core_measure(core, &at, 1000);
+	while (at);
+	skv_core_held(core, true, 0, &held);
+	return books_account(1000).other_bytes - held.sequences;
+}
+
+/* What a prefix is found by is charged to its user, and before it is there. */
+START_TEST(keys_are_charged)
+{
+	static const char *const texts[] = {"a", "bcdefghijklmno"};
+	struct held h;
+	uint64_t before, took[2], pinned = 0;
+
+	for (int i = 0; i < 2; i++) {
+		write_text(&h, &a, NULL, texts[i]);
+		before = beside_files();
+		ck_assert_int_eq(seal(&h, &a, texts[i]), 0);
+		took[i] = beside_files() - before;
+		held_drop(&h, &a);
+	}
+	ck_assert_uint_eq(took[1] - took[0], 13 * SKV_BLOCK_BYTES); /* the rest are bits of references */
+	write_text(&h, &a, NULL, "pqrstuvwxyzabc");
+	before = books_account(1000).other_bytes + books_account(1000).page_bytes[SKV_DEVICE_HOST];
+	ck_assert_int_eq(skv_core_pin(core, 1000, (64 << 20) - before - skv_file_bytes(core->seqs[skv_state_find(&core->state, SKV_TABLE_SEQUENCES, h.seq)].fd), &pinned), 0);
+	ck_assert_int_eq(seal(&h, &a, "pqrstuvwxyzabc"), SKV_CORE_E_QUOTA);
+	skv_core_unpin(core, 1000, &pinned);
+	ck_assert_int_eq(seal(&h, &a, "pqrstuvwxyzabc"), 0);
+	held_drop(&h, &a);
 }
 END_TEST
 
@@ -591,7 +631,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-core-prefix");
-	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, alike, makes_room, parked_for_room, stays_while_forked, stays_while_read, read_ones_go_last,
+	TCase *t = add_case(s, "prefix", 60, setup, teardown, sealed_and_opened, whose, keys_are_charged, alike, makes_room, parked_for_room, stays_while_forked, stays_while_read, read_ones_go_last,
 	                    restored, NULL);
 
 	tcase_add_loop_test(t, at_random, 0, 6);

@@ -5,14 +5,20 @@
  */
 #include <check.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/seqmem.h"
+#include "common/spec.h"
+#include "daemon/core/block-index.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/folder.h"
 #include "tests/support/privilege.h"
+#include "tests/support/store-fixture.h"
 #include "tests/support/suite.h"
 
 #define HOSTILE_UID 54321u
@@ -24,6 +30,9 @@
 
 static struct fix fix;
 static struct raw *operator;
+static struct store_fake store;
+static char *parked;
+static uint32_t last_seq; /* of make_seq() */
 
 static void setup(void)
 {
@@ -67,6 +76,7 @@ static char *make_seq(struct raw *r, const struct skv_msg_open_ok *session, cons
 	skv_wire_to_model(&model, &wire);
 	skv_wire_string(m.name, sizeof(m.name), name);
 	ok = raw_ask(r, SKV_MSG_SEQ_NEW, &m, sizeof(m), -1);
+	last_seq = ok->seq;
 	skv_seqmem_layout(&model, ok->max_tokens, ret_layout);
 	return map_of(r, ret_layout->total);
 }
@@ -239,10 +249,177 @@ START_TEST(memory_beside_segments_goes)
 }
 END_TEST
 
+/* A store that nobody hears of anything. */
+static void say_nothing(int fd)
+{
+	char byte;
+
+	while (read(fd, &byte, 1) > 0)
+		;
+}
+
+/* A daemon that asks it, and waits for it. */
+static void start_with_store(const char *account_bytes)
+{
+	static char secret[160], option[3][256];
+	const char *const options[] = {"--pool-bytes=1G", account_bytes, "--segment-bytes=2M", "--prefix-store-wait=4",
+	                               option[0], option[1], option[2], NULL};
+
+	store_fake_begin(&store, say_nothing);
+	parked = fx_folder();
+	snprintf(secret, sizeof(secret), "%s", fx_path(store.folder, "secret"));
+	fx_text(secret, "32 bytes are a secret's least length.");
+	ck_assert_int_eq(chmod(secret, 0600) | chmod(parked, 0700), 0);
+	snprintf(option[0], sizeof(option[0]), "--prefix-store=unix://%s", store.socket);
+	snprintf(option[1], sizeof(option[1]), "--prefix-secret-file=%s", secret);
+	snprintf(option[2], sizeof(option[2]), "--parked-path=%s", parked);
+	fix_start_process(&fix, options);
+	operator = raw_operator(fix.socket);
+}
+
+static void setup_store(void)
+{
+	start_with_store("--account-bytes=64M");
+}
+
+static void setup_small(void)
+{
+	start_with_store("--account-bytes=8M");
+}
+
+static void teardown_store(void)
+{
+	teardown();
+	store_fake_end(&store);
+	fx_remove(parked);
+}
+
+static struct {
+	uint64_t held, charged; /* the most that the daemon took meanwhile, and charged */
+	unsigned refused;
+} asked;
+
+/* Clients ask for prefixes of prompts that they have never written, LEN tokens each, at once. */
+static void ask_for_holes(void)
+{
+	struct skv_wire_model m = wide();
+	struct skv_msg_seq_name ask = {.n_tokens = LEN};
+	struct raw *r[N_SEQS];
+	uint64_t held_first, charged_first;
+	unsigned waiting = N_SEQS;
+	int answer;
+
+	for (unsigned i = 0; i < N_SEQS; i++) {
+		r[i] = raw_hello(fix.socket);
+		raw_open_model(r[i], &m, "full", NULL);
+		raw_seq_new(r[i], r[i]->sessions[0], "");
+	}
+	held_first = fix_held_bytes(fix.pid);
+	charged_first = account_figure(getuid(), "other_bytes");
+	for (unsigned i = 0; i < N_SEQS; i++) {
+		ask.session = r[i]->sessions[0];
+		ask.seq = raw_seq_new(r[i], ask.session, "");
+		raw_send(r[i], SKV_MSG_PREFIX_NEW, &ask, sizeof(ask), -1);
+	}
+	for (double end = fix_now() + PATIENCE; waiting && fix_now() < end;) {
+		const uint64_t held_now = fix_held_bytes(fix.pid) - held_first, charged = account_figure(getuid(), "other_bytes") - charged_first;
+
+		asked.held = held_now > asked.held ? held_now : asked.held;
+		asked.charged = charged > asked.charged ? charged : asked.charged;
+		while (waiting && (answer = raw_recv_answer(r[waiting - 1], 10)) > 0) {
+			waiting--;
+			asked.refused += answer == SKV_MSG_ERROR;
+			ck_assert(answer != SKV_MSG_ERROR || strstr(raw_error_text(r[waiting]), "quota"));
+		}
+	}
+	ck_assert_uint_eq(waiting, 0);
+	for (unsigned i = 0; i < N_SEQS; i++)
+		raw_close(r[i]);
+	wait_for_charge(getuid(), 0, MiB); /* all is given back */
+}
+
+#define KEYS (LEN / SKV_BLOCK_TOKENS * sizeof(struct skv_block_key)) /* of a prompt */
+
+/* The prompts are longer than the quota: the daemon holds no copy of their ids, and what it holds is charged. */
+START_TEST(prompts_of_holes)
+{
+	ask_for_holes();
+	ck_assert_uint_eq(asked.refused, 0);
+	ck_assert_msg(asked.held < QUOTA / 4, "the daemon took %ju KiB", (uintmax_t)asked.held >> 10);
+	ck_assert_uint_ge(asked.charged, N_SEQS * KEYS);
+}
+END_TEST
+
+/* The quota has no room for the keys of all. */
+START_TEST(prompts_beyond_the_quota)
+{
+	ask_for_holes();
+	ck_assert_uint_gt(asked.refused, 0);
+	ck_assert_uint_lt(asked.refused, N_SEQS);
+	ck_assert_uint_le(asked.charged, 8 * MiB);
+	ck_assert_uint_ge(asked.charged, KEYS);
+}
+END_TEST
+
+/* A daemon that parks what nobody holds at once. */
+static void setup_parking(void)
+{
+	static char path[160];
+	static const char *const options[] = {"--pool-bytes=1G", "--account-bytes=256M", "--segment-bytes=2M", "--park-after=1", path, NULL};
+
+	parked = fx_folder();
+	ck_assert_int_eq(chmod(parked, 0700), 0);
+	snprintf(path, sizeof(path), "--parked-path=%s", parked);
+	fix_start_process(&fix, options);
+	operator = raw_operator(fix.socket);
+}
+
+static void teardown_parking(void)
+{
+	teardown();
+	fx_remove(parked);
+}
+
+static json_int_t prefixes_on_disk(void)
+{
+	json_t *status = raw_query(operator, SKV_QUERY_STATUS);
+	json_int_t n = json_integer_value(json_object_get(json_array_get(json_object_get(status, "prefixes"), 0), "parked"));
+
+	json_decref(status);
+	return n;
+}
+
+/* A prefix on disk is found by its keys, which stay in memory: they are all that its user is charged for. */
+START_TEST(keys_of_a_prefix_on_disk)
+{
+	const uint64_t keys = LEN / SKV_BLOCK_TOKENS * SKV_BLOCK_BYTES;
+	struct raw *r = raw_hello(fix.socket);
+	struct skv_wire_model m = wide();
+	struct skv_msg_open_ok session;
+	struct skv_seqmem_layout layout;
+	char *mem;
+
+	raw_open_model(r, &m, "full", &session);
+	mem = make_seq(r, &session, "", &layout);
+	((struct skv_seqmem *)(void *)mem)->policy = skv_spec_fingerprint("full");
+	((struct skv_seqmem *)(void *)mem)->about[0] = LEN; /* all of it was a prompt */
+	write_seq(mem, &layout);
+	raw_ask(r, SKV_MSG_PREFIX_SEAL, &(struct skv_msg_seal){.session = session.session, .seq = last_seq, .n_tokens = LEN}, sizeof(struct skv_msg_seal), -1);
+	raw_close(r);
+	for (double end = fix_now() + PATIENCE; prefixes_on_disk() == 0 && fix_now() < end;)
+		fix_sleep_ms(50);
+	ck_assert_int_eq(prefixes_on_disk(), 1);
+	wait_for_charge(getuid(), keys, keys + MiB);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-charge");
 
 	add_case(s, "charges", 120, setup, teardown, no_sequence_outlives_the_quota, memory_beside_segments_goes, NULL);
+	add_case(s, "prompts", 120, setup_store, teardown_store, prompts_of_holes, NULL);
+	add_case(s, "prompts beyond", 120, setup_small, teardown_store, prompts_beyond_the_quota, NULL);
+	add_case(s, "keys", 120, setup_parking, teardown_parking, keys_of_a_prefix_on_disk, NULL);
 	return run_suite(s);
 }

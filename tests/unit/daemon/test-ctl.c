@@ -17,6 +17,8 @@
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/suite.h"
 
+#define SHOWN_SESSIONS 16u /* of a user, in metrics */
+
 static struct fix fix;
 static struct raw *client;
 static uint32_t session;
@@ -193,6 +195,58 @@ START_TEST(metrics_are_in_prometheus_form)
 		samples++;
 	}
 	ck_assert_uint_gt(samples, 30);
+}
+END_TEST
+
+/* The samples of a metric in what was said: how many there are, and their sum. */
+static unsigned samples_of(const char *metric, double *ret_sum)
+{
+	const size_t len = strlen(metric);
+	unsigned n = 0;
+
+	*ret_sum = 0;
+	for (const char *at = said; (at = strstr(at, metric)); at += len)
+		if (at[len] == '{' && at[-1] == '\n') {
+			*ret_sum += strtod(strchr(at, '}') + 1, NULL);
+			n++;
+		}
+	return n;
+}
+
+#define OPENERS 3
+#define OPENED 15u /* by each: with the first one of all, 46 sessions */
+
+/* Who opens many sessions gets a line for each of the first ones, and one for the sum of the rest. */
+START_TEST(metrics_of_many_sessions_are_few)
+{
+	struct raw *opener[OPENERS];
+	double sum, expected = 42;
+
+	atomic_store(&page->steps, 42);
+	for (unsigned i = 0; i < OPENERS; i++) {
+		opener[i] = raw_hello(fix.socket);
+		for (unsigned k = 0; k < OPENED; k++) {
+			struct skv_session_page *p;
+			void *map;
+
+			raw_open(opener[i], "tiny", "full", NULL);
+			ck_assert_int_eq(skv_map_fd(opener[i]->fds[0], sizeof(*p), PROT_READ | PROT_WRITE, false, &map), 0);
+			p = map;
+			atomic_store(&p->steps, 100 * i + k);
+			for (uint32_t layer = 0; layer < raw_model("tiny").n_layers; layer++)
+				atomic_store(&p->recall[layer], 500001);
+			munmap(map, sizeof(*p));
+			expected += 100 * i + k;
+		}
+	}
+	ck_assert_int_eq(ctl("metrics"), 0);
+	ck_assert_uint_eq(samples_of("sparsekv_session_steps_total", &sum), SHOWN_SESSIONS + 1);
+	ck_assert_double_eq(sum, expected);
+	SAYS("sparsekv_session_steps_total{session=\"others\",client=\"others\",uid=\"");
+	ck_assert_uint_le(samples_of("sparsekv_session_recall", &sum), SHOWN_SESSIONS * raw_model("tiny").n_layers);
+	ck_assert_uint_gt(samples_of("sparsekv_session_recall", &sum), 0);
+	for (unsigned i = 0; i < OPENERS; i++)
+		raw_close(opener[i]);
 }
 END_TEST
 
@@ -519,7 +573,7 @@ int main(void)
 	Suite *s = begin_suite("test-ctl");
 
 	add_case(s, "ctl", 60, setup, teardown, tables_show_what_there_is, status_names_guessed_layers, every_command_has_its_json,
-	         top_shows_rates, metrics_are_in_prometheus_form, pages_are_counted_by_kind, prefixes_are_counted, a_store_is_shown,
+	         top_shows_rates, metrics_are_in_prometheus_form, metrics_of_many_sessions_are_few, pages_are_counted_by_kind, prefixes_are_counted, a_store_is_shown,
 	         sequences_are_dropped_by_name, policies_are_loaded_and_swapped, a_swap_has_a_scope, policies_are_verified,
 	         a_swap_can_be_waited_for, wrong_usage_is_status_2, no_daemon_is_status_3, NULL);
 	return run_suite(s);

@@ -513,7 +513,7 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 	if (has_capability(CAP_SYS_NICE)) /* it is the daemon that is measured, not how the scheduler divides two processors by eighteen */
 		ck_assert_int_eq(setpriority(PRIO_PROCESS, 0, -10), 0);
 	begin = told = fix_now();
-	while (seconds_asked() ? fix_now() < begin + seconds_asked() : counter(r, "malformed") < MALFORMED) {
+	while (seconds_asked() ? fix_now() < begin + seconds_asked() : counter(operator, "malformed") < MALFORMED) {
 		behave(r, session);
 		for (unsigned i = 0; i < n_attackers(); i++) /* they end when the daemon does, or when we say so */
 			ck_assert_int_eq(waitpid(pids[i], &status, WNOHANG), 0);
@@ -522,9 +522,9 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 			told = fix_now();
 		}
 	}
-	longest = counter(r, "turn_max_ms");
+	longest = counter(operator, "turn_max_ms");
 	printf("%.0f malformed frames and %.0f well-formed ones on %.0f connections in %.1f s; the longest turn took %.1f ms\n",
-	       counter(r, "malformed"), counter(r, "messages"), counter(r, "connections"), fix_now() - begin, longest);
+	       counter(operator, "malformed"), counter(operator, "messages"), counter(operator, "connections"), fix_now() - begin, longest);
 	waited = p99("meanwhile");
 	if (seconds_asked())
 		ck_assert_double_lt(waited, 5);

@@ -58,7 +58,7 @@ static int ask(uint16_t type, const char *name)
 
 static json_int_t expired(void)
 {
-	struct raw *r = raw_hello(f.socket);
+	struct raw *r = raw_operator(f.socket);
 	json_t *status = raw_query(r, SKV_QUERY_STATUS);
 	json_int_t n = json_integer_value(json_object_get(json_array_get(json_object_get(status, "parking"), 0), "expired"));
 

@@ -93,7 +93,7 @@ static int ask(uint16_t type, const char *name)
 
 static json_int_t figure(const char *key)
 {
-	struct raw *r = raw_hello(socket_path);
+	struct raw *r = raw_operator(socket_path);
 	json_t *status = raw_query(r, SKV_QUERY_STATUS);
 	json_int_t n = json_integer_value(json_object_get(json_array_get(json_object_get(status, "parking"), 0), key));
 
@@ -123,7 +123,7 @@ static bool is_parked(const char *name)
 
 static uint64_t pages_in_use(void)
 {
-	struct raw *r = raw_hello(socket_path);
+	struct raw *r = raw_operator(socket_path);
 	json_t *status = raw_query(r, SKV_QUERY_STATUS), *totals = json_object_get(status, "totals");
 	uint64_t n = (uint64_t)json_integer_value(json_object_get(totals, "page_bytes"));
 

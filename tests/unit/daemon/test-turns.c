@@ -41,7 +41,7 @@ static void setup(void)
 	                                      NULL};
 
 	fix_start_process(&fix, options);
-	other = raw_hello(fix.socket);
+	other = raw_operator(fix.socket); /* which sees what the daemon does for all */
 }
 
 static void teardown(void)
@@ -390,7 +390,7 @@ static void setup_small(void)
 	static const char *const options[] = {"--pool-bytes=64M", "--account-bytes=80M", "--segment-bytes=1M", NULL};
 
 	fix_start_process(&fix, options);
-	other = raw_hello(fix.socket);
+	other = raw_operator(fix.socket); /* which sees what the daemon does for all */
 }
 
 static void leave_orphans(void *unused)
