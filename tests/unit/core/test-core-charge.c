@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/core/core-priv.h"
+#include "daemon/core/parking.h"
 #include "daemon/core/pins.h"
 #include "daemon/core/prefix.h"
 #include "tests/support/core-peer.h"
