@@ -75,7 +75,7 @@ struct skv_server {
 	uint64_t started_ns;
 	struct skv_counts *counts;
 	uint32_t measured;                   /* sequence at which the next step goes on measuring */
-	size_t steps_left;                   /* of the last tick: server.c */
+	size_t steps_left;                   /* of the last tick: tick.c */
 	uint64_t told_aged, told_for_room; /* sequences that were dropped, as logged */
 };
 

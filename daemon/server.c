@@ -33,13 +33,12 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
+#include "daemon/tick.h"
 #include "daemon/turns.h"
 
 #define RING_ENTRIES 256u
-#define TICK_NS 1000000000u
 #define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are made for */
 
-#define TICK_UNITS 35000u /* of a step */
 #define WORKERS 16u /* for what does not hang */
 #define OWN_FDS 96u /* sockets, the ring, workers, a turn's files; of segments of devices it is not known how many */
 
@@ -330,104 +329,6 @@ struct skv_server *skv_server_free(struct skv_server *s)
 
 /* ---- serving ---- */
 
-static void update_status(struct skv_server *s)
-{
-	char status[sizeof(s->status)];
-
-	skv_report_status_line(s, status, sizeof(status));
-	if (s->serving && s->options.service && strcmp(status, s->status) != 0 && !s->reload_failed) {
-		strcpy(s->status, status);
-		skv_sd_status("%s", status);
-	}
-}
-
-/* Sequences that nobody holds grow old, and had to make room: operators can read of it. */
-static bool age(struct skv_server *s)
-{
-	const bool more = skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl, TICK_UNITS);
-	uint64_t aged, for_room;
-
-	skv_core_dropped(s->core, &aged, &for_room);
-	if (aged > s->told_aged)
-		skv_log(LOG_INFO, "%llu sequences dropped: no client held them for sequence-ttl, %llu s",
-		        (unsigned long long)(aged - s->told_aged), (unsigned long long)(s->config.sequence_ttl / 1000000000u));
-	if (for_room > s->told_for_room)
-		skv_log(LOG_WARNING,
-		        "%llu sequences that no client held dropped: their users had more than their part of a memory that is used up",
-		        (unsigned long long)(for_room - s->told_for_room));
-	s->told_aged = aged;
-	s->told_for_room = for_room;
-	skv_loop_did(s->loop, "aging");
-	return more;
-}
-
-static bool look_at_waiting(struct skv_server *s)
-{
-	skv_registry_collect(s->registry);
-	skv_lease_tick(s);
-	skv_parking_tick(s);
-	skv_parking_look_again(s);
-	skv_prefix_tick(s);
-	skv_loop_did(s->loop, "requests that wait");
-	return false;
-}
-
-static void keep_counts(void *counts, const struct skv_core_account_view *v)
-{
-	skv_counts_keep(counts, v->uid);
-}
-
-static bool keep_all_counts(struct skv_server *s)
-{
-	skv_core_accounts(s->core, keep_counts, s->counts);
-	skv_counts_sweep(s->counts);
-	skv_loop_did(s->loop, "counts");
-	return false;
-}
-
-static bool measure_clients(struct skv_server *s)
-{
-	for (struct skv_conn *conn = skv_ipc_first(s->ipc); conn; conn = skv_conn_next(conn))
-		if (skv_conn_client(conn))
-			skv_core_client_holds(s->core, skv_conn_client(conn), skv_conn_bytes(conn));
-	if (skv_core_room_is_used_up(s->core))
-		skv_ipc_relieve(s->ipc);
-	update_status(s);
-	skv_loop_did(s->loop, "measuring clients");
-	return false;
-}
-
-/* Clients write into memory that is theirs without asking: what they have of it is found out, and charged. */
-static bool measure(struct skv_server *s)
-{
-	skv_core_measure(s->core, &s->measured, TICK_UNITS);
-	skv_loop_did(s->loop, "measuring");
-	return false;
-}
-
-/* What a tick does, a step in a turn of the loop. True: there is more of it. */
-static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, keep_all_counts, measure_clients, measure, measure, measure};
-#define STEPS (sizeof(steps) / sizeof(*steps))
-
-/* True: there are more steps. */
-static bool tick_some(struct skv_server *s)
-{
-	if (s->steps_left && !steps[STEPS - s->steps_left](s))
-		s->steps_left--;
-	return s->steps_left > 0;
-}
-
-static void on_tick(struct skv_op *op, int res)
-{
-	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, tick_op);
-
-	if (res < 0)
-		return;
-	if (!s->steps_left) /* else the last one's go on */
-		s->steps_left = STEPS;
-	skv_op_timer(s->loop, op, TICK_NS, on_tick);
-}
-
 static void on_watchdog(struct skv_op *op, int res)
 {
 	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, watchdog_op);
@@ -480,7 +381,7 @@ static bool on_idle(void *server)
 	bool more = skv_ipc_work(s->ipc); /* first: what it serves begins the others' work */
 
 	skv_loop_did(s->loop, "requests");
-	more |= tick_some(s);
+	more |= skv_tick_some(s);
 	more |= skv_prefix_work(server);
 	skv_loop_did(s->loop, "keys of prefixes");
 	more |= skv_turns_work(server);
@@ -607,7 +508,7 @@ int skv_server_run(struct skv_server *s)
 	if (s->signal_fd >= 0)
 		skv_op_read(s->loop, &s->signal_op, s->signal_fd, &s->signal, sizeof(s->signal), on_signal);
 	skv_op_read(s->loop, &s->command_op, s->command_fd, &s->command, sizeof(s->command), on_command);
-	skv_op_timer(s->loop, &s->tick_op, 0, on_tick);
+	skv_tick_start(s);
 	skv_loop_on_idle(s->loop, on_idle, s);
 	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);
 

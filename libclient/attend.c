@@ -253,8 +253,11 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	e = attn_check(s, layer, a);
 	if (e == 0 && !a->q)
 		e = check_append(s, layer);
-	if (e == 0)
-		e = fp8_check(s, layer, a);
+	if (e == 0 && s->model.kv_dtype == SKV_FP8) {
+		const struct skv_shape shape = layer_shape(s, layer);
+
+		e = fp8_check(s, layer, &shape, a);
+	}
 	if (e == 0 && s->device && st->n_decode > 0)
 		e = replay_attend(s, layer, a, &decoded);
 	if (e == 0)

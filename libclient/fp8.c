@@ -19,7 +19,6 @@
 #include "formats/safetensors.h"
 #include "libclient/device.h"
 #include "libclient/error.h"
-#include "libclient/layer.h"
 #include "libclient/seq.h"
 #include "libclient/session.h"
 
@@ -149,16 +148,14 @@ static int refuse(const struct skv_session *s, uint32_t layer, uint32_t head, co
 	                 layer, head, 100 * moved, r->n, 100 * MOST_MOVED, s->model.name);
 }
 
-static int compare(const struct skv_session *s, uint32_t layer, struct rows *r)
+static int compare(const struct skv_session *s, uint32_t layer, const struct skv_shape *sh, struct rows *r)
 {
-	const struct skv_shape sh = layer_shape(s, layer);
-
-	if (!all_finite(r->q, (size_t)r->n * sh.n_heads * sh.head_dim) || !all_finite(r->k, (size_t)r->n * sh.n_kv_heads * sh.head_dim))
+	if (!all_finite(r->q, (size_t)r->n * sh->n_heads * sh->head_dim) || !all_finite(r->k, (size_t)r->n * sh->n_kv_heads * sh->head_dim))
 		return 0;
-	for (uint32_t i = 0; i < r->n * sh.n_kv_heads; i++)
-		round_row(r->k + (size_t)i * sh.head_dim, sh.head_dim, r->fp8 + (size_t)i * sh.head_dim);
-	for (uint32_t head = 0; head < sh.n_heads; head++) {
-		const float moved = moved_of_head(&sh, r, head);
+	for (uint32_t i = 0; i < r->n * sh->n_kv_heads; i++)
+		round_row(r->k + (size_t)i * sh->head_dim, sh->head_dim, r->fp8 + (size_t)i * sh->head_dim);
+	for (uint32_t head = 0; head < sh->n_heads; head++) {
+		const float moved = moved_of_head(sh, r, head);
 
 		if (moved > MOST_MOVED)
 			return refuse(s, layer, head, r, moved);
@@ -166,7 +163,7 @@ static int compare(const struct skv_session *s, uint32_t layer, struct rows *r)
 	return 0;
 }
 
-static int check_prompt(struct skv_session *s, uint32_t layer, const struct skv_attn *a, uint32_t first, uint32_t n)
+static int check_prompt(struct skv_session *s, uint32_t layer, const struct skv_shape *sh, const struct skv_attn *a, uint32_t first, uint32_t n)
 {
 	const struct skv_model *m = &s->model;
 	const uint32_t q = m->n_heads * m->head_dim, k = m->n_kv_heads * m->head_dim;
@@ -185,18 +182,18 @@ static int check_prompt(struct skv_session *s, uint32_t layer, const struct skv_
 	if (e == 0)
 		e = read_rows(s, a->k, a->k_stride, k, first, n, r.fp8 + (size_t)n * k, r.k);
 	if (e == 0)
-		e = compare(s, layer, &r);
+		e = compare(s, layer, sh, &r);
 	free(mem);
 	return e;
 }
 
-int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_shape *sh, const struct skv_attn *a)
 {
 	const struct step *st = &s->step;
 	uint32_t checked = s->fp8_prompts;
 	int e = 0;
 
-	if (s->model.kv_dtype != SKV_FP8 || !a->q || !a->k)
+	if (!a->q || !a->k)
 		return 0;
 	for (uint32_t i = st->n_decode; i < st->n && checked < PROMPTS && e == 0; i++) {
 		const struct skv_seq *q = st->seqs[i];
@@ -204,7 +201,7 @@ int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 
 		if (q->len > 0 || n < MIN_ROWS)
 			continue;
-		e = check_prompt(s, layer, a, row, n);
+		e = check_prompt(s, layer, sh, a, row, n);
 		checked++;
 	}
 	if (e == 0 && layer + 1 == s->model.n_layers)

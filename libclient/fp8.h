@@ -7,8 +7,9 @@
 
 struct skv_attn;
 struct skv_session;
+struct skv_shape;
 
 /* Before rows are appended to pages of fp8. 0; -EDOM with a text; or what failed. The device is entered. */
-int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_attn *a);
+int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_shape *sh, const struct skv_attn *a);
 
 #endif

@@ -53,7 +53,7 @@ CORE_TESTS = \
 	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \
 	tests/unit/core/test-core-charge tests/unit/core/test-core-cost tests/unit/core/test-core-fork tests/unit/core/test-core-parking \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
-	tests/unit/core/test-core-joint tests/unit/core/test-core-prefix tests/unit/core/test-core-resume tests/unit/core/test-core-sequences tests/unit/core/test-core-undo tests/unit/core/test-core-untrusted \
+	tests/unit/core/test-core-joint tests/unit/core/test-core-prefix tests/unit/core/test-core-prefix-room tests/unit/core/test-core-resume tests/unit/core/test-core-sequences tests/unit/core/test-core-undo tests/unit/core/test-core-untrusted \
 	tests/unit/core/test-core-verify
 COMMON_TESTS = \
 	tests/unit/common/test-child tests/unit/common/test-common tests/unit/common/test-plugin \

@@ -177,7 +177,7 @@ static unsigned ask_until_refused(struct raw *r, uint16_t type, const struct skv
 		n++;
 	} while (got == (int)(type | SKV_REPLY));
 	ck_assert_int_eq(got, SKV_MSG_ERROR);
-	ck_assert_msg(strstr(raw_error_text(r), "cgroup") || strstr(raw_error_text(r), "left is for others"), "%s",
+	ck_assert_msg(strstr(raw_error_text(r), "cgroup") || strstr(raw_error_text(r), "is for others"), "%s",
 	              raw_error_text(r));
 	return n - 1;
 }

@@ -83,7 +83,6 @@ static double counter(const char *name)
 	double x = json_number_value(figure);
 
 	ck_assert_ptr_nonnull(figure);
-
 	json_decref(status);
 	return x;
 }
@@ -308,7 +307,7 @@ static void setup_parked(void)
 	ck_assert_ptr_nonnull(mkdtemp(parked));
 	snprintf(option, sizeof(option), "--parked-path=%s", parked);
 	fix_start_process(&fix, options);
-	other = raw_hello(fix.socket);
+	other = raw_operator(fix.socket);
 }
 
 static void teardown_parked(void)
