@@ -19,7 +19,7 @@ kernels=$(for t in append compress compress-decode compress-quant decode decode-
 	prefill-sparse prefill-tiles replay row-strides select select-page-bounds select-recall select-stream select-topk sketch; do
 	echo tests/unit/kernels/test-$t
 done)
-client=$(for t in '' -any-order -page-bounds -codec -compress -evict -fence -forms -layers -mixed -policy -prefill -prefix -maintenance -ranks -rewind; do echo tests/unit/client/test-client$t; done)
+client=$(for t in '' -any-order -page-bounds -codec -compress -evict -fence -forms -fp8 -layers -mixed -policy -prefill -prefix -maintenance -ranks -rewind; do echo tests/unit/client/test-client$t; done)
 engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward tests/unit/engine/test-engine-golden'
 e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gpu-tables tests/e2e/test-client-kill tests/e2e/test-prefix-store tests/e2e/test-oracle tests/e2e/test-engine-generate tests/e2e/test-engine-eval tests/e2e/test-engine-calibrate tests/e2e/test-golden'
 restarts='tests/unit/daemon/test-restart tests/unit/daemon/test-reconnect tests/unit/daemon/test-keeper tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-disk'
@@ -55,7 +55,7 @@ export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 # of several processes
-processes='gpu-daemon gpu-client gpu-replay gpu-tables test-client test-client-any-order test-client-rewind test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-fence test-client-forms test-client-layers
+processes='gpu-daemon gpu-client gpu-replay gpu-tables test-client test-client-any-order test-client-rewind test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-fence test-client-forms test-client-fp8 test-client-layers
 	test-client-mixed test-client-legacy test-client-policy test-client-prefill test-client-prefix test-client-kill test-prefix-store test-client-maintenance test-client-ranks test-oracle
 	test-engine-forward test-engine-golden test-engine-generate test-engine-eval test-engine-calibrate test-golden test-restart test-reconnect test-keeper test-parking test-prefix-disk'
 processes=${processes//[[:space:]]/ }

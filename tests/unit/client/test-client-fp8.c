@@ -11,7 +11,7 @@
 
 #include "tests/support/client-fixture.h"
 
-enum { N_LAYERS = 2, N_HEADS = 4, N_KV_HEADS = 2, DIM = 32, MAX_TOKENS = 64, COMPARED = 16 };
+enum { N_LAYERS = 2, N_HEADS = 4, N_KV_HEADS = 2, DIM = 64, MAX_TOKENS = 64, COMPARED = 16 };
 
 static struct skv_model model;
 static struct skv_session *s;
@@ -166,7 +166,8 @@ START_TEST(outliers_are_refused)
 	FAILS(attend(n, 1), EDOM, "outliers");
 	ck_assert_int_eq(sscanf(skv_last_error(), "layer %u, head %u: fp8 moves %u %%", &layer, &head, &percent), 3);
 	ck_assert_uint_eq(layer, 1);
-	ck_assert_msg(fabs(percent - 100 * moved(0, n[0], head)) < 1, "%u %%, expected %g", percent, 100 * moved(0, n[0], head));
+	ck_assert_msg(fabs(percent - 100 * moved(0, n[0], head)) < (devmem_is_device() ? 3 : 1), /* rows are fp16 there */
+	              "%u %%, expected %g", percent, 100 * moved(0, n[0], head));
 	FAILS(attend(n, 1), EDOM, "bfloat16"); /* and again */
 }
 END_TEST
