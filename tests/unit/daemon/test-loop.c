@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 #include "daemon/loop/loop.h"
 #include "tests/support/random.h"
@@ -269,6 +270,54 @@ START_TEST(a_refusal_names_io_uring_and_the_sysctl)
 }
 END_TEST
 
+/* Busy for 3 ms of the processor's time, or asleep for 20. */
+static void is_long(struct skv_op *op, int res)
+{
+	struct timespec t;
+	uint64_t until;
+
+	ended(op, res);
+	if (SKV_OP_OWNER(op, struct count, op)->byte) {
+		usleep(20000);
+		skv_loop_did(loop, "sleep");
+		return;
+	}
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	until = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + 3000000;
+	do
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	while ((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec < until);
+	skv_loop_did(loop, "work");
+}
+
+static const struct skv_meter_work *work_of(const char *name)
+{
+	const struct skv_meter *m = skv_loop_meter(loop);
+
+	for (unsigned i = 0; i < SKV_METER_WORKS && m->works[i].name; i++)
+		if (!strcmp(m->works[i].name, name))
+			return &m->works[i];
+	ck_abort_msg("no work '%s' was recorded", name);
+}
+
+/* What took long is told by its name; time asleep is not the processor's. */
+START_TEST(turns_say_what_they_did)
+{
+	struct count busy = {0}, asleep = {.byte = 1};
+
+	skv_op_timer(loop, &busy.op, 0, is_long);
+	skv_op_timer(loop, &asleep.op, 5000000, is_long);
+	ck_assert_int_eq(skv_loop_run(loop), 0);
+	ck_assert_uint_eq(busy.ended + asleep.ended, 2);
+	ck_assert_uint_eq(work_of("work")->n_long, 1);
+	ck_assert_uint_ge(work_of("work")->cpu_max_ns, 3000000);
+	ck_assert_uint_ge(work_of("sleep")->max_ns, 20000000);
+	ck_assert_uint_lt(work_of("sleep")->cpu_max_ns, 10000000);
+	ck_assert_uint_ge(skv_loop_meter(loop)->turn_max_ns, 20000000);
+	ck_assert_uint_ge(skv_loop_meter(loop)->turn_cpu_max_ns, 3000000);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-loop");
@@ -276,6 +325,6 @@ int main(void)
 	add_case(s, "loop", 30, setup, teardown, more_operations_than_the_ring_has_entries,
 	         cancelling_twice_or_too_late_is_nothing, draining_ends_what_is_started_meanwhile,
 	         results_are_those_of_the_system_call, each_ends_once_in_a_storm_of_cancellations,
-	         another_ring_accepts_first, a_refusal_names_io_uring_and_the_sysctl, NULL);
+	         another_ring_accepts_first, turns_say_what_they_did, a_refusal_names_io_uring_and_the_sysctl, NULL);
 	return run_suite(s);
 }
