@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "common/seqmem.h"
+#include "common/spec.h"
 
 struct skv_wire_model raw_engine_model(uint32_t n_layers)
 {
@@ -65,6 +66,7 @@ uint32_t raw_engine_seq(struct raw_engine *e, const char *name, uint32_t tokens)
 	}
 	memset((char *)mem + layout.state, 1, layout.state_bytes);
 	memset((char *)mem + layout.tokens, 1, tokens * sizeof(int32_t));
+	mem->policy = skv_spec_fingerprint("full");
 	atomic_store(&mem->commit, (uint64_t)1 << 32 | tokens);
 	munmap(mem, layout.total);
 	return seq;
