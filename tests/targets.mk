@@ -110,36 +110,32 @@ MUTATIONS_CUDA = tests/fake-cuda/libcuda.so.1
 endif
 EXTRA_DIST += tests/check-mutations.sh $(MUTATION_PATCHES)
 MUTATION_PATCHES = \
-	tests/mutations/asan-bpe-leak.patch tests/mutations/asan-heap-one-less.patch \
-	tests/mutations/avx2-round-zero.patch tests/mutations/bpe-stale-candidates.patch \
-	tests/mutations/branches-not-joined.patch tests/mutations/cgroup-room-unlimited.patch \
-	tests/mutations/charge-pages-alone.patch tests/mutations/commit-without-form.patch \
-	tests/mutations/config-count-unbounded.patch tests/mutations/core-includes-loop.patch \
-	tests/mutations/cuda-append-odd-element.patch tests/mutations/cuda-evict-first-barrier.patch \
-	tests/mutations/cuda-evict-half-warp.patch \
+	tests/mutations/asan-bpe-leak.patch tests/mutations/asan-heap-one-less.patch tests/mutations/avx2-round-zero.patch \
+	tests/mutations/bpe-stale-candidates.patch tests/mutations/branches-not-joined.patch tests/mutations/cgroup-room-unlimited.patch \
+	tests/mutations/charge-pages-alone.patch tests/mutations/commit-without-form.patch tests/mutations/config-count-unbounded.patch \
+	tests/mutations/core-includes-loop.patch tests/mutations/cuda-append-odd-element.patch \
+	tests/mutations/cuda-evict-first-barrier.patch tests/mutations/cuda-evict-half-warp.patch \
 	tests/mutations/cuda-first-block-merges.patch tests/mutations/cuda-fp8-masked-scales.patch \
-	tests/mutations/cuda-rows-unmasked.patch tests/mutations/cuda-run-slots-in-turns.patch \
-	tests/mutations/dropped-prefix-held.patch tests/mutations/fence-attach-at-once.patch \
-	tests/mutations/fence-not-read.patch tests/mutations/fork-undo-entries.patch \
-	tests/mutations/fp8-ties-away.patch tests/mutations/generic-fold.patch \
-	tests/mutations/h2o-quarter-recent.patch tests/mutations/hook-runs-twice.patch \
-	tests/mutations/joint-commit-lengths-only.patch tests/mutations/key-norm-left-out.patch \
-	tests/mutations/nothing-selected.patch tests/mutations/nth-hmac-allocates.patch \
-	tests/mutations/nth-import-leaves-file.patch tests/mutations/page-lacks-message.patch \
-	tests/mutations/page-named-twice.patch tests/mutations/pages-after-holes.patch \
-	tests/mutations/parked-page-sum.patch tests/mutations/parking-leaks-folder.patch \
-	tests/mutations/partial-page-by-tokens.patch tests/mutations/prefix-key-without-codec.patch \
+	tests/mutations/cuda-rows-unmasked.patch tests/mutations/cuda-run-slots-in-turns.patch tests/mutations/dropped-prefix-held.patch \
+	tests/mutations/export-waits-for-reader.patch tests/mutations/fence-attach-at-once.patch tests/mutations/fence-not-read.patch \
+	tests/mutations/fork-undo-entries.patch tests/mutations/fp8-ties-away.patch tests/mutations/generic-fold.patch \
+	tests/mutations/h2o-quarter-recent.patch tests/mutations/hook-runs-twice.patch tests/mutations/joint-commit-lengths-only.patch \
+	tests/mutations/key-norm-left-out.patch tests/mutations/nothing-selected.patch tests/mutations/nth-hmac-allocates.patch \
+	tests/mutations/nth-import-leaves-file.patch tests/mutations/page-lacks-message.patch tests/mutations/page-named-twice.patch \
+	tests/mutations/pages-after-holes.patch tests/mutations/parked-page-sum.patch tests/mutations/parked-remove-unsynced.patch \
+	tests/mutations/parking-all-at-once.patch tests/mutations/parking-leaks-list.patch tests/mutations/partial-page-by-tokens.patch \
+	tests/mutations/prefix-key-without-codec.patch tests/mutations/prefix-keys-free.patch \
 	tests/mutations/prefix-longer-than-sequence.patch tests/mutations/prompt-sees-next.patch \
-	tests/mutations/quest-recent-of-sglang.patch tests/mutations/raas-younger-ties.patch \
-	tests/mutations/reconnect-keeps-unnamed.patch tests/mutations/room-without-given-up.patch \
-	tests/mutations/rope-half-swapped.patch tests/mutations/rope-llama3-passage.patch \
-	tests/mutations/safetensors-beyond-data.patch tests/mutations/scores-tail.patch \
-	tests/mutations/seal-compresses-more.patch tests/mutations/seal-foreign-policy.patch \
-	tests/mutations/store-tag-not-compared.patch tests/mutations/store-value-without-place.patch \
-	tests/mutations/tenant-without-uid.patch tests/mutations/topk-later-ties.patch \
-	tests/mutations/truncate-without-floor.patch tests/mutations/ubsan-signed-hash.patch \
-	tests/mutations/undo-seen-before.patch tests/mutations/window-start-masked.patch \
-	tests/mutations/wire-quoted-text.patch tests/mutations/wire-run-beyond-ids.patch
+	tests/mutations/quest-recent-of-sglang.patch tests/mutations/raas-younger-ties.patch tests/mutations/read-prefix-awaited.patch \
+	tests/mutations/reconnect-keeps-unnamed.patch tests/mutations/room-without-given-up.patch tests/mutations/rope-half-swapped.patch \
+	tests/mutations/rope-llama3-passage.patch tests/mutations/safetensors-beyond-data.patch tests/mutations/scores-tail.patch \
+	tests/mutations/seal-compresses-more.patch tests/mutations/seal-foreign-policy.patch tests/mutations/sends-at-once.patch \
+	tests/mutations/status-tells-totals.patch tests/mutations/store-tag-not-compared.patch \
+	tests/mutations/store-value-without-place.patch tests/mutations/stored-by-name-alone.patch tests/mutations/tasks-by-client.patch \
+	tests/mutations/tenant-without-uid.patch tests/mutations/topk-later-ties.patch tests/mutations/truncate-without-floor.patch \
+	tests/mutations/ubsan-signed-hash.patch tests/mutations/undo-seen-before.patch tests/mutations/window-start-masked.patch \
+	tests/mutations/wire-quoted-text.patch tests/mutations/wire-run-beyond-ids.patch tests/mutations/worker-dumpable.patch \
+	tests/mutations/worker-jobs-in-order.patch
 
 # Attacks in full; `make check` runs them small. As root, on a machine with nothing else to do.
 check-hostile: all
