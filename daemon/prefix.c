@@ -27,7 +27,7 @@
 #include "daemon/sys/log.h"
 #include "daemon/turns.h"
 
-#define TURN_BLOCKS 128u /* a fraction of a millisecond */
+#define TURN_BLOCKS 64u /* a fraction of a millisecond, also where their ids are holes */
 #define ASKS_OF_USER 64u /* that the store is sent, or asked, at a time: the workers are everybody's */
 
 static bool has_store(const struct skv_server *s)
