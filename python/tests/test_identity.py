@@ -58,7 +58,7 @@ def by_transformers(folder):
 
 def by_vllm(folder, dtype="float32"):
     config = transformers.AutoConfig.from_pretrained(folder)
-    model = SimpleNamespace(model=str(folder), hf_config=config, dtype=dtype, quantization=None, revision=None, seed=0)
+    model = SimpleNamespace(model=str(folder), hf_config=config, dtype=dtype, quantization=None, revision=None, seed=0, max_model_len=512)
     shape = sparsekv.Model("x", config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, 16, 512, dtype)
     return model_identity(SimpleNamespace(model_config=model, load_config=SimpleNamespace(load_format="auto")), shape)
 
