@@ -191,7 +191,8 @@ static int try_dialogue(const struct eng_chat *c, int32_t *ret_close, struct eng
 	struct skv_ids ids = SKV_IDS_NULL;
 	char *text = NULL;
 	size_t n;
-	int r = go_on(c, &(struct said){NULL}, &(struct said){"user", "x", 1}, &text, &n, err);
+	const struct said nobody = {0};
+	int r = go_on(c, &nobody, &(struct said){"user", "x", 1}, &text, &n, err);
 
 	r = r ? r : append(c, text, n, &ids, err);
 	if (!r)
