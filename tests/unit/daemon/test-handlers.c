@@ -246,6 +246,7 @@ static void end(void)
 	fix_stop(&fix);
 	snprintf(command, sizeof(command), "rm -rf '%s'", folder);
 	ck_assert_int_eq(system(command), 0);
+	free(folder);
 }
 
 /* ---- measured -------------------------------------------------------------------------------- */
