@@ -97,11 +97,11 @@ check-golden: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/e2e/test-golden
 	SKV_SHARE=all tests/e2e/test-golden
 check-table: all
-	$(SHELL) $(srcdir)/tests/check-table.sh $(abs_top_builddir)
+	bash $(srcdir)/tests/check-table.sh $(abs_top_builddir)
 
 # Faults that tests must find, each put into a copy of the sources; MUTATIONS names some of them.
 check-mutations:
-	$(SHELL) $(srcdir)/tests/check-mutations.sh $(abs_top_builddir) $(MUTATIONS)
+	bash $(srcdir)/tests/check-mutations.sh $(abs_top_builddir) $(MUTATIONS)
 # What programs of the tests start and load.
 mutations-need: $(sbin_PROGRAMS) daemon/ctl/sparsekvctl $(policy_LTLIBRARIES) $(check_LTLIBRARIES) $(MUTATIONS_CUDA)
 mutations-need-programs: $(bin_PROGRAMS) engine/prose.txt
@@ -152,7 +152,7 @@ check-hostile: all
 check-scale: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-ranks tests/e2e/test-engine-ranks tests/e2e/test-ranks-kill \
 		tests/unit/client/test-client-prefix tests/e2e/test-prefix-store tests/e2e/test-prefix-nixl
-	$(SHELL) $(srcdir)/tests/e2e/scale.sh
+	bash $(srcdir)/tests/e2e/scale.sh
 
 # Everything, one after the other, whatever fails: hours. What needs root says so where there is none.
 NIGHTLY = check-all-shares check-golden check-oracle check-codes check-rewind check-nth check-table check-asan check-clang check-tsan \
@@ -167,13 +167,13 @@ check-all-shares:
 
 # Root and debootstrap needed.
 check-systemd: all
-	$(SHELL) $(srcdir)/tests/e2e/systemd/run.sh
+	bash $(srcdir)/tests/e2e/systemd/run.sh
 check-chroot:
-	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
+	bash $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
 check-environments:
-	$(SHELL) $(srcdir)/tests/e2e/environments.sh $(abs_builddir)/check-environments.d
+	bash $(srcdir)/tests/e2e/environments.sh $(abs_builddir)/check-environments.d
 check-packages:
-	$(SHELL) $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
+	bash $(srcdir)/tests/e2e/packages.sh $(abs_builddir)/check-packages.d
 
 .PHONY: check-asan check-sanitized check-clang check-nightly check-tsan check-codes check-golden check-mutations mutations-need mutations-need-programs check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-environments check-packages soak
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
