@@ -44,7 +44,7 @@ void skv_parking_forget(struct skv_parking *k, struct skv_parked *p)
 	skv_files_forget(&k->files, p);
 }
 
-/* A folder that is not there has no file of that name, either. Where the workers are closed, remove_rest() does it. */
+/* A missing folder counts as a removed file. When the workers are closed, skv_parking_remove_rest() removes what is left. */
 static void removed(struct skv_worker_job *work, int error, const char *why, const void *answer)
 {
 	struct removal *x = (struct removal *)work;
@@ -69,7 +69,7 @@ static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 		return;
 	}
 	*x = (struct removal){
-		.work = {.job = &x->m, .bytes = sizeof(x->m), .fds = x->fds, .n_fds = 2, .done = removed},
+		.work = {.job = &x->m, .bytes = sizeof(x->m), .fds = x->fds, .n_fds = 2, .user = p->uid, .done = removed},
 		.m = {.kind = SKV_DISK_REMOVE, .n_fds = 2, .uid = p->uid},
 		.parking = k,
 		.file = p,

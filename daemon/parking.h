@@ -59,8 +59,8 @@ void skv_parking_request(struct skv_server *, struct skv_conn *, const struct sk
 /* For status, of all or of a user, whose counts these are (sys/counts.h); [] where sequences are not parked. */
 json_t *skv_parking_status(const struct skv_server *, bool all, uid_t uid, const uint64_t *counts);
 /*
- * Rows of the list, from *at on, which begins with 0, as far as *units go. The callback is given each, and owns it; NULL where memory lacks.
- * True: these are all.
+ * Make rows of the list, beginning with number *at (first 0), until *units are used up. The callback owns each row; a row is NULL if there was
+ * no memory for it. True: the list is complete.
  */
 bool skv_parking_rows_some(struct skv_server *, bool all, uid_t uid, size_t *at, uint32_t *units, void (*cb)(void *, json_t *), void *ctx);
 

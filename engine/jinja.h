@@ -25,8 +25,8 @@ int eng_jinja_parse(struct eng_jinja **ret, const char *source, struct eng_error
 void eng_jinja_free(struct eng_jinja *t);
 
 /*
- * The text that the template writes, to be freed, with a NUL behind its *ret_n bytes. `variables`: an object, which
- * stays as it is; `now`: the time of strftime_now(). -EINVAL with a text: not supported, or what the template itself
+ * Render a template. *ret: the text, *ret_n bytes and a NUL; the caller frees it. `variables`: an object, which is
+ * not changed; `now`: the time of strftime_now(). -EINVAL with a text: not supported, or what the template itself
  * says by raise_exception(); -E2BIG: more work or text than a template may cost; -ENOMEM. A template is read-only: any
  * number of threads may render it, each with variables of its own.
  */

@@ -57,7 +57,7 @@ static uint32_t found_by(const struct skv_segment_row *s, uint32_t pages)
 	return (class < SKV_RUN_CLASSES ? class : SKV_RUN_CLASSES) << 1 | (s->free == pages);
 }
 
-/* n pages of the segment have become FREE, or are FREE no more. */
+/* Count n pages of the segment that have become FREE, or that have been taken. */
 static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, uint32_t n, bool is_free)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);

@@ -101,7 +101,7 @@ void skv_files_put(struct skv_files *, struct skv_parked *reserved, const char *
                    struct skv_parked_keys *keys);
 void skv_files_unreserve(struct skv_files *, struct skv_parked *reserved);
 
-/* What a look at a file of a user's folder finds: a parked sequence, something else, or an error. */
+/* The result of reading one file of a user's folder: a parked sequence, another file, or an error. */
 struct skv_files_found {
 	char file[NAME_MAX + 1];
 	char odd[128];  /* why it is no parked sequence: it is left alone; else "" */

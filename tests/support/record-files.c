@@ -35,7 +35,7 @@ static void record(const char *call, int fd, const char *name)
 	errno = saved;
 }
 
-/* As long as there is the file $SKV_EIO the disk does not give parked sequences. */
+/* While the file $SKV_EIO exists, reading a parked sequence fails with EIO. */
 static bool fails(const char *name)
 {
 	const char *file = getenv("SKV_EIO"), *end = strrchr(name, '.');

@@ -291,7 +291,7 @@ static void setup_large(void)
 	books_open(&config);
 }
 
-/* A client with a long sequence that it forks: that takes turns. */
+/* A client forks a long sequence of its own. The fork takes several turns. */
 static void fork_long(struct peer *p, uid_t uid)
 {
 	struct skv_model deep = test_model("deep", 16, 16);
@@ -306,7 +306,7 @@ static void fork_long(struct peer *p, uid_t uid)
 	held_close(&h);
 }
 
-/* One whose work comes last has half of the turns, beside a user whose clients have as much each. */
+/* A user with one client gets half of the turns, although another user has many clients with as much work each, which came first. */
 START_TEST(users_take_turns)
 {
 	struct skv_core_done done = {0};

@@ -216,7 +216,7 @@ static unsigned samples_of(const char *metric, double *ret_sum)
 #define OPENERS 3
 #define OPENED 15u /* by each: with the first one of all, 46 sessions */
 
-/* Who opens many sessions gets a line for each of the first ones, and one for the sum of the rest. */
+/* The metrics of a user with many sessions have a line for each of the first sessions, and one line that sums up the others. */
 START_TEST(metrics_of_many_sessions_are_few)
 {
 	struct raw *opener[OPENERS];

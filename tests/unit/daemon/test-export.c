@@ -220,7 +220,7 @@ static void setup_quota(void)
 	ck_assert_uint_gt(2 * file_bytes, 3 << 20);
 }
 
-/* Nothing comes, or little: the import ends, and meanwhile exports go on. */
+/* The sender of an import sends nothing, or too little. The import ends with an error, and exports go on meanwhile. */
 START_TEST(a_slow_writer_is_given_up)
 {
 	const bool drips = _i;

@@ -133,7 +133,7 @@ static unsigned read_ops(const char *record, struct file_op *ret, unsigned most)
 	return n;
 }
 
-/* The call after number i of the same process is a sync of this folder. */
+/* Does the process that made call i sync this folder with its next call? */
 static bool is_synced(const struct file_op *all, unsigned n, unsigned i, const char *path)
 {
 	unsigned next = i + 1;
