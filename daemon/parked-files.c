@@ -230,7 +230,7 @@ static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
 
 bool skv_parking_index_prefix(struct skv_parking *k, struct skv_parked *p)
 {
-	p->indexed = is_ours(k, p) && skv_core_pin(k->server->core, (uid_t)p->uid, p->n_keys * SKV_BLOCK_BYTES, &p->pinned) == 0 &&
+	p->indexed = is_ours(k, p) && skv_core_pin(k->server->core, (uid_t)p->uid, skv_block_index_bytes(p->n_keys), &p->pinned) == 0 &&
 	             skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
 	if (!p->indexed)
 		skv_parking_remove(k, p);
@@ -255,30 +255,40 @@ unsigned skv_parking_index_prefixes(struct skv_parking *k, unsigned *ret_gone)
 	return n;
 }
 
-static bool is_of(const struct skv_parked *p, uint32_t uid, const struct skv_model *m)
-{
-	const struct skv_wire_model *o = &p->model;
+/* Files of one user and model. */
+struct owners {
+	struct skv_block_owners base; /* first */
+	const struct skv_model *model;
+	uint32_t uid;
+};
 
-	return p->uid == uid && !p->going && !strcmp(o->name, m->name) && o->rank == m->rank && o->n_ranks == m->n_ranks &&
-	       o->n_layers == m->n_layers && o->n_heads == m->n_heads && o->n_kv_heads == m->n_kv_heads && o->head_dim == m->head_dim &&
-	       o->kv_dtype == m->kv_dtype;
+/* NULL: the file is being removed, or has K and V of another user or model. */
+static const struct skv_block_key *keys_of(const struct skv_block_owners *owners, uintptr_t owner, uint32_t *ret_n)
+{
+	const struct owners *x = (const void *)owners;
+	const struct skv_parked *p = (const struct skv_parked *)owner;
+	const struct skv_wire_model *o = &p->model;
+	const struct skv_model *m = x->model;
+
+	*ret_n = p->n_keys;
+	return p->uid == x->uid && !p->going && !strcmp(o->name, m->name) && o->rank == m->rank && o->n_ranks == m->n_ranks &&
+	                       o->n_layers == m->n_layers && o->n_heads == m->n_heads && o->n_kv_heads == m->n_kv_heads &&
+	                       o->head_dim == m->head_dim && o->kv_dtype == m->kv_dtype
+	               ? p->keys->key
+	               : NULL;
+}
+
+static bool is_smaller(const struct skv_block_owners *owners, uintptr_t owner, uintptr_t than)
+{
+	(void)owners;
+	return ((const struct skv_parked *)owner)->bytes < ((const struct skv_parked *)than)->bytes;
 }
 
 struct skv_parked *skv_parking_find_prefix(const struct skv_parking *k, uint32_t uid, const struct skv_model *m, const struct skv_block_key *keys,
                                            uint32_t n, uint32_t least)
 {
-	struct skv_parked *found = NULL;
+	const struct owners owners = {{keys_of, is_smaller}, m, uid};
+	uintptr_t owner = 0;
 
-	for (; n >= least && !found; n--) {
-		uint32_t cursor = 0;
-		uintptr_t owner;
-
-		while (skv_block_index_next(&k->prefixes, &keys[n - 1], n - 1, &cursor, &owner)) {
-			struct skv_parked *p = (struct skv_parked *)owner;
-
-			if (is_of(p, uid, m) && (!found || p->bytes < found->bytes))
-				found = p;
-		}
-	}
-	return found;
+	return skv_block_index_longest(&k->prefixes, &owners.base, keys, n, &owner) < least ? NULL : (struct skv_parked *)owner;
 }

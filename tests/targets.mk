@@ -139,11 +139,12 @@ MUTATION_PATCHES = \
 
 # Attacks in full; `make check` runs them small. As root, on a machine with nothing else to do.
 check-hostile: all
-	$(MAKE) $(AM_MAKEFLAGS) tests/unit/daemon/test-hostile tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-turns \
-		tests/unit/client/test-client-fence
+	$(MAKE) $(AM_MAKEFLAGS) tests/unit/daemon/test-hostile tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-neighbours \
+		tests/unit/daemon/test-turns tests/unit/client/test-client-fence
 	TURNS=full tests/unit/daemon/test-turns
 	HOSTILE_FDS=1000 tests/unit/daemon/test-hostile-fds
 	HOSTILE_SECONDS=600 tests/unit/daemon/test-hostile
+	HOSTILE_SECONDS=600 tests/unit/daemon/test-neighbours
 	HOSTILE_SECONDS=60 HOSTILE_MEMORY=128 tests/unit/daemon/test-hostile
 	HOSTILE_SECONDS=60 HOSTILE_MEMORY=512 tests/unit/daemon/test-hostile
 	FENCE_ROUNDS=10000 OMP_WAIT_POLICY=passive tests/unit/client/test-client-fence

@@ -69,7 +69,7 @@ void skv_charge_seq(struct skv_core *c, uint32_t seq)
 	/* its row of bits, up to the last page that there can be */
 	uint64_t references = q->referred ? (pages + 8 * 4096 - 1) / (8 * 4096) * 4096 : 0, bytes;
 
-	bytes = skv_file_bytes(c->seqs[seq].fd) + references + c->seqs[seq].n_blocks * SKV_BLOCK_BYTES;
+	bytes = skv_file_bytes(c->seqs[seq].fd) + references + skv_block_index_bytes(c->seqs[seq].n_blocks);
 	if (bytes != q->bytes)
 		skv_charge(c, q->account, &skv_write_seq(&c->state, seq)->bytes, bytes);
 }

@@ -67,7 +67,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	int r;
 
 	skv_charge_seq(c, f->walk.seq);
-	bytes = q->bytes + f->n_keys * SKV_BLOCK_BYTES;
+	bytes = q->bytes + skv_block_index_bytes(f->n_keys);
 	r = skv_charge_allows(c, q->account, bytes);
 	if (r == 0 && f->keys)
 		r = skv_seq_quota_allows(c, q->account, true);
@@ -114,12 +114,14 @@ static enum skv_progress no_memory(struct skv_core *c, struct skv_fork *f, int e
 static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, f->child);
+	uint32_t there;
 
-	if (skv_prefixes_find(c, q->pool, &q->model, &f->keys[f->n_keys - 1], f->n_keys - 1) != SKV_NO_INDEX)
+	if (skv_prefixes_longest(c, q->pool, &q->model, f->keys, f->n_keys, &there) == f->n_keys)
 		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed"), SKV_FORK_DROP_CHILD);
 	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
 		return no_memory(c, f, -ENOMEM);
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
+	f->keys = NULL; /* the index has them now */
 	skv_names_add(c, f->child);
 	q->used = ++skv_write_header(&c->state)->uses;
 	skv_idle_update(c, f->child);

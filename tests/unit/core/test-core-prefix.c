@@ -129,7 +129,7 @@ START_TEST(keys_are_charged)
 		took[i] = beside_files() - before;
 		held_drop(&h, &text_a);
 	}
-	ck_assert_uint_eq(took[1] - took[0], 13 * SKV_BLOCK_BYTES); /* the rest are bits of references */
+	ck_assert_uint_eq(took[1] - took[0], skv_block_index_bytes(13)); /* the rest are bits of references */
 	text_write(&h, &text_a, NULL, "pqrstuvwxyzabc");
 	before = books_account(1000).other_bytes + books_account(1000).page_bytes[SKV_DEVICE_HOST];
 	ck_assert_int_eq(skv_core_pin(core, 1000, (64 << 20) - before - skv_file_bytes(core->seqs[skv_state_find(&core->state, SKV_TABLE_SEQUENCES, h.seq)].fd), &pinned), 0);

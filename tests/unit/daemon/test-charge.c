@@ -392,7 +392,7 @@ static json_int_t prefixes_on_disk(void)
 /* A prefix on disk is found by its keys, which stay in memory: they are all that its user is charged for. */
 START_TEST(keys_of_a_prefix_on_disk)
 {
-	const uint64_t keys = LEN / SKV_BLOCK_TOKENS * SKV_BLOCK_BYTES;
+	const uint64_t keys = skv_block_index_bytes(LEN / SKV_BLOCK_TOKENS);
 	struct raw *r = raw_hello(fix.socket);
 	struct skv_wire_model m = wide();
 	struct skv_msg_open_ok session;
