@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/import.c - from a file or pipe of anybody's into a file.
+ * daemon/disk/import.c - imports a file or pipe of any origin as a parked file.
  *
- * What is checked is what is written: it goes through a staging buffer, which nobody else writes to. A file may change while it
- * is read. Other imports wait for this one: so what sends nothing for long, or little, is given up.
+ * The source may change while it is read. So data is checked in a staging buffer, to which no other process writes, and
+ * written from there. Other imports wait for this one: a source that sends nothing for long, or too slowly, is given
+ * up.
  */
 #include <errno.h>
 #include <poll.h>
@@ -22,13 +23,13 @@ struct import {
 	struct skv_disk_reader reader;
 	struct skv_disk_writer writer;
 	bool regular;
-	uint64_t at; /* of what is read */
-	uint64_t waited_ns; /* for it */
+	uint64_t at; /* bytes read */
+	uint64_t waited_ns; /* time spent waiting for the source */
 };
 
-/* ---- what is read ---------------------------------------------------------------------------- */
+/* ---- the source ------------------------------------------------------------------------------ */
 
-/* A pipe has something to read, or has ended. */
+/* Waits until a pipe has data or has ended. */
 static int wait_for_more(struct skv_disk_work *work, int fd)
 {
 	const uint64_t patience_ms = work->job->patience_ms, end_ns = skv_now_ns() + patience_ms * MS;
@@ -43,7 +44,7 @@ static int wait_for_more(struct skv_disk_work *work, int fd)
 	return r;
 }
 
-/* Of all the time that this has waited so far, what came is enough. */
+/* Checks the average rate over the time spent waiting so far. */
 static int check_rate(const struct import *s)
 {
 	const uint64_t waited_ms = s->waited_ns / MS, patience_ms = s->reader.work->job->patience_ms;
@@ -85,7 +86,7 @@ static int read_exactly(struct import *s, char *to, size_t bytes)
 	return r;
 }
 
-/* ---- the reader's pieces --------------------------------------------------------------------- */
+/* ---- callbacks of the reader ----------------------------------------------------------------- */
 
 static int next(struct skv_disk_reader *r, size_t bytes, void **ret)
 {
@@ -106,7 +107,7 @@ static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const vo
 {
 	const struct skv_parked_header *h = &r->header;
 	struct import *s = r->ctx;
-	int e = skv_disk_reader_compare(r, r->work, first, n, pages); /* in the writer's buffer */
+	int e = skv_disk_reader_compare(r, r->work, first, n, pages); /* `pages` are in the writer's buffer */
 
 	return e < 0 ? e : skv_disk_writer_put(&s->writer, h->pages_at + first / h->chunk_pages * h->chunk_bytes, n * h->page_bytes);
 }
@@ -130,12 +131,12 @@ static int read_header(struct import *s)
 		return r;
 	memcpy(&s->reader.header, block, sizeof(s->reader.header));
 	r = skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
-	if (r == 0 && s->reader.header.n_keys) /* which prompts begin with it follows from the secret of the daemon that wrote it */
+	if (r == 0 && s->reader.header.n_keys) /* its keys depend on the secret of the daemon that wrote it */
 		return skv_disk_refuse(work, -EBADMSG, "it is of a sealed prefix, expected a sequence");
 	return r;
 }
 
-/* The header is checked, and its file has a name. */
+/* Copies everything after the header, which was checked, and names the file. */
 static int run(struct import *s)
 {
 	struct skv_disk_reader *reader = &s->reader;
