@@ -24,7 +24,7 @@ static void link_entry(struct skv_block_index *x, uint32_t i)
 	*list = i;
 }
 
-/* Twice as many, or the first. */
+/* Doubles the table, or allocates the first one. */
 static int grow(struct skv_block_index *x)
 {
 	const uint32_t cap = x->cap ? 2 * x->cap : FIRST_ENTRIES;
@@ -45,7 +45,7 @@ static int grow(struct skv_block_index *x)
 	x->free = x->cap;
 	x->n_free = cap - x->cap;
 	x->cap = cap;
-	for (uint32_t i = 0; i < x->free; i++) /* it grows when none is free */
+	for (uint32_t i = 0; i < x->free; i++) /* the table grows only when no entry is free */
 		link_entry(x, i);
 	return 0;
 }
@@ -95,7 +95,7 @@ void skv_block_index_deinit(struct skv_block_index *x)
 
 bool skv_block_index_next(const struct skv_block_index *x, const struct skv_block_key *key, uint32_t at, uint32_t *cursor, uintptr_t *ret_owner)
 {
-	/* the cursor is one more than the entry that was last */
+	/* the cursor is the last entry's index + 1 */
 	uint32_t i = *cursor ? x->entry[*cursor - 1].next : x->cap ? *list_of(x, key) : NONE;
 
 	while (i != NONE && (x->entry[i].at != at || memcmp(&x->entry[i].key, key, sizeof(*key))))

@@ -2,7 +2,7 @@
 /*
  * daemon/core/prefixes.c - the index of sealed prefixes that are in memory.
  *
- * It is in the daemon's memory alone: after a start the blocks of prefixes that are there are added again.
+ * The index is in process memory: after a start, the blocks of the existing prefixes are added again.
  */
 #include "daemon/core/prefixes.h"
 
@@ -46,7 +46,7 @@ void skv_prefixes_remove(struct skv_core *c, uint32_t seq)
 	l->n_blocks = 0;
 }
 
-/* Is it there, and not being dropped, and are its K and V what the model's would be? */
+/* Does it exist, is it not being dropped, and do its K and V fit the model? */
 static bool is_of(const struct skv_core *c, uint32_t seq, uint32_t pool, const struct skv_model *m)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
