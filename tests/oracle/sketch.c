@@ -5,8 +5,9 @@
  * q each q head selects K such tokens by its own weights, and the kv head attends to the union of its q heads'
  * selections.
  *
- *   k' = R (k - c)         c is the mean of the first 16 keys, if they are in memory; R is the Hadamard matrix of blocks
- *                          of as many elements as the largest power of two in head_dim, after a sign for each element
+ *   k' = R (k - c)         c is the mean of the first 16 keys, if they are in memory; R is the Hadamard matrix of
+ *                          blocks of as many elements as the largest power of two in head_dim, after a sign for each
+ *                          element
  *   code                   u in [0, 2^bits), for u + 1/2 - 2^(bits - 1): the nearest to k' / step; step is 1, 0.586,
  *                          0.335 of the root mean square of k' for 2, 3, 4 bits; with one bit the sign
  *   score                  R q in 127ths of its largest element, rounded to integers, times the codes, times
