@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/lifecycle.c - requests that take turns: sequences are attached, forked, detached, dropped, sessions closed, clients go on.
+ * daemon/core/lifecycle.c - requests that take turns: attach, fork, detach and drop of sequences, close of sessions,
+ * reconnect.
  *
- * Here is what can be refused; task.c does the rest.
+ * This file checks what can be refused; task.c does the work.
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/announce.h"

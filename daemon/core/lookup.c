@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows that a client's ids name. An id of another client's session or sequence is no id. */
+/* The rows that a client's ids name. Ids of another client's sessions or sequences are invalid. */
 #include "daemon/core/lookup.h"
 #include "daemon/core/refuse.h"
 

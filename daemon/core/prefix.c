@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/prefix.c - sealed prefixes: made, found, and forked.
+ * daemon/core/prefix.c - makes, finds and forks sealed prefixes.
  *
- * Both ways are forks (fork.c) of what holds tokens alone: from a sequence that its client holds to one that nobody does, and back. One that is
- * being made has no name, so that nobody finds it, and a daemon that dies leaves a row that the next one removes.
+ * Sealing and opening are both forks (fork.c) of only what holds tokens: from a sequence that its client holds to one
+ * without a holder, and back. A prefix that is being made has no name, so it cannot be found, and if the daemon dies,
+ * the next one removes its row.
  */
 #include "daemon/core/prefix.h"
 
@@ -27,7 +28,7 @@
 #include "daemon/core/task.h"
 #include "daemon/core/validate.h"
 
-/* It is used again: of all that nobody holds it is the last to make room. */
+/* The prefix is used again: of all sequences without a holder it becomes the last to make room. */
 static void use(struct skv_core *c, uint32_t seq)
 {
 	skv_write_seq(&c->state, seq)->used = ++skv_write_header(&c->state)->uses;
@@ -49,7 +50,7 @@ int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session
 	return skv_seqfile_read_ids(&c->seqs[seq], first, n, ret);
 }
 
-/* As its memory says it, which a client may have written: checked against its model and pages. */
+/* The form that its memory states, which a client may have written: checked against its model and pages. */
 static int made_of(struct skv_core *c, uint32_t seq, struct skv_made *ret)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -144,7 +145,7 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	return skv_task_fork(c, client, seq, &what, ret);
 }
 
-/* ---- from and to elsewhere ------------------------------------------------------------------- */
+/* ---- import and export ----------------------------------------------------------------------- */
 
 /* The prefix of exactly these blocks: its name follows from the last key. */
 static uint32_t find_exactly(const struct skv_core *c, uint32_t account, const char *model, uint32_t rank, uint32_t n_ranks,
