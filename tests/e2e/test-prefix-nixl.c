@@ -92,7 +92,7 @@ static uint32_t in_time(int on, uint64_t seed, bool seals)
 	return hosts_once(on, seed, seals);
 }
 
-/* ---- what is shared -------------------------------------------------------------------------- */
+/* ---- shared prefixes ------------------------------------------------------------------------- */
 
 START_TEST(transport)
 {
@@ -132,7 +132,7 @@ START_TEST(mixed)
 }
 END_TEST
 
-/* ---- what is gone ---------------------------------------------------------------------------- */
+/* ---- lost values ----------------------------------------------------------------------------- */
 
 /* New values overwrite the oldest ones in the window. */
 START_TEST(wrapped)
@@ -222,7 +222,7 @@ START_TEST(hung)
 }
 END_TEST
 
-/* ---- what is wrong --------------------------------------------------------------------------- */
+/* ---- wrong values ---------------------------------------------------------------------------- */
 
 enum wrong { FLIPPED_RECORD, FOREIGN_RECORD, OTHER_RECORD, FLIPPED_AGENT, FOREIGN_AGENT, LONG_AGENT, NO_AGENT, WRONG };
 

@@ -20,7 +20,7 @@
 #define TENANTS 16u
 #define FIRST_UID 3000u
 
-/* ---- what is shared -------------------------------------------------------------------------- */
+/* ---- shared prefixes ------------------------------------------------------------------------- */
 
 START_TEST(fetched) /* what is compressed in memory is compressed in the store */
 {
@@ -168,7 +168,7 @@ START_TEST(longest_of_all)
 }
 END_TEST
 
-/* ---- what is damaged ------------------------------------------------------------------------- */
+/* ---- damage ---------------------------------------------------------------------------------- */
 
 enum damage { FLIPPED, CUT, EMPTY, SWAPPED, FOREIGN, GONE, DAMAGES };
 
@@ -218,7 +218,7 @@ START_TEST(damaged)
 }
 END_TEST
 
-/* ---- what is killed -------------------------------------------------------------------------- */
+/* ---- kills ----------------------------------------------------------------------------------- */
 
 START_TEST(killed)
 {

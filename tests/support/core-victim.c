@@ -63,7 +63,7 @@ static void commit(void)
 	skv_core_commit(core);
 }
 
-/* ---- the store ------------------------------------------------------------------------------- */
+/* ---- the fd store ---------------------------------------------------------------------------- */
 
 #define KEPT_MOST 1024
 
@@ -195,7 +195,7 @@ void victim_setup(void)
 	commit();
 }
 
-/* ---- what the process does ------------------------------------------------------------------- */
+/* ---- the working process --------------------------------------------------------------------- */
 
 #define STEP_PAGES 16u /* upper limit of pages per step */
 

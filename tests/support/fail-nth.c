@@ -339,7 +339,7 @@ INTERPOSED int pidfd_open(pid_t pid, unsigned flags)
 	return FAILS(FAIL_DESCRIPTOR) ? refused(EMFILE) : NEXT(pidfd_open)(pid, flags);
 }
 
-/* ---- what is written and sent ---------------------------------------------------------------- */
+/* ---- writes and sends ------------------------------------------------------------------------ */
 
 INTERPOSED ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
 {

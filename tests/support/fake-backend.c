@@ -29,7 +29,7 @@ int fake_failed(int r, const char *what)
 	return r;
 }
 
-/* ---- what is queued -------------------------------------------------------------------------- */
+/* ---- queued work ----------------------------------------------------------------------------- */
 
 static void run_stage(const struct skv_stage *c)
 {

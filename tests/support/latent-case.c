@@ -297,7 +297,7 @@ void code_pool_to(const struct code_case *k, const uint8_t *pool)
 	k->c.on->to(k->c.sh.pool, pool, k->c.pool_pages * k->c.sh.page_bytes);
 }
 
-/* ---- what is stored -------------------------------------------------------------------------- */
+/* ---- stored records -------------------------------------------------------------------------- */
 
 uint8_t *code_record(const struct code_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t token)
 {

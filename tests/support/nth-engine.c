@@ -214,7 +214,7 @@ static int fork_second(struct skv_seq **ret)
 	return e ? e : skv_seq_fork(held[NTH_FIRST], nth_engine_names[NTH_SECOND], PROMPT + 7, ret);
 }
 
-/* ---- what a victim does ---------------------------------------------------------------------- */
+/* ---- the victim's acts ----------------------------------------------------------------------- */
 
 int nth_engine_make_first(void) { return make(NTH_FIRST, 0, new_first); }
 static int does_prompt(void) { return decode_to(NTH_FIRST, PROMPT, QUEST); }
@@ -530,7 +530,7 @@ uint32_t nth_engine_bystander_errors(void)
 	return shared->bystander_errors;
 }
 
-/* ---- the run to compare with ----------------------------------------------------------------- */
+/* ---- the undisturbed run --------------------------------------------------------------------- */
 
 void nth_engine_policies(char ret_folder[64])
 {

@@ -20,7 +20,7 @@
 
 static char parked[96], parked_path[128];
 
-/* ---- what the victim does -------------------------------------------------------------------- */
+/* ---- the victim's acts ----------------------------------------------------------------------- */
 
 /* Runs sparsekvctl seq; returns its exit status. Its output goes to nth_engine_said. */
 static int run_control(const char *what, const char *name, const char *redirect)
@@ -142,7 +142,7 @@ static const struct nth_engine_act acts[] = {
 };
 #define N_ACTS (sizeof(acts) / sizeof(acts[0]))
 
-/* ---- what is left ---------------------------------------------------------------------------- */
+/* ---- files and descriptors that are left ----------------------------------------------------- */
 
 /* Counts parked files. Unfinished files whose removal fails, too, may stay: the next daemon removes them. */
 static unsigned count_files(char *names, size_t size)

@@ -149,7 +149,7 @@ void parked_case_free(struct parked_case *c)
 	free(c->ids);
 }
 
-/* ---- what became of one ---------------------------------------------------------------------- */
+/* ---- the resumed sequence -------------------------------------------------------------------- */
 
 struct parked_case *parked_target(const struct parked_case *from)
 {
