@@ -56,7 +56,8 @@ template <int D, int COLS, bool quantized>
 __device__ static void reduce_scores_tasks(const struct decode_params *c, const struct request_plan *p,
                                            struct softmax_stats *s)
 {
-	const uint32_t pages = max(PER_WARP, TASK_SCORES / SKV_PAGE_TOKENS / (c->request_head_tiles * COLS)); /* of a task */
+	/* Pages of a task. */
+	const uint32_t pages = max(PER_WARP, TASK_SCORES / SKV_PAGE_TOKENS / (c->request_head_tiles * COLS));
 	uint32_t mine = blockIdx.x; /* this block's next task, counted from the request's first */
 	for (uint32_t o = 0; o < c->n_requests; o++) {
 		const uint32_t tasks = max(1u, (p->tiles[o] + pages - 1) / pages);

@@ -210,7 +210,7 @@ void skv_cuda_score_sketches(const struct skv_shape *, const struct skv_batch *,
                              const struct skv_workspace *);
 void skv_cuda_select_sketches(const struct skv_shape *, const struct skv_batch *, const void *q, bool sum,
                               const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
-size_t skv_cuda_sketch_bytes(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len); /* from workspace_layout.partial on */
+size_t skv_cuda_sketch_bytes(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len); /* likewise */
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_workspace *);
 void skv_cuda_prefill_sparse(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,

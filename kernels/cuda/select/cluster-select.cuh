@@ -266,7 +266,8 @@ __device__ static void count_lower(const struct key_share *it, struct select_sme
 		const uint4 x = *(const uint4 *)&it->key[at];
 		const uint32_t first = zero_bytes(__byte_perm(x.x, x.y, 0x7531) ^ upper * 0x01010101u);
 		const uint32_t last = zero_bytes(__byte_perm(x.z, x.w, 0x7531) ^ upper * 0x01010101u);
-		for (uint32_t any = first >> 7 | last >> 6; any; any &= any - 1) { /* key i's bit is 8 (i % 4) + i / 4 */
+		/* Key i's bit is 8 (i % 4) + i / 4. */
+		for (uint32_t any = first >> 7 | last >> 6; any; any &= any - 1) {
 			const uint32_t bit = __ffs(any) - 1, key = it->key[at + bit / 8 + bit % 2 * 4];
 			if (key != 0 && key != KEY_ANYWAY)
 				atomicAdd(&smem->own[1].n[key % BINS], 1);
@@ -317,7 +318,8 @@ DEVICE uint32_t keys_from(uint4 x, uint32_t below)
 
 #pragma unroll
 	for (int i = LANE_KEYS / 2 - 1; i >= 0; i--)
-		r = 2 * r + __vminu2(__vmaxu2(two[i], below) ^ below, 0x00010001); /* even ones from bit 0 on, odd ones from bit 16 on */
+		/* Even keys from bit 0 on, odd ones from bit 16 on. */
+		r = 2 * r + __vminu2(__vmaxu2(two[i], below) ^ below, 0x00010001);
 	r = (r | r << 2) & 0x00330033;
 	r = (r | r << 1) & 0x00550055;
 	return (r | r >> 15) & 0xff;

@@ -163,7 +163,7 @@ DEVICE void row_weights(const struct scores_params *c, uint32_t row, uint32_t fi
 #pragma unroll
 		for (uint32_t i = 0; i < WEIGH_TOKENS; i++) {
 			const uint32_t token = first + i * WEIGH_THREADS;
-			if (token < end && (g % 2 == 0 || head == row * each)) /* loaded with the previous head if g is odd */
+			if (token < end && (g % 2 == 0 || head == row * each)) /* else already loaded */
 				two[i] = score[token * (size_t)c->wide];
 		}
 #pragma unroll

@@ -39,7 +39,7 @@ struct item {
 struct topk_smem {
 	struct sketch_query query;
 	struct sample_smem sample;
-	float offset[HEAD_TILE]; /* key_offset() of a head's weights with a softcap; without one it is part of `query` */
+	float offset[HEAD_TILE]; /* key_offset() of a head's weights with a softcap; else it is part of `query` */
 	struct select_smem select;
 };
 
