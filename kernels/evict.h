@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/evict.h - layers that evict: slot mapping, slot metadata, and the rules of an eviction.
  *
@@ -12,22 +13,6 @@
  * table of slot metadata lists. There are two sets; commit `epoch` makes set `epoch & 1` valid. A step reads the set of
  * the last commit and writes the other one, so it can be repeated. The step that evicts an entry only marks the entry
  * in the metadata that it writes. The entry's rows stay until the next step, whose commit no longer needs them.
- */
-/*
- * kernels/evict.h - layers that evict: slot mapping, slot metadata, and the rules of an eviction.
- *
- * Slots. Keys carry their position, so attention does not depend on the order of rows. A layer that evicts single
- * tokens keeps the retained ones in slots: slot x of kv head h is row x % T of page x / T of the layer's page table,
- * and which token is there differs from head to head. A step attends to slots [0, len), all of them in use: so the
- * ordinary kernels serve. A layer that evicts pages of single kv heads does the same with whole pages. Below, an
- * entry is what is evicted as a whole: a token's slot (granularity 1), or a kv head's share of a page (granularity
- * T). All heads of a layer have the same number of entries.
- *
- * Slot metadata. What is known of an entry - the position of its token, its score - is in pages of the same pool,
- * named by the layer's table of slot metadata. There are two sets; commit `epoch` made set `epoch & 1` valid. A step
- * reads the set of the last commit and writes the other one, so it can be repeated. The step that evicts an entry
- * only marks it, in the metadata that it writes: its rows stay until the next step, whose commit does not need them
- * any more.
  */
 #ifndef SKV_EVICT_H
 #define SKV_EVICT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * delta - a few layers select pages for the layers after them ("DELTA: Dynamic Layer-Aware Token Attention for
  * Efficient Long-Context Reasoning").
@@ -14,23 +15,6 @@
  *
  * scores=sketch is not part of the paper: weights then come from sketches of keys, and a layer that selects attends to
  * its own selection.
- */
-/*
- * delta - a few layers select pages for the layers after them ("DELTA: Dynamic Layer-Aware Token Attention for
- * Efficient Long-Context Reasoning").
- *
- * A few layers, where attention shifts most, attend densely and select pages; the layers after each attend to what it
- * selected, until the next one selects anew:
- *
- *   token score   s_t = max over all q heads of the softmax weight of token t
- *   page score    S_u = sum of s_t over the tokens of page u
- *   selection     the last L pages, and the best K - L of the rest; one selection for all heads
- *
- * The paper has K = 64, L = 8 and keeps the first two layers dense. In a sequence of no more than K pages all are
- * selected, so it is dense. Nothing is evicted.
- *
- * With scores=sketch, which is not the paper's, the weights are those of sketches of keys, and a layer that selects attends to
- * what it selects.
  */
 #include <sparsekv/policy.h>
 

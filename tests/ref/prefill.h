@@ -1,16 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/ref/prefill.h - reference for prefill: which tokens the rows of a prompt see, and the outputs, in double
  * precision and plain loops.
  *
  * Written only from the description of prefill methods in policy.h and from their papers; does not know pages, chunks
  * or kernels. A prompt is the whole prompt of one sequence in one layer, however it is chunked.
- */
-/*
- * tests/ref/prefill.h - what rows of a prompt should see, and what should come out, in double precision and plain
- * loops.
- *
- * From what policy.h says of prefill methods and from their papers alone: it knows nothing of pages, chunks or kernels.
- * A prompt is one sequence's in one layer, as a whole: how it is cut is nobody's business here.
  */
 #ifndef SKV_REF_SPARSE_H
 #define SKV_REF_SPARSE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/decode/decode.c - decode attention: one query row a sequence, split-KV.
  *
@@ -12,21 +13,6 @@
  *
  * If the older tokens of a dense layer are quantized, a tile of them is dequantized to fp32 when it is processed.
  * Quantized blocks are whole tiles and come first, so a tile is either all quantized or all rows.
- */
-/*
- * kernels/host/decode/decode.c - decode attention: one query row a sequence, split-KV.
- *
- * A call is split into chunks: up to CHUNK tokens of what a request - a sequence, or one kv head or q head of it, where
- * these have lists of their own - attends to. Every chunk leaves a partial result for its heads in the workspace;
- * merging a head's partials in the order of its chunks gives the output (merge.c). The split depends on the request's
- * own selection and nothing else, so the bits of the result do not depend on the number of threads or on the other
- * sequences in the batch. A thread takes several chunks in a row where there are many, so that prefetching need not
- * start anew with each; one long sequence still keeps all threads busy.
- *
- * The kinds of decode attention differ only in gather(), which lists the tokens of a chunk.
- *
- * Where a dense layer has its older tokens quantized, a tile of these is dequantized to fp32 when its turn comes. As
- * quantized blocks are whole tiles and come first, a tile is either all quantized or all rows.
  */
 #include "kernels/host/compress/quant.h"
 #include "kernels/host/decode/decode.h"

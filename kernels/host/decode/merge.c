@@ -1,6 +1,6 @@
-/* kernels/host/decode/merge.c - split-KV merge: combines the partial results of a request's chunks into its output. */
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/decode/merge.c - split-KV merge: the partial results of a request's chunks become its output.
+ * kernels/host/decode/merge.c - split-KV merge: combines the partial results of a request's chunks into its output.
  */
 #include "kernels/host/decode/params.h"
 #include "kernels/host/runtime/logits.h"

@@ -1,9 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/evict/rank.c - turns accumulated scores into ranks: smoothed over positions, and weighed against the
- * redundancy of keys (R-KV).
- */
-/*
- * kernels/host/evict/rank.c - how accumulated scores become ranks: smoothed over positions, and weighed against the
  * redundancy of keys (R-KV).
  */
 #include <math.h>

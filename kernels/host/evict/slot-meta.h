@@ -1,7 +1,6 @@
-/* kernels/host/evict/slot-meta.h - iterates over the slot metadata of a kv head, which is the item of these kernels. */
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/slot-meta.h - iterating over the slot metadata of a kv head. An item of these kernels is a kv
- * head.
+ * kernels/host/evict/slot-meta.h - iterates over the slot metadata of a kv head, which is the item of these kernels.
  */
 #ifndef SKV_HOST_SLOT_META_H
 #define SKV_HOST_SLOT_META_H

@@ -1,16 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/evict/slots.c - slot allocation: slots for new tokens, and the resulting slot metadata.
  *
  * An item is one kv head of a sequence. Nothing that is read here is written: metadata is read from the last commit's
  * set and written to the other one; rows are read from entries in use as of that commit and written to free ones. So a
  * step may be repeated, wherever it was interrupted.
- */
-/*
- * kernels/host/evict/slots.c - slot allocation: slots for new tokens, and the slot metadata that follows from it.
- *
- * An item is one kv head of a sequence. Nothing that is read here is written: metadata is read from the last commit's
- * set and written to the other one; rows are read from entries in use as of that commit and written to free ones.
- * So a step may be repeated, wherever it broke off.
  */
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"

@@ -1,8 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/evict/touch-pages.c - which pages of a kv head matter in a step, and which pages it attends to (RaaS).
- */
-/*
- * kernels/host/evict/touch-pages.c - which pages of a kv head matter in a step, and which ones it attends to (RaaS).
  */
 #include <math.h>
 #include "kernels/host/evict/evict.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/prefill/sparse.c - sparse prefill: causal attention of rows to a part of the tokens before them, with
  * corrections (Delta Attention).
@@ -11,20 +12,6 @@
  * dense rows attend and write their outputs; the saved output of a correction row becomes the difference,
  * dense - sparse. Third, all other rows attend, and add the difference of their correction row when they write. Only
  * the last pass that reads a row's q overwrites it, so out may be q.
- */
-/*
- * kernels/host/prefill/sparse.c - sparse prefill: causal attention of rows to a part of the tokens before them, with
- * corrections (Delta Attention).
- *
- * An item of sparse rows is (sequence, some rows of a tile, kv head or, where each q head has lists of its own, q
- * head). First come sinks and window, in blocks of BLOCK tokens as dense rows take them, then the tokens of the
- * tile's lists, gathered into blocks of BLOCK in the lists' order: so a row's bits depend on its position and on the
- * lists alone.
- *
- * Three passes. Correction rows attend as if they were sparse, and their outputs are saved. Dense rows attend and write
- * their outputs; of correction rows the saved output becomes the difference, dense - sparse. All other rows attend and
- * add the difference of their correction row as they write. Only the last pass that reads a row's q overwrites it, so
- * out may be q.
  */
 #include "kernels/host/prefill/attend.h"
 #include "kernels/host/prefill/prefill.h"

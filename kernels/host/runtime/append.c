@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/append.c - new K and V rows into their pages.
+ * kernels/host/runtime/append.c - writes new K and V rows into their pages.
  *
  * A row is written once, so any split over threads is safe; work is split by query rows.
  */

@@ -1,13 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/runtime/gemm.h - products of rows with the rows of a matrix [out][in], for the files of compress/.
  *
  * Each sum is computed independently: VL partial sums along the inner index, then folded. So its bits do not depend on
  * the other rows.
- */
-/*
- * kernels/host/runtime/gemm.h - rows times the rows of a matrix [out][in], for the files of compress/.
- *
- * Each sum is computed alone: VL parts along the inner index, then folded. So its bits do not depend on the other rows.
  */
 #ifndef SKV_HOST_GEMM_H
 #define SKV_HOST_GEMM_H

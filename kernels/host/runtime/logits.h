@@ -1,10 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/runtime/logits.h - softcap and sinks in the softmax of the host kernels (struct skv_shape). A sink is
  * one more term of each q head. Scores are in units of log2.
- */
-/*
- * kernels/host/runtime/logits.h - what a softmax of the host's kernels has besides scale q·k: a softcap, and a sink, one
- * more term of each q head (struct skv_shape). Scores are in units of log2.
  */
 #ifndef SKV_HOST_LOGITS_H
 #define SKV_HOST_LOGITS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/runtime/parallel.c - a parallel loop over independent items, on the library's own threads.
  *
@@ -14,22 +15,6 @@
  *   - a child of fork(2) has none of the threads and starts its own.
  *
  * The thread that runs an item only determines which workspace is used. With one thread the caller runs all items.
- */
-/*
- * kernels/host/runtime/parallel.c - a parallel loop over independent items, on threads of the library's own.
- *
- * The library is a guest in its process: OpenMP's threads would spin for as long as its settings say, which are read
- * before there is anybody to change them, and a loop would wait for each thread of its team. Where the machine has other
- * work that takes ten times as long as the loop. Here
- *
- *   - the caller works itself, and waits for those threads alone that have an item in hand: what the system does not
- *     schedule is not waited for;
- *   - a thread without work spins for some microseconds, then blocks on a futex. Kernels follow each other so closely that
- *     threads are mostly still spinning;
- *   - loops of several callers are in one list, and a thread helps the first that has room for it. It handles no signal;
- *   - a child of fork(2) has none of the threads and starts its own.
- *
- * Which thread runs an item decides about scratch memory and nothing else. With one thread the caller runs all items.
  */
 #include "kernels/host/runtime/host.h"
 

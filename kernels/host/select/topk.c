@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/select/topk.c - radix top-k: the k largest scores, as ascending indices.
  *
@@ -8,17 +9,6 @@
  *
  * If few of many are selected, counting all of them is most of the work. Then a sample says which keys are too low to
  * be among the k largest, and only the others are counted. If the sample was wrong, all are counted.
- */
-/*
- * kernels/host/select/topk.c - radix top-k: the k largest scores, as ascending indices.
- *
- * Floats become unsigned keys in the same order (score_key), and three counting passes over 11, 11 and 10 bits of the
- * keys find the k-th largest one, each among the keys that share the digits found so far. Scores above that key are
- * selected, and of its equals the first ones, by one more pass in index order. So the work is O(n) whatever the values,
- * and ties go to the lower index.
- *
- * Where few of many are selected, counting them all is most of the work. There a sample says which keys are too low to be
- * among the k, and the others alone are counted - all of them, where the sample was wrong.
  */
 #include "kernels/host/runtime/simd.h"
 #include "kernels/host/select/topk-key.h"

@@ -1,13 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/select/union.c - one selection for all q heads: the union of what they select (LessIsMore).
  *
  * First, with a sequence as item, each head's best tokens get a new score, which is higher the earlier a head names the
- * token. Then the best by this score are selected.
- */
-/*
- * kernels/host/select/union.c - one selection for all q heads: the union of what they select (LessIsMore).
- *
- * First, an item being a sequence, each head's best tokens get a new score: the higher, the earlier a head names the
  * token. Then the best by this score are selected.
  */
 #include <math.h>
