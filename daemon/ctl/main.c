@@ -14,7 +14,7 @@
 /* Options that a command may take besides --socket, --json and --timeout. */
 enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32,
        TAKES_DELAY = 64, TAKES_SEED = 128, TAKES_SHAPE = 256, TAKES_CLIENT = 512 };
-#define SCOPES (TAKES_SESSION | TAKES_CLIENT | TAKES_UID | TAKES_MODEL) /* of a swap, but for --all */
+#define SCOPES (TAKES_SESSION | TAKES_CLIENT | TAKES_UID | TAKES_MODEL) /* sessions of a swap, besides --all */
 
 static const struct command {
 	const char *word, *second; /* second NULL: the command is one word */
@@ -150,7 +150,7 @@ static bool take_seconds(const char *option, const char *value, double *ret)
 	return false;
 }
 
-/* One option with its value. False, after complaining, when the value is none. */
+/* Takes one option with its value. False, after printing an error, if the value is invalid. */
 static bool take(int option, const char *value, struct skv_ctl_options *o, unsigned *given)
 {
 	uint32_t x = 0;
@@ -219,7 +219,7 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 	case 'd':
 		*given |= TAKES_DELAY;
 		return take_seconds("-d", value, &o->delay);
-	default: /* getopt has complained */
+	default: /* getopt has printed an error */
 		fprintf(stderr, "see sparsekvctl --help\n");
 		return false;
 	}
@@ -235,12 +235,12 @@ static int run(const struct command *c, const struct skv_ctl_options *o)
 	int r;
 
 	path = path && *path ? path : SKV_DEFAULT_SOCKET;
-	/* who may open the operators' socket is one; anybody else is a user, and told where that is not enough */
+	/* a user who may open the operators' socket is an operator; others use the clients' socket */
 	if (skv_operators_socket(path, operators, sizeof(operators))) {
 		if (access(operators, R_OK | W_OK) == 0) {
 			path = operators;
 		} else if (errno != ENOENT && (c->run == skv_ctl_policy_load || c->run == skv_ctl_seq_import)) {
-			/* the clients' socket takes no file */
+			/* the clients' socket takes no descriptors */
 			fprintf(stderr, "sparsekvctl: only an operator may %s, on the operators' socket: %s: %s\n",
 			        c->run == skv_ctl_seq_import ? "import a sequence" : "load a policy", operators, strerror(errno));
 			return SKV_EXIT_REFUSED;

@@ -2,22 +2,22 @@
 /*
  * daemon/ctl/metrics.c - everything in Prometheus' text format.
  *
- * Written for a textfile collector or a small exporter around `sparsekvctl metrics`. Each table of the
- * daemon's JSON becomes metrics by a row here: which fields, and which of them are labels.
+ * For a textfile collector or a small exporter around `sparsekvctl metrics`. A row here makes metrics of each table
+ * of the daemon's JSON: from which fields, and which fields are labels.
  */
 #include <string.h>
 #include "daemon/ctl/ctl.h"
 
 struct metric {
 	const char *name, *type, *help;
-	const char *field; /* of a row of the table */
-	double scale;      /* of the field's figure; 0 = 1 */
-	const char *extra; /* a label that is constant, `key="value"`, or NULL */
+	const char *field; /* in a row of the table */
+	double scale;      /* factor for the field's value; 0 = 1 */
+	const char *extra; /* a constant label, `key="value"`, or NULL */
 };
 
-/* A table of the answer and the fields that label its rows. Where a label is an object its name is meant. */
+/* A table of the reply and the fields that label its rows. A label that is an object stands for its name. */
 struct table {
-	const char *rows; /* name of the array in the answer */
+	const char *rows; /* name of the array in the reply */
 	const char *labels[6];
 	const struct metric *metrics;
 	size_t n;
@@ -236,7 +236,7 @@ static void put_sample(FILE *to, const struct table *t, const struct metric *m, 
 	        skv_json_num(row, m->field) * (m->scale != 0 ? m->scale : 1));
 }
 
-/* All samples of one name stand together, as the format asks. */
+/* Samples of one name are adjacent, as the format requires. */
 static void put_table(FILE *to, const struct table *t, const json_t *answer)
 {
 	const json_t *rows = t->rows ? json_object_get(answer, t->rows) : NULL;
@@ -247,7 +247,7 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 		const struct metric *m = &t->metrics[i];
 
 		if (!m->type)
-			continue; /* printed with the first of its name */
+			continue; /* printed with the first sample of its name */
 		fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type);
 		for (const struct metric *same = m; same < t->metrics + t->n && (same == m || !same->type);
 		     same++) {
@@ -259,7 +259,7 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 	}
 }
 
-/* Add to a session what a sequence of it has of each kind of pages: kv_bytes and so on. */
+/* Adds the bytes of a sequence's pages by kind to its session: kv_bytes and so on. */
 static void add_bytes(json_t *session, const json_t *seq)
 {
 	double page_bytes = skv_json_num(seq, "page_bytes");
@@ -275,7 +275,7 @@ static void add_bytes(json_t *session, const json_t *seq)
 	}
 }
 
-#define SHOWN_SESSIONS 16 /* of a user */
+#define SHOWN_SESSIONS 16 /* per user */
 
 static void add_figures(json_t *to, const json_t *row)
 {
@@ -286,7 +286,7 @@ static void add_figures(json_t *to, const json_t *row)
 	}
 }
 
-/* The row of all sessions of a user beyond those that are shown. */
+/* The row for all sessions of a user that are not shown. */
 static json_t *others_of(json_t *rows, const json_t *uid)
 {
 	json_t *row;
@@ -300,7 +300,7 @@ static json_t *others_of(json_t *rows, const json_t *uid)
 	return row;
 }
 
-/* Who opens hundreds of sessions does not make a scrape of a hundred thousand lines: a user's first ones are shown, and the sum of the rest. */
+/* Limits the output: of each user the first SHOWN_SESSIONS sessions are shown, and the sum of the rest. */
 static void bound_sessions(json_t *sessions)
 {
 	json_t *rows = json_array(), *shown = json_object(), *row;
@@ -334,7 +334,7 @@ static void add_recall(json_t *rows, const json_t *session)
 	}
 }
 
-/* What the session table says with the help of others: pages, and a row for each layer with a recall. */
+/* Completes the session table from the other replies: pages, and a row for each layer with a recall. */
 static void complete_sessions(json_t *sessions, const json_t *seqs)
 {
 	json_t *rows = json_array(), *row, *seq;

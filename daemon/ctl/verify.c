@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ctl/verify.c - policy verify: decode under a policy that the daemon has loaded, as a client of its own, and
- * compare with the oracle (tests/oracle/).
+ * daemon/ctl/verify.c - policy verify: decodes under a policy that the daemon has loaded, as a client, and compares
+ * with the oracle (tests/oracle/).
  */
 #include <string.h>
 #include <time.h>
@@ -16,7 +16,7 @@ static uint64_t some_seed(void)
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	return (uint64_t)now.tv_nsec * 10; /* a last digit of 0: short sequences first */
+	return (uint64_t)now.tv_nsec * 10; /* a last digit of 0 means short sequences first */
 }
 
 static void print_table(const struct verify *v)

@@ -35,7 +35,7 @@ void skv_meter_end(struct skv_meter *m)
 		raise_to(&m->turn_cpu_max_ns, cpu_ns() - m->begun_cpu_ns);
 }
 
-/* NULL: there is no room for another one. */
+/* NULL: the table is full. */
 static struct skv_meter_work *find(struct skv_meter *m, const char *name)
 {
 	for (unsigned i = 0; i < SKV_METER_WORKS; i++) {
