@@ -47,7 +47,7 @@ static void made(struct skv_worker_job *job, int error, const char *why, const v
 		skv_lease_arrived(s, x->m.pool);
 	} else {
 		if (error != -ECANCELED)
-			skv_log_peer(LOG_WARNING, "%s: no segment of %llu bytes: %s", d->name,
+			skv_log_peer(LOG_WARNING, "%s: a segment of %llu bytes cannot be created: %s", d->name,
 			             (unsigned long long)x->m.bytes, why);
 		skv_core_segment_failed(s->core, &x->m);
 		skv_close_fd(x->handle.fd);
@@ -122,7 +122,7 @@ static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle
 	skv_worker_keep(d->worker, --d->kept > 0);
 	x = calloc(1, sizeof(*x));
 	if (!x) {
-		skv_log(LOG_ERR, "%s: no memory to free %zu bytes with: they are lost until the worker ends",
+		skv_log(LOG_ERR, "%s: out of memory while freeing %zu bytes: they are lost until the worker ends",
 		        d->name, bytes);
 		return;
 	}
@@ -143,7 +143,7 @@ static void lost(void *device)
 
 	if (!d->legacy || !d->kept)
 		return;
-	skv_log(LOG_ERR, "%s: the memory of all sequences there is lost with its worker (ipc = legacy)",
+	skv_log(LOG_ERR, "%s: the memory of all sequences on the device is lost with its worker (ipc = legacy)",
 	        d->name);
 	for (struct skv_conn *c = skv_ipc_first(s->ipc); c; c = next) {
 		next = skv_conn_next(c);

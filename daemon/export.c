@@ -57,7 +57,7 @@ static void on_writable(struct skv_op *op, int res)
 	if (k->closed) {
 		skv_parking_end(j, -ECANCELED, "the daemon is stopping");
 	} else if (res < 0) { /* cancelled by the tick */
-		skv_parking_end(j, -ETIMEDOUT, "nobody reads from its pipe");
+		skv_parking_end(j, -ETIMEDOUT, "its pipe was not read for too long");
 	} else {
 		skv_parking_enter(j, SKV_PARKING_MOVING);
 		skv_worker_submit(k->workers[SKV_PARKING_EXPORT], &j->work);

@@ -346,7 +346,8 @@ void skv_fence_reconnect(struct skv_server *s, struct skv_conn *conn, const stru
 		return;
 	hang_up(s, conn, m->client);
 	f = find(s, conn, h->serial, m->client);
-	if (!f || skv_reply_failed(s, conn, h->serial, "a client that goes on", skv_core_reconnect(s->core, m->client))) {
+	if (!f ||
+	    skv_reply_failed(s, conn, h->serial, "reconnecting a client", skv_core_reconnect(s->core, m->client))) {
 		skv_conn_finish(conn);
 		return;
 	}
@@ -354,7 +355,8 @@ void skv_fence_reconnect(struct skv_server *s, struct skv_conn *conn, const stru
 	skv_op_cancel(s->loop, &f->death_op);
 	skv_conn_set_client(conn, m->client, *m->hello.program ? m->hello.program : "?");
 	skv_reply_hello(s, conn, h, &ok);
-	skv_log(LOG_INFO, "%s, uid %u: goes on as client %#x", skv_conn_name(conn), (unsigned)skv_conn_peer(conn)->uid, m->client);
+	skv_log(LOG_INFO, "%s, uid %u: reconnected as client %#x", skv_conn_name(conn),
+	        (unsigned)skv_conn_peer(conn)->uid, m->client);
 }
 
 void skv_fence_hand_over(struct skv_server *s)

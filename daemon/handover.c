@@ -132,7 +132,7 @@ static int refuse(const struct skv_server *s, const struct skv_conn *conn, const
 	*ret_why = "this daemon has not made its sockets itself, or is a part of another program: it cannot be handed over";
 	if (!s->options.handover || !s->sockets.clients.path)
 		return EOPNOTSUPP;
-	*ret_why = "this daemon hands over in another way: expected version 1";
+	*ret_why = "this daemon has another version of the handover: expected version 1";
 	if (m->version != SKV_HANDOVER_VERSION)
 		return EPROTO;
 	*ret_why = "expected a socket of type SOCK_SEQPACKET to hand over on";
@@ -191,7 +191,7 @@ static void give(void *handover, const char *name, int fd)
 {
 	if (keep(handover, name, fd))
 		return;
-	skv_log(LOG_CRIT, "%s: no memory to hand it over: what is in it is lost", name);
+	skv_log(LOG_CRIT, "%s: out of memory, so it is not handed over, and what is in it is lost", name);
 	skv_close_fd(fd);
 }
 

@@ -81,7 +81,8 @@ static void looked(struct skv_parking_job *j, int error)
 	if (error == 0)
 		error = skv_parking_look_found(j, true);
 	if (error && !j->parking->closed)
-		skv_log(LOG_ERR, "user %u: an import may have left a file, which cannot be looked for: %s", j->m.uid, strerror(-error));
+		skv_log(LOG_ERR, "user %u: an import may have left a file, but the folder cannot be searched: %s",
+		        j->m.uid, strerror(-error));
 	skv_parking_end(j, j->error, j->why);
 }
 

@@ -163,7 +163,9 @@ static int next(struct keeper *k, struct heard *h)
 	}
 	h->from = cred.pid;
 	if (m.msg_flags & MSG_CTRUNC)
-		skv_log_peer(LOG_ERR, "keeper: what is to be kept does not come through, and is lost when the daemon ends: raise RLIMIT_NOFILE");
+		skv_log_peer(LOG_ERR,
+		             "keeper: a descriptor to be kept was not received, and is lost when the daemon ends: "
+		             "raise RLIMIT_NOFILE");
 	return 1;
 }
 
@@ -179,7 +181,8 @@ static bool hear_all(struct keeper *k)
 		if (k->daemon && h.from == k->daemon)
 			deal_with(k, h.text, h.fds, h.n);
 		else
-			skv_log_peer(LOG_WARNING, "keeper: what process %d says is ignored: it is not the daemon", (int)h.from);
+			skv_log_peer(LOG_WARNING, "keeper: a message of process %d is ignored: it is not the daemon",
+			             (int)h.from);
 		for (unsigned i = 0; i < h.n; i++)
 			skv_close_fd(h.fds[i]);
 	}
@@ -255,7 +258,7 @@ static void start_failed(struct keeper *k, const char *why)
 	k->failed++;
 	skv_log(LOG_ERR, "keeper: the daemon did not start: %s", why);
 	if (k->failed >= FAILED_MOST) {
-		skv_log(LOG_CRIT, "keeper: %u starts in a row came to nothing; all sequences are given up", k->failed);
+		skv_log(LOG_CRIT, "keeper: %u starts in a row failed; all sequences are given up", k->failed);
 		k->result = -ECANCELED;
 	}
 }
@@ -278,7 +281,7 @@ static void start(struct keeper *k)
 		become_daemon(k, keeper, fds, names);
 	if (r < 0) {
 		k->daemon = 0;
-		skv_log_peer(LOG_ERR, "keeper: no process for the daemon: %s", strerror(-r));
+		skv_log_peer(LOG_ERR, "keeper: no process can be created for the daemon: %s", strerror(-r));
 		k->start_at = k->started_at + SECOND; /* retried without limit: the daemon is not at fault */
 	} else {
 		skv_log(LOG_INFO, "keeper: process %d is the daemon, with %zu descriptors", (int)k->daemon, k->store.n);

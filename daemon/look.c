@@ -130,7 +130,8 @@ void skv_parking_look_again(struct skv_server *s)
 	for (size_t i = 0; i < k->files.n_unread && r == 0; i++)
 		r = begin(k, &k->files.unread[i]);
 	if (r < 0) {
-		skv_log(LOG_ERR, "parked-path: a look for what could not be read: %s; it is tried again", strerror(-r));
+		skv_log(LOG_ERR, "parked-path: what could not be read cannot be looked at again: %s; it is retried",
+		        strerror(-r));
 		k->look_again = true;
 	}
 }

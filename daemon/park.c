@@ -62,7 +62,9 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 	if (r || is_known(k, seq, &p, ask, &r))
 		return r ? refuse_core(k, r, why) : 0;
 	if (p.pages_fd < 0 && k->server->config.ipc == SKV_IPC_LEGACY) {
-		snprintf(why, SKV_TEXT_MAX, "memory of a device is its worker's alone (ipc = legacy), and cannot be parked");
+		snprintf(why, SKV_TEXT_MAX,
+		         "a sequence in device memory cannot be parked with ipc = legacy, as this memory belongs to "
+		         "the worker alone");
 		return -EOPNOTSUPP;
 	}
 	j = skv_parking_job_new(k, &kind, SKV_DISK_PARK, p.uid, why);
@@ -98,7 +100,8 @@ static void park_failed(struct skv_parking_job *j, int error, const char *why)
 
 	skv_core_park_failed(s->core, j->seq, skv_now_ns()); /* a prefix is then dropped when its memory is needed */
 	if (error != -ECANCELED && error != -EBUSY)
-		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, stays in memory, it cannot be parked: %s", j->m.name, j->m.model.name,
+		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, cannot be parked and stays in memory: %s",
+		             j->m.name, j->m.model.name,
 		             j->m.uid, why);
 	skv_parking_end(j, error, why);
 	skv_lease_retry(s); /* requests that wait for its memory must wait for other memory, or fail */

@@ -71,7 +71,8 @@ int skv_parking_unread(struct skv_server *s, uid_t uid, const char *name, char w
 	const int r = s->parking ? skv_files_unread(&s->parking->files, (uint32_t)uid, name) : 0;
 
 	if (r < 0)
-		snprintf(why, SKV_TEXT_MAX, "sequence '%s' may be a parked one, of which the file could not be read: %s; after a reload it is tried again",
+		snprintf(why, SKV_TEXT_MAX,
+		         "sequence '%s' may be parked, but its file could not be read: %s; a reload tries again",
 		         name, strerror(-r));
 	return r;
 }
@@ -162,7 +163,9 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	int ends[2], r;
 
 	if (skv_prefix_name_valid(m->name)) {
-		skv_conn_error(conn, h->serial, EOPNOTSUPP, "a sealed prefix is of use to daemons with the same secret alone, which share it in a prefix store");
+		skv_conn_error(conn, h->serial, EOPNOTSUPP,
+		               "a sealed prefix cannot be exported: only daemons with the same secret can use it, and "
+		               "they share it in a prefix store");
 		return;
 	}
 	p = skv_files_next(&k->files, NULL, m->uid, m->model, m->name);

@@ -307,7 +307,7 @@ static void begin_next_park(struct skv_parking *k)
 		return;
 	skv_core_park_failed(s->core, seq, skv_now_ns());
 	if (r != -EBUSY)
-		skv_log_peer(LOG_WARNING, "a sequence stays in memory, it cannot be parked: %s", why);
+		skv_log_peer(LOG_WARNING, "a sequence cannot be parked and stays in memory: %s", why);
 	skv_lease_retry(s);
 }
 

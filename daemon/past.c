@@ -54,7 +54,7 @@ static const struct skv_core_fdstore fdstore = {.add = add, .remove = remove_one
 static void on_lost(void *server, const char *name, const char *why)
 {
 	(void)server;
-	skv_log(LOG_ERR, "%s cannot be had back: %s", name, why);
+	skv_log(LOG_ERR, "%s cannot be restored: %s", name, why);
 }
 
 /* A failing driver may recover soon and is retried; a missing device is not. */
@@ -120,7 +120,9 @@ static void give_up(struct skv_core_found *found, size_t n, bool all)
 		if (all || !found[i].claimed)
 			(void)skv_sd_fdstore_remove(found[i].name);
 		if (found[i].fd >= 0 && !all)
-			skv_log_peer(LOG_WARNING, "what was kept as %s is closed, and kept no more: the state refers to no such file", found[i].name);
+			skv_log_peer(LOG_WARNING,
+			             "the file kept as %s is closed and kept no more: the state does not refer to it",
+			             found[i].name);
 		skv_close_fd(found[i].fd);
 	}
 }
@@ -143,8 +145,11 @@ static int resume(struct skv_server *s, const struct skv_core_config *config)
 	r = skv_core_resume(config, &s->hostmem.ops, &past, &s->core, &why);
 	if (r < 0) {
 		s->core = NULL;
-		skv_log(LOG_CRIT, "what the daemon before has left cannot be taken, %s: %s",
-		        past.whole ? "and it goes on" : skv_is_shortage(r) ? strerror(-r) : "all sequences are lost", why);
+		skv_log(LOG_CRIT, "the state of the previous daemon cannot be taken over, %s: %s",
+		        past.whole           ? "and that daemon goes on"
+		        : skv_is_shortage(r) ? strerror(-r)
+		                             : "all sequences are lost",
+		        why);
 	}
 	if (!skv_is_shortage(r))
 		give_up(found, n, r < 0);
@@ -159,7 +164,7 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 	if (s->passed.n_kept > 0)
 		r = resume(s, config);
 	if (r == 0) {
-		skv_log(LOG_NOTICE, "goes on where the daemon before has ended: %u clients, %u sequences", s->n_past,
+		skv_log(LOG_NOTICE, "continues where the previous daemon ended: %u clients, %u sequences", s->n_past,
 		        skv_core_sequences(s->core));
 		return 0;
 	}

@@ -33,7 +33,8 @@ static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn,
 	struct pending *p = NULL;
 
 	if (!skv_conn_is_operator(conn))
-		skv_conn_error(conn, h->serial, EPERM, "policies are loaded and swapped on the operators' socket");
+		skv_conn_error(conn, h->serial, EPERM,
+		               "only an operator may load and swap policies, on the operators' socket");
 	else if (!(p = calloc(1, sizeof(*p))))
 		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 	if (!p)
@@ -179,9 +180,9 @@ static const char *scope_wrong(const struct skv_msg_policy_swap *m)
 	bool some = m->session || m->client || m->uid != UINT32_MAX || *m->model;
 
 	if (m->all && some)
-		return "every session, or those of a session's number, client, user or model: got both";
+		return "got all and also a session's number, client, user or model, expected one or the other";
 	if (!m->all && !some)
-		return "which sessions? Expected a session's number, a client, a user, a model, or all";
+		return "expected which sessions to swap: a session's number, a client, a user, a model, or all";
 	return NULL;
 }
 

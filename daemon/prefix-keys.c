@@ -151,7 +151,7 @@ int skv_prefix_secret(const char *file, uint8_t ret[SKV_PREFIX_KEY], char why[25
 	if (n < 0)
 		r = refuse(-errno, why, file, strerror(errno));
 	else if (n < LEAST_SECRET || n > MOST_SECRET)
-		r = refuse(-EINVAL, why, file, "32 to 4096 bytes expected, random ones");
+		r = refuse(-EINVAL, why, file, "expected 32 to 4096 random bytes");
 	else
 		sha256(bytes, (size_t)n, ret);
 	OPENSSL_cleanse(bytes, sizeof(bytes));

@@ -170,7 +170,7 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 	if (!find_origin(a))
 		return;
 	if ((seals ? seal->n_tokens : new->n_tokens) > a->model.max_tokens) {
-		refuse(a, EINVAL, "more tokens than the model's sequences can have");
+		refuse(a, EINVAL, "got more tokens than a sequence of the model can have");
 		return;
 	}
 	r = take_memory(a);
@@ -439,7 +439,10 @@ static void index_parked(struct skv_server *s)
 		return;
 	found = skv_parking_index_prefixes(s->parking, &gone);
 	if (found || gone)
-		skv_log(LOG_NOTICE, "%u sealed prefixes on disk are found again, %u are of another secret, or beyond their users' quotas, and go", found, gone);
+		skv_log(LOG_NOTICE,
+		        "%u sealed prefixes on disk can be used again, %u are removed: of another secret, or beyond "
+		        "their users' quotas",
+		        found, gone);
 }
 
 static int index_all(struct skv_server *s)
@@ -456,7 +459,8 @@ static int index_all(struct skv_server *s)
 	if (r < 0)
 		skv_log(LOG_ERR, "sealed prefixes: %s", strerror(-r));
 	else if (found || gone)
-		skv_log(LOG_NOTICE, "%u sealed prefixes are found again, %u are of another secret and go", found, gone);
+		skv_log(LOG_NOTICE, "%u sealed prefixes can be used again, %u of another secret are dropped", found,
+		        gone);
 	return r < 0 ? r : 0;
 }
 
@@ -468,11 +472,13 @@ static int check_store(const struct skv_server *s)
 	if (!*s->config.prefix_store)
 		return 0;
 	if (!*s->config.prefix_secret_file) {
-		skv_log(LOG_ERR, "prefix-store: prefix-secret-file expected, too: who has the store would read and write prefixes");
+		skv_log(LOG_ERR,
+		        "prefix-store: expected prefix-secret-file, too: without a secret all users of the store "
+		        "could read and write prefixes");
 		return -EINVAL;
 	}
 	if (!s->parking) {
-		skv_log(LOG_ERR, "prefix-store: parked-path expected, too: workers of the store have their lock there");
+		skv_log(LOG_ERR, "prefix-store: expected parked-path, too: workers of the store have their lock there");
 		return -EINVAL;
 	}
 	if (skv_store_config_parse(&store, s->config.prefix_store, why) < 0) {
@@ -491,7 +497,7 @@ static int check_nixl(const struct skv_server *s)
 	if (!*s->config.prefix_store_nixl)
 		return 0;
 	if (!*s->config.prefix_store) {
-		skv_log(LOG_ERR, "prefix-store-nixl: prefix-store expected, too: it says where values are");
+		skv_log(LOG_ERR, "prefix-store-nixl: expected prefix-store, too: it says where values are");
 		return -EINVAL;
 	}
 	if (skv_nixl_check(s->config.prefix_store_nixl, why) < 0) {

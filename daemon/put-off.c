@@ -16,7 +16,7 @@ void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const str
 	struct skv_put_off *x = calloc(1, sizeof(*x));
 
 	if (!x) {
-		skv_conn_close(conn, LOG_ERR, "no memory to answer a request later");
+		skv_conn_close(conn, LOG_ERR, "no memory for a request that has to wait");
 		return;
 	}
 	x->conn = skv_conn_number(conn);

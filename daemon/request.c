@@ -302,7 +302,9 @@ static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const str
 		return;
 	plugin = skv_registry_by_id(s->registry, ok.plugin);
 	if (!plugin) {
-		skv_conn_error(conn, h->serial, ENOENT, "the policy of \"%.300s\" was loaded by an operator, and is not since the daemon was started",
+		skv_conn_error(conn, h->serial, ENOENT,
+		               "the policy of \"%.300s\" was loaded by an operator, and has not been loaded since the "
+		               "daemon was started",
 		               ok.spec);
 		return;
 	}

@@ -81,7 +81,9 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 		skv_count(s->counts, (uid_t)j->m.uid, SKV_COUNT_DAMAGED, 1);
 		skv_parking_remove(k, j->file);
 	} else if (error == -ENOENT) { /* a mount may bring the file back, so the error is not -ENOENT */
-		snprintf(text, sizeof(text), "sequence '%s' is parked, and its file %s is gone: somebody removed it, or a disk is not mounted; bring it back, or drop the sequence",
+		snprintf(text, sizeof(text),
+		         "sequence '%s' is parked, but its file %s is gone: restore the file, mount its disk, or drop "
+		         "the sequence",
 		         j->m.name, j->m.file);
 		error = -EBADMSG;
 	} else if (error == -EBADMSG) {
@@ -89,7 +91,7 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 		skv_count(s->counts, (uid_t)j->m.uid, SKV_COUNT_DAMAGED, !j->file->damaged);
 		j->file->damaged = true;
 	} else {
-		snprintf(text, sizeof(text), "sequence '%s' is parked, and cannot be read: %s", j->m.name, why);
+		snprintf(text, sizeof(text), "sequence '%s' is parked, but cannot be read: %s", j->m.name, why);
 	}
 	if (error != -ECANCELED)
 		skv_log_peer(LOG_WARNING, "uid %u, model %s: %s", j->m.uid, j->m.model.name, text);
@@ -173,7 +175,7 @@ static void turn(struct skv_parking_job *j)
 
 void skv_parking_give_up(struct skv_parking_job *j)
 {
-	resume_failed(j, -ECANCELED, "nobody waits for it any more");
+	resume_failed(j, -ECANCELED, "no request waits for it any more");
 }
 
 /* Everything was read: names the sequence, or seals the prefix. 0, or negative errno with a text. */

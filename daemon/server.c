@@ -100,7 +100,7 @@ static void on_corrupt(void *server, uid_t uid, const char *model, const char *n
 {
 	(void)server;
 	skv_log_peer(LOG_WARNING,
-	             "sequence %s of model %s, uid %u: dropped, its memory is not believable: %s",
+	             "sequence %s of model %s, uid %u: dropped, its memory is not valid: %s",
 	             *name ? name : "(anonymous)", model, (unsigned)uid, why);
 }
 
@@ -159,7 +159,9 @@ static int take_descriptors(const struct skv_config *c)
 		return -EMFILE;
 	}
 	if (limit < most)
-		skv_log(LOG_WARNING, "RLIMIT_NOFILE: got %llu, which clients may use up: max-sequences, max-sessions, max-clients and max-pools allow %llu",
+		skv_log(LOG_WARNING,
+		        "RLIMIT_NOFILE: got %llu, which clients may use up; expected %llu, as max-sequences, "
+		        "max-sessions, max-clients and max-pools allow",
 		        (unsigned long long)limit, (unsigned long long)most);
 	return 0;
 }
@@ -171,7 +173,7 @@ static int start_devices(struct skv_server *s)
 	int r = s->config.cuda == SKV_CUDA_REQUIRED ? skv_device_need(s, SKV_DEVICE_CUDA(0), why) : 0;
 
 	if (r)
-		skv_log(LOG_ERR, "cuda = required, and there is no device: %s", why);
+		skv_log(LOG_ERR, "cuda = required, but there is no device: %s", why);
 	return -r;
 }
 
@@ -470,7 +472,7 @@ static int close_core(struct skv_server *s)
 
 	s->leaving = keeps;
 	if (s->options.service)
-		skv_sd_stopping(keeps ? "Leaving everything to the next one" : "Reclaiming everything");
+		skv_sd_stopping(keeps ? "Leaving everything to the next daemon" : "Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
 	if (s->handing)
 		skv_fence_hand_over(s);

@@ -42,7 +42,8 @@ static bool age(struct skv_server *s)
 		        (unsigned long long)(aged - s->told_aged), (unsigned long long)(s->config.sequence_ttl / 1000000000u));
 	if (for_room > s->told_for_room)
 		skv_log(LOG_WARNING,
-		        "%llu sequences that no client held dropped: their users had more than their part of a memory that is used up",
+		        "%llu sequences that no client held were dropped: a memory is used up, and their users had "
+		        "more than their share of it",
 		        (unsigned long long)(for_room - s->told_for_room));
 	s->told_aged = aged;
 	s->told_for_room = for_room;

@@ -31,7 +31,7 @@ static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_m
 	struct skv_turns *t = malloc(sizeof(*t));
 
 	if (!t) {
-		skv_conn_close(conn, LOG_ERR, "no memory to answer it later");
+		skv_conn_close(conn, LOG_ERR, "no memory for a request that takes several turns");
 		return;
 	}
 	*t = (struct skv_turns){

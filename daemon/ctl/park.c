@@ -59,7 +59,8 @@ static int copy_out(int from, uint64_t expected)
 	}
 	if (n == 0 && copied == expected)
 		return SKV_EXIT_OK;
-	fprintf(stderr, "sparsekvctl: %llu of %llu bytes came: the file is of no use\n", (unsigned long long)copied, (unsigned long long)expected);
+	fprintf(stderr, "sparsekvctl: got %llu bytes, expected %llu: the file is incomplete\n",
+	        (unsigned long long)copied, (unsigned long long)expected);
 	return SKV_EXIT_REFUSED;
 }
 

@@ -248,7 +248,7 @@ static void serve(struct skv_conn *conn)
 	int seen = conn->seen;
 
 	if (seen >= 0 && !conn->operators && skv_rights_carried(&conn->recv_msg))
-		malformed(conn, "file descriptors, which the daemon takes from operators alone, on a socket of theirs");
+		malformed(conn, "file descriptors, expected from operators only, on the operators' socket");
 	else if (seen == -ECONNRESET)
 		; /* the peer hung up without reading everything; its earlier messages are still to be received */
 	else if (seen == 0)
@@ -312,12 +312,14 @@ static const char *refuse(const struct skv_door *door, const struct skv_conn *co
 	if (!skv_peer_is_mapped(peer))
 		return "its user has no number in the daemon's user namespace";
 	if (door->operators && skv_peer_other_userns(peer))
-		return "an operator is in the daemon's user namespace, and it is in another";
+		return "it is in another user namespace, expected an operator in that of the daemon";
 	if (!door->operators && ipc->ops->used_up(ipc->ctx)) /* operators can still connect, to free memory */
 		return "the daemon's memory is used up";
 	if (ipc->n_conns > ipc->limits.connections) /* this one is counted already */
-		return "the daemon has its most connections";
-	return conn->user->n_conns > ipc->limits.account_connections ? "its user has the most connections it may have" : NULL;
+		return "the daemon has the most connections that are allowed (max-clients)";
+	return conn->user->n_conns > ipc->limits.account_connections
+	               ? "its user has the most connections that are allowed (account-clients)"
+	               : NULL;
 }
 
 /* The connection is never opened, but closed like any other: its peer may have sent descriptors already. */

@@ -198,7 +198,7 @@ static uint64_t unread(const struct skv_conn *conn)
 
 static void relieve_of(struct skv_conn *conn)
 {
-	skv_conn_close(conn, LOG_WARNING, "it does not read its answers, and the daemon's memory is used up");
+	skv_conn_close(conn, LOG_WARNING, "it does not read its replies, and the daemon's memory is used up");
 }
 
 void skv_ipc_relieve(struct skv_ipc *ipc)

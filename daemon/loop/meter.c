@@ -66,6 +66,7 @@ void skv_meter_did(struct skv_meter *m, const char *name)
 	if (took_cpu_ns < SKV_METER_LONG_NS)
 		return;
 	w->n_long++;
-	skv_log(LOG_DEBUG, "a long turn: %s took %.2f ms of the processor's time, %.2f ms by the clock", name, (double)took_cpu_ns / 1e6,
+	skv_log(LOG_DEBUG, "a long turn: %s took %.2f ms of CPU time, %.2f ms of wall-clock time", name,
+	        (double)took_cpu_ns / 1e6,
 	        (double)took_ns / 1e6);
 }

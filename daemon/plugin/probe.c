@@ -115,7 +115,7 @@ static void report(struct skv_probe *p)
 		result.error = starved ? ENOMEM : EBADMSG;
 		describe_death(p, text, sizeof(text));
 		if (starved)
-			snprintf(text, sizeof(text), "no memory to read what the probe says");
+			snprintf(text, sizeof(text), "out of memory while reading the answer of the probe");
 	} else if ((error = json_string_value(json_object_get(answer, "error")))) {
 		result.error = (int)json_integer_value(json_object_get(answer, "errno"));
 		if (result.error <= 0 || skv_is_shortage(-result.error)) /* a shortage there is the plugin's fault */

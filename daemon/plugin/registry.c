@@ -197,7 +197,7 @@ static void warn_of_sandbox(struct skv_registry *reg, const json_t *info)
 		return;
 	reg->warned = true;
 	skv_log(LOG_WARNING,
-	        "plugins are tried without all of the sandbox, which this kernel lacks: %s; load only what you trust",
+	        "plugins are tried in an incomplete sandbox, since this kernel lacks %s; load only what you trust",
 	        lacks);
 }
 
@@ -279,7 +279,7 @@ void skv_registry_load(struct skv_registry *reg, int fd, const char *file, skv_r
 
 	/* any other file could block the daemon, or change after the probe */
 	if (!skv_fd_is_sealed(fd) || fstat(fd, &st) < 0 || st.st_size <= 0 || st.st_size > SKV_PLUGIN_BYTES_MAX) {
-		snprintf(text, sizeof(text), "a plugin is to be sent as a sealed memfd of 1 byte to %u MiB",
+		snprintf(text, sizeof(text), "expected a plugin as a sealed memfd of 1 byte to %u MiB",
 		         SKV_PLUGIN_BYTES_MAX >> 20);
 	} else {
 		memfd = fcntl(fd, F_DUPFD_CLOEXEC, 3);

@@ -155,7 +155,8 @@ static bool tell(const char *what, const char *name, int fd)
 	snprintf(text, sizeof(text), "%s=1\nFDNAME=%s%s", what, name, fd >= 0 ? "\nFDPOLL=0" : "");
 	r = notify(text, fd);
 	if (r < 0)
-		skv_log_peer(LOG_ERR, "the service manager cannot be told for now %s %s: %s", fd >= 0 ? "to keep" : "to forget", name, strerror(-r));
+		skv_log_peer(LOG_ERR, "the service manager cannot be told %s %s now: %s",
+		             fd >= 0 ? "to keep" : "to forget", name, strerror(-r));
 	return r >= 0;
 }
 

@@ -118,7 +118,7 @@ int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socke
 		return fd;
 	}
 	snprintf(err, err_len, "%s: cannot be listened on: %s", path,
-	         fd == -EADDRINUSE ? "another daemon does, or it is no socket" : strerror(-fd));
+	         fd == -EADDRINUSE ? "another daemon listens there, or the path is not a socket" : strerror(-fd));
 	free(s.path);
 	skv_close_fd(s.lock_fd);
 	return fd;
