@@ -106,14 +106,14 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 	uint32_t first = segment * p->pages_per_segment, n_free = 0, waiting = 0, run = 0, longest = 0;
 
 	if (!t->bare && !is_whole(c, pool) && (s->state == SKV_SEGMENT_LIVE) != has_handle(c, pool, segment))
-		return off("segment %u of pool %u: its handle and its state differ", segment, pool);
+		return off("segment %u of pool %u: its handle does not match its state", segment, pool);
 	for (uint32_t i = first; i < first + p->pages_per_segment; i++) {
 		skv_owner o = *skv_owner_word(&c->state, pool, i);
 		const char *problem;
 
 		if (s->state != SKV_SEGMENT_LIVE) {
 			if (o || t->refs[i])
-				return off("page %u of pool %u has an owner (%#x) and no memory", i, pool, o);
+				return off("page %u of pool %u has an owner (%#x) but no memory", i, pool, o);
 			continue;
 		}
 		problem = recount_page(c, t, pool, i);
@@ -138,7 +138,7 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 	t->pending += s->state == SKV_SEGMENT_WANTED || s->state == SKV_SEGMENT_STARTED;
 	t->wanted += s->state == SKV_SEGMENT_WANTED;
 	if (longest > s->longest || (!t->bare && !is_filed(c, pool, segment)))
-		return off("segment %u of pool %u would not be found", segment, pool);
+		return off("segment %u of pool %u: a search would not find its free pages", segment, pool);
 	if (s->free != n_free)
 		return off("segment %u of pool %u: %u free pages, %u found", segment, pool, s->free, n_free);
 	if (s->waiting != waiting || (!is_whole(c, pool) && (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0)))
@@ -414,11 +414,11 @@ static const char *check_idle(const struct skv_core *c)
 			const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 			if (q->account != a || q->session != SKV_NO_INDEX || !q->name[0] || q->used < used)
-				return off("sequence %u is in account %u's list of those that nobody holds, out of place", i, a);
+				return off("sequence %u is out of place in account %u's list of idle sequences", i, a);
 			used = q->used;
 		}
 	}
-	return n == found ? NULL : off("%u sequences that nobody holds, and %u are in lists", n, found);
+	return n == found ? NULL : off("%u sequences are idle, %u are in the lists of idle sequences", n, found);
 }
 
 static const char *balance(const struct skv_core *c, bool bare)

@@ -45,7 +45,8 @@ int skv_room_allows(struct skv_core *c, uint32_t account, uint64_t more)
 	if (more <= left && (has == 0 || has + more <= left - more))
 		return 0;
 	return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-	                       "UID %u has %llu bytes of the daemon's memory cgroup, and needs %llu more; what is left is for others",
+	                       "UID %u has %llu bytes of the daemon's memory cgroup and needs %llu more; the rest is "
+	                       "reserved for others",
 	                       a->uid, (unsigned long long)has, (unsigned long long)more);
 }
 

@@ -32,7 +32,8 @@ int skv_fork_begin(struct skv_core *c, uint32_t parent, struct skv_fork *f)
 	uint8_t *marks;
 
 	if (f->n_tokens != SKV_ALL && f->n_tokens > len)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a fork of %u tokens, and the sequence has %u", f->n_tokens, len);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got a fork of %u tokens, expected at most the sequence's %u", f->n_tokens, len);
 	marks = skv_marks_new(c, q->pool);
 	if (!marks)
 		return -ENOMEM;
@@ -118,7 +119,7 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 	uint32_t there;
 
 	if (skv_prefixes_longest(c, q->pool, &q->model, f->keys, f->n_keys, &there) == f->n_keys)
-		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed"), SKV_FORK_DROP_CHILD);
+		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are already sealed"), SKV_FORK_DROP_CHILD);
 	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
 		return no_memory(c, f, -ENOMEM);
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);

@@ -166,7 +166,7 @@ int skv_lease_pages(struct skv_core *c, uint32_t pool, skv_owner owner, uint32_t
 	if (room < least)
 		return skv_core_refuse(
 			c, SKV_CORE_E_QUOTA,
-			"%u pages asked for, and the account's quota of %llu bytes leaves room for %llu",
+			"%u pages were requested, but the account's quota of %llu bytes leaves room for %llu",
 			least, (unsigned long long)quota, (unsigned long long)room);
 	if (most > SKV_CALL_PAGES)
 		most = SKV_CALL_PAGES;
@@ -182,7 +182,7 @@ int skv_lease_pages(struct skv_core *c, uint32_t pool, skv_owner owner, uint32_t
 	if (p->pending && p->count[SKV_OWNER_FREE] < room)
 		return skv_core_refuse(c, SKV_CORE_E_WAIT, "%u segments of the pool are pending", p->pending);
 	if (p->count[SKV_OWNER_FREE] < least)
-		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "%u pages asked for, and the pool has %llu", least,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "%u pages were requested, but the pool has %llu", least,
 		                  (unsigned long long)p->count[SKV_OWNER_FREE]);
 	t = (struct taking){
 		.core = c,
@@ -207,7 +207,9 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 	if (r)
 		return r;
 	if (!most || least > most || !max_runs)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got a lease of %u to %u pages, expected 1 or more, in ascending order", least,
+		                       most);
 	return skv_lease_pages(c, skv_session_row(&c->state, session)->pool, skv_owner_make(SKV_OWNER_LEASE, client), least, most,
 	                       grow, ret_runs, max_runs, ret_n);
 }

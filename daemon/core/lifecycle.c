@@ -57,7 +57,8 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 	if (q->session != SKV_NO_INDEX)
 		return refuse_held(c, name, skv_session_row(&c->state, q->session)->client);
 	if (q->model.device != s->model.device)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' is in %s, and the session is not",
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "sequence '%s' is in %s, expected the memory of the session's device",
 		                  name, q->model.device ? "the memory of another device" : "host memory");
 	if (!same_shape(&q->model, &s->model))
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
@@ -164,7 +165,7 @@ int skv_core_reconnect(struct skv_core *c, uint32_t client_id)
 	if (r)
 		return r;
 	if (!skv_client_row(&c->state, client)->fenced || skv_task_is_of(c, client))
-		return skv_core_refuse(c, SKV_CORE_E_NOENT, "client %#x is connected, or ends", client_id);
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "client %#x is connected, or is being removed", client_id);
 	r = skv_reconnect_begin(c, client);
 	if (r)
 		return r;

@@ -321,7 +321,8 @@ int skv_core_restore_done(struct skv_core *c, uint32_t seq_id, const char *name)
 	r = skv_seq_check_name(c, q->account, &q->model, name);
 	problem = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);
 	if (r == 0 && problem)
-		r = skv_core_refuse(c, SKV_CORE_E_CORRUPT, "what was read of sequence '%s' is not the memory of one: %s", name, problem);
+		r = skv_core_refuse(c, SKV_CORE_E_CORRUPT, "the file of sequence '%s' has no valid sequence memory: %s",
+		                    name, problem);
 	if (r)
 		return r;
 	snprintf(q->name, sizeof(q->name), "%s", name);

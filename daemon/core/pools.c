@@ -58,7 +58,7 @@ static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, 
 	if (bytes > k->pool_bytes || pages > g->max_pages)
 		return skv_core_refuse(
 			c, SKV_CORE_E_NOSPC,
-			"a segment for pages of %llu bytes takes %llu, more than all pools may have: %llu",
+			"a segment for pages of %llu bytes takes %llu, expected at most %llu, the limit of all pools",
 			(unsigned long long)page_bytes, (unsigned long long)bytes,
 			(unsigned long long)k->pool_bytes);
 	if (segments > g->max_segments)
@@ -183,7 +183,7 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		                  c->config.account_pools);
 	if (!skv_share_allows(c, SKV_TABLE_POOLS, skv_account_row(&c->state, account)->pools))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "this UID has %u pools; what is left of the daemon's %u is for others",
+		                       "this UID has %u pools; the rest of the daemon's %u is reserved for others",
 		                       skv_account_row(&c->state, account)->pools, c->config.max_pools);
 	r = local_make(c, sizes, &l);
 	if (r)

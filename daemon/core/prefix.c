@@ -46,7 +46,9 @@ int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session
 		return r;
 	len = committed ? skv_seqfile_len(&c->seqs[seq]) : skv_seq_row(&c->state, seq)->max_tokens;
 	if (n > len || first > len - n)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "the first %llu tokens of a sequence that has %u", (unsigned long long)first + n, len);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got the first %llu tokens, expected at most the sequence's %u",
+		                       (unsigned long long)first + n, len);
 	return skv_seqfile_read_ids(&c->seqs[seq], first, n, ret);
 }
 
@@ -58,7 +60,9 @@ static int made_of(struct skv_core *c, uint32_t seq, struct skv_made *ret)
 
 	skv_seqmem_made(c->seqs[seq].mem, q->model.n_layers, ret);
 	wrong = skv_made_check(ret, &q->model);
-	return wrong ? skv_core_refuse(c, SKV_CORE_E_INVALID, "how the sequence's tokens are compressed: %s", wrong) : 0;
+	return wrong ? skv_core_refuse(c, SKV_CORE_E_INVALID,
+	                               "the sequence memory's description of compressed tokens is not valid: %s", wrong)
+	             : 0;
 }
 
 int skv_core_prefix_made(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, struct skv_made *ret)
@@ -80,14 +84,16 @@ int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	if (r)
 		return r;
 	if (n == 0 || n > SKV_MAX_TOKENS / SKV_BLOCK_TOKENS)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a prefix of %u blocks, expected 1 to %u", n, SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "got a prefix of %u blocks, expected 1 to %u", n,
+		                       SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
 	if (made->n_compressed < n * SKV_BLOCK_TOKENS)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%u tokens to seal in compressed form, and %u are compressed", n * SKV_BLOCK_TOKENS,
-		                       made->n_compressed);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got %u tokens to seal in compressed form, expected at most the compressed %u",
+		                       n * SKV_BLOCK_TOKENS, made->n_compressed);
 	q = skv_seq_row(&c->state, seq);
 	if (skv_prefixes_longest(c, q->pool, &q->model, keys, n, &there) == n) {
 		use(c, there);
-		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
+		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are already sealed");
 	}
 	r = skv_validate_header(c, seq);
 	if (r)
@@ -128,7 +134,8 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	if (n == 0)
 		return skv_core_seq_new(c, client_id, session_id, name, max_tokens, ret);
 	if (max_tokens > s->model.max_tokens)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got a sequence of %u tokens, expected at most the model's %u", max_tokens,
 		                       s->model.max_tokens);
 	r = skv_seq_check_name(c, skv_seq_row(&c->state, seq)->account, &s->model, name ? name : "");
 	if (r)
@@ -190,7 +197,7 @@ int skv_core_prefix_read(struct skv_core *c, uint32_t seq_id)
 	if (seq == SKV_NO_INDEX || !skv_is_prefix(skv_seq_row(&c->state, seq)))
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the sealed prefix was dropped");
 	if (c->seqs[seq].parking != SKV_PARK_NOT && c->seqs[seq].parking != SKV_PARK_FAILED)
-		return skv_core_refuse(c, SKV_CORE_E_BUSY, "it is being read, or leaves memory");
+		return skv_core_refuse(c, SKV_CORE_E_BUSY, "the prefix is being read, or is leaving memory");
 	skv_park_set(c, seq, SKV_PARK_READ);
 	c->seqs[seq].wanted = false;
 	return 0;
@@ -216,7 +223,7 @@ int skv_core_prefix_put_back(struct skv_core *c, uint32_t seq_id, const struct s
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
 	if (seq == SKV_NO_INDEX || !skv_lease_put_runs(c, skv_seq_row(&c->state, seq)->pool, runs, n, skv_owner_make(SKV_OWNER_SEQ, seq)))
-		return skv_core_refuse(c, SKV_CORE_E_NOENT, "pages that the sequence does not have");
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "got pages that the sequence does not own");
 	return 0;
 }
 
@@ -245,7 +252,7 @@ int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t 
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the memory that the prefix was read into is lost");
 	q = skv_seq_row(&c->state, seq);
 	if (skv_prefixes_longest(c, q->pool, &q->model, keys, n, &there) == n)
-		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
+		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are already sealed");
 	r = skv_charge_allows(c, q->account, skv_block_index_bytes(n));
 	if (r == 0 && origin)
 		r = skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN);
@@ -268,7 +275,7 @@ int skv_core_prefix_keys(struct skv_core *c, uint32_t seq_id, const struct skv_b
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
 	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks == 0)
-		return skv_core_refuse(c, SKV_CORE_E_NOENT, "it is no sealed prefix, or was dropped");
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the sequence is not a sealed prefix, or was dropped");
 	*ret = c->seqs[seq].blocks;
 	*ret_n = c->seqs[seq].n_blocks;
 	return 0;

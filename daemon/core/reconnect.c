@@ -159,7 +159,8 @@ int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t se
 	if (e)
 		return e;
 	if (!r->sessions[session])
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "pages of session %#x, which was not named before", session_id);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "got pages of session %#x, which was not named before",
+		                       session_id);
 	pool = skv_session_row(&c->state, session)->pool;
 	p = skv_pool_row(&c->state, pool);
 	if (!r->pages[pool])

@@ -201,7 +201,7 @@ static int open_seq(struct resume *r, uint32_t seq, int fd, const char **ret_why
 	}
 	e = skv_seqfile_open(&c->seqs[seq], fd, &q->model, q->max_tokens);
 	if (e < 0) {
-		*ret_why = "its memory is not that of such a sequence";
+		*ret_why = "its memory does not fit its model and length";
 		return skv_is_shortage(e) ? e : 0;
 	}
 	*ret_why = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);
@@ -382,7 +382,7 @@ static int resume(struct resume *r, const char **ret_why)
 	e = r->seq_lost && r->pool_lost ? adopt_all(r) : -ENOMEM;
 	if (e < 0)
 		return e;
-	*ret_why = "something cannot be had back";
+	*ret_why = "something that the state refers to cannot be restored";
 	if (r->past->whole && r->some_lost)
 		return -ENODATA;
 	show_holders(c);

@@ -134,7 +134,8 @@ int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, c
 		return r;
 	if (!skv_share_allows(c, SKV_TABLE_SEQUENCES, a->sequences))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "UID %u has %u sequences; what is left of the daemon's %u is for others", a->uid, a->sequences,
+		                       "UID %u has %u sequences; the rest of the daemon's %u is reserved for others",
+		                       a->uid, a->sequences,
 		                       c->config.max_sequences);
 	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
 	r = skv_seqfile_new(&c->seqs[seq], seq, m, max_tokens);
@@ -223,7 +224,7 @@ int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id
 	most = skv_session_row(&c->state, session)->model.max_tokens;
 	if (max_tokens > most)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
-		                  "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
+		                  "got a sequence of %u tokens, expected at most the model's %u", max_tokens,
 		                  most);
 	r = skv_seq_make_held(c, session, name ? name : "", max_tokens ? max_tokens : most, &seq);
 	if (r)

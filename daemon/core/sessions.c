@@ -103,7 +103,8 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 		return r;
 	if (!skv_share_allows(c, SKV_TABLE_SESSIONS, a->sessions))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "UID %u has %u sessions; what is left of the daemon's %u is for others", a->uid, a->sessions,
+		                       "UID %u has %u sessions; the rest of the daemon's %u is reserved for others",
+		                       a->uid, a->sessions,
 		                       c->config.max_sessions);
 	r = skv_fdstore_allows(c);
 	if (r)
@@ -294,7 +295,8 @@ int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session
 		return r;
 	s = skv_write_session(&c->state, session);
 	if (generation > s->given.generation)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "policy generation %llu was not given yet, %llu was",
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got policy generation %llu, expected at most %llu, the last one given",
 		                  (unsigned long long)generation, (unsigned long long)s->given.generation);
 	if (generation < s->given.generation)
 		return 0; /* the answer crossed a later one on its way: only the answer to the later policy counts */

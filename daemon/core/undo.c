@@ -131,7 +131,7 @@ int skv_undo(struct skv_state *s, skv_undo_file_fn put_back, void *ctx, const ch
 	const uint64_t *log = log_of(s), used = log[0];
 	struct trailer t;
 
-	*ret_why = "the state's undo log is not one";
+	*ret_why = "the state's undo log is not valid";
 	if (used >= s->header->elements[SKV_TABLE_UNDO])
 		return -EBADMSG;
 	for (uint64_t end = 1 + used; end > 1;) {

@@ -213,7 +213,8 @@ static const char *check_pool(const struct skv_state *s, uint32_t i)
 	if (p->device >= SKV_MEMORY_KINDS)
 		return off("pool row %u: there is no memory %u", i, p->device);
 	if (!is_shape(&s->header->geometry, p))
-		return off("pool row %u: %u segments of %u pages cannot be", i, p->max_segments, p->pages_per_segment);
+		return off("pool row %u: %u segments of %u pages are not possible", i, p->max_segments,
+		           p->pages_per_segment);
 	if (p->high > p->max_segments)
 		return off("pool row %u: %u segments in use of %u", i, p->high, p->max_segments);
 	return check_segments(s, i);
@@ -270,10 +271,10 @@ const char *skv_verify_seq(const struct skv_state *s, uint32_t seq)
 	if (problem)
 		return problem;
 	if (!ends(q->name, sizeof(q->name)) || (q->name[0] && !skv_name_valid(q->name) && !skv_prefix_name_valid(q->name)))
-		return "its name is none";
+		return "its name is not valid";
 	if (q->max_tokens < 1 || q->max_tokens > SKV_MAX_TOKENS ||
 	    (uint64_t)q->model.n_layers * skv_pages_of(q->max_tokens) > SKV_SEQ_MAX_ENTRIES)
-		return "its length cannot be";
+		return "its length is not possible";
 	return NULL;
 }
 

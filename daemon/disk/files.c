@@ -329,14 +329,14 @@ static int look(const struct looking *l, int user, const char *name)
 {
 	struct skv_files_found f = {0};
 	struct skv_parked_keys *keys = NULL;
-	const char *why = "expected parked sequences alone";
+	const char *why = "expected files of parked sequences only";
 	int r = is_parked_file(name) ? skv_files_header(user, name, &f.header, &keys, &why) : -EBADMSG;
 
 	if (r == 0 && !is_its_name(&f.header, name)) {
 		free(keys);
 		keys = NULL;
 		r = -EBADMSG;
-		why = "its header is that of another file";
+		why = "its header belongs to a file of another name";
 	}
 	if (skv_is_shortage(r))
 		return r;
@@ -481,7 +481,7 @@ static int look_at_user(void *ctx, int folder, const char *name)
 	errno = 0;
 	uid = strtoul(name, &end, 10);
 	if (*name < '0' || *name > '9' || *end || errno || uid >= UINT32_MAX) {
-		s->odd(name, "expected folders alone, each called as a user's number");
+		s->odd(name, "expected folders only, each named after a UID");
 		return 0;
 	}
 	s->uid = (uint32_t)uid;
@@ -512,12 +512,14 @@ int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, cha
 	f->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = f->folder < 0 || fstat(f->folder, &st) < 0 ? -errno : 0;
 	if (r == 0 && (st.st_uid != geteuid() || st.st_mode & 077)) {
-		snprintf(why, len, "it must be the daemon's alone (user %u, mode 0700), and is user %u's, mode %04o", (unsigned)geteuid(),
+		snprintf(why, len, "expected a folder of user %u with mode 0700, got user %u with mode %04o",
+		         (unsigned)geteuid(),
 		         (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
 		r = -EPERM;
 	} else if (r == 0) {
 		r = lock_out_workers(f->folder);
-		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon writes there" : "%s", strerror(-r));
+		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon is writing there" : "%s",
+		         strerror(-r));
 	} else {
 		snprintf(why, len, "%s", strerror(-r));
 	}

@@ -38,7 +38,8 @@ static int wait_for_more(struct skv_disk_work *work, int fd)
 
 	while (r == 0 && poll(&p, 1, (int)(patience_ms < LOOK_MS ? patience_ms : LOOK_MS)) <= 0) {
 		if (skv_now_ns() >= end_ns)
-			return skv_disk_refuse(work, -ETIMEDOUT, "nothing comes, for %llu s", (unsigned long long)(patience_ms / 1000));
+			return skv_disk_refuse(work, -ETIMEDOUT, "nothing was received for %llu s",
+			                       (unsigned long long)(patience_ms / 1000));
 		r = skv_disk_progress(work, 0);
 	}
 	return r;
@@ -51,7 +52,8 @@ static int check_rate(const struct import *s)
 
 	if (waited_ms <= patience_ms || s->at >= (waited_ms - patience_ms) / 1000 * SKV_DISK_IMPORT_RATE)
 		return 0;
-	return skv_disk_refuse(s->reader.work, -ETIMEDOUT, "%llu bytes came in %llu s, expected %u a second", (unsigned long long)s->at,
+	return skv_disk_refuse(s->reader.work, -ETIMEDOUT, "got %llu bytes in %llu s, expected %u a second",
+	                       (unsigned long long)s->at,
 	                       (unsigned long long)(waited_ms / 1000), SKV_DISK_IMPORT_RATE);
 }
 
@@ -122,17 +124,17 @@ static int read_header(struct import *s)
 	int r;
 
 	if (fstat(work->fds[SKV_DISK_FD_OTHER], &st) < 0)
-		return skv_disk_refuse(work, -errno, "looking at what is to be imported: %s", strerror(errno));
+		return skv_disk_refuse(work, -errno, "inspecting what is to be imported: %s", strerror(errno));
 	s->regular = S_ISREG(st.st_mode);
 	if (!s->regular && !S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode))
-		return skv_disk_refuse(work, -EBADMSG, "what is to be imported is neither a file nor a pipe");
+		return skv_disk_refuse(work, -EBADMSG, "got neither a file nor a pipe, expected one of them");
 	r = read_exactly(s, block, sizeof(block));
 	if (r < 0)
 		return r;
 	memcpy(&s->reader.header, block, sizeof(s->reader.header));
 	r = skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
 	if (r == 0 && s->reader.header.n_keys) /* its keys depend on the secret of the daemon that wrote it */
-		return skv_disk_refuse(work, -EBADMSG, "it is of a sealed prefix, expected a sequence");
+		return skv_disk_refuse(work, -EBADMSG, "it is the file of a sealed prefix, expected that of a sequence");
 	return r;
 }
 

@@ -147,13 +147,13 @@ int skv_disk_memory_describe(struct skv_disk_memory *m, struct skv_disk_work *wo
 
 	skv_wire_string(h.name, sizeof(h.name), job->name);
 	if (h.page_bytes == 0) /* skv_parked_check() finds the other errors */
-		return skv_disk_refuse(work, -EINVAL, "the daemon's job has pages of no bytes");
+		return skv_disk_refuse(work, -EINVAL, "the daemon's job has a page size of 0 bytes");
 	*m = (struct skv_disk_memory){.work = work, .header = ret, .fd = work->fds[SKV_DISK_FD_SEQ]};
 	skv_parked_lay_out(&h);
 	skv_parked_seal(&h);
 	wrong = skv_parked_check(&h, UINT64_MAX);
 	if (wrong)
-		return skv_disk_refuse(work, -EINVAL, "the daemon's job makes no sense: %s", wrong);
+		return skv_disk_refuse(work, -EINVAL, "the daemon's job is not valid: %s", wrong);
 	skv_wire_to_model(&model, &h.model);
 	skv_seqmem_layout(&model, h.max_tokens, &m->layout);
 	r = get_seqmem(m);

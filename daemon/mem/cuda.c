@@ -16,7 +16,7 @@ static int look_at_attribute(CUdevice device, CUdevice_attribute attribute, bool
 	CUresult r = skv_cu.cuDeviceGetAttribute(&value, attribute, device);
 
 	*has = *has && r == CUDA_SUCCESS && value;
-	return r == CUDA_ERROR_INVALID_VALUE ? 0 : skv_cu_error(r, "what the device can", why);
+	return r == CUDA_ERROR_INVALID_VALUE ? 0 : skv_cu_error(r, "the device's capabilities", why);
 }
 
 static int look(CUdevice device, struct skv_cuda_info *info, char why[SKV_CUDA_TEXT_MAX])

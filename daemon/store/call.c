@@ -141,13 +141,14 @@ static int redirect(struct run *run, const struct skv_store_redirection *to, cha
 	if (!c->map || to->hash_slot != skv_store_hash_slot(key->at, key->n))
 		return skv_store_refuse(why, -EPROTO, "the server redirects a key to %s:%u, %s", to->to.host,
 		                        to->to.port,
-		                        c->map ? "for another hash slot" : "as one of a cluster does: cluster=on");
+		                        c->map ? "for another hash slot"
+		                               : "as a node of a cluster does: expected cluster=on");
 	land(run);
 	skv_store_conn_succeeded(run->node->conn);
 	node = skv_store_cluster_node(c, &to->to);
 	if (!node || k->redirections++ == MAX_REDIRECTIONS) {
 		finish(run, i, node ? -ELOOP : -ENOMEM,
-		       node ? "nodes of the cluster send a key to each other" : "no memory for a node");
+		       node ? "nodes of the cluster redirect a key to each other" : "no memory for a node");
 		return 0;
 	}
 	if (to->ask)
@@ -227,7 +228,7 @@ static int take_part(void *ctx, const struct skv_store_part *part, char why[SKV_
 	struct key *k;
 
 	if (is_empty(&node->in_flight))
-		return skv_store_refuse(why, -EPROTO, "the server sent a reply that nobody asked for");
+		return skv_store_refuse(why, -EPROTO, "the server sent a reply without a request");
 	k = &run->keys[node->in_flight.first];
 	if (k->asking == ASKED && (part->type == SKV_STORE_STATUS || part->type == SKV_STORE_ERROR)) {
 		k->asking = NOT_ASKING; /* if ASKING was refused, the next reply fails */

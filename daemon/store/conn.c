@@ -158,7 +158,7 @@ static int count_reply(void *ctx, const struct skv_store_part *part, char why[SK
 	struct question *q = ctx;
 
 	if (part->depth == 0 && q->n_replies++)
-		return skv_store_refuse(why, -EPROTO, "the server sent a reply that nobody asked for");
+		return skv_store_refuse(why, -EPROTO, "the server sent a reply without a request");
 	return q->fn(q->ctx, part, why);
 }
 

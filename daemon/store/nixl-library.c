@@ -83,7 +83,7 @@ int skv_nixl_check(const char *file, char why[SKV_STORE_TEXT])
 			;
 	}
 	if (n <= 0)
-		return skv_store_refuse(why, -EINVAL, "%.128s: the process that loads it ends, or does not come to an end", file);
+		return skv_store_refuse(why, -EINVAL, "%.128s: a process that loads it crashes or does not end", file);
 	why[n - 1] = '\0';
 	return *why ? -EINVAL : 0;
 }

@@ -26,7 +26,7 @@ static int read_what(struct skv_store_values *v)
 	struct stat st;
 
 	if (fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(*what) || pread(fd, what, sizeof(*what), 0) != (ssize_t)sizeof(*what))
-		return skv_disk_refuse(v->work, -EINVAL, "what the daemon says of the prefix store cannot be read");
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's description of the prefix store cannot be read");
 	if (what->n_blocks < 1 || what->n_blocks > SKV_MAX_TOKENS / SKV_BLOCK_TOKENS)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %u blocks, expected 1 to %u", what->n_blocks,
 		                       SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
@@ -34,7 +34,8 @@ static int read_what(struct skv_store_values *v)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has an address of the prefix store, or a library, without an end");
 	names = what->n_blocks * sizeof(*v->names);
 	if ((uint64_t)st.st_size < sizeof(*what) + names + what->n_blocks * ids)
-		return skv_disk_refuse(v->work, -EINVAL, "what the daemon says of %u blocks has %lld bytes, which are too few", what->n_blocks,
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's description of %u blocks has only %lld bytes",
+		                       what->n_blocks,
 		                       (long long)st.st_size);
 	v->names = malloc(names);
 	if (!v->names)
@@ -82,7 +83,8 @@ uint32_t skv_store_values_left_ms(const struct skv_store_values *v)
 int skv_store_values_late(struct skv_store_values *v)
 {
 	v->gave_up = true;
-	return skv_disk_refuse(v->work, -ETIMEDOUT, "the prefix store: the job's %u ms are over", v->what.timeout_ms);
+	return skv_disk_refuse(v->work, -ETIMEDOUT, "the prefix store: the job took longer than %u ms",
+	                       v->what.timeout_ms);
 }
 
 /* -EIO would be taken for a device error, after which the process exits. */
@@ -156,7 +158,7 @@ static int check_job(struct skv_store_values *v)
 	if (!wrong && (get ? job->n_pages : job->n_entries) < listed(v, get, (uint32_t)n_tokens))
 		wrong = "its list has another length than its blocks have pages";
 	if (wrong)
-		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job makes no sense: %s", wrong);
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job is not valid: %s", wrong);
 	r = skv_store_cut_init(&v->cut, m, &v->what.made, get ? 0 : skv_pages_of((uint32_t)n_tokens));
 	if (r == -EOPNOTSUPP)
 		return skv_disk_refuse(v->work, r, "a page has %llu bytes, values of the prefix store have %zu at most",

@@ -291,7 +291,7 @@ static void on_answer(struct skv_op *op, int res)
 		return;
 	}
 	if (listening && res != 0 && res != -ECANCELED && res != -ECONNRESET)
-		give_up(w, "its worker said what makes no sense");
+		give_up(w, "its worker sent an answer that is not valid");
 	finish_when_idle(w); /* the process exits soon after its end of the socket is closed */
 }
 
@@ -304,7 +304,7 @@ static void on_sent(struct skv_op *op, int res)
 	char why[SKV_WORKER_TEXT];
 
 	if (res < 0 && res != -ECANCELED && res != -EPIPE && res != -ECONNRESET && w->state == RUNNING && !w->reaped) {
-		snprintf(why, sizeof(why), "its worker could not be told what to do: %s", strerror(-res));
+		snprintf(why, sizeof(why), "a job could not be sent to its worker: %s", strerror(-res));
 		give_up(w, why); /* otherwise the daemon would wait for its answer */
 	}
 	if (res > 0 && w->state == RUNNING && !w->reaped && w->current && w->sent_fds < w->current->n_fds) {

@@ -66,7 +66,8 @@ void nth_preload(bool on)
 
 void nth_check_log(const char *log)
 {
-	static const char *const bad[] = {"cannot be had back", "are lost", "is lost", "does not balance", "not believable"};
+	static const char *const bad[] = {"cannot be restored", "are lost", "is lost", "does not balance",
+	                                  "memory is not valid"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		ck_assert_msg(!strstr(log, bad[i]), "the log says \"%s\":\n%s", bad[i], log);

@@ -170,7 +170,8 @@ struct restart_engine_steps restart_engine_steps(bool were_disturbed)
 
 void restart_engine_check_log(const char *log)
 {
-	static const char *const bad[] = {"cannot be had back", "cannot be taken", "does not balance", "not believable", "cannot be told"};
+	static const char *const bad[] = {"cannot be restored", "cannot be taken", "does not balance",
+	                                  "memory is not valid", "cannot be told"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		const char *at = strstr(log, bad[i]);

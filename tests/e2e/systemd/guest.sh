@@ -126,13 +126,13 @@ for how in restart kill restart upgrade restart kill; do
 	check "in a new process" test "$(show MainPID)" != "$pid"
 	systemctl reset-failed sparsekvd.service
 done
-check "the next daemon goes on where the one before ended" logged 'goes on where the daemon before has ended: [0-9]+ clients?, [1-9]'
+check "the next daemon goes on where the one before ended" logged 'continues where the previous daemon ended: [0-9]+ clients?, [1-9]'
 wait $engine
 check "no call of the engine failed" test $? = 0
 check "with the outputs of one that was not disturbed" \
 	test "$(cut -d' ' -f1 /tmp/quiet)" = "$(cut -d' ' -f1 /tmp/chat)"
 cat /tmp/chat
-check "nothing was lost" test -z "$(journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat | grep -E 'cannot be had back|cannot be taken|not believable')"
+check "nothing was lost" test -z "$(journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat | grep -E 'cannot be restored|cannot be taken|memory is not valid')"
 check "sequences are there" is as_tester sparsekvctl seq list = '*chat*'
 check "one is parked" is as_tester sparsekvctl seq park chat = 'parked chat: *'
 check "and read" is as_tester sparsekvctl seq resume chat = 'resumed chat: *'

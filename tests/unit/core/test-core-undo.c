@@ -114,7 +114,7 @@ START_TEST(broken_logs)
 		log[2] = bad[i].offset;
 		log[3] = bad[i].bytes | (uint64_t)bad[i].file << 32;
 		ck_assert_msg(skv_undo(&core->state, no_file, NULL, &why) == -EBADMSG, "log %zu", i);
-		ck_assert_str_eq(why, "the state's undo log is not one");
+		ck_assert_str_eq(why, "the state's undo log is not valid");
 		ck_assert_mem_eq(core->state.header, was, victim_state_bytes());
 	}
 	log_of()[0] = 0;

@@ -537,7 +537,7 @@ START_TEST(wrong_usage_is_status_2)
 		{"policy swap --uid -1 full", "--uid: got \"-1\""},
 		{"policy swap full", "expected which sessions"},
 		{"policy swap --client 0 full", "--client: got \"0\""},
-		{"policy swap --all --uid 3 full", "--all goes with none of"},
+		{"policy swap --all --uid 3 full", "--all cannot be combined with"},
 		{"seq drop --client 3 chat", "does not take"},
 		{"policy verify", "expected one SPEC"},
 		{"policy verify --shape 3,2,1 full", "--shape: got \"3,2,1\""},

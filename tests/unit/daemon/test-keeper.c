@@ -278,7 +278,7 @@ START_TEST(gives_up)
 	ck_assert_int_eq(kill(last_daemon(NULL), SIGKILL), 0);
 	ck_assert_int_eq(keeper_ends(), 1);
 	ck_assert_uint_eq(count_log("did not start: exit status 7"), 5);
-	ck_assert_uint_eq(count_log("5 starts in a row came to nothing"), 1);
+	ck_assert_uint_eq(count_log("5 starts in a row failed"), 1);
 	nothing_is_left();
 }
 END_TEST
@@ -368,7 +368,7 @@ START_TEST(others_are_ignored)
 	expect_more(READY, 0);
 	raw_leave_sequence(socket_path, "first");
 	fix_in_child(0, other_process, NULL);
-	expect_more("says is ignored", 3);
+	expect_more("is ignored: it is not the daemon", 3);
 	ck_assert_uint_eq(count_log(READY), 1);
 	for (int i = 0; i < 20; i++) {
 		kill_daemon();

@@ -101,7 +101,7 @@ START_TEST(file_is_gone)
 	file = file_of("chat-0");
 	snprintf(away, sizeof(away), "%s.away", file);
 	ck_assert_int_eq(rename(file, away), 0);
-	FAILS(skv_seq_attach(world[0].session, "chat-0", &q), EBADMSG, "is gone: somebody removed it");
+	FAILS(skv_seq_attach(world[0].session, "chat-0", &q), EBADMSG, "is gone: restore the file");
 	FAILS(skv_seq_new(world[0].session, "chat-0", 0, &q), EEXIST, "which is parked");
 	ck_assert_int_eq(rename(away, file), 0); /* like a disk that was not mounted */
 	free(file);

@@ -443,7 +443,7 @@ static void end_lasting(void)
 	log = manager_log();
 	ck_assert_ptr_null(strstr(log, "does not balance"));
 	ck_assert_ptr_null(strstr(log, "left alone"));
-	ck_assert_ptr_null(strstr(log, "cannot be had back"));
+	ck_assert_ptr_null(strstr(log, "cannot be restored"));
 	ck_assert_ptr_null(strstr(log, "cannot be parked"));
 	free(log);
 	ck_assert_int_eq(manager_end(SIGTERM), 0);

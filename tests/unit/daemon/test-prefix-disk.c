@@ -123,7 +123,7 @@ START_TEST(after_a_reboot)
 		pd_seal(seed, PREFIX_SEALED);
 	pd_squeeze();
 	pd_reboot();
-	fix_expect_log(&pd.f, "3 sealed prefixes on disk are found again, 0 are of another secret");
+	fix_expect_log(&pd.f, "3 sealed prefixes on disk can be used again, 0 are removed");
 	for (uint64_t seed = 1; seed <= 3; seed++)
 		ck_assert_uint_eq(pd_attend(seed), PREFIX_SEALED);
 	ck_assert_uint_eq(pd_attend(4), 0);
@@ -131,7 +131,7 @@ START_TEST(after_a_reboot)
 	ck_assert_uint_eq(pd_attend(1), PREFIX_SEALED);
 	make_secret(path);
 	pd_reboot();
-	fix_expect_log(&pd.f, "0 sealed prefixes on disk are found again, 3 are of another secret");
+	fix_expect_log(&pd.f, "0 sealed prefixes on disk can be used again, 3 are removed");
 	pd_wait_files(0);
 	ck_assert_uint_eq(pd_attend(1), 0);
 	unlink(path);
@@ -365,9 +365,9 @@ START_TEST(controlled)
 	ck_assert_int_eq(ctl(command), 0);
 	ck_assert_int_eq(ctl("ctl status | grep -q '^on disk *1 prefixes' && ctl metrics | grep -q '^sparsekv_prefix_parked 1'"), 0);
 	FAILS(skv_seq_attach(pd.w.session, name, &seq), EINVAL, "name");
-	snprintf(command, sizeof(command), "ctl seq import <'%s' 2>&1 | grep -q 'it is of a sealed prefix'", path);
+	snprintf(command, sizeof(command), "ctl seq import <'%s' 2>&1 | grep -q 'file of a sealed prefix'", path);
 	ck_assert_int_eq(ctl(command), 0);
-	snprintf(command, sizeof(command), "ctl seq export --model parked %s 2>&1 | grep -q 'a sealed prefix is of use'", name);
+	snprintf(command, sizeof(command), "ctl seq export --model parked %s 2>&1 | grep -q 'cannot be exported'", name);
 	ck_assert_int_eq(ctl(command), 0);
 	snprintf(command, sizeof(command), "ctl seq resume --model parked %s >/dev/null && ctl seq list | grep -q 'none *%s'", name, name);
 	ck_assert_int_eq(ctl(command), 0);

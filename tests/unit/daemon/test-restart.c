@@ -139,7 +139,7 @@ START_TEST(no_state)
 	(void)manager_end(SIGKILL);
 	manager_replace("state", _i == 0 ? skv_memfd_new("state", 65536) : _i == 1 ? skv_memfd_new("state", 16) : -1);
 	manager_start(options);
-	expect_log("cannot be taken, all sequences are lost");
+	expect_log("cannot be taken over, all sequences are lost");
 	ck_assert_int_eq(raw_count_sequences(manager_socket), 0);
 	manager_expect_kept(0);
 	raw_leave_sequence(manager_socket, "second");
@@ -173,8 +173,8 @@ START_TEST(foreign)
 	expect_log("\"x\", which is closed and kept no more: it is");
 	expect_log("\"stored\", which is closed");
 	expect_log("\"clients\", which is closed");
-	expect_log("what was kept as state is closed, and kept no more");
-	expect_log("what was kept as sZZZZ is closed, and kept no more");
+	expect_log("the file kept as state is closed and kept no more");
+	expect_log("the file kept as sZZZZ is closed and kept no more");
 	ck_assert_int_eq(raw_count_sequences(manager_socket), 1);
 	manager_expect_kept(kept);
 	(void)manager_end(SIGKILL); /* the manager still has the state */

@@ -353,7 +353,7 @@ START_TEST(one_daemon_a_socket)
 
 	snprintf(option, sizeof(option), "--socket=%s", fix.socket);
 	ck_assert_int_eq(run_daemon(argv, NULL, said, sizeof(said)), EXIT_FAILURE);
-	ck_assert_ptr_nonnull(strstr(said, "another daemon does"));
+	ck_assert_ptr_nonnull(strstr(said, "another daemon listens there"));
 	raw_close(raw_hello(fix.socket)); /* the first daemon is not affected */
 
 	/* the files that a killed daemon left behind are replaced */

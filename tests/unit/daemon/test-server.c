@@ -353,7 +353,7 @@ START_TEST(a_swap_reaches_the_session)
 	ck_assert_str_eq(policy.spec, "delta?budget=3");
 	one.session = 0; /* all sessions must be asked for explicitly */
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1), EINVAL);
-	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "which sessions?"));
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "expected which sessions to swap"));
 	one.session = s.session;
 	one.all = 1;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1), EINVAL);

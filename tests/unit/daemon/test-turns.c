@@ -427,7 +427,7 @@ START_TEST(orphans_make_room)
 		raw_ask(other, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
 	ck_assert_int_eq(raw_refused(other, SKV_MSG_LEASE_GET, &get, sizeof(get), -1), ENOSPC);
 	ck_assert_double_eq(counter("sequences_displaced"), ORPHANS / 2);
-	fix_expect_log(&fix, "more than their part of a memory that is used up");
+	fix_expect_log(&fix, "more than their share of it");
 }
 END_TEST
 
