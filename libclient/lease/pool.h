@@ -48,7 +48,7 @@ struct pool_fault {
 	char text[SKV_TEXT_MAX]; /* ... and why */
 };
 
-/* The functions below need client->lock. */
+/* The functions below need client->lock, except pool_kernel_page(). */
 /* Add a session to the pool that the daemon describes. Returns 0, or -EPROTO or -ENOMEM with a text. */
 /* `device` is as in struct skv_model; its backend must be loaded. */
 int pool_open(struct pools *pools, const struct skv_msg_open_ok *ok, uint32_t device, struct pool **ret,
@@ -69,20 +69,14 @@ void pool_unhold(struct pool *p, uint32_t page);
 /* Record that pages are, or are no longer, on lease to this client. Pages beyond the pool are ignored. */
 void pool_lease(struct pool *p, uint32_t first, uint64_t n);
 void pool_unlease(struct pool *p, uint32_t page);
-/*
- * Find the next run of at most `most` leased pages at or after *page; advances *page past it. Returns false if there is
- * none.
- */
+/* Find the next run of at most `most` leased pages at or after *page, and advance *page past it. False: there is none. */
 bool pool_next_lease(const struct pool *p, uint64_t *page, uint32_t most, struct skv_wire_run *ret);
 struct pool *pools_find(struct pools *pools, uint32_t id);
 /* The connection is lost: the daemon will announce segments again. */
 void pools_uncertain(struct pools *pools);
 /* Discard announcements for pools without a session of this client. */
 void pools_forget_early(struct pools *pools);
-/*
- * The page's number for kernels, which address it as base + number * page_bytes. The page must be held; no lock is
- * needed.
- */
+/* The number by which kernels address the page: base + number * page_bytes. The page must be held. Needs no lock. */
 uint32_t pool_kernel_page(const struct pool *p, uint32_t page, bool shared);
 
 #endif

@@ -3,10 +3,10 @@
  * libclient/lease/stock.c - a session's free list of leased pages, so that a step need not ask the daemon for pages.
  *
  *   - More pages are requested while there are still enough, and a later step takes the reply when it has arrived. Only
- *   a step that the stock cannot serve waits, at most as long as skv_set_timeout() says.
+ *     a step that the stock cannot serve waits, at most as long as skv_set_timeout() says.
  *   - Pages far beyond the need go back to the daemon. Between the two marks nothing is sent.
  *   - `leased` counts the pages that may ever be pushed, and the stack has room for all of them: returning the pages
- *   that a step frees needs no allocation.
+ *     that a step frees needs no allocation.
  *
  * Pages for the rest of prompts that are being read are set aside: they are in stock from the first step of such a
  * prompt, and do not go back to the daemon.
@@ -237,9 +237,8 @@ uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t
 }
 
 /*
- * Tell the daemon that pages are free; returns how many it was told of. The pages are unheld before the message is
- * sent, because the daemon may withdraw their segments as soon as it reads it. Pages that could not be sent are held
- * again.
+ * Tell the daemon that pages are free; returns how many it was told of. Pages are unheld before the message is sent,
+ * because the daemon may withdraw their segments as soon as it reads it. Pages that were not sent are held again.
  */
 static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n)
 {
