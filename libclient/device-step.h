@@ -13,7 +13,7 @@ struct skv_session;
 int device_turn(struct skv_session *s);
 /* Wait for all steps, and report them. Enters the device itself. */
 int device_settle(struct skv_session *s);
-bool device_evicts(const struct skv_session *s); /* were there evictions whose commits have not run yet? */
+bool device_evicts(const struct skv_session *s); /* do steps that are not reported yet evict? */
 /*
  * device_prepare() makes room for so many entries in the step that begins. device_entry() records an entry of this
  * step, device_stale() one that holds whatever becomes of the step; both do nothing on host memory.
