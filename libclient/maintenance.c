@@ -84,8 +84,7 @@ static uint32_t about_after(const struct skv_seq *q)
 		if (next->granularity || next->live != q->len || next->n_compressed > 0)
 			about |= SKV_ABOUT_SLOTS;
 		if (q->maintenance == MAINTENANCE_COMPACT && q->gaps && next->granularity > 1)
-			/* a page has moved into another's place: see partial_page_inside() */
-			about &= ~SKV_ABOUT_PROMPTED;
+			about &= ~SKV_ABOUT_PROMPTED; /* a page moved into another's place: see partial_page_inside() */
 	}
 	return about;
 }
