@@ -91,7 +91,7 @@ void policy_install(struct skv_seq *q, const struct policy *p, void *state)
 		memcpy(area, state, block->seq_state_bytes);
 	free(state);
 	if (q->session->device)
-		device_settle(q->session); /* should it fail, nothing runs any more either */
+		device_settle(q->session); /* if it fails, the device runs nothing any more */
 	pages_forget_state(q);
 	q->on_device.old = q->session->device;
 	q->compresses = q->compresses_known = q->steady = false;

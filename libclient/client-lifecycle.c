@@ -185,7 +185,7 @@ void skv_disconnect(struct skv_client *c)
 	broken = c->broken || c->link != LINK_UP;
 	for (struct skv_session *s = c->sessions; s; s = s->next) {
 		skv_step_abort(s);
-		device_settle(s); /* should it fail, nothing runs any more either */
+		device_settle(s); /* if it fails, the device runs nothing any more */
 		broken |= conn_post(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = s->id}, sizeof(struct skv_msg_session), NULL) < 0;
 	}
 	conn_hang_up(c);

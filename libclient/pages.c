@@ -406,7 +406,7 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 	/* the step's layers are queued, so the device is busy while the end of the last step is waited for */
 	if (q->evicting && (device_settle(q->session) < 0 || !resident(q, table, page)))
 		return true; /* if it failed, the step cannot end either */
-	if (q->n_evict == 0) /* the stamp before the entries: seqmem.h, 3 */
+	if (q->n_evict == 0) /* the stamp comes before the entries: common/seqmem.h, 3 */
 		atomic_store(&q->mem->journal_epoch, q->epoch + 1);
 	if (q->n_evict == q->layout.journal_most)
 		return false;

@@ -13,7 +13,7 @@ struct pool;
 
 /* A request that is sent or queued, until its reply is handled. */
 struct request {
-	struct request *next; /* later */
+	struct request *next; /* in the list of requests: the next later one */
 	uint32_t serial;
 	uint16_t type;
 	bool sent;       /* to the daemon that is connected now */

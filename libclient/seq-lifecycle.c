@@ -316,7 +316,7 @@ static int end_locked(struct skv_seq *q, uint16_t type)
 	else
 		e = conn_prepare(s->client, type, &m, sizeof(m), &r);
 	if (e != -EBUSY && e != -ENOMEM) {
-		device_settle(s); /* should it fail, nothing runs any more either */
+		device_settle(s); /* if it fails, the device runs nothing any more */
 		(void)seq_settle_fork(q); /* if it was answered by now */
 		reconnect_pin(s->client);
 		stock_release(q, true);

@@ -282,7 +282,7 @@ void skv_close(struct skv_session *s)
 		return; /* it is the parent's */
 	skv_step_abort(s);
 	pthread_mutex_lock(&s->lock);
-	device_settle(s); /* should it fail, nothing runs any more either */
+	device_settle(s); /* if it fails, the device runs nothing any more */
 	say_goodbye(s);
 	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_lock(&c->lock);

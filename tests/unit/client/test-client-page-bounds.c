@@ -9,7 +9,7 @@
 #include "tests/support/client-fixture.h"
 
 #define TOKENS 700u
-#define STATE_TOKENS (SKV_PAGE_TOKENS * SKV_PAGE_TOKENS) /* whose bounds a state page has */
+#define STATE_TOKENS (SKV_PAGE_TOKENS * SKV_PAGE_TOKENS) /* tokens whose bounds a state page has */
 
 static struct refmodel w;
 

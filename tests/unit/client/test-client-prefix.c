@@ -17,7 +17,7 @@
 #include "tests/support/prefix-reader.h"
 #include "tests/support/reference-codec.h"
 
-#define CODEC "codec:" /* before a spec: it needs one */
+#define CODEC "codec:" /* before a spec that needs a codec */
 
 static struct refmodel w;
 static char codec[64];
@@ -149,7 +149,7 @@ START_TEST(the_longest)
 	other[0]++;
 	ck_assert_uint_eq(prefix_begin(&w, other, PREFIX_PROMPT, &b), 0);
 	OK(skv_seq_drop(b));
-	/* shorter than the first one may become */
+	/* for fewer tokens than the first sequence */
 	OK(skv_seq_new_from(w.session, "named", PREFIX_PROMPT + 1, prompt, PREFIX_PROMPT, &b));
 	ck_assert_uint_eq(skv_seq_len(b), PREFIX_SEALED);
 	OK(skv_seq_detach(b));
