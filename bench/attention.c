@@ -2,11 +2,11 @@
 /*
  * bench/attention.c - sparsekv-bench attention.
  *
- * A measurement is one pass over all layers of a kernel fixture, so nothing is still in a cache when its layer
- * comes round again. Pages in random order are the worst case for the kernels, while the streaming read that
- * they are compared with reads the same bytes in the order of their addresses. Kernels take turns, and of
- * every kernel's passes the median counts. A device times them itself, and its passes are replays of a recording, as
- * steps of a session are, of PASS_LAYERS layers at least.
+ * A measurement is one pass over all layers of a kernel fixture, so no layer's data is still in a cache when the
+ * layer comes again. Pages in random order are the worst case for the kernels; the streaming read that they are
+ * compared with reads the same bytes in order of address. The kernels alternate, and the median of each kernel's
+ * passes is reported. On a device, passes are timed with its events and are replays of a recording, as in steps of a
+ * session; they have at least PASS_LAYERS layers.
  *
  * GB/s counts the K and V bytes of the tokens that a kernel was asked to attend to, once each.
  */
@@ -25,21 +25,20 @@ struct options {
 	uint32_t dtypes[BENCH_LIST_MAX];
 	int n_threads, n_tokens, n_shapes, n_dtypes;
 	long repeat, prefill;
-	uint32_t only[64]; /* kinds of decode; none: all */
+	uint32_t only[64]; /* kinds of decode kernels; none: all */
 	int n_only;
 	const char *csv;
 	struct fixture_options fixture;
 };
 
-/* ---- what is measured ------------------------------------------------------------------------ */
+/* ---- measured kernels ------------------------------------------------------------------------ */
 
 typedef uint32_t line __attribute__((vector_size(64)));
 
 /*
- * The sum of all words: a plain read at the speed of the memory. Eight independent sums keep enough
- * loads in flight; the addresses ascend, so the processor's own prefetchers do the rest (asking for
- * lines by hand made it slower). Cloned, because the program is built for the oldest processor and
- * 16-byte loads alone do not reach the memory's speed.
+ * Returns the sum of all words: a plain read at memory speed. Eight independent sums keep enough loads in flight.
+ * Addresses ascend, so the processor's prefetchers do the rest; explicit prefetches made it slower. It is cloned
+ * because the program is built for the oldest processor, whose 16-byte loads do not reach memory speed.
  */
 __attribute__((target_clones("avx512f", "avx2", "default")))
 static uint32_t read_range(const uint8_t *p, size_t bytes)
@@ -58,7 +57,7 @@ static uint32_t read_range(const uint8_t *p, size_t bytes)
 	return sum;
 }
 
-static uint32_t read_result; /* stored to, so that no compiler leaves the read out */
+static uint32_t read_result; /* written so that no compiler removes the read */
 
 static void read_layer(struct kernel_fixture *b, uint32_t layer)
 {
@@ -85,14 +84,14 @@ static void dense(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
 }
 
-/* The same of several rows of each sequence. */
+/* The same with several rows of each sequence. */
 static void rows(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->rows, b->q, b->out, NULL, &b->work);
 }
 
-/* What a layer does that selects pages for others. */
+/* The attention of a layer that selects pages for other layers. */
 static void with_scores(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
@@ -108,7 +107,7 @@ static void and_select(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made_pages, &b->work);
 }
 
-/* The same of tokens for each kv head. */
+/* The same with scores of tokens for each kv head. */
 static struct skv_scores token_scores(const struct kernel_fixture *b)
 {
 	return (struct skv_scores){.rows = b->sh.n_kv_heads, .token = b->token_weight,
@@ -124,7 +123,7 @@ static void and_select_tokens(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
 }
 
-/* A layer that attends to its own selection: all keys, and the values of the tokens selected. */
+/* A layer that attends to its own selection: reads all keys, and the values of the selected tokens. */
 static void anchor(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = token_scores(b);
@@ -133,7 +132,10 @@ static void anchor(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->decode_topk(&b->sh, &b->step, b->q, b->out, &ev, &sel, &b->made_tokens, &b->work);
 }
 
-/* What a layer reads to select its pages by their bounds. Any pages will do for state pages: here the layer's first. */
+/*
+ * The reads of a layer that selects pages by their bounds. The content of state pages does not matter: here they are
+ * the layer's first pages.
+ */
 static void bounds(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
@@ -185,7 +187,7 @@ static struct skv_shape without_sketches(const struct kernel_fixture *b)
 	return sh;
 }
 
-/* A step's K and V into the last token. Any rows will do: here q's. */
+/* Appends a step's K and V as the last token. The values do not matter; q is used. */
 static void append(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_shape sh = without_sketches(b);
@@ -199,7 +201,7 @@ static void append_sketch(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->append(&b->sh, &b->step, NULL, b->q, b->q, &b->work);
 }
 
-/* What a layer reads to select its tokens by the sketches of their keys. */
+/* The reads of a layer that selects tokens by sketches of their keys. */
 static void scan(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = token_scores(b);
@@ -220,7 +222,7 @@ static void scan_select(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
 }
 
-/* All of a layer under the policy sketch. */
+/* A whole layer under the policy sketch. */
 static void sketch(struct kernel_fixture *b, uint32_t layer)
 {
 	append_sketch(b, layer);
@@ -229,8 +231,9 @@ static void sketch(struct kernel_fixture *b, uint32_t layer)
 }
 
 /*
- * Bytes that are counted as touched: K and V of all tokens, of the budget, as many as bounds of all pages have, of one token;
- * the same with its sketch, the sketches of all tokens, and these with the budget's K and V.
+ * Bytes that a kernel is charged with. ALL: K and V of all tokens. BUDGET: K and V of the budget. BOUNDS: bounds of
+ * all pages. ONE: K and V of one token. ONE_SKETCHED: the same with its sketch. SKETCHES: sketches of all tokens.
+ * SKETCH: SKETCHES and BUDGET.
  */
 enum touched { ALL, BUDGET, BOUNDS, ONE, ONE_SKETCHED, SKETCHES, SKETCH };
 static const struct {
@@ -251,7 +254,7 @@ static const struct {
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 enum { READ, DENSE };
 
-/* READ and DENSE are what the others are held against. */
+/* READ and DENSE always run, because the others are compared with them. */
 static bool can(const struct kernel_fixture *b, const struct options *o, size_t kind)
 {
 	bool wanted = o->n_only == 0 || kind <= DENSE;
@@ -260,20 +263,20 @@ static bool can(const struct kernel_fixture *b, const struct options *o, size_t 
 		wanted |= o->only[i] == kind;
 	if (kinds[kind].layer == rows && !o->fixture.rows)
 		return false;
-	if (o->fixture.rest && kinds[kind].touched == BUDGET) /* a budget is one of sequences of one length */
+	if (o->fixture.rest && kinds[kind].touched == BUDGET) /* the budget assumes sequences of one length */
 		return false;
 	return wanted && (b->sketches || kinds[kind].touched < ONE_SKETCHED);
 }
 
 #define PASS_LAYERS 8u
 
-/* Layers of a pass: on a device eight at least, so that the launch of a recording does not show, as peers.py has it. */
+/* Layers in a pass: on a device at least eight, so that the launch of a recording is negligible, as in peers.py. */
 static uint32_t pass_layers(const struct kernel_fixture *b)
 {
 	return b->o->device ? (PASS_LAYERS + b->layers - 1) / b->layers * b->layers : b->layers;
 }
 
-/* All layers, one after the other. */
+/* Runs a kernel over all layers, one after the other. */
 static void pass(struct kernel_fixture *b, size_t kind)
 {
 	for (uint32_t n = 0; n < pass_layers(b); n++)
@@ -305,7 +308,10 @@ static void measure_decode(struct report *r, struct kernel_fixture *b, const str
 	const double share[] = {[ALL] = 1, [BUDGET] = b->o->budget, [BOUNDS] = 1.0 / SKV_PAGE_TOKENS, [ONE] = 1.0 / b->tokens,
 	                        [ONE_SKETCHED] = (1 + sketches) / b->tokens, [SKETCHES] = sketches, [SKETCH] = sketches + b->o->budget};
 
-	/* Pass -1 is not counted: it wakes threads and touches scratch. On a device the others are replays of a recording. */
+	/*
+	 * Pass -1 is not counted: it wakes threads and touches scratch memory. On a device the other passes are
+	 * replays.
+	 */
 	for (long rep = -1; rep < o->repeat; rep++)
 		for (size_t k = 0; k < N_KINDS; k++) {
 			if (!can(b, o, k))
@@ -334,7 +340,7 @@ static void measure_decode(struct report *r, struct kernel_fixture *b, const str
 	}
 }
 
-/* A matrix product of OpenBLAS on as many threads. */
+/* Measures a matrix product of OpenBLAS with the same number of threads. */
 static void measure_blas(struct report *r, const struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
@@ -372,7 +378,7 @@ static void prefill(struct kernel_fixture *b, const struct skv_batch *prompt, co
 	b->o->kern->prefill_dense(&b->sh, prompt, q, out, &b->work);
 }
 
-/* A prompt in one call: its K and V into their pages, with sketches too, and its attention. */
+/* Measures a prompt in one call: writing K and V to their pages, the same with sketches, and attention. */
 static void measure_prefill(struct report *r, struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
@@ -381,7 +387,7 @@ static void measure_prefill(struct report *r, struct kernel_fixture *b, long rep
 	uint64_t rng = 2;
 	float *q = fixture_floats(b, &rng, (size_t)n * heads * dim);
 	float *out = fixture_floats(b, &rng, (size_t)n * heads * dim);
-	/* q k and p v, over the lower triangle */
+	/* q·k and p·v over the lower triangle */
 	const double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2);
 	const struct {
 		const char *name;
@@ -447,7 +453,7 @@ static const char about[] =
 	"layer under the policy sketch (sketch); a prompt's K and V into their pages (fill), with sketches\n"
 	"(fill+code), and prefill, on the host next to OpenBLAS.";
 
-/* What was not given, the kernels, and whether all of it fits together. */
+/* Fills in defaults, chooses the kernels, and checks that the options fit together. */
 static int complete(struct options *o, uint32_t device, const char *isa, int n_dims)
 {
 	if (isa)
@@ -475,7 +481,7 @@ static int complete(struct options *o, uint32_t device, const char *isa, int n_d
 	return check_shapes(o, n_dims);
 }
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/batch.c - sparsekv-bench batch: what skv_step_begin and skv_step_end cost the host as batches grow.
+ * bench/batch.c - sparsekv-bench batch: the cost of skv_step_begin and skv_step_end on the host as batches grow.
  *
- * Sequences decode a token each, in a model so small that attention is soon over. What a step costs depends on who needs a
- * page, so that is measured apart: of sequences that are all as long none does in 15 steps, and all do in the
- * next one; of sequences whose lengths differ a sixteenth does in every step, as in life.
+ * Each sequence decodes a token in a model so small that attention is short. The cost of a step depends on how many
+ * sequences need a new page, so it is measured separately: sequences of equal length need none in 15 steps, and all
+ * need one in the 16th; of sequences with different lengths a sixteenth needs one in every step, as in practice.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -13,8 +13,8 @@
 #include <string.h>
 
 #define MAX_SAMPLES 10000
-#define WARM 20u /* steps that do not count: some of them take pages */
-#define EVEN 8u  /* tokens of sequences that are all as long: stack_fill() makes them so below a page */
+#define WARM 20u /* warm-up steps, which are not counted: some of them allocate pages */
+#define EVEN 8u  /* tokens of sequences of equal length: below a page stack_fill() makes them equal */
 
 struct options {
 	uint32_t device;
@@ -29,7 +29,7 @@ static const struct column columns[] = {
 	{"median_us", 2},   {"p99_us", 2},  {"median_us_a_seq", 3},
 };
 
-/* Of the session and, if it is mixed, of the second and third of three sequences. */
+/* The session's policy and, if it is mixed, those of the second and third of each three sequences. */
 static const struct {
 	const char *spec, *second, *third;
 } policies[] = {
@@ -41,7 +41,7 @@ static const char *const policy_names[] = {"full", "quest", "streaming", "mixed"
 enum { NONE, ALL, SOME, N_PAGES };
 static const char *const pages_names[N_PAGES] = {"none", "all", "1/16"};
 
-/* The times of both calls, by who needs a page. */
+/* Times of both calls, by which sequences need a page. */
 struct samples {
 	double begin[N_PAGES][MAX_SAMPLES], end[N_PAGES][MAX_SAMPLES];
 	size_t n[N_PAGES];
@@ -54,7 +54,7 @@ static void own_policies(const struct stack_fixture *stack, uint32_t policy)
 			stack_need(skv_seq_policy(stack->seq[i], i % 3 == 1 ? policies[policy].second : policies[policy].third));
 }
 
-/* Of sequences of so many tokens, with lengths that differ unless these are EVEN. */
+/* Measures sequences of up to `tokens` tokens. Lengths differ unless `tokens` is EVEN. */
 static void take_steps(struct stack_fixture *stack, const struct options *o, uint32_t policy, uint32_t n, uint32_t tokens,
                        struct samples *s)
 {
@@ -101,7 +101,7 @@ static const char about[] =
 	"that are all as long, of which none needs a new page, or all do, and of such as differ in length,\n"
 	"of which a sixteenth does. In `mixed` a third runs full, a third quest and a third streaming.";
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct bench_option table[] = {

@@ -2,8 +2,8 @@
 /*
  * bench/bench.h - what the subcommands of sparsekv-bench share.
  *
- * A subcommand measures, and gives its figures to a report, which prints a table on stdout and, if
- * asked to, the same figures as CSV. main.c has the list of subcommands.
+ * A subcommand passes its figures to a report, which prints a table on stdout and, if requested, writes the same
+ * figures as CSV. main.c has the list of subcommands.
  */
 #ifndef SKV_BENCH_H
 #define SKV_BENCH_H
@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* argv[0] is the subcommand's name. Returns the exit status. */
+/* argv[0] is the subcommand's name. They return the exit status. */
 int bench_attention(int argc, char **argv);
 int bench_batch(int argc, char **argv);
 int bench_codes(int argc, char **argv);
@@ -35,8 +35,9 @@ int bench_traffic(int argc, char **argv);
 /* ---- report ---------------------------------------------------------------------------------- */
 
 struct column {
-	const char *name; /* of the CSV column and, underscores as spaces, of the table's */
-	int digits;       /* after the point; below 0: the column holds text, of so many characters or of 12 */
+	const char *name; /* name of the CSV column; the table's has spaces for underscores */
+	/* digits after the decimal point; below 0: a text column, -digits characters wide, at least 12 */
+	int digits;
 };
 
 struct report {
@@ -46,14 +47,14 @@ struct report {
 	const char *path;
 };
 
-/* One row: a const char * for a text column, a double for another (NAN: left empty). */
+/* Adds a row: a const char * for a text column, a double for another one (NAN: empty cell). */
 void report_row(struct report *, ...);
 
-/* Fill the report; -1 after saying why that is not possible. */
+/* Fills the report; returns -1 after printing why that is not possible. */
 typedef int bench_measure_fn(struct report *, const void *options);
 /*
- * A subcommand, once bench_options() returned `parsed`: the table's head, what measure() gives with the options, and the same as
- * CSV where csv_path is not NULL. Returns the exit status.
+ * Runs a subcommand after bench_options() has returned `parsed`: prints the table's head and the rows of measure(),
+ * and writes them as CSV if csv_path is not NULL. Returns the exit status.
  */
 int bench_report(int parsed, bench_measure_fn *, const void *options, const struct column *columns, size_t n_columns,
                  const char *csv_path);
@@ -62,7 +63,7 @@ int bench_report(int parsed, bench_measure_fn *, const void *options, const stru
 
 double bench_now(void); /* seconds */
 double bench_median(double *x, size_t n); /* sorts x */
-double bench_p99(double *x, size_t n);    /* sorts x; of fewer than 100 the largest */
+double bench_p99(double *x, size_t n);    /* sorts x; the largest if n < 100 */
 
 /* splitmix64 */
 uint64_t bench_random(uint64_t *state);

@@ -2,18 +2,18 @@
 /*
  * bench/codes.c - sparsekv-bench codes.
  *
- * One layer of sequences that the kernels themselves compress, with random weights: compressing a prompt and the
- * next block, then attention to as many listed tokens as asked for, three ways: to rows, as if nothing were compressed;
- * to rows that are decompressed in memory first; and fused, where the kernels do that. Beside it, attention to
- * everything.
+ * It measures one layer of sequences that the kernels compress, with random weights: compressing a prompt and the
+ * next block, then attention to a number of listed tokens in three ways: to rows, as if nothing were compressed; to
+ * rows that are first decompressed to memory; and fused, if the kernels support that. Attention to all tokens is
+ * measured for comparison.
  *
- * How fast references are gathered hangs on how often tokens share them, so rows come in two kinds: random, and
- * around a few centres. Lists are random and take turns, so that little of one is still in a cache when it comes
- * again.
+ * The speed of gathering references depends on how often tokens share them. Therefore rows come in two kinds: random,
+ * and around a few centres. Lists are random and alternate, so that little of a list is still in a cache when it
+ * comes again.
  *
- * GB/s counts what a kernel has to read and write once for each token and sequence: records and references, rows.
- * TFLOP/s counts products of the decoder, of the encoder and of the search; of the fused kernel those with V are left
- * out, which it does not make.
+ * GB/s counts the bytes that a kernel must read and write once for each token and sequence: records, references,
+ * rows. TFLOP/s counts products of the decoder, the encoder and the search. The fused kernel skips the products with
+ * V, so they are not counted for it.
  */
 #include "bench/kernel-fixture.h"
 #include "bench/bench.h"
@@ -24,13 +24,13 @@
 #include <string.h>
 
 #define MAX_REPEAT 101
-#define LISTS 4      /* that take turns */
-#define SLICE 4096u  /* tokens of a prompt that are compressed in a call */
-#define BLOCK 32u    /* and of a sequence that decodes */
-#define RESIDUAL 128u     /* residual window: last tokens that stay uncompressed */
+#define LISTS 4      /* lists that alternate */
+#define SLICE 4096u  /* tokens of a prompt that one call compresses */
+#define BLOCK 32u    /* tokens of a decoding sequence that one call compresses */
+#define RESIDUAL 128u     /* residual window: the last tokens, which stay uncompressed */
 #define CENTRES 256u
 
-enum { ROWS, CODES, REFS, TABLES }; /* of a sequence */
+enum { ROWS, CODES, REFS, TABLES }; /* a sequence's page tables */
 
 struct options {
 	long tokens[BENCH_LIST_MAX], batch[BENCH_LIST_MAX], listed[BENCH_LIST_MAX], bits[BENCH_LIST_MAX];
@@ -41,20 +41,20 @@ struct options {
 	struct fixture_options fixture;
 };
 
-/* Sequences of one layer that compresses. */
+/* A setup: sequences of one layer that compresses. */
 struct setup {
 	struct kernel_fixture fixture;
 	struct report *report;
 	long repeat;
-	const char *rows; /* what they are like */
+	const char *rows; /* kind of the rows */
 	struct skv_codec code;
-	struct skv_shape coded; /* the layer with codes */
-	uint32_t tokens, batch, packed, pages; /* pages: of a table */
+	struct skv_shape coded; /* shape of the layer with codes */
+	uint32_t tokens, batch, packed, pages; /* pages: entries of a page table */
 	skv_pte *table;        /* [batch][TABLES][pages] */
-	struct skv_kseq *seq;  /* [step][batch]: before each call that compresses a slice, and after all of them */
+	struct skv_kseq *seq;  /* [step][batch]: state before each call that compresses a slice, and after the last */
 	uint32_t slices;
 	void *q, *out;
-	double dense; /* ms of attention to everything */
+	double dense; /* ms of attention to all tokens */
 };
 
 /* ---- a layer --------------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ static uint32_t records_pages(const struct setup *y, uint32_t records, uint32_t 
 	return (records + each - 1) / each;
 }
 
-/* Random matrices, [out][in]: fp32 on the host, bf16 on a device. */
+/* Makes a random matrix [out][in]: fp32 on the host, bf16 on a device. */
 static void *random_matrix(struct setup *y, uint64_t *rng, size_t rows, size_t columns)
 {
 	const float size = 1 / sqrtf((float)columns);
@@ -85,7 +85,7 @@ static void *random_matrix(struct setup *y, uint64_t *rng, size_t rows, size_t c
 	return fixture_there(&y->fixture, w, rows * columns * (narrow ? 2 : 4));
 }
 
-/* Llama-3.1-8B's compressor at its shape: a hidden layer of 3 d / 2 on the way in, none on the way out. */
+/* A codec with the proportions of Llama-3.1-8B's: the encoder has a hidden layer of 3 d / 2, the decoder none. */
 static void codec_init(struct setup *y, uint64_t *rng, uint32_t bits, uint32_t ref_bits)
 {
 	const uint32_t d = skv_token_dims(&y->fixture.sh), dim = y->fixture.sh.head_dim;
@@ -103,18 +103,19 @@ static void codec_init(struct setup *y, uint64_t *rng, uint32_t bits, uint32_t r
 }
 
 /*
- * A sequence's pages of rows, bf16 from -1 to 1. Around centres: of each token seven elements in eight are its
- * centre's. K's are not, as turning would tear them apart.
+ * Makes a sequence's pages of rows, bf16 from -1 to 1. Around centres: seven in eight elements of a token's V are
+ * those of its centre. K is random, because the rotary embedding would separate its clusters anyway.
  */
 static uint16_t *make_rows(const struct setup *y, uint32_t pages, bool centred)
 {
-	const size_t half = y->fixture.sh.page_bytes / 4, dim = y->fixture.sh.head_dim; /* half: elements of a page's K */
+	/* half: number of elements of a page's K */
+	const size_t half = y->fixture.sh.page_bytes / 4, dim = y->fixture.sh.head_dim;
 	uint16_t *rows = fixture_get(pages * y->fixture.sh.page_bytes);
 
 #pragma omp parallel for
 	for (uint32_t p = 0; p < pages; p++) {
 		uint16_t *page = rows + p * 2 * half;
-		uint64_t rng = p, centre[SKV_PAGE_TOKENS]; /* seeds of a centre's elements begin there */
+		uint64_t rng = p, centre[SKV_PAGE_TOKENS]; /* seed of the centre's elements */
 
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
 			centre[t] = bench_random(&rng) % CENTRES << 32;
@@ -125,7 +126,7 @@ static uint16_t *make_rows(const struct setup *y, uint32_t pages, bool centred)
 
 			if (centred && e >= half && x % 8)
 				x = bench_random(&same);
-			/* a sign, and an exponent of 2^-8 … 2^-1 */
+			/* a sign and an exponent of 2^-8 … 2^-1 */
 			page[e] = (uint16_t)((x >> 48 & 0x807f) | (119 + (x >> 40 & 7)) << 7);
 		}
 	}
@@ -153,7 +154,7 @@ static void fill(struct setup *y, bool centred)
 	free(rows);
 }
 
-/* Rows come first in the pool, then codes, then references; each sequence's in a row. */
+/* In the pool all rows come first, then codes, then references; a sequence's pages are contiguous. */
 static void tables_init(struct setup *y, const uint32_t pages[TABLES])
 {
 	skv_pte *t = fixture_get((size_t)y->batch * TABLES * y->pages * sizeof *t);
@@ -167,8 +168,8 @@ static void tables_init(struct setup *y, const uint32_t pages[TABLES])
 }
 
 /*
- * The parameters of each call: slices of a prompt; then, twice, that all but the last block is compressed, and that
- * one, too.
+ * Makes the parameters of each call: slices of a prompt; then a call that compresses the last block; then the state
+ * in which that block is compressed, too.
  */
 static void seqs_init(struct setup *y)
 {
@@ -198,7 +199,7 @@ static int setup_init(struct setup *y, const struct options *o, int n, uint32_t 
 {
 	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
 	const uint32_t d = skv_token_dims(&sh), pages = skv_pages_of((uint32_t)o->tokens[n]);
-	const uint32_t each = 2 * pages + 2; /* compressed tokens take no more than rows */
+	const uint32_t each = 2 * pages + 2; /* compressed tokens need no more pages than rows */
 	uint64_t rng = 1;
 
 	*y = (struct setup){.report = y->report, .repeat = o->repeat, .rows = centred ? "centred" : "random"};
@@ -246,7 +247,7 @@ static const struct column columns[] = {
 	{"listed", 0},   {"ms", 4},        {"gb_per_s", 1},   {"tflop_per_s", 1}, {"of_dense", 4},
 };
 
-/* `bytes` and `flops` of a token, of so many in all. */
+/* `bytes` and `flops` are those of one token, n the number of tokens. */
 static void report(const struct setup *y, const char *kernel, double listed, double ms, double n, double bytes,
                    double flops)
 {
@@ -260,7 +261,7 @@ static double row_bytes(const struct setup *y)
 	return (double)y->fixture.sh.page_bytes / SKV_PAGE_TOKENS;
 }
 
-/* Of a token with a code: its record and its references. */
+/* Bytes of a token with a code: its record and its references. */
 static double kept_bytes(const struct setup *y)
 {
 	const uint32_t d = skv_token_dims(&y->fixture.sh);
@@ -272,16 +273,16 @@ static double decoder_flops(const struct setup *y)
 	return 2.0 * skv_token_dims(&y->fixture.sh) * y->code.width;
 }
 
-/* Of x and of b. */
+/* Encodes x and b. */
 static double encoder_flops(const struct setup *y)
 {
 	const double d = skv_token_dims(&y->fixture.sh), hidden = y->code.enc_hidden;
 	return 2 * (2 * 2 * hidden * d + 2 * hidden * y->code.width);
 }
 
-/* ---- what is measured ------------------------------------------------------------------------ */
+/* ---- measurements ---------------------------------------------------------------------------- */
 
-/* A prompt in slices; and a block of each sequence at its end. */
+/* Measures compressing a prompt in slices, and a block at the end of each sequence. */
 static void measure_compression(struct setup *y)
 {
 	static double t[MAX_REPEAT];
@@ -308,7 +309,7 @@ static void measure_compression(struct setup *y)
 	       refs * skv_ref_bytes(&y->code, (uint32_t)d, SKV_BF16) / BLOCK, encoder_flops(y) + 2 * refs * d);
 }
 
-/* What attends to a list, with room for decompressed rows. */
+/* Arguments of attention to lists, with room for decompressed rows. */
 struct pass {
 	struct setup *y;
 	struct skv_index_list list[LISTS];
@@ -354,7 +355,7 @@ static void fused(const struct pass *p, const struct skv_index_list *list)
 	y->fixture.o->kern->decode_latent(&y->coded, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
-/* The median of passes with one list after the other. */
+/* Returns the median time of passes with alternating lists. */
 static double time_of(const struct pass *p, void (*run)(const struct pass *, const struct skv_index_list *))
 {
 	static double t[MAX_REPEAT];
@@ -431,7 +432,7 @@ static const char about[] =
 	"were compressed, decompressed in memory first (unfused), and fused; next to attention to all tokens.\n"
 	"K and V are random, or around 256 centres.";
 
-/* What was not given. */
+/* Fills in defaults. */
 static void complete(struct options *o)
 {
 	const bool device = o->fixture.device;
@@ -475,7 +476,7 @@ static int check(const struct options *o)
 	return why ? -1 : 0;
 }
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;
@@ -508,7 +509,7 @@ static int parse(struct options *o, int argc, char **argv)
 	return check(o);
 }
 
-/* One way to compress sequences of one length. */
+/* Measures one codec on sequences of one length. */
 static int measure(struct report *r, const struct options *o, int n, uint32_t bits, bool centred)
 {
 	struct setup y = {.report = r};

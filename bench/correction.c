@@ -2,13 +2,14 @@
 /*
  * bench/correction.c - sparsekv-bench correction.
  *
- * What sparse prompts lose and a correction gives back, where rows are as Delta Attention found them in large models:
- * a stack of layers that is made so (synthetic-layers.h), and the same with nothing alike from row to row. Kernels
- * are those that ship. Three tables, as its figures are:
+ * It measures the error of sparse prefill and how much of it a correction restores, for rows with the locality that
+ * Delta Attention found in large models: a stack of layers that is built with it (synthetic-layers.h), and the same
+ * stack without any similarity between rows. The kernels are the production kernels. There are three tables, named
+ * with the paper's figures:
  *
- *   outputs   of every layer under every way, what it gives beside what dense attention gives all the way: 9
- *   locality  how alike what neighbouring rows miss is, by their distance, with dense inputs: 6b
- *   lemma     the bound of Lemma 1 and what is bounded, with dense inputs: 11
+ *   outputs   of every layer under every method: its output compared with that of all-dense attention: Figure 9
+ *   locality  similarity of the errors of neighbouring rows by their distance, with dense inputs: Figure 6b
+ *   lemma     the bound of Lemma 1 and the bounded value, with dense inputs: Figure 11
  */
 #include "bench/bench.h"
 #include "bench/fidelity.h"
@@ -18,18 +19,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAST 128u /* rows of a prompt that count as its last ones */
+#define LAST 128u /* most rows that count as the last rows of a prompt */
 
 struct options {
 	struct synthetic_shape shape;
 	double topics[BENCH_LIST_MAX];
 	int n_topics;
 	long sinks, window, gamma;
-	uint32_t table; /* of tables[] */
+	uint32_t table; /* index in tables[] */
 	const char *csv;
 };
 
-/* ---- ways ------------------------------------------------------------------------------------ */
+/* ---- methods --------------------------------------------------------------------------------- */
 
 #define MAX_WAYS 16
 
@@ -49,7 +50,7 @@ static struct skv_prefill streaming_of(const struct options *o)
 	                            .sinks = (uint32_t)o->sinks, .window = (uint32_t)o->window};
 }
 
-/* HiP and Kascade in sizes for prompts of thousands. */
+/* HiP and Kascade with sizes for prompts of thousands of tokens. */
 static uint32_t list_ways(const struct options *o, struct synthetic_method ways[MAX_WAYS])
 {
 	const struct skv_prefill streaming = streaming_of(o);
@@ -97,7 +98,7 @@ static const struct column output_columns[] = {
 	{"error", 3}, {"error_last", 3}, {"recovered", 3},
 };
 
-/* `of_streaming`: the errors of the first way, whose rows these are at first. */
+/* `of_streaming`: the errors of the first method, set by its rows. */
 static void report_outputs(struct report *r, const struct synthetic_shape *s, const struct synthetic_method *way,
                            const struct synthetic_layer *got, const struct synthetic_layer *dense, double *of_streaming)
 {

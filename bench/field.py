@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""For bench/field.sh: rows of one CSV of all policies, from one of sparsekv-eval.
+"""For bench/field.sh: converts a CSV of sparsekv-eval to rows of one CSV of all policies.
 
-usage: field.py SET LIST BUDGET MODEL EVAL.csv      (without arguments: the head of the CSV)
+usage: field.py SET LIST BUDGET MODEL EVAL.csv      (without arguments: prints the head of the CSV)
 
-SET is what the rows are called in it, LIST what was run, as bench/equal.txt, at BUDGET, MODEL the checkpoint folder.
+SET is the name of the rows' set, LIST the file of policies that were run (such as bench/equal.txt), BUDGET their
+budget, and MODEL the checkpoint folder.
 """
 import csv
 import json
@@ -18,7 +19,7 @@ HEAD += ["KL divergence from dense attention", "attended", "kept"]
 
 
 def names(path, budget):
-    """The name of each spec of a list, as equal.sh writes it."""
+    """Returns the name of each spec of a list; specs are expanded as equal.sh does."""
     folder, found = os.path.dirname(os.path.abspath(path)), {}
     with open(path) as f:
         for line in f:

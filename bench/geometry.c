@@ -12,7 +12,7 @@
 
 static const struct {
 	const char *policy;
-	uint32_t part; /* of the elements of K and V that its codes have, usually */
+	uint32_t part; /* K and V elements divided by elements of a code, by default */
 	const char *stride, *near;
 } made[] = {{"deltakv", 4, "10", "4"}, {"palu", 2, "0", "0"}};
 #define N_MADE (sizeof made / sizeof *made)
@@ -25,7 +25,7 @@ static void die(const char *why)
 	exit(1);
 }
 
-static char folder[SKV_PROFILE_PATH]; /* "": none is there */
+static char folder[SKV_PROFILE_PATH]; /* "": does not exist */
 
 static void path_of(size_t which, char to[SKV_PROFILE_PATH + 32])
 {
@@ -77,7 +77,7 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 	const char *tmp = getenv("TMPDIR");
 
 	if (!once)
-		atexit(geometry_end); /* a failure ends the program */
+		atexit(geometry_end); /* because failures end the program */
 	once = true;
 	snprintf(folder, sizeof folder, "%s/sparsekv-bench-XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(folder)) {
@@ -91,7 +91,7 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-/* Of a layer that compresses. */
+/* Adds the pages of a layer that compresses. */
 static void add_compressed(const struct skv_session *s, uint32_t layer, uint32_t tokens, uint64_t pages[SKV_PAGE_KINDS])
 {
 	const struct skv_codec *c = &s->policy->compressor->layer[layer].code;

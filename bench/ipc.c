@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/ipc.c - sparsekv-bench ipc: what the daemon and the library cost the host.
+ * bench/ipc.c - sparsekv-bench ipc: the cost of the daemon and the client library on the host.
  *
- * Calls are timed one by one by the host's clock, against a private daemon. On a device skv_attend queues
- * work and returns, so its time is what it costs; in host memory it is the attention itself, of sequences
- * that are short so that little is. Steps are not hurried: the work of one is done before the next one
- * begins.
+ * Calls against a private daemon are timed one by one by the host's clock. On a device skv_attend only queues work,
+ * so its time is the cost of queueing. In host memory it includes attention, which is short because the sequences
+ * are. Each step's work is finished before the next step begins.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -28,7 +27,7 @@ static const struct column columns[] = {
 	{"median_us", 2},   {"p99_us", 2},  {"us_a_seq", 3},
 };
 
-/* The times of one operation, as they come. */
+/* Times of one operation, in order. */
 struct samples {
 	double us[MAX_SAMPLES];
 	size_t n;
@@ -40,7 +39,7 @@ static void add(struct samples *s, double us)
 		s->us[s->n++] = us;
 }
 
-/* A row, if there are samples. `a_seq`: NAN where there is no such figure. */
+/* Reports a row if there are samples. `a_seq`: time for each sequence; NAN: not applicable. */
 static void report(struct report *r, const char *operation, const char *policy, double batch, struct samples *s,
                    double a_seq)
 {
@@ -69,7 +68,7 @@ static double since(double begun)
 		add(&s[what], since(begun_));           \
 	} while (0)
 
-/* An engine that comes, works on one sequence, and goes. */
+/* An engine that connects, works on one sequence, and disconnects. */
 static void visit(const struct stack_fixture *stack, struct samples *s)
 {
 	struct skv_step_item item = SKV_STEP_ITEM(.n_tokens = 4 * SKV_PAGE_TOKENS, .flags = SKV_STEP_PROMPT);
@@ -96,12 +95,12 @@ static void visit(const struct stack_fixture *stack, struct samples *s)
 	TIMED(DISCONNECT, skv_disconnect(c));
 }
 
-/* The stack's own session keeps memory made: what is measured is leasing it. */
+/* The stack's own session keeps memory allocated, so only leasing is measured. */
 static void measure_control(struct report *r, struct stack_fixture *stack, const struct options *o)
 {
 	struct samples *s = calloc(N_CONTROL, sizeof *s);
 	stack_fill(stack, 1, SKV_PAGE_TOKENS, 0);
-	visit(stack, s); /* binds names, warms caches */
+	visit(stack, s); /* resolves symbols and warms caches */
 	for (int i = 0; i < N_CONTROL; i++)
 		s[i].n = 0;
 	for (long i = 0; i < o->repeat; i++)
@@ -114,7 +113,7 @@ static void measure_control(struct report *r, struct stack_fixture *stack, const
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Of delta layer 1 selects for all after it; layer 0 is dense. */
+/* Under delta, layer 1 selects for all layers after it; layer 0 is dense. */
 static const struct {
 	const char *name, *spec;
 	const char *layer[3]; /* what layers 0, 1 and the others do */
@@ -127,14 +126,14 @@ static const struct {
 
 enum { BEGIN, LAYERS, END = LAYERS + 3, MOVING, REPLAY_BEGIN = MOVING + 3, LAUNCH, REPLAYED, REPLAY_END, N_STEP };
 
-#define WARM 5 /* steps of each kind that do not count */
+#define WARM 5 /* warm-up steps of each kind, which are not counted */
 
-/* Medians of the smallest batch, to tell what each further sequence costs. */
+/* Medians of the smallest batch, to compute the cost of each further sequence. */
 struct base {
 	double batch, us[N_STEP];
 };
 
-/* Layers that do the same are one row, the first one's. */
+/* Layers of the same kind share a row, that of the first one. */
 static int row_of(int policy, uint32_t layer)
 {
 	int l = layer < 2 ? (int)layer : 2, first = 0;
@@ -208,7 +207,7 @@ static const char about[] =
 	"and goes, and steps of decoding sequences under the policies full, streaming and delta. On a\n"
 	"device also steps whose K and V lie elsewhere each time (moving), and replays of a recording.";
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct bench_option table[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/main.c - sparsekv-bench: picks the subcommand. */
+/* bench/main.c - sparsekv-bench: runs a subcommand. */
 #include "config.h"
 #include "bench/bench.h"
 #include "engine/env.h"

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/memory.c - sparsekv-bench memory: what a long decode keeps in memory, by the daemon's accounts.
+ * bench/memory.c - sparsekv-bench memory: the memory that a long decode uses, by the daemon's accounting.
  *
- * One sequence after the other, each under a policy of its own, decodes random tokens, and every now and then the
- * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, of codes and
- * references in their place, and of bounds and slot metadata, which policies keep besides. That follows from lengths
- * alone, so a small model does.
+ * One sequence after the other, each under its own policy, decodes random tokens. At intervals it asks the daemon, as
+ * sparsekvctl does, how many pages the sequence has for K and V, for codes and references, and for bounds and slot
+ * metadata, which policies store in addition. The numbers depend only on lengths, so a small model is enough.
  *
- * With --lengths a sequence of each length comes as a prompt, which takes a model of any shape; with --geometry there
- * is none, and the library's rules of lengths are asked what there would be. Both say the same.
+ * With --lengths a sequence of each length is appended as a prompt, for a model of any shape. With --geometry there
+ * is no sequence: the numbers come from the library's rules of lengths. Both give the same results.
  */
 #include "bench/bench.h"
 #include "bench/geometry.h"
@@ -37,7 +36,7 @@ static const struct column columns[] = {
 	{"bounds_mib", 3}, {"notes_mib", 3}, {"kept", 3}, {"more", 3},
 };
 
-/* Of a sequence: pages by group of tables, and those that its tokens take as rows in all layers. */
+/* Pages of a sequence by kind, and the pages that its tokens would need as rows in all layers. */
 struct pages {
 	double of[SKV_PAGE_KINDS], all;
 };
@@ -47,7 +46,7 @@ static double kept(const struct pages *p)
 	return p->of[SKV_PAGES_KV] + p->of[SKV_PAGES_CODES] + p->of[SKV_PAGES_REFS];
 }
 
-/* A row; `last`: what the policy's row before said, and this one does now. */
+/* Reports a row; *last: the figures of the policy's previous row, replaced by these. */
 static void row(struct report *r, double tokens, const char *policy, const struct skv_model *m, const struct pages *p,
                 struct pages *last)
 {
@@ -60,7 +59,7 @@ static void row(struct report *r, double tokens, const char *policy, const struc
 	*last = *p;
 }
 
-/* ---- the daemon's accounts ------------------------------------------------------------------------ */
+/* ---- the daemon's accounting ---------------------------------------------------------------------- */
 
 static void need_answer(const struct skv_ctl *ctl, int e)
 {
@@ -75,7 +74,7 @@ static double figure(const json_t *from, const char *key)
 	return json_number_value(json_object_get(from, key));
 }
 
-/* What the only sequence has, as a row of the report. */
+/* Reports the pages of the only sequence. */
 static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const char *policy, struct report *r,
                  struct pages *last)
 {
@@ -107,7 +106,7 @@ static void decode(struct stack_fixture *stack, struct skv_ctl *ctl, const struc
 	stack_empty(stack);
 }
 
-/* The last token is decoded: before that step the tokens of the prompt are compressed. */
+/* Decodes the last token: before that step the tokens of the prompt are compressed. */
 static void append(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy,
                    struct report *r)
 {
@@ -174,7 +173,7 @@ static void run(struct stack_fixture *stack, struct skv_ctl *ctl, const struct o
 
 static const char about[] = "Decodes a sequence under each policy and asks the daemon what it has in memory.";
 
-/* What was not given, and whether all of it fits together. */
+/* Fills in defaults and checks that the options fit together. */
 static int complete(struct options *o)
 {
 	if (o->prompt >= o->tokens)
@@ -194,7 +193,7 @@ static int complete(struct options *o)
 	return 0;
 }
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct bench_option table[] = {

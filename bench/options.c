@@ -8,8 +8,8 @@
 #include <string.h>
 
 #define OPTIONS_MAX 32
-#define OPTION_HELP (OPTIONS_MAX + 1) /* getopt_long() returns a row's number plus 1, or this */
-#define HELP_COLUMN 18                /* at least */
+#define OPTION_HELP (OPTIONS_MAX + 1) /* getopt_long() returns an option's index plus 1, or this */
+#define HELP_COLUMN 18                /* minimum */
 
 int bench_bad(const char *name, const char *value, const char *expected)
 {
@@ -108,7 +108,7 @@ const char *bench_dtype_name(uint32_t dtype)
 	return dtypes[dtype];
 }
 
-/* The number of the name that the text begins with, up to a comma or its end; -1: it is none of them. */
+/* Index of the name at the beginning of the text, up to a comma or its end; -1: not found. */
 static int index_of(const char *const *names, const char *text)
 {
 	const size_t len = strcspn(text, ",");
@@ -132,7 +132,7 @@ static int bad_name(const struct bench_option *o, const char *const *names, cons
 	return bench_bad(o->name, text, expected);
 }
 
-/* One element of a list at `p`, which ends at `end`. */
+/* Parses the list element from `p` to `end`. */
 static bool take_element(const struct bench_option *o, const char *p, const char *end, int n)
 {
 	char *stop = NULL;

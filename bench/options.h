@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/options.h - the options of a subcommand as one table, from which they are parsed and --help is printed.
+ * bench/options.h - the options of a subcommand as one table, which drives parsing and --help.
  *
- * A row says how the option is called, what its value is, where that goes and which values are good. Defaults are
- * what the destinations hold before; a list that is given replaces its default. Help may have lines of its own after
- * '\n'.
+ * A row has an option's name, the type and destination of its value, and the valid values. Defaults are what the
+ * destinations hold before; a given list replaces its default. A help text may have several lines, separated by '\n'.
  */
 #ifndef SKV_BENCH_OPTIONS_H
 #define SKV_BENCH_OPTIONS_H
@@ -18,7 +17,7 @@
 enum bench_option_type {
 	BENCH_OPTION_FLAG = 1, /* bool; no value */
 	BENCH_OPTION_TEXT,     /* const char * */
-	BENCH_OPTION_TEXTS,    /* const char *[most], each from an option of its own */
+	BENCH_OPTION_TEXTS,    /* const char *[most]; the option may be repeated */
 	BENCH_OPTION_NUMBER,   /* a whole number of `size` bytes, least to most */
 	BENCH_OPTION_NUMBERS,  /* long [BENCH_LIST_MAX], from `least` on, separated by commas */
 	BENCH_OPTION_POWER,    /* as NUMBER, a power of two */
@@ -30,14 +29,14 @@ enum bench_option_type {
 	BENCH_OPTION_SHAPES,   /* long [BENCH_LIST_MAX] and long [BENCH_LIST_MAX], the same separated by commas */
 	BENCH_OPTION_DTYPES,   /* uint32_t [BENCH_LIST_MAX] of enum skv_dtype: "fp32,fp16,bf16,fp8" */
 	BENCH_OPTION_NAME,     /* uint32_t, the index of one of `names` */
-	BENCH_OPTION_NAMES,    /* uint32_t [most], of several */
+	BENCH_OPTION_NAMES,    /* uint32_t [most], several of them */
 };
 
 struct bench_option {
-	const char *name, *value, *help; /* value: as help has it, NULL for a flag */
+	const char *name, *value, *help; /* value: placeholder for the help, NULL for a flag */
 	enum bench_option_type type;
 	void *to, *second;
-	int *count; /* of a list: how many there are */
+	int *count; /* number of elements in a list */
 	size_t size;
 	long least, most;
 	const char *const *names; /* NULL-terminated */
@@ -70,19 +69,19 @@ struct bench_option {
 
 struct bench_command {
 	const char *name;
-	const char *operands; /* what comes after the options, as help has it; NULL: nothing may */
-	const char *about;    /* lines of --help before the options, or NULL */
+	const char *operands; /* arguments after the options, as the help names them; NULL: none are allowed */
+	const char *about;    /* text of --help before the options, or NULL */
 	const struct bench_option *options;
 	size_t n;
 };
 
 /*
- * Parse argv. 0: go on, operands begin at optind; 1: help was asked for and printed; -1: what is wrong was said on
- * stderr. `o` is shorthand for an option `output`.
+ * Parses argv. Returns 0: continue, arguments begin at optind; 1: help was printed; -1: an error was printed on
+ * stderr. -o is short for an option `output`.
  */
 int bench_options(const struct bench_command *, int argc, char **argv);
 
-/* Say on stderr what option `name` expected instead of its value. Returns -1. */
+/* Prints on stderr what option `name` expected instead of its value. Returns -1. */
 int bench_bad(const char *name, const char *value, const char *expected);
 
 const char *bench_dtype_name(uint32_t dtype);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/park.c - sparsekv-bench park: how fast sequences go to disk, and come back.
+ * bench/park.c - sparsekv-bench park: the speed of parking sequences on disk and attaching them again.
  *
- * The daemon is another's, whose folder for parked sequences is on the disk that is to be measured (bench/park.sh starts one, and measures the disk
- * itself beside it). Its time for a sequence is from the request to the answer: the file is on the disk; the sequence is attached.
+ * The daemon is an external one whose folder for parked sequences is on the disk to be measured. bench/park.sh starts
+ * one, and measures the disk itself for comparison. The time of a sequence is that from the request to the reply:
+ * when it is parked, the file is on the disk; when it is attached, it can be used.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -47,7 +48,7 @@ static void name_of(uint32_t i, char ret[SKV_NAME_MAX])
 	snprintf(ret, SKV_NAME_MAX, "bench-%u", i);
 }
 
-/* Something else reads the file of a parked sequence. */
+/* Runs a command that reads the file of a parked sequence. */
 static void run_beside(const char *command, const char *name)
 {
 	setenv("SEQUENCE", name, 1);
@@ -57,7 +58,7 @@ static void run_beside(const char *command, const char *name)
 	exit(EXIT_FAILURE);
 }
 
-/* The time it takes. */
+/* Returns the seconds that it takes. */
 static double attach(struct stack_fixture *s, uint32_t i)
 {
 	const double begun = bench_now();
@@ -68,7 +69,10 @@ static double attach(struct stack_fixture *s, uint32_t i)
 	return bench_now() - begun;
 }
 
-/* Every second one, each after the command has read the one before; then the rest, which are cached somewhere now. */
+/*
+ * Attaches every second sequence, each after the command has read the file of the one before. Then attaches the rest,
+ * whose files are cached by now.
+ */
 static double attach_beside(struct stack_fixture *s, const char *command)
 {
 	char name[SKV_NAME_MAX];
@@ -84,7 +88,7 @@ static double attach_beside(struct stack_fixture *s, const char *command)
 	return seconds;
 }
 
-/* All of them, one after the other, to disk and back. */
+/* Parks all sequences one after the other, and attaches them again. */
 static void there_and_back(struct report *r, struct stack_fixture *s, struct skv_ctl *ctl, const char *beside)
 {
 	uint64_t bytes = 0;

@@ -2,21 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of other libraries, on the shapes of `sparsekv-bench attention --device`: one query token a sequence.
 
-Peers, each left out with a comment where it is not installed or refuses a cell: PyTorch's scaled_dot_product_attention
-(flash, cudnn; contiguous K and V), FlashAttention 3 (fa3; contiguous, split over tokens as it sees fit), and FlashInfer on
-pages of 16 tokens in random order (flashinfer-fa2 with tensor cores, flashinfer-cores without, flashinfer-fa3, its cuDNN
-back end, XQA). fp8 is K and V in e4m3, all scales 1; the queries are fp16 then, but e4m3 for fa3 and flashinfer-fa3.
+Peers, each skipped with a comment if it is not installed or refuses a cell: PyTorch's scaled_dot_product_attention
+(flash, cudnn; contiguous K and V), FlashAttention 3 (fa3; contiguous, it chooses how to split tokens), and FlashInfer
+on pages of 16 tokens in random order (flashinfer-fa2 with tensor cores, flashinfer-cores without, flashinfer-fa3, its
+cuDNN back end, XQA). fp8 means K and V in e4m3 with scales of 1; queries are then fp16, but e4m3 for fa3 and
+flashinfer-fa3.
 
-A figure is the median of five replays of a CUDA graph that holds a row of calls, each on another copy of K and V until
-512 MB have gone by, so that neither the host nor the L2 cache shows. GB/s counts each K and V byte once. The heads of a
-group of one sequence are held against plain PyTorch; a comment says where they differ.
+A figure is the median of five replays of a CUDA graph with many calls, each on another copy of K and V until 512 MB
+have been read, so that neither the host nor the L2 cache affects it. GB/s counts each K and V byte once. The heads of
+one group of one sequence are compared with plain PyTorch; a comment reports differences.
 
-All is measured in a second process (peers/measure.py), which a peer may break or hang: another one then goes on after that
-cell. FlashInfer compiles a kernel when it first needs it, which takes longer than --limit allows: compile ahead, or raise
-it. With FLASHINFER_DISABLE_JIT=1 it refuses what is not compiled.
+Measuring is done in a second process (peers/measure.py), which a peer may crash or hang: then a new process continues
+after that cell. FlashInfer compiles a kernel when it first needs it, which takes longer than --limit allows: compile
+in advance, or raise the limit. With FLASHINFER_DISABLE_JIT=1 it refuses kernels that are not compiled.
 
-With --prefill causal attention of whole prompts instead, to hold against `sparsekv-bench prefill --device`: fp16 and
-bf16, a call at a time, and fewer of them where they take seconds; TFLOP/s counts the pairs that the mask leaves.
+With --prefill it measures causal attention of whole prompts instead, for comparison with `sparsekv-bench prefill
+--device`: fp16 and bf16, one call at a time, and fewer calls if they take seconds; TFLOP/s counts the pairs that the
+mask leaves.
 """
 import argparse
 import importlib.metadata
@@ -54,7 +56,7 @@ SETS = {
 
 
 class Worker:
-    """The second process"""
+    """The measuring process"""
 
     def __init__(self):
         program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "measure.py")
@@ -72,10 +74,10 @@ class Worker:
         try:
             self.process.stdin.write(json.dumps(task) + "\n")
         except OSError:
-            pass  # it has ended, which its answer says
+            pass  # the process has ended; answer() reports it
 
     def answer(self, seconds):
-        """Prints its lines. The last one: ".", "! why" if the peer cannot be had, or why there is none."""
+        """Prints lines of an answer. Returns ".", "! why" if the peer is not available, or why there is no answer."""
         until, last = time.monotonic() + seconds, "."
         while True:
             try:
@@ -160,7 +162,7 @@ def prefill(heads, kv_heads, dim, tokens, dtype):
                 end.record()
                 end.synchronize()
                 times.append(begin.elapsed_time(end))
-        # the first call wakes what it needs, which shows unless it takes long itself
+        # the first call is a warm-up, and counts only if it is the only one because it takes long
         ms = statistics.median(times[1:] if len(times) > 1 else times)
         tflops = 4 * heads * dim * (tokens * (tokens + 1) / 2) / ms / 1e9
         print(f"{name},{heads}/{kv_heads},{dim},{dtype},{tokens},{ms:.3f},{tflops:.1f}", flush=True)
@@ -200,7 +202,7 @@ def main():
                 p.error(f"no such cell: {cell}")
             shape, *rest = cell.split(":")
             cells.append(":".join([shape, *rest, *[a.heads, a.dim][len(rest):]]))
-    # those of one dtype together: they share K and V
+    # cells of one dtype are adjacent, because they share K and V
     decode([(p, d, c) for c in cells for d in ("fp16", "bf16", "fp8") for p in peers if d in PEERS[p]], a.seconds, a.limit)
 
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/plot.c - sparsekv-bench plot: a drawing of the CSV that the other subcommands write.
+ * bench/plot.c - sparsekv-bench plot: draws the CSV files that the other subcommands write.
  *
- * It knows no subcommand. A column whose figures have a decimal point was measured; every other one says
- * what was measured. So without options the first measured column is drawn over the first one of all, with a
- * series for each combination of what else differs between rows.
+ * It knows no subcommand. A column whose figures have a decimal point is a measurement; every other column describes
+ * what was measured. Without options, the first measured column is drawn over the first column, with one series for
+ * each combination of the other columns that differ between rows.
  */
 #include "bench/bench.h"
 #include "engine/chart.h"
@@ -34,11 +34,11 @@ static void plot_fail(const char *what, const char *name, const char *why)
 	exit(1);
 }
 
-/* Everything lives as long as the drawing takes, and goes at once. */
+/* All memory is freed together, after drawing. */
 static void **kept;
 static size_t n_kept;
 
-/* p, from now on freed by free_kept(). */
+/* Registers p to be freed by free_kept(). */
 static void *keep(void *p)
 {
 	void **more = realloc(kept, (n_kept + 1) * sizeof *kept);
@@ -62,7 +62,7 @@ static void *get(size_t n, size_t size)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* Cells of our reports have no quotes but those around one with commas. Consumes the line; the cells point into it. */
+/* Splits a line into cells, which point into it. Only cells with commas are quoted, and no cell contains quotes. */
 static int split(char *line, char *ret[COLUMNS_MAX], const char *path)
 {
 	int n = 0;
@@ -100,7 +100,7 @@ static int need_column(const struct table *t, const char *name, size_t len)
 	return -1;
 }
 
-/* Lines that begin with # are remarks. Columns of several files are the same where their names are. */
+/* Reads a CSV file. Lines that begin with # are comments. Columns of several files are matched by name. */
 static void read_table(struct table *t, const char *path)
 {
 	FILE *f = fopen(path, "r");
@@ -114,7 +114,7 @@ static void read_table(struct table *t, const char *path)
 		if (*line == '#' || *line == '\n')
 			continue;
 		n = split(keep(line), cells, path);
-		line = NULL; /* the next one comes into memory of its own */
+		line = NULL; /* getline() must allocate a new buffer */
 		if (!columns) {
 			columns = n;
 			for (int i = 0; i < n; i++) {
@@ -146,7 +146,7 @@ static void fill_empty(struct table *t)
 			t->cell[r][i] = t->cell[r][i] ? t->cell[r][i] : empty;
 }
 
-/* NAN where the cell is no number. */
+/* Returns NAN if the cell is not a number. */
 static double number(const char *cell)
 {
 	char *end;
@@ -173,7 +173,7 @@ static bool varies(const struct table *t, int col)
 	return false;
 }
 
-/* Keep the rows that `where` (column=value,…) names. */
+/* Keeps the rows that match `where` (column=value,…). */
 static void filter(struct table *t, const char *where)
 {
 	for (const char *p = where; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
@@ -214,7 +214,7 @@ static const char *label_of(const char *name)
 	return to;
 }
 
-/* Index of the text in the list, where it is put if it is new. -1: the list is full. */
+/* Index of the text in the list; a new text is appended. -1: the list is full. */
 static int index_of(const char **list, int *n, int most, const char *text)
 {
 	for (int i = 0; i < *n; i++)
@@ -226,7 +226,7 @@ static int index_of(const char **list, int *n, int most, const char *text)
 	return (*n)++;
 }
 
-/* The columns that tell series apart, as a set. */
+/* The columns that distinguish series, as a bit set. */
 static uint32_t series_columns(const struct table *t, const struct options *o, int x)
 {
 	uint32_t set = 0;
@@ -240,7 +240,7 @@ static uint32_t series_columns(const struct table *t, const struct options *o, i
 	return set;
 }
 
-/* "delta, batch 64": a number says nothing without its column's name. */
+/* "delta, batch 64": numbers are preceded by their column's name. */
 static const char *series_name(const struct table *t, int row, uint32_t set)
 {
 	char *name = NULL;
@@ -268,7 +268,7 @@ static int compare_numbers(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Values of x in their order: that of the table, of numbers the ascending one. Rows without x do not count. */
+/* Collects the values of x: numbers in ascending order, texts in the table's order. Rows without x are skipped. */
 static void collect_x(struct chart *c, const struct table *t, int x)
 {
 	bool numbers = true;
@@ -288,7 +288,7 @@ static void collect_x(struct chart *c, const struct table *t, int x)
 
 #define CHOOSE ": choose rows with --where, columns with --by"
 
-/* The figures of a column as [series][x]. */
+/* The figures of a column, [series][x]. */
 static double *figures(struct chart *c, const struct table *t, int x, uint32_t set, int y)
 {
 	double *value = get((size_t)c->n_x * CHART_SERIES_MAX, sizeof *value);
@@ -320,7 +320,7 @@ static int first_measured(const struct table *t)
 	return -1;
 }
 
-/* The places of a logarithmic axis are above 0. */
+/* On a logarithmic axis all figures must be above 0. */
 static void check_log(const struct chart *c)
 {
 	for (int p = 0; p < c->n_panels; p++)
@@ -373,7 +373,7 @@ static const char about[] =
 	"measured, every other one says what was measured. Where the values of x are numbers the figures\n"
 	"are lines, where they are text bars.";
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct bench_option table[] = {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/policies.c - sparsekv-bench policies: what a decode step takes under each policy, through the whole stack.
+ * bench/policies.c - sparsekv-bench policies: the time of a decode step under each policy, through the whole stack.
  *
- * The sequences are filled once. Each policy gets forks of them, which share what was filled, so that one that evicts
- * takes nothing away from the next. Steps are replays of a recording where there is a device. K and V of a layer are
- * random, so a policy finds nothing in particular; how much it attends to does not depend on that.
+ * The sequences are filled once. Each policy gets forks of them, which share their pages, so that a policy that
+ * evicts does not affect the next one. On a device, steps are replays of a recording. K and V are random, so a policy
+ * selects arbitrary tokens; how many it attends to does not depend on that.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define SPECS_MOST 64
-#define WARM 6 /* steps of a policy that do not count: what it keeps is made, what it evicts goes, recordings are made */
+#define WARM 6 /* warm-up steps, which are not counted: policies build their state and evict, and recordings are made */
 #define REPEAT_MOST 1000
 
 static const struct column columns[] = {
@@ -21,7 +21,7 @@ static const struct column columns[] = {
 	{"of_full", 3},  {"attended", 3}, {"GB", 2},   {"GB_per_s", 0}, {"step_ms", 3}, {"kept", 3},
 };
 
-/* Layers are given where a policy's own are those of a model of 28 or 32 layers. */
+/* Policies whose default layers are those of a model of 28 or 32 layers. */
 static const char *const default_specs[] = {
 	"full",
 	"streaming?budget=0.1",
@@ -99,7 +99,7 @@ static void steps(struct stack_fixture *stack, long n, struct seen *to)
 	to->kept = kept_of(stack);
 }
 
-/* A row; *full_ms is set by the first one. */
+/* Reports a row; the first row sets *full_ms. */
 static void row(struct report *r, const struct options *o, const char *spec, struct seen *x, double *full_ms)
 {
 	const double bytes = 2.0 * (double)skv_dtype_bytes(o->dtypes[0]) * o->kv_heads * (double)o->dim * (double)(o->layers * o->batch * o->tokens);
@@ -124,7 +124,7 @@ static void measure_spec(struct report *r, struct stack_fixture *stack, const st
 	stack_drop_forks(stack);
 }
 
-/* All policies at once: those of the sequences in turn. */
+/* Runs all policies at once, assigned to the sequences in turn. */
 static void measure_mixed(struct report *r, struct stack_fixture *stack, const struct options *o, struct seen *x, double *full_ms)
 {
 	stack_hand_over(stack, o->spec[0]);
@@ -171,7 +171,7 @@ static const char about[] =
 	"compared with. attended: tokens attended to, of all; GB: K and V of these (what a policy reads to select\n"
 	"comes on top); kept: pages kept, of all.";
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct bench_option table[] = {

@@ -2,15 +2,16 @@
 /*
  * bench/prefill.c - sparsekv-bench prefill.
  *
- * One layer reads a prompt, behind a prefix that is attended to and not read again, in every way that is asked for.
- * What fills lists of tiles (and keeps queries) is timed apart from attention. K and V are there already: writing
- * them is the same in all.
+ * One layer reads a prompt, after a prefix that is attended to but not read again, with every requested method.
+ * Computing the lists of tiles (and saving queries) is timed separately from attention. K and V are in the pool
+ * already: writing them is the same for all methods.
  *
- * TFLOP/s counts the products of q k and p v of the pairs that rows attend to. A row that is dense to correct others
- * attends at what these see a second time, which is not counted. `speedup` is over dense attention in the same run.
+ * TFLOP/s counts the products q·k and p·v of the pairs that rows attend to. A dense row that corrects others attends
+ * a second time to the tokens that sparse rows see, which is not counted. `speedup` is relative to dense attention in
+ * the same run.
  *
- * Kascade's layers differ, so they have rows of their own: `first` scores and is dense, `anchor` scores, `reuse` goes
- * by what another one chose; `mean` is of a model of 32 layers with five that score.
+ * Kascade's layers differ, so they have separate rows: `first` scores and is dense, `anchor` scores, `reuse` uses
+ * another layer's selection; `mean` is for a model of 32 layers, five of which score.
  */
 #include "bench/bench.h"
 #include "bench/prompt.h"
@@ -18,11 +19,11 @@
 #include <stdlib.h>
 
 #define MAX_REPEAT 101
-#define LISTED 16384u    /* rows of a call, unless said otherwise, where there are lists */
-#define LONG_MS 1000     /* a pass that takes longer need not be preceded by one that wakes the device */
-#define ENOUGH_MS 4000   /* nor followed by others */
+#define LISTED 16384u    /* rows of a call for methods with lists, unless specified */
+#define LONG_MS 1000     /* passes longer than this need no warm-up pass */
+#define ENOUGH_MS 4000   /* no further passes after this time */
 #define LAYERS 32
-#define SCORING 5        /* of them */
+#define SCORING 5        /* number of layers that score */
 
 struct options {
 	long tokens[BENCH_LIST_MAX], prefixes[BENCH_LIST_MAX];
@@ -34,21 +35,21 @@ struct options {
 	struct fixture_options fixture;
 };
 
-/* A prompt, and where it is reported to. */
+/* A prompt and its report. */
 struct setup {
 	struct prompt prompt;
 	struct report *report;
 	const struct options *o;
-	double dense, pairs; /* of dense attention: ms, and pairs that it attends to */
+	double dense, pairs; /* of dense attention: ms, and number of attended pairs */
 };
 
-/* A way to read the prompt. */
+/* A method of reading the prompt. */
 struct way {
 	const char *name;
 	struct skv_prefill plan;
 	struct skv_sparse sp;
-	uint32_t chunk, n;              /* rows of a call, calls */
-	struct skv_kseq *seq, *of_host; /* [n]; the same in the host's memory */
+	uint32_t chunk, n;              /* rows of a call, number of calls */
+	struct skv_kseq *seq, *of_host; /* [n]; the same in host memory */
 	struct skv_tile_lists lists, extra;
 	double pairs;
 };
@@ -65,7 +66,7 @@ static const struct column columns[] = {
 	{"seen", 4},     {"tflop_per_s", 3}, {"speedup", 2},
 };
 
-/* ---- a way ----------------------------------------------------------------------------------- */
+/* ---- methods --------------------------------------------------------------------------------- */
 
 static struct skv_tile_lists tiles_of(struct setup *y, const struct way *w, uint32_t rows, uint32_t unit,
                                       uint32_t stride)
@@ -79,7 +80,7 @@ static struct skv_tile_lists tiles_of(struct setup *y, const struct way *w, uint
 	return t;
 }
 
-/* What kernels are told of a plan. */
+/* Sets the kernels' parameters from a plan. */
 static void way_plan(struct setup *y, struct way *w)
 {
 	const struct skv_prefill *p = &w->plan;
@@ -147,7 +148,7 @@ static void way_deinit(struct setup *y, struct way *w)
 	fixture_free(&y->prompt.fixture, w->seq);
 }
 
-/* Tokens in the lists of each tile of a call, all heads counted: added to tokens[]. */
+/* Adds the number of tokens in the lists of each tile of a call, over all heads, to tokens[]. */
 static void count_lists(struct setup *y, const struct skv_tile_lists *t, uint32_t tiles, double *tokens)
 {
 	uint32_t *count = fixture_get((size_t)tiles * t->rows * sizeof *count);
@@ -158,7 +159,7 @@ static void count_lists(struct setup *y, const struct skv_tile_lists *t, uint32_
 	free(count);
 }
 
-/* Pairs of a query and a token that the rows of a call attend to, once its lists are there. */
+/* Number of (query, token) pairs that the rows of a call attend to; its lists must exist. */
 static double pairs_of(struct setup *y, const struct way *w, const struct skv_kseq *s)
 {
 	const struct skv_sparse *sp = &w->sp;
@@ -199,7 +200,7 @@ static void fill_lists(struct setup *y, const struct way *w, const struct skv_ba
 		kern->kascade_lists(sh, step, y->prompt.q, &w->sp, p->top, p->top_floor, &w->lists, work);
 }
 
-/* The whole prompt: ms of lists, and of attention. The first pass counts pairs, too. */
+/* Reads the whole prompt: ms of lists, and of attention. The first pass also counts pairs. */
 static void pass(struct setup *y, struct way *w, bool first, double ret_ms[2])
 {
 	const struct skv_kernels *kern = y->prompt.fixture.o->kern;
@@ -247,7 +248,7 @@ static void measure(struct setup *y, struct way *w, double ret_ms[2])
 	ret_ms[1] = bench_median(attention, n);
 }
 
-/* pairs: NAN where several layers are one row. */
+/* pairs: NAN if several layers share a row. */
 static void report(const struct setup *y, const struct way *w, const char *layer, double lists, double ms, double pairs)
 {
 	const struct kernel_fixture *b = &y->prompt.fixture;
@@ -298,7 +299,7 @@ static struct skv_shape shape_of(const struct options *o, uint32_t dtype)
 	return sh;
 }
 
-/* What was not given, and whether all of it fits together. */
+/* Fills in defaults and checks that the options fit together. */
 static int complete(struct options *o)
 {
 	const bool device = o->fixture.device;
@@ -328,7 +329,7 @@ static int complete(struct options *o)
 	return 0;
 }
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;
@@ -361,7 +362,7 @@ static int parse(struct options *o, int argc, char **argv)
 	return device && fixture_enter(&o->fixture, device) ? -1 : complete(o);
 }
 
-/* All ways of one prompt. */
+/* Measures all methods on one prompt. */
 static int measure_all(struct report *r, const struct options *o, uint32_t dtype, long tokens, long prefix)
 {
 	struct setup y = {.report = r, .o = o};

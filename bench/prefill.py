@@ -33,11 +33,11 @@ BOS, EOS = 256, 257
 LAYERS, HEADS, KV_HEADS, DIM = 16, 8, 2, 64
 GROUP = HEADS // KV_HEADS
 THETA, EPS, NEVER = 500000.0, 1e-5, -1e30
-ROWS = 2048  # of a block whose scores are in memory at a time; a multiple of every tile
+ROWS = 2048  # rows whose scores are in memory at a time; a multiple of every tile
 
 
 def load(device):
-    """The weights in fp32: a safetensors file is a length, JSON, bytes."""
+    """Loads the weights in fp32. A safetensors file is a length, JSON, and bytes."""
     raw = (MODEL / "model.safetensors").read_bytes()
     size = int.from_bytes(raw[:8], "little")
     data, weights = raw[8 + size:], {}
@@ -64,14 +64,15 @@ def rope(x):
 
 
 def best(score, k):
-    """Mask of the k largest of each row, of equal ones the lower index; NEVER is none. k: a number, or one a row."""
+    """Returns a mask of the k largest of each row, of equals the lower index; NEVER is never chosen. k: a number, or
+    one for each row."""
     order = torch.sort(score, dim=-1, descending=True, stable=True).indices
     rank = torch.empty_like(order).scatter_(-1, order, torch.arange(score.shape[-1], device=score.device).expand_as(order))
     return (rank < k) & (score > NEVER)
 
 
 class Layer:
-    """q, k, v of a prompt's rows in one layer, [HEADS][n][DIM] each, and what is asked of them."""
+    """q, k, v of a prompt's rows in one layer, each [HEADS][n][DIM], and helpers for masks and attention."""
 
     def __init__(self, number, q, k, v, state):
         self.number, self.q, self.k, self.v, self.state = number, q, k, v, state
@@ -79,7 +80,7 @@ class Layer:
         self.at = torch.arange(self.n, device=self.device)
 
     def scores(self, rows, stop):
-        """Scaled, causal: of rows (indices) over columns [0, stop)."""
+        """Scaled, causal scores of rows (indices) over columns [0, stop)."""
         s = self.q[:, rows] @ self.k[:, :stop].transpose(1, 2) / math.sqrt(DIM)
         return s.masked_fill_(self.at[:stop] > rows[:, None], NEVER)
 
@@ -95,11 +96,11 @@ class Layer:
             yield self.at[a:a + ROWS], min(a + ROWS, self.n)
 
     def tiles(self, tile):
-        """First rows of all tiles."""
+        """The first rows of all tiles."""
         return self.at[::tile]
 
     def of_tiles(self, x, tile, rows):
-        """[..., tiles, columns] as the rows see it."""
+        """Expands [..., tiles, columns] to rows."""
         return x[..., rows // tile, :]
 
 
@@ -120,7 +121,8 @@ def streaming(o):
 
 
 def descend(score, chunk):
-    """Score of each chunk's representative: from the first tokens of its halves the better one's half, down to one."""
+    """Returns the score of each chunk's representative token. Repeatedly compares the first tokens of a chunk's two
+    halves and continues in the half with the higher score, down to one token."""
     x = score.unflatten(-1, (-1, chunk))
     at, width = torch.zeros(*x.shape[:-1], 1, dtype=torch.long, device=x.device), chunk
     while width > 1:
@@ -129,11 +131,12 @@ def descend(score, chunk):
     return x.gather(-1, at)[..., 0]
 
 
-KEEP = (64, 4096), (32, 1024), (8, 256)  # tokens of a chunk, and kept in such chunks
+KEEP = (64, 4096), (32, 1024), (8, 256)  # tokens of a chunk; tokens retained in such chunks
 
 
 def hip(o, ahead=False):
-    """Tiles of 64 rows; chunks of 64, 32 and 8 tokens between sinks and window, by the tile's first query."""
+    """HiP: tiles of 64 rows; selects chunks of 64, 32 and 8 tokens between sinks and window by the tile's first
+    query."""
     def method(layer):
         if layer.number < 3:
             return None
@@ -150,7 +153,7 @@ def hip(o, ahead=False):
         chosen = (col >= 64) & (col < layer.tiles(64)[:, None] - 128)
         chosen = chosen.expand_as(score)
         for chunk, keep in KEEP:
-            # All of a chunk is in, or nothing of it is.
+            # A chunk is selected completely or not at all.
             of = descend(score, chunk).masked_fill(~chosen[..., ::chunk], NEVER)
             chosen = best(of, keep // chunk).repeat_interleave(chunk, -1)
 
@@ -166,7 +169,7 @@ VERTICAL, SLASH, FORCED, SEGMENT = 64, 256, 30, 2048
 
 
 def lines(layer, first):
-    """Of 64 rows from `first` on: the heaviest columns and distances, masks [HEADS][n]."""
+    """The heaviest columns and distances of 64 rows from `first` on, as masks [HEADS][n]."""
     rows = layer.at[first:first + 64]
     stop = first + len(rows)
     weight = layer.scores(rows, stop).softmax(-1)
@@ -181,17 +184,18 @@ def lines(layer, first):
 
 
 def touched(layer, slash, tiles):
-    """Blocks of 64 tokens that a chosen distance touches from the tiles' rows: [HEADS][tiles][n]."""
+    """Blocks of 64 tokens that contain a chosen distance for the tiles' rows: [HEADS][tiles][n]."""
     count = (layer.n + 63) // 64
-    back = torch.zeros(HEADS, count + 1, dtype=torch.int, device=layer.device)  # so many blocks before the tile's own
-    for blocks in layer.at // 64, (layer.at + 63) // 64:  # of the tile's last row, and of its first
+    # index: number of blocks before the tile's own
+    back = torch.zeros(HEADS, count + 1, dtype=torch.int, device=layer.device)
+    for blocks in layer.at // 64, (layer.at + 63) // 64:  # for the tile's last row, and for its first
         back.scatter_add_(1, blocks.expand_as(slash), slash.int())
     far = (tiles // 64)[:, None] - torch.arange(count, device=layer.device)
     return ((back > 0)[:, far.clamp(min=0)] & (far >= 0)).repeat_interleave(64, -1)[..., :layer.n]
 
 
 def minference(o, ahead=False):
-    """Verticals and slashes by the first 64 rows of each segment, or by the prompt's last 64."""
+    """MInference: verticals and slashes by the first 64 rows of each segment, or (`ahead`) by the prompt's last 64."""
     def method(layer):
         tiles = layer.tiles(64)
         seen = torch.empty(HEADS, len(tiles), layer.n, dtype=torch.bool, device=layer.device)
@@ -211,7 +215,7 @@ ANCHORS, TILE = (0, 1, 2, 7, 12), 128 // GROUP
 
 
 def kascade(o, ahead=False, first_dense=True):
-    """Tiles of 128 rows, the group among them; the best tenth, at least 128, of the tokens before the tile."""
+    """Kascade: tiles of 128 rows, counting the group; the best tenth, at least 128, of the tokens before the tile."""
     def method(layer):
         tiles = layer.tiles(TILE)
         if layer.number in ANCHORS:
@@ -271,7 +275,7 @@ METHODS = [
 
 
 def sparse_rows(layer, mask):
-    """Attention of all rows through the mask, and how many pairs that is, a mean over heads."""
+    """Attention of all rows through the mask, and the number of pairs, averaged over heads."""
     out, pairs = torch.empty_like(layer.q), 0.0
     for rows, stop in layer.blocks():
         seen = mask(rows, stop) & (layer.at[:stop] <= rows[:, None])
@@ -283,7 +287,7 @@ def sparse_rows(layer, mask):
 
 
 def attend(layer, method):
-    """The layer's outputs as the method has them, and the pairs."""
+    """The layer's outputs under a method, and the number of pairs."""
     mask = method.see(layer)
     if mask is None:
         return layer.all_dense(), layer.n * (layer.n + 1) / 2
@@ -301,7 +305,8 @@ def attend(layer, method):
 
 
 def run(weights, tokens, first, read):
-    """Rows [0, first) attend as read(layer) says; which of the others' predictions are right."""
+    """Rows [0, first) attend as read(layer) computes, the others densely. Returns which predictions of the other rows
+    are right."""
     device, n = weights["model.norm.weight"].device, len(tokens) - 1
     ids = torch.tensor(tokens, device=device)
     x, state = weights["model.embed_tokens.weight"][ids[:-1]], {}
@@ -324,7 +329,7 @@ def run(weights, tokens, first, read):
 
 
 def score(answer, right):
-    """exact, line, token: lines end with a newline or with EOS."""
+    """Returns exact, line and token scores; a line ends with a newline or with EOS."""
     lines_, good = [], True
     for token, ok in zip(answer, right):
         good = good and ok
@@ -350,18 +355,18 @@ def evaluate(weights, cases, method):
     return [s / len(cases) for s in sums], {t: sum(x) / len(x) for t, x in sorted(by_task.items())}
 
 
-# ---- how alike differences are -----------------------------------------------------------------------------------
+# ---- similarity of differences -----------------------------------------------------------------------------------
 
 
 def alike(weights, cases, gamma, sinks=16, window=128):
-    """Per layer: mean cosine to the window's first row, by distance too, and the share of squares left."""
+    """For each layer: the mean cosine to the window's first row, also by distance, and the share of squares left."""
     far = [d for d in (1, 2, 4, 8, 16, 32, gamma - 1) if d < gamma]
     sums = torch.zeros(LAYERS, 5 + len(far), dtype=torch.float64)
     method = Method("", streaming, sinks=sinks, window=window)
 
     def read(layer):
         exact = layer.all_dense()
-        first = -(-(sinks + window) // gamma) * gamma  # no row before misses anything
+        first = -(-(sinks + window) // gamma) * gamma  # earlier rows miss nothing
         last = layer.n - layer.n % gamma
         if first < last:
             miss = (exact - sparse_rows(layer, method.see(layer))[0])[:, first:last].unflatten(1, (-1, gamma)).double()

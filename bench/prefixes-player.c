@@ -10,26 +10,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHUNK 1024u      /* rows of a step of a prompt */
-#define TIMEOUT_MS 60000 /* of calls: the daemon may make room first */
+#define CHUNK 1024u      /* rows of a prompt step */
+#define TIMEOUT_MS 60000 /* for calls: the daemon may first have to free memory */
 
 struct order {
-	uint32_t n_prompt, n_answer; /* so many ids follow */
+	uint32_t n_prompt, n_answer; /* followed by this number of ids */
 };
 
 struct play {
 	const struct player_setup *setup;
 	struct skv_client *client;
 	struct skv_session *session;
-	float *q, *k, *v, *out;  /* rows of a layer; one of q and out */
-	float *got, *want;       /* outputs of a prompt's last token, all layers */
+	float *q, *k, *v, *out;  /* rows of a layer; one row for q and out */
+	float *got, *want;       /* outputs of the prompt's last token in all layers */
 	struct order order;
 	int32_t *ids;
-	uint64_t *content;       /* of each token, from which its rows follow */
+	uint64_t *content;       /* for each token, the seed of its rows */
 	size_t room;
 };
 
-/* ---- in the process ------------------------------------------------------------------------------ */
+/* ---- inside the process -------------------------------------------------------------------------- */
 
 static void need(bool done, const char *why)
 {
@@ -73,7 +73,7 @@ static size_t width(const struct player_setup *s, uint32_t heads)
 	return (size_t)heads * s->model.head_dim;
 }
 
-/* Rows of `n` elements, one for each token: what: 0 q, 1 k, 2 v. */
+/* Makes rows of `n` elements, one for each token. what: 0 q, 1 k, 2 v. */
 static void fill(float *to, size_t n, const uint64_t *content, uint32_t n_tokens, uint32_t layer, uint32_t what)
 {
 	for (uint32_t t = 0; t < n_tokens; t++) {
@@ -84,7 +84,7 @@ static void fill(float *to, size_t n, const uint64_t *content, uint32_t n_tokens
 	}
 }
 
-/* n tokens of the order, from `at` on. out: of all layers, the one row's; NULL: K and V alone. */
+/* Runs n tokens of the order from `at` on. out: the row's outputs in all layers; NULL: only writes K and V. */
 static void step(struct play *p, struct skv_seq *seq, uint32_t at, uint32_t n, float *out)
 {
 	const struct skv_model *m = &p->setup->model;
@@ -106,7 +106,10 @@ static void step(struct play *p, struct skv_seq *seq, uint32_t at, uint32_t n, f
 	need_ok(skv_step_end(p->session, NULL, NULL));
 }
 
-/* The last token alone attends: what the others would give is compared with nothing, and is no part of K and V here. */
+/*
+ * Only the last token attends. The other tokens' outputs are not compared, and do not influence K and V in this
+ * fixture.
+ */
 static void read_prompt(struct play *p, struct skv_seq *seq, float *out)
 {
 	const uint32_t last = p->order.n_prompt - 1;
@@ -118,7 +121,7 @@ static void read_prompt(struct play *p, struct skv_seq *seq, float *out)
 	step(p, seq, last, 1, out);
 }
 
-/* Is what it begins with, and what its last token gave, as if the prompt had been read? */
+/* Compares the ids of the hit, and the last token's output, with those of reading the whole prompt. */
 static bool differs(struct play *p, const int32_t *hit, uint32_t n_hit)
 {
 	const struct skv_model *m = &p->setup->model;
@@ -206,7 +209,7 @@ static void run(const struct player_setup *setup, int fd)
 	_exit(0);
 }
 
-/* ---- outside ------------------------------------------------------------------------------------- */
+/* ---- outside the process ------------------------------------------------------------------------- */
 
 int player_start(struct player *p, const struct player_setup *setup)
 {
@@ -222,7 +225,7 @@ int player_start(struct player *p, const struct player_setup *setup)
 		close(fd[1]);
 		return e;
 	}
-	if (p->pid == 0) { /* without the ends of other players, which would not end while it has them */
+	if (p->pid == 0) { /* without the sockets of other players, which would otherwise never see their peer close */
 		dup2(fd[1], STDIN_FILENO);
 		close_range(STDERR_FILENO + 1, ~0u, 0);
 		run(setup, STDIN_FILENO);

@@ -2,9 +2,9 @@
 /*
  * bench/prefixes-player.h - an engine without a model, which plays requests of one user against one daemon.
  *
- * It is a process of its own, since users are told apart by their ids, and by the daemon. K, V and q of a token follow from
- * the ids of all tokens up to it, as those of a model do: so a block that is another prompt's, or in another place, gives another
- * output, if its tokens are the same, too.
+ * There is a process for each user and daemon, because a daemon identifies a user by the user id of the process. K, V
+ * and q of a token depend on the ids of all tokens up to it, as in a model. So a block of another prompt, or at
+ * another position, gives another output, even if it has the same tokens.
  */
 #ifndef SKV_BENCH_PREFIXES_PLAYER_H
 #define SKV_BENCH_PREFIXES_PLAYER_H
@@ -15,14 +15,14 @@
 
 struct player_setup {
 	const char *socket, *policy;
-	struct skv_model model; /* io_dtype is fp32 */
-	uid_t uid;              /* 0: the caller's */
-	bool check;             /* each prompt is read once more, from nothing, and its last output compared */
+	struct skv_model model; /* io_dtype must be fp32 */
+	uid_t uid;              /* 0: the caller's user id */
+	bool check;             /* read each prompt again without prefixes, and compare the last output */
 };
 
 struct player_told {
-	uint32_t hit_tokens; /* of the prompt, those that were there */
-	bool differs;        /* what was there is not what reading the prompt gives */
+	uint32_t hit_tokens; /* tokens of the prompt that were found */
+	bool differs;        /* the output differs from that of reading the whole prompt */
 	double ms;           /* of skv_seq_new_from() */
 };
 
@@ -31,9 +31,9 @@ struct player {
 	pid_t pid;
 };
 
-/* 0, or negative errno. What goes wrong in it later, it says itself. */
+/* Returns 0 or a negative errno. Later errors are printed by the process itself. */
 int player_start(struct player *, const struct player_setup *);
-/* A prompt and its answer: token ids. 0; -1 if the player has ended, which has said why. */
+/* Plays a prompt and its answer, given as token ids. Returns 0; -1: the player has printed an error and ended. */
 int player_play(struct player *, const int32_t *ids, uint32_t n_prompt, uint32_t n_answer, struct player_told *ret);
 void player_stop(struct player *);
 

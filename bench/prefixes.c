@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/prefixes.c - sparsekv-bench prefixes: a trace of requests, as sparsekv-bench scale simulates them, played against
- * daemons that serve.
+ * bench/prefixes.c - sparsekv-bench prefixes: plays a trace of requests, as sparsekv-bench scale simulates it,
+ * against running daemons.
  *
- * The file says which host a request goes to, so both send the same prompts to the same hosts. Requests are played one after the other
- * without the time between them, each when the daemon has sent to the store what the one before has sealed there: as in the simulation,
- * what a request leaves behind is there for the next.
+ * The trace file assigns each request to a host, so simulation and daemons get the same prompts on the same hosts.
+ * Requests are played one after the other, without the time between them. Each request waits until the daemon has
+ * sent the previous request's sealed blocks to the store: as in the simulation, the next request finds what a request
+ * leaves.
  */
 #include "bench/bench.h"
 #include "bench/prefixes-player.h"
@@ -21,7 +22,7 @@
 #define MAX_SOCKETS 64
 #define VOCABULARY (1u << 17)
 #define CTL_MS 60000
-#define SETTLE_US 2000 /* between two questions whether the daemon still sends */
+#define SETTLE_US 2000 /* interval for asking whether the daemon is still sending */
 
 struct options {
 	const char *replay, *socket[MAX_SOCKETS], *policy, *name, *csv;
@@ -29,7 +30,7 @@ struct options {
 	long uid, settle;
 	uint32_t layers, heads, kv_heads, dim;
 	bool check;
-	double expect, within; /* per cent and points; expect below 0: none is expected */
+	double expect, within; /* percent, and percentage points; expect below 0: not checked */
 };
 
 static const struct column columns[] = {
@@ -52,7 +53,7 @@ struct times {
 
 struct figures {
 	uint64_t requests, prompt_tokens, hit_tokens, fetched_tokens;
-	struct times of[2]; /* misses, hits */
+	struct times of[2]; /* misses and hits */
 };
 
 static int times_add(struct times *t, double ms)
@@ -90,7 +91,7 @@ static void row(struct report *r, const char *host, struct figures *t)
 		struct times *x = &t->of[i];
 
 		median[i] = x->n ? bench_median(x->ms, x->n) : NAN;
-		p90[i] = x->n ? x->ms[x->n - 1 - x->n / 10] : NAN; /* which the median has sorted */
+		p90[i] = x->n ? x->ms[x->n - 1 - x->n / 10] : NAN; /* bench_median() has sorted them */
 	}
 	report_row(r, host, (double)t->requests, (double)t->prompt_tokens, (double)t->hit_tokens, hit_percent(t),
 	           (double)t->fetched_tokens, (double)t->of[1].n, median[1], p90[1], median[0], p90[0]);
@@ -108,12 +109,12 @@ static void figures_deinit(struct figures *t)
 struct user {
 	struct user *next;
 	uint32_t tenant;
-	struct player player[MAX_SOCKETS]; /* pid 0: there is none yet */
+	struct player player[MAX_SOCKETS]; /* pid 0: not started */
 };
 
 struct host {
 	struct skv_ctl ctl;
-	uint64_t fetched_before; /* tokens */
+	uint64_t fetched_before; /* tokens fetched before this run */
 	struct figures figures;
 };
 
@@ -129,7 +130,7 @@ struct playing {
 	uint64_t differ;
 };
 
-/* Jobs of prefixes that are on their way, and tokens that came from the store since the daemon's start. */
+/* Counts prefix jobs in progress, and tokens fetched from the store since the daemon started. */
 static int ask(struct host *h, uint64_t *ret_jobs, uint64_t *ret_fetched)
 {
 	json_t *status, *prefixes;
@@ -146,7 +147,7 @@ static int ask(struct host *h, uint64_t *ret_jobs, uint64_t *ret_fetched)
 	return e;
 }
 
-/* Until what was sealed is in the store. */
+/* Waits until everything sealed is in the store. */
 static int settle(const struct playing *w, struct host *h)
 {
 	const double until = bench_now() + (double)w->o->settle / 1e3;
@@ -180,7 +181,7 @@ static int hosts_open(struct playing *w)
 	return 0;
 }
 
-/* The player of a tenant at a host; NULL after saying why there is none. */
+/* Returns the player of a tenant at a host; NULL after printing an error. */
 static struct player *player_of(struct playing *w, uint32_t host, uint32_t tenant)
 {
 	struct player_setup setup = {.socket = w->o->socket[host], .policy = w->o->policy, .model = w->model, .check = w->o->check};
@@ -190,7 +191,7 @@ static struct player *player_of(struct playing *w, uint32_t host, uint32_t tenan
 	if (w->o->uid)
 		setup.uid = (uid_t)w->o->uid + tenant;
 	else
-		tenant = 0; /* one user has all of them; their prompts differ */
+		tenant = 0; /* one user plays all tenants, whose prompts differ */
 	while (u && u->tenant != tenant)
 		u = u->next;
 	if (!u) {
@@ -221,7 +222,7 @@ static int bad_trace(const struct playing *w, int e)
 	return complain("--replay", text);
 }
 
-/* From its beginning. */
+/* Starts reading the trace from its beginning. */
 static int trace_begin(struct playing *w)
 {
 	int e;
@@ -232,7 +233,7 @@ static int trace_begin(struct playing *w)
 	return e < 0 ? bad_trace(w, e) : 0;
 }
 
-/* How long sequences become, and whether there are as many hosts as it was made for. */
+/* Finds the longest sequence, and checks the number of hosts. */
 static int look_through(struct playing *w)
 {
 	struct scale_request r;
@@ -296,7 +297,7 @@ static int play_all(struct playing *w)
 	return e;
 }
 
-/* ---- the whole ----------------------------------------------------------------------------------- */
+/* ---- the whole benchmark ------------------------------------------------------------------------- */
 
 static int show(struct report *r, struct playing *w)
 {

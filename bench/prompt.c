@@ -7,9 +7,9 @@
 #include <string.h>
 
 #define SLICE 4096u /* tokens whose rows are made at once */
-#define TURNING 4u  /* pairs of elements that turn */
+#define TURNING 4u  /* pairs of elements that rotate */
 
-/* Half of a number that is neither tiny nor huge, cut off. */
+/* Converts to fp16 by truncation, for numbers that are neither tiny nor huge. */
 static uint16_t half(float x)
 {
 	uint32_t u;
@@ -30,7 +30,7 @@ static void put(uint32_t dtype, void *to, size_t i, float x)
 		((uint16_t *)to)[i] = dtype == SKV_F16 ? half(x) : (uint16_t)(u >> 16);
 }
 
-/* Turn the first elements of rows of so many heads to where they are, tokens `from` on. */
+/* Sets the first elements of each head's rows to the rotation at positions from `from` on. */
 static void turn(const struct prompt *p, void *rows, uint32_t heads, uint32_t from, uint32_t n)
 {
 	const struct skv_shape *sh = &p->fixture.sh;
@@ -89,7 +89,7 @@ uint32_t prompt_cut(struct prompt *p, uint32_t from, uint32_t to, uint32_t step,
 	return n;
 }
 
-/* Noise away from 0, n elements. */
+/* n random elements, away from 0. */
 static void *random_rows(const struct prompt *p, uint64_t *rng, size_t n)
 {
 	const uint32_t dtype = p->fixture.sh.io_dtype;
@@ -102,7 +102,7 @@ static void *random_rows(const struct prompt *p, uint64_t *rng, size_t n)
 	return x;
 }
 
-/* K and V of all tokens, q of the prompt's. */
+/* Writes K and V of all tokens, and q of the prompt. */
 static void fill(struct prompt *p)
 {
 	struct kernel_fixture *b = &p->fixture;

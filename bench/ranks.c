@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/ranks.c - sparsekv-bench ranks: decode steps of a batch on one process with all heads, and on tensor-parallel ranks with
- * their part each: what the ranks save, and what it costs that they agree.
+ * bench/ranks.c - sparsekv-bench ranks: decode steps of a batch on one process with all heads, and on tensor-parallel
+ * ranks with a part of the heads each. It shows what ranks save, and what their agreement costs.
  *
- * Ranks attend and do nothing else: no weights, no rows exchanged but scores and commits. On devices rank r has the r-th one and they
- * talk through NCCL; in host memory each has a part of the processor's threads.
+ * Ranks only attend: they have no weights, and exchange only scores and commits. On devices, rank r uses the r-th
+ * device, and ranks communicate through NCCL. In host memory each rank has a part of the processor's threads.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -37,12 +37,12 @@ static const struct {
 	enum stack_how how;
 } launches[] = {{"calls", STACK_CALLS}, {"replayed", STACK_REPLAY}};
 
-/* What one run has: by the device's clock all layers' attention, and from a step's begin until it is done. */
+/* Times of one run, by the device's clock: attention of all layers, and whole steps until they are done. */
 struct run {
 	double attention[2][MAX_SAMPLES], step[2][MAX_SAMPLES];
 };
 
-/* Scores of this rank alone, to see what it costs to reduce them: what is selected is then not what it should be. */
+/* `scores` false: does not reduce scores, to measure what the reduction costs. The selection is then wrong. */
 struct agreement {
 	int (*all_reduce_max)(void *ctx, float *data, size_t count, void *stream);
 	void *ctx;
@@ -108,13 +108,13 @@ static void be_rank(const struct options *o, const char *socket, const char *pol
 	exit(eng_ranks_end(ranks, 0, &err) < 0);
 }
 
-/* Devices are of processes of their own: CUDA has no children. 0, or -1. */
+/* Each run is a process of its own, because CUDA does not survive fork(). Returns 0 or -1. */
 static int run(const struct options *o, const char *socket, const char *policy, uint32_t n, bool scores, uint32_t batch, struct run *to)
 {
 	pid_t pid;
 	int status;
 
-	fflush(NULL); /* a child that exits writes what it has inherited */
+	fflush(NULL); /* otherwise the child's exit would print buffered output again */
 	pid = fork();
 	if (pid == 0)
 		be_rank(o, socket, policy, n, scores, batch, to);
@@ -171,7 +171,7 @@ static const char about[] =
 	"by the device's clock, and steps from their begin until they are done; with scores that select for all heads\n"
 	"reduced between ranks, as they must be, and left as they are, which shows what the reduction costs.";
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct bench_option table[] = {

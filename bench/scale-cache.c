@@ -8,19 +8,20 @@
 
 /* ---- a tier of blocks ---------------------------------------------------------------------------- */
 
-/* Two orders of the same blocks: by use and by when they were inserted. */
+/* Two orders of the same blocks: by last use, and by insertion. */
 enum order { BY_USE, BY_AGE, ORDERS };
 
 struct block {
 	uint64_t key, since_us;
-	uint32_t before[ORDERS], after[ORDERS]; /* older and newer ones; of free blocks after[0] is the next free one */
-	uint32_t chain;                         /* of the same bucket */
+	/* next older and newer block; in free blocks after[0] is the next free one */
+	uint32_t before[ORDERS], after[ORDERS];
+	uint32_t chain;                         /* next block in the same bucket */
 };
 
 struct tier {
-	uint64_t capacity;          /* blocks */
-	uint32_t n, room, high;     /* blocks; all of room below high were used */
-	uint32_t buckets;           /* a power of two, as many as room */
+	uint64_t capacity;          /* in blocks */
+	uint32_t n, room, high;     /* number of blocks; allocated entries; entries used so far */
+	uint32_t buckets;           /* a power of two, equal to room */
 	uint32_t unused;            /* the first free block */
 	uint32_t oldest[ORDERS], newest[ORDERS];
 	struct block *block;
@@ -100,7 +101,7 @@ static int tier_grow(struct tier *t)
 	return 0;
 }
 
-/* A block that is not there yet; the newest one. */
+/* Inserts a new block as the newest one. */
 static int tier_insert(struct tier *t, uint64_t key, uint64_t now_us)
 {
 	uint32_t i = t->unused, *head;
@@ -146,7 +147,7 @@ struct scale_cache {
 	struct scale_counts counts;
 	struct host *host;
 	struct tier store;
-	uint64_t *key; /* of the request's blocks */
+	uint64_t *key; /* keys of the request's blocks */
 	uint32_t room;
 };
 
@@ -203,8 +204,9 @@ static uint64_t mix(uint64_t a, uint64_t b)
 }
 
 /*
- * The keys of the blocks of prompt and answer, as many as `n`: of what the parts of segments in it are, and of the key before.
- * Equal parts are equal tokens, and one content has one length, so this is as good as the tokens' ids.
+ * Computes the keys of the first `n` blocks of prompt and answer. A key depends on the parts of segments in its block
+ * and on the previous key. Equal parts have equal tokens, and a content always has the same length, so this is
+ * equivalent to hashing token ids.
  */
 static void make_keys(uint64_t *key, uint32_t n, const struct scale_request *r)
 {
@@ -248,7 +250,7 @@ static void expire(struct scale_cache *c, uint64_t now_us)
 	}
 }
 
-/* How many of the first `most` blocks are there; of each tier, in hit[]. */
+/* Returns how many of the first `most` blocks are found; hit[]: blocks found in each tier. */
 static uint32_t look_up(const struct scale_cache *c, const struct host *h, uint32_t most, uint64_t hit[SCALE_TIERS])
 {
 	uint32_t i;
@@ -266,7 +268,10 @@ static uint32_t look_up(const struct scale_cache *c, const struct host *h, uint3
 	return i;
 }
 
-/* What the host read of the store was used, and what it computed goes there: of n blocks all from n_hit on. */
+/*
+ * Updates the store: blocks that the host read become recently used; blocks that it computed, from n_hit on, are
+ * written.
+ */
 static int put_in_store(struct scale_cache *c, const struct host *h, uint32_t n_hit, uint32_t n, uint64_t now_us)
 {
 	struct tier *t = &c->store;
@@ -293,7 +298,7 @@ static int put_in_store(struct scale_cache *c, const struct host *h, uint32_t n_
 	return 0;
 }
 
-/* All n blocks are in memory; those for which there is no room any more go to the disk. */
+/* Puts all n blocks into memory; blocks that no longer fit go to the disk. */
 static int put_in_memory(struct scale_cache *c, struct host *h, uint32_t n, uint64_t now_us)
 {
 	for (uint32_t i = n; i-- > 0;) {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traces as text: what one run wrote, another one, or a program that drives real daemons, reads. */
+/*
+ * bench/scale-trace-file.c - traces as text: written by one run, read by another or by a program that drives real
+ * daemons.
+ */
 #include "bench/scale-trace.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -22,7 +25,7 @@ void scale_write_request(FILE *f, const struct scale_request *r)
 	fputc('\n', f);
 }
 
-/* The next line without its end. 1, or 0 at the end of the file. */
+/* Reads the next line, without its end. Returns 1, or 0 at the end of the file. */
 static int read_line(struct scale_reader *s)
 {
 	ssize_t n = getline(&s->text, &s->text_size, s->file);
@@ -41,7 +44,7 @@ static int wrong(struct scale_reader *s, const char *why)
 	return -EINVAL;
 }
 
-/* A number up to `most` at *at, with `after` behind it or the line's end: *at is what follows. */
+/* Parses a number up to `most` at *at, which must be followed by `after` or the end of the line. Advances *at. */
 static bool take(char **at, int base, char after, uint64_t most, uint64_t *ret)
 {
 	char *end;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The generator. Chats that are not over are in a heap by the time of their next request; the next chat's arrival is known
- * beside it. Each chat, each system prompt and the arrivals have random numbers of their own, so that what a chat says
- * does not depend on what others do meanwhile.
+ * bench/scale-trace.c - generates traces. Active chats are in a heap, ordered by the time of their next request; the
+ * next chat's arrival is stored separately. Each chat, each system prompt and the arrivals have their own random
+ * numbers, so that a chat's content does not depend on other chats.
  */
 #include "bench/scale-trace.h"
 #include <errno.h>
@@ -48,7 +48,7 @@ uint32_t scale_token(uint64_t content, uint32_t position, uint32_t n_vocab)
 	return (uint32_t)(mix(content, position + 1ull) % n_vocab);
 }
 
-/* Above 0, below 1. */
+/* A number above 0 and below 1. */
 static double draw_unit(uint64_t *state)
 {
 	return ((double)(bench_random(state) >> 11) + 0.5) * 0x1p-53;
@@ -59,7 +59,7 @@ static double draw_exponential(uint64_t *state, double mean)
 	return -mean * log(draw_unit(state));
 }
 
-/* 1 or more */
+/* Returns at least 1. */
 static uint32_t draw_length(uint64_t *state, const struct scale_lengths *l)
 {
 	const double z = sqrt(-2 * log(draw_unit(state))) * cos(2 * M_PI * draw_unit(state));
@@ -68,24 +68,25 @@ static uint32_t draw_length(uint64_t *state, const struct scale_lengths *l)
 	return x < 1 ? 1 : x > 1e9 ? 1000000000 : (uint32_t)x;
 }
 
-/* 1 or more */
+/* Returns at least 1. */
 static uint32_t draw_turns(uint64_t *state, double mean)
 {
-	const double u = draw_unit(state); /* drawn in any case, so that the mean changes no other number */
+	const double u = draw_unit(state); /* drawn in any case, so that `mean` does not change other random numbers */
 
 	return mean > 1 ? 1 + (uint32_t)(log(u) / log1p(-1 / mean)) : 1;
 }
 
 /* ---- the trace ----------------------------------------------------------------------------------- */
 
-/* What is different of the seed's series. */
+/* Separate series of random numbers of one seed. */
 enum { OF_ARRIVALS = 1, OF_CHATS, OF_PROMPTS, OF_HOSTS };
 
 struct chat {
-	uint64_t time_us; /* of the next request */
+	uint64_t time_us; /* time of the next request */
 	uint64_t id, random;
 	uint32_t tenant, turn, turns;
-	uint32_t said, room; /* segments: a system prompt; then messages and answers in turn, a message last */
+	/* segments: a system prompt, then messages and answers alternately, ending with a message */
+	uint32_t said, room;
 	struct scale_segment *segments;
 	uint32_t n_prompt, n_contents;
 	struct scale_segment answer;
@@ -94,9 +95,9 @@ struct chat {
 struct scale_trace {
 	struct scale_trace_params p;
 	uint64_t left, arrivals, next_us, next_id;
-	double next; /* seconds: the same as next_us, which is rounded */
-	double *tenants, *prompts; /* cumulative shares */
-	struct chat **heap, *current; /* current: whose request is with the caller */
+	double next; /* in seconds; next_us is the same, rounded */
+	double *tenants, *prompts; /* cumulative probabilities */
+	struct chat **heap, *current; /* current: the chat whose request the caller has */
 	size_t n, room;
 };
 
@@ -164,7 +165,7 @@ static struct scale_segment draw_segment(struct chat *c, const struct scale_leng
 	return (struct scale_segment){mix(c->id, ++c->n_contents), n < most ? n : most};
 }
 
-/* A message, if one is wanted, and the answer to all that was said. 1, 0: there is no room for them; -ENOMEM. */
+/* Draws a message, if requested, and the next answer. Returns 1; 0: they do not fit; -ENOMEM. */
 static int prompt_and_answer(const struct scale_trace *t, struct chat *c, bool message)
 {
 	const struct scale_workload *w = &t->p.workload;
@@ -178,7 +179,7 @@ static int prompt_and_answer(const struct scale_trace *t, struct chat *c, bool m
 	return r < 0 ? r : 1;
 }
 
-/* A system prompt's content says which one it is; its length is drawn of that. */
+/* The content identifies the system prompt, and seeds its length. */
 static struct scale_segment system_prompt(const struct scale_trace *t, uint32_t tenant, uint32_t prompt)
 {
 	const uint32_t most = t->p.workload.max_tokens / 2 - 1;
@@ -240,7 +241,7 @@ static struct chat *heap_pop(struct scale_trace *t)
 	return first;
 }
 
-/* ---- chats come and go on ------------------------------------------------------------------------ */
+/* ---- arrivals and turns of chats ----------------------------------------------------------------- */
 
 static void next_arrival(struct scale_trace *t)
 {
@@ -263,7 +264,7 @@ static int arrive(struct scale_trace *t)
 	c->turns = draw_turns(&c->random, w->turns);
 	c->tenant = draw_of(&c->random, t->tenants, w->tenants);
 	r = say(c, system_prompt(t, c->tenant, draw_of(&c->random, t->prompts, w->prompts)));
-	r = r < 0 ? r : prompt_and_answer(t, c, true); /* an answer and a system prompt leave room for a message */
+	r = r < 0 ? r : prompt_and_answer(t, c, true); /* answer and system prompt always leave room for a message */
 	r = r < 0 ? r : heap_push(t, c);
 	if (r < 0)
 		chat_free(c);
@@ -271,16 +272,17 @@ static int arrive(struct scale_trace *t)
 	return r;
 }
 
-/* What the next turn says. 1, 0: nothing, the chat is over; -ENOMEM. */
+/* Prepares a chat's next turn. Returns 1; 0: the chat is over; -ENOMEM. */
 static int next_turn(const struct scale_trace *t, struct chat *c)
 {
-	const uint32_t turns = c->said / 2; /* messages that were said */
+	const uint32_t turns = c->said / 2; /* messages so far */
 	int r;
 
 	if (c->turn == c->turns)
 		return 0;
 	if (draw_unit(&c->random) < t->p.workload.branch) {
-		const uint32_t back = (uint32_t)(bench_random(&c->random) % turns); /* turns that stay as they are */
+		/* number of turns that stay unchanged */
+		const uint32_t back = (uint32_t)(bench_random(&c->random) % turns);
 		const bool edited = bench_random(&c->random) & 1;
 
 		unsay(c, 1 + 2 * back + !edited);

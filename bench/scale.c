@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/scale.c - sparsekv-bench scale: how much of prompts hosts find in their memory, on their disks and in a store
- * that they share, by simulation.
+ * bench/scale.c - sparsekv-bench scale: simulates how much of their prompts hosts find in their memory, on their
+ * disks and in a shared store.
  *
- * A trace of requests is made (scale-trace.h), or read from a file, and goes through the tiers (scale-cache.h). There is
- * a row for each policy, routing and size of the store, all of the same trace. What a token takes under a policy are its
- * marginal bytes: pages of K and V, codes and references by the library's rules of lengths, as sparsekv-bench memory
- * --geometry has them. Blocks travel as they are stored, so a policy that compresses moves less.
+ * A trace of requests is generated (scale-trace.h) or read from a file, and goes through the tiers (scale-cache.h).
+ * There is a row for each policy, routing and store size, all with the same trace. The size of a token under a policy
+ * is its marginal bytes: pages of K and V, codes and references by the library's rules of lengths, as in
+ * sparsekv-bench memory --geometry. Blocks are transferred as they are stored, so a policy that compresses moves
+ * fewer bytes.
  */
 #include "bench/bench.h"
 #include "bench/geometry.h"
@@ -20,15 +21,15 @@
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
-#define MARGINAL_TOKENS 32768u /* what a token takes is the difference from so many tokens to twice as many */
+#define MARGINAL_TOKENS 32768u /* marginal bytes are the growth from this length to twice the length */
 
 struct options {
-	/* what a token takes */
+	/* bytes of a token */
 	const char *policy[BENCH_LIST_MAX];
 	int n_policies, n_dtypes;
 	long bytes, layers, dim;
 	uint32_t heads, kv_heads, dtypes[BENCH_LIST_MAX];
-	/* the trace; below 0: as the workload has it */
+	/* the trace; below 0: the workload's value */
 	uint32_t workload, routing[4];
 	int n_routings;
 	long seed, requests, hosts, tenants, prompts, context;
@@ -42,7 +43,7 @@ struct options {
 	const char *csv;
 };
 
-static const char *const routings[] = {"random", "chat", "prefix", NULL}; /* as enum scale_routing */
+static const char *const routings[] = {"random", "chat", "prefix", NULL}; /* indexed by enum scale_routing */
 
 static const struct column columns[] = {
 	{"policy", -34},      {"routing", -8},      {"store_mib", 0},    {"bytes", 0},        {"requests", 0},
@@ -57,7 +58,7 @@ static int complain(const char *what, const char *why)
 	return -1;
 }
 
-/* ---- what a token takes ---------------------------------------------------------------------------- */
+/* ---- bytes of a token ------------------------------------------------------------------------------ */
 
 static double bytes_at(const struct stack_fixture *stack, const char *policy, uint32_t tokens)
 {
@@ -107,10 +108,10 @@ static void all_marginal_bytes(const struct options *o, double *bytes)
 		stack_stop(&stack);
 }
 
-/* ---- a trace, made or read ------------------------------------------------------------------------- */
+/* ---- a trace, generated or read -------------------------------------------------------------------- */
 
 struct source {
-	const char *path; /* of a file that is read; NULL: the trace is made */
+	const char *path; /* of the file that is read; NULL: the trace is generated */
 	struct scale_trace *made;
 	struct scale_reader read;
 	FILE *file;
@@ -126,7 +127,7 @@ static void source_close(struct source *s)
 	fclose(s->file);
 }
 
-/* What is wrong with a file; -1. */
+/* Prints what is wrong with a file; returns -1. */
 static int bad_file(const struct source *s, int e)
 {
 	char text[256];
@@ -179,7 +180,7 @@ static int source_next(struct source *s, struct scale_request *ret)
 	return e < 0 ? bad_file(s, e) : e;
 }
 
-/* The trace as text. */
+/* Writes the trace as text. */
 static int write_trace(const struct options *o, uint32_t routing)
 {
 	FILE *f = fopen(o->trace, "w");
@@ -203,7 +204,7 @@ static int write_trace(const struct options *o, uint32_t routing)
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
-/* Share of the time of prefill that hits save, less what reading takes that is not in memory. */
+/* Share of the prefill time that hits save, minus the time for reading from disk and store. */
 static double time_saved(const struct options *o, const struct scale_counts *n, double bytes)
 {
 	const double all = (double)n->prompt_tokens / o->prefill;
@@ -304,7 +305,7 @@ static void as_workload(struct options *o)
 	o->context = o->context < 0 ? w.max_tokens : o->context;
 }
 
-/* What was not given, and whether all of it fits together. */
+/* Fills in defaults and checks that the options fit together. */
 static int complete(struct options *o)
 {
 	as_workload(o);
@@ -327,7 +328,7 @@ static int complete(struct options *o)
 	return 0;
 }
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct bench_option table[] = {

@@ -2,27 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selection rules of the field next to sketch's, on a public model: a simulation that shares nothing with the daemon.
 
-Three of these sparsekvd does not have: moments, twilight and vattention. The others are here to be put next to them:
+sparsekvd does not implement three of them: moments, twilight and vattention. The others are here for comparison:
 
-  oracle     the best tokens by the true weights; of a kv head, by the largest weight of its group
-  sketch     the same by quantized keys (kernels/select.h), denominators exact
+  oracle     the best tokens by the true weights; for a kv head, by the largest weight of its group
+  sketch     the same by quantized keys (kernels/select.h), with exact denominators
   quest      the best pages of a q head by bounds of q.k
-  moments    the best pages of a q head by q.mu + 1/2 (sigma q.v)^2: the logarithm of a page's mean weight to second order, of
-             the direction v in which its keys differ most
-  twilight   Twilight: of the quarter of the pages that are best by quest's bounds, the fewest tokens of a q head whose weights,
-             by keys in 4 bits, have a share p of the sum
-  vattention vAttention: 16 first and 32 last tokens, the best ones by sketches, and a uniform sample of the rest, as many again,
-             each of which counts for those that were not drawn
+  moments    the best pages of a q head by q.mu + 1/2 (sigma q.v)^2: the logarithm of a page's mean weight to second
+             order, for the direction v in which its keys differ most
+  twilight   Twilight: from the quarter of the pages that are best by quest's bounds, the fewest tokens of a q head
+             whose weights, by keys in 4 bits, have a share p of the sum
+  vattention vAttention: 16 first and 32 last tokens, the best ones by sketches, and a uniform sample of the rest of
+             the same size, in which each token also counts for those that were not drawn
 
-Prompts are read densely. The rows of the answer are one teacher-forced pass; each row attends as the rule says, in every layer, by
-pages (quest, moments, twilight) from the third on. Printed: KL divergence of the next token to dense attention, agreement of the most probable token,
-the share of tokens attended to, and of K and V read: by a kv head, for all that its q heads want, with what is read to choose.
+Prompts are read densely. The rows of the answer are one teacher-forced pass; each row attends as the rule says, in
+every layer; the rules by pages (quest, moments, twilight) start at the third layer. It prints the KL divergence of
+the next token from dense attention, the agreement of the most probable token, the share of tokens attended to, and
+the share of K and V read: by a kv head, for all its q heads, with the data read for selection.
 
   tests/tokenizer/tokenize is of the build directory: make tests/tokenizer/tokenize
   bench/real/model.py MODEL; bench/real/texts.py TEXTS.jsonl 3000 96
   python3 bench/selection.py MODEL TEXTS.jsonl BUILD [RULE[:SHARE[:BITS]] ...]
 
-Needs numpy alone, and for 3,000 tokens 1 GiB of memory.
+Needs only numpy, and 1 GiB of memory for 3,000 tokens.
 """
 import argparse
 import json
@@ -33,7 +34,7 @@ import numpy as np
 
 PAGE, RECENT, FLOOR, SINKS = 16, 32, 128, 16
 NEVER = np.float32(-1e30)
-STEP = {2: 1.0, 3: 0.586, 4: 0.335}  # of a code, in root mean squares
+STEP = {2: 1.0, 3: 0.586, 4: 0.335}  # quantization step of a code, relative to the root mean square
 
 
 class Model:
@@ -89,7 +90,7 @@ class Model:
         return y - np.log(np.exp(y).sum(-1, keepdims=True))
 
     def read(self, ids):
-        """A prompt, densely: K and V of each layer."""
+        """Reads a prompt densely; returns K and V of each layer."""
         x, positions, kept = self.embed(ids), np.arange(len(ids)), []
         for layer in range(self.layers):
             q, k, v = self.qkv(x, layer, positions)
@@ -118,7 +119,7 @@ def hadamard(n):
 
 
 def sketches_of(k, bits):
-    """Keys [head][token][dim] as their sketches of so many bits give them."""
+    """Quantizes keys [head][token][dim] to sketches of `bits` bits, and returns them dequantized."""
     dim = k.shape[-1]
     rotate = hadamard(dim) * np.sign(np.random.default_rng(7).standard_normal(dim)).astype(np.float32)
     mean = k[:, :PAGE].mean(1, keepdims=True)
@@ -133,7 +134,7 @@ def sketches_of(k, bits):
 
 
 def best(score, allowed, count):
-    """The `count` best of those allowed: score [.., row, n], count [row]."""
+    """Masks the `count` best allowed tokens of each row: score [.., row, n], count [row]."""
     s = np.where(allowed, score, -np.inf).astype(np.float32)
     at = np.clip(count, 1, s.shape[-1]).astype(int) - 1
     most = at.max() + 1
@@ -143,7 +144,7 @@ def best(score, allowed, count):
 
 
 class Rows:
-    """The rows of an answer in a layer: what a rule goes by. All masks are [kv head or q head][row][token]."""
+    """The rows of an answer in one layer, for the rules. All masks are [kv head or q head][row][token]."""
 
     def __init__(self, m, q, k, first):
         n = k.shape[1]
@@ -183,7 +184,7 @@ class Rows:
         return self.q @ spread(mean) + (self.q @ spread(v[:, :, 0] * sigma[:, :, :1])) ** 2 / 2
 
     def of_pages(self, score, share):
-        """Tokens of a kv head: of the best pages of each q head, and the last one."""
+        """Mask of a kv head's tokens: those of the best pages of each q head, and of the last page."""
         count = np.maximum(np.ceil(share * (self.at // PAGE + 1)), FLOOR // PAGE) - 1
         chosen = self.any_of_group(best(score, self.page_there & ~self.page_last, count)) | self.page_last
         return np.repeat(chosen, PAGE, -1)[..., :self.n] & self.causal
@@ -193,7 +194,7 @@ class Rows:
         return best(weight, self.causal & ~self.recent, self.tokens(share) - RECENT) | self.recent
 
 
-# A rule: (mask of a kv head's tokens, their multiplicities or None, share of K and V read to choose).
+# A rule returns (mask of a kv head's tokens, their multiplicities or None, share of K and V read for selection).
 
 def oracle(r, share, bits):
     return r.of_tokens(r.scores(r.k), share), None, 0.5
@@ -234,11 +235,11 @@ def vattention(r, share, bits):
 
 
 RULES = {f.__name__: f for f in (oracle, sketch, quest, moments, twilight, vattention)}
-DENSE = {"quest": 2, "moments": 2, "twilight": 2}  # first layers, as Quest has it
+DENSE = {"quest": 2, "moments": 2, "twilight": 2}  # first layers, as in Quest
 
 
 def answer(m, kept, ids, first, rule, share, bits):
-    """Log probabilities of the rows from `first` on, the share attended to, the share read."""
+    """Returns the log probabilities of the rows from `first` on, the share attended to, and the share read."""
     x, positions, attended, read = m.embed(ids[first:]), np.arange(first, len(ids)), 0, 0
     for layer in range(m.layers):
         q, k, v = m.qkv(x, layer, positions)

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Speed at equal quality: a Markdown table from what bench/field.sh and bench/speed.sh wrote.
+"""Speed at equal quality: makes a Markdown table from the output of bench/field.sh and bench/speed.sh.
 
 usage: speed.py FIELD.csv SPEED.csv
 
-Of each policy and set the smallest budget that was tried with which it is as good as asked, with all larger ones too; the share
-of K and V that it reads there, and how many times faster than full its decode attention is at that budget.
+For each policy and set, it finds the smallest measured budget at which the policy reaches the required quality, as at
+all larger budgets. The table has that budget, the share of K and V that is read, and the speedup of decode attention
+over full.
 """
 import csv
 import sys
 
-# a set, its figure, what is asked, whether less is better
+# a set, its figure, the required value, whether less is better
 ASKED = [
     ("reference", "share of answer lines right", 0.93, False),
     ("smollm2-3k", "KL divergence from dense attention", 0.05, True),
@@ -24,7 +25,8 @@ def read(path):
 
 
 def best(rows, figure, asked, less):
-    """The row of the smallest budget from which on all are good enough; None: not even the largest is."""
+    """Returns the row of the smallest budget from which on all budgets are good enough; None: not even the largest
+    is."""
     found = None
     for r in sorted(rows, key=lambda r: -float(r["budget"])):
         if (float(r[figure]) > asked) if less else (float(r[figure]) < asked):

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KV_ROWS 65536u  /* of random numbers, from which K and V are taken somewhere */
-#define TIMEOUT_MS 60000 /* the memory of large sequences is made first */
+#define KV_ROWS 65536u  /* random rows; K and V are taken from random positions in them */
+#define TIMEOUT_MS 60000 /* the daemon must first allocate the memory of large sequences */
 
 static void die(const char *why)
 {
@@ -36,7 +36,7 @@ static void *get(size_t bytes)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
-/* Its client is there. */
+/* Sets up everything after the connection. */
 static void start(struct stack_fixture *r)
 {
 	const uint32_t device = r->model.device;
@@ -46,7 +46,7 @@ static void start(struct stack_fixture *r)
 	skv_set_timeout(r->client, TIMEOUT_MS);
 	if (device == SKV_DEVICE_HOST)
 		return;
-	/* not before the daemon was forked: CUDA has no children */
+	/* after the fork of the daemon, because CUDA does not survive fork() */
 	r->device = skv_backend_cuda(why, sizeof why);
 	if (!r->device)
 		die(why);
@@ -91,7 +91,7 @@ static size_t row_bytes(const struct skv_model *m, uint32_t heads)
 	return (size_t)heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
 }
 
-/* Random elements of a dtype: of either sign, from 0.5 up to 1. */
+/* Random elements of a dtype, with random sign, magnitude from 0.5 up to 1. */
 static void fill_random(void *to, size_t n, uint32_t dtype)
 {
 	uint64_t rng = 1;
@@ -120,7 +120,7 @@ uint8_t *stack_rows_copy(const struct stack_fixture *r, void *host, size_t bytes
 	return there;
 }
 
-/* Rows where attention takes them, random ones or zeros. */
+/* Makes rows in the memory that attention uses: random, or zeros. */
 static uint8_t *rows_new(const struct stack_fixture *r, uint32_t rows, uint32_t heads, bool random)
 {
 	size_t bytes = rows * row_bytes(&r->model, heads);
@@ -184,7 +184,7 @@ void stack_sequences(struct stack_fixture *r, uint32_t n, uint32_t room)
 	}
 }
 
-/* K and V of a layer in a step: other rows in each. */
+/* Chooses K and V of a layer; they differ for each `at`. */
 static struct skv_attn attn_of(const struct stack_fixture *r, uint32_t layer, uint64_t at)
 {
 	size_t bytes = row_bytes(&r->model, r->model.n_kv_heads);
@@ -196,7 +196,7 @@ static struct skv_attn attn_of(const struct stack_fixture *r, uint32_t layer, ui
 		.out = r->out);
 }
 
-/* `reads`: the rows attend. */
+/* `reads`: the rows attend, too. */
 static void attend_all(struct stack_fixture *r, uint64_t at, bool reads, struct stack_times *t)
 {
 	for (uint32_t layer = 0; layer < r->model.n_layers; layer++) {
@@ -294,7 +294,7 @@ void stack_drop_forks(struct stack_fixture *r)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Launch the recording, which is made if there is none for this step. */
+/* Launches the recording; first makes one if none fits this step. */
 static void launch(struct stack_fixture *r, struct stack_times *t)
 {
 	const struct skv_backend *d = r->device;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/step-deltakv.c - steps through the whole stack under deltakv, against full, and against omnikv, which selects
- * the same and reads it as it is: what deltakv's steps take longer is the cost of decompression and compression.
+ * bench/step-deltakv.c - steps through the whole stack under deltakv, compared with full, and with omnikv, which
+ * makes the same selection but reads uncompressed rows: the difference is the cost of decompression and compression.
  *
- * The same sequences go from one policy to the next. They are filled without attention. Each policy has as many steps
- * as it takes for every sequence to compress the same number of times; the mean of them all is a step with all that
- * belongs to it. What sequences take is what the daemon's accounts say.
+ * The same sequences go from one policy to the next. They are filled without attention. Each policy runs as many
+ * steps as every sequence needs to compress equally often; their mean is the cost of a step with everything included.
+ * The memory of sequences is the daemon's figure.
  */
 #include <errno.h>
 #include <math.h>
@@ -16,11 +16,11 @@
 #include "bench/step.h"
 #include "daemon/ctl/conn.h"
 
-#define WARM 3            /* steps after another policy came that do not count */
+#define WARM 3            /* warm-up steps after a change of the policy, which are not counted */
 #define BLOCK 32          /* tokens that deltakv compresses at a time */
-#define SLICE 32768u      /* tokens of a prompt that are compressed before more come, where memory is short */
+#define SLICE 32768u      /* if memory is short: tokens of a prompt that are compressed before more are added */
 #define TIMEOUT_MS 60000
-#define MOST 3            /* contexts, budgets */
+#define MOST 3            /* most contexts, and budgets */
 
 struct run {
 	struct report *r;
@@ -30,15 +30,15 @@ struct run {
 	enum synthetic_rows rows;
 	uint8_t *k, *v; /* the rows */
 	char codec[256];
-	double dense_ms, dense_whole_ms; /* of the batch with which all policies are measured */
+	double dense_ms, dense_whole_ms; /* of the batch that all policies are measured with */
 };
 
-/* Bytes of a token that the sequences have, by kind; what a sequence has; how many of them there is room for. */
+/* Bytes of a token by kind; bytes of a sequence; number of sequences that fit. */
 struct account {
 	double kv, codes, refs, sequence, fit;
 };
 
-/* The mean and the median over the steps of a policy. */
+/* Median time of attention, and mean time of the steps of a policy. */
 struct figures {
 	double ms, whole_ms;
 };
@@ -49,7 +49,7 @@ _Noreturn static void die(const char *why)
 	exit(1);
 }
 
-/* ---- the daemon's accounts ---------------------------------------------------------------------- */
+/* ---- the daemon's accounting -------------------------------------------------------------------- */
 
 static json_t *ask(struct run *x, enum skv_query what)
 {
@@ -60,7 +60,7 @@ static json_t *ask(struct run *x, enum skv_query what)
 	return answer;
 }
 
-/* What all sequences together may take. */
+/* Memory limit of all sequences together. */
 static double pool_limit(struct run *x)
 {
 	json_t *answer = ask(x, SKV_QUERY_STATUS);
@@ -84,7 +84,7 @@ static struct account look(struct run *x)
 	json_array_foreach(json_object_get(answer, "sequences"), i, seq) {
 		const json_t *pages = json_object_get(seq, "pages");
 
-		if (json_is_null(pages)) /* the daemon does not count for long: enough have been */
+		if (json_is_null(pages)) /* the daemon limits the time it counts; the other sequences are enough */
 			continue;
 		for (int kind = 0; kind < 3; kind++)
 			bytes[kind] += page * json_number_value(json_object_get(pages, kinds[kind]));
@@ -100,7 +100,7 @@ static struct account look(struct run *x)
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-/* A step of one sequence, at token `at`: n of a prompt, which are not attended to, or one that is decoded. */
+/* Runs a step of one sequence at token `at`: n tokens of a prompt, without attention, or one decoded token. */
 static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, bool prompt)
 {
 	const struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0);
@@ -119,7 +119,8 @@ static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, 
 }
 
 /*
- * Fill one up to `len` tokens; with `compresses` some are decoded in between, so that what came before is compressed.
+ * Fills a sequence up to `len` tokens. `compresses`: decodes some tokens in between, so that the tokens before them
+ * are compressed.
  */
 static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool compresses)
 {
@@ -136,7 +137,7 @@ static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool compresse
 	return e;
 }
 
-/* Of which lengths differ, so that not all of them compress in the same steps. */
+/* Lengths differ, so that sequences compress in different steps. */
 static uint32_t length_of(const struct run *x, uint32_t i)
 {
 	return (uint32_t)x->o.tokens - i % BLOCK;
@@ -147,13 +148,13 @@ static uint32_t steps_of(const struct run *x)
 	return ((uint32_t)x->o.repeat + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* As many tokens as a sequence has room for. */
+/* Capacity of a sequence, in tokens. */
 static uint32_t room(const struct run *x, uint32_t policies)
 {
 	return (uint32_t)x->o.tokens + policies * (steps_of(x) + WARM) + 1;
 }
 
-/* How many sequences of raw tokens there is room for, and for what a step of a prompt may take ahead. */
+/* Number of uncompressed sequences that fit, besides the pages that a prompt step leases ahead. */
 static uint32_t fitting(struct run *x, uint32_t policies)
 {
 	const double layers = x->stack.model.n_layers, page = (double)skv_page_bytes(&x->stack.model);
@@ -210,14 +211,14 @@ static void report(struct run *x, const char *attention, long budget, struct fig
 	});
 }
 
-/* ---- a context ------------------------------------------------------------------------------- */
+/* ---- one context ----------------------------------------------------------------------------- */
 
 static void deltakv_spec(const struct run *x, long budget, char *to, size_t bytes)
 {
 	snprintf(to, bytes, "deltakv?budget=%ld&bits=4&block=%u&file=%s", budget, BLOCK, x->codec);
 }
 
-/* More of them, until there is no room. They come one by one, each compressed as it comes. */
+/* Adds sequences until no more fit. They are added one by one, and each is compressed while it is filled. */
 static void fill_up(struct run *x, const char *spec, uint32_t policies)
 {
 	for (;;) {
@@ -290,7 +291,7 @@ static void take_turns(struct run *x, const long *budgets, uint32_t n, bool larg
 	stack_rows_free(&x->stack, x->v);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all contexts ---------------------------------------------------------------------------- */
 
 static struct skv_model model_of(const struct step_options *o, uint32_t max_tokens)
 {

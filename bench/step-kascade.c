@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/step-kascade.c - the attention of a whole step as Kascade does it, against dense attention in every
- * layer.
+ * bench/step-kascade.c - the attention of a whole step under Kascade, compared with dense attention in every layer.
  *
- * Layer 0 is dense, and selects; of the others some are anchors, which score all keys to select anew and
- * at the values of what they select, and the rest use the last selection. One list a kv head, of tokens. All
- * layers have pages of their own, in random order; selections are made by the kernels from the weights that
- * they find. On a device the layers are one recording.
+ * Layer 0 is dense, and selects. Some of the other layers are anchors: they score all keys to select anew, and attend
+ * to their selection. The rest use the last selection. There is one list of tokens for each kv head. Each layer has
+ * its own pages, in random order; the kernels select by the weights that they compute. On a device all layers are one
+ * recording.
  */
 #include "bench/kernel-fixture.h"
 #include "bench/step.h"
 #include <omp.h>
 #include <stdlib.h>
 
-#define ANCHORS 4 /* besides layer 0, evenly spaced */
+#define ANCHORS 4 /* besides layer 0; evenly spaced */
 
 struct kascade {
-	struct kernel_fixture fixture; /* its made_tokens is the last selection */
+	struct kernel_fixture fixture; /* made_tokens is the last selection */
 	struct skv_scores scores;
 	struct skv_select select;
 };
@@ -54,7 +53,7 @@ static void sparse_step(struct kascade *k)
 	}
 }
 
-/* Milliseconds of a step; `graph`: its recording, NULL on the host. */
+/* Returns the milliseconds of a step. `graph`: its recording, NULL on the host. */
 static double timed(struct kascade *k, void (*step)(struct kascade *), void *graph)
 {
 	struct kernel_fixture *b = &k->fixture;
@@ -66,7 +65,7 @@ static double timed(struct kascade *k, void (*step)(struct kascade *), void *gra
 	return fixture_stop(b);
 }
 
-/* The recording of a step, which has run once before: what kernels want for the first time is not in it. */
+/* Records a step after running it once, so that the kernels' one-time setup is not recorded. */
 static void *record(struct kascade *k, void (*step)(struct kascade *))
 {
 	const struct skv_backend *d = k->fixture.o->device;

@@ -6,17 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements of a vector's parts. */
+/* Elements of the parts of a vector. */
 enum { TOPIC = 64, PLACE = 64, CONTENT = 128, WIDTH = TOPIC + PLACE + CONTENT };
-#define POSITION_STAYS 0.97 /* cosine of the positions of neighbours */
+#define POSITION_STAYS 0.97 /* cosine of the positions of adjacent tokens */
 #define ONE_IN 8         /* of the first tokens is a landmark */
-#define FIRST 8          /* part of the prompt that they are in: the first of so many */
-#define LANDMARK 4.0     /* their content, times that of others */
+#define FIRST 8          /* landmarks are in the first eighth of the prompt */
+#define LANDMARK 4.0     /* size of a landmark's content, relative to other tokens */
 
-#define ASKS 1.1   /* deviation of the scores that topics give to what is no landmark, nearly */
-#define NEAR 4.0   /* score that a token's own position gives */
-#define STRAYS 0.02 /* part of a query that its own content has */
-#define ADDS 0.2   /* part of what a layer gives that is added to the vectors */
+#define ASKS 1.1   /* approximate deviation of the scores between topics and tokens that are no landmarks */
+#define NEAR 4.0   /* score of a token's own position */
+#define STRAYS 0.02 /* weight of a token's own content in its query */
+#define ADDS 0.2   /* factor of a layer's output when it is added to the vectors */
 
 struct weights {
 	float *q, *k, *v; /* [WIDTH][heads or kv_heads][dim] */
@@ -26,10 +26,10 @@ struct weights {
 struct synthetic_layers {
 	struct synthetic_shape s;
 	struct weights *layer;
-	float *x; /* [tokens][WIDTH], as the first layer gets them */
+	float *x; /* [tokens][WIDTH]: input of the first layer */
 	struct skv_shape sh;
 	skv_pte *table;
-	struct skv_workspace work; /* of the call at hand */
+	struct skv_workspace work; /* of the current call */
 };
 
 static double normal(uint64_t *rng)
@@ -39,9 +39,12 @@ static double normal(uint64_t *rng)
 	return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
 }
 
-/* ---- what it is made of ---------------------------------------------------------------------- */
+/* ---- construction ---------------------------------------------------------------------------- */
 
-/* Columns [first, first + n) of each head: of a part of the vector, so that elements have this deviation. */
+/*
+ * Fills columns [first, first + n) of each head with a random projection of elements [part, part + width) of a
+ * vector; results have this deviation.
+ */
 static void project(float *w, uint32_t heads, uint32_t dim, uint32_t first, uint32_t n, uint32_t part, uint32_t width,
                     double deviation, uint64_t *rng)
 {
@@ -51,10 +54,7 @@ static void project(float *w, uint32_t heads, uint32_t dim, uint32_t first, uint
 				w[((size_t)i * heads + h) * dim + d] += (float)(deviation * normal(rng) / sqrt(width));
 }
 
-/*
- * The positions' part of queries and keys is by the same projection, so that it is largest where positions are the
- * same.
- */
+/* Queries and keys use the same projection of the position, so that their score is largest for equal positions. */
 static void add_position(struct weights *w, const struct synthetic_shape *s, uint64_t *rng)
 {
 	const uint32_t group = s->heads / s->kv_heads, half = s->dim / 2;
@@ -107,7 +107,7 @@ static void make_rows(struct synthetic_layers *k, uint64_t *rng)
 	}
 }
 
-/* A pool for one layer of one sequence. A prompt that is read in one call keeps nothing: no page is for that. */
+/* Makes a pool for one layer of one sequence. A prompt in one call saves no queries, so it needs no pages for them. */
 static bool make_pool(struct synthetic_layers *k)
 {
 	const struct synthetic_shape *s = &k->s;
@@ -186,7 +186,7 @@ static struct skv_sparse sparse_of(const struct synthetic_shape *s, const struct
 	return sp;
 }
 
-/* Room for a method's lists. False: out of memory. */
+/* Allocates a method's lists. False: out of memory. */
 static bool make_tiles(const struct synthetic_shape *s, const struct skv_prefill *p, const struct skv_sparse *sp,
                        struct skv_tile_lists *t)
 {
@@ -200,7 +200,7 @@ static bool make_tiles(const struct synthetic_shape *s, const struct skv_prefill
 	return t->ids && t->count;
 }
 
-/* As a prompt is read in one call, in the order that its kernels have. */
+/* Runs the kernels of a prompt in one call, in their order. */
 static void attend(struct synthetic_layers *k, const struct skv_batch *batch, const struct synthetic_layer *in,
                    const struct skv_prefill *p, struct skv_sparse *sp, const struct skv_tile_lists *tiles, float *out)
 {
@@ -244,7 +244,7 @@ bool synthetic_attend(struct synthetic_layers *k, const struct synthetic_layer *
 	free(tiles.count);
 	return whole;
 }
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all layers ------------------------------------------------------------------------------ */
 
 static float *times(const float *x, const float *w, uint32_t rows, uint32_t from, uint32_t to)
 {

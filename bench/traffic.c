@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/traffic.c - sparsekv-bench traffic: what steps cost while requests come and go.
+ * bench/traffic.c - sparsekv-bench traffic: the cost of steps while requests come and go.
  *
- * Requests arrive by chance, so many a step on average (a Poisson process), each with the next policy of the list. Their
- * prompts are read one after the other, a chunk a step, beside the requests that decode; a request leaves with the last token
- * of its answer. Lengths of prompts and answers differ: half as much to half as much again as asked for, any as
- * likely. K and V are random, and so chance alone says who comes when: the same for each run with the same options.
+ * Requests arrive at random with a given mean number per step (a Poisson process), each with the next policy of the
+ * list. Their prompts are read one after the other, one chunk in a step, together with the requests that decode; a
+ * request ends with the last token of its answer. Lengths of prompts and answers are uniform from half to one and a
+ * half times the option's value. K, V and arrivals are pseudo-random: the same for each run with the same options.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -29,19 +29,20 @@ static const struct column columns[] = {
 	{"step", -14}, {"steps", 0}, {"sequences", 1}, {"begin_p50_us", 1}, {"begin_p99_us", 1}, {"step_p50_us", 1}, {"step_p99_us", 1},
 };
 
-/* What happened since the step before, the first of these that fits. */
+/* What happened since the previous step: the first kind that applies. */
 enum { CHUNK, JOINED, LEFT, PLAIN, N_KINDS };
 static const char *const kind_names[N_KINDS] = {"with a chunk", "one joined", "one left", "the same"};
 
 struct request {
 	struct skv_seq *seq;
-	uint32_t prompt, answer; /* rows to read, and then to decode */
+	uint32_t prompt, answer; /* rows still to read, and to decode */
 };
 
 struct traffic {
 	const struct options *o;
 	struct stack_fixture stack;
-	struct request request[MAX_REQUESTS]; /* the first `decoding` decode; one more, if there is one, reads its prompt */
+	/* the first `decoding` requests decode; a further one, if any, reads its prompt */
+	struct request request[MAX_REQUESTS];
 	uint32_t n, decoding, waiting, came;
 	uint64_t rng;
 	bool joined, left;
@@ -54,7 +55,7 @@ static double chance(struct traffic *t)
 	return (double)(bench_random(&t->rng) >> 11) * 0x1p-53;
 }
 
-/* From half of it to half as much again. */
+/* Uniform from half of n to one and a half times n. */
 static uint32_t about_as_long(struct traffic *t, long n)
 {
 	const uint32_t x = (uint32_t)((0.5 + chance(t)) * (double)n);
@@ -62,7 +63,7 @@ static uint32_t about_as_long(struct traffic *t, long n)
 	return x ? x : 1;
 }
 
-/* Knuth's: how many arrive in a step. */
+/* Number of requests that arrive in a step, by Knuth's algorithm. */
 static uint32_t arrivals(struct traffic *t)
 {
 	uint32_t n = 0;
@@ -98,7 +99,7 @@ static void end_done(struct traffic *t)
 	}
 }
 
-/* The step's items; returns how many. */
+/* Fills the step's items; returns their number. */
 static uint32_t plan(struct traffic *t, struct skv_step_item *item)
 {
 	for (uint32_t i = 0; i < t->decoding; i++)
@@ -120,7 +121,7 @@ static void add(struct traffic *t, uint32_t items, double begin, double whole)
 	t->sequences[kind] += items;
 }
 
-/* Who has had a row has one less to go. */
+/* Updates the requests after a step. */
 static void follow(struct traffic *t)
 {
 	for (uint32_t i = 0; i < t->decoding; i++)
@@ -174,7 +175,7 @@ static int measure(struct report *r, const void *options)
 	const struct options *o = options;
 	struct skv_model m = SKV_MODEL_INIT;
 	struct traffic *t = calloc(1, sizeof(*t));
-	/* as many steps as it takes until as many leave as come */
+	/* warm-up: until as many requests leave as arrive */
 	const long warm = o->answer + o->prompt / o->chunk;
 
 	if (!t) {
@@ -212,7 +213,7 @@ static const char about[] =
 	"beside those that decode, and they leave with the last token of their answer. Steps are those with a\n"
 	"chunk of a prompt, the first ones after a request joined those that decode, or left them, and others.";
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
+/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct bench_option table[] = {

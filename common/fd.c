@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* Younger than the oldest C library and kernel that we build for (Linux 6.3). */
+/* Newer than the oldest supported C library and kernel (Linux 6.3). */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -47,7 +47,8 @@ uint64_t skv_fd_raise_limit(void)
 
 int skv_open_secret(const char *file, const char **ret_why)
 {
-	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a pipe would wait for a writer */
+	/* opening a pipe would block until there is a writer */
+	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st) < 0) {
@@ -63,8 +64,8 @@ int skv_open_secret(const char *file, const char **ret_why)
 }
 
 /*
- * An empty memfd that says whether it holds code. Saying so keeps vm.memfd_noexec=1 from deciding
- * for us; kernels that do not know the two flags answer EINVAL and need none of them.
+ * Creates an empty memfd, marked as executable or not. The explicit flag overrides vm.memfd_noexec=1; kernels that do
+ * not know the two flags return EINVAL and do not need them.
  */
 static int memfd(const char *name, bool code)
 {
@@ -170,7 +171,7 @@ int skv_map_fd(int fd, size_t bytes, int prot, int need_seals, void **ret)
 		return -EINVAL;
 	if (fstat(fd, &st) < 0)
 		return -errno;
-	/* A page beyond the end of the file is a SIGBUS for any reader. */
+	/* Access to a page beyond the end of the file raises SIGBUS. */
 	if (!S_ISREG(st.st_mode) || st.st_size < 0 || (uint64_t)st.st_size < bytes)
 		return -EBADMSG;
 	if (need_seals) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* common/fd.h - file descriptors and anonymous memory. Negative errno on failure, no logging. */
+/* common/fd.h - file descriptors and anonymous memory. Functions return a negative errno on failure and do not log. */
 #ifndef SKV_FD_H
 #define SKV_FD_H
 
@@ -8,47 +8,49 @@
 #include <stdint.h>
 #include <unistd.h>
 
-/* Close and return -1, keeping errno: fd = skv_close_fd(fd). Negative fds are ignored. */
+/* Closes fd and returns -1, preserving errno: fd = skv_close_fd(fd). Negative fds are ignored. */
 int skv_close_fd(int fd);
 static inline void skv_close_fdp(int *fd)
 {
 	*fd = skv_close_fd(*fd);
 }
-/* Does the system lack something (memory, descriptors), by this negative errno? Another time it may not. */
+/*
+ * Returns whether this negative errno means a shortage (of memory or descriptors), so that a later attempt may succeed.
+ */
 bool skv_is_shortage(int error);
 
 #define SKV_FD_CLEANUP __attribute__((cleanup(skv_close_fdp)))
 
-/* Let this process have as many descriptors as it may: how many that are. */
+/* Raises the soft limit of descriptors to the hard limit. Returns the resulting limit. */
 uint64_t skv_fd_raise_limit(void);
-/* What is wrong where a message of the daemon's comes without its descriptors (MSG_CTRUNC). */
+/* Error text for a message of the daemon that arrives without its descriptors (MSG_CTRUNC). */
 #define SKV_FD_CUT_OFF "descriptors of the daemon do not come through: this process may have no more, raise RLIMIT_NOFILE"
 
 /*
- * Open a file with a secret to be read (the caller's): a regular one, which nobody but its owner and group may read or write. Negative errno
- * with a text, static or strerror()'s: -EPERM, it is another one.
+ * Opens a file with a secret for reading; the caller owns the descriptor. The file must be regular, and readable and
+ * writable at most by its owner and group; otherwise -EPERM. Errors have a text, static or from strerror().
  */
 int skv_open_secret(const char *file, const char **ret_why);
 
-/* A zeroed memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
+/* Creates a zeroed memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
 int skv_memfd_new(const char *name, size_t bytes);
 
-/* The same, holding a copy of `bytes` bytes at `data`, sealed against writing too, and executable. */
+/* The same with a copy of `bytes` bytes at `data`, also sealed against writing, and executable. */
 int skv_memfd_new_sealed(const char *name, const void *data, size_t bytes);
 
 /*
- * A copy of the regular file `fd` (borrowed), of 1 to `most` bytes, as skv_memfd_new_sealed() makes one. -EINVAL for a
- * file of another kind or size, -ENODATA when it is cut short meanwhile.
+ * Copies the regular file `fd` (borrowed), of 1 to `most` bytes, to a memfd as skv_memfd_new_sealed() creates it.
+ * -EINVAL for another kind or size of file, -ENODATA if it is truncated meanwhile.
  */
 int skv_memfd_copy_sealed(const char *name, int fd, size_t most);
 
-/* Is it a memfd whose contents nobody can change any more? Reading it waits for nobody. */
+/* Returns whether fd is a memfd with immutable contents. Reading such a file never blocks on another process. */
 bool skv_fd_is_sealed(int fd);
 
 /*
- * Map the first `bytes` (at least 1) of fd (borrowed), shared; *ret is the caller's to munmap. -EBADMSG
- * when fd is no file, is shorter than that or (need_seals) could be made shorter: what a peer sent
- * can then not make us fault. Else what mmap says, as -EACCES for a PROT_WRITE that fd does not allow.
+ * Maps the first `bytes` (at least 1) of fd (borrowed), shared; the caller unmaps *ret with munmap. -EBADMSG if fd is
+ * no regular file, is shorter, or (need_seals) could be shortened: so a file from a peer cannot cause a fault.
+ * Otherwise mmap's error, such as -EACCES for a PROT_WRITE that fd does not allow.
  */
 int skv_map_fd(int fd, size_t bytes, int prot, int need_seals, void **ret);
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What daemon and client share: the wire, the sequence memory, policy specs, fds.
+# Code that daemon and client share: messages, sequence memory, policy specs, descriptors.
 noinst_LTLIBRARIES += common/libskvcommon.la
 common_libskvcommon_la_SOURCES = \
 	common/fd.c common/fd.h \

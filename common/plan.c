@@ -116,7 +116,7 @@ const char *skv_evict_outside_check(uint32_t layer, const struct skv_window *w, 
 	return skv_window_check(w);
 }
 
-/* The eviction plan of a layer. These checks return NULL, or what is wrong. */
+/* Checks the eviction plan of a layer. These checks return NULL or an error text. */
 static const char *check_eviction(const struct skv_plan *p, uint32_t layer)
 {
 	const struct skv_evict *k = &p->evict;
@@ -151,7 +151,7 @@ static bool bits_of(uint32_t bits, uint32_t most, uint32_t least)
 	return bits >= least && bits <= most && (bits & (bits - 1)) == 0;
 }
 
-/* Latent compression. */
+/* Checks latent compression. */
 static const char *check_latent(const struct skv_compress *k)
 {
 	if (k->bits ? !bits_of(k->bits, 16, 4) : !k->stride)
@@ -163,7 +163,7 @@ static const char *check_latent(const struct skv_compress *k)
 	return k->sinks > 240 ? "compress: sinks, expected at most 240" : NULL;
 }
 
-/* KV quantization. */
+/* Checks KV quantization. */
 static const char *check_quantized(const struct skv_compress *k)
 {
 	if (k->bits != 4 && k->bits != 2)
@@ -186,7 +186,7 @@ const char *skv_compress_check(const struct skv_compress *k)
 	return k->kind == SKV_COMPRESS_QUANT ? check_quantized(k) : check_latent(k);
 }
 
-/* The compression of a layer. `source`: of its selection, or itself. */
+/* Checks the compression of a layer. `source`: the source of its selection, or the layer itself. */
 static const char *check_compression(const struct skv_plan *p, const struct skv_plan *source)
 {
 	const char *wrong = skv_compress_check(&p->compress);
@@ -211,7 +211,7 @@ static bool power_of_two(uint32_t x, uint32_t least, uint32_t most)
 	return x >= least && x <= most && (x & (x - 1)) == 0;
 }
 
-/* Kascade: the source of a tile's selected tokens. */
+/* Checks Kascade's source of a tile's selected tokens. */
 static const char *check_top(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_prefill *p = &plans[layer].prefill, *source = &plans[p->source < layer ? p->source : layer].prefill;
@@ -234,7 +234,7 @@ static const char *check_top(const struct skv_plan *plans, uint32_t layer, const
 	return NULL;
 }
 
-/* The parameters of a sparse prefill method. */
+/* Checks the parameters of a sparse prefill method. */
 static const char *check_rows(const struct skv_prefill *p)
 {
 	const uint32_t *keep = p->keep;
@@ -259,7 +259,7 @@ static const char *check_rows(const struct skv_prefill *p)
 	       p->slash <= SKV_MAX_TOKENS ? NULL : "prefill: vertical and slash are at least 30, and no more than a sequence has";
 }
 
-/* The prefill of a layer. */
+/* Checks the prefill of a layer. */
 static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_prefill *p = &plans[layer].prefill;
@@ -289,7 +289,7 @@ static const char *check_sketches(const struct skv_plan *p, const struct skv_mod
 	return p->evict.granularity || p->compress.kind ? "sketches in a layer that evicts or compresses tokens" : NULL;
 }
 
-/* The scores that a plan requests. `itself`: the layer selects its own tokens. */
+/* Checks the scores that a plan requests. `itself`: the layer selects its own tokens. */
 static const char *check_scores(const struct skv_plan *p, const struct skv_model *m, bool itself)
 {
 	if (p->scores & ~(uint32_t)(SKV_SCORES_TOKENS | SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES))
@@ -309,7 +309,7 @@ static const char *check_scores(const struct skv_plan *p, const struct skv_model
 	return NULL;
 }
 
-/* The plan of `layer`, given those of the layers before it. */
+/* Checks the plan of `layer`, given those of the layers before it. */
 static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
@@ -351,7 +351,7 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 	return p->mapped ? check_map(p, &plans[p->source], m) : NULL;
 }
 
-/* The plan of a layer with a sliding window, whatever the policy's is: its window, over rows that all stay. */
+/* Returns the plan of a layer with a sliding window, independent of the policy: its window, without eviction. */
 static struct skv_plan windowed_plan(uint32_t window)
 {
 	return (struct skv_plan){
@@ -361,7 +361,10 @@ static struct skv_plan windowed_plan(uint32_t window)
 	};
 }
 
-/* The layer that the plan takes a selection from, of decode rows or of a prompt's, if it has a sliding window. */
+/*
+ * Returns the layer from which the plan takes a selection, for decode or prompt rows, if that layer has a sliding
+ * window; otherwise n_layers.
+ */
 static uint32_t windowed_source(const struct skv_plan *p, const struct skv_model *m)
 {
 	const uint32_t source[] = {
@@ -375,7 +378,7 @@ static uint32_t windowed_source(const struct skv_plan *p, const struct skv_model
 	return m->n_layers;
 }
 
-/* Does the plan ask for what the model's layer cannot be? */
+/* Rejects a plan that the model's layer cannot follow. */
 static int check_model(const struct skv_policy *p, const struct skv_plan *plan, uint32_t layer, const struct skv_model *m,
                        char *err, size_t err_len)
 {

@@ -15,9 +15,9 @@
 
 #define refuse(err, err_len, ...) skv_refuse(-EBADMSG, err, err_len, __VA_ARGS__)
 
-/* ---- the block ------------------------------------------------------------------------------- */
+/* ---- struct skv_policy ----------------------------------------------------------------------- */
 
-#define CONFIG_MAX 131072u /* bytes; a config is a struct of parameters, of which a profile is the largest */
+#define CONFIG_MAX 131072u /* bytes; a config is a struct of parameters, the largest of which are profiles */
 
 static bool only_of(const char *s, const char *set, size_t most)
 {
@@ -26,7 +26,7 @@ static bool only_of(const char *s, const char *set, size_t most)
 	return n > 0 && s[n] == '\0' && n < most;
 }
 
-/* One line that can be shown as it is. */
+/* Returns whether this is a nonempty line of printable ASCII. */
 static bool one_line(const char *s, size_t most)
 {
 	size_t n = 0;
@@ -94,7 +94,7 @@ static int check_identity(const struct skv_policy *p, char *err, size_t err_len)
 	return 0;
 }
 
-/* Bytes and alignment of a value in the config; size 0 for an unknown type. */
+/* Returns bytes and alignment of a value in the config; 0 bytes for an unknown type. */
 static size_t param_bytes(uint32_t type, size_t *ret_align)
 {
 	switch (type) {
@@ -161,7 +161,7 @@ static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t
 
 static int check_default(const struct skv_policy *p, const struct skv_param *q, char *err, size_t err_len)
 {
-	/* large and aligned enough for a value of any type; skv_spec_value adds the offset */
+	/* large and aligned enough for a value of any type; skv_spec_value() adds the offset */
 	struct skv_layer_set scratch;
 	struct skv_param at_zero = *q;
 	const char *expected;
@@ -212,7 +212,7 @@ int skv_policy_check(const struct skv_policy *p, char *err, size_t err_len)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* Whole, or refused: 0, or negative errno with a text. */
+/* Reads all bytes. Returns 0, or a negative errno with a text. */
 static int read_part(int fd, void *to, size_t bytes, uint64_t at, char *err, size_t err_len)
 {
 	const ssize_t n = pread(fd, to, bytes, (off_t)at);
@@ -226,8 +226,8 @@ static int read_part(int fd, void *to, size_t bytes, uint64_t at, char *err, siz
 }
 
 /*
- * The dynamic loader maps what the headers say and faults where a file ends before that; a file that
- * was cut off is told from a whole one here, by its own headers.
+ * Detects a truncated file by its own headers, because the dynamic loader maps what the headers say, and access beyond
+ * the end of the file faults.
  */
 static int check_file(int fd, char *err, size_t err_len)
 {
@@ -264,9 +264,8 @@ static int check_file(int fd, char *err, size_t err_len)
 }
 
 /*
- * A path of fd that no earlier call used. The loader takes a path that it has seen before for the
- * object that it loaded then, but the number of an fd is soon that of another file. So each call
- * spells the path in its own way: every bit of a counter becomes "//" or "/.".
+ * Returns a path of fd that no earlier call used. The loader identifies objects by path, but fd numbers are soon reused
+ * for other files. So each call spells the path differently: every bit of a counter becomes "//" or "/.".
  */
 static void unique_path(int fd, char *to, size_t len)
 {
@@ -294,11 +293,11 @@ int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, 
 	errno = 0;
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
-		const int lacks = -errno; /* the file may be right */
+		const int lacks = -errno; /* the file may be valid */
 		const char *text = dlerror();
 		size_t n = strlen(path);
 
-		/* the path means nothing to a reader */
+		/* omit the path, which means nothing to users */
 		if (text && !strncmp(text, path, n))
 			text += n + strspn(text + n, ": ");
 		r = refuse(err, err_len, "plugin: %s", text ? text : "cannot be loaded");

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/profile.c - a model's profile, written by sparsekv-calibrate.
+ * common/profile.c - reads a model's profile, written by sparsekv-calibrate.
  *
- * A spec names the file, and a spec may come from any client. So nothing that is opened here can block,
- * be endless or be another file than the one named, and what is in it is believed only where it fits the model.
+ * A spec names the file, and may come from any client. So opening it must not block, the file must be regular, of
+ * limited size and no symbolic link, and its contents are used only if they fit the model.
  */
 #include "common/spec.h"
 
@@ -49,7 +49,7 @@ static int open_regular(const struct reading *r, size_t *ret_size)
 	return fd;
 }
 
-/* All of it, as long as it was when it was opened; to be freed. */
+/* Reads as many bytes as the file had when it was opened; the caller frees *ret. */
 static int read_text(const struct reading *r, char **ret, size_t *ret_size)
 {
 	SKV_FD_CLEANUP int fd = -1;
@@ -80,7 +80,7 @@ static int read_text(const struct reading *r, char **ret, size_t *ret_size)
 
 /* ---- its fields ------------------------------------------------------------------------------ */
 
-/* Is this a whole number below `end`? */
+/* Reads a whole number below `end`. */
 static bool take_index(const json_t *v, uint32_t end, uint32_t *ret)
 {
 	json_int_t i = json_integer_value(v);
@@ -91,7 +91,7 @@ static bool take_index(const json_t *v, uint32_t end, uint32_t *ret)
 	return true;
 }
 
-/* The profile is of a model of this shape. */
+/* Checks that the profile is for a model of this shape. */
 static int check_model(const struct reading *r, const json_t *model)
 {
 	const struct {
@@ -116,7 +116,7 @@ static int check_model(const struct reading *r, const json_t *model)
 	return 0;
 }
 
-/* A list of ascending layers; none is an empty set. */
+/* Reads a list of ascending layers; a missing list is an empty set. */
 static int take_layers(const struct reading *r, const json_t *chosen, const char *name, struct skv_layer_set *ret)
 {
 	const json_t *list = json_object_get(chosen, name), *v;
@@ -137,7 +137,7 @@ static int take_layers(const struct reading *r, const json_t *chosen, const char
 	return 0;
 }
 
-/* A layer's row of the head map: of all ranks' kv heads, of which this rank's are taken. */
+/* Reads a layer's row of the head map, which lists the kv heads of all ranks, and stores those of this rank. */
 static int take_map_row(const struct reading *r, const json_t *row, uint32_t layer, struct skv_profile *profile)
 {
 	const uint32_t own = r->model->n_kv_heads, all = own * r->model->n_ranks;
@@ -148,7 +148,7 @@ static int take_map_row(const struct reading *r, const json_t *row, uint32_t lay
 	for (uint32_t h = 0; h < all; h++) {
 		if (!take_index(json_array_get(row, h), all, &head))
 			return bad(r, "chosen.head_map[%u][%u]: a kv head from 0 to %u expected", r->path, layer, h, all - 1);
-		/* heads of layers that no anchor is before have 0, which is nobody's */
+		/* heads of layers without an anchor before them have 0, which is meaningless */
 		if (head / own != h / own && skv_layer_source(&profile->anchors, layer) != SKV_NO_LAYER)
 			profile->crosses = layer + 1;
 		if (h / own == r->model->rank)
@@ -157,7 +157,7 @@ static int take_map_row(const struct reading *r, const json_t *row, uint32_t lay
 	return 0;
 }
 
-/* A list of kv heads for each layer. There must be one if there are anchors. */
+/* Reads a list of kv heads for each layer, which is required if there are anchors. */
 static int take_map(const struct reading *r, const json_t *map, struct skv_profile *profile)
 {
 	int e = 0;

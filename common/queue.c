@@ -2,11 +2,11 @@
 /*
  * common/queue.c - see queue.h.
  *
- * A list of users in the order of their turns, each of which is its first entry; from there on its other entries.
+ * A list of users in the order of their turns. Each user is represented by its first entry, which links to the others.
  */
 #include "common/queue.h"
 
-/* Where the list refers to the user's first entry; its end, where the user has none. */
+/* Returns the link to the user's first entry, or the end of the list if the user has none. */
 static struct skv_queued **user_of(struct skv_queue *q, uint32_t user)
 {
 	struct skv_queued **at = &q->first;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/records.h - where the compressed tokens of a sealed prefix lie: from their form and their number alone, as kernels/compress.h has
- * it. For who knows the form of a layer, and not how it compresses.
+ * common/records.h - position of the compressed tokens of a sealed prefix, computed from their form and number only, as
+ * in kernels/compress.h. For code that knows the form of a layer, but not its compression.
  *
- * A layer with a form has all of its tokens compressed but those of the first `form.first` pages; one without has rows.
+ * In a layer with a form, all tokens are compressed except those of the first `form.first` pages; a layer without a
+ * form has rows.
  */
 #ifndef SKV_RECORDS_H
 #define SKV_RECORDS_H
@@ -13,18 +14,19 @@
 
 #define SKV_RECORD_UNIT 16u /* bytes */
 
-/* Records of a table of codes or references that the first n tokens have. */
+/* Returns the number of records that the first n tokens have in a table of codes or references. */
 static inline uint32_t skv_form_records(const struct skv_form *f, enum skv_page_kind kind, uint32_t n_kv_heads, uint32_t n)
 {
 	const uint32_t first = f->first * SKV_PAGE_TOKENS, more = n > first ? n - first : 0;
-	const uint32_t refs = f->stride ? (more + f->stride - 1u) / f->stride : 0; /* behind the first tokens, which are references all */
+	/* after the first tokens, which are all references */
+	const uint32_t refs = f->stride ? (more + f->stride - 1u) / f->stride : 0;
 
 	if (kind == SKV_PAGES_REFS)
 		return f->stride ? n - more + refs : 0;
 	return f->kind == SKV_COMPRESS_QUANT ? n / SKV_QUANT_BLOCK * n_kv_heads : more - refs;
 }
 
-/* Bytes of one; and how many there are in a page. */
+/* Bytes of a record, and records per page. */
 static inline uint32_t skv_form_record_bytes(const struct skv_form *f, enum skv_page_kind kind)
 {
 	return (kind == SKV_PAGES_REFS ? f->ref_size : f->code_size) * SKV_RECORD_UNIT;
@@ -36,7 +38,7 @@ static inline uint32_t skv_form_records_in_page(const struct skv_form *f, enum s
 	return bytes ? (uint32_t)(page_bytes / bytes) : 1;
 }
 
-/* Pages with something of the first n tokens, of a table of K and V, codes, or references. */
+/* Returns the number of pages that the first n tokens use in a table of K and V, codes or references. */
 static inline uint32_t skv_form_pages(const struct skv_form *f, enum skv_page_kind kind, uint32_t n_kv_heads, uint64_t page_bytes, uint32_t n)
 {
 	const uint32_t pages = skv_pages_of(n), each = skv_form_records_in_page(f, kind, page_bytes);
@@ -46,22 +48,25 @@ static inline uint32_t skv_form_pages(const struct skv_form *f, enum skv_page_ki
 	return f->kind ? (skv_form_records(f, kind, n_kv_heads, n) + each - 1) / each : 0;
 }
 
-/* And new ones in a block, of a table of records, at most, and one that another block has begun. */
+/* Limit for the pages of records of a block: new pages, and one that an earlier block has begun. */
 #define SKV_MADE_BLOCK_PIECES 65u
 
-/* Entries of a table, of any kind, that a sealed prefix has of the first n tokens: none but of what holds tokens. */
+/*
+ * Returns the number of entries that the first n tokens of a sealed prefix have in any table: 0 for tables that do not
+ * hold tokens.
+ */
 static inline uint32_t skv_made_entries(const struct skv_made *made, const struct skv_model *m, uint32_t table, uint32_t n)
 {
 	const enum skv_page_kind kind = skv_table_page_kind(m->n_layers, table);
 
 	if (kind == SKV_PAGES_KV)
-		return skv_pages_of(n); /* holes, too */
+		return skv_pages_of(n); /* including holes */
 	if (!skv_page_kind_holds_tokens(kind))
 		return 0;
 	return skv_form_pages(&made->form[skv_table_layer(m->n_layers, table)], kind, m->n_kv_heads, skv_page_bytes(m), n);
 }
 
-/* And pages in all tables. */
+/* Returns the number of pages of the first n tokens in all tables. */
 static inline uint64_t skv_made_pages(const struct skv_made *made, const struct skv_model *m, uint32_t n)
 {
 	uint64_t pages = 0;

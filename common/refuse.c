@@ -13,7 +13,6 @@ int skv_refuse(int error, char *err, size_t err_len, const char *format, ...)
 	va_start(ap, format);
 	vsnprintf(err, err_len, format, ap);
 	va_end(ap);
-	/* texts quote what a user or a plugin wrote, and they reach terminals, logs and JSON */
 	for (char *p = err; *p; p++)
 		if (*p < 0x20 || *p > 0x7e)
 			*p = '?';

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/rehearse.c - a dry run of a policy: a step without tensors, in which every hook runs once and every call of a
- * primitive is checked.
+ * common/rehearse.c - a dry run of a policy: a step without tensors, which runs every hook once and checks every call
+ * of a primitive.
  *
- * A policy that misuses a primitive is found when it is loaded rather than at an engine's next step. Hooks do not see
- * lengths or scores, so they make the same calls here as in service.
+ * So a policy that misuses a primitive is detected when it is loaded, instead of at an engine's next step. Hooks do not
+ * see lengths or scores, so they make the same calls here as in service.
  */
 #include "common/spec.h"
 #include "common/refuse.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Further bits of rehearsal.selected; BEFORE_SCORES there: the layer's pages or sketches were scored. */
+/* Bits of rehearsal.selected in addition to scores. BEFORE_SCORES in it: the layer's pages or sketches were scored. */
 #define BEFORE_SCORES (SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES)
 enum done { ACCUMULATED = 1u << 16, TOUCHED = 1u << 17, EVICTED = 1u << 18 };
 enum stage { ADOPT, BEFORE, AFTER, STEP_END };
@@ -33,7 +33,7 @@ struct rehearsal {
 	uint32_t layer;
 	char *err;
 	size_t err_len;
-	bool failed; /* only the first complaint is reported */
+	bool failed; /* only the first error is reported */
 };
 
 __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, const char *format, ...)
@@ -56,7 +56,7 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 		           text);
 }
 
-/* Does the layer have scores at this point of the step? */
+/* Returns whether the layer has scores at this point of the step. */
 static bool has_scores(const struct rehearsal *r, uint32_t layer)
 {
 	if (r->plans[layer].scores & BEFORE_SCORES)
@@ -65,7 +65,7 @@ static bool has_scores(const struct rehearsal *r, uint32_t layer)
 	       (layer == r->layer && (r->stage == AFTER || skv_plan_chooses(&r->plans[layer], layer)));
 }
 
-/* `wrong`: what the check of the arguments has found, or NULL. */
+/* `wrong`: error text of the argument check, or NULL. */
 static void check_select(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t scores,
                          const char *wrong)
 {
@@ -130,7 +130,7 @@ static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 	score(r, layer, "sketches", skv_sketch_check(layer, r->plans, r->model->n_layers));
 }
 
-/* A call for the layer itself, in the hook that it belongs to, once. */
+/* Checks a call that a hook may make once, for its own layer. */
 static void request(struct rehearsal *r, enum stage stage, uint32_t layer, enum done what, const char *wrong)
 {
 	if (r->stage != stage || layer != r->layer)
@@ -167,7 +167,7 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	if (!r->failed && !(r->selected[s->layer] & SKV_SCORES_PAGE_BOUNDS))
 		complain(r, "touches pages that are not scored");
 	if (!r->failed)
-		r->selected[s->layer] |= SKV_SCORES_PAGES; /* the list is what the layer attends to */
+		r->selected[s->layer] |= SKV_SCORES_PAGES; /* the layer attends to the touched pages */
 }
 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
@@ -193,7 +193,7 @@ static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 		complain(r, "asks for state, but seq_state_bytes is 0");
 	else
 		return r->state + i * r->state_stride;
-	return r->state; /* there is always one to write into */
+	return r->state; /* always return memory that can be written to */
 }
 
 static const struct skv_prims prims = {
@@ -210,7 +210,7 @@ static const struct skv_prims prims = {
         .touch_pages = touch_pages,
 };
 
-/* A layer that attends to a selection needs one that was made before it. */
+/* Checks that a selection which the layer attends to was made before. */
 static void expect_selection(struct rehearsal *r)
 {
 	const struct skv_plan *p = &r->plans[r->layer];
@@ -224,7 +224,9 @@ static void expect_selection(struct rehearsal *r)
 		complain(r, "the layer attends to a selection of layer %u that no hook has made", p->source);
 }
 
-/* A layer with an eviction plan evicts in every step, after accumulating scores if it goes by them. */
+/*
+ * Checks that a layer with an eviction plan evicts in every step, after accumulating scores if the plan requires them.
+ */
 static void expect_eviction(struct rehearsal *r)
 {
 	const struct skv_evict *k = &r->plans[r->layer].evict;
@@ -249,7 +251,7 @@ static void run_hooks(struct rehearsal *r, const void *config)
 	char text[256] = "";
 
 	r->stage = ADOPT;
-	/* Refusing is the policy's right; here no other policy's sequence is there to refuse. */
+	/* A policy may refuse to adopt; here there is no sequence of another policy to refuse. */
 	if (p->adopt)
 		p->adopt(&ctx, text, sizeof(text));
 	for (r->layer = 0; r->layer < r->model->n_layers; r->layer++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/rope.c - rotary positions: how far each pair of a head's elements turns from one token to the next.
+ * common/rope.c - rotary positions: the rotation of each pair of a head's elements from one token to the next.
  *
- * These formulas stand here alone: the engine's tables and the library's own rotation use them.
+ * The engine's tables and the library's own rotation both use these formulas, which are defined only here.
  */
 #include "common/rope.h"
 
@@ -11,8 +11,8 @@
 #include <sparsekv/client.h>
 
 /*
- * Llama 3.1: pairs that turned often over the context of the first training stay, those that did not finish `low` turns
- * are slowed down by the factor, and in between the speed goes over from one to the other in proportion to the turns.
+ * Llama 3.1: pairs with more than `high` turns over the original context are unchanged, those with fewer than `low`
+ * turns are slowed down by the factor; in between, the frequency is interpolated linearly in the number of turns.
  */
 static double llama3(const struct skv_rope *r, double f)
 {
@@ -27,15 +27,15 @@ static double llama3(const struct skv_rope *r, double f)
 	return fast * f + (1 - fast) * f / r->factor;
 }
 
-/* The pair, not a whole number, that turns so often over the context of the first training. */
+/* The (fractional) pair with this number of turns over the original context. */
 static double pair_of(const struct skv_rope *r, uint32_t dims, double turns)
 {
 	return dims * log(r->original / (2 * M_PI * turns)) / (2 * log(r->theta));
 }
 
 /*
- * YaRN: the same idea, but the passage is in proportion to the pair's number, between whole numbers. The paper has it
- * in proportion to the turns; its authors' code and all models that were trained with it have this.
+ * YaRN: the same idea, but interpolated linearly in the index of the pair, between whole numbers. The paper
+ * interpolates in the number of turns; its authors' code and all models trained with it use this form.
  */
 static double yarn(const struct skv_rope *r, uint32_t dims, uint32_t i, double f)
 {

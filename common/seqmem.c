@@ -13,7 +13,10 @@ static size_t align_up(size_t x, size_t a)
 	return (x + a - 1) / a * a;
 }
 
-/* Pages of what prompts keep in a layer, at most: two sets of a difference and SKV_MINFERENCE_ROWS queries, in fp32. */
+/*
+ * Returns the maximum of pages that a layer saves for a prompt: two sets of a difference and SKV_MINFERENCE_ROWS
+ * queries, in fp32.
+ */
 static uint32_t kept_most(const struct skv_model *m)
 {
 	size_t set = (size_t)(1 + SKV_MINFERENCE_ROWS) * m->n_heads * m->head_dim * sizeof(float), page = skv_page_rows_bytes(m);
@@ -38,7 +41,8 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 	l.table = align_up(sizeof(struct skv_seqmem), 4096);
 	l.tokens = align_up(l.table + SKV_PAGE_KINDS * entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
-	l.journal_most = 3 * entries; /* all pages, what prompts keep and, a fraction of these, those of the other groups */
+	/* all pages of K and V, saved prefill state, and a fraction of these for the other kinds */
+	l.journal_most = 3 * entries;
 	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_eviction), 4096);
 	l.state_bytes = SKV_SEQ_STATE_MAX;
 	l.total = l.state + l.state_bytes;
@@ -60,7 +64,7 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	skv_seqmem_tokens(s, l)[0] = -1;
 }
 
-/* The compressed tokens of a layer, in a sequence of this length. NULL, or what is wrong. */
+/* Checks the compressed tokens of a layer in a sequence of this length. Returns NULL or an error text. */
 static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 {
 	const struct skv_form *f = &x->form;
@@ -73,7 +77,7 @@ static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 	        .n_refs = f->n_refs,
 	        .ref_bits = f->ref_bits,
 	        .sinks = first,
-	        .block = x->n_compressed - first, /* one that leads there */
+	        .block = x->n_compressed - first, /* any block size that fits n_compressed */
 	};
 
 	if (x->n_compressed == 0)
@@ -89,7 +93,7 @@ static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 
 const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers)
 {
-	uint32_t most = (skv_pages_of(len) + 1) * SKV_PAGE_TOKENS; /* a page more where pages are being put in order */
+	uint32_t most = (skv_pages_of(len) + 1) * SKV_PAGE_TOKENS; /* one page more while pages are being reordered */
 
 	for (uint32_t i = 0; about & SKV_ABOUT_SLOTS && i < n_layers; i++) {
 		struct skv_layer_slots x = slots[i];
@@ -125,7 +129,7 @@ struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, 
 	struct skv_layer_slots x = *slots;
 
 	x.live = x.slot_end = x.n_active = n;
-	if (x.n_compressed > n) /* n is 0 */
+	if (x.n_compressed > n) /* only if n is 0 */
 		x.n_compressed = 0;
 	if (x.n_compressed == 0)
 		x.form = (struct skv_form){0};
@@ -136,7 +140,8 @@ void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n)
 {
 	uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
 	uint32_t was = skv_commit_epoch(commit) & 1, is = !was;
-	uint32_t layers = s->n_layers < SKV_MAX_LAYERS ? s->n_layers : SKV_MAX_LAYERS; /* a client wrote it */
+	/* written by a client, so not trusted */
+	uint32_t layers = s->n_layers < SKV_MAX_LAYERS ? s->n_layers : SKV_MAX_LAYERS;
 
 	if (n >= skv_commit_len(commit))
 		return;
@@ -168,13 +173,13 @@ void skv_seqmem_made(const struct skv_seqmem *s, uint32_t n_layers, struct skv_m
 	}
 }
 
-/* Slots of a layer all of whose first n tokens are sealed. */
+/* Returns the slots of a layer whose first n tokens are all sealed. */
 static struct skv_layer_slots sealed_slots(const struct skv_form *f, uint32_t n)
 {
 	return (struct skv_layer_slots){.live = n, .slot_end = n, .n_active = n, .n_compressed = f->kind ? n : 0, .form = *f};
 }
 
-/* Records have a size, fit into pages, and take not many more of these than rows would. */
+/* Checks that records have a size, fit into pages, and do not take many more pages than rows would. */
 static bool sizes_fit(const struct skv_form *f, enum skv_page_kind kind, const struct skv_model *m)
 {
 	const uint32_t bytes = skv_form_record_bytes(f, kind);
@@ -265,9 +270,8 @@ const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem
 }
 
 /*
- * Zero memory that may never have been touched. Writing to it, and reading too, would give pages to a
- * sparse file; punching a hole takes them away instead. What is smaller than a page, and memory that
- * is no shared file, is written.
+ * Zeroes memory that may never have been touched. Writing or even reading it would allocate pages of a sparse file, so
+ * a hole is punched instead. Parts of pages, and memory that is no shared file, are written.
  */
 static void zero_sparse(void *p, size_t bytes)
 {
@@ -294,7 +298,7 @@ void skv_seqmem_replay(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 		const struct skv_eviction *j = skv_seqmem_journal(s, l);
 
 		for (size_t i = 0; i < n && i < most; i++) {
-			/* read once: a hostile writer may change it between check and use */
+			/* read once: a malicious writer may change it between check and use */
 			uint32_t table = __atomic_load_n(&j[i].table, __ATOMIC_RELAXED);
 			uint32_t page = __atomic_load_n(&j[i].page, __ATOMIC_RELAXED);
 

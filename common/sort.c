@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/sort.c - numbers in order: by their digits, eight bits each, the lowest first (LSD radix sort). Thousands of page
- * numbers take a tenth of qsort's time, which is that of a step.
+ * common/sort.c - LSD radix sort with digits of eight bits. For thousands of page numbers it takes a tenth of qsort's
+ * time, which would be comparable to that of a step.
  */
 #include "common/sort.h"
 
@@ -11,7 +11,7 @@
 
 #define DIGITS 4
 #define VALUES 256u
-#define FEW 64u /* for these insertion is faster than counting */
+#define FEW 64u /* insertion sort is faster than counting up to this size */
 
 static bool is_sorted(const uint32_t *v, size_t n)
 {
@@ -45,7 +45,7 @@ static uint32_t digit(uint32_t x, int d)
 	return x >> 8 * d & (VALUES - 1);
 }
 
-/* `room` has n numbers' worth. */
+/* `room` has space for n numbers. */
 static void sort_digits(uint32_t *v, size_t n, uint32_t *room)
 {
 	size_t count[DIGITS][VALUES] = {0};
@@ -58,7 +58,7 @@ static void sort_digits(uint32_t *v, size_t n, uint32_t *room)
 		size_t *at = count[d], before = 0;
 
 		if (at[digit(v[0], d)] == n)
-			continue; /* all have this one */
+			continue; /* all numbers have the same digit */
 		for (uint32_t x = 0; x < VALUES; x++) {
 			const size_t own = at[x];
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/spec.c - from `name:variant?key=value&…` to a policy's config and back.
+ * common/spec.c - converts `name:variant?key=value&…` to a policy's config and back.
  *
- * Values are strict: the whole of a value is read, or it is an error that says what was expected. A
- * spec means the same under every locale, so decimal points are read and written under "C".
+ * Parsing is strict: a value must be valid as a whole, otherwise the error says what was expected. A spec has the same
+ * meaning in every locale, so numbers are read and written in the "C" locale.
  */
 #include "common/spec.h"
 #include "common/refuse.h"
@@ -24,7 +24,7 @@ static bool digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* A whole number and nothing else, at most `most`. */
+/* Parses a whole number of at most `most`, without any other characters. */
 static bool parse_whole(const char *s, size_t n, uint32_t most, uint32_t *ret)
 {
 	uint64_t x = 0;
@@ -42,7 +42,7 @@ static bool parse_whole(const char *s, size_t n, uint32_t most, uint32_t *ret)
 	return true;
 }
 
-/* [-]digits[.digits][e[+-]digits]: what strtod takes beyond that (hex, inf, spaces) is no value of a spec. */
+/* [-]digits[.digits][e[+-]digits]. Other forms that strtod accepts (hex, inf, spaces) are not allowed in a spec. */
 static bool decimal_form(const char *s)
 {
 	size_t before, after = 0;
@@ -66,7 +66,7 @@ static bool decimal_form(const char *s)
 	return *s == '\0';
 }
 
-/* The C locale for this thread, until it is given back. */
+/* Switches this thread to the C locale, until leave_c(). */
 static locale_t enter_c(locale_t *c)
 {
 	*c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -145,7 +145,7 @@ static bool parse_layers(const char *s, struct skv_layer_set *ret)
 #define WORD "abcdefghijklmnopqrstuvwxyz0123456789_-"
 #define CHOICE WORD "+"
 
-/* Which of the words of a list (a,b,c) is this one, of `len` characters? */
+/* Finds the word of `len` characters in a list (a,b,c), and returns its index. */
 static bool find_word(const char *list, const char *word, size_t len, uint32_t *ret)
 {
 	for (uint32_t i = 0;; i++) {
@@ -176,7 +176,7 @@ bool skv_spec_words(const char *list)
 	}
 }
 
-/* A path alone, or the word for none: the file is read once it is known for which model. */
+/* Parses only the path, or the word for none: the file is read when the model is known. */
 static bool parse_path(const char *s, const char *none, char ret[SKV_PROFILE_PATH])
 {
 	if (!strcmp(s, none))
@@ -270,7 +270,7 @@ int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size
 	return 0;
 }
 
-/* "budget, recent, layers" */
+/* Returns "budget, recent, layers". */
 static const char *list_params(const struct skv_policy *p, char *to, size_t len)
 {
 	size_t at = 0;
@@ -289,7 +289,7 @@ static const struct skv_param *find_param(const struct skv_policy *p, const char
 	return NULL;
 }
 
-/* A layer set may name only layers that the model has, and none with a sliding window. */
+/* Checks that layer sets contain only layers of the model, and none with a sliding window. */
 static int check_layers(const struct skv_policy *p, const struct skv_model *m, const void *config, char *err,
                         size_t err_len)
 {
@@ -326,7 +326,7 @@ static int read_profiles(const struct skv_policy *p, const struct skv_model *m, 
 	return r;
 }
 
-/* The value of a parameter, the `n` characters at s. */
+/* Parses the value of a parameter, the `n` characters at s. */
 static int parse_value(const struct skv_policy *p, const struct skv_param *param, const char *s, size_t n, bool *seen,
                        void *config, char *err, size_t err_len)
 {
@@ -345,7 +345,7 @@ static int parse_value(const struct skv_policy *p, const struct skv_param *param
 	return 0;
 }
 
-/* One `key=value`, the `n` characters at s. */
+/* Parses one `key=value`, the `n` characters at s. */
 static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config,
                       char *err, size_t err_len)
 {
@@ -364,7 +364,7 @@ static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool 
 	return parse_value(p, param, equals + 1, n - (size_t)(equals + 1 - s), seen, config, err, err_len);
 }
 
-/* `:variant`, the `n` characters at s. */
+/* Parses `:variant`, the `n` characters at s. */
 static int parse_variant(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config, char *err,
                          size_t err_len)
 {
@@ -388,10 +388,10 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 	if (strcmp(name, p->name) != 0)
 		return bad(err, err_len, "policy spec is for \"%s\", expected \"%s\"", name, p->name);
 
-	if (p->config_size) /* none is fine, and then so is NULL */
+	if (p->config_size) /* `config` may be NULL if there is no config */
 		memset(config, 0, p->config_size);
 	for (uint32_t i = 0; i < p->n_params; i++)
-		if (p->params[i].def && p->params[i].type != SKV_PARAM_CHOICE && /* whose default is 0 */
+		if (p->params[i].def && p->params[i].type != SKV_PARAM_CHOICE && /* the default of a choice is 0 */
 		    skv_spec_value(&p->params[i], p->params[i].def, config))
 			return bad(err, err_len, "%s: the default of %s is not a value of its type", p->name,
 			           p->params[i].name);
@@ -434,7 +434,7 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-/* The shortest decimal that is read back as x. */
+/* Prints the shortest decimal that is parsed as x. */
 static int print_float(char *to, size_t len, float x)
 {
 	char text[32];
@@ -494,7 +494,7 @@ int skv_spec_print(const struct skv_policy *p, const void *config, char *to, siz
 {
 	size_t at = (size_t)snprintf(to, len, "%s", p->name);
 
-	/* As snprintf: go on counting when there is no room left to write to. */
+	/* Like snprintf: continue counting when there is no space left. */
 	for (uint32_t i = 0; i < p->n_params; i++) {
 		at += (size_t)snprintf(at < len ? to + at : NULL, at < len ? len - at : 0,
 		                       "%c%s=", i ? '&' : '?', p->params[i].name);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/wire-table.c - what a well-formed message is, said once. A new message is a new row.
+ * common/wire-table.c - definition of all well-formed messages. A new message is a new row.
  *
- * Messages are copied between socket and structs as they lie in memory. That is right on
- * little-endian machines without padding, so both are asserted here rather than assumed: another
- * kind of machine fails to compile instead of speaking another protocol.
+ * Messages are copied between socket and structs as raw memory. That requires a little-endian machine and structs
+ * without padding; both are asserted here, so on another machine the build fails instead of producing another protocol.
  */
 #include "common/wire-table.h"
 
@@ -16,7 +15,7 @@ _Static_assert(sizeof(float) == 4, "float is an IEEE 754 single");
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
-/* A field at a fixed offset: the build fails when the compiler puts it elsewhere. */
+/* A field at a fixed offset: the build fails if the compiler places it elsewhere. */
 #define AT(at, s, member, kind_)                                                                            \
 	{                                                                                                   \
 		#member, (at) + 0 * sizeof(STAYS_AT(at, s, member)),                                        \
@@ -119,7 +118,7 @@ BODY(skv_msg_session, 8, TAIL_NONE,
      AT(0, skv_msg_session, session, U32),
      AT(4, skv_msg_session, reserved, RESERVED));
 
-/* One struct for three requests; what a request has no use for is reserved in it. */
+/* Three requests share one struct; fields that a request does not use are reserved. */
 #define SEQ_NAME(name_, seq_, max_tokens_, n_tokens_)                                                           \
 	BODY_AS(name_, skv_msg_seq_name, 80, TAIL_NONE,                                                     \
 		AT(0, skv_msg_seq_name, session, U32),                                                      \

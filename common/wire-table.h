@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/wire-table.h - the tables that say what a well-formed message is; wire.c walks them.
+ * common/wire-table.h - tables that define well-formed messages; wire.c interprets them.
  *
- * Fields of each struct with their offsets, what each struct is followed by, and which struct each message
- * type carries in which direction with how many fds.
+ * They list the fields of each struct with their offsets, the tail of each struct, and for each message type and
+ * direction the struct and the number of fds.
  */
 #ifndef SKV_WIRE_TABLE_H
 #define SKV_WIRE_TABLE_H
@@ -14,12 +14,12 @@ enum kind {
 	U32,
 	U64,
 	F32,
-	STRING,   /* NUL-terminated within its field, printable ASCII: it ends up in logs and on terminals */
-	RESERVED, /* uint32_t, 0 */
+	STRING,   /* NUL-terminated within its field, printable ASCII because it reaches logs and terminals */
+	RESERVED, /* uint32_t, must be 0 */
 	FLAG,     /* uint32_t, 0 or 1 */
 	ERRNO,    /* int32_t, a positive errno */
 	ERRNO_0,  /* the same, or 0 */
-	COUNT,    /* uint32_t: elements of the tail */
+	COUNT,    /* uint32_t: number of elements of the tail */
 	BYTES,    /* opaque */
 };
 
@@ -39,7 +39,7 @@ struct body {
 	enum tail tail;
 };
 
-/* One way of sending a type; body NULL: it is not sent that way. */
+/* How a type is sent in one direction; body NULL: it is not. */
 struct way {
 	const struct body *body;
 	unsigned n_fds;
@@ -48,14 +48,14 @@ struct way {
 struct rule {
 	uint16_t type;
 	const char *name;
-	struct way request; /* by a client, serial not 0 */
-	struct way reply;   /* by the daemon, type | SKV_REPLY, the request's serial */
-	struct way notice;  /* by the daemon, unasked */
+	struct way request; /* from a client, serial not 0 */
+	struct way reply;   /* from the daemon: type | SKV_REPLY, the request's serial */
+	struct way notice;  /* from the daemon, unsolicited */
 };
 
-/* The row of a type, with or without SKV_REPLY; NULL: there is none. */
+/* Returns the row of a type, with or without SKV_REPLY, or NULL. */
 const struct rule *skv_wire_rule_of(uint16_t type);
-/* The way in which a packet of this type is sent: a type is either a request or a notice. */
+/* Returns how a packet of this type is sent: a type is either a request or a notice. */
 const struct way *skv_wire_way_of(const struct rule *r, uint16_t type);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/wire.c - checking and decoding messages, by the tables of wire-table.c.
+ * common/wire.c - checks and decodes messages, using the tables of wire-table.c.
  *
- * Packets come from the peer. They are read with memcpy, so their alignment does not matter, and
- * no byte is read before the length is known to cover it.
+ * Packets come from the peer. They are read with memcpy, so their alignment does not matter, and no byte is read before
+ * the length has been checked.
  */
 #include "common/wire.h"
 
@@ -45,7 +45,7 @@ static const char *check_string(const char *p, size_t size)
 		if (!printable((unsigned char)p[i]))
 			return "a string has a byte that is not printable ASCII";
 	for (size_t i = n; i < size; i++)
-		if (p[i]) /* who sent it had another name in mind */
+		if (p[i]) /* the sender may have meant a longer name */
 			return "a string has a byte after its end that is not zero";
 	return NULL;
 }
@@ -61,7 +61,7 @@ static const char *check_field(const struct field *f, const char *p)
 		return load32(p) > 1 ? "a flag is neither 0 nor 1" : NULL;
 	case ERRNO:
 	case ERRNO_0:
-		/* 4095 is the kernel's own bound of errno values */
+		/* 4095 is the kernel's limit for errno values */
 		if (load32(p) <= 4095 && (f->kind == ERRNO_0 || load32(p) > 0))
 			return NULL;
 		return "an error is not an errno value";
@@ -70,7 +70,7 @@ static const char *check_field(const struct field *f, const char *p)
 	}
 }
 
-/* The element count of a body with a tail. The body has been checked to be there. */
+/* Returns the element count of a body with a tail. The caller has checked the body's length. */
 static uint32_t tail_count(const struct body *b, const char *body)
 {
 	for (unsigned i = 0; i < b->n_fields; i++)
@@ -112,7 +112,10 @@ static const char *check_body(const struct body *b, const char *body, size_t byt
 	return wrong;
 }
 
-/* Everything but the direction. The type's rule and way go to *ret_rule and *ret_way once they are known. */
+/*
+ * Checks everything except the direction. Sets *ret_rule and *ret_way to the type's rule and direction once they are
+ * known.
+ */
 static const char *check(const char *packet, size_t bytes, unsigned n_fds, const struct rule **ret_rule,
                          const struct way **ret_way)
 {
@@ -152,9 +155,9 @@ const char *skv_wire_check(const void *packet, size_t bytes, unsigned n_fds, boo
 	return to_daemon == (way == &rule->request) ? NULL : "a message that this side does not send";
 }
 
-/* ---- decoding for people --------------------------------------------------------------------- */
+/* ---- decoding for debugging ------------------------------------------------------------------ */
 
-/* What a peer wrote, quoted: nothing that a terminal or a log could take as its own. */
+/* Quotes a peer's string, so that a terminal or a log cannot misinterpret it. */
 static void put_quoted(FILE *to, const char *p, size_t most)
 {
 	fputc('"', to);
@@ -204,7 +207,7 @@ static void put_field(FILE *to, const struct field *f, const char *p)
 	}
 }
 
-/* The beginning of a tail is enough to follow a conversation. */
+/* The beginning of a tail is enough for debugging. */
 #define DUMP_RUNS 8u
 #define DUMP_BYTES 64u
 
@@ -226,7 +229,7 @@ static void put_tail(FILE *to, const struct body *b, const char *tail, size_t by
 		fputs(",...", to);
 }
 
-/* As much of the body as the packet has. */
+/* Prints the fields that the packet contains. */
 static void put_body(FILE *to, const struct body *b, const char *body, size_t bytes)
 {
 	for (unsigned i = 0; i < b->n_fields; i++)
@@ -243,7 +246,7 @@ void skv_wire_dump(FILE *to, const char *prefix, const void *packet, size_t byte
 	const char *wrong = check(packet, bytes, n_fds, &rule, &way);
 	struct skv_msg_header h;
 
-	flockfile(to); /* one line, whatever other threads write */
+	flockfile(to); /* keep the line together despite other threads */
 	fprintf(to, "%s", prefix);
 	if (bytes >= sizeof(h)) {
 		memcpy(&h, packet, sizeof(h));

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/wire.h - the protocol between sparsekvd and its clients; sparsekv-protocol(7) is its prose.
+ * common/wire.h - the protocol between sparsekvd and its clients; sparsekv-protocol(7) describes it in full.
  *
- * SOCK_SEQPACKET UNIX socket. One packet is one message: a header, a fixed struct by type, and for
- * some types a tail of elements that the struct counts. Everything is little-endian and fixed width,
- * no padding is implied. Lengths are exact, and a wrong one ends the connection. The header, HELLO and
- * ERROR never change; any other struct may grow at its end in a later version that both agreed on in HELLO.
+ * The socket is a UNIX socket of type SOCK_SEQPACKET. A packet is a message: a header, a fixed struct that depends on
+ * the type, and for some types a tail of elements whose number is in the struct. All numbers are little-endian and of
+ * fixed width, without implicit padding. Lengths are exact; a wrong one ends the connection. The header, HELLO and
+ * ERROR never change; any other struct may grow at its end in a later version that both sides agree on in HELLO.
  *
- * A request carries a serial chosen by the client, never 0; its reply carries the same one and the
- * request's type with SKV_REPLY set, or SKV_MSG_ERROR. The daemon's own notices have serial 0, and so
- * has an ERROR about a packet too broken to be answered: the daemon closes the connection after it.
- * Memory is announced once (SKV_MSG_SEGMENT with its fd) and named by id from then on.
+ * A request has a serial chosen by the client, never 0. Its reply has the same serial and the request's type with
+ * SKV_REPLY set, or is SKV_MSG_ERROR. Notices of the daemon have serial 0, and so has an ERROR about a packet too
+ * broken to be answered, after which the daemon closes the connection. Memory is announced once (SKV_MSG_SEGMENT with
+ * its fd) and then referred to by id.
  *
- * Strings end within their field and are printable ASCII: they reach logs, terminals and JSON.
- * Fill them with skv_wire_string().
+ * Strings end within their field and are printable ASCII, because they reach logs, terminals and JSON. Fill them with
+ * skv_wire_string().
  */
 #ifndef SKV_WIRE_H
 #define SKV_WIRE_H
@@ -24,15 +24,18 @@
 
 #define SKV_PROTO_VERSION 1u
 #define SKV_WIRE_MAX 65536u   /* bytes of a message, header included */
-#define SKV_WIRE_MAX_SENT 8192u /* and of one that the daemon sends: it has memory for all that are not read */
-#define SKV_WIRE_MAX_FDS 4u   /* of a message */
+#define SKV_WIRE_MAX_SENT 8192u /* the same for messages of the daemon, which has to buffer unread ones */
+#define SKV_WIRE_MAX_FDS 4u   /* per message */
 #define SKV_SPEC_MAX 512u     /* bytes of a policy spec, NUL included */
 #define SKV_TEXT_MAX 512u     /* bytes of an error text, NUL included */
 #define SKV_WIRE_MAX_RUNS 4096u
-#define SKV_CALL_PAGES 65536u /* that one request leases, gives back or releases, at most */
-#define SKV_PLUGIN_BYTES_MAX (16u << 20) /* of a policy's file */
+#define SKV_CALL_PAGES 65536u /* maximum of pages that one request leases, gives back or releases */
+#define SKV_PLUGIN_BYTES_MAX (16u << 20) /* bytes of a policy's file */
 #define SKV_DEFAULT_SOCKET "/run/sparsekv/sparsekvd.sock"
-/* Elsewhere: the folder above may be shown to containers, this one is for the machine's operators. */
+/*
+ * In another folder, because the folder above may be shared with containers, while this one is for the machine's
+ * operators.
+ */
 #define SKV_DEFAULT_OPERATORS_SOCKET "/run/sparsekv-operators/sparsekvd.sock"
 
 #define SKV_REPLY 0x8000u
@@ -48,7 +51,7 @@ enum skv_msg_type {
 	SKV_MSG_SEQ_FORK = 7,     /* skv_msg_seq_name (seq: parent) → skv_msg_seq_ok, fd: sequence memory */
 	SKV_MSG_SEQ_DETACH = 8,   /* skv_msg_seq → empty */
 	SKV_MSG_SEQ_DROP = 9,     /* skv_msg_seq → empty */
-	SKV_MSG_SEQ_RELEASE = 10, /* skv_msg_runs (of shared pages that seq no longer refers to) → empty */
+	SKV_MSG_SEQ_RELEASE = 10, /* skv_msg_runs (shared pages that seq no longer refers to) → empty */
 	SKV_MSG_LEASE_GET = 11,   /* skv_msg_lease_get → skv_msg_runs; segments are announced before */
 	SKV_MSG_LEASE_PUT = 12,   /* skv_msg_runs → empty */
 	SKV_MSG_POLICY_GET = 13,  /* skv_msg_session → skv_msg_policy, fd: policy's file */
@@ -59,18 +62,18 @@ enum skv_msg_type {
 	SKV_MSG_PREFIX_SEAL = 23, /* skv_msg_seal → empty */
 	SKV_MSG_PREFIX_NEW = 24,  /* skv_msg_seq_name (seq: has token ids) → skv_msg_seq_ok, fd: sequence memory */
 
-	/* a client of the daemon before goes on: what it has, then the end of the list */
+	/* a client of the previous daemon reconnects: it lists what it has, then ends the list */
 	SKV_MSG_RECONNECT = 18,         /* in place of HELLO: skv_msg_reconnect → skv_msg_hello_ok, fd: control page */
 	SKV_MSG_RECONNECT_SESSION = 19, /* skv_msg_session → empty */
 	SKV_MSG_RECONNECT_SEQ = 20,     /* skv_msg_seq → empty */
 	SKV_MSG_RECONNECT_PAGES = 21,   /* skv_msg_runs (on lease) → empty */
-	SKV_MSG_RECONNECT_DONE = 22,    /* skv_msg_client → empty: what was not listed is let go */
+	SKV_MSG_RECONNECT_DONE = 22,    /* skv_msg_client → empty: the daemon releases everything not listed */
 
 	SKV_MSG_SEGMENT = 32,      /* notice: skv_msg_segment, fd: the segment */
 	SKV_MSG_SEGMENT_GONE = 33, /* notice: skv_msg_segment without fd: unmap it, then acknowledge */
 	SKV_MSG_SEGMENT_ACK = 34,  /* skv_msg_segment → empty */
 	SKV_MSG_SEGMENT_IPC = 35,  /* notice: skv_msg_segment_ipc: SEGMENT of a kind without an fd */
-	SKV_MSG_WAIT = 36,         /* notice: skv_msg_wait: a request is being worked on, once a second */
+	SKV_MSG_WAIT = 36,         /* notice, once a second: skv_msg_wait: a request is in progress */
 
 	/* for sparsekvctl; replies are skv_msg_text: JSON in one or more messages */
 	SKV_MSG_QUERY = 48,       /* skv_msg_query → skv_msg_text … */
@@ -83,8 +86,9 @@ enum skv_msg_type {
 	SKV_MSG_SEQ_EXPORT = 55,  /* skv_msg_seq_of → skv_msg_file, fd: a pipe with the file of a parked sequence */
 	SKV_MSG_SEQ_IMPORT = 56,  /* skv_msg_user, fd: such a file, or a pipe with one → skv_msg_text (operator only) */
 
-	/* of another daemon, in place of HELLO */
-	SKV_MSG_HANDOVER = 52, /* skv_msg_handover, fd: a socket, where everything comes then; no reply but ERROR (operator only) */
+	/* from another daemon, in place of HELLO */
+	/* skv_msg_handover, fd: a socket for passing all state; no reply except ERROR (operator only) */
+	SKV_MSG_HANDOVER = 52,
 };
 
 struct skv_msg_header {
@@ -92,16 +96,16 @@ struct skv_msg_header {
 	uint16_t type;   /* enum skv_msg_type, | SKV_REPLY */
 	uint16_t n_fds;  /* file descriptors that came with it */
 	uint32_t serial;
-	uint32_t reserved; /* 0 */
+	uint32_t reserved; /* must be 0 */
 };
 
 struct skv_msg_error {
-	int32_t error; /* errno value, positive */
+	int32_t error; /* positive errno */
 	char text[SKV_TEXT_MAX];
 };
 
 struct skv_msg_hello {
-	uint32_t version_min, version_max; /* that the client supports */
+	uint32_t version_min, version_max; /* supported by the client */
 	uint64_t features;                 /* bits; none defined in version 1 */
 	char program[SKV_NAME_MAX];        /* shown by sparsekvctl */
 };
@@ -110,12 +114,12 @@ struct skv_msg_hello_ok {
 	uint32_t client;
 	uint64_t features;
 	uint64_t control_bytes;
-	char daemon[SKV_NAME_MAX]; /* its version */
+	char daemon[SKV_NAME_MAX]; /* version of the daemon */
 };
 
 /*
- * A client of this process whose connection ended: nothing of the process has its memory mapped any more, nor will write
- * to it, so it need not be kept until the process ends.
+ * A client of the same process whose connection has ended. The process has unmapped that client's memory and will not
+ * write to it any more, so the daemon need not keep it until the process exits.
  */
 struct skv_msg_client {
 	uint32_t client;
@@ -123,14 +127,14 @@ struct skv_msg_client {
 };
 
 /*
- * A client whose daemon died, or was stopped and has left everything to this one. It says what it has: sessions, sequences, pages on
- * lease. All else that the daemon has of it (answers that never came) is let go with RECONNECT_DONE. Before that, requests that may
- * have been carried out already can be sent again: SEQ_DETACH and SEQ_DROP of a sequence that is not held are no error, nor is
- * SEQ_RELEASE of pages that are not shared.
+ * A client whose daemon died, or stopped and left all state to this one. The client lists what it has: sessions,
+ * sequences, leased pages. RECONNECT_DONE releases everything else that the daemon has for it (replies that never
+ * arrived). Before that, requests that may already have been executed can be repeated: SEQ_DETACH and SEQ_DROP of a
+ * sequence that is not held are no error, nor is SEQ_RELEASE of pages that are not shared.
  */
 struct skv_msg_reconnect {
 	struct skv_msg_hello hello;
-	uint32_t client; /* as the daemon before called it */
+	uint32_t client; /* id from the previous daemon */
 	uint32_t reserved;
 };
 
@@ -145,19 +149,19 @@ struct skv_wire_model {
 #define SKV_UUID_BYTES 16u
 
 /*
- * Bytes of a device's pool, at most: CUDA kernels number its rows, of 128 bytes at least, with 32 bits, and clients map
- * it twice.
+ * Maximum of bytes of a device's pool: CUDA kernels number its rows, of at least 128 bytes, with 32 bits, and clients
+ * map it twice.
  */
 #define SKV_DEVICE_POOL_MAX ((uint64_t)1 << 38)
 struct skv_msg_open {
 	struct skv_wire_model model;
-	uint8_t device_uuid[SKV_UUID_BYTES]; /* not all 0: of the device, whatever its number */
+	uint8_t device_uuid[SKV_UUID_BYTES]; /* if not all 0, identifies the device instead of its number */
 	char spec[SKV_SPEC_MAX];
 };
-/* A policy as a session, or a sequence of it, is to run it. */
+/* The policy that a session, or one of its sequences, is to run. */
 struct skv_msg_policy {
 	uint64_t generation; /* POLICY_FIND: 0 */
-	uint32_t plugin; /* id of the file that the fd is of */
+	uint32_t plugin; /* id of the plugin file of the fd */
 	uint32_t reserved;
 	char spec[SKV_SPEC_MAX];
 };
@@ -166,8 +170,8 @@ struct skv_msg_open_ok {
 	uint32_t pool;
 	uint64_t page_bytes;
 	uint64_t segment_bytes;
-	uint32_t pages_per_segment; /* all that fit; of a device one less, if they leave a rest */
-	uint32_t max_segments; /* ids are below it; so many * segment_bytes addresses are to be reserved */
+	uint32_t pages_per_segment; /* as many as fit; on a device one less, if they do not fill the segment */
+	uint32_t max_segments; /* segment ids are below this; reserve max_segments * segment_bytes of address space */
 	uint64_t session_page_bytes;
 	struct skv_msg_policy policy;
 };
@@ -178,9 +182,17 @@ struct skv_msg_session {
 
 struct skv_msg_seq_name {
 	uint32_t session;
-	uint32_t seq;        /* FORK: the parent; PREFIX_NEW: one whose memory has the prompt's token ids, whatever its length; else 0 */
-	uint32_t max_tokens; /* NEW, PREFIX_NEW: 0 = the model's; else 0 */
-	uint32_t n_tokens;   /* FORK: that the child has of the parent's, SKV_ALL = all; PREFIX_NEW: of the prompt; else 0 */
+	/*
+	 * FORK: the parent; PREFIX_NEW: a sequence whose memory has the prompt's token ids, whatever its length;
+	 * otherwise 0
+	 */
+	uint32_t seq;
+	uint32_t max_tokens; /* NEW, PREFIX_NEW: 0 = the model's; otherwise 0 */
+	/*
+	 * FORK: tokens that the child gets from the parent, SKV_ALL = all; PREFIX_NEW: tokens of the prompt; otherwise
+	 * 0
+	 */
+	uint32_t n_tokens;
 	char name[SKV_NAME_MAX]; /* "" = anonymous (NEW, PREFIX_NEW, FORK) */
 };
 struct skv_msg_seq_ok {
@@ -196,25 +208,25 @@ struct skv_msg_seq {
 struct skv_msg_seal {
 	uint32_t session;
 	uint32_t seq;
-	uint32_t n_tokens; /* as many whole blocks as they have */
+	uint32_t n_tokens; /* the whole blocks of these tokens are sealed */
 	uint32_t reserved;
 };
 
 struct skv_msg_lease_get {
 	uint32_t session;
-	uint32_t least; /* fewer than this many is -ENOSPC or -EDQUOT */
+	uint32_t least; /* -ENOSPC or -EDQUOT if fewer are available */
 	uint32_t most;
 	uint32_t reserved;
 };
 /* Pages as runs; tail: n_runs × skv_wire_run, at most SKV_WIRE_MAX_RUNS. */
 struct skv_msg_runs {
 	uint32_t session;
-	uint32_t seq; /* SEQ_RELEASE; else 0 */
+	uint32_t seq; /* SEQ_RELEASE; otherwise 0 */
 	uint32_t n_runs;
 	uint32_t reserved;
 };
 struct skv_wire_run {
-	uint32_t first, count; /* pages first … first + count - 1 */
+	uint32_t first, count; /* pages first to first + count - 1 */
 };
 
 struct skv_msg_spec {
@@ -222,7 +234,8 @@ struct skv_msg_spec {
 };
 struct skv_msg_policy_ack {
 	uint32_t session;
-	int32_t error; /* 0: the session runs it; else errno, positive: the session stays with the old one */
+	/* 0: the session runs the policy; otherwise a positive errno, and the session keeps the old policy */
+	int32_t error;
 	uint64_t generation;
 	char text[SKV_TEXT_MAX];
 };
@@ -234,12 +247,12 @@ enum skv_handle_kind {
 };
 struct skv_msg_segment {
 	uint32_t pool;
-	uint32_t segment; /* page ids segment * pages_per_segment … are in it */
+	uint32_t segment; /* contains page ids from segment * pages_per_segment */
 	uint32_t handle;  /* enum skv_handle_kind */
 	uint32_t reserved;
 	uint64_t bytes;
 };
-#define SKV_IPC_HANDLE_BYTES 64u /* as CUDA has it for ever: CU_IPC_HANDLE_SIZE */
+#define SKV_IPC_HANDLE_BYTES 64u /* CU_IPC_HANDLE_SIZE, which CUDA will not change */
 struct skv_msg_segment_ipc {
 	struct skv_msg_segment segment;
 	uint8_t ipc_handle[SKV_IPC_HANDLE_BYTES];
@@ -263,7 +276,10 @@ struct skv_msg_room {
 struct skv_msg_name {
 	char name[SKV_NAME_MAX];
 };
-/* Which sessions: every one (1), or with 0 those that fit all of the four below, at least one of which is given. */
+/*
+ * Selects sessions: `all` 1: every session; 0: those that match all of the four criteria below, at least one of which
+ * is given.
+ */
 struct skv_msg_policy_swap {
 	uint32_t all;
 	uint32_t session; /* 0: not given */
@@ -272,7 +288,7 @@ struct skv_msg_policy_swap {
 	char model[SKV_NAME_MAX]; /* "": not given */
 	char spec[SKV_SPEC_MAX];
 };
-/* A named sequence; of a model with ranks, that of each rank. */
+/* A named sequence; for a model with ranks, that of every rank. */
 struct skv_msg_seq_of {
 	uint32_t uid;
 	uint32_t reserved;
@@ -283,17 +299,17 @@ struct skv_msg_file {
 	uint64_t bytes;
 };
 struct skv_msg_user {
-	uint32_t uid; /* whose sequence it will be */
+	uint32_t uid; /* owner of the new sequence */
 	uint32_t reserved;
 };
-/* The request with this serial takes long, and goes on: who waits for its answer waits from now on. */
+/* The request with this serial is still in progress: its client restarts the timeout for the reply. */
 struct skv_msg_wait {
 	uint32_t serial;
 	uint32_t reserved;
 };
 #define SKV_HANDOVER_VERSION 1u
 struct skv_msg_handover {
-	uint32_t version; /* of what comes on that socket (daemon/handover.c) */
+	uint32_t version; /* of the data sent over the socket (daemon/handover.c) */
 	uint32_t reserved;
 };
 /* Tail: length bytes of text. */
@@ -303,16 +319,17 @@ struct skv_msg_text {
 };
 
 /*
- * The control page: written by the daemon, read by every client. A client whose session's generation
- * differs from `policy_generation` asks POLICY_GET at its next step_begin.
+ * The control page: written by the daemon, read by every client. A client whose session's generation differs from
+ * `policy_generation` sends POLICY_GET at its next step_begin.
  */
 struct skv_control_page {
 	_Atomic uint64_t policy_generation;
-	_Atomic uint32_t recall_every; /* steps of a session for each in which it measures recall; 0: none */
+	_Atomic uint32_t recall_every; /* a session measures recall in one of so many steps; 0: never */
 	uint32_t n_fences;
 	/*
-	 * Of each client, at skv_client_row_of(its id): the id while its connection stands, else 0 or another's. A client
-	 * that does not find its id there begins and commits no step any more. It stays when the daemon dies.
+	 * For each client, at skv_client_row_of(id): its id while it is connected, otherwise 0 or another client's id.
+	 * A client that does not find its id there neither begins nor commits steps. The entry remains when the daemon
+	 * dies.
 	 */
 	_Atomic uint32_t fence[];
 };
@@ -321,58 +338,58 @@ static inline uint32_t skv_client_row_of(uint32_t client)
 	return client & 0xffff;
 }
 
-/* The session page: written by the client, shown by the daemon (never believed). */
+/* The session page: written by the client, displayed by the daemon (never trusted). */
 struct skv_session_page {
 	_Atomic uint64_t steps, prompt_tokens, decode_tokens;
 	_Atomic uint64_t attended_tokens, causal_tokens;
 	_Atomic uint64_t evicted_pages, stock_pages;
-	_Atomic uint64_t policy_generation; /* that the session runs */
-	_Atomic uint64_t recall_steps;      /* in which recall was measured */
-	/* of each layer in the last of them: 1 + parts per million; 0: it attends to everything */
+	_Atomic uint64_t policy_generation; /* generation that the session runs */
+	_Atomic uint64_t recall_steps;      /* steps in which recall was measured */
+	/* recall of each layer in the last such step: 1 + parts per million; 0: the layer attends to everything */
 	_Atomic uint32_t recall[SKV_MAX_LAYERS];
 };
 
 /* ---- building and checking ------------------------------------------------------------------- */
 
 /*
- * Is this packet well-formed, as sent by a client (to_daemon) or by the daemon? Checks the header
- * against the packet's size and fd count, type and direction, serial, the exact length for the type
- * with its counted tail, the number of fds, reserved fields, strings, errno values and runs. What an
- * id, a name or a size means is left to the caller. NULL when all is well, else what is wrong.
+ * Checks that a packet is well-formed, as sent by a client (to_daemon) or by the daemon: its header against the
+ * packet's size and fd count, type and direction, serial, the exact length for the type with its counted tail, the
+ * number of fds, reserved fields, strings, errno values and runs. The meaning of ids, names and sizes is left to the
+ * caller. Returns NULL if it is, otherwise an error text.
  */
 const char *skv_wire_check(const void *packet, size_t bytes, unsigned n_fds, bool to_daemon);
 
-/* Name of a message type ("LEASE_GET"), "?" for an unknown one. */
+/* Returns the name of a message type ("LEASE_GET"), or "?" for an unknown one. */
 const char *skv_wire_name(uint16_t type);
 
-/* One line that decodes a packet, broken or not, for SPARSEKV_DEBUG=wire. `prefix`: the peer and the direction. */
+/* Prints a packet, valid or not, as one line, for SPARSEKV_DEBUG=wire. `prefix`: the peer and the direction. */
 void skv_wire_dump(FILE *to, const char *prefix, const void *packet, size_t bytes, unsigned n_fds);
 
 /*
- * Fill a fixed string of a message: cut to size - 1 bytes, what is not printable ASCII becomes '?', the
- * rest of the field zeros. `from` NULL is "".
+ * Fills a fixed string of a message: truncates it to size - 1 bytes, replaces bytes other than printable ASCII by '?',
+ * and fills the rest of the field with zeros. `from` NULL means "".
  */
 void skv_wire_string(char *to, size_t size, const char *from);
 
 void skv_wire_from_model(struct skv_wire_model *to, const struct skv_model *from);
 void skv_wire_to_model(struct skv_model *to, const struct skv_wire_model *from);
 
-/* Is this model within the limits of types.h? NULL, else a text that names the field and the limits. */
+/* Checks a model against the limits of types.h. Returns NULL, or a text that names the field and its limits. */
 const char *skv_model_check(const struct skv_model *m);
 
 /*
- * The operators' socket of the daemon that has this socket: the default's, else the path with ".operators" behind it.
- * False: longer than `size`.
+ * Returns the operators' socket that belongs to a daemon's socket: the default one for the default, otherwise the path
+ * with ".operators" appended. False: longer than `size`.
  */
 bool skv_operators_socket(const char *socket, char *to, size_t size);
 
-/* Sequence and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */
+/* Sequence and policy names: 1 to SKV_NAME_MAX - 1 printable ASCII bytes without space or '/'. */
 bool skv_name_valid(const char *name);
 
 /* The name that the daemon gives a sealed prefix: '/' and 32 hexadecimal digits. */
 bool skv_prefix_name_valid(const char *name);
 
-/* Names of models: the same, and '/' is as good as any other byte ("HuggingFaceTB/SmolLM2-135M"). */
+/* Model names: as above, but '/' is allowed ("HuggingFaceTB/SmolLM2-135M"). */
 bool skv_model_name_valid(const char *name);
 
 #endif

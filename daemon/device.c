@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/device.c - devices: makes the core's pending segments of device memory.
+ * daemon/device.c - devices: creates the pending segments of device memory for the core.
  *
- * A device is opened with the first model on it, and stays open. When the core has a segment pending,
+ * A device is opened when it is first needed, and stays open. A pending segment is created in one of two ways:
  *
- *   ipc = vmm      it is created and exported here (mem/cuda.c: no context), and its worker fills it with
- *                  zeros before the core gets it: physical memory holds what its last user left;
- *   ipc = legacy   its worker allocates, clears and keeps it. Those segments live as long as that process:
- *                  when it dies, every session on the device is ended and its sequences are gone.
+ *   ipc = vmm      It is created and exported here (mem/cuda.c, without a context). The device's worker fills it with
+ *                  zeros before the core gets it, since physical memory contains what its last user left.
+ *   ipc = legacy   The worker allocates, clears and keeps it. Such segments live as long as the worker process: when
+ *                  it dies, all connections with sessions on the device are closed and their sequences are lost.
  */
 #include "daemon/device.h"
 
@@ -22,7 +22,7 @@
 
 /* A pending segment. */
 struct pending {
-	struct skv_worker_job job; /* first: what `done` is given */
+	struct skv_worker_job job; /* first: `done` gets a pointer to it */
 	struct skv_cuda_job cuda;
 	struct skv_device *device;
 	struct skv_core_pending m;
@@ -47,7 +47,7 @@ static void made(struct skv_worker_job *job, int error, const char *why, const v
 		skv_lease_arrived(s, x->m.pool);
 	} else {
 		if (error != -ECANCELED)
-			skv_log_peer(LOG_WARNING, "%s: no segment of %llu bytes: %s", d->name,
+			skv_log_peer(LOG_WARNING, "%s: a segment of %llu bytes cannot be created: %s", d->name,
 			             (unsigned long long)x->m.bytes, why);
 		skv_core_segment_failed(s->core, &x->m);
 		skv_close_fd(x->handle.fd);
@@ -95,7 +95,7 @@ void skv_device_make(struct skv_server *s)
 		make(s->devices[m.device], &m);
 }
 
-/* A handle of the worker's memory that goes back. */
+/* Returns a handle to the worker that allocated the memory. */
 struct freeing {
 	struct skv_worker_job job; /* first */
 	struct skv_cuda_job cuda;
@@ -103,11 +103,14 @@ struct freeing {
 
 static void freed(struct skv_worker_job *job, int error, const char *why, const void *answer)
 {
-	(void)error, (void)why, (void)answer; /* a worker that fails to free is ended, and its memory goes */
+	(void)error, (void)why, (void)answer; /* a worker that fails to free is ended, which frees its memory */
 	free(job);
 }
 
-/* A VMM allocation lives until its last fd and mapping: a client that keeps one keeps memory that only it sees. */
+/*
+ * A VMM allocation lives until its last fd and mapping are gone: a client that keeps one keeps memory that no other
+ * process can reach.
+ */
 static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
 {
 	struct skv_device *d = (struct skv_device *)ops;
@@ -119,7 +122,7 @@ static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle
 	skv_worker_keep(d->worker, --d->kept > 0);
 	x = calloc(1, sizeof(*x));
 	if (!x) {
-		skv_log(LOG_ERR, "%s: no memory to free %zu bytes with: they are lost until the worker ends",
+		skv_log(LOG_ERR, "%s: out of memory while freeing %zu bytes: they are lost until the worker ends",
 		        d->name, bytes);
 		return;
 	}
@@ -131,7 +134,7 @@ static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle
 	skv_worker_submit(d->worker, &x->job);
 }
 
-/* The worker of a legacy device died with all that it kept. */
+/* The worker of a legacy device died, and with it all segments that it kept. */
 static void lost(void *device)
 {
 	struct skv_device *d = device;
@@ -140,7 +143,7 @@ static void lost(void *device)
 
 	if (!d->legacy || !d->kept)
 		return;
-	skv_log(LOG_ERR, "%s: the memory of all sequences there is lost with its worker (ipc = legacy)",
+	skv_log(LOG_ERR, "%s: the memory of all sequences on the device is lost with its worker (ipc = legacy)",
 	        d->name);
 	for (struct skv_conn *c = skv_ipc_first(s->ipc); c; c = next) {
 		next = skv_conn_next(c);
@@ -158,7 +161,7 @@ static uint64_t min64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* A share of the device: per cent up to 100, else bytes, not more than there are. */
+/* A share of the device: per cent up to 100, else bytes, at most all of them. */
 static uint64_t share(uint64_t setting, uint64_t bytes)
 {
 	return setting <= 100 ? bytes / 100 * setting : min64(setting, bytes);
@@ -220,7 +223,7 @@ static int device_new(struct skv_server *s, uint32_t number, const struct skv_cu
 	return 0;
 }
 
-/* The number of the device that has this UUID. -ENODEV: none has; another negative errno: the driver does not say, with a text. */
+/* Finds the device with this UUID. -ENODEV: there is none; another negative errno: the driver failed, with a text. */
 static int find(const uint8_t uuid[SKV_UUID_BYTES], uint32_t *ret, char why[SKV_CUDA_TEXT_MAX])
 {
 	struct skv_cuda_info info;
@@ -238,7 +241,7 @@ static int find(const uint8_t uuid[SKV_UUID_BYTES], uint32_t *ret, char why[SKV_
 	return -ENODEV;
 }
 
-/* A client that names a device by its UUID may number devices its own way: in a container it sees some of ours. */
+/* A client that names a device by its UUID may number devices differently: a container shows it only some of them. */
 int skv_device_resolve(struct skv_server *s, const uint8_t uuid[SKV_UUID_BYTES], uint32_t *number,
                        char why[SKV_TEXT_MAX])
 {
@@ -280,7 +283,7 @@ int skv_device_need(struct skv_server *s, uint32_t number, char why[SKV_TEXT_MAX
 	int r;
 
 	if (number == SKV_DEVICE_HOST || number >= SKV_MEMORY_KINDS || s->devices[number])
-		return 0; /* the core refuses a number that is no device */
+		return 0; /* nothing to open; the core refuses an invalid number */
 	if (s->config.cuda == SKV_CUDA_OFF) {
 		snprintf(why, SKV_TEXT_MAX, "device memory is turned off (cuda = off)");
 		return EOPNOTSUPP;

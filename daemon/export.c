@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/export.c - parked files leave for other machines: into pipes, whose readers may be slow for ever.
+ * daemon/export.c - exports parked files to other machines, through pipes whose readers may be arbitrarily slow.
  *
- *   a worker writes a turn's worth → the pipe is full: this waits for its reader → the next turn, behind those of other users
+ *   a worker writes one turn's worth → the pipe is full: this waits for its reader → the next turn, after those of
+ *   other users
  *
- * So a slow reader keeps nobody waiting but itself. A user has one export at a time. The worker opens the file anew each turn: if the sequence is
- * dropped or resumed meanwhile, the export ends, and its reader sees that the file is short.
+ * So a slow reader delays only itself. A user has one export at a time. The worker opens the file anew in each turn:
+ * if the sequence is dropped or resumed meanwhile, the export ends, and its reader gets a short file.
  */
 #include "daemon/parking-priv.h"
 
@@ -47,7 +48,7 @@ int skv_parking_begin_export(struct skv_parking *k, struct skv_parked *p, int fd
 	return r;
 }
 
-/* Its reader has read something, or is gone, which the worker finds out. */
+/* The pipe has room, or its reader is gone, which the worker finds out. */
 static void on_writable(struct skv_op *op, int res)
 {
 	struct skv_parking_job *j = SKV_OP_OWNER(op, struct skv_parking_job, op);
@@ -55,8 +56,8 @@ static void on_writable(struct skv_op *op, int res)
 
 	if (k->closed) {
 		skv_parking_end(j, -ECANCELED, "the daemon is stopping");
-	} else if (res < 0) { /* canceled by the tick */
-		skv_parking_end(j, -ETIMEDOUT, "nobody reads from its pipe");
+	} else if (res < 0) { /* cancelled by the tick */
+		skv_parking_end(j, -ETIMEDOUT, "its pipe was not read for too long");
 	} else {
 		skv_parking_enter(j, SKV_PARKING_MOVING);
 		skv_worker_submit(k->workers[SKV_PARKING_EXPORT], &j->work);

@@ -2,14 +2,15 @@
 /*
  * daemon/fence.c - clients whose connection ended before their process did.
  *
- * The end of a connection is not the end of a process: a child of fork(2) hangs up for its parent, a queue overflows, a
- * process that is stopped goes on later, a device finishes what was queued there. A process in the middle of a step may still
- * write to its pages. So what such a client has is nobody's until its process is gone (its pidfd says so) or has said
- * that it has nothing mapped any more (CLIENT_END). Meanwhile the control page tells it that it is fenced, and its
- * library begins and commits no step. A client without a session has no memory, and goes at once.
+ * The end of a connection is not the end of a process: a child of fork(2) closes the socket of its parent, a queue
+ * overflows, a stopped process continues later, a device completes queued work. A process in the middle of a step may
+ * still write to its pages. So what such a client has is not given to others until its process has ended (its pidfd
+ * tells) or has reported that it has nothing mapped any more (CLIENT_END). Meanwhile the control page tells its
+ * library that it is fenced, and the library begins and commits no step. A client without a session has no memory
+ * mapped, and is removed at once.
  *
- * An attach of a sequence of such a client waits a moment: the kernel closes a dying process's socket before the process
- * is gone.
+ * An attach of a sequence that such a client holds waits a moment: the kernel closes the socket of a dying process
+ * before the process is gone.
  */
 #include "daemon/fence.h"
 
@@ -29,13 +30,13 @@
 #include "daemon/turns.h"
 
 #define ATTACH_WAIT_NS 1000000000u
-#define MOST_WAITING 16u /* of a connection */
+#define MOST_WAITING 16u /* of one connection */
 
 struct skv_fence {
 	struct skv_fence *next;
 	struct skv_server *server;
 	uint32_t client;
-	bool done; /* gone from the core: only the operation is left */
+	bool done; /* removed from the core: only the operation is left */
 	struct skv_peer peer;
 	uint64_t begun_ns;
 	struct skv_op death_op;
@@ -45,28 +46,28 @@ struct skv_fence {
 struct skv_attaching {
 	struct skv_attaching *next;
 	struct skv_server *server;
-	uint64_t conn; /* its number; 0: it was answered, only the operation is left */
+	uint64_t conn; /* number of the connection; 0: it was answered, only the operation is left */
 	struct skv_msg_header header;
 	struct skv_msg_seq_name m;
-	bool read; /* it has been, or is, read from a file */
+	bool read; /* it has been or is being read from a file */
 	struct skv_op timer_op;
 };
 
-/* ---- those who wait ---- */
+/* ---- attach requests that wait ---- */
 
-/* There is no such sequence in memory. As skv_parking_attach(). */
+/* The sequence is not in memory: try to resume it. Returns as skv_parking_attach(). */
 static int read_back(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_seq_name *m, char why[SKV_TEXT_MAX])
 {
 	const struct skv_model *model;
 
 	if (skv_core_session_model(s->core, skv_conn_client(conn), m->session, &model))
-		return 0; /* there is no such session: the core's answer says so */
+		return 0; /* there is no such session: the core's error says so */
 	return skv_parking_attach(s, skv_conn_peer(conn)->uid, model, m->name, why);
 }
 
 /*
- * False: the holder is fenced, and this may wait for it; or it is gone, and ends in turns; or the sequence is being read from its
- * file, *read.
+ * Returns false if the request has to wait: the holder is fenced (and `wait`), or is gone and its sequences are
+ * reclaimed in turns, or the sequence is being read from its file (sets *read).
  */
 static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                    const struct skv_msg_seq_name *m, bool wait, bool *read)
@@ -91,7 +92,7 @@ static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv
 	return true;
 }
 
-/* Try again. False: it goes on waiting. */
+/* Tries again. False: it still waits. */
 static bool attach_again(struct skv_attaching *a, bool wait)
 {
 	struct skv_server *s = a->server;
@@ -147,7 +148,7 @@ void skv_fence_attach(struct skv_server *s, struct skv_conn *conn, const struct 
 	skv_op_timer(s->loop, &a->timer_op, ATTACH_WAIT_NS, attach_late);
 }
 
-/* Is it for that sequence? */
+/* Does it wait for this sequence? */
 static bool is_for(struct skv_attaching *a, struct skv_conn *conn, uid_t uid, const struct skv_model *m, const char *name)
 {
 	const struct skv_model *model;
@@ -183,9 +184,9 @@ void skv_fence_forget(struct skv_server *s, const struct skv_conn *conn)
 		}
 }
 
-/* ---- those who are gone ---- */
+/* ---- clients that are gone ---- */
 
-/* It can write no more: what it has is taken back, in turns. */
+/* The client can write no more: reclaims what it has, in turns. */
 static void take_back(struct skv_server *s, uint32_t client)
 {
 	int r = skv_core_client_gone(s->core, client, skv_now_ns());
@@ -223,7 +224,10 @@ static void died(struct skv_op *op, int res)
 	fence_free(f);
 }
 
-/* Until the process ends that the caller puts there, or says so. NULL: there is no memory, and the daemon ends. */
+/*
+ * Allocates a fence. The caller sets the process whose end, or CLIENT_END, ends it. NULL: no memory; the daemon
+ * stops.
+ */
 static struct skv_fence *watch(struct skv_server *s, uint32_t client)
 {
 	struct skv_fence *f = calloc(1, sizeof(*f));
@@ -272,7 +276,7 @@ void skv_fence_resume(struct skv_server *s, uint32_t client, struct skv_peer *pe
 	skv_op_poll(s->loop, &f->death_op, f->peer.pidfd, POLLIN, died);
 }
 
-/* Do two pidfds mean one process? Numbers of processes are used again, but not while the first one lives. */
+/* Are two pidfds of one process? A PID is not reused while the process lives. */
 static bool same_process(const struct skv_peer *a, const struct skv_peer *b)
 {
 	struct stat x, y;
@@ -281,10 +285,10 @@ static bool same_process(const struct skv_peer *a, const struct skv_peer *b)
 		return false;
 	if (a->pid || b->pid)
 		return a->pid == b->pid;
-	return x.st_dev == y.st_dev && x.st_ino == y.st_ino; /* each has its own since Linux 6.9 */
+	return x.st_dev == y.st_dev && x.st_ino == y.st_ino; /* pidfds have unique inodes since Linux 6.9 */
 }
 
-/* That of the process which asks; or it is told that there is none. */
+/* Finds the fence of a client of the asking process, or tells the peer that there is none. */
 static struct skv_fence *find(struct skv_server *s, struct skv_conn *conn, uint32_t serial, uint32_t client)
 {
 	const struct skv_peer *peer = skv_conn_peer(conn);
@@ -299,8 +303,9 @@ static struct skv_fence *find(struct skv_server *s, struct skv_conn *conn, uint3
 }
 
 /*
- * The process has closed that client's connection before it made this one, and we may hear of it later: what came by that one may have
- * waited for the daemon for as long, RECONNECT as well. Of two it is the later one that the process means.
+ * The process has closed that client's connection before it made this one, but the daemon may learn of it later:
+ * messages on the old connection, RECONNECT included, may have waited as long. Of two connections the later one
+ * counts.
  */
 static void hang_up(struct skv_server *s, const struct skv_conn *conn, uint32_t client)
 {
@@ -341,7 +346,8 @@ void skv_fence_reconnect(struct skv_server *s, struct skv_conn *conn, const stru
 		return;
 	hang_up(s, conn, m->client);
 	f = find(s, conn, h->serial, m->client);
-	if (!f || skv_reply_failed(s, conn, h->serial, "a client that goes on", skv_core_reconnect(s->core, m->client))) {
+	if (!f ||
+	    skv_reply_failed(s, conn, h->serial, "reconnecting a client", skv_core_reconnect(s->core, m->client))) {
 		skv_conn_finish(conn);
 		return;
 	}
@@ -349,7 +355,8 @@ void skv_fence_reconnect(struct skv_server *s, struct skv_conn *conn, const stru
 	skv_op_cancel(s->loop, &f->death_op);
 	skv_conn_set_client(conn, m->client, *m->hello.program ? m->hello.program : "?");
 	skv_reply_hello(s, conn, h, &ok);
-	skv_log(LOG_INFO, "%s, uid %u: goes on as client %#x", skv_conn_name(conn), (unsigned)skv_conn_peer(conn)->uid, m->client);
+	skv_log(LOG_INFO, "%s, uid %u: reconnected as client %#x", skv_conn_name(conn),
+	        (unsigned)skv_conn_peer(conn)->uid, m->client);
 }
 
 void skv_fence_hand_over(struct skv_server *s)

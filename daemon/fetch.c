@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/fetch.c - sealed prefixes come from the store, and go to it: jobs of workers, as those of parking are.
+ * daemon/fetch.c - fetches sealed prefixes from the store and sends them to it, with jobs of workers, as parking
+ * does.
  *
- *   fetch   which blocks has the store (worker) → a sequence without a name, pages for them (core) → worker reads them → it is sealed (core)
- *   send    list what the prefix names (core) → worker sends what the store lacks
+ *   fetch   the store says which blocks it has (worker) → an anonymous sequence and pages for them (core) → read them
+ *           (worker) → seal the sequence (core)
+ *   send    list what the prefix names (core) → send what the store lacks (worker)
  *
- * One prefix is sent at a time, and users take turns: while it is sent, its memory makes no room for anybody, and a store may say nothing for
- * long. What waits to be sent may leave memory.
+ * One prefix is sent at a time, and users take turns: while a prefix is sent, its memory cannot be freed, and a store
+ * may be silent for long. A prefix that waits to be sent may leave memory.
  *
- * Whatever fails, fewer tokens were there already, or will be: nobody is refused anything.
+ * A failure only means that more tokens are computed: no request is refused.
  */
 #include "daemon/prefix-priv.h"
 
@@ -27,8 +29,8 @@
 #include "daemon/sys/log.h"
 
 #define TURN_UNITS 40000u
-#define TURN_BLOCKS 128u /* whose ids are copied: a fraction of a millisecond */
-#define SEND_MS 60000u /* for a prefix; workers say that they go on */
+#define TURN_BLOCKS 128u /* blocks whose ids are copied per turn; keeps a turn well below a millisecond */
+#define SEND_MS 60000u /* for one prefix; workers report that they go on */
 _Static_assert(SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
 
 static void found(struct skv_parking_job *, int error, const char *why, const void *answer);
@@ -41,9 +43,9 @@ static const struct skv_parking_kind find_kind = {SKV_PARKING_FETCH, NULL, found
 static const struct skv_parking_kind get_kind = {SKV_PARKING_FETCH, got_turn, got};
 static const struct skv_parking_kind send_kind = {SKV_PARKING_SEND, send_turn, sent};
 
-/* ---- what the store is told ------------------------------------------------------------------ */
+/* ---- input of the store's workers ------------------------------------------------------------- */
 
-/* An error of the core as negative errno. */
+/* Converts an error of the core to a negative errno. */
 static int negative(int r)
 {
 	return r > 0 ? -skv_core_errno((enum skv_core_error)r) : r;
@@ -54,7 +56,10 @@ static off_t ids_at(uint32_t n_blocks)
 	return (off_t)(sizeof(struct skv_store_what) + (uint64_t)n_blocks * SKV_PREFIX_KEY);
 }
 
-/* The job's memfd, with what the worker is to know; of GET `ids` are still to come. It is charged first. 0, or negative errno. */
+/*
+ * Creates the job's memfd and writes the worker's input; token ids of a GET follow later. The memory is charged
+ * first. 0, or negative errno.
+ */
 static int tell(struct skv_parking_job *j, uint32_t n_blocks, uint64_t timeout_ms, bool ids)
 {
 	const struct skv_prefix_ask *a = j->prefix;
@@ -81,7 +86,10 @@ static int tell(struct skv_parking_job *j, uint32_t n_blocks, uint64_t timeout_m
 	return r;
 }
 
-/* GET: a turn's worth of token ids, as the client has them now. 0: these are all; 1: there are more; negative errno: the client has them no more. */
+/*
+ * GET: appends some token ids, as the client has them now. 0: all are written; 1: more are left; -ESTALE: the client
+ * does not have them any more; -ENOSPC.
+ */
 static int tell_ids(struct skv_parking_job *j)
 {
 	struct skv_prefix_ask *a = j->prefix;
@@ -120,7 +128,7 @@ static void say_failed(struct skv_prefix_ask *a, const char *what, int error, co
 {
 	if (error != -ECANCELED)
 		skv_count(a->server->counts, a->uid, SKV_COUNT_STORE_FAILED, 1);
-	if (error != -ECANCELED && error != -EHOSTDOWN) /* which was said when it went down */
+	if (error != -ECANCELED && error != -EHOSTDOWN) /* logged when the store went down */
 		skv_log_peer(LOG_WARNING, "a prefix of model %s, uid %u, cannot be %s: %s", a->model.name, (unsigned)a->uid, what,
 		             *why ? why : strerror(-error));
 }
@@ -142,7 +150,7 @@ int skv_fetch_begin(struct skv_prefix_ask *a)
 	return r;
 }
 
-/* Pages for n blocks, and a sequence that has them. Negative errno: it was not begun. */
+/* Creates a sequence for n blocks, for which pages are then taken. Negative errno: it was not begun. */
 static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 {
 	struct skv_parking_job *j = job_new(a, &get_kind, SKV_DISK_STORE_GET);
@@ -182,7 +190,7 @@ static void found(struct skv_parking_job *j, int error, const char *why, const v
 		skv_prefix_fetched(a);
 }
 
-/* What is there of it goes. */
+/* Drops what there is of the sequence. */
 static void give_up(struct skv_parking_job *j)
 {
 	struct skv_prefix_ask *a = j->prefix;
@@ -206,8 +214,8 @@ static void got_turn(struct skv_parking_job *j)
 }
 
 /*
- * Somebody waits for the memory of what is sent: its worker ends. Where it has values in its own memory, NIXL's, others would lose these;
- * so there the job goes on until its time is over.
+ * Is the memory that is being sent wanted? Then the worker is ended. Not with NIXL: the worker's memory holds values
+ * that other hosts read, and ending it would lose them; so the job continues until its timeout.
  */
 static bool is_in_the_way(const struct skv_parking_job *j)
 {
@@ -223,16 +231,16 @@ void skv_fetch_tick(struct skv_server *s)
 	while (j)
 		if (j->kind == &get_kind && j->state == SKV_PARKING_MEMORY && skv_now_ns() > j->prefix->deadline_ns) {
 			give_up(j);
-			j = s->parking->jobs; /* others may have ended with it */
+			j = s->parking->jobs; /* other jobs may have ended as well */
 		} else if (is_in_the_way(j)) {
 			skv_worker_cancel(s->parking->workers[SKV_PARKING_SEND], &j->work);
-			return; /* of which there is one; it may have ended */
+			return; /* only one prefix is sent at a time; its job may have ended */
 		} else {
 			j = j->next;
 		}
 }
 
-/* Pages from number `from` of the list on have nothing. */
+/* Frees the pages from number `from` of the list on; no block uses them. */
 static bool put_back(struct skv_parking_job *j, uint64_t from)
 {
 	struct skv_wire_run runs[512];
@@ -252,7 +260,7 @@ static bool put_back(struct skv_parking_job *j, uint64_t from)
 	return true;
 }
 
-/* As much as is right has been read. */
+/* The worker has read as many blocks as the store had intact. */
 static void got(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	const struct skv_disk_answer *said = answer;
@@ -270,7 +278,7 @@ static void got(struct skv_parking_job *j, int error, const char *why, const voi
 		return;
 	}
 	r = skv_core_prefix_restored(a->server->core, j->seq, a->origin, a->keys, n);
-	if (r) { /* or somebody else was faster */
+	if (r) { /* E_EXIST: the prefix was sealed meanwhile */
 		if (r < 0)
 			skv_server_fail(a->server, "a prefix from the store", r);
 		give_up(j);
@@ -295,7 +303,7 @@ int skv_fetch_send(struct skv_prefix_ask *a)
 	return 0;
 }
 
-/* Its memory stays from now on. Negative errno: it is not sent. */
+/* Begins to send; from now on the prefix stays in memory. Negative errno: it is not sent. */
 static int begin_send(struct skv_prefix_ask *a)
 {
 	struct skv_core *core = a->server->core;
@@ -308,7 +316,7 @@ static int begin_send(struct skv_prefix_ask *a)
 	j = job_new(a, &send_kind, SKV_DISK_STORE_PUT);
 	r = j ? skv_core_seq_location(core, a->seq, &p) : -ENOMEM;
 	if (r == 0 && p.pages_fd < 0 && a->server->config.ipc == SKV_IPC_LEGACY)
-		r = -EOPNOTSUPP; /* memory of a device is its worker's alone */
+		r = -EOPNOTSUPP; /* device memory belongs to its worker alone */
 	if (r == 0) {
 		j->seq = a->seq;
 		j->m.max_tokens = p.max_tokens;
@@ -358,10 +366,10 @@ static void end_send(struct skv_parking_job *j)
 	s->prefix->sending = false;
 	skv_parking_job_free(j);
 	skv_prefix_ask_end(a);
-	skv_lease_retry(s); /* who waits for its memory */
+	skv_lease_retry(s); /* requests that wait for its memory */
 }
 
-/* It is listed: to the worker, once it is known which segments its pages are in. */
+/* All entries are listed: marks the segments of their pages, then hands the job to the worker. */
 static void send_listed(struct skv_parking_job *j)
 {
 	struct skv_core_location p;
@@ -373,7 +381,7 @@ static void send_listed(struct skv_parking_job *j)
 		end_send(j);
 }
 
-/* A turn: what it names is listed. */
+/* A turn: lists some of the entries. */
 static void send_turn(struct skv_parking_job *j)
 {
 	struct skv_server *s = j->parking->server;

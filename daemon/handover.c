@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/handover.c - an upgrade in place where there is no service manager: sparsekvd --handover.
+ * daemon/handover.c - an upgrade in place without a service manager: sparsekvd --handover.
  *
- * The new process asks on the operators' socket (HANDOVER), and sends a socket along. The old one stops as it does under a service manager:
- * connections end, no client is taken to be gone, and the state is what it was at its last commit. Then, on that socket:
+ * The new process asks on the operators' socket (HANDOVER) and sends a socket along. The old one stops as it does
+ * under a service manager: connections end, clients do not count as gone, and the state is as of its last commit.
+ * Then, on that socket:
  *
  *   old   packets of up to FDS_MOST descriptors with their names, a last one without any; each waits for an answer
- *   new   ACK of each; of the last one when the state is mapped and all else is there that a daemon needs
+ *   new   ACK of each; of the last one when the state is mapped and everything else that a daemon needs is there
  *   old   GO, and ends: from then on the new process serves
  *
- * Until GO the old one has everything, too. If anything goes wrong it kills the new process, which may have the state mapped, waits for its end,
- * and begins again with what it has, as the next daemon does after one that was killed. The new one is believed when it fails, or says
- * nothing for GIVE_S.
+ * Until GO the old process still has everything. If anything goes wrong it kills the new process, which may have the
+ * state mapped, waits for its end, and starts again with what it has, as a daemon does after its predecessor was
+ * killed. The handover has failed if the new process hangs up, gives another answer, or is silent for GIVE_S.
  */
 #include "daemon/handover.h"
 
@@ -30,9 +31,9 @@
 #include "daemon/server-priv.h"
 #include "daemon/sys/log.h"
 
-#define FDS_MOST 250u /* of a packet: the kernel's SCM_MAX_FD is 253 */
-#define GIVE_S 30     /* for each answer of the new process */
-#define END_MS 1000   /* for its end, when it has hung up */
+#define FDS_MOST 250u /* per packet: the kernel's SCM_MAX_FD is 253 */
+#define GIVE_S 30     /* seconds, for each answer of the new process */
+#define END_MS 1000   /* milliseconds, for the end of the new process after it hung up */
 #define GROW 1024u
 
 enum { ACK = 'a', GO = 'g' };
@@ -49,7 +50,7 @@ union control {
 
 _Static_assert(SKV_FDSTORE_NAME <= SKV_SD_NAME, "names fit");
 
-/* Beside what the core has. */
+/* Descriptors besides the core's. */
 #define N_SOCKETS 4u
 static int *socket_of(struct skv_handover *h, unsigned i, const char **ret_name)
 {
@@ -75,11 +76,11 @@ static int send_byte(const struct skv_handover *h, char what)
 	return TEMP_FAILURE_RETRY(send(h->peer, &what, 1, MSG_NOSIGNAL)) == 1 ? 0 : -errno;
 }
 
-/* -EPIPE: the other one has ended; -EPROTO: it says something else. */
+/* -EPIPE: the other process has ended; -EPROTO: another byte came. */
 static int expect_byte(const struct skv_handover *h, char what)
 {
 	char said = 0;
-	ssize_t n = TEMP_FAILURE_RETRY(recv(h->peer, &said, 1, 0)); /* what the ring ends late interrupts it */
+	ssize_t n = TEMP_FAILURE_RETRY(recv(h->peer, &said, 1, 0)); /* late completions of the ring interrupt recv() */
 
 	if (n < 0)
 		return errno == EAGAIN ? -ETIMEDOUT : -errno;
@@ -103,7 +104,7 @@ static bool keep(struct skv_handover *h, const char *name, int fd)
 	return true;
 }
 
-/* ---- the old daemon: asked ------------------------------------------------------------------- */
+/* ---- the old daemon: the request ---------------------------------------------------------------- */
 
 static bool is_stream_of_packets(int fd)
 {
@@ -114,7 +115,7 @@ static bool is_stream_of_packets(int fd)
 	       getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_SEQPACKET;
 }
 
-/* 0, or the errno that the new process is told, with a text. */
+/* 0, or the errno for the new process, with a text. */
 static int refuse(const struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_handover *m, int fd, const char **ret_why)
 {
 	const struct skv_peer *peer = skv_conn_peer(conn);
@@ -131,7 +132,7 @@ static int refuse(const struct skv_server *s, const struct skv_conn *conn, const
 	*ret_why = "this daemon has not made its sockets itself, or is a part of another program: it cannot be handed over";
 	if (!s->options.handover || !s->sockets.clients.path)
 		return EOPNOTSUPP;
-	*ret_why = "this daemon hands over in another way: expected version 1";
+	*ret_why = "this daemon has another version of the handover: expected version 1";
 	if (m->version != SKV_HANDOVER_VERSION)
 		return EPROTO;
 	*ret_why = "expected a socket of type SOCK_SEQPACKET to hand over on";
@@ -144,7 +145,7 @@ static int refuse(const struct skv_server *s, const struct skv_conn *conn, const
 	return s->stopping ? EBUSY : 0;
 }
 
-/* What may need memory, or descriptors, while there is a way back. */
+/* Takes the memory and descriptors that the handover needs, while it can still be refused. */
 static int prepare(struct skv_server *s, const struct skv_peer *peer)
 {
 	struct skv_handover *h = s->options.handover;
@@ -190,7 +191,7 @@ static void give(void *handover, const char *name, int fd)
 {
 	if (keep(handover, name, fd))
 		return;
-	skv_log(LOG_CRIT, "%s: no memory to hand it over: what is in it is lost", name);
+	skv_log(LOG_CRIT, "%s: out of memory, so it is not handed over, and what is in it is lost", name);
 	skv_close_fd(fd);
 }
 
@@ -255,11 +256,14 @@ static int send_all(struct skv_handover *h)
 	if (r == 0 && p.n)
 		r = send_packet(h, &p, fds);
 	if (r == 0)
-		r = send_packet(h, &p, fds); /* the end */
+		r = send_packet(h, &p, fds); /* end of the packets */
 	return r ? r : send_byte(h, GO);
 }
 
-/* It may be about to write to the state. If it ends by itself it may have something to say before. */
+/*
+ * Kills the new process, which may be about to write to the state. With by_itself it first gets END_MS to log its
+ * error and exit.
+ */
 static void end_process(struct skv_handover *h, bool by_itself)
 {
 	struct pollfd p = {.fd = h->pidfd, .events = POLLIN};
@@ -296,7 +300,7 @@ static int say_failed(const char *socket, int r, const char *why)
 	return r;
 }
 
-/* While it is asked, and everything comes. */
+/* Explains an error of the request or of the transfer. */
 static const char *why_of(int r)
 {
 	if (r == -EPIPE)
@@ -319,7 +323,7 @@ static int dial(const char *path)
 	return r;
 }
 
-/* HANDOVER, with the other end of h->peer. */
+/* Sends HANDOVER with one end of a socket pair; h->peer is the other end. */
 static int ask(int conn, struct skv_handover *h)
 {
 	struct {
@@ -341,7 +345,7 @@ static int ask(int conn, struct skv_handover *h)
 	return r;
 }
 
-/* Until the daemon begins to hand over, or refuses to: then its text. */
+/* Waits until the daemon begins to hand over. If it refuses: its errno, with its text. */
 static int await_first(int conn, const struct skv_handover *h, char why[SKV_TEXT_MAX])
 {
 	struct pollfd p[2] = {{.fd = h->peer, .events = POLLIN}, {.fd = conn, .events = POLLIN}};
@@ -358,11 +362,11 @@ static int await_first(int conn, const struct skv_handover *h, char why[SKV_TEXT
 			return -said.body.error;
 		}
 		if (p[1].revents)
-			p[1].fd = -1; /* its connections end */
+			p[1].fd = -1; /* the old daemon closes its connections */
 		if (p[0].revents && recv(h->peer, &said, 1, MSG_PEEK) > 0)
 			return 0;
 		if (p[0].revents)
-			p[0].fd = -1; /* refused, and the text is still to come */
+			p[0].fd = -1; /* refused; the text is still to come */
 	}
 	return -EPIPE;
 }
@@ -381,7 +385,7 @@ static bool put(struct skv_handover *h, const char *name, int fd)
 	return keep(h, name, fd);
 }
 
-/* How many descriptors came; 0: that was all. */
+/* Receives one packet. Returns the number of its descriptors; 0: the end. */
 static int receive(struct skv_handover *h)
 {
 	struct packet p = {0};
@@ -482,7 +486,7 @@ int skv_handover_confirm(struct skv_handover *h, struct skv_sockets *ret)
 
 void skv_handover_free(struct skv_handover *h)
 {
-	if (h->peer < 0) /* else the paths are the other daemon's */
+	if (h->peer < 0) /* else the paths belong to the other daemon */
 		skv_sockets_remove(&h->sockets);
 	free(h->sockets.clients.path);
 	free(h->sockets.operators.path);

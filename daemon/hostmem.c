@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/hostmem.c - host memory that gives back in the background.
+ * daemon/hostmem.c - host memory that is freed in the background.
  *
- * The kernel frees a memfd's pages one by one: 64 MiB take some milliseconds, in which the loop would serve nobody. Who
- * touches memory takes longer than the kernel to free it, so there is never much of it on the way.
+ * The kernel frees a memfd's pages one by one: 64 MiB take some milliseconds, during which the loop would serve no
+ * request. Touching memory takes longer than freeing it, so little memory is ever waiting to be freed.
  */
 #include "daemon/hostmem.h"
 
@@ -11,23 +11,23 @@
 #include <stdlib.h>
 #include "daemon/core/core.h"
 
-#define RESERVED(limit) ((limit) / 4) /* of a cgroup's memory: what grows before anybody looks again comes out of it */
-#define MERGED_MOST 1024u /* ranges of a hole: the core is told of all of them in one turn */
+#define RESERVED(limit) ((limit) / 4) /* part of a cgroup's limit that covers growth until the next check */
+#define MERGED_MOST 1024u /* ranges of one hole; the core is told of all of them in one turn */
 
 struct discard {
 	struct discard *next;
 	struct skv_mem_range range;
 };
 
-/* A pool's memfd of which ranges are to be given back: one hole at a time. */
+/* A pool's memfd with ranges to be freed, one hole at a time. */
 struct skv_hostfile {
 	struct skv_op op; /* first */
 	struct skv_hostfile *next;
 	struct skv_hostmem *memory;
 	int fd;
-	bool closing; /* when the last one is back */
+	bool closing; /* close it after the last range */
 	struct discard *first, **end;
-	uint32_t punching; /* the first so many are */
+	uint32_t punching; /* number of ranges, from `first` on, in the current hole */
 };
 
 static void forget(struct skv_hostfile *f)
@@ -44,7 +44,7 @@ static void forget(struct skv_hostfile *f)
 
 static void punched(struct skv_op *op, int res);
 
-/* The next hole, of ranges that were withdrawn one after the other and lie side by side. */
+/* Punches the next hole: adjacent ranges that were withdrawn one after the other. */
 static void punch(struct skv_hostfile *f)
 {
 	uint64_t at = f->first->range.offset, bytes = f->first->range.bytes;
@@ -71,7 +71,7 @@ static void punched(struct skv_op *op, int res)
 		f->first = d->next;
 		if (!f->first)
 			f->end = &f->first;
-		/* a loop that is being drained punches nothing: then the memfd is closed, too */
+		/* a draining loop cancels the punch; the range counts as discarded all the same */
 		if (res == 0 || res == -ECANCELED || skv_mem_host.discard(&skv_mem_host, f->fd, &d->range))
 			skv_core_segment_discarded(f->memory->core, &d->range);
 		free(d);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/import.c - parked files come from other machines.
+ * daemon/import.c - imports parked files from other machines.
  *
- * What sends them is anybody's, and may be slow: so imports have a worker of their own, which waits for it no longer than others can wait
- * (disk/import.c). They are not tried twice.
+ * The sender of a file may be slow. So imports have a worker of their own, which limits how long it waits
+ * (disk/import.c). An import is not retried.
  */
 #include "daemon/parking-priv.h"
 
@@ -59,8 +59,9 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 }
 
 /*
- * A worker that answers has left nothing, or names the file; one that does not may have given the file its name: a look is taken, and what is not
- * known goes. Until then no other import of this user begins. False: it cannot be.
+ * A worker that answers with an error has left no file, or names it. One that does not answer may have renamed the
+ * file already. Then another job looks at the folder and removes what is not known; until it ends this user can begin
+ * no other import. False: the job could not be started.
  */
 static bool look_for_rest(struct skv_parking_job *j, int error, const char *why)
 {
@@ -80,11 +81,15 @@ static void looked(struct skv_parking_job *j, int error)
 	if (error == 0)
 		error = skv_parking_look_found(j, true);
 	if (error && !j->parking->closed)
-		skv_log(LOG_ERR, "user %u: an import may have left a file, which cannot be looked for: %s", j->m.uid, strerror(-error));
+		skv_log(LOG_ERR, "user %u: an import may have left a file, but the folder cannot be searched: %s",
+		        j->m.uid, strerror(-error));
 	skv_parking_end(j, j->error, j->why);
 }
 
-/* It is whole, under the name that its header says, which no parked sequence had. One in memory may have it. */
+/*
+ * The file is complete, under the name that its header gives, which no parked sequence had. A sequence in memory may
+ * have that name.
+ */
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	const struct skv_disk_answer *a = answer;

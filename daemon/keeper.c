@@ -2,11 +2,13 @@
 /*
  * daemon/keeper.c - see keeper.h.
  *
- * A daemon is believed what its own process says, by the number that the kernel passes with each datagram. It is reaped only after all that
- * it has said was heard: until then no other process has its number, and what it stored last is there before the next one is started. What there
- * is no memory to keep is not heard yet: it waits in the socket, and so does a daemon that has more to say.
+ * The keeper accepts messages only from the daemon's own process, by the PID that the kernel passes with each
+ * datagram. It reaps a daemon only after reading all its messages: until then no other process can get that PID, and
+ * the last stored descriptors are there before the next daemon starts. A message that the keeper has no memory for
+ * stays in the socket, and the daemon waits before it can send more.
  *
- * The program is executed by its path, so a file that has taken its place is what runs next: an upgrade is a restart (SIGUSR2).
+ * The program is executed by its path, so a new file at this path is what runs next: an upgrade is a restart
+ * (SIGUSR2).
  */
 #include "daemon/keeper.h"
 
@@ -33,36 +35,36 @@
 #include "daemon/sys/socket.h"
 
 #define SECOND 1000000000ull
-#define FAILED_MOST 5u              /* starts in a row that came to nothing */
-#define START_APART (SECOND / 10)   /* from one start to the next; twice as long after each that came to nothing */
+#define FAILED_MOST 5u              /* failed starts in a row */
+#define START_APART (SECOND / 10)   /* between two starts; doubled after each failed start */
 #define START_TIME (90 * SECOND)    /* until it is ready */
-#define STOP_TIME (30 * SECOND)     /* once it is asked to end */
-#define ABORT_TIME (5 * SECOND)     /* once it is taken to hang */
-#define WATCHDOG_TIME (30 * SECOND) /* from one sign of life to the next */
+#define STOP_TIME (30 * SECOND)     /* until it ends, once it is asked to */
+#define ABORT_TIME (5 * SECOND)     /* until it ends, after SIGABRT */
+#define WATCHDOG_TIME (30 * SECOND) /* between two signs of life */
 #define WATCHDOG_USEC "30000000"
-#define FDS_MOST 253 /* of a datagram: the kernel's SCM_MAX_FD */
+#define FDS_MOST 253 /* per datagram: the kernel's SCM_MAX_FD */
 
 struct keeper {
 	const struct skv_config_sources *config;
 	char program[4096];
 	struct skv_sockets sockets;
-	struct sockaddr_un notify; /* where daemons say what they have to say */
+	struct sockaddr_un notify; /* the socket that daemons send to */
 	int notify_fd, signal_fd;
 	struct skv_stored store;
 
-	pid_t daemon; /* 0: there is none ... */
+	pid_t daemon; /* 0: none ... */
 	uint64_t start_at, ended_at;   /* ... when to start the next one, and when the last one ended */
-	uint64_t started_at, deadline; /* else: when it was started, and when it is taken to hang */
-	bool ready, asked, aborted;    /* it serves; it is asked to end; it hung */
+	uint64_t started_at, deadline; /* else: when it was started, and when it counts as hung */
+	bool ready, asked, aborted;    /* it serves; it was asked to end; it was sent SIGABRT or SIGKILL as hung */
 	bool stopping;
-	bool unheard; /* what lies there: it is tried again at once */
+	bool unheard; /* messages are left in the socket: read them again at once */
 	unsigned failed; /* starts in a row */
 	int result;
 };
 
-/* ---- what daemons say ---- */
+/* ---- messages of daemons ---- */
 
-/* The listening sockets: the keeper's own, which no daemon adds to or removes. */
+/* Names of the listening sockets. The keeper owns them; a daemon can neither add nor remove one. */
 static const char *const own_names[] = {"clients", "operators"};
 
 static bool is_own(const char *name)
@@ -97,7 +99,7 @@ static void on_ready(struct keeper *k)
 	k->failed = 0;
 }
 
-/* Lines; what is not here is for others than us. We wait for no end of what is stored: FDPOLL=0 always. */
+/* Lines that are not handled here are for other service managers. Stored descriptors are not polled (FDPOLL=0). */
 static void deal_with(struct keeper *k, char *text, int *fds, unsigned n)
 {
 	bool stores = false, removes = false, lives = false;
@@ -130,7 +132,7 @@ struct heard {
 	pid_t from;
 };
 
-/* The next datagram that lies there: 0, there is none; negative errno: it cannot be heard now. */
+/* Reads the next datagram. 0: there is none; negative errno: it cannot be read now. */
 static int next(struct keeper *k, struct heard *h)
 {
 	union {
@@ -161,11 +163,13 @@ static int next(struct keeper *k, struct heard *h)
 	}
 	h->from = cred.pid;
 	if (m.msg_flags & MSG_CTRUNC)
-		skv_log_peer(LOG_ERR, "keeper: what is to be kept does not come through, and is lost when the daemon ends: raise RLIMIT_NOFILE");
+		skv_log_peer(LOG_ERR,
+		             "keeper: a descriptor to be kept was not received, and is lost when the daemon ends: "
+		             "raise RLIMIT_NOFILE");
 	return 1;
 }
 
-/* False: not all of it, now. So long nobody is taken to hang: it may have said that it does not. */
+/* False: messages are left that cannot be read now. Then the deadline moves, since a sign of life may be among them. */
 static bool hear_all(struct keeper *k)
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
@@ -177,7 +181,8 @@ static bool hear_all(struct keeper *k)
 		if (k->daemon && h.from == k->daemon)
 			deal_with(k, h.text, h.fds, h.n);
 		else
-			skv_log_peer(LOG_WARNING, "keeper: what process %d says is ignored: it is not the daemon", (int)h.from);
+			skv_log_peer(LOG_WARNING, "keeper: a message of process %d is ignored: it is not the daemon",
+			             (int)h.from);
 		for (unsigned i = 0; i < h.n; i++)
 			skv_close_fd(h.fds[i]);
 	}
@@ -201,7 +206,7 @@ static bool set_number(const char *name, unsigned long n)
 	return setenv(name, text, 1) == 0;
 }
 
-/* Without any of it the daemon would begin anew, and what is stored would be nobody's. */
+/* The daemon needs all of these: without them it would start anew, and what is stored would be lost. */
 static bool set_environment(const struct keeper *k, const char *names)
 {
 	const unsigned long pid = (unsigned long)getpid();
@@ -212,8 +217,9 @@ static bool set_environment(const struct keeper *k, const char *names)
 }
 
 /*
- * In the child. Should the keeper end before it, it is to stop, too: nobody would keep what it stores or start the next one any more, and a
- * new keeper could not listen. SIGTERM and the like stay blocked, as the daemon has them: those that come too early for it wait.
+ * In the child. If the keeper ends first, the daemon has to stop, too: nothing would keep what it stores or start the
+ * next one, and a new keeper could not listen. SIGTERM and the like stay blocked, as in the daemon, so signals that
+ * come too early wait.
  */
 static void become_daemon(const struct keeper *k, pid_t keeper, const int *fds, const char *names)
 {
@@ -252,7 +258,7 @@ static void start_failed(struct keeper *k, const char *why)
 	k->failed++;
 	skv_log(LOG_ERR, "keeper: the daemon did not start: %s", why);
 	if (k->failed >= FAILED_MOST) {
-		skv_log(LOG_CRIT, "keeper: %u starts in a row came to nothing; all sequences are given up", k->failed);
+		skv_log(LOG_CRIT, "keeper: %u starts in a row failed; all sequences are given up", k->failed);
 		k->result = -ECANCELED;
 	}
 }
@@ -275,8 +281,8 @@ static void start(struct keeper *k)
 		become_daemon(k, keeper, fds, names);
 	if (r < 0) {
 		k->daemon = 0;
-		skv_log_peer(LOG_ERR, "keeper: no process for the daemon: %s", strerror(-r));
-		k->start_at = k->started_at + SECOND; /* for as long as it takes: nothing is wrong with a daemon */
+		skv_log_peer(LOG_ERR, "keeper: no process can be created for the daemon: %s", strerror(-r));
+		k->start_at = k->started_at + SECOND; /* retried without limit: the daemon is not at fault */
 	} else {
 		skv_log(LOG_INFO, "keeper: process %d is the daemon, with %zu descriptors", (int)k->daemon, k->store.n);
 	}
@@ -304,7 +310,7 @@ static void on_end(struct keeper *k, int status)
 	k->start_at = k->asked ? 0 : k->started_at + (START_APART << k->failed);
 }
 
-/* All children that have ended: where we are process 1, these are also those that nobody else waits for. */
+/* Reaps all children that have ended. As process 1, or as subreaper, the keeper also gets orphaned processes. */
 static void reap(struct keeper *k)
 {
 	for (;;) {
@@ -332,7 +338,7 @@ static void ask_to_end(struct keeper *k)
 static void end_the_hung(struct keeper *k)
 {
 	skv_log(LOG_ERR, "keeper: the daemon hangs: %s", k->asked ? "it does not end" : k->ready ? "no sign of life" : "it does not get ready");
-	kill(k->daemon, k->asked || k->aborted ? SIGKILL : SIGABRT); /* a process that is stopped only SIGKILL ends */
+	kill(k->daemon, k->asked || k->aborted ? SIGKILL : SIGABRT); /* only SIGKILL ends a stopped process */
 	k->aborted = true;
 	k->deadline = skv_now_ns() + ABORT_TIME;
 }
@@ -368,7 +374,7 @@ static void read_signals(struct keeper *k)
 		on_signal(k, info.ssi_signo);
 }
 
-/* Where we did not run for long (docker pause), neither did the daemon: that time does not count. */
+/* If the keeper was suspended for long (docker pause), so was the daemon: that time does not count. */
 static void wait_until(struct keeper *k, uint64_t until)
 {
 	struct pollfd fds[2] = {{.fd = k->signal_fd, .events = POLLIN}, {.fd = k->notify_fd, .events = POLLIN}};
@@ -404,14 +410,17 @@ static int open_signals(struct keeper *k)
 	sigaddset(&set, SIGHUP);
 	sigaddset(&set, SIGUSR2);
 	sigaddset(&set, SIGCHLD);
-	/* blocked signals reach process 1, too, which has no handlers */
+	/* blocked signals are delivered to process 1, too, which has no default handlers */
 	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
 		return -errno;
 	k->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	return k->signal_fd < 0 ? -errno : 0;
 }
 
-/* Beside the operators' socket, where engines' containers see nothing; its lock is ours, so an old one is nobody's. Only our user can send. */
+/*
+ * Beside the operators' socket, which containers of engines do not see. The keeper has that socket's lock, so an old
+ * file there is stale. Only the keeper's user can send.
+ */
 static int open_notify(struct keeper *k)
 {
 	const int on = 1;
@@ -447,7 +456,10 @@ static int open_sockets(struct keeper *k, const struct skv_config *c)
 	return r < 0 ? r : open_notify(k);
 }
 
-/* The path of our file now, which later may be another one's. Descriptors 0 to 2 must be open: those that are passed come after them. */
+/*
+ * Stores the path of this program; the file there may be another one later. Opens descriptors 0 to 2, since passed
+ * ones start at 3.
+ */
 static int open_program(struct keeper *k)
 {
 	ssize_t n = readlink("/proc/self/exe", k->program, sizeof(k->program) - 1);
@@ -472,7 +484,7 @@ static int keeper_open(struct keeper *k)
 		return r;
 	}
 	(void)skv_fd_raise_limit();
-	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a daemon that was killed leaves is waited for by us, as by process 1 */
+	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* adopt the children of a killed daemon, as process 1 does */
 	r = open_program(k);
 	if (r == 0)
 		r = open_signals(k);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/lease.c - LEASE_GET, and the requests that wait for memory: for segments of a device, or for what others have
- * too much of.
+ * daemon/lease.c - LEASE_GET, and leases that wait for memory: for segments of a device, or for memory that other
+ * users have beyond their share.
  *
- * A lease that needs pending segments is answered when the last of them has arrived or failed; one that waits for the
- * memory of sequences, when these are dropped. Meanwhile every other
- * request is served, also of the same client. Each pending segment arrives or fails (worker/worker.h), so every
- * wait ends. Users take turns; requests of one user are served oldest first.
+ * A lease that needs pending segments is answered when the last of them has been created or has failed; one that
+ * waits for the memory of sequences, when these are dropped or parked. Meanwhile all other requests are served, also
+ * of the same client. Each pending segment is created or fails (worker/worker.h), so every wait ends. Users take
+ * turns; requests of one user are served oldest first.
  */
 #include "daemon/lease.h"
 
@@ -18,17 +18,17 @@
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 
-#define MOST_WAITING 16u /* of a connection */
+#define MOST_WAITING 16u /* of one connection */
 #define ALL_POOLS UINT32_MAX
 #define MOST_RUNS ((SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_runs)) / sizeof(struct skv_wire_run))
 
 struct skv_waiting {
 	struct skv_queued queued;
-	uint64_t conn; /* its number */
+	uint64_t conn; /* number of the connection */
 	uint32_t pool;
 	struct skv_msg_header header;
 	struct skv_msg_lease_get m;
-	/* a segment that it needed failed: lease from what there is */
+	/* a needed segment failed: lease from what there is */
 	bool failed;
 	int error;
 	char why[SKV_TEXT_MAX];
@@ -39,7 +39,7 @@ static struct skv_waiting *waiting_of(struct skv_queued *e)
 	return SKV_QUEUED_OWNER(e, struct skv_waiting, queued);
 }
 
-/* Ask the core and answer. False: it has to wait. */
+/* Asks the core and replies. False: the request has to wait. */
 static bool answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                    const struct skv_msg_lease_get *m, const struct skv_waiting *w)
 {
@@ -87,7 +87,7 @@ void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv
 	skv_queue_put(&s->waiting, &w->queued, skv_conn_peer(conn)->uid);
 }
 
-/* Each request that waits, for this pool or (ALL_POOLS) for any, is asked once more. Those of connections that are gone go. */
+/* Tries each waiting request for this pool, or for any (ALL_POOLS). Requests of connections that are gone are freed. */
 static void serve(struct skv_server *s, uint32_t pool)
 {
 	struct skv_queue round = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/lease.h - requests for pages, which may wait for memory of a device. */
+/* daemon/lease.h - requests for pages, which may wait for memory. */
 #ifndef SKV_DAEMON_LEASE_H
 #define SKV_DAEMON_LEASE_H
 
@@ -8,14 +8,17 @@
 struct skv_server;
 
 void skv_lease_get(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
-/* Something has ended: memory may have come back. */
+/* Work has ended and may have freed memory: try the waiting requests again. */
 void skv_lease_retry(struct skv_server *);
-/* Once a second: who waits is told that it goes on. */
+/* Once a second: send WAIT to clients whose request still waits. */
 void skv_lease_tick(struct skv_server *);
-/* A segment of the pool has arrived, or failed (error: positive errno): serve the requests that wait for it. */
+/*
+ * A segment of the pool has been created, or its creation failed (error: positive errno): serve the requests that
+ * wait for it.
+ */
 void skv_lease_arrived(struct skv_server *, uint32_t pool);
 void skv_lease_failed(struct skv_server *, uint32_t pool, int error, const char *device, const char *why);
-/* At the end: nobody waits any more. */
+/* At shutdown: free all waiting requests. */
 void skv_lease_free_all(struct skv_server *);
 
 #endif

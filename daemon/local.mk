@@ -5,7 +5,7 @@ include daemon/disk/local.mk
 include daemon/store/local.mk
 include daemon/ctl/local.mk
 
-# All of the daemon but main(): linked by sparsekvd and by the tests that run a daemon of their own.
+# All of the daemon except main(): linked by sparsekvd and by tests that run a daemon of their own.
 noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
 	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/policy.c daemon/policy.h \
@@ -29,7 +29,7 @@ daemon_sparsekvd_SOURCES = daemon/main.c
 daemon_sparsekvd_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 daemon_sparsekvd_LDADD = daemon/libskvdaemon.la
 
-# Tries a policy's file. It links nothing that it can do without: the dynamic linker would take longer than the trial.
+# Loads and checks a policy file. It links only what it needs: the dynamic linker would take longer than the check.
 pkglibexec_PROGRAMS += daemon/sparsekv-probe
 daemon_sparsekv_probe_SOURCES = daemon/plugin/probe-main.c daemon/plugin/probe.h daemon/plugin/sandbox.c daemon/plugin/sandbox.h \
 	daemon/sys/json.c daemon/sys/json.h

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/look.c - files whose state is not known are looked at by a worker: those that the disk could not give when the daemon started, after a
- * reload; and what an import has left whose worker said nothing any more.
+ * daemon/look.c - a worker looks at files whose state is not known: after a reload those that the disk could not
+ * deliver, and those that an import may have left whose worker did not answer.
  *
- * Meanwhile an import may give a file its name, and it is not known which: so nothing that was found counts while one is under way.
+ * An import that is under way may create a file of a name that is not known yet, so results of a look are ignored
+ * while one runs.
  */
 #include "daemon/parking-priv.h"
 
@@ -27,7 +28,7 @@ static bool is_under_way(const struct skv_parking *k, uint32_t disk_kind)
 	return j != NULL;
 }
 
-/* The keys at *at, which then is behind them. 0, or -ENOMEM. */
+/* Reads the keys at *at and advances *at. 0, or -ENOMEM. */
 static int read_keys(const struct skv_parking_job *j, uint32_t n, off_t *at, struct skv_parked_keys **ret)
 {
 	const size_t bytes = skv_parked_keys_bytes(n);
@@ -56,7 +57,7 @@ int skv_parking_look_found(struct skv_parking_job *j, bool unknown_goes)
 		if (r < 0)
 			break;
 		if (skv_files_is_listed(&k->files, j->m.uid, &found) || skv_parking_is_about_to_be(k, j->m.uid, found.file)) {
-			free(keys); /* the sequence was in memory, and was parked again */
+			free(keys); /* it was in memory, and was parked again */
 			continue;
 		}
 		r = skv_files_enter(&k->files, j->m.uid, &found, keys, skv_parking_odd);
@@ -129,7 +130,8 @@ void skv_parking_look_again(struct skv_server *s)
 	for (size_t i = 0; i < k->files.n_unread && r == 0; i++)
 		r = begin(k, &k->files.unread[i]);
 	if (r < 0) {
-		skv_log(LOG_ERR, "parked-path: a look for what could not be read: %s; it is tried again", strerror(-r));
+		skv_log(LOG_ERR, "parked-path: what could not be read cannot be looked at again: %s; it is retried",
+		        strerror(-r));
 		k->look_again = true;
 	}
 }

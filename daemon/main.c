@@ -37,7 +37,7 @@ static void usage(FILE *to)
 	skv_config_help(to);
 }
 
-#define MAPPED_BYTES (1 << 20) /* what malloc() maps by itself, from this size on */
+#define MAPPED_BYTES (1 << 20) /* malloc() maps allocations of this size or more separately */
 #define NO_MEMORY "sparsekvd: out of memory\n"
 
 static int complain(const char *fmt, const char *what)
@@ -56,9 +56,9 @@ static int join(const char *key, const char *value, char **ret)
 
 struct command_line {
 	const char *config;
-	char **options; /* of settings, each "--key=value", owned; NULL at the end */
+	char **options; /* settings, each "--key=value", owned; NULL at the end */
 	int n_options;
-	const char *handover; /* the socket of a daemon */
+	const char *handover; /* socket of the daemon to take over */
 	bool check_only, keeper;
 };
 
@@ -73,7 +73,7 @@ static int add_setting(struct command_line *line, const char *arg, size_t len, c
 	return 0;
 }
 
-/* 0: go on; 1: all is done; -1: complained. */
+/* 0: go on; 1: done; -1: an error was printed */
 static int parse(int argc, char **argv, struct command_line *ret)
 {
 	for (int i = 1; i < argc; i++) {
@@ -128,12 +128,12 @@ static int parse(int argc, char **argv, struct command_line *ret)
 }
 
 /*
- * A request takes some ten microseconds: with a slice of a tenth of a millisecond, not the usual three, the scheduler gives us
- * the processor sooner after a wakeup. Kernels before 6.12 have no slices of a process's own, and ignore it.
+ * A request takes about ten microseconds: with a slice of 0.1 ms instead of 3 ms the scheduler runs the daemon sooner
+ * after a wakeup. Kernels before 6.12 have no per-process slices and ignore it.
  */
 static void ask_for_short_slices(void)
 {
-	struct { /* as the kernel has it; its header does not go with <sched.h> */
+	struct { /* the kernel's struct; its header conflicts with <sched.h> */
 		uint32_t size, policy;
 		uint64_t flags;
 		int32_t nice;
@@ -156,7 +156,7 @@ static int check(const struct command_line *line)
 	return EXIT_FAILURE;
 }
 
-/* A daemon; and, where it hands over and the other one fails, a daemon again. */
+/* Runs a daemon; again after a handover that failed. */
 static int run(const struct skv_server_options *options)
 {
 	struct skv_server *server;
@@ -205,8 +205,9 @@ int main(int argc, char **argv)
 
 	skv_process_open_standard();
 	/*
-	 * Marks for all pages of a pool are calloc()ed, and cost what is touched of them: as long as they are mapped afresh. Once the first
-	 * ones were freed, glibc would take others from memory that was used before, and write zeros: megabytes for each of thousands.
+	 * Marks for all pages of a pool are allocated with calloc(), and only touched pages of a fresh mapping cost
+	 * memory. After such a block was freed, glibc would raise its threshold and reuse heap memory, which it has
+	 * to zero: megabytes for each of thousands of calls.
 	 */
 	(void)mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
 	if (argc == 3 && !strcmp(argv[1], "--cuda-worker"))

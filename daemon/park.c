@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/park.c - a sequence goes from memory to a file.
+ * daemon/park.c - parks a sequence: from memory to a file.
  *
- * What it names is listed first, as the core checks it: its user may still write to its tables. When the file is there the sequence goes from
- * memory, unless a client has taken it meanwhile; then the file goes. That of a sealed prefix stays, and is good for the next time.
+ * The core first lists and checks the entries, since the sequence's user may still write to its tables. When the file
+ * is complete, the sequence is freed, unless a client has attached it meanwhile; then the file is removed. The file
+ * of a sealed prefix stays and is used the next time.
  */
 #include "daemon/parking-priv.h"
 
@@ -28,7 +29,10 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 
 static const struct skv_parking_kind kind = {SKV_PARKING_OUT, turn, moved};
 
-/* A sealed prefix that is in a file needs none. False: it is none, or has none. */
+/*
+ * A sealed prefix that has a file needs no job: its memory is freed (*ret). False: it is not a prefix, or has no
+ * file.
+ */
 static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_location *at, struct skv_parking_ask *ask, int *ret)
 {
 	struct skv_parked *p = skv_files_find(&k->files, at->uid, at->model->name, at->model->rank, at->model->n_ranks, at->name);
@@ -58,7 +62,9 @@ int skv_parking_begin_park(struct skv_parking *k, uint32_t seq, struct skv_parki
 	if (r || is_known(k, seq, &p, ask, &r))
 		return r ? refuse_core(k, r, why) : 0;
 	if (p.pages_fd < 0 && k->server->config.ipc == SKV_IPC_LEGACY) {
-		snprintf(why, SKV_TEXT_MAX, "memory of a device is its worker's alone (ipc = legacy), and cannot be parked");
+		snprintf(why, SKV_TEXT_MAX,
+		         "a sequence in device memory cannot be parked with ipc = legacy, as this memory belongs to "
+		         "the worker alone");
 		return -EOPNOTSUPP;
 	}
 	j = skv_parking_job_new(k, &kind, SKV_DISK_PARK, p.uid, why);
@@ -92,15 +98,16 @@ static void park_failed(struct skv_parking_job *j, int error, const char *why)
 {
 	struct skv_server *s = j->parking->server;
 
-	skv_core_park_failed(s->core, j->seq, skv_now_ns()); /* a prefix is dropped then, when its memory is needed */
+	skv_core_park_failed(s->core, j->seq, skv_now_ns()); /* a prefix is then dropped when its memory is needed */
 	if (error != -ECANCELED && error != -EBUSY)
-		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, stays in memory, it cannot be parked: %s", j->m.name, j->m.model.name,
+		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, cannot be parked and stays in memory: %s",
+		             j->m.name, j->m.model.name,
 		             j->m.uid, why);
 	skv_parking_end(j, error, why);
-	skv_lease_retry(s); /* who waits for its memory waits for something else, or in vain */
+	skv_lease_retry(s); /* requests that wait for its memory must wait for other memory, or fail */
 }
 
-/* As large as the file can be. */
+/* Upper bound of the file's size. */
 static uint64_t file_bytes(const struct skv_parking_job *j)
 {
 	struct skv_parked_header h = {
@@ -136,7 +143,10 @@ int skv_parking_mark_segments(struct skv_parking_job *j, uint32_t pages_per_segm
 	return j->segments && j->marked < j->m.n_entries;
 }
 
-/* It is all known: to the worker, if there is room. Negative errno, -EDQUOT with a text. 1: another turn is needed. */
+/*
+ * All is listed: hands the job to the worker, if there is room. Negative errno, -EDQUOT with a text. 1: another turn
+ * is needed.
+ */
 static int write_file(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 {
 	struct skv_parking *k = j->parking;
@@ -152,7 +162,7 @@ static int write_file(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 		return r < 0 ? -EBUSY : r;
 	if (j->m.name[0] == '/' && skv_core_prefix_keys(k->server->core, j->seq, &keys, &j->m.n_keys))
 		return -EBUSY;
-	j->m.keys_at = (j->m.n_entries + j->n_segments) * sizeof(skv_pte); /* segments' numbers come first */
+	j->m.keys_at = (j->m.n_entries + j->n_segments) * sizeof(skv_pte); /* numbers of segments come first */
 	j->m.max_bytes = file_bytes(j);
 	if (!skv_parking_quota_allows(k, j->m.uid, j->m.max_bytes, &left)) {
 		snprintf(why, SKV_TEXT_MAX, "its file may take %llu bytes, and the user's quota (account-parked-bytes, account-sequences) leaves room for %llu",
@@ -168,7 +178,10 @@ static int write_file(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 	return r == -ESTALE ? -EBUSY : r;
 }
 
-/* It is listed: it goes to the worker, once no file of its name, or that makes room for it, is on its way out. */
+/*
+ * All is listed: hands the job to the worker, once no file of its name, and none that makes room for it, is being
+ * removed.
+ */
 static void park_listed(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
@@ -195,14 +208,13 @@ static void park_listed(struct skv_parking_job *j)
 	if (r == -EBUSY)
 		snprintf(why, sizeof(why), TAKEN);
 	else if (r == -EDQUOT && j->m.n_keys)
-		r = -ECANCELED; /* nobody has to know: it can be computed again */
+		r = -ECANCELED; /* not reported: a prefix can be computed again */
 	else if (r < 0 && r != -EDQUOT)
 		snprintf(why, sizeof(why), "%s", strerror(-r));
 	if (r < 0)
 		park_failed(j, r, why);
 }
 
-/* A turn. */
 static void turn(struct skv_parking_job *j)
 {
 	struct skv_server *s = j->parking->server;
@@ -234,14 +246,14 @@ static void turn(struct skv_parking_job *j)
 	park_listed(j);
 }
 
-/* The sequence is in memory: the file goes. */
+/* The sequence is in memory: removes the file. */
 static void remove_of(struct skv_parking_job *j)
 {
 	j->file->seq = j->seq;
 	skv_parking_remove(j->parking, j->file);
 }
 
-/* The disk was full. A prefix makes room there, and when it is gone the file is written once more. False: there is none. */
+/* The disk was full: a prefix is removed from it, and then the file is written again. False: that is not possible. */
 static bool writes_again(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
@@ -257,7 +269,7 @@ static bool writes_again(struct skv_parking_job *j)
 	return true;
 }
 
-/* The file is there, and known: the sequence goes from memory. */
+/* The file is complete and listed: frees the sequence's memory. */
 static void leave_memory(struct skv_parking_job *j)
 {
 	struct skv_parking *k = j->parking;
@@ -282,7 +294,7 @@ static void leave_memory(struct skv_parking_job *j)
 	skv_parking_end(j, 0, "");
 }
 
-/* Of a sealed prefix: the keys that its file has, as they were listed; the caller's. NULL, there is no memory. */
+/* Of a sealed prefix: the keys of its file, as they were listed; the caller's. NULL: no memory. */
 static struct skv_parked_keys *read_keys(const struct skv_parking_job *j)
 {
 	const size_t bytes = skv_parked_keys_bytes(j->m.n_keys);
@@ -294,14 +306,14 @@ static struct skv_parked_keys *read_keys(const struct skv_parking_job *j)
 	return NULL;
 }
 
-/* It has been written, or could not be. */
+/* The file has been written, or writing failed. */
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
 {
 	struct skv_parking *k = j->parking;
 	const struct skv_disk_answer *a = answer;
 	struct skv_parked_keys *keys = NULL;
 
-	if (error && error != -EBUSY && !k->closed) { /* it may have its name all the same */
+	if (error && error != -EBUSY && !k->closed) { /* the file may have been renamed already */
 		skv_parking_written(j, NULL, NULL);
 		remove_of(j);
 		if (error == -ENOSPC && writes_again(j))

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked-files.c - files of parked sequences: how many a user may have, how they go, and which sealed prefixes are among them.
+ * daemon/parked-files.c - files of parked sequences: quotas, removal, and the sealed prefixes among them.
  *
- * A sealed prefix on disk can be computed again, a parked sequence cannot. So files of prefixes have what sequences leave of the user's
- * quota, and of the disk: the quota that a sequence needs does not count them, and the one that was not used for longest goes for one
- * that comes. A file of a prefix stays when it is read: nothing of a prefix changes, and its memory can be had back without writing.
+ * A sealed prefix on disk can be computed again, a parked sequence cannot. So prefixes get what sequences leave of
+ * the user's quota and of the disk: the quota check of a sequence does not count prefixes, and the least recently
+ * used ones are evicted for it. Reading a prefix leaves its file in place: a prefix never changes, so its memory can
+ * be freed later without writing.
  *
- * Prefixes on disk are found by their blocks, as those in memory. Their keys follow from the secret, and stand in their files with a tag,
- * which does as well: files of another secret go. So do those whose keys the user's quota of host memory has no room for.
+ * Prefixes on disk are found by their blocks, like those in memory. Their files contain the keys, with a tag that
+ * proves that these follow from the secret; files of another secret are removed. So are files whose keys do not fit
+ * into the user's quota of host memory.
  */
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -21,7 +23,7 @@
 
 _Static_assert(SKV_PARKED_TAG == SKV_PREFIX_KEY, "one size");
 
-/* ---- files that go --------------------------------------------------------------------------- */
+/* ---- removal ---------------------------------------------------------------------------------- */
 
 struct removal {
 	struct skv_worker_job work; /* first */
@@ -80,7 +82,7 @@ static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 	skv_worker_submit(k->workers[SKV_PARKING_REMOVE], &x->work);
 }
 
-/* One that stayed would be a sequence of the next daemon's. */
+/* The file is forgotten only once it is gone: the next daemon would take a remaining file for a parked sequence. */
 void skv_parking_remove(struct skv_parking *k, struct skv_parked *p)
 {
 	skv_files_set_going(p, true);
@@ -120,7 +122,10 @@ static void sum_jobs(const struct skv_queue *jobs, uint32_t uid, bool prefixes, 
 	}
 }
 
-/* What the user has of sequences, or of prefixes, with what jobs take. Of imports it is not known how much. */
+/*
+ * Files and bytes of the user's sequences, or of its prefixes, including those that are being written. The size of
+ * imports is not known.
+ */
 static void sum(const struct skv_parking *k, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
 {
 	skv_files_sum(&k->files, uid, prefixes, ret_files, ret_bytes);
@@ -137,7 +142,7 @@ bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more
 	return more <= *ret_left;
 }
 
-/* The prefix, of a user or (UINT32_MAX) of all, that was not used for longest, and that nobody reads. */
+/* The least recently used prefix, of a user or (UINT32_MAX) of all, that is not being read. */
 static struct skv_parked *oldest_prefix(const struct skv_parking *k, uint32_t uid)
 {
 	struct skv_parked *found = NULL;
@@ -215,7 +220,7 @@ int skv_parking_list_keys(const struct skv_parking_job *j, const struct skv_bloc
 	               : -ENOSPC;
 }
 
-/* Are these its keys, of this secret? */
+/* Do its keys belong to it and to this secret? */
 static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
 {
 	uint8_t tag[SKV_PREFIX_KEY];
@@ -230,7 +235,7 @@ static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
 
 bool skv_parking_index_prefix(struct skv_parking *k, struct skv_parked *p)
 {
-	p->indexed = is_ours(k, p) && skv_core_pin(k->server->core, (uid_t)p->uid, p->n_keys * SKV_BLOCK_BYTES, &p->pinned) == 0 &&
+	p->indexed = is_ours(k, p) && skv_core_pin(k->server->core, (uid_t)p->uid, skv_block_index_bytes(p->n_keys), &p->pinned) == 0 &&
 	             skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
 	if (!p->indexed)
 		skv_parking_remove(k, p);
@@ -255,30 +260,40 @@ unsigned skv_parking_index_prefixes(struct skv_parking *k, unsigned *ret_gone)
 	return n;
 }
 
-static bool is_of(const struct skv_parked *p, uint32_t uid, const struct skv_model *m)
-{
-	const struct skv_wire_model *o = &p->model;
+/* Files of one user and model. */
+struct owners {
+	struct skv_block_owners base; /* first */
+	const struct skv_model *model;
+	uint32_t uid;
+};
 
-	return p->uid == uid && !p->going && !strcmp(o->name, m->name) && o->rank == m->rank && o->n_ranks == m->n_ranks &&
-	       o->n_layers == m->n_layers && o->n_heads == m->n_heads && o->n_kv_heads == m->n_kv_heads && o->head_dim == m->head_dim &&
-	       o->kv_dtype == m->kv_dtype;
+/* NULL: the file is being removed, or has K and V of another user or model. */
+static const struct skv_block_key *keys_of(const struct skv_block_owners *owners, uintptr_t owner, uint32_t *ret_n)
+{
+	const struct owners *x = (const void *)owners;
+	const struct skv_parked *p = (const struct skv_parked *)owner;
+	const struct skv_wire_model *o = &p->model;
+	const struct skv_model *m = x->model;
+
+	*ret_n = p->n_keys;
+	return p->uid == x->uid && !p->going && !strcmp(o->name, m->name) && o->rank == m->rank && o->n_ranks == m->n_ranks &&
+	                       o->n_layers == m->n_layers && o->n_heads == m->n_heads && o->n_kv_heads == m->n_kv_heads &&
+	                       o->head_dim == m->head_dim && o->kv_dtype == m->kv_dtype
+	               ? p->keys->key
+	               : NULL;
+}
+
+static bool is_smaller(const struct skv_block_owners *owners, uintptr_t owner, uintptr_t than)
+{
+	(void)owners;
+	return ((const struct skv_parked *)owner)->bytes < ((const struct skv_parked *)than)->bytes;
 }
 
 struct skv_parked *skv_parking_find_prefix(const struct skv_parking *k, uint32_t uid, const struct skv_model *m, const struct skv_block_key *keys,
                                            uint32_t n, uint32_t least)
 {
-	struct skv_parked *found = NULL;
+	const struct owners owners = {{keys_of, is_smaller}, m, uid};
+	uintptr_t owner = 0;
 
-	for (; n >= least && !found; n--) {
-		uint32_t cursor = 0;
-		uintptr_t owner;
-
-		while (skv_block_index_next(&k->prefixes, &keys[n - 1], n - 1, &cursor, &owner)) {
-			struct skv_parked *p = (struct skv_parked *)owner;
-
-			if (is_of(p, uid, m) && (!found || p->bytes < found->bytes))
-				found = p;
-		}
-	}
-	return found;
+	return skv_block_index_longest(&k->prefixes, &owners.base, keys, n, &owner) < least ? NULL : (struct skv_parked *)owner;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/parking-report.c - what is parked, as JSON for sparsekvctl. */
+/* daemon/parking-report.c - parked sequences as JSON for sparsekvctl. */
 #include "daemon/core/units.h"
 #include "daemon/parking-priv.h"
 
-#define FILE_UNITS 20u /* of one that is passed over */
+#define FILE_UNITS 20u /* for one that is skipped */
 
 json_t *skv_parking_status(const struct skv_server *s, bool all, uid_t uid, const uint64_t *n)
 {
@@ -26,7 +26,7 @@ json_t *skv_parking_status(const struct skv_server *s, bool all, uid_t uid, cons
 	                 "resume_max_ms", (double)n[SKV_COUNT_RESUME_MAX_NS] / 1e6);
 }
 
-/* A sealed prefix that is in memory, too. */
+/* Is it a sealed prefix that is in memory, too? Then the core lists it. */
 static bool is_listed(const struct skv_server *s, const struct skv_parked *p)
 {
 	return skv_core_prefix_exists(s->core, (uid_t)p->uid, &p->model, p->keys->key, p->n_keys);

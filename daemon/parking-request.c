@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parking-request.c - who asks for sequences to go to disk or come back: sparsekvctl, and clients that attach one.
+ * daemon/parking-request.c - requests to park and resume sequences, of sparsekvctl and of clients that attach one.
  *
- * A user asks for its own sequences, an operator for anybody's. An answer comes when all is done that was asked for.
+ * A user may name its own sequences, an operator those of any user. The reply is sent when all jobs of the request
+ * have ended.
  */
 #include "daemon/parking-priv.h"
 
@@ -35,7 +36,10 @@ static void tell(const struct skv_parking *k, const struct skv_parking_ask *ask)
 		                          (json_int_t)ask->bytes, "seconds", (double)(skv_now_ns() - ask->begun_ns) / 1e9));
 }
 
-/* With one job, the asking itself, which ends with skv_parking_answer(). NULL: it was answered. */
+/*
+ * Creates a request that counts as one job itself until skv_parking_answer() is called for it. NULL: an error was
+ * sent.
+ */
 static struct skv_parking_ask *ask_new(struct skv_conn *conn, const struct skv_msg_header *h, const char *name)
 {
 	struct skv_parking_ask *ask = calloc(1, sizeof(*ask));
@@ -54,11 +58,11 @@ static struct skv_parking_ask *ask_new(struct skv_conn *conn, const struct skv_m
 	return ask;
 }
 
-/* All that could be begun was. */
+/* All jobs that could be begun were begun. */
 static void asked(struct skv_parking *k, struct skv_parking_ask *ask, int error, const char *why)
 {
 	if (error == 0)
-		ask->done--; /* which the asking is not */
+		ask->done--; /* the request itself is no job */
 	skv_parking_answer(k, ask, error, why);
 }
 
@@ -67,12 +71,13 @@ int skv_parking_unread(struct skv_server *s, uid_t uid, const char *name, char w
 	const int r = s->parking ? skv_files_unread(&s->parking->files, (uint32_t)uid, name) : 0;
 
 	if (r < 0)
-		snprintf(why, SKV_TEXT_MAX, "sequence '%s' may be a parked one, of which the file could not be read: %s; after a reload it is tried again",
+		snprintf(why, SKV_TEXT_MAX,
+		         "sequence '%s' may be parked, but its file could not be read: %s; a reload tries again",
 		         name, strerror(-r));
 	return r;
 }
 
-/* Neither the core nor the list of files has it. */
+/* Neither the core nor the list of files has the sequence. */
 static int not_there(struct skv_parking *k, const struct skv_msg_seq_of *m, const char *text, char why[SKV_TEXT_MAX])
 {
 	int r = skv_parking_unread(k->server, (uid_t)m->uid, m->name, why);
@@ -149,7 +154,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 	asked(k, ask, r, why);
 }
 
-/* What is parked goes into a pipe, whose other end the client gets. */
+/* Exports a parked sequence into a pipe; the client gets the read end. */
 static void export_one(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
 {
 	struct skv_msg_file ok = {0};
@@ -158,7 +163,9 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	int ends[2], r;
 
 	if (skv_prefix_name_valid(m->name)) {
-		skv_conn_error(conn, h->serial, EOPNOTSUPP, "a sealed prefix is of use to daemons with the same secret alone, which share it in a prefix store");
+		skv_conn_error(conn, h->serial, EOPNOTSUPP,
+		               "a sealed prefix cannot be exported: only daemons with the same secret can use it, and "
+		               "they share it in a prefix store");
 		return;
 	}
 	p = skv_files_next(&k->files, NULL, m->uid, m->model, m->name);
@@ -270,9 +277,12 @@ void skv_parking_attached(struct skv_server *s, uid_t uid, bool read)
 		skv_count(s->counts, uid, read ? SKV_COUNT_ATTACHED_AFTER_READING : SKV_COUNT_ATTACHED_IN_MEMORY, 1);
 }
 
-/* ---- sequences that are dropped -------------------------------------------------------------- */
+/* ---- dropping sequences ------------------------------------------------------------------------ */
 
-/* Is there, or may there be, a file of that name, of this sequence or (0) of any? What writes it ends. */
+/*
+ * Is there a file of that name, of this sequence or (0) of any, or may there be one soon? Cancels the job that writes
+ * it.
+ */
 static bool has_file(struct skv_parking *k, uid_t uid, const char *model, const char *name, uint32_t seq)
 {
 	struct skv_parking_job *j = NULL;
@@ -283,13 +293,13 @@ static bool has_file(struct skv_parking *k, uid_t uid, const char *model, const 
 			return true;
 	while ((j = skv_parking_find_job(k, SKV_DISK_PARK, (uint32_t)uid, model, name, j)))
 		if (j->state == SKV_PARKING_MOVING && (!seq || j->seq == seq)) {
-			skv_worker_cancel(k->workers[j->kind->worker], &j->work); /* which may end it */
+			skv_worker_cancel(k->workers[j->kind->worker], &j->work); /* may end the job and free it */
 			return true;
 		}
 	return false;
 }
 
-/* The same of what the request is about. */
+/* The same for the sequence that the request names. */
 static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, const void *body)
 {
 	const struct skv_msg_seq *seq = body;
@@ -329,7 +339,7 @@ unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, co
 	unsigned n = 0;
 
 	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
-		if (!p->leaving) /* one that goes may be there because that failed */
+		if (!p->leaving) /* else a removal is under way already */
 			skv_parking_remove(s->parking, p);
 		n++;
 	}
@@ -343,7 +353,8 @@ bool skv_parking_undo_drop(struct skv_server *s, uid_t uid, const char *model, c
 
 	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
 		stays |= p->going && !p->leaving;
-		skv_files_set_going(p, p->leaving || (p->going && p->seq)); /* what was in memory is gone, so its file is too old */
+		/* an outdated file, of a sequence that was in memory and is dropped, still goes */
+		skv_files_set_going(p, p->leaving || (p->going && p->seq));
 	}
 	return stays;
 }

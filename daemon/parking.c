@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parking.c - sequences go to disk and come back: one job each, whose bytes a worker process moves (disk/job.h).
+ * daemon/parking.c - sequences are parked on disk and resumed: one job each, whose bytes a worker process moves
+ * (disk/job.h).
  *
- *   park     list what the sequence names (core) → worker writes the file → the sequence goes from memory (core)
- *   resume   a sequence without a name, pages for it (core) → worker reads the file → it gets its name (core) → the file goes
+ *   park     list what the sequence names (core) → worker writes the file → free the sequence's memory (core)
+ *   resume   an anonymous sequence and pages for it (core) → worker reads the file → name the sequence (core) →
+ *            remove the file
  *
- * At any instant a sequence is whole in memory, in a file, or in both; where it is in both, what is in memory counts: a daemon that
- * starts removes the file. What a worker is told goes by way of the ring: a file is removed after the commit that has the sequence in memory.
+ * At any instant a sequence is whole in memory, in a file, or in both. If it is in both, memory counts: a daemon that
+ * starts removes the file. Workers get their jobs through the ring, so a file is removed only after the commit that
+ * has the sequence in memory.
  *
- * No holder of a sequence waits for this: one that is attached while it is being written is just attached, and its file removed. Only who
- * drops one waits until no file of it is there, or can come (parking-request.c): the next daemon would take that for the sequence.
+ * A sequence that is being written can be attached at once; its file is then removed. Only dropping a sequence waits
+ * until its file is removed and none can be written any more (parking-request.c): the next daemon would take a file
+ * for the sequence.
  */
 #include "daemon/parking-priv.h"
 
@@ -27,7 +31,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define IDLE_NS 30000000000u /* of a worker */
+#define IDLE_NS 30000000000u /* idle time after which a worker ends */
 #define HOUR_NS UINT64_C(3600000000000)
 #define FILES_A_TICK 4096u
 
@@ -76,7 +80,7 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	skv_core_list_end(&j->listing);
 	skv_files_unreserve(&j->parking->files, j->reserved);
 	if (j->list >= 0 && !j->parking->closed)
-		skv_loop_close_fd(j->parking->server->loop, j->list); /* all its memory is given back, which takes long */
+		skv_loop_close_fd(j->parking->server->loop, j->list); /* frees all its memory, which takes long */
 	else
 		skv_close_fd(j->list);
 	skv_close_fd(j->store);
@@ -114,7 +118,7 @@ void skv_parking_written(struct skv_parking_job *j, const struct skv_parked_head
 	skv_parking_trim_prefixes(j->parking, j->m.uid);
 }
 
-/* It is over: who asked is told. */
+/* The job has ended: answers its requests. */
 void skv_parking_end(struct skv_parking_job *j, int error, const char *why)
 {
 	struct skv_parking *k = j->parking;
@@ -185,9 +189,9 @@ bool skv_parking_is_about_to_be(const struct skv_parking *k, uint32_t uid, const
 	return j != NULL;
 }
 
-/* ---- with a worker --------------------------------------------------------------------------- */
+/* ---- jobs with a worker ------------------------------------------------------------------------- */
 
-/* The numbers of segments go into the list, after the rest, and their descriptors along. False: one is not there any more. */
+/* Appends the numbers of needed segments to the list, and their descriptors to the job. False: a segment is gone. */
 static bool add_segments(struct skv_parking_job *j, uint64_t listed)
 {
 	for (uint32_t s = 0; s < j->n_segments; s++) {
@@ -203,7 +207,7 @@ static bool add_segments(struct skv_parking_job *j, uint64_t listed)
 	return true;
 }
 
-/* Sequence memory, list and memory of pages; what the job says of them. Negative errno. */
+/* Adds sequence memory, list and memory of pages to the job. Negative errno. */
 static int add_memory(struct skv_parking_job *j, uint64_t listed)
 {
 	struct skv_core_location p;
@@ -222,8 +226,8 @@ static int add_memory(struct skv_parking_job *j, uint64_t listed)
 }
 
 /*
- * Everything is known: to the worker. What is sent are descriptors of the core, which may close them while the job waits for its turn: so
- * it has copies.
+ * Everything is known: hands the job to its worker. Descriptors of the core are borrowed, and not duplicated while
+ * the job waits for its turn.
  */
 int skv_parking_move(struct skv_parking_job *j, uint64_t listed)
 {
@@ -248,7 +252,7 @@ int skv_parking_move(struct skv_parking_job *j, uint64_t listed)
 	return 0;
 }
 
-/* ---- what becomes of them -------------------------------------------------------------------- */
+/* ---- jobs that have ended, turns ---------------------------------------------------------------- */
 
 static void done(struct skv_worker_job *work, int error, const char *why, const void *answer)
 {
@@ -257,7 +261,7 @@ static void done(struct skv_worker_job *work, int error, const char *why, const 
 	j->kind->moved(j, j->parking->closed ? -ECANCELED : error, why, answer);
 }
 
-/* The next job of a queue; NULL: it is empty. */
+/* Takes the next job of a queue; NULL: it is empty. */
 static struct skv_parking_job *take(struct skv_queue *q)
 {
 	struct skv_queued *e = skv_queue_take(q);
@@ -265,7 +269,7 @@ static struct skv_parking_job *take(struct skv_queue *q)
 	return e ? SKV_QUEUED_OWNER(e, struct skv_parking_job, queued) : NULL;
 }
 
-/* A turn of the next job of a queue. It may end other jobs, and run this. */
+/* Runs a turn of the next job of a queue. It may end other jobs, and call this function. */
 static void run(struct skv_queue *q)
 {
 	struct skv_parking_job *j = take(q);
@@ -276,7 +280,7 @@ static void run(struct skv_queue *q)
 	j->kind->turn(j);
 }
 
-/* A job has ended, or a file has gone: what waited for that goes on. */
+/* A job has ended or a file was removed: what waited for that continues. */
 static void go_on(struct skv_parking *k)
 {
 	struct skv_parking_job *j;
@@ -303,7 +307,7 @@ static void begin_next_park(struct skv_parking *k)
 		return;
 	skv_core_park_failed(s->core, seq, skv_now_ns());
 	if (r != -EBUSY)
-		skv_log_peer(LOG_WARNING, "a sequence stays in memory, it cannot be parked: %s", why);
+		skv_log_peer(LOG_WARNING, "a sequence cannot be parked and stays in memory: %s", why);
 	skv_lease_retry(s);
 }
 
@@ -315,7 +319,7 @@ bool skv_parking_has_work(const struct skv_server *s)
 	       (k->settled || k->trying.first || k->in[SKV_PARKING_TURNS].first || skv_core_has_park(s->core));
 }
 
-/* However many are due: one request, one parking that begins, and a turn of one job. */
+/* One request, one parking that begins, and one turn of a job, however many are due. */
 void skv_parking_work(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
@@ -332,8 +336,8 @@ void skv_parking_work(struct skv_server *s)
 }
 
 /*
- * At once: what the pool has more than is taken now goes back (lease.c). That is one attempt in vain of each user at most, since behind a
- * job that waits the user's others do, too (skv_parking_take_pages()).
+ * Tries jobs that wait for memory at once: what the pool has beyond what is taken now is given back (lease.c). At
+ * most one job per user is tried in vain, since the user's other jobs wait behind it (skv_parking_take_pages()).
  */
 void skv_parking_retry(struct skv_server *s)
 {
@@ -351,7 +355,10 @@ void skv_parking_odd(const char *file, const char *why)
 	skv_log_peer(LOG_WARNING, "parked-path: %s is left alone: %s", file, why);
 }
 
-/* What is in memory, too, counts there: its file goes before anybody can drop the sequence. A sealed prefix never changes, and may be in both. */
+/*
+ * A sequence that is also in memory counts there: its file is removed before the sequence can be dropped. A sealed
+ * prefix never changes, and may be in both.
+ */
 void skv_parking_remove_known(struct skv_parking *k)
 {
 	for (size_t i = k->files.n; i > 0; i--) {
@@ -365,8 +372,9 @@ void skv_parking_remove_known(struct skv_parking *k)
 }
 
 /*
- * How long it has been without use. Time passes by a clock that nobody sets. How old a file was when this daemon found it, only the clock
- * of the day says, and it may be wrong, or may have been: so none is found too old to stay for an hour, or a quarter of `ttl_ns`.
+ * Returns how long the file was not used, by the monotonic clock. The age at which this daemon found it is known only
+ * from the real-time clock, which may be or may have been wrong. So a file is never found too old to stay for another
+ * hour, or for a quarter of `ttl_ns` if that is less.
  */
 static uint64_t age_of(struct skv_parked *p, uint64_t ttl_ns)
 {
@@ -388,7 +396,7 @@ void skv_parking_used(struct skv_parked *p)
 	p->age_ns = 0;
 }
 
-/* Who waits hears that the daemon lives. */
+/* Sends WAIT to clients whose request waits. */
 static void tell_waiting(struct skv_parking *k)
 {
 	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
@@ -401,7 +409,7 @@ static void tell_waiting(struct skv_parking *k)
 	}
 }
 
-/* Files grow old, and those that could not be removed are tried again: so many at a time, where the last time ended. */
+/* Expires files, and retries removals that failed: up to FILES_A_TICK files, from where the last tick ended. */
 static void age_files(struct skv_parking *k, uint64_t ttl)
 {
 	const struct skv_files *f = &k->files;
@@ -419,7 +427,7 @@ static void age_files(struct skv_parking *k, uint64_t ttl)
 	}
 }
 
-/* Those that nobody reads. */
+/* Ends exports whose reader reads nothing. */
 static void end_exports(struct skv_parking *k)
 {
 	SKV_QUEUE_EACH(e, &k->in[SKV_PARKING_READER]) {
@@ -438,7 +446,7 @@ void skv_parking_tick(struct skv_server *s)
 		return;
 	tell_waiting(k);
 	end_exports(k);
-	k->settled = true; /* no wait depends on an event alone */
+	k->settled = true; /* so that a lost event only delays what waits */
 	age_files(k, s->config.sequence_ttl);
 }
 

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/past.c - a daemon that follows another one.
+ * daemon/past.c - starts where a previous daemon ended.
  *
- * The service manager keeps descriptors for us (FDSTORE=1): of the state, of pools, segments, sequences and sessions, by the names that the
- * core gives them, and of clients' processes. It passes them to the next daemon, whatever ended this one, but for a stop of the
- * service. So the memory of all sequences outlives us, and so do the engines' mappings of it.
+ * The service manager keeps descriptors for us (FDSTORE=1): of the state, and of pools, segments, sequences, sessions
+ * and clients' processes, by names that the core gives them. It passes them to the next daemon, whatever ended this
+ * one, except a stop of the service. So the memory of all sequences outlives the daemon, and so do the engines'
+ * mappings of it.
  *
- * Connections end with the daemon. A client of the one before is therefore what a client is whose connection ended: fenced,
- * and what it has is nobody's else until its process has ended, or says that it needs it no more (fence.c).
+ * Connections end with the daemon. So a client of the previous daemon is in the state of a client whose connection
+ * ended: it is fenced, and what it has is kept for it until its process has ended or reports that it needs it no more
+ * (fence.c).
  *
- * A state that cannot be taken is not: then all begins anew, and what was kept is given up. But where it cannot be taken for a lack of memory
- * or descriptors, this daemon ends, and the next one tries.
+ * If the state cannot be taken over, the daemon starts with a new one and gives up what was kept. If the cause is a
+ * lack of memory or descriptors, this daemon ends instead, and the next one tries again.
  */
 #include "daemon/past.h"
 
@@ -28,10 +30,10 @@
 
 #define DEVICE_TRIES 10
 
-/* A client of the daemon before. */
+/* A client of the previous daemon. */
 struct skv_past_client {
 	uint32_t client;
-	bool gone; /* there is no such process any more */
+	bool gone; /* its process has ended */
 	struct skv_peer peer;
 };
 
@@ -52,10 +54,10 @@ static const struct skv_core_fdstore fdstore = {.add = add, .remove = remove_one
 static void on_lost(void *server, const char *name, const char *why)
 {
 	(void)server;
-	skv_log(LOG_ERR, "%s cannot be had back: %s", name, why);
+	skv_log(LOG_ERR, "%s cannot be restored: %s", name, why);
 }
 
-/* A driver that answers with an error may answer better soon; a device that is not there does not come. */
+/* A failing driver may recover soon and is retried; a missing device is not. */
 static int on_device(void *server, struct skv_core *core, uint32_t device)
 {
 	const struct timespec pause = {.tv_nsec = 100000000};
@@ -63,7 +65,7 @@ static int on_device(void *server, struct skv_core *core, uint32_t device)
 	char why[SKV_TEXT_MAX];
 	int r;
 
-	s->core = core; /* which the device is made known to */
+	s->core = core; /* skv_device_need() makes the device known to it */
 	for (unsigned tries = 0; (r = skv_device_need(s, device, why)) != 0; tries++) {
 		skv_log(LOG_ERR, "device %u, with memory in use: %s", device - 1, why);
 		if (r == ENODEV || r == EOPNOTSUPP || tries == DEVICE_TRIES)
@@ -73,13 +75,16 @@ static int on_device(void *server, struct skv_core *core, uint32_t device)
 	return skv_is_shortage(-r) ? -r : r != 0;
 }
 
-/* Another file under that name would be ready at once, as if the process had ended. */
+/* Any other file would be readable at once, as if the process had ended. */
 static bool is_pidfd(int fd)
 {
 	return fd >= 0 && (pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno != EBADF);
 }
 
-/* Without its pidfd: that of the process with its number, which may be another one; if there is none, its own has ended. */
+/*
+ * Without the stored pidfd it opens the process with the client's PID, which may be another process. If there is
+ * none, the client's process has ended.
+ */
 static int on_client(void *server, const struct skv_core_past_client *c)
 {
 	struct skv_server *s = server;
@@ -106,8 +111,8 @@ static int on_client(void *server, const struct skv_core_past_client *c)
 }
 
 /*
- * The manager is to keep nothing that is not needed: what the state does not refer to, which a change may have left, or (`all`) anything.
- * Of names that it does refer to the core has seen to already.
+ * Removes from the manager what is not needed: what the state does not refer to, which an interrupted change may have
+ * left, or (`all`) everything. The core has already handled the names that the state refers to.
  */
 static void give_up(struct skv_core_found *found, size_t n, bool all)
 {
@@ -115,7 +120,9 @@ static void give_up(struct skv_core_found *found, size_t n, bool all)
 		if (all || !found[i].claimed)
 			(void)skv_sd_fdstore_remove(found[i].name);
 		if (found[i].fd >= 0 && !all)
-			skv_log_peer(LOG_WARNING, "what was kept as %s is closed, and kept no more: the state refers to no such file", found[i].name);
+			skv_log_peer(LOG_WARNING,
+			             "the file kept as %s is closed and kept no more: the state does not refer to it",
+			             found[i].name);
 		skv_close_fd(found[i].fd);
 	}
 }
@@ -138,8 +145,11 @@ static int resume(struct skv_server *s, const struct skv_core_config *config)
 	r = skv_core_resume(config, &s->hostmem.ops, &past, &s->core, &why);
 	if (r < 0) {
 		s->core = NULL;
-		skv_log(LOG_CRIT, "what the daemon before has left cannot be taken, %s: %s",
-		        past.whole ? "and it goes on" : skv_is_shortage(r) ? strerror(-r) : "all sequences are lost", why);
+		skv_log(LOG_CRIT, "the state of the previous daemon cannot be taken over, %s: %s",
+		        past.whole           ? "and that daemon goes on"
+		        : skv_is_shortage(r) ? strerror(-r)
+		                             : "all sequences are lost",
+		        why);
 	}
 	if (!skv_is_shortage(r))
 		give_up(found, n, r < 0);
@@ -154,7 +164,7 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 	if (s->passed.n_kept > 0)
 		r = resume(s, config);
 	if (r == 0) {
-		skv_log(LOG_NOTICE, "goes on where the daemon before has ended: %u clients, %u sequences", s->n_past,
+		skv_log(LOG_NOTICE, "continues where the previous daemon ended: %u clients, %u sequences", s->n_past,
 		        skv_core_sequences(s->core));
 		return 0;
 	}
@@ -178,7 +188,7 @@ void skv_past_watch_clients(struct skv_server *s)
 			skv_fence_resume(s, p->client, &p->peer);
 			continue;
 		}
-		/* it may live, and write to its pages */
+		/* the process may live, and write to its pages */
 		(void)skv_core_client_fence(s->core, p->client);
 		skv_log(LOG_ERR, "client %#x: its process cannot be watched: what it has is kept", p->client);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/policy.c - loading and swapping policies, for operators.
+ * daemon/policy.c - operators load and swap policies.
  *
- * Both wait for a probe in a child process. Until it answers, the asking connection is known by its
- * number only: it may be gone by then, and what was asked is done all the same.
+ * Both wait for a probe in a child process. Meanwhile the connection is known by its number only: it may be gone when
+ * the probe ends, and the request is carried out all the same.
  */
 #include "daemon/policy.h"
 
@@ -17,7 +17,7 @@
 #include "daemon/server-priv.h"
 #include "daemon/sys/log.h"
 
-/* What an operator asked for, while the probe runs. */
+/* An operator's request, while the probe runs. */
 struct pending {
 	struct skv_server *server;
 	uint64_t conn;
@@ -33,7 +33,8 @@ static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn,
 	struct pending *p = NULL;
 
 	if (!skv_conn_is_operator(conn))
-		skv_conn_error(conn, h->serial, EPERM, "policies are loaded and swapped on the operators' socket");
+		skv_conn_error(conn, h->serial, EPERM,
+		               "only an operator may load and swap policies, on the operators' socket");
 	else if (!(p = calloc(1, sizeof(*p))))
 		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 	if (!p)
@@ -87,7 +88,7 @@ static void count_usage(void *usage, const struct skv_core_session_view *v)
 {
 	struct usage *u = usage;
 
-	/* A session may come back to what it runs when the one it is offered fails. */
+	/* A session may return to the policy that it runs if the new one fails. */
 	u->sessions += v->plugin == u->plugin || v->given_plugin == u->plugin ||
 	               v->running_plugin == u->plugin;
 }
@@ -170,15 +171,18 @@ static struct skv_core_scope scope_of(const struct skv_msg_policy_swap *m)
 	return (struct skv_core_scope){.session = m->session, .client = m->client, .uid = m->uid, .model = m->model};
 }
 
-/* NULL, or what is wrong with the scope: it is one or the other, and never everyone by omission. */
+/*
+ * NULL, or what is wrong with the scope. Either `all` or at least one criterion must be given, so that an omission
+ * never means every session.
+ */
 static const char *scope_wrong(const struct skv_msg_policy_swap *m)
 {
 	bool some = m->session || m->client || m->uid != UINT32_MAX || *m->model;
 
 	if (m->all && some)
-		return "every session, or those of a session's number, client, user or model: got both";
+		return "got all and also a session's number, client, user or model, expected one or the other";
 	if (!m->all && !some)
-		return "which sessions? Expected a session's number, a client, a user, a model, or all";
+		return "expected which sessions to swap: a session's number, a client, a user, a model, or all";
 	return NULL;
 }
 
@@ -190,7 +194,7 @@ struct affected {
 	bool failed;
 };
 
-/* One case a model: sessions of one model are one question. */
+/* Adds one case for each model; sessions of one model share it. */
 static void collect_case(void *affected, const struct skv_core_session_view *v)
 {
 	struct affected *a = affected;

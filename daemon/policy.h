@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/policy.h - operators' requests about policies, and the policy that a spec names. */
+/* daemon/policy.h - operators' requests about policies, and the lookup of a spec's policy. */
 #ifndef SKV_DAEMON_POLICY_H
 #define SKV_DAEMON_POLICY_H
 
@@ -9,15 +9,15 @@ struct skv_plugin;
 struct skv_registry_ops;
 struct skv_server;
 
-/* The plugin that a spec names; NULL after telling the client that there is none. */
+/* The plugin that a spec names. NULL: there is none, and the client has been told. */
 const struct skv_plugin *skv_policy_find(struct skv_server *, struct skv_conn *, uint32_t serial, const char *spec);
 void skv_policy_load_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
                              const void *body, int *fds);
 void skv_policy_swap_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
                              const void *body, int *fds);
-/* What the registry asks. */
+/* Callbacks for the registry. */
 extern const struct skv_registry_ops skv_policy_registry_ops;
-/* Sessions of the daemon before: the files that they know are there no more, others of the same policies are. */
+/* Gives the sessions of the previous daemon the ids that this daemon's files of the same policies have. */
 void skv_policy_replace_all(struct skv_server *);
 
 #endif

@@ -2,8 +2,8 @@
 #include "daemon/prefix-keys.h"
 
 /*
- * SHA256_Init() and the two after it allocate nothing. HMAC() and SHA256() of OpenSSL 3.0 do, the first time hundreds of
- * times, and read NULL where that fails; the daemon has others' keys and values, and goes on where memory is short.
+ * SHA256_Init(), SHA256_Update() and SHA256_Final() do not allocate. HMAC() and SHA256() of OpenSSL 3.0 do, the first
+ * time hundreds of times, and dereference NULL if an allocation fails. The daemon must survive a lack of memory.
  */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define LEAST_SECRET 32
 #define MOST_SECRET 4096
 
-/* What is hashed, one after the other. */
+/* The concatenated input of a hash. */
 struct text {
 	uint8_t bytes[4096];
 	size_t n;
@@ -51,7 +51,7 @@ static void hmac(const uint8_t key[SKV_PREFIX_KEY], const struct text *t, uint8_
 	SHA256_Final(ret, &hash);
 	begin_padded(&hash, key, 0x5c);
 	SHA256_Update(&hash, ret, SHA256_DIGEST_LENGTH);
-	SHA256_Final(ret, &hash); /* which cleanses it */
+	SHA256_Final(ret, &hash); /* also cleanses `hash` */
 }
 
 void skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t ret[SKV_PREFIX_KEY])
@@ -151,7 +151,7 @@ int skv_prefix_secret(const char *file, uint8_t ret[SKV_PREFIX_KEY], char why[25
 	if (n < 0)
 		r = refuse(-errno, why, file, strerror(errno));
 	else if (n < LEAST_SECRET || n > MOST_SECRET)
-		r = refuse(-EINVAL, why, file, "32 to 4096 bytes expected, random ones");
+		r = refuse(-EINVAL, why, file, "expected 32 to 4096 random bytes");
 	else
 		sha256(bytes, (size_t)n, ret);
 	OPENSSL_cleanse(bytes, sizeof(bytes));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/prefix-report.c - what sealed prefixes were good for, to a user or in all, as JSON for sparsekvctl. */
+/* daemon/prefix-report.c - statistics of sealed prefixes, of a user or in all, as JSON for sparsekvctl. */
 #include "daemon/prefix-priv.h"
 
-/* Of those on disk. */
+/* Adds those of prefixes on disk. */
 static int add_parked(json_t *to, const struct skv_files *f, uint32_t uid, const uint64_t *n)
 {
 	uint64_t files, bytes;

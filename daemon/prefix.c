@@ -2,16 +2,18 @@
 /*
  * daemon/prefix.c - requests about sealed prefixes.
  *
- *   PREFIX_SEAL   keys of the sequence's blocks → the core seals them → the store is sent what it has not
- *   PREFIX_NEW    keys of the prompt's blocks → the longest prefix in memory, on disk or in the store → the core makes a sequence of it
+ *   PREFIX_SEAL   keys of the sequence's blocks → the core seals them → the store gets what it lacks
+ *   PREFIX_NEW    keys of the prompt's blocks → the longest prefix in memory, on disk or in the store → the core
+ *                 makes a sequence that begins with it
  *
- * What the disk has more than memory is read first, and then the store is asked for what that lacks: so a store that is slow costs nothing
- * of what is here, and where it has more, that is what the sequence begins with. What both take longer for than prefix-store-wait
- * is not waited for; it goes on, and serves the next one.
+ * What the disk has beyond memory is read first; then the store is asked for the rest. So a slow store never delays
+ * local blocks, and the sequence begins with the longest prefix that arrives in time. After prefix-store-wait the
+ * client is answered with what is there; the transfer continues for later requests.
  *
- * Keys are made in turns, from token ids that stay where the client has them. No request of the connection is received until its answer. A
- * client that writes to its token ids meanwhile spoils its own user's prefixes. Keys and names of a prompt's blocks are charged to the
- * user before there is memory for them: a prompt is as long as its client says, and the ids may be holes.
+ * Keys are computed in turns, from token ids in memory that the client can write to. No request of the connection is
+ * received until the reply. A client that changes its token ids meanwhile spoils only the prefixes of its own user.
+ * Keys and names of a prompt's blocks are charged to the user before they are allocated: the client chooses the
+ * prompt's length, and the ids may be holes in a file.
  */
 #include "daemon/prefix-priv.h"
 
@@ -27,15 +29,16 @@
 #include "daemon/sys/log.h"
 #include "daemon/turns.h"
 
-#define TURN_BLOCKS 64u /* a fraction of a millisecond, also where their ids are holes */
-#define ASKS_OF_USER 64u /* that the store is sent, or asked, at a time: the workers are everybody's */
+#define TURN_BLOCKS 64u /* a fraction of a millisecond, also if their ids are holes */
+/* requests of one user to the store at a time: all users share its workers */
+#define ASKS_OF_USER 64u
 
 static bool has_store(const struct skv_server *s)
 {
 	return *s->config.prefix_store && s->parking;
 }
 
-/* ---- asks ------------------------------------------------------------------------------------ */
+/* ---- requests --------------------------------------------------------------------------------- */
 
 void skv_prefix_ask_end(struct skv_prefix_ask *a)
 {
@@ -62,7 +65,7 @@ static struct skv_conn *waiting(const struct skv_prefix_ask *a)
 	return a->conn ? skv_ipc_find(a->server->ipc, a->conn) : NULL;
 }
 
-/* An error: it ends. */
+/* Sends an error and ends the request. */
 static void refuse(struct skv_prefix_ask *a, int error, const char *why)
 {
 	struct skv_conn *conn = waiting(a);
@@ -82,7 +85,7 @@ static void refuse_core(struct skv_prefix_ask *a, int r)
 	refuse(a, r < 0 ? -r : skv_core_errno((enum skv_core_error)r), why);
 }
 
-/* May it take the store's time? */
+/* May it use the store? Each user may have ASKS_OF_USER requests there. */
 static bool has_turn(const struct skv_prefix_ask *ask)
 {
 	unsigned n = 0;
@@ -92,7 +95,7 @@ static bool has_turn(const struct skv_prefix_ask *ask)
 	return has_store(ask->server) && ask->names && n <= ASKS_OF_USER;
 }
 
-/* What K and V of the session's sequences depend on, besides tokens. False: it has ended. */
+/* Determines what K and V of the session's sequences depend on besides tokens. False: the request has ended. */
 static bool find_origin(struct skv_prefix_ask *a)
 {
 	struct skv_core *core = a->server->core;
@@ -122,7 +125,10 @@ static bool find_origin(struct skv_prefix_ask *a)
 	return true;
 }
 
-/* Memory for the keys of its blocks, of which a SEAL's core has a copy, and, for the store, their names. 0, or as the core says. */
+/*
+ * Allocates keys for its blocks (twice for a SEAL, as the core copies them) and, with a store, their names. 0, or the
+ * core's error.
+ */
 static int take_memory(struct skv_prefix_ask *a)
 {
 	const size_t keys = a->n_blocks * sizeof(*a->keys), names = has_store(a->server) ? a->n_blocks * sizeof(*a->names) : 0;
@@ -157,13 +163,14 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		a->n_blocks = seal->n_tokens / SKV_BLOCK_TOKENS;
 	} else {
 		a->m = *new;
-		a->n_blocks = new->n_tokens > 0 ? (new->n_tokens - 1) / SKV_BLOCK_TOKENS : 0; /* a token at least is computed */
+		/* at least one token is computed */
+		a->n_blocks = new->n_tokens > 0 ? (new->n_tokens - 1) / SKV_BLOCK_TOKENS : 0;
 	}
 	skv_conn_pause(conn, true);
 	if (!find_origin(a))
 		return;
 	if ((seals ? seal->n_tokens : new->n_tokens) > a->model.max_tokens) {
-		refuse(a, EINVAL, "more tokens than the model's sequences can have");
+		refuse(a, EINVAL, "got more tokens than a sequence of the model can have");
 		return;
 	}
 	r = take_memory(a);
@@ -175,7 +182,7 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* A turn's worth of keys. 0; 1: there is more; an error, by way of *ret. */
+/* Computes the keys of up to TURN_BLOCKS blocks. Returns true if blocks remain. *ret is 0 or an error of the core. */
 static bool hash_some(struct skv_prefix_ask *a, int *ret)
 {
 	int32_t ids[SKV_BLOCK_TOKENS];
@@ -197,7 +204,7 @@ static bool hash_some(struct skv_prefix_ask *a, int *ret)
 
 /* ---- PREFIX_NEW ------------------------------------------------------------------------------ */
 
-/* What there is of it is in memory: the core makes the sequence, and its client is told. */
+/* Makes the sequence with the blocks that are in memory, and tells the client. */
 static void open_seq(struct skv_prefix_ask *a)
 {
 	struct skv_server *s = a->server;
@@ -224,7 +231,7 @@ void skv_prefix_fetched(struct skv_prefix_ask *a)
 	skv_prefix_ask_end(a);
 }
 
-/* What there is here is in memory. The store may have more. */
+/* Everything that the disk has is in memory. Asks the store for more. */
 static void ask_store(struct skv_prefix_ask *a)
 {
 	int r = skv_core_prefix_find(a->server->core, a->client, a->m.session, a->keys, a->n_blocks, &a->n_local);
@@ -239,7 +246,7 @@ static void ask_store(struct skv_prefix_ask *a)
 	skv_prefix_fetched(a);
 }
 
-/* Is there more on disk, and does it come to memory? Several may wait for it. */
+/* Does the disk have more blocks, and are they read now? Several requests may wait for one job. */
 static bool restores(struct skv_prefix_ask *a)
 {
 	struct skv_parking *k = a->server->parking;
@@ -285,7 +292,7 @@ void skv_prefix_restored(struct skv_server *s, uid_t uid, const char *name)
 	}
 }
 
-/* Those that wait for memory, and that nobody waits for any more. */
+/* Ends jobs that wait for memory and that no request waits for any more. */
 static void give_up_restoring(struct skv_server *s)
 {
 	struct skv_parking_job *j = s->parking ? s->parking->jobs : NULL;
@@ -297,7 +304,7 @@ static void give_up_restoring(struct skv_server *s)
 			a = a->next;
 		if (j->m.kind == SKV_DISK_RESUME && skv_parked_is_prefix(j->file) && j->state == SKV_PARKING_MEMORY && !a && !j->asked) {
 			skv_parking_give_up(j);
-			j = s->parking->jobs; /* others may have ended with it */
+			j = s->parking->jobs; /* other jobs may have ended as well */
 		} else {
 			j = j->next;
 		}
@@ -306,7 +313,10 @@ static void give_up_restoring(struct skv_server *s)
 
 /* ---- PREFIX_SEAL ----------------------------------------------------------------------------- */
 
-/* The core has answered: what the client is told, an error of the core or 0. What is sealed goes to the store. */
+/*
+ * The core has sealed the blocks, or refused to. Returns what the client is told: 0 or an error of the core. Sealed
+ * blocks are queued for the store.
+ */
 static int sealed(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, int r)
 {
 	struct skv_prefix_ask *a = s->prefix->asks;
@@ -328,7 +338,7 @@ static void have_keys_of_seal(struct skv_prefix_ask *a)
 {
 	struct skv_server *s = a->server;
 	struct skv_conn *conn = waiting(a);
-	const struct skv_msg_header h = a->header; /* it may end with the answer */
+	const struct skv_msg_header h = a->header; /* the reply may free `a` */
 	int r;
 
 	a->state = SKV_PREFIX_SEALS;
@@ -355,7 +365,7 @@ static void turn(struct skv_prefix_ask *a)
 		have_keys_of_new(a);
 }
 
-/* One of them has it. */
+/* Runs one turn of one request. */
 bool skv_prefix_work(struct skv_server *s)
 {
 	struct skv_queued *e = skv_queue_take(&s->prefix->hashes);
@@ -374,10 +384,10 @@ void skv_prefix_tick(struct skv_server *s)
 
 		next = a->next;
 		if (conn && skv_now_ns() > a->deadline_ns)
-			open_seq(a); /* with what is here; the job goes on */
+			open_seq(a); /* with the blocks in memory; the job continues */
 		else if (conn)
 			skv_reply_wait(conn, a->header.serial);
-		if (restores && !waiting(a)) /* the job is nobody's */
+		if (restores && !waiting(a)) /* the job has no request any more */
 			skv_prefix_ask_end(a);
 	}
 	give_up_restoring(s);
@@ -390,14 +400,14 @@ void skv_prefix_forget(struct skv_server *s, const struct skv_conn *conn)
 		if (a->conn != skv_conn_number(conn))
 			continue;
 		a->conn = 0;
-		if (a->state == SKV_PREFIX_SEALS) /* nobody is answered */
+		if (a->state == SKV_PREFIX_SEALS) /* there is no one to answer */
 			skv_prefix_ask_end(a);
 	}
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* A prefix of the daemon before: its keys. 1: it is found from now on; 0: it goes; negative errno. */
+/* Computes the keys of a prefix that the previous daemon left. 1: it is indexed; 0: it is dropped; negative errno. */
 static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
 {
 	uint8_t tenant[SKV_PREFIX_KEY], key[SKV_PREFIX_KEY];
@@ -420,7 +430,7 @@ static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
 	return r;
 }
 
-/* Those on disk, too. */
+/* The same for prefixes on disk. */
 static void index_parked(struct skv_server *s)
 {
 	unsigned found, gone;
@@ -429,7 +439,10 @@ static void index_parked(struct skv_server *s)
 		return;
 	found = skv_parking_index_prefixes(s->parking, &gone);
 	if (found || gone)
-		skv_log(LOG_NOTICE, "%u sealed prefixes on disk are found again, %u are of another secret, or beyond their users' quotas, and go", found, gone);
+		skv_log(LOG_NOTICE,
+		        "%u sealed prefixes on disk can be used again, %u are removed: of another secret, or beyond "
+		        "their users' quotas",
+		        found, gone);
 }
 
 static int index_all(struct skv_server *s)
@@ -446,7 +459,8 @@ static int index_all(struct skv_server *s)
 	if (r < 0)
 		skv_log(LOG_ERR, "sealed prefixes: %s", strerror(-r));
 	else if (found || gone)
-		skv_log(LOG_NOTICE, "%u sealed prefixes are found again, %u are of another secret and go", found, gone);
+		skv_log(LOG_NOTICE, "%u sealed prefixes can be used again, %u of another secret are dropped", found,
+		        gone);
 	return r < 0 ? r : 0;
 }
 
@@ -458,11 +472,13 @@ static int check_store(const struct skv_server *s)
 	if (!*s->config.prefix_store)
 		return 0;
 	if (!*s->config.prefix_secret_file) {
-		skv_log(LOG_ERR, "prefix-store: prefix-secret-file expected, too: who has the store would read and write prefixes");
+		skv_log(LOG_ERR,
+		        "prefix-store: expected prefix-secret-file, too: without a secret all users of the store "
+		        "could read and write prefixes");
 		return -EINVAL;
 	}
 	if (!s->parking) {
-		skv_log(LOG_ERR, "prefix-store: parked-path expected, too: workers of the store have their lock there");
+		skv_log(LOG_ERR, "prefix-store: expected parked-path, too: workers of the store have their lock there");
 		return -EINVAL;
 	}
 	if (skv_store_config_parse(&store, s->config.prefix_store, why) < 0) {
@@ -473,7 +489,7 @@ static int check_store(const struct skv_server *s)
 	return 0;
 }
 
-/* What workers have of NIXL, memory and agents, is theirs as long as they live: so they stay. */
+/* With NIXL workers have registered memory and agents for as long as they live, so they are kept running. */
 static int check_nixl(const struct skv_server *s)
 {
 	char why[SKV_STORE_TEXT];
@@ -481,7 +497,7 @@ static int check_nixl(const struct skv_server *s)
 	if (!*s->config.prefix_store_nixl)
 		return 0;
 	if (!*s->config.prefix_store) {
-		skv_log(LOG_ERR, "prefix-store-nixl: prefix-store expected, too: it says where values are");
+		skv_log(LOG_ERR, "prefix-store-nixl: expected prefix-store, too: it says where values are");
 		return -EINVAL;
 	}
 	if (skv_nixl_check(s->config.prefix_store_nixl, why) < 0) {

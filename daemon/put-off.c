@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/put-off.c - requests that wait until a job of parking has ended, or a file has gone, and are carried out then as if they came just
- * now. Users take turns, one request in a turn of the loop. Meanwhile no request of the connection is received.
+ * daemon/put-off.c - requests that are put off until a job of parking has ended or a file was removed. Then they are
+ * carried out as if they had just arrived. Users take turns, one request per turn of the loop. No request of the
+ * connection is received meanwhile.
  */
 #include "daemon/parking-priv.h"
 
@@ -15,7 +16,7 @@ void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const str
 	struct skv_put_off *x = calloc(1, sizeof(*x));
 
 	if (!x) {
-		skv_conn_close(conn, LOG_ERR, "no memory to answer a request later");
+		skv_conn_close(conn, LOG_ERR, "no memory for a request that has to wait");
 		return;
 	}
 	x->conn = skv_conn_number(conn);
@@ -39,7 +40,7 @@ void skv_parking_try_again(struct skv_parking *k)
 	struct skv_conn *conn = x ? skv_ipc_find(k->server->ipc, x->conn) : NULL;
 
 	if (conn) {
-		x->again(k->server, conn, &x->header, &x->body, NULL); /* it may be put off once more */
+		x->again(k->server, conn, &x->header, &x->body, NULL); /* this may put it off once more */
 		skv_conn_pause(conn, false);
 	}
 	free(x);

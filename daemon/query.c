@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/query.c - lists of sessions and sequences, which may be long: a few rows a turn, sent as they are made.
+ * daemon/query.c - lists of sessions and sequences, which may be long: a few rows per turn, sent as they are made.
  *
- * A query holds a packet's worth of text, and waits while the connection's queue is full; the connection's next request
- * is received after the answer. Users take turns, whatever number of queries each has under way.
+ * A query holds one packet of text and waits while the connection's queue is full. The connection's next request is
+ * received after the reply. Users take turns, however many queries each has under way.
  */
 #include "daemon/query.h"
 
@@ -24,12 +24,12 @@
 
 struct skv_querying {
 	struct skv_queued queued;
-	uint64_t conn; /* its number */
+	uint64_t conn; /* number of the connection */
 	struct skv_msg_header header;
 	enum skv_query what;
 	struct skv_core_walk walk;
-	size_t parked; /* the next one of them */
-	bool any; /* row before */
+	size_t parked; /* index of the next parked sequence */
+	bool any; /* a row was written */
 	bool failed; /* no memory for a row */
 	size_t len;
 	char text[PART];
@@ -40,7 +40,7 @@ struct writer {
 	struct skv_querying *query;
 };
 
-/* Sending may end the connection. */
+/* Sends the text collected so far. This may end the connection. */
 static void send_part(const struct writer *w, bool more)
 {
 	struct skv_querying *q = w->query;
@@ -124,7 +124,7 @@ static void end(struct skv_server *s, struct skv_querying *q)
 	if (conn && q->failed) {
 		skv_conn_close(conn, LOG_ERR, "no memory for its answer");
 	} else if (conn) {
-		/* when these figures were read: rates are made of two answers */
+		/* when these figures were read: rates are computed from two replies */
 		n = q->what == SKV_QUERY_SEQS ? snprintf(time, sizeof(time), "]}")
 		                              : snprintf(time, sizeof(time), "],\"time_s\":%.9f}", (double)skv_now_ns() / 1e9);
 		write_text(&(struct writer){s, q}, time, (size_t)n);
@@ -134,7 +134,7 @@ static void end(struct skv_server *s, struct skv_querying *q)
 	free(q);
 }
 
-/* The next one of a queue; NULL: it is empty. */
+/* Takes the next query of a queue; NULL: it is empty. */
 static struct skv_querying *take(struct skv_queue *queue)
 {
 	struct skv_queued *e = skv_queue_take(queue);
@@ -142,7 +142,7 @@ static struct skv_querying *take(struct skv_queue *queue)
 	return e ? SKV_QUEUED_OWNER(e, struct skv_querying, queued) : NULL;
 }
 
-/* A turn. Its connection may end meanwhile: the next one frees it. */
+/* Runs a turn. If the connection ends during it, the next turn frees the query. */
 static void work(struct skv_server *s, struct skv_querying *q)
 {
 	struct skv_conn *conn = skv_ipc_find(s->ipc, q->conn);
@@ -160,7 +160,8 @@ static void work(struct skv_server *s, struct skv_querying *q)
 	}
 	if (q->what == SKV_QUERY_SEQS)
 		through = skv_core_seqs_some(s->core, &q->walk, &units, write_seq, &w) &&
-		          skv_parking_rows_some(s, q->walk.all, q->walk.uid, &q->parked, &units, write_row, &w); /* those in files come last */
+		          /* parked ones come last */
+		          skv_parking_rows_some(s, q->walk.all, q->walk.uid, &q->parked, &units, write_row, &w);
 	else
 		through = skv_core_sessions_some(s->core, &q->walk, &units, write_session, &w);
 	if (through || q->failed)
@@ -178,7 +179,7 @@ bool skv_query_work(struct skv_server *s)
 	return s->queries.first != NULL;
 }
 
-/* A connection has one at most. */
+/* A connection has at most one query. */
 void skv_query_go_on(struct skv_server *s, const struct skv_conn *conn)
 {
 	SKV_QUEUE_EACH(e, &s->full_queries)

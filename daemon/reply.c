@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/reply.c - answers to clients, and what every handler of a request needs to give one.
+ * daemon/reply.c - replies to clients, and what every handler of a request needs to send one.
  *
- * Order on the wire: before an answer a client is told of the segments that the answer may name.
+ * Order of messages: a client is told of segments before the reply that may name them.
  */
 #include "daemon/reply.h"
 

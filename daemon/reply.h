@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/reply.h - answers to clients, and the end of a daemon that cannot go on. */
+/* daemon/reply.h - replies to clients, and fatal errors of the daemon. */
 #ifndef SKV_DAEMON_REPLY_H
 #define SKV_DAEMON_REPLY_H
 
@@ -7,26 +7,26 @@
 
 struct skv_server;
 
-/* The daemon cannot go on: log why and stop. `error`: negative errno. */
+/* Fatal error: logs why and stops the daemon. `error`: negative errno. */
 void skv_server_fail(struct skv_server *, const char *what, int error);
 
-/* Answer a request: announce segments, then send the reply of the header's type. fds are borrowed. */
+/* Answers a request: announces segments, then sends the reply of the header's type. fds are borrowed. */
 void skv_reply(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, size_t bytes,
                const int *fds, unsigned n_fds);
-/* Is the core's answer a failure? Then the client has been told, or the daemon stops. */
+/* Is r, the core's result, a failure? Then the client has been told (r > 0), or the daemon stops (r < 0). */
 bool skv_reply_failed(struct skv_server *, struct skv_conn *, uint32_t serial, const char *what, int r);
 
-/* The request with this serial goes on; a client that is gone (NULL) need not know. */
+/* Sends WAIT: the request with this serial is still being worked on. conn NULL, a client that is gone: does nothing. */
 void skv_reply_wait(struct skv_conn *, uint32_t serial);
 
-/* Announce to the client the segments of its pools that it does not know yet, and those that are gone. */
+/* Announces to the client the segments of its pools that it does not know yet, and the end of those that are gone. */
 void skv_reply_announce(struct skv_server *, struct skv_conn *);
-/* Announce to every client that has segments to be told of. */
+/* Announces segments to every client that has some pending. */
 void skv_reply_announce_all(struct skv_server *);
 
-/* Can this peer be served, which says hello? If not it is told why, and its connection ends. */
+/* Can the peer that says HELLO be served? If not, it is told why and its connection ends. */
 bool skv_reply_can_serve(struct skv_conn *, uint32_t serial, const struct skv_msg_hello *);
-/* The answer to its hello; *ok has the client. */
+/* Sends the reply to HELLO or RECONNECT; ok->client is set by the caller. */
 void skv_reply_hello(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, struct skv_msg_hello_ok *ok);
 
 #endif

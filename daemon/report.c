@@ -2,9 +2,9 @@
 /*
  * daemon/report.c - the state of the daemon as JSON, for sparsekvctl.
  *
- * Operators see everything; anyone else sees the rows of their own UID, and sums and counters of these alone: what others do is in no
- * figure. Only the settings and the devices are everybody's.
- * Figures that a client writes itself (its session page) are shown as they are: they steer nothing.
+ * Operators see everything; other users see the rows of their own UID, and sums and counters of these only, so that
+ * no figure tells what others do. Settings and devices are visible to all. Figures that a client writes itself (its
+ * session page) are shown as they are and used for nothing else.
  */
 #include "daemon/report.h"
 
@@ -41,7 +41,7 @@ static json_int_t number(uint64_t x)
 	return x > INT64_MAX ? INT64_MAX : (json_int_t)x;
 }
 
-/* Open files that the daemon has for a user: a socket and a pidfd for a client, a memfd for everything else. */
+/* Open files that the daemon holds for a user: a socket and a pidfd for a client, a memfd for everything else. */
 static uint64_t fds_of(const struct skv_core_account_view *v)
 {
 	return (uint64_t)2 * v->clients + v->sessions + v->sequences + v->pools;
@@ -68,7 +68,7 @@ static const char *memory_name(uint32_t device, char to[16])
 	return to;
 }
 
-/* A row for each device on which the account has anything. */
+/* Adds a row for each device on which the account has memory. */
 static void add_device_account(void *listing, const struct skv_core_account_view *v)
 {
 	struct listing *l = listing;
@@ -108,7 +108,7 @@ static json_t *model_json(const struct skv_model *m)
 	                 number(m->max_tokens), "rank", number(m->rank), "n_ranks", number(m->n_ranks));
 }
 
-/* [{"layer": 5, "recall": 0.93}, …]: the layers that do not attend to everything, as last measured. */
+/* [{"layer": 5, "recall": 0.93}, …]: layers that do not attend to everything, as last measured. */
 static json_t *recall_json(const struct skv_session_page *p, uint32_t n_layers)
 {
 	json_t *all = json_array();
@@ -148,7 +148,7 @@ json_t *skv_report_session(const struct skv_core_session_view *v)
 	return row;
 }
 
-/* {"kv": 128, "bounds": 8, …}: a sequence's pages by what they hold. */
+/* {"kv": 128, "bounds": 8, …}: pages of a sequence by their content. */
 static json_t *pages_json(const uint64_t pages[SKV_PAGE_KINDS])
 {
 	static const char *const kinds[SKV_PAGE_KINDS] = {"kv", "bounds", "slot_meta", "codes", "refs", "prefill"};
@@ -159,7 +159,7 @@ static json_t *pages_json(const uint64_t pages[SKV_PAGE_KINDS])
 	return all;
 }
 
-/* Of pages_total those that are there, in whatever form. */
+/* Of pages_total those that are resident, in any form. */
 static uint64_t resident(const uint64_t pages[SKV_PAGE_KINDS])
 {
 	uint64_t n = 0;
@@ -208,7 +208,7 @@ struct totals {
 
 struct summing {
 	struct totals sum;
-	bool all; /* else only of `uid` */
+	bool all; /* else only `uid` */
 	uid_t uid;
 };
 
@@ -253,7 +253,7 @@ void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 			              (double)t.segment_bytes[i] / 1048576.0);
 }
 
-/* Its worker works for all users: what it did is for operators. */
+/* A device's worker works for all users, so its counters are shown to operators only. */
 static json_t *device_json(const struct skv_device *d, const struct totals *t, bool all)
 {
 	static const struct skv_worker_counters none;
@@ -272,7 +272,7 @@ static json_t *device_json(const struct skv_device *d, const struct totals *t, b
 	                 "worker_jobs_failed", number(n->failed));
 }
 
-/* Those that were needed so far. */
+/* Devices that have been opened. */
 static json_t *devices_json(struct skv_server *s, const struct totals *t, bool all)
 {
 	json_t *rows = json_array();
@@ -292,7 +292,7 @@ static json_t *limits_json(const struct skv_config *c)
 	                 number(c->max_sessions), "max_sequences", number(c->max_sequences));
 }
 
-/* Host memory that the daemon's files have at this moment, with what clients wrote there: all, or a user's. */
+/* Current host memory of the daemon's files, with what clients wrote there: in all, or of a user. */
 static json_t *held_json(struct skv_server *s, bool all, uid_t uid)
 {
 	struct skv_core_held h;
@@ -304,7 +304,7 @@ static json_t *held_json(struct skv_server *s, bool all, uid_t uid)
 	                 "total", number(h.pools + h.sequences + h.sessions + h.state + plugins));
 }
 
-/* What the daemon's memory cgroup allows it: a row; none for a user, and where no limit is known. */
+/* One row with the limit of the daemon's memory cgroup; none for a user, or if no limit is known. */
 static json_t *cgroup_json(struct skv_server *s, bool all)
 {
 	uint64_t limit, left = skv_cgroup_left(&s->hostmem.cgroup, &limit);
@@ -313,7 +313,7 @@ static json_t *cgroup_json(struct skv_server *s, bool all)
 	                                  : json_pack("[{s:I, s:I}]", "limit_bytes", number(limit), "left_bytes", number(left));
 }
 
-/* Of all, what the core has dropped since its state began, and the longest turn of the loop; of a user, of its own. */
+/* In all: sequences dropped since the state was created, and the longest turn of the loop. Of a user: its own. */
 static json_t *counters_json(const struct skv_server *s, bool all, const uint64_t *n)
 {
 	uint64_t aged = n[SKV_COUNT_EXPIRED], for_room = n[SKV_COUNT_DISPLACED];
@@ -333,7 +333,7 @@ static json_t *counters_json(const struct skv_server *s, bool all, const uint64_
 	return counters;
 }
 
-/* What made turns of the loop long: operators' to know. */
+/* The work that made turns of the loop long; for operators only. */
 static json_t *turns_json(const struct skv_meter *m, bool all)
 {
 	json_t *rows = json_array();

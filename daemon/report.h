@@ -13,12 +13,12 @@ struct skv_server;
 
 void skv_report_query(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
                       int *fds);
-/* Answer with a JSON value (consumed). */
+/* Answers with a JSON value (consumed). */
 void skv_report_send(struct skv_conn *, uint16_t type, uint32_t serial, json_t *value);
-/* A row of a list; the caller's. */
+/* One row of a list, the caller's. */
 json_t *skv_report_session(const struct skv_core_session_view *);
 json_t *skv_report_seq(const struct skv_core_seq_view *);
-/* One line for the service manager. */
+/* Writes one status line for the service manager. */
 void skv_report_status_line(struct skv_server *, char *to, size_t len);
 
 #endif

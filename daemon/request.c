@@ -2,8 +2,8 @@
 /*
  * daemon/request.c - the handlers of clients' requests.
  *
- * Messages come here well-formed (ipc/conn.c). A handler calls the core, which checks every id against the
- * asking client, and replies. lease.c and fence.c have the requests that may have to wait.
+ * Messages arrive well-formed (ipc/conn.c). A handler calls the core, which checks every id against the asking
+ * client, and replies. Requests that may have to wait are in lease.c and fence.c.
  */
 #include "daemon/request.h"
 
@@ -104,7 +104,7 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 
 /* ---- sequences ---- */
 
-/* Is the name of a new sequence that of one in a file, or may it be? Then it is refused. */
+/* Refuses the name of a new sequence if a parked sequence has it, or may have it. Returns true if it was refused. */
 static bool is_parked(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_name *m)
 {
 	const uid_t uid = skv_conn_peer(conn)->uid;
@@ -148,7 +148,7 @@ static void on_prefix_new(struct skv_server *s, struct skv_conn *conn, const str
 		skv_prefix_request(s, conn, h, body, fds);
 }
 
-/* A client that reconnects may ask for what the daemon before has done already. */
+/* A client that reconnects may repeat requests that the previous daemon has carried out already. */
 static bool was_done(struct skv_server *s, struct skv_conn *conn, int r)
 {
 	return r == SKV_CORE_E_NOENT && skv_core_is_reconnecting(s->core, skv_conn_client(conn));
@@ -195,7 +195,7 @@ static void on_seq_release(struct skv_server *s, struct skv_conn *conn, const st
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
-/* ---- what a client has that reconnects ---- */
+/* ---- what a reconnecting client has ---- */
 
 static void on_named(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
 {
@@ -259,7 +259,7 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 		skv_conn_error(conn, h->serial, EBUSY, "sequence '%s' is being read from its file", m->name);
 		return;
 	}
-	r = skv_parking_unread(s, (uid_t)m->uid, m->name, why); /* its file would be there again */
+	r = skv_parking_unread(s, (uid_t)m->uid, m->name, why); /* else its file would appear again */
 	if (r < 0) {
 		skv_conn_error(conn, h->serial, -r, "%s", why);
 		return;
@@ -302,7 +302,9 @@ static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const str
 		return;
 	plugin = skv_registry_by_id(s->registry, ok.plugin);
 	if (!plugin) {
-		skv_conn_error(conn, h->serial, ENOENT, "the policy of \"%.300s\" was loaded by an operator, and is not since the daemon was started",
+		skv_conn_error(conn, h->serial, ENOENT,
+		               "the policy of \"%.300s\" was loaded by an operator, and has not been loaded since the "
+		               "daemon was started",
 		               ok.spec);
 		return;
 	}
@@ -321,7 +323,7 @@ static void on_lease_room(struct skv_server *s, struct skv_conn *conn, const str
 		skv_reply(s, conn, h, &ok, sizeof(ok), NULL, 0);
 }
 
-/* For a sequence whose policy is not its session's: the core knows nothing of it. */
+/* For a sequence whose policy is not its session's; the core does not know of it. */
 static void on_policy_find(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                            const void *body, int *fds)
 {

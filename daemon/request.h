@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/request.h - the handlers of requests, as ipc/conn.h calls them. */
+/* daemon/request.h - the handlers of requests, as callbacks for ipc/conn.h. */
 #ifndef SKV_DAEMON_REQUEST_H
 #define SKV_DAEMON_REQUEST_H
 

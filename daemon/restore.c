@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/restore.c - a parked sequence comes back to memory.
+ * daemon/restore.c - resumes a parked sequence: from a file to memory.
  *
- * Pages are taken for it as for a client, and may have to be waited for: others are parked for them. A file that turns out to be damaged stays
- * where it is, and its name is taken, until somebody drops it: nothing is thrown away that might be of use. That of a sealed prefix goes, for its
- * tokens can be computed again; and stays when all is well, for nothing of a prefix changes.
+ * Its pages are taken as for a client, and may have to be waited for while others are parked. A damaged file stays,
+ * and its name is taken, until the sequence is dropped: nothing is thrown away that might be of use. The damaged file
+ * of a sealed prefix is removed, since its tokens can be computed again; an intact one stays, since a prefix never
+ * changes.
  */
 #include "daemon/parking-priv.h"
 
@@ -79,8 +80,10 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 		snprintf(text, sizeof(text), "a sealed prefix is lost, its file is %s: %s", error == -ENOENT ? "gone" : "damaged", why);
 		skv_count(s->counts, (uid_t)j->m.uid, SKV_COUNT_DAMAGED, 1);
 		skv_parking_remove(k, j->file);
-	} else if (error == -ENOENT) { /* a folder that is mounted again has it; and -ENOENT says that there is no such sequence */
-		snprintf(text, sizeof(text), "sequence '%s' is parked, and its file %s is gone: somebody removed it, or a disk is not mounted; bring it back, or drop the sequence",
+	} else if (error == -ENOENT) { /* a mount may bring the file back, so the error is not -ENOENT */
+		snprintf(text, sizeof(text),
+		         "sequence '%s' is parked, but its file %s is gone: restore the file, mount its disk, or drop "
+		         "the sequence",
 		         j->m.name, j->m.file);
 		error = -EBADMSG;
 	} else if (error == -EBADMSG) {
@@ -88,7 +91,7 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 		skv_count(s->counts, (uid_t)j->m.uid, SKV_COUNT_DAMAGED, !j->file->damaged);
 		j->file->damaged = true;
 	} else {
-		snprintf(text, sizeof(text), "sequence '%s' is parked, and cannot be read: %s", j->m.name, why);
+		snprintf(text, sizeof(text), "sequence '%s' is parked, but cannot be read: %s", j->m.name, why);
 	}
 	if (error != -ECANCELED)
 		skv_log_peer(LOG_WARNING, "uid %u, model %s: %s", j->m.uid, j->m.model.name, text);
@@ -96,7 +99,7 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 	skv_parking_end(j, error, text);
 }
 
-/* Ids of pages, into the list; and their segments. */
+/* Appends the ids of pages to the list, and marks their segments. */
 static int add_pages(struct skv_parking_job *j, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment)
 {
 	uint32_t ids[4096], used = 0;
@@ -135,7 +138,8 @@ int skv_parking_take_pages(struct skv_parking_job *j, char why[SKV_TEXT_MAX])
 	uint32_t n = 0;
 	int r = 0;
 
-	if (j->taken < j->m.n_pages && skv_queue_has(&j->parking->in[SKV_PARKING_MEMORY], j->m.uid)) { /* another one of the user's was first */
+	/* an earlier job of the user waits for memory */
+	if (j->taken < j->m.n_pages && skv_queue_has(&j->parking->in[SKV_PARKING_MEMORY], j->m.uid)) {
 		skv_parking_enter(j, SKV_PARKING_MEMORY);
 		return 0;
 	}
@@ -171,10 +175,10 @@ static void turn(struct skv_parking_job *j)
 
 void skv_parking_give_up(struct skv_parking_job *j)
 {
-	resume_failed(j, -ECANCELED, "nobody waits for it any more");
+	resume_failed(j, -ECANCELED, "no request waits for it any more");
 }
 
-/* All of it was read: it is a sequence of that name, or a sealed prefix. 0, or negative errno, with a text. */
+/* Everything was read: names the sequence, or seals the prefix. 0, or negative errno with a text. */
 static int finish(struct skv_parking_job *j, const char **ret_why)
 {
 	struct skv_core *core = j->parking->server->core;
@@ -182,7 +186,7 @@ static int finish(struct skv_parking_job *j, const char **ret_why)
 	int r = skv_parked_is_prefix(p) ? skv_core_prefix_restored(core, j->seq, NULL, p->keys->key, p->n_keys)
 	                                : skv_core_restore_done(core, j->seq, j->m.name);
 
-	if (r == SKV_CORE_E_EXIST && skv_parked_is_prefix(p)) /* it was computed again, and sealed, meanwhile */
+	if (r == SKV_CORE_E_EXIST && skv_parked_is_prefix(p)) /* it was computed and sealed again meanwhile */
 		return -ECANCELED;
 	*ret_why = r < 0 ? strerror(-r) : skv_core_why(core);
 	if (r < 0)

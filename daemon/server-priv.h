@@ -21,14 +21,14 @@
 #include "daemon/sys/socket.h"
 #include "daemon/worker/worker.h"
 
-/* A CUDA device that a model was opened on. */
+/* An open CUDA device. */
 struct skv_device {
-	struct skv_mem_ops ops; /* first: the core's view of it */
+	struct skv_mem_ops ops; /* first: the core's interface to it */
 	struct skv_server *server;
-	uint32_t number;  /* as in skv_model */
+	uint32_t number;  /* as in skv_model.device */
 	unsigned ordinal; /* as CUDA counts */
 	bool legacy;      /* ipc = legacy ... */
-	uint64_t kept;    /* ... and segments that the worker keeps */
+	uint64_t kept;    /* ... and the number of segments that its worker holds */
 	char name[16];    /* "cuda:0" */
 	struct skv_cuda_info info;
 	struct skv_core_memory_limits limits;
@@ -39,8 +39,8 @@ struct skv_server {
 	struct skv_server_options options;
 	struct skv_config config;
 
-	struct skv_sd_passed passed;  /* by the service manager, or another daemon */
-	struct skv_past_client *past; /* clients of the daemon before, until they are watched */
+	struct skv_sd_passed passed;  /* by the service manager, or by another daemon */
+	struct skv_past_client *past; /* clients of the previous daemon, until they are watched */
 	uint32_t n_past;
 
 	struct skv_loop *loop;
@@ -49,16 +49,16 @@ struct skv_server {
 	struct skv_ipc *ipc;
 	struct skv_registry *registry;
 	struct skv_scan *scan;
-	struct skv_device *devices[SKV_MEMORY_KINDS]; /* by number; NULL: none was needed */
-	struct skv_queue waiting;               /* requests for pages */
+	struct skv_device *devices[SKV_MEMORY_KINDS]; /* by number; NULL: not opened yet */
+	struct skv_queue waiting;               /* requests for pages that wait for memory */
 	struct skv_fence *fences;               /* clients whose process outlives their connection */
-	struct skv_attaching *attaching;        /* requests for their sequences */
-	struct skv_turns *turns;                /* requests that the core works on */
-	struct skv_parking *parking;            /* NULL: sequences are not parked */
+	struct skv_attaching *attaching;        /* attach requests that wait */
+	struct skv_turns *turns;                /* requests that the core works on in turns */
+	struct skv_parking *parking;            /* NULL: parking is off */
 	struct skv_prefix *prefix;
-	struct skv_queue queries, full_queries; /* that are being answered; those that wait for a connection's queue to drain */
+	struct skv_queue queries, full_queries; /* being answered; waiting for room in their connection's queue */
 
-	struct skv_sockets sockets; /* its own, unless the service manager passed them */
+	struct skv_sockets sockets; /* created by this daemon; unset if the service manager passed the sockets */
 	int command_fd, signal_fd;
 	uint64_t command;
 	struct signalfd_siginfo signal;
@@ -66,17 +66,17 @@ struct skv_server {
 	uint64_t watchdog_ns;
 
 	bool serving, stopping, reload_again;
-	bool reload_failed; /* the last one, which the status says until one succeeds */
-	bool handing; /* stopping, and another daemon is to have everything (handover.c) */
-	bool leaving; /* the same, or the service manager keeps everything: clients are not gone */
-	bool notices_due; /* the core has changed: clients may have to be told of segments */
-	int failure;      /* negative errno: why the daemon cannot go on */
+	bool reload_failed; /* the last reload failed; the status says so until one succeeds */
+	bool handing; /* stopping, and another daemon takes everything over (handover.c) */
+	bool leaving; /* stopping, and the state is kept (handover, service manager): clients are not gone */
+	bool notices_due; /* the core has changed: segments may have to be announced */
+	int failure;      /* negative errno of the fatal error; 0: none */
 	char status[256];
 	uint64_t started_ns;
 	struct skv_counts *counts;
-	uint32_t measured;                   /* sequence at which the next step goes on measuring */
+	uint32_t measured;                   /* sequence at which the next step continues to measure */
 	size_t steps_left;                   /* of the last tick: tick.c */
-	uint64_t told_aged, told_for_room; /* sequences that were dropped, as logged */
+	uint64_t told_aged, told_for_room; /* dropped sequences that have been logged */
 };
 
 #endif

@@ -2,10 +2,10 @@
 /*
  * daemon/server.c - the life of the daemon: start, serve, reload, stop.
  *
- * The order matters. At start: settings, ring, core, socket; then the policy directories are
- * probed, and only then is the first connection accepted, so that no client misses a policy that is about to be
- * loaded. At the end: all clients are disconnected, the ring drained, the core emptied and recounted; a daemon
- * whose state does not balance says so and exits with a failure.
+ * Order at start: settings, ring, core, socket; then the policy directories are probed, and only then is the first
+ * connection accepted, so that each client finds all policies loaded. At the end: all clients are disconnected, the
+ * ring is drained, the core is emptied and recounted; a daemon whose state does not balance logs it and exits with a
+ * failure.
  */
 #include <config.h>
 #include <errno.h>
@@ -37,10 +37,10 @@
 #include "daemon/turns.h"
 
 #define RING_ENTRIES 256u
-#define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are made for */
+#define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are sized for */
 
-#define WORKERS 16u /* for what does not hang */
-#define OWN_FDS 96u /* sockets, the ring, workers, a turn's files; of segments of devices it is not known how many */
+#define WORKERS 16u /* for closes and punches that do not block */
+#define OWN_FDS 96u /* sockets, the ring, workers, files of one turn; without segments of devices */
 
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
 
@@ -67,11 +67,11 @@ static void core_config(const struct skv_config *c, struct skv_core_config *ret)
 	};
 }
 
-/* What may change at run time, into the parts. */
+/* Applies the settings that may change at run time. */
 static void apply_config(struct skv_server *s)
 {
 	const struct skv_config *c = &s->config;
-	/* A few more than clients, so that a user at its quota is told so in answer to HELLO. */
+	/* More connections than clients, so that a user at its quota is told so in reply to HELLO. */
 	struct skv_ipc_limits limits = {
 		.connections = c->max_clients + 64,
 		.account_connections = c->account_clients + 8,
@@ -80,7 +80,7 @@ static void apply_config(struct skv_server *s)
 
 	skv_log_open(c->log_level);
 	skv_ipc_set_limits(s->ipc, &limits);
-	skv_loop_allow_workers(s->loop, limits.connections + WORKERS); /* a connection may hang in its end */
+	skv_loop_allow_workers(s->loop, limits.connections + WORKERS); /* closing a connection may block */
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
 	skv_core_set_recall(s->core, c->recall_every);
 	skv_device_reconfigure(s);
@@ -100,11 +100,11 @@ static void on_corrupt(void *server, uid_t uid, const char *model, const char *n
 {
 	(void)server;
 	skv_log_peer(LOG_WARNING,
-	             "sequence %s of model %s, uid %u: dropped, its memory is not believable: %s",
+	             "sequence %s of model %s, uid %u: dropped, its memory is not valid: %s",
 	             *name ? name : "(anonymous)", model, (unsigned)uid, why);
 }
 
-/* Sockets for clients and for operators, in this order; -1: none for operators. */
+/* Returns the sockets for clients and for operators, in this order; -1: none for operators. */
 static int open_sockets(struct skv_server *s, int fds[2])
 {
 	const bool handed = s->options.handover && s->options.handover->sockets.clients.path;
@@ -115,7 +115,7 @@ static int open_sockets(struct skv_server *s, int fds[2])
 		skv_log(LOG_WARNING, "no socket for operators was passed (sparsekvd-operators.socket): policies cannot "
 		                     "be loaded or swapped");
 	for (int i = 0; handed && i < 2; i++)
-		if (listen(fds[i], SOMAXCONN) < 0) /* again: connections say which process does */
+		if (listen(fds[i], SOMAXCONN) < 0) /* again: connections then report this process as their peer */
 			return -errno;
 	return fds[0] >= 0 ? 0 : skv_sockets_open(&s->config, &s->sockets, fds);
 }
@@ -145,8 +145,8 @@ static int start_core(struct skv_server *s)
 }
 
 /*
- * Each sequence, session and pool is a descriptor here, a client is two, and so is each policy one. Too few to start with are an error now; too
- * few for what the settings allow are one for a client later, as memory is.
+ * Each sequence, session, pool and policy takes one descriptor, a client two. Too few for a start are an error now.
+ * Too few for what the settings allow are an error for a client later, like a lack of memory.
  */
 static int take_descriptors(const struct skv_config *c)
 {
@@ -159,23 +159,25 @@ static int take_descriptors(const struct skv_config *c)
 		return -EMFILE;
 	}
 	if (limit < most)
-		skv_log(LOG_WARNING, "RLIMIT_NOFILE: got %llu, which clients may use up: max-sequences, max-sessions, max-clients and max-pools allow %llu",
+		skv_log(LOG_WARNING,
+		        "RLIMIT_NOFILE: got %llu, which clients may use up; expected %llu, as max-sequences, "
+		        "max-sessions, max-clients and max-pools allow",
 		        (unsigned long long)limit, (unsigned long long)most);
 	return 0;
 }
 
-/* Where a device is required, look for it now, not with the first model. */
+/* If a device is required, opens it now instead of with the first model. */
 static int start_devices(struct skv_server *s)
 {
 	char why[SKV_TEXT_MAX];
 	int r = s->config.cuda == SKV_CUDA_REQUIRED ? skv_device_need(s, SKV_DEVICE_CUDA(0), why) : 0;
 
 	if (r)
-		skv_log(LOG_ERR, "cuda = required, and there is no device: %s", why);
+		skv_log(LOG_ERR, "cuda = required, but there is no device: %s", why);
 	return -r;
 }
 
-/* What another daemon hands over, or the service manager passes: sockets, and what was kept. */
+/* Takes the sockets and kept descriptors that another daemon hands over or the service manager passes. */
 static int take_passed(struct skv_server *s)
 {
 	char err[512];
@@ -236,7 +238,7 @@ static int start_signals(struct skv_server *s)
 	return s->signal_fd < 0 ? -errno : 0;
 }
 
-/* What was parked has been read, or could not be: who waits for it? */
+/* A parked sequence or prefix has been read, or reading failed: tells what waits for it. */
 static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error, const char *why)
 {
 	if (skv_prefix_name_valid(name))
@@ -291,7 +293,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = skv_handover_confirm(options->handover, &s->sockets);
 	if (r < 0) {
-		s->core = skv_core_abandon(s->core); /* what others have left is theirs still, or the next daemon's */
+		s->core = skv_core_abandon(s->core); /* the kept state is the previous daemon's, or the next one's */
 		skv_server_free(s);
 		return r;
 	}
@@ -312,7 +314,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_sockets_remove(&s->sockets);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
-	skv_parking_free(s); /* these give back to the core what it has charged for them */
+	skv_parking_free(s); /* these uncharge their memory in the core */
 	skv_prefix_free(s);
 	skv_core_free(s->core);
 	skv_past_free(s);
@@ -378,7 +380,7 @@ static void on_signal(struct skv_op *op, int res)
 static bool on_idle(void *server)
 {
 	struct skv_server *s = server;
-	bool more = skv_ipc_work(s->ipc); /* first: what it serves begins the others' work */
+	bool more = skv_ipc_work(s->ipc); /* first: requests create work for the others */
 
 	skv_loop_did(s->loop, "requests");
 	more |= skv_tick_some(s);
@@ -391,10 +393,10 @@ static bool on_idle(void *server)
 	skv_device_make(server);
 	skv_reply_announce_all(server);
 	skv_loop_did(s->loop, "notices");
-	return more || skv_parking_has_work(server); /* what was made may have given work to parking */
+	return more || skv_parking_has_work(server); /* the work above may have given parking more to do */
 }
 
-/* The policies are as the directories have them: serve, or go on serving. */
+/* The policies match the directories: starts to serve, or goes on. */
 static void on_scanned(void *server)
 {
 	struct skv_server *s = server;
@@ -459,8 +461,8 @@ static void begin_reload(struct skv_server *s)
 /* ---- running and stopping ---- */
 
 /*
- * Disconnect all clients, and check that the state balances: with nothing left, or, where the service manager keeps it for the next
- * daemon or that one takes it, as it is.
+ * Disconnects all clients and checks that the state balances: empty; or as it is, if the service manager keeps it for
+ * the next daemon or that daemon takes it over.
  */
 static int close_core(struct skv_server *s)
 {
@@ -470,7 +472,7 @@ static int close_core(struct skv_server *s)
 
 	s->leaving = keeps;
 	if (s->options.service)
-		skv_sd_stopping(keeps ? "Leaving everything to the next one" : "Reclaiming everything");
+		skv_sd_stopping(keeps ? "Leaving everything to the next daemon" : "Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
 	if (s->handing)
 		skv_fence_hand_over(s);
@@ -481,7 +483,8 @@ static int close_core(struct skv_server *s)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
 	s->hostmem.loop = NULL;
 	if (s->failure && !s->handing) {
-		s->core = skv_core_abandon(s->core); /* it is as at its last commit: the next daemon, if there is one, goes on from there */
+		/* as of the last commit, from which the next daemon continues */
+		s->core = skv_core_abandon(s->core);
 		return r;
 	}
 	if (!keeps)

@@ -13,7 +13,7 @@
 
 #define FIRST_FD 3 /* SD_LISTEN_FDS_START */
 #define NAME_MOST 255u
-/* The kernel's MAX_ARG_STRLEN, with pages of 4 KiB, of which the names have what the variable's name leaves. */
+/* The kernel's MAX_ARG_STRLEN, with pages of 4 KiB, less the variable's name. */
 #define NAMES_MOST (131072u - sizeof("LISTEN_FDNAMES="))
 
 static unsigned bucket_of(const char *name)
@@ -34,7 +34,7 @@ static bool is_valid(const char *name)
 	return *c == 0 && c > name && c - name <= (ptrdiff_t)NAME_MOST;
 }
 
-/* Files of the kernel that have no inode of their own are told apart by their names. */
+/* Files without an inode of their own (the kernel's anonymous inode) are told apart by their stored names. */
 static bool is_same_file(int a, int b)
 {
 	struct stat x, y;
@@ -158,7 +158,9 @@ int skv_stored_list(const struct skv_stored *s, int **ret_fds, char **ret_names)
 	return 0;
 }
 
-/* In ascending order none is overwritten: the one that comes after i others has a number of at least FIRST_FD + i. */
+/*
+ * In ascending order no descriptor is overwritten: after i others the next one has a number of at least FIRST_FD + i.
+ */
 int skv_stored_pass(const int *fds, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {

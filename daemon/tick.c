@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/tick.c - what the daemon does once a second, a step in a turn of the loop: what grows old goes, what waits is looked at, what clients
- * have is measured.
+ * daemon/tick.c - what the daemon does once a second, one step per turn of the loop: it expires sequences, checks
+ * waiting requests, and measures the memory of clients.
  */
 #include "daemon/tick.h"
 
@@ -17,7 +17,7 @@
 #include "daemon/sys/sd.h"
 
 #define TICK_NS 1000000000u
-#define TICK_UNITS 35000u /* of a step */
+#define TICK_UNITS 35000u /* of one step */
 
 static void update_status(struct skv_server *s)
 {
@@ -30,7 +30,7 @@ static void update_status(struct skv_server *s)
 	}
 }
 
-/* Sequences that nobody holds grow old, and had to make room: operators can read of it. */
+/* Ages sequences that no client holds, and logs those that were dropped for age or to make room. */
 static bool age(struct skv_server *s)
 {
 	const bool more = skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl, TICK_UNITS);
@@ -42,7 +42,8 @@ static bool age(struct skv_server *s)
 		        (unsigned long long)(aged - s->told_aged), (unsigned long long)(s->config.sequence_ttl / 1000000000u));
 	if (for_room > s->told_for_room)
 		skv_log(LOG_WARNING,
-		        "%llu sequences that no client held dropped: their users had more than their part of a memory that is used up",
+		        "%llu sequences that no client held were dropped: a memory is used up, and their users had "
+		        "more than their share of it",
 		        (unsigned long long)(for_room - s->told_for_room));
 	s->told_aged = aged;
 	s->told_for_room = for_room;
@@ -86,7 +87,7 @@ static bool measure_clients(struct skv_server *s)
 	return false;
 }
 
-/* Clients write into memory that is theirs without asking: what they have of it is found out, and charged. */
+/* Clients write to their memory without asking, so its size is measured and charged. */
 static bool measure(struct skv_server *s)
 {
 	skv_core_measure(s->core, &s->measured, TICK_UNITS);
@@ -94,7 +95,7 @@ static bool measure(struct skv_server *s)
 	return false;
 }
 
-/* What a tick does, a step in a turn of the loop. True: there is more of it. */
+/* The steps of a tick, one per turn of the loop. Each returns true if it has more to do. */
 static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, keep_all_counts, measure_clients, measure, measure, measure};
 #define STEPS (sizeof(steps) / sizeof(*steps))
 
@@ -111,7 +112,7 @@ static void on_tick(struct skv_op *op, int res)
 
 	if (res < 0)
 		return;
-	if (!s->steps_left) /* else the last one's go on */
+	if (!s->steps_left) /* else the steps of the last tick continue */
 		s->steps_left = STEPS;
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
 }

@@ -7,9 +7,9 @@
 
 struct skv_server;
 
-/* From now on. The loop is there. */
+/* Starts the tick. The loop must exist. */
 void skv_tick_start(struct skv_server *);
-/* The next step of the last tick, in a turn of the loop. True: there are more. */
+/* Runs the next step of the last tick, in a turn of the loop. True: more steps are left. */
 bool skv_tick_some(struct skv_server *);
 
 #endif

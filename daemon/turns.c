@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/turns.c - work of the core that takes more than a turn of the loop.
+ * daemon/turns.c - work of the core that takes more than one turn of the loop.
  *
- * A turn is below a millisecond; between two of them everybody is served. The client that asked gets its reply at the
- * end, and no request of its is received until then. What a client had that is gone is nobody's request.
+ * A turn takes less than a millisecond, and all other requests are served between two turns. The asking client gets
+ * its reply at the end; no request of its is received until then. The reclaim of a gone client's memory belongs to no
+ * request.
  */
 #include "daemon/turns.h"
 
@@ -20,9 +21,9 @@
 struct skv_turns {
 	struct skv_turns *next;
 	uint32_t client;
-	uint64_t conn; /* its number */
+	uint64_t conn; /* number of the connection */
 	struct skv_msg_header header;
-	skv_turns_settle settle; /* NULL: nobody has to know */
+	skv_turns_settle settle; /* NULL: the core's result is the client's */
 };
 
 static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, skv_turns_settle settle)
@@ -30,7 +31,7 @@ static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_m
 	struct skv_turns *t = malloc(sizeof(*t));
 
 	if (!t) {
-		skv_conn_close(conn, LOG_ERR, "no memory to answer it later");
+		skv_conn_close(conn, LOG_ERR, "no memory for a request that takes several turns");
 		return;
 	}
 	*t = (struct skv_turns){
@@ -95,7 +96,7 @@ bool skv_turns_work(struct skv_server *s)
 		return false;
 	}
 	s->notices_due |= done.through;
-	if (done.through || done.waits) /* memory that was to come comes, or nobody knows when */
+	if (done.through || done.waits) /* memory was freed; or a request will wait for an unknown time */
 		skv_lease_retry(s);
 	skv_loop_did(s->loop, "leases that waited");
 	if (!done.client)

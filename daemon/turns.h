@@ -11,20 +11,20 @@ struct skv_core_seq_info;
 struct skv_server;
 
 /*
- * Answer a request by what the core said to it, with the sequence that it got, if `info` has one. E_TURNS: it is answered
- * when the core is through with it, and by what it says then.
+ * Answers a request by the core's result r, with the sequence in `info`, if it has one. E_TURNS: the reply is sent
+ * when the core has finished the request, with the result that the core has then.
  */
 void skv_turns_answer(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, int r,
                       const struct skv_core_seq_info *info);
 /*
- * The same for who has to know first: `settle` is given what the core said, unless that is negative or E_TURNS, and returns what the client
- * is told.
+ * The same for a caller that must see the result first: `settle` gets the core's result, unless that is negative or
+ * E_TURNS, and returns the result for the client.
  */
 typedef int (*skv_turns_settle)(struct skv_server *, const struct skv_conn *, const struct skv_msg_header *, int r);
 void skv_turns_settle_answer(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, int r, skv_turns_settle settle);
-/* The connection is gone: nobody waits for the reply. */
+/* The connection is gone: drop its waiting requests. */
 void skv_turns_forget(struct skv_server *, const struct skv_conn *);
-/* A turn. True: there is more to do. */
+/* Runs a turn. True: there is more to do. */
 bool skv_turns_work(struct skv_server *);
 void skv_turns_free_all(struct skv_server *);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/backend.c - finding a backend, and loading the module of one. See backend.h. */
+/* engine/backend.c - finds a backend and loads its module. See backend.h. */
 #include "engine/backend.h"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ int eng_backend_parse(const char *text, uint32_t *ret_device, struct eng_error *
 	                SKV_MAX_DEVICES - 1);
 }
 
-/* A module of another version of this software must not be believed further than its first words. */
+/* Of a module of another version, only the size and the version may be read. */
 static const struct eng_backend_ops *load(struct eng_error *err)
 {
 	const char *path = secure_getenv("SPARSEKV_ENGINE_CUDA_MODULE");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv-calibrate: run a model densely over texts and write which of its layers select well, or a compressor for its
- * K and V. See its page in man/.
+ * sparsekv-calibrate: runs a model densely over texts and writes which of its layers select well, or a compressor for
+ * its K and V. See its man page.
  */
 #include <errno.h>
 #include <limits.h>
@@ -34,19 +34,19 @@ struct arguments {
 	uint32_t context, texts, rows, delta, anchors, filters, ranks, dense, top, gamma, sinks, window;
 	uint32_t by_loss;
 	double budget;
-	const char *deltakv, *palu; /* compressors to write */
-	const char *import;         /* a head map of others to convert */
-	uint32_t width, stride, near; /* 0; UNSET, as for rows: as they are usually */
+	const char *deltakv, *palu; /* output files of codecs */
+	const char *import;         /* file of another project's head map, to be converted */
+	uint32_t width, stride, near; /* 0 and UNSET (as for rows): the usual value */
 };
 #define UNSET UINT32_MAX
 
-#define EXIT_PARTIAL 3 /* interrupted, and what was measured so far is written */
+#define EXIT_PARTIAL 3 /* exit status: interrupted; what was measured so far is written */
 
 static volatile sig_atomic_t stop;
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-/* Do the options of codecs go together, and with the rest? */
+/* Checks the options of codecs, alone and together with the other options. */
 static int check_compressor(struct arguments *a, struct eng_error *err)
 {
 	bool any = a->deltakv || a->palu;
@@ -132,11 +132,11 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	                        .stride = UNSET, .near = UNSET};
 	r = eng_options(&command, argc, argv, err);
 	if (a->rows == UNSET)
-		a->rows = a->by_loss ? 64 : 128; /* the search decodes them for hundreds of sets */
+		a->rows = a->by_loss ? 64 : 128; /* the search decodes these rows for hundreds of sets of layers */
 	return r ? r : check(a, err);
 }
 
-/* Which layers the choices are made from; as the model has them. */
+/* Checks the numbers of layers to choose, the ranks and the sliding windows against the model. */
 static int check_counts(const struct arguments *a, const struct eng_config *c, struct eng_error *err)
 {
 	uint32_t most = c->n_layers > a->dense ? c->n_layers - a->dense : 0;
@@ -158,7 +158,7 @@ static int check_counts(const struct arguments *a, const struct eng_config *c, s
 
 /* ---- files ------------------------------------------------------------------------------------ */
 
-/* The file takes its place when all of it is written. */
+/* Writes PATH.part and renames it to PATH when it is complete. */
 static int write_file(const char *path, int (*put)(const void *, FILE *, struct eng_error *), const void *arg,
                       struct eng_error *err)
 {
@@ -184,7 +184,7 @@ static int write_file(const char *path, int (*put)(const void *, FILE *, struct 
 	return r;
 }
 
-/* ---- maps of others -------------------------------------------------------------------------- */
+/* ---- head maps of other projects ------------------------------------------------------------- */
 
 struct imported {
 	const struct eng_import *import;
@@ -216,7 +216,7 @@ static int import(const struct arguments *a, struct eng_error *err)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* The text that the installation brings: beside this program in a build tree, or where it is installed. */
+/* Finds the text that is installed with the program: beside it in a build tree, or in the installed location. */
 static bool find_prose(char *to, size_t room)
 {
 	static const char *const near[] = {"prose.txt", "../share/sparsekvd/prose.txt"};
@@ -244,7 +244,7 @@ static int read_texts(struct eng_texts *t, const struct arguments *a, const stru
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* *ret_read: tokens, also when it is interrupted. */
+/* *ret_read: tokens read, also if interrupted. */
 static int observe(struct eng_observer *o, const struct eng_texts *t, bool quiet, uint64_t *ret_read,
                    struct eng_error *err)
 {
@@ -259,7 +259,7 @@ static int observe(struct eng_observer *o, const struct eng_texts *t, bool quiet
 	return r;
 }
 
-/* What layers attend to, and their K and V, is measured under the policy full. */
+/* Attention, K and V are measured under the policy full. */
 static int open_session(const struct arguments *a, struct eng_host *host, struct skv_session **ret,
                         struct eng_error *err)
 {
@@ -318,7 +318,7 @@ static int draw_file(const struct eng_profile *p, const char *prefix, const char
 	return bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
 }
 
-/* From what the papers' criteria chose on, with the backend that was asked for. */
+/* Searches on from the choice of the papers' criteria, with the backend that --device names. */
 static int search_by(struct eng_profile *p, const struct arguments *a, struct eng_host *host,
                      const struct eng_texts *t, struct eng_loss *l, struct eng_error *err)
 {
@@ -351,7 +351,7 @@ static int search(struct eng_profile *p, const struct arguments *a, struct eng_h
 	return r;
 }
 
-/* What was measured and found, to where it was asked for. */
+/* Prints the profile, and writes it and its charts to the files that were asked for. */
 static int put_out(const struct eng_profile *p, const struct arguments *a, struct eng_error *err)
 {
 	char rests_on[256];
@@ -375,7 +375,10 @@ static int put_out(const struct eng_profile *p, const struct arguments *a, struc
 	return r;
 }
 
-/* Of what `m` has, read from so many tokens, which are not all if `partial`. 1: the profile is partial. */
+/*
+ * Chooses layers from the measurements, which were read from `tokens` tokens; `partial`: not all tokens. Returns 1 if
+ * the profile is partial.
+ */
 static int report(const struct arguments *a, struct eng_host *host, const struct eng_measure *m,
                   const struct eng_delta_error *d, const struct eng_texts *t, uint64_t tokens, bool partial,
                   struct eng_error *err)
@@ -400,7 +403,10 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
 	return r ? r : p.partial;
 }
 
-/* Which layers select well. Interrupted when a row was measured: 1, and what is known is written. */
+/*
+ * Chooses the layers that select well. If interrupted after at least one measured row, writes the partial profile and
+ * returns 1.
+ */
 static int choose(const struct arguments *a, struct eng_host *host, const struct eng_texts *t, struct eng_error *err)
 {
 	struct eng_measure m = ENG_MEASURE_NULL;
@@ -447,7 +453,7 @@ static int work(const struct arguments *a, struct eng_host *host, struct eng_err
 	return r;
 }
 
-/* The first signal ends the work, and a partial profile is written; the second ends the program. */
+/* The first signal ends the work, and a partial profile is written. The second ends the program. */
 static void on_signal(int signal_)
 {
 	stop = signal_;
@@ -455,7 +461,7 @@ static void on_signal(int signal_)
 	signal(SIGTERM, SIG_DFL);
 }
 
-/* On the host: what layers attend to is measured there. */
+/* Runs on the host backend, which measures attention. */
 static int run(const struct arguments *a, struct eng_error *err)
 {
 	struct eng_host host = ENG_HOST_NULL;
@@ -484,7 +490,7 @@ int main(int argc, char **argv)
 	if (!r)
 		r = a.import ? import(&a, &err) : run(&a, &err);
 	if (r == -EINTR) {
-		/* end as the signal asks, now that the daemon has its sequences back */
+		/* terminate by the signal, now that the daemon has its sequences back */
 		signal(stop, SIG_DFL);
 		raise(stop);
 	}

@@ -3,19 +3,19 @@
 #include <math.h>
 #include <string.h>
 
-/* Pixels. Text is monospaced, so its width is known without asking a font. */
+/* In pixels. Text is monospaced, so its width is known without font metrics. */
 #define MARGIN 24
 #define FONT 13
 #define CHAR_WIDTH (FONT * 0.602)
-#define LINE 20   /* of the legend */
+#define LINE 20   /* height of a line of the legend */
 #define BAR 15
 #define BAR_GAP 2
 #define GROUP_GAP 14
 #define PLOT_WIDTH 620
 #define LINES_HEIGHT 300
-#define MARKS 24 /* so many points of a line are marked */
-#define AXIS_HEIGHT 44 /* ticks' texts and the axis' name */
-#define VALUE_WIDTH 76 /* room for a figure behind the longest bar */
+#define MARKS 24 /* most points of a line that are marked */
+#define AXIS_HEIGHT 44 /* tick labels and the axis title */
+#define VALUE_WIDTH 76 /* room for the value beside the longest bar */
 #define INK "#222222"
 #define FAINT "#6b6b6b"
 #define GRID "#e2e2e2"
@@ -30,7 +30,10 @@ static const char *colour_of(int series)
 	return colours[series % N_COLOURS];
 }
 
-/* Of a bar, a mark, a name's square: an area of the series' colour, or from the second turn on its outline. */
+/*
+ * Ends a bar's, a mark's or a legend square's element: filled with the series' colour, or outlined for series 9 to
+ * 16.
+ */
 static void write_fill(FILE *f, int series)
 {
 	fprintf(f, series < N_COLOURS ? " fill=\"%s\"/>\n" : " fill=\"#ffffff\" stroke=\"%s\"/>\n", colour_of(series));
@@ -44,7 +47,7 @@ static int columns_of(const char *text)
 {
 	int n = 0;
 	for (; *text; text++)
-		n += (*text & 0xc0) != 0x80; /* not inside of a UTF-8 character */
+		n += (*text & 0xc0) != 0x80; /* skip continuation bytes of UTF-8 */
 	return n;
 }
 
@@ -79,9 +82,9 @@ static void write_line(FILE *f, double x1, double y1, double x2, double y2, cons
 
 /* ---- axes ------------------------------------------------------------------------------------ */
 
-/* From figures to pixels: `low` is at `at`, `high` `length` pixels on. */
+/* Maps values to pixels: `low` is at `at`, `high` is at `at` + `length`. */
 struct axis {
-	double low, high, step; /* logarithms of 10 where log */
+	double low, high, step; /* base-10 logarithms if `log` */
 	bool log;
 	double at, length;
 };
@@ -93,7 +96,7 @@ static double coordinate(const struct axis *a, double x)
 	return a->at + a->length * (x - a->low) / (a->high - a->low);
 }
 
-/* A step of 1, 2 or 5 times a power of 10, so that about `ticks` of them make `span`. */
+/* Returns 1, 2 or 5 times a power of 10 that divides `span` into about `ticks` steps. */
 static double step_of(double span, int ticks)
 {
 	double rough = span / ticks, power = pow(10, floor(log10(rough))), x = rough / power;
@@ -114,7 +117,7 @@ static struct axis axis_of(const struct chart *c, const struct panel *p, double 
 	if (!(most > 0))
 		least = most = 1;
 	if (a.log) {
-		a.low = floor(log10(least) - 0.1); /* the shortest bar is seen, too */
+		a.low = floor(log10(least) - 0.1); /* keeps the shortest bar visible */
 		a.high = ceil(log10(most));
 		a.step = 1;
 	} else {
@@ -130,7 +133,7 @@ static const char *tick_text(const struct axis *a, double x, char text[32])
 	return text;
 }
 
-/* Three digits, so that columns of figures do not look more precise than they are. */
+/* Three significant digits: more would suggest precision that the figures do not have. */
 static const char *value_text(double x, char text[32])
 {
 	int whole = x >= 1 ? (int)log10(x) + 1 : 1;
@@ -142,7 +145,7 @@ static const char *value_text(double x, char text[32])
 
 /* ---- bars ------------------------------------------------------------------------------------ */
 
-/* Of the bars of one x: as many as it has figures. */
+/* Height of the bars of one x; absent values take no room. */
 static double group_height(const struct chart *c, const struct panel *p, int i)
 {
 	int n = 0;
@@ -182,7 +185,7 @@ static void draw_bar(const struct chart *c, const struct panel *p, const struct 
 	write_text(f, to + 5, y + BAR - 3, START, INK, " font-size=\"11\"", value_text(value, text));
 }
 
-/* Returns where the panel ends. */
+/* Returns the y coordinate of the panel's end. */
 static double draw_bars(const struct chart *c, const struct panel *p, double y, FILE *f)
 {
 	double left = MARGIN + label_width(c), height = groups_height(c, p), top = y + GROUP_GAP / 2.0;
@@ -210,7 +213,7 @@ static double draw_bars(const struct chart *c, const struct panel *p, double y, 
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Numbers that span much, such as 1, 8, 64, lie on a logarithmic axis, but not if they are evenly spaced. */
+/* Numbers that span a factor of 8 or more, such as 1, 8, 64, get a logarithmic axis, unless they are evenly spaced. */
 static struct axis x_axis(const struct chart *c, double at, double length)
 {
 	double first = c->number[0], last = c->number[c->n_x - 1];
@@ -252,7 +255,7 @@ static void draw_series(const struct chart *c, const struct panel *p, const stru
 	}
 }
 
-/* Would the values of x, written below the axis, run into each other? */
+/* Returns whether the labels of x below the axis would overlap. */
 static bool crowded(const struct chart *c, const struct axis *x)
 {
 	for (int i = 1; i < c->n_x; i++)
@@ -262,7 +265,7 @@ static bool crowded(const struct chart *c, const struct axis *x)
 	return false;
 }
 
-/* Round numbers between the ends of the axis: of a logarithmic one 1, 2 and 5 times powers of 10. */
+/* Draws ticks at round numbers: multiples of a step, or 1, 2 and 5 times powers of 10 on a logarithmic axis. */
 static void draw_round(const struct axis *x, double bottom, FILE *f)
 {
 	static const double in_decade[] = {1, 2, 5};
@@ -309,7 +312,7 @@ static double draw_lines(const struct chart *c, const struct panel *p, double y,
 
 #define CELL 24
 
-/* From white to the first colour. */
+/* Colours go from white to the first series' colour. */
 static void draw_cell(double x, double y, double value, FILE *f)
 {
 	double v = value < 0 ? 0 : value > 1 ? 1 : value;
@@ -349,9 +352,12 @@ void chart_draw_matrix(const struct matrix *m, FILE *f)
 	fputs("</svg>\n", f);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- whole charts ---------------------------------------------------------------------------- */
 
-/* Names of the series beside their colours, in as many lines as it takes. Only measures where f is NULL. */
+/*
+ * Draws the series' names beside their colours, in as many lines as needed, and returns where it ends. f NULL: only
+ * measures.
+ */
 static double legend(const struct chart *c, double width, double y, FILE *f)
 {
 	double x = MARGIN;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/chart.h - draws a table's figures as SVG, and matrices.
+ * engine/chart.h - draws charts of a table, and matrices, as SVG.
  *
- * A chart has a panel for each figure, one below the other, over the same x values and series. Where x is
- * text the figures are bars, where it is a number they are lines. Colours are those of Okabe and Ito, which
- * people who are colour-blind tell apart. There are eight; the next eight series have them again, dashed and hollow.
+ * A chart has one panel for each figure, one below the other, with the same x values and series. A chart has bars if
+ * x is text, and lines if x is a number. The colours are those of Okabe and Ito, which colour-blind people can tell
+ * apart. There are eight; the next eight series use them again, dashed and hollow.
  */
 #ifndef ENG_CHART_H
 #define ENG_CHART_H
@@ -17,30 +17,33 @@
 
 struct panel {
 	const char *label;
-	double *value;   /* [n_series][n_x]; NAN: there is none */
-	double *whisker; /* the same, up to where a thin line goes; NULL: no whiskers */
+	double *value;   /* [n_series][n_x]; NAN: no value */
+	double *whisker; /* the same: upper ends of the whiskers; NULL: no whiskers */
 };
 
 struct chart {
 	const char *title;
-	bool log; /* the axis of the figures; they are above 0 then */
+	bool log; /* logarithmic value axis; all values must be above 0 */
 	int n_x, n_series, n_panels;
 	const char **x;     /* [n_x], as text */
 	double *number;     /* [n_x], ascending; NULL: x is text */
 	const char *x_label;
-	const char **series; /* [n_series]; "" when there is but one and it needs no name */
+	const char **series; /* [n_series]; "" for a single series that needs no name */
 	struct panel panel[CHART_PANELS_MAX];
 };
 
-/* Errors of writing are left in the stream. */
+/* Write errors stay in the stream's error flag. */
 void chart_draw(const struct chart *, FILE *);
 
-/* Shares between 0 (white) and 1 (dark), as squares; rows go down, columns to the right, both numbered from 0. */
+/*
+ * A matrix of shares from 0 (white) to 1 (dark), drawn as squares. Rows go down, columns to the right, both numbered
+ * from 0.
+ */
 struct matrix {
 	const char *title;
 	const char *row_label, *column_label;
-	int n;               /* rows, and columns */
-	const double *value; /* [row][column]; NAN: there is none */
+	int n;               /* number of rows, and of columns */
+	const double *value; /* [row][column]; NAN: no value */
 };
 
 void chart_draw_matrix(const struct matrix *, FILE *);

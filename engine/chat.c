@@ -11,7 +11,7 @@
 
 /* ---- files ------------------------------------------------------------------------------------- */
 
-/* The whole of directory/name, NUL behind it. NULL without an error: there is no such file. */
+/* Reads all of directory/name and appends a NUL. *ret is NULL without an error if the file does not exist. */
 static int read_file(const char *directory, const char *name, char **ret, struct eng_error *err)
 {
 	char path[4096];
@@ -38,7 +38,7 @@ static int read_file(const char *directory, const char *name, char **ret, struct
 	return 0;
 }
 
-/* A template by itself, or of several the one called default. */
+/* The template, if the key is a string, or the one named "default", if it is a list. */
 static const char *config_template(const json_t *config)
 {
 	const json_t *v = json_object_get(config, "chat_template");
@@ -52,7 +52,7 @@ static const char *config_template(const json_t *config)
 	return json_string_value(v);
 }
 
-/* Names that a template may write: bos_token and its like, of tokenizer_config.json; and what transformers sets. */
+/* Variables for the template: the "…_token" keys of tokenizer_config.json, and those that transformers sets. */
 static json_t *variables_of(const json_t *config)
 {
 	json_t *all = json_pack("{s:n, s:n}", "tools", "documents"), *v;
@@ -83,7 +83,7 @@ static int add_said(json_t *messages, const struct said *said)
 	                                                 json_stringn_nocheck(said->text, said->n)));
 }
 
-/* What the template writes of a dialogue, to be freed; `answers`: and the beginning of an answer. */
+/* Renders a dialogue; `answers`: followed by the beginning of an answer. The caller frees *ret. */
 static int render(const struct eng_chat *c, const struct said *said, size_t n_said, bool answers, char **ret, size_t *ret_n,
                   struct eng_error *err)
 {
@@ -100,8 +100,8 @@ static int render(const struct eng_chat *c, const struct said *said, size_t n_sa
 }
 
 /*
- * What the template writes behind an answer: a dialogue of two turns is written, and must begin as that of its first turn
- * alone. *ret is to be freed.
+ * Returns what the template writes after an answer. Renders a dialogue of two turns, which must begin with the
+ * rendering of its first turn alone. The caller frees *ret.
  */
 static int go_on(const struct eng_chat *c, const struct said *system, const struct said *user, char **ret, size_t *ret_n,
                  struct eng_error *err)
@@ -131,7 +131,10 @@ static int go_on(const struct eng_chat *c, const struct said *system, const stru
 	return r;
 }
 
-/* The ids of what the template wrote. At its beginning an end of turn that the dialogue has already is left out. */
+/*
+ * Appends the ids of rendered text. Skips an end-of-turn token at the text's beginning if the dialogue already ends
+ * with one.
+ */
 static int append(const struct eng_chat *c, const char *text, size_t n, struct skv_ids *dialogue, struct eng_error *err)
 {
 	struct skv_ids ids = SKV_IDS_NULL;
@@ -185,7 +188,7 @@ int eng_chat_turn(const struct eng_chat *c, const char *system, const char *said
 
 /* ---- loading ---------------------------------------------------------------------------------------- */
 
-/* A dialogue without a system text can be held; *ret_close: what ends its answers. */
+/* Checks that a dialogue without a system text only grows. *ret_close: the token that ends its answers, or -1. */
 static int try_dialogue(const struct eng_chat *c, int32_t *ret_close, struct eng_error *err)
 {
 	struct skv_ids ids = SKV_IDS_NULL;

@@ -22,7 +22,7 @@ static int check(const struct eng_cli *cli, struct eng_error *err)
 
 static int load(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err)
 {
-	/* Where pages are bf16 or less, rows of bf16 are good enough to multiply, and faster. */
+	/* With pages in bf16 or fp8, matrices and rows in bf16 are precise enough, and faster. */
 	uint32_t dtype = cli->kv_dtype == SKV_BF16 || cli->kv_dtype == SKV_FP8 ? SKV_BF16 : SKV_F32;
 	int r = eng_backend_open(&host->backend, cli->device, err);
 
@@ -36,25 +36,25 @@ static void unload(struct eng_host *host)
 	host->backend = NULL;
 }
 
-/* Each rank by itself, the first one with the connection that it has to a private daemon. */
+/* Each rank has its own connection. The first one keeps the connection to a private daemon. */
 static int connect_rank(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err)
 {
 	const char *socket = host->daemon ? eng_private_socket(host->daemon) : cli->socket;
 	int r;
 
 	if (eng_ranks_number(host->ranks) > 0) {
-		skv_disconnect(host->client); /* a copy of the first one's */
+		skv_disconnect(host->client); /* a copy of the first rank's */
 		host->client = NULL;
 	}
 	r = host->client ? 0 : skv_connect(&host->client, socket);
 	if (r < 0)
 		return eng_fail(err, r, "%s", skv_last_error());
 	if (eng_ranks_number(host->ranks) > 0)
-		host->daemon = NULL; /* it is the first one's */
+		host->daemon = NULL; /* the first rank owns it */
 	return 0;
 }
 
-/* The guardian of a private daemon is a fork, and so are ranks: they come before the device. */
+/* Starts the guardian of a private daemon and the ranks before it opens the device, because they are forks. */
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err)
 {
 	struct eng_host host = ENG_HOST_NULL;

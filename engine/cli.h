@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/cli.h - what the programs have in common: options, and getting from them to a loaded model and a
- * connection.
+ * engine/cli.h - what the programs share: command-line options, and loading a model and connecting to a daemon.
  */
 #ifndef ENG_CLI_H
 #define ENG_CLI_H
@@ -14,18 +13,18 @@
 
 struct eng_cli {
 	const char *model;  /* directory */
-	const char *socket; /* NULL: $SPARSEKV_SOCKET, else the system's */
+	const char *socket; /* NULL: $SPARSEKV_SOCKET, or else the system's */
 	bool private_daemon;
 	bool quiet;
 	bool no_graph;
 	uint32_t device;   /* SKV_DEVICE_HOST or SKV_DEVICE_CUDA(i) */
 	uint32_t kv_dtype; /* enum skv_dtype */
 	uint32_t threads;  /* 0: all cores */
-	uint32_t ranks;    /* 0, 1: this process has all heads */
+	uint32_t ranks;    /* 0 and 1: this process has all heads */
 };
 #define ENG_CLI_INIT ((struct eng_cli){.kv_dtype = SKV_BF16})
 
-/* The rows of a table of options (options.h) that fill in such a struct. */
+/* Rows of an option table (options.h) that fill a struct eng_cli. */
 #define ENG_CLI_OPTIONS(cli)                                                                                \
 	ENG_TEXT("model", "DIR", &(cli)->model, "directory with config.json and model.safetensors"),        \
 	ENG_TEXT("socket", "PATH", &(cli)->socket,                                                          \
@@ -38,31 +37,34 @@ struct eng_cli {
 	ENG_COUNT("threads", &(cli)->threads, 1, 1024, "default: all cores"),                               \
 	ENG_FLAG("quiet", &(cli)->quiet, "nothing on stderr but errors")
 
-/* Of programs that run a model on several ranks. */
+/* The same for programs that run a model on several ranks. */
 #define ENG_CLI_RANKS(cli)                                                                                  \
 	ENG_COUNT("ranks", &(cli)->ranks, 1, ENG_RANKS_MAX,                                                 \
 	          "tensor-parallel ranks, a process each, on devices from --device's on (default 1)")
 
-extern const char *const eng_cli_dtypes[]; /* by enum skv_dtype */
+extern const char *const eng_cli_dtypes[]; /* indexed by enum skv_dtype */
 
-/* A backend and a model in its memory, and a daemon to keep its KV. */
+/* A backend with a model in its memory, and a connection to a daemon for the KV cache. */
 struct eng_host {
 	struct eng_backend *backend;
 	struct eng_model model;
 	struct skv_client *client;
-	struct eng_private *daemon; /* with --private, else NULL */
-	struct eng_ranks *ranks;    /* NULL: one */
+	struct eng_private *daemon; /* with --private; otherwise NULL */
+	struct eng_ranks *ranks;    /* NULL: one rank */
 };
 #define ENG_HOST_NULL ((struct eng_host){.client = NULL})
 
-/* With ranks each of them returns; on error none but the first. */
+/* With ranks, it returns in every rank's process; on error only in the first one's. */
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err);
-/* Have the model at cli->device instead, with the same daemon. On error it is nowhere; eng_host_close() then, too. */
+/*
+ * Moves the model to cli->device; the connection to the daemon stays. After an error the model may be on no device;
+ * call eng_host_close() then, too.
+ */
 int eng_host_move(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err);
-/* After it the program calls eng_ranks_end() with the ranks that there were. */
+/* The program must then call eng_ranks_end() with the ranks that host->ranks had. */
 void eng_host_close(struct eng_host *host);
 
-/* Print "program: text" on stderr. Returns EXIT_FAILURE, for main(). */
+/* Prints "program: text" on stderr. Returns EXIT_FAILURE, for main(). */
 int eng_cli_failed(const char *program, const struct eng_error *err);
 
 #endif

@@ -8,9 +8,9 @@
 #include <string.h>
 #include "formats/safetensors.h"
 
-#define LEAST 32u /* codes are multiples of so many */
+#define LEAST 32u /* widths are multiples of this */
 
-/* LAPACK's, which OpenBLAS has in it; Fortran's strings come with their lengths behind the others. */
+/* From LAPACK, which OpenBLAS contains. Fortran passes the lengths of strings after the other arguments. */
 void dsyevd_(const char *job, const char *half, const int *n, double *a, const int *lda, double *w,
              double *work, const int *n_work, int *whole, const int *n_whole, int *info,
              size_t job_len, size_t half_len);
@@ -18,8 +18,8 @@ void dsyevd_(const char *job, const char *half, const int *n, double *a, const i
 /* ---- directions ------------------------------------------------------------------------------ */
 
 /*
- * The eigenvectors of a symmetric matrix as its rows, the eigenvalues ascending in `value`. Of two elements that are
- * the same one the lower is read; LAPACK sees rows as columns, so to it that is the upper. -ENOMEM, -EIO.
+ * Replaces a symmetric matrix with its eigenvectors as rows; writes the eigenvalues in ascending order to `value`.
+ * Only the lower triangle is read: LAPACK is column-major, so to LAPACK it is the upper one. -ENOMEM, -EIO.
  */
 static int decompose(double *a, uint32_t n, double *value)
 {
@@ -41,7 +41,7 @@ static int decompose(double *a, uint32_t n, double *value)
 	return n_work ? n_work : info ? -EIO : 0;
 }
 
-/* Turn rows of `cols` elements among themselves; n is a power of two. */
+/* Applies a Hadamard transform to n rows of `cols` elements; n is a power of two. */
 static void mix(float *rows, uint32_t n, uint32_t cols)
 {
 	const float scale = 1 / sqrtf((float)n);
@@ -61,7 +61,10 @@ static void mix(float *rows, uint32_t n, uint32_t cols)
 		rows[e] *= scale;
 }
 
-/* Of the elements [first, first + n) of x, codes [code, code + width): rows of down, elsewhere 0. */
+/*
+ * Elements [first, first + n) of x are encoded by numbers [code, code + width) of a code: rows of `down`, 0
+ * elsewhere.
+ */
 struct part {
 	uint32_t first, n, code, width;
 };

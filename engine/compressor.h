@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/compressor.h - the best linear compressor for what was seen of tokens, and its file.
+ * engine/compressor.h - computes the best linear compressor for accumulated K and V, and writes its file.
  *
- * The residuals' largest principal directions are the rows of `down`, the columns of `out`: of all maps to so few
- * numbers and back this loses least of what was added up (squares, all elements alike). Numbers of a group share a
- * scale when codes are quantized, so the directions of a group are turned among themselves (Hadamard): then
- * each number is as large as the others.
+ * The residuals' largest principal directions are the rows of `down` and the columns of `out`. Of all linear maps to
+ * `width` numbers and back this one loses least of the accumulated residuals (squared error, all elements with equal
+ * weight). Numbers of a scale block share a scale when codes are quantized, so the directions of a block are mixed by
+ * a Hadamard transform: then all its numbers have about the same magnitude.
  */
 #ifndef ENG_COMPRESSOR_H
 #define ENG_COMPRESSOR_H
@@ -14,28 +14,28 @@
 #include "engine/error.h"
 #include "engine/residuals.h"
 
-/* Numbers of a code that share a scale where a policy does not say otherwise: usual widths are multiples of it. */
+/* Default size of a scale block of a code; default widths are multiples of it. */
 #define ENG_COMPRESSOR_GROUP 64u
 
 struct eng_compressor {
 	const struct eng_residuals *of;
 	const char *kind; /* "deltakv" or "palu" */
-	uint32_t width;   /* numbers of a code */
-	uint32_t spans;   /* groups of kv heads whose K and V have numbers of their own; 0: all of x together */
+	uint32_t width;   /* numbers in a code */
+	uint32_t spans;   /* spans of kv heads that are encoded separately, K and V apart; 0: all of x together */
 	float *weights;   /* [layer]: down [width][d], out [d][width] */
-	double *lost;     /* [layer]: squares, of all tokens and elements */
+	double *lost;     /* [layer]: squared error, over all tokens and elements */
 };
 #define ENG_COMPRESSOR_NULL ((struct eng_compressor){.weights = NULL})
 
-/* `width` has been checked: eng_compressor_check(). -ENOMEM; -EIO no directions were found. */
+/* The caller has checked `width` with eng_compressor_check(). -ENOMEM; -EIO: no directions were found. */
 int eng_compressor_make(struct eng_compressor *ret, const struct eng_residuals *of, const char *kind, uint32_t width,
                         uint32_t spans, struct eng_error *err);
 void eng_compressor_deinit(struct eng_compressor *c);
 
-/* -EINVAL: codes of so many numbers do not go with x of d elements. */
+/* -EINVAL: codes of `width` numbers do not fit x of d elements. */
 int eng_compressor_check(uint32_t d, uint32_t width, uint32_t spans, struct eng_error *err);
 
-/* In place of what the file may have been, once all of it is written. Negative errno. */
+/* Replaces the file when all of it is written. Returns a negative errno. */
 int eng_compressor_write(const struct eng_compressor *c, const char *path, struct eng_error *err);
 
 #endif

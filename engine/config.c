@@ -30,7 +30,7 @@ static int bad(const struct reader *r, const char *key, const char *expected)
 
 /* ---- values by key --------------------------------------------------------------------------- */
 
-/* A whole number of 1 … most. A missing key takes `def` when that is not 0. */
+/* A whole number from 1 to `most`. A missing key takes `def` if that is not 0. */
 static int get_count(const struct reader *r, const char *key, uint32_t def, uint32_t most, uint32_t *ret)
 {
 	const json_t *v = json_object_get(r->root, key);
@@ -48,7 +48,7 @@ static int get_count(const struct reader *r, const char *key, uint32_t def, uint
 	return 0;
 }
 
-/* A finite number above 0. A missing key takes `def` when that is not 0. */
+/* A number above 0. A missing key takes `def` if that is above 0. */
 static int get_positive(const struct reader *r, const char *key, double def, double *ret)
 {
 	const json_t *v = json_object_get(r->root, key);
@@ -63,7 +63,7 @@ static int get_positive(const struct reader *r, const char *key, double def, dou
 	return 0;
 }
 
-/* A key that may be absent, null or false, and nothing else. */
+/* A key that must be absent, null or false. */
 static int get_off(const struct reader *r, const char *key)
 {
 	const json_t *v = json_object_get(r->root, key);
@@ -84,7 +84,7 @@ static int get_bool(const struct reader *r, const char *key, bool *ret)
 	return 0;
 }
 
-/* The key, if there, must have this value. */
+/* A key that must be absent or have this value. */
 static int get_fixed(const struct reader *r, const char *key, const char *value)
 {
 	const char *s = json_string_value(json_object_get(r->root, key));
@@ -101,7 +101,7 @@ static bool is_token(const json_t *v, uint32_t vocab)
 	return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < (json_int_t)vocab;
 }
 
-/* bos: a token id below the vocabulary, or none. eos: one, a list of them, or none: then texts have no end of their own. */
+/* bos: a token id below vocab_size, or none. eos: one id, a list of ids, or none (then no token ends a text). */
 static int get_ends(const struct reader *r, struct eng_config *c)
 {
 	const json_t *bos = json_object_get(r->root, "bos_token_id"), *eos = json_object_get(r->root, "eos_token_id");
@@ -126,13 +126,13 @@ static int get_ends(const struct reader *r, struct eng_config *c)
 
 /* ---- the parts of a configuration ------------------------------------------------------------ */
 
-/* What the architectures have, and what config.json says of it. */
+/* What an architecture has, and which keys of config.json it may have. */
 struct family {
 	const char *name;
 	bool may_bias;          /* "attention_bias": of q, k, v and o */
 	bool may_bias_mlp;      /* "mlp_bias" */
-	bool qkv_bias, qk_norm; /* always */
-	uint32_t kv_heads;      /* where the key is missing; 0: num_attention_heads */
+	bool qkv_bias, qk_norm; /* in every model of the architecture */
+	uint32_t kv_heads;      /* if the key is missing; 0: num_attention_heads */
 	uint32_t head_dim;      /* the same; 0: hidden_size / num_attention_heads */
 	enum { ALL_TOKENS, ONE_WINDOW, WINDOWS_BY_LAYER } windows;
 };
@@ -173,7 +173,7 @@ static int get_family(const struct reader *r, const struct family *f, struct eng
 
 static int get_shape(const struct reader *r, const struct family *f, struct eng_config *c)
 {
-	const bool said = json_object_get(r->root, "num_key_value_heads"); /* if only null */
+	const bool said = json_object_get(r->root, "num_key_value_heads"); /* even if it is null */
 
 	if (get_count(r, "hidden_size", 0, 1u << 16, &c->hidden) ||
 	    get_count(r, "num_hidden_layers", 0, SKV_MAX_LAYERS, &c->n_layers) ||
@@ -196,7 +196,7 @@ static int get_shape(const struct reader *r, const struct family *f, struct eng_
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* "layer_types", or without it `window` in the layers from `first` on. */
+/* Reads "layer_types"; without it, layers from `first` on have `window`. */
 static int get_layer_types(const struct reader *r, uint32_t window, uint32_t first, struct eng_config *c)
 {
 	const json_t *types = json_object_get(r->root, "layer_types");
@@ -221,7 +221,7 @@ static int get_layer_types(const struct reader *r, uint32_t window, uint32_t fir
 	return 0;
 }
 
-/* "max_window_layers": the first so many, maybe none, attend to all tokens. */
+/* Reads "max_window_layers": the first layers, possibly none, which attend to all tokens. */
 static int get_first_window(const struct reader *r, uint32_t *ret)
 {
 	const json_t *v = json_object_get(r->root, "max_window_layers");
@@ -232,7 +232,10 @@ static int get_first_window(const struct reader *r, uint32_t *ret)
 	               : get_count(r, "max_window_layers", 28, 1u << 16, ret);
 }
 
-/* Mistral's are 4,096 where nothing is said. Qwen's are off unless "use_sliding_window", whatever else is said. */
+/*
+ * Mistral's windows default to 4,096 tokens. Qwen's are off unless "use_sliding_window" is true, whatever other keys
+ * say.
+ */
 static int get_windows(const struct reader *r, const struct family *f, struct eng_config *c)
 {
 	const json_t *window = json_object_get(r->root, "sliding_window");
@@ -252,9 +255,9 @@ static int get_windows(const struct reader *r, const struct family *f, struct en
 
 /* ---- rotary positions ------------------------------------------------------------------------ */
 
-/* What get_rope() reads: what is said beside the object comes first where both say it, as transformers has it. */
+/* Input of get_rope(). A key outside the object wins over the same key inside, as in transformers. */
 struct rope_reader {
-	struct reader in; /* "rope_scaling" or "rope_parameters" */
+	struct reader in; /* the object "rope_scaling" or "rope_parameters" */
 	const struct reader *beside;
 	uint32_t max_positions;
 };
@@ -283,8 +286,8 @@ static double mscale(double factor, double by)
 }
 
 /*
- * The factor of cos and sin: "attention_factor", or the quotient of two (DeepSeek's), of which one alone says nothing;
- * else it follows from the factor (skv_rope_scale).
+ * Reads the factor of cos and sin: "attention_factor", or the quotient of "mscale" and "mscale_all_dim" (DeepSeek),
+ * which counts only if both are given. Otherwise it follows from "factor" (skv_rope_scale).
  */
 static int get_attention(const struct reader *r, struct skv_rope *rope)
 {
@@ -302,7 +305,7 @@ static int get_attention(const struct reader *r, struct skv_rope *rope)
 	return 0;
 }
 
-/* "truncate" is of a later variant. */
+/* "truncate" belongs to a later variant; only true, its default, is supported. */
 static int get_yarn(const struct rope_reader *r, struct skv_rope *rope)
 {
 	const json_t *truncate = json_object_get(r->in.root, "truncate");
@@ -342,7 +345,7 @@ static int whole_head(const struct reader *r)
 	return !part || json_is_null(part) || json_number_value(part) == 1 ? 0 : bad(r, "partial_rotary_factor", "1");
 }
 
-/* Older files have rope_theta and, if scaled, rope_scaling, newer ones both in rope_parameters. */
+/* Older files have rope_theta and, if scaled, rope_scaling; newer ones have both in rope_parameters. */
 static int get_rope(const struct reader *r, uint32_t max_positions, struct skv_rope *rope)
 {
 	const char *key = "rope_scaling";

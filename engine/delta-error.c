@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements of a layer's outputs. */
+/* Number of elements in a layer's output. */
 static size_t wide(const struct eng_delta_error_shape *s)
 {
 	return (size_t)s->n_heads * s->head_dim;
@@ -35,9 +35,9 @@ void eng_delta_error_deinit(struct eng_delta_error *d)
 	*d = ENG_DELTA_ERROR_NULL;
 }
 
-/* ---- which rows ------------------------------------------------------------------------------ */
+/* ---- choosing rows --------------------------------------------------------------------------- */
 
-/* Row i of its window: distances come evenly, too, by the golden ratio, whichever windows are chosen. */
+/* Position of row i in its window. The golden ratio spreads the positions evenly, whichever windows are chosen. */
 static uint32_t distance(const struct eng_delta_error_shape *s, uint32_t i)
 {
 	return 1 + (uint32_t)(((uint64_t)(i * 2654435769u) * (s->gamma - 1)) >> 32);
@@ -72,7 +72,10 @@ static bool sees(const struct eng_delta_error_shape *s, uint32_t p, uint32_t t)
 	return t < s->sinks || (uint64_t)t + s->window > p;
 }
 
-/* out = the mean of v by the softmax of scores, of all tokens up to p or of those that are seen. */
+/*
+ * out = the average of v, weighted by the softmax of scores, over all tokens up to p (`all`) or over those that
+ * sparse attention sees.
+ */
 static void mean(const struct eng_delta_error_shape *s, const struct eng_delta_error_row *r, const float *scores,
                  const float *v, bool all, float *out)
 {
@@ -130,7 +133,7 @@ void eng_delta_error_add(struct eng_delta_error *d, const struct eng_delta_error
 	}
 }
 
-/* ---- what came out --------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 bool eng_delta_error_any(const struct eng_delta_error *d)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/delta-error.h - what rows of a text miss that see sinks and a window alone, and how alike that is in
- * neighbouring rows.
+ * engine/delta-error.h - measures the error of rows that attend only to attention sinks and a window, and how similar
+ * this error is in neighbouring rows.
  *
- * Rows are in windows of gamma, whose first row represents the others: a row is compared with the last first row that
- * came (delta-similarity.h). Which rows of a text these are is chosen evenly, of those windows whose first row misses
- * something.
+ * Rows are grouped into windows of gamma rows. The first row of a window represents the others: each other row is
+ * compared with the last first row that was added (delta-similarity.h). The measured rows are spread evenly over the
+ * windows whose first row misses at least one token.
  */
 #ifndef ENG_DELTA_ERROR_H
 #define ENG_DELTA_ERROR_H
@@ -24,8 +24,8 @@ enum eng_delta_error_mark { ENG_DELTA_ERROR_NOT, ENG_DELTA_ERROR_FIRST, ENG_DELT
 struct eng_delta_error {
 	struct eng_delta_error_shape shape;
 	struct eng_delta_similarity *layer; /* [n_layers] */
-	float *first;            /* [n_layers][dense, sparse][n_heads][head_dim]: the last first row's outputs */
-	float *row;              /* the same of the row at hand */
+	float *first;            /* [n_layers][dense, sparse][n_heads][head_dim]: outputs of the last first row */
+	float *row;              /* the same for the current row */
 	float *scores;           /* [n_layers][max_tokens] */
 };
 #define ENG_DELTA_ERROR_NULL ((struct eng_delta_error){.layer = 0})
@@ -34,12 +34,13 @@ struct eng_delta_error {
 int eng_delta_error_init(struct eng_delta_error *, const struct eng_delta_error_shape *);
 void eng_delta_error_deinit(struct eng_delta_error *);
 
-/* Mark up to `rows` rows (0: all) of a text of n tokens, and the first rows of their windows. mark [n]. */
+/* Marks up to `rows` rows (0: all) of a text of n tokens, and the first rows of their windows. mark [n]. */
 void eng_delta_error_choose(const struct eng_delta_error *, uint32_t n, uint32_t rows, uint8_t *mark);
 
 /*
- * A marked row p of the text in one layer: q [n_heads][head_dim], k and v of each kv head [stride][head_dim], of
- * tokens 0 to p at least, positions in q and k. Layers may come at once, a text's rows in their order.
+ * A marked row p of the text in one layer: q [n_heads][head_dim]; k and v of each kv head [stride][head_dim], with at
+ * least tokens 0 to p. q and k include rotary positions. Different layers may be added in parallel; rows of a text
+ * must be added in order.
  */
 struct eng_delta_error_row {
 	uint32_t layer, p, mark;
@@ -48,12 +49,15 @@ struct eng_delta_error_row {
 };
 void eng_delta_error_add(struct eng_delta_error *, const struct eng_delta_error_row *);
 
-/* ---- what came out --------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
-/* Are there rows that missed something? Else the rest says nothing. */
+/* Returns whether a row missed tokens. If not, the other results have no meaning. */
 bool eng_delta_error_any(const struct eng_delta_error *);
 
-/* What the correction leaves of what is missed, all layers, each in parts of its outputs. Below 1 it helps. */
+/*
+ * Returns the error with the correction over the error without it, over all layers, each relative to its dense
+ * outputs. Below 1 the correction helps.
+ */
 double eng_delta_error_left(const struct eng_delta_error *);
 
 #endif

@@ -4,7 +4,7 @@
 #include <math.h>
 #include "engine/ops.h"
 
-/* Logarithm of Σ exp(x). */
+/* Returns log Σ exp(x). */
 static double log_sum_exp(const float *x, uint32_t n, float top)
 {
 	double sum = 0;

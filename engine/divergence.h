@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/divergence.h - how far a policy's next-token distributions are from dense attention's.
+ * engine/divergence.h - how far a policy's next-token distributions are from those of dense attention.
  *
- * Accuracy on tasks says little about a long text, where every token counts: here each row of a forced text compares
- * the whole distribution. P is the reference's (dense attention's), Q the policy's, t the true token:
+ * Accuracy on tasks tells little about a long text, in which every token counts. Here each row of a forced text
+ * compares whole distributions. P is the distribution of the reference (dense attention), Q that of the policy, t the
+ * true token:
  *     KL(P || Q) = Σ_i P(i) (log P(i) − log Q(i)), natural logarithm;
  *     agreement: argmax P = argmax Q;   change of NLL: log P(t) − log Q(t).
  */
@@ -18,7 +19,7 @@ struct eng_divergence {
 	double kl, nll_change;
 };
 
-/* Take in one row: `vocab` logits of the reference and of the policy, and the true token. Any thread. */
+/* Adds one row: `vocab` logits of the reference and of the policy, and the true token. Any thread may call it. */
 void eng_divergence_add(struct eng_divergence *d, const float *reference, const float *logits, uint32_t vocab, int32_t want);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The latest place before n - 1 that ends with the text's last `key` tokens, as the index behind it; 0: none. */
+/* Returns the index after the latest earlier occurrence of the text's last `key` tokens; 0: none. */
 static uint32_t end_of_latest(const int32_t *text, uint32_t n, uint32_t key)
 {
 	const int32_t *last = text + n - key;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "common/process.h"
 
-/* The kernels for this processor that OpenBLAS has and did not choose; NULL: its own choice is good. */
+/* Names kernels for this processor that OpenBLAS has but did not choose. NULL: its own choice is right. */
 static const char *better_core(void)
 {
 #if defined(__x86_64__) && defined(OPENBLAS_VERSION)
@@ -35,7 +35,7 @@ void eng_env_init(char **argv)
 	self[n] = '\0';
 	if ((core && setenv("OPENBLAS_CORETYPE", core, 1)) || (spins && setenv("GOMP_SPINCOUNT", "1000", 1)))
 		return;
-	execv(self, argv); /* if it fails, then it runs as it is */
+	execv(self, argv); /* if it fails, the program continues without the settings */
 }
 
 bool eng_env_directory(char *to, size_t room)
@@ -55,5 +55,3 @@ bool eng_env_directory(char *to, size_t room)
 		*libs = '\0';
 	return true;
 }
-
-/* "folder/file" of the folder's first n bytes. False when it is too long. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/error.h - how the engine's parts report: a negative errno, and one line of text.
+ * engine/error.h - errors of the engine: a negative errno and one line of text.
  *
- * The text names the input (file, tensor, key, option), what it is and what was expected. It is
- * written where the fault is found, and printed once, by main().
+ * The text names the input (file, tensor, key, option), its value and what was expected. It is written where the
+ * fault is found, and printed once, by main().
  */
 #ifndef ENG_ERROR_H
 #define ENG_ERROR_H
@@ -12,7 +12,7 @@ struct eng_error {
 	char text[512];
 };
 
-/* Write the text and return `code`, a negative errno, so that a caller can `return eng_fail(…)`. */
+/* Writes the text and returns `code`, a negative errno, so that a caller can `return eng_fail(…)`. */
 int eng_fail(struct eng_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparsekv-eval: run a task file under several policies and say how right they are. See sparsekv-eval(1). */
+/* sparsekv-eval: runs a task file under several policies and reports their accuracy. See sparsekv-eval(1). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct arguments {
 	const char *tasks, *csv, *dump;
 	const char *policies[ENG_LIST_MAX];
 	uint32_t n_policies;
-	const char *names[ENG_LIST_MAX]; /* into the command line */
+	const char *names[ENG_LIST_MAX]; /* these point into the command line */
 	uint32_t sizes[ENG_LIST_MAX];
 	struct eng_task_filter filter;
 	uint32_t mode; /* enum eng_mode */
@@ -92,7 +92,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* Files are opened before the work, so that a bad name does not cost it. */
+/* Opens output files before the evaluation, so that a bad name does not waste its work. */
 static int open_output(const char *path, FILE **ret, struct eng_error *err)
 {
 	if (!path)
@@ -139,7 +139,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 
 	if (r)
 		return r;
-	if (eng_ranks_number(host->ranks) > 0) { /* the first one has the same */
+	if (eng_ranks_number(host->ranks) > 0) { /* the first rank has the same results */
 		eng_results_free(&eval, results);
 		return 0;
 	}
@@ -194,7 +194,7 @@ int main(int argc, char **argv)
 	eng_cases_deinit(&cases);
 	eng_tokens_deinit(&tokens);
 	if (stop) {
-		/* end as the signal asks, now that the daemon has its sequences back */
+		/* terminate by the signal, now that the daemon has its sequences back */
 		signal(stop, SIG_DFL);
 		raise(stop);
 	}

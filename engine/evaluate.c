@@ -8,18 +8,18 @@
 #include <unistd.h>
 #include "engine/progress.h"
 
-#define PROMPT_WORK 0.2 /* of the time of a decode row, for the progress line */
+#define PROMPT_WORK 0.2 /* cost of a prompt token in decode rows, for the progress line */
 
-/* A case on its way through the group. */
+/* A case that is being evaluated. */
 struct lane {
 	const struct eng_case *c;
-	size_t index;    /* of the case, in cases->list */
-	const int32_t *prompt, *want; /* the case's */
+	size_t index;    /* of the case in cases->list */
+	const int32_t *prompt, *want; /* of the case */
 	uint32_t n_prompt, n_want;
-	int32_t *got; /* argmaxes; room for `limit` */
+	int32_t *got; /* argmaxes; it has room for `limit` */
 	uint32_t n_got, limit;
-	float *reference; /* [n_want][vocab]: the first policy's logits, to compare others with; else NULL */
-	struct skv_seq **seq; /* [policy]; NULL when it is not held */
+	float *reference; /* [n_want][vocab]: the first policy's logits, for comparison; NULL: nothing is compared */
+	struct skv_seq **seq; /* [policy]; NULL: not open */
 };
 
 struct run {
@@ -28,7 +28,8 @@ struct run {
 	struct eng_forward forward;
 	struct lane *lanes; /* [batch] */
 	uint32_t n_lanes;
-	uint32_t reader; /* the policy whose prompts others fork: the first that attends to all of them, or n_policies */
+	/* the first policy that attends to all of a prompt: the others fork its prompts; n_policies: none */
+	uint32_t reader;
 	struct eng_result *results; /* [policy][case] */
 	struct eng_progress progress;
 	double work_done;
@@ -49,7 +50,7 @@ static bool stopped(const struct run *run)
 	return run->eval->stop && *run->eval->stop;
 }
 
-/* Does the policy read prompts for itself: sparsely, or into pages of a type of their own? */
+/* Returns whether the policy must read prompts itself: its prefill is special, or its pages have another dtype. */
 static bool reads_alone(const struct run *run, uint32_t policy)
 {
 	const struct eng_eval *eval = run->eval;
@@ -57,7 +58,7 @@ static bool reads_alone(const struct run *run, uint32_t policy)
 	return skv_policy_depends_on_prefill(run->sessions[policy]) || (policy == 0 && eval->first_dtype != eval->kv_dtype);
 }
 
-/* ---- a group of cases ------------------------------------------------------------------------ */
+/* ---- a batch of cases ------------------------------------------------------------------------ */
 
 static void lane_deinit(struct lane *lane, uint32_t n_policies)
 {
@@ -88,7 +89,7 @@ static int lane_init(struct lane *lane, const struct eng_eval *eval, size_t inde
 	return 0;
 }
 
-/* Read a lane's prompt, all but its last token, into a new sequence of the policy's session. */
+/* Reads a prompt, except its last token, into a new sequence of the policy's session. */
 static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	struct skv_session *session = run->sessions[policy];
@@ -115,7 +116,7 @@ static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct e
 	return r;
 }
 
-/* Hand a fork of the lane's prompt, as run->reader has read it, to another policy's session. */
+/* Hands a fork of the prompt, as run->reader has read it, to another policy's session. */
 static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	char name[SKV_NAME_MAX];
@@ -128,9 +129,9 @@ static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct
 	return r ? r : library(skv_seq_attach(run->sessions[policy], name, &lane->seq[policy]), err);
 }
 
-/* ---- decoding a group ------------------------------------------------------------------------ */
+/* ---- decoding a batch ------------------------------------------------------------------------ */
 
-/* The id that goes in next: the prompt's last, then what was (forced: should have been) said. */
+/* Returns the next input token: the prompt's last one, then the true answer's (forced) or the chosen one. */
 static int32_t token_in(const struct run *run, const struct lane *lane)
 {
 	if (!lane->n_got)
@@ -144,7 +145,7 @@ static bool finished(const struct run *run, const struct lane *lane)
 	                                      eng_tokens_is_end(run->eval->tokens, lane->got[lane->n_got - 1]));
 }
 
-/* What the case came to, and its sequence back to the daemon. */
+/* Stores the result of a case, and drops its sequence. */
 static int finish(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	struct eng_result *result = result_of(run, policy, lane);
@@ -155,7 +156,7 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	result->score = run->eval->mode == ENG_FORCED
 	                        ? eng_score_forced(lane->got, lane->want, lane->n_want, tokens)
 	                        : eng_score_free(lane->got, lane->n_got, lane->want, lane->n_want, tokens);
-	skv_seq_tokens(seq, NULL); /* waits: a device's last steps count too */
+	skv_seq_tokens(seq, NULL); /* waits, so that the last steps on a device count, too */
 	skv_seq_attended(seq, &result->attended, &result->causal);
 	skv_seq_recall(seq, &result->recall_layers, &result->recall);
 	skv_seq_pages(seq, &result->resident, &result->pages);
@@ -165,7 +166,7 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	return library(skv_seq_drop(seq), err);
 }
 
-/* One row of a forced answer. */
+/* Adds one row of a forced answer to the result. */
 static void look_at_logits(struct run *run, uint32_t policy, struct lane *lane, const float *row)
 {
 	struct eng_result *result = result_of(run, policy, lane);
@@ -182,7 +183,7 @@ static void look_at_logits(struct run *run, uint32_t policy, struct lane *lane, 
 	}
 }
 
-/* What the open step's rows say, into the lanes. Forced: the logits too. */
+/* Adds the tokens that the open step chose to the lanes; in forced mode evaluates the logits, too. */
 static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t n, struct eng_error *err)
 {
 	uint32_t vocab = run->eval->model->config.vocab;
@@ -203,7 +204,7 @@ static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t
 	return r;
 }
 
-/* One step of these lanes: a token in, an argmax out of each. */
+/* Runs one step over these cases: one token in and one argmax out for each. */
 static int decode_step(struct run *run, uint32_t policy, struct lane **active, uint32_t n,
                        struct eng_error *err)
 {
@@ -284,7 +285,7 @@ static int run_group(struct run *run, const size_t *order, uint32_t n, struct en
 	return r;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the whole evaluation -------------------------------------------------------------------- */
 
 static int by_length(const void *a, const void *b, void *cases)
 {
@@ -296,7 +297,7 @@ static int by_length(const void *a, const void *b, void *cases)
 	return x < y ? -1 : x > y;
 }
 
-/* Every case must fit the model; which policy reads prompts for others, and how much work there is. */
+/* Checks that every case fits the model, chooses run->reader, and estimates the work. */
 static int measure(struct run *run, double *ret_work, struct eng_error *err)
 {
 	const struct eng_eval *eval = run->eval;

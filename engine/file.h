@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/file.h - a file as a whole. */
+/* engine/file.h - reads a whole file. */
 #ifndef ENG_FILE_H
 #define ENG_FILE_H
 
@@ -7,7 +7,7 @@
 
 struct eng_error;
 
-/* The bytes of a file, - being stdin; to be freed. */
+/* Reads all bytes of a file ("-": stdin). The caller frees *ret_text. */
 int eng_file_read(const char *path, char **ret_text, size_t *ret_len, struct eng_error *err);
 
 #endif

@@ -132,15 +132,15 @@ static int grow_rope(struct eng_forward *f, uint32_t positions, struct eng_error
 	return 0;
 }
 
-/* ---- what goes in ---------------------------------------------------------------------------- */
+/* ---- input ----------------------------------------------------------------------------------- */
 
-/* What a step consists of. */
+/* The rows of a step. */
 struct step {
-	uint32_t rows, decoding; /* all rows; those of decode items */
-	bool chosen;             /* they go on with f->id */
+	uint32_t rows, decoding; /* number of rows; number of decode rows */
+	bool chosen;             /* the input tokens are those in f->id */
 };
 
-/* Check the items; their rows into f->rows. */
+/* Checks the items and fills f->rows. */
 static int read_items(struct eng_forward *f, const struct skv_step_item *items, uint32_t n, struct step *s,
                       struct eng_error *err)
 {
@@ -174,7 +174,7 @@ static int read_items(struct eng_forward *f, const struct skv_step_item *items, 
 	return grow_rope(f, longest, err);
 }
 
-/* To the backend what it does not know: a row that decodes on is there already. */
+/* Copies only rows that the backend does not know: rows that continue the last step's are already there. */
 static int put_rows(struct eng_forward *f, const struct step *s, struct eng_error *err)
 {
 	struct eng_backend *p = f->model->backend;
@@ -197,7 +197,7 @@ static int put_rows(struct eng_forward *f, const struct step *s, struct eng_erro
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* A rank attends with its heads' part of each row, and gets the others'. */
+/* Attends with this rank's heads, then gathers the output of the other ranks' heads. */
 static int attend(struct eng_forward *f, struct skv_session *session, uint32_t l, uint32_t rows)
 {
 	const struct eng_config *c = &f->model->config;
@@ -211,7 +211,7 @@ static int attend(struct eng_forward *f, struct skv_session *session, uint32_t l
 	return r < 0 ? r : eng_ranks_gather(f->ranks, f->q, rows, q * element, f->wide);
 }
 
-/* `y`: what is still to be added to the residual stream; NULL: nothing. */
+/* `y`: pending addition to the residual stream; NULL: none. */
 static int attention(struct eng_forward *f, struct skv_session *session, uint32_t l, const float *y,
                      uint32_t rows)
 {
@@ -256,7 +256,7 @@ static void feed_forward(struct eng_forward *f, uint32_t l, const float *y, uint
 	p->ops->matmul(p, f->wide, f->q, w->down, w->down_bias, dtype, rows, c->ffn, c->hidden);
 }
 
-/* The decode rows, moved together, through the last norm and the output matrix; and what they choose. */
+/* Gathers the decode rows, applies the last norm and the output matrix, and chooses tokens. */
 static int read_out(struct eng_forward *f, const float *y, const struct step *s)
 {
 	const struct eng_model *m = f->model;
@@ -291,7 +291,7 @@ static int compute(struct eng_forward *f, struct skv_session *session, const str
 	return backend_failed(f, p->ops->check(p), err);
 }
 
-/* What compute() queues, as a recording: now, and for steps to come. */
+/* Records what compute() queues, and launches the recording. */
 static int record(struct eng_forward *f, struct skv_session *session, const struct step *s,
                   void **ret_recording, struct eng_error *err)
 {
@@ -311,7 +311,7 @@ static int record(struct eng_forward *f, struct skv_session *session, const stru
 	return r ? r : backend_failed(f, p->ops->launch(p, *ret_recording), err);
 }
 
-/* compute(), or the recording of one that was the same. */
+/* Calls compute(), or launches the recording of an equal step. */
 static int compute_or_replay(struct eng_forward *f, struct skv_session *session, const struct step *s,
                              struct eng_error *err)
 {
@@ -357,7 +357,7 @@ int eng_forward(struct eng_forward *f, struct skv_session *session, const struct
 	return 0;
 }
 
-/* ---- what comes out -------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 int eng_forward_choose(struct eng_forward *f, const int32_t *ids, uint32_t n, struct eng_error *err)
 {

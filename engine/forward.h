@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/forward.h - one step of a model over a batch, its KV in the client library.
+ * engine/forward.h - runs one step of a model over a batch, with the KV cache in the client library.
  *
- * A step takes rows of several sequences at once, chunks of prompts and decoding ones mixed. Only
- * decode rows give logits: the last token of a prompt is the first decode row, since what it
- * attends to decides the first new token. A sequence may have several decode rows, to verify a draft; each gives logits.
+ * A step has rows of several sequences, chunks of prompts and decode rows mixed. Only decode rows produce logits. The
+ * last token of a prompt is the first decode row, because its output decides the first new token. A sequence may have
+ * several decode rows, to verify a draft; each produces logits.
  *
- * eng_forward() leaves the library's step open, so that the caller samples first and hands what it
- * sampled to skv_step_end() with the commit: an engine that dies has published either both or none.
+ * eng_forward() leaves the library's step open: the caller first chooses tokens, then passes them to skv_step_end()
+ * with the commit. If the process dies, the step and its tokens are both published or both lost.
  *
- * On a device everything is queued, and nothing waits until the caller asks for ids or logits. The id that a
- * decode row chooses stays there and is what the next step embeds, so a caller that need not read it does
- * not have to. A step of decode rows alone is recorded as one graph, and launched again while the library
- * says (skv_step_key) that the next one is of the same kind.
+ * On a device all work is queued, and no call waits until the caller asks for ids or logits. The chosen ids stay on
+ * the device, where the next step embeds them, so the caller need not read them. A step of decode rows only is
+ * recorded as a CUDA graph, and launched again as long as the library's key (skv_step_key) stays the same.
  *
  *     eng_forward(&f, session, items, n, &err);           // .tokens: the last one of each prompt
  *     skv_step_end(session, f.id, NULL);
  *     while (...) {
- *             eng_forward(&f, session, items, n, &err);   // .tokens = NULL: what was chosen
+ *             eng_forward(&f, session, items, n, &err);   // .tokens = NULL: the chosen tokens
  *             skv_step_end(session, f.id, NULL);
  *     }
  */
@@ -30,22 +29,22 @@
 #include "engine/ranks.h"
 #include "engine/replay.h"
 
-/* What the host knows of a step's rows, on their way to the backend; [max_rows] each. */
+/* The host's copy of a step's rows, for the backend; [max_rows] each. */
 struct eng_rows {
 	int32_t *id;
 	uint32_t *position;
-	uint32_t *from;      /* the rows of decode items */
-	uint32_t *expected;  /* positions, as the last step left them at the backend ... */
-	uint32_t n_expected; /* ... of so many rows */
+	uint32_t *from;      /* row numbers of decode items */
+	uint32_t *expected;  /* positions that the last step left in the backend's memory ... */
+	uint32_t n_expected; /* ... and their number */
 };
 
-#define ENG_CHUNK 512u /* rows of a prompt in a step, where nobody says another number */
+#define ENG_CHUNK 512u /* default for the prompt rows of a step */
 
-/* An observer, on the host alone: at all rows of a step, layer by layer. */
+/* An observer of all rows of a step, layer by layer. Only for the host backend. */
 struct eng_tap {
-	/* What attention is about to take; positions are in it. */
+	/* Inputs of attention; q and k include rotary positions. */
 	void (*attends)(void *arg, uint32_t layer, const float *q, const float *k, const float *v, uint32_t rows);
-	/* What attention is about to add to the residual stream: x += y, rows of `hidden`. */
+	/* Output of attention, before it is added to the residual stream: x += y, rows of `hidden`. */
 	void (*adds)(void *arg, uint32_t layer, const float *x, const float *y, uint32_t rows);
 	void *arg;
 };
@@ -54,60 +53,64 @@ struct eng_forward {
 	const struct eng_model *model;
 	uint32_t max_rows;
 	bool one_by_one;    /* no recordings; may be set after eng_forward_init() */
-	const struct eng_tap *tap; /* the same; NULL: nobody */
+	const struct eng_tap *tap; /* the same; NULL: none */
 	struct eng_ranks *ranks;   /* the same; NULL: this process has all heads */
-	void *block;        /* the buffers below, in memory of the model's backend */
+	void *block;        /* holds the buffers below, in the backend's memory */
 	float *x;           /* [max_rows][hidden]: residual stream */
 	void *h;            /* [max_rows][hidden]: normalised rows */
 	float *wide;        /* [max_rows][the widest product] */
-	void *q;            /* [max_rows][n_heads][head_dim], attention's output too; or [max_rows][ffn] */
+	void *q;            /* [max_rows][n_heads][head_dim], also attention's output; or [max_rows][ffn] */
 	void *k, *v;        /* [max_rows][n_kv_heads][head_dim] */
 	float *logits;      /* [decode rows][vocab] */
-	int32_t *id;        /* [max_rows]: what comes in; after the step, what its decode rows chose */
+	int32_t *id;        /* [max_rows]: input tokens; after the step, the tokens that its decode rows chose */
 	uint32_t *position; /* [max_rows] */
 	uint32_t *from;     /* [max_rows] */
 	float *rope;        /* eng_rope_table of rope_positions rows; grows with the longest sequence */
 	uint32_t rope_positions;
 	struct eng_rows rows;
 	struct eng_recordings recordings;
-	uint32_t n_chosen;   /* ids in `id` that can be the next step's */
+	uint32_t n_chosen;   /* ids in `id` that the next step may use */
 	uint32_t n_decoding; /* decode rows of the last step */
-	int32_t *seen_id;    /* the host's copies, for the two functions below */
+	int32_t *seen_id;    /* the host's copies, for eng_forward_fetched() and eng_forward_logits() */
 	float *seen_logits;
 };
 #define ENG_FORWARD_NULL ((struct eng_forward){.block = NULL})
 
 /*
- * Buffers for steps of up to `max_rows` rows of this model, which must outlive them. On a device the sessions
- * that it steps are closed after eng_forward_deinit(), or after the last step of all of them: recordings are
- * known by what a session that is open has for itself. -ENOMEM.
+ * Allocates buffers for steps of up to `max_rows` rows. The model must outlive them. On a device, close the sessions
+ * only after eng_forward_deinit(), or after the last step of all sessions: keys of recordings are unique only among
+ * open sessions. -ENOMEM.
  */
 int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint32_t max_rows,
                      struct eng_error *err);
 void eng_forward_deinit(struct eng_forward *f);
 
 /*
- * Begin a step with these items (together at most max_rows rows, more sequences than that never) and run it
- * through all layers. Token ids are given for all items, or for none: then the items are decode rows in the
- * order of the last step's, and go on with f->id. Afterwards f->id has the id that each decode row chooses,
- * the largest logit's, in the items' order (with prompt items among them: of the others), for skv_step_end();
- * and the step is open: call that or skv_step_abort(). On error no step is open. Negative errno with the
- * library's text; -EINVAL a token id beyond the vocabulary.
+ * Begins a step with these items and runs it through all layers. The items have at most max_rows rows in all. Either
+ * all items have token ids, or none has; without ids the items are the decode rows of the last step in the same
+ * order, and their tokens are f->id.
+ *
+ * Afterwards f->id holds the tokens with the largest logit of each decode row, in the items' order (prompt items have
+ * none), for skv_step_end(). The step is open: call skv_step_end() or skv_step_abort(). On error no step is open.
+ * Returns a negative errno with the library's text; -EINVAL: a token id is beyond the vocabulary.
  */
 int eng_forward(struct eng_forward *f, struct skv_session *session, const struct skv_step_item *items,
                 uint32_t n, struct eng_error *err);
 
-/* Have f->id begin with these ids instead: a prompt's last token, to be published and to go in next. */
+/*
+ * Overwrites the beginning of f->id, for instance with a prompt's last token, which is published and is the next
+ * input.
+ */
 int eng_forward_choose(struct eng_forward *f, const int32_t *ids, uint32_t n, struct eng_error *err);
 
 /*
- * Read f->id in two parts, between which a device can be given more work: queue a copy; and wait for it,
- * and with it for all that was queued before, as a commit is. The ids stay until the next of these calls.
+ * Read f->id in two parts, so that a device can be given more work in between: fetch queues a copy; fetched waits for
+ * it and for all work queued before it, such as a commit. The ids stay valid until the next of these calls.
  */
 int eng_forward_fetch(struct eng_forward *f, struct eng_error *err);
 int eng_forward_fetched(struct eng_forward *f, const int32_t **ret_ids, struct eng_error *err);
 
-/* Wait for the logits of the last step's decode rows, in the items' order. They stay until the next call. */
+/* Waits for the logits of the last step's decode rows, in the items' order. They stay valid until the next call. */
 int eng_forward_logits(struct eng_forward *f, const float **ret_logits, struct eng_error *err);
 
 #endif

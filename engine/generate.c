@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv-generate: continue a text. See sparsekv-generate(1).
+ * sparsekv-generate: continues a text. See sparsekv-generate(1).
  *
- * Every token is committed together with the one that follows it, and printed after that. So a named
- * sequence always says how its text goes on, and a run that was killed is taken up by the same
- * command: what the sequence holds already is compared with the prompt and printed without being
- * computed again, and the whole output is that of a run without interruption. A dialogue is one such text, which grows by
- * what the user says.
+ * Every token is committed together with the token that follows it, and printed after that. So a named sequence
+ * always holds the next token of its text. If a run is killed, the same command resumes it: the tokens of the
+ * sequence are compared with the prompt and printed, not computed again, and the output is that of an uninterrupted
+ * run. A dialogue is one such text, which grows by the user's input.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -44,13 +43,14 @@ struct generation {
 	struct skv_session *session;
 	struct eng_forward forward;
 	struct skv_seq *seq;
-	struct skv_ids prompt; /* with what texts begin with; in a dialogue all of it so far; empty when none was given */
+	/* includes the tokens that every text begins with; in a dialogue all tokens so far; empty: none was given */
+	struct skv_ids prompt;
 	int32_t last;      /* the newest token of the text, not yet in the sequence */
-	bool unread;       /* one token more was chosen and committed, which the host has not seen */
-	uint32_t produced; /* tokens behind the prompt, printed ones */
-	uint32_t written;  /* of all answers */
-	uint32_t computed; /* by this process */
-	uint32_t steps;    /* decode steps that it took */
+	bool unread;       /* a further token was chosen and committed, but not yet read by the host */
+	uint32_t produced; /* tokens after the prompt that were printed */
+	uint32_t written;  /* tokens of all answers */
+	uint32_t computed; /* tokens computed by this process */
+	uint32_t steps;    /* decode steps for them */
 	double begun, first_seconds, prompt_seconds, decode_seconds;
 	uint32_t prompt_rows;
 	struct eng_progress progress;
@@ -158,7 +158,7 @@ static int load_prompt(struct generation *g, struct eng_error *err)
 
 /* ---- the sequence ---------------------------------------------------------------------------- */
 
-/* `first`: of the output. */
+/* `first`: the first token of the output. */
 static void print_token(struct generation *g, int32_t id, bool first)
 {
 	if (!g->args->ids) {
@@ -169,7 +169,7 @@ static void print_token(struct generation *g, int32_t id, bool first)
 	fflush(stdout);
 }
 
-/* Take up a sequence where its last commit left it. */
+/* Resumes a sequence after its last commit. */
 static int resume(struct generation *g, struct eng_error *err)
 {
 	uint32_t len;
@@ -211,7 +211,7 @@ static int open_sequence(struct generation *g, struct eng_error *err)
 	if (r != -ENOENT || (name && !g->prompt.n))
 		return eng_fail(err, r, "%s", skv_last_error());
 	g->last = g->prompt.id[g->prompt.n - 1];
-	/* A named sequence may be continued later: it gets all the room there is. */
+	/* A named sequence may be continued later, so it gets the largest capacity. */
 	most = name ? 0 : most;
 	if (g->args->prefixes)
 		return library(skv_seq_new_from(g->session, name, most, g->prompt.id, (uint32_t)g->prompt.n, &g->seq), err);
@@ -219,8 +219,9 @@ static int open_sequence(struct generation *g, struct eng_error *err)
 }
 
 /*
- * What was read is there for others; a policy that has taken some of it away already is no error. Before the rest of the prompt is read:
- * one that compresses has now compressed it, and this text goes on as others that begin with it.
+ * Seals the prompt's blocks for other sequences. It is no error if a policy has evicted tokens of them, or if memory
+ * or a quota is exhausted. Called before the rest of the prompt is read: a policy that compresses has compressed the
+ * blocks by then, so this text continues exactly as others that begin with the prefix.
  */
 static int seal(struct generation *g, struct eng_error *err)
 {
@@ -229,7 +230,7 @@ static int seal(struct generation *g, struct eng_error *err)
 	return r == -ESTALE || r == -EDQUOT || r == -ENOSPC ? 0 : library(r, err);
 }
 
-/* The prompt but its last token; with its end the last token is published as what comes next. */
+/* Reads the prompt except its last token. The last step publishes that token as the next one. */
 static int prefill(struct generation *g, struct eng_error *err)
 {
 	double begun = eng_now();
@@ -260,7 +261,7 @@ static int prefill(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* See the token that the last step chose, once its commit is done. */
+/* Reads the token that the last step chose, after its commit. */
 static int read_token(struct generation *g, struct eng_error *err)
 {
 	const int32_t *id;
@@ -281,7 +282,7 @@ static int read_token(struct generation *g, struct eng_error *err)
 	return 0;
 }
 
-/* Commit the open step, and have the token that it chose brought here. */
+/* Commits the open step and queues a copy of its token to the host. */
 static int commit(struct generation *g, struct eng_error *err)
 {
 	int r = library(skv_step_end(g->session, g->forward.id, NULL), err);
@@ -291,13 +292,13 @@ static int commit(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* Does it end the text, or the turn? */
+/* Returns whether a token ends the text, or the turn. */
 static bool ends(const struct generation *g, int32_t id)
 {
 	return eng_tokens_is_end(&g->tokens, id) || (g->args->chat && id == g->chat.close);
 }
 
-/* A prompt may end with what ends other texts: it is to be continued all the same. */
+/* A prompt is continued even if it ends with a token that ends other texts. */
 static bool ended(const struct generation *g)
 {
 	const bool is_prompt = !g->args->chat && g->prompt.n && !g->produced;
@@ -306,9 +307,9 @@ static bool ended(const struct generation *g)
 }
 
 /*
- * A device is given the next step before the host reads the token of the last one, so that it never waits. That
- * step goes on with a token that the host has not seen: should it be the end of the text, the step is given up,
- * so that nothing behind the end is ever committed.
+ * A device gets the next step before the host has read the last token, so that it never idles. The input of that step
+ * is a token that the host has not seen. If it turns out to end the text, the step is aborted, so that no token after
+ * the end is committed.
  */
 static int decode_singly(struct generation *g, struct eng_error *err)
 {
@@ -335,7 +336,10 @@ static int decode_singly(struct generation *g, struct eng_error *err)
 	return r ? r : read_token(g, err);
 }
 
-/* The newest token and a draft behind it in one step; what the model would have said, too, is accepted. */
+/*
+ * Verifies the newest token and a draft after it in one step. Drafted tokens that the model also chooses are
+ * accepted.
+ */
 static int verify(struct generation *g, struct eng_error *err)
 {
 	uint32_t left = g->args->max_tokens - g->produced - 1, len, n = 1;
@@ -354,7 +358,7 @@ static int verify(struct generation *g, struct eng_error *err)
 	r = r ? r : eng_forward_fetched(&g->forward, &chosen, err);
 	if (!r) {
 		n += eng_draft_accepted(in + 1, chosen, item.n_tokens - 1);
-		for (uint32_t i = 0; i < n; i++) /* nothing behind an end */
+		for (uint32_t i = 0; i < n; i++) /* drop what follows an end */
 			n = ends(g, chosen[i]) ? i + 1 : n;
 		r = eng_forward_choose(&g->forward, &chosen[n - 1], 1, err);
 	}
@@ -370,7 +374,7 @@ static int verify(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* Up to the end, or as many tokens as are wanted. */
+/* Decodes up to the end, or up to max_tokens tokens. */
 static int decode(struct generation *g, struct eng_error *err)
 {
 	double begun = eng_now();
@@ -387,7 +391,7 @@ static int decode(struct generation *g, struct eng_error *err)
 
 /* ---- a dialogue -------------------------------------------------------------------------------- */
 
-/* The dialogue as the sequence has it, and its newest token. */
+/* Copies the dialogue's tokens from the sequence. */
 static int remember(struct generation *g, bool *ret_answering, struct eng_error *err)
 {
 	uint32_t len;
@@ -403,7 +407,7 @@ static int remember(struct generation *g, bool *ret_answering, struct eng_error 
 	return 0;
 }
 
-/* From the newest token on, up to the turn's end. */
+/* Decodes from the newest token up to the end of the turn. */
 static int answer(struct generation *g, struct eng_error *err)
 {
 	bool answering;
@@ -431,7 +435,7 @@ static int open_dialogue(struct generation *g, struct eng_error *err)
 	r = r ? r : remember(g, &answering, err);
 	if (!r && g->prompt.n && g->args->system)
 		return eng_fail(err, -EINVAL, "--system: sequence %s has begun already, only at a beginning expected", name);
-	/* killed in the middle of an answer: the rest of it first */
+	/* an interrupted run stopped within an answer: complete it first */
 	return r || !answering || ended(g) ? r : answer(g, err);
 }
 
@@ -477,7 +481,7 @@ static int dialogue(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the whole program ----------------------------------------------------------------------- */
 
 static double percent(uint64_t part, uint64_t whole)
 {
@@ -489,7 +493,7 @@ static void print_statistics(const struct generation *g)
 	uint64_t attended, causal, resident, pages;
 	const char *why = skv_policy_error(g->session);
 
-	skv_seq_tokens(g->seq, NULL); /* waits: a device's last steps count too */
+	skv_seq_tokens(g->seq, NULL); /* waits, so that the last steps on a device count, too */
 	skv_seq_attended(g->seq, &attended, &causal);
 	skv_seq_pages(g->seq, &resident, &pages);
 	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", (uint32_t)g->prompt.n, g->prompt_rows,
@@ -515,7 +519,7 @@ static int continuation(struct generation *g, struct eng_error *err)
 	r = open_sequence(g, err);
 	if (r)
 		return r;
-	/* The text and a progress line on the same terminal would overwrite each other. */
+	/* On the same terminal, the text and a progress line would overwrite each other. */
 	eng_progress_begin(&g->progress, stderr, (double)g->prompt.n + g->args->max_tokens, g->args->cli.quiet);
 	r = prefill(g, err);
 	if (isatty(STDOUT_FILENO))
@@ -529,7 +533,7 @@ static int continuation(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* What needs no weights comes first, so that a mistake in it does not cost their loading. */
+/* Does what needs no weights first, so that an error does not cost their loading. */
 static int prepare(struct generation *g, struct eng_config *config, struct eng_error *err)
 {
 	const char *model = g->args->cli.model;

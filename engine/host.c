@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/host.c - the host as a backend: fp32 throughout, products by OpenBLAS, the rest on OpenMP. */
+/* engine/host.c - the host backend: fp32 only; OpenBLAS for products, OpenMP for the rest. */
 #include "engine/backend.h"
 
 #include <cblas.h>
@@ -9,10 +9,10 @@
 #include <string.h>
 #include "engine/ops.h"
 
-/* Fewer floats than this are done before another thread has woken up. */
+/* Fewer floats are processed before another thread has woken up. */
 #define PARALLEL_FLOATS 32768u
 
-/* Up to here a matrix-vector product a row beats sgemm, which packs the whole matrix first. */
+/* Up to here one matrix-vector product a row is faster than sgemm, which first packs the whole matrix. */
 #define MATVEC_ROWS 3u
 
 #define UNUSED __attribute__((unused))
@@ -110,7 +110,7 @@ static void add_norm(struct eng_backend *backend UNUSED, void *out, uint32_t dty
 	}
 }
 
-/* The products are added to the bias, which lies there then: BLAS does it along the way. */
+/* Copies the bias to y first, so that BLAS adds the product to it. */
 static void matmul(struct eng_backend *backend UNUSED, float *y, const void *x, const void *w, const float *bias,
                    uint32_t dtype UNUSED, uint32_t rows, uint32_t n_in, uint32_t n_out)
 {
@@ -128,7 +128,10 @@ static void matmul(struct eng_backend *backend UNUSED, float *y, const void *x, 
 		            (const float *)x + (size_t)r * n_in, 1, keep, y + (size_t)r * n_out, 1);
 }
 
-/* One head, normed by `weight` (NULL: not) and turned: (a, b) of each pair becomes (a cos − b sin, b cos + a sin). */
+/*
+ * Normalises one head by `weight` (NULL: not), then rotates it: each pair (a, b) becomes (a cos − b sin, b cos + a
+ * sin).
+ */
 static void turn(float *to, const float *from, const float *weight, float eps, const float *angles, uint32_t half)
 {
 	float normed[SKV_MAX_HEAD_DIM];
@@ -168,12 +171,12 @@ static void rope_split(struct eng_backend *backend UNUSED, void *q, void *k, voi
 }
 
 /*
- * e^x for x in [-87, 0], within 2 units in the last backend, without a branch or a call, so that loops over it
- * vectorise: e^x = 2^n · e^r, n = round(x / ln 2), |r| <= ln 2 / 2, and a polynomial for e^r.
+ * e^x for x in [-87, 0], within 2 ulp. It has no branch and no call, so that loops over it vectorise: e^x = 2^n ·
+ * e^r, n = round(x / ln 2), |r| <= ln 2 / 2, and a polynomial for e^r.
  */
 static inline float exp_nonpositive(float x)
 {
-	const float round = 0x1.8p23f; /* adding it leaves the nearest whole number in the low bits */
+	const float round = 0x1.8p23f; /* adding it leaves the nearest integer in the low bits */
 	float shifted = x * 0x1.715476p0f + round, n = shifted - round;
 	float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
 	float p = 1.38888889e-3f;
@@ -202,8 +205,8 @@ static void swiglu(struct eng_backend *backend UNUSED, void *y, uint32_t dtype U
 #pragma omp simd
 		for (uint32_t i = 0; i < n; i++) {
 			/*
-			 * sigmoid(g) = 1/(1+e^-|g|), or e^-|g| over the same for negative g: never an
-			 * overflow. Below -87, where e^g leaves fp32, silu is as good as zero.
+			 * sigmoid(g) = 1/(1+e^-|g|), or e^-|g| over the same for negative g: it never overflows.
+			 * Below -87, where e^g underflows fp32, silu is practically zero.
 			 */
 			float g = gate[i] < -87 ? -87 : gate[i], a = fabsf(g);
 			float e = exp_nonpositive(-(a < 87 ? a : 87));

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <sparsekv/client.h>
 
-#define NPY_MAX (1u << 20) /* bytes; the largest model's array has a tenth */
+#define NPY_MAX (1u << 20) /* bytes; the largest model's array has a tenth of that */
 
 /* ---- NumPy's format -------------------------------------------------------------------------- */
 
 struct npy {
 	uint8_t bytes[NPY_MAX];
-	size_t size, data; /* of the file; where the elements begin */
+	size_t size, data; /* size of the file; offset of the elements */
 	uint32_t rows, cols, element;
 };
 
@@ -23,7 +23,7 @@ static int bad(const char *path, const char *is_not, struct eng_error *err)
 	return eng_fail(err, -EINVAL, "%.300s: %s expected", path, is_not);
 }
 
-/* The value of a key in the header, a Python dictionary; NULL if it is not there. */
+/* Finds the value of a key in the header, a Python dictionary; NULL: not found. */
 static const char *value_of(const char *header, const char *key)
 {
 	const char *at = strstr(header, key);
@@ -90,7 +90,7 @@ static int read_npy(struct npy *n, const char *path, struct eng_error *err)
 	return r ? r : parse(n, path, err);
 }
 
-/* Its bytes as they count up; negative ones become large. */
+/* Reads an unsigned little-endian integer; negative ones become large. */
 static uint64_t element_of(const struct npy *n, uint32_t row, uint32_t col)
 {
 	const uint8_t *at = n->bytes + n->data + ((size_t)row * n->cols + col) * n->element;

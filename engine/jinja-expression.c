@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/jinja-expression.c - expressions, evaluated as they are read; jinja.c says how. */
+/* engine/jinja-expression.c - expressions, which are evaluated while they are parsed (see jinja.c). */
 #include "engine/jinja-priv.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 /* ---- calls ---------------------------------------------------------------------------------------- */
 
-/* Behind "(": up to ")". */
+/* Parses arguments after "(", up to ")". */
 static void arguments(struct eng_jinja_run *j, struct eng_jinja_args *a)
 {
 	a->n = 0;
@@ -46,7 +46,7 @@ static json_t *make_namespace(struct eng_jinja_run *j, const struct eng_jinja_ar
 
 static const char *const functions[] = {"namespace", "raise_exception", "strftime_now"};
 
-/* A function by its name alone, to ask whether it is defined. */
+/* The value of a function's name without a call, so that a template can test whether it is defined. */
 static json_t *function_itself(struct eng_jinja_run *j, const char *word)
 {
 	for (size_t i = 0; i < sizeof(functions) / sizeof(*functions); i++)
@@ -73,7 +73,7 @@ static json_t *call_function(struct eng_jinja_run *j, const char *function, cons
 	return eng_jinja_fail(j, -EINVAL, "%.60s() is not supported, or not with these arguments", function);
 }
 
-/* ---- expressions, from the tightest to the loosest ------------------------------------------------- */
+/* ---- expressions, from the highest to the lowest precedence ---------------------------------------- */
 
 static json_t *list(struct eng_jinja_run *j, const char *close, json_t *first)
 {
@@ -147,7 +147,7 @@ static json_t *primary(struct eng_jinja_run *j)
 	if (eng_jinja_sees(j, ENG_JINJA_TEXT, NULL)) {
 		json_t *v = eng_jinja_next(j)->value;
 
-		while (!j->failed && eng_jinja_sees(j, ENG_JINJA_TEXT, NULL)) /* texts side by side are one */
+		while (!j->failed && eng_jinja_sees(j, ENG_JINJA_TEXT, NULL)) /* adjacent texts are concatenated */
 			v = eng_jinja_joined(j, v, eng_jinja_next(j)->value);
 		return v;
 	}
@@ -160,7 +160,7 @@ static json_t *primary(struct eng_jinja_run *j)
 	return named_value(j);
 }
 
-/* One of a list by its number, from its end if that is negative. */
+/* List item i; a negative i counts from the end. */
 static json_t *at(const json_t *all, json_int_t i)
 {
 	json_int_t n = (json_int_t)json_array_size(all);
@@ -179,7 +179,7 @@ static json_t *item(struct eng_jinja_run *j, json_t *v, const json_t *key)
 	                                    : "an item of what is undefined");
 }
 
-/* A bound of a slice, between `low` and `high`; one that is not there is `none`. */
+/* A bound of a slice, clamped to [low, high]; `none` if it is missing. */
 static json_int_t bound(struct eng_jinja_run *j, const json_t *v, json_int_t n, json_int_t none, json_int_t low, json_int_t high)
 {
 	json_int_t i = json_integer_value(v);
@@ -192,7 +192,7 @@ static json_int_t bound(struct eng_jinja_run *j, const json_t *v, json_int_t n, 
 	return i < low ? low : i > high ? high : i;
 }
 
-/* As Python slices; `part` has the values between the colons. */
+/* Slices as Python does; `part` has the values between the colons. */
 static json_t *slice(struct eng_jinja_run *j, const json_t *v, json_t *const part[3])
 {
 	json_int_t n = (json_int_t)json_array_size(v), step = part[2] && !json_is_null(part[2]) ? json_integer_value(part[2]) : 1;
@@ -210,7 +210,7 @@ static json_t *slice(struct eng_jinja_run *j, const json_t *v, json_t *const par
 	return some;
 }
 
-/* Behind "[". */
+/* Parses after "[". */
 static json_t *subscript(struct eng_jinja_run *j, json_t *v)
 {
 	json_t *part[3] = {NULL};
@@ -231,7 +231,7 @@ static json_t *subscript(struct eng_jinja_run *j, json_t *v)
 	return colons ? slice(j, v, part) : item(j, v, part[0]);
 }
 
-/* Behind ".": an attribute, or a call of a method. */
+/* Parses after ".": an attribute, or a method call. */
 static json_t *member(struct eng_jinja_run *j, json_t *v)
 {
 	static const char *const methods[] = {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault",
@@ -334,7 +334,7 @@ static json_t *arithmetic(struct eng_jinja_run *j, char sign, json_t *a, json_t 
 	else if (sign == '*')
 		over = __builtin_mul_overflow(x, y, &v);
 	else if (sign == '/')
-		v = x / y - (x % y && (x < 0) != (y < 0)); /* as Python divides: down */
+		v = x / y - (x % y && (x < 0) != (y < 0)); /* floor division, as in Python */
 	else
 		v = x % y + (x % y && (x < 0) != (y < 0) ? y : 0);
 	return over ? eng_jinja_fail(j, -EINVAL, "an integer of 64 bits expected") : eng_jinja_keep(j, json_integer(v));
@@ -391,7 +391,7 @@ static json_t *sum(struct eng_jinja_run *j)
 	return v;
 }
 
-/* Below 0, 0, above 0; anything but two integers or two texts has no order. */
+/* Returns a negative number, 0 or a positive number. Only two integers or two texts have an order. */
 static int order(struct eng_jinja_run *j, const json_t *a, const json_t *b)
 {
 	json_int_t x = json_integer_value(a), y = json_integer_value(b);
@@ -404,7 +404,8 @@ static int order(struct eng_jinja_run *j, const json_t *a, const json_t *b)
 		eng_jinja_fail(j, -EINVAL, "an order of these values: two integers, or two texts, expected");
 		return 0;
 	}
-	c = memcmp(json_string_value(a), json_string_value(b), n < m ? n : m); /* of UTF-8 that of its characters */
+	/* the order of UTF-8 bytes is that of the characters */
+	c = memcmp(json_string_value(a), json_string_value(b), n < m ? n : m);
 	return c ? c : n < m ? -1 : n > m;
 }
 
@@ -435,7 +436,7 @@ static bool holds(struct eng_jinja_run *j, enum comparison c, json_t *a, json_t 
 	return c == AT_MOST ? order(j, a, b) <= 0 : c == AT_LEAST ? order(j, a, b) >= 0 : c == BELOW ? order(j, a, b) < 0 : order(j, a, b) > 0;
 }
 
-/* Several in a row must all hold. */
+/* Chained comparisons must all hold. */
 static json_t *compare(struct eng_jinja_run *j)
 {
 	json_t *left = sum(j), *result = NULL;
@@ -463,7 +464,7 @@ static json_t *negation(struct eng_jinja_run *j)
 	return json_boolean(!eng_jinja_true(v));
 }
 
-/* `and`, `or`: the value that decides; what is behind it is not evaluated. */
+/* `and`, `or`: the result is the operand that decides; the rest is not evaluated. */
 static json_t *both(struct eng_jinja_run *j)
 {
 	json_t *v = negation(j);
@@ -496,7 +497,7 @@ json_t *eng_jinja_condition(struct eng_jinja_run *j)
 	return v;
 }
 
-/* `a if condition else b`, known to be one: the condition is read first. */
+/* `a if condition else b`: evaluates the condition at `if_at` first. */
 static json_t *choice(struct eng_jinja_run *j, uint32_t if_at)
 {
 	uint32_t begin = j->at, behind;

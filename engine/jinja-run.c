@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/jinja-run.c - the state of a run: the first error, values, what is written, names, and the token at hand. */
+/* engine/jinja-run.c - the state of a run: its first error, its values, its output, names, and the current token. */
 #include "engine/jinja-priv.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define DEPTH_MAX 100u
-/* What a template may cost, in bytes made; a value's memory and a token's time are counted as some. */
+/* Limit of a run's cost, in bytes made. A value's memory and a token's time count as fixed numbers of bytes. */
 #define WORK_MAX (256u << 20)
 #define VALUE_WORK 1024u
 #define TOKEN_WORK 16u
@@ -88,7 +88,6 @@ void eng_jinja_emit(struct eng_jinja_run *j, const json_t *text)
 	j->n_out += n;
 }
 
-/* What was written behind `from`, taken back as a text. */
 json_t *eng_jinja_captured(struct eng_jinja_run *j, size_t from)
 {
 	size_t n = j->n_out - from;
@@ -108,7 +107,6 @@ json_t *eng_jinja_look_up(const struct eng_jinja_run *j, const char *name)
 	return v;
 }
 
-/* An undefined value takes the name away. */
 void eng_jinja_bind(struct eng_jinja_run *j, const char *name, json_t *v)
 {
 	if (j->skip)
@@ -163,7 +161,6 @@ const char *eng_jinja_name(struct eng_jinja_run *j)
 	return json_string_value(eng_jinja_next(j)->value);
 }
 
-/* Deeper by one; false, with the error: too deep. */
 bool eng_jinja_enter(struct eng_jinja_run *j)
 {
 	if (++j->depth > DEPTH_MAX)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/jinja-tokens.c - a template's source as tokens, with the white space around tags as trim_blocks and
- * lstrip_blocks leave it: the line end behind a block goes, and so do spaces before one at the beginning of a line.
+ * engine/jinja-tokens.c - splits a template's source into tokens. White space around tags is removed as trim_blocks
+ * and lstrip_blocks demand: the line end after a block, and spaces before a block at the beginning of a line.
  */
 #include "engine/jinja-priv.h"
 
@@ -13,7 +13,7 @@ struct source {
 	struct eng_jinja *t;
 	const char *at, *end;
 	uint32_t line, room;
-	bool line_begins; /* the last tag took the line end behind it */
+	bool line_begins; /* the last tag removed the line end after it */
 	struct eng_error *err;
 };
 
@@ -61,7 +61,7 @@ static int add_text(struct source *s, enum eng_jinja_kind kind, const char *text
 	return v ? add(s, kind, v) : eng_fail(s->err, -ENOMEM, "no memory for a chat template");
 }
 
-/* Go on to `to`, counting lines. */
+/* Advances to `to`, counting lines. */
 static void go(struct source *s, const char *to)
 {
 	for (; s->at < to; s->at++)
@@ -74,9 +74,9 @@ static void skip_space(struct source *s)
 		go(s, s->at + n);
 }
 
-/* ---- text outside of tags ------------------------------------------------------------------------ */
+/* ---- text outside tags --------------------------------------------------------------------------- */
 
-/* The next "{{", "{%" or "{#", or the source's end. */
+/* Finds the next "{{", "{%" or "{#", or the end of the source. */
 static const char *next_tag(const struct source *s)
 {
 	const char *p = s->at;
@@ -107,7 +107,10 @@ static int data(struct source *s, const char *tag)
 	return r;
 }
 
-/* Is this the end of a tag? Then it is passed, with the white space that it takes: "-" all, else a block's one line end. */
+/*
+ * If a tag ends here, skips the end and the white space that it removes: all of it after "-", one line end after a
+ * block.
+ */
 static bool tag_ends(struct source *s, const char *close)
 {
 	bool prints = !strcmp(close, "}}"), strips = *s->at == '-', keeps = *s->at == '+' && !prints;
@@ -136,7 +139,10 @@ static int comment(struct source *s)
 
 /* ---- within tags --------------------------------------------------------------------------------- */
 
-/* The character of an escape behind its backslash, as UTF-8. Its length; 0: not one of those supported. */
+/*
+ * Decodes an escape sequence after its backslash to UTF-8. Returns the number of bytes; 0: the escape is not
+ * supported.
+ */
 static size_t escape(const char **at, const char *end, char to[4])
 {
 	static const char names[] = "ntr\\'\"", means[] = "\n\t\r\\'\"";
@@ -237,7 +243,7 @@ static int word(struct source *s)
 	return r;
 }
 
-/* The inside of a tag, and its end: within brackets "}}" is none. */
+/* Reads the inside of a tag and its end; within brackets "}}" does not end it. */
 static int tag(struct source *s, enum eng_jinja_kind kind, const char *close)
 {
 	uint32_t line = s->line, brackets = 0;
@@ -266,7 +272,7 @@ static int tokens(struct source *s)
 {
 	int r = 0;
 
-	if (s->end > s->at && s->end[-1] == '\n') /* as jinja2 does, unless it is told to keep it */
+	if (s->end > s->at && s->end[-1] == '\n') /* as jinja2 does by default */
 		s->end--;
 	while (!r && s->at < s->end) {
 		r = data(s, next_tag(s));

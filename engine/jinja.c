@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/jinja.c - a template's statements, done as they are read, as expressions are (jinja-expression.c).
+ * engine/jinja.c - a template's statements, which are executed while they are parsed, as expressions are
+ * (jinja-expression.c).
  *
- * There is no syntax tree: the body of a loop is read again for each item, and what does not happen, a branch not taken
- * or the right of an `and`, is read with `skip` above 0, which checks its syntax and does nothing else. Parsing a template
- * is reading all of it so.
+ * There is no syntax tree. The body of a loop is parsed again for each item. Code that must not run, such as a branch
+ * not taken or the right side of an `and`, is parsed with `skip` above 0, which only checks its syntax. Parsing a
+ * template means to read all of it in this way.
  */
 #include "engine/jinja-priv.h"
 
@@ -22,7 +23,7 @@ static const char *const endmacro[] = {"endmacro", NULL};
 static const char *const endset[] = {"endset", NULL};
 static const char *const endgeneration[] = {"endgeneration", NULL};
 
-/* Behind `if`: the first branch whose condition holds. */
+/* After `if`: runs the first branch whose condition holds. */
 static void branches(struct eng_jinja_run *j)
 {
 	bool done = false, conditional = true;
@@ -49,12 +50,12 @@ static void branches(struct eng_jinja_run *j)
 }
 
 struct loop {
-	const char *name[2]; /* the second is NULL, or a pair's second */
-	uint32_t filter, body; /* tokens: of the condition, or 0; of the first statement */
+	const char *name[2]; /* the second is NULL, or the name of a pair's second value */
+	uint32_t filter, body; /* token indices: of the condition (0: none); of the first statement */
 	json_t *items;
 };
 
-/* The loop's names for its item number i. */
+/* Binds the loop's names to item i. */
 static void bind_item(struct eng_jinja_run *j, const struct loop *l, size_t i)
 {
 	json_t *item = json_array_get(l->items, i);
@@ -81,7 +82,7 @@ static json_t *loop_variable(struct eng_jinja_run *j, const struct loop *l, size
 	return v;
 }
 
-/* Leaves the items for which the condition holds. */
+/* Keeps the items for which the condition holds. */
 static void filter_items(struct eng_jinja_run *j, struct loop *l)
 {
 	struct eng_jinja_scope own, *outer = j->scope;
@@ -111,10 +112,10 @@ static json_t *items_of(struct eng_jinja_run *j, json_t *v)
 	json_object_foreach(v, key, value)
 		if (json_array_append_new(keys, json_string_nocheck(key)))
 			return eng_jinja_fail(j, -ENOMEM, "no memory for a dialogue");
-	return keys; /* none of what is undefined */
+	return keys; /* empty for an undefined value */
 }
 
-/* Behind `for` and its head: the body for each item, or where there is none, that of `else`. */
+/* After the head of `for`: runs the body for each item, or the body of `else` if there are none. */
 static void run_loop(struct eng_jinja_run *j, const struct loop *l)
 {
 	struct eng_jinja_scope own, *outer = j->scope;
@@ -165,7 +166,10 @@ static void loop(struct eng_jinja_run *j)
 	eng_jinja_expect(j, ENG_JINJA_NAME, "endfor");
 }
 
-/* Values within a value count as work, and no more than 100 lie in each other: what walks through them recurses. */
+/*
+ * Adds nested values to the cost, and limits their nesting to 100 levels, because the functions that walk through
+ * values recurse.
+ */
 static void weigh(struct eng_jinja_run *j, json_t *v)
 {
 	const char *key;
@@ -181,7 +185,7 @@ static void weigh(struct eng_jinja_run *j, json_t *v)
 	j->depth--;
 }
 
-/* A copy of lists and mappings: so no value ever contains itself. */
+/* Copies lists and mappings, so that no value ever contains itself. */
 static void set_attribute(struct eng_jinja_run *j, const char *of, const char *attribute, json_t *v)
 {
 	json_t *ns = eng_jinja_look_up(j, of);
@@ -227,7 +231,7 @@ static void set(struct eng_jinja_run *j)
 
 /* ---- macros ----------------------------------------------------------------------------------------- */
 
-/* At the "(" of a macro's parameters: each takes its argument, by position or name, or its default. */
+/* Parses a macro's parameters from "(" on; binds each to its argument, by position or name, or to its default. */
 static void parameters(struct eng_jinja_run *j, const struct eng_jinja_args *a)
 {
 	uint32_t n = 0, taken = 0;
@@ -276,7 +280,7 @@ json_t *eng_jinja_call_macro(struct eng_jinja_run *j, uint32_t at, const struct 
 	return eng_jinja_captured(j, from);
 }
 
-/* Behind `macro`: it is read when it is called. */
+/* After `macro`: records where it begins; its body runs when it is called. */
 static void macro(struct eng_jinja_run *j)
 {
 	const char *own = eng_jinja_name(j);
@@ -303,7 +307,7 @@ static void statement(struct eng_jinja_run *j)
 		set(j);
 	} else if (eng_jinja_word(j, "macro")) {
 		macro(j);
-	} else if (eng_jinja_word(j, "generation")) { /* marks an answer for training; writes what is in it */
+	} else if (eng_jinja_word(j, "generation")) { /* marks an answer for training; only writes its body */
 		eng_jinja_expect(j, ENG_JINJA_BLOCK_END, "%}");
 		body(j, endgeneration);
 		eng_jinja_expect(j, ENG_JINJA_NAME, "endgeneration");
@@ -313,7 +317,10 @@ static void statement(struct eng_jinja_run *j)
 	eng_jinja_expect(j, ENG_JINJA_BLOCK_END, "%}");
 }
 
-/* Up to a block that begins with one of `ends`, which is next; NULL: up to the template's end. */
+/*
+ * Runs statements up to a block that begins with one of `ends`, which is the next token; NULL: up to the template's
+ * end.
+ */
 static void body(struct eng_jinja_run *j, const char *const *ends)
 {
 	if (!eng_jinja_enter(j))
@@ -354,7 +361,7 @@ static int run(const struct eng_jinja *t, bool skip, json_t *variables, time_t n
 	eng_jinja_open_scope(&j, &top, &given);
 	j.top = &top;
 	body(&j, NULL);
-	eng_jinja_emit(&j, eng_jinja_text(&j, "", 1)); /* the NUL */
+	eng_jinja_emit(&j, eng_jinja_text(&j, "", 1)); /* the terminating NUL */
 	json_decref(j.macros);
 	json_decref(j.namespaces);
 	json_decref(j.kept);

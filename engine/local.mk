@@ -62,14 +62,14 @@ engine_sparsekv_calibrate_CPPFLAGS = $(AM_CPPFLAGS) -DENG_PROSE='"$(pkgdatadir)/
 engine_sparsekv_calibrate_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_sparsekv_calibrate_LDADD = $(ENGINE_LDADD)
 
-# What sparsekv-calibrate reads by itself; in the build tree beside it.
+# The default text of sparsekv-calibrate; in the build tree beside it.
 dist_pkgdata_DATA = models/prose.txt
 nodist_noinst_DATA += engine/prose.txt
 CLEANFILES += engine/prose.txt
 engine/prose.txt: models/prose.txt
 	$(AM_V_GEN)cp $< $@
 
-# The device as a backend: like the kernels a module, which besides the driver needs cuBLAS.
+# The device backend: a module like the kernels, which also needs cuBLAS.
 CUDA_ENGINE_CODE = engine/cuda/backend.cu engine/cuda/rows.cu
 EXTRA_DIST += $(CUDA_ENGINE_CODE) engine/cuda/rows.h engine/cuda/module.map
 

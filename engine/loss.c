@@ -9,14 +9,14 @@
 #include "engine/ops.h"
 #include "engine/read.h"
 
-#define LANES 64u     /* sequences that are decoded together, at most; no more than ENG_READ_ROWS */
-#define SPEC_MAX 512u /* bytes, NUL included; the daemon takes no longer ones */
+#define LANES 64u     /* most sequences that are decoded together; at most ENG_READ_ROWS */
+#define SPEC_MAX 512u /* bytes, with the NUL; the daemon's limit */
 
 /* One text under one policy. */
 struct lane {
 	struct skv_seq *seq;
 	uint32_t text;
-	double *sum; /* of its policy; NULL: it is the dense run, and is kept */
+	double *sum; /* of its policy; NULL: the dense run, whose predictions are stored */
 };
 
 static int library(int r, struct eng_error *err)
@@ -36,7 +36,7 @@ static float *dense_row(const struct eng_loss *l, uint32_t text, uint32_t at)
 	return l->dense + (l->first[text] + at) * l->setup.model->config.vocab;
 }
 
-/* Log of the sum of exponentials. */
+/* Returns log Σ exp(logits). */
 static double log_sum(const float *logits, uint32_t vocab)
 {
 	return logits[0] + eng_nll(logits, vocab, 0);
@@ -59,7 +59,7 @@ static double divergence(const float *dense, const float *logits, uint32_t vocab
 	return sum;
 }
 
-/* Row `at` of each lane's text: what it predicts is in `logits`. */
+/* Evaluates the logits of row `at` of each lane's text. */
 static void look(const struct eng_loss *l, struct lane *const *active, uint32_t n, uint32_t at, const float *logits)
 {
 	uint32_t vocab = l->setup.model->config.vocab;
@@ -80,7 +80,7 @@ static void look(const struct eng_loss *l, struct lane *const *active, uint32_t 
 			*active[i]->sum += lost[i];
 }
 
-/* Row `at` of those lanes whose texts have one. *ret_n: how many those are. */
+/* Decodes row `at` of the lanes whose texts have one. *ret_n: their number. */
 static int decode_row(struct eng_loss *l, struct lane *lanes, uint32_t n_lanes, uint32_t at, uint32_t *ret_n,
                       struct eng_error *err)
 {
@@ -115,7 +115,7 @@ static int decode_row(struct eng_loss *l, struct lane *lanes, uint32_t n_lanes, 
 	return library(skv_step_end(l->session, NULL, NULL), err);
 }
 
-/* Lanes first … first + n - 1, counted policy by policy, text by text. `specs` NULL: the dense run. */
+/* Decodes lanes first … first + n - 1, numbered policy by policy, text by text. `specs` NULL: the dense run. */
 static int decode(struct eng_loss *l, const char *const *specs, uint32_t first, uint32_t n, double *sum,
                   struct eng_error *err)
 {
@@ -153,7 +153,7 @@ static int decode_all(struct eng_loss *l, const char *const *specs, uint32_t n, 
 
 /* ---- the dense run --------------------------------------------------------------------------- */
 
-/* The rows before those that count, which stay. */
+/* Reads the rows before those that count; the sequence stays. */
 static int read_text(struct eng_loss *l, uint32_t text, struct eng_error *err)
 {
 	const struct eng_text *t = &l->setup.texts[text];

@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one layer makes of a row. */
+/* One layer's attention in the current row. */
 struct eng_measured_layer {
-	double norm;      /* of all its weights */
-	float *reduced;    /* [n_kv_heads][n]: added up over the group */
-	uint32_t *top;    /* [n_kv_heads][top]: the best tokens ... */
-	double *top_mass; /* [n_kv_heads] ... and what they weigh */
+	double norm;      /* of all weights */
+	float *reduced;    /* [n_kv_heads][n]: summed over the GQA group */
+	uint32_t *top;    /* [n_kv_heads][top]: the tokens with the largest weights ... */
+	double *top_mass; /* [n_kv_heads]: ... and the sum of their weights */
 };
 
-/* Where a pair's heads begin. */
+/* Index of a pair of layers in a table of head pairs. */
 static size_t pair_at(const struct eng_measure_shape *s, uint32_t a, uint32_t b)
 {
 	return ((size_t)a * s->n_layers + b) * s->n_kv_heads * s->n_kv_heads;
@@ -79,7 +79,7 @@ void eng_measure_deinit(struct eng_measure *m)
 
 /* ---- one layer ------------------------------------------------------------------------------- */
 
-/* The k largest of n, best first, of equals the lower index. */
+/* Indices of the k largest of n, in descending order; of equals the lower index first. */
 static void best_of(const float *x, uint32_t n, uint32_t k, uint32_t *ret)
 {
 	uint32_t filled = 0;
@@ -101,7 +101,7 @@ static uint32_t top_of(const struct eng_measure_shape *s, uint32_t n)
 	return s->top < n ? s->top : n;
 }
 
-/* Weights [n_heads][n] added up over the q heads of each kv head, and the best tokens of that. */
+/* Sums weights [n_heads][n] over the q heads of each kv head, and finds the best tokens. */
 static void pool_and_rank(const struct eng_measure_shape *s, struct eng_measured_layer *layer, const float *weights,
                           uint32_t n)
 {
@@ -135,7 +135,7 @@ static double dot(const float *x, const float *y, size_t n)
 
 /* ---- pairs of layers ------------------------------------------------------------------------- */
 
-/* Of each of b's kv heads on the best tokens of each of a's. */
+/* Compares each kv head of b with each of a: its weight on their best tokens. */
 static void compare_heads(struct eng_measure *m, uint32_t a, uint32_t b, uint32_t n)
 {
 	const struct eng_measure_shape *s = &m->shape;
@@ -204,7 +204,7 @@ void eng_measure_end_text(struct eng_measure *m)
 	begin_text(m);
 }
 
-/* ---- what came out --------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 double eng_measure_shift(const struct eng_measure *m, uint32_t layer)
 {

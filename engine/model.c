@@ -12,9 +12,9 @@
 #include <sparsekv/client.h>
 #include "formats/checkpoint.h"
 
-/* ---- where each weight goes ------------------------------------------------------------------ */
+/* ---- the layout of the weights --------------------------------------------------------------- */
 
-/* Deals out the parts of one block; with block = NULL it only counts. */
+/* Divides one block into parts; with block = NULL it only counts. */
 struct dealer {
 	uint8_t *block;
 	size_t used; /* bytes */
@@ -28,7 +28,7 @@ static void *deal(struct dealer *d, uint64_t n, uint32_t dtype)
 	return part;
 }
 
-/* A vector that not every model has. */
+/* A vector that only some models have. */
 static float *deal_if(struct dealer *d, bool there, uint64_t n)
 {
 	return there ? deal(d, n, SKV_F32) : NULL;
@@ -80,7 +80,7 @@ static int allocate(struct eng_model *m, struct eng_error *err)
 	return 0;
 }
 
-/* The nth row of a matrix of rows of `n` elements. */
+/* Returns row `row` of a matrix with rows of `n` elements. */
 static void *row_of(const struct eng_model *m, void *matrix, uint64_t row, uint64_t n)
 {
 	return (uint8_t *)matrix + row * n * skv_dtype_bytes(m->dtype);
@@ -88,16 +88,16 @@ static void *row_of(const struct eng_model *m, void *matrix, uint64_t row, uint6
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-#define CHUNK (1u << 20) /* elements that a thread converts, or that are on their way to a device, at a time */
+#define CHUNK (1u << 20) /* elements that a thread converts, or that are staged for a device, at a time */
 
 struct loader {
 	const struct skv_checkpoint *checkpoint;
 	const struct eng_model *model;
 	struct eng_error *err;
-	float *staging; /* [CHUNK], of what is on its way to a device; NULL on the host */
+	float *staging; /* [CHUNK], for data on its way to a device; NULL on the host */
 };
 
-/* Into memory of the host, as fast as the files can be read. */
+/* Converts to host memory in parallel, as fast as the files can be read. */
 static void convert(const struct skv_tensor *t, uint64_t n, float *to)
 {
 #pragma omp parallel for schedule(dynamic) if (n > CHUNK)
@@ -105,7 +105,7 @@ static void convert(const struct skv_tensor *t, uint64_t n, float *to)
 		skv_tensor_floats(t, at, n - at < CHUNK ? n - at : CHUNK, to + at);
 }
 
-/* To a device: bf16 as it is, all else as fp32. */
+/* Copies to a device: bf16 unchanged, other types as fp32. */
 static int send(const struct loader *l, const struct skv_tensor *t, uint64_t n, uint32_t dtype, void *to)
 {
 	struct eng_backend *p = l->model->backend;
@@ -122,7 +122,7 @@ static int send(const struct loader *l, const struct skv_tensor *t, uint64_t n, 
 	return r < 0 ? eng_fail(l->err, r, "%s", p->ops->error()) : 0;
 }
 
-/* A tensor into memory of the backend; a vector (cols = 0) is fp32. */
+/* Reads a tensor into memory of the backend; a vector (cols = 0) becomes fp32. */
 static int read_tensor(const struct loader *l, const char *name, uint64_t rows, uint64_t cols, void *to)
 {
 	const uint64_t n = rows * (cols ? cols : 1);
@@ -137,7 +137,7 @@ static int read_tensor(const struct loader *l, const char *name, uint64_t rows, 
 	return 0;
 }
 
-/* A part of a layer: `kind` "weight" or "bias". */
+/* Reads a part of a layer; `kind` is "weight" or "bias". */
 static int read_part(const struct loader *l, uint32_t layer, const char *part, const char *kind, uint64_t rows,
                      uint64_t cols, void *to)
 {
@@ -147,7 +147,7 @@ static int read_part(const struct loader *l, uint32_t layer, const char *part, c
 	return read_tensor(l, name, rows, cols, to);
 }
 
-/* A matrix of a layer, from row `at` of `to` on, and its bias, where there is memory for one. */
+/* Reads a matrix of a layer to `to`, from its row `at` on, and its bias, if `bias` is not NULL. */
 static int read_matrix(const struct loader *l, uint32_t layer, const char *part, uint64_t rows, uint64_t cols, void *to,
                        float *bias, uint64_t at)
 {
@@ -208,7 +208,7 @@ static int read_weights(const struct eng_model *m, const struct skv_checkpoint *
 	return r;
 }
 
-/* Norms and biases may be of another type. */
+/* Norms and biases may have another dtype. */
 static bool matrices_are_bf16(const struct skv_checkpoint *checkpoint)
 {
 	for (size_t f = 0; f < checkpoint->n_files; f++)
@@ -222,8 +222,8 @@ static bool matrices_are_bf16(const struct skv_checkpoint *checkpoint)
 }
 
 /*
- * Are there output weights that differ from the embedding's? Then they count, as in transformers, though "tie_word_embeddings" says
- * that there are none.
+ * Returns whether the output weights differ from the embedding. They are then used, as in transformers, even if
+ * "tie_word_embeddings" is true.
  */
 static bool has_own_output(const struct skv_checkpoint *checkpoint, const struct eng_config *c)
 {
@@ -239,7 +239,10 @@ static bool has_own_output(const struct skv_checkpoint *checkpoint, const struct
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* The family and the identity: of the configuration's numbers that the forward pass uses, and of all weights. */
+/*
+ * Sets the name: the family, and the identity of all weights and of the configuration's numbers that the forward pass
+ * uses.
+ */
 static int set_name(struct eng_model *m, const char *directory, struct eng_error *err)
 {
 	const struct skv_model shape = eng_model_describe(m, SKV_F32);
@@ -261,7 +264,7 @@ static int set_name(struct eng_model *m, const char *directory, struct eng_error
 	return 0;
 }
 
-/* The directory's absolute path, where it is short enough. */
+/* Stores the directory's absolute path, if it is short enough. */
 static void set_files(struct eng_model *m, const char *directory)
 {
 	char path[PATH_MAX];
@@ -304,7 +307,10 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_back
 
 /* ---- random weights -------------------------------------------------------------------------- */
 
-/* Rows of n_in random elements keep about the size of what they multiply; a power of two keeps them exact. */
+/*
+ * The scale makes products keep about the size of their input; it is a power of two, so the elements stay exact in
+ * bf16.
+ */
 static void fill_matrix(const struct eng_model *m, void *to, uint64_t rows, uint32_t n_in, uint32_t *seed)
 {
 	float scale = exp2f(roundf(log2f(sqrtf(3.0f / (float)n_in))));
@@ -312,7 +318,7 @@ static void fill_matrix(const struct eng_model *m, void *to, uint64_t rows, uint
 	m->backend->ops->fill(m->backend, to, rows * n_in, m->dtype, scale, (*seed)++);
 }
 
-/* A vector that not every model has, of values up to `scale`. */
+/* A vector that only some models have, with values up to `scale`. */
 static void fill_vector(const struct eng_model *m, float *to, uint32_t n, float scale, uint32_t *seed)
 {
 	if (to)

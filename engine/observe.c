@@ -15,15 +15,15 @@ struct eng_observer {
 	struct eng_delta_error *differ;
 	struct eng_progress *progress;
 	struct eng_text text;
-	uint32_t next;       /* of the text's rows that are measured */
-	uint32_t at;         /* the step's first row */
-	uint32_t wanted;     /* of its rows */
-	uint32_t row[ENG_READ_ROWS]; /* which, within the step */
-	uint32_t rows;       /* of the step */
+	uint32_t next;       /* next of the text's rows to measure */
+	uint32_t at;         /* first row of the step */
+	uint32_t wanted;     /* number of rows of the step to measure */
+	uint32_t row[ENG_READ_ROWS]; /* their indices within the step */
+	uint32_t rows;       /* number of rows of the step */
 	uint8_t *mark;       /* [max_tokens]: enum eng_delta_error_mark */
 	float *keys, *values; /* [layer][kv head][max_tokens][head_dim] */
-	float *queries;      /* [layer][ENG_READ_ROWS][head][head_dim]: the step's */
-	float *weights;      /* [layer][head][tokens]: one row */
+	float *queries;      /* [layer][ENG_READ_ROWS][head][head_dim]: of the step */
+	float *weights;      /* [layer][head][tokens]: of one row */
 };
 
 static size_t keys_at(const struct eng_observer *o, uint32_t layer, uint32_t head)
@@ -73,7 +73,7 @@ static void adds(void *arg, uint32_t layer, const float *x, const float *y, uint
 
 /* ---- after a step ---------------------------------------------------------------------------- */
 
-/* Softmax weights of one head's query over n keys. */
+/* Computes the softmax weights of one head's query over n keys. */
 static void weigh(float *to, const float *q, const float *k, uint32_t n, uint32_t dim)
 {
 	float most = -INFINITY, scale = 1 / sqrtf((float)dim), sum = 0;
@@ -96,7 +96,7 @@ static void weigh(float *to, const float *q, const float *k, uint32_t n, uint32_
 		to[t] /= sum;
 }
 
-/* Weights of the i-th wanted row in all layers and heads. */
+/* Computes and adds the weights of the i-th row to measure, in all layers and heads. */
 static void measure_row(struct eng_observer *o, uint32_t i)
 {
 	const struct eng_config *c = &o->forward.model->config;
@@ -111,7 +111,7 @@ static void measure_row(struct eng_observer *o, uint32_t i)
 	eng_measure_row(o->measure, o->weights, n);
 }
 
-/* Row i of the step, if it is marked, in all layers. */
+/* Compares row i of the step in all layers, if it is marked. */
 static void compare_row(struct eng_observer *o, uint32_t i)
 {
 	const struct eng_config *c = &o->forward.model->config;
@@ -128,7 +128,7 @@ static void compare_row(struct eng_observer *o, uint32_t i)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* Row number i of those that are measured. */
+/* Returns the index of the i-th row to measure. */
 static uint32_t wanted_row(const struct eng_text *t, uint32_t i)
 {
 	uint32_t all = t->n - t->from;

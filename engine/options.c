@@ -11,9 +11,9 @@
 #include "engine/backend.h"
 
 #define OPTIONS_MAX 48
-#define OPTION_HELP (OPTIONS_MAX + 1) /* getopt_long() returns a row's number plus 1, or one of these */
+#define OPTION_HELP (OPTIONS_MAX + 1) /* getopt_long() returns an option's index plus 1, or one of these */
 #define OPTION_VERSION (OPTIONS_MAX + 2)
-#define HELP_COLUMN 21 /* at least */
+#define HELP_COLUMN 21 /* minimum */
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
@@ -133,7 +133,7 @@ static void help(const struct eng_command *c)
 	puts("  --help, --version");
 }
 
-/* The row's number for `o`, the short form of --output; else what it was. */
+/* Maps 'o', the short form of --output, to the option's index plus 1; returns other values unchanged. */
 static int spelled_out(const struct eng_command *c, int option)
 {
 	for (size_t i = 0; option == 'o' && i < c->n; i++)
@@ -161,7 +161,7 @@ int eng_options(const struct eng_command *c, int argc, char **argv, struct eng_e
 			printf("%s (sparsekvd) %s\n", c->program, skv_version());
 			exit(EXIT_SUCCESS);
 		}
-		if (k < 1 || k > (int)c->n) /* getopt_long has said what is wrong */
+		if (k < 1 || k > (int)c->n) /* getopt_long() has printed the error */
 			exit(EXIT_FAILURE);
 		r = take(&c->options[k - 1], optarg, err);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/options.h - the command line of a program as one table, from which it is parsed and --help is printed.
+ * engine/options.h - a program's command line as one table, which drives parsing and --help.
  *
- * A row says how the option is called, what its value is, where that goes and which values are good. Defaults are
- * what the destinations hold before. Help may have lines of its own after '\n'.
+ * A row has an option's name, the type and destination of its value, and the valid values. Defaults are what the
+ * destinations hold before. A help text may have several lines, separated by '\n'.
  */
 #ifndef ENG_OPTIONS_H
 #define ENG_OPTIONS_H
@@ -17,7 +17,7 @@
 enum eng_option_type {
 	ENG_OPTION_FLAG = 1, /* bool; no value */
 	ENG_OPTION_TEXT,     /* const char * */
-	ENG_OPTION_TEXTS,    /* const char *[ENG_LIST_MAX], each from an option of its own */
+	ENG_OPTION_TEXTS,    /* const char *[ENG_LIST_MAX]; the option may be repeated */
 	ENG_OPTION_WORDS,    /* const char *[ENG_LIST_MAX], separated by commas */
 	ENG_OPTION_COUNT,    /* uint32_t, least to most */
 	ENG_OPTION_COUNTS,   /* uint32_t [ENG_LIST_MAX], separated by commas */
@@ -28,10 +28,10 @@ enum eng_option_type {
 };
 
 struct eng_option {
-	const char *name, *value, *help; /* value: as help has it, NULL for a flag */
+	const char *name, *value, *help; /* value: placeholder for the help, NULL for a flag */
 	enum eng_option_type type;
 	void *to;
-	uint32_t *n; /* of a list: how many there are */
+	uint32_t *n; /* number of elements in a list */
 	uint32_t least, most;
 	const char *const *names; /* NULL-terminated */
 };
@@ -52,14 +52,14 @@ struct eng_option {
 
 struct eng_command {
 	const char *program;
-	const char *usage; /* what --help begins with */
+	const char *usage; /* the beginning of --help */
 	const struct eng_option *options;
 	size_t n;
 };
 
 /*
- * Parse argv. -EINVAL with a text that names the option. --help and --version print and exit; an option that there is
- * not ends the program, too. `o` is shorthand for an option `output`. Lists are cut in place.
+ * Parses argv. -EINVAL with a text that names the option. --help and --version print and exit; an unknown option also
+ * ends the program. -o is short for an option `output`. Lists are split in place.
  */
 int eng_options(const struct eng_command *, int argc, char **argv, struct eng_error *err);
 

@@ -19,19 +19,19 @@
 #include <unistd.h>
 #include "engine/env.h"
 
-#define START_MS 10000 /* from exec to the first answer */
+#define START_MS 10000 /* from exec to the first reply */
 #define STOP_MS 3000   /* from SIGTERM to SIGKILL */
 
 struct eng_private {
 	char directory[PATH_MAX];
 	char socket[PATH_MAX + 16];
 	char daemon[PATH_MAX];
-	char policies[PATH_MAX + 32]; /* "" : where the daemon itself looks */
-	int peer;                     /* our end of the pair that the guardian watches */
+	char policies[PATH_MAX + 32]; /* "": the daemon's default */
+	int peer;                     /* our end of the socket pair that the guardian watches */
 	pid_t guardian;
 };
 
-/* ---- finding it ------------------------------------------------------------------------------ */
+/* ---- finding the daemon ---------------------------------------------------------------------- */
 
 static bool runnable(const char *path)
 {
@@ -80,7 +80,7 @@ static int find_daemon(struct eng_private *p, struct eng_error *err)
 	                "sparsekvd is neither beside this program nor in PATH; SPARSEKVD can name it");
 }
 
-/* In a build tree the policies lie beside the daemon; an installed daemon knows where they are. */
+/* In a build tree the policies are beside the daemon; an installed daemon has the right default. */
 static void find_policies(struct eng_private *p)
 {
 	const char *slash = strrchr(p->daemon, '/');
@@ -109,7 +109,7 @@ static int make_directory(struct eng_private *p, struct eng_error *err)
 
 /* ---- the guardian ---------------------------------------------------------------------------- */
 
-/* Everything in it was made by the daemon and by us: plain files and the socket. */
+/* The directory holds only plain files and the socket, made by the daemon and this program. */
 static void remove_directory(const char *path)
 {
 	DIR *d = opendir(path);
@@ -125,10 +125,10 @@ static void remove_directory(const char *path)
 _Noreturn static void run_daemon(const struct eng_private *p, pid_t guardian)
 {
 	char socket[sizeof(p->socket) + 16], policies[sizeof(p->policies) + 16], pool[64], account[64];
-	/* Memory is taken as sequences grow; the limit keeps a mistake from taking the machine. */
+	/* Memory is allocated as sequences grow; the limit protects the machine from mistakes. */
 	unsigned long long half = (unsigned long long)sysconf(_SC_PHYS_PAGES) / 2 *
 	                          (unsigned long long)sysconf(_SC_PAGESIZE);
-	/* Not the machine's configuration: it is about the service. */
+	/* Ignores the machine's configuration file, which is for the service. */
 	const char *argv[] = {p->daemon, "--config=/dev/null", "--log-level=warning", socket, pool, account,
 	                      p->policies[0] ? policies : NULL, NULL};
 
@@ -136,7 +136,7 @@ _Noreturn static void run_daemon(const struct eng_private *p, pid_t guardian)
 	snprintf(policies, sizeof(policies), "--policy-path=%s", p->policies);
 	snprintf(pool, sizeof(pool), "--pool-bytes=%llu", half);
 	snprintf(account, sizeof(account), "--account-bytes=%llu", half);
-	/* It serves this program alone. */
+	/* The daemon serves this program alone. */
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("WATCHDOG_USEC");
 	unsetenv("LISTEN_FDS");
@@ -159,8 +159,8 @@ static void end_daemon(pid_t daemon, int daemon_fd)
 }
 
 /*
- * Runs in the guardian. `peer` hangs up when the program has ended; the other way round the
- * guardian hangs up on the program when the daemon has.
+ * Runs in the guardian process. `peer` hangs up when the program has ended. If the daemon ends first, the guardian
+ * hangs up on the program.
  */
 _Noreturn static void guard(const struct eng_private *p, int peer)
 {
@@ -169,7 +169,7 @@ _Noreturn static void guard(const struct eng_private *p, int peer)
 	pid_t self, daemon;
 	int null, out;
 
-	/* A session of its own: the terminal's Ctrl-C is the program's business, and through it ours. */
+	/* A session of its own: the terminal's Ctrl-C must reach only the program. */
 	setsid();
 	self = getpid();
 	snprintf(log, sizeof(log), "%s/log", p->directory);
@@ -189,7 +189,7 @@ _Noreturn static void guard(const struct eng_private *p, int peer)
 	while (poll(fds, 2, -1) < 0 && errno == EINTR)
 		;
 	if (daemon > 0 && !fds[0].revents) {
-		/* The daemon ended by itself: say so, and keep its log until the program has read it. */
+		/* The daemon ended by itself: tell the program, and keep the log until the program has read it. */
 		shutdown(3, SHUT_WR);
 		poll(fds, 1, -1);
 	}
@@ -221,7 +221,7 @@ static int start_guardian(struct eng_private *p, struct eng_error *err)
 	return 0;
 }
 
-/* The last line of the daemon's log into `to`. */
+/* Copies the last line of the daemon's log to `to`. */
 static void last_words(const struct eng_private *p, char *to, size_t room)
 {
 	char path[sizeof(p->directory) + 8], *line = NULL;
@@ -246,7 +246,7 @@ static int wait_ready(struct eng_private *p, struct skv_client **ret_client, str
 
 	for (int ms = 0; ms < START_MS; ms += 5) {
 		r = skv_connect(ret_client, p->socket);
-		if (r != -ENOENT && r != -ECONNREFUSED && r != -EACCES) /* bound, but not yet open to all */
+		if (r != -ENOENT && r != -ECONNREFUSED && r != -EACCES) /* -EACCES: bound, but not yet accessible */
 			return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 		if (poll(&gone, 1, 5) > 0) {
 			last_words(p, words, sizeof(words));

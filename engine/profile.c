@@ -44,8 +44,8 @@ int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 }
 
 /*
- * A search goes downhill from where it begins, so it begins with what policies guess without a profile
- * (sparsekv/policy-select.h) if that loses less than the papers' choice. *ret: what the papers' loses.
+ * A search only descends from its start. It begins with the layers that policies use without a profile
+ * (sparsekv/policy-select.h) if these lose less than the papers' choice. *ret: the loss of the papers' choice.
  */
 static int begin_search(struct eng_profile *p, uint32_t kind, struct eng_loss *l, double *ret, struct eng_error *err)
 {
@@ -165,7 +165,7 @@ static json_t *of_layers(const struct eng_delta_error *d, double (*of)(const str
 	return a;
 }
 
-/* What a sparse prompt misses, and what a correction leaves of it. */
+/* The error of corrected sparse prefill, with and without the correction. */
 static json_t *correction(const struct eng_delta_error *d)
 {
 	json_t *o = json_pack("{s:i, s:i, s:i}", "sinks", (int)d->shape.sinks, "window", (int)d->shape.window, "gamma",
@@ -181,7 +181,7 @@ static json_t *correction(const struct eng_delta_error *d)
 	return o;
 }
 
-/* What was chosen, of all kinds. */
+/* The chosen layers of all kinds. */
 static json_t *sets(const struct eng_profile *p, const uint32_t layers[ENG_KINDS][SKV_MAX_LAYERS])
 {
 	json_t *all = json_object();
@@ -197,7 +197,7 @@ static json_t *sets(const struct eng_profile *p, const uint32_t layers[ENG_KINDS
 	return all;
 }
 
-/* What searching found out. */
+/* The results of the search. */
 static json_t *search(const struct eng_profile *p)
 {
 	json_t *all = json_pack("{s:f, s:I}", "budget", p->budget, "rows", (json_int_t)p->loss_rows);
@@ -220,7 +220,7 @@ void eng_profile_partial(const struct eng_profile *p, char *to, size_t room)
 		               k < p->searched ? "searched" : p->found[k].judged ? "searched in part" : "not searched");
 }
 
-/* By how much less than was asked for. */
+/* How much of the calibration was done. */
 static json_t *partial(const struct eng_profile *p)
 {
 	json_t *searched = json_array();
@@ -324,7 +324,7 @@ void eng_profile_print(const struct eng_profile *p, FILE *to)
 	}
 }
 
-/* The names 0 … n - 1 for an axis, in memory of their own; to be freed. */
+/* Returns the names 0 … n - 1 for an axis, in one block of memory, which the caller frees. */
 static const char **numbers(uint32_t n)
 {
 	const char **names = malloc(n * (sizeof(*names) + 4));

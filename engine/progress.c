@@ -8,7 +8,10 @@
 
 #define BAR 24
 
-/* Where nothing can be wiped: seconds from line to line, at least; until one comes in any case; and the share between. */
+/*
+ * When stderr is no terminal: least seconds between lines; seconds after which a line is printed in any case; least
+ * progress between lines.
+ */
 #define LINE_SECONDS 5.0
 #define LINE_AT_LEAST 60.0
 #define LINE_SHARE 0.05
@@ -37,7 +40,7 @@ static int columns(FILE *f)
 	return ioctl(fileno(f), TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
-/* Is it time to draw again? */
+/* Returns whether it is time to draw again. */
 static bool due(const struct eng_progress *p, double now, double share)
 {
 	double since = now - p->drawn;
@@ -68,7 +71,7 @@ void eng_progress_show(struct eng_progress *p, double done, const char *label)
 	if (left >= 0)
 		snprintf(time, sizeof(time), "%d:%02d left  ", (int)left / 60, (int)left % 60);
 	snprintf(line, sizeof(line), "[%s] %3.0f %%  %s%s", bar, 100 * share, time, label);
-	/* \033[K wipes what a longer line before left behind; a line that wraps could not be wiped. */
+	/* \033[K erases the rest of a longer earlier line. A line that wraps could not be erased. */
 	if (p->terminal)
 		fprintf(p->to, "\r%.*s\033[K", columns(p->to) - 1, line);
 	else

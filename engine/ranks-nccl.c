@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/ranks-nccl.c - NCCL by dlopen(3): its C functions, as all versions from 2.0 on declare them. So nothing links it, and a
- * machine without it runs everything else.
+ * engine/ranks-nccl.c - NCCL by dlopen(3): its C functions as declared by all versions since 2.0. The engine does not
+ * link with NCCL, so everything else runs on machines without it.
  */
 #include "engine/ranks-nccl.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/ranks-shared.c - see ranks-shared.h. What ranks exchange goes in pieces through two buffers, which take turns: a rank that
- * has met the others for a piece has read all of the one before, whose buffer is then written again.
+ * engine/ranks-shared.c - see ranks-shared.h. Data is exchanged in pieces through two alternating buffers. A rank
+ * that has met the others for one piece has finished reading the previous one, so the previous piece's buffer may be
+ * overwritten.
  */
 #include "engine/ranks-shared.h"
 
@@ -15,15 +16,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PIECE_BYTES (256u << 10) /* of a rank */
-#define SPINS 2000u              /* before it sleeps: some ten microseconds */
-#define LOOK_NS 10000000         /* a sleeper looks this often whether it was given up */
+#define PIECE_BYTES (256u << 10) /* of one rank */
+#define SPINS 2000u              /* before a rank sleeps: about ten microseconds */
+#define LOOK_NS 10000000         /* interval at which a sleeping rank checks given_up */
 
 struct eng_shared {
 	uint32_t n;
 	size_t bytes;
 	_Atomic uint32_t given_up, arrived;
-	_Atomic uint32_t met; /* so often: also a futex */
+	_Atomic uint32_t met; /* number of meetings so far; also a futex */
 	uint8_t mem[]; /* [2][n][PIECE_BYTES] */
 };
 
@@ -56,14 +57,14 @@ void eng_shared_give_up(struct eng_shared *s)
 	wake(s);
 }
 
-/* All have come as far, and what they wrote before is seen. The number of the meeting goes to *ret. */
+/* Waits until all ranks have arrived; their earlier writes are then visible. *ret: the number of the meeting. */
 static int meet(struct eng_shared *s, uint32_t *ret)
 {
 	const uint32_t met = atomic_load(&s->met);
 
 	*ret = met;
 	if (atomic_load_explicit(&s->given_up, memory_order_relaxed))
-		return -ECONNABORTED; /* one that gave up here before is counted still */
+		return -ECONNABORTED; /* a rank that gave up here before is still counted in `arrived` */
 	if (atomic_fetch_add(&s->arrived, 1) + 1 == s->n) {
 		atomic_store(&s->arrived, 0);
 		atomic_store(&s->met, met + 1);
@@ -79,7 +80,7 @@ static int meet(struct eng_shared *s, uint32_t *ret)
 	return 0;
 }
 
-/* The buffer of the next meeting. */
+/* A rank's piece in the buffer of meeting `met`. */
 static uint8_t *piece(struct eng_shared *s, uint32_t met, uint32_t rank)
 {
 	return s->mem + ((size_t)(met & 1) * s->n + rank) * PIECE_BYTES;
@@ -111,7 +112,7 @@ int eng_shared_max(struct eng_shared *s, uint32_t rank, float *data, size_t coun
 	return r;
 }
 
-/* Of n rows, from byte `from` of the ranks' parts on. */
+/* Exchanges n rows; each rank's part is `bytes` long, and parts are `apart` bytes apart. */
 static int gather_piece(struct eng_shared *s, uint32_t rank, uint8_t *rows, size_t n, size_t bytes, size_t apart)
 {
 	uint8_t *own = piece(s, atomic_load(&s->met), rank);

@@ -24,16 +24,16 @@ struct eng_ranks {
 	struct eng_shared *shared;
 	struct eng_nccl *nccl; /* on devices */
 	struct eng_backend *backend;
-	pthread_t watcher; /* the first rank's */
-	pid_t pid[ENG_RANKS_MAX]; /* which it knows, and how they ended */
+	pthread_t watcher; /* thread of the first rank */
+	pid_t pid[ENG_RANKS_MAX]; /* of the other ranks, in the first rank; and their exit status */
 	int status[ENG_RANKS_MAX];
 };
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
 /*
- * Sees the other ranks end. One that ends badly is missed by the first one: in shared memory it gives up; what it waits for on a
- * device never comes, so the program ends. What is named goes on from its last commit.
+ * Waits for the other ranks to end. If one fails, host ranks give up; on devices the first rank may wait in NCCL
+ * forever, so the program ends. Named sequences can be continued from their last commit.
  */
 static void *watch(void *arg)
 {
@@ -50,14 +50,14 @@ static void *watch(void *arg)
 				continue;
 			waitpid(r->pid[i], &r->status[i], 0);
 			close(ends[i - 1].fd);
-			ends[i - 1].fd = -1; /* poll() leaves it out */
+			ends[i - 1].fd = -1; /* poll() ignores it */
 			left--;
 			if (r->status[i] == 0)
 				continue;
 			eng_shared_give_up(r->shared);
 			if (!r->nccl)
 				continue;
-			sleep(1); /* it may know by itself */
+			sleep(1); /* the first rank may notice the failure itself */
 			fprintf(stderr, "rank %u has ended\n", i);
 			_exit(EXIT_FAILURE);
 		}
@@ -65,7 +65,7 @@ static void *watch(void *arg)
 	return NULL;
 }
 
-/* A rank that is not the first: no words but errors, and it ends with the first one. */
+/* Sets up a rank that is not the first: no output but errors, and it ends with the first rank. */
 static void be_other(struct eng_ranks *r, uint32_t number)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -149,7 +149,7 @@ pid_t eng_ranks_first(const struct eng_ranks *r)
 	return r ? r->first : getpid();
 }
 
-/* ---- what they tell each other --------------------------------------------------------------- */
+/* ---- communication --------------------------------------------------------------------------- */
 
 static int all_reduce_max(void *ctx, float *data, size_t count, void *stream)
 {
@@ -160,7 +160,7 @@ static int all_reduce_max(void *ctx, float *data, size_t count, void *stream)
 
 int eng_ranks_open(struct eng_ranks *r, struct eng_backend *backend, struct eng_error *err)
 {
-	uint8_t id[ENG_RANKS_MAX][ENG_NCCL_ID_BYTES] = {{0}}; /* each rank's, of which the first one's counts */
+	uint8_t id[ENG_RANKS_MAX][ENG_NCCL_ID_BYTES] = {{0}}; /* one for each rank; only the first rank's is used */
 	char why[ENG_NCCL_TEXT] = "another rank has ended";
 	int e = 0;
 
@@ -217,7 +217,7 @@ int eng_ranks_gather(struct eng_ranks *r, void *rows, uint32_t n, size_t row_byt
 		return 0;
 	if (!r->nccl)
 		return eng_shared_gather(r->shared, r->number, rows, n, part);
-	/* each rank's part of all rows, one after the other, and back to where they belong */
+	/* gather the ranks' parts of all rows one after the other, then copy them to their places */
 	p->ops->copy_rows(p, all + r->number * n * part, part, to + r->number * part, row_bytes, part, n);
 	e = eng_nccl_gather(r->nccl, all, n * part, p->stream);
 	for (uint32_t other = 0; other < r->n && e == 0; other++)

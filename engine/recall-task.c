@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Numbers 0 … n - 1 in an order that looks random and is always the same. */
+/* Writes the numbers 0 … n - 1 in a fixed pseudo-random order. */
 static void shuffle(uint32_t *order, uint32_t n)
 {
 	uint32_t x = 1;

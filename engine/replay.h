@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/replay.h - recordings of whole steps, by what the library says that they fit (skv_step_key).
+ * engine/replay.h - recordings of whole steps, by the library's key (skv_step_key).
  *
- * A step of a new key runs as it comes, which also loads what a device loads at first use; the second one is
- * recorded and launched, later ones are launched. A few recordings are kept, the one that was not used for
- * longest goes.
+ * The first step with a new key runs normally, which also loads what a device loads at first use. The second one is
+ * recorded and launched; later ones are launched. A few recordings are kept; the least recently used one is dropped.
  */
 #ifndef ENG_REPLAY_H
 #define ENG_REPLAY_H
@@ -17,8 +16,8 @@
 
 struct eng_recording {
 	uint64_t key;    /* 0: this entry is free */
-	void *recording; /* NULL: the key was seen once */
-	uint64_t used;   /* when */
+	void *recording; /* NULL: the key was seen once, not recorded yet */
+	uint64_t used;   /* time of the last use */
 };
 
 struct eng_recordings {
@@ -26,11 +25,11 @@ struct eng_recordings {
 	uint64_t now;
 };
 
-/* The entry of this key; a new one has taken the place of the oldest. *ret_seen: the key was known. */
+/* Returns the entry of this key; a new entry replaces the least recently used one. *ret_seen: the key was known. */
 struct eng_recording *eng_recording_of(struct eng_recordings *, struct eng_backend *, uint64_t key,
                                        bool *ret_seen);
 
-/* Forget them all: what they were made with changes. */
+/* Drops all recordings, because memory that they use changes. */
 void eng_recordings_forget(struct eng_recordings *, struct eng_backend *);
 
 #endif

@@ -11,7 +11,7 @@ struct row {
 	uint32_t n;
 	uint32_t exact;
 	double line, token, decode_len, attended, kept, seconds; /* sums */
-	uint32_t n_recall; /* cases that it was measured of */
+	uint32_t n_recall; /* cases whose recall was measured */
 	double recall;
 	struct eng_divergence divergence;
 };
@@ -21,7 +21,7 @@ static double share(uint64_t part, uint64_t whole)
 	return whole ? (double)part / (double)whole : 1;
 }
 
-/* Sum over the cases of a task (NULL: all) and size (0: all) under one policy. */
+/* Sums over the cases of a task (NULL: all) and size (0: all) under one policy. */
 static struct row sum_up(const struct eng_eval *eval, const struct eng_result *results, uint32_t policy,
                          const char *task, uint32_t size)
 {
@@ -118,7 +118,10 @@ static void each_row(const struct out *out, const struct eng_eval *eval, const s
 		for (uint32_t p = 0; p < eval->n_policies; p++)
 			for (size_t t = 0; t < axes.n_tasks; t++)
 				for (size_t s = 0; s < axes.n_sizes; s++) {
-					/* With one size, "all sizes" says the same; all of all stays. */
+					/*
+					 * With one size, the row of all sizes is redundant; the row of all tasks and
+					 * sizes stays.
+					 */
 					if (axes.n_sizes == 2 && !axes.tasks[t] != !axes.sizes[s])
 						continue;
 					visit(out, eval, results, p, axes.tasks[t], axes.sizes[s]);
@@ -133,14 +136,14 @@ static double speed(const struct row *row)
 	return row->seconds > 0 ? row->decode_len / row->seconds : 0;
 }
 
-/* `without` where it was not measured. */
+/* Returns `without` if recall was not measured. */
 static const char *recall(const struct row *row, const char *without, char text[16])
 {
 	snprintf(text, 16, "%.6f", row->recall / (row->n_recall ? row->n_recall : 1));
 	return row->n_recall ? text : without;
 }
 
-/* Three figures a row of text, with this in front of each; nothing where policies are not compared. */
+/* Prints three figures, each after `before`; nothing if policies are not compared. */
 static void divergence(FILE *to, const struct row *row, const char *before, int width, int digits)
 {
 	const struct eng_divergence *d = &row->divergence;
@@ -150,7 +153,7 @@ static void divergence(FILE *to, const struct row *row, const char *before, int 
 		        (double)d->agree / d->rows, before, width, digits, d->nll_change / d->rows);
 }
 
-/* ---- for eyes -------------------------------------------------------------------------------- */
+/* ---- human-readable output ------------------------------------------------------------------- */
 
 static int policy_width(const struct eng_eval *eval)
 {
@@ -201,7 +204,7 @@ void eng_report_summary(FILE *to, const struct eng_eval *eval, const struct eng_
 	}
 }
 
-/* Prints `text` in quotes; what has no memory for that is left out. */
+/* Prints `text` in quotes; nothing if there is no memory for it. */
 static void quoted(FILE *to, const char *text)
 {
 	json_t *s = json_string(text);
@@ -233,9 +236,9 @@ void eng_report_answers(FILE *to, const struct eng_eval *eval, const struct eng_
 	}
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- machine-readable output ----------------------------------------------------------------- */
 
-/* Specs have commas, and quotes are doubled. */
+/* Quotes a text that has commas, quotes or line ends, as policy specs may; quotes in it are doubled. */
 static void csv_text(FILE *to, const char *s)
 {
 	if (!s[strcspn(s, ",\"\r\n")]) {

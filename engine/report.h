@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/report.h - results as a table, as CSV, and case by case.
+ * engine/report.h - prints results as a table, as CSV, and case by case.
  *
- * Shares are means over cases: of exact (0 or 1), line, token, attended and kept share alike; of recall over the cases
- * that it was measured of, where there are any. Speed is decode tokens over decode time. Rows are each task at each
- * size, each task over all sizes, and all tasks, per size and together.
+ * Shares are means over cases: exact (0 or 1), line, token, attended and kept share; recall is a mean over the cases
+ * in which it was measured. Speed is decode tokens over decode time. There is a row for each task at each size, for
+ * each task over all sizes, and for all tasks, per size and together.
  */
 #ifndef ENG_REPORT_H
 #define ENG_REPORT_H
@@ -12,19 +12,19 @@
 #include <stdio.h>
 #include "engine/evaluate.h"
 
-/* Every row, aligned for reading. */
+/* Prints every row, aligned for reading. */
 void eng_report_table(FILE *to, const struct eng_eval *eval, const struct eng_result *results);
 
-/* What each policy answers to each case, in quotes as JSON has them; results of free mode. */
+/* Prints each policy's answer to each case as a JSON string; for results of free mode. */
 void eng_report_answers(FILE *to, const struct eng_eval *eval, const struct eng_result *results);
 
-/* One line a policy: exact answers, share of tokens attended, share of KV kept, tokens/s. */
+/* Prints one line a policy: exact answers, share of tokens attended, share of KV kept, tokens/s. */
 void eng_report_summary(FILE *to, const struct eng_eval *eval, const struct eng_result *results);
 
-/* Every row as CSV (RFC 4180, with a header line). */
+/* Prints every row as CSV (RFC 4180, with a header line). */
 void eng_report_csv(FILE *to, const struct eng_eval *eval, const struct eng_result *results);
 
-/* One JSON object a line for each case and policy. */
+/* Prints one JSON object a line for each case and policy. */
 void eng_report_dump(FILE *to, const struct eng_eval *eval, const struct eng_result *results);
 
 #endif

@@ -15,7 +15,7 @@ static bool is_reference(const struct eng_residuals *r, uint32_t token)
 	return r->shape.stride && (token < r->shape.first || (token - r->shape.first) % r->shape.stride == 0);
 }
 
-/* Among the tokens before this one. */
+/* Number of references before this token. */
 static uint32_t references_before(const struct eng_residuals *r, uint32_t token)
 {
 	if (!r->shape.stride)
@@ -64,7 +64,10 @@ void eng_residuals_deinit(struct eng_residuals *r)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* One token's K of one head as it was before its position; what K and the table are multiplied with is taken out. */
+/*
+ * Undoes the rotary embedding of one head of a token's K. K and the table each contain skv_rope_scale(), hence the
+ * division by its square.
+ */
 static void turn_back(const struct eng_residuals *r, uint32_t token, const float *k, double *to)
 {
 	uint32_t dim = r->shape.head_dim, half = dim / 2;
@@ -103,10 +106,10 @@ static void take_references(struct eng_residuals *r, double *refs, double *norm,
 	}
 }
 
-/* Numbers of the nearest of n references, ascending. */
+/* Finds the nearest of n references; writes their numbers in ascending order. */
 static void nearest(const struct eng_residuals *r, const double *dot, const double *norm, uint32_t n, uint32_t *to)
 {
-	double best[ENG_RESIDUALS_NEAR]; /* falling */
+	double best[ENG_RESIDUALS_NEAR]; /* in descending order */
 	uint32_t have = 0, number[ENG_RESIDUALS_NEAR];
 
 	for (uint32_t c = 0; c < n; c++) {
@@ -132,7 +135,7 @@ static void nearest(const struct eng_residuals *r, const double *dot, const doub
 	}
 }
 
-/* x - b of the i-th row. */
+/* Computes x - b of row i. */
 static void leave(const struct eng_residuals *r, uint32_t i, const double *refs, const double *norm, uint32_t known,
                   double *to)
 {

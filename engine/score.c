@@ -5,7 +5,7 @@
 #include <string.h>
 #include "engine/ops.h"
 
-/* Where the line that begins at `at` ends: behind the token that ends it, at the latest at n. */
+/* Returns the end of the line that begins at `at`: after the token that ends it, or n. */
 static uint32_t line_end(const int32_t *ids, uint32_t at, uint32_t n, const struct eng_tokens *tokens)
 {
 	while (at < n && !eng_tokens_ends_line(tokens, ids[at]))
@@ -55,7 +55,7 @@ void eng_likelihood_add(struct eng_likelihood *l, const float *logits, uint32_t 
 	uint32_t top[ENG_TOP] = {0}, n = 0;
 	double margin;
 
-	/* insertion into a short list: an equal logit goes behind, so ties keep the lower id first */
+	/* insertion into a short list; an equal logit goes after, so of equals the lower id is first */
 	for (uint32_t i = 0; i < vocab; i++) {
 		uint32_t at = n;
 

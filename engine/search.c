@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every set that was judged, in that order, and those that are about to be. */
+/* All sets that were evaluated, in order, followed by those to be evaluated next. */
 struct known {
 	struct skv_layer_set *sets;
 	double *loss;
@@ -41,7 +41,7 @@ static int make_room(struct known *k, uint32_t more)
 	return 0;
 }
 
-/* All sets with layer `out` of `set` exchanged for another. There is room for them. */
+/* Adds all sets in which layer `out` of `set` is exchanged for another one. The caller has made room. */
 static void add_neighbours(struct known *k, const struct eng_choice *c, struct skv_layer_set set, uint32_t out)
 {
 	toggle(&set, out);
@@ -56,7 +56,7 @@ static void add_neighbours(struct known *k, const struct eng_choice *c, struct s
 	}
 }
 
-/* The layer of the set at this place behind the first, the place counted round and round. */
+/* Returns the layer at this place in the set after the first one; places wrap around. */
 static uint32_t layer_at(const struct eng_choice *c, const struct skv_layer_set *set, uint32_t place)
 {
 	uint32_t layer = c->first;
@@ -78,7 +78,7 @@ static uint32_t best_of(const struct known *k)
 	return best;
 }
 
-/* Judge the sets from `judged` on. `k->n` is then how many have been, also after an error. */
+/* Evaluates the sets from `judged` on. k->n is then the number of evaluated sets, also after an error. */
 static int judge_new(struct known *k, uint32_t judged, eng_judge *judge, void *arg, struct eng_error *err)
 {
 	int r = k->n > judged ? judge(arg, k->sets + judged, k->n - judged, k->loss + judged, err) : 0;
@@ -89,8 +89,8 @@ static int judge_new(struct known *k, uint32_t judged, eng_judge *judge, void *a
 }
 
 /*
- * From the sets[0] on, place by place: the best exchange of the layer there, until no exchange at any place is better.
- * A layer's place changes with its exchange; that only changes which is tried next.
+ * Starts from sets[0]. For one place after the other, takes the best exchange of the layer there, until no exchange
+ * at any place is better. An exchange may change a layer's place, which only changes the order of the attempts.
  */
 static int climb(struct known *k, const struct eng_choice *c, eng_judge *judge, void *arg, struct eng_error *err)
 {

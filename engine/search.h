@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/search.h - which layers select, by trying sets of them.
+ * engine/search.h - searches for layers that select, by trying sets of layers.
  *
- * A judge says what a set loses. The search takes one layer of the best set that it knows after the other, and asks for
- * all sets with another one in its place, until no such set is better, whichever layer is exchanged. There may be better
- * ones further away. Sets are of choice->n layers, choice->first among them.
+ * A judge computes the loss of sets. The search takes one layer after the other of the best set so far, and evaluates
+ * all sets with another layer in its place, until no exchange of any layer is better. The result is a local optimum.
+ * Sets have choice->n layers, among them choice->first.
  */
 #ifndef ENG_SEARCH_H
 #define ENG_SEARCH_H
@@ -13,23 +13,23 @@
 #include "engine/choose.h"
 #include "engine/error.h"
 
-/* What each of n sets loses; the less the better. Negative errno. */
+/* Computes the loss of each of n sets; smaller is better. Returns a negative errno. */
 typedef int eng_judge(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret_loss,
                       struct eng_error *err);
 
 struct eng_found {
-	double loss, first_loss; /* of what was found, and of what was begun with */
-	uint32_t judged;         /* sets */
+	double loss, first_loss; /* of the result, and of the initial set */
+	uint32_t judged;         /* number of sets */
 };
 
 /*
- * `layers`, ascending: what to begin with, and what was found. Of equals the earlier judged. -ENOMEM, or the judge's:
- * then they are the best so far, unless nothing was judged.
+ * `layers`, ascending: the initial set, and the result. Of equals the set evaluated first. -ENOMEM, or the judge's
+ * error: `layers` is then the best so far, unless no set was evaluated.
  */
 int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, uint32_t *layers, struct eng_found *ret,
                struct eng_error *err);
 
-/* About how many sets it asks for: each layer is exchanged twice for all others. */
+/* About how many sets a search evaluates: each layer is exchanged twice for all others. */
 static inline uint32_t eng_search_sets(const struct eng_choice *c)
 {
 	return 1 + 2 * (c->n - 1) * (c->n_layers - c->first - c->n);

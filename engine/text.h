@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/text.h - a text that is calibrated with: token ids, and which of its rows count. */
+/* engine/text.h - a calibration text: token ids, and which of its rows count. */
 #ifndef ENG_TEXT_H
 #define ENG_TEXT_H
 
@@ -8,10 +8,10 @@
 struct eng_text {
 	const int32_t *ids;
 	uint32_t n;
-	uint32_t from, rows; /* so many of those from row `from` on; 0: all */
+	uint32_t from, rows; /* `rows` of the rows from `from` on count; 0: all of them */
 };
 
-/* How many rows count. */
+/* Returns how many rows count. */
 static inline uint32_t eng_text_rows(const struct eng_text *t)
 {
 	uint32_t all = t->n - t->from;

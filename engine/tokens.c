@@ -43,7 +43,7 @@ static int add_end(struct eng_tokens *t, json_int_t id, const char *path, struct
 	return 0;
 }
 
-/* "eos_token_id" of a file: an id, or a list of them; a file that is not there, or says none, adds none. */
+/* Reads "eos_token_id" of a file: an id, or a list of ids. A missing file or key adds none. */
 static int add_ends(struct eng_tokens *t, const char *directory, const char *name, struct eng_error *err)
 {
 	char path[PATH_ROOM];

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/tokens.h - the text of a model: its bytes to token ids and back.
+ * engine/tokens.h - converts a model's text to token ids and back.
  *
- * A directory with a tokenizer.json has that. Without one a token is a byte: ids 0 … 255 are the bytes, and the model's
- * own bos and eos, above them, begin a text and end an answer. Read-only once loaded; any number of threads may use it.
+ * A directory with a tokenizer.json uses it. Otherwise a token is a byte: ids 0 … 255 are the bytes, and the model's
+ * bos and eos, with larger ids, begin a text and end an answer. Read-only after loading; any number of threads may
+ * use it.
  */
 #ifndef ENG_TOKENS_H
 #define ENG_TOKENS_H
@@ -18,37 +19,41 @@
 
 struct eng_tokens {
 	struct skv_tokenizer *tokenizer; /* NULL: a token is a byte */
-	struct skv_ids begin;            /* what every text begins with: bos, or nothing */
-	uint32_t vocab;                  /* ids of the model */
-	int32_t eos;                     /* ends an answer */
-	int32_t ends[ENG_TOKENS_ENDS];   /* each ends a text, when the model says it; eos is among them */
+	struct skv_ids begin;            /* tokens that every text begins with: bos, or none */
+	uint32_t vocab;                  /* number of the model's ids */
+	int32_t eos;                     /* ends an answer; -1: none */
+	int32_t ends[ENG_TOKENS_ENDS];   /* each of these ends a text when the model chooses it; contains eos */
 	uint32_t n_ends;
 };
 #define ENG_TOKENS_NULL ((struct eng_tokens){.tokenizer = NULL})
 
 /*
- * Load what a model's directory says of its text: config.json, tokenizer.json, and the ids that end a text in
- * generation_config.json and config.json; *ret_config: config.json, unless it is NULL. Negative errno with a text that names the file and what was expected.
+ * Loads a model's config.json and tokenizer.json, and the ids that end a text in generation_config.json and
+ * config.json. *ret_config: config.json, unless ret_config is NULL. Returns a negative errno with a text that names
+ * the file and what was expected.
  */
 int eng_tokens_load(struct eng_tokens *ret, const char *directory, struct eng_config *ret_config, struct eng_error *err);
-/* The same where ids alone come and go: a folder without tokenizer.json will do. */
+/* The same for programs that use ids only: the directory needs no tokenizer.json. */
 int eng_tokens_load_ids(struct eng_tokens *ret, const char *directory, struct eng_config *ret_config, struct eng_error *err);
 void eng_tokens_deinit(struct eng_tokens *t);
 
-/* -EINVAL with a text unless the vocabulary of this configuration is bytes. */
+/* Returns -EINVAL with a text unless the tokens of this configuration are bytes. */
 int eng_tokens_check_bytes(const struct eng_config *c, struct eng_error *err);
 
-/* Append the ids of n bytes of text, without what texts begin with. -EILSEQ, -EFBIG, -E2BIG, -ENOMEM with a text. */
+/*
+ * Appends the ids of n bytes of text, without the tokens that texts begin with. -EILSEQ, -EFBIG, -E2BIG, -ENOMEM with
+ * a text.
+ */
 int eng_tokens_encode(const struct eng_tokens *t, const char *text, size_t n, struct skv_ids *to, struct eng_error *err);
-/* The same, behind what every text begins with. */
+/* The same, preceded by the tokens that every text begins with. */
 int eng_tokens_prompt(const struct eng_tokens *t, const char *text, size_t n, struct skv_ids *to, struct eng_error *err);
 
-/* Does it end a text? */
+/* Returns whether a token ends a text. */
 bool eng_tokens_is_end(const struct eng_tokens *t, int32_t id);
-/* Does it end a line: has it a '\n', or ends it the text? */
+/* Returns whether a token ends a line: it contains '\n', or ends the text. */
 bool eng_tokens_ends_line(const struct eng_tokens *t, int32_t id);
 
-/* A text on its way out, token by token; special tokens are left out, and unfinished characters wait. */
+/* Prints a text token by token. Special tokens are skipped; incomplete UTF-8 characters wait for their rest. */
 struct eng_printer {
 	const struct eng_tokens *tokens;
 	struct skv_utf8_stream stream;
@@ -56,10 +61,10 @@ struct eng_printer {
 };
 
 void eng_print(struct eng_printer *p, int32_t id);
-/* The text ends here. */
+/* Ends the text. */
 void eng_print_end(struct eng_printer *p);
 
-/* The text of n ids, in UTF-8, to be freed; NULL: no memory. */
+/* Returns the text of n ids in UTF-8, which the caller frees; NULL: no memory. */
 char *eng_tokens_text(const struct eng_tokens *t, const int32_t *ids, size_t n);
 
 #endif

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "formats/json.h"
 
-/* What open() carries about. */
+/* State of skv_checkpoint_open(). */
 struct opening {
 	struct skv_checkpoint to;
 	const char *directory;
@@ -66,8 +66,8 @@ static int by_name(const void *a, const void *b)
 }
 
 /*
- * The names of the shards, sorted, each once; to be freed, the names are the index's. Only what lies in the folder
- * itself is opened, whatever the index says.
+ * Returns the names of the shards, sorted, without duplicates. The caller frees the array; the strings belong to the
+ * index. Rejects names of files outside of the folder.
  */
 static int shard_names(struct opening *o, const char ***ret, size_t *ret_n)
 {
@@ -117,7 +117,7 @@ static int open_files(struct opening *o, const char *const *name, size_t n)
 	return r;
 }
 
-/* The file that the index sends this tensor to; NULL: it knows none. */
+/* Returns the file that the index assigns to this tensor, or NULL. */
 static const struct skv_safetensors *file_of(const struct skv_checkpoint *c, const char *tensor)
 {
 	const char *name = json_string_value(json_object_get(c->weight_map, tensor));

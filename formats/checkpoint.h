@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * formats/checkpoint.h - the weights in a Hugging Face folder: model.safetensors, or several files ("shards") and
- * model.safetensors.index.json, whose "weight_map" says in which file beside it each tensor is.
+ * formats/checkpoint.h - the weights in a Hugging Face folder: model.safetensors, or several files ("shards") with
+ * model.safetensors.index.json, whose "weight_map" names the file of each tensor.
  *
- * Everything is mapped, nothing copied. What the index says holds: when skv_checkpoint_open() succeeds, every
- * shard is there and well-formed, and has each tensor that the index sends to it.
+ * Files are mapped, not copied. When skv_checkpoint_open() succeeds, the index is correct: every shard exists, is
+ * well-formed, and contains the tensors that the index assigns to it.
  */
 #ifndef SKV_CHECKPOINT_H
 #define SKV_CHECKPOINT_H
@@ -14,21 +14,21 @@
 #include "formats/safetensors.h"
 
 struct skv_checkpoint {
-	char *index;                  /* path of the index; NULL: there is one file */
-	struct json_t *weight_map;    /* of the index */
-	struct skv_safetensors *file; /* [n_files], in the order of their names */
+	char *index;                  /* path of the index; NULL: a single file */
+	struct json_t *weight_map;    /* part of the index */
+	struct skv_safetensors *file; /* [n_files], sorted by name */
 	size_t n_files;
 };
 #define SKV_CHECKPOINT_NULL ((struct skv_checkpoint){.n_files = 0})
 
 /*
- * Map and check the weights of a folder; model.safetensors counts where both are there. -EBADMSG with a text for
- * malformed files, or the errno of open(2), mmap(2).
+ * Maps and checks the weights of a folder; model.safetensors takes precedence over an index. -EBADMSG with a text for
+ * malformed files, or the negative errno of open(2) or mmap(2).
  */
 int skv_checkpoint_open(struct skv_checkpoint *ret, const char *directory, char *err, size_t err_len);
 void skv_checkpoint_deinit(struct skv_checkpoint *);
 
-/* As skv_safetensors_get(). */
+/* See skv_safetensors_get(). */
 int skv_checkpoint_get(const struct skv_checkpoint *, const char *name, uint64_t rows, uint64_t cols,
                        const struct skv_tensor **ret, char *err, size_t err_len);
 

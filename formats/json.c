@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies text from `at` to `out`, and rewrites numbers that the parser would refuse. */
+/* Copies text from `at` to `out`, and rewrites numbers that jansson would reject. */
 struct copy {
 	const char *at, *end;
 	char *out;
@@ -36,7 +36,7 @@ static bool is_in_number(char x)
 	return isalnum((unsigned char)x) || x == '+' || x == '-' || x == '.';
 }
 
-/* A number or a word: what is none of Python's is copied, and the parser says what is wrong with it. */
+/* Copies a number or a word. Words that Python does not write are copied, too, so that the parser reports them. */
 static void copy_number(struct copy *c)
 {
 	const char *begin = c->at;
@@ -47,7 +47,7 @@ static void copy_number(struct copy *c)
 		c->at++;
 	n = (size_t)(c->at - begin);
 	snprintf(word, sizeof(word), "%.*s", n < sizeof(word) ? (int)n : 0, begin);
-	if (n >= sizeof(word)) { /* no finite number has so many digits */
+	if (n >= sizeof(word)) { /* too many digits for a finite number */
 		put(c, "null", 4);
 		return;
 	}
@@ -69,7 +69,7 @@ static void copy_number(struct copy *c)
 
 json_t *skv_json_parse(const char *text, size_t n, size_t flags, json_error_t *error)
 {
-	char *copied = malloc(2 * n + 4); /* "NaN" becomes longer, and what follows it is no letter */
+	char *copied = malloc(2 * n + 4); /* "NaN" becomes longer, and the character after it is no letter */
 	struct copy c = {text, text + n, copied};
 	json_t *root;
 
@@ -89,7 +89,7 @@ json_t *skv_json_parse(const char *text, size_t n, size_t flags, json_error_t *e
 	return root;
 }
 
-/* The whole file, to be freed. 0, or a negative errno. */
+/* Reads the whole file, which the caller frees. Returns 0 or a negative errno. */
 static int read_file(const char *path, char **ret, size_t *ret_n)
 {
 	FILE *f = fopen(path, "re");

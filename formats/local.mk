@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Files of others that the engine and the client library both read.
+# File formats that the engine and the client library both read.
 noinst_LTLIBRARIES += formats/libskvformats.la
 formats_libskvformats_la_SOURCES = formats/safetensors.c formats/safetensors-write.c formats/safetensors.h \
 	formats/checkpoint.c formats/checkpoint.h formats/json.c formats/json.h
 formats_libskvformats_la_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 formats_libskvformats_la_LIBADD = $(JANSSON_LIBS)
 
-# The engine's alone, with libraries that the client library does without.
+# Used only by the engine, with libraries that the client library does not need.
 noinst_LTLIBRARIES += formats/libskvtokenizer.la
 formats_libskvtokenizer_la_SOURCES = \
 	formats/tokenizer/added.c formats/tokenizer/added.h \

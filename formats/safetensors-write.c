@@ -13,7 +13,7 @@
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Steals `value`, which may be NULL. */
+/* Consumes `value`, which may be NULL. */
 static int set(json_t *object, const char *key, json_t *value)
 {
 	return json_object_set_new(object, key, value) ? -ENOMEM : 0;
@@ -27,7 +27,10 @@ static int describe(json_t *root, const struct skv_new_tensor *t, uint64_t begin
 	return set(root, t->name, entry);
 }
 
-/* To be freed, and filled up with blanks so that the data begins at a multiple of 8 bytes; NULL without memory. */
+/*
+ * Returns the header, padded with blanks so that the data begins at a multiple of 8 bytes; the caller frees it. NULL:
+ * out of memory.
+ */
 static char *make_header(const struct skv_new_tensor *tensors, size_t n, const struct skv_about *about, size_t n_about)
 {
 	json_t *root = json_object(), *meta = json_object();
@@ -56,7 +59,7 @@ static char *make_header(const struct skv_new_tensor *tensors, size_t n, const s
 
 /* ---- the data -------------------------------------------------------------------------------- */
 
-/* To the nearest, of two the even one; what is no number stays none. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static uint16_t to_bf16(float x)
 {
 	uint32_t bits;
@@ -82,7 +85,7 @@ static void write_tensor(FILE *f, const struct skv_new_tensor *t)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Errors of the stream are checked when it is closed. */
+/* The caller checks for errors of the stream. */
 static void write_all(FILE *f, const char *header, const struct skv_new_tensor *tensors, size_t n)
 {
 	uint64_t length = htole64(strlen(header));
@@ -129,7 +132,7 @@ int skv_safetensors_write(const char *path, const struct skv_new_tensor *tensors
 		part = NULL;
 		r = -ENOMEM;
 	} else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-		r = -EEXIST; /* a device, say: not to be replaced by a file */
+		r = -EEXIST; /* for instance a device, which must not be replaced by a file */
 	} else {
 		r = write_beside(path, part, header, tensors, n);
 	}

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HEADER_MAX (100u << 20) /* as the format's own library has it */
+#define HEADER_MAX (100u << 20) /* limit of the format's reference implementation */
 
 static const struct {
 	const char *name;
@@ -28,7 +28,7 @@ static const struct {
 	{"BOOL", 1, SKV_TENSOR_OTHER}, {"F8_E4M3", 1, SKV_TENSOR_OTHER}, {"F8_E5M2", 1, SKV_TENSOR_OTHER},
 };
 
-/* Where the text goes that says what is wrong. */
+/* Buffer for the error text. */
 struct complaint {
 	char *text;
 	size_t len;
@@ -48,7 +48,7 @@ static int st_fail(const struct complaint *c, int code, const char *format, ...)
 
 /* ---- one tensor's entry ---------------------------------------------------------------------- */
 
-/* Element size of the entry's dtype into *ret_bytes. */
+/* Sets the entry's dtype, and *ret_bytes to its element size. */
 static int parse_dtype(const struct skv_safetensors *st, struct skv_tensor *t, const json_t *value,
                        uint64_t *ret_bytes, const struct complaint *err)
 {
@@ -66,7 +66,7 @@ static int parse_dtype(const struct skv_safetensors *st, struct skv_tensor *t, c
 	return st_fail(err, -EBADMSG, "%s: tensor %s: unknown dtype \"%.32s\"", st->path, t->name, s);
 }
 
-/* Shape into the tensor, and the bytes that it takes into *bytes, which comes as the element size. */
+/* Sets the tensor's shape, and multiplies *bytes, initially the element size, by its dimensions. */
 static int parse_shape(const struct skv_safetensors *st, struct skv_tensor *t, const json_t *shape,
                        uint64_t *bytes, const struct complaint *err)
 {
@@ -111,7 +111,7 @@ static int parse_tensor(const struct skv_safetensors *st, struct skv_tensor *t, 
 		return st_fail(err, -EBADMSG, "%s: tensor %s: \"data_offsets\" is not [begin, end]",
 		                st->path, t->name);
 
-	/* A negative offset turns into a huge one and fails the same test. */
+	/* A negative offset becomes a huge number and fails the same check. */
 	t->begin = (uint64_t)json_integer_value(json_array_get(offsets, 0));
 	t->end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
 	if (t->begin > t->end || t->end > st->data_bytes)
@@ -138,7 +138,7 @@ static int by_data(const void *a, const void *b)
 	return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* The tensors, sorted, must follow each other from the first byte of the data to the last. */
+/* Checks that the sorted tensors cover the data without gaps from the first byte to the last. */
 static int check_cover(const struct skv_safetensors *st, const struct complaint *err)
 {
 	uint64_t at = 0;
@@ -238,7 +238,7 @@ static int copy_file(struct skv_safetensors *st, int fd, size_t most, const stru
 	return 0;
 }
 
-/* All of the file is at hand: `most` 0, mapped, else copied. */
+/* Makes the whole file accessible: mapped if `most` is 0, otherwise copied. */
 static int take_file(struct skv_safetensors *st, size_t most, const struct complaint *err)
 {
 	int fd = open_file(st, err), r;
@@ -343,7 +343,7 @@ static float from_half(uint16_t h)
 		return from_bits(sign | 0x7f800000u | mantissa << 13);
 	if (exponent)
 		return from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-	/* zero and subnormal: the mantissa counts units of 2^-24, exact in fp32 */
+	/* zero and subnormal numbers: multiples of 2^-24, which are exact in fp32 */
 	return (sign ? -0x1p-24f : 0x1p-24f) * (float)mantissa;
 }
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/compress-check.h - what every backend expects of a codec. A header, because the host's table and a device's
- * module, which are linked apart, both check it.
+ * kernels/compress-check.h - checks of a codec that are common to all backends. This is a header because the host's
+ * table and a device's module, which are linked separately, both need it.
  */
 #ifndef SKV_COMPRESS_CHECK_H
 #define SKV_COMPRESS_CHECK_H
 
 #include "kernels/compress.h"
 
-/* What is wrong with the references, or NULL. */
+/* Returns what is wrong with the references of the codec, or NULL. */
 static inline const char *skv_refs_wrong(const struct skv_codec *c)
 {
 	if (!c->stride != !c->n_refs)
@@ -24,7 +24,7 @@ static inline const char *skv_refs_wrong(const struct skv_codec *c)
 	return NULL;
 }
 
-/* With KV quantization, or NULL. */
+/* Returns what is wrong with the parameters of KV quantization, or NULL. */
 static inline const char *skv_quant_wrong(const struct skv_shape *sh)
 {
 	const struct skv_codec *c = sh->codec;
@@ -36,7 +36,7 @@ static inline const char *skv_quant_wrong(const struct skv_shape *sh)
 	return NULL;
 }
 
-/* With the codec of a shape, or NULL. */
+/* Returns what is wrong with the codec of a shape, or NULL. */
 static inline const char *skv_codec_wrong(const struct skv_shape *sh)
 {
 	const struct skv_codec *c = sh->codec;

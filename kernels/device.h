@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/device.h - devices: their memory, their streams and their kernels, behind one table of functions.
+ * kernels/device.h - devices: their memory, streams and kernels, behind one table of functions.
  *
- * A device backend is a module of its own, loaded on demand. So nothing links CUDA, and a machine without it runs
- * everything else. The module needs the driver and nothing besides.
+ * A device backend is a separate module, loaded on demand. So nothing links against CUDA, and a machine without CUDA
+ * runs everything else. The module needs only the driver.
  *
- * Errors. Functions return 0 or a negative errno; error() then has the text, the calling thread's own.
- * Outputs are written on success only. Errors of a launch, and of work that fails later, show at the next
- * wait() or check().
+ * Errors. Functions return 0 or a negative errno; error() then returns the text, which is per thread. Outputs are
+ * written only on success. Errors of a launch, and of work that fails later, are reported by the next wait() or
+ * check().
  *
- * The current device. A thread works on the device that it has entered: what it allocates is there, kernels
- * (struct skv_kernels) are launched there. enter() alone changes what CUDA calls current in a thread, and
- * leave() puts back what was there, also when that was another library's context or none at all.
+ * The current device. A thread works on the device that it has entered: it allocates memory and launches kernels
+ * (struct skv_kernels) there. Only enter() changes CUDA's current context of a thread, and leave() restores the
+ * previous one, even if that was another library's context or none.
  *
- * Threads. Every function may be called by any number of threads at once, each with its own device entered.
- * Work on one stream is in the order in which it was queued. CUDA does not survive a fork: a process that has
- * loaded a backend has no children that use one.
+ * Threads. Every function may be called by any number of threads at once, each with its own current device. Work on one
+ * stream runs in the order in which it was queued. CUDA does not survive fork(2): a process that has loaded a backend
+ * must not have children that use one.
  *
- * A stream is the driver's own (cudaStream_t, CUstream), so it may be one that the caller has from elsewhere;
- * NULL is the default stream of the device.
+ * A stream is the driver's own (cudaStream_t, CUstream), so callers may pass their own streams. NULL is the default
+ * stream of the device.
  */
 #ifndef SKV_DEVICE_H
 #define SKV_DEVICE_H
@@ -31,7 +31,7 @@ extern "C" {
 
 #define SKV_BACKEND_ABI 19u
 #define SKV_DEVICE_NAME_MAX 256
-#define SKV_BACKEND_MAX_DEVICES 64u /* devices of a machine that a backend knows */
+#define SKV_BACKEND_MAX_DEVICES 64u /* devices of a machine that a backend supports */
 
 struct skv_device_info {
 	char name[SKV_DEVICE_NAME_MAX];
@@ -49,89 +49,89 @@ struct skv_pte_update {
 /* What a step copies to the device before its first layer. `from` and `entry` are in pinned memory. */
 struct skv_stage {
 	const struct skv_kseq *from; /* [n] */
-	struct skv_kseq *to;         /* [n], on the device; their `attended` counters become 0 */
+	struct skv_kseq *to;         /* [n], on the device; `attended` counters are reset to 0 */
 	uint32_t n, n_entries;
 	const struct skv_pte_update *entry; /* [n_entries] */
 };
 
 /*
- * What the step's last kernel publishes of one sequence. Pointers are the device's, into registered memory of the host.
- * `word`, the commit, is stored after all the rest is visible. `commit` NULL: nothing, the sequence was cancelled.
+ * What the step's last kernel publishes for one sequence. Pointers are device addresses of registered host memory.
+ * `word` is stored to `commit` last, after all other stores are visible. If `commit` is NULL, nothing is published: the
+ * sequence was cancelled.
  */
 struct skv_publish {
 	uint64_t *commit, word;
-	uint32_t *len; /* gets the word's lower half */
+	uint32_t *len; /* gets the lower half of `word` */
 	int32_t *next[2];   /* both get the item's `next` */
-	int32_t *token, id; /* an id for the table of token ids; NULL: it is there already */
+	int32_t *token, id; /* where to store `id` in the table of token ids; NULL: it is already stored */
 	uint32_t *journal_n, n_evict; /* written when n_evict > 0 */
 	uint32_t *about, about_is;
-	uint32_t *words; /* [n_words]: copied from words_are, in pinned memory */
+	uint32_t *words; /* [n_words]: copied from words_are, which is in pinned memory */
 	const uint32_t *words_are;
 	uint32_t n_words;
-	const uint64_t *attended;     /* the sequence's counter, or NULL ... */
-	uint64_t *sum;                /* ... and where it is stored */
+	const uint64_t *attended;     /* the sequence's counter, or NULL */
+	uint64_t *sum;                /* where the counter's value is stored */
 	uint32_t item;
 };
 
 struct skv_backend {
-	uint32_t size; /* of this struct; it and the version stay first in all versions */
+	uint32_t size; /* of this struct; it and `abi` stay first in all versions */
 	uint32_t abi;
 	const char *name; /* "cuda" */
 	const struct skv_kernels *kernels;
 
 	const char *(*error)(void);
 
-	/* How many devices there are. -ENODEV: none, or no driver that this module can use. */
+	/* Returns the number of devices. -ENODEV: there is none, or no driver that this module can use. */
 	int (*count)(unsigned *ret_n);
 	int (*info)(unsigned device, struct skv_device_info *ret);
 
-	/* Make the device current in this thread, ready for kernels. *ret_was is the argument of leave(). */
+	/* Makes the device current in this thread, ready for kernels. *ret_was is the argument for leave(). */
 	int (*enter)(unsigned device, void **ret_was);
 	int (*leave)(void *was);
 
-	/* Memory of the device, 256-byte aligned; of the host, pinned: copies need not wait. NULL may be freed. */
+	/*
+	 * Memory of the device, aligned to 256 bytes, and pinned host memory, whose copies are asynchronous. NULL may
+	 * be freed.
+	 */
 	int (*alloc)(size_t bytes, void **ret);
 	int (*free)(void *);
 	int (*alloc_host)(size_t bytes, void **ret);
 	int (*free_host)(void *);
 
-	/* Whole pages of the host's memory, for the device to write to under the address *ret. */
+	/* Registers whole pages of host memory; the device writes to them at address *ret. */
 	int (*register_host)(void *, size_t bytes, void **ret);
 	int (*unregister_host)(void *);
 
 	/*
-	 * Memory that another process allocated, in an address range of this one: reserve() reserves addresses without
-	 * memory, map() maps the allocation of a POSIX file descriptor (borrowed) there, unmap() unmaps it. `at` and
-	 * `bytes` are multiples of 2 MiB. A write to what is mapped read-only faults.
+	 * Memory that another process allocated, in an address range of this process. reserve() reserves addresses
+	 * without memory. map() maps the allocation behind a POSIX file descriptor (borrowed) there, and unmap() unmaps
+	 * it. `at` and `bytes` are multiples of 2 MiB. A write to a read-only mapping faults.
 	 */
 	int (*reserve)(size_t bytes, void **ret);
 	int (*release)(void *, size_t bytes);
 	int (*map)(void *at, size_t bytes, int fd, bool writable);
 	int (*unmap)(void *at, size_t bytes);
-	/* The other kind of handle, 64 bytes of a CUipcMemHandle. The driver chooses the address. */
+	/* The other kind of handle: the 64 bytes of a CUipcMemHandle. The driver chooses the address. */
 	int (*open_ipc)(const void *handle, void **ret);
 	int (*close_ipc)(void *);
 
-	/* Queued. From or to host memory that is not pinned, the caller waits. */
+	/* Queued. If the host memory is not pinned, the call blocks until the copy is done. */
 	int (*copy)(void *dst, const void *src, size_t bytes, void *stream);
 	int (*zero)(void *, size_t bytes, void *stream);
 
 	int (*stream_new)(void **ret_stream);
 	int (*stream_free)(void *stream);
-	int (*wait)(void *stream); /* until all that was queued is done; its errors */
-	int (*check)(void);        /* errors of launching, in this thread since the last check or wait */
+	int (*wait)(void *stream); /* waits until all queued work is done; returns its errors */
+	int (*check)(void);        /* returns launch errors of this thread since the last check or wait */
 
-	/*
-	 * Begin and end of a step: see skv_stage, skv_publish. `next`, which may be NULL, is memory that the device
-	 * can read.
-	 */
+	/* Begin and end of a step: see skv_stage, skv_publish. `next` is memory that the device can read, or NULL. */
 	int (*stage)(const struct skv_stage *, void *stream);
 	int (*publish)(const struct skv_publish *, uint32_t n, const int32_t *next, void *stream);
 
 	/*
-	 * Work queued between begin_capture and end_capture is recorded and not run; a launch of the graph runs all
-	 * of it. Its arguments are those of the capture, the contents of the device's memory those at the time of the
-	 * launch.
+	 * Work queued between begin_capture and end_capture is recorded and does not run; launching the graph runs all
+	 * of it. A launch uses the arguments of the capture and the current contents of the device's memory.
 	 */
 	int (*recording)(void *stream, bool *ret); /* is a capture in progress? */
 	int (*begin_capture)(void *stream);
@@ -142,24 +142,30 @@ struct skv_backend {
 	int (*event_new)(void **ret_event);
 	int (*event_free)(void *event);
 	int (*event_record)(void *event, void *stream);
-	int (*event_done)(void *event, bool *ret_done); /* or never recorded */
+	int (*event_done)(void *event, bool *ret_done); /* true also if never recorded */
 	int (*event_wait)(void *event);
-	/* What is queued on the stream from now on waits for it. In a capture: the stream, too, is captured until its end joins in. */
+	/*
+	 * Work queued on the stream from now on waits for the event. If the event is part of a capture, the stream is
+	 * captured, too, until its end is joined.
+	 */
 	int (*stream_wait)(void *stream, void *event);
 
-	/* For benchmarks: times, and a kernel that reads memory as fast as possible; `bytes` is a multiple of 16. */
+	/*
+	 * For benchmarks: elapsed times, and a kernel that reads memory as fast as possible; `bytes` is a multiple of
+	 * 16.
+	 */
 	int (*event_elapsed)(void *from, void *to, float *ret_ms); /* waits for both */
 	int (*read)(const void *, size_t bytes, void *stream);
 };
 
-/* The one symbol of a module. */
+/* The only symbol that a module exports. */
 #define SKV_CUDA_SYMBOL "skv_cuda_backend"
 typedef const struct skv_backend *skv_backend_fn(void);
 
 /*
- * The CUDA backend, where there is a module, a driver and a device; else NULL and, in err[size], what is
- * missing. The module is the installed one, or the file that $SPARSEKV_CUDA_MODULE names (not in setuid programs). It
- * is loaded once and stays; a failure is not remembered.
+ * Returns the CUDA backend if a module, a driver and a device exist; else NULL, and err[size] says what is missing. The
+ * module is the installed one, or the file that $SPARSEKV_CUDA_MODULE names (ignored in setuid programs). It is loaded
+ * once and stays loaded; a failure is not cached.
  */
 const struct skv_backend *skv_backend_cuda(char *err, size_t size);
 

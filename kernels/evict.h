@@ -2,18 +2,17 @@
 /*
  * kernels/evict.h - layers that evict: slot mapping, slot metadata, and the rules of an eviction.
  *
- * Slots. Keys carry their position, so attention does not depend on the order of rows. A layer that evicts single
- * tokens keeps the retained ones in slots: slot x of kv head h is row x % T of page x / T of the layer's page table,
- * and which token is there differs from head to head. A step attends to slots [0, len), all of them in use: so the
- * ordinary kernels serve. A layer that evicts pages of single kv heads does the same with whole pages. Below, an
- * entry is what is evicted as a whole: a token's slot (granularity 1), or a kv head's share of a page (granularity
+ * Slots. RoPE is already applied to stored keys, so attention does not depend on the order of rows. A layer that evicts
+ * single tokens keeps the retained ones in slots: slot x of kv head h is row x % T of page x / T of the layer's page
+ * table. Each head may have different tokens in its slots. A step attends to slots [0, len), which are all in use, so
+ * the ordinary kernels work. A layer that evicts pages of single kv heads does the same with whole pages. Below, an
+ * entry is evicted as a whole: it is the slot of one token (granularity 1), or a kv head's share of a page (granularity
  * T). All heads of a layer have the same number of entries.
  *
- * Slot metadata. What is known of an entry - the position of its token, its score - is in pages of the same pool,
- * named by the layer's table of slot metadata. There are two sets; commit `epoch` made set `epoch & 1` valid. A step
- * reads the set of the last commit and writes the other one, so it can be repeated. The step that evicts an entry
- * only marks it, in the metadata that it writes: its rows stay until the next step, whose commit does not need them
- * any more.
+ * Slot metadata. The position of an entry's token and its score are stored in pages of the same pool, which the layer's
+ * table of slot metadata lists. There are two sets; commit `epoch` makes set `epoch & 1` valid. A step reads the set of
+ * the last commit and writes the other one, so it can be repeated. The step that evicts an entry only marks the entry
+ * in the metadata that it writes. The entry's rows stay until the next step, whose commit no longer needs them.
  */
 #ifndef SKV_EVICT_H
 #define SKV_EVICT_H
@@ -25,14 +24,14 @@ extern "C" {
 #endif
 
 /*
- * Metadata of an entry. `pos`: the position of its token in the sequence, with granularity T the number of its page;
- * with SKV_SLOT_EVICTED its slot is free for the next step; SKV_SLOT_FREE: the slot is not in use. `score`: its
- * accumulated attention score, or the length of the sequence when the page was last touched. With the sign set (-0,
- * too) the entry is inactive: it is there and not attended to, where heads share a layer's budget
- * (allocate_head_budgets). Accumulating scores of all entries, or a prompt, activates it.
+ * Metadata of an entry. `pos` is the position of its token in the sequence; with granularity T, the number of its page.
+ * With SKV_SLOT_EVICTED set, the next step may reuse the slot. SKV_SLOT_FREE: the slot is not in use. `score` is the
+ * accumulated attention score, or the length of the sequence when the page was last touched. If the sign bit is set
+ * (including -0), the entry is inactive: it is stored but not attended to, because heads share the layer's budget
+ * (allocate_head_budgets). An entry becomes active again when scores of all entries are accumulated, or with a prompt.
  *
- * Page i of a layer's table has the metadata of entries [i U, (i + 1) U), U = skv_slot_meta_per_page(). An
- * n_kv_heads-th of its bytes is kv head h's: U entries of set 0, then U of set 1.
+ * Page i of the table has the metadata of entries [i U, (i + 1) U), U = skv_slot_meta_per_page(). Each kv head has 1 /
+ * n_kv_heads of its bytes: U entries of set 0, then U of set 1.
  */
 struct skv_slot_meta {
 	uint32_t pos;
@@ -41,37 +40,39 @@ struct skv_slot_meta {
 #define SKV_SLOT_EVICTED (1u << 31)
 #define SKV_SLOT_FREE 0xffffffffu
 
-/* Where new tokens go: the slot mapping of a decode step. */
+/* The slot mapping of a decode step: where new tokens are stored. */
 struct skv_slot_mapping {
-	uint32_t granularity; /* granularity, tokens: 1 or T */
+	uint32_t granularity; /* tokens of an entry: 1 or T */
 	uint32_t *slot; /* [seq][n_kv_heads]: the slot of the new token; alloc_slots() fills it in */
 };
 
-/* How accumulated scores become the ranks that evict() goes by. */
+/* How accumulated scores become ranks for evict(). */
 struct skv_rank {
 	uint32_t smooth; /* odd; above 1: the mean of so many positions around each token; positions without a token count 0 */
 	/*
-	 * Above 0: lambda * importance - (1 - lambda) * redundancy (R-KV). Importance is the (smoothed) score over
-	 * the sum of the head's, 0 if that is 0. Redundancy is the softmax, over the head's tokens, of the key's mean
-	 * cosine similarity to all of them, itself included (the same for all); a key of zeros is similar to none.
-	 * One thing of R-KV is left out: that of several nearly equal keys the latest few do not count. All pairs
-	 * count.
+	 * Above 0: the rank is lambda * importance - (1 - lambda) * redundancy (R-KV). Importance is the (smoothed)
+	 * score divided by the sum over the head, or 0 if that sum is 0. Redundancy is the softmax, over the head's
+	 * tokens, of a key's mean cosine similarity to all of them. This includes the key itself, which adds the same
+	 * to each. A key of zeros is similar to none. Unlike R-KV, this does not exempt the latest few of several
+	 * nearly equal keys: all pairs count.
 	 */
 	float lambda;
 };
 
 /*
- * Which entries are retained: the latest, then the pinned, then the best by rank, until there are kseq.n_retained;
- * ties go to the earlier one. A NaN counts as -infinity.
+ * Which entries are retained: the latest, then the pinned, then the best by rank, up to kseq.n_retained. Ties go to the
+ * earlier entry. A NaN counts as -infinity.
  */
 struct skv_evict_rule {
-	uint32_t granularity;     /* granularity */
+	uint32_t granularity;     /* tokens of an entry: 1 or T */
 	struct skv_budget recent; /* see skv_recent_of(); none if zero */
 	bool evict_older;         /* ties go to the later one */
-	bool reset_scores;        /* scores of the retained become 0 */
+	bool reset_scores;        /* scores of retained entries become 0 */
 };
 
-/* How many of the latest are among n_retained entries: `recent` is of the next step, whose new entry is one of them. */
+/*
+ * How many of n_retained entries are retained as the latest. `recent` refers to the next step, whose new entry counts.
+ */
 SKV_INLINE uint32_t skv_recent_of(const struct skv_evict_rule *by, uint32_t n_retained)
 {
 	const uint32_t n = skv_budget_of(by->recent, n_retained + 1, 0);
@@ -80,16 +81,18 @@ SKV_INLINE uint32_t skv_recent_of(const struct skv_evict_rule *by, uint32_t n_re
 }
 
 /*
- * Head budgets (Ada-KV): how a layer's heads share n_kv_heads * kseq.n_active entries. First the latest of each head,
- * then the best of each by rank up to its safeguard, then the best of all heads until there are so many. Ties go to
- * the lower position, then to the lower head. Inactive entries stay inactive.
+ * Head budgets (Ada-KV): how the heads of a layer share n_kv_heads * kseq.n_active entries. First come the latest of
+ * each head, then the best of each head by rank up to its safeguard, then the best of all heads up to the total. Ties
+ * go to the lower position, then to the lower head. Inactive entries stay inactive.
  */
 struct skv_head_budget_rule {
-	uint32_t recent; /* of each head the latest so many, of the next step's entries: its new one is one of them */
-	float safeguard; /* the share of the mean that each head gets in any case, likewise (Ada-KV's safeguard) */
+	/* this many of the latest of each head, counted in the next step, whose new entry is included */
+	uint32_t recent;
+	/* share of the mean that each head gets in any case, counted in the same way (Ada-KV's safeguard) */
+	float safeguard;
 };
 
-/* Entries that each head has active in any case, where the mean is `active`. */
+/* Entries that stay active in each head in any case, if the mean is `active`. */
 SKV_INLINE uint32_t skv_safeguard_of(const struct skv_head_budget_rule *a, uint32_t active)
 {
 	const uint32_t recent = a->recent ? a->recent - 1 : 0, sure = (uint32_t)(a->safeguard * (float)(active + 1));
@@ -99,16 +102,16 @@ SKV_INLINE uint32_t skv_safeguard_of(const struct skv_head_budget_rule *a, uint3
 }
 
 /*
- * When a page matters (RaaS). Its weight w is the mean over the GQA group of the softmax of scale * score over all
- * pages.
+ * When a page matters (RaaS). Its weight w is the softmax of scale * score over all pages, averaged over the GQA group.
  */
 struct skv_touch_rule {
 	float alpha; /* w above this ... */
 	float ratio; /* ... or, above 0, one of the best skv_budget_of({ratio}, pages, 1) by w; ties go to the earlier one */
 	float scale;
 	/*
-	 * Unless zero: of pinned pages the best skv_budget_of(pinned, n, pinned_floor) by w are listed, n the pages of
-	 * kseq.n_tokens; ties go to the earlier ones. The partial page does not compete: it is always listed.
+	 * Unless zero: of the pinned pages only the best skv_budget_of(pinned, n, pinned_floor) by w are listed, where
+	 * n is the number of pages of kseq.n_tokens. Ties go to the earlier ones. The partial page does not compete: it
+	 * is always listed.
 	 */
 	struct skv_budget pinned;
 	uint32_t pinned_floor;
@@ -123,13 +126,13 @@ SKV_INLINE const skv_pte *skv_slot_meta_table(const struct skv_shape *sh, const 
 	return s->table + (size_t)sh->slot_meta * s->layer_stride;
 }
 
-/* Entries whose metadata a page has: a multiple of 32, as head_dim is one of 16. */
+/* Entries whose metadata fits in a page: a multiple of 32, because head_dim is a multiple of 16. */
 SKV_INLINE uint32_t skv_slot_meta_per_page(const struct skv_shape *sh)
 {
 	return (uint32_t)(skv_head_room(sh) / (2 * sizeof(struct skv_slot_meta)));
 }
 
-/* The metadata of entry u of kv head h, in a set. Its page must be resident. */
+/* The metadata of entry u of kv head h in a set. Its page must be resident. */
 SKV_INLINE struct skv_slot_meta *skv_slot_meta_at(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t set,
                                         uint32_t u)
 {

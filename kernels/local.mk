@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The host kernels: the same sources once per ISA, each with its own flags and names, and a dispatcher.
-# Only the objects of an ISA's library may contain its instructions.
+# The host kernels: the same sources once per ISA, each with its own flags and names, and a dispatcher. Only the objects
+# of an ISA's library may contain its instructions.
 noinst_LTLIBRARIES += kernels/libskvkernels.la
 KERNEL_INTERFACE = \
 	kernels/batch.h \
@@ -108,7 +108,7 @@ kernels/host/select/libskvkernels_generic_la-sketch-scores.lo kernels/host/selec
 kernels/host/select/libskvkernels_avx512_la-sketch-scores.lo: CFLAGS += -O0
 endif
 
-# The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
+# The CUDA backend: a module that is loaded if a device is wanted, so nothing links it (cuda.mk).
 CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/append.cu kernels/cuda/select/page-bounds.cu \
 	kernels/cuda/decode/decode.cu kernels/cuda/compress/decode-latent.cu kernels/cuda/runtime/device.cu \
 	kernels/cuda/compress/encode.cu kernels/cuda/evict/evict.cu kernels/cuda/prefill/saved-queries.cu kernels/cuda/prefill/minference.cu kernels/cuda/compress/quantize.cu \
@@ -131,11 +131,11 @@ CUDA_KERNEL_INCLUDES = kernels/cuda/runtime/barrier.cuh kernels/cuda/compress/re
 	kernels/cuda/select/sketch.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_INCLUDES) kernels/cuda/decode/instance.cu kernels/cuda/module.map
 
-# Decode kernels: an object for each row of instances.h, 128-TOPK_KEYS.o of INSTANCE(128, TOPK_KEYS, ...).
-# In a build with common instances alone, not of a RARE_INSTANCE.
+# Decode kernels: an object for each row of instances.h, 128-TOPK_KEYS.o for INSTANCE(128, TOPK_KEYS, ...). A build with
+# common instances only has none for a RARE_INSTANCE.
 COMMON_INSTANCES := $(shell sed -nE 's/^INSTANCE.([0-9]+), ([A-Z_]+),.*/\1-\2/p' $(srcdir)/kernels/cuda/decode/instances.h)
 ALL_INSTANCES := $(shell sed -nE 's/^(RARE_)?INSTANCE.([0-9]+), ([A-Z_]+),.*/\2-\3/p' $(srcdir)/kernels/cuda/decode/instances.h)
-# $(call instance_flags,OBJECT): the row that it is of.
+# $(call instance_flags,OBJECT): flags for its row.
 instance_flags = $(call instance_words,$(subst -, ,$(basename $(notdir $(1)))))
 instance_words = -DHEAD_DIM=$(word 1,$(1)) -DMODE=$(word 2,$(1)) -DMODE_IS_$(word 2,$(1))
 

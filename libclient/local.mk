@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# libsparsekv-client: what an engine links. Only names of the public headers leave it.
+# libsparsekv-client, which an engine links. It exports only names of the public headers.
 lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
 	libclient/adopt.c libclient/adopt.h libclient/attend.c libclient/attend.h libclient/branches.c libclient/branches.h libclient/client-lifecycle.c \
@@ -22,7 +22,7 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/lease/stock.h libclient/prefill/attend.c libclient/prefill/attend.h libclient/prefill/schedule.c \
 	libclient/prefill/schedule.h
 libclient_libsparsekv_client_la_CFLAGS = $(AM_CFLAGS) $(XXHASH_CFLAGS)
-# nodelete: threads of its own wait in it
+# nodelete: the library's own threads wait in its code
 libclient_libsparsekv_client_la_LDFLAGS = $(AM_LDFLAGS) -Wl,-z,nodelete -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(srcdir)/libclient/sparsekv-client.map
 libclient_libsparsekv_client_la_LIBADD = kernels/libskvkernels.la formats/libskvformats.la common/libskvcommon.la -lpthread -ldl -lm

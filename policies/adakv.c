@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * adakv - snapkv with one budget a layer, which its heads share ("Ada-KV: Optimizing KV Cache Eviction by Adaptive
- * Budget Allocation for Efficient LLM Inference").
+ * adakv - snapkv with one budget for each layer, which the heads share ("Ada-KV: Optimizing KV Cache Eviction by
+ * Adaptive Budget Allocation for Efficient LLM Inference").
  *
- * Some heads attend to a few tokens, some to many. With a budget for each the former keep what they do not need, the
- * latter lose what they need. So all (head, token) pairs of a layer compete:
+ * Some heads attend to few tokens, some to many. With equal budgets the former keep tokens that they do not need, and
+ * the latter lose tokens that they need. So all (head, token) pairs of a layer compete:
  *
- *   score       as in snapkv: the weights of the last `window` queries, a mean over `pool` positions
+ *   score       as in snapkv: the weights of the last `window` queries, averaged over `pool` positions
  *   safeguard   each head keeps the window, and its best tokens up to a share of `safeguard` of the budget
- *   kept        of all heads the best pairs, until there are budget * kv heads
+ *   kept        the best pairs of all heads, up to budget * kv heads
  *
- * Layers evict as in snapkv, at the end of a prompt and then each time that `interval` tokens have come on top of the
+ * Layers evict as in snapkv: at the end of a prompt, and then each time that `interval` tokens were added to the
  * budget.
  *
- * What is evicted is not attended to any more. Its memory is another matter: a page holds the tokens of all heads, so
- * a layer frees the pages that the head with the most tokens does not need. A head has at most `max_head_ratio` times
- * the budget (and no more than the others' safeguards leave), and memory is for that; tokens beyond a head's share stay
- * in their slots, inactive.
+ * Evicted tokens are no longer attended to, but their memory is freed only in part. A page holds the tokens of all
+ * heads, so a layer frees the pages that the head with the most tokens does not need. Memory is reserved for the
+ * largest possible head: `max_head_ratio` times the budget, or less if the other heads' safeguards leave less. Tokens
+ * beyond a head's share stay in their slots, inactive.
  */
 #include <sparsekv/policy.h>
 
@@ -51,7 +51,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
-/* The most that one of n heads can have, in budgets, while each other one has its safeguard. */
+/* The most that one of n heads can have, in budgets, while every other head has its safeguard. */
 static float max_ratio_of(const struct config *c, uint32_t n)
 {
 	float most = (float)n - (float)(n - 1) * c->safeguard;
@@ -66,7 +66,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	skv_prefill_plan(&c->evict.prefill, m, layer, plan);
 	if (layer < c->evict.dense)
 		return;
-	plan->attend = SKV_ATTEND_TOKENS; /* of each head its own: those that are active */
+	plan->attend = SKV_ATTEND_TOKENS; /* each head attends to its own active tokens */
 	plan->source = layer;
 	plan->sharing = SKV_SHARE_KV_HEAD;
 	skv_evict_by_window(&c->evict, &plan->evict);

@@ -3,18 +3,18 @@
  * delta - a few layers select pages for the layers after them ("DELTA: Dynamic Layer-Aware Token Attention for
  * Efficient Long-Context Reasoning").
  *
- * A few layers, where attention shifts most, attend densely and select pages; the layers after each attend to what it
- * selected, until the next one selects anew:
+ * A few layers, where attention shifts most, attend densely and select pages. The layers after each of them attend to
+ * its selection, until the next one selects anew:
  *
  *   token score   s_t = max over all q heads of the softmax weight of token t
  *   page score    S_u = sum of s_t over the tokens of page u
  *   selection     the last L pages, and the best K - L of the rest; one selection for all heads
  *
- * The paper has K = 64, L = 8 and keeps the first two layers dense. In a sequence of no more than K pages all are
- * selected, so it is dense. Nothing is evicted.
+ * The paper uses K = 64 and L = 8, and keeps the first two layers dense. In a sequence of at most K pages, all pages
+ * are selected, so attention is dense. Nothing is evicted.
  *
- * With scores=sketch, which is not the paper's, the weights are those of sketches of keys, and a layer that selects attends to
- * what it selects.
+ * scores=sketch is not part of the paper: weights then come from sketches of keys, and a layer that selects attends to
+ * its own selection.
  */
 #include <sparsekv/policy.h>
 
@@ -38,8 +38,8 @@ static const struct skv_param params[] = {
 };
 
 /*
- * The paper calibrates which layers select, as sparsekv-calibrate does: 2,14,22 of 28 layers, 2,8,31 of 32. Without
- * that they are guessed; the first is the one after the dense layers, as in all sets of the paper.
+ * The paper calibrates which layers select, as sparsekv-calibrate does: 2,14,22 of 28 layers, 2,8,31 of 32. Without a
+ * calibration they are guessed. The first one follows the dense layers, as in all sets of the paper.
  */
 static struct skv_layer_set selecting(const struct config *c, const struct skv_model *m)
 {

@@ -2,8 +2,8 @@
 /*
  * full - dense attention: every layer attends to every token.
  *
- * What all other policies are measured against. A zeroed plan is a dense one, so the only thing to plan is how prompts
- * attend, if they are to be sparse all the same.
+ * The baseline for all other policies. A zeroed plan is dense, so only the attention of prompts is planned, which may
+ * be sparse.
  */
 #include <sparsekv/policy.h>
 

@@ -3,17 +3,16 @@
  * h2o - heavy hitters and recent tokens ("H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
  * Models").
  *
- * A few tokens get most of the attention, and those that got much of it will get much of it again. So each kv head
+ * A few tokens get most of the attention, and tokens that got much of it will get much of it again. So each kv head
  * accumulates the attention scores of every token:
  *
- *   score(t)    sum over all queries since t of the softmax weight of t, a mean over the GQA group
- *   kept        half of the budget: the last tokens; the other half: of the rest those with the best scores
+ *   score(t)    sum over all queries since t of the softmax weight of t, averaged over the GQA group
+ *   kept        half of the budget: the last tokens; the other half: those of the rest with the best scores
  *
- * In each step the new token comes in and, when the budget is used up, the one with the worst score is evicted, for
- * good; with a budget that is a count memory does not grow. Weights are softmax weights over the tokens that are
- * left; what evicted ones would have had is not made up for. A prompt attends to itself as a whole, all of its
- * queries count, and the first decode step after it, whose query counts too, attends to all of it and evicts down to
- * the budget.
+ * Each step adds the new token. If the budget is used up, the token with the worst score is evicted permanently. With a
+ * budget that is a count, memory does not grow. Weights are softmax weights over the remaining tokens; there is no
+ * compensation for evicted ones. A prompt attends to all of itself, and all of its queries count. The first decode step
+ * after it attends to the whole prompt, too, its query counts, and it then evicts down to the budget.
  */
 #include <sparsekv/policy.h>
 

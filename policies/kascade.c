@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kascade - anchor layers find the top-k tokens of each kv head, the layers after them reuse those ("Kascade: A
+ * kascade - anchor layers select the top-k tokens of each kv head, and the layers after them reuse these ("Kascade: A
  * Practical Sparse Attention Method for Long-Context LLM Inference").
  *
  *   token score   of kv head h: the sum over its q heads of the softmax weight (reduced after the softmax)
  *   selection     the k best of each kv head; k = min(max(0.1 N, 128), N)
- *   reuse         kv head h attends to what its anchor selected for one of the anchor's kv heads, as a head map says
+ *   reuse         kv head h attends to the selection of one of the anchor's kv heads, as a head map says
  *
- * Layer 0 attends densely and scores. Other anchors score all keys and attend to their own top-k, or densely too
- * (dense-anchors). With shared the weights of all heads are reduced to one selection. The paper has the anchors
- * 0,2,8,13,14 of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With
- * prefill=kascade prompts attend by the same anchors and head maps, tile by tile.
+ * Layer 0 attends densely and scores. Other anchors score all keys and attend to their own top-k, or attend densely,
+ * too (dense-anchors). With shared the weights of all heads are reduced to one selection. The paper has the anchors
+ * 0,2,8,13,14 of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With prefill=kascade
+ * prompts use the same anchors and head maps, tile by tile.
  *
- * With scores=sketch, which is not the paper's, the weights are those of sketches of keys, and all anchors attend to their own
- * top-k, layer 0 too.
+ * scores=sketch is not part of the paper: weights then come from sketches of keys, and all anchors, including layer 0,
+ * attend to their own top-k.
  */
 #include <sparsekv/policy.h>
 
@@ -43,7 +43,7 @@ static const struct skv_param params[] = {
         SKV_SKETCH_PARAMS(struct config, sketch),
 };
 
-/* Without a profile: a guess, as that of skv_select_layers() but with five. */
+/* The guess without a profile: like that of skv_select_layers(), but with five layers. */
 static int guessed(const struct skv_model *m, uint32_t layer)
 {
 	const uint32_t depth[] = {0, 2, (2 * m->n_layers + 2) / 5, m->n_layers / 2, (3 * m->n_layers + 2) / 5};
@@ -94,8 +94,9 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 }
 
 /*
- * The head map: of which of the anchor's kv heads each of the layer's reuses the tokens. The profile has one for its own
- * anchors: it holds where it has the same anchor for the layer. Elsewhere 0: of the one of its own number.
+ * The head map: for each of the layer's kv heads, the anchor's kv head whose tokens it reuses. The profile's map is
+ * only valid if `source` is the layer's anchor in the profile, too. Otherwise returns 0: each kv head uses the head of
+ * its own number.
  */
 static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint32_t source, uint8_t *ret)
 {
@@ -106,7 +107,7 @@ static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t 
 	return 1;
 }
 
-/* With prefill=kascade prompts have the same anchors and head maps. */
+/* With prefill=kascade prompts use the same anchors and head maps. */
 static void prefill(const struct config *c, const struct skv_model *m, uint32_t layer, uint32_t source,
                     struct skv_prefill *ret)
 {
@@ -132,7 +133,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	while (source > 0 && !anchor(c, m, source))
 		source--;
 	prefill(c, m, layer, source, &plan->prefill);
-	if (!anchor(c, m, source)) /* before the first anchor: dense */
+	if (!anchor(c, m, source)) /* layers before the first anchor are dense */
 		return;
 	if (source == layer) {
 		plan->scores = SKV_SCORES_TOKENS;

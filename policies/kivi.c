@@ -5,8 +5,8 @@
  * Tokens older than the residual window are quantized: K per channel, over 32 tokens at a time, because some channels
  * of keys are outliers; V per token, over `scale_block` elements. Attention reads the codes directly.
  *
- * The last `residual` tokens stay as they are. The authors keep 128 of them, and groups of 32 tokens. Nothing is
- * selected, nothing is evicted.
+ * At least the last `residual` tokens stay unquantized. The authors use 128, and groups of 32 tokens. Nothing is
+ * selected or evicted.
  */
 #include <sparsekv/policy.h>
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# One C file a policy; each becomes a module that exports one symbol and links nothing. To add one, name it here.
+# One C file per policy; each becomes a module that exports one symbol and links nothing. To add a policy, name it here.
 policy_LTLIBRARIES = \
 	policies/full.la \
 	policies/adakv.la \
@@ -21,8 +21,8 @@ policy_LTLIBRARIES = \
 	policies/template.la \
 	policies/tidal.la
 
-# Makefile.am has these when it links one: of its own, each would need a variable.
+# Makefile.am sets these when it links a policy: with flags of its own, each would need a variable.
 POLICY_LINK = -avoid-version -shared -export-symbols-regex '^sparsekv_policy$$'
 
-# To start from: sparsekv-policy(7).
+# A template: see sparsekv-policy(7).
 dist_doc_DATA = policies/template.c

@@ -3,16 +3,17 @@
  * omnikv - a few filter layers select the context for the layers after them ("OmniKV: Dynamic Context Selection for
  * Efficient Long-Context LLMs").
  *
- * A filter layer attends densely and selects tokens, one selection for all heads; the layers after it attend to these,
- * until the next filter:
+ * A filter layer attends densely and selects tokens, one selection for all heads. The layers after it attend to these
+ * tokens until the next filter:
  *
  *   token score   s_t = max over all q heads of the softmax weight of token t
  *   selection     the last tokens, and the best of the rest, together a share of the sequence
  *
- * The authors filter in layers 2, 8 and 18 of 32, and one more layer after each attends densely. Nothing is evicted.
+ * The authors use layers 2, 8 and 18 of 32 as filters, and one more layer after each attends densely. Nothing is
+ * evicted.
  *
- * With scores=sketch, which is no paper's, the weights are those of sketches of keys, and a filter layer attends to what it
- * selects.
+ * scores=sketch is not part of the paper: weights then come from sketches of keys, and a filter layer attends to its
+ * own selection.
  */
 #include <sparsekv/policy.h>
 

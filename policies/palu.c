@@ -2,12 +2,12 @@
 /*
  * palu - low-rank K and V ("Palu: Compressing KV-Cache with Low-Rank Projection").
  *
- * Of tokens older than the residual window each layer keeps, in place of K before RoPE and of V, their product with a
- * low-rank projection, in `bits` an element, and decompresses all of them by a second projection to attend to them. The
- * projections are computed from the model's own K and V, those of kv heads together; half of the elements is what the
- * authors call a rank of 50 %.
+ * For tokens older than the residual window, each layer stores the product of K (before RoPE) and V with a low-rank
+ * projection, in `bits` bits an element. To attend, it decompresses all of them with a second projection. The
+ * projections are computed from the model's own K and V, for several kv heads together. Half as many elements
+ * correspond to what the authors call a rank of 50 %.
  *
- * The last `residual` tokens stay as they are. Nothing is selected, nothing is evicted.
+ * At least the last `residual` tokens stay uncompressed. Nothing is selected or evicted.
  */
 #include <sparsekv/policy.h>
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pyramidkv - snapkv with more for the lower layers ("PyramidKV: Dynamic KV Cache Compression based on Pyramidal
+ * pyramidkv - snapkv with more tokens for the lower layers ("PyramidKV: Dynamic KV Cache Compression based on Pyramidal
  * Information Funneling").
  *
- * Lower layers spread their attention over all of the prompt, upper ones concentrate it on a few tokens. So the
- * budget falls linearly with the depth, from the first layer that is not dense to the last, and each layer keeps
- * tokens as snapkv does: the observation window, and of the rest those that the window's queries attend to most. How
- * fast it falls:
+ * Lower layers spread their attention over the whole prompt, upper layers concentrate it on a few tokens. So the budget
+ * falls linearly with the depth, from the first layer that is not dense to the last. Each layer keeps tokens as snapkv
+ * does: the observation window, and of the rest those that the window's queries attend to most. The slope depends on
+ * the variant:
  *
  *   kvpress       from 2 - 1/beta times the budget to 1/beta of it, so that the budget is the mean of all layers
  *   sparse-vllm   from the budget to a sixtieth of it, as from 0.6 to 0.01 of the prompt: the mean is about half of it
  *
- * The floor of 128 tokens falls likewise, but no layer has less than its window and one token. What the budget is above
- * the length of the sequence upper layers do not get.
+ * The floor of 128 tokens falls in the same way, but every layer has at least its window and one token. If a lower
+ * layer's budget exceeds the length of the sequence, the excess is not given to upper layers.
  */
 #include <sparsekv/policy.h>
 
@@ -45,7 +45,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
-/* The layer's share of the budget. */
+/* The layer's factor of the budget. */
 static float share_of(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
 	float first = c->variant == KVPRESS ? 2 - 1 / c->beta : 1;
@@ -71,7 +71,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	} else {
 		plan->evict.budget.count = window + 1 + (uint32_t)((float)(budget.count - window - 1) * share);
 	}
-	if (plan->evict.budget.share >= 1) /* all of the sequence */
+	if (plan->evict.budget.share >= 1) /* the whole sequence */
 		plan->evict.budget = (struct skv_budget){.count = SKV_MAX_TOKENS};
 }
 

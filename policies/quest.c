@@ -3,20 +3,20 @@
  * quest - top-k pages by an upper bound of q·k ("Quest: Query-Aware Sparsity for Efficient Long-Context LLM
  * Inference").
  *
- * Of each page and kv head the smallest and the largest value of every element of the keys are kept. No
- * key of the page can score more than
+ * For each page and kv head, the minimum and the maximum of every element of the keys are stored. No key of the page
+ * can score more than
  *
  *   U(page) = Σ_d max(q_d kmin_d, q_d kmax_d)
  *
- * so every layer, but for the first two, attends to the best K pages by U, and reads a sixteenth of the keys and
- * values to find them. Nothing is evicted. What shares a selection, and which pages compete:
+ * so every layer except the first two attends to the best K pages by U. To find them it reads a sixteenth of the keys
+ * and values. Nothing is evicted. Variants differ in the heads that share a selection, and in the pages that compete:
  *
- *   paper    one selection a q head: the last page, and the best K - 1 of the rest
- *   eval     one a q head as in the authors' evaluation: the best max(3, K/16), K counted in tokens (a share is one of
- *            pages all the same); the last page competes like any other
- *   shared   one a sequence by the largest U of any head: the last page, and the best K - 1 of the rest
- *   sglang   one a sequence as in SGLang: q is averaged over the GQA group, U summed over kv heads; the last four pages,
- *            and the best K - 4 of the rest (its own budget is 0.7)
+ *   paper    one selection for each q head: the last page, and the best K - 1 of the rest
+ *   eval     one for each q head, as in the authors' evaluation: the best max(3, K/16), with K in tokens (a share is
+ *            still a share of the pages); the last page competes like any other
+ *   shared   one for each sequence, by the largest U of any head: the last page, and the best K - 1 of the rest
+ *   sglang   one for each sequence, as in SGLang: q is averaged over the GQA group, U is summed over kv heads; the last
+ *            four pages, and the best K - 4 of the rest (SGLang's own budget is 0.7)
  */
 #include <sparsekv/policy.h>
 

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * raas - evict the page that has not mattered for longest ("Efficient Long-Decoding Inference with Reasoning-Aware
- * Attention Sparsity").
+ * raas - evict the page that has not mattered for the longest time ("Efficient Long-Decoding Inference with
+ * Reasoning-Aware Attention Sparsity").
  *
- * In a long chain of thought a page matters for a while - a lemma - and then never again. So each kv head stamps its
- * pages with the length that the sequence had when they last mattered:
+ * In a long chain of thought a page, for instance one with a lemma, matters for a while and then never again. So each
+ * kv head stamps its pages with the length of the sequence when they last mattered:
  *
  *   U(page)     upper bound of q·k over the page's keys, from the bounds of the keys, as in Quest
- *   w(page)     softmax over the pages that are left of U(page) / sqrt(head_dim), a mean over the GQA group
- *   matters     if w > alpha; a new page does when it begins
- *   evicted     if there is one page more than the budget, the page with the oldest stamp, of equals the oldest page
+ *   w(page)     softmax of U(page) / sqrt(head_dim) over the remaining pages, averaged over the GQA group
+ *   matters     if w > alpha; a new page matters when it begins
+ *   evicted     if there is one page more than the budget: the page with the oldest stamp; ties go to the oldest page
  *
- * Pages of the prompt are never evicted: phoenix tokens, which matter again after a long time, are there. They count
- * towards the budget; a prompt that fills it leaves room for two pages, the one being filled and one before. Every
- * page that is kept is attended to, so time and memory are those of the budget. Variants:
+ * Pages of the prompt are never evicted, because they contain the phoenix tokens, which matter again after a long time.
+ * They count towards the budget. If a prompt fills it, there is still room for two pages: the one being filled and the
+ * one before. Every retained page is attended to, so time and memory follow the budget. Variants:
  *
  *   paper      as above
  *   unscaled   U is not divided by sqrt(head_dim)
  *   ratio      a page matters if it is among the best half (`ratio`) of the pages by w
- *   quest      for long prompts, as the paper advises: Quest over the prompt, RaaS over what is decoded. At most half of
- *              the budget is for pages of the prompt. All of these stay, and the best so many by w are attended to;
- *              what they leave of the budget is for pages of the decode.
+ *   quest      for long prompts, as the paper advises: Quest over the prompt, RaaS over decoded tokens. At most half of
+ *              the budget is for pages of the prompt. All of these stay in memory, but only that many of the best by w
+ *              are attended to. The rest of the budget is for pages of decoded tokens.
  */
 #include <sparsekv/policy.h>
 

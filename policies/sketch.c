@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sketch - each kv head of each layer keeps its keys a second time, quantized, scores all tokens by these, and attends to
- * the best ones. A policy of this project's own.
+ * sketch - each kv head of each layer keeps a quantized second copy of its keys, scores all tokens by these sketches,
+ * and attends to the best tokens. This policy was developed in this project.
  *
- *   evidence   the softmax weights that the sketches give, with estimated denominators: of a token the largest of the group's q heads
- *   selection  the last `recent` tokens and the K - recent heaviest others, one set a kv head
+ *   evidence   the softmax weights from the sketches, with estimated denominators; for each token the largest of the
+ *              group's q heads
+ *   selection  the last `recent` tokens and the K - recent heaviest others, one set for each kv head
  *
- * With q each q head selects K tokens by its own weights, and its kv head attends to the union of these.
- * Nothing is calibrated, no layer is dense, nothing is evicted. The codes are those of RaBitQ and TurboQuant: a random
- * rotation makes the elements of a key alike, so that 2 bits of each keep its direction. How they are made says
- * kernels/select.h.
+ * With q each q head selects K tokens by its own weights, and its kv head attends to the union of these. No calibration
+ * is needed, no layer is dense by default, and nothing is evicted. The codes are those of RaBitQ and TurboQuant: after
+ * a random rotation the elements of a key are distributed alike, so 2 bits for each preserve its direction.
+ * kernels/select.h describes how sketches are made.
  */
 #include <sparsekv/policy.h>
 

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * snapkv - the last queries of a prompt know what the answer will attend to ("SnapKV: LLM Knows What You are Looking
+ * snapkv - the last queries of a prompt show what the answer will attend to ("SnapKV: LLM Knows What You are Looking
  * for Before Generation").
  *
- * At the end of the prompt each kv head keeps the tokens of its observation window, the last `window` ones, and of
- * the rest those that the queries of this window attend to most:
+ * At the end of the prompt each kv head keeps its observation window, the last `window` tokens, and of the rest those
+ * that the queries of this window attend to most:
  *
- *   weight(t)   sum over the window's queries of the softmax weight of t, a mean over the GQA group (as in kvpress; the
- *               authors' code keeps a set for each q head)
- *   score(t)    mean of the weights of the `pool` positions around t, so that the neighbours of a token that is kept
- *               stay with it; beyond the sequence's ends there are none
+ *   weight(t)   sum over the window's queries of the softmax weight of t, averaged over the GQA group (as in kvpress;
+ *               the authors' code keeps a set for each q head)
+ *   score(t)    mean of the weights of the `pool` positions around t, so that the neighbours of a kept token are kept,
+ *               too; positions beyond the sequence's ends count as 0
  *   kept        budget - window tokens with the best scores, and the window
  *
- * The first decode step attends to the whole prompt and its query counts, too; the layer evicts at its end. A prompt
- * that fits into the budget stays as it is. That much is the paper's, and with interval=0 it is all: what is decoded
- * later comes on top of the budget. Otherwise the layer evicts again each time that `interval` tokens have come on
- * top, by the queries of the window then; so with a budget that is a count memory stays below budget + interval tokens.
+ * The first decode step attends to the whole prompt, and its query counts, too. The layer evicts at the end of this
+ * step. A prompt that fits into the budget is not evicted. With interval=0 this is all, as in the paper: tokens decoded
+ * later are added to the budget. Otherwise the layer evicts again each time that `interval` tokens were added, by the
+ * queries of the window at that time. So with a budget that is a count, memory stays below budget + interval tokens.
  */
 #include <sparsekv/policy.h>
 

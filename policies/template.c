@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * template - where to start when writing a policy. sparsekv-policy(7) walks through this file.
+ * template - a starting point for writing a policy. sparsekv-policy(7) walks through this file.
  *
- * What it does: the first `dense` layers attend to every token. The last of them also selects tokens by its
- * attention scores, and the layers above attend to those alone:
+ * The first `dense` layers attend to every token. The last of them also selects tokens by its attention scores, and the
+ * layers above attend only to these:
  *
  *   score(t) = sum over all q heads of the softmax weight of token t
  *   selected = the last `recent` tokens, and of the rest those with the highest scores, up to the budget
@@ -18,14 +18,14 @@
 #include <sparsekv/policy.h>
 
 /*
- * 1. The config and its parameters. Plain data, no pointers; the library fills it from the spec. `budget`, `recent`
+ * 1. The config and its parameters. Plain data without pointers; the library fills it from the spec. `budget`, `recent`
  * and `dense` have these names in every policy.
  */
 struct config {
 	struct skv_budget budget;
 	uint32_t recent;
 	uint32_t dense;
-	struct skv_prefill_config prefill; /* prefill: this struct, and its parameters, check and plan below */
+	struct skv_prefill_config prefill; /* how prompts attend; its parameters, check and plan are below */
 };
 
 static const struct skv_param params[] = {
@@ -39,8 +39,8 @@ static const struct skv_param params[] = {
 };
 
 /*
- * 2. Is the config valid for this model? The form of each value has been checked. Check here what depends on other
- * values or on the model; the text names the parameter and what was expected.
+ * 2. Is the config valid for this model? The library has already checked the form of each value. Check here what
+ * depends on other values or on the model. The error text names the parameter and the expected values.
  */
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
 {
@@ -52,22 +52,25 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
-/* The layer that selects: the last dense one, or the next that has no sliding window, which are not a policy's. */
+/*
+ * The layer that selects: the last dense one. If it has a sliding window, which policies do not control, the next layer
+ * without one.
+ */
 static uint32_t selector_of(const struct config *c, const struct skv_model *m)
 {
 	return skv_full_layer(m, c->dense - 1, 0);
 }
 
 /*
- * 3. How does each layer attend? Called once for every layer, before the first step. The plan comes
- * zeroed, which is dense attention; set what differs.
+ * 3. How does each layer attend? Called once for every layer, before the first step. The plan is zeroed, which means
+ * dense attention; set only the fields that differ.
  */
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
 {
 	const struct config *c = config;
 	uint32_t selector = selector_of(c, m);
 
-	skv_prefill_plan(&c->prefill, m, layer, plan); /* prefill, as the spec says */
+	skv_prefill_plan(&c->prefill, m, layer, plan); /* how prompts attend, as the spec says */
 	if (layer == selector) {
 		plan->scores = SKV_SCORES_TOKENS;    /* write the softmax weight of each token, */
 		plan->reduce = SKV_REDUCE_SUM;       /* summed over the heads that share a row: */
@@ -79,8 +82,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 }
 
 /*
- * 4. Select by the scores. Called after a layer's attention, for every sequence of the step at once. Hooks
- * see neither scores nor lengths: they call primitives, which run where the pages are.
+ * 4. Select by the scores. Called after a layer's attention, for all sequences of the step at once. Hooks see neither
+ * scores nor lengths: they call primitives, which run where the pages are.
  */
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
@@ -97,8 +100,8 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 }
 
 /*
- * 5. The block, which the library reads first, and the one symbol that a plugin exports. The macro fills in which ABI
- * this was compiled for; the taxonomy tells the operator what kind of policy it is. This one evicts nothing and
+ * 5. The block, which the library reads first, and the only symbol that a plugin exports. The macro fills in the ABI
+ * that this was compiled for. The taxonomy tells the operator what kind of policy it is. This policy evicts nothing and
  * needs nothing from earlier steps, so it has no state, no step_end and no adopt.
  */
 SKV_POLICY_DEFINE("template", struct config, params,

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The extension sparsekv._native: the C library's functions and structs, as its own headers declare them.
+Builds the extension sparsekv._native: the C library's functions and structs, as declared by its own headers.
 
-Nothing is declared twice. The declarations that cffi gets are the headers' text without comments, inline functions and
-what is the preprocessor's; the C compiler then checks each of them, names, types, fields and values, against the headers
-themselves. What does not fit is an error of this build.
+Nothing is declared twice. cffi gets the headers' text without comments, inline functions and preprocessor directives.
+The C compiler then checks names, types, fields and values against the headers; a mismatch is a build error.
 """
 import os
 import re
@@ -18,7 +17,7 @@ HEADERS = ("types.h", "client.h")
 
 
 def without_functions(text: str) -> str:
-    """The text without SKV_INLINE functions, which have no symbol to call."""
+    """Removes SKV_INLINE functions, which have no symbol to call."""
     out, at = [], 0
     for match in re.finditer(r"^SKV_INLINE\b[^{]*\{", text, re.M):
         if match.start() < at:
@@ -33,7 +32,7 @@ def without_functions(text: str) -> str:
 
 
 def declarations(header: str) -> str:
-    """What a header declares, in the C that cffi reads."""
+    """Returns a header's declarations in the subset of C that cffi reads."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
     text = re.sub(r"//[^\n]*", "", text)
     text = re.sub(r"\\\n", " ", text)
@@ -54,7 +53,7 @@ def pkg_config(what: str) -> list[str]:
 
 
 def options() -> dict[str, list[str]]:
-    """Where the headers and the library are: in a source tree's build directory, or installed."""
+    """Returns the locations of headers and library: in a source tree's build directory, or installed."""
     build = os.environ.get("SPARSEKV_BUILD") or (HERE / "../build")
     tree = Path(build).resolve() / "libclient/.libs"
     if (tree / "libsparsekv-client.so").exists():

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What pyproject.toml cannot say: the version, which is configure.ac's, and the extension, which build_native.py describes.
+Settings that pyproject.toml cannot express: the version, which is configure.ac's, and the extension, which
+build_native.py describes.
 
-$SPARSEKV_BUILD names a build directory of the source tree to link against (and to run from: the path goes into the
-extension); without it, pkg-config finds an installed library, or ../build is taken where there is one.
+$SPARSEKV_BUILD names a build directory of the source tree to link against (and to run from: the path is stored in the
+extension). Without it, ../build is used if it exists, and otherwise an installed library, found by pkg-config.
 """
 import re
 from pathlib import Path

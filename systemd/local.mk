@@ -3,14 +3,14 @@
 EXTRA_DIST += systemd/sparsekvd.service.in systemd/sparsekvd.socket systemd/sparsekvd-operators.socket systemd/sparsekvd.sysusers \
 	systemd/sparsekvd.tmpfiles systemd/sparsekvd.conf
 
-# An example: who has a store over TCP copies it.
+# An example for a store over TCP, to be copied.
 dist_doc_DATA += systemd/prefix-store.conf
 
 systemdsystemunit_DATA = systemd/sparsekvd.service systemd/sparsekvd.socket systemd/sparsekvd-operators.socket
 CLEANFILES += systemd/sparsekvd.service
 
-# The template has the service's type for both systemds; an older one is told of the end of a reload all
-# the same, but has to be told how to begin one.
+# The template has the service's type for newer and older systemd. The daemon reports the end of a reload to both, but
+# the older one must be told how to start a reload.
 if NOTIFY_RELOAD
 other_type = @if_notify@
 this_type = @if_notify_reload@
@@ -23,7 +23,7 @@ systemd/sparsekvd.service: $(srcdir)/systemd/sparsekvd.service.in Makefile
 		sed 's|@sbindir[@]|$(sbindir)|g; /^$(other_type)/d; s|^$(this_type)||' \
 		$(srcdir)/systemd/sparsekvd.service.in > $@.tmp && mv $@.tmp $@
 
-# Installed under names of their own; a configuration that is there is not overwritten.
+# Installed under names of their own; an existing configuration is not overwritten.
 install-data-local: install-systemd
 install-systemd:
 	$(MKDIR_P) "$(DESTDIR)$(sysusersdir)" "$(DESTDIR)$(tmpfilesdir)" "$(DESTDIR)$(sysconfdir)"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The public headers compile alone, as C11 and C++17 without a warning; the library exports exactly the functions
-# of client.h, and the manual page names each.
+# The public headers compile alone, as C11 and as C++17, without warnings; the library exports exactly the functions of
+# client.h, and the manual page names each of them.
 srcdir=${srcdir:-$(dirname "$0")/..}
 include=$srcdir/libclient/include
 header=$include/sparsekv/client.h

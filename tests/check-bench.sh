@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Every subcommand of sparsekv-bench measures something small, its CSV has what the columns promise, and plot draws it.
+# Runs every subcommand of sparsekv-bench with small inputs; its CSV must have the documented columns, and plot must
+# draw it.
 tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT
 bench=bench/sparsekv-bench
@@ -9,7 +10,7 @@ fail() {
 	echo "$*" >&2
 	exit 1
 }
-# table NAME ROWS COMMAND...: it writes NAME.csv with so many rows, all as long as the first one
+# table NAME ROWS COMMAND...: runs the command, which writes NAME.csv with so many rows of equal length
 table() {
 	local name=$1 rows=$2 found
 	shift 2
@@ -19,7 +20,7 @@ table() {
 	[ "$found" = "$rows" ] || fail "$name.csv has $found rows, expected $rows"
 	[ "$(wc -l <"$tmp/$name.txt")" = $((rows + 1)) ] || fail "$*: the table and the CSV differ"
 }
-# column NAME COLUMN [PATTERN]: the distinct values of a column, of the rows that match
+# column NAME COLUMN [PATTERN]: prints the distinct values of a column, of the rows that match
 column() {
 	awk -F, -v want="$2" -v pattern="${3-}" '
 		NR == 1 { for (i = 1; i <= NF; i++) if ($i == want) col = i; next }
@@ -32,7 +33,7 @@ positive() {
 
 table attention 34 attention --memory 1 --tokens 256 --dim 32,32 --heads 4/2,8/2 --dtype bf16 --threads 1 --prefill 0 --repeat 1
 positive attention ms
-# for both kinds of rows: packing twice, dense, and three ways to attend to each list
+# for both kinds of rows: compressing twice, dense, and three ways to attend to each list
 table codes 18 codes --tokens 512 --batch 2 --listed 64,256 --bits 4 --repeat 1
 positive codes ms
 [ "$(column codes of_dense '^dense' | tr '\n' ' ')" = "1.0000 " ] || fail "codes.csv: dense attention is not as fast as itself"
@@ -53,20 +54,20 @@ positive deltakv whole_ms
 positive deltakv codes_bytes ',deltakv,'
 [ "$(column deltakv rows | tr '\n' ' ')" = "clustered random " ] || fail "deltakv.csv: not both kinds of rows"
 [ -z "$(column deltakv codes_bytes ',omnikv,')" ] || fail "deltakv.csv: omnikv packs"
-# 10 calls of an engine that comes and goes; begin, end and layers of one, one and three kinds for each batch
+# 10 calls of an engine that joins and leaves; begin, end and layers of one, one and three kinds for each batch
 table ipc 32 ipc --batch 1,3 --layers 4 --heads 4/2 --dim 32 --repeat 3
 positive ipc median_us
 [ -n "$(column ipc us_a_seq '^step_end,.*,3,')" ] || fail "ipc.csv: nothing of what a further sequence costs"
 [ -z "$(column ipc us_a_seq '^step_end,.*,1,')" ] || fail "ipc.csv: further sequences in the smallest batch"
 [ "$(column ipc samples '^attend pages')" = 6 ] || fail "ipc.csv: not a sample for each layer and step"
 [ "$(column ipc samples '^attend select')" = 3 ] || fail "ipc.csv: not a sample for each step"
-# a question every 64 steps for each policy
+# a row every 64 steps for each policy
 table memory 6 memory --policy full --policy 'streaming?budget=64' --tokens 256 --prompt 64 --every 64 --layers 2 --heads 4/2 --dim 32
 positive memory kv_mib
 [ "$(column memory kept ',full,' | tr '\n' ' ')" = "1.000 " ] || fail "memory.csv: full does not keep everything"
 [ "$(column memory kv_mib ',streaming' | wc -l)" = 1 ] || fail "memory.csv: streaming's memory is not flat"
 
-# what lengths alone say is what the daemon has
+# figures computed from lengths equal those of the daemon
 packing=(--layers 6 --heads 4/2 --dim 64 --lengths 200,801,1000 --policy full --policy 'deltakv?layers=2&bits=4&ref_bits=8&residual=32&block=16' \
 	--policy 'deltakv?full_bits=2' --policy 'palu?bits=8' --policy kivi)
 table appended 15 memory "${packing[@]}"
@@ -84,7 +85,7 @@ table traffic 4 traffic --rate 0.2 --prompt 100 --answer 12 --chunk 32 --most 4 
 positive traffic step_p50_us
 [ "$(awk -F, 'NR > 1 { n += $2 } END { print n }' "$tmp/traffic.csv")" -gt 150 ] || fail "traffic.csv: hardly a step"
 
-# what a token takes, and a trace that is written and read again: of the same figures
+# bytes of a token; a trace that is written and replayed gives the same figures
 table scale 12 scale --requests 300 --hosts 2 --workload chat --memory 100 --store 0,400 --layers 4 --heads 4/2 --dim 32 --policy full \
 	--policy palu
 [ "$(column scale bytes | tr '\n' ' ')" = "1024 512 " ] || fail "scale.csv: palu is not half of full"
@@ -94,7 +95,7 @@ table replayed 1 scale --bytes 5000 --memory 10 --disk 10 --store 100 --ttl 600 
 cut -d, -f3- "$tmp/made.csv" >"$tmp/made"
 cut -d, -f3- "$tmp/replayed.csv" | cmp - "$tmp/made" || fail "scale: the trace of a file gives other figures"
 
-# a prompt in three calls, of which Kascade has four kinds of layers
+# a prompt in three calls; Kascade has four kinds of layers
 table prefill 11 prefill --tokens 300 --prefix 40 --chunk 128 --heads 4/2 --dim 32 --repeat 1
 positive prefill ms
 positive prefill lists_ms '^(hip|minference|kascade (first|anchor|mean))'
@@ -102,7 +103,7 @@ positive prefill lists_ms '^(hip|minference|kascade (first|anchor|mean))'
 [ "$(column prefill seen '^(dense|streaming)')" = 1.0000 ] || fail "prefill.csv: a window as long as the prompt does not see all of it"
 column prefill seen '^kascade reuse' | awk '!($1 > 0.5 && $1 < 0.9) { exit 1 }' || fail "prefill.csv: Kascade sees all"
 
-# drawing NAME PATTERN OPTION...: it draws, and there is this in it
+# drawing NAME PATTERN OPTION...: plots, and expects the pattern in the result
 drawing() {
 	local name=$1 pattern=$2
 	shift 2
@@ -124,7 +125,7 @@ printf 'policy,tokens,kept\n"delta?layers=2,7",1,0.5\n"delta?layers=2,7",2,0.6\n
 drawing commas '>delta?layers=2,7<' --x tokens --by policy "$tmp/commas.csv"
 drawing step '>speedup<' --y ms,speedup --x attention "$tmp/step.csv"
 [ "$(grep -c '<rect' "$tmp/step.svg")" = 11 ] || fail "plot: expected 4 bars twice, a ground, a legend of two"
-# of nine series the last one has the first one's colour again; 28 values of x are more than there is room for
+# of nine series the last one has the colour of the first; 28 values of x are more than fit
 for s in 1 2 3 4 5 6 7 8 9; do
 	for x in 0.03$s 0.11$s 0.26$s 0.55; do echo "p$s,$x,0.$s"; done
 done | sed '1i policy,read,lost' >"$tmp/many.csv"
@@ -136,7 +137,8 @@ refused 'No such file' "$tmp/none.csv"
 printf 'a,b\n1,2.0\n3\n' >"$tmp/torn.csv"
 refused 'rows of different lengths' "$tmp/torn.csv"
 
-# the table of those that pack: as much right as there is, less kept of a case, and less still of tokens more (every third commit)
+# the table of policies that compress: the same accuracy, fewer bytes of a case, and still fewer for further tokens
+# (every third commit)
 if [ "${SKV_SHARE:-all}" = all ] || [ $((SKV_SHARE % 3)) = 0 ]; then
 	model=${srcdir:-$(dirname "$0")/..}/models/reference
 	EVAL=engine/sparsekv-eval ONLY='^(full|pca-4|palu-8)$' bash "$(dirname "$0")/../bench/codes.sh" 0.25 "$model" --private --quiet \
@@ -146,7 +148,7 @@ if [ "${SKV_SHARE:-all}" = all ] || [ $((SKV_SHARE % 3)) = 0 ]; then
 		fail "codes.sh: $(cat "$tmp/codes")"
 fi
 
-# the field, where there is a python3: quest reads its bounds, too: of 14 of 16 layers, a sixteenth
+# the table of the field, if there is a python3: quest reads its bounds, too: in 14 of 16 layers, a sixteenth
 if python3 -c '' 2>/dev/null; then
 	ONLY='^(full|quest)$' BUDGETS=0.25 SIZES=512 SETS=reference bash "$(dirname "$0")/../bench/field.sh" . "$tmp/field" - --task kv --limit 1 ||
 		fail "field.sh: failed"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check-dist.sh - a tarball has every file that git has: in the build directory, `make distdir` of a checkout. What only a checkout needs is
-# named here. Skipped where there is no git, or the source is a tarball itself.
+# check-dist.sh - checks that a tarball has every file that git has; run in the build directory, it uses `make distdir`.
+# Files that only a checkout needs are listed here. Skipped if there is no git, or the source is a tarball itself.
 srcdir=${srcdir:-$(dirname "$0")/..}
 tmp=$(mktemp -d) || exit 99
 trap 'chmod -R u+w "$tmp"; rm -rf "$tmp"' EXIT

@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check-includes.sh [ROOT] - do includes and calls go in the directions of HACKING.md's map? In the build directory.
+# check-includes.sh [ROOT] - checks that includes and calls go in the directions of HACKING.md's map. Run it in the
+# build directory.
 #
-# Inner layers see only what is below them, so that a change can be judged by reading downwards. The
-# table below is the map's last column. And files that call each other in a ring can only be read together: a ring has
-# three files at most. Calls are read off the objects, so each file counts that the build has compiled.
-# A test of the test comes first: a planted wrong include and a planted ring must be found.
+# Inner layers see only what is below them, so that a change can be judged by reading downwards. The table below is the
+# map's last column. Files that call each other in a cycle can only be read together, so a cycle has at most three
+# files. Calls are read from object files, so only compiled files count. First the script checks itself: it must find a
+# planted wrong include and a planted cycle.
 set -eu
 export LC_ALL=C
 
@@ -33,7 +34,7 @@ engine                     | libclient/include/sparsekv formats common/process.h
 tests/oracle               | libclient/include/sparsekv tests/ref/attention.h
 '
 
-# check ROOT: one line for each include in the wrong direction. Status 1 when there is one.
+# check ROOT: prints one line for each include in the wrong direction. Status 1 if there is one.
 check() (
 	cd "$1"
 	find . -name '.?*' -prune -o -regex '.*\.\(c\|h\|cu\|cuh\)' -printf '%P\n' | sort |
@@ -89,7 +90,7 @@ check() (
 				next
 			}
 			if (!exists(target) || within(target, folder))
-				next # a system header, config.h, or a neighbour
+				next # a system header, config.h, or a file of the same folder
 			m = split(may[folder], allowed, " ")
 			for (i = 1; i <= m; i++)
 				if (within(target, allowed[i]))
@@ -100,11 +101,12 @@ check() (
 		END { exit bad }'
 )
 
-# rings ROOT BUILD: one line for each ring of more than three files. Status 1 when there is one.
+# rings ROOT BUILD: prints one line for each cycle of more than three files. Status 1 if there is one.
 rings() {
 	(cd "$2" && find . -name '*.o' -not -path './tests/*' -exec nm -A --no-sort {} + 2>/dev/null) | perl -e '
 		my ($root, %source, %defines, %calls, %out) = shift;
-		# DIR/.libs/libx_la-name.o and DIR/prog-name.o are of DIR/name.c; what has no source any more is left over
+		# DIR/.libs/libx_la-name.o and DIR/prog-name.o are compiled from DIR/name.c; objects without a source
+		# are left over
 		sub source {
 			my ($dir, $name) = $_[0] =~ m{^\./(?:(.*)/)?([^/]*)\.o$} or return "";
 			$dir =~ s{(^|/)\.libs$}{} if defined $dir;
@@ -166,7 +168,7 @@ found=$(check "$planted" | cut -d: -f1 | sort | tr '\n' ' ' || true)
 [ "$found" = "common/device.c daemon/core/sideways.c policies/upwards.c " ] ||
 	{ echo "check-includes.sh: of three planted wrong includes it found: $found" >&2; exit 1; }
 
-# a, b, c, d in a ring; e calls into it, f and g call each other
+# a, b, c, d in a cycle; e calls into it, f and g call each other
 mkdir "$planted/ring"
 next() { printf 'void %s(void);\nvoid %s(void);\nvoid %s(void)\n{\n\t%s();\n}\n' "$1" "$2" "$1" "$2" >"$planted/ring/$1.c"; }
 next a b && next b c && next c d && next d a && next e a && next f g && next g f

@@ -1,18 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check-lexicon.sh [ROOT] - one feature, one word: does the tree speak the glossary of HACKING.md?
+# check-lexicon.sh [ROOT] - one feature, one word: checks that the tree uses the terms of HACKING.md's glossary.
 #
-# 1. What an engineer would grep for leads somewhere: each word of the first table stands in the file named beside it, or
+# 1. A search for a standard term leads somewhere: each word of the first table occurs in the file named beside it, or
 #    the glossary has the term with a file that exists. Every file that HACKING.md and doc/ name exists.
-# 2. Words that the glossary replaced stand nowhere: the second table has them, with the word to use, as Perl's regular
-#    expressions; a space in one is also a line's end, in a comment, too. Each place is printed as FILE:LINE.
-# 3. No file has an old name, and a homonym means one thing.
-# A test of the test comes first: planted words must be found.
+# 2. Replaced words occur nowhere: the second table has them as Perl regular expressions, with the word to use; a space
+#    in an expression also matches a line break, also in a comment. Each place is printed as FILE:LINE.
+# 3. No file has an old name, and no homonym has two meanings.
+#
+# First the script checks itself: it must find planted words.
 set -u
 export LC_ALL=C
 
-# ---- 1. word | regular expression | where it is
+# ---- 1. word | regular expression | file
 
 words='
 quantization      | quantiz           | kernels/host/compress/quantize.c
@@ -33,7 +34,8 @@ scheduler         | scheduler         | engine/evaluate.c
 lease             | lease             | daemon/lease.c
 '
 
-# ---- 2. where | word or phrase | what to say; where: any, code, text, or a part of the path. Case counts if the word has capitals.
+# ---- 2. where | word or phrase | what to say; where: any, code, text, or a part of the path. Case counts if the word
+# has capitals.
 
 old='
 kernels/|libclient/|policies/|engine/|bench/|models/|doc/|man/(?:lib)?sparsekv-[bcep]|[A-Z]+\.md|tests/(?:oracle|ref)/ | \b(?:looks?|looked|looking) at\b | attends to (layers, rows), reads (code)
@@ -94,7 +96,7 @@ any  | \b(?:scale|quantization) groups?\b|\bgroups? of (?:elements|numbers|seque
 daemon/|common/wire|engine/ | (?<!hash.)\bslots?\b(?!.*(?:mapping|metadata|KV|rows?|page|token))          | entry, buffer, index
 '
 
-# ---- 3. files that have new names
+# ---- 3. old names of renamed files
 
 files='
 bench/bed.* bench/rig.* bench/stack.* bench/latent.* engine/place.* engine/alike.* engine/differ.* engine/echo.* engine/settle.*
@@ -103,9 +105,9 @@ libclient/packing.* libclient/packed.c libclient/coded.c libclient/looked.c libc
 tests/world* tests/place.* tests/ref-*.* tests/test-*.c tests/oracle/bed.* tests/oracle/stint.* tests/oracle/kept.c tests/oracle/packed.*
 '
 
-# ---- how
+# ---- functions
 
-# The files of the tree: what people wrote, and not this table.
+# The files of the tree that people wrote, except this table.
 tree() {
 	find bench common daemon doc engine formats kernels libclient man models policies systemd tests setup \
 		README.md HACKING.md Makefile.am configure.ac cuda.mk \
@@ -115,12 +117,13 @@ tree() {
 		grep -vE '(^|/)(check-lexicon\.sh|(eval|prose)\.txt)$|/corpus/' | sort
 }
 
-# Places of old words in the files on stdin. grep finds the files that have any, ten times as fast as perl, which then finds the places.
+# Finds old words in the files on stdin. grep selects the files that have any, ten times as fast as perl, which then
+# finds the places.
 old_words() {
 	OLD=$old perl -e '
 		my @rules;
 		for (grep { /\|/ } split /\n/, $ENV{OLD}) {
-			# the regular expression may have bars of its own, without spaces
+			# the regular expression may contain bars without spaces
 			my ($where, $what, $say) = /^(\S+)\s+\|\s(.*\S)\s+\|\s+(.*)$/ or die "not a rule: $_\n";
 			my $case = $what =~ /[A-Z]/ ? 1 : 0;
 			$what =~ s/ /(?:[ \\t]+|\\s*\\n[ \\t]*(?:\\*|#|\/\/)?[ \\t]*)/g;
@@ -155,7 +158,7 @@ glossary() {
 	awk '/^## / { on = /Glossary/ } on && /^\| / { split($0, cell, "|"); print cell[2] "|" cell[4] }' HACKING.md
 }
 
-# check ROOT: a line for each fault. Status 1 if there is one.
+# check ROOT: prints a line for each fault. Status 1 if there is one.
 check() (
 	cd "$1" || exit 99
 	{

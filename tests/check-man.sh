@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The manual is complete and its commands work: every message, field, hook and primitive of the headers
-# is in its page, every page is free of markup errors, and who follows sparsekv-policy(7) gets the template
-# built, loaded, verified and swapped in.
+# The manual is complete and its commands work: every message, field, hook and primitive of the headers is in its page,
+# every page is free of markup errors, and the commands of sparsekv-policy(7) build, load, verify and swap to the
+# template policy.
 srcdir=${srcdir:-$(dirname "$0")/..}
 failed=0
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT || exit 99
@@ -12,7 +12,7 @@ complain() {
 	failed=1
 }
 
-# Names of the fields (also of function pointers) of the structs in a header that match a pattern.
+# Names of the fields (including function pointers) of the structs in a header that match a pattern.
 fields() {
 	awk -v want="$2" '
 		/^struct [a-z_]+ [{]/ { inside = $2 ~ want; next }
@@ -74,7 +74,7 @@ if command -v groff > /dev/null; then
 	done
 fi
 
-# The commands of the page as they stand, with the headers of this source for those that are installed, on a daemon.
+# Runs the commands of the page unchanged on a daemon, with the headers of this source instead of installed ones.
 awk '/^sed .* >mine.c$/, /^\.Ed/' "$policy" | grep -v '^\.' |
 	sed "s@policy verify .*@& -n 20@; s@^cc@${CC:-cc}@; s@\$(pkg-config --cflags sparsekv-client)@-Wall -Wextra -Werror -I'$(cd "$srcdir" && pwd)'/libclient/include@" \
 	> "$tmp/commands"
@@ -96,7 +96,7 @@ for says in 'loaded mine 1' '^passed' 'sessions will switch'; do
 	grep -q "$says" "$tmp/said" || complain "following $policy does not say \"$says\": $(cat "$tmp/said")"
 done
 kill $daemon && wait $daemon || complain "the daemon: $(cat "$tmp/log")"
-# -fsanitize in CC may add symbols of its own; without it there is one
+# -fsanitize in CC may add symbols of its own; without it there is only one
 exported=$(nm -D --defined-only "$tmp/mine.so" | awk '$2 == "T" { print $3 }' | grep -v '^_')
 [ "$exported" = sparsekv_policy ] || complain "the template exports \"$exported\", expected sparsekv_policy"
 

@@ -1,21 +1,22 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check-mutations.sh BUILD [NAME...] - faults that tests must find: tests/mutations/NAME.patch, all of them or those named.
+# check-mutations.sh BUILD [NAME...] - faults that tests must find: tests/mutations/NAME.patch, all of them or those
+# named.
 #
-# Each is put into a copy of the source tree, alone; the test that its header names is made there, and must fail. The copy
-# and what is built of it stay in BUILD/check-mutations.d, so that the next run compiles what has changed. The source tree
-# is only read. Before its diff a patch says:
+# Each is applied alone to a copy of the source tree; the test that its header names is built there, and must fail. The
+# copy and its build stay in BUILD/check-mutations.d, so that the next run compiles only what has changed. The source
+# tree is only read. The header of a patch has these lines:
 #
 #   What: one sentence
 #   Found-by: [VARIABLE=VALUE...] PROGRAM [CASE...]    PROGRAM as in the build directory; cases are for the reader
 #   Target: check | nightly | nth | asan | emulated | fake-device
 #
-# Target is the make target that runs the program. asan ones have a build with AddressSanitizer and UBSan; emulated and
-# fake-device ones run as emulated.sh and fake-device.sh run them, so they need a configuration with CUDA.
+# Target is the make target that runs the program. Those of asan have a build with AddressSanitizer and UBSan; those of
+# emulated and fake-device run as in emulated.sh and fake-device.sh, so they need a configuration with CUDA.
 #
-# A line for each: found (with the cases that failed), NOT FOUND, does not apply, does not build; and seconds. Exit status
-# 1 unless all are found.
+# Prints a line for each: found (with the cases that failed), NOT FOUND, does not apply, or does not build; and seconds.
+# Exit status 1 unless all are found.
 set -u
 build=$(cd "${1:?BUILD}" && pwd) || exit 99
 shift
@@ -28,7 +29,7 @@ export OMP_WAIT_POLICY=passive SKV_SHARE="${SKV_SHARE:-all}" # see AM_TESTS_ENVI
 
 # ---- the copy ---------------------------------------------------------------------------------
 
-# Files of the source tree, without what is built.
+# Lists the files of the source tree, without built ones.
 list_files() {
 	if git -C "$source" rev-parse --show-prefix 2>/dev/null | grep -qx ''; then
 		git -C "$source" ls-files --cached --others --exclude-standard
@@ -36,7 +37,8 @@ list_files() {
 		(cd "$source" && find . -path "./${build#"$source"/}" -prune -o -type f -printf '%P\n')
 	fi | sort
 }
-# As new, where it differs: make compiles it again. What was not there keeps its time: generated files come with a tarball.
+# Updates a file that differs, with a new time, so that make compiles it again. A new file keeps its time, as a tarball
+# has generated files.
 take() {
 	[ -f "$source/$1" ] || return 0
 	if [ ! -e "$copy/$1" ]; then
@@ -58,13 +60,13 @@ update_copy() {
 
 # ---- builds -----------------------------------------------------------------------------------
 
-# configured NAME ARGUMENTS...: the build of that name; it is made the first time
+# configured NAME ARGUMENTS...: makes the build of that name if it does not exist
 configured() {
 	local dir=$top/$1
 	shift
 	[ -e "$dir/config.status" ] || { mkdir -p "$dir" && (cd "$dir" && "$copy/configure" -q "$@"); }
 }
-# The build that a target's programs are of.
+# The build that has a target's programs.
 build_of() {
 	case $1 in
 	asan) echo asan ;;
@@ -77,7 +79,7 @@ configure_for() {
 	*) configured build ;;
 	esac
 }
-# What a program starts and loads: daemon, policies, plugins; the engine's programs, too.
+# What a program starts and loads: daemon, policies, plugins; also the engine's programs.
 needs() {
 	case $2 in
 	tests/unit/core/* | tests/unit/kernels/* | tests/unit/formats/* | tests/fuzz/fuzz-[^r]* | tests/check-[ails]*.sh) ;;
@@ -88,7 +90,7 @@ needs() {
 	emulated) echo tests/emulate/sparsekv-cuda.so ;;
 	esac
 }
-# make_all TARGET PROGRAM, in the build directory. Without a target make would make everything.
+# make_all TARGET PROGRAM, in the build directory. Does nothing without targets, as make would build everything.
 make_all() {
 	local targets
 	targets=$(needs "$1" "$2")
@@ -105,7 +107,7 @@ make_all() {
 field() {
 	sed -n "/^--- /q; s/^$1: *//p" "$patch"
 }
-# What the target's script says to its programs.
+# The environment that the target's script sets for its programs.
 surroundings() {
 	case $target in
 	emulated) echo "SPARSEKV_CUDA_MODULE=$PWD/tests/emulate/sparsekv-cuda.so SPARSEKV_REQUIRE_GPU=1 SKV_SLOW=1" ;;
@@ -120,7 +122,7 @@ surroundings() {
 failed_cases() {
 	sed -nE 's/^[^ ]+:[0-9]+:[EF]:[^:]*:([^:]*):.*/\1/p' "$log" | sort -u | head -n 4 | tr '\n' ' '
 }
-# Prints the result. The patch is in the copy.
+# Runs the test and prints the result. The patch is already applied to the copy.
 judge() {
 	local words command=() environment=() word r
 	configure_for "$target" >"$log" 2>&1 || { echo "does not build"; return 1; }

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What README.md and doc/ show is true: the programs compile and run, every command in a block of shell runs here, on a
-# daemon of its own, or is one that another test runs (root, systemd, the whole of `./setup check`), links lead somewhere,
-# the chart is what sparsekv-bench draws of its data, and the data and the README's table are figures of bench/RESULTS.md.
+# What README.md and doc/ show is true: the programs compile and run; every command in a shell block runs here, on a
+# daemon of its own, or is one that another test runs (root, systemd, the whole of `./setup check`); links have targets;
+# sparsekv-bench draws the chart from its data; and the data and the README's table have figures of bench/RESULTS.md.
 srcdir=$(readlink -f "${srcdir:-$(dirname "$0")/..}")
 build=$PWD
 tmp=$(mktemp -d) || exit 99
@@ -16,16 +16,16 @@ die() {
 	exit 1
 }
 
-# block FILE LANGUAGE N: the Nth block of the language.
+# block FILE LANGUAGE N: prints the Nth block of the language.
 block() {
 	awk -v fence="\`\`\`$2" -v n="$3" '/^```/ { on = $0 == fence && ++seen == n; next } on' "$srcdir/$1"
 }
-# commands FILE: the lines of its blocks of shell, without comments.
+# commands FILE: prints the lines of its shell blocks, without comments.
 commands() {
 	awk '/^```/ { on = $0 == "```sh"; next } on' "$srcdir/$1" | sed 's/[[:space:]]\+#.*//'
 }
 
-# ---- what the commands of the pages find: this build's programs, and files by the names that the pages use
+# ---- what the commands of the pages use: this build's programs, and files under the names that the pages use
 
 include=$srcdir/libclient/include libs=$build/libclient/.libs
 flags="-Wall -Wextra -Werror -D_DEFAULT_SOURCE"
@@ -51,7 +51,7 @@ sparsekv-calibrate() {
 	(cd "$build" && engine/sparsekv-calibrate --private "$@") </dev/null
 }
 
-# A command that other tests run: it must stand in one of theirs. 1: this is not one of them.
+# A command that other tests run: one of those tests must contain it. Status 1: no other test runs it.
 elsewhere() {
 	local where
 	case $1 in
@@ -60,14 +60,14 @@ elsewhere() {
 	"vllm serve"*) return 0 ;; # python/tests/vllm/server.py
 	./setup*) where=chroot.sh ;;
 	systemctl* | systemd-*) where=guest.sh ;;
-	"mkdir -p build" | "cd build" | ../configure* | make) return 0 ;; # as setup does: tests/chroot.sh
-	"make install") return 0 ;; # tests/systemd/run.sh
+	"mkdir -p build" | "cd build" | ../configure* | make) return 0 ;; # as setup does: tests/e2e/chroot.sh
+	"make install") return 0 ;; # tests/e2e/systemd/run.sh
 	*) return 1 ;;
 	esac
 	find "$srcdir/tests" -name $where -exec grep -qF -- "$1" {} + || die "\"$1\" is in no $where"
 }
 
-# run LINE: all of its commands elsewhere, or here and with success
+# run LINE: all of its commands run in other tests, or it runs here and succeeds
 run() {
 	local part
 	if elsewhere "$(sed 's/ *&&.*//; s/^sudo //' <<<"$1")"; then
@@ -76,7 +76,7 @@ run() {
 		done < <(sed 's/ *&& */\n/g; s/^sudo //; s/\nsudo /\n/g' <<<"$1" | sed 's/^sudo //')
 		return
 	fi
-	# Files by full names: sparsekv-calibrate runs in the build directory.
+	# With absolute file names: sparsekv-calibrate runs in the build directory.
 	(cd "$work" && eval "$(sed -E "s@/etc/sparsekv/@$work/@g; s@(--(tasks|svg)) @\1 $work/@g; s@ DIR@ $work/DIR@g" <<<"$1")") \
 		>"$tmp/said" 2>&1 || { cat "$tmp/said" >&2; die "failed: $1"; }
 }
@@ -115,7 +115,7 @@ done
 
 # ---- links, the chart and the figures
 
-# slugs FILE: the anchors of its headings
+# slugs FILE: prints the anchors of its headings
 slugs() {
 	sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'
 }
@@ -134,7 +134,7 @@ y=$(head -n 1 "$srcdir/doc/policies.csv" | cut -d, -f3-)
 bench/sparsekv-bench plot --x policy --by method --y "$y" --title "$title" --output "$tmp/policies.svg" "$srcdir/doc/policies.csv" &&
 	cmp "$tmp/policies.svg" "$srcdir/doc/policies.svg" || die "doc/policies.svg is not drawn from doc/policies.csv"
 
-# cells FILE ROW: the cells of the tables' rows that begin with `ROW`, space between them
+# cells FILE ROW: prints the cells of the tables' rows that begin with `ROW`, separated by spaces
 cells() {
 	grep -F "| \`$2\` |" "$srcdir/$1" | tr -d '|*'
 }
@@ -147,7 +147,7 @@ while IFS=, read -r policy _ lines time; do
 done < <(tail -n +2 "$srcdir/doc/policies.csv")
 while IFS='|' read -r _ policy _ lines _; do
 	policy=$(tr -d ' `' <<<"$policy") lines=$(tr -d ' ' <<<"$lines")
-	case $policy in *[!a-z0-9]*) continue ;; esac # other rows than the policies' own: specs
+	case $policy in *[!a-z0-9]*) continue ;; esac # rows of specs, not of policies
 	figure "$policy" "$lines" README.md
 done < <(grep '^| `' "$srcdir/README.md")
 [ "$(wc -l <"$srcdir/README.md")" -le 150 ] || die "README.md has more than 150 lines"

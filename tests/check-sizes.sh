@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check-sizes.sh [ROOT] - what is read at one go stays short: a file of code has 600 lines at most, a function 70 between its
-# braces. And what many files need is one thing: a header outside tests/ that more than 12 files include is on the list below,
-# with the reason they have in common.
-# A test of the test comes first: what is too long and a header with too many friends must be found.
+# check-sizes.sh [ROOT] - keeps units of code short: a file has at most 600 lines, a function at most 70 between its
+# braces. A header that many files need must have one purpose: a header outside tests/ that more than 12 files include
+# is in the list below, with the reason that they have in common.
+# First the script checks itself: it must find planted files and functions that are too long, and a header with too many
+# includes.
 set -u
 export LC_ALL=C
 max_file=600 max_function=70 max_includes=12
 
-# header | what each file that includes it needs it for
+# header | why the files that include it need it
 headers='
 bench/bench.h                     | a subcommand of sparsekv-bench: its report, its clock, its random numbers
 common/fd.h                       | file descriptors that close themselves
@@ -40,7 +41,7 @@ sparsekv/policy.h                 | the interface of policies
 sparsekv/types.h                  | the types of both
 '
 
-# check ROOT: one line for each fault
+# check ROOT: prints one line for each fault
 check() (
 	cd "$1" || exit 99
 	find bench common daemon engine formats kernels libclient policies tests -name '.?*' -prune -o -type f \

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check-table.sh BUILDDIR - the table of models/reference/README.md, made with the engine on a daemon.
+# check-table.sh BUILDDIR - checks the table of models/reference/README.md with the engine on a daemon.
 #
-# For `full`, `streaming`, `delta` and `quest` over the 120 dev cases of 1,024 to 4,096 bytes, `line` must lie within
-# 1.5 points and the attended share within 2 points of what the independent simulation gives. Then 40 cases
+# For `full`, `streaming`, `delta` and `quest` over the 120 dev cases of 1,024 to 4,096 bytes, `line` must be within 1.5
+# points and the attended share within 2 points of the results of the independent simulation. Then 40 cases that are
 # decoded freely must be exact where they are with forced decoding.
 set -eu
 build=$1
@@ -21,7 +21,7 @@ failed=0
 "${eval[@]}" --sizes 1024,2048,4096 --policy full --policy "$streaming" --policy "$delta" \
 	--policy 'quest?budget=0.25' --policy 'quest:shared?budget=0.25' --csv "$tmp/csv"
 
-# expect POLICY LINE ATTENDED, the simulation's figures
+# expect POLICY LINE ATTENDED: compares with the simulation's figures
 expect() {
 	local line attended
 	read -r line attended < <(sed 's/"[^"]*"/quoted/' "$tmp/csv" |

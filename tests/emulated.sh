@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# emulated.sh tests/emulated/TEST[+many|+backwards].emulated: a test of kernels, hurried, on a device that is none: the CUDA kernels' own
-# sources, thread by thread (tests/emulate/), with few multiprocessors. many: with many; backwards: with these, and threads that take
-# turns in the other direction.
+# emulated.sh tests/emulated/TEST[+many|+backwards].emulated: runs a kernel test, shortened, without a device: it runs
+# the sources of the CUDA kernels thread by thread (tests/emulate/), with few multiprocessors. many: with many
+# multiprocessors; backwards: with many, and threads take turns in reverse order.
 export SPARSEKV_CUDA_MODULE="$PWD/tests/emulate/sparsekv-cuda.so" SPARSEKV_REQUIRE_GPU=1 SKV_SLOW=1
 test=$(basename "$1" .emulated)
 case $test in

@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# fake-device.sh tests/fake-device/PATH[+legacy].fake: the test tests/PATH on a device that is none: tests/support/fake-backend.c with the
-# memory of tests/support/fake-libcuda.c. legacy: with the older kind of handles.
+# fake-device.sh tests/fake-device/PATH[+legacy].fake: runs the test tests/PATH on a fake device:
+# tests/support/fake-backend.c with the memory of tests/support/fake-libcuda.c. legacy: with CUDA IPC handles.
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT || exit 99
 export SKV_TEST_DEVICE=1 FAKE_CUDA_DIR="$dir" LD_LIBRARY_PATH="$PWD/tests/fake-cuda"
 export SPARSEKV_CUDA_MODULE="$PWD/tests/support/.libs/fake-backend.so"
-export SKV_ORACLE_CASES=16 # test-oracle itself has more of them, on the host, whose kernels these are
+export SKV_ORACLE_CASES=16 # the test itself runs more cases on the host, which has the same kernels
 test=${1#*tests/fake-device/}
 test=${test%.fake}
 case $test in

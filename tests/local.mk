@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# A test is one line here: its program has the one source of its name, is compiled with TEST_CPPFLAGS and TEST_CFLAGS
-# (Makefile.am adds them to everything below tests/) and links LDADD. Those that take longest come first.
+# A test is one line here: its program has a single source with its name, is compiled with TEST_CPPFLAGS and TEST_CFLAGS
+# (Makefile.am adds them for everything below tests/) and links LDADD. The slowest tests come first.
 TEST_CPPFLAGS = -DSKV_BUILDDIR='"$(abs_top_builddir)"' -DSKV_SRCDIR='"$(abs_top_srcdir)"' $(JANSSON_CFLAGS)
-# (tests/support/child.h says why.)
+# tests/support/child.h has the reason.
 TEST_LINK = -Wl,--wrap=_mark_point,--wrap=_ck_assert_failed
 TEST_CFLAGS = $(CHECK_CFLAGS) $(OPENMP_CFLAGS) -pthread
 LDADD = tests/support/libskvtest.la tests/oracle/libskvoracle.la tests/ref/libskvref.la engine/libskvengine.la \
@@ -46,11 +46,11 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/engine/test-jinja tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
 	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-counters tests/unit/daemon/test-ctl tests/unit/daemon/test-descriptors tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-export tests/unit/daemon/test-fence tests/unit/daemon/test-handlers tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
-	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-keeper tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-parked-files tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-disk tests/unit/daemon/test-prefix-keys tests/unit/daemon/test-prefix-room tests/unit/daemon/test-probe tests/unit/daemon/test-processes tests/unit/daemon/test-reconnect tests/unit/daemon/test-reconnect-raw tests/unit/daemon/test-reconnect-threads tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
+	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-keeper tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-neighbours tests/unit/daemon/test-parked-files tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-disk tests/unit/daemon/test-prefix-keys tests/unit/daemon/test-prefix-room tests/unit/daemon/test-probe tests/unit/daemon/test-processes tests/unit/daemon/test-reconnect tests/unit/daemon/test-reconnect-raw tests/unit/daemon/test-reconnect-threads tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
 	tests/unit/daemon/test-server-life tests/unit/daemon/test-store-client tests/unit/daemon/test-store-cluster tests/unit/daemon/test-store-failure \
 	tests/unit/daemon/test-store-record tests/unit/daemon/test-store-tls tests/unit/daemon/test-store-values tests/unit/daemon/test-turns tests/unit/daemon/test-worker
 CORE_TESTS = \
-	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \
+	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset tests/unit/core/test-core-block-index \
 	tests/unit/core/test-core-charge tests/unit/core/test-core-cost tests/unit/core/test-core-fork tests/unit/core/test-core-parking \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
 	tests/unit/core/test-core-joint tests/unit/core/test-core-prefix tests/unit/core/test-core-prefix-room tests/unit/core/test-core-resume tests/unit/core/test-core-sequences tests/unit/core/test-core-undo tests/unit/core/test-core-untrusted \
@@ -61,7 +61,7 @@ COMMON_TESTS = \
 	tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
 	tests/unit/bench/test-scale \
 	tests/unit/policies/test-plan-windows tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
-# Allocations, among others, are made to fail: a sanitizer has its own.
+# Allocations and other calls are made to fail, which does not work with a sanitizer's own allocator.
 if !SANITIZER
 NTH_TESTS = tests/unit/client/test-client-nth-failure tests/unit/daemon/test-nth-failure tests/unit/daemon/test-nth-handover \
 	tests/unit/daemon/test-nth-keeper tests/unit/daemon/test-nth-parking
@@ -70,7 +70,7 @@ NTH_TESTS += tests/unit/daemon/test-nth-device
 endif
 endif
 EXTRA_tests_e2e_test_prefix_nixl_DEPENDENCIES = tests/support/fake-nixl.la
-# On the fake driver, and on a real device.
+# With the fake driver, and on a real device.
 if CUDA
 DEVICE_TESTS = tests/unit/daemon/test-device tests/unit/daemon/test-device-life tests/unit/daemon/test-disk-device tests/e2e/gpu-daemon
 EXTRA_tests_unit_daemon_test_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
@@ -82,7 +82,7 @@ EXTRA_tests_e2e_gpu_replay_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_e2e_gpu_tables_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 endif
 
-# All of it at once: tests/soak/test-soak.c says what.
+# Everything at the same time: see tests/soak/test-soak.c.
 SOAK_TESTS = tests/soak/test-soak
 tests_soak_test_soak_SOURCES = tests/soak/test-soak.c tests/soak/soak.h tests/soak/by-name.c tests/soak/compare.c tests/soak/disturb.c tests/soak/engine.c tests/soak/engine.h tests/soak/engine-seqs.c \
 	tests/soak/life.c tests/soak/names.c tests/soak/prefixes.c tests/soak/quiet.c tests/soak/report.c tests/soak/step.c
@@ -93,10 +93,10 @@ SCRIPTED_TESTS = tests/check-man.sh tests/check-bench.sh tests/check-lexicon.sh 
 check_PROGRAMS += $(E2E_TESTS) $(SOAK_TESTS) $(UNIT_TESTS) tests/support/engine-logits
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
 TESTS += $(E2E_TESTS) $(SOAK_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)
-# Those that assert times: nothing runs beside them.
+# Tests that assert times: no other test runs at the same time.
 ALONE_TESTS = tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-server-life tests/unit/daemon/test-turns
 if CUDA
-# What touches streams and recordings; the others are for the night.
+# Tests of streams and recordings; the others run only at night.
 FAKE_DEVICE_TESTS = \
 	tests/fake-device/e2e/gpu-client.fake tests/fake-device/e2e/gpu-replay.fake tests/fake-device/e2e/gpu-tables.fake \
 	tests/fake-device/unit/client/test-client.fake tests/fake-device/unit/client/test-client-evict.fake \
@@ -108,7 +108,8 @@ FAKE_DEVICE_NIGHTLY = \
 	tests/fake-device/unit/client/test-client-codec.fake tests/fake-device/unit/client/test-client-compress.fake \
 	tests/fake-device/unit/client/test-client-forms.fake tests/fake-device/unit/client/test-client-page-bounds.fake \
 	tests/fake-device/unit/client/test-client-policy.fake tests/fake-device/unit/client/test-client-rewind.fake
-# With few multiprocessors; at night those that depend on how work is divided with many, and with threads that take turns backwards.
+# With few multiprocessors. At night also with many, for tests that depend on how work is divided, and with threads in
+# reverse order.
 EMULATED_TESTS = \
 	tests/emulated/test-append.emulated tests/emulated/test-compress.emulated tests/emulated/test-compress-quant.emulated \
 	tests/emulated/test-decode.emulated tests/emulated/test-decode-rows.emulated tests/emulated/test-decompress.emulated \
@@ -147,17 +148,17 @@ GOLDEN_MODELS = \
 	tests/unit/engine/golden/yarn/config.json tests/unit/engine/golden/yarn/golden.safetensors \
 	tests/unit/engine/golden/yarn/model.safetensors
 
-# Tokenizers and their golden ids; the program by which against-package.py compares.
+# Tokenizers and their golden ids; against-package.py uses the program to compare.
 check_PROGRAMS += tests/tokenizer/tokenize
 tests_tokenizer_tokenize_LDADD = formats/libskvtokenizer.la formats/libskvformats.la
 EXTRA_DIST += tests/tokenizer/against-package.py tests/tokenizer/golden.jsonl tests/tokenizer/gpt2.json \
 	tests/tokenizer/llama3.json tests/tokenizer/qwen.json tests/tokenizer/smollm.json
 
-# Chat templates and what jinja2 makes of them; the program by which against-package.py compares.
+# Chat templates and jinja2's output for them; against-package.py uses the program to compare.
 check_PROGRAMS += tests/jinja/render
 EXTRA_DIST += tests/jinja/against-package.py tests/jinja/golden.jsonl
 
-# It is as a kernel without newer system calls.
+# It simulates a kernel without newer system calls.
 tests_unit_daemon_test_hostile_fds_LDADD = $(LDADD) $(LIBSECCOMP_LIBS)
 
 # These compile private sources of what they test.
@@ -169,14 +170,14 @@ tests_unit_engine_test_correction_SOURCES = tests/unit/engine/test-correction.c 
 tests_unit_bench_test_scale_SOURCES = tests/unit/bench/test-scale.c bench/scale-cache.c bench/scale-cache.h \
 	bench/scale-trace.c bench/scale-trace.h bench/scale-trace-file.c bench/util.c bench/bench.h bench/options.h
 
-# These need of the project what they test, and no daemon.
+# These link only the part of the project that they test, and need no daemon.
 STORE_LDADD = tests/support/libskvtest.la daemon/store/libskvstore.la $(CHECK_LIBS) -lpthread -lm
 tests_unit_daemon_test_store_client_LDADD = $(STORE_LDADD)
 tests_unit_daemon_test_store_cluster_LDADD = $(STORE_LDADD)
 tests_unit_daemon_test_store_failure_LDADD = $(STORE_LDADD)
 tests_unit_daemon_test_store_tls_LDADD = $(STORE_LDADD)
 
-# Engines whose own calls fail, too.
+# Engines with failing calls.
 NTH_SOURCES = tests/support/fail-nth.c tests/support/fail-nth.h tests/support/nth-engine.c tests/support/nth-engine.h
 tests_unit_client_test_client_nth_failure_SOURCES = tests/unit/client/test-client-nth-failure.c tests/support/client-fixture.h $(NTH_SOURCES)
 NTH_CASE_SOURCES = $(NTH_SOURCES) tests/support/nth-case.c tests/support/nth-case.h \

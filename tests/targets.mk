@@ -4,9 +4,9 @@ EXTRA_DIST += tests/lsan-suppressions tests/e2e/debootstrap.sh tests/e2e/environ
 	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/engine.c tests/e2e/systemd/skv-test.service \
 	tests/e2e/systemd/checks.sh tests/e2e/systemd/guest-reboot.sh tests/e2e/systemd/machine.sh tests/e2e/packages.sh tests/e2e/packages-guest.sh
 
-# Threads of a pool that wait for each other by spinning are slow on a machine with other work: seconds
-# become minutes. The tests are not about speed, so they wait asleep.
-# What is too long for each run is divided into shares: a number made of the commit says which it is (tests/support/random.h).
+# Threads of a pool that spin while they wait for each other are slow on a machine with other work: seconds become
+# minutes. The tests are not about speed, so threads sleep while they wait. Tests that take too long for each run are
+# divided into shares: a number derived from the commit selects one (tests/support/random.h).
 SKV_SHARE := $(or $(SKV_SHARE),$(shell git -c safe.directory='*' -C $(srcdir) rev-parse --short=7 HEAD 2>/dev/null | sed 's/^/0x/'),0)
 AM_TESTS_ENVIRONMENT = \
 	OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
@@ -15,43 +15,45 @@ AM_TESTS_ENVIRONMENT = \
 TIMED = bash $(srcdir)/tests/timed.sh
 LOG_COMPILER = $(TIMED)
 
-# Tests on a device that is none: tests/fake-device/unit/client/test-client.fake is tests/unit/client/test-client with a driver of
-# the tests' own, and tests/emulated/test-decode.emulated a test of kernels on the CUDA kernels' own sources. The files are empty.
+# Tests without a device: tests/fake-device/unit/client/test-client.fake is tests/unit/client/test-client with a fake
+# driver, and tests/emulated/test-decode.emulated is a kernel test with the sources of the CUDA kernels. The files are
+# empty.
 TEST_EXTENSIONS = .fake .emulated
 FAKE_LOG_COMPILER = $(TIMED) $(SHELL) $(srcdir)/tests/fake-device.sh
 EMULATED_LOG_COMPILER = $(TIMED) $(SHELL) $(srcdir)/tests/emulated.sh
 $(FAKE_DEVICE_TESTS) $(FAKE_DEVICE_NIGHTLY) $(EMULATED_TESTS) $(EMULATED_NIGHTLY):
 	$(AM_V_at)$(MKDIR_P) $(@D) && : >$@
 
-# The same tests, or the TESTS named, from a build of its own: $(call sub_check,FOLDER,CONFIGURE ARGUMENTS,TESTS). A
-# recipe says + before it: else make does not see the other makes in it, and they run one job at a time. TESTS are those
-# of that build, which may have no CUDA: $$(...) is expanded there.
+# Runs the same tests, or the TESTS named, with a build of its own: $(call sub_check,FOLDER,CONFIGURE ARGUMENTS,TESTS).
+# A recipe has + before it: otherwise make does not recognize the other makes in it, and they run one job at a time.
+# TESTS are those of that build, which may have no CUDA: $$(...) is expanded there.
 sub_check = $(MKDIR_P) $(1) && cd $(1) && \
 	{ test -e config.status || $(abs_top_srcdir)/configure -q $(2); } && \
 	$(MAKE) $(AM_MAKEFLAGS) && $(MAKE) $(AM_MAKEFLAGS) check $(3)
 
-# Of each push: the unit tests in one build that sees what clang's warnings, ASan and UBSan see, with host kernels of one ISA.
+# For each push: the unit tests in one build with clang's warnings, ASan and UBSan, and host kernels of one ISA.
 SANITIZE = --with-sanitizer=address,undefined
-# GNU's OpenMP, without parallel regions: clang's leaves a file in /dev/shm, named by its pid, when a process is killed, and a later process
-# of that pid is not sure who it is, and dies.
+# GNU's OpenMP, without parallel regions: clang's runtime leaves a file in /dev/shm, named by its pid, when a process is
+# killed, and a later process with that pid takes itself for a duplicate and dies.
 CLANG = --enable-werror CC=clang CXX=clang++ ac_cv_prog_c_openmp=-fopenmp=libgomp
-# CUDA takes long to compile, and no sanitizer sees it. Loops that are not vectorized, at -O1, are no defects; nor is NULL + 0 here,
-# which clang's check of pointers refuses (gcc's, in check-asan, does not).
+# CUDA takes long to compile, and no sanitizer checks it. Loops that are not vectorized at -O1 are no defects; nor is
+# NULL + 0 here, which clang's check of pointers rejects (gcc's, in check-asan, does not).
 check-sanitized:
 	+export LSAN_OPTIONS=suppressions=$(abs_top_srcdir)/tests/lsan-suppressions:print_suppressions=0; $(call sub_check,check-sanitized.d,$(CLANG) $(SANITIZE) --without-cuda --with-host-isa=avx2 CFLAGS='-O1 -g -Wno-pass-failed -fno-sanitize=pointer-overflow',TESTS='$$(UNIT_TESTS)')
-# All tests with gcc's sanitizers (whose warnings see ghosts in sanitized code, so there they stay warnings), and with clang.
+# All tests with gcc's sanitizers (gcc gives false warnings for sanitized code, so they are not errors there), and with
+# clang.
 check-asan:
 	+$(call sub_check,check-asan.d,$(SANITIZE) CFLAGS='-O1 -g')
 check-clang:
 	+$(call sub_check,check-clang.d,$(CLANG))
 
-# The client library's locks and atomics. OpenMP's own synchronisation is not seen, so it has one thread here.
+# The client library's locks and atomics. TSan does not see OpenMP's own synchronization, so it has one thread here.
 TSAN = --with-sanitizer=thread --without-cuda CC=clang CXX=clang++ CFLAGS='-O1 -g'
 check-tsan:
 	+export OMP_NUM_THREADS=1 OMP_TOOL=disabled TSAN_OPTIONS=die_after_fork=0; $(call sub_check,check-tsan.d,$(TSAN),TESTS='$$(CLIENT_TESTS)')
 
-# Every C test program under valgrind, without AVX-512, which valgrind does not know. It follows the
-# processes that Check forks, so a leak or an error fails the one test that has it.
+# Every C test program under valgrind, without AVX-512, which valgrind does not support. It follows the processes that
+# Check forks, so a leak or an error fails only its own test.
 VALGRIND = valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
 	--show-leak-kinds=definite --num-callers=25
 check-valgrind: all
@@ -60,31 +62,31 @@ check-valgrind: all
 		LOG_COMPILER='$(LIBTOOL) --mode=execute $(VALGRIND)'
 VALGRIND_TESTS = $(check_PROGRAMS)
 
-# Policies against the oracle in full; of a seed, SKV_SEED repeats it.
+# All policies against the oracle with many cases; SKV_SEED repeats a run.
 ORACLE_CASES = 500
 check-oracle: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/e2e/test-oracle
 	SKV_ORACLE_CASES=$(ORACLE_CASES) OMP_WAIT_POLICY=passive tests/e2e/test-oracle
 
-# Compressed sequences, in any order of operations, in full.
+# Compressed sequences: random operations, full length.
 CODES_OPS = 10000
 check-codes: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-compress
 	SKV_CODES_OPS=$(CODES_OPS) OMP_WAIT_POLICY=passive tests/unit/client/test-client-compress
 
-# Sequences that go back, in any order of operations, in full.
+# Sequences that are truncated: random operations, full length.
 REWIND_OPS = 10000
 check-rewind: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-any-order
 	SKV_REWIND_OPS=$(REWIND_OPS) OMP_WAIT_POLICY=passive tests/unit/client/test-client-any-order
 
-# Everything at once, with eight engines. When something is wrong it says where all files are.
+# Everything at the same time, with eight engines. After a failure it prints where all files are.
 SOAK_SECONDS = 120
 soak: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/soak/test-soak
 	SOAK_SECONDS=$(SOAK_SECONDS) OMP_WAIT_POLICY=passive tests/soak/test-soak
 
-# Calls that fail, every one of them: by so many processes, where there are as many processors.
+# Failing calls, all of them; NTH_JOBS: number of parallel processes, at most one for each processor.
 NTH_JOBS = 1
 check-nth: all
 	$(MAKE) $(AM_MAKEFLAGS) $(NTH_TESTS) tests/support/fail-nth.la
@@ -99,10 +101,10 @@ check-golden: all
 check-table: all
 	bash $(srcdir)/tests/check-table.sh $(abs_top_builddir)
 
-# Faults that tests must find, each put into a copy of the sources; MUTATIONS names some of them.
+# Faults that tests must find, each in a copy of the sources; MUTATIONS names some of them.
 check-mutations:
 	bash $(srcdir)/tests/check-mutations.sh $(abs_top_builddir) $(MUTATIONS)
-# What programs of the tests start and load.
+# Programs and modules that test programs start and load.
 mutations-need: $(sbin_PROGRAMS) daemon/ctl/sparsekvctl $(policy_LTLIBRARIES) $(check_LTLIBRARIES) $(MUTATIONS_CUDA)
 mutations-need-programs: $(bin_PROGRAMS) engine/prose.txt
 if CUDA
@@ -137,24 +139,25 @@ MUTATION_PATCHES = \
 	tests/mutations/wire-quoted-text.patch tests/mutations/wire-run-beyond-ids.patch tests/mutations/worker-dumpable.patch \
 	tests/mutations/worker-jobs-in-order.patch
 
-# Attacks in full; `make check` runs them small. As root, on a machine with nothing else to do.
+# Attacks at full size; `make check` runs small ones. Needs root and an idle machine.
 check-hostile: all
-	$(MAKE) $(AM_MAKEFLAGS) tests/unit/daemon/test-hostile tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-turns \
-		tests/unit/client/test-client-fence
+	$(MAKE) $(AM_MAKEFLAGS) tests/unit/daemon/test-hostile tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-neighbours \
+		tests/unit/daemon/test-turns tests/unit/client/test-client-fence
 	TURNS=full tests/unit/daemon/test-turns
 	HOSTILE_FDS=1000 tests/unit/daemon/test-hostile-fds
 	HOSTILE_SECONDS=600 tests/unit/daemon/test-hostile
+	HOSTILE_SECONDS=600 tests/unit/daemon/test-neighbours
 	HOSTILE_SECONDS=60 HOSTILE_MEMORY=128 tests/unit/daemon/test-hostile
 	HOSTILE_SECONDS=60 HOSTILE_MEMORY=512 tests/unit/daemon/test-hostile
 	FENCE_ROUNDS=10000 OMP_WAIT_POLICY=passive tests/unit/client/test-client-fence
 
-# Ranks, and prefixes between hosts, in full; as root in network namespaces.
+# Ranks, and prefixes between hosts, at full size; as root in network namespaces.
 check-scale: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-ranks tests/e2e/test-engine-ranks tests/e2e/test-ranks-kill \
 		tests/unit/client/test-client-prefix tests/e2e/test-prefix-store tests/e2e/test-prefix-nixl
 	bash $(srcdir)/tests/e2e/scale.sh
 
-# Everything, one after the other, whatever fails: hours. What needs root says so where there is none.
+# Everything, one after the other, also after failures: takes hours. Tests that need root say so if they lack it.
 NIGHTLY = check-all-shares check-golden check-oracle check-codes check-rewind check-nth check-table check-asan check-clang check-tsan \
 	check-mutations check-hostile check-scale $(notdir $(FUZZERS)) soak
 check-nightly: all
@@ -165,7 +168,7 @@ check-nightly: all
 check-all-shares:
 	$(MAKE) $(AM_MAKEFLAGS) check SKV_SHARE=all TESTS='$(TESTS) $(FAKE_DEVICE_NIGHTLY) $(EMULATED_NIGHTLY)'
 
-# Root and debootstrap needed.
+# These need root and debootstrap.
 check-systemd: all
 	bash $(srcdir)/tests/e2e/systemd/run.sh
 check-chroot:

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# timed.sh COMMAND... TEST: run a test, and leave in TEST.seconds, in the build directory, its seconds by the clock and those of processors.
-# make runs tests side by side; those of $RUN_ALONE run alone.
+# timed.sh COMMAND... TEST: runs a test, and writes its elapsed seconds and processor seconds to TEST.seconds in the
+# build directory. make runs tests in parallel; those of $RUN_ALONE run alone.
 for test in "$@"; do :; done
 test=$(echo "$test" | sed "s@^\./@@; s@^${srcdir:-.}/@@")
 mkdir -p "$(dirname "$test")"

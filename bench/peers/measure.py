@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The process in which bench/peers.py measures: a task a line from stdin, JSON of [peer, dtype, cell]; on stdout what to
-print, and after each task a line of ".". A line "! why" says that the peer cannot be had at all."""
+"""The process in which bench/peers.py measures. It reads a task a line from stdin, JSON of [peer, dtype, cell]. It
+writes lines to print to stdout, and a line of "." after each task. A line "! why" means that the peer is not
+available at all."""
 import json
 import os
 import statistics
@@ -12,16 +13,16 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 PAGE = 16
-STREAMED = 512 << 20  # bytes of K and V from one use of a copy to the next
+STREAMED = 512 << 20  # bytes of K and V that are read before a copy is used again
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 
 
 class Refused(Exception):
-    """what a peer cannot do, in words"""
+    """A peer cannot do this; the text says why."""
 
 
 class Cell:
-    """"64x8192:32/8:128": batch x tokens (and + more of them), query heads/kv heads, head dimension"""
+    """"64x8192:32/8:128": batch x tokens (more with +), query heads/kv heads, head dimension"""
 
     def __init__(self, name):
         self.name = name
@@ -42,9 +43,9 @@ class Cell:
         return 2 * self.total * self.kv_heads * self.dim * DTYPES[dtype].itemsize
 
 
-# A peer is a function of (cell, q, flat): q [batch, heads, dim], and flat, the elements of a number of copies of K and V
-# in whatever order the peer likes. It returns call(i), which attends to copy i and returns [batch, heads, dim] in some
-# shape, and rows(b, h), K and V [tokens, dim] of a sequence and head in copy 0.
+# A peer is a function of (cell, q, flat). q is [batch, heads, dim]; flat has the elements of several copies of K and
+# V, in the layout that the peer chooses. It returns call(i), which attends to copy i and returns [batch, heads, dim]
+# in some shape, and rows(b, h), which returns K and V [tokens, dim] of a sequence and head in copy 0.
 
 
 def sdpa(backend, cell, q, flat):
@@ -103,7 +104,7 @@ def flashinfer(backend, cores, cell, q, flat):
     import flashinfer
 
     if backend == "cudnn":
-        import cudnn  # without it FlashInfer would look for kernels elsewhere
+        import cudnn  # without this import FlashInfer would load kernels from elsewhere
     kv, order, first, table, _, work, rows = paged(cell, flat)
     q, out = q.to(flat.dtype) if backend == "fa3" else q, q.dtype
     last = torch.full((cell.batch,), PAGE, dtype=torch.int32)
@@ -138,13 +139,13 @@ PEERS = {
 
 
 def copies(cell, dtype):
-    """As many copies of K and V as have STREAMED bytes, or as there is room for."""
+    """Returns copies of K and V: STREAMED bytes, or as many as fit."""
     size = cell.bytes(dtype)
     room = torch.cuda.mem_get_info()[0] * 9 // 10 - (1 << 30)
     n = min(-(-STREAMED // size), room // size)
     if n < 1:
         raise Refused(f"K and V take {size / 1e9:.0f} GB, and {room / 1e9:.0f} GB are free")
-    # what repeats in it is no power of two long, so that no two heads are alike
+    # the repeated length is not a power of two, so that no two heads are equal
     some = torch.randn(min(50_000_017, n * size), device="cuda", dtype=torch.float16).to(DTYPES[dtype])
     flat = torch.empty(n * size // some.itemsize, device="cuda", dtype=some.dtype)
     for part in flat.view(torch.uint8).split(some.nbytes):
@@ -153,7 +154,7 @@ def copies(cell, dtype):
 
 
 def differs(cell, q, out, rows):
-    """Of the last sequence and kv head: the distance to plain PyTorch, as a share of the length"""
+    """For the last sequence and kv head: the distance to plain PyTorch, relative to the norm."""
     group = cell.heads // cell.kv_heads
     k, v = (x.float() for x in rows(cell.batch - 1, cell.kv_heads - 1))
     right = torch.softmax(q[-1, -group:].float() @ k.T * cell.scale, -1) @ v
@@ -162,7 +163,7 @@ def differs(cell, q, out, rows):
 
 
 def milliseconds(call, n, note):
-    """Of one call, call(i) being on copy i of n"""
+    """Milliseconds of one call; call(i) uses copy i of n."""
     row = [i % n for i in range(n * -(-8 // n))]
     for i in (0, n - 1, 0):
         call(i)
@@ -182,7 +183,7 @@ def milliseconds(call, n, note):
                 call(i)
 
     times = []
-    while len(times) < 6 and sum(times) < 4000:  # the first only wakes what it needs
+    while len(times) < 6 and sum(times) < 4000:  # the first is a warm-up
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         replay()
@@ -199,7 +200,7 @@ def reason(e):
 
 def measure(name, dtype, cell, flat, say):
     torch.manual_seed(1)
-    # queries that fp8 holds exactly, so that every peer computes the same
+    # queries that fp8 represents exactly, so that all peers compute the same
     q = torch.randn(cell.batch, cell.heads, cell.dim, device="cuda").to(torch.float8_e4m3fn)
     q = q.to(torch.bfloat16 if name == "fa3" else torch.float16)
     call, rows = PEERS[name][0](cell, q, flat)
@@ -215,7 +216,7 @@ def measure(name, dtype, cell, flat, say):
 
 def work():
     stdout = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print
+    os.dup2(2, 1)  # output that libraries print
 
     def say(text):
         print(text, file=stdout, flush=True)

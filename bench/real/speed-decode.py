@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Decode steps of transformers on a device, SparseCache beside transformers' own caches, in one run.
+"""Compares decode steps of transformers on a device with SparseCache and with transformers' own caches, in one run.
 
 usage: speed-decode.py [--tokens N] [--batch N] [--steps N] [--new N] [--device DEVICE] VARIANT...
 
-The model has the shape of Llama-3-8B with random weights in bf16. Caches are filled with random K and V, as after a prompt of N
-tokens. A VARIANT is dynamic (sdpa with DynamicCache: PyTorch's FlashAttention), static (sdpa with StaticCache, compiled as
-generate() does it), or a policy of SparseCache, with "+eager" behind it (steps are not recorded), "+compile", or "+tuned"
-(compiled, with products of one row as sums, which are tuned). Columns: ms of a step, of model call and argmax, median; the
-device's part of it; the host's, until the call returns; tokens/s of generate(), --new tokens greedily; the step as a multiple
-of the time in which the device reads weights and K and V; seconds of the first four steps, with compilation and recording.
+The model has the shape of Llama-3-8B with random weights in bf16. Caches are filled with random K and V, as after a
+prompt of N tokens. A VARIANT is dynamic (sdpa with DynamicCache: PyTorch's FlashAttention), static (sdpa with
+StaticCache, compiled as by generate()), or a policy of SparseCache, optionally with "+eager" (steps are not
+recorded), "+compile", or "+tuned" (compiled; one-row products become tuned reductions). Columns: median milliseconds
+of a step (model call and argmax); the device's part of it; the host's part, until the call returns; tokens/s of
+generate() with --new tokens, greedily; the step relative to the time in which the device reads weights and K and V;
+seconds of the first four steps, with compilation and recording.
 """
 import argparse
 import statistics
@@ -31,11 +32,11 @@ COMPILES = {
     "compile": True,
     "tuned": {"options": {"coordinate_descent_tuning": True}},
 }
-CHUNK = 8192  # tokens, of those that fill a cache
+CHUNK = 8192  # tokens that are added to a cache at a time
 
 
 def read_rate(device):
-    """Bytes a second that a sum of 8 GB reads."""
+    """Measures the bytes a second that a sum of 8 GB reads."""
     x = torch.zeros(1 << 31, dtype=torch.float32, device=device)
     times = []
     for _ in range(8):
@@ -54,7 +55,7 @@ def rows(config, batch, n, device):
 
 
 def fill_ours(cache, model, batch, tokens):
-    """As after a prompt: K and V are appended alone."""
+    """Fills our cache as a prompt does, but only appends K and V."""
     cache.bind(model)
     cache._make(batch)
     session, config = cache.session, model.config
@@ -75,7 +76,7 @@ def fill_theirs(cache, model, batch, tokens):
 
 
 class Variant:
-    """A cache filled with tokens, and a call that decodes a step on it."""
+    """A filled cache, and a call that decodes a step with it."""
 
     def __init__(self, name, model, client, a):
         spec, _, how = name.partition("+")
@@ -107,7 +108,7 @@ class Variant:
         self.token = out.logits[:, -1:].argmax(-1)
 
     def device_ms(self):
-        """Of a step whose launches are all queued before the device begins."""
+        """Device time of a step; all its launches are queued before the device begins."""
         stream = torch.cuda.current_stream()
         if self.ours and self.cache._recordings:
             stream = self.cache._recordings[0]._stream
@@ -175,7 +176,7 @@ def main():
             try:
                 v = Variant(name, model, client, a)
                 start = time.perf_counter()
-                for _ in range(4):  # compiled, recorded
+                for _ in range(4):  # compilation and recording
                     v.step()
                 torch.cuda.synchronize()
                 first = time.perf_counter() - start

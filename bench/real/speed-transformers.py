@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times of transformers with SparseCache beside sdpa with DynamicCache, in one run.
+"""Compares the speed of transformers with SparseCache and of sdpa with DynamicCache, in one run.
 
 usage: speed-transformers.py MODEL TEXT [--tokens N] [--new N] [--rounds N] [--policy SPEC[+compile]]... [--dtype TYPE] [--device DEVICE]
 
-Each round reads a prompt of N tokens of TEXT and decodes --new more, with sdpa and with each policy in turn (the order
-turns with the rounds). The table has medians: seconds of the prompt, milliseconds a decoded token, and both as shares of
-sdpa's; +compile: with SparseCache(compile=True). Needs the package sparsekv (./setup check-python makes an environment with it).
+Each round reads a prompt of N tokens of TEXT and decodes --new more, with sdpa and with each policy (the order
+rotates from round to round). The table has medians: seconds of the prompt, milliseconds a decoded token, and both
+relative to sdpa's. +compile: with SparseCache(compile=True). Needs the package sparsekv (./setup check-python makes
+an environment with it).
 """
 import argparse
 import statistics
@@ -27,7 +28,7 @@ def now(device):
 
 @torch.no_grad()
 def measure(model, ids, new, cache):
-    """Seconds of the prompt, and of each decoded token."""
+    """Returns the seconds of the prompt, and the median seconds of a decoded token."""
     device = str(model.device)
     start = now(device)
     token = model(ids, past_key_values=cache, logits_to_keep=1).logits[:, -1:].argmax(-1)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One Markdown table from two CSV files of sparsekv-eval: tasks, and texts with --compare.
+"""Makes one Markdown table from CSV files of sparsekv-eval: tasks, and texts with --compare.
 
 usage: summary.py MODEL TASKS.csv|- TEXTS.csv...
 
-A policy's bytes are the share of K and V that a decode step reads, what it reads to choose included. Of the tasks those
-that are answered count, of all kinds and of the kind "magic number".
+A policy's bytes are the share of K and V that a decode step reads, including the data read for selection. For tasks,
+the table has the number of exact answers, over all kinds and for the kind "magic number".
 """
 import json
 import os

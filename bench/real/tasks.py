@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks in natural language for public models, as a task file for sparsekv-eval.
+"""Makes tasks in natural language for public models, as a task file for sparsekv-eval.
 
 usage: tasks.py OUT.jsonl [--seed N] [--each N] [--sizes TOKENS,...] [--tasks A,B] [--per-token N] [TEXT...]
 
-All are completions, which small models can do: the answer stands in the prompt, far before its end.
-    magic    "The magic number of Oslo is 48213." hidden in prose, asked at its end
+All tasks are completions, which small models can do: the answer is in the prompt, far before its end.
+    magic    "The magic number of Oslo is 48213." hidden in prose, and asked at its end
     needles  six such sentences; two are asked, one after the other
     lookup   a list of names and codes, one of which is asked again
-    code     a constant defined far above is printed by the last line
-    cite     a sentence of the prose is begun again, to be continued word for word
-TEXTs are the prose (default: the project's own documentation). A prompt has about as many tokens as its size says, where
-a token of the prose has --per-token characters (default 3.2; of novels 4.5).
-The same seed makes the same file. No end of text is expected behind an answer.
+    code     the last line prints a constant defined far above
+    cite     a sentence of the prose is begun again, and must be continued word for word
+TEXTs are the prose (default: the project's own documentation). A prompt has about as many tokens as its size says, if
+a token of the prose has --per-token characters (default 3.2; 4.5 for novels). The same seed makes the same file.
+Answers have no end-of-text token.
 """
 import argparse
 import glob
@@ -25,11 +25,11 @@ CITIES = """Oslo Lisbon Nairobi Lima Quito Dakar Hanoi Seoul Kyoto Turin Porto G
 Riga Vilnius Tallinn Zagreb Split Sofia Varna Ankara Izmir Haifa Amman Muscat Doha Lagos Accra Tunis Rabat Havana Bogota
 Cusco Santos Osaka Perth Hobart Darwin Suva Apia Nome Boise Tulsa Akron""".split()
 PLACES = "North South East West Harbour Station Market Bridge Gate Park Hill Square".split()
-CHARACTERS = {"lookup": 2.3, "code": 2.8}  # a token, about
+CHARACTERS = {"lookup": 2.3, "code": 2.8}  # average characters of a token
 
 
 def prose(paths):
-    """Sentences of the texts, in order."""
+    """Returns the sentences of the texts, in order."""
     text = "\n".join(open(p, encoding="utf-8", errors="replace").read() for p in paths)
     text = re.sub(r"(?s:```.*?```)|^[|#].*$", "", text, flags=re.M)  # code, tables, headings
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)  # links
@@ -38,7 +38,7 @@ def prose(paths):
 
 
 def filler(rng, sentences, characters):
-    """So much prose from a random place on, as a list of sentences."""
+    """Returns prose of at least this length, from a random position on, as a list of sentences."""
     at, n, out = rng.randrange(len(sentences)), 0, []
     while n < characters:
         out.append(sentences[at % len(sentences)])
@@ -48,7 +48,7 @@ def filler(rng, sentences, characters):
 
 
 def hide(rng, body, facts):
-    """Facts among the sentences: not in the last fifth, where a window would find them."""
+    """Inserts facts among the sentences, but not in the last fifth, where a window would contain them."""
     for fact in facts:
         body.insert(rng.randrange(1, max(2, len(body) * 4 // 5)), fact)
     return " ".join(body)

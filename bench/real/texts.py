@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-# package, file in it (a pattern), where to begin: behind tables of contents and headers; characters of a token
+# package; file in it (a pattern); start, after tables of contents and headers; characters of a token
 TEXTS = [
     ("vim-runtime", "usr/share/vim/vim*/doc/usr_41.txt", 5000, 3.37),
     ("vim-runtime", "usr/share/vim/vim*/doc/pattern.txt", 3000, 3.15),
@@ -31,7 +31,7 @@ TEXTS = [
 
 
 def fetch(folder):
-    """The packages' files, unpacked under folder."""
+    """Downloads the packages and unpacks them in `folder`."""
     packages = sorted({package for package, *_ in TEXTS})
     with tempfile.TemporaryDirectory() as work:
         subprocess.run(["apt-get", "download", "-q", *packages], cwd=work, check=True, stdout=sys.stderr)

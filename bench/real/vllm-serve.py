@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm bench serve` against vLLM as it is and with its K and V in sparsekvd, in turn, as one table.
+"""Compares stock vLLM and vLLM with its KV cache in sparsekvd by `vllm bench serve`, as one table.
 
 usage: vllm-serve.py MODEL [--rounds N] [--input N]... [--concurrency N]... [--policy SPEC]... [--output N] [--requests N]
                      [--pool-bytes N] [--dtype TYPE]
 
-Each round starts the stock engine, measures, ends it, and does the same with ours, whose requests name each policy in turn;
-every other round begins with ours. Prompts are random tokens, of another seed in each measurement and the same for all engines;
-prefix caches are off in both. --requests: of each measurement, at least; as many as are under way at once, if that is more. The
-table has medians over the rounds: output tokens a second, milliseconds to the first token (TTFT) and for each further one (TPOT),
-the medians of a measurement's requests. Needs vLLM and the package sparsekv (./setup check-python makes an environment with them).
+Each round starts the stock engine, measures it and ends it, then does the same with ours, measuring with each policy
+in turn; every other round begins with ours. Prompts are random tokens, with another seed in each measurement but the
+same for both engines; prefix caches are off in both. --requests is the least number of requests of a measurement; the
+concurrency, if larger, replaces it. The table has medians over the rounds: output tokens a second, milliseconds to
+the first token (TTFT) and for each further one (TPOT); these are medians over the requests of a measurement. Needs
+vLLM and the package sparsekv (./setup check-python makes an environment with them).
 """
 import argparse
 import json
@@ -30,7 +31,7 @@ FIGURES = {"output_throughput": "tokens/s", "median_ttft_ms": "TTFT ms", "median
 
 
 def measure(a, server, seed, n_input, concurrency, policy, folder):
-    """The figures of one `vllm bench serve`, by name. policy: None for the stock engine."""
+    """Runs `vllm bench serve` and returns its figures by name. policy: None for the stock engine."""
     n = max(a.requests, concurrency)
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai", "--base-url"]
     command += [f"http://127.0.0.1:{server.port}", "--model", "m", "--tokenizer", a.model, "--dataset-name", "random", "--ignore-eos"]
@@ -49,7 +50,7 @@ def measure(a, server, seed, n_input, concurrency, policy, folder):
 
 
 def measure_engine(a, ours, number, folder, found):
-    """Start an engine and measure it; `found` gets the figures by (engine, input, concurrency)."""
+    """Starts an engine and measures it; adds the figures to `found` by (policy, input, concurrency)."""
     longest = max(a.input) + a.output + 16
     args = ["--max-model-len", str(longest), "--max-num-batched-tokens", "2048", "--no-enable-prefix-caching", "--dtype", a.dtype]
     if ours is None:

@@ -6,12 +6,13 @@
 #include "daemon/core/core-priv.h"
 
 uint32_t skv_account_find(const struct skv_core *, uid_t uid); /* SKV_NO_INDEX: the user has none */
-uint32_t skv_account_get(struct skv_core *, uid_t uid); /* made when it is not there */
-void skv_account_put(struct skv_core *, uint32_t account); /* removed when nothing is charged to it */
+uint32_t skv_account_get(struct skv_core *, uid_t uid); /* creates it if it does not exist */
+void skv_account_put(struct skv_core *, uint32_t account); /* removes it if nothing is charged to it */
 
 /*
- * Of the rows of a table a user may have as many as are left for all others, and one in any case (as of dbus-broker's
- * quotas): so none takes the last ones, and who comes late gets half of what is left. Does one more fit, besides `own`?
+ * Does one more row fit for an account that has `own` rows? Like dbus-broker's quotas: an account may have as many rows
+ * of a table as are left for all others, and one in any case. So no account takes the last rows, and a late one gets
+ * half of what is left.
  */
 bool skv_share_allows(const struct skv_core *, enum skv_table, uint32_t own);
 

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/age.c - sequences that nobody holds make room, the least recently used first; one that is held never does.
+ * daemon/core/age.c - sequences without a holder make room, the least recently used first; a held sequence never does.
  *
- * With age: parked after park-after, dropped after sequence-ttl. Under pressure: when a memory is used up, and a user who has less
- * than its part of it asks for more, the sequences of users with more than theirs are dropped. A part is the memory divided by the
- * users that have pages there, the one who asks included. So a user alone, or within its part, loses nothing to another.
+ * By age: parked after park-after, dropped after sequence-ttl. Under pressure: when a memory is used up and a user that
+ * has less than its share asks for more, the sequences of users with more than their share are dropped. A share is the
+ * memory divided by the number of users that have pages there, including the one that asks. So a user that is alone, or
+ * within its share, loses nothing to another.
  *
- * Where sequences can be parked they are not dropped under pressure, but parked; then a user's own make room as well, also
- * within its quota. Only if parking fails is it as where nothing can be.
+ * Where sequences can be parked, they are parked under pressure instead of dropped. A user's own sequences then make
+ * room as well, also within its quota. Only if parking fails are sequences dropped as where parking is off.
  *
- * Sealed prefixes go by the same order, but they can be computed again: one that cannot be parked is dropped. They leave a quarter of their
- * user's quotas, of memory and of sequences, to what it does besides, for a new sequence does not wait until one has gone: beyond that the
- * oldest is parked, one at a time; and where the disk is too slow for that, and half of the quarter is used up, it is dropped. Nor is a
- * sequence refused for their number: what is beyond the quota then goes at the next tick.
+ * Sealed prefixes follow the same order, but they can be computed again: a prefix that cannot be parked is dropped.
+ * Prefixes leave a quarter of their user's quotas, of memory and of sequences, to the user's other work, because a new
+ * sequence does not wait until a prefix is gone. Beyond that the oldest prefix is parked, one at a time; if the disk is
+ * too slow for that and half of the quarter is used up, it is dropped. A new sequence is not refused because of the
+ * number of prefixes either: those beyond the quota are removed at the next tick.
  */
 #include "daemon/core/age.h"
 #include "daemon/core/charge.h"
@@ -23,8 +25,8 @@
 #include "daemon/core/task.h"
 #include "daemon/core/units.h"
 
-#define PARK_AGAIN_NS UINT64_C(10000000000) /* after it failed */
-#define ROW_UNITS 30u /* with its row saved, since it changes */
+#define PARK_AGAIN_NS UINT64_C(10000000000) /* time until sequences are retried after parking failed */
+#define ROW_UNITS 30u /* a row, including saving it for undo, since it changes */
 
 static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t asking)
 {
@@ -35,7 +37,7 @@ static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t aski
 	return c->memory[device].limits.pool_bytes / (users ? users : 1);
 }
 
-/* A rank is as idle as all of its group. */
+/* A sequence of a tensor-parallel rank is idle only if no rank of the group is held. */
 static bool is_idle(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -48,13 +50,15 @@ static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint
 	return skv_pool_row(&c->state, q->pool)->device == device;
 }
 
-/* A sealed prefix whose pages somebody reads: it stays until then. */
+/* A sealed prefix whose pages are being read: it stays until the reader ends. */
 static bool is_read(const struct skv_core *c, uint32_t seq)
 {
 	return skv_is_prefix(skv_seq_row(&c->state, seq)) && (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ);
 }
 
-/* Whose sequences may go: of users who have more than `part` of the memory; or of this account alone. */
+/*
+ * Whose sequences may make room: those of all users that have more than `part` of the memory, or of one account alone.
+ */
 struct whose {
 	uint32_t device;
 	uint64_t part;
@@ -67,8 +71,8 @@ static bool may_go(const struct skv_core *c, uint32_t seq, uint32_t device)
 }
 
 /*
- * Of the account's sequences that are there, the one that has been without a holder for longest; `parkable`: and it is a prefix, which goes
- * in any case, or can be parked, which was not tried in vain.
+ * Of the account's sequences in that memory, the one that has been without a holder longest. `parkable`: only sequences
+ * with pages that are prefixes (dropped if need be), or that can be parked and whose parking has not failed.
  */
 static uint32_t oldest_of(const struct skv_core *c, uint32_t account, uint32_t device, bool parkable)
 {
@@ -84,13 +88,13 @@ static uint32_t oldest_of(const struct skv_core *c, uint32_t account, uint32_t d
 	return i;
 }
 
-/* May the account lose one? */
+/* May the account lose a sequence? */
 static bool loses(const struct skv_core *c, uint32_t account, const struct whose *w)
 {
 	return (w->account == SKV_NO_INDEX || w->account == account) && skv_account_row(&c->state, account)->page_bytes[w->device] > w->part;
 }
 
-/* The oldest of all users who may lose one. */
+/* The oldest of all users that may lose one. */
 static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool parkable)
 {
 	uint32_t found = SKV_NO_INDEX;
@@ -104,7 +108,7 @@ static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool par
 	return found;
 }
 
-/* Is one of the account's on its way to a file already, whose memory is there? */
+/* Is one of the account's sequences in that memory already waiting to be parked or being parked? */
 static bool is_parking_of(const struct skv_core *c, uint32_t account, uint32_t device)
 {
 	for (uint32_t i = skv_park_first(c, account); i != SKV_NO_INDEX; i = skv_park_after(c, i))
@@ -123,7 +127,7 @@ static bool is_parking(const struct skv_core *c, const struct whose *w)
 	return false;
 }
 
-/* Is the memory of one of these there when its reader ends? The reader is told to. */
+/* Does a reader keep the memory of one of these? If so, tells the reader to end soon: the memory comes free then. */
 static bool is_read_out(struct skv_core *c, const struct whose *w)
 {
 	bool any = false;
@@ -135,16 +139,16 @@ static bool is_read_out(struct skv_core *c, const struct whose *w)
 	return any;
 }
 
-/* It is to be parked; or it is a prefix that cannot be, and is dropped. */
+/* Has the sequence parked. A prefix that cannot be parked is dropped. False: no memory for that. */
 static bool leave(struct skv_core *c, uint32_t seq)
 {
 	if (skv_is_prefix(skv_seq_row(&c->state, seq)) && (!c->parks || c->seqs[seq].parking == SKV_PARK_FAILED))
-		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0; /* without memory for that another time will do */
+		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0; /* if out of memory, a later call retries */
 	skv_park_set(c, seq, SKV_PARK_WANTED);
 	return true;
 }
 
-/* One of these is parked, or will be, or is a prefix that goes. */
+/* Has one of these parked (or a prefix dropped), unless one is being parked already. False: there is none. */
 static bool park(struct skv_core *c, const struct whose *w)
 {
 	uint32_t seq;
@@ -163,7 +167,7 @@ bool skv_age_make_own_room(struct skv_core *c, uint32_t pool)
 	return park(c, &own) || is_read_out(c, &own);
 }
 
-/* Would segments for so many pages more, free ones included, fit? */
+/* Would segments for `pages` more pages fit, counting free and pending pages? */
 static bool has_room(const struct skv_core *c, const struct skv_pool_row *p, uint64_t pages)
 {
 	const uint64_t coming = p->count[SKV_OWNER_FREE] + (uint64_t)p->pending * p->pages_per_segment;
@@ -172,7 +176,7 @@ static bool has_room(const struct skv_core *c, const struct skv_pool_row *p, uin
 	return c->state.header->segment_bytes[p->device] + segments * p->segment_bytes <= c->memory[p->device].limits.pool_bytes;
 }
 
-/* It is still there: it goes in turns. */
+/* The sequence still exists: it is dropped in turns. */
 static void tell_dropped(const struct skv_core *c, uint32_t seq, bool for_room)
 {
 	if (c->dropped_cb)
@@ -188,7 +192,7 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 	uint32_t seq;
 
 	if (has_room(c, p, pages))
-		return false; /* it is refused for another reason */
+		return false; /* the lease is refused for another reason */
 	if (skv_task_frees(c, p->device))
 		return true;
 	if ((!has_part && park(c, &others)) || park(c, &own))
@@ -201,7 +205,7 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 	return true;
 }
 
-/* Is it a prefix, of host memory or anywhere, that may make room? */
+/* Is it a prefix, in host memory or anywhere, that may make room? */
 static bool is_prefix_to_go(const struct skv_core *c, uint32_t seq, bool anywhere)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -250,7 +254,7 @@ void skv_core_on_dropped(struct skv_core *c, void (*cb)(void *, uid_t, bool for_
 	c->dropped_data = userdata;
 }
 
-/* One that has no holder grows old. False: there is no memory to drop it. */
+/* Ages a sequence without a holder. False: out of memory for dropping it. */
 static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -268,7 +272,7 @@ static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park
 	return true;
 }
 
-/* The accounts that are left, then the sequences: false when there are no more units. */
+/* Continues with the accounts, then with the sequences. False: no units are left. */
 static bool sweep(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t *units)
 {
 	struct skv_aging *a = &c->aging;
@@ -285,7 +289,7 @@ static bool sweep(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_
 		if (a->forgets && c->seqs[a->seq].parking == SKV_PARK_FAILED)
 			skv_park_set(c, a->seq, SKV_PARK_NOT);
 		if (is_idle(c, a->seq) && !is_read(c, a->seq) && !age(c, a->seq, now_ns, park_ns, ttl_ns))
-			return true; /* another time will do */
+			return true; /* a later pass retries */
 	}
 	return true;
 }
@@ -295,7 +299,7 @@ bool skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_
 	struct skv_aging *a = &c->aging;
 
 	if (!a->begun) {
-		/* those that could not be parked are tried again, after a while */
+		/* sequences whose parking failed are retried after a while */
 		*a = (struct skv_aging){.begun = true, .forgets = c->park_failed_ns && now_ns - c->park_failed_ns >= PARK_AGAIN_NS};
 		if (a->forgets)
 			c->park_failed_ns = 0;

@@ -2,12 +2,12 @@
 /*
  * daemon/core/announce.c - what clients are told of the memory of their pools.
  *
- * Host memory is a memfd for each pool, of which a client is told once. Memory of a device is announced segment by
- * segment, and so is its end, which the client acknowledges: acknowledgements keep the number back, so that a client never
- * maps new memory where it still believes the old.
+ * Host memory is one memfd for each pool, which a client is told of once. Memory of a device is announced segment by
+ * segment, and so is a segment's end, which the client acknowledges. The segment's number is not reused before that, so
+ * that a client never maps new memory where it still believes the old to be.
  *
- * A client's `notices` counts, over its pools: memfds that it was not told of, LIVE segments that it was not told of, and
- * those in GONE_DUE. `waiting` of a segment counts the clients in GONE_DUE or GONE.
+ * A client's `notices` counts, over its pools: memfds that it was not told of, LIVE segments that it was not told of,
+ * and segments in GONE_DUE or AGAIN. `waiting` of a segment counts the clients in GONE_DUE or GONE.
  */
 #include "daemon/core/announce.h"
 #include "daemon/core/lookup.h"
@@ -21,7 +21,7 @@
 	SKV_EACH(client, &(c)->state, SKV_TABLE_CLIENTS) \
 		if (skv_member_row(&(c)->state, pool, client)->sessions)
 
-/* It has to be looked at again. */
+/* The next search for announcements must include this segment. */
 static void look_again(struct skv_core *c, uint32_t pool, uint32_t client, uint32_t segment)
 {
 	uint32_t *first = &skv_write_member(&c->state, pool, client)->first_untold;
@@ -58,7 +58,7 @@ uint32_t skv_announce_end(struct skv_core *c, uint32_t pool, uint32_t segment)
 	return waiting;
 }
 
-/* Numbers of what is announced: the segments, or the one memfd. */
+/* How many numbers can be announced: of the segments, or of the one memfd. */
 static uint32_t announced(const struct skv_core *c, uint32_t pool)
 {
 	return skv_pool_is_whole(c, pool) ? 1 : skv_pool_row(&c->state, pool)->high;
@@ -69,7 +69,7 @@ static bool is_there(const struct skv_core *c, uint32_t pool, uint32_t segment)
 	return skv_pool_is_whole(c, pool) || skv_segment_row(&c->state, pool, segment)->state == SKV_SEGMENT_LIVE;
 }
 
-/* Is there something to be told? */
+/* Is there something to announce? */
 static bool is_due(uint8_t told, bool live)
 {
 	return told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_AGAIN || (live && told == SKV_TOLD_NOTHING);
@@ -86,7 +86,10 @@ void skv_member_join(struct skv_core *c, uint32_t pool, uint32_t client)
 	skv_write_client(&c->state, client)->notices += skv_pool_is_whole(c, pool) ? 1 : p->segments;
 }
 
-/* What it was told may not have reached it, and what it acknowledged not us. Ends are told again as well. */
+/*
+ * Announcements may not have reached the client, and its acknowledgements may not have reached the daemon. So ends are
+ * announced again, too.
+ */
 void skv_announce_anew(struct skv_core *c, uint32_t client)
 {
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
@@ -211,7 +214,7 @@ int skv_core_segment_ack(struct skv_core *c, uint32_t client_id, uint32_t pool, 
 		r = skv_check_segment(c, pool, segment);
 	if (r)
 		return r;
-	/* the client may have left the pool, and the pool be gone, while this was under way */
+	/* meanwhile the client may have left the pool, and the pool may be gone */
 	if (!skv_member_row(&c->state, pool, client)->sessions)
 		return 0;
 	if (*skv_told(&c->state, pool, client, segment) == SKV_TOLD_GONE) {

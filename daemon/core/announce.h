@@ -6,13 +6,14 @@
 #include "daemon/core/core-priv.h"
 
 void skv_member_join(struct skv_core *, uint32_t pool, uint32_t client);
-void skv_member_leave(struct skv_core *, uint32_t pool, uint32_t client); /* leases go with the last one */
+/* with the last session the leases are freed */
+void skv_member_leave(struct skv_core *, uint32_t pool, uint32_t client);
 
-/* A device's segment has memory, or has none any more; the latter says how many clients have to acknowledge it. */
+/* A device's segment got memory, or lost it. The latter returns how many clients have to acknowledge. */
 void skv_announce_arrival(struct skv_core *, uint32_t pool, uint32_t segment);
 uint32_t skv_announce_end(struct skv_core *, uint32_t pool, uint32_t segment);
 
-/* A client that reconnects is told of everything once more. */
+/* A client that reconnects is told of everything again. */
 void skv_announce_anew(struct skv_core *, uint32_t client);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recounting: the state balances when every count follows from the owner words, the bits of
- * references and the rows, and when companions are there exactly for what lives.
+ * Recounts the state. It balances when every count follows from the owner words, the reference bits and the rows, and
+ * when companions exist exactly for live rows.
  */
 #include "daemon/core/balance.h"
 #include "daemon/core/charge.h"
@@ -29,16 +29,16 @@ static const char *off(const char *format, ...)
 	return text;
 }
 
-/* What the owner words and references of one pool add up to. */
+/* Sums over the owner words and references of one pool. */
 struct recount {
-	bool bare; /* rows alone: there are no companions, and it is not known what is under way */
+	bool bare; /* rows alone: companions do not exist yet, and it is unknown what was in progress */
 	uint64_t count[SKV_OWNER_KINDS];
 	uint32_t segments, empty, pending, wanted, leaving;
-	uint32_t *refs;     /* [page]: sequences that refer to it */
-	uint32_t *by_owner; /* [clients] leases, then [sequences] pages */
+	uint32_t *refs;     /* [page]: number of sequences that refer to it */
+	uint32_t *by_owner; /* [clients] pages on lease, then [sequences] pages */
 };
 
-/* Devices are made known one by one: of rows alone their memory is not. */
+/* Is it host memory? From the row: when rows alone are checked, devices are not known yet. */
 static bool is_whole(const struct skv_core *c, uint32_t pool)
 {
 	return skv_pool_row(&c->state, pool)->device == SKV_DEVICE_HOST;
@@ -84,7 +84,7 @@ static bool has_handle(const struct skv_core *c, uint32_t pool, uint32_t segment
 	return h->fd >= 0;
 }
 
-/* Is it in the sets that its row says? */
+/* Is it in the sets that its row implies? */
 static bool is_filed(const struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -106,14 +106,14 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 	uint32_t first = segment * p->pages_per_segment, n_free = 0, waiting = 0, run = 0, longest = 0;
 
 	if (!t->bare && !is_whole(c, pool) && (s->state == SKV_SEGMENT_LIVE) != has_handle(c, pool, segment))
-		return off("segment %u of pool %u: its handle and its state differ", segment, pool);
+		return off("segment %u of pool %u: its handle does not match its state", segment, pool);
 	for (uint32_t i = first; i < first + p->pages_per_segment; i++) {
 		skv_owner o = *skv_owner_word(&c->state, pool, i);
 		const char *problem;
 
 		if (s->state != SKV_SEGMENT_LIVE) {
 			if (o || t->refs[i])
-				return off("page %u of pool %u has an owner (%#x) and no memory", i, pool, o);
+				return off("page %u of pool %u has an owner (%#x) but no memory", i, pool, o);
 			continue;
 		}
 		problem = recount_page(c, t, pool, i);
@@ -138,7 +138,7 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 	t->pending += s->state == SKV_SEGMENT_WANTED || s->state == SKV_SEGMENT_STARTED;
 	t->wanted += s->state == SKV_SEGMENT_WANTED;
 	if (longest > s->longest || (!t->bare && !is_filed(c, pool, segment)))
-		return off("segment %u of pool %u would not be found", segment, pool);
+		return off("segment %u of pool %u: a search would not find its free pages", segment, pool);
 	if (s->free != n_free)
 		return off("segment %u of pool %u: %u free pages, %u found", segment, pool, s->free, n_free);
 	if (s->waiting != waiting || (!is_whole(c, pool) && (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0)))
@@ -147,7 +147,7 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 	return NULL;
 }
 
-/* To pages that do not exist: recount_segment() sees that. */
+/* References to pages that do not exist are found by recount_segment(). */
 static const char *recount_refs(const struct skv_core *c, struct recount *t, uint32_t pool)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -159,7 +159,7 @@ static const char *recount_refs(const struct skv_core *c, struct recount *t, uin
 
 		if (q->pool != pool)
 			continue;
-		/* if it never had one, its bits have no memory, and would get it by being read */
+		/* a row that never had a reference has no memory, and reading it would allocate some */
 		for (uint32_t page = 0; q->referred && page < end; page += SKV_REF_BITS)
 			for (uint64_t bits = skv_ref_bits(c, seq, page); bits; bits &= bits - 1, n++)
 				t->refs[page + (uint32_t)__builtin_ctzll(bits)]++;
@@ -170,7 +170,7 @@ static const char *recount_refs(const struct skv_core *c, struct recount *t, uin
 	return NULL;
 }
 
-/* Its pages may be becoming its own, or its holder's. */
+/* Its pages may be in transition between itself and its holder. */
 static bool is_between(const struct skv_core *c, const struct recount *t, const struct skv_seq_row *q)
 {
 	return t->bare || skv_task_is_of(c, skv_session_row(&c->state, q->session)->client);
@@ -314,7 +314,7 @@ static uint32_t notices_of(const struct skv_core *c, uint32_t client)
 			uint32_t state = skv_segment_row(&c->state, pool, s)->state;
 			bool due = told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_AGAIN || (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
 
-			/* one that would not be found is not counted */
+			/* an announcement that would not be found is not counted */
 			n += due && s >= skv_member_row(&c->state, pool, client)->first_untold;
 		}
 	}
@@ -350,7 +350,7 @@ static const char *check_session(const struct skv_core *c, uint32_t session)
 	               : off("session row %u: %u sequences, %u found", session, stated, sequences);
 }
 
-/* Free lists hold exactly the rows that are not live. */
+/* The free list has exactly the rows that are not live. */
 static const char *check_rows(const struct skv_core *c, enum skv_table t)
 {
 	const struct skv_state_header *h = c->state.header;
@@ -400,7 +400,7 @@ static const char *check_empty(const struct skv_core *c)
 	return NULL;
 }
 
-/* Who looks for what may make room finds all of it, in the order in which it goes. */
+/* The lists of idle sequences are complete and in the order in which sequences make room. */
 static const char *check_idle(const struct skv_core *c)
 {
 	uint32_t n = 0, found = 0;
@@ -414,11 +414,11 @@ static const char *check_idle(const struct skv_core *c)
 			const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 			if (q->account != a || q->session != SKV_NO_INDEX || !q->name[0] || q->used < used)
-				return off("sequence %u is in account %u's list of those that nobody holds, out of place", i, a);
+				return off("sequence %u is out of place in account %u's list of idle sequences", i, a);
 			used = q->used;
 		}
 	}
-	return n == found ? NULL : off("%u sequences that nobody holds, and %u are in lists", n, found);
+	return n == found ? NULL : off("%u sequences are idle, %u are in the lists of idle sequences", n, found);
 }
 
 static const char *balance(const struct skv_core *c, bool bare)
@@ -452,6 +452,6 @@ const char *skv_core_balance(struct skv_core *c, bool empty)
 		return NULL;
 	problem = balance(c, false);
 	if (problem == skv_no_memory)
-		skv_core_give_up(c); /* it may be right: the next one looks */
+		skv_core_give_up(c); /* out of memory: the state may be right, and the next process checks it */
 	return problem || !empty ? problem : check_empty(c);
 }

@@ -13,7 +13,7 @@ int skv_bitset_init(struct skv_bitset *b, uint32_t n)
 		uint64_t *words;
 
 		n = n / BITS + 1;
-		words = calloc(n, sizeof(*words)); /* costs what is touched */
+		words = calloc(n, sizeof(*words)); /* only pages that are touched cost memory */
 		if (!words) {
 			skv_bitset_deinit(b);
 			return -ENOMEM;
@@ -38,7 +38,7 @@ void skv_bitset_put(struct skv_bitset *b, uint32_t number, bool in)
 
 		*word = in ? was | bit : was & ~bit;
 		if (!was == !*word)
-			return; /* the levels above say so already */
+			return; /* the levels above are right already */
 	}
 }
 

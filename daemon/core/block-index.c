@@ -7,71 +7,104 @@
 
 #define NONE UINT32_MAX
 #define FIRST_ENTRIES 1024u
+#define DENSE 64u  /* blocks at the beginning that have an entry each */
+#define STRIDE 64u /* of the others, blocks from one entry to the next */
 
-static uint32_t *list_of(const struct skv_block_index *x, const struct skv_block_key *key)
+/* The block of entry number i of an owner. */
+static uint32_t block_of(uint32_t i)
 {
-	uint32_t hash;
+	return i < DENSE ? i : (i - DENSE + 1) * STRIDE;
+}
+
+static bool same(const struct skv_block_key *a, const struct skv_block_key *b)
+{
+	return !memcmp(a, b, sizeof(*a));
+}
+
+/* ---- the table: linear hashing, which splits one bucket for each entry that is added ---- */
+
+static uint32_t highest_bit(uint32_t n)
+{
+	return 1u << (31 - __builtin_clz(n));
+}
+
+static uint32_t *bucket_of(const struct skv_block_index *x, const struct skv_block_key *key)
+{
+	const uint32_t level = highest_bit(x->n_buckets);
+	uint32_t hash, b;
 
 	memcpy(&hash, key->bytes, sizeof(hash));
-	return &x->list[hash & (x->cap - 1)];
+	b = hash & (2 * level - 1);
+	return &x->bucket[b < x->n_buckets ? b : b - level];
 }
 
 static void link_entry(struct skv_block_index *x, uint32_t i)
 {
-	uint32_t *list = list_of(x, &x->entry[i].key);
+	uint32_t *bucket = bucket_of(x, &x->entry[i].key);
 
-	x->entry[i].next = *list;
-	*list = i;
+	x->entry[i].next = *bucket;
+	*bucket = i;
 }
 
-/* Twice as many, or the first. */
+static void split_bucket(struct skv_block_index *x)
+{
+	const uint32_t b = x->n_buckets++;
+	uint32_t *parent = &x->bucket[b - highest_bit(b)];
+	uint32_t i = *parent;
+
+	x->bucket[b] = NONE;
+	*parent = NONE;
+	while (i != NONE) {
+		const uint32_t next = x->entry[i].next;
+
+		link_entry(x, i);
+		i = next;
+	}
+}
+
+/* Twice as many. The memory is not touched here: large arrays are remapped, not copied. */
 static int grow(struct skv_block_index *x)
 {
 	const uint32_t cap = x->cap ? 2 * x->cap : FIRST_ENTRIES;
 	struct skv_block_entry *entry = realloc(x->entry, cap * sizeof(*entry));
-	uint32_t *list;
+	uint32_t *bucket;
 
 	if (!entry)
 		return -ENOMEM;
 	x->entry = entry;
-	list = malloc(cap * sizeof(*list));
-	if (!list)
+	bucket = realloc(x->bucket, cap * sizeof(*bucket));
+	if (!bucket)
 		return -ENOMEM;
-	free(x->list);
-	x->list = list;
-	memset(list, 0xff, cap * sizeof(*list));
-	for (uint32_t i = x->cap; i < cap; i++)
-		entry[i].next = i + 1 < cap ? i + 1 : NONE;
-	x->free = x->cap;
-	x->n_free = cap - x->cap;
+	x->bucket = bucket;
+	if (x->n_buckets == 0) {
+		x->n_buckets = 1;
+		x->bucket[0] = NONE;
+	}
 	x->cap = cap;
-	for (uint32_t i = 0; i < x->free; i++) /* it grows when none is free */
-		link_entry(x, i);
 	return 0;
 }
 
-int skv_block_index_add(struct skv_block_index *x, uintptr_t owner, const struct skv_block_key *keys, uint32_t n)
+/* An entry that is free; NONE: there is no memory. */
+static uint32_t take_entry(struct skv_block_index *x)
 {
-	for (uint32_t at = 0; at < n; at++) {
-		uint32_t i;
+	uint32_t i = x->free;
 
-		if (x->n_free == 0 && grow(x) < 0) {
-			skv_block_index_remove(x, owner, keys, at);
-			return -ENOMEM;
-		}
-		i = x->free;
+	if (x->n_free) {
 		x->free = x->entry[i].next;
 		x->n_free--;
-		x->entry[i] = (struct skv_block_entry){.key = keys[at], .owner = owner, .at = at};
-		link_entry(x, i);
+		return i;
 	}
-	return 0;
+	if (x->n_used == x->cap && grow(x) < 0)
+		return NONE;
+	if (x->n_buckets < x->cap)
+		split_bucket(x);
+	return x->n_used++;
 }
 
 static void remove_entry(struct skv_block_index *x, uintptr_t owner, const struct skv_block_key *key)
 {
-	for (uint32_t *at = list_of(x, key), i; (i = *at) != NONE; at = &x->entry[i].next)
-		if (x->entry[i].owner == owner && !memcmp(&x->entry[i].key, key, sizeof(*key))) {
+	for (uint32_t *at = bucket_of(x, key), i; (i = *at) != NONE; at = &x->entry[i].next)
+		if (x->entry[i].owner == owner && same(&x->entry[i].key, key)) {
 			*at = x->entry[i].next;
 			x->entry[i].next = x->free;
 			x->free = i;
@@ -80,29 +113,95 @@ static void remove_entry(struct skv_block_index *x, uintptr_t owner, const struc
 		}
 }
 
+int skv_block_index_add(struct skv_block_index *x, uintptr_t owner, const struct skv_block_key *keys, uint32_t n)
+{
+	for (uint32_t k = 0; block_of(k) < n; k++) {
+		const uint32_t at = block_of(k), i = take_entry(x);
+
+		if (i == NONE) {
+			skv_block_index_remove(x, owner, keys, at);
+			return -ENOMEM;
+		}
+		x->entry[i] = (struct skv_block_entry){.key = keys[at], .owner = owner, .at = at};
+		link_entry(x, i);
+	}
+	return 0;
+}
+
 void skv_block_index_remove(struct skv_block_index *x, uintptr_t owner, const struct skv_block_key *keys, uint32_t n)
 {
-	for (uint32_t at = 0; at < n; at++)
-		remove_entry(x, owner, &keys[at]);
+	for (uint32_t k = 0; block_of(k) < n && x->cap; k++)
+		remove_entry(x, owner, &keys[block_of(k)]);
 }
 
 void skv_block_index_deinit(struct skv_block_index *x)
 {
 	free(x->entry);
-	free(x->list);
+	free(x->bucket);
 	*x = (struct skv_block_index)SKV_BLOCK_INDEX_NULL;
 }
 
-bool skv_block_index_next(const struct skv_block_index *x, const struct skv_block_key *key, uint32_t at, uint32_t *cursor, uintptr_t *ret_owner)
-{
-	/* the cursor is one more than the entry that was last */
-	uint32_t i = *cursor ? x->entry[*cursor - 1].next : x->cap ? *list_of(x, key) : NONE;
+/* ---- the longest match ---- */
 
-	while (i != NONE && (x->entry[i].at != at || memcmp(&x->entry[i].key, key, sizeof(*key))))
+/* The next entry of this block, with this key, whose owner can be used; NONE: no more. `i`: where to begin. */
+static uint32_t find(const struct skv_block_index *x, const struct skv_block_owners *owners, uint32_t i, const struct skv_block_key *key,
+                     uint32_t at)
+{
+	uint32_t n;
+
+	while (i != NONE && (x->entry[i].at != at || !same(&x->entry[i].key, key) || !owners->keys(owners, x->entry[i].owner, &n)))
 		i = x->entry[i].next;
-	if (i == NONE)
-		return false;
-	*cursor = i + 1;
-	*ret_owner = x->entry[i].owner;
-	return true;
+	return i;
+}
+
+/* Of the prompt's n blocks the owner has `least` at least, and shares the block after them or not. */
+static uint32_t shared(const struct skv_block_owners *owners, uintptr_t owner, const struct skv_block_key *keys, uint32_t n, uint32_t least)
+{
+	uint32_t most;
+	const struct skv_block_key *own = owners->keys(owners, owner, &most);
+
+	if (most > n)
+		most = n;
+	while (least < most) {
+		const uint32_t middle = most - (most - least) / 2;
+
+		if (same(&own[middle - 1], &keys[middle - 1]))
+			least = middle;
+		else
+			most = middle - 1;
+	}
+	return least;
+}
+
+uint32_t skv_block_index_longest(const struct skv_block_index *x, const struct skv_block_owners *owners, const struct skv_block_key *keys, uint32_t n,
+                                 uintptr_t *ret_owner)
+{
+	uint32_t least = 0, most = 0, best = 0; /* entries of a prefix that somebody shares */
+
+	if (x->cap == 0)
+		return 0;
+	while (block_of(most) < n)
+		most = 2 * most + 1;
+	while (least < most) {
+		const uint32_t middle = most - (most - least) / 2, at = block_of(middle - 1);
+
+		if (at < n && find(x, owners, *bucket_of(x, &keys[at]), &keys[at], at) != NONE)
+			least = middle;
+		else
+			most = middle - 1;
+	}
+	if (least == 0)
+		return 0;
+	const uint32_t at = block_of(least - 1);
+
+	for (uint32_t i = *bucket_of(x, &keys[at]); (i = find(x, owners, i, &keys[at], at)) != NONE; i = x->entry[i].next) {
+		const uintptr_t owner = x->entry[i].owner;
+		const uint32_t has = shared(owners, owner, keys, n, at + 1);
+
+		if (has > best || (has == best && owners->preferred(owners, owner, *ret_owner))) {
+			best = has;
+			*ret_owner = owner;
+		}
+	}
+	return best;
 }

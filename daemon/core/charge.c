@@ -45,7 +45,8 @@ int skv_room_allows(struct skv_core *c, uint32_t account, uint64_t more)
 	if (more <= left && (has == 0 || has + more <= left - more))
 		return 0;
 	return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-	                       "UID %u has %llu bytes of the daemon's memory cgroup, and needs %llu more; what is left is for others",
+	                       "UID %u has %llu bytes of the daemon's memory cgroup and needs %llu more; the rest is "
+	                       "reserved for others",
 	                       a->uid, (unsigned long long)has, (unsigned long long)more);
 }
 
@@ -66,10 +67,10 @@ void skv_charge_seq(struct skv_core *c, uint32_t seq)
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	const struct skv_pool_row *p = skv_pool_row(&c->state, q->pool);
 	uint64_t pages = (uint64_t)p->high * p->pages_per_segment;
-	/* its row of bits, up to the last page that there can be */
+	/* its row of reference bits, up to the last page of the pool */
 	uint64_t references = q->referred ? (pages + 8 * 4096 - 1) / (8 * 4096) * 4096 : 0, bytes;
 
-	bytes = skv_file_bytes(c->seqs[seq].fd) + references + c->seqs[seq].n_blocks * SKV_BLOCK_BYTES;
+	bytes = skv_file_bytes(c->seqs[seq].fd) + references + skv_block_index_bytes(c->seqs[seq].n_blocks);
 	if (bytes != q->bytes)
 		skv_charge(c, q->account, &skv_write_seq(&c->state, seq)->bytes, bytes);
 }

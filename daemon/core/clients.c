@@ -23,7 +23,8 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 		uint32_t own = skv_account_row(&c->state, account)->clients;
 
 		skv_account_put(c, account);
-		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "UID %u has %u clients; what is left of the daemon's %u is for others",
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
+		                       "UID %u has %u clients; the rest of the daemon's %u is reserved for others",
 		                       uid, own, c->config.max_clients);
 	}
 	r = skv_fdstore_allows(c);

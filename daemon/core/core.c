@@ -20,9 +20,9 @@
 #include <sys/mman.h>
 #include "common/fd.h"
 
-#define RAISE 4u             /* how far pool_bytes can be raised without new tables */
+#define RAISE 4u             /* factor by which pool_bytes can be raised without new tables */
 #define MIN_PAGE_BYTES 1024u /* of the smallest model that types.h allows */
-#define DEVICE_PAGE_BYTES 8192u /* smaller pages get less of a device: tables are not made for them */
+#define DEVICE_PAGE_BYTES 8192u /* tables are not made for smaller pages: they get less of a device */
 
 int skv_core_errno(enum skv_core_error e)
 {
@@ -99,7 +99,7 @@ static void limit_host(struct skv_core *c)
 	};
 }
 
-/* The control page: ours to write through the one mapping made before the seal, everyone's to read. */
+/* The control page: written by the daemon through the one mapping made before the seal, read by all clients. */
 static int control_new(struct skv_core *c, uint32_t clients)
 {
 	size_t bytes = (sizeof(*c->control) + clients * sizeof(c->control->fence[0]) + 4095) / 4096 * 4096;
@@ -176,7 +176,7 @@ int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops 
 	return skv_core_make(&k, mem, &state, ret);
 }
 
-/* Maps and descriptors of rows that have them. */
+/* Closes maps and descriptors of all rows that have them. */
 static void close_companions(struct skv_core *c)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
@@ -239,9 +239,12 @@ bool skv_core_commit(struct skv_core *c)
 	return true;
 }
 
-#define DROP_UNITS 60000u /* of one change */
+#define DROP_UNITS 60000u /* work units of one change */
 
-/* All turns that there are, each a change of its own: the undo log of all of them in one would be larger than the state. False: one failed. */
+/*
+ * Makes all turns, each a change of its own: one undo log for all of them would be larger than the state. False: a turn
+ * failed.
+ */
 static bool work_off(struct skv_core *c)
 {
 	struct skv_core_done done;
@@ -253,7 +256,7 @@ static bool work_off(struct skv_core *c)
 	return !done.failed;
 }
 
-/* Sequences first: what goes in any case is not checked, which takes memory. */
+/* Sequences are dropped first: dropping does not validate them, which would take memory. */
 void skv_core_drop_all(struct skv_core *c)
 {
 	if (c->given_up)
@@ -289,7 +292,7 @@ void skv_core_device_lost(struct skv_core *c, uint32_t device)
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		if (skv_pool_row(&c->state, skv_seq_row(&c->state, i)->pool)->device == device)
 			skv_seq_remove(c, i);
-	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) /* of fenced clients: others have been disconnected */
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) /* only of fenced clients: the others were disconnected */
 		if (skv_pool_row(&c->state, skv_session_row(&c->state, i)->pool)->device == device)
 			skv_session_end(c, i);
 }

@@ -2,54 +2,55 @@
 /*
  * daemon/core/core.h - the state of the daemon: pools, pages, leases, sequences, accounts.
  *
- * Pure state: no sockets, no ring, no logging, one thread. Everything that must outlive the process
- * is in ONE memfd (the state memfd) as plain tables that refer to each other by index, behind this
- * module; the process keeps beside it only what can be reopened or remade (maps, open fds).
+ * Pure state: no sockets, no io_uring, no logging, one thread. Everything that must outlive the process is in one memfd
+ * (the state memfd), as plain tables that refer to each other by index and that only this module accesses. Beside it
+ * the process holds only what can be reopened or remade (maps, open fds).
  *
  * Pages. Each page of a pool has one owner word in the state:
- *   FREE · LEASE(client): in a client's stock or in a sequence it holds · SEQ(sequence): of a
- *   detached named sequence alone · SHARED(count): read-only, referred to by `count` sequences.
- * A SHARED page is freed when its last reference goes; which sequence refers to which shared pages
- * is written in the state (a bit each), never believed from a client's page table.
- * What a client's tables say matters only when a sequence is validated (detach, fork, death): each
- * committed entry must be a hole, or name a page that is LEASE(that client), or SHARED with a
- * reference held by this sequence, and no page twice; anything else makes the sequence corrupt and
- * it is dropped.
- * While a client holds a sequence its own pages are LEASE(client) like the client's stock, and the
- * core cannot tell them apart. So a client that drops a held sequence (or detaches an anonymous
- * one) keeps the pages on lease: it takes them into its stock, or gives them back with lease_put.
- * Only references to SHARED pages go with the sequence.
+ *   FREE             in no use
+ *   LEASE(client)    in the client's stock or in a sequence that the client holds
+ *   SEQ(sequence)    of one detached named sequence
+ *   SHARED(count)    read-only; `count` sequences refer to it
+ * A SHARED page is freed when its last reference is dropped. The state has a bit for each sequence and shared page to
+ * which the sequence refers; a client's page table is never trusted for that.
+ * The core reads a client's page tables only when it validates a sequence (detach, fork, death of the client). Each
+ * committed entry must be a hole, or name a page that is LEASE(that client), or name a SHARED page to which this
+ * sequence has a reference; no page may be named twice. Anything else makes the sequence corrupt, and it is dropped.
+ * While a client holds a sequence, the sequence's own pages are LEASE(client) like the client's stock, and the core
+ * cannot tell them apart. So a client that drops a held sequence (or detaches an anonymous one) keeps the pages on
+ * lease: it takes them into its stock or gives them back with lease_put. Only references to SHARED pages are dropped
+ * with the sequence.
  *
- * Memory. Pages are in host memory or in that of a device; skv_model.device is its number. Host memory
- * exists from the start, devices are added when they are first used. Each has limits of its own.
+ * Memory. Pages are in host memory or in the memory of a device; skv_model.device is its number. Host memory exists
+ * from the start; devices are added when they are first used. Each has its own limits.
  *
- * Tenants. A pool belongs to one UID, one memory and one page size. Memory goes from one UID to another
- * only when it was given back to the kernel, which zeroes it; on a device, as a whole segment that was destroyed and made
- * anew, zeroed. Page id p of
- * a pool is at offset p * page_bytes of the range that segments are mapped into: segment_bytes is
- * pages_per_segment * page_bytes exactly. On a device it may be more than one page more (pools.c); then the page is number
- * p % pages_per_segment of those multiples of page_bytes that lie in its segment whole, in a range of segments one after the other.
+ * Tenants. A pool belongs to one UID, one memory and one page size. Memory passes from one UID to another only after it
+ * was given back to the kernel, which zeroes it; on a device, only as a whole segment that was destroyed and created
+ * anew, zeroed.
+ * Page id p of a pool is at offset p * page_bytes of the range that its segments are mapped into, because segment_bytes
+ * is exactly pages_per_segment * page_bytes. On a device segment_bytes may exceed that by one to two pages (pools.c).
+ * Segments are then still mapped one after the other, and only those multiples of page_bytes that lie in a segment as a
+ * whole are pages: page p is page number p % pages_per_segment of its segment.
  *
- * Segments. A segment without a page in use may be withdrawn at any time. Host memory of a pool is one memfd, of which
- * segments are ranges: a client with a session on the pool is told of it once, and a range is used again when its
- * memory has been given back. On a device each such client is told of each segment and of its end; the number is
- * used again only when every client that had been told has acknowledged the end, has closed its last session on the
- * pool, or is gone.
- * A client that closes its last session on a pool has thereby let go of all its segments and leases there.
- * Segments of a device are made outside of the core, and leases wait for them: E_WAIT, skv_core_next_pending.
+ * Segments. A segment of which no page is in use may be withdrawn at any time. Host memory of a pool is one memfd, and
+ * segments are ranges of it: each client with a session on the pool is told of the memfd once, and a range is reused
+ * after its memory was given back. On a device each such client is told of each segment and of its end. The segment's
+ * number is reused only when every client that was told of it has acknowledged the end, has closed its last session on
+ * the pool, or is gone.
+ * A client that closes its last session on a pool thereby gives up all segments and leases there.
+ * Segments of a device are created outside the core, and leases wait for them: E_WAIT, skv_core_next_pending().
  *
- * Accounts. Each UID has quotas and counts: clients, sessions, sequences, for each memory the bytes
- * of pages that are not FREE, and of host memory what else it makes the daemon hold: memory of sequences, references,
- * session pages, queues. Every charge is refunded by the object that made it; skv_core_balance() says
- * whether the state balances.
+ * Accounts. Each UID has quotas and counts: clients, sessions, sequences; for each memory the bytes of pages that are
+ * not FREE; and other host memory that the daemon holds for it: sequence memory, references, session pages, queues.
+ * Every charge is refunded by the object that made it; skv_core_balance() checks that the state balances.
  *
- * Ids of clients, sessions and sequences carry a generation: an id of something gone is SKV_CORE_E_NOENT,
- * not another object. 0 is never an id.
+ * Ids of clients, sessions and sequences contain a generation: the id of an object that no longer exists yields
+ * SKV_CORE_E_NOENT and never names another object. 0 is never an id.
  *
- * Errors. Negative errno: fatal for the daemon (its own memory ran out, a broken state). Positive: enum
- * skv_core_error, the caller's client asked for something that it cannot have; skv_core_why() says what
- * and nothing has changed, SKV_CORE_E_CORRUPT aside. What the system refuses on a client's behalf (memory
- * of a segment or sequence, file descriptors) is SKV_CORE_E_NOSPC. Outputs are written on success only.
+ * Errors. A negative errno is fatal for the daemon (it is out of memory, or the state is broken). A positive value is
+ * an enum skv_core_error: the client asked for something that it cannot have. skv_core_why() explains it, and nothing
+ * has changed, except for SKV_CORE_E_CORRUPT. If the system refuses something on a client's behalf (memory of a segment
+ * or sequence, file descriptors), the error is SKV_CORE_E_NOSPC. Outputs are written on success only.
  */
 #ifndef SKV_CORE_H
 #define SKV_CORE_H
@@ -63,66 +64,68 @@
 enum skv_core_error {
 	SKV_CORE_OK = 0,
 	SKV_CORE_E_NOSPC,   /* the pool or the daemon is full */
-	SKV_CORE_E_QUOTA,   /* the account's quota */
+	SKV_CORE_E_QUOTA,   /* the quota of the account */
 	SKV_CORE_E_NOENT,   /* no such session, sequence */
 	SKV_CORE_E_EXIST,   /* the name is taken */
-	SKV_CORE_E_BUSY,    /* held by another client */
+	SKV_CORE_E_BUSY,    /* held by another client, or in use otherwise */
 	SKV_CORE_E_INVALID, /* an id, page or shape that does not fit */
-	SKV_CORE_E_CORRUPT, /* a sequence's memory is not believable; it was dropped */
-	SKV_CORE_E_BACKLOG, /* pool ids are waiting for SEGMENT_ACK; try again */
-	SKV_CORE_E_WAIT,    /* segments are pending; the caller asks again when one is made or failed */
-	SKV_CORE_E_TURNS,   /* it takes turns: skv_core_work() will say that it is through, and with what result */
-	SKV_CORE_E_FENCED,  /* held by a client whose connection ended; the caller asks again when it is gone */
-	SKV_CORE_E_LEAVING, /* held by a client that is gone and ends in turns; the caller asks again when it has ended */
+	SKV_CORE_E_CORRUPT, /* a sequence's memory is invalid; the sequence was dropped */
+	SKV_CORE_E_BACKLOG, /* segment numbers wait for SEGMENT_ACK or for their memory to be given back; try again */
+	SKV_CORE_E_WAIT,    /* segments are pending, or memory is being freed; ask again when that has ended */
+	SKV_CORE_E_TURNS,   /* the work takes several turns; skv_core_work() reports its end and result */
+	SKV_CORE_E_FENCED,  /* held by a client whose connection ended; ask again when the client is gone */
+	/* held by a client that is gone and whose end is in progress; ask again when it has ended */
+	SKV_CORE_E_LEAVING,
 };
 
-/* The errno (positive) that a client is told. */
+/* The (positive) errno for the reply to the client. */
 int skv_core_errno(enum skv_core_error e);
 
-#define SKV_CORE_MAX_ROWS 65535u        /* of max_clients, max_sequences, max_sessions, max_pools */
+#define SKV_CORE_MAX_ROWS 65535u        /* limit of max_clients, max_sequences, max_sessions, max_pools */
 #define SKV_MEMORY_KINDS (SKV_MAX_DEVICES + 1u) /* host memory and the devices */
 
 struct skv_core;
 struct skv_core_session_view;
 
 struct skv_core_config {
-	/* of host memory: */
+	/* host memory */
 	uint64_t pool_bytes;    /* limit of all segments together */
-	uint64_t segment_bytes; /* wanted of one segment; rounded down to whole pages and granules of memory, one at least */
-	uint64_t account_bytes; /* quota of a UID: pages in use, and what it takes beside them */
-	/* of one device, what tables are made for; 0: there will be no devices */
+	/* desired size of a segment; rounded down to whole pages and granules of memory, at least one */
+	uint64_t segment_bytes;
+	uint64_t account_bytes; /* quota of a UID: pages in use and other host memory */
+	/* one device: sizes for which tables are made; 0: there will be no devices */
 	uint64_t device_bytes, device_segment_bytes;
 	uint32_t account_clients, account_sequences;
 	uint32_t max_clients, max_sequences, max_sessions, max_pools; /* table sizes */
 	/* 0 = default */
-	uint32_t account_pools;   /* page sizes, in each memory, that a UID can use at a time (8) */
+	uint32_t account_pools;   /* page sizes that a UID can use at a time in each memory (8) */
 	uint32_t client_sessions; /* sessions of one client (16) */
 };
 
 /*
- * A new core. `mem` is host memory (daemon/mem/mem.h), borrowed. -EINVAL for a table size
- * of 0 or above SKV_CORE_MAX_ROWS, or a pool that does not hold one segment.
+ * Creates a core. `mem` is host memory (daemon/mem/mem.h), borrowed. -EINVAL if a table size is 0 or above
+ * SKV_CORE_MAX_ROWS, or if the pool does not hold one segment.
  */
 int skv_core_new(const struct skv_core_config *, const struct skv_mem_ops *mem, struct skv_core **ret);
-/* Of one that was not given up, everything is dropped. NULL is fine; returns NULL. */
+/* Frees the core. Drops everything unless the core was given up. NULL is fine; returns NULL. */
 struct skv_core *skv_core_free(struct skv_core *);
 /*
- * Change limits and quotas on reload. Table sizes and segment_bytes keep their old values, and pool_bytes does
- * not go beyond four times what the core was made with; false if the new configuration says otherwise.
- * What is already in use beyond a lowered limit stays.
+ * Changes limits and quotas on reload. Table sizes and segment_bytes keep their old values, and pool_bytes stays within
+ * four times its value at creation; returns false if the new configuration asks for more. What is already in use beyond
+ * a lowered limit stays.
  */
 bool skv_core_reconfigure(struct skv_core *, const struct skv_core_config *);
 
-/* Sessions measure recall in one step of so many; 0: in none. */
+/* Sessions measure recall in one of `every` steps; 0: in none. */
 void skv_core_set_recall(struct skv_core *, uint32_t every);
 
-/* As the fields of the configuration; most_bytes: how far pool_bytes can be raised. */
+/* The fields are those of struct skv_core_config. most_bytes: limit up to which pool_bytes can be raised. */
 struct skv_core_memory_limits {
 	uint64_t pool_bytes, segment_bytes, account_bytes, most_bytes;
 };
 /*
- * There is such a device (number as in skv_model), and its memory is `mem`, borrowed; or its limits
- * change, then segment_bytes and most_bytes keep their values.
+ * Adds a device (number as in skv_model) with the memory `mem`, borrowed. For a device that exists, changes its limits;
+ * segment_bytes and most_bytes then keep their values.
  */
 void skv_core_set_device(struct skv_core *, uint32_t device, const struct skv_mem_ops *mem,
                          const struct skv_core_memory_limits *);
@@ -131,77 +134,89 @@ void skv_core_set_device(struct skv_core *, uint32_t device, const struct skv_me
 const char *skv_core_why(const struct skv_core *);
 
 /* ---- clients and sessions ---- */
-/* E_QUOTA: the account's quota of clients. E_NOSPC: the daemon's. `program` is for display, any bytes. */
+/*
+ * E_QUOTA: the account has its quota of clients. E_NOSPC: the daemon has no more rows for it. `program` is for display,
+ * any bytes.
+ */
 int skv_core_client_add(struct skv_core *, uid_t uid, pid_t pid, const char *program, uint32_t *ret_client);
 /*
- * Its connection has ended, and its process may live: it begins and commits no step any more (the control page's fence),
- * its sequences and pages stay as they are, and it is told nothing. Does it have any, so that this has to last until
- * skv_core_client_gone()?
+ * Fences a client whose connection has ended and whose process may live: the process begins and commits no further step
+ * (its fence in the control page is cleared), its sequences and pages stay as they are, and it is told nothing. Returns
+ * true if the client has sessions; the fence must then last until skv_core_client_gone().
  */
 bool skv_core_client_fence(struct skv_core *, uint32_t client);
 /*
- * It can write no more: everything of the client goes, in turns that skv_core_work() makes. Anonymous sequences are
- * dropped, named ones validated, pages freed, sessions closed. Until then it is fenced.
+ * Ends a client that can write no more, in turns that skv_core_work() makes: anonymous sequences are dropped, named
+ * ones validated, pages freed, sessions closed. Until the end the client is fenced. `since_ns` is returned in
+ * skv_core_done.
  */
 int skv_core_client_gone(struct skv_core *, uint32_t client, uint64_t since_ns);
 struct skv_core_seq_info {
 	uint32_t seq, max_tokens;
 	uint64_t bytes;
-	int fd; /* borrowed: the sequence memory */
+	int fd; /* borrowed: the sequence's memory */
 };
 /*
- * A fenced client goes on, on another connection: it is fenced no more, and is told of all segments anew. It says what it has, and
- * then that this is all: sessions, sequences and pages on lease that it did not name are let go, as of a client that was never
- * told of them. A sequence that it made and did not name is dropped, also with a name. E_NOENT: there is no such fenced client.
+ * A fenced client continues on another connection: the fence is lifted, and the client is told of all segments again.
+ * The client names what it has and then calls done. Sessions, sequences and pages on lease that it did not name are
+ * released, as if it was never told of them. A sequence that the client made and did not name is dropped, even if it
+ * has a name. E_NOENT: there is no such fenced client.
  */
 int skv_core_reconnect(struct skv_core *, uint32_t client);
 bool skv_core_is_reconnecting(const struct skv_core *, uint32_t client);
-/* E_NOENT: it has no such session; the session has no such sequence. E_INVALID: a page is neither on lease to it nor shared; the session was not named. */
+/*
+ * E_NOENT: the client has no such session, or the session no such sequence. E_INVALID: a page is neither on lease to
+ * the client nor shared, or the session was not named.
+ */
 int skv_core_reconnect_session(struct skv_core *, uint32_t client, uint32_t session);
 int skv_core_reconnect_seq(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
 int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs, uint32_t n);
-/* E_TURNS, as calls on sequences. E_INVALID: it does not reconnect. */
+/* E_TURNS as for calls on sequences. E_INVALID: the client does not reconnect. */
 int skv_core_reconnect_done(struct skv_core *, uint32_t client);
 struct skv_core_done {
-	const char *work; /* what was done, in a word (static); "nothing" */
-	bool more;       /* there is more to do */
-	bool through, waits; /* a task is, memory may have come back; one waits for a client from now on, and may for long */
-	uint32_t client; /* of its works one is through; 0: none is */
-	int failed;      /* negative errno: there is no memory to go on with, fatal for the daemon */
-	uid_t uid;       /* of this user */
-	bool gone;       /* it was the end of the client ... */
-	uint64_t since_ns; /* ... as it was given to skv_core_client_gone() */
-	int result;      /* of what was asked for: 0, or an error and why */
+	const char *work; /* kind of the work (static); "nothing" */
+	bool more;       /* more work can be done now */
+	/*
+	 * `through`: a task finished, so memory may have come back. `waits`: a task began to wait for a client, perhaps
+	 * for long.
+	 */
+	bool through, waits;
+	uint32_t client; /* client whose task finished; 0: none */
+	int failed;      /* negative errno: out of memory for the task, fatal for the daemon */
+	uid_t uid;       /* user of the finished task */
+	bool gone;       /* the task was the end of its client */
+	uint64_t since_ns; /* of a client that ended: as given to skv_core_client_gone() */
+	int result;      /* of the finished task: 0, or an error explained by `why` */
 	char why[256];
-	struct skv_core_seq_info info; /* of a sequence that was attached or forked; else its fd is -1 */
+	struct skv_core_seq_info info; /* the sequence that was attached or forked; else its fd is -1 */
 };
-/* A turn of so many units, of some ten nanoseconds. */
+/* Does one turn of work, about `units` work units of some ten nanoseconds each. */
 void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret);
 /*
- * Once in a while: named sequences that have had no holder for so long are to be parked (skv_core_next_park), or dropped, in turns;
- * 0: none are. Of so many units: true, and it goes on with the next call, of which all sequences take some. now_ns is never 0, and does not
- * go back.
+ * Call periodically. Named sequences without a holder are parked after park_ns (skv_core_next_park()) and dropped after
+ * ttl_ns, in turns; 0 disables either. A call does at most `units` of work; returns true if the pass over all sequences
+ * continues with the next call. now_ns is never 0 and does not go back.
  */
 bool skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t units);
-/* Sequences that were dropped so far: with age, and to make room for users below their part of a memory. */
+/* Sequences dropped so far: because of age, and to make room for users that have less than their share of a memory. */
 void skv_core_dropped(const struct skv_core *, uint64_t *ret_age, uint64_t *ret_room);
-/* `cb` is called for each, with its user. It must not call here. */
+/* Calls `cb` with the user of each dropped sequence. `cb` must not call into the core. */
 void skv_core_on_dropped(struct skv_core *, void (*cb)(void *, uid_t, bool for_room), void *userdata);
 /*
- * What clients have of host memory beside their pages is measured, and charged to them: sequences from *at on, first 0, as
- * far as units go. To be called again and again.
+ * Measures the host memory that clients take beside their pages, and charges it: sequences from *at on (0 at first), as
+ * far as `units` go. Call again and again.
  */
 void skv_core_measure(struct skv_core *, uint32_t *at, uint32_t units);
-/* A client's connection takes so many bytes; 0: charged no more. */
+/* Charges `bytes` for the client's connection, in place of the previous charge; 0: nothing. */
 void skv_core_client_holds(struct skv_core *, uint32_t client, uint64_t bytes);
-/* Is all memory used that the daemon's cgroup allows it, less what is held back? Then nothing new is made. */
+/* Is all memory used that the cgroup allows the daemon, less its reserve? Then nothing new is created. */
 bool skv_core_room_is_used_up(const struct skv_core *);
-/* Bytes of host memory that the core's files have now: all; or a user's, of which the state is none. */
+/* Bytes of host memory that the core's files hold now: in all, or for one user (then `state` is 0). */
 struct skv_core_held {
 	uint64_t pools, sequences, sessions, state;
 };
 void skv_core_held(const struct skv_core *, bool all, uid_t uid, struct skv_core_held *ret);
-/* All turns that there are. */
+/* Makes turns until no task can continue. */
 void skv_core_work_all(struct skv_core *);
 
 struct skv_core_session_info {
@@ -212,176 +227,188 @@ struct skv_core_session_info {
 	uint64_t page_fd_bytes;
 };
 /*
- * `spec` and `plugin` are its policy. E_INVALID: a model outside of types.h or on a device that is not
- * there, a spec too long. E_QUOTA:
- * sessions of a client, pools of a UID. E_NOSPC: sessions or pools of the daemon.
+ * `spec` and `plugin` are the session's policy. E_INVALID: the model is outside the limits of types.h or on a device
+ * that does not exist, or the spec is too long. E_QUOTA: sessions per client, pools per UID, or host memory. E_NOSPC:
+ * the daemon's sessions or pools.
  */
 int skv_core_session_open(struct skv_core *, uint32_t client, const struct skv_model *, const char *spec,
                           uint32_t plugin, struct skv_core_session_info *ret);
 /*
- * Its sequences are detached or, anonymous, dropped. The last one on a pool gives back every lease there. E_TURNS: no other
- * call for the client until that is through, but skv_core_client_gone(). So with calls on sequences, but SEQ_NEW's and
- * release.
+ * Detaches the session's sequences; anonymous ones are dropped. Closing the last session on a pool gives back all
+ * leases there. After E_TURNS the caller makes no other call for the client until the work has ended, except
+ * skv_core_client_gone(). The same holds for calls on sequences; skv_core_seq_new() and the release calls never take
+ * turns.
  */
 int skv_core_session_close(struct skv_core *, uint32_t client, uint32_t session);
 
 /* ---- sequences ---- */
-/*
- * A sequence belongs to (UID, model name, rank, its own name). Calls on one need the session that holds it.
- */
-/* `name` "" or NULL: anonymous. max_tokens 0: the model's. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC. */
+/* A sequence belongs to (UID, model name, rank, its own name). Calls on a sequence need the session that holds it. */
+/* `name` "" or NULL: anonymous. max_tokens 0: the maximum of the model. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC. */
 int skv_core_seq_new(struct skv_core *, uint32_t client, uint32_t session, const char *name,
                      uint32_t max_tokens, struct skv_core_seq_info *ret);
 /*
- * Its pages go on lease to the client; announce segments before the reply. E_NOENT, E_BUSY, E_FENCED, E_LEAVING,
- * E_INVALID (another shape of model, another device), E_CORRUPT (it was dropped).
+ * The sequence's pages go on lease to the client. Announce segments before the reply. E_NOENT, E_BUSY, E_FENCED,
+ * E_LEAVING, E_INVALID (another model shape or device), E_CORRUPT (the sequence was dropped).
  */
 int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, const char *name,
                         struct skv_core_seq_info *ret);
 /*
- * Not while the parent is in a step. The pages of the parent's committed tokens become SHARED: its
- * table entries are rewritten by this call, and the client reads them again after the reply. Entries
- * beyond the committed length are left alone, and so are references that the tables no longer name
- * (their release is the client's). The child has the first n_tokens of them (SKV_ALL: all): pages beyond are not
- * shared, and its commit says so; whether its policy can go on from there is for the client to know. E_INVALID: the
- * parent has fewer. E_CORRUPT: the parent was dropped; its pages stay on lease.
+ * Forks a sequence. Not allowed while the parent is in a step. The pages of the parent's committed tokens become
+ * SHARED: this call rewrites the parent's table entries, and the client reads them again after the reply. Entries
+ * beyond the committed length are left alone, and so are references that the tables no longer name (the client releases
+ * them). The child has the parent's first n_tokens (SKV_ALL: all): later pages are not shared, and the child's commit
+ * has that length. The client must know whether its policy can continue from there. E_INVALID: the parent has fewer
+ * tokens. E_CORRUPT: the parent was dropped; its pages stay on lease.
  */
 int skv_core_seq_fork(struct skv_core *, uint32_t client, uint32_t session, uint32_t parent, const char *name,
                       uint32_t n_tokens, struct skv_core_seq_info *ret);
 /*
- * Named: validated, its pages are the sequence's, it has no holder; references that the tables no longer name are released. Pages of
- * uncommitted entries stay on lease. Anonymous: as drop. E_CORRUPT: it was dropped.
+ * A named sequence is validated, gets its pages (SEQ) and has no holder afterwards; references that the tables no
+ * longer name are released. Pages of uncommitted entries stay on lease. An anonymous sequence is dropped. E_CORRUPT:
+ * the sequence was dropped.
  */
 int skv_core_seq_detach(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
-/* The name and the references go; the sequence's own pages stay on lease to the client. */
+/* Drops the name and the references; the sequence's own pages stay on lease to the client. */
 int skv_core_seq_drop(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
-/* By name, detached only (of all ranks); for sparsekvctl. Nobody waits for what takes turns of it. E_NOENT, E_BUSY. */
+/*
+ * Drops detached sequences by name (all ranks); for sparsekvctl. No client is told when the work ends. E_NOENT, E_BUSY.
+ */
 int skv_core_seq_drop_name(struct skv_core *, uid_t uid, const char *model, const char *name);
-/* Does the session hold it? Then what it is (borrowed, until the next call). And has the user such a sequence, whatever holds it? */
+/*
+ * skv_core_seq_held_name(): does the session hold the sequence? If so, returns its model and name (borrowed, until the
+ * next call). skv_core_seq_exists(): does the user have such a sequence, held or not?
+ */
 bool skv_core_seq_held_name(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, const struct skv_model **ret_model,
                             const char **ret_name);
 bool skv_core_seq_exists(const struct skv_core *, uid_t uid, const struct skv_model *, const char *name);
-/* Give up references to shared pages, each once, at most SKV_CALL_PAGES: all of them, or E_INVALID and none. */
+/* Drops references to shared pages, each named once, at most SKV_CALL_PAGES: all of them, or E_INVALID and none. */
 int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
                          const struct skv_wire_run *runs, uint32_t n);
-/* The same of a client that reconnects: some, or all, may have been given up before. */
+/* The same for a client that reconnects: some or all of the references may have been dropped before. */
 int skv_core_seq_release_again(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
                                const struct skv_wire_run *runs, uint32_t n);
 
 /* ---- leases ---- */
 /*
- * Between least and most pages as ascending runs. Fewer than least are had only where the pool is so
- * fragmented that max_runs runs do not hold them, or least is above SKV_CALL_PAGES: ask again. least = 0: whatever there
- * is, maybe nothing.
- * The caller announces segments before the reply: skv_core_next_segment. E_NOSPC, E_QUOTA, E_BACKLOG.
- * E_WAIT while segments that `most` takes are pending, or memory is coming back that others have too much of.
+ * Leases between `least` and `most` pages, as ascending runs. Fewer than `least` are returned only if the pool is so
+ * fragmented that max_runs runs do not hold them, or if `least` is above SKV_CALL_PAGES: then ask again. least = 0:
+ * whatever is free, maybe nothing.
+ * The caller announces segments before the reply: skv_core_next_segment(). E_NOSPC, E_QUOTA, E_BACKLOG. E_WAIT while
+ * segments needed for `most` are pending, or memory of sequences is coming back.
  */
 int skv_core_lease_get(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                        struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
-/* The same of the live and pending segments: no more are requested. */
+/* The same from the live and pending segments alone: requests no further segments. */
 int skv_core_lease_rest(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                         struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
 /*
- * Pages that calls of lease_get could get now in all: what the account's quota and the memory allow. More may come of
- * sequences that nobody holds, which make room when somebody asks for it.
+ * Number of pages that calls of lease_get could get now in total: what the account's quota and the memory allow.
+ * Sequences without a holder may free more, but only once a lease needs room.
  */
 int skv_core_lease_room(struct skv_core *, uint32_t client, uint32_t session, uint64_t *ret_pages);
-/* Each page, SKV_CALL_PAGES at most, must be on lease to this client: all of them are freed, or E_INVALID and none. */
+/*
+ * Frees pages, at most SKV_CALL_PAGES; each must be on lease to this client. All of them are freed, or E_INVALID and
+ * none.
+ */
 int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs,
                        uint32_t n);
 
 /*
- * Memory that this client must be told of, one call each, until it returns false: a pool of host memory, as its segment
- * 0 of all its bytes; or a device's segment. Announce (with the handle, borrowed until the next call into the core) or
- * withdraw (gone). Marks it as told.
- * Any call may withdraw segments from any client, so after each one the caller serves all that
- * wait: skv_core_next_waiting.
+ * Returns the next memory that this client must be told of, until it returns false: a pool of host memory, as its
+ * segment 0 with all bytes; or a segment of a device. It is to be announced (with the handle, borrowed until the next
+ * call into the core) or withdrawn (gone). Marks it as told.
+ * Any call may withdraw segments from any client, so after each call the caller serves all waiting clients:
+ * skv_core_next_waiting().
  */
 struct skv_core_segment {
 	uint32_t pool, segment;
 	uint64_t bytes;
 	bool gone;
 	uint32_t kind;      /* of the handle: enum skv_handle_kind */
-	int fd;             /* -1: gone, or a kind without */
+	int fd;             /* -1: gone, or a kind without fd */
 	const uint8_t *ipc; /* SKV_HANDLE_CUDA_IPC */
 };
 bool skv_core_next_segment(struct skv_core *, uint32_t client, struct skv_core_segment *ret);
-/* The next client that skv_core_next_segment has something for; *cursor starts at 0. False after the last. */
+/* The next client for which skv_core_next_segment() has something; *cursor starts at 0. False after the last one. */
 bool skv_core_next_waiting(const struct skv_core *, uint32_t *cursor, uint32_t *ret_client);
-/* Is there anything for skv_core_next_segment()? */
+/* Does skv_core_next_segment() have anything for the client? */
 bool skv_core_is_untold(const struct skv_core *, uint32_t client);
 /* E_INVALID: no such pool or segment number. An unexpected acknowledgement is ignored. */
 int skv_core_segment_ack(struct skv_core *, uint32_t client, uint32_t pool, uint32_t segment);
-/* A range of host memory that was discarded reads as zeros, and can be used again. */
+/* A range of host memory was discarded: it reads as zeros and can be used again. */
 void skv_core_segment_discarded(struct skv_core *, const struct skv_mem_range *);
 
-/* ---- pending segments: made outside of the core ---- */
+/* ---- pending segments: created outside the core ---- */
 struct skv_core_pending {
 	uid_t uid; /* of the pool's user */
 	uint32_t device, pool, segment;
 	uint64_t serial, bytes;
 };
-/* The next segment to be made, one call each, until it returns false. Marks it as being made. */
+/* The next segment to be created, one a call, until it returns false. Marks it as being created. */
 bool skv_core_next_pending(struct skv_core *, struct skv_core_pending *ret);
 /*
- * It is made, and zeroed (consumes the handle); or it cannot be had. A segment that is not pending any more is
- * destroyed.
+ * The segment was created and zeroed (the handle is consumed), or it cannot be had. A segment that is no longer pending
+ * is destroyed.
  */
 void skv_core_segment_made(struct skv_core *, const struct skv_core_pending *, struct skv_mem_handle *);
 void skv_core_segment_failed(struct skv_core *, const struct skv_core_pending *);
-/* The leases that waited for a pool's segments have been served: what is left over is withdrawn. */
+/* The leases that waited for the pool's segments have been served: withdraws spare segments. */
 void skv_core_segments_served(struct skv_core *, uint32_t pool);
-/* Has the client a session on the device? */
+/* Does the client have a session on the device? */
 bool skv_core_client_uses(const struct skv_core *, uint32_t client, uint32_t device);
-/* What was in the device's memory is gone: all sequences there are dropped, and what fenced clients have there. */
+/* The device's memory is lost: drops all sequences there, and what fenced clients have there. */
 void skv_core_device_lost(struct skv_core *, uint32_t device);
 /* The pool of a client's session. E_NOENT. */
 int skv_core_session_pool(struct skv_core *, uint32_t client, uint32_t session, uint32_t *ret_pool);
-/* Its model (borrowed). E_NOENT. */
+/* The session's model (borrowed). E_NOENT. */
 int skv_core_session_model(struct skv_core *, uint32_t client, uint32_t session, const struct skv_model **ret);
 
 /* ---- policy of a session (what the operator wants it to run) ---- */
 /*
- * The policy to run, stamped with the current generation. A session that the last swap was not about
- * gets what it had: same plugin, same spec.
+ * Returns the policy to run, with the current generation. A session outside the scope of the last swap gets what it
+ * had: same plugin, same spec.
  */
 int skv_core_session_policy(struct skv_core *, uint32_t client, uint32_t session, struct skv_msg_policy *ret);
-/* Sessions that fit all of these. */
+/* Sessions that match all of these. */
 struct skv_core_scope {
 	uint32_t session, client; /* 0: any */
 	uint32_t uid;             /* -1: any */
 	const char *model;        /* its name; "": any */
 };
 bool skv_core_in_scope(const struct skv_core_scope *, const struct skv_core_session_view *);
-/* Set for the sessions of the scope; returns how many. */
+/* Sets the policy of the sessions in the scope; returns their number. */
 uint32_t skv_core_swap(struct skv_core *, const struct skv_core_scope *, const char *spec, uint32_t plugin);
 /*
- * The client's word on what session_policy gave it: 0, it runs; error (positive errno) and text, it
- * stays with the policy that it had. Only the word on what was given last counts.
+ * The client's answer to what session_policy gave it. error 0: the session runs it. A positive errno and a text: the
+ * session stays with its previous policy. Only the answer to the latest policy counts.
  */
 int skv_core_policy_ack(struct skv_core *, uint32_t client, uint32_t session, uint64_t generation, int error,
                         const char *text);
 uint64_t skv_core_policy_generation(const struct skv_core *);
-/* Another id for a policy's file, which no daemon with this state has given before. */
+/* A new id for a policy's file, which no daemon with this state has used before. */
 uint32_t skv_core_next_plugin(struct skv_core *);
-/* Files of the daemon before are there no more: `id_of` says which has a spec's policy now, 0: none, and the session keeps the old id. */
+/*
+ * The plugin files of the previous daemon no longer exist. `id_of` returns the new id of a spec's policy; 0: none, and
+ * the session keeps the old id.
+ */
 void skv_core_replace_plugins(struct skv_core *, uint32_t (*id_of)(void *, const char *spec), void *);
-/* The control page: borrowed, and no one can map it writable any more. */
+/* The control page: borrowed. It can no longer be mapped writable. */
 int skv_core_control_fd(const struct skv_core *, uint64_t *ret_bytes);
 
-/* `cb` is called for a sequence found corrupt, before it is dropped: for the log. It must not call here. */
+/* Calls `cb` for a sequence found corrupt, before it is dropped; for the log. `cb` must not call into the core. */
 void skv_core_on_corrupt(struct skv_core *,
                          void (*cb)(void *, uid_t uid, const char *model, const char *name, const char *why),
                          void *userdata);
 
-/* ---- looking ---- */
-/* Walk the tables; `cb` gets each live row. Used for status, lists and metrics. */
+/* ---- views ---- */
+/* Walk the tables; `cb` gets each live row. For status, lists and metrics. */
 struct skv_core_account_view {
 	uid_t uid;
 	uint32_t clients, sessions, sequences;
 	uint64_t page_bytes[SKV_MEMORY_KINDS];    /* of pages in use */
-	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of the segments that hold them, pending ones included */
-	uint64_t other_bytes; /* of host memory beside pages; with page_bytes of host memory it is below the quota */
+	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of the segments that hold them, including pending ones */
+	/* host memory beside pages; together with page_bytes of host memory it is limited by the quota */
+	uint64_t other_bytes;
 	uint32_t pools;
 };
 struct skv_core_client_view {
@@ -390,41 +417,45 @@ struct skv_core_client_view {
 	pid_t pid;
 	const char *program;
 	uint32_t sessions;
-	bool fenced; /* its connection ended, its process has not */
-	uint64_t lease_pages; /* in stock or in sequences that it holds */
+	bool fenced; /* its connection ended, its process lives */
+	uint64_t lease_pages; /* in its stock or in sequences that it holds */
 };
 struct skv_core_session_view {
 	uint32_t session, client, pool;
 	uid_t uid;
 	const struct skv_model *model;
-	const char *spec;            /* that it runs, by the client's last word */
-	const char *error;           /* of its last swap, "" = none */
-	uint64_t generation;         /* in which its policy was set ... */
-	uint64_t running_generation; /* ... and that it said it runs; smaller: a swap is pending */
-	uint32_t plugin;             /* of that policy; next, the one last given to the client; ... */
+	const char *spec;            /* that the session runs, as the client last said */
+	const char *error;           /* of its last swap; "": none */
+	uint64_t generation;         /* in which its policy was set */
+	uint64_t running_generation; /* of the policy that it runs; smaller than `generation`: a swap is pending */
+	/*
+	 * Plugins of the policy that is set, of the one last given to the client, and of `spec`. A session may return
+	 * to any of the three.
+	 */
+	uint32_t plugin;
 	uint32_t given_plugin;
-	uint32_t running_plugin; /* ... and of `spec`. A session may yet come back to each of the three */
-	const struct skv_session_page *page; /* the client's figures, not to be believed */
+	uint32_t running_plugin;
+	const struct skv_session_page *page; /* the client's figures, untrusted */
 	uint32_t sequences;
 };
 struct skv_core_seq_view {
 	uint32_t seq;
 	uid_t uid;
-	const char *name; /* "" = anonymous */
+	const char *name; /* "": anonymous */
 	const char *model;
 	uint32_t client, session; /* that hold it; 0: detached */
 	uint32_t tokens, max_tokens;
-	bool counted;               /* its tables were looked at: the two below are known */
-	uint64_t pages[SKV_PAGE_KINDS]; /* by its tables, the shared ones included */
-	uint64_t pages_shared;      /* of all groups */
-	uint64_t pages_total;       /* of K and V, that its length would take */
+	bool counted;               /* its tables were read: the two fields below are known */
+	uint64_t pages[SKV_PAGE_KINDS]; /* named by its tables, including shared pages */
+	uint64_t pages_shared;      /* of all kinds */
+	uint64_t pages_total;       /* of K and V, for its length without eviction */
 	uint64_t page_bytes;
 };
 struct skv_core_pool_view {
 	uint32_t pool;
 	uid_t uid;
 	uint32_t device;
-	uint64_t page_bytes, segment_bytes; /* of one page, of one segment */
+	uint64_t page_bytes, segment_bytes; /* size of a page, of a segment */
 	uint32_t segments, pending;
 	uint64_t pages, free, lease, seq, shared;
 };
@@ -432,19 +463,19 @@ void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct 
 void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct skv_core_client_view *), void *);
 void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *), void *);
 /*
- * A walk over the sessions or sequences of one UID, or of all, in turns of so many units. True when it is through. What
- * comes and goes between two turns may be missed. Tables are as long as clients say: a walk reads some millions of
- * entries, the rest is not counted.
+ * Walks over the sessions or sequences of one UID or of all, `units` of work at a time. Returns true at the end.
+ * Objects that come and go between two calls may be missed. Clients determine the length of page tables, so a walk
+ * reads at most some millions of entries; the remaining sequences are not counted.
  */
 struct skv_core_walk {
 	bool all;
 	uid_t uid;
-	/* the core's, zeroed by the caller: the next row; and the sequence that is being counted */
+	/* the core's, zeroed by the caller: the next row, and the sequence that is being counted */
 	uint32_t row, seq, len, table, index;
 	bool counted;
 	uint64_t read, shared, pages[SKV_PAGE_KINDS];
 };
-#define SKV_ROW_UNITS 1000u /* of a row, what the callback makes of it included */
+#define SKV_ROW_UNITS 1000u /* cost of a row, including the callback */
 bool skv_core_sessions_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
                             void (*cb)(void *, const struct skv_core_session_view *), void *);
 bool skv_core_seqs_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
@@ -452,43 +483,49 @@ bool skv_core_seqs_some(const struct skv_core *, struct skv_core_walk *, uint32_
 void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
 
 /*
- * What was done since the last commit stays, also if the process dies: call it before anybody can know of it. Before the
- * first one, and after each, a process that dies leaves the state as it was then (undo.h). False: it was given up, and nobody must know.
+ * Commits the changes since the last commit, so that they survive the death of the process: call it before anything
+ * outside can learn of them. If the process dies, the state is as it was at the last commit (undo.h). False: the core
+ * was given up, and nothing may be told.
  */
 bool skv_core_commit(struct skv_core *);
 
 /*
- * The daemon cannot go on, maybe in the middle of a change: nothing is committed any more, and what there is is left to the next one as it
- * was at the last commit.
+ * The daemon cannot continue, perhaps in the middle of a change: nothing is committed any more, and the next process
+ * finds the state as of the last commit.
  */
 void skv_core_give_up(struct skv_core *);
 
 /*
- * A store of the descriptors of all that the state refers to, its own among them, which outlives the process: it is given each
- * before the commit that refers to it (fd: borrowed), and told by name of those that are needed no more. Set once, before anything
- * else is done.
+ * A store that outlives the process, for the descriptors of everything that the state refers to, the state's own
+ * included. It is given each descriptor before the commit that refers to it (fd: borrowed), and is told the names of
+ * those that are no longer needed. Set it once, before anything else is done.
  */
-#define SKV_FDSTORE_NAME 6u /* bytes of a name: a letter (pool, segment g, sequence, session o, client) and four digits; or "state" */
+/* bytes of a name: a letter (pool, segment g, sequence, session o, client) and four digits; or "state" */
+#define SKV_FDSTORE_NAME 6u
 /*
- * The next process is told all names in one environment variable, of which the kernel takes 128 KiB: with so many descriptors no client,
- * session or sequence is made any more. The rest is for segments of devices.
+ * The next process gets all names in one environment variable, which the kernel limits to 128 KiB: with this many
+ * descriptors no client, session or sequence is created any more. The rest is for segments of devices.
  */
 #define SKV_MAX_STORED 20000u
 #define SKV_FDSTORE_STATE "state"
 struct skv_core_fdstore {
-	/* False: it cannot be told now. It is at the next commit, but for clients' processes, of which the state has the numbers. */
+	/*
+	 * False: the store cannot be told now. It is told at the next commit, except of clients' processes, whose pids
+	 * are in the state.
+	 */
 	bool (*add)(void *ctx, const char *name, int fd);
 	bool (*remove)(void *ctx, const char *name);
 	void *ctx;
 };
 void skv_core_set_fdstore(struct skv_core *, const struct skv_core_fdstore *);
 
-/* ---- a past ---- */
-/* What a store has, of a core whose process is gone. */
+/* ---- resuming the state of a previous process ---- */
+/* What a store has of a core whose process is gone. */
 struct skv_core_found {
 	const char *name;
-	int fd;       /* -1: it is the core's now. Else left to the caller: the state does not refer to this file */
-	bool claimed; /* the state refers to the name, and the core has seen to it that the store has no other file by it */
+	int fd;       /* -1: taken by the core. Else left to the caller: the state does not refer to this file */
+	/* the state refers to the name, and the core has made sure that the store has no other file of that name */
+	bool claimed;
 };
 struct skv_core_past_client {
 	uint32_t client;
@@ -497,45 +534,55 @@ struct skv_core_past_client {
 	int pidfd;
 };
 struct skv_core_past {
-	struct skv_core_found *found; /* sorted by this */
+	struct skv_core_found *found; /* the core sorts it */
 	size_t n;
-	struct skv_core_fdstore fdstore; /* add NULL: there is none */
-	bool whole; /* fail, before anything is changed, where something cannot be had back */
-	/* A device with memory in use: make it known (skv_core_set_device()). 1: it is gone, and all in it lost; negative errno: a shortage. */
+	struct skv_core_fdstore fdstore; /* add NULL: there is no store */
+	bool whole; /* fail, before anything is changed, if something cannot be recovered */
+	/*
+	 * Makes a device with memory in use known (skv_core_set_device()). 1: the device is gone, and everything in its
+	 * memory is lost. Negative errno: a shortage.
+	 */
 	int (*device)(void *ctx, struct skv_core *, uint32_t device);
-	/* For each client: what it was added with, and the descriptor that was stored (skv_core_client_store), the callee's, or -1. Negative errno. */
+	/*
+	 * Called for each client: how it was added, and the stored descriptor of its process (skv_core_client_store()),
+	 * owned by the callee, or -1. Negative errno.
+	 */
 	int (*client)(void *ctx, const struct skv_core_past_client *);
-	/* Something cannot be had back, whose name was this; for the log. */
+	/* Something of this name cannot be recovered; for the log. */
 	void (*lost)(void *ctx, const char *name, const char *why);
 	void *ctx;
 };
 /*
- * The core as it was at its last commit: ids of clients, sessions and sequences stand, and pages are with whom they were. Sizes
- * are those of the state. Clients are as they were, too: for each that does not come back call skv_core_client_gone().
- * A sequence whose row or memory is wrong is lost alone.
- * *ret_why, a static text: -ENOENT: there is no state. -EBADMSG: it is not one, or one of another version. -EUCLEAN: a row is damaged, or
- * it does not balance. -ENODATA: it is not there as a whole. Where the system lacks something (skv_is_shortage()), the state is as it was,
- * and another time it can be had.
+ * Restores the core as of its last commit: ids of clients, sessions and sequences stay valid, and pages keep their
+ * owners. Sizes are those of the state. Clients are restored, too: call skv_core_client_gone() for each that does not
+ * come back. If a sequence's row or memory is wrong, only that sequence is lost.
+ * *ret_why is a static text. -ENOENT: there is no state. -EBADMSG: it is not a state, or of another version. -EUCLEAN:
+ * a row is damaged, or the state does not balance. -ENODATA: parts are missing. If the system lacks something
+ * (skv_is_shortage()), the state is unchanged and can be resumed later.
  */
 int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, const struct skv_core_past *, struct skv_core **ret,
                     const char **ret_why);
-/* Leaves the state, and all that it refers to, as they were at the last commit: for the process that gets the descriptors. NULL. */
+/*
+ * Frees the core but leaves the state, and everything that it refers to, as of the last commit, for the process that
+ * gets the descriptors. Returns NULL.
+ */
 struct skv_core *skv_core_abandon(struct skv_core *);
 /*
- * The same without a store: all descriptors that the state refers to are given away (fd: the callee's), by the names that a store would
- * have them by, but for those of clients' processes; and how many that are, with those.
+ * skv_core_leave(): the same without a store: gives away all descriptors that the state refers to, by their store names
+ * (fd: owned by the callee), except those of clients' processes. skv_core_descriptors(): their number, including those
+ * of clients' processes.
  */
 void skv_core_leave(struct skv_core *, void (*give)(void *ctx, const char *name, int fd), void *ctx);
 size_t skv_core_descriptors(const struct skv_core *);
 void skv_core_client_name(uint32_t client, char ret[SKV_FDSTORE_NAME]);
-/* A descriptor of the client's process is stored as long as the client is there (fd: borrowed until the commit). */
+/* Stores a descriptor of the client's process for as long as the client exists (fd: borrowed until the commit). */
 void skv_core_client_store(struct skv_core *, uint32_t client, int pidfd);
 uint32_t skv_core_sequences(const struct skv_core *);
 
 /*
- * Recount everything from the page owners up and compare with the state, unless it was given up. NULL when it balances, else a text
- * (static, overwritten by the next call) that says what is off. With `empty`, everything must be zero too:
- * for shutdown, after skv_core_drop_all().
+ * Recounts everything from the page owners up and compares it with the state, unless the core was given up. NULL if the
+ * state balances, else a text that says what is wrong (static, overwritten by the next call). With `empty` everything
+ * must also be zero: for shutdown, after skv_core_drop_all().
  */
 const char *skv_core_balance(struct skv_core *, bool empty);
 void skv_core_drop_all(struct skv_core *);

@@ -2,12 +2,12 @@
 /*
  * daemon/core/detach.c - a sequence loses its holder.
  *
- * A named one is made what its last commit says, its tables are checked, the pages that they name become its own, and
- * references that they do not name are given up. An anonymous one is removed. The work grows with the tokens, so it is
- * done in turns, and what a turn leaves is here and in the owner words: a page is LEASE(the old holder) until it is
- * SEQ(sequence). Until the end the sequence is held by its old holder.
+ * A named sequence is recovered to its last commit, its tables are checked, the pages that they name become its own,
+ * and references that they do not name are dropped. An anonymous sequence is removed. The work grows with the number of
+ * tokens, so it is done in turns, and its progress is in struct skv_detach and in the owner words: a page is LEASE(old
+ * holder) until it is SEQ(sequence). Until the end the sequence is held by its old holder.
  *
- * Marks are of this alone, since several clients may die at a time.
+ * Each detach has its own marks, since several clients may die at a time.
  */
 #include "daemon/core/detach.h"
 
@@ -56,7 +56,7 @@ static void enter(struct skv_core *c, struct skv_detach *s, int phase)
 		skv_walk_begin(c, seq, s->walk.own, s->walk.marks, &s->walk);
 }
 
-/* One phase, as far as it goes. SKV_DONE: it is over. */
+/* Runs one phase, as far as it goes. SKV_DONE: the phase is complete. */
 static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t *units)
 {
 	const struct skv_seq_local *l = &c->seqs[s->walk.seq];

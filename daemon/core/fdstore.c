@@ -7,14 +7,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Of a change that is not committed yet, or that the store could not be told of so far. */
+/* A change that is not committed yet, or that the store could not be told so far. */
 struct skv_fdstore_change {
 	int fd; /* -1: removed */
 	bool told;
 	char name[SKV_FDSTORE_NAME];
 };
 
-/* A letter and four digits of base 64: all names together go into one environment variable. */
+/* A letter and four digits of base 64: short, because all names together go into one environment variable. */
 static void name_of(char letter, uint64_t number, char ret[SKV_FDSTORE_NAME])
 {
 	static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-";
@@ -25,7 +25,9 @@ static void name_of(char letter, uint64_t number, char ret[SKV_FDSTORE_NAME])
 	ret[5] = 0;
 }
 
-/* The row, and 6 bits of its generation: no change gives a row away and takes it again so often that another one had that name. */
+/*
+ * The row and 6 bits of its generation: within a change no row is given back and taken so often that its name repeats.
+ */
 void skv_fdstore_name(const struct skv_state *s, enum skv_table t, uint32_t row, char ret[SKV_FDSTORE_NAME])
 {
 	static const char of[SKV_TABLE_ROWS] = {
@@ -36,7 +38,7 @@ void skv_fdstore_name(const struct skv_state *s, enum skv_table t, uint32_t row,
 
 void skv_fdstore_segment_name(const struct skv_state *s, uint32_t pool, uint32_t segment, char ret[SKV_FDSTORE_NAME])
 {
-	/* serials are never used twice, and no pool has 2^24 segments */
+	/* serials are never reused, and no pool has 2^24 segments */
 	name_of('g', skv_segment_row(s, pool, segment)->serial, ret);
 }
 
@@ -82,7 +84,7 @@ int skv_fdstore_allows(struct skv_core *c)
 	                       "the service manager keeps %zu descriptors for the daemon, and can pass no more to the next one", n);
 }
 
-/* False: there is no memory for the entry. */
+/* False: no memory for the entry. */
 static bool remember(struct skv_core *c, const char *name, int fd)
 {
 	if (c->n_fd_changes == c->cap_fd_changes) {
@@ -112,10 +114,10 @@ void skv_fdstore_remove(struct skv_core *c, const char *name)
 		return;
 	for (uint32_t i = 0; i < c->n_fd_changes; i++)
 		if (c->fd_changes[i].fd >= 0 && strcmp(c->fd_changes[i].name, name) == 0) {
-			c->fd_changes[i] = c->fd_changes[--c->n_fd_changes]; /* it came with the same change */
+			c->fd_changes[i] = c->fd_changes[--c->n_fd_changes]; /* it was added by the same change */
 			return;
 		}
-	(void)remember(c, name, -1); /* without memory for it: what is stored in vain nobody claims */
+	(void)remember(c, name, -1); /* if out of memory: an unneeded entry of the store is never claimed */
 }
 
 void skv_fdstore_before_commit(struct skv_core *c)

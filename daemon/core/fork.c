@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/fork.c - a sequence is forked.
+ * daemon/core/fork.c - forks a sequence.
  *
- * The parent's tables are checked; then both sequences refer to all pages that they name, and the parent's entries say
- * so; then the child's memory becomes a copy of the parent's, and its commit that of the tokens that it is to have. All that can be refused comes before pages are shared. The
- * work grows with the tokens, so it is done in turns; a client that writes to the parent meanwhile spoils its own.
+ * The parent's tables are checked. Then both sequences get references to all pages that the tables name, and the
+ * parent's entries become SHARED. Then the child's memory becomes a copy of the parent's, with a commit of the tokens
+ * that the child is to have. Everything that can be refused comes before pages are shared. The work grows with the
+ * number of tokens, so it is done in turns; a client that writes to the parent meanwhile harms only its own data.
  */
 #include "daemon/core/fork.h"
 
@@ -31,7 +32,8 @@ int skv_fork_begin(struct skv_core *c, uint32_t parent, struct skv_fork *f)
 	uint8_t *marks;
 
 	if (f->n_tokens != SKV_ALL && f->n_tokens > len)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a fork of %u tokens, and the sequence has %u", f->n_tokens, len);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got a fork of %u tokens, expected at most the sequence's %u", f->n_tokens, len);
 	marks = skv_marks_new(c, q->pool);
 	if (!marks)
 		return -ENOMEM;
@@ -49,7 +51,7 @@ void skv_fork_end(struct skv_fork *f)
 	f->keys = NULL;
 }
 
-/* It fails: what is there of it goes, in `phase`, or is not there yet. */
+/* The fork fails: `phase` removes what exists of it; if nothing exists, the caller ends the fork. */
 static enum skv_progress give_up(struct skv_core *c, struct skv_fork *f, int result, int phase)
 {
 	f->result = result;
@@ -59,7 +61,7 @@ static enum skv_progress give_up(struct skv_core *c, struct skv_fork *f, int res
 	return SKV_GOES_ON;
 }
 
-/* The parent is checked: the child is made, as far as it can be refused. SKV_DONE: it was. */
+/* The parent is checked: creates the child, unless it is refused. SKV_DONE: it was refused. */
 static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, f->walk.seq);
@@ -67,7 +69,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	int r;
 
 	skv_charge_seq(c, f->walk.seq);
-	bytes = q->bytes + f->n_keys * SKV_BLOCK_BYTES;
+	bytes = q->bytes + skv_block_index_bytes(f->n_keys);
 	r = skv_charge_allows(c, q->account, bytes);
 	if (r == 0 && f->keys)
 		r = skv_seq_quota_allows(c, q->account, true);
@@ -80,7 +82,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 		(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
 		return SKV_DONE;
 	}
-	/* what it may come to, so that no two of them are given the same room */
+	/* charges the expected size, so that two forks are not given the same room */
 	skv_charge(c, q->account, &skv_write_seq(&c->state, f->child)->bytes, bytes);
 	skv_write_seq(&c->state, f->child)->copied = q->bytes;
 	skv_write_account(&c->state, q->account)->copied_bytes += q->bytes;
@@ -93,7 +95,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	return SKV_GOES_ON;
 }
 
-/* The cgroup has no room any more: others took it in the meantime. */
+/* The cgroup has no room left: other users took it in the meantime. */
 static enum skv_progress crowded_out(struct skv_core *c, struct skv_fork *f)
 {
 	return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_NOSPC, "the daemon's memory cgroup has no room for a copy of %llu bytes",
@@ -101,7 +103,7 @@ static enum skv_progress crowded_out(struct skv_core *c, struct skv_fork *f)
 	               SKV_FORK_DROP_CHILD);
 }
 
-/* The parent's pages may be shared, with nobody. */
+/* The parent's pages may be shared already, without another sequence. */
 static enum skv_progress no_memory(struct skv_core *c, struct skv_fork *f, int error)
 {
 	const int r = skv_core_refuse_system(c, error, "memory for a sequence");
@@ -110,16 +112,18 @@ static enum skv_progress no_memory(struct skv_core *c, struct skv_fork *f, int e
 	return f->child == SKV_NO_INDEX ? SKV_DONE : SKV_GOES_ON;
 }
 
-/* A sealed prefix is found from now on. It may be there by now: another one was sealed meanwhile. */
+/* Makes a sealed prefix findable. Another one with the same tokens may have been sealed meanwhile. */
 static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, f->child);
+	uint32_t there;
 
-	if (skv_prefixes_find(c, q->pool, &q->model, &f->keys[f->n_keys - 1], f->n_keys - 1) != SKV_NO_INDEX)
-		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed"), SKV_FORK_DROP_CHILD);
+	if (skv_prefixes_longest(c, q->pool, &q->model, f->keys, f->n_keys, &there) == f->n_keys)
+		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are already sealed"), SKV_FORK_DROP_CHILD);
 	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
 		return no_memory(c, f, -ENOMEM);
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
+	f->keys = NULL; /* the index has them now */
 	skv_names_add(c, f->child);
 	q->used = ++skv_write_header(&c->state)->uses;
 	skv_idle_update(c, f->child);
@@ -134,7 +138,7 @@ static enum skv_progress finish(struct skv_core *c, struct skv_fork *f)
 	return f->keys ? seal(c, f) : SKV_DONE;
 }
 
-/* Entries and token ids; then its commit, the first one, says that they came as a prompt. */
+/* Copies entries and token ids; then the child's first commit says that the tokens came as a prompt. */
 static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uint32_t *units)
 {
 	const struct skv_seq_local *child = &c->seqs[f->child];
@@ -153,7 +157,7 @@ static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uin
 	return SKV_GOES_ON;
 }
 
-/* One phase, as far as it goes. SKV_DONE: all of it. */
+/* Runs one phase, as far as it goes. SKV_DONE: the fork has ended. */
 static enum skv_progress run(struct skv_core *c, struct skv_fork *f, uint32_t *units)
 {
 	const struct skv_seq_local *parent = &c->seqs[f->walk.seq];

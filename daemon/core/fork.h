@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/fork.h - a sequence is forked, in as many turns as it takes. See fork.c. */
+/* daemon/core/fork.h - forks a sequence, in as many turns as needed. See fork.c. */
 #ifndef SKV_CORE_FORK_H
 #define SKV_CORE_FORK_H
 
@@ -14,34 +14,34 @@ struct skv_fork {
 		SKV_FORK_SHARE,
 		SKV_FORK_COPY,
 		SKV_FORK_TRIM,
-		SKV_FORK_DROP_PARENT, /* a corrupt one */
-		SKV_FORK_DROP_CHILD,  /* that could not be made */
+		SKV_FORK_DROP_PARENT, /* removes a corrupt parent */
+		SKV_FORK_DROP_CHILD,  /* removes a child that could not be completed */
 	} phase;
-	uint32_t child; /* row, once it is there */
-	uint32_t at;    /* in the phase */
-	uint64_t offset; /* in the phase, of files */
+	uint32_t child; /* row, or SKV_NO_INDEX before it exists */
+	uint32_t at;    /* progress in the phase */
+	uint64_t offset; /* progress in the phase: file offset */
 	int result;
 	char why[256];
 	char name[SKV_NAME_MAX]; /* the child's */
-	uint32_t session;        /* that is to hold it, or SKV_NO_INDEX: nobody */
-	uint32_t n_tokens;       /* that it has; SKV_ALL: all */
-	uint32_t max_tokens;     /* that it may have; of a prefix */
-	struct skv_block_key *keys; /* the child is a sealed prefix of these; owned; NULL: it is none */
+	uint32_t session;        /* that is to hold the child, or SKV_NO_INDEX: none */
+	uint32_t n_tokens;       /* tokens of the child; SKV_ALL: all of the parent's */
+	uint32_t max_tokens;     /* limit of the child, if `prefix` */
+	struct skv_block_key *keys; /* owned; keys of the child's blocks if it is a sealed prefix, else NULL */
 	uint32_t n_keys;
-	uint8_t origin[SKV_PREFIX_ORIGIN]; /* theirs */
-	bool prefix;             /* of what holds tokens alone: nothing of what a policy knows or keeps besides */
-	struct skv_made made;    /* of a prefix: in which form */
+	uint8_t origin[SKV_PREFIX_ORIGIN]; /* of the keys */
+	bool prefix;             /* copy only what holds tokens, and no policy state */
+	struct skv_made made;    /* form of the tokens, if `prefix` */
 	struct skv_walk walk;    /* over the parent */
 };
 
 /*
- * Begin with a parent that its client holds, or that nobody does: `f` says, from `name` on to `prefix`, what the child is to be; a
- * prefix is of so many tokens. 0, -ENOMEM, or positive.
+ * Begins with a parent that its client holds or that has no holder. The fields of `f` from `name` to `prefix` say what
+ * the child is to be; for a prefix n_tokens is a number, not SKV_ALL. 0, -ENOMEM, or positive.
  */
 int skv_fork_begin(struct skv_core *, uint32_t parent, struct skv_fork *f);
-/* SKV_DONE: it has a result. Nothing else may touch parent or child until then. */
+/* SKV_DONE: it has a result. Until then nothing else may touch parent or child. */
 enum skv_progress skv_fork_some(struct skv_core *, struct skv_fork *, uint32_t *units);
-/* Give it up in the middle. */
+/* Abandons the work. */
 void skv_fork_end(struct skv_fork *);
 
 #endif

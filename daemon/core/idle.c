@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* For qsort(), which has no argument of ours. */
+/* For qsort(), whose callback gets no context. */
 struct entry {
 	uint64_t used;
 	uint32_t seq;

@@ -7,12 +7,13 @@
 #include "daemon/core/validate.h"
 
 /*
- * The sequence loses its holder: take its last commit back if not all ranks have made it. `gone`: because this client has ended; then
- * SKV_WAITS: another rank, which is still held, may yet make it. Who lives and lets go waits for nobody: others count as they are.
+ * The sequence loses its holder: takes its last commit back if not all ranks have made it. `gone`: because its client
+ * has ended; the result may then be SKV_WAITS: another rank, which is still held, may still make the commit. A client
+ * that lives and releases the sequence does not wait: the other ranks count as they are.
  */
 enum skv_progress skv_joint_settle(struct skv_core *, uint32_t seq, bool gone);
 
-/* Does a client hold another rank of it? */
+/* Does a client hold another rank of the sequence's group? */
 bool skv_joint_held(const struct skv_core *, uint32_t seq);
 
 #endif

@@ -2,9 +2,10 @@
 /*
  * Leases: free pages of a pool given to a client in bulk, and taken back.
  *
- * Pages are taken from the lowest segments first, so that the highest run empty and can go. Within
- * that, long runs come before scraps: a first pass takes runs that hold all that is wanted, or 32 pages, the next ones of
- * half as many each. No segment is looked at that has nothing, or in vain twice: segments are found by their longest run.
+ * Pages are taken from the lowest segments first, so that the highest ones become empty and can be withdrawn. Within
+ * that, long runs are taken before short ones: the first pass takes runs that hold all that is wanted, or 32 pages;
+ * each further pass takes runs of half that length. Segments are found by their longest run, so a segment without a
+ * suitable run is not searched, at least not twice in vain.
  */
 #include "daemon/core/age.h"
 #include "daemon/core/charge.h"
@@ -27,7 +28,7 @@ struct taking {
 	uint32_t n, max;
 };
 
-/* Pages from `page` on that are FREE, up to `end` and to what is still wanted. */
+/* Number of FREE pages from `page` on, up to `end` and to what is still wanted. */
 static uint32_t free_run(const struct taking *t, uint32_t page, uint32_t end)
 {
 	const skv_owner *word = skv_owner_word(&t->core->state, t->pool, page);
@@ -38,7 +39,7 @@ static uint32_t free_run(const struct taking *t, uint32_t page, uint32_t end)
 	return n;
 }
 
-/* Another run, or more of the last one. False when there is no room for it. */
+/* Adds a run, or extends the last one. False: there is no room for it. */
 static bool add_run(struct taking *t, uint32_t page, uint32_t n)
 {
 	struct skv_wire_run *last = t->n ? &t->runs[t->n - 1] : NULL;
@@ -54,7 +55,7 @@ static bool add_run(struct taking *t, uint32_t page, uint32_t n)
 	return true;
 }
 
-/* False when there is no room for another run. *ret_longest: of the runs that are left, if all were looked at. */
+/* False: there is no room for another run. *ret_longest: longest run that is left, if the whole range was searched. */
 static bool take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t shortest, uint32_t *ret_longest)
 {
 	uint32_t longest = 0;
@@ -74,7 +75,7 @@ static bool take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t s
 	return true;
 }
 
-/* Runs of at least 2^class pages, or all that is wanted; what segments are said to have is corrected. */
+/* Takes runs of at least 2^class pages, or all that is wanted, and corrects each segment's longest run. */
 static void take(struct taking *t, uint32_t class)
 {
 	const struct skv_pool_row *p = skv_pool_row(&t->core->state, t->pool);
@@ -91,7 +92,7 @@ static void take(struct taking *t, uint32_t class)
 	}
 }
 
-/* The class of runs that hold all that is wanted, or of those that are long enough. */
+/* The smallest class whose runs hold all that is wanted, or the last class. */
 static uint32_t class_of(uint64_t want)
 {
 	uint32_t class = 0;
@@ -108,7 +109,7 @@ static int by_first(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Ascending, neighbours joined. */
+/* Sorts the runs and joins adjacent ones. */
 static uint32_t tidy_runs(struct skv_wire_run *runs, uint32_t n)
 {
 	uint32_t to = 0;
@@ -123,7 +124,7 @@ static uint32_t tidy_runs(struct skv_wire_run *runs, uint32_t n)
 	return to;
 }
 
-/* Pages that the account's quota leaves room for, or an error. *ret_quota: in bytes. */
+/* Pages for which the account's quota has room, or an error. *ret_quota: in bytes. */
 static int quota_room(struct skv_core *c, const struct skv_pool_row *p, uint64_t *ret_quota, uint64_t *ret_room)
 {
 	int r = p->device == SKV_DEVICE_HOST ? 0 : skv_charge_allows(c, p->account, 0);
@@ -145,7 +146,7 @@ int skv_core_lease_room(struct skv_core *c, uint32_t client_id, uint32_t session
 		return r;
 	pool = skv_session_row(&c->state, session)->pool;
 	pages = skv_pool_room(c, pool);
-	(void)quota_room(c, skv_pool_row(&c->state, pool), &quota, &room); /* used up: no room */
+	(void)quota_room(c, skv_pool_row(&c->state, pool), &quota, &room); /* an error means no room */
 	*ret_pages = room < pages ? room : pages;
 	return 0;
 }
@@ -165,7 +166,7 @@ int skv_lease_pages(struct skv_core *c, uint32_t pool, skv_owner owner, uint32_t
 	if (room < least)
 		return skv_core_refuse(
 			c, SKV_CORE_E_QUOTA,
-			"%u pages asked for, and the account's quota of %llu bytes leaves room for %llu",
+			"%u pages were requested, but the account's quota of %llu bytes leaves room for %llu",
 			least, (unsigned long long)quota, (unsigned long long)room);
 	if (most > SKV_CALL_PAGES)
 		most = SKV_CALL_PAGES;
@@ -181,7 +182,7 @@ int skv_lease_pages(struct skv_core *c, uint32_t pool, skv_owner owner, uint32_t
 	if (p->pending && p->count[SKV_OWNER_FREE] < room)
 		return skv_core_refuse(c, SKV_CORE_E_WAIT, "%u segments of the pool are pending", p->pending);
 	if (p->count[SKV_OWNER_FREE] < least)
-		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "%u pages asked for, and the pool has %llu", least,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "%u pages were requested, but the pool has %llu", least,
 		                  (unsigned long long)p->count[SKV_OWNER_FREE]);
 	t = (struct taking){
 		.core = c,
@@ -206,7 +207,9 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 	if (r)
 		return r;
 	if (!most || least > most || !max_runs)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got a lease of %u to %u pages, expected 1 or more, in ascending order", least,
+		                       most);
 	return skv_lease_pages(c, skv_session_row(&c->state, session)->pool, skv_owner_make(SKV_OWNER_LEASE, client), least, most,
 	                       grow, ret_runs, max_runs, ret_n);
 }
@@ -224,8 +227,8 @@ int skv_core_lease_rest(struct skv_core *c, uint32_t client, uint32_t session, u
 }
 
 /*
- * Set the pages of runs that are `from` to `to`, up to the first that is not, or *limit pages. True if
- * none was in the way; *limit is how many were set.
+ * Changes the owner word of the runs' pages from `from` to `to`, up to the first page that is not `from`, or *limit
+ * pages. True if there was no such page; *limit is the number of pages changed.
  */
 static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_run *runs, uint32_t n,
                      skv_owner from, skv_owner to, uint64_t *limit)
@@ -273,7 +276,7 @@ int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_
 	pool = skv_session_row(&c->state, session)->pool;
 	lease = skv_owner_make(SKV_OWNER_LEASE, client);
 	if (!set_runs(c, pool, runs, n, lease, 0, &done)) {
-		/* what was freed before the bad page, each page once, goes back on lease */
+		/* pages freed before the bad page, each once, go back on lease */
 		set_runs(c, pool, runs, n, 0, lease, &done);
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a page given back is not on lease to this client, or named twice");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/lifecycle.c - requests that take turns: sequences are attached, forked, detached, dropped, sessions closed, clients go on.
+ * daemon/core/lifecycle.c - requests that take turns: attach, fork, detach and drop of sequences, close of sessions,
+ * reconnect.
  *
- * Here is what can be refused; task.c does the rest.
+ * This file checks what can be refused; task.c does the work.
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/announce.h"
@@ -56,7 +57,8 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 	if (q->session != SKV_NO_INDEX)
 		return refuse_held(c, name, skv_session_row(&c->state, q->session)->client);
 	if (q->model.device != s->model.device)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' is in %s, and the session is not",
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "sequence '%s' is in %s, expected the memory of the session's device",
 		                  name, q->model.device ? "the memory of another device" : "host memory");
 	if (!same_shape(&q->model, &s->model))
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
@@ -163,7 +165,7 @@ int skv_core_reconnect(struct skv_core *c, uint32_t client_id)
 	if (r)
 		return r;
 	if (!skv_client_row(&c->state, client)->fenced || skv_task_is_of(c, client))
-		return skv_core_refuse(c, SKV_CORE_E_NOENT, "client %#x is connected, or ends", client_id);
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "client %#x is connected, or is being removed", client_id);
 	r = skv_reconnect_begin(c, client);
 	if (r)
 		return r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows that a client's ids name. An id of another client's session or sequence is no id. */
+/* The rows that a client's ids name. Ids of another client's sessions or sequences are invalid. */
 #include "daemon/core/lookup.h"
 #include "daemon/core/refuse.h"
 
@@ -54,7 +54,7 @@ int skv_check_runs(struct skv_core *c, const struct skv_wire_run *runs, uint32_t
 	for (uint32_t i = 0; i < n; i++)
 		pages += runs[i].count;
 	if (pages > SKV_CALL_PAGES)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%llu pages in one request, at most %u are expected",
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "got %llu pages in one request, expected at most %u",
 		                       (unsigned long long)pages, SKV_CALL_PAGES);
 	return 0;
 }

@@ -5,15 +5,15 @@
 
 #include "daemon/core/core-priv.h"
 
-/* SKV_CORE_E_NOENT: the id names none, or one of another client. */
+/* SKV_CORE_E_NOENT: the id names no row, or a row of another client. */
 int skv_find_client(struct skv_core *, uint32_t id, uint32_t *ret_index);
 int skv_find_session(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t *ret_client,
                      uint32_t *ret_session);
 int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
                   uint32_t *ret_client, uint32_t *ret_seq);
-/* Pages that a client names in a request: 0, or E_INVALID: they are more than SKV_CALL_PAGES. */
+/* Limits the pages that a client names in a request: 0, or E_INVALID if they are more than SKV_CALL_PAGES. */
 int skv_check_runs(struct skv_core *, const struct skv_wire_run *, uint32_t n);
-/* Numbers of a pool and a segment that can be: 0, or E_INVALID. */
+/* Is it a possible number of a pool and a segment? 0, or E_INVALID. */
 int skv_check_segment(struct skv_core *, uint32_t pool, uint32_t segment);
 
 #endif

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/measure.c - what clients wrote by themselves is found out, a little at a time; and what all files hold. */
+/*
+ * daemon/core/measure.c - measures, a little at a time, what clients wrote by themselves, and sums up what all files
+ * hold.
+ */
 #include "daemon/core/charge.h"
 #include "daemon/core/segment-sets.h"
 #include "daemon/core/segments.h"
 #include "daemon/core/units.h"
 
 #define FSTAT_UNITS 60u
-#define HELD_AT_ONCE 256u /* sequences; others are as they were measured last */
+#define HELD_AT_ONCE 256u /* sequences whose files are measured; further ones count as last measured */
 
-/* Memory of a pool where it has no segment: a client wrote there. What is being given back is not meant. */
+/*
+ * Charges memory of a pool's memfd where it has no segment: a client wrote there. Not while memory is being given back.
+ */
 static void charge_stray(struct skv_core *c, uint32_t pool)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);

@@ -2,14 +2,14 @@
 /*
  * The owner words of pages.
  *
- * Every change of an owner word goes through skv_pages_set(), which keeps what follows from it: the pool's
- * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
+ * Every change of an owner word goes through skv_pages_set(), which updates what follows from it: the pool's counts by
+ * kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/segment-sets.h"
 #include "daemon/core/units.h"
 
-/* Of pages that change hands, in units: a run, and so many of its pages; a run is that long at most. */
+/* Cost of pages that change hands, in work units: of a run, and of its pages; and the maximum length of a run. */
 #define RUN_UNITS 20u
 #define PAGES_A_UNIT 4u
 #define AT_A_TIME 4096u
@@ -36,7 +36,7 @@ uint32_t skv_pages_run(const struct skv_core *c, uint32_t pool, uint32_t page, u
 	return n;
 }
 
-/* n pages more or, `add` being false, less. */
+/* Adds n pages to the counts or, if `add` is false, subtracts them. */
 static void count(struct skv_core *c, uint32_t pool, skv_owner o, uint32_t n, bool add)
 {
 	const enum skv_owner_kind kind = skv_owner_kind(o);
@@ -49,7 +49,7 @@ static void count(struct skv_core *c, uint32_t pool, skv_owner o, uint32_t n, bo
 		skv_write_seq(&c->state, skv_owner_value(o))->pages += delta;
 }
 
-/* What a segment is found by: how long its runs may be, and whether all of it is free. */
+/* Key by which a segment is found: the class of its longest run, and whether all of it is free. */
 static uint32_t found_by(const struct skv_segment_row *s, uint32_t pages)
 {
 	uint32_t class = s->free ? 32 - (uint32_t)__builtin_clz(s->longest) : 0;
@@ -57,7 +57,7 @@ static uint32_t found_by(const struct skv_segment_row *s, uint32_t pages)
 	return (class < SKV_RUN_CLASSES ? class : SKV_RUN_CLASSES) << 1 | (s->free == pages);
 }
 
-/* Count n pages of the segment that have become FREE, or that have been taken. */
+/* Counts n pages of the segment that became FREE or were taken. */
 static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, uint32_t n, bool is_free)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
@@ -68,7 +68,7 @@ static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, uint
 	p->empty -= s->free == p->pages_per_segment;
 	if (is_free) {
 		s->free += n;
-		s->longest = s->free; /* they may have joined others */
+		s->longest = s->free; /* the freed pages may have joined other runs */
 		a->page_bytes[p->device] -= n * p->page_bytes;
 	} else {
 		s->free -= n;
@@ -92,7 +92,7 @@ void skv_pages_set(struct skv_core *c, uint32_t pool, uint32_t page, uint32_t n,
 		count_free(c, pool, page / skv_pool_row(&c->state, pool)->pages_per_segment, n, is_free);
 }
 
-/* The pages of a segment, from *page on, up to the next segment's first. */
+/* Hands over the pages of one segment, from *page on; at the end *page is the next segment's first page. */
 static bool hand_over_of_segment(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t *n, uint32_t *page, uint32_t *units)
 {
 	const uint32_t pages = skv_pool_row(&c->state, pool)->pages_per_segment, end = (*page / pages + 1) * pages;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/parking.c - sequences go to files, and come back.
+ * daemon/core/parking.c - moves sequences to files and back.
  *
- * The core says which (age.c) and where their pages are, and what they may name; it moves no bytes. While a sequence is written
- * it stays what it is: a client may attach it, and then the file is thrown away. So parking never keeps anybody waiting, and
- * only a sequence that is whole in a file goes from memory.
+ * The core decides which (age.c), and says where their pages are and which pages they may name; it moves no bytes.
+ * While a sequence is being written it remains usable: a client may attach it, and the file is then discarded. So
+ * parking never delays a client, and only a sequence that is complete in a file is removed from memory.
  *
- * One that comes back has neither name nor holder until all of it is there: nobody finds it, and a daemon that dies leaves a row
- * that the next one removes, as any that was being dropped.
+ * A sequence that comes back has neither name nor holder until all of it is in memory, so it cannot be found before. If
+ * the daemon dies meanwhile, the next one removes its row, like that of a sequence that was being dropped.
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
@@ -31,8 +31,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIST_PER_BYTE 4u /* a list of entries has no more memory for each byte of what it lists: a page of entries lies in three pages of it at most */
-#define TAKE_PAGES 16384u /* in a call: below a millisecond */
+/*
+ * limit of a list's memory, as a multiple of the sequence's: a page of table entries lies in at most three pages of the
+ * list
+ */
+#define LIST_PER_BYTE 4u
+#define TAKE_PAGES 16384u /* in a call: takes less than a millisecond */
 
 void skv_core_set_parking(struct skv_core *c, bool on)
 {
@@ -44,7 +48,7 @@ static bool is_idle(const struct skv_seq_row *q)
 	return q->session == SKV_NO_INDEX && q->name[0];
 }
 
-/* Nobody needs it in memory: of a rank another one may be held, and a sealed prefix is perhaps being forked. */
+/* It is not needed in memory. Not so if another rank of its group is held, or if a sealed prefix is being forked. */
 static bool may_leave(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -52,7 +56,7 @@ static bool may_leave(const struct skv_core *c, uint32_t seq)
 	return is_idle(q) && !skv_joint_held(c, seq) && !(skv_is_prefix(q) && skv_task_forks(c, seq));
 }
 
-/* The row of a named sequence that nobody holds. */
+/* The row of a named sequence without a holder. */
 static int find_idle(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
 {
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
@@ -63,7 +67,7 @@ static int find_idle(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
 	return 0;
 }
 
-/* ---- to a file ------------------------------------------------------------------------------- */
+/* ---- to a file --------------------------------------------------------------------------------- */
 
 bool skv_core_next_park(struct skv_core *c, uint32_t *ret_seq)
 {
@@ -99,7 +103,7 @@ bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const 
 	const uint32_t account = skv_account_find(c, uid);
 
 	while (account != SKV_NO_INDEX && (*row = skv_names_next(c, *row, account, model, name)) != SKV_NO_INDEX) {
-		/* a rank stays in memory while another one is held, whose last commit is compared with its own at the end */
+		/* a rank stays in memory while another rank is held: when that ends, their last commits are compared */
 		const bool held = !may_leave(c, *row);
 
 		*ret_held += held;
@@ -145,7 +149,7 @@ int skv_core_park_known(struct skv_core *c, uint32_t seq_id)
 	return r ? r : skv_task_drop(c, seq, SKV_NO_INDEX, 0);
 }
 
-/* ---- where it is ------------------------------------------------------------------------------ */
+/* ---- location ---------------------------------------------------------------------------------- */
 
 static void locate(const struct skv_core *c, uint32_t seq, struct skv_core_location *ret)
 {
@@ -246,7 +250,8 @@ int skv_core_list_some(struct skv_core *c, struct skv_core_listing *l, uint32_t 
 		return skv_core_refuse(c, SKV_CORE_E_TURNS, "it takes more than a turn");
 	l->n_entries = l->walk->n_entries;
 	l->n_pages = l->walk->n_pages;
-	if (p == SKV_DONE && r == 0 && ftruncate(l->walk->list, (off_t)(l->n_entries * sizeof(skv_pte))) < 0) /* it may end with a hole */
+	/* the list may end with a hole */
+	if (p == SKV_DONE && r == 0 && ftruncate(l->walk->list, (off_t)(l->n_entries * sizeof(skv_pte))) < 0)
 		p = SKV_UNWRITTEN;
 	skv_core_list_end(l);
 	if (p == SKV_UNWRITTEN)
@@ -283,7 +288,7 @@ int skv_core_restore_new(struct skv_core *c, uid_t uid, const struct skv_model *
 	return r;
 }
 
-/* The row of one that comes back. */
+/* The row of a sequence that is being restored. */
 static int find_nameless(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
 {
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
@@ -316,7 +321,8 @@ int skv_core_restore_done(struct skv_core *c, uint32_t seq_id, const char *name)
 	r = skv_seq_check_name(c, q->account, &q->model, name);
 	problem = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);
 	if (r == 0 && problem)
-		r = skv_core_refuse(c, SKV_CORE_E_CORRUPT, "what was read of sequence '%s' is not the memory of one: %s", name, problem);
+		r = skv_core_refuse(c, SKV_CORE_E_CORRUPT, "the file of sequence '%s' has no valid sequence memory: %s",
+		                    name, problem);
 	if (r)
 		return r;
 	snprintf(q->name, sizeof(q->name), "%s", name);

@@ -1,40 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/parking.h - parked sequences: which are to go to files, and what they name. What moves their bytes to files and back is outside
- * of the core.
+ * daemon/core/parking.h - parked sequences: which ones are to go to files, and which pages they name. The caller moves
+ * the bytes to files and back.
  */
 #ifndef SKV_CORE_PARKING_H
 #define SKV_CORE_PARKING_H
 
 #include "daemon/core/core.h"
 
-/* From now on sequences make room by being parked, or (off) by being dropped. */
+/* Whether sequences make room by being parked (on) or by being dropped (off), from now on. */
 void skv_core_set_parking(struct skv_core *, bool on);
 /*
- * The next sequence that is to be parked, one call each, until it returns false. It is under way then, until one of the two calls below.
- * Few of a user's are under way at once: the next one comes when one of these has ended.
+ * The next sequence to be parked, one a call, until it returns false. Its parking is then in progress until
+ * skv_core_park_failed() or skv_core_park_done(). Only a few of a user's sequences are in progress at once: the next
+ * one is returned when one of them has ended.
  */
 bool skv_core_next_park(struct skv_core *, uint32_t *ret_seq);
-/* May there be one? */
+/* May skv_core_next_park() return one? */
 bool skv_core_has_park(const struct skv_core *);
-/* May another one of this user's be under way? */
+/* May another sequence of this user be in progress? */
 bool skv_core_may_park(const struct skv_core *, uid_t uid);
 /*
- * The same by name, of any rank, however many are under way: the next one after *row, which begins with UINT32_MAX. False: there is none;
- * *ret_held: and how many clients hold.
+ * The same by name, of any rank and however many are in progress: the next sequence after *row, which starts as
+ * UINT32_MAX. False: there is none. *ret_held is increased by the number of those that are in use.
  */
 bool skv_core_park_name(struct skv_core *, uid_t uid, const char *model, const char *name, uint32_t *row, uint32_t *ret_seq,
                         uint32_t *ret_held);
-/* It is not needed, or cannot be; then it is not tried again for a while. */
+/* Parking is not needed or failed; it is not tried again for a while. */
 void skv_core_park_failed(struct skv_core *, uint32_t seq, uint64_t now_ns);
 /*
- * It is in a file, as the listing says. It goes from memory, in turns; or E_BUSY: a client has held it since, and the file is not what
- * it is any more.
+ * The sequence is in a file, as the listing says. It is removed from memory, in turns. E_BUSY: a client has held it
+ * since, so the file is out of date.
  */
 struct skv_core_listing;
 int skv_core_park_done(struct skv_core *, const struct skv_core_listing *);
 
-/* Where a sequence is, that nobody holds. What is borrowed stays valid until the next call into the core. */
+/* Where a sequence without a holder is. What is borrowed stays valid until the next call into the core. */
 struct skv_core_location {
 	uid_t uid;
 	const struct skv_model *model;
@@ -42,24 +43,26 @@ struct skv_core_location {
 	uint32_t max_tokens;
 	uint64_t commit;
 	int fd;                          /* of its memory */
-	int pages_fd;                    /* of host memory: all pages; -1: they are on a device, in segments */
+	int pages_fd;                    /* of host memory: all pages; -1: the pages are in segments of a device */
 	uint64_t page_bytes, segment_bytes;
-	uint64_t max_pages;              /* page ids are below */
+	uint64_t max_pages;              /* limit of page ids */
 	uint32_t pages_per_segment;
 };
-/* E_NOENT: there is no such sequence, or somebody holds it. */
+/* E_NOENT: there is no such sequence, or a client holds it. */
 int skv_core_seq_location(struct skv_core *, uint32_t seq, struct skv_core_location *ret);
-/* The memory of a segment of its device (borrowed); NULL: there is no such segment now. */
+/* The memory of a segment on the sequence's device (borrowed); NULL: there is no such segment now. */
 const struct skv_mem_handle *skv_core_seq_segment(const struct skv_core *, uint32_t seq, uint32_t segment);
 /*
- * The entries that count, of each table in order, skv_pte each, are checked and written into a file of the caller's, in turns. Begin: as
- * skv_core_seq_location(), -ENOMEM. Some: E_TURNS: there is more; E_NOENT; E_NOSPC; E_CORRUPT (it was dropped). The listing is over after anything but
- * E_TURNS; end it in the middle with skv_core_list_end().
+ * Checks the entries that count, of each table in order, and writes them as skv_pte into a file of the caller's, in
+ * turns. begin: errors of skv_core_seq_location(), E_CORRUPT, -ENOMEM. some: 0: complete; E_TURNS: there is more;
+ * E_NOENT; E_NOSPC; E_CORRUPT (the sequence was dropped). The listing has ended after any result but E_TURNS;
+ * skv_core_list_end() ends it earlier.
  */
 struct skv_core_listing {
 	uint32_t seq;
-	uint64_t commit, used; /* that it had */
-	uint64_t n_entries, n_pages, most_bytes; /* known at once: the memory that the file may come to */
+	uint64_t commit, used; /* of the sequence when the listing began */
+	/* most_bytes: limit of the file's memory, known from the beginning. */
+	uint64_t n_entries, n_pages, most_bytes;
 	struct skv_walk *walk;
 };
 int skv_core_list_begin(struct skv_core *, uint32_t seq, int fd, struct skv_core_listing *ret);
@@ -67,15 +70,18 @@ int skv_core_list_some(struct skv_core *, struct skv_core_listing *, uint32_t *u
 void skv_core_list_end(struct skv_core_listing *);
 
 /*
- * The other way: a sequence that has neither name nor holder yet, and that nobody finds; a daemon that ends leaves nothing of it.
- * Its model's device is where its pages will be. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC.
+ * The other direction: creates a sequence that has neither name nor holder yet and cannot be found; if the daemon ends,
+ * nothing of it remains. The model's device is where its pages will be. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC.
  */
 int skv_core_restore_new(struct skv_core *, uid_t uid, const struct skv_model *, const char *name, uint32_t max_tokens, uint32_t *ret_seq);
-/* Pages for it, at most `want`, as ascending runs: its own. E_WAIT: as skv_core_lease_get(). */
+/* Takes pages for the sequence, at most `want`, as ascending runs. E_WAIT as in skv_core_lease_get(). */
 int skv_core_restore_take(struct skv_core *, uint32_t seq, uint32_t want, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
-/* All of it is there: it gets its name. E_EXIST: another has it by now. E_CORRUPT: its memory is not what one is. Then it is to be dropped. */
+/*
+ * All of the sequence is in memory: gives it its name. E_EXIST: another sequence has the name by now. E_CORRUPT: its
+ * memory is invalid. After an error it has to be dropped.
+ */
 int skv_core_restore_done(struct skv_core *, uint32_t seq, const char *name);
-/* In turns. */
+/* Drops the sequence, in turns. */
 int skv_core_restore_drop(struct skv_core *, uint32_t seq);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/pending.c - pending segments: memory of devices, which is made outside of the core.
+ * daemon/core/pending.c - pending segments: device memory, which is created outside the core.
  *
- * NONE → WANTED (a lease needs it) → STARTED (daemon/device.c makes it) → LIVE, or NONE again when that failed.
- * From WANTED on a segment counts as memory, so that limits hold for pending ones. A pool that ends cancels
- * its pending segments at once; one that arrives later is recognised by its serial and destroyed.
+ * NONE → WANTED (a lease needs it) → STARTED (daemon/device.c creates it) → LIVE, or NONE again if that failed. From
+ * WANTED on a segment counts as memory, so that limits hold for pending segments, too. A pool that ends cancels its
+ * pending segments at once; a segment that arrives later is recognised by its serial and destroyed.
  *
  * Leases wait until no segment that they need is pending; meanwhile no empty segment of the pool is withdrawn.
  */
@@ -25,7 +25,7 @@ void skv_segment_request(struct skv_core *c, uint32_t pool, uint32_t segment)
 	p->wanted++;
 }
 
-/* It is pending no more. */
+/* The segment is no longer pending. */
 static void leave(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
@@ -80,7 +80,7 @@ bool skv_core_next_pending(struct skv_core *c, struct skv_core_pending *ret)
 	return false;
 }
 
-/* Is it still pending? Serials are never used twice, so another segment of the same number is not it. */
+/* Is the segment still pending? Serials are never reused, so another segment of the same number does not match. */
 static bool awaited(const struct skv_core *c, const struct skv_core_pending *m)
 {
 	const struct skv_segment_row *row;

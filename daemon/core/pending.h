@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/pending.h - segments that are being allocated. */
+/* daemon/core/pending.h - segments that are being created. */
 #ifndef SKV_CORE_PENDING_H
 #define SKV_CORE_PENDING_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/pins.c - a list of the users for whom the daemon holds memory now: few at a time. */
+/* daemon/core/pins.c - a list of the users for which the daemon holds memory now; it is short. */
 #include "daemon/core/pins.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ struct skv_pin {
 	uint64_t bytes; /* not 0 */
 };
 
-/* Where the user's is, or where a new one goes: then it is NULL. */
+/* Where the user's pin is; NULL there: where a new one goes. */
 static struct skv_pin **find(struct skv_pin **at, uid_t uid)
 {
 	while (*at && (*at)->uid != uid)
@@ -30,7 +30,7 @@ uint64_t skv_pinned(const struct skv_core *c, uid_t uid)
 	return p ? p->bytes : 0;
 }
 
-/* May the user have them, if need be beyond its quota, as long as all that is pinned is not more than this? */
+/* May the user have the bytes? Beyond its quota only if all its pins together do not exceed most_beyond. */
 static int allows(struct skv_core *c, uid_t uid, uint64_t bytes, uint64_t most_beyond)
 {
 	const uint32_t account = skv_account_get(c, uid);

@@ -28,21 +28,21 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-#define SPANNED_PAGES 64u /* a segment that can do without two of its pages has more */
+#define SPANNED_PAGES 64u /* a segment that can do without two of its pages has more pages than this */
 
-/* Are a device's segments smaller than a unit of whole pages and whole granules? */
+/* Is a unit of whole pages and whole granules larger than a device's segment should be? */
 static bool is_spanned(uint32_t device, uint64_t page_bytes, uint64_t unit, uint64_t wanted)
 {
 	return device != SKV_DEVICE_HOST && unit > wanted && wanted / page_bytes > SPANNED_PAGES;
 }
 
 /*
- * Sizes of a pool's segments: whole pages and whole granules both, so that pages lie without a gap. Not more than the
- * size that was asked for, so that a limit holds as many segments as the numbers say; but one such unit at least.
+ * Sizes of a pool's segments: multiples both of pages and of granules, so that pages lie without gaps. Not more than
+ * the configured size, so that a limit holds as many segments as the numbers say; but at least one such unit.
  *
- * Granules of a device are large, and one unit of both may be far more than a segment should have: 258 MiB for pages of
- * fp8 with 8 heads of 128. Then a segment is of the size that was asked for, and clients count pages on from one to
- * the next: what begins in one and ends in the next is no page. So each has one less than would fit.
+ * Granules of a device are large, and one unit of both may be far larger than a segment should be: 258 MiB for pages of
+ * fp8 with 8 heads of 128. Then a segment has the configured size, and clients number pages across segments: what
+ * begins in one segment and ends in the next is no page. So each segment has one page less than would fit.
  */
 static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, struct skv_pool_row *p)
 {
@@ -58,7 +58,7 @@ static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, 
 	if (bytes > k->pool_bytes || pages > g->max_pages)
 		return skv_core_refuse(
 			c, SKV_CORE_E_NOSPC,
-			"a segment for pages of %llu bytes takes %llu, more than all pools may have: %llu",
+			"a segment for pages of %llu bytes takes %llu, expected at most %llu, the limit of all pools",
 			(unsigned long long)page_bytes, (unsigned long long)bytes,
 			(unsigned long long)k->pool_bytes);
 	if (segments > g->max_segments)
@@ -87,7 +87,7 @@ static void local_free(struct skv_core *c, uint32_t device, struct skv_pool_loca
 	*l = (struct skv_pool_local){.fd = -1};
 }
 
-/* Memory for all segments, or room for the handles of each. An error of the core. */
+/* Makes memory for all segments, or room for the handle of each. An error of the core. */
 static int local_memory(struct skv_core *c, const struct skv_pool_row *sizes, struct skv_pool_local *l)
 {
 	const struct skv_mem_ops *mem = c->memory[sizes->device].mem;
@@ -125,7 +125,7 @@ static int local_make(struct skv_core *c, const struct skv_pool_row *sizes, stru
 	return r;
 }
 
-/* Is it a memfd of all of the pool's segments? */
+/* Is it a memfd that can hold all of the pool's segments? */
 static bool is_memory_of(const struct skv_pool_row *p, int fd)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -183,7 +183,7 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		                  c->config.account_pools);
 	if (!skv_share_allows(c, SKV_TABLE_POOLS, skv_account_row(&c->state, account)->pools))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "this UID has %u pools; what is left of the daemon's %u is for others",
+		                       "this UID has %u pools; the rest of the daemon's %u is reserved for others",
 		                       skv_account_row(&c->state, account)->pools, c->config.max_pools);
 	r = local_make(c, sizes, &l);
 	if (r)
@@ -227,14 +227,14 @@ int skv_pool_get(struct skv_core *c, uint32_t account, uint32_t device, uint64_t
 void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
-	/* one empty segment stays: a client at a segment's edge would have it made and destroyed in turn */
+	/* keep one empty segment: else one would be created and destroyed in turn for a client at a segment's edge */
 	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
 	char kept[SKV_FDSTORE_NAME];
 
 	if (!p->sessions)
 		skv_pool_cancel_all(c, pool);
 	else if (p->pending)
-		return; /* leases that wait for those need the empty ones too */
+		return; /* leases that wait for pending segments need the empty ones too */
 	while (p->empty > spare)
 		skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
 	if (p->sessions || p->sequences)

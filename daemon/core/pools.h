@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/pools.h - pools come with their first page and go with their last. */
+/* daemon/core/pools.h - pools come with their first session or sequence and go with the last one. */
 #ifndef SKV_CORE_POOLS_H
 #define SKV_CORE_POOLS_H
 
@@ -9,10 +9,11 @@ int skv_pool_get(struct skv_core *, uint32_t account, uint32_t device, uint64_t 
                  uint32_t *ret_index);
 void skv_pool_shrink(struct skv_core *, uint32_t pool);
 /*
- * What belongs to a live row of host memory is `fd` (consumed); if that is none, or not such memory, something empty, and *lost. Handles of
- * a device's are none yet. Negative errno.
+ * Gives a live row its companion. In host memory that is `fd` (consumed); if `fd` is -1 or not such memory, an empty
+ * memfd, and *lost is set. A device's segments have no handles yet. Negative errno.
  */
 int skv_pool_adopt(struct skv_core *, uint32_t pool, int fd, bool *lost);
-void skv_pool_leave(struct skv_core *, uint32_t pool); /* its memory stays with who has it; nothing, if there is none */
+/* its memory stays with other holders of its descriptors; does nothing without a companion */
+void skv_pool_leave(struct skv_core *, uint32_t pool);
 
 #endif

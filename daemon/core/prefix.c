@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/prefix.c - sealed prefixes: made, found, and forked.
+ * daemon/core/prefix.c - makes, finds and forks sealed prefixes.
  *
- * Both ways are forks (fork.c) of what holds tokens alone: from a sequence that its client holds to one that nobody does, and back. One that is
- * being made has no name, so that nobody finds it, and a daemon that dies leaves a row that the next one removes.
+ * Sealing and opening are both forks (fork.c) of only what holds tokens: from a sequence that its client holds to one
+ * without a holder, and back. A prefix that is being made has no name, so it cannot be found, and if the daemon dies,
+ * the next one removes its row.
  */
 #include "daemon/core/prefix.h"
 
@@ -27,7 +28,7 @@
 #include "daemon/core/task.h"
 #include "daemon/core/validate.h"
 
-/* It is used again: of all that nobody holds it is the last to make room. */
+/* The prefix is used again: of all sequences without a holder it becomes the last to make room. */
 static void use(struct skv_core *c, uint32_t seq)
 {
 	skv_write_seq(&c->state, seq)->used = ++skv_write_header(&c->state)->uses;
@@ -45,11 +46,13 @@ int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session
 		return r;
 	len = committed ? skv_seqfile_len(&c->seqs[seq]) : skv_seq_row(&c->state, seq)->max_tokens;
 	if (n > len || first > len - n)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "the first %llu tokens of a sequence that has %u", (unsigned long long)first + n, len);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got the first %llu tokens, expected at most the sequence's %u",
+		                       (unsigned long long)first + n, len);
 	return skv_seqfile_read_ids(&c->seqs[seq], first, n, ret);
 }
 
-/* As its memory says it, which a client may have written: checked against its model and pages. */
+/* The form that its memory states, which a client may have written: checked against its model and pages. */
 static int made_of(struct skv_core *c, uint32_t seq, struct skv_made *ret)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -57,7 +60,9 @@ static int made_of(struct skv_core *c, uint32_t seq, struct skv_made *ret)
 
 	skv_seqmem_made(c->seqs[seq].mem, q->model.n_layers, ret);
 	wrong = skv_made_check(ret, &q->model);
-	return wrong ? skv_core_refuse(c, SKV_CORE_E_INVALID, "how the sequence's tokens are compressed: %s", wrong) : 0;
+	return wrong ? skv_core_refuse(c, SKV_CORE_E_INVALID,
+	                               "the sequence memory's description of compressed tokens is not valid: %s", wrong)
+	             : 0;
 }
 
 int skv_core_prefix_made(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, struct skv_made *ret)
@@ -79,15 +84,16 @@ int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	if (r)
 		return r;
 	if (n == 0 || n > SKV_MAX_TOKENS / SKV_BLOCK_TOKENS)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a prefix of %u blocks, expected 1 to %u", n, SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "got a prefix of %u blocks, expected 1 to %u", n,
+		                       SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
 	if (made->n_compressed < n * SKV_BLOCK_TOKENS)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%u tokens to seal in compressed form, and %u are compressed", n * SKV_BLOCK_TOKENS,
-		                       made->n_compressed);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got %u tokens to seal in compressed form, expected at most the compressed %u",
+		                       n * SKV_BLOCK_TOKENS, made->n_compressed);
 	q = skv_seq_row(&c->state, seq);
-	there = skv_prefixes_find(c, q->pool, &q->model, &keys[n - 1], n - 1);
-	if (there != SKV_NO_INDEX) {
+	if (skv_prefixes_longest(c, q->pool, &q->model, keys, n, &there) == n) {
 		use(c, there);
-		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
+		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are already sealed");
 	}
 	r = skv_validate_header(c, seq);
 	if (r)
@@ -101,23 +107,13 @@ int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	return skv_task_fork(c, client, seq, &what, NULL);
 }
 
-static uint32_t longest(const struct skv_core *c, const struct skv_session_row *s, const struct skv_block_key *keys, uint32_t n, uint32_t *ret_seq)
-{
-	for (; n > 0; n--) {
-		*ret_seq = skv_prefixes_find(c, s->pool, &s->model, &keys[n - 1], n - 1);
-		if (*ret_seq != SKV_NO_INDEX)
-			break;
-	}
-	return n;
-}
-
 int skv_core_prefix_find(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n, uint32_t *ret)
 {
 	uint32_t client, session, seq;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
 
 	if (r == 0)
-		*ret = longest(c, skv_session_row(&c->state, session), keys, n, &seq);
+		*ret = skv_prefixes_longest(c, skv_session_row(&c->state, session)->pool, &skv_session_row(&c->state, session)->model, keys, n, &seq);
 	return r;
 }
 
@@ -134,11 +130,12 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		return r;
 	s = skv_session_row(&c->state, session);
 	max_tokens = max_tokens ? max_tokens : s->model.max_tokens;
-	n = longest(c, s, keys, n < max_tokens / SKV_BLOCK_TOKENS ? n : max_tokens / SKV_BLOCK_TOKENS, &seq);
+	n = skv_prefixes_longest(c, s->pool, &s->model, keys, n < max_tokens / SKV_BLOCK_TOKENS ? n : max_tokens / SKV_BLOCK_TOKENS, &seq);
 	if (n == 0)
 		return skv_core_seq_new(c, client_id, session_id, name, max_tokens, ret);
 	if (max_tokens > s->model.max_tokens)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got a sequence of %u tokens, expected at most the model's %u", max_tokens,
 		                       s->model.max_tokens);
 	r = skv_seq_check_name(c, skv_seq_row(&c->state, seq)->account, &s->model, name ? name : "");
 	if (r)
@@ -155,7 +152,26 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	return skv_task_fork(c, client, seq, &what, ret);
 }
 
-/* ---- from and to elsewhere ------------------------------------------------------------------- */
+/* ---- import and export ----------------------------------------------------------------------- */
+
+/* The prefix of exactly these blocks: its name follows from the last key. */
+static uint32_t find_exactly(const struct skv_core *c, uint32_t account, const char *model, uint32_t rank, uint32_t n_ranks,
+                             const struct skv_block_key *keys, uint32_t n)
+{
+	char name[SKV_NAME_MAX];
+	uint32_t seq = SKV_NO_INDEX;
+
+	if (n == 0 || account == SKV_NO_INDEX)
+		return SKV_NO_INDEX;
+	skv_prefix_name(&keys[n - 1], name);
+	while ((seq = skv_names_next(c, seq, account, model, name)) != SKV_NO_INDEX) {
+		const struct skv_model *m = &skv_seq_row(&c->state, seq)->model;
+
+		if (m->rank == rank && m->n_ranks == n_ranks && c->seqs[seq].n_blocks == n)
+			break;
+	}
+	return seq;
+}
 
 int skv_core_prefix_seq(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n,
                         uint32_t *ret_seq)
@@ -167,8 +183,8 @@ int skv_core_prefix_seq(struct skv_core *c, uint32_t client_id, uint32_t session
 	if (r)
 		return r;
 	s = skv_session_row(&c->state, session);
-	seq = n > 0 ? skv_prefixes_find(c, s->pool, &s->model, &keys[n - 1], n - 1) : SKV_NO_INDEX;
-	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks != n)
+	seq = find_exactly(c, skv_client_row(&c->state, client)->account, s->model.name, s->model.rank, s->model.n_ranks, keys, n);
+	if (seq == SKV_NO_INDEX)
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "these tokens are not sealed");
 	*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq);
 	return 0;
@@ -181,7 +197,7 @@ int skv_core_prefix_read(struct skv_core *c, uint32_t seq_id)
 	if (seq == SKV_NO_INDEX || !skv_is_prefix(skv_seq_row(&c->state, seq)))
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the sealed prefix was dropped");
 	if (c->seqs[seq].parking != SKV_PARK_NOT && c->seqs[seq].parking != SKV_PARK_FAILED)
-		return skv_core_refuse(c, SKV_CORE_E_BUSY, "it is being read, or leaves memory");
+		return skv_core_refuse(c, SKV_CORE_E_BUSY, "the prefix is being read, or is leaving memory");
 	skv_park_set(c, seq, SKV_PARK_READ);
 	c->seqs[seq].wanted = false;
 	return 0;
@@ -207,29 +223,43 @@ int skv_core_prefix_put_back(struct skv_core *c, uint32_t seq_id, const struct s
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
 	if (seq == SKV_NO_INDEX || !skv_lease_put_runs(c, skv_seq_row(&c->state, seq)->pool, runs, n, skv_owner_make(SKV_OWNER_SEQ, seq)))
-		return skv_core_refuse(c, SKV_CORE_E_NOENT, "pages that the sequence does not have");
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "got pages that the sequence does not own");
 	return 0;
+}
+
+static int add_copy(struct skv_core *c, uint32_t seq, const struct skv_block_key *keys, uint32_t n)
+{
+	struct skv_block_key *own = malloc(n * sizeof(*own) + 1);
+	int r = -ENOMEM;
+
+	if (own) {
+		memcpy(own, keys, n * sizeof(*own));
+		r = skv_prefixes_add(c, seq, own, n);
+	}
+	if (r < 0)
+		free(own);
+	return r;
 }
 
 int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN], const struct skv_block_key *keys,
                              uint32_t n)
 {
 	const struct skv_seq_row *q;
-	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id), there;
 	int r;
 
 	if (seq == SKV_NO_INDEX)
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the memory that the prefix was read into is lost");
 	q = skv_seq_row(&c->state, seq);
-	if (skv_prefixes_find(c, q->pool, &q->model, &keys[n - 1], n - 1) != SKV_NO_INDEX)
-		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are sealed");
-	r = skv_charge_allows(c, q->account, n * SKV_BLOCK_BYTES);
+	if (skv_prefixes_longest(c, q->pool, &q->model, keys, n, &there) == n)
+		return skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are already sealed");
+	r = skv_charge_allows(c, q->account, skv_block_index_bytes(n));
 	if (r == 0 && origin)
 		r = skv_seqfile_write_state(&c->seqs[seq], origin, SKV_PREFIX_ORIGIN);
 	if (r == 0)
 		r = skv_core_restore_done(c, seq_id, "");
 	if (r == 0)
-		r = skv_prefixes_add(c, seq, keys, n);
+		r = add_copy(c, seq, keys, n);
 	if (r == 0) {
 		skv_prefix_name(&keys[n - 1], skv_write_seq(&c->state, seq)->name);
 		skv_names_add(c, seq);
@@ -245,7 +275,7 @@ int skv_core_prefix_keys(struct skv_core *c, uint32_t seq_id, const struct skv_b
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
 	if (seq == SKV_NO_INDEX || c->seqs[seq].n_blocks == 0)
-		return skv_core_refuse(c, SKV_CORE_E_NOENT, "it is no sealed prefix, or was dropped");
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the sequence is not a sealed prefix, or was dropped");
 	*ret = c->seqs[seq].blocks;
 	*ret_n = c->seqs[seq].n_blocks;
 	return 0;
@@ -253,17 +283,7 @@ int skv_core_prefix_keys(struct skv_core *c, uint32_t seq_id, const struct skv_b
 
 bool skv_core_prefix_exists(const struct skv_core *c, uid_t uid, const struct skv_wire_model *m, const struct skv_block_key *keys, uint32_t n)
 {
-	uint32_t cursor = 0;
-	uintptr_t owner;
-
-	while (skv_block_index_next(&c->prefixes, &keys[n - 1], n - 1, &cursor, &owner)) {
-		const struct skv_seq_row *q = skv_seq_row(&c->state, (uint32_t)owner);
-
-		if (skv_is_prefix(q) && c->seqs[owner].n_blocks == n && skv_account_row(&c->state, q->account)->uid == uid &&
-		    q->model.rank == m->rank && q->model.n_ranks == m->n_ranks && !strcmp(q->model.name, m->name))
-			return true;
-	}
-	return false;
+	return find_exactly(c, skv_account_find(c, uid), m->name, m->rank, m->n_ranks, keys, n) != SKV_NO_INDEX;
 }
 
 /* ---- after a start --------------------------------------------------------------------------- */
@@ -308,6 +328,6 @@ int skv_core_prefix_add(struct skv_core *c, uint32_t seq_id, const struct skv_bl
 		skv_prefix_name(&keys[n - 1], name);
 	if (seq == SKV_NO_INDEX || strcmp(name, skv_seq_row(&c->state, seq)->name))
 		return seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0 ? 0 : -ENOMEM;
-	r = skv_prefixes_add(c, seq, keys, n);
+	r = add_copy(c, seq, keys, n);
 	return r < 0 ? r : 1;
 }

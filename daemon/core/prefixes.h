@@ -11,12 +11,16 @@ static inline bool skv_is_prefix(const struct skv_seq_row *q)
 	return q->name[0] == '/';
 }
 
-/* The sequence (row), which nobody holds, has these blocks: they are found from now on. Copies the keys. -ENOMEM. */
-int skv_prefixes_add(struct skv_core *, uint32_t seq, const struct skv_block_key *keys, uint32_t n);
-/* It goes. Nothing where it has none. */
+/* Index the n blocks of a sequence (row) that no session holds. Takes over `keys`, of malloc(); -ENOMEM: does not. */
+int skv_prefixes_add(struct skv_core *, uint32_t seq, struct skv_block_key *keys, uint32_t n);
+/* Remove the blocks of the sequence, if it has any. */
 void skv_prefixes_remove(struct skv_core *, uint32_t seq);
 
-/* A sequence of this pool and model that has block number `at` (from 0) with this key, the one that was used last; SKV_NO_INDEX: none. */
-uint32_t skv_prefixes_find(const struct skv_core *, uint32_t pool, const struct skv_model *, const struct skv_block_key *, uint32_t at);
+/*
+ * Returns how many of these n blocks a sequence of this pool and model has, from the first on. *ret_seq: the sequence that was used last
+ * among those that have most; SKV_NO_INDEX: none.
+ */
+uint32_t skv_prefixes_longest(const struct skv_core *, uint32_t pool, const struct skv_model *, const struct skv_block_key *keys, uint32_t n,
+                              uint32_t *ret_seq);
 
 #endif

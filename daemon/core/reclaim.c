@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/reclaim.c - a session is closed, or a client ends: sequences are detached one by one, then pages on lease are
- * freed, then the session, or all of them and the client itself, end.
+ * daemon/core/reclaim.c - closes a session, or ends a client: detaches sequences one by one, then frees pages on lease,
+ * then ends the session, or all sessions and the client.
  *
- * Until its end a client that is gone is fenced: who wants one of its sequences is told to wait.
+ * Until its end a client that is gone stays fenced: a request for one of its sequences is told to wait.
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
@@ -41,7 +41,7 @@ static bool concerns(const struct skv_core *c, const struct skv_reclaim *r, uint
 	return r->session == SKV_NO_INDEX ? skv_session_row(&c->state, session)->client == r->client : session == r->session;
 }
 
-/* The sequences that it concerns are detached. */
+/* Detaches the sequences of the session or client. */
 static enum skv_progress detach_some(struct skv_core *c, struct skv_reclaim *r, uint32_t *units)
 {
 	while (r->seq != SKV_NO_INDEX) {
@@ -68,7 +68,9 @@ static enum skv_progress detach_some(struct skv_core *c, struct skv_reclaim *r, 
 	return SKV_DONE;
 }
 
-/* Its last session on the pool, or the client, ends: pages that it has on lease there are freed. True: all are. */
+/*
+ * Frees the client's pages on lease in a pool, because the client or its last session there ends. True: all are freed.
+ */
 static bool free_of_pool(struct skv_core *c, struct skv_reclaim *r, uint32_t pool, uint32_t *units)
 {
 	const struct skv_member *m = skv_member_row(&c->state, pool, r->client);

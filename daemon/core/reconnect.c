@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/reconnect.c - a client of the daemon before goes on.
+ * daemon/core/reconnect.c - a client of the previous daemon continues.
  *
- * What was committed was committed before anybody was told of it (undo.h). So the state has all that the client knows of, and besides what
- * it was not told in time: a session, a sequence, pages whose reply was lost with the connection. Which these are only the client knows.
- * It names what it has; the rest is let go, in turns.
+ * Changes are committed before a client is told of them (undo.h). So the state has everything that the client knows of,
+ * and besides that what the client was not told in time: a session, a sequence or pages whose reply was lost with the
+ * connection. Only the client knows which these are. It names what it has, and the rest is released, in turns.
  *
- * Names are remembered here, in the process: if it dies as well, the client begins anew with the next one.
+ * The names are in process memory: if this process dies as well, the client begins again with the next one.
  */
 #include "daemon/core/reconnect.h"
 
@@ -21,7 +21,7 @@
 #include "daemon/core/sessions.h"
 #include "daemon/core/units.h"
 
-/* ---- named ----------------------------------------------------------------------------------- */
+/* ---- naming ----------------------------------------------------------------------------------- */
 
 static struct skv_reconnect *find(const struct skv_core *c, uint32_t client)
 {
@@ -92,7 +92,7 @@ bool skv_core_is_reconnecting(const struct skv_core *c, uint32_t client_id)
 	return client != SKV_NO_INDEX && find(c, client);
 }
 
-/* The client's, with a session of it. */
+/* Finds a client's session and its reconnect. */
 static int find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t *ret_session, struct skv_reconnect **ret)
 {
 	uint32_t client;
@@ -137,9 +137,9 @@ static bool is_on_lease(const struct skv_core *c, uint32_t pool, uint64_t page, 
 }
 
 /*
- * A fork whose reply was lost has made pages shared that the client still takes for its own. They are not: it asks for the fork again, and
- * reads the tables then. Naming a shared page has no effect, so its owner is not checked. All pages of a pool
- * belong to one user.
+ * A fork whose reply was lost has made pages shared that the client still believes to be its own. The client will ask
+ * for the fork again and then read the tables. Naming a shared page has no effect, so its owner is not checked. All
+ * pages of a pool belong to one user.
  */
 static bool is_shared(const struct skv_core *c, uint32_t pool, uint64_t page)
 {
@@ -159,11 +159,13 @@ int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t se
 	if (e)
 		return e;
 	if (!r->sessions[session])
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "pages of session %#x, which was not named before", session_id);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "got pages of session %#x, which was not named before",
+		                       session_id);
 	pool = skv_session_row(&c->state, session)->pool;
 	p = skv_pool_row(&c->state, pool);
 	if (!r->pages[pool])
-		r->pages[pool] = calloc((size_t)p->max_segments * p->pages_per_segment / 8 + 1, 1); /* costs what is touched */
+		/* only pages that are touched cost memory */
+		r->pages[pool] = calloc((size_t)p->max_segments * p->pages_per_segment / 8 + 1, 1);
 	if (!r->pages[pool])
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++)
@@ -176,7 +178,7 @@ int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t se
 	return 0;
 }
 
-/* ---- let go ---------------------------------------------------------------------------------- */
+/* ---- releasing the rest ---------------------------------------------------------------------- */
 
 /* Held by the client, which did not name it. */
 static bool is_unnamed(const struct skv_core *c, const struct skv_reconnect *r, uint32_t seq)
@@ -187,7 +189,7 @@ static bool is_unnamed(const struct skv_core *c, const struct skv_reconnect *r, 
 	       !(r->sequences[seq] && r->sessions[session]);
 }
 
-/* One is detached, or, if its client was not told that it made it, removed. */
+/* Begins to detach a sequence; one that the client was not told it had made is removed. */
 static int begin_detaching(struct skv_core *c, struct skv_reconnect *r, uint32_t seq)
 {
 	int e = skv_detach_begin(c, seq, r->client, &r->detach);
@@ -221,7 +223,7 @@ static enum skv_progress sequences_some(struct skv_core *c, struct skv_reconnect
 	return SKV_DONE;
 }
 
-/* A segment's pages on lease to the client, but for those that it named. */
+/* Frees a segment's pages that are on lease to the client and that it did not name. */
 static void free_unnamed(struct skv_core *c, const struct skv_reconnect *r, uint32_t pool, uint32_t segment)
 {
 	const uint32_t n = skv_pool_row(&c->state, pool)->pages_per_segment;

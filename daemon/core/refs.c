@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/refs.c - which sequence refers to which shared pages: a bit for each page, a row of them for each sequence.
+ * daemon/core/refs.c - which sequence refers to which shared pages: a row of bits for each sequence, a bit for each
+ * page.
  *
- * A row is as long as the largest pool, and has memory only where bits are set; it goes with the sequence. The count
+ * A row is as long as the largest pool, has memory only where bits are set, and is freed with the sequence. The count
  * in a page's SHARED owner word is the number of rows in which its bit is set.
  */
 #include "daemon/core/pages.h"
@@ -12,7 +13,7 @@
 #include <sys/mman.h>
 
 #define BITS SKV_REF_BITS
-#define WORDS_A_UNIT 8u /* that are 0 */
+#define WORDS_A_UNIT 8u /* words without bits */
 
 static const uint64_t *word_of(const struct skv_core *c, uint32_t seq, uint32_t page)
 {
@@ -26,7 +27,7 @@ static uint64_t *write_word_of(struct skv_core *c, uint32_t seq, uint32_t page)
 	return skv_undo_save(&c->state, word_of(c, seq, page), sizeof(uint64_t));
 }
 
-/* Pages of the sequence's pool have lower numbers. */
+/* The sequence's pool has no page of this or a higher number. */
 static uint32_t pages_end(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, seq)->pool);
@@ -68,7 +69,10 @@ void skv_ref_drop(struct skv_core *c, uint32_t seq, uint32_t page)
 	skv_page_set(c, q->pool, page, count > 1 ? skv_owner_make(SKV_OWNER_SHARED, count - 1) : 0);
 }
 
-/* *at becomes the first page from there on that it refers to, or SKV_NO_INDEX. False: no units were left to look. */
+/*
+ * Moves *at to the first page from there on to which the sequence refers, or to SKV_NO_INDEX. False: no units were
+ * left.
+ */
 static bool find(const struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t *units)
 {
 	uint32_t end = pages_end(c, seq), looked = 0;
@@ -108,7 +112,7 @@ void skv_refs_free(struct skv_core *c, uint32_t seq)
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
 
-	/* a hole in the state's memfd; should that fail, what stays is zeros */
+	/* punches a hole into the state's memfd; if that fails, only zeros remain */
 	if (q->referred)
 		(void)madvise((void *)(uintptr_t)word_of(c, seq, 0), skv_ref_words(&c->state.header->geometry) * sizeof(uint64_t), MADV_REMOVE);
 	q->referred = 0;

@@ -5,19 +5,20 @@
 
 #include "daemon/core/core-priv.h"
 
-/* Does the sequence refer to the page? Any page number. */
+/* Does the sequence refer to the page? Accepts any page number. */
 bool skv_ref_held(const struct skv_core *, uint32_t seq, uint32_t page);
-void skv_ref_add(struct skv_core *, uint32_t seq, uint32_t page);  /* that it does not refer to yet */
-void skv_ref_drop(struct skv_core *, uint32_t seq, uint32_t page); /* that it refers to */
-/* To which of 64 pages from `page` on, a multiple of 64 below the end of its pool, it refers: a bit each. */
+void skv_ref_add(struct skv_core *, uint32_t seq, uint32_t page);  /* to which it does not refer yet */
+void skv_ref_drop(struct skv_core *, uint32_t seq, uint32_t page); /* to which it refers */
+/* References to 64 pages, a bit each, from `page` on, a multiple of 64 that the pool has. */
 #define SKV_REF_BITS 64u
 uint64_t skv_ref_bits(const struct skv_core *, uint32_t seq, uint32_t page);
 
 /*
- * Drop the references to pages that are not marked `kept`; NULL: all. From page *at on, first 0. True when it is through.
+ * Drops the references to pages whose mark is not `kept` (marks NULL: all), from page *at on (0 at first). True when it
+ * is complete.
  */
 bool skv_refs_drop_some(struct skv_core *, uint32_t seq, const uint8_t *marks, uint8_t kept, uint32_t *at, uint32_t *units);
-/* The memory of the references of a sequence that has none any more goes. */
+/* Frees the memory of the reference bits of a sequence that has no references left. */
 void skv_refs_free(struct skv_core *, uint32_t seq);
 
 #endif

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/resume.c - a state whose process died becomes a core again.
+ * daemon/core/resume.c - makes a core from the state of a process that has died.
  *
- * What was not committed is undone. All rows are verified, and all counts recounted, before one is used (verify.h, balance.h). Then each
- * row gets its companion, from the descriptors that were kept. Where one is missing, or is not what it should be, something empty takes
- * its place, and once all are there, what was in it is dropped as anything else is: a sequence, or all that a pool has. What took turns is begun anew, or taken back, as rows tell:
+ * Uncommitted changes are undone. All rows are verified and all counts recounted before a row is used (verify.h,
+ * balance.h). Then each row gets its companion, from the stored descriptors. Where a descriptor is missing or wrong,
+ * something empty takes its place; when all rows have companions, what was in it is dropped like anything else: a
+ * sequence, or everything in a pool. Work that was in progress is started again or taken back, as the rows show:
  *
- *   attach, detach   pages of a sequence that is held are its holder's: those that are the sequence's already, or still, go back
- *   drop             a sequence that nobody holds has a name: one without is dropped
- *   fork             a child that its client was not told of is held by it, and goes with it
- *   segments         what is being made is not waited for, what was being given back is given back again
+ *   attach, detach   pages of a held sequence are its holder's: those that are still or already SEQ go back to it
+ *   drop             a sequence without a holder has a name: one without a name is dropped
+ *   fork             a child that its client was not told of is held by the client, and is released with it
+ *   segments         pending ones are cancelled; memory that was being given back is given back again
  *
- * Last, everything is recounted. A state that does not balance is not taken.
+ * Finally everything is recounted. A state that does not balance is rejected.
  */
 #include "daemon/core/resume.h"
 
@@ -37,10 +38,10 @@ struct resume {
 	struct skv_core *core;
 	const struct skv_core_past *past;
 	bool *seq_lost, *pool_lost;
-	bool some_lost; /* of anything */
+	bool some_lost; /* of any kind */
 };
 
-/* ---- what was stored --------------------------------------------------------------------------- */
+/* ---- stored descriptors ------------------------------------------------------------------------ */
 
 static int by_name(const void *a, const void *b)
 {
@@ -62,7 +63,7 @@ static bool is_of(const struct skv_core_past *past, const struct skv_core_found 
 	return f && f < past->found + past->n && strcmp(f->name, name) == 0;
 }
 
-/* By its file, or (NULL) any. */
+/* Compares the file's identity; NULL: any file matches. */
 static bool is_file(int fd, void *file)
 {
 	return !file || skv_fdstore_is_file(fd, file);
@@ -76,8 +77,8 @@ static bool is_state(int fd, void *ret_why)
 }
 
 /*
- * The descriptor of this name that fits, the caller's from now on; -1: none was stored. The store may have other files by the name: it knows
- * them by that alone, so it forgets all, and gets again what fits.
+ * Takes the descriptor of this name that fits, now owned by the caller; -1: none was stored. If the store has other
+ * files of the name, it forgets all of them, since it knows them by name alone, and gets the one that fits again.
  */
 static int claim_what(const struct skv_core_past *past, const char *name, bool (*fits)(int fd, void *ctx), void *ctx)
 {
@@ -114,7 +115,7 @@ static void say_lost(struct resume *r, const char *name, const char *why)
 
 /* ---- companions ------------------------------------------------------------------------------ */
 
-/* Stands in for a device that is there no more: what was in its memory is gone. */
+/* Stands in for a device that no longer exists: its memory is lost. */
 static void forget_handle(const struct skv_mem_ops *mem, struct skv_mem_handle *handle, size_t bytes)
 {
 	(void)mem, (void)bytes;
@@ -169,7 +170,10 @@ static int adopt_pool(struct resume *r, uint32_t pool)
 	return 0;
 }
 
-/* A row that is wrong becomes that of the smallest sequence there is: its pages and references are right, and can be dropped. */
+/*
+ * Turns an invalid row into that of the smallest possible sequence: its pages and references are right, and can be
+ * dropped.
+ */
 static void make_small(struct skv_core *c, uint32_t seq)
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
@@ -181,7 +185,7 @@ static void make_small(struct skv_core *c, uint32_t seq)
 	memset(q->name, 0, sizeof(q->name));
 }
 
-/* *ret_why: NULL, or why it is lost. Negative errno: the system lacks something. */
+/* *ret_why: NULL, or why the sequence is lost. Negative errno: the system lacks something. */
 static int open_seq(struct resume *r, uint32_t seq, int fd, const char **ret_why)
 {
 	struct skv_core *c = r->core;
@@ -197,7 +201,7 @@ static int open_seq(struct resume *r, uint32_t seq, int fd, const char **ret_why
 	}
 	e = skv_seqfile_open(&c->seqs[seq], fd, &q->model, q->max_tokens);
 	if (e < 0) {
-		*ret_why = "its memory is not that of such a sequence";
+		*ret_why = "its memory does not fit its model and length";
 		return skv_is_shortage(e) ? e : 0;
 	}
 	*ret_why = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);
@@ -219,7 +223,7 @@ static int adopt_seq(struct resume *r, uint32_t seq)
 	if (e < 0 || !why)
 		return e;
 	say_lost(r, name, why);
-	r->seq_lost[seq] = true; /* and the store is told so when it is dropped */
+	r->seq_lost[seq] = true; /* the store removes its files when the sequence is dropped */
 	if (skv_verify_seq(&c->state, seq))
 		make_small(c, seq);
 	return skv_seqfile_new(&c->seqs[seq], seq, &q->model, q->max_tokens);
@@ -264,9 +268,9 @@ static int adopt_all(struct resume *r)
 	return e;
 }
 
-/* ---- what was under way ---------------------------------------------------------------------- */
+/* ---- work in progress -------------------------------------------------------------------------- */
 
-/* In memory that clients see: the holders of sequences, and that clients are fenced. */
+/* Writes to memory that clients see: holders into sequences' memory, fences into the control page. */
 static void show_holders(struct skv_core *c)
 {
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
@@ -290,7 +294,7 @@ static void take_back_turns(struct skv_core *c)
 			                    skv_owner_make(SKV_OWNER_LEASE, skv_session_row(&c->state, q->session)->client), q->pages);
 		else if (!q->name[0])
 			skv_seq_remove(c, i);
-		skv_core_commit(c); /* a change each: the undo log of all of them would be large */
+		skv_core_commit(c); /* one change each: the undo log of all of them would be large */
 	}
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
 		skv_segments_resume(c, i);
@@ -313,14 +317,14 @@ static void drop_lost(struct resume *r)
 			c->memory[i].mem = NULL;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- resuming ---------------------------------------------------------------------------------- */
 
 struct putting {
 	const struct skv_core_past *past;
 	const struct skv_state *state;
 };
 
-/* Into the memory of a sequence, before it is claimed: it may be one that the change before the last had made. */
+/* Writes to a sequence's memory, found by its name and file; descriptors are claimed only later. */
 static int put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
 	const struct putting *p = ctx;
@@ -334,7 +338,7 @@ static int put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, s
 	return 0;
 }
 
-/* What a look at it says is wrong, or NULL. */
+/* The errno for the result of a check of the state; NULL: 0. */
 static int error_of(const char *problem)
 {
 	return !problem ? 0 : problem == skv_no_memory ? -ENOMEM : -EUCLEAN;
@@ -346,7 +350,7 @@ static int open_state(const struct skv_core_past *past, struct skv_state *ret, c
 	static const char none[] = "no state was kept";
 	int fd, e;
 
-	*ret_why = none; /* or why the last one was not taken */
+	*ret_why = none; /* replaced if a stored file is rejected as a state */
 	fd = claim_what(past, SKV_FDSTORE_STATE, is_state, ret_why);
 	if (fd < 0)
 		return *ret_why == none ? -ENOENT : -EBADMSG;
@@ -378,7 +382,7 @@ static int resume(struct resume *r, const char **ret_why)
 	e = r->seq_lost && r->pool_lost ? adopt_all(r) : -ENOMEM;
 	if (e < 0)
 		return e;
-	*ret_why = "something cannot be had back";
+	*ret_why = "something that the state refers to cannot be restored";
 	if (r->past->whole && r->some_lost)
 		return -ENODATA;
 	show_holders(c);
@@ -403,7 +407,7 @@ int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_o
 	e = skv_core_make(config, mem, &state, &r.core);
 	if (e < 0)
 		return e;
-	r.core->fdstore = past->fdstore; /* which has the state */
+	r.core->fdstore = past->fdstore; /* the store has the state already */
 	(void)skv_core_reconfigure(r.core, config);
 	e = resume(&r, ret_why);
 	free(r.seq_lost);
@@ -416,7 +420,7 @@ int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_o
 	return 0;
 }
 
-/* ---- the other way --------------------------------------------------------------------------- */
+/* ---- leaving ----------------------------------------------------------------------------------- */
 
 struct leaving {
 	const struct skv_core *core;

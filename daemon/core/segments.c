@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/segments.c - memory that comes and goes under a pool, in segments.
+ * daemon/core/segments.c - the memory of a pool, which comes and goes in segments.
  *
- * NONE → LIVE → NONE, or LEAVING while the number cannot be used yet. A segment of host memory is a range of the pool's
- * memfd, and LEAVING until its memory has been given back. One of a device has memory of its own, which is destroyed when
- * LEAVING begins: then clients that were told of it have to acknowledge its end (announce.c). Device segments are made
- * elsewhere, and are pending first (pending.c).
+ * NONE → LIVE → NONE, or LEAVING while the number cannot be reused yet. A segment of host memory is a range of the
+ * pool's memfd, and LEAVING until its memory has been given back. A segment of a device has its own memory, which is
+ * destroyed when LEAVING begins; then the clients that were told of it have to acknowledge its end (announce.c). Device
+ * segments are created outside the core and are pending first (pending.c).
  */
 #include "daemon/core/announce.h"
 #include "daemon/core/fdstore.h"
@@ -21,9 +21,9 @@ void skv_segment_uncharge(struct skv_core *c, uint32_t pool)
 	skv_write_header(&c->state)->segment_bytes[p->device] -= p->segment_bytes;
 }
 
-#define SWEEP_RANGES 1024u /* at a time */
+#define SWEEP_RANGES 1024u /* in one sweep */
 
-/* The memory goes. True: and the number can be used. */
+/* Gives the segment's memory back. True: it is gone, and the number can be reused. */
 static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -50,7 +50,7 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 	return s->waiting == 0;
 }
 
-/* Its memory is gone, and the number can be used. */
+/* The segment's memory is gone, and its number can be reused. */
 static void left(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	skv_write_pool(&c->state, pool)->leaving -= skv_pool_is_whole(c, pool);
@@ -80,7 +80,7 @@ void skv_core_segment_discarded(struct skv_core *c, const struct skv_mem_range *
 	const struct skv_pool_row *p = skv_pool_row(&c->state, range->pool);
 	const struct skv_segment_row *s;
 
-	/* it may have been another pool's; serials are never used twice, so its successor is not it */
+	/* the range may have been another pool's; serials are never reused, so a successor does not match */
 	if (p->row.live && p->sweeping && p->sweep_serial == range->serial)
 		skv_write_pool(&c->state, range->pool)->sweeping--;
 	if (!p->row.live || range->segment >= p->high)
@@ -102,7 +102,7 @@ void skv_segments_resume(struct skv_core *c, uint32_t pool)
 			left(c, pool, s);
 }
 
-/* Numbers from *first on that are not LIVE, and lie side by side. */
+/* Moves *first to the next number that is not LIVE. Returns how many such numbers are adjacent from there on. */
 static uint32_t without_memory(const struct skv_core *c, uint32_t pool, uint32_t *first)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -147,14 +147,14 @@ static bool fits(const struct skv_core *c, uint32_t device, uint64_t bytes)
 	return c->state.header->segment_bytes[device] + bytes <= c->memory[device].limits.pool_bytes;
 }
 
-/* Empty segments of other pools there go until a segment for this pool fits. */
+/* Withdraws empty segments of other pools in the same memory until a segment for this pool fits. */
 static bool reclaim(struct skv_core *c, uint32_t for_pool)
 {
 	const struct skv_pool_row *to = skv_pool_row(&c->state, for_pool);
 
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-		/* what is empty while more is being made is waited for */
+		/* leases wait for pending segments and need the empty ones */
 		bool from = pool != for_pool && p->device == to->device && !p->pending;
 
 		while (from && p->empty && !fits(c, to->device, to->segment_bytes))
@@ -216,13 +216,13 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 	return 0;
 }
 
-/* Pages that are FREE, or will be when their segments are made. */
+/* Pages that are FREE, or will be when pending segments have been created. */
 static uint64_t coming(const struct skv_pool_row *p)
 {
 	return p->count[SKV_OWNER_FREE] + (uint64_t)p->pending * p->pages_per_segment;
 }
 
-/* Segments that were made or requested since: they are empty, or wanted. */
+/* Withdraws or cancels segments that were made or requested after `serial`; they are empty or WANTED. */
 static void undo_since(struct skv_core *c, uint32_t pool, uint64_t serial)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -240,8 +240,8 @@ static void undo_since(struct skv_core *c, uint32_t pool, uint64_t serial)
 }
 
 /*
- * At least `least` pages FREE or pending, or nothing changed; near `want` where that takes no other
- * pool's memory.
+ * Grows the pool to at least `least` pages that are FREE or pending, or changes nothing; to about `want` pages if that
+ * takes no other pool's memory.
  */
 int skv_pool_grow(struct skv_core *c, uint32_t pool, uint64_t least, uint64_t want)
 {

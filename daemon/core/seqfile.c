@@ -11,13 +11,13 @@
 #include "common/fd.h"
 #include "common/records.h"
 
-/* A memfd is read and written whole, or the system is out of memory. */
+/* A memfd is read and written as a whole, or the system is out of memory. */
 static int whole(ssize_t n, size_t bytes)
 {
 	return n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -EIO;
 }
 
-/* tokens[len] is the committed next id. */
+/* Writes the committed next id to tokens[len]. */
 static int show_next(const struct skv_seq_local *l, uint32_t len)
 {
 	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
@@ -38,7 +38,7 @@ int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_
 	l.fd = skv_memfd_new(name, l.layout.total);
 	if (l.fd < 0)
 		return l.fd;
-	/* the header alone: a map of all takes page tables for all */
+	/* maps the header alone: a map of everything would take page tables for everything */
 	r = skv_map_fd(l.fd, l.layout.table, PROT_READ | PROT_WRITE, 0, &map);
 	if (r < 0) {
 		skv_close_fd(l.fd);
@@ -131,14 +131,14 @@ uint32_t skv_seqfile_len(const struct skv_seq_local *l)
 {
 	uint32_t len = skv_commit_len(atomic_load_explicit(&l->mem->commit, memory_order_acquire));
 
-	/* skv_seqmem_check() may have read another length: it is being written */
+	/* a client may be writing: the length may differ from the one that skv_seqmem_check() read */
 	return len < l->layout.max_tokens ? len : l->layout.max_tokens;
 }
 
 /* ---- recovery -------------------------------------------------------------------------------- */
 
 #define JOURNAL_WINDOW 512u
-#define CALL_UNITS 50u /* a system call takes about so long */
+#define CALL_UNITS 50u /* approximate cost of a system call */
 
 static int evict(const struct skv_seq_local *l, const struct skv_eviction *j)
 {
@@ -184,7 +184,7 @@ int skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *un
 		for (uint32_t i = 0; i < some && r == 0; i++)
 			r = evict(l, &window[i]);
 		if (r < 0)
-			return r; /* the journal stays, for another time */
+			return r; /* the journal stays, and the replay can be repeated */
 		*at += some;
 	}
 	atomic_store(&l->mem->journal_n, 0);
@@ -196,8 +196,9 @@ int skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *un
 #define PUNCH_BYTES_OF_UNIT 100u /* if they have memory */
 
 /*
- * No memory from offset `from` to `to`, a piece a step from *at on; parts of pages are zeroed. *at may end beyond `to`: at
- * the next memory that there is, so that no table without any is asked about. 0: all of it; 1: there is more; negative errno.
+ * Punches a hole from offset `from` to `to`, from *at on, a piece at a time; parts of memory pages are zeroed. *at may
+ * end beyond `to`, at the next memory that exists, so that tables without memory cost no system call. 0: complete; 1:
+ * there is more; negative errno.
  */
 static int punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to, uint64_t *at, uint32_t *units)
 {
@@ -213,7 +214,7 @@ static int punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to,
 		*at = data < 0 ? l->layout.total : (uint64_t)data;
 		if (*at >= to)
 			break;
-		n = PUNCH_BYTES - *at % PAGE_BYTES; /* up to a page's end, or the page would stay */
+		n = PUNCH_BYTES - *at % PAGE_BYTES; /* up to the end of a memory page, or that page would stay */
 		n = to - *at < n ? to - *at : n;
 		if (fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, data, (off_t)n) < 0)
 			return -errno;
@@ -225,7 +226,7 @@ static int punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to,
 
 uint64_t skv_seqfile_least(const struct skv_seq_local *l)
 {
-	/* the header, tokens, journal and references round up, too */
+	/* the header, tokens, journal and references are rounded up to memory pages, too */
 	return (l->layout.n_tables + UINT64_C(4)) * PAGE_BYTES + l->layout.state_bytes;
 }
 
@@ -258,7 +259,10 @@ static bool is_zero(const char *page)
 	return page[0] == 0 && !memcmp(page, page + 1, PAGE_BYTES - 1);
 }
 
-/* Of n bytes, zeros behind them up to a page's end, those pages that are not zero: one of zeros and a hole are the same to a reader. */
+/*
+ * Writes those memory pages of n bytes that are not zero: to a reader a page of zeros and a hole are the same. `from`
+ * must be zero behind the n bytes, up to the end of a page.
+ */
 static int write_pages(int to, const char *from, off_t at, size_t n)
 {
 	for (size_t i = 0, end; i < n; i = end) {
@@ -277,9 +281,7 @@ static int write_pages(int to, const char *from, off_t at, size_t n)
 	return 0;
 }
 
-/*
- * Where the next hole begins is not asked for: the kernel would look at every page up to it, in one system call.
- */
+/* SEEK_HOLE is not used: the kernel would search every page up to the next hole, in one system call. */
 int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at, uint32_t *units)
 {
 	const uint64_t total = from->layout.total;
@@ -307,8 +309,9 @@ int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_l
 }
 
 /*
- * n bytes, from *at on, from one place of a file to one of another, which is fresh: zeros are not written, so that the copy takes no more
- * memory than what is copied. 0: all, and *at is 0 again; 1: there is more; negative errno.
+ * Copies n bytes, from *at on, from a position in one file to a position in another, fresh file. Zeros are not written,
+ * so that the copy takes no more memory than the original. 0: complete, and *at is 0 again; 1: there is more; negative
+ * errno.
  */
 static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const struct skv_seq_local *from, uint64_t from_at, uint64_t n, uint64_t *at,
                       uint32_t *units)

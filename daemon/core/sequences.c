@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences: made, handed on, forked, let go.
+ * Sequences: made, found, held, released, removed.
  *
- * Held, a sequence's own pages are LEASE(its holder) and the core does not tell them from the holder's
- * stock. Detached, they are SEQ(sequence). References to shared pages are the sequence's in both.
+ * While a sequence is held, its own pages are LEASE(holder), and the core cannot tell them from the holder's stock.
+ * When it is detached, they are SEQ(sequence). References to shared pages belong to the sequence in both cases.
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
@@ -86,7 +86,7 @@ int skv_seq_check_name(struct skv_core *c, uint32_t account, const struct skv_mo
 	return 0;
 }
 
-/* Sealed prefixes that nobody holds. */
+/* Number of sealed prefixes without a holder. */
 static uint32_t count_prefixes(const struct skv_core *c, uint32_t account)
 {
 	uint32_t n = 0;
@@ -134,7 +134,8 @@ int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, c
 		return r;
 	if (!skv_share_allows(c, SKV_TABLE_SEQUENCES, a->sequences))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "UID %u has %u sequences; what is left of the daemon's %u is for others", a->uid, a->sequences,
+		                       "UID %u has %u sequences; the rest of the daemon's %u is reserved for others",
+		                       a->uid, a->sequences,
 		                       c->config.max_sequences);
 	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
 	r = skv_seqfile_new(&c->seqs[seq], seq, m, max_tokens);
@@ -172,7 +173,7 @@ int skv_seq_make_held(struct skv_core *c, uint32_t session, const char *name, ui
 	return 0;
 }
 
-/* Its pages on lease to a holder stay there; *at is of references first, then of segments. */
+/* Pages on lease to a holder stay there. *at counts pages with references first, then pages of the sequence. */
 enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t *units)
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
@@ -223,7 +224,7 @@ int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id
 	most = skv_session_row(&c->state, session)->model.max_tokens;
 	if (max_tokens > most)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
-		                  "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
+		                  "got a sequence of %u tokens, expected at most the model's %u", max_tokens,
 		                  most);
 	r = skv_seq_make_held(c, session, name ? name : "", max_tokens ? max_tokens : most, &seq);
 	if (r)
@@ -247,7 +248,7 @@ static int run_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Are all pages referred to, each named once? */
+/* Does the sequence refer to all pages, and is each named once? */
 static bool are_releasable(const struct skv_core *c, uint32_t seq, const struct skv_wire_run *runs, uint32_t n)
 {
 	struct skv_wire_run sorted[SKV_WIRE_MAX_RUNS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/sequences.h - sequences between their holders. */
+/* daemon/core/sequences.h - sequences and their holders. */
 #ifndef SKV_CORE_SEQUENCES_H
 #define SKV_CORE_SEQUENCES_H
 
@@ -7,20 +7,21 @@
 #include "daemon/core/validate.h"
 
 void skv_seq_remove(struct skv_core *, uint32_t seq);
-/* Remove it as far as *units go, from *at on, which begins with 0. SKV_DONE or SKV_GOES_ON. */
+/* Removes it as far as *units go, from *at on (0 at first). SKV_DONE or SKV_GOES_ON. */
 enum skv_progress skv_seq_remove_some(struct skv_core *, uint32_t seq, uint32_t *at, uint32_t *units);
-/* The session's client holds it; nobody does. */
+/* Makes the session its holder; leaves it without a holder. */
 void skv_seq_hold(struct skv_core *, uint32_t seq, uint32_t session);
 void skv_seq_unhold(struct skv_core *, uint32_t seq);
-/* The row of a named one, or SKV_NO_INDEX. */
+/* The row of a named sequence, or SKV_NO_INDEX. */
 uint32_t skv_seq_find(const struct skv_core *, uint32_t account, const struct skv_model *, const char *name);
-/* May a sequence of the model be called so? 0, E_INVALID, E_EXIST. */
+/* May a sequence of the model have this name? 0, E_INVALID, E_EXIST. */
 int skv_seq_check_name(struct skv_core *, uint32_t account, const struct skv_model *, const char *name);
 /*
- * May the user have one more, by their number? Its sealed prefixes count only for one that is to be sealed: else they go for it. 0, E_QUOTA.
+ * Does the user's quota of sequences allow one more? The user's sealed prefixes count only if the new sequence is to be
+ * sealed: otherwise they make room for it. 0, E_QUOTA.
  */
 int skv_seq_quota_allows(struct skv_core *, uint32_t account, bool seals);
-/* An empty sequence that nobody holds; or the session does. 0, or what skv_core_seq_new() says. */
+/* Makes an empty sequence without a holder, or held by the session. 0, or an error of skv_core_seq_new(). */
 int skv_seq_make(struct skv_core *, uint32_t pool, const struct skv_model *, const char *name, uint32_t max_tokens,
                  uint32_t *ret_seq);
 int skv_seq_make_held(struct skv_core *, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq);

@@ -2,9 +2,9 @@
 /*
  * Sessions: one model and one policy of a client, on the pool of its UID and page size.
  *
- * A policy is asked for (wanted), handed out (given), and run (running, by the client's word). A
- * swap raises the one policy generation of the daemon, shown in the control page; every session then
- * asks, and those that the swap was not about are given what they have.
+ * A policy is requested (wanted), given to the client (given), and run (running, as the client says). A swap increments
+ * the daemon's policy generation, which the control page shows. Every session then asks for its policy; sessions
+ * outside the scope of the swap are given what they have.
  */
 #include "daemon/core/accounts.h"
 #include "daemon/core/charge.h"
@@ -35,7 +35,7 @@ static int page_map(struct skv_session_local *ret, int fd)
 	return 0;
 }
 
-/* A new page; the store has it with the next commit. */
+/* Makes a session page; the store gets it with the next commit. */
 static int page_new(struct skv_core *c, uint32_t session)
 {
 	char name[SKV_FDSTORE_NAME];
@@ -90,7 +90,7 @@ static void choose(struct skv_choice *to, uint64_t generation, const char *spec,
 	snprintf(to->spec, sizeof(to->spec), "%s", spec);
 }
 
-/* A row with its page; the pool is not joined yet. */
+/* Makes a row with its page; the session does not join its pool yet. */
 static int make(struct skv_core *c, uint32_t account, const struct skv_model *m, const char *spec, uint32_t plugin,
                 uint32_t *ret_session)
 {
@@ -103,7 +103,8 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 		return r;
 	if (!skv_share_allows(c, SKV_TABLE_SESSIONS, a->sessions))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "UID %u has %u sessions; what is left of the daemon's %u is for others", a->uid, a->sessions,
+		                       "UID %u has %u sessions; the rest of the daemon's %u is reserved for others",
+		                       a->uid, a->sessions,
 		                       c->config.max_sessions);
 	r = skv_fdstore_allows(c);
 	if (r)
@@ -294,17 +295,18 @@ int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session
 		return r;
 	s = skv_write_session(&c->state, session);
 	if (generation > s->given.generation)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "policy generation %llu was not given yet, %llu was",
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "got policy generation %llu, expected at most %llu, the last one given",
 		                  (unsigned long long)generation, (unsigned long long)s->given.generation);
 	if (generation < s->given.generation)
-		return 0; /* crossed a later answer on its way; that one's word counts */
+		return 0; /* the answer crossed a later one on its way: only the answer to the later policy counts */
 	if (!error) {
 		s->running = s->given;
 		s->error[0] = 0;
 		return 0;
 	}
 	snprintf(s->error, sizeof(s->error), "%s", text && text[0] ? text : strerror(error));
-	/* not to be tried again, unless the operator has asked for something else since */
+	/* do not try it again, unless the operator has requested something else since */
 	if (same_choice(&s->wanted, &s->given))
 		choose(&s->wanted, generation, s->running.spec, s->running.plugin);
 	s->running.generation = generation;

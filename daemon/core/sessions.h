@@ -5,9 +5,9 @@
 
 #include "daemon/core/core-priv.h"
 
-void skv_session_end(struct skv_core *, uint32_t session); /* which has no sequence */
-/* Its page is that of `fd` (consumed), or, if that is none, a new one, since it has figures alone. Negative errno. */
+void skv_session_end(struct skv_core *, uint32_t session); /* the session must have no sequence */
+/* Gives the session the page `fd` (consumed); if `fd` is -1, a new page, since it has only figures. Negative errno. */
 int skv_session_adopt(struct skv_core *, uint32_t session, int fd);
-void skv_session_leave(struct skv_core *, uint32_t session); /* the page stays with who has it */
+void skv_session_leave(struct skv_core *, uint32_t session); /* the page stays with other holders of its descriptors */
 
 #endif

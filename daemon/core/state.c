@@ -28,8 +28,8 @@ static const uint32_t element_bytes[SKV_TABLE_COUNT] = {
 };
 
 /*
- * The undo log's. A change is what one turn of the loop does, and hardly any page's owner changes more than twice in one; the log
- * has memory where it was written to.
+ * Words of the undo log. A change is what one turn of the event loop does; it hardly changes any page's owner more than
+ * twice. The log has memory only where it was written.
  */
 static uint64_t undo_words(const struct skv_geometry *g)
 {
@@ -38,7 +38,7 @@ static uint64_t undo_words(const struct skv_geometry *g)
 	return owners + refs + 8 * (uint64_t)g->max_pools * g->max_clients * (g->max_segments + 8) + (UINT64_C(64) << 20);
 }
 
-/* Elements of a table. An account has a client or a sequence, or is about to have its first client. */
+/* Elements of a table. An account has a client or a sequence, or is about to get its first client. */
 static uint64_t elements_of(const struct skv_geometry *g, enum skv_table t)
 {
 	switch (t) {
@@ -88,7 +88,7 @@ static bool header_of(const struct skv_geometry *g, struct skv_state_header *ret
 	}
 	h.total_bytes = at;
 	*ret = h;
-	return at < UINT64_C(1) << 46; /* of addresses */
+	return at < UINT64_C(1) << 46; /* limit of the address space */
 }
 
 int skv_state_new(struct skv_state *s, const struct skv_geometry *g)
@@ -112,9 +112,10 @@ int skv_state_new(struct skv_state *s, const struct skv_geometry *g)
 }
 
 /*
- * There is no checksum: where tables are follows from the geometry, which is there twice, as sizes and as what they lead to, and the two
- * are compared word by word. What else the header has changes all the time; rows and counts say whether it is right (verify.h, balance.h).
- * Of the geometry, host memory's segment_bytes and pool_bytes are sizes of segments to come, within bounds that the others set (pools.c).
+ * There is no checksum. The positions of the tables follow from the geometry, which the header has twice, as sizes and
+ * as the resulting offsets; the two are compared word by word. The rest of the header changes all the time; rows and
+ * counts show whether it is right (verify.h, balance.h). Of the geometry, segment_bytes and pool_bytes of host memory
+ * only determine sizes of future segments, within bounds that the other sizes set (pools.c).
  */
 static const char *header_check(const struct skv_state_header *h)
 {
@@ -195,7 +196,7 @@ uint32_t skv_state_take(struct skv_state *s, enum skv_table t)
 	else
 		return SKV_NO_INDEX;
 	row = skv_undo_save(s, skv_state_at(s, t, index), h->element_bytes[t]);
-	if (h->free[t]) /* a row that was never used says nothing, and nobody has verified that */
+	if (h->free[t]) /* a row that was never used has no next_free, and its bytes are unverified */
 		h->free[t] = row->next_free;
 	generation = row->generation % 0xffff + 1; /* 1 … 65535 */
 	memset(row, 0, h->element_bytes[t]);

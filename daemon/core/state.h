@@ -2,19 +2,19 @@
 /*
  * daemon/core/state.h - the state memfd: what must outlive the process, and nothing else.
  *
- * One sealed, sparse memfd of a fixed size: a header, then plain tables of plain rows that refer to
- * each other by index. No pointer, no fd, nothing that could be derived from the rest (counts aside,
- * which skv_core_balance() recounts). What a process keeps beside it (maps, fds) is indexed the same
- * way, and the names of those fds follow from the indices: seg-POOL-SEGMENT, seq-INDEX, session-INDEX.
+ * One sealed, sparse memfd of a fixed size: a header, then plain tables of plain rows that refer to each other by
+ * index. It contains no pointer, no fd and nothing that can be derived from the rest (except counts, which
+ * skv_core_balance() recounts). What a process keeps beside it (maps, fds) is indexed the same way; the names under
+ * which those fds are stored follow from the rows (fdstore.h).
  *
- * Sizes follow from the geometry alone; the header repeats them, and skv_state_map() believes a header
- * only when both agree. The tables are sized for the worst case and cost what is touched.
+ * Sizes follow from the geometry alone. The header repeats them, and skv_state_map() accepts a header only when both
+ * agree. The tables are sized for the worst case; only pages that were touched cost memory.
  *
- * It is constant where it is not written to by way of undo.h, which sees to it that a change is complete or absent.
+ * The memory is constant except through undo.h, which makes sure that a change is complete or absent.
  *
- * Rows that come and go (accounts … pools) begin with a skv_row. A free row is on its table's free
- * list, or beyond `high`, never used. Its generation goes up with each use, so that id() of a row that
- * is gone never names its successor (short of 65,535 uses).
+ * Rows of the tables from accounts to pools are taken and given back; they begin with a skv_row. A free row is on its
+ * table's free list, or beyond `high` and was never used. A row's generation is incremented with each use, so that the
+ * id of a row that was given back never names its successor (for up to 65,535 uses).
  */
 #ifndef SKV_CORE_STATE_H
 #define SKV_CORE_STATE_H
@@ -27,9 +27,10 @@
 #include "daemon/core/undo.h"
 
 /*
- * A state of another version is refused. To read one would take: its element_bytes, each row copied into a new state, once its undo log was
- * carried out in its own layout; fields in the middle of rows (skv_model) that do not grow; and two names for states in the store
- * (fdstore.h), since the old one may be removed only after the new one was added, and a name's removal takes all that have it.
+ * A state of another version is refused. Reading one would take: its element_bytes; a copy of each row into a new
+ * state, after its undo log was applied in its own layout; fields in the middle of rows (skv_model) that do not grow;
+ * and two names for states in the store (fdstore.h), because the old state may be removed only after the new one was
+ * added, and removing a name removes all files of that name.
  */
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
 #define SKV_STATE_VERSION 13u
@@ -37,7 +38,7 @@
 
 /* ---- owner words ----------------------------------------------------------------------------- */
 
-/* Kind in the top two bits; the rest is a row index (LEASE: client, SEQ: sequence) or a count (SHARED). */
+/* The kind is in the top two bits; the rest is a row index (LEASE: client, SEQ: sequence) or a count (SHARED). */
 typedef uint32_t skv_owner;
 enum skv_owner_kind { SKV_OWNER_FREE = 0, SKV_OWNER_LEASE = 1, SKV_OWNER_SEQ = 2, SKV_OWNER_SHARED = 3 };
 #define SKV_OWNER_KINDS 4
@@ -61,12 +62,13 @@ static inline uint32_t skv_owner_value(skv_owner o)
 struct skv_row {
 	uint32_t live;
 	uint32_t generation;
-	uint32_t next_free; /* index + 1, when not live */
+	uint32_t next_free; /* index + 1, if not live */
 	uint32_t reserved;
 };
 
 /*
- * Which file a row's memory is, as fstat() says. Names in a store may be wrong, or exchanged, and nobody is to get another's memory.
+ * Identity of the file that is a row's memory, from fstat(). Names in a store may be wrong or swapped, and no user may
+ * get another user's memory.
  */
 struct skv_file_id {
 	uint64_t dev, ino;
@@ -78,8 +80,8 @@ struct skv_account_row {
 	uint32_t clients, sessions, sequences, pools;
 	uint32_t reserved;
 	uint64_t page_bytes[SKV_MEMORY_KINDS]; /* of pages that are not FREE */
-	uint64_t other_bytes; /* of host memory: charge.h */
-	uint64_t copied_bytes; /* of its sequences */
+	uint64_t other_bytes; /* other host memory: charge.h */
+	uint64_t copied_bytes; /* copied for its sequences by forks: sum of skv_seq_row.copied */
 };
 
 struct skv_client_row {
@@ -87,15 +89,16 @@ struct skv_client_row {
 	uint32_t account;
 	int32_t pid;
 	uint32_t sessions;
-	uint32_t notices; /* segments that it must be told of */
-	uint32_t fenced;  /* its connection ended: nothing that it has goes to another before its process is gone */
-	uint32_t kept;    /* a descriptor of its process is ... */
-	struct skv_file_id file; /* ... and that is this one */
+	uint32_t notices; /* segments that the client has still to be told of */
+	/* its connection ended: nothing that it has is given to another client before its process is gone */
+	uint32_t fenced;
+	uint32_t kept;    /* a descriptor of its process was stored */
+	struct skv_file_id file; /* of that descriptor */
 	uint64_t bytes;   /* charged for its connection */
 	char program[SKV_NAME_MAX];
 };
 
-/* A policy as it was asked for. */
+/* A policy as requested. */
 struct skv_choice {
 	uint64_t generation;
 	uint32_t plugin;
@@ -108,83 +111,87 @@ struct skv_session_row {
 	uint32_t client, pool;
 	uint32_t sequences;
 	uint32_t reserved;
-	struct skv_file_id file; /* its page */
+	struct skv_file_id file; /* of its page */
 	struct skv_model model;
 	struct skv_choice wanted;  /* by the operator, or by the client at open */
-	struct skv_choice given;   /* to the client, last */
-	struct skv_choice running; /* by the client's word */
+	struct skv_choice given;   /* last given to the client */
+	struct skv_choice running; /* as the client said */
 	char error[SKV_TEXT_MAX];  /* of the last swap that failed */
 };
 
 struct skv_seq_row {
 	struct skv_row row;
 	uint32_t account, pool;
-	uint32_t session; /* that holds it, or SKV_NO_INDEX */
+	uint32_t session; /* holder, or SKV_NO_INDEX */
 	uint32_t max_tokens;
-	uint32_t pages;    /* owner words SEQ(this) */
-	uint32_t refs;     /* references to shared pages ... */
-	uint32_t referred; /* ... and did it ever have one? */
-	uint32_t fresh;    /* made by its holder, which has not let go of it since */
+	uint32_t pages;    /* pages with owner word SEQ(this) */
+	uint32_t refs;     /* references to shared pages */
+	uint32_t referred; /* 1 if it ever had a reference */
+	uint32_t fresh;    /* 1 if its holder made it and has held it since */
 	uint64_t bytes;         /* charged for its memory and references */
-	uint64_t copied;        /* a fork's: so much was written by the daemon */
-	uint64_t used;          /* counts: larger than of all that lost their holders before */
-	uint64_t idle_since_ns; /* first seen without a holder; 0: not yet */
-	struct skv_file_id file; /* its memory */
+	uint64_t copied;        /* of a fork: bytes that the daemon wrote */
+	/* last use: value of the header's counter `uses`, larger than that of all earlier uses */
+	uint64_t used;
+	uint64_t idle_since_ns; /* when it was first seen without a holder; 0: not yet */
+	struct skv_file_id file; /* of its memory */
 	struct skv_model model;
-	char name[SKV_NAME_MAX]; /* "" = anonymous */
+	char name[SKV_NAME_MAX]; /* "": anonymous */
 };
 
 struct skv_pool_row {
 	struct skv_row row;
 	uint32_t account;
-	uint32_t device; /* its memory, as skv_model.device */
+	uint32_t device; /* memory kind, as skv_model.device */
 	uint32_t pages_per_segment, max_segments;
-	uint32_t sessions, sequences; /* it lives as long as either is there */
-	uint32_t segments;           /* LIVE ... */
-	uint32_t empty;              /* ... and all of whose pages are FREE */
+	uint32_t sessions, sequences; /* the pool exists while either is not 0 */
+	uint32_t segments;           /* LIVE segments */
+	uint32_t empty;              /* LIVE segments all of whose pages are FREE */
 	uint32_t high;               /* segment numbers from here on were never used */
-	uint32_t pending, wanted;     /* WANTED and STARTED; WANTED alone */
-	uint32_t leaving;             /* ranges of host memory that are being given back ... */
-	uint32_t sweeping;            /* ... and of those that were written where no segment is, by the sweep with this serial */
+	uint32_t pending, wanted;     /* WANTED and STARTED segments; WANTED segments alone */
+	uint32_t leaving;             /* segments of host memory that are being given back */
+	/* ranges of strays being given back by the sweep with sweep_serial: memory written where no segment is */
+	uint32_t sweeping;
 	uint32_t reserved;
 	uint64_t sweep_serial;
 	uint64_t stray_bytes; /* charged for memory where no segment is */
 	uint64_t page_bytes, segment_bytes;
-	struct skv_file_id file; /* its memory; of a device's, whose segments the driver exports without a number of their own, none */
+	/* of its memory; none on a device, whose driver exports segments without an inode of their own */
+	struct skv_file_id file;
 	uint64_t count[SKV_OWNER_KINDS]; /* pages by kind of owner */
 };
 
 /* A client in a pool; at [pool][client]. */
 struct skv_member {
 	uint32_t sessions; /* 0: not a member */
-	uint32_t lease;    /* owner words LEASE(client) */
-	uint32_t first_untold; /* of segments before it is nothing to be told */
+	uint32_t lease;    /* pages with owner word LEASE(client) */
+	uint32_t first_untold; /* segments before it have nothing to announce */
 	uint32_t reserved;
 };
 
 enum skv_segment_state {
 	SKV_SEGMENT_NONE = 0,  /* no memory; the number can be used */
 	SKV_SEGMENT_LIVE = 1,
-	SKV_SEGMENT_LEAVING = 2, /* no memory of host memory, until that is given back; of a device, until clients acknowledge */
-	SKV_SEGMENT_WANTED = 3,  /* to be made elsewhere: counted as memory ... */
-	SKV_SEGMENT_STARTED = 4,  /* ... and is being made */
+	/* being withdrawn: in host memory until its memory was given back, on a device until clients acknowledge */
+	SKV_SEGMENT_LEAVING = 2,
+	SKV_SEGMENT_WANTED = 3,  /* to be created outside the core; counted as memory */
+	SKV_SEGMENT_STARTED = 4,  /* being created; counted as memory */
 };
 /* At [pool][segment]. */
 struct skv_segment_row {
 	uint32_t state;
-	uint32_t free;    /* pages, when LIVE */
-	uint32_t waiting; /* clients that have to acknowledge, when LEAVING; 0 in host memory */
-	uint32_t longest; /* no run of FREE pages is longer */
-	uint64_t serial; /* counts segments made */
+	uint32_t free;    /* free pages, if LIVE */
+	uint32_t waiting; /* clients that have to acknowledge, if LEAVING; 0 in host memory */
+	uint32_t longest; /* upper bound of the length of runs of FREE pages */
+	uint64_t serial; /* taken from the header's segment_serial */
 };
 
-/* What a client knows of a device's segment, or, at segment 0, of host memory; at [pool][client][segment]. */
+/* What a client was told of a device's segment or, at segment 0, of host memory; at [pool][client][segment]. */
 enum skv_told {
 	SKV_TOLD_NOTHING = 0,
 	SKV_TOLD_LIVE = 1,     /* announced */
-	SKV_TOLD_GONE_DUE = 2, /* announced; its end is still to be told */
-	SKV_TOLD_GONE = 3,     /* its end was told, not acknowledged */
-	SKV_TOLD_AGAIN = 4,    /* announced by the daemon before, and to be announced again */
+	SKV_TOLD_GONE_DUE = 2, /* announced; its end is still to be announced */
+	SKV_TOLD_GONE = 3,     /* its end was announced, not acknowledged */
+	SKV_TOLD_AGAIN = 4,    /* announced by the previous daemon; to be announced again */
 };
 
 /* ---- the memfd ------------------------------------------------------------------------------- */
@@ -195,12 +202,12 @@ enum skv_table {
 	SKV_TABLE_SESSIONS,
 	SKV_TABLE_SEQUENCES,
 	SKV_TABLE_POOLS,
-	SKV_TABLE_ROWS, /* the ones above come and go */
+	SKV_TABLE_ROWS, /* the tables above are of rows that are taken and given back */
 	SKV_TABLE_MEMBERS = SKV_TABLE_ROWS,
 	SKV_TABLE_SEGMENTS,
 	SKV_TABLE_TOLD,
 	SKV_TABLE_PAGES,
-	SKV_TABLE_REFS, /* uint64_t, [sequence][skv_ref_words()]: does it refer to the page? */
+	SKV_TABLE_REFS, /* uint64_t, [sequence][skv_ref_words()]: a bit for each page to which the sequence refers */
 	SKV_TABLE_UNDO, /* uint64_t: undo.h */
 	SKV_TABLE_COUNT,
 };
@@ -210,11 +217,14 @@ struct skv_geometry {
 	uint32_t max_segments;   /* of a pool */
 	uint32_t reserved;
 	uint64_t max_pages; /* of a pool */
-	uint64_t segment_bytes; /* of host memory: wanted */
-	uint64_t pool_bytes;    /* of host memory: the most that the limit can be raised to */
+	uint64_t segment_bytes; /* of host memory: as configured */
+	uint64_t pool_bytes;    /* of host memory: limit up to which it can be raised */
 };
 
-/* Of a sequence's row of references, a bit a page: whole pages of memory, so that it can be given back. */
+/*
+ * Words of a sequence's row of references, a bit for each page. Rounded up to whole memory pages, so that a row can be
+ * given back.
+ */
 static inline uint64_t skv_ref_words(const struct skv_geometry *g)
 {
 	return (g->max_pages + 8 * 4096 - 1) / (8 * 4096) * (4096 / sizeof(uint64_t));
@@ -227,38 +237,41 @@ struct skv_state_header {
 	struct skv_geometry geometry;
 	uint64_t offset[SKV_TABLE_COUNT], elements[SKV_TABLE_COUNT];
 	uint32_t element_bytes[SKV_TABLE_COUNT];
-	/* of the tables whose rows come and go */
+	/* tables whose rows are taken and given back */
 	uint32_t free[SKV_TABLE_ROWS]; /* index + 1 */
 	uint32_t high[SKV_TABLE_ROWS]; /* rows from here on were never used */
 	uint32_t live[SKV_TABLE_ROWS];
-	uint32_t plugins; /* ids of policies' files that were given so far */
-	uint64_t uses; /* of sequences, so far */
+	uint32_t plugins; /* ids given to policy files so far */
+	uint64_t uses; /* counts uses of sequences */
 	uint64_t dropped_for_age, dropped_for_room; /* sequences */
 	uint64_t policy_generation;
-	uint64_t segment_serial; /* of the last segment made or wanted */
-	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of all segments that have memory, or are to have it */
+	uint64_t segment_serial; /* of the last segment that was made or wanted */
+	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of all segments that have memory or are pending */
 };
 
-/* What a look at the state may say is wrong with it, known by its address: nothing is known then. */
+/* Text returned by checks of the state that ran out of memory, compared by address: the state may be right. */
 extern const char skv_no_memory[];
 
 struct skv_state {
 	int fd;
 	const struct skv_state_header *header;
-	uint64_t change; /* counts them, from 1 on */
+	uint64_t change; /* number of the current change, from 1 */
 	struct skv_undo_seen seen[SKV_UNDO_SETS];
 };
 #define SKV_STATE_NULL {.fd = -1}
 
-/* A new memfd for these sizes, mapped, every table empty. -EINVAL for a size of 0 or beyond the id space. */
+/* Creates a memfd for these sizes and maps it; every table is empty. -EINVAL for a size of 0 or beyond the id space. */
 int skv_state_new(struct skv_state *, const struct skv_geometry *);
-/* Is the file `fd` (borrowed) a state of this version, by its header? 0, or negative errno, with a text: -EBADMSG, it is not one. */
+/*
+ * Does the header of file `fd` (borrowed) say that it is a state of this version? 0, or negative errno with a text;
+ * -EBADMSG: it is not.
+ */
 int skv_state_check(int fd, const char **ret_why);
-/* Map the state in `fd` (consumed, also on failure). -EBADMSG and a static text: not one of this version. */
+/* Maps the state in `fd` (consumed, also on failure). -EBADMSG with a static text: not a state of this version. */
 int skv_state_map(struct skv_state *, int fd, const char **ret_why);
 void skv_state_deinit(struct skv_state *);
 
-/* Element `index` of a table. Out of range is a bug of ours: the state is broken, and the daemon aborts. */
+/* Element `index` of a table. An index out of range is a bug or a broken state: the daemon aborts. */
 static inline const void *skv_state_at(const struct skv_state *s, enum skv_table t, uint64_t index)
 {
 	const struct skv_state_header *h = s->header;
@@ -267,15 +280,15 @@ static inline const void *skv_state_at(const struct skv_state *s, enum skv_table
 	return (const char *)h + h->offset[t] + index * h->element_bytes[t];
 }
 
-/* A fresh row, zeroed, live. Its index, or SKV_NO_INDEX when the table is full. */
+/* Takes a row: zeroed and live. Returns its index, or SKV_NO_INDEX if the table is full. */
 uint32_t skv_state_take(struct skv_state *, enum skv_table);
 void skv_state_give(struct skv_state *, enum skv_table, uint32_t index);
 
-/* Ids, for clients, sessions and sequences: of a live row; and the live row of an id, or SKV_NO_INDEX. */
+/* Ids of clients, sessions and sequences: the id of a live row, and the live row of an id, or SKV_NO_INDEX. */
 uint32_t skv_state_id(const struct skv_state *, enum skv_table, uint32_t index);
 uint32_t skv_state_find(const struct skv_state *, enum skv_table, uint32_t id);
 
-/* The first live row from `index` on, or SKV_NO_INDEX; and a loop over all of them. */
+/* The first live row from `index` on, or SKV_NO_INDEX; and a loop over all live rows. */
 uint32_t skv_state_next(const struct skv_state *, enum skv_table, uint32_t index);
 #define SKV_EACH(i, s, t)                                                                                   \
 	for (uint32_t i = skv_state_next(s, t, 0); i != SKV_NO_INDEX; i = skv_state_next(s, t, i + 1))
@@ -326,7 +339,7 @@ static inline const skv_owner *skv_owner_word(const struct skv_state *s, uint32_
 	return skv_state_at(s, SKV_TABLE_PAGES, pool * s->header->geometry.max_pages + page);
 }
 
-/* The same to be changed, until the next commit. */
+/* The same for writing, until the next commit. */
 static inline struct skv_state_header *skv_write_header(struct skv_state *s)
 {
 	return skv_undo_save(s, s->header, sizeof(*s->header));
@@ -359,12 +372,12 @@ static inline struct skv_segment_row *skv_write_segment(struct skv_state *s, uin
 {
 	return skv_undo_save(s, skv_segment_row(s, pool, segment), sizeof(struct skv_segment_row));
 }
-/* Of n segments, side by side. */
+/* Of n adjacent segments. */
 static inline uint8_t *skv_write_told(struct skv_state *s, uint32_t pool, uint32_t client, uint32_t segment, uint32_t n)
 {
 	return skv_undo_save(s, skv_told(s, pool, client, segment), n);
 }
-/* Of n pages, side by side. */
+/* Of n adjacent pages. */
 static inline skv_owner *skv_write_owners(struct skv_state *s, uint32_t pool, uint32_t page, uint32_t n)
 {
 	return skv_undo_save(s, skv_owner_word(s, pool, page), n * sizeof(skv_owner));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/task.c - what the core does in turns, since it grows with tokens or pages.
+ * daemon/core/task.c - work that the core does in turns, because its size grows with tokens or pages.
  *
- * Users take turns, and so do tasks of one user, so that nobody waits for another's million of tokens. A client has one under way
- * at most: the caller takes no request of it meanwhile. When the client goes, the task is done to its end; what the
- * client had is taken back after it.
+ * Users take turns, and so do tasks of one user, so that no request waits for another user's million tokens. A client
+ * has at most one task in progress: the caller takes no request of it meanwhile. If the client goes, the task is still
+ * completed; then what the client had is reclaimed.
  */
 #include "daemon/core/idle.h"
 #include "daemon/core/lookup.h"
@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FIRST_TURN 20000u /* units */
+#define FIRST_TURN 20000u /* work units */
 
 static const char *const names[] = {
 	[SKV_TASK_DETACH] = "detaching", [SKV_TASK_ATTACH] = "attaching", [SKV_TASK_FORK] = "forking", [SKV_TASK_DROP] = "dropping",
@@ -25,7 +25,7 @@ static const char *const names[] = {
 	[SKV_TASK_LOST] = "nothing",
 };
 
-/* ---- of each kind ---------------------------------------------------------------------------- */
+/* ---- kinds of tasks -------------------------------------------------------------------------- */
 
 static int prepare(struct skv_core *c, struct skv_task *t)
 {
@@ -64,7 +64,7 @@ static enum skv_progress some(struct skv_core *c, struct skv_task *t, uint32_t *
 	return SKV_DONE;
 }
 
-/* What its client is told. */
+/* Sets what the client is told. */
 static void conclude(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
 {
 	if (t->kind == SKV_TASK_RECONNECT) {
@@ -82,7 +82,7 @@ static void conclude(struct skv_core *c, struct skv_task *t, struct skv_core_seq
 		*ret_info = skv_seq_info(c, t->row);
 }
 
-/* Give it up in the middle. */
+/* Abandons the work. */
 static void abandon(struct skv_task *t)
 {
 	if (t->kind == SKV_TASK_DETACH)
@@ -95,7 +95,7 @@ static void abandon(struct skv_task *t)
 		skv_reclaim_end(&t->reclaim);
 }
 
-/* Of which device is what the work is about? */
+/* Which device's memory is the task about? */
 static uint32_t device_of(const struct skv_core *c, const struct skv_task *t)
 {
 	uint32_t pool;
@@ -134,7 +134,7 @@ static void append(struct skv_core *c, struct skv_task *t)
 	skv_queue_put(&c->tasks, &t->queued, t->uid);
 }
 
-/* The first turn. */
+/* Makes the first turn. */
 static int begin(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
 {
 	uint32_t units = FIRST_TURN;
@@ -206,7 +206,7 @@ bool skv_task_frees(const struct skv_core *c, uint32_t device)
 	SKV_QUEUE_EACH(e, &c->tasks) {
 		const struct skv_task *t = task_of(e);
 
-		if (t->waits) /* for a client, which may take as long as it likes */
+		if (t->waits) /* for a client, which may take any time */
 			continue;
 		if (t->kind == SKV_TASK_CLIENT || (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
 			return true;
@@ -214,7 +214,7 @@ bool skv_task_frees(const struct skv_core *c, uint32_t device)
 	return false;
 }
 
-/* ---- clients that go ------------------------------------------------------------------------- */
+/* ---- clients that end ------------------------------------------------------------------------ */
 
 static void begin_end(struct skv_core *c, struct skv_task *t)
 {
@@ -233,7 +233,7 @@ int skv_core_client_gone(struct skv_core *c, uint32_t client_id, uint64_t since_
 	if (r)
 		return r;
 	if (skv_task_ends(c, client))
-		return 0; /* it is on its way already */
+		return 0; /* its end is in progress already */
 	t = skv_task_of(c, client);
 	if (t) {
 		t->gone = true;
@@ -248,7 +248,10 @@ int skv_core_client_gone(struct skv_core *c, uint32_t client_id, uint64_t since_
 	return 0;
 }
 
-/* The others' turn; but where there is no room, one after the other, since each has marks for pages. */
+/*
+ * Lets other tasks take their turns. If the cgroup has no room, tasks run one after the other instead, since each has
+ * marks for pages.
+ */
 static void yield(struct skv_core *c, struct skv_task *t)
 {
 	if (skv_core_room_is_used_up(c))
@@ -257,7 +260,10 @@ static void yield(struct skv_core *c, struct skv_task *t)
 		append(c, t);
 }
 
-/* Is there one that does not wait for a client? Those that do are looked at whenever somebody has something to do, and each second. */
+/*
+ * Is there a task that does not wait for a client? Tasks that do are tried again whenever there is work, and each
+ * second.
+ */
 static bool any_runs(const struct skv_core *c)
 {
 	SKV_QUEUE_EACH(e, &c->tasks)
@@ -291,7 +297,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 	}
 	conclude(c, t, &ret->info);
 	SKV_QUEUE_EACH(e, &c->tasks)
-		task_of(e)->waits = false; /* it may have been for this */
+		task_of(e)->waits = false; /* they may have waited for this task */
 	if (t->gone && t->kind != SKV_TASK_CLIENT) {
 		ret->info = (struct skv_core_seq_info){.fd = -1};
 		begin_end(c, t);

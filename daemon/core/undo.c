@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log is words: the number of those in use, then what was saved, each with a trailer of its own, so that it is read from its end.
- * Another process sees the words of one that died in the order in which they were written: the compiler alone could change that.
+ * The log consists of words: first the number of words in use, then the saved bytes of each entry, followed by the
+ * entry's trailer. So the log is read from its end. Another process sees the words that a dead process wrote in program
+ * order; only the compiler could reorder them, and the signal fences prevent that.
  */
 #include "daemon/core/undo.h"
 
@@ -11,14 +12,14 @@
 #include <sys/mman.h>
 #include "daemon/core/state.h"
 
-#define KEPT_WORDS (UINT64_C(1) << 17) /* memory of the log that stays after a change */
+#define KEPT_WORDS (UINT64_C(1) << 17) /* words of the log whose memory stays after a change */
 #define PAGE_WORDS (4096u / sizeof(uint64_t))
 
-/* After what was saved. */
+/* Follows the saved bytes. */
 struct trailer {
 	uint64_t offset;
 	uint32_t bytes;
-	uint32_t file; /* 0: the state; else a sequence's memory, and its row + 1 */
+	uint32_t file; /* 0: the state; else the memory of the sequence in row file - 1 */
 };
 #define TRAILER_WORDS (sizeof(struct trailer) / sizeof(uint64_t))
 
@@ -44,7 +45,7 @@ static void save(struct skv_state *s, const struct trailer *t, const void *was)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* Was it saved in this change, as far as that is remembered? From now on it was. */
+/* Was it saved in this change, as far as remembered? Remembers it. */
 static bool see(struct skv_state *s, const struct trailer *t)
 {
 	struct skv_undo_seen *set = &s->seen[t->offset * 0x9e3779b97f4a7c15u >> 32 & (SKV_UNDO_SETS - 1)];
@@ -96,9 +97,9 @@ void skv_undo_commit(struct skv_state *s)
 		empty(s, used);
 }
 
-/* ---- after the end of a process -------------------------------------------------------------- */
+/* ---- after the death of a process ------------------------------------------------------------ */
 
-/* Where tables are never changes: the header said it when the state was mapped, and was checked. */
+/* The positions of tables never change: the header was checked when the state was mapped. */
 static bool moves_tables(const struct skv_state *s, const struct trailer *t, const void *was)
 {
 	const uint64_t fixed = offsetof(struct skv_state_header, free);
@@ -106,7 +107,7 @@ static bool moves_tables(const struct skv_state *s, const struct trailer *t, con
 	return t->offset < fixed && memcmp((const char *)s->header + t->offset, was, t->bytes < fixed - t->offset ? t->bytes : fixed - t->offset);
 }
 
-/* The entry that ends at word `end`; where it begins, or 0: there cannot be one. */
+/* Reads the entry that ends at word `end`. Returns where it begins, or 0 if there cannot be one. */
 static uint64_t entry_before(const struct skv_state *s, uint64_t end, struct trailer *ret)
 {
 	const struct skv_state_header *h = s->header;
@@ -130,7 +131,7 @@ int skv_undo(struct skv_state *s, skv_undo_file_fn put_back, void *ctx, const ch
 	const uint64_t *log = log_of(s), used = log[0];
 	struct trailer t;
 
-	*ret_why = "the state's undo log is not one";
+	*ret_why = "the state's undo log is not valid";
 	if (used >= s->header->elements[SKV_TABLE_UNDO])
 		return -EBADMSG;
 	for (uint64_t end = 1 + used; end > 1;) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/units.h - what a turn of the core's work may take. */
+/* daemon/core/units.h - limits how much work the core does in a turn. */
 #ifndef SKV_CORE_UNITS_H
 #define SKV_CORE_UNITS_H
 
@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /*
- * Work is counted in units, of some ten nanoseconds. False when there are none left. The last piece of work of a turn may
- * take more than there are, so that every turn comes forward.
+ * Work is counted in units of some ten nanoseconds. Takes n units; false if none were left. The last piece of work of a
+ * turn may take more units than are left, so that every turn makes progress.
  */
 static inline bool skv_units_take(uint32_t *units, uint32_t n)
 {

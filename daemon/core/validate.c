@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/validate.c - a sequence's page tables, checked against the owner words.
+ * daemon/core/validate.c - checks a sequence's page tables against the owner words.
  *
- * A client wrote this memory and may still write it while it is read here. So each word is read once, checked,
- * and the checked copy is used: nothing is trusted because an earlier read of it was valid. Marks reveal a page
- * that is named twice, in one table or two; the owner word a page of another sequence or client.
+ * A client wrote this memory and may still write to it while it is read here. So each word is read once, checked, and
+ * the checked copy is used; an earlier read proves nothing. Marks reveal a page that is named twice, in one table or
+ * two; owner words reveal pages of another sequence or client.
  */
 #include "common/fd.h"
 #include "common/records.h"
@@ -22,7 +22,10 @@
 
 #define WINDOW 2048u /* entries that are read at a time */
 
-/* What is wrong with the entry, NULL when it is a hole or a page that the sequence may name. */
+/*
+ * Marks the entry's page. Returns what is wrong with the entry; NULL if it is a hole or a page that the sequence may
+ * name.
+ */
 static const char *take_entry(struct skv_core *c, struct skv_walk *w, enum skv_page_kind kind, skv_pte e)
 {
 	uint32_t pool = skv_seq_row(&c->state, w->seq)->pool, page = skv_pte_id(e);
@@ -88,21 +91,22 @@ int skv_validate_memory(struct skv_core *c, uint32_t seq)
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	uint64_t quota = c->memory[SKV_DEVICE_HOST].limits.account_bytes;
 	uint64_t pages = (uint64_t)(q->pages + q->refs) * skv_pool_row(&c->state, q->pool)->page_bytes;
-	/* memory comes in pages: one that was hardly used has one for each table */
+	/* memory comes in pages: a hardly used sequence has one for each table */
 	uint64_t least = skv_seqfile_least(&c->seqs[seq]);
 	char why[sizeof(c->why)];
 
 	skv_charge_seq(c, seq);
 	if (q->bytes <= pages + least || skv_charged(c, q->account) <= quota)
 		return 0;
-	snprintf(why, sizeof(why), "it takes %llu bytes beside its pages, and its user has more than account-bytes, %llu",
+	snprintf(why, sizeof(why),
+	         "it takes %llu bytes besides its pages, and its user exceeds the quota of account-bytes, %llu",
 	         (unsigned long long)q->bytes, (unsigned long long)quota);
 	return corrupt(c, seq, why);
 }
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 
-/* What stands before them: how long the map is, and room, so that marks are aligned. */
+/* Before the marks: the length of the map, and padding that aligns the marks. */
 #define BEFORE_MARKS 64u
 
 uint8_t *skv_marks_new(const struct skv_core *c, uint32_t pool)
@@ -145,8 +149,8 @@ void skv_walk_begin(struct skv_core *c, uint32_t seq, skv_owner own, uint8_t *ma
 }
 
 /*
- * The next window of entries: how many there are, 0 at the end. `to` gets zeros, of no kind, if it cannot be read. Negative errno: for now, since
- * the system lacks something.
+ * Reads the next window of entries. Returns their number, 0 at the end; negative errno if the system lacks something
+ * for now. If the window cannot be read, `to` gets zeros, which are of no kind.
  */
 static int next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW])
 {
@@ -176,8 +180,8 @@ static bool is_through(const struct skv_core *c, const struct skv_walk *w)
 }
 
 /*
- * The window was checked. False: it cannot be written down. Where nothing is, a hole does: most tables of most sequences are holes, and their
- * list would be many times as large as they are.
+ * Writes a checked window to the list. False: it cannot be written. A window of zeros becomes a hole: most tables of
+ * most sequences are holes, and a full list would be many times as large as they are.
  */
 static bool list(struct skv_walk *w, const skv_pte *window, uint32_t n)
 {
@@ -235,7 +239,7 @@ enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t
 		for (uint32_t i = 0; i < n; i++) {
 			uint32_t page = skv_pte_id(window[i]);
 
-			/* what was not marked by the check was not there then */
+			/* an entry that the check did not mark was not there then */
 			if (skv_pte_kind(window[i]) != SKV_PTE_PRIVATE || !skv_page_exists(c, pool, page) ||
 			    w->marks[page] != SKV_MARK_OWN)
 				continue;
@@ -253,7 +257,7 @@ enum skv_progress skv_progress_of(struct skv_core *c, int r)
 	return r < 0 ? skv_failed(c, r) : r > 0 ? SKV_GOES_ON : SKV_DONE;
 }
 
-/* The mark of the entry's page, which is to be shared, and is marked no more; NONE: it is not. */
+/* Makes the entry SHARED and clears its page's mark. Returns the mark; NONE: the page is not to be shared. */
 static uint8_t share_entry(struct skv_core *c, const struct skv_walk *w, skv_pte *entry)
 {
 	uint32_t pool = skv_seq_row(&c->state, w->seq)->pool, page = skv_pte_id(*entry);
@@ -264,12 +268,12 @@ static uint8_t share_entry(struct skv_core *c, const struct skv_walk *w, skv_pte
 		return SKV_MARK_NONE;
 	mark = w->marks[page];
 	w->marks[page] = SKV_MARK_NONE;
-	if (mark != SKV_MARK_NONE) /* else it was not there when it was checked, or has been shared already */
+	if (mark != SKV_MARK_NONE) /* else the entry was not there at the check, or its page has been shared already */
 		*entry = skv_pte_make(SKV_PTE_SHARED, page);
 	return mark;
 }
 
-/* The parent's entries, of which some are others now. */
+/* Writes the parent's entries, some of which have changed. */
 static int write_shared(struct skv_core *c, const struct skv_walk *w, uint32_t n, const skv_pte *window, const skv_pte *was)
 {
 	const struct skv_seq_local *l = &c->seqs[w->seq];
@@ -278,11 +282,11 @@ static int write_shared(struct skv_core *c, const struct skv_walk *w, uint32_t n
 	skv_undo_save_file(&c->state, w->seq, skv_seqfile_entry_at(l, w->table, w->index), was, n * sizeof(*was));
 	r = skv_seqfile_write(l, w->table, w->index, n, window);
 	if (r < 0)
-		(void)skv_seqfile_write(l, w->table, w->index, n, was); /* those that were written */
+		(void)skv_seqfile_write(l, w->table, w->index, n, was); /* restores those that were written */
 	return r;
 }
 
-/* The child refers to the pages of these entries, and the parent, too. */
+/* Gives the child, and the parent for pages that were its own, references to the pages of these entries. */
 static void refer(struct skv_core *c, const struct skv_walk *w, uint32_t child, uint32_t n, const skv_pte *window, const uint8_t *marks)
 {
 	for (uint32_t i = 0; i < n; i++) {

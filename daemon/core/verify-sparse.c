@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/verify-sparse.c - tables of a state that are holes for the most part.
+ * daemon/core/verify-sparse.c - verifies tables of a state that consist mostly of holes.
  *
- * Rows that begin to live find zeros there, and nobody looks before. So what is not zero has to belong to something that lives. Only
- * what has memory is read: to read a hole through the map would give memory to it.
+ * New rows rely on zeros there and do not check them. So everything that is not zero must belong to a live row. Only
+ * parts that have memory are read, because reading a hole through the map would allocate memory for it.
  */
 #include "daemon/core/verify.h"
 
@@ -17,7 +17,7 @@ static bool lives(const struct skv_state *s, enum skv_table t, uint64_t i)
 	return i < s->header->high[t] && ((const struct skv_row *)skv_state_at(s, t, i))->live;
 }
 
-/* Elements first … end - 1 of a table have memory, the first and the last perhaps in part. */
+/* Checks elements first … end - 1 of a table; they have memory, the first and the last perhaps only in part. */
 typedef const char *(*check_fn)(const struct skv_state *, uint64_t first, uint64_t end);
 
 static const char *each_data(const struct skv_state *s, enum skv_table t, check_fn check)
@@ -41,7 +41,7 @@ static const char *each_data(const struct skv_state *s, enum skv_table t, check_
 	return problem;
 }
 
-/* ---- members, and what they were told -------------------------------------------------------- */
+/* ---- members and announcements ----------------------------------------------------------------- */
 
 static const char *check_members(const struct skv_state *s, uint64_t first, uint64_t end)
 {
@@ -57,7 +57,7 @@ static const char *check_members(const struct skv_state *s, uint64_t first, uint
 	return NULL;
 }
 
-/* Of a member, about a segment that there was, or of a pool of host memory as a whole. */
+/* Only members are told anything: of a segment number in use or, in host memory, of the pool as a whole. */
 static const char *check_told(const struct skv_state *s, uint64_t at, uint8_t told)
 {
 	const struct skv_geometry *g = &s->header->geometry;
@@ -66,7 +66,7 @@ static const char *check_told(const struct skv_state *s, uint64_t at, uint8_t to
 	const bool gone = told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_GONE;
 	bool host;
 
-	if (skv_member_row(s, pool, client)->sessions) { /* its rows are there: check_members() */
+	if (skv_member_row(s, pool, client)->sessions) { /* both rows are live: check_members() */
 		host = skv_pool_row(s, pool)->device == SKV_DEVICE_HOST;
 		if (told <= SKV_TOLD_AGAIN && segment < (host ? 1 : skv_pool_row(s, pool)->high) &&
 		    !(gone && (host || skv_segment_row(s, pool, segment)->state != SKV_SEGMENT_LEAVING)))
@@ -86,7 +86,7 @@ static const char *check_all_told(const struct skv_state *s, uint64_t first, uin
 	return problem;
 }
 
-/* A number that was not used yet is waited for by nobody. */
+/* No clients have to acknowledge a segment number that was never used. */
 static const char *check_segments(const struct skv_state *s, uint64_t first, uint64_t end)
 {
 	const uint32_t n = s->header->geometry.max_segments;
@@ -103,7 +103,10 @@ static const char *check_segments(const struct skv_state *s, uint64_t first, uin
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* Words where no segment lives are 0. In a segment that does they are recounted, and checked with it: balance.c. */
+/*
+ * Owner words outside live segments must be 0. Those in live segments are recounted and checked with the segment:
+ * balance.c.
+ */
 static const char *check_owners(const struct skv_state *s, uint64_t first, uint64_t end)
 {
 	const uint64_t max_pages = s->header->geometry.max_pages;
@@ -126,7 +129,7 @@ static const char *check_owners(const struct skv_state *s, uint64_t first, uint6
 	return NULL;
 }
 
-/* Bits of rows that refer to pages, below the end of their pool. */
+/* Only rows that have references have bits, below the end of their pool. */
 static const char *check_refs(const struct skv_state *s, uint64_t first, uint64_t end)
 {
 	const uint64_t words = skv_ref_words(&s->header->geometry);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/verify.c - the rows of a state that another process left.
+ * daemon/core/verify.c - verifies the rows of a state that another process left.
  *
- * Tables are checked in an order in which each refers to those before: first which rows live, then accounts, clients, pools,
- * sessions, sequences. What only looks odd is let through (an order of use, a text for display): to refuse a state costs everything in it.
+ * Tables are checked in an order in which each refers to earlier ones: first which rows are live, then accounts,
+ * clients, pools, sessions, sequences. Values that are merely odd are accepted (an order of use, a text for display),
+ * because to reject a state costs everything in it.
  */
 #include "daemon/core/verify.h"
 
@@ -37,9 +38,12 @@ static bool ends(const char *string, size_t size)
 	return memchr(string, 0, size) != NULL;
 }
 
-/* ---- which rows live ------------------------------------------------------------------------- */
+/* ---- which rows are live ----------------------------------------------------------------------- */
 
-/* A list as long as there are rows that do not live, of none that does, and with an end, has each of them once. */
+/*
+ * A free list that has as many entries as there are free rows, contains no live row, and has an end, contains each of
+ * them once.
+ */
 static const char *check_free(const struct skv_state *s, enum skv_table t)
 {
 	const struct skv_state_header *h = s->header;
@@ -72,7 +76,7 @@ static const char *check_rows(const struct skv_state *s, enum skv_table t)
 	return check_free(s, t);
 }
 
-/* ---- rows that are alone in what they are ---------------------------------------------------- */
+/* ---- rows that must be unique ------------------------------------------------------------------ */
 
 struct key {
 	uint64_t a, b;
@@ -103,7 +107,7 @@ static struct key key_of(const struct skv_state *s, enum skv_table t, uint32_t i
 	};
 }
 
-/* Of the live rows of a table, sorted; NULL: no memory. */
+/* The sorted keys of the live rows of a table; NULL: out of memory. */
 static struct key *sorted(const struct skv_state *s, enum skv_table t, uint32_t *ret_n)
 {
 	struct key *keys = malloc((s->header->live[t] + 1) * sizeof(*keys));
@@ -117,7 +121,7 @@ static struct key *sorted(const struct skv_state *s, enum skv_table t, uint32_t 
 	return keys;
 }
 
-/* A UID has one account; an account has one pool of a page size in a memory: rows are found by that. */
+/* A UID has one account, and an account one pool for a page size in a memory: rows are found by these. */
 static const char *check_twins(const struct skv_state *s, enum skv_table t)
 {
 	uint32_t n;
@@ -131,7 +135,10 @@ static const char *check_twins(const struct skv_state *s, enum skv_table t)
 	return problem;
 }
 
-/* Members have the sessions of their client on the pool; that there are no others follows from their sum. */
+/*
+ * Each member row has the number of its client's sessions on the pool; that there are no other member rows follows from
+ * the sum.
+ */
 static const char *check_memberships(const struct skv_state *s)
 {
 	uint32_t n, first = 0;
@@ -184,7 +191,7 @@ static const char *check_segments(const struct skv_state *s, uint32_t pool)
 	return NULL;
 }
 
-/* Pages of host memory lie side by side; a device's segment may have a rest that is no page: pools.c. */
+/* Pages of host memory are adjacent; a device's segment may have a remainder that is no page: pools.c. */
 static bool is_shape(const struct skv_geometry *g, const struct skv_pool_row *p)
 {
 	uint64_t pages = p->pages_per_segment;
@@ -206,13 +213,14 @@ static const char *check_pool(const struct skv_state *s, uint32_t i)
 	if (p->device >= SKV_MEMORY_KINDS)
 		return off("pool row %u: there is no memory %u", i, p->device);
 	if (!is_shape(&s->header->geometry, p))
-		return off("pool row %u: %u segments of %u pages cannot be", i, p->max_segments, p->pages_per_segment);
+		return off("pool row %u: %u segments of %u pages are not possible", i, p->max_segments,
+		           p->pages_per_segment);
 	if (p->high > p->max_segments)
 		return off("pool row %u: %u segments in use of %u", i, p->high, p->max_segments);
 	return check_segments(s, i);
 }
 
-/* NULL: it is one, and its pages are the pool's. */
+/* NULL: the model is valid, and its pages are those of the pool. */
 static const char *check_model(const struct skv_state *s, const struct skv_model *m, uint32_t pool)
 {
 	const struct skv_pool_row *p = skv_pool_row(s, pool);
@@ -263,10 +271,10 @@ const char *skv_verify_seq(const struct skv_state *s, uint32_t seq)
 	if (problem)
 		return problem;
 	if (!ends(q->name, sizeof(q->name)) || (q->name[0] && !skv_name_valid(q->name) && !skv_prefix_name_valid(q->name)))
-		return "its name is none";
+		return "its name is not valid";
 	if (q->max_tokens < 1 || q->max_tokens > SKV_MAX_TOKENS ||
 	    (uint64_t)q->model.n_layers * skv_pages_of(q->max_tokens) > SKV_SEQ_MAX_ENTRIES)
-		return "its length cannot be";
+		return "its length is not possible";
 	return NULL;
 }
 

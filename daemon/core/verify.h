@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/verify.h - a state that another process left, before a row of it is used.
+ * daemon/core/verify.h - verifies a state that another process left, before a row of it is used.
  *
- * Only the daemon writes to its state. But a bug, a flipped bit or another's memfd under its name must cost no more than what was in it:
- * a daemon that the state aborts is started with the same state again, and again.
+ * Only the daemon writes to its state. But a bug, a flipped bit or another file under its name must cost no more than
+ * what was in the state: a daemon that aborts because of the state would be restarted with the same state again and
+ * again.
  */
 #ifndef SKV_CORE_VERIFY_H
 #define SKV_CORE_VERIFY_H
@@ -11,16 +12,22 @@
 #include "daemon/core/state.h"
 
 /*
- * Is every number in range, does every row refer to rows that live, and is nothing where nothing lives? NULL, or what is wrong, by
- * table and row (static, overwritten by the next call). Counts are skv_balance_rows()'s to check.
+ * Is every number in range, does every row refer to live rows, and is everything else zero? NULL, or what is wrong, by
+ * table and row (static, overwritten by the next call). Counts are checked by skv_balance_rows().
  */
 const char *skv_verify(const struct skv_state *);
-/* Of tables that are holes for the most part: members, what clients were told, owner words, references. skv_verify() calls it, last. */
+/*
+ * Checks tables that consist mostly of holes: members, announcements, owner words, references. Called last by
+ * skv_verify().
+ */
 const char *skv_verify_sparse(const struct skv_state *);
-/* What is wrong with a sequence itself, its model, name or length: it can be dropped alone. Of a state that is verified. */
+/*
+ * What is wrong with a sequence's own model, name or length, in a verified state: then only that sequence has to be
+ * dropped.
+ */
 const char *skv_verify_seq(const struct skv_state *, uint32_t seq);
 
-/* The text of skv_verify(). */
+/* Formats the text of skv_verify(). */
 const char *skv_verify_off(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/views.c - the state as status, lists and metrics show it. Read-only. */
+/* daemon/core/views.c - views of the state for status, lists and metrics. Read-only. */
 #include "daemon/core/core-priv.h"
 #include "daemon/core/pins.h"
 #include "daemon/core/seqfile.h"
@@ -73,7 +73,7 @@ static void view_session(const struct skv_core *c, uint32_t i, struct skv_core_s
 	};
 }
 
-/* The next row of the walk's users that is taken, or false: through, or (units gone) not yet. */
+/* Moves to the next row of the table. False: no more rows or, if *units are used up, not yet. */
 static bool next_row(const struct skv_core *c, struct skv_core_walk *w, enum skv_table table, uint32_t *units)
 {
 	if (!skv_units_take(units, 5))
@@ -108,7 +108,7 @@ void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-#define WALK_ENTRIES ((uint64_t)1 << 23) /* that a walk reads, of all tables together */
+#define WALK_ENTRIES ((uint64_t)1 << 23) /* that a walk reads, in all tables together */
 #define WINDOW 1024u
 #define WINDOW_UNITS 200u
 
@@ -132,7 +132,7 @@ static void view_seq(const struct skv_core *c, uint32_t i, struct skv_core_seq_v
 	}
 }
 
-/* The tables of the walk's row are to be counted, or, if there are too many entries, are not. */
+/* Begins to count the tables of the walk's row, or skips counting if they have too many entries. */
 static void begin_count(const struct skv_core *c, struct skv_core_walk *w)
 {
 	const struct skv_seqmem_layout *l = &c->seqs[w->row].layout;
@@ -150,7 +150,7 @@ static void begin_count(const struct skv_core *c, struct skv_core_walk *w)
 	w->shared = 0;
 }
 
-/* True: all are counted. */
+/* Counts as far as *units go. True: all are counted. */
 static bool count_some(const struct skv_core *c, struct skv_core_walk *w, uint32_t *units)
 {
 	const struct skv_seq_local *l = &c->seqs[w->row];
@@ -183,7 +183,7 @@ bool skv_core_seqs_some(const struct skv_core *c, struct skv_core_walk *w, uint3
 		view_seq(c, w->row, &v);
 		if (!w->all && v.uid != w->uid)
 			continue;
-		if (w->seq != v.seq) /* the one that was being counted may be gone */
+		if (w->seq != v.seq) /* the sequence that was being counted may be gone */
 			begin_count(c, w);
 		if (!count_some(c, w, units))
 			return false;

@@ -8,7 +8,7 @@
 #include "common/fd.h"
 #include "daemon/ctl/ctl.h"
 
-/* One must fit: a name that two models have is for the user to decide. */
+/* Finds the sequence that the options mean. If several models have the name, the user has to decide. */
 static int find_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct skv_msg_seq_of *ret)
 {
 	uint32_t uid = o->uid >= 0 ? (uint32_t)o->uid : (uint32_t)getuid();
@@ -129,10 +129,10 @@ int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	return SKV_EXIT_OK;
 }
 
-/* What became of the swap of this generation: sessions that run it, refused it, have not come to it. */
+/* Result of the swap of this generation: sessions that run the new policy, refused it, or have not adopted it yet. */
 struct outcome {
 	unsigned done, refused, pending;
-	char why[SKV_TEXT_MAX]; /* of the first that refused */
+	char why[SKV_TEXT_MAX]; /* of the first session that refused */
 };
 
 static int look(struct skv_ctl *ctl, const json_t *swapped, struct outcome *ret)
@@ -149,7 +149,7 @@ static int look(struct skv_ctl *ctl, const json_t *swapped, struct outcome *ret)
 		const char *error = skv_json_str(row, "error");
 
 		if (skv_json_u64(row, "generation") != generation)
-			continue; /* opened since, or not meant */
+			continue; /* opened since, or not in the swap's scope */
 		if (skv_json_u64(row, "running_generation") < generation)
 			ret->pending++;
 		else if (skv_json_u64(row, "plugin") == plugin && !*error)
@@ -162,7 +162,7 @@ static int look(struct skv_ctl *ctl, const json_t *swapped, struct outcome *ret)
 	return 0;
 }
 
-/* Until no session is pending, or for `seconds`. An exit status. */
+/* Waits until no session is pending, or for `seconds`. Returns an exit status. */
 static int wait_for_sessions(struct skv_ctl *ctl, const json_t *swapped, double seconds)
 {
 	const struct timespec pause = {.tv_nsec = 20000000};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ctl/answer.c - sparsekvctl: what every command says of an answer, or of none. */
+/* daemon/ctl/answer.c - sparsekvctl: how all commands print a reply or an error. */
 #include <errno.h>
 #include "daemon/ctl/ctl.h"
 

@@ -48,7 +48,7 @@ static int send_packet(struct skv_ctl *ctl, uint16_t type, const void *body, siz
 	return 0;
 }
 
-/* The first one is wanted, if ret_fd is not NULL. */
+/* Keeps the first descriptor if ret_fd is not NULL, and closes the others. */
 static void take_received(struct msghdr *msg, int *ret_fd)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
@@ -64,7 +64,10 @@ static void take_received(struct msghdr *msg, int *ret_fd)
 		}
 }
 
-/* One packet into buf[SKV_WIRE_MAX]; *ret_fd (-1 before, or NULL): its first fd, the caller's. Its length, or negative errno. */
+/*
+ * Receives one packet into buf[SKV_WIRE_MAX]. *ret_fd (-1 before, or NULL): its first fd, the caller's. Returns its
+ * length, or negative errno.
+ */
 static ssize_t recv_packet(struct skv_ctl *ctl, void *buf, int *ret_fd)
 {
 	struct pollfd p = {.fd = ctl->fd, .events = POLLIN};
@@ -101,7 +104,7 @@ static ssize_t recv_packet(struct skv_ctl *ctl, void *buf, int *ret_fd)
 	return n;
 }
 
-/* The next packet that answers the last request; ERROR becomes a failure. Notices are passed over. */
+/* Receives the next packet that replies to the last request; SKV_MSG_ERROR becomes a failure. Notices are skipped. */
 static ssize_t recv_answer(struct skv_ctl *ctl, uint16_t type, void *buf, int *ret_fd)
 {
 	struct skv_msg_header *h = buf;
@@ -172,7 +175,7 @@ void skv_ctl_close(struct skv_ctl *ctl)
 	ctl->fd = skv_close_fd(ctl->fd);
 }
 
-/* All SKV_MSG_TEXT packets of the answer into one text. */
+/* Joins all SKV_MSG_TEXT packets of the reply. */
 static int recv_text(struct skv_ctl *ctl, uint16_t type, void *buf, char **ret, size_t *ret_len)
 {
 	const struct skv_msg_text *t = (const void *)((char *)buf + sizeof(struct skv_msg_header));

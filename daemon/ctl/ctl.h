@@ -2,7 +2,7 @@
 /*
  * daemon/ctl/ctl.h - sparsekvctl: one function a command.
  *
- * A command asks the daemon, then prints the JSON of the answer (--json), or a table made of the same.
+ * A command asks the daemon, then prints the reply as JSON (--json) or as a table.
  */
 #ifndef SKV_CTL_H
 #define SKV_CTL_H
@@ -12,9 +12,9 @@
 
 enum skv_ctl_exit {
 	SKV_EXIT_OK = 0,
-	SKV_EXIT_REFUSED = 1, /* the daemon said no, or there is no such thing */
+	SKV_EXIT_REFUSED = 1, /* the daemon refused, or the object does not exist */
 	SKV_EXIT_USAGE = 2,
-	SKV_EXIT_UNREACHABLE = 3, /* no daemon, or no answer */
+	SKV_EXIT_UNREACHABLE = 3, /* no daemon, or no reply */
 };
 
 struct skv_ctl_options {
@@ -50,17 +50,20 @@ int skv_ctl_policy_verify(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_top(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_metrics(struct skv_ctl *, const struct skv_ctl_options *);
 
-/* The named sequence that NAME, --uid and --model mean. An exit status, after complaining. */
+/* Finds the named sequence that NAME, --uid and --model mean. Returns an exit status, after printing an error. */
 int skv_ctl_which_seq(struct skv_ctl *, const struct skv_ctl_options *, struct skv_msg_seq_of *ret);
-/* Say on standard error what went wrong (ctl->err), and the exit status for `error`. */
+/* Prints ctl->err to standard error, and returns the exit status for `error`. */
 int skv_ctl_complain(const struct skv_ctl *, int error);
-/* Print a value (consumed) as indented JSON. */
+/* Prints a value (consumed) as indented JSON. */
 void skv_ctl_print_json(json_t *value);
 
-/* Pages resident of a session's sequences, and pages that their lengths would take, of the answer to SEQS. */
+/*
+ * Sums the resident pages of a session's sequences, and the pages that their lengths would take, from the reply to
+ * SEQS.
+ */
 void skv_ctl_sum_pages(const json_t *seqs, uint64_t session, double *ret_resident, double *ret_total);
 
-/* Fields of an object; 0, 0.0 and "" when there is none of that type. */
+/* Fields of an object; 0, 0.0 and "" if there is none of that type. */
 static inline uint64_t skv_json_u64(const json_t *o, const char *key)
 {
 	return (uint64_t)json_integer_value(json_object_get(o, key));

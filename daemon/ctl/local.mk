@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The operator's tool. Its side of the conversation is a library of its own: tests use it too.
+# The operator's tool. Its side of the protocol is a library of its own, which tests use too.
 noinst_LTLIBRARIES += daemon/ctl/libskvctl.la
 daemon_ctl_libskvctl_la_SOURCES = daemon/ctl/conn.c daemon/ctl/conn.h
 daemon_ctl_libskvctl_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

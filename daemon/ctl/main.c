@@ -14,7 +14,7 @@
 /* Options that a command may take besides --socket, --json and --timeout. */
 enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32,
        TAKES_DELAY = 64, TAKES_SEED = 128, TAKES_SHAPE = 256, TAKES_CLIENT = 512 };
-#define SCOPES (TAKES_SESSION | TAKES_CLIENT | TAKES_UID | TAKES_MODEL) /* of a swap, but for --all */
+#define SCOPES (TAKES_SESSION | TAKES_CLIENT | TAKES_UID | TAKES_MODEL) /* sessions of a swap, besides --all */
 
 static const struct command {
 	const char *word, *second; /* second NULL: the command is one word */
@@ -25,15 +25,16 @@ static const struct command {
 } commands[] = {
 	{"status", NULL, NULL, 0, skv_ctl_status, "the daemon, its users and clients"},
 	{"top", NULL, NULL, TAKES_COUNT | TAKES_DELAY, skv_ctl_top,
-	 "sessions with their rates, again and again on a terminal"},
+	 "sessions with their rates, repeated on a terminal"},
 	{"seq", "list", NULL, 0, skv_ctl_seq_list, "sequences"},
 	{"seq", "drop", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_drop,
 	 "drop a named sequence that no client holds"},
 	{"seq", "park", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_park, "move a sequence that no client holds from memory to disk"},
 	{"seq", "resume", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_resume,
-	 "move it back; a client that attaches it does so, too"},
+	 "move it back to memory, as a client that attaches it does"},
 	{"seq", "export", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_export, "park it, and write its file to standard output"},
-	{"seq", "import", NULL, TAKES_UID, skv_ctl_seq_import, "a parked sequence from such a file, on standard input (operator)"},
+	{"seq", "import", NULL, TAKES_UID, skv_ctl_seq_import,
+	 "import a parked sequence from such a file, on standard input (operator)"},
 	{"policy", "list", NULL, 0, skv_ctl_policy_list, "policies with their parameters"},
 	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
 	{"policy", "swap", "SPEC", SCOPES | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,
@@ -72,8 +73,8 @@ static void usage(FILE *to)
 	      "  --wait SECONDS     policy swap: until each of them runs it, or refused\n"
 	      "  --seed N           policy verify: the random numbers of an earlier run\n"
 	      "  --shape L,H,K,D    policy verify: layers, q heads, kv heads, head_dim of the models (any)\n"
-	      "  -n COUNT           top: so many times, then end; policy verify: so many cases (300)\n"
-	      "  -d SECONDS         top: time between two looks (1)\n"
+	      "  -n COUNT           top: number of tables; policy verify: number of cases (300)\n"
+	      "  -d SECONDS         top: time between two tables (1)\n"
 	      "  --help, --version\n\n"
 	      "Exit status: 0 done, 1 refused by the daemon, 2 wrong usage, 3 no daemon or no answer.\n",
 	      to);
@@ -150,7 +151,7 @@ static bool take_seconds(const char *option, const char *value, double *ret)
 	return false;
 }
 
-/* One option with its value. False, after complaining, when the value is none. */
+/* Takes one option with its value. False, after printing an error, if the value is invalid. */
 static bool take(int option, const char *value, struct skv_ctl_options *o, unsigned *given)
 {
 	uint32_t x = 0;
@@ -219,7 +220,7 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 	case 'd':
 		*given |= TAKES_DELAY;
 		return take_seconds("-d", value, &o->delay);
-	default: /* getopt has complained */
+	default: /* getopt has printed an error */
 		fprintf(stderr, "see sparsekvctl --help\n");
 		return false;
 	}
@@ -235,12 +236,12 @@ static int run(const struct command *c, const struct skv_ctl_options *o)
 	int r;
 
 	path = path && *path ? path : SKV_DEFAULT_SOCKET;
-	/* who may open the operators' socket is one; anybody else is a user, and told where that is not enough */
+	/* a user who may open the operators' socket is an operator; others use the clients' socket */
 	if (skv_operators_socket(path, operators, sizeof(operators))) {
 		if (access(operators, R_OK | W_OK) == 0) {
 			path = operators;
 		} else if (errno != ENOENT && (c->run == skv_ctl_policy_load || c->run == skv_ctl_seq_import)) {
-			/* the clients' socket takes no file */
+			/* the clients' socket takes no descriptors */
 			fprintf(stderr, "sparsekvctl: only an operator may %s, on the operators' socket: %s: %s\n",
 			        c->run == skv_ctl_seq_import ? "import a sequence" : "load a policy", operators, strerror(errno));
 			return SKV_EXIT_REFUSED;
@@ -305,7 +306,7 @@ int main(int argc, char **argv)
 	if (c->run == skv_ctl_policy_swap && !(given & (SCOPES | TAKES_ALL)))
 		return misused("policy swap: expected which sessions: --session N, --client N, --uid UID, --model NAME, or --all");
 	if (o.all && given & SCOPES)
-		return misused("--all goes with none of --session, --client, --uid and --model");
+		return misused("--all cannot be combined with --session, --client, --uid or --model");
 	o.arg = argv[optind + words];
 	return run(c, &o);
 }

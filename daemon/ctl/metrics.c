@@ -2,22 +2,22 @@
 /*
  * daemon/ctl/metrics.c - everything in Prometheus' text format.
  *
- * Written for a textfile collector or a small exporter around `sparsekvctl metrics`. Each table of the
- * daemon's JSON becomes metrics by a row here: which fields, and which of them are labels.
+ * For a textfile collector or a small exporter around `sparsekvctl metrics`. A row here makes metrics of each table
+ * of the daemon's JSON: from which fields, and which fields are labels.
  */
 #include <string.h>
 #include "daemon/ctl/ctl.h"
 
 struct metric {
 	const char *name, *type, *help;
-	const char *field; /* of a row of the table */
-	double scale;      /* of the field's figure; 0 = 1 */
-	const char *extra; /* a label that is constant, `key="value"`, or NULL */
+	const char *field; /* in a row of the table */
+	double scale;      /* factor for the field's value; 0 = 1 */
+	const char *extra; /* a constant label, `key="value"`, or NULL */
 };
 
-/* A table of the answer and the fields that label its rows. Where a label is an object its name is meant. */
+/* A table of the reply and the fields that label its rows. A label that is an object stands for its name. */
 struct table {
-	const char *rows; /* name of the array in the answer */
+	const char *rows; /* name of the array in the reply */
 	const char *labels[6];
 	const struct metric *metrics;
 	size_t n;
@@ -32,7 +32,8 @@ static const struct metric account_metrics[] = {
 	{"sparsekv_account_page_bytes", "gauge", "Bytes of a user's pages in use", "page_bytes", 0, NULL},
 	{"sparsekv_account_segment_bytes", "gauge", "Bytes of the segments that hold them", "segment_bytes",
 	 0, NULL},
-	{"sparsekv_account_other_bytes", "gauge", "Bytes of a user's host memory beside pages", "other_bytes", 0, NULL},
+	{"sparsekv_account_other_bytes", "gauge", "Bytes of a user's host memory besides pages", "other_bytes", 0,
+	 NULL},
 	{"sparsekv_account_fds", "gauge", "Open files that the daemon has for a user", "fds", 0, NULL},
 };
 static const struct metric device_account_metrics[] = {
@@ -54,7 +55,7 @@ static const struct metric device_metrics[] = {
 	 "workers_died", 0, NULL},
 	{"sparsekv_device_jobs_total", "counter", "Segments zeroed, allocated or freed by workers",
 	 "worker_jobs", 0, NULL},
-	{"sparsekv_device_jobs_failed_total", "counter", "Such jobs that failed", "worker_jobs_failed", 0,
+	{"sparsekv_device_jobs_failed_total", "counter", "Jobs of workers that failed", "worker_jobs_failed", 0,
 	 NULL},
 };
 static const struct metric pool_metrics[] = {
@@ -92,14 +93,16 @@ static const struct metric session_metrics[] = {
 };
 static const struct metric recall_metrics[] = {
 	{"sparsekv_session_recall", "gauge",
-	 "Share of the full attention's weight on what a layer looked at, as last measured", "recall", 0, NULL},
+	 "Share of dense attention's weight on the tokens that a layer attends to, as last measured", "recall", 0,
+	 NULL},
 };
 static const struct metric policy_metrics[] = {
 	{"sparsekv_policy_sessions", "gauge", "Sessions that run a policy file", "sessions", 0, NULL},
 };
 static const struct metric status_metrics[] = {
 	{"sparsekv_up_seconds", "gauge", "Time since the daemon started", "uptime_s", 0, NULL},
-	{"sparsekv_policy_generation", "gauge", "Raised by every swap", "policy_generation", 0, NULL},
+	{"sparsekv_policy_generation", "gauge", "Generation of policies, raised by every swap", "policy_generation", 0,
+	 NULL},
 };
 static const struct metric total_metrics[] = {
 	{"sparsekv_page_bytes", "gauge", "Bytes of pages in use", "page_bytes", 0, NULL},
@@ -113,12 +116,13 @@ static const struct metric held_metrics[] = {
 	{"sparsekv_held_bytes", NULL, NULL, "plugins", 0, "what=\"plugins\""},
 };
 static const struct metric cgroup_metrics[] = {
-	{"sparsekv_cgroup_limit_bytes", "gauge", "What the daemon's memory cgroup allows it", "limit_bytes", 0, NULL},
-	{"sparsekv_cgroup_left_bytes", "gauge", "What is left of it; in its last quarter nothing new is made", "left_bytes", 0, NULL},
+	{"sparsekv_cgroup_limit_bytes", "gauge", "Limit of the daemon's memory cgroup", "limit_bytes", 0, NULL},
+	{"sparsekv_cgroup_left_bytes", "gauge",
+	 "Bytes left until this limit; in its last quarter nothing new is created", "left_bytes", 0, NULL},
 };
 static const struct metric parking_metrics[] = {
 	{"sparsekv_parked_sequences", "gauge", "Sequences that are parked on disk", "sequences", 0, NULL},
-	{"sparsekv_parked_bytes", "gauge", "Bytes of their files", "bytes", 0, NULL},
+	{"sparsekv_parked_bytes", "gauge", "Bytes of the files of parked sequences", "bytes", 0, NULL},
 	{"sparsekv_parking_jobs", "gauge", "Sequences that are being written or read", "jobs", 0, NULL},
 	{"sparsekv_parked_total", "counter", "Sequences that were parked", "parked", 0, NULL},
 	{"sparsekv_resumed_total", "counter", "Sequences that were read back", "resumed", 0, NULL},
@@ -134,30 +138,41 @@ static const struct metric parking_metrics[] = {
 static const struct metric prefix_metrics[] = {
 	{"sparsekv_prefix_sealed_total", "counter", "Prefixes that were sealed", "sealed", 0, NULL},
 	{"sparsekv_prefix_asked_total", "counter", "Prompts for which a sealed prefix was asked for", "asked", 0, NULL},
-	{"sparsekv_prefix_hits_total", "counter", "Prompts that began with one", "hits", 0, NULL},
-	{"sparsekv_prefix_asked_tokens_total", "counter", "Tokens of the prompts", "asked_tokens", 0, NULL},
-	{"sparsekv_prefix_hit_tokens_total", "counter", "Tokens of them that need not be computed", "hit_tokens", 0, NULL},
+	{"sparsekv_prefix_hits_total", "counter", "Prompts that began with a sealed prefix", "hits", 0, NULL},
+	{"sparsekv_prefix_asked_tokens_total", "counter", "Tokens of prompts for which a sealed prefix was asked for",
+	 "asked_tokens", 0, NULL},
+	{"sparsekv_prefix_hit_tokens_total", "counter", "Tokens of these prompts that came from a sealed prefix",
+	 "hit_tokens", 0, NULL},
 	{"sparsekv_prefix_parked", "gauge", "Prefixes that are parked on disk", "parked", 0, NULL},
-	{"sparsekv_prefix_parked_bytes", "gauge", "Bytes of their files", "parked_bytes", 0, NULL},
+	{"sparsekv_prefix_parked_bytes", "gauge", "Bytes of the files of prefixes on disk", "parked_bytes", 0, NULL},
 	{"sparsekv_prefix_written_total", "counter", "Prefixes that were written to disk", "written", 0, NULL},
 	{"sparsekv_prefix_restored_total", "counter", "Prefixes that came back from disk", "restored", 0, NULL},
-	{"sparsekv_prefix_restored_tokens_total", "counter", "Tokens of these", "restored_tokens", 0, NULL},
-	{"sparsekv_prefix_evicted_total", "counter", "Prefixes on disk that made room there", "evicted", 0, NULL},
-	{"sparsekv_prefix_restore_seconds_last", "gauge", "Time until a prefix from disk was in memory, the last one", "restore_last_ms", 1e-3, NULL},
-	{"sparsekv_prefix_restore_seconds_max", "gauge", "The longest such time", "restore_max_ms", 1e-3, NULL},
+	{"sparsekv_prefix_restored_tokens_total", "counter", "Tokens of prefixes that came back from disk",
+	 "restored_tokens", 0, NULL},
+	{"sparsekv_prefix_evicted_total", "counter", "Prefixes on disk that were evicted to make room", "evicted", 0,
+	 NULL},
+	{"sparsekv_prefix_restore_seconds_last", "gauge", "Time until the last prefix from disk was in memory",
+	 "restore_last_ms", 1e-3, NULL},
+	{"sparsekv_prefix_restore_seconds_max", "gauge", "Longest time until a prefix from disk was in memory",
+	 "restore_max_ms", 1e-3, NULL},
 	{"sparsekv_prefix_fetched_total", "counter", "Prefixes that came from the store", "fetched", 0, NULL},
-	{"sparsekv_prefix_fetched_tokens_total", "counter", "Tokens of these", "fetched_tokens", 0, NULL},
-	{"sparsekv_prefix_sent_total", "counter", "Prefixes that the store was sent", "sent", 0, NULL},
-	{"sparsekv_prefix_sent_bytes_total", "counter", "Bytes that it lacked of them", "sent_bytes", 0, NULL},
+	{"sparsekv_prefix_fetched_tokens_total", "counter", "Tokens of prefixes that came from the store",
+	 "fetched_tokens", 0, NULL},
+	{"sparsekv_prefix_sent_total", "counter", "Prefixes that were sent to the store", "sent", 0, NULL},
+	{"sparsekv_prefix_sent_bytes_total", "counter", "Bytes of these prefixes that the store lacked", "sent_bytes",
+	 0, NULL},
 	{"sparsekv_prefix_failed_total", "counter", "Prefixes that could not be fetched or sent", "failed", 0, NULL},
 	{"sparsekv_prefix_nixl_values_total", "counter", "Values that were read from other hosts' memory by NIXL", "nixl_values", 0, NULL},
-	{"sparsekv_prefix_nixl_bytes_total", "counter", "Bytes of these", "nixl_bytes", 0, NULL},
+	{"sparsekv_prefix_nixl_bytes_total", "counter", "Bytes of values that were read by NIXL", "nixl_bytes", 0,
+	 NULL},
 	{"sparsekv_prefix_fetching", "gauge", "Prompts for which the store is being asked", "fetching", 0, NULL},
-	{"sparsekv_prefix_sending", "gauge", "Prefixes that are being sent to it", "sending", 0, NULL},
-	{"sparsekv_prefix_store", "gauge", "1: there is a store (prefix-store)", "store", 0, NULL},
-	{"sparsekv_prefix_fetch_seconds_last", "gauge", "Time from a prompt's keys until its prefix was there, the last one", "fetch_last_ms",
+	{"sparsekv_prefix_sending", "gauge", "Prefixes that are being sent to the store", "sending", 0, NULL},
+	{"sparsekv_prefix_store", "gauge", "1 if a store is configured (prefix-store), else 0", "store", 0, NULL},
+	{"sparsekv_prefix_fetch_seconds_last", "gauge",
+	 "Time from the last prompt's keys until its prefix was in memory", "fetch_last_ms",
 	 1e-3, NULL},
-	{"sparsekv_prefix_fetch_seconds_max", "gauge", "The longest such time", "fetch_max_ms", 1e-3, NULL},
+	{"sparsekv_prefix_fetch_seconds_max", "gauge",
+	 "Longest time from a prompt's keys until its prefix was in memory", "fetch_max_ms", 1e-3, NULL},
 };
 static const struct metric limit_metrics[] = {
 	{"sparsekv_pool_limit_bytes", "gauge", "Limit of all segments (pool-bytes)", "pool_bytes", 0, NULL},
@@ -173,14 +188,21 @@ static const struct metric counter_metrics[] = {
 	{"sparsekv_sequences_expired_total", "counter", "Sequences dropped after sequence-ttl", "sequences_expired", 0, NULL},
 	{"sparsekv_sequences_displaced_total", "counter", "Sequences dropped to make room for other users", "sequences_displaced",
 	 0, NULL},
-	{"sparsekv_reclaim_seconds_max", "gauge", "Longest time that took", "reclaim_max_ms", 1e-3, NULL},
-	{"sparsekv_turn_seconds_max", "gauge", "Longest time in which the daemon looked for no request; for a user, in which it did what its messages said", "turn_max_ms", 1e-3, NULL},
-	{"sparsekv_turn_cpu_seconds_max", "gauge", "The most of the processor's time that it took between two looks", "turn_cpu_max_ms", 1e-3, NULL},
+	{"sparsekv_reclaim_seconds_max", "gauge", "Longest time until a gone client's pages were taken back",
+	 "reclaim_max_ms", 1e-3, NULL},
+	{"sparsekv_turn_seconds_max", "gauge",
+	 "Longest turn of the daemon's loop; for a user, the longest time that one of its messages took", "turn_max_ms",
+	 1e-3, NULL},
+	{"sparsekv_turn_cpu_seconds_max", "gauge", "Longest turn of the daemon's loop in CPU time", "turn_cpu_max_ms",
+	 1e-3, NULL},
 };
 static const struct metric turn_metrics[] = {
-	{"sparsekv_turn_work_seconds_max", "gauge", "Longest time that a piece of such work took, of those above 0.1 ms", "max_ms", 1e-3, NULL},
-	{"sparsekv_turn_work_cpu_seconds_max", "gauge", "The most of the processor's time that one took", "cpu_max_ms", 1e-3, NULL},
-	{"sparsekv_turn_work_long_total", "counter", "Pieces that took 1 ms or more of the processor's time", "long", 0, NULL},
+	{"sparsekv_turn_work_seconds_max", "gauge",
+	 "Longest time that a piece of this work took, of those above 0.1 ms", "max_ms", 1e-3, NULL},
+	{"sparsekv_turn_work_cpu_seconds_max", "gauge", "Longest time that a piece of this work took in CPU time",
+	 "cpu_max_ms", 1e-3, NULL},
+	{"sparsekv_turn_work_long_total", "counter", "Pieces of this work that took 1 ms of CPU time or more", "long",
+	 0, NULL},
 };
 
 static const struct table account_table = {"accounts", {"uid"}, METRICS(account_metrics)};
@@ -236,7 +258,7 @@ static void put_sample(FILE *to, const struct table *t, const struct metric *m, 
 	        skv_json_num(row, m->field) * (m->scale != 0 ? m->scale : 1));
 }
 
-/* All samples of one name stand together, as the format asks. */
+/* Samples of one name are adjacent, as the format requires. */
 static void put_table(FILE *to, const struct table *t, const json_t *answer)
 {
 	const json_t *rows = t->rows ? json_object_get(answer, t->rows) : NULL;
@@ -247,7 +269,7 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 		const struct metric *m = &t->metrics[i];
 
 		if (!m->type)
-			continue; /* printed with the first of its name */
+			continue; /* printed with the first sample of its name */
 		fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type);
 		for (const struct metric *same = m; same < t->metrics + t->n && (same == m || !same->type);
 		     same++) {
@@ -259,7 +281,7 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 	}
 }
 
-/* Add to a session what a sequence of it has of each kind of pages: kv_bytes and so on. */
+/* Adds the bytes of a sequence's pages by kind to its session: kv_bytes and so on. */
 static void add_bytes(json_t *session, const json_t *seq)
 {
 	double page_bytes = skv_json_num(seq, "page_bytes");
@@ -275,7 +297,7 @@ static void add_bytes(json_t *session, const json_t *seq)
 	}
 }
 
-#define SHOWN_SESSIONS 16 /* of a user */
+#define SHOWN_SESSIONS 16 /* per user */
 
 static void add_figures(json_t *to, const json_t *row)
 {
@@ -286,7 +308,7 @@ static void add_figures(json_t *to, const json_t *row)
 	}
 }
 
-/* The row of all sessions of a user beyond those that are shown. */
+/* The row for all sessions of a user that are not shown. */
 static json_t *others_of(json_t *rows, const json_t *uid)
 {
 	json_t *row;
@@ -300,7 +322,7 @@ static json_t *others_of(json_t *rows, const json_t *uid)
 	return row;
 }
 
-/* Who opens hundreds of sessions does not make a scrape of a hundred thousand lines: a user's first ones are shown, and the sum of the rest. */
+/* Limits the output: of each user the first SHOWN_SESSIONS sessions are shown, and the sum of the rest. */
 static void bound_sessions(json_t *sessions)
 {
 	json_t *rows = json_array(), *shown = json_object(), *row;
@@ -334,7 +356,7 @@ static void add_recall(json_t *rows, const json_t *session)
 	}
 }
 
-/* What the session table says with the help of others: pages, and a row for each layer with a recall. */
+/* Completes the session table from the other replies: pages, and a row for each layer with a recall. */
 static void complete_sessions(json_t *sessions, const json_t *seqs)
 {
 	json_t *rows = json_array(), *row, *seq;

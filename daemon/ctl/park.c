@@ -8,7 +8,7 @@
 #include "daemon/ctl/ctl.h"
 #include "daemon/ctl/table.h"
 
-/* An answer to PARK, RESUME or IMPORT (consumed). */
+/* Prints the reply (consumed) to PARK, RESUME or IMPORT. */
 static int print_moved(const struct skv_ctl_options *o, const char *what, json_t *answer)
 {
 	const double seconds = skv_json_num(answer, "seconds");
@@ -45,7 +45,7 @@ int skv_ctl_seq_resume(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	return move(ctl, o, SKV_MSG_SEQ_RESUME, "resumed");
 }
 
-/* All that comes through the pipe, to standard output. */
+/* Copies everything from the pipe to standard output. */
 static int copy_out(int from, uint64_t expected)
 {
 	static char buf[1 << 20];
@@ -54,12 +54,13 @@ static int copy_out(int from, uint64_t expected)
 
 	while ((n = read(from, buf, sizeof(buf))) > 0 || (n < 0 && errno == EINTR)) {
 		if (n > 0 && fwrite(buf, 1, (size_t)n, stdout) != (size_t)n)
-			return SKV_EXIT_REFUSED; /* the caller says what is wrong with standard output */
+			return SKV_EXIT_REFUSED; /* the caller reports errors of standard output */
 		copied += n > 0 ? (uint64_t)n : 0;
 	}
 	if (n == 0 && copied == expected)
 		return SKV_EXIT_OK;
-	fprintf(stderr, "sparsekvctl: %llu of %llu bytes came: the file is of no use\n", (unsigned long long)copied, (unsigned long long)expected);
+	fprintf(stderr, "sparsekvctl: got %llu bytes, expected %llu: the file is incomplete\n",
+	        (unsigned long long)copied, (unsigned long long)expected);
 	return SKV_EXIT_REFUSED;
 }
 

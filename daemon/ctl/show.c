@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ctl/show.c - the commands that print what the daemon has: status, pool, seq list, policy list. */
+/* daemon/ctl/show.c - the commands that print the daemon's state: status, pool, seq list, policy list. */
 #include <string.h>
 #include "daemon/ctl/ctl.h"
 #include "daemon/ctl/table.h"
 
 typedef unsigned long long ull;
 
-/* Ask, and be done with it if the answer is to be shown as it is. 1: *ret is to be shown as a table. */
+/* Queries the daemon; prints errors and, with --json, the reply. 1: the caller has to print *ret as a table. */
 static int ask(struct skv_ctl *ctl, const struct skv_ctl_options *o, enum skv_query what, json_t **ret,
                int *ret_status)
 {
@@ -153,7 +153,7 @@ static void print_clients(const json_t *rows)
 	skv_table_deinit(&t);
 }
 
-/* Does the spec give the parameter a value other than this one, which stands for none? */
+/* Does the spec give the parameter a value other than `none`, which stands for no value? */
 static bool gives(const char *spec, const char *param, const char *none)
 {
 	size_t n = strlen(param);
@@ -164,7 +164,7 @@ static bool gives(const char *spec, const char *param, const char *none)
 	return false;
 }
 
-/* Is it a policy whose layers a profile chooses? */
+/* Is it a policy whose layers come from a profile? */
 static bool is_calibrated(const json_t *policies, const char *spec)
 {
 	size_t i, j, n = strcspn(spec, ":?");
@@ -185,7 +185,7 @@ static bool is_calibrated(const json_t *policies, const char *spec)
 	return false;
 }
 
-/* Once for each model and policy: sessions whose layers nobody chose. */
+/* Prints a note, once for each model and policy, about sessions whose layers are guessed. */
 static void print_guesses(const json_t *sessions, const json_t *policies)
 {
 	json_t *said = json_object(), *row;

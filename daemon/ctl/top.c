@@ -2,8 +2,8 @@
 /*
  * daemon/ctl/top.c - sessions with their rates.
  *
- * A rate is made of two samples of the session's counters. Without a terminal there are two samples
- * and one table; on a terminal it goes on until it is interrupted.
+ * A rate needs two samples of the session's counters. Without a terminal there are two samples and one table; on a
+ * terminal it continues until it is interrupted.
  */
 #include <math.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static json_t *find_session(const json_t *answer, uint64_t session)
 	return NULL;
 }
 
-/* How far a counter went between two looks; from its beginning when the session is new. */
+/* Returns the increase of a counter between two samples; for a new session, the counter. */
 static double went(const json_t *now, const json_t *then, const char *counter)
 {
 	double d = (double)skv_json_u64(now, counter) - (then ? (double)skv_json_u64(then, counter) : 0);
@@ -47,7 +47,7 @@ void skv_ctl_sum_pages(const json_t *seqs, uint64_t session, double *ret_residen
 		}
 }
 
-/* The mean over the layers that do not attend to everything; "-": there is none, or nothing was measured. */
+/* Mean over the layers that do not attend to everything; "-": there is none, or nothing was measured. */
 static const char *recall(const json_t *row, char text[16])
 {
 	json_t *all = json_object_get(row, "recall"), *one;
@@ -71,7 +71,7 @@ static void add_session(struct skv_table *t, const json_t *row, const json_t *th
 	const char *error = skv_json_str(row, "error");
 	char text[16];
 
-	/* while nothing moves, what it has done so far says more than nothing */
+	/* an idle session shows its totals */
 	if (causal <= 0)
 		then = NULL;
 	skv_ctl_sum_pages(seqs, skv_json_u64(row, "session"), &resident, &total);
@@ -113,7 +113,7 @@ static void wait_for(double seconds)
 	nanosleep(&t, NULL);
 }
 
-/* One look. Both answers, or an exit status. */
+/* Takes one sample. Returns an exit status, and both replies. */
 static int look(struct skv_ctl *ctl, json_t **ret_sessions, json_t **ret_seqs)
 {
 	int r = skv_ctl_query(ctl, SKV_QUERY_SESSIONS, ret_sessions);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ctl/verify.c - policy verify: decode under a policy that the daemon has loaded, as a client of its own, and
- * compare with the oracle (tests/oracle/).
+ * daemon/ctl/verify.c - policy verify: decodes under a policy that the daemon has loaded, as a client, and compares
+ * with the oracle (tests/oracle/).
  */
 #include <string.h>
 #include <time.h>
@@ -16,21 +16,21 @@ static uint64_t some_seed(void)
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	return (uint64_t)now.tv_nsec * 10; /* a last digit of 0: short sequences first */
+	return (uint64_t)now.tv_nsec * 10; /* a last digit of 0 means short sequences first */
 }
 
 static void print_table(const struct verify *v)
 {
 	printf("%s: %u cases on %u models, seed %llu; in %u cases a layer left something out\n", v->spec, v->done,
 	       v->rounds, (unsigned long long)v->seed, v->sparse);
-	printf("  units       %s: %llu lists, %llu of them as roundings go\n",
+	printf("  units       %s: %llu lists, %llu of them equal up to rounding\n",
 	       v->known ? "those that the oracle finds, and its evictions"
 	                : "ascending, within the budget, the newest token among them (not known to the oracle)",
 	       (unsigned long long)v->lists, (unsigned long long)v->unsure);
 	printf("  output      attention over exactly these, within %.1e%s\n", v->worst,
-	       v->unchecked ? "; not checked where a compressor has packed some of them" : "");
+	       v->unchecked ? "; not checked where some of them are compressed" : "");
 	printf("  counters    of the tokens in them\n");
-	printf("  repetition  the same units and output, alone and in other batches\n");
+	printf("  repetition  the same units and output alone and in other batches\n");
 	printf("  adoption    of sequences of full and streaming, and by them: %u models\n", v->adopted);
 	puts(*v->bad ? "failed" : "passed");
 }

@@ -2,9 +2,9 @@
 /*
  * daemon/disk/crc32c.c - CRC-32C (Castagnoli, RFC 3720), reflected, with the polynomial 0x1edc6f41.
  *
- * Where the processor has an instruction for it: its result is there after three cycles, and one can begin in each. So three
- * lanes are summed side by side, and put together at the end of each: the sum of a lane moves over the bytes of the lanes
- * behind it, which is linear, and so a table for each of its four bytes.
+ * The processor's instruction has a latency of three cycles and a throughput of one a cycle. So three lanes are summed
+ * in parallel and combined at the end: the sum of a lane is moved over the bytes of the lanes after it. This is a
+ * linear map, so a table for each of the sum's four bytes suffices.
  */
 #include "daemon/disk/parked.h"
 
@@ -60,7 +60,7 @@ static uint32_t by_table(uint32_t sum, const unsigned char *p, size_t n)
 
 #define LANE 1024u /* bytes */
 
-static uint32_t over_lane[4][256]; /* a sum after a lane of zeros: of each byte of it */
+static uint32_t over_lane[4][256]; /* for each byte of a sum: its contribution after a lane of zeros */
 
 WITH_INSTRUCTION static uint32_t over_zeros(uint32_t sum)
 {

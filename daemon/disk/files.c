@@ -15,11 +15,11 @@
 #include "common/fd.h"
 
 #define GROW 64u
-#define LOCK_TRIES 200u /* of 5 ms */
+#define LOCK_TRIES 200u /* of 5 ms each */
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* NULL: there is no memory. */
+/* Returns NULL if out of memory. */
 static struct skv_files_user *get_user(struct skv_files *f, uint32_t uid)
 {
 	struct skv_files_user *u = f->users;
@@ -71,7 +71,7 @@ struct skv_parked *skv_files_reserve(struct skv_files *f, uint32_t uid)
 	return p;
 }
 
-/* It counts towards what its user has, or does no more. */
+/* Adds a file to its user's sums, or subtracts it. */
 static void count(struct skv_parked *p, bool in)
 {
 	const bool prefix = skv_parked_is_prefix(p);
@@ -188,7 +188,7 @@ int skv_files_unread(const struct skv_files *f, uint32_t uid, const char *name)
 {
 	char file[SKV_PARKED_FILE];
 
-	skv_parked_file("", 0, 1, name, file); /* it begins with a hash of the model and the rank */
+	skv_parked_file("", 0, 1, name, file); /* the name begins with a hash of model and rank */
 	for (size_t i = 0; i < f->n_unread; i++) {
 		const struct skv_unread *u = &f->unread[i];
 		const char *end = strchr(u->file, '-');
@@ -209,7 +209,10 @@ int skv_files_user(int folder, uint32_t uid, bool make)
 	snprintf(name, sizeof(name), "%u", uid);
 	if (make && mkdirat(folder, name, 0700) < 0 && errno != EEXIST)
 		return -errno;
-	/* its files would be lost with it; also where it is there already, for who made it may have died before this */
+	/*
+	 * Without this, its files could be lost with the folder. Also for an existing folder: its creator may have died
+	 * before fsync().
+	 */
 	if (make && fsync(folder) < 0)
 		return -errno;
 	fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -220,10 +223,11 @@ int skv_files_remove(int user, const char *file)
 {
 	if (unlinkat(user, file, 0) < 0 && errno != ENOENT)
 		return -errno;
-	return fsync(user) < 0 ? -errno : 0; /* of a file that is gone, too: who removed it may not have come so far */
+	/* also if the file is already gone: the remover may have died before fsync() */
+	return fsync(user) < 0 ? -errno : 0;
 }
 
-/* NULL where a file has none. */
+/* *ret is NULL if the file has no keys. */
 static int read_keys(int fd, uint32_t n, struct skv_parked_keys **ret)
 {
 	const size_t size = skv_parked_keys_bytes(n);
@@ -261,7 +265,7 @@ int skv_files_header(int user, const char *file, struct skv_parked_header *ret, 
 	return read_keys(fd, h.n_keys, ret_keys);
 }
 
-/* Workers of a daemon that has just ended have it for as long as they live: milliseconds. */
+/* Workers of a daemon that has just ended hold the lock until they exit, within milliseconds. */
 static int lock_out_workers(int folder)
 {
 	const struct timespec pause = {.tv_nsec = 5000000};
@@ -271,7 +275,7 @@ static int lock_out_workers(int folder)
 			return -errno;
 		nanosleep(&pause, NULL);
 	}
-	return flock(folder, LOCK_UN) < 0 ? -errno : 0; /* else our own workers would wait for ever */
+	return flock(folder, LOCK_UN) < 0 ? -errno : 0; /* otherwise this daemon's workers would wait forever */
 }
 
 static bool ends_with(const char *name, const char *end)
@@ -292,8 +296,8 @@ static bool is_parked_file(const char *name)
 }
 
 /*
- * A file of the right name that is none: another one may get that name, and would take its place. So it gets a name of its own, under which
- * it is left to whom it may help.
+ * Renames an invalid file that has a valid name: a later file may need that name and would replace it. Under its new
+ * name it remains for manual inspection.
  */
 static void set_aside(int user, const char *name)
 {
@@ -309,7 +313,7 @@ static void set_aside(int user, const char *name)
 struct looking {
 	skv_files_found_fn found;
 	void *ctx;
-	bool starts; /* nobody writes there yet */
+	bool starts; /* no process writes there yet */
 };
 
 static bool is_its_name(const struct skv_parked_header *h, const char *name)
@@ -320,24 +324,24 @@ static bool is_its_name(const struct skv_parked_header *h, const char *name)
 	return strcmp(file, name) == 0;
 }
 
-/* Negative errno: the system lacks something, or what `found` says. */
+/* Returns a negative errno if the system lacks resources, or the result of `found`. */
 static int look(const struct looking *l, int user, const char *name)
 {
 	struct skv_files_found f = {0};
 	struct skv_parked_keys *keys = NULL;
-	const char *why = "expected parked sequences alone";
+	const char *why = "expected files of parked sequences only";
 	int r = is_parked_file(name) ? skv_files_header(user, name, &f.header, &keys, &why) : -EBADMSG;
 
 	if (r == 0 && !is_its_name(&f.header, name)) {
 		free(keys);
 		keys = NULL;
 		r = -EBADMSG;
-		why = "its header is that of another file";
+		why = "its header belongs to a file of another name";
 	}
 	if (skv_is_shortage(r))
 		return r;
-	if (r < 0 && !may_be_read_later(r) && is_prefix_file(name)) { /* it can be computed again */
-		(void)unlinkat(user, name, 0); /* and if it comes back it goes again */
+	if (r < 0 && !may_be_read_later(r) && is_prefix_file(name)) { /* it can be recomputed */
+		(void)unlinkat(user, name, 0); /* if it reappears after a power cut, it is removed again */
 		return 0;
 	}
 	snprintf(f.file, sizeof(f.file), "%s", name);
@@ -356,12 +360,12 @@ static int look_at_file(void *ctx, int user, const char *name)
 
 	if (*name != '.')
 		return look(l, user, name);
-	if (l->starts) /* what was not finished; else it is about to be */
+	if (l->starts) /* unfinished files; later they belong to running jobs */
 		(void)unlinkat(user, name, 0);
 	return 0;
 }
 
-/* The entries of a folder, but for "." and "..". The callback's negative errno ends it. */
+/* Calls `cb` for each entry of a folder except "." and "..". A negative errno of `cb` ends the loop. */
 static int each(int folder, const char *name, int (*cb)(void *ctx, int fd, const char *name), void *ctx)
 {
 	int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = 0;
@@ -398,7 +402,7 @@ bool skv_files_is_listed(const struct skv_files *f, uint32_t uid, const struct s
 			;
 		return p != NULL;
 	}
-	for (size_t i = 0; i < f->n; i++) /* without a header; there are few of these */
+	for (size_t i = 0; i < f->n; i++) /* entries without a header; there are few */
 		if (f->all[i]->uid == uid && !strcmp(f->all[i]->file, found->file))
 			return true;
 	return false;
@@ -477,7 +481,7 @@ static int look_at_user(void *ctx, int folder, const char *name)
 	errno = 0;
 	uid = strtoul(name, &end, 10);
 	if (*name < '0' || *name > '9' || *end || errno || uid >= UINT32_MAX) {
-		s->odd(name, "expected folders alone, each called as a user's number");
+		s->odd(name, "expected folders only, each named after a UID");
 		return 0;
 	}
 	s->uid = (uint32_t)uid;
@@ -508,12 +512,14 @@ int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, cha
 	f->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = f->folder < 0 || fstat(f->folder, &st) < 0 ? -errno : 0;
 	if (r == 0 && (st.st_uid != geteuid() || st.st_mode & 077)) {
-		snprintf(why, len, "it must be the daemon's alone (user %u, mode 0700), and is user %u's, mode %04o", (unsigned)geteuid(),
+		snprintf(why, len, "expected a folder of user %u with mode 0700, got user %u with mode %04o",
+		         (unsigned)geteuid(),
 		         (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
 		r = -EPERM;
 	} else if (r == 0) {
 		r = lock_out_workers(f->folder);
-		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon writes there" : "%s", strerror(-r));
+		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon is writing there" : "%s",
+		         strerror(-r));
 	} else {
 		snprintf(why, len, "%s", strerror(-r));
 	}

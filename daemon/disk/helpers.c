@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_HELPERS 4 /* they share the bandwidth of memory */
+#define MAX_HELPERS 4 /* they share memory bandwidth */
 
 struct skv_disk_helpers {
 	pthread_mutex_t lock;
 	pthread_cond_t given, done;
-	struct skv_disk_task *first, **end; /* not begun */
+	struct skv_disk_task *first, **end; /* not started */
 	bool ending;
 	int n;
 	pthread_t threads[MAX_HELPERS];
@@ -49,7 +49,8 @@ static int processors(void)
 {
 	cpu_set_t cpus;
 
-	return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1; /* more than the set has room for: one is enough */
+	/* more processors than the set can hold: use one */
+	return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 
 int skv_disk_helpers_new(struct skv_disk_work *work, struct skv_disk_helpers **ret)

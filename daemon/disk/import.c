@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/import.c - from a file or pipe of anybody's into a file.
+ * daemon/disk/import.c - imports a file or pipe of any origin as a parked file.
  *
- * What is checked is what is written: it goes through a staging buffer, which nobody else writes to. A file may change while it
- * is read. Other imports wait for this one: so what sends nothing for long, or little, is given up.
+ * The source may change while it is read. So data is checked in a staging buffer, to which no other process writes, and
+ * written from there. Other imports wait for this one: a source that sends nothing for long, or too slowly, is given
+ * up.
  */
 #include <errno.h>
 #include <poll.h>
@@ -22,13 +23,13 @@ struct import {
 	struct skv_disk_reader reader;
 	struct skv_disk_writer writer;
 	bool regular;
-	uint64_t at; /* of what is read */
-	uint64_t waited_ns; /* for it */
+	uint64_t at; /* bytes read */
+	uint64_t waited_ns; /* time spent waiting for the source */
 };
 
-/* ---- what is read ---------------------------------------------------------------------------- */
+/* ---- the source ------------------------------------------------------------------------------ */
 
-/* A pipe has something to read, or has ended. */
+/* Waits until a pipe has data or has ended. */
 static int wait_for_more(struct skv_disk_work *work, int fd)
 {
 	const uint64_t patience_ms = work->job->patience_ms, end_ns = skv_now_ns() + patience_ms * MS;
@@ -37,20 +38,22 @@ static int wait_for_more(struct skv_disk_work *work, int fd)
 
 	while (r == 0 && poll(&p, 1, (int)(patience_ms < LOOK_MS ? patience_ms : LOOK_MS)) <= 0) {
 		if (skv_now_ns() >= end_ns)
-			return skv_disk_refuse(work, -ETIMEDOUT, "nothing comes, for %llu s", (unsigned long long)(patience_ms / 1000));
+			return skv_disk_refuse(work, -ETIMEDOUT, "nothing was received for %llu s",
+			                       (unsigned long long)(patience_ms / 1000));
 		r = skv_disk_progress(work, 0);
 	}
 	return r;
 }
 
-/* Of all the time that this has waited so far, what came is enough. */
+/* Checks the average rate over the time spent waiting so far. */
 static int check_rate(const struct import *s)
 {
 	const uint64_t waited_ms = s->waited_ns / MS, patience_ms = s->reader.work->job->patience_ms;
 
 	if (waited_ms <= patience_ms || s->at >= (waited_ms - patience_ms) / 1000 * SKV_DISK_IMPORT_RATE)
 		return 0;
-	return skv_disk_refuse(s->reader.work, -ETIMEDOUT, "%llu bytes came in %llu s, expected %u a second", (unsigned long long)s->at,
+	return skv_disk_refuse(s->reader.work, -ETIMEDOUT, "got %llu bytes in %llu s, expected %u a second",
+	                       (unsigned long long)s->at,
 	                       (unsigned long long)(waited_ms / 1000), SKV_DISK_IMPORT_RATE);
 }
 
@@ -85,7 +88,7 @@ static int read_exactly(struct import *s, char *to, size_t bytes)
 	return r;
 }
 
-/* ---- the reader's pieces --------------------------------------------------------------------- */
+/* ---- callbacks of the reader ----------------------------------------------------------------- */
 
 static int next(struct skv_disk_reader *r, size_t bytes, void **ret)
 {
@@ -106,7 +109,7 @@ static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const vo
 {
 	const struct skv_parked_header *h = &r->header;
 	struct import *s = r->ctx;
-	int e = skv_disk_reader_compare(r, r->work, first, n, pages); /* in the writer's buffer */
+	int e = skv_disk_reader_compare(r, r->work, first, n, pages); /* `pages` are in the writer's buffer */
 
 	return e < 0 ? e : skv_disk_writer_put(&s->writer, h->pages_at + first / h->chunk_pages * h->chunk_bytes, n * h->page_bytes);
 }
@@ -121,21 +124,21 @@ static int read_header(struct import *s)
 	int r;
 
 	if (fstat(work->fds[SKV_DISK_FD_OTHER], &st) < 0)
-		return skv_disk_refuse(work, -errno, "looking at what is to be imported: %s", strerror(errno));
+		return skv_disk_refuse(work, -errno, "inspecting what is to be imported: %s", strerror(errno));
 	s->regular = S_ISREG(st.st_mode);
 	if (!s->regular && !S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode))
-		return skv_disk_refuse(work, -EBADMSG, "what is to be imported is neither a file nor a pipe");
+		return skv_disk_refuse(work, -EBADMSG, "got neither a file nor a pipe, expected one of them");
 	r = read_exactly(s, block, sizeof(block));
 	if (r < 0)
 		return r;
 	memcpy(&s->reader.header, block, sizeof(s->reader.header));
 	r = skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
-	if (r == 0 && s->reader.header.n_keys) /* which prompts begin with it follows from the secret of the daemon that wrote it */
-		return skv_disk_refuse(work, -EBADMSG, "it is of a sealed prefix, expected a sequence");
+	if (r == 0 && s->reader.header.n_keys) /* its keys depend on the secret of the daemon that wrote it */
+		return skv_disk_refuse(work, -EBADMSG, "it is the file of a sealed prefix, expected that of a sequence");
 	return r;
 }
 
-/* The header is checked, and its file has a name. */
+/* Copies everything after the header, which was checked, and names the file. */
 static int run(struct import *s)
 {
 	struct skv_disk_reader *reader = &s->reader;

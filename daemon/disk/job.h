@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/job.h - what the daemon asks of a disk worker: `sparsekvd --disk-worker`.
+ * daemon/disk/job.h - protocol between the daemon and a disk worker (`sparsekvd --disk-worker`).
  *
- * A process that moves sequences between memory and files, so that neither a slow disk nor a context of a device is the daemon's.
- * It has one job at a time: a packet with struct skv_disk_job and the first descriptors, then packets of one byte with more,
- * up to n_fds; it answers with packets of struct skv_disk_answer, of which those with `more` say that it goes on. It ends when
- * the daemon closes its end of the socket.
+ * A disk worker is a process that moves sequences between memory and files, so that the daemon neither waits for a disk
+ * nor has a context of a device. It runs one job at a time. A job is a packet with struct skv_disk_job and the first
+ * descriptors, then packets of one byte with the remaining descriptors, up to n_fds. The worker replies with packets of
+ * struct skv_disk_answer; packets with `more` set report progress. The worker exits when the daemon closes its end of
+ * the socket.
  *
- * While it works it has a shared lock (flock) on the folder for parked files: a daemon that starts takes it alone for a moment,
- * and knows then that no worker of the one before writes to pages any more.
+ * During a job the worker holds a shared lock (flock) on the folder of parked files. A daemon that starts takes the
+ * exclusive lock for a moment, and then knows that no worker of its predecessor still writes to pages.
  */
 #ifndef SKV_DISK_JOB_H
 #define SKV_DISK_JOB_H
@@ -16,64 +17,72 @@
 #include "daemon/disk/parked.h"
 
 #define SKV_DISK_WORKER_FD 3 /* SOCK_SEQPACKET: jobs in, answers out */
-#define SKV_DISK_PACKET_FDS 250u /* of a packet, at most */
+#define SKV_DISK_PACKET_FDS 250u /* per packet */
 #define SKV_DISK_TEXT_MAX 256u
-#define SKV_DISK_FLIGHT 8u /* chunks that are being written or read at a time */
+#define SKV_DISK_FLIGHT 8u /* chunks that are written or read concurrently */
 
 /*
- * Jobs about files have the folder twice: in place of the second the process puts the folder of the job's user, which it opens, and, for what
- * writes files, makes. So the daemon waits for no disk.
+ * Jobs on files pass the folder twice. The worker replaces the second descriptor by the folder of the job's user, which
+ * it opens, or creates for jobs that write files. So the daemon never waits for a disk.
  */
 enum skv_disk_job_kind {
 	/*
-	 * From memory into a file. fds: folder, folder again, sequence memory, list, memory of pages. The list has the n_entries that
-	 * count, of each table in order, as the daemon has checked them: ids of PRIVATE and SHARED ones are below max_pages; and, at
-	 * keys_at, the struct skv_parked_keys of a sealed prefix.
-	 * All that is not in the list comes from the sequence memory, which its user may still write to.
+	 * Write a sequence from memory to a file. fds: folder, folder again, sequence memory, list, memory of pages.
+	 * The list holds n_entries page table entries, those below the committed length, table by table. The daemon has
+	 * checked them: page ids of PRIVATE and SHARED entries are below max_pages. At keys_at the list holds the
+	 * struct skv_parked_keys of a sealed prefix. Everything that is not in the list comes from the sequence memory,
+	 * which the client may still write to.
 	 */
 	SKV_DISK_PARK = 1,
 	/*
-	 * From a file into memory. fds: the same. The list has n_pages ids: those that the k-th page, in the file's order, goes
-	 * to. The sequence memory is fresh. -EBADMSG: the file is not what it was, `why` says what is wrong; whatever was written to memory then
-	 * is to be thrown away.
+	 * Read a sequence from a file into memory. fds: as for PARK. The list holds n_pages page ids: the k-th page of
+	 * the file goes to the k-th id. The sequence memory is fresh. -EBADMSG: the file was damaged or does not match,
+	 * and `why` gives the reason; discard everything that was written to memory.
 	 */
 	SKV_DISK_RESUME = 2,
 	/*
-	 * From a file of anybody's, or a pipe, into a file. fds: folder, folder again, what to read. All of it is checked, name and model stay, `uid` is
-	 * put in. -EBADMSG: it is not such a file. -EDQUOT: it is larger than max_bytes. -EEXIST: there is a file of its name. -ETIMEDOUT: nothing
-	 * came for patience_ms, or less than SKV_DISK_IMPORT_RATE in all. Of the job only kind, n_fds, uid, max_bytes and patience_ms count.
+	 * Import a file or a pipe of any origin as a parked file. fds: folder, folder again, source. All of it is
+	 * checked. Name and model stay the same, `uid` is replaced. -EBADMSG: the source is not a valid file of a
+	 * parked sequence. -EDQUOT: it is larger than max_bytes. -EEXIST: a file of this name exists. -ETIMEDOUT: no
+	 * data for patience_ms, or an average rate below SKV_DISK_IMPORT_RATE. Only kind, n_fds, uid, max_bytes and
+	 * patience_ms of the job are used.
 	 */
 	SKV_DISK_IMPORT = 3,
 	/*
-	 * A turn's worth of a file of max_bytes, from `offset` on, into a pipe. fds: folder, folder again, pipe. `bytes` of the answer were written. It ends
-	 * early where the pipe is full and nobody reads from it. The answer says which file it was, by inode and time of change, and the next turn's job
-	 * says it again: -ESTALE where there is another file of this name since.
+	 * Write one turn's share of a file of max_bytes, starting at `offset`, to a pipe. fds: folder, folder again,
+	 * pipe. `bytes` of the answer is the number of bytes written. The job ends early if the pipe is full and its
+	 * reader does not read. The answer identifies the file by inode and change time; the job of the next turn
+	 * repeats both. -ESTALE: the name has another file by now.
 	 */
 	SKV_DISK_SEND = 4,
 	/*
-	 * A parked file goes, and does not come back after a power cut; 0 if it is gone already. fds: folder, folder again. Of the job only kind,
-	 * n_fds, uid and file count.
+	 * Remove a parked file durably: it does not reappear after a power cut. Succeeds if the file is already gone.
+	 * fds: folder, folder again. Only kind, n_fds, uid and file of the job are used.
 	 */
 	SKV_DISK_REMOVE = 8,
 	/*
-	 * Look at a file, or, where its name is "", at all of the user's folder. fds: folder, folder again, a memfd, which gets what is found: each a
-	 * struct skv_files_found, and, of a sealed prefix, its keys. Of the job only kind, n_fds, uid and file count.
+	 * Look up a file, or all files of the user's folder if the file name is "". fds: folder, folder again, and a
+	 * memfd for the results: a struct skv_files_found for each file, followed by the keys of a sealed prefix. Only
+	 * kind, n_fds, uid and file of the job are used.
 	 */
 	SKV_DISK_LOOK = 9,
 
 	/*
-	 * A sealed prefix (daemon/core/prefix.h) and the prefix store. In the place of the user's folder is a memfd with what store/values.h
-	 * says: the store, the tenant's key, names of blocks, and for GET token ids.
+	 * Jobs on a sealed prefix (daemon/core/prefix.h) and the prefix store. The user's folder is replaced by a memfd
+	 * with the contents that store/values.h describes: the store, the tenant's key, names of blocks, and token ids
+	 * for GET.
 	 *
-	 * PUT, from memory to the store: fds and list as of PARK. What the store has is not sent again. `bytes` of the answer were sent.
+	 * PUT: from memory to the store. fds and list as for PARK. Blocks that the store has are not sent again.
+	 * `bytes` of the answer is the number of bytes sent.
 	 */
 	SKV_DISK_STORE_PUT = 5,
-	/* How many blocks has the store, from the first on? fds: folder, memfd. `n_blocks` of the answer. */
+	/* Counts how many leading blocks the store has. fds: folder, memfd. The result is `n_blocks` of the answer. */
 	SKV_DISK_STORE_FIND = 6,
 	/*
-	 * From the store to memory: fds as of RESUME. The list has n_pages ids: of each block in order, of each of its layers that has pages,
-	 * its pages. The first `n_blocks` of the answer, 0 or more, are right: the sequence memory, which was fresh, has their entries and
-	 * token ids, and a commit of as many. Pages of the rest are not in it. An error: nothing is.
+	 * From the store to memory. fds as for RESUME. The list holds n_pages ids: block by block, for each layer that
+	 * has pages, its pages. The first `n_blocks` (0 or more) of the answer are valid: the sequence memory, which
+	 * was fresh, has their entries, their token ids and a commit of that length. It does not refer to pages of the
+	 * other blocks. On an error it refers to none.
 	 */
 	SKV_DISK_STORE_GET = 7,
 };
@@ -93,42 +102,44 @@ struct skv_disk_job {
 	struct skv_wire_model model;
 	char name[SKV_NAME_MAX];
 	uint32_t uid, max_tokens;
-	uint64_t commit; /* PARK: that the daemon has seen; the sequence memory's must be the same */
+	uint64_t commit; /* PARK: the commit that the daemon has seen; the sequence memory must have the same */
 	uint64_t n_entries, n_pages, page_bytes;
 	/*
-	 * Memory of pages. Host (model.device is 0): one memfd, page p is at p * page_bytes. A device: segments, whose numbers are uint32_t
-	 * in the list after the rest, n_fds - SKV_DISK_FD_PAGES of them, each an allocation of segment_bytes; page p is number
-	 * p % pages_per_segment of the multiples of page_bytes that lie whole in segment p / pages_per_segment, counted on from one
-	 * segment to the next.
+	 * Memory of pages. Host (model.device is 0): one memfd; page p is at p * page_bytes. A device: n_fds -
+	 * SKV_DISK_FD_PAGES segments, each an allocation of segment_bytes; their numbers (uint32_t) follow the entries
+	 * or page ids in the list. Page p is in segment p / pages_per_segment. There it is number p % pages_per_segment
+	 * of the page frames that lie wholly in the segment; frames begin at multiples of page_bytes, counted over all
+	 * segments side by side.
 	 */
 	uint64_t max_pages, segment_bytes;
 	uint32_t pages_per_segment;
-	uint32_t n_keys;    /* PARK: of a sealed prefix; else 0 */
-	uint64_t keys_at;   /* in the list */
-	uint64_t max_bytes; /* of the file */
+	uint32_t n_keys;    /* PARK: number of keys of a sealed prefix; otherwise 0 */
+	uint64_t keys_at;   /* byte offset in the list */
+	uint64_t max_bytes; /* limit for the file */
 	uint64_t patience_ms; /* IMPORT */
 	uint64_t offset;    /* SEND */
-	uint64_t inode, changed_ns; /* SEND: of the file, as the last turn's answer has them; 0: this is the first one */
+	uint64_t inode, changed_ns; /* SEND: identity of the file, from the answer of the last turn; 0: first turn */
 	/*
-	 * The file's name in the user's folder. It is there as a whole or not at all: written without a name, synchronized, linked
-	 * under another one (".new-" and the process's number), renamed, and the folder synchronized.
+	 * Name in the user's folder. A file appears completely or not at all: it is written without a name,
+	 * synchronized, linked as ".new-" and the process id, renamed, and the folder is synchronized.
 	 */
 	char file[SKV_PARKED_FILE];
 };
 struct skv_disk_answer {
 	int32_t error; /* 0, or negative errno */
-	uint32_t more; /* not the end: it is alive, and has done `bytes` so far */
+	uint32_t more; /* not the final answer: the worker is alive and has done `bytes` so far */
 	uint64_t bytes; /* of the file, written or read */
 	char why[SKV_DISK_TEXT_MAX];
-	char file[SKV_PARKED_FILE]; /* IMPORT: the name that it got, which follows from its model and name. With an error: it has it still */
-	struct skv_parked_header header; /* PARK, IMPORT: of the file that was written */
+	/* IMPORT: name of the file, derived from its model and name. Set with an error if the file still exists */
+	char file[SKV_PARKED_FILE];
+	struct skv_parked_header header; /* PARK, IMPORT: header of the written file */
 	uint64_t inode, changed_ns; /* SEND */
 	uint32_t n_blocks; /* STORE_FIND, STORE_GET */
-	uint32_t n_nixl; /* STORE_GET: values that NIXL has read, and their bytes */
+	uint32_t n_nixl; /* STORE_GET: number and bytes of values that NIXL has read */
 	uint64_t nixl_bytes;
 };
-#define SKV_DISK_IMPORT_RATE (1u << 20) /* bytes a second, once patience_ms are over: others wait for the worker */
-#define SKV_DISK_SAYS_NS 1000000000u /* it says `more` about so often */
+#define SKV_DISK_IMPORT_RATE (1u << 20) /* bytes a second, required after patience_ms: other imports wait */
+#define SKV_DISK_SAYS_NS 1000000000u /* interval of answers with `more` */
 
 int skv_disk_worker_main(void);
 

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WINDOW 1024u /* entries that are changed at a time */
+#define WINDOW 1024u /* entries converted at a time */
 #define MEMORY_PAGE 4096u
 
-/* A memfd is read and written whole, or the system is out of memory. */
+/* Checks that a read or write of a memfd was complete. It fails only if the system is out of memory. */
 static int whole(struct skv_disk_work *work, ssize_t n, size_t bytes, const char *what)
 {
 	if (n == (ssize_t)bytes)
@@ -33,7 +33,7 @@ static bool is_zero(const char *p, size_t n)
 	return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
 }
 
-/* The memory is fresh: where there are zeros alone it stays without. */
+/* The memory is fresh, so pages of zeros are not written and stay unallocated. */
 static int put_sparse(const struct skv_disk_memory *m, uint64_t at, const void *from, size_t bytes)
 {
 	const char *p = from;
@@ -52,11 +52,11 @@ static int put_sparse(const struct skv_disk_memory *m, uint64_t at, const void *
 	return r;
 }
 
-/* ---- what is where --------------------------------------------------------------------------- */
+/* ---- layout of the part ---------------------------------------------------------------------- */
 
 enum section { SEQMEM, IDS, STATE, ENTRIES, SECTIONS };
 
-/* The section that the next bytes belong to, how far into it, and how many of `most` bytes are its. */
+/* Returns the section of the next bytes, the offset in it, and how many of `most` bytes belong to it. */
 static enum section section(const struct skv_disk_memory *m, size_t most, uint64_t *ret_at, size_t *ret_bytes)
 {
 	const struct skv_parked_header *h = m->header;
@@ -71,7 +71,7 @@ static enum section section(const struct skv_disk_memory *m, size_t most, uint64
 	return i;
 }
 
-/* The table of the next entries, and how many of them it has, at most `most`. */
+/* Advances to the table of the next entries, and returns how many entries are left in it, at most `most`. */
 static uint32_t entries_of_table(struct skv_disk_memory *m, size_t most)
 {
 	uint32_t len = skv_commit_len(m->header->commit), n;
@@ -84,7 +84,7 @@ static uint32_t entries_of_table(struct skv_disk_memory *m, size_t most)
 	return n < most ? n : (uint32_t)most;
 }
 
-/* An entry as the file has it, where n_pages pages came before: what is wrong with it, or NULL. */
+/* Checks an entry as the file stores it, after n_pages pages. Returns an error text or NULL. */
 static const char *entry_wrong(const struct skv_disk_memory *m, skv_pte e)
 {
 	bool kv = skv_table_page_kind(m->layout.n_layers, m->table) == SKV_PAGES_KV;
@@ -109,7 +109,7 @@ static int busy(const struct skv_disk_memory *m, uint64_t commit)
 	                       (unsigned long long)commit, (unsigned long long)m->work->job->commit);
 }
 
-/* The sequence as its last commit left it, held by nobody. */
+/* Reads the sequence as its last commit left it, and clears holder and journal. */
 static int get_seqmem(struct skv_disk_memory *m)
 {
 	const char *wrong;
@@ -124,7 +124,7 @@ static int get_seqmem(struct skv_disk_memory *m)
 	return wrong ? skv_disk_refuse(m->work, -EINVAL, "%s", wrong) : 0;
 }
 
-/* Bytes of the policy's state, up to the last one that is not 0. */
+/* Returns the size of the policy's state up to its last nonzero word. */
 static int state_bytes(const struct skv_disk_memory *m, uint32_t *ret)
 {
 	uint32_t state[SKV_SEQ_STATE_MAX / sizeof(uint32_t)], n = SKV_SEQ_STATE_MAX / sizeof(uint32_t);
@@ -146,14 +146,14 @@ int skv_disk_memory_describe(struct skv_disk_memory *m, struct skv_disk_work *wo
 	int r;
 
 	skv_wire_string(h.name, sizeof(h.name), job->name);
-	if (h.page_bytes == 0) /* the rest is for the check */
-		return skv_disk_refuse(work, -EINVAL, "the daemon's job has pages of no bytes");
+	if (h.page_bytes == 0) /* skv_parked_check() finds the other errors */
+		return skv_disk_refuse(work, -EINVAL, "the daemon's job has a page size of 0 bytes");
 	*m = (struct skv_disk_memory){.work = work, .header = ret, .fd = work->fds[SKV_DISK_FD_SEQ]};
 	skv_parked_lay_out(&h);
 	skv_parked_seal(&h);
 	wrong = skv_parked_check(&h, UINT64_MAX);
 	if (wrong)
-		return skv_disk_refuse(work, -EINVAL, "the daemon's job makes no sense: %s", wrong);
+		return skv_disk_refuse(work, -EINVAL, "the daemon's job is not valid: %s", wrong);
 	skv_wire_to_model(&model, &h.model);
 	skv_seqmem_layout(&model, h.max_tokens, &m->layout);
 	r = get_seqmem(m);
@@ -167,7 +167,7 @@ int skv_disk_memory_describe(struct skv_disk_memory *m, struct skv_disk_work *wo
 	return 0;
 }
 
-/* The last one is the token to go on from, which a torn step may have overwritten. */
+/* The last id is the next input token. A torn step may have overwritten it, so it comes from the committed `next`. */
 static int give_ids(const struct skv_disk_memory *m, uint64_t at, int32_t *to, size_t bytes)
 {
 	int r = get(m, m->layout.tokens + at, to, bytes);
@@ -177,7 +177,7 @@ static int give_ids(const struct skv_disk_memory *m, uint64_t at, int32_t *to, s
 	return r;
 }
 
-/* The daemon's entries, with the pages in the order of the file. */
+/* Converts the daemon's entries: pages are numbered in the order of the file. */
 static int give_entries(struct skv_disk_memory *m, skv_pte *to, size_t n)
 {
 	for (size_t done = 0; done < n;) {
@@ -272,7 +272,7 @@ static int take_seqmem(struct skv_disk_memory *m, uint64_t at, const char *from,
 	return 0;
 }
 
-/* Of one table. They name the pages of the list, in its order. */
+/* Converts and writes entries of one table. Their pages are those of the list, in its order. */
 static int take_window(struct skv_disk_memory *m, const skv_pte *from, uint32_t n)
 {
 	uint64_t at = m->layout.table + ((uint64_t)m->table * m->layout.max_pages + m->index) * sizeof(skv_pte);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/memory.h - the memory part of a file, from and to the memory of a sequence.
+ * daemon/disk/memory.h - copies the memory part of a parked file from and to the memory of a sequence.
  *
- * It goes through in pieces, in order: their bytes are multiples of 4. What is read is checked as it comes: the checksum is known at
- * the end alone, so nothing of it is written any more after the first thing that is wrong, and the committed state, which makes
- * a sequence of it, is written when all is well.
+ * Data passes in pieces, in order; their sizes are multiples of 4 bytes. Input is checked as it arrives. Because the
+ * checksum is known only at the end, writing stops at the first invalid value, and the committed state, which makes the
+ * memory a valid sequence, is written last, after all checks.
  */
 #ifndef SKV_DISK_MEMORY_H
 #define SKV_DISK_MEMORY_H
@@ -14,34 +14,37 @@
 struct skv_disk_memory {
 	struct skv_disk_work *work;
 	const struct skv_parked_header *header;
-	int fd; /* of the sequence, borrowed; -1: it is checked alone */
+	int fd; /* of the sequence, borrowed; -1: only check */
 	struct skv_seqmem_layout layout;
 	struct skv_seqmem seqmem;
 	struct skv_disk_list list;
-	uint64_t at; /* bytes of the part that are through */
+	uint64_t at; /* bytes of the part processed so far */
 	uint32_t sum;
-	uint64_t n_pages;      /* among the entries that are through */
-	uint32_t table, index; /* of the entry that is next */
-	char wrong[SKV_DISK_TEXT_MAX]; /* the first thing that is, or "" */
+	uint64_t n_pages;      /* pages among the entries processed so far */
+	uint32_t table, index; /* position of the next entry */
+	char wrong[SKV_DISK_TEXT_MAX]; /* the first error found, or "" */
 };
 
 /*
- * A sequence that is to be parked: its header, with all that the memory says, and *m, for skv_disk_memory_give(). -EBUSY: it has
- * another commit than the job says.
+ * Prepares parking: fills in the header from the job and the sequence memory, and *m for skv_disk_memory_give().
+ * -EBUSY: the commit differs from the job's.
  */
 int skv_disk_memory_describe(struct skv_disk_memory *m, struct skv_disk_work *, struct skv_parked_header *ret);
-/* The next bytes of its part. */
+/* Copies the next bytes of the part. */
 int skv_disk_memory_give(struct skv_disk_memory *, void *to, size_t bytes);
-/* After all has been copied: is its commit still the same? Then all of it is that commit's. */
+/*
+ * Called after all data is copied. Returns 0 if the commit is still the same: then everything copied belongs to that
+ * commit.
+ */
 int skv_disk_memory_unchanged(struct skv_disk_memory *);
 
-/* A part that is read: of this header, which was checked, into this memory (borrowed; -1: none). */
+/* Prepares reading a part with this checked header into this memory (borrowed; -1: only check). */
 void skv_disk_memory_begin(struct skv_disk_memory *, struct skv_disk_work *, const struct skv_parked_header *, int fd);
-/* Its next bytes. */
+/* Takes the next bytes of the part. */
 int skv_disk_memory_take(struct skv_disk_memory *, const void *from, size_t bytes);
-/* All came: -EBADMSG if it is not what was parked, or cannot be. */
+/* Called after all bytes were taken. -EBADMSG: the part is damaged or inconsistent. */
 int skv_disk_memory_check(struct skv_disk_memory *);
-/* The memory becomes the sequence. */
+/* Writes the header of the sequence memory, which commits the sequence. */
 int skv_disk_memory_commit(struct skv_disk_memory *);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * daemon/disk/pages-cuda.c - pages in segments of a CUDA device.
  *
- * The context of a device is made for its first job, and stays. A job's segments are mapped for as long as it takes: side by side
- * in one range of addresses, in the order of their numbers, those of others left out. Staging buffers are pinned meanwhile, so
- * that copies run on their own; all are on one stream.
+ * The context of a device is created for its first job and kept. The job's segments are mapped during the job: side by
+ * side in one range of addresses, at the positions of their numbers; segments of others leave gaps. Staging buffers are
+ * pinned meanwhile, so that copies are asynchronous; all run on one stream.
  */
 #include "daemon/disk/pages.h"
 
@@ -20,9 +20,9 @@ static CUcontext contexts[SKV_MAX_DEVICES];
 struct cuda_pages {
 	CUdevice device;
 	CUdeviceptr range;
-	uint64_t n; /* of segments that have room in the range */
+	uint64_t n; /* segments that the range has room for */
 	bool *mapped; /* [n] */
-	void *pinned; /* NULL: could not be */
+	void *pinned; /* NULL: pinning failed */
 	CUstream stream;
 };
 
@@ -34,7 +34,7 @@ static int get_ready(uint32_t ordinal, CUdevice *ret, char *why)
 	if (r == 0)
 		r = skv_cu_error(skv_cu.cuDeviceGet(ret, (int)ordinal), "the device", why);
 	if (r == 0 && !*context) {
-		/* a copy is over soon: asleep it would be waited for as long again */
+		/* copies are short: blocking synchronization would double the wait */
 		r = skv_cu_error(skv_cu.cuDevicePrimaryCtxSetFlags(*ret, CU_CTX_SCHED_YIELD), "the context's flags", why);
 		if (r == 0)
 			r = skv_cu_error(skv_cu.cuDevicePrimaryCtxRetain(context, *ret), "making a context", why);
@@ -44,7 +44,7 @@ static int get_ready(uint32_t ordinal, CUdevice *ret, char *why)
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* The job's segment with this number; the descriptor is borrowed. */
+/* Maps the job's segment with this number; the descriptor is borrowed. */
 static int map_segment(struct skv_disk_pages *p, uint32_t segment, int fd)
 {
 	struct cuda_pages *c = p->device;
@@ -65,11 +65,11 @@ static int map_segment(struct skv_disk_pages *p, uint32_t segment, int fd)
 		return r;
 	r = skv_cu_error(skv_cu.cuMemMap(at, bytes, 0, handle, 0), "mapping a segment", p->work->why);
 	c->mapped[segment] = r == 0;
-	skv_cu.cuMemRelease(handle); /* the map keeps the memory */
+	skv_cu.cuMemRelease(handle); /* the mapping keeps the memory alive */
 	return r < 0 ? r : skv_cu_error(skv_cu.cuMemSetAccess(at, bytes, &access, 1), "access to a segment", p->work->why);
 }
 
-/* Their numbers are in the list behind what the job's pages are. */
+/* Reads the numbers of segments, which follow the entries or page ids in the list. */
 static int list_segments(struct skv_disk_work *work, uint32_t n, uint32_t *ret)
 {
 	const struct skv_disk_job *job = work->job;
@@ -106,7 +106,7 @@ static int map_all(struct skv_disk_pages *p, const uint32_t *segments, uint32_t 
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Pages that lie side by side are in one segment. */
+/* A copy never crosses segments (side_by_side()), so one check is enough. */
 static int check_mapped(struct skv_disk_pages *p, uint64_t at)
 {
 	struct cuda_pages *c = p->device;
@@ -184,7 +184,7 @@ int skv_disk_pages_cuda_open(struct skv_disk_pages *p, void *staging, size_t byt
 			cuda_close(p);
 		return r;
 	}
-	/* copies from and to other memory are slower, and no worse */
+	/* unpinned copies are slower, but correct */
 	c->pinned = skv_cu.cuMemHostRegister(staging, bytes, 0) == CUDA_SUCCESS ? staging : NULL;
 	p->ops = &cuda;
 	return 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/pages.h - the memory of pages of a job: the memfd of a pool, or segments of a device, behind one table.
+ * daemon/disk/pages.h - the memory of pages of a job: the memfd of a pool or segments of a device, behind one table.
  *
- * Pages are copied to staging buffers and from them, one after the other there; those that lie side by side in memory, too, go
- * in one copy. Of a memfd by system calls: what is not there is not made by reading it.
+ * Pages are copied to and from staging buffers, where they are contiguous; pages that are contiguous in memory, too,
+ * are copied at once. A memfd is accessed by system calls, because reading unallocated pages of a mapping would
+ * allocate them.
  */
 #ifndef SKV_DISK_PAGES_H
 #define SKV_DISK_PAGES_H
@@ -12,9 +13,9 @@
 
 struct skv_disk_pages;
 
-/* Bytes of the range in which segments lie side by side; of a memfd all of it is one. */
+/* `at` is an offset in the memfd, or in an address range in which segments lie side by side. */
 struct skv_disk_pages_ops {
-	/* Copies may still run when it returns, until wait(). */
+	/* Copies may be asynchronous, until wait() returns. */
 	int (*read)(struct skv_disk_pages *, uint64_t at, size_t bytes, void *to);
 	int (*write)(struct skv_disk_pages *, uint64_t at, size_t bytes, const void *from);
 	int (*wait)(struct skv_disk_pages *);
@@ -24,11 +25,12 @@ struct skv_disk_pages_ops {
 struct skv_disk_pages {
 	struct skv_disk_work *work;
 	const struct skv_disk_pages_ops *ops;
-	bool any_thread; /* a copy of this, with a `work` of its own, serves another thread at the same time */
-	void *device; /* what the device's functions have */
+	/* copies of this struct, each with a `work` of its own, may be used by other threads concurrently */
+	bool any_thread;
+	void *device; /* data of the device's functions */
 };
 
-/* `staging` is all memory that pages are copied to and from, until they are closed. */
+/* `staging` must contain all buffers that pages are copied to and from, until skv_disk_pages_close(). */
 int skv_disk_pages_open(struct skv_disk_pages *, struct skv_disk_work *, void *staging, size_t bytes);
 static inline void skv_disk_pages_close(struct skv_disk_pages *p)
 {
@@ -37,14 +39,14 @@ static inline void skv_disk_pages_close(struct skv_disk_pages *p)
 	p->ops = NULL;
 }
 
-/* The copies are complete when these return. */
+/* Copy whole pages. The copies are complete when these return. */
 int skv_disk_pages_read(struct skv_disk_pages *, const uint32_t *ids, uint32_t n, void *to);
 int skv_disk_pages_write(struct skv_disk_pages *, const uint32_t *ids, uint32_t n, const void *from);
-/* Some bytes of one. */
+/* Copy a range of bytes of one page. */
 int skv_disk_pages_read_some(struct skv_disk_pages *, uint32_t id, uint32_t offset, uint32_t bytes, void *to);
 int skv_disk_pages_write_some(struct skv_disk_pages *, uint32_t id, uint32_t offset, uint32_t bytes, const void *from);
 
-/* pages-cuda.c: ops and `device` are set; or the build has no CUDA, and it says so. */
+/* In pages-cuda.c: sets ops and `device`. -EOPNOTSUPP if built without CUDA. */
 int skv_disk_pages_cuda_open(struct skv_disk_pages *, void *staging, size_t bytes);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/park.c - from memory into a file.
+ * daemon/disk/park.c - writes a sequence from memory to a file.
  *
- * Who has the sequence may still write to it. So what goes to the disk is what was summed, in the staging buffer; and if the
- * commit is the same before and after, all that was copied is what it covers.
+ * The client may still write to the sequence. So checksums are computed of the copy in the staging buffer, which is
+ * what goes to the disk; and the commit is compared before and after, because an unchanged commit covers everything
+ * that was copied.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include "daemon/disk/pages.h"
 #include "daemon/disk/writer.h"
 
-/* Keys of a sealed prefix, as the daemon has put them into the list. */
+/* Writes the keys of a sealed prefix from the daemon's list. */
 static int put_keys(struct skv_disk_writer *w)
 {
 	const struct skv_parked_header *h = &w->header;
@@ -61,7 +62,7 @@ static int put_memory(struct skv_disk_writer *w, struct skv_disk_memory *m)
 	return r;
 }
 
-/* Those of a chunk. */
+/* Writes the pages of one chunk. */
 static int put_some(struct skv_disk_writer *w, struct skv_disk_pages *pages, const uint32_t *ids, uint64_t first, uint32_t n)
 {
 	const struct skv_parked_header *h = &w->header;

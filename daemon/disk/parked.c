@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/disk/parked.c - the header of a parked sequence's file, see parked.h: made, and checked. */
+/* daemon/disk/parked.c - creates and checks the header of a parked sequence's file, see parked.h. */
 #include "daemon/disk/parked.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Written as it lies in memory, and compared so: every byte of it is a field's. */
+/* The header is written and compared as raw memory, so it must not contain padding. */
 _Static_assert(sizeof(struct skv_parked_header) == 312, "the header has no gaps");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little-endian");
 
@@ -16,7 +16,7 @@ static uint64_t align_up(uint64_t x)
 
 void skv_parked_lay_out(struct skv_parked_header *h)
 {
-	uint64_t last; /* pages of the last chunk */
+	uint64_t last; /* pages in the last chunk */
 
 	h->magic = SKV_PARKED_MAGIC;
 	h->version = SKV_PARKED_VERSION;
@@ -52,7 +52,7 @@ void skv_parked_seal(struct skv_parked_header *h)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Whose is it? Names are as skv_wire_string() makes them: printable, and zeros behind. */
+/* Checks model and names: printable, with trailing zeros, as skv_wire_string() writes them. */
 static const char *check_names(const struct skv_parked_header *h)
 {
 	char name[SKV_NAME_MAX];
@@ -67,7 +67,7 @@ static const char *check_names(const struct skv_parked_header *h)
 	return skv_model_check(&m);
 }
 
-/* How large is it? */
+/* Checks all counts and sizes. */
 static const char *check_counts(const struct skv_parked_header *h)
 {
 	struct skv_seqmem_layout layout;
@@ -124,7 +124,7 @@ const char *skv_parked_check(const struct skv_parked_header *h, uint64_t file_by
 	return NULL;
 }
 
-/* ---- its name -------------------------------------------------------------------------------- */
+/* ---- file name ------------------------------------------------------------------------------- */
 
 /* FNV-1a. */
 static uint64_t hash(uint64_t before, const void *data, size_t n)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/parked.h - the file of a parked sequence; sparsekv-parked(5) is its prose.
+ * daemon/disk/parked.h - format of a parked sequence's file; sparsekv-parked(5) describes it in full.
  *
  *   header   SKV_PARKED_ALIGN bytes
- *   keys     of a sealed prefix alone: struct skv_parked_keys, with a key for each block
+ *   keys     only of a sealed prefix: struct skv_parked_keys, with a key for each block
  *   memory   of the sequence: struct skv_seqmem, token ids, the policy's state, entries of all tables
  *   sums     crc32c of each page, uint32_t[n_pages]
  *   pages    in chunks of whole pages
  *
- * Each part, and each chunk, begins at a multiple of SKV_PARKED_ALIGN and is padded with zeros: it is written and read with
- * O_DIRECT. Little-endian. Nothing in the file is believed before its checksum was compared, and nothing that has the right
- * checksum is used before it was checked against the rest: files come from other machines, too.
+ * Each part, and each chunk, begins at a multiple of SKV_PARKED_ALIGN and is padded with zeros, because O_DIRECT is
+ * used. Integers are little-endian. Files may come from other machines: readers verify checksums before they use any
+ * data, and check even data with the right checksum for consistency.
  */
 #ifndef SKV_PARKED_H
 #define SKV_PARKED_H
@@ -21,40 +21,42 @@
 #define SKV_PARKED_MAGIC 0x314b524150564b53ull /* "SKVPARK1" */
 #define SKV_PARKED_VERSION 1u
 #define SKV_PARKED_ALIGN 4096u
-#define SKV_PARKED_CHUNK (1u << 20) /* bytes of a chunk, about; a page that is larger is a chunk by itself */
-#define SKV_PARKED_FILE 160u /* bytes of a file's name, NUL included */
+#define SKV_PARKED_CHUNK (1u << 20) /* approximate bytes of a chunk; a larger page is a chunk by itself */
+#define SKV_PARKED_FILE 160u /* bytes of a file's name, including NUL */
 
 struct skv_parked_header {
 	uint64_t magic;
 	uint32_t version, header_bytes; /* SKV_PARKED_ALIGN */
 	uint64_t file_bytes;
-	struct skv_wire_model model; /* its name and shape; `device` is where the pages were */
-	char name[SKV_NAME_MAX];     /* of the sequence; of a sealed prefix '/' and its last block's key in hexadecimal digits */
-	uint32_t uid;                /* whose it was */
+	struct skv_wire_model model; /* name and shape; `device` is where the pages were */
+	/* of the sequence; of a sealed prefix: '/' and the key of its last block in hexadecimal */
+	char name[SKV_NAME_MAX];
+	uint32_t uid;                /* owner at the time of parking */
 	uint32_t max_tokens;
-	uint64_t commit;    /* struct skv_seqmem's: epoch and length */
+	uint64_t commit;    /* as in struct skv_seqmem: epoch and length */
 	uint64_t parked_ns; /* CLOCK_REALTIME */
-	/* memory: these parts one after the other, without gaps; `memory_bytes` in all */
+	/* memory part: the following sections without gaps, `memory_bytes` in total */
 	uint32_t seqmem_bytes; /* sizeof(struct skv_seqmem) */
-	uint32_t state_bytes;  /* of the policy's state, without the zeros at its end; a multiple of 4 */
-	uint64_t n_ids;        /* int32_t: length + 1, the last one is the next token's */
-	uint64_t n_entries;    /* skv_pte: those that count, of each table in order; the k-th PRIVATE one has the id k */
+	uint32_t state_bytes;  /* policy state without trailing zeros; a multiple of 4 */
+	uint64_t n_ids;        /* int32_t: length + 1; the last one is the next input token */
+	/* skv_pte: entries below the length, table by table; the k-th PRIVATE one has the id k */
+	uint64_t n_entries;
 	uint64_t memory_at, memory_bytes;
 	uint64_t sums_at;
 	uint64_t pages_at;
 	uint64_t n_pages, page_bytes;
-	uint32_t chunk_pages; /* page k is in chunk k / chunk_pages, of which it is number k % chunk_pages */
-	uint32_t chunk_bytes; /* from one chunk to the next: chunk_pages * page_bytes, rounded up */
-	uint32_t memory_sum, sums_sum; /* crc32c of memory_bytes, and of n_pages sums */
-	uint32_t n_keys; /* blocks of a sealed prefix, at header_bytes; 0: another sequence */
-	uint32_t header_sum; /* crc32c of all before */
+	uint32_t chunk_pages; /* page k is page k % chunk_pages of chunk k / chunk_pages */
+	uint32_t chunk_bytes; /* distance of chunks: chunk_pages * page_bytes, rounded up */
+	uint32_t memory_sum, sums_sum; /* crc32c of memory_bytes, and of the n_pages sums */
+	uint32_t n_keys; /* blocks of a sealed prefix, whose keys are at header_bytes; 0: not a sealed prefix */
+	uint32_t header_sum; /* crc32c of all fields before */
 };
 
 #define SKV_PARKED_TAG 32u /* bytes */
 
-/* By these a daemon that starts finds a sealed prefix, without its token ids. */
+/* Keys by which a starting daemon finds a sealed prefix without its token ids. */
 struct skv_parked_keys {
-	uint8_t tag[SKV_PARKED_TAG]; /* of the keys, by the tenant's key: daemon/prefix-keys.h */
+	uint8_t tag[SKV_PARKED_TAG]; /* HMAC of the keys with the tenant's key, see daemon/prefix-keys.h */
 	struct skv_block_key key[];  /* [n_keys] */
 };
 
@@ -64,29 +66,33 @@ static inline uint64_t skv_parked_keys_bytes(uint32_t n_keys)
 }
 
 /*
- * Where everything is, and the sums' places, of a header in which model, name, max_tokens, commit, state_bytes, n_entries,
- * n_pages, page_bytes and n_keys are filled in.
+ * Computes counts, offsets and sizes from model, name, max_tokens, commit, state_bytes, n_entries, n_pages, page_bytes
+ * and n_keys, which the caller has filled in.
  */
 void skv_parked_lay_out(struct skv_parked_header *);
-void skv_parked_seal(struct skv_parked_header *); /* header_sum */
+void skv_parked_seal(struct skv_parked_header *); /* sets header_sum */
 /*
- * Is it the header of a file of this size (UINT64_MAX: not known) that can be read here? NULL, or a static text: what is wrong.
- * Sizes and offsets can be used after that: the layout of model and max_tokens allows them, and no sum of them overflows.
+ * Checks the header of a file of this size (UINT64_MAX: unknown). Returns NULL if it can be read here, or a static
+ * error text. After a successful check, sizes and offsets are safe: the layout of model and max_tokens allows them, and
+ * no sum of them overflows.
  */
 const char *skv_parked_check(const struct skv_parked_header *, uint64_t file_bytes);
 
 /*
- * It is written and read in pieces, of which none is larger than a chunk: parts begin new ones, and a chunk is one. Bytes of
- * the piece that begins at this multiple of SKV_PARKED_ALIGN; 0 at the end of the file.
+ * Files are written and read in pieces of at most one chunk: each part begins a new piece, and each chunk is a piece.
+ * Returns the bytes of the piece that begins at `at`, a multiple of SKV_PARKED_ALIGN; 0 at the end of the file.
  */
 uint64_t skv_parked_piece(const struct skv_parked_header *, uint64_t at);
 
-/* The file's name follows from model, rank, ranks and name: printable, without '/', not beginning with '.'; a sealed prefix' has another end. */
+/*
+ * The file's name is derived from model, rank, n_ranks and name: printable, without '/', not beginning with '.'. Sealed
+ * prefixes have a suffix of their own.
+ */
 #define SKV_PARKED_END ".parked"
 #define SKV_PARKED_PREFIX_END ".prefix"
 void skv_parked_file(const char *model, uint32_t rank, uint32_t n_ranks, const char *name, char ret[SKV_PARKED_FILE]);
 
-/* Of `bytes` bytes after those with the sum `before` (0: there are none). */
+/* Returns the crc32c of data whose preceding bytes have the sum `before` (0: there are none). */
 uint32_t skv_crc32c(uint32_t before, const void *data, size_t bytes);
 
 #endif

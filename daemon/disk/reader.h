@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/reader.h - the file of a parked sequence, checked while it is read.
+ * daemon/disk/reader.h - reads and checks the file of a parked sequence.
  *
- * Its parts come in order, in pieces. -EBADMSG: something is wrong with it, and `why` says what. What was passed on before is
- * then to be thrown away.
+ * Parts are read in order, in pieces. -EBADMSG: the file is invalid, with the reason in `why`. The caller must then
+ * discard everything that was passed to its callbacks.
  */
 #ifndef SKV_DISK_READER_H
 #define SKV_DISK_READER_H
@@ -14,22 +14,25 @@ struct skv_disk_reader {
 	struct skv_disk_work *work;
 	struct skv_parked_header header; /* checked */
 	struct skv_disk_memory memory;
-	uint32_t *sums; /* [n_pages], of the file; the reader's */
+	uint32_t *sums; /* [n_pages], read from the file; owned by the reader */
 	void *ctx;
-	/* The next piece of the file. */
+	/* Reads the next piece of the file. */
 	int (*next)(struct skv_disk_reader *, size_t bytes, void **ret);
-	/* So many bytes of a piece are the memory part's. NULL: they are not needed. */
+	/* Receives the bytes of a piece that belong to the memory part. NULL: not needed. */
 	int (*memory_piece)(struct skv_disk_reader *, uint64_t at, size_t bytes);
-	/* A chunk: pages as the file has them. */
+	/* Receives a chunk: pages in the order of the file. */
 	int (*chunk)(struct skv_disk_reader *, uint64_t first, uint32_t n, const void *pages);
 };
 
-/* Is it the header of a file of so many bytes (UINT64_MAX: not known) that can be read here? */
+/* Checks the header of a file of this size (UINT64_MAX: unknown). */
 int skv_disk_reader_check(struct skv_disk_work *, const struct skv_parked_header *, uint64_t file_bytes);
-/* Read all behind the header, with `memory` begun. */
+/* Reads everything after the header. `memory` must have been initialized. */
 int skv_disk_reader_run(struct skv_disk_reader *);
 
-/* Are the pages of a chunk what was parked? By any thread, which has the `work` for what it says. */
+/*
+ * Compares the pages of a chunk with their checksums. May be called by any thread, with a `work` of its own for error
+ * texts.
+ */
 int skv_disk_reader_compare(const struct skv_disk_reader *, struct skv_disk_work *, uint64_t first, uint32_t n, const void *pages);
 
 #endif

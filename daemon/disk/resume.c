@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/resume.c - from a file into fresh memory.
+ * daemon/disk/resume.c - reads a sequence from a file into fresh memory.
  *
- * This thread waits for the disk and gives each chunk to the helpers, who compare it with its checksums and copy it to its pages in
- * host memory. A device's context belongs to this thread, so it copies there itself what they have compared. The sequence has no commit
- * before the end: the order of copies makes no difference.
+ * The main thread waits for the disk and passes each chunk to the helpers, which compare it with its checksums and copy
+ * it to its pages in host memory. The context of a device belongs to the main thread, which copies there after the
+ * helpers' check. The sequence has no commit until the end, so chunks may be copied in any order.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,11 +17,11 @@
 #include "daemon/disk/reader.h"
 #include "daemon/disk/transfer.h"
 
-/* A chunk that the helpers have. */
+/* A chunk that the helpers process. */
 struct chunk {
 	struct skv_disk_task task;
 	struct resume *resume;
-	struct skv_disk_work work; /* a copy, for what is said of this chunk */
+	struct skv_disk_work work; /* a copy, for the chunk's error text */
 	const void *pages;
 	uint32_t *ids; /* [header.chunk_pages] */
 	uint64_t first;
@@ -33,13 +33,13 @@ struct resume {
 	struct skv_disk_reader reader;
 	struct skv_transfer *transfer;
 	struct skv_disk_pages pages;
-	struct skv_disk_list list; /* of the pages that come next */
+	struct skv_disk_list list; /* ids of the next pages */
 	struct skv_disk_helpers *helpers;
 	struct chunk chunks[SKV_TRANSFER_MAX_HELD];
-	uint64_t given, taken; /* chunks: that the helpers were given, that they are done with; number i is chunks[i % MAX_HELD] */
+	uint64_t given, taken; /* chunks given to the helpers, and taken back; chunk i is chunks[i % MAX_HELD] */
 };
 
-/* The caller's, with the size of the file. */
+/* Returns a descriptor that the caller owns, and the size of the file. */
 static int open_file(struct skv_disk_work *work, uint64_t *ret_bytes)
 {
 	int fd = openat(work->fds[SKV_DISK_FD_USER], work->job->file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), r = 0;
@@ -63,7 +63,7 @@ static bool same_model(const struct skv_wire_model *a, const struct skv_wire_mod
 	       a->kv_dtype == b->kv_dtype && a->rank == b->rank && a->n_ranks == b->n_ranks && !strncmp(a->name, b->name, sizeof(a->name));
 }
 
-/* Is it the file of the sequence that the job is about? */
+/* Checks that the file is that of the job's sequence. */
 static int check_job(struct skv_disk_work *work, const struct skv_parked_header *h)
 {
 	const struct skv_disk_job *job = work->job;
@@ -114,7 +114,7 @@ static void compare_and_copy(struct skv_disk_task *task)
 		c->error = copy(c, &c->work);
 }
 
-/* The chunk that was given first. */
+/* Waits for the oldest chunk. */
 static int take_back(struct resume *s)
 {
 	struct skv_disk_work *work = s->reader.work;
@@ -128,7 +128,7 @@ static int take_back(struct resume *s)
 	return c->error;
 }
 
-/* All of them, whatever becomes of one: the first error. */
+/* Waits for all chunks, even after an error. Returns the first error. */
 static int take_all_back(struct resume *s)
 {
 	int r = 0;
@@ -144,11 +144,11 @@ static int next(struct skv_disk_reader *r, size_t bytes, void **ret)
 {
 	struct resume *s = r->ctx;
 
-	(void)bytes; /* the transfer knows them */
+	(void)bytes; /* the transfer computes the size */
 	return skv_transfer_next(s->transfer, ret);
 }
 
-/* Of the chunk given MAX_HELD pieces ago the buffer is used next. */
+/* The buffer of the chunk given MAX_HELD pieces ago is reused next, so that chunk is taken back first. */
 static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const void *pages)
 {
 	struct resume *s = r->ctx;

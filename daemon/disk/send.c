@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/send.c - a parked file, as it is, into a pipe: a turn's worth.
+ * daemon/disk/send.c - copies one turn's share of a parked file to a pipe, unchanged.
  *
- * What comes out of the pipe is checked where it is imported. Its reader may be slow for ever, and other users want to export, too. So a
- * turn is short, and a reader that does not read ends it; the daemon waits for that reader (daemon/export.c), and asks for the next turn.
+ * The importer verifies the data. The reader of the pipe may be arbitrarily slow, and other users' exports wait. So a
+ * turn is short and ends early if the reader does not read; the daemon waits for the reader (daemon/export.c) and then
+ * requests the next turn.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,9 +18,9 @@
 
 #define AT_A_TIME (1u << 20)
 #define TURN_NS 100000000u
-#define READER_MS 10 /* that a reader may take to read some more: less than it takes to come again */
+#define READER_MS 10 /* wait for the reader: shorter than the delay until the next turn */
 
-/* The file, at the job's offset. Negative errno, with a text. */
+/* Opens the file and seeks to the job's offset. Returns a descriptor, or a negative errno with a text. */
 static int open_file(struct skv_disk_work *work)
 {
 	const struct skv_disk_job *job = work->job;
@@ -40,7 +41,7 @@ static int open_file(struct skv_disk_work *work)
 	return r < 0 ? r : file;
 }
 
-/* A turn's worth of the file into the pipe. */
+/* Copies until the end of the file or the turn. */
 static int send_some(struct skv_disk_work *work, int file, int out)
 {
 	const uint64_t end_ns = skv_now_ns() + TURN_NS, max = work->job->max_bytes;

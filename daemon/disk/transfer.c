@@ -2,11 +2,11 @@
 /*
  * daemon/disk/transfer.c - see transfer.h.
  *
- * Pieces have numbers, and number i goes through buffer i % n_buffers: some are handed out, the others are on their way. Completions
- * come in any order; the piece with the lowest number is waited for.
+ * Pieces are numbered; piece i uses buffer i % n_buffers. Some buffers are handed out, the others are in flight.
+ * Completions arrive in any order; the transfer waits for the piece with the lowest number.
  *
- * The ring is made once, and is empty between transfers. A kernel gives back what a ring has taken a while after it was closed,
- * and until then it counts against RLIMIT_MEMLOCK: many small jobs would not get theirs.
+ * The ring is created once and is empty between transfers. The kernel releases the memory of a closed ring only after a
+ * delay, during which it counts against RLIMIT_MEMLOCK: with a ring for each of many small jobs, creation would fail.
  */
 #include "daemon/disk/transfer.h"
 
@@ -18,14 +18,14 @@
 #include <sys/mman.h>
 
 #define MAX_BUFFERS (SKV_DISK_FLIGHT + SKV_TRANSFER_MAX_HELD)
-#define CALL MAX_BUFFERS /* what is in the ring and has no buffer: there is one of these at a time */
+#define CALL MAX_BUFFERS /* user data of an operation without a buffer; one at a time */
 
 struct operation {
 	char *data;
 	uint64_t at;
 	size_t bytes, done;
-	bool busy;   /* in the ring */
-	bool direct; /* as it was begun */
+	bool busy;   /* in flight */
+	bool direct; /* whether it was submitted with O_DIRECT */
 };
 
 struct skv_transfer {
@@ -38,10 +38,10 @@ struct skv_transfer {
 	size_t buffer_bytes;
 	uint32_t n_buffers;
 	struct operation ops[MAX_BUFFERS]; /* [n_buffers] */
-	uint64_t begun, out; /* pieces: that were begun, that were handed out */
-	uint64_t read_at;    /* where the next piece begins */
+	uint64_t begun, out; /* pieces submitted, pieces handed out */
+	uint64_t read_at;    /* offset of the next piece */
 	bool calling;
-	int called; /* what the call returned */
+	int called; /* result of the call */
 };
 
 /* ---- the ring -------------------------------------------------------------------------------- */
@@ -61,7 +61,7 @@ static int make_ring(struct skv_disk_work *work)
 static void begin(struct skv_transfer *t, uint32_t i)
 {
 	struct operation *op = &t->ops[i];
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&ring); /* there is one for each operation */
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&ring); /* never NULL: the ring has an entry for each operation */
 	char *data = op->data + op->done;
 	unsigned n = (unsigned)(op->bytes - op->done);
 
@@ -76,7 +76,8 @@ static void begin(struct skv_transfer *t, uint32_t i)
 	io_uring_sqe_set_data64(sqe, i);
 	op->direct = t->direct;
 	op->busy = true;
-	(void)io_uring_submit(&ring); /* what it did not take is submitted by the next call, or by wait_for_some() */
+	/* what is not submitted now is submitted by the next call or by wait_for_some() */
+	(void)io_uring_submit(&ring);
 }
 
 static void broken(struct skv_transfer *t, int error, uint64_t at)
@@ -90,7 +91,7 @@ static void broken(struct skv_transfer *t, int error, uint64_t at)
 		                           (unsigned long long)at, strerror(-error));
 }
 
-/* Some file systems take the flag, and then no read or write with it, or none that is not whole blocks of a larger size. */
+/* Clears O_DIRECT. Some file systems accept the flag but fail direct reads and writes, or require larger blocks. */
 static void go_through_cache(struct skv_transfer *t)
 {
 	int flags = fcntl(t->fd, F_GETFL);
@@ -116,7 +117,7 @@ static void completed(struct skv_transfer *t, uint32_t i, int res)
 		begin(t, i);
 }
 
-/* Until something is done, or it is time to say that nothing is. Negative: the ring is of no use any more. */
+/* Waits for a completion, or until a progress report is due. Negative: the ring is unusable. */
 static int wait_for_some(struct skv_transfer *t)
 {
 	struct __kernel_timespec time = {.tv_sec = SKV_DISK_SAYS_NS / 1000000000u, .tv_nsec = SKV_DISK_SAYS_NS % 1000000000u};
@@ -159,7 +160,7 @@ static int wait_for_all(struct skv_transfer *t)
 	return t->error;
 }
 
-/* Run what was prepared, and wait: its result, negative errno, which is no error of the transfer yet. */
+/* Submits a prepared operation and waits. Returns its result; a negative errno is not yet an error of the transfer. */
 static int call(struct skv_transfer *t, struct io_uring_sqe *sqe)
 {
 	io_uring_sqe_set_data64(sqe, CALL);
@@ -169,7 +170,7 @@ static int call(struct skv_transfer *t, struct io_uring_sqe *sqe)
 	return t->error ? t->error : t->called;
 }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- creation and removal -------------------------------------------------------------------- */
 
 static void register_buffers(struct skv_transfer *t)
 {
@@ -177,7 +178,7 @@ static void register_buffers(struct skv_transfer *t)
 
 	for (uint32_t i = 0; i < t->n_buffers; i++)
 		buffers[i] = (struct iovec){t->ops[i].data, t->buffer_bytes};
-	/* RLIMIT_MEMLOCK may be against it */
+	/* may fail because of RLIMIT_MEMLOCK */
 	t->registered = io_uring_register_buffers(&ring, buffers, t->n_buffers) == 0;
 }
 
@@ -215,12 +216,12 @@ void skv_transfer_free(struct skv_transfer *t)
 	for (uint32_t i = 0; i <= CALL; i++)
 		while (empty && (i < CALL ? t->ops[i].busy : t->calling)) {
 			if (!t->error)
-				t->error = -ECANCELED; /* nothing is begun again */
+				t->error = -ECANCELED; /* no operation is resubmitted */
 			empty = wait_for_some(t) == 0;
 		}
 	if (t->registered)
 		(void)io_uring_unregister_buffers(&ring);
-	if (!empty) { /* what is left in it is nobody's, and may still be written to the buffers: they stay */
+	if (!empty) { /* operations left in the ring may still write to the buffers, so these stay mapped */
 		io_uring_queue_exit(&ring);
 		has_ring = false;
 	} else {
@@ -290,7 +291,7 @@ int skv_transfer_sync(struct skv_transfer *t)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Of the pieces handed out last the buffers stay as they are. */
+/* Submits reads, but leaves the `held` buffers handed out last unchanged. */
 static void read_ahead(struct skv_transfer *t)
 {
 	size_t bytes;

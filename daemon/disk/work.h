@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/work.h - the jobs of a disk worker, in the process that calls them: job.h says what they are.
+ * daemon/disk/work.h - the jobs of a disk worker (see job.h), as functions that run in the calling process.
  *
- * Each returns 0, or negative errno with a text in `why`. Nothing of a job is left when it returns: the file is under its name
- * or is gone, staging buffers are freed. The descriptors are the caller's.
+ * Each returns 0, or a negative errno with a text in `why`. When it returns, the file has its name or is removed, and
+ * staging buffers are freed. The caller owns the descriptors.
  */
 #ifndef SKV_DISK_WORK_H
 #define SKV_DISK_WORK_H
@@ -13,19 +13,22 @@
 
 struct skv_disk_work {
 	const struct skv_disk_job *job;
-	const int *fds; /* [job->n_fds]; that of the user's folder is there */
-	/* That it goes on; negative: nobody listens any more, and it ends. NULL: nobody ever did. */
+	const int *fds; /* [job->n_fds]; includes the user's folder */
+	/*
+	 * Reports progress. Negative: the daemon has closed the connection, and the job ends. NULL: no progress
+	 * reports.
+	 */
 	int (*say)(const struct skv_disk_work *);
 	uint64_t said_ns;
 	uint64_t bytes; /* of the file, written or read so far */
-	bool broken; /* the process is good for nothing more, whatever became of the job: a context does not recover from a fault */
-	bool left; /* an error, and yet the file has its name: the daemon removes it */
+	bool broken; /* the process must exit, whatever the job's result is: a context does not recover from a fault */
+	bool left; /* the job failed, but its file still has its name: the daemon removes it */
 	char why[SKV_DISK_TEXT_MAX];
-	char file[SKV_PARKED_FILE]; /* IMPORT: what became of it */
-	struct skv_parked_header header; /* PARK, IMPORT: of what was written */
+	char file[SKV_PARKED_FILE]; /* IMPORT: name of the new file */
+	struct skv_parked_header header; /* PARK, IMPORT: header of the written file */
 	uint64_t inode, changed_ns; /* SEND: of the file */
-	uint32_t n_blocks; /* STORE_FIND, STORE_GET: of the answer */
-	uint32_t n_nixl; /* STORE_GET: values that NIXL has read, and their bytes */
+	uint32_t n_blocks; /* STORE_FIND, STORE_GET: see the answer */
+	uint32_t n_nixl; /* STORE_GET: number and bytes of values that NIXL has read */
 	uint64_t nixl_bytes;
 };
 
@@ -36,7 +39,7 @@ int skv_disk_send(struct skv_disk_work *);
 int skv_disk_remove(struct skv_disk_work *);
 int skv_disk_look(struct skv_disk_work *);
 
-/* `bytes` more are done; say so if it is time. */
+/* Adds `bytes` to the work done, and reports progress if SKV_DISK_SAYS_NS have passed since the last report. */
 int skv_disk_progress(struct skv_disk_work *, uint64_t bytes);
 
 #define skv_disk_refuse(work, error, ...) skv_refuse(error, (work)->why, sizeof((work)->why), __VA_ARGS__)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The disk worker, in a process of its own. See job.h.
+ * Main loop of the disk worker process, see job.h.
  *
- * Jobs come from the daemon, which is believed, and files from anybody, which are not. Whatever goes wrong is answered; a daemon
- * that says what makes no sense, or is gone, ends it.
+ * Jobs come from the daemon and are trusted; files may come from anyone and are not. Errors are reported in answers.
+ * The process exits on an invalid job packet, or when the daemon is gone.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 
 /* ---- jobs in --------------------------------------------------------------------------------- */
 
-/* A packet: its bytes, and descriptors behind those that there are already, up to `most` of them. 0: the daemon has closed its end. */
+/* Receives a packet. Its descriptors are appended to fds, up to `most`. Returns 0 if the daemon has closed its end. */
 static ssize_t receive(void *to, size_t bytes, int *fds, uint32_t *n_fds, uint32_t most)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SKV_DISK_PACKET_FDS * sizeof(int))];
@@ -40,14 +40,14 @@ static ssize_t receive(void *to, size_t bytes, int *fds, uint32_t *n_fds, uint32
 	if (c && c->cmsg_type == SCM_RIGHTS)
 		n = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
 	if (n > most - *n_fds || msg.msg_flags & MSG_CTRUNC)
-		return -EMSGSIZE; /* the process ends, and with it they are closed */
+		return -EMSGSIZE; /* the process exits, which closes the descriptors */
 	if (n)
 		memcpy(fds + *n_fds, CMSG_DATA(c), n * sizeof(int));
 	*n_fds += n;
 	return got;
 }
 
-/* False: the daemon has closed its end, or says what makes no sense. *ret_fds is the caller's to close and free. */
+/* Returns false if the daemon has closed its end or sent an invalid packet. The caller closes and frees *ret_fds. */
 static bool next_job(struct skv_disk_job *job, int **ret_fds)
 {
 	uint32_t n = 0;
@@ -76,7 +76,10 @@ static int say(const struct skv_disk_work *work)
 	return send(SKV_DISK_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) < 0 ? -ECANCELED : 0;
 }
 
-/* An open file of our own, so that the lock is ours alone, and goes with us. */
+/*
+ * The lock needs an open file description of its own, so that it is independent of other locks and ends with this
+ * process.
+ */
 static int lock(struct skv_disk_work *work)
 {
 	int fd = openat(work->fds[SKV_DISK_FD_FOLDER], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
@@ -88,7 +91,7 @@ static int lock(struct skv_disk_work *work)
 	return r < 0 ? skv_disk_refuse(work, r, "the lock on the folder of parked files: %s", strerror(-r)) : r;
 }
 
-/* It has closed its end when it has ended, whatever it has asked for before. */
+/* A daemon that has exited has closed its end, even if jobs of it are still queued. */
 static bool daemon_lives(void)
 {
 	struct pollfd p = {.fd = SKV_DISK_WORKER_FD, .events = POLLRDHUP};
@@ -96,7 +99,7 @@ static bool daemon_lives(void)
 	return poll(&p, 1, 0) == 0;
 }
 
-/* The user's folder, in its place among the job's descriptors. */
+/* Replaces the folder's second descriptor by that of the user's folder. */
 static int open_user(struct skv_disk_work *work, int *fds, bool make)
 {
 	const int r = skv_files_user(fds[SKV_DISK_FD_FOLDER], work->job->uid, make);
@@ -134,7 +137,7 @@ static int work_on(struct skv_disk_work *work, int *fds)
 	if (!known || job->n_fds < kinds[job->kind].least_fds)
 		return skv_disk_refuse(work, -EINVAL, "job %u with %u descriptors is unknown", job->kind, job->n_fds);
 	locked = lock(work);
-	if (locked >= 0 && !daemon_lives()) /* the next one may have looked at the lock before we had it */
+	if (locked >= 0 && !daemon_lives()) /* a new daemon may have tested the lock before it was taken here */
 		return skv_disk_refuse(work, -ECANCELED, "the daemon has ended");
 	r = locked < 0 ? locked : kinds[job->kind].user == NO_FOLDER ? 0 : open_user(work, fds, kinds[job->kind].user == MAKES);
 	return r < 0 ? r : kinds[job->kind].run(work);
@@ -175,7 +178,7 @@ int skv_disk_worker_main(void)
 
 		listens = answer(&work, error);
 		if (work.broken || (error == -EIO && job.model.device != SKV_DEVICE_HOST))
-			return EXIT_SUCCESS; /* the next process has a context of its own */
+			return EXIT_SUCCESS; /* the next process makes a new context */
 		for (uint32_t i = 0; i < job.n_fds; i++)
 			skv_close_fd(fds[i]);
 		free(fds);

@@ -21,7 +21,7 @@ static int folder(const struct skv_disk_writer *w)
 	return w->work->fds[SKV_DISK_FD_USER];
 }
 
-/* Without a name, or, where the file system has no such files, with that of a new one. */
+/* Creates a file without a name, or a ".new-" file if the file system does not support O_TMPFILE. */
 static int create(struct skv_disk_writer *w)
 {
 	char name[NEW_NAME];
@@ -30,7 +30,7 @@ static int create(struct skv_disk_writer *w)
 	if (w->fd >= 0 || errno != EOPNOTSUPP)
 		return w->fd < 0 ? -errno : 0;
 	new_name(name);
-	(void)unlinkat(folder(w), name, 0); /* of a process that had this number */
+	(void)unlinkat(folder(w), name, 0); /* left by a dead process with the same id */
 	w->fd = openat(folder(w), name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
 	w->linked = w->fd >= 0;
 	return w->fd < 0 ? -errno : 0;
@@ -66,7 +66,7 @@ int skv_disk_writer_put(struct skv_disk_writer *w, uint64_t at, size_t bytes)
 	return skv_transfer_write(w->transfer, at, padded);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- completion ------------------------------------------------------------------------------ */
 
 static int put_sums(struct skv_disk_writer *w)
 {
@@ -96,7 +96,7 @@ static int put_header(struct skv_disk_writer *w)
 
 	if (r < 0)
 		return r;
-	clock_gettime(CLOCK_REALTIME, &now); /* also of what is imported: here it is parked from now on */
+	clock_gettime(CLOCK_REALTIME, &now); /* also for imports: they count as parked from now on */
 	w->header.parked_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	skv_parked_seal(&w->header);
 	memcpy(buffer, &w->header, sizeof(w->header));
@@ -111,7 +111,7 @@ static int link_new(struct skv_disk_writer *w, const char *name)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", w->fd);
 	if (linkat(AT_FDCWD, path, folder(w), name, AT_SYMLINK_FOLLOW) == 0)
 		return 0;
-	if (errno != EEXIST || unlinkat(folder(w), name, 0) < 0) /* of a process that had this number */
+	if (errno != EEXIST || unlinkat(folder(w), name, 0) < 0) /* left by a dead process with the same id */
 		return -errno;
 	return linkat(AT_FDCWD, path, folder(w), name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
 }

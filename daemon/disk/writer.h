@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/writer.h - a new file of a parked sequence: without a name until all of it is on the disk.
+ * daemon/disk/writer.h - writes a new file of a parked sequence, which has no name until all of it is on the disk.
  *
- * Memory and pages are written in pieces (skv_parked_piece()), header and sums at the end, when checksums are known. A process
- * that dies before leaves nothing, or a file ".new-" and its number.
+ * Memory and pages are written in pieces (skv_parked_piece()), sums and header at the end, when checksums are known. A
+ * process that dies before leaves nothing, or a file named ".new-" and its process id.
  */
 #ifndef SKV_DISK_WRITER_H
 #define SKV_DISK_WRITER_H
@@ -16,19 +16,19 @@ struct skv_disk_writer {
 	struct skv_transfer *transfer;
 	uint32_t *sums; /* [n_pages] */
 	int fd;
-	bool linked; /* it is ".new-" and the process's number */
+	bool linked; /* the file has the name ".new-" and the process id */
 };
 
-/* A file as large as the header, which is laid out, says. */
+/* Creates a file of the size that the laid out header gives. */
 int skv_disk_writer_begin(struct skv_disk_writer *, struct skv_disk_work *, const struct skv_parked_header *);
-/* Of the transfer's buffer so many bytes are the piece at `at`; zeros follow. */
+/* Writes the first `bytes` of the transfer's buffer as the piece at `at`, padded with zeros. */
 int skv_disk_writer_put(struct skv_disk_writer *, uint64_t at, size_t bytes);
 /*
- * All pieces were put, and checksums are in the header and `sums`: the file gets its name in the user's folder. If
- * `replaces`, one of this name is gone then; else that is -EEXIST.
+ * Writes sums and header, and gives the file its name in the user's folder. The caller has put all pieces and set the
+ * checksums in the header and in `sums`. `replaces`: an existing file of this name is replaced; otherwise -EEXIST.
  */
 int skv_disk_writer_end(struct skv_disk_writer *, const char *name, bool replaces);
-/* Without an end nothing of it stays. */
+/* Frees the writer. Removes the file unless skv_disk_writer_end() succeeded. */
 void skv_disk_writer_free(struct skv_disk_writer *);
 
 #endif

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ipc/conn.c - one connection. See conn.h for what it promises.
+ * daemon/ipc/conn.c - one connection. See conn.h for its guarantees.
  *
- * Life. A connection is open from accept until skv_conn_close(). Closing tells the owner at once,
- * shuts the socket down, cancels what runs in the ring and starts one last operation, a timer of
- * nothing. Each operation's end looks whether it was the last one; then the socket is closed and the struct
- * freed. So closing never frees, and a callback of the loop may use its connection until it returns.
+ * Life. A connection is open from accept until skv_conn_close(). Closing tells the owner at once, shuts the socket
+ * down, cancels the operations in the ring and starts one last operation, a timer of 0 ns. The end of each operation
+ * checks whether it was the last one; then the socket is closed and the struct freed. So closing never frees, and a
+ * callback of the loop may use its connection until it returns.
  *
- * Descriptors of clients. Messages are peeked at before they are received (rights.h); the first that carries
+ * Descriptors of clients. Messages are peeked at before they are received (rights.h); the first message that carries
  * descriptors ends the connection.
  *
- * A socket in which such messages may wait is closed by a worker thread of the ring, any other in its user's turn. It
- * counts as a connection of its user until then: so who makes and breaks connections without end waits for that.
+ * A worker thread of the ring closes a socket in which such messages may wait; any other socket is closed in its
+ * user's turn. Until then the socket counts as a connection of its user, which slows down a client that opens and
+ * closes connections in a loop.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +28,8 @@
 
 #define TURN_NS 500000u
 /*
- * What the kernel keeps for a peer that does not read is charged to us, and stays for as long as the peer's socket does. So it
- * is two of the largest messages (the kernel doubles the number), not 26.
+ * Unread data in the kernel is charged to the daemon for as long as the peer's socket exists. So the buffer holds two
+ * of the largest messages (the kernel doubles this number) instead of 26.
  */
 #define SEND_BUFFER SKV_WIRE_MAX_SENT
 
@@ -90,7 +91,7 @@ static void closed(struct skv_op *op, int res)
 	conn_free(SKV_OP_OWNER(op, struct skv_conn, close_op));
 }
 
-/* Has it ended, and is nothing of it left in the loop? */
+/* Has it ended, and has its last operation in the loop ended? */
 static bool is_idle(const struct skv_conn *conn)
 {
 	return !conn->open && !skv_op_running(&conn->recv_op) && !skv_op_running(&conn->send_op) &&
@@ -102,7 +103,7 @@ void skv_conn_free_when_idle(struct skv_conn *conn)
 	if (!is_idle(conn) || conn->queued)
 		return;
 	if (conn->no_rights && conn->user && !conn->ipc->closing)
-		skv_ipc_queue(conn); /* the kernel frees what was not received: a few hundred messages perhaps */
+		skv_ipc_queue(conn); /* the kernel frees unreceived messages here: perhaps a few hundred */
 	else
 		skv_op_close(conn->ipc->loop, &conn->close_op, conn->fd, closed);
 }
@@ -138,10 +139,7 @@ void skv_conn_close(struct skv_conn *conn, int level, const char *why)
 	skv_op_timer(ipc->loop, &conn->end_op, 0, ended);
 }
 
-/*
- * The peer's author wants to know; whether the peer reads it is its own affair, so this does not wait.
- * The connection ends in any case.
- */
+/* Sends the reason for debugging and ends the connection. Does not wait for the peer to read it. */
 static void malformed(struct skv_conn *conn, const char *what)
 {
 	struct {
@@ -161,7 +159,7 @@ static void malformed(struct skv_conn *conn, const char *what)
 
 static void looked(struct skv_op *op, int res);
 
-/* Look how long the next message is, and whether it carries descriptors; it stays where it is. */
+/* Peeks at the next message for its length and for descriptors; the message stays in the socket. */
 void skv_conn_receive(struct skv_conn *conn)
 {
 	if (!conn->open || conn->finishing || conn->held || conn->paused || conn->queued || skv_op_running(&conn->recv_op) || conn->out_charge > SKV_CONN_MARK)
@@ -170,13 +168,13 @@ void skv_conn_receive(struct skv_conn *conn)
 	skv_op_recvmsg(conn->ipc->loop, &conn->recv_op, conn->fd, &conn->recv_msg, MSG_PEEK | MSG_TRUNC, looked);
 }
 
-/* Of nobody's client in particular: also before HELLO. */
+/* Types that are allowed before HELLO, too. */
 static bool needs_no_hello(uint16_t type)
 {
 	return type == SKV_MSG_CLIENT_END || type == SKV_MSG_HANDOVER;
 }
 
-/* A packet arrived whole: check its form, pass it on. Takes nothing of `fds` but what the owner took. */
+/* A packet arrived whole: check it and pass it on. Takes only those `fds` that the owner took. */
 static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_fds)
 {
 	struct skv_ipc *ipc = conn->ipc;
@@ -202,7 +200,7 @@ static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_f
 	ipc->ops->message(ipc->ctx, conn, &header, ipc->packet + sizeof(header), fds);
 }
 
-/* Take the message that was looked at, of no more bytes than there is room for. Only operators may send descriptors. */
+/* Receives the message that was peeked at; it fits into the buffer. Only operators may send descriptors. */
 static void take(struct skv_conn *conn)
 {
 	struct skv_ipc *ipc = conn->ipc;
@@ -244,15 +242,15 @@ static void looked(struct skv_op *op, int res)
 		skv_conn_free_when_idle(conn);
 }
 
-/* What the look at its next message says is to be done. */
+/* Acts on the result of the peek at the next message. */
 static void serve(struct skv_conn *conn)
 {
 	int seen = conn->seen;
 
 	if (seen >= 0 && !conn->operators && skv_rights_carried(&conn->recv_msg))
-		malformed(conn, "file descriptors, which the daemon takes from operators alone, on a socket of theirs");
+		malformed(conn, "file descriptors, expected from operators only, on the operators' socket");
 	else if (seen == -ECONNRESET)
-		; /* it hung up without reading all, and what it sent before is still to come */
+		; /* the peer hung up without reading everything; its earlier messages are still to be received */
 	else if (seen == 0)
 		skv_conn_close(conn, LOG_DEBUG, "hung up");
 	else if (seen < 0)
@@ -303,9 +301,9 @@ static void hello_late(struct skv_op *op, int res)
 	skv_conn_free_when_idle(conn);
 }
 
-/* ---- beginning, looking ---- */
+/* ---- beginning, accessors ---- */
 
-/* May the peer have one more connection? NULL, or why not. */
+/* May the peer have one more connection? NULL, or the reason why not. */
 static const char *refuse(const struct skv_door *door, const struct skv_conn *conn)
 {
 	const struct skv_ipc *ipc = door->ipc;
@@ -314,15 +312,17 @@ static const char *refuse(const struct skv_door *door, const struct skv_conn *co
 	if (!skv_peer_is_mapped(peer))
 		return "its user has no number in the daemon's user namespace";
 	if (door->operators && skv_peer_other_userns(peer))
-		return "an operator is in the daemon's user namespace, and it is in another";
-	if (!door->operators && ipc->ops->used_up(ipc->ctx)) /* operators are who can mend it */
+		return "it is in another user namespace, expected an operator in that of the daemon";
+	if (!door->operators && ipc->ops->used_up(ipc->ctx)) /* operators can still connect, to free memory */
 		return "the daemon's memory is used up";
-	if (ipc->n_conns > ipc->limits.connections) /* it is counted */
-		return "the daemon has its most connections";
-	return conn->user->n_conns > ipc->limits.account_connections ? "its user has the most connections it may have" : NULL;
+	if (ipc->n_conns > ipc->limits.connections) /* this one is counted already */
+		return "the daemon has the most connections that are allowed (max-clients)";
+	return conn->user->n_conns > ipc->limits.account_connections
+	               ? "its user has the most connections that are allowed (account-clients)"
+	               : NULL;
 }
 
-/* Never open: it may have sent descriptors already. */
+/* The connection is never opened, but closed like any other: its peer may have sent descriptors already. */
 static void turn_away(struct skv_conn *conn, int level, const char *why)
 {
 	skv_count(conn->ipc->counts, conn->peer.uid, SKV_COUNT_REFUSED, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ipc/ipc.c - accepting connections, and the list of them. */
+/* daemon/ipc/ipc.c - accepts connections, and keeps the list of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "daemon/ipc/ipc-priv.h"
 #include "daemon/sys/log.h"
 
-#define RETRY_NS 100000000u /* between attempts to accept while there are no fds or memory */
+#define RETRY_NS 100000000u /* between attempts to accept while descriptors or memory are lacking */
 
 static void accepted(struct skv_op *op, int res);
 
@@ -30,7 +30,7 @@ static void accepted(struct skv_op *op, int res)
 		return;
 	}
 	if (res < 0 && res != -ECONNABORTED && res != -EINTR && res != -EAGAIN) {
-		/* EMFILE, ENFILE, ENOMEM: connections in the backlog are accepted when others have left. */
+		/* EMFILE, ENFILE, ENOMEM: the backlog is accepted when other connections have ended. */
 		if (!door->starved)
 			skv_log(LOG_ERR, "cannot accept connections for now: %s", strerror(-res));
 		door->starved = true;
@@ -56,11 +56,11 @@ int skv_ipc_new(struct skv_loop *loop, int clients_fd, int operators_fd, const s
 		int fd = fcntl(clients_fd, F_DUPFD_CLOEXEC, 3);
 
 		if (fd < 0)
-			break; /* fewer then: they are for bad times, and these are bad times */
+			break; /* fewer spares then: descriptors are short already */
 		ipc->spare[ipc->n_spare++] = fd;
 	}
 	skv_rights_refuse(clients_fd);
-	(void)fcntl(clients_fd, F_SETFL, O_NONBLOCK); /* another daemon's process may have it, and be quicker */
+	(void)fcntl(clients_fd, F_SETFL, O_NONBLOCK); /* another daemon may have it, and accept first */
 	if (operators_fd >= 0)
 		(void)fcntl(operators_fd, F_SETFL, O_NONBLOCK);
 	ipc->doors[SKV_DOOR_CLIENTS] = (struct skv_door){.ipc = ipc, .fd = clients_fd};
@@ -97,7 +97,7 @@ void skv_ipc_close_all(struct skv_ipc *ipc)
 	while (ipc->conns)
 		skv_conn_close(ipc->conns, LOG_DEBUG, NULL);
 	while (skv_ipc_work(ipc))
-		; /* all of these have ended */
+		; /* closes what can be closed now */
 }
 
 static int take_socket(struct skv_door *door)

@@ -19,9 +19,9 @@ static int peer_pidfd(int sock, pid_t pid)
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &len) == 0)
 		return fd;
 	if (errno != ENOPROTOOPT)
-		/* ESRCH, or ENODATA and EINVAL in some versions, for a peer that is gone */
+		/* ESRCH, or ENODATA and EINVAL in some kernel versions: the peer is gone */
 		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : -ESRCH;
-	fd = pidfd_open(pid, 0); /* not for a process outside of our PID namespace, which has no number here */
+	fd = pidfd_open(pid, 0); /* fails for a process outside of our PID namespace, which has no number here */
 	return fd < 0 ? -errno : fd;
 }
 
@@ -58,7 +58,7 @@ bool skv_peer_is_mapped(const struct skv_peer *peer)
 
 	if (!read_numbers("/proc/sys/kernel/overflowuid", "%lu", overflow, 1) || peer->uid != overflow[0])
 		return true;
-	/* in the first namespace each user has its own number */
+	/* in the initial namespace this UID is an ordinary one */
 	return read_numbers("/proc/self/uid_map", "%lu %lu %lu", map, 3) && map[0] == 0 && map[1] == 0 &&
 	       map[2] == UINT32_MAX;
 }

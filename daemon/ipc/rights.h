@@ -2,10 +2,10 @@
 /*
  * daemon/ipc/rights.h - file descriptors that peers send.
  *
- * A file that nobody else has open is closed in earnest when the message that carries it is received without room
- * for it, or when the socket that it waits in is closed; and that may take as long as the file's owner likes (a FUSE
- * server that does not answer, a socket that lingers). So a message is peeked at before it is received, which never
- * is the last to close anything: with MSG_CTRUNC it carries descriptors.
+ * If a message is received without room for its descriptors, or its socket is closed, the kernel closes them. Closing
+ * the last descriptor of a file may block for as long as the file's owner likes (a FUSE server that does not answer,
+ * a socket that lingers). So a message is peeked at before it is received. A peek never closes anything, and
+ * MSG_CTRUNC tells that the message carries descriptors.
  */
 #ifndef SKV_RIGHTS_H
 #define SKV_RIGHTS_H
@@ -15,24 +15,30 @@
 #include "common/wire.h"
 #include "daemon/loop/loop.h"
 
-/* Room for one message's descriptors; a union with cmsghdr would have a flexible member in its middle. */
+/* Room for the descriptors of one message. A union with cmsghdr would have a flexible member in its middle. */
 struct skv_rights_room {
 	_Alignas(struct cmsghdr) char space[CMSG_SPACE(SKV_WIRE_MAX_FDS * sizeof(int))];
 };
 
-/* The kernel is to refuse what carries descriptors, to this socket and those that it accepts. It may not know how. */
+/*
+ * Asks the kernel to refuse messages with descriptors to this socket and those that it accepts. Kernels before Linux
+ * 6.16 cannot.
+ */
 void skv_rights_refuse(int sock);
 
-/* Does the message that was peeked at, without room for descriptors, carry any? */
+/* Does the message carry descriptors? It was peeked at without room for any. */
 static inline bool skv_rights_carried(const struct msghdr *peeked)
 {
 	return peeked->msg_flags & MSG_CTRUNC;
 }
 
-/* Has the kernel refused them for this socket since it was connected? Then none wait in it. */
+/* Has the kernel refused descriptors for this socket since it was connected? Then none wait in it. */
 bool skv_rights_refused(int sock);
 
-/* The descriptors of a received message, which are the caller's; more than there may be are closed, by the loop. */
+/*
+ * Returns the descriptors of a received message, which the caller owns; the loop closes those beyond
+ * SKV_WIRE_MAX_FDS.
+ */
 unsigned skv_rights_take(struct skv_loop *, struct msghdr *, int fds[SKV_WIRE_MAX_FDS]);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ipc/send.c - a connection's output: packets that are queued, and what becomes of them. See conn.h. */
+/* daemon/ipc/send.c - a connection's output: queued packets and their descriptors. See conn.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -11,10 +11,10 @@
 #include "daemon/ipc/ipc-priv.h"
 #include "daemon/sys/log.h"
 
-#define UNREAD 16384u      /* bytes, of the kernel's too, that a peer may leave where no more memory is to be had */
-#define CHARGE_OF_FD 4096u /* an fd in the queue weighs as much as so many bytes */
+#define UNREAD 16384u      /* bytes, the kernel's included, that a peer may leave unread when memory is used up */
+#define CHARGE_OF_FD 4096u /* bytes that a queued fd counts as */
 
-/* A duplicate of `fd` to be sent, or -1. */
+/* Returns a duplicate of `fd` to be sent, or -1. */
 static int borrow_slot(struct skv_ipc *ipc, int fd)
 {
 	if (!ipc->n_spare)
@@ -92,7 +92,7 @@ static void sent(struct skv_op *op, int res)
 	out_free(conn->ipc, conn->sending);
 	conn->sending = NULL;
 	if (res == -EPIPE || res == -ECONNRESET)
-		skv_conn_drop_output(conn); /* it hung up: receiving comes to that after what it sent before */
+		skv_conn_drop_output(conn); /* the peer hung up: its earlier messages are still received */
 	else if (res < 0)
 		skv_conn_close(conn, LOG_WARNING, strerror(-res));
 	if (conn->open && conn->wants_room && conn->out_charge <= SKV_CONN_MARK / 2) {
@@ -104,7 +104,7 @@ static void sent(struct skv_op *op, int res)
 	skv_conn_free_when_idle(conn);
 }
 
-/* The packet's memory, with header and fds filled in, not yet queued; NULL after closing the connection. */
+/* Allocates a packet with header and fds filled in, not yet queued. NULL: the connection has been closed. */
 static struct skv_conn_out *out_new(struct skv_conn *conn, uint16_t type, uint32_t serial, size_t bytes,
                                     const int *fds, unsigned n_fds)
 {
@@ -187,7 +187,7 @@ bool skv_conn_is_full(struct skv_conn *conn)
 	return conn->out_charge > SKV_CONN_MARK;
 }
 
-/* What the peer has not read so far, here and in the kernel. */
+/* Bytes that the peer has not read, in our queue and in the kernel. */
 static uint64_t unread(const struct skv_conn *conn)
 {
 	int sent = 0;
@@ -198,7 +198,7 @@ static uint64_t unread(const struct skv_conn *conn)
 
 static void relieve_of(struct skv_conn *conn)
 {
-	skv_conn_close(conn, LOG_WARNING, "it does not read its answers, and the daemon's memory is used up");
+	skv_conn_close(conn, LOG_WARNING, "it does not read its replies, and the daemon's memory is used up");
 }
 
 void skv_ipc_relieve(struct skv_ipc *ipc)

@@ -2,9 +2,9 @@
 /*
  * daemon/ipc/user.c - users take turns.
  *
- * A connection whose peer has sent something, or that is to be closed, waits in its user's queue; users are served one
- * connection each, in a ring. So who has sixty connections, and sends on all of them without end, gets no more of the daemon
- * than who has one, and a request waits for one of each other user at most.
+ * A connection whose peer has sent something, or that is to be closed, waits in its user's queue. Users are served
+ * round-robin, one connection each. So a user with sixty busy connections gets no more of the daemon's time than a
+ * user with one, and a request waits for at most one of each other user.
  */
 #include <stdlib.h>
 #include "daemon/ipc/ipc-priv.h"

@@ -2,9 +2,9 @@
 /*
  * daemon/loop/loop.c - see loop.h.
  *
- * An operation's state is a set of four bits: its start and its cancellation each wait in a list of
- * ours (QUEUED) or are in the kernel (INFLIGHT). It is done when the set is empty. A completion
- * carries the operation's address; a cancellation's completion the same with the lowest bit set.
+ * The state of an operation is a set of four bits: its start and its cancellation are each in a list of ours (QUEUED)
+ * or in the kernel (INFLIGHT). The operation is done when the set is empty. A completion carries the address of the
+ * operation; the completion of a cancellation has the lowest bit set as well.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,13 +33,13 @@ struct skv_loop {
 	struct skv_meter meter;
 	bool (*idle)(void *ctx);
 	void *idle_ctx;
-	bool (*before)(void *ctx); /* submissions */
+	bool (*before)(void *ctx); /* before submissions */
 	void *before_ctx;
 };
 
 int skv_loop_new(unsigned entries, struct skv_loop **ret)
 {
-	/* Completions are taken in io_uring_enter, never by interrupting the thread. */
+	/* Completions are taken in io_uring_enter; the thread is never interrupted for them. */
 	struct io_uring_params p = {.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN};
 	struct skv_loop *loop = calloc(1, sizeof(*loop));
 	int r;
@@ -174,7 +174,7 @@ void skv_op_timer(struct skv_loop *loop, struct skv_op *op, uint64_t after_ns, s
 
 void skv_loop_allow_workers(struct skv_loop *loop, unsigned n)
 {
-	unsigned most[2] = {n, 0}; /* of bounded work; 0: the other limit stays */
+	unsigned most[2] = {n, 0}; /* limit of workers for bounded work; 0: the limit for unbounded work stays */
 
 	(void)io_uring_register_iowq_max_workers(&loop->ring, most);
 }
@@ -226,7 +226,7 @@ static int accept_now(int fd)
 	return r < 0 ? -errno : r;
 }
 
-/* May anybody know of what was done? */
+/* Have all changes been committed, so that others may learn of them? */
 static bool may_submit(struct skv_loop *loop)
 {
 	return !loop->before || loop->before(loop->before_ctx);
@@ -244,18 +244,21 @@ static void finish(struct skv_loop *loop, struct skv_op *op)
 		op->res = 0;
 	if (op->kind == SKV_OP_ACCEPT && op->res >= 0)
 		op->res = accept_now(op->fd);
-	if (op->kind == SKV_OP_CLOSE && op->res == -ECANCELED) /* it is being drained: nobody waits any more */
+	if (op->kind == SKV_OP_CLOSE && op->res == -ECANCELED) /* draining: closing may block now */
 		close(op->fd);
 	op->done(op, op->res);
 }
 
-/* Owners rely on it that they hear of time and events: what the kernel had no memory for is started again. */
+/*
+ * Owners rely on timers, polls and reads to complete: an operation that the kernel had no memory for is started
+ * again.
+ */
 static bool is_to_start_again(const struct skv_op *op)
 {
 	return (op->res == -ENOMEM || op->res == -EAGAIN) && (op->kind == SKV_OP_TIMER || op->kind == SKV_OP_POLL || op->kind == SKV_OP_READ);
 }
 
-/* One of the operation's four bits is over. */
+/* Clears one of the operation's four bits. */
 static void clear_state(struct skv_loop *loop, struct skv_op *op, uint32_t bit)
 {
 	const bool cancelled = op->state & (CANCEL_QUEUED | CANCEL_INFLIGHT) || bit & (CANCEL_QUEUED | CANCEL_INFLIGHT);
@@ -272,8 +275,9 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 	switch (op->kind) {
 	case SKV_OP_ACCEPT:
 		/*
-		 * Of those that accept in the kernel, one is woken for a connection. It may be the ring of a daemon that is dead, for rings
-		 * outlive their processes a little; then nobody accepts. Of those that poll, all are woken.
+		 * Poll, then accept in finish(): the kernel wakes only one waiting accept for a connection, which may
+		 * be that of a dead daemon's ring, since rings outlive their process for a moment. A poll wakes all
+		 * waiters.
 		 */
 		io_uring_prep_poll_add(sqe, op->fd, POLLIN);
 		break;
@@ -305,7 +309,7 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 	io_uring_sqe_set_data64(sqe, (uintptr_t)op);
 }
 
-/* NULL: the kernel takes no more before completions are reaped; the lists keep the rest. */
+/* NULL: the kernel takes no more until completions are reaped; the rest stays in the lists. */
 static struct io_uring_sqe *get_sqe(struct skv_loop *loop)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&loop->ring);
@@ -317,13 +321,13 @@ static struct io_uring_sqe *get_sqe(struct skv_loop *loop)
 	return sqe;
 }
 
-/* Move the lists into the submission queue. Starts go first, so a cancellation always follows its target. */
+/* Moves the lists into the submission queue. Starts go first, so that a cancellation always follows its target. */
 static void fill(struct skv_loop *loop)
 {
 	struct io_uring_sqe *sqe;
 	struct skv_op *op;
 
-	if (!may_submit(loop) && !loop->draining) /* then they are cancelled, and only that is submitted */
+	if (!may_submit(loop) && !loop->draining) /* when draining, operations are only cancelled */
 		return;
 	while ((op = loop->starts)) {
 		if (!(op->state & CANCEL_QUEUED)) {
@@ -333,14 +337,14 @@ static void fill(struct skv_loop *loop)
 			prepare(sqe, op);
 			op->state |= START_INFLIGHT;
 		} else {
-			op->res = -ECANCELED; /* before the kernel heard of it */
+			op->res = -ECANCELED; /* before it was submitted */
 		}
 		loop->starts = op->next_start;
 		if (!loop->starts)
 			loop->starts_end = &loop->starts;
 		op->state &= ~(uint32_t)START_QUEUED;
 	}
-	/* A callback below may start and cancel anew: the start then comes first, next time. */
+	/* A callback below may start an operation again and cancel it; its start must be submitted first, next time. */
 	while ((op = loop->cancels) && !(op->state & START_QUEUED)) {
 		if (op->state & START_INFLIGHT) {
 			sqe = get_sqe(loop);
@@ -368,7 +372,7 @@ static void reap(struct skv_loop *loop)
 	while (io_uring_peek_cqe(&loop->ring, &cqe) == 0) {
 		uint64_t data = io_uring_cqe_get_data64(cqe);
 		struct skv_op *op = (struct skv_op *)(uintptr_t)(data & ~CANCEL_TAG);
-		const enum skv_op_kind kind = op->kind; /* its callback may free it */
+		const enum skv_op_kind kind = op->kind; /* the callback may free `op` */
 		int res = cqe->res;
 
 		io_uring_cqe_seen(&loop->ring, cqe);
@@ -382,7 +386,7 @@ static void reap(struct skv_loop *loop)
 	}
 }
 
-/* From one wait to the next. */
+/* One turn: from one wait to the next. */
 static int turn(struct skv_loop *loop)
 {
 	bool more;
@@ -393,7 +397,10 @@ static int turn(struct skv_loop *loop)
 	fill(loop);
 	skv_loop_did(loop, "starting operations");
 	skv_meter_end(&loop->meter);
-	/* What fill() finished by itself may have started more, and idle() may have quit: do not sleep on it. */
+	/*
+	 * fill() may have finished operations and their callbacks started others, and idle() may have quit: then do
+	 * not sleep.
+	 */
 	more |= loop->quit || loop->starts || loop->cancels || !loop->running;
 	r = more ? io_uring_submit_and_get_events(&loop->ring) : io_uring_submit_and_wait(&loop->ring, 1);
 	skv_meter_begin(&loop->meter);

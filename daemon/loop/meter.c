@@ -35,7 +35,7 @@ void skv_meter_end(struct skv_meter *m)
 		raise_to(&m->turn_cpu_max_ns, cpu_ns() - m->begun_cpu_ns);
 }
 
-/* NULL: there is no room for another one. */
+/* NULL: the table is full. */
 static struct skv_meter_work *find(struct skv_meter *m, const char *name)
 {
 	for (unsigned i = 0; i < SKV_METER_WORKS; i++) {
@@ -66,6 +66,7 @@ void skv_meter_did(struct skv_meter *m, const char *name)
 	if (took_cpu_ns < SKV_METER_LONG_NS)
 		return;
 	w->n_long++;
-	skv_log(LOG_DEBUG, "a long turn: %s took %.2f ms of the processor's time, %.2f ms by the clock", name, (double)took_cpu_ns / 1e6,
+	skv_log(LOG_DEBUG, "a long turn: %s took %.2f ms of CPU time, %.2f ms of wall-clock time", name,
+	        (double)took_cpu_ns / 1e6,
 	        (double)took_ns / 1e6);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The worker of a device, in a process of its own. See cuda.h.
+ * Main loop of the worker process of a device. See cuda.h.
  *
- * It holds what the daemon must not: a CUDA context. It is told of one job at a time and answers each,
- * also what goes wrong. Whether a worker that saw an error is good for another job is the daemon's to
- * judge (after most it is not: a context does not recover from a fault).
+ * The process has the CUDA context that the daemon must not have. It receives one job at a time and answers each,
+ * including failures. The daemon decides whether a worker is still usable after an error (usually not: a context does
+ * not recover from a fault).
  */
 #include <errno.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 #include "common/process.h"
 #include "daemon/mem/driver.h"
 
-/* What was allocated here (ipc = legacy), by handle. */
+/* Memory allocated by this process (ipc = legacy), by handle. */
 struct allocation {
 	struct allocation *next;
 	CUdeviceptr at;
@@ -26,7 +26,7 @@ struct allocation {
 };
 
 static CUdevice device;
-static bool ready; /* the context is there */
+static bool ready; /* the context exists */
 static struct allocation *allocations;
 
 _Static_assert(sizeof(CUipcMemHandle) == SKV_IPC_HANDLE_BYTES, "as the wire has it");
@@ -39,7 +39,7 @@ static int get_ready(unsigned ordinal, char *why)
 	if (ready || r < 0)
 		return r;
 	r = skv_cu_error(skv_cu.cuDeviceGet(&device, (int)ordinal), "the device", why);
-	if (r == 0) /* wait asleep: this process is not in a hurry */
+	if (r == 0) /* block while waiting, instead of spinning: latency does not matter here */
 		r = skv_cu_error(skv_cu.cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_BLOCKING_SYNC),
 		                 "the context's flags", why);
 	if (r == 0)
@@ -57,7 +57,7 @@ static int fill(CUdeviceptr at, size_t bytes, char *why)
 	return r < 0 ? r : skv_cu_error(skv_cu.cuCtxSynchronize(), "filling with zeros", why);
 }
 
-/* With the allocation mapped at `at`. */
+/* Maps the allocation at `at`, zeroes it, and unmaps it. */
 static int zero_mapped(CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, char *why)
 {
 	CUmemAccessDesc access = {
@@ -103,7 +103,7 @@ static int allocate(size_t bytes, uint8_t ret_ipc[SKV_IPC_HANDLE_BYTES], char *w
 
 	if (!a) {
 		snprintf(why, SKV_CUDA_TEXT_MAX, "out of host memory");
-		return -EIO; /* -ENOMEM is the device's */
+		return -EIO; /* -ENOMEM means device memory */
 	}
 	r = skv_cu_error(skv_cu.cuMemAlloc(&a->at, bytes), "allocating a segment", why);
 	if (r < 0) {
@@ -160,7 +160,7 @@ static void work(unsigned ordinal, const struct skv_cuda_job *job, int fd, struc
 	}
 }
 
-/* False: the daemon has closed its end, or says what makes no sense. *ret_fd: -1 where there was none. */
+/* Returns false if the daemon has closed its end or sent an invalid packet. *ret_fd is -1 without a descriptor. */
 static bool next_job(struct skv_cuda_job *job, int *ret_fd)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA devices as the daemon sees them: without a context. See cuda.h. */
+/* Access to CUDA devices by the daemon, without a context. See cuda.h. */
 #include "daemon/mem/cuda.h"
 
 #include <errno.h>
@@ -9,14 +9,14 @@
 #include "common/fd.h"
 #include "daemon/mem/driver.h"
 
-/* A driver that does not know the attribute has nothing of the kind. */
+/* A driver that does not know the attribute lacks the feature. */
 static int look_at_attribute(CUdevice device, CUdevice_attribute attribute, bool *has, char why[SKV_CUDA_TEXT_MAX])
 {
 	int value = 0;
 	CUresult r = skv_cu.cuDeviceGetAttribute(&value, attribute, device);
 
 	*has = *has && r == CUDA_SUCCESS && value;
-	return r == CUDA_ERROR_INVALID_VALUE ? 0 : skv_cu_error(r, "what the device can", why);
+	return r == CUDA_ERROR_INVALID_VALUE ? 0 : skv_cu_error(r, "the device's capabilities", why);
 }
 
 static int look(CUdevice device, struct skv_cuda_info *info, char why[SKV_CUDA_TEXT_MAX])
@@ -40,7 +40,7 @@ static int look(CUdevice device, struct skv_cuda_info *info, char why[SKV_CUDA_T
 		r = look_at_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &info->exports, why);
 	if (r < 0)
 		return r;
-	info->granularity = 2u << 20; /* below it, cuMemAlloc lets allocations share a block */
+	info->granularity = 2u << 20; /* cuMemAlloc lets smaller allocations share a block */
 	if (!info->exports)
 		return 0;
 	return skv_cu_error(skv_cu.cuMemGetAllocationGranularity(&info->granularity, &prop,
@@ -82,7 +82,7 @@ int skv_cuda_create(unsigned device, size_t bytes, int *ret_fd, char why[SKV_CUD
 	r = skv_cu_error(skv_cu.cuMemExportToShareableHandle(
 				 &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
 	                 "exporting a segment", why);
-	skv_cu.cuMemRelease(handle); /* the fd keeps the memory */
+	skv_cu.cuMemRelease(handle); /* the descriptor keeps the memory alive */
 	if (r < 0)
 		return r;
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {

@@ -9,7 +9,9 @@
 
 struct skv_cu skv_cu;
 
-/* Functions behind their names of today: an older driver lacks some, and is told from none at all. */
+/*
+ * Functions by their current symbol names. An older driver lacks some, and is reported as too old instead of missing.
+ */
 #define LOAD(f) LOAD_AS(f, f)
 #define LOAD_AS(f, name) {(void **)&skv_cu.f, #name},
 static const struct {
@@ -24,7 +26,8 @@ static int load(char why[SKV_CUDA_TEXT_MAX])
 	errno = 0;
 	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!lib) {
-		const int r = skv_is_shortage(-errno) ? -errno : -ENODEV; /* it may be there, and could not be opened */
+		/* the driver may exist, but could not be opened */
+		const int r = skv_is_shortage(-errno) ? -errno : -ENODEV;
 
 		snprintf(why, SKV_CUDA_TEXT_MAX, "%s: %.200s", r == -ENODEV ? "there is no CUDA driver" : "the CUDA driver", dlerror());
 		return r;

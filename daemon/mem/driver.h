@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/mem/driver.h - the functions of libcuda.so.1 that are used, found at run time. */
+/* daemon/mem/driver.h - the functions of libcuda.so.1 in use, resolved at run time. */
 #ifndef SKV_DRIVER_H
 #define SKV_DRIVER_H
 
 #include <cuda.h>
 #include "daemon/mem/cuda.h"
 
-/* Those that need no context, then those for the workers alone, of a device and of disks. */
+/* First the functions that need no context, then those that only the workers of devices and disks use. */
 #define SKV_CU_FUNCTIONS(F)               \
 	F(cuInit)                         \
 	F(cuGetErrorName)                 \
@@ -43,17 +43,17 @@
 	F(cuMemcpyDtoHAsync)              \
 	F(cuMemcpyHtoDAsync)
 
-/* Named as in cuda.h, where some names are macros for a later version of a function. */
+/* The types are those of cuda.h, where some names are macros for a later version of the function. */
 #define SKV_CU_MEMBER(f) __typeof__(&f) f;
 struct skv_cu {
 	SKV_CU_FUNCTIONS(SKV_CU_MEMBER)
 };
-extern struct skv_cu skv_cu; /* after skv_cuda_load() */
+extern struct skv_cu skv_cu; /* valid after skv_cuda_load() */
 
-/* What the driver answered, as negative errno; 0 for success. `what` was being done. */
+/* Translates a driver's result to a negative errno, or 0 for success. `what` describes the failed operation. */
 int skv_cu_error(CUresult r, const char *what, char why[SKV_CUDA_TEXT_MAX]);
 
-/* How segments are allocated: on this device, to be exported as a file descriptor. */
+/* Properties of segments: on this device, exportable as a file descriptor. */
 CUmemAllocationProp skv_cu_prop(CUdevice device);
 
 #endif

@@ -7,7 +7,7 @@
 #include "common/fd.h"
 #include "common/wire.h"
 
-/* The largest page size of a Linux machine; a segment is whole ones of them. */
+/* The largest page size of Linux machines, of which segments are multiples. */
 #define GRANULARITY 65536u
 
 static int host_pool_new(const struct skv_mem_ops *ops, uint64_t bytes)

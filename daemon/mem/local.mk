@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Where segments come from.
+# Allocation of segments.
 noinst_LTLIBRARIES += daemon/mem/libskvmem.la
 daemon_mem_libskvmem_la_SOURCES = daemon/mem/host.c daemon/mem/mem.h daemon/mem/cuda.h daemon/mem/driver.h
 if CUDA

@@ -2,8 +2,8 @@
 /*
  * daemon/plugin/probe-main.c - sparsekv-probe, the program that tries a plugin. See probe.h.
  *
- * It may die anywhere, so it records each stage before it begins it. It ends with _exit(2): destructors
- * and exit handlers of a plugin do not run, because nothing could report them.
+ * It may die anywhere, so it records each stage before it begins it. It ends with _exit(2): destructors and exit
+ * handlers of a plugin do not run, because failures in them could not be reported.
  */
 #include <config.h>
 #include <errno.h>
@@ -24,7 +24,7 @@
 #include "daemon/plugin/sandbox.h"
 #include "daemon/sys/json.h"
 
-/* A model of a common shape, for policies to rehearse with before any engine came. */
+/* A model of a common shape, to rehearse policies before any engine connects. */
 static const struct skv_model made_up = {
 	.size = sizeof(made_up),
 	.n_layers = 32,
@@ -60,7 +60,7 @@ static int refuse(int error, const char *text)
 
 #define WORD(table, i) ((i) < sizeof(table) / sizeof(*(table)) ? (table)[i] : "?")
 
-/* A choice has all its words where others have their default. */
+/* A choice has its words in place of a default; the first word is the default. */
 static json_t *describe_param(const struct skv_param *q)
 {
 	static const char *const types[] = {"?", "budget", "uint", "float", "bool", "layers", "choice", "profile"};
@@ -143,7 +143,7 @@ static int probe(const char *version, unsigned seconds)
 		return refuse(-r, text);
 	stage("its hooks, with defaults and a made-up model");
 	r = skv_policy_rehearse(p, NULL, &made_up, text, sizeof(text));
-	if (r == -EINVAL) /* it needs a parameter that has no default: that shows when it is used */
+	if (r == -EINVAL) /* it needs a parameter without a default: it is rehearsed when it is used */
 		snprintf(not_rehearsed, sizeof(not_rehearsed), "%s", text);
 	else if (r < 0)
 		return refuse(-r, text);
@@ -160,7 +160,7 @@ int main(int argc, char **argv)
 		fputs("sparsekv-probe: sparsekvd runs this program to try a policy file; it has no use of its own\n", stderr);
 		return EXIT_FAILURE;
 	}
-	skv_process_conceal(); /* it has the names of users' models */
-	(void)setpriority(PRIO_PROCESS, 0, 0); /* the daemon may have raised its own */
+	skv_process_conceal(); /* it sees the names of users' models */
+	(void)setpriority(PRIO_PROCESS, 0, 0); /* the daemon may have raised its own priority */
 	_exit(probe(argv[1], (unsigned)strtoul(argv[2], NULL, 10)));
 }

@@ -2,8 +2,8 @@
 /*
  * daemon/plugin/probe.c - the daemon's side of a probe. See probe.h.
  *
- * A probe runs two operations, the child's pidfd and a timer; it is over when both are. The child is
- * always reaped: it either ended by itself or was killed first.
+ * A probe runs two operations, a poll of the child's pidfd and a timer; it ends when both have ended. The child is
+ * always reaped: it has ended by itself or was killed.
  */
 #include <config.h>
 #include <errno.h>
@@ -37,7 +37,7 @@ static bool read_at(int fd, void *to, size_t bytes, off_t at)
 	return pread(fd, to, bytes, at) == (ssize_t)bytes;
 }
 
-/* The last line that the child printed, "" when none. */
+/* The last line that the child printed; "": none. */
 static void last_words(int fd, char *to, size_t len)
 {
 	char text[2048];
@@ -58,14 +58,14 @@ static void last_words(int fd, char *to, size_t len)
 			*p = '?';
 }
 
-/* NULL: it is none; or there is no memory for it here. */
+/* NULL: no valid answer; or (*ret_starved) the daemon lacks memory for it. */
 static json_t *read_answer(int fd, bool *ret_starved)
 {
 	char *text = malloc(SKV_PROBE_REPORT_MAX);
 	ssize_t n = text ? pread(fd, text, SKV_PROBE_REPORT_MAX, SKV_PROBE_ANSWER_AT) : -1;
 	json_t *answer;
 
-	errno = 0; /* Jansson has no word of its own for all that it has no memory for */
+	errno = 0; /* Jansson does not report every lack of memory by a code of its own */
 	answer = n > 0 ? json_loadb(text, (size_t)n, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
 	*ret_starved = !text || (n > 0 && !answer && errno == ENOMEM);
 	free(text);
@@ -115,10 +115,10 @@ static void report(struct skv_probe *p)
 		result.error = starved ? ENOMEM : EBADMSG;
 		describe_death(p, text, sizeof(text));
 		if (starved)
-			snprintf(text, sizeof(text), "no memory to read what the probe says");
+			snprintf(text, sizeof(text), "out of memory while reading the answer of the probe");
 	} else if ((error = json_string_value(json_object_get(answer, "error")))) {
 		result.error = (int)json_integer_value(json_object_get(answer, "errno"));
-		if (result.error <= 0 || skv_is_shortage(-result.error)) /* what the sandbox has is enough */
+		if (result.error <= 0 || skv_is_shortage(-result.error)) /* a shortage there is the plugin's fault */
 			result.error = EBADMSG;
 		snprintf(text, sizeof(text), "%s", error);
 	} else {
@@ -143,7 +143,7 @@ static void on_exit_of_child(struct skv_op *op, int res)
 	struct skv_probe *p = SKV_OP_OWNER(op, struct skv_probe, exit_op);
 
 	if (res < 0) {
-		/* the loop is being drained, or cannot watch: do not leave a child behind */
+		/* the loop is being drained, or cannot watch: kill the child */
 		p->cancelled = true;
 		(void)pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0);
 	}
@@ -178,7 +178,7 @@ char *skv_probe_find(const char *program)
 	return strdup(SKV_LIBEXECDIR "/sparsekv-probe");
 }
 
-/* sparsekv-probe with the plugin to try, in an environment of two variables at most. */
+/* Starts sparsekv-probe with the plugin to try and at most two environment variables. */
 static int spawn(const char *probe, const int fds[3], unsigned seconds, int *ret_pidfd)
 {
 	char arg[16];
@@ -189,7 +189,7 @@ static int spawn(const char *probe, const int fds[3], unsigned seconds, int *ret
 	_Static_assert(SKV_PROBE_PLUGIN_FD == SKV_CHILD_FIRST_FD, "the plugin comes first");
 	for (char **e = environ; *e; e++)
 		if (!strncmp(*e, "LD_LIBRARY_PATH=", 16))
-			envp[1] = *e; /* what the daemon was started with, its probe needs too */
+			envp[1] = *e; /* the probe needs the daemon's own library path */
 	snprintf(arg, sizeof(arg), "%u", seconds);
 	return skv_child_start(probe, argv, envp, fds, 3, fds[2], &pid, ret_pidfd);
 }

@@ -2,8 +2,7 @@
 /*
  * daemon/plugin/registry.c - see registry.h.
  *
- * Anything that waits for a probe keeps ids, never pointers: the file it is about may be replaced and
- * let go of meanwhile.
+ * What waits for a probe keeps ids instead of pointers: its file may be replaced and freed meanwhile.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,16 +16,16 @@
 
 struct skv_registry {
 	struct skv_loop *loop;
-	char *probe; /* the program that tries files */
+	char *probe; /* path of the program that tries files */
 	const struct skv_registry_ops *ops;
 	void *ctx;
 	uint32_t max_files;
 	uint64_t timeout_ns;
-	bool warned; /* that the sandbox is not complete */
+	bool warned; /* a warning about an incomplete sandbox was logged */
 	struct skv_plugin *plugins; /* by id, the latest last */
 };
 
-/* A probe under way: of a file to be added (fd >= 0), or of a plugin that is there (id). */
+/* A probe under way: of a file to be added (fd >= 0), or of a registered plugin (id). */
 struct job {
 	struct skv_registry *reg;
 	skv_registry_fn done;
@@ -88,7 +87,7 @@ struct skv_registry *skv_registry_free(struct skv_registry *reg)
 	return NULL;
 }
 
-/* ---- looking ---- */
+/* ---- lookup ---- */
 
 const struct skv_plugin *skv_registry_find(const struct skv_registry *reg, const char *name)
 {
@@ -198,7 +197,7 @@ static void warn_of_sandbox(struct skv_registry *reg, const json_t *info)
 		return;
 	reg->warned = true;
 	skv_log(LOG_WARNING,
-	        "plugins are tried without all of the sandbox, which this kernel lacks: %s; load only what you trust",
+	        "plugins are tried in an incomplete sandbox, since this kernel lacks %s; load only what you trust",
 	        lacks);
 }
 
@@ -239,7 +238,7 @@ static struct job *job_new(struct skv_registry *reg, int fd, uint32_t id, const 
 	return job;
 }
 
-/* Probe what is in `memfd` (consumed), and add it. 0: done() will be called; a positive errno with a text. */
+/* Probes the file in `memfd` (consumed) and adds it. 0: done() will be called; else a positive errno with a text. */
 static int begin(struct skv_registry *reg, int memfd, const char *file, uint32_t scan, skv_registry_fn done, void *ctx,
                  char *text, size_t len)
 {
@@ -278,9 +277,9 @@ void skv_registry_load(struct skv_registry *reg, int fd, const char *file, skv_r
 	int memfd, r = EINVAL;
 	struct stat st;
 
-	/* anything else than sealed memory could make us wait, or change behind the probe's back */
+	/* any other file could block the daemon, or change after the probe */
 	if (!skv_fd_is_sealed(fd) || fstat(fd, &st) < 0 || st.st_size <= 0 || st.st_size > SKV_PLUGIN_BYTES_MAX) {
-		snprintf(text, sizeof(text), "a plugin is to be sent as a sealed memfd of 1 byte to %u MiB",
+		snprintf(text, sizeof(text), "expected a plugin as a sealed memfd of 1 byte to %u MiB",
 		         SKV_PLUGIN_BYTES_MAX >> 20);
 	} else {
 		memfd = fcntl(fd, F_DUPFD_CLOEXEC, 3);

@@ -56,13 +56,13 @@ struct landlock_beneath {
 enum { LANDLOCK_VERSION = 1, LANDLOCK_BENEATH = 1 };
 enum { LANDLOCK_EXECUTE = 1u << 0, LANDLOCK_READ_FILE = 1u << 2, LANDLOCK_READ_DIR = 1u << 3 };
 
-/* All that a version of it can forbid, and the size of its struct. */
+/* All rights that this version of Landlock can restrict, and the size of its struct. */
 static size_t everything(int version, struct landlock_ruleset *ret)
 {
 	static const unsigned fs_rights[] = {0, 13, 14, 15, 15, 16};
 
 	ret->fs = (UINT64_C(1) << fs_rights[version < 5 ? version : 5]) - 1;
-	ret->net = version >= 4 ? 3 : 0;    /* to bind, to connect */
+	ret->net = version >= 4 ? 3 : 0;    /* bind, connect */
 	ret->scoped = version >= 6 ? 3 : 0; /* abstract sockets, signals */
 	return version >= 6 ? sizeof(*ret) : version >= 4 ? 2 * sizeof(uint64_t) : sizeof(uint64_t);
 }
@@ -80,7 +80,7 @@ static void allow_beneath(int ruleset, const char *path, bool folder)
 	(void)syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_BENEATH, &rule, 0);
 }
 
-/* Where the libraries of this program are, those of a plugin may be, too. */
+/* A plugin's libraries may be where the libraries of this program are. */
 static int allow_folder_of(struct dl_phdr_info *info, size_t size, void *ruleset)
 {
 	const char *slash = strrchr(info->dlpi_name, '/');
@@ -129,7 +129,7 @@ static int enter_landlock(void)
 
 /* ---- seccomp ---- */
 
-/* Whatever their arguments are, they concern this process and the files that it has. */
+/* Allowed with any arguments: they affect only this process and its files. */
 static const int calls[] = {
 	SCMP_SYS(read), SCMP_SYS(pread64), SCMP_SYS(readv), SCMP_SYS(write), SCMP_SYS(pwrite64), SCMP_SYS(writev),
 	SCMP_SYS(lseek), SCMP_SYS(close), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(readlink),
@@ -143,7 +143,7 @@ static const int calls[] = {
 	SCMP_SYS(rseq), SCMP_SYS(exit), SCMP_SYS(exit_group),
 };
 
-/* These, only so: files to be read, limits to be asked for, a signal to itself, the kind of a terminal. */
+/* Allowed with these arguments only: open files for reading, query limits, signal itself, query a terminal. */
 static int allow_some(scmp_filter_ctx filter)
 {
 	const unsigned writing = O_ACCMODE | O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
@@ -187,7 +187,7 @@ int skv_sandbox_enter(unsigned cpu_seconds, size_t file_bytes, char *lacks, size
 		r = limit(RLIMIT_NOFILE, 64);
 	if (r == 0)
 		r = limit(RLIMIT_NPROC, 0);
-#ifndef SKV_SANITIZER /* it reserves terabytes */
+#ifndef SKV_SANITIZER /* AddressSanitizer reserves terabytes */
 	if (r == 0)
 		r = limit(RLIMIT_AS, (rlim_t)1 << 30);
 #endif
@@ -198,7 +198,7 @@ int skv_sandbox_enter(unsigned cpu_seconds, size_t file_bytes, char *lacks, size
 	r = enter_landlock();
 	if (r < 0)
 		lack(lacks, len, "Landlock", -r);
-	r = enter_seccomp(); /* last: it forbids the rest of this, too */
+	r = enter_seccomp(); /* last, because it forbids the system calls used above */
 	if (r < 0)
 		lack(lacks, len, "seccomp", -r);
 	return 0;

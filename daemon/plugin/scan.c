@@ -2,11 +2,11 @@
 /*
  * daemon/plugin/scan.c - policy directories.
  *
- * One file is probed at a time. A file counts as the one it was while device, inode, size and time of
- * change are the same; so a reload loads what was installed meanwhile, and does not undo what the
- * operator loaded by hand.
+ * One file is probed at a time. A file counts as unchanged while device, inode, size and time of change are the same;
+ * so a reload loads what was installed since, and does not undo what an operator loaded.
  *
- * Where the daemon lacks memory or descriptors, the scan waits, and goes on where it was: a policy is refused for what it is, not for that.
+ * If the daemon lacks memory or descriptors, the scan waits and continues where it was: a policy is refused only for
+ * its own faults.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -31,7 +31,7 @@ struct skv_scan {
 	uint32_t number;
 	struct seen *seen;
 	size_t n_seen;
-	/* the scan under way */
+	/* state of the running scan */
 	bool running, starved;
 	struct skv_op retry_op;
 	const char *path;
@@ -72,7 +72,7 @@ bool skv_scan_running(const struct skv_scan *s)
 	return s->running;
 }
 
-/* Is it as the last scan saw it? Remembers it as it is now. */
+/* Is the file as the last scan saw it? Records its current state. */
 static bool unchanged(struct skv_scan *s, const char *file, const struct stat *st)
 {
 	struct seen *seen, *grown;
@@ -100,7 +100,7 @@ static bool unchanged(struct skv_scan *s, const char *file, const struct stat *s
 	return false;
 }
 
-/* As if no scan had seen it. */
+/* Forgets that a scan has seen the file. */
 static void unsee(struct skv_scan *s, const char *file)
 {
 	for (size_t i = 0; i < s->n_seen; i++)
@@ -108,14 +108,14 @@ static void unsee(struct skv_scan *s, const char *file)
 			s->seen[i].st = (struct stat){0};
 }
 
-/* The next reload tries it again: what was wrong may have been the disk. */
+/* The next reload tries the file again: the disk may have been at fault. */
 static void refuse(struct skv_scan *s, const char *file, const char *text)
 {
 	skv_log(LOG_ERR, "%s: refused: %s", file, text);
 	unsee(s, file);
 }
 
-/* ---- where something lacks ---- */
+/* ---- shortages ---- */
 
 static void search(struct skv_scan *s);
 
@@ -139,7 +139,7 @@ static void wait_for_it(struct skv_scan *s, const char *file, const char *text)
 	skv_op_timer(skv_registry_loop(s->reg), &s->retry_op, RETRY_NS, again);
 }
 
-/* The file that it is at is to be tried again. */
+/* Schedules another try of the current file. */
 static void try_again(struct skv_scan *s, const char *text)
 {
 	unsee(s, s->files[s->at]);
@@ -220,7 +220,7 @@ static int is_plugin(const struct dirent *d)
 	return d->d_name[0] != '.' && n > 3 && strcmp(d->d_name + n - 3, ".so") == 0;
 }
 
-/* Its paths follow those that there are. 0, or -ENOMEM. */
+/* Appends the paths of these files. 0, or -ENOMEM. */
 static int add_files(struct skv_scan *s, const char *dir, struct dirent *const *found, size_t n)
 {
 	char **more = realloc(s->files, (s->n_files + n) * sizeof(*more));
@@ -236,7 +236,7 @@ static int add_files(struct skv_scan *s, const char *dir, struct dirent *const *
 	return 0;
 }
 
-/* (Not glob(3): the C library's frees twice where it has no memory.) How many there are, or negative errno. */
+/* Returns the number of files, or negative errno. (Not glob(3): glibc's frees twice if it lacks memory.) */
 static int search_dir(struct skv_scan *s, const char *dir)
 {
 	struct dirent **found;
@@ -251,7 +251,7 @@ static int search_dir(struct skv_scan *s, const char *dir)
 	return r < 0 ? r : n;
 }
 
-/* All files, or none and it waits. */
+/* Finds all files; or, for lack of memory or descriptors, none, and tries again later. */
 static void search(struct skv_scan *s)
 {
 	for (const char *path = s->path; *path; path += *path == ':') {

@@ -9,10 +9,10 @@
 #include "daemon/sys/clock.h"
 
 #define MS UINT64_C(1000000)  /* ns */
-#define MAX_REDIRECTIONS 5    /* of a key in a call */
-#define SMALLEST_VALUE 64u    /* bytes that a reply costs a server in any case, about */
+#define MAX_REDIRECTIONS 5    /* per key and call */
+#define SMALLEST_VALUE 64u    /* approximate minimum cost of a reply in the server, in bytes */
 
-enum asking { NOT_ASKING, TO_ASK, ASKED }; /* ASKED: the reply to ASKING is due */
+enum asking { NOT_ASKING, TO_ASK, ASKED }; /* ASKED: the reply to ASKING is outstanding */
 
 struct key {
 	uint32_t next; /* in a list of a node */
@@ -25,9 +25,9 @@ struct run {
 	struct key *keys;      /* [call->n] */
 	struct pollfd *polls;  /* for n_polls nodes */
 	uint32_t n_polls;
-	struct skv_store_node *node; /* whose replies are read */
+	struct skv_store_node *node; /* whose replies are being parsed */
 	uint64_t deadline_ns;
-	uint32_t n_left, n_in_flight; /* keys without a status; of these, those whose commands are sent */
+	uint32_t n_left, n_in_flight; /* keys without a status; how many of them have been sent */
 	int error;
 };
 
@@ -63,7 +63,7 @@ static bool has_work(const struct skv_store_node *node)
 	return !is_empty(&node->unsent) || !is_empty(&node->in_flight);
 }
 
-/* ---- what becomes of keys --------------------------------------------------------------------------- */
+/* ---- completion of keys ----------------------------------------------------------------------------- */
 
 static void finish(struct run *run, uint32_t i, int status, const char *why)
 {
@@ -81,7 +81,7 @@ static uint32_t land(struct run *run)
 	return pop(run, &run->node->in_flight);
 }
 
-/* The node is of no use to this call: its connection, if it is open, has just failed. */
+/* Fails all keys of a node, which is unusable for this call: connecting failed, or its open connection just did. */
 static void fail_node(struct run *run, struct skv_store_node *node, int error)
 {
 	if (skv_store_conn_is_open(node->conn))
@@ -97,7 +97,7 @@ static void fail_node(struct run *run, struct skv_store_node *node, int error)
 
 /* ---- replies --------------------------------------------------------------------------------------- */
 
-/* The first word of an error; what it is; will others of this server be the same now? */
+/* First word of an error reply, its errno, and whether it applies to the key, to all writes or to the whole server. */
 static const struct server_error {
 	const char *word;
 	int error;
@@ -141,13 +141,14 @@ static int redirect(struct run *run, const struct skv_store_redirection *to, cha
 	if (!c->map || to->hash_slot != skv_store_hash_slot(key->at, key->n))
 		return skv_store_refuse(why, -EPROTO, "the server redirects a key to %s:%u, %s", to->to.host,
 		                        to->to.port,
-		                        c->map ? "for another hash slot" : "as one of a cluster does: cluster=on");
+		                        c->map ? "for another hash slot"
+		                               : "as a node of a cluster does: expected cluster=on");
 	land(run);
 	skv_store_conn_succeeded(run->node->conn);
 	node = skv_store_cluster_node(c, &to->to);
 	if (!node || k->redirections++ == MAX_REDIRECTIONS) {
 		finish(run, i, node ? -ELOOP : -ENOMEM,
-		       node ? "nodes of the cluster send a key to each other" : "no memory for a node");
+		       node ? "nodes of the cluster redirect a key to each other" : "no memory for a node");
 		return 0;
 	}
 	if (to->ask)
@@ -178,7 +179,7 @@ static int take_error(struct run *run, const struct skv_store_part *part, char *
 	skv_store_conn_succeeded(node->conn);
 	finish(run, land(run), e->error, why);
 	if (e->of == WRITES && run->call->op == SKV_STORE_SET)
-		while (!is_empty(&node->unsent)) /* they would be sent in vain */
+		while (!is_empty(&node->unsent)) /* the server would refuse these, too */
 			finish(run, pop(run, &node->unsent), e->error, why);
 	return 0;
 }
@@ -227,10 +228,10 @@ static int take_part(void *ctx, const struct skv_store_part *part, char why[SKV_
 	struct key *k;
 
 	if (is_empty(&node->in_flight))
-		return skv_store_refuse(why, -EPROTO, "the server sent a reply that nobody asked for");
+		return skv_store_refuse(why, -EPROTO, "the server sent a reply without a request");
 	k = &run->keys[node->in_flight.first];
 	if (k->asking == ASKED && (part->type == SKV_STORE_STATUS || part->type == SKV_STORE_ERROR)) {
-		k->asking = NOT_ASKING; /* if it may not, the next reply says so */
+		k->asking = NOT_ASKING; /* if ASKING was refused, the next reply fails */
 		return 0;
 	}
 	if (k->asking != ASKED && part->type == SKV_STORE_ERROR && part->depth == 0)
@@ -298,7 +299,10 @@ static int send_keys(struct run *run, struct skv_store_node *node)
 	return r;
 }
 
-/* What can be done for the node's keys now: 1, something; 0, nothing; negative errno. Opening it may wait. */
+/*
+ * Sends commands and receives replies of a node. Returns 1 if there was progress, 0 if not, or a negative errno.
+ * Opening a connection blocks.
+ */
 static int serve(struct run *run, struct skv_store_node *node)
 {
 	int sent, got;
@@ -324,7 +328,7 @@ static int serve(struct run *run, struct skv_store_node *node)
 
 /* ---- the call -------------------------------------------------------------------------------------- */
 
-/* Each key to its node, or to an end. */
+/* Assigns each key to its node, or fails it. */
 static void distribute(struct run *run)
 {
 	const struct skv_store_call *call = run->call;
@@ -349,7 +353,7 @@ static void distribute(struct run *run)
 	}
 }
 
-/* Until a server is ready for more. -ENOMEM; at the deadline it returns, too. */
+/* Waits until a server is ready or the deadline has passed. Returns 0 or -ENOMEM. */
 static int wait_for_servers(struct run *run)
 {
 	const struct skv_store_cluster *c = run->line->cluster;

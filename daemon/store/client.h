@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/client.h - a prefix store in Redis or Valkey: values by key, for one thread of a worker process.
+ * daemon/store/client.h - client of a prefix store in Redis or Valkey: values by key, for one thread of a worker
+ * process.
  *
- * A store that is down, slow or full costs a bounded wait and nothing else. Each call has a deadline and returns by
- * then, whatever servers do or send; a server that failed is not tried again for a while (conn.h), and meanwhile calls
- * that need it fail at once with -EHOSTDOWN. Nothing is logged, no signal is raised or handled; memory is bounded: a
- * value of a reply, a command, and a few bytes for each key of the call.
+ * A store that is down, slow or full costs no more than a bounded wait. Each call has a deadline and returns by then,
+ * whatever servers do or send. A server that failed is not retried for a while (conn.h); calls that need it meanwhile
+ * fail immediately with -EHOSTDOWN. The client does not log, and neither raises nor handles signals. Its memory is
+ * bounded: a value of a reply, a command, and a few bytes for each key of the call.
  *
- * A call is for many keys, and its commands are pipelined. What became of a key is in status[i]: 1, 0, or negative
- * errno, as each call says; statuses are written in any case. A call returns 0 if no status is negative, else the error
- * that came first, of which skv_store_error() has the text. Keys and values are any bytes; keys are different ones.
+ * A call takes many keys and pipelines their commands. The result for a key is in status[i]: 1, 0 or a negative errno,
+ * as documented for each call; it is always set. A call returns 0 if no status is negative, otherwise the first error,
+ * whose text skv_store_error() returns. Keys and values are arbitrary bytes; the keys of a call must be distinct.
  *
- *   -EHOSTDOWN   the server has failed lately, or says that it is not ready, or no node of the cluster has the key
- *   -ETIMEDOUT   no answer before the deadline: a value may have been stored
- *   -ENOSPC      the store is full, and evicts nothing
+ *   -EHOSTDOWN   the server failed recently or reports that it is not ready, or no node of the cluster has the key
+ *   -ETIMEDOUT   no reply before the deadline: a value may have been stored
+ *   -ENOSPC      the store is full and does not evict
  *   -EACCES      password, permissions or certificate
- *   -EMSGSIZE    of a key or value of the caller's that is too long; nothing is sent of it
- *   -EPROTO      what came is no reply that was asked for: also a value of more than SKV_STORE_MAX_VALUE bytes
- *   -ELOOP       nodes of the cluster send the key to each other
- *   -EREMOTEIO   what else the server says is wrong; other errors are those of sockets, and -ENOMEM
+ *   -EMSGSIZE    the key or value is too long; it was not sent
+ *   -EPROTO      unexpected reply, including a value of more than SKV_STORE_MAX_VALUE bytes
+ *   -ELOOP       nodes of the cluster redirect the key to each other
+ *   -EREMOTEIO   any other error of the server; other errors are those of sockets, and -ENOMEM
  */
 #ifndef SKV_STORE_CLIENT_H
 #define SKV_STORE_CLIENT_H
@@ -32,33 +33,39 @@
 struct skv_store;
 
 struct skv_store_bytes {
-	const void *at; /* NULL is fine where n is 0 */
+	const void *at; /* may be NULL if n is 0 */
 	size_t n;
 };
 
-/* Nothing is connected yet; the configuration is copied. -EINVAL with a text: a file of it cannot be used; -ENOMEM. */
+/*
+ * Creates a client without connecting; copies the configuration. -EINVAL with a text: a configured file is unusable;
+ * -ENOMEM.
+ */
 int skv_store_new(const struct skv_store_config *, struct skv_store **ret, char why[SKV_STORE_TEXT]);
-struct skv_store *skv_store_free(struct skv_store *); /* NULL is fine; returns NULL */
-/* Of the last call, one line; "": nothing went wrong. */
+struct skv_store *skv_store_free(struct skv_store *); /* NULL is allowed; returns NULL */
+/* Returns the error of the last call, one line; "": none. */
 const char *skv_store_error(const struct skv_store *);
 
-/* A value of keys[i], valid until it returns; NULL: there is none. In no order, and not for keys with an error. */
+/*
+ * Receives the value of keys[i], valid until the function returns; NULL: no value. Called in any order, but not for
+ * keys with an error.
+ */
 typedef void (*skv_store_value_fn)(void *ctx, uint32_t i, const void *value, size_t bytes);
 
-/* timeout_ms: 0, the configuration's. Status 1: fn was given a value; 0: there is none. */
+/* timeout_ms 0: as configured. Status 1: fn received a value; 0: no value exists. */
 int skv_store_get(struct skv_store *, const struct skv_store_bytes *keys, uint32_t n, uint32_t timeout_ms,
                   skv_store_value_fn fn, void *ctx, int *status);
 /*
- * For so many milliseconds (0: for ever). only_new: a key that is there stays as it is. Status 1: it was stored; 0: it
- * was there.
+ * Stores values for ttl_ms milliseconds (0: without expiry). only_new: existing keys remain unchanged. Status 1:
+ * stored; 0: the key existed.
  */
 int skv_store_set(struct skv_store *, const struct skv_store_bytes *keys, const struct skv_store_bytes *values,
                   uint32_t n, uint64_t ttl_ms, bool only_new, uint32_t timeout_ms, int *status);
-/* Status 1: it is (was) there; 0: it is (was) not. */
+/* Status 1: the key exists (was deleted); 0: it does not (did not) exist. */
 int skv_store_exists(struct skv_store *, const struct skv_store_bytes *keys, uint32_t n, uint32_t timeout_ms,
                      int *status);
 int skv_store_del(struct skv_store *, const struct skv_store_bytes *keys, uint32_t n, uint32_t timeout_ms, int *status);
-/* It was used, says TOUCH: a store that evicts what was not used for long keeps it. */
+/* Sends TOUCH, which marks keys as used, so that a store with LRU eviction keeps them. */
 int skv_store_touch(struct skv_store *, const struct skv_store_bytes *keys, uint32_t n, uint32_t timeout_ms,
                     int *status);
 

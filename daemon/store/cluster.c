@@ -10,7 +10,7 @@
 #define MS UINT64_C(1000000)   /* ns */
 #define REFRESH_EVERY 200u     /* ms */
 #define NO_NODE UINT16_MAX /* more than SKV_STORE_MAX_NODES */
-#define MAX_PARTS (1u << 19) /* of a reply to CLUSTER SLOTS: an entry for each of them, with replicas */
+#define MAX_PARTS (1u << 19) /* per reply to CLUSTER SLOTS: enough for a range per hash slot, with replicas */
 
 /* ---- hash slots ------------------------------------------------------------------------------------ */
 
@@ -126,7 +126,7 @@ void skv_store_cluster_move(struct skv_store_cluster *c, uint32_t hash_slot, con
 	c->stale = true;
 }
 
-/* Those that are neither configured nor in the map go, with their connections. */
+/* Removes nodes that are neither configured nor in the map, with their connections. */
 static void forget_nodes(struct skv_store_cluster *c)
 {
 	uint16_t to[SKV_STORE_MAX_NODES];
@@ -153,8 +153,8 @@ static void forget_nodes(struct skv_store_cluster *c)
 /* ---- CLUSTER SLOTS --------------------------------------------------------------------------------- */
 
 /*
- * An array of ranges; a range: first, last, and nodes, of which the first one is the master; a node: host, port, and
- * what does not matter here.
+ * The reply is an array of ranges. A range consists of first, last, and nodes, of which the first is the master. A node
+ * consists of host, port and elements that are ignored here.
  */
 struct skv_store_map_reader {
 	struct skv_store_cluster *cluster;
@@ -176,7 +176,7 @@ struct skv_store_map_reader *skv_store_map_begin(struct skv_store_cluster *c, co
 	return m;
 }
 
-/* "": that of the server that says so. */
+/* An empty host means that of the server which replies. */
 static bool take_host(struct skv_store_address *a, const char *text, size_t n, const struct skv_store_address *from)
 {
 	if (n == 0) {
@@ -193,7 +193,7 @@ static bool take_host(struct skv_store_address *a, const char *text, size_t n, c
 	return true;
 }
 
-/* The master's port: all of the range is known. */
+/* Completes a range with the master's port. */
 static int take_range(struct skv_store_map_reader *m, int64_t port, char *why)
 {
 	struct skv_store_cluster *c = m->cluster;
@@ -259,7 +259,7 @@ void skv_store_map_end(struct skv_store_map_reader *m, bool complete)
 	free(m);
 }
 
-/* Of this node. */
+/* Reads the map from this node. */
 static int read_map(struct skv_store_cluster *c, struct skv_store_conn *conn, uint64_t deadline_ns)
 {
 	const uint64_t own = skv_now_ns() + c->config->connect_ms * MS;
@@ -275,7 +275,7 @@ static int read_map(struct skv_store_cluster *c, struct skv_store_conn *conn, ui
 	                       own < deadline_ns ? own : deadline_ns);
 	if (r < 0)
 		skv_store_conn_down(conn);
-	skv_store_map_end(m, r == 0); /* perhaps with an end of the connection */
+	skv_store_map_end(m, r == 0); /* may close the connection */
 	return r;
 }
 

@@ -12,17 +12,16 @@
 
 #define DEFAULT_PORT 6379u
 
-/* Bytes of the text that is parsed. */
+/* A range of the parsed text. */
 struct span {
 	const char *at;
 	size_t n;
 };
 
-/* For messages: "%.*s". */
+/* Arguments for "%.*s" in messages. */
 #define SHOW(s) (int)((s).n < 64 ? (s).n : 64), (s).at
 
-/* Up to the first (or last) `c`, which is taken, too, and is in neither part. False, and nothing taken: there is none.
- */
+/* Splits at the first (or last) `c`, which is in neither part. Returns false and changes nothing if there is none. */
 static bool cut(struct span *rest, char c, bool last, struct span *ret)
 {
 	const char *p = last ? memrchr(rest->at, c, rest->n) : memchr(rest->at, c, rest->n);
@@ -43,7 +42,7 @@ static struct span cut_or_all(struct span *rest, char c)
 	return part;
 }
 
-/* A text of at least one byte, %XX replaced. False: too long, or not what can be written so. */
+/* Decodes %XX. False: empty, too long or invalid. */
 static bool decode(struct span s, char *to, size_t cap)
 {
 	size_t n = 0;
@@ -95,7 +94,7 @@ static const struct option {
 	enum type type;
 	bool of_tls, of_unix;
 	size_t offset;
-	uint32_t min, max; /* of numbers; bytes of texts, NUL included */
+	uint32_t min, max; /* of numbers; max of texts is bytes, including NUL */
 	const char *expected;
 } options[] = {
 #define AT(field) offsetof(struct skv_store_config, field)
@@ -161,9 +160,9 @@ static int parse_options(struct skv_store_config *c, struct span rest, bool is_u
 	return 0;
 }
 
-/* ---- where it is --------------------------------------------------------------------------------- */
+/* ---- address ------------------------------------------------------------------------------------- */
 
-/* "user:password" or ":password"; nothing of it is said. */
+/* Parses "user:password" or ":password". Messages never contain either. */
 static int parse_user(struct skv_store_config *c, struct span s, char *why)
 {
 	struct span user;
@@ -237,7 +236,7 @@ static int parse_path(struct skv_store_config *c, struct span s, char *why)
 	return 0;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------- */
+/* ---- complete configuration ---------------------------------------------------------------------- */
 
 static int read_password(struct skv_store_config *c, char *why)
 {
@@ -260,7 +259,7 @@ static int read_password(struct skv_store_config *c, char *why)
 	return 0;
 }
 
-/* What one part alone does not say. */
+/* Checks constraints between several parts. */
 static int check(const struct skv_store_config *c, bool is_unix, char *why)
 {
 	if (c->n_addresses > 1 && !c->cluster)
@@ -299,7 +298,7 @@ int skv_store_config_parse(struct skv_store_config *ret, const char *text, char 
 	c.tls = is(scheme, "rediss");
 	rest = (struct span){colon + 3, strlen(colon + 3)};
 	where = cut_or_all(&rest, '?');
-	if (!memchr(where.at, '@', where.n) && memchr(rest.at, '@', rest.n)) /* perhaps there is a '?' in a password */
+	if (!memchr(where.at, '@', where.n) && memchr(rest.at, '@', rest.n)) /* a password probably contains '?' */
 		return skv_store_refuse(why, -EINVAL,
 		                        "store: got '@' behind '?', expected %%3F for '?' in a password, and %%40 for "
 		                        "'@' in an option");

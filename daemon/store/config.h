@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/config.h - where the prefix store is, and how it is talked to: one text.
+ * daemon/store/config.h - address and options of the prefix store, as one text.
  *
  *   redis://[[user]:password@]host[:port][,host[:port]…][/db][?option=value[&…]]
  *   rediss://…                      the same over TLS
  *   unix://[[user]:password@]/path[?…]
  *
- * user, password, path and values may have %XX. A host may be an IPv6 address in brackets. Several hosts are where a
- * cluster is asked first. Options:
+ * user, password, path and values may contain %XX. A host may be an IPv6 address in brackets. With several hosts, these
+ * are the initial nodes of a cluster. Options and their defaults:
  *
  *   cluster=on|off        Redis Cluster; off
- *   db=N                  of unix://; 0
- *   password-file=FILE    its first line is the password, so that it is in no command line
- *   connect-timeout=MS    for name, connection, TLS and password together; 500
- *   timeout=MS            for a call, if it has no limit of its own; 2000
- *   ca=FILE               authorities that are trusted, PEM; those of the system
+ *   db=N                  for unix://; 0
+ *   password-file=FILE    its first line is the password, which then is in no command line
+ *   connect-timeout=MS    for name resolution, connection, TLS and password together; 500
+ *   timeout=MS            for a call without a timeout of its own; 2000
+ *   ca=FILE               trusted authorities, PEM; those of the system
  *   cert=FILE, key=FILE   of this client, PEM; none
- *   tls-name=NAME         what the server's certificate is for; the host as it is written, of a cluster's
- *                         node as the cluster says
+ *   tls-name=NAME         expected name in the server's certificate; the host as written, for a node of a
+ *                         cluster as the cluster reports it
  */
 #ifndef SKV_STORE_CONFIG_H
 #define SKV_STORE_CONFIG_H
@@ -27,18 +27,18 @@
 #include "daemon/store/text.h"
 
 #define SKV_STORE_MAX_ADDRESSES 16u
-#define SKV_STORE_HOST 256u /* bytes, NUL included */
+#define SKV_STORE_HOST 256u /* bytes, including NUL */
 #define SKV_STORE_PATH 1024u
 #define SKV_STORE_SECRET 513u
 
 struct skv_store_address {
-	char host[SKV_STORE_HOST]; /* of TCP; or, if it begins with '/', the path of a UNIX socket */
-	uint16_t port;             /* 0: of a UNIX socket */
+	char host[SKV_STORE_HOST]; /* for TCP; the path of a UNIX socket if it begins with '/' */
+	uint16_t port;             /* 0: UNIX socket */
 };
 
 struct skv_store_config {
 	struct skv_store_address addresses[SKV_STORE_MAX_ADDRESSES];
-	uint32_t n_addresses; /* at least 1; more of a cluster only */
+	uint32_t n_addresses; /* at least 1; more only for a cluster */
 	uint32_t db, connect_ms, call_ms;
 	bool tls, cluster;
 	char user[SKV_STORE_SECRET], password[SKV_STORE_SECRET]; /* "": none */
@@ -47,9 +47,9 @@ struct skv_store_config {
 };
 
 /*
- * The password's file is read, if one is named. 0; or -EINVAL, or why that file cannot be read, with a text that names
- * what was given and what was expected, without the password. *ret is written on success only; skv_store_config_wipe()
- * it after use.
+ * Parses a configuration and reads the password file if there is one. Returns 0, -EINVAL, or the error of reading that
+ * file, with a text that names the input and what was expected, but never the password. *ret is written on success
+ * only; call skv_store_config_wipe() after use.
  */
 int skv_store_config_parse(struct skv_store_config *ret, const char *text, char why[SKV_STORE_TEXT]);
 void skv_store_config_wipe(struct skv_store_config *);

@@ -13,7 +13,7 @@
 #define BACKOFF_FIRST 100u   /* ms */
 #define BACKOFF_MAX 5000u
 #define MAX_ARGS 8
-#define LARGE (16u << 10) /* bytes: a command that is not copied into the batch */
+#define LARGE (16u << 10) /* bytes; a larger command is not copied into the batch */
 
 struct skv_store_conn *skv_store_conn_new(const struct skv_store_config *config, struct skv_store_tls *tls,
                                           const struct skv_store_address *a)
@@ -43,7 +43,7 @@ struct skv_store_conn *skv_store_conn_free(struct skv_store_conn *c)
 	if (c) {
 		close_it(c);
 		skv_store_resolver_free(&c->resolver);
-		explicit_bzero(c->batch, sizeof(c->batch)); /* a password was in it */
+		explicit_bzero(c->batch, sizeof(c->batch)); /* it contained a password */
 		free(c);
 	}
 	return NULL;
@@ -81,7 +81,7 @@ void skv_store_conn_succeeded(struct skv_store_conn *c)
 
 bool skv_store_conn_has_room(const struct skv_store_conn *c)
 {
-	return !c->large && c->n_batch <= SKV_STORE_BATCH - 2 * LARGE; /* for one, and ASKING before it */
+	return !c->large && c->n_batch <= SKV_STORE_BATCH - 2 * LARGE; /* for one command, and ASKING before it */
 }
 
 int skv_store_conn_command(struct skv_store_conn *c, int n, const char **args, const size_t *bytes)
@@ -144,9 +144,9 @@ short skv_store_conn_events(const struct skv_store_conn *c)
 	return (short)(c->transport.read_events | (c->n_batch + c->n_large > 0 ? c->transport.write_events : 0));
 }
 
-/* ---- a command by itself --------------------------------------------------------------------------- */
+/* ---- single commands ------------------------------------------------------------------------------- */
 
-/* A reply of its own, after which none is due. */
+/* A command with exactly one reply. */
 struct question {
 	skv_store_part_fn fn;
 	void *ctx;
@@ -158,7 +158,7 @@ static int count_reply(void *ctx, const struct skv_store_part *part, char why[SK
 	struct question *q = ctx;
 
 	if (part->depth == 0 && q->n_replies++)
-		return skv_store_refuse(why, -EPROTO, "the server sent a reply that nobody asked for");
+		return skv_store_refuse(why, -EPROTO, "the server sent a reply without a request");
 	return q->fn(q->ctx, part, why);
 }
 
@@ -167,7 +167,7 @@ static int wait_for_reply(struct skv_store_conn *c, const struct question *q, ui
 	char *piece = malloc(SKV_STORE_PIECE);
 	int r = piece ? 0 : skv_store_refuse(c->why, -ENOMEM, "no memory for a reply"), sent;
 
-	/* all of an array has come when the reader is at the beginning of a reply again */
+	/* an array is complete when the parser is at the beginning of a reply again */
 	while (r >= 0 && (q->n_replies == 0 || c->replies.has_part)) {
 		struct pollfd p = {.fd = c->transport.fd};
 
@@ -230,7 +230,7 @@ static int introduce(struct skv_store_conn *c, uint64_t deadline_ns)
 	return r;
 }
 
-/* Of a connection that is open and of which no reply is due. */
+/* Returns whether the connection is open without pending input. No reply is outstanding here. */
 static bool is_usable(struct skv_store_conn *c)
 {
 	char byte;

@@ -11,7 +11,10 @@ struct skv_store_export {
 	struct skv_store_window window;
 };
 
-/* With every job, so that it is there for as long as what the job stores; and again, if somebody took this host for dead. */
+/*
+ * Stores the agent's metadata. Done for every job, so that the metadata lives as long as the job's records, and
+ * reappears if a reader has deleted it because it took this host for dead.
+ */
 static int publish(struct skv_store_values *v, struct skv_nixl *nixl)
 {
 	const struct skv_store_cipher cipher = {v->cipher.ctx, v->what.agents_key};
@@ -76,7 +79,10 @@ bool skv_store_export_record(const struct skv_store_export *e, struct skv_store_
 	return skv_store_record_seal(&v->cipher, &v->cut, v->names[block], part, &r, record);
 }
 
-/* Another host may have stored such a part meanwhile: it is stored again by the next one who computes it. */
+/*
+ * Another host may have stored the same part meanwhile. Its record is deleted, too; the next host that computes the
+ * part stores it again.
+ */
 int skv_store_export_clean(struct skv_store_export *e, struct skv_store_values *v)
 {
 	uint32_t left_ms, n;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/get.c - what the store has, and from there to memory.
+ * daemon/store/get.c - finds blocks in the store, and reads them into memory.
  *
- * Pages are fresh, and nobody sees them before the job says how many blocks are right. So those of a part are written as soon as it was
- * found right itself, whatever becomes of its block.
+ * Pages are fresh and invisible until the job has reported how many blocks are valid. So each part is written to its
+ * pages once it is verified, even if its block turns out to be incomplete.
  */
 #include <errno.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "daemon/store/import.h"
 
-#define RETRY_MS 120u /* a connection that failed is not tried again for 100 (conn.h) */
+#define RETRY_MS 120u /* the connection is not retried for 100 ms after a failure (conn.h) */
 
 int skv_store_find_job(struct skv_disk_work *work)
 {
@@ -35,7 +35,7 @@ int skv_store_find_job(struct skv_disk_work *work)
 			;
 		work->n_blocks += i;
 		found = i == n;
-		if (!found && v->status[i] == 0) /* others may have failed: it makes no difference */
+		if (!found && v->status[i] == 0) /* keys after it may have failed; that makes no difference */
 			r = 0;
 		if (r == 0)
 			r = skv_disk_progress(work, 0);
@@ -50,12 +50,12 @@ int skv_store_find_job(struct skv_disk_work *work)
 
 struct get {
 	struct skv_store_values *v;
-	struct skv_store_part_number at[SKV_STORE_BATCH_KEYS]; /* the call's parts */
-	struct skv_store_part_number next; /* the first part that is not known to be right */
+	struct skv_store_part_number at[SKV_STORE_BATCH_KEYS]; /* parts of the call */
+	struct skv_store_part_number next; /* the first part that is not known to be valid */
 	bool right[SKV_STORE_BATCH_KEYS], unknown[SKV_STORE_BATCH_KEYS];
-	struct skv_store_import import; /* its records */
-	int error; /* of the memory, not of the store */
-	bool ends; /* with the one after these */
+	struct skv_store_import import; /* records in the call */
+	int error; /* of memory, not of the store */
+	bool ends; /* a part is missing: stop after this call */
 };
 
 static void take_part(struct get *g, uint32_t i, const void *value, size_t bytes)
@@ -83,7 +83,7 @@ static void take_imported(void *ctx, uint32_t i, const void *value, size_t bytes
 	g->v->work->nixl_bytes += g->right[i] ? bytes : 0;
 }
 
-/* Of the store: a part, or where it is. */
+/* Receives a value of the store: a part, or the record of one. */
 static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
 {
 	struct get *g = ctx;
@@ -99,7 +99,7 @@ static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
 	g->import.n += g->unknown[i];
 }
 
-/* What is under a key may be no value at all (-EBADMSG), or too large for one (-EPROTO). */
+/* True if a key has an invalid value. It may be of another type (-EBADMSG) or too large (-EPROTO). */
 static bool is_wrong(const struct get *g, uint32_t i)
 {
 	const int status = g->v->status[i];
@@ -108,8 +108,9 @@ static bool is_wrong(const struct get *g, uint32_t i)
 }
 
 /*
- * Values that are not what was sealed leave the store. One that is too large ends the connection, as other replies that were not asked for:
- * it is the first one of those that failed so, and the connection is not made again for a moment. True: they are gone.
+ * Deletes invalid values from the store. A value that is too large ends the connection, which also fails the keys after
+ * it with -EPROTO; so only the first of them is deleted, after the delay for reconnecting. Returns true if they are
+ * deleted.
  */
 static bool delete_wrong(struct get *g, uint32_t n)
 {
@@ -131,7 +132,7 @@ static bool delete_wrong(struct get *g, uint32_t n)
 	return n_wrong > 0 && left_ms > 0 && skv_store_del(v->store, wrong, n_wrong, left_ms, status) == 0;
 }
 
-/* The next parts, as many as a call takes: their keys. */
+/* Prepares keys of the next parts, as many as fit into a call. */
 static uint32_t next_parts(struct get *g)
 {
 	struct skv_store_values *v = g->v;
@@ -153,7 +154,7 @@ static uint32_t next_parts(struct get *g)
 	return n;
 }
 
-/* Parts of the call are right, up to number i. */
+/* The first i parts of the call are valid: advances g->next. */
 static void take_right(struct get *g, uint32_t i)
 {
 	struct skv_store_values *v = g->v;
@@ -191,7 +192,7 @@ static int get_some(struct get *g, uint32_t n)
 	if (imported < 0)
 		return imported;
 	if (g->ends && (v->status[i] >= 0 || (is_wrong(g, i) && deleted)))
-		return 0; /* there is no such part, whatever became of those behind it */
+		return 0; /* the part does not exist; errors of later keys make no difference */
 	return r;
 }
 
@@ -223,7 +224,7 @@ static int put_entries(struct skv_store_values *v, const struct skv_seqmem_layou
 	return put_memory(v, l->table + ((uint64_t)table * l->max_pages + page) * sizeof(*entries), entries, n * sizeof(*entries));
 }
 
-/* Pages that begin with a block's bytes: those that stand in the list there. */
+/* Enters the pages whose first bytes belong to the block. */
 static int put_pages(struct skv_store_values *v, const struct skv_seqmem_layout *l, uint32_t block)
 {
 	const struct skv_store_piece *piece = v->cut.piece;
@@ -245,7 +246,7 @@ static int put_pages(struct skv_store_values *v, const struct skv_seqmem_layout 
 	return r;
 }
 
-/* Where a layer has records, and no rows. */
+/* Enters holes for the pages of rows that a layer has compressed into records. */
 static int put_holes(struct skv_store_values *v, const struct skv_seqmem_layout *l, uint32_t layer)
 {
 	skv_pte hole[SKV_STORE_BLOCK_PAGES];
@@ -262,7 +263,7 @@ static int put_holes(struct skv_store_values *v, const struct skv_seqmem_layout 
 	return r;
 }
 
-/* And behind them that there is no token to go on from. */
+/* Writes the token ids, followed by -1: there is no next input token. */
 static int put_ids(struct skv_store_values *v, const struct skv_seqmem_layout *l)
 {
 	const uint64_t from = sizeof(v->what) + v->what.n_blocks * sizeof(*v->names);
@@ -279,7 +280,7 @@ static int put_ids(struct skv_store_values *v, const struct skv_seqmem_layout *l
 	return r < 0 ? r : put_memory(v, l->tokens + at, &none, sizeof(none));
 }
 
-/* It becomes a sequence with its header, which comes last. */
+/* Writes the sequence memory; its header, which makes it a sequence, comes last. */
 static int commit(struct skv_store_values *v)
 {
 	const uint32_t n_blocks = v->work->n_blocks;

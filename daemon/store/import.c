@@ -6,9 +6,9 @@
 #include "daemon/sys/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
-#define MOST_MS 2000u /* as long as a call to the store */
+#define MOST_MS 2000u /* limit of all reads of a call, as for a call to the store */
 
-/* The values of a call, each with what sealing adds. */
+/* The values of a call, each with the overhead of sealing. */
 #define MEMORY (SKV_STORE_CALL_BYTES + SKV_STORE_BATCH_KEYS * (size_t)SKV_STORE_SEAL_OVERHEAD)
 _Static_assert(MEMORY >= SKV_STORE_MAX_VALUE, "room for one value of any size");
 
@@ -45,7 +45,10 @@ static void take_metadata(void *ctx, uint32_t i, const void *value, size_t bytes
 	}
 }
 
-/* It does not answer, whatever the reason: no host waits for it again before it has said that it is there (export.c). */
+/*
+ * Forgets an agent that does not answer, for whatever reason, and deletes its metadata: no host waits for it again
+ * until it publishes its metadata again (export.c).
+ */
 static void bury(struct import *x, const uint8_t agent[SKV_STORE_AGENT])
 {
 	const uint32_t left_ms = skv_store_values_left_ms(x->v);
@@ -60,7 +63,10 @@ static void bury(struct import *x, const uint8_t agent[SKV_STORE_AGENT])
 		(void)skv_store_del(x->v->store, &key, 1, left_ms, &status);
 }
 
-/* 1: it can be read from. 0: there is none; negative errno: the store does not say. */
+/*
+ * Ensures that an agent's metadata is loaded. Returns 1 if the agent can be read from, 0 if not, a negative errno if
+ * the store failed.
+ */
 static int know(struct import *x, const uint8_t agent[SKV_STORE_AGENT])
 {
 	const struct skv_store_cipher cipher = {x->v->cipher.ctx, x->v->what.agents_key};
@@ -95,7 +101,7 @@ static void in_vain(struct import *x, struct skv_store_wanted *w)
 	x->fn(x->ctx, w->i, NULL, 0);
 }
 
-/* All at a time: while one is opened, those behind it come. */
+/* Starts all reads, so that transfers overlap with the decryption of values. */
 static int begin_all(struct import *x)
 {
 	size_t used = 0;
@@ -125,7 +131,7 @@ static void end_all(struct import *x)
 		struct skv_store_wanted *w = &x->all->wanted[k];
 		int r;
 
-		if (!w->read || x->nixl->broken) /* of the rest it is not known */
+		if (!w->read || x->nixl->broken) /* the state of the others is unknown */
 			continue;
 		r = skv_nixl_read_end(x->nixl, w->read, x->deadline_ns);
 		if (r < 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The prefix store: its client, of Redis and Valkey, and the jobs of a disk worker that put values there and get them.
+# The prefix store: its client for Redis and Valkey, and the disk worker's jobs that write and read values there.
 noinst_LTLIBRARIES += daemon/store/libskvstore.la
 SKV_STORE_SOURCES = \
 	daemon/store/call.c daemon/store/call.h daemon/store/client.c daemon/store/client.h daemon/store/cluster.c daemon/store/cluster.h \

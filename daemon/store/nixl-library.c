@@ -14,7 +14,7 @@
 #include "common/fd.h"
 #include "daemon/store/nixl.h"
 
-#define CHECK_MS 30000 /* a library from a slow disk */
+#define CHECK_MS 30000 /* allows for a slow disk */
 
 static const struct {
 	const char *symbol;
@@ -31,7 +31,7 @@ int skv_nixl_library_load(const char *file, struct skv_nixl_library *ret, char w
 	void *symbol;
 
 	if (!l.dl)
-		return skv_store_refuse(why, -EINVAL, "%s", dlerror()); /* which begins with the file */
+		return skv_store_refuse(why, -EINVAL, "%s", dlerror()); /* the text begins with the file name */
 	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
 		symbol = dlsym(l.dl, calls[i].symbol);
 		if (!symbol) {
@@ -48,7 +48,7 @@ int skv_nixl_library_load(const char *file, struct skv_nixl_library *ret, char w
 	return 0;
 }
 
-/* A text of what is wrong, "" if nothing is, into the pipe. */
+/* Loads the library and writes the error text, or "", to the pipe. */
 static void check_in_child(const char *file, int to)
 {
 	struct skv_nixl_library l;
@@ -56,7 +56,7 @@ static void check_in_child(const char *file, int to)
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)skv_nixl_library_load(file, &l, why);
-	_exit(write(to, why, strlen(why) + 1) < 0); /* none of its destructors */
+	_exit(write(to, why, strlen(why) + 1) < 0); /* without running the library's destructors */
 }
 
 int skv_nixl_check(const char *file, char why[SKV_STORE_TEXT])
@@ -83,7 +83,7 @@ int skv_nixl_check(const char *file, char why[SKV_STORE_TEXT])
 			;
 	}
 	if (n <= 0)
-		return skv_store_refuse(why, -EINVAL, "%.128s: the process that loads it ends, or does not come to an end", file);
+		return skv_store_refuse(why, -EINVAL, "%.128s: a process that loads it crashes or does not end", file);
 	why[n - 1] = '\0';
 	return *why ? -EINVAL : 0;
 }

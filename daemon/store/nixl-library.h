@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/store/nixl-library.h - what is called of NIXL's C API (libnixl_capi.so of its wheel, 1.x), by pointers: no header of it is needed. */
+/*
+ * daemon/store/nixl-library.h - function pointers to NIXL's C API (libnixl_capi.so of its wheel, 1.x), so that its
+ * headers are not needed.
+ */
 #ifndef SKV_STORE_NIXL_LIBRARY_H
 #define SKV_STORE_NIXL_LIBRARY_H
 
@@ -8,20 +11,20 @@
 #include <stdint.h>
 #include "daemon/store/text.h"
 
-enum { SKV_NIXL_DONE = 0, SKV_NIXL_RUNNING = 1 }; /* what calls return; errors are negative */
-enum { SKV_NIXL_DRAM = 0 };                       /* a kind of memory */
-enum { SKV_NIXL_READ = 0 };                       /* an operation */
+enum { SKV_NIXL_DONE = 0, SKV_NIXL_RUNNING = 1 }; /* results of calls; errors are negative */
+enum { SKV_NIXL_DRAM = 0 };                       /* kind of memory */
+enum { SKV_NIXL_READ = 0 };                       /* operation */
 
 struct skv_nixl_agent_config {
 	bool progress_thread, listen_thread;
 	uint16_t listen_port;
-	int thread_sync; /* 0: one thread calls at a time */
+	int thread_sync; /* 0: calls come from one thread at a time */
 	unsigned n_workers;
 	uint64_t progress_delay_us, listen_delay_us;
 	bool telemetry;
 };
 
-/* Handles are pointers to what only the library knows. */
+/* Handles are opaque pointers. */
 #define SKV_NIXL_CALLS(X) \
 	X(create_configured_agent, const char *name, const struct skv_nixl_agent_config *, void **agent) \
 	X(destroy_agent, void *agent) \
@@ -51,10 +54,13 @@ struct skv_nixl_library {
 #define X(name, ...) int (*name)(__VA_ARGS__);
 	SKV_NIXL_CALLS(X)
 #undef X
-	void (*mem_free)(void *); /* of what it returns; older ones want free() */
+	void (*mem_free)(void *); /* frees memory that the library returns; older versions require free() */
 };
 
-/* It is never unloaded: its threads, and what it has hooked, outlive every agent. -EINVAL, with a text. */
+/*
+ * Loads the library. It is never unloaded, because its threads and hooks outlive every agent. Returns 0 or -EINVAL with
+ * a text.
+ */
 int skv_nixl_library_load(const char *file, struct skv_nixl_library *ret, char why[SKV_STORE_TEXT]);
 
 #endif

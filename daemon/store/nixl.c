@@ -14,12 +14,12 @@
 
 #define PLUGIN "UCX"
 #define POLL_NS 50000
-#define PROGRESS_US 10000 /* its thread is woken by what comes, and by itself so often; 0: it spins */
+#define PROGRESS_US 10000 /* wakeup interval of the library's thread, which input wakes, too; 0: it spins */
 #define N_KNOWN (sizeof(((struct skv_nixl *)0)->known) / SKV_STORE_AGENT)
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation and removal -------------------------------------------------------------------- */
 
-/* The process ends without the destructors of the library and its plugins, whose threads are at work. */
+/* Exits without destructors of the library and its plugins, whose threads are still running. */
 static void leave(int status, void *none)
 {
 	(void)none;
@@ -124,7 +124,7 @@ int skv_nixl_metadata(struct skv_nixl *n, void **ret, size_t *ret_bytes)
 	return r < 0 ? r : copy ? 0 : -ENOMEM;
 }
 
-/* ---- others' agents -------------------------------------------------------------------------- */
+/* ---- agents of other processes --------------------------------------------------------------- */
 
 bool skv_nixl_knows(const struct skv_nixl *n, const uint8_t agent[SKV_STORE_AGENT])
 {
@@ -158,7 +158,7 @@ static void know(struct skv_nixl *n, const uint8_t agent[SKV_STORE_AGENT])
 	memcpy(n->known[n->n_known++], agent, SKV_STORE_AGENT);
 }
 
-/* A thread's: to load metadata makes connections, and to a host that is gone that takes TCP's time. */
+/* Arguments of a thread: loading metadata connects to the host, which blocks for TCP's timeout if the host is gone. */
 struct load {
 	struct skv_nixl_library *library;
 	void *handle, *metadata;
@@ -198,7 +198,7 @@ int skv_nixl_load(struct skv_nixl *n, const uint8_t agent[SKV_STORE_AGENT], cons
 	}
 	if (r == 0 && pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &deadline) != 0) {
 		n->broken = true;
-		return -ETIMEDOUT; /* the thread has what x is */
+		return -ETIMEDOUT; /* the thread still uses x */
 	}
 	if (r == 0)
 		r = x->r;

@@ -16,13 +16,13 @@ static uint32_t pages_of(const struct skv_store_cut *c, uint32_t layer, enum skv
 	return skv_form_pages(&c->made->form[layer], kind, c->model->n_kv_heads, c->page_bytes, n_blocks * SKV_BLOCK_TOKENS);
 }
 
-/* Pages of a layer that stand in the list at a block: those that blocks before do not have. */
+/* Pages of a layer that are listed at a block: those that earlier blocks do not use. */
 static uint32_t new_pages(const struct skv_store_cut *c, uint32_t layer, enum skv_page_kind kind, uint32_t block)
 {
 	return pages_of(c, layer, kind, block + 1) - pages_of(c, layer, kind, block);
 }
 
-/* The number in the list of a page that blocks before the one that is cut have, too. */
+/* Returns the list index of a page that a block before the current one uses, too. */
 static uint64_t listed_before(const struct skv_store_cut *c, uint32_t layer, enum skv_page_kind kind, uint32_t page)
 {
 	uint32_t block = c->block;

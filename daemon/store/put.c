@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/put.c - from memory to the store.
+ * daemon/store/put.c - sends blocks from memory to the store.
  *
- * Blocks go in order, since one is of no use without those before it, and a block's first part last: it is what is looked for, so a
- * job that ends early leaves no block that is found and is not whole.
+ * Blocks are sent in order, because a block is useless without its predecessors. The first part of a block is sent
+ * last: readers search for it, so a job that ends early leaves no incomplete block that can be found.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include "daemon/store/export.h"
 
-/* Parts that are sealed and not sent. */
+/* Parts that are sealed but not sent. */
 struct put {
 	struct skv_store_values *v;
 	struct skv_store_export *export; /* NULL: without NIXL */
-	uint8_t *sealed; /* bytes of `room` */
+	uint8_t *sealed; /* buffer of `room` bytes */
 	size_t room, used;
 	uint32_t n;
 	struct skv_store_bytes keys[SKV_STORE_BATCH_KEYS], values[SKV_STORE_BATCH_KEYS];
-	size_t bytes[SKV_STORE_BATCH_KEYS]; /* of the part's value, wherever it is */
+	size_t bytes[SKV_STORE_BATCH_KEYS]; /* size of the part's value, in the store or in the window */
 	uint8_t records[SKV_STORE_BATCH_KEYS][SKV_STORE_RECORD_BYTES];
 };
 
-/* Send what is sealed. */
+/* Sends the sealed parts. */
 static int send_sealed(struct put *p)
 {
 	struct skv_store_values *v = p->v;
@@ -42,7 +42,7 @@ static int send_sealed(struct put *p)
 	return r < 0 ? skv_store_values_failed(v, r) : said;
 }
 
-/* Of the block that is cut. Its key lies in the job's until all that is sealed is sent. */
+/* Seals a part of the current block. `key` must stay valid until the sealed parts are sent. */
 static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t block, uint32_t part)
 {
 	struct skv_store_values *v = p->v;
@@ -66,7 +66,7 @@ static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t b
 	return skv_disk_progress(v->work, 0);
 }
 
-/* The parts whose keys were written: which of them has the store not? */
+/* Sends those of the given parts that the store does not have. Their keys are set. */
 static int put_some(struct put *p, const struct skv_store_part_number *at, uint32_t n)
 {
 	struct skv_store_values *v = p->v;
@@ -80,7 +80,7 @@ static int put_some(struct put *p, const struct skv_store_part_number *at, uint3
 	if (r == 0)
 		r = send_sealed(p);
 	if (r == 0 && p->export)
-		r = skv_store_export_clean(p->export, v); /* by now keys are free */
+		r = skv_store_export_clean(p->export, v); /* v->keys can be reused now */
 	return r < 0 ? r : skv_disk_progress(v->work, 0);
 }
 

@@ -7,7 +7,7 @@
 #define MAGIC "SKVNIXL1"
 #define AGENT_MAGIC "SKVAGNT1"
 
-/* A record is no part: the same key and identity, but what it is counts, too. */
+/* Additional data of a record. The magic distinguishes it from the part, which has the same key and identity. */
 struct __attribute__((packed)) about {
 	char magic[SKV_STORE_SEAL_MAGIC];
 	struct skv_store_identity part;

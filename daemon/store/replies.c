@@ -5,19 +5,19 @@
 #include <hiredis/hiredis.h>
 #include <string.h>
 
-#define SPARE_BYTES (2u << 20) /* of an empty buffer that is kept for the next reply */
-#define LENGTH_LINE 24u        /* bytes of a line with the length of a string, about */
+#define SPARE_BYTES (2u << 20) /* an empty buffer up to this size is reused for the next reply */
+#define LENGTH_LINE 24u        /* approximate bytes of a line with the length of a string */
 
-/* The reader counts an array's elements so. */
+/* The type in which hiredis counts an array's elements. */
 #if HIREDIS_MAJOR >= 1
 typedef size_t count;
 #else
 typedef int count;
 #endif
 
-/* ---- what the reader calls ---------------------------------------------------------------------- */
+/* ---- callbacks of hiredis ----------------------------------------------------------------------- */
 
-/* An object of the reader's, which are none: not NULL, that says that there is no memory. */
+/* Passes a part to fn. hiredis needs a non-NULL object; NULL means out of memory. */
 static void *give(const redisReadTask *task, struct skv_store_part *part)
 {
 	struct skv_store_replies *r = task->privdata;
@@ -52,11 +52,11 @@ static void *give_string(const redisReadTask *task, char *text, size_t n)
 	case REDIS_REPLY_ERROR:
 		part.type = SKV_STORE_ERROR;
 		break;
-	default: /* of RESP3, which was not asked for */
+	default: /* a RESP3 type, which was not requested */
 		r->error = skv_store_refuse(r->why, -EPROTO, "the server sent a reply of type %d", task->type);
 		return NULL;
 	}
-	if (n > (part.type == SKV_STORE_STRING ? r->max_bytes : SKV_STORE_LINE)) { /* it came in one piece */
+	if (n > (part.type == SKV_STORE_STRING ? r->max_bytes : SKV_STORE_LINE)) { /* it arrived in one piece */
 		r->error = skv_store_refuse(r->why, -EPROTO, "the server sent a string of %zu bytes", n);
 		return NULL;
 	}
@@ -130,8 +130,8 @@ int skv_store_replies_feed(struct skv_store_replies *r, const void *bytes, size_
 }
 
 /*
- * Of what the reader needs more of: is it short enough? The type's character is read when it comes, and all other lines
- * are read when they are complete, so one that is not read yet has the length of a string.
+ * Checks that an incomplete element is short enough. hiredis consumes the type character immediately, and all lines but
+ * the length of a string only when they are complete; so an unconsumed complete line is the length of a string.
  */
 static int check_incomplete(const struct skv_store_replies *r, char *why)
 {
@@ -170,7 +170,7 @@ int skv_store_replies_next(struct skv_store_replies *r, char why[SKV_STORE_TEXT]
 	}
 	if (!reply)
 		return check_incomplete(r, why);
-	if (!r->has_part) /* a type of RESP3 for which there is no function */
+	if (!r->has_part) /* a RESP3 type without a callback */
 		return skv_store_refuse(why, -EPROTO, "the server sent a reply of a type that was not asked for");
 	r->has_part = false;
 	return 1;

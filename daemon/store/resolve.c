@@ -7,7 +7,7 @@
 #include <string.h>
 #include "daemon/sys/clock.h"
 
-/* The library's thread reads and writes this until it has the answer. */
+/* The library's thread reads and writes this until the query is complete. */
 struct skv_store_question {
 	struct gaicb request;
 	struct addrinfo hints;
@@ -27,7 +27,7 @@ static int refuse(char *why, const char *host, int code)
 	                        gai_strerror(code));
 }
 
-/* An address in digits, which nobody has to be asked for: 0, or a code of netdb.h. */
+/* Converts a numeric address, without a query. Returns 0 or a code of netdb.h. */
 static int numeric(const struct skv_store_address *a, const char *port, struct addrinfo **ret)
 {
 	const struct addrinfo hints = {
@@ -56,7 +56,7 @@ static int ask(struct skv_store_resolver *r, const struct skv_store_address *a, 
 	return code;
 }
 
-/* Until it is answered; false: not in time. */
+/* Waits for completion; false: not in time. */
 static bool wait_for(const struct gaicb *request, uint64_t deadline_ns)
 {
 	while (gai_error((struct gaicb *)request) == EAI_INPROGRESS) {
@@ -103,7 +103,7 @@ void skv_store_resolver_free(struct skv_store_resolver *r)
 
 	r->pending = NULL;
 	if (!q || gai_cancel(&q->request) == EAI_NOTCANCELED)
-		return; /* the thread is at it, so its memory stays */
+		return; /* the thread is using it, so the memory is leaked */
 	if (q->request.ar_result)
 		freeaddrinfo(q->request.ar_result);
 	free(q);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/resolve.h - the addresses of a host, within a deadline.
+ * daemon/store/resolve.h - resolves the name of a host within a deadline.
  *
- * getaddrinfo() waits for name servers as long as it likes, so names are asked for by a thread of the C library. A
- * question that was not answered in time is not asked again: the next call waits on for its answer.
+ * getaddrinfo() may block for an unbounded time, so a thread of the C library resolves names. A query without an answer
+ * in time stays pending: the next call continues to wait for it.
  */
 #ifndef SKV_STORE_RESOLVE_H
 #define SKV_STORE_RESOLVE_H
@@ -12,17 +12,17 @@
 #include <time.h>
 #include "daemon/store/config.h"
 
-/* From now to the deadline; zeros: it is over. */
+/* Time until the deadline; zero if it has passed. */
 struct timespec skv_store_time_left(uint64_t deadline_ns);
 
 struct skv_store_question;
 
-/* Of one host; zeros at first. */
+/* Of one host; initialize with zeros. */
 struct skv_store_resolver {
 	struct skv_store_question *pending;
 };
 
-/* 0, and addresses for freeaddrinfo(); -ETIMEDOUT, or -EHOSTUNREACH and such, with a text. */
+/* Returns 0 and addresses for freeaddrinfo(), or -ETIMEDOUT, -EHOSTUNREACH or another error with a text. */
 int skv_store_resolve(struct skv_store_resolver *, const struct skv_store_address *, uint64_t deadline_ns,
                       struct addrinfo **ret, char why[SKV_STORE_TEXT]);
 void skv_store_resolver_free(struct skv_store_resolver *);

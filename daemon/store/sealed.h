@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/sealed.h - what lies in the store: encrypted and authenticated bytes.
+ * daemon/store/sealed.h - encrypts and authenticates values of the store.
  *
- * Eight bytes that say what it is, a nonce, the ciphertext, and the tag of AES-256-GCM. Nonces are random, which is good for 2^32 of a key.
- * What has the right tag was sealed with the key, for just what is given as additional data.
+ * A value consists of eight bytes of magic, a nonce, the ciphertext, and the tag of AES-256-GCM. Nonces are random,
+ * which is safe for 2^32 values per key. A matching tag proves that the value was sealed with this key for exactly this
+ * additional data.
  */
 #ifndef SKV_STORE_SEALED_H
 #define SKV_STORE_SEALED_H
@@ -18,7 +19,7 @@
 #define SKV_STORE_SEAL_TAG 16u
 #define SKV_STORE_SEAL_OVERHEAD (SKV_STORE_SEAL_MAGIC + SKV_STORE_SEAL_NONCE + SKV_STORE_SEAL_TAG)
 
-/* What seals and opens: a key and a context for it, both the caller's. */
+/* Key and OpenSSL context, both owned by the caller. */
 struct skv_store_cipher {
 	EVP_CIPHER_CTX *ctx;
 	const uint8_t *key; /* [SKV_STORE_KEY] */
@@ -30,9 +31,11 @@ struct skv_store_about {
 	size_t n;
 };
 
-/* n fits into an int; `value` has room for SKV_STORE_SEAL_OVERHEAD more. False: OpenSSL cannot. */
+/* n must fit into an int; `value` has room for n + SKV_STORE_SEAL_OVERHEAD bytes. False: OpenSSL failed. */
 bool skv_store_seal(const struct skv_store_cipher *, const char *magic, struct skv_store_about, const void *text, size_t n, uint8_t *value);
-/* The text has n_value - SKV_STORE_SEAL_OVERHEAD bytes. False: it is not what was sealed, whatever is in `text` now. */
+/*
+ * `text` has room for n_value - SKV_STORE_SEAL_OVERHEAD bytes. False: the value is not valid; `text` is then undefined.
+ */
 bool skv_store_unseal(const struct skv_store_cipher *, const char *magic, struct skv_store_about, const void *value, size_t n_value, void *text);
 
 #endif

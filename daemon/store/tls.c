@@ -22,10 +22,10 @@ struct skv_store_tls {
 struct skv_store_session {
 	SSL *ssl;
 	int fd;    /* borrowed */
-	int error; /* errno of the socket's last call, 0: it went well, or the server closed the connection */
+	int error; /* errno of the last socket call; 0: success, or the server closed the connection */
 };
 
-/* ---- the socket, as OpenSSL sees it ------------------------------------------------------------- */
+/* ---- BIO without SIGPIPE ------------------------------------------------------------------------ */
 
 static int done(BIO *b, struct skv_store_session *s, ssize_t n, int retry)
 {
@@ -53,7 +53,7 @@ static int bio_read(BIO *b, char *to, int n)
 static long bio_ctrl(BIO *b, int command, long x, void *p)
 {
 	(void)b, (void)x, (void)p;
-	return command == BIO_CTRL_FLUSH; /* nothing waits in it */
+	return command == BIO_CTRL_FLUSH; /* the BIO does not buffer */
 }
 
 static BIO_METHOD *new_method(void)
@@ -66,9 +66,9 @@ static BIO_METHOD *new_method(void)
 	return NULL;
 }
 
-/* ---- what all connections share ------------------------------------------------------------------- */
+/* ---- state shared by connections ------------------------------------------------------------------ */
 
-/* OpenSSL's first reason for it. */
+/* OpenSSL's first reason for a failure. */
 static const char *reason(void)
 {
 	const char *text = ERR_reason_error_string(ERR_peek_error());
@@ -100,7 +100,7 @@ static int load(SSL_CTX *context, const struct skv_store_config *c, char *why)
 	return 0;
 }
 
-/* A key that has one must not make OpenSSL ask for it on the terminal. */
+/* Prevents OpenSSL from asking on the terminal for the passphrase of an encrypted key. */
 static int no_passphrase(char *to, int n, int writes, void *ctx)
 {
 	(void)to, (void)n, (void)writes, (void)ctx;
@@ -121,7 +121,7 @@ int skv_store_tls_new(const struct skv_store_config *c, struct skv_store_tls **r
 	SSL_CTX_set_default_passwd_cb(t->context, no_passphrase);
 	SSL_CTX_set_verify(t->context, SSL_VERIFY_PEER, NULL);
 	SSL_CTX_set_options(t->context, SSL_OP_NO_RENEGOTIATION);
-	/* A write goes on from where it was, in a buffer that may have moved. */
+	/* A write may be continued from a buffer that has moved. */
 	SSL_CTX_set_mode(t->context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 	r = load(t->context, c, why);
 	if (r < 0)
@@ -143,7 +143,10 @@ struct skv_store_tls *skv_store_tls_free(struct skv_store_tls *t)
 
 /* ---- a connection --------------------------------------------------------------------------------- */
 
-/* Names are sent to the server, too, which may have several; addresses are not (RFC 6066). */
+/*
+ * Sets the expected host. Names are also sent to the server (SNI), which may have several; addresses are not (RFC
+ * 6066).
+ */
 static bool expect_host(SSL *ssl, const char *host)
 {
 	unsigned char address[sizeof(struct in6_addr)];
@@ -168,7 +171,7 @@ int skv_store_session_new(struct skv_store_tls *t, int fd, const char *host, str
 	s->fd = fd;
 	BIO_set_data(bio, s);
 	BIO_set_init(bio, 1);
-	SSL_set_bio(s->ssl, bio, bio); /* which frees it */
+	SSL_set_bio(s->ssl, bio, bio); /* which takes ownership */
 	SSL_set_connect_state(s->ssl);
 	*ret = s;
 	return 0;
@@ -183,7 +186,7 @@ struct skv_store_session *skv_store_session_free(struct skv_store_session *s)
 	return NULL;
 }
 
-/* Of a call of OpenSSL that returned n < 1. */
+/* Translates the error of an OpenSSL call that returned n < 1. */
 static int failed(struct skv_store_session *s, int n, short *ret_events, char *why)
 {
 	switch (SSL_get_error(s->ssl, n)) {

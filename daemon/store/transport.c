@@ -33,7 +33,7 @@ static int wait_for(int fd, short events, uint64_t deadline_ns)
 
 /* ---- connecting ---------------------------------------------------------------------------------- */
 
-/* A socket that is connected, the caller's; or negative errno. */
+/* Returns a connected socket that the caller owns, or a negative errno. */
 static int connect_to(const struct sockaddr *address, socklen_t len, uint64_t deadline_ns)
 {
 	int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r = 0;
@@ -55,7 +55,7 @@ static int connect_to(const struct sockaddr *address, socklen_t len, uint64_t de
 	return r;
 }
 
-/* A UNIX socket whose server has no room for another connection says -EAGAIN, and cannot be waited for. */
+/* If the server's backlog is full, connecting to a UNIX socket fails with -EAGAIN, for which poll(2) cannot wait. */
 static int connect_unix(const char *path, char *why)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -78,7 +78,8 @@ static int connect_tcp(const struct skv_store_address *a, struct skv_store_resol
 	for (next = found; next; next = next->ai_next)
 		n++;
 	fd = -EADDRNOTAVAIL;
-	for (next = found; fd < 0 && next; next = next->ai_next, n--) { /* each has its share of the time */
+	/* the remaining time is divided among the addresses */
+	for (next = found; fd < 0 && next; next = next->ai_next, n--) {
 		const uint64_t now = skv_now_ns();
 
 		fd = connect_to(next->ai_addr, next->ai_addrlen,
@@ -136,7 +137,7 @@ void skv_store_transport_close(struct skv_store_transport *t)
 
 /* ---- bytes ----------------------------------------------------------------------------------------- */
 
-/* Of a system call. */
+/* Translates the result of a system call. */
 static ssize_t checked(ssize_t n, char *why)
 {
 	if (n > 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/transport.h - bytes to a server and back: over TCP, a UNIX socket, or TLS over TCP.
+ * daemon/store/transport.h - sends and receives bytes: over TCP, a UNIX socket, or TLS over TCP.
  *
- * The socket is nonblocking: opening waits, with poll(2) and until a deadline; nothing else does. No SIGPIPE is raised.
+ * The socket is nonblocking. Only opening waits, with poll(2) and up to a deadline. SIGPIPE is never raised.
  */
 #ifndef SKV_STORE_TRANSPORT_H
 #define SKV_STORE_TRANSPORT_H
@@ -11,15 +11,15 @@
 #include "daemon/store/tls.h"
 
 struct skv_store_transport {
-	int fd; /* -1: it is closed */
+	int fd; /* -1: closed */
 	struct skv_store_session *session; /* NULL: without TLS */
-	short read_events, write_events;   /* what the next one waits for */
+	short read_events, write_events;   /* events that the next read or write needs */
 };
 #define SKV_STORE_TRANSPORT_NULL {.fd = -1}
 
 /*
- * tls: NULL, without. tls_name: "", the address's host. -ETIMEDOUT or why not, with a text; *ret is written on success
- * only.
+ * tls NULL: without TLS. tls_name "": the address's host. Returns 0, -ETIMEDOUT or another negative errno with a text;
+ * *ret is written on success only.
  */
 int skv_store_transport_open(struct skv_store_transport *ret, const struct skv_store_address *,
                              struct skv_store_resolver *, struct skv_store_tls *tls, const char *tls_name,
@@ -27,14 +27,14 @@ int skv_store_transport_open(struct skv_store_transport *ret, const struct skv_s
 void skv_store_transport_close(struct skv_store_transport *);
 
 /*
- * Bytes, at least one; -EAGAIN: when poll(2) finds read_events, or write_events; or -ECONNRESET and such with a text:
- * it is of no use any more.
+ * Return the number of bytes, at least one; -EAGAIN: poll(2) for read_events or write_events; or -ECONNRESET or another
+ * error with a text: the connection is unusable.
  */
 ssize_t skv_store_transport_read(struct skv_store_transport *, void *to, size_t n, char why[SKV_STORE_TEXT]);
 ssize_t skv_store_transport_write(struct skv_store_transport *, const void *from, size_t n, char why[SKV_STORE_TEXT]);
 
 struct pollfd;
-/* Until one of them has something: 0, or -ETIMEDOUT. */
+/* Waits until one of them has an event. Returns 0 or -ETIMEDOUT; another negative errno if ppoll(2) fails. */
 int skv_store_wait(struct pollfd *, size_t n, uint64_t deadline_ns);
 
 #endif

@@ -12,10 +12,10 @@
 #include "daemon/sys/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
-#define MAX_CALL_MS 10000u /* a call says nothing to the daemon before it returns, and the daemon's patience ends */
+#define MAX_CALL_MS 10000u /* no progress is reported during a call, and the daemon's timeout must not expire */
 #define STAGING_ALIGN ((size_t)4096)
 
-/* ---- what the daemon says -------------------------------------------------------------------- */
+/* ---- the daemon's description ---------------------------------------------------------------- */
 
 static int read_what(struct skv_store_values *v)
 {
@@ -26,7 +26,7 @@ static int read_what(struct skv_store_values *v)
 	struct stat st;
 
 	if (fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(*what) || pread(fd, what, sizeof(*what), 0) != (ssize_t)sizeof(*what))
-		return skv_disk_refuse(v->work, -EINVAL, "what the daemon says of the prefix store cannot be read");
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's description of the prefix store cannot be read");
 	if (what->n_blocks < 1 || what->n_blocks > SKV_MAX_TOKENS / SKV_BLOCK_TOKENS)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %u blocks, expected 1 to %u", what->n_blocks,
 		                       SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
@@ -34,7 +34,8 @@ static int read_what(struct skv_store_values *v)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has an address of the prefix store, or a library, without an end");
 	names = what->n_blocks * sizeof(*v->names);
 	if ((uint64_t)st.st_size < sizeof(*what) + names + what->n_blocks * ids)
-		return skv_disk_refuse(v->work, -EINVAL, "what the daemon says of %u blocks has %lld bytes, which are too few", what->n_blocks,
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's description of %u blocks has only %lld bytes",
+		                       what->n_blocks,
 		                       (long long)st.st_size);
 	v->names = malloc(names);
 	if (!v->names)
@@ -46,7 +47,7 @@ static int read_what(struct skv_store_values *v)
 
 /* ---- the store ------------------------------------------------------------------------------- */
 
-/* What is known of a server that fails, and when it is tried again, outlives the job that found out. */
+/* Returns the process's store. It outlives the job, so that the delay for retrying a failed server does, too. */
 static int get_store(struct skv_store_values *v)
 {
 	static struct skv_store *store;
@@ -82,10 +83,11 @@ uint32_t skv_store_values_left_ms(const struct skv_store_values *v)
 int skv_store_values_late(struct skv_store_values *v)
 {
 	v->gave_up = true;
-	return skv_disk_refuse(v->work, -ETIMEDOUT, "the prefix store: the job's %u ms are over", v->what.timeout_ms);
+	return skv_disk_refuse(v->work, -ETIMEDOUT, "the prefix store: the job took longer than %u ms",
+	                       v->what.timeout_ms);
 }
 
-/* -EIO is taken for a device's, which costs the process. */
+/* -EIO would be taken for a device error, after which the process exits. */
 int skv_store_values_failed(struct skv_store_values *v, int error)
 {
 	v->gave_up = true;
@@ -120,7 +122,7 @@ int skv_store_values_exist(struct skv_store_values *v, uint32_t n)
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
-/* Entries of the list, or pages in it, that the job's blocks are in. */
+/* Returns the minimum number of entries, or pages, in the list for the job's blocks. */
 static uint64_t listed(const struct skv_store_values *v, bool get, uint32_t n_tokens)
 {
 	bool records = false;
@@ -156,7 +158,7 @@ static int check_job(struct skv_store_values *v)
 	if (!wrong && (get ? job->n_pages : job->n_entries) < listed(v, get, (uint32_t)n_tokens))
 		wrong = "its list has another length than its blocks have pages";
 	if (wrong)
-		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job makes no sense: %s", wrong);
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job is not valid: %s", wrong);
 	r = skv_store_cut_init(&v->cut, m, &v->what.made, get ? 0 : skv_pages_of((uint32_t)n_tokens));
 	if (r == -EOPNOTSUPP)
 		return skv_disk_refuse(v->work, r, "a page has %llu bytes, values of the prefix store have %zu at most",
@@ -183,7 +185,7 @@ int skv_store_values_ids(struct skv_store_values *v, uint32_t first, uint32_t n)
 	return skv_disk_list_pages(&list, n, v->ids);
 }
 
-/* All of it, before anything is done. */
+/* Checks the whole list before any data is transferred. */
 static int check_list(struct skv_store_values *v)
 {
 	int r = 0;
@@ -201,7 +203,7 @@ static int check_list(struct skv_store_values *v)
 	return r;
 }
 
-/* Whole pages, n of those in `ids`, or some bytes of one. */
+/* Copies n whole pages, or some bytes of one. */
 static int copy_piece(struct skv_store_values *v, const uint32_t *ids, uint32_t n, const struct skv_store_piece *p, char *at, bool reads)
 {
 	if (p->bytes == v->cut.page_bytes)
@@ -210,7 +212,7 @@ static int copy_piece(struct skv_store_values *v, const uint32_t *ids, uint32_t 
 	             : skv_disk_pages_write_some(&v->pages, *ids, p->offset, p->bytes, at);
 }
 
-/* Pieces of a part, between their pages and `staging`. */
+/* Copies the pieces of a part between their pages and `staging`. */
 static int copy_part(struct skv_store_values *v, uint32_t part, bool reads)
 {
 	const uint32_t end = v->cut.first[part + 1];

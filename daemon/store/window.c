@@ -8,7 +8,7 @@
 #define ALIGN ((size_t)64)
 
 struct skv_store_held {
-	struct skv_store_held *next; /* the next younger one */
+	struct skv_store_held *next; /* the next newer one */
 	size_t at;
 	char key[];
 };
@@ -24,7 +24,10 @@ static void evict_oldest(struct skv_store_window *w)
 	w->gone = h;
 }
 
-/* The oldest are those that follow `next`, up to the end, and then those from the beginning on. */
+/*
+ * Evicts values that overlap the next n bytes. The oldest values follow `next` up to the end, and continue at the
+ * beginning.
+ */
 static void make_room(struct skv_store_window *w, size_t n)
 {
 	if (n > w->bytes - w->next) {

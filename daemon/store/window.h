@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/window.h - room for values in the memory that others read: a ring, in which the oldest make room for new ones.
+ * daemon/store/window.h - allocates room for values in the memory that other hosts read: a ring, in which new values
+ * evict the oldest.
  *
- * Nobody is asked whether a value is being read while another takes its room: what a reader gets then has not the right tag.
+ * Readers are not synchronized with eviction: a reader of an overwritten value gets data without a valid tag.
  */
 #ifndef SKV_STORE_WINDOW_H
 #define SKV_STORE_WINDOW_H
@@ -14,14 +15,14 @@
 struct skv_store_held;
 struct skv_store_window {
 	uint8_t *at; /* borrowed */
-	size_t bytes, next; /* where the next value goes */
+	size_t bytes, next; /* next: offset of the next value */
 	struct skv_store_held *oldest, *newest;
-	struct skv_store_held *gone; /* whose room was taken, and nobody has been told */
+	struct skv_store_held *gone; /* evicted values that were not reported yet */
 };
 
-/* Room for n bytes, which are the key's; NULL: there is not as much in all, or no memory. */
+/* Returns room for n bytes of this key's value; NULL: n exceeds the window, or out of memory. */
 uint8_t *skv_store_window_take(struct skv_store_window *, size_t n, const char *key);
-/* One whose value has no room any more, in ret; false: there is none more. */
+/* Returns the key of an evicted value in ret; false: there are no more. */
 bool skv_store_window_gone(struct skv_store_window *, char *ret, size_t size);
 void skv_store_window_deinit(struct skv_store_window *);
 

@@ -9,17 +9,20 @@
 #include "common/fd.h"
 #include "daemon/sys/clock.h"
 
-/* Where a version has its groups, what /proc/self/cgroup has before their path, and what their files are called. */
+/*
+ * Where each cgroup version has its groups, the mark before their path in /proc/self/cgroup, and the names of their
+ * files.
+ */
 static const struct skv_cgroup_version {
 	const char *mark, *root, *used, *limit;
-	const char *cache[2]; /* in memory.stat */
+	const char *cache[2]; /* fields of memory.stat */
 } versions[] = {
 	{":memory:", "/sys/fs/cgroup/memory", "memory.usage_in_bytes", "memory.limit_in_bytes",
 	 {"\ntotal_inactive_file ", "\ntotal_active_file "}},
 	{"0::", "/sys/fs/cgroup", "memory.current", "memory.max", {"\ninactive_file ", "\nactive_file "}},
 };
 
-#define CACHE_NS 100000000u /* for so long what is known of the cache is good: the kernel takes a while to say */
+#define CACHE_NS 100000000u /* lifetime of the cached figure: reading memory.stat takes the kernel long */
 
 static int open_in(const char *group, const char *file)
 {
@@ -29,7 +32,10 @@ static int open_in(const char *group, const char *file)
 	return n > 0 && (size_t)n < sizeof(path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 }
 
-/* The group, and all those that it is in. Not there: the kernel shows a container only its own, as the root. */
+/*
+ * Adds the group and all its parents. Groups that cannot be opened are skipped: a container sees only its own group,
+ * as the root.
+ */
 static void add_all(struct skv_cgroup *m, const struct skv_cgroup_version *v, const char *path)
 {
 	char group[1024];
@@ -88,7 +94,7 @@ void skv_cgroup_close(struct skv_cgroup *m)
 	}
 }
 
-/* The number in the file; "max", or nothing that can be read, is none. */
+/* Reads the number in the file; UINT64_MAX for "max" or if it cannot be read. */
 static uint64_t number(int fd)
 {
 	char text[32];
@@ -130,7 +136,7 @@ uint64_t skv_cgroup_left(struct skv_cgroup *m, uint64_t *ret_limit)
 		uint64_t limit = number(m->groups[i].limit_fd), used = number(m->groups[i].used_fd);
 		uint64_t left = used < limit ? limit - used : 0;
 
-		/* without a limit version 1 has a number above all memory there is */
+		/* without a limit version 1 has a number above any memory size */
 		if (limit >> 60 || used == UINT64_MAX)
 			continue;
 		if (left < limit / 2)

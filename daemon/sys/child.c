@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include "common/fd.h"
 
-/* The child has what it is to have, and nothing else. An errno: there is no memory to say so. */
+/* Gives the child its descriptors and no others. Returns a positive errno if memory is lacking. */
 static int add_actions(posix_spawn_file_actions_t *actions, const int *fds, unsigned n, int output)
 {
 	int r = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -21,7 +21,7 @@ static int add_actions(posix_spawn_file_actions_t *actions, const int *fds, unsi
 		r = posix_spawn_file_actions_adddup2(actions, output, STDERR_FILENO);
 	for (unsigned i = 0; i < n && r == 0; i++)
 		r = posix_spawn_file_actions_adddup2(actions, fds[i], SKV_CHILD_FIRST_FD + (int)i);
-	/* not all that libraries open in this process (CUDA's driver does) is close-on-exec */
+	/* libraries of this process (CUDA's driver) open descriptors that are not close-on-exec */
 	return r ? r : posix_spawn_file_actions_addclosefrom_np(actions, SKV_CHILD_FIRST_FD + (int)n);
 }
 
@@ -55,7 +55,7 @@ int skv_child_start(const char *program, char *const *argv, char *const *envp, c
 	unsigned got = 0;
 	pid_t pid;
 
-	/* dup2 clears close-on-exec unless source and target are the same: sources move out of the way */
+	/* dup2 does not clear close-on-exec if source and target are the same: sources move out of the way */
 	while (r == 0 && got < n) {
 		high[got] = fcntl(fds[got], F_DUPFD_CLOEXEC, SKV_CHILD_FIRST_FD + (int)SKV_CHILD_MAX_FDS);
 		if (high[got] < 0)
@@ -69,7 +69,7 @@ int skv_child_start(const char *program, char *const *argv, char *const *envp, c
 		skv_close_fd(high[--got]);
 	if (r < 0)
 		return r;
-	pidfd = pidfd_open(pid, 0); /* not reaped yet, so it is this child */
+	pidfd = pidfd_open(pid, 0); /* not reaped yet, so the pid is the child's */
 	if (pidfd < 0) {
 		r = -errno;
 		kill(pid, SIGKILL);

@@ -14,7 +14,7 @@ static inline uint64_t skv_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Nanoseconds since 1970, which outlive the machine's start, and may go back. */
+/* Nanoseconds since 1970: comparable across boots, but may go back. */
 static inline uint64_t skv_real_ns(void)
 {
 	struct timespec t;

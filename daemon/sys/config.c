@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/sys/config.c - the table of settings and all that is done with it. See config.h. */
+/* daemon/sys/config.c - the table of settings and everything derived from it. See config.h. */
 #include <ctype.h>
 #include <errno.h>
 #include <grp.h>
@@ -13,7 +13,7 @@
 
 enum type { TEXT, GROUP, SIZE, SHARE, COUNT, SECONDS, MODE, LEVEL, CUDA, IPC };
 
-/* The words of CUDA and of IPC, in the order of their enums. */
+/* The words of the types CUDA and IPC, in the order of their enums. */
 static const char *const cuda_words[] = {"auto", "off", "required", NULL};
 static const char *const ipc_words[] = {"vmm", "legacy", NULL};
 
@@ -158,7 +158,10 @@ int skv_config_group(const char *name, gid_t *ret)
 
 /* ---- one value ---- */
 
-/* Digits in `base`, all of the text but a suffix of `units` (each 1024 times the one before). */
+/*
+ * Parses digits in `base`, with an optional suffix of `units` (each 1024 times the one before), up to the end of the
+ * text.
+ */
 static bool parse_number(const char *value, int base, const char *units, uint64_t *ret)
 {
 	const char *unit;
@@ -197,7 +200,7 @@ static void print_size(char *to, size_t len, uint64_t x)
 	snprintf(to, len, u < 0 ? "%llu" : "%llu%c", (unsigned long long)x, u < 0 ? 0 : units[u]);
 }
 
-/* A size, or N% of something that is known later: N itself then, which is below any size. */
+/* A size, or N% of a size that is known later: then *ret is N, which is below any size. */
 static bool parse_share(const struct row *row, const char *value, uint64_t *ret)
 {
 	char *end;
@@ -276,7 +279,7 @@ static bool set(const struct row *row, const char *value, struct skv_config *c)
 	case GROUP:
 		if (strlen(value) >= SKV_CONFIG_TEXT || (*value && skv_config_group(value, &gid) != 0))
 			return false;
-		strncpy(at, value, SKV_CONFIG_TEXT); /* and zeros behind it: settings are compared as bytes */
+		strncpy(at, value, SKV_CONFIG_TEXT); /* pads with zeros: settings are compared as bytes */
 		return true;
 	case TEXT:
 		if (strlen(value) < row->min || strlen(value) > row->max)
@@ -469,7 +472,7 @@ void skv_config_apply(struct skv_config *now, const struct skv_config *next, cha
 
 /* ---- help ---- */
 
-/* `text` in lines of at most 80 columns, each behind `indent`. */
+/* Prints `text` in lines of at most 80 columns, each after `indent`. */
 static void wrap(FILE *to, const char *indent, const char *text)
 {
 	size_t room = 80 - strlen(indent);

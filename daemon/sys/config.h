@@ -2,12 +2,12 @@
 /*
  * daemon/sys/config.h - the daemon's settings.
  *
- * One table of rows (name, type, default, limits, help) drives all of it: the file `key = value`, the
- * options `--key=value`, the text of --help and the commented file of --help-config. Values that
- * fail say "FILE:LINE: key: got X, expected Y" (or "--key: got X, ...").
+ * One table of rows (name, type, default, limits, help) defines all of them: the file `key = value`, the options
+ * `--key=value`, the text of --help and the commented file of --help-config. Errors read "FILE:LINE: key: got X,
+ * expected Y" (or "--key: got X, ...").
  *
- * A configuration is made whole or not at all: defaults, then the file, then the options, and on the
- * first thing that is wrong the caller keeps what it had.
+ * A configuration is loaded whole or not at all: defaults, then the file, then the options. On the first error the
+ * caller keeps its old one.
  */
 #ifndef SKV_CONFIG_H
 #define SKV_CONFIG_H
@@ -36,15 +36,15 @@ struct skv_config {
 	uint32_t recall_every;
 
 	uint64_t pool_bytes, segment_bytes, account_bytes;
-	int cuda, ipc; /* the enums below */
+	int cuda, ipc; /* the enums above */
 	uint64_t cuda_pool_bytes, account_cuda_bytes; /* up to 100: per cent of the device's memory */
 	uint64_t cuda_segment_bytes;
 	uint64_t cuda_worker_timeout, cuda_worker_idle; /* ns */
 	uint32_t account_clients, account_sequences, account_pools, client_sessions;
-	uint64_t sequence_ttl; /* ns; 0: for ever */
-	char parked_path[SKV_CONFIG_TEXT]; /* "": no sequences are parked */
+	uint64_t sequence_ttl; /* ns; 0: unlimited */
+	char parked_path[SKV_CONFIG_TEXT]; /* "": parking is off */
 	uint64_t account_parked_bytes;
-	uint64_t park_after; /* ns; 0: they are not parked with age */
+	uint64_t park_after; /* ns; 0: sequences are not parked for their age */
 	uint64_t disk_timeout; /* ns */
 	char prefix_store[SKV_CONFIG_TEXT], prefix_secret_file[SKV_CONFIG_TEXT]; /* "": none */
 	char prefix_store_nixl[SKV_CONFIG_TEXT]; /* "": none */
@@ -56,30 +56,28 @@ struct skv_config {
 	int log_level;
 };
 
-/* Where settings come from, besides the defaults. Kept by the daemon for the next reload. */
+/* Sources of settings besides the defaults. The daemon keeps them for the next reload. */
 struct skv_config_sources {
 	const char *file;     /* NULL: SKV_CONFIG_FILE, which need not exist */
 	char *const *options; /* "--key=value" words, NULL at the end; or NULL */
 };
 
-/* 0; -EINVAL, or an errno of open(2), with a text of what is wrong and where, and *ret left alone. */
+/* 0; -EINVAL, or an errno of open(2), with a text that says what is wrong and where; then *ret is unchanged. */
 int skv_config_load(const struct skv_config_sources *from, struct skv_config *ret, char err[SKV_CONFIG_ERR]);
 
 /* Is there a setting of this name (without "--")? */
 bool skv_config_known(const char *name, size_t len);
 
 /*
- * Take over a new configuration at run time: all of `next` but what takes effect at start only. The
- * names of such settings in which the two differ go to `kept`, separated by ", " ("" when none).
+ * Applies a new configuration at run time: all settings of `next` except those that take effect at start only. `kept`
+ * gets the names of such settings that differ, separated by ", " ("": none).
  */
 void skv_config_apply(struct skv_config *now, const struct skv_config *next, char *kept, size_t len);
 
-void skv_config_help(FILE *to);      /* one line an option, for --help */
+void skv_config_help(FILE *to);      /* every option with its help, for --help */
 void skv_config_help_file(FILE *to); /* a whole commented file, for --help-config */
 
-/*
- * A group by name or number. 0; 1 for a name that does not exist; -EINVAL for a number that is none.
- */
+/* Looks a group up by name or number. 0; 1: a name that does not exist; -EINVAL: not a valid number. */
 int skv_config_group(const char *name, gid_t *ret);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* In memory that is there already nothing is left out. */
+/* Unlike a growing buffer, one of the right size loses nothing when memory is short. */
 char *skv_json_text(const json_t *value, size_t flags)
 {
 	const size_t n = value ? json_dumpb(value, NULL, 0, flags) : 0;

@@ -5,7 +5,10 @@
 
 #include <jansson.h>
 
-/* json_dumps(), which (jansson 2.14) leaves out a key where it has no memory to write it, and goes on. NULL of NULL, or for want of memory. */
+/*
+ * As json_dumps(), which (jansson 2.14) silently omits a key if it lacks memory to write it. NULL if the value is
+ * NULL, or for lack of memory.
+ */
 char *skv_json_text(const json_t *, size_t flags);
 
 #endif

@@ -10,7 +10,7 @@
 #include "daemon/sys/log.h"
 
 #define PEER_BURST 20             /* lines ... */
-#define PEER_WINDOW 5000000000ull /* ... in so many nanoseconds */
+#define PEER_WINDOW 5000000000ull /* ... per so many nanoseconds */
 
 static struct {
 	int level;
@@ -53,7 +53,7 @@ int skv_log_level(void)
 	return the.level;
 }
 
-/* One write a line: lines of several processes do not mix. Control characters do not get through. */
+/* Writes a line with one write(), so that lines of several processes do not mix. Control characters are replaced. */
 static void put(int level, const char *fmt, va_list ap)
 {
 	char line[2048];
@@ -69,7 +69,7 @@ static void put(int level, const char *fmt, va_list ap)
 			line[i] = ' ';
 	line[n] = '\n';
 	if (write(STDERR_FILENO, line, (size_t)n + 1) < 0)
-		return; /* no reader is left */
+		return; /* there is no reader any more */
 }
 
 void skv_log(int level, const char *fmt, ...)

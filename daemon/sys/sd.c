@@ -24,17 +24,20 @@ static const char *check_socket(int fd)
 	if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0)
 		return "something else than a listening UNIX SOCK_SEQPACKET socket; the socket unit must say "
 		       "ListenSequentialPacket=";
-	/* The ring waits by itself; with O_NONBLOCK it would give EAGAIN instead. */
+	/* The ring waits by itself; with O_NONBLOCK it would get EAGAIN. */
 	return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ? "a socket that cannot be set to block" : NULL;
 }
 
-/* Names of what is kept: those that the core gives (SKV_FDSTORE_NAME in core.h). */
+/* Names of kept descriptors, as the core gives them (SKV_FDSTORE_NAME in core.h). */
 static bool is_kept(const char *name)
 {
 	return strcmp(name, "state") == 0 || (strlen(name) == 5 && strchr("pgsoc", name[0]));
 }
 
-/* The manager forgets it, else the next one of us would get it again. What it passes because a unit says so it goes on passing. */
+/*
+ * Makes the manager forget the descriptor; otherwise it would pass it to the next daemon again. Sockets of a unit are
+ * passed again in any case.
+ */
 static void refuse(const char *name, int fd, const char *why)
 {
 	skv_log_peer(LOG_WARNING, "the service manager passed descriptor %d, \"%s\", which is closed and kept no more: it is %s", fd, name, why);
@@ -42,7 +45,7 @@ static void refuse(const char *name, int fd, const char *why)
 	skv_close_fd(fd);
 }
 
-/* *ret_wrong: NULL, or what is wrong with a socket that somebody is to listen on. */
+/* *ret_wrong: set if a listening socket cannot be used. */
 static void take_socket(struct skv_sd_passed *p, const char *name, int fd, const char **ret_wrong)
 {
 	int *to = !strcmp(name, "operators") ? &p->operators : &p->clients;
@@ -115,7 +118,7 @@ bool skv_sd_is_there(void)
 	return getenv("NOTIFY_SOCKET") != NULL;
 }
 
-/* A message takes a socket and memory, which there may not be for a moment; what it says is said once. */
+/* A notification needs a socket and memory, which may be lacking for a moment, so it is retried. */
 static int notify(const char *text, int fd)
 {
 	int r = 0;
@@ -140,16 +143,20 @@ __attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
 	(void)notify(text, -1);
 }
 
-/* What is told is as good as done: it lies in the manager's socket, which it reads before it starts another one of us. */
+/*
+ * A sent message counts as done: it is in the manager's socket, which the manager reads before it starts the next
+ * daemon.
+ */
 static bool tell(const char *what, const char *name, int fd)
 {
-	char text[320]; /* a name has 255 bytes at most */
+	char text[320]; /* a name has at most 255 bytes */
 	int r;
 
 	snprintf(text, sizeof(text), "%s=1\nFDNAME=%s%s", what, name, fd >= 0 ? "\nFDPOLL=0" : "");
 	r = notify(text, fd);
 	if (r < 0)
-		skv_log_peer(LOG_ERR, "the service manager cannot be told for now %s %s: %s", fd >= 0 ? "to keep" : "to forget", name, strerror(-r));
+		skv_log_peer(LOG_ERR, "the service manager cannot be told %s %s now: %s",
+		             fd >= 0 ? "to keep" : "to forget", name, strerror(-r));
 	return r >= 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/sys/sd.h - the service manager: socket activation, what it keeps for us, readiness, status, watchdog.
+ * daemon/sys/sd.h - the service manager: socket activation, kept descriptors, readiness, status, watchdog.
  *
  * Without a manager ($NOTIFY_SOCKET, $LISTEN_FDS unset) all of it does nothing.
  */
@@ -11,13 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SKV_SD_NAME 8u /* bytes of a name that we give: SKV_FDSTORE_NAME, and no padding */
-/* A descriptor that the manager has kept for us, by the name that we gave it. */
+#define SKV_SD_NAME 8u /* bytes of a name that the daemon gives: SKV_FDSTORE_NAME, without padding of the struct */
+/* A descriptor that the manager kept, with the name that the daemon gave it. */
 struct skv_sd_kept {
 	char name[SKV_SD_NAME];
 	int fd;
 };
-/* The sockets that it listens on for us, the one named "operators" and the other, or -1; and what it has kept. */
+/* Listening sockets, the one named "operators" and the other one, or -1; and kept descriptors. */
 struct skv_sd_passed {
 	int clients, operators;
 	struct skv_sd_kept *kept;
@@ -26,15 +26,18 @@ struct skv_sd_passed {
 #define SKV_SD_PASSED_NULL {.clients = -1, .operators = -1}
 
 /*
- * What the manager passes, the caller's: listening AF_UNIX SOCK_SEQPACKET sockets, one for each purpose, and what was kept by names of ours.
- * Anything else is named in the log, closed, and removed from what the manager keeps. -EINVAL with a text: the manager says what makes no
- * sense, or listens on sockets, but on none for clients.
+ * Takes what the manager passes, the caller's: listening AF_UNIX SOCK_SEQPACKET sockets, one for each purpose, and
+ * descriptors kept by names of ours. Anything else is logged, closed, and removed from the manager's store. -EINVAL
+ * with a text: the manager's variables make no sense, or it passes sockets but none for clients.
  */
 int skv_sd_take_fds(struct skv_sd_passed *ret, char *err, size_t err_len);
-void skv_sd_passed_free(struct skv_sd_passed *); /* the list */
+void skv_sd_passed_free(struct skv_sd_passed *); /* frees the list */
 
 bool skv_sd_is_there(void);
-/* Keep a descriptor, of our file of that name, and pass it to the next of us; and keep it no more. */
+/*
+ * Store a descriptor, by the name of its file, to be passed to the next daemon; and forget it. False, logged: the
+ * manager cannot be told now.
+ */
 bool skv_sd_fdstore_add(const char *name, int fd);
 bool skv_sd_fdstore_remove(const char *name);
 
@@ -43,7 +46,7 @@ void skv_sd_reloading(void);
 void skv_sd_stopping(const char *status);
 void skv_sd_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void skv_sd_watchdog(void);
-/* How often skv_sd_watchdog() is to be called, in nanoseconds; 0: no watchdog. */
+/* Interval for skv_sd_watchdog(), in nanoseconds; 0: no watchdog. */
 uint64_t skv_sd_watchdog_interval(void);
 
 #endif

@@ -15,7 +15,7 @@
 #include "daemon/sys/log.h"
 #include "daemon/sys/socket.h"
 
-/* The lock's fd. A lock file that was removed while we waited for it is no lock: try again. */
+/* Returns the lock's fd. A lock file that was removed after it was opened is no lock: try again. */
 static int take_lock(const char *path)
 {
 	char name[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 8];
@@ -39,8 +39,8 @@ static int take_lock(const char *path)
 }
 
 /*
- * Does a live process listen? A connection alone does not tell: the socket of a killed daemon accepts until the
- * kernel has taken its ring down. The process that began to listen must be alive as well.
+ * Does a live process listen? A connection alone does not prove it: the socket of a killed daemon accepts until the
+ * kernel has freed its ring. The process that called listen() must be alive as well.
  */
 static int is_served(const struct sockaddr_un *addr)
 {
@@ -52,7 +52,7 @@ static int is_served(const struct sockaddr_un *addr)
 		return -errno;
 	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0)
 		return errno !=
-		       ECONNREFUSED; /* EAGAIN: it does, and is busy; EPROTOTYPE: another kind of service */
+		       ECONNREFUSED; /* EAGAIN: a busy listener; EPROTOTYPE: a listener of another type */
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
 		return -errno;
 	return !(cred.pid > 0 && kill(cred.pid, 0) < 0 && errno == ESRCH);
@@ -118,7 +118,7 @@ int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socke
 		return fd;
 	}
 	snprintf(err, err_len, "%s: cannot be listened on: %s", path,
-	         fd == -EADDRINUSE ? "another daemon does, or it is no socket" : strerror(-fd));
+	         fd == -EADDRINUSE ? "another daemon listens there, or the path is not a socket" : strerror(-fd));
 	free(s.path);
 	skv_close_fd(s.lock_fd);
 	return fd;
@@ -134,7 +134,7 @@ void skv_socket_remove(struct skv_socket *s)
 	snprintf(name, sizeof(name), "%s.lock", s->path);
 	unlink(name);
 	free(s->path);
-	skv_close_fd(s->lock_fd); /* last: until now no other daemon could begin */
+	skv_close_fd(s->lock_fd); /* last: until now no other daemon can start */
 	*s = (struct skv_socket)SKV_SOCKET_NULL;
 }
 
@@ -145,7 +145,7 @@ static int listen_on(const char *path, mode_t mode, const char *group, struct sk
 	int r;
 
 	if (*group)
-		(void)skv_config_group(group, &gid); /* was looked at when it was read */
+		(void)skv_config_group(group, &gid); /* it was checked when it was read */
 	r = skv_socket_listen(path, mode, gid, ret, err, sizeof(err));
 	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);

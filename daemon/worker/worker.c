@@ -2,11 +2,11 @@
 /*
  * daemon/worker/worker.c - see worker.h.
  *
- * Life of a process: running → its end is asked for (the socket is shut down: idle) or forced (killed) →
- * its pidfd says that it ended → reaped, and everything that ran for it in the loop is cancelled → when the
- * last of that is done the next may start. The socket alone never decides that a worker is gone.
+ * States of a process: it runs → it is asked to exit (idle: the socket is shut down) or killed → its pidfd reports the
+ * exit → it is reaped, and its operations in the loop are cancelled → when the last of them has completed, the next
+ * process may start. The state of the socket alone never means that a worker is gone.
  *
- * One timer looks every TICK_NS while a process lives; what is due is in `deadline_ns`.
+ * While a process exists, a timer checks every TICK_NS whether `deadline_ns` has passed.
  */
 #include "daemon/worker/worker.h"
 
@@ -35,7 +35,7 @@ struct skv_worker {
 	struct skv_worker_config config;
 	struct skv_worker_counters counters;
 	struct skv_queue jobs;          /* waiting */
-	struct skv_worker_job *current; /* with the process */
+	struct skv_worker_job *current; /* being run by the process */
 	bool keep, closed;
 
 	/* the process */
@@ -43,17 +43,17 @@ struct skv_worker {
 	int pidfd, socket;
 	pid_t pid;
 	bool reaped;
-	uint64_t deadline_ns; /* of the answer, of idleness, of the end that was asked for */
-	char why[SKV_WORKER_TEXT]; /* it was ended, when we did it */
+	uint64_t deadline_ns; /* for the answer, for the next job when idle, or for the exit */
+	char why[SKV_WORKER_TEXT]; /* why the daemon killed it, or "" */
 	struct skv_op exit_op, recv_op, send_op, timer_op;
 	struct msghdr send_msg, recv_msg;
 	struct iovec send_iov, recv_iov;
-	uint32_t sent_fds; /* of the job in hand */
+	uint32_t sent_fds; /* descriptors of the current job sent so far */
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SKV_WORKER_PACKET_FDS * sizeof(int))];
 	_Alignas(8) char answer[SKV_WORKER_MAX_ANSWER];
 };
 
-/* As each answer begins. */
+/* Common beginning of all answers. */
 struct answer_head {
 	int32_t error;
 	uint32_t more;
@@ -63,7 +63,7 @@ static void next(struct skv_worker *w);
 
 /* ---- jobs ---- */
 
-/* The next one of these; NULL: there is none. */
+/* Returns the next job, or NULL. */
 static struct skv_worker_job *take(struct skv_queue *jobs)
 {
 	struct skv_queued *e = skv_queue_take(jobs);
@@ -78,7 +78,7 @@ static void finish(struct skv_worker *w, struct skv_worker_job *job, int error, 
 	job->done(job, error, why, answer);
 }
 
-/* Those that are there now: a callback of a failure may submit another. */
+/* Fails only jobs that exist now: their callbacks may submit others. */
 static void fail_all(struct skv_worker *w, int error, const char *why)
 {
 	struct skv_worker_job *job = w->current;
@@ -103,7 +103,7 @@ void skv_worker_submit(struct skv_worker *w, struct skv_worker_job *job)
 		next(w);
 }
 
-/* ---- the end of a process ---- */
+/* ---- end of a process -------- */
 
 static void kill_process(struct skv_worker *w)
 {
@@ -137,7 +137,7 @@ static void finish_when_idle(struct skv_worker *w)
 		next(w);
 }
 
-/* What they were to free went with the process. */
+/* The exit of the process has freed what these jobs were to free. */
 static void finish_frees(struct skv_worker *w)
 {
 	struct skv_queue rest = {0};
@@ -151,7 +151,10 @@ static void finish_frees(struct skv_worker *w)
 			skv_queue_put(&w->jobs, &job->queued, job->user);
 }
 
-/* The job in hand is tried again, as the next; or it has been tried enough, and nothing more will work. */
+/*
+ * Retries the current job, ahead of the others. If it must not be retried, it fails; after too many attempts, all jobs
+ * fail.
+ */
 static void job_lost(struct skv_worker *w, const char *why)
 {
 	struct skv_worker_job *job = w->current;
@@ -177,9 +180,9 @@ static void on_exit_of_worker(struct skv_op *op, int res)
 	char text[SKV_WORKER_TEXT];
 	siginfo_t end = {0};
 
-	if (res == -ECANCELED) /* the loop is being drained: do not leave a child behind */
+	if (res == -ECANCELED) /* the loop is being drained: leave no child process behind */
 		skv_worker_close(w);
-	else if (res < 0) /* it cannot be watched */
+	else if (res < 0) /* its exit cannot be observed */
 		kill_process(w);
 	while (waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED) < 0 && errno == EINTR)
 		;
@@ -201,9 +204,9 @@ static void on_exit_of_worker(struct skv_op *op, int res)
 	finish_when_idle(w);
 }
 
-/* ---- a process at work ---- */
+/* ---- a running process ---- */
 
-/* Something is wrong with it. */
+/* Kills a process that misbehaves. */
 static void give_up(struct skv_worker *w, const char *why)
 {
 	if (!*w->why)
@@ -230,7 +233,7 @@ static void on_tick(struct skv_op *op, int res)
 
 	if (res == 0 && !w->reaped && skv_now_ns() >= w->deadline_ns) {
 		if (w->state == RUNNING && !w->current && !w->keep) {
-			w->state = ENDING; /* it reads an end, and ends */
+			w->state = ENDING; /* it reads an end of file and exits */
 			(void)shutdown(w->socket, SHUT_RDWR);
 			w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
 		} else if (w->current || w->state == ENDING) {
@@ -253,7 +256,7 @@ static void listen_to(struct skv_worker *w)
 	skv_op_recvmsg(w->loop, &w->recv_op, w->socket, &w->recv_msg, 0, on_answer);
 }
 
-/* The answer to the job in hand. */
+/* Handles the answer to the current job. */
 static void answered(struct skv_worker *w, int32_t error)
 {
 	struct skv_worker_job *job = w->current;
@@ -265,7 +268,7 @@ static void answered(struct skv_worker *w, int32_t error)
 	w->current = NULL;
 	w->deadline_ns = skv_now_ns() + w->config.idle_ns;
 	listen_to(w);
-	/* a context does not recover from a fault; from a lack of memory it does */
+	/* a context recovers from a lack of memory, but not from a fault */
 	if (w->config.frail && error && error != -ENOMEM)
 		give_up(w, "its worker saw an error");
 	finish(w, job, error, why, answer);
@@ -288,8 +291,8 @@ static void on_answer(struct skv_op *op, int res)
 		return;
 	}
 	if (listening && res != 0 && res != -ECANCELED && res != -ECONNRESET)
-		give_up(w, "its worker said what makes no sense");
-	finish_when_idle(w); /* an end of the socket is soon followed by the end of the process */
+		give_up(w, "its worker sent an answer that is not valid");
+	finish_when_idle(w); /* the process exits soon after its end of the socket is closed */
 }
 
 static void send_some(struct skv_worker *w);
@@ -301,8 +304,8 @@ static void on_sent(struct skv_op *op, int res)
 	char why[SKV_WORKER_TEXT];
 
 	if (res < 0 && res != -ECANCELED && res != -EPIPE && res != -ECONNRESET && w->state == RUNNING && !w->reaped) {
-		snprintf(why, sizeof(why), "its worker could not be told what to do: %s", strerror(-res));
-		give_up(w, why); /* else it would be waited for */
+		snprintf(why, sizeof(why), "a job could not be sent to its worker: %s", strerror(-res));
+		give_up(w, why); /* otherwise the daemon would wait for its answer */
 	}
 	if (res > 0 && w->state == RUNNING && !w->reaped && w->current && w->sent_fds < w->current->n_fds) {
 		send_some(w);
@@ -312,7 +315,7 @@ static void on_sent(struct skv_op *op, int res)
 	finish_when_idle(w);
 }
 
-/* The job, with its first descriptors; or a byte, with the next ones. */
+/* Sends the job with its first descriptors, or a byte with the next ones. */
 static void send_some(struct skv_worker *w)
 {
 	static const char byte;
@@ -352,7 +355,7 @@ static int start(struct skv_worker *w)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
-	/* in our environment: it must count devices as we do */
+	/* pass the environment: both must number devices alike */
 	r = skv_child_start(w->config.program, argv, environ, &pair[1], 1, -1, &w->pid, &w->pidfd);
 	skv_close_fd(pair[1]);
 	if (r < 0) {
@@ -378,7 +381,7 @@ static void on_no_start(struct skv_op *op, int res)
 	fail_all(w, -EIO, w->why);
 }
 
-/* The next job, to a process. Calls no callback: the core may be in the middle of a change. */
+/* Passes the next job to a process. Does not call callbacks, because the core may be in the middle of a change. */
 static void next(struct skv_worker *w)
 {
 	int r;
@@ -386,7 +389,7 @@ static void next(struct skv_worker *w)
 	if (!w->jobs.first || w->closed || w->current || w->state == ENDING || w->reaped || skv_op_running(&w->send_op))
 		return;
 	if (w->state == NONE && skv_op_running(&w->timer_op))
-		return; /* on_no_start */
+		return; /* wait for on_no_start() */
 	if (w->state == NONE) {
 		r = start(w);
 		if (r < 0) {
@@ -400,7 +403,7 @@ static void next(struct skv_worker *w)
 	send_job(w, take(&w->jobs));
 }
 
-/* ---- the whole of it ---- */
+/* ---- creation and removal ---- */
 
 int skv_worker_new(struct skv_loop *loop, const struct skv_worker_config *config, struct skv_worker **ret)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/cuda/rows.h - the kernels between the products: the functions of their names in engine/backend.h, and what
- * else these need.
+ * engine/cuda/rows.h - CUDA kernels for rows: the functions of the same names in engine/backend.h, except for matrix
+ * products, and helpers.
  *
  * A launch that fails shows at the caller's next cudaGetLastError().
  */
@@ -16,7 +16,7 @@ void eng_cuda_embed(cudaStream_t, float *x, const void *embedding, uint32_t dtyp
                     uint32_t rows, uint32_t n);
 void eng_cuda_add_norm(cudaStream_t, void *out, uint32_t dtype, float *x, const float *y, const float *weight,
                        float eps, const uint32_t *from, uint32_t rows, uint32_t n);
-/* y [rows][n] = bias [n], in each row. */
+/* Copies bias [n] to each row of y [rows][n]. */
 void eng_cuda_repeat(cudaStream_t, float *y, const float *bias, uint32_t rows, uint32_t n);
 void eng_cuda_rope_split(cudaStream_t, void *q, void *k, void *v, uint32_t dtype, const float *qkv,
                          const struct eng_heads *heads, const float *table, const uint32_t *position, uint32_t rows);

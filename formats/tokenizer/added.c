@@ -24,7 +24,7 @@ int skv_added_put(struct skv_added_set *set, const struct skv_added *token)
 	return 0;
 }
 
-/* As bytes; a beginning of another before it. */
+/* Compares bytes; a prefix sorts before longer texts. */
 static int by_text(const void *a, const void *b)
 {
 	const struct skv_added *x = a, *y = b;
@@ -64,7 +64,10 @@ void skv_added_deinit(struct skv_added_set *set)
 	*set = SKV_ADDED_SET_NULL;
 }
 
-/* The first of list[low … high) whose byte `at` is `byte` or more; those have `at` equal bytes before, and more. */
+/*
+ * Returns the first entry in list[low … high) whose byte `at` is at least `byte`. The entries have equal bytes before
+ * `at` and are at least that long.
+ */
 static uint32_t first_from(const struct skv_added_set *set, uint32_t low, uint32_t high, uint32_t at, unsigned byte)
 {
 	while (low < high) {
@@ -79,7 +82,7 @@ static uint32_t first_from(const struct skv_added_set *set, uint32_t low, uint32
 	return low;
 }
 
-/* The longest token that the text begins with, or NULL: byte by byte fewer are left. */
+/* Returns the longest token that the text begins with, or NULL. Each byte narrows the range of candidates. */
 static const struct skv_added *longest(const struct skv_added_set *set, const char *text, size_t n)
 {
 	uint32_t low = set->first[(unsigned char)text[0]], high = set->first[(unsigned char)text[0] + 1];
@@ -98,7 +101,10 @@ static const struct skv_added *longest(const struct skv_added_set *set, const ch
 
 /* ---- neighbours ------------------------------------------------------------------------------ */
 
-/* Length of the character of valid UTF-8 that ends at `at`, and that begins there; 0 at the text's end. */
+/*
+ * Length of the character of valid UTF-8 that ends at `at`, or (behind()) begins there; 0 at the beginning or end of
+ * the text.
+ */
 static size_t before(const char *text, size_t at)
 {
 	size_t n = 1;
@@ -125,7 +131,7 @@ static bool within_word(const struct skv_added_set *set, const char *text, size_
 	       (right && skv_pattern_matches(set->word, text + end, right));
 }
 
-/* Where the white space begins that ends at `at`; where that ends which begins there. */
+/* Beginning of the white space that ends at `at`; end of the white space that begins there. */
 static size_t space_before(const struct skv_added_set *set, const char *text, size_t at)
 {
 	for (size_t len; (len = before(text, at)) && skv_pattern_matches(set->space, text + at - len, len);)

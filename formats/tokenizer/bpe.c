@@ -11,7 +11,7 @@ int skv_bpe_define(struct skv_bpe *b, int64_t id, const char *bytes, size_t len,
 	if (id < 0 || id >= SKV_TOKENIZER_IDS_MAX || len > UINT32_MAX)
 		return -ERANGE;
 	if (id >= b->n_ids) {
-		/* in steps: ids mostly come in their order */
+		/* grow geometrically: ids are mostly in order */
 		uint32_t n = (uint32_t)id + 1 > 2 * b->n_ids ? (uint32_t)id + 1 : 2 * b->n_ids;
 
 		t = reallocarray(b->tokens, n, sizeof(*t));
@@ -33,7 +33,7 @@ int skv_bpe_define(struct skv_bpe *b, int64_t id, const char *bytes, size_t len,
 	return 0;
 }
 
-/* Entries of a table that n keys fill by half at most. */
+/* Returns the size of a table that n keys fill at most by half. */
 static size_t table_size(size_t n)
 {
 	size_t size = 16;
@@ -61,7 +61,7 @@ static uint64_t pair_of(int32_t left, int32_t right)
 	return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* The entry of a pair, or the free one where it would be. */
+/* Returns the entry of a pair, or the unused one where it belongs. */
 static struct skv_merge *merge_entry(const struct skv_bpe *b, uint64_t pair)
 {
 	uint64_t h = pair * 0x9e3779b97f4a7c15u;
@@ -88,7 +88,7 @@ static uint32_t hash_bytes(const char *bytes, size_t n)
 	return h ^ h >> 15;
 }
 
-/* The entry of these bytes in by_bytes, or the free one where they would be. */
+/* Returns the entry of these bytes in by_bytes, or the unused one where it belongs. */
 static int32_t *bytes_entry(const struct skv_bpe *b, const char *bytes, size_t n)
 {
 	uint32_t at = hash_bytes(bytes, n) & b->bytes_mask;
@@ -141,13 +141,16 @@ void skv_bpe_deinit(struct skv_bpe *b)
 
 /* ---- encoding -------------------------------------------------------------------------------- */
 
-/* A token of the piece; a list, in which the right one of two that merge is dropped. */
+/* A token of the piece, in a list. A merge removes the right one of two. */
 struct skv_bpe_symbol {
-	int32_t id; /* -1: merged into its left neighbour */
+	int32_t id; /* -1: merged into its left neighbor */
 	int32_t prev, next; /* -1: none */
 };
 
-/* Symbol `at` and its next may become `id`. What has happened to them since is checked when its turn comes. */
+/*
+ * Symbol `at` and its successor may become `id`. Whether they have changed since is checked when the candidate is
+ * popped.
+ */
 struct skv_bpe_candidate {
 	uint32_t rank, at;
 	int32_t id;
@@ -182,7 +185,7 @@ static struct skv_bpe_candidate pop(struct skv_bpe_candidate *heap, size_t *n)
 	return top;
 }
 
-/* Enter what symbol `at` and its next may become. */
+/* Adds the merge of symbol `at` and its successor, if there is one. */
 static void consider(const struct skv_bpe *b, struct skv_bpe_work *w, size_t *n_heap, int32_t at)
 {
 	const struct skv_merge *m;
@@ -205,7 +208,7 @@ static int reserve(struct skv_bpe_work *w, size_t n)
 	symbols = reallocarray(w->symbols, room, sizeof(*symbols));
 	if (symbols)
 		w->symbols = symbols;
-	/* One for each pair at the beginning, and two more for each merge, of which there are fewer than symbols. */
+	/* One candidate per initial pair, and two per merge; there are fewer merges than symbols. */
 	heap = symbols ? reallocarray(w->heap, 3 * room, sizeof(*heap)) : NULL;
 	if (!heap)
 		return -ENOMEM;
@@ -221,7 +224,10 @@ void skv_bpe_work_deinit(struct skv_bpe_work *w)
 	*w = SKV_BPE_WORK_NULL;
 }
 
-/* A symbol for each byte. Returns how many: bytes without a token are left out, or stand as the unknown one. */
+/*
+ * Creates a symbol for each byte. Bytes without a token are dropped or become the unknown token. Returns the number of
+ * symbols.
+ */
 static int32_t spell(const struct skv_bpe *b, const char *bytes, size_t n, struct skv_bpe_symbol *symbols)
 {
 	bool was_unknown = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* formats/tokenizer/ids.h - a list of token ids that grows. */
+/* formats/tokenizer/ids.h - a growing list of token ids. */
 #ifndef SKV_TOKENIZER_IDS_H
 #define SKV_TOKENIZER_IDS_H
 
@@ -15,7 +15,7 @@ struct skv_ids {
 };
 #define SKV_IDS_NULL ((struct skv_ids){.id = NULL})
 
-/* Append n ids. -ENOMEM: nothing was appended. */
+/* Appends n ids. -ENOMEM: nothing was appended. */
 static inline int skv_ids_add(struct skv_ids *to, const int32_t *id, size_t n)
 {
 	if (to->room - to->n < n) {

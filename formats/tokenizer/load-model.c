@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* formats/tokenizer/load-model.c - vocabulary, merges and added tokens out of a tokenizer's JSON. */
+/* formats/tokenizer/load-model.c - loads vocabulary, merges and added tokens from a tokenizer's JSON. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include "formats/tokenizer/load.h"
 #include "formats/tokenizer/nfc.h"
 
-#define NAME_MAX_BYTES 65536u /* of a token */
+#define NAME_MAX_BYTES 65536u /* limit for the bytes of a token */
 
-/* ---- what is wrong ------------------------------------------------------------------------------ */
+/* ---- errors ------------------------------------------------------------------------------------- */
 
 int skv_load_bad(const struct skv_loader *l, const char *format, ...)
 {
@@ -28,7 +28,6 @@ int skv_load_no_memory(const struct skv_loader *l)
 	return -ENOMEM;
 }
 
-/* `path`: the key with those that it is in. */
 int skv_load_unexpected(const struct skv_loader *l, const char *path, const json_t *value, const char *expected)
 {
 	char *is = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
@@ -59,7 +58,10 @@ int skv_load_bool(const struct skv_loader *l, const json_t *object, const char *
 
 /* ---- the model: vocabulary and merges ---------------------------------------------------------- */
 
-/* GPT-2 writes bytes as characters: printable ones of Latin 1 as themselves, the others from U+0100 on, in their order. */
+/*
+ * Inverts GPT-2's mapping of bytes to characters: printable bytes of Latin-1 map to themselves, the others to U+0100
+ * and up, in order.
+ */
 static int byte_of(uint32_t c)
 {
 	static const struct {
@@ -78,10 +80,13 @@ static int byte_of(uint32_t c)
 	return -1;
 }
 
-/* The bytes that a token's name stands for; false: not all of its characters do, and the name is them itself. */
+/*
+ * Converts a token's name to bytes. Returns false if it has a character that represents no byte; the name is then
+ * literal.
+ */
 static bool spell(const char *name, size_t n, char *to, size_t *ret_len)
 {
-	static int16_t table[0x180]; /* byte_of() + 1 by character; 0: not asked yet */
+	static int16_t table[0x180]; /* byte_of() + 1 by character; 0: not computed yet, -1: none */
 
 	*ret_len = 0;
 	for (size_t i = 0; i < n; i++) {
@@ -104,7 +109,7 @@ static bool spell(const char *name, size_t n, char *to, size_t *ret_len)
 	return true;
 }
 
-/* `text`: of the vocabulary, so that text can become it. */
+/* `text`: the token is in the vocabulary, so it can result from text */
 static int define(const struct skv_loader *l, const char *name, size_t n, int64_t id, bool text)
 {
 	char bytes[NAME_MAX_BYTES];
@@ -149,7 +154,7 @@ static int32_t id_of(const struct skv_loader *l, const char *name)
 	return id ? (int32_t)json_integer_value(id) : -1;
 }
 
-/* "a b", or ["a", "b"], into memory to be freed: a, NUL, b, NUL. */
+/* Splits "a b" or ["a", "b"] into allocated memory: a, NUL, b, NUL. */
 static char *merge_names(const json_t *merge, const char **ret_right)
 {
 	const char *left = json_string_value(json_is_array(merge) ? json_array_get(merge, 0) : merge), *right;
@@ -207,7 +212,7 @@ static int load_merges(const struct skv_loader *l, const json_t *model)
 	return r;
 }
 
-/* Absent, null, or empty. */
+/* Requires that the key is absent, null or empty. */
 static int check_without(const struct skv_loader *l, const json_t *model, const char *key)
 {
 	const json_t *v = json_object_get(model, key);
@@ -248,7 +253,10 @@ int skv_load_model(struct skv_loader *l, const json_t *root)
 
 /* ---- added tokens ------------------------------------------------------------------------------- */
 
-/* In the vocabulary under the same id, or else a token more, whose text decoding gives as it is searched for. */
+/*
+ * The token must be in the vocabulary with the same id; otherwise it is defined as a new token, which decodes to its
+ * own text.
+ */
 static int check_added_id(const struct skv_loader *l, const char *content, const struct skv_added *a)
 {
 	int32_t known = id_of(l, content);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* formats/tokenizer/load.c - a tokenizer out of its JSON. */
+/* formats/tokenizer/load.c - creates a tokenizer from its JSON. */
 #include <errno.h>
 #include <string.h>
 #include "formats/json.h"
 #include "formats/tokenizer/load.h"
 
-/* GPT-2's own pattern, which ByteLevel uses when it is not told otherwise. */
+/* GPT-2's pattern, the default of ByteLevel. */
 static const char gpt2_pattern[] =
 	"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 /* ---- normalizer, decoder, post-processor --------------------------------------------------------- */
 
-/* Lists within lists, this deep at most. */
+/* Maximum depth of nested lists. */
 #define DEPTH_MAX 4
 
 static int load_normalizer(const struct skv_loader *l, const json_t *n, int depth)
@@ -43,7 +43,7 @@ static int check_decoder(const struct skv_loader *l, const json_t *d, int depth)
 	return check_decoder(l, json_array_get(list, 0), depth + 1);
 }
 
-/* The ids of a special token of the template. */
+/* Appends the ids of a special token of the template. */
 static int template_ids(const struct skv_loader *l, const json_t *processor, const char *name, struct skv_ids *to)
 {
 	const json_t *ids = json_object_get(json_object_get(json_object_get(processor, "special_tokens"), name), "ids");
@@ -62,7 +62,7 @@ static int template_ids(const struct skv_loader *l, const json_t *processor, con
 	return 0;
 }
 
-/* What one template puts around a text, the text being sequence A. */
+/* Reads the ids that a template puts around a text, which is sequence A. */
 static int load_template(const struct skv_loader *l, const json_t *p, struct skv_ids *before, struct skv_ids *behind)
 {
 	const json_t *single = json_object_get(p, "single");
@@ -84,7 +84,7 @@ static int load_template(const struct skv_loader *l, const json_t *p, struct skv
 	return r || seen ? r : skv_load_unexpected(l, "post_processor.single", single, "a list with Sequence A");
 }
 
-/* A later processor's template is around what the earlier ones made. */
+/* The template of a later processor encloses the results of earlier ones. */
 static int load_processor(const struct skv_loader *l, const json_t *p, int depth)
 {
 	const json_t *list = json_object_get(p, "processors");
@@ -112,7 +112,7 @@ static int load_processor(const struct skv_loader *l, const json_t *p, int depth
 
 /* ---- pre-tokenizers ------------------------------------------------------------------------------ */
 
-/* Takes over the rule, if `r` is 0; the text of a pattern that is not known gets the file's name. */
+/* Takes ownership of the rule if `r` is 0; otherwise reports the pattern's error with the file's name. */
 static int add_rule(const struct skv_loader *l, const char *path, const struct skv_rule *rule, int r, const char *why)
 {
 	struct skv_rules *rules = &l->t->rules;
@@ -183,7 +183,7 @@ static int load_split(const struct skv_loader *l, const json_t *p)
 	return add_rule(l, "pre_tokenizer.pattern", &rule, r, why);
 }
 
-/* *done: ByteLevel was met, which turns text to bytes and so is the last. */
+/* *done: a ByteLevel was found, which converts text to bytes and therefore must be the last. */
 static int load_pre_tokenizer(const struct skv_loader *l, const json_t *p, int depth, bool *done)
 {
 	const json_t *list = json_object_get(p, "pretokenizers");
@@ -207,7 +207,7 @@ static int load_pre_tokenizer(const struct skv_loader *l, const json_t *p, int d
 	return skv_load_unexpected(l, "pre_tokenizer", p, "ByteLevel, Split, Digits or a Sequence of them");
 }
 
-/* ---- the whole ----------------------------------------------------------------------------------- */
+/* ---- complete tokenizer -------------------------------------------------------------------------- */
 
 static int load(struct skv_loader *l, const json_t *root)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Korean syllables are composed by arithmetic: The Unicode Standard, section 3.12. */
+/* Korean syllables are composed arithmetically: The Unicode Standard, section 3.12. */
 #define L_FIRST 0x1100u
 #define V_FIRST 0x1161u
 #define T_FIRST 0x11a7u /* one before the first */
@@ -14,10 +14,10 @@
 #define V_N 21u
 #define T_N 28u
 
-/* A character of the text, taken apart. */
+/* A decomposed character of the text. */
 struct part {
 	uint32_t c, class;
-	uint32_t at; /* where it stood: equal classes keep their order */
+	uint32_t at; /* original position: equal classes keep their order */
 };
 
 /* ---- tables ------------------------------------------------------------------------------------ */
@@ -54,7 +54,7 @@ static int is_pair(const void *key, const void *entry)
 	return pair[1] < e->second ? -1 : pair[1] > e->second;
 }
 
-/* What the two make one, or 0. */
+/* Returns the composition of the two characters, or 0. */
 static uint32_t compose(uint32_t first, uint32_t second)
 {
 	const uint32_t pair[] = {first, second};
@@ -76,7 +76,7 @@ static void append(struct part *parts, size_t *n, uint32_t c)
 	++*n;
 }
 
-/* Only the first of two parts can be taken apart further; a character comes to four at most. */
+/* Only the first of two parts can be decomposed further; a character has at most four parts. */
 static void decompose(struct part *parts, size_t *n, uint32_t c)
 {
 	const struct skv_nfc_decomposition *e;
@@ -118,7 +118,10 @@ static void order(struct part *parts, size_t n)
 	}
 }
 
-/* In place; returns how many are left. A mark joins the last starter, unless one of its class or more is between. */
+/*
+ * Composes in place and returns the remaining number of parts. A mark combines with the last starter, unless a mark of
+ * the same or a higher class is between them.
+ */
 static size_t join(struct part *parts, size_t n)
 {
 	size_t out = 0, starter = SIZE_MAX;
@@ -172,7 +175,7 @@ int skv_nfc(const char *text, size_t n, char **ret, size_t *ret_len)
 		ascii++;
 	if (ascii == n)
 		return 0;
-	/* a character of two bytes comes to three parts at most, one of three or four bytes to four */
+	/* a two-byte character has at most three parts, a longer one at most four */
 	parts = reallocarray(NULL, 2 * n, sizeof(*parts));
 	if (!parts)
 		return -ENOMEM;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * formats/tokenizer/nfc.h - normalization form C of Unicode (UAX 15): characters are taken apart, marks of each put into
- * the order of their combining classes, and put together again.
+ * formats/tokenizer/nfc.h - Unicode normalization form C (UAX 15): decomposes characters, sorts the marks of each by
+ * combining class, and composes them again.
  */
 #ifndef SKV_TOKENIZER_NFC_H
 #define SKV_TOKENIZER_NFC_H
@@ -9,12 +9,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What nfc-table.c has, each sorted by what comes first. */
+/* The tables of nfc-table.c, each sorted by its first fields. */
 struct skv_nfc_class {
-	uint32_t first, last, class; /* characters of a combining class other than 0 */
+	uint32_t first, last, class; /* range of characters with a combining class other than 0 */
 };
 struct skv_nfc_decomposition {
-	uint32_t whole, first, second; /* canonical, one step; second 0: it is one character */
+	uint32_t whole, first, second; /* one step of canonical decomposition; second 0: to a single character */
 };
 struct skv_nfc_composition {
 	uint32_t first, second, whole;
@@ -25,8 +25,8 @@ extern const struct skv_nfc_composition skv_nfc_compositions[];
 extern const uint32_t skv_nfc_classes_n, skv_nfc_decompositions_n, skv_nfc_compositions_n;
 
 /*
- * Normalize valid UTF-8 of less than 2^30 bytes. *ret: memory to be freed with *ret_len bytes and a NUL, or NULL where the text is
- * ASCII, which is normalized already. O(n log n). -ENOMEM.
+ * Normalizes valid UTF-8 of less than 2^30 bytes. *ret is allocated, with *ret_len bytes and a NUL; the caller frees
+ * it. *ret is NULL if the text is ASCII and thus normalized. O(n log n). -ENOMEM.
  */
 int skv_nfc(const char *text, size_t n, char **ret, size_t *ret_len);
 

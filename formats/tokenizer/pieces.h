@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * formats/tokenizer/pieces.h - pre-tokenization: how a text is cut into the pieces that byte-pair encoding sees.
+ * formats/tokenizer/pieces.h - pre-tokenization: splits text into the pieces for byte-pair encoding.
  *
- * It is a list of rules; each cuts what the one before it left, as if a piece were all the text there is. Patterns are
- * those of Oniguruma, which the package `tokenizers` uses. They are translated to PCRE2 where both mean the same, and
- * refused by what they contain where they may not.
+ * Rules are applied in order; each splits the pieces of the previous one, as if each piece were the entire text.
+ * Patterns have the syntax of Oniguruma, which the package `tokenizers` uses. They are translated to PCRE2 where both
+ * have the same meaning; other constructs are rejected by name.
  */
 #ifndef SKV_TOKENIZER_PIECES_H
 #define SKV_TOKENIZER_PIECES_H
@@ -15,20 +15,20 @@
 
 #define SKV_RULES_MAX 16u
 
-/* What becomes of what a pattern matches. */
+/* What a rule does with the matches of its pattern. */
 enum skv_split {
-	SKV_SPLIT_ISOLATED,      /* a piece of its own */
-	SKV_SPLIT_REMOVED,       /* left out */
-	SKV_SPLIT_CONTIGUOUS,    /* one piece with matches beside it */
-	SKV_SPLIT_WITH_PREVIOUS, /* the end of the piece before it */
-	SKV_SPLIT_WITH_NEXT,     /* the beginning of the piece behind it */
+	SKV_SPLIT_ISOLATED,      /* each is a piece */
+	SKV_SPLIT_REMOVED,       /* they are dropped */
+	SKV_SPLIT_CONTIGUOUS,    /* adjacent matches form one piece */
+	SKV_SPLIT_WITH_PREVIOUS, /* appended to the previous piece */
+	SKV_SPLIT_WITH_NEXT,     /* prepended to the next piece */
 };
 
 struct skv_rule {
-	bool add_space;  /* first, before a piece that does not begin with one */
-	bool invert;     /* what does not match is what matches */
+	bool add_space;  /* first put a space before pieces that do not begin with one */
+	bool invert;     /* exchange matches and the text between them */
 	enum skv_split split;
-	struct pcre2_real_code_8 *pattern; /* NULL: no cut */
+	struct pcre2_real_code_8 *pattern; /* NULL: do not split */
 };
 
 struct skv_rules {
@@ -36,23 +36,25 @@ struct skv_rules {
 	uint32_t n;
 };
 
-/* Compile a pattern. -EINVAL with a text of what is not known; -ENOMEM. skv_rules_deinit() frees it. */
+/*
+ * Compiles a pattern. -EINVAL with a text that names the unsupported construct; -ENOMEM. skv_rules_deinit() frees it.
+ */
 int skv_pattern(struct pcre2_real_code_8 **ret, const char *pattern, size_t len, char *err, size_t err_len);
-/* The pattern that matches exactly this text, which is not empty. */
+/* Compiles a pattern that matches exactly this nonempty text. */
 int skv_pattern_literal(struct pcre2_real_code_8 **ret, const char *text, size_t len, char *err, size_t err_len);
 
-/* One character of a word as Rust's \w has it, and one of white space. NULL: no memory. */
+/* Patterns for one word character, as Rust's \w, and for one white space character. NULL: out of memory. */
 struct pcre2_real_code_8 *skv_pattern_word(void);
 struct pcre2_real_code_8 *skv_pattern_space(void);
-/* Does it match in this valid UTF-8? No, too, without memory. */
+/* Returns whether the pattern matches in this valid UTF-8; false also if out of memory. */
 bool skv_pattern_matches(const struct pcre2_real_code_8 *pattern, const char *text, size_t n);
 void skv_pattern_free(struct pcre2_real_code_8 *pattern);
 
 void skv_rules_deinit(struct skv_rules *rules);
 
 /*
- * Cut UTF-8 text, handing over the pieces in their order; none is empty, and each is valid during the call. Stops at
- * the first negative value that `piece` returns, and returns it. -E2BIG: a pattern took too long. -ENOMEM.
+ * Splits UTF-8 text and passes the nonempty pieces in order; each is valid during the call. Stops at the first negative
+ * value that `piece` returns, and returns it. -E2BIG: a pattern took too long. -ENOMEM.
  */
 int skv_pieces(const struct skv_rules *rules, const char *text, size_t n,
                int (*piece)(void *arg, const char *text, size_t n), void *arg);

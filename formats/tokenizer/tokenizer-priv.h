@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* formats/tokenizer/tokenizer-priv.h - what load.c fills in and tokenizer.c uses. */
+/* formats/tokenizer/tokenizer-priv.h - the struct that load.c fills in and tokenizer.c uses. */
 #ifndef SKV_TOKENIZER_PRIV_H
 #define SKV_TOKENIZER_PRIV_H
 
@@ -10,11 +10,11 @@
 
 struct skv_tokenizer {
 	struct skv_bpe bpe;
-	struct skv_added_set added;            /* found in the text as it is ... */
+	struct skv_added_set added;            /* searched for in the original text ... */
 	struct skv_added_set added_normalized; /* ... and in normalized text */
 	bool nfc;
 	struct skv_rules rules;
-	struct skv_ids before, behind; /* of the post-processor */
+	struct skv_ids before, behind; /* from the post-processor */
 };
 
 #endif

@@ -25,7 +25,10 @@ void skv_tokenizer_free(struct skv_tokenizer *t)
 
 /* ---- UTF-8 -------------------------------------------------------------------------------------- */
 
-/* A character's bytes: how many, and what the second may be (RFC 3629, table of section 4). 0: no first byte. */
+/*
+ * Returns the length of a character with this first byte, and the range of its second byte (RFC 3629, table of section
+ * 4). 0: invalid first byte.
+ */
 static uint32_t character(uint8_t first, uint8_t *ret_low, uint8_t *ret_high)
 {
 	*ret_low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
@@ -33,7 +36,7 @@ static uint32_t character(uint8_t first, uint8_t *ret_low, uint8_t *ret_high)
 	return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
 
-/* How many bytes are whole characters, from the first on. */
+/* Returns the length of the longest prefix of whole characters. */
 static size_t valid(const char *text, size_t n)
 {
 	const uint8_t *s = (const uint8_t *)text;
@@ -69,7 +72,7 @@ static int encode_piece(void *arg, const char *text, size_t n)
 	return skv_bpe_encode(&e->t->bpe, text, n, &e->work, e->to);
 }
 
-/* Between added tokens quotes have done what they are for. */
+/* Removes quotes, which are not needed after added tokens have been found. */
 static int encode_text(struct encoder *e, const char *text, size_t n)
 {
 	const size_t quote = strlen(SKV_TOKENIZER_QUOTE);
@@ -162,7 +165,10 @@ int skv_tokenizer_encode(const struct skv_tokenizer *t, const char *text, size_t
 	                    : te_fail(err, err_len, r, "a pattern of the tokenizer takes too long on this text");
 }
 
-/* Between any two characters of a name: what is left of it, and what it overlaps, is no name. */
+/*
+ * Puts a quote between the characters of each special token's name, including names that overlap, so that no name
+ * remains.
+ */
 static int quote(const struct skv_tokenizer *t, const char *text, size_t n, char **ret, size_t *ret_n)
 {
 	bool *within = calloc(n + 1, sizeof(*within));
@@ -202,7 +208,7 @@ int skv_tokenizer_quote(const struct skv_tokenizer *t, const char *text, size_t 
 	return r ? te_fail(err, err_len, r, "no memory to quote a text of %zu bytes", n) : 0;
 }
 
-/* ---- what a tokenizer knows ------------------------------------------------------------------- */
+/* ---- properties of a tokenizer ---------------------------------------------------------------- */
 
 void skv_tokenizer_template(const struct skv_tokenizer *t, const struct skv_ids **ret_before,
                             const struct skv_ids **ret_behind)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Sparse attention over KV memory that a daemon owns: Python's way to libsparsekv-client.
+Sparse attention over KV caches that a daemon owns: the Python binding of libsparsekv-client.
 
     import sparsekv
     with sparsekv.private() as client:                       # or sparsekv.Client(), the system's daemon
@@ -10,8 +10,8 @@ Sparse attention over KV memory that a daemon owns: Python's way to libsparsekv-
             for layer in range(2):
                 step.attend(layer, q, k, v, out)             # [rows, heads, head_dim], torch or numpy
 
-sparsekv.transformers has a cache for transformers' generate(), sparsekv.vllm a backend for vLLM. K and V never pass
-through Python: tensors are given by address.
+sparsekv.transformers has a cache for transformers' generate(), sparsekv.vllm a backend for vLLM. K and V are never
+copied to Python: tensors are passed by address.
 """
 from .client import Client, version
 from .errors import Error, OutOfPages, Stale

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a daemon. client.h has the contract of each call; the docstrings here say what Python adds."""
+"""
+Connections to a daemon. client.h has the contract of each call; the docstrings here only describe what Python adds.
+"""
 import errno
 import weakref
 from types import TracebackType
@@ -13,7 +15,7 @@ from .text import c_text
 
 
 def version() -> str:
-    """The C library's version."""
+    """The version of the C library."""
     return ffi.string(lib.skv_version()).decode()
 
 
@@ -21,11 +23,11 @@ class Client:
     """
     A connection to a daemon. Threads may share it: calls on one session exclude each other.
 
-    socket: the daemon's; None: $SPARSEKV_SOCKET, else the system's socket. Raises Error: ENOENT or ECONNREFUSED where no
-    daemon listens, EACCES, EPROTO, ETIMEDOUT.
+    socket: the daemon's; None: $SPARSEKV_SOCKET, or else the system's
+    Raises Error: ENOENT or ECONNREFUSED if no daemon listens, EACCES, EPROTO, ETIMEDOUT.
 
-    A context manager: at its end the connection is closed, with all that was opened on it. Named sequences stay in the
-    daemon at their last commit, others are freed.
+    As a context manager it closes the connection at the end of the block, with everything that was opened on it.
+    Named sequences stay in the daemon at their last commit; others are freed.
     """
 
     def __init__(self, socket: str | None = None):
@@ -50,7 +52,7 @@ class Client:
         return self._c
 
     def open(self, model: Model, policy: str = "full") -> Session:
-        """A session: one model, and the policy of sequences that have none of their own ("name?key=value&...")."""
+        """Opens a session: one model, and the default policy of its sequences ("name?key=value&...")."""
         c_model, kept = model.to_c()
         ret = ffi.new("struct skv_session **")
         check(lib.skv_open(self._live(), c_model, c_text("policy", policy), ret))
@@ -60,15 +62,15 @@ class Client:
         return session
 
     def set_timeout(self, seconds: float) -> None:
-        """How long a call may wait for the daemon (5 s unless set; 0: not at all)."""
+        """Sets how long a call may wait for the daemon (default 5 s; 0: not at all)."""
         lib.skv_set_timeout(self._live(), round(seconds * 1000))
 
     def set_threads(self, n: int) -> None:
-        """How many threads the library's host kernels run on, from the next step on; 0: the default."""
+        """Sets the number of threads of the library's host kernels, from the next step on; 0: the default."""
         check(lib.skv_set_threads(self._live(), n))
 
     def close(self) -> None:
-        """Close the connection; a second call does nothing."""
+        """Closes the connection; a second call does nothing."""
         if self._c is None:
             return
         for session in list(self._sessions):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of a model: what its K and V are computed from, as the library defines it (sparsekv/client.h)."""
+"""
+The identity of a model: everything that its K and V are computed from, as the library defines it (sparsekv/client.h).
+"""
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +11,7 @@ from .errors import check
 from .model import Model
 from .text import c_text
 
-# What a configuration has besides the numbers of the forward pass. A key that is missing here costs shared prefixes, and no more.
+# Keys of a configuration that do not affect the forward pass. A missing key here only prevents sharing of prefixes.
 NOT_COMPUTED = frozenset(
     "_name_or_path name_or_path transformers_version architectures dtype torch_dtype use_cache pad_token_id bos_token_id eos_token_id "
     "sep_token_id decoder_start_token_id id2label label2id problem_type return_dict output_attentions output_hidden_states chunk_size_feed_forward "
@@ -19,8 +21,8 @@ NOT_COMPUTED = frozenset(
 
 class Identity:
     """
-    A sum of items in any order: text, numbers, bytes, tensors, each with a key of its own. name() makes of it the name of a
-    model, under which sequences and prefixes serve the same model everywhere, and no other.
+    A sum of items in any order: text, numbers, bytes, tensors, each with its own key. name() converts it to the name
+    of a model; sequences and prefixes with this name can be used by the same model everywhere, and by no other model.
     """
 
     def __init__(self) -> None:
@@ -33,16 +35,16 @@ class Identity:
         lib.skv_identity_add_number(self._c, c_text("key", key), number)
 
     def bytes(self, key: str, data: Any) -> None:
-        """data: bytes, or what has the buffer protocol."""
+        """data: bytes, or an object with the buffer protocol."""
         view = ffi.from_buffer(data)
         lib.skv_identity_add(self._c, c_text("key", key), view, len(view))
 
     def memory(self, key: str, address: int, n: int) -> None:
-        """n bytes of host memory."""
+        """Adds n bytes of host memory."""
         lib.skv_identity_add(self._c, c_text("key", key), ffi.cast("void *", address), n)
 
     def tensor(self, name: str, dtype: int, n: int, address: int) -> None:
-        """n elements of SKV_F32, SKV_F16 or SKV_BF16 in host memory, under the checkpoint's name."""
+        """Adds n elements of SKV_F32, SKV_F16 or SKV_BF16 in host memory, under the checkpoint's name."""
         check(lib.skv_identity_add_tensor(self._c, c_text("name", name), dtype, n, ffi.cast("void *", address)))
 
     def shape(self, model: Model) -> None:
@@ -51,11 +53,11 @@ class Identity:
         del kept
 
     def files(self, folder: str) -> None:
-        """The tensors of a checkpoint's folder. Raises Error."""
+        """Adds the tensors of a checkpoint's folder. Raises Error."""
         check(lib.skv_identity_add_files(self._c, c_text("folder", os.fspath(folder))))
 
     def settings(self, key: str, values: Mapping[str, Any]) -> None:
-        """All values of a configuration, with their keys."""
+        """Adds all values of a configuration with their keys."""
         for name, value in values.items():
             path = f"{key}.{name}"
             if isinstance(value, Mapping):
@@ -68,7 +70,7 @@ class Identity:
                 self.text(path, repr(value))
 
     def configuration(self, config: Mapping[str, Any], key: str = "config") -> None:
-        """What the forward pass reads of a configuration as transformers has it, and of those within it."""
+        """Adds what the forward pass reads of a transformers configuration, including nested configurations."""
         for name, value in config.items():
             if isinstance(value, Mapping):
                 self.configuration(value, f"{key}.{name}")
@@ -76,13 +78,13 @@ class Identity:
                 self.settings(key, {name: value})
 
     def add(self, other: "Identity") -> None:
-        """All items of another identity."""
+        """Adds all items of another identity."""
         low = self._c.low + other._c.low
         self._c.high = (self._c.high + other._c.high + (low >> 64)) & (1 << 64) - 1
         self._c.low = low & (1 << 64) - 1
 
     def name(self, family: str) -> str:
-        """ "FAMILY-" and 32 hexadecimal digits."""
+        """Returns "FAMILY-" and 32 hexadecimal digits."""
         to = ffi.new("char[]", lib.SKV_NAME_MAX)
         lib.skv_identity_name(self._c, family.replace("\0", "?").encode("ascii", "replace"), to)
         return ffi.string(to).decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of a model's KV cache, as the daemon and the library are told of it (sparsekv/types.h)."""
+"""The shape of a model's KV cache, as the daemon and the library need it (sparsekv/types.h)."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ ROPE_TYPES = {
 
 
 def dtype_name(dtype: Any) -> str:
-    """ "float32", "float16" or "bfloat16" of a name, a torch dtype or a numpy dtype."""
+    """Returns "float32", "float16" or "bfloat16" for a name, a torch dtype or a numpy dtype."""
     name = str(dtype).rpartition(".")[2]
     if name not in DTYPES:
         raise ValueError(f"dtype is {dtype}, expected float32, float16 or bfloat16")
@@ -28,7 +28,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def page_dtype(dtype: Any) -> int:
-    """enum skv_dtype of a model's kv_dtype."""
+    """Returns the enum skv_dtype of a model's kv_dtype."""
     name = str(dtype).rpartition(".")[2]
     if name not in PAGE_DTYPES:
         raise ValueError(f"kv_dtype is {dtype}, expected float32, float16, bfloat16 or fp8")
@@ -53,11 +53,13 @@ class Rope:
 @dataclass(frozen=True)
 class Layer:
     """
-    What one layer's attention has besides the model's.
+    Properties of one layer's attention that differ from the model's.
 
-    window: sliding window in tokens, a row's own the last; 0: none. shares_kv: 1 + an earlier layer whose K and V it
-    attends to; 0: its own. scale: of the softmax; 0: the model's. softcap: of the scores (Gemma 2); 0: none. sinks:
-    a logit a q head, one more term of its softmax (gpt-oss); None: none.
+    window: sliding window in tokens, including the row's own; 0: none
+    shares_kv: 1 + an earlier layer whose K and V it attends to; 0: its own
+    scale: of the softmax; 0: the model's
+    softcap: of the scores (Gemma 2); 0: none
+    sinks: one logit for each q head, an additional term of its softmax (gpt-oss); None: none
     """
 
     window: int = 0
@@ -72,11 +74,16 @@ class Model:
     """
     The shape of a model's KV cache.
 
-    name: 1 to 63 characters of printable ASCII without space; sequences belong to a model by its name. head_dim: a
-    multiple of 16, at most 256. max_tokens: of the longest sequence. kv_dtype: of the pages, "float32", "float16",
-    "bfloat16" or "fp8" (e4m3, scaled row by row); io_dtype: of q, k, v and out, kv_dtype's unless given, of fp8 float32. device: "cpu", or "cuda:N". scale: of the softmax; 0: 1/sqrt(head_dim). layers: one
-    Layer each, or nothing where all are plain. files: absolute directory of the model's files, where policies look for
-    profiles. rank, n_ranks: of a tensor-parallel group; heads are a rank's.
+    name: 1 to 63 characters of printable ASCII without space; sequences belong to a model by its name
+    head_dim: a multiple of 16, at most 256
+    max_tokens: of the longest sequence
+    kv_dtype: of the pages: "float32", "float16", "bfloat16" or "fp8" (e4m3, scaled row by row)
+    io_dtype: of q, k, v and out; default: kv_dtype, or float32 for fp8
+    device: "cpu", or "cuda:N"
+    scale: of the softmax; 0: 1/sqrt(head_dim)
+    layers: one Layer for each layer; empty if all are plain
+    files: absolute directory of the model's files, where policies search for profiles
+    rank, n_ranks: of a tensor-parallel group; numbers of heads are those of one rank
     """
 
     name: str
@@ -102,13 +109,13 @@ class Model:
 
     @property
     def page_bytes(self) -> int:
-        """Of a page: 16 tokens of one layer (skv_page_bytes in types.h)."""
+        """Bytes of a page: 16 tokens of one layer (skv_page_bytes in types.h)."""
         dtype, rows = page_dtype(self.kv_dtype), 2 * self.n_kv_heads * lib.SKV_PAGE_TOKENS
         element = 4 if dtype == lib.SKV_F32 else 1 if dtype == lib.SKV_FP8 else 2
         return rows * (self.head_dim * element + (dtype == lib.SKV_FP8))
 
     def to_c(self) -> tuple[Any, list[Any]]:
-        """struct skv_model *, and what must live as long as the call that reads it."""
+        """Returns struct skv_model *, and objects that must live as long as the call that reads it."""
         m = ffi.new("struct skv_model *")
         lib.skv_model_init(m, ffi.sizeof("struct skv_model"))
         m.n_layers, m.n_heads, m.n_kv_heads, m.head_dim = self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim
@@ -128,7 +135,7 @@ class Model:
 
 
 def device_number(device: Any) -> int:
-    """0 of "cpu", 1 + N of "cuda:N"."""
+    """Returns 0 for "cpu", 1 + N for "cuda:N"."""
     name = str(device)
     if name == "cpu":
         return lib.SKV_DEVICE_HOST

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon for one program: for notebooks, examples and tests. It needs no root and no systemd."""
+"""A private daemon for one program: for notebooks, examples and tests. It needs no root and no systemd."""
 import atexit
 import errno
 import os
@@ -19,7 +19,10 @@ START_SECONDS = 10.0
 
 
 def find_daemon() -> Path:
-    """$SPARSEKVD, else the build directory's that the extension is linked to, else the one in PATH or in sbin."""
+    """
+    Finds $SPARSEKVD, or the daemon in the build directory that the extension is linked to, or the one in PATH or in
+    sbin.
+    """
     named = os.environ.get("SPARSEKVD")
     if named:
         if not os.access(named, os.X_OK):
@@ -36,7 +39,7 @@ def find_daemon() -> Path:
 
 
 def library_folder() -> Path | None:
-    """Where the C library is that the extension has loaded."""
+    """The folder of the C library that the extension has loaded."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
             if "libsparsekv-client.so" in line:
@@ -46,7 +49,7 @@ def library_folder() -> Path | None:
 
 def arguments(daemon: Path, directory: str, pool_bytes: int | None, more: tuple[str, ...]) -> list[str]:
     pool = pool_bytes or os.sysconf("SC_PHYS_PAGES") // 2 * os.sysconf("SC_PAGESIZE")
-    account = pool + pool // 4  # there is one account: the pool is what ends
+    account = pool + pool // 4  # there is one account; its quota must not be reached before the pool's limit
     args = ["--config=/dev/null", "--log-level=warning", f"--socket={directory}/socket"]
     args += [f"--pool-bytes={pool}", f"--account-bytes={account}"]
     policies = daemon.parent / "../policies/.libs"
@@ -56,7 +59,10 @@ def arguments(daemon: Path, directory: str, pool_bytes: int | None, more: tuple[
 
 
 class PrivateClient(Client):
-    """A client of a daemon of its own, which ends with close() or with the program. `socket`: other processes' way in."""
+    """
+    A client of its own private daemon, which ends with close() or with the program. Other processes can connect to
+    `socket`.
+    """
 
     def __init__(self, pool_bytes: int | None, args: tuple[str, ...]):
         daemon = find_daemon()
@@ -85,7 +91,8 @@ class PrivateClient(Client):
                 super().__init__(self.socket)
                 return
             except Error as e:
-                if e.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EACCES):  # bound, but not yet open to all
+                # EACCES: bound, but not yet accessible
+                if e.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EACCES):
                     raise
                 ended = bool(select.select([self._guardian.stdout], [], [], 0.005)[0])
                 if ended or time.monotonic() > until:
@@ -111,10 +118,11 @@ class PrivateClient(Client):
 
 def private(pool_bytes: int | None = None, *args: str) -> PrivateClient:
     """
-    Start a daemon for this program alone and connect to it: `with sparsekv.private() as client: ...`.
+    Starts a daemon for this program alone and connects to it: `with sparsekv.private() as client: ...`.
 
-    pool_bytes: the most memory that its pages take; None: half of the machine's. args: further arguments of sparsekvd.
-    It ends with close(), or when the program ends, however it dies; with it go all of its sequences.
+    pool_bytes: most memory for its pages; None: half of the machine's
+    args: further arguments of sparsekvd
+    The daemon ends with close(), or when the program ends in any way. All its sequences are then lost.
     """
     return PrivateClient(pool_bytes, args)
 
@@ -123,13 +131,15 @@ _default: Client | None = None
 
 
 def set_default(client: Client | None) -> None:
-    """The client that default() gives from here on."""
+    """Sets the client that default() returns."""
     global _default
     _default = client
 
 
 def default() -> Client:
-    """The process's connection: what set_default() was given, else one to $SPARSEKV_SOCKET or the system's daemon."""
+    """
+    Returns the process's connection: that of set_default(), or else one to $SPARSEKV_SOCKET or the system's daemon.
+    """
     global _default
     if _default is None or _default.closed:
         _default = Client()

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The RoPE that a model's configuration describes. Of transformers' configurations, which vLLM reads too."""
+"""Reads the RoPE from a transformers configuration, which vLLM uses, too."""
 from typing import Any
 
 from .model import Rope
 
 
 def rope_of(config: Any, head_dim: int) -> Rope:
-    """RoPE in the library's terms; of a kind that it does not know, "unknown", which only some policies need."""
+    """
+    Returns the RoPE in the library's terms; "unknown" for a type that the library does not know. Only some policies
+    need it.
+    """
     given = getattr(config, "rope_parameters", None) or {}
     if "rope_type" not in given and any(isinstance(value, dict) for value in given.values()):
-        return Rope()  # another one for each kind of layer
+        return Rope()  # each kind of layer has its own RoPE
     kind, theta = given.get("rope_type", "default"), given.get("rope_theta") or getattr(config, "rope_theta", None)
     if kind not in ("default", "linear", "llama3", "yarn") or not theta:
         return Rope()

@@ -22,7 +22,10 @@ PAGE_TOKENS = lib.SKV_PAGE_TOKENS
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """The length of the longest common prefix of two lists. A binary search: Python compares slices fast."""
+    """
+    Returns the length of the longest common prefix of two lists. It is a binary search, because Python compares
+    slices fast.
+    """
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -51,18 +54,18 @@ class Stats:
 
     @property
     def attended_share(self) -> float:
-        """Of the tokens that dense attention would have read in decode steps, the share that was read; 1 before any."""
+        """Tokens read in decode steps, relative to dense attention; 1 before any."""
         return self.attended_tokens / self.causal_tokens if self.causal_tokens else 1.0
 
     @property
     def recall(self) -> float | None:
-        """Mean attention recall, or None where none was measured."""
+        """Mean attention recall; None if it was not measured."""
         return self.recall_sum / self.recall_layers if self.recall_layers else None
 
 
 @dataclass(frozen=True)
 class Room:
-    """Pages that steps of a session can take now (struct skv_room)."""
+    """Pages that steps of a session can get now (struct skv_room)."""
 
     pages: int
     stock_pages: int
@@ -71,7 +74,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a layer attended to: ids are pages where attend is "dense" or "pages", else tokens."""
+    """What a layer attended to. `ids` are pages if `attend` is "dense" or "pages", otherwise tokens."""
 
     attend: str
     rows: int
@@ -82,10 +85,12 @@ class Selection:
 @dataclass
 class Item:
     """
-    What a step does with one sequence.
+    The part of a step for one sequence.
 
-    n_tokens: its rows. prompt: they are a prompt's, or a chunk's of one. remaining: tokens of the same prompt that later
-    steps append. tokens: their ids, recorded with the commit; None: the first is the last commit's `next`, others are -1.
+    n_tokens: number of rows
+    prompt: the rows belong to a prompt, or to a chunk of one
+    remaining: tokens of the same prompt that later steps append
+    tokens: their ids, recorded with the commit; None: the first is the last commit's `next`, the others are -1
     """
 
     seq: "Seq"
@@ -97,8 +102,8 @@ class Item:
 
 class Seq:
     """
-    A sequence attached to a session; len() is its committed length. Where the object is forgotten without detach() or
-    drop(), the sequence is detached: a named one stays in the daemon, another is freed.
+    A sequence attached to a session; len() is its committed length. If the object is garbage-collected without
+    detach() or drop(), the sequence is detached: a named one stays in the daemon, an unnamed one is freed.
     """
 
     def __init__(self, session: "Session", c: Any, name: str | None):
@@ -119,27 +124,30 @@ class Seq:
         return lib.skv_seq_len(self._live())
 
     def tokens(self) -> tuple[list[int], int]:
-        """The committed token ids, and the id to go on from, or -1. Waits for the device."""
+        """Returns the committed token ids, and the next token's id, or -1. Waits for the device."""
         n = ffi.new("uint32_t *")
         ids = lib.skv_seq_tokens(self._live(), n)
         return list(ids[0 : n[0]]), ids[n[0]]
 
     @property
     def policy(self) -> str:
-        """The spec of the policy that the sequence runs, with every parameter's value."""
+        """The spec of the sequence's policy, with the values of all parameters."""
         return ffi.string(lib.skv_seq_policy_spec(self._live())).decode()
 
     @property
     def keeps_all(self) -> bool:
-        """Does its policy leave K and V of all tokens as a dense prefill makes them, so that prompts that begin alike may fork it?"""
+        """
+        Whether the policy leaves K and V of all tokens as dense prefill computes them, so that other prompts with the
+        same beginning may fork the sequence.
+        """
         return bool(lib.skv_seq_keeps_all(self._live()))
 
     def set_policy(self, spec: str | None) -> None:
-        """A policy of its own from the next step on; None: the session's."""
+        """Sets the sequence's policy from the next step on; None: the session's."""
         check(lib.skv_seq_policy(self._live(), c_text("policy", spec) if spec is not None else ffi.NULL))
 
     def fork(self, name: str | None = None, n_tokens: int | None = None) -> "Seq":
-        """A copy-on-write copy of the first n_tokens, None: of all, as of the last commit."""
+        """Returns a copy-on-write copy of the first n_tokens (None: all) as of the last commit."""
         ret = ffi.new("struct skv_seq **")
         c_name = c_text("name", name) if name is not None else ffi.NULL
         check(lib.skv_seq_fork(self._live(), c_name, ALL if n_tokens is None else n_tokens, ret))
@@ -147,37 +155,44 @@ class Seq:
 
     def seal(self, n_tokens: int | None = None) -> int:
         """
-        Seal its first n_tokens, None: all, for prompts that begin alike (Session.new_from): whole blocks of BLOCK_TOKENS, of
-        which the number of tokens is returned. Stale: the policy has evicted, compressed or moved some of them.
+        Seals the first n_tokens (None: all) for prompts with the same beginning (Session.new_from). Only whole blocks
+        of BLOCK_TOKENS are sealed; returns their number of tokens. Raises Stale if the policy has evicted, compressed
+        or moved some of them.
         """
         sealed = ffi.new("uint32_t *")
         check(lib.skv_seq_seal(self._live(), ALL if n_tokens is None else n_tokens, sealed))
         return sealed[0]
 
     def truncate(self, n: int, next: int = -1) -> None:
-        """Back to the first n tokens; `next` is the id to go on from. With n = len() that alone changes."""
+        """Truncates to the first n tokens; `next` is the next token's id. With n = len() only `next` changes."""
         check(lib.skv_seq_truncate(self._live(), n, next))
 
     def pages(self) -> tuple[int, int]:
-        """Its KV pages in memory, and those that its length would take without eviction or compression."""
+        """Returns its KV pages in memory, and the pages that it would need without eviction and compression."""
         resident, total = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         lib.skv_seq_pages(self._live(), resident, total)
         return resident[0], total[0]
 
     def attended(self) -> tuple[int, int]:
-        """Tokens that its decode rows attended to, over all layers, and what dense attention would have."""
+        """
+        Returns the number of tokens that its decode rows attended to, over all layers, and the number for dense
+        attention.
+        """
         attended, causal = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         lib.skv_seq_attended(self._live(), attended, causal)
         return attended[0], causal[0]
 
     def detach(self) -> None:
-        """A named sequence stays in the daemon for any client of this user; another is dropped. Again: nothing."""
+        """
+        Detaches the sequence. A named one stays in the daemon for any client of this user; an unnamed one is dropped.
+        A second call does nothing.
+        """
         if self._c is not None:
             c, self._c = self._c, None
             check(lib.skv_seq_detach(c))
 
     def drop(self) -> None:
-        """Drop the sequence and its pages. Again: nothing."""
+        """Drops the sequence and its pages. A second call does nothing."""
         if self._c is not None:
             c, self._c = self._c, None
             check(lib.skv_seq_drop(c))
@@ -185,13 +200,13 @@ class Seq:
     def __del__(self) -> None:
         c, self._c = self._c, None
         if c is not None:
-            lib.skv_seq_detach(c)  # in an open step it is refused: the session's end frees it
+            lib.skv_seq_detach(c)  # during an open step this is refused; the end of the session frees the sequence
 
 
 class Session:
     """
-    One model on a connection. A step is begin(), attend() for each layer in order, end(); or `with session.step(items)`,
-    which aborts it where the block raises.
+    One model on a connection. A step is begin(), attend() for each layer in order, and end(); or `with
+    session.step(items)`, which aborts the step if the block raises an exception.
     """
 
     def __init__(self, client: "Client", model: Model, c: Any):
@@ -222,15 +237,19 @@ class Session:
     # ---- sequences ----
 
     def new(self, name: str | None = None, max_tokens: int = 0) -> Seq:
-        """A new, empty sequence of at most max_tokens (0: the model's). A name makes it outlive this process."""
+        """
+        Creates an empty sequence of at most max_tokens (0: the model's). A sequence with a name outlives this
+        process.
+        """
         ret = ffi.new("struct skv_seq **")
         check(lib.skv_seq_new(self._live(), c_text("name", name) if name is not None else ffi.NULL, max_tokens, ret))
         return self._own(ret[0], name)
 
     def new_from(self, tokens: Sequence[int], name: str | None = None, max_tokens: int = 0) -> Seq:
         """
-        A new sequence that begins with the longest sealed prefix that the prompt `tokens` begins with; len() says how many
-        tokens that is, 0 if there is none. One at least is left. Waits for a prefix store as long as the daemon says.
+        Creates a sequence that begins with the longest sealed prefix of the prompt `tokens`. len() returns its
+        length, 0 if there is none; at least one token of the prompt is left. Waits for a prefix store as long as the
+        daemon is configured to.
         """
         ret = ffi.new("struct skv_seq **")
         c_name = c_text("name", name) if name is not None else ffi.NULL
@@ -238,7 +257,10 @@ class Session:
         return self._own(ret[0], name)
 
     def attach(self, name: str) -> Seq:
-        """A named sequence that no client holds, at its last commit. FileNotFoundError's errno, ENOENT: there is none."""
+        """
+        Attaches a named sequence that no client has attached, at its last commit. Raises Error with ENOENT: there is
+        none.
+        """
         ret = ffi.new("struct skv_seq **")
         check(lib.skv_seq_attach(self._live(), c_text("name", name), ret))
         return self._own(ret[0], name)
@@ -266,9 +288,10 @@ class Session:
 
     def begin(self, items: Sequence[Item], stream: int = 0) -> None:
         """
-        Begin a step over the items' sequences: all of its pages, or OutOfPages and nothing has changed.
+        Begins a step over the items' sequences. Allocates all of its pages, or raises OutOfPages and changes nothing.
 
-        stream: a cudaStream_t as a number (torch.cuda.current_stream().cuda_stream); 0: the default one, or host memory.
+        stream: a cudaStream_t as a number (torch.cuda.current_stream().cuda_stream); 0: the default one, or host
+            memory
         """
         c_items, kept = self._c_items(items)
         check(lib.skv_step_begin(self._live(), c_items, len(items), ffi.cast("void *", stream)))
@@ -276,12 +299,15 @@ class Session:
 
     def attend(self, layer: int, q: Any, k: Any, v: Any, out: Any, lse: Any = None) -> None:
         """
-        One layer's K and V in, attention out.
+        Runs one layer: appends K and V, and computes attention.
 
-        q, out: [rows, n_heads, head_dim]; k, v: [rows, n_kv_heads, head_dim], or None of a layer that shares another's.
-        Tensors of torch, or arrays of numpy, of the model's row_dtype in its memory; rows are the items' tokens in their
-        order. A row is contiguous, rows may lie apart. q and out both None in a step of prompts: K and V are appended alone.
-        lse: [rows, n_heads] float32, the logarithm of each softmax's denominator.
+        q, out: [rows, n_heads, head_dim]
+        k, v: [rows, n_kv_heads, head_dim]; None for a layer that shares another's K and V
+        lse: [rows, n_heads] float32: receives the logarithm of each softmax's denominator
+
+        They are torch tensors or numpy arrays in the model's row_dtype and memory; rows are the items' tokens in
+        order. A row must be contiguous; rows may be strided. If q and out are None in a step of prompts, only K and V
+        are appended.
         """
         a, rows = self._attn, self._rows
         a.q, a.q_stride = rows.of("q", q)
@@ -293,31 +319,37 @@ class Session:
 
     def end(self, next: Sequence[int] | None = None, accepted: Sequence[int] | None = None, next_address: int = 0) -> None:
         """
-        Commit the step. next: of each item the id to go on from (host memory); next_address: the same as the address of
-        int32 in device memory, read when the step has run. accepted: how many rows of each item count; None: all.
+        Commits the step.
+
+        next: the next token's id for each item (host memory)
+        next_address: the same as the address of int32 in device memory, which is read when the step has run
+        accepted: number of rows of each item that count; None: all
         """
         c_next = ffi.cast("int32_t *", next_address) if next is None else ffi.new("int32_t[]", next)
         c_accepted = ffi.NULL if accepted is None else ffi.new("uint32_t[]", accepted)
         check(lib.skv_step_end(self._live(), c_next, c_accepted))
 
     def abort(self) -> None:
-        """Abort the open step, if there is one: every sequence is as after its last commit."""
+        """Aborts the open step, if there is one: every sequence returns to its last commit."""
         lib.skv_step_abort(self._live())
 
     def step(self, items: Sequence[Item], stream: int = 0) -> "Step":
-        """A step as a context manager: begun at once, ended with the block, aborted where the block raises."""
+        """
+        Returns a step as a context manager. The step begins at once, and ends with the block; it is aborted if the
+        block raises an exception.
+        """
         self.begin(items, stream)
         return Step(self)
 
     def key(self) -> int:
-        """What a recorded CUDA graph of the open step can be replayed for; 0: for nothing (skv_step_key)."""
+        """The key of the open step, for which a recorded CUDA graph can be replayed; 0: no replay (skv_step_key)."""
         return lib.skv_step_key(self._live())
 
     def replayed(self, key: int) -> None:
-        """A graph recorded in a step of this key was launched in place of attend()."""
+        """Tells the library that a graph recorded with this key was launched in place of attend()."""
         check(lib.skv_step_replayed(self._live(), key))
 
-    # ---- what happened ----
+    # ---- statistics ----
 
     def stats(self) -> Stats:
         s = ffi.new("struct skv_stats *")
@@ -331,13 +363,15 @@ class Session:
         return Room(r.pages, r.stock_pages, r.page_bytes)
 
     def need(self, n_tokens: int, chunk: int = 0) -> int:
-        """Pages that a new sequence takes for a prompt of n_tokens, read `chunk` tokens a step (0: in one)."""
+        """
+        Pages that a new sequence needs for a prompt of n_tokens that is read `chunk` tokens a step (0: in one step).
+        """
         pages = ffi.new("uint64_t *")
         check(lib.skv_seq_need(self._live(), n_tokens, chunk, pages))
         return pages[0]
 
     def selection(self, layer: int, item: int = 0, row: int = 0) -> Selection:
-        """What a layer attended to in the open step. For tests and displays: waits for the device."""
+        """Returns what a layer attended to in the open step. For tests and displays: waits for the device."""
         info, modes = ffi.new("struct skv_selection_info *"), ("dense", "window", "pages", "tokens")
         lib.skv_selection_info_init(info, ffi.sizeof("struct skv_selection_info"))
         check(lib.skv_selection(self._live(), layer, item, row, info, ffi.NULL, 0))
@@ -346,22 +380,22 @@ class Session:
         return Selection(modes[info.attend], info.rows, info.len, list(ids[0 : info.n]))
 
     def set_recall(self, every: int) -> None:
-        """Measure attention recall in one step of `every`; 0: in none; -1: as the daemon says."""
+        """Measures attention recall in one step of `every`; 0: never; -1: as the daemon is configured."""
         lib.skv_set_recall(self._live(), every)
 
     @property
     def policy(self) -> str:
-        """The spec of the session's policy, with every parameter's value."""
+        """The spec of the session's policy, with the values of all parameters."""
         return ffi.string(lib.skv_policy_spec(self._live())).decode()
 
     @property
     def policy_error(self) -> str:
-        """Why the last swap of the session's policy was refused; "" where it was not."""
+        """Why the last swap of the session's policy was refused; "" if it was not."""
         return ffi.string(lib.skv_policy_error(self._live())).decode()
 
     @property
     def policy_depends_on_prefill(self) -> bool:
-        """Does the policy's result depend on how the prompt was read?"""
+        """Whether the policy's result depends on the prefill."""
         return bool(lib.skv_policy_depends_on_prefill(self._live()))
 
     @property
@@ -370,7 +404,7 @@ class Session:
         return ffi.string(lib.skv_backend(self._live())).decode()
 
     def close(self) -> None:
-        """Abort an open step, detach all sequences, close. Again: nothing."""
+        """Aborts an open step, detaches all sequences, and closes the session. A second call does nothing."""
         if self._c is None:
             return
         c, self._c = self._c, None
@@ -386,7 +420,10 @@ class Session:
 
 
 class Step:
-    """An open step: `with session.step(items) as step:`, then step.attend(...). step.next, if set, goes with the commit."""
+    """
+    An open step: `with session.step(items) as step:`, then step.attend(...). step.next and step.accepted, if set, are
+    passed to the commit.
+    """
 
     def __init__(self, session: Session):
         self.session = session
@@ -402,5 +439,3 @@ class Step:
             self.session.abort()
         else:
             self.session.end(self.next, self.accepted)
-
-

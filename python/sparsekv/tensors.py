@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of torch and arrays of numpy as rows in memory: an address and a stride. Nothing is copied."""
+"""Torch tensors and numpy arrays as rows in memory: an address and a stride. Nothing is copied."""
 from typing import Any
 
 from ._native import ffi
@@ -7,7 +7,7 @@ from .model import Model
 
 
 def _layout(tensor: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], str, str]:
-    """Address, shape, strides in elements, dtype's name, device's name."""
+    """Returns address, shape, strides in elements, dtype name, and device name."""
     if hasattr(tensor, "data_ptr"):
         return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], tensor.device.type
     if hasattr(tensor, "__array_interface__"):
@@ -17,7 +17,7 @@ def _layout(tensor: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], str, st
 
 
 class RowsOf:
-    """What attend() takes for a model, checked."""
+    """Checks and converts the arguments of attend() for a model."""
 
     def __init__(self, model: Model):
         self.heads = {"q": model.n_heads, "out": model.n_heads, "k": model.n_kv_heads, "v": model.n_kv_heads}
@@ -26,7 +26,7 @@ class RowsOf:
         self.device = model.device.partition(":")[0]
 
     def of(self, what: str, tensor: Any) -> tuple[Any, int]:
-        """Of a tensor [rows, heads, head_dim] a void pointer, and the elements from one row to the next."""
+        """For a tensor [rows, heads, head_dim], returns a void pointer and the row stride in elements."""
         if tensor is None:
             return ffi.NULL, 0
         address, shape, strides, dtype, device = _layout(tensor)
@@ -42,7 +42,7 @@ class RowsOf:
         return ffi.cast("void *", address), strides[0] if shape[0] > 1 else 0
 
     def lse(self, tensor: Any) -> Any:
-        """Of a contiguous tensor [rows, n_heads] of float32 a float pointer; of None NULL."""
+        """Returns a float pointer for a contiguous float32 tensor [rows, n_heads]; NULL for None."""
         if tensor is None:
             return ffi.NULL
         address, shape, strides, dtype, device = _layout(tensor)

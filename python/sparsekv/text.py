@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that goes to the C library."""
+"""Converts text for the C library."""
 
 
 def c_text(what: str, text: str) -> bytes:
     """
-    As C has it; of a path whose bytes are no text, those. A NUL would end it there, and something else would be named:
-    ValueError.
+    Encodes text for C. Bytes of a path that are not valid text are preserved. Raises ValueError for a NUL, which
+    would end the C string early and name something else.
     """
     if "\0" in text:
         raise ValueError(f"{what} is {text!r}, expected no NUL")

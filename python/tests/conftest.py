@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: a private daemon a test file, and seeds that a failure shows."""
+"""Fixtures: a private daemon for each test file, and random seeds that failures print."""
 import os
 import random
 

@@ -10,7 +10,7 @@ SHAPE = dict(
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=10000.0,
               original_max_position_embeddings=64)  # fmt: skip
 
-# class of the configuration, what it has besides SHAPE
+# class of the configuration; its values besides SHAPE
 FAMILIES = {
     "Llama": ("Llama", dict(rope_parameters=LLAMA3)),
     "Qwen2": ("Qwen2", dict(use_sliding_window=True, sliding_window=20, max_window_layers=2)),
@@ -26,7 +26,7 @@ FAMILIES = {
 
 
 def make(family: str, seed: int, implementation: str, **more):
-    """A model of the family with weights of a size at which each part has a say in the logits."""
+    """Makes a random model of the family. The weights are large enough for each part to affect the logits."""
     name, given = FAMILIES[family]
     config = getattr(transformers, f"{name}Config")(**(SHAPE | given | more))
     config._attn_implementation = implementation

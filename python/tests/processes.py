@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes take, for tests that look for what requests leave behind."""
+"""Resources of processes, for tests that check that requests leave nothing behind."""
 import os
 import shutil
 import subprocess
@@ -10,14 +10,14 @@ from sparsekv.private import find_daemon
 
 
 def of(pid: int | str) -> tuple[int, float]:
-    """Descriptors, and resident memory in MiB."""
+    """Returns the number of descriptors, and the resident memory in MiB."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
     return len(os.listdir(f"/proc/{pid}/fd")), rss / 1024
 
 
 def daemon_of(client: sparsekv.PrivateClient) -> str:
-    """The process id of a private daemon."""
+    """Returns the process id of a private daemon."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -29,7 +29,7 @@ def daemon_of(client: sparsekv.PrivateClient) -> str:
 
 
 def control(client: sparsekv.PrivateClient, *args: str) -> str:
-    """What sparsekvctl says, of the daemon's build directory or in PATH."""
+    """Runs sparsekvctl from the daemon's build directory or from PATH, and returns its output."""
     near = find_daemon().parent / "ctl/sparsekvctl"
     command = str(near) if near.exists() else shutil.which("sparsekvctl")
     assert command is not None, f"sparsekvctl is neither {near} nor in PATH"
@@ -38,8 +38,11 @@ def control(client: sparsekv.PrivateClient, *args: str) -> str:
 
 def flat(figures: list[tuple[int, float, int, float, int]]) -> None:
     """
-    Fail unless figures stay: of each, descriptors and MiB of this process, the same of the daemon, and the pool's room in pages.
-    The first is of before any request. The one in the middle is compared with the last: until then allocators and caches fill up.
+    Fails unless the figures stay constant. Each has descriptors and MiB of this process, the same for the daemon, and
+    the pool's free pages.
+
+    The first figure is from before any request. The middle one is compared with the last, because allocators and
+    caches fill up until then.
     """
     first, last = figures[len(figures) // 2], figures[-1]
     assert last[0] == first[0] and last[2] == first[2], "descriptors"

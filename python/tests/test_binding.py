@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binding: steps against attention in double precision, lifetimes, and errors that name what was wrong."""
+"""The binding: steps compared with attention in double precision, lifetimes, and texts of errors."""
 import errno
 import gc
 import os
@@ -22,7 +22,7 @@ MODEL = Model("toy", n_layers=L, n_heads=H, n_kv_heads=KV, head_dim=D, max_token
 
 
 def reference(q, k, v):
-    """Causal attention of the last rows, in double precision: q [rows, H, D] of tokens len - rows ... len - 1."""
+    """Causal attention of the last rows in double precision: q [rows, H, D] of tokens len - rows ... len - 1."""
     rows, n = len(q), len(k)
     k, v = (np.repeat(x.astype(np.float64), H // KV, axis=1) for x in (k, v))
     score = np.einsum("rhd,nhd->hrn", q.astype(np.float64), k) / np.sqrt(D)
@@ -32,7 +32,7 @@ def reference(q, k, v):
 
 
 class Kept:
-    """A sequence, and its K and V a layer."""
+    """A sequence, and its K and V for each layer."""
 
     def __init__(self, seq):
         self.seq, self.k, self.v = seq, [np.zeros((0, KV, D), np.float32)] * L, [np.zeros((0, KV, D), np.float32)] * L
@@ -44,7 +44,7 @@ class Kept:
 
 
 def run(session, rng, items, check=True, gap=0):
-    """A step of (kept, rows, prompt), all rows compared."""
+    """Runs a step of (kept, rows, prompt), and compares all rows."""
     rows = sum(n for _, n, _ in items)
     with session.step([Item(x.seq, n, prompt=p, tokens=list(range(len(x.seq), len(x.seq) + n))) for x, n, p in items]) as step:
         for layer in range(L):
@@ -91,7 +91,10 @@ def test_fork_truncate_policy(client, rng):
 
 
 def test_sealed_prefixes(client, rng):
-    """A prompt that begins as another one need not be read from its beginning; what follows is attended as if it were."""
+    """
+    A prompt that begins like a sealed one need not be read from its beginning; attention of the rest is as if it
+    were.
+    """
     with client.open(MODEL) as session:
         a = Kept(session.new())
         run(session, rng, [(a, 400, True)])
@@ -100,7 +103,7 @@ def test_sealed_prefixes(client, rng):
         b = a.copy(session.new_from(range(400), name="sealed"), 256)
         assert len(b.seq) == 256 and b.seq.tokens() == (list(range(256)), -1)
         run(session, rng, [(b, 144, True), (a, 1, False)])
-        assert len(session.new_from(range(256))) == 0  # a token is left
+        assert len(session.new_from(range(256))) == 0  # at least one token is left to be read
         assert len(session.new_from([7, *range(400)])) == 0
         with pytest.raises(sparsekv.Error, match="prompt") as e:
             session.new_from([])
@@ -122,7 +125,7 @@ def test_selection(client, rng):
 
 
 def test_names(client, rng):
-    """A named sequence outlives its session, and one that is forgotten is detached."""
+    """A named sequence outlives its session; a garbage-collected one is detached."""
     with client.open(MODEL) as session:
         a = Kept(session.new("kept"))
         run(session, rng, [(a, 20, True)])
@@ -145,7 +148,7 @@ def test_names(client, rng):
 
 
 def test_no_text_ends_early(client):
-    """C would read up to the NUL, and name something else: a sequence that is there, or the same model."""
+    """C would read only up to the NUL, and use something else: another existing sequence, or another model."""
     identity = Identity()
     with client.open(MODEL) as session:
         seq = session.new("kept")
@@ -242,7 +245,7 @@ def test_a_daemon_that_cannot_start():
 
 
 def test_a_private_daemon_ends_with_its_program():
-    """However it ends: the daemon and its directory go."""
+    """The daemon and its directory are removed, however the program ends."""
     text = "import sparsekv, time; c = sparsekv.private(1 << 30); print(c.directory, flush=True); time.sleep(60)"
     program = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     directory = program.stdout.readline().strip()

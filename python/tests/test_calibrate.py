@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Profiles: what is measured against plain loops over transformers' own attention weights and, on SmolLM2, against the C tool's;
-the search, the file, the charts.
+Profiles: measurements compared with plain loops over transformers' own attention weights and, on SmolLM2, with those
+of the C tool; the search, the file, the charts.
 """
 import io
 import itertools
@@ -45,7 +45,7 @@ def near(a, b, tolerance):
     assert numpy.nanmax(numpy.abs(a - b)) < tolerance
 
 
-# ---- what is measured ----
+# ---- measurements ----
 
 
 def observe(model, read, full, top, correction):
@@ -57,7 +57,10 @@ def observe(model, read, full, top, correction):
 
 
 def weights_of(model, ids):
-    """[layer][head][row][token], by transformers' eager attention, and the residual stream before and behind attention."""
+    """
+    Returns weights [layer][head][row][token] from transformers' eager attention, and the residual stream before and
+    after attention.
+    """
     before, after, hooks = [], [], []
     for layer in model.model.layers:
         norm = getattr(layer, "pre_feedforward_layernorm", layer.post_attention_layernorm)
@@ -76,7 +79,7 @@ def cosine(x, y):
 
 
 def similarity_of(weights, rows, full, top):
-    """The least of a text's rows: [a][b][kv head of b][kv head of a]."""
+    """Minimum over a text's rows: [a][b][kv head of b][kv head of a]."""
     least = numpy.full((len(full), len(full), 2, 2), numpy.inf)
     for a, b in itertools.combinations_with_replacement(range(len(full)), 2):
         for h, other, p in itertools.product(range(2), range(2), rows):
@@ -88,7 +91,10 @@ def similarity_of(weights, rows, full, top):
 
 @pytest.mark.parametrize("family", ["Llama", "Gemma2", "GptOss", "Qwen2"])
 def test_measures(family, rng):
-    """In loops; layers with a sliding window are left out, softcap and learned sinks are in the weights."""
+    """
+    Compares with plain loops. Layers with a sliding window are skipped; softcap and learned sinks are part of the
+    weights.
+    """
     model = families.make(family, 3, "eager")
     full = tuple(i for i, layer in enumerate(model_of(model).layers or [sparsekv.Layer()] * 4) if not layer.window)
     read = [Text(rng.integers(2, 300, 40 + 8 * i).tolist(), 20, 7) for i in range(2)]
@@ -108,7 +114,7 @@ def test_measures(family, rng):
 
 
 def test_correction(rng):
-    """Dense and sparse outputs of pairs of rows, one by one."""
+    """Compares with dense and sparse outputs of pairs of rows, one by one."""
     n, sinks, window, gamma = 70, 5, 11, 8
     q, k, v = (torch.tensor(rng.standard_normal((heads, n, 16)), dtype=torch.float32) for heads in (4, 2, 2))
     correction = Correction(1, sinks, window, gamma)
@@ -137,7 +143,7 @@ def test_correction(rng):
 
 
 def c_tool():
-    """sparsekv-calibrate of the build directory that the package is linked to, or None."""
+    """sparsekv-calibrate in the build directory that the package is linked to, or None."""
     library = library_folder()
     tool = library.parents[1] / "engine/sparsekv-calibrate" if library else None
     return tool if tool and os.access(tool, os.X_OK) else None
@@ -149,14 +155,15 @@ def test_equals_the_c_tool(tmp_path):
     shared = ["--context", "384", "--rows", "24", "--sinks", "32", "--window", "128", "--gamma", "16"]
     c = [c_tool(), "--private", "--model", FOLDER, "--text", PROSE, "--texts", "2", "--kv-dtype", "fp32", "-o", tmp_path / "c"]
     subprocess.run([*c, *shared, "--quiet"], check=True, stdout=subprocess.DEVNULL, timeout=120)
-    ours = [str(FOLDER), "--pieces", "2", "-o", str(tmp_path / "ours")]  # of the same prose, which is the default
+    ours = [str(FOLDER), "--pieces", "2", "-o", str(tmp_path / "ours")]  # the default text is the same prose
     assert program.main([*ours, *shared, "--quiet"]) == 0
     c, ours = (json.loads((tmp_path / name).read_text()) for name in ("c", "ours"))
     assert ours.keys() == c.keys() and ours["made"] == c["made"] and ours["chosen"] == c["chosen"]
     assert ours["model"] | {"name": ""} == c["model"] | {"name": ""}
     for name in ("shift", "weight", "similarity"):
         near(ours["measured"][name], c["measured"][name], 1e-4)
-    for name, tolerance in (("missed", 1e-4), ("left", 1e-3), ("cosine", 1e-2)):  # the cosine of differences that hardly are
+    # cosines of nearly equal outputs are less precise
+    for name, tolerance in (("missed", 1e-4), ("left", 1e-3), ("cosine", 1e-2)):
         near(ours["measured"]["correction"][name], c["measured"]["correction"][name], tolerance)
     assert ours["measured"]["correction"]["helps"] == c["measured"]["correction"]["helps"]
 
@@ -165,7 +172,7 @@ def test_equals_the_c_tool(tmp_path):
 
 
 def test_chooses(rng):
-    """The dynamic program against all sets; shifts in equal parts of the depth."""
+    """Compares the dynamic program with all sets; checks that shifts are chosen in equal parts of the depth."""
     worth = rng.random((9, 9))
     choice = Choice((1, 2, 4, 5, 7, 8), 3)
     sets = [(1, *rest) for rest in itertools.combinations(choice.layers[1:], 2)]
@@ -179,7 +186,7 @@ def test_chooses(rng):
 
 
 def test_searches(rng):
-    """No exchange of a layer of what is found is better, and what an interruption leaves is the best so far."""
+    """No exchange of a layer improves the result; after an interruption the result is the best set so far."""
     choice, lost = Choice(tuple(range(2, 12)), 3), {}
 
     def judge(sets):
@@ -211,7 +218,10 @@ def test_texts():
 
 
 def test_progress(monkeypatch):
-    """Lines where it is no terminal, one line on a terminal, none where it is quiet; a signal raises when work is added."""
+    """
+    Several lines if the stream is no terminal, one line on a terminal, none if quiet; adding work after a signal
+    raises Interrupted.
+    """
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -232,7 +242,7 @@ def test_progress(monkeypatch):
         bars[0].add(1, "reading")
 
 
-# ---- the program ----
+# ---- program ----
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +260,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run(folder, tmp_path, client, monkeypatch, capsys):
-    """The program on the small model: what it wrote, its status and what it said."""
+    """Runs the program on the small model; returns its status, its profile, and its output."""
     monkeypatch.setattr(Stop, "install", lambda self: None)  # pytest has its own handler
 
     def call(*arguments):
@@ -267,7 +277,7 @@ SEARCH = ("--by", "loss", "--delta-layers", "2", "--anchors", "2", "--filters", 
 
 
 def test_searches_by_loss(run, client, folder, tmp_path):
-    """What is found loses no more than the papers' layers; policies take the profile; charts are drawn."""
+    """The found layers lose no more than the papers' layers; policies accept the profile; charts are drawn."""
     policies = "--policy kascade --policy omnikv?layers=2 --policy snapkv --budgets 0.5,0.75".split()
     status, profile, said = run(*SEARCH, *policies, "--svg", str(tmp_path / "chart"))
     assert status == 0 and not said.err and "kascade anchors:" in said.out
@@ -291,7 +301,7 @@ def test_searches_by_loss(run, client, folder, tmp_path):
 
 
 def test_loss(client, folder):
-    """None under `full`, of texts of several lengths; what is read is counted."""
+    """No loss under `full`, for texts of several lengths; attended tokens are counted."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sparsekv")
     read = [Text(list(range(2, 2 + n)), n - 6) for n in (180, 190, 180)]
     loss = Loss(model, client, read, Progress(1, quiet=True))
@@ -304,7 +314,7 @@ def test_loss(client, folder):
 
 
 def test_bytes(client):
-    """What is read to choose counts, as bench/reads.py has it."""
+    """Bytes include the data read for selection, as in bench/reads.py."""
     model = sparsekv.Model("counted", n_layers=10, n_heads=4, n_kv_heads=2, head_dim=64, max_tokens=64, kv_dtype="float16")
     policies = ("quest", "sketch", "kascade", "kascade:dense-anchors", "streaming")
     found = quality.specs(client, model, policies, [0.125])
@@ -312,7 +322,7 @@ def test_bytes(client):
 
 
 def interrupt(monkeypatch, what, name, after):
-    """After so many calls of a method the next one is interrupted."""
+    """Makes the call of a method raise Interrupted after `after` calls."""
     calls, original = itertools.count(), getattr(what, name)
 
     def method(*args, **kwargs):
@@ -324,7 +334,7 @@ def interrupt(monkeypatch, what, name, after):
 
 
 def test_interrupted(run, monkeypatch):
-    """What was measured, or found, by then is written, and the status says so."""
+    """What was measured or found so far is written, and the exit status is 3."""
     with monkeypatch.context() as patch:
         interrupt(patch, Observer, "read", 1)
         status, profile, said = run(*SEARCH)

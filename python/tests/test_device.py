@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Small random models on a device, $SPARSEKV_TEST_DEVICE=cuda:0: recorded decode steps against transformers' own attention,
-and bit for bit against steps that are not recorded. Models in fp32, pages in fp16. Without a device these tests are skipped.
+Small random models on a device, $SPARSEKV_TEST_DEVICE=cuda:0. Recorded decode steps are compared with transformers'
+own attention, and bit for bit with steps that are not recorded. Models are in fp32, pages in fp16. Without a device
+these tests are skipped.
 """
 import os
 
@@ -13,13 +14,13 @@ from sparsekv.transformers import SparseCache
 
 DEVICE = os.environ.get("SPARSEKV_TEST_DEVICE", "")
 SEED = int(os.environ["SKV_SEED"])
-CLOSE = 2e-2  # fp16
+CLOSE = 2e-2  # tolerance for fp16
 GREEDY = dict(do_sample=False, max_new_tokens=48, pad_token_id=0)
 pytestmark = pytest.mark.skipif(not DEVICE, reason="SPARSEKV_TEST_DEVICE names no device")
 
 
 def pair(family: str = "Llama", stock: str = "sdpa"):
-    """The same model with our attention and another."""
+    """The same model with our attention and with another implementation."""
     return [make(family, SEED, name, head_dim=64, hidden_size=384).to(DEVICE) for name in ("sparsekv", stock)]
 
 
@@ -51,7 +52,7 @@ def test_families(client, family, caplog):
         expected = stock(ids).logits[:, -20:]
     with made(client) as cache:
         assert (steps(ours, cache, ids, 20) - expected).abs().max() < CLOSE * expected.abs().max()
-        if family == "GptOss":  # the loop over its experts asks the device which are meant
+        if family == "GptOss":  # the loop over its experts reads the chosen ones from the device
             assert "are not recorded" in caplog.text
         else:
             assert (recordings(cache).made, recordings(cache).replayed) == (1, 18), caplog.text
@@ -71,7 +72,7 @@ def test_generate(client):
     ours, _ = pair()
     ids = prompt(4, 37)
     mask = torch.ones_like(ids)
-    for row, n in enumerate((0, 5, 20, 36)):  # padded on the left
+    for row, n in enumerate((0, 5, 20, 36)):  # padding on the left
         mask[row, :n] = 0
     for more in ({}, dict(num_beams=2), dict(do_sample=True, top_p=0.9)):
         given = dict(attention_mask=mask, **(GREEDY | more))
@@ -85,7 +86,7 @@ def test_generate(client):
 
 
 def test_streams_and_forks(client):
-    """A stream of the caller's; forks share recordings; logits stay as they were returned."""
+    """The caller's stream is used; forks share recordings; returned logits stay unchanged."""
     ours, stock = pair()
     ids = prompt(1, 50)
     with torch.no_grad():
@@ -122,7 +123,7 @@ def test_compiled(client):
 
 
 def test_not_recorded(client, caplog):
-    """A model that asks the device for a value: as ever, with the reason in the log, and nothing lost."""
+    """A model that reads a value from the device: it runs normally, the log has the reason, and no step is lost."""
     ours, stock = pair()
     ids = prompt(1, 40)
     plain = ours.model.norm.forward
@@ -134,6 +135,6 @@ def test_not_recorded(client, caplog):
         assert "are not recorded" in caplog.text
         assert cache.tokens() == ids[0].tolist()
     with made(client) as cache:
-        more = dict(output_hidden_states=[True])  # no kind of argument that a recording is made with
+        more = dict(output_hidden_states=[True])  # a type of argument that recordings do not support
         assert (steps(ours, cache, ids, 10, **more) - expected).abs().max() < CLOSE
         assert "output_hidden_states is of list" in caplog.text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every family of the table: logits of prompts and decode steps under `full` against eager attention in fp32."""
+"""Every family of the table: logits of prompts and decode steps under `full` compared with eager attention in fp32."""
 from types import SimpleNamespace
 
 import families
@@ -10,7 +10,7 @@ import transformers
 from sparsekv.transformers import SparseCache, Unsupported, model_of
 
 LIMIT = 1e-3
-HYBRID = dict(num_hidden_layers=2, mamba_n_heads=8)  # attention in each layer, and Mamba beside it
+HYBRID = dict(num_hidden_layers=2, mamba_n_heads=8)  # each layer has attention and Mamba
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2], [1]], ids=["batch", "one"])
@@ -21,7 +21,7 @@ def test_logits(family, rows, client, rng):
     assert ours.config._attn_implementation == "sparsekv"
     ids = torch.tensor(rng.integers(3, 300, (3, 90)))
     mask = torch.ones_like(ids)
-    mask[0, :17] = 0  # padded on the left
+    mask[0, :17] = 0  # padding on the left
     mask[2, :40] = 0
     ids, mask = ids[rows], mask[rows]
     with SparseCache("full", client=client) as cache, torch.no_grad():
@@ -65,13 +65,13 @@ def test_refused(config, text, client):
 
 @pytest.mark.parametrize("family", ["Llama", "Gemma2"])
 def test_compiled(family, client, rng, caplog):
-    """Decode steps by torch.compile, without a compiler behind it: the logits of others; arguments that it is not for are said."""
+    """Decode steps with torch.compile and the eager backend give the same logits; unsupported arguments are logged."""
     model = families.make(family, int(rng.integers(1 << 31)), "sparsekv")
     ids = torch.tensor(rng.integers(3, 300, (2, 40)))
     with SparseCache("full", client=client, compile=dict(backend="eager", fullgraph=True)) as cache, torch.no_grad():
         model(ids[:, :30], past_key_values=cache)
         with cache.fork() as other:
-            other._compile = False  # as ever
+            other._compile = False  # no compilation
             for i in range(30, 38):
                 compiled, plain = (model(ids[:, i : i + 1], past_key_values=c) for c in (cache, other))
                 assert (compiled.logits - plain.logits).abs().max() < 1e-5
@@ -83,7 +83,10 @@ def test_compiled(family, client, rng, caplog):
 
 
 class Packed(torch.nn.Module):
-    """A linear layer whose weights are packed, as quantized ones are: in buffers of another dtype; no parameter, or one of bytes."""
+    """
+    A linear layer with packed weights, as in quantized models: in buffers of another dtype without a parameter, or in
+    a parameter of bytes.
+    """
 
     def __init__(self, linear: torch.nn.Linear, parameter: bool):
         super().__init__()
@@ -100,7 +103,7 @@ class Packed(torch.nn.Module):
 
 @pytest.mark.parametrize("parameter", [False, True], ids=["buffers", "parameters"])
 def test_quantized(parameter, client, rng):
-    """Logits of a model whose layers are packed; other weights are another model."""
+    """Logits of a model with packed layers; a model with other weights has another identity."""
     ours, stock = (families.make("Llama", 1, implementation) for implementation in ("sparsekv", "eager"))
     for model in (ours, stock):
         for layer in model.model.layers:
@@ -117,7 +120,10 @@ def test_quantized(parameter, client, rng):
 
 
 def test_offloaded(client):
-    """Weights that are elsewhere until a layer runs: it attends where accelerate's hook says; without one that is refused."""
+    """
+    Weights that are loaded when a layer runs: the device is the one that accelerate's hook names; without a hook the
+    model is refused.
+    """
     model = families.make("Llama", 1, "sparsekv")
     for layer in model.model.layers:
         layer.self_attn.to("meta")
@@ -128,6 +134,6 @@ def test_offloaded(client):
     assert model_of(model, name="offloaded").device == "cpu"
     with pytest.raises(Unsupported, match=r"[qkvo]_proj.weight is not in memory \(offloaded weights\).* model_name="):
         model_of(model)
-    model.model.layers[2].self_attn.q_proj._hf_hook.execution_device = 1  # a number is a GPU
+    model.model.layers[2].self_attn.q_proj._hf_hook.execution_device = 1  # a number means a GPU
     with pytest.raises(Unsupported, match="layers are on several devices \\(cpu, cuda:1\\), expected one"):
         model_of(model, name="offloaded")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Changes of a model, by each way in: the engine's named sequences, its prefixes, transformers and vLLM. Where nothing changed of
-what K and V are computed from, the same ones are found; where something did, they are computed anew, or the call is refused.
+Changes of a model through each interface: the engine's named sequences and prefixes, transformers, and vLLM. If
+nothing changed that K and V are computed from, the same sequences and prefixes are found. Otherwise they are computed
+again, or the call is refused.
 """
 import json
 import re
@@ -33,17 +34,17 @@ ENGINE = find_daemon().parents[1] / "engine/sparsekv-generate"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model whose numbers are those of bf16, so that files of any dtype can have them."""
+    """A model whose weights are exact in bf16, so that files of any dtype can hold them."""
     model = make("Llama", 1, "sparsekv", rope_parameters=dict(rope_type="default", rope_theta=10000.0)).to(torch.bfloat16).float()
     model.save_pretrained(to := tmp_path_factory.mktemp("models") / "original")
     return to
 
 
-# ---- ways in
+# ---- interfaces
 
 
 def engine(client, folder, *options):
-    """Tokens of the prompt that were computed; None: it refused."""
+    """Returns the number of the prompt's tokens that were computed; None: the engine refused."""
     command = [ENGINE, "--socket", client.socket, "--model", folder, "--policy", "full", "--kv-dtype", "fp32", "--max-tokens", "3", *options]
     done = subprocess.run([*command, "--ids", ",".join(map(str, IDS))], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -96,7 +97,7 @@ def shards(folder):
 
 
 def tokenizer(folder):
-    """Ids are all that K and V are computed from, whatever text they stand for."""
+    """K and V depend only on the ids, not on the text that they represent."""
     byte = tokenizers.pre_tokenizers.ByteLevel
     made = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(sorted(byte.alphabet()))}, []))
     made.pre_tokenizer, made.decoder = byte(add_prefix_space=False), tokenizers.decoders.ByteLevel()
@@ -134,7 +135,7 @@ ALL = [(name, change, False) for name, change in OTHERS.items()] + [(name, chang
 
 @pytest.fixture(params=ALL, ids=lambda x: x[0])
 def changed(request, folder, tmp_path):
-    """The original's folder, that of the changed model, and whether their K and V are the same."""
+    """The folders of the original and the changed model, and whether their K and V are the same."""
     _, change, same = request.param
     shutil.copytree(folder, to := tmp_path / "changed")
     change(to)
@@ -159,7 +160,7 @@ def test_transformers(changed):
     original, other, same = changed
     try:
         name = by_transformers(other)
-    except (RuntimeError, ValueError):  # weights that do not fit the configuration
+    except (RuntimeError, ValueError):  # weights do not fit the configuration
         assert not same
     else:
         assert (name == by_transformers(original)) == same
@@ -170,7 +171,7 @@ def test_vllm(changed):
     assert (by_vllm(other) == by_vllm(original)) == same
 
 
-# ---- what a model's folder does not have
+# ---- what is not in a model's folder
 
 
 def test_dtype_of_pages(client, folder):
@@ -180,7 +181,7 @@ def test_dtype_of_pages(client, folder):
 
 
 def test_requests(tmp_path):
-    """vLLM's: an adapter by its content, images, salt, embeddings."""
+    """vLLM's requests: an adapter is identified by its content; images, salt, embeddings."""
 
     def key(**values):
         nothing = dict(prompt_embeds=None, lora_request=None, cache_salt=None, mm_features=[])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Requests leave nothing behind: descriptors, pages and memory of this process and of the daemon stay as they are.
+Requests leave nothing behind: descriptors, pages and memory of this process and of the daemon stay constant.
 
-$SPARSEKV_REQUESTS: how many (400 unless set; `SPARSEKV_REQUESTS=10000` takes minutes).
+$SPARSEKV_REQUESTS: number of requests (default 400; `SPARSEKV_REQUESTS=10000` takes minutes).
 """
 import gc
 import os
@@ -19,7 +19,7 @@ POLICIES = ["full", "sketch?budget=16", "quest?budget=2", "streaming?budget=16",
 
 
 def request(model, rng, i):
-    """One of a few kinds: a batch, names that come and go, beams, chunks, a call that raises."""
+    """One of several kinds: a batch, temporary names, beams, chunks, a call that raises an exception."""
     ids = torch.tensor(rng.integers(3, 300, (1 + i % 3, 20 + i % 40)))
     more = dict(do_sample=False, max_new_tokens=4, pad_token_id=0)
     name = None if i % 5 else [f"request-{i}-{row}" for row in range(len(ids))]

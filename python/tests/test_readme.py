@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The three lines of README.md, as somebody tries them out: twice, with another prompt, in another process, under a model that
-changed, and where something is missing. What comes out is what a cache without a name gives, or a sentence that says what to do.
+The three lines of README.md in the ways in which a user tries them: twice, with another prompt, in another process,
+with a model that changed, and with something missing. The result is that of a cache without a name, or an error that
+says what to do.
 """
 import json
 import os
@@ -19,11 +20,12 @@ import sparsekv
 from sparsekv.transformers import Unsupported
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPE = dict(head_dim=32, hidden_size=64, num_attention_heads=2, num_key_value_heads=1)  # sketch has heads of multiples of 32
+# sketch requires head dimensions that are multiples of 32
+SHAPE = dict(head_dim=32, hidden_size=64, num_attention_heads=2, num_key_value_heads=1)
 
 
 def readme_lines() -> str:
-    """Of each page the same ones."""
+    """Checks that both pages have the same lines, and returns them."""
     found = [re.findall(r"```python\n(import sparsekv\.transformers\n.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.S)[0] for page in ("README.md", "doc/python.md")]
     assert found[0] == found[1] and len(found[0].splitlines()) == 3 and "chat-17" in found[0]
     return found[0].replace("model.generate", "answer = model.generate")
@@ -31,7 +33,7 @@ def readme_lines() -> str:
 
 def run(folder: Path, prompt: list[int], lines: str) -> list[int]:
     names = dict(AutoModelForCausalLM=AutoModelForCausalLM, folder=folder, inputs=dict(input_ids=torch.tensor([prompt])))
-    exec(lines, names)  # whoever tries the lines out has them in a module of their own
+    exec(lines, names)  # the lines run in a namespace of their own, as in a user's module
     answer: torch.Tensor = names["answer"]
     return answer[0].tolist()
 
@@ -63,14 +65,15 @@ def test_again_and_again(ours, folder):
     prompts = [[5, 9, 20, 33, 8] * 30, [5, 9, 20, 33, 8] * 20 + [7, 7, 7], [40] * 12]
     want = [run(folder, prompt, unnamed) for prompt in prompts]
     assert run(folder, prompts[0], lines) == want[0]
-    assert run(folder, prompts[0], lines) == want[0]  # the same cell once more
+    assert run(folder, prompts[0], lines) == want[0]  # running a notebook cell again
     assert run_elsewhere(folder, prompts[0], ours.socket) == want[0]
-    for i in (1, 2, 0):  # other prompts under the same name: a part of the first, and none of it
+    for i in (1, 2, 0):  # other prompts under the same name: a part of the first one, and an unrelated one
         assert run(folder, prompts[i], lines) == want[i]
-    dense = lines.replace("sketch", "full").replace("chat-17", "chat-18")  # an answer's K and V are those of a prompt
+    # under full, an answer's K and V are those of a prompt
+    dense = lines.replace("sketch", "full").replace("chat-17", "chat-18")
     goes_on = [*run(folder, prompts[0], dense), 4, 4]  # the answer, and the next turn
     assert run(folder, goes_on, dense) == run(folder, goes_on, dense.replace(', name="chat-18"', ""))
-    make("Llama", 2, "sdpa", **SHAPE).save_pretrained(folder)  # trained on
+    make("Llama", 2, "sdpa", **SHAPE).save_pretrained(folder)  # the model was trained further
     assert run(folder, prompts[0], lines) == run(folder, prompts[0], unnamed) != want[0]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-K and V are of the model and the prompt that is asked about, or the call is refused: identity, prompts that are not the
-sequence's, masks, copies, gradients. Small random models, fp32, against transformers' own cache.
+K and V belong to the model and the prompt of a call, or the call is refused: identity, prompts that differ from the
+sequence, masks, copies, gradients. Small random models in fp32, compared with transformers' own cache.
 """
 import copy
 import gc
@@ -45,7 +45,7 @@ def drop(model, *names):
                 seq.drop()
 
 
-# ---- what a model is known by
+# ---- identity of a model
 
 
 def name_of(model):
@@ -59,7 +59,7 @@ def test_every_tensor_counts(family):
     assert name_of(make(family, 1, "sdpa")) == was
     for name, parameter in model.named_parameters():
         old = parameter.data.flatten()[-1].clone()
-        parameter.data.view(-1)[-1] += 1  # as PEFT merges: no version of the tensor says so
+        parameter.data.view(-1)[-1] += 1  # as PEFT merges weights: the tensor's version does not change
         assert (name_of(model) != was) == (name != "lm_head.weight"), name
         parameter.data.view(-1)[-1] = old
     assert name_of(model) == was
@@ -98,7 +98,7 @@ def test_multipliers_count(family):
 
 
 def test_the_engine_calls_it_the_same(tmp_path):
-    """The library's sum over the files is that over the tensors in memory, wherever they lie."""
+    """The library's sum over the files equals that over the tensors in memory, wherever they are."""
     from sparsekv.identity import Identity
 
     model = make("Llama", 1, "sparsekv", rope_parameters=dict(rope_type="default", rope_theta=10000.0))
@@ -113,7 +113,7 @@ def test_the_engine_calls_it_the_same(tmp_path):
     half = model.to(torch.bfloat16)
     half.save_pretrained(tmp_path / "b")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "b", attn_implementation="sparsekv", dtype=torch.float32)
-    assert name_of(loaded) == name_of(half) != shape.name  # numbers count, not in which dtype they are held
+    assert name_of(loaded) == name_of(half) != shape.name  # the values count, not the dtype that stores them
 
 
 def test_offloaded_weights_are_refused():
@@ -143,7 +143,7 @@ def test_a_cache_is_one_models(model):
         make("Llama", 2, "sparsekv")(prompt(), past_key_values=cache)
 
 
-# ---- prompts that are not the sequence's
+# ---- prompts that differ from the sequence
 
 
 @pytest.mark.parametrize("other", [prompt(80, seed=2), prompt(20, seed=2), prompt()[:, :20], prompt(), torch.cat([prompt(), prompt(9, seed=3)], 1)],
@@ -190,7 +190,7 @@ def test_names_are_of_token_ids(model):
 
 
 def test_a_batched_dialogue(model, stock):
-    """The row that ended first was filled up, which the next turn's mask hides."""
+    """The row that ended first was padded, and the next turn's mask hides the padding."""
     a, b = prompt(20, 2, 9), prompt(6, 2, 10)
     free = stock.generate(a, **GREEDY)[:, 20:].tolist()
     end = next(t for t in free[0][2:8] if t not in free[1])
@@ -293,7 +293,7 @@ def test_crop_beyond_the_length(model):
 
 @pytest.mark.parametrize("call", ["name", "policy", "model_name", "fork", "socket"])
 def test_a_nul_ends_no_name(model, call):
-    """In C it would, and the rest be another's sequence."""
+    """In C a NUL would end the name, which could then be that of another sequence."""
     with SparseCache("full", model=model) as cache, pytest.raises(ValueError, match=r"is 'a\\x00b', expected no NUL"):
         with torch.no_grad():
             model(prompt(), past_key_values=cache)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' generate() on SmolLM2 in fp32: under `full` the tokens of sdpa and DynamicCache."""
+"""transformers' generate() on SmolLM2 in fp32: under `full` the tokens equal those of sdpa with DynamicCache."""
 import os
 import signal
 import subprocess
@@ -103,7 +103,7 @@ def test_beams_of_a_batch(model, stock, ragged):
 def test_assisted(model, stock, one, expected):
     with SparseCache("full") as cache:
         same(model.generate(**one, past_key_values=cache, assistant_model=stock, **GREEDY), expected)
-        assert cache.stats().steps < 40  # several tokens a step
+        assert cache.stats().steps < 40  # several tokens in a step
 
 
 def test_prompt_lookup(model, one, expected):
@@ -127,7 +127,7 @@ def test_streamer(model, tokenizer, one, expected, capsys):
 
 
 def test_turns(model, stock, tokenizer, one):
-    """A second turn in the same cache, then a third that is asked again from where it stood."""
+    """A second turn in the same cache, then a third that repeats the current tokens."""
     more = GREEDY | dict(max_new_tokens=12)
     with SparseCache("full") as cache:
         first = model.generate(**one, past_key_values=cache, **more)
@@ -139,7 +139,7 @@ def test_turns(model, stock, tokenizer, one):
 
 
 def test_without_a_cache(model, stock, ragged):
-    """No SparseCache: as sdpa."""
+    """Without a SparseCache the model attends as with sdpa."""
     more = GREEDY | dict(max_new_tokens=8)
     same(model.generate(**ragged, **more), stock.generate(**ragged, **more))
     with torch.no_grad():
@@ -172,7 +172,8 @@ def test_resumed_after_sigkill(model, client, one, expected):
     program.wait()
     with SparseCache("full", name="killed", model=model) as cache:
         ids = cache.tokens()
-        assert len(ids) >= len(told) - 1 and told[: len(ids)] == ids[: len(told)]  # at most the last one was not begun
+        # at most the last token's step had not begun
+        assert len(ids) >= len(told) - 1 and told[: len(ids)] == ids[: len(told)]
         more = GREEDY | dict(max_new_tokens=expected.shape[1] - len(ids))
         same(model.generate(torch.tensor([ids]), past_key_values=cache, **more), expected)
         cache.seqs[0].drop()
@@ -194,7 +195,7 @@ def test_names_of_a_batch(model, stock, ragged):
 
 
 def test_forks(model, stock, ragged):
-    """One prompt, read once, goes on under several policies; each fork alone."""
+    """One prompt, read once, is continued under several policies, each with its own fork."""
     more = GREEDY | dict(max_new_tokens=6)
     with SparseCache("full") as cache:
         with torch.no_grad():
@@ -212,7 +213,7 @@ def test_forks(model, stock, ragged):
 
 @pytest.mark.parametrize("policy", ["sketch?budget=32", "quest?budget=2", "streaming?budget=32", "h2o?budget=32"])
 def test_policies(model, one, expected, policy):
-    """They decode, attend to less, and take a prompt's tokens densely: the first token is that of `full`."""
+    """Policies decode and attend to fewer tokens. They read the prompt densely: the first token is that of `full`."""
     more = GREEDY | dict(max_new_tokens=100)
     with SparseCache(policy) as cache:
         ours = model.generate(**one, past_key_values=cache, **more)
@@ -223,7 +224,10 @@ def test_policies(model, one, expected, policy):
 
 @pytest.mark.parametrize("policy", ["full", "sketch?budget=32", "h2o?budget=32"])
 def test_fp8(model, stock, one, expected, policy):
-    """Pages of fp8: the next token's distribution is nearly that of fp32 pages. (Chunks: torch's products differ in the last bit.)"""
+    """
+    With fp8 pages the next token's distribution is close to that of fp32 pages. (Not exact with chunks, because
+    torch's products differ in the last bit.)
+    """
     with torch.no_grad(), SparseCache("full", kv_dtype="fp8") as cache:
         got = model(**one, past_key_values=cache).logits[0].log_softmax(-1)
         want = stock(**one).logits[0].log_softmax(-1)

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# chroot.sh DIR [TARBALL] - do the README's two commands work on a bare system? A minimal root of this
-# system's release is made in DIR (and kept), a clean clone of HEAD (or the unpacked TARBALL) put into
-# it, and then: ./setup check and ./setup demo-real as root, which install the packages, and ./setup demo as a plain user.
-# Needs root, debootstrap and the network. What was written lies in DIR/upper until the next run.
+# chroot.sh DIR [TARBALL] - checks that the README's two commands work on a minimal system. It makes a minimal root of
+# this system's release in DIR (and keeps it), puts a clean clone of HEAD (or the unpacked TARBALL) into it, and runs
+# ./setup check and ./setup demo-real as root, which install the packages, and ./setup demo as a normal user.
+# Needs root, debootstrap and the network. Written files stay in DIR/upper until the next run.
 set -eu
 
 [ $# -ge 1 ] || { echo "usage: chroot.sh DIR [TARBALL]" >&2; exit 2; }
@@ -23,7 +23,7 @@ fi
 . "$here/mount-root.sh"
 mount_root "$dir" "$dir/base"
 cp /etc/resolv.conf etc/resolv.conf
-# certificates that this network needs besides those of ca-certificates
+# certificates that this network needs in addition to ca-certificates
 [ ! -d /usr/local/share/ca-certificates ] || cp -r /usr/local/share/ca-certificates usr/local/share/
 mkdir root/sparsekvd
 if [ -n "$source" ]; then
@@ -43,6 +43,6 @@ time ./setup check
 time ./setup demo-real
 useradd -m tester
 mv /root/sparsekvd /home/tester/
-rm -rf /home/tester/sparsekvd/build # a build does not move; the user makes one
+rm -rf /home/tester/sparsekvd/build # a build cannot be moved; the user makes one
 chown -R tester: /home/tester/sparsekvd
 time su - tester -c 'cd sparsekvd && ./setup demo'

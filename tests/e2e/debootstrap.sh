@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# debootstrap.sh DIR [PACKAGE…] - a minimal root of this system's own release in DIR, with the
-# packages named. Kept between runs: a root that was made with the same packages is left as it is.
+# debootstrap.sh DIR [PACKAGE…] - makes a minimal root of this system's own release in DIR, with the named packages.
+# Kept between runs: a root that was made with the same packages is not changed.
 #
-# SKV_SUITE names another release, SKV_MIRROR another mirror than debootstrap's own, SKV_KEYRING the
-# keys to check it with. An Ubuntu root on Debian, for example, needs all three:
+# SKV_SUITE names another release, SKV_MIRROR another mirror than debootstrap's default, SKV_KEYRING the keys to check
+# it with. An Ubuntu root on Debian, for example, needs all three:
 #   SKV_SUITE=noble SKV_MIRROR=http://archive.ubuntu.com/ubuntu SKV_KEYRING=…/ubuntu-archive-keyring.gpg
 set -eu
 
@@ -30,7 +30,7 @@ from=(${SKV_MIRROR:+"$SKV_MIRROR"})
 case $suite in
 bookworm | trixie) ;;
 *)
-	options+=("--components=main,universe") # Ubuntu keeps half of what the project uses in universe
+	options+=("--components=main,universe") # Ubuntu has half of what the project uses in universe
 	# a debootstrap older than the release has no script of its name, but all Ubuntu releases share one
 	[ -z "${SKV_MIRROR:-}" ] || from+=(gutsy)
 	;;

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# environments.sh DIR [NAME...] - does ./setup check pass where people run it? In DIR a minimal root of this system's release is made (and
-# kept), with a clean clone of HEAD that is built there once, without CUDA. Then `make check` runs
-#   chroot        in a plain chroot, whose root is no mount point
+# environments.sh DIR [NAME...] - checks that ./setup check passes in unusual environments. It makes a minimal root of
+# this system's release in DIR (and keeps it), with a clean clone of HEAD that is built there once, without CUDA. Then
+# `make check` runs
+#   chroot        in a plain chroot whose root is no mount point
 #   capabilities  as root without any capability
 #   user          as a user without a home and without a terminal's variables
 #   umask         with a umask of 077

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a session on a device does that one in host memory does not: steps that run later, recordings that are
- * replayed, engines that die with work of theirs queued. The rest is test-client and its kin, which run on
- * a device with SKV_TEST_DEVICE=1.
+ * What only a session on a device does: steps that run later, recordings that are replayed, engines that die while
+ * their work is queued. All else is tested by test-client and related programs, which run on a device with
+ * SKV_TEST_DEVICE=1.
  *
- * Skipped (77) without a device, and then a failure where SPARSEKV_REQUIRE_GPU=1 says that there is one.
+ * Skipped (77) without a device, but a failure if SPARSEKV_REQUIRE_GPU=1.
  */
 #include <errno.h>
 #include <signal.h>
@@ -21,7 +21,7 @@
 #include "tests/support/kernel-backend.h"
 
 #define N 5u    /* sequences of a step */
-#define ROWS 4u /* of each, at most */
+#define ROWS 4u /* maximum per sequence */
 #define REPLAYS (getenv("FAKE_CUDA_DIR") ? 300u : 2000u)
 #define REPLAY_SPECS 5
 #define ROWS_SPECS 6
@@ -51,17 +51,17 @@ static struct skv_model model = {
 	.rope = {.type = SKV_ROPE_DEFAULT, .theta = 1e4},
 };
 
-/* Sequences of one session, and rows of every layer in the device's memory. */
+/* Sequences of one session, and rows of every layer in device memory. */
 struct engine {
 	struct skv_session *session;
 	struct skv_seq *seq[N];
-	float *q, *kv, *out; /* [layer][N * ROWS][heads][dim]; out twice */
-	uint32_t moved;      /* bit set of the layers whose out is the second one */
+	float *q, *kv, *out; /* [layer][N * ROWS][heads][dim]; out has two copies */
+	uint32_t moved;      /* bit set of the layers whose output goes to the second copy */
 	int32_t *next;       /* [N] */
 	void *graph;
 	uint64_t key;
 	uint32_t recorded, replayed;
-	uint32_t rows; /* of each sequence in a step: if several, some are rejected */
+	uint32_t rows; /* of each sequence in a step; if more than 1, some are rejected */
 	uint32_t steps;
 };
 
@@ -87,7 +87,7 @@ static float *out_of(struct engine *e, uint32_t layer)
 	return e->out + (layer + (e->moved >> layer & 1) * model.n_layers) * Q_LAYER;
 }
 
-/* n rows of a prompt, the same for every engine that is given the same number `which`, behind a sequence. */
+/* Appends n rows of a prompt to a sequence; the rows are the same in all engines for the same `which`. */
 static void prompt(struct engine *e, uint32_t seq, uint32_t n, uint32_t which)
 {
 	size_t q = (size_t)1000 * model.n_heads * model.head_dim;
@@ -99,7 +99,7 @@ static void prompt(struct engine *e, uint32_t seq, uint32_t n, uint32_t which)
 	placed = device_floats(rows, q);
 	OK(skv_step_begin(e->session, &SKV_STEP_ITEM(.seq = e->seq[seq], .n_tokens = n, .flags = SKV_STEP_PROMPT), 1, devmem_stream()));
 	for (uint32_t layer = 0; layer < model.n_layers; layer++) {
-		/* where decode steps have theirs, as in an engine: what was recorded for those must not run */
+		/* in the buffers of decode steps, as in an engine: recordings of decode steps must not run */
 		OK(devmem_device()->copy(e->q + layer * Q_LAYER, rows, Q_LAYER * sizeof(float), devmem_stream()));
 		OK(devmem_device()->copy(e->kv + layer * KV_LAYER, rows, KV_LAYER * sizeof(float), devmem_stream()));
 		OK(skv_attend(e->session, layer,
@@ -113,12 +113,12 @@ static void prompt(struct engine *e, uint32_t seq, uint32_t n, uint32_t which)
 	free(rows);
 }
 
-/* An engine whose sequences have a prompt each, of different lengths. */
+/* Opens an engine whose sequences have prompts of different lengths. */
 static void engine_open(struct engine *e, const char *spec)
 {
 	*e = (struct engine){.next = devmem_get(N * sizeof(int32_t)), .rows = 1};
 	OK(skv_open(client, &model, spec, &e->session));
-	skv_set_recall(e->session, 61); /* steps that are not replayed among those that are */
+	skv_set_recall(e->session, 61); /* some steps measure recall and are not replayed */
 	e->q = devmem_get(model.n_layers * Q_LAYER * sizeof(float));
 	e->kv = devmem_get(model.n_layers * KV_LAYER * sizeof(float));
 	e->out = devmem_get(2 * model.n_layers * Q_LAYER * sizeof(float));
@@ -147,13 +147,13 @@ static void attend_all(struct engine *e)
 		                                 .v = e->kv + layer * KV_LAYER, .out = out_of(e, layer))));
 }
 
-/* What the recording does not fit is recorded anew. */
+/* Replays the recorded step; records it again if it does not fit. */
 static void replay(struct engine *e)
 {
 	const struct skv_backend *b = devmem_device();
 	uint64_t key = skv_step_key(e->session);
 
-	if (key == 0) { /* it measures recall */
+	if (key == 0) { /* the step measures recall */
 		attend_all(e);
 		return;
 	}
@@ -175,7 +175,7 @@ static void replay(struct engine *e)
 	e->recorded++;
 }
 
-/* Without q the rows are those of the step before, and nothing waits. */
+/* q = NULL: uses the rows of the step before, and does not wait for the device. */
 static void step(struct engine *e, const float *q, const float *kv, bool by_replay)
 {
 	struct skv_step_item items[N];
@@ -225,7 +225,7 @@ static void check_equal(struct engine *a, struct engine *b, uint32_t step)
 	free(y);
 }
 
-/* One sequence with a policy of its own, then another one in its place, then both, then none. */
+/* In turns: sequence 0 has its own policy, then sequence 1, then both, then none. */
 static void mix(struct engine *e, uint32_t turn, const char *spec)
 {
 	OK(skv_seq_policy(e->seq[0], turn % 4 == 0 || turn % 4 == 2 ? spec : NULL));
@@ -233,9 +233,9 @@ static void mix(struct engine *e, uint32_t turn, const char *spec)
 }
 
 /*
- * Four engines with the same rows. One has its output in other places each time, so that nothing can be replayed; one
- * moves a layer's now and then; for one that never does the library replays every layer; one replays whole steps.
- * The same outputs, bit by bit, and the same pages.
+ * Four engines with the same rows. One has other output buffers each time, so nothing can be replayed; one changes a
+ * layer's buffer now and then; for one that never does the library replays every layer; one replays whole steps. All
+ * outputs are the same bit for bit, and so are the numbers of pages.
  */
 START_TEST(replays)
 {
@@ -262,7 +262,8 @@ START_TEST(replays)
 			e[SOMETIMES].moved ^= 1u << rnd_below(model.n_layers);
 		for (int k = 0; k < ENGINES; k++)
 			step(&e[k], rows, rows + nq, k == WHOLE);
-		for (int k = 0; k < ENGINES && i % 101 == 50; k++) /* more of a prompt, in the decode steps' places */
+		/* more of a prompt, in the buffers of decode steps */
+		for (int k = 0; k < ENGINES && i % 101 == 50; k++)
 			prompt(&e[k], i % N, 1 + i % N, i);
 		if (i == REPLAYS / 2)
 			policies_swap(specs[(_i + 1) % REPLAY_SPECS]);
@@ -281,7 +282,7 @@ START_TEST(replays)
 END_TEST
 
 /*
- * The same of steps of several rows, of which some are rejected: an engine that records nothing and one that replays
+ * The same with steps of several rows, some of which are rejected: an engine that records nothing and one that replays
  * whole steps, while the number of rows changes now and then.
  */
 START_TEST(replays_rows)
@@ -318,7 +319,7 @@ START_TEST(replays_rows)
 }
 END_TEST
 
-/* The host is ahead of the device, and what the device published is what the next step appends. */
+/* The host runs ahead of the device; each step appends the tokens that the device published. */
 START_TEST(ahead)
 {
 	struct engine e;
@@ -344,7 +345,7 @@ START_TEST(ahead)
 		ck_assert_uint_eq(skv_seq_len(e.seq[i]), first[i] + 100);
 		said = skv_seq_tokens(e.seq[i], &len);
 		ck_assert_uint_eq(len, first[i] + 100);
-		for (uint32_t t = 0; t < 100; t++) /* the first was published by the prompt: -1 */
+		for (uint32_t t = 0; t < 100; t++) /* the prompt published the first one: -1 */
 			ck_assert_int_eq(said[first[i] + t], t ? 1000 * (int)i + (int)t - 1 : -1);
 		ck_assert_int_eq(said[len], 1000 * (int)i + 99);
 	}
@@ -354,7 +355,7 @@ START_TEST(ahead)
 }
 END_TEST
 
-/* What a step evicted is holes to the steps after it, also when the host has not seen its end so far. */
+/* Pages that a step evicted are holes in later steps, even if the host has not yet seen the end of that step. */
 START_TEST(evicts_ahead)
 {
 	struct engine e[2];
@@ -371,11 +372,11 @@ START_TEST(evicts_ahead)
 		for (int t = 0; t < 60; t++) {
 			step(&e[k], NULL, NULL, false);
 			if (k == 1)
-				skv_seq_pages(e[k].seq[N - 1], &pages, &total); /* looks at what has run */
+				skv_seq_pages(e[k].seq[N - 1], &pages, &total); /* polls for completed work */
 		}
 	}
 	ck_assert_uint_lt(pages, total);
-	policies_swap("full"); /* which reads all that the tables show */
+	policies_swap("full"); /* which reads all pages in the tables */
 	for (int k = 0; k < 2; k++)
 		step(&e[k], NULL, NULL, false);
 	check_equal(&e[0], &e[1], 61);
@@ -386,7 +387,7 @@ START_TEST(evicts_ahead)
 }
 END_TEST
 
-/* Wrong uses say so, and the session goes on. */
+/* Wrong calls fail with a text, and the session continues. */
 START_TEST(misuse)
 {
 	const struct skv_backend *b = devmem_device();
@@ -451,7 +452,7 @@ static void careful_engine(void)
 	_exit(0);
 }
 
-/* Queues prompts without end: whenever it is killed, kernels of it run. */
+/* Queues prompts without end: whenever it is killed, its kernels are running. */
 static void greedy_engine(void)
 {
 	enum { CHUNK = 4096 };
@@ -490,7 +491,7 @@ static pid_t start(void (*body)(void))
 	return pid;
 }
 
-/* Until *x is at least n; 30 s at most. */
+/* Waits until *x is at least n, 30 s at most. */
 static void await(_Atomic uint32_t *x, uint32_t n)
 {
 	double begun = fix_now();
@@ -500,7 +501,7 @@ static void await(_Atomic uint32_t *x, uint32_t n)
 	ck_assert_msg(atomic_load(x) >= n, "%s", child_problem());
 }
 
-/* One is killed in the middle of its kernels, over and over: the other does not notice, and the memory is back. */
+/* One engine is killed while its kernels run, again and again: the other is not disturbed, and the memory is freed. */
 START_TEST(killed_beside)
 {
 	double worst = 0;
@@ -541,7 +542,7 @@ START_TEST(killed_beside)
 }
 END_TEST
 
-/* The daemon dies: the engine goes on with what it has. */
+/* The daemon is killed: the engine continues with the pages that it has. */
 START_TEST(daemon_killed)
 {
 	struct engine e;
@@ -577,7 +578,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, replays, 0, REPLAY_SPECS);
 	tcase_add_loop_test(t, replays_rows, 0, ROWS_SPECS);
 	t = add_case(s, "side by side", 120, setup, teardown, killed_beside, NULL);
-	tcase_set_tags(t, "real"); /* more arithmetic than a processor has time for */
+	tcase_set_tags(t, "real"); /* too much arithmetic for a processor */
 	add_case(s, "without a daemon", 60, setup, NULL, daemon_killed, NULL);
 	return s;
 }

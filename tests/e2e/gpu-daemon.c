@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon on a real device: what the fake driver of test-device.c cannot show. Segments are imported and
- * written by the driver, memory comes back from a client that was killed, and stays when the daemon was.
+ * The daemon on a real device: what the fake driver of test-device.c cannot show. The driver imports and writes
+ * segments; memory of a killed client is freed, and memory of clients stays when the daemon is killed.
  *
- * Skipped (77) without a device, and then a failure where SPARSEKV_REQUIRE_GPU=1 says that there is one.
- * CUDA does not survive a fork, so each test's process begins with it anew, and the parent never does.
+ * Skipped (77) without a device, but a failure if SPARSEKV_REQUIRE_GPU=1. CUDA does not survive a fork, so each test's
+ * process initializes it, and the parent never does.
  */
 #include <check.h>
 #include <dlfcn.h>
@@ -25,8 +25,8 @@
 #define OTHER_UID 54321u
 #define MB ((size_t)1 << 20)
 #define SEGMENT (64 * MB)
-#define PAGES (uint32_t)(SEGMENT / 4096) /* of raw_model(), in a segment */
-#define SLACK (48 * MB)                  /* what a driver may take for itself meanwhile */
+#define PAGES (uint32_t)(SEGMENT / 4096) /* pages of raw_model() in a segment */
+#define SLACK (48 * MB)                  /* memory that the driver may allocate for itself meanwhile */
 
 static struct fix fix;
 static unsigned n_devices;
@@ -73,7 +73,7 @@ static size_t free_bytes(void)
 	return left;
 }
 
-/* Seconds until as much is free as was before, but for the slack; 5 s at most. */
+/* Waits until as much memory is free as before, except SLACK, 5 s at most. Returns the seconds. */
 static double wait_free(size_t before)
 {
 	double begun = fix_now();
@@ -113,7 +113,7 @@ static void fill(CUdeviceptr at, unsigned char value)
 	ok(skv_cu.cuCtxSynchronize(), "memset");
 }
 
-/* Bytes that are not `value`. */
+/* Returns the number of bytes that are not `value`. */
 static size_t differing(CUdeviceptr at, unsigned char value)
 {
 	unsigned char *copy = malloc(SEGMENT);
@@ -268,7 +268,7 @@ START_TEST(who_asks_for_more_than_there_is_works_on)
 }
 END_TEST
 
-/* A client that waits for a word, takes 1 GiB, says so, and waits to be killed. */
+/* A client that waits for a message, takes 1 GiB, reports that, and waits to be killed. */
 static pid_t start_victim(int *ret_go, int *ret_said)
 {
 	int go[2], said[2];
@@ -303,7 +303,7 @@ static pid_t start_victim(int *ret_go, int *ret_said)
 START_TEST(memory_of_a_killed_client_comes_back)
 {
 	int go, said;
-	pid_t victim = start_victim(&go, &said); /* before CUDA is here */
+	pid_t victim = start_victim(&go, &said); /* before this process initializes CUDA */
 	size_t before;
 	double seconds;
 	char c = 0;
@@ -338,7 +338,7 @@ START_TEST(memory_outlives_the_daemon)
 	fix_kill(&fix);
 	ck_assert_uint_eq(differing(at, 0x11), 0);
 	fill(at, 0x22);
-	again = map_fd(r->segment_fd, 0); /* the descriptor is as good as before */
+	again = map_fd(r->segment_fd, 0); /* the descriptor is still valid */
 	ck_assert_uint_eq(differing(again, 0x22), 0);
 	unmap(again);
 	unmap(at);
@@ -375,7 +375,7 @@ START_TEST(a_legacy_segment_is_opened_and_zero)
 	ck_assert_uint_eq(differing(at, 0), 0);
 	fill(at, 0x33);
 	ck_assert_uint_eq(differing(at, 0x33), 0);
-	/* the worker's end is the end of its memory, for the daemon and so for its clients */
+	/* when the worker ends its memory is gone, for the daemon and thus for its clients */
 	ck_assert_int_eq(kill((pid_t)figure("worker_pid"), SIGKILL), 0);
 	raw_expect_end(r);
 	raw_close(r);
@@ -385,7 +385,7 @@ START_TEST(a_legacy_segment_is_opened_and_zero)
 }
 END_TEST
 
-/* In a process of its own; 0: none. */
+/* Counts devices in a child process; 0: none. */
 static unsigned count_devices(void)
 {
 	int status;

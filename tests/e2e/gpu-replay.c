@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layers that a session on a device has recorded, while steps of several kinds take turns: each kind is replayed when it comes
- * again, also by sequences of other numbers and with prompts in the step, and what comes out is what a session gives whose rows
- * move, so that nothing of it is replayed.
+ * Recorded layers of a session on a device, while steps of several kinds alternate: each kind is replayed when it
+ * occurs again, also with another number of sequences and with prompts in the step. Outputs are those of a session
+ * whose buffers move, so that nothing is replayed.
  *
- * Skipped (77) without a device, and then a failure where SPARSEKV_REQUIRE_GPU=1 says that there is one.
+ * Skipped (77) without a device, but a failure if SPARSEKV_REQUIRE_GPU=1.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "tests/support/kernel-backend.h"
 
 #define SEQS 8u
-#define ROWS 2u /* of each, at most */
+#define ROWS 2u /* maximum per sequence */
 
 static struct fix daemon_;
 static struct skv_client *client;
@@ -27,7 +27,7 @@ static const struct skv_model model = {
 };
 #define WIDTH ((size_t)model.n_heads * model.head_dim)
 
-/* Sequences of a session, and rows of a step. `out` is twice as large for rows that move. */
+/* Sequences of a session, and rows of a step. `out` is twice as large if rows move. */
 struct engine {
 	struct skv_session *session;
 	struct skv_seq *seq[SEQS];
@@ -36,7 +36,7 @@ struct engine {
 	uint32_t steps;
 };
 
-/* The backend, with what is recorded and launched counted. */
+/* The backend, with counters of recordings and launches. */
 static struct skv_backend counting;
 static uint32_t captures, launches;
 
@@ -76,7 +76,7 @@ static void run(struct engine *e, const struct skv_step_item *items, uint32_t n)
 		OK(skv_attend(e->session, layer, &SKV_ATTN(.q = e->rows, .k = e->rows + 16 * layer, .v = e->rows + 32 * layer, .out = out)));
 	OK(skv_step_end(e->session, NULL, NULL));
 	OK(devmem_device()->wait(devmem_stream()));
-	if (out != e->out) /* where they are compared */
+	if (out != e->out) /* so that both are compared in the same buffer */
 		OK(devmem_device()->copy(e->out, out, 512 * WIDTH * sizeof(float), devmem_stream()));
 }
 
@@ -114,7 +114,7 @@ static void engine_close(struct engine *e)
 	devmem_put(e->out);
 }
 
-/* A step in both: so many sequences decode so many rows each, and the last one has so many of a prompt. */
+/* A step of both engines: n sequences decode `rows` rows each, and the last one has prompt_rows of a prompt. */
 static void step(struct engine e[2], uint32_t n, uint32_t rows, uint32_t prompt_rows)
 {
 	const size_t floats = (n * rows + prompt_rows) * WIDTH;
@@ -136,7 +136,7 @@ static void step(struct engine e[2], uint32_t n, uint32_t rows, uint32_t prompt_
 	free(x);
 }
 
-/* Each kind once, some times over: all sequences, one less, ... */
+/* Runs each kind once, `times` times over: all sequences, one less, ... */
 static void turns(struct engine e[2], uint32_t kinds, uint32_t times)
 {
 	captures = launches = 0;
@@ -144,7 +144,7 @@ static void turns(struct engine e[2], uint32_t kinds, uint32_t times)
 		step(e, SEQS - i % kinds % SEQS, 1 + i % kinds / SEQS % ROWS, 0);
 }
 
-/* The same step, some times over. */
+/* Runs the same step `times` times. */
 static void again(struct engine e[2], uint32_t times, uint32_t n, uint32_t prompt_rows)
 {
 	captures = launches = 0;
@@ -173,22 +173,22 @@ START_TEST(take_turns)
 	struct engine e[2];
 
 	engines_open(e, specs[_i]);
-	turns(e, 4, 4); /* scratch memory grows; each kind is seen, and recorded */
+	turns(e, 4, 4); /* workspaces grow; each kind is seen and recorded */
 	turns(e, 4, 5);
 	ck_assert_uint_eq(captures, 0);
 	ck_assert_uint_eq(launches, 4 * 5 * model.n_layers);
-	prompt(&e[0], 0, 20); /* prompts in between leave them */
+	prompt(&e[0], 0, 20); /* prompts in between do not invalidate recordings */
 	prompt(&e[1], 0, 20);
 	turns(e, 4, 1);
 	ck_assert_uint_eq(launches, 4 * model.n_layers);
-	turns(e, 2 * SEQS, 3); /* more kinds than there is room for, unless some are alike */
+	turns(e, 2 * SEQS, 3); /* more kinds than fit, unless some share recordings */
 	turns(e, 4, 3);
 	ck_assert_uint_gt(launches, 0);
-	prompt(&e[0], 1, 3000); /* scratch memory is another's, and so are keys */
+	prompt(&e[0], 1, 3000); /* larger workspaces, so other keys */
 	prompt(&e[1], 1, 3000);
 	turns(e, 4, 4);
 	ck_assert_uint_gt(launches, 0);
-	OK(skv_seq_policy(e[0].seq[0], specs[(_i + 1) % N_SPECS])); /* other batches */
+	OK(skv_seq_policy(e[0].seq[0], specs[(_i + 1) % N_SPECS])); /* other policy batches */
 	OK(skv_seq_policy(e[1].seq[0], specs[(_i + 1) % N_SPECS]));
 	turns(e, 4, 4);
 	ck_assert_uint_gt(launches, 0);
@@ -197,7 +197,7 @@ START_TEST(take_turns)
 }
 END_TEST
 
-/* A sequence leaves, or joins: the same recordings. */
+/* If a sequence leaves or joins, the same recordings are used. */
 START_TEST(other_numbers)
 {
 	struct engine e[2];
@@ -214,7 +214,7 @@ START_TEST(other_numbers)
 }
 END_TEST
 
-/* Prompts are not in recordings, and do not keep others from being replayed. */
+/* Prompts are not part of recordings, and do not prevent replays of the other sequences. */
 START_TEST(beside_prompts)
 {
 	struct engine e[2];
@@ -233,7 +233,7 @@ START_TEST(beside_prompts)
 }
 END_TEST
 
-/* Each sequence under a policy of its own: side by side, as it comes and in replays. */
+/* Each sequence under its own policy: in parallel branches, without and with replays. */
 START_TEST(side_by_side)
 {
 	static const char *const all[SEQS] = {"full", "quest?budget=8&dense=1", "streaming?budget=64", "h2o?budget=48",

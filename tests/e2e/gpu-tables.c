@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Page tables in a device's memory while sequences grow, against a session in host memory that is given the same rows; and
- * while they come and go, which allocates nothing there once as many have been there.
+ * Page tables in device memory: while sequences grow, compared with a session in host memory that gets the same rows;
+ * and while sequences come and go, which allocates no device memory once there have been as many.
  *
- * Skipped (77) without a device, and then a failure where SPARSEKV_REQUIRE_GPU=1 says that there is one.
+ * Skipped (77) without a device, but a failure if SPARSEKV_REQUIRE_GPU=1.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void teardown(void)
 	fix_stop(&daemon_);
 }
 
-/* n more rows of a sequence; on a device they are copied there and back. `rows` are q, k and v. */
+/* Appends n rows to a sequence; on a device they are copied there and back. `rows` are q, k and v. */
 static void feed_rows(struct skv_session *s, const struct skv_model *m, struct skv_seq *q, const float *rows, uint32_t n, float *out)
 {
 	const size_t width = (size_t)m->n_heads * m->head_dim, all = n * width;
@@ -56,8 +56,8 @@ static void feed_rows(struct skv_session *s, const struct skv_model *m, struct s
 }
 
 /*
- * A device has tables for what a sequence is long: they grow under prompts of all lengths and token by token, and under a
- * fork; what is attended to is what a session in host memory attends to.
+ * Tables on a device have room for a sequence's length. They grow with prompts of all lengths, with single tokens and
+ * after a fork; outputs are those of a session in host memory.
  */
 START_TEST(tables_grow)
 {
@@ -91,7 +91,7 @@ START_TEST(tables_grow)
 		ck_assert_msg(worst < 0.05, "%s, step %zu: off by %g", specs[_i], i, worst);
 		if (i != 4)
 			continue;
-		for (int k = 0; k < 2; k++) { /* the rest is the child's */
+		for (int k = 0; k < 2; k++) { /* continue with a fork */
 			struct skv_seq *parent = seq[k];
 
 			OK(skv_seq_fork(parent, NULL, SKV_ALL, &seq[k]));
@@ -110,7 +110,7 @@ END_TEST
 
 #define SEQS 6u
 
-/* The backend, with calls counted that take or give device memory, or wait for all of a stream. */
+/* The backend, with counters of calls that allocate or free device memory, or wait for a whole stream. */
 static struct skv_backend counting;
 static uint32_t allocs, frees, waits;
 
@@ -141,7 +141,10 @@ static void count(struct skv_session *s)
 	s->device->backend = &counting;
 }
 
-/* Sequences of some lengths, all at once, and a few tokens more for each: the same rows in both sessions. */
+/*
+ * Makes sequences of several lengths at the same time and appends a few tokens to each, with the same rows in both
+ * sessions.
+ */
 static void come_and_go(struct skv_session *const s[2], const struct skv_model *m, float *rows, float *const out[2])
 {
 	static const uint32_t lengths[SEQS] = {1, 40, 500, 900, 1, 1300};
@@ -166,7 +169,7 @@ static void come_and_go(struct skv_session *const s[2], const struct skv_model *
 		OK(skv_seq_drop(seq[i % 2][i / 2]));
 }
 
-/* Blocks that others have used show nothing of them. */
+/* Reused blocks of tables show nothing of their earlier contents. */
 START_TEST(blocks_again)
 {
 	static const char *const specs[] = {"full", "quest?budget=8"};

@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# gpu.sh DIR - in the build directory, after `make`: collect in DIR what the tests of devices need on a machine that
-# has a device and perhaps no compiler, with the libraries that they name (the C library aside). There,
+# gpu.sh DIR - run in the build directory, after `make`: collects in DIR what the device tests need on a machine that
+# has a device and perhaps no compiler, with the libraries that they link (except the C library). There,
 #
 #   DIR/run [memcheck|racecheck|synccheck|initcheck] [TEST...]
 #   DIR/run bench attention --device cuda:0 [OPTION...]
 #
-# runs the tests, the kernels' under that tool of compute-sanitizer if one is named, with a line for each and what they
-# print in DIR/logs (or $LOGS); or sparsekv-bench. The models are not collected: tests that need them find them in
-# the source tree $SKV_SRCDIR, or where they are run. cuBLAS is the machine's own.
+# runs the tests (kernel tests under that tool of compute-sanitizer, if one is named), prints a line for each, and
+# writes their output to DIR/logs (or $LOGS); or it runs sparsekv-bench. Models are not collected: tests find them in
+# the source tree $SKV_SRCDIR, or in the current directory. cuBLAS must be installed on the machine.
 set -eu
 [ $# = 1 ] || { echo "usage: gpu.sh DIR" >&2; exit 2; }
 [ -e config.status ] || { echo "gpu.sh: this is not a build directory" >&2; exit 1; }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# mount_root WORK LOWER: mount a root to run programs in on WORK/root and go there. It is an overlay:
-# LOWER (directories, as overlayfs wants them) stays as it is, what is written goes to WORK/upper.
-# Call it in a mount and PID namespace of its own, so that everything mounted here goes with them.
+# mount_root WORK LOWER: mounts a root to run programs in on WORK/root and changes there. It is an overlay: LOWER
+# (directories, as overlayfs takes them) is not changed, and written files go to WORK/upper. Call it in a mount and PID
+# namespace of its own, so that all mounts end with the namespace.
 mount_root() {
 	local node path
 	mount --make-rprivate /
@@ -12,7 +12,7 @@ mount_root() {
 	cd "$1/root" || return
 
 	mount -t proc proc proc
-	# the kernel's settings are the machine's, not this root's
+	# the kernel's settings belong to the machine, not to this root
 	for path in proc/sys proc/sysrq-trigger; do
 		[ -e $path ] || continue
 		mount --bind $path $path
@@ -33,7 +33,7 @@ mount_root() {
 	ln -s /proc/self/fd dev/fd
 }
 
-# Make the current directory the root, and forget the old one.
+# Makes the current directory the root, and unmounts the old one.
 enter_root() {
 	mkdir old
 	pivot_root . old

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# packages-guest.sh - the checks of the packages, inside the machine that packages.sh boots. One line each, then the number
-# that failed.
+# packages-guest.sh - the checks of the packages, inside the machine that packages.sh boots. Prints one line for each,
+# then the number that failed.
 set -u
 here=$(dirname "$0")
 # shellcheck source=tests/e2e/systemd/checks.sh
@@ -19,11 +19,11 @@ as_tester() {
 install_packages() {
 	apt-get install -y --no-install-recommends "$@"
 }
-# versions: one line with each version that is installed of the packages
+# versions: prints one line with each version of the packages that is installed
 versions() {
 	dpkg-query -W -f '${Version}\n' "${names[@]}" | sort -u
 }
-# lists_nothing COMMAND…: what it prints must be nothing
+# lists_nothing COMMAND…: its output must be empty
 lists_nothing() {
 	is "$@" = ''
 }
@@ -34,7 +34,7 @@ check "apt installs ${names[*]}" install_packages "$here"/debs/*.deb
 check "all of one version" is versions = '+([^+])'
 version=$(versions)
 
-# as it is after installation
+# state after installation
 check "the sockets listen" is systemctl is-active sparsekvd.socket sparsekvd-operators.socket = $'active\nactive'
 check "and will after a boot" is systemctl is-enabled sparsekvd.socket sparsekvd-operators.socket = $'enabled\nenabled'
 check "the daemon waits for the first engine" is systemctl is-active sparsekvd.service = inactive
@@ -82,7 +82,7 @@ with sparsekv.Client() as client:
 END
 check "python3: a step" is as_tester python3 /tmp/step.py = "$version 3 1.0 1.0"
 
-# upgrade: sequences are lost with the daemon, so it must stay
+# upgrade: sequences are lost with the daemon, so it must not stop
 pid=$(show MainPID)
 echo 'account-clients = 100' >>/etc/sparsekvd.conf
 check "apt upgrades them" is install_packages "$here"/next/*.deb = '*systemctl restart sparsekvd*'
@@ -114,7 +114,7 @@ check "no unit file" lists_nothing systemctl list-unit-files --no-legend '*spars
 check "no user" lists_nothing getent passwd sparsekv
 check "no group" lists_nothing getent group sparsekv
 check "no package" lists_nothing sh -c "dpkg-query -W -f '\${Package} \${Status}\n' | grep sparsekv | grep -v ' not-installed'"
-# but what the test itself has, and apt's archives
+# except the test's own files and apt's archives
 check "no file" lists_nothing find / /run -xdev \( -path "$here" -o -path /out -o -path /tmp -o -path /var/cache/apt \) -prune -o \
 	-name '*sparsekv*' -print
 check "and none that names it" lists_nothing grep -rl --exclude='*-' --exclude='skv-test.*' sparsekv /etc /run/systemd /var/lib/systemd /var/lib/dpkg/info /var/lib/dpkg/triggers

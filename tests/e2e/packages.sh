@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# packages.sh DIR [DEBS] - do the Debian packages install, work, upgrade and purge? A minimal root of this system's release
-# is made in DIR (and kept), a real systemd booted over it in private namespaces, and packages-guest.sh run there, which has
-# apt install the packages of the folder DEBS (default: those that ./setup deb makes now). Needs root, debootstrap and the
-# network.
+# packages.sh DIR [DEBS] - checks that the Debian packages can be installed, used, upgraded and purged. It makes a
+# minimal root of this system's release in DIR (and keeps it), boots a real systemd over it in private namespaces, and
+# runs packages-guest.sh there, which lets apt install the packages of the folder DEBS (default: built now by ./setup
+# deb). Needs root, debootstrap and the network.
 set -eu
 
 [ $# -ge 1 ] || { echo "usage: packages.sh DIR [DEBS]" >&2; exit 2; }
@@ -16,7 +16,7 @@ dir=$(readlink -f "$1")
 if [ $# -ge 2 ]; then
 	debs=$(readlink -f "$2")
 else
-	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS "$source/setup" deb # its make is none of the caller's
+	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS "$source/setup" deb # its make is independent of the caller's
 	debs=$source/build/deb
 fi
 "$here/debootstrap.sh" "$dir/root" systemd
@@ -33,7 +33,7 @@ cp "$here/systemd/skv-test.service" "$units/"
 printf '[Service]\nTimeoutStartSec=600\n' >"$units/skv-test.service.d/time.conf"
 cp /etc/resolv.conf "$dir/stage/etc/"
 
-# The same packages again as those of a later version, with which they depend on each other.
+# The same packages again with a later version, also in their dependencies on each other.
 for deb in "$stage"/debs/*.deb; do
 	rm -rf "$dir/unpacked"
 	dpkg-deb -R "$deb" "$dir/unpacked"

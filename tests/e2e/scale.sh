@@ -1,15 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# scale.sh - in the build directory, after `make`: beyond one process and one machine, in full.
+# scale.sh - run in the build directory, after `make`: complete tests beyond one process and one machine.
 #
 #   1  tensor-parallel ranks on the host: what they select, and 200 deaths
-#   2  two daemons in network namespaces of their own, and a redis-server between them: what is shared, damaged, killed, slow; and the time
-#      to the first token of a prompt of 8k tokens, read and fetched; with SKV_TEST_NIXL=/path/to/libnixl_capi.so the same by NIXL
+#   2  two daemons in network namespaces of their own, and a redis-server between them: shared prefixes, damage, kills,
+#      a slow store; and the time to the first token of a prompt of 8k tokens, read and fetched; with
+#      SKV_TEST_NIXL=/path/to/libnixl_capi.so the same by NIXL
 #   3  16 tenants, one of them hostile (in the same program)
-#   4  a trace of requests, played and simulated
+#   4  a trace of requests, replayed and simulated
 #
-# As root it makes the namespaces; else, or where it cannot, everything is in this one, and it says so.
+# As root it makes the namespaces; otherwise, or if it cannot, all runs in the current namespace, and the output says
+# so.
 set -eu
 [ -e config.status ] || { echo "scale.sh: this is not a build directory" >&2; exit 1; }
 build=$PWD
@@ -32,7 +34,7 @@ enter=("" "")
 nixl=${SKV_TEST_NIXL-}
 unset SKV_TEST_NIXL
 
-# Each host: a namespace that a process is in, a cable to this one, and by way of it to the other host.
+# Each host: a namespace that a process holds, a link to this namespace, and through it to the other host.
 if [ $SKV_SCALE_INSIDE = namespaces ]; then
 	ip link set lo up
 	echo 1 >/proc/sys/net/ipv4/ip_forward
@@ -46,7 +48,7 @@ if [ $SKV_SCALE_INSIDE = namespaces ]; then
 		ip link set skv$i up
 		nsenter --net=/proc/${holders[i]}/ns/net sh -c "ip link set lo up; ip addr add 10.77.$i.2/24 dev host; ip link set host up; ip route add default via 10.77.$i.1"
 		address[i]=10.77.$i.1
-		# with the /sys of the namespace, where UCX looks for devices of the network
+		# also mounts the namespace's /sys, where UCX finds network devices
 		printf '#!/bin/sh\nexec nsenter --net=%s unshare --mount sh -c '\''mount -t sysfs sysfs /sys && exec "$@"'\'' sh "$@"\n' \
 			"/proc/${holders[i]}/ns/net" >"$work/enter$i"
 		chmod 755 "$work/enter$i"
@@ -55,7 +57,7 @@ if [ $SKV_SCALE_INSIDE = namespaces ]; then
 	export SKV_TEST_NETNS=/proc/${holders[0]}/ns/net:/proc/${holders[1]}/ns/net SKV_TEST_STORE=10.77.0.1:10.77.1.1
 fi
 
-# name, command: a line of how it went, and all it says if it fails
+# run NAME COMMAND…: prints one line with the result, and the whole output if it fails
 run() {
 	local name=$1 begun=$SECONDS
 	shift
@@ -81,7 +83,7 @@ if [ -n "$nixl" ]; then
 	run "gone, wrapped, stopped, wrong, mixed, by NIXL" env SKV_TEST_NIXL="$nixl" tests/e2e/test-prefix-nixl
 fi
 
-# ---- two hosts that stay -------------------------------------------------------------------------------------------------------------
+# ---- two hosts that keep running ----------------------------------------------------------------------------------------------------
 
 head -c 32 /dev/urandom >"$work/secret"
 chmod 600 "$work/secret"
@@ -90,7 +92,7 @@ redis=$(command -v redis-server || command -v redis-check-rdb)
 values() { REDISCLI_AUTH=between-us redis-cli -p 7381 "$@" 2>/dev/null; }
 pids=()
 
-# more options of the daemons
+# Arguments: more options of the daemons.
 start_hosts() {
 	for i in 0 1; do
 		mkdir -p -m 700 "$work/parked$i"
@@ -112,26 +114,26 @@ stop_hosts() {
 
 # ---- time to the first token ----------------------------------------------------------------------------------------------------------
 
-# host, prompt, more words: seconds, tokens computed
+# Arguments: host, prompt, more arguments. Prints seconds, and tokens computed.
 first_token() {
 	engine/sparsekv-generate --socket "$work/host$1" --model "$model" --policy "$policy" --prompt-file "$2" --max-tokens 24 "${@:3}" \
 		2>"$work/said" >"$work/text$1"
 	sed -n 's/^first .*after \(.*\) s$/\1/p; s/^prompt .* \([0-9]*\) computed.*/\1/p' "$work/said" | tr '\n' ' '
 }
 
-# tokens: until the store has the keys of as many more
+# Argument: tokens. Waits until the store has the keys of that many tokens.
 wait_keys() {
 	for _ in $(seq 200); do [ "$(values eval "return #redis.call('keys', 'sparsekv:*')" 0)" -ge $(($1 / 256)) ] && break; sleep 0.05; done
 }
 
-# host, metric: of its daemon
+# Arguments: host, metric. Prints a metric of its daemon.
 metric() { daemon/ctl/sparsekvctl --socket "$work/host$1" metrics | awk -v name="sparsekv_prefix_$2" '$1 == name { print $2 }'; }
 
-# policy
+# Argument: policy.
 first_tokens() {
 	policy=$1
 	values flushall >/dev/null
-	# workers connect, and load what they need, with another prompt
+	# with another prompt first, so that workers connect and load what they need
 	first_token 0 "$work/short" --prefixes >/dev/null
 	wait_keys 512
 	first_token 1 "$work/short" --prefixes >/dev/null
@@ -141,7 +143,7 @@ first_tokens() {
 	read -r n_b s_b <<<"$(first_token 1 "$work/prompt" --prefixes)"
 	cmp "$work/text0" "$work/text1"
 	read -r n_c s_c <<<"$(first_token 1 "$work/prompt")"
-	[ "$policy" != full ] || cmp "$work/text0" "$work/text1" # a prefix that is compressed is not what is read
+	[ "$policy" != full ] || cmp "$work/text0" "$work/text1" # compressed prefixes may give other text than reading
 	cat <<END
    prompt of $((n_a + 1)) tokens, reference model, $policy
                                                tokens computed   first token after
@@ -153,7 +155,7 @@ END
 	[ "$n_b" -le 256 ] || { echo "FAIL: it was computed again"; cat "$work"/host?.log; exit 1; }
 }
 
-# the longest prompt of the reference model's tasks, of a token a byte
+# the longest prompt of the reference model's tasks; a token is a byte
 sed -n 's/.*"task": "niah", "size": 8192, "prompt": "\(.*\)", "answer".*/\1/p' "$model/tasks-dev.jsonl" | head -n 1 | sed 's/\\n/\n/g' >"$work/prompt"
 tail -c 600 "$work/prompt" >"$work/short"
 if [ -n "$nixl" ]; then

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engines that are killed with SIGKILL: at random times, and at chosen instructions of skv_step_end.
+ * Engines that are killed with SIGKILL: at random times, and at chosen instructions of skv_step_end().
  *
- * Each engine is a child process that takes over the named sequence where the last one left it, checks
- * that this is a committed step and nothing else, and generates on. Its outputs must be those of a run
- * that nobody disturbed, bit by bit. After each death the daemon must have all pages back, but those
- * of the sequence, in less than 100 ms.
+ * Each engine is a child process that attaches the named sequence that the last one left, checks that it is exactly a
+ * committed step, and continues. Its outputs must be those of an undisturbed run, bit for bit. Less than 100 ms after
+ * each death the daemon must have all pages back, except those of the sequence.
  */
 #include <errno.h>
 #include <signal.h>
@@ -29,12 +28,12 @@
 #endif
 #define RECLAIM_S (slowed() ? 2.0 : devmem_is_device() ? 1.0 : 0.1)
 
-#define SWAP_S 0.004 /* about as long as a step that packs or unpacks all */
+#define SWAP_S 0.004 /* about as long as a step that compresses or decompresses everything */
 
 #define TOKENS 1500u
 #define PROMPT 150u
 #define CHUNK 50u
-#define FORK_AT 400u /* a fork lives from here for a few tokens: the named one then has shared pages */
+#define FORK_AT 400u /* a fork lives from here for a few tokens: the named sequence then has shared pages */
 #define SINKS 4u
 #define WINDOW 256u
 #define KEPT_TOKENS 60u
@@ -42,12 +41,12 @@
 #define CODED_RAW 16u
 #define CODED_BLOCK 16u
 #define LOW_BLOCK 32u
-#define CODED_SPAN 200u /* in the second half of each the sequence runs another policy, and is in rows */
-#define READ_SPAN 250u /* of each, where prompts do not see all, so many tokens are read as one, and the rest is decoded: */
+#define CODED_SPAN 200u /* in the second half of each span the sequence runs another policy, without compression */
+#define READ_SPAN 250u /* with sparse prefill, READ tokens of each span are read as a prompt, and the rest is decoded */
 #define READ 200u
 /*
- * One evicts, one keeps bounds in state pages, others let single tokens or pages of single heads go, one keeps things
- * of the rows of its prompts, the last two pack. Of deltakv's spec the compressor is named where it is.
+ * One policy evicts pages, one has bounds in state pages, others evict single tokens or pages of single heads, one
+ * saves queries of its prompts, the last two compress. The codec's path is added to deltakv's spec later.
  */
 enum { STREAMING, QUEST, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI, POLICIES };
 static const char *specs[] = {
@@ -69,23 +68,23 @@ static struct raw *op;
 static struct refmodel w;
 static uint64_t content[TOKENS];
 
-/* Written by the children, read here. */
+/* Written by the children, read by the test. */
 static struct shared {
 	volatile uint32_t ran, kill_at; /* instructions */
 	_Atomic bool running;
 	_Atomic uint64_t steps;
-	uint64_t hash[TOKENS]; /* of the outputs of position i, in an undisturbed run */
+	uint64_t hash[TOKENS]; /* outputs of the step at position i in an undisturbed run */
 } *shared;
 
 /* ---- an engine ------------------------------------------------------------------------------- */
 
-/* Does the sequence run what packs, in the step at this length? */
+/* Returns whether the sequence runs a policy that compresses in the step at this length. */
 static bool packs_at(uint32_t len)
 {
 	return policy >= DELTAKV && len % CODED_SPAN < CODED_SPAN / 2;
 }
 
-/* How much is there still to read of a prompt, in the step at this length? */
+/* Returns how many tokens of a prompt remain to be read in the step at this length. */
 static uint32_t left_to_read(uint32_t len)
 {
 	if (policy == READS)
@@ -93,7 +92,7 @@ static uint32_t left_to_read(uint32_t len)
 	return len < PROMPT ? PROMPT - len : 0;
 }
 
-/* The step at `len`: a chunk of the prompt, or one token. Returns the hash of what came out. */
+/* Runs the step at `len`: a chunk of the prompt, or one token. Returns the hash of the outputs. */
 static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
 {
 	uint32_t left = left_to_read(len), n = left > 0 ? CHUNK : 1;
@@ -112,7 +111,10 @@ static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
 	return h;
 }
 
-/* Quantized: each layer has a record of each block and head, 4 bits a number, and pairs of each channel and 32 of V. */
+/*
+ * Quantized: each layer has a record for each block and head, 4 bits per number, and a pair of scale numbers for each
+ * channel of K and for every 32 numbers of V.
+ */
 static uint64_t low_pages(uint32_t len, bool coded)
 {
 	uint32_t end = coded && len >= CODED_RAW ? (len - CODED_RAW) / LOW_BLOCK * LOW_BLOCK : 0;
@@ -122,7 +124,7 @@ static uint64_t low_pages(uint32_t len, bool coded)
 	return (uint64_t)(skv_pages_of(len) - end / SKV_PAGE_TOKENS + records) * w.model.n_layers;
 }
 
-/* Pages of a sequence of `len` tokens, all of them in rows, or packed as they are before the step that follows. */
+/* Pages of a sequence of `len` tokens, all in rows, or compressed as they are before the next step. */
 static uint64_t packed_pages(uint32_t len, bool coded)
 {
 	const uint32_t first = SKV_PAGE_TOKENS, stays = first + CODED_RAW;
@@ -138,15 +140,15 @@ static uint64_t packed_pages(uint32_t len, bool coded)
 	       (w.model.n_layers - 3) * ((uint64_t)records - (end ? (end - first) / SKV_PAGE_TOKENS : 0));
 }
 
-/* Pages resident after the commit that made the sequence `len` tokens long. */
+/* Pages that are resident after the commit that made the sequence `len` tokens long. */
 static uint64_t resident_at(uint32_t len)
 {
 	uint32_t start = len + 1 - (WINDOW - SINKS), gone = 0, pages = skv_pages_of(len);
 
-	/* the first decode step sees the whole prompt */
+	/* the first decode step attends to the whole prompt */
 	if (policy == H2O && len > PROMPT + 1)
 		gone = pages - skv_pages_of(KEPT_TOKENS);
-	if (policy == ADAKV && len > PROMPT + 1) /* those of the step before, and its own */
+	if (policy == ADAKV && len > PROMPT + 1) /* tokens kept by the last eviction, and those since then */
 		gone = pages - skv_pages_of((w.model.n_kv_heads > 1 ? 90 : 60) + (len - PROMPT - 2) % 16 + 1);
 	if (policy == RAAS && pages > KEPT_PAGES)
 		gone = pages - KEPT_PAGES;
@@ -155,17 +157,20 @@ static uint64_t resident_at(uint32_t len)
 	return (uint64_t)pages * w.model.n_layers - (uint64_t)gone * (w.model.n_layers - 1);
 }
 
-/* Does the step at this length let pages go? */
+/* Returns whether the step at this length frees pages. */
 static bool evicts_at(uint32_t len)
 {
 	if (policy >= DELTAKV)
 		return packs_at(len) && (len + 1 - CODED_RAW) % (policy == KIVI ? LOW_BLOCK : CODED_BLOCK) == 0;
-	if (policy == READS) /* what was kept of the prompt goes with its end */
+	if (policy == READS) /* saved queries are freed at the end of the prompt */
 		return left_to_read(len) == CHUNK;
 	return (len + 2 - (WINDOW - SINKS)) % SKV_PAGE_TOKENS == 0;
 }
 
-/* Is the number of pages one that a sequence of this length has? Maintenance transactions may have come, or not. */
+/*
+ * Returns whether a sequence of this length can have this number of pages; a maintenance transaction may or may not
+ * have run.
+ */
 static bool pages_fit(uint64_t resident, uint32_t len)
 {
 	uint64_t was, is;
@@ -177,7 +182,7 @@ static bool pages_fit(uint64_t resident, uint32_t len)
 	return resident == was || resident == is;
 }
 
-/* Is the sequence as some commit left it? */
+/* Checks that the sequence is as a commit left it. */
 static void check_committed(struct skv_seq *q)
 {
 	uint32_t len;
@@ -197,7 +202,7 @@ static void check_committed(struct skv_seq *q)
 		    (unsigned long long)resident_at(len));
 }
 
-/* One that keeps no bounds has the sequence for a while: the next step has to make them. */
+/* A policy without bounds runs the sequence for a while: the next step has to recompute them. */
 static void lose_bounds(struct skv_client *c)
 {
 	struct skv_session *s;
@@ -232,7 +237,7 @@ static struct skv_seq *take_over(void)
 	return q;
 }
 
-/* A fork that diverges beside the named one, until it has copied a page and more. */
+/* A fork diverges from the named sequence until it has copied more than a page. */
 static void side_branch(struct skv_seq *q)
 {
 	struct skv_seq *branch;
@@ -250,7 +255,7 @@ static void side_branch(struct skv_seq *q)
 		ck_abort_msg("fork: %d %s", e, skv_last_error());
 }
 
-/* Generate, over and over, until killed; or until the text is complete. */
+/* Generates in a loop until it is killed; with `once`, until the text is complete. */
 static void engine(bool once)
 {
 	struct skv_seq *q = take_over();
@@ -280,8 +285,8 @@ static void halt(void)
 }
 
 /*
- * An engine that kills itself after so many instructions: with the trap flag the processor raises SIGTRAP after each.
- * (A tracer that lets it run instruction by instruction does the same in twice the time.)
+ * Lets an engine kill itself after a number of instructions: with the trap flag set the processor raises SIGTRAP after
+ * each. (A tracer that single-steps it would take twice the time.)
  */
 static void on_trap(int sig)
 {
@@ -306,7 +311,7 @@ static void trap_off(void)
 #endif
 }
 
-/* Generate up to a step that evicts, or to any; then count the instructions of its skv_step_end. */
+/* Generates up to a step that evicts, or to any step; then counts the instructions of its skv_step_end(). */
 static void counting_engine(bool evicting)
 {
 	struct skv_seq *q;
@@ -314,7 +319,7 @@ static void counting_engine(bool evicting)
 
 	q = take_over();
 	len = skv_seq_len(q);
-	if (len > TOKENS - READ_SPAN) { /* pages go once in so many tokens, or more often */
+	if (len > TOKENS - READ_SPAN) { /* pages are freed at least once per READ_SPAN tokens */
 		if (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0)
 			ck_abort_msg("again: %s", skv_last_error());
 		len = 0;
@@ -330,7 +335,7 @@ static void counting_engine(bool evicting)
 	ck_abort_msg("lived on");
 }
 
-/* Generate up to where what was in rows is packed, or the other way; then stop in front of that step. */
+/* Generates up to the step that starts, or ends, compression, and stops before that step. */
 static void switching_engine(bool packing)
 {
 	struct skv_seq *q = take_over();
@@ -352,7 +357,7 @@ static void switching_engine(bool packing)
 	halt();
 }
 
-/* ---- the other side -------------------------------------------------------------------------- */
+/* ---- the test -------------------------------------------------------------------------------- */
 
 static pid_t start(void (*body)(bool), bool arg)
 {
@@ -365,7 +370,7 @@ static pid_t start(void (*body)(bool), bool arg)
 	return pid;
 }
 
-/* SIGKILL, and the core must be right again soon after the process is gone. Returns how long it took. */
+/* Kills the process; the core must be right soon after the process is gone. Returns the seconds that took. */
 static double end(pid_t pid)
 {
 	double begin, took;
@@ -419,7 +424,7 @@ static void finish(void)
 {
 	child_wait(start(engine, true));
 	raw_close(op);
-	fix_stop(&daemon_); /* and the state balances */
+	fix_stop(&daemon_); /* checks that the state balances */
 }
 
 START_TEST(any_time)
@@ -451,7 +456,8 @@ static const int stepped[] = {STREAMING, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI}
 
 START_TEST(any_instruction)
 {
-	uint32_t length[2] = {300000, 300000}; /* of skv_step_end in instructions, found out by the first that gets through */
+	/* instructions of skv_step_end(), counted by the first engine that completes it */
+	uint32_t length[2] = {300000, 300000};
 	int inside = 0;
 
 	rnd_begin((uint64_t)_i);
@@ -486,7 +492,10 @@ START_TEST(any_instruction)
 }
 END_TEST
 
-/* A step without tokens is that: before it and after it all is as in the undisturbed run. */
+/*
+ * A maintenance transaction is complete or has not happened: before and after it the outputs are those of the
+ * undisturbed run.
+ */
 START_TEST(any_swap)
 {
 	int before = 0;

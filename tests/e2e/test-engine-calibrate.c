@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparsekv-calibrate as its users run it, with the reference model: see tests/support/engine-programs.h. */
+/* Runs sparsekv-calibrate as users do, with the reference model: see tests/support/engine-programs.h. */
 #include <check.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-/* What a calibration writes is what a policy takes, and it is drawn. */
+/* Policies accept the profile that a calibration writes, and it writes its figures. */
 START_TEST(calibrates)
 {
 	char *out, *svg, *profile, spec[300], path[200], prefix[200];
@@ -53,7 +53,7 @@ START_TEST(calibrates)
 }
 END_TEST
 
-/* A compressor is made of texts, and then sequences are packed with it. */
+/* Codecs are computed from texts, and sequences are compressed with them. */
 START_TEST(calibrates_compressors)
 {
 	static const struct {
@@ -82,7 +82,7 @@ START_TEST(calibrates_compressors)
 }
 END_TEST
 
-/* A search begins with what the papers' criteria chose, and the profile has both. */
+/* A search starts with the choice by the papers' criteria, and the profile has both. */
 START_TEST(calibrates_by_loss)
 {
 	char *profile, spec[300], path[200];
@@ -95,7 +95,8 @@ START_TEST(calibrates_by_loss)
 	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
 	out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "\ndelta layers:      2,"));
-	ck_assert_ptr_nonnull(strstr(out, "\nno text is longer than these")); /* than the sinks and the window of the policies */
+	/* longer than the sinks and the windows of the policies */
+	ck_assert_ptr_nonnull(strstr(out, "\nno text is longer than these"));
 	ck_assert_ptr_nonnull(strstr(out, "\nby loss, 8 tokens, a budget of 0.1:\ndelta layers:      2,"));
 	ck_assert_ptr_nonnull(strstr(out, "\nkascade anchors:   0  loss "));
 	ck_assert_ptr_nonnull(strstr(out, ", 1 sets tried\n"));
@@ -111,7 +112,7 @@ START_TEST(calibrates_by_loss)
 }
 END_TEST
 
-/* Without a text it takes the one that is installed, and a run that is not interrupted is not partial. */
+/* Without a text it takes the installed one, and an uninterrupted run is not partial. */
 START_TEST(calibrates_prose)
 {
 	char *profile, path[200];
@@ -129,7 +130,7 @@ START_TEST(calibrates_prose)
 }
 END_TEST
 
-/* Interrupted while it reads, or searches: what it has is a profile that says so. */
+/* Interrupted while it reads or searches: it writes what it has as a profile that is marked as partial. */
 START_TEST(interrupted_calibration)
 {
 	char path[200];
@@ -140,7 +141,7 @@ START_TEST(interrupted_calibration)
 	int status = -SIGTERM;
 
 	snprintf(path, sizeof(path), "%s/profile.json", folder);
-	/* before anything is measured, a signal ends the program and no file is written: try again with a later signal */
+	/* a signal before anything is measured ends the program without a file: try again with a later signal */
 	for (int ms = 2000; status == -SIGTERM && ms <= 32000; ms *= 2) {
 		pid_t pid = run_start(folder, _i ? searches : reads);
 

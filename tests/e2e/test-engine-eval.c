@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparsekv-eval as its users run it, with the reference model: see tests/support/engine-programs.h. */
+/* Runs sparsekv-eval as users do, with the reference model: see tests/support/engine-programs.h. */
 #include <check.h>
 #include <math.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-/* The rows of "id exact" that a dump has, in its order; to be freed. */
+/* Returns the lines "id exact" of the dump, in its order; the caller frees the text. */
 static char *verdicts(void)
 {
 	char *dump = fx_read(fx_path(folder, "dump"), NULL), *list = NULL, *save, *line;
@@ -30,8 +30,8 @@ static char *verdicts(void)
 }
 
 /*
- * Policies that evict in each head keep as many tokens as their budget says. With a budget for the whole prompt they keep all, and the
- * answer is right; with a smaller one they keep a part. The order of the policies does not matter.
+ * Policies that evict per head keep as many tokens as their budget says. With a budget for the whole prompt they keep
+ * all, and the answer is right; with a smaller one they keep a part. The order of the policies does not matter.
  */
 START_TEST(eval_of_heads_that_evict)
 {
@@ -41,7 +41,7 @@ START_TEST(eval_of_heads_that_evict)
 	} c[] = {
 		{"h2o?budget=1000", "h2o?budget=200&dense=2", 0.38, 0.46},
 		{"snapkv?budget=1000", "snapkv?budget=200&dense=2&interval=32", 0.38, 0.5},
-		{"adakv?budget=1000", "adakv?budget=200&dense=2&interval=32", 0.6, 0.85}, /* 1.8 times as much is for one head */
+		{"adakv?budget=1000", "adakv?budget=200&dense=2&interval=32", 0.6, 0.85}, /* one head: up to 1.8 times */
 		{"pyramidkv?budget=20000", "pyramidkv?budget=200&dense=2&interval=32", 0.36, 0.5},
 		{"rkv?budget=1000", "rkv?budget=200&dense=2&interval=32", 0.38, 0.5},
 		{"raas?budget=64", "raas?budget=34&dense=2", 0.9, 1}, /* the prompt stays */
@@ -82,7 +82,7 @@ START_TEST(eval_writes_its_figures)
 		csv,
 		"policy,task,size,n,exact,line,token,decode_len,attended_share,kept_share,recall,tokens_per_s\n",
 		93));
-	ck_assert_ptr_nonnull( /* full looks at everything: there is no recall */
+	ck_assert_ptr_nonnull( /* full attends to everything: there is no recall */
 		strstr(csv, "\nfull,kv,512,1,1.000000,1.000000,1.000000,85.000,1.000000,1.000000,,"));
 	ck_assert_ptr_nonnull(strstr(csv, "\nfull,all,all,2,1.000000,"));
 	line = strstr(csv, "\nstreaming?budget=0.25&dense=2,niah,512,1,");
@@ -105,7 +105,7 @@ START_TEST(eval_writes_its_figures)
 	ck_assert_ptr_nonnull(strstr(out, "full                        1 of 1          100.0 %  100.0 %"));
 	free(out);
 
-	/* as CSV alone, with a spec that has commas */
+	/* CSV only, with a spec that has commas */
 	eval("--policy", "delta?layers=2,7,12", "--limit", "1", "--task", "kv", "--csv", "-");
 	out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "\n\"delta?layers=2,7,12\",kv,512,1,1.000000"));
@@ -114,7 +114,7 @@ START_TEST(eval_writes_its_figures)
 }
 END_TEST
 
-/* The first policy is what the others are compared with. */
+/* The other policies are compared with the first one. */
 START_TEST(eval_compares)
 {
 	double kl[2], agree[2], change[2];
@@ -125,7 +125,7 @@ START_TEST(eval_compares)
 	line = out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "tokens_per_s,kl,agree,dnll\n"));
 	for (int i = 0; i < 2; i++) {
-		line = strstr(line, ",,"); /* no recall; then the speed */
+		line = strstr(line, ",,"); /* no recall; the speed follows */
 		ck_assert_ptr_nonnull(line);
 		ck_assert_int_eq(sscanf(line++, ",,%*[^,],%lf,%lf,%lf", &kl[i], &agree[i], &change[i]), 3);
 		line = i ? line : strstr(line, "\nstreaming");
@@ -136,7 +136,7 @@ START_TEST(eval_compares)
 }
 END_TEST
 
-/* Neither the batch nor how the next token is chosen changes what is exact. */
+/* Neither the batch nor the way to choose the next token changes which cases are exact. */
 START_TEST(batch_and_mode_do_not_matter)
 {
 	const char *policy = _i ? "delta?budget=0.25&layers=2,7,12" : "full";
@@ -158,7 +158,7 @@ START_TEST(batch_and_mode_do_not_matter)
 }
 END_TEST
 
-/* Ctrl-C ends it by that signal, and no sequence of a hand-over stays behind. */
+/* Ctrl-C ends the program by that signal, and no sequence that it handed over between sessions stays behind. */
 START_TEST(eval_cleans_up_when_interrupted)
 {
 	const char *argv[] = {EVAL,       MODEL,  SOCKET,     "--tasks",             tasks,

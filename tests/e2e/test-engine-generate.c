@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparsekv-generate as its users run it, with the reference model: see tests/support/engine-programs.h. */
+/* Runs sparsekv-generate as users do, with the reference model: see tests/support/engine-programs.h. */
 #include <check.h>
 #include <poll.h>
 #include <signal.h>
@@ -38,13 +38,13 @@ START_TEST(generates)
 	free(out);
 	free(err);
 
-	/* a prompt may end with what ends texts, which are then one behind the other */
+	/* a prompt may end with the end-of-text token; another text then follows it */
 	out = generate("--policy", "full", "--ids", "97,98,257", "--max-tokens", "3");
 	ck_assert_int_ge(atoi(out), 0);
 	ck_assert_uint_gt(strspn(out, "0123456789"), 0);
 	free(out);
 
-	/* an empty prompt is bos alone */
+	/* an empty prompt is the bos token alone */
 	out = generate("--policy", "full", "--prompt", "", "--max-tokens", "3");
 	ck_assert_uint_le(strlen(out), 3);
 	free(out);
@@ -57,7 +57,7 @@ static const char *const verifying[] = {
 	"kivi?bits=4", "deltakv?layers=2,7,12&residual=16&block=16&file=%s",
 };
 
-/* Speculative decoding: the same text, in half the steps. */
+/* Speculative decoding gives the same text in half the steps. */
 START_TEST(drafts_change_no_text)
 {
 	char policy[512], *out, *plain, *err;
@@ -89,11 +89,11 @@ START_TEST(a_named_sequence_goes_on)
 
 	first = generate("--policy", "full", "--prompt", prompt, "--seq", "talk", "--max-tokens", "20");
 	ck_assert_uint_eq(strlen(first), 20);
-	/* without a prompt: what comes next */
+	/* without a prompt: the continuation */
 	second = generate("--policy", "full", "--seq", "talk", "--max-tokens", "15");
 	ck_assert_uint_eq(strlen(second), 15);
 	ck_assert_mem_eq(second, answer + 20, 15);
-	/* the same command with a higher limit prints the whole answer, and computes only what is new */
+	/* the same command with a higher limit prints the whole answer, but computes only the new tokens */
 	whole = generate("--policy", "full", "--prompt", prompt, "--seq", "talk");
 	ck_assert_str_eq(whole, answer);
 	err = run_err(folder);
@@ -111,7 +111,7 @@ START_TEST(a_named_sequence_goes_on)
 	ck_assert_uint_eq(strlen(whole), 7);
 	free(whole);
 
-	/* another text under the same name is refused, and costs nothing */
+	/* another text under the same name is refused, and changes nothing */
 	ck_assert_int_eq(
 		run(folder,
 	            (const char *[]){GENERATE, MODEL, SOCKET, "--policy", "full", "--seq", "talk",
@@ -132,7 +132,7 @@ START_TEST(a_named_sequence_goes_on)
 }
 END_TEST
 
-/* A prompt of the dev tasks that takes a while to read and to answer, into FOLDER/prompt. */
+/* Writes a prompt of the dev tasks that takes a while to read and to answer to FOLDER/prompt. */
 static void long_prompt(void)
 {
 	size_t n;
@@ -141,14 +141,13 @@ static void long_prompt(void)
 	ck_assert_ptr_nonnull(line);
 	from = strstr(line, "\"prompt\": \"") + strlen("\"prompt\": \"");
 	to = out = from;
-	for (; *from != '"'; from++) /* the only escape in these prompts is \n */
+	for (; *from != '"'; from++) /* \n is the only escape in these prompts */
 		*to++ = from[0] == '\\' && from[1] == 'n' ? (from++, '\n') : *from;
 	fx_write(fx_path(folder, "prompt"), out, (size_t)(to - out));
 	free(cases);
 }
 
-/* Let a program live for so many ms or until it has written so many bytes; then kill it. What became of it.
- */
+/* Waits until the program has run for so many ms or has written so many bytes, then kills it. Returns its status. */
 static int kill_at(pid_t pid, unsigned ms, size_t written)
 {
 	siginfo_t info = {.si_pid = 0};
@@ -164,7 +163,7 @@ static int kill_at(pid_t pid, unsigned ms, size_t written)
 	return run_wait(pid, LIMIT);
 }
 
-/* Killed at any moment and started again, the program says what it says when nobody kills it. */
+/* Killed at any moment and started again, the program prints what it prints without a kill. */
 START_TEST(death_loses_nothing)
 {
 	static const char *const policies[] = {"full", "delta?budget=8&layers=2,7,12",

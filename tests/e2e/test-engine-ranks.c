@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine on several tensor-parallel ranks, a process each: the same tokens, the same logits and, in every layer, the same
- * selections as in one process. Of the reference model, and of a model of SmolLM2-135M's shape with fewer layers and random weights.
+ * The engine on several tensor-parallel ranks, each a process: the same tokens, the same logits and, in every layer,
+ * the same selections as in one process. With the reference model, and with a model of SmolLM2-135M's shape that has
+ * fewer layers and random weights.
  */
 #include <check.h>
 #include <omp.h>
@@ -43,11 +44,11 @@ static const char *const policies[] = {
 	"deltakv?bits=0&budget=60&layers=2,5&stride=5&n_refs=3&residual=16&block=16",
 };
 
-/* What a run has said: in memory that all processes share. */
+/* Results of a run, in memory that all processes share. */
 static struct run {
 	int32_t token[STEPS];
 	uint64_t logits[STEPS];
-	uint64_t lists[STEPS][MAX_LAYERS][MAX_HEADS]; /* of what a head attended to */
+	uint64_t lists[STEPS][MAX_LAYERS][MAX_HEADS]; /* hash of the tokens that a head attended to */
 } (*runs)[sizeof(policies) / sizeof(*policies)]; /* [2]: of one process, and of several */
 #define N_POLICIES (sizeof(policies) / sizeof(*policies))
 
@@ -67,7 +68,7 @@ static void teardown(void)
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
 struct rank {
-	struct eng_ranks *ranks; /* NULL: it is alone */
+	struct eng_ranks *ranks; /* NULL: there is only one rank */
 	struct eng_model model;
 	struct skv_model shape;
 	struct skv_client *client;
@@ -98,7 +99,7 @@ static void open_rank(struct rank *r, bool reference)
 	r->forward.ranks = r->ranks;
 }
 
-/* What the rank's heads attended to in the open step, to where they are among all. */
+/* Stores what the rank's heads attended to in the open step at their places among all heads. */
 static void collect_lists(struct rank *r, uint64_t to[MAX_LAYERS][MAX_HEADS])
 {
 	const uint32_t heads = r->shape.n_heads, group = heads / r->shape.n_kv_heads;
@@ -192,7 +193,7 @@ static void compare(size_t policy, uint32_t n)
 	ck_assert(one->logits[0] != 0);
 }
 
-/* Of the reference model two, of the other one three. */
+/* The reference model runs on two ranks, the other one on three. */
 START_TEST(as_one)
 {
 	const bool reference = _i == 0;
@@ -217,13 +218,13 @@ END_TEST
 
 /* ---- the programs ---------------------------------------------------------------------------- */
 
-/* What sparsekv-generate writes, to be freed; on some ranks, and with a name, if there is one. */
+/* Arguments of sparsekv-generate on some ranks, and with a sequence name unless it is NULL. */
 #define GENERATE(ranks, seq)                                                                                          \
 	{"engine/sparsekv-generate", "--model", run_source("models/reference"), "--policy",                           \
 	 "delta?budget=0.25&layers=2,7,12", "--prompt", "#the key is 4711. ", "--max-tokens", "100", "--socket",      \
 	 eng_private_socket(engine_daemon), "--threads", "1", "--ranks", ranks, seq ? "--seq" : "--quiet", seq ? seq : NULL, NULL}
 
-/* A child of the process, or 0. */
+/* Returns a child of the process, or 0. */
 static pid_t other_rank(pid_t pid)
 {
 	char path[64];
@@ -239,7 +240,7 @@ static pid_t other_rank(pid_t pid)
 	return child;
 }
 
-/* Is there a sequence of the name? */
+/* Returns whether there is a sequence of this name. */
 static bool is_there(const char *name)
 {
 	char text[64] = "", path[300];
@@ -271,7 +272,7 @@ START_TEST(programs)
 	ck_assert_msg(strstr(err, "--ranks 3: the model has 2 kv heads"), "%s", err);
 	free(err);
 
-	/* the other rank is killed in the middle: words, and the next run goes on where this one was */
+	/* the other rank is killed in the middle: the program reports it, and the next run continues from there */
 	pid = run_start(folder, named);
 	for (double end = eng_now() + LIMIT; !is_there("pair") && eng_now() < end;)
 		usleep(1000);

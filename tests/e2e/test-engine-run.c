@@ -13,7 +13,7 @@
 #define REFERENCE SKV_SRCDIR "/models/reference"
 #define TASKS REFERENCE "/tasks-dev.jsonl"
 
-/* Folders of private daemons under TMPDIR. */
+/* Counts folders of private daemons under TMPDIR. */
 static unsigned private_folders(void)
 {
 	char command[600];
@@ -119,7 +119,7 @@ START_TEST(refusals_are_clear)
 }
 END_TEST
 
-/* What is no module of this engine's is refused with a reason, and a private daemon does not stay behind. */
+/* A file that is no module of this engine is refused with a reason, and no private daemon stays behind. */
 START_TEST(modules_are_looked_at)
 {
 	static const struct {
@@ -178,7 +178,7 @@ START_TEST(private_daemon_goes_with_the_program)
 		pid_t pid;
 		int waited = 0;
 
-		/* prompt with a long answer, so that the signal comes in the middle */
+		/* a prompt with a long answer, so that the signal comes in the middle */
 		argv[7] = how[i] ? "#recur\nx[n]=x[n-1]+x[n-2] to 900\nx0:1\nx1:1\n>\n" : prompt;
 		pid = run_start(folder, argv);
 		if (how[i]) {
@@ -196,7 +196,7 @@ START_TEST(private_daemon_goes_with_the_program)
 		}
 		ck_assert_int_eq(run_wait(pid, LIMIT), -how[i]);
 		for (waited = 0; private_folders() > 1 && waited < 100; waited++)
-			poll(NULL, 0, how[i] ? 50 : 0); /* after a return it is gone already */
+			poll(NULL, 0, how[i] ? 50 : 0); /* after a normal exit it is already gone */
 		ck_assert_msg(private_folders() == 1, "signal %d leaves the private daemon behind", how[i]);
 		ck_assert(how[i] || !waited);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The programs with a model that has a tokenizer: a small random one, which says nothing sensible, but the same each time.
+ * The programs with a model that has a tokenizer: a small random model, whose texts are meaningless but reproducible.
  */
 #include <check.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ static void setup(void)
 	fx_text(fx_path(folder, "tokenizer_config.json"), "{\"chat_template\": \"" TEMPLATE "\"}");
 }
 
-/* Its stdout, to be freed. `input`: what it gets on stdin. */
+/* Runs the program; returns its stdout, which the caller frees. `input` is its stdin. */
 static char *generate(const char *input, const char *const *more)
 {
 	const char *argv[RUN_ARGS] = {GENERATE, MODEL, "--policy", "full", "--max-tokens", "12"};
@@ -79,9 +79,12 @@ START_TEST(a_dialogue_goes_on)
 	char *second = generate("two\n", "--chat", "--seq", "talk"), *none, *other;
 	char whole[4096];
 
-	/* An answer of 12 tokens is cut off, not ended; the second program finishes it first, so they differ from here on. */
+	/*
+	 * An answer of 12 tokens is cut off, not ended; the second program finishes it first, so they differ from here
+	 * on.
+	 */
 	ck_assert(strlen(first) > 1 && !strncmp(both, first, strlen(first)));
-	/* what is said then may be nothing: a model of random weights may end at once */
+	/* the answer may be empty: a model of random weights may end at once */
 	none = generate("", "--chat", "--seq", "other");
 	ck_assert_str_eq(none, "");
 	other = generate("one\n", "--chat", "--system", "Be bad.");

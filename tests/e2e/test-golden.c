@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test-golden - does the reference model say through sparsekvd what it says in transformers?
+ * test-golden - compares the reference model's output through sparsekvd with that of transformers.
  *
- * models/reference/golden-dev.jsonl has for each of 200 cases what transformers computed in fp32: the
- * first answer token's best logits, the answer's mean negative log-likelihood, whether every argmax is right,
- * and by how little. The policy is `full`, so any difference is a fault of the engine, the kernels or
- * the page tables. `make check` runs six of the short cases, a share. `make check-golden` sets
- * SKV_SHARE=all and runs all 200, with fp32 and with bf16 pages. SKV_TEST_DEVICE=1 has a device compute them.
+ * models/reference/golden-dev.jsonl has for each of 200 cases what transformers computed in fp32: the first answer
+ * token's best logits, the answer's mean negative log-likelihood, whether every argmax is right, and by how little. The
+ * policy is `full`, so any difference is a fault of the engine, the kernels or the page tables. `make check` runs six
+ * of the short cases, a share. `make check-golden` sets SKV_SHARE=all and runs all 200, with fp32 and with bf16 pages.
+ * With SKV_TEST_DEVICE=1 a device computes them.
  */
 #include <check.h>
 #include <jansson.h>
@@ -24,7 +24,7 @@
 
 static char *folder;
 static bool whole;
-static const char *device; /* --device: with SKV_TEST_DEVICE=1 the first one, and then with bf16 pages alone */
+static const char *device; /* --device: with SKV_TEST_DEVICE=1 the first one, and then only with bf16 pages */
 
 static void setup(void)
 {
@@ -36,7 +36,7 @@ static void teardown(void)
 	fx_remove(folder);
 }
 
-/* The lines of a JSONL file as one object, by id. */
+/* Returns the lines of a JSONL file as one object, by id. */
 static json_t *by_id(const char *path)
 {
 	FILE *f = fopen(path, "re");
@@ -63,7 +63,10 @@ static json_t *golden_figures(void)
 	return by_id(run_source("models/reference/golden-dev.jsonl"));
 }
 
-/* The run's share of the tasks, as a file: of each task one of the eight cases of 512 bytes, and one of all cases of 1,024. */
+/*
+ * Writes the run's share of the tasks to a file: of each task one of the eight cases of 512 bytes, and one of all cases
+ * of 1,024.
+ */
 static const char *share_of_tasks(void)
 {
 	char *all = fx_read(run_source("models/reference/tasks-dev.jsonl"), NULL), *of_512, *save, *line;
@@ -81,7 +84,7 @@ static const char *share_of_tasks(void)
 	return path;
 }
 
-/* Run `full` over the dev tasks with these pages; the cases by id. */
+/* Runs `full` over the dev tasks with pages of this dtype; returns the cases by id. */
 static json_t *evaluate(const char *dtype)
 {
 	char *model = strdup(run_source("models/reference"));
@@ -111,7 +114,7 @@ static json_t *evaluate(const char *dtype)
 	return by_id(fx_path(folder, "dump"));
 }
 
-/* The best ids' logits, each within 0.05 of the golden one; ids may change places within that. */
+/* The best ids' logits must be within 0.05 of the golden ones; ids may change places within that. */
 static void compare_top(const char *id, const json_t *got, const json_t *want)
 {
 	const json_t *golden = json_object_get(want, "first_top8"),
@@ -132,13 +135,13 @@ static void compare_top(const char *id, const json_t *got, const json_t *want)
 			    json_integer_value(json_array_get(g, 0)))
 				diff = fabs(json_number_value(json_array_get(o, 1)) - logit);
 		}
-		/* one that is level with the eighth may have been pushed out by another that is */
+		/* an id that is level with the eighth may have been displaced by another such id */
 		ck_assert_msg(diff <= 0.05 || (isinf(diff) && logit - least <= 0.05),
 		              "%s: logit %zu of the first answer token differs by %g", id, i, diff);
 	}
 }
 
-/* Mean nll by task, ours and the golden one. */
+/* Compares the mean nll by task with the golden one. */
 static void compare_nll(const json_t *ours, const json_t *golden)
 {
 	struct {

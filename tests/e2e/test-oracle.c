@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every policy against the oracle (tests/oracle/): on random and adversarial inputs the units looked at are those that
- * its paper's rule gives, and outputs are attention over them. Where SKV_TEST_DEVICE says, on a device.
- * SKV_ORACLE_CASES is how many cases a policy and variant gets; HACKING.md says who sets it. SKV_ORACLE_POLICY is how
- * the names of those begin that are tried.
+ * Every policy against the oracle (tests/oracle/): on random and adversarial inputs the policy attends to the units
+ * that its paper's rule selects, and outputs are attention over them. With SKV_TEST_DEVICE=1 on a device.
+ * SKV_ORACLE_CASES is the number of cases for each policy and variant; HACKING.md says which target sets it.
+ * SKV_ORACLE_POLICY is a prefix of the names of the policies to run.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -32,9 +32,9 @@ static void teardown(void)
 	fix_stop(&daemon_);
 }
 
-/* ---- places ------------------------------------------------------------------------------------- */
+/* ---- backends ----------------------------------------------------------------------------------- */
 
-/* The same memory for as long as it is enough, so that steps are recorded and replayed. */
+/* Reuses the same memory as long as it suffices, so that steps are recorded and replayed. */
 static int attend_on_device(struct skv_session *s, const struct skv_model *m, uint32_t layer, struct verify_rows *r)
 {
 	static struct skv_attn at;
@@ -73,7 +73,7 @@ static struct verify_backend alloc_slots(void)
 	        .logit_slack = 0x1p-18,
 	        .kept_slack = 0x1.8p-10, /* rounded to 11 bits twice */
 	        .output_slack = 6e-3, /* tensor cores multiply weights of 8 or 11 bits */
-	        .device_rounds = !getenv("FAKE_CUDA_DIR"), /* whose arithmetic is the host's */
+	        .device_rounds = !getenv("FAKE_CUDA_DIR"), /* the fake device has the host's arithmetic */
 	};
 }
 
@@ -81,7 +81,7 @@ static struct verify_backend alloc_slots(void)
 
 #define SPEC 300u
 
-/* A share, or a count of some units. */
+/* Returns a budget: a share, or a count of units. */
 static const char *some_budget(uint32_t least)
 {
 	static char text[16];
@@ -187,7 +187,7 @@ static void h2o_spec(char *to)
 	snprintf(to, SPEC, "h2o?budget=%s&dense=%u", some_budget(16), rnd_below(3));
 }
 
-/* A window that fits the budget, and what goes with it. */
+/* A spec with a window that fits the budget, and matching parameters. */
 static void window_spec(char *to, const char *policy, bool once, const char *more)
 {
 	uint32_t window = 1 + rnd_below(32), again = once && rnd_below(3) == 0 ? 0 : window + rnd_below(20);
@@ -224,10 +224,10 @@ static void rkv_spec(char *to)
 	window_spec(to, "rkv", false, rnd_below(2) ? "&lambda=0.7" : "");
 }
 
-/* Of the models of a spec, and of its compressor; n_layers 0: any. */
+/* Shape of a spec's models, and of its codec; n_layers 0: any shape. */
 static struct skv_model shape;
 
-/* Of models that can have sketches. */
+/* Chooses a shape that supports sketches. */
 static void sketch_shape(void)
 {
 	static const uint32_t host[][2] = {{1, 64}, {2, 32}, {3, 32}, {2, 96}}, device[][2] = {{1, 64}, {2, 64}, {3, 64}, {2, 96}};
@@ -254,7 +254,7 @@ static void sketch_q(char *to)
 	sketch_spec(to, "q");
 }
 
-/* Where layers select for others, by sketches. */
+/* Layers that select for others do so by sketches. */
 static void by_sketches(char *to)
 {
 	sketch_shape();
@@ -306,7 +306,7 @@ static void raas_quest(char *to)
 
 static uint32_t identity;
 
-/* A compressor that is the identity, for `shape`. */
+/* Writes a codec that is the identity, for `shape`. */
 static void write_identity(const char *path, uint32_t stride, uint32_t near)
 {
 	uint32_t d = 2 * shape.n_kv_heads * shape.head_dim;
@@ -331,7 +331,7 @@ static void write_identity(const char *path, uint32_t stride, uint32_t near)
 	free(one);
 }
 
-/* Few tokens raw, so that there is something to pack all the time. */
+/* Few tokens stay in rows, so that there is always something to compress. */
 static void deltakv_spec(char *to, uint32_t bits, const char *more)
 {
 	static const uint32_t host[][2] = {{1, 64}, {2, 32}, {3, 32}, {4, 16}}, device[][2] = {{1, 64}, {1, 96},
@@ -364,7 +364,7 @@ static void deltakv_refs(char *to)
 	deltakv_spec(to, 0, more[rnd_below(3)]);
 }
 
-/* Heads of whole groups, which devices take, too. */
+/* Heads of whole scale blocks, which devices support, too. */
 static void few_bits_shape(void)
 {
 	static const uint32_t kv_heads[] = {1, 2, 3, 2}, dims[] = {64, 64, 96, 128};
@@ -381,7 +381,7 @@ static void kivi_spec(char *to)
 	         shape.head_dim % 64 == 0 && rnd_below(2) ? 64 : 32, 1 + rnd_below(80), 32 * (1 + rnd_below(2)), rnd_below(2));
 }
 
-/* What is chosen follows from quantized keys. */
+/* Selection by quantized keys. */
 static void deltakv_full_bits(char *to)
 {
 	char more[60];
@@ -397,7 +397,7 @@ static void palu_identity(char *to)
 	char path[100];
 
 	snprintf(path, sizeof(path), "%s/identity.safetensors", daemon_.dir);
-	deltakv_spec(to, 16, ""); /* for the shape */
+	deltakv_spec(to, 16, ""); /* sets the shape */
 	snprintf(to, SPEC, "palu?residual=%u&block=%u&dense=%u&file=%s", 1 + rnd_below(40), 16 * (1 + rnd_below(3)), rnd_below(3),
 	         path);
 	identity = 2 * shape.n_kv_heads * shape.head_dim;
@@ -442,7 +442,7 @@ static const struct {
 	{"deltakv?full_bits", deltakv_full_bits},
 	{"kivi", kivi_spec},
 	{"palu", palu_identity},
-	{"template", template_spec}, /* which the oracle does not know: the contract alone */
+	{"template", template_spec}, /* unknown to the oracle: only the contract is checked */
 	{"sketch:kv", sketch_kv},
 	{"sketch:q", sketch_q},
 	{"kascade?scores=sketch", kascade_sketch},
@@ -455,7 +455,7 @@ static const struct {
 
 #define UNITS 12u
 
-/* Is u among the best k, which are taken one after the other? */
+/* Returns whether u is among the best k, which are taken one after the other. */
 static bool among_best(const double *score, uint32_t k, uint32_t u)
 {
 	bool taken[UNITS] = {false};
@@ -472,8 +472,9 @@ static bool among_best(const double *score, uint32_t k, uint32_t u)
 }
 
 /*
- * A unit must be in if it is among the best k even where its score is the least that it may be and all others are the
- * most; it must not if it is not even the other way round. Equal scores are one score, wherever in its range.
+ * A unit must be selected if it is among the best k even with its lowest possible score and the highest of all others.
+ * It must not be selected if it is not among them even the other way round. Equal scores are one score, wherever it is
+ * in its range.
  */
 START_TEST(ranges)
 {
@@ -555,7 +556,10 @@ START_TEST(policy)
 }
 END_TEST
 
-/* Tables have entries for as many pages as rows take: records that take more are refused, and others are not. */
+/*
+ * Tables have as many entries as rows need pages: codecs whose records take more pages are refused, others are
+ * accepted.
+ */
 START_TEST(wide_codes)
 {
 	struct skv_model m = SKV_MODEL_INIT;
@@ -570,7 +574,7 @@ START_TEST(wide_codes)
 	write_identity(path, 20, 4); /* 272 bytes each: 15 in the page of 16 rows */
 	ck_assert_int_eq(skv_open(client, &m, spec, &s), -ENOTSUP);
 	ck_assert_msg(strstr(skv_last_error(), "15 codes"), "%s", skv_last_error());
-	write_identity(path, 4, 4); /* of four tokens three have a code */
+	write_identity(path, 4, 4); /* three of four tokens have a code */
 	snprintf(spec, sizeof(spec), "deltakv?layers=0&dense=1&n_refs=4&stride=4&file=%s", path);
 	OK(skv_open(client, &m, spec, &s));
 	skv_close(s);

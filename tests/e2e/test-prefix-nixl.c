@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two daemons that read sealed prefixes from each other's memory by NIXL: whatever becomes of the memory, of records and agents, every
- * sequence gives what reading its prompt gives, and what is not there any more is computed, and mended.
+ * Two daemons that read sealed prefixes from each other's memory by NIXL. Whatever happens to the memory, to records
+ * and to agents, every sequence gives what reading its prompt gives; blocks that are gone are computed and stored
+ * again.
  *
- * With the library that $SKV_TEST_NIXL names, or a stand-in for it, tests/support/fake-nixl.c. tests/e2e/test-prefix-store has the rest.
+ * Uses the library that $SKV_TEST_NIXL names, or its replacement tests/support/fake-nixl.c. tests/e2e/test-prefix-store
+ * tests the rest.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -16,7 +18,7 @@
 #include "tests/support/prefix-hosts.h"
 #include "tests/support/run-program.h"
 
-/* A read takes half of prefix-store-wait at most, and then something has to be deleted. */
+/* A read takes at most half of prefix-store-wait, and then something has to be deleted. */
 #define BOUND_MS (HOSTS_WAIT_S * 1e3 + (slowed() ? 20000 : 2500))
 
 static bool is_real(void)
@@ -50,7 +52,7 @@ static void begin_one(void)
 	hosts_begin();
 }
 
-/* What NIXL has read on this host, of its status. */
+/* A field of this host's prefixes in status, such as what NIXL has read. */
 static uint64_t n_read(int host, const char *what)
 {
 	struct raw *r = raw_operator(hosts.host[host].socket);
@@ -64,7 +66,7 @@ static uint64_t n_read(int host, const char *what)
 	return n;
 }
 
-/* Sealed on host 0, and sent. */
+/* Seals the prompt on host 0, and waits until it is stored. */
 static void seal(uint64_t seed)
 {
 	const uint32_t before = hosts_n_values();
@@ -90,7 +92,7 @@ static uint32_t in_time(int on, uint64_t seed, bool seals)
 	return hosts_once(on, seed, seals);
 }
 
-/* ---- what is shared -------------------------------------------------------------------------- */
+/* ---- shared prefixes ------------------------------------------------------------------------- */
 
 START_TEST(transport)
 {
@@ -117,7 +119,7 @@ START_TEST(transport)
 }
 END_TEST
 
-/* Of a host without it records are not right: it stores values, and these are everybody's. */
+/* Records of host 0 are of no use to a host without NIXL: it stores full values, which every host can read. */
 START_TEST(mixed)
 {
 	seal(1);
@@ -130,9 +132,9 @@ START_TEST(mixed)
 }
 END_TEST
 
-/* ---- what is gone ---------------------------------------------------------------------------- */
+/* ---- lost values ----------------------------------------------------------------------------- */
 
-/* The oldest have made room. */
+/* New values overwrite the oldest ones in the window. */
 START_TEST(wrapped)
 {
 	uint64_t bytes, seed = 1;
@@ -146,13 +148,14 @@ START_TEST(wrapped)
 	for (int i = 0; i < 500 && n_read(0, "sent") < seed; i++)
 		fix_sleep_ms(10);
 	ck_assert_uint_eq(n_read(0, "sent"), seed);
-	ck_assert_uint_le(hosts_n_values() / HOSTS_BLOCKS * bytes, 5u << 20); /* records of the others have left the store */
+	/* records of overwritten values have left the store */
+	ck_assert_uint_le(hosts_n_values() / HOSTS_BLOCKS * bytes, 5u << 20);
 	ck_assert_uint_eq(in_time(1, 2, false), 0);
 	ck_assert_uint_eq(hosts_once(1, seed, false), PREFIX_SEALED);
 }
 END_TEST
 
-/* SIGKILL of the daemon that others read from, or of its workers. */
+/* The daemon that the other one reads from, or its workers, are killed with SIGKILL. */
 START_TEST(died)
 {
 	seal(1);
@@ -175,8 +178,9 @@ START_TEST(died)
 END_TEST
 
 /*
- * An agent that does not answer costs the wait, once; it is found again with what it seals next. `connected`: it has answered before, and the
- * real one may then be read without its doing anything, as over RDMA, because this is one machine.
+ * An agent that does not answer costs the wait once; it is found again with the next prefix that it seals. `connected`:
+ * it has answered before. The real library may then read its memory without its help, as with RDMA, because both are on
+ * one machine.
  */
 START_TEST(stopped)
 {
@@ -199,11 +203,11 @@ START_TEST(stopped)
 }
 END_TEST
 
-/* The library does not come back, of which the daemon knows nothing. */
+/* A call of the library never returns, and the daemon does not know. */
 START_TEST(hung)
 {
 	if (is_real())
-		return; /* which cannot be told to */
+		return; /* the real library cannot be made to hang */
 	fix_stop(&hosts.host[1]);
 	setenv("FAKE_NIXL_HANG", "1", 1);
 	hosts_start(1);
@@ -218,7 +222,7 @@ START_TEST(hung)
 }
 END_TEST
 
-/* ---- what is wrong --------------------------------------------------------------------------- */
+/* ---- wrong values ---------------------------------------------------------------------------- */
 
 enum wrong { FLIPPED_RECORD, FOREIGN_RECORD, OTHER_RECORD, FLIPPED_AGENT, FOREIGN_AGENT, LONG_AGENT, NO_AGENT, WRONG };
 
@@ -240,7 +244,8 @@ static void make_wrong(enum wrong what, char *keys[])
 
 	if (what == FLIPPED_RECORD || what == FLIPPED_AGENT)
 		v.bytes[rnd_below((uint32_t)v.n)] ^= (uint8_t)(1u << rnd_below(8));
-	if (what == FOREIGN_RECORD || what == FOREIGN_AGENT) /* with the right beginning: it goes as far as can be */
+	/* with the right magic, so that it passes the first checks */
+	if (what == FOREIGN_RECORD || what == FOREIGN_AGENT)
 		store_fill(v.bytes + 8, v.n - 8, rnd64());
 	if (what == NO_AGENT)
 		free(store_cli(&hosts.store, "del", key, NULL));
@@ -269,7 +274,7 @@ START_TEST(wrong)
 }
 END_TEST
 
-/* A start that fails says which file, and why. */
+/* A failed start reports which file and why. */
 START_TEST(unloadable)
 {
 	char *folder = fx_folder(), secret[300], parked[300], nixl[300], socket[300], *said;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two daemons, and a prefix store in a redis-server between them: what one has sealed the other's sequences begin with, and whatever
- * becomes of the store, its values, workers or a daemon meanwhile, every sequence gives what reading its prompt gives.
- * (With $SKV_TEST_NIXL all of it with NIXL between the hosts, and records in the store: tests/support/prefix-hosts.h.)
+ * Two daemons with a prefix store between them, a redis-server: sequences of one daemon begin with what the other has
+ * sealed. Whatever happens to the store, its values, workers or a daemon, every sequence gives what reading its prompt
+ * gives. (With $SKV_TEST_NIXL all tests run with NIXL between the hosts, and records in the store:
+ * tests/support/prefix-hosts.h.)
  */
 #include <signal.h>
 #include <stdio.h>
@@ -19,9 +20,9 @@
 #define TENANTS 16u
 #define FIRST_UID 3000u
 
-/* ---- what is shared -------------------------------------------------------------------------- */
+/* ---- shared prefixes ------------------------------------------------------------------------- */
 
-START_TEST(fetched) /* what is compressed in memory is so in the store */
+START_TEST(fetched) /* what is compressed in memory is compressed in the store */
 {
 	int32_t ids[PREFIX_PROMPT], other[PREFIX_PROMPT];
 	struct skv_seq *seq;
@@ -31,25 +32,29 @@ START_TEST(fetched) /* what is compressed in memory is so in the store */
 	ck_assert_uint_eq(hosts_once(0, 1, true), 0);
 	hosts_wait_values(HOSTS_BLOCKS);
 	ck_assert_uint_eq(hosts_once(1, 1, false), PREFIX_SEALED);
-	ck_assert_uint_eq(hosts_once(1, 1, true), PREFIX_SEALED); /* now it is here, too */
+	ck_assert_uint_eq(hosts_once(1, 1, true), PREFIX_SEALED); /* now it is in memory here, too */
 	store_kill(&hosts.store);
 	ck_assert_uint_eq(hosts_once(1, 1, false), PREFIX_SEALED);
 	store_restart(&hosts.store);
-	fix_sleep_ms(1500); /* until it is asked again */
+	fix_sleep_ms(1500); /* until the store is asked again */
 	ck_assert_uint_eq(hosts_once(0, 2, true), 0);
 	hosts_wait_values(HOSTS_BLOCKS);
 	hosts_user_begin(&u, 1);
 	prefix_prompt(ids, 2);
 	memcpy(other, ids, sizeof(other));
-	other[300]++; /* the first block alone */
+	other[300]++; /* only the first block is the same */
 	ck_assert_uint_eq(prefix_begin(&u.w, other, PREFIX_PROMPT, &seq), 256);
 	OK(skv_seq_drop(seq));
-	ck_assert_uint_eq(prefix_begin(&u.w, ids, PREFIX_PROMPT, &seq), PREFIX_SEALED); /* more than is here */
+	/* longer than what is in memory here */
+	ck_assert_uint_eq(prefix_begin(&u.w, ids, PREFIX_PROMPT, &seq), PREFIX_SEALED);
 	skv_disconnect(u.client);
 }
 END_TEST
 
-/* Records travel as they are, and are smaller than rows; a sequence that begins with them is as the one that has sealed them. */
+/*
+ * Records are stored unchanged, and are smaller than rows; a sequence that begins with them is like the one that sealed
+ * them.
+ */
 START_TEST(fetched_compressed)
 {
 	static const char *const specs[] = {
@@ -79,7 +84,7 @@ START_TEST(fetched_compressed)
 		bytes += v.n;
 		free(v.bytes);
 	}
-	if (!hosts.nixl[0]) /* else they are elsewhere */
+	if (!hosts.nixl[0]) /* otherwise the values are in the hosts' memory */
 		ck_assert_uint_lt(bytes, skv_page_bytes(&a.w.model) / SKV_PAGE_TOKENS * a.w.model.n_layers * PREFIX_SEALED * 4 / 5);
 	hosts_user_begin(&b, 1);
 	ck_assert_uint_eq(prefix_begin(&b.w, ids, PREFIX_PROMPT, &seq), PREFIX_SEALED);
@@ -96,7 +101,7 @@ END_TEST
 
 /* ---- with a disk ----------------------------------------------------------------------------- */
 
-/* All prefixes in memory go to disk: how many. */
+/* Parks all prefixes in memory; returns their number. */
 static unsigned park_prefixes(int i)
 {
 	struct raw *r = raw_operator(hosts.host[i].socket);
@@ -128,7 +133,10 @@ static json_int_t figure(int i, const char *key)
 	return n;
 }
 
-/* The disk has a block, and the store two: both are asked, and what is longer counts. What is on disk needs no store. */
+/*
+ * The disk has one block and the store two: both are asked, and the longer prefix is used. Prefixes on disk need no
+ * store.
+ */
 START_TEST(longest_of_all)
 {
 	struct hosts_user u;
@@ -160,7 +168,7 @@ START_TEST(longest_of_all)
 }
 END_TEST
 
-/* ---- what is damaged ------------------------------------------------------------------------- */
+/* ---- damage ---------------------------------------------------------------------------------- */
 
 enum damage { FLIPPED, CUT, EMPTY, SWAPPED, FOREIGN, GONE, DAMAGES };
 
@@ -186,7 +194,7 @@ static void do_damage(enum damage what, char *keys[], uint32_t n)
 	skv_store_free(s);
 }
 
-/* It counts as absent, is computed, and is right again for the next one. */
+/* A damaged value counts as absent, is computed, and is right again for the next reader. */
 START_TEST(damaged)
 {
 	char *text, *keys[HOSTS_BLOCKS];
@@ -201,7 +209,8 @@ START_TEST(damaged)
 	hosts_start(0);
 	for (int i = 0; i < 100 && hosts_once(0, 5, false) < PREFIX_SEALED; i++) {
 		fix_sleep_ms(50);
-		if (hosts.nixl[0]) /* what host 0 had is gone: host 1 has computed it, and sends it when it is found out */
+		/* host 0's memory is gone: host 1 has computed the blocks, and sends them once it finds that out */
+		if (hosts.nixl[0])
 			ck_assert_uint_eq(hosts_once(1, 5, true), PREFIX_SEALED);
 	}
 	ck_assert_uint_eq(hosts_once(0, 5, false), PREFIX_SEALED);
@@ -209,7 +218,7 @@ START_TEST(damaged)
 }
 END_TEST
 
-/* ---- what is killed -------------------------------------------------------------------------- */
+/* ---- kills ----------------------------------------------------------------------------------- */
 
 START_TEST(killed)
 {
@@ -218,7 +227,8 @@ START_TEST(killed)
 	for (int i = 0; i < ROUNDS; i++) {
 		const uint64_t seed = 100 + (uint64_t)i;
 		const uint32_t who = rnd_below(hosts.nixl[0] ? 4 : 3), late_us = rnd_below(30000);
-		const uint32_t sent = hosts.nixl[0] ? hosts_n_values() + HOSTS_BLOCKS : 1; /* an agent takes half a second first */
+		/* an agent first takes half a second */
+		const uint32_t sent = hosts.nixl[0] ? hosts_n_values() + HOSTS_BLOCKS : 1;
 		int status;
 		pid_t pid;
 
@@ -234,14 +244,14 @@ START_TEST(killed)
 		if (who == 2)
 			fix_kill(&hosts.host[1]);
 		if (who == 3)
-			hosts_signal_workers(0, SIGKILL); /* from whose memory host 1 reads */
+			hosts_signal_workers(0, SIGKILL); /* host 1 reads from their memory */
 		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 		if (who == 2)
 			hosts_start(1);
 		if (who == 0)
 			store_restart(&hosts.store);
 		unhurt += WIFEXITED(status) && WEXITSTATUS(status) == 0;
-		/* a daemon that was killed is the only reason to give up, and what was read is right */
+		/* only a killed daemon is a reason to give up, and what was read is right */
 		ck_assert_msg((WIFEXITED(status) && WEXITSTATUS(status) == 0) || who == 2, "round %d, victim %u after %u us: %#x %s", i, who, late_us,
 		              (unsigned)status, child_problem());
 		hits += hosts_apart(1, seed, false) > 0;
@@ -268,7 +278,7 @@ START_TEST(bounded)
 	ck_assert_uint_eq(prefix_begin(&u.w, ids, PREFIX_PROMPT, &seq), 0);
 	ck_assert_double_lt(store_now_ms() - begun, most);
 	OK(skv_seq_drop(seq));
-	begun = store_now_ms(); /* it has failed lately, and is not asked */
+	begun = store_now_ms(); /* the store failed a moment ago and is not asked */
 	ck_assert_uint_eq(prefix_begin(&u.w, ids, PREFIX_PROMPT, &seq), 0);
 	ck_assert_double_lt(store_now_ms() - begun, most);
 	OK(skv_seq_drop(seq));
@@ -290,7 +300,7 @@ END_TEST
 
 /* ---- tenants --------------------------------------------------------------------------------- */
 
-/* As that user: begins with at least so many tokens of the prompt, at most so many, and what follows is right. */
+/* As another user: the sequence begins with `least` to `most` tokens of the prompt, and outputs are right. */
 static void as_tenant(uint32_t tenant, int on, bool seals, uint32_t least, uint32_t most)
 {
 	pid_t pid = child_fork();
@@ -307,7 +317,7 @@ static void as_tenant(uint32_t tenant, int on, bool seals, uint32_t least, uint3
 	child_wait(pid);
 }
 
-/* Of two values a part at the same place is equal? */
+/* Returns whether two values have equal bytes in the same place. */
 static bool alike(const struct hosts_value *a, const struct hosts_value *b)
 {
 	for (size_t at = 64; at + 32 < a->n && at + 32 < b->n; at += 32)
@@ -317,8 +327,9 @@ static bool alike(const struct hosts_value *a, const struct hosts_value *b)
 }
 
 /*
- * The same prompt of 15 users, who cannot read each other's; and one more, who has the store's password, and writes what it likes where it
- * likes: other values to every third key, values of other keys to every third. Those users recompute, and nobody reads anything else.
+ * 15 users with the same prompt cannot read each other's values. A sixteenth user has the store's password and
+ * overwrites values: a third of the keys get random values, another third the values of other keys. The affected users
+ * recompute, and no user reads wrong data.
  */
 START_TEST(tenants)
 {
@@ -328,7 +339,7 @@ START_TEST(tenants)
 	struct skv_store *s;
 
 	if (!can_change_user())
-		return; /* who cannot be other users */
+		return; /* this process cannot become other users */
 	for (uint32_t i = 0; i + 1 < TENANTS; i++)
 		as_tenant(i, 0, true, 0, 0);
 	hosts_wait_values(n);
@@ -354,13 +365,13 @@ START_TEST(tenants)
 	ck_assert_uint_eq(hosts_n_values(), n + HOSTS_BLOCKS);
 	fix_stop(&hosts.host[0]);
 	hosts_start(0);
-	for (uint32_t i = 0; i < TENANTS && hosts.nixl[0]; i++) { /* what host 0 had in its memory is gone */
+	for (uint32_t i = 0; i < TENANTS && hosts.nixl[0]; i++) { /* host 0's memory is gone */
 		as_tenant(i, 0, false, 0, PREFIX_SEALED);
 		as_tenant(i, 1, true, PREFIX_SEALED, PREFIX_SEALED);
 	}
 	if (hosts.nixl[0])
 		hosts_wait_values(n + HOSTS_BLOCKS);
-	for (uint32_t i = 0; i < TENANTS; i++) /* what was wrong was found, and written anew */
+	for (uint32_t i = 0; i < TENANTS; i++) /* wrong values were found, and stored again */
 		as_tenant(i, 0, false, PREFIX_SEALED, PREFIX_SEALED);
 	for (uint32_t i = 0; i < n; i++)
 		free(values[i].bytes);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor-parallel ranks, a process each, of which one is killed with SIGKILL again and again: at random times, and around its
- * commits. The others give up, and all are started anew: the ranks of each sequence must come back at one length, and every token
- * is that of a run of one process that has all heads, which nobody disturbed.
+ * Tensor-parallel ranks, each a process, of which one is killed with SIGKILL again and again: at random times, and
+ * around its commits. The others give up, and all are started again. The ranks of each sequence must then have the same
+ * length, and all tokens must be those of an undisturbed run of one process that has all heads.
  *
- * A token follows from the outputs of all heads of the step before, bit by bit, and what a token brings follows from it.
+ * A token follows from the outputs of all heads of the step before, bit for bit, and its K, V and q follow from the
+ * token.
  */
 #include <errno.h>
 #include <signal.h>
@@ -30,7 +31,7 @@
 #define PROMPT 130u
 #define CHUNK 50u
 #define TOKENS 700u
-#define GAVE_UP 7 /* exit status of a rank that the others left */
+#define GAVE_UP 7 /* exit status of a rank that lost the others */
 
 static const char *const specs[] = {
 	"full",
@@ -44,13 +45,13 @@ static const char *const specs[] = {
 };
 #define SEQS (sizeof(specs) / sizeof(*specs))
 
-/* Where a rank kills itself, if it is told to, in its step number `step` of this run. */
+/* The point at which a rank kills itself, in step number `step` of its run. */
 enum point { NOWHERE, BEFORE_END, BEFORE_CONFIRM, AFTER_CONFIRM, POINTS };
 
 static struct fix daemon_;
 static struct together {
-	int32_t token[SEQS][TOKENS + 1]; /* as one process with all heads has them */
-	_Atomic uint32_t through; /* ranks that have all tokens, and begin to drop their sequences */
+	int32_t token[SEQS][TOKENS + 1]; /* as computed by one process with all heads */
+	_Atomic uint32_t through; /* ranks that have all tokens and begin to drop their sequences */
 	struct {
 		enum point at;
 		uint32_t step;
@@ -60,7 +61,7 @@ static struct together {
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
 struct rank {
-	struct eng_shared *shared; /* NULL: it is alone */
+	struct eng_shared *shared; /* NULL: there is only one rank */
 	uint32_t number, n, steps;
 	struct skv_model model;
 	struct skv_client *client;
@@ -116,7 +117,7 @@ static void open_rank(struct rank *r)
 		OK(skv_open(r->client, &r->model, specs[i], &r->session[i]));
 }
 
-/* By name, or anew. What a dead one had may not be free yet. */
+/* Attaches the sequence by name, or makes it. What a killed rank had may not be free yet. */
 static void take_sequence(struct rank *r, uint32_t i, const char *name)
 {
 	int e = -EBUSY;
@@ -128,7 +129,9 @@ static void take_sequence(struct rank *r, uint32_t i, const char *name)
 	ck_assert_msg(e == 0, "rank %u, '%s': %d %s", r->number, name, e, skv_last_error());
 }
 
-/* All ranks are at one length, which is of a step, with the tokens that are expected. */
+/*
+ * Checks that all ranks have the same length, that a step can have left it, and that the tokens are the expected ones.
+ */
 static void check_sequence(struct rank *r, uint32_t i)
 {
 	const int32_t *ids = skv_seq_tokens(r->seq[i], &r->len[i]);
@@ -155,7 +158,7 @@ static void fill(const struct rank *r, uint32_t i, uint32_t n, uint32_t layer, e
 			refmodel_row(refmodel_content(i, at) + (uint32_t)together->token[i][at], layer, what, r->number * heads + h, DIM, to);
 }
 
-/* Of the step's last row, a number of each of all heads. False: other ranks have given up. */
+/* Runs all layers; returns a hash of each head's last row, of all ranks. Returns false if other ranks have given up. */
 static bool run_layers(struct rank *r, uint32_t i, uint32_t n, uint64_t hash[HEADS])
 {
 	const uint32_t heads = r->model.n_heads;
@@ -177,7 +180,7 @@ static bool run_layers(struct rank *r, uint32_t i, uint32_t n, uint64_t hash[HEA
 	return well && (!r->shared || !eng_shared_gather(r->shared, r->number, hash, 1, heads * sizeof(*hash)));
 }
 
-/* The token that follows, from those numbers. */
+/* Returns the next token, which follows from these hashes. */
 static int32_t token_of(const uint64_t hash[HEADS])
 {
 	uint64_t sum = 0;
@@ -220,7 +223,7 @@ static bool is_through(const struct rank *r)
 	return true;
 }
 
-/* Rank `number` of n, on sequences of this generation: to their end, or until the others are gone. */
+/* Runs rank `number` of n on the sequences of this generation, until they are complete or other ranks are gone. */
 static void be_rank(struct eng_shared *shared, uint32_t number, uint32_t n, uint32_t generation, bool graceful)
 {
 	struct rank r = {.shared = shared, .number = number, .n = n};
@@ -277,7 +280,7 @@ static pid_t start(struct eng_shared *shared, uint32_t number, uint32_t n, uint3
 	return pid;
 }
 
-/* The run to compare with. */
+/* Records the tokens to compare with. */
 static void run_alone(void)
 {
 	child_wait(start(NULL, 0, 1, UINT32_MAX));
@@ -291,7 +294,7 @@ static void plan_kill(uint32_t victim)
 	atomic_store(&together->through, 0);
 }
 
-/* All ranks, and the death of one of them. True: they came to the end before. */
+/* Starts all ranks, and waits for the death of one of them. Returns true if they completed before. */
 static bool run_until_death(uint32_t n, uint32_t generation)
 {
 	struct eng_shared *shared = eng_shared_new(n);
@@ -312,7 +315,7 @@ static bool run_until_death(uint32_t n, uint32_t generation)
 	killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 	ck_assert_msg(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0), "rank %u of %u: status %#x: %s", victim, n, status,
 	              child_problem());
-	/* a moment for the others to come as far as they can */
+	/* time for the other ranks to come as far as they can */
 	usleep(rnd_below(2) ? 0 : 20000);
 	if (killed)
 		eng_shared_give_up(shared);
@@ -339,7 +342,7 @@ START_TEST(killed)
 			generation++;
 			ends++;
 		}
-	/* and to the end of what is there */
+	/* finally run to the end without a kill */
 	memset(together->kill, 0, sizeof(together->kill));
 	struct eng_shared *shared = eng_shared_new(n);
 	pid_t pid[RANKS];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/emulate/emulate.h - CUDA's language for a processor: the first header of each of kernels/cuda/'s sources when
- * it is compiled as C++ with SKV_EMULATE.
+ * tests/emulate/emulate.h - CUDA's language for a CPU: the first header of each source of kernels/cuda/ that is
+ * compiled as C++ with SKV_EMULATE.
  *
- * Blocks of a launch run one after the other. Each thread of a block is a fiber (lanes.cpp), and they take turns
- * where they wait for each other. What a warp does together is a meeting: each lane leaves its part there, and goes
- * on when all have. There is one thread of the machine, so nothing is atomic that would not be anyway.
+ * The blocks of a launch run one after the other. Each thread of a block is a fiber (lanes.cpp); fibers switch when
+ * they wait for each other. A collective operation of a warp is a meeting: each lane leaves its part there and
+ * continues when all lanes have done so. There is a single host thread, so atomic operations need no host atomics.
  */
 #ifndef SKV_TEST_EMULATE_H
 #define SKV_TEST_EMULATE_H
@@ -30,30 +30,33 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __noinline__
-#define __shared__ static /* one copy is enough for blocks that run one after the other */
+#define __shared__ static /* one copy is enough, since blocks run one after the other */
 
 /* ---- lanes ------------------------------------------------------------------------------------ */
 
-#define EMULATE_THREADS 1024u /* of a block, at most */
-#define EMULATE_SHARED (227u << 10) /* bytes of dynamic shared memory, at most: as an H100 has them */
+#define EMULATE_THREADS 1024u /* max threads of a block */
+#define EMULATE_SHARED (227u << 10) /* max bytes of dynamic shared memory, as on an H100 */
 
-/* What the lanes of a warp do together; all of them must do the same. */
+/* Collective operations of a warp. All of its lanes must do the same one. */
 enum emulate_meeting { EMULATE_SYNC, EMULATE_SHUFFLE, EMULATE_REDUCE, EMULATE_MMA, EMULATE_MATRIX };
 
 struct emulate_lane {
 	uint3 thread;
-	uint32_t number, lane; /* in the block, in the warp */
+	uint32_t number, lane; /* number in the block; number in the warp */
 	struct emulate_warp *warp;
-	/* not ready as long as this is that */
+	/* The lane is not ready as long as *wait_on is wait_while. */
 	const volatile uint32_t *wait_on;
 	uint32_t wait_while;
 	bool done;
 	void *context;
 };
 
-/* What lanes leave for each other: of this meeting and of the one before, which slow lanes may still read. */
+/*
+ * The data that lanes leave for each other: that of this meeting, and that of the previous one, which slow lanes may
+ * still read.
+ */
 struct emulate_warp {
-	uint32_t lanes, arrived, turn; /* lanes that have not ended; of these, at the meeting; meetings that are over */
+	uint32_t lanes, arrived, turn; /* lanes that have not ended; lanes at the meeting; completed meetings */
 	enum emulate_meeting what;
 	alignas(16) uint8_t left[2][32][64];
 };
@@ -66,13 +69,13 @@ extern uint8_t emulate_shared[];
 #define SHARED_MEMORY(type, name, align) type *const name = (type *)emulate_shared
 
 void emulate_wait(const volatile uint32_t *on, uint32_t while_it_is);
-void emulate_yield(void); /* in a loop that waits for what other lanes do */
+void emulate_yield(void); /* in a loop that waits for other lanes */
 [[noreturn]] void emulate_wrong(const char *what);
 
-/* Leave what is in `mine` for the warp; returns what all have left, by lane. */
+/* Leaves `bytes` bytes of `mine` for the warp. Returns the data of all lanes, by lane. */
 uint8_t (*emulate_meet(enum emulate_meeting what, const void *mine, size_t bytes))[64];
 
-void emulate_barrier(uint32_t id, uint32_t threads); /* 0 threads: all of the block that have not ended */
+void emulate_barrier(uint32_t id, uint32_t threads); /* 0 threads: all threads of the block that have not ended */
 
 static inline void __syncthreads(void)
 {
@@ -206,7 +209,7 @@ static inline uint32_t atomicInc(uint32_t *p, uint32_t most)
 	return was;
 }
 
-/* Loads are of aligned addresses, as a device's must be. */
+/* Loads require aligned addresses, as on a device. */
 template <class T> static const T &emulate_aligned(const T *p)
 {
 	if ((uintptr_t)p % sizeof(T))
@@ -343,7 +346,7 @@ static inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bf
 
 /* ---- launches ---------------------------------------------------------------------------------- */
 
-/* What is queued: made by malloc(), and freed by free(). */
+/* A unit of queued work. It is allocated by malloc() and released by free(). */
 struct emulate_work {
 	void (*run)(struct emulate_work *);
 };
@@ -367,7 +370,7 @@ struct emulate_shape {
 	dim3 blocks, threads;
 	size_t smem;
 };
-/* All blocks: body(arg) in each thread. */
+/* Runs all blocks: body(arg) in each thread. */
 void emulate_grid(const struct emulate_shape *, void (*body)(const void *arg), const void *arg);
 
 template <class... Params, class... Args>
@@ -393,7 +396,10 @@ static void emulate_launch(const char *name, void (*kernel)(Params...), dim3 blo
 }
 #define launch_grid(...) emulate_launch(#__VA_ARGS__, __VA_ARGS__)
 
-/* Blocks that wait for each other are one: kernels of such launches work with any number. */
+/*
+ * A cooperative launch, whose blocks wait for each other, has one block here: its kernels work with any number of
+ * blocks.
+ */
 template <class Params>
 static void emulate_launch_config(const cudaLaunchConfig_t *config, void (*kernel)(Params), const Params &params)
 {
@@ -415,7 +421,7 @@ template <class... Params> static cudaError_t cudaFuncSetAttribute(void (*)(Para
 template <class... Params>
 static cudaError_t cudaOccupancyMaxActiveClusters(int *ret, void (*)(Params...), const cudaLaunchConfig_t *)
 {
-	*ret = 0; /* there are none */
+	*ret = 0; /* clusters are not emulated */
 	return cudaSuccess;
 }
 

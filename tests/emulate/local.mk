@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The CUDA kernels for a processor: the backend's sources, compiled as C++, with the fake device's memory, streams and recordings. What is
-# left out is the module around them, and what only Hopper has.
+# The CUDA kernels compiled for a processor: the backend's sources as C++, with the fake device's memory, streams and
+# recordings. The module around them and kernels for Hopper only are left out.
 EMULATE_CODE = tests/emulate/emulate.h tests/emulate/ptx.h tests/emulate/lanes.cpp tests/emulate/runtime.cpp \
 	tests/emulate/include/cooperative_groups.h tests/emulate/include/cub/block/block_scan.cuh \
 	tests/emulate/include/cub/device/device_segmented_radix_sort.cuh
@@ -14,7 +14,7 @@ EMULATED_INSTANCES = $(ALL_INSTANCES:%=tests/emulate/cuda/decode/instances/%.o)
 EMULATE_OBJECTS = tests/emulate/lanes.o tests/emulate/runtime.o
 EMULATE_FAKE_OBJECTS = tests/emulate/fake-backend.o tests/emulate/fake-streams.o
 EMULATE_FLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/emulate/include $(CUDA_CPPFLAGS) $(CPPFLAGS) -fPIC -fvisibility=hidden $(SKV_LDFLAGS) -MD -MP -MF $(@:.o=.d)
-# nvcc warns of kernels; they look at words of other types, as is usual there
+# nvcc checks the kernels' warnings; type punning is usual there
 EMULATE_CXX = $(AM_V_CC)$(MKDIR_P) $(@D) && $(CXX) -std=c++17 -DSKV_EMULATE -fno-strict-aliasing $(EMULATE_FLAGS) $(CXXFLAGS)
 EMULATION = $(EMULATED_INSTANCES) $(EMULATED_OBJECTS) $(EMULATE_OBJECTS) $(EMULATE_FAKE_OBJECTS)
 CLEANFILES += tests/emulate/sparsekv-cuda.so $(EMULATION) $(EMULATION:.o=.d)

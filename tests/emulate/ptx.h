@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/emulate/ptx.h - instructions that kernels/cuda/ has functions for: see emulate.h.
+ * tests/emulate/ptx.h - the instructions for which kernels/cuda/ has functions: see emulate.h.
  *
- * What runs by itself on a device is as late here as it may be there: a copy to shared memory is made when it is
+ * An asynchronous operation takes effect as late as it may on a device: a copy to shared memory is made when it is
  * waited for.
  */
 #ifndef SKV_TEST_EMULATE_PTX_H
@@ -67,7 +67,10 @@ static inline uint32_t load_acquire(const uint32_t *p)
 
 /* ---- shared memory ----------------------------------------------------------------------------- */
 
-/* n bytes, zeros without `from`; copies are made in groups, when all but the last groups are waited for. */
+/*
+ * emulate_copy() copies n bytes, or zeros if `from` is NULL. Copies form groups; emulate_await_copies() makes the
+ * copies of all groups but the last `but` ones.
+ */
 void emulate_copy(uint32_t to, const void *from, uint32_t n);
 void emulate_commit(void);
 void emulate_await_copies(uint32_t but);
@@ -116,7 +119,9 @@ static inline uint32_t load_shared1(uint32_t at)
 
 /* ---- matrices: lane = 4 g + c ------------------------------------------------------------------- */
 
-/* Lanes 8 m + r have the addresses of rows r of matrix m; a lane gets elements 2 c and 2 c + 1 of row g of each. */
+/*
+ * Lanes 8 m + r have the addresses of rows r of matrix m. A lane gets elements 2 c and 2 c + 1 of row g of each matrix.
+ */
 static inline uint4 ldmatrix_x4(uint32_t at)
 {
 	const uint4 own = load_shared16(at);
@@ -129,7 +134,7 @@ static inline uint4 ldmatrix_x4(uint32_t at)
 	return make_uint4(r[0], r[1], r[2], r[3]);
 }
 
-/* The same of columns. */
+/* The same for columns. */
 static inline uint4 ldmatrix_x4_trans(uint32_t at)
 {
 	const uint4 own = load_shared16(at);
@@ -171,8 +176,8 @@ static inline float emulate_of_bf16(uint32_t x)
 }
 
 /*
- * A lane has of A rows g and g + 8, elements 2 c, 2 c + 1 and 8 further; of B column g, the same elements; of C rows
- * g and g + 8, columns 2 c and 2 c + 1.
+ * Of A, a lane has rows g and g + 8, elements 2 c, 2 c + 1 and those 8 further. Of B it has column g, the same
+ * elements. Of C it has rows g and g + 8, columns 2 c and 2 c + 1.
  */
 template <float (*of)(uint32_t)>
 static void emulate_mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
@@ -204,7 +209,7 @@ static inline void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, u
 	emulate_mma<emulate_of_bf16>(c, a0, a1, a2, a3, b0, b1);
 }
 
-/* Bytes without a sign times bytes with one: a lane has elements 4 c … 4 c + 3 and 16 further. */
+/* Unsigned bytes times signed bytes: a lane has elements 4 c … 4 c + 3 and those 16 further. */
 static inline void mma_u8s8(int sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
 	const uint32_t own[6] = {a0, a2, a1, a3, b0, b1}, g = emulate_me->lane / 4, c = emulate_me->lane % 4;
@@ -241,7 +246,7 @@ static inline void barrier_arrive(barrier *b)
 	b->missing = b->threads;
 	b->phase++;
 }
-/* A device sees the phase's parity alone. */
+/* A device sees only the parity of the phase, so a wait for any other phase is an error here. */
 static inline void barrier_wait(barrier *b, uint32_t phase)
 {
 	while (b->phase == phase)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of the daemon under any order of calls: clients of two users, who are in the middle of turns, end, keep maps
- * of what is not theirs any more, and write into the tables and journals of their sequences while the core reads
- * them. The input is the list of calls. In the end the state balances, and nothing is left when all is dropped.
+ * The state of the daemon under any order of calls. Clients of two users end in the middle of turns, keep mappings of
+ * memory that is no longer theirs, and write to the tables and journals of their sequences while the core reads them.
+ * The input is the list of calls. In the end the state must balance, and must be empty when everything is dropped.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -18,14 +18,14 @@ const int fuzz_copies = 20;
 
 #define CLIENTS 4u
 #define SESSIONS 2u
-#define SEQS 4u /* of a client */
+#define SEQS 4u /* per client */
 #define MAPS 24u
 #define STOCK 256u
 
 struct client {
-	uint32_t id; /* 0: nobody */
-	bool busy;   /* a call takes turns */
-	bool ending; /* it is gone, in turns */
+	uint32_t id; /* 0: unused */
+	bool busy;   /* a call in several turns is in progress */
+	bool ending; /* is being removed, in turns */
 	struct skv_core_session_info sessions[SESSIONS];
 	struct {
 		uint32_t id, session;
@@ -37,13 +37,13 @@ struct client {
 
 static struct skv_core *core;
 static struct client clients[CLIENTS];
-/* Memory of sequences that was mapped once: it is written to for as long as it pleases. */
+/* Mappings of sequence memory, which are written to at any later time. */
 static struct {
 	void *at;
 	uint64_t bytes;
 } maps[MAPS];
 static uint32_t n_maps;
-static uint32_t restored; /* a sequence that comes back from a file; 0: none does */
+static uint32_t restored; /* sequence being restored from a file; 0: none */
 
 static struct skv_model a_model(uint32_t which)
 {
@@ -65,7 +65,7 @@ static const char *a_name(struct fuzz_input *in)
 	return names[fuzz_u8(in) % 4];
 }
 
-/* Mostly what it has, and now and then any number. */
+/* Returns mostly a session of the client, sometimes an arbitrary number. */
 static uint32_t session_of(struct client *c, struct fuzz_input *in)
 {
 	uint8_t which = fuzz_u8(in);
@@ -174,7 +174,7 @@ static int pages(struct client *c, struct fuzz_input *in, uint8_t call)
 	}
 }
 
-/* A step as it should be. */
+/* A correct step. */
 static void append(struct client *c, struct fuzz_input *in)
 {
 	struct skv_seqmem *s = c->seqs[fuzz_u8(in) % SEQS].mem;
@@ -195,7 +195,10 @@ static void append(struct client *c, struct fuzz_input *in)
 	s->commit = (uint64_t)(skv_commit_epoch(s->commit) + 1) << 32 | (skv_pages_of(len) + pages) * SKV_PAGE_TOKENS;
 }
 
-/* Words into memory that was mapped once, which may be another client's by now: the header, the journal, tables, anywhere. */
+/*
+ * Writes words to a mapping, whose memory may belong to another client by now: to the header, the journal, tables or
+ * anywhere.
+ */
 static void scribble(struct fuzz_input *in)
 {
 	uint32_t which = fuzz_u8(in), kind = fuzz_u8(in), at = fuzz_u16(in) * 4u, n = 1 + fuzz_u8(in) % 4;
@@ -247,12 +250,12 @@ static void leave(struct client *c, struct fuzz_input *in)
 {
 	skv_core_client_fence(core, c->id);
 	if (fuzz_u8(in) % 4 == 0)
-		return; /* fenced for a while */
+		return; /* stays fenced for a while */
 	MUST(skv_core_client_gone(core, c->id, 1) == 0);
 	c->ending = true;
 }
 
-/* Sequences go to files and come back. */
+/* Parks and restores sequences. */
 static void park(struct fuzz_input *in)
 {
 	const uint8_t what = fuzz_u8(in);
@@ -287,7 +290,7 @@ static void park(struct fuzz_input *in)
 	}
 }
 
-/* What is not a client's call. */
+/* Calls that no client makes. */
 static void other(struct fuzz_input *in, uint8_t call)
 {
 	static uint64_t now = 1;
@@ -319,7 +322,7 @@ static void call(struct client *c, struct fuzz_input *in, uint8_t what)
 	}
 	if (c->ending)
 		return;
-	if (what % 16 == 0 || c->busy) { /* of a client that waits only its end is let through */
+	if (what % 16 == 0 || c->busy) { /* a client with a call in progress may only end */
 		if (what % 16 == 0)
 			leave(c, in);
 		return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/fuzz/fuzz-main.c - see fuzz.h: libFuzzer's entry, or a program that replays a corpus. */
+/* tests/fuzz/fuzz-main.c - see fuzz.h: entry point of libFuzzer, or a program that replays a corpus. */
 #include "tests/fuzz/fuzz.h"
 
 #ifdef SKV_LIBFUZZER
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 #define LARGEST 100000u
 
-/* In memory of exactly its size, so that sanitizers and valgrind see a read beyond. */
+/* Copies the input to memory of its exact size, so that sanitizers and valgrind detect reads beyond it. */
 static void run(const uint8_t *data, size_t size)
 {
 	uint8_t *copy = malloc(size);

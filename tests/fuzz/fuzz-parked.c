@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of parked sequences that were damaged, or that somebody made who knows the checksums: resumed and imported, or refused
- * with a text. What is not damaged is taken; pages that are not the sequence's stay as they are, and so does memory beyond the
- * layout, which is sealed.
+ * Files of parked sequences that were damaged, or created by an attacker with valid checksums: resumed and imported, or
+ * rejected with a text. Undamaged files must be accepted; pages of other sequences must not change, nor may memory
+ * beyond the layout, which is sealed.
  *
- * The input says what the sequence is, what is done to its file, which checksums are made right again, and where it is read from.
+ * The input determines the sequence, the damage to its file, which checksums are corrected afterwards, and how the file
+ * is read.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,13 +18,13 @@
 const char fuzz_name[] = "parked";
 const int fuzz_copies = 20;
 
-#define FILE_MOST (512u << 10) /* bytes, so that a pipe has room */
+#define FILE_MOST (512u << 10) /* bytes; a pipe must have room for a file */
 #define GUARD 0x5au
 
 static struct {
 	char bytes[FILE_MOST];
 	size_t n;
-	struct skv_parked_header header; /* before the damage */
+	struct skv_parked_header header; /* before damage */
 } file;
 static int folder = -1;
 
@@ -67,7 +68,7 @@ static struct skv_wire_model a_model(struct fuzz_input *in)
 	return m;
 }
 
-/* Entries as bits say, in order; how many are pages. */
+/* Creates entries from the input's bits. Returns the number of pages. */
 static uint64_t make_entries(struct fuzz_input *in, const struct skv_seqmem_layout *l, uint32_t len, skv_pte *to)
 {
 	uint64_t n = 0;
@@ -101,7 +102,7 @@ static void make_file(struct fuzz_input *in)
 		h.n_entries += skv_seqmem_entries(&l, t, len);
 	skv_seqmem_init_header(s, &l);
 	s->commit = h.commit;
-	skv_parked_lay_out(&h); /* all but n_pages is known: where the entries are */
+	skv_parked_lay_out(&h); /* the position of the entries does not depend on n_pages */
 	MUST(h.pages_at <= FILE_MOST);
 	h.n_pages = make_entries(in, &l, len, (skv_pte *)(file.bytes + h.memory_at + h.memory_bytes - h.n_entries * sizeof(skv_pte)));
 	skv_parked_lay_out(&h);
@@ -109,7 +110,7 @@ static void make_file(struct fuzz_input *in)
 	file.n = h.file_bytes;
 }
 
-/* Of whatever the header says: where that is in the file. */
+/* Corrects checksums of what the header describes, as far as it lies within the file. */
 static void seal(uint8_t which)
 {
 	struct skv_parked_header *h = (void *)file.bytes;
@@ -157,7 +158,7 @@ static void damage(struct fuzz_input *in)
 	memcpy(file.bytes + at, &x, sizeof(x));
 }
 
-/* ---- what is done with it ----------------------------------------------------------------------- */
+/* ---- resuming and importing --------------------------------------------------------------------- */
 
 static int checked(const struct skv_disk_work *work, int r)
 {
@@ -167,7 +168,7 @@ static int checked(const struct skv_disk_work *work, int r)
 	return r;
 }
 
-/* Into pages 1, 3, 5 and so on of a memory where the others are somebody else's. */
+/* Resumes into pages 1, 3, 5 and so on; the pages between belong to other sequences. */
 static int resume(const struct skv_parked_header *h, const char *name)
 {
 	struct skv_disk_job job = {.kind = SKV_DISK_RESUME, .n_fds = SKV_DISK_FD_PAGES + 1, .model = h->model, .max_tokens = h->max_tokens,
@@ -250,7 +251,7 @@ void fuzz_one(const uint8_t *data, size_t size)
 		return;
 	seal(damages ? sealed : 0);
 	fd = put_file("f");
-	/* of what the file says, if that can be a job at all, or of what it was */
+	/* use the damaged header if it makes a valid job, otherwise the original */
 	r = resume(from & 1 && !skv_parked_check(h, file.n) ? h : &file.header, "f");
 	MUST(damages || r == 0);
 	if (from & 2) {
@@ -259,7 +260,7 @@ void fuzz_one(const uint8_t *data, size_t size)
 	}
 	imported = import(fd, name);
 	MUST(damages || imported == 0);
-	if (imported == 0) { /* then it can be resumed */
+	if (imported == 0) { /* an imported file can be resumed */
 		MUST(resume(h, name) == 0);
 		MUST(unlinkat(folder, name, 0) == 0);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A running daemon under peers that send anything: packets with descriptors of all kinds, well-formed or not, on the
- * sockets of clients and of operators, who hang up whenever they like. The input is what they do. Then another client is
- * answered as ever; and when the daemon stops, its state balances and no descriptor is left.
+ * A running daemon with malicious peers: they send packets, well-formed or not, with descriptors of all kinds to the
+ * sockets of clients and operators, and disconnect at any time. The input determines their actions. Afterwards another
+ * client must be served normally; when the daemon stops, its state must balance and no descriptor may remain open.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ const int fuzz_copies = 5;
 
 #define PEERS 3u
 #define MOST_FDS 5u          /* one more than a message may have */
-#define INPUTS_OF_DAEMON 500 /* then it stops, and is looked at */
+#define INPUTS_OF_DAEMON 500 /* then it is stopped and checked */
 #define ANSWER_MS 20000
 
 static struct {
@@ -35,18 +35,18 @@ static struct {
 	pthread_t thread;
 	int result;
 	unsigned inputs;
-	bool fds[1024]; /* that were open before */
+	bool fds[1024]; /* open before the start */
 } d;
 
 struct peer {
 	int fd;
-	uint32_t session, seq; /* as the last answers had them */
+	uint32_t session, seq; /* from the last replies */
 };
 
 static struct peer peers[PEERS];
-static uint32_t clients[64], n_clients; /* that there were, in this input */
+static uint32_t clients[64], n_clients; /* ids assigned during this input */
 
-/* Descriptors that are open and were not; said: with a word about each. */
+/* Counts descriptors opened since the start; `said`: prints each. */
 static unsigned left_fds(bool said)
 {
 	char path[32], target[128] = "";
@@ -96,12 +96,12 @@ static void stop(void)
 	MUST(d.result == 0);
 	d.server = skv_server_free(d.server);
 	for (int i = 0; i < 2000 && left_fds(false); i++)
-		nanosleep(&ms, NULL); /* workers of the ring close, too */
+		nanosleep(&ms, NULL); /* worker threads of the ring close descriptors, too */
 	MUST(left_fds(true) == 0);
 	MUST(rmdir(d.dir) == 0);
 }
 
-/* Small, so that inputs come to its limits. */
+/* Small limits, so that inputs reach them. */
 static void start(void)
 {
 	static char program[512], policies[512], socket[128];
@@ -167,7 +167,7 @@ static void set(struct packet *p, size_t at, uint32_t value)
 	memcpy(p->data + sizeof(struct skv_msg_header) + at, &value, sizeof(value));
 }
 
-/* A field with something of its kind in it, mostly what makes sense. */
+/* Fills a field with a value of its kind, mostly a valid one. */
 static void fill_field(struct fuzz_input *in, struct packet *p, const struct peer *from, const struct field *f)
 {
 	static const char *const names[] = {"", "a", "b", "m", "full", "delta?budget=3", "streaming?sinks=x", "a name"};
@@ -177,7 +177,7 @@ static void fill_field(struct fuzz_input *in, struct packet *p, const struct pee
 	if (f->kind == STRING) {
 		skv_wire_string(text, f->size, names[how % 8]);
 	} else if (f->kind == RESERVED || f->kind == COUNT || f->kind == BYTES) {
-		; /* 0 */
+		; /* stays 0 */
 	} else if (how >= 240) {
 		set(p, f->offset, fuzz_u32(in));
 	} else if (!strcmp(f->name, "session")) {
@@ -187,13 +187,13 @@ static void fill_field(struct fuzz_input *in, struct packet *p, const struct pee
 	} else if (!strcmp(f->name, "client")) {
 		set(p, f->offset, n_clients ? clients[how % n_clients] : 0);
 	} else if (!strcmp(f->name, "n_tokens")) {
-		set(p, f->offset, how % 4 * 300); /* blocks of a prefix, or none */
+		set(p, f->offset, how % 4 * 300); /* some blocks of a prefix, or none */
 	} else {
 		set(p, f->offset, how % 16);
 	}
 }
 
-/* The shape of a small model: with any numbers hardly one is let in. */
+/* The shape of a small model: random numbers would almost always be rejected. */
 static void fill_model(struct fuzz_input *in, struct packet *p)
 {
 	struct skv_wire_model m = {.n_layers = 1 + fuzz_u8(in) % 4, .n_heads = 2, .n_kv_heads = 1, .head_dim = 16,
@@ -214,7 +214,7 @@ static void fill_runs(struct fuzz_input *in, struct packet *p)
 	p->bytes += m->n_runs * sizeof(*runs);
 }
 
-/* A request of some type; its bytes are then changed, or not. */
+/* Creates a request of this type, possibly with modified bytes. */
 static void make_packet(struct fuzz_input *in, const struct peer *from, uint16_t type, struct packet *p)
 {
 	struct skv_msg_header *h = (void *)p->data;
@@ -232,13 +232,16 @@ static void make_packet(struct fuzz_input *in, const struct peer *from, uint16_t
 	if (b && b->tail == TAIL_RUNS)
 		fill_runs(in, p);
 	*h = (struct skv_msg_header){(uint32_t)p->bytes, type, (uint16_t)p->n_fds, 1, 0};
-	for (uint8_t n = fuzz_u8(in); n >= 224; n--) /* spoiled in up to 32 places */
+	for (uint8_t n = fuzz_u8(in); n >= 224; n--) /* modify up to 32 bytes */
 		p->data[fuzz_u16(in) % p->bytes] = fuzz_u8(in);
 	if (fuzz_u8(in) >= 240)
 		p->n_fds = fuzz_u8(in) % (MOST_FDS + 1);
 }
 
-/* False: it did not go out; the kernel may refuse descriptors, and the daemon may have hung up. */
+/*
+ * Returns false if the packet was not sent: the kernel may refuse descriptors, and the daemon may have closed the
+ * connection.
+ */
 static bool send_packet(struct fuzz_input *in, const struct peer *to, struct packet *p)
 {
 	char control[CMSG_SPACE(MOST_FDS * sizeof(int))] __attribute__((aligned(8))) = {0};
@@ -263,9 +266,9 @@ static bool send_packet(struct fuzz_input *in, const struct peer *to, struct pac
 	return sent >= 0;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------------------- */
 
-/* What was said of ids is used from then on. */
+/* Remembers ids from replies for later requests. */
 static void learn(struct peer *p, const struct skv_msg_header *h, const void *body)
 {
 	if (h->type == (SKV_MSG_HELLO | SKV_REPLY))
@@ -277,7 +280,10 @@ static void learn(struct peer *p, const struct skv_msg_header *h, const void *bo
 		p->seq = ((const struct skv_msg_seq_ok *)body)->seq;
 }
 
-/* One packet of the daemon's, which is well-formed. False: there is none in so many ms, or will be none. */
+/*
+ * Receives one packet of the daemon, which must be well-formed. Returns false if none arrives within `ms`, or the
+ * connection ended.
+ */
 static bool hear(struct peer *p, int ms)
 {
 	static _Alignas(8) uint8_t packet[SKV_WIRE_MAX];
@@ -293,7 +299,8 @@ static bool hear(struct peer *p, int ms)
 	if (poll(&poll_for, 1, ms) != 1)
 		return false;
 	n = recvmsg(p->fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	if (n < 0 && errno == ECONNRESET) /* what we sent last was not read, and there may be words from before */
+	/* the daemon has not read the last packet; earlier replies may still be queued */
+	if (n < 0 && errno == ECONNRESET)
 		return true;
 	if (n <= 0)
 		return false;
@@ -307,7 +314,7 @@ static bool hear(struct peer *p, int ms)
 	return true;
 }
 
-/* ---- what peers do --------------------------------------------------------------------------- */
+/* ---- actions of peers ------------------------------------------------------------------------ */
 
 static void hang_up(struct peer *p)
 {
@@ -329,7 +336,7 @@ static void act(struct fuzz_input *in)
 	struct packet packet;
 
 	if (p->fd <= 0 && n_clients == 64) {
-		; /* as many as a user may have */
+		; /* at the limit of a user's clients */
 	} else if (p->fd <= 0) {
 		join(p, what % 4 == 0);
 		make_packet(in, p, SKV_MSG_HELLO, &packet);
@@ -349,7 +356,10 @@ static void act(struct fuzz_input *in)
 	}
 }
 
-/* Clients that hung up are kept for as long as this process might write: it says that it does not. */
+/*
+ * The daemon keeps disconnected clients while their process might write to their memory; this tells it that the process
+ * will not.
+ */
 static void let_go(struct peer *p, uint32_t client)
 {
 	struct {
@@ -372,14 +382,14 @@ void fuzz_one(const uint8_t *data, size_t size)
 	}
 	while (in.left)
 		act(&in);
-	join(&other, false); /* the daemon answers as ever */
+	join(&other, false); /* the daemon must still serve clients */
 	for (uint32_t i = 0; i < PEERS; i++) {
 		while (peers[i].fd > 0 && hear(&peers[i], 0))
 			;
 		hang_up(&peers[i]);
 		peers[i] = (struct peer){0};
 	}
-	let_go(&other, 0); /* of nobody: it is refused */
+	let_go(&other, 0); /* an invalid id, which is refused */
 	while (n_clients > 0)
 		let_go(&other, clients[--n_clients]);
 	hang_up(&other);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory of a sequence as another process left it: header, tables, journal. The input is a list of words to write
- * into well-formed memory. What passes skv_seqmem_check() can be replayed and recovered without a store
- * outside of it, and is then what its last commit says.
+ * The memory of a sequence as left by another process: header, tables, journal. The input is a list of words to write
+ * into well-formed memory. Memory that passes skv_seqmem_check() can be replayed and recovered without a write outside
+ * of it, and then matches its last commit.
  */
 #include "common/records.h"
 #include "common/seqmem.h"
@@ -14,7 +14,7 @@ const int fuzz_copies = 300;
 #define LAYERS 2u
 #define MAX_TOKENS 96u
 
-/* Words of the header and the journal are reached more often than their size would have it. */
+/* Chooses words of the header and the journal more often than their sizes would. */
 static size_t where(struct fuzz_input *in, const struct skv_seqmem_layout *l)
 {
 	size_t begin = 0, bytes = l->total;
@@ -42,7 +42,7 @@ static void must_be_recovered(struct skv_seqmem *s, const struct skv_seqmem_layo
 			MUST(skv_pte_kind(skv_seqmem_table(s, l, t)[i]) == SKV_PTE_NONE);
 }
 
-/* What it says of how tokens are compressed is refused, or can be what another sequence begins with. */
+/* Data about compressed tokens is rejected, or another sequence can begin with it. */
 static void must_be_begun_with(const struct skv_seqmem *s, const struct skv_model *m)
 {
 	struct skv_seqmem *begun = calloc(1, sizeof(*begun));

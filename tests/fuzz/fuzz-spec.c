@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A spec: what is accepted is printed and means the same again, what is refused is refused with a text. */
+/* Parses a spec: an accepted one can be printed and parsed to the same config; a rejected one has a text. */
 #include <string.h>
 
 #include "common/spec.h"

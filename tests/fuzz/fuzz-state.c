@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A state of the daemon that was damaged after its process ended: bytes and words of its tables and its undo log, its size, descriptors
- * that are missing or another's. The next daemon takes it or says why not; what it takes balances, and goes on balancing, whatever clients do.
- * A state that was not damaged is taken.
+ * A state of the daemon that is damaged after its process has ended: bytes and words of its tables and undo log, its
+ * size, missing or exchanged descriptors. The next daemon accepts it or rejects it with a text. An accepted state
+ * balances, and continues to balance whatever clients do. An undamaged state must be accepted.
  *
- * The input says what clients did before (fuzz-core's calls are more; these make rows of each kind), what is damaged, and what
- * they do afterwards.
+ * The input determines what clients do before (fewer calls than in fuzz-core, but they create rows of each kind), the
+ * damage, and what clients do afterwards.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -42,7 +42,7 @@ static const struct skv_core_config config = {
 	.max_sessions = 8, .max_pools = 6, .account_pools = 2, .client_sessions = 2,
 };
 
-/* ---- what is around the core ----------------------------------------------------------------- */
+/* ---- environment of the core ----------------------------------------------------------------- */
 
 static bool keep_no_more(void *ctx, const char *name)
 {
@@ -67,7 +67,7 @@ static bool keep(void *ctx, const char *name, int fd)
 
 static const struct skv_core_fdstore store = {.add = keep, .remove = keep_no_more};
 
-/* What is discarded is so at once, or when mem_discarded() says it. */
+/* Discards complete immediately, or when mem_discarded() reports them. */
 static struct skv_mem_ops host_mem;
 static struct skv_mem_range discards[DISCARDS];
 static uint32_t n_discards;
@@ -150,7 +150,7 @@ static const char *a_name(struct fuzz_input *in)
 	return names[fuzz_u8(in) % 4];
 }
 
-/* A sequence of the core, any: its id. */
+/* Returns the id of an arbitrary sequence of the core. */
 static uint32_t a_seq(struct fuzz_input *in)
 {
 	uint32_t i = fuzz_u8(in) % SEQS;
@@ -196,7 +196,7 @@ static void lease(uint32_t i, struct fuzz_input *in)
 	}
 }
 
-/* Pages that its client may have, at the end of a sequence that it may hold. */
+/* Appends pages leased by the client to an arbitrary sequence. */
 static void append(uint32_t i, struct fuzz_input *in)
 {
 	uint32_t seq = skv_state_find(&core->state, SKV_TABLE_SEQUENCES, a_seq(in)), pages = 1 + fuzz_u8(in) % 4, at;
@@ -273,7 +273,7 @@ static bool is_there(uint32_t i)
 	return skv_state_find(&core->state, SKV_TABLE_CLIENTS, clients[i].id) != SKV_NO_INDEX;
 }
 
-/* So many calls. A client that waits for one makes no other. */
+/* Makes up to n calls. A client with a call in progress makes no other. */
 static void calls(struct fuzz_input *in, uint32_t n)
 {
 	while (n-- > 0 && in->left) {
@@ -296,9 +296,9 @@ static void calls(struct fuzz_input *in, uint32_t n)
 	}
 }
 
-/* ---- damages --------------------------------------------------------------------------------- */
+/* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Somewhere in the header, a table's first rows or the undo log. */
+/* Returns an offset in the header, the first rows of a table, or the undo log. */
 static uint64_t somewhere(struct fuzz_input *in, const struct skv_state_header *h)
 {
 	const uint32_t t = fuzz_u8(in) % (SKV_TABLE_COUNT + 1u);
@@ -337,7 +337,7 @@ static void damage_bytes(struct fuzz_input *in, uint8_t *state, const struct skv
 		memcpy(state + at, &word, sizeof(word));
 }
 
-/* Of those that were kept: others in their place, or none. */
+/* Removes, exchanges or overwrites a stored descriptor. */
 static void damage_fd(struct fuzz_input *in)
 {
 	const size_t i = fuzz_u8(in) % n_kept, k = fuzz_u8(in) % n_kept;
@@ -364,7 +364,7 @@ static void damage_fd(struct fuzz_input *in)
 	}
 }
 
-/* How often. */
+/* Damages the state; returns how often. */
 static uint32_t damage(struct fuzz_input *in, int state_fd)
 {
 	struct skv_state_header h;
@@ -429,7 +429,7 @@ void fuzz_one(const uint8_t *data, size_t size)
 	must_balance(false);
 	state_fd = dup(core->state.fd);
 	core = skv_core_abandon(core);
-	n_discards = 0; /* what did it is gone, too */
+	n_discards = 0; /* the process that ran these discards is gone, too */
 	damages = damage(&in, state_fd);
 	close(state_fd);
 	r = resume();

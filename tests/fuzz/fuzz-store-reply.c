@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A prefix store whose server sends these bytes: each call ends, with statuses and a text that go together; and what
- * the bytes say of a cluster goes into effect as a map of nodes that are there, or not at all.
+ * A prefix store whose server sends the input. Each call must end with consistent statuses and text. A reply about a
+ * cluster must result in a map of existing nodes, or have no effect.
  *
- * The first byte says which call, or that it is about a cluster. Calls go over a socket to a thread that sends the
- * bytes on each connection.
+ * The first byte selects a call, or the cluster test. Calls use a socket to a thread that sends the bytes on each
+ * connection.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ static struct {
 	size_t n;
 } server = {.lock = PTHREAD_MUTEX_INITIALIZER, .address = {.sun_family = AF_UNIX}};
 
-/* All of it, then the end, when the client has sent all that it wants. */
+/* Sends all bytes, closes its direction, and reads until the client disconnects. */
 static void *serve(void *listener)
 {
 	static uint8_t bytes[MAX_BYTES];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tokenizer's file: it is refused with a text, or every text has ids that decode. The text follows the JSON, behind a NUL. */
+/*
+ * Loads a tokenizer's file: it is rejected with a text, or every text has ids that decode. The text follows the JSON,
+ * after a NUL.
+ */
 #include <string.h>
 
 #include "formats/tokenizer/tokenizer.h"

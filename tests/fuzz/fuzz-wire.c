@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A byte that says who sent it and with how many fds, then a packet. */
+/* The input is a byte with the direction and the number of fds, then a packet. */
 #include "common/wire.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -27,7 +27,7 @@ void fuzz_one(const uint8_t *data, size_t size)
 		MUST(h.n_fds == n_fds && n_fds <= SKV_WIRE_MAX_FDS);
 		MUST(!to_daemon || !(h.type & SKV_REPLY));
 		MUST(strcmp(skv_wire_name(h.type), "?") != 0);
-		/* what one side may send the other may not */
+		/* a message is valid in one direction only */
 		MUST(skv_wire_check(packet, bytes, n_fds, !to_daemon));
 	}
 	free(line);

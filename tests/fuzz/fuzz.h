@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/fuzz/fuzz.h - code that must hold for any bytes, under bytes that nobody thought of.
+ * tests/fuzz/fuzz.h - tests of code that must be correct for arbitrary input bytes.
  *
- * Each tests/fuzz/fuzz-NAME.c defines fuzz_one(), which must hold for any bytes. `make check` replays the
- * files in tests/fuzz/corpus/NAME, and cut and changed copies of each; `make fuzz-NAME` builds and runs it under
- * clang's libFuzzer, which looks for inputs that reach new code. What it finds goes into the corpus.
+ * Each tests/fuzz/fuzz-NAME.c defines fuzz_one(), which must succeed for any input. `make check` replays the files in
+ * tests/fuzz/corpus/NAME, and truncated and modified copies of each. `make fuzz-NAME` builds and runs it under clang's
+ * libFuzzer, which searches for inputs that reach new code. Inputs that reveal errors are added to the corpus.
  */
 #ifndef SKV_TEST_FUZZ_H
 #define SKV_TEST_FUZZ_H
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What must hold for any bytes. */
+/* Asserts what must hold for any input. */
 #define MUST(x)                                                                                             \
 	do {                                                                                                \
 		if (!(x)) {                                                                                 \
@@ -24,12 +24,12 @@
 		}                                                                                           \
 	} while (0)
 
-/* Its name: that of its folder in the corpus; and how many changed copies of each file `make check` tries. */
+/* Name of the folder in the corpus, and number of modified copies of each file that `make check` tries. */
 extern const char fuzz_name[];
 extern const int fuzz_copies;
 void fuzz_one(const uint8_t *data, size_t size);
 
-/* An input, taken piece by piece; zeros after its end. */
+/* An input that is consumed piece by piece; zeros follow its end. */
 struct fuzz_input {
 	const uint8_t *at;
 	size_t left;

@@ -17,8 +17,8 @@ tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz-tokenizer.c $(FUZZ_SOURCES)
 tests_fuzz_fuzz_wire_SOURCES = tests/fuzz/fuzz-wire.c $(FUZZ_SOURCES)
 EXTRA_DIST += tests/fuzz/corpus
 
-# Under libFuzzer with sanitizers, for FUZZ_SECONDS each; clang needed. Inputs that were found go to fuzz-NAME.d in the build
-# folder. fuzz-requests runs the built daemon's probes.
+# Under libFuzzer with sanitizers, for FUZZ_SECONDS each; needs clang. Inputs that were found go to fuzz-NAME.d in the
+# build folder. fuzz-requests runs the built daemon's probes.
 FUZZ_SECONDS = 60
 FUZZ_CC = clang -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DSKV_LIBFUZZER
 FUZZED = daemon/mem/host.c daemon/mem/cuda-none.c daemon/disk/pages-cuda-none.c $(filter %.c,$(common_libskvcommon_la_SOURCES) \

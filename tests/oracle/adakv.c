@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/adakv.c - adakv: as snapkv, but the heads of a layer share its budget. By the same scores the best of
- * all (head, token) pairs stay, beside the window of each head and its best up to `sure` of an equal share. No head
- * keeps more than `spread` shares, in memory: of a head that has more the best so many are what it can keep.
+ * tests/oracle/adakv.c - adakv: like snapkv, but the heads of a layer share its budget. The best (head, token) pairs of
+ * all heads by the same scores are retained, besides the window of each head and its best tokens up to `safeguard` of
+ * an equal share. No head retains more than `max_head_ratio` shares, which limits memory: a head with more candidates
+ * can retain only that many best ones.
  */
 #include "tests/oracle/oracle.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/*
- * What is being shared by the heads of a layer. Pairs are numbered token * heads + head: of equals the earlier first.
- */
+/* What the heads of a layer share. A pair's number is token * heads + head: of equal pairs the earlier one wins. */
 struct share {
-	uint32_t heads, n;  /* of the layer, tokens */
-	uint32_t most;      /* of a head on average, in the next step */
-	uint32_t recent;    /* of each head stay anyhow: the latest ... */
-	uint32_t sure;      /* ... and with these its best, so many */
-	uint32_t memory;    /* units of a head */
-	bool *candidate;    /* pairs that compete with all others' */
-	bool *maybe_sure;   /* of them those that may be sure */
-	bool *maybe_kept;   /* of them those that may be too many for a head */
+	uint32_t heads, n;  /* kv heads of the layer, tokens */
+	uint32_t most;      /* entries of a head on average, in the next step */
+	uint32_t recent;    /* latest entries of each head that are retained in any case */
+	uint32_t sure;      /* with these and its best ones: retained in any case */
+	uint32_t memory;    /* entries of a head in memory */
+	bool *candidate;    /* pairs that compete with those of other heads */
+	bool *maybe_sure;   /* candidates that may be among the `sure` ones of their head */
+	bool *maybe_kept;   /* candidates that may exceed their head's memory */
 	struct oracle_score *score;
-	uint32_t n_sure;    /* pairs that stay for sure */
-	uint32_t open;      /* places of sure ones that go to one or the other, as roundings have it */
+	uint32_t n_sure;    /* pairs that are certainly retained */
+	uint32_t open;      /* places of `sure` entries that go to one candidate or another, depending on rounding */
 };
 
 static struct share share_of(const struct oracle_step *s, const char *spec)
@@ -54,8 +53,8 @@ static void share_free(struct share *x)
 }
 
 /*
- * A score as it compares with those of other heads: what a softmax is divided by is off by a little too, which all of a
- * head have in common, and scores that are equal here are equal there in one head alone.
+ * A score for comparison with scores of other heads. The denominator of a softmax is slightly off, too, equally for all
+ * tokens of a head; and scores that are equal here are equal in the kernel only within one head.
  */
 static struct oracle_score among_heads(const struct oracle_step *s, struct oracle_score x, uint32_t kv)
 {
@@ -68,7 +67,7 @@ static struct oracle_score among_heads(const struct oracle_step *s, struct oracl
 	};
 }
 
-/* What of a head stays for sure, and what of it competes. */
+/* Determines what a head certainly retains, and which of its tokens compete. */
 static void enter(const struct oracle_step *s, struct share *x, uint32_t kv, struct oracle_head *h,
                   const struct oracle_score *score)
 {
@@ -101,7 +100,10 @@ static void enter(const struct oracle_step *s, struct share *x, uint32_t kv, str
 	free(rest);
 }
 
-/* Who of those that compete stays. Sure ones among them take no other's place, and who does not fit leaves one. */
+/*
+ * Determines which competing pairs are retained. A `sure` pair among them takes no other pair's place, and a pair that
+ * does not fit into its head's memory leaves a place.
+ */
 static void compete(const struct oracle_step *s, uint32_t layer, const struct share *x)
 {
 	uint32_t pairs = x->heads * x->n, want = x->heads * (x->most - 1) - x->n_sure, maybe_kept = 0;
@@ -141,7 +143,7 @@ static void share(const struct oracle_step *s, const char *spec, uint32_t layer,
 		h->stored = stored < x.memory ? stored : x.memory;
 		h->steps = h->queries = h->n = 0;
 		for (uint32_t t = 0; t < s->n; t++)
-			h->n += h->lives[t] != ORACLE_OUT; /* known when they are seen */
+			h->n += h->lives[t] != ORACLE_OUT; /* known when it is observed */
 	}
 	free(score);
 	share_free(&x);
@@ -173,7 +175,7 @@ static void prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
 	oracle_snap_prompt(s, (uint32_t)oracle_number(spec, "window"), rows);
 }
 
-/* Where roundings decide, a head may have more or fewer. */
+/* If rounding decides, a head may have more or fewer entries. */
 static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	oracle_kept_tokens(s, spec, set);

@@ -2,8 +2,8 @@
 /*
  * tests/oracle/case.c - see case.h.
  *
- * Equal scores are made of equal rows, or of pages that are equal row by row: then every arithmetic finds them
- * equal. Sums of the same numbers in another order do not occur: patterns have no row in common.
+ * Equal scores are made from equal rows, or from pages that are equal row by row: then they are equal in every
+ * arithmetic. Sums of the same numbers in another order do not occur, because patterns have no row in common.
  */
 #include "tests/oracle/case.h"
 
@@ -15,7 +15,7 @@
 #include "tests/ref/attention.h"
 
 #define MEMORY (12u << 20) /* bytes of the pool that all sequences together may take */
-#define LEAST_ROOM 512u    /* tokens, of models that are too large for that */
+#define LEAST_ROOM 512u    /* tokens, for models that are too large for MEMORY */
 #define PATTERNS 3u
 #define ROWS 4u
 #define NEEDLE_EVERY 37u
@@ -35,14 +35,14 @@ uint32_t oracle_case_below(struct oracle_case *b, uint32_t n)
 	return (uint32_t)(mix(b->random) % n);
 }
 
-/* A row of `dim` numbers in [-size, size) that `id` names, added to what is there. */
+/* Adds a row of `dim` numbers in [-size, size), determined by `id`. */
 static void add_row(float *to, uint32_t dim, uint64_t id, float size)
 {
 	for (uint32_t d = 0; d < dim; d++)
 		to[d] += size * ((float)(mix(id + d * 0x9e3779b97f4a7c15u) >> 40) / (float)(1 << 23) - 1.0f);
 }
 
-/* Names for rows: of one sequence's layer, head and kind. */
+/* Ids of rows: of one sequence's layer, head and kind. */
 enum row { ROW_K, ROW_V, ROW_Q, ROW_NEEDLE };
 static uint64_t row_id(const struct oracle_case_seq *s, uint32_t layer, uint32_t head, enum row row, uint64_t index)
 {
@@ -51,15 +51,15 @@ static uint64_t row_id(const struct oracle_case_seq *s, uint32_t layer, uint32_t
 
 /* ---- shapes and sequences --------------------------------------------------------------------- */
 
-/* How keys turn: what is in them does not depend on it, but policies that turn them back do. */
+/* A random RoPE. The keys' contents do not depend on it, but policies that undo it do. */
 static struct skv_rope some_rope(struct oracle_case *b, bool on_host)
 {
-	const uint32_t dims = on_host ? 8 : 16; /* a device's kernels turn 16 elements at a time */
+	const uint32_t dims = on_host ? 8 : 16; /* a device's kernels rotate 16 elements at a time */
 
 
 	return (struct skv_rope){
 	        .type = SKV_ROPE_NONE + oracle_case_below(b, SKV_ROPE_YARN),
-	/* no head has fewer than 16, on a device 64 */
+	/* heads have at least 16 elements, on a device 64 */
 	        .dims = oracle_case_below(b, 3) ? 0 : dims * (1 + oracle_case_below(b, 2)),
 	        .interleaved = oracle_case_below(b, 2),
 	        .theta = oracle_case_below(b, 2) ? 1e4 : 5e5,
@@ -94,7 +94,10 @@ static float **rows_new(uint32_t n_layers, size_t n)
 	return rows;
 }
 
-/* Lengths that something depends on: nothing, a token, pages that are full or about to be, 16 of them; and any. */
+/*
+ * A random length, often a special one: empty, a few tokens, full pages, one token less than full pages or 16 pages,
+ * the longest.
+ */
 static uint32_t some_length(struct oracle_case *b, uint32_t longest)
 {
 	uint32_t n = 1 + oracle_case_below(b, longest), unit;

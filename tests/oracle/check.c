@@ -13,7 +13,7 @@
 #include "tests/oracle/run.h"
 #include "tests/ref/attention.h"
 
-/* ---- the oracle's view ---------------------------------------------------------------------------- */
+/* ---- the oracle's view -------------------------------------------------------------------------- */
 
 static struct oracle_step step_of(const struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q,
                                   uint32_t n)
@@ -29,7 +29,10 @@ static struct oracle_step step_of(const struct verify *v, const struct oracle_ca
 	        .kept = q->kept,
 	        .logit_slack = v->backend->logit_slack,
 	        .kept_slack = v->backend->kept_slack,
-	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
+	        /*
+	         * a device stores scores as 16-bit differences to the largest one so far: equal scores stay equal only
+	         * at 0
+	         */
 	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
 	        .device_rounds = v->backend->device_rounds,
 	        .width = v->identity,
@@ -45,9 +48,9 @@ void check_ready(struct verify *v, struct oracle_case *b, struct skv_session *s,
 	compressed_follow(q, &step, oracle_find(spec), spec, !prompt);
 }
 
-/* ---- what kv heads keep ------------------------------------------------------------------------- */
+/* ---- what kv heads retain ----------------------------------------------------------------------- */
 
-/* Does a policy evict from each of the layer's kv heads alone, or has one done so? */
+/* Does, or did, a policy evict from each of the layer's kv heads on its own? */
 static bool keeps(const struct oracle_case_seq *q, uint32_t layer)
 {
 	return q->kept && layer >= q->kept->first;
@@ -63,7 +66,7 @@ void check_taken(struct verify *v, struct oracle_case *b, struct skv_session *s,
 		return;
 	q->kept = oracle_kept_new(&step, p->granularity, (uint32_t)oracle_number(skv_policy_spec(s), "dense"), q->cap);
 	q->kept->prompt = q->prompt;
-	q->kept->prompted = true; /* who takes a sequence over does not wait */
+	q->kept->prompted = true; /* a policy that takes a sequence over evicts at once */
 }
 
 void check_prompt(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, uint32_t n,
@@ -81,13 +84,13 @@ void check_prompt(struct verify *v, struct oracle_case *b, struct skv_session *s
 		p->prompt(&step, spec, rows);
 }
 
-/* Units in memory. */
+/* Entries in memory. */
 static uint32_t stored(const struct oracle_head *h)
 {
 	return h->stored ? h->stored : h->n;
 }
 
-/* Tokens of each of the layer's heads. */
+/* Tokens in memory of each of the layer's heads. */
 static uint32_t slots(const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer)
 {
 	const struct oracle_head *h = &q->kept->head[layer * b->model.n_kv_heads];
@@ -96,7 +99,7 @@ static uint32_t slots(const struct oracle_case *b, const struct oracle_case_seq 
 	return stored(h) * q->kept->granularity - (last ? q->kept->granularity - last : 0);
 }
 
-/* Pages that the policy has given back when the step is done. */
+/* Pages of K and V that the policy has given back after the step, less the pages of compressed tokens. */
 static uint64_t pages_left_out(const struct oracle_case *b, const struct oracle_case_seq *q,
                                const struct oracle_step *step)
 {
@@ -108,13 +111,14 @@ static uint64_t pages_left_out(const struct oracle_case *b, const struct oracle_
 		else
 			for (uint32_t page = 0; page < skv_pages_of(step->n); page++)
 				holes += q->hole[layer][page];
-	for (uint32_t layer = 0; layer < b->model.n_layers; layer++) /* and others taken, which may be more */
+	/* pages of compressed tokens come on top, perhaps more than those given back */
+	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
 		if (q->compress[layer].coded > 0)
 			holes += (uint64_t)(q->compress[layer].coded - q->compress[layer].first) / SKV_PAGE_TOKENS - q->compress[layer].pages;
 	return holes;
 }
 
-/* Is it known how many pages those are in which the sequence has compressed tokens? */
+/* Is the number of pages that hold the sequence's compressed tokens known? */
 static bool pages_known(const struct oracle_case *b, const struct oracle_case_seq *q)
 {
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
@@ -123,7 +127,7 @@ static bool pages_known(const struct oracle_case *b, const struct oracle_case_se
 	return !q->holes_unknown;
 }
 
-/* ---- what is seen ------------------------------------------------------------------------------- */
+/* ---- observations ------------------------------------------------------------------------------- */
 
 struct take take_new(const struct oracle_case *b)
 {
@@ -199,7 +203,7 @@ bool check_seen(struct verify *v, struct skv_session *s, uint32_t layer, uint32_
 	return well;
 }
 
-/* ---- outputs -------------------------------------------------------------------------------------- */
+/* ---- outputs ------------------------------------------------------------------------------------ */
 
 static const char *kind_name(enum oracle_case_kind kind)
 {
@@ -210,7 +214,7 @@ static const char *kind_name(enum oracle_case_kind kind)
 	return names[kind];
 }
 
-/* Say what is wrong with a layer, of which sequence. */
+/* Records what is wrong with a layer of a sequence. */
 __attribute__((format(printf, 4, 5)))
 static bool wrong(struct verify *v, const struct oracle_case_seq *q, uint32_t layer, const char *fmt, ...)
 {
@@ -223,15 +227,15 @@ static bool wrong(struct verify *v, const struct oracle_case_seq *q, uint32_t la
 	return verify_fails(v, "layer %u, sequence of %u tokens, %s: %s", layer, q->n + 1, kind_name(q->kind), what);
 }
 
-/* The q head's list. */
+/* The list of the q head. */
 static uint32_t row_of(const struct skv_model *m, const struct seen *x, uint32_t head)
 {
 	return (uint32_t)((uint64_t)head * x->attended.rows / m->n_heads);
 }
 
 /*
- * Whether the head's tokens are visible: by the list, or under another policy, which knows nothing of what heads keep,
- * all that are there. False: it is not known which.
+ * Which tokens are visible to the head: those in its list; under another policy, which does not evict from single
+ * heads, all in memory. False: it is unknown which.
  */
 static bool see(const struct oracle_case *b, const struct oracle_case_seq *q, bool own, uint32_t layer, const struct seen *x,
                 uint32_t head, bool *visible)
@@ -258,7 +262,7 @@ static bool see(const struct oracle_case *b, const struct oracle_case_seq *q, bo
 	return true;
 }
 
-/* The output of one q head of token `at`, over the tokens up to it that are visible. */
+/* Checks the output of one q head of token `at`, over the visible tokens up to it. */
 static bool check_head(struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer, uint32_t head,
                        uint32_t at, const bool *visible, const float *out)
 {
@@ -322,9 +326,9 @@ bool check_prompt_rows(struct verify *v, const struct oracle_case *b, uint32_t s
 	return well;
 }
 
-/* ---- sets ------------------------------------------------------------------------------------------- */
+/* ---- sets --------------------------------------------------------------------------------------- */
 
-/* One list against what it must be. */
+/* Compares one list with what it must be. */
 static bool check_list(struct verify *v, const struct oracle_case_seq *q, uint32_t layer, uint32_t row, const struct seen *x,
                        const struct oracle_set *set)
 {
@@ -371,7 +375,7 @@ static bool check_oracle(struct verify *v, struct oracle_case *b, const struct o
 	return well;
 }
 
-/* What can be said of a policy that the oracle does not know. */
+/* Checks what must hold for a policy that the oracle does not know. */
 static bool check_contract(struct verify *v, const struct oracle_case_seq *q, const char *spec, uint32_t layer,
                            const struct seen *x)
 {
@@ -426,11 +430,11 @@ bool check_same(struct verify *v, const struct oracle_case *b, uint32_t seq, con
 	return true;
 }
 
-/* ---- after a step ----------------------------------------------------------------------------------- */
+/* ---- after a step ------------------------------------------------------------------------------- */
 
 /*
- * As the library counts: tokens once for each q head, which are then divided by their number. *ret_sparse: some that
- * are there are not among them.
+ * Counts as the library does: tokens once for each q head, divided by the number of q heads. *ret_sparse: some tokens
+ * in memory are not attended to.
  */
 static uint64_t attended(const struct skv_model *m, const struct take *t, const struct oracle_case *b, uint32_t seq, bool own,
                          bool *ret_sparse)
@@ -488,7 +492,7 @@ bool check_end(struct verify *v, struct oracle_case *b, struct skv_session *s, u
 		oracle_kept_add(q->kept, step.n);
 	compressed_follow(q, &step, p, spec, true);
 	holes = pages_left_out(b, q, &step);
-	if (p && p->granularity) { /* what goes in this step is there until the next one */
+	if (p && p->granularity) { /* what this step evicts stays in memory until the next one */
 		p->evict(&step, spec);
 		q->kept->prompted = false;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/choose.c - sets of units, and the best k of them. */
+/* tests/oracle/choose.c - sets of entries, and the best k of them. */
 #include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
@@ -81,7 +81,7 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* How many of sorted x[n] are above the limit, or at it where `at` says so. */
+/* How many of sorted x[n] are above the limit, or, with `at`, equal to it. */
 static uint32_t above(const double *x, uint32_t n, double limit, bool at)
 {
 	uint32_t from = 0, to = n;
@@ -98,14 +98,14 @@ static uint32_t above(const double *x, uint32_t n, double limit, bool at)
 }
 
 /*
- * v comes before u if its score is larger, or equal and v < u. Surely: all of its range is above that of u. Maybe: some
- * of it is. Where ties hold exactly the lower indices among its equals come before u.
+ * v ranks before u if its score is larger, or equal and v < u. Certainly: all of its range is above that of u. Maybe:
+ * part of it is. If ties hold exactly, equal entries with lower indices rank before u.
  */
 void oracle_ranks(const struct oracle_step *s, const struct oracle_score *score, const bool *candidate, uint32_t n,
                   uint32_t *ret_sure, uint32_t *ret_may)
 {
 	double *lo = calloc(n + 1, sizeof(*lo)), *hi = calloc(n + 1, sizeof(*hi)), *is = calloc(n + 1, sizeof(*is));
-	uint32_t *before = calloc(n + 1, sizeof(*before)); /* by place in is[]: equals seen so far */
+	uint32_t *before = calloc(n + 1, sizeof(*before)); /* by position in is[]: equal entries so far */
 	uint32_t m = 0;
 
 	for (uint32_t u = 0; u < n; u++) {
@@ -126,7 +126,7 @@ void oracle_ranks(const struct oracle_step *s, const struct oracle_score *score,
 		larger = above(is, m, score[u].is, false);
 		equals = above(is, m, score[u].is, true) - larger;
 		earlier = before[m - larger - 1]++;
-		/* its equals, itself among them, are within its range: none of them sure, all of them maybe */
+		/* the equal entries, including itself, are within its range: none is certain, all are possible */
 		ret_sure[u] = above(lo, m, score[u].hi, false) + (s->ties_hold ? earlier : 0);
 		ret_may[u] = above(hi, m, score[u].lo, true) - (s->ties_hold ? equals - earlier : 1);
 	}
@@ -165,7 +165,7 @@ void oracle_select(const struct oracle_step *s, uint32_t layer, struct oracle_se
 	struct oracle_score *token = calloc(s->n, sizeof(*token)), *page = calloc(s->n, sizeof(*page));
 	uint32_t heads = s->model->n_heads / rows;
 
-	exact.ties_hold |= bits > 0; /* equal keys have equal sketches, and whole numbers add up alike */
+	exact.ties_hold |= bits > 0; /* equal keys have equal sketches, and sums of integers are exact */
 	s = &exact;
 	oracle_set_new(s, set, how, rows);
 	recent = recent < k ? recent : k;

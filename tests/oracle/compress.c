@@ -2,20 +2,20 @@
 /*
  * tests/oracle/compress.c - see compress.h.
  *
- * With a compressor that is the identity a code is z = x - b in bf16, and what is decompressed is z + b, whatever b
- * is. A number in bf16 is off by at most 2^-8 of itself. So one that was compressed is off by up to 2^-8 |x - b|;
- * |b|, a mean of references, is not above the largest row. The pool rounds what is decompressed, and references
- * before that, by u each; fp32, in which it is turned back and forth, has some 2^-18. In all
+ * If the compressor is the identity, a code is z = x - b in bf16, and z + b is decompressed, whatever b is. A number in
+ * bf16 is off by at most 2^-8 of itself, so a compressed number is off by up to 2^-8 |x - b|; |b|, a mean of
+ * references, is not above the largest row. The pool rounds decompressed rows, and references before that, by u each;
+ * fp32, in which rows are rotated back and forth, contributes some 2^-18. In total
  *
  *   |row' - row| <= E (|row| + most), E = 2^-8 + 2 u + 2^-18
  *
- * for the norm of a head's K, which turning leaves as it is (and what a turn is scaled by is divided out), and for each
- * element of V, which is not turned. A device rounds x and b to bf16 besides, for its products: 2^-8 once more. Rows
- * that were decompressed and compressed again were off before: so many times as much.
+ * for the norm of a head's K, which rotation leaves unchanged (the factor that RoPE scales by is divided out), and for
+ * each element of V, which is not rotated. A device also rounds x and b to bf16 for its products: another 2^-8. Rows
+ * that were decompressed and compressed again were off before: the error grows with each time.
  *
- * K and V quantized are off by much more, but it is said bit for bit what they become. So they become that here, too,
- * and attention and choices are checked by what is left of them. What is decompressed of them, for prompts, the pool
- * rounds again: as what is computed with on a GPU, whose products take 16 bits.
+ * Quantized K and V are off by much more, but their values are specified bit for bit. So rows here take these values,
+ * too, and attention and selections are checked with them. When they are decompressed for prompts, the pool rounds them
+ * again; so do computations on a GPU, whose products take 16 bits.
  */
 #include "tests/oracle/compress.h"
 
@@ -25,18 +25,18 @@
 
 #include "tests/ref/attention.h"
 
-/* The largest that rows can have become, of what they were. */
+/* bound of how much decompressed rows can have grown */
 #define GROWN 1.05
 
-/* ---- which ----------------------------------------------------------------------------------------- */
+/* ---- which tokens ------------------------------------------------------------------------------- */
 
-/* Is all there in the layers that compress? What was let go before, nobody can refer to. */
+/* Is nothing evicted in the layers that compress? Evicted tokens cannot be references. */
 static bool whole(const struct oracle_case_seq *q, const struct oracle_step *s, const struct oracle_policy *p,
                   const char *spec)
 {
 	struct oracle_step all = *s;
 
-	all.n = UINT16_MAX; /* of so many any layer that compresses has compressed some */
+	all.n = UINT16_MAX; /* with so many tokens every layer that compresses has compressed some */
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
 		bool compresses = p->compress(&all, spec, layer).coded > 0;
 
@@ -47,7 +47,7 @@ static bool whole(const struct oracle_case_seq *q, const struct oracle_step *s, 
 	return true;
 }
 
-/* n numbers, `step` apart, as they are kept quantized. */
+/* Quantizes and dequantizes n numbers, `step` apart. */
 static void quantize(float *x, uint32_t step, uint32_t n, uint32_t bits)
 {
 	float least = x[0], most = x[0], top = (float)((1 << bits) - 1), scale;
@@ -65,7 +65,7 @@ static void quantize(float *x, uint32_t step, uint32_t n, uint32_t bits)
 	}
 }
 
-/* Tokens [from, to) of a layer. */
+/* Quantizes tokens [from, to) of a layer. */
 static void quantize_kv(const struct skv_model *m, struct oracle_case_seq *q, uint32_t layer, uint32_t from,
                         uint32_t to)
 {
@@ -88,7 +88,7 @@ static void round_rows(const struct skv_model *m, struct oracle_case_seq *q, uin
 	}
 }
 
-/* What becomes of rows quantized, or of those that were. */
+/* Applies quantization to rows that are now quantized, and rounding to rows that no longer are. */
 static void follow_quantized(const struct oracle_step *s, struct oracle_case_seq *q, uint32_t layer,
                              const struct oracle_compress *was)
 {
@@ -132,7 +132,7 @@ bool compressed_known(const struct verify *v, const struct oracle_case_seq *q, u
 	return true;
 }
 
-/* ---- how far off ------------------------------------------------------------------------------------- */
+/* ---- the possible error ------------------------------------------------------------------------- */
 
 static double norm(const float *x, uint32_t n)
 {
@@ -143,13 +143,13 @@ static double norm(const float *x, uint32_t n)
 	return sqrt(sum);
 }
 
-/* Is the token quantized, and may be rounded on its way? */
+/* Is the token quantized? It may be rounded on its way. */
 static bool is_quantized(const struct oracle_case_seq *q, uint32_t layer, uint32_t t)
 {
 	return q->compress[layer].bits && t < q->compress[layer].coded;
 }
 
-/* E: of a row that was compressed so many times. */
+/* E for a row, as often as it was compressed. */
 static double share_off(const struct skv_model *m, const struct oracle_case_seq *q, uint32_t layer, uint32_t t)
 {
 	static const double unit[] = {[SKV_F32] = 0x1p-24, [SKV_F16] = 0x1p-11, [SKV_BF16] = 0x1p-8};
@@ -159,8 +159,8 @@ static double share_off(const struct skv_model *m, const struct oracle_case_seq 
 }
 
 /*
- * Where scores are off by up to δ_t, weights are by a factor of up to e^δ_t, and what they are divided by by up to
- * S = Σ α_t e^δ_t: so α' = α (1 ± r_t), r_t = S e^δ_t - 1. Weights add up to 1, before and after, so
+ * If scores are off by up to δ_t, weights are off by a factor of up to e^δ_t, and their denominator by up to S = Σ α_t
+ * e^δ_t: so α' = α (1 ± r_t), r_t = S e^δ_t - 1. Weights add up to 1, before and after, so
  *
  *   o' - o = Σ (α'_t - α_t) (v_t - o) + Σ α'_t (v'_t - v_t)
  */

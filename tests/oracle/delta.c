@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/delta.c - delta: Δ-layers run dense and select pages, the layers after each attend to them.
+ * tests/oracle/delta.c - delta: Δ-layers run dense and select pages; the layers after each attend to these.
  *
  *   s_t = max over all q heads of α(t);  S_u = Σ s_t of the page;  the last L pages and the best K - L of the rest,
- *   one set for all heads. `pin` first pages are kept on top of K.
+ *   one set for all heads. The first `pin` pages are attended to on top of K.
  *
- * With scores=sketch α is of the keys' sketches, and a Δ-layer attends to what it selects.
+ * With scores=sketch α is that of the keys' sketches, and a Δ-layer attends to its selection.
  */
 #include "tests/oracle/oracle.h"
 
-/* `auto`: guessed from the first that is not dense on. */
+/* `auto`: guessed, from the first layer that is not dense. */
 static bool is_delta(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	if (oracle_is(spec, "layers", "auto"))

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/deltakv.c - deltakv: attends to what omnikv does, however the tokens are stored. The layers that
- * attend to what a filter chose compress their tokens, a block at a time as soon as `residual` tokens are behind it;
- * the first page stays. With full_bits the others quantize theirs.
+ * tests/oracle/deltakv.c - deltakv: attends to what omnikv does, however the tokens are stored. The layers that follow
+ * a filter compress their tokens, a block at a time as soon as `residual` tokens follow it; if there are references,
+ * the first page stays uncompressed. With full_bits the other layers quantize theirs.
  */
 #include "tests/oracle/oracle.h"
 
 static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
-	oracle_omnikv.attend(s, spec, set); /* there is no `more`, which is 0 then */
+	oracle_omnikv.attend(s, spec, set); /* the spec has no `more`, which is then 0 */
 }
 
 static bool compresses(const struct oracle_step *s, const char *spec, uint32_t layer)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/evict.c - what the kv heads of a sequence keep, from step to step.
+ * tests/oracle/evict.c - what the kv heads of a sequence retain, from step to step.
  *
- * Where roundings decide who goes, the next step's lists say who it was, and that is taken for what happened. So a
- * class is open for one step at most, and everything before it is known.
+ * If rounding decides what is evicted, the next step's lists show the decision, which is then taken as given. So a
+ * class is open for at most one step, and everything before is known.
  */
 #include "tests/oracle/oracle.h"
 
@@ -122,9 +122,9 @@ void oracle_attn_scores(const struct oracle_step *s, uint32_t layer, uint32_t kv
 	free(there);
 }
 
-/* ---- who stays ------------------------------------------------------------------------------------ */
+/* ---- what is retained --------------------------------------------------------------------------- */
 
-/* The best k of the candidates, of equals the later ones if old_first says so. */
+/* The best k of the candidates; with old_first the later ones of equal candidates. */
 static void best(struct oracle_head *h, uint32_t n, const struct oracle_score *score, const bool *candidate,
                  uint32_t k, const struct oracle_stay *stay)
 {
@@ -178,12 +178,12 @@ void oracle_stay(struct oracle_head *h, uint32_t n, const struct oracle_score *s
 	free(candidate);
 }
 
-/* ---- SnapKV and its kin ----------------------------------------------------------------------------- */
+/* ---- SnapKV and related policies ---------------------------------------------------------------- */
 
 /*
- * score[n]: the mean of the scores of `pool` positions around; where nothing lives they are 0. Two means of the same
- * scores in another order are not equal there, as sums are rounded: so a score counts a little more the later it
- * stands.
+ * score[n]: the mean of the scores of `pool` positions around; evicted positions count as 0. Two means of the same
+ * scores in different order are not equal in a kernel, because sums are rounded: so a score counts slightly more the
+ * later its position is.
  */
 static void pool(const struct oracle_head *h, uint32_t n, const struct oracle_score *score, uint32_t width,
                  struct oracle_score *reduced)
@@ -203,7 +203,7 @@ static void pool(const struct oracle_head *h, uint32_t n, const struct oracle_sc
 	}
 }
 
-/* cosine[n]: of a token's key to those of all that live, their mean. */
+/* cosine[n]: of a token's key with the keys of all retained tokens, averaged. */
 static void mean_cosines(const struct oracle_step *s, uint32_t layer, uint32_t kv, double *cosine)
 {
 	uint32_t dim = s->model->head_dim;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/full.c - full: everything that is there. */
+/* tests/oracle/full.c - full: everything in memory. */
 #include "tests/oracle/oracle.h"
 
 static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)

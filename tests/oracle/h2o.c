@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/h2o.c - h2o: each kv head adds up the weights that its tokens get of all queries, a mean over its
- * group. Half of the budget is for the latest tokens, half for those with the largest sums; the budget holds for
- * what a step attends to.
+ * tests/oracle/h2o.c - h2o: each kv head accumulates the weights that its tokens get from all queries, averaged over
+ * its group. Half of the budget is for the latest tokens, half for those with the largest sums; the budget limits what
+ * a step attends to.
  */
 #include "tests/oracle/oracle.h"
 

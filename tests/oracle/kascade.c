@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/kascade.c - kascade: anchors choose tokens for each kv head, by the sum over its group of α; the layers
- * after an anchor attend to its tokens, kv head h to those of head map[h], here its own.
+ * tests/oracle/kascade.c - kascade: anchor layers select tokens for each kv head, by the sum of α over its group; the
+ * layers after an anchor attend to its tokens, kv head h to those of head map[h], here its own.
  *
- *   k = min(max(0.1 n, 128), n), rounded up as all budgets are, where the paper rounds down
+ *   k = min(max(0.1 n, 128), n), rounded up like all budgets; the paper rounds down
  *
- * An anchor at layer 0 attends densely; the other anchors to what they choose themselves, or densely (dense-anchors).
- * With `shared` the sum is over all heads, and there is one set. With scores=sketch α is of the keys' sketches, and the anchor
- * at layer 0 attends to what it chooses, too.
+ * An anchor at layer 0 attends densely; the other anchors attend to their own selection, or densely (dense-anchors).
+ * With `shared` the sum is over all heads, and there is one set. With scores=sketch α is that of the keys' sketches,
+ * and the anchor at layer 0 attends to its own selection, too.
  */
 #include "tests/oracle/oracle.h"
 
@@ -22,7 +22,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	uint32_t rows = shared ? 1 : s->model->n_kv_heads, bits = oracle_sketch_bits(spec, layer);
 	struct oracle_step own = *s;
 
-	/* an anchor that attends to what it chooses does both at once */
+	/* an anchor that attends to its own selection selects by weights while it computes them */
 	own.weight_steps = s->device_rounds && !bits && layer > 0 && !dense_anchors(spec);
 	oracle_select(&own, layer, set, ORACLE_TOKENS, rows, ORACLE_SUM, bits, oracle_budget(spec, s->n, 128), 0, 0);
 }

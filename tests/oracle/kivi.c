@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/kivi.c - kivi: attends to everything. A block is compressed as soon as `residual` tokens are behind
- * it.
+ * tests/oracle/kivi.c - kivi: attends to everything. A block is compressed as soon as `residual` tokens follow it.
  */
 #include "tests/oracle/oracle.h"
 
@@ -10,7 +9,7 @@ static void attend(const struct oracle_step *s, const char *spec, struct oracle_
 	oracle_full.attend(s, spec, set);
 }
 
-/* Each head has a record of each 32 tokens. */
+/* Each head has one record for every 32 tokens. */
 static uint32_t pages_of(const struct skv_model *m, uint32_t coded, uint32_t bits, uint32_t group)
 {
 	uint32_t numbers = 2 * 32 * m->head_dim, pairs = m->head_dim + 32 * (m->head_dim / group);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/lessismore.c - lessismore: as tidal, with one set for all heads: the first `sinks` tokens, the last
+ * tests/oracle/lessismore.c - lessismore: like tidal, with one set for all heads: the first `sinks` tokens, the last
  * `recent` ones, and of those between as many as the budget leaves room for. Each q head ranks these by its scores;
- * they are taken in the order of ranks - what any head has first, then what any has second - each once.
+ * they are taken in the order of ranks (what any head ranks first, then what any ranks second), each once.
  */
 #include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
 
 /*
- * Where a token comes first in that order: a head h that has it at rank r puts it at place r * heads + h, and the
- * first of these places counts. No two tokens share one.
+ * The first place of a token in that order: a head h that ranks it r puts it at place r * heads + h, and the first of
+ * these places counts. No two tokens share a place.
  */
 static void places(const struct oracle_step *s, uint32_t layer, const bool *candidate, struct oracle_score *place)
 {
@@ -25,7 +25,7 @@ static void places(const struct oracle_step *s, uint32_t layer, const bool *cand
 			struct oracle_score x = {.lo = -(may[t] * (double)heads + head),
 			                         .hi = -(sure[t] * (double)heads + head)};
 
-			/* where rounding decides no two places may pass for equal */
+			/* if rounding decides, two places must not count as equal */
 			x.is = (x.lo + x.hi) / 2 + (sure[t] != may[t] ? (t + 1) * 1e-9 : 0);
 			place[t] = head == 0 ? x : oracle_more(place[t], x);
 		}

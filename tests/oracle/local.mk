@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What policies must do: of tests/e2e/test-oracle and of sparsekvctl.
+# What policies must do, for tests/e2e/test-oracle and sparsekvctl.
 noinst_LTLIBRARIES += tests/oracle/libskvoracle.la
 tests_oracle_libskvoracle_la_SOURCES = tests/oracle/oracle.h tests/oracle/policies.c \
 	tests/oracle/spec.c tests/oracle/scores.c tests/oracle/choose.c \

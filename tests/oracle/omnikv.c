@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/omnikv.c - omnikv: filter layers run dense and choose tokens for the layers up to the next one, by the
- * largest weight that any head gives them; recent ones are kept. `more` layers after a filter are dense as well. With
- * scores=sketch weights are of the keys' sketches, and filters attend to what they choose.
+ * tests/oracle/omnikv.c - omnikv: filter layers run dense and select tokens for the layers up to the next filter, by
+ * the largest weight that any head gives them; recent ones are always selected. `more` layers after a filter are dense
+ * as well. With scores=sketch the weights are those of the keys' sketches, and filters attend to their selection.
  */
 #include "tests/oracle/oracle.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/palu.c - palu: attends to everything. A block is compressed as soon as `residual` tokens are behind
- * it.
+ * tests/oracle/palu.c - palu: attends to everything. A block is compressed as soon as `residual` tokens follow it.
  */
 #include "tests/oracle/oracle.h"
 

@@ -14,7 +14,7 @@ const struct oracle_policy *oracle_find(const char *spec)
 	};
 	size_t len = strcspn(spec, "?:");
 
-	/* what the profile of a model says is in a file */
+	/* a model's profile is in a file that the oracle does not read */
 	if (strstr(spec, "profile=/"))
 		return NULL;
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)

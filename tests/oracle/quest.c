@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/quest.c - quest: each layer but the first attends to the pages whose keys' upper bounds are highest,
+ * tests/oracle/quest.c - quest: each layer but the first `dense` ones attends to the pages whose keys have the highest
+ * upper bounds,
  *
  *   U(page) = Σ_d max(q_d·kmin_d, q_d·kmax_d), unscaled
  *
  *   paper    per q head: the last page and the best K - 1
- *   eval     per q head: the best max(3, K/16), K counted in tokens (a share: of pages), the last page or not
+ *   eval     per q head: the best max(3, K/16), K counted in tokens (a share is of pages); the last page competes
  *   shared   one set: max over all heads; the last page and the best K - 1
- *   sglang   one set: q mean over the group, sum over kv heads; the last four pages and the best K - 4
+ *   sglang   one set: q averaged over the group, U summed over kv heads; the last four pages and the best K - 4
  */
 #include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
 
-/* The query of heads [from, to), of one kv head: their mean. */
+/* The mean query of heads [from, to), all of one kv head. */
 static void mean_query(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, double *q)
 {
 	uint32_t dim = s->model->head_dim;
@@ -25,7 +26,7 @@ static void mean_query(const struct oracle_step *s, uint32_t layer, uint32_t fro
 	}
 }
 
-/* page[pages]: U for heads [from, to), the largest of any of them, or as SGLang pools them. */
+/* page[pages]: U for heads [from, to): the largest of any head, or reduced as SGLang does. */
 static void bounds(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, bool sglang,
                    struct oracle_score *page)
 {
@@ -69,7 +70,7 @@ static void attend(const struct oracle_step *s, const char *spec, struct oracle_
 {
 	struct oracle_step exact = *s;
 
-	exact.ties_hold = true; /* of equal bounds, whatever a place makes of weights */
+	exact.ties_hold = true; /* for equal bounds, whatever a backend does to weights */
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++)
 		if (layer < oracle_number(spec, "dense"))
 			oracle_dense(s, layer, &set[layer]);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/raas.c - raas: a page of a kv head gets the sequence's length as its stamp when it begins, and
+ * tests/oracle/raas.c - raas: a page of a kv head is stamped with the sequence's length when the page begins, and
  * whenever its weight is above alpha:
  *
- *   w(page)  softmax over the pages that are there of U(page) / sqrt(head_dim), a mean over the group; U as in quest
+ *   w(page)  softmax of U(page) / sqrt(head_dim) over the pages in memory, averaged over the group; U as in quest
  *
- * When a page is full and the next one would be more than the budget, the one with the oldest stamp goes, of equals
- * the oldest, but none of the prompt's.
+ * When a page is full and the next one would exceed the budget, the page with the oldest stamp is evicted, the oldest
+ * page of equals, but never a page of the prompt.
  *
- *   unscaled  U is taken as it is
- *   ratio     the best half of the pages by w are stamped, whatever alpha says
- *   quest     of the prompt's pages the best are attended to, half of the budget or as many as there are; what that
- *             leaves is for pages of the decode
+ *   unscaled  U is not divided
+ *   ratio     the best half of the pages by w are stamped, regardless of alpha
+ *   quest     the best pages of the prompt are attended to, half of the budget or as many as there are; the rest of
+ *             the budget is for pages of the decode
  */
 #include "tests/oracle/oracle.h"
 
@@ -20,7 +20,7 @@
 
 #define SUM_SLACK 1e-6
 
-/* weight[pages] of those that live, the newest one among them, for one q head: added. */
+/* Adds weight[pages] of one q head for the pages in memory, including the newest one. */
 static void add_weights(const struct oracle_step *s, const char *spec, uint32_t layer, uint32_t head, uint32_t pages,
                         struct oracle_score *weight)
 {
@@ -63,11 +63,11 @@ static void weights(const struct oracle_step *s, const char *spec, uint32_t laye
 		add_weights(s, spec, layer, head, pages, weight);
 }
 
-/* Which of the pages [0, end) that live are among the best k by weight: class[end]. */
+/* Which of the pages [0, end) in memory are among the best k by weight: class[end]. */
 static void best(const struct oracle_head *h, const struct oracle_score *weight, uint32_t end, uint32_t k,
                  uint8_t *class)
 {
-	struct oracle_step ties = {.ties_hold = true}; /* of equal bounds, whatever a place makes of weights */
+	struct oracle_step ties = {.ties_hold = true}; /* for equal bounds, whatever a backend does to weights */
 	bool *candidate = calloc(end + 1, sizeof(*candidate));
 	uint32_t *sure = calloc(end + 1, sizeof(*sure)), *may = calloc(end + 1, sizeof(*may));
 
@@ -86,7 +86,7 @@ static uint32_t pages_of(uint32_t n)
 	return (n + ORACLE_PAGE - 1) / ORACLE_PAGE;
 }
 
-/* Pages that a step of n tokens attends to, and of the prompt's how many of these: half, with quest, else all. */
+/* Pages that a step of n tokens attends to, and how many of these may be of the prompt: with quest half, else all. */
 static uint32_t most_of(const struct oracle_step *s, const char *spec, uint32_t n, uint32_t *ret_pinned)
 {
 	double budget = oracle_number(spec, "budget");
@@ -99,7 +99,7 @@ static uint32_t most_of(const struct oracle_step *s, const char *spec, uint32_t 
 
 /* ---- a step ---------------------------------------------------------------------------------------- */
 
-/* Of the prompt's pages, only the best; the one that is being filled is attended to anyhow. */
+/* Attends only to the best pages of the prompt; the page that is being filled is attended to in any case. */
 static void leave_out(const struct oracle_step *s, const char *spec, uint32_t layer, uint32_t kv,
                       struct oracle_set *set)
 {
@@ -152,7 +152,7 @@ static void stamp(const struct oracle_step *s, const char *spec, uint32_t layer,
 			class[p] = weight[p].lo > alpha ? ORACLE_IN : weight[p].hi > alpha ? ORACLE_MAY : ORACLE_OUT;
 		if (class[p] == ORACLE_IN || (p == pages - 1 && s->n % ORACLE_PAGE == 1))
 			h->value[p] = now;
-		else if (class[p] == ORACLE_MAY) /* equal to no other */
+		else if (class[p] == ORACLE_MAY) /* equal to no other stamp */
 			h->value[p] = (struct oracle_score){h->value[p].lo, s->n - 0.5 - 1e-6 * p, s->n};
 	}
 	free(weight);
@@ -164,7 +164,7 @@ static void evict(const struct oracle_step *s, const char *spec)
 	uint32_t counted, most = most_of(s, spec, s->n + 1, &counted), pinned = pages_of(s->kept->prompt);
 	struct oracle_stay stay = {.pinned = pinned, .old_first = true, .ties_hold = true};
 
-	/* the page to come is of the budget, and one more at least stays */
+	/* the next page counts towards the budget, and at least one more page is retained */
 	stay.keep = pinned + (most > counted + 2 ? most - counted - 1 : 1);
 	for (uint32_t layer = (uint32_t)oracle_number(spec, "dense"); layer < s->model->n_layers; layer++)
 		for (uint32_t kv = 0; kv < s->model->n_kv_heads; kv++) {

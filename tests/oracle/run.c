@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/run.c - steps, begun up to three times each: alone, in another order, and to stay. What is
- * checked of a step is check.c's business.
+ * tests/oracle/run.c - makes steps, each begun up to three times: alone, in another order, and finally to be committed.
+ * check.c checks them.
  */
 #include "tests/oracle/run.h"
 
@@ -14,7 +14,7 @@
 #include "tests/oracle/oracle.h"
 
 #define CHUNK 512u /* rows of a prompt at a time */
-#define MORE 40u   /* and at most of a prompt that comes later */
+#define MORE 40u   /* rows of a later prompt, at most */
 
 bool verify_fails(struct verify *v, const char *fmt, ...)
 {
@@ -57,7 +57,7 @@ static void rows_free(struct verify_rows *r)
 	free(r->out);
 }
 
-/* Rows [at, at + n) are the sequence's tokens from `first` on. */
+/* Copies the sequence's tokens from `first` on to rows [at, at + n). */
 static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t at, uint32_t n, const struct oracle_case_seq *q,
                      uint32_t layer, uint32_t first)
 {
@@ -70,7 +70,10 @@ static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t 
 
 /* ---- sequences -------------------------------------------------------------------------------- */
 
-/* Tokens [at, at + n) as rows of a prompt. `checked`: as what comes after all that the sequence has. */
+/*
+ * Reads tokens [at, at + n) as rows of a prompt. `checked`: they follow all tokens of the sequence, and outputs are
+ * checked.
+ */
 static bool feed(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, uint32_t at, uint32_t n,
                  bool checked)
 {
@@ -94,7 +97,7 @@ static bool feed(struct verify *v, struct oracle_case *b, struct skv_session *s,
 	return e < 0 ? verify_fails(v, "a prompt up to %u tokens: %s", at + n, skv_last_error()) : well;
 }
 
-/* Tokens [0, n) as a prompt: what comes out is of no interest. */
+/* Reads tokens [0, n) as a prompt; outputs are not checked. */
 static bool feed_prompt(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq)
 {
 	struct oracle_case_seq *q = &b->seq[seq];
@@ -110,7 +113,7 @@ static bool feed_prompt(struct verify *v, struct oracle_case *b, struct skv_sess
 	return true;
 }
 
-/* A prompt over what some policy has compressed: a few tokens of one of the sequences, if there is room. */
+/* Reads a prompt after compressed tokens: a few tokens of one of the sequences, if there is room. */
 static bool feed_more(struct verify *v, struct oracle_case *b, struct skv_session *s)
 {
 	const struct oracle_policy *p = oracle_find(skv_policy_spec(s)), *verified = oracle_find(v->spec);
@@ -162,7 +165,7 @@ static bool let_go(struct verify *v, struct oracle_case *b, bool drop)
 
 /* ---- a step ------------------------------------------------------------------------------------- */
 
-/* Begin a step of sequences order[n] and take it as far as in front of its end; records what is seen. */
+/* Begins a step of sequences order[n] and makes it up to its end; records what is observed. */
 static bool attempt(struct verify *v, struct oracle_case *b, struct skv_session *s, const uint32_t *order, uint32_t n,
                     struct take *t)
 {
@@ -198,7 +201,7 @@ static bool attempt(struct verify *v, struct oracle_case *b, struct skv_session 
 	return well;
 }
 
-/* The same step alone or in another order, given up before its end. */
+/* Makes the same step alone or in another order, and aborts it. */
 static bool rehearse(struct verify *v, struct oracle_case *b, struct skv_session *s, struct take *t, uint32_t *ret_one)
 {
 	uint32_t order[BED_MAX_SEQS], one = oracle_case_below(b, b->n_seqs);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/scores.c - q·k, softmax weights, what is made of them, and how far a kernel's may be off. */
+/* tests/oracle/scores.c - q·k, softmax weights, scores computed from them, and the possible error of a kernel's. */
 #include "tests/oracle/oracle.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #define SUM_SLACK 1e-6  /* of a sum of up to some hundred weights in fp32 */
 #define ADD_SLACK 0x1p-22 /* of a sum, for each number that is added */
-#define LEAST 1e-37     /* below it fp32 has few digits, or none */
+#define LEAST 1e-37     /* fp32 has few digits below it, or none */
 
 static struct oracle_score about(double is, double slack)
 {
@@ -40,8 +40,8 @@ void oracle_logits(const struct oracle_step *s, uint32_t layer, uint32_t head, s
 }
 
 /*
- * α_t = exp(x_t) / Σ exp(x). Where a kernel's x_t is off by up to δ_t, and its sum by a factor of up to exp(Δ), its
- * α is off by up to exp(δ_t + Δ).
+ * α_t = exp(x_t) / Σ exp(x). If a kernel's x_t is off by up to δ_t, and its sum by a factor of up to exp(Δ), its α is
+ * off by a factor of up to exp(δ_t + Δ).
  */
 void oracle_weights(const struct oracle_step *s, uint32_t layer, uint32_t head, struct oracle_score *score)
 {
@@ -116,7 +116,7 @@ struct oracle_score oracle_stepped(const struct oracle_step *s, struct oracle_sc
 	return x;
 }
 
-/* Page bounds of fp8 are rows of fp8 as well: what is small for such a row is rounded up. */
+/* Page bounds of fp8 are rows of fp8, too: elements that are small for such a row are rounded up. */
 static void round_up(const struct skv_model *m, double *row)
 {
 	double most = 0, unit = 0x1p-126;
@@ -155,8 +155,8 @@ struct oracle_score oracle_bound(const struct oracle_step *s, uint32_t layer, ui
 }
 
 /*
- * Like a kernel's, the sum depends on the order of what is summed, if only by a hair: pages of the same weights in
- * another order must not pass for equal.
+ * As in a kernel, the sum depends slightly on the order of its numbers: pages of the same weights in another order must
+ * not count as equal.
  */
 void oracle_pages(const struct oracle_score *token, uint32_t n, struct oracle_score *page)
 {

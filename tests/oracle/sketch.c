@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/sketch.c - sketch: each kv head attends to the last `recent` tokens and to the heaviest others, K together,
- * by the softmax weights that its q heads give the keys' sketches, the largest of the group. With q each q head has K such
- * tokens by its own weights, and the kv head attends to what any of its q heads has.
+ * tests/oracle/sketch.c - sketch: each kv head attends to the last `recent` tokens and to the heaviest others, K
+ * together, by the softmax weights that its q heads give to the keys' sketches, the largest of the group. With variant
+ * q each q head selects K such tokens by its own weights, and the kv head attends to the union of its q heads'
+ * selections.
  *
- *   k' = R (k - c)         c the mean of the first 16 keys, if they are there; R the Hadamard matrix of blocks of as many
- *                          elements as the largest power of two in head_dim, after a sign for each element
- *   code                   u in [0, 2^bits), for u + 1/2 - 2^(bits - 1): the nearest to k' / step; step 1, 0.586, 0.335 of
- *                          the root mean square of k' for 2, 3, 4 bits; with one bit the sign
- *   score                  R q in 127ths of its largest element, whole ones, times the codes, times <k', code> / <code, code>
- *                          in bf16, and c·q
+ *   k' = R (k - c)         c is the mean of the first 16 keys, if they are in memory; R is the Hadamard matrix of
+ *                          blocks of as many elements as the largest power of two in head_dim, after a sign for each
+ *                          element
+ *   code                   u in [0, 2^bits), for u + 1/2 - 2^(bits - 1): the nearest to k' / step; step is 1, 0.586,
+ *                          0.335 of the root mean square of k' for 2, 3, 4 bits; with one bit the sign
+ *   score                  R q in 127ths of its largest element, rounded to integers, times the codes, times
+ *                          <k', code> / <code, code> in bf16, plus c·q
  *
- * What is nearly half way between two whole numbers may be rounded to either.
+ * Numbers that are nearly half way between two integers may be rounded to either.
  */
 #include "tests/oracle/oracle.h"
 
@@ -20,9 +22,9 @@
 
 #include "tests/ref/attention.h"
 
-#define NEAR 1e-4  /* of a step: roundings in single precision may decide */
-#define SLACK 2e-5 /* of a score, besides */
-#define APART 1e-9 /* of a score, by which twice its scale changes it */
+#define NEAR 1e-4  /* of a step: rounding in single precision may decide */
+#define SLACK 2e-5 /* of a score, additionally */
+#define APART 1e-9 /* of a score: change for each doubling of its scale */
 
 static double sign_of(uint32_t d)
 {
@@ -46,7 +48,7 @@ static void rotate(uint32_t dim, const double *x, double *ret)
 	}
 }
 
-/* A whole number and what it may be as well. */
+/* An integer, and the range of what it may be as well. */
 struct whole {
 	double lo, is, hi;
 };
@@ -62,7 +64,7 @@ static struct whole rounded(double x, double least, double most)
 }
 
 struct sketch {
-	struct whole code[SKV_MAX_HEAD_DIM]; /* less 1/2 - 2^(bits - 1) */
+	struct whole code[SKV_MAX_HEAD_DIM]; /* minus (1/2 - 2^(bits - 1)) */
 	double offset, scale_lo, scale, scale_hi;
 };
 
@@ -101,7 +103,7 @@ static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint
 		dot += k[d] * (r.code[d].is + r.offset);
 		norm += (r.code[d].is + r.offset) * (r.code[d].is + r.offset);
 	}
-	for (uint32_t d = 0; d < dim; d++) /* another code changes dot and norm, and so the scale */
+	for (uint32_t d = 0; d < dim; d++) /* another code changes dot and norm, and thereby the scale */
 		wide += (r.code[d].hi - r.code[d].lo) * (fabs(r.code[d].is + r.offset) + 1) / norm;
 	r.scale_lo = ref_round(SKV_BF16, (float)(dot / norm * (1 - wide - SLACK)));
 	r.scale = ref_round(SKV_BF16, (float)(dot / norm));
@@ -110,9 +112,9 @@ static struct sketch sketch_of(const struct oracle_step *s, uint32_t layer, uint
 }
 
 /*
- * Scaled scores of one q head. A key with a code that may be another has another scale then, too.
- * 84 times a scale of 2.671875 and 76 times 2.953125 are one number, but in single precision, where unit times scale is
- * rounded first, either may be the larger: scores of different scales differ by at least APART, so that they are no tie.
+ * Scaled scores of one q head. A key whose code may be another may also have another scale. 84 times a scale of
+ * 2.671875 and 76 times 2.953125 are the same number, but in single precision, where unit times scale is rounded first,
+ * either may be the larger: scores of different scales differ by at least APART here, so that they are no tie.
  */
 static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, const struct sketch *sketch, struct oracle_score *ret)
 {
@@ -144,16 +146,16 @@ static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, co
 	}
 }
 
-/* Is token t among those of which denominators are made: 256 pairs, evenly spaced? */
+/* Is token t in the sample from which denominators are estimated: 256 evenly spaced pairs? */
 static bool in_sample(uint32_t n, uint32_t t)
 {
 	uint64_t all = (n + 1) / 2, pairs = all < 256 ? all : 256, pair = t / 2;
 
-	/* the least p with p all / pairs >= pair is one that gives it, if any is */
+	/* the smallest p with p all / pairs >= pair yields it, if any p does */
 	return (pair * pairs + all - 1) / all * all / pairs == pair && (pair * pairs + all - 1) / all < pairs;
 }
 
-/* Softmax over all tokens that are there, its denominator estimated from a sample. */
+/* Softmax over all tokens in memory, with a denominator estimated from the sample. */
 static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_score *x)
 {
 	const double slack = 1e-5;
@@ -170,7 +172,7 @@ static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_sco
 		is += x[t].is;
 		hi += x[t].hi;
 	}
-	if (is == 0) /* of the sample nothing is there */
+	if (is == 0) /* nothing of the sample is in memory */
 		lo = is = hi = exp(-max) / share;
 	for (uint32_t t = 0; t < s->n; t++) {
 		x[t] = (struct oracle_score){x[t].lo / (hi * share) * (1 - slack), x[t].is / (is * share), x[t].hi / (lo * share) * (1 + slack)};
@@ -211,7 +213,7 @@ void oracle_sketched(const struct oracle_step *s, uint32_t layer, uint32_t bits,
 	free(sketch);
 }
 
-/* A token is in a union if it is in one of its sets; where it may be in one, roundings decide the union's size. */
+/* A token is in a union if it is in one of its sets; if it may be in one, rounding decides the union's size. */
 static void unite(const struct oracle_set *each, uint32_t from, uint32_t to, struct oracle_set *set, uint32_t row)
 {
 	uint8_t *class = set->class + (size_t)row * set->units;

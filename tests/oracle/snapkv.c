@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/snapkv.c - snapkv and what has its rule: the last `window` queries score, what they score for stays
- * with its neighbours, and so do their own tokens. Whenever `again` tokens are there on top of the budget, and at
- * the end of a prompt.
+ * tests/oracle/snapkv.c - snapkv and policies with its rule: the tokens with the best scores by the last `window`
+ * queries are retained with their neighbours, and so are the tokens of these queries. Evicts at the end of a prompt,
+ * and whenever `interval` tokens have come on top of the budget.
  *
  *   snapkv      every layer has the budget
- *   pyramidkv   it falls linearly from layer to layer, to 1/beta (kvpress) or a sixtieth (sparse-vllm)
- *   rkv         attention scores count as much as lambda says, the rest is how unlike all others a key is
+ *   pyramidkv   the budget falls linearly from layer to layer, to 1/beta (kvpress) or a sixtieth (sparse-vllm)
+ *   rkv         attention scores count with weight lambda; the rest is how dissimilar a key is from all others
  */
 #include "tests/oracle/oracle.h"
 
@@ -24,7 +24,7 @@ static struct oracle_snap snap_of(const char *spec)
 	};
 }
 
-/* Which queries count: a window's last; those of a shorter piece of a prompt count with those before it. */
+/* Which queries count: the last ones of a window; those of a shorter chunk of a prompt count with earlier ones. */
 static void prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
 {
 	oracle_snap_prompt(s, (uint32_t)oracle_number(spec, "window"), rows);
@@ -58,7 +58,10 @@ static float part_of(const struct skv_model *m, const char *spec, uint32_t layer
 	return steps ? first + (last - first) * (float)(layer - dense) / (float)steps : (first + last) / 2;
 }
 
-/* A part of the budget; of tokens above the window and one more if it is a count, as is what a share has at least. */
+/*
+ * A part of the budget. If the budget is a count, the part is taken of the tokens beyond window + 1; so is the minimum
+ * of a share.
+ */
 static uint32_t most_of(const struct oracle_step *s, const char *spec, uint32_t layer, uint32_t n)
 {
 	float budget = (float)oracle_number(spec, "budget"), part = part_of(s->model, spec, layer);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/spec.c - parameters out of a spec that has them all, name?key=value&key=value. */
+/* tests/oracle/spec.c - parameters of a spec that contains all of them, name?key=value&key=value. */
 #include "tests/oracle/oracle.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The value's text, up to '&' or the end; NULL: no such key. */
+/* The text of the value, up to '&' or the end; NULL: no such key. */
 static const char *find(const char *spec, const char *key)
 {
 	size_t len = strlen(key);
@@ -65,6 +65,6 @@ uint32_t oracle_budget(const char *spec, uint32_t n, uint32_t least)
 	double budget = oracle_number(spec, "budget");
 
 	if (budget < 1)
-		budget = fmax(ceil(budget * n - 1e-6), least); /* 0.1 is a little more than a tenth */
+		budget = fmax(ceil(budget * n - 1e-6), least); /* 0.1 in binary is slightly more than a tenth */
 	return budget < n ? (uint32_t)budget : n;
 }

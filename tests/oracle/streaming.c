@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/streaming.c - streaming: sinks and a recent window, together `budget` tokens. What lies between
- * is evicted, by whole pages.
+ * tests/oracle/streaming.c - streaming: attention sinks and a recent window, together `budget` tokens. Tokens in
+ * between are evicted, by whole pages.
  */
 #include "tests/oracle/oracle.h"
 
@@ -27,7 +27,7 @@ static void attend(const struct oracle_step *s, const char *spec, struct oracle_
 	}
 }
 
-/* A page none of whose tokens the next step sees. */
+/* Evicts pages of which the next step attends to no token. */
 static void evict(const struct oracle_step *s, const char *spec)
 {
 	uint32_t from = recent_from(spec, s->n + 1);

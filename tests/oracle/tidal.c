@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/tidal.c - tidal: a layer after the dense ones, and one further up, choose tokens for each q head by
- * its own scores; the layers after each attend to them.
+ * tests/oracle/tidal.c - tidal: the first layer after the dense ones, and one further up, select tokens for each q head
+ * by its own scores; the layers after each attend to these.
  */
 #include "tests/oracle/oracle.h"
 

@@ -2,10 +2,9 @@
 /*
  * tests/oracle/verify.c - rounds: a model, sequences on it, sessions that decode them one after the other.
  *
- * A round has a seed, and all of it follows from that and from the spec; the lowest digit says how long sequences
- * get, so that this too is repeated with it. In a third of the rounds other policies
- * have the sequences before and after: they are named, and go from session to session. What a session does in
- * one step is run.c's business.
+ * A round has a seed, from which, and from the spec, everything follows; the last digit determines the length of
+ * sequences, so that it is repeated with the seed, too. In a third of the rounds other policies have the sequences
+ * before and after: these are named and go from session to session. run.c makes a session's steps.
  */
 #include "tests/oracle/verify.h"
 
@@ -18,9 +17,9 @@
 #include "tests/oracle/run.h"
 
 #define MOST_LAYERS 64u
-#define SHORT 256u /* tokens, at most, on the first level; each has twice as many */
+#define SHORT 256u /* tokens, at most, on the first level; each level doubles them */
 #define LEVELS 6u
-#define STEPS 3u   /* at most, of a session */
+#define STEPS 3u   /* of a session, at most */
 
 static int attend_on_host(struct skv_session *s, const struct skv_model *m, uint32_t layer, struct verify_rows *r)
 {
@@ -36,8 +35,9 @@ const struct verify_backend verify_on_host = {
 };
 
 /*
- * How long sequences are, and how many steps a session takes. Where what goes hangs on steps before there are more of
- * them, and the sequences, whose every query may count, are shorter; pages go only where prompts leave some room.
+ * How long sequences are, and how many steps a session makes. If evictions depend on steps, there are more steps, and
+ * sequences are shorter, because each of their queries may count; pages are evicted only if prompts leave room in the
+ * budget.
  */
 struct scale {
 	uint32_t shortest, levels, steps;
@@ -59,7 +59,7 @@ static uint32_t some_steps(const struct verify *v, struct oracle_case *b)
 	return 1 + oracle_case_below(b, scale_of(v).steps);
 }
 
-/* Open a session with the spec; models get more layers where it names one that they lack. */
+/* Opens a session with the spec; if the spec names a layer that the model lacks, the model gets more layers. */
 static struct skv_session *open_for_spec(struct verify *v, struct oracle_case *b)
 {
 	struct skv_session *s = NULL;
@@ -74,7 +74,7 @@ static struct skv_session *open_for_spec(struct verify *v, struct oracle_case *b
 	return s;
 }
 
-/* Under `spec`: its sequences wherever they were, some steps, and released again. */
+/* Makes some steps under `spec`, with the sequences from wherever they were, and releases them again. */
 static bool other_stint(struct verify *v, struct oracle_case *b, const char *spec, bool last)
 {
 	struct skv_session *s;
@@ -89,8 +89,8 @@ static bool other_stint(struct verify *v, struct oracle_case *b, const char *spe
 }
 
 /*
- * The policies that have the sequences. `self` is a session of the policy itself, opened to find the shape. A round's
- * sequences are dropped by its last stint, or by a failing one.
+ * Lets policies have the sequences in turn. `self` is a session of the verified policy, opened to find the shape. A
+ * round's sequences are dropped by its last stint, or by a failing one.
  */
 static bool stints(struct verify *v, struct oracle_case *b, struct skv_session *self, bool alone)
 {
@@ -100,9 +100,9 @@ static bool stints(struct verify *v, struct oracle_case *b, struct skv_session *
 	if (alone)
 		return stint(v, b, self, some_steps(v, b), true);
 	v->adopted++;
-	if (p && p->compress && oracle_case_below(b, 2)) /* which leaves all tokens there, so that they are compressed again */
+	if (p && p->compress && oracle_case_below(b, 2)) /* which evicts nothing, so that tokens are compressed again */
 		between = "full";
-	if (p && p->granularity) /* what has been to others again is in no order that is known */
+	if (p && p->granularity) /* after other policies the order of a sequence's tokens is unknown */
 		return other_stint(v, b, oracle_case_below(b, 2) ? "full" : streaming, false) &&
 		       stint(v, b, self, some_steps(v, b), false) && other_stint(v, b, "full", true);
 	return other_stint(v, b, "full", false) && stint(v, b, self, some_steps(v, b), false) &&
@@ -121,7 +121,7 @@ static bool round_of(struct verify *v, uint64_t seed)
 	v->rounds++;
 	oracle_case_init(&b, seed, v->backend->device);
 	if (b.model.kv_dtype == SKV_FP8 && oracle_find(v->spec) && oracle_find(v->spec)->compress)
-		b.model.kv_dtype = SKV_BF16; /* what is compressed comes from rows of 16 bits or more */
+		b.model.kv_dtype = SKV_BF16; /* compression needs rows of 16 bits or more */
 	if (v->shape) {
 		b.model.n_layers = v->shape->n_layers;
 		b.model.n_heads = v->shape->n_heads;
@@ -150,7 +150,7 @@ bool verify_policy(struct verify *v)
 
 		if (!round_of(v, seed))
 			return false;
-		/* sequences that fit into a budget as a whole say little about what is chosen */
+		/* sequences that fit into a budget as a whole say little about selection */
 		if (v->sparse == sparse && seed % 10 < LEVELS - 1)
 			seed++;
 	}

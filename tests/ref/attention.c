@@ -43,7 +43,11 @@ uint8_t ref_round_row(uint32_t dtype, float *row, uint32_t n)
 			row[d] = ref_round(dtype, row[d]);
 			continue;
 		}
-		frexp(row[d] / unit, &e); /* 1/2 <= x < 1, times 2^e: four digits from 2^-6 on, there and below it nine behind the point */
+		/*
+		 * x 2^e with 1/2 <= x < 1: four significant digits from 2^-6 on, below it nine digits after the binary
+		 * point
+		 */
+		frexp(row[d] / unit, &e);
 		e = e > -5 ? e - 4 : -9;
 		row[d] = finite ? (float)(ldexp(nearbyint(ldexp(row[d] / unit, -e)), e) * unit) : NAN;
 	}

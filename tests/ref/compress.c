@@ -114,7 +114,7 @@ void ref_turn(const struct ref_codec *c, uint32_t position, int sign, double *k)
 
 /* ---- E and Dec ------------------------------------------------------------------------------- */
 
-/* One row of a matrix with `n` columns times x; terms as ref_encode() has them. */
+/* Row `row` of a matrix with `n` columns times x; terms as in ref_encode(). */
 static double row_times(const float *matrix, uint32_t row, uint32_t n, const double *x, const double *x_terms,
                         double *terms)
 {
@@ -128,7 +128,7 @@ static double row_times(const float *matrix, uint32_t row, uint32_t n, const dou
 	return sum;
 }
 
-/* y[rows] = matrix x[n], or with spans each part of y from its part of x. */
+/* y[rows] = matrix x[n]; with spans each part of y comes from its part of x. */
 static void times(const struct ref_codec *c, const float *matrix, uint32_t rows, uint32_t n, const double *x,
                   const double *x_terms, double *y, double *terms)
 {

@@ -14,7 +14,7 @@ bool ref_alloc(const struct ref_unit *was, uint32_t extent, struct ref_unit *now
 		if (was[u].alive)
 			source[n++] = u;
 	if (new_pos != REF_NONE)
-		source[n++] = REF_NONE; /* the last of those that want a place */
+		source[n++] = REF_NONE; /* the new unit is the last one that needs a free slot */
 	for (uint32_t u = 0; u < units; u++) {
 		bool taken = u < extent && was[u].alive;
 		from[u] = taken || used == n ? u : source[used];
@@ -40,12 +40,12 @@ uint32_t ref_latest(const struct ref_unit *unit, uint32_t n)
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* What is sorted: the first ones stay. */
+/* What is sorted: the first entries stay. */
 struct entry {
 	int group; /* lower first */
 	double rank; /* higher first */
 	uint32_t pos;
-	bool old_first; /* of equals the higher pos first, else the lower one */
+	bool old_first; /* ties go to the higher pos, else to the lower one */
 	uint32_t u;
 };
 
@@ -74,7 +74,7 @@ void ref_evict(struct ref_unit *unit, uint32_t n, const struct ref_evict *k, con
 		free(e);
 		return;
 	}
-	for (uint32_t u = 0; u < n; u++) { /* by age: all of one group and rank */
+	for (uint32_t u = 0; u < n; u++) { /* by age: all have the same group and rank */
 		e[u] = (struct entry){.pos = unit[u].pos, .old_first = true, .u = u};
 	}
 	qsort(e, n, sizeof *e, by_merit);
@@ -92,9 +92,7 @@ void ref_evict(struct ref_unit *unit, uint32_t n, const struct ref_evict *k, con
 	free(e);
 }
 
-/*
- * Of the candidates of e[n] the first `want` in the order that `latest` says: by pos, or by rank; they become active.
- */
+/* Activates the first `want` candidates of e[n] that are not active yet, by pos if `latest`, else by rank. */
 static void activate(struct entry *e, uint32_t n, uint32_t want, bool latest, bool *active)
 {
 	struct entry *some = calloc(n + 1, sizeof *some);
@@ -131,7 +129,8 @@ void ref_head_budgets(struct ref_unit *const *unit, uint32_t heads, uint32_t n, 
 	for (uint32_t h = 0; h < heads; h++) {
 		const uint32_t first = m;
 		for (uint32_t u = 0; u < n; u++)
-			if (unit[h][u].alive && !signbit(unit[h][u].value)) /* pos and head: of equals the lower ones */
+			/* pos and head: ties go to the lower ones */
+			if (unit[h][u].alive && !signbit(unit[h][u].value))
 				e[m++] = (struct entry){.rank = plain(rank[h][u]), .pos = unit[h][u].pos * heads + h,
 				                        .u = h * n + u};
 		activate(e + first, m - first, a->recent, true, active);
@@ -173,7 +172,7 @@ static double dot(const float *a, const float *b, uint32_t dim)
 	return sum;
 }
 
-/* All pairs. */
+/* Compares all pairs. */
 static void redundancy(uint32_t n, const float *k, uint32_t stride, uint32_t dim, double *ret)
 {
 	double *length = calloc(n ? n : 1, sizeof *length), sum = 0;

@@ -56,8 +56,8 @@ double ref_row(const struct ref_rows *r, uint32_t p, uint32_t head, ref_see_fn *
 }
 
 /*
- * The row whose difference row p gets: the last dense one before it, but for the tail and all but the last of a
- * segment's.
+ * The row whose difference row p gets: the last dense row before it, not counting the tail, and of a segment's dense
+ * rows only the last one.
  */
 static uint32_t correction_row(const struct ref_rows *r, const struct ref_correct *c, uint32_t p)
 {
@@ -73,7 +73,7 @@ void ref_prompt(const struct ref_rows *r, const struct ref_correct *c, ref_see_f
 	double *full = malloc(r->dim * sizeof *full), *sparse = malloc(r->dim * sizeof *sparse);
 
 	for (uint32_t head = 0; head < r->n_heads; head++) {
-		uint32_t was = UINT32_MAX; /* whose difference full - sparse is */
+		uint32_t was = UINT32_MAX; /* the row that full - sparse belongs to */
 		for (uint32_t p = r->from; p < r->to; p++) {
 			const size_t at = (size_t)(p - r->from) * r->n_heads + head;
 			double *to = out + at * r->dim, sum;
@@ -170,7 +170,7 @@ void ref_mark_topk(const double *weight, uint32_t n, uint32_t k, uint32_t forced
 	free(all);
 }
 
-/* The score of the chunk of n tokens from `at` on: of the token that halving it leads to. */
+/* The score of the chunk of n tokens from `at` on: that of the token found by halving the chunk. */
 static double chunk_score(const struct ref_rows *r, uint32_t p, uint32_t head, uint32_t at, uint32_t n)
 {
 	if (n == 1)
@@ -222,12 +222,12 @@ void ref_lines(const struct ref_rows *r, uint32_t begin, uint32_t head, double *
 
 /* ---- a plan ---------------------------------------------------------------------------------- */
 
-/* What rows see beside their neighbourhood, of the tile and the q head that were asked for last. */
+/* The tokens that rows see besides their neighbourhood, for the tile and q head of the last query. */
 struct seer {
 	const struct ref_rows *rows, *source;
 	const struct skv_prefill *plan;
 	uint32_t tile;
-	uint32_t x, head, begin; /* begin: of whose segment `distance` is */
+	uint32_t x, head, begin; /* begin: first row of the segment that `distance` belongs to */
 	bool *chosen;            /* tokens before x */
 	bool *vertical, *distance;
 };
@@ -255,7 +255,7 @@ static void choose_of_segment(struct seer *s)
 	free(diagonal);
 }
 
-/* The chosen tokens, and the blocks of 64 that a chosen distance leads to from some position of the tile. */
+/* The chosen tokens, and the blocks of 64 that a chosen distance reaches from some position of the tile. */
 static void choose_lines(struct seer *s)
 {
 	const uint32_t n = s->begin + SKV_MINFERENCE_ROWS;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/ref/prefill.h - what rows of a prompt should see, and what should come out, in double precision and plain
- * loops.
+ * tests/ref/prefill.h - reference for prefill: which tokens the rows of a prompt see, and the outputs, in double
+ * precision and plain loops.
  *
- * From what policy.h says of prefill methods and from their papers alone: it knows nothing of pages, chunks or kernels.
- * A prompt is one sequence's in one layer, as a whole: how it is cut is nobody's business here.
+ * Written only from the description of prefill methods in policy.h and from their papers; does not know pages, chunks
+ * or kernels. A prompt is the whole prompt of one sequence in one layer, however it is chunked.
  */
 #ifndef SKV_REF_SPARSE_H
 #define SKV_REF_SPARSE_H
@@ -24,25 +24,28 @@ struct ref_rows {
 	const bool *there;  /* [to]: false in holes */
 };
 
-/* The row whose dense output corrects row p where every x-th is dense. */
+/* Returns the row whose dense output corrects row p, if every x-th row is dense. */
 uint32_t ref_begin(const struct ref_rows *, uint32_t p, uint32_t x);
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
 /* Which rows are dense, and what is added to the others. */
 struct ref_correct {
-	uint32_t gamma;   /* 0: no row for this reason */
+	uint32_t gamma;   /* every gamma-th row is dense; 0: none of these */
 	bool delta;       /* Eq. 6, else Eq. 5 */
-	uint32_t dense;   /* rows from here on, the tail */
-	uint32_t segment; /* 0, or the first SKV_MINFERENCE_ROWS rows of each segment */
+	uint32_t dense;   /* rows from here on are dense: the tail */
+	uint32_t segment; /* the first SKV_MINFERENCE_ROWS rows of each segment are dense; 0: none of these */
 };
 
 bool ref_dense(const struct ref_rows *, const struct ref_correct *, uint32_t p);
 
-/* Where the tail begins that a correction makes dense: s % gamma + tail rows before the end. */
+/* Where the dense tail of a correction begins: s % gamma + tail rows before the end. */
 uint32_t ref_tail(uint32_t end, uint32_t gamma, uint32_t tail);
 
-/* What row p of a q head sees if it is not dense: sets visible[0, p], which are false. Holes do not matter. */
+/*
+ * Sets visible[0, p], which are false, for the tokens that row p of a q head sees if it is not dense. Tokens in holes
+ * may be set, too.
+ */
 typedef void ref_see_fn(const void *ctx, uint32_t p, uint32_t head, bool *visible);
 
 /* Attention of one row of one q head, and its log-sum-exp; `see` NULL: dense. weight[p + 1] may be NULL. */
@@ -59,26 +62,25 @@ void ref_prompt(const struct ref_rows *, const struct ref_correct *, ref_see_fn 
 void ref_tile_weights(const struct ref_rows *, uint32_t x, uint32_t h, double *weight);
 
 /*
- * The k largest of weight[n], the first `forced` among them; of equals the lower, none that is not there (NULL: all
- * are).
+ * Marks the k largest of weight[n], including the first `forced` ones. Ties go to the lower index. Only entries with
+ * there[i] can be chosen (NULL: all).
  */
 void ref_mark_topk(const double *weight, uint32_t n, uint32_t k, uint32_t forced, const bool *there, bool *chosen);
 
-/* HiP: which tokens of [sinks, x - window) the q head's row chooses for the tile of 64 at x. */
+/* HiP: the tokens of [sinks, x - window) that the q head's row chooses for the tile of 64 at x. */
 void ref_stages(const struct ref_rows *, const struct skv_prefill *, uint32_t x, uint32_t head, bool *chosen);
 
 /*
- * MInference: by the weights of the first SKV_MINFERENCE_ROWS rows of the segment that begins with row `begin`, the
- * sums over a token (column) and over a distance (diagonal), [begin + SKV_MINFERENCE_ROWS] each. So many rows must
- * have come.
+ * MInference: sums of the weights of the first SKV_MINFERENCE_ROWS rows of the segment that begins with row `begin`,
+ * over a token (column) and over a distance (diagonal), [begin + SKV_MINFERENCE_ROWS] each. The prompt must have that
+ * many rows.
  */
 void ref_lines(const struct ref_rows *, uint32_t begin, uint32_t head, double *column, double *diagonal);
 
 /* ---- a plan ---------------------------------------------------------------------------------- */
 
 /*
- * All rows as a plan has it (not SKV_PREFILL_DENSE). `source`: of Kascade the prompt in layer plan->source, else
- * NULL.
+ * All rows as a plan says (not SKV_PREFILL_DENSE). `source`: with Kascade the prompt in layer plan->source, else NULL.
  */
 void ref_prefill(const struct ref_rows *, const struct ref_rows *source, const struct skv_prefill *plan, double *out);
 

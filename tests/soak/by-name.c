@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/soak/by-name.c - what operators do with sequences, by name: they are dropped, go to disk and come back, while engines attach them
- * and daemons die. That those which come back are what they were, the engine finds out that attaches them.
+ * tests/soak/by-name.c - what operators do with sequences by name: drop, park and resume them while engines attach them
+ * and daemons die. The engine that attaches a resumed sequence checks that it is unchanged.
  */
 #include "tests/soak/soak.h"
 
@@ -34,8 +34,9 @@ const char *by_name_begin(void)
 }
 
 /*
- * 0, or the errno that the operator is refused with; `before` is the word of the name before it asked. A sequence may be busy because of
- * what was before: it is being read for an engine that died, or an engine had it while it was being written. That passes.
+ * Returns 0, or the errno with which the operator was refused; `before` is the name's word before the request. A
+ * sequence may be busy because of earlier work: it is being read for an engine that died, or an engine had it while it
+ * was being written. That passes, so the request is repeated.
  */
 static int ask(uint16_t type, uint32_t name, uint64_t *ret_before)
 {
@@ -95,7 +96,7 @@ void by_name_park(void)
 	(void)park_one();
 }
 
-/* Nobody waits until it is done. */
+/* Asks without waiting for the end. */
 void by_name_park_some(void)
 {
 	struct raw *r = raw_operator(manager_socket);
@@ -110,7 +111,7 @@ void by_name_park_some(void)
 	raw_close(r);
 }
 
-/* One that is not parked, or not any more, cannot be; nor where there are too many in memory. */
+/* A sequence that is not parked (any more) cannot be resumed, nor one for which too many are in memory. */
 void by_name_resume(void)
 {
 	const uint32_t name = park_one();
@@ -128,7 +129,10 @@ void by_name_resume(void)
 	}
 }
 
-/* All bytes of the file come; fewer, if it goes before it is open, as an engine has attached the sequence. */
+/*
+ * All bytes of the file arrive; fewer if the file is removed before it is open, because an engine has attached the
+ * sequence.
+ */
 void by_name_export(void)
 {
 	const uint32_t name = park_one();
@@ -157,7 +161,7 @@ void by_name_export(void)
 	raw_close(r);
 }
 
-/* Those that end so. */
+/* Number of files whose names contain `end`. */
 static uint64_t count_files(const char *end)
 {
 	char path[160];
@@ -174,7 +178,7 @@ static uint64_t count_files(const char *end)
 	return n;
 }
 
-/* Jobs come to their end, and files go, by themselves. */
+/* Jobs end and files are removed without further requests. */
 const char *parks_off(const json_t *parking)
 {
 	static char why[160];

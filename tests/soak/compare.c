@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/soak/compare.c - a sequence that is over is made once more, by a daemon and in a session that nobody
- * disturbs: all that has happened to it, in that order, and nothing of what happened around it. Outputs are the same,
- * bit by bit, and so are lengths, numbers of pages, and what is refused.
+ * tests/soak/compare.c - repeats an ended sequence on an undisturbed daemon and session: everything that happened to
+ * it, in that order, and nothing of what happened around it. Outputs must be the same bit by bit, and so must lengths,
+ * numbers of pages, and refusals.
  *
- * What a sequence was given of a sealed prefix is read here, as a prompt.
+ * Tokens that a sequence was given from a sealed prefix are read here as a prompt.
  *
- * A policy that a sequence ran, and made no step under, is in its record, too: the next one may find it in another
- * order.
+ * A policy that a sequence ran without a step is in its record, too, because the next policy may find the sequence in
+ * another order after it.
  *
- * Where an engine died while a step began, the step may have changed the form of the sequence, under the policy that
- * was, or the one that its session was about to run: then one of these must fit, unless it was to come to another
- * policy's form, which takes several transactions. A life with many such deaths is compared as far as the first ones.
+ * If an engine died while a step began, the step may have changed the form of the sequence, under the old policy or the
+ * one that its session was about to run. Then one of these must fit, unless the sequence was to take another policy's
+ * form, which takes several transactions. A life with many such deaths is compared only up to the first ones.
  */
 #include "tests/soak/soak.h"
 
@@ -33,15 +33,15 @@ static struct skv_client *client;
 static struct skv_session *session;
 static pid_t process;
 
-/* ---- one more time --------------------------------------------------------------------------- */
+/* ---- repeating a life --------------------------------------------------------------------------- */
 
 struct again {
 	const struct life *life;
 	struct skv_seq *seq;
-	uint32_t forks; /* its name */
-	uint32_t spec;  /* that it runs */
+	uint32_t forks; /* determines its name */
+	uint32_t spec;  /* that it runs now */
 	uint32_t len;
-	char why[400]; /* it differs */
+	char why[400]; /* how it differs */
 };
 
 static const char *name_again(uint32_t forks)
@@ -121,7 +121,7 @@ static bool event_again(struct again *a, uint32_t i, uint32_t choice)
 	return soak_step_again(session, a->seq, v, a->len, false, &unused) == 0 || v->stage == SOAK_UNSURE;
 }
 
-/* The first `n` events, with a choice for each that is UNSURE. */
+/* Repeats the first `n` events, with a choice for each that is UNSURE. */
 static bool all_again(struct again *a, uint32_t n, uint32_t choices)
 {
 	bool same = true;
@@ -134,13 +134,15 @@ static bool all_again(struct again *a, uint32_t n, uint32_t choices)
 		same = event_again(a, i, choices % CHOICES);
 		choices /= unsure ? CHOICES : 1;
 	}
-	OK(skv_seq_detach(a->seq)); /* the daemon reads its page tables */
+	OK(skv_seq_detach(a->seq)); /* makes the daemon read its page tables */
 	OK(skv_seq_attach(session, name_again(a->forks), &a->seq));
 	OK(skv_seq_drop(a->seq));
 	return same;
 }
 
-/* SOAK_LIFE is this file, and SKV_SEED the same: then the program does this alone. */
+/*
+ * Writes the life to a file. With SOAK_LIFE set to the file, and the same SKV_SEED, the program repeats only this life.
+ */
 static void write_life(const struct life *l)
 {
 	char path[128];
@@ -162,7 +164,7 @@ static void read_life(const char *path, struct life *l)
 
 /*
  * Did an engine die while a step began that was to bring the sequence into another policy's form? That takes several
- * transactions, and nobody knows how many there were.
+ * transactions, and it is unknown how many were committed.
  */
 static bool form_unknown(const struct life *l, uint32_t n)
 {
@@ -238,9 +240,9 @@ static _Noreturn void comparer(void)
 	_exit(0);
 }
 
-/* ---- for the test ---------------------------------------------------------------------------- */
+/* ---- interface ---------------------------------------------------------------------------------- */
 
-/* How the specs are in full, and which of the policies decode one row a step. */
+/* Learns the full text of the specs, and which policies decode only one row in a step. */
 static _Noreturn void learn(const char *const *specs, uint32_t n)
 {
 	child_before_failure = say_failed;

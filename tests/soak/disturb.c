@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/soak/disturb.c - engines are killed, daemons are killed and stopped under a service manager, operators swap
- * policies and ask for sequences by name (by-name.c), the prefix store is disturbed (prefixes.c), configurations are
- * loaded again, and the state is asked for: the table is at the end.
+ * tests/soak/disturb.c - kills engines, kills and stops daemons under a service manager, swaps policies, asks for
+ * sequences by name (by-name.c), disturbs the prefix store (prefixes.c), reloads the configuration, and queries the
+ * state. The table is at the end.
  */
 #include "tests/soak/soak.h"
 
@@ -54,7 +54,7 @@ static void start_engine(uint32_t i)
 		engine_run((int)i, process);
 }
 
-/* Whatever had no name is no more. */
+/* Ends the lives of the process that have no name. */
 static void bury(uint32_t process)
 {
 	bool named[SOAK_LIVES] = {false};
@@ -72,7 +72,7 @@ static void bury(uint32_t process)
 	soak->fate[process] = SOAK_GONE;
 }
 
-/* Until the daemon has nothing of it; seconds. */
+/* Waits until the daemon has nothing of the process; returns seconds. */
 static double forgotten(struct raw *r, pid_t pid)
 {
 	const double begin = fix_now();
@@ -112,7 +112,7 @@ static void kill_engine(void)
 
 /* ---- daemons --------------------------------------------------------------------------------- */
 
-/* Now and then an engine dies in between, or is killed with it. */
+/* Sometimes an engine is killed as well, before the next daemon starts. */
 static void end_daemon(void)
 {
 	const int sig = rnd_below(4) ? SIGKILL : SIGTERM;
@@ -154,7 +154,7 @@ static void reload(void)
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
-/* As sparsekvctl does it, or by hand: the errno, or of the program that it is refused. */
+/* Swaps with sparsekvctl or by hand. Returns the errno; for the program, ENOENT if it fails. */
 static int swap(uint32_t client, const char *spec)
 {
 	char number[16];
@@ -172,7 +172,7 @@ static int swap(uint32_t client, const char *spec)
 	return e;
 }
 
-/* Of one engine's sessions. It may end, or close them, before. */
+/* Swaps the policy of one engine's sessions. The engine may end or close them before. */
 static void swap_policy(void)
 {
 	const uint32_t i = rnd_below(n_engines), process = soak->engine[i].process, spec = rnd_below(soak->n_specs);
@@ -207,7 +207,7 @@ static void ask(void)
 	ADD(QUERIES, 1);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the table ---------------------------------------------------------------------------------- */
 
 static const struct disturbance {
 	uint32_t weight;
@@ -279,7 +279,7 @@ void disturb_end(void)
 	child_wait(pid);
 	raw_close(r);
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
-	prefixes_other_secret(); /* all that is sealed goes */
+	prefixes_other_secret(); /* everything that is sealed is lost */
 	manager_start(options);
 	prefixes_end();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/soak/engine-seqs.c - an engine's sequences: they are made, forked, truncated, attached, detached and dropped.
- * Of each a life says what has happened to it, and of one with a name the name says which process may do what.
+ * tests/soak/engine-seqs.c - an engine's sequences: makes, forks, truncates, attaches, detaches and drops them. A life
+ * records what has happened to a sequence, and a name says which process may do what with a named one.
  */
 #include "tests/soak/engine.h"
 
@@ -73,7 +73,7 @@ uint32_t reserve_name(void)
 	return SOAK_NONE;
 }
 
-/* The process alone changes it now. */
+/* Only this process changes the name now. */
 void say_name(uint32_t name, enum name_state state)
 {
 	if (name != SOAK_NONE)
@@ -81,7 +81,7 @@ void say_name(uint32_t name, enum name_state state)
 		              "%s is somebody else's", name_of(name));
 }
 
-/* The sequence is no more. */
+/* The sequence no longer exists. */
 static void end_life(uint32_t name, struct life *l)
 {
 	if (name != SOAK_NONE)
@@ -139,7 +139,7 @@ bool make(struct mine *m, struct mine *parent, uint32_t n, uint32_t name, uint32
 		ADD(STALE, 1);
 		return false;
 	}
-	/* it may have waited for a store, and others made theirs */
+	/* the call may have waited for a store while other engines made sequences */
 	ck_assert_msg(e == -EDQUOT && (too_many || lives_may_be_too_many()), "%d %s, with %u sequences", e, skv_last_error(), lives_count());
 	ADD(QUOTA_SEQS, 1);
 	return false;
@@ -205,7 +205,7 @@ static void detach(struct mine *m)
 	say_name(m->name, NAME_LEAVING);
 	word = soak->name[m->name].word;
 	CALLED(skv_seq_detach(q));
-	(void)name_change(m->name, word, NAME_LEFT, 0); /* or another one has it already */
+	(void)name_change(m->name, word, NAME_LEFT, 0); /* fails if another process has it already */
 }
 
 void drop(struct mine *m)
@@ -227,7 +227,7 @@ void act_detach(void)
 		detach(m);
 }
 
-/* Full ones first. */
+/* Prefers full ones. */
 void act_drop(void)
 {
 	struct mine *m = any(true);
@@ -239,7 +239,7 @@ void act_drop(void)
 		drop(m);
 }
 
-/* What another process left, or one that was killed. */
+/* Takes over a sequence that another process left, or one that was killed. */
 static void took_over(struct mine *m, struct skv_seq *q, uint32_t name, uint32_t session)
 {
 	const uint32_t life = soak->name[name].life, number = (uint32_t)(self - soak->engine);
@@ -281,7 +281,7 @@ void attach(uint32_t name)
 		took_over(m, q, name, session);
 		return;
 	}
-	/* one that is parked needs room in memory */
+	/* a parked sequence needs room in memory */
 	ck_assert_msg(name_may_refuse(name, (uint32_t)(self - soak->engine), before, e) || (e == -EDQUOT && lives_may_be_too_many()),
 	              "attach %s: %d %s; word %llx", name_of(name), e, skv_last_error(), (unsigned long long)before);
 	if (e == -EDQUOT) {
@@ -300,7 +300,7 @@ void act_attach(void)
 	attach(rnd_below(SOAK_NAMES));
 }
 
-/* A name that it holds itself can be given to no other. */
+/* A name that the engine holds itself cannot be given to another sequence. */
 void act_taken(void)
 {
 	struct mine *m = any(true), *parent = any(true);

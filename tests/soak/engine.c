@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/soak/engine.c - a process that uses the client library, in any order: the table of actions is at the end.
+ * tests/soak/engine.c - a process that uses the client library in random order; the table of actions is at the end.
  *
- * No call of it may fail, but for refusals that must be: each is looked at where it may come.
+ * None of its calls may fail except with required refusals, which are checked where they can occur.
  */
 #include "tests/soak/engine.h"
 
@@ -24,7 +24,7 @@ struct skv_session *sessions[SESSIONS];
 struct mine mine[HELD];
 static struct skv_client *client;
 
-/* ---- what is said of it ---------------------------------------------------------------------- */
+/* ---- recorded actions --------------------------------------------------------------------------- */
 
 static double began;
 
@@ -43,7 +43,7 @@ void engine_say(const char *format, ...)
 	self->since = began;
 }
 
-/* The call of which was said what it is has been answered. */
+/* The call that was recorded has returned. */
 int called(int e)
 {
 	times_add(&soak->call, fix_now() - began);
@@ -54,7 +54,7 @@ int called(int e)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* What the sequence is to do in a step; false: nothing. */
+/* Plans what the sequence does in a step; false: nothing. */
 static bool plan(struct soak_item *it, const struct mine *m)
 {
 	const struct life_now now = life_now(m->life);
@@ -87,7 +87,7 @@ int engine_step(uint32_t session, struct soak_item *items, uint32_t n)
 {
 	const int e = called(soak_step(sessions[session], items, n));
 
-	for (uint32_t i = 0; i < HELD; i++) /* a swap is taken over by all of the session */
+	for (uint32_t i = 0; i < HELD; i++) /* a swap applies to all sequences of the session */
 		if (mine[i].seq && mine[i].session == session)
 			life_runs(mine[i].life, spec_of(mine[i].seq));
 	return e;
@@ -127,7 +127,7 @@ static void act_step(void)
 
 /* ---- sessions, policies ---------------------------------------------------------------------- */
 
-/* All that the session has is detached, or dropped, with it. */
+/* Closing the session detaches its sequences; anonymous ones are dropped. */
 static void close_session(uint32_t session)
 {
 	struct mine left[HELD];
@@ -175,7 +175,7 @@ static void act_session(void)
 		open_session(session);
 }
 
-/* More sessions than a client may have. */
+/* Opens more sessions than a client may have. */
 static void act_sessions(void)
 {
 	const uint32_t have = 1 + (sessions[1] != NULL);
@@ -213,9 +213,9 @@ static void act_room(void)
 	CALLED(skv_session_room(sessions[0], &room));
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the table ---------------------------------------------------------------------------------- */
 
-/* What engines do, and how often. What else can be asked for by a name has its row here. */
+/* What engines do, and how often. */
 static const struct action {
 	uint32_t weight;
 	void (*act)(void);
@@ -248,10 +248,10 @@ static void act(void)
 	a->act();
 }
 
-/* The figure that others see is of the last step. */
+/* The session's statistics are those of the last step. */
 static uint64_t count_stock(void)
 {
-	struct skv_room room = {.size = sizeof(room)}; /* an earlier request for pages is answered before */
+	struct skv_room room = {.size = sizeof(room)}; /* so an earlier request for pages is answered first */
 	struct skv_stats stats = {.size = sizeof(stats)};
 	uint64_t n = 0;
 

@@ -2,15 +2,15 @@
 /*
  * tests/soak/life.c - records of sequences.
  *
- * Which step is committed the sequence itself says, when its record does not: then the one that was under way has
- * happened, or not.
+ * If the record does not say which step is committed, the sequence itself does: the step that was in progress has
+ * happened or not.
  */
 #include "tests/soak/soak.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-/* One in this state becomes one that is LIVE. */
+/* Takes a life in this state, which becomes LIVE. */
 static struct life *take(enum soak_life state, uint32_t owner)
 {
 	const uint32_t first = rnd_below(SOAK_LIVES);
@@ -87,14 +87,15 @@ uint32_t lives_count(void)
 
 bool lives_may_be_too_many(void)
 {
-	/* an engine may be about to make one, and lend the daemon another with a prompt */
+	/* each engine may be about to make one, and lend the daemon another one for a prompt */
 	return lives_count() + 2 * SOAK_ENGINES > soak->most_sequences;
 }
 
 void life_runs(struct life *l, uint8_t spec)
 {
 	if (l->n > 0 && l->event[l->n - 1].spec != spec && !life_is_full(l))
-		(void)life_add(l, (struct event){.what = SOAK_POLICY, .stage = SOAK_GIVEN_UP, .spec = spec}); /* no token changes */
+		/* no token changes */
+		(void)life_add(l, (struct event){.what = SOAK_POLICY, .stage = SOAK_GIVEN_UP, .spec = spec});
 }
 
 struct life_now life_now(const struct life *l)
@@ -112,7 +113,7 @@ static bool settle_step(struct event *e, uint32_t len)
 {
 	if (len == e->after && e->after != e->before) {
 		if (e->stage != SOAK_ENDING)
-			return false; /* nobody has asked for its commit */
+			return false; /* its commit was not requested */
 		e->stage = SOAK_DONE;
 		return true;
 	}
@@ -125,7 +126,7 @@ bool life_settle(struct life *l, uint32_t len, int32_t next)
 	struct event *e = l->n ? &l->event[l->n - 1] : NULL;
 	const int32_t was = life_now(l).next;
 
-	if (l->asked && (!e || e->given)) /* what it was given may not all be there */
+	if (l->asked && (!e || e->given)) /* not all that it was given may be there */
 		return prefixes_given(l, len) && next == -1;
 	if (!e || e->stage >= SOAK_DONE)
 		return len == life_now(l).len && next == was;
@@ -135,6 +136,6 @@ bool life_settle(struct life *l, uint32_t len, int32_t next)
 		e->stage = SOAK_DONE;
 		return true;
 	}
-	l->n--; /* a truncation that has not happened; a fork is there or not */
+	l->n--; /* a truncation that has not happened; a fork exists or does not */
 	return e->what == SOAK_TRUNCATE && len == e->before && next == was;
 }

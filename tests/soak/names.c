@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/soak/names.c - which process has which named sequence, and which answers of the daemon that allows. */
+/* tests/soak/names.c - which process has which named sequence, and which replies of the daemon that allows. */
 #include "tests/soak/soak.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ bool name_change(uint32_t name, uint64_t was, enum name_state state, uint32_t ho
 	return atomic_compare_exchange_strong(&soak->name[name].word, &was, now);
 }
 
-/* May a process that does not hold it have been let attach it? */
+/* May the daemon have let a process attach it that does not hold it? */
 static bool may_be_taken(uint64_t word)
 {
 	switch (name_state(word)) {
@@ -56,7 +56,7 @@ bool name_take(uint32_t name, uint32_t process)
 	return true;
 }
 
-/* One that was killed meanwhile is, too, until its successor tries. */
+/* A killed engine still counts, until its successor tries. */
 static bool another_tries(uint32_t name, uint32_t engine)
 {
 	for (uint32_t i = 0; i < SOAK_ENGINES; i++)
@@ -68,7 +68,7 @@ static bool another_tries(uint32_t name, uint32_t engine)
 bool name_may_refuse(uint32_t name, uint32_t engine, uint64_t before, int error)
 {
 	const enum name_state state = name_state(before);
-	/* asked first: both are said until it is in the word that they succeeded */
+	/* read first: both stay set until the word says that they succeeded */
 	const bool tries = another_tries(name, engine), erasing = soak->erasing == name + 1;
 
 	if (soak->name[name].word != before)
@@ -80,7 +80,7 @@ bool name_may_refuse(uint32_t name, uint32_t engine, uint64_t before, int error)
 	return false;
 }
 
-/* From this word on; false: it is another one. */
+/* Ends the sequence of a name whose word is `word`. False: the word has changed. */
 static bool end(uint32_t name, uint64_t word)
 {
 	uint32_t life;
@@ -99,7 +99,7 @@ void name_is_absent(uint32_t name, uint64_t before)
 {
 	const bool making = name_state(before) == NAME_MAKING, dropping = name_state(before) == NAME_DROPPING;
 
-	/* until the daemon has forgotten the process, it may have a request of it left to carry out */
+	/* until the daemon has forgotten the process, it may still carry out a request of it */
 	if ((making || dropping) && soak->fate[name_holder(before)] == SOAK_GONE)
 		(void)end(name, before);
 }
@@ -111,7 +111,7 @@ void name_erased(uint32_t name)
 	do {
 		word = soak->name[name].word;
 		if (name_state(word) == NAME_ABSENT)
-			return; /* somebody has found out */
+			return; /* another process has found out */
 		ck_assert_msg(may_be_taken(word), "%s was dropped, and is held: word %llx", name_of(name),
 		              (unsigned long long)word);
 	} while (!end(name, word));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/soak/prefixes.c - sealed prefixes: engines seal what they have read, and begin sequences with what any of them has sealed, while
- * daemons die or come back with another secret, and a prefix store is killed and its values are overwritten.
+ * tests/soak/prefixes.c - sealed prefixes: engines seal what they have read, and begin sequences with what any of them
+ * has sealed, while daemons die or come back with another secret, and a prefix store is killed and its values are
+ * overwritten.
  *
- * There are few prompts, and each of their blocks is one of two, so two prompts have 0 to all blocks in common. K and V of a token follow
- * from its prompt and position, so who is given a prefix knows each byte of it, no matter which engine has sealed it. It may be gone, or shorter; it is never
- * wrong, nor longer than what somebody has sealed.
+ * There are few prompts, and each of their blocks is one of two, so two prompts have 0 to all blocks in common. K and V
+ * of a token follow from its prompt and position, so an engine that is given a prefix knows each byte of it, whichever
+ * engine sealed it. A prefix may be gone or shorter; it is never wrong, nor longer than what was sealed.
  */
 #include "libclient/lease/pool.h"
 #include "libclient/seq.h"
@@ -25,7 +26,7 @@
 
 #define KINDS 2u /* of a block */
 #define PROMPTS 8u
-#define TAIL 40u /* tokens behind the last block, at most */
+#define TAIL 40u /* tokens after the last block, at most */
 _Static_assert(SOAK_LONG > SOAK_BLOCKS * SKV_BLOCK_TOKENS + TAIL, "there is room for steps");
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -37,7 +38,7 @@ static uint32_t prompt_key(uint32_t prompt, uint32_t at)
 	return 1 + prompt % KINDS;
 }
 
-/* Of the first n tokens of a life, where it is said that they may be sealed. */
+/* Where it is recorded that the first n tokens of a life may be sealed. */
 static _Atomic bool *may_be_sealed(const struct life *l, uint32_t n)
 {
 	uint64_t h = OUTPUT_HASH_NONE;
@@ -66,9 +67,9 @@ bool prefixes_given(struct life *l, uint32_t len)
 	return len == 0 || *may_be_sealed(l, len);
 }
 
-/* ---- an engine's ----------------------------------------------------------------------------- */
+/* ---- actions of an engine ----------------------------------------------------------------------- */
 
-/* Each byte of all pages, as they are in the daemon's memory. */
+/* Compares each byte of all pages in the daemon's memory. */
 static void check_pages(const struct skv_seq *q, const struct life *l, uint32_t len)
 {
 	const struct pool *pool = q->session->pool;
@@ -115,7 +116,7 @@ void prefixes_begun(struct life *l, const struct skv_seq *q)
 	ADD(GIVEN, len);
 }
 
-/* What is sealed then is compressed, and so is the sequence: the record of its life does not have that. */
+/* Under these policies sealing compresses the sequence itself, too, which the record of its life does not include. */
 static bool compresses(const struct mine *m)
 {
 	const char *spec = skv_seq_policy_spec(m->seq);
@@ -123,7 +124,7 @@ static bool compresses(const struct mine *m)
 	return !strncmp(spec, "kivi", 4) || !strncmp(spec, "deltakv", 7) || !strncmp(spec, "palu", 4);
 }
 
-/* Policies that never evict: only others may have made it impossible. */
+/* Did it run only policies that never evict? Then sealing must be possible. */
 static bool keeps_all(const struct life *l)
 {
 	static const char *const specs[] = {"full", "quest?", "delta?", "omnikv?"};
@@ -166,14 +167,14 @@ void act_seal(void)
 {
 	struct mine *m = any(true);
 
-	for (uint32_t i = 0; i < HELD; i++) /* one that is long enough, rather */
+	for (uint32_t i = 0; i < HELD; i++) /* preferably one that is long enough */
 		if (mine[i].seq && life_now(mine[i].life).len >= SKV_BLOCK_TOKENS && rnd_below(2))
 			m = &mine[i];
 	if (m)
 		seal(m);
 }
 
-/* Begin with what there is of a prompt, read the rest. */
+/* Begins with what exists of a prompt, and reads the rest. */
 void act_prompt(void)
 {
 	const uint32_t prompt = rnd_below(PROMPTS), blocks = rnd_below(1 + rnd_below(SOAK_BLOCKS + 1));
@@ -234,7 +235,7 @@ const char *const *prefixes_begin(void)
 	return options;
 }
 
-/* Some byte of some value is another one, most likely. */
+/* Changes some byte of some value, most likely. */
 static void overwrite_value(void)
 {
 	const char byte[] = {(char)('a' + rnd_below(26)), 0};
@@ -277,7 +278,7 @@ void prefixes_end(void)
 	ck_assert_msg(soak->count[COUNT_SEALED] < 50 || soak->count[COUNT_BEGUN] > 0, "prefixes are sealed, and never found");
 }
 
-/* ---- what the daemon says -------------------------------------------------------------------- */
+/* ---- status of the daemon ----------------------------------------------------------------------- */
 
 void prefixes_look(const json_t *status)
 {

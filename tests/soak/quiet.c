@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/soak/quiet.c - while no engine does anything: does all add up?
+ * tests/soak/quiet.c - checks, while no engine does anything, that everything adds up.
  *
- * Pages on lease are the stock and those of sequences that are held, by each client; pages of sequences are those of
- * the detached ones. The service manager keeps what the state refers to, and nothing else. The memory that the daemon
- * says it holds is what its descriptors hold. And neither the daemon nor the engines that are never killed have more
- * descriptors or memory than the quiet points before would explain.
+ * Pages on lease are, for each client, its stock and the pages of sequences that it holds; pages of sequences are those
+ * of the detached ones. The service manager stores what the state refers to, and nothing else. The memory that the
+ * daemon reports is what its descriptors hold. And neither the daemon nor the engines that are never killed have more
+ * descriptors or memory than earlier quiet points explain.
  */
 #include "tests/soak/soak.h"
 
@@ -16,10 +16,10 @@
 #include "tests/support/manager.h"
 #include "tests/support/restart-engine.h"
 
-#define SOON_S 10 /* by then what was posted is done */
+#define SOON_S 10 /* time for requests without a reply to complete */
 #define MORE_FDS 8
 #define MORE_KIB 8192
-#define WARM 2 /* quiet points, before the memory of processes is compared */
+#define WARM 2 /* quiet points before the memory of processes is compared */
 
 static json_t *seqs, *sessions, *status, *pools;
 
@@ -42,7 +42,7 @@ static int64_t sum(const json_t *rows, const char *field)
 	return all;
 }
 
-/* Private pages of sequences that this client holds; 0: nobody does. */
+/* Private pages of sequences that this client holds; client 0: of detached ones. */
 static int64_t pages_of(int64_t client)
 {
 	json_t *row, *n;
@@ -68,7 +68,7 @@ static int64_t stock_of(int64_t pid)
 	return 0;
 }
 
-/* What does not add up; or "". */
+/* Returns what does not add up; or "". */
 static const char *pages_off(void)
 {
 	static char why[200];
@@ -99,7 +99,7 @@ static const char *pages_off(void)
 	return why;
 }
 
-/* Parked sequences are not among them. */
+/* Without parked sequences. */
 static json_t *rows(struct raw *r, enum skv_query what, const char *list)
 {
 	json_t *answer = raw_query(r, what), *found = json_incref(json_object_get(answer, list));
@@ -125,7 +125,7 @@ static void look(struct raw *r)
 
 /* ---- memory and descriptors ------------------------------------------------------------------ */
 
-/* Of a process, without what is shared. */
+/* Memory of a process without shared memory. */
 static long anonymous_kib(pid_t pid)
 {
 	char path[64], line[128];
@@ -142,7 +142,7 @@ static long anonymous_kib(pid_t pid)
 	return kib;
 }
 
-/* The most of the first ones; from then on there may be a little more. */
+/* Maximum at the first quiet points; later there may be a little more. */
 struct level {
 	long fds, kib;
 };
@@ -156,7 +156,7 @@ static void compare(struct level *was, long fds, long kib, const char *who)
 	}
 	ck_assert_msg(fds <= was->fds + MORE_FDS, "%s: %ld descriptors that nothing explains, had %ld", who, fds,
 	              was->fds);
-	if (!slowed()) /* by a tool that keeps what is freed */
+	if (!slowed()) /* by a tool that delays the reuse of freed memory */
 		ck_assert_msg(kib <= was->kib + MORE_KIB, "%s: %ld KiB of memory, had %ld", who, kib, was->kib);
 }
 
@@ -204,7 +204,7 @@ void quiet_check_log(void)
 	free(log);
 }
 
-/* Of names and lives: none is lost. */
+/* Ends lives that no name refers to any more. */
 static void check_lives(void)
 {
 	bool named[SOAK_LIVES] = {false};
@@ -214,10 +214,10 @@ static void check_lives(void)
 			named[soak->name[i].life] = true;
 	for (uint32_t i = 0; i < SOAK_LIVES; i++)
 		if (life_state(&soak->life[i]) == SOAK_LIVE && life_owner(&soak->life[i]) == 0 && !named[i])
-			life_over(&soak->life[i]); /* an engine died between two words */
+			life_over(&soak->life[i]); /* an engine died between writing two words */
 }
 
-/* What the service manager keeps for a daemon of this state. */
+/* Number of descriptors that the service manager stores for a daemon of this state. */
 static unsigned kept_for(const json_t *of_status)
 {
 	const json_t *totals = json_object_get(of_status, "totals");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/soak/report.c - what the soak did; and if something was wrong, what there is to find out why. */
+/* tests/soak/report.c - what the soak test did; and after a failure, what helps to find the reason. */
 #include "tests/soak/soak.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void print_said(FILE *to, uint32_t engine)
 		fprintf(to, "  %s\n", e->said[i % SOAK_SAID]);
 }
 
-/* Of the engine that failed; all of them go to a file. */
+/* Prints the actions of the engine that failed; those of all engines go to a file. */
 static void print_actions(void)
 {
 	char path[128];

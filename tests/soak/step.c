@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/soak/step.c - steps of engines, and of comparers, who do them again. */
+/* tests/soak/step.c - steps of engines, and of comparers, which repeat them. */
 #include "tests/soak/soak.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #define ITEMS 4u
 
-/* All layers of an open step: the hash of each item's outputs. */
+/* Attends in all layers of an open step: the hash of each item's outputs. */
 static void attend(struct skv_session *s, const struct soak_item *items, uint32_t n, uint32_t rows, uint64_t *hash)
 {
 	const size_t width = (size_t)soak_model.n_heads * soak_model.head_dim;

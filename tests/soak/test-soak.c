@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Everything at once, at random instants, for minutes or hours: `make soak SOAK_SECONDS=3600`; `make check` has some
+ * Everything at once, at random instants, for minutes or hours: `make soak SOAK_SECONDS=3600`; `make check` runs some
  * seconds of it.
  *
  * What is mixed. Engines, each a process with a client and one or two sessions, under policies of all forms: dense,
- * of pages and tokens that are selected, that evict by position and by accumulated scores, that quantize and that
- * compress. They make sequences with names and without, step them alone and in batches (prompts in chunks, single
- * rows, several of which some are rejected), fork and truncate them at any length, detach them and attach what others
- * left, drop them, give them policies of their own, and open and close sessions; they seal prefixes, and begin
- * sequences with them (prefixes.c). Around them, engines are killed at any instruction; daemons are killed and stopped, idle, among requests, or with answers that nobody gets; an
- * operator swaps policies, drops sequences by name, and has them go to disk and come back; configurations are loaded
- * again (disturb.c, by-name.c).
+ * selecting pages or tokens, evicting by position or by accumulated scores, quantizing, and compressing. They make
+ * sequences with names and without, step them alone and in batches (prompts in chunks, single rows, several rows of
+ * which some are rejected), fork and truncate them at any length, detach them and attach what others left, drop them,
+ * give them policies of their own, and open and close sessions; they seal prefixes, and begin sequences with them
+ * (prefixes.c). Around them, engines are killed at any instruction; daemons are killed and stopped, while idle, among
+ * requests, or with replies that do not arrive; an operator swaps policies, drops sequences by name, parks and resumes
+ * them; the configuration is reloaded (disturb.c, by-name.c).
  *
  * What is checked.
- * - No call of a living engine fails, but for refusals that must be, each kind of which is justified and counted: a
- *   name that is taken, gone or busy (names.c), what an evicted or compressed sequence cannot go back to, quotas,
+ * - No call of a living engine fails except with required refusals, each kind of which is justified and counted: a name
+ *   that is taken, gone or busy (names.c), a length that an evicted or compressed sequence cannot go back to, quotas,
  *   several rows under a policy of one.
- * - A sequence with a name is there until it is dropped, whatever dies. An engine that attaches it finds the ids and
- *   the next id of its last recorded step, or of the one that was under way; each id is compared (life.c).
- * - All outputs of all steps, bit by bit, and numbers of pages: when a sequence has been dropped, another daemon,
- *   which nobody disturbs, and a process of its own do to a new one what its record says; death, hand-overs,
- *   batches, other sequences and sessions are not in it (compare.c).
- * - What a sequence was given of a sealed prefix, from memory or a store whose values are overwritten: it was sealed by
- *   somebody, and each byte of its pages is what the prompt says. In compare.c these tokens are read.
- * - At quiet points, all figures add up, and no descriptor or memory is lost (quiet.c). The log has no complaint.
+ * - A named sequence exists until it is dropped, whatever dies. An engine that attaches it finds the ids and the next
+ *   id of its last recorded step, or of the one that was in progress; each id is compared (life.c).
+ * - All outputs of all steps, bit by bit, and numbers of pages: when a sequence has been dropped, another, undisturbed
+ *   daemon and a separate process do to a new sequence what its record says; death, hand-overs, batches, other
+ *   sequences and sessions are not part of it (compare.c).
+ * - What a sequence was given from a sealed prefix, from memory or from a store whose values are overwritten: it was
+ *   sealed before, and each byte of its pages is what the prompt implies. compare.c reads these tokens as a prompt.
+ * - At quiet points all figures add up, and no descriptor or memory is lost (quiet.c). The log has no complaint.
  *
- * When something is wrong it says the seed, the last actions of engines, and the end of the daemon's log, and all
- * files stay. What differs from the undisturbed run is written, too: SOAK_LIFE=FILE, with SKV_SEED of that run,
- * compares it once more, and does nothing else.
+ * After a failure the test prints the seed, the last actions of engines, and the end of the daemon's log, and all files
+ * stay. A life that differs from the undisturbed run is written, too: SOAK_LIFE=FILE, with the SKV_SEED of that run,
+ * compares it once more and does nothing else.
  */
 #include "tests/soak/soak.h"
 
@@ -47,7 +47,7 @@
 
 struct soak *soak;
 struct skv_model soak_model;
-static char codec[280]; /* a spec's file= */
+static char codec[280]; /* for a spec's file= */
 
 static void set_up(uint32_t engines)
 {
@@ -123,7 +123,7 @@ START_TEST(all_of_it)
 			continue;
 		}
 		quiet_point();
-		pause_us = 10000u << rnd_below(6); /* a storm, or a calm */
+		pause_us = 10000u << rnd_below(6); /* varies between frequent and rare disturbances */
 		quiet = fix_now() + quiet_s;
 	}
 	finish();
@@ -136,7 +136,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-soak");
 
-	setenv("CK_FORK", "no", 1); /* from a process of its own, Check cannot be told of more than 35 minutes */
+	setenv("CK_FORK", "no", 1); /* forked, Check cannot report a timeout of more than 35 minutes */
 	add_case(s, "soak", 1e7, NULL, NULL, all_of_it, NULL);
 	return run_suite(s);
 }

@@ -18,7 +18,7 @@ static bool in_child;
 
 /* Written by children, read by the test. */
 static struct report {
-	atomic_flag taken; /* by the first one that failed */
+	atomic_flag taken; /* set by the first child that fails */
 	_Atomic bool complete;
 	char text[1024];
 } *report;
@@ -36,8 +36,9 @@ static void report_failure(const char *file, int line, const char *expr, const c
 }
 
 /*
- * What Check's assertions call when they pass, and when they fail. A test that crashes is said to have come as far as
- * the last of these; each is a write, so there is one a tick of the clock: in loops they took most of the time.
+ * Check's assertions call this when they pass and when they fail; Check reports the last call as the place where a test
+ * crashed. Each call writes to a file, which took most of the time in loops: so at most one per clock tick is passed
+ * on.
  */
 void __real__mark_point(const char *file, int line);
 void __wrap__mark_point(const char *file, int line);
@@ -73,7 +74,7 @@ _Noreturn void __wrap__ck_assert_failed(const char *file, int line, const char *
 	__real__ck_assert_failed(file, line, expr, msg ? "%s" : NULL, text);
 }
 
-/* No assertion that passes: programs call this before their suite runs, too. */
+/* Uses no assertion on the success path: programs also call it before their suite runs. */
 pid_t child_fork(void)
 {
 	pid_t pid;

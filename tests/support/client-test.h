@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/client-test.h - what the tests of libclient/ have in common. */
+/* tests/support/client-test.h - macros shared by the tests of libclient/. */
 #ifndef SKV_CLIENT_TEST_H
 #define SKV_CLIENT_TEST_H
 
@@ -18,7 +18,7 @@
 		ck_assert_msg(ok_ == 0, "%s: %d %s", #call, ok_, skv_last_error());                         \
 	} while (0)
 
-/* The call fails with `error`, and the last error's text has `word` in it. */
+/* The call fails with `error`, and the text of the last error contains `word`. */
 #define FAILS(call, error, word)                                                                            \
 	do {                                                                                                \
 		int got_ = (call);                                                                          \
@@ -28,7 +28,7 @@
 		              skv_last_error(), word);                                                      \
 	} while (0)
 
-/* The spec that something runs, as this one says. */
+/* `canonical`, the spec that a session runs, means the same as `spec`. */
 #define RUNS_SPEC(canonical, spec)                                                                               \
 	do {                                                                                                \
 		const char *runs_ = (canonical), *says_ = (spec);                                           \

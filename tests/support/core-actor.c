@@ -66,7 +66,7 @@ void actor_sign(uint32_t i, uint32_t page)
 	}
 }
 
-/* What made room for another user, in the model, too. */
+/* Drops from the model the sequences that the core removed to make room for another user. */
 static void displaced(uint32_t by)
 {
 	for (uint32_t i = 0; i < M_SEQS; i++) {

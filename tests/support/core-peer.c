@@ -40,7 +40,7 @@ static bool test_discard(const struct skv_mem_ops *ops, int fd, const struct skv
 	return false;
 }
 
-/* Discards of a pool that goes are of no use any more; the core may be told of them, or not. */
+/* Discards of a closed pool are ignored; the core may or may not be told of them. */
 static void test_close(const struct skv_mem_ops *ops, int fd)
 {
 	struct test_mem *m = (struct test_mem *)ops;

@@ -32,7 +32,7 @@ void text_end(void)
 	books_close();
 }
 
-/* Keys of a text: blocks are equal as far as texts begin with the same letters, one for each. */
+/* Keys of a text: one block for each letter; blocks are equal up to the first letter that differs. */
 uint32_t text_keys(const char *text, struct skv_block_key *ret)
 {
 	uint64_t sum = 0xcbf29ce484222325u;
@@ -46,7 +46,7 @@ uint32_t text_keys(const char *text, struct skv_block_key *ret)
 	return n;
 }
 
-/* A sequence of the peer's with that text, and some tokens more. */
+/* A sequence of the peer with that text, and 40 more tokens. */
 void text_write(struct held *h, struct peer *p, const char *name, const char *text)
 {
 	const uint32_t n = (uint32_t)strlen(text) * SKV_BLOCK_TOKENS;
@@ -76,7 +76,7 @@ uint32_t text_find(struct peer *p, const char *text)
 	return n;
 }
 
-/* How many blocks of the text the new sequence has. */
+/* Returns how many blocks of the text the new sequence has. */
 uint32_t text_open(struct held *h, struct peer *p, const char *name, uint32_t max_tokens, const char *text)
 {
 	struct skv_core_seq_info info;

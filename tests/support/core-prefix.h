@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/core-prefix.h - sealed prefixes in a core without a daemon. A text has a letter for each block, and tokens that follow from it;
- * two clients of UID 1000 read and seal it. What fails in here fails the test.
+ * tests/support/core-prefix.h - sealed prefixes in a core without a daemon. Each letter of a text stands for a block,
+ * and the block's tokens follow from the letter. Two clients of UID 1000 open and seal prefixes. Any failure fails the
+ * test.
  */
 #ifndef SKV_TESTS_CORE_PREFIX_H
 #define SKV_TESTS_CORE_PREFIX_H
@@ -10,7 +11,7 @@
 #include "tests/support/core-peer.h"
 
 #define TEXT_LAYERS 2u
-#define TEXT_PAGES (TEXT_LAYERS * SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* of a block */
+#define TEXT_PAGES (TEXT_LAYERS * SKV_BLOCK_TOKENS / SKV_PAGE_TOKENS) /* pages of a block */
 
 extern struct skv_model text_model;
 extern struct peer text_a, text_b;
@@ -18,13 +19,16 @@ extern const uint8_t text_origin[SKV_PREFIX_ORIGIN];
 
 void text_begin(uint32_t account_sequences);
 void text_end(void);
-/* Keys of a text: blocks are equal as far as texts begin with the same letters, one for each. How many. */
+/*
+ * Keys of a text: one block for each letter; blocks are equal up to the first letter that differs. Returns their
+ * number.
+ */
 uint32_t text_keys(const char *text, struct skv_block_key *ret);
-/* A sequence of the peer's with that text, and some tokens more. */
+/* A sequence of the peer with that text, and 40 more tokens. */
 void text_write(struct held *h, struct peer *p, const char *name, const char *text);
 int text_seal(struct held *h, struct peer *p, const char *text); /* as skv_core_prefix_seal() */
-uint32_t text_find(struct peer *p, const char *text); /* blocks that there are of it */
-/* The same, in a new sequence, which has them. */
+uint32_t text_find(struct peer *p, const char *text); /* returns how many blocks of it are known */
+/* The same, in a new sequence that gets these blocks. */
 uint32_t text_open(struct held *h, struct peer *p, const char *name, uint32_t max_tokens, const char *text);
 
 #endif

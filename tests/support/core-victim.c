@@ -63,7 +63,7 @@ static void commit(void)
 	skv_core_commit(core);
 }
 
-/* ---- the store ------------------------------------------------------------------------------- */
+/* ---- the fd store ---------------------------------------------------------------------------- */
 
 #define KEPT_MOST 1024
 
@@ -72,10 +72,10 @@ static struct {
 	int fd;
 } kept[KEPT_MOST];
 static size_t n_kept;
-static int to_store[2]; /* from the process that works, to the one that looks */
+static int to_store[2]; /* from the working process to the test */
 static bool works;
 
-/* fd -1: no more of it. */
+/* fd -1: removes the entry. */
 static void keep_here(const char *name, int fd)
 {
 	size_t i = 0;
@@ -195,11 +195,11 @@ void victim_setup(void)
 	commit();
 }
 
-/* ---- what the process does ------------------------------------------------------------------- */
+/* ---- the working process --------------------------------------------------------------------- */
 
-#define STEP_PAGES 16u /* of one step, at most */
+#define STEP_PAGES 16u /* upper limit of pages per step */
 
-/* Pages for it are the client's when that is committed, not before: until then it would not have heard of them. */
+/* Pages must be the client's by a commit before they are used: the next core would not know of the lease otherwise. */
 static void append(struct held *h, struct peer *p, uint32_t n_tokens)
 {
 	if (p->n_stock < STEP_PAGES && peer_lease(p, STEP_PAGES, 2 * STEP_PAGES) != 0)
@@ -249,7 +249,7 @@ static void give_pages(struct peer *p)
 		ck_assert_int_eq(skv_core_lease_put(core, p->client, p->session.session, runs, n), 0);
 }
 
-/* Where there is room for it. */
+/* A client joins and leaves, if there is room for it. */
 static void come_and_go(void)
 {
 	struct skv_model m = test_model("other", 2, 32);

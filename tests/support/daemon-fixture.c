@@ -42,7 +42,7 @@ const char *fix_built(const char *name)
 {
 	static char paths[4][512];
 	static unsigned next;
-	const char *moved = getenv("SKV_BUILDDIR"); /* carried to another machine */
+	const char *moved = getenv("SKV_BUILDDIR"); /* build folder, if it was copied to another machine */
 	char *to = paths[next++ % 4];
 
 	snprintf(to, sizeof(paths[0]), "%s/%s", moved ? moved : SKV_BUILDDIR, name);
@@ -135,14 +135,14 @@ static void prepare(struct fix *f, const char *const *options)
 		tmp = "/tmp";
 	snprintf(f->dir, sizeof(f->dir), "%s/sparsekv-test-XXXXXX", tmp);
 	ck_assert_ptr_nonnull(mkdtemp(f->dir));
-	ck_assert_int_eq(chmod(f->dir, 0755), 0); /* for clients of other users */
+	ck_assert_int_eq(chmod(f->dir, 0755), 0); /* clients run as other users, too */
 	snprintf(f->socket, sizeof(f->socket), "%s/socket", f->dir);
 	snprintf(f->log, sizeof(f->log), "%s/log", f->dir);
 	add_option(f, &n, "--socket=", f->socket);
 	add_option(f, &n, "--policy-path=", fix_built("policies/.libs"));
 	add_option(f, &n, "--pool-bytes=", "64M");
 	add_option(f, &n, "--segment-bytes=", "1M");
-	/* off but for tests of devices: a machine that has one is not asked for nothing */
+	/* off unless the test is about devices, so that a machine with a device is not used by accident */
 	add_option(f, &n, "--cuda=", getenv("SKV_TEST_DEVICE") ? "required" : "off");
 	add_option(f, &n, "--cuda-segment-bytes=", "2M");
 	if (getenv("SKV_TEST_IPC"))
@@ -151,7 +151,7 @@ static void prepare(struct fix *f, const char *const *options)
 		add_option(f, &n, "", *options);
 }
 
-/* A daemon listens before it answers, and the socket of one that was killed listens on for a moment. */
+/* A daemon listens before it answers, and the socket of a killed daemon listens for another moment. */
 static bool answers(const struct fix *f)
 {
 	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .program = "fixture"};
@@ -193,11 +193,11 @@ static void exec_daemon(const struct fix *f)
 		argv[2 + i] = f->options[i];
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(fd, STDERR_FILENO);
-	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* nothing of the test's goes along */
-	/* it serves this test and is nobody's service */
+	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* the daemon inherits no descriptors of the test */
+	/* the daemon is no service of a service manager */
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("LISTEN_FDS");
-	if (!has_capability(CAP_SYS_PTRACE)) /* its descriptors are counted */
+	if (!has_capability(CAP_SYS_PTRACE)) /* the test counts its descriptors in /proc */
 		setenv("SPARSEKV_DEBUG", "dumpable", 1);
 	if (fix_before_exec)
 		fix_before_exec();
@@ -216,10 +216,10 @@ void fix_start_process(struct fix *f, const char *const *options)
 }
 
 /*
- * Valgrind runs one thread of a process at a time and does not know that io_uring_enter(2) waits: a
- * daemon in a thread would stop the test for ever. There it gets a copy of the process to itself, which
- * valgrind follows; what it finds becomes the copy's exit status. A valgrind that does not know
- * pidfd_open(2) either (3.19) cannot run a daemon at all: then it is the built program, beside valgrind.
+ * Valgrind runs one thread of a process at a time and does not know that io_uring_enter(2) blocks: a daemon in a thread
+ * would block the test forever. Under valgrind the daemon is therefore a forked copy of the process, which valgrind
+ * follows; errors that valgrind finds become its exit status. A valgrind without pidfd_open(2) (3.19) cannot run a
+ * daemon at all: then the test starts the built program, which runs without valgrind.
  */
 static bool valgrind_knows_pidfds(void)
 {
@@ -236,7 +236,7 @@ static void fork_daemon(struct fix *f, struct skv_server_options *o)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	unsetenv("NOTIFY_SOCKET");
-	o->service = true; /* for SIGTERM */
+	o->service = true; /* handles SIGTERM */
 	if (skv_server_new(o, &f->server) < 0)
 		_exit(2);
 	serve(f);

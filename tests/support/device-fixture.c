@@ -17,7 +17,7 @@ void device_begin(const char *const *more)
 	                           "--cuda-worker-idle=60", "--cuda-worker-timeout=1"};
 	size_t n = 5;
 
-	if (!*steering) { /* else it is the test's second daemon */
+	if (!*steering) { /* otherwise this is the test's second daemon */
 		strcpy(steering, "/tmp/sparsekv-fake-XXXXXX");
 		ck_assert_ptr_nonnull(mkdtemp(steering));
 	}
@@ -32,12 +32,12 @@ void device_end(void)
 {
 	char command[96];
 
-	fix_stop(&fix); /* the state balances */
+	fix_stop(&fix); /* checks that the state balances */
 	snprintf(command, sizeof(command), "rm -r %s", steering);
 	ck_assert_int_eq(system(command), 0);
 }
 
-/* The fake driver does this from now on, or stops doing it. */
+/* Turns a behaviour of the fake driver on or off. */
 void steer(const char *what, bool on)
 {
 	char path[128];
@@ -81,7 +81,7 @@ int lease_refused(struct raw *r, uint32_t session, uint32_t n)
 	return raw_refused(r, SKV_MSG_LEASE_GET, &m, sizeof(m), -1);
 }
 
-/* Ask, and do not wait. */
+/* Sends the request and does not wait. */
 void lease_post(struct raw *r, uint32_t session, uint32_t least, uint32_t most)
 {
 	struct skv_msg_lease_get m = {.session = session, .least = least, .most = most};
@@ -140,7 +140,7 @@ pid_t worker_pid(void)
 	return (pid_t)figure("devices", "worker_pid");
 }
 
-/* The memory of the segment that was announced last. */
+/* Maps the memory of the segment that was announced last. */
 unsigned char *segment_map(struct raw *r)
 {
 	void *p = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, r->segment_fd, 0);

@@ -10,9 +10,9 @@
 #include "engine/error.h"
 #include "tests/support/random.h"
 
-static bool there; /* as places_begin() found */
+static bool there; /* the device, as places_begin() found out */
 
-/* The module of this build, or of the folder that it was carried to. */
+/* The module in this build folder, or in its copy on another machine. */
 static void name_module(const char *variable, const char *file)
 {
 	const char *moved = getenv("SKV_BUILDDIR");

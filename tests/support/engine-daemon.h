@@ -10,7 +10,7 @@
 
 #define LIMIT (slowed() ? 300 : 60) /* seconds that a program may take */
 
-extern char *folder; /* of the test; TMPDIR too, so that whatever programs leave behind is seen */
+extern char *folder; /* of the test; also TMPDIR, so that the test sees files that programs leave behind */
 extern struct eng_private *engine_daemon;
 extern struct skv_client *engine_client;
 

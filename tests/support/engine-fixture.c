@@ -34,8 +34,8 @@ static size_t type_bytes(enum fx_type type)
 }
 
 /*
- * A random value of about the wanted size that the type has exactly, and its bits. The bits come
- * first and the value follows from their definition, so the engine's conversion is checked, not repeated.
+ * A random value of roughly the wanted size that the type represents exactly, and its bits. The bits come first and the
+ * value follows from their definition, so the test checks the engine's conversion instead of repeating it.
  */
 static double random_value(enum fx_type type, double size, uint8_t *bytes)
 {
@@ -54,7 +54,7 @@ static double random_value(enum fx_type type, double size, uint8_t *bytes)
 	if (type == FX_F32)
 		memcpy(bytes, &bits, 4);
 	else
-		memcpy(bytes, (uint8_t *)&bits + 2, 2); /* the upper half; little-endian, as the format */
+		memcpy(bytes, (uint8_t *)&bits + 2, 2); /* the upper half; little-endian, like the file format */
 	return (negative ? -1 : 1) * ldexp(1 + mantissa / 128.0, exponent);
 }
 

@@ -16,24 +16,24 @@ struct fx_model {
 	enum fx_type type;
 	bool tied;
 };
-/* In the order of the struct. */
+/* Values in the order of the struct's fields. */
 #define FX_TINY ((struct fx_model){48, 3, 4, 2, 16, 80, 264, 512, 10000, 1e-5, FX_BF16, true})
 
 /*
- * Weights of a model in double, exactly the values that fx_model_write() puts in the file. By name as in
- * the file; fx_weight() gives the [out][in] matrix.
+ * Weights of a model in double, exactly the values that fx_model_write() writes. fx_weight() finds the [out][in] matrix
+ * by its name in the file.
  */
 struct fx_weights;
 struct fx_weights *fx_weights_new(const struct fx_model *m);
 void fx_weights_free(struct fx_weights *w);
 const double *fx_weight(const struct fx_weights *w, const char *name);
 
-/* config.json and model.safetensors into a folder. */
+/* Writes config.json and model.safetensors into a folder. */
 void fx_model_write(const struct fx_model *m, const struct fx_weights *w, const char *folder);
 
 /*
- * The model computed plainly in double, dense attention: logits [n][vocab] of every token of the
- * sequence; to be freed.
+ * Computes the model plainly in double, with dense attention. Returns logits [n][vocab] of all tokens of the sequence;
+ * the caller frees them.
  */
 double *fx_reference(const struct fx_model *m, const struct fx_weights *w, const int32_t *tokens, uint32_t n);
 

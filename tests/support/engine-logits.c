@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine-logits DIRECTORY - what the engine computes of a model, for tests/compare-transformers.py: on the host, all tokens
- * attended to, pages of fp32, on a private daemon.
+ * engine-logits DIRECTORY - writes the engine's logits for a model, for tests/compare-transformers.py: on the host,
+ * with full attention, pages of fp32 and a private daemon.
  *
- * Each line of the standard input is a sequence: how many of its last tokens are decoded one by one (1 or more; those
- * before them are a prompt, in chunks), how many more are to be chosen greedily, and its token ids. For each the
- * standard output gets, in the machine's byte order, the logits of the decoded tokens, float [decoded][vocab], and
+ * Each line of the standard input is a sequence: how many of its last tokens are decoded one by one (1 or more; the
+ * tokens before them are a prompt, in chunks), how many more tokens are chosen greedily, and its token ids. For each
+ * line the standard output gets, in native byte order, the logits of the decoded tokens, float [decoded][vocab], and
  * the ids that were chosen, int32 [greedy].
  */
 #include <errno.h>
@@ -29,7 +29,7 @@ struct run {
 	struct eng_error err;
 };
 
-/* 1, or 0 at the end; -1: what is there is no sequence. */
+/* Returns 1; 0 at the end of input; -1 if the line is no sequence. */
 static int read_line(struct line *l)
 {
 	char *text = NULL, *at;

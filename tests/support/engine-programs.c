@@ -22,7 +22,7 @@ const char prompt[] =
 const char answer[] = "abc:3+def:4=jkl:7\njkl:7+ghi:5=mno:2\nmno:2+mno:2=pqr:4\nabc:3+pqr:4=stu:7\n"
 			     "stu:7+jkl:7=vwx:4\n#vwx:4\n";
 
-/* Run the program with the n arguments that it has, and more. */
+/* Runs the program with the n arguments in argv, followed by `more`. */
 static void run_with(const char *argv[RUN_ARGS], int n, const char *const *more)
 {
 	while (*more)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/fail-nth.c - see fail-nth.h. Each function here takes the place of the C library's, or liburing's, of the same name. */
+/*
+ * tests/support/fail-nth.c - see fail-nth.h. Each function replaces the C library's or liburing's function of the same
+ * name.
+ */
 #include "tests/support/fail-nth.h"
 
 #include <dlfcn.h>
@@ -28,9 +31,9 @@
 #define FRAMES 10
 
 static struct fail_nth *page;
-static uintptr_t program_begin, program_end; /* whose own calls do not fail */
+static uintptr_t program_begin, program_end; /* code of the program itself, whose own calls do not fail */
 static uint32_t me = FAIL_DAEMON;
-static _Thread_local bool inside; /* of what is done here */
+static _Thread_local bool inside; /* true while code of this file makes calls: they do not count */
 
 /* ---- which call fails ------------------------------------------------------------------------ */
 
@@ -95,7 +98,7 @@ static int find_program(struct dl_phdr_info *info, size_t size, void *unused)
 	return 1; /* the program comes first */
 }
 
-/* What backtrace() loads is loaded before anything fails. */
+/* Calls backtrace() once, so that the libraries that it needs are loaded before any call fails. */
 static void begin(struct fail_nth *p)
 {
 	void *at[FRAMES];
@@ -145,7 +148,7 @@ __attribute__((constructor)) static void preloaded(int argc, char **argv)
 	begin(p);
 }
 
-/* The function whose place one takes. */
+/* The original function of this name. */
 #define NEXT(name)                                                                  \
 	({                                                                          \
 		static __typeof__(&name) next_;                                     \
@@ -336,7 +339,7 @@ INTERPOSED int pidfd_open(pid_t pid, unsigned flags)
 	return FAILS(FAIL_DESCRIPTOR) ? refused(EMFILE) : NEXT(pidfd_open)(pid, flags);
 }
 
-/* ---- what is written and sent ---------------------------------------------------------------- */
+/* ---- writes and sends ------------------------------------------------------------------------ */
 
 INTERPOSED ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
 {
@@ -400,7 +403,7 @@ INTERPOSED int flock(int fd, int operation)
 	return FAILS(FAIL_FILE) ? refused(EIO) : NEXT(flock)(fd, operation);
 }
 
-/* Memory can be lacking to read it, but it does not have errors as a disk has. */
+/* memfds have no I/O errors as a disk has, but a read may lack memory. */
 static bool has_errors(int fd)
 {
 	return page && (page->error == ENOMEM || NEXT(fcntl)(fd, F_GET_SEALS) < 0);
@@ -423,7 +426,7 @@ INTERPOSED ssize_t splice(int from, off_t *from_at, int to, off_t *at, size_t by
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
-/* What it fails with; 0: it is one that nothing is taken from. */
+/* The error that the operation fails with; 0: operations of this kind do not fail. */
 static int result_of(int opcode)
 {
 	switch (opcode) {
@@ -445,7 +448,7 @@ static bool is_transfer(int opcode)
 	return opcode == IORING_OP_READ || opcode == IORING_OP_WRITE || opcode == IORING_OP_READ_FIXED || opcode == IORING_OP_WRITE_FIXED;
 }
 
-/* An operation that is not carried out, if there is one: its tag, and what it is to complete with. */
+/* An operation that was replaced, if any: its tag, and the result that it completes with. */
 struct replaced {
 	bool is;
 	uint64_t tag;
@@ -459,7 +462,8 @@ static void shorten(struct io_uring_sqe *sqe)
 	if (page->error)
 		sqe->len = page->error < sqe->len ? page->error : sqe->len;
 	else
-		sqe->len = half >= block ? half / block * block : half ? half : 1; /* O_DIRECT has blocks, and what comes next begins at one */
+		/* O_DIRECT transfers whole blocks, and the rest must begin at one */
+		sqe->len = half >= block ? half / block * block : half ? half : 1;
 }
 
 static int fails_with(struct io_uring_sqe *sqe, const void *caller)
@@ -475,7 +479,7 @@ static int fails_with(struct io_uring_sqe *sqe, const void *caller)
 	return 0;
 }
 
-/* Of what is about to be given to the kernel, one operation is replaced, or all of it refused. */
+/* Replaces at most one of the operations about to be submitted, or refuses the submission. */
 static int before_submit(struct io_uring *ring, struct replaced *ret, const void *caller)
 {
 	*ret = (struct replaced){.is = false};
@@ -494,7 +498,7 @@ static int before_submit(struct io_uring *ring, struct replaced *ret, const void
 	return 0;
 }
 
-/* A NOP completes at once. */
+/* The replacement is a NOP, which completes at once. */
 static int after_submit(struct io_uring *ring, const struct replaced *replaced, int r)
 {
 	unsigned head;

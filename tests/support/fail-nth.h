@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/fail-nth.h - the Nth call of a kind fails, in a process whose calls come through fail-nth.c.
+ * tests/support/fail-nth.h - lets the Nth call of a kind fail, in a process whose calls go through fail-nth.c.
  *
- * What is to fail, and what was seen, is in a page of memory that the process and its test share: so a test can tell whether the failure has
- * been reached, and can ask for the next one without a new process. A program that is executed has fail-nth.so preloaded, and finds the page
- * by its path in $SKV_FAIL_NTH. A test program that has fail-nth.c linked forks processes that call fail_nth_use().
+ * What is to fail, and what was counted, is in a page of memory that the process and its test share. The test can thus
+ * see whether the failure was reached, and can request the next one without a new process. An executed program has
+ * fail-nth.so preloaded and finds the page by its path in $SKV_FAIL_NTH. A test program that links fail-nth.c forks
+ * processes that call fail_nth_use().
  *
- * Processes that it starts are left alone, unless the page says, when it starts, whose calls fail: then they find the page, too.
+ * Processes that the program starts are not affected, unless `processes` is set in the page at that time: then they use
+ * the page, too.
  */
 #ifndef SKV_TEST_FAIL_NTH_H
 #define SKV_TEST_FAIL_NTH_H
 
 #include <stdint.h>
 
-#define FAIL_NTH_PAGE "SKV_FAIL_NTH" /* in the environment */
+#define FAIL_NTH_PAGE "SKV_FAIL_NTH" /* path of the page, in the environment */
 
 enum fail_kind {
-	FAIL_NOTHING = 0, /* and nothing is counted */
-	FAIL_ALLOC,       /* malloc and the like: ENOMEM */
-	FAIL_MEMORY,      /* memfds, their sizes, mappings, processes and threads: ENOMEM, EAGAIN */
+	FAIL_NOTHING = 0, /* nothing fails and nothing is counted */
+	FAIL_ALLOC,       /* malloc() and related functions: ENOMEM */
+	FAIL_MEMORY,      /* memfds, their sizes, mappings, processes and threads: ENOMEM or EAGAIN */
 	FAIL_DESCRIPTOR,  /* EMFILE */
-	FAIL_WRITE,       /* to files and memfds: ENOSPC */
-	FAIL_SEND,        /* messages that do not go through the ring: ENOBUFS */
-	FAIL_RING,        /* a ring is made, or given what was queued: EAGAIN, or `error` */
-	FAIL_OPERATION,   /* of a ring: it is not carried out, and completes with ENOMEM or the like */
+	FAIL_WRITE,       /* writes to files and memfds: ENOSPC */
+	FAIL_SEND,        /* messages sent without the ring: ENOBUFS */
+	FAIL_RING,        /* setup of a ring, or submission to it: EAGAIN, or `error` */
+	FAIL_OPERATION,   /* an operation of a ring: is not carried out, and completes with ENOMEM or the like */
 	FAIL_TRANSFER,    /* a read or write of a ring: EIO */
-	FAIL_SHORT,       /* the same: it is carried out in part, `error` bytes, or (0) half of it */
-	FAIL_FILE,        /* files are opened, linked, renamed, removed, synchronized, locked, read, by system calls: EIO */
-	FAIL_RECEIVE,     /* messages that do not go through the ring: ENOMEM */
-	FAIL_DRIVER,      /* of CUDA, the fake one (fake-libcuda.c): `error` is its result */
+	FAIL_SHORT,       /* a read or write of a ring: transfers only `error` bytes, or half if `error` is 0 */
+	FAIL_FILE,        /* system calls that open, link, rename, remove, sync, lock or read files: EIO */
+	FAIL_RECEIVE,     /* messages received without the ring: ENOMEM */
+	FAIL_DRIVER,      /* calls of the fake CUDA driver (fake-libcuda.c): they return `error` */
 };
 
 enum fail_process {
@@ -38,21 +40,25 @@ enum fail_process {
 	FAIL_KEEPER = 8,
 };
 
-/* The test writes the first five, `kind` last. */
+/* The test writes the first five fields, `kind` last. */
 struct fail_nth {
 	_Atomic uint32_t kind;
-	uint32_t nth;  /* from 1; 0: they are counted alone */
-	uint32_t error; /* positive errno; 0: as of the kind */
-	uint32_t onwards; /* all after it, too */
-	uint32_t processes; /* whose calls are counted, and fail; 0: those of the one that the test has started */
+	uint32_t nth;  /* from 1; 0: calls are only counted */
+	uint32_t error; /* positive errno; 0: the kind's default */
+	uint32_t onwards; /* all later calls fail, too */
+	/* mask of enum fail_process: whose calls count and fail; 0: those of the process that the test started */
+	uint32_t processes;
 	_Atomic uint32_t seen, fired;
-	char where[512]; /* that the first one was called from, for addr2line */
+	char where[512]; /* stack of the first call that failed, for addr2line */
 };
 
-/* From now on this process does as the page says, but for what the program itself calls: libraries are meant. NULL: no more. */
+/*
+ * Calls of this process fail as the page says, except calls that the program's own code makes: the test is about
+ * libraries. NULL: off.
+ */
 void fail_nth_use(struct fail_nth *);
 
-/* What the next call of the driver is to return, 0: nothing is wrong. The fake one asks, which finds it where it is preloaded. */
+/* Returns the error of the driver's next call; 0: it succeeds. The fake driver calls this if it is preloaded. */
 uint32_t fail_nth_of_driver(void) __attribute__((weak));
 
 #endif

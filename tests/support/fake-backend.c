@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A backend for devices without one: the module that SPARSEKV_CUDA_MODULE names in tests, with the host's kernels on
- * the memory of tests/support/fake-libcuda.c. So what the client library does with a device - steps that run later,
- * recordings, pages that come back when a commit is seen - is tested on machines that have none.
+ * A backend for machines without a device: tests name this module in SPARSEKV_CUDA_MODULE. It runs the host's kernels
+ * on the memory of tests/support/fake-libcuda.c. Thus what the client library does with a device - steps that run
+ * later, recordings, pages that are free again once a commit is seen - is tested on any machine.
  *
- * It is as late as a device can be: what is queued on a stream runs when somebody waits for it, and not before
- * (fake-streams.c). It is one-threaded, as its tests are.
+ * Work is as late as it can be on a device: what is queued on a stream runs when the caller waits for it, not before
+ * (fake-streams.c). The backend is single-threaded, as its tests are.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 #define API __attribute__((visibility("default")))
 
-static const struct skv_kernels *host; /* that run what is queued */
+static const struct skv_kernels *host; /* run the queued work */
 static char text[128] = "no error";
 
 int fake_failed(int r, const char *what)
@@ -29,7 +29,7 @@ int fake_failed(int r, const char *what)
 	return r;
 }
 
-/* ---- what is queued -------------------------------------------------------------------------- */
+/* ---- queued work ----------------------------------------------------------------------------- */
 
 static void run_stage(const struct skv_stage *c)
 {
@@ -101,7 +101,7 @@ static int info(unsigned device, struct skv_device_info *ret)
 	if (device > 0)
 		return fake_failed(-ENODEV, "there is but one");
 	*ret = (struct skv_device_info){.name = "fake", .multiprocessors = 1, .bytes = (size_t)256 << 20};
-	memset(ret->uuid, 0x10, sizeof(ret->uuid)); /* as tests/support/fake-libcuda.c has it */
+	memset(ret->uuid, 0x10, sizeof(ret->uuid)); /* as in tests/support/fake-libcuda.c */
 	return 0;
 }
 
@@ -122,7 +122,7 @@ static int leave(void *was)
 	return 0;
 }
 
-/* As a real one has memory: never zeroed by itself. */
+/* Like device memory, it is not zeroed. */
 static int alloc(size_t bytes, void **ret)
 {
 	if (posix_memalign(ret, 256, bytes ? bytes : 1))
@@ -131,7 +131,7 @@ static int alloc(size_t bytes, void **ret)
 	return 0;
 }
 
-/* What may still use it has run, on any stream: a real one waits for it too. */
+/* Waits for all streams, as any of them may still use the memory; a real device waits, too. */
 static int free_(void *p)
 {
 	fake_wait_for_all();
@@ -181,14 +181,14 @@ static int unmap(void *at, size_t bytes)
 	return p == MAP_FAILED ? fake_failed(-errno, "unmapping memory") : 0;
 }
 
-/* Their lengths, for close_ipc(). */
+/* Lengths of opened handles, for close_ipc(). */
 #define MAX_OPENED 64
 static struct opened {
 	void *at;
 	size_t bytes;
 } opened[MAX_OPENED];
 
-/* At multiples of 2 MiB, as a real device has them. */
+/* Addresses are multiples of 2 MiB, as on a real device. */
 
 static int open_ipc(const void *handle, void **ret)
 {
@@ -216,7 +216,7 @@ static int open_ipc(const void *handle, void **ret)
 	return 0;
 }
 
-/* The addresses stay taken: a later read is a fault. */
+/* The addresses stay reserved: a later read faults. */
 static int close_ipc(void *at)
 {
 	for (struct opened *o = opened; o < opened + MAX_OPENED; o++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/fake-clock.c - preloaded: the clock of the day is wrong by as many seconds as the file $SKV_CLOCK says. */
+/* tests/support/fake-clock.c - preloaded: adds the seconds in the file $SKV_CLOCK to CLOCK_REALTIME. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>

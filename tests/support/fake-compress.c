@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake device's kernels of layers that compress: queued as those of fake-backend.c, and run by the host's, for
- * which matrices become fp32 again.
+ * The fake device's kernels of layers that compress: queued as those of fake-backend.c, and run by the host's kernels,
+ * for which matrices are converted back to fp32.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/fake-backend.h"
 
-/* A layer as it was at the call, which is when the host's structs are read. */
+/* Copy of a layer at the time of the call: the host's structs are read then. */
 struct fake_layer {
 	struct skv_shape shape;
 	struct skv_codec codec;
@@ -41,7 +41,7 @@ static const void *widened(const void *bf16, size_t n)
 	return to;
 }
 
-/* The host's own, to be given back. */
+/* Matrices converted for the host; done() frees them. */
 static struct skv_shape *for_host(struct fake_layer *l)
 {
 	struct skv_codec *c = &l->codec;
@@ -113,7 +113,7 @@ static void decompress(const struct skv_shape *sh, const struct skv_batch *b, co
 	o->decompressed = *to;
 }
 
-/* The same as the host has it, in two steps; but in memory of its own. */
+/* The host's two steps, decompress and decode, with temporary memory. */
 static void run_decode_latent(const struct skv_kernels *host, const struct op *o)
 {
 	struct fake_layer l = *(const struct fake_layer *)o->own;
@@ -143,7 +143,7 @@ static void decode_latent(const struct skv_shape *sh, const struct skv_batch *b,
 	later(run_decode_latent, sh, 1, b, q, out, w)->list = *list;
 }
 
-/* As a device's. */
+/* The same condition as on a real device. */
 static bool fuses_latent(const struct skv_shape *sh)
 {
 	return sh->codec->kind != SKV_COMPRESS_QUANT && !sh->codec->dec_hidden && !sh->codec->spans && !sh->codec->k_norm;

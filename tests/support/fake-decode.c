@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake device's kernels of pages and of decode attention: queued as fake-backend.c has it, and run by the host's.
+ * The fake device's kernels of pages and of decode attention: queued as in fake-backend.c, and run by the host's
+ * kernels.
  */
 #include <string.h>
 
@@ -42,7 +43,7 @@ static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const ui
 {
 	struct op *o = fake_kernel(run_copy_pages, sh, &(struct skv_batch){.n = 0}, NULL, NULL, w);
 
-	o->n = n; /* a page of each table at most: how the library asks */
+	o->n = n; /* the library asks for at most one page of each table */
 	memcpy(o->pages[0], dst, n * sizeof(*dst));
 	memcpy(o->pages[1], src, n * sizeof(*src));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's kernels of layers that evict: queued as those of fake-backend.c, and run by the host's. */
+/* The fake device's kernels of layers that evict: queued as in fake-backend.c, and run by the host's kernels. */
 #include "tests/support/fake-backend.h"
 
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, const struct skv_batch *b,
@@ -167,7 +167,7 @@ static void touch_pages(const struct skv_shape *sh, const struct skv_batch *b, c
 
 	o->scores = *scores;
 	o->touch = *by;
-	list->max_count = list->stride; /* how many there will be is not known yet */
+	list->max_count = list->stride; /* the actual count is not known yet */
 	list->last_partial = true;
 	o->list = *list;
 }

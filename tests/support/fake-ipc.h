@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/fake-ipc.h - what the fake driver's older kind of handle says: where to find the memory. */
+/* tests/support/fake-ipc.h - the fake driver's CUDA IPC handle: where to find the memory. */
 #ifndef SKV_FAKE_IPC_H
 #define SKV_FAKE_IPC_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's kernels: each is queued, and run by the host's. */
+/* The fake device's kernels: each call is queued, and run by the host's kernel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ struct op *fake_kernel(fake_run_fn *run_it, const struct skv_shape *sh, const st
 
 	o->run = run_it;
 	o->shape = *sh;
-	if (sh->codec) { /* read at the call */
+	if (sh->codec) { /* copied at the call */
 		o->codec = *sh->codec;
 		o->shape.codec = &o->codec;
 	}
@@ -25,7 +25,7 @@ struct op *fake_kernel(fake_run_fn *run_it, const struct skv_shape *sh, const st
 	return o;
 }
 
-/* Shapes as on a real one. */
+/* The same limits as on a real device. */
 static const char *unsupported(const struct skv_shape *sh)
 {
 	if (sh->dtype == SKV_F32)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libcuda.so.1 without a device: allocations are memfds, device addresses are addresses. It keeps the
- * real one's rules that the daemon depends on: fresh memory holds anything (0xa5 here), and what needs a
- * context fails without one.
+ * A libcuda.so.1 without a device: allocations are memfds, device addresses are addresses of the process. It keeps the
+ * rules of the real driver that the daemon depends on: fresh memory has undefined contents (0xa5 here), and calls that
+ * need a context fail without one.
  *
- * Tests find it through LD_LIBRARY_PATH and steer it by files in $FAKE_CUDA_DIR, for every process that has
- * it loaded: FILE is in force as long as it is there, FILE-once the first time that it matters.
+ * Tests load it through LD_LIBRARY_PATH and control it with files in $FAKE_CUDA_DIR, which apply to all processes that
+ * have it loaded: FILE applies as long as it exists, FILE-once only the first time that it matters.
  *
  *   one-device     there is one device, else two           no-export  devices cannot export descriptors
  *   oom            allocations fail                        slow       a memset takes half a second
  *   hang           a memset does not return                fault      a memset or copy fails, as after a bad access
  *   huge           devices of 512 GiB, else of 256 MiB
  *
- * context-PID is left there by a process that makes a context.
+ * A process that makes a context leaves a file context-PID there.
  *
- * Its calls fail as fail-nth.h says, too, where that is preloaded. After a fault no call succeeds that needs a context.
+ * If fail-nth.c is preloaded, calls also fail as fail-nth.h says. After a fault every call that needs a context fails.
  */
 #include <cuda.h>
 #include <errno.h>
@@ -31,7 +31,7 @@
 #include "tests/support/fail-nth.h"
 #include "tests/support/fake-ipc.h"
 
-#define MEMORY ((size_t)256 << 20) /* of a device */
+#define MEMORY ((size_t)256 << 20) /* of one device */
 #define GRANULARITY ((size_t)2 << 20)
 
 static bool initialised, context, faulted;
@@ -62,10 +62,10 @@ static void *map(int fd, size_t bytes, int prot, void *at)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* A memfd full of what someone else left. -1: no memory. */
+/* Returns a memfd with arbitrary contents; -1: no memory. */
 static int dirty_memfd(size_t bytes)
 {
-	/* not close-on-exec: nothing is promised */
+	/* without close-on-exec: the real driver does not guarantee that flag */
 	int fd = steered("oom") ? -1 : memfd_create("fake-cuda", 0);
 	void *p;
 
@@ -195,7 +195,7 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 	return CUDA_SUCCESS;
 }
 
-/* Consumes fd. */
+/* Takes over fd. */
 static CUresult handle_of(int fd, size_t bytes, CUmemGenericAllocationHandle *ret)
 {
 	struct allocation *a = malloc(sizeof(*a));
@@ -361,7 +361,7 @@ CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
-/* ---- copies: made when they are waited for, and not before ---- */
+/* ---- copies: run when the caller waits for them, not before ---- */
 
 static struct copy {
 	void *to;
@@ -369,7 +369,7 @@ static struct copy {
 	size_t bytes;
 } copies[65536];
 static size_t n_copies;
-static char stream; /* its address is one */
+static char stream; /* its address is the stream handle */
 
 CUresult cuStreamCreate(CUstream *ret, unsigned flags)
 {
@@ -432,7 +432,7 @@ CUresult cuMemHostUnregister(void *p)
 	return CUDA_SUCCESS;
 }
 
-/* ---- the old way: a handle says where to find the memfd ---- */
+/* ---- CUDA IPC: a handle says where to find the memfd ---- */
 
 _Static_assert(sizeof(struct fake_ipc) == sizeof(CUipcMemHandle), "fits exactly");
 

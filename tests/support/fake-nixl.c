@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libnixl_capi.so without UCX: what daemon/store/nixl-library.h calls, and nothing more. An agent has a thread that serves its memory on a
- * socket of an abstract name, which its metadata has; a reader connects, says address and length, and gets the bytes, if they are
- * registered. So as with the real one memory goes with its process, and a process that is stopped does not answer.
+ * A libnixl_capi.so without UCX, with only the calls that daemon/store/nixl-library.h makes. Each agent has a thread
+ * that serves its memory on a socket with an abstract name, which is part of its metadata. A reader connects, sends
+ * address and length, and gets the bytes if they are registered. As with the real library, memory is gone when its
+ * process ends, and a stopped process does not answer.
  *
- * FAKE_NIXL_HANG in the environment: to load metadata takes for ever, as a connection to a host that is gone nearly does.
+ * FAKE_NIXL_HANG in the environment: loading metadata never returns. The real library takes nearly forever to connect
+ * to a host that is down.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -30,7 +32,7 @@ struct agent {
 	struct area memory;
 	int listener;
 };
-/* Metadata: the memory is there at any time. */
+/* Metadata names memory that may be read at any time. */
 struct metadata {
 	char name[NAME];
 	struct area memory;
@@ -45,7 +47,7 @@ struct request {
 static struct metadata known[64];
 static unsigned n_known;
 
-/* Calls of a library of others have no header here. */
+/* The functions of this third-party API have no header here. */
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
 static socklen_t address_of(const char *name, struct sockaddr_un *a)
@@ -123,7 +125,7 @@ int nixl_capi_destroy_agent(void *agent)
 {
 	struct agent *a = agent;
 
-	shutdown(a->listener, SHUT_RDWR); /* its thread ends some time after this */
+	shutdown(a->listener, SHUT_RDWR); /* makes its thread end some time later */
 	return 0;
 }
 
@@ -160,7 +162,7 @@ int nixl_capi_destroy_backend(void *backend)
 	return 0;
 }
 
-/* ---- lists: of one area ---- */
+/* ---- lists: of one area each ---- */
 
 int nixl_capi_create_xfer_dlist(int mem, void **ret)
 {
@@ -206,7 +208,7 @@ int nixl_capi_register_mem(void *agent, void *list, void *args)
 	return 0;
 }
 
-/* ---- agents of others ---- */
+/* ---- remote agents ---- */
 
 int nixl_capi_get_local_md(void *agent, void **ret, size_t *ret_bytes)
 {

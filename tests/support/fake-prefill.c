@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The fake device's kernels of prompts that do not attend densely: queued as those of fake-backend.c, run by the
- * host's.
- */
+/* The fake device's sparse prefill kernels: queued as in fake-backend.c, and run by the host's kernels. */
 #include "tests/support/fake-backend.h"
 
-/* Structs are read at the call, what they lead to when the work runs. */
+/* Structs are copied at the call; what they point to is read when the work runs. */
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                         const struct skv_sparse *sp, const struct skv_workspace *w)
 {

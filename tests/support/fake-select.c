@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's kernels of selection: queued as fake-backend.c has it, and run by the host's. */
+/* The fake device's kernels of selection: queued as in fake-backend.c, and run by the host's kernels. */
 #include <stdlib.h>
 
 #include "tests/support/fake-backend.h"
@@ -23,7 +23,7 @@ static void with_selection(struct op *o, const struct skv_scores *scores, const 
 {
 	o->scores = *scores;
 	o->select = *select;
-	list->max_count = list->stride; /* how many there will be is not known yet */
+	list->max_count = list->stride; /* the actual count is not known yet */
 	o->list = *list;
 }
 
@@ -103,7 +103,7 @@ static void score_sketches(const struct skv_shape *sh, const struct skv_batch *b
 	fake_kernel(run_score_sketches, sh, b, q, NULL, w)->scores = *scores;
 }
 
-/* The host has no such kernel: what it is to do, in two, with weights in memory. */
+/* The host has no such kernel: two of its kernels do the same, with the weights in memory. */
 static void run_select_sketches(const struct skv_kernels *host, const struct op *o)
 {
 	struct skv_scores scores = o->scores;

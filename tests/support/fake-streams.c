@@ -2,9 +2,10 @@
 /*
  * The fake device's streams, recordings and events.
  *
- * What is queued on a stream runs when somebody waits for it. Streams that wait for each other's events run side by side, one piece of
- * work of any of them at a time, in an order that is drawn: work that needs another's and does not wait for it finds that missing
- * sooner or later. So it is in a recording, whose streams are those that were captured.
+ * Work queued on a stream runs when the caller waits for that stream. Streams that wait for each other's events take
+ * turns, one operation of a stream at a time, in a pseudo-random order: so an operation that depends on another stream
+ * without waiting for it sooner or later runs too early, and the test fails. The same is true of the captured streams
+ * of a recording.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 struct queue {
 	struct op *first, **end;
 	struct op *next;   /* of a recording that is running */
-	const struct op *joined; /* of a recording: the last event of it that another one waits for */
+	const struct op *joined; /* of a recording: its last event that another stream waits for */
 	struct op *last;
 };
 
@@ -28,20 +29,20 @@ struct graph {
 struct stream {
 	struct stream *next;
 	struct queue queue;
-	bool forks; /* has it ever waited for another one? */
-	struct graph *graph; /* that records it, or NULL ... */
-	struct queue *recording; /* ... and where there */
+	bool forks; /* has ever waited for another stream */
+	struct graph *graph; /* recording that captures it, or NULL ... */
+	struct queue *recording; /* ... and its queue in there */
 };
 
 struct event {
-	struct stream *on;         /* where it was recorded, until it is done */
+	struct stream *on;         /* stream that recorded it, until it is done */
 	uint64_t recorded, done;
-	struct graph *graph;       /* or in which recording ... */
+	struct graph *graph;       /* or the recording that has it ... */
 	struct queue *queue;
-	struct op *op;             /* ... and as what */
+	struct op *op;             /* ... and its operation there */
 };
 
-static struct stream default_stream, *streams; /* the others */
+static struct stream default_stream, *streams; /* streams: all but the default stream */
 static uint64_t draws = 1;
 
 static uint32_t draw(uint32_t n)
@@ -118,7 +119,7 @@ static void run_graph(struct graph *g)
 		q->next = q->next->next;
 	}
 	for (uint32_t i = 0; i < g->n; i++)
-		if (g->queue[i].next) /* they wait for each other */
+		if (g->queue[i].next) /* queues wait for each other: deadlock */
 			abort();
 }
 
@@ -135,7 +136,7 @@ void fake_run_queued(const struct op *o)
 		e->on = NULL;
 }
 
-/* Streams besides s that may go on: those that fork, or with `any` all. */
+/* Another stream than s that can run now: one that has waited for another, or with `any` any of them. */
 static struct stream *another(const struct stream *s, bool any)
 {
 	struct stream *found = NULL;
@@ -229,7 +230,7 @@ static int begin_capture(void *stream)
 	return 0;
 }
 
-/* All that was captured besides must have been waited for. */
+/* All captured streams must have joined the first one. */
 static int end_capture(void *stream, void **ret_graph)
 {
 	struct graph *g = stream_of(stream)->graph;
@@ -328,7 +329,7 @@ static int event_wait(void *event)
 	return e->on ? fake_wait(e->on == &default_stream ? NULL : e->on) : 0;
 }
 
-/* There is no clock. */
+/* There is no clock: any two events are 1 ms apart. */
 static int event_elapsed(void *from, void *to, float *ret_ms)
 {
 	int e = event_wait(from);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/hung-files.c - see hung-files.h. The server speaks as much of FUSE as open(2) takes. */
+/* tests/support/hung-files.c - see hung-files.h. The server knows only as much of FUSE as open(2) needs. */
 #include "tests/support/hung-files.h"
 
 #include <arpa/inet.h>
@@ -51,7 +51,7 @@ static void serve_one(int fd, const struct fuse_in_header *h)
 	case FUSE_RELEASE:
 	case FUSE_FORGET:
 	case FUSE_BATCH_FORGET:
-	case FUSE_INTERRUPT: break; /* no answer: the first two wait for one */
+	case FUSE_INTERRUPT: break; /* no reply: the first two never get one */
 	default: reply(fd, h->unique, ENOSYS, NULL, 0); break;
 	}
 }
@@ -101,7 +101,7 @@ int hung_fs_open(const struct hung_fs *fs)
 
 void hung_fs_stop(struct hung_fs *fs)
 {
-	/* with its last server the file system is dead, and every close(2) that waits returns */
+	/* once its last server is gone the file system is dead, and every waiting close(2) returns */
 	kill(fs->server, SIGKILL);
 	waitpid(fs->server, NULL, 0);
 	umount2(fs->dir, MNT_DETACH);
@@ -123,7 +123,7 @@ int hung_socket(void)
 	ck_assert_int_eq(listen(listener, 1), 0);
 	ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&addr, &len), 0);
 	ck_assert_int_eq(connect(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
-	ck_assert_int_ge(accept(listener, NULL, NULL), 0); /* stays open, and is not read from */
+	ck_assert_int_ge(accept(listener, NULL, NULL), 0); /* stays open, and is never read */
 	close(listener);
 	while (send(fd, data, sizeof(data), MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
 		;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/hung-files.h - files that take for ever to close: of a FUSE server that does not answer, and sockets. */
+/*
+ * tests/support/hung-files.h - files whose close(2) takes forever: files of a FUSE server that does not answer, and
+ * sockets.
+ */
 #ifndef SKV_TEST_HUNG_FILES_H
 #define SKV_TEST_HUNG_FILES_H
 
@@ -11,13 +14,16 @@ struct hung_fs {
 	pid_t server;
 };
 
-/* Mount it, in a mount namespace of this process. False: this process may not, or the kernel has no FUSE. */
+/*
+ * Mounts the file system in a mount namespace of this process. Returns false if that is not permitted, or the kernel
+ * has no FUSE.
+ */
 bool hung_fs_start(struct hung_fs *);
-/* A file there; the caller's. Closing it takes until hung_fs_stop(). */
+/* Opens a file there; the caller owns the descriptor. Closing it blocks until hung_fs_stop(). */
 int hung_fs_open(const struct hung_fs *);
 void hung_fs_stop(struct hung_fs *);
 
-/* A socket that waits for ten minutes when it is closed for the last time; the caller's. Its peer is never read from. */
+/* Returns a socket whose last close(2) blocks for ten minutes: its peer never reads. The caller owns it. */
 int hung_socket(void);
 
 #endif

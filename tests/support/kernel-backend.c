@@ -9,7 +9,7 @@
 
 /* ---- the host -------------------------------------------------------------------------------- */
 
-/* Exactly as large as asked for, so that a sanitizer sees a step too far. */
+/* Exactly as large as requested, so that a sanitizer finds accesses past the end. */
 static void *host_get(size_t bytes)
 {
 	void *p;
@@ -26,7 +26,7 @@ static void host_wait(void)
 {
 }
 
-/* Returns how many. */
+/* Returns how many backends were added. */
 static size_t add_host(struct test_backend *to)
 {
 	static const char *const isas[] = {"generic", "avx2", "avx512"};
@@ -43,11 +43,11 @@ static size_t add_host(struct test_backend *to)
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-static bool there; /* as case_begin() found */
+static bool there; /* the device, as case_begin() found out */
 static const struct skv_backend *device;
 static void *stream;
 
-/* The module of this build, or of the folder that it was carried to. */
+/* The module in this build folder, or in its copy on another machine. */
 static void name_module(void)
 {
 	const char *moved = getenv("SKV_BUILDDIR");
@@ -137,7 +137,10 @@ static void device_copy(void *dst, const void *src, size_t bytes)
 	device_wait();
 }
 
-/* Rows of fp32 for every pool, of 16 bits for pools of their own dtype. Returns how many. */
+/*
+ * Rows of fp32 work with every pool, rows of 16 bits with pools of the same dtype. Returns how many backends were
+ * added.
+ */
 static size_t add_device(struct test_backend *to)
 {
 	static const char *const names[] = {[SKV_F32] = "cuda", [SKV_F16] = "cuda/fp16",

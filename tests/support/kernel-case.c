@@ -8,11 +8,11 @@
 
 #define REDZONE 256u
 #define LAYERS 3u
-#define TABLES (LAYERS + 3) /* and one of state pages, one of slot metadata, one of what is kept */
+#define TABLES (LAYERS + 3) /* and one each of state pages, slot metadata and saved prefill queries */
 
-/* ---- how devices differ ----------------------------------------------------------------------- */
+/* ---- how devices differ ---------------------------------------------------------------------- */
 
-/* What a device's tensor cores take for rows of that dtype. */
+/* The dtype that a device's tensor cores use for rows of this dtype. */
 static uint32_t multiplied_as(uint32_t dtype)
 {
 	return dtype == SKV_FP8 ? SKV_F16 : dtype;
@@ -39,7 +39,7 @@ float *case_q(const struct kernel_case *c, const struct test_backend *b)
 
 double case_tolerance(const struct kernel_case *c, const struct test_backend *b, double host)
 {
-	/* half of the last digit's place, and K and V are hardly larger than 4 */
+	/* half of the last digit; K and V are hardly larger than 4 */
 	double rounding = 4 * (multiplied_as(c->sh.dtype) == SKV_F16 ? 0x1p-11 : 0x1p-8);
 	if (!case_rounds_q(c, b))
 		return host;
@@ -76,7 +76,7 @@ static uint32_t notes_pages(const struct kernel_case *c, uint32_t len)
 	return (len + skv_slot_meta_per_page(&c->sh) - 1) / skv_slot_meta_per_page(&c->sh);
 }
 
-/* Pages in random order; the last three of the pool stay unused. */
+/* Assigns pages in random order; the last three pages of the pool stay unused. */
 static void assign_pages(struct kernel_case *c)
 {
 	uint32_t *order = malloc(c->pool_pages * sizeof *order), used = 0;
@@ -156,7 +156,7 @@ void case_of_shape(struct kernel_case *c, int shape, uint32_t n, const uint32_t 
 	static const int of_devices[] = {1, 4, 5, 6, 7, 8, 9};
 	int i = shape % (CASE_SHAPES / 3);
 	uint32_t dtype = (uint32_t)(shape / (CASE_SHAPES / 3));
-	if (rnd_hurried()) { /* few of them, on a device: each run takes others, and neighbours differ in dtype */
+	if (rnd_hurried()) { /* only a few shapes on a device: each run takes others, and neighbours differ in dtype */
 		const unsigned at = rnd_share(21) + (unsigned)shape;
 		i = of_devices[at % 7];
 		dtype = at % 3;
@@ -207,7 +207,7 @@ void case_punch(struct kernel_case *c, uint32_t one_in)
 				                              (uint32_t)rnd64());
 }
 
-/* An array of n entries with some more that lead nowhere. */
+/* Extends an array of n entries with entries that lead to no page. */
 static skv_pte *longer(skv_pte *entries, uint32_t n, uint32_t to)
 {
 	entries = realloc(entries, to * sizeof *entries);
@@ -294,7 +294,10 @@ bool case_has_counter(uint32_t i)
 	return i % 4 != 3;
 }
 
-/* All tables of a sequence; only four are what they should be, the others lead to the page `wrong`. */
+/*
+ * All tables of a sequence. Those of sh.layer, its state pages, slot metadata and saved queries are right; the others
+ * lead to the page `wrong`.
+ */
 static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong)
 {
 	uint32_t stride = c->seq[i].layer_stride;
@@ -310,7 +313,7 @@ static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong
 	return there;
 }
 
-/* A page that no table has; pages of what is kept lie behind one. */
+/* Returns a page that is in no table. Pages of saved queries are not checked: they lie behind an unused page. */
 static uint32_t unused_page(const struct kernel_case *c)
 {
 	bool *used = calloc(c->pool_pages, sizeof *used);
@@ -472,7 +475,7 @@ void case_compare(const char *what, const float *x, const double *ref, size_t n,
 		bool same = isfinite(ref[i]) ? fabs(x[i] - ref[i]) <= tolerance + slack * fabs(ref[i])
 		            : isnan(ref[i])  ? isnan(x[i])
 		                             : (double)x[i] == ref[i];
-		if (!same) /* Check writes to a pipe at every ck_assert, too slow for a loop like this */
+		if (!same) /* without ck_assert(): Check writes to a pipe each time, which is too slow in this loop */
 			ck_abort_msg("%s: element %zu of %zu is %.9g, should be %.9g", what, i, n, x[i],
 			             ref[i]);
 	}

@@ -6,10 +6,10 @@
 #include <string.h>
 #include "tests/ref/attention.h"
 
-#define LAYERS 3u                             /* that the tables have rows for, as in kernel-case.c */
-#define TABLES (LAYERS + 2 * CODE_LAYERS)     /* and each layer's codes and references */
+#define LAYERS 3u                             /* the tables have rows for them, as in kernel-case.c */
+#define TABLES (LAYERS + 2 * CODE_LAYERS)     /* and tables of each layer's codes and references */
 
-/* ---- ways to pack ---------------------------------------------------------------------------- */
+/* ---- codecs --------------------------------------------------------------------------------- */
 
 enum turning { PLAIN, PART, PAIRS, SCALED, NONE };
 
@@ -34,7 +34,7 @@ static const struct form {
 	{16, 9, 2, 4, 2, 8, 128, 64, 0, 0, 0, PART, false},
 };
 
-/* Numbers that are exact in bf16. */
+/* Random numbers that bf16 represents exactly. */
 static float *weights(size_t n, double size)
 {
 	float *w = malloc((n ? n : 1) * sizeof *w);
@@ -84,7 +84,7 @@ static void codec_deinit(struct ref_codec *k)
 
 /* ---- pages for records ----------------------------------------------------------------------- */
 
-/* Records of the n first tokens, all compressed. */
+/* Counts the records of the first n tokens if all are compressed. */
 static void count_records(const struct ref_codec *k, uint32_t n, uint32_t *codes, uint32_t *refs)
 {
 	*codes = *refs = 0;
@@ -99,7 +99,7 @@ static void count_records(const struct ref_codec *k, uint32_t n, uint32_t *codes
 
 static uint32_t pages_for(const struct code_case *k, uint32_t records, uint32_t bytes)
 {
-	if (records == 0) /* of no size, perhaps */
+	if (records == 0) /* their size may be 0 */
 		return 0;
 	const uint32_t each = (uint32_t)(k->c.sh.page_bytes / bytes);
 
@@ -173,7 +173,7 @@ static const void *matrix_to(struct code_case *k, const float *w, size_t n)
 	return there;
 }
 
-/* gate and up row by row. */
+/* Interleaves the rows of gate and up. */
 static const void *gate_up_to(struct code_case *k, const struct ref_codec *c)
 {
 	const size_t d = ref_dims(c);
@@ -210,7 +210,7 @@ static struct skv_codec code_to(struct code_case *k, const struct ref_codec *c)
 	};
 }
 
-/* All tables of a sequence; the rows of other layers lead nowhere near. */
+/* All tables of a sequence; the rows of other layers have invalid ids. */
 static const skv_pte *tables_to(struct code_case *k, uint32_t i)
 {
 	skv_pte *t = malloc(TABLES * k->stride * sizeof *t);
@@ -297,7 +297,7 @@ void code_pool_to(const struct code_case *k, const uint8_t *pool)
 	k->c.on->to(k->c.sh.pool, pool, k->c.pool_pages * k->c.sh.page_bytes);
 }
 
-/* ---- what is stored -------------------------------------------------------------------------- */
+/* ---- stored records -------------------------------------------------------------------------- */
 
 uint8_t *code_record(const struct code_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t token)
 {
@@ -352,7 +352,7 @@ void code_base(const struct code_case *k, uint8_t *pool, uint32_t layer, uint32_
 	free(x);
 }
 
-/* ---- made up --------------------------------------------------------------------------------- */
+/* ---- random records ------------------------------------------------------------------------- */
 
 static void random_numbers(uint8_t *at, uint32_t n, uint32_t bits, uint32_t group, uint32_t dtype)
 {
@@ -413,7 +413,7 @@ void code_far(struct code_case *k, uint32_t last)
 
 void code_far_records(const struct code_case *k, uint8_t *pool, uint32_t last)
 {
-	for (uint32_t t = 0; t < 10 * SKV_PAGE_TOKENS * SKV_PAGE_TOKENS; t++) /* more than a page has */
+	for (uint32_t t = 0; t < 10 * SKV_PAGE_TOKENS * SKV_PAGE_TOKENS; t++) /* more records than a page has */
 		code_make_up_record(k, pool, 0, t, last / k->layer[0].codec.stride);
 	code_pool_to(k, pool);
 }
@@ -436,7 +436,8 @@ void code_decompressed(const struct code_case *k, uint8_t *pool, uint32_t i, uin
 		ref_decode(c, z, b, sizes, x, terms);
 	}
 	ref_turn(c, token, 1, x);
-	for (uint32_t h = 0; h < c->kv_heads; h++) { /* what turns is as large as its head's largest, at most twice */
+	/* an element that RoPE rotates is as large as the largest of its head, at most twice */
+	for (uint32_t h = 0; h < c->kv_heads; h++) {
 		double most = 0;
 
 		for (uint32_t e = 0; e < c->dim; e++)

@@ -8,12 +8,12 @@
 #include "tests/ref/attention.h"
 #include "tests/support/reference-attention.h"
 
-#define GAP 0xa5 /* what lies between rows, and stays */
+#define GAP 0xa5 /* fills the gaps between rows, and must not change */
 #define ROWS_CHECKED 5u /* of a prompt's chunk */
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* An earlier layer with K and V of its own, or none. */
+/* Returns 1 + an earlier layer that has its own K and V, or 0. */
 static uint32_t owner_before(const struct layers_model *x, uint32_t layer)
 {
 	const uint32_t from = layer > 0 ? rnd_below(layer) : 0;
@@ -78,7 +78,7 @@ void layers_seq_deinit(struct layers_seq *q)
 	*q = (struct layers_seq){0};
 }
 
-/* A row of all heads of the token, as the engine hands it over: in the io dtype. */
+/* A row of all heads of the token in the io dtype, as the engine passes it. */
 static void make_row(const struct layers_model *x, const struct layers_seq *q, uint32_t at, uint32_t layer, enum what what,
                      float *to)
 {
@@ -91,7 +91,7 @@ static void make_row(const struct layers_model *x, const struct layers_seq *q, u
 		to[d] = ref_round(m->io_dtype, to[d] * (what == ROW_Q ? 4 : 1));
 }
 
-/* K and V of a token, as the pages keep them. */
+/* K and V of a token as pages store them. */
 static void put(const struct layers_model *x, struct layers_seq *q, uint32_t at, uint32_t layer)
 {
 	const size_t width = x->model.n_kv_heads * x->model.head_dim;
@@ -106,11 +106,11 @@ static void put(const struct layers_model *x, struct layers_seq *q, uint32_t at,
 
 /* ---- rows in memory -------------------------------------------------------------------------- */
 
-/* One matrix of a layer's: rows of `width` elements, `stride` apart, from element `first` of its memory on. */
+/* One matrix of a layer: rows of `width` elements, `stride` apart, starting at element `first` of its memory. */
 struct matrix {
 	uint32_t width, stride, first;
 	size_t bytes;
-	uint8_t *host, *placed; /* the memory; several matrices may have the same */
+	uint8_t *host, *placed; /* the memory; several matrices may share it */
 };
 
 struct rows {
@@ -138,7 +138,7 @@ static struct matrix part_of(const struct matrix *x, uint32_t width, uint32_t fi
 	return p;
 }
 
-/* Apart or in one fused projection, contiguous or with gaps, out in q's place or not. */
+/* q, k and v in separate memory or in one fused projection, contiguous or with gaps, out in place of q or not. */
 static struct rows rows_new(const struct layers_model *x, uint32_t n, bool kv)
 {
 	const struct skv_model *m = &x->model;
@@ -194,7 +194,7 @@ static void *at_first(const struct skv_model *m, const struct matrix *x)
 	return x->placed + (size_t)x->first * skv_dtype_bytes(m->io_dtype);
 }
 
-/* 0 may stand for contiguous rows. */
+/* 0 also means contiguous rows. */
 static uint32_t stride_of(const struct matrix *x)
 {
 	return x->stride == x->width && rnd_below(2) ? 0 : x->stride;
@@ -231,7 +231,7 @@ static struct ref_softmax softmax_of(const struct layers_model *x, uint32_t laye
 	return (struct ref_softmax){.scale = scale, .softcap = (double)l->softcap, .sink = l->sinks ? l->sinks + head : NULL};
 }
 
-/* What a head of the item's layer attends to of its n tokens, as the library reports it. */
+/* The tokens, of n, that a head of the item's layer attends to, as the library reports them. */
 static void reported(const struct layers_model *x, struct skv_session *s, uint32_t layer, uint32_t item, uint32_t head,
                      uint32_t n, bool *visible)
 {
@@ -257,7 +257,8 @@ static void compare(const struct layers_model *x, const struct layers_item *it, 
 	const struct skv_model *m = &x->model;
 	const uint32_t dim = m->head_dim, kv = head / (m->n_heads / m->n_kv_heads), owner = skv_model_kv_layer(m, layer);
 	const double rounding = m->io_dtype == SKV_F32 ? 0 : m->io_dtype == SKV_F16 ? 0x1p-11 : 0x1p-8;
-	const double tolerance = devmem_is_device() ? 4e-2 : 5e-5; /* as of the log-sum-exp below */
+	/* for the same reason as for the log-sum-exp below */
+	const double tolerance = devmem_is_device() ? 4e-2 : 5e-5;
 	double want[SKV_MAX_HEAD_DIM], lse;
 	float q[SKV_MAX_HEADS * SKV_MAX_HEAD_DIM], got;
 
@@ -273,12 +274,12 @@ static void compare(const struct layers_model *x, const struct layers_item *it, 
 	if (!r->lse)
 		return;
 	devmem_from(&got, r->lse + (size_t)row * m->n_heads + head, sizeof(got));
-	/* a device multiplies q and k in 16 bits: of scores to 20 that leaves two digits */
+	/* a device multiplies q and k in 16 bits: for scores up to 20 that leaves two digits */
 	ck_assert_msg(fabs((double)got - lse) <= (devmem_is_device() ? 5e-2 : 1e-4), "layer %u, token %u, head %u: log-sum-exp is %g, expected %g",
 	              layer, at, head, (double)got, lse);
 }
 
-/* Item number i, whose rows begin at `row`. */
+/* Checks item number i, whose rows begin at `row`. */
 static void check_item(const struct layers_model *x, struct skv_session *s, const struct layers_item *it, uint32_t i,
                        uint32_t layer, const struct rows *r, uint32_t row)
 {
@@ -302,7 +303,7 @@ static void check_item(const struct layers_model *x, struct skv_session *s, cons
 	free(there);
 }
 
-/* Bytes between the rows of out are as they were. */
+/* Bytes between the rows of out have not changed. */
 static void check_gaps(const struct skv_model *m, const struct rows *r, uint32_t rows)
 {
 	const size_t element = skv_dtype_bytes(m->io_dtype);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Fixtures, cases and helpers: a program takes those that it names.
+# Fixtures, cases and helpers: a program links those that it uses.
 check_LTLIBRARIES += tests/support/libskvtest.la
 tests_support_libskvtest_la_SOURCES = \
 	tests/support/client-test.h tests/support/policy-file.h tests/support/output-hash.h tests/support/parked-chats.c tests/support/parked-chats.h \
@@ -31,8 +31,8 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/store-fixture.c tests/support/store-fixture.h \
 	tests/support/times.c tests/support/times.h tests/support/mute-proxy.c tests/support/mute-proxy.h tests/support/restart-engine.c tests/support/restart-engine.h tests/support/run-program.c tests/support/run-program.h
 
-# Plugins: tests/support/plugins/.libs/NAME.so, each of the one source of its name. -rpath makes libtool build a shared
-# object though nothing is installed.
+# Plugins: tests/support/plugins/.libs/NAME.so, each with a single source of its name. -rpath makes libtool build a
+# shared object although it is not installed.
 TEST_PLUGIN_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 TEST_PLUGINS = \
 	tests/support/plugins/bad-abi.la tests/support/plugins/bad-crash.la tests/support/plugins/bad-hang.la \
@@ -45,14 +45,14 @@ TEST_PLUGINS = \
 check_LTLIBRARIES += $(TEST_PLUGINS)
 EXTRA_DIST += tests/support/plugins/plugin.h tests/support/layer-forms.py
 
-# Calls that fail, preloaded into programs; test programs that have it linked name the source, too.
+# Failing calls, preloaded into programs; test programs that link it also name the source.
 check_LTLIBRARIES += tests/support/fail-nth.la
 tests_support_fail_nth_la_SOURCES = tests/support/fail-nth.c tests/support/fail-nth.h
 tests_support_fail_nth_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS)
 tests_support_fail_nth_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
 tests_support_fail_nth_la_LIBADD = -ldl
 
-# A clock that is wrong, preloaded.
+# A wrong system clock, preloaded.
 check_LTLIBRARIES += tests/support/fake-clock.la
 tests_support_fake_clock_la_SOURCES = tests/support/fake-clock.c
 tests_support_fake_clock_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
@@ -70,7 +70,7 @@ tests_support_fake_nixl_la_SOURCES = tests/support/fake-nixl.c
 tests_support_fake_nixl_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default -pthread
 tests_support_fake_nixl_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS)
 
-# A CUDA driver and a backend that need no device. The daemon finds the driver as it finds the real one, by name.
+# A CUDA driver and a backend that need no device. The daemon finds the driver by name, like the real one.
 FAKE_BACKEND_SOURCES = tests/support/fake-backend.c tests/support/fake-backend.h tests/support/fake-ipc.h \
 	tests/support/fake-compress.c tests/support/fake-decode.c tests/support/fake-evict.c \
 	tests/support/fake-kernels.c tests/support/fake-prefill.c tests/support/fake-select.c tests/support/fake-streams.c

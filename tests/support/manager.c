@@ -29,7 +29,7 @@ static int notify_fd = -1, listen_fd[2] = {-1, -1}; /* clients, operators */
 static pid_t daemon_pid;
 static pthread_t thread;
 
-/* Under the lock. */
+/* Protected by `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	char name[64];
@@ -39,7 +39,7 @@ static unsigned n_kept;
 static bool ready;
 static _Atomic bool closing;
 
-/* ---- what it hears --------------------------------------------------------------------------- */
+/* ---- notifications ------------------------------------------------------------------------- */
 
 static void keep_no_more(const char *name)
 {
@@ -79,7 +79,7 @@ static void deal_with(char *text, int fd)
 		keep_no_more(name);
 }
 
-/* One notification; false: there is none. */
+/* Receives one notification; returns false if there is none. */
 static bool hear(void)
 {
 	union {
@@ -153,13 +153,13 @@ void manager_open(void)
 	ck_assert_int_eq(pthread_create(&thread, NULL, listens, NULL), 0);
 }
 
-/* The child: its descriptors, and their names. */
+/* In the child: moves descriptors to the numbers that the daemon expects, and lists their names. */
 static void pass(char *names, size_t size)
 {
 	size_t at = (size_t)snprintf(names, size, "clients:operators");
 	int copy[KEPT_MOST + 2], n = 0;
 
-	/* out of the way of the numbers that they are to have */
+	/* first to high numbers, out of the way of the final ones */
 	for (int i = 0; i < 2; i++)
 		copy[n++] = fcntl(listen_fd[i], F_DUPFD_CLOEXEC, 3 * KEPT_MOST);
 	for (unsigned i = 0; i < n_kept; i++) {
@@ -191,7 +191,7 @@ static void exec_daemon(const char *const *options)
 	pass(names, sizeof(names));
 	setenv("NOTIFY_SOCKET", notify_path, 1);
 	unsetenv("WATCHDOG_USEC");
-	if (!has_capability(CAP_SYS_PTRACE)) /* its descriptors are counted */
+	if (!has_capability(CAP_SYS_PTRACE)) /* the test counts its descriptors in /proc */
 		setenv("SPARSEKV_DEBUG", "dumpable", 1);
 	execv(fix_built("daemon/sparsekvd"), (char **)(uintptr_t)argv);
 	_exit(127);
@@ -264,8 +264,8 @@ int manager_end(int sig)
 }
 
 /*
- * It has requests of all clients by then, and dies among them: some are answered, some carried out and not answered, some
- * neither.
+ * Stops the daemon while requests of all clients arrive, and continues it shortly before its death: some requests are
+ * then answered, some carried out but not answered, and some neither.
  */
 static void pile_up(void)
 {
@@ -275,7 +275,7 @@ static void pile_up(void)
 	usleep(rnd_below(1500));
 }
 
-/* It carries out what all clients ask for, and dies before any has heard of it. */
+/* Lets the daemon carry out requests of all clients while their replies are lost. */
 static void fall_silent(_Atomic bool *mute)
 {
 	*mute = true;

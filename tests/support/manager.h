@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/manager.h - a service manager: it listens for a daemon, keeps what the daemon gives it, and starts the next one with that.
+ * tests/support/manager.h - a service manager: listens for a daemon, stores the descriptors that it gets from the
+ * daemon, and passes them to the next one.
  *
- * Its side of sd_notify(3) and sd_listen_fds(3), as systemd has it: what a daemon has sent before it died is read before the next one is
- * started.
+ * It implements the manager's side of sd_notify(3) and sd_listen_fds(3), as systemd does: it reads all that a daemon
+ * has sent before it starts the next one.
  */
 #ifndef SKV_TEST_MANAGER_H
 #define SKV_TEST_MANAGER_H
@@ -12,34 +13,44 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-extern char manager_socket[96]; /* for clients; it stays while there is no daemon, and so does that of operators */
+extern char manager_socket[96]; /* for clients; this socket and the operators' stay while there is no daemon */
 
 void manager_open(void);
-/* Start a daemon (`options` as for fix_start_process()), and wait until it is ready. */
+/* Starts a daemon (`options` as for fix_start_process()), and waits until it is ready. */
 void manager_start(const char *const *options);
-/* The same; false: it ended before that, with this status, or was killed since it took longer. */
+/*
+ * The same; returns false if the daemon ended before it was ready, or was killed after `seconds`; its wait status is in
+ * *ret_status.
+ */
 bool manager_try_start(const char *const *options, double seconds, int *ret_status);
-/* Has it ended by itself, and with what status? */
+/* Returns whether the daemon has ended by itself, and its wait status. */
 bool manager_has_ended(int *ret_status);
-/* End it with this signal; what it exits with. */
+/* Ends the daemon with this signal; returns its wait status. */
 int manager_end(int signal);
 /*
- * The same at a bad moment: when requests of many clients wait, or were carried out and answered to nobody. `mute` is
- * what their proxies have (mute-proxy.h). When it died, in seconds, goes to ret_at.
+ * The same while clients are at work. At random, requests of many clients are pending, or were carried out but their
+ * replies are lost. `mute` is the flag of the clients' proxies (mute-proxy.h). *ret_at gets the time of the signal, in
+ * seconds.
  */
 int manager_end_at_work(int signal, _Atomic bool *mute, double *ret_at);
 pid_t manager_daemon(void);
-/* Another one is kept in this one's place (consumed); -1: none. And one more. */
+/*
+ * manager_replace() removes the stored descriptor of this name and stores fd instead, which it takes over; fd -1: it
+ * only removes. manager_add() stores one more.
+ */
 void manager_replace(const char *name, int fd);
 void manager_add(const char *name, int fd);
-/* Descriptors that are kept, but for the state. */
+/* Returns the number of stored descriptors, except the state. */
 unsigned manager_kept(void);
-/* So many are, soon: once what clients had is dealt with. */
+/* Waits until n descriptors are stored (10 s at most): the daemon removes those of clients that are gone. */
 void manager_expect_kept(unsigned n);
-/* What daemons have logged, all of it, or after the first *at bytes, which then are all; the caller's. */
+/*
+ * Return the daemons' log: all of it, or what follows the first *at bytes; *at becomes the length of the log. The
+ * caller frees the text.
+ */
 char *manager_log(void);
 char *manager_log_since(size_t *at);
-/* Where all files are. */
+/* The folder of all files of the manager. */
 const char *manager_folder(void);
 void manager_forget_log(void);
 void manager_close(void);

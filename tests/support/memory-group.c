@@ -13,7 +13,7 @@
 #define UNIFIED "/sys/fs/cgroup"
 #define VERSION_1 "/sys/fs/cgroup/memory"
 
-static char group[512]; /* its folder */
+static char group[512]; /* path of its folder */
 static bool is_v1;
 
 static void path_of(const char *file, char to[600])
@@ -35,7 +35,7 @@ static bool put(const char *file, const char *text)
 	return fclose(f) == 0 && ok;
 }
 
-/* The number in the file, behind the word if there is one. */
+/* Returns the number in the file, or the one after the word, if a word is given. */
 static uint64_t get(const char *file, const char *word)
 {
 	unsigned long long x = 0;
@@ -72,7 +72,7 @@ static bool make(uint64_t bytes)
 	snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
 	if (!put(is_v1 ? "memory.limit_in_bytes" : "memory.max", text))
 		return false;
-	(void)put(is_v1 ? "memory.swappiness" : "memory.swap.max", "0"); /* there may be none */
+	(void)put(is_v1 ? "memory.swappiness" : "memory.swap.max", "0"); /* the kernel may not account swap */
 	return true;
 }
 
@@ -105,7 +105,7 @@ uint64_t memory_group_kills(void)
 void memory_group_end(void)
 {
 	fix_before_exec = NULL;
-	for (int i = 0; i < 1000 && rmdir(group) < 0; i++) /* a process leaves it a little after it has ended */
+	for (int i = 0; i < 1000 && rmdir(group) < 0; i++) /* a process leaves the group a little after it has ended */
 		fix_sleep_ms(5);
 	ck_assert_int_lt(access(group, F_OK), 0);
 }

@@ -43,14 +43,14 @@ static void take_one(void)
 	struct pair *p = pairs;
 
 	while (p->client >= 0)
-		p++; /* there are never so many */
+		p++; /* there are never more than PAIRS */
 	p->client = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
 	p->daemon = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (connect(p->daemon, (struct sockaddr *)&a, sizeof(a)) < 0)
 		hang_up(p);
 }
 
-/* One packet; false: there will be no more. */
+/* Passes on one packet; returns false at the end of the connection. */
 static bool pass(int from, int other, bool lose)
 {
 	static char packet[SKV_WIRE_MAX];
@@ -66,7 +66,7 @@ static bool pass(int from, int other, bool lose)
 		return false;
 	iov.iov_len = (size_t)n;
 	if (!lose && sendmsg(other, &m, MSG_NOSIGNAL) < 0)
-		lose = true; /* the other's end is seen next */
+		lose = true; /* the peer's end shows up in the next poll */
 	for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
 		for (size_t i = 0; i < (h->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++)
 			close(((int *)(void *)CMSG_DATA(h))[i]);

@@ -13,8 +13,9 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-#define STRIDE 4u /* parts that the N of a pair may be divided into */
-#define UNREACHED 3 /* in a row: how many calls there are differs a little from time to time */
+#define STRIDE 4u /* each pair's values of N are divided into this many parts */
+/* stop after this many N in a row that are not reached: the number of calls varies a little between runs */
+#define UNREACHED 3
 
 char nth_folder[64], nth_policy_path[96];
 struct fail_nth *nth_fails;
@@ -23,7 +24,7 @@ static char page_path[96];
 static const struct nth_program *program;
 static unsigned part, parts = 1; /* SKV_NTH_PART */
 
-/* Of each pair, which N it is at: what is told of one that fails. */
+/* For each pair of scenario and failure, the N that is being tried: printed if the test fails. */
 static struct under_way {
 	uint32_t n;
 	char where[sizeof(nth_fails->where)];
@@ -65,7 +66,8 @@ void nth_preload(bool on)
 
 void nth_check_log(const char *log)
 {
-	static const char *const bad[] = {"cannot be had back", "are lost", "is lost", "does not balance", "not believable"};
+	static const char *const bad[] = {"cannot be restored", "are lost", "is lost", "does not balance",
+	                                  "memory is not valid"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		ck_assert_msg(!strstr(log, bad[i]), "the log says \"%s\":\n%s", bad[i], log);
@@ -98,7 +100,7 @@ static void remove_files(void)
 
 /* ---- the loops ------------------------------------------------------------------------------- */
 
-/* Does the scenario reach the Nth? */
+/* Runs the scenario; returns whether it reached the Nth call. */
 static bool one(const struct nth_scenario *s, uint32_t n)
 {
 	bool reached;
@@ -167,7 +169,7 @@ START_TEST(every_failure)
 }
 END_TEST
 
-/* Where tests failed. */
+/* Prints at which N tests failed, and where the failing call came from. */
 static void tell_failed(void)
 {
 	for (int i = 0; i < program->n_scenarios * program->n_failures; i++)

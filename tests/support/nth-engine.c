@@ -15,10 +15,10 @@
 
 #define TOKENS 120u
 #define PROMPT NTH_PROMPT
-#define KEYS 3 /* contents: of the victim's sequences, and the bystander's */
+#define KEYS 3 /* token contents: two for the victim's sequences, one for the bystander's */
 #define BYSTANDERS_KEY 2u
 #define TRIES 6
-#define LONG 260u /* tokens, of which a block is sealed */
+#define LONG 260u /* tokens; one block of them is sealed */
 #define PACE_US 1500
 
 enum spec { QUEST, FULL, SPECS, ANY = SPECS };
@@ -28,9 +28,9 @@ const char *const nth_engine_policy_files[NTH_POLICIES] = {"full.so", "quest.so"
 const char *const nth_engine_names[NTH_NAMED] = {"first", "second"};
 char nth_engine_said[2000];
 
-/* What is known of a named sequence. */
+/* What must be true of a named sequence. */
 struct record {
-	_Atomic bool there;           /* else: it may be */
+	_Atomic bool there;           /* it exists; false: it may exist */
 	_Atomic uint32_t least, most; /* tokens */
 };
 
@@ -39,14 +39,14 @@ static struct shared {
 	_Atomic uint32_t bystander_steps, bystander_errors;
 	struct nth_engine_result result;
 	struct record named[NTH_NAMED];
-	uint64_t hash[SPECS][KEYS][TOKENS]; /* of the outputs of the step at that length, in an undisturbed run */
+	uint64_t hash[SPECS][KEYS][TOKENS]; /* outputs of the step at that length in an undisturbed run */
 } *shared;
 
 static const char *socket_path;
 static struct refmodel w;
 static uint64_t content[KEYS][TOKENS];
 
-/* Of a process: its connection, the victim's sequences while it holds them, and one without a name. */
+/* State of one process: its connection, the named sequences that it holds, and sequences without a name. */
 static struct skv_client *client;
 static struct skv_seq *held[NTH_NAMED], *other, *prefixed, *bystanders;
 static uint32_t bystanders_len;
@@ -55,7 +55,7 @@ static uint32_t timeout_ms = 5000;
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* What a daemon or a library that lacks something may answer; anything else would be a lie. */
+/* Errors that a daemon or library may return when it lacks a resource; any other error would be wrong. */
 static bool may_fail_with(int e)
 {
 	static const int errors[] = {ENOMEM, ENOSPC, ECONNRESET, ECONNREFUSED, EAGAIN, EMFILE, ENFILE, ENOBUFS, EDQUOT, EBUSY, EIO, EOPNOTSUPP};
@@ -97,7 +97,7 @@ static void record_error(const char *what, int e)
 		snprintf(r->first, sizeof(r->first), "%s: %d %.200s", what, e, said);
 }
 
-/* Until it succeeds. False: it does not, however often it is tried. */
+/* Retries until the call succeeds. Returns false if it fails TRIES times. */
 static bool persist(const char *what, int (*call)(void))
 {
 	for (int tries = 0; tries < TRIES; tries++) {
@@ -126,7 +126,7 @@ static void check_tokens(struct skv_seq *q, uint32_t key)
 		ck_assert_msg(ids[i] == refmodel_token(content[key][i]), "token %u of %u is %d", i, len, ids[i]);
 }
 
-/* The prompt, or one token; it is not committed with other outputs than it must have. */
+/* Runs the prompt, or one token. Its outputs must be those of the undisturbed run. */
 static int step(struct skv_seq *q, enum spec spec, uint32_t key)
 {
 	const uint32_t len = skv_seq_len(q), n = len == 0 ? PROMPT : 1;
@@ -183,7 +183,7 @@ static int decode_to(int i, uint32_t goal, enum spec spec)
 	return e;
 }
 
-/* It may be there, if the answer to an earlier try was lost. */
+/* Makes a sequence. It may exist already if the reply to an earlier attempt was lost. */
 static int make(int i, uint32_t most, int (*call)(struct skv_seq **))
 {
 	struct record *r = &shared->named[i];
@@ -214,7 +214,7 @@ static int fork_second(struct skv_seq **ret)
 	return e ? e : skv_seq_fork(held[NTH_FIRST], nth_engine_names[NTH_SECOND], PROMPT + 7, ret);
 }
 
-/* ---- what a victim does ---------------------------------------------------------------------- */
+/* ---- the victim's acts ----------------------------------------------------------------------- */
 
 int nth_engine_make_first(void) { return make(NTH_FIRST, 0, new_first); }
 static int does_prompt(void) { return decode_to(NTH_FIRST, PROMPT, QUEST); }
@@ -241,7 +241,7 @@ static int does_drop(void)
 	return e;
 }
 
-/* The rest of a long prompt; then it goes, or (seals) is sealed first. */
+/* Reads the rest of a long prompt, seals it if `seals`, and drops it. */
 static int read_long(bool seals)
 {
 	uint64_t numbers[LONG];
@@ -318,7 +318,7 @@ int nth_engine_detach(int i)
 
 	if (e == 0)
 		e = skv_seq_detach(held[i]);
-	if (e != -ENOMEM) /* then nothing has happened */
+	if (e != -ENOMEM) /* after ENOMEM the sequence is unchanged */
 		held[i] = NULL;
 	return e;
 }
@@ -352,14 +352,17 @@ static const struct nth_engine_act engine_acts[] = {
 	{"ask", does_ask}, {"close", does_close},
 };
 #define N_ACTS (sizeof(engine_acts) / sizeof(engine_acts[0]))
-#define LAST_OF_THE_DEAD 7u /* acts of one that dies */
+#define LAST_OF_THE_DEAD 7u /* number of acts of a victim that dies */
 
 static void die(void)
 {
 	raise(SIGKILL);
 }
 
-/* Where its own calls fail from one on, that ends when the first act fails for good: then it must succeed. */
+/*
+ * If all calls of the library fail from the Nth on, the failure is turned off once an act has failed in all tries; then
+ * the act must succeed.
+ */
 static bool act(const struct nth_engine_act *a, struct fail_nth *fails)
 {
 	if (persist(a->what, a->call))
@@ -464,7 +467,7 @@ pid_t nth_engine_start_refused(void)
 	_exit(0);
 }
 
-/* What it has is what it had. */
+/* Makes or attaches the bystander's sequence; its tokens must be intact. */
 static int find_bystanders(void)
 {
 	int e = bystanders ? 0 : bystanders_len ? -EEXIST : skv_seq_new(w.session, "bystander", 0, &bystanders);
@@ -500,7 +503,7 @@ pid_t nth_engine_start_bystander(void)
 	is_bystander = true;
 	timeout_ms = 20000;
 	strcpy(w.model.name, "bystander");
-	w.model.device = SKV_DEVICE_HOST; /* so that all of a device's memory is made for the victim, each time */
+	w.model.device = SKV_DEVICE_HOST; /* so that device memory is made for the victim each time */
 	unsetenv("SKV_TEST_DEVICE");
 	while (!shared->end) {
 		ck_assert_msg(persist("the bystander's step", bystander_steps), "%s", skv_last_error());
@@ -527,7 +530,7 @@ uint32_t nth_engine_bystander_errors(void)
 	return shared->bystander_errors;
 }
 
-/* ---- the run to compare with ----------------------------------------------------------------- */
+/* ---- the undisturbed run --------------------------------------------------------------------- */
 
 void nth_engine_policies(char ret_folder[64])
 {

@@ -15,14 +15,14 @@
 #include "tests/support/nth-engine.h"
 #include "tests/support/nth-world.h"
 
-#define SOON_S 8 /* what could not be removed is tried again each second */
-#define EXIT_UNREACHABLE 3 /* of sparsekvctl */
+#define SOON_S 8 /* removals that failed are retried each second */
+#define EXIT_UNREACHABLE 3 /* sparsekvctl's exit status when it cannot reach the daemon */
 
 static char parked[96], parked_path[128];
 
-/* ---- what the victim does -------------------------------------------------------------------- */
+/* ---- the victim's acts ----------------------------------------------------------------------- */
 
-/* sparsekvctl: its exit status, and in nth_engine_said what it says. */
+/* Runs sparsekvctl seq; returns its exit status. Its output goes to nth_engine_said. */
 static int run_control(const char *what, const char *name, const char *redirect)
 {
 	char command[800];
@@ -41,8 +41,8 @@ static int run_control(const char *what, const char *name, const char *redirect)
 }
 
 /*
- * It changes something. Where the daemon ended meanwhile, or had no memory for its answer, it may have been carried out: then it is refused with
- * `done`. In any other case, it was not.
+ * Runs a command that changes something. If the daemon ended meanwhile, or had no memory for its reply, the command may
+ * have been carried out: then a retry may be refused with `done`. In all other cases it was not.
  */
 static int control(const char *what, const char *name, const char *redirect, const char *done)
 {
@@ -106,8 +106,8 @@ static int does_import(void)
 }
 
 /*
- * Of the prefix that is sealed, if it still is: a daemon that lacks something may have lost it. Or it is on disk already, where that which
- * began with it could not read it.
+ * Runs a command on the sealed prefix, if the daemon still has it: a daemon that lacked resources may have lost it.
+ * `done` is no error: the prefix is still on disk if the sequence that began with it could not read it.
  */
 static int control_prefix(const char *what, const char *done)
 {
@@ -142,9 +142,9 @@ static const struct nth_engine_act acts[] = {
 };
 #define N_ACTS (sizeof(acts) / sizeof(acts[0]))
 
-/* ---- what is left ---------------------------------------------------------------------------- */
+/* ---- files and descriptors that are left ----------------------------------------------------- */
 
-/* What is not finished, and cannot be removed either, goes when the next daemon starts. */
+/* Counts parked files. Unfinished files whose removal fails, too, may stay: the next daemon removes them. */
 static unsigned count_files(char *names, size_t size)
 {
 	const bool unfinished_may_stay = nth_failure.kind == FAIL_FILE && nth_failure.onwards;
@@ -165,7 +165,10 @@ static unsigned count_files(char *names, size_t size)
 	return n;
 }
 
-/* The daemon's descriptors that parking may have left: of folders and files there, lists, pipes. The folder itself it has. */
+/*
+ * Counts descriptors of the daemon that parking may have leaked: of folders and files in there, lists, pipes. Its
+ * descriptor of the folder itself does not count.
+ */
 static unsigned count_left(char *names, size_t size)
 {
 	char path[64], to[512], link[600];

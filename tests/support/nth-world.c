@@ -18,7 +18,7 @@
 void (*nth_world_is_quiet)(void);
 static const char *options[16];
 static pid_t bystander;
-static unsigned ended; /* daemons that a failure ended */
+static unsigned ended; /* daemons that ended because of a failure */
 
 static void start_daemon(void)
 {
@@ -146,7 +146,7 @@ void nth_world_next_daemon(uint32_t n)
 	nth_world_bystander_goes_on();
 }
 
-/* By what the last daemon said when it began to serve; if none has begun since the log was forgotten, nothing had failed then. */
+/* Reads the last daemon's "policies:" line. If the log has none since it was truncated, that daemon had no failure. */
 static bool has_policy(const char *log, const char *file)
 {
 	const char *said = NULL;
@@ -175,14 +175,14 @@ static void reload_until(size_t at, const char *said)
 	}
 }
 
-/* A daemon goes without what it cannot read, a policy or a parked sequence, and says so; a reload has it. */
+/* A daemon that cannot read a policy or a parked sequence starts without it and logs that; a reload reads it. */
 static void reload(void)
 {
 	char *log = manager_log(), loaded[64];
 	const size_t len = strlen(log);
 	const bool unread = strstr(log, "(a reload tries again)"), prefix = strstr(log, ".prefix is left alone");
 
-	if (unread && !prefix && has_policy(log, "quest.so")) /* its name is not free */
+	if (unread && !prefix && has_policy(log, "quest.so")) /* its name is still taken */
 		nth_world_must_succeed(nth_engine_start_refused());
 	for (int i = 0; i < NTH_POLICIES; i++)
 		if (!has_policy(log, nth_engine_policy_files[i])) {

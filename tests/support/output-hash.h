@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/output-hash.h - one number for the outputs of a step: equal where all bits of them are. */
+/* tests/support/output-hash.h - a hash of the outputs of a step, to compare them bit for bit. */
 #ifndef SKV_TEST_OUTPUT_HASH_H
 #define SKV_TEST_OUTPUT_HASH_H
 
@@ -9,7 +9,7 @@
 
 #define OUTPUT_HASH_NONE 0xcbf29ce484222325u /* of no outputs (FNV-1a) */
 
-/* Of those that `h` is of, and these after them. */
+/* Returns the hash h extended by n more outputs. */
 static inline uint64_t output_hash(uint64_t h, const float *x, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {

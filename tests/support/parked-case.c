@@ -49,7 +49,7 @@ static uint64_t entry_at(const struct skv_seqmem_layout *l, uint32_t table, uint
 	return l->table + ((uint64_t)table * l->max_pages + i) * sizeof(skv_pte);
 }
 
-/* Other pages each time, mostly some side by side. */
+/* Random pages each time; most of them in runs. */
 static uint32_t *random_ids(uint64_t n, uint64_t max_pages)
 {
 	uint32_t *ids = malloc((max_pages + 1) * sizeof(*ids));
@@ -66,7 +66,10 @@ static uint32_t *random_ids(uint64_t n, uint64_t max_pages)
 	return ids;
 }
 
-/* What the sequence memory has beside its tables; beyond the committed length, too, and in what a torn step leaves. */
+/*
+ * Fills sequence memory beside the tables with random data, also beyond the committed length, as an interrupted step
+ * leaves it.
+ */
 static void fill_memory(struct parked_case *c, uint32_t len)
 {
 	struct skv_seqmem s;
@@ -83,7 +86,7 @@ static void fill_memory(struct parked_case *c, uint32_t len)
 	random_at(c->seq, c->layout.state, state);
 }
 
-/* A table's entry; of some tables none is a page. */
+/* A random entry of a table; tables without `any` have no pages. */
 static skv_pte random_entry(bool kv, bool any, uint32_t percent, uint32_t id)
 {
 	if (any && rnd_below(100) < percent)
@@ -119,7 +122,7 @@ void parked_case_make(struct parked_case *c, const struct skv_wire_model *model,
 
 		for (uint32_t i = 0; i < count; i++) {
 			e[i] = random_entry(kv, any, percent, c->ids[c->job.n_pages]);
-			if (skv_pte_resident(e[i]) && rnd_below(8)) /* else it has no memory: zeros */
+			if (skv_pte_resident(e[i]) && rnd_below(8)) /* else the page has no memory: it reads as zeros */
 				random_at(c->pages, c->ids[c->job.n_pages] * c->job.page_bytes, c->job.page_bytes);
 			c->job.n_pages += skv_pte_resident(e[i]) ? 1 : 0;
 		}
@@ -146,7 +149,7 @@ void parked_case_free(struct parked_case *c)
 	free(c->ids);
 }
 
-/* ---- what became of one ---------------------------------------------------------------------- */
+/* ---- the resumed sequence -------------------------------------------------------------------- */
 
 struct parked_case *parked_target(const struct parked_case *from)
 {
@@ -160,7 +163,7 @@ struct parked_case *parked_target(const struct parked_case *from)
 	c->seq = skv_memfd_new("seq", c->layout.total);
 	c->pages = skv_memfd_new("pages", (c->job.max_pages + 1) * c->job.page_bytes);
 	ck_assert(c->seq >= 0 && c->pages >= 0);
-	for (uint64_t i = c->job.n_pages; i < c->job.max_pages; i++) /* others' */
+	for (uint64_t i = c->job.n_pages; i < c->job.max_pages; i++) /* pages of other sequences */
 		random_at(c->pages, c->ids[i] * c->job.page_bytes, 64);
 	return c;
 }
@@ -185,7 +188,7 @@ static void expect_header(const struct parked_case *was, const struct parked_cas
 	free(y);
 }
 
-/* The entries name the pages in order, and have no memory beyond. */
+/* Entries refer to the pages in order, and are 0 beyond the length. */
 static void expect_tables(const struct parked_case *was, const struct parked_case *is)
 {
 	uint32_t len = skv_commit_len(was->job.commit), k = 0;
@@ -224,7 +227,7 @@ void parked_expect(const struct parked_case *was, const struct parked_case *is)
 			a = read_at(was->pages, was->ids[i] * bytes, bytes);
 			ck_assert_mem_eq(a, b, bytes);
 			free(a);
-		} else { /* as parked_target() left it */
+		} else { /* as parked_target() left them */
 			for (uint64_t k = 64; k < bytes; k++)
 				ck_assert_int_eq(((char *)b)[k], 0);
 		}

@@ -19,7 +19,7 @@ void chats_models(void)
 {
 	refmodel_model(&world[0].model, "parked", SKV_F32, CHAT_MAX_TOKENS);
 	if (world[0].model.device == SKV_DEVICE_HOST)
-		world[0].model.head_dim = 32; /* which can be quantized */
+		world[0].model.head_dim = 32; /* a multiple of 32, so that it can be quantized */
 	for (size_t i = 1; i < CHAT_SPECS; i++)
 		world[i].model = world[0].model;
 }
@@ -43,7 +43,7 @@ static uint64_t run_step(struct chat *c, struct skv_seq *q, uint32_t from, uint3
 	return hash;
 }
 
-/* How a chat goes on: by a token, or by a few more of a prompt. */
+/* Extends a chat by one decoded token, or by a few tokens of a prompt. Returns how many. */
 static uint32_t next_step(struct chat *c)
 {
 	const uint32_t n = c->len == 0 ? chats_first_prompt + rnd_below(60) : rnd_below(6) == 0 ? 1 + rnd_below(20) : 1;
@@ -57,7 +57,7 @@ static uint32_t next_step(struct chat *c)
 	return n;
 }
 
-/* What its steps give in a sequence that is never parked. */
+/* Repeats the steps in a sequence that is never parked, and stores their hashes. */
 static void replay(struct chat *c)
 {
 	struct skv_seq *calm;

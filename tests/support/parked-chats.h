@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/parked-chats.h - named sequences that are taken up again and again, under policies of each form, and that may be anywhere in between.
+ * tests/support/parked-chats.h - named sequences that are continued again and again, under policies of each form, and
+ * may be parked in between.
  *
- * Each remembers its steps and their outputs, so that chat_check() can take the same steps in a sequence that nobody disturbs, and compare bit for bit.
+ * Each chat records its steps and their outputs, so that chat_check() can repeat the steps in an undisturbed sequence
+ * and compare bit for bit.
  */
 #ifndef SKV_TEST_PARKED_CHATS_H
 #define SKV_TEST_PARKED_CHATS_H
@@ -16,25 +18,25 @@
 #define CHAT_MAX_TOKENS 600u
 #define CHAT_SPECS 7u
 
-/* A named sequence, and one that nobody disturbs. */
+/* A named sequence and the record of its steps. */
 struct chat {
 	char name[16];
 	struct refmodel *w;
 	uint32_t len, steps, at[CHAT_MAX_STEPS + 1]; /* positions at which steps began */
-	uint64_t content[CHAT_MAX_TOKENS], hash[CHAT_MAX_STEPS]; /* of the outputs of each step */
+	uint64_t content[CHAT_MAX_TOKENS], hash[CHAT_MAX_STEPS]; /* hash: of the outputs of each step */
 };
 
 extern struct chat chats[MAX_CHATS];
-extern struct refmodel world[CHAT_SPECS]; /* the same model, each with a session under its spec */
-extern uint32_t chats_first_prompt;       /* tokens of a chat's first step, at least */
+extern struct refmodel world[CHAT_SPECS]; /* the same model, each with a session under another spec */
+extern uint32_t chats_first_prompt;       /* minimum tokens of a chat's first step */
 
 void chats_models(void);
 void chats_open(struct skv_client *);
-/* The first n, each with a few steps. */
+/* Makes the first n chats, each with a few steps. */
 void chats_make(unsigned n);
-/* Attach or make it, take some steps, detach. */
+/* Attaches or makes the sequence, runs some steps, detaches it. */
 void chat_talk(struct chat *, unsigned steps);
-/* All of its outputs so far are those of a sequence that nobody disturbed. */
+/* Checks that all its outputs so far are those of an undisturbed sequence. */
 void chat_check(struct chat *);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/policy-file.h - files of policies as built, how one is loaded, and what it plans. */
+/* tests/support/policy-file.h - policy files as built: loads them and prints their plans. */
 #ifndef SKV_POLICY_FILE_H
 #define SKV_POLICY_FILE_H
 
@@ -49,7 +49,7 @@ static inline const struct skv_policy *policy(const char *path)
 	return p;
 }
 
-/* The policy that a spec names. */
+/* Loads the policy that a spec names. */
 static inline const struct skv_policy *policy_of(const char *spec)
 {
 	char path[512];
@@ -58,7 +58,7 @@ static inline const struct skv_policy *policy_of(const char *spec)
 	return policy(path);
 }
 
-/* The plans that a spec gives for a model's layers. */
+/* Gets the plans that a spec gives for the model's layers. */
 static inline void policy_plans(const char *spec, const struct skv_model *m, struct skv_plan plans[SKV_MAX_LAYERS])
 {
 	static _Alignas(16) char config[131072];
@@ -70,8 +70,8 @@ static inline void policy_plans(const char *spec, const struct skv_model *m, str
 }
 
 /*
- * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with scores of each kv
- * head k, of each q head q; z compresses.
+ * All plans in short form: d dense, s dense and selects, w window, pN and tN pages or tokens that layer N selected; k
+ * with scores of each kv head, q of each q head; z compresses.
  */
 static inline const char *plans_of(const char *spec, const struct skv_model *m)
 {
@@ -100,7 +100,7 @@ static inline const char *plans_of(const char *spec, const struct skv_model *m)
 	return text;
 }
 
-/* A file with what is calibrated of the reference model, in a place that is free. */
+/* Writes a profile of the reference model to a new file. */
 static inline void profile_write(char *path_template, const char *chosen)
 {
 	int fd = mkstemp(path_template);
@@ -113,7 +113,7 @@ static inline void profile_write(char *path_template, const char *chosen)
 	close(fd);
 }
 
-/* The same for kascade: anchors 0 and 2, and in layer 3 alone each kv head goes by the other one's list. */
+/* The same for kascade: anchors 0 and 2; only in layer 3 each kv head uses the other one's list. */
 static inline void profile_write_kascade(char *path_template)
 {
 	char chosen[512];

@@ -17,7 +17,7 @@ void prompts_make(struct kernel_case *c, int shape, uint32_t most)
 
 void prompts_init(struct kernel_case *c, const struct skv_sparse *sp)
 {
-	c->sh.io_dtype = SKV_F32; /* the largest: sets of any other fit */
+	c->sh.io_dtype = SKV_F32; /* the largest dtype: sets of any other dtype fit */
 	case_keep(c, 2 * skv_saved_pages(&c->sh, sp));
 	for (uint32_t i = 0; i < c->n; i++) {
 		c->seq[i].prompt_start = c->seq[i].len - c->seq[i].n_q;
@@ -47,7 +47,7 @@ void calls_begin(struct calls *a, const struct kernel_case *c, uint32_t step)
 	case_from(c, a->all, c->batch.seq, c->n * sizeof *a->all);
 }
 
-/* Rows of sequence i in the next call, of `rest` that are to come. */
+/* Returns how many of the `rest` remaining rows the next call brings. */
 static uint32_t take(const struct calls *a, uint32_t rest)
 {
 	uint32_t n = a->step;

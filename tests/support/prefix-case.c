@@ -12,7 +12,7 @@
 #include "tests/support/store-fixture.h"
 #include "tests/support/suite.h"
 
-#define SLACK (slowed() ? 10000 : 1500) /* ms: of a machine where others run */
+#define SLACK (slowed() ? 10000 : 1500) /* ms; the machine may run other programs */
 
 /* ---- a sealed prefix --------------------------------------------------------------------------- */
 
@@ -29,7 +29,10 @@ static bool has_records(const struct prefix_case *p)
 	return false;
 }
 
-/* How many records of a kind a token adds; of quantized ones the last of 32. kernels/compress.h says it in closed form. */
+/*
+ * Number of records of a kind that a token adds; for quantization the last of 32 tokens adds them. kernels/compress.h
+ * has the closed form.
+ */
 static uint32_t records_of(const struct skv_form *f, enum skv_page_kind kind, uint32_t n_kv_heads, uint32_t token)
 {
 	const uint32_t first = f->first * SKV_PAGE_TOKENS;
@@ -40,7 +43,7 @@ static uint32_t records_of(const struct skv_form *f, enum skv_page_kind kind, ui
 	return kind == SKV_PAGES_REFS ? ref : token >= first && !ref;
 }
 
-/* What a token uses of a page: it may be a new one. */
+/* Records that a token uses the page up to `used` bytes; adds the page if it is new. */
 static void use(struct prefix_case *p, uint32_t table, uint32_t page, uint32_t used)
 {
 	for (uint64_t i = p->n_places; i-- > 0;)
@@ -52,7 +55,7 @@ static void use(struct prefix_case *p, uint32_t table, uint32_t page, uint32_t u
 	p->place[p->n_places++] = (struct prefix_page){table, page, used};
 }
 
-/* The records of a kind that the block's tokens have. */
+/* Adds the records of a kind that the block's tokens have. */
 static void use_records(struct prefix_case *p, uint32_t layer, enum skv_page_kind kind, uint32_t block, uint32_t *number)
 {
 	const struct skv_form *f = &p->what.made.form[layer];
@@ -93,7 +96,7 @@ static uint64_t used_bytes(const struct prefix_case *p)
 	return n;
 }
 
-/* Memory of pages in random order, of as many as it has and some more. */
+/* Makes memory for its pages and some more, in random order. */
 static void make_memory(struct prefix_case *p)
 {
 	const uint64_t n = prefix_pages(p);
@@ -166,7 +169,8 @@ struct skv_made prefix_random_forms(const struct skv_wire_model *model)
 	for (uint32_t layer = 0; layer < model->n_layers; layer++) {
 		struct skv_form *f = &made.form[layer];
 		const uint8_t stride = strides[rnd_below(6)];
-		const uint32_t row = (uint32_t)(skv_page_bytes(&m) / SKV_PAGE_TOKENS / 16); /* a token's rows, in units */
+		/* size of a token's rows, in units of 16 bytes */
+		const uint32_t row = (uint32_t)(skv_page_bytes(&m) / SKV_PAGE_TOKENS / 16);
 
 		switch (rnd_below(3)) {
 		case 0:
@@ -183,13 +187,13 @@ struct skv_made prefix_random_forms(const struct skv_wire_model *model)
 	return made;
 }
 
-/* Four parts a block. */
+/* A block of this model has four parts. */
 struct skv_wire_model prefix_wide_model(void)
 {
 	return parked_model(4, 32, 32, 128, SKV_BF16);
 }
 
-/* Somewhere for it to go to. */
+/* Fresh memory into which the prefix can be read. */
 struct prefix_case prefix_target(const struct prefix_case *from)
 {
 	struct prefix_case to = *from;
@@ -228,7 +232,7 @@ uint64_t prefix_value_bytes(const struct prefix_case *p)
 
 /* ---- jobs -------------------------------------------------------------------------------------- */
 
-/* A job whose descriptors have these bytes of what they should have; the list is numbers. */
+/* Posts a job whose descriptors have this many bytes of the store data, and this list of numbers. */
 int prefix_ask_with(const struct prefix_case *p, uint32_t kind, size_t what_bytes, const uint32_t *list, size_t list_bytes)
 {
 	const size_t names = p->what.n_blocks * sizeof(*p->names), ids = p->what.n_blocks * SKV_BLOCK_TOKENS * sizeof(*p->tokens);
@@ -261,7 +265,7 @@ size_t prefix_what_bytes(const struct prefix_case *p, uint32_t kind)
 	return sizeof(p->what) + p->what.n_blocks * (sizeof(*p->names) + (kind == SKV_DISK_STORE_GET ? 4 * SKV_BLOCK_TOKENS : 0));
 }
 
-/* The list that the job should have, to be freed: entries of all tables up to those of references, or of rows alone. */
+/* Size of the list that the job needs: entries of all tables up to those of references, or of rows only. */
 size_t prefix_list_bytes(const struct prefix_case *p, uint32_t kind)
 {
 	const uint64_t tables = (uint64_t)(has_records(p) ? SKV_PAGES_REFS + 1 : 1) * p->job.model.n_layers;
@@ -314,7 +318,7 @@ static void *read_at(int fd, uint64_t at, size_t bytes)
 	return to;
 }
 
-/* The memory is that of a sequence of the first n blocks, whose places are these. */
+/* The memory must be that of a sequence of the first n blocks, with the pages of `first`. */
 static void expect_memory(const struct prefix_case *was, const struct prefix_case *is, uint32_t n, const struct prefix_case *first)
 {
 	const struct skv_seqmem_layout *l = &is->layout;
@@ -369,7 +373,7 @@ void prefix_expect_same(const struct prefix_case *was, const struct prefix_case 
 	free(first.place);
 }
 
-/* The first n blocks come, on other pages. */
+/* The first n blocks are read, into other pages. */
 void prefix_expect_got(const struct prefix_case *p, uint32_t n)
 {
 	struct prefix_case to = prefix_target(p);

@@ -23,7 +23,7 @@ static int next_netns = -1;
 
 /* ---- daemons --------------------------------------------------------------------------------- */
 
-/* With the namespace's /sys, where UCX looks for devices of the network. */
+/* Also mounts the namespace's /sys, where UCX finds network devices. */
 static void enter_netns(void)
 {
 	int fd = *netns[next_netns] ? open(netns[next_netns], O_RDONLY | O_CLOEXEC) : -1;
@@ -199,7 +199,7 @@ void hosts_user_begin(struct hosts_user *u, int on)
 	OK(skv_open(u->client, &u->w.model, hosts.spec, &u->w.session));
 }
 
-/* What reading the prompt gives, computed here and now. */
+/* Outputs after reading the whole prompt without a prefix. */
 static float *plainly(struct hosts_user *u, const int32_t ids[PREFIX_PROMPT])
 {
 	struct skv_seq *seq;
@@ -257,10 +257,10 @@ pid_t hosts_reader(int on, uint64_t seed)
 	if (skv_connect(&u.client, hosts.host[on].socket) < 0 ||
 	    skv_open(u.client, &u.w.model, hosts.spec, &u.w.session) < 0)
 		_exit(HOSTS_GAVE_UP);
-	skv_set_timeout(u.client, 10000); /* on a device a worker makes a context first */
+	skv_set_timeout(u.client, 10000); /* the worker of a device first makes a context */
 	if (skv_seq_new_from(u.w.session, NULL, 0, ids, PREFIX_PROMPT, &seq) < 0)
 		_exit(HOSTS_GAVE_UP);
-	got = prefix_go_on(&u.w, seq, ids); /* needs pages, but of the daemon nothing else */
+	got = prefix_go_on(&u.w, seq, ids); /* needs pages, but no other request to the daemon */
 	ck_assert(prefix_same(&u.w, plainly(&u, ids), got));
 	_exit(0);
 }

@@ -16,7 +16,7 @@ void prefix_model(struct refmodel *w, const char *name)
 	w->model.n_layers = 4;
 	w->model.n_heads = 4;
 	w->model.n_kv_heads = 2;
-	w->model.head_dim = 64; /* as devices take it, too */
+	w->model.head_dim = 64; /* devices support this size, too */
 	refmodel_packable(&w->model);
 }
 

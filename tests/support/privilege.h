@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/privilege.h - what this process may do. Root in a container may have few capabilities, so a test asks for what it needs
- * and not for its user.
+ * tests/support/privilege.h - what this process may do. Root in a container may lack capabilities, so tests check for
+ * what they need instead of for the user.
  */
 #ifndef SKV_TEST_PRIVILEGE_H
 #define SKV_TEST_PRIVILEGE_H
@@ -9,15 +9,15 @@
 #include <linux/capability.h>
 #include <stdbool.h>
 
-/* Is this capability (CAP_SYS_NICE, say) effective? */
+/* Returns whether this capability (such as CAP_SYS_NICE) is effective. */
 bool has_capability(int capability);
 
-/* Can it become another user? */
+/* Returns whether the process can change its user. */
 bool can_change_user(void);
 
 /*
- * Can it mount file systems that others do not see? Not without CAP_SYS_ADMIN, nor in a chroot whose root is no mount point. If not,
- * prints why; `what` names what is not tested then.
+ * Returns whether the process can mount file systems that other processes do not see. That needs CAP_SYS_ADMIN, and in
+ * a chroot a root that is a mount point. Otherwise prints why; `what` names what is then not tested.
  */
 bool can_mount(const char *what);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "tests/ref/attention.h"
 
-#define LAYERS 3u /* that the tables have rows for, as in kernel-case.c */
+#define LAYERS 3u /* the tables have rows for them, as in kernel-case.c */
 #define TABLES (LAYERS + LOW_LAYERS)
 #define BLOCK 32u
 
@@ -79,7 +79,7 @@ void low_off(struct low_case *k)
 	case_off(&k->c);
 }
 
-/* All tables of a sequence; the rows of other layers lead nowhere near. */
+/* All tables of a sequence; the rows of other layers have invalid ids. */
 static const skv_pte *tables_to(struct low_case *k, uint32_t i, uint32_t holes)
 {
 	skv_pte *t = malloc(TABLES * k->stride * sizeof *t), *rows = t + k->c.sh.layer * k->stride;
@@ -139,7 +139,7 @@ void low_pool_to(const struct low_case *k, const uint8_t *pool)
 	k->c.on->to(k->c.sh.pool, pool, k->c.pool_pages * k->c.sh.page_bytes);
 }
 
-/* ---- what is stored: written from what kernels/compress.h says alone ----------------------------- */
+/* ---- stored records: decoded according to kernels/compress.h only -------------------------------- */
 
 uint32_t low_values_at(const struct low_case *k)
 {

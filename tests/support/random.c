@@ -6,7 +6,7 @@
 #include <time.h>
 
 static uint64_t seed;
-static _Thread_local uint64_t state; /* 0: of a new thread */
+static _Thread_local uint64_t state; /* 0: new thread, starts from the seed */
 
 void rnd_seed(const char *program)
 {
@@ -37,7 +37,7 @@ uint64_t rnd_begin(uint64_t i)
 	const uint64_t was = state;
 
 	state = seed + i * 0xd1342543de82ef95u;
-	state = rnd64(); /* else series i + 1 would overlap with i */
+	state = rnd64(); /* otherwise series i + 1 would overlap with series i */
 	return was;
 }
 

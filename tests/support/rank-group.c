@@ -22,7 +22,7 @@ void rank_group_end(struct rank_group *g)
 	pthread_barrier_destroy(&g->all);
 }
 
-/* What is beyond a sequence's end was never written: it is not compared as a number. */
+/* Scores beyond a sequence's end were never written and may be NaN: then a stays. */
 static float larger(float a, float b)
 {
 	return b > a ? b : a;
@@ -34,7 +34,7 @@ static int all_reduce_max(void *ctx, float *data, size_t count, void *stream)
 	struct rank_group *g = own->group;
 	int answer = count > 16 ? own->fail_scores : own->fail_confirm;
 	float *from, *most;
-	(void)stream; /* copies wait for it */
+	(void)stream; /* copies wait for the stream */
 
 	*(count > 16 ? &own->scores : &own->confirmed) += 1;
 	if (answer)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/raw-client.c - a client that can say anything. See daemon-fixture.h. */
+/* tests/support/raw-client.c - a client that can send anything. See daemon-fixture.h. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +54,8 @@ void raw_close(struct raw *r)
 			struct skv_msg_session m;
 		} packet = {{.length = sizeof(packet), .type = SKV_MSG_CLOSE, .serial = 1}, {r->sessions[i], 0}};
 
-		(void)send(r->fd, &packet, sizeof(packet), MSG_NOSIGNAL); /* or the daemon was quicker */
+		/* may fail if the daemon has hung up already */
+		(void)send(r->fd, &packet, sizeof(packet), MSG_NOSIGNAL);
 	}
 	raw_hang_up(r);
 }
@@ -101,7 +102,7 @@ void raw_send_packet(struct raw *r, const void *packet, size_t bytes, const int 
 		msg.msg_control = &control;
 		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
 	}
-	if (sendmsg(r->fd, &msg, MSG_NOSIGNAL) < 0) /* it may have hung up already; the reader sees it */
+	if (sendmsg(r->fd, &msg, MSG_NOSIGNAL) < 0) /* the daemon may have hung up already; the next read finds out */
 		ck_assert_msg(errno == EPIPE || errno == ECONNRESET || errno == EMSGSIZE, "sendmsg: %s",
 		              strerror(errno));
 }
@@ -160,7 +161,7 @@ int raw_recv(struct raw *r, int timeout_ms)
 		return -1;
 	n = recvmsg(r->fd, &msg, MSG_CMSG_CLOEXEC);
 	if (n < 0 &&
-	    errno == ECONNRESET) /* what we sent last was not read: there may be an answer to what was */
+	    errno == ECONNRESET) /* our last packet was not read; replies to earlier ones may still be queued */
 		n = recvmsg(r->fd, &msg, MSG_CMSG_CLOEXEC);
 	if (n <= 0)
 		return 0;
@@ -173,7 +174,7 @@ int raw_recv(struct raw *r, int timeout_ms)
 	return ((struct skv_msg_header *)r->packet)->type;
 }
 
-#define ACK_SERIAL 0x80000000u /* of acknowledgements: their answers are no news */
+#define ACK_SERIAL 0x80000000u /* serial of acknowledgements: their replies are skipped */
 
 static void acknowledge(struct raw *r)
 {
@@ -325,7 +326,7 @@ void raw_expect_held(struct raw *r, pid_t pid)
 	const double end = fix_now() + 10;
 	uint64_t before, is, after, least, most;
 
-	/* something may come and go between two looks, and what is closed is gone a while later */
+	/* two queries give different totals if memory changes in between, and closed memory is freed a while later */
 	for (;; fix_sleep_ms(10)) {
 		before = total_held(r);
 		is = fix_held_bytes(pid);
@@ -412,7 +413,7 @@ void raw_lease(struct raw *r, uint32_t session, uint32_t n)
 	ck_assert_uint_eq(got, n);
 }
 
-/* What an operator asked for is done: 0; or the errno. */
+/* Receives the reply to an operator's request; returns 0 or the errno. */
 static int answered(struct raw *r, uint16_t request)
 {
 	const int type = raw_recv_answer(r, ANSWER_MS);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/record-files.c - preloaded: what a process makes, removes and synchronizes in folders, and opens there, in the order in which it
- * does, as lines of the file $SKV_RECORD: "PID CALL PATH". What is in order there is in order on a disk whose power is cut. And a disk that fails.
+ * tests/support/record-files.c - preloaded: records what a process makes, removes, syncs and opens in folders, in
+ * order, as lines "PID CALL PATH" of the file $SKV_RECORD. The test derives from this order what is on disk after a
+ * power cut. Also simulates a failing disk.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-/* `name` in the folder `fd`, or (NULL) itself. */
+/* Records a call on `name` in the folder `fd`, or on fd itself if name is NULL. */
 static void record(const char *call, int fd, const char *name)
 {
 	char link[32], path[PATH_MAX] = "", line[2 * PATH_MAX + 64];
@@ -35,7 +36,7 @@ static void record(const char *call, int fd, const char *name)
 	errno = saved;
 }
 
-/* While the file $SKV_EIO exists, reading a parked sequence fails with EIO. */
+/* While the file $SKV_EIO exists, opening a parked sequence's file fails with EIO. */
 static bool fails(const char *name)
 {
 	const char *file = getenv("SKV_EIO"), *end = strrchr(name, '.');

@@ -9,15 +9,16 @@
 #include "tests/support/codec-file.h"
 #include "tests/support/random.h"
 
-#define WIDTH 32u /* of random codes */
+#define WIDTH 32u /* of random codecs */
 
 void refmodel_packable(struct skv_model *m)
 {
-	m->head_dim = (m->head_dim + 31) / 32 * 32; /* records are in groups of 64 */
+	/* records hold 2 · n_kv_heads · head_dim numbers, in scale blocks of 64 */
+	m->head_dim = (m->head_dim + 31) / 32 * 32;
 	m->rope = (struct skv_rope){.type = SKV_ROPE_DEFAULT, .theta = 10000};
 }
 
-/* [rows][cols], each row about as long as what it is multiplied with. */
+/* [rows][cols]: random with rows of about unit length; identity for seed 0. */
 static float *matrix(uint32_t rows, uint32_t cols, uint64_t *seed)
 {
 	float *x = calloc((size_t)rows * cols, sizeof(*x));

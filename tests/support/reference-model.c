@@ -13,7 +13,10 @@
 #include "tests/support/random.h"
 
 #define TOLERANCE (devmem_is_device() ? 6e-3 : 2e-5) /* tensor cores multiply weights of 8 or 11 bits */
-/* scores closer than this, relatively, may be ordered either way by fp32 sums, on a device by scores of 16 bits */
+/*
+ * Scores that differ relatively by less may be ordered either way, by rounding of fp32 sums; on a device scores have 16
+ * bits.
+ */
 #define TIE (devmem_is_device() ? 2e-3 : 1e-5)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -50,10 +53,10 @@ void refmodel_model(struct skv_model *m, const char *name, uint32_t dtype, uint3
 	m->n_heads = m->n_kv_heads * (1 + rnd_below(3));
 	m->head_dim = 16 * (1 + rnd_below(3));
 	m->kv_dtype = dtype;
-	if (devmem_is_device()) { /* where there are fewer kinds */
+	if (devmem_is_device()) { /* which supports fewer dtypes and head sizes */
 		m->device = SKV_DEVICE_CUDA(0);
 		m->head_dim = 32 * (2 + rnd_below(3));
-		if (getenv("SKV_TEST_IPC")) /* the older handles: pages of 2^n bytes */
+		if (getenv("SKV_TEST_IPC")) /* CUDA IPC handles: pages of 2^n bytes */
 			m->head_dim = 64;
 		if (dtype != SKV_FP8 || getenv("SKV_TEST_IPC"))
 			m->kv_dtype = 1 + dtype % 2;
@@ -62,7 +65,7 @@ void refmodel_model(struct skv_model *m, const char *name, uint32_t dtype, uint3
 	strcpy(m->name, name);
 }
 
-/* Elements of a token's K and V, all layers. */
+/* Elements of a token's K and V in all layers. */
 static size_t kv_width(const struct refmodel *w)
 {
 	return (size_t)w->model.n_layers * 2 * w->model.n_kv_heads * w->model.head_dim;
@@ -179,7 +182,7 @@ void refmodel_weights(const struct refmodel *w, const struct refmodel_seq *q, ui
 
 	refmodel_row(q->content[n - 1], layer, ROW_Q, head, m->head_dim, a);
 	for (uint32_t d = 0; d < m->head_dim && devmem_is_device(); d++)
-		a[d] = ref_round(m->kv_dtype == SKV_FP8 ? SKV_F16 : m->kv_dtype, a[d]); /* as its tensor cores take it */
+		a[d] = ref_round(m->kv_dtype == SKV_FP8 ? SKV_F16 : m->kv_dtype, a[d]); /* as tensor cores round it */
 	for (uint32_t t = 0; t < n; t++) {
 		const float *k;
 		double s = 0;
@@ -227,7 +230,7 @@ void refmodel_compare(struct refmodel *w, const struct refmodel_seq *q, uint32_t
 	free(weight);
 }
 
-/* delta: the sum over a page's tokens of the largest weight of any head. */
+/* delta: a page's score is the sum over its tokens of the largest weight of any head. */
 static void score_by_weights(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n,
                              const bool *visible, double *score)
 {
@@ -244,7 +247,7 @@ static void score_by_weights(const struct refmodel *w, const struct refmodel_seq
 	free(most);
 }
 
-/* quest: by what the page's keys can give the row at most, the best of all heads; or the sum over mean heads. */
+/* quest: a page's score is the largest upper bound of q·k over all heads, or the sum over mean heads. */
 static void score_by_bounds(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n,
                             double *score)
 {
@@ -275,7 +278,7 @@ static void score_by_bounds(const struct refmodel *w, const struct refmodel_seq 
 	}
 }
 
-/* The pages that delta or quest must select in this layer. False: rounding may decide otherwise. */
+/* Chooses the pages that delta or quest must select in this layer. Returns false if rounding may decide otherwise. */
 static bool choose(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n,
                    const bool *visible, bool *chosen)
 {
@@ -305,7 +308,7 @@ static bool choose(const struct refmodel *w, const struct refmodel_seq *q, uint3
 				best = u;
 		if (best == pages)
 			break;
-		if (i == k - recent) { /* the first that must not be chosen */
+		if (i == k - recent) { /* the best page that must not be chosen */
 			sure = i == 0 || last - score[best] > TIE * fabs(last);
 			break;
 		}
@@ -326,7 +329,10 @@ static uint32_t recent_from(const struct refmodel_policy *p, uint32_t n)
 	return n > recent ? n - recent : 0;
 }
 
-/* Of chosen pages, or with NULL of all, what the row that is token n - 1 sees. Returns how many tokens. */
+/*
+ * The tokens that the row of token n - 1 attends to, of the chosen pages, or of all pages if `chosen` is NULL. Returns
+ * their number.
+ */
 static uint32_t see_row(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n, bool window,
                         const bool *chosen, bool *v)
 {
@@ -344,7 +350,7 @@ static uint32_t see_row(const struct refmodel *w, const struct refmodel_seq *q, 
 	return seen;
 }
 
-/* All layers of one row, token n - 1; `at` is where its bytes of each visible[layer] begin. */
+/* All layers of one row, token n - 1; `at` is the start of its bytes in each visible[layer]. */
 static bool see_layers(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, size_t at, bool **visible,
                        uint64_t *attended)
 {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/reference-model.h - a model without weights: keys, values and queries made of numbers, and what
- * attention over them must give, in plain double precision.
+ * tests/support/reference-model.h - a model without weights: keys, values and queries computed from numbers, and
+ * attention over them in plain double precision.
  *
- * Each token of a sequence has a content number; K, V and q rows of every layer follow from it and
- * from nothing else. So any process can continue any sequence, and any output can be checked, knowing
- * the content numbers alone. The reference model keeps them for each of its sequences, and keeps by itself which
- * pages a policy must have evicted and which it must have chosen.
+ * Each token of a sequence has a content number, which alone determines its K, V and q rows of every layer. Thus any
+ * process can continue any sequence and check any output if it knows the content numbers. The reference model stores
+ * them for each of its sequences, and computes by itself which pages a policy must evict and select.
  */
 #ifndef SKV_TEST_REFERENCE_MODEL_H
 #define SKV_TEST_REFERENCE_MODEL_H
@@ -21,7 +20,7 @@
 struct refmodel_policy {
 	enum { REFMODEL_FULL, REFMODEL_STREAMING, REFMODEL_DELTA, REFMODEL_QUEST } kind;
 	struct skv_budget budget;
-	uint32_t floor;  /* of the budget */
+	uint32_t floor;  /* minimum of the budget */
 	uint32_t sinks;  /* streaming */
 	uint32_t recent, recent_floor, pin; /* delta; quest: recent */
 	bool mean; /* quest:sglang */
@@ -29,34 +28,34 @@ struct refmodel_policy {
 	uint32_t dense;
 };
 
-/* One sequence as it must be. */
+/* The expected contents of a sequence. */
 struct refmodel_seq {
 	struct skv_seq *seq;
 	uint32_t len, cap;
 	uint64_t *content; /* [cap] */
-	float *kv;         /* [cap][n_layers][K, V][n_kv_heads][head_dim], as the pages keep it */
+	float *kv;         /* [cap][n_layers][K, V][n_kv_heads][head_dim], as pages store them */
 	bool *hole;        /* [n_layers][cap / SKV_PAGE_TOKENS] */
 	uint64_t attended, causal;
-	const struct refmodel_policy *own; /* what it runs; NULL: what the world runs */
+	const struct refmodel_policy *own; /* its policy; NULL: that of the refmodel */
 };
 
 struct refmodel {
 	struct skv_model model;
 	struct skv_session *session;
 	struct refmodel_policy policy;
-	/* what was swapped to: the reference follows when the session says that it runs it */
+	/* policy after a swap: the reference uses it once the session reports that it runs */
 	struct refmodel_policy next;
-	char next_spec[160]; /* "" = no swap is on its way */
-	double worst; /* largest difference of an output so far */
-	double tolerance; /* of outputs, where rows were compressed; 0: as of rows */
-	bool in_place; /* refmodel_run() and the like: what comes out takes the place of q */
-	bool measures; /* the session measures recall in every step: it is compared, too */
-	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
+	char next_spec[160]; /* "": no swap is pending */
+	double worst; /* largest error of an output so far */
+	double tolerance; /* of outputs, if rows are compressed; 0: as for rows */
+	bool in_place; /* refmodel_run() and similar functions: the output replaces q */
+	bool measures; /* the session measures recall in every step; it is compared, too */
+	uint64_t checked, skipped; /* outputs compared; rows whose selection depended on rounding */
 };
 
 /*
- * Does a canonical spec say what this one does, which gives the first parameters, and leaves the rest as they are by
- * default?
+ * Returns whether a canonical spec means the same as `spec`, which has the first parameters; the others have their
+ * defaults.
  */
 static inline bool refmodel_runs(const char *canonical, const char *spec)
 {
@@ -65,84 +64,87 @@ static inline bool refmodel_runs(const char *canonical, const char *spec)
 	return !strncmp(canonical, spec, n) && (!canonical[n] || canonical[n] == '?' || canonical[n] == '&');
 }
 
-/* A policy of random parameters, and its spec: in canonical form, but for how prompts attend (160 bytes). */
+/* Returns a policy with random parameters, and its spec (160 bytes): canonical, except for the prefill parameter. */
 struct refmodel_policy refmodel_policy(const struct skv_model *m, char *spec);
-/* Random small shapes; `dtype` of the pages. */
+/* Makes a random small model with pages of `dtype`. */
 void refmodel_model(struct skv_model *m, const char *name, uint32_t dtype, uint32_t max_tokens);
 void refmodel_seq_init(struct refmodel *w, struct refmodel_seq *q, struct skv_seq *seq, uint32_t max_tokens);
 void refmodel_seq_copy(struct refmodel *w, struct refmodel_seq *to, const struct refmodel_seq *from,
                        struct skv_seq *seq);
 void refmodel_seq_deinit(struct refmodel_seq *q);
 
-/* Record that the sequence has got these tokens: what a committed step does to the reference. */
+/* Appends tokens to the reference, as a committed step does. */
 void refmodel_seq_append(struct refmodel *w, struct refmodel_seq *q, const uint64_t *content, uint32_t n, bool prompt);
 
-/* What the step is to append: content numbers beyond the sequence's length. */
+/* What a step appends; content numbers follow the sequence's length. */
 struct refmodel_item {
 	struct refmodel_seq *seq;
 	uint32_t n_tokens;
 	bool prompt;
 	const uint64_t *content; /* [n_tokens] */
-	uint32_t rejected;       /* of them, the last ones: they do not count */
+	uint32_t rejected;       /* the last ones of n_tokens, which are not accepted */
 };
 
 /*
- * A whole step over the items, every output compared with the reference (a sample of the rows of long
- * prompts). 0, or what the library returned; then nothing has changed. Fails the test on a difference.
- * `abort_at`: give the step up in front of that layer (n_layers: of the commit), or -1.
+ * Runs a whole step over the items and compares every output with the reference (of long prompts a sample of the rows);
+ * a difference fails the test. Returns 0, or the library's error; then nothing has changed. `abort_at`: aborts the step
+ * before that layer (n_layers: before the commit); -1: does not.
  */
 int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_t n, int abort_at);
 
-/* The sequence's first n tokens are left: as of skv_seq_truncate(). What was attended to stays counted. */
+/* Keeps the sequence's first n tokens, as skv_seq_truncate() does. Counters of attended tokens stay. */
 void refmodel_seq_cut(struct refmodel *w, struct refmodel_seq *q, uint32_t n);
 
-/* n tokens of the sequence that `key` names, as one chunk; nothing may fail. */
+/* Appends n tokens of content `key`, as one chunk. No call may fail. */
 void refmodel_feed(struct refmodel *w, struct refmodel_seq *q, uint64_t key, uint32_t n, bool prompt);
 
-/* Is out[head_dim] what token n - 1 of the sequence has of the visible of its n tokens? Fails the test if not. */
+/*
+ * Compares out[head_dim] with attention of token n - 1 over the visible of the sequence's n tokens. Fails the test on a
+ * difference.
+ */
 void refmodel_compare(struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n, uint32_t head,
                    const bool *visible, const float *out);
 
 /*
- * A step in which these sequences decode one token each, without the reference. out (may be NULL):
+ * A step in which these sequences decode one token each, not compared with the reference. out (may be NULL):
  * [n_layers][n][n_heads][head_dim].
  */
 int refmodel_decode(struct refmodel *w, struct skv_seq *const *seqs, const uint64_t *content, uint32_t n, float *out);
 
 /*
- * The same for n tokens of one sequence, one chunk. out (may be NULL): [n_layers][n][n_heads][head_dim].
- * before_end (may be NULL) is called in front of skv_step_end.
+ * The same for n tokens of one sequence, in one chunk. out (may be NULL): [n_layers][n][n_heads][head_dim]. before_end
+ * (may be NULL) is called before skv_step_end().
  */
 int refmodel_run(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,
               void (*before_end)(void));
 
-/* The same for any items, of n tokens together, of which `accepted` (may be NULL) says how many count. */
+/* The same for any items, with n tokens in total; `accepted` (may be NULL): how many of each item count. */
 int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
                    uint32_t n, const uint32_t *accepted, float *out);
 
-/* The same, and skv_step_end is called between ending(true) and ending(false). */
+/* The same; ending(true) is called before skv_step_end() and ending(false) after it. */
 int refmodel_items_ended(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
                          uint32_t n, const uint32_t *accepted, void (*ending)(bool));
 
-/* n tokens of a prompt that has so many more: as refmodel_run. */
+/* As refmodel_run(), for n tokens of a prompt of which `later` more follow. */
 int refmodel_read(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,
                void (*before_end)(void));
 
-/* The same without attention. Only prompts may, so what it returns may be -EINVAL, and the step is open then. */
+/* The same without attention. Only prompts may do that; otherwise it returns -EINVAL, and the step is still open. */
 int refmodel_append(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt);
 
-/* The token id that a content number is recorded as. */
+/* The token id for a content number. */
 static inline int32_t refmodel_token(uint64_t content)
 {
 	return (int32_t)(content & 0x7fffffff);
 }
 
-/* A content number for position `i` of a sequence that is known by a number. */
+/* The content number of position `i` of a sequence with content `key`. */
 uint64_t refmodel_content(uint64_t key, uint32_t i);
 
 /*
- * Fill in the content of an item of the sequence that `key` names; then, now and then, some of its rows are rejected, or
- * it is cancelled, and what is rejected is no content of the sequence.
+ * Fills in the content of an item of the sequence with content `key`. Sometimes it rejects some of its rows or cancels
+ * the item; rejected rows have other content.
  */
 void refmodel_speculate(struct refmodel_item *it, uint64_t key, uint64_t *content);
 

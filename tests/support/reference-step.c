@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/reference-step.c - steps of the reference model: the library's outputs and reports beside the
- * reference's.
+ * tests/support/reference-step.c - steps of the reference model: compares the library's outputs and reports with the
+ * reference.
  */
 #include "tests/support/reference-attention.h"
 
@@ -25,7 +25,7 @@ static void compare_row(struct refmodel *w, const struct refmodel_seq *q, uint32
 
 /* ---- recall ---------------------------------------------------------------------------------- */
 
-/* Does the layer look at less than everything? */
+/* Returns whether the layer attends to fewer than all tokens. */
 static bool sparse(const struct refmodel_policy *p, uint32_t layer)
 {
 	uint32_t earlier = p->layers & ((1u << layer) - 1);
@@ -34,7 +34,10 @@ static bool sparse(const struct refmodel_policy *p, uint32_t layer)
 	return layer >= p->dense && (follows || p->kind == REFMODEL_STREAMING || p->kind == REFMODEL_QUEST);
 }
 
-/* Sum over sparse layers of the share of the last row's weights on visible tokens; adds their number to *ret_layers. */
+/*
+ * Sum over sparse layers of the share of the last row's weights that visible tokens have; adds the number of layers to
+ * *ret_layers.
+ */
 static double recall(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, uint32_t rows,
                      bool *const *visible, uint64_t *ret_layers)
 {
@@ -58,7 +61,7 @@ static double recall(const struct refmodel *w, const struct refmodel_seq *q, uin
 	return sum;
 }
 
-/* What the session measured in a step, before which it said `before`; at most 8 sequences. */
+/* Compares the recall measured in a step, since `before`, with the reference. */
 static void check_recall(struct refmodel *w, const struct skv_stats *before, const struct refmodel_item *items, uint32_t n,
                          bool ***visible, const bool *sure)
 {
@@ -94,7 +97,7 @@ void refmodel_fill(const struct skv_model *m, struct devmem_rows *r, uint32_t at
 	}
 }
 
-/* Compare one item's rows of a layer. */
+/* Compares one item's rows of a layer. */
 static void check_item(struct refmodel *w, const struct refmodel_item *it, uint32_t layer, bool *const *visible,
                        const float *out)
 {
@@ -116,7 +119,7 @@ static void check_item(struct refmodel *w, const struct refmodel_item *it, uint3
 	free(dense);
 }
 
-/* The library says the same of what the layer looked at, in a list of pages or of tokens; returns how many it has. */
+/* The library reports the same selection of pages or tokens for the layer; returns their number. */
 static uint32_t check_looked(struct refmodel *w, const struct refmodel_item *it, uint32_t i, uint32_t layer, uint32_t row,
                              bool *const *visible)
 {
@@ -125,7 +128,7 @@ static uint32_t check_looked(struct refmodel *w, const struct refmodel_item *it,
 	int e = skv_selection(w->session, layer, i, row, &looked, ids, n);
 	const bool *last = visible[layer] + (size_t)(it->prompt ? 0 : it->n_tokens - 1) * n; /* row */
 	bool *seen = calloc(n, sizeof(*seen));
-	uint32_t unit; /* tokens in one */
+	uint32_t unit; /* tokens of an id */
 
 	ck_assert_msg(e == 0, "selection: %d %s", e, skv_last_error());
 	ck_assert_uint_eq(looked.len, n);
@@ -166,7 +169,7 @@ static void attend_all(struct refmodel *w, const struct refmodel_item *items, ui
 	}
 }
 
-/* What the library is told of the items, and the token that follows each; returns how many tokens there are. */
+/* Fills in the step's items for the library and each item's next token; returns the total number of tokens. */
 static uint32_t fill_step(const struct refmodel_item *items, uint32_t n, struct skv_step_item *step, int32_t *next,
                           uint32_t *accepted)
 {
@@ -187,7 +190,10 @@ static uint32_t fill_step(const struct refmodel_item *items, uint32_t n, struct 
 	return total;
 }
 
-/* The item's rows, and what each one of a decode step sees. False: rounding decides. */
+/*
+ * Adds the item's rows to the reference, and computes what each row of a decode step attends to. Returns false if
+ * rounding decides.
+ */
 static bool put_item(struct refmodel *w, const struct refmodel_item *it, bool **visible, uint64_t *attended)
 {
 	struct refmodel_seq *q = it->seq;
@@ -204,7 +210,7 @@ static bool put_item(struct refmodel *w, const struct refmodel_item *it, bool **
 	return sure;
 }
 
-/* Once the step is committed: what goes, and the library's counters. */
+/* After the commit: evicts pages in the reference, and compares the library's counters. */
 static void end_item(struct refmodel *w, const struct refmodel_item *it, uint64_t attended, bool sure)
 {
 	struct refmodel_seq *q = it->seq;
@@ -249,7 +255,7 @@ int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_
 		skv_session_stats(w->session, &before);
 	e = skv_step_begin(w->session, step, n, devmem_stream());
 	for (uint32_t i = 0; i < n; i++) {
-		free((void *)step[i].tokens); /* the library keeps none of it */
+		free((void *)step[i].tokens); /* the library must not keep a pointer to it */
 		visible[i] = calloc(w->model.n_layers, sizeof(**visible));
 	}
 	if (e < 0)
@@ -290,7 +296,7 @@ out:
 	free(step);
 	free(next);
 	free(accepted);
-	devmem_put(placed); /* after all that reads it */
+	devmem_put(placed); /* after all work that reads it */
 	return e;
 }
 
@@ -306,7 +312,10 @@ void refmodel_feed(struct refmodel *w, struct refmodel_seq *q, uint64_t key, uin
 	free(content);
 }
 
-/* Rows of these content numbers, which the items take in turns; `attends`, or K and V alone. */
+/*
+ * Runs rows of these content numbers, divided among the items in order; with attention if `attends`, otherwise K and V
+ * only.
+ */
 static int run(struct refmodel *w, const struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
                uint32_t n, bool attends, const uint32_t *accepted, float *out, void (*before_end)(void),
                void (*ending)(bool))

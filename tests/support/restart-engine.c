@@ -17,23 +17,23 @@
 #define SPEC "quest?budget=6&dense=1"
 #define NAME "chat"
 #define PACE_US 4000
-#define NO_DAEMON_S 0.04 /* no daemon is back sooner */
+#define NO_DAEMON_S 0.04 /* a restart of the daemon takes longer than this */
 
 static const char *socket_path;
 static struct refmodel w;
 static uint64_t content[TOKENS];
 static bool disturbed;
 
-/* Written by the children, read here. */
+/* Written by the children, read by the test. */
 static struct shared {
 	_Atomic uint32_t len;
-	struct restart_engine_steps steps[2]; /* undisturbed, disturbed: of one process at a time */
-	uint64_t hash[TOKENS]; /* of the outputs of the step at that length, in an undisturbed run */
+	struct restart_engine_steps steps[2]; /* undisturbed, disturbed; written by one process at a time */
+	uint64_t hash[TOKENS]; /* outputs of the step at that length in an undisturbed run */
 } *shared;
 
 static void record_time(double took)
 {
-	static bool any; /* of this engine */
+	static bool any; /* step of this engine */
 	struct restart_engine_steps *s = &shared->steps[disturbed];
 
 	if (!any) {
@@ -45,7 +45,7 @@ static void record_time(double took)
 	s->paused += took > NO_DAEMON_S;
 }
 
-/* The prompt, or one token. An error of the library. */
+/* Runs the prompt or one token; returns the library's error. */
 static int step(struct skv_seq *q, uint32_t len, uint64_t *ret_hash, uint32_t *ret_n)
 {
 	const uint32_t n = len == 0 ? PROMPT : 1;
@@ -61,7 +61,7 @@ static int step(struct skv_seq *q, uint32_t len, uint64_t *ret_hash, uint32_t *r
 	return e;
 }
 
-/* The sequence, where the engine before left it. */
+/* Attaches the sequence that the previous engine left, or makes it. */
 static struct skv_seq *take_over(void)
 {
 	struct skv_client *c;
@@ -122,7 +122,7 @@ void restart_engine_setup(const char *socket)
 		content[i] = refmodel_content(7, i);
 }
 
-/* In a process of its own: CUDA does not survive a fork. */
+/* Runs in a process of its own: CUDA does not survive a fork. */
 static void run_undisturbed(void)
 {
 	struct skv_client *c;
@@ -170,7 +170,8 @@ struct restart_engine_steps restart_engine_steps(bool were_disturbed)
 
 void restart_engine_check_log(const char *log)
 {
-	static const char *const bad[] = {"cannot be had back", "cannot be taken", "does not balance", "not believable", "cannot be told"};
+	static const char *const bad[] = {"cannot be restored", "cannot be taken", "does not balance",
+	                                  "memory is not valid", "cannot be told"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		const char *at = strstr(log, bad[i]);

@@ -47,7 +47,7 @@ pid_t run_start(const char *folder, const char *const *argv)
 		dup2(out, STDOUT_FILENO);
 		dup2(err, STDERR_FILENO);
 		close_range(3, ~0u, 0);
-		/* Other tests may run beside this one: threads that wait must not hold a processor. */
+		/* Other tests may run at the same time: waiting threads must not spin. */
 		setenv("OMP_WAIT_POLICY", "passive", 0);
 		execv(program, (char *const *)argv);
 		dprintf(STDERR_FILENO, "%s cannot be run\n", program);
@@ -56,7 +56,7 @@ pid_t run_start(const char *folder, const char *const *argv)
 	return pid;
 }
 
-/* Looks again and again, since valgrind 3.19 knows no pidfds. */
+/* Polls, since valgrind 3.19 does not know pidfds. */
 int run_wait(pid_t pid, int seconds)
 {
 	pid_t ended;

@@ -77,7 +77,7 @@ void score_ref_free(struct score_ref *x)
 	free(x->lse);
 }
 
-/* floats of the backend, NULL if they were not asked for */
+/* `there`: floats in the backend's memory, NULL if they were not requested. */
 static void check(const struct kernel_case *c, const char *what, const float *there, const double *ref, size_t n,
                   double tolerance, double slack)
 {

@@ -2,7 +2,7 @@
 #include "tests/support/slot-meta-case.h"
 #include <stdlib.h>
 
-/* Where the note of unit u is, in the backend's memory; *ret_n: that of so many units in a row. */
+/* Address of unit u's slot metadata in the backend's memory; *ret_n units are contiguous there. */
 static uint8_t *slot_meta_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u,
                              uint32_t *ret_n)
 {

@@ -23,7 +23,7 @@ void slot_read_pool(const struct slot_rig *r, uint8_t *to)
 	case_from(&r->c, to, r->c.sh.pool, r->c.pool_pages * r->c.sh.page_bytes);
 }
 
-/* A kv head's K or V row of a slot in a copy of the pool, of a table's page. */
+/* A kv head's K or V row of a slot, in a page of `table`, in a copy of the pool. */
 static uint8_t *row_at(const struct slot_rig *r, uint8_t *pool, const skv_pte *table, uint32_t h, uint32_t slot, bool v)
 {
 	const struct skv_shape *sh = &r->c.sh;
@@ -32,7 +32,7 @@ static uint8_t *row_at(const struct slot_rig *r, uint8_t *pool, const skv_pte *t
 	       ((v * sh->n_kv_heads + h) * T + slot % T) * sh->head_dim * skv_dtype_bytes(sh->dtype);
 }
 
-/* The unit of such a row. */
+/* The unit (scale) of such a row. */
 static float unit_at(const struct slot_rig *r, const uint8_t *pool, const skv_pte *table, uint32_t h, uint32_t slot, bool v)
 {
 	const struct skv_shape *sh = &r->c.sh;
@@ -63,7 +63,7 @@ static struct skv_slot_meta slot_meta_at(const struct slot_rig *r, const uint8_t
 		             (r)->unit, (r)->epoch[i], i, h, u, what_);                                                \
 	} while (0)
 
-/* The tokens of number u of the model's n units. */
+/* Returns the tokens in entry u of the model's n entries. */
 static uint32_t tokens_of(const struct slot_rig *r, const struct slot_head *hd, uint32_t u, uint32_t n, uint32_t len)
 {
 	if (r->unit == 1)
@@ -85,7 +85,10 @@ static void check_rows(const struct slot_rig *r, uint32_t i, uint32_t h, uint32_
 				      pos * r->unit + t);
 }
 
-/* Is x the number, or of fp8, where small ones are in steps of 2^-9 of the unit, the next that is not larger? */
+/*
+ * Returns whether x is the number; for fp8, where small numbers are in steps of 2^-9 of the unit, whether x is the next
+ * number that is not larger.
+ */
 static bool is_bound(const struct slot_rig *r, float number, float x, float unit)
 {
 	if (r->c.sh.dtype != SKV_FP8 || fabsf(number) >= unit * 0x1p-6f)
@@ -122,7 +125,7 @@ static void check_meta(const struct slot_rig *r, uint32_t i, uint32_t h, uint32_
 		      want.value);
 }
 
-/* Nothing that the last commit needs was written: slot metadata of its set, and what lives as of it. */
+/* Checks that nothing which the last commit needs was written: its set of slot metadata, and its live entries. */
 static void check_untouched(const struct slot_rig *r, uint32_t i, uint32_t h, uint32_t old_set, uint32_t extent)
 {
 	const struct slot_head *hd = &r->head[i][h];

@@ -36,7 +36,7 @@ static bool is_here(const char *program)
 	return false;
 }
 
-/* Debian's redis-tools has the server, too, under the name of a tool of it: what it is follows from what it is called as. */
+/* Debian's redis-tools includes the server as another tool: one binary, which acts according to its name. */
 static const char *file_of(const char *program)
 {
 	return strcmp(program, "redis-server") || is_here(program) ? program : "redis-check-rdb";
@@ -64,7 +64,7 @@ bool store_has_localhost(void)
 
 /* ---- a server -------------------------------------------------------------------------------------- */
 
-/* One of those that the kernel does not give to connections. */
+/* Returns a port outside the kernel's range of ephemeral ports. */
 uint16_t store_port(void)
 {
 	for (;;) {
@@ -79,7 +79,7 @@ uint16_t store_port(void)
 	}
 }
 
-/* Its output goes to FOLDER/NAME. */
+/* Starts a program; its output goes to FOLDER/NAME. */
 static pid_t start(const char *folder, const char *name, const char *const *argv)
 {
 	pid_t pid = child_fork();
@@ -228,7 +228,7 @@ void store_fake_begin(struct store_fake *f, store_talk talk)
 		accept_all(f->socket, talk);
 	for (int i = 0; i < 1000 && access(f->socket, F_OK) < 0; i++)
 		usleep(5000);
-	usleep(20000); /* from its bind to its listen */
+	usleep(20000); /* time between its bind() and its listen() */
 }
 
 void store_fake_end(struct store_fake *f)

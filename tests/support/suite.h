@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/suite.h - what every test program's main() does. */
+/* tests/support/suite.h - common parts of every test program's main(). */
 #ifndef SKV_TEST_SUITE_H
 #define SKV_TEST_SUITE_H
 
@@ -9,19 +9,19 @@
 #include <stdlib.h>
 #include "tests/support/random.h"
 
-#ifdef SKV_SANITIZER /* configure says so */
+#ifdef SKV_SANITIZER /* set by configure */
 #define SANITIZED 1
 #else
 #define SANITIZED 0
 #endif
 
-/* Under valgrind or a sanitizer: times mean little, and the tool makes system calls and allocations of its own. */
+/* Under valgrind or a sanitizer: times mean little, and the tool itself makes system calls and allocations. */
 static inline bool slowed(void)
 {
 	return SANITIZED || rnd_hurried();
 }
 
-/* The suite of a program, whose random numbers begin here (random.h). */
+/* Makes a program's suite, and seeds the random numbers (random.h). */
 static inline Suite *begin_suite(const char *program)
 {
 	rnd_seed(program);
@@ -29,8 +29,8 @@ static inline Suite *begin_suite(const char *program)
 }
 
 /*
- * A case of the suite, and its tests up to NULL; setup and teardown may be NULL. Tests that loop are added to what it
- * returns. `seconds` are plenty for a test on a machine of its own: here others run beside it.
+ * Adds a case with tests, terminated by NULL; setup and teardown may be NULL. Loop tests are added to the returned
+ * case. `seconds` is ample for a test on an idle machine; the timeout is longer, as other tests run at the same time.
  */
 __attribute__((sentinel)) static inline TCase *add_case(Suite *s, const char *name, double seconds,
                                                         void (*setup)(void), void (*teardown)(void), ...)
@@ -49,7 +49,7 @@ __attribute__((sentinel)) static inline TCase *add_case(Suite *s, const char *na
 	return t;
 }
 
-/* A test for each i from 0 to n - 1 of the run's share, which is every parts-th: see rnd_share(). */
+/* Adds a test for each i from 0 to n - 1 in this run's share, which is every parts-th: see rnd_share(). */
 static inline void add_share(TCase *t, const TTest *test, int n, int parts)
 {
 	const int step = rnd_takes_all() ? 1 : parts;
@@ -58,7 +58,9 @@ static inline void add_share(TCase *t, const TTest *test, int n, int parts)
 		tcase_add_loop_test(t, test, i, i + 1);
 }
 
-/* Of few cases all, of more a third, of many a sixth; half of that where a sanitizer makes each ten times as long. */
+/*
+ * Runs all of a few cases, a third of more, a sixth of many; half of that with a sanitizer, which is ten times as slow.
+ */
 static inline void add_cases(TCase *t, const TTest *test, int n)
 {
 	const int parts = n <= 6 ? 1 : n <= 12 ? 3 : 6;
@@ -66,7 +68,7 @@ static inline void add_cases(TCase *t, const TTest *test, int n)
 	add_share(t, test, n, SANITIZED && parts > 1 ? 2 * parts : parts);
 }
 
-/* Run the suite as a program; the exit status. */
+/* Runs the suite as a program; returns the exit status. */
 static inline int run_suite(Suite *s)
 {
 	SRunner *r = srunner_create(s);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/times.h - how long something took, each time, in memory that processes may share: quantiles to 5 %,
- * and the longest.
+ * tests/support/times.h - statistics of durations in memory that processes may share: quantiles to 5 %, and the
+ * maximum.
  *
- * All zero is none. Any process may add to it at any time, and may be killed there.
+ * All zeros means empty. Any process may add to it at any time, and may be killed meanwhile.
  */
 #ifndef SKV_TEST_TIMES_H
 #define SKV_TEST_TIMES_H
@@ -18,10 +18,10 @@ struct times {
 };
 
 void times_add(struct times *, double seconds);
-/* In seconds: this share of them, at least, took no longer; 0 where there are none. */
+/* In seconds: at least this share of the durations is no longer; 0 if there are none. */
 double times_at(const struct times *, double share);
 double times_longest(const struct times *);
-/* One line: "N times WHAT: p50 …, p99 …, longest …". */
+/* Prints one line: "N times WHAT: p50 …, p99 …, longest …". */
 void times_print(const struct times *, const char *what);
 
 #endif

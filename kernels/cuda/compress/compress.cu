@@ -2,17 +2,20 @@
 /*
  * kernels/cuda/compress/compress.cu - compression of tokens to references and codes; see kernels/compress.h.
  *
- * First all new references are stored. Codes are made from what is stored alone, so that decompress() starts from
- * the very same: x of each token is gathered, its nearest references are searched (nearest-refs.cu), named in its
- * record, and averaged; then both are encoded (encode.cu). Many layers are compressed at a time where a step
- * compresses few tokens of each.
+ * First all new references are stored. Codes are made only from stored data, so decompress() starts from exactly the
+ * same: x of each token is gathered; its nearest references are found (nearest-refs.cu), named in its record, and
+ * averaged; then both x and the mean are encoded (encode.cu). Many layers are compressed at a time if a step compresses
+ * few tokens of each.
  */
 #include "kernels/cuda/compress/compress.cuh"
 
 #define THREADS 128
 #define WARPS (THREADS / 32)
 
-/* Gather x[own_d] of a token, which is a row in a page, into shared memory: of the rank's heads. A block's work. */
+/*
+ * Gathers x[own_d] of a token, the part of this rank's heads, from its row in a page to shared memory. A whole block
+ * does it.
+ */
 DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	const uint32_t dim = k->sh.head_dim, pairs = k->c.rope_dims / 2;
@@ -36,7 +39,7 @@ DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t tok
 	__syncthreads();
 }
 
-/* x[d] of a token, into shared memory. A block's work. */
+/* Loads x[d] of a token to shared memory. A whole block does it. */
 DEVICE void take(const struct compress_item *j, uint32_t token, float *x)
 {
 	if (!j->given) {
@@ -52,8 +55,8 @@ DEVICE void take(const struct compress_item *j, uint32_t token, float *x)
 /* ---- references ------------------------------------------------------------------------------ */
 
 /*
- * Quantize a scale block and store its scale and zero point, and its numbers, by 32 lanes: two numbers each,
- * SKV_REF_SCALE_BLOCK in all.
+ * 32 lanes quantize a scale block, two numbers each, SKV_REF_SCALE_BLOCK in all. They store its scale and zero point,
+ * and its numbers.
  */
 DEVICE void store_scale_block(const float *x, uint32_t bits, uint8_t *shared, uint8_t *q)
 {
@@ -74,7 +77,7 @@ DEVICE void store_scale_block(const float *x, uint32_t bits, uint8_t *shared, ui
 		q[threadIdx.x % 32] = (uint8_t)(a | b << 4);
 }
 
-/* Grid: references of a sequence at most, sequences of layers. */
+/* Grid: max references of a sequence, sequences of layers. */
 __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_constant__ struct compress_params c)
 {
 	__shared__ __align__(16) float x[SKV_MAX_CODEC_DIM];
@@ -96,7 +99,7 @@ __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_consta
 	for (uint32_t g = threadIdx.x / 32; g < k->d / SKV_REF_SCALE_BLOCK && k->c.ref_bits != 16; g += WARPS)
 		store_scale_block(x + g * SKV_REF_SCALE_BLOCK, k->c.ref_bits, to + 4 * g,
 		                  to + k->d / SKV_REF_SCALE_BLOCK * 4 + g * (SKV_REF_SCALE_BLOCK * k->c.ref_bits / 8));
-	/* padding of the record: quantized numbers need not end at a multiple of 16 bytes */
+	/* Padding of the record: quantized numbers need not end at a multiple of 16 bytes. */
 	const uint32_t end = skv_quantized_bytes(k->d, k->c.ref_bits, SKV_REF_SCALE_BLOCK);
 	for (uint32_t i = end + threadIdx.x; i < k->ref_bytes && k->c.ref_bits != 16; i += THREADS)
 		to[i] = 0;
@@ -118,7 +121,7 @@ __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__
 		to[i / 2] = BF16::pair(x[i], x[i + 1]);
 }
 
-/* Merge the nearest references of all slices, in all lanes; then sort them by number. */
+/* Merges the nearest references of all slices, in all lanes; then sorts them by number. */
 DEVICE struct nearest nearest_of(const struct compress_params *c, size_t row)
 {
 	struct nearest best = nearest_none();
@@ -147,8 +150,8 @@ DEVICE struct nearest nearest_of(const struct compress_params *c, size_t row)
 }
 
 /*
- * Begin a code's record, with the numbers of its references, and average these. Grid: tokens of a sequence, WARPS
- * a block.
+ * Begins a code's record with the numbers of its references, and averages these. Grid: tokens of a sequence, WARPS per
+ * block; sequences of layers.
  */
 __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_constant__ struct compress_params c)
 {
@@ -187,7 +190,7 @@ __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_const
 			*b = bf16_of(y);
 			continue;
 		}
-		decode_numbers(&plain, &of_x, z); /* E is linear: it is applied to the difference */
+		decode_numbers(&plain, &of_x, z); /* E is linear, so it is applied to the difference */
 #pragma unroll
 		for (int o = 0; o < 8; o++)
 			z[o] -= y[o];
@@ -197,7 +200,7 @@ __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_const
 
 /* ---- compression of layers ------------------------------------------------------------------- */
 
-/* Workspace of one launch. Without references there is no search. */
+/* Lays out the workspace of one launch; returns its bytes. */
 static size_t compress_layout(const struct skv_shape *sh, struct compress_params *c, uint8_t *mem)
 {
 	const uint32_t d = skv_token_dims(sh);
@@ -219,7 +222,7 @@ size_t skv_cuda_compress_bytes(const struct skv_shape *sh)
 	return sh->codec->kind == SKV_COMPRESS_QUANT ? 0 : compress_layout(sh, &c, NULL);
 }
 
-/* Encode the call's tokens, as many at a time as there are rows for. */
+/* Encodes the call's tokens, as many at a time as there are rows for. */
 static void encode_tokens(struct compress_params *c, uint32_t layers, uint32_t tokens, cudaStream_t stream)
 {
 	const uint32_t n = layers * c->n, max_tokens = c->max_tokens;
@@ -290,7 +293,7 @@ struct gather_params {
 	float *x;
 };
 
-/* Grid: tokens of a sequence at most, sequences. */
+/* Grid: max tokens of a sequence, sequences. */
 __global__ void __launch_bounds__(THREADS) gather_tokens_kernel(const __grid_constant__ struct gather_params c)
 {
 	__shared__ __align__(16) float own[SKV_MAX_CODEC_DIM];
@@ -303,7 +306,7 @@ __global__ void __launch_bounds__(THREADS) gather_tokens_kernel(const __grid_con
 	if (any)
 		gather(k, s, token, own);
 	for (uint32_t i = threadIdx.x; i < k->d; i += THREADS) {
-		const uint32_t at = i % k->half - k->own; /* wraps where it is another rank's before */
+		const uint32_t at = i % k->half - k->own; /* wraps to a large number for earlier ranks' heads */
 		x[i] = any && at < k->own_half ? own[(i < k->half ? 0 : k->own_half) + at] : -INFINITY;
 	}
 }

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/compress.cuh - what the kernels of latent compression share.
+ * kernels/cuda/compress/compress.cuh - parameters and functions that the kernels of latent compression share.
  *
- * A launch is about `max_tokens` tokens, from the first ones that are to be compressed plus `skip` on, of n
- * sequences in some layers. Token i of them has row i of the intermediate results in the workspace. References
- * among the tokens have rows, too, which are not used.
+ * A launch processes `max_tokens` tokens, from the first one to compress plus `skip` on, of n sequences in some layers.
+ * Token i of these has row i of the intermediate results in the workspace. References among the tokens also have rows,
+ * which are not used.
  */
 #ifndef SKV_CUDA_COMPRESS_CUH
 #define SKV_CUDA_COMPRESS_CUH
 
 #include "kernels/cuda/compress/records.cuh"
 
-#define MAX_LAYERS 32u   /* of one launch: what fits its parameters */
-#define MAX_ROWS 4096u   /* rows of one launch, at most */
-#define MAX_SLICES 64u   /* that references are split into, each searched by a block */
-#define REFS_PER_TILE 128u     /* references that are compared with at a time */
+#define MAX_LAYERS 32u   /* max layers of one launch: as many as fit its parameters */
+#define MAX_ROWS 4096u   /* max rows of one launch */
+#define MAX_SLICES 64u   /* max slices of the references, each searched by a block */
+#define REFS_PER_TILE 128u     /* references that tokens are compared with at a time */
 
-/* The nearest references of a token among some: the best first, ties go to the lower number. */
+/* The nearest references of a token, out of some: the best first; ties go to the lower number. */
 struct nearest {
 	float score[SKV_MAX_REFS];
 	uint32_t id[SKV_MAX_REFS];
 };
 
-/* What differs from layer to layer. */
+/* Parameters that differ from layer to layer. */
 struct compress_layer {
 	const void *in, *down;
 	uint32_t layer, codes, refs;
@@ -32,7 +32,7 @@ struct compress_params {
 	struct codec k;
 	struct compress_layer layer[MAX_LAYERS];
 	const struct skv_kseq *seq;
-	const float *given; /* NULL, or x of all ranks: [n][given_rows][d], each sequence's from its n_compressed on */
+	const float *given; /* NULL, or x of all ranks: [n][given_rows][d], of each sequence from n_compressed on */
 	uint32_t given_rows;
 	uint32_t n; /* sequences; row r: token r % max_tokens, sequence r / max_tokens % n, layer r / max_tokens / n */
 	uint32_t skip, max_tokens;
@@ -42,17 +42,17 @@ struct compress_params {
 	struct nearest *near; /* [row][slices] */
 };
 
-/* What a block, or a warp, works on. */
+/* The work of a block or of a warp. */
 struct compress_item {
 	struct codec k;
 	const struct compress_layer *layer;
 	const struct skv_kseq *s;
 	const float *given; /* of the sequence, or NULL */
-	uint32_t from, n; /* the first token; how many there are */
-	size_t row;       /* of the first one */
+	uint32_t from, n; /* the first token; the number of tokens */
+	size_t row;       /* row of the first token */
 };
 
-/* The item of the call's sequence `which` (of the first layer; then of the next). */
+/* The item of the call's sequence `which`, counted over the sequences of the first layer, then of the next one. */
 DEVICE struct compress_item compress_item_of(const struct compress_params *c, uint32_t which)
 {
 	struct compress_item j;
@@ -71,7 +71,7 @@ DEVICE struct compress_item compress_item_of(const struct compress_params *c, ui
 
 /* ---- nearest references ------------------------------------------------------------------------ */
 
-/* The first reference, where no score is a number. */
+/* The first reference, for the case that no score is a number. */
 DEVICE struct nearest nearest_none()
 {
 	return {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {0, 0, 0, 0}};
@@ -82,7 +82,7 @@ DEVICE bool nearer(float score, uint32_t id, float than, uint32_t than_id)
 	return score > than || (score == than && id < than_id);
 }
 
-/* Insert a candidate; they come in any order. A NaN is never near. */
+/* Inserts a candidate. Candidates come in any order. A NaN is never near. */
 DEVICE void nearest_consider(struct nearest *best, float score, uint32_t id)
 {
 #pragma unroll
@@ -107,7 +107,7 @@ DEVICE void nearest_merge(struct nearest *best, const struct nearest *other)
 
 /* ---- quantization ---------------------------------------------------------------------------- */
 
-/* The scale block's parameters: a number q means least + q * scale. */
+/* The parameters of a scale block: a number q means least + q * scale. */
 struct quant_scale {
 	__nv_bfloat16 scale, least;
 };
@@ -117,7 +117,7 @@ DEVICE struct quant_scale quant_scale_of(float least, float most, uint32_t bits)
 	return {__float2bfloat16_rn((most - least) / (float)((1u << bits) - 1)), __float2bfloat16_rn(least)};
 }
 
-/* Quantize x. 0 if the scale is 0, or something is NaN. */
+/* Quantizes x; 0 if the scale is 0 or a value is a NaN. */
 DEVICE uint32_t quantize_number(struct quant_scale g, float x, uint32_t bits)
 {
 	const float scale = __bfloat162float(g.scale), y = rintf((x - __bfloat162float(g.least)) / scale);
@@ -134,8 +134,8 @@ DEVICE void store_quant_scale(struct quant_scale g, uint8_t *at)
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /*
- * On `layers` layers of the call. Small tiles are for few tokens: max_tokens of up to 64. The results do not
- * depend on that.
+ * Process `layers` layers of the call. If there are few tokens (max_tokens of up to 64) they use small tiles. The
+ * results do not depend on that.
  */
 void skv_cuda_nearest_refs(const struct compress_params *, uint32_t layers, cudaStream_t);
 void skv_cuda_encode(const struct compress_params *, uint32_t layers, cudaStream_t);

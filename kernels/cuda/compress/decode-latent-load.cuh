@@ -3,9 +3,9 @@
  * kernels/cuda/compress/decode-latent-load.cuh - the load pipeline, from an index list to shared memory: see
  * decode-latent.cuh.
  *
- * Each function is one stage of the pipeline for one tile. What it reads has arrived before the barrier that the
- * current tile began with; what it begins to load will have arrived before the next one's. Work that is the same
- * for all warps is done by one.
+ * Each function is one stage of the pipeline for one tile. Its inputs have arrived before the barrier at which the
+ * current tile began; the data that it begins to load will have arrived before the barrier of the next tile. One warp
+ * does the work that is the same for all warps.
  */
 #ifndef SKV_CUDA_COMPRESS_DECODE_LATENT_LOAD_CUH
 #define SKV_CUDA_COMPRESS_DECODE_LATENT_LOAD_CUH
@@ -15,7 +15,8 @@
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /*
- * Begin the chunk of a work item. Consecutive items are of different sequences, so that blocks share a long list.
+ * Begins the chunk of a work item; returns false if the item has none. Consecutive items are of different sequences, so
+ * that blocks share a long list.
  */
 DEVICE bool chunk_begin(const struct latent_params *c, struct cursor *u, uint32_t item)
 {
@@ -39,7 +40,7 @@ DEVICE bool chunk_begin(const struct latent_params *c, struct cursor *u, uint32_
 	return true;
 }
 
-/* Describe the block's next tile. One thread's work. */
+/* Describes the block's next tile. One thread does it. */
 __device__ static void next_tile(const struct latent_params *c, struct cursor *u, struct tile *to)
 {
 	if (u->left > 0) {
@@ -62,7 +63,7 @@ __device__ static void next_tile(const struct latent_params *c, struct cursor *u
 
 /* ---- pipeline stages --------------------------------------------------------------------------- */
 
-/* The tokens of tile k. */
+/* Loads the tokens of tile k. */
 template <int D, int W> __device__ static void read_list(struct latent_smem<D, W> *s, uint32_t k)
 {
 	const uint32_t lane = threadIdx.x % 32;
@@ -74,7 +75,7 @@ template <int D, int W> __device__ static void read_list(struct latent_smem<D, W
 		s->token[k % 8][lane] = UINT32_MAX;
 }
 
-/* The page table entries of the pages in which tile k's tokens have their rows or records. */
+/* Loads the page table entries of the pages that have the rows or records of tile k's tokens. */
 template <int D, int W>
 __device__ static void read_entries(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
 {
@@ -99,13 +100,13 @@ __device__ static void read_entries(const struct latent_params *c, struct latent
 		cp_async4(shared_address(&s->entry[k % 4][lane]), from);
 }
 
-/* The record of a code, whose page's entry has arrived. */
+/* The record of a code. The page's entry has arrived. */
 DEVICE const uint8_t *code_in(const struct latent_params *c, skv_pte page, uint32_t token)
 {
 	return record_in(&c->k, page, codes_before(&c->k, token), c->k.code_bytes, c->k.codes_each);
 }
 
-/* The heads of tile k's records: the numbers of their references. */
+/* Loads the first bytes of tile k's records: the numbers of their references. */
 template <int D, int W>
 __device__ static void read_heads(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
 {
@@ -121,7 +122,7 @@ DEVICE uint32_t ref_number_of(const struct latent_params *c, const uint4 *head, 
 	return id_of(&c->k, (const uint8_t *)head, row, refs_before(&c->k, token + 1));
 }
 
-/* The page table entries of the references of tile k's tokens. A warp for each reference. */
+/* Loads the page table entries of the references of tile k's tokens, one warp per reference. */
 template <int D, int W>
 __device__ static void read_ref_entries(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
                                         uint32_t row)
@@ -146,7 +147,9 @@ DEVICE struct token_info token_info_of(const struct latent_params *c, enum kind 
 
 #define QUANTIZED_REF 1u /* flag of an address: a reference's record with ref_bits 8 or 4 */
 
-/* Row `row` of a token, its K or V, for kv head h. Of a quantized reference: the address of its record. */
+/*
+ * The address of row `row` of a token, its K or V, for kv head h. For a quantized reference, the address of its record.
+ */
 template <int D>
 __device__ static const uint8_t *row_from(const struct latent_params *c, uint32_t h, enum kind kind, uint32_t token,
                                           skv_pte entry, uint32_t near, skv_pte near_entry, uint32_t v)
@@ -163,13 +166,13 @@ __device__ static const uint8_t *row_from(const struct latent_params *c, uint32_
 	return c->k.c.ref_bits == 16 ? record + head_in_x(c, v, h, D) * 2 : record + QUANTIZED_REF;
 }
 
-/* Addresses of all that tile k needs: its entries have arrived. A thread has the K or V of one row of a token. */
+/* Computes all addresses that tile k needs. Its entries have arrived. A thread has the K or V of one row of a token. */
 template <int D, int W>
 __device__ static void locate_rows(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k, uint32_t h)
 {
 	const uint32_t at = threadIdx.x % TILE, row = threadIdx.x / TILE % ROWS, v = threadIdx.x / (TILE * ROWS);
 	const struct tile *t = &s->tile[k % 8];
-	if (v > 1) /* more threads than rows */
+	if (v > 1) /* there are more threads than rows */
 		return;
 	const uint32_t token = s->token[k % 8][at];
 	const enum kind kind = t->n ? kind_of(c, t, token) : ABSENT;
@@ -185,7 +188,7 @@ __device__ static void locate_rows(const struct latent_params *c, struct latent_
 	}
 }
 
-/* Run one stage for each of the tiles after k, the current one; k = -PIPELINE_DEPTH is before the first. */
+/* Runs one stage for each of the tiles after k, the current one. k = -PIPELINE_DEPTH is before the first tile. */
 template <int D, int W>
 __device__ static void advance_pipeline(const struct latent_params *c, struct latent_smem<D, W> *s, int k, uint32_t h)
 {
@@ -207,7 +210,7 @@ __device__ static void advance_pipeline(const struct latent_params *c, struct la
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Dequantize eight numbers of `bits` bits each, q, to scale * q + least in bf16. */
+/* Dequantizes eight 4-bit numbers q to scale * q + least, in bf16. */
 DEVICE uint4 numbers4(uint32_t q, __nv_bfloat162 scale, __nv_bfloat162 least)
 {
 	const __nv_bfloat162 base = __floats2bfloat162_rn(128, 128);
@@ -223,8 +226,8 @@ DEVICE uint4 numbers4(uint32_t q, __nv_bfloat162 scale, __nv_bfloat162 least)
 }
 
 /*
- * Dequantize z of tile k, whose records have arrived; 0 for tokens without a code, and beyond the width. A thread
- * has the same piece of some tokens.
+ * Dequantizes z of tile k, whose records have arrived; 0 for tokens without a code, and past the width. A thread has
+ * the same piece of some tokens.
  */
 template <int D, int W, bool four>
 __device__ static void dequantize_some(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
@@ -278,7 +281,7 @@ __device__ static uint4 dequantized_row(const struct latent_params *c, const uin
 	return make_uint4(T::pair(y[0], y[1]), T::pair(y[2], y[3]), T::pair(y[4], y[5]), T::pair(y[6], y[7]));
 }
 
-/* The rows of tile k, zeros where there are none. A warp copies one K and one V at a time, or two of each. */
+/* Copies the rows of tile k; zeros where there are none. A warp copies one K and one V at a time, or two of each. */
 template <class T, int D, int W, bool plain>
 __device__ static void copy_rows_as(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
                                     uint32_t h)
@@ -323,7 +326,7 @@ __device__ static void copy_records(const struct latent_params *c, struct latent
 	}
 }
 
-/* Wait until all copies that were begun have arrived and are visible to the block. */
+/* Waits until all copies begun so far have arrived and are visible to the block. */
 DEVICE void await_copies(void)
 {
 	cp_async_commit();

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decode-latent-tile.cuh - what the warps of a block compute of a tile: see
- * decode-latent.cuh.
+ * kernels/cuda/compress/decode-latent-tile.cuh - the computation of a block's warps for a tile: see decode-latent.cuh.
  */
 #ifndef SKV_CUDA_COMPRESS_DECODE_LATENT_TILE_CUH
 #define SKV_CUDA_COMPRESS_DECODE_LATENT_TILE_CUH
@@ -11,20 +10,17 @@
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 /*
- * A warp's part of W_K, in registers all its life: rows 0 … 7 are the first elements of rotary pairs, a lane's is
- * its number g; 8 … 15 the second ones.
+ * A warp's part of W_K, which stays in registers. Rows 0 … 7 are the first elements of rotary pairs, rows 8 … 15 the
+ * second ones. A lane's pair is number g.
  */
 template <int D, int W> struct key_weights {
-	static constexpr int STEPS = W / 16 / SLICES; /* steps of 16 of the width */
+	static constexpr int STEPS = W / 16 / SLICES; /* steps of 16 elements of the width */
 	uint32_t w[STEPS][4];
 	uint64_t turn; /* rotation of the lane's pair from one position to the next, in 2^-64 of a turn */
-	bool turns;    /* RoPE rotates the pair */
+	bool turns;    /* whether RoPE rotates the pair */
 };
 
-/*
- * Of a head's dimensions in blocks of 8: the block with the first, or the second, elements of pairs [8 b, 8 b +
- * 8).
- */
+/* The block of 8 of a head's dimensions that has the first, or the second, elements of pairs [8 b, 8 b + 8). */
 template <int D> DEVICE uint32_t block_of(const struct latent_params *c, int second, uint32_t b)
 {
 	const uint32_t t = c->k.c.rope_dims / 16;
@@ -49,13 +45,13 @@ template <int D> DEVICE uint32_t slice_of(void)
 	return threadIdx.x / 32 / spans<D>;
 }
 
-/* The dimensions of one of the warp's two blocks: the first elements of its pairs, or the second ones. */
+/* The dimensions of one of the warp's two blocks: those of the first elements of its pairs, or of the second ones. */
 template <int D> DEVICE uint32_t my_dims(const struct latent_params *c, int second)
 {
 	return block_of<D>(c, second, span_of<D>());
 }
 
-/* Begin to copy W_K of kv head h to shared memory, in place of the references' rows: one row a dimension. */
+/* Begins to copy W_K of kv head h to shared memory, in the place of the references' rows: one row per dimension. */
 template <int D, int W>
 __device__ static void copy_weights(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t h)
 {
@@ -87,15 +83,15 @@ __device__ static void load_weights(struct key_weights<D, W> *y, const struct la
 	y->turn = __double2ull_rn((turns - floor(turns)) * 18446744073709551616.0);
 }
 
-/* The `j`th of a tile's blocks in this warp's order: those that it finishes are first. */
+/* The j-th of a tile's blocks in this warp's order: those that it finishes come first. */
 template <int D> DEVICE uint32_t my_block(uint32_t j)
 {
 	return (j + slice_of<D>() * OWN_BLOCKS) % BLOCKS;
 }
 
 /*
- * acc[own block] = the mean of the references of tile k, the sum of a token's rows times their share; laid out as
- * a product leaves it: pairs down, tokens across.
+ * acc[own block] = the mean of the references for tile k, which is the sum of a token's rows times their share. It has
+ * the layout of a product: pairs down, tokens across.
  */
 template <class T, int D, int W>
 __device__ static void add_rows(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
@@ -104,7 +100,7 @@ __device__ static void add_rows(const struct latent_params *c, struct latent_sme
 	const uint32_t lane = lane_of(), g = lane / 4, col = lane % 4 * 2, piece = my_dims<D>(c, lane / 8 % 2);
 	const uint32_t ones = T::pair(col == g, col + 1 == g); /* the identity matrix */
 	for (uint32_t row = 0; row < c->rows; row += 2) {
-		const bool both = row + 1 < c->rows; /* else the first one again, times 0 */
+		const bool both = row + 1 < c->rows; /* else the first row again, times 0 */
 		const uint32_t at = row + (both ? lane / 16 : 0);
 #pragma unroll
 		for (uint32_t j = 0; j < OWN_BLOCKS; j++) {
@@ -134,7 +130,8 @@ __device__ static void add_codes(const struct key_weights<D, W> *y, struct laten
 #pragma unroll
 	for (int k = 0; k < y->STEPS; k++)
 #pragma unroll
-		for (int n = 0; n < 2; n++) { /* piece_at() of first + 2 k: XOR works, as both are disjoint in bits */
+		/* This is piece_at() of first + 2 k: XOR works since the bits are disjoint. */
+		for (int n = 0; n < 2; n++) {
 			const uint4 z = ldmatrix_x4((at[n] ^ (k * 32 & 96)) + (k * 32 & ~127));
 			const uint32_t *w = y->w[k];
 			BF16::mma(acc[2 * n], w[0], w[1], w[2], w[3], z.x, z.y);
@@ -142,7 +139,7 @@ __device__ static void add_codes(const struct key_weights<D, W> *y, struct laten
 		}
 }
 
-/* Give partial sums of blocks that another warp finishes to that warp. */
+/* Passes partial sums of blocks to the warp that finishes these. */
 template <int D, int W>
 __device__ static void give_to_finisher(struct latent_smem<D, W> *s, const float acc[BLOCKS][4])
 {
@@ -162,7 +159,7 @@ DEVICE float2 rope_sin_cos(uint64_t turn, uint32_t position)
 	return a;
 }
 
-/* Complete K of the j-th of the warp's own blocks, and apply RoPE at its tokens' positions. */
+/* Completes K of the j-th of the warp's own blocks, and applies RoPE for its tokens' positions. */
 template <int D, int W>
 __device__ static void rope_keys(const struct key_weights<D, W> *y, const struct latent_smem<D, W> *s,
                                  uint32_t k, uint32_t j, float acc[BLOCKS][4])
@@ -184,11 +181,11 @@ __device__ static void rope_keys(const struct key_weights<D, W> *y, const struct
 
 /* A warp's sums over a chunk. */
 template <int D, int W> struct chunk_sums {
-	static constexpr int TILES = W / 16 < warps<D> ? 1 : W / 16 / warps<D>; /* tiles of 16 of the width */
+	static constexpr int TILES = W / 16 < warps<D> ? 1 : W / 16 / warps<D>; /* tiles of 16 elements of the width */
 	uint32_t q[2]; /* of head g, for the first and second elements of the warp's pairs */
 	float u[TILES][4];
 	float r[4];           /* 16 dimensions of V */
-	float max, sum;       /* of the head of the warp's number; a lane's part of the sum */
+	float max, sum;       /* of the head with the warp's number; `sum` is a lane's part of it */
 	uint32_t attended;
 };
 
@@ -217,7 +214,7 @@ __device__ static void chunk_begins(struct chunk_sums<D, W> *w, const struct lat
 	w->attended = 0;
 }
 
-/* The part of the scores of its j-th block that the warp's dimensions give. */
+/* Computes the part of the scores of the warp's j-th block that its dimensions contribute. */
 template <class T, int D, int W>
 __device__ static void score_keys(const struct chunk_sums<D, W> *w, struct latent_smem<D, W> *s, uint32_t j,
                                   const float acc[BLOCKS][4])
@@ -227,18 +224,18 @@ __device__ static void score_keys(const struct chunk_sums<D, W> *w, struct laten
 	float score[4] = {0, 0, 0, 0}; /* of eight heads; the rest is padding */
 
 	T::mma(score, w->q[0], 0, w->q[1], 0, transpose8x8(T::pair(k[0], k[1])), transpose8x8(T::pair(k[2], k[3])));
-	__syncwarp(); /* what was in the buffer before has been used */
+	__syncwarp(); /* all lanes have used the previous contents of the buffer */
 	*(float2 *)(score_at(s, my_block<D>(j), span_of<D>(), lane / 4) + lane % 4 * 2) = make_float2(score[0], score[1]);
 }
 
-/* Element `at` of a row of weights. */
+/* Sets element `at` of a row of weights. */
 DEVICE void store_weight(uint32_t *row, uint32_t at, uint32_t pair)
 {
 	((uint16_t *)row)[at] = (uint16_t)pair;
 }
 
 /*
- * One step of the online softmax: scores become weights. A warp has a head, a lane a token; surplus warps do
+ * One step of the online softmax: scores become weights. Each warp has a head and each lane a token; surplus warps do
  * nothing.
  */
 template <class T, int D, int W>
@@ -291,7 +288,7 @@ template <class T> DEVICE void add_weighted_rows(float acc[4], uint32_t at, uint
 	T::mma(acc, b.x, b.y, b.z, b.w, weights.z, weights.w);
 }
 
-/* Add tile k to u and r. */
+/* Adds tile k to u and r. */
 template <class T, int D, int W>
 __device__ static void add_values(struct chunk_sums<D, W> *w, const struct latent_params *c,
                                   struct latent_smem<D, W> *s, uint32_t k)
@@ -319,7 +316,7 @@ __device__ static void add_values(struct chunk_sums<D, W> *w, const struct laten
 		                     16 * D * 2, rows_weight);
 }
 
-/* Write a chunk's partial result. */
+/* Writes a chunk's partial result. */
 template <int D, int W>
 __device__ static void chunk_ends(const struct chunk_sums<D, W> *w, const struct latent_params *c,
                                   const struct tile *t, uint32_t x)

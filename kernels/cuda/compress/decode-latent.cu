@@ -76,8 +76,8 @@ decode_latent_kernel(const __grid_constant__ struct latent_params c)
 #define MERGE_THREADS 512
 
 /*
- * Each chunk's share of the results of `heads` heads, from q head `first` on; their log-sum-exps, if there is an `lse`
- * for the first one's. One warp's work.
+ * Computes each chunk's share of the results of `heads` heads, from q head `first` on. Writes their log-sum-exps if
+ * `lse`, the first head's address, is not NULL. One warp does it.
  */
 __device__ static void chunk_shares(float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE], const struct latent_params *c,
                                     const float *part, uint32_t stride, uint32_t chunks, uint32_t first,
@@ -103,7 +103,7 @@ __device__ static void chunk_shares(float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE], co
 		fix[k][head] *= sum > 0 ? __fdividef(1, sum) : 0;
 }
 
-/* Eight elements of a row of weights times those of a head's u. */
+/* The product of eight elements of a row of weights with those of a head's u. */
 DEVICE float product8(uint4 w, const float *u)
 {
 	const float4 a = *(const float4 *)u, b = *(const float4 *)(u + 4);
@@ -113,7 +113,7 @@ DEVICE float product8(uint4 w, const float *u)
 	return p.x * a.x + p.y * a.y + q.x * a.z + q.y * a.w + r.x * b.x + r.y * b.y + s.x * b.z + s.y * b.w;
 }
 
-/* Output dimension d of all heads: W_V u + r. One warp's work. */
+/* Computes output dimension d of all heads: W_V u + r. One warp does it. */
 __device__ static void output(const struct latent_params *c, const float *total, uint32_t i, uint32_t x, uint32_t d,
                               uint32_t head_dim)
 {
@@ -142,7 +142,7 @@ __device__ static void output(const struct latent_params *c, const float *total,
 	}
 }
 
-/* Merge some dimensions of a sequence's head tile. */
+/* Merges some dimensions of a sequence's head tile. */
 __global__ void __launch_bounds__(MERGE_THREADS)
 merge_latent_kernel(const __grid_constant__ struct latent_params c, uint32_t head_dim)
 {
@@ -182,7 +182,7 @@ merge_latent_kernel(const __grid_constant__ struct latent_params c, uint32_t hea
 
 typedef void latent_fn(struct latent_params);
 
-/* The narrowest kernel for a width. */
+/* The narrowest kernel that a width fits. */
 template <class T, int D> static latent_fn *kernel_of(uint32_t width, uint32_t *ret_bytes)
 {
 	if (width <= 64) {
@@ -278,7 +278,7 @@ void skv_cuda_decode_latent(const struct skv_shape *sh, const struct skv_batch *
 	            c.tile_heads * (c.width + dim) * sizeof(float), stream_of(work), c, dim);
 }
 
-/* All kernels that fit the device's shared memory. */
+/* Sets the shared memory limit of all kernels that fit on the device. */
 cudaError_t skv_cuda_decode_latent_init(uint32_t room)
 {
 	static const uint32_t widths[] = {64, 256, 512}, dims[] = {64, 128}, dtypes[] = {SKV_F16, SKV_BF16};

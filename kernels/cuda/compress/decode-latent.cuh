@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decode-latent.cuh - fused decode: attention of one query row to listed tokens of a layer
- * with latent compression (kernels/compress.h). No decompressed row goes to memory.
+ * kernels/cuda/compress/decode-latent.cuh - fused decode: attention of one query row to listed tokens of a layer with
+ * latent compression (kernels/compress.h). No decompressed row goes to memory.
  *
  *   decode-latent.cuh       parameters, tiles and shared memory
  *   decode-latent-load.cuh  the load pipeline, from the list to shared memory
- *   decode-latent-tile.cuh  what the warps compute of a tile
+ *   decode-latent-tile.cuh  the computation of the warps for a tile
  *   decode-latent.cu        the kernel, the merge of chunks, the launch
  *
- * A token's row is K = R(p) (W_K z + b_K) and V = W_V z + b_V, b the mean of its references and R(p) RoPE at its
- * position. K has to be computed for every token, since RoPE stands between the weights and q. V never is:
+ * A token's row is K = R(p) (W_K z + b_K) and V = W_V z + b_V, with b the mean of its references and R(p) RoPE at its
+ * position. K must be computed for every token, since RoPE is between the weights and q. V need not be computed:
  *
  *   Σ α V = W_V u + r,  u = Σ α z,  r = Σ α b_V
  *
- * so a chunk leaves u and r, and W_V is applied once, where the chunks of a sequence are merged. Uncompressed rows
- * and references take the same way as tokens with codes: their z is 0, and their one row stands for b.
+ * So a chunk stores u and r, and W_V is applied once, when the chunks of a sequence are merged. Uncompressed rows and
+ * references are processed like tokens with codes: their z is 0, and their one row is b.
  *
- * A block works for one kv head (for up to eight of its q heads, a head tile) all its life, since it keeps the
- * head's W_K in registers: 128 KiB with 128 dimensions and a width of 512, more than any other memory has room
- * for. It is the left factor of K = W_K zᵀ, whose right factor all warps read from shared memory. A warp has 16
- * dimensions of W_K and half of the width: twice 8 that RoPE rotates together, the pairs (i, i + rope_dims / 2),
- * so that a lane has both elements of a pair. The products over the halves of the width are added up across warps;
- * each warp ends up with its dimensions of half of the tokens, adds the references' mean, applies RoPE, and
- * multiplies with q there and then: K is never written anywhere.
+ * A block works for one kv head (for up to eight of its q heads, a head tile) for its whole lifetime, since it keeps
+ * the head's W_K in registers: 128 KiB with 128 dimensions and a width of 512, more than any other memory has room for.
+ * W_K is the left factor of K = W_K zᵀ; all warps read the right factor from shared memory. A warp has 16 dimensions of
+ * W_K and half of the width. The dimensions are two blocks of 8 that RoPE rotates together, the pairs (i, i + rope_dims
+ * / 2), so a lane has both elements of a pair. The products over the halves of the width are added up across warps.
+ * Each warp then has its dimensions of half of the tokens, adds the references' mean, applies RoPE, and multiplies with
+ * q immediately: K is never written anywhere.
  *
- * Sums of rows in shared memory are products too: the rows of references times the identity matrix.
+ * Sums of rows in shared memory are products, too: the rows of references times the identity matrix.
  *
- * The loads of a tile of 32 tokens depend on each other, and each takes a microsecond: its list, the page table
- * entries of its records, the records' numbers of references, the page table entries of these, the references. So
- * the loads are a software pipeline: six tiles are in flight at a time, each at another stage; all loads are
- * asynchronous copies to shared memory, and one wait a tile suffices.
+ * The loads of a tile of 32 tokens depend on each other, and each takes a microsecond: the list, the page table entries
+ * of the tokens' records, the records' numbers of references, the page table entries of these, the references. So the
+ * loads are a software pipeline: six tiles are in flight at a time, each at another stage. All loads are asynchronous
+ * copies to shared memory, and one wait per tile suffices.
  *
- * A list is split into chunks by its own length, and a chunk into tiles from its first token on: so the bits of a
+ * A list is split into chunks by its own length, and a chunk into tiles from its first token on, so the bits of a
  * result depend on the sequence alone.
  */
 #ifndef SKV_CUDA_COMPRESS_DECODE_LATENT_CUH
@@ -42,11 +42,11 @@
 #include "kernels/cuda/runtime/softmax.cuh"
 
 #define TILE 32u   /* tokens */
-#define BLOCKS 4u  /* of 8 tokens in a tile */
-#define ROWS SKV_MAX_REFS /* a token's references, at most: what its b is made of */
+#define BLOCKS 4u  /* blocks of 8 tokens in a tile */
+#define ROWS SKV_MAX_REFS /* max references of a token: the rows whose mean is its b */
 #define PIPELINE_DEPTH 6    /* tiles in flight */
-#define MAX_CHUNKS_OF_LIST 16u /* of a list, at most ... */
-#define MIN_CHUNK_TILES 4u    /* ... of at least so many tiles */
+#define MAX_CHUNKS_OF_LIST 16u /* max chunks of a list ... */
+#define MIN_CHUNK_TILES 4u    /* ... and min tiles of a chunk */
 
 struct latent_params {
 	struct codec k;
@@ -57,14 +57,17 @@ struct latent_params {
 	uint32_t q_stride, out_stride; /* elements from one row to the next */
 	struct score_scale scale;
 	struct skv_index_list list;
-	uint32_t width;                    /* of z; 0: there is none */
-	uint32_t rows;                     /* of a token, at most */
-	uint32_t group, tile_heads;        /* q heads of a kv head; of a head tile, at most */
+	uint32_t width;                    /* of z; 0: there is no z */
+	uint32_t rows;                     /* max rows of a token */
+	uint32_t group, tile_heads;        /* q heads of a kv head; max q heads of a head tile */
 	uint32_t tiles_per_kv_head, heads; /* head tiles of a kv head; of a sequence */
 	float *part;                       /* partial results of chunks: see partial_at() */
 };
 
-/* The first element in x, which is of all ranks, of the K or V of this rank's kv head h: a row of W_K or W_V, too. */
+/*
+ * The first element of the K or V of this rank's kv head h in x, which is of all ranks. It is also the number of a row
+ * of W_K or W_V.
+ */
 DEVICE uint32_t head_in_x(const struct latent_params *c, uint32_t v, uint32_t h, uint32_t head_dim)
 {
 	return v * c->k.half + c->k.own + h * head_dim;
@@ -72,7 +75,7 @@ DEVICE uint32_t head_in_x(const struct latent_params *c, uint32_t v, uint32_t h,
 
 /* ---- work items ------------------------------------------------------------------------------ */
 
-/* Tiles of a chunk, of a list that has so many. */
+/* Tiles of a chunk, for a list of `tiles` tiles. */
 DEVICE uint32_t chunk_tiles(uint32_t tiles)
 {
 	return max(MIN_CHUNK_TILES, (tiles + MAX_CHUNKS_OF_LIST - 1) / MAX_CHUNKS_OF_LIST);
@@ -89,24 +92,24 @@ struct tile {
 	const skv_pte *pages, *codes, *refs; /* the sequence's tables */
 	uint32_t n;                          /* tokens; 0: there are no more tiles */
 	uint32_t len, n_compressed, i, chunk;
-	bool begins, ends; /* the first or last one of its chunk */
+	bool begins, ends; /* whether it is the first, or the last, tile of its chunk */
 };
 
 /* A block's position in its work. */
 struct cursor {
-	uint32_t item, step, items; /* the next chunk; it takes every step-th */
+	uint32_t item, step, items; /* the next chunk; the block takes every step-th one */
 	uint32_t left;              /* tiles of its chunk after this one */
-	const uint32_t *end;        /* of its list */
+	const uint32_t *end;        /* end of its list */
 	struct tile tile;
 };
 
-/* What depends on how a token is stored. */
+/* Properties of a token that depend on how it is stored. */
 enum kind { ABSENT, ROW, REFERENCE, CODE };
 
 struct token_info {
-	uint32_t position; /* for RoPE; 0 if K is rotated already */
-	float size;        /* factor that RoPE multiplies with */
-	float share;       /* of each of its rows in b */
+	uint32_t position; /* for RoPE; 0 if K is already rotated */
+	float size;        /* RoPE's factor */
+	float share;       /* weight of each of its rows in b */
 	enum kind kind;
 };
 
@@ -122,8 +125,8 @@ DEVICE enum kind kind_of(const struct latent_params *c, const struct tile *t, ui
 /* ---- shared memory --------------------------------------------------------------------------- */
 
 /*
- * Warps that share the width, and warps that share the dimensions; each of the former finishes some of a tile's
- * blocks.
+ * A warp has one of SLICES slices of the width and one of `spans` spans of the dimensions. Each slice's warps finish
+ * some of a tile's blocks.
  */
 #define SLICES 2u
 #define OWN_BLOCKS (BLOCKS / SLICES)
@@ -131,38 +134,38 @@ template <int D> static constexpr uint32_t spans = D / 16;
 template <int D> static constexpr uint32_t warps = SLICES * spans<D>;
 template <int D> static constexpr uint32_t threads = 32 * warps<D>;
 
-/* Rows of `bytes` bytes, swizzled: 16-byte pieces of eight rows lie in different banks. */
+/* The offset of a piece in swizzled rows of `bytes` bytes: 16-byte pieces of eight rows lie in different banks. */
 template <uint32_t bytes> DEVICE uint32_t piece_at(uint32_t row, uint32_t piece)
 {
 	return row * bytes + (piece ^ row % 8) * 16;
 }
 
-#define WEIGHTS_PITCH (TILE / 2 + 4) /* words of a head's softmax weights, two tokens each */
+#define WEIGHTS_PITCH (TILE / 2 + 4) /* words of a head's softmax weights, two tokens per word */
 
 template <int D, int W> struct latent_smem {
-	uint8_t rows[2][ROWS][2][TILE * D * 2]; /* [tile][row of a token][K, V]; before the first tile W_K */
+	uint8_t rows[2][ROWS][2][TILE * D * 2]; /* [tile][row of a token][K, V]; W_K before the first tile */
 	uint8_t z[TILE * W * 2];
 	uint8_t record[TILE][W * 2 + 16];
-	float4 slice[BLOCKS][spans<D>][32]; /* half of K for the finishing warp; then its scores: score_at() */
+	float4 slice[BLOCKS][spans<D>][32]; /* half of K, for the finishing warp; then its scores: score_at() */
 	uint32_t weight[HEAD_TILE][WEIGHTS_PITCH]; /* of z, in bf16 */
 	uint32_t rows_weight[HEAD_TILE][WEIGHTS_PITCH]; /* of each of a token's rows, in the pool's dtype */
 	float fix[HEAD_TILE]; /* rescales earlier sums to the current maximum */
 	struct token_info about[2][TILE];
-	/* source addresses of the next tile; NULL: none */
+	/* Source addresses of the next tile; NULL: none. */
 	const uint8_t *row_from[2][ROWS][TILE];
 	const uint8_t *record_from[TILE];
 	struct cursor cursor;
-	/* of tiles in flight, each as long as it is needed */
-	uint4 head[4][TILE]; /* first bytes of a record: its numbers of references */
+	/* Data of tiles in flight, each kept as long as it is needed. */
+	uint4 head[4][TILE]; /* first bytes of a record, which are its numbers of references */
 	struct tile tile[8];
 	uint32_t token[8][TILE];
-	skv_pte entry[4][TILE];          /* of the page with its row or record */
-	skv_pte near[2][ROWS][TILE];     /* and with its references */
+	skv_pte entry[4][TILE];          /* of the page with the token's row or record */
+	skv_pte near[2][ROWS][TILE];     /* of the pages with its references */
 };
 
 /*
- * Where one of the warps that share the dimensions leaves the scores of tokens 8 b … 8 b + 7: a row a head, in
- * different banks.
+ * Where the warp of a span of the dimensions leaves the scores of tokens 8 b … 8 b + 7: one row per head, in different
+ * banks.
  */
 template <int D, int W> DEVICE float *score_at(struct latent_smem<D, W> *s, uint32_t b, uint32_t span, uint32_t head)
 {
@@ -171,7 +174,7 @@ template <int D, int W> DEVICE float *score_at(struct latent_smem<D, W> *s, uint
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* HEAD_TILE maxima and sums, then u and r of each head. */
+/* Floats of a partial result: HEAD_TILE maxima and sums, then u and r of each head. */
 static inline __host__ __device__ uint32_t chunk_floats(uint32_t heads, uint32_t width, uint32_t head_dim)
 {
 	return 2 * HEAD_TILE + heads * (width + head_dim);

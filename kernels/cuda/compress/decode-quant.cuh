@@ -3,18 +3,18 @@
  * kernels/cuda/compress/decode-quant.cuh - dense decode over quantized KV, dequantized in registers: see
  * decode/decode.cuh.
  *
- * A tile is half a quantization block. A lane loads the quantized numbers of the elements whose rows it would
- * load, and their scale blocks' parameters {scale, zero point}. A scale block of K is one channel of all tokens,
- * so the eight lanes that load the same channels load one pair each, and exchange them by shuffles. All that is in
- * flight fits the registers of rows, and is dequantized to 16-bit rows, equal to those of decompress(), when it is
- * used. A row's numbers are loaded in parts smaller than a memory transaction: so they go through the L1 cache.
+ * A tile is half a quantization block. A lane loads quantized numbers for the elements that it would load as rows, and
+ * the parameters {scale, zero point} of their scale blocks. A scale block of K is one channel of all tokens, so the
+ * eight lanes that load the same channels load one pair each, and exchange the pairs by shuffles. All data in flight
+ * fits in the registers for rows. It is dequantized when it is used, to 16-bit rows that equal those of decompress(). A
+ * row's numbers are loaded in parts smaller than a memory transaction, so the loads go through the L1 cache.
  */
 #ifndef SKV_CUDA_COMPRESS_DECODE_QUANT_CUH
 #define SKV_CUDA_COMPRESS_DECODE_QUANT_CUH
 
 #include "kernels/cuda/decode/tile.cuh"
 
-/* Where a tile begins in its record, and its first token within the block. */
+/* The record of a tile, and the tile's first token within the block. */
 struct quant_tile {
 	const uint8_t *record;
 	uint32_t token;
@@ -83,7 +83,7 @@ __device__ static void quant_load_v(struct half_tile<T, D> *to, const struct dec
 	}
 }
 
-/* Dequantize elements 2 i and 2 i + 1 of a word, whose scale blocks have these parameters. */
+/* Dequantizes elements 2 i and 2 i + 1 of a word. `first` and `second` are the parameters of their scale blocks. */
 template <class T>
 DEVICE uint32_t dequantize_pair(const struct quant_form *f, uint32_t word, int i, uint32_t first, uint32_t second)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decompress.cuh - which rows are decompressed, and where to, for decompress.cu and
+ * kernels/cuda/compress/decompress.cuh - the rows that are decompressed, and their destination, for decompress.cu and
  * quantize.cu.
  */
 #ifndef SKV_CUDA_COMPRESS_DECOMPRESS_CUH
@@ -34,7 +34,7 @@ DEVICE uint32_t rows_of(const struct wanted_rows *c, uint32_t i)
 	uint32_t from = 0, to = c->count[i];
 	if (to > 0 && ids[to - 1] < s->len)
 		return to;
-	while (from < to) { /* the first that is not below len */
+	while (from < to) { /* binary search for the first one that is not below len */
 		const uint32_t at = (from + to) / 2;
 		if (ids[at] < s->len)
 			from = at + 1;
@@ -51,13 +51,16 @@ DEVICE uint32_t token_of(const struct wanted_rows *c, uint32_t i, uint32_t row)
 	return c->to.pool ? row : c->first + row;
 }
 
-/* Head 0's K of row `at` (modulo the page's tokens) of a page. */
+/* Row `at` (modulo the page's tokens) of head 0's K in a page. */
 DEVICE uint8_t *page_row(const struct skv_shape *sh, uint8_t *pool, uint32_t page, uint32_t at)
 {
 	return pool + page * sh->page_bytes + at % SKV_PAGE_TOKENS * (sh->head_dim * 2);
 }
 
-/* Table entry of the page of row `row` of sequence i, and the sequence's struct, for attention over the rows. */
+/*
+ * For attention over the rows: fills in the table entry of the page of row `row` of sequence i and, with row 0, the
+ * sequence's struct.
+ */
 DEVICE void make_table_entry(const struct wanted_rows *c, uint32_t i, uint32_t row, uint32_t rows)
 {
 	skv_pte *table = c->to.table + (size_t)i * c->to.pages;

@@ -2,8 +2,8 @@
 /*
  * kernels/cuda/compress/encode.cu - the encoder: z = E(x) - E(b), quantized; see kernels/compress.h.
  *
- * enc_out is linear, so the difference is taken before it: of hidden units if the encoder has a hidden layer, else
- * of x and b themselves (compress.cu has done that).
+ * enc_out is linear, so the difference is taken before it: of hidden units if the encoder has a hidden layer, else of x
+ * and b themselves (compress.cu computes that).
  */
 #include "kernels/cuda/runtime/gemm.cuh"
 #include "kernels/cuda/compress/compress.cuh"
@@ -11,8 +11,8 @@
 #define BN 128
 
 /*
- * h = the encoder's hidden units of x, less those of b: the upper half of a block's rows are x of some tokens,
- * the lower half b of the same. Grid: columns, tiles of BM / 2 tokens, sequences of layers.
+ * h = the encoder's hidden units of x minus those of b. The upper half of a block's rows are x of some tokens, the
+ * lower half b of the same tokens. Grid: columns, tiles of BM / 2 tokens, sequences of layers.
  */
 template <int BM>
 __global__ void __launch_bounds__(GEMM_THREADS,
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 	}
 }
 
-/* Quantize elements [col, col + n) of a token's z into its record. */
+/* Quantizes elements [col, col + n) of a token's z into its record. */
 DEVICE void store_scale_block(const struct codec *k, const float *z, uint32_t col, uint32_t n, uint8_t *to)
 {
 	const uint32_t bits = k->c.bits;
@@ -76,7 +76,7 @@ DEVICE void store_scale_block(const struct codec *k, const float *z, uint32_t co
 	}
 }
 
-/* z, quantized into its record. Grid: columns of a part, parts; tiles of tokens; sequences of layers. */
+/* Computes z and quantizes it into its record. Grid: columns of a part, parts; tiles of tokens; sequences of layers. */
 template <int BM>
 __global__ void __launch_bounds__(GEMM_THREADS, 2)
 encode_kernel(const __grid_constant__ struct compress_params c)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/nearest-refs.cu - search for the nearest references of tokens: the largest 2 x·c - c·c;
- * see kernels/compress.h.
+ * kernels/cuda/compress/nearest-refs.cu - search for the nearest references of tokens, those of the largest 2 x·c -
+ * c·c; see kernels/compress.h.
  *
- * A block takes a tile of a sequence's tokens and one slice of its references: a matrix product, then, of each
- * token, the best so far. The result does not depend on which slice a reference is in.
+ * A block takes a tile of a sequence's tokens and one slice of its references. It computes a matrix product, and then
+ * updates the best references of each token. The result does not depend on which slice a reference is in.
  */
 #include "kernels/cuda/runtime/gemm.cuh"
 #include "kernels/cuda/compress/compress.cuh"
 
-/* Products with the references from r0 on, and the sum of each one's squares. */
+/* Computes the products with the references from r0 on, and the sum of each reference's squares. */
 template <int BM>
 DEVICE const float *products(const struct compress_params *c, const struct compress_item *j,
                              const __nv_bfloat16 *x, uint32_t rows,
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 {
 	SHARED_MEMORY(uint8_t, shared, 16);
 	__shared__ float norm[REFS_PER_TILE];
-	constexpr uint32_t each = GEMM_THREADS / BM; /* threads of a token: each compares some of the scores */
+	constexpr uint32_t each = GEMM_THREADS / BM; /* threads of a token, each of which compares some of the scores */
 	const struct compress_item j = compress_item_of(&c, blockIdx.z);
 	const uint32_t first = blockIdx.y * BM, row = threadIdx.x / each;
 	if (first >= j.n)

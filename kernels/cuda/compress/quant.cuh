@@ -13,7 +13,7 @@
 struct quant_form {
 	uint32_t bits, group;
 	uint32_t codes; /* number of the table of codes */
-	uint32_t each;  /* records in a page */
+	uint32_t each;  /* records per page */
 	struct skv_quant_layout at;
 };
 
@@ -23,20 +23,20 @@ static inline struct quant_form quant_form_of(const struct skv_shape *sh)
 	return {sh->codec->bits, sh->codec->scale_block, sh->codes, (uint32_t)sh->page_bytes / at.bytes, at};
 }
 
-/* Quantized number n of those in a word. */
+/* Quantized number n of a word. */
 DEVICE float quant_number(const struct quant_form *f, uint32_t word, int n)
 {
 	const uint32_t q = word >> n * f->bits & (f->bits == 4 ? 15 : 3);
 	return __uint_as_float(0x4b000000 | q) - 0x1p23f; /* avoids a slow integer conversion */
 }
 
-/* Dequantize: `pair` is the scale and zero point of the number's scale block. */
+/* Dequantizes a number. `pair` is the scale and zero point of its scale block. */
 DEVICE float dequantize_number(float number, uint32_t pair)
 {
 	return fmaf(number, __uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
 }
 
-/* Load eight quantized numbers of a record. */
+/* Loads eight quantized numbers of a record. */
 DEVICE uint32_t load_quant_word(const struct quant_form *f, const uint8_t *at)
 {
 	return f->bits == 4 ? __ldg((const uint32_t *)at) : __ldg((const uint16_t *)at);

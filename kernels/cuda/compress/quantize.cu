@@ -11,7 +11,7 @@
 
 #define THREADS 128
 #define WARPS (THREADS / 32)
-#define LAYERS 64u /* of one launch */
+#define LAYERS 64u /* max layers of one launch */
 
 /* ---- quantization ---------------------------------------------------------------------------- */
 
@@ -24,7 +24,7 @@ struct quantize_params {
 	} layer[LAYERS];
 };
 
-/* Gather K or V of the record's head, [token][D], into shared memory. A block's work. */
+/* Gathers K or V of the record's head, [token][D], to shared memory. A whole block does it. */
 DEVICE void gather(const struct quantize_params *c, const struct skv_kseq *s, uint32_t table, uint32_t token,
                    uint32_t h, bool v, float *x)
 {
@@ -40,7 +40,7 @@ DEVICE void gather(const struct quantize_params *c, const struct skv_kseq *s, ui
 	__syncthreads();
 }
 
-/* Quantize K, a channel a thread: the numbers take the place of the elements. */
+/* Quantizes K, one channel per thread. The numbers take the place of the elements. */
 DEVICE void quantize_keys(const struct quantize_params *c, float *x, uint8_t *shared)
 {
 	const uint32_t dim = c->sh.head_dim;
@@ -59,7 +59,7 @@ DEVICE void quantize_keys(const struct quantize_params *c, float *x, uint8_t *sh
 	__syncthreads();
 }
 
-/* Quantize V, a scale block a warp. */
+/* Quantizes V, one scale block per warp. */
 DEVICE void quantize_values(const struct quantize_params *c, float *x, uint8_t *shared)
 {
 	const uint32_t groups = SKV_QUANT_BLOCK * c->sh.head_dim / c->f.group, lane = threadIdx.x % 32;
@@ -82,7 +82,7 @@ DEVICE void quantize_values(const struct quantize_params *c, float *x, uint8_t *
 	__syncthreads();
 }
 
-/* Pack the numbers into words and store them. */
+/* Packs the numbers into words and stores these. */
 DEVICE void store_numbers(const struct quantize_params *c, const float *x, uint8_t *to)
 {
 	const uint32_t each = 32 / c->f.bits;
@@ -96,7 +96,7 @@ DEVICE void store_numbers(const struct quantize_params *c, const float *x, uint8
 	__syncthreads();
 }
 
-/* Grid: records of a sequence at most, sequences, layers. */
+/* Grid: max records of a sequence, sequences, layers. */
 __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_constant__ struct quantize_params c)
 {
 	__shared__ __align__(16) float x[SKV_QUANT_BLOCK * SKV_MAX_HEAD_DIM];
@@ -139,7 +139,7 @@ struct dequantize_params {
 	struct wanted_rows want;
 };
 
-/* Dequantize eight elements of a token's K or V, from number e on. */
+/* Dequantizes eight elements of a token's K or V, from number e on. */
 DEVICE uint4 dequantize_vec8(const struct dequantize_params *c, const uint8_t *record, uint32_t token, bool v,
                              uint32_t e)
 {
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_consta
 {
 	const uint32_t i = blockIdx.z, h = blockIdx.y, first = blockIdx.x * SKV_PAGE_TOKENS;
 	const uint32_t rows = rows_of(&c.want, i);
-	const uint32_t pieces = c.sh.head_dim / 8; /* of a row */
+	const uint32_t pieces = c.sh.head_dim / 8; /* pieces of a row */
 	const struct skv_kseq *s = &c.want.seq[i];
 	const skv_pte *table = skv_layer_table(&c.sh, s), *codes = s->table + (size_t)c.sh.codes * s->layer_stride;
 

@@ -2,7 +2,7 @@
 /*
  * kernels/cuda/compress/records.cuh - the stored format of compressed tokens: see kernels/compress.h.
  *
- * A peer may have written the records: numbers of references in them are clamped to those that exist.
+ * A peer may have written the records, so the numbers of references in them are clamped to those that exist.
  */
 #ifndef SKV_CUDA_COMPRESS_RECORDS_CUH
 #define SKV_CUDA_COMPRESS_RECORDS_CUH
@@ -10,9 +10,9 @@
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 
-/* A divisor that is used again and again, as a multiplication: for numbers below 2^24, divisors up to 2^16. */
+/* Division by a divisor that is used often, as a multiplication. For numbers below 2^24 and divisors up to 2^16. */
 struct divisor {
-	uint64_t share; /* of 2^40, rounded up */
+	uint64_t share; /* 2^40 / by, rounded up */
 	uint32_t by;
 };
 
@@ -31,16 +31,16 @@ DEVICE uint32_t remainder(uint32_t n, struct divisor d)
 	return n - quotient(n, d) * d.by;
 }
 
-/* A layer's codec, and what follows from it. */
+/* A layer's codec, and values that follow from it. */
 struct codec {
 	struct skv_shape sh;
 	struct skv_codec c;
-	uint32_t d, half;                          /* elements of x; of its K: of all ranks */
-	uint32_t own_d, own_half;                  /* of this rank's heads */
-	uint32_t own;                              /* the first of these in K, and in V */
+	uint32_t d, half;                          /* elements of x, and of its K: of all ranks */
+	uint32_t own_d, own_half;                  /* the same of this rank's heads */
+	uint32_t own;                              /* the first element of this rank's heads in K, and in V */
 	uint32_t parts;                            /* independent parts of E and Dec */
-	uint32_t code_bytes, ref_bytes, code_from; /* of a record; where a code's z begins */
-	struct divisor codes_each, refs_each;      /* records in a page; of none: 0 */
+	uint32_t code_bytes, ref_bytes, code_from; /* bytes of a record; where a code's z begins */
+	struct divisor codes_each, refs_each;      /* records per page; 0 if there are none */
 	struct divisor stride;
 };
 
@@ -57,7 +57,7 @@ static inline struct codec codec_of(const struct skv_shape *sh)
 	k.ref_bytes = skv_ref_bytes(&k.c, k.d, sh->dtype);
 	k.code_from = k.c.n_refs * k.c.id_bytes;
 	k.codes_each = divisor_of((uint32_t)sh->page_bytes / k.code_bytes);
-	/* without references they have no size */
+	/* Without references they have no size. */
 	k.refs_each = divisor_of(k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0);
 	k.stride = divisor_of(k.c.stride);
 	return k;
@@ -72,7 +72,7 @@ DEVICE uint32_t refs_before(const struct codec *k, uint32_t token)
 	return token <= k->c.first ? token : k->c.first + quotient(token - k->c.first + k->c.stride - 1, k->stride);
 }
 
-/* Of a token from `first` on. */
+/* For a token from `first` on. */
 DEVICE uint32_t codes_before(const struct codec *k, uint32_t token)
 {
 	return token - (k->c.stride ? refs_before(k, token) : k->c.first);
@@ -121,8 +121,8 @@ DEVICE uint32_t id_of(const struct codec *k, const uint8_t *record, uint32_t i, 
 /* ---- stored numbers -------------------------------------------------------------------------- */
 
 /*
- * Eight numbers at a time, in two steps: load, then convert (as struct vec8). Numbers are of a record, or of a
- * bf16 row of a matrix.
+ * Eight numbers, read in two steps: load, then convert (like struct vec8). They belong to a record, or to a bf16 row of
+ * a matrix.
  */
 struct numbers {
 	uint4 q;
@@ -130,14 +130,14 @@ struct numbers {
 };
 
 /*
- * How numbers are stored: in 16, 8 or 4 bits; quantized ones `behind` bytes after the parameters of scale blocks
- * of 1 << shift elements.
+ * How numbers are stored: in 16, 8 or 4 bits. Quantized numbers begin after the parameters of scale blocks of 1 <<
+ * shift elements, which take `behind` bytes.
  */
 struct stored_format {
 	uint32_t bits, dtype, shift, behind;
 };
 
-/* Load `n` words from an address that is a multiple of 2 at least. */
+/* Loads `n` words from an address that is at least a multiple of 2. */
 template <int n> DEVICE void words_at(const uint8_t *p, uint32_t *to)
 {
 	const uint32_t at = (uint32_t)(uintptr_t)p;
@@ -157,7 +157,7 @@ template <int n> DEVICE void words_at(const uint8_t *p, uint32_t *to)
 	}
 }
 
-/* Load from number i on, a multiple of 8, of the numbers that begin at p. */
+/* Loads eight numbers from number i on, a multiple of 8, of those that begin at p. */
 DEVICE struct numbers load_numbers(const struct stored_format *f, const uint8_t *p, uint32_t i)
 {
 	struct numbers x = {};
@@ -188,7 +188,8 @@ DEVICE void decode_numbers(const struct stored_format *f, const struct numbers *
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const uint32_t q = f->bits == 8 ? w[i / 4] >> 8 * (i % 4) & 255 : w[0] >> 4 * i & 15;
-		to[i] = fmaf(__uint_as_float(0x4b000000 | q) - 0x1p23f, shared.x, shared.y); /* q, without a slow conversion */
+		/* q as a float, without a slow conversion. */
+		to[i] = fmaf(__uint_as_float(0x4b000000 | q) - 0x1p23f, shared.x, shared.y);
 	}
 }
 
@@ -203,7 +204,7 @@ DEVICE uint4 f16_of(const float x[8])
 	return make_uint4(F16::pair(x[0], x[1]), F16::pair(x[2], x[3]), F16::pair(x[4], x[5]), F16::pair(x[6], x[7]));
 }
 
-/* As bf16, the type of matrix products. */
+/* The numbers as bf16, the type of matrix products. */
 DEVICE uint4 numbers_bf16(const struct stored_format *f, const struct numbers *x)
 {
 	float y[8];
@@ -224,14 +225,14 @@ DEVICE struct stored_format code_format(const struct codec *k)
 	return {k->c.bits, SKV_BF16, shift, (k->c.width >> shift) * 4};
 }
 
-/* Are references stored as bf16, which is read fastest? */
+/* Whether references are stored as bf16, which is read fastest. */
 DEVICE bool refs_are_bf16(const struct codec *k)
 {
 	return k->c.ref_bits == 16 && k->sh.dtype == SKV_BF16;
 }
 
 /*
- * Elements [i, i + 8) of the mean of the references, added up in their order; zeros without any. plain:
+ * Elements [i, i + 8) of the mean of the references, added up in their order; zeros without references. plain:
  * refs_are_bf16().
  */
 template <bool plain> DEVICE void mean_of(const struct codec *k, const uint8_t *const *ref, uint32_t i, float b[8])
@@ -275,7 +276,7 @@ DEVICE double rope_turns(const struct codec *k, uint32_t p)
 	return k->c.rope_freq[p] * 0.15915494309189533577;
 }
 
-/* The pair's angle at a position, within half a turn: in fp64, as positions are too large for fp32. */
+/* The pair's angle at a position, within half a turn. Computed in fp64, because positions are too large for fp32. */
 DEVICE float rope_angle(uint32_t position, double turns)
 {
 	turns *= position;

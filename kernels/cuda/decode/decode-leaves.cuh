@@ -11,53 +11,62 @@
 #include "kernels/cuda/decode/leaf.cuh"
 
 /*
- * A run of leaves, and where it is in its block's row of runs: number `nth`; item number `turn` of the block, which is number `id` of the
- * launch, has runs [begin, end) of the row.
+ * A run of leaves, and its place among the runs of its block: it is number `nth`. Its item, number `turn` of the block
+ * and number `id` of the launch, has the block's runs [begin, end).
  */
 struct run : work_item {
 	uint32_t id, turn, begin, end, nth;
 };
 
 #define RUN_SLOTS (2 * ITEM_RUNS)
-#define TURNS 32 /* items of a block that are known at a time */
+#define TURNS 32 /* items of a block that are tracked at a time */
 
 /*
- * A block's shared memory. After it come the sums of runs that wait for the rest of their pair, run_slots of them, of which item_runs are
- * an item's; and for each warp those of leaves (waiting_sums()).
+ * A block's shared memory. After it come run_slots sums of runs that wait for the rest of their pair, item_runs for
+ * each item; and for each warp the waiting sums of leaves (waiting_sums()).
  */
 template <int D, enum decode_mode mode> struct leaves_smem {
-	/* Of a pair of sums, in the slot of the later one's first run: those that have come, of this and earlier items; the first one waits. */
+	/*
+	 * Arrivals of a pair's sums, those of earlier items included, in the slot of the later sum's first run. The
+	 * first sum waits.
+	 */
 	uint32_t come[RUN_SLOTS];
 	barrier waits[RUN_SLOTS];
-	/* items here whose runs have been added: counted, since a warp that has no run of an item must not take it for the next one */
+	/*
+	 * For each place, items whose runs have been added. It is a counter because a warp that has no run of an item
+	 * must not take it for the next one.
+	 */
 	uint32_t added[RUN_SLOTS];
-	/* the block's items, by their turns: how many have been asked for and are known, and the last one that each warp has looked up */
+	/*
+	 * The block's items by turn; the last turn that was requested, and the last known one; the last turn that each
+	 * warp has looked up.
+	 */
 	uint32_t item[TURNS], asked, known, looked_up[warps<D, mode>];
 	struct request_plan plan;
-	/* KV slots of a warp's run, and of its next one */
+	/* KV slots of a warp's run, and of its next run. */
 	uint32_t slots[mode >= MODE_TOKENS ? warps<D, mode> : 1][2][run_leaves<D, mode> * LEAF_TILES * 16];
-	/* a warp's run and its next one; not in registers, which tiles on their way need */
+	/* A warp's run and its next one. They are not in registers, because tiles in flight need these. */
 	struct run run[warps<D, mode>][2];
-	bool last; /* is the block the last one of its request? */
+	bool last; /* is this block the last one of its request? */
 	alignas(16) float4 sums[1];
 };
 
-/* Pairs of columns that are heads' results: of the four lanes with the same rows of a product, so many have any. */
+/* Pairs of columns with results: of the four lanes that have the same rows of a product, this many have any. */
 static inline __host__ __device__ uint32_t result_pairs(const struct decode_params *c)
 {
 	return (c->result_heads + 1) / 2;
 }
 
-/* Of a lane's state: four columns' worth of the results' rows each. */
+/* Accumulators of a lane; each has four elements. */
 template <int D, enum decode_mode mode> static constexpr int accumulators = result_dims<D, mode> / 16;
 
-/* A sum that waits is what the lanes have, of a leaf or of two: [accumulators, then maxima and sums][lane]. */
+/* Size of a waiting sum, which consists of the lanes' states: [accumulators, then maxima and sums][lane]. */
 template <int D, enum decode_mode mode> static inline __host__ __device__ constexpr uint32_t waiting_sums(uint32_t pairs)
 {
 	return (accumulators<D, mode> + 1) * 8 * pairs;
 }
 
-/* Levels of pairs that a run has. */
+/* Levels of pairs in a run. */
 template <int D, enum decode_mode mode> static constexpr uint32_t run_levels = run_leaves<D, mode> > 2 ? 2 : 1;
 
 template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const struct decode_params *c)
@@ -68,8 +77,9 @@ template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const st
 }
 
 /*
- * The number of the block's item of this turn, of `all` in the launch; `all` or more if there is none. The first one is the block's own;
- * then each takes the next one when it comes to it: some SMs read faster than others, and some items are short.
+ * Returns the number of the block's item of this turn, out of `all` items in the launch; `all` or more if there is
+ * none. The first item is fixed. Afterwards a block takes the next item when it gets to it, since some SMs read faster
+ * than others and some items are short.
  */
 template <int D, enum decode_mode mode>
 __device__ static uint32_t item_of_turn(const struct decode_params *c, struct leaves_smem<D, mode> *s, uint32_t turn, uint32_t all)
@@ -85,9 +95,9 @@ __device__ static uint32_t item_of_turn(const struct decode_params *c, struct le
 		asks = atomicMax(&s->asked, turn) < turn;
 	if (__any_sync(~0u, asks)) {
 		if (turn > TURNS && lane < warps<D, mode>)
-			count_await(&s->looked_up[lane], turn - TURNS); /* of a warp that is far behind */
+			count_await(&s->looked_up[lane], turn - TURNS); /* a warp may be far behind */
 		__syncwarp();
-		if (lane == 0) { /* each block asks once in vain: so it is 0 again after the launch */
+		if (lane == 0) { /* each block asks once too often: then the counter wraps to 0 */
 			atomicExch(&s->item[turn % TURNS], gridDim.x + atomicInc(c->taken, all - 1));
 			count_store(&s->known, turn);
 		}
@@ -102,8 +112,8 @@ __device__ static uint32_t item_of_turn(const struct decode_params *c, struct le
 }
 
 /*
- * Go on to run number `nth` of the block's, if there is one, from an earlier one. Head tiles are neighbours in the order of items,
- * since they read the same pages.
+ * Goes on from run `from` to run number `nth` of the block. Returns false if there is none. Consecutive items are
+ * neighbouring head tiles, since these read the same pages.
  */
 template <int D, enum decode_mode mode>
 DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> *s, uint32_t nth, const struct run *from, struct run *to)
@@ -127,7 +137,7 @@ DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> 
 		begin = end;
 	}
 	const uint32_t request = c->first_request + lo;
-	__syncwarp(); /* what was there has been read; all lanes write the same */
+	__syncwarp(); /* all lanes have read the old contents; all write the same values */
 	head_tile(c, request / c->list.rows, request % c->list.rows * heads + id % heads, to);
 	to->len = p->len[lo];
 	to->table = p->table[lo];
@@ -149,7 +159,7 @@ DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> 
 
 /* ---- leaves of a run -------------------------------------------------------------------------- */
 
-/* Add the sum that waits, which is the earlier one or the later one, and the warp's own. */
+/* Adds the waiting sum, which is the earlier or the later one, to the warp's own. */
 template <enum decode_mode mode, int D> DEVICE void add_waiting(struct columns<D> *w, const float4 *from, uint32_t pairs, bool earlier)
 {
 	constexpr int accs = accumulators<D, mode>;
@@ -166,7 +176,7 @@ template <enum decode_mode mode, int D> DEVICE void add_waiting(struct columns<D
 		by[x] = earlier ? part_scale_of(max[x], w->max[x]) : part_scale_of(w->max[x], max[x]);
 #pragma unroll
 	for (int a = 0; a < accs; a++) {
-		asm volatile("" ::: "memory"); /* one after the other: tiles on their way have most registers */
+		asm volatile("" ::: "memory"); /* one at a time: tiles in flight have most registers */
 		const float4 waits = from[a * lanes + lane];
 		w->acc[a][0] = add(0, waits.x, w->acc[a][0]);
 		w->acc[a][1] = add(1, waits.y, w->acc[a][1]);
@@ -192,7 +202,10 @@ template <enum decode_mode mode, int D> DEVICE void leave_waiting(const struct c
 	to[accs * lanes + lane] = make_float4(w->max[0], w->max[1], w->sum[0], w->sum[1]);
 }
 
-/* Sum number i of a run is added to what waits, or waits; the last one is added to all of it. */
+/*
+ * Adds sum number i of a run to the waiting sums of its pairs, or leaves it waiting. The last one is added to all
+ * waiting sums.
+ */
 template <enum decode_mode mode, int D>
 DEVICE void add_levels(const struct decode_params *c, struct columns<D> *w, float4 *waiting, uint32_t i, bool last)
 {
@@ -206,8 +219,8 @@ DEVICE void add_levels(const struct decode_params *c, struct columns<D> *w, floa
 }
 
 /*
- * Leaf i of a run has been summed up: it is added to the sums of its pair, of its pair's pair, and so on, or waits for them. The last
- * one is added to all that waits.
+ * Completes leaf i of a run: its sum is added to those of its pair, of its pair's pair, and so on, or waits for them.
+ * The last one is added to all waiting sums.
  */
 template <enum decode_mode mode, int D>
 DEVICE void end_leaf(const struct decode_params *c, struct columns<D> *w, float4 *waiting, uint32_t i, bool last)
@@ -216,7 +229,7 @@ DEVICE void end_leaf(const struct decode_params *c, struct columns<D> *w, float4
 	add_levels<mode>(c, w, waiting, i, last);
 }
 
-/* A run's leaves; those of the next run, if it has any tiles, are loaded behind them. */
+/* Attends to a run's leaves. Behind them it loads those of the next run, if that has any tiles. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_run(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct run *j,
                                   const struct tile_batch *ts, const struct run *next, const struct tile_batch *next_tiles, float4 *waiting)
@@ -233,8 +246,9 @@ __device__ static void attend_run(struct leaf_state<T, D, mode> *w, const struct
 /* ---- runs of an item -------------------------------------------------------------------------- */
 
 /*
- * The sum of run `at` of an item that has n: the second sum of a pair to come adds the one that waits, in any order of their coming, and
- * goes on to the next pair. Returns whether this warp has the item's sum. `slot`: the number of the item's first slot.
+ * Adds up the sum of run `at` of an item of n runs. The second sum of a pair to arrive, in whichever order, adds the
+ * waiting one and goes on to the next pair. Returns whether this warp has the item's sum. `slot` is the number of the
+ * item's first slot.
  */
 template <enum decode_mode mode, int D>
 __device__ static bool add_runs(struct leaves_smem<D, mode> *s, struct columns<D> *w, const struct decode_params *c, uint32_t slot, uint32_t at,
@@ -261,7 +275,10 @@ __device__ static bool add_runs(struct leaves_smem<D, mode> *s, struct columns<D
 	return true;
 }
 
-/* The sum of an item: the output, if the request has no more, or a partial result, as that of scores alone is in any case. */
+/*
+ * Stores the sum of an item: as output if the request has no other items, else as a partial result. A pass for scores
+ * alone always stores a partial result.
+ */
 template <enum decode_mode mode, class T, int D>
 __device__ static void store_item(const struct columns<D> *w, const struct decode_params *c, const struct work_item *j)
 {
@@ -290,8 +307,9 @@ __device__ static void store_item(const struct columns<D> *w, const struct decod
 }
 
 /*
- * The sum of a run joins those of its item; the warp that has the last pair's stores the item. Items take the places for their runs in
- * turns: each place has slots for as many runs as an item may have, also if this one has fewer, for its neighbours may be in use for longer.
+ * Adds the sum of a run to those of its item; the warp that completes the last pair stores the item. Items take places
+ * for their runs in turn. Each place has slots for as many runs as an item may have, even if this item has fewer,
+ * because neighbouring places may stay in use for longer.
  */
 template <enum decode_mode mode, class T, int D>
 __device__ static void submit_run(struct leaves_smem<D, mode> *s, struct leaf_state<T, D, mode> *w, const struct decode_params *c,
@@ -311,7 +329,10 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, struct leaf_st
 
 /* ---- items of a request ------------------------------------------------------------------------ */
 
-/* The block's only item, if it has one, has been stored. The last block of its request and head tile merges what all of them have. */
+/*
+ * Called when the block's only item, if any, has been stored. The last block of a request and head tile merges the
+ * results of all its blocks.
+ */
 template <int D, enum decode_mode mode> __device__ static void merge_blocks(const struct decode_params *c, struct leaves_smem<D, mode> *s)
 {
 	const uint32_t stride = partial_floats(c->tile_heads, D);
@@ -357,7 +378,7 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	if (threadIdx.x == 0)
 		s->asked = s->known = 0;
 	if (c.source == KV_PAGES || c.source == KV_TOKENS)
-		await_previous(); /* the lists */
+		await_previous(); /* for the lists */
 	make_plan(&c, &s->plan);
 	w.once = evict_first_policy();
 	run[1].turn = run[1].begin = run[1].end = 0;
@@ -375,7 +396,7 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	for (uint32_t turn = 0; more; turn++) {
 		const struct run *j = &run[turn % 2];
 		struct run *next = &run[(turn + 1) % 2];
-		/* while this run's first tiles are being loaded */
+		/* Overlaps with the loads of this run's first tiles. */
 		more = find_run<D, mode>(&c, s, j->nth + warps<D, mode>, j, next);
 		next_tiles.n = 0;
 		if (more)

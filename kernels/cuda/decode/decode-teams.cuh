@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/decode-teams.cuh - decode attention where a kv head has more columns than a head tile: of several rows of a
- * sequence, or of large groups. See decode.cuh.
+ * kernels/cuda/decode/decode-teams.cuh - decode attention for kv heads that have more columns than a head tile: several
+ * rows of a sequence, or large groups. See decode.cuh.
  *
- * Warps of a team read the same tokens, each for a head tile of its own. So K and V are staged in shared memory: a team has a ring of
- * stages, which all of its warps copy to and read. A leaf is four stages: K of two tiles, of the other two, and V likewise. From there
- * they go to the registers that they go to elsewhere, and so results have the same bits. A team takes one run after the other, and each
- * run is a work item: results have many columns, so what counts is that there are few. Sums of leaves wait in registers, and in shared
- * memory where they wait for long.
+ * The warps of a team read the same tokens, each for its own head tile. So K and V are staged in shared memory: a team
+ * has a ring of stages, which all of its warps copy to and read. A leaf has four stages: K of two tiles, K of the other
+ * two, and V likewise. From there K and V go to the same registers as elsewhere, so results have the same bits. A team
+ * takes one run after the other, and each run is a work item: results have many columns, so there should be few of
+ * them. Sums of leaves wait in registers, or in shared memory if they wait for long.
  */
 #ifndef SKV_CUDA_DECODE_TEAMS_CUH
 #define SKV_CUDA_DECODE_TEAMS_CUH
@@ -15,14 +15,15 @@
 #include "kernels/cuda/decode/decode-leaves.cuh"
 #include "kernels/cuda/runtime/async-copy.cuh"
 
-#define TEAM_STAGES 12 /* of a block's teams together, in shared memory */
+#define TEAM_STAGES 12 /* in shared memory, of all teams of a block together */
 #define STAGE_TILES 2
 #define LEAF_STAGES (2 * LEAF_TILES / STAGE_TILES)
-#define TEAM_LEVELS 2 /* of sums that wait in shared memory: those of four leaves, and of eight */
+#define TEAM_LEVELS 2 /* levels of sums that wait in shared memory: those of four leaves, and of eight */
 
 /*
- * Rows of K or of V in shared memory, and of fp8, with K, the scales of K and then of V. Rows lie so far apart that the lanes that load
- * at a time have different banks: of K those of several rows and four pieces, of V those of every other row and several pieces.
+ * A stage in shared memory: rows of K or of V, and for fp8, with K, the scales of K and then of V. The distance of rows
+ * makes lanes that load at the same time use different banks: for K these load several rows and four pieces, for V
+ * every other row and several pieces.
  */
 template <class T, int D> struct stage {
 	static constexpr uint32_t ROWS = STAGE_TILES * SKV_PAGE_TOKENS, ROW = D * element_bytes<T>;
@@ -31,8 +32,8 @@ template <class T, int D> struct stage {
 };
 
 /*
- * Copy this warp's part of K, or of V, of tile k to rows of a stage: of all of the page's tokens, also of those that do not count, if one
- * does.
+ * Copies this warp's part of K, or of V, of tile k to the rows of a stage. All tokens of the page are copied, even
+ * those that do not count, unless none does.
  */
 template <class T, int D, int team, bool v>
 DEVICE void copy_tile(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts, uint32_t k, uint32_t rows,
@@ -45,7 +46,7 @@ DEVICE void copy_tile(const struct decode_params *c, const struct work_item *j, 
 	if (!mask)
 		return;
 #pragma unroll
-	for (uint32_t i = 0; i < ROW; i += n) { /* pieces of 16 bytes: a row's bytes are as many as those of 16 rows */
+	for (uint32_t i = 0; i < ROW; i += n) { /* pieces of 16 bytes: 16 rows have ROW of them */
 		const uint32_t x = i + mine;
 		if (ROW % n == 0 || x < ROW)
 			cp_async16(rows + x / (ROW / 16) * each + x % (ROW / 16) * 16, from + x * 16, true);
@@ -67,7 +68,7 @@ DEVICE void take_piece(uint32_t *to, uint32_t at)
 	*to = load_shared4(at);
 }
 
-/* From shared memory to the registers that load_k() loads. */
+/* Loads from shared memory to the registers that load_k() fills. */
 template <class T, int D> __device__ static void take_keys(struct half_tile<T, D> *to, uint32_t rows)
 {
 	const uint32_t at = rows + threadIdx.x % 32 / 4 * stage<T, D>::K_ROW + threadIdx.x % 4 * 8 * element_bytes<T>;
@@ -78,7 +79,7 @@ template <class T, int D> __device__ static void take_keys(struct half_tile<T, D
 			take_piece(&to->k(b, half), at + 8 * half * stage<T, D>::K_ROW + b * 32 * element_bytes<T>);
 }
 
-/* The same of load_v(). */
+/* The same for load_v(). */
 template <class T, int D> __device__ static void take_values(struct half_tile<T, D> *to, uint32_t rows)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, at = rows + threadIdx.x % 4 * 2 * stage<T, D>::V_ROW;
@@ -93,14 +94,17 @@ template <class T, int D> __device__ static void take_values(struct half_tile<T,
 	}
 }
 
-/* load_scales() of a tile in shared memory. */
+/* load_scales() for a tile in shared memory. */
 template <class T, int D> DEVICE uint32_t take_scales(uint32_t scales, uint32_t mask)
 {
 	const uint32_t lane = threadIdx.x % 32;
 	return is_fp8<T> && (mask >> lane % 16 & 1) ? load_shared1(scales + lane / 16 * stage<T, D>::ROWS + lane % 16) : 0;
 }
 
-/* Scores of a leaf, from its first tile on, whose tokens are not all there for each column's row: -infinity of those that are not. */
+/*
+ * Masks the scores of a leaf, whose first tile is `tile`, if not all of its tokens count for each column's row:
+ * -infinity for those that do not.
+ */
 __device__ static void mask_leaf(const struct decode_params *c, const struct work_item *j, uint32_t tile, const uint32_t mask[LEAF_TILES],
                                  float s[LEAF_TILES][4])
 {
@@ -151,12 +155,12 @@ template <int D> DEVICE void keep_sum(struct waiting_sum<D> *to, const struct co
 	}
 }
 
-/* Sums of one leaf, and of two. */
+/* Waiting sums of one leaf, and of two. */
 template <int D> struct waiting_sums_of_two {
 	struct waiting_sum<D> one, two;
 };
 
-/* end_leaf() of a run of more leaves: what waits longer than these two is in shared memory. */
+/* end_leaf() for runs of more leaves: sums that wait longer than these two are in shared memory. */
 template <int D>
 DEVICE void end_team_leaf(const struct decode_params *c, struct columns<D> *w, struct waiting_sums_of_two<D> *wait, float4 *waiting, uint32_t i,
                           bool last)
@@ -179,14 +183,17 @@ DEVICE void end_team_leaf(const struct decode_params *c, struct columns<D> *w, s
 
 /* ---- runs --------------------------------------------------------------------------------------- */
 
-/* Look up run number `id`, if there is one, into this warp's own copy: it has one of the run's head tiles, which may have no columns. */
+/*
+ * Looks up run number `id` and copies it to this warp's own *j. Returns false if there is none. The warp has one of the
+ * run's head tiles, which may have no columns.
+ */
 __device__ static bool begin_team_run(const struct decode_params *c, const struct request_plan *p, uint32_t id, struct work_item *j)
 {
 	const uint32_t heads = c->request_head_tiles / c->team, at = id / heads, member = threadIdx.x / 32 % c->team;
 	if (at >= p->first[c->n_requests])
 		return false;
 	const uint32_t lo = request_of(c, p, at), request = c->first_request + lo;
-	__syncwarp(); /* the previous run has been read; all lanes write the same */
+	__syncwarp(); /* all lanes have read the previous run; all write the same values */
 	head_tile(c, request / c->list.rows, (request % c->list.rows * heads + id % heads) * c->team + member, j);
 	j->len = p->len[lo];
 	j->table = p->table[lo];
@@ -199,7 +206,7 @@ __device__ static bool begin_team_run(const struct decode_params *c, const struc
 	return true;
 }
 
-/* Copies of all stages but the newest `but` are there. */
+/* Waits until all stages but the newest `but` are copied. */
 DEVICE void await_stages(uint32_t but)
 {
 	if (but == TEAM_STAGES - 2)
@@ -210,18 +217,18 @@ DEVICE void await_stages(uint32_t but)
 		cp_async_wait<TEAM_STAGES / 4 - 2>();
 }
 
-/* A warp in its team's run: stages are numbered from the run's first leaf on. */
+/* A warp's view of its team's run. Stages are numbered from the run's first leaf on. */
 template <class T, int D, int team> struct team_run {
 	static constexpr uint32_t SLOTS = TEAM_STAGES * team / warps<D, MODE_TEAMS>;
 	const struct decode_params *c;
 	const struct work_item *j;
-	uint32_t ring;               /* the team's stages, SLOTS of them */
-	uint32_t leaf, leaves;       /* the leaf that is read, and how many there are */
-	uint32_t copying, to;        /* the leaf whose stages are copied next, and where the next one goes */
-	uint32_t from;               /* where the stage is that is read next */
-	struct tile_batch now, next; /* of tiles: the batch that is read, and the one after it */
+	uint32_t ring;               /* address of the team's stages, SLOTS of them */
+	uint32_t leaf, leaves;       /* the leaf being read, and the number of leaves */
+	uint32_t copying, to;        /* the leaf whose stages are copied next, and the address for the next stage */
+	uint32_t from;               /* address of the stage to read next */
+	struct tile_batch now, next; /* tiles: the batch being read, and the one after it */
 
-	/* Begin to copy the next stage, if the run has one: `in` is its number in the leaf. */
+	/* Begins to copy the next stage, if the run has one. `in` is its number in the leaf. */
 	template <int in> __device__ __forceinline__ void copy()
 	{
 		constexpr uint32_t each = (in < 2 ? stage<T, D>::K_ROW : stage<T, D>::V_ROW) * SKV_PAGE_TOKENS;
@@ -239,7 +246,7 @@ template <class T, int D, int team> struct team_run {
 		to = to + stage<T, D>::BYTES < ring + SLOTS * stage<T, D>::BYTES ? to + stage<T, D>::BYTES : ring;
 	}
 
-	/* The run's first stages: as many as there is room for but one. */
+	/* Begins to copy the run's first stages: all that there is room for but one. */
 	template <int in = 0> __device__ __forceinline__ void begin()
 	{
 		if constexpr (in < (int)SLOTS - 1) {
@@ -248,7 +255,10 @@ template <class T, int D, int team> struct team_run {
 		}
 	}
 
-	/* Where stage number `in` of the leaf is, once it is there; what all have read makes room for another one. */
+	/*
+	 * Waits for stage number `in` of the leaf and returns its address. Begins to copy another stage to the one that
+	 * all warps have read.
+	 */
 	template <int in> __device__ __forceinline__ uint32_t read()
 	{
 		const uint32_t at = from;
@@ -259,7 +269,7 @@ template <class T, int D, int team> struct team_run {
 		return at;
 	}
 
-	/* Go on to the next leaf. */
+	/* Goes on to the next leaf. */
 	__device__ __forceinline__ void advance()
 	{
 		leaf++;
@@ -331,7 +341,7 @@ template <class T, int D, int team> DEVICE void attend_staged_leaf(struct column
 	add_stage<STAGE_TILES>(w, run, mask, p);
 }
 
-/* The warp's columns of a run, from nothing to their sums. `ring`: the team's stages. */
+/* Attends to a run for the warp's columns, from nothing to their sums. `ring` is the address of the team's stages. */
 template <class T, int D, int team>
 __device__ static void attend_team_run(struct columns<D> *w, const struct decode_params *c, const struct work_item *j, uint32_t ring,
                                        float4 *waiting)
@@ -342,7 +352,7 @@ __device__ static void attend_team_run(struct columns<D> *w, const struct decode
 	locate_tiles<D, MODE_TEAMS>(c, j, 0, &run.now);
 	if (j->n > BATCH)
 		locate_tiles<D, MODE_TEAMS>(c, j, BATCH, &run.next);
-	warps_sync(1 + threadIdx.x / (32 * team), 32 * team); /* all have read the last run's stages */
+	warps_sync(1 + threadIdx.x / (32 * team), 32 * team); /* all warps have read the last run's stages */
 	run.begin();
 	while (run.leaf < run.leaves) {
 		attend_staged_leaf(w, &run);
@@ -373,11 +383,11 @@ __global__ void __launch_bounds__(32 * warps<D, MODE_TEAMS>, 1) teams_kernel(con
 	struct columns<D> w;
 
 	if (c.source == KV_PAGES)
-		await_previous(); /* the lists */
+		await_previous(); /* for the lists */
 	make_plan(&c, &s->plan);
 	await_previous();
 	let_next_begin();
-	/* neighbours, which read the same pages, are in blocks side by side */
+	/* Consecutive runs, which read the same pages, go to neighbouring blocks. */
 	for (uint32_t id = number * gridDim.x + blockIdx.x; begin_team_run(&c, &s->plan, id, j); id += gridDim.x * teams) {
 		if (j->heads)
 			load_q<T>(&w, &c, j, 0, j->heads);
@@ -398,7 +408,7 @@ template <class T, int D> static cudaError_t init_teams(void)
 	return e ? e : init_team<T, D, 8>();
 }
 
-/* `runs`: of all head tiles of teams, at most. */
+/* `runs`: max runs of the launch, over the head tiles of all teams. */
 template <class T, int D> static void launch_teams(const struct decode_params *c, uint32_t runs, cudaStream_t stream)
 {
 	const auto kernel = c->team == 2 ? teams_kernel<T, D, 2> : c->team == 4 ? teams_kernel<T, D, 4> : teams_kernel<T, D, 8>;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/decode/decode.cu - what is launched: see decode.cuh. */
+/* kernels/cuda/decode/decode.cu - launches of decode attention: see decode.cuh. */
 #include "kernels/cuda/decode/instance.h"
 
 static const struct decode_instance *const instances[] = {
@@ -8,7 +8,7 @@ static const struct decode_instance *const instances[] = {
 #undef INSTANCE
 };
 
-/* The kernels of a mode for pages of this shape; NULL if there are none. */
+/* Returns the kernels of a mode for pages of this shape, or NULL. */
 static const struct decode_instance *find_instance(const struct skv_shape *sh, enum decode_mode mode)
 {
 	for (const struct decode_instance *i : instances)
@@ -31,14 +31,20 @@ cudaError_t skv_cuda_decode_init(void)
 	return e;
 }
 
-/* Do all rows of a sequence attend to the same tokens, but for the last ones, and is there a kernel that reads these once? */
+/*
+ * Whether all rows of a sequence attend to the same tokens, except for the last ones, and a kernel exists that reads
+ * these tokens once.
+ */
 static bool takes_rows(const struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b)
 {
 	return b->rows > 1 && sh->head_dim <= TEAM_DIM && c->source == KV_DENSE && !c->ring_entries && !c->topk_scores && !c->quant.bits &&
 	       !c->ev.lse;
 }
 
-/* Head tiles that are taken together, where kv heads have more columns than a head tile, or of several rows: 2, 4 or 8; else 0. */
+/*
+ * Head tiles that are processed together, 2, 4 or 8, if kv heads have more columns than a head tile or requests have
+ * several rows; else 0.
+ */
 static uint32_t team_of(const struct decode_params *c, const struct skv_shape *sh)
 {
 	if ((c->rows == 1 && c->group <= HEAD_TILE) || c->tile_heads < HEAD_TILE || sh->head_dim > TEAM_DIM || c->ring_entries ||
@@ -96,7 +102,10 @@ static enum decode_mode mode_of(const struct decode_params *c)
 	return c->topk_scores ? MODE_TOPK_KEYS : c->team ? MODE_TEAMS : MODE_PLAIN;
 }
 
-/* Divide launches over n sequences, whose requests have so many tiles at most; returns the work items of such a request. */
+/*
+ * Divides launches over n sequences, whose requests have at most `tiles` tiles. Returns the work items of such a
+ * request.
+ */
 static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint32_t n, uint32_t tiles, uint32_t beside)
 {
 	const uint32_t heads = min(c->tile_heads, c->columns), dims = dims_read(sh->head_dim, mode_of(c));
@@ -112,7 +121,7 @@ static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint
 	return c->parts;
 }
 
-/* Queue n sequences from number `from` on. */
+/* Queues n sequences from number `from` on. */
 static void launch_sequences(struct decode_params *c, const struct skv_shape *sh, uint32_t from, uint32_t n, uint32_t max_items,
                              cudaStream_t stream)
 {
@@ -123,7 +132,7 @@ static void launch_sequences(struct decode_params *c, const struct skv_shape *sh
 	find_instance(sh, mode_of(c))->launch(c, sh->dtype, items, stream);
 }
 
-/* `tiles`: of a request, at most. */
+/* `tiles`: max tiles of a request. */
 static void decode(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                    void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_workspace *work)
 {
@@ -138,13 +147,13 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 		skv_cuda_merge(c, n, max_items, sh->head_dim, stream_of(work));
 }
 
-/* Requests of a pass that writes scores: q heads with rows of their own share one request for each kv head. */
+/* Requests of a pass that writes scores. q heads that have separate rows of scores share one request per kv head. */
 static uint32_t score_requests_of(const struct skv_shape *sh, const struct skv_scores *ev)
 {
 	return ev->rows < sh->n_kv_heads ? ev->rows : sh->n_kv_heads;
 }
 
-/* Have a dense pass write its scores to the ring, for the helper warps. */
+/* Makes a dense pass write its scores to the ring, for the helper warps. */
 static void fill_score_ring(struct decode_params *c, const struct skv_shape *sh, const struct skv_scores *ev,
                             const struct workspace_layout *l, const struct skv_workspace *work)
 {
@@ -173,7 +182,7 @@ void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b
 	decode(&c, sh, b, q, out, skv_pages_of(b->max_len), &l, work);
 }
 
-/* Where there are no clusters of blocks to select: by kernels for each part of it. */
+/* Top-k attention on devices whose blocks cannot select in clusters: one kernel for each step. */
 static void decode_topk_apart(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                               const struct skv_scores *ev, const struct skv_select *select, struct skv_index_list *list,
                               const struct skv_workspace *work)
@@ -186,7 +195,10 @@ static void decode_topk_apart(const struct skv_shape *sh, const struct skv_batch
 	skv_cuda_decode_tokens(sh, b, q, out, list, work);
 }
 
-/* So few sequences at a time that their scores stay in the second cache: a pass over their keys, then a selection. */
+/*
+ * Selects for so few sequences at a time that their scores stay in the L2 cache: a pass over their keys, then a
+ * selection.
+ */
 static void select_by_keys(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                            const struct workspace_layout *l, const struct skv_workspace *work)
 {
@@ -231,7 +243,7 @@ void skv_cuda_decode_window(const struct skv_shape *sh, const struct skv_batch *
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct decode_params c = {.source = KV_WINDOW, .window = *w};
-	/* sinks, and recent tokens, both with a page cut at either end */
+	/* Tokens of the sinks and of the recent part. These may cut pages at three ends, hence + 3 below. */
 	uint32_t seen = b->max_len - skv_window_start(w, b->max_len) + w->sinks;
 
 	decode(&c, sh, b, q, out, skv_pages_of(seen < b->max_len ? seen : b->max_len) + 3, &l, work);

@@ -1,53 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/decode.cuh - decode attention: one query row a sequence.
+ * kernels/cuda/decode/decode.cuh - decode attention: one query row per sequence.
  *
  *   decode.cuh         parameters, requests and split-KV work items: how work is partitioned
  *   tile.cuh           what a warp does with a tile
- *   leaf.cuh           the same with a leaf: LEAF_TILES tiles
+ *   leaf.cuh           what a warp does with a leaf, which has LEAF_TILES tiles
  *   score-ring.cuh     the ring of scores between the warps that compute them and the warps that use them
  *   scores.cuh         the helper warp that reduces scores to softmax weights of tokens and pages
  *   parts.cuh          sums of partial results
- *   decode-leaves.cuh  the kernel for what needs no helper warps
- *   decode-teams.cuh   the one for many columns
- *   decode-kernel.cuh  the one whose scores are used while it runs: results of an item's warps, and the kernel
- *   ../compress/decode-quant.cuh  tiles of quantized KV, for the first and the last of these
- *   instances.h        which of these kernels there are; instance.cu is compiled for each head dimension and mode
- *   decode.cu          what is launched
+ *   decode-leaves.cuh  the kernel without helper warps
+ *   decode-teams.cuh   the kernel for many columns
+ *   decode-kernel.cuh  the kernel whose scores are used while it runs, with the merge of an item's warps
+ *   ../compress/decode-quant.cuh  tiles of quantized KV, for decode-leaves.cuh and decode-kernel.cuh
+ *   instances.h        the table of these kernels; instance.cu is compiled for each head dimension and mode
+ *   decode.cu          launches
  *   merge.cu           the split-KV merge of a request's partial results
- *   ../select/topk-scores.cu  the top-k tokens by scores that are stored
+ *   ../select/topk-scores.cu  the top-k tokens by stored scores
  *
- * Decoding is bound by memory bandwidth: each K and V row is read once, straight into the registers that feed the
- * tensor cores, and what is left to do is to keep enough reads in flight. So K and V are not staged in shared
- * memory, unless several warps need them: a warp uses one tile of 16 tokens while the next ones are being loaded.
+ * Decoding is bound by memory bandwidth. Each K and V row is read once, directly into the registers that feed the
+ * tensor cores, and speed depends on keeping enough reads in flight. So K and V are not staged in shared memory, unless
+ * several warps need them: a warp uses one tile of 16 tokens while the next ones are being loaded.
  *
- * The tensor cores' product (mma.m16n8k16) takes the 16 tokens as rows and up to 8 q heads of one kv head as
- * columns. Both products sum over an index whose order is free, and the loads choose it so that a lane reads 16
- * consecutive bytes (lane = 4 g + c):
+ * The tensor core product (mma.m16n8k16) takes the 16 tokens as rows and up to 8 q heads of one kv head as columns.
+ * Both products sum over an index whose order is free. The loads choose this order so that a lane reads 16 consecutive
+ * bytes (lane = 4 g + c):
  *
  *   scores Sᵀ = K Qᵀ: lane (g, c) holds dimensions 32 b + 8 c … + 7 of tokens g and g + 8, and of head g of q
  *   output Oᵀ = Vᵀ Pᵀ: lane (g, c) holds dimensions 64 b + 8 g … + 7 of tokens 2 c, 2 c + 1, 2 c + 8, 2 c + 9
  *
- * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane; Pᵀ needs tokens 2 c … of head g, which is its
+ * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane. Pᵀ needs tokens 2 c … of head g, which is the
  * transpose: movmatrix.
  *
- * A sequence - or a kv head or q head of it that has an index list of its own - is a request: a row of leaves of LEAF_TILES tiles.
- * Leaves have a softmax each, from nothing; their results are added in pairs, the pairs' in pairs, and so on (parts.cuh): a result is the
- * same sum in any case. So a launch may be divided as it takes to keep all SMs busy (divide_requests()), and the bits of a result
- * depend on the sequence alone, not on the batch. A warp takes a run: one leaf, or two or four in a row, which it adds itself.
- * A work item is one run or more of a request and head tile. The grid is persistent, one block an SM: a block takes work items as it
- * comes to them, and its warps take the runs round robin. Of two neighbours' sums the one that comes first is left in shared memory;
- * the warp that comes second adds it to its own, and goes on to the next pair. So no warp adds all runs of an item, and none waits for
- * another to read: while one locates its tiles or adds, the others load. Results of an item go to memory only if its request has more
- * items. Where there are few items, and no block has two, the block that comes last of a request adds them; else merge.cu does. (That
- * blocks do it which have other items was tried: a warp that says that its result is there waits for its reads on their way.) Items
- * are as few as they can be because writes among all the reads cost bandwidth many times their size: 1.6 % of writes make reading 9 %
- * slower.
+ * A request is a sequence, or one of its kv heads or q heads if that has an index list of its own. It is a row of
+ * leaves of LEAF_TILES tiles. Each leaf has a separate softmax; the leaves' results are added in pairs, the results of
+ * pairs in pairs, and so on (parts.cuh), so a result is the same sum in any case. A launch may therefore be divided in
+ * any way that keeps all SMs busy (divide_requests()), and the bits of a result depend on the sequence alone, not on
+ * the batch.
  *
- * Where weights are written, a request is split along KV into a few chunks, by its own length. A chunk of one request and head
- * tile is a work item, whose tiles the block's warps take round robin.
+ * A warp takes a run: one leaf, or two or four consecutive leaves, whose results it adds itself. A work item is one or
+ * more runs of a request and head tile. The grid is persistent, with one block per SM: a block takes work items as it
+ * gets to them, and its warps take the runs round robin. Of two neighbouring sums, the one that is ready first is left
+ * in shared memory; the warp with the other one adds both and goes on to the next pair. So no warp adds all runs of an
+ * item, and no warp waits for the reads of another one: while one locates its tiles or adds, the others load.
  *
- * Scores are in units of log2: the scale carries the factor log2(e).
+ * Results of an item go to memory only if its request has several items. If there are few items, and no block has two,
+ * the last block of a request adds them; else merge.cu does. (Letting blocks with further items do it was tried: a warp
+ * that signals its result waits for its outstanding reads.) There are as few items as possible, because writes among
+ * the reads cost bandwidth many times their size: 1.6% of writes make reading 9% slower.
+ *
+ * In passes that write weights, a request is split along KV into a few chunks, depending on its own length. A chunk of
+ * one request and head tile is a work item, whose tiles the block's warps take round robin.
+ *
+ * Scores are in units of log2: the scale includes the factor log2(e).
  */
 #ifndef SKV_CUDA_DECODE_CUH
 #define SKV_CUDA_DECODE_CUH
@@ -57,54 +61,54 @@
 #include "kernels/cuda/runtime/softmax.cuh"
 #include "kernels/cuda/compress/quant.cuh"
 
-#define TEAM_DIM 128 /* head_dim, at most, of MODE_TEAMS: sums that wait take as many registers as there are */
+#define TEAM_DIM 128 /* max head_dim of MODE_TEAMS: waiting sums take all the registers that there are */
 #define TEAM_RUN_LEAVES 16u
 
-#define BATCH 32 /* tiles that a warp locates at a time, one a lane */
+#define BATCH 32 /* tiles that a warp locates at a time, one per lane */
 
 enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
 
-/* What a kernel is compiled for. From MODE_TOKENS on, a tile is 16 listed tokens in any slots. */
+/* Variants that the kernels are compiled for. From MODE_TOKENS on, a tile is 16 listed tokens in any slots. */
 enum decode_mode {
 	MODE_PLAIN,
-	MODE_TEAMS,     /* several head tiles at a time: of several rows of a sequence, or of groups that have more heads than a tile */
+	MODE_TEAMS,     /* several head tiles at a time: rows of a sequence, or groups larger than a head tile */
 	MODE_SCORES,    /* scores are reduced to weights of tokens and pages */
-	MODE_TOPK_KEYS, /* scores are stored, for topk-scores.cu to select by, and there is no output: V is not read */
-	MODE_QUANT,     /* as MODE_PLAIN, and as MODE_SCORES, over quantized KV: decode-quant.cuh */
+	MODE_TOPK_KEYS, /* scores are stored for topk-scores.cu; V is not read, and there is no output */
+	MODE_QUANT,     /* as MODE_PLAIN, and the next one as MODE_SCORES, over quantized KV: decode-quant.cuh */
 	MODE_QUANT_SCORES,
 	MODE_TOKENS,
 	MODE_TOPK_VALUES /* listed tokens whose scores are known: K is not read */
 };
 
 template <enum decode_mode mode> static constexpr bool quantized = mode == MODE_QUANT || mode == MODE_QUANT_SCORES;
-/* Scores go to the ring, and one helper warp of a block reduces them. */
+/* Scores go to the ring, and one helper warp per block reduces them. */
 template <enum decode_mode mode>
 static constexpr bool writes_scores = mode == MODE_SCORES || mode == MODE_QUANT_SCORES;
 /* A warp attends to whole leaves. */
 template <enum decode_mode mode> static constexpr bool by_leaves = !writes_scores<mode>;
 
 /*
- * Warps of a block that read K and V, and helper warps; one block an SM. Together they are as many as there are registers
- * for, a multiple of four, since each quarter of an SM has its own; so the helper warp that reduces
- * scores takes the place of a reading one. Eight that have two tiles in flight are as fast as twelve with one, and need less
- * shared memory.
+ * Warps of a block that read K and V, without helper warps; there is one block per SM. The number of all warps is what
+ * the registers allow, and a multiple of four, since each quarter of an SM has its own registers. So the helper warp
+ * that reduces scores takes the place of a reading warp. Eight warps with two tiles in flight are as fast as twelve
+ * with one, and need less shared memory.
  */
 template <int D, enum decode_mode mode>
 static constexpr int warps =
 	(D <= 128 && (quantized<mode> || mode == MODE_SCORES) ? 12 : 8) - writes_scores<mode>;
 
-/* Dimensions of a result: of scores alone there are none. */
+/* Dimensions of a result; 0 if only scores are computed. */
 template <int D, enum decode_mode mode> static constexpr int result_dims = mode == MODE_TOPK_KEYS ? 0 : D;
 
-/* What a token has to read, in dimensions of K and V: half of them where K is read alone. */
+/* The amount read per token, in dimensions of K and V: half of head_dim if only K is read. */
 static inline __host__ __device__ constexpr uint32_t dims_read(uint32_t head_dim, enum decode_mode mode)
 {
 	return mode == MODE_TOPK_KEYS ? head_dim / 2 : head_dim;
 }
 
 /*
- * Leaves of a run, at most, where a head tile has so many heads. Their results wait in shared memory for those that they are added
- * to. What is left of an SM's memory is what loads that are on their way need: so few kilobytes are worth more than long runs.
+ * Max leaves of a run, for head tiles of `heads` heads. Results of leaves wait in shared memory for those that they are
+ * added to. Loads in flight need the rest of the SM's memory, so a few kilobytes are worth more than long runs.
  */
 template <int D, enum decode_mode mode>
 static constexpr uint32_t run_leaves = mode == MODE_TOPK_KEYS || (mode == MODE_PLAIN && D <= 128) ? RUN_LEAVES : RUN_FEWER;
@@ -122,66 +126,68 @@ struct decode_params {
 	uint32_t q_stride, out_stride; /* elements from one row to the next */
 	struct score_scale scale;
 	const float *sinks; /* [q head], or NULL */
-	float *lse;         /* [row][q head], or NULL: of tokens alone */
+	float *lse;         /* [row][q head], or NULL: without the sink's term */
 	uint32_t n_heads, n_kv_heads, group, layer, io_dtype;
-	/* of a sequence that are one request, and its columns for a kv head: [row][head of the group]; `seq` has the last rows */
+	/*
+	 * rows of a sequence in one request; columns of a kv head: [row][head of the group]. `seq` has the last rows.
+	 */
 	uint32_t rows, columns;
 	enum kv_source source;
-	struct skv_window window; /* KV_WINDOW */
-	struct skv_index_list list;     /* KV_PAGES, KV_TOKENS */
+	struct skv_window window; /* for KV_WINDOW */
+	struct skv_index_list list;     /* for KV_PAGES, KV_TOKENS */
 	float *partial;
-	uint32_t parts;       /* partial results of a head tile that there is room for */
-	uint32_t *arrived;    /* [seq][head tile], 0 between launches: the last of a request's blocks merges; NULL: merge.cu does */
-	uint32_t blocks;      /* of the launch, at most */
-	uint32_t *taken;      /* work items of the launch, but each block's first; 0 between launches */
-	struct division by;   /* of requests by leaves; item_runs is 0 where a work item is a chunk */
-	uint32_t run_slots;   /* results of runs that may be in flight: two items' at least; ... */
-	uint32_t result_heads; /* ... with so many heads */
-	/* The score ring (score-ring.cuh): a request's scores, as differences from maxima of pages. */
+	uint32_t parts;       /* partial results of a head tile that the workspace has room for */
+	/* [seq][head tile], 0 between launches: the last block of a request to arrive merges. NULL: merge.cu merges. */
+	uint32_t *arrived;
+	uint32_t blocks;      /* max blocks of the launch */
+	uint32_t *taken;      /* work items taken so far, except each block's first one; 0 between launches */
+	struct division by;   /* how leaves form runs and items; item_runs is 0 if a work item is a chunk */
+	uint32_t run_slots;   /* results of runs that may be in flight: at least those of two items; ... */
+	uint32_t result_heads; /* ... and heads of each */
+	/* The score ring (score-ring.cuh): scores of requests, as differences from the maxima of pages. */
 	struct ring_entry *ring;
 	uint32_t ring_entries;
-	/* MODE_TOPK_KEYS has an entry for each request of a launch, and no ring */
+	/* MODE_TOPK_KEYS has no ring, but an entry for each request of a launch. */
 	__half *score; /* [entry][head tile of the request][token][column] */
 	float *page_max; /* [entry][head tile of the request][page][column] */
-	struct skv_scores ev; /* what helper warps write, and `lse`; NULL: not wanted */
-	struct skv_select select; /* after MODE_TOPK_KEYS */
-	__half *topk_scores; /* [request][token of its list][head tile][column]: below the head's maximum ... */
+	struct skv_scores ev; /* outputs of helper warps, and `lse`; NULL: not wanted */
+	struct skv_select select; /* selection after MODE_TOPK_KEYS */
+	__half *topk_scores; /* [request][token of its list][head tile][column]: difference to the head's maximum ... */
 	float *topk_max;     /* [seq][q head]: ... which is this */
-	uint32_t tokens; /* of a sequence, at most: struct workspace_layout */
-	uint32_t tile_heads, tiles_per_kv_head; /* columns of a head tile, at most; head tiles of a kv head ... */
+	uint32_t tokens; /* max tokens of a sequence: struct workspace_layout */
+	uint32_t tile_heads, tiles_per_kv_head; /* max columns of a head tile; head tiles of a kv head ... */
 	uint32_t heads, request_head_tiles; /* ... of a sequence, and of a request */
 	uint32_t team; /* MODE_TEAMS: warps of a team, 2, 4 or 8; tiles_per_kv_head is a multiple of it. Else 0 */
 	uint32_t cols; /* columns of a tile's scores */
-	uint32_t first_request, n_requests; /* of this launch */
+	uint32_t first_request, n_requests; /* the requests of this launch */
 	struct quant_form quant; /* MODE_QUANT, MODE_QUANT_SCORES */
 };
 
-/* A pass for scores alone has no output. */
+/* Whether the pass has output. A pass for scores alone has none. */
 template <enum decode_mode mode> DEVICE bool has_output(const struct decode_params *c)
 {
 	return mode != MODE_TOPK_KEYS && (!writes_scores<mode> || c->out);
 }
 
-/* A split-KV work item: a chunk of a request, for one head tile, as one warp sees it. */
+/* A split-KV work item as one warp sees it: a chunk of a request, for one head tile. */
 struct work_item {
 	uint32_t i, x, request;  /* sequence, head tile, request */
-	uint32_t h, head, heads; /* kv head, first column and how many: q heads, where a request has one row */
+	uint32_t h, head, heads; /* kv head, first column, number of columns (q heads if a request has one row) */
 	uint32_t len;
 	const skv_pte *table;
-	uint32_t entry, generation; /* where the request's scores are, and of which generation of a ring's */
-	uint32_t chunk, chunks; /* number of the item in the request, and of how many */
-	uint32_t first, n; /* tiles [first, first + n) of the request's */
-	uint32_t stream;   /* this warp takes every warps-th of the item's tiles, from this one on; of a leaf all */
+	uint32_t entry, generation; /* entry of the request's scores, and its generation in the ring */
+	uint32_t chunk, chunks; /* number of the item in the request, and how many the request has */
+	uint32_t first, n; /* tiles [first, first + n) of the request */
+	uint32_t stream;   /* this warp takes every warps-th tile of the item, from this one on; unused for leaves */
 };
 
 /*
- * Where a batch of a warp's tiles lies: a tile is a page, or 16 listed tokens in any slots. Lane k has tile k's
- * page id and a mask of the tokens that count; KV slots of listed tokens (page id * 16 + row) are in shared
- * memory.
+ * The location of a batch of a warp's tiles. A tile is a page, or 16 listed tokens in any slots. Lane k has tile k's
+ * page id and a mask of the tokens that count. KV slots of listed tokens (page id * 16 + row) are in shared memory.
  */
 struct tile_batch {
 	uint32_t n, page, mask;
-	uint32_t quant; /* where in the page the tile's record is, and which half of it; or NOT_QUANTIZED */
+	uint32_t quant; /* offset of the tile's record in its page, plus which half of it; or NOT_QUANTIZED */
 	uint32_t *slots; /* [BATCH * 16] */
 };
 #define NOT_QUANTIZED 0xffffffffu
@@ -197,7 +203,7 @@ DEVICE uint32_t list_number(const struct decode_params *c, uint32_t request)
 	return request - row + c->list.map[row];
 }
 
-/* Pages of a window: those from *ret_at on lie *ret_gap further on. */
+/* Returns the pages of a window. From number *ret_at on they lie *ret_gap further in the table. */
 DEVICE uint32_t window_tiles(const struct decode_params *c, uint32_t len, uint32_t *ret_at, uint32_t *ret_gap)
 {
 	*ret_at = skv_pages_of(min(c->window.sinks, len));
@@ -216,14 +222,14 @@ DEVICE uint32_t request_tiles(const struct decode_params *c, uint32_t request)
 	return c->source == KV_WINDOW ? window_tiles(c, len, &at, &gap) : skv_pages_of(len);
 }
 
-/* The requests of this launch: what a warp needs to begin a work item. */
+/* The requests of this launch: the data that a warp needs to begin a work item. */
 struct request_plan {
 	uint32_t first[MAX_REQUESTS + 1]; /* exclusive prefix sum of the requests' items */
 	uint32_t tiles[MAX_REQUESTS], len[MAX_REQUESTS];
 	const skv_pte *table[MAX_REQUESTS];
 };
 
-/* Work items of a request of so many tiles, for a head tile. */
+/* Work items of a request of `tiles` tiles, per head tile. */
 DEVICE uint32_t n_items(const struct decode_params *c, uint32_t tiles)
 {
 	return c->by.item_runs ? items_of(c->by, tiles) : n_chunks(tiles);
@@ -277,7 +283,7 @@ DEVICE void head_tile(const struct decode_params *c, uint32_t i, uint32_t x, str
 	j->heads = min(c->tile_heads, max(c->columns, before) - before);
 }
 
-/* The row, and the q head, of the tile's column number `at`. */
+/* The row, and the q head, of column `at` of the tile. */
 DEVICE uint32_t row_of(const struct decode_params *c, const struct work_item *j, uint32_t at)
 {
 	return c->rows == 1 ? 0 : (j->head - j->h * c->columns + at) / c->group;
@@ -287,7 +293,7 @@ DEVICE uint32_t head_of(const struct decode_params *c, const struct work_item *j
 	return c->rows == 1 ? j->head + at : j->h * c->group + (j->head - j->h * c->columns + at) % c->group;
 }
 
-/* Its row of q and out; tokens before this one are those that it attends to. */
+/* io_row(): the column's row of q and out. end_of(): the column attends to the tokens before this one. */
 DEVICE uint32_t io_row(const struct decode_params *c, const struct work_item *j, uint32_t at)
 {
 	return c->seq[j->i].row - (c->rows - 1) + row_of(c, j, at);
@@ -297,7 +303,7 @@ DEVICE uint32_t end_of(const struct decode_params *c, const struct work_item *j,
 	return j->len - (c->rows - 1) + row_of(c, j, at);
 }
 
-/* The request, of this launch, with work item number `at` of a head tile. */
+/* The request of this launch that has work item number `at` of a head tile. */
 DEVICE uint32_t request_of(const struct decode_params *c, const struct request_plan *p, uint32_t at)
 {
 	uint32_t lo = 0, hi = c->n_requests;
@@ -312,8 +318,8 @@ DEVICE uint32_t request_of(const struct decode_params *c, const struct request_p
 }
 
 /*
- * Look up the block's work item number `turn`, if there is one, into the warp's own copy. Head tiles are
- * neighbours in the order of items, since they read the same pages.
+ * Looks up the block's work item number `turn` and copies it to the warp's own *j. Returns false if there is none.
+ * Consecutive items are neighbouring head tiles, since these read the same pages.
  */
 template <int D, enum decode_mode mode>
 __device__ static bool begin_item(const struct decode_params *c, const struct request_plan *p, uint32_t turn,
@@ -326,9 +332,9 @@ __device__ static bool begin_item(const struct decode_params *c, const struct re
 	const uint32_t lo = request_of(c, p, at);
 	const uint32_t request = c->first_request + lo, chunks = p->first[lo + 1] - p->first[lo];
 	const uint32_t per = (p->tiles[lo] + chunks - 1) / chunks;
-	__syncwarp(); /* the previous item has been read; all lanes write the same */
+	__syncwarp(); /* all lanes have read the previous item; all write the same values */
 	head_tile(c, request / c->list.rows, request % c->list.rows * heads + id % heads, j);
-	/* rotated by `turn`, so that no warp gets the odd tiles of all items */
+	/* Rotated by `turn`, so that no warp gets the odd tile of every item. */
 	j->stream = (threadIdx.x / 32 + turn * 4) % warps<D, mode>;
 	j->len = p->len[lo];
 	j->table = p->table[lo];
@@ -359,14 +365,14 @@ __device__ static uint32_t resident_mask(const struct decode_params *c, const st
 	return mask & (head | tail);
 }
 
-/* The same for number `at` of a list whose last page is partial. */
+/* The same for page number `at` of a list whose last page is partial. */
 DEVICE uint32_t last_page_mask(const struct decode_params *c, const struct work_item *j, uint32_t list, uint32_t at)
 {
 	const bool last = at + 1 == c->list.count[list];
 	return last ? 0xffffu >> (SKV_PAGE_TOKENS - 1 - (j->len - 1) % SKV_PAGE_TOKENS) : 0xffffu;
 }
 
-/* Tile k of this warp, in the request's count. */
+/* Number of this warp's tile k in the request. */
 template <int D, enum decode_mode mode> DEVICE uint32_t stream_tile(const struct work_item *j, uint32_t k)
 {
 	return by_leaves<mode> ? j->first + k : j->first + j->stream + warps<D, mode> * k;
@@ -378,7 +384,8 @@ template <int D, enum decode_mode mode> DEVICE uint32_t stream_tiles(const struc
 }
 
 /*
- * Of quantized KV: the page with the record of this page's tokens and the item's kv head; `own` if they are rows.
+ * For quantized KV: the page with the record of this page's tokens and the item's kv head, or `own` if these tokens are
+ * rows.
  */
 DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item *j, uint32_t page, skv_pte own,
                            uint32_t *ret_quant)
@@ -388,11 +395,12 @@ DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item
 	*ret_quant = NOT_QUANTIZED;
 	if (page * SKV_PAGE_TOKENS >= s->n_compressed)
 		return own;
-	*ret_quant = record % c->quant.each * c->quant.at.bytes + page % 2; /* records begin at multiples of 16 */
+	/* Bit 0 is free: records begin at multiples of 16. */
+	*ret_quant = record % c->quant.each * c->quant.at.bytes + page % 2;
 	return s->table[(size_t)c->quant.codes * s->layer_stride + record / c->quant.each];
 }
 
-/* How often tokens of a tile, whose `mask` says which are there, are attended to by a head tile's columns. */
+/* How often the columns of a head tile attend to tokens of a tile, of which those in `mask` are present. */
 __device__ static uint32_t attended_by_columns(const struct decode_params *c, const struct work_item *j, uint32_t tile, uint32_t mask)
 {
 	const uint32_t last = tile * SKV_PAGE_TOKENS + SKV_PAGE_TOKENS, n = j->heads;
@@ -406,7 +414,7 @@ __device__ static uint32_t attended_by_columns(const struct decode_params *c, co
 	return sum;
 }
 
-/* Locate a warp's tiles from `first` on, and add to the sequence's count of attended tokens. */
+/* Locates a warp's tiles from `first` on, and adds to the sequence's count of attended tokens. */
 template <int D, enum decode_mode mode>
 __device__ static void locate_tiles(const struct decode_params *c, const struct work_item *j, uint32_t first,
                                     struct tile_batch *t)
@@ -417,17 +425,17 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 	t->n = min(BATCH, stream_tiles<D, mode>(j) - first);
 	t->mask = 0;
 	if constexpr (mode >= MODE_TOKENS) {
-		constexpr int pairs = run_leaves<D, mode> * LEAF_TILES / 2; /* of tiles, at most */
+		constexpr int pairs = run_leaves<D, mode> * LEAF_TILES / 2; /* max pairs of tiles */
 		const uint32_t n = c->list.count[list];
 		uint32_t id[pairs];
 #pragma unroll
-		for (int a = 0; a < pairs; a++) { /* lane: a token of one of two tiles */
+		for (int a = 0; a < pairs; a++) { /* a lane has a token of one of two tiles */
 			if (2 * a >= (int)t->n)
 				break;
 			const uint32_t u = stream_tile<D, mode>(j, first + 2 * a + lane / 16) * 16 + lane % 16;
 			id[a] = 2 * a + lane / 16 < t->n && u < n ? ids[u] : 0xffffffff;
 		}
-		__syncwarp(); /* the last batch has been read */
+		__syncwarp(); /* all lanes have read the last batch */
 #pragma unroll
 		for (int a = 0; a < pairs; a++) {
 			if (2 * a >= (int)t->n)
@@ -465,13 +473,13 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
-/* The factor that brings a result with this maximum to another one: 0 if it has no tokens. */
+/* The factor that rescales a result with maximum `max` to maximum `to`; 0 if the result has no tokens. */
 DEVICE float rescale(float max, float to)
 {
 	return max == -INFINITY ? 0 : exp2_fast(max - to);
 }
 
-/* Has the item's sequence a row, which there is output for? Padding has none. */
+/* Whether the item's sequence has a row to write. Padding has none. */
 DEVICE bool has_row(const struct decode_params *c, const struct work_item *j)
 {
 	return c->seq[j->i].n_q > 0;
@@ -483,13 +491,13 @@ DEVICE size_t output_at(const struct decode_params *c, const struct work_item *j
 	return (size_t)io_row(c, j, head) * c->out_stride + (size_t)head_of(c, j, head) * head_dim;
 }
 
-/* What a head's maximum is counted from: scores that are stored as differences have another one. */
+/* The value that a head's maximum is relative to. It is not 0 if scores are stored as differences. */
 DEVICE float max_from(const struct decode_params *c, const struct work_item *j, uint32_t head)
 {
 	return c->topk_max ? c->topk_max[(size_t)j->i * c->n_heads + j->head + head] : 0;
 }
 
-/* What a head's weighted sum is multiplied with: the inverse of its sum of weights, the sink's among them. */
+/* The factor of a head's weighted sum: the inverse of its sum of weights, including the sink's. */
 DEVICE float head_share(const struct decode_params *c, const struct work_item *j, uint32_t head, float max, float sum)
 {
 	if (!(sum > 0))
@@ -499,7 +507,7 @@ DEVICE float head_share(const struct decode_params *c, const struct work_item *j
 	return __fdividef(1, sum);
 }
 
-/* Write the head's log-sum-exp, where it is wanted. */
+/* Writes the head's log-sum-exp, if it is wanted. */
 DEVICE void finish_head(const struct decode_params *c, const struct work_item *j, uint32_t head, float max, float sum)
 {
 	const uint32_t at = head_of(c, j, head);
@@ -516,13 +524,14 @@ DEVICE float *partial_of(const struct decode_params *c, const struct work_item *
 }
 
 /*
- * Queue the selection of the launch's requests by their scores, which MODE_TOPK_KEYS has stored: lists, the selected tokens' scores,
- * and what these are counted from. Is there one, for sequences of up to so many tokens?
+ * skv_cuda_topk_by_scores() queues the selection for the launch's requests, by the scores that MODE_TOPK_KEYS stored.
+ * It writes lists, the selected tokens' scores, and the maxima that these are relative to. skv_cuda_selects_by_scores()
+ * tells whether it is available for sequences of up to max_len tokens.
  */
 void skv_cuda_topk_by_scores(const struct decode_params *, uint32_t max_len, cudaStream_t);
 bool skv_cuda_selects_by_scores(uint32_t max_len);
 
-/* Queue the split-KV merge of the requests' items, for all sequences of a call. */
+/* Queues the split-KV merge of the requests' items, for all sequences of a call. */
 void skv_cuda_merge(const struct decode_params *, uint32_t n, uint32_t max_parts, uint32_t head_dim, cudaStream_t);
 
 #endif

@@ -2,8 +2,9 @@
 /*
  * kernels/cuda/decode/leaf.cuh - a leaf of LEAF_TILES tiles, from memory to its sum: see decode.cuh.
  *
- * All scores of a leaf come first, then its softmax, then its values. So a leaf is K of its tiles, and then V of these: half tiles, which
- * are loaded in this order into a ring of registers, leaf after leaf of a run.
+ * All scores of a leaf are computed first, then its softmax, then its output. So a leaf consists of K of its tiles and
+ * then V of the same tiles. These half tiles are loaded in this order into a ring of registers, leaf after leaf of a
+ * run.
  */
 #ifndef SKV_CUDA_DECODE_LEAF_CUH
 #define SKV_CUDA_DECODE_LEAF_CUH
@@ -14,27 +15,27 @@ template <enum decode_mode mode> static constexpr bool reads_keys = mode != MODE
 template <enum decode_mode mode> static constexpr bool reads_values = mode != MODE_TOPK_KEYS;
 
 /*
- * Half tiles of a leaf, and those of them that a warp has in registers or in flight. More where they are small made it slower: loads in
- * flight are told apart by six scoreboards.
+ * The half tiles of a leaf, and how many of them a warp has in registers or in flight. More of them made it slower even
+ * if they are small: only six scoreboards tell loads in flight apart.
  */
 template <enum decode_mode mode> static constexpr int leaf_halves = (reads_keys<mode> + reads_values<mode>) * (int)LEAF_TILES;
 template <int D, enum decode_mode mode> static constexpr int halves = D == 256 || mode == MODE_QUANT ? 2 : 4;
 
 template <class T, int D, enum decode_mode mode> struct leaf_state : columns<D> {
 	struct half_tile<T, D> half[halves<D, mode>];
-	uint32_t scale[LEAF_TILES];           /* of fp8: see load_scales() */
+	uint32_t scale[LEAF_TILES];           /* for fp8: see load_scales() */
 	__half2 topk_scores[LEAF_TILES][2]; /* instead of K */
 	uint64_t once;                        /* L2 cache policy of K and V */
 };
 
-/* A leaf that is read: tiles of its run from `first` on, as many as there are. */
+/* A leaf to read: its run's tiles from `first` on, up to LEAF_TILES of them. */
 struct leaf {
 	const struct work_item *j;
 	struct tile_batch tiles;
 	uint32_t first;
 };
 
-/* Load half tile `h` of a leaf, if it has it; `h` is a constant. */
+/* Loads half tile `h` of a leaf, if the leaf has it. `h` is a constant. */
 template <enum decode_mode mode, class T, int D>
 DEVICE void load_half(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, int h)
 {
@@ -45,7 +46,7 @@ DEVICE void load_half(struct leaf_state<T, D, mode> *w, const struct decode_para
 	struct half_tile<T, D> *const to = &w->half[h % halves<D, mode>];
 
 	if (key)
-		w->scale[t] = 0; /* what is not loaded may be anything, but has no weight */
+		w->scale[t] = 0; /* if it is not loaded the tile may be anything, but has no weight */
 	if (k >= ts->n)
 		return;
 	if (key)
@@ -56,7 +57,7 @@ DEVICE void load_half(struct leaf_state<T, D, mode> *w, const struct decode_para
 		load_values<mode>(to, c, l->j, ts, k, w->once);
 }
 
-/* Of a leaf whose keys are not read: what stands for its scores. */
+/* Loads the stored scores of a leaf whose keys are not read. */
 template <enum decode_mode mode, class T, int D>
 DEVICE void load_leaf_scores(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l)
 {
@@ -71,7 +72,7 @@ DEVICE void load_leaf_scores(struct leaf_state<T, D, mode> *w, const struct deco
 	}
 }
 
-/* What a warp begins with. */
+/* Loads the first half tiles of a warp's first leaf. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void load_first_halves(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l)
 {
@@ -82,7 +83,7 @@ __device__ static void load_first_halves(struct leaf_state<T, D, mode> *w, const
 		load_leaf_scores(w, c, l);
 }
 
-/* Half tile `h` of a leaf, or of the next one. */
+/* Loads half tile `h` of a leaf; numbers past its end are those of the next leaf. */
 template <enum decode_mode mode, class T, int D>
 DEVICE void load_ahead(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, const struct leaf *next, int h)
 {
@@ -90,8 +91,8 @@ DEVICE void load_ahead(struct leaf_state<T, D, mode> *w, const struct decode_par
 }
 
 /*
- * The softmax of a leaf, which begins a sum: scores become weights, as columns of a product. Scores that are stored as differences from
- * the maximum have one of 0.
+ * The softmax of a leaf, which begins a sum: scores become weights, as columns of a product. Scores that are stored as
+ * differences from the maximum have a maximum of 0.
  */
 template <enum decode_mode mode, class T, int D>
 DEVICE void softmax_of_leaf(struct columns<D> *w, const float s[LEAF_TILES][4], const float unit[LEAF_TILES][2], uint32_t p[LEAF_TILES][2])
@@ -112,15 +113,15 @@ DEVICE void softmax_of_leaf(struct columns<D> *w, const float s[LEAF_TILES][4], 
 	for (uint32_t t = 0; t < LEAF_TILES; t++) {
 		float weight[4];
 #pragma unroll
-		for (int x = 0; x < 4; x++) /* no token: 0, not the NaN of inf - inf */
+		for (int x = 0; x < 4; x++) /* no token: 0 instead of the NaN of inf - inf */
 			weight[x] = s[t][x] == -INFINITY ? 0 : exp2_fast(s[t][x] - w->max[x % 2]);
 		add_weights<T>(w, weight, unit[t], p[t]);
 	}
 }
 
 /*
- * Attend to a leaf, whose first half tiles are loaded or in flight, and load the others and those of the next one. This may be another
- * run's: so there is always as much in flight.
+ * Attends to a leaf whose first half tiles are loaded or in flight. Loads its other half tiles and the first ones of
+ * the next leaf, which may belong to another run. So the amount in flight is always the same.
  */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_leaf(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, const struct leaf *next)

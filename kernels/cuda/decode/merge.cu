@@ -10,7 +10,7 @@
 #define MERGE_WIDE 128 /* threads that take four dimensions each ... */
 #define MERGE_DEEP 4   /* ... of every MERGE_DEEPth chunk */
 
-/* The largest of a head's maxima over the chunks. One warp's work. */
+/* The largest of a head's maxima over the chunks, computed by one warp. */
 DEVICE float max_of_chunks(const float *part, uint32_t stride, uint32_t chunks, uint32_t head)
 {
 	float max = -INFINITY;
@@ -93,15 +93,15 @@ merge_kernel(const __grid_constant__ struct decode_params c, uint32_t head_dim)
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
-#define MERGE_ROWS 8u /* of threads at most, which share the parts of a head */
+#define MERGE_ROWS 8u /* max rows of threads, which share the parts of a head */
 #define MERGE_THREADS 512u
 
-/* Sums of 2^k rounds, for each bit k of their number: what is added up so far. */
+/* bit[k]: the sum of 2^k rounds, valid for each bit k that is set in the number of rounds so far. */
 struct sum_of_rounds {
 	struct part bit[20];
 };
 
-/* Round number r is the next one. */
+/* Adds round number r, the next one. */
 DEVICE void add_round(struct sum_of_rounds *s, uint32_t r, struct part p)
 {
 	uint32_t k = 0;
@@ -110,7 +110,7 @@ DEVICE void add_round(struct sum_of_rounds *s, uint32_t r, struct part p)
 	s->bit[k] = p;
 }
 
-/* All n rounds, as add_pairs() has them. */
+/* The sum of all n rounds, added in the order of add_pairs(). */
 DEVICE struct part all_rounds(const struct sum_of_rounds *s, uint32_t n)
 {
 	uint32_t k = __ffs(n) - 1;
@@ -122,8 +122,8 @@ DEVICE struct part all_rounds(const struct sum_of_rounds *s, uint32_t n)
 }
 
 /*
- * A block: some heads of a head tile (y) of a sequence (z). Threads: four dimensions (x) of some parts (y) of a head (z); no more rows
- * than a request has parts for.
+ * A block takes some heads of a head tile (y) of a sequence (z). Threads: four dimensions (x) of some parts (y) of a
+ * head (z). There are only as many rows of threads (y) as a request has parts for.
  */
 __global__ void __launch_bounds__(MERGE_THREADS) merge_leaves_kernel(const __grid_constant__ struct decode_params c)
 {

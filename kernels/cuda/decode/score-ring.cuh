@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/score-ring.cuh - a ring buffer of attention scores between the warps that compute them and
- * the helper warps that use them.
+ * kernels/cuda/decode/score-ring.cuh - a ring buffer of attention scores between the warps that compute them and the
+ * helper warps that use them.
  *
- * A softmax weight needs its head's denominator, which is known when the whole sequence has been read. So the pass
- * keeps its scores until then: 2 bytes a token and q head beside the 4 D bytes of K and V a token and kv head.
- * Written to memory and read back by a later kernel they would cost five times that share. Instead the ring holds
- * the scores of few requests at a time, in entries that are overwritten again and again and hardly ever leave the
- * L2 cache; helper warps use them up while the other warps read on.
+ * A softmax weight needs its head's denominator, which is known only when the whole sequence has been read. So the pass
+ * keeps its scores until then: 2 bytes per token and q head, in addition to the 4 D bytes of K and V per token and kv
+ * head. If they were written to memory and read back by a later kernel, they would cost five times that share. Instead
+ * the ring holds the scores of few requests at a time, in entries that are overwritten again and again and hardly ever
+ * leave the L2 cache. Helper warps use these scores while the other warps continue to read.
  *
- * Request o has entry o % ring_entries. A work item of it begins when the previous request has released the entry,
- * and signals when it is done; the last helper that used the scores releases the entry to the next request. There
- * is no deadlock: a warp waits for work items of lower numbers alone, blocks take theirs in ascending order, and
+ * Request o has entry o % ring_entries. A work item of a request begins when the previous request has released the
+ * entry, and signals when it is done. The last helper that used the scores releases the entry to the next request.
+ * There is no deadlock: a warp waits only for work items of lower numbers, blocks take theirs in ascending order, and
  * all blocks are resident at once (a cooperative launch). So there is always an item that need not wait.
  *
- * Where tokens are selected by scores alone, a kernel of its own does that (topk-scores.cu), and few sequences at a time keep
- * theirs in the cache: each request of a launch has an entry, and nobody waits.
+ * If tokens are selected by scores alone, a separate kernel does so (topk-scores.cu), and few sequences at a time keep
+ * their scores in the cache. Each request of a launch has an entry then, and no warp waits.
  *
- * Scores are stored in 16 bits as differences from the head's running maximum, which is stored once a page: scores
- * that matter are near it, and exact to a few thousandths there. A head tile has an even number of columns
- * (`cols`); the odd one out, if there is one, holds a copy.
+ * Scores are stored in 16 bits as differences from the head's running maximum, which is stored once per page: scores
+ * that matter are near it, and exact to a few thousandths. A head tile has an even number of columns (`cols`); if its
+ * number of heads is odd, the last column holds a copy.
  */
 #ifndef SKV_CUDA_DECODE_SCORE_RING_CUH
 #define SKV_CUDA_DECODE_SCORE_RING_CUH
@@ -43,7 +43,9 @@ DEVICE void ring_await_generation(const struct decode_params *c, uint32_t entry,
 		__nanosleep(100);
 }
 
-/* By one lane, for all that its block's warps have written of a work item. */
+/*
+ * Signals that a work item is done. Called by one lane, for everything that its block's warps have written of the item.
+ */
 DEVICE void ring_item_done(const struct decode_params *c, uint32_t entry)
 {
 	__threadfence();
@@ -59,7 +61,7 @@ DEVICE void ring_await_scores(const struct decode_params *c, const struct reques
 		__nanosleep(100);
 }
 
-/* By one lane, when it has used request o's scores; the last of so many uses releases the ring entry. */
+/* Called by one lane when it has used request o's scores. The last of `uses` uses releases the ring entry. */
 DEVICE void ring_release(const struct decode_params *c, uint32_t o, uint32_t uses)
 {
 	struct ring_entry *s = &c->ring[o % c->ring_entries];
@@ -73,13 +75,13 @@ DEVICE void ring_release(const struct decode_params *c, uint32_t o, uint32_t use
 
 /* ---- scores ----------------------------------------------------------------------------------- */
 
-/* Number of the page among all entries': of the request's head tile x. */
+/* The number of a page of the request's head tile x, among the pages of all entries. */
 DEVICE size_t score_page(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t page)
 {
 	return ((size_t)entry * c->request_head_tiles + x) * (c->tokens / SKV_PAGE_TOKENS) + page;
 }
 
-/* Store the scores of a page, as a warp has them after a product: tokens g and g + 8, columns 2 c and 2 c + 1. */
+/* Stores the scores of a page as a warp has them after a product: tokens g and g + 8, columns 2 c and 2 c + 1. */
 __device__ static void store_scores(const struct decode_params *c, const struct work_item *j, uint32_t page,
                                     const float s[4], const float max[2])
 {
@@ -98,7 +100,7 @@ __device__ static void store_scores(const struct decode_params *c, const struct 
 		store8(c->page_max + at, make_float2(max[0], max[1]), stay);
 }
 
-/* A token's scores for columns 2 w and 2 w + 1, from a word of what is stored and the page's maxima. */
+/* A token's scores for columns 2 w and 2 w + 1, from a stored word and the page's maxima. */
 DEVICE float2 score_pair(uint32_t word, float2 top)
 {
 	const float2 below = __half22float2(*(const __half2 *)&word);
@@ -107,15 +109,15 @@ DEVICE float2 score_pair(uint32_t word, float2 top)
 
 /* ---- softmax over a request -------------------------------------------------------------------- */
 
-/* Columns of a request, at most: a group of one head has two. */
+/* Max columns of a request. A group of one head has two. */
 #define REQUEST_COLS (2 * SKV_MAX_HEADS)
 
-/* Of each column: the largest score, and the denominator's logarithm; infinite for a copy, which has no weight. */
+/* For each column: the largest score, and log2 of the denominator; infinity for a copy, which so has no weight. */
 struct softmax_stats {
 	float max[REQUEST_COLS], lse[REQUEST_COLS];
 };
 
-/* From the partial results of request o's work items; `me`: number of the thread. */
+/* Computes the statistics from the partial results of request o's work items. `me` is the thread's number. */
 template <int D>
 __device__ static void make_softmax_stats(const struct decode_params *c, const struct request_plan *p,
                                           uint32_t o, uint32_t me, uint32_t threads, struct softmax_stats *s)
@@ -154,7 +156,7 @@ template <int COLS> struct quad {
 	float2 top[COLS / 2];
 };
 
-/* Past the L1 cache, which may hold another request's scores of the same entry. */
+/* Loads bypass the L1 cache, which may hold another request's scores of the same entry. */
 template <int COLS>
 __device__ static void quad_load(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t token,
                                  struct quad<COLS> *q)
@@ -175,7 +177,7 @@ template <int COLS> DEVICE uint32_t quad_word(const struct quad<COLS> *q, int w)
 	return w % 4 == 0 ? v.x : w % 4 == 1 ? v.y : w % 4 == 2 ? v.z : v.w;
 }
 
-/* Reduce a head tile's scores into a quad's weights; in the log domain, where the maximum is wanted. */
+/* Reduces a head tile's scores into a quad's weights; in the log domain if the maximum is wanted. */
 template <int COLS>
 DEVICE void quad_reduce(const struct decode_params *c, const struct quad<COLS> *q, const float *lse,
                         float weight[QUAD])
@@ -196,7 +198,7 @@ DEVICE void quad_reduce(const struct decode_params *c, const struct quad<COLS> *
 		}
 }
 
-/* Is a token of request o resident? */
+/* Whether a token of request o is resident, or (`quantized`) is quantized. */
 template <bool quantized>
 DEVICE bool token_resident(const struct decode_params *c, const struct request_plan *p, uint32_t o, uint32_t token)
 {
@@ -207,9 +209,9 @@ DEVICE bool token_resident(const struct decode_params *c, const struct request_p
 }
 
 /*
- * Scores of request o by quads of tokens, the first at `first` and each `step` tokens further on, n of them; of
- * each quad one head tile after the other: use(token, x, there, quad), `there`: its page is resident, or
- * (`quantized`) its tokens are quantized.
+ * Iterates over n quads of tokens of request o, the first one at `first` and each `step` tokens after the previous one,
+ * and over the head tiles of each quad: use(token, x, there, quad). `there`: its page is resident, or (`quantized`) its
+ * tokens are quantized.
  */
 template <int COLS, bool quantized, class F>
 __device__ static void for_each_tile(const struct decode_params *c, const struct request_plan *p, uint32_t o,
@@ -223,7 +225,7 @@ __device__ static void for_each_tile(const struct decode_params *c, const struct
 		struct quad<COLS> q[deep];
 		bool resident[deep];
 #pragma unroll
-		for (int d = 0; d < deep; d++) { /* quads past the end are read, but not used */
+		for (int d = 0; d < deep; d++) { /* quads past the end are read but not used */
 			quad_load(c, entry, ahead_x, min(ahead_token, c->tokens - QUAD), &q[d]);
 			resident[d] = ahead_token < len && token_resident<quantized>(c, p, o, ahead_token);
 			if (++ahead_x == heads) {
@@ -244,7 +246,10 @@ __device__ static void for_each_tile(const struct decode_params *c, const struct
 	}
 }
 
-/* Weights of its tokens, reduced over its heads: use(token, weight). Tokens that are not resident: 0. */
+/*
+ * Calls use(token, weight) with the request's weights of a quad, reduced over its heads; 0 for tokens that are not
+ * resident.
+ */
 template <int COLS, bool quantized = false, class F>
 __device__ static void for_each_quad(const struct decode_params *c, const struct request_plan *p, uint32_t o,
                                      const struct softmax_stats *s,
@@ -271,7 +276,10 @@ __device__ static void for_each_quad(const struct decode_params *c, const struct
 	});
 }
 
-/* Weights of each q head of a kv head: use(token, head, weight), head counted from its first. */
+/*
+ * Calls use(token, head, weight) with a quad's weights for each q head of a kv head. `head` counts from the kv head's
+ * first one.
+ */
 template <int COLS, bool quantized = false, class F>
 __device__ static void for_each_head(const struct decode_params *c, const struct request_plan *p, uint32_t o,
                                      const struct softmax_stats *s,

@@ -7,8 +7,8 @@
 #include "kernels/cuda/runtime/fp8.cuh"
 
 /*
- * Output is of this times what it should be: softmax weights, times V's units of fp8, then have the range of fp16 about where
- * values of V have it themselves.
+ * Factor by which the accumulated output is too large. It brings softmax weights, multiplied by V's fp8 scales, to
+ * about the range in which fp16 has the values of V.
  */
 template <class T> static constexpr float output_unit = is_fp8<T> ? 256 : 1;
 
@@ -25,7 +25,7 @@ DEVICE void clear_piece(uint32_t *x)
 	*x = 0;
 }
 
-/* Of a head tile: queries, as columns of a product, and what comes of them. */
+/* Queries of a head tile, as columns of a product, and the results for them. */
 template <int D> struct columns {
 	static constexpr int ACC = D / 16;
 	uint4 q[D / 32];
@@ -33,9 +33,9 @@ template <int D> struct columns {
 	float max[2], sum[2];
 };
 
-/* K or V of a tile, in pieces that a lane loads at a time: see decode.cuh. */
+/* K or V of a tile, in the pieces that a lane loads at a time: see decode.cuh. */
 template <class T, int D> struct half_tile {
-	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* V's dimensions in blocks of 64, and of 32 for the rest */
+	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* V's dimensions: blocks of 64, then of 32 */
 	typedef typename pieces<T>::eight eight;
 	typedef typename pieces<T>::four four;
 	eight piece[D / 16];
@@ -46,14 +46,17 @@ template <class T, int D> struct half_tile {
 	__device__ __forceinline__ four &rest(int t) { return piece_of_rest[t]; }
 };
 
-/* The state of one warp where scores are written: its head tile, and the tile of tokens that is in flight. */
+/* The state of one warp in passes that write scores: its head tile, and the tile of tokens in flight. */
 template <class T, int D> struct warp_state : columns<D> {
 	struct half_tile<T, D> k, v;
-	uint32_t scale; /* of fp8: see load_scales() */
+	uint32_t scale; /* for fp8: see load_scales() */
 	uint64_t once; /* L2 cache policy of K and V */
 };
 
-/* The page of token `t` of tile `k`, and the number of kv head h's K row of it there. `page` is the tile's. */
+/*
+ * The page of token `t` of tile `k`, and the number of kv head h's K row of this token in the page. `page` is the
+ * tile's page.
+ */
 struct located_row {
 	const uint8_t *page;
 	uint32_t row;
@@ -69,7 +72,7 @@ DEVICE struct located_row locate_row(const struct decode_params *c, const struct
 	return {c->pool + slot / SKV_PAGE_TOKENS * c->page_bytes, j->h * SKV_PAGE_TOKENS + slot % SKV_PAGE_TOKENS};
 }
 
-/* Its address. */
+/* The address of that row. */
 template <class T, int D, bool rows>
 DEVICE const uint8_t *row_address(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts,
                                   uint32_t page, uint32_t k, uint32_t t)
@@ -78,7 +81,10 @@ DEVICE const uint8_t *row_address(const struct decode_params *c, const struct wo
 	return at.page + at.row * (D * element_bytes<T>);
 }
 
-/* Of a masked token some row must be read, though it is not used: that of another token of the tile. */
+/*
+ * The token to read for token `t`. Some row must be read for a masked token, though it is not used: that of another
+ * token of the tile.
+ */
 template <bool rows> DEVICE uint32_t usable_token(uint32_t mask, uint32_t t)
 {
 	return !rows || mask >> t & 1 ? t : __ffs(mask) - 1;
@@ -103,8 +109,8 @@ __device__ static void load_k(struct half_tile<T, D> *to, const struct decode_pa
 }
 
 /*
- * Load the scales of a tile of fp8: lane i has that of token i's K row, lane 16 + i that of its V row. Of a masked token 0: what
- * lies there may stand for infinity, and its weight is 0.
+ * Loads the scales of an fp8 tile: lane i has that of token i's K row, lane 16 + i that of its V row. A masked token
+ * gets 0: its stored scale may stand for infinity, and its weight is 0.
  */
 template <class T, int D, bool rows>
 DEVICE uint32_t load_scales(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts, uint32_t k)
@@ -121,7 +127,7 @@ DEVICE uint32_t load_scales(const struct decode_params *c, const struct work_ite
 	return scale;
 }
 
-/* The units of tokens g and g + 8: of K, or of V times output_unit. */
+/* The factors that the scales of tokens g and g + 8 stand for: of K, or of V times output_unit. */
 template <class T> DEVICE void take_units(uint32_t scale, bool v, float unit[2])
 {
 	const uint32_t g = threadIdx.x % 32 / 4 + 16 * v;
@@ -151,7 +157,10 @@ __device__ static void load_v(struct half_tile<T, D> *to, const struct decode_pa
 	}
 }
 
-/* Load the scores of tokens g and g + 8 of a list's tile, heads as in scores(), which were stored when it was selected. */
+/*
+ * Loads the scores of tokens g and g + 8 of a list's tile, for heads as in scores(). They were stored when the list was
+ * selected.
+ */
 DEVICE void load_topk_scores(__half2 to[2], const struct decode_params *c, const struct work_item *j, uint32_t tile)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = min(threadIdx.x % 4 * 2, c->cols - 2);
@@ -165,8 +174,8 @@ DEVICE void load_topk_scores(__half2 to[2], const struct decode_params *c, const
 }
 
 /*
- * The same over quantized KV (decode-quant.cuh): the quantized numbers of a tile are loaded into the registers of
- * its rows, and dequantized in place before they are used.
+ * The same for quantized KV (decode-quant.cuh): the quantized numbers of a tile are loaded into the registers of its
+ * rows, and dequantized in place before use.
  */
 template <class T, int D>
 __device__ static void quant_load_k(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
@@ -199,7 +208,7 @@ __device__ static void load_values(struct half_tile<T, D> *to, const struct deco
 		load_v<(mode >= MODE_TOKENS)>(to, c, j, ts, k, once);
 }
 
-/* V of masked tokens may be anything, and 0 times anything may be NaN. */
+/* Clears V of masked tokens: these may be anything, and 0 times anything may be NaN. */
 template <class T, int D> __device__ static void clear_v(struct half_tile<T, D> *of, uint32_t mask)
 {
 	const uint32_t pair = threadIdx.x % 4 * 2;
@@ -215,7 +224,7 @@ template <class T, int D> __device__ static void clear_v(struct half_tile<T, D> 
 	}
 }
 
-/* s: token g of heads 2 c and 2 c + 1, then token g + 8. Not scaled. */
+/* s: products of token g with heads 2 c and 2 c + 1, then those of token g + 8. Not scaled. */
 template <class T, int D> __device__ static void scores(struct half_tile<T, D> *k, const struct columns<D> *of, float s[4])
 {
 	float more[4] = {0, 0, 0, 0};
@@ -231,7 +240,7 @@ template <class T, int D> __device__ static void scores(struct half_tile<T, D> *
 		s[x] += more[x];
 }
 
-/* The tile's weights into the sums and, times V's units, into columns of a product. */
+/* Adds the tile's weights to the sums. p: the weights times V's scales, as columns of a product. */
 template <class T, int D>
 DEVICE void add_weights(struct columns<D> *w, const float weight[4], const float unit[2], uint32_t p[2])
 {
@@ -244,8 +253,8 @@ DEVICE void add_weights(struct columns<D> *w, const float weight[4], const float
 }
 
 /*
- * One step of the online softmax: the tile's weights as columns of a product; running maximum, sum and output
- * follow.
+ * One step of the online softmax. p: the tile's weights as columns of a product. The running maximum, sum and output
+ * are updated.
  */
 template <class T, int D>
 __device__ static void softmax_step(struct columns<D> *w, const float s[4], const float unit[2], uint32_t p[2])
@@ -279,7 +288,7 @@ __device__ static void softmax_step(struct columns<D> *w, const float s[4], cons
 	add_weights<T>(w, weight, unit, p);
 }
 
-/* Two words of two rows: the low halves of both, and the high halves. */
+/* Adds a product. Its operands are the low halves of words a and b, their high halves, and likewise of c and d. */
 template <class T>
 __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d,
                                 const uint32_t p[2])
@@ -289,8 +298,8 @@ __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c
 }
 
 /*
- * The same of fp8: words of four rows' four dimensions, for two products. Bytes of two rows in turn make a pair of fp16 for each
- * dimension.
+ * The same for fp8: words of four rows with four dimensions each, for two products. Interleaved bytes of two rows make
+ * a pair of fp16 numbers for each dimension.
  */
 template <class T>
 __device__ static void add_fp8_pairs(float first[4], float second[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d, const uint32_t p[2])
@@ -315,7 +324,7 @@ template <int D> __device__ static void add_values(struct half_tile<FP8, D> *of,
 	}
 }
 
-/* acc: dimensions 64 b + 8 g + 2 a (+ 1 from x = 2 on) of heads 2 c + x % 2, for acc[4 b + a][x]. */
+/* acc[4 b + a][x] gets dimension 64 b + 8 g + 2 a (+ 1 from x = 2 on) of head 2 c + x % 2. */
 template <class T, int D> __device__ static void add_values(struct half_tile<T, D> *of, struct columns<D> *to, const uint32_t p[2])
 {
 #pragma unroll
@@ -333,7 +342,10 @@ template <class T, int D> __device__ static void add_values(struct half_tile<T, 
 	}
 }
 
-/* Of the accumulators of head 2 c + x, as a row: what the lane has, four elements at a time, as take(first one's number, elements). */
+/*
+ * Calls take(number of the first element, four elements) for all elements that this lane has of the output row of head
+ * 2 c + x.
+ */
 template <class T, int D, class Take> DEVICE void each_four(const struct columns<D> *w, int x, Take take)
 {
 	constexpr int wide = half_tile<T, D>::WIDE, rest = half_tile<T, D>::REST;
@@ -345,7 +357,7 @@ template <class T, int D, class Take> DEVICE void each_four(const struct columns
 		                 w->acc[a + 1][x + 2] / output_unit<T>));
 }
 
-/* Queries of n of the item's columns, from number `first` on. */
+/* Loads the queries of n of the item's columns, from number `first` on. */
 template <class T, int D>
 __device__ static void load_q(struct columns<D> *w, const struct decode_params *c, const struct work_item *j, uint32_t first, uint32_t n)
 {
@@ -356,7 +368,7 @@ __device__ static void load_q(struct columns<D> *w, const struct decode_params *
 	for (int b = 0; b < D / 32; b++)
 		e[b] = io_read8(c->io_dtype, c->q, row + b * 32);
 #pragma unroll
-	for (int b = 0; b < D / 32; b++) { /* columns past the last head are a copy: they are not used */
+	for (int b = 0; b < D / 32; b++) { /* columns past the last head are an unused copy */
 		uint32_t word[4];
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
@@ -367,7 +379,7 @@ __device__ static void load_q(struct columns<D> *w, const struct decode_params *
 	}
 }
 
-/* Products become scores before they are scaled: times K's units of fp8, and capped. */
+/* Multiplies products by K's fp8 scales and applies the softcap, before they are scaled. */
 template <class T> DEVICE void cap_products(const struct decode_params *c, const float unit[2], float s[4])
 {
 	if constexpr (is_fp8<T>)
@@ -380,7 +392,7 @@ template <class T> DEVICE void cap_products(const struct decode_params *c, const
 			s[x] = soft_cap(c->scale.cap, s[x]);
 }
 
-/* Scale a tile's products: -infinity of tokens that do not count. */
+/* Scales a tile's products; -infinity for tokens that do not count. */
 DEVICE void scale_scores(const struct decode_params *c, uint32_t mask, float s[4])
 {
 	const uint32_t g = threadIdx.x % 32 / 4;
@@ -398,7 +410,7 @@ template <int D> DEVICE void clear_acc(struct columns<D> *w)
 			w->acc[a][x] = 0;
 }
 
-/* A sum begins from nothing. */
+/* Begins a sum: no tokens so far. */
 template <int D> DEVICE void begin_sum(struct columns<D> *w)
 {
 	clear_acc(w);
@@ -406,7 +418,7 @@ template <int D> DEVICE void begin_sum(struct columns<D> *w)
 	w->sum[0] = w->sum[1] = 0;
 }
 
-/* Sums of weights, of which each lane has those of its tokens so far. */
+/* Totals the sums of weights; each lane had the sum over its own tokens. */
 template <int D> DEVICE void total_sums(struct columns<D> *w)
 {
 #pragma unroll
@@ -418,7 +430,7 @@ template <int D> DEVICE void total_sums(struct columns<D> *w)
 
 /* ---- where scores are written ------------------------------------------------------------------- */
 
-/* The first tile of a batch, if it has one. */
+/* Loads the first tile of a batch, if there is one. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void load_first_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
                                        const struct tile_batch *ts)
@@ -430,7 +442,10 @@ __device__ static void load_first_tile(struct warp_state<T, D> *w, const struct 
 	load_values<mode>(&w->v, c, j, ts, 0, w->once);
 }
 
-/* Attend to tile k of a batch, which is loaded or in flight, and load the next one; `number`: in the request's count. */
+/*
+ * Attends to tile k of a batch, which is loaded or in flight, and loads the next one. `number` is the tile's number in
+ * the request.
+ */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
                                    const struct tile_batch *ts, uint32_t number, uint32_t k)
@@ -461,7 +476,7 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 		load_values<mode>(&w->v, c, j, ts, k + 1, w->once);
 }
 
-/* A warp's part of a work item whose scores go to the ring; its first tile and q are loaded or in flight. */
+/* A warp's part of a work item whose scores go to the ring. The first tile and q are loaded or in flight. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_item(struct warp_state<T, D> *w, const struct decode_params *c,
                                    const struct work_item *j, struct tile_batch *ts)

@@ -3,16 +3,15 @@
  * kernels/cuda/evict/accumulate.cu - accumulated attention scores of tokens (H2O, SnapKV).
  *
  * A decode step leaves softmax weights, which are added to the slot metadata in one pass. The rows of a prompt's
- * observation window take two passes over the keys, where attention itself makes one: the first computes the
- * denominators of the rows' softmax, over a few chunks of the keys; the second has a block for each 128 keys,
- * which goes through all rows that attend to them and adds up its columns. So every score is the work of one
- * block, which adds in one order.
+ * observation window take two passes over the keys. The first one computes the denominators of the rows' softmax, over
+ * a few chunks of the keys. The second one has a block for each 128 keys, which processes all rows that attend to them
+ * and adds up its columns. So every score is computed by one block, which adds in a fixed order.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
 #include "kernels/cuda/runtime/rows.cuh"
 
 #define ACCUMULATE_THREADS 256
-#define ACCUMULATE_PAIRS 2 /* pairs of metadata, a thread's, in flight at once */
+#define ACCUMULATE_PAIRS 2 /* pairs of metadata that a thread has in flight */
 
 /* ---- a decode step --------------------------------------------------------------------------- */
 
@@ -45,7 +44,7 @@ accumulate_kernel(const __grid_constant__ struct accumulate_params c)
 			continue;
 		at[x] = meta_at(&c.meta, s, blockIdx.y, s->set, u);
 		meta[x] = load_pair(at[x]);
-		weight[x] = *(const float2 *)(token + u); /* 0 from len on */
+		weight[x] = *(const float2 *)(token + u); /* weights from len on are 0 */
 	}
 #pragma unroll
 	for (int x = 0; x < ACCUMULATE_PAIRS; x++) {
@@ -76,8 +75,8 @@ void skv_cuda_accumulate_scores(const struct skv_shape *sh, const struct skv_bat
 
 /* ---- a prompt -------------------------------------------------------------------------------- */
 
-#define MIN_CHUNK_TILES 32u /* tiles of a chunk of the keys, or more if there would be too many chunks */
-#define KEY_TILES 2     /* of a block that adds up columns */
+#define MIN_CHUNK_TILES 32u /* min tiles of a chunk of the keys; more if there would be too many chunks */
+#define KEY_TILES 2     /* tiles of a block that adds up columns */
 
 struct prompt_params {
 	struct rows_params call;
@@ -87,7 +86,7 @@ struct prompt_params {
 	float2 *part; /* [row of q][head][PROMPT_CHUNKS]: maximum and sum of a row's weights in a chunk of the keys */
 };
 
-/* Block `nth` of the observed rows; false if there is none. */
+/* Sets *j to block `nth` of the observed rows; returns false if there is none. */
 DEVICE bool observed_rows(const struct prompt_params *c, uint32_t nth, struct rows_item *j)
 {
 	const uint32_t n_q = j->s->n_q, n_observed = c->window ? min(c->window, n_q) : n_q;
@@ -105,7 +104,7 @@ DEVICE void begin_item(const struct prompt_params *c, struct rows_item *j)
 	j->table = j->s->table + (size_t)c->call.layer * j->s->layer_stride;
 }
 
-/* Grid: chunks of the keys, of each block of rows; kv heads, sequences. */
+/* Grid: chunks of the keys for each block of rows, kv heads, sequences. */
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_constant__ struct prompt_params c)
 {
@@ -148,7 +147,7 @@ __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_cons
 	}
 }
 
-/* log2 of a row's denominator, from its chunks: four lanes have two each. Infinite where there is no row. */
+/* log2 of a row's denominator, from its chunks, of which each of four lanes has two. Infinite where there is no row. */
 DEVICE float log_denominator(const struct prompt_params *c, uint32_t out)
 {
 	const float2 none = make_float2(-INFINITY, 0), *part = c->part + (size_t)out * PROMPT_CHUNKS + threadIdx.x % 4;
@@ -163,7 +162,7 @@ DEVICE float log_denominator(const struct prompt_params *c, uint32_t out)
 	return sum > 0 ? add_sink(c->sinks, out % c->call.n_heads, base + log2f(sum)) : INFINITY;
 }
 
-/* Weights of a tile's scores, added up by columns, 8 n + 2 c and + 1, of rows g and g + 8. */
+/* Adds up the weights of a tile's scores by column, 8 n + 2 c and + 1, over rows g and g + 8. */
 DEVICE void add_columns(const float s[TILE / 8][4], const float lse[2], float col[TILE / 8][2])
 {
 #pragma unroll
@@ -173,7 +172,7 @@ DEVICE void add_columns(const float s[TILE / 8][4], const float lse[2], float co
 			col[n][x % 2] += exp2_fast(s[n][x] - lse[x / 2]);
 }
 
-/* Sum the columns of the block's tiles over its lanes. */
+/* Sums the columns of the block's tiles over the lanes of each warp. */
 DEVICE void fold_columns(const float col[KEY_TILES][TILE / 8][2], float column_sums[WARPS][KEY_TILES * TILE])
 {
 #pragma unroll

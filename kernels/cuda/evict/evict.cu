@@ -2,9 +2,9 @@
 /*
  * kernels/cuda/evict/evict.cu - eviction: which entries (tokens or pages) of a kv head are retained.
  *
- * A block takes a sequence's kv head. As a rule one entry is evicted, and all recent ones are retained: then it is
- * the lowest of the others, which one pass finds. Where more are evicted, as after a prompt, the lowest retained
- * one is found first.
+ * A block takes one kv head of a sequence. Usually one entry is evicted and all recent ones are retained. Then the
+ * evicted entry is the lowest of the others, which one pass finds. If more entries are evicted, as after a prompt, the
+ * lowest retained entry is found first.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
 #include "kernels/cuda/select/topk-key.cuh"
@@ -22,14 +22,14 @@ struct evict_params {
 	uint32_t stride, heads;
 };
 
-/* A block's work: of n_entries n_retained stay, those from a position on whatever their rank. */
+/* A block's work: n_retained of n_entries entries stay, those from position `from` on regardless of their rank. */
 struct head_item {
 	const struct skv_kseq *s;
 	const float *rank; /* or NULL */
 	uint32_t h, n_entries, n_retained, from;
 };
 
-/* The higher the key, the sooner an entry is retained. */
+/* Entries with higher keys are retained first. */
 DEVICE uint64_t topk_key(const struct evict_params *c, const struct head_item *j, uint32_t pos, float rank)
 {
 	if (pos >= j->from)
@@ -37,7 +37,7 @@ DEVICE uint64_t topk_key(const struct evict_params *c, const struct head_item *j
 	return (uint64_t)(pos < j->s->pinned) << 63 | score_key(rank, pos, c->by.evict_older);
 }
 
-/* use(entry, pos, rank) */
+/* Calls use(entry, pos, rank) for each entry. */
 template <class F> DEVICE void for_each_entry(const struct evict_params *c, const struct head_item *j, F use)
 {
 	for_each_pair<THREADS>(&c->meta, j->s, j->h, j->s->set, 0, j->n_entries, j->n_entries,
@@ -49,7 +49,7 @@ template <class F> DEVICE void for_each_entry(const struct evict_params *c, cons
 	});
 }
 
-/* The lowest entry, and how many there are from j->from on. */
+/* Returns the entry of the lowest key. *ret_recent: the number of entries from position j->from on. */
 __device__ static uint32_t find_lowest(const struct evict_params *c, const struct head_item *j, uint32_t *ret_recent)
 {
 	__shared__ unsigned long long lowest;
@@ -79,15 +79,15 @@ __device__ static uint32_t find_lowest(const struct evict_params *c, const struc
 	}
 	__syncthreads();
 	if (of_thread == lowest && lowest != KEY_RECENT)
-		unit = mine; /* keys differ: one thread */
+		unit = mine; /* keys differ, so this is one thread */
 	__syncthreads();
 	*ret_recent = recent;
 	return unit;
 }
 
 /*
- * Set j->from so that it has the `recent` entries of the largest positions, where some of the latest were evicted
- * before.
+ * Sets j->from so that the `recent` entries of the largest positions are at or after it. Called if some of the latest
+ * entries were evicted before.
  */
 __device__ static void find_recent(const struct evict_params *c, struct head_item *j, struct topk_smem *smem,
                                    uint32_t recent)
@@ -98,7 +98,7 @@ __device__ static void find_recent(const struct evict_params *c, struct head_ite
 	j->from = (uint32_t)(last >> 32);
 }
 
-/* Mark the entries below the last retained one as evicted. */
+/* Marks the entries below the last retained one as evicted. */
 __device__ static void mark_evicted(const struct evict_params *c, const struct head_item *j, uint64_t last)
 {
 	for_each_entry(c, j, [=](uint32_t u, uint32_t pos, float rank) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/head-budgets.cu - heads that share a layer's budget (AdaKV): active entries, their
- * accumulated scores, and the allocation of head budgets.
+ * kernels/cuda/evict/head-budgets.cu - heads that share a layer's budget (Ada-KV): active entries, their accumulated
+ * scores, and the allocation of head budgets.
  *
- * Lists of active slots are made in every step: a block takes a sequence's kv head, and a thread has a run of
- * metadata in flight. The rest is for few steps, and simple. Accumulation takes a block a kv head: in two passes
- * over the keys, a key a thread, it computes the denominators of the softmax, then the weights. Allocation first
- * finds what each head is guaranteed, a block a head; then a block takes all heads of a sequence, whose entries
- * have keys that all differ.
+ * Lists of active slots are made in every step: a block takes one kv head of a sequence, and each thread has a run of
+ * metadata in flight. The other kernels run in few steps, and are simple. Accumulation takes a block per kv head: in
+ * two passes over the keys, one key per thread, it computes the denominators of the softmax and then the weights.
+ * Allocation first finds the guaranteed entries of each head, one block per head. Then one block takes all heads of a
+ * sequence; the keys of their entries all differ.
  */
 #include <cub/block/block_scan.cuh>
 #include "kernels/cuda/evict/slot-meta.cuh"
@@ -29,7 +29,7 @@ struct list_params {
 	uint32_t stride, heads;
 };
 
-/* The active ones of the slots [u, u + RUN), a bit each. */
+/* The active slots among [u, u + RUN), one bit each. */
 DEVICE uint32_t active_mask(const struct list_params *c, const struct skv_kseq *s, uint32_t h, uint32_t u)
 {
 	struct meta_pair p[RUN / 2];
@@ -101,20 +101,20 @@ struct accumulate_params {
 	uint32_t stride, q_stride, heads, group, head_dim, dtype, io_dtype, layer;
 };
 
-/* Up to so many q heads of a kv head at a time. */
+/* For up to HEAD_TILE q heads of a kv head at a time. */
 struct accumulate_smem {
-	float q[HEAD_TILE][SKV_MAX_HEAD_DIM]; /* times the scale, unless there is a softcap; zeros where there is no head */
+	float q[HEAD_TILE][SKV_MAX_HEAD_DIM]; /* times the scale, unless there is a softcap; zeros for missing heads */
 	struct partial_softmax parts[HEAD_TILE][WARPS];
-	float lse[HEAD_TILE]; /* infinite where there is no head */
+	float lse[HEAD_TILE]; /* infinity for missing heads */
 };
 
 struct head_item {
 	const struct skv_kseq *s;
-	const uint32_t *ids; /* a thread has those of threadIdx.x + k THREADS */
-	uint32_t h, n;       /* kv head, its listed slots */
+	const uint32_t *ids; /* a thread takes ids threadIdx.x + k THREADS */
+	uint32_t h, n;       /* kv head; its listed slots */
 };
 
-/* The scores of a slot's key: -infinity if it is not resident. */
+/* The scores of a slot's key; -infinity if it is not resident. */
 __device__ static void key_scores(const struct accumulate_params *c, const struct head_item *j,
                                   const struct accumulate_smem *smem, uint32_t u, float ret[HEAD_TILE])
 {
@@ -149,14 +149,14 @@ __device__ static void key_scores(const struct accumulate_params *c, const struc
 			ret[g] = c->scale.scale * soft_cap(c->scale.cap, ret[g]);
 }
 
-/* The queries of `heads` of the group, from its q head `first` on. */
+/* Loads the queries of `heads` q heads of the group, from number `first` on. */
 __device__ static void load_queries(const struct accumulate_params *c, const struct head_item *j,
                                     struct accumulate_smem *smem, uint32_t first, uint32_t heads)
 {
 	const size_t row = (size_t)j->s->row * c->q_stride + (j->h * c->group + first) * c->head_dim;
 	const float by = c->scale.cap != 0 ? 1 : c->scale.scale;
 
-	__syncthreads(); /* the last queries have been used */
+	__syncthreads(); /* the last queries are no longer needed */
 	for (uint32_t e = threadIdx.x; e < HEAD_TILE * c->head_dim; e += THREADS) {
 		const uint32_t g = e / c->head_dim, d = e % c->head_dim;
 		const float q = g < heads ? io_load(c->io_dtype, c->q, row + e) : 0;
@@ -165,7 +165,7 @@ __device__ static void load_queries(const struct accumulate_params *c, const str
 	__syncthreads();
 }
 
-/* log2 of the denominator of each head's softmax, from the group's q head `first` on. */
+/* Computes log2 of the denominator of each head's softmax, for `heads` q heads of the group from number `first` on. */
 __device__ static void denominators(const struct accumulate_params *c, const struct head_item *j,
                                     struct accumulate_smem *smem, uint32_t first, uint32_t heads)
 {
@@ -257,11 +257,11 @@ static_assert(SKV_MAX_TOKENS == 1u << POS_BITS && SKV_MAX_HEADS == 1u << HEAD_BI
 
 typedef team<THREADS, 0, 0> whole;
 
-/* A kv head's guaranteed entries: candidates from a position on, and those with keys of at least `key`. */
+/* A kv head's guaranteed entries: candidates from position `from` on, and those with keys of at least `key`. */
 struct guaranteed {
 	uint64_t key;
 	uint32_t from;
-	uint32_t candidates; /* of the head: retained and active entries */
+	uint32_t candidates; /* candidates of the head: its retained and active entries */
 };
 
 struct budget_params {
@@ -273,7 +273,7 @@ struct budget_params {
 	uint32_t stride, heads;
 };
 
-/* The higher the key, the sooner an entry is active. */
+/* Entries with higher keys are active first. */
 DEVICE uint64_t topk_key(const struct guaranteed *guaranteed, uint32_t h, uint32_t pos, float rank)
 {
 	const uint32_t below = (SKV_MAX_TOKENS - 1 - pos) << HEAD_BITS | (SKV_MAX_HEADS - 1 - h);
@@ -281,7 +281,7 @@ DEVICE uint64_t topk_key(const struct guaranteed *guaranteed, uint32_t h, uint32
 	return pos >= guaranteed->from || key >= guaranteed->key ? KEY_GUARANTEED : key;
 }
 
-/* use(unit, pos, key) of a kv head's candidates */
+/* Calls use(slot, pos, key) for each of a kv head's candidates. */
 template <class F>
 DEVICE void for_each_candidate(const struct budget_params *c, uint32_t h, struct guaranteed guaranteed, F use)
 {

@@ -2,16 +2,16 @@
 /*
  * kernels/cuda/evict/rank.cu - ranks of tokens from their scores, in steps whose layer evicts.
  *
- * A block takes a sequence's kv head. Smoothing is over neighbouring positions, which lie in any slots: so scores
- * are put in order of position in shared memory, a range of positions at a time. The mean similarity of a key to
- * all others is that to the mean of all normalised keys: two passes over the keys, in which TEAM lanes share a
- * key. Inactive tokens count among these keys, but not in what is made of scores.
+ * A block takes one kv head of a sequence. Smoothing is over neighbouring positions, which may be in any slots. So
+ * scores are ordered by position in shared memory, a range of positions at a time. A key's mean similarity to all keys
+ * is its similarity to the mean of all normalized keys: this takes two passes over the keys, in which TEAM lanes share
+ * a key. Inactive tokens count among these keys, but not in sums of scores.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
 #include "kernels/cuda/runtime/fp8.cuh"
 
 #define THREADS 512
-#define SMEM_POSITIONS 10240u /* positions at a time, neighbours included */
+#define SMEM_POSITIONS 10240u /* positions at a time, including neighbours */
 #define EIGHT 8u      /* elements that a lane reads at a time: 16 bytes, 8 of fp8 */
 
 struct rank_params {
@@ -30,7 +30,7 @@ struct head_item {
 	uint32_t h;
 };
 
-/* The sum over the block. */
+/* Returns the sum over the block. */
 __device__ static float block_sum(float mine)
 {
 	__shared__ float of_warp[THREADS / 32];
@@ -38,7 +38,7 @@ __device__ static float block_sum(float mine)
 #pragma unroll
 	for (int lane = 1; lane < 32; lane *= 2)
 		mine += __shfl_xor_sync(~0u, mine, lane);
-	__syncthreads(); /* the last call's sums have been read */
+	__syncthreads(); /* all threads have read the last call's sums */
 	if (threadIdx.x % 32 == 0)
 		of_warp[threadIdx.x / 32] = mine;
 	__syncthreads();
@@ -48,7 +48,7 @@ __device__ static float block_sum(float mine)
 	return sum;
 }
 
-/* use(slot, position, score) */
+/* Calls use(slot, position, score) for each token. */
 template <class F> DEVICE void for_each_token(const struct rank_params *c, const struct head_item *j, F use)
 {
 	for_each_pair<THREADS>(&c->meta, j->s, j->h, j->s->set, 0, j->s->len, j->s->len,
@@ -77,18 +77,18 @@ __device__ static uint32_t last_position(const struct rank_params *c, const stru
 	return last;
 }
 
-/* Means over neighbouring positions. */
+/* Ranks tokens by the mean score of neighbouring positions. */
 __device__ static void smooth(const struct rank_params *c, const struct head_item *j, float *values)
 {
 	const uint32_t wide = c->by.smooth, half = wide / 2, step = SMEM_POSITIONS - 2 * half;
 	const uint32_t last = last_position(c, j);
 
-	for (uint32_t from = 0; from <= last; from += step) { /* values[x] is of position from - half + x */
+	for (uint32_t from = 0; from <= last; from += step) { /* values[x] is for position from - half + x */
 		for (uint32_t x = threadIdx.x; x < SMEM_POSITIONS; x += THREADS)
 			values[x] = 0;
 		__syncthreads();
 		for_each_token(c, j, [=](uint32_t, uint32_t pos, float value) {
-			if (pos + half - from < SMEM_POSITIONS) /* positions below wrap to far above */
+			if (pos + half - from < SMEM_POSITIONS) /* positions below the range wrap to large values */
 				values[pos + half - from] = is_inactive(value) ? 0 : value;
 		});
 		__syncthreads();
@@ -107,8 +107,8 @@ __device__ static void smooth(const struct rank_params *c, const struct head_ite
 /* ---- similarity ------------------------------------------------------------------------------ */
 
 /*
- * use(slot, eight elements of its key), in all lanes; zeros for slots from len on, and past the key's end. The scale of a row of
- * fp8 is left out: it changes no direction.
+ * Calls use(slot, eight elements of its key) in all lanes, with zeros for slots from len on and past the key's end. The
+ * scale of an fp8 row is left out, since it does not change the key's direction.
  */
 template <int TEAM, class F> DEVICE void for_each_key(const struct rank_params *c, const struct head_item *j, F use)
 {
@@ -146,7 +146,7 @@ template <int TEAM> DEVICE float team_sum(float x)
 	return x;
 }
 
-/* One over the norm of a key; 0 for a key of zeros, which is similar to none. */
+/* The inverse of a key's norm; 0 for a key of zeros, which is similar to none. */
 template <int TEAM> DEVICE float inverse_length(const float2 e[4])
 {
 	float square = 0;
@@ -157,12 +157,12 @@ template <int TEAM> DEVICE float inverse_length(const float2 e[4])
 	return square > 0 ? 1 / sqrtf(square) : 0;
 }
 
-/* The mean of all normalised keys: this lane's elements. `smem`: THREADS * EIGHT + head_dim floats. */
+/* Computes this lane's elements of the mean of all normalized keys. `smem`: THREADS * EIGHT + head_dim floats. */
 template <int TEAM>
 __device__ static void mean_key(const struct rank_params *c, const struct head_item *j, float *smem, float2 ret[4])
 {
 	constexpr uint32_t teams = THREADS / TEAM;
-	const uint32_t lane = threadIdx.x % TEAM, all = TEAM * EIGHT; /* numbers of a team */
+	const uint32_t lane = threadIdx.x % TEAM, all = TEAM * EIGHT; /* elements of a team */
 	float2 sum[4] = {};
 	float *mean = smem + THREADS * EIGHT;
 
@@ -188,7 +188,7 @@ __device__ static void mean_key(const struct rank_params *c, const struct head_i
 		ret[k] = *(const float2 *)&mean[lane * EIGHT + 2 * k];
 }
 
-/* Fill j->similarity with the exponentials of similarities; returns their sum. */
+/* Fills j->similarity with the exponentials of similarities, and returns their sum. */
 template <int TEAM>
 __device__ static float similarities(const struct rank_params *c, const struct head_item *j, float *smem)
 {
@@ -201,7 +201,7 @@ __device__ static float similarities(const struct rank_params *c, const struct h
 #pragma unroll
 		for (int k = 0; k < 4; k++)
 			dot += e[k].x * mean[k].x + e[k].y * mean[k].y;
-		const float x = expf(team_sum<TEAM>(dot) * inverse_length<TEAM>(e)); /* of at most 1 */
+		const float x = expf(team_sum<TEAM>(dot) * inverse_length<TEAM>(e)); /* similarities are at most 1 */
 		if (u >= j->s->len || threadIdx.x % TEAM)
 			return;
 		j->similarity[u] = x;

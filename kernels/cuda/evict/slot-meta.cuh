@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/slot-meta.cuh - slot metadata (position, score) of entries, for a block that has all of a
- * sequence's kv head. An entry is a token's slot or a page.
+ * kernels/cuda/evict/slot-meta.cuh - slot metadata (position, score) of entries, for a block that handles one kv head
+ * of a sequence. An entry is a token's slot or a page.
  *
- * Metadata is 8 bytes an entry, and bound by memory bandwidth: a thread takes two entries at a time, and has
- * several such pairs in flight. Entry u is always the same thread's, so what one pass writes of an entry the next
- * one may read without a barrier. A page's part for a kv head has an even number of entries of each set, 16-byte
+ * Metadata is 8 bytes per entry, and access to it is bound by memory bandwidth: a thread takes two entries at a time,
+ * and has several such pairs in flight. Entry u always belongs to the same thread, so one pass may read without a
+ * barrier what the previous one wrote. A kv head's part of a page has an even number of entries of each set, 16-byte
  * aligned.
  */
 #ifndef SKV_CUDA_EVICT_SLOT_META_CUH
@@ -16,8 +16,8 @@
 
 struct meta_table {
 	uint8_t *pool;
-	size_t page_bytes, part; /* part: a kv head's share of a page */
-	uint32_t table, each;    /* number of the layer's table of metadata; entries of a page */
+	size_t page_bytes, part; /* part: a kv head's bytes of a page */
+	uint32_t table, each;    /* number of the layer's table of metadata; entries per page */
 };
 
 static inline struct meta_table meta_table_of(const struct skv_shape *sh)
@@ -45,19 +45,19 @@ DEVICE bool is_retained(uint32_t pos)
 	return !(pos & SKV_SLOT_EVICTED);
 }
 
-/* The sign bit of an entry's score says so, of -0 too. */
+/* The sign bit of an entry's score marks it as inactive, also for -0. */
 DEVICE bool is_inactive(float value)
 {
 	return __float_as_uint(value) >> 31;
 }
 
-/* Entries of so many slots. */
+/* Entries that `slots` slots make. */
 DEVICE uint32_t entries_of(uint32_t unit, uint32_t slots)
 {
 	return unit == 1 ? slots : skv_pages_of(slots);
 }
 
-/* Metadata of two entries, as they are read and written. */
+/* Metadata of two entries, the unit of loads and stores. */
 struct meta_pair {
 	uint32_t pos[2];
 	float value[2];
@@ -75,8 +75,8 @@ DEVICE void store_pair(struct skv_slot_meta *at, const struct meta_pair *p)
 }
 
 /*
- * The pairs of entries [from, end), `from` even, for a block of so many threads: use(u, pair). Entries from
- * `have` on are free, whatever is stored. With an odd end the last pair has an entry more.
+ * Calls use(u, pair) for the pairs of entries [from, end), `from` even, distributed over a block of `threads` threads.
+ * Entries from `have` on are free, whatever is stored. If `end` is odd, the last pair includes one entry more.
  */
 template <int threads, class F>
 DEVICE void for_each_pair(const struct meta_table *n, const struct skv_kseq *s, uint32_t h, uint32_t set,

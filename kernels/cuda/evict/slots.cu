@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/slots.cu - allocation of KV slots for a step's tokens, and metadata carried from step to
- * step.
+ * kernels/cuda/evict/slots.cu - allocation of KV slots for a step's tokens, and metadata carried from step to step.
  *
- * A block takes a sequence's kv head. As a rule no entry is retained beyond those of `len` and one of them is
- * free, or the last one is new: then one pass carries the metadata over and finds it. Only after more than one
+ * A block takes one kv head of a sequence. Usually no entry is retained beyond those of `len`, and one of these is free
+ * or the last one is new. Then one pass carries the metadata over and finds the free entry. Only after more than one
  * eviction, as after a prompt, are targets and sources listed in ascending order and rows copied.
  */
 #include <cub/block/block_scan.cuh>
@@ -22,18 +21,18 @@ struct slot_params {
 	uint32_t *target; /* [seq][kv head][stride] */
 	uint32_t stride;
 	uint32_t heads, layer, state;
-	uint32_t row, scale; /* bytes of a token's K, and of its scale: 0 unless pages are of fp8 */
+	uint32_t row, scale; /* bytes of a token's K row, and of its scale: 0 unless pages are fp8 */
 };
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* K rows of an entry, in the order of its page; V's are as many further as a page has of K. */
+/* K rows of an entry, in the order of the page. V rows follow at a distance of all K rows of the page. */
 struct page_rows {
 	uint8_t *page; /* NULL: not resident */
 	uint32_t first;
 };
 
-/* Of `unit` tokens of a kv head, in a layer's table. */
+/* The rows of entry u of `unit` tokens, for kv head h in a layer's table. */
 DEVICE struct page_rows rows_at(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
                                 uint32_t h, uint32_t u)
 {
@@ -42,11 +41,11 @@ DEVICE struct page_rows rows_at(const struct slot_params *c, const struct skv_ks
 	return {skv_pte_resident(page) ? c->meta.pool + skv_pte_id(page) * c->meta.page_bytes : NULL, first};
 }
 
-/* The scales of the rows of n entries, from[] to to[]. */
+/* Copies the scales of the rows of n entries, from[] to to[]. */
 __device__ static void copy_scales(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
                                    uint32_t h, const uint32_t *from, const uint32_t *to, uint32_t n)
 {
-	const uint32_t rows = c->heads * SKV_PAGE_TOKENS; /* of K, in a page */
+	const uint32_t rows = c->heads * SKV_PAGE_TOKENS; /* K rows of a page */
 
 	for (uint32_t e = threadIdx.x; e < n * 2 * unit; e += THREADS) {
 		const uint32_t k = e / (2 * unit), x = e % (2 * unit);
@@ -58,11 +57,11 @@ __device__ static void copy_scales(const struct slot_params *c, const struct skv
 	}
 }
 
-/* Copy the rows of n entries, from[] to to[]. */
+/* Copies the rows of n entries, from[] to to[]. */
 __device__ static void copy_rows(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
                                  uint32_t h, const uint32_t *from, const uint32_t *to, uint32_t n)
 {
-	constexpr int deep = 4; /* in flight */
+	constexpr int deep = 4; /* loads in flight */
 	const uint32_t half = unit * c->row / PIECE, pieces = 2 * half; /* K, then V */
 	const size_t v = (size_t)c->heads * SKV_PAGE_TOKENS * c->row;
 
@@ -92,7 +91,7 @@ __device__ static void copy_rows(const struct slot_params *c, const struct skv_k
 		copy_scales(c, s, table, unit, h, from, to, n);
 }
 
-/* Copy n entries; of pages their bounds, too: a row of a state page each. */
+/* Copies n entries. For pages it also copies their bounds, one row of a state page each. */
 __device__ static void copy_entries(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
                                     const uint32_t *from, const uint32_t *to, uint32_t n)
 {
@@ -101,7 +100,7 @@ __device__ static void copy_entries(const struct slot_params *c, const struct sk
 		copy_rows(c, s, c->state, 1, h, from, to, n);
 }
 
-/* The largest key is that of the entry with the largest position. */
+/* The entry of the largest position has the largest key. */
 DEVICE unsigned long long latest_key(uint32_t pos, uint32_t u)
 {
 	return (unsigned long long)pos << 32 | u;
@@ -110,9 +109,10 @@ DEVICE unsigned long long latest_key(uint32_t pos, uint32_t u)
 /* ---- entries beyond the end -------------------------------------------------------------------- */
 
 /*
- * Entries of [from, end), ascending, that are retained as of the last commit, or that are not: use(before, k, u,
- * meta) for number k of a tile, before which there were so many, in the thread that has the entry; then(before,
- * n) after a tile of n, in all threads. Returns how many there are.
+ * Visits the entries of [from, end), ascending, that are retained as of the last commit, or (`retained` false) those
+ * that are not. Calls use(before, k, u, meta) in the thread that has entry u, number k of its tile after `before`
+ * entries of earlier tiles; and then(before, n) in all threads after a tile of n entries. Returns the number of
+ * entries.
  */
 template <class Use, class Then>
 __device__ static uint32_t for_each_in_order(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
@@ -144,7 +144,7 @@ __device__ static uint32_t for_each_in_order(const struct slot_params *c, const 
 }
 
 /*
- * Move what is retained beyond the entries of `len` to free ones among them. *found: the free one that is left,
+ * Moves retained entries beyond those of `len` to free ones among them. *found: the last free entry, which stays free;
  * or, if no page begins, the entry of the largest position.
  */
 __device__ static void fill_free_entries(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
@@ -175,8 +175,8 @@ __device__ static void fill_free_entries(const struct slot_params *c, const stru
 /* ---- alloc_slots ----------------------------------------------------------------------------- */
 
 /*
- * Carry retained entries' metadata over into the step's set. *found, 0 before: a free entry if a token or page
- * begins, else the one of the largest position; visible to all threads then.
+ * Copies retained entries' metadata to the step's set. *found, 0 before: a free entry if a token or page begins, else
+ * the entry of the largest position. It is visible to all threads on return.
  */
 __device__ static void carry_metadata(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
                                       bool begins_page, unsigned long long *found)
@@ -305,7 +305,7 @@ alloc_prompt_slots_kernel(const __grid_constant__ struct slot_params c)
 	const uint32_t h = blockIdx.x, units = entries_of(c.unit, s->len);
 	const uint32_t before = entries_of(c.unit, s->len - s->n_q);
 	const uint32_t end = c.unit == 1 ? skv_pages_of(s->len) * SKV_PAGE_TOKENS : units;
-	const uint32_t ahead = (s->n_tokens - s->len) / c.unit; /* position of an entry, less its number */
+	const uint32_t ahead = (s->n_tokens - s->len) / c.unit; /* an entry's position minus its number */
 
 	for_each_pair<THREADS>(&c.meta, s, h, !s->set, 0, before, end, [=](uint32_t u, struct meta_pair p) {
 #pragma unroll

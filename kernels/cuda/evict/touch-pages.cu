@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/touch-pages.cu - which pages matter (RaaS), and which are attended to, where each kv head
- * retains its own pages.
+ * kernels/cuda/evict/touch-pages.cu - which pages matter (RaaS), and which ones a layer attends to, for layers whose kv
+ * heads each retain their own pages.
  *
- * A block takes a sequence's kv head: there are few pages, a sixteenth of the tokens. A page's weight is the mean
+ * A block takes one kv head of a sequence: there are few pages, a sixteenth of the tokens. A page's weight is the mean
  * over the GQA group of the softmax of its scores.
  */
 #include <math.h>
@@ -24,19 +24,19 @@ struct touch_params {
 	float *weight;         /* [seq][kv head][weight_stride] */
 	uint32_t *ids, *count; /* [seq][kv head] of `stride` elements */
 	uint32_t page_stride, weight_stride, stride;
-	uint32_t heads, group; /* kv heads; q heads of one */
+	uint32_t heads, group; /* kv heads; q heads of each */
 };
 
 struct head_item {
 	const struct skv_kseq *s;
-	const float *score; /* of the group's first q head */
-	float *weight;      /* a thread reads what it has written: those of pages threadIdx.x + k THREADS */
-	uint32_t h, n;      /* kv head, its pages */
-	uint32_t filling;   /* the partial page: that of the largest position */
-	uint32_t pinned;    /* pages of positions below this compete for being listed; 0: all are listed */
+	const float *score; /* scores of the group's first q head */
+	float *weight;      /* a thread reads only what it wrote: pages threadIdx.x + k THREADS */
+	uint32_t h, n;      /* kv head; its pages */
+	uint32_t filling;   /* the partial page, which has the largest position */
+	uint32_t pinned;    /* pages of lower positions compete for being listed; 0: all are listed */
 };
 
-/* log2 of the denominator of each q head's softmax: lse[group]. */
+/* Computes log2 of the denominator of each q head's softmax: lse[group]. */
 __device__ static void log_denominators(const struct touch_params *c, const struct head_item *j, float scale,
                                         float *lse)
 {
@@ -58,7 +58,7 @@ __device__ static void log_denominators(const struct touch_params *c, const stru
 	__syncthreads();
 }
 
-/* Weights of the pages, means over the group; and the partial page. */
+/* Computes the pages' weights, which are means over the group, and finds the partial page. */
 __device__ static void page_weights(const struct touch_params *c, struct head_item *j)
 {
 	__shared__ float lse[SKV_MAX_HEADS];
@@ -86,7 +86,7 @@ __device__ static void page_weights(const struct touch_params *c, struct head_it
 	j->filling = (uint32_t)latest;
 }
 
-/* use(page, its metadata, its weight) */
+/* Calls use(page, its metadata, its weight) for each page. */
 template <class F> DEVICE void for_each_page(const struct touch_params *c, const struct head_item *j, F use)
 {
 #pragma unroll 2
@@ -94,7 +94,7 @@ template <class F> DEVICE void for_each_page(const struct touch_params *c, const
 		use(u, meta_at(&c->meta, j->s, j->h, j->s->set, u), j->weight[u]);
 }
 
-/* The key that the best `want` pages reach by weight, of those that are eligible. */
+/* The key that the best `want` of the eligible pages reach by weight. */
 template <class F>
 __device__ static uint64_t best(const struct touch_params *c, const struct head_item *j, struct topk_smem *smem,
                                 uint32_t want, F eligible)
@@ -107,7 +107,7 @@ __device__ static uint64_t best(const struct touch_params *c, const struct head_
 	});
 }
 
-/* Pages that matter, and one that begins with this token, get the sequence's length as their score. */
+/* Sets the scores of pages that matter, and of a page that begins with this token, to the sequence's length. */
 __device__ static void touch(const struct touch_params *c, const struct head_item *j, struct topk_smem *smem)
 {
 	const struct skv_budget share = {.share = c->touch.ratio};
@@ -123,7 +123,7 @@ __device__ static void touch(const struct touch_params *c, const struct head_ite
 	});
 }
 
-/* List all pages that are attended to, ascending, but the partial one last. */
+/* Lists all pages to attend to, ascending, with the partial one last. */
 __device__ static void list_pages(const struct touch_params *c, const struct head_item *j, struct topk_smem *smem)
 {
 	const size_t row = (size_t)blockIdx.y * c->heads + j->h;

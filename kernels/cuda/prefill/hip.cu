@@ -2,31 +2,34 @@
 /*
  * kernels/cuda/prefill/hip.cu - HiP's lists of tiles: the best chunks of tokens, selected in stages.
  *
- * Which token represents a chunk depends on the query row, and HiP reads few tokens of a chunk to find it. But
- * tensor cores compute the scores of all of them sooner than those few are gathered: so one pass scores all chunks
- * of all three sizes, and what remains of the stages is top-k (topk.cuh).
+ * The token that represents a chunk depends on the query row, and HiP reads few tokens of a chunk to find it. But
+ * tensor cores compute the scores of all tokens in less time than it takes to gather those few. So one pass scores all
+ * chunks of all three sizes, and the stages are only top-k selections (topk.cuh).
  */
 #include <string.h>
 #include "kernels/cuda/select/topk.cuh"
 #include "kernels/cuda/prefill/weights.cuh"
 
 #define SELECT_THREADS 256
-#define WIDTH 66    /* floats of a row of scores: threads that walk through rows of their own have few bank conflicts */
+#define WIDTH 66    /* floats of a row of scores: few bank conflicts between threads that each walk through a row */
 #define CHUNK 64u   /* tokens of the first stage's chunks: a tile of keys */
-#define HALVES 2u   /* halves of it in the second */
-#define EIGHTHS 8u  /* and eighths in the third */
+#define HALVES 2u   /* halves of a chunk, in the second stage */
+#define EIGHTHS 8u  /* eighths of a chunk, in the third stage */
 #define CHUNK_SCORES (1 + HALVES + EIGHTHS)
 
 struct hip_params : tile_params {
 	uint32_t keep[SKV_HIP_STAGES];
 	uint32_t chunks;                 /* chunks of a row, a multiple of 4 */
 	float *score;                    /* [item of the band][row]: [chunks], [chunks][HALVES], [chunks][EIGHTHS] */
-	uint32_t *keys;                  /* [item of the band][row][key_words] where they do not fit shared memory */
-	uint32_t key_words;              /* words: keys of a stage, and what the first two have selected */
-	uint32_t first_most, units_most; /* selected in the first stage, at most; keys of a stage, at most */
+	uint32_t *keys;                  /* [item of the band][row][key_words], if keys do not fit in shared memory */
+	uint32_t key_words;              /* words: keys of a stage, and selections of the first two stages */
+	uint32_t first_most, units_most; /* max selected in the first stage; max keys of a stage */
 };
 
-/* The score of the token that represents `size` tokens: from their first one on, always the better half. */
+/*
+ * The score of the token that represents `size` tokens: beginning with the first token, the search always takes the
+ * better half.
+ */
 DEVICE float representative_score(const float *w, uint32_t size)
 {
 	uint32_t at = 0;
@@ -74,7 +77,10 @@ __global__ void __launch_bounds__(THREADS) chunk_scores_kernel(const __grid_cons
 
 typedef team<SELECT_THREADS, 0, 0> whole;
 
-/* The best `want` of n candidates by score(u). Returns how many there are; all threads may read them then. */
+/*
+ * Selects the best `want` of n candidates by score(u). Returns how many there are; all threads may read them
+ * afterwards.
+ */
 template <class F>
 DEVICE uint32_t stage(struct topk_smem *smem, uint32_t *key, uint32_t n, uint32_t want, uint32_t *ids, F score)
 {
@@ -118,7 +124,7 @@ __global__ void __launch_bounds__(SELECT_THREADS) hip_select_kernel(const __grid
 	n = stage(&smem, key, HALVES * n, c.keep[1] / (CHUNK / HALVES), part, [&](uint32_t u) {
 		return of_half[HALVES * (skip + chunk[u / HALVES]) + u % HALVES];
 	});
-	/* halves, numbered from the sequence's beginning */
+	/* Halves, numbered from the sequence's beginning. */
 	for (uint32_t x = threadIdx.x; x < n; x += SELECT_THREADS)
 		part[x] = HALVES * (skip + chunk[part[x] / HALVES]) + part[x] % HALVES;
 	__syncthreads();
@@ -145,7 +151,10 @@ cudaError_t skv_cuda_hip_init(void)
 	return e ? e : cudaFuncSetAttribute(hip_select_kernel, most, KEY_BYTES);
 }
 
-/* What follows from bounds, and from how many tokens the stages keep. Returns an item's bytes of workspace. */
+/*
+ * Sets the parameters that follow from bounds and from how many tokens the stages keep. Returns an item's bytes of
+ * workspace.
+ */
 static size_t init_hip_params(struct hip_params *c, const struct skv_shape *sh, const struct skv_batch *b,
                               const struct skv_sparse *sp, const uint32_t keep[SKV_HIP_STAGES])
 {
@@ -186,7 +195,7 @@ void skv_cuda_hip_lists(const struct skv_shape *sh, const struct skv_batch *b, c
 	struct hip_params c = {};
 
 	init_weights_params(&c, sh, b, q, sp);
-	c.call.scale = {1, 0}; /* in order, as a softcap leaves them; and unscaled, exact scores stay exact */
+	c.call.scale = {1, 0}; /* a softcap keeps their order, so it is left out; unscaled, exact scores stay exact */
 	c.ret = *ret;
 	const size_t bytes = init_hip_params(&c, sh, b, sp, keep), smem = c.key_words * sizeof(uint32_t);
 	const uint32_t items = n_items_of(&c, sh, b), band = band_size(items, bytes);

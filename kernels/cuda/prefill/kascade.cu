@@ -3,15 +3,15 @@
  * kernels/cuda/prefill/kascade.cu - Kascade's lists of tiles: the top-k tokens before a tile by the weights of its
  * first row.
  *
- * A work item is as many tiles as have 64 rows between them, times the q heads of a group. With the denominators
- * of their softmax (weights.cuh) a second pass over the keys computes weights, and their sums over the GQA group;
- * top-k (topk.cuh) selects by these.
+ * A work item has as many tiles as make 64 rows, one for each tile and q head of the group. With the denominators of
+ * the rows' softmax (weights.cuh), a second pass over the keys computes weights and their sums over the GQA group.
+ * Top-k (topk.cuh) selects by these sums.
  */
 #include "kernels/cuda/select/topk.cuh"
 #include "kernels/cuda/prefill/weights.cuh"
 
 #define SELECT_THREADS 1024
-#define WIDTH 72 /* floats of a row of weights: a warp's writes, of pairs, lie in different banks */
+#define WIDTH 72 /* floats of a row of weights: the pairs that a warp writes lie in different banks */
 
 struct kascade_params : tile_params {
 	struct skv_budget top;
@@ -47,8 +47,7 @@ reduce_weights_kernel(const __grid_constant__ struct kascade_params c)
 			__syncthreads();
 			for (uint32_t x = threadIdx.x; x < c.each * TILE; x += THREADS) {
 				/*
-				 * the tile's heads that are in this block, of which there are several blocks only
-				 * if an item is one tile
+				 * The tile's heads in this block. There are several blocks only if an item is one tile.
 				 */
 				const uint32_t first = c.blocks > 1 ? 0 : x / TILE * group;
 				const uint32_t heads = c.blocks > 1 ? min(group - block * ROWS,
@@ -71,7 +70,7 @@ kascade_select_kernel(const __grid_constant__ struct kascade_params c)
 	__shared__ struct topk_smem smem;
 	typedef team<SELECT_THREADS, 0, 0> all;
 	float *const score = c.weight + (size_t)(blockIdx.y * c.each + blockIdx.x) * c.stride;
-	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place */
+	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place of scores */
 	struct rows_item j;
 
 	c.item(blockIdx.y, &j);
@@ -110,7 +109,7 @@ cudaError_t skv_cuda_kascade_init(void)
 	return e ? e : cudaFuncSetAttribute(kascade_select_kernel, most, KEY_BYTES);
 }
 
-/* Work items of a call; an item's bytes of workspace. */
+/* Work items of a call; and an item's bytes of workspace. */
 static uint32_t n_items_of(const struct tile_params *c, const struct skv_shape *sh, const struct skv_batch *b)
 {
 	return b->n * c->most * sh->n_kv_heads;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/minference.cu - MInference's lists of tiles (vertical-slash): of a segment the top-k
- * columns (tokens) and diagonals (distances) by the weights of its first rows.
+ * kernels/cuda/prefill/minference.cu - MInference's lists of tiles (vertical-slash): for a segment, the top-k columns
+ * (tokens) and diagonals (distances) by the weights of its first rows.
  *
- * A work item is a segment's first 64 rows, of one q head. With the denominators of their softmax (weights.cuh) a
- * second pass over the keys adds weights up by columns and by diagonals, row after row, so that equal weights have
- * equal sums. A diagonal lies in two tiles of keys: a block takes a run of tiles in order, and goes through the
- * tile before it, too.
+ * A work item is a segment's first 64 rows for one q head. With the denominators of their softmax (weights.cuh), a
+ * second pass over the keys adds up weights by columns and by diagonals, row after row, so that equal weights have
+ * equal sums. A diagonal lies in two tiles of keys: a block takes a run of tiles in order, and also processes the tile
+ * before the run.
  *
- * A selected distance leads from a tile to one or two blocks of 64 tokens, at the same number of blocks before any
- * tile: so the selection is a bit set of distances in blocks, for all of a segment's tiles.
+ * A selected distance leads from a tile to one or two blocks of 64 tokens, which are the same number of blocks before
+ * any tile. So the selection is a bit set of distances in blocks, for all tiles of a segment.
  */
 #include "kernels/cuda/select/topk.cuh"
 #include "kernels/cuda/prefill/weights.cuh"
 
 #define SELECT_THREADS 1024
 #define LIST_WARPS 4u
-#define WIDTH 72 /* floats of a row of weights: a warp's writes, of pairs, lie in different banks */
+#define WIDTH 72 /* floats of a row of weights: the pairs that a warp writes lie in different banks */
 
 static_assert(SKV_MINFERENCE_ROWS == ROWS && ROWS == TILE && THREADS == 2 * TILE,
               "a thread has a column or a diagonal");
@@ -25,8 +25,8 @@ enum { COLUMNS, DIAGONALS };
 
 struct minference_params : weights_params {
 	struct skv_tile_lists lists, extra;
-	uint32_t most[2]; /* columns, diagonals that are selected, at most */
-	uint32_t segments; /* of a sequence, at most */
+	uint32_t most[2]; /* max columns, and max diagonals, that are selected */
+	uint32_t segments; /* max segments of a sequence */
 	uint32_t stride, words;
 	float *sum;       /* [item of the band][2][stride] */
 	uint32_t *chosen; /* [item of the band]: [most[0]] columns, [most[1]] diagonals */
@@ -35,8 +35,8 @@ struct minference_params : weights_params {
 	bool shared;      /* keys are in shared memory */
 
 	/*
-	 * An item's segment, and where it begins: j->first is its first row, j->skip the multiple of the
-	 * segment's length.
+	 * An item's segment, and where it begins: j->first is its first row, j->skip the multiple of the segment's
+	 * length.
 	 */
 	__device__ void item(uint32_t nth, struct rows_item *j) const
 	{
@@ -46,7 +46,7 @@ struct minference_params : weights_params {
 		j->table = j->s->table + (size_t)call.layer * j->s->layer_stride;
 		j->skip = ((j->s->len - j->s->n_q) / sp.segment + number % segments) * sp.segment;
 		j->first = skv_first_row(j->s, j->skip, sp.segment);
-		/* lists need the last of the segment's first rows; they are for it and rows after it */
+		/* Lists need the last of the segment's first rows. They are for that row and those after it. */
 		j->end = min(j->s->len, j->skip + sp.segment) >= j->first + ROWS ? j->first + ROWS : 0;
 	}
 	__device__ uint32_t head(uint32_t nth, uint32_t) const
@@ -69,7 +69,7 @@ column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 	float *const w = (float *)(memory + 2 * TILE * pitch<D>);
 	float *const column = c.sum + (size_t)blockIdx.x * 2 * c.stride, *const diagonal = column + c.stride;
 	const uint32_t mine = threadIdx.x % TILE, first = blockIdx.y * RUN;
-	float before = 0; /* part of a diagonal that lies in the tile before */
+	float before = 0; /* the part of a diagonal in the tile before */
 	struct rows<T, D> r;
 	float lse[2];
 	struct rows_item j;
@@ -86,8 +86,8 @@ column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 		__syncthreads();
 		if (threadIdx.x < TILE) {
 			/*
-			 * in this tile the distance of row `mine` to its first token; in the next tile the
-			 * diagonal goes on, 64 less
+			 * The distance of row `mine` to this tile's first token. In the next tile the diagonal goes on,
+			 * with a distance of 64 less.
 			 */
 			const uint32_t distance = j.first + mine - tile * TILE;
 			float sum = before;
@@ -98,7 +98,7 @@ column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 				sum += i < mine ? 0 : x;
 				before += i < mine ? x : 0;
 			}
-			if (tile >= first && distance < j.end) /* it may wrap below 0: beyond the last token */
+			if (tile >= first && distance < j.end) /* a distance below 0 wraps to a large number */
 				diagonal[distance] = sum;
 		} else {
 			float sum = 0;
@@ -112,7 +112,7 @@ column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 	for_each_tile_scores<T, D>(&r, &c.call, &j, first ? first - 1 : 0, to, shared_address(memory), add);
 }
 
-/* Set the bits of the blocks before a tile that a selected distance leads to. */
+/* Sets the bits of the blocks before a tile that a selected distance leads to. */
 DEVICE void add_near_blocks(uint32_t *near, uint32_t distance)
 {
 	const uint32_t k = distance / TILE;
@@ -129,7 +129,7 @@ minference_select_kernel(const __grid_constant__ struct minference_params c)
 	__shared__ struct topk_smem smem;
 	typedef team<SELECT_THREADS, 0, 0> all;
 	float *const score = c.sum + ((size_t)blockIdx.y * 2 + blockIdx.x) * c.stride;
-	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place */
+	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place of scores */
 	uint32_t *const near = c.near + (size_t)blockIdx.y * c.words;
 	uint32_t *const ids = c.chosen + (size_t)blockIdx.y * (c.most[0] + c.most[1]) +
 	                      (blockIdx.x == DIAGONALS ? c.most[0] : 0);
@@ -164,7 +164,7 @@ DEVICE bool is_near_block(const uint32_t *near, uint32_t k)
 	return near[k / 32] >> k % 32 & 1;
 }
 
-/* A warp's append: ids[*at] on get `id` of the lanes that take theirs. */
+/* A warp appends to ids, from ids[*at] on, the `id` of each lane whose `take` is set. */
 DEVICE void append_selected(bool take, uint32_t id, uint32_t *ids, uint32_t *at)
 {
 	const uint32_t taken = __ballot_sync(~0u, take);
@@ -173,7 +173,7 @@ DEVICE void append_selected(bool take, uint32_t id, uint32_t *ids, uint32_t *at)
 	*at += __popc(taken);
 }
 
-/* Grid: tiles of a segment, a warp each; the band's items. */
+/* Grid: tiles of a segment, one warp each; the band's items. */
 __global__ void __launch_bounds__(32 * LIST_WARPS)
 minference_lists_kernel(const __grid_constant__ struct minference_params c)
 {
@@ -221,7 +221,7 @@ cudaError_t skv_cuda_minference_init(void)
 	return e ? e : cudaFuncSetAttribute(minference_select_kernel, most, KEY_BYTES);
 }
 
-/* What follows from bounds, and from how many are selected. Returns an item's bytes of workspace. */
+/* Sets the parameters that follow from bounds and from how many are selected. Returns an item's bytes of workspace. */
 static size_t init_minference_params(struct minference_params *c, const struct skv_batch *b,
                                      const struct skv_sparse *sp, uint32_t vertical, uint32_t slash)
 {

@@ -10,8 +10,8 @@
 #include "kernels/cuda/runtime/barrier.cuh"
 
 /*
- * A (row, head) pair of the block: position, clamped for a pair that does not exist; number of the pair in the call,
- * row * n_heads + head, 0xffffffff if it does not exist; and where its query begins.
+ * A (row, head) pair of the block: its position, clamped if the pair does not exist; its number in the call, row *
+ * n_heads + head, 0xffffffff if it does not exist; and where its query begins.
  */
 struct pair_row {
 	uint32_t p, at;
@@ -35,16 +35,16 @@ __device__ static struct pair_row pair_row(const struct prefill_params *c, const
 }
 
 /*
- * A thread's part of two rows of a warp's 16: of row lane / 4 (y = 0), and of the 8th after it, columns 8 a + 2
- * (lane % 4) and + 1 are o[4 a + 2 y] and + 1.
+ * A thread's part of two rows of a warp's 16: row lane / 4 (y = 0), and the row 8 further (y = 1). Columns 8 a + 2
+ * (lane % 4) and the next one are o[4 a + 2 y] and o[4 a + 2 y + 1].
  */
 template <int D> struct out_rows {
 	float o[D / 2];
-	float max[2], sum[2]; /* of the weights, of tokens alone */
+	float max[2], sum[2]; /* of the weights, without the sink's */
 	uint32_t p[2], low[2], at[2];
 };
 
-/* What row y's weighted sum is multiplied with: the inverse of its sum of weights, the sink's among them. */
+/* The factor of row y's weighted sum: the inverse of its sum of weights, including the sink's. */
 template <int D> DEVICE float row_share(const struct prefill_params *c, const struct out_rows<D> *r, int y)
 {
 	const float *sinks = c->shape.sinks;
@@ -54,7 +54,7 @@ template <int D> DEVICE float row_share(const struct prefill_params *c, const st
 	return sum > 0 ? 1 / sum : 0;
 }
 
-/* Write row y's log-sum-exp, where it is wanted; four lanes share the row. */
+/* Writes row y's log-sum-exp, if it is wanted; four lanes share the row. */
 template <int D> DEVICE void store_lse(const struct prefill_params *c, const struct out_rows<D> *r, int y)
 {
 	if (c->shape.lse && threadIdx.x % 4 == 0)
@@ -68,8 +68,8 @@ template <int D> DEVICE size_t output_at(const struct prefill_params *c, uint32_
 }
 
 /*
- * Four lanes share a row, two columns of each eight: exchange eight-column blocks 4 g to 4 g + 3 so that lane l
- * gets all of block 4 g + l, for memory accesses of 16 bytes and more.
+ * Four lanes share a row; each has two of every eight columns. row_block() exchanges eight-column blocks 4 g to 4 g + 3
+ * so that lane l gets all of block 4 g + l, for memory accesses of 16 bytes and more.
  */
 DEVICE void swap_halves(float2 *a, float2 *b, uint32_t with)
 {
@@ -150,8 +150,8 @@ template <int D> __device__ static void store_dense(const struct prefill_params 
 }
 
 /*
- * The dense outputs of representative rows are in the workspace: write them to `out`, put the correction in their
- * place, and save it if the first rows of the prompt's next call need it.
+ * The dense outputs of representative rows are in the workspace. Writes them to `out`, replaces them by the
+ * corrections, and saves the correction that the first rows of the prompt's next call need.
  */
 template <int D>
 __device__ static void store_representatives(const struct prefill_params *c, const struct work_item *x,
@@ -190,7 +190,7 @@ __device__ static void store_representatives(const struct prefill_params *c, con
 	}
 }
 
-/* The correction of row p: its representative's, of this call or an earlier one. */
+/* The correction of row p: that of its representative row, from this call or an earlier one. */
 template <int D> __device__ static const float *correction(const struct prefill_params *c, const struct work_item *x,
                                                            uint32_t p, uint32_t at)
 {

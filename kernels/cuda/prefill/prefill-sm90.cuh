@@ -3,9 +3,9 @@
  * kernels/cuda/prefill/prefill-sm90.cuh - causal attention of many rows with wgmma (sm_90a); see tiles.cuh.
  *
  * It has the structure of FlashAttention-3, over pages and lists. One warpgroup (the producer) locates tokens and
- * copies K and V, 16 bytes at a time, into pipeline stages in shared memory; the other warpgroups (the consumers)
- * have 64 rows each. While the tensor cores multiply a tile's V, the next tile's scores are computed already and
- * become weights. K and V have barriers of their own: a tile's V is copied after the next tile's K.
+ * copies K and V, 16 bytes at a time, into pipeline stages in shared memory. The other warpgroups (the consumers) have
+ * 64 rows each. While the tensor cores multiply a tile's V, the next tile's scores are already computed and become
+ * weights. K and V have separate barriers, because a tile's V is copied after the next tile's K.
  */
 #ifndef SKV_CUDA_PREFILL_SM90_CUH
 #define SKV_CUDA_PREFILL_SM90_CUH
@@ -15,7 +15,7 @@
 #include "kernels/cuda/runtime/wgmma.cuh"
 
 #define STAGES 2u
-#define RING 4u /* tiles whose tokens are located */
+#define RING 4u /* tiles whose tokens are located in advance */
 
 template <int D, int GROUPS, int N> struct sm90_smem {
 	static constexpr uint32_t matrix_descriptor = D / 64;
@@ -30,8 +30,8 @@ template <int D, int GROUPS, int N> struct sm90_smem {
 /* ---- the producer ---------------------------------------------------------------------------- */
 
 /*
- * Copy K or V of a tile's tokens. Neither the swizzled piece nor the bank changes from one copy of a thread to
- * the next, so that only the address is computed. `whole`: all tokens are resident; else the others are zeros.
+ * Copies K or V of a tile's tokens. From one copy of a thread to the next, neither the swizzled piece nor the bank
+ * changes, so only the address is computed. `whole`: all tokens are resident; else the others become zeros.
  */
 template <int D, int N>
 __device__ static void copy_rows(const uint8_t *pool, const uint32_t *row, bool whole, uint32_t to, uint32_t full)
@@ -58,7 +58,7 @@ __device__ static void copy_rows(const uint8_t *pool, const uint32_t *row, bool 
 	asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
 }
 
-/* Barrier of the producer's threads; returns whether x holds in all of them. */
+/* Barrier of the producer's threads. Returns whether x is true in all of them. */
 DEVICE bool producers_all(bool x)
 {
 	uint32_t all;
@@ -102,7 +102,7 @@ __device__ static void produce(const struct prefill_params *c, uint8_t *memory)
 			wait_phase(bar + 8 * (2 * STAGES + stage), n / STAGES % 2 ^ 1);
 			copy_rows<D, N>(c->pool, ring[located].row, whole, base + M::k_at + stage * M::tile,
 			                bar + 8 * stage);
-			if (threadIdx.x == 0) { /* and the located tokens are visible */
+			if (threadIdx.x == 0) { /* this arrival also makes the located tokens visible */
 				ring[located].whole = whole;
 				asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar + 8 * stage) : "memory");
 			}
@@ -129,7 +129,7 @@ template <int n> DEVICE void accumulators_ready(float (&d)[n])
 		asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* Load the queries of a warpgroup. */
+/* Loads the queries of a warpgroup. */
 template <bool SPARSE, class T, int D, int GROUPS, int N>
 __device__ static void load_queries(const struct prefill_params *c, const struct work_item *x, uint32_t group,
                                     uint8_t *memory)
@@ -177,7 +177,10 @@ __device__ static void sm90_begin(const struct prefill_params *c, const struct w
 		r->o[i] = 0;
 }
 
-/* Products become what is scaled; -infinity for tokens that a row does not attend to, or that are not resident. */
+/*
+ * Applies the softcap to products, and sets them to -infinity for tokens that a row does not attend to or that are not
+ * resident.
+ */
 template <int D, int N>
 __device__ static void sm90_mask(const struct prefill_params *c, const struct work_item *x,
                                  const struct out_rows<D> *r, uint32_t j,
@@ -206,8 +209,8 @@ __device__ static void sm90_mask(const struct prefill_params *c, const struct wo
 }
 
 /*
- * Online softmax of the tile: s becomes weights, maximum and sum follow; `fix`: by what the output so far must be
- * multiplied.
+ * Online softmax step for a tile: s becomes weights; maximum and sum are updated. `fix`: the factor of the output so
+ * far.
  */
 template <int D, int N> DEVICE void sm90_softmax_step(const struct prefill_params *c, struct out_rows<D> *r,
                                                       float (&s)[N / 2], float (&fix)[2])
@@ -273,14 +276,14 @@ DEVICE void sm90_values(uint32_t base, uint32_t stage, const uint32_t (&w)[N / 1
 	wgmma_commit();
 }
 
-/* This warp has used a stage. */
+/* Signals that this warp no longer needs a stage. */
 DEVICE void stage_free(uint32_t at)
 {
 	if (threadIdx.x % 32 == 0)
 		asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-/* Attend to all tiles of a work item, the first of which is number n of the block's. */
+/* Attends to all tiles of a work item. The first one is number n of the block's. */
 template <class T, int D, int GROUPS, int N>
 __device__ static void sm90_tiles(const struct prefill_params *c, const struct work_item *x, uint32_t group,
                                   uint32_t n, uint8_t *memory, struct out_rows<D> *r)

@@ -3,15 +3,15 @@
  * kernels/cuda/prefill/prefill.cu - prefill: causal attention of many query rows, dense and sparse (tiles.cuh).
  *
  * It has the structure of FlashAttention-2, over pages and lists, for any device: a block takes 64 query rows
- * (rows.cuh); the next tile of K and V is copied while one is worked on. A row's arithmetic does not involve its
- * neighbours. On Hopper, and for the head dims for which this pays, prefill-sm90.cu has another kernel.
+ * (rows.cuh), and copies the next tile of K and V while it works on the current one. A row's arithmetic does not
+ * involve its neighbours. On Hopper, prefill-sm90.cu has another kernel, for the head dims for which this pays.
  */
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/device.h"
 #include "kernels/cuda/prefill/output.cuh"
 #include "kernels/cuda/runtime/rows.cuh"
 
-/* two tiles of K and V */
+/* Two tiles of K and V. */
 template <int D> constexpr int shared_bytes = 4 * TILE * pitch<D>;
 
 template <class T, int D> __device__ static void add_values(struct rows<T, D> *r, uint32_t v_at,
@@ -33,8 +33,9 @@ template <class T, int D> __device__ static void add_values(struct rows<T, D> *r
 }
 
 /*
- * Where a token's K row is: its number among all pages' rows; of fp8, whose pages are not rows alone, and of which there may be more than
- * 2^32, the page and the token in it. 0xffffffff if it is not resident.
+ * The location of a token's K row: its number among all pages' rows. For fp8, whose pages do not consist of rows alone,
+ * and of which there may be more than 2^32, it is the page and the token in it. 0xffffffff if the token is not
+ * resident.
  */
 template <class T, int D>
 DEVICE uint32_t locate_token(const struct prefill_params *c, const struct work_item *x, uint32_t token)
@@ -48,13 +49,13 @@ DEVICE uint32_t locate_token(const struct prefill_params *c, const struct work_i
 	}
 }
 
-/* Copy K and V of a tile's tokens. */
+/* Copies K and V of a tile's tokens. */
 template <class T, int D>
 __device__ static void copy_located_tile(const struct prefill_params *c, const struct work_item *x,
                                          const struct located_tile<TILE> *located, uint32_t k_at, uint32_t v_at)
 {
 	constexpr uint32_t pieces = D / 8;
-	const uint32_t all = c->shape.n_kv_heads * SKV_PAGE_TOKENS; /* rows of K of a page */
+	const uint32_t all = c->shape.n_kv_heads * SKV_PAGE_TOKENS; /* K rows of a page */
 	for (uint32_t e = threadIdx.x; e < TILE * pieces; e += THREADS) {
 		const uint32_t t = e / pieces, p = e % pieces, at = located->row[t];
 		const bool resident = at != 0xffffffff;
@@ -69,7 +70,7 @@ __device__ static void copy_located_tile(const struct prefill_params *c, const s
 	}
 }
 
-/* Locate the tokens of tile j, and begin to copy them. */
+/* Locates the tokens of tile j, and begins to copy them. */
 template <class T, int D>
 __device__ static void load_prompt_tile(const struct prefill_params *c, const struct work_item *x, uint32_t j,
                                         struct located_tile<TILE> *located, uint32_t at)
@@ -85,7 +86,7 @@ __device__ static void load_prompt_tile(const struct prefill_params *c, const st
 	copy_located_tile<T, D>(c, x, located, at, at + TILE * pitch<D>);
 }
 
-/* A warp's 16 rows. */
+/* Begins with a warp's 16 rows: loads queries, clears sums. */
 template <bool SPARSE, class T, int D>
 __device__ static void prompt_begin(const struct prefill_params *c, const struct work_item *x, struct rows<T, D> *r,
                                     struct out_rows<D> *o)
@@ -117,7 +118,9 @@ __device__ static void prompt_begin(const struct prefill_params *c, const struct
 			r->acc[a][i] = 0;
 }
 
-/* Products become scores: scaled, and -infinity for tokens that a row does not attend to, or that are not resident. */
+/*
+ * Turns products into scores: scaled, and -infinity for tokens that a row does not attend to or that are not resident.
+ */
 template <int D>
 __device__ static void prompt_mask(const struct prefill_params *c, const struct work_item *x,
                                    const struct out_rows<D> *o, uint32_t j,
@@ -136,7 +139,7 @@ __device__ static void prompt_mask(const struct prefill_params *c, const struct 
 		}
 }
 
-/* Outputs: weighted sums over sums of weights. */
+/* Computes outputs: weighted sums over sums of weights. */
 template <class T, int D>
 __device__ static void prompt_end(const struct prefill_params *c, const struct rows<T, D> *r, struct out_rows<D> *o)
 {
@@ -305,7 +308,8 @@ void skv_cuda_prefill_dense(const struct skv_shape *sh, const struct skv_batch *
 /* ---- sparse ---------------------------------------------------------------------------------- */
 
 /*
- * Where no row of a call is the representative of the next call's first rows, the saved correction is carried on.
+ * Copies the saved correction to the next set, if no row of this call is the representative of the next call's first
+ * rows.
  */
 __global__ void carry_corrections_kernel(const __grid_constant__ struct prefill_params c)
 {
@@ -322,7 +326,7 @@ __global__ void carry_corrections_kernel(const __grid_constant__ struct prefill_
 		to[d] = from[d];
 }
 
-/* Representative rows of a call, at most. */
+/* Max representative rows of a call. */
 static uint32_t max_representatives(uint32_t max_q, const struct skv_sparse *sp)
 {
 	const uint32_t rows = sp->segment && sp->segment < sp->gamma ? sp->segment : sp->gamma;
@@ -342,8 +346,8 @@ size_t skv_cuda_prefill_sparse_bytes(const struct skv_shape *sh, const struct sk
 }
 
 /*
- * The dense rows: few, but long. How many a prompt's tail has is not known here: there are blocks enough for the
- * usual tail, and they go on until all rows are done.
+ * Launches the dense rows: few, but long. How many a prompt's tail has is not known here. There are enough blocks for
+ * the usual tail, and they continue until all rows are done.
  */
 static void launch_dense_rows(struct prefill_params *c, bool sm90, const struct skv_batch *b, cudaStream_t stream)
 {
@@ -360,7 +364,7 @@ static void launch_sparse_rows(struct prefill_params *c, bool sm90, const struct
 {
 	const struct skv_sparse *sp = &c->sparse;
 	const uint32_t block = sm90 && c->heads == c->group ? 128 : ROWS;
-	uint32_t rows = 1; /* as rows_per_block() and part_rows() have it */
+	uint32_t rows = 1; /* as in rows_per_block() and part_rows() */
 
 	while (2 * rows * c->heads <= block && 2 * rows <= sp->tile)
 		rows *= 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/prefill.h - the kernel with wgmma, for prefill.cu, which chooses between its own and this
- * one.
+ * kernels/cuda/prefill/prefill.h - the kernel with wgmma, for prefill.cu, which chooses between this kernel and its
+ * own.
  */
 #ifndef SKV_CUDA_PREFILL_H
 #define SKV_CUDA_PREFILL_H
@@ -10,12 +10,12 @@
 
 struct prefill_params;
 
-/* For the current device, whose compute capability is 9.0. */
+/* For the current device, whose compute capability must be 9.0. */
 cudaError_t skv_cuda_prefill_sm90_init(void);
 
 /*
- * Head dims 64 and 128. The grid is made by skv_cuda_prefill_dense() and its like, which know the rows of a
- * block.
+ * Takes head dims 64 and 128. The caller (skv_cuda_prefill_dense() and the like) makes the grid, since it knows the
+ * rows of a block.
  */
 void skv_cuda_prefill_sm90(const struct prefill_params *, dim3 grid, cudaStream_t);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/saved-queries.cu - save the queries that later calls of a prompt need, into the set that this
+ * kernels/cuda/prefill/saved-queries.cu - saves the queries that later calls of a prompt need, into the set that this
  * step writes.
  */
 #include "kernels/cuda/prefill/weights.cuh"
 
-/* Grid: saved rows, sequences. Pieces are of 16 bytes, of which a head has a whole number. */
+/* Grid: saved rows, sequences. Pieces have 16 bytes; each head has a whole number of them. */
 __global__ void __launch_bounds__(THREADS) save_queries_kernel(const __grid_constant__ struct weights_params c)
 {
 	const struct skv_kseq *s = &c.call.seq[blockIdx.y];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/tiles.cuh - the rows of prompts that a launch is about, and the tokens that they attend to.
+ * kernels/cuda/prefill/tiles.cuh - the rows of prompts that a launch computes, and the tokens that they attend to.
  *
- * A row is identified by its token's position. Rows that attend densely are of several kinds, counted each: all
- * rows of a call, those of a prompt's tail, those that a segment begins with (probes), representative rows. Other
- * rows lie in tiles at multiples of their size, wherever the call begins, and so do tiles of tokens: a row's
- * result depends on its position alone. Tiles of which a row attends to nothing do not change a bit of it.
+ * A row is identified by its token's position. Dense rows are of several kinds, which are counted separately: all rows
+ * of a call, those of a prompt's tail, those at the beginning of a segment (probes), representative rows. Other rows
+ * lie in tiles at multiples of the tile size, wherever the call begins, and so do tiles of tokens: a row's result
+ * depends on its position alone. A tile with no token that a row attends to does not change a bit of the row's result.
  */
 #ifndef SKV_CUDA_PREFILL_TILES_CUH
 #define SKV_CUDA_PREFILL_TILES_CUH
@@ -14,7 +14,7 @@
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/softmax.cuh"
 
-/* Kinds of dense rows; a launch may be about several. */
+/* Kinds of dense rows. A launch may have several. */
 enum { ROWS_ALL = 1, ROWS_TAIL = 2, ROWS_PROBES = 4, ROWS_REPRESENTATIVES = 8 };
 
 /* Parameters of a launch. */
@@ -26,8 +26,8 @@ struct prefill_params {
 	void *out;
 	uint32_t q_stride, out_stride; /* elements from one row to the next */
 	/*
-	 * [seq][n_representatives][n_heads][dim]: the dense outputs of representative rows; then, with delta,
-	 * their corrections
+	 * [seq][n_representatives][n_heads][dim]: the dense outputs of representative rows; then, with delta, their
+	 * corrections.
 	 */
 	float *dense_outputs;
 	uint32_t n_representatives;
@@ -35,7 +35,7 @@ struct prefill_params {
 	uint32_t heads; /* q heads of a block: those of a group, or 1 */
 	uint32_t kinds; /* kinds of dense rows; 0: the sparse rows */
 	struct score_scale scale;
-	/* the plan of the rows; its lists follow */
+	/* The plan of the rows; its lists follow. */
 	struct skv_sparse sparse;
 	struct skv_tile_lists lists, extra; /* rows = 0: none */
 	struct skv_shape shape;
@@ -48,8 +48,8 @@ DEVICE uint32_t first_of(const struct skv_kseq *s)
 }
 
 /*
- * Representative rows of a call are counted by the rows that they stand for: number k is that of rows [i x, (i +
- * 1) x); number 0 is that of the call's first row. It may be before the call, or not exist.
+ * Representative rows of a call are numbered by the rows that they represent: number k represents rows [i x, (i + 1)
+ * x), and number 0 the call's first row. A representative row may be before the call, or not exist.
  */
 DEVICE uint32_t rows_per_representative(const struct skv_sparse *sp)
 {
@@ -77,8 +77,8 @@ DEVICE uint32_t segment_begin(const struct skv_kseq *s, const struct skv_sparse 
 }
 
 /*
- * Dense rows of a kind: how many there are, the j-th one's position, and where they end. No position is before
- * the one that it follows; some are not rows of the call.
+ * Dense rows of a kind: how many there are, the position of the j-th one, and where they end. Positions never decrease;
+ * some are not rows of the call.
  */
 DEVICE uint32_t row_count(const struct prefill_params *c, const struct skv_kseq *s, uint32_t kind)
 {
@@ -105,7 +105,7 @@ DEVICE uint32_t rows_end(const struct skv_kseq *s, uint32_t kind)
 	return kind == ROWS_ALL || kind == ROWS_TAIL ? s->len : min(s->len, s->dense_from);
 }
 
-/* Is the j-th row, at position p, in the launch? */
+/* Whether the j-th row, at position p, is part of the launch. */
 DEVICE bool row_in_launch(const struct prefill_params *c, const struct skv_kseq *s, uint32_t kind, uint32_t j,
                           uint32_t p)
 {
@@ -113,16 +113,16 @@ DEVICE bool row_in_launch(const struct prefill_params *c, const struct skv_kseq 
 	if (j >= row_count(c, s, kind) || p < first_of(s) || p >= rows_end(s, kind))
 		return false;
 	/*
-	 * Of a segment that is shorter than its probes, which only a prompt's first can be, the correction row lies in
-	 * the next one: there another row's output has its place.
+	 * If a segment is shorter than its probes, which only a prompt's first one can be, its correction row lies in
+	 * the next segment. The place for the output belongs to another row there.
 	 */
 	if (kind == ROWS_REPRESENTATIVES)
 		return representative_number(s, sp, p) == j;
 	if (kind != ROWS_PROBES)
 		return true;
 	/*
-	 * a probe that is a representative row, too, is written with those that it stands for: until then its
-	 * query is needed
+	 * A probe that is also a representative row is written together with the rows that it represents, because its
+	 * query is needed until then.
 	 */
 	return p / sp->segment == segment_begin(s, sp, j / SKV_MINFERENCE_ROWS) / sp->segment && !is_representative(s,
 	                                                                                                      sp, p);
@@ -131,7 +131,7 @@ DEVICE bool row_in_launch(const struct prefill_params *c, const struct skv_kseq 
 /* The list of tile `tile` (counted from the call's first) of sequence i, for kv head h and q head `head`. */
 struct tile_list {
 	const uint32_t *ids;
-	uint32_t count, shift; /* ids; log2 of an id's tokens */
+	uint32_t count, shift; /* number of ids; log2 of an id's tokens */
 };
 DEVICE struct tile_list list_of(const struct prefill_params *c, const struct skv_tile_lists *l, uint32_t i, uint32_t tile,
                                 uint32_t h, uint32_t head)
@@ -148,12 +148,12 @@ DEVICE struct tile_list list_of(const struct prefill_params *c, const struct skv
 }
 
 /*
- * The KV range of a block's rows, in tiles of `size` tokens: sinks, units, more, and the window from `from` on.
- * If the sinks reach up to the window, all of it is one range from 0 on.
+ * The KV range of a block's rows, in tiles of `size` tokens: sinks, units, more, and the window from `from` on. If the
+ * sinks reach up to the window, everything is one range from 0 on.
  */
 struct kv_range {
 	struct tile_list units, more;
-	uint32_t sinks, n_units, n_more, tiles; /* tiles up to here: of sinks, then of units, of more, of all */
+	uint32_t sinks, n_units, n_more, tiles; /* tiles up to the end of the sinks, of units, of more, of all */
 	uint32_t from;
 };
 
@@ -184,7 +184,10 @@ DEVICE struct kv_range sparse_kv_range(const struct prefill_params *c, uint32_t 
 	return r;
 }
 
-/* Is tile j one of listed tokens, which all rows attend to? If not, where does it begin? */
+/*
+ * tile_listed(): whether tile j has listed tokens, which all rows attend to. tile_first(): the first token of any other
+ * tile.
+ */
 DEVICE bool tile_listed(const struct kv_range *r, uint32_t j)
 {
 	return j >= r->sinks && j < r->n_more;
@@ -205,7 +208,7 @@ DEVICE uint32_t tile_token(const struct kv_range *r, uint32_t j, uint32_t x, uin
 	return u < l->count ? (l->ids[u] << l->shift) + (at & ((1u << l->shift) - 1)) : 0xffffffff;
 }
 
-/* Where the window of row p, a sparse one, begins; before it the row attends to sinks and listed tokens alone. */
+/* The beginning of the window of row p, a sparse one. Before it the row attends only to sinks and listed tokens. */
 DEVICE uint32_t window_start(const struct prefill_params *c, uint32_t p)
 {
 	const uint32_t sees = c->sparse.by_tile ? p - p % c->sparse.tile : p + 1;
@@ -217,35 +220,33 @@ struct work_item {
 	const struct skv_kseq *s;
 	uint32_t i, h, head; /* sequence, kv head, first q head */
 	uint32_t kind;       /* kind of dense rows */
-	uint32_t first;      /* of dense rows: the first (row, head) pair of their kind; else the first row */
+	uint32_t first;      /* for dense rows, the first (row, head) pair of their kind; else the first row */
 	struct kv_range kv_range;
 };
 
 /* A block's position in its work: its part, and the rows within it. */
 struct work_cursor {
-	uint32_t part, parts; /* of dense rows: every parts-th part from there on */
+	uint32_t part, parts; /* for dense rows: every parts-th part from there on */
 	uint32_t row;
 	bool begun;
 };
 
-/* Sparse rows that a block takes together: a power of two, and of one tile. */
+/* Sparse rows that a block processes together: a power of two, within one tile. */
 DEVICE uint32_t rows_per_block(const struct prefill_params *c, uint32_t rows)
 {
 	const uint32_t n = 1u << (31 - __clz(rows / c->heads));
 	return min(n, c->sparse.tile);
 }
 
-/*
- * Rows of a part: with delta all rows of one representative, since its correction is handed on from row to row.
- */
+/* Rows of a part. With delta these are all rows of one representative row, whose correction passes from row to row. */
 DEVICE uint32_t part_rows(const struct prefill_params *c, uint32_t together)
 {
 	return c->sparse.delta ? max(rows_per_representative(&c->sparse), together) : together;
 }
 
 /*
- * The kind of dense rows of part number `part`. Of each kind the longest come first: *part is counted from its
- * end.
+ * The kind of dense rows of part number `part`. Of each kind the longest come first: *part becomes a number that counts
+ * from the kind's end.
  */
 template <int ROWS> __device__ static uint32_t dense_kind(const struct prefill_params *c, const struct skv_kseq *s,
                                                           uint32_t *part)
@@ -263,7 +264,7 @@ template <int ROWS> __device__ static uint32_t dense_kind(const struct prefill_p
 	return 0;
 }
 
-/* The next dense rows. */
+/* Goes on to the next dense rows. */
 template <int ROWS, int N> __device__ static bool next_dense(const struct prefill_params *c, struct work_cursor *w,
                                                              struct work_item *x)
 {
@@ -285,8 +286,8 @@ template <int ROWS, int N> __device__ static bool next_dense(const struct prefil
 }
 
 /*
- * The blocks of one head are neighbours, so that blocks that run together read the same K and V. But of the few
- * dense rows among sparse ones the longest come first, of whatever head, so that all end at about the same time.
+ * Blocks of one head are neighbours, so that blocks that run together read the same K and V. But of the few dense rows
+ * among sparse ones the longest come first, for whichever head, so that all end at about the same time.
  */
 DEVICE struct work_cursor begin_cursor(const struct prefill_params *c, struct work_item *x)
 {
@@ -302,7 +303,7 @@ DEVICE struct work_cursor begin_cursor(const struct prefill_params *c, struct wo
 	return w;
 }
 
-/* The next sparse rows of this block's part. */
+/* Goes on to the next sparse rows of this block's part. */
 template <int ROWS, int N> __device__ static bool next_sparse(const struct prefill_params *c, struct work_cursor *w,
                                                               struct work_item *x)
 {
@@ -331,7 +332,7 @@ template <bool SPARSE, int ROWS, int N> __device__ static bool next_item(const s
 	return next_dense<ROWS, N>(c, w, x);
 }
 
-/* K's row of a token, counted in rows of the pool; 0xffffffff if it is not resident. */
+/* A token's K row, counted in rows of the pool; 0xffffffff if it is not resident. */
 template <int D>
 __device__ static uint32_t token_row(const struct prefill_params *c, const struct work_item *x, uint32_t page_rows,
                                      uint32_t token)

@@ -4,7 +4,7 @@
 #include "kernels/cuda/runtime/fp8.cuh"
 
 #define THREADS 128
-#define COPY_PAIRS 256u /* page copies of one launch: what fits its parameters */
+#define COPY_PAIRS 256u /* page copies per launch: as many as fit the parameters */
 
 struct append_params {
 	const struct skv_kseq *seq;
@@ -16,7 +16,10 @@ struct append_params {
 	uint32_t k_stride, v_stride; /* elements from one row of k, and of v, to the next */
 };
 
-/* A token's K (or V) row of all kv heads, two elements a thread. Grid: rows of a sequence, sequences, K and V. */
+/*
+ * Appends a token's K (or V) rows of all kv heads, two elements per thread. Grid: rows of a sequence, sequences, K and
+ * V.
+ */
 __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__ struct append_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
@@ -39,7 +42,7 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__
 	}
 }
 
-/* The same for pages of fp8: a row a warp. Grid as above. */
+/* The same for fp8 pages, a row per warp, with the same grid. */
 __global__ void __launch_bounds__(THREADS) append_fp8_kernel(const __grid_constant__ struct append_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];

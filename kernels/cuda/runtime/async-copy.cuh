@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/async-copy.cuh - shared memory by its addresses: cp.async to it, and ldmatrix and loads out of it. */
+/*
+ * kernels/cuda/runtime/async-copy.cuh - shared memory by address: cp.async into it, and ldmatrix and plain loads from
+ * it.
+ */
 #ifndef SKV_CUDA_ASYNC_COPY_CUH
 #define SKV_CUDA_ASYNC_COPY_CUH
 
@@ -11,7 +14,7 @@ DEVICE uint32_t shared_address(const void *p)
 }
 
 #ifndef SKV_EMULATE
-/* 16 bytes to shared memory, asynchronously; zeros unless the source exists. */
+/* Copies 16 bytes to shared memory asynchronously; zeros if the source does not exist. */
 DEVICE void cp_async16(uint32_t to, const void *from, bool exists)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
@@ -80,7 +83,7 @@ DEVICE uint4 ldmatrix_x4(uint32_t at)
 	return m;
 }
 
-/* The same, each of the four transposed. */
+/* The same, with each of the four matrices transposed. */
 DEVICE uint4 ldmatrix_x4_trans(uint32_t at)
 {
 	uint4 m;

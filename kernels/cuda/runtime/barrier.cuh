@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/barrier.cuh - barriers in shared memory at which arriving and waiting are apart (mbarrier).
+ * kernels/cuda/runtime/barrier.cuh - barriers in shared memory with separate arrive and wait operations (mbarrier).
  *
- * A barrier's phase ends when the number of threads that it was initialised with have arrived; what they had
- * written before is visible to the threads that then wait for the end of that phase. Phases are told apart by
- * their parity, so no thread may be two phases behind, or wait for a phase before the one before it has ended.
+ * A barrier's phase ends when the number of threads that it was initialized with have arrived. What they wrote before
+ * arriving is visible to threads that wait for the end of that phase. Phases are told apart only by their parity, so no
+ * thread may fall two phases behind, or wait for a phase before the previous one has ended.
  */
 #ifndef SKV_CUDA_BARRIER_CUH
 #define SKV_CUDA_BARRIER_CUH
@@ -19,7 +19,7 @@ DEVICE uint32_t barrier_at(barrier *b)
 	return (uint32_t)__cvta_generic_to_shared(b);
 }
 
-/* By one thread, before any other uses it. A phase ends when so many threads have arrived. */
+/* Called by one thread before any other thread uses the barrier. Each phase ends after `threads` arrivals. */
 DEVICE void barrier_init(barrier *b, uint32_t threads)
 {
 	asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier_at(b)), "r"(threads) : "memory");
@@ -30,7 +30,7 @@ DEVICE void barrier_arrive(barrier *b)
 	asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier_at(b)) : "memory");
 }
 
-/* Wait for the end of the phase that is the first (0), the second (1), the third (0) ... */
+/* Waits for the end of a phase: 0 is the first one. Only the parity of `phase` matters. */
 DEVICE void barrier_wait(barrier *b, uint32_t phase)
 {
 	uint32_t done;
@@ -44,8 +44,8 @@ DEVICE void barrier_wait(barrier *b, uint32_t phase)
 }
 
 /*
- * A count in shared memory: for threads that do not wait at each phase, and may be any number of them ahead. By one thread, after a
- * __syncwarp() for its warp.
+ * Sets a counter in shared memory, for threads that do not wait at each phase and may be any number of phases ahead.
+ * Called by one thread, after a __syncwarp() of its warp.
  */
 DEVICE void count_store(uint32_t *count, uint32_t n)
 {
@@ -53,7 +53,7 @@ DEVICE void count_store(uint32_t *count, uint32_t n)
 	atomicExch(count, n);
 }
 
-/* Until it is n or more. */
+/* Waits until the counter is n or more. */
 DEVICE void count_await(uint32_t *count, uint32_t n)
 {
 	while (atomicOr(count, 0) < n)
@@ -61,15 +61,16 @@ DEVICE void count_await(uint32_t *count, uint32_t n)
 	__threadfence_block();
 }
 
-/* A named barrier of some warps. */
+/* Named barrier `id` for some warps of the block, `threads` threads in all. */
 DEVICE void warps_sync(uint32_t id, uint32_t threads)
 {
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /*
- * From here on for Hopper and later. Copies that run by themselves (cp.async.bulk): a thread starts them, and a barrier's phase
- * ends when all of their bytes are there. That thread arrives for them, with barrier_expect(), before.
+ * The rest is for Hopper and later. Bulk copies (cp.async.bulk) are asynchronous: one thread starts them, and a
+ * barrier's phase ends when all of their bytes have arrived. Before that, this thread arrives with barrier_expect(),
+ * which announces the bytes.
  */
 DEVICE void barrier_expect(barrier *b, uint32_t bytes)
 {
@@ -77,7 +78,7 @@ DEVICE void barrier_expect(barrier *b, uint32_t bytes)
 	             : "memory");
 }
 
-/* From global memory to the block's; both, and their number, are multiples of 16 bytes. */
+/* Copies from global memory to the block's shared memory. The addresses and `bytes` are multiples of 16. */
 DEVICE void copy_bulk(void *to, const void *from, uint32_t bytes, barrier *b, uint64_t policy)
 {
 	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
@@ -86,20 +87,23 @@ DEVICE void copy_bulk(void *to, const void *from, uint32_t bytes, barrier *b, ui
 	             : "memory");
 }
 
-/* Wait for the end of a phase of this parity of the barrier at an address in shared memory; the processor wakes the thread. */
+/*
+ * Waits for the end of a phase of this parity, of the barrier at a shared memory address. The hardware wakes the
+ * thread.
+ */
 DEVICE void wait_phase(uint32_t at, uint32_t parity)
 {
 	asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }"
 	             ::"r"(at), "r"(parity) : "memory");
 }
 
-/* As barrier_wait(), for waits of less than a microsecond. */
+/* Like barrier_wait(), for waits of less than a microsecond. */
 DEVICE void barrier_await(barrier *b, uint32_t phase)
 {
 	wait_phase(barrier_at(b), phase % 2);
 }
 
-/* After barrier_init(), by the same thread, before copies begin. */
+/* Makes barriers visible to bulk copies. Called after barrier_init(), by the same thread, before copies begin. */
 DEVICE void barrier_publish(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");

@@ -69,8 +69,8 @@ DEVICE float2 io_load2(uint32_t dtype, const void *p, size_t i)
 }
 
 /*
- * Eight elements at a time, in two steps: load, then convert. In between all loads of a row are in flight; a
- * conversion next to each load would wait for one after the other.
+ * Eight elements, read in two steps: load, then convert. So all loads of a row are in flight together; converting right
+ * after each load would wait for each one in turn.
  */
 struct vec8 {
 	uint4 word[2];
@@ -102,8 +102,8 @@ DEVICE float2 io_pair(uint32_t dtype, const struct vec8 *e, int k)
 	return io_two(dtype, k == 0 ? a.x : k == 1 ? a.y : k == 2 ? a.z : a.w);
 }
 
-#ifndef SKV_EMULATE /* on to the classes: what is one instruction */
-/* The tensor cores' product of 16 x 16 and 16 x 8 elements, added to c. */
+#ifndef SKV_EMULATE /* up to struct F16: functions of one instruction */
+/* The tensor core product of a 16 x 16 and a 16 x 8 matrix, added to c. */
 DEVICE void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
 	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -118,7 +118,7 @@ DEVICE void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t
 	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* An 8 x 8 matrix of 16-bit elements, two in a lane's word, transposed. */
+/* Transposes an 8 x 8 matrix of 16-bit elements, of which each lane's word has two. */
 DEVICE uint32_t transpose8x8(uint32_t x)
 {
 	uint32_t y;
@@ -134,9 +134,9 @@ DEVICE float exp2_fast(float x)
 }
 
 /*
- * Data that is read once bypasses L1 and is evicted from L2 first; what is written to be read again soon stays in
- * L2. A write that reaches memory among all the reads costs bandwidth many times its size. A policy is what createpolicy makes of
- * these arguments, from Hopper on a constant that takes no registers.
+ * Data that is read once bypasses L1 and is evicted from L2 first. Data that is written and soon read again stays in
+ * L2: a write that reaches memory among reads costs bandwidth many times its size. A policy is the value that
+ * createpolicy makes of these arguments; from Hopper on it is a constant, which takes no registers.
  */
 DEVICE uint64_t evict_first_policy(void)
 {
@@ -208,7 +208,7 @@ DEVICE void store16(float *p, float4 x, uint64_t policy)
 }
 #endif
 
-/* What depends on the pool's dtype: a pair of elements in a word, and the tensor cores' product. */
+/* Operations that depend on the pool's dtype: a pair of elements as a word, and the tensor core product. */
 struct F16 {
 	static constexpr uint32_t dtype = SKV_F16;
 

@@ -2,10 +2,10 @@
 /*
  * kernels/cuda/runtime/device.cu - CUDA devices, memory, streams and graphs: see kernels/device.h.
  *
- * The runtime is linked statically, so its per-thread state is this module's own. The driver's current context is
- * not: it is shared with everything else in the process, and enter() and leave() save and restore it. They use the
- * driver API, not the runtime, which can only name a device: to restore device 0 in a thread that had nothing
- * current would create a context there, half a gigabyte of memory.
+ * The runtime is linked statically, so its per-thread state is private to this module. The driver's current context is
+ * shared with the rest of the process; enter() and leave() save and restore it. They use the driver API because the
+ * runtime API can only name a device: restoring device 0 in a thread that had no current context would create one,
+ * which takes half a gigabyte of memory.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -61,19 +61,19 @@ static const char *error(void)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The driver's functions by name: there is nothing to link against. */
+/* Driver functions, looked up by name: the module does not link libcuda. */
 static struct {
 	decltype(&cuCtxGetCurrent) get_current;
 	decltype(&cuCtxSetCurrent) set_current;
 } driver;
 
 static struct {
-	CUcontext context; /* the primary one; NULL until the first thread has entered */
-	uint32_t multiprocessors, shared_memory; /* shared_memory: that a block may have, in bytes */
+	CUcontext context; /* the primary context; NULL until the first thread has entered */
+	uint32_t multiprocessors, shared_memory; /* shared_memory: max bytes of a block */
 	bool overlaps;
 } devices[SKV_BACKEND_MAX_DEVICES];
 
-/* Under the lock. */
+/* Called with the lock held. */
 static int load_driver(void)
 {
 	if (driver.set_current)
@@ -128,13 +128,13 @@ static int info(unsigned device, struct skv_device_info *ret)
 	return 0;
 }
 
-/* Under the lock: the first thread enters this device. */
+/* Initializes a device when the first thread enters it. Called with the lock held. */
 static int prepare(unsigned device)
 {
 	CUcontext context;
 	int sms, shared_memory, clusters;
 	cudaError_t e = cudaSetDevice((int)device);
-	e = e ? e : cudaFree(NULL); /* older runtimes create the context now */
+	e = e ? e : cudaFree(NULL); /* older runtimes create the context only here */
 	e = e ? e : cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, (int)device);
 	e = e ? e : cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)device);
 	e = e ? e : cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, (int)device);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/fp8.cuh - rows of fp8: e4m3 with a power of two a row (SKV_FP8 in types.h).
+ * kernels/cuda/runtime/fp8.cuh - fp8 rows: e4m3 elements with one power of two per row as scale (SKV_FP8 in types.h).
  *
- * Rows become fp16 on their way to the tensor cores. Their scales multiply scores and softmax weights, or, where rows pass
- * through shared memory, the elements before.
+ * Rows are converted to fp16 on their way to the tensor cores. Their scales multiply scores and softmax weights, or the
+ * elements themselves if rows pass through shared memory.
  */
 #ifndef SKV_CUDA_FP8_CUH
 #define SKV_CUDA_FP8_CUH
@@ -18,11 +18,11 @@ struct FP8 : F16 {
 template <class T> static constexpr bool is_fp8 = T::dtype == SKV_FP8;
 template <class T> static constexpr uint32_t element_bytes = is_fp8<T> ? 1 : 2;
 
-#define FP8_NAN_SCALE 255u /* of a row that is NaN: its elements are zeros, and this scale is infinite */
+#define FP8_NAN_SCALE 255u /* scale of a row that is NaN: it stands for infinity, and the elements are zeros */
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Two e4m3 numbers, those of a word's lower or upper half, as fp16. */
+/* Converts the two e4m3 numbers in a word's lower or upper half to fp16. */
 DEVICE uint32_t fp8_lower(uint32_t word)
 {
 	const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(word & 0xffff), __NV_E4M3);
@@ -33,20 +33,20 @@ DEVICE uint32_t fp8_upper(uint32_t word)
 	return fp8_lower(word >> 16);
 }
 
-/* The two of the lower half, as floats. */
+/* The two numbers of the lower half, as floats. */
 DEVICE float2 fp8_two(uint32_t word)
 {
 	const uint32_t two = fp8_lower(word);
 	return __half22float2(*(const __half2 *)&two);
 }
 
-/* Eight elements as words of fp16. */
+/* Eight elements, converted to words of fp16. */
 DEVICE uint4 fp8_widen(uint2 e)
 {
 	return make_uint4(fp8_lower(e.x), fp8_upper(e.x), fp8_lower(e.y), fp8_upper(e.y));
 }
 
-/* Eight elements from `row` on as what they stand for: fp16 with its range, as pages of that hold them. */
+/* Eight elements at `row` times the row's scale, as fp16, within its range, like elements of fp16 pages. */
 DEVICE uint4 fp8_values(const uint8_t *row, uint32_t scale)
 {
 	const uint4 e = fp8_widen(*(const uint2 *)row);
@@ -61,13 +61,19 @@ DEVICE uint4 fp8_values(const uint8_t *row, uint32_t scale)
 	return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-/* What a row's scale stands for. Of a row that is NaN it is infinite, and the elements are zeros: so products are NaN. */
+/*
+ * The factor that a row's scale stands for. It is infinite for a row that is NaN, whose elements are zeros, so products
+ * are NaN.
+ */
 DEVICE float fp8_unit(uint32_t scale)
 {
 	return __uint_as_float(scale << 23);
 }
 
-/* Eight and four elements of a row of the pool, to load them and to make fp16 of eight where they are not of 16 bits. */
+/*
+ * Types for eight and for four elements of a pool's row, functions that load them, and widen(), which converts eight
+ * fp8 elements to fp16.
+ */
 template <class T> struct pieces {
 	typedef uint4 eight;
 	typedef uint2 four;
@@ -99,7 +105,10 @@ DEVICE uint4 widen(uint2 e)
 	return fp8_widen(e);
 }
 
-/* Eight elements of rows of any dtype of a pool, from i on, a multiple of 8; and elements 2 k and 2 k + 1 of these, without units. */
+/*
+ * row_read8() loads eight elements of rows of any pool dtype, from i on, a multiple of 8. row_pair() returns elements 2
+ * k and 2 k + 1 of these, not multiplied by fp8 scales.
+ */
 DEVICE uint4 row_read8(uint32_t dtype, const uint8_t *rows, size_t i)
 {
 	if (dtype != SKV_FP8)
@@ -116,28 +125,28 @@ DEVICE float2 row_pair(uint32_t dtype, uint4 e, int k)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* A number's size as a whole number, of which a row's largest one, NaN above all, makes its scale. */
+/* The magnitude of a number as an integer; NaN is the largest. The largest one of a row determines its scale. */
 DEVICE uint32_t fp8_size(float x)
 {
 	return __float_as_uint(x) & 0x7fffffff;
 }
 
-/* The scale of a row whose largest size is `top`: as fp8_scale_of() of the host. */
+/* The scale of a row whose largest magnitude is `top`, as computed by the host's fp8_scale_of(). */
 DEVICE uint32_t fp8_scale_of(uint32_t top)
 {
 	if (top >= (127u + 120) << 23)
 		return FP8_NAN_SCALE;
-	top = (top + 0x1fffff) >> 23; /* the exponent, one more from a mantissa of 1.75 on */
+	top = (top + 0x1fffff) >> 23; /* the exponent, plus one if the mantissa is above 1.75 */
 	return top > 9 ? top - 8 : 1;
 }
 
-/* By this elements are multiplied before they are stored: 0 for a row that is NaN, of which no element is used then. */
+/* The factor of elements before they are stored; 0 for a row that is NaN, whose elements are not used. */
 DEVICE float fp8_inverse(uint32_t scale)
 {
 	return scale == FP8_NAN_SCALE ? 0 : __uint_as_float((254 - scale) << 23);
 }
 
-/* Two elements of a row with that scale, to nearest even. */
+/* Two elements of a row with this scale, rounded to nearest even. */
 DEVICE uint32_t fp8_pair(uint32_t scale, float2 x)
 {
 	const float by = fp8_inverse(scale);
@@ -145,17 +154,20 @@ DEVICE uint32_t fp8_pair(uint32_t scale, float2 x)
 	                              : __nv_cvt_float2_to_fp8x2(make_float2(x.x * by, x.y * by), __NV_SATFINITE, __NV_E4M3);
 }
 
-/* What is read of an element of a row with that scale. */
+/* The value that an element reads back as after it was stored in a row with this scale. */
 DEVICE float fp8_rounded(uint32_t scale, float x)
 {
 	return fp8_two(fp8_pair(scale, make_float2(x, 0))).x * fp8_unit(scale);
 }
 
-/* A warp stores a row: the caller's elements from `at` on, of D or, if that is 0, of `dim`, a multiple of 16. */
+/*
+ * A warp stores a row: `dim` elements of the caller's, a multiple of 16, from `at` on. D is `dim`, or 0 if that is not
+ * a constant.
+ */
 template <int D>
 DEVICE void store_fp8_row(uint32_t io_dtype, const void *from, size_t at, uint32_t dim, uint8_t *to, uint8_t *to_scale)
 {
-	constexpr int most = (D ? D + 63 : SKV_MAX_HEAD_DIM) / 64; /* a lane has elements 2 lane + 64 i and the next */
+	constexpr int most = (D ? D + 63 : SKV_MAX_HEAD_DIM) / 64; /* a lane has elements 2 lane + 64 i and + 1 */
 	const uint32_t lane = threadIdx.x % 32;
 	float2 x[most];
 	uint32_t top = 0;

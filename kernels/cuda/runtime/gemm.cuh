@@ -19,14 +19,14 @@
 #define DEEP 64u
 
 /*
- * Rows of one operand, all stored in the same format; or `bf16`, of a matrix. A thread loads piece threadIdx.x %
- * 8 of rows at[].
+ * Rows of one operand: all in the same storage format, or, with `bf16`, rows of a bf16 matrix. A thread loads piece
+ * threadIdx.x % 8 of rows at[].
  */
 template <int ROWS, bool bf16> struct gemm_operand {
-	struct stored_format format; /* if not bf16 */
-	uint32_t from, k; /* number of the first element, a multiple of 8, and how many there are */
+	struct stored_format format; /* unused if `bf16` */
+	uint32_t from, k; /* the first element, a multiple of 8, and the number of elements */
 	const uint8_t *at[ROWS / GEMM_LOADS]; /* NULL: zeros */
-	float square[ROWS / GEMM_LOADS]; /* sums of squares of this thread's pieces, where they are asked for */
+	float square[ROWS / GEMM_LOADS]; /* sums of squares of this thread's pieces, if requested */
 
 };
 
@@ -38,11 +38,11 @@ DEVICE uint32_t operand_row(int i)
 
 DEVICE uint32_t piece_at(int i)
 {
-	const uint32_t row = operand_row(0); /* and the others are multiples of 8 further */
+	const uint32_t row = operand_row(0); /* the other rows are multiples of 8 further: row % 8 is the same */
 	return (row + i * GEMM_LOADS) * (DEEP * 2) + (threadIdx.x % 8 ^ row % 8) * 16;
 }
 
-/* Begin to load the elements from k0 on: into registers, or, if they need no conversion, to shared memory. */
+/* Begins to load the elements from k0 on: into registers, or directly to shared memory if they need no conversion. */
 template <int ROWS, bool bf16>
 DEVICE void load_operand(const struct gemm_operand<ROWS, bf16> *o, uint32_t k0,
                          struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
@@ -58,7 +58,7 @@ DEVICE void load_operand(const struct gemm_operand<ROWS, bf16> *o, uint32_t k0,
 	}
 }
 
-/* Finish that: they are in shared memory at the block's next barrier. */
+/* Completes the load: the elements are in shared memory after the block's next barrier. */
 template <int ROWS, bool bf16, bool squares>
 DEVICE void store_operand(struct gemm_operand<ROWS, bf16> *o, const struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
 {
@@ -80,8 +80,8 @@ DEVICE void store_operand(struct gemm_operand<ROWS, bf16> *o, const struct numbe
 }
 
 /*
- * A warp has 64 columns of C, and gemm_tiles tiles of 16 rows: a lane has two columns in each eight of them, of
- * two rows in each tile.
+ * A warp has 64 columns of C and gemm_tiles tiles of 16 rows. A lane has two of each eight columns, in two rows of each
+ * tile.
  */
 template <int BM, int BN> constexpr int gemm_tiles = BM * BN / 8192;
 
@@ -124,7 +124,7 @@ template <int BM, int BN> DEVICE void gemm_step(struct gemm<BM, BN> *g, uint32_t
 	}
 }
 
-/* Bytes of shared memory that a product needs: two steps of each operand. */
+/* Bytes of shared memory of a product: two steps of each operand. */
 template <int BM, int BN> constexpr uint32_t gemm_bytes = 2 * (BM + BN) * DEEP * 2;
 
 /* C += A Bᵀ. */
@@ -135,7 +135,7 @@ DEVICE void gemm_add(struct gemm<BM, BN> *g, struct gemm_operand<BM, plain_a> *a
 	constexpr uint32_t a_bytes = BM * DEEP * 2, part = (BM + BN) * DEEP * 2;
 	struct numbers x[BM / GEMM_LOADS], y[BN / GEMM_LOADS];
 
-	__syncthreads(); /* what was there before has been used */
+	__syncthreads(); /* the previous contents of `shared` are no longer needed */
 	load_operand(a, 0, x, shared);
 	load_operand(b, 0, y, shared + a_bytes);
 	cp_async_commit();
@@ -143,7 +143,7 @@ DEVICE void gemm_add(struct gemm<BM, BN> *g, struct gemm_operand<BM, plain_a> *a
 		uint8_t *to = shared + turn * part, *next = shared + (turn ^ 1) * part;
 		store_operand<BM, plain_a, false>(a, x, to);
 		store_operand<BN, plain_b, squares>(b, y, to + a_bytes);
-		__syncthreads(); /* the step before this one has been used, too: its buffer is free */
+		__syncthreads(); /* the previous step has been used, too, so its buffer is free */
 		if (k + DEEP < a->k) {
 			load_operand(a, k + DEEP, x, next);
 			load_operand(b, k + DEEP, y, next + a_bytes);
@@ -155,7 +155,10 @@ DEVICE void gemm_add(struct gemm<BM, BN> *g, struct gemm_operand<BM, plain_a> *a
 
 #define GEMM_PITCH(BN) ((BN) + 4) /* floats of a row of C in shared memory */
 
-/* Then C in shared memory, in place of the operands, for all threads: [BM][GEMM_PITCH(BN)]. */
+/*
+ * Bytes of shared memory if gemm_to_shared() follows. It stores C in place of the operands, for all threads:
+ * [BM][GEMM_PITCH(BN)].
+ */
 template <int BM, int BN> constexpr uint32_t gemm_bytes_with_c =
         gemm_bytes<BM, BN> > BM * GEMM_PITCH(BN) * 4 ? gemm_bytes<BM, BN> : BM * GEMM_PITCH(BN) * 4;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/launch.cuh - launches of kernels, and their dynamic shared memory: what only nvcc knows the
- * syntax of. Where kernels run on a processor, tests/emulate/ has these, and what else is left out under SKV_EMULATE.
+ * kernels/cuda/runtime/launch.cuh - kernel launches and dynamic shared memory, whose syntax only nvcc understands.
+ * Where kernels run on a CPU, tests/emulate/ defines these, and everything else that is left out under SKV_EMULATE.
  */
 #ifndef SKV_CUDA_LAUNCH_CUH
 #define SKV_CUDA_LAUNCH_CUH
@@ -9,7 +9,7 @@
 #ifndef SKV_EMULATE
 #include <cuda_runtime.h>
 
-/* A block's memory of the size that its launch says, as an array with that alignment. */
+/* Declares the block's dynamic shared memory as an array with this alignment. The launch sets its size. */
 #define SHARED_MEMORY(type, name, align) extern __shared__ __align__(align) type name[]
 
 template <class... Params, class... Args>

@@ -12,11 +12,14 @@
 #include <cuda_runtime.h>
 #include "kernels/device.h"
 
-/* Set the thread's error text and return r; or turn the result of a runtime call into 0 or a negative errno. */
+/*
+ * skv_cuda_failed() sets the thread's error text and returns r. skv_cuda_result() turns the result of a runtime call
+ * into 0 or a negative errno, and sets the error text.
+ */
 int skv_cuda_failed(int r, const char *what, const char *why);
 int skv_cuda_result(cudaError_t e, const char *what);
 
-/* The members of struct skv_backend of the same names. */
+/* Implement the members of struct skv_backend of the same names. */
 int skv_cuda_reserve(size_t bytes, void **ret);
 int skv_cuda_release(void *at, size_t bytes);
 int skv_cuda_map(void *at, size_t bytes, int fd, bool writable);

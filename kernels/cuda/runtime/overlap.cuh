@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/overlap.cuh - launches that overlap: a kernel's blocks may begin while those of the kernel before it in
- * the stream end (programmatic dependent launch, from Hopper on; elsewhere one begins after the other). What that saves is a few
- * microseconds a kernel, where a sequence's whole layer takes some tens.
+ * kernels/cuda/runtime/overlap.cuh - overlapping launches: blocks of a kernel may begin while the previous kernel in
+ * the stream is finishing (programmatic dependent launch, Hopper and later; elsewhere kernels run one after the other).
+ * This saves a few microseconds per kernel; a whole layer of a sequence takes some tens.
  *
- * A kernel launched by launch_overlapped() calls await_previous() in each thread before it writes anything, or reads what may have
- * been written since the step began: rows of q, k and v, the workspace, lists. Tables of pages and struct skv_kseq are older; counts
- * of attended tokens, which are read when the step has ended, may be added to before. After
- * that it may call let_next_begin(); only then, so that of the next kernel, too, all but the last one before it is complete.
+ * A kernel launched by launch_overlapped() calls await_previous() in each thread before it writes anything, or reads
+ * anything that may have been written since the step began: rows of q, k and v, the workspace, lists. Page tables and
+ * struct skv_kseq are older than the step. Counts of attended tokens may be increased earlier, because they are read
+ * after the step. A kernel may call let_next_begin() only after await_previous(). So for the next kernel, too, all
+ * kernels but the last one before it are complete.
  */
 #ifndef SKV_CUDA_OVERLAP_CUH
 #define SKV_CUDA_OVERLAP_CUH
@@ -29,7 +30,7 @@ DEVICE void let_next_begin(void)
 #endif
 }
 
-/* `cluster`: blocks of a cluster; 0: there are none. */
+/* `cluster`: blocks of a cluster; 0: no clusters. */
 template <class Params>
 static void launch_overlapped(void (*kernel)(Params), const Params &params, dim3 grid, dim3 threads, size_t smem, uint32_t cluster,
                               cudaStream_t stream)

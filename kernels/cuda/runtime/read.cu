@@ -9,7 +9,7 @@
 #include "kernels/cuda/runtime/read.h"
 
 #define THREADS 256
-#define BLOCKS 16u /* of a multiprocessor */
+#define BLOCKS 16u /* per multiprocessor */
 #define DEEP 8
 
 __device__ uint32_t sink;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(THREADS) read_kernel(const uint4 *p, size_t n)
 	}
 	for (; i < n; i += stride)
 		sum += load(p + i).x;
-	if (sum == 0x5eed5eed) /* never, but the compiler does not know */
+	if (sum == 0x5eed5eed) /* practically never; keeps the compiler from removing the loads */
 		sink = sum;
 }
 

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-/* Read all of it once. For benchmarks. */
+/* Reads `bytes` bytes once, for benchmarks. */
 void skv_cuda_read(const void *, size_t bytes, cudaStream_t);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/rows.cuh - scores of many query rows on the tensor cores: 64 of them a block, 16 a warp.
+ * kernels/cuda/runtime/rows.cuh - scores of many query rows on the tensor cores: 64 rows per block, 16 per warp.
  *
- * Rows are those of one kv head: the rows of a call times the q heads of the group, so that short calls fill a
- * block too. K (and V) go through shared memory in tiles of 64 tokens, which begin at multiples of 64 tokens: a
- * row's result does not depend on its neighbours, nor on how a prompt is chunked.
+ * All rows belong to one kv head: they are the rows of a call times the q heads of the group, so that short calls fill
+ * a block, too. K (and V) pass through shared memory in tiles of 64 tokens, which begin at multiples of 64 tokens. So a
+ * row's result does not depend on its neighbours or on how a prompt is chunked.
  *
- * A row of a tile is stored as 16-byte pieces, piece p of token t at p ^ (t % 8): the eight tokens' pieces that
- * one ldmatrix reads lie in different banks.
+ * A row of a tile is stored as 16-byte pieces, piece p of token t at p ^ (t % 8): the eight tokens' pieces that one
+ * ldmatrix reads lie in different banks.
  */
 #ifndef SKV_CUDA_ROWS_CUH
 #define SKV_CUDA_ROWS_CUH
@@ -51,12 +51,12 @@ static inline struct rows_params rows_params_of(const struct skv_shape *sh, cons
 	return c;
 }
 
-/* What a block works on. */
+/* The work of a block. */
 struct rows_item {
 	const struct skv_kseq *s;
 	const skv_pte *table;
 	uint32_t h, first; /* kv head; first of the (row, head) pairs */
-	uint32_t skip;     /* rows before those that are counted by pairs */
+	uint32_t skip;     /* rows of the sequence before the first pair */
 	uint32_t end;      /* tokens that the last row attends to */
 };
 
@@ -70,8 +70,8 @@ template <int D> DEVICE uint32_t piece_at(uint32_t t, uint32_t p)
 }
 
 /*
- * Piece p of a row into shared memory: number `row` of the rows of a page, of which K has half of `rows`. Rows of fp8 become
- * fp16, so they are not copied behind the threads' backs.
+ * Loads piece p of a row into shared memory. `row` is its number among the `rows` rows of the page, the first half of
+ * which are K. fp8 rows are converted to fp16, so their copies are not asynchronous.
  */
 template <class T, int D>
 DEVICE void load_row_piece(uint32_t to, const uint8_t *page, uint32_t row, uint32_t rows, uint32_t p, bool resident)
@@ -98,7 +98,7 @@ __device__ static void load_tile(const struct rows_params *c, const struct rows_
 	}
 }
 
-/* A warp's 16 rows, (row, head) pairs from j->first on. A lane (g, c) has parts of rows g and g + 8. */
+/* A warp's 16 rows: (row, head) pairs from j->first on. Lane 4 g + c has parts of rows g and g + 8. */
 template <class T, int D> struct rows {
 	uint32_t q[D / 16][4];
 	float acc[D / 8][4];
@@ -137,7 +137,7 @@ __device__ static void begin_rows(struct rows<T, D> *r, const struct rows_params
 			r->acc[a][x] = 0;
 }
 
-/* s[n]: tokens 8 n + 2 c and + 1 of rows g, then g + 8. */
+/* s[n]: products of tokens 8 n + 2 c and 8 n + 2 c + 1 with row g, then with row g + 8. */
 template <class T, int D>
 __device__ static void qk_scores(const struct rows<T, D> *r, uint32_t k_at, float s[TILE / 8][4])
 {
@@ -157,7 +157,7 @@ __device__ static void qk_scores(const struct rows<T, D> *r, uint32_t k_at, floa
 	}
 }
 
-/* Products become what is scaled: see struct score_scale. */
+/* Applies the softcap, if there is one, to products before they are scaled: see struct score_scale. */
 DEVICE void cap_scores(struct score_scale by, float s[TILE / 8][4])
 {
 	if (by.cap == 0)
@@ -170,8 +170,8 @@ DEVICE void cap_scores(struct score_scale by, float s[TILE / 8][4])
 }
 
 /*
- * Products become scores: scaled, and -infinity for tokens that a row does not attend to, or that are not resident
- * (a bit a page).
+ * Turns products into scores: scaled, and -infinity for tokens that a row does not attend to or that are not resident.
+ * `resident` has a bit for each page.
  */
 template <class T, int D>
 __device__ static void mask(const struct rows<T, D> *r, const struct rows_params *c, uint32_t tile,
@@ -188,7 +188,7 @@ __device__ static void mask(const struct rows<T, D> *r, const struct rows_params
 		}
 }
 
-/* Online softmax of the tile: s becomes weights; maximum, sum and output, where there is one, follow. */
+/* Online softmax step for a tile: s becomes weights; maximum, sum and output are updated. */
 template <class T, int D> __device__ static void softmax_step(struct rows<T, D> *r, float s[TILE / 8][4])
 {
 #pragma unroll
@@ -217,7 +217,7 @@ template <class T, int D> __device__ static void softmax_step(struct rows<T, D> 
 	}
 }
 
-/* The resident pages of a tile, a bit each. */
+/* The resident pages of a tile, one bit each. */
 __device__ static uint32_t pages_resident(const struct rows_item *j, uint32_t tile)
 {
 	uint32_t resident = 0;

@@ -2,8 +2,8 @@
 /*
  * kernels/cuda/runtime/share.cu - map memory that another process allocated: see kernels/device.h.
  *
- * The runtime has no functions for this, so the driver's are used, found by name. A caller has entered a device:
- * the driver is loaded.
+ * The runtime API has no functions for this, so driver functions are used, looked up by name. The caller has entered a
+ * device, so the driver is loaded.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -96,7 +96,7 @@ int skv_cuda_map(void *at, size_t bytes, int fd, bool writable)
 		if (r < 0)
 			driver.unmap((CUdeviceptr)at, bytes);
 	}
-	driver.drop(handle); /* the mapping keeps the memory */
+	driver.drop(handle); /* the mapping keeps the memory alive */
 	return r;
 }
 

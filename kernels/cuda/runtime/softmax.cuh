@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/softmax.cuh - softmax in base 2: scores of products, the sink's term, and the denominator,
- * reduced over a block's threads.
+ * kernels/cuda/runtime/softmax.cuh - softmax in base 2: scores from products, the learned sink's term, and the
+ * denominator, reduced over a block's threads.
  */
 #ifndef SKV_CUDA_SOFTMAX_CUH
 #define SKV_CUDA_SOFTMAX_CUH
@@ -25,21 +25,24 @@ static inline struct score_scale score_scale_of(const struct skv_shape *sh)
 }
 
 /*
- * tanh(x cap / (2 log2 e)), as 1 - 2 / (1 + 2^(cap x)): off by about 2^-21 at most, less than what the rounding of q and
- * k makes of any score. The hardware's own tanh is off by 2^-11.
+ * tanh(x cap / (2 log2 e)), computed as 1 - 2 / (1 + 2^(cap x)). The error is at most about 2^-21, less than the effect
+ * of rounding q and k on any score. The error of the hardware's tanh is 2^-11.
  */
 DEVICE float soft_cap(float cap, float x)
 {
 	return 1 - __fdividef(2, 1 + exp2_fast(cap * x));
 }
 
-/* The sink's term of a head's softmax, relative to a maximum: 0 without sinks. Both are logarithms: natural, and base 2. */
+/*
+ * The sink's term of a head's softmax, relative to a maximum; 0 without sinks. `sinks` are natural logarithms, `max` is
+ * in log2.
+ */
 DEVICE float sink_term(const float *sinks, uint32_t head, float max)
 {
 	return sinks ? exp2_fast(sinks[head] * LOG2E - max) : 0;
 }
 
-/* log2 of a denominator with the sink's term added. Infinite where there is no token, or no row: it stays. */
+/* Adds the sink's term to a denominator's log2. An infinite one (no tokens, or no row) stays as it is. */
 DEVICE float add_sink(const float *sinks, uint32_t head, float lse)
 {
 	if (!sinks || isinf(lse))
@@ -48,7 +51,7 @@ DEVICE float add_sink(const float *sinks, uint32_t head, float lse)
 	return max + log2f(exp2_fast(lse - max) + exp2_fast(sink - max));
 }
 
-/* Natural logarithm of a sum of weights relative to a maximum; -infinity if there are none. A sum that is a NaN stays one. */
+/* Natural logarithm of a sum of weights relative to a maximum; -infinity if the sum is 0. A NaN stays a NaN. */
 DEVICE float log_sum(float max, float sum)
 {
 	return sum == 0 ? -INFINITY : (max + log2f(sum)) * LN2;
@@ -65,7 +68,7 @@ DEVICE struct partial_softmax merge_softmax(struct partial_softmax a, struct par
 	return {max, a.sum * exp2f(a.max - base) + b.sum * exp2f(b.max - base)};
 }
 
-/* Over a warp's lanes; the first lane has the result. */
+/* Merges the parts of a warp's lanes; the first lane has the result. */
 DEVICE struct partial_softmax warp_merge_softmax(struct partial_softmax mine)
 {
 #pragma unroll
@@ -74,7 +77,7 @@ DEVICE struct partial_softmax warp_merge_softmax(struct partial_softmax mine)
 	return mine;
 }
 
-/* log2 of the denominator, from the warps' parts; infinite if there is nothing. */
+/* log2 of the denominator, from the warps' parts; infinity if the sum is not positive. */
 template <int warps> DEVICE float log_denominator(const struct partial_softmax (&of_warp)[warps])
 {
 	struct partial_softmax all = of_warp[0];

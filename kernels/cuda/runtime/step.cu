@@ -2,8 +2,8 @@
 /*
  * kernels/cuda/runtime/step.cu - the kernels that begin and end a step: see struct skv_stage, struct skv_publish.
  *
- * Both read their input straight from pinned memory: it is a few KiB, read once, and one launch takes less time
- * than a copy and a launch.
+ * Both read their input directly from pinned memory: it is a few KiB, read once, and one launch takes less time than a
+ * copy and a launch.
  */
 #include "kernels/cuda/runtime/module.h"
 
@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(THREADS) stage_kernel(const __grid_constant__ 
 }
 
 /*
- * One warp a sequence. A reader that sees the commit word sees everything else of the sequence's step, too, and
- * every kernel of the step has ended.
+ * One warp per sequence. A reader that sees the commit word also sees everything else published for the sequence's
+ * step, and every kernel of the step has ended.
  */
 __global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publish *one, uint32_t n,
                                                           const int32_t *next)

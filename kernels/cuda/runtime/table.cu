@@ -50,9 +50,9 @@ static size_t carve(size_t *at, size_t bytes)
 }
 
 /*
- * Size of the score ring, in tokens of head tiles: for all work items that run at a time and some that are being
- * used (an item of a long sequence has more than a chunk's CHUNK_TILES), and for two whole sequences. A larger
- * ring would leave too little of the L2 cache for the rest: the best size was measured.
+ * Size of the score ring, in tokens of head tiles: room for all work items that run at a time (an item of a long
+ * sequence has more than a chunk's CHUNK_TILES), and for two whole sequences, whose scores may be in use. A larger ring
+ * would leave too little of the L2 cache for other data; the size was found by measurement.
  */
 static size_t ring_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
 {
@@ -63,10 +63,10 @@ static size_t ring_tokens(const struct skv_shape *sh, uint32_t n, uint32_t token
 	return all < some ? all : some;
 }
 
-/* Bytes of scores that stay in the second cache from the pass that stores them until the one that reads them. */
+/* Bytes of scores that stay in the L2 cache from the pass that stores them until the pass that reads them. */
 #define CACHED_SCORES (36u << 20)
 
-/* Pages of scores of a sequence, and the bytes of one. */
+/* Pages of scores of a sequence, and the bytes of one such page. */
 static size_t score_pages(const struct skv_shape *sh, uint32_t tokens)
 {
 	return (size_t)n_head_tiles(sh) * (tokens / SKV_PAGE_TOKENS);
@@ -76,41 +76,50 @@ static size_t score_page_bytes(const struct skv_shape *sh)
 	return score_columns(sh) * (SKV_PAGE_TOKENS * sizeof(uint16_t) + sizeof(float));
 }
 
-/* So many sequences at a time where tokens are selected by stored scores, one at least; all slices of about as many. */
+/*
+ * Sequences processed at a time when tokens are selected by stored scores: at least one, in slices of about the same
+ * size.
+ */
 static uint32_t scored_sequences(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
 {
 	const size_t each = score_pages(sh, tokens), most = CACHED_SCORES / score_page_bytes(sh) / (each ? each : 1);
 	return most == 0 ? 1 : most < n ? ceil_div(n, ceil_div(n, (uint32_t)most)) : n;
 }
 
-/* Room for these, in tokens of head tiles; and for as many as there are where sequences are shorter than these bounds. */
+/*
+ * Room for their scores, in tokens of head tiles. It also suffices for calls with smaller bounds, which process more
+ * sequences at a time.
+ */
 static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
 {
 	const size_t one = score_pages(sh, tokens), some = larger_of(one, CACHED_SCORES / score_page_bytes(sh));
 	return (n * one < some ? n * one : some) * SKV_PAGE_TOKENS;
 }
 
-/* Runs of an item, at most, where blocks have several items: many results are better than long items if they have few values. */
+/*
+ * Max runs of an item if blocks take several items. If results have few values, many results cost less than long items.
+ */
 static uint32_t later_runs(uint32_t heads, uint32_t head_dim)
 {
 	return heads * head_dim <= 128 ? 4 : max_item_runs(heads, head_dim);
 }
 
-/* Items smaller than the largest are so many an SM at most. */
+/* Max items per SM, unless items have the largest size. */
 #define SM_ITEMS 8u
 
-#define MERGE_LAUNCH 10000u /* ns of a launch that merges ... */
-#define MERGE_BLOCKS 3000u /* ... and where blocks do it */
+#define MERGE_LAUNCH 10000u /* ns that a launch that merges takes ... */
+#define MERGE_BLOCKS 3000u /* ... and that merging takes if the decode kernel's blocks do it */
 
-/* What an SM takes for a tile at its share of the memory's speed, in nanoseconds. */
+/* Nanoseconds that an SM takes for a tile at its share of the memory bandwidth. */
 static uint64_t tile_time(const struct launch_size *l)
 {
 	return 360 * l->head_dim / 128;
 }
 
 /*
- * About how long a launch takes, in nanoseconds: what the busiest SM reads, or what its warps wait for, if they are few; and results that
- * are written and merged, with what the next launch waits for that. Measured on an H100.
+ * Estimates a launch's time in nanoseconds: the larger of what the busiest SM takes to read and of what its warps wait
+ * if they are few; plus the time to write and merge results, including the wait of the next launch for these. Measured
+ * on an H100.
  */
 static uint64_t time_of(struct division by, const struct launch_size *l)
 {
@@ -123,7 +132,10 @@ static uint64_t time_of(struct division by, const struct launch_size *l)
 	return (reads > waits ? reads : waits) + items * 2 + merge;
 }
 
-/* Work of a block, in nanoseconds, that is worth one where others wait for its SM: half as much took 2 % longer, a quarter 25 % (H100). */
+/*
+ * Nanoseconds of work that justify a block if other streams wait for its SM. Half as much took 2% longer, a quarter 25%
+ * (H100).
+ */
 #define BLOCK_WORK 40000u
 
 uint32_t launch_blocks(const struct launch_size *l, uint32_t beside)
@@ -135,8 +147,8 @@ uint32_t launch_blocks(const struct launch_size *l, uint32_t beside)
 }
 
 /*
- * Results have the same bits however requests are divided. Large runs and items are better where there are enough for all SMs: each
- * has a beginning and an end, and each item writes a result.
+ * Results have the same bits however requests are divided. Large runs and items are better as long as there are enough
+ * for all SMs: each has a fixed cost at its beginning and end, and each item writes a result.
  */
 struct division divide_requests(const struct launch_size *l, uint32_t most)
 {
@@ -156,7 +168,10 @@ struct division divide_requests(const struct launch_size *l, uint32_t most)
 	return best;
 }
 
-/* The same where teams of warps take head tiles together, eight heads each, a run at a time: results have many values. */
+/*
+ * The same for teams of warps, each of which takes head tiles of eight heads together, one run at a time. Results have
+ * many values.
+ */
 struct division divide_among_teams(const struct launch_size *l, uint32_t team, uint32_t most)
 {
 	struct division best = {most * LEAF_TILES, 1};
@@ -177,10 +192,13 @@ struct division divide_among_teams(const struct launch_size *l, uint32_t team, u
 	return best;
 }
 
-/* Of a launch over so many head tiles, of so many heads, of requests of at most so many tokens. */
+/*
+ * Max partial results of a launch over `head_tiles` head tiles of `heads` heads each, in requests of at most `tokens`
+ * tokens.
+ */
 static size_t partial_results(const struct skv_shape *sh, uint32_t head_tiles, uint32_t heads, uint32_t tokens)
 {
-	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* a window's pages may be cut at three ends */
+	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* a window may cut pages at three ends */
 	const struct division largest = {RUN_FEWER * LEAF_TILES, later_runs(heads, sh->head_dim)};
 	const size_t chunks = (size_t)head_tiles * MAX_CHUNKS, items = (size_t)head_tiles * items_of(largest, tiles);
 	const size_t few = SM_ITEMS * (size_t)skv_cuda_sms();
@@ -200,7 +218,8 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
 	l.arrived = carve(&at, MAX_MERGED * sizeof(uint32_t));
 	l.taken = carve(&at, sizeof(uint32_t));
-	const uint32_t head_tiles = 2 * n * n_head_tiles(sh); /* or fewer: a power of two a kv head, in MODE_TEAMS */
+	/* An upper bound: MODE_TEAMS rounds up the head tiles of a kv head. */
+	const uint32_t head_tiles = 2 * n * n_head_tiles(sh);
 	const size_t together = partial_results(sh, head_tiles, HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = partial_results(sh, n * sh->n_heads, 1, l.tokens) * partial_floats(1, sh->head_dim);
 	l.partial = carve(&at, larger_of(together, apart) * sizeof(float));

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/wgmma.cuh - wgmma, products of a warpgroup (sm_90a): 64 rows by 64 or 128 columns, fp32 +=
- * 16 bit * 16 bit.
+ * kernels/cuda/runtime/wgmma.cuh - wgmma, products of a warpgroup (sm_90a): 64 rows by 64 or 128 columns, fp32 += 16
+ * bit * 16 bit.
  *
- * Matrices in shared memory lie in panels of 64 elements (128 bytes) a row, their 16-byte pieces in the hardware's
- * 128-byte swizzle: piece p of row r is at p ^ (r % 8). Panels begin at multiples of 1,024 bytes.
+ * Matrices in shared memory lie in panels of 64 elements (128 bytes) per row, with their 16-byte pieces in the
+ * hardware's 128-byte swizzle: piece p of row r is at p ^ (r % 8). Panels begin at multiples of 1,024 bytes.
  *
- * The accumulators' layout is that of mma.m16n8k16, a warp having 16 rows: d[4 j + 0, 1] are columns 8 j + 2 c and
- * + 1 of row g, d[4 j + 2, 3] of row g + 8, with g = lane / 4, c = lane % 4. So is that of a first factor in
- * registers, 16 columns at a time.
+ * The accumulators have the layout of mma.m16n8k16, with 16 rows per warp: d[4 j + 0, 1] are columns 8 j + 2 c and 8 j
+ * + 2 c + 1 of row g, d[4 j + 2, 3] those of row g + 8, with g = lane / 4, c = lane % 4. A first factor in registers
+ * has the same layout, 16 columns at a time.
  */
 #ifndef SKV_CUDA_WGMMA_CUH
 #define SKV_CUDA_WGMMA_CUH
@@ -22,8 +22,9 @@ DEVICE uint32_t panel_at(uint32_t r, uint32_t p)
 }
 
 /*
- * A matrix descriptor. Its stride is the bytes from eight rows of a panel to the next eight; `lead`: from a panel
- * to the next one, where the product goes over panels (the second factor of 128 columns, given row by row).
+ * A matrix descriptor. Its stride is the number of bytes from eight rows of a panel to the next eight. `lead` is the
+ * number of bytes from a panel to the next one, if a product spans panels (a second factor of 128 columns, stored row
+ * by row).
  */
 DEVICE uint64_t matrix_descriptor(uint32_t at, uint32_t lead)
 {
@@ -31,8 +32,8 @@ DEVICE uint64_t matrix_descriptor(uint32_t at, uint32_t lead)
 }
 
 /*
- * Around products: registers are ready; close a batch of products; wait until all but the last n batches are
- * done.
+ * Before products: registers are ready. After them: close a batch of products; wait until all but the last n batches
+ * are done.
  */
 DEVICE void wgmma_fence(void)
 {
@@ -47,7 +48,7 @@ template <int n> DEVICE void wgmma_wait(void)
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
 
-/* Make what other threads wrote to shared memory, before a barrier, visible to the tensor cores. */
+/* Makes generic writes to shared memory visible to the tensor cores, together with a barrier. */
 DEVICE void fence_proxy_async(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -64,7 +65,7 @@ DEVICE void fence_proxy_async(void)
 	"%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
 #define WGMMA(n, type) "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " "
 
-/* Both factors in shared memory, both [row][16 elements]; the sum begins at 0 unless `add`. */
+/* Both factors in shared memory, each [row][16 elements]; the sum begins at 0 unless `add` is set. */
 #define SCORES_64(type)                                                                                     \
 	asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " WGMMA("64", type) SUMS_32                    \
 		     "%32, %33, p, 1, 1, 0, 0; }"                                                            \
@@ -74,7 +75,7 @@ DEVICE void fence_proxy_async(void)
 		     "%64, %65, p, 1, 1, 0, 0; }"                                                            \
 		     : D16(0), D16(16), D16(32), D16(48) : "l"(a), "l"(b), "r"(add))
 
-/* The first factor in registers, the second [16 rows][columns]; always added. */
+/* The first factor in registers, the second in shared memory, [16 rows][columns]; always added. */
 #define VALUES_64(type)                                                                                     \
 	asm volatile(WGMMA("64", type) SUMS_32 "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                         \
 		     : D16(0), D16(16) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(b))
@@ -83,7 +84,7 @@ DEVICE void fence_proxy_async(void)
 		     : D16(0), D16(16), D16(32), D16(48)                                                     \
 		     : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(b))
 
-/* d (+)= a bT, of 16 elements of each row. */
+/* d = a bᵀ, or d += a bᵀ with `add`, over 16 elements of each row. */
 template <class T> DEVICE void wgmma_scores(float (&d)[32], uint64_t a, uint64_t b, int add)
 {
 	if constexpr (T::dtype == SKV_F16)
@@ -99,7 +100,7 @@ template <class T> DEVICE void wgmma_scores(float (&d)[64], uint64_t a, uint64_t
 		SCORES_128("bf16");
 }
 
-/* d += w b, of 16 rows of b. */
+/* d += w b, over 16 rows of b. */
 template <class T> DEVICE void wgmma_values(float (&d)[32], const uint32_t (&w)[4], uint64_t b)
 {
 	if constexpr (T::dtype == SKV_F16)

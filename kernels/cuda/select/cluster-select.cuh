@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/cluster-select.cuh - the best tokens by 16-bit keys, which the blocks of a cluster have made, each of its own
- * share of a list: the k-th key of all blocks, and the ids of a block. For sketch-topk.cu and topk-scores.cu.
+ * kernels/cuda/select/cluster-select.cuh - selection of the best tokens by 16-bit keys. Each block of a cluster has
+ * made the keys of its own share of a list. This file finds the k-th key of all blocks, and the ids of each block. It
+ * is used by sketch-topk.cu and topk-scores.cu.
  *
- * A key is a weight in log2, in 1 / 2^10ths: two digits. Weights that differ by less are equal, and of equals the lower id comes
- * first. The blocks meet twice, and read each other's shared memory after that:
+ * A key is a weight's log2 in units of 2^-10; it has two digits. Weights that differ by less are equal, and of equal
+ * ones the lower id comes first. The blocks synchronize twice, and then read each other's shared memory:
  *
  *   1. histograms of the keys' upper digits: each block finds the digit of the k-th key;
- *   2. histograms of the lower digits, of keys with that upper one: each finds the k-th key, and how many ids come before its own.
+ *   2. histograms of the lower digits of keys with that upper digit: each block finds the k-th key, and how many ids
+ *      come before its own.
  *
- * Nothing depends on how many blocks there are. Clusters are Hopper's and later.
+ * The result does not depend on the number of blocks. Clusters need Hopper or later.
  */
 #ifndef SKV_CUDA_SELECT_CLUSTER_SELECT_CUH
 #define SKV_CUDA_SELECT_CLUSTER_SELECT_CUH
@@ -20,47 +22,54 @@
 
 namespace cg = cooperative_groups;
 
-#define WARPS 24u /* as many as registers are enough for */
+#define WARPS 24u /* as many as there are registers for */
 #define THREADS (32 * WARPS)
 #define MAX_CLUSTER 16u
 
-#define BINS 256u            /* of a digit */
-#define LANE_KEYS 8u         /* that a lane compares at a time */
-#define KEY_ANYWAY 65535u    /* recent and pinned ones; in no bin */
-#define KEY_LAST 65534u      /* of a weight; 1 is the first one, and what has no weight; 0 is never selected */
-#define KEY_RANGE 64.0f      /* log2 of weights, ... */
-#define KEY_UNIFORM 31.0f    /* ... of which that of equal weights for all tokens is here */
+#define BINS 256u            /* per digit */
+#define LANE_KEYS 8u         /* keys that a lane compares at a time */
+#define KEY_ANYWAY 65535u    /* recent and pinned ids; in no bin */
+#define KEY_LAST 65534u      /* largest key of a weight; the smallest is 1, also without a weight; 0: never selected */
+#define KEY_RANGE 64.0f      /* the range of keys, in log2 of weights ... */
+#define KEY_UNIFORM 31.0f    /* ... and in it, the place of equal weights for all tokens */
 
-#define EQUAL 0x8000u /* in a candidate: its key is the k-th */
-#define SHARE_TOKENS (WARPS * (EQUAL - LANE_KEYS)) /* of a block, at most: a warp's are less than EQUAL */
+#define EQUAL 0x8000u /* flag of a candidate whose key is the k-th */
+#define SHARE_TOKENS (WARPS * (EQUAL - LANE_KEYS)) /* max tokens of a block: a warp has fewer than EQUAL */
 
 /* A block's share of a list's keys. */
 struct key_share {
 	uint32_t rank, blocks; /* in the cluster */
-	uint32_t token, n;     /* its first token, and how many: whole pages */
-	uint16_t *key;         /* [n], at a multiple of 16 bytes; once ids are written, there are none */
+	uint32_t token, n;     /* its first token, and its tokens, which are whole pages */
+	uint16_t *key;         /* [n], at a multiple of 16 bytes; write_ids() overwrites them */
 };
 
-/* A digit of the k-th key: how many keys with it are wanted, and how many of earlier blocks are above it, and have it. */
+/*
+ * A digit of the k-th key, how many keys with this digit are wanted, and how many keys of earlier blocks are above it
+ * or have it.
+ */
 struct found {
-	bool enough; /* else fewer are there than wanted */
+	bool enough; /* else there are fewer keys than wanted */
 	uint32_t digit, left, above, same;
 };
 
-/* Counts of keys by a digit; the last element has those with KEY_ANYWAY, among upper digits. */
+/* Counts of keys by a digit. For upper digits, element BINS counts those with KEY_ANYWAY. */
 struct bins {
 	uint32_t n[BINS + 4];
 };
 
 struct select_smem {
-	alignas(16) struct bins own[2], all[2], before[2]; /* of upper and lower digits: this block's, the cluster's, of earlier blocks */
+	/* For upper and lower digits: the counts of this block, of the cluster, of earlier blocks. */
+	alignas(16) struct bins own[2], all[2], before[2];
 	uint32_t warp_sum[WARPS];
 	struct found found[2];
 };
 
 /* ---- how a list is divided ------------------------------------------------------------------------ */
 
-/* Clusters of so many blocks that the device has room for; none of a size that it refuses: those above 8 are up to it. */
+/*
+ * Clusters of `blocks` blocks that the device can run at a time; 0 for sizes that it refuses. Devices need not support
+ * sizes above 8.
+ */
 template <class Params> static uint32_t clusters_of(void (*kernel)(Params), uint32_t blocks, uint32_t smem)
 {
 	cudaLaunchAttribute attr = {};
@@ -81,20 +90,20 @@ template <class Params> static uint32_t clusters_of(void (*kernel)(Params), uint
 	return (uint32_t)n;
 }
 
-/* Allow a kernel clusters of all sizes, and so much shared memory. */
+/* Allows a kernel clusters of all sizes, and `smem` bytes of shared memory. */
 template <class Params> static cudaError_t allow_clusters(void (*kernel)(Params), uint32_t smem)
 {
 	const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
 
 	if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
-		cudaGetLastError(); /* then none of them fits */
+		cudaGetLastError(); /* such clusters do not fit then */
 	return e;
 }
 
 /*
- * Blocks for each of the lists, of so many units, so that the last ones are done soonest: each takes the time of its units, and of
- * `fixed` besides. fit: clusters of so many blocks that the device has room for; most: units that a block has room for. 0: so many
- * units have none.
+ * Blocks for each of `lists` lists of `units` units, chosen so that the last ones are done soonest. A block takes the
+ * time of its units plus that of `fixed` more. fit: for each cluster size, how many clusters the device has room for.
+ * most: units that a block has room for. 0: there is no room for so many units.
  */
 static inline uint32_t blocks_of_list(const uint32_t fit[MAX_CLUSTER + 1], uint32_t lists, uint32_t units, uint32_t most, uint32_t fixed)
 {
@@ -115,26 +124,29 @@ static inline uint32_t blocks_of_list(const uint32_t fit[MAX_CLUSTER + 1], uint3
 #if __CUDA_ARCH__ >= 900
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* What is added to a weight's log2, both over KEY_RANGE, to have its place in the keys; `lse`: of what it is still to be divided by. */
+/*
+ * The offset that gives a weight's log2 its place in the keys; both are divided by KEY_RANGE. `lse`: log2 of the
+ * denominator by which the weight is still to be divided.
+ */
 DEVICE float key_offset(uint32_t len, float lse)
 {
 	return (KEY_UNIFORM + log2f((float)len) - lse) * (1 / KEY_RANGE);
 }
 
-/* Of a weight there, which is a number, a float's last bits are the key; it is not 0. */
+/* The key of such a weight, which must be a number: the last bits of a float. It is not 0. */
 DEVICE uint32_t key_of(float w)
 {
 	return __float_as_uint(__saturatef(w) * (float)(KEY_LAST - 1) + (8388608.0f + 1)) & 0xffff;
 }
 
-/* Before keys are counted; the caller waits for the block. */
+/* Called before keys are counted. The caller synchronizes the block. */
 DEVICE void clear_counts(struct select_smem *smem)
 {
 	for (uint32_t b = threadIdx.x; b < sizeof(struct bins) / 4 * 6; b += THREADS)
 		smem->own[0].n[b] = 0;
 }
 
-/* A key's upper digit, if it may be selected. */
+/* Counts a key's upper digit, if the key may be selected. */
 DEVICE void count_upper(struct select_smem *smem, uint32_t key)
 {
 	if (key)
@@ -143,7 +155,7 @@ DEVICE void count_upper(struct select_smem *smem, uint32_t key)
 
 /* ---- the k-th key -------------------------------------------------------------------------------- */
 
-/* Inclusive sum over a warp. */
+/* Inclusive prefix sum over a warp. */
 DEVICE uint32_t warp_scan(uint32_t mine)
 {
 #pragma unroll
@@ -159,7 +171,10 @@ DEVICE void meet(void)
 	cg::this_cluster().sync();
 }
 
-/* All blocks' counts of a digit, and those of the blocks before this one: each thread adds up four bins of some blocks. */
+/*
+ * Adds up all blocks' counts of a digit, and those of the blocks before this one. Each thread adds up four bins of some
+ * blocks.
+ */
 __device__ static void sum_bins(const struct key_share *it, struct select_smem *smem, uint32_t digit)
 {
 	constexpr uint32_t quads = BINS / 4 + 1, sharers = THREADS / quads, most = (MAX_CLUSTER + sharers - 1) / sharers;
@@ -188,7 +203,10 @@ __device__ static void sum_bins(const struct key_share *it, struct select_smem *
 	__syncthreads();
 }
 
-/* The bin in which the want-th key from the top lies. A warp's work: a lane has eight bins, the first one the last eight. */
+/*
+ * Finds the bin of the want-th key from the top. One warp does it: a lane has eight bins, the first lane the last
+ * eight.
+ */
 __device__ static void find_digit(struct select_smem *smem, uint32_t digit, uint32_t want)
 {
 	constexpr uint32_t each = BINS / 32;
@@ -235,20 +253,21 @@ __device__ static void find_digit(struct select_smem *smem, uint32_t digit, uint
 		*to = {enough, found, left, above, same};
 }
 
-/* Bit 7 of each byte that is 0. */
+/* Sets bit 7 for each byte that is 0. */
 DEVICE uint32_t zero_bytes(uint32_t x)
 {
 	return ~(((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x | 0x7f7f7f7f);
 }
 
-/* The lower digits of keys with this upper one. */
+/* Counts the lower digits of keys with this upper digit. */
 __device__ static void count_lower(const struct key_share *it, struct select_smem *smem, uint32_t upper)
 {
 	for (uint32_t at = threadIdx.x * LANE_KEYS; at < it->n; at += THREADS * LANE_KEYS) {
 		const uint4 x = *(const uint4 *)&it->key[at];
 		const uint32_t first = zero_bytes(__byte_perm(x.x, x.y, 0x7531) ^ upper * 0x01010101u);
 		const uint32_t last = zero_bytes(__byte_perm(x.z, x.w, 0x7531) ^ upper * 0x01010101u);
-		for (uint32_t any = first >> 7 | last >> 6; any; any &= any - 1) { /* key i's bit is 8 (i % 4) + i / 4 */
+		/* Key i's bit is 8 (i % 4) + i / 4. */
+		for (uint32_t any = first >> 7 | last >> 6; any; any &= any - 1) {
 			const uint32_t bit = __ffs(any) - 1, key = it->key[at + bit / 8 + bit % 2 * 4];
 			if (key != 0 && key != KEY_ANYWAY)
 				atomicAdd(&smem->own[1].n[key % BINS], 1);
@@ -257,14 +276,14 @@ __device__ static void count_lower(const struct key_share *it, struct select_sme
 }
 
 /*
- * The k-th key; how many with it are wanted; how many keys of earlier blocks are above it, and are equal to it. All keys above
- * 0 where there are fewer, those that are selected anyway where none is wanted.
+ * The k-th key; how many keys equal to it are wanted; how many keys of earlier blocks are above it, and equal to it. If
+ * there are fewer keys than wanted, all keys above 0 are selected; if none is wanted, those that are selected anyway.
  */
 struct kth {
 	uint32_t key, left, above, same;
 };
 
-/* Once all keys of the block are there, and their upper digits counted. */
+/* Called once all keys of the block are stored and their upper digits are counted. */
 __device__ static struct kth find_key(const struct key_share *it, struct select_smem *smem, uint32_t want)
 {
 	meet();
@@ -289,7 +308,9 @@ __device__ static struct kth find_key(const struct key_share *it, struct select_
 
 /* ---- ids ----------------------------------------------------------------------------------------- */
 
-/* Of a lane's 8 keys those from `least` on, bits in their order. `below`: least - 1, twice. */
+/*
+ * Which of a lane's 8 keys are at least `least`, as bits in the order of the keys. `below`: least - 1 in both halves.
+ */
 DEVICE uint32_t keys_from(uint4 x, uint32_t below)
 {
 	const uint32_t two[LANE_KEYS / 2] = {x.x, x.y, x.z, x.w};
@@ -297,7 +318,8 @@ DEVICE uint32_t keys_from(uint4 x, uint32_t below)
 
 #pragma unroll
 	for (int i = LANE_KEYS / 2 - 1; i >= 0; i--)
-		r = 2 * r + __vminu2(__vmaxu2(two[i], below) ^ below, 0x00010001); /* even ones from bit 0 on, odd ones from bit 16 on */
+		/* Even keys from bit 0 on, odd ones from bit 16 on. */
+		r = 2 * r + __vminu2(__vmaxu2(two[i], below) ^ below, 0x00010001);
 	r = (r | r << 2) & 0x00330033;
 	r = (r | r << 1) & 0x00550055;
 	return (r | r >> 15) & 0xff;
@@ -308,14 +330,14 @@ DEVICE uint32_t key_in(uint4 x, uint32_t i)
 	return i & 1 ? two >> 16 : two & 0xffff;
 }
 
-/* A warp's candidates: above the k-th key, and equal to it. */
+/* Numbers of a warp's candidates: above the k-th key, and equal to it. */
 struct candidates {
 	uint32_t above, same;
 };
 
 /*
- * A warp's part of the block's keys, n from `key` on, becomes a list of its candidates: offsets, ascending. No more of them than keys
- * that have been read already. n is less than EQUAL.
+ * Replaces a warp's part of the block's keys, n from `key` on, by the list of its candidates: offsets, ascending. There
+ * are never more of them than keys that have been read. n is less than EQUAL.
  */
 __device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, const struct kth *k)
 {
@@ -328,7 +350,7 @@ __device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, c
 		uint32_t any = keys_from(x, below);
 		const uint32_t upto = warp_scan(__popc(any));
 		uint32_t to = listed + upto - __popc(any);
-		__syncwarp(); /* all have read the row */
+		__syncwarp(); /* all lanes have read the row */
 		for (; any; any &= any - 1) {
 			const uint32_t i = __ffs(any) - 1;
 			const bool equal = key_in(x, i) == k->key;
@@ -342,7 +364,10 @@ __device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, c
 	return {listed - same, same};
 }
 
-/* Of keys above and equal ones, in a word: a warp has less than 65,536 of each. Sum over earlier warps, and over all. */
+/*
+ * Sums over earlier warps, and over all, of the numbers of keys above and of equal ones. A word holds both: a warp has
+ * fewer than 65,536 of each.
+ */
 DEVICE uint2 block_scan(struct select_smem *smem, uint2 mine, uint2 *ret_total)
 {
 	uint2 before = make_uint2(0, 0), total = make_uint2(0, 0);
@@ -362,14 +387,14 @@ DEVICE uint2 block_scan(struct select_smem *smem, uint2 mine, uint2 *ret_total)
 	return before;
 }
 
-/* Where in the list a block's ids are. */
+/* The place of a block's ids in the list. */
 struct id_range {
 	uint32_t first, n;
 };
 
 /*
- * The block's ids, ascending, from where the list, `ids`, has its; each warp those of a run of keys. The last block knows their
- * number.
+ * Writes the block's ids, ascending, to their place in the list `ids`. Each warp writes those of a run of keys. The
+ * last block writes the number of all ids.
  */
 __device__ static struct id_range write_ids(const struct key_share *it, struct select_smem *smem, const struct kth *k, uint32_t *ids,
                                             uint32_t *count)

@@ -2,14 +2,14 @@
 /*
  * kernels/cuda/select/page-bounds.cu - page bounds (Quest), and upper-bound scores of pages by them.
  *
- * Scoring is bound by memory bandwidth: a sixteenth of what dense attention reads. The larger of q kmin and q kmax
- * is q+ kmax + q- kmin, with the positive and the negative part of q. So a state page is scored as a page of K is,
- * twice, by the tensor cores: a warp takes one kv head's part, 16 rows of lower bounds and 16 of upper ones,
- * against columns of q. q is rounded to the pool's dtype, with fp8 to fp16. A warp takes one such part after the other, and loads
- * the next one while it computes. The order in which a page's score is summed does not depend on where the page
- * is.
+ * Scoring is bound by memory bandwidth. It reads a sixteenth of what dense attention reads. The larger of q kmin and q
+ * kmax is q+ kmax + q- kmin, with the positive and the negative part of q. So the tensor cores score a state page like
+ * a page of K, twice: a warp takes one kv head's part, 16 rows of lower bounds and 16 of upper bounds, against columns
+ * of q. q is rounded to the pool's dtype; for fp8 pages, to fp16. A warp takes one such part after the other, and loads
+ * the next one while it computes. The order in which a page's score is summed does not depend on the position of the
+ * page.
  *
- * Bounds of fp8 are rows of fp8, each with a scale of its own: what is small for that is rounded outwards.
+ * fp8 bounds are fp8 rows, each with its own scale. Elements that are small relative to it are rounded outwards.
  */
 #include <math.h>
 #include "kernels/cuda/runtime/cuda.h"
@@ -18,8 +18,8 @@
 #define THREADS 128
 #define EIGHT 8u         /* elements that a lane reads at a time: 16 bytes */
 #define SCORE_THREADS 128
-#define MAX_STATES 32u  /* state pages that a block scores, at most */
-#define BLOCKS_PER_SM 4u   /* blocks that there should be, before a block gets more than one state page */
+#define MAX_STATES 32u  /* max state pages that a block scores */
+#define BLOCKS_PER_SM 4u   /* a block gets more than one state page only if there are so many blocks */
 #define SCORE_BYTES 32768u /* of shared memory, for the scores of a block's pages */
 
 /* ---- update ---------------------------------------------------------------------------------- */
@@ -53,9 +53,9 @@ DEVICE uint32_t higher(uint32_t dtype, uint32_t a, uint32_t b)
 }
 
 /*
- * The page that block `nth` of a sequence makes the bounds of, and its tokens; false: none. With slots the first
- * block takes the page of the kv head's new slot; the others, which are full, are made only if more than this
- * token is asked for.
+ * The page whose bounds block `nth` of a sequence makes, and its tokens; false: none. With slots, the first block takes
+ * the page of the kv head's new slot. The other blocks take full pages, and only if bounds are wanted for more than
+ * this token.
  */
 DEVICE bool page_to_bound(const struct update_params *c, const struct skv_kseq *s, uint32_t nth, uint32_t h,
                           uint32_t *ret_page, uint32_t *ret_tokens)
@@ -77,7 +77,7 @@ DEVICE bool page_to_bound(const struct update_params *c, const struct skv_kseq *
 	return page * SKV_PAGE_TOKENS < s->len;
 }
 
-/* A page's bounds, eight elements of a kv head a thread. Grid: pages of a sequence, sequences. */
+/* Makes a page's bounds, eight elements of a kv head per thread. Grid: pages of a sequence, sequences. */
 __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ struct update_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 		return;
 	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
 	const skv_pte *states = s->table + (size_t)c.state * s->layer_stride;
-	const uint32_t row = c.head_dim / EIGHT; /* in pieces of eight */
+	const uint32_t row = c.head_dim / EIGHT; /* pieces of eight elements */
 
 	for (uint32_t x = threadIdx.x; x < c.n_kv_heads * row; x += THREADS) {
 		const uint32_t head = x / row * SKV_PAGE_TOKENS * row, at = x % row;
@@ -115,11 +115,11 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 	}
 }
 
-/* A number of magnitude up to 448 as e4m3, rounded up: positive ones away from zero, negative ones towards it. */
+/* Rounds a number of magnitude up to 448 up to e4m3: positive numbers away from zero, negative ones towards it. */
 DEVICE uint32_t fp8_round_up(float x)
 {
 	const uint32_t sign = __float_as_uint(x) >> 24 & 0x80, size = fp8_size(x);
-	if (size < 121u << 23) { /* below 2^-6 there are steps of 2^-9 */
+	if (size < 121u << 23) { /* below 2^-6, e4m3 has steps of 2^-9 */
 		const float steps = __uint_as_float(size) * 512;
 		return sign | (uint32_t)(sign ? floorf(steps) : ceilf(steps));
 	}
@@ -128,7 +128,7 @@ DEVICE uint32_t fp8_round_up(float x)
 
 #define FP8_WORDS (SKV_MAX_HEAD_DIM / 128) /* a lane has elements 4 lane + 128 i and the next three */
 
-/* A warp stores a row of bounds, rounded up, and its scale; `flip` turns the signs of elements. */
+/* A warp stores a row of bounds, rounded up, and its scale. `flip` flips the signs of elements. */
 __device__ static void store_fp8_bounds(const float (&x)[FP8_WORDS][4], uint32_t dim, uint32_t flip, uint8_t *row, uint8_t *row_scale)
 {
 	const uint32_t lane = threadIdx.x % 32;
@@ -155,8 +155,8 @@ __device__ static void store_fp8_bounds(const float (&x)[FP8_WORDS][4], uint32_t
 }
 
 /*
- * A warp makes the bounds of `tokens` rows of kv head h in the page `keys`, row `at` of the state page: as the host, the largest
- * of -x and of x, both rounded up; then the first one's signs are turned.
+ * A warp makes the bounds of `tokens` rows of kv head h in the page `keys`, for row `at` of the state page. Like the
+ * host, it takes the largest -x and the largest x, both rounded up, and then flips the signs of the former.
  */
 __device__ static void bound_fp8_rows(const struct update_params *c, const uint8_t *keys, uint8_t *state, uint32_t h, uint32_t at,
                                       uint32_t tokens)
@@ -191,7 +191,7 @@ __device__ static void bound_fp8_rows(const struct update_params *c, const uint8
 	store_fp8_bounds(most, dim, 0, state + (size_t)(all + first + at) * dim, state + scales + all + first + at);
 }
 
-/* A page's bounds, a kv head a warp. Grid as above. */
+/* Makes a page's bounds, one kv head per warp. The grid is the same. */
 __global__ void __launch_bounds__(THREADS) update_fp8_kernel(const __grid_constant__ struct update_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
@@ -225,7 +225,7 @@ void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *
 		.layer = sh->layer,
 		.state = sh->state,
 	};
-	/* so many tokens may begin and end within a page; with slots one page more */
+	/* The tokens may begin and end within a page; slots may need one page more. */
 	const uint32_t pages = skv_pages_of(b->max_state + SKV_PAGE_TOKENS - 1) + (slots ? 1 : 0);
 
 	if (b->n == 0 || b->max_state == 0)
@@ -247,17 +247,17 @@ struct score_params {
 	uint32_t rows, page_stride;
 	uint32_t n_heads, n_kv_heads, io_dtype, layer, state;
 	uint32_t q_stride; /* elements from one row of q to the next */
-	uint32_t heads;  /* scored for a kv head: its group, or one mean */
+	uint32_t heads;  /* queries of a kv head: its group, or one mean */
 	uint32_t states; /* state pages of a block */
 	bool mean, max;
 };
 
-/* Columns of q, their positive and their negative parts, as operands. */
+/* Columns of q as operands: their positive and their negative parts. */
 template <int D> struct q_columns {
 	uint4 up[D / 32], down[D / 32];
 };
 
-/* q heads [g, g + 8) of kv head h; columns past the last one are a copy, which is not used. */
+/* Loads q heads [g, g + 8) of kv head h. Columns past the last one are an unused copy. */
 template <class T, int D>
 __device__ static void load_q_columns(const struct score_params *c, const struct skv_kseq *s, uint32_t h, uint32_t g,
                                       q_columns<D> *to)
@@ -289,13 +289,13 @@ __device__ static void load_q_columns(const struct score_params *c, const struct
 	}
 }
 
-/* A lane's part of 16 rows: of row g the first, of row g + 8 the second; and of fp8 their scales. */
+/* A lane's part of 16 rows: of row g, then of row g + 8; and the scales of fp8 rows. */
 template <class T, int D> struct bounds {
 	typename pieces<T>::eight row[D / 32][2];
 	uint32_t scale[is_fp8<T> ? 2 : 1];
 };
 
-/* Of rows `first` to first + 15 of a state page, which has `rows`. */
+/* Loads rows `first` to first + 15 of a state page, which has `rows` rows. */
 template <class T, int D>
 __device__ static void load_bounds(bounds<T, D> *to, const uint8_t *page, uint32_t first, uint32_t rows, uint64_t once)
 {
@@ -326,7 +326,7 @@ template <class T, int D> DEVICE void add_products(float sum[4], const bounds<T,
 			sum[x] += part[x] * fp8_unit(k->scale[x / 2]);
 }
 
-/* A block's shared memory: where its state pages are, and the scores of their pages for each query. */
+/* A block's shared memory: the entries of its state pages, and the scores of their pages for each query. */
 struct score_smem {
 	skv_pte state[MAX_STATES];
 	float score[]; /* [kv heads * heads][states][T] */
@@ -337,7 +337,7 @@ DEVICE float *score_at(const struct score_params *c, struct score_smem *smem, ui
 	return smem->score + ((size_t)query * c->states + state) * SKV_PAGE_TOKENS;
 }
 
-/* Store the scores of a tile: pages u and u + 8 for queries 2 x and 2 x + 1 of eight from g on. */
+/* Stores the scores of a tile: pages u and u + 8 for two of the eight queries from number g on. */
 DEVICE void store_scores(const struct score_params *c, struct score_smem *smem, uint32_t h, uint32_t g,
                          uint32_t state, const float sum[4])
 {
@@ -353,7 +353,7 @@ DEVICE void store_scores(const struct score_params *c, struct score_smem *smem, 
 	}
 }
 
-/* A warp's parts of the block's n state pages, one kv head after the other. */
+/* Scores a warp's parts of the block's n state pages, one kv head after the other. */
 template <class T, int D>
 __device__ static void score_kv_heads(const struct score_params *c, const struct skv_kseq *s,
                                       struct score_smem *smem, uint32_t n, uint32_t g)
@@ -361,11 +361,12 @@ __device__ static void score_kv_heads(const struct score_params *c, const struct
 	const uint32_t warps = SCORE_THREADS / 32, pieces = c->n_kv_heads * n, each = (pieces + warps - 1) / warps;
 	const uint32_t from = threadIdx.x / 32 * each, to = min(from + each, pieces);
 	const uint64_t once = evict_first_policy();
-	const uint32_t all = c->n_kv_heads * SKV_PAGE_TOKENS; /* rows of lower bounds, before those of upper ones */
+	/* Rows of lower bounds, which precede those of upper bounds. */
+	const uint32_t all = c->n_kv_heads * SKV_PAGE_TOKENS;
 	q_columns<D> q;
 	bounds<T, D> low, high;
 
-	/* a state page that is not resident is not read, and its scores are not used */
+	/* A state page that is not resident is not read, and its scores are not used. */
 	auto page_of = [&](uint32_t piece) {
 		const skv_pte at = piece < to ? smem->state[piece % n] : 0;
 		return skv_pte_resident(at) ? c->pool + skv_pte_id(at) * c->page_bytes : NULL;
@@ -390,7 +391,7 @@ __device__ static void score_kv_heads(const struct score_params *c, const struct
 	}
 }
 
-/* Reduce the scores of a row's queries, by maximum or sum; -infinity where a page is not resident. */
+/* Reduces the scores of a row's queries, by maximum or sum; -infinity where a page is not resident. */
 __device__ static void write_scores(const struct score_params *c, const struct skv_kseq *s, struct score_smem *smem,
                                     uint32_t first, uint32_t n)
 {
@@ -440,9 +441,7 @@ __global__ void __launch_bounds__(SCORE_THREADS,
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/*
- * State pages of a block: many, so that it has something to load while it computes; but every SM must have work.
- */
+/* State pages of a block: many, so that it has data to load while it computes; but every SM must have work. */
 static uint32_t state_pages_per_block(const struct score_params *c, uint32_t all, uint32_t n)
 {
 	const uint32_t fit = SCORE_BYTES / (c->n_kv_heads * c->heads * SKV_PAGE_TOKENS * (uint32_t)sizeof(float));

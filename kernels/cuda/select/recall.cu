@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/recall.cu - attention recall, the share of the softmax weight on what a layer attended to: a
- * block takes a sequence.
+ * kernels/cuda/select/recall.cu - attention recall, the share of the softmax weight on what a layer attended to: one
+ * block per sequence.
  *
- * It runs in few steps, so it is simple. Each thread adds up its share and the shares are added in order: the same
- * bits every time.
+ * It runs in few steps, so the kernel is simple. Each thread adds up its share, and the shares are added in a fixed
+ * order, so the bits are the same every time.
  */
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/cuda/select/sketch-sample.cuh - the denominators of a head tile, estimated from a sample of the tokens
- * (skv_sketch_pair()), by SAMPLE_WARPS of a block, the first ones.
+ * (skv_sketch_pair()) by the first SAMPLE_WARPS warps of a block.
  *
- * Each warp has 16 pairs: one step if split, else two. All of them are in flight while the query's side is put together. Then the
- * warps' parts meet in shared memory.
+ * Each warp has 16 pairs: one step if split, else two. All of them are in flight while the query's operands are made.
+ * Then the warps' parts are merged in shared memory.
  */
 #ifndef SKV_CUDA_SELECT_SKETCH_SAMPLE_CUH
 #define SKV_CUDA_SELECT_SKETCH_SAMPLE_CUH
@@ -17,7 +17,7 @@ struct sample_smem {
 	struct partial_softmax part[HEAD_TILE][SAMPLE_WARPS];
 };
 
-/* A head's denominator, in log2, in one thread of its own. */
+/* A head's denominator, in log2. One thread has it, with `mine` set. */
 struct sampled_head {
 	bool mine;
 	uint32_t g;
@@ -41,9 +41,9 @@ template <int row_bytes> DEVICE struct sketch_at locate_sketch(const struct sket
 	return {part + row * row_bytes, part + c->page_tokens * row_bytes + row * 2};
 }
 
-#define NO_SCORE -1e30f /* below all, but no infinity: differences are numbers */
+#define NO_SCORE -1e30f /* below all scores, but finite, so that differences are numbers */
 
-/* The scores of a lane's two heads so far: the largest, and the sum of 2^(score - max). */
+/* The scores of a lane's two heads so far: the maximum, and the sum of 2^(score - max). */
 struct running {
 	float max[2], sum[2];
 };
@@ -61,10 +61,10 @@ DEVICE void add_scores(struct running *r, const float s[4])
 template <int D, int bits, int split> struct sketch_sample {
 	static constexpr int pairs = SKV_SKETCH_PAIRS / SAMPLE_WARPS, steps = pairs / (8 * split);
 
-	struct sketch_at at; /* of one of the warp's pairs, in as many lanes */
+	struct sketch_at at; /* of one of the warp's pairs, in each of the first lanes */
 	sketch_steps<D, bits, split, true, steps> of;
 
-	/* The lane's pair of a step, among the warp's. */
+	/* The number of the lane's pair of step x among the warp's pairs. */
 	static __device__ __forceinline__ uint32_t pair_of(int x)
 	{
 		const uint32_t lane = threadIdx.x % 32;
@@ -77,7 +77,7 @@ template <int D, int bits, int split> struct sketch_sample {
 		return {(const uint8_t *)codes, (const uint8_t *)scales};
 	}
 
-	/* By tables alone, before the sketches of this step need be there. */
+	/* Needs tables only, so it may run before the sketches of this step exist. */
 	__device__ __forceinline__ void locate(const struct sketch_params *c, const struct sketch_list *list)
 	{
 		const uint32_t lane = threadIdx.x % 32, pair = threadIdx.x / 32 * pairs + lane;
@@ -88,7 +88,7 @@ template <int D, int bits, int split> struct sketch_sample {
 	}
 	__device__ __forceinline__ void begin(void)
 	{
-		const struct from_memory from = {evict_last_policy()}; /* the scan reads them, too */
+		const struct from_memory from = {evict_last_policy()}; /* the scan reads them again */
 #pragma unroll
 		for (int x = 0; x < steps; x++) {
 			const struct sketch_at pair = at_of(x);
@@ -97,7 +97,7 @@ template <int D, int bits, int split> struct sketch_sample {
 		}
 	}
 
-	/* A warp's part. */
+	/* Computes the warp's part. */
 	__device__ __forceinline__ void run(const struct sketch_params *c, const struct sketch_list *list, const struct sketch_query *q,
 	                                    struct sample_smem *smem)
 	{
@@ -133,8 +133,8 @@ template <int D, int bits, int split> struct sketch_sample {
 };
 
 /*
- * The denominators, once the warps' parts are there: the caller waits for the block before. 1 where none of a sample's tokens has a
- * sketch.
+ * The denominators, from the warps' parts; the caller synchronizes the block before. A denominator is 1 if none of the
+ * sample's tokens has a sketch.
  */
 DEVICE struct sampled_head sum_sample(const struct sketch_params *c, uint32_t len, uint32_t first_head, uint32_t heads,
                                       const struct sample_smem *smem)

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-scores.cu - softmax weights of all tokens by their sketches, to memory; and the selection by
- * these where sketch-topk.cu cannot make it at once.
+ * kernels/cuda/select/sketch-scores.cu - softmax weights of all tokens by their sketches, written to memory; and the
+ * selection by these weights if sketch-topk.cu cannot select in one launch.
  *
- * Three launches: the heads' denominators are made of samples, the scan leaves scores in the workspace, then weights are made.
- * As many sequences at a time as the workspace is sized for.
+ * There are three launches: the heads' denominators are computed from samples, the scan stores scores in the workspace,
+ * and then weights are computed. They process as many sequences at a time as the workspace is sized for.
  */
 #include "kernels/cuda/select/sketch-sample.cuh"
 #include "kernels/cuda/select/sketch.h"
 
 #define SCAN_WARPS 4u
-#define ENOUGH_WARPS 4096u /* for a device to be busy with */
+#define ENOUGH_WARPS 4096u /* warps that keep a device busy */
 #define WEIGH_THREADS 128u
-#define WEIGH_TOKENS 4u /* of a thread */
-#define SLICE_BYTES (64u << 20) /* of a workspace, about; one sequence in any case */
+#define WEIGH_TOKENS 4u /* tokens of a thread */
+#define SLICE_BYTES (64u << 20) /* approximate size of a workspace; at least one sequence's */
 
 struct scores_params {
 	struct sketch_params s;
 	struct skv_scores to;
-	uint32_t first; /* sequence of this slice */
-	uint32_t tokens; /* of a sequence, at most: whole pages */
-	uint32_t chunks, per_chunks; /* of a state page, and 2^32 over that, rounded up; 0 over 1 */
+	uint32_t first; /* first sequence of this slice */
+	uint32_t tokens; /* max tokens of a sequence, in whole pages */
+	uint32_t chunks, per_chunks; /* chunks of a state page, and 2^32 divided by that, rounded up; 0 for 1 chunk */
 	uint32_t each; /* chunks of a warp, an even number */
 	uint32_t tile_heads, tiles, wide; /* q heads of a tile, tiles of a sequence, pairs of heads of a tile */
 	float2 *score; /* [seq][tile][tokens][wide] */
 	float *lse;    /* [seq][q head]: log2 of denominators */
 };
 
-/* The q heads of tile x, in the group of a kv head. */
+/* The q heads of tile x: their kv head, the first one, and how many. */
 struct tile {
 	uint32_t h, head, heads;
 };
@@ -69,13 +69,16 @@ __global__ void __launch_bounds__(32 * SAMPLE_WARPS) denominator_kernel(const __
 		c.lse[(size_t)blockIdx.y * c.s.n_heads + t.head + head.g] = head.lse;
 }
 
-/* Loads a chunk of a sequence: of `chunks` those of a state page in turn, then those of the next one. */
+/* Loads a chunk of a sequence. Chunks are numbered state page by state page; each has `chunks` of them. */
 template <class Shape, class Steps>
 DEVICE struct chunk load_from_pool(const struct scores_params *c, const struct sketch_list *list, uint32_t nth_chunk, Steps *to)
 {
 	const struct sketch_params *s = &c->s;
 	const uint32_t nth = c->per_chunks ? __umulhi(nth_chunk, c->per_chunks) : nth_chunk;
-	/* a state page's last chunk has some tokens of the one before, rather than bytes that are no sketches, or nobody's */
+	/*
+	 * The last chunk of a state page repeats some tokens of the one before, instead of reading bytes that are not
+	 * sketches.
+	 */
 	const uint32_t row = min((nth_chunk - nth * c->chunks) * Shape::tokens, s->page_tokens - Shape::tokens);
 	const uint32_t first = nth * s->page_tokens + row;
 	const skv_pte entry = sketch_entry(list, nth, first / SKV_PAGE_TOKENS, Shape::pages);
@@ -89,7 +92,7 @@ DEVICE struct chunk load_from_pool(const struct scores_params *c, const struct s
 	return {first, Shape::tokens, resident, (resident >> 31) != 0};
 }
 
-/* Stores scores, of two tokens for two heads. */
+/* Stores the scores of two tokens for two heads. */
 template <int split> struct store_sink {
 	float2 *score; /* of the sequence's head tile: [token][pair of heads] */
 	uint32_t wide, tokens;
@@ -111,7 +114,7 @@ template <int split> struct store_sink {
 	}
 };
 
-/* Grid: chunks, some for each warp, head tiles, sequences. */
+/* Grid: chunks, several for each warp; head tiles; sequences. */
 template <int D, int bits, int split>
 __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_constant__ struct scores_params c)
 {
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_cons
 		}
 }
 
-/* Weights of a thread's tokens of the heads of a row of scores, reduced; of tokens from `end` on 0. */
+/* Computes the weights of a thread's tokens, reduced over the heads of a row of scores; 0 for tokens from `end` on. */
 DEVICE void row_weights(const struct scores_params *c, uint32_t row, uint32_t first, uint32_t end, float w[WEIGH_TOKENS])
 {
 	const uint32_t each = c->s.n_heads / c->to.rows, tiles = (c->s.group + c->tile_heads - 1) / c->tile_heads;
@@ -160,7 +163,7 @@ DEVICE void row_weights(const struct scores_params *c, uint32_t row, uint32_t fi
 #pragma unroll
 		for (uint32_t i = 0; i < WEIGH_TOKENS; i++) {
 			const uint32_t token = first + i * WEIGH_THREADS;
-			if (token < end && (g % 2 == 0 || head == row * each)) /* else they are there from the head before */
+			if (token < end && (g % 2 == 0 || head == row * each)) /* else already loaded */
 				two[i] = score[token * (size_t)c->wide];
 		}
 #pragma unroll
@@ -171,7 +174,7 @@ DEVICE void row_weights(const struct scores_params *c, uint32_t row, uint32_t fi
 	}
 }
 
-/* Grid: tokens, WEIGH_TOKENS a thread, sequences. */
+/* Grid: tokens, WEIGH_TOKENS per thread; sequences. */
 __global__ void __launch_bounds__(WEIGH_THREADS) weigh_kernel(const __grid_constant__ struct scores_params c)
 {
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.y];
@@ -211,7 +214,8 @@ struct scan_launch {
 	{
 		typedef chunk_shape<D, bits, split> shape;
 		struct scores_params p = c;
-		p.chunks = ceil_div(p.s.page_tokens, shape::tokens); /* a state page has as many tokens as one at least */
+		/* A state page has at least as many tokens as a chunk. */
+		p.chunks = ceil_div(p.s.page_tokens, shape::tokens);
 		p.per_chunks = p.chunks > 1 ? UINT32_MAX / p.chunks + 1 : 0;
 		const uint32_t chunks = ceil_div(max_len, p.s.page_tokens) * p.chunks, warps = ceil_div(chunks, 4) * p.tiles * n;
 		p.each = warps < ENOUGH_WARPS ? 2 : 4;
@@ -240,7 +244,7 @@ static struct scores_params params_of(const struct skv_shape *sh, uint32_t max_l
 	return c;
 }
 
-/* Of a sequence. */
+/* For one sequence. */
 static size_t sequence_scores(const struct scores_params *c)
 {
 	return (size_t)c->tiles * c->tokens * c->wide;
@@ -250,14 +254,14 @@ static size_t sequence_bytes(const struct skv_shape *sh, const struct scores_par
 	return sh->n_heads * sizeof(float) + sequence_scores(c) * sizeof(float2);
 }
 
-/* Sequences of a slice that take so many bytes each. */
+/* Sequences of a slice, if each takes `bytes` bytes. */
 static uint32_t slice_of(size_t bytes, uint32_t n)
 {
 	const size_t fit = SLICE_BYTES / bytes;
 	return fit == 0 ? 1 : fit < n ? (uint32_t)fit : n;
 }
 
-/* Weights of sequences [first, first + n), with a workspace from `mem` on. */
+/* Computes the weights of sequences [first, first + n), with a workspace from `mem` on. */
 static void score_slice(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_scores *to,
                         uint32_t first, uint32_t n, uint8_t *mem, const struct skv_workspace *work)
 {
@@ -283,7 +287,7 @@ void skv_cuda_score_sketches(const struct skv_shape *sh, const struct skv_batch 
 		            (uint8_t *)work->mem + skv_cuda_workspace_offset(sh), work);
 }
 
-/* Weights in memory, and a selection by them. */
+/* Bytes of a sequence's weights, for a selection by weights in memory. */
 static size_t weights_bytes(const struct skv_shape *sh, uint32_t max_len)
 {
 	return (size_t)sh->n_kv_heads * skv_pages_of(max_len) * SKV_PAGE_TOKENS * sizeof(float);
@@ -329,7 +333,8 @@ size_t skv_cuda_sketch_bytes(const struct skv_shape *sh, uint32_t n, uint32_t ma
 {
 	const struct scores_params c = params_of(sh, max_len);
 	const size_t each = sequence_bytes(sh, &c) + weights_bytes(sh, max_len);
-	const size_t slice = each > SLICE_BYTES ? each : SLICE_BYTES; /* of shorter sequences there are more, of no more bytes */
+	/* A slice has more sequences if they are shorter, but not more bytes. */
+	const size_t slice = each > SLICE_BYTES ? each : SLICE_BYTES;
 
 	return n * each < slice ? n * each : slice;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-stream.cuh - a block's scan of a run of state pages, by copies to shared memory that run by themselves
- * (Hopper and later): no thread waits for a load, and no register holds what is on its way.
+ * kernels/cuda/select/sketch-stream.cuh - a block's scan of a run of state pages, by asynchronous copies to shared
+ * memory (Hopper and later): no thread waits for a load, and no register holds data in flight.
  *
- * A kv head's part of a state page is one run of bytes, and so one copy. Teams of four warps take turns at the pages; each has a slot of
- * its own. A warp takes every fourth chunk of a page into registers. When all of the team have taken their last ones, one of
- * them, each in its turn, has the next page copied to the slot; the others do not wait for that, but make scores. (More slots a team, which
- * take shared memory from the keys, were not faster.)
+ * A kv head's part of a state page is contiguous, so one copy suffices for it. Teams of four warps take turns at the
+ * pages; each team has one slot. A warp takes every fourth chunk of a page into registers. When all warps of the team
+ * have taken their last chunks, one of them, each in its turn, starts the copy of the next page to the slot. The others
+ * do not wait for that but compute scores. (More slots per team, which take shared memory from the keys, were not
+ * faster.)
  */
 #ifndef SKV_CUDA_SELECT_SKETCH_STREAM_CUH
 #define SKV_CUDA_SELECT_SKETCH_STREAM_CUH
@@ -14,26 +15,27 @@
 #include "kernels/cuda/runtime/barrier.cuh"
 #include "kernels/cuda/select/sketch-scan.cuh"
 
-/* Of a block with so many teams, in shared memory. */
+/* Shared memory of a block with `teams` teams. */
 template <int D, int bits, int teams> struct stream_room {
 	alignas(128) uint8_t slot[teams][state_page<D, bits>::head_bytes];
-	barrier full[teams], taken[teams]; /* slots */
-	uint32_t entries[teams];           /* resident_entries() of pages in slots */
+	barrier full[teams], taken[teams]; /* for each slot: its page has arrived; all warps have read it */
+	uint32_t entries[teams];           /* resident_entries() of the pages in slots */
 };
 
 #if __CUDA_ARCH__ >= 900
-/* In parts, so that the first copies run while what the scores wait for is made. */
+/* The scan has several parts, so that the first copies run while the inputs of the scores are made. */
 template <int D, int bits, int split, bool caps, int teams> struct sketch_stream {
 	typedef chunk_shape<D, bits, split> shape;
 	typedef state_page<D, bits> state;
 	typedef struct stream_room<D, bits, teams> room_type;
-	static constexpr int rounds = (state::tokens + TEAM * shape::tokens - 1) / (TEAM * shape::tokens); /* chunks of a page for each warp */
+	/* Chunks of a page per warp. */
+	static constexpr int rounds = (state::tokens + TEAM * shape::tokens - 1) / (TEAM * shape::tokens);
 
 	const struct sketch_params *c;
 	const struct sketch_list *list;
 	room_type *room;
-	uint32_t next, end; /* the page that the warp has copied next; where there are none any more */
-	skv_pte ahead;      /* its sketch_entry() */
+	uint32_t next, end; /* the page that this warp copies next; the end of the pages */
+	skv_pte ahead;      /* sketch_entry() of `next` */
 
 	static __device__ __forceinline__ uint32_t team(void)
 	{
@@ -48,7 +50,10 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		ahead = next < end ? sketch_entry(list, next, next * state::pages, state::pages) : 0;
 	}
 
-	/* State page `next` comes into the slot: all of it, also rows that the sequence does not have yet. Of pages from `end` on, nothing. */
+	/*
+	 * Copies state page `next` to the slot: all of it, including rows that the sequence does not have yet. Pages
+	 * from `end` on are not copied.
+	 */
 	__device__ __forceinline__ void copy(void)
 	{
 		const uint32_t resident = resident_entries(ahead, state::pages);
@@ -65,7 +70,10 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		}
 	}
 
-	/* By tables alone, before the sketches of this step need be there: state pages [first, last). */
+	/*
+	 * Needs tables only, so it may run before the sketches of this step exist. The block scans state pages [first,
+	 * last).
+	 */
 	__device__ __forceinline__ void locate(const struct sketch_params *params, const struct sketch_list *of, uint32_t first, uint32_t last,
 	                                       room_type *memory)
 	{
@@ -74,14 +82,14 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		room = memory;
 		next = first + team() + in_team() * teams;
 		end = last;
-		if (threadIdx.x % (32 * TEAM) == 31) { /* it has the first page copied, too */
+		if (threadIdx.x % (32 * TEAM) == 31) { /* this thread also starts the copy of the first page */
 			barrier_init(&room->full[team()], 1);
 			barrier_init(&room->taken[team()], TEAM * 32);
 			barrier_publish();
 		}
 		look_ahead();
 	}
-	/* The block waits for all of its warps between this and run(). */
+	/* Starts the first copies. The block synchronizes all of its warps between this and run(). */
 	__device__ __forceinline__ void begin(void)
 	{
 		if (in_team() == 0)
@@ -90,7 +98,7 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		look_ahead();
 	}
 
-	/* All pages, from `first` on; chunks of tokens in [plain_from, plain_to) that have sketches are plain. */
+	/* Scans all pages, from `first` on. Chunks of tokens in [plain_from, plain_to) that have sketches are plain. */
 	template <class Sink>
 	__device__ __forceinline__ void run(const struct sketch_query *q, uint32_t first, uint32_t plain_from, uint32_t plain_to, const Sink &sink)
 	{
@@ -99,7 +107,7 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		uint32_t scales = (uint32_t)__cvta_generic_to_shared(room->slot[team()]) + state::tokens * shape::row_bytes +
 		                  (own_row + lane_token<split>()) * 2;
 
-		/* registers: else they are computed again and again */
+		/* Keeps these values in registers; else they are computed again and again. */
 		asm volatile("" : "+r"(own_row), "+r"(codes), "+r"(scales));
 		for (uint32_t page = first + team(), turn = 0; page < end; page += teams, turn++) {
 			barrier_await(&room->full[team()], turn);
@@ -123,7 +131,10 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		}
 	}
 
-	/* The warp has what it needs of the page. In its turn, it waits for the others and has the slot filled again. */
+	/*
+	 * Called when the warp has loaded what it needs of the page. In its turn, it waits for the other warps and
+	 * refills the slot.
+	 */
 	__device__ __forceinline__ void give_back(uint32_t turn)
 	{
 		barrier *taken = &room->taken[team()];

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-topk.cu - the best tokens of each kv head by the sketches of all: scan and selection at once.
+ * kernels/cuda/select/sketch-topk.cu - the best tokens of each kv head by the sketches of all tokens, with scan and
+ * selection in one launch.
  *
- * The heads' denominators come from a sample, which each block reads for itself, so a token's key is known as soon as its scores
- * are, and is all that is kept of them: in the shared memory of the block that made it. The blocks that scan a list, a kv head of
- * a sequence, are a cluster, and select by the keys of all (cluster-select.cuh). So this file's kernel is Hopper's and later.
+ * The heads' denominators come from a sample, which each block reads for itself. So a token's key is known as soon as
+ * its scores are. Only the key is kept, in the shared memory of the block that made it. The blocks that scan a list (a
+ * kv head of a sequence) are a cluster, and select by the keys of all blocks (cluster-select.cuh). So the kernel needs
+ * Hopper or later.
  */
 #include "kernels/cuda/runtime/overlap.cuh"
 #include "kernels/cuda/select/cluster-select.cuh"
@@ -17,12 +19,12 @@ struct topk_params {
 	struct sketch_params s;
 	struct skv_select select;
 	struct skv_index_list list;
-	bool sum; /* a token's weight is the sum over its group, else the largest */
+	bool sum; /* a token's weight is the sum over its group, else the maximum */
 };
 
 /*
- * How keys are made: of nearly all models with a softmax of plain scores, and of the largest weight; or the other ways, with a
- * softcap or the sum of weights, which are not to cost those anything.
+ * How keys are made. PLAIN_WAY is that of nearly all models: a softmax of plain scores, and the largest weight.
+ * OTHER_WAYS has a softcap or the sum of weights, which must not slow down the former.
  */
 enum way { PLAIN_WAY, OTHER_WAYS };
 
@@ -37,14 +39,14 @@ struct item {
 struct topk_smem {
 	struct sketch_query query;
 	struct sample_smem sample;
-	float offset[HEAD_TILE]; /* key_offset() of a head's weights, where a softcap keeps it from being in `query` */
+	float offset[HEAD_TILE]; /* key_offset() of a head's weights with a softcap; else it is part of `query` */
 	struct select_smem select;
 };
 
 #if __CUDA_ARCH__ >= 900
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* From a head's denominator to what makes keys of its scores. Of heads that are not there nothing counts. */
+/* Turns a head's denominator into the factors that make keys of its scores. Missing heads do not count. */
 DEVICE void scale_head(const struct topk_params *c, uint32_t len, uint32_t g, float lse, struct topk_smem *smem)
 {
 	struct sketch_query::sketch_head *head = &smem->query.head[g];
@@ -61,7 +63,10 @@ DEVICE void scale_head(const struct topk_params *c, uint32_t len, uint32_t g, fl
 	head->base = head->base * (1 / KEY_RANGE) + smem->offset[g];
 }
 
-/* Of all lanes that have a token, in the lane that keeps it: its group's weights reduced. */
+/*
+ * Reduces a token's weights over its group. All lanes that have scores of the token take part; the lane that keeps it
+ * gets the result.
+ */
 template <int split, enum way way> DEVICE float reduce_group(const struct topk_params *c, const struct topk_smem *smem, float s[4])
 {
 	const bool odd = threadIdx.x & 1, sum = way == OTHER_WAYS && c->sum;
@@ -87,14 +92,17 @@ template <int split, enum way way> DEVICE float reduce_group(const struct topk_p
 	return sum ? log2f(all) * (1 / KEY_RANGE) : all;
 }
 
-/* Makes keys of the scan's scores, and counts their upper digits. Of a step, each of the lanes has a token, or half of them. */
+/* Makes keys of the scan's scores, and counts their upper digits. In a step each lane, or half of them, has a token. */
 template <int split, enum way way> struct key_sink {
 	const struct topk_params *c;
 	struct topk_smem *smem;
-	uint16_t *key; /* of token 0: only the block's own are there */
+	uint16_t *key; /* of token 0; the block has only its own tokens */
 	uint32_t n, pin, recent;
 
-	/* The lane's token, in a chunk where the step begins with `first`; none of the chunk's where two lanes would have one. */
+	/*
+	 * The lane's token in the chunk, for a step that begins with `first`; UINT32_MAX if another lane has that
+	 * token.
+	 */
 	static __device__ __forceinline__ uint32_t own_token(uint32_t first)
 	{
 		return split == 1 && threadIdx.x % 4 >= 2 ? UINT32_MAX : first + lane_token<split>() + threadIdx.x % 2 * (8 * split);
@@ -136,7 +144,7 @@ template <int split, enum way way> struct key_sink {
 
 #define TEAMS (WARPS / TEAM)
 
-/* A block's shared memory; keys come after it. */
+/* A block's shared memory. Keys follow it. */
 template <int D, int bits> struct topk_room {
 	struct stream_room<D, bits, TEAMS> stream;
 	struct topk_smem smem;
@@ -209,7 +217,7 @@ __global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ s
 	scan_item<D, bits, split, way>(&c, &it, &counts, room);
 	let_next_begin();
 	const struct kth k = find_key(&it.keys, &smem->select, counts.want);
-	/* other blocks' shared memory has been read; this one's stays until they have, too */
+	/* This block no longer reads other blocks' shared memory. Its own must stay until the others are done, too. */
 	asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 	write_ids(&it.keys, &smem->select, &k, c.list.ids + list * c.list.stride, &c.list.count[list]);
 	asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
@@ -221,12 +229,15 @@ __global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ s
 /* How a list is divided. */
 struct list_division {
 	uint32_t blocks;
-	size_t smem; /* of each */
+	size_t smem; /* of each block */
 };
 
 static uint32_t clusters_that_fit[SKV_BACKEND_MAX_DEVICES][MAX_CLUSTER + 1];
 
-/* A block takes the time of its state pages, and of 33 besides (measured on an H200). None where not even the most blocks have room. */
+/*
+ * A block takes the time of its state pages plus that of 33 more (measured on an H200). 0 blocks: not even the largest
+ * number has room.
+ */
 template <int D, int bits> static struct list_division divide(uint32_t lists, uint32_t len)
 {
 	constexpr size_t page_bytes = state_page<D, bits>::tokens * sizeof(uint16_t), others = sizeof(struct topk_room<D, bits>);
@@ -315,7 +326,7 @@ struct topk_init {
 	}
 };
 
-/* On a device that launches overlap on. */
+/* Called for devices with overlapping launches and clusters. */
 cudaError_t skv_cuda_sketch_topk_init(unsigned device, uint32_t room)
 {
 	cudaError_t e = cudaSuccess;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch.cu - sketches of keys are made, along with the append of rows if there are any.
+ * kernels/cuda/select/sketch.cu - makes sketches of keys, along with the append of rows if there are any.
  *
- * A block takes 32 tokens of a kv head: the head's mean first, then a warp one token after the other. The keys of this
- * call are taken from its rows, rounded as they will be in their pages, so that no block waits for another's writes.
+ * A block takes 32 tokens of a kv head. It computes the head's mean first; then each warp takes one token after the
+ * other. The keys of this call are taken from its rows, rounded as they will be in their pages, so that no block waits
+ * for another block's writes.
  */
 #include "kernels/cuda/runtime/overlap.cuh"
 #include "kernels/cuda/select/sketch.cuh"
@@ -18,7 +19,7 @@ struct make_params {
 	uint32_t k_stride, v_stride; /* elements from one row to the next */
 };
 
-/* The first token that gets a sketch: with the first page complete, all of its tokens do. */
+/* The first token that gets a sketch. When the first page becomes complete, all of its tokens get one. */
 DEVICE uint32_t sketched_from(const struct skv_kseq *s)
 {
 	const uint32_t from = s->len - s->n_state;
@@ -30,12 +31,12 @@ DEVICE float rounded(uint32_t dtype, float x)
 	return dtype == SKV_F16 ? __half2float(__float2half_rn(x)) : __bfloat162float(__float2bfloat16_rn(x));
 }
 
-/* A token's rows of kv head h: of this call from `at` on, and in its page. */
+/* A token's rows of kv head h: in the call's k and v, if `given`, and in its page. */
 struct token_rows {
 	bool given;
-	size_t k, v;    /* elements of c->k and c->v */
-	uint8_t *page;  /* the K row in its page, NULL: not resident; V is as many rows further as a page has of K */
-	uint8_t *scale; /* of fp8: the K row's; V's is as many bytes further */
+	size_t k, v;    /* element numbers in c->k and c->v */
+	uint8_t *page;  /* the K row in its page, NULL: not resident. V's row is further by all K rows of the page */
+	uint8_t *scale; /* for fp8: the K row's scale; V's is further by one byte for each K row of the page */
 };
 
 template <int D>
@@ -50,7 +51,9 @@ DEVICE struct token_rows rows_of(const struct make_params *c, const struct skv_k
 	        page + (size_t)2 * c->s.n_kv_heads * SKV_PAGE_TOKENS * D + at};
 }
 
-/* Elements d and d + 1 of the sum of the head's first page of keys, each a sixteenth. `rows` are those of its page. */
+/*
+ * Elements d and d + 1 of the sum of the head's first page of keys, each divided by 16. `rows` are those of the page.
+ */
 template <int D> DEVICE float2 sum_rows(uint32_t dtype, struct key_rows rows, uint32_t d)
 {
 	uint32_t two[SKV_PAGE_TOKENS];
@@ -69,7 +72,7 @@ template <int D> DEVICE float2 sum_rows(uint32_t dtype, struct key_rows rows, ui
 	return sum;
 }
 
-/* The scale of a row of fp8 whose elements a warp has. */
+/* The scale of an fp8 row whose elements a warp holds. */
 template <int D> DEVICE uint32_t scale_of(uint32_t dtype, const uint32_t (&raw)[D / 32])
 {
 	uint32_t top = 0;
@@ -79,7 +82,7 @@ template <int D> DEVICE uint32_t scale_of(uint32_t dtype, const uint32_t (&raw)[
 	return fp8_scale_of(__reduce_max_sync(~0u, top));
 }
 
-/* Of fp8: the scales of the head's first page of keys, as they are or will be. */
+/* For fp8: the scales of the head's first page of keys, as they are or will be stored. */
 template <int D>
 __device__ static void first_scales(const struct make_params *c, const struct skv_kseq *s, uint32_t h, uint8_t to[SKV_PAGE_TOKENS])
 {
@@ -97,13 +100,13 @@ __device__ static void first_scales(const struct make_params *c, const struct sk
 	}
 }
 
-/* Element d of a row of fp8, from this call or from its page. */
+/* Element d of an fp8 row, from this call or from its page. */
 DEVICE float fp8_element(const struct make_params *c, const struct token_rows *r, uint32_t scale, uint32_t d)
 {
 	return r->given ? fp8_rounded(scale, io_load(c->s.io_dtype, c->k, r->k + d)) : fp8_two(r->page[d]).x * fp8_unit(scale);
 }
 
-/* The mean of the head's first page of keys; zeros if that was evicted. */
+/* Computes the mean of the head's first page of keys; zeros if that page was evicted. */
 template <int D>
 __device__ static void mean_of(const struct make_params *c, const struct skv_kseq *s, uint32_t h, float mean[D])
 {
@@ -132,7 +135,7 @@ __device__ static void mean_of(const struct make_params *c, const struct skv_kse
 	}
 }
 
-/* Elements e to e + 7 of a row of this call to a row in a page. */
+/* Copies elements e to e + 7 of a row of this call to a row in a page. */
 DEVICE void copy8(const struct make_params *c, const void *from, size_t row, uint8_t *to, uint32_t e)
 {
 	const struct vec8 x = io_read8(c->s.io_dtype, from, row + e);
@@ -162,7 +165,7 @@ template <int D> __device__ static void append_rows(const struct make_params *c,
 	}
 }
 
-/* Codes of `width` bits, from bit `shift` on, become bytes of a row. */
+/* Makes bytes of a row from `width` bits of each code, from bit `shift` on. */
 template <int D, int width> DEVICE void pack(uint8_t *row, const uint8_t *code, int shift)
 {
 	constexpr uint32_t stride = D * width / 8;
@@ -175,7 +178,7 @@ template <int D, int width> DEVICE void pack(uint8_t *row, const uint8_t *code, 
 	}
 }
 
-/* A warp quantizes a rotated key; the scale is not a number where an element is none. `code` is the warp's. */
+/* A warp quantizes a rotated key. The scale is a NaN if an element is one. `code` is a buffer of the warp. */
 template <int D, int bits>
 __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *row, uint16_t *scale)
 {
@@ -187,7 +190,7 @@ __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *
 	for (int r = 0; r < D / 32; r++)
 		squares += x[r] * x[r];
 	const float step = steps * sqrtf(warp_sum(squares) / (float)D), per_step = 1 / step;
-	__syncwarp(); /* the last token's codes have been packed */
+	__syncwarp(); /* all lanes have read the last token's codes */
 #pragma unroll
 	for (int r = 0; r < D / 32; r++) {
 		const float nearest = bits == 1 ? copysignf(0.5f, x[r]) - 0.5f : rintf(x[r] * per_step - 0.5f);
@@ -209,12 +212,12 @@ __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *
 	}
 }
 
-/* A token in a warp: its rows, its key, and the state page where its sketch is to be; 0: none is to be made. */
+/* A warp's token: its rows, its key, and the state page for its sketch; 0: no sketch is to be made. */
 template <int D> struct sketched_token {
 	struct token_rows rows;
 	skv_pte state;
-	uint32_t key[D / 32]; /* load_raw() */
-	uint32_t scale;       /* of a row of fp8 that is in its page */
+	uint32_t key[D / 32]; /* as load_raw() loads it */
+	uint32_t scale;       /* of an fp8 row that is in its page */
 };
 
 template <int D>
@@ -230,7 +233,7 @@ DEVICE void load_token(const struct make_params *c, const struct skv_kseq *s, ui
 		to->scale = *to->rows.scale;
 }
 
-/* A warp's key, as it is or will be in its page. */
+/* The warp's key, as it is or will be in its page. */
 template <int D> DEVICE void take_key(const struct make_params *c, const struct sketched_token<D> *t, float (&x)[D / 32])
 {
 	const uint32_t dtype = t->rows.given ? c->s.io_dtype : c->s.dtype;
@@ -261,7 +264,7 @@ __global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ s
 	let_next_begin();
 	if (first >= s->len)
 		return;
-	/* what a decode step's token waits for is loaded before the mean */
+	/* The first token is loaded before the mean is computed: a decode step waits for this load. */
 	uint32_t t = max(first, from) + warp;
 	struct sketched_token<D> next;
 	if (t < end)

@@ -2,16 +2,16 @@
 /*
  * kernels/cuda/select/sketch.cuh - sketches of keys (kernels/select.h): where they are, queries, and the scan.
  *
- *   sketch.cu         sketches are made, along with the append
- *   sketch-scan.cuh   a warp's scores of a chunk of tokens
- *   sketch-stream.cuh a block's scan of many state pages, by copies to shared memory
- *   sketch-sample.cuh  the denominators' estimates, from a sample of the tokens
- *   sketch-scores.cu  weights of all tokens, to memory
- *   sketch-topk.cu    the best tokens of a kv head, scores and selection in one launch
- *   cluster-select.cuh  the selection, by the blocks of a cluster
+ *   sketch.cu          makes sketches, along with the append
+ *   sketch-scan.cuh    a warp's scores of a chunk of tokens
+ *   sketch-stream.cuh  a block's scan of many state pages, by copies to shared memory
+ *   sketch-sample.cuh  estimates of the denominators, from a sample of the tokens
+ *   sketch-scores.cu   weights of all tokens, written to memory
+ *   sketch-topk.cu     the best tokens of a kv head: scores and selection in one launch
+ *   cluster-select.cuh the selection by the blocks of a cluster
  *
- * A query is rotated as keys are and rounded to 8 bits, so that its product with a code is a whole number: it does not
- * depend on the order of summation. Elements of a row are a warp's: lane x has elements x, x + 32, ...
+ * A query is rotated like the keys and rounded to 8 bits. So its product with a code is an integer, which does not
+ * depend on the order of summation. A warp holds the elements of a row: lane x has elements x, x + 32, ...
  */
 #ifndef SKV_CUDA_SELECT_SKETCH_CUH
 #define SKV_CUDA_SELECT_SKETCH_CUH
@@ -27,15 +27,16 @@ struct sketch_params {
 	size_t page_bytes;
 	const float *sinks;
 	struct score_scale scale;
-	uint32_t head_bytes, page_tokens, row_bytes; /* of a state page: a kv head's bytes, its tokens, a row of codes */
-	uint32_t per_state_page; /* 2^32 over the pages of K that a state page has sketches of, rounded up */
+	/* Of a state page: bytes of a kv head, tokens; bytes of a row of codes. */
+	uint32_t head_bytes, page_tokens, row_bytes;
+	uint32_t per_state_page; /* 2^32 divided by the pages of K that a state page has sketches of, rounded up */
 	uint32_t n_heads, n_kv_heads, group, dtype, io_dtype, layer, state, q_stride;
 };
 
 /*
- * Of a head tile. Codes are counted from 0, and `factor` times (sketch-scan.cuh); a sum of products that begins with `start` is
- * MAGIC_BITS and that of the codes' values. As a float and less MAGIC, times `unit` and the token's scale, and with `base`, it is the
- * score, or what softcap makes one of.
+ * Queries of a head tile. Codes are counted from 0, and multiplied by `factor` (sketch-scan.cuh). A sum of products
+ * that begins with `start` is MAGIC_BITS plus `factor` times the product with the codes' values. Taken as a float,
+ * minus MAGIC, times `unit` and the token's scale, plus `base`, it is the score, or the argument of the softcap.
  */
 struct sketch_query {
 	uint32_t code[HEAD_TILE][SKV_MAX_HEAD_DIM / 4]; /* int8_t, four to a word */
@@ -43,7 +44,7 @@ struct sketch_query {
 		float unit, base;
 		int start;
 	} head[HEAD_TILE];
-	uint4 operand[SKV_MAX_HEAD_DIM / 32 + 1][32]; /* for the tensor cores, as the scan wants it: sketch-scan.cuh */
+	uint4 operand[SKV_MAX_HEAD_DIM / 32 + 1][32]; /* tensor core operands as the scan needs them: sketch-scan.cuh */
 };
 
 DEVICE float bf16_low(uint32_t two)
@@ -59,7 +60,7 @@ DEVICE float warp_sum(float x)
 	return x;
 }
 
-/* Elements lane, lane + 32, ... of a row, as they are in memory: all are loaded before any is used. */
+/* Loads elements lane, lane + 32, ... of a row as they are in memory. All loads come before any use. */
 template <int D> DEVICE void load_raw(uint32_t dtype, const void *p, size_t at, uint32_t (&x)[D / 32])
 {
 	at += threadIdx.x % 32;
@@ -77,7 +78,7 @@ template <int D> DEVICE void load_raw(uint32_t dtype, const void *p, size_t at, 
 			x[r] = ((const uint16_t *)p)[at + 32 * r];
 	}
 }
-/* Of fp8 without its row's unit. */
+/* The value of such an element; for fp8 without its row's scale. */
 DEVICE float raw_value(uint32_t dtype, uint32_t x)
 {
 	return dtype == SKV_F32   ? __uint_as_float(x)
@@ -86,7 +87,7 @@ DEVICE float raw_value(uint32_t dtype, uint32_t x)
 	                          : bf16_low(x);
 }
 
-/* x becomes R x. */
+/* Replaces x by R x (kernels/select.h). */
 template <int D> DEVICE void sketch_rotate(float (&x)[D / 32])
 {
 	constexpr int block = D & -D;
@@ -114,7 +115,10 @@ template <int D> DEVICE void sketch_rotate(float (&x)[D / 32])
 			}
 }
 
-/* Rows of keys in a page: the first one, and of fp8 its scale; row t is t head_dim elements further, its scale t bytes. */
+/*
+ * Rows of keys in a page: the first one and, for fp8, its scale. Row t is t head_dim elements further, its scale t
+ * bytes.
+ */
 struct key_rows {
 	const uint8_t *row, *scale;
 };
@@ -123,7 +127,7 @@ DEVICE float key_unit(uint32_t dtype, const uint8_t *scale)
 	return dtype == SKV_FP8 ? fp8_unit(*scale) : 1;
 }
 
-/* Those of the sequence's first page, kv head h; NULL if that is not resident, or not complete. */
+/* The rows of kv head h in the sequence's first page; NULL if that page is not resident or not complete. */
 DEVICE struct key_rows first_rows(const struct sketch_params *c, uint32_t head_dim, const struct skv_kseq *s, uint32_t h)
 {
 	const skv_pte entry = s->table[(size_t)c->layer * s->layer_stride];
@@ -134,11 +138,11 @@ DEVICE struct key_rows first_rows(const struct sketch_params *c, uint32_t head_d
 	        page + (2 * c->n_kv_heads * head_dim + h) * SKV_PAGE_TOKENS};
 }
 
-/* With this added, a whole number is a float's last bits, and so the float's value is the number's above MAGIC. */
+/* A float with the bits MAGIC_BITS + n has the value MAGIC + n, for integers n of up to 22 bits. */
 #define MAGIC 12582912.0f
 #define MAGIC_BITS 0x4b400000
 
-/* A warp makes query `g` of the tile that begins with q head `head`, in the group of kv head h; `factor` is even. */
+/* A warp makes query `g` of the tile that begins with q head `head`, in the group of kv head h. `factor` is even. */
 template <int D, int bits, int factor>
 __device__ static void make_sketch_query(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h,
                                          uint32_t head, uint32_t g, struct sketch_query *to)
@@ -154,7 +158,7 @@ __device__ static void make_sketch_query(const struct sketch_params *c, const st
 #pragma unroll
 	for (int r = 0; r < D / 32; r++)
 		x[r] = raw_value(c->io_dtype, raw[r]);
-	if (c->scale.cap != 0 || c->sinks) { /* these are not blind to c, as a softmax alone is */
+	if (c->scale.cap != 0 || c->sinks) { /* these depend on c, unlike a softmax alone */
 		const struct key_rows rows = first_rows(c, D, s, h);
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS && rows.row; t++) {
 			const float unit = key_unit(c->dtype, rows.scale + t);
@@ -207,8 +211,8 @@ static inline struct sketch_params sketch_params_of(const struct skv_shape *sh, 
 }
 
 /*
- * Calls launch.run<D, bits>() for the shape's. A struct with a template, as there are no lambdas with template
- * arguments that are given.
+ * Calls launch.run<D, bits>() for the shape. L is a struct with a member template, because lambdas cannot be called
+ * with explicit template arguments.
  */
 template <int D, class L> static void sketch_dispatch_bits(uint32_t bits, const L &launch)
 {

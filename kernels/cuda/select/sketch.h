@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/select/sketch.h - what the files of sketches offer each other. */
+/* kernels/cuda/select/sketch.h - functions that the files of sketches share. */
 #ifndef SKV_CUDA_SELECT_SKETCH_H
 #define SKV_CUDA_SELECT_SKETCH_H
 
 #include "kernels/cuda/runtime/cuda.h"
 
-/* Can sketch-topk.cu's kernel take these on this device? Else scores go to memory. */
+/* Whether sketch-topk.cu's kernel takes this shape and length on the current device. If not, scores go to memory. */
 bool skv_cuda_topk_of_sketches(const struct skv_shape *, uint32_t max_len);
 void skv_cuda_launch_topk_of_sketches(const struct skv_shape *, const struct skv_batch *, const void *q, bool sum,
                                       const struct skv_select *, const struct skv_index_list *, const struct skv_workspace *);

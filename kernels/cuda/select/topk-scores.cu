@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/topk-scores.cu - the top-k tokens of each list by their softmax weights, from the scores that a pass over the
- * keys has stored (MODE_TOPK_KEYS in decode.cuh).
+ * kernels/cuda/select/topk-scores.cu - the top-k tokens of each list by their softmax weights, from the scores that a
+ * pass over the keys has stored (MODE_TOPK_KEYS in decode.cuh).
  *
- * The blocks of a list - a sequence, or a kv head of it - are a cluster. Each of them adds up the denominators of the list's heads for
- * itself, in the order that makes a sum independent of how the pass was divided; makes keys of its share of the tokens' weights, and
- * selects by the keys of all (cluster-select.cuh). Beside a token's id it writes the token's scores, as differences from the head's
- * maximum: attending to it does not need K any more.
+ * The blocks of a list (a sequence, or one of its kv heads) are a cluster. Each block adds up the denominators of the
+ * list's heads by itself, in the order that makes a sum independent of how the pass was divided. It makes keys of the
+ * weights of its share of the tokens, and selects by the keys of all blocks (cluster-select.cuh). Beside a token's id
+ * it writes the token's scores, as differences from the head's maximum, so that attention to it does not need K.
  *
- * What it reads is in the second cache, and few blocks read it: so each load of a warp takes whole sectors, and several are in flight.
+ * The input is in the L2 cache and few blocks read it. So each load of a warp takes whole sectors, and several loads
+ * are in flight.
  */
 #include "kernels/cuda/decode/parts.cuh"
 #include "kernels/cuda/decode/score-ring.cuh"
@@ -18,10 +19,10 @@
 
 struct topk_scores_params {
 	struct decode_params d;
-	bool in_memory; /* keys are in d.ev.token: shared memory has no room for them */
+	bool in_memory; /* keys are in d.ev.token, because shared memory has no room for them */
 };
 
-/* A block's shared memory; keys come after it. */
+/* A block's shared memory. Keys follow it. */
 struct topk_scores_room {
 	alignas(16) struct softmax_stats stats;
 	struct select_smem select;
@@ -30,8 +31,8 @@ struct topk_scores_room {
 #if __CUDA_ARCH__ >= 900
 /* ---- denominators -------------------------------------------------------------------------------- */
 
-#define FOUR 4          /* columns of a head tile, whose sums a lane makes at a time, ... */
-#define LANE_ITEMS 4    /* ... of so many work items of the pass, whose results are in flight at once */
+#define FOUR 4          /* columns of a head tile that a lane sums at a time ... */
+#define LANE_ITEMS 4    /* ... over this many work items of the pass, whose results are in flight at once */
 #define WARP_ITEMS (32u * LANE_ITEMS)
 
 struct four_sums {
@@ -47,7 +48,7 @@ DEVICE struct four_sums add_four(const struct four_sums &a, const struct four_su
 	return r;
 }
 
-/* Nothing: the sum of it and another one has the other one's bits. */
+/* An empty sum: adding it to another sum leaves that one's bits as they are. */
 DEVICE struct four_sums no_sums(void)
 {
 	struct four_sums r;
@@ -63,7 +64,7 @@ DEVICE struct four_sums read_item(const float *part)
 	return {{{max.x, sum.x}, {max.y, sum.y}, {max.z, sum.z}, {max.w, sum.w}}};
 }
 
-/* The sum over a warp's lanes in pairs, pairs of pairs, and so on: the first lane has it. */
+/* The sum over a warp's lanes in pairs, pairs of pairs, and so on. The first lane has it. */
 DEVICE struct four_sums add_lanes(struct four_sums mine)
 {
 #pragma unroll
@@ -77,7 +78,7 @@ DEVICE struct four_sums add_lanes(struct four_sums mine)
 	return mine;
 }
 
-/* The same in lane `to`, of the first one's. */
+/* Copies the first lane's sum to lane `to`. */
 DEVICE void hand_over(struct four_sums *mine, const struct four_sums &sum, uint32_t to)
 {
 #pragma unroll
@@ -89,8 +90,8 @@ DEVICE void hand_over(struct four_sums *mine, const struct four_sums &sum, uint3
 }
 
 /*
- * Items [first, n), WARP_ITEMS << 5 * level at most, as add_pairs() adds them up. A warp's work, the first lane has the sum. `part`: of
- * item 0, the first of the four columns' maxima.
+ * The sum of items [first, n), at most WARP_ITEMS << 5 * level of them, in the order of add_pairs(). A warp computes
+ * it; the first lane has the sum. `part` points to item 0's maximum of the first of the four columns.
  */
 template <int level> DEVICE struct four_sums sum_items(const float *part, uint32_t n, uint32_t first)
 {
@@ -115,11 +116,14 @@ template <int level> DEVICE struct four_sums sum_items(const float *part, uint32
 	return add_lanes(mine);
 }
 
-/* Of one column: `sum`, of all items. The list's first block leaves maxima for those who attend to the tokens. */
+/*
+ * Sets the statistics of one column, whose sum over all items is `sum`. The list's first block stores maxima for the
+ * pass that attends to the tokens.
+ */
 DEVICE void put_stats(const struct decode_params *c, const struct work_item *j, uint32_t col, const struct partial_softmax &sum,
                       uint32_t at, struct softmax_stats *to)
 {
-	const bool head = col < j->heads; /* else it is a copy, and has no weight */
+	const bool head = col < j->heads; /* else the column is a copy and has no weight */
 
 	to->max[at] = head ? sum.max : 0;
 	to->lse[at] = head ? add_sink(c->sinks, j->head + col, sum.max + log2f(sum.sum)) : INFINITY;
@@ -139,7 +143,7 @@ template <int COLS> __device__ static void make_stats(const struct decode_params
 		head_tile(c, request / c->list.rows, request % c->list.rows * heads + x, &j);
 		const struct four_sums sum = sum_items<2>(partial_of(c, &j, 0, 0) + first, items, 0);
 #pragma unroll
-		for (int k = 0; k < FOUR; k++) { /* a lane for each */
+		for (int k = 0; k < FOUR; k++) { /* one lane per column */
 			const struct partial_softmax one = {__shfl_sync(~0u, sum.of[k].max, 0), __shfl_sync(~0u, sum.of[k].sum, 0)};
 			own = k == 0 || lane == k ? one : own;
 		}
@@ -150,11 +154,11 @@ template <int COLS> __device__ static void make_stats(const struct decode_params
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* Where a request's scores are: those of a head tile are so many tokens apart. */
+/* Location of a request's scores. Those of consecutive head tiles are `tokens` tokens apart. */
 struct scores_at {
 	const __half *score;
 	const float *page_max;
-	uint32_t tokens, heads; /* `heads`: tiles */
+	uint32_t tokens, heads; /* `heads`: number of head tiles */
 };
 
 template <int COLS> DEVICE struct scores_at scores_of(const struct decode_params *c, uint32_t entry)
@@ -163,7 +167,7 @@ template <int COLS> DEVICE struct scores_at scores_of(const struct decode_params
 	return {c->score + page * SKV_PAGE_TOKENS * COLS, c->page_max + page * COLS, c->tokens, c->request_head_tiles};
 }
 
-/* A page's maxima of a head tile. */
+/* Reads a page's maxima of a head tile. */
 template <int COLS> DEVICE void read_top(const struct scores_at *at, uint32_t x, uint32_t token, float2 top[COLS / 2])
 {
 	const float *from = at->page_max + (size_t)(x * (at->tokens / SKV_PAGE_TOKENS) + token / SKV_PAGE_TOKENS) * COLS;
@@ -179,7 +183,7 @@ template <int COLS> DEVICE void read_top(const struct scores_at *at, uint32_t x,
 	}
 }
 
-/* Scores of a head tile that a lane has at a time, of whole tokens: 16 bytes, or 48. */
+/* Scores of whole tokens for a head tile, as a lane reads them: 16 bytes, or 48. */
 template <int COLS> struct piece {
 	static constexpr uint32_t tokens = COLS == 6 ? 4 : 8 / COLS, loads = tokens * COLS / 8;
 	uint4 score[loads]; /* [token][column], two to a word */
@@ -195,7 +199,7 @@ template <int COLS> DEVICE void read_piece(const struct scores_at *at, uint32_t 
 	read_top<COLS>(at, x, token, p->top);
 }
 
-/* Reduce a head tile's scores into the tokens' weights; in the log domain, where the largest is wanted. */
+/* Reduces a head tile's scores into the tokens' weights; in the log domain if the maximum is wanted. */
 template <int COLS, bool sum> DEVICE void reduce_piece(const struct piece<COLS> *p, const float *lse, float weight[piece<COLS>::tokens])
 {
 	float2 base[COLS / 2];
@@ -215,7 +219,7 @@ template <int COLS, bool sum> DEVICE void reduce_piece(const struct piece<COLS> 
 		}
 }
 
-/* The key of a token whose page is there or not. */
+/* The key of a token. `there`: its page is resident. */
 template <bool sum>
 DEVICE uint32_t key_of_token(const struct skv_topk_counts *counts, uint32_t token, bool there, float weight, float offset)
 {
@@ -228,7 +232,7 @@ DEVICE uint32_t key_of_token(const struct skv_topk_counts *counts, uint32_t toke
 	return w == w ? key_of(w) : 0;
 }
 
-/* Keys of a piece's tokens, from number `at` of the share on. */
+/* Stores and counts the keys of a piece's tokens, from number `at` of the share on. */
 template <int COLS, bool sum>
 DEVICE void put_keys(const struct key_share *share, const struct skv_topk_counts *counts, uint32_t at, bool there,
                      const float weight[piece<COLS>::tokens], float offset, struct select_smem *smem)
@@ -249,7 +253,7 @@ DEVICE void put_keys(const struct key_share *share, const struct skv_topk_counts
 		share->key[at] = (uint16_t)key[0];
 }
 
-/* The block's share of the keys of a list of so many tokens, which are whole pages. */
+/* The block's share of the keys of a list of `len` tokens, in whole pages. */
 DEVICE struct key_share share_of(const struct topk_scores_params *t, uint32_t request, uint32_t len, uint16_t *shared)
 {
 	const uint32_t blocks = cg::this_cluster().num_blocks(), rank = cg::this_cluster().block_rank(), pages = skv_pages_of(len);
@@ -259,7 +263,10 @@ DEVICE struct key_share share_of(const struct topk_scores_params *t, uint32_t re
 	return {rank, blocks, first, end - first, t->in_memory ? list + first : shared};
 }
 
-/* Make keys of the block's share, and count their upper digits. Of a piece of tokens one head tile after the other. */
+/*
+ * Makes keys of the block's share, and counts their upper digits. For each piece of tokens it reads one head tile after
+ * the other.
+ */
 template <int COLS, bool sum>
 __device__ static void make_keys(const struct scores_at *from, const struct key_share *share, const struct skv_topk_counts *counts,
                                  const skv_pte *table, struct topk_scores_room *room)
@@ -275,7 +282,7 @@ __device__ static void make_keys(const struct scores_at *from, const struct key_
 		struct piece<COLS> p[deep];
 		skv_pte page[deep];
 #pragma unroll
-		for (int d = 0; d < deep; d++) { /* those past the end are read, but not used */
+		for (int d = 0; d < deep; d++) { /* pieces past the end are read but not used */
 			const uint32_t token = share->token + min(ahead, share->n - tokens);
 			read_piece(from, ahead_x, token, &p[d]);
 			page[d] = table[token / SKV_PAGE_TOKENS];
@@ -304,7 +311,7 @@ __device__ static void make_keys(const struct scores_at *from, const struct key_
 
 /* ---- scores of what is selected ------------------------------------------------------------------ */
 
-/* A token's scores for a head tile. */
+/* Reads a token's scores for a head tile. */
 template <int COLS> DEVICE void read_row(const struct scores_at *at, uint32_t x, uint32_t token, uint32_t word[COLS / 2])
 {
 	const __half *from = at->score + ((size_t)x * at->tokens + token) * COLS;
@@ -326,7 +333,7 @@ template <int COLS> DEVICE void read_row(const struct scores_at *at, uint32_t x,
 	}
 }
 
-/* Copy the scores of the tokens that the block has written the ids of: to[token of them][head tile][column]. */
+/* Copies the scores of the tokens whose ids the block has written: to[number among these][head tile][column]. */
 template <int COLS>
 __device__ static void copy_scores(const struct scores_at *from, const struct softmax_stats *stats, const uint32_t *ids, uint32_t n_ids,
                                    uint32_t *to)
@@ -384,7 +391,7 @@ __global__ void __launch_bounds__(THREADS) topk_scores_kernel(const __grid_const
 	__syncthreads();
 	make_keys<COLS, sum>(&scores, &share, &counts, s->table + (size_t)c->layer * s->layer_stride, room);
 	const struct kth k = find_key(&share, &room->select, counts.want);
-	/* other blocks' shared memory has been read; this one's stays until they have, too */
+	/* This block no longer reads other blocks' shared memory. Its own must stay until the others are done, too. */
 	asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 	const struct id_range own = write_ids(&share, &room->select, &k, ids, &c->list.count[request]);
 	__syncthreads(); /* all ids of the block are written */
@@ -410,10 +417,13 @@ static topk_fn *kernel_of(uint32_t cols, bool sum)
 	}
 }
 
-#define PAGE_KEYS (SKV_PAGE_TOKENS * (uint32_t)sizeof(uint16_t)) /* bytes of a page's */
-#define FIXED_SCORES 160000u /* a block takes the time of its scores, and of about so many besides (an estimate) */
+#define PAGE_KEYS (SKV_PAGE_TOKENS * (uint32_t)sizeof(uint16_t)) /* bytes of a page's keys */
+#define FIXED_SCORES 160000u /* a block takes the time of its scores, plus that of so many (an estimate) */
 
-/* Blocks of each list, of so many pages at most, with as many scores each; 0: there is no room for their keys, wherever they are. */
+/*
+ * Blocks of each list of at most `pages` pages with `page_scores` scores each; 0: there is no room for their keys,
+ * which are in shared memory or, with `in_memory`, in global memory.
+ */
 static uint32_t topk_blocks(uint32_t lists, uint32_t pages, uint32_t page_scores, bool in_memory)
 {
 	const uint32_t most = in_memory ? SHARE_TOKENS / SKV_PAGE_TOKENS
@@ -444,7 +454,7 @@ void skv_cuda_topk_by_scores(const struct decode_params *c, uint32_t max_len, cu
 	                  blocks, stream);
 }
 
-/* On a device that launches overlap on. */
+/* Called for devices with overlapping launches and clusters. */
 cudaError_t skv_cuda_topk_scores_init(unsigned device, uint32_t room)
 {
 	cudaError_t e = cudaSuccess;

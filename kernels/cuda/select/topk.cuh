@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/topk.cuh - radix top-k: the best ids of one list, by a team of warps of a block.
+ * kernels/cuda/select/topk.cuh - radix top-k: the best ids of one list, selected by a team of warps of a block.
  *
- * Scores become integer keys in the same order, 0 for ids that must not be selected. Histograms of the keys, each
- * over one bin of the one before, find the k-th largest key; one more pass collects the ids with larger keys, and
- * of those that equal it as many as are wanted, in ascending order. The first histogram is made along with the
- * keys, with bins that are fine where softmax weights are.
+ * Scores become integer keys in the same order; ids that must not be selected have key 0. Histograms of the keys, each
+ * over one bin of the previous one, find the k-th largest key. One more pass collects the ids with larger keys and, of
+ * those with an equal key, as many as are wanted, in ascending order. The first histogram is made along with the keys;
+ * its bins are fine where softmax weights lie.
  *
- * Keys are in shared memory if they fit, and read four at a time: one by one, the team would wait for each.
+ * Keys are in shared memory if they fit. They are read four at a time: one by one, the team would wait for each of
+ * them.
  */
 #ifndef SKV_CUDA_SELECT_TOPK_CUH
 #define SKV_CUDA_SELECT_TOPK_CUH
@@ -18,14 +19,14 @@
 
 #define BITS 11
 #define BINS (1u << BITS)
-#define KEY_BYTES 131072u /* of keys that fit shared memory: 32,768 of them, on sm_80 too */
-#define KEY_ALWAYS 0xffffffffu /* pinned and recent: above the key of every score */
+#define KEY_BYTES 131072u /* of keys that fit in shared memory: 32,768 keys, also on sm_80 */
+#define KEY_ALWAYS 0xffffffffu /* of pinned and recent ids: above the key of every score */
 
-/* Bins of the first histogram: 32 to a power of two from 2^-55 to 2^9, the outer ones with all that is beyond. */
+/* Bins of the first histogram: 32 per power of two from 2^-55 to 2^9; the outer ones also have everything beyond. */
 #define FIRST_KEY (0x80000000u + ((127u - 55) << 23))
 #define FIRST_SHIFT 18
 
-/* `threads` of a block from thread `first` on, with a named barrier of their own. */
+/* `threads` threads of a block, from thread `first` on, with a named barrier of their own. */
 template <int threads_, int first, int barrier> struct team {
 	static constexpr int threads = threads_;
 	static __device__ uint32_t me(void)
@@ -38,9 +39,9 @@ template <int threads_, int first, int barrier> struct team {
 	}
 };
 
-#define KEY_QUAD 4u /* keys to a load; an array of keys is padded to whole ones */
+#define KEY_QUAD 4u /* keys per load; an array of keys is padded to a multiple of it */
 
-/* Bytes of so many keys; if they do not fit, they take the place of the scores. */
+/* Bytes of the keys of `units` units. If they do not fit in shared memory, they take the place of the scores. */
 static inline size_t key_bytes(uint32_t units)
 {
 	return ceil_div(units, KEY_QUAD) * KEY_QUAD * sizeof(uint32_t);
@@ -55,7 +56,7 @@ static inline bool keys_fit_shared(uint32_t units)
 struct topk_smem {
 	uint32_t bins[BINS];
 	uint64_t warp_sum[32];
-	uint32_t bin, want, here; /* the bin found, and of its keys: how many are wanted, how many there are */
+	uint32_t bin, want, here; /* the bin found; how many of its keys are wanted; how many it has */
 };
 
 __device__ static struct skv_topk_counts topk_counts_of(const struct skv_select *s, bool tokens, uint32_t len)
@@ -63,7 +64,7 @@ __device__ static struct skv_topk_counts topk_counts_of(const struct skv_select 
 	return skv_topk_counts_of(s, tokens ? len : skv_pages_of(len));
 }
 
-/* The key of id u; not selectable if it is not resident. */
+/* The key of id u; 0, never selected, if it is not resident. */
 DEVICE uint32_t topk_key(const struct skv_topk_counts *x, uint32_t u, bool resident, float score)
 {
 	const uint32_t bits = __float_as_uint(score + 0.0f); /* -0 is 0 */
@@ -76,7 +77,7 @@ DEVICE uint32_t topk_key(const struct skv_topk_counts *x, uint32_t u, bool resid
 	return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
-/* A histogram begins. */
+/* Begins a histogram. */
 template <class T> __device__ static void clear_bins(struct topk_smem *smem)
 {
 	for (uint32_t b = T::me(); b < BINS; b += T::threads)
@@ -87,8 +88,8 @@ template <class T> __device__ static void clear_bins(struct topk_smem *smem)
 }
 
 /*
- * Count a key in the first histogram. A key that cannot be selected, or is anyway, adds 0: with a branch or a
- * constant increment the atomic would be slow when all lanes hit different bins.
+ * Counts a key in the first histogram. A key that cannot be selected, or is selected in any case, adds 0: with a branch
+ * or a constant increment the atomic would be slow when all lanes hit different bins.
  */
 DEVICE void count_first_digit(struct topk_smem *smem, uint32_t key)
 {
@@ -96,7 +97,7 @@ DEVICE void count_first_digit(struct topk_smem *smem, uint32_t key)
 	atomicAdd(&smem->bins[range], (uint32_t)(key - 1 < KEY_ALWAYS - 1));
 }
 
-/* Store a quad of keys from id u on, and count them. */
+/* Stores a quad of keys from id u on, and counts them. */
 DEVICE void put_keys(struct topk_smem *smem, uint32_t *key, uint32_t u, uint4 k)
 {
 	*(uint4 *)&key[u] = k;
@@ -106,7 +107,7 @@ DEVICE void put_keys(struct topk_smem *smem, uint32_t *key, uint32_t u, uint4 k)
 	count_first_digit(smem, k.w);
 }
 
-/* Exclusive prefix sum over the team; *ret_total is the sum. Two counts in one word. */
+/* Exclusive prefix sum over the team; *ret_total is the sum. A word may hold two counts. */
 template <class T> __device__ static uint64_t team_scan(struct topk_smem *smem, uint64_t mine, uint64_t *ret_total)
 {
 	const uint32_t lane = T::me() % 32, warp = T::me() / 32;
@@ -116,7 +117,7 @@ template <class T> __device__ static uint64_t team_scan(struct topk_smem *smem, 
 		const uint64_t other = __shfl_up_sync(~0u, sum, x);
 		sum += lane >= x ? other : 0;
 	}
-	T::sync(); /* the last call's sums have been read */
+	T::sync(); /* all threads have read the last call's sums */
 	if (lane == 31)
 		smem->warp_sum[warp] = sum;
 	T::sync();
@@ -130,8 +131,8 @@ template <class T> __device__ static uint64_t team_scan(struct topk_smem *smem, 
 }
 
 /*
- * The bin, from the top, in which the `want`th key lies, and how many of that bin are still wanted. With fewer
- * keys nothing changes: smem->bin stays.
+ * Finds the bin, from the top, that has the `want`th key, and how many keys of that bin are wanted. With fewer keys
+ * nothing changes: smem->bin stays BINS.
  */
 template <class T> __device__ static void find_bin(struct topk_smem *smem)
 {
@@ -161,7 +162,7 @@ DEVICE void count_key(struct topk_smem *smem, uint32_t key, uint32_t from, uint3
 		atomicAdd(&smem->bins[(key - from) >> shift], 1);
 }
 
-/* Histogram of the keys in [from, from + size), with bins of 1 << shift. */
+/* Makes a histogram of the keys in [from, from + size), with bins of 1 << shift. */
 template <class T>
 __device__ static void count_digit(struct topk_smem *smem, const uint4 *key, uint32_t quads, uint32_t from,
                                    uint32_t size, uint32_t shift)
@@ -187,8 +188,8 @@ __device__ static void count_digit(struct topk_smem *smem, const uint4 *key, uin
 }
 
 /*
- * The k-th largest key and how many of its equals to take; or a key below it and none, if all above it are
- * wanted.
+ * *ret_last: the k-th largest key; *ret_equal: how many of the keys equal to it to take. If all of these are wanted, a
+ * key below it and 0.
  */
 template <class T>
 __device__ static void find_kth(const uint4 *key, uint32_t quads, uint32_t want, struct topk_smem *smem,
@@ -206,7 +207,7 @@ __device__ static void find_kth(const uint4 *key, uint32_t quads, uint32_t want,
 	uint32_t end = bin < BINS - 1 ? FIRST_KEY + ((bin + 1) << FIRST_SHIFT) : KEY_ALWAYS;
 	while (end - from > 1 && smem->want < smem->here) {
 		const uint32_t shift = max(BITS, 32 - __clz(end - from - 1)) - BITS;
-		T::sync(); /* all have read the last histogram's result */
+		T::sync(); /* all threads have read the last histogram's result */
 		count_digit<T>(smem, key, quads, from, end - from, shift);
 		find_bin<T>(smem);
 		from += smem->bin << shift;
@@ -217,14 +218,14 @@ __device__ static void find_kth(const uint4 *key, uint32_t quads, uint32_t want,
 	*ret_equal = all ? 0 : smem->want;
 }
 
-/* Count a quad's keys that are larger than the k-th, and those that equal it. */
+/* Counts a quad's keys that are larger than the k-th, and those that equal it. */
 DEVICE void compare(uint4 k, uint32_t last, uint32_t *better, uint32_t *same)
 {
 	*better += (k.x > last) + (k.y > last) + (k.z > last) + (k.w > last);
 	*same += (k.x == last) + (k.y == last) + (k.z == last) + (k.w == last);
 }
 
-/* How many bits of four words are set: of lower lanes, and of all. */
+/* Returns how many bits of four words are set for lower lanes; *ret_all: for all lanes. */
 DEVICE uint32_t bits_before(const uint32_t word[KEY_QUAD], uint32_t *ret_all)
 {
 	const uint32_t lower = (1u << threadIdx.x % 32) - 1;
@@ -239,7 +240,8 @@ DEVICE uint32_t bits_before(const uint32_t word[KEY_QUAD], uint32_t *ret_all)
 }
 
 /*
- * A warp's quads, id u on in this lane: selected ids go to ids[*at] on. *rank: keys so far that equal the k-th.
+ * Writes the selected ids of a warp's quads to ids[*at] on. This lane's quad begins with id u. *rank: number of keys so
+ * far that equal the k-th.
  */
 DEVICE void collect_quads(uint4 quad, uint32_t u, uint32_t last, uint32_t equal, uint32_t *rank, uint32_t *ids,
                           uint32_t *at)
@@ -248,7 +250,7 @@ DEVICE void collect_quads(uint4 quad, uint32_t u, uint32_t last, uint32_t equal,
 	uint32_t mask[KEY_QUAD], all, rest = 0;
 	bool take[KEY_QUAD];
 
-	if (equal) { /* the lowest ids of those that equal the k-th */
+	if (equal) { /* of the keys that equal the k-th, those of the lowest ids */
 #pragma unroll
 		for (int x = 0; x < KEY_QUAD; x++)
 			mask[x] = __ballot_sync(~0u, k[x] == last);
@@ -269,14 +271,14 @@ DEVICE void collect_quads(uint4 quad, uint32_t u, uint32_t last, uint32_t equal,
 }
 
 /*
- * Ids with keys above the k-th, and the first `equal` of its equals, ascending. A warp takes a contiguous run of
- * quads.
+ * Collects the ids with keys above the k-th, and the first `equal` ids with keys equal to it, ascending. A warp takes a
+ * contiguous run of quads. Returns how many ids there are.
  */
 template <class T>
 __device__ static uint32_t collect(const uint4 *key, uint32_t quads, struct topk_smem *smem, uint32_t last,
                                    uint32_t equal, uint32_t *ids)
 {
-	const uint32_t lane = T::me() % 32, per = (quads + T::threads - 1) / T::threads * 32; /* of a warp */
+	const uint32_t lane = T::me() % 32, per = (quads + T::threads - 1) / T::threads * 32; /* quads of a warp */
 	const uint32_t from = min(quads, T::me() / 32 * per), to = min(quads, from + per);
 	uint32_t better = 0, same = 0;
 	uint64_t total;
@@ -285,7 +287,7 @@ __device__ static uint32_t collect(const uint4 *key, uint32_t quads, struct topk
 	for (uint32_t q = from + lane; q < to; q += 32)
 		compare(key[q], last, &better, &same);
 	const uint64_t mine = team_scan<T>(smem, (uint64_t)better << 32 | same, &total);
-	const uint64_t before = __shfl_sync(~0u, mine, 0); /* of the warps before */
+	const uint64_t before = __shfl_sync(~0u, mine, 0); /* counts of the warps before */
 	uint32_t rank = (uint32_t)before, at = (uint32_t)(before >> 32) + min(rank, equal);
 	const uint4 none = make_uint4(0, 0, 0, 0);
 	uint4 next = from + lane < to ? key[from + lane] : none;
@@ -297,7 +299,9 @@ __device__ static uint32_t collect(const uint4 *key, uint32_t quads, struct topk
 	return (uint32_t)(total >> 32) + min((uint32_t)total, equal);
 }
 
-/* Select by the keys that the team has stored since clear_bins(); ids[] gets the selection. Returns how many. */
+/*
+ * Selects by the keys that the team has stored since clear_bins(). ids[] gets the selection; returns the number of ids.
+ */
 template <class T>
 __device__ static uint32_t select_topk(const uint32_t *keys, const struct skv_topk_counts *x, struct topk_smem *smem,
                                        uint32_t *ids)

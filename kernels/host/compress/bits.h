@@ -28,8 +28,8 @@ static inline uint16_t to_bf16(float x)
 }
 
 /*
- * Quantize a scale block of n numbers, x_step apart: its scale and zero point go to `scales`, the numbers into q, which
- * holds zeros, at number `at` and every q_step-th from there.
+ * Quantizes a scale block of n numbers, x_step apart. Its scale and zero point go to `scales`. The numbers go to q,
+ * which is zeroed by the caller: to element `at` and every q_step-th from there.
  */
 static inline void quantize_block(const float *x, uint32_t x_step, uint32_t n, uint32_t bits, uint8_t *scales, uint8_t *q,
                               uint32_t at, uint32_t q_step)
@@ -47,7 +47,7 @@ static inline void quantize_block(const float *x, uint32_t x_step, uint32_t n, u
 	zero = of_bf16(scales + 2);
 	for (uint32_t i = 0; i < n; i++, at += q_step) {
 		const float y = rintf((x[i * x_step] - zero) / scale);
-		/* 0 where the scale is 0, and for a NaN */
+		/* 0 if the scale is 0, and for a NaN */
 		const uint8_t v = y > 0 && scale > 0 ? (uint8_t)(y < top ? y : top) : 0;
 		q[at * bits / 8] = (uint8_t)(q[at * bits / 8] | v << at * bits % 8);
 	}

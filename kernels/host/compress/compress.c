@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/compress.c - latent compression: tokens become references and codes; see kernels/compress.h.
+ * kernels/host/compress/compress.c - latent compression: makes references and codes of tokens; see kernels/compress.h.
  *
- * First all new references are stored, then codes are made, in tiles of TOKENS tokens, from the stored references
- * alone: decompress() starts from the very same ones. Both are independent items, so neither threads nor the chunking
- * of a prompt change a record.
+ * First all new references are stored. Then codes are made, in tiles of TOKENS tokens, only from the stored form of the
+ * references, because decompress() reads that form. Items of both are independent, so neither the number of threads nor
+ * the chunking of a prompt changes a record.
  */
 #include "kernels/host/compress/compress.h"
 #include "kernels/host/compress/nearest-refs.h"
 #include "kernels/host/compress/records.h"
 #include "kernels/host/runtime/gemm.h"
 
-#define HIDDEN 64u /* rows of gate and up that are computed at a time */
+#define HIDDEN 64u /* rows of gate and up computed at a time */
 
 struct compress_params {
 	const struct skv_shape *sh; /* [n_layers] */
 	const struct skv_batch *batch;
-	const float *x; /* of all ranks, or NULL: gather_tokens() */
-	uint32_t *first; /* tiles before sequence i, of one layer */
+	const float *x; /* x of all ranks, from gather_tokens(), or NULL */
+	uint32_t *first; /* tiles before sequence i, for one layer */
 	struct per_thread space;
 };
 
@@ -68,7 +68,7 @@ static uint32_t compress_from(const struct skv_codec *c, const struct skv_kseq *
 	return skv_max(s->n_compressed, c->first);
 }
 
-/* x[own_d] of a token that is a row in a page: of the rank's heads. */
+/* Makes x[own_d], the rank's part of x, of a token that is a row in a page. */
 static void gather(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	const struct skv_shape *sh = k->sh;
@@ -88,13 +88,13 @@ static void gather(const struct latent *k, const struct skv_kseq *s, uint32_t to
 	rotate(k, &a, x);
 }
 
-/* x of sequence i's tokens from its n_compressed on, of all ranks, or NULL. */
+/* x of all ranks for sequence i's tokens from its n_compressed on, or NULL. */
 static const float *given_of(const struct compress_params *p, const struct latent *k, uint32_t i)
 {
 	return p->x ? p->x + (size_t)i * p->batch->max_compress * k->d : NULL;
 }
 
-/* x[d] of a token. */
+/* Gets x[d] of a token. */
 static void take(const struct latent *k, const struct skv_kseq *s, const float *given, uint32_t token, float *x)
 {
 	if (given)
@@ -105,7 +105,7 @@ static void take(const struct latent *k, const struct skv_kseq *s, const float *
 
 /* ---- quantization ---------------------------------------------------------------------------- */
 
-/* Each scale block's scale and zero point, then its numbers; see kernels/compress.h. */
+/* Writes each scale block's scale and zero point, then the numbers of all; see kernels/compress.h. */
 static void quantize_numbers(const float *x, uint32_t n, uint32_t bits, uint32_t block, uint8_t *to)
 {
 	memset(to + n / block * 4, 0, n * bits / 8);
@@ -168,7 +168,7 @@ static void store_ids(const struct latent *k, struct nearest_refs *best, uint8_t
 
 /* ---- codes ----------------------------------------------------------------------------------- */
 
-/* h[m][hidden] = (b: h -) silu(gate x) * up x; x[m][d]. */
+/* h[m][hidden] = silu(gate x) * up x, or, with b, h - that; x[m][d]. */
 static void hidden(const struct latent *k, const struct tile *t, const float *x, uint32_t m, bool b)
 {
 	const float *in = k->c->enc_in;
@@ -187,7 +187,7 @@ static void hidden(const struct latent *k, const struct tile *t, const float *x,
 	}
 }
 
-/* z[m][width] of x and b. `down` is linear, so the difference may be taken before it. */
+/* Computes z[m][width] from x and b. `down` is linear, so the difference is taken before it. */
 static void encode(const struct latent *k, const struct tile *t, uint32_t m)
 {
 	const float *from = t->x, *down = k->c->enc_out;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/compress/compress.h - the kernels of compression, one ISA's; see kernels.h. */
+/* kernels/host/compress/compress.h - the kernels of compression, for one ISA; see kernels.h. */
 #ifndef SKV_HOST_COMPRESS_H
 #define SKV_HOST_COMPRESS_H
 
@@ -14,7 +14,7 @@ void ISA(decompress)(const struct skv_shape *, const struct skv_batch *, const s
 /* compress() of a layer with KV quantization. */
 void ISA(quantize)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_workspace *);
 
-/* Bytes of workspace, at most. */
+/* Upper bounds of the workspace in bytes. */
 size_t ISA(compress_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
 size_t ISA(decompress_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
 #endif

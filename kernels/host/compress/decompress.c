@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/decompress.c - compressed tokens become rows of K and V again; see kernels/compress.h.
+ * kernels/host/compress/decompress.c - turns compressed tokens into rows of K and V; see kernels/compress.h.
  *
- * An item is a tile of TOKENS rows of a sequence. Its codes are decoded together, each in sums of its own.
+ * An item is a tile of TOKENS rows of a sequence. Its codes are decoded together, with independent sums for each.
  */
 #include "kernels/host/compress/compress.h"
 #include "kernels/host/compress/quant.h"
@@ -15,8 +15,8 @@ struct decompress_params {
 	const struct skv_batch *batch;
 	const struct skv_index_list *list; /* or NULL */
 	const struct skv_decompressed *to;
-	uint32_t *rows;  /* of sequence i */
-	uint32_t *first; /* tiles before it */
+	uint32_t *rows;  /* rows of sequence i */
+	uint32_t *first; /* tiles before sequence i */
 	struct per_thread space;
 };
 
@@ -36,7 +36,7 @@ size_t ISA(decompress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int th
 	return 2 * carve_size((n_seqs + 1) * sizeof(uint32_t)) + threads * carve_size(floats * sizeof(float) + 5 * 64);
 }
 
-/* How many rows a sequence is to have. */
+/* Number of rows to make for a sequence. */
 static uint32_t rows_of(const struct decompress_params *r, uint32_t i)
 {
 	const struct skv_kseq *s = &r->batch->seq[i];
@@ -58,7 +58,7 @@ static uint32_t token_of(const struct decompress_params *r, uint32_t i, uint32_t
 	return r->to->pool ? row : r->k.c->first + row;
 }
 
-/* Where the K of kv head 0 of a row goes; other heads and V follow as in any page. */
+/* Address for the K of kv head 0 of a row; other heads and V follow as in any page. */
 static uint8_t *dst_of(const struct decompress_params *r, uint32_t i, uint32_t row)
 {
 	const struct skv_shape *sh = r->k.sh;
@@ -80,7 +80,7 @@ static void copy_row(const struct skv_shape *sh, const uint8_t *from, uint8_t *t
 	}
 }
 
-/* Store x as a row, after RoPE of its K. */
+/* Applies RoPE to K of x, and stores x as a row. */
 static void store_row(const struct latent *k, uint32_t token, float *x, uint8_t *to)
 {
 	const struct skv_shape *sh = k->sh;
@@ -97,7 +97,9 @@ static void store_row(const struct latent *k, uint32_t token, float *x, uint8_t 
 		}
 }
 
-/* x[m][own_d] = Dec(z), of the rank's heads: K and V are in parts of their own, then. */
+/*
+ * x[m][own_d] = Dec(z), for the rank's heads. With several ranks their K and V are two separate ranges of the output.
+ */
 static void decode(const struct latent *k, const struct tile *t, uint32_t m)
 {
 	const struct skv_codec *c = k->c;
@@ -115,7 +117,7 @@ static void decode(const struct latent *k, const struct tile *t, uint32_t m)
 		     k->own_d);
 }
 
-/* K of all heads, normalized as the model's k_norm does. */
+/* Normalizes K of all heads as the model's k_norm does. */
 static void norm_heads(const struct latent *k, float *x)
 {
 	const uint32_t dim = k->sh->head_dim;
@@ -133,7 +135,7 @@ static void norm_heads(const struct latent *k, float *x)
 	}
 }
 
-/* The rows of m tokens that have codes. */
+/* Makes the rows of m tokens that have codes. */
 static void decode_rows(const struct decompress_params *r, uint32_t i, const struct tile *t, const uint32_t *row,
                         uint32_t m)
 {
@@ -163,7 +165,10 @@ static void decode_rows(const struct decompress_params *r, uint32_t i, const str
 	}
 }
 
-/* x of a quantized token, but its K after RoPE, as rows have it: with QUANT the codec's RoPE does nothing. */
+/*
+ * Makes x of a quantized token, but with K after RoPE, as in rows. With QUANT the codec has no RoPE, so store_row()
+ * does not rotate it.
+ */
 static void dequantize(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	const struct quant l = quant_of(k->sh);
@@ -212,7 +217,7 @@ static void decompress_item(void *ctx, uint32_t item, int thread)
 		decode_rows(r, i, &t, codes, m);
 }
 
-/* Describe the rows of sequence i to attention. */
+/* Describes the rows of sequence i for attention. */
 static void describe(const struct decompress_params *r, uint32_t i)
 {
 	const struct skv_decompressed *to = r->to;

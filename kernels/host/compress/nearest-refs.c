@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/nearest-refs.c - the references nearest to a token (L2), by the largest 2 x·c - c·c.
+ * kernels/host/compress/nearest-refs.c - finds the references nearest to a token (L2), by the largest 2 x·c - c·c.
  */
 #include "kernels/host/compress/nearest-refs.h"
 #include "kernels/host/runtime/gemm.h"
 
-/* References come in ascending order: of equal scores the first one stays. */
+/* References are considered in ascending order, so of equal scores the first one stays. */
 static void consider(struct nearest_refs *best, uint32_t near, float score, uint32_t id)
 {
 	uint32_t at = near;
@@ -34,9 +34,9 @@ static float square_of(const float *x, uint32_t n)
 void ISA(nearest_refs)(const struct latent *k, const struct skv_kseq *s, const struct ref_buffers *b, const float *x,
                        const uint32_t *token, uint32_t m, struct nearest_refs *best)
 {
-	const uint32_t most = skv_refs_before(k->c, token[m - 1] + 1); /* of the last token */
+	const uint32_t most = skv_refs_before(k->c, token[m - 1] + 1); /* references of the last token */
 
-	for (uint32_t i = 0; i < m; i++) /* reference 0, where all scores are NaNs */
+	for (uint32_t i = 0; i < m; i++) /* reference 0 stays if all scores are NaNs */
 		best[i] = (struct nearest_refs){.score = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}};
 	for (uint32_t r0 = 0; r0 < most; r0 += REFS) {
 		const uint32_t n = skv_min(REFS, most - r0);

@@ -29,7 +29,7 @@ struct nearest_refs {
 	uint32_t id[SKV_MAX_REFS];
 };
 
-/* For m tokens, ascending, x[m][d]: each one's n_refs nearest references, of those at or before it. */
+/* Finds, for each of m ascending tokens x[m][d], the n_refs nearest references among those at or before it. */
 void ISA(nearest_refs)(const struct latent *, const struct skv_kseq *, const struct ref_buffers *, const float *x,
                        const uint32_t *token, uint32_t m, struct nearest_refs *best);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/quant.h - quantized K and V, dequantized to fp32; see kernels/compress.h. For quantize.c,
- * decompress.c and decode.c.
+ * kernels/host/compress/quant.h - dequantizes K and V to fp32 (see kernels/compress.h), for quantize.c, decompress.c
+ * and decode.c.
  */
 #ifndef SKV_HOST_QUANT_H
 #define SKV_HOST_QUANT_H
@@ -11,7 +11,7 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/host/runtime/simd.h"
 
-/* A layer with KV quantization, and what follows from its codec. */
+/* A layer with KV quantization, and values derived from its codec. */
 struct quant {
 	const struct skv_shape *sh;
 	uint32_t bits, block, row; /* of V: elements of a scale block; bytes of a token's numbers */
@@ -37,7 +37,7 @@ INLINE vf load_quantized(uint32_t bits, const uint8_t *p)
 	return bits == 4 ? v_load_u4(p) : v_load_u2(p);
 }
 
-/* K of n tokens of a record's block from number t on, to[n][head_dim]. */
+/* Dequantizes K of n tokens of a record's block, from token t of the block on, to[n][head_dim]. */
 static inline void dequantize_keys(const struct quant *l, const uint8_t *record, uint32_t t, uint32_t n, float *to)
 {
 	const uint32_t dim = l->sh->head_dim;
@@ -52,7 +52,7 @@ static inline void dequantize_keys(const struct quant *l, const uint8_t *record,
 	}
 }
 
-/* And V. */
+/* The same for V. */
 static inline void dequantize_values(const struct quant *l, const uint8_t *record, uint32_t t, uint32_t n, float *to)
 {
 	const uint32_t dim = l->sh->head_dim, blocks = dim / l->block;

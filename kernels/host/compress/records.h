@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/records.h - records of compressed tokens read into fp32, and RoPE, for compress.c and
+ * kernels/host/compress/records.h - reads records of compressed tokens into fp32, and applies RoPE, for compress.c and
  * decompress.c.
  *
- * Numbers of references come out of records, which another process may have written: they are clamped to what exists.
+ * Numbers of references are read from records, which another process may have written, so they are clamped to existing
+ * ones.
  */
 #ifndef SKV_HOST_RECORDS_H
 #define SKV_HOST_RECORDS_H
@@ -14,15 +15,15 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/host/runtime/simd.h"
 
-#define TOKENS 32u /* of a tile, processed together */
+#define TOKENS 32u /* tokens of a tile, processed together */
 
-/* A layer with latent compression, and what follows from its codec. */
+/* A layer with latent compression, and values derived from its codec. */
 struct latent {
 	const struct skv_shape *sh;
 	const struct skv_codec *c;
-	uint32_t d, half;   /* elements of x; of its K: of all ranks */
+	uint32_t d, half;   /* elements of x, and of its K, over all ranks */
 	uint32_t own_d, own_half; /* of this rank's heads */
-	uint32_t own;       /* the first of these in K, and in V */
+	uint32_t own;       /* the first element of these in K, and in V */
 	uint32_t parts;     /* independent parts of E and Dec */
 	uint32_t code_bytes, ref_bytes;
 };
@@ -49,12 +50,12 @@ static inline uint8_t *code_at(const struct latent *k, const struct skv_kseq *s,
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* How numbers are stored: so many; with 16 bits of `dtype`. */
+/* How n numbers are stored; `dtype` applies with 16 bits. */
 struct stored {
 	uint32_t n, bits, block, dtype;
 };
 
-/* Dequantize numbers [from, to), multiples of 16. */
+/* Reads numbers [from, to), multiples of 16, as fp32. */
 static inline void read_numbers(const struct stored *f, const uint8_t *p, uint32_t from, uint32_t to, float *x)
 {
 	const uint8_t *q = p + f->n / f->block * 4;
@@ -76,7 +77,7 @@ static inline void read_ref(const struct latent *k, const struct skv_kseq *s, ui
 	read_numbers(&f, ref_at(k, s, number), 0, k->d, to);
 }
 
-/* The same of this rank's heads: [own_d]. */
+/* The same for this rank's heads: [own_d]. */
 static inline void read_own_ref(const struct latent *k, const struct skv_kseq *s, uint32_t number, float *to)
 {
 	const struct stored f = {k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype};
@@ -86,7 +87,7 @@ static inline void read_own_ref(const struct latent *k, const struct skv_kseq *s
 	read_numbers(&f, p, k->half + k->own, k->half + k->own + k->own_half, to + k->own_half);
 }
 
-/* Numbers of references, clamped to below n, out of a code's record. */
+/* Reads the numbers of references from a code's record, clamped to below n. */
 static inline void read_ids(const struct latent *k, const uint8_t *record, uint32_t n, uint32_t ids[SKV_MAX_REFS])
 {
 	for (uint32_t i = 0; i < k->c->n_refs; i++) {
@@ -102,7 +103,10 @@ static inline void read_ids(const struct latent *k, const uint8_t *record, uint3
 
 typedef void read_ref_fn(const struct latent *, const struct skv_kseq *, uint32_t number, float *);
 
-/* b[d]: the mean of these references, read so, of d numbers each; `row` is workspace for one; zeros without any. */
+/*
+ * b[d] = the mean of these references, as `read` returns them, with d elements each; zeros if there are none. `row` is
+ * workspace for one reference.
+ */
 static inline void mean_of(const struct latent *k, const struct skv_kseq *s, read_ref_fn *read, uint32_t d, const uint32_t *ids, float *row,
                            float *b)
 {
@@ -121,7 +125,7 @@ static inline void mean_of(const struct latent *k, const struct skv_kseq *s, rea
 
 /* ---- RoPE ------------------------------------------------------------------------------------ */
 
-/* Cosine and sine, times `scale`, of each pair's angle: to a position (sign 1), or back from it (-1). */
+/* Cosine and sine of each pair's angle, times `scale`. Sign 1 rotates to a position, -1 rotates back from it. */
 struct angles {
 	float cos[SKV_MAX_HEAD_DIM / 2], sin[SKV_MAX_HEAD_DIM / 2];
 };
@@ -129,7 +133,7 @@ struct angles {
 static inline void angles_at(const struct latent *k, uint32_t position, float sign, float scale, struct angles *a)
 {
 	for (uint32_t i = 0; i < k->c->rope_dims / 2; i++) {
-		/* positions are too large for the angle to be left to fp32 */
+		/* in double, because fp32 is not precise enough for the angles of large positions */
 		const double angle = position * k->c->rope_freq[i];
 		const float rest = (float)(angle - 2 * M_PI * rint(angle / (2 * M_PI)));
 		a->cos[i] = cosf(rest) * scale;
@@ -137,7 +141,7 @@ static inline void angles_at(const struct latent *k, uint32_t position, float si
 	}
 }
 
-/* Rotate the K of the rank's heads, x[own_d]. */
+/* Rotates K of the rank's heads, x[own_d]. */
 static inline void rotate(const struct latent *k, const struct angles *a, float *x)
 {
 	const uint32_t dim = k->sh->head_dim, pairs = k->c->rope_dims / 2;

@@ -2,17 +2,17 @@
 /*
  * kernels/host/decode/decode.c - decode attention: one query row a sequence, split-KV.
  *
- * A call is split into chunks: up to CHUNK tokens of what a request - a sequence, or one kv head or q head of it, where
- * these have lists of their own - attends to. Every chunk leaves a partial result for its heads in the workspace;
- * merging a head's partials in the order of its chunks gives the output (merge.c). The split depends on the request's
- * own selection and nothing else, so the bits of the result do not depend on the number of threads or on the other
- * sequences in the batch. A thread takes several chunks in a row where there are many, so that prefetching need not
- * start anew with each; one long sequence still keeps all threads busy.
+ * A request is a sequence, or one kv head or q head of a sequence if these have lists of their own. The tokens that a
+ * request attends to are split into chunks of up to CHUNK tokens. Every chunk leaves a partial result for its heads in
+ * the workspace; merge.c merges a head's partial results in the order of its chunks. The split depends only on the
+ * request's own selection, so the bits of the result do not depend on the number of threads or on other sequences in
+ * the batch. If there are many chunks, a thread takes several in a row, so that prefetching does not restart with each.
+ * One long sequence still keeps all threads busy.
  *
  * The kinds of decode attention differ only in gather(), which lists the tokens of a chunk.
  *
- * Where a dense layer has its older tokens quantized, a tile of these is dequantized to fp32 when its turn comes. As
- * quantized blocks are whole tiles and come first, a tile is either all quantized or all rows.
+ * If the older tokens of a dense layer are quantized, a tile of them is dequantized to fp32 when it is processed.
+ * Quantized blocks are whole tiles and come first, so a tile is either all quantized or all rows.
  */
 #include "kernels/host/compress/quant.h"
 #include "kernels/host/decode/decode.h"
@@ -26,16 +26,17 @@
 
 #define ROWS UINT32_MAX
 
-/* The tokens of a run: each chunk's begin at a multiple of the tile, the gaps repeat a valid row. */
+/* The tokens of a run. Each chunk's tokens begin at a multiple of the tile size; gaps repeat a valid row. */
 struct rows {
 	const uint8_t *row[CHUNK_RUN * CHUNK];
-	const uint8_t *scale[CHUNK_RUN * CHUNK]; /* of fp8 */
-	uint32_t quantized[CHUNK_RUN * CHUNK / SKV_PAGE_TOKENS]; /* of each tile: its first token, or ROWS if it is rows */
+	const uint8_t *scale[CHUNK_RUN * CHUNK]; /* fp8: addresses of the rows' scales */
+	/* for each tile: first token, or ROWS if not quantized */
+	uint32_t quantized[CHUNK_RUN * CHUNK / SKV_PAGE_TOKENS];
 	uint32_t n[CHUNK_RUN]; /* tokens of a chunk */
 	uint32_t end;          /* entries in row */
 };
 
-/* A position in the order in which strips are read: of each tile all kv heads' K, then all their V. */
+/* A position in the order in which strips are read: for each tile K of all kv heads, then V of all kv heads. */
 struct strip_pos {
 	uint32_t t, h;
 	bool v;
@@ -51,12 +52,12 @@ static void next_strip(const struct decode_params *d, const struct rows *r, stru
 		p->t += d->tile;
 }
 
-/* What a thread needs for a run. */
+/* A thread's state during a run. */
 struct walk {
 	const struct decode_params *d;
 	const struct rows *r;
-	struct strip_pos ahead; /* what to prefetch next */
-	size_t k_at;        /* of the request's first kv head */
+	struct strip_pos ahead; /* the next strip to prefetch */
+	size_t k_at;        /* offset of the request's first kv head */
 	size_t head_bytes, v_offset;
 	float scale, cap;
 	const float *q; /* of the request's first q head */
@@ -64,7 +65,7 @@ struct walk {
 	float weight[SKV_MAX_HEADS * TILE_MAX] __attribute__((aligned(64)));
 	const struct skv_kseq *s;
 	struct quant quant; /* if tiles are quantized */
-	float unit[TILE_MAX]; /* of a strip of fp8 */
+	float unit[TILE_MAX]; /* fp8: factors of a strip's rows */
 	const uint8_t *wide_row[TILE_MAX];
 	float wide[TILE_MAX * SKV_MAX_HEAD_DIM]; /* a dequantized strip */
 };
@@ -74,7 +75,7 @@ static size_t strip_at(const struct walk *w, uint32_t h, bool v)
 	return w->k_at + h * w->head_bytes + (v ? w->v_offset : 0);
 }
 
-/* A quantized strip as rows of fp32. */
+/* Dequantizes a strip to fp32 rows. */
 static void dequantize(struct walk *w, uint32_t token, uint32_t n, uint32_t h, bool v)
 {
 	const uint8_t *record = quant_record(&w->quant, w->s, token, h);
@@ -87,13 +88,13 @@ static void dequantize(struct walk *w, uint32_t token, uint32_t n, uint32_t h, b
 		w->wide_row[t] = (const uint8_t *)(w->wide + t * w->d->sh->head_dim);
 }
 
-/* How far a strip's scales are from those of kv head 0's keys. */
+/* Offset of a strip's scales from those of kv head 0's keys. */
 static size_t scale_at(const struct walk *w, uint32_t h, bool v)
 {
 	return strip_at(w, h, v) / w->d->sh->head_dim;
 }
 
-/* What v_load() gives of each row is multiplied by, of a strip of fp8 that begins at entry t: see skv_row_unit(). */
+/* Sets the factors of the rows of an fp8 strip that begins at entry t; see skv_row_unit(). */
 static void units_of_strip(struct walk *w, uint32_t t, uint32_t h, bool v)
 {
 	const size_t at = scale_at(w, h, v);
@@ -111,7 +112,7 @@ static void prefetch(const uint8_t *from, uint32_t bytes)
 		prefetch_line(from + b);
 }
 
-/* Those of the strip at a position: 16 tokens of a page have them in one line. */
+/* Prefetches the scales of the strip at a position. The 16 tokens of a page have them in one cache line. */
 static void prefetch_scales(const struct walk *w, const struct strip_pos *p)
 {
 	const struct decode_params *d = w->d;
@@ -121,7 +122,7 @@ static void prefetch_scales(const struct walk *w, const struct strip_pos *p)
 		prefetch_line(w->r->scale[p->t + t] + scale_at(w, p->h, p->v));
 }
 
-/* All of the strip at a position. */
+/* Prefetches the whole strip at a position. */
 static void prefetch_strip(const struct walk *w, const struct strip_pos *p)
 {
 	const struct decode_params *d = w->d;
@@ -141,8 +142,8 @@ static void prefetch_strip(const struct walk *w, const struct strip_pos *p)
 }
 
 /*
- * One strip of n tokens for all q heads of its group. raw, if not NULL, gets the scores, those of the
- * request's head x at x * raw_stride.
+ * Processes one strip of n tokens for all q heads of its group. raw, if not NULL, gets the scores; those of the
+ * request's head x are at x * raw_stride.
  */
 static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool v, struct partial p,
                        float *raw)
@@ -184,7 +185,7 @@ static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool 
 	}
 }
 
-/* Tokens [t0, t0 + n) of the rows. */
+/* Processes tokens [t0, t0 + n) of the rows, a chunk. */
 static void walk_chunk(struct walk *w, uint32_t t0, uint32_t n, struct partial p, float *raw)
 {
 	const struct decode_params *d = w->d;
@@ -210,7 +211,7 @@ static void walk_chunk(struct walk *w, uint32_t t0, uint32_t n, struct partial p
 	}
 }
 
-/* Where the scores of a dense chunk begin, those of q head 0: at its first page. */
+/* Where the scores of a dense chunk for q head 0 begin: at its first page. */
 static float *raw_of(const struct decode_params *d, uint32_t request, uint32_t chunk)
 {
 	uint32_t from, to;
@@ -220,7 +221,7 @@ static float *raw_of(const struct decode_params *d, uint32_t request, uint32_t c
 	return d->raw + (size_t)request * d->sh->n_heads * d->raw_stride + (size_t)from * SKV_PAGE_TOKENS;
 }
 
-/* Which of a chunk's tiles, from entry `begin` of the rows on, are quantized. */
+/* Marks the quantized tiles of a chunk, whose rows begin at entry `begin`. */
 static void mark_quantized(const struct decode_params *d, uint32_t request, uint32_t chunk, struct rows *r,
                            uint32_t begin)
 {
@@ -286,7 +287,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* A group's q heads in fours, and what is left as a pair and a single one. */
+/* Splits a group's q heads into fours, and the rest into a pair and a single head. */
 static void split_group(struct decode_params *d)
 {
 	d->tuples = 0;
@@ -344,13 +345,13 @@ static void decode(struct decode_params *d, const struct skv_workspace *work)
 		d->lse = carve(&c, (size_t)d->n * sh->n_heads * sizeof *d->lse);
 	}
 	skv_run(work->threads, d->first_run[requests], walk_run, d);
-	/* From some tens of partials on a merge takes longer than to wake threads. */
+	/* With some tens of partial results or more, a merge takes longer than waking threads. */
 	ISA(merge_partials)(d, chunks * heads >= 64 ? work->threads : 1);
 	if (d->raw)
 		ISA(reduce_scores)(d, work->threads);
 }
 
-/* Sequences whose raw scores are held at a time: a bound on the workspace. */
+/* Sequences whose raw scores are held at a time, to bound the workspace. */
 static uint32_t scores_batch(const struct skv_shape *sh, uint32_t n, uint32_t max_len)
 {
 	size_t one = (size_t)sh->n_heads * skv_pages_of(max_len) * SKV_PAGE_TOKENS * sizeof(float);
@@ -362,7 +363,10 @@ size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_le
 	size_t tokens = (size_t)skv_pages_of(max_len) * SKV_PAGE_TOKENS;
 	size_t chunks = (tokens + CHUNK - 1) / CHUNK;
 	size_t requests = (size_t)n * sh->n_heads;
-	/* The most requests that there can be: one a q head. Partials of more heads together take no more. */
+	/*
+	 * The most requests possible: one for each q head. Partial results of several heads in one request take no
+	 * more.
+	 */
 	size_t part = partial_floats(sh, 1) * sizeof(float);
 	size_t raw = sh->n_heads * tokens * sizeof(float);
 	raw = raw * n <= RAW_BYTES ? raw * n : raw <= RAW_BYTES ? RAW_BYTES : raw;
@@ -371,7 +375,7 @@ size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_le
 	       carve_size((size_t)n * sh->n_heads * sizeof(float));
 }
 
-/* out is NULL: the scores alone. */
+/* If out is NULL, only computes scores. */
 static void dense(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                   const struct skv_scores *scores, const struct skv_workspace *work)
 {
@@ -423,7 +427,7 @@ void ISA(decode_tokens)(const struct skv_shape *sh, const struct skv_batch *batc
 	       work);
 }
 
-/* Reads K of the selected tokens a second time. */
+/* Reads K of the selected tokens twice. */
 void ISA(decode_topk)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                         const struct skv_scores *scores, const struct skv_select *sel, struct skv_index_list *list,
                         const struct skv_workspace *work)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/decode/gather.h - the tokens of a chunk, as addresses of their K rows. The kinds of decode attention
- * (dense, window, pages, tokens) differ in nothing else. For decode.c alone, which has it inline.
+ * kernels/host/decode/gather.h - lists the tokens of a chunk as addresses of their K rows. The kinds of decode
+ * attention (dense, window, pages, tokens) differ only in this. Included only by decode.c, so that it is inlined.
  */
 #ifndef SKV_HOST_GATHER_H
 #define SKV_HOST_GATHER_H
@@ -9,7 +9,10 @@
 #include "kernels/host/decode/params.h"
 #include "kernels/host/decode/tile.h"
 
-/* Pages of a window: those with sinks, then those from the window's start on that are not among them. */
+/*
+ * Returns the number of pages between the two parts of a window: the *ret_head pages with sinks, and the pages from the
+ * window's start on.
+ */
 static uint32_t window_gap(const struct decode_params *d, uint32_t i, uint32_t *ret_head)
 {
 	uint32_t head = skv_pages_of(skv_min(d->window->sinks, d->seq[i].len));
@@ -17,13 +20,13 @@ static uint32_t window_gap(const struct decode_params *d, uint32_t i, uint32_t *
 	return skv_max(head, d->start[i] / SKV_PAGE_TOKENS) - head;
 }
 
-/* Which of all lists a request reads. */
+/* The list that a request reads, as a number among the lists of the batch. */
 static size_t list_of(const struct decode_params *d, uint32_t request)
 {
 	return request - request % d->splits + skv_index_list_row(d->list, request % d->splits);
 }
 
-/* Units (pages, or tokens for a token list) that a request attends to. */
+/* Number of pages that a request attends to, or of tokens for a token list. */
 static uint32_t units_of(const struct decode_params *d, uint32_t request)
 {
 	uint32_t i = request / d->splits, head, pages = skv_pages_of(d->seq[i].len);
@@ -38,7 +41,7 @@ static uint32_t units_of(const struct decode_params *d, uint32_t request)
 	}
 }
 
-/* Tokens of a page, the last one listed or not. If a list has a partial page, that is the last one. */
+/* Tokens of a page. `last`: it is the last one listed, which is the partial page if the list has one. */
 static uint32_t tokens_of(const struct decode_params *d, const struct skv_kseq *s, uint32_t page, bool last)
 {
 	if (d->list && d->list->last_partial)
@@ -46,13 +49,13 @@ static uint32_t tokens_of(const struct decode_params *d, const struct skv_kseq *
 	return skv_min(SKV_PAGE_TOKENS, s->len - page * SKV_PAGE_TOKENS);
 }
 
-/* Tokens of a sequence that are quantized. */
+/* Number of quantized tokens of a sequence. */
 static uint32_t quantized_tokens(const struct decode_params *d, const struct skv_kseq *s)
 {
 	return d->sh->codec && d->sh->codec->kind == SKV_COMPRESS_QUANT ? s->n_compressed : 0;
 }
 
-/* What is listed of tokens: addresses of kv head 0's K rows, and of fp8 of their scales (else NULL). */
+/* Output of gather(): addresses of kv head 0's K rows and, with fp8, of their scales (else NULL). */
 struct gathered {
 	const uint8_t **row, **scale;
 };
@@ -64,7 +67,10 @@ static inline void gather_row(const struct decode_params *d, const struct gather
 		to->scale[n] = page + d->scales_at + slot;
 }
 
-/* The tokens of page `page` that are attended to, rows NULL if quantized, as number n and on; returns how many. */
+/*
+ * Appends the tokens of page `page` that are attended to, from entry n on, with NULL as row if quantized. Returns their
+ * number.
+ */
 static uint32_t gather_page(const struct decode_params *d, uint32_t i, const skv_pte *table, uint32_t page, bool last,
                             const struct gathered *to, uint32_t n)
 {
@@ -92,7 +98,7 @@ static uint32_t gather_page(const struct decode_params *d, uint32_t i, const skv
 	return n - begin;
 }
 
-/* Prefetch what gather() is about to read of a request's list and page table: it was last used a whole step ago. */
+/* Prefetches the parts of a request's list and page table that gather() will read; they were last used a step ago. */
 static void prefetch_lists(const struct decode_params *d, uint32_t request, uint32_t chunk, uint32_t chunks)
 {
 	const skv_pte *table = skv_layer_table(d->sh, &d->seq[request / d->splits]);
@@ -115,7 +121,7 @@ static void prefetch_lists(const struct decode_params *d, uint32_t request, uint
 		prefetch_line((const uint8_t *)(table + page));
 }
 
-/* The tokens of a chunk, up to CHUNK of them; returns how many. */
+/* Lists the tokens of a chunk, up to CHUNK; returns their number. */
 static uint32_t gather(const struct decode_params *d, uint32_t request, uint32_t chunk, const struct gathered *to)
 {
 	const uint32_t i = request / d->splits;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/decode/merge.c - split-KV merge: the partial results of a request's chunks become its output.
+ * kernels/host/decode/merge.c - split-KV merge: combines the partial results of a request's chunks into its output.
  */
 #include "kernels/host/decode/params.h"
 #include "kernels/host/runtime/logits.h"
@@ -8,8 +8,8 @@
 #include <math.h>
 
 /*
- * The output of q head `head`, number `local` of its request, if out is not NULL. Returns log2 of the softmax's
- * denominator; *ret_tokens is the same without the sink.
+ * Computes the output of q head `head`, number `local` of its request, if out is not NULL. Returns log2 of the
+ * softmax's denominator; *ret_tokens is the same without the sink.
  */
 static float merge_head(const struct decode_params *d, uint32_t request, uint32_t local, uint32_t head, float *out,
                         float *ret_tokens)
@@ -23,7 +23,7 @@ static float merge_head(const struct decode_params *d, uint32_t request, uint32_
 		memset(out, 0, dim * sizeof *out);
 	for (uint32_t it = item0; it < item1; it++) {
 		struct partial p = partial_of(d, it);
-		/* No token, or NaNs alone: nothing to rescale to another maximum. */
+		/* No token, or only NaNs: there is no maximum to rescale from. */
 		float fix = p.max[local] == -INFINITY ? 1 : v_exp2(v_set(p.max[local] - max))[0];
 		sum += p.sum[local] * fix;
 		for (uint32_t x = 0; out && x < dim; x += VL)
@@ -40,7 +40,7 @@ static float merge_head(const struct decode_params *d, uint32_t request, uint32_
 	return max + log2f(sum);
 }
 
-/* The q heads that a request has of one kv head. */
+/* Merges the q heads of one kv head of a request. */
 static void merge_item(void *ctx, uint32_t item, int thread)
 {
 	const struct decode_params *d = ctx;

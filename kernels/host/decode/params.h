@@ -9,9 +9,9 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/select.h"
 
-#define CHUNK 256u         /* tokens of a chunk, at most */
-#define CHUNK_RUN 8u       /* chunks of one request that a thread takes in one go, at most */
-#define RAW_BYTES ((size_t)64 << 20) /* of the scores held at a time */
+#define CHUNK 256u         /* maximum number of tokens of a chunk */
+#define CHUNK_RUN 8u       /* maximum number of consecutive chunks of a request that a thread takes */
+#define RAW_BYTES ((size_t)64 << 20) /* maximum size of the raw scores held at a time */
 
 /* Which tokens a call attends to. */
 enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
@@ -26,31 +26,32 @@ struct decode_params {
 	const struct skv_window *window; /* KV_WINDOW */
 	const struct skv_index_list *list;     /* KV_PAGES, KV_TOKENS */
 	const struct skv_scores *scores;
-	bool keys; /* scores without output: out is NULL, V is not read, nothing counts as attended to */
+	bool keys; /* only scores: out is NULL, V is not read, no token counts as attended to */
 
 	/*
-	 * A request is what has a selection of its own: a sequence, or a kv head or q head of one where lists are.
-	 * Request r is number r % splits of sequence r / splits; it has `group` q heads of each of `span` kv heads.
+	 * A request has a selection of its own: it is a sequence, or a kv head or q head of a sequence if lists are per
+	 * head. Request r is number r % splits of sequence r / splits; it has `group` q heads of each of `span` kv
+	 * heads.
 	 */
 	uint32_t splits, span, group;
 	uint32_t row_bytes, tile;
-	size_t scales_at; /* fp8: of the rows' scales, from a page's start; else 0 */
+	size_t scales_at; /* fp8: offset of the rows' scales from a page's start; else 0 */
 	struct {
 		uint8_t first, n;
-	} tuple[SKV_MAX_HEADS / 4 + 2]; /* a group's q heads, as they are processed together: 4, 2 or 1 */
+	} tuple[SKV_MAX_HEADS / 4 + 2]; /* a group's q heads that are processed together: 4, 2 or 1 */
 	uint32_t tuples;
 	uint32_t ahead;  /* strips to prefetch ahead */
-	uint32_t run;    /* chunks that a thread takes in one go */
+	uint32_t run;    /* consecutive chunks that a thread takes */
 	uint32_t *start; /* [seq]: where the window's recent part begins; NULL without a window */
-	uint32_t *first; /* [requests + 1]: chunks before a request's */
-	uint32_t *first_run; /* [requests + 1]: runs of chunks before a request's */
-	float *part;     /* partial results, partial_floats() of a chunk */
+	uint32_t *first; /* [requests + 1]: number of chunks before those of a request */
+	uint32_t *first_run; /* [requests + 1]: number of runs of chunks before those of a request */
+	float *part;     /* partial results, partial_floats() for each chunk */
 	float *raw;      /* [seq][n_heads][raw_stride]: scores, a chunk's tokens without gaps; may be NULL */
 	size_t raw_stride;
 	float *lse; /* [seq][n_heads]: log2 of the softmax's denominator; goes with raw */
 };
 
-/* Units (pages, tokens) of one of a request's chunks: [*ret_from, *ret_to). All about equally many. */
+/* Pages or tokens [*ret_from, *ret_to) of one of a request's chunks. Chunks have about the same size. */
 static inline void decode_chunk(const struct decode_params *d, uint32_t request, uint32_t chunk, uint32_t units,
                                 uint32_t *ret_from, uint32_t *ret_to)
 {
@@ -61,7 +62,7 @@ static inline void decode_chunk(const struct decode_params *d, uint32_t request,
 	*ret_to = skv_min(*ret_from + size, units);
 }
 
-/* What a chunk leaves behind for each of its q heads (numbered from its first kv head on). */
+/* The partial result of a chunk for each of its q heads (numbered from its first kv head on). */
 struct partial {
 	float *acc; /* [heads][head_dim]: Σ 2^(score - max) v */
 	float *max; /* [heads]: of the scores, in log2; -INFINITY when there was no token */
@@ -80,9 +81,9 @@ static inline struct partial partial_of(const struct decode_params *d, uint32_t 
 	return (struct partial){.acc = p, .max = tail, .sum = tail + heads};
 }
 
-/* Merge the partial results of each request's chunks into out and lse. */
+/* Merges the partial results of each request's chunks into out and lse. */
 void ISA(merge_partials)(struct decode_params *d, int threads);
 
-/* Fill d->scores' token and page from the raw scores and lse. */
+/* Fills token and page of d->scores from the raw scores and lse. */
 void ISA(reduce_scores)(struct decode_params *d, int threads);
 #endif

@@ -2,9 +2,9 @@
 /*
  * kernels/host/decode/scores.c - the attention scores of a decode pass, reduced over heads.
  *
- * Runs after the merge, when each head's log-sum-exp is known: a token's weight is then
- * 2^(score - lse), exact over the whole sequence. An item is one of decode's chunks. The raw scores
- * of a chunk lie without gaps, holes left out, in the order of gather().
+ * Runs after the merge, when each head's log-sum-exp is known: a token's weight is then 2^(score - lse), exact over the
+ * whole sequence. An item is one of decode's chunks. The raw scores of a chunk are contiguous, without those of holes,
+ * in the order of gather().
  */
 #include "kernels/host/decode/params.h"
 #include "kernels/host/runtime/simd.h"

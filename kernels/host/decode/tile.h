@@ -2,23 +2,21 @@
 /*
  * kernels/host/decode/tile.h - decode attention over one tile of tokens.
  *
- * All kinds of decode attention (dense, window, pages, tokens) come down to a list of K row addresses; the V row
- * of a token is a constant distance from its K row, and so are the rows of the other kv heads. The
- * list is walked in tiles of one or two pages, with the running softmax of FlashAttention: scores and
- * weights of all heads from the K rows, then sums of the V rows. So with whole pages memory is read
- * nearly in the order of its addresses, which the processor's own prefetcher knows to run ahead of.
+ * All kinds of decode attention (dense, window, pages, tokens) come down to a list of K row addresses. The V row of a
+ * token is at a constant distance from its K row, and so are the rows of the other kv heads. The list is processed in
+ * tiles of one or two pages, with the running softmax of FlashAttention: scores and weights of all heads from the K
+ * rows, then sums of the V rows. So with whole pages, memory is read nearly in the order of addresses, which suits the
+ * processor's hardware prefetcher.
  *
- * A strip is the K or the V rows of a tile and one kv head. While one is worked on, a later one is
- * prefetched, line by line at the pace of the work: in bursts the requests would queue, and afterwards
- * the memory would be idle.
+ * A strip is the K or the V rows of a tile and one kv head. While one strip is processed, a later one is prefetched,
+ * line by line at the same pace. Prefetching in bursts would queue up requests and then leave the memory idle.
  *
- * Heads of a group are taken `gt` (4, 2 or 1) at a time: a K or V row that was loaded and widened to
- * fp32 serves all of them. For the scores, VL dot products (gt heads by TT = VL / gt tokens) are summed
- * in VL vectors, which one fold turns into a vector of scores: lane g * TT + t is head g, token t.
- * Scores, weights, maxima and sums stay in that order, so softmax needs no other shuffles than folds
- * of TT lanes.
+ * Heads of a group are processed `gt` (4, 2 or 1) at a time: a K or V row that was loaded and widened to fp32 serves
+ * all of them. For the scores, VL dot products (gt heads by TT = VL / gt tokens) are summed in VL vectors, and one fold
+ * turns these into a vector of scores: lane g * TT + t is head g, token t. Scores, weights, maxima and sums stay in
+ * that order, so the softmax needs no shuffles other than folds of TT lanes.
  *
- * Scores are in units of log2: the softmax scale that is passed in carries the factor log2(e).
+ * Scores are in units of log2: the softmax scale that the caller passes includes the factor log2(e).
  */
 #ifndef SKV_HOST_TILE_H
 #define SKV_HOST_TILE_H
@@ -28,54 +26,54 @@
 
 #define TILE_MAX 32u /* tokens */
 
-/* Tokens of a tile. With wide elements memory is the bottleneck, with narrow ones arithmetic: it needs large tiles. */
+/* Tokens of a tile. Wide elements are limited by memory, narrow ones by arithmetic, which needs large tiles. */
 static inline uint32_t tile_tokens(uint32_t dtype)
 {
 	return dtype == SKV_F32 ? 16 : 32;
 }
 
-/* How far ahead of its use memory is prefetched, from measurements. */
+/* Bytes that are prefetched ahead of use, from measurements. */
 static inline uint32_t ahead_bytes(uint32_t dtype, bool scattered)
 {
 	return dtype == SKV_F32 && !scattered ? 8192 : 16384;
 }
 
 struct strip {
-	const uint8_t *const *row; /* n entries, and up to a multiple of 16 more that repeat a valid one */
-	size_t at;                 /* of the strip's row, from row[] */
+	const uint8_t *const *row; /* n entries, padded to a multiple of 16 with a valid one */
+	size_t at;                 /* offset of the strip's row from row[] */
 	uint32_t n;                /* tokens, at most TILE_MAX */
 	uint32_t dim;
-	const float *unit;               /* fp8: of each row, by which what v_load() gives is multiplied; as many entries */
-	float cap;                       /* of the scores; 0: none */
-	bool ahead;                      /* prefetch another strip on the way: */
+	const float *unit;               /* fp8: for each row the factor for the result of v_load(); as many entries */
+	float cap;                       /* softcap of the scores; 0: none */
+	bool ahead;                      /* prefetch another strip meanwhile: */
 	const uint8_t *const *ahead_row; /* as many entries */
 	size_t ahead_at;
 };
 
 /*
- * Into the second cache: a request for the first one holds one of its few line buffers (ten to sixteen)
- * until memory answers, and these set the pace. Non-temporal requests are of that kind on Intel: with
- * them dense decode ran at half this speed (0.36 against 0.77 of a plain read, bf16, D 128).
+ * Prefetches into the L2 cache: a prefetch into L1 holds one of its few line fill buffers (ten to sixteen) until memory
+ * answers, and these limit the throughput. On Intel, non-temporal prefetches hold them, too: with these dense decode
+ * ran at half the speed (0.36 against 0.77 of a plain read, bf16, D 128).
  */
 INLINE void prefetch_line(const uint8_t *p)
 {
 	__builtin_prefetch(p, 0, 2);
 }
 
-/* The running softmax of gt heads, in lanes as above. All lanes of a head are the same. */
+/* The running softmax of gt heads, in the lane order described above. All lanes of a head are equal. */
 struct softmax {
 	vf max; /* of the scores; -INFINITY before the first token */
 	vf sum; /* Σ 2^(score - max) */
 	vf fix; /* 2^(old max - new max) of the last tile: the factor that rescales sums */
 };
 
-/* A maximum as the reference point of exponents: any finite number will do where there is none. */
+/* The maximum as reference point of exponents. If there is none, any finite number works; this returns 0. */
 INLINE vf finite_max(vf max)
 {
 	return v_select(max == v_set(-__builtin_inff()), (vf){0}, max);
 }
 
-/* A factor of each of the TT tokens from t0 on, for each of the gt heads. */
+/* The fp8 factor of each of the TT tokens from t0 on, for each of the gt heads. */
 INLINE vf units_of_lanes(const struct strip *s, const int gt, uint32_t t0)
 {
 	float lane[VL];
@@ -129,9 +127,9 @@ INLINE void store_scores(const vf *score, const int gt, uint32_t n, float *raw, 
 }
 
 /*
- * The weights 2^(score - max) of a K strip, for gt heads, with the running maximum in *state; weight
- * has TILE_MAX * gt elements. A NaN score takes no part in the maximum; its weight is a NaN, which the
- * sum keeps. raw: see store_scores(), or NULL.
+ * Computes the weights 2^(score - max) of a K strip for gt heads, and updates the running maximum in *state; weight has
+ * TILE_MAX * gt elements. A NaN score does not affect the maximum; its weight is a NaN, which the sum keeps. raw: see
+ * store_scores(), or NULL.
  */
 INLINE void weigh_strip(const struct strip *s, uint32_t dtype, const int gt, const float *q, float scale,
                         struct softmax *state, float *weight, float *raw, size_t raw_stride)
@@ -196,7 +194,7 @@ INLINE void sum_rows(const struct strip *s, uint32_t dtype, const int gt, const 
 	}
 }
 
-/* acc[gt][dim] of a V strip. */
+/* Updates acc[gt][dim] with a V strip. */
 INLINE void sum_strip(const struct strip *s, uint32_t dtype, const int gt, const float *weight,
                       const struct softmax *state, float *acc)
 {
@@ -213,7 +211,7 @@ INLINE void sum_strip(const struct strip *s, uint32_t dtype, const int gt, const
 		sum_rows(s, dtype, gt, 1, d, weight, state, acc);
 }
 
-/* The above for each dtype and gt, as functions, so that each has the registers to itself. */
+/* weigh_strip() and sum_strip() for each dtype and gt, as separate functions so that each can use all registers. */
 #define STRIP_FUNCTIONS(suffix, dtype, gt)                                                                   \
 	static void weigh_##suffix(const struct strip *s, const float *q, float scale,                       \
 	                           struct softmax *state, float *weight, float *raw, size_t raw_stride)      \
@@ -238,7 +236,7 @@ STRIP_FUNCTIONS(fp8_1, SKV_FP8, 1)
 STRIP_FUNCTIONS(fp8_2, SKV_FP8, 2)
 STRIP_FUNCTIONS(fp8_4, SKV_FP8, 4)
 
-/* By dtype and by gt / 2. */
+/* Indexed by dtype and gt / 2. */
 static const struct {
 	void (*weigh)(const struct strip *, const float *q, float scale, struct softmax *, float *weight,
 	              float *raw, size_t raw_stride);

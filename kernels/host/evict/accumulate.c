@@ -49,8 +49,9 @@ struct prompt_params {
 	const float *q;
 	uint32_t window, group;
 	uint32_t rows;   /* query rows of an item of the first pass */
-	uint32_t *first; /* [seq + 1]: items of a kv head before sequence i's: blocks of rows, then of tokens */
-	uint32_t *row;   /* [seq]: query rows of the batch before its own */
+	/* [seq + 1]: items of a kv head before sequence i: blocks of rows (first pass) or of tokens (second pass) */
+	uint32_t *first;
+	uint32_t *row;   /* [seq]: query rows of the batch before those of the sequence */
 	float *lse;      /* [query row of the batch][n_heads]: log2 of the softmax's denominator */
 	struct per_thread space;
 };
@@ -92,7 +93,10 @@ static float *lse_of(const struct prompt_params *v, uint32_t i, uint32_t row)
 	return v->lse + (size_t)(v->row[i] + row) * v->sh->n_heads;
 }
 
-/* Rows m of kv head h, numbered [query row from row0 on][head of the group], from m0 on: n of them, then zeros. */
+/*
+ * Loads n rows of kv head h, numbered [query row from row0 on][head of the group], from number m0 on; then zeros up to
+ * a whole strip.
+ */
 static void load_rows(const struct prompt_params *v, const struct skv_kseq *s, uint32_t h, uint32_t row0, uint32_t m0,
                       uint32_t n, float *to)
 {
@@ -109,8 +113,8 @@ static void load_rows(const struct prompt_params *v, const struct skv_kseq *s, u
 }
 
 /*
- * Scores of a strip's rows against the block that begins at t0; row x is number m0 + x of those from query row row0 on,
- * and rows past n attend as the last one does. False: no row attends to any token of it.
+ * Scores a strip's rows against the block that begins at t0. Row x has number m0 + x, counted from query row row0; rows
+ * past n attend as the last one does. Returns false if no row attends to any token of the block.
  */
 static bool score_strip(const struct prompt_params *v, const struct skv_kseq *s, const struct buffers *r, const float *q,
                         uint32_t row0, uint32_t m0, uint32_t n, uint32_t t0, uint32_t resident)
@@ -160,7 +164,7 @@ static void lse_item(void *ctx, uint32_t item, int thread)
 	}
 }
 
-/* Add a strip's weights, of n rows, to the sums of the block. */
+/* Adds the weights of n rows of a strip to the sums of the block. */
 static void add_weights(const struct prompt_params *v, uint32_t i, uint32_t h, uint32_t row0, uint32_t m0, uint32_t n,
                       const float *score, float sum[BLOCK])
 {

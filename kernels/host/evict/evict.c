@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/evict.c - which entries of a kv head are retained.
+ * kernels/host/evict/evict.c - decides which entries of a kv head are retained.
  */
 #include <math.h>
 #include "kernels/host/evict/evict.h"
@@ -16,7 +16,7 @@ struct evict_params {
 	struct per_thread space;
 };
 
-/* The lowest pos of the `recent` latest of n entries, fewer than n. Mostly their positions follow each other. */
+/* The lowest pos of the `recent` latest of n entries, recent < n. Usually their positions are consecutive. */
 static uint32_t first_recent(struct topk_keys *t, struct meta_iter now, uint32_t n, uint32_t recent)
 {
 	uint32_t last = 0, since = 0, found = 0;
@@ -33,12 +33,13 @@ static uint32_t first_recent(struct topk_keys *t, struct meta_iter now, uint32_t
 	return found == recent ? since : ISA(kth)(t->part, n, &recent);
 }
 
-/* What decides about the entries of a kv head. */
+/* Which entries of a kv head are retained. */
 struct verdict {
-	uint32_t since;  /* retained from this pos on */
-	uint32_t pinned; /* pinned below this pos */
-	bool pins_stay;  /* all pinned are retained, the others compete; else the pinned compete, and no other is retained */
-	uint64_t least;  /* key from which on those that compete are retained */
+	uint32_t since;  /* those from this pos on are */
+	uint32_t pinned; /* those below this pos are pinned */
+	/* all pinned are retained, the others compete; else the pinned compete, and the others are evicted */
+	bool pins_stay;
+	uint64_t least;  /* those that compete are retained from this key on */
 };
 
 static bool competes(const struct verdict *v, uint32_t pos)

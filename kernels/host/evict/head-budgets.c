@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/head-budgets.c - heads that share a layer's budget (Ada-KV): which entries are active, and the
- * scores of those alone.
+ * kernels/host/evict/head-budgets.c - head budgets (Ada-KV): which entries of heads that share a layer's budget are
+ * active, and accumulated scores of active entries only.
  */
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
@@ -49,10 +49,13 @@ struct accumulate_params {
 	const struct skv_batch *batch;
 	const float *q;
 	const struct skv_index_list *list;
-	struct per_thread space; /* two numbers of every slot */
+	struct per_thread space; /* two floats for each slot */
 };
 
-/* q·k of the listed slots, in units of log2, and -infinity up to the end of the last vector; returns the largest. */
+/*
+ * Computes the scores of the listed slots, in units of log2, pads them with -infinity to a whole vector, and returns
+ * the largest.
+ */
 static float score_slots(const struct accumulate_params *c, const struct skv_kseq *s, uint32_t h, const float *q, const uint32_t *ids,
                     uint32_t n, float *score)
 {
@@ -80,7 +83,7 @@ static float score_slots(const struct accumulate_params *c, const struct skv_kse
 	return most;
 }
 
-/* Add the softmax of score[0, n) and a sink, whose term is `sink`, over `group`, to sum. */
+/* Adds the softmax of score[0, n) and of a sink with the term `sink`, divided by `group`, to sum. */
 static void add_softmax(float *score, uint32_t n, float most, float sink, float group, float *sum)
 {
 	vf total = {0};
@@ -139,13 +142,13 @@ struct budget_params {
 	struct per_thread space;
 };
 
-/* The safeguard: what a head has active whatever the other heads have. */
+/* The safeguard: the entries of a head that stay active regardless of the other heads. */
 struct safeguard {
-	uint32_t since; /* from this pos on */
-	uint64_t least; /* of this key and above */
+	uint32_t since; /* those from this pos on */
+	uint64_t least; /* those with this key or a higher one */
 };
 
-/* The key among all heads' entries: of equal ranks the lower pos, then the lower head. */
+/* The key of an entry among those of all heads. Of equal ranks, the lower pos comes first, then the lower head. */
 static uint64_t key_of_all(float rank, uint32_t pos, uint32_t h)
 {
 	return topk_key(rank, pos << 8 | h, false);
@@ -156,7 +159,7 @@ static bool is_safe(const struct safeguard *x, float rank, uint32_t pos, uint32_
 	return pos >= x->since || key_of_all(rank, pos, h) >= x->least;
 }
 
-/* Iterates over the entries of a head that may be chosen: the retained active ones. */
+/* Iterates over the entries of a head that may be chosen: those that are retained and active. */
 struct candidates {
 	struct meta_iter now;
 	const float *rank;
@@ -174,7 +177,7 @@ static struct candidates candidates_of(const struct budget_params *a, uint32_t i
 	};
 }
 
-/* The next candidate, and its rank; NULL: there is no more. */
+/* Returns the next candidate and its rank; NULL: there is none. */
 static struct skv_slot_meta *next_candidate(struct candidates *w, float *ret_rank)
 {
 	while (w->u < w->n) {
@@ -187,7 +190,7 @@ static struct skv_slot_meta *next_candidate(struct candidates *w, float *ret_ran
 	return NULL;
 }
 
-/* The lowest pos of the `want` latest. */
+/* The lowest pos of the `want` latest candidates. */
 static uint32_t first_latest(struct candidates w, uint32_t want, uint32_t *part)
 {
 	const struct skv_slot_meta *meta;
@@ -216,7 +219,7 @@ static struct safeguard safeguard_of(struct candidates w, const struct skv_head_
 	return x;
 }
 
-/* The lowest key of the entries that are chosen beside those under the safeguards. */
+/* The lowest key of the entries that are chosen in addition to those under the safeguards. */
 static uint64_t threshold_of_all(const struct budget_params *a, uint32_t i, const struct safeguard *safe,
                                  struct topk_keys *t)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/rank.c - how accumulated scores become ranks: smoothed over positions, and weighed against the
+ * kernels/host/evict/rank.c - turns accumulated scores into ranks: smoothed over positions, and weighed against the
  * redundancy of keys (R-KV).
  */
 #include <math.h>
@@ -23,7 +23,7 @@ struct rank_params {
 /* A thread's buffers, for n tokens. */
 struct buffers {
 	float *score;
-	float *before;  /* -pos: exact, as a sequence has no more tokens than a float has integers */
+	float *before;  /* -pos: exact, because a float represents all positions of a sequence */
 	uint32_t *slot; /* by position */
 	uint32_t *part; /* workspace of a sort */
 };
@@ -37,7 +37,7 @@ static size_t buffers_carve(struct carve *c, uint32_t n, struct buffers *r)
 	return 2 * carve_size(n * sizeof(float)) + 2 * carve_size(n * sizeof(uint32_t));
 }
 
-/* The mean score of `width` positions around each token, tokens taken in the order of their positions. */
+/* The mean score over `width` positions around each token; tokens are processed in the order of their positions. */
 static void smooth(struct meta_iter now, uint32_t n, uint32_t width, const struct buffers *r, float *rank)
 {
 	const float half = (float)(width / 2);
@@ -63,8 +63,8 @@ static void smooth(struct meta_iter now, uint32_t n, uint32_t width, const struc
 /* ---- redundancy ------------------------------------------------------------------------------ */
 
 /*
- * The largest magnitude of a key's elements, and its norm in units of that; false: the key has no direction. The scale of a row
- * of fp8 is left out throughout: it changes no direction.
+ * Computes the largest magnitude of a key's elements, and the key's norm in units of it. Returns false if the key has
+ * no direction. fp8 scales of rows are ignored throughout, because they do not change the direction.
  */
 INLINE bool measure(uint32_t dtype, const uint8_t *key, uint32_t dim, float *ret_most, float *ret_length)
 {
@@ -85,7 +85,7 @@ INLINE bool measure(uint32_t dtype, const uint8_t *key, uint32_t dim, float *ret
 	return true;
 }
 
-/* Add the normalized key to sum[dim]. */
+/* Adds the normalized key to sum[dim]. */
 INLINE void add_key(uint32_t dtype, const uint8_t *key, uint32_t dim, float *sum)
 {
 	float most, length;
@@ -96,7 +96,7 @@ INLINE void add_key(uint32_t dtype, const uint8_t *key, uint32_t dim, float *sum
 		v_storef(sum + d, v_loadf(sum + d) + v_load(dtype, key + d * skv_dtype_bytes(dtype)) / most / length);
 }
 
-/* The normalized key times a vector. */
+/* The dot product of the normalized key and a vector. */
 INLINE float times_key(uint32_t dtype, const uint8_t *key, uint32_t dim, const float *vector)
 {
 	float most, length;
@@ -109,7 +109,7 @@ INLINE float times_key(uint32_t dtype, const uint8_t *key, uint32_t dim, const f
 	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
-/* The mean cosine similarity of each key to all: the normalized key times the mean of all normalized keys. */
+/* The mean cosine similarity of each key to all keys: its normalized form times the mean of all normalized keys. */
 INLINE void similarity(uint32_t dtype, const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, float *ret)
 {
 	const skv_pte *table = skv_layer_table(sh, s);
@@ -132,7 +132,10 @@ static void similarities(const struct skv_shape *sh, const struct skv_kseq *s, u
 	BY_DTYPE(sh->dtype, similarity, sh, s, h, ret);
 }
 
-/* lambda * share of the sum - (1 - lambda) * softmax of similarities. These are at most 1: no maximum is subtracted. */
+/*
+ * lambda * share of the sum - (1 - lambda) * softmax of similarities. Similarities are at most 1, so no maximum is
+ * subtracted.
+ */
 static void mix(float lambda, const float *similar, uint32_t n, float *rank)
 {
 	double total = 0, denominator = 0;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/slot-meta.h - iterating over the slot metadata of a kv head. An item of these kernels is a kv
- * head.
+ * kernels/host/evict/slot-meta.h - iterates over the slot metadata of a kv head, which is the item of these kernels.
  */
 #ifndef SKV_HOST_SLOT_META_H
 #define SKV_HOST_SLOT_META_H
@@ -16,18 +15,18 @@ struct meta_iter {
 	const struct skv_kseq *seq;
 	uint32_t h, set;
 	uint32_t u;    /* the next entry */
-	uint32_t left; /* entries whose metadata follows `at` in its page */
+	uint32_t left; /* entries left in the page, from `at` on */
 	struct skv_slot_meta *at;
 };
 
-/* Begin at entry u. */
+/* Begins at entry u. */
 static inline struct meta_iter meta_from(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t set,
                                          uint32_t u)
 {
 	return (struct meta_iter){.sh = sh, .seq = s, .h = h, .set = set, .u = u};
 }
 
-/* The next entry's metadata. */
+/* Returns the next entry's metadata. */
 static inline struct skv_slot_meta *meta_next(struct meta_iter *m)
 {
 	if (m->left == 0) {
@@ -46,19 +45,19 @@ static inline bool meta_retained(struct skv_slot_meta m)
 	return !(m.pos & SKV_SLOT_EVICTED);
 }
 
-/* Is it attended to where heads share a budget? */
+/* Is the entry attended to, where heads share a budget? */
 static inline bool meta_active(struct skv_slot_meta m)
 {
 	return !signbit(m.score);
 }
 
-/* Entries of so many slots. */
+/* Entries that a number of slots makes. */
 static inline uint32_t entries_of(uint32_t slots, uint32_t granularity)
 {
 	return granularity == 1 ? slots : skv_pages_of(slots);
 }
 
-/* Threads for a call that iterates over all kv heads' metadata: a short one is done sooner than a thread wakes. */
+/* Threads for a call that iterates over all kv heads' metadata: a short call takes less time than waking a thread. */
 static inline int meta_threads(const struct skv_shape *sh, const struct skv_batch *batch,
                                const struct skv_workspace *work)
 {

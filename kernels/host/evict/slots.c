@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/slots.c - slot allocation: slots for new tokens, and the slot metadata that follows from it.
+ * kernels/host/evict/slots.c - slot allocation: slots for new tokens, and the resulting slot metadata.
  *
  * An item is one kv head of a sequence. Nothing that is read here is written: metadata is read from the last commit's
- * set and written to the other one; rows are read from entries in use as of that commit and written to free ones.
- * So a step may be repeated, wherever it broke off.
+ * set and written to the other one; rows are read from entries in use as of that commit and written to free ones. So a
+ * step may be repeated, wherever it was interrupted.
  */
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
@@ -40,7 +40,7 @@ static void write_free(struct meta_iter *now, uint32_t end)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* n K rows, or rows of bounds, and their V rows, with their scales; neither leaves its page. */
+/* Copies n K rows or rows of bounds, and their V rows, with their scales. Neither range crosses a page boundary. */
 static void copy_pair(const struct skv_shape *sh, const uint8_t *src, uint8_t *dst, uint32_t n)
 {
 	const size_t v = skv_v_offset(sh), bytes = n * skv_row_bytes(sh), scale = skv_dtype_scale_bytes(sh->dtype);
@@ -53,7 +53,7 @@ static void copy_pair(const struct skv_shape *sh, const uint8_t *src, uint8_t *d
 	memcpy(skv_row_scale(sh, dst + v), skv_row_scale(sh, src + v), n * scale);
 }
 
-/* n K rows and their V rows, from slot `from` on to slot `to` on, neither leaving its page. */
+/* Copies n K rows and their V rows from slot `from` on to slot `to` on. Neither range crosses a page boundary. */
 static void copy_rows(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t from, uint32_t to,
                       uint32_t n)
 {
@@ -83,7 +83,7 @@ static void copy_entry(const struct skv_shape *sh, const struct skv_kseq *s, uin
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The next retained entry of those before `end`; false: there is none. */
+/* Returns the next retained entry before `end` in *ret; false: there is none. */
 static bool next_retained(struct meta_iter *m, uint32_t end, struct skv_slot_meta *ret)
 {
 	while (m->u < end) {
@@ -101,7 +101,7 @@ static void alloc_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = item_of(c, item, &h);
 	const uint32_t tokens = c->slots->granularity, n = entries_of(s->len, tokens), end = entries_of(s->slot_end,
 			tokens);
-	const bool begins = s->n_q && (s->len - 1) % tokens == 0; /* an entry */
+	const bool begins = s->n_q && (s->len - 1) % tokens == 0; /* does the new token begin an entry? */
 	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), beyond = meta_from(c->sh, s, h, !s->set, n);
 	struct meta_iter now = meta_from(c->sh, s, h, s->set, 0);
 	uint32_t latest = 0, at = 0; /* the largest pos and its entry, which has or gets the new token */
@@ -139,8 +139,8 @@ static void move_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = item_of(c, item, &h);
 	const uint32_t pages = skv_pages_of(s->len), last = pages - 1;
 	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), now = meta_from(c->sh, s, h, s->set, 0);
-	struct skv_slot_meta partial = {0}, end = {0}; /* of the largest pos; of the last page */
-	uint32_t at = 0;                          /* the partial page */
+	struct skv_slot_meta partial = {0}, end = {0}; /* metadata of the largest pos; of the last page */
+	uint32_t at = 0;                          /* index of the partial page */
 	(void)thread;
 
 	for (uint32_t u = 0; u < pages; u++) {

@@ -2,15 +2,15 @@
 /*
  * kernels/host/prefill/attend.h - attention of many query rows to blocks of tokens, for prefill.c and sparse.c.
  *
- * Rows of a call times heads of a kv head's group are up to M_MAX rows against the same K and V. Tokens are taken in
- * blocks of BLOCK: a block is widened to fp32 once, K transposed, and then both S = Q Kᵀ and O += P V are plain
- * matrix products with a register tile of 4 rows.
+ * Query rows times the q heads of a kv head's group make up to M_MAX rows that attend to the same K and V. Tokens are
+ * processed in blocks of BLOCK: a block is widened to fp32 once, with K transposed; then both S = Q Kᵀ and O += P V are
+ * plain matrix products with a register tile of 4 rows.
  *
- * A row's result depends on that row and the tokens it attends to, on nothing else: its blocks are the same and come
- * in the same order however rows are split into calls, items and strips, a block without tokens of its own changes no
- * bit of it, and every product is summed in the order of d, then of tokens. Tokens that a row must not attend to take
- * no part at all (not even as 0 * v), so a NaN further on in the sequence does not reach back.
- * Holes are zeros in K and V with a score of -inf.
+ * A row's result depends only on that row and the tokens that it attends to. Its blocks are the same, in the same
+ * order, however rows are split into calls, items and strips. A block without tokens of its own changes no bit of it.
+ * Every product is summed in the order of d, then of tokens. Tokens that a row must not attend to are not used at all
+ * (not even as 0 * v), so a NaN further on in the sequence does not affect earlier rows. Holes are zeros in K and V
+ * with a score of -inf.
  */
 #ifndef SKV_HOST_ATTEND_H
 #define SKV_HOST_ATTEND_H
@@ -18,8 +18,8 @@
 #include "kernels/host/runtime/block.h"
 
 /*
- * Query rows of a sequence that attend together. Numbered [row][head] they are rows m of the buffers. Row x, of
- * token pos[x], attends, of the tokens up to its own, to those below `sinks` and those from from[x] on.
+ * Query rows of a sequence that attend together. Row m of the buffers is number m in the order [row][head]. Row x is
+ * token pos[x]. Of the tokens up to its own, it attends to those below `sinks` and those from from[x] on.
  */
 struct rows {
 	const struct skv_shape *sh;
@@ -69,7 +69,10 @@ static struct span span_of(const struct rows *r, uint32_t x, uint32_t t0)
 	return see;
 }
 
-/* Scores that row i must not attend to become -inf: tokens outside of its span, and pages that are not resident. */
+/*
+ * Sets the scores of tokens that row i must not attend to to -inf: outside of its span, or in pages that are not
+ * resident.
+ */
 static void mask_spans(float *s, const struct span see[STRIP], uint32_t resident)
 {
 	for (uint32_t i = 0; i < STRIP; i++)
@@ -112,7 +115,7 @@ static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, ui
 	v_storef(sum_at, v_fma(sum, shrink, v_fold_rows(V_SUM, r)));
 }
 
-/* Rows [m0, m0 + n) of the buffers against the block in b->k, b->v; see[n, STRIP) repeats the last row's. */
+/* Rows [m0, m0 + n) of the buffers attend to the block in b->k, b->v. see[n, STRIP) repeats the last row's span. */
 static void attend_strip(const struct skv_shape *sh, const struct buffers *b, uint32_t m0, uint32_t n,
                          const struct span see[STRIP], uint32_t resident)
 {
@@ -127,7 +130,7 @@ static void attend_strip(const struct skv_shape *sh, const struct buffers *b, ui
 	if (!whole)
 		mask_spans(b->s, see, resident);
 	softmax_strip(b->s, b->max + m0, b->sum + m0, acc, dim);
-	/* Rows of one token have the same span. */
+	/* The rows of one token have the same span. */
 	for (uint32_t i = 0, same; i < n; i += same) {
 		const struct span at = see[i];
 		for (same = 1; i + same < n && !memcmp(&see[i + same], &at, sizeof at);)
@@ -139,7 +142,7 @@ static void attend_strip(const struct skv_shape *sh, const struct buffers *b, ui
 	}
 }
 
-/* The rows against the blocks from t0 on, which a block begins with, up to `end`. */
+/* The rows attend to the blocks from t0, a block's beginning, up to `end`. */
 static void attend_blocks(const struct rows *r, const struct buffers *b, uint32_t t0, uint32_t end)
 {
 	const uint32_t m = r->n * r->heads;
@@ -161,7 +164,7 @@ static void attend_blocks(const struct rows *r, const struct buffers *b, uint32_
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Where row x's heads are in q and out. */
+/* Offset of row x's heads in q and out. */
 static size_t row_at(const struct rows *r, uint32_t x)
 {
 	const uint32_t row = r->s->row + r->pos[x] - (r->s->len - r->s->n_q);
@@ -185,7 +188,10 @@ static void rows_begin(const struct rows *r, const struct buffers *b, const floa
 		b->max[m] = -INFINITY;
 }
 
-/* All tokens are attended to: the sinks take their part, and the rows' log-sum-exp goes to `lse`, unless that is NULL. */
+/*
+ * Called when the rows have attended to all tokens: stores their log-sum-exp in `lse`, unless that is NULL, and adds
+ * the sinks' terms.
+ */
 static void rows_end(const struct rows *r, const struct buffers *b, float *lse)
 {
 	for (uint32_t m = 0; m < r->n * r->heads; m++) {
@@ -206,8 +212,9 @@ INLINE vf attended(const struct buffers *b, uint32_t m, uint32_t dim, uint32_t d
 }
 
 /*
- * Divide the rows of each sequence, n_rows[n], into items: first[n + 1] gets the number of items before a sequence's,
- * of a kv head. Returns an item's rows: large items widen K and V less often; small ones keep all threads busy.
+ * Divides the rows of each sequence, n_rows[n], into items. first[n + 1] gets the number of items before a sequence's,
+ * for one kv head. Returns an item's number of rows: large items widen K and V less often; small ones keep all threads
+ * busy.
  */
 static uint32_t divide_rows(const struct skv_shape *sh, const uint32_t *n_rows, uint32_t n, int threads,
                             uint32_t *first)

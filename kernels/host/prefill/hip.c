@@ -3,8 +3,8 @@
  * kernels/host/prefill/hip.c - HiP's lists of tiles: chunks of tokens, selected in stages by their representative
  * tokens.
  *
- * An item is (sequence, tile, q head). A chunk's representative is found by bisection, so few keys are read: their
- * scores are computed one by one, straight from the pages.
+ * An item is (sequence, tile, q head). A chunk's representative is found by bisection, so few keys are read. Their
+ * scores are computed one by one, directly from the pages.
  */
 #include <math.h>
 #include "kernels/host/prefill/prefill.h"
@@ -20,11 +20,11 @@ struct hip_params {
 	const struct skv_tile_lists *ret;
 	const uint32_t *keep;
 	const float *q;
-	uint32_t *first; /* [seq + 1]: tiles before sequence i's */
+	uint32_t *first; /* [seq + 1]: tiles before those of sequence i */
 	struct per_thread space;
 };
 
-/* A thread's own, each [max_len / 8 + 1]. */
+/* A thread's buffers, each [max_len / 8 + 1]. */
 struct buffers {
 	uint32_t *chunk; /* candidates, ascending */
 	float *score;
@@ -49,7 +49,7 @@ INLINE float dot(uint32_t dtype, const float *q, const uint8_t *k, uint32_t dim)
 	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
-/* Without the softmax scale, which changes no order. */
+/* The softmax scale is left out, because it does not change the order. */
 static float score_of(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q, uint32_t token)
 {
 	const skv_pte e = skv_layer_table(sh, s)[token / SKV_PAGE_TOKENS];
@@ -60,7 +60,10 @@ static float score_of(const struct skv_shape *sh, const struct skv_kseq *s, uint
 	return BY_DTYPE(sh->dtype, dot, q, k, sh->head_dim) * skv_row_unit(sh, k);
 }
 
-/* The score of the chunk of n tokens from `token` on, by bisection: the better of its halves' first tokens goes on. */
+/*
+ * The score of the chunk of n tokens from `token` on, by bisection: of the two halves, the one whose first token scores
+ * higher is split again.
+ */
 static float chunk_score(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q, uint32_t token,
                          uint32_t n)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/kascade.c - Kascade's lists of tiles: the tokens to which a tile's representative row gives
- * the most weight.
+ * kernels/host/prefill/kascade.c - Kascade's lists of tiles: the tokens to which a tile's representative row gives the
+ * most weight.
  *
- * An item is (sequence, BAND consecutive tiles, kv head), so that a block of K is widened once for all of them.
+ * An item is (sequence, BAND consecutive tiles, kv head), so that a block of K is widened once for all of these tiles.
  */
 #include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"
@@ -19,7 +19,7 @@ struct kascade_params {
 	const float *q;
 	struct skv_budget top;
 	uint32_t floor, group, band;
-	uint32_t *first; /* [seq + 1]: bands before sequence i's */
+	uint32_t *first; /* [seq + 1]: bands before those of sequence i */
 	struct per_thread space;
 };
 
@@ -40,7 +40,7 @@ static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, str
 	       weigh_carve(c, dim, &r->w);
 }
 
-/* Add the group's weights, a tile's rows, to the sums of the tiles; x0 is where the first one begins. */
+/* Adds the weights of the group's rows of each tile to the sums of that tile. The first tile begins at x0. */
 static void add_up(const struct kascade_params *b, struct buffers *r, uint32_t x0)
 {
 	const struct weigh *w = &r->w;
@@ -68,7 +68,8 @@ static void kascade_item(void *ctx, uint32_t item, int thread)
 	const uint32_t h = item % b->sh->n_kv_heads, number = item / b->sh->n_kv_heads;
 	const uint32_t i = skv_range_of(b->first, b->batch->n, number);
 	const struct skv_kseq *s = &b->batch->seq[i];
-	const uint32_t j0 = (b->first[i + 1] - 1 - number) * b->band; /* the last ones cost most: they come first */
+	/* the last tiles cost most, so they are processed first */
+	const uint32_t j0 = (b->first[i + 1] - 1 - number) * b->band;
 	const uint32_t n = skv_min(b->band, tiles_of(s, b->sp->tile) - j0), x0 = (call_start(s) / b->sp->tile + j0) * b->sp->tile;
 	struct carve c = thread_begin(&b->space, thread);
 	struct buffers r = {.w = {.sh = b->sh, .s = s, .h = h}};

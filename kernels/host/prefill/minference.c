@@ -3,8 +3,9 @@
  * kernels/host/prefill/minference.c - MInference's lists of tiles: verticals (tokens) and slashes (distances) of a
  * segment, by the weights of its first rows.
  *
- * An item is (sequence, segment, q head). Weights are summed by token and by distance, in the order of the rows;
- * sums of distances lie from the farthest to the nearest, so that a row's next token is the next element of both.
+ * An item is (sequence, segment, q head). Weights are summed by token and by distance, in the order of the rows. Sums
+ * of distances are stored from the farthest to the nearest, so that a row's next token is the next element of both
+ * arrays.
  */
 #include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"
@@ -20,7 +21,7 @@ struct minference_params {
 	const struct skv_tile_lists *blocks, *tokens;
 	const float *q;
 	uint32_t vertical, slash;
-	uint32_t *first; /* [seq + 1]: segments before sequence i's */
+	uint32_t *first; /* [seq + 1]: segments before those of sequence i */
 	struct per_thread space;
 };
 
@@ -28,10 +29,10 @@ struct minference_params {
 struct buffers {
 	struct weigh w;
 	float *token;    /* [max_len + BLOCK]: sums over tokens */
-	float *distance; /* [max_len + 2 BLOCK]: over distances, the farthest first */
+	float *distance; /* [max_len + 2 BLOCK]: sums over distances, the farthest first */
 	float *score;    /* [max_len] */
 	uint32_t *ids, *workspace; /* [max_len] */
-	uint8_t *back;   /* [max_len / BLOCK + 2]: is the block that is so many blocks before a tile's listed? */
+	uint8_t *back;   /* [max_len / BLOCK + 2]: is the block at this distance before a tile's own block listed? */
 };
 
 static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct buffers *r)
@@ -49,7 +50,7 @@ static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, str
 	return 5 * carve_size(bytes) + carve_size(max_len / BLOCK + 2) + weigh_carve(c, dim, &r->w);
 }
 
-/* Sums of the weights of rows [begin, begin + BLOCK); distance d is element begin + BLOCK - 1 - d of its sums. */
+/* Sums the weights of rows [begin, begin + BLOCK). Distance d is element begin + BLOCK - 1 - d of its sums. */
 static void add_up(const struct minference_params *l, struct buffers *r, uint32_t begin, uint32_t head)
 {
 	const struct weigh *w = &r->w;
@@ -76,7 +77,7 @@ static void add_up(const struct minference_params *l, struct buffers *r, uint32_
 	}
 }
 
-/* The best k of n by r->score, the forced first ones among them, ascending into r->ids. */
+/* Lists the best k of n by r->score, including the first, forced ones, in r->ids, ascending. Returns their number. */
 static uint32_t best_of(struct buffers *r, uint32_t n, uint32_t k)
 {
 	for (uint32_t x = 0; x < SKV_MINFERENCE_FORCED; x++)
@@ -85,8 +86,8 @@ static uint32_t best_of(struct buffers *r, uint32_t n, uint32_t k)
 }
 
 /*
- * Mark the blocks, by their distance to a tile's own, that a selected distance touches from some position of the
- * tile.
+ * Marks the blocks that a selected distance reaches from some position of a tile, by their distance to the tile's own
+ * block.
  */
 static void mark_blocks(const struct minference_params *l, struct buffers *r, uint32_t n)
 {
@@ -98,7 +99,7 @@ static void mark_blocks(const struct minference_params *l, struct buffers *r, ui
 		r->back[r->ids[x] / BLOCK] = r->back[(r->ids[x] + BLOCK - 1) / BLOCK] = 1;
 }
 
-/* The two lists of the tile that begins at x, of n candidates and the selected tokens in r->ids. */
+/* Makes the two lists of the tile that begins at x, from n candidates and the selected tokens in r->ids. */
 static void list_tile(const struct minference_params *l, const struct buffers *r, uint32_t x, uint32_t n, uint32_t selected, size_t blocks_list,
                       size_t tokens_list)
 {
@@ -127,7 +128,7 @@ static void minference_item(void *ctx, uint32_t item, int thread)
 	const uint32_t from = (call_start(s) / segment + number - l->first[i]) * segment, start = skv_max(from,
 			call_start(s));
 	const uint32_t end = skv_min(from + segment, s->len), begin = skv_first_row(s, start, segment), n = begin + BLOCK;
-	const bool known = n <= s->len; /* all rows by which it selects have come */
+	const bool known = n <= s->len; /* all rows that the selection depends on were computed */
 	struct carve c = thread_begin(&l->space, thread);
 	struct buffers r;
 	uint32_t selected = 0;

@@ -22,7 +22,7 @@ static void prefill_item(void *ctx, uint32_t item, int thread)
 	const struct prefill_params *p = ctx;
 	const uint32_t block = item / p->sh->n_kv_heads, i = skv_range_of(p->first, p->batch->n, block);
 	const struct skv_kseq *s = &p->batch->seq[i];
-	/* A sequence's last rows cost most: they come first. */
+	/* A sequence's last rows cost most, so they are processed first. */
 	const uint32_t row0 = (p->first[i + 1] - 1 - block) * p->rows, dim = p->sh->head_dim;
 	struct rows r = {.sh = p->sh, .s = s, .h = item % p->sh->n_kv_heads,
 	                 .heads = p->sh->n_heads / p->sh->n_kv_heads};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/saved-queries.c - the queries of representative rows that later calls of a prompt need.
+ * kernels/host/prefill/saved-queries.c - saves the queries of representative rows that later calls of a prompt need.
  */
 #include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"

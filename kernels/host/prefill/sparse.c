@@ -3,15 +3,15 @@
  * kernels/host/prefill/sparse.c - sparse prefill: causal attention of rows to a part of the tokens before them, with
  * corrections (Delta Attention).
  *
- * An item of sparse rows is (sequence, some rows of a tile, kv head or, where each q head has lists of its own, q
- * head). First come sinks and window, in blocks of BLOCK tokens as dense rows take them, then the tokens of the
- * tile's lists, gathered into blocks of BLOCK in the lists' order: so a row's bits depend on its position and on the
- * lists alone.
+ * An item of sparse rows is (sequence, some rows of a tile, kv head), or a q head in place of the kv head if each q
+ * head has lists of its own. Rows first attend to sinks and window, in the same blocks of BLOCK tokens as dense rows,
+ * then to the tokens of the tile's lists, gathered into blocks of BLOCK in the order of the lists. So a row's bits
+ * depend only on its position and the lists.
  *
- * Three passes. Correction rows attend as if they were sparse, and their outputs are saved. Dense rows attend and write
- * their outputs; of correction rows the saved output becomes the difference, dense - sparse. All other rows attend and
- * add the difference of their correction row as they write. Only the last pass that reads a row's q overwrites it, so
- * out may be q.
+ * There are three passes. First, correction rows attend as if they were sparse, and their outputs are saved. Second,
+ * dense rows attend and write their outputs; the saved output of a correction row becomes the difference,
+ * dense - sparse. Third, all other rows attend, and add the difference of their correction row when they write. Only
+ * the last pass that reads a row's q overwrites it, so out may be q.
  */
 #include "kernels/host/prefill/attend.h"
 #include "kernels/host/prefill/prefill.h"
@@ -25,13 +25,13 @@ struct sparse_params {
 	float *out;
 	uint32_t heads;     /* q heads of a sparse item */
 	uint32_t rows;      /* query rows of an item of the pass */
-	uint32_t parts;     /* items of a tile, of one list */
-	uint32_t *first;    /* [seq + 1]: items of the pass before sequence i, of one list or kv head */
+	uint32_t parts;     /* items of a tile, for one list */
+	uint32_t *first;    /* [seq + 1]: items of the pass before sequence i, for one list or kv head */
 	bool correction;    /* is it the pass of correction rows? */
 	uint32_t *dense;    /* [row of the batch]: positions of a sequence's dense rows, from row_of[i] on */
 	uint32_t *n_dense;  /* [seq] */
 	uint32_t *row_of;   /* [seq] */
-	uint32_t span;      /* aligned runs of so many tokens have one correction row at most */
+	uint32_t span;      /* aligned ranges of this many tokens have at most one correction row */
 	uint32_t correction_stride;
 	float *difference;  /* [seq][correction_stride][n_heads][head_dim] */
 	struct per_thread space;
@@ -39,7 +39,7 @@ struct sparse_params {
 
 /* ---- correction rows --------------------------------------------------------------------------- */
 
-/* Is p a correction row: does a row after p get its difference? */
+/* Is p a correction row, whose difference a row after p gets? */
 static bool corrects(const struct sparse_params *c, const struct skv_kseq *s, uint32_t p)
 {
 	return c->sp->delta && p + 1 < s->dense_from && skv_correction_row(s, c->sp, p + 1) == p;
@@ -53,7 +53,7 @@ static float *difference_of(const struct sparse_params *c, uint32_t i, uint32_t 
 	return c->difference + (((size_t)i * c->correction_stride + number) * c->sh->n_heads + head) * c->sh->head_dim;
 }
 
-/* The difference that row p gets: of a correction row of this call, or of an earlier one. */
+/* The difference that row p gets, from a correction row of this call or of an earlier one. */
 static const float *difference_for(const struct sparse_params *c, uint32_t i, uint32_t p, uint32_t head)
 {
 	const struct skv_kseq *s = &c->batch->seq[i];
@@ -66,7 +66,7 @@ static const float *difference_for(const struct sparse_params *c, uint32_t i, ui
 
 /* ---- listed tokens --------------------------------------------------------------------------- */
 
-/* Reads a list. */
+/* Iterates over the tokens of a list. */
 struct reader {
 	uint32_t unit, n;
 	const uint32_t *ids; /* [n] */
@@ -81,7 +81,7 @@ static struct reader read_list(const struct skv_tile_lists *t, uint32_t i, uint3
 	return (struct reader){.unit = t->unit, .n = t->count[list], .ids = t->ids + list * t->stride};
 }
 
-/* Append the K rows of the next resident tokens to `have` others, up to BLOCK. Returns the new number. */
+/* Appends the K rows of the next resident tokens to the `have` rows so far, up to BLOCK. Returns the new number. */
 static uint32_t read_rows(struct reader *l, const struct rows *r, const uint8_t *k[BLOCK], uint32_t have)
 {
 	const skv_pte *table = skv_layer_table(r->sh, r->s);
@@ -97,7 +97,7 @@ static uint32_t read_rows(struct reader *l, const struct rows *r, const uint8_t 
 	return have;
 }
 
-/* Widen rows: K into k[dim][BLOCK], transposed, V into v[BLOCK][dim]. */
+/* Widens rows: K into k[dim][BLOCK], transposed, V into v[BLOCK][dim]. */
 INLINE void widen_rows(uint32_t dtype, const struct skv_shape *sh, const uint8_t *const from[BLOCK], float *k, float *v)
 {
 	const uint32_t dim = sh->head_dim, size = (uint32_t)skv_dtype_bytes(dtype);
@@ -158,7 +158,7 @@ static struct buffers buffers_of(const struct sparse_params *c, int thread)
 	return b;
 }
 
-/* The rows of the pass among [p, end), of the tile that begins at x. */
+/* Picks the rows of the pass among [p, end), in the tile that begins at x. */
 static void pick_rows(const struct sparse_params *c, struct rows *r, uint32_t x, uint32_t p, uint32_t end)
 {
 	const struct skv_sparse *sp = c->sp;
@@ -172,7 +172,7 @@ static void pick_rows(const struct sparse_params *c, struct rows *r, uint32_t x,
 	}
 }
 
-/* Attend to the sinks' blocks and the window's, then to the tokens of lists. */
+/* Attends to the blocks of the sinks and of the window, then to the tokens of the lists. */
 static void attend_sparse(const struct sparse_params *c, const struct rows *r, const struct buffers *b, uint32_t i,
                           uint32_t j)
 {
@@ -222,7 +222,8 @@ static void dense_item(void *ctx, uint32_t item, int thread)
 	const uint32_t dim = c->sh->head_dim, block = item / c->sh->n_kv_heads, i = skv_range_of(c->first,
 			c->batch->n, block);
 	const struct skv_kseq *s = &c->batch->seq[i];
-	const uint32_t row0 = (c->first[i + 1] - 1 - block) * c->rows; /* the last rows cost most: they come first */
+	/* the last rows cost most, so they are processed first */
+	const uint32_t row0 = (c->first[i + 1] - 1 - block) * c->rows;
 	struct rows r = {.sh = c->sh, .s = s, .h = item % c->sh->n_kv_heads, .heads = c->sh->n_heads / c->sh->n_kv_heads,
 	                 .n = skv_min(c->rows, c->n_dense[i] - row0)};
 	const struct buffers b = buffers_of(c, thread);
@@ -247,7 +248,7 @@ static void dense_item(void *ctx, uint32_t item, int thread)
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* Save the difference that the next row gets, if its correction row has come. */
+/* Saves the difference that the next row gets, if its correction row was computed. */
 static void save_difference(const struct sparse_params *c, uint32_t i)
 {
 	const struct skv_kseq *s = &c->batch->seq[i];
@@ -291,14 +292,14 @@ static void run_dense(struct sparse_params *c, int threads)
 	skv_run(threads, c->first[c->batch->n] * c->sh->n_kv_heads, dense_item, c);
 }
 
-/* A piece of workspace, counted and, unless `at` is NULL, carved. */
+/* Counts a piece of workspace and, unless `at` is NULL, carves it. */
 static void *piece(struct carve *at, size_t *total, size_t bytes)
 {
 	*total += carve_size(bytes);
 	return at ? carve(at, bytes) : NULL;
 }
 
-/* All of it; returns how much. Of `bounds` the sequences are not read. */
+/* Carves the whole workspace unless `at` is NULL; returns its size. Does not read the sequences of `bounds`. */
 static size_t call_carve(struct carve *at, struct sparse_params *c, const struct skv_batch *bounds, int threads)
 {
 	const struct skv_sparse *sp = c->sp;
@@ -341,7 +342,7 @@ void ISA(prefill_sparse)(const struct skv_shape *sh, const struct skv_batch *bat
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 	const struct skv_tile_lists *lists = sp->lists ? sp->lists : sp->extra;
-	const bool apart = lists && lists->rows != sh->n_kv_heads; /* each q head has its own */
+	const bool apart = lists && lists->rows != sh->n_kv_heads; /* each q head has its own lists */
 	struct sparse_params c = {.sh = sh, .batch = batch, .sp = sp, .q = q, .out = out, .heads = apart ? 1 : group};
 	struct carve at = carve_begin(work);
 

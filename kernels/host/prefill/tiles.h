@@ -12,7 +12,7 @@ static inline uint32_t call_start(const struct skv_kseq *s)
 	return s->len - s->n_q;
 }
 
-/* Tiles of `tile` tokens that the call's rows lie in. */
+/* Number of tiles of `tile` tokens that contain rows of the call. */
 static inline uint32_t tiles_of(const struct skv_kseq *s, uint32_t tile)
 {
 	return (s->len - 1) / tile - call_start(s) / tile + 1;
@@ -25,8 +25,8 @@ static inline size_t list_of(const struct skv_tile_lists *t, uint32_t i, uint32_
 }
 
 /*
- * The query of row p, a head's: of this call or, before it, number `saved` of the queries that the last call saved, in
- * fp32, as the host's rows are.
+ * The query of row p for a q head: from this call, or, if the row is earlier, number `saved` of the queries that the
+ * last call saved. Saved queries are fp32, like all rows on the host.
  */
 static inline const float *query_of(const struct skv_shape *sh, const struct skv_kseq *s, const struct skv_sparse *sp,
                                     const float *q, uint32_t p, uint32_t saved, uint32_t head)

@@ -2,8 +2,8 @@
 /*
  * kernels/host/prefill/weights.h - softmax weights of some rows, by which kascade.c and minference.c select.
  *
- * Two passes over K: the first finds each row's log-sum-exp, the second the weights, a block of tokens
- * and a strip of rows at a time. They depend on the row and on the tokens that it attends to alone.
+ * There are two passes over K: the first finds each row's log-sum-exp, the second the weights, a block of tokens and a
+ * strip of rows at a time. The weights depend only on the row and on the tokens that it attends to.
  */
 #ifndef SKV_HOST_WEIGHTS_H
 #define SKV_HOST_WEIGHTS_H
@@ -19,7 +19,7 @@ struct weigh {
 	uint32_t head[M_MAX]; /* q heads */
 	float *q;            /* [M][dim], times the softmax scale */
 	float *k;            /* [dim][BLOCK]: K transposed */
-	float *w;            /* [STRIP][BLOCK]: of a strip, scores and then weights */
+	float *w;            /* [STRIP][BLOCK]: scores of a strip, then weights */
 	float *max, *sum;    /* [M]; after the first pass `max` is log2 of the softmax's denominator */
 };
 
@@ -31,7 +31,7 @@ static size_t weigh_carve(struct carve *c, uint32_t dim, struct weigh *w)
 	return carve_floats(c, sizeof sizes / sizeof *sizes, sizes, at);
 }
 
-/* One more row, which attends to the tokens before `end`. */
+/* Adds a row, which attends to the tokens before `end`. */
 static void weigh_row(struct weigh *w, const float *q, uint32_t head, uint32_t end)
 {
 	const float scale = w->sh->scale * LOG2E;
@@ -42,7 +42,9 @@ static void weigh_row(struct weigh *w, const float *q, uint32_t head, uint32_t e
 	w->end[w->m++] = end;
 }
 
-/* Scores of rows from m0 on against the block at t0, which is in w->k. False: no row attends to any of it. */
+/*
+ * Scores rows from m0 on against the block at t0, which is in w->k. Returns false if no row attends to any token of it.
+ */
 static bool score_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
 {
 	const uint32_t dim = w->sh->head_dim;
@@ -81,8 +83,8 @@ static void weigh_sums(const struct weigh *w)
 }
 
 /*
- * The second: weights of rows from m0 on, in w->w, of the block at t0; 0 for tokens that they do not attend to.
- * False: for all of it.
+ * The second pass: writes to w->w the weights of rows from m0 on for the block at t0; 0 for tokens that a row does not
+ * attend to. Returns false if no row attends to any token of it.
  */
 static bool weigh_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/append.c - new K and V rows into their pages.
+ * kernels/host/runtime/append.c - writes new K and V rows into their pages.
  *
  * A row is written once, so any split over threads is safe; work is split by query rows.
  */
@@ -73,7 +73,7 @@ void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, cons
 	a.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)
 		a.first[i + 1] = a.first[i] + (batch->seq[i].n_q + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
-	/* A decode step's rows are copied sooner than a thread wakes. */
+	/* Copying the rows of a decode step takes less time than waking a thread. */
 	skv_run(a.first[n] > 4 ? work->threads : 1, a.first[n], append_item, &a);
 	if (sh->sketch_bits && !slots)
 		ISA(update_sketches)(sh, batch, work);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/block.h - many query rows against a block of tokens, for prefill/attend.h, prefill/weights.h and
- * evict/accumulate.c.
+ * kernels/host/runtime/block.h - products of many query rows with a block of tokens, for prefill/attend.h,
+ * prefill/weights.h and evict/accumulate.c.
  *
- * A block is BLOCK tokens, aligned to token 0. It is widened to fp32 once, K transposed; then scores (and outputs) are
- * plain matrix products with a register tile of 4 rows, each summed in the order of its inner index alone.
+ * A block is BLOCK tokens, aligned to token 0. It is widened to fp32 once, with K transposed. Scores and outputs are
+ * then plain matrix products with a register tile of 4 rows. Each sum runs only over its own inner index, in order.
  */
 #ifndef SKV_HOST_BLOCK_H
 #define SKV_HOST_BLOCK_H
@@ -121,8 +121,9 @@ static void zero_page(uint32_t dim, float *k, float *v)
 }
 
 /*
- * Widen the block of tokens that begins at `token` as far as the sequence goes: K into k[dim][BLOCK], transposed, and,
- * unless NULL, V into v[BLOCK][dim]. Returns the set of its pages that are resident; the others are zeros.
+ * Widens the block of tokens that begins at `token`, up to the end of the sequence: K into k[dim][BLOCK], transposed,
+ * and V into v[BLOCK][dim] unless v is NULL. Returns a bit mask of its resident pages; the rows of other pages are
+ * zeros.
  */
 static uint32_t widen_block(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t token, float *k,
                             float *v)
@@ -143,7 +144,7 @@ static uint32_t widen_block(const struct skv_shape *sh, const struct skv_kseq *s
 	return resident;
 }
 
-/* A strip's scores with the layer's softcap: before they are masked. */
+/* Applies the layer's softcap to the scores of a strip. Must be called before they are masked. */
 static inline void cap_strip(const struct skv_shape *sh, float *s)
 {
 	if (sh->softcap > 0)
@@ -151,8 +152,8 @@ static inline void cap_strip(const struct skv_shape *sh, float *s)
 }
 
 /*
- * Scores that row i must not attend to become -inf: tokens from visible[i] on, and pages that are not resident.
- * Rows that only pad the strip are masked too: the block's tail is uninitialized.
+ * Sets the scores of tokens that row i must not attend to to -inf: tokens from visible[i] on, and tokens in pages that
+ * are not resident. Padding rows of the strip are masked, too, because the block's tail is uninitialized.
  */
 static inline void mask_strip(float *s, const uint32_t *visible, uint32_t resident)
 {
@@ -162,7 +163,7 @@ static inline void mask_strip(float *s, const uint32_t *visible, uint32_t reside
 				s[i * BLOCK + t] = -INFINITY;
 }
 
-/* Update the running maxima and sums of a strip's rows. */
+/* Updates the running maxima and sums of a strip's rows. */
 static inline void add_strip(const float *score, float *max_at, float *sum_at)
 {
 	vf x[VL], old = v_loadf(max_at), no_token = v_set(-INFINITY);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/dispatch.c - the choice of an ISA for this processor, and the shapes that all of them take.
+ * kernels/host/runtime/dispatch.c - selects the ISA for this processor, and checks the shapes that all ISAs take.
  */
 #include "config.h"
 #include "kernels/compress-check.h"
@@ -11,7 +11,7 @@
 #include <cpuid.h>
 #endif
 
-/* SKV_ISA_...: what configure was asked for. */
+/* configure defines SKV_ISA_... for each ISA that was requested. */
 #ifdef SKV_ISA_GENERIC
 static bool runs_generic(void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/fp8.h - rows of fp8: e4m3 with a power of two a row (SKV_FP8 in types.h).
+ * kernels/host/runtime/fp8.h - fp8 rows: e4m3 elements with a power-of-two scale per row (SKV_FP8 in types.h).
  */
 #ifndef SKV_HOST_FP8_H
 #define SKV_HOST_FP8_H
@@ -8,16 +8,22 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/host/runtime/simd.h"
 
-#define FP8_NAN_SCALE 255u /* of a row that is NaN: its elements are zeros, and this scale is infinite */
+#define FP8_NAN_SCALE 255u /* scale of a NaN row: the elements are 0 and this scale is infinite */
 
-/* To nearest even; or up, so that no number becomes smaller: positive ones away from zero, negative ones towards it. */
+/*
+ * Round to nearest even; or up, so that no number becomes smaller: positive ones away from zero, negative ones towards
+ * it.
+ */
 enum fp8_rounding { FP8_NEAREST, FP8_UP };
 
-/* VL numbers up to 448 as e4m3: what drops out of a float's mantissa rounds the rest, carries go into the exponent. */
+/*
+ * Stores VL numbers up to 448 as e4m3. The dropped bits of a float's mantissa round the rest; carries go into the
+ * exponent.
+ */
 INLINE void v_store_fp8(uint8_t *p, vf x, const enum fp8_rounding rounding)
 {
 	const vi bits = (vi)x, sign = bits >> 24 & 0x80, size = bits & 0x7fffffff;
-	/* of numbers below 2^-6 the last bit is 2^-9, as a float's is from 2^14 on */
+	/* below 2^-6 the last bit is worth 2^-9, as that of a float is from 2^14 on */
 	const vf fine = (vf)size + 0x1p14f;
 	vi normal, small = (vi)fine - (vi)v_set(0x1p14f);
 
@@ -35,15 +41,15 @@ INLINE void v_store_fp8(uint8_t *p, vf x, const enum fp8_rounding rounding)
 }
 
 /*
- * The scale of a row: its largest element becomes more than 224 and at most 448, the largest number of e4m3. So a row that
- * was one of fp8 before stays what it was.
+ * The scale of a row. With it the largest element becomes more than 224 and at most 448, the largest number of e4m3. So
+ * a row that was read from fp8 gets the same encoding again.
  */
 INLINE uint8_t fp8_scale_of(const float *row, uint32_t dim)
 {
 	vi most = {0};
 	int32_t top = 0;
 
-	for (uint32_t d = 0; d < dim; d += VL) { /* as whole numbers, so that a NaN is the largest */
+	for (uint32_t d = 0; d < dim; d += VL) { /* compared as integers, so that a NaN is the largest */
 		const vi size = (vi)v_loadf(row + d) & 0x7fffffff, larger = size > most;
 		most = (size & larger) | (most & ~larger);
 	}
@@ -51,11 +57,11 @@ INLINE uint8_t fp8_scale_of(const float *row, uint32_t dim)
 		top = most[i] > top ? most[i] : top;
 	if (top >= (127 + 120) << 23)
 		return FP8_NAN_SCALE;
-	top = (top + 0x1fffff) >> 23; /* the exponent, one more from a mantissa of 1.75 on */
+	top = (top + 0x1fffff) >> 23; /* the exponent, plus one from a mantissa of 1.75 on */
 	return top > 9 ? (uint8_t)(top - 8) : 1;
 }
 
-/* A row of `dim` floats as fp8, and its scale. */
+/* Stores a row of floats as fp8, and its scale. */
 INLINE void store_fp8_row(const struct skv_shape *sh, uint8_t *to, const float *row, const enum fp8_rounding rounding)
 {
 	const uint8_t scale = fp8_scale_of(row, sh->head_dim);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/gemm.h - rows times the rows of a matrix [out][in], for the files of compress/.
+ * kernels/host/runtime/gemm.h - products of rows with the rows of a matrix [out][in], for the files of compress/.
  *
- * Each sum is computed alone: VL parts along the inner index, then folded. So its bits do not depend on the other rows.
+ * Each sum is computed independently: VL partial sums along the inner index, then folded. So its bits do not depend on
+ * the other rows.
  */
 #ifndef SKV_HOST_GEMM_H
 #define SKV_HOST_GEMM_H
@@ -36,7 +37,7 @@ INLINE vf dot_tile(const float *const a[DOT_ROWS], const float *const b[DOT_COLS
 	return v_fold_rows(V_SUM, sum);
 }
 
-/* c[m][n] = a[m][k] (b[n][k])ᵀ; rows are `ld…` floats apart, k is a multiple of 16. */
+/* c[m][n] = a[m][k] (b[n][k])ᵀ. lda, ldb and ldc are row strides in floats; k is a multiple of 16. */
 static void dots(const float *a, size_t lda, uint32_t m, const float *b, size_t ldb, uint32_t n, uint32_t k, float *c,
                  size_t ldc)
 {

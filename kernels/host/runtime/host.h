@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/host.h - what the files of the host backend share.
+ * kernels/host/runtime/host.h - declarations shared by the files of the host backend.
  *
- * dispatch.c and parallel.c are compiled once, for the plain processor. All others are compiled once per ISA, each
- * time with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the copies
- * meet only in dispatch.c.
+ * dispatch.c and parallel.c are compiled once, for the baseline processor. All other files are compiled once for each
+ * ISA, with SKV_ISA set to the ISA's name. Every external name in them goes through ISA(), so that the copies do not
+ * clash; only dispatch.c refers to all of them.
  *
- * A kernel is a loop over independent work items, skv_run(). Where items are of sequences, first[i] is the number of
+ * A kernel is a loop over independent work items, skv_run(). If items belong to sequences, first[i] is the number of
  * items before sequence i, and skv_range_of() finds an item's sequence.
  */
 #ifndef SKV_HOST_H
@@ -21,14 +21,14 @@
 #define SKV_PASTE2(a, b) SKV_PASTE3(a, b)
 #define ISA(name) SKV_PASTE2(name, SKV_ISA)
 
-#define LOG2E 1.44269504088896340736f /* scores are in units of log2: exponentials are v_exp2() */
+#define LOG2E 1.44269504088896340736f /* scores are in units of log2, so that exponentials are v_exp2() */
 #define LN2 0.693147180559945309417f
 
-/* fn(ctx, i, thread) for all i in [0, n), thread < threads. The items must not depend on each other. */
+/* Calls fn(ctx, i, thread) for all i in [0, n), with thread < threads. Items must not depend on each other. */
 typedef void skv_item_fn(void *ctx, uint32_t i, int thread);
 void skv_run(int threads, uint32_t n, skv_item_fn *fn, void *ctx);
 
-/* The index i with first[i] <= item < first[i + 1]; first[0, n] ascends from 0. */
+/* Returns the index i with first[i] <= item < first[i + 1]; first[0, n] ascends from 0. */
 static inline uint32_t skv_range_of(const uint32_t *first, uint32_t n, uint32_t item)
 {
 	uint32_t lo = 0, hi = n;
@@ -53,7 +53,7 @@ static inline uint32_t skv_max(uint32_t a, uint32_t b)
 
 /* ---- workspace ------------------------------------------------------------------------------- */
 
-/* Pieces of a call's workspace, each 64-byte aligned. */
+/* Allocator of pieces of a call's workspace, each aligned to 64 bytes. */
 struct carve {
 	uint8_t *at, *end;
 };
@@ -73,7 +73,7 @@ static inline void *carve(struct carve *c, size_t bytes)
 	return p;
 }
 
-/* Carve n arrays of floats, of sizes[n] elements; with c NULL nothing is carved. Returns the bytes of all of them. */
+/* Carves n arrays of floats, of sizes[n] elements; with c NULL carves nothing. Returns the bytes of all arrays. */
 static inline size_t carve_floats(struct carve *c, uint32_t n, const size_t *sizes, float **const *at)
 {
 	size_t total = 0;
@@ -85,7 +85,7 @@ static inline size_t carve_floats(struct carve *c, uint32_t n, const size_t *siz
 	return total;
 }
 
-/* Workspace of each thread of a call: `stride` bytes. */
+/* Workspace of the threads of a call: `stride` bytes for each. */
 struct per_thread {
 	uint8_t *mem;
 	size_t stride;
@@ -121,18 +121,18 @@ static inline size_t skv_v_offset(const struct skv_shape *sh)
 {
 	return sh->n_kv_heads * SKV_PAGE_TOKENS * skv_row_bytes(sh);
 }
-/* The K row of a slot or token of kv head h, in its page. */
+/* The K row of a slot or token of kv head h in its page. */
 static inline uint8_t *skv_key_row(const struct skv_shape *sh, skv_pte e, uint32_t h, uint32_t slot)
 {
 	return skv_page_k(sh, e, h) + slot % SKV_PAGE_TOKENS * skv_row_bytes(sh);
 }
-/* The scale of a row of K or V of fp8, both of a page and of bounds. */
+/* The scale of an fp8 row of K or V, in a page of rows or of bounds. */
 static inline uint8_t *skv_row_scale(const struct skv_shape *sh, const uint8_t *row)
 {
 	const size_t at = (size_t)(row - sh->pool) % sh->page_bytes, rows = (size_t)2 * sh->n_kv_heads * SKV_PAGE_TOKENS;
 	return (uint8_t *)row - at + rows * sh->head_dim + at / sh->head_dim;
 }
-/* What v_load() gives times this is the value of an element of the row. */
+/* The factor that turns a result of v_load() into the value of an element of the row. */
 static inline float skv_row_unit(const struct skv_shape *sh, const uint8_t *row)
 {
 	if (sh->dtype != SKV_FP8)
@@ -142,7 +142,7 @@ static inline float skv_row_unit(const struct skv_shape *sh, const uint8_t *row)
 	memcpy(&scale, &bits, sizeof scale);
 	return scale;
 }
-/* The row of page `page` in its state page, of kv head h: the smallest values; the largest are where a V row is. */
+/* The row of minima of page `page` in its state page, for kv head h. The row of maxima is where a V row is. */
 static inline uint8_t *skv_bounds_row(const struct skv_shape *sh, skv_pte state, uint32_t h, uint32_t page)
 {
 	return skv_key_row(sh, state, h, page);
@@ -155,9 +155,9 @@ const char *skv_host_unsupported(const struct skv_shape *);
 const char *skv_host_unsupported_codes(const struct skv_shape *);
 
 /*
- * The k largest of score[0, n), as ascending indices into ret_ids, which has room for min(k, n); returns
- * how many. Ties go to the lower index. -INFINITY marks what must not be chosen and never is, nor is a
- * NaN: then there may be fewer than k. `workspace` has n elements.
+ * Writes the indices of the k largest of score[0, n), ascending, to ret_ids, which has room for min(k, n). Returns
+ * their number. Ties go to the lower index. -INFINITY marks entries that must not be chosen; these and NaNs never are,
+ * so there may be fewer than k. `workspace` has n elements.
  */
 typedef uint32_t skv_topk_fn(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids,
                              uint32_t *workspace);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/logits.h - what a softmax of the host's kernels has besides scale q·k: a softcap, and a sink, one
- * more term of each q head (struct skv_shape). Scores are in units of log2.
+ * kernels/host/runtime/logits.h - softcap and sinks in the softmax of the host kernels (struct skv_shape). A sink is
+ * one more term of each q head. Scores are in units of log2.
  */
 #ifndef SKV_HOST_LOGITS_H
 #define SKV_HOST_LOGITS_H
@@ -17,8 +17,8 @@ INLINE float softcap_of(const struct skv_shape *sh)
 }
 
 /*
- * cap tanh(score / cap). With t = e^(-2|x|) tanh |x| is (1 - t) / (1 + t), but below 0.3, where that would cancel, its
- * series. -infinity becomes -cap: masks come after it. A NaN stays one.
+ * cap tanh(score / cap). With t = e^(-2|x|), tanh |x| is (1 - t) / (1 + t); below 0.3, where this would cancel, the
+ * series of tanh is used. -infinity becomes -cap, so masks are applied afterwards. A NaN stays one.
  */
 INLINE vf v_softcap(vf score, float cap)
 {
@@ -33,14 +33,14 @@ INLINE vf v_softcap(vf score, float cap)
 	return (vf)((vi)p | ((vi)x & INT32_MIN)) * cap;
 }
 
-/* n scores, rounded up to whole vectors. */
+/* Caps n scores, rounded up to whole vectors. */
 static inline void cap_scores(float *score, uint32_t n, float cap)
 {
 	for (uint32_t i = 0; i < n; i += VL)
 		v_storef(score + i, v_softcap(v_loadf(score + i), cap));
 }
 
-/* What the sink of a q head adds to a sum of 2^(score - max); 0 without sinks. */
+/* The term that the sink of a q head adds to a sum of 2^(score - max); 0 without sinks. */
 static inline float sink_term(const struct skv_shape *sh, uint32_t head, float max)
 {
 	return sh->sinks ? exp2f(sh->sinks[head] * LOG2E - max) : 0;

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/parallel.c - a parallel loop over independent items, on threads of the library's own.
+ * kernels/host/runtime/parallel.c - a parallel loop over independent items, on the library's own threads.
  *
- * The library is a guest in its process: OpenMP's threads would spin for as long as its settings say, which are read
- * before there is anybody to change them, and a loop would wait for each thread of its team. Where the machine has other
- * work that takes ten times as long as the loop. Here
+ * The library runs inside other programs, so OpenMP does not fit: its threads spin as long as its settings say, which
+ * are read before the library could change them, and a loop waits for each thread of its team. If the machine has other
+ * work, this takes ten times as long as the loop. In contrast, here
  *
- *   - the caller works itself, and waits for those threads alone that have an item in hand: what the system does not
- *     schedule is not waited for;
- *   - a thread without work spins for some microseconds, then blocks on a futex. Kernels follow each other so closely that
- *     threads are mostly still spinning;
- *   - loops of several callers are in one list, and a thread helps the first that has room for it. It handles no signal;
+ *   - the caller runs items itself, and then waits only for threads that are running an item, not for threads that the
+ *     system has not scheduled;
+ *   - a thread without work spins for some microseconds, then blocks on a futex. Kernels follow each other so closely
+ *     that threads are mostly still spinning;
+ *   - the loops of several callers are in one list, and a thread helps the first loop that has room for it. These
+ *     threads handle no signals;
  *   - a child of fork(2) has none of the threads and starts its own.
  *
- * Which thread runs an item decides about scratch memory and nothing else. With one thread the caller runs all items.
+ * The thread that runs an item only determines which workspace is used. With one thread the caller runs all items.
  */
 #include "kernels/host/runtime/host.h"
 
@@ -28,26 +29,26 @@
 
 #include "kernels/threads.h"
 
-#define LOOKS 1000       /* before a thread blocks */
-#define BLOCKED (1u << 31) /* in loop.inside */
+#define LOOKS 1000       /* polls before a thread blocks */
+#define BLOCKED (1u << 31) /* flag in loop.inside */
 
 struct loop {
 	skv_item_fn *fn;
 	void *ctx;
 	uint32_t n;
-	/* under pool.lock: */
-	int joined, most; /* threads, the caller included */
+	/* Protected by pool.lock: */
+	int joined, most; /* threads in the loop and their limit, both including the caller */
 	struct loop *next;
 
-	_Alignas(64) _Atomic uint64_t item; /* the next one that nobody has */
-	_Atomic uint32_t inside; /* threads besides the caller's, and BLOCKED while the caller waits for them */
+	_Alignas(64) _Atomic uint64_t item; /* the next item to run */
+	_Atomic uint32_t inside; /* threads in the loop besides the caller's; plus BLOCKED while the caller waits */
 };
 
 static struct {
 	pthread_mutex_t lock;
 	struct loop *loops;
-	_Atomic int asked; /* so many threads were started, or could not be; grows under the lock */
-	_Atomic uint32_t posts; /* counts loops */
+	_Atomic int asked; /* threads that were started or failed to start; changes under the lock */
+	_Atomic uint32_t posts; /* number of loops posted */
 	_Atomic uint32_t blocked;
 } pool = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
@@ -72,7 +73,7 @@ static void futex_wake(_Atomic uint32_t *word, int threads)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
 }
 
-/* Until there are more loops than `seen`. */
+/* Waits until pool.posts is no longer `seen`. */
 static void wait_for_post(uint32_t seen)
 {
 	for (int i = 0; i < LOOKS; i++) {
@@ -80,13 +81,13 @@ static void wait_for_post(uint32_t seen)
 			return;
 		pause_briefly();
 	}
-	atomic_fetch_add(&pool.blocked, 1); /* seen by who posts now, or the post is seen here */
+	atomic_fetch_add(&pool.blocked, 1); /* either the next post sees this count, or this thread sees the post */
 	while (atomic_load(&pool.posts) == seen)
 		futex_wait(&pool.posts, seen);
 	atomic_fetch_sub(&pool.blocked, 1);
 }
 
-/* Until nobody is in the loop; it is in no list any more. */
+/* Waits until no other thread is in the loop. The loop is in no list any more. */
 static void wait_for_leaves(struct loop *l)
 {
 	uint32_t inside;
@@ -138,7 +139,10 @@ static void withdraw(struct loop *l)
 	pthread_mutex_unlock(&pool.lock);
 }
 
-/* A loop that has items and room for another thread, which is its number *ret; or NULL. */
+/*
+ * Joins a loop that has items left and room for another thread; *ret is the thread's number in it. NULL: there is no
+ * such loop.
+ */
 static struct loop *join(int *ret)
 {
 	struct loop *l;
@@ -155,7 +159,7 @@ static struct loop *join(int *ret)
 	return l;
 }
 
-/* The loop may be gone with the decrement: its address alone is used from then on. */
+/* The loop may no longer exist after the decrement: from then on only its address is used. */
 static void leave(struct loop *l)
 {
 	if (atomic_fetch_sub_explicit(&l->inside, 1, memory_order_release) == (BLOCKED | 1))
@@ -199,7 +203,7 @@ static void *help(void *unused)
 	return NULL;
 }
 
-/* The parent's threads are not here, and the lock may have been any of theirs. */
+/* The child has none of the parent's threads, and one of those may have held the lock. */
 static void forked_child(void)
 {
 	pool.lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
@@ -243,7 +247,7 @@ void skv_threads_ready(int threads)
 	for (n = pool.asked; n < threads - 1 && start_one(); n++)
 		;
 	if (threads - 1 > pool.asked)
-		pool.asked = threads - 1; /* not again and again for those that cannot be */
+		pool.asked = threads - 1; /* failed starts are not retried in every call */
 	pthread_mutex_unlock(&pool.lock);
 	pthread_sigmask(SIG_SETMASK, &was, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/runtime/rows.c - rows that are strided or of 16 bits become fp32 rows without gaps, and back. */
+/* kernels/host/runtime/rows.c - converts strided or 16-bit rows to contiguous fp32 rows, and back. */
 #include "kernels/host/runtime/rows.h"
 #include "kernels/host/runtime/simd.h"
 
@@ -42,7 +42,7 @@ static void store_item(void *ctx, uint32_t item, int thread)
 		BY_DTYPE(c->dtype, store_row, (const float *)(c->from + i * c->from_bytes), c->to + i * c->to_bytes, c->width);
 }
 
-/* A decode step's rows are copied sooner than a thread wakes. */
+/* Converting the rows of a decode step takes less time than waking a thread. */
 static void run(const struct convert_params *c, skv_item_fn *fn, const struct skv_workspace *work)
 {
 	const uint32_t items = (c->n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;

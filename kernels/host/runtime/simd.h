@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/simd.h - vectors of VL floats, so that the kernels read as algorithm.
+ * kernels/host/runtime/simd.h - vectors of VL floats, so that the kernels read like the algorithms.
  *
- * Types are GNU vector extensions: + - * and comparisons are written as on scalars. What has no
- * operator is an inline function here, with intrinsics where the compiler would not find the
- * instruction. One of SKV_AVX512, SKV_AVX2 may be defined; without either this is portable C.
+ * Types are GNU vector extensions: + - * and comparisons are written as on scalars. Other operations are inline
+ * functions here, with intrinsics where the compiler would not find the instruction. One of SKV_AVX512, SKV_AVX2 may be
+ * defined; without either this is portable C.
  *
  *   VL         lanes of a vector: 16, 8 or 4
  *   vf, vi, vs  float, int32_t and int16_t lanes
- *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed. Of fp8: e4m3
- *              numbers, of which a row's scale makes values (fp8.h)
- *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN. Not of fp8
- *   v_load_u8, v_load_u4, v_load_u2  VL whole numbers of 8 bits, or of 4 or 2: the first in a byte's lowest bits
- *   v_store_u8  the same of 8 bits
- *   v_load_pairs  VL pairs of bf16, taken apart
- *   v_dot_bytes  sums of products of bytes, unsigned and signed, in each lane
+ *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed. With fp8: e4m3 numbers,
+ *              still to be multiplied by the row's scale (fp8.h)
+ *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN. Not for fp8
+ *   v_load_u8, v_load_u4, v_load_u2  VL unsigned integers of 8, 4 or 2 bits: the first in a byte's lowest bits
+ *   v_store_u8  the reverse for 8 bits
+ *   v_load_pairs  VL pairs of bf16, split into two vectors
+ *   v_dot_bytes  sums of products of unsigned and signed bytes, in each lane
  *   v_fma      a * b + c, fused where the ISA has it
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
- *   v_fold_runs  the same of each run of `width` lanes of one vector, in all of them
+ *   v_fold_runs  the same for each run of `width` lanes of one vector; all lanes of the run get the result
  *   v_sum_row  the sum of a row of floats
- *   v_compress  the lanes that a mask has set, one after the other
+ *   v_compress  the lanes that are set in a mask, one after the other
  *   v_hadamard  a vector times the Hadamard matrix
- *   v_transpose  VL x VL floats
- *   v_load_columns  4 bytes a lane, each lane's of a row of its own
+ *   v_transpose  transposes VL x VL floats
+ *   v_load_columns  4 bytes a lane, each lane from a different row
  */
 #ifndef SKV_HOST_SIMD_H
 #define SKV_HOST_SIMD_H
@@ -50,7 +50,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* fn(dtype, …) with the dtype as a constant: fn is INLINE, so each type has its own code. */
+/* Calls fn(dtype, …) with dtype as a constant. fn is INLINE, so each type gets its own code. */
 #define BY_DTYPE(dtype, fn, ...)                                                                             \
 	((dtype) == SKV_F32   ? fn(SKV_F32, __VA_ARGS__)                                                     \
 	 : (dtype) == SKV_F16 ? fn(SKV_F16, __VA_ARGS__)                                                     \
@@ -107,7 +107,7 @@ INLINE vf v_fma(vf a, vf b, vf c)
 #endif
 }
 
-/* The larger of each lane; b where one of them is a NaN. */
+/* The larger of the two in each lane; b if one of them is a NaN. */
 INLINE vf v_max(vf a, vf b)
 {
 #if defined SKV_AVX512
@@ -141,7 +141,7 @@ INLINE vf v_load_f16(const void *p)
 #elif defined SKV_AVX2
 	return (vf)_mm256_cvtph_ps(_mm_loadu_si128(p));
 #else
-	/* Exponent and mantissa moved into place, then rebased by 2^112; this covers subnormals too. */
+	/* Moves exponent and mantissa into place, then rebases by 2^112; this covers subnormals, too. */
 	vh h;
 	memcpy(&h, p, sizeof h);
 	vu u = __builtin_convertvector(h, vu);
@@ -153,7 +153,10 @@ INLINE vf v_load_f16(const void *p)
 #endif
 }
 
-/* Sign, exponent and mantissa moved to those of a float, then rebased by 2^120; this covers subnormals too. No NaN. */
+/*
+ * Moves sign, exponent and mantissa to their place in a float, then rebases by 2^120; this covers subnormals, too. Does
+ * not handle NaN.
+ */
 INLINE vf v_load_fp8(const void *p)
 {
 #if defined SKV_AVX512
@@ -271,8 +274,9 @@ INLINE void v_load_pairs(const void *p, vf *ret_first, vf *ret_second)
 }
 
 /*
- * sum + the products of each lane's bytes of u[0, n), whole numbers of up to 15, with signed bytes that all lanes share: 4 for
- * u[0], those for u[1] `stride` bytes further. n is at most 8, so that 16 bits have room for all but the last addition.
+ * Adds to `sum`, in each lane, the products of the bytes of u[0, n), integers of up to 15, with signed bytes that all
+ * lanes share: 4 for u[0], those for u[1] `stride` bytes further on, and so on. n is at most 8, so that all but the
+ * last addition fit in 16 bits.
  */
 INLINE vi v_dot_bytes(const int n, const vi *u, const int8_t *s, size_t stride, vi sum)
 {
@@ -417,7 +421,7 @@ V_MIRROR(v_mirror1, 1, 0, 3, 2)
 V_MIRROR(v_mirror2, 2, 3, 0, 1)
 #endif
 
-/* How many lanes of a mask are set. */
+/* Number of lanes that are set in a mask. */
 INLINE uint32_t v_count(vi mask)
 {
 #if defined SKV_AVX512
@@ -429,7 +433,7 @@ INLINE uint32_t v_count(vi mask)
 #endif
 }
 
-/* The lanes of v where mask is set, one after the other; returns how many. No more than these is written. */
+/* Writes the lanes of v where mask is set, one after the other, and nothing beyond them. Returns their number. */
 INLINE uint32_t v_compress(uint32_t *to, vi v, vi mask)
 {
 	uint32_t n = v_count(mask);
@@ -438,7 +442,7 @@ INLINE uint32_t v_compress(uint32_t *to, vi v, vi mask)
 	_mm512_mask_storeu_epi32(to, (__mmask16)((1u << n) - 1), packed);
 #elif defined SKV_AVX2
 	unsigned bits = (unsigned)_mm256_movemask_ps((__m256)mask);
-	for (uint32_t m = 0; m < n; m++, bits &= bits - 1) /* mostly few */
+	for (uint32_t m = 0; m < n; m++, bits &= bits - 1) /* usually few */
 		to[m] = (uint32_t)v[__builtin_ctz(bits)];
 #else
 	for (uint32_t i = 0, m = 0; m < n; i++) {
@@ -449,7 +453,7 @@ INLINE uint32_t v_compress(uint32_t *to, vi v, vi mask)
 	return n;
 }
 
-/* Each run of `width` lanes (a power of two) folded: all of its lanes get the sum (maximum). */
+/* Folds each run of `width` lanes (a power of two): all of its lanes get the sum (maximum). */
 INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 {
 	if (width > 1)
@@ -467,7 +471,7 @@ INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 	return a;
 }
 
-/* The sum of n floats, a multiple of VL: always in the same order. */
+/* The sum of n floats, a multiple of VL, always in the same order. */
 INLINE float v_sum_row(const float *x, uint32_t n)
 {
 	vf sum = {0};
@@ -476,7 +480,7 @@ INLINE float v_sum_row(const float *x, uint32_t n)
 	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
-/* The lanes of a times a Hadamard matrix of VL rows, in the order of Sylvester. */
+/* Multiplies the lanes of a by the Hadamard matrix of VL rows, in Sylvester's order. */
 INLINE vf v_hadamard(vf a)
 {
 	const vi lane = v_iota();
@@ -495,7 +499,7 @@ INLINE vf v_hadamard(vf a)
 INLINE void v_transpose(vf r[VL])
 {
 	UNROLL
-	for (int i = 0; i < VL; i += 4) { /* four by four, in each group of lanes */
+	for (int i = 0; i < VL; i += 4) { /* transpose 4 x 4 blocks in each group of lanes */
 		vf a = v_lo1(r[i], r[i + 1]), b = v_hi1(r[i], r[i + 1]);
 		vf c = v_lo1(r[i + 2], r[i + 3]), d = v_hi1(r[i + 2], r[i + 3]);
 		r[i] = v_lo2(a, c);
@@ -523,7 +527,10 @@ INLINE void v_transpose(vf r[VL])
 #endif
 }
 
-/* 16 bytes of rows `stride` apart: one in each group of lanes. (Parts that are stored are not soon loaded as a whole.) */
+/*
+ * Loads 16 bytes of each of VL / 4 rows, `stride` apart: one row in each group of lanes. Does not go through memory,
+ * because a vector load soon after stores of its parts stalls.
+ */
 INLINE vf v_load_groups(const uint8_t *row, size_t stride)
 {
 #if VL > 4
@@ -542,7 +549,7 @@ INLINE vf v_load_groups(const uint8_t *row, size_t stride)
 #endif
 }
 
-/* 16 bytes of VL rows, `stride` apart: lane i of column[j] has bytes [4j, 4j + 4) of row i. */
+/* Loads 16 bytes of VL rows, `stride` apart: lane i of column[j] gets bytes [4j, 4j + 4) of row i. */
 INLINE void v_load_columns(const uint8_t *row, size_t stride, vi column[4])
 {
 	vf r[4];

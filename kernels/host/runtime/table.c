@@ -81,5 +81,5 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.decompress = ISA(decompress),
 	.load_rows = ISA(load_rows),
 	.store_rows = ISA(store_rows),
-	/* no decode_latent: decompressed rows are read at once, from the cache, and most of the time is Dec's */
+	/* no decode_latent: decompressed rows are read from the cache at once, and Dec takes most of the time */
 };

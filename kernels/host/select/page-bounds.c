@@ -2,8 +2,9 @@
 /*
  * kernels/host/select/page-bounds.c - bounds of pages' keys, and scores of pages by them (Quest).
  *
- * Bounds are minima and maxima of values in the pool, so its dtype holds them exactly; fp8 all but small ones, which are
- * rounded outwards. They are always made from all rows of a page: what an earlier call left there does not count.
+ * Bounds are minima and maxima of values in the pool, so its dtype represents them exactly. Exception: small values in
+ * fp8, which are rounded outwards. Bounds are always made from all rows of a page, never from the result of an earlier
+ * call.
  */
 #include "kernels/host/select/select.h"
 #include "kernels/evict.h"
@@ -11,7 +12,7 @@
 #include "kernels/host/runtime/simd.h"
 #include <math.h>
 
-#define QUERIES 4 /* scored at a time: each value read of a page serves all of them */
+#define QUERIES 4 /* queries scored at a time: each value read from a page serves all of them */
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
@@ -19,7 +20,8 @@ struct update_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_slot_mapping *slots; /* or NULL */
-	uint32_t *first; /* items before sequence i; an item is a page, or first the one of each kv head's slot */
+	/* items before sequence i; an item is a page; with slots the first item is the page of each kv head's slot */
+	uint32_t *first;
 };
 
 static uint32_t first_page(const struct skv_kseq *s)
@@ -43,7 +45,10 @@ INLINE void bound_rows(uint32_t dtype, const uint8_t *rows, uint32_t n, uint32_t
 	}
 }
 
-/* The largest of -x and of x are rounded up, so that the bounds hold; the first one's signs are then turned. */
+/*
+ * The maxima of -x and of x are rounded up, so that the bounds hold; then the signs of the former are flipped, which
+ * gives the minima.
+ */
 static void bound_fp8_rows(const struct skv_shape *sh, const uint8_t *rows, uint32_t n, uint8_t *low, uint8_t *high)
 {
 	const uint32_t dim = sh->head_dim;
@@ -109,7 +114,10 @@ static void update_item(void *ctx, uint32_t item, int thread)
 		}
 }
 
-/* Of a sequence with slots all other pages are full, and have their bounds unless more than its token is asked for. */
+/*
+ * Items of a sequence. With slots, the pages other than that of the new token are full and already have their bounds.
+ * They are made again only if n_state is above 1.
+ */
 static uint32_t items_of(const struct update_params *u, const struct skv_kseq *s)
 {
 	const uint32_t pages = s->n_state ? skv_pages_of(s->len) - first_page(s) : 0;
@@ -139,11 +147,11 @@ struct score_params {
 	const float *q;
 	const struct skv_scores *scores;
 	uint32_t reduce; /* enum skv_reduce */
-	uint32_t heads;  /* scored for a kv head: its GQA group, or one mean */
+	uint32_t heads;  /* queries scored for a kv head: its GQA group, or 1 for the mean */
 	uint32_t *first; /* items before sequence i; an item is a state page */
 };
 
-/* Query number g of kv head h: a row of q, or the mean of the group's rows, in `mean`. */
+/* Query number g of kv head h: a row of q, or the mean of the group's rows, stored in `mean`. */
 static const float *query(const struct score_params *x, const struct skv_kseq *s, uint32_t h, uint32_t g, float *mean)
 {
 	const uint32_t dim = x->sh->head_dim, group = x->sh->n_heads / x->sh->n_kv_heads;
@@ -160,7 +168,7 @@ static const float *query(const struct score_params *x, const struct skv_kseq *s
 	return mean;
 }
 
-/* Upper bounds of q·k for keys between the two bounds, of n queries, rows `dim` apart. */
+/* Upper bounds of q·k over keys between the two bounds, for n queries, whose rows are `dim` apart. */
 INLINE void score_rows(uint32_t dtype, const struct skv_shape *sh, const int n, const float *q, const uint8_t *low, const uint8_t *high,
                        float *ret)
 {
@@ -204,7 +212,7 @@ static void score_page(const struct skv_shape *sh, uint32_t n, const float *q, s
 	BY_DTYPE(sh->dtype, score_typed, sh, n, q, low, high, ret);
 }
 
-/* Reduce the score of query number `at` of all into its row. */
+/* Reduces the score u of query `at`, counted over all kv heads, into its row of scores. */
 static void reduce(const struct score_params *x, uint32_t i, uint32_t at, uint32_t page, float u)
 {
 	const uint32_t per_row = x->sh->n_kv_heads * x->heads / x->scores->rows;
@@ -218,7 +226,7 @@ static void reduce(const struct score_params *x, uint32_t i, uint32_t at, uint32
 		*score += u;
 }
 
-/* Pages [from, to), whose bounds are in one state page, for queries [g, g + n) of kv head h. */
+/* Scores pages [from, to), whose bounds are in one state page, for queries [g, g + n) of kv head h. */
 static void score_queries(const struct score_params *x, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t g,
                           uint32_t n, uint32_t from, uint32_t to)
 {

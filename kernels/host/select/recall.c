@@ -2,8 +2,8 @@
 /*
  * kernels/host/select/recall.c - attention recall: the share of the weight on what a layer attended to.
  *
- * Weights are sums over heads that a dense pass left behind; an item is a sequence. It runs in few steps, so it is
- * plain.
+ * Weights are sums over heads from a dense pass; an item is a sequence. Recall is computed in few steps only, so the
+ * code is not optimized.
  */
 #include "kernels/host/select/select.h"
 

@@ -3,8 +3,8 @@
  * kernels/host/select/select.c - top-k selection of pages or tokens by a layer's attention scores.
  *
  * Below, an entry is a page or a token. An item is one list: the pinned entries, the best of the middle, the recent
- * entries; it ascends because these three follow each other. Evicted pages and their tokens are in none of them. The
- * best of the middle are one row's, or those of several rows, united.
+ * entries. The list ascends because these three follow each other. It does not contain evicted pages or their tokens.
+ * The best of the middle are those of one row of scores, or the union of those of several rows.
  */
 #include <math.h>
 #include "kernels/compress.h"
@@ -17,9 +17,9 @@ struct select_params {
 	const struct skv_select *sel;
 	const struct skv_index_list *list;
 	bool tokens;
-	uint32_t per_page; /* entries */
-	uint32_t united;   /* rows of scores of a list */
-	struct per_thread space; /* workspace of a top-k, and with united rows a byte of every entry */
+	uint32_t per_page; /* entries of a page */
+	uint32_t united;   /* rows of scores that a list unites */
+	struct per_thread space; /* workspace of a top-k; with united rows also a byte for each entry */
 };
 
 void ISA(mask_holes)(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t per_page, uint32_t from, uint32_t to,
@@ -34,7 +34,7 @@ void ISA(mask_holes)(const struct skv_shape *sh, const struct skv_kseq *s, uint3
 	}
 }
 
-/* Append the entries [from, to) of pages that are present to the `count` ids so far; returns the new count. */
+/* Appends the entries [from, to) of present pages to the `count` ids so far; returns the new count. */
 static uint32_t take(const struct select_params *x, const struct skv_kseq *s, uint32_t from, uint32_t to, uint32_t *ids,
                      uint32_t count)
 {
@@ -44,7 +44,7 @@ static uint32_t take(const struct select_params *x, const struct skv_kseq *s, ui
 	return count;
 }
 
-/* The best of the middle by one row of scores; returns how many. */
+/* Lists the best of the middle by one row of scores; returns their number. */
 static uint32_t best_of(const struct select_params *x, const struct skv_kseq *s, const struct skv_topk_counts *c, size_t row,
                         uint32_t *ids, uint32_t *workspace)
 {
@@ -60,7 +60,7 @@ static uint32_t best_of(const struct select_params *x, const struct skv_kseq *s,
 	return best;
 }
 
-/* The best of the middle by any of a list's rows of scores, from `row` on. */
+/* Lists the best of the middle by any of a list's rows of scores, from `row` on; returns their number. */
 static uint32_t best_of_any(const struct select_params *x, const struct skv_kseq *s, const struct skv_topk_counts *c,
                             size_t row, uint32_t *ids, uint32_t *workspace)
 {

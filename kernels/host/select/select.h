@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/select/select.h - the kernels of selection, one ISA's; see kernels.h. */
+/* kernels/host/select/select.h - the kernels of selection, for one ISA; see kernels.h. */
 #ifndef SKV_HOST_SELECT_H
 #define SKV_HOST_SELECT_H
 
@@ -21,11 +21,11 @@ void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const
 void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                  const struct skv_attended *, float *ret, const struct skv_workspace *);
 
-/* Scores of the entries [from, to) that lie in evicted pages, per_page entries a page, become -infinity. */
+/* Sets the scores of those entries [from, to) that are in evicted pages to -infinity; a page has per_page entries. */
 void ISA(mask_holes)(const struct skv_shape *, const struct skv_kseq *, uint32_t per_page, uint32_t from, uint32_t to,
                      float *score);
 
-/* Bytes of workspace, at most. */
+/* Upper bounds of the workspace in bytes. */
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
 size_t ISA(update_sketches_bytes)(const struct skv_shape *, uint32_t n_seqs);
 size_t ISA(score_sketches_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/sketch-scores.c - scores of tokens by the sketches of their keys; kernels/select.h says what these are.
+ * kernels/host/select/sketch-scores.c - scores of tokens by the sketches of their keys (see kernels/select.h).
  *
- * A query is rotated as the keys were, and rounded to 8 bits: then a score is a sum of products of whole numbers, the same
- * on every ISA, times the token's scale and the query's. VL rows are scored at a time, each in a lane: 4 bytes of each row
- * make a vector, which is unpacked once for several q heads.
+ * A query is rotated like the keys, and rounded to 8 bits. A score is then a sum of products of integers, the same on
+ * every ISA, times the scales of the token and of the query. VL rows are scored at a time, each in a lane: 4 bytes of
+ * each row make a vector, which is unpacked once for several q heads.
  *
- * A sequence is read once, in chunks, which leave their scores. Those of a sample give a head's denominator, with which weights are
- * reduced over heads. Tokens of equal scores have equal weights, in whatever chunks: of these the older one is selected.
+ * A sequence is read once, in chunks, and all scores are stored. The scores of a sample give a head's denominator. Then
+ * weights are computed and reduced over heads. Tokens with equal scores have equal weights, whatever their chunks are;
+ * of these the older one is selected.
  */
 #include "kernels/host/runtime/logits.h"
 #include "kernels/host/select/sketch.h"
 
 #define CHUNK 256u /* tokens of an item */
 #define CHUNK_PAGES (CHUNK / SKV_PAGE_TOKENS)
-#define HEADS 4 /* scored at a time */
+#define HEADS 4 /* q heads scored at a time */
 
-/* A q head of a sequence: its query in whole numbers, and what makes scores of their sums. */
+/* The query of a q head of a sequence, as integers, and the factors that turn integer sums into scores. */
 struct query {
-	float unit;   /* of a score, in units of log2 */
-	float bias;   /* taken from a sum: codes are counted from below */
+	float unit;   /* factor of a sum, in units of log2 */
+	float bias;   /* subtracted from a sum, because codes are unsigned */
 	float lse;    /* log2 of the denominator */
-	float base;   /* added to a score: what the keys' mean has, where that is not the same to a softmax */
+	float base;   /* added to a score: the contribution of the keys' mean, where the softmax depends on it */
 	int8_t u[SKV_MAX_HEAD_DIM];
 };
 
@@ -49,7 +50,7 @@ INLINE float dot(uint32_t dtype, const uint8_t *row, const float *q, uint32_t di
 	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
-/* scale q·c: a softcap and a sink are not blind to it, as a softmax alone is. */
+/* scale q·c. A plain softmax does not depend on it, but a softcap and a sink do. */
 static float base_of(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q)
 {
 	const skv_pte entry = skv_layer_table(sh, s)[0];
@@ -91,7 +92,10 @@ static void query_item(void *ctx, uint32_t item, int thread)
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* Where the sketches of a page's tokens are: kv head 0's part of their state page, or NULL, and the first one's index there. */
+/*
+ * Where the sketches of a page's tokens are: kv head 0's part of their state page, or NULL, and the index of the first
+ * token in it.
+ */
 struct spot {
 	const uint8_t *part;
 	uint32_t at;
@@ -107,8 +111,9 @@ static struct spot spot_of(const struct score_params *x, const struct skv_kseq *
 }
 
 /*
- * Add to sum[g] the products of query q[g] and VL rows of codes, `each` bytes apart, of which the first `stride` bytes have
- * `width` bits of an element, times 1 << shift. Up to 12 bytes behind the last row are loaded: scales, if not other rows.
+ * Adds to sum[g] the products of query q[g] and VL rows of codes, `each` bytes apart. The first `stride` bytes of a row
+ * hold `width` bits of each element, which count times 1 << shift. Loads up to 12 bytes past the last row: other rows
+ * or scales.
  */
 INLINE void add_codes(const uint8_t *row, uint32_t each, uint32_t stride, const int width, const int shift, const int n,
                       const struct query *q, vi *sum)
@@ -130,7 +135,7 @@ INLINE void add_codes(const uint8_t *row, uint32_t each, uint32_t stride, const 
 	}
 }
 
-/* Scores of VL tokens, whose codes and scales these are, for n queries; to[g * stride] and on. */
+/* Scores VL tokens with these codes and scales for n queries; the scores of query g go to to[g * stride] and on. */
 INLINE void score_rows(const uint8_t *row, const uint8_t *scale, uint32_t dim, const int bits, const int n, const struct query *q,
                        float *to, uint32_t stride)
 {
@@ -146,7 +151,10 @@ INLINE void score_rows(const uint8_t *row, const uint8_t *scale, uint32_t dim, c
 		v_storef(to + (size_t)g * stride, (__builtin_convertvector(sum[g], vf) - q[g].bias) * (q[g].unit * scales) + q[g].base);
 }
 
-/* Whole rows and scales of a page's tokens into the cache: no stream of addresses leads from one kv head's part to the next. */
+/*
+ * Prefetches the codes and scales of a page's tokens: hardware prefetching does not reach from one kv head's part to
+ * the next.
+ */
 INLINE void prefetch(const struct sketch_layout *l, const uint8_t *part, uint32_t at)
 {
 	for (uint32_t b = 0; b < SKV_PAGE_TOKENS * l->row; b += 64)
@@ -154,7 +162,7 @@ INLINE void prefetch(const struct sketch_layout *l, const uint8_t *part, uint32_
 	__builtin_prefetch(part + l->scales + at * 2);
 }
 
-/* Of the pages' tokens that have sketches, for n q heads from `head` on. */
+/* Scores the tokens of the pages that have sketches, for n q heads from `head` on. */
 INLINE void score_heads(const struct score_params *x, const struct spot *spot, uint32_t pages, uint32_t i, uint32_t head,
                         const int bits, const int n, float *to)
 {
@@ -167,7 +175,8 @@ INLINE void score_heads(const struct score_params *x, const struct spot *spot, u
 		if (!spot[p].part)
 			continue;
 		const uint8_t *codes = spot[p].part + part;
-		prefetch(l, codes + l->head_bytes, spot[p].at); /* of the next kv head; of the last, nothing that counts */
+		/* for the next kv head; after the last one it is useless but harmless */
+		prefetch(l, codes + l->head_bytes, spot[p].at);
 		for (uint32_t t = spot[p].at; t < spot[p].at + SKV_PAGE_TOKENS; t += VL)
 			score_rows(codes + (size_t)t * l->row, codes + l->scales + t * 2, sh->head_dim, bits, n, q,
 			           to + p * SKV_PAGE_TOKENS + t - spot[p].at, x->stride);
@@ -216,7 +225,7 @@ static void score_item(void *ctx, uint32_t item, int thread)
 		for (const uint32_t end = head + n; head < end; head++, score += x->stride) {
 			if (sh->softcap > 0)
 				cap_scores(score, pages * SKV_PAGE_TOKENS, softcap_of(sh));
-			for (uint32_t p = 0; p < pages; p++) /* a cap makes numbers of these */
+			for (uint32_t p = 0; p < pages; p++) /* after the softcap, which makes -infinity finite */
 				if (!spot[p].part)
 					no_scores(score, p * SKV_PAGE_TOKENS, (p + 1) * SKV_PAGE_TOKENS);
 			no_scores(score, tokens, pages * SKV_PAGE_TOKENS);
@@ -226,7 +235,7 @@ static void score_item(void *ctx, uint32_t item, int thread)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* The scores of a head's sample, two a pair, and -infinity up to a whole vector; returns their number. */
+/* Copies the scores of a head's sample, two for each pair, and -infinity up to a whole vector; returns their number. */
 static uint32_t sample_of(const float *score, uint32_t len, float *ret)
 {
 	const uint32_t pairs = skv_sketch_pairs(len);
@@ -242,7 +251,7 @@ static uint32_t sample_of(const float *score, uint32_t len, float *ret)
 	return n;
 }
 
-/* A q head's denominator, of a sample; 1 if no token of that has a sketch. */
+/* Computes a q head's denominator from a sample; 1 if no token of the sample has a sketch. */
 static void denominator_item(void *ctx, uint32_t item, int thread)
 {
 	const struct score_params *x = ctx;
@@ -276,7 +285,7 @@ static void weigh_item(void *ctx, uint32_t item, int thread)
 		const size_t r = (size_t)i * rows + row;
 		const struct query *q = &x->query[r * each];
 		float *score = x->score + r * each * x->stride;
-		/* without a place of their own weights replace the scores of the row's first head */
+		/* without a buffer for weights, they replace the scores of the row's first head */
 		float *weight = x->scores->token ? x->scores->token + r * x->scores->token_stride : score;
 		for (uint32_t t = from; t < to; t += VL) {
 			vf w = {0};
@@ -287,7 +296,7 @@ static void weigh_item(void *ctx, uint32_t item, int thread)
 			v_storef(weight + t, w);
 		}
 		for (uint32_t t = from; len < SKV_PAGE_TOKENS && t < len; t++)
-			weight[t] = 1; /* there are no sketches so far */
+			weight[t] = 1; /* there are no sketches yet */
 		for (uint32_t t = from; x->scores->page && t < to; t += SKV_PAGE_TOKENS)
 			x->scores->page[r * x->scores->page_stride + t / SKV_PAGE_TOKENS] = v_sum_row(weight + t, SKV_PAGE_TOKENS);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/select/sketch.c - sketches of keys; kernels/select.h says what they are. */
+/* kernels/host/select/sketch.c - makes sketches of keys (see kernels/select.h). */
 #include "kernels/host/select/sketch.h"
 
 struct update_params {
@@ -11,7 +11,7 @@ struct update_params {
 	float signs[SKV_MAX_HEAD_DIM];
 };
 
-/* A sequence's first token that gets a sketch: with the first page full, all of its tokens do. */
+/* The first token of a sequence that gets a sketch now. Tokens of the first page get theirs when it is full. */
 static uint32_t sketched_from(const struct skv_kseq *s)
 {
 	const uint32_t from = s->len - s->n_state;
@@ -36,7 +36,7 @@ INLINE void mean_of(uint32_t dtype, const struct skv_shape *sh, const uint8_t *r
 	}
 }
 
-/* The mean of a head's first page of keys; zeros if that was evicted. */
+/* The mean of a head's first page of keys; zeros if it was evicted or is not full. */
 static void mean_item(void *ctx, uint32_t item, int thread)
 {
 	const struct update_params *u = ctx;
@@ -52,7 +52,7 @@ static void mean_item(void *ctx, uint32_t item, int thread)
 		BY_DTYPE(sh->dtype, mean_of, sh, skv_page_k(sh, entry, item % sh->n_kv_heads), mean);
 }
 
-/* `width` bits of each code from bit `shift` on; a word of 4 codes at a time. */
+/* Packs `width` bits of each code, from bit `shift` on, a word of 4 codes at a time. */
 INLINE void pack(uint8_t *to, const uint8_t *code, uint32_t dim, const uint32_t width, const uint32_t shift)
 {
 	const uint32_t stride = dim * width / 8, mask = ((1u << width) - 1) * 0x01010101u;
@@ -77,8 +77,8 @@ static uint16_t to_bf16(float x)
 }
 
 /*
- * The codes of VL elements of a rotated key, whose values they are. Adding `magic` leaves no room for fraction bits, and the
- * code in the lowest bits. 0 where an element is not a number.
+ * Returns the codes of VL elements of a rotated key, and the values of the codes. Adding `magic` leaves no room for
+ * fraction bits, so the code is in the lowest bits. The code of a NaN is 0, or its sign with 1 bit.
  */
 INLINE vi codes_of(vf x, const int bits, float inverse, vf *ret_value)
 {
@@ -95,7 +95,7 @@ INLINE vi codes_of(vf x, const int bits, float inverse, vf *ret_value)
 	return code;
 }
 
-/* Of a rotated key; the scale is not a number where an element is none. */
+/* Encodes a rotated key. The scale is a NaN if an element is one. */
 INLINE void encode(const vf *x, uint32_t dim, const int bits, uint8_t *row, uint16_t *scale)
 {
 	static const float steps[] = {0, 0, 1, 0.586f, 0.335f};
@@ -116,7 +116,7 @@ INLINE void encode(const vf *x, uint32_t dim, const int bits, uint8_t *row, uint
 	*scale = to_bf16(v_fold_runs(V_SUM, dot, VL)[0] / v_fold_runs(V_SUM, norm, VL)[0]);
 }
 
-/* n keys, whose sketches' first codes and scale are at `row` and `scale`. */
+/* Makes the sketches of n keys; the codes and scale of the first one go to `row` and `scale`. */
 INLINE void update_rows(uint32_t dtype, const struct update_params *u, const uint8_t *key, uint32_t n, const float *mean, uint8_t *row,
                         uint16_t *scale)
 {

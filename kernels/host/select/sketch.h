@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/select/sketch.h - what the making of sketches and the scores by them share: where they lie, and the rotation. */
+/*
+ * kernels/host/select/sketch.h - declarations shared by sketch.c and sketch-scores.c: the layout of sketches, and the
+ * rotation.
+ */
 #ifndef SKV_HOST_SKETCH_H
 #define SKV_HOST_SKETCH_H
 
@@ -7,10 +10,10 @@
 #include "kernels/host/runtime/simd.h"
 #include "kernels/host/select/select.h"
 
-/* Where sketches are in a state page. */
+/* Layout of sketches in a state page. */
 struct sketch_layout {
-	size_t head_bytes, scales; /* of a kv head's part; from its begin to its scales */
-	uint32_t tokens, row;      /* of a part; bytes of a token's codes */
+	size_t head_bytes, scales; /* bytes of a kv head's part; offset of the scales in it */
+	uint32_t tokens, row;      /* tokens of a part; bytes of a token's codes */
 };
 
 static inline struct sketch_layout sketch_layout_of(const struct skv_shape *sh)
@@ -20,7 +23,7 @@ static inline struct sketch_layout sketch_layout_of(const struct skv_shape *sh)
 	return (struct sketch_layout){skv_head_room(sh), (size_t)tokens * row, tokens, row};
 }
 
-/* R without its Hadamard matrix: of each element the sign, over the norm of the matrix's rows. */
+/* The diagonal factor of R: the sign of each element, divided by the norm of the Hadamard matrix's rows. */
 static inline void signs_of(uint32_t dim, float *ret)
 {
 	const vf norm = v_set(1 / sqrtf((float)(dim & -dim)));
@@ -33,7 +36,7 @@ static inline void signs_of(uint32_t dim, float *ret)
 	}
 }
 
-/* x becomes R x. dim is a multiple of 32, so no block is shorter than a vector. */
+/* Replaces x by R x. dim is a multiple of 32, so no block is shorter than a vector. */
 INLINE void rotate(uint32_t dim, const float *signs, vf *x)
 {
 	const uint32_t vectors = dim / VL, block = (dim & -dim) / VL;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/topk-key.h - top-k by score, ties broken by age: both in one 64-bit key, the score's order
- * above, the age below. So no two keys are equal, and one threshold separates the k best from the others.
+ * kernels/host/select/topk-key.h - top-k by score, with ties broken by position. Both are in one 64-bit key, the order
+ * of the score above, the position below. So no two keys are equal, and one threshold separates the k best from the
+ * others.
  */
 #ifndef SKV_HOST_TOPK_KEY_H
 #define SKV_HOST_TOPK_KEY_H
 
 #include "kernels/host/runtime/host.h"
 
-/* Scores as integers in the same order; 0, below all others, for -infinity and NaN. -0 and 0 are the same. */
+/* Maps scores to integers of the same order; -infinity and NaN to 0, below all others. -0 and 0 are the same. */
 static inline uint32_t score_key(float x)
 {
 	uint32_t u;
@@ -18,12 +19,15 @@ static inline uint32_t score_key(float x)
 	return x > -__builtin_inff() ? u : 0;
 }
 
-/* The k-th largest of keys[0, n), which it may permute; *k becomes how many of its equals are of the k largest. */
+/*
+ * Returns the k-th largest of keys[0, n), which it may permute. *k becomes the number of keys equal to it that are
+ * among the k largest.
+ */
 uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k);
-/* Sort ids[0, n), which ascend, by their scores: the largest first, of equals the lower. `workspace` has n elements. */
+/* Sorts ids[0, n), which ascend, by their scores: largest first, ties by lower id. `workspace` has n elements. */
 void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *workspace);
 
-/* The higher, the better; of equal scores the lower pos is better, or with old_first the higher one. */
+/* The higher the better. Of equal scores the lower pos is better, or with old_first the higher one. */
 static inline uint64_t topk_key(float score, uint32_t pos, bool old_first)
 {
 	return (uint64_t)score_key(score) << 32 | (old_first ? pos : ~pos);
@@ -35,13 +39,13 @@ struct topk_keys {
 	uint32_t *part; /* [n]: workspace */
 };
 
-/* The lowest key of the k highest of key[0, n), 1 <= k < n. */
+/* Returns a threshold: exactly the k highest of key[0, n) are not below it. 1 <= k < n. */
 static inline uint64_t threshold_of_some(struct topk_keys *t, uint32_t n, uint32_t k)
 {
 	uint32_t equals = 0;
 	uint64_t low = UINT64_MAX;
 
-	if (n - k == 1) { /* as in most steps */
+	if (n - k == 1) { /* usual in decode steps */
 		for (uint32_t i = 0; i < n; i++)
 			low = t->key[i] < low ? t->key[i] : low;
 		return low + 1;
@@ -56,7 +60,7 @@ static inline uint64_t threshold_of_some(struct topk_keys *t, uint32_t n, uint32
 	return (uint64_t)score << 32 | ISA(kth)(t->part, equals, &k);
 }
 
-/* The same of any k. */
+/* The same for any k. */
 static inline uint64_t topk_threshold(struct topk_keys *t, uint32_t n, uint32_t k)
 {
 	return k == 0 ? UINT64_MAX : k >= n ? 0 : threshold_of_some(t, n, k);

@@ -2,7 +2,7 @@
 /*
  * kernels/host/select/union.c - one selection for all q heads: the union of what they select (LessIsMore).
  *
- * First, an item being a sequence, each head's best tokens get a new score: the higher, the earlier a head names the
+ * First, with a sequence as item, each head's best tokens get a new score, which is higher the earlier a head names the
  * token. Then the best by this score are selected.
  */
 #include <math.h>
@@ -16,10 +16,10 @@ struct union_params {
 	const struct skv_select *sel;
 	float *score; /* [seq][stride]: the new scores */
 	size_t stride;
-	struct per_thread space; /* two numbers of every token */
+	struct per_thread space; /* two integers for each token */
 };
 
-/* The score of the token that is named as number `turn`, one float lower at each next turn. */
+/* The score of the token that is named in turn `turn`: each turn's is the next lower float. */
 static float score_of_turn(uint32_t turn)
 {
 	uint32_t bits = 0x7f7fffff - turn; /* the largest finite number */
@@ -38,7 +38,7 @@ static void union_item(void *ctx, uint32_t item, int thread)
 	const uint32_t end = c.n - c.recent;
 
 	for (uint32_t t = 0; t < c.n; t++)
-		order[t] = NAN; /* not named: never selected */
+		order[t] = NAN; /* not named, so never selected */
 	for (uint32_t row = 0; row < x->scores->rows; row++) {
 		float *score = x->scores->token + ((size_t)item * x->scores->rows + row) * x->scores->token_stride;
 		ISA(mask_holes)(x->sh, s, SKV_PAGE_TOKENS, c.pin, end, score);

@@ -28,12 +28,12 @@ from .progress import Interrupted, Progress, Stop
 from .texts import Text
 
 PROGRAM = "python -m sparsekv.calibrate"
-DECODED = 64  # tokens of each piece, at most, where only quality is measured
-PARTIAL = 3  # exit status: interrupted, and what was measured is put out
+DECODED = 64  # most tokens of each piece that are decoded if only quality is measured
+PARTIAL = 3  # exit status: interrupted; what was measured so far is written
 
 
 def whole(low: int, high: int = 1 << 24) -> Any:
-    """An argument's type: a whole number in this range."""
+    """Returns an argument type: a whole number in this range."""
 
     def parse(given: str) -> int:
         if not given.isdecimal() or not low <= int(given) <= high:
@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
-    """Options that do not go together, and files that could not be written in the end."""
+    """Checks option conflicts, and folders of output files."""
     if a.private and a.socket:
         p.error("one of --private and --socket expected")
     for name, path in (("--output", a.output), ("--svg", a.svg)):
@@ -118,11 +118,11 @@ def check(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
             p.error(f"{name} {path}: no folder {Path(path).parent}")
 
 
-# ---- what is opened ----
+# ---- model and daemon ----
 
 
 def load(a: argparse.Namespace) -> tuple[PreTrainedModel, Any]:
-    """The model and its tokenizer. Raises OSError and ValueError."""
+    """Loads the model and its tokenizer. Raises OSError and ValueError."""
     if a.quiet or not sys.stderr.isatty():
         untyped: Any = logging
         untyped.disable_progress_bar()
@@ -133,7 +133,7 @@ def load(a: argparse.Namespace) -> tuple[PreTrainedModel, Any]:
 
 @contextlib.contextmanager
 def connected(a: argparse.Namespace) -> Iterator[Client | None]:
-    """The daemon, or None where nothing is decoded."""
+    """Connects to the daemon; None if nothing is decoded."""
     if a.by != "loss" and not a.quality:
         yield None
         return
@@ -142,7 +142,7 @@ def connected(a: argparse.Namespace) -> Iterator[Client | None]:
 
 
 def candidates(a: argparse.Namespace, shape: Model) -> tuple[tuple[int, ...], dict[str, Choice]]:
-    """The layers without a sliding window, and what is chosen among them. Raises ValueError."""
+    """Returns the layers without a sliding window, and the choices to be made among them. Raises ValueError."""
     full = tuple(i for i in range(shape.n_layers) if not (shape.layers and shape.layers[i].window))
     behind = tuple(i for i in full if i >= a.dense)
     if a.delta_layers > len(behind) or a.filters > len(behind) or a.anchors > len(full):
@@ -158,12 +158,17 @@ def candidates(a: argparse.Namespace, shape: Model) -> tuple[tuple[int, ...], di
     return full, dict(zip(KINDS, kinds))
 
 
-# ---- the work ----
+# ---- work ----
 
 
 @dataclass
 class Work:
-    """A run. read: the texts; recalled: the same for what is decoded."""
+    """
+    One run.
+
+    read: the texts
+    recalled: the same texts, for decoding
+    """
 
     args: argparse.Namespace
     model: PreTrainedModel
@@ -174,7 +179,7 @@ class Work:
     recalled: list[Text] = field(default_factory=list)
 
     def measure(self, full: tuple[int, ...]) -> tuple[Observer, bool]:
-        """What was observed, and whether all of it was. Raises Interrupted where nothing was."""
+        """Returns the observer, and whether all texts were read. Raises Interrupted if none was."""
         a = self.args
         progress = Progress(sum(len(text.ids) for text in self.read), self.stop, a.quiet)
         measure = Measure(len(full), self.shape.n_kv_heads, a.top)
@@ -197,14 +202,17 @@ class Work:
         return quality.specs(self.client, self.shape, policies, self.args.budgets, profile) if self.args.quality else []
 
     def check(self) -> None:
-        """What would fail only when the texts have been read. Raises Error and ValueError."""
+        """
+        Finds errors before the texts are read that would otherwise appear only afterwards. Raises Error and
+        ValueError.
+        """
         if self.client is not None:
             rows = self.args.rows if self.args.by == "loss" else min(self.args.rows or DECODED, DECODED)
             self.recalled = [texts.recalling(text, rows) for text in self.read]
             self._specs()
 
     def decode(self, profile: Profile) -> None:
-        """Search, and measure quality against bytes. Raises Interrupted."""
+        """Runs the search, and measures quality against bytes. Raises Interrupted."""
         assert self.client is not None
         tokens, rows = sum(len(t.ids) for t in self.recalled), sum(t.n_rows for t in self.recalled)
         sets = profile.search_sets() if self.args.by == "loss" else 0
@@ -234,7 +242,7 @@ def put_out(a: argparse.Namespace, profile: Profile) -> None:
 
 
 def calibrate(a: argparse.Namespace, stop: Stop) -> int:
-    """Returns the exit status. Raises Interrupted where nothing was measured."""
+    """Returns the exit status. Raises Interrupted if nothing was measured."""
     files = a.texts or [texts.installed()]
     model, tokenizer = load(a)
     shape = model_of(model, kv_dtype=a.kv_dtype)
@@ -267,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return calibrate(a, stop)
     except Interrupted:
-        signal.raise_signal(stop.signal)  # end as the signal asks, now that the daemon has its sequences back
+        signal.raise_signal(stop.signal)  # terminate by the signal, now that the daemon has its sequences back
         return PARTIAL
     except KeyboardInterrupt:  # before the work began
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Charts as SVG, in the look of the C tools' (engine/chart.c): lines over numbers, in panels one below the other, and matrices.
-Colours are those of Okabe and Ito, which people who are colour-blind tell apart.
+Draws SVG charts in the style of the C tools (engine/chart.c): lines over numbers, in panels one below the other, and
+matrices.
+The colours are those of Okabe and Ito, which colour-blind people can tell apart.
 """
 import math
 from collections.abc import Mapping, Sequence
@@ -10,25 +11,31 @@ from xml.sax.saxutils import escape
 
 from .choose import Array
 
-# Pixels. Text is monospaced, so its width is known without asking a font.
+# In pixels. Text is monospaced, so its width is known without font metrics.
 MARGIN, FONT, LINE, CELL = 24, 13, 20, 24
 CHAR_WIDTH = FONT * 0.602
 PLOT_WIDTH, PLOT_HEIGHT, LEFT = 620, 300, MARGIN + 80
-MARKS = 24  # so many points of a line are marked
+MARKS = 24  # most points of a line that are marked
 INK, FAINT, GRID = "#222222", "#6b6b6b", "#e2e2e2"
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000", "#999999")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """label: of the y axis; series: points (x, y) by name, ascending by x, NaN: there is none; log: of the y axis."""
+    """
+    A panel of a chart.
+
+    label: of the y axis
+    series: points (x, y) by name, ascending by x; y is NaN: no value
+    log: logarithmic y axis
+    """
 
     label: str
     series: Mapping[str, Sequence[tuple[float, float]]]
     log: bool = False
 
     def points(self) -> list[tuple[float, float]]:
-        """Those that are drawn."""
+        """The points that are drawn."""
         return [p for each in self.series.values() for p in each if self.drawn(p)]
 
     def drawn(self, point: tuple[float, float]) -> bool:
@@ -37,7 +44,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Axis:
-    """From figures to pixels: `low` is at `at`, `high` `length` pixels on; low and high are logarithms of 10 where log."""
+    """
+    Maps values to pixels: `low` is at `at`, `high` at `at` + `length`. If `log`, low and high are base-10 logarithms.
+    """
 
     low: float
     high: float
@@ -50,8 +59,8 @@ class Axis:
 
     def ticks(self, about: int, whole: bool = False) -> list[float]:
         """
-        Round numbers between the ends, or where they fit all whole ones; of a logarithmic axis powers of 10, and 2 and 5 times
-        these where there are few.
+        Returns round numbers between the ends, or all whole numbers if they fit. On a logarithmic axis: powers of 10,
+        and 2 and 5 times these if there are few.
         """
         if whole and (self.high - self.low) * 2.5 * CHAR_WIDTH < self.length:
             return [float(i) for i in range(math.ceil(self.low), math.floor(self.high) + 1)]
@@ -65,7 +74,7 @@ class Axis:
 
 
 def step_of(span: float, ticks: int) -> float:
-    """1, 2 or 5 times a power of 10, so that about `ticks` of them make `span`."""
+    """Returns 1, 2 or 5 times a power of 10 that divides `span` into about `ticks` steps."""
     rough = span / ticks
     power: float = 10.0 ** math.floor(math.log10(rough))
     return power * next(f for f in (1, 2, 5, 10) if rough / power <= f + 1e-9)
@@ -83,7 +92,7 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
 
 
 def fill(series: int) -> str:
-    """Of a mark: an area of the series' colour, or from the second turn on its outline."""
+    """Attributes of a mark: filled with the series' colour, or outlined from the ninth series on."""
     colour = COLOURS[series % len(COLOURS)]
     return f'fill="{colour}"' if series < len(COLOURS) else f'fill="#ffffff" stroke="{colour}"'
 
@@ -147,7 +156,10 @@ def draw_panel(panel: Panel, x: Axis, x_label: str, whole: bool, top: float) -> 
 
 
 def legend(names: Sequence[str], width: float, y: float) -> tuple[list[str], float]:
-    """Names of the series beside their colours, in as many lines as it takes, and where they end; none for one without a name."""
+    """
+    Draws the series' names beside their colours, in as many lines as needed, and returns where they end. A single
+    series without a name has no legend.
+    """
     parts: list[str] = []
     x = float(MARGIN)
     if list(names) == [""]:
@@ -163,7 +175,7 @@ def legend(names: Sequence[str], width: float, y: float) -> tuple[list[str], flo
 
 
 def lines(title: str, x_label: str, panels: Sequence[Panel], whole: bool = False) -> str:
-    """Panels over the same x, from 0 on. whole: x are whole numbers."""
+    """Draws panels over the same x axis, which begins at 0. whole: x values are whole numbers."""
     width = max(LEFT + PLOT_WIDTH + 2 * MARGIN, title_width(title))
     xs = [x for panel in panels for x, _ in panel.points()] or [0.0]
     x = Axis(0.0, max(*xs, 1e-9), LEFT + 20, PLOT_WIDTH - 40)
@@ -179,7 +191,10 @@ def lines(title: str, x_label: str, panels: Sequence[Panel], whole: bool = False
 
 
 def matrix(title: str, row_label: str, column_label: str, value: Array) -> str:
-    """Shares between 0 (white) and 1 (dark), as squares; rows go down, columns to the right, both numbered from 0; NaN: none."""
+    """
+    Draws a matrix of shares from 0 (white) to 1 (dark) as squares. Rows go down, columns to the right, both numbered
+    from 0. NaN: no value.
+    """
     top, side = MARGIN + 66, len(value) * CELL
     parts = [title_of(title), text(LEFT - 30, top - 8, "end", INK, row_label)]
     parts.append(text(LEFT + side / 2, top - 26, "middle", INK, column_label))
@@ -193,7 +208,7 @@ def matrix(title: str, row_label: str, column_label: str, value: Array) -> str:
 
 
 def draw_cell(x: float, y: float, share: float) -> list[str]:
-    """From white to the first colour."""
+    """Colours go from white to the first series' colour."""
     colour = f"rgb({255 * (1 - share):.0f},{255 - share * (255 - 0x72):.0f},{255 - share * (255 - 0xB2):.0f})"
     ink = "#ffffff" if share > 0.6 else INK
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The charts of a profile."""
+"""Draws the charts of a profile."""
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def over_layers(label: str, value: Array) -> Panel:
 
 def shift(profile: Profile) -> str:
     value = profile.shift
-    value[profile.observed.full[0]] = float("nan")  # there is no layer before
+    value[profile.observed.full[0]] = float("nan")  # there is no previous layer
     panel = over_layers("1 - cosine of all heads' weights", value)
     return chart.lines("Attention shift from the layer before", "layer", [panel], whole=True)
 
@@ -41,7 +41,7 @@ def quality(points: Sequence[Point]) -> str:
 
 
 def write(profile: Profile, prefix: str) -> None:
-    """PREFIX-shift.svg and the others, that of quality where it was measured. Raises OSError."""
+    """Writes PREFIX-shift.svg and the other charts; that of quality only if it was measured. Raises OSError."""
     charts = {"shift": shift(profile), "similarity": similarity(profile), "alike": alike(profile)}
     if profile.points:
         charts["quality"] = quality(profile.points)

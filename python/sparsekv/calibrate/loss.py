@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What policies do to a model's own predictions, through SparseCache: the loss of engine/loss.c.
+Measures the loss that policies cause in a model's predictions, through SparseCache: the loss of engine/loss.c.
 
-Texts are read densely up to a row, and what follows is decoded, first densely too, then under a policy. Its loss is the
-Kullback-Leibler divergence of what it predicts from what the dense run did, in nats, mean over the decoded rows.
+Texts are read densely up to a row. The rest is decoded, first densely, then under each policy. A policy's loss is the
+Kullback-Leibler divergence of its predictions from the dense run's, in nats, averaged over the decoded rows.
 
-What was read stays in the pool, and each policy decodes forks of it: several policies and texts are rows of one batch.
+The KV cache of the texts stays in the pool, and each policy decodes forks of it: several policies and texts are rows
+of one batch.
 """
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,15 +19,19 @@ from ..transformers import SparseCache
 from .progress import Progress
 from .texts import Text
 
-LANES = 64  # sequences that are decoded together, at most
+LANES = 64  # most sequences that are decoded together
 CHUNK = 128  # rows of each text that are read in one call
 
 
 @dataclass
 class Judged:
     """
-    What a policy did, over all decoded rows. loss: nats; share: of the tokens that dense attention reads, those that were
-    read; dense_tokens: how many those are for a decoded token, over all layers; memory: pages in parts of dense sequences'.
+    The result of a policy over all decoded rows.
+
+    loss: in nats
+    share: tokens that were attended to, relative to dense attention
+    dense_tokens: tokens that dense attention reads for a decoded token, over all layers
+    memory: pages relative to dense sequences
     """
 
     loss: float
@@ -37,7 +42,7 @@ class Judged:
 
 @dataclass
 class Sums:
-    """Of one policy, while it decodes."""
+    """Sums of one policy while it decodes."""
 
     loss: float = 0.0
     attended: int = 0
@@ -46,7 +51,7 @@ class Sums:
     pages: int = 0
 
     def count(self, cache: SparseCache, first: int, stride: int) -> None:
-        """Add what the cache's sequences first, first + stride, ... have read and hold."""
+        """Adds the attended tokens and the pages of the cache's sequences first, first + stride, ..."""
         for seq in cache.seqs[first::stride]:
             attended, causal = seq.attended()
             resident, pages = seq.pages()
@@ -60,19 +65,23 @@ class Sums:
 
 @dataclass
 class Group:
-    """Texts of one length, which are a batch. dense: [row][text, vocabulary] float32, log p of the dense run, host memory."""
+    """
+    Texts of one length, which form a batch.
+
+    dense: [row][text, vocabulary] float32: log p of the dense run, in host memory
+    """
 
     texts: list[Text]
     cache: SparseCache
     dense: list[torch.Tensor]
 
     def keep(self, logits: torch.Tensor) -> None:
-        """The next row of the dense run."""
+        """Stores the next row of the dense run."""
         self.dense.append(logits.float().log_softmax(-1).cpu())
 
 
 def groups_of(texts: Sequence[Text]) -> Iterator[list[Text]]:
-    """Texts of one length and one first row, at most LANES at once."""
+    """Groups texts of equal length and equal first row, at most LANES in a group."""
     kinds: dict[tuple[int, int], list[Text]] = {}
     for text in texts:
         kinds.setdefault((len(text.ids), text.start), []).append(text)
@@ -83,8 +92,12 @@ def groups_of(texts: Sequence[Text]) -> Iterator[list[Text]]:
 
 class Loss:
     """
-    model: with attn_implementation="sparsekv". texts: all rows from `start` on are decoded. kv_dtype: of the pages; "": the
-    model's. progress: a unit is a row that is read or decoded. Reads the texts and decodes them densely; raises Interrupted.
+    Reads the texts and decodes them densely. Raises Interrupted.
+
+    model: must have attn_implementation="sparsekv"
+    texts: all rows from `start` on are decoded
+    progress: its unit is a row that is read or decoded
+    kv_dtype: of the pages; "": the model's
     """
 
     def __init__(self, model: PreTrainedModel, client: Client, texts: Sequence[Text], progress: Progress, kv_dtype: str = ""):
@@ -107,7 +120,9 @@ class Loss:
 
     @torch.inference_mode()
     def _read(self, cache: SparseCache, texts: Sequence[Text], label: str) -> None:
-        """The rows before those that count, in chunks: none of one row, which would decode."""
+        """
+        Reads the rows before those that count, in chunks. No chunk has one row, because that would be a decode step.
+        """
         end = texts[0].start
         ids = torch.tensor([text.ids[:end] for text in texts], device=self.model.device)
         cache.expect(ids, None)
@@ -121,8 +136,10 @@ class Loss:
         self, group: Group, specs: Sequence[str], see: Callable[[torch.Tensor], None], label: str, read: SparseCache | None = None
     ) -> list[Sums]:
         """
-        Forks of what was read (None: the group's) under each policy. see: called with each row's logits
-        [texts * policies, vocabulary], those of a text's policies one behind the other. What was read and held is in the sums.
+        Decodes forks of `read` (None: the group's cache) under each policy.
+
+        see() is called with each row's logits [texts * policies, vocabulary]; those of a text's policies are
+        adjacent. The returned sums have the attended tokens and the pages.
         """
         n = len(specs)
         sums = [Sums() for _ in specs]
@@ -155,7 +172,9 @@ class Loss:
         return sums
 
     def of(self, specs: Sequence[str], label: str) -> list[Judged]:
-        """Of policies whose result does not depend on how prompts were read: each decodes forks of what was read densely."""
+        """
+        Measures policies whose result does not depend on the prefill: each decodes forks of the densely read texts.
+        """
         total = [Sums() for _ in specs]
         for group in self.groups:
             at_once = max(1, LANES // len(group.texts))
@@ -164,7 +183,7 @@ class Loss:
         return [each.judged(self.rows) for each in total]
 
     def of_reading(self, spec: str, label: str) -> Judged:
-        """Of a policy that reads prompts in its own way: the texts are read under it."""
+        """Measures a policy whose prefill is special: the texts are read under it."""
         total = [Sums()]
         for group in self.groups:
             with self._cache(spec) as cache:
@@ -173,7 +192,7 @@ class Loss:
         return total[0].judged(self.rows)
 
     def close(self) -> None:
-        """Free the pages."""
+        """Frees the pages."""
         for group in self.groups:
             group.cache.close()
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a calibration learns of a model's layers from their attention weights: the figures of engine/measure.c.
+Collects a calibration's statistics of a model's attention weights: the figures of engine/measure.c.
 
-A text's rows come layer by layer, as a model runs. Of a layer stay its queries and keys until the next one has come, and the
-best tokens of each row; weights are computed in blocks of rows, so memory does not grow with the square of the text.
+Rows of a text are processed layer by layer, as the model runs. Stored are the queries and keys of the previous layer,
+and the best tokens of each row in all layers. Weights are computed in blocks of rows, so memory does not grow with
+the square of the text's length.
 
-Layers here are the full ones (without a sliding window), numbered from 0: those that policies choose among.
+Layers here are the full ones (without a sliding window), numbered from 0: policies choose among these.
 """
 from dataclasses import dataclass, field
 
@@ -18,20 +19,29 @@ from .weights import Attention, blocks, weights
 
 @dataclass
 class Rows:
-    """One text's rows: what is known after some layers. least: [a][b][kv head of b][kv head of a]."""
+    """
+    The rows of one text, after some of its layers.
 
-    at: torch.Tensor  # their positions
+    least: [a][b][kv head of b][kv head of a]
+    """
+
+    at: torch.Tensor  # positions of the rows
     shift: Array
     least: Array
-    before: tuple[torch.Tensor, torch.Tensor, Attention] | None = None  # of the last layer: queries of the rows, keys
+    # of the previous layer: queries of the rows; keys
+    before: tuple[torch.Tensor, torch.Tensor, Attention] | None = None
     top: list[list[torch.Tensor]] = field(default_factory=list)  # [layer][block of rows] [n_kv_heads, rows, top]
 
 
 class Measure:
     """
-    shift: of a layer, 1 - the cosine of the weights of all its heads with those of the layer before, mean over rows (DELTA);
-    of the first 0. similarity: of layers a <= b, [a][b][kv head of b][kv head of a]: of the weight that b's kv head has on its
-    own `top` best tokens, the part that it has on those of a's; the least of a text's rows, mean over texts (Kascade).
+    Accumulated statistics.
+
+    shift: for each layer 1 - the cosine of the weights of all its heads and those of the previous layer, averaged
+        over rows (DELTA); 0 for the first layer
+    similarity: for layers a <= b, [a][b][kv head of b][kv head of a]: the weight of b's kv head on the `top` best
+        tokens of a's, relative to its weight on its own `top` best tokens; minimum over a text's rows, averaged over
+        texts (Kascade)
     """
 
     def __init__(self, n_layers: int, n_kv_heads: int, top: int):
@@ -45,17 +55,23 @@ class Measure:
         return self._shift / self.n_rows
 
     def best_heads(self) -> Array:
-        """The similarity of whole layers: the best head of a for each of b's, mean over these. [a][b]; NaN where a > b."""
+        """
+        Returns the similarity of whole layers [a][b]: the best head of a for each head of b, averaged over the heads
+        of b. NaN where a > b.
+        """
         whole = self.similarity.max(3).mean(2)
         whole[numpy.tril_indices(self.n_layers, -1)] = numpy.nan
         return whole
 
     def begin(self, rows: torch.Tensor) -> Rows:
-        """A text whose rows at these positions are measured."""
+        """Begins a text; rows at these positions are measured."""
         return Rows(rows, numpy.zeros(self.n_layers), numpy.full(self.similarity.shape, numpy.inf))
 
     def add(self, text: Rows, query: torch.Tensor, key: torch.Tensor, how: Attention) -> None:
-        """The text's next layer: query [n_heads, n, head_dim], key [n_kv_heads, n, head_dim], positions in both."""
+        """
+        Adds the text's next layer: query [n_heads, n, head_dim], key [n_kv_heads, n, head_dim]. Both include rotary
+        positions.
+        """
         layer = len(text.top)
         own = query[:, text.at].clone()
         text.top.append([])
@@ -69,7 +85,10 @@ class Measure:
         text.before = (own, key.clone(), how)
 
     def _compare(self, text: Rows, layer: int, block: int, weight: torch.Tensor) -> None:
-        """A block's weights [n_heads, rows, n] of this layer on the best tokens of each layer so far, its own among them."""
+        """
+        Compares a block's weights [n_heads, rows, n] of this layer with the best tokens of each layer so far,
+        including its own.
+        """
         heads = self.n_kv_heads
         reduced = weight.view(heads, -1, *weight.shape[1:]).sum(1)
         mass, best = reduced.topk(min(self.top, reduced.shape[2]), dim=2)
@@ -82,7 +101,7 @@ class Measure:
             text.least[a, layer] = numpy.minimum(text.least[a, layer], part)
 
     def end(self, text: Rows) -> None:
-        """All layers of the text have come."""
+        """Ends a text after all its layers were added."""
         self.n_rows += len(text.at)
         self.n_texts += 1
         self._shift += text.shift
@@ -91,7 +110,7 @@ class Measure:
 
 
 def shift_of(before: torch.Tensor, weight: torch.Tensor) -> float:
-    """1 - the cosine of two layers' weights, [n_heads, rows, n] each, summed over rows."""
+    """Returns 1 - the cosine of two layers' weights, [n_heads, rows, n] each, summed over rows."""
     pairs = ((before, weight), (before, before), (weight, weight))
     both, one, other = ((x * y).sum((0, 2), dtype=torch.float64) for x, y in pairs)
     return float((1 - both / (one * other).sqrt()).sum())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A model reads texts, and what its layers attend to is measured.
+Runs texts through a model and measures the attention of its layers.
 
-The attention implementation NAME gets each layer's queries, keys and values, rotary positions in them, measures them and
-attends as ever; hooks on the decoder's layers see the residual stream. A text is read in one call of the model, without a
-cache, so an interruption loses the text at hand.
+The attention implementation NAME gets the queries, keys and values of each layer, with rotary positions; it measures
+them and attends as usual. Hooks on the decoder's layers observe the residual stream. A text is read in one call of
+the model without a cache, so an interruption loses the current text.
 """
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,11 +43,13 @@ def attention(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query [1, n_heads, n, head_dim], key and value [1, n_kv_heads, n, head_dim]; returns [1, n, n_heads, head_dim]."""
+    """
+    query [1, n_heads, n, head_dim], key and value [1, n_kv_heads, n, head_dim]; returns [1, n, n_heads, head_dim].
+    """
     how = Attention(scaling or query.shape[-1] ** -0.5, softcap or 0.0, sliding_window or 0, s_aux)
     if _tap is not None:
         _tap(module.layer_idx, query[0], key[0], value[0], how)
-    if how.softcap or how.sinks is not None:  # which sdpa does not have
+    if how.softcap or how.sinks is not None:  # sdpa supports neither
         return attend(query[0], key[0], value[0], how)[None], None
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
@@ -58,11 +60,13 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 class Change:
     """
-    How much attention changes the residual stream: 1 - the cosine of it before and after, of each layer the sum over rows.
+    Measures how much attention changes the residual stream: for each layer 1 - the cosine before and after, summed
+    over rows.
 
-    Before is what the decoder's layer gets. After is what the norm behind attention gets; where that norms attention's output
-    itself (Gemma, OLMo 2) it is before plus that, and where there is none, or it gets what attention got (parallel layers), it is
-    before plus attention's output.
+    "Before" is the input of the decoder layer. "After" is the input of the norm after attention. Exceptions: if that
+    norm is applied to attention's output itself (Gemma, OLMo 2), "after" is "before" plus the norm's output. If there
+    is no such norm, or if it gets the same input as attention (parallel layers), "after" is "before" plus attention's
+    output.
     """
 
     def __init__(self, model: PreTrainedModel, rows: torch.Tensor):
@@ -116,7 +120,7 @@ class Change:
 
 @contextmanager
 def tapped(model: PreTrainedModel, tap: Tap) -> Iterator[None]:
-    """Within the block the model's attention goes to `tap` first."""
+    """Within the block, the model's attention calls `tap` first."""
     global _tap
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
@@ -130,8 +134,9 @@ def tapped(model: PreTrainedModel, tap: Tap) -> Iterator[None]:
 
 class Observer:
     """
-    model: for one text at a time. full: its layers without a sliding window, which `measure` numbers from 0. rows: how many of
-    a text's the correction is judged by; 0: all.
+    Reads texts, one at a time.
+
+    full: the model's layers without a sliding window; `measure` numbers them from 0
     """
 
     def __init__(
@@ -145,12 +150,15 @@ class Observer:
 
     @property
     def weight(self) -> Array:
-        """Of each layer, 1 - the cosine of the residual stream before and after its attention, mean over rows (Kascade)."""
+        """
+        For each layer, 1 - the cosine of the residual stream before and after its attention, averaged over rows
+        (Kascade).
+        """
         return self._change / self.measure.n_rows
 
     @torch.inference_mode()
     def read(self, text: Text) -> None:
-        """Read and measure one text. Raises Interrupted; nothing of the text counts then."""
+        """Reads and measures one text. Raises Interrupted; the text then does not count."""
         device = self.model.device
         ids = torch.tensor([text.ids], device=device)
         rows = torch.tensor(text.measured(), device=device)

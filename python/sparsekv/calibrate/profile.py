@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a calibration measured and chose, as the file that policies read (profile=FILE), and as a table."""
+"""The results of a calibration: written as the file that policies read (profile=FILE), and formatted as a table."""
 import json
 import math
 import os
@@ -19,14 +19,14 @@ from .observe import Observer
 from .quality import Point, table
 from .search import Found, Set, climb
 
-# Kinds of layers that select, each for other policies, and the policy under which it is searched for.
+# Kinds of selecting layers, each for different policies, and the policy that each kind is searched with.
 KINDS = {"delta": "delta?", "anchors": "kascade:dense-anchors?", "filters": "omnikv?more=0&"}
 TITLES = {"delta": "delta layers:", "anchors": "kascade anchors:", "filters": "filter layers:"}
 LABELS = {"delta": "searching delta's layers", "anchors": "searching kascade's anchors", "filters": "searching filter layers"}
 
 
 def number(x: float) -> float | None:
-    """As a profile has it: six digits; null where there is no such figure."""
+    """Formats a number for a profile: six digits; None if it is not finite."""
     return float(f"{x:.6g}") if math.isfinite(x) else None
 
 
@@ -37,9 +37,17 @@ def numbers(x: Iterable[float]) -> list[float | None]:
 @dataclass
 class Profile:
     """
-    source: the texts' name; texts: that were to be read; choices: by kind; dense: first layers that stay so. papers: what the
-    papers' criteria chose; found: what the search of each kind has judged, in their order; done: the kinds that were searched to
-    the end; points: quality against bytes.
+    A calibration's results.
+
+    source: names of the texts' files
+    texts: number of texts to read
+    choices: by kind
+    dense: first layers that stay dense
+    partial: the calibration was interrupted
+    papers: layers chosen by the papers' criteria
+    found: sets that the search of each kind has evaluated, in order
+    done: kinds whose search is complete
+    points: quality against bytes
     """
 
     model: Model
@@ -51,14 +59,14 @@ class Profile:
     dense: int
     budget: float = 0.125
     partial: bool = False
-    n_ranks: int = 1  # that the head map is for
+    n_ranks: int = 1  # number of ranks that the head map is for
     papers: dict[str, list[int]] = field(default_factory=dict)
-    loss_rows: int = 0  # 0: nothing was searched
+    loss_rows: int = 0  # 0: no search was done
     found: dict[str, Found] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
 
-    # ---- figures of all layers of the model: NaN in those with a sliding window, which are not measured ----
+    # ---- figures of all layers of the model; NaN for those with a sliding window, which are not measured ----
 
     def _of_all(self, x: Array) -> Array:
         whole = numpy.full((self.model.n_layers,) * x.ndim, numpy.nan)
@@ -77,7 +85,7 @@ class Profile:
     # ---- choosing ----
 
     def choose(self) -> None:
-        """By the papers' criteria, from what was measured."""
+        """Chooses layers by the papers' criteria, from the measurements."""
         similarity = self.similarity
         self.papers = {
             "delta": choose.by_shift(self.choices["delta"], self.shift),
@@ -87,18 +95,21 @@ class Profile:
 
     @property
     def chosen(self) -> dict[str, list[int]]:
-        """What policies get: the best that a search found, else what the papers' criteria chose."""
+        """The layers that policies get: the best set of a search, or else the papers' choice."""
         return {kind: list(self.found[kind].best) if self._judged(kind) else layers for kind, layers in self.papers.items()}
 
     def _judged(self, kind: str) -> int:
         return self.found[kind].judged if kind in self.found else 0
 
     def search_sets(self) -> int:
-        """About how many sets search() judges."""
+        """About how many sets search() evaluates."""
         return sum(choice.sets() for choice in self.choices.values())
 
     def search(self, loss: Loss) -> None:
-        """From there on look for layers that lose less, each kind under its own policy. After Interrupted the best stays."""
+        """
+        Searches from there for layers with a smaller loss, each kind under its own policy. After Interrupted the best
+        sets so far remain.
+        """
         self.loss_rows = loss.rows
         progress = loss.progress
         for kind, policy in KINDS.items():
@@ -117,7 +128,9 @@ class Profile:
             self.done.append(kind)
 
     def _guess(self, kind: str) -> list[Set]:
-        """What policies guess without a profile (sparsekv/policy-select.h), where the search may begin with it."""
+        """
+        The layers that policies use without a profile (sparsekv/policy-select.h), if the search can begin with them.
+        """
         layers, n = self.choices[kind].layers, self.model.n_layers
         after = [next((x for x in layers if x >= (fifths * n + 2) // 5), layers[0]) for fifths in (2, 3)]
         guess = (layers[0], *after)
@@ -126,7 +139,7 @@ class Profile:
     # ---- the file ----
 
     def _head_map(self, anchors: Sequence[int]) -> list[list[int]]:
-        """For each layer, which of its anchor's kv heads does best for each of its own; its own where nothing is known."""
+        """For each layer, maps its kv heads to the best ones of its anchor; to themselves if that is unknown."""
         measure, place = self.observed.measure, {layer: i for i, layer in enumerate(self.observed.full)}
         rows = []
         for layer in range(self.model.n_layers):
@@ -141,7 +154,7 @@ class Profile:
         return {**layers, "head_map": self._head_map(layers["anchors"])}
 
     def _correction(self) -> dict[str, Any]:
-        """What a sparse prompt misses, and what a correction leaves of it."""
+        """The error of corrected sparse prefill, with and without the correction."""
         c = self.observed.correction
         found: dict[str, Any] = {"sinks": c.sinks, "window": c.window, "gamma": c.gamma}
         if c.any:
@@ -150,7 +163,7 @@ class Profile:
         return found
 
     def _search(self) -> dict[str, Any]:
-        """What searching found out."""
+        """The results of the search."""
         found: dict[str, Any] = {"budget": self.budget, "rows": self.loss_rows}
         for kind, f in self.found.items():
             if f.judged:
@@ -159,7 +172,7 @@ class Profile:
         return found
 
     def rests_on(self) -> str:
-        """What a partial profile rests on, for its reader."""
+        """Describes the basis of a partial profile for the user."""
         measure = self.observed.measure
         text = f"{measure.n_texts} of {self.texts} texts, {measure.n_rows} rows"
         if self.loss_rows:
@@ -197,7 +210,7 @@ class Profile:
         return root
 
     def write(self, path: Path) -> None:
-        """The file takes its place when all of it is written. Raises OSError."""
+        """Writes PATH.part and renames it to PATH when it is complete. Raises OSError."""
         part = path.with_name(path.name + ".part")
         try:
             with open(part, "w", encoding="utf-8") as f:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How far the work is, on stderr, and its end by a signal.
+Shows the progress of work on stderr, and ends the work on a signal.
 
-On a terminal it is one line, drawn at most ten times a second and wiped when the work ends. Elsewhere it is a line now and
-then, so that a log says how far a long run is; a run of a few seconds prints none.
+On a terminal it is one line, drawn at most ten times a second and erased when the work ends. Otherwise it prints a
+line from time to time, so that a log shows the progress of a long run; a run of a few seconds prints none.
 """
 import shutil
 import signal
@@ -14,18 +14,21 @@ from typing import TextIO
 
 BAR = 24
 
-# Where nothing can be wiped: seconds from line to line, at least; until one comes in any case; and the share between.
+# When stderr is no terminal: least seconds between lines; seconds after which a line is printed in any case; least
+# progress between lines.
 LINE_SECONDS = 5.0
 LINE_AT_LEAST = 60.0
 LINE_SHARE = 0.05
 
 
 class Interrupted(Exception):
-    """A signal came: what has been measured by now is put out."""
+    """A signal was received; what was measured so far is written."""
 
 
 class Stop:
-    """The first SIGINT or SIGTERM raises Interrupted at the next step of the work, the second ends the program at once."""
+    """
+    The first SIGINT or SIGTERM raises Interrupted at the next step of the work. The second ends the program at once.
+    """
 
     def __init__(self) -> None:
         self.signal = 0
@@ -46,8 +49,11 @@ class Stop:
 
 class Progress:
     """
-    total: units of work, whatever they are. stop: looked up whenever work is added, which then raises Interrupted. quiet:
-    nothing is drawn.
+    Draws the progress.
+
+    total: units of work
+    stop: checked by add(), which raises Interrupted
+    quiet: draw nothing
     """
 
     def __init__(self, total: float, stop: Stop | None = None, quiet: bool = False, to: TextIO = sys.stderr):
@@ -56,10 +62,10 @@ class Progress:
         self._terminal = to.isatty()
         self._begun = time.monotonic()
         self._drawn = 0.0 if self._terminal else self._begun
-        self._shown = 0.0  # the share that was last drawn
+        self._shown = 0.0  # the share drawn last
 
     def add(self, units: float, label: str) -> None:
-        """So many units more are done, of the kind that the label names. Raises Interrupted."""
+        """Adds `units` to the work done; `label` names the work. Raises Interrupted."""
         self.show(self.done + units, label)
         if self._stop is not None:
             self._stop.check()
@@ -74,7 +80,7 @@ class Progress:
         time_left = "" if left is None else f"{int(left) // 60}:{int(left) % 60:02d} left  "
         full = int(share * BAR)
         line = f"[{'#' * full}{'.' * (BAR - full)}] {100 * share:3.0f} %  {time_left}{label}"
-        if self._terminal:  # what a longer line before left behind is wiped; a line that wraps could not be
+        if self._terminal:  # \033[K erases the rest of a longer earlier line; a line that wraps could not be erased
             self._to.write(f"\r{line[: shutil.get_terminal_size().columns - 1]}\033[K")
         else:
             self._to.write(line + "\n")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Quality against bytes: what policies with a profile lose, and how much of K and V they read for that.
+Quality against bytes: the loss of policies with a profile, and how much of K and V they read for it.
 
-Bytes are those of the tokens attended to, and what is read to choose them (as bench/reads.py counts): page bounds, sketches, and
-the keys that an anchor scores. Compressed tokens (kivi, palu, deltakv) count as if they were not.
+Bytes are those of the tokens attended to, and of the data read for selection (as bench/reads.py counts): page bounds,
+sketches, and the keys that an anchor layer scores. Compressed tokens (kivi, palu, deltakv) count as uncompressed.
 """
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,13 @@ LABEL = "quality against bytes"
 
 @dataclass(frozen=True)
 class Spec:
-    """A policy as it is judged. name: as it was asked for; reads: it reads prompts in its own way; values: of its parameters."""
+    """
+    A policy to be measured.
+
+    name: as given by the user
+    reads: its result depends on the prefill
+    values: of its parameters
+    """
 
     name: str
     budget: float
@@ -32,8 +38,12 @@ class Spec:
 @dataclass(frozen=True)
 class Point:
     """
-    What a policy did at one budget. loss: nats; share: of the bytes of K and V that dense decode steps read; bytes: those of a
-    decoded token, over all layers; memory: pages in parts of those of dense sequences.
+    The result of a policy at one budget.
+
+    loss: in nats
+    share: bytes of K and V read in decode steps, relative to dense ones
+    bytes: read for a decoded token, over all layers
+    memory: pages relative to dense sequences
     """
 
     name: str
@@ -51,15 +61,18 @@ class Point:
 
 
 def values_of(spec: str) -> dict[str, str]:
-    """The parameters in a spec, and the policy's name as "policy"."""
+    """Returns the parameters in a spec, and the policy's name as "policy"."""
     name, _, rest = spec.partition("?")
     return {"policy": name} | dict(each.partition("=")[::2] for each in rest.split("&") if each)
 
 
 def specs(client: Client, model: Model, policies: Sequence[str], budgets: Sequence[float], profile: str = "") -> list[Spec]:
     """
-    Each policy at each budget, with the profile where it takes one and names neither that nor layers. profile: its absolute
-    path; "": none so far. Raises Error: the policy's reason to refuse it.
+    Returns each policy at each budget. The profile is added if the policy takes one and its spec names neither a
+    profile nor layers.
+
+    profile: its absolute path; "": none
+    Raises Error with the reason why a policy was refused.
     """
     found = []
     for name in policies:
@@ -76,14 +89,15 @@ def specs(client: Client, model: Model, policies: Sequence[str], budgets: Sequen
 
 
 def n_rows(found: Sequence[Spec], loss_rows: int, tokens: int) -> float:
-    """Rows that are read and decoded to judge them: of texts with so many decoded rows, and so many tokens in all."""
+    """Rows to be read and decoded for these policies, with loss_rows decoded rows and `tokens` tokens in all texts."""
     return sum(tokens if spec.reads else loss_rows for spec in found)
 
 
 def read_share(spec: Spec, attended: float, model: Model, anchors: int) -> float:
     """
-    Of K and V, what is attended to and what is read to choose it. anchors: how many layers select for kascade, the first of them
-    densely.
+    Returns the share of K and V that is read: what is attended to, and what is read for selection.
+
+    anchors: number of layers that select for kascade, the first of which is dense
     """
     values, dim = spec.values, model.head_dim
     sparse = 1 - int(values.get("dense", 0)) / model.n_layers
@@ -92,19 +106,20 @@ def read_share(spec: Spec, attended: float, model: Model, anchors: int) -> float
     if values["policy"] == "sketch":
         return attended + sparse * (int(values["bits"]) * dim / 8 + 2) / (model.page_bytes / 16 / model.n_kv_heads)
     if values["policy"] == "kascade" and not values["variant"].endswith("dense-anchors") and values["scores"] == "keys":
-        selected = (attended * model.n_layers - 1) / (model.n_layers - 1)  # of a layer that is not dense
+        # share attended to in a layer that is not dense
+        selected = (attended * model.n_layers - 1) / (model.n_layers - 1)
         return attended + (anchors - 1) / model.n_layers * (1 - selected) / 2
     return attended
 
 
 def point(spec: Spec, judged: Judged, model: Model, anchors: int) -> Point:
-    token = model.page_bytes // 16  # bytes of a layer's K and V
+    token = model.page_bytes // 16  # bytes of a token's K and V in one layer
     share = read_share(spec, judged.share, model, anchors)
     return Point(spec.name, spec.budget, judged.loss, share, share * judged.dense_tokens * token, judged.memory)
 
 
 def judge(found: Sequence[Spec], loss: Loss, model: Model, anchors: int, points: list[Point]) -> None:
-    """Add a point for each policy to `points`. What the work raises is raised; the points are then those known by then."""
+    """Adds a point for each policy to `points`. If the work raises an exception, `points` has the results so far."""
     at_once = [spec for spec in found if not spec.reads]
     for spec, judged in zip(at_once, loss.of([spec.text for spec in at_once], LABEL)):
         points.append(point(spec, judged, model, anchors))

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which layers select, by trying sets of them: the search of engine/search.c.
+Searches for layers that select, by trying sets of layers: the search of engine/search.c.
 
-A judge says what each of some sets loses. The search takes one layer of the best set that it knows after the other, and asks
-for all sets with another one in its place, until no such set is better, whichever layer is exchanged. There may be better
-ones further away.
+A judge computes the loss of sets. The search takes one layer after the other of the best set so far, and evaluates
+all sets with another layer in its place, until no exchange of any layer is better. The result is a local optimum.
 """
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,13 @@ Judge = Callable[[Sequence[Set]], list[float]]
 
 @dataclass
 class Found:
-    """Every set that was judged, in that order; the best so far where a search ends early."""
+    """All sets that were evaluated, in order; valid also if the search ends early."""
 
     loss: dict[Set, float] = field(default_factory=dict)
 
     @property
     def best(self) -> Set:
-        """Of equals the earlier judged."""
+        """The best set; of equals the one evaluated first."""
         return min(self.loss, key=lambda s: self.loss[s])
 
     @property
@@ -37,13 +36,19 @@ class Found:
 
 
 def neighbours(choice: Choice, layers: Set, place: int) -> list[Set]:
-    """All sets with the layer at this place, behind the first and counted round and round, exchanged for another one."""
+    """
+    Returns all sets in which the layer at this place is exchanged for another one. Places count the layers after the
+    first and wrap around.
+    """
     others = [layer for layer in layers if layer != layers[place % (choice.n - 1) + 1]]
     return [tuple(sorted([*others, layer])) for layer in choice.layers[1:] if layer not in layers]
 
 
 def climb(choice: Choice, judge: Judge, start: Set, found: Found) -> None:
-    """Search from this set of choice.n layers on. What the judge raises is raised; `found` has then what was judged."""
+    """
+    Searches from a set of choice.n layers on. If the judge raises an exception, `found` has the sets evaluated so
+    far.
+    """
     found.add([start], judge)
     in_vain = place = 0
     while in_vain + 1 < choice.n:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of a calibration: pieces of files, cut as engine/texts.c cuts them, so that both measure the same tokens."""
+"""The texts of a calibration: pieces of files, cut as by engine/texts.c, so that both measure the same tokens."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +9,12 @@ from ..private import library_folder
 
 FILE_MAX = 256 << 20  # bytes
 TOKENS_MIN = 16
-RECALL_PIECE = 8  # tokens of a piece that a text for the search recalls
+RECALL_PIECE = 8  # tokens of a piece that a search's text recalls
 
 
 @dataclass(frozen=True)
 class Text:
-    """Token ids; of the rows from `start` on so many count, evenly spread; 0: all."""
+    """Token ids. `rows` rows from `start` on count, evenly spread; 0: all."""
 
     ids: list[int]
     start: int
@@ -22,7 +22,7 @@ class Text:
 
     @property
     def n_rows(self) -> int:
-        """How many rows count."""
+        """Number of rows that count."""
         rest = len(self.ids) - self.start
         return min(self.rows, rest) if self.rows else rest
 
@@ -33,7 +33,10 @@ class Text:
 
 
 def installed() -> Path:
-    """The prose that comes with the C library: in its build directory, or where it is installed. Raises FileNotFoundError."""
+    """
+    The prose that is installed with the C library, in its build directory or in the installed location. Raises
+    FileNotFoundError.
+    """
     library = library_folder()
     for folder in library.parents if library is not None else []:
         for name in ("engine/prose.txt", "share/sparsekvd/prose.txt"):
@@ -53,7 +56,7 @@ def read_file(path: Path) -> str:
 
 
 def encode(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
-    """What every text begins with (such as bos), and the text's own ids."""
+    """Returns the ids that every text begins with (such as bos), and the text's own ids."""
     ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
     sample: list[int] = tokenizer("a", add_special_tokens=False).input_ids
     whole: list[int] = tokenizer("a").input_ids
@@ -62,7 +65,10 @@ def encode(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
 
 
 def cut(begin: list[int], ids: list[int], context: int, pieces: int, rows: int) -> list[Text]:
-    """Pieces of `context` tokens, `begin` included, evenly spread and none in another; the last half of each counts."""
+    """
+    Cuts pieces of `context` tokens (including `begin`), spread evenly and without overlap; the second half of each
+    counts.
+    """
     piece = min(context - len(begin), len(ids))
     n = min(len(ids) // piece, pieces)
     starts = [i * (len(ids) - piece) // (n - 1) if n > 1 else 0 for i in range(n)]
@@ -70,7 +76,7 @@ def cut(begin: list[int], ids: list[int], context: int, pieces: int, rows: int) 
 
 
 def read(files: Sequence[Path], tokenizer: Any, context: int, pieces: int, rows: int) -> list[Text]:
-    """So many pieces of each file, fewer or shorter ones where it is short. Raises OSError and ValueError."""
+    """Reads `pieces` pieces of each file, fewer or shorter ones if the file is short. Raises OSError and ValueError."""
     texts: list[Text] = []
     for file in files:
         begin, ids = encode(tokenizer, read_file(file))
@@ -81,7 +87,7 @@ def read(files: Sequence[Path], tokenizer: Any, context: int, pieces: int, rows:
 
 
 def fnv1a(texts: Sequence[Text]) -> int:
-    """FNV-1a of all token ids in their order, 32 bits."""
+    """FNV-1a of all token ids in order, 32 bits."""
     h = 2166136261
     for text in texts:
         for token in text.ids:
@@ -90,7 +96,7 @@ def fnv1a(texts: Sequence[Text]) -> int:
 
 
 def shuffled(n: int) -> list[int]:
-    """Numbers 0 ... n - 1 in an order that looks random and is always the same: that of engine/recall-task.c."""
+    """Returns the numbers 0 ... n - 1 in a fixed pseudo-random order, the same as in engine/recall-task.c."""
     order = [0] * n
     x = 1
     for i in range(n):
@@ -103,8 +109,9 @@ def shuffled(n: int) -> list[int]:
 
 def recalling(text: Text, rows: int) -> Text:
     """
-    The same piece for a search by loss, as long: of `rows` at its end (0: of the last half) the first half goes on as the
-    text does, the second is pieces of what came before, each from elsewhere. All of them count. Raises ValueError.
+    Makes a text of the same length for a search by loss. Of the last `rows` tokens (0: of the last half), the first
+    half continues the text; the second half consists of pieces of earlier text, each from elsewhere. Exactly these
+    rows count. Raises ValueError.
     """
     n = len(text.ids)
     count = min(rows, n // 2) if rows else n // 2

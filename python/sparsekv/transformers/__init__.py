@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-transformers on pages of a daemon.
+transformers with its KV cache in a daemon's pages.
 
     import sparsekv, sparsekv.transformers
     from transformers import AutoModelForCausalLM
@@ -9,7 +9,7 @@ transformers on pages of a daemon.
     model.generate(**inputs, past_key_values=cache)
 
 Importing this module registers the attention implementation "sparsekv". With a SparseCache as past_key_values, K and
-V are in the daemon's pages, and attention is the client library's under the cache's policy; without one the model
+V are in the daemon's pages, and the client library computes attention under the cache's policy. Without one the model
 attends as with "sdpa".
 """
 from .attention import NAME, install

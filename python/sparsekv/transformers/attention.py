@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What transformers calls: the attention function, the masks it asks for, and a model's call.
+Hooks into transformers: the attention function, the masks, and the call of a model.
 
-A model's call with a SparseCache is one step of the client library. It begins before the model's layers run and is
-committed when the last one has, or aborted where one raises (cache.py). So PreTrainedModel gets a __call__ of ours, which hands
-calls with a SparseCache to it; other calls go on as ever.
+A model's call with a SparseCache is one step of the client library. The step begins before the model's layers run; it
+is committed after the last layer, or aborted if one raises an exception (cache.py). So PreTrainedModel.__call__ is
+replaced: calls with a SparseCache are passed to it; other calls are unchanged.
 """
 import functools
 import threading
@@ -34,7 +34,10 @@ current = Current()
 
 
 class Ungraded(torch.autograd.Function):
-    """Attention of pages, of which no gradients are known: a backward pass raises, and does not leave some of them out."""
+    """
+    Attention over pages, which has no gradients. A backward pass raises an exception instead of silently omitting
+    gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -50,7 +53,7 @@ ungraded: Callable[..., torch.Tensor] = getattr(Ungraded, "apply")
 
 @torch.library.custom_op("sparsekv::attend", mutates_args=())
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int) -> torch.Tensor:
-    """attention() as torch.compile has it: a call that it does not look into."""
+    """attention() as an opaque operator for torch.compile."""
     if current.cache is None:
         raise ValueError(f"attn_implementation={NAME}, compiled, was called without a SparseCache: expected SparseCache(compile=True), "
                          "which compiles by itself")
@@ -77,7 +80,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """
-    query [batch, n_heads, n, head_dim], key and value [batch, n_kv_heads, n, head_dim], the new rows alone; returns
+    query [batch, n_heads, n, head_dim], key and value [batch, n_kv_heads, n, head_dim], only the new rows; returns
     [batch, n, n_heads, head_dim].
     """
     if torch.compiler.is_compiling():
@@ -97,8 +100,8 @@ def attention(
 
 def mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """
-    With a SparseCache the decoder needs none: padding has no rows, and the library knows each layer's window. What the model asks
-    for has to be that.
+    With a SparseCache the decoder needs no mask: padding has no rows, and the library knows each layer's window.
+    Checks that the mask that the model asks for is equivalent.
     """
     if torch.compiler.is_compiling():
         return None
@@ -150,7 +153,10 @@ def wrap_generate(original: Any) -> Any:
 
 
 def wrap_loading(original: Any) -> Any:
-    """Of from_pretrained() and from_config(): families that have attention of their own look its implementation up in a table of their own."""
+    """
+    Wraps from_pretrained() and from_config(): families with their own attention search for the implementation in
+    their own table.
+    """
 
     @functools.wraps(original)
     def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +173,7 @@ def wrap_loading(original: Any) -> Any:
 
 
 def install() -> None:
-    """Register the attention implementation, and its masks."""
+    """Registers the attention implementation and its masks."""
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
     for name in ("from_pretrained", "_from_config"):

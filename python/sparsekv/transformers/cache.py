@@ -19,12 +19,12 @@ from .shapes import attention_modules, model_of
 
 log = logging.getLogger("sparsekv")
 
-# Inputs of a model that are no token ids: K and V depend on them.
+# Inputs of a model that are not token ids: K and V depend on them.
 OTHER_INPUTS = ("pixel_", "image_", "video_", "audio_", "input_features", "input_values", "inputs_embeds")
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
-    """[batch, heads, n, dim] as [batch * n, heads, dim], copied only where a row's heads do not lie one after the other."""
+    """Reshapes [batch, heads, n, dim] to [batch * n, heads, dim]; copies only if a row's heads are not contiguous."""
     batch, heads, n, dim = x.shape
     rows = x.transpose(1, 2).reshape(batch * n, heads, dim)
     return rows if heads == 1 or rows.stride(1) == dim else rows.contiguous()
@@ -32,13 +32,13 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
 
 class Columns:
     """
-    Which columns of a batch are tokens. transformers counts columns, the same number in each row of a batch, padding among
-    them; a sequence in pages has its tokens alone.
+    Which columns of a batch are tokens. transformers counts columns, including padding, equally many in each row of a
+    batch; a sequence in pages has only its tokens.
     """
 
     def __init__(self) -> None:
         self.n = 0
-        self.real: torch.Tensor | None = None  # [batch, n] of bool, host memory; None: all are
+        self.real: torch.Tensor | None = None  # [batch, n] bool in host memory; None: all columns are tokens
 
     def append(self, n: int, real: torch.Tensor | None, batch: int) -> None:
         if real is not None or self.real is not None:
@@ -48,7 +48,7 @@ class Columns:
         self.n += n
 
     def tokens_in(self, last: int, row: int) -> int:
-        """Tokens in the last so many columns of a batch's row."""
+        """Number of tokens in the last `last` columns of a row."""
         return last if self.real is None else int(self.real[row, self.n - last :].sum())
 
     def remove(self, last: int) -> None:
@@ -65,7 +65,7 @@ class Columns:
 
 
 class Bound:
-    """The model that a cache is used with: its attention layers, and the configurations that it makes masks by."""
+    """The model that a cache is used with: its attention layers, and the configurations that it creates masks with."""
 
     def __init__(self, model: PreTrainedModel | None = None):
         self.layers = set(map(id, attention_modules(model).values())) if model is not None else set()
@@ -73,7 +73,7 @@ class Bound:
         self.checked = {id(model)}
 
     def check(self, model: PreTrainedModel) -> None:
-        """A part of the model, or what it is a part of, has the same layers."""
+        """Accepts the model, a part of it, or a model that contains it: they have the same layers."""
         if id(model) in self.checked:
             return
         if not self.layers <= set(map(id, attention_modules(model).values())):
@@ -86,21 +86,26 @@ class SparseCache(Cache):
     """
     past_key_values for a model with attn_implementation="sparsekv".
 
-    policy: what decode attends to and what is kept, "name" or "name?key=value&..."; sparsekv-policy(7) has them all. name:
-    of the sequence, or a list of names, one a row of the batch: it outlives the process, and a SparseCache of the same name
-    goes on where it stopped, in any process of this user. client: the connection; None: sparsekv.default(). model: what it
-    is for; else known from the first generate() or call. kv_dtype: of the pages, "fp8" for one; "": the model's. max_tokens: of the longest
-    sequence; 0: the model's. model_name: sequences belong to a model by name; "": by what K and V are computed from (identity.py).
+    policy: what decode attends to and what is retained, "name" or "name?key=value&..."; see sparsekv-policy(7)
+    name: of the sequence, or a list of names, one for each row of the batch. A named sequence outlives the process; a
+        SparseCache of the same name continues it in any process of this user
+    client: the connection; None: sparsekv.default()
+    model: the model; otherwise the first generate() or call sets it
+    kv_dtype: of the pages, such as "fp8"; "": the model's
+    max_tokens: of the longest sequence; 0: the model's
+    model_name: sequences belong to a model by name; "": derived from everything that K and V are computed from
+        (identity.py)
+    graphs: on a GPU, record decode steps as CUDA graphs. Steps that cannot be recorded run normally, and the log has
+        the reason
+    compile: let torch.compile fuse the operations between the attention of decode steps, which takes a while in the
+        first step; a dict: arguments for torch.compile
 
-    On a GPU decode steps are recorded as CUDA graphs, unless graphs is False; what cannot be recorded runs as ever, and the
-    log says why. compile: torch.compile fuses what lies between the attention of decode steps, which takes a while at the first one;
-    a dict: with these arguments of it.
+    Each call of the model is a step: when it returns, its tokens are committed. A call with one row decodes, and so
+    does one with up to 16 rows that a speculative decoder verifies. Rows of other calls belong to a prompt; they
+    attend densely unless the policy's prefill is sparse.
 
-    Each call of the model is a step: when it returns, its tokens are committed. One row decodes, and so do up to 16 that a
-    speculative decoder verifies; rows of other calls are a prompt's, which attend densely unless the policy's prefill says
-    otherwise.
-
-    Pages are freed with close(), at the end of a `with` block, or when the object goes; named sequences stay.
+    Pages are freed by close(), at the end of a `with` block, or when the object is garbage-collected; named sequences
+    stay.
     """
 
     def __init__(
@@ -123,11 +128,12 @@ class SparseCache(Cache):
         self.session: Session | None = None
         self._client = client
         self._bound = Bound()
-        self._lent = False  # the session is another cache's
+        self._lent = False  # the session belongs to another cache
         self._options: dict[str, Any] = {"kv_dtype": kv_dtype, "max_tokens": max_tokens, "name": model_name}
         self._columns = Columns()
-        self._index: torch.Tensor | None = None  # of the open step: which rows of [batch * n] are tokens; None: all
-        self.generates = False  # within generate(), which makes the masks itself
+        # for the open step: indices of the rows of [batch * n] that are tokens; None: all
+        self._index: torch.Tensor | None = None
+        self.generates = False  # inside generate(), which creates the masks itself
         self._speculates = False  # steps of a few rows are candidates that a speculative decoder verifies
         self._prompt_end = 0  # columns of the prompt that generate() reads in chunks
         self._prompt_mask: torch.Tensor | None = None
@@ -141,8 +147,9 @@ class SparseCache(Cache):
 
     def bind(self, model: PreTrainedModel) -> None:
         """
-        Open the model in the daemon, and attach the named sequences that are there. generate() and the model's call do
-        it; before them it makes tokens() and get_seq_length() of a resumed sequence known. Raises Unsupported.
+        Opens the model in the daemon, and attaches existing named sequences. generate() and the model's call do this,
+        too; calling it earlier makes tokens() and get_seq_length() of a resumed sequence available. Raises
+        Unsupported.
         """
         if self.session is not None:
             self._bound.check(model)
@@ -161,7 +168,7 @@ class SparseCache(Cache):
             raise Error(errno.ENOENT, f"{missing}: no such sequence, but others of the batch are there")
         self.seqs = [seq for seq in found if seq is not None]
         self._columns.n = max(map(len, self.seqs))
-        if any(len(seq) < self._columns.n for seq in self.seqs):  # as a batch padded on the left
+        if any(len(seq) < self._columns.n for seq in self.seqs):  # like a batch with padding on the left
             at = torch.arange(self._columns.n)
             self._columns.real = torch.stack([at >= self._columns.n - len(seq) for seq in self.seqs])
 
@@ -185,8 +192,10 @@ class SparseCache(Cache):
 
     def fork(self, policy: str | None = None, name: str | Sequence[str] | None = None) -> "SparseCache":
         """
-        A copy of all rows as they are, which shares their pages until one of the two changes them. policy: its own; None:
-        as this cache's rows. It is on this cache's session, and ends with it.
+        Returns a copy of all rows, which shares their pages until one of the two changes them. It uses this cache's
+        session and ends with it.
+
+        policy: of the copy; None: that of this cache's rows
         """
         if self.session is None or not self.seqs:
             raise ValueError("the cache has no sequences so far")
@@ -202,12 +211,15 @@ class SparseCache(Cache):
         return to
 
     def tokens(self, row: int = 0) -> list[int]:
-        """The ids of a row's sequence, padding left out: those with K and V, and the one to go on from, where it is known."""
+        """
+        Returns the token ids of a row's sequence, without padding: those with K and V, and the next token, if it is
+        known.
+        """
         ids, following = self.seqs[row].tokens()
         return ids if following < 0 else [*ids, following]
 
     def attended_share(self) -> float:
-        """Of the tokens that dense decode steps of these rows would have read, the share that they read; 1 before any."""
+        """Tokens that these rows read in decode steps, relative to dense attention; 1 before any."""
         each = [seq.attended() for seq in self.seqs]
         causal = sum(x for _, x in each)
         return sum(x for x, _ in each) / causal if causal else 1.0
@@ -222,8 +234,8 @@ class SparseCache(Cache):
 
     def expect(self, ids: torch.Tensor | None, mask: torch.Tensor | None) -> None:
         """
-        A prompt that may come in several calls: so a policy knows where it ends, and chunks change no result. What the
-        sequences have of it stays, and what they have besides goes.
+        Announces a prompt that may come in several calls, so that policies know its end and chunks do not change
+        results. Tokens of the sequences that match the prompt are kept; others are removed.
         """
         self._prompt_end = ids.shape[1] if ids is not None else 0
         self._prompt_mask, self._speculates = mask, False
@@ -232,18 +244,18 @@ class SparseCache(Cache):
         rows = ids.tolist()
         real = None if mask is None or bool(mask.all()) else mask.to("cpu", torch.bool)
         each = [self._columns_held(seq, rows[i], None if real is None else real[i].tolist()) for i, seq in enumerate(self.seqs)]
-        kept = min(*each, ids.shape[1] - 1)  # the last column's logits are what is asked for
+        kept = min(*each, ids.shape[1] - 1)  # the logits of the last column are needed
         self._go_back(kept, None if real is None else real[:, :kept])
 
     @staticmethod
     def _columns_held(seq: Seq, ids: list[int], real: list[bool] | None) -> int:
-        """The first columns of a row of the prompt whose tokens the sequence begins with."""
+        """Number of the prompt's first columns whose tokens the sequence begins with."""
         places = range(len(ids)) if real is None else [i for i, is_token in enumerate(real) if is_token]
         n = common([ids[i] for i in places], seq.tokens()[0])
         return len(ids) if n == len(places) else places[n]
 
     def _go_back(self, kept: int, real: torch.Tensor | None) -> None:
-        """The sequences have the tokens in the prompt's first columns, and no others."""
+        """Truncates the sequences to the tokens in the prompt's first `kept` columns."""
         for i, seq in enumerate(self.seqs):
             n, held = kept if real is None else int(real[i].sum()), len(seq)
             if n == held:
@@ -264,14 +276,14 @@ class SparseCache(Cache):
         return f"the sequence {self.names[row]}" if self.names else f"row {row} of the cache"
 
     def _remaining(self, after: int, row: int) -> int:
-        """Tokens of the expected prompt beyond so many columns."""
+        """Tokens of the expected prompt after this number of columns."""
         if after >= self._prompt_end:
             return 0
         mask = self._prompt_mask
         return self._prompt_end - after if mask is None else int(mask[row, after : self._prompt_end].sum())
 
     def call(self, model: PreTrainedModel, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A model's call with these arguments, which forward() carries out, as a step; returns its output."""
+        """Runs a model's call as a step; forward() executes it. Returns its output."""
         self.bind(model)
         ids = kwargs.get("input_ids", args[0] if args else None)
         new = ids if ids is not None else kwargs["inputs_embeds"]
@@ -308,7 +320,7 @@ class SparseCache(Cache):
         return output
 
     def _recordings_of(self, model: PreTrainedModel) -> Recordings | None:
-        """Those of the session, which caches that were forked share; None where steps run as ever."""
+        """Returns the session's recordings, which forked caches share; None if steps run without recordings."""
         assert self.session is not None
         if not self._graphs or (self.session.model.device == "cpu" and not self._compile):
             return None
@@ -317,7 +329,9 @@ class SparseCache(Cache):
         return self._recordings[0]
 
     def _real_of(self, mask: torch.Tensor | None, n: int) -> torch.Tensor | None:
-        """[batch, n] of bool: which of the new columns are tokens; None: all. generate() has ones for what it decodes."""
+        """
+        Which of the new columns are tokens: [batch, n] bool; None: all. In decode steps generate() passes only ones.
+        """
         if mask is None or (self.generates and n == 1 and self._columns.n > 0):
             return None
         if not isinstance(mask, torch.Tensor) or mask.dim() != 2:
@@ -335,7 +349,10 @@ class SparseCache(Cache):
         return None if bool(said[:, -n:].all()) else said[:, -n:]
 
     def _check_positions(self, positions: torch.Tensor | None, real: torch.Tensor | None, n: int) -> None:
-        """A named sequence goes on by the number of its tokens: their keys have to be rotated by it."""
+        """
+        Positions of a named sequence must be the indices of its tokens, because the rotary embedding of a
+        continuation uses these.
+        """
         if not self.names or n == 1 or (positions is None and real is None and self._columns.real is None):
             return
         if positions is None or positions.dim() != 2:
@@ -347,7 +364,7 @@ class SparseCache(Cache):
                 raise ValueError(f"name: position_ids of row {i} do not count its tokens, from {len(seq)} on: a sequence that is gone on with would")
 
     def _items(self, ids: torch.Tensor | None, real: torch.Tensor | None, batch: int, n: int, decodes: bool) -> list[Item]:
-        """The step's items. What was sampled is known from here on, whatever becomes of the step."""
+        """Returns the step's items, and records the sampled tokens, which stay known even if the step fails."""
         assert self.session is not None
         rows: list[Any] = ids.tolist() if ids is not None else [None] * batch
         counts = [n] * batch
@@ -376,24 +393,24 @@ class SparseCache(Cache):
         except Error as e:
             if e.errno != errno.ENOTSUP or items[0].n_tokens == 1:
                 raise
-            for item in items:  # a policy that decodes one row a step reads several as a prompt
+            for item in items:  # a policy that decodes only one row a step reads several rows as a prompt
                 item.prompt = True
             self.session.begin(items, stream)
 
     def has_layer(self, module: Any) -> bool:
-        """Is it the decoder's, and not a vision tower's?"""
+        """Whether the module belongs to the decoder, and not to a vision tower."""
         return id(module) in self._bound.layers
 
     def is_decoder(self, config: Any) -> bool:
         return config is None or any(config is c for c in self._bound.configs)
 
     def windows(self) -> set[int]:
-        """Of the model's layers; 0: none."""
+        """Sliding windows of the model's layers; 0: none."""
         assert self.session is not None
         return {layer.window for layer in self.session.model.layers}
 
     def check_layer(self, module: Any, scaling: float | None, window: int | None, softcap: float | None) -> None:
-        """Once a layer: does it attend as the session was told?"""
+        """Checks once for each layer that it attends with the parameters that the session was opened with."""
         layer = module.layer_idx
         if layer in self._checked:
             return
@@ -424,16 +441,16 @@ class SparseCache(Cache):
         out[self._index] = rows
         return out.view(batch, n, heads, dim)
 
-    # ---- what transformers asks of a cache ----
+    # ---- transformers' interface of a cache ----
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The new rows alone: attend() appends them."""
+        """Returns the new rows unchanged: attend() appends them."""
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Columns so far, padding among them."""
+        """Number of columns so far, including padding."""
         return self._columns.n
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -472,7 +489,7 @@ class SparseCache(Cache):
         return [False] * len(self)
 
     def __copy__(self) -> "SparseCache":
-        """A fork; of an unused cache another one like it."""
+        """Returns a fork; for an unused cache another one like it."""
         if self.seqs:
             return self.fork()
         to = SparseCache(self.policy, client=self._client, graphs=self._graphs, compile=self._compile)
@@ -486,7 +503,10 @@ class SparseCache(Cache):
         raise TypeError("a SparseCache cannot be pickled: expected SparseCache(name=...), which goes on in another process by its name")
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Take the last columns back: crop(-n). Raises Stale where the policy has evicted what they replaced."""
+        """
+        Removes columns from the end: crop(-n). Raises Stale if the policy has evicted tokens that would be needed
+        again.
+        """
         last = -tokens_to_remove if tokens_to_remove <= 0 else max(0, self._columns.n - tokens_to_remove)
         if last > self._columns.n:
             raise ValueError(f"crop({tokens_to_remove}): the cache has {self._columns.n} columns, expected at most so many to remove")
@@ -496,13 +516,16 @@ class SparseCache(Cache):
             self._columns.remove(last)
 
     def reset(self) -> None:
-        """Back to no tokens; sequences and names stay."""
+        """Removes all tokens; sequences and names stay."""
         for seq in self.seqs:
             seq.truncate(0)
         self._columns.clear()
 
     def _replace(self, rows: Sequence[int]) -> None:
-        """Row i becomes what row rows[i] is: the first to take a row has its sequence, others a fork; what nobody takes goes."""
+        """
+        Replaces row i with row rows[i]. The first use of a row takes its sequence, further uses fork it; unused
+        sequences are dropped.
+        """
         if self.names and list(rows) != list(range(len(self.seqs))):
             raise ValueError("name: rows of the batch replace one another, as beams do: expected no names")
         taken: set[int] = set()
@@ -527,13 +550,15 @@ class SparseCache(Cache):
         self._replace(rows.tolist())
 
     def activate_past_recording(self) -> None:
-        """What a speculative decoder calls first: until the next generate(), up to 16 rows of a call decode."""
+        """
+        A speculative decoder calls this first: until the next generate(), calls of up to 16 rows are decode steps.
+        """
         self._speculates = True
 
-    # ---- the end ----
+    # ---- closing ----
 
     def close(self) -> None:
-        """Free the pages; named sequences stay in the daemon. A second call does nothing."""
+        """Frees the pages; named sequences stay in the daemon. A second call does nothing."""
         seqs, self.seqs = self.seqs, []
         if self._lent:
             for seq in seqs:

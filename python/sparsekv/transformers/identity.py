@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transformers model's K and V are computed from, as it is in memory: the name that the daemon knows the model by."""
+"""
+Computes a model's identity from the model in memory: everything that its K and V are computed from. The daemon knows
+the model by this name.
+"""
 import struct
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,7 +17,8 @@ from ..model import Model
 DTYPES = {torch.float32: lib.SKV_F32, torch.float16: lib.SKV_F16, torch.bfloat16: lib.SKV_BF16}
 CHUNK = 1 << 24  # elements that are copied from a device at a time
 
-# The engine computes these: with silu, their shape, tensors and rms_norm_eps say all, and it says the same.
+# Models that the C engine supports, too. With silu, shape, tensors and rms_norm_eps identify them completely, and the
+# engine computes the same identity.
 OF_THE_ENGINE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
@@ -23,7 +27,10 @@ class Unhashable(ValueError):
 
 
 class Copy:
-    """What a tensor on a device was when it was hashed: copying it again takes long, looking whether it changed does not."""
+    """
+    State of a tensor on a device when it was hashed: copying it again is slow, checking whether it has changed is
+    fast.
+    """
 
     def __init__(self, tensor: torch.Tensor, checksum: int, identity: Identity):
         self.state = (tensor.data_ptr(), tensor._version, tensor.dtype, tuple(tensor.shape), checksum)
@@ -41,7 +48,10 @@ def add_host_tensor(to: Identity, name: str, tensor: torch.Tensor) -> None:
 
 
 def add_device_tensors(to: Identity, tensors: dict[str, torch.Tensor], known: dict[str, Copy]) -> None:
-    """Those that changed are copied to the host and hashed there. `.data` can be written to without a trace, so each has a checksum."""
+    """
+    Copies changed tensors to the host and hashes them there. Writes through `.data` do not change the version, so
+    each tensor has a checksum.
+    """
     words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = [t.reshape(-1).view(words[t.element_size()]).sum(dtype=torch.int64) for t in tensors.values()]
     checksums = torch.stack(sums).tolist() if sums else []
@@ -73,7 +83,10 @@ def add_weights(to: Identity, model: PreTrainedModel) -> None:
 
 
 def add_adapters(to: Identity, model: PreTrainedModel) -> None:
-    """PEFT's layers: their tensors are the model's; which of them count, and how much, is not in them."""
+    """
+    Adds PEFT's settings. The adapters' tensors are among the model's, but which adapters are active, and their
+    scaling, are not.
+    """
     for name, module in model.named_modules():
         for key in ("active_adapters", "disable_adapters", "scaling"):
             value = getattr(module, key, None) if hasattr(module, "base_layer") else None
@@ -98,7 +111,7 @@ def add_settings(to: Identity, model: PreTrainedModel, shape: Model) -> None:
 
 
 def identity_of(model: PreTrainedModel, shape: Model) -> str:
-    """A name of the model that another one has if it computes the same K and V, and no other. Raises Unhashable."""
+    """Returns a model name that is equal exactly for models that compute the same K and V. Raises Unhashable."""
     identity = Identity()
     add_settings(identity, model, shape)
     identity.shape(shape)

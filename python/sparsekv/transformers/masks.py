@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the mask that a model asks for the one that the library attends with: causal, with a layer's sliding window?"""
+"""Checks that a model's mask is the one that the library attends with: causal, with the layer's sliding window."""
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-ELEMENTS = 1 << 24  # of a mask that are compared at a time
+ELEMENTS = 1 << 24  # elements of a mask that are compared at a time
 
 
 def plain_window(function: Any) -> int | None:
-    """The window of transformers' own causal masks, 0 without one, read from the function itself; None: it is another."""
+    """
+    Recognizes transformers' own causal masks by their functions, and returns the window, 0 without one; None: another
+    mask.
+    """
     if function is causal_mask_function:
         return 0
     inside = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
@@ -39,8 +42,9 @@ def check_mask(
     **_: Any,
 ) -> None:
     """
-    ValueError where a row attends to other columns than it would causally, with one of the layers' windows or none. Padding aside. Whether a
-    layer has the window that it was told of, SparseCache.check_layer() asks.
+    Raises ValueError if a row attends to other columns than causally, with or without one of the layers' windows.
+    Padding is ignored. SparseCache.check_layer() checks that each layer has the window that the session was opened
+    with.
     """
     if plain_window(mask_function) is not None:
         return

@@ -2,10 +2,11 @@
 """
 Decode steps as CUDA graphs.
 
-To launch a step's kernels one by one takes Python longer than some GPUs take to run them. A recorded step is one launch. The
-library says what a recording fits (skv_step_key: the number of rows, their capacity, their policies); ids and positions are
-copied into its buffers, logits out of them. The first step of a key runs as ever, which also loads what a device loads at
-first use; the second is recorded, and later ones replay it. What cannot be recorded runs as ever, with the reason in the log.
+Launching a step's kernels one by one from Python can take longer than running them on the GPU. A recorded step is one
+launch. The library's key (skv_step_key: number of rows, their capacity, their policies) tells which steps fit a
+recording; ids and positions are copied into its buffers, and logits out of them. The first step with a key runs
+normally, which also loads what a device loads at first use. The second is recorded, and later ones replay it. Steps
+that cannot be recorded run normally, and the log has the reason.
 """
 import contextlib
 import gc
@@ -22,15 +23,15 @@ from transformers.cache_utils import Cache
 
 from ..session import Session
 
-KEPT = 8  # recordings; the one that was not used for longest goes
+KEPT = 8  # number of recordings; the least recently used one is dropped
 
 log = logging.getLogger("sparsekv")
 
 
 class NewRows(Cache):
     """
-    What the layers of a recorded or compiled step have in place of a SparseCache: it knows no lengths, since a length that
-    Python reads while it records is the same in all later steps.
+    Replaces the SparseCache for the layers of a recorded or compiled step. It has no lengths, because a length that
+    Python reads during the recording would be the same in all later steps.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ NEW_ROWS = NewRows()
 
 
 class NotRecorded(Exception):
-    """Why a step cannot be recorded."""
+    """A step cannot be recorded; the text says why."""
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Recording:
 
 @dataclass
 class Arguments:
-    """A model call's arguments: tensors, which a recording has buffers for, and those that it is made with."""
+    """A model call's arguments: tensors, for which a recording has buffers, and constants, which it was made with."""
 
     tensors: dict[str, torch.Tensor]
     constants: dict[str, Any]
@@ -83,11 +84,11 @@ class Arguments:
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], columns: int) -> Arguments:
-    """Of a decode step that begins after so many columns. Raises NotRecorded."""
+    """Sorts the arguments of a decode step that begins after `columns` columns. Raises NotRecorded."""
     if len(args) > 1:
         raise NotRecorded("the model was called with several positional arguments, expected input_ids alone")
     given = {**({"input_ids": args[0]} if args else {}), **kwargs}
-    # every row decodes, so the mask says nothing; and the cache is replaced
+    # every row decodes, so the mask has no effect; the cache is replaced
     given = {name: x for name, x in given.items() if x is not None and name not in ("attention_mask", "past_key_values")}
     tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
     constants = {name: x for name, x in given.items() if name not in tensors}
@@ -102,7 +103,7 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], columns: int) ->
 
 
 def copy_of(output: Any, cache: Cache) -> Any:
-    """A model's output, which the next replay overwrites, with the caller's cache in it."""
+    """Copies a model's output, which the next replay overwrites, and puts the caller's cache into it."""
     if isinstance(output, torch.Tensor):
         return output.clone()
     if isinstance(output, dict):
@@ -113,7 +114,9 @@ def copy_of(output: Any, cache: Cache) -> Any:
 
 
 class Recordings:
-    """Of one model's decode steps in one session. On the host nothing is recorded: these are steps that are compiled alone."""
+    """
+    Recordings of one model's decode steps in one session. On the host nothing is recorded; steps are only compiled.
+    """
 
     def __init__(self, model: PreTrainedModel, session: Session, compiles: bool | dict[str, Any]):
         self.session = session
@@ -135,7 +138,10 @@ class Recordings:
 
     @contextlib.contextmanager
     def on_stream(self) -> Iterator[None]:
-        """The block's work is on the recordings' stream (the default one cannot record), in its place of the caller's."""
+        """
+        The block's work runs on the recordings' stream, because the default stream cannot record; it is ordered with
+        the caller's stream.
+        """
         if self._device.type != "cuda":
             yield
             return
@@ -146,7 +152,10 @@ class Recordings:
         caller.wait_stream(self._stream)
 
     def call(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], columns: int) -> Any:
-        """The model's call in the open step. Raises NotRecorded, after which the step begins anew, and runs as ever."""
+        """
+        Runs the model's call in the open step. Raises NotRecorded; the caller then begins the step again without a
+        recording.
+        """
         if self._off:
             return forward(*args, **kwargs)
         try:
@@ -159,12 +168,12 @@ class Recordings:
             output = self._call(forward, key, a)
         elif self._compiled is not None:
             output = self._run(forward, a.tensors, a.constants)
-        else:  # it measures recall
+        else:  # the step measures recall
             return forward(*args, **kwargs)
         return copy_of(output, kwargs["past_key_values"])
 
     def _call(self, forward: Callable[..., Any], key: int, a: Arguments) -> Any:
-        """The output as the recording has it, or of a call that was not recorded."""
+        """Returns the output of a recording, or of a normal run."""
         whole = (key, a.kind)
         found = self._known.get(whole)
         if found is None and whole not in self._known:
@@ -191,7 +200,7 @@ class Recordings:
         inputs = {name: x.clone() for name, x in a.tensors.items()}
         graph = torch.cuda.CUDAGraph()
         collects = gc.isenabled()
-        gc.disable()  # what it may free waits for the device, which a stream that records does not allow
+        gc.disable()  # freeing memory may synchronize the device, which is forbidden while a stream records
         try:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -199,7 +208,7 @@ class Recordings:
             finally:
                 graph.capture_end()
         except Exception as e:
-            why = e.__context__ if e.__context__ is not None else e  # the end of a broken recording fails, too
+            why = e.__context__ if e.__context__ is not None else e  # ending a broken recording fails, too
             self._give_up(f"{type(why).__name__}: {why}".splitlines()[0])
             raise NotRecorded(self._off) from e
         finally:

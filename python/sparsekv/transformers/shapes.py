@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of a transformers model's KV cache, read from its attention modules, or why it has none that fits."""
+"""
+Reads the shape of a transformers model's KV cache from its attention modules, or says why the model is not supported.
+"""
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +16,17 @@ MAX_HEAD_DIM = 256
 MAX_TOKENS = 1 << 24
 
 
-# Of a configuration's layer_types: those whose state is K and V.
+# The layer_types of a configuration whose state is K and V.
 ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 FAMILIES = "Llama, Qwen2, Qwen3, Mistral, Gemma 2 and 3, Phi-3, gpt-oss, Granite and SmolLM3"
 
 
 class Unsupported(ValueError):
-    """The model cannot run on SparseCache; the text says why."""
+    """The model cannot run with SparseCache; the text says why."""
 
 
 def attention_modules(model: PreTrainedModel) -> dict[int, Any]:
-    """The decoder's attention modules, by layer."""
+    """Returns the decoder's attention modules by layer."""
     found: dict[int, Any] = {}
     for module in model.modules():
         layer: Any = getattr(module, "layer_idx", None)
@@ -54,13 +56,13 @@ def layer_of(module: Any, scale: float) -> Layer:
 
 
 def other_mixers(model: PreTrainedModel, config: Any) -> list[str]:
-    """Kinds of layers that keep a state between tokens other than K and V: of Mamba, linear attention, convolutions."""
+    """Kinds of layers with another state than K and V: Mamba, linear attention, convolutions."""
     kinds = {kind for kind in getattr(config, "layer_types", None) or () if kind not in ATTENTION}
     return sorted(kinds) or (["recurrent"] if getattr(model, "_is_stateful", False) else [])
 
 
 def refuse(model: PreTrainedModel, modules: dict[int, Any]) -> None:
-    """Raise Unsupported where the model is of a kind that pages do not hold."""
+    """Raises Unsupported if pages cannot hold the model's cache."""
     config = model.config.get_text_config(decoder=True)
     name = type(model).__name__
     if model.config.is_encoder_decoder:
@@ -85,8 +87,8 @@ def refuse(model: PreTrainedModel, modules: dict[int, Any]) -> None:
 
 def rows_dtype(model: PreTrainedModel, module: Any) -> str:
     """
-    The dtype of the layer's q, k and v. Weights that are quantized are packed in others, and go with the dtype of the hidden
-    states, which is that of the embeddings.
+    The dtype of the layer's q, k and v. Quantized weights have other dtypes; their layers compute in the dtype of the
+    hidden states, which is that of the embeddings.
     """
     weights = [getattr(getattr(module, "o_proj", None), "weight", None), getattr(model.get_input_embeddings(), "weight", None)]
     names = [str(w.dtype).rpartition(".")[2] for w in weights if w is not None] + [str(model.dtype).rpartition(".")[2]]
@@ -94,7 +96,10 @@ def rows_dtype(model: PreTrainedModel, module: Any) -> str:
 
 
 def device_of(model: PreTrainedModel, modules: dict[int, Any]) -> torch.device:
-    """Where the layers attend. Offloaded weights are there only while they are used: accelerate's hook says where. Raises Unsupported."""
+    """
+    The device on which the layers attend. Offloaded weights are on it only while they are used; accelerate's hook
+    names the device. Raises Unsupported.
+    """
     found: set[torch.device] = set()
     for module in modules.values():
         held = [t.device for part in (module.parameters(), module.buffers()) for t in part if not t.is_meta]
@@ -112,8 +117,11 @@ def device_of(model: PreTrainedModel, modules: dict[int, Any]) -> torch.device:
 
 def model_of(model: PreTrainedModel, max_tokens: int = 0, kv_dtype: str = "", name: str = "") -> Model:
     """
-    The shape of the model's KV cache. max_tokens: of the longest sequence; 0: the model's max_position_embeddings. kv_dtype:
-    of the pages; "": the model's. name: sequences belong to it; "": its identity (identity.py). Raises Unsupported.
+    Returns the shape of the model's KV cache. Raises Unsupported.
+
+    max_tokens: of the longest sequence; 0: the model's max_position_embeddings
+    kv_dtype: of the pages; "": the model's
+    name: sequences belong to it; "": the model's identity (identity.py)
     """
     modules = attention_modules(model)
     refuse(model, modules)

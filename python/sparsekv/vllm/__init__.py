@@ -7,12 +7,13 @@ vLLM on sparsekvd: an attention backend and a connector, out of tree, for vLLM 0
         "kv_connector_extra_config": {"policy": "full"}}'    # on CUDA also: --attention-backend CUSTOM --no-async-scheduling
     curl .../v1/completions -d '{..., "kv_transfer_params": {"sparsekv": {"policy": "delta?budget=0.25", "name": "chat-17"}}}'
 
-vLLM keeps its scheduler, its block tables and its sampling. Its own KV cache shrinks to 4 bytes a token and layer; K and V
-are in the daemon's pages, and the number of vLLM's blocks follows the pool. Installing the package changes nothing
-for engines without this connector.
+vLLM keeps its scheduler, its block tables and its sampling. Its own KV cache shrinks to 4 bytes a token and layer. K
+and V are in the daemon's pages, and the number of vLLM's blocks depends on the pool. Installing the package changes
+nothing for engines without this connector.
 
-The connector has two halves, in two processes: scheduler.py says which sequences there are and which rows a step has,
-worker.py holds them and makes the steps. plan.py is what they tell each other. backend.py is what vLLM's layers call.
+The connector has two halves in two processes: scheduler.py decides which sequences exist and which rows a step has;
+worker.py holds the sequences and runs the steps. plan.py has the messages between them. backend.py has the classes
+that vLLM's layers call.
 """
 import logging
 
@@ -25,8 +26,8 @@ log = logging.getLogger("vllm.sparsekv")
 
 def register() -> None:
     """
-    The entry point of vllm.general_plugins, which vLLM runs in each of its processes. Registers the connector, the backend as
-    CUSTOM, and one for CPU_ATTN that is ours or vLLM's as the engine's connector says (cpu.py).
+    The entry point of vllm.general_plugins, which vLLM runs in each of its processes. Registers the connector, the
+    backend as CUSTOM, and one for CPU_ATTN that is ours or vLLM's, depending on the engine's connector (cpu.py).
     """
     import vllm
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Requests are checked before they enter the engine, so that an OpenAI client gets 400 and the reason.
+Checks requests before they enter the engine, so that an OpenAI client gets status 400 and the reason.
 
-vLLM 0.32 has one hook for that, a logits processor's validate_params, but an engine with custom logits processors refuses
-speculative decoding. So InputProcessor._validate_params is wrapped.
+The only hook of vLLM 0.32 for that is a logits processor's validate_params, but an engine with custom logits
+processors refuses speculative decoding. So InputProcessor._validate_params is wrapped.
 """
 import errno
 import functools
@@ -28,7 +28,7 @@ def _wrap() -> None:
         if transfer is not None and transfer.has_connector(CONNECTOR):
             try:
                 validate(self, params)
-            except ValueError as e:  # of any other class vLLM makes a 500 without a text
+            except ValueError as e:  # vLLM converts other exceptions to status 500 without a text
                 raise VLLMValidationError(str(e), parameter="kv_transfer_params") from e
         return theirs(self, params, *args, **kwargs)
 
@@ -36,12 +36,12 @@ def _wrap() -> None:
 
 
 def install() -> None:
-    """Wrap InputProcessor once in a process."""
+    """Wraps InputProcessor, once in a process."""
     _wrap()
 
 
 def validate(processor: Any, params: Any) -> None:
-    """ValueError: what in the request is wrong. `processor` keeps the policies that were found right."""
+    """Raises ValueError with what is wrong in the request. `processor` remembers valid policies."""
     said = request_params(getattr(params, "extra_args", None))
     if said.policy is None:
         return
@@ -53,7 +53,10 @@ def validate(processor: Any, params: Any) -> None:
 
 
 def try_policy(vllm_config: Any, policy: str) -> None:
-    """Open a session of the model's shape, in host memory, that runs the policy. ValueError: the engine cannot."""
+    """
+    Opens a session with the model's shape and this policy in host memory. Raises ValueError if the engine cannot run
+    it.
+    """
     params = engine_params(vllm_config.kv_transfer_config.kv_connector_extra_config)
     try:
         with sparsekv.Client(params.socket) as client, client.open(shape_of(vllm_config, params), policy) as session:
@@ -64,7 +67,10 @@ def try_policy(vllm_config: Any, policy: str) -> None:
 
 
 def try_several_rows(session: sparsekv.Session) -> None:
-    """ValueError where the session's policy decodes one row a step, which the library says before it looks for pages."""
+    """
+    Raises ValueError if the session's policy decodes only one row a step. The library reports that before it
+    allocates pages.
+    """
     try:
         session.begin([sparsekv.Item(session.new(), 2)])
     except sparsekv.OutOfPages:

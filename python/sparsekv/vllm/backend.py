@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What vLLM's attention layers call: the backend's classes. They hand rows to the connector's worker half, which makes the
-step; without that half (profiling, warming up, capture of CUDA graphs) attention is zeros.
+The backend's classes, which vLLM's attention layers call. They pass rows to the connector's worker half, which runs
+the step. If there is no worker half (profiling, warm-up, capture of CUDA graphs), attention returns zeros.
 """
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class SparseKVMetadata(AttentionMetadata):
-    """A batch. query_start: [requests + 1], rows before each request. slots: [rows], vLLM's slot of each row."""
+    """
+    A batch.
+
+    query_start: [requests + 1]: number of rows before each request
+    slots: [rows]: vLLM's slot of each row
+    """
 
     query_start: list[int]
     slots: torch.Tensor
 
 
 class SparseKVBackend(AttentionBackend):
-    """--attention-backend CUSTOM. K and V are in pages of sparsekvd; vLLM's blocks are placeholders."""
+    """--attention-backend CUSTOM. K and V are in sparsekvd's pages; vLLM's blocks are placeholders."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.float16, torch.bfloat16]
     supported_kv_cache_dtypes: ClassVar[list["CacheDType"]] = ["auto", "float16", "bfloat16"]
@@ -63,8 +68,8 @@ class SparseKVBackend(AttentionBackend):
     @classmethod
     def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
         """
-        4 bytes a token. A layer with a sliding window is like any other to vLLM: all of its K and V are held, and the
-        library attends to the window.
+        4 bytes a token. A layer with a sliding window is like any other to vLLM: all of its K and V are kept, and the
+        library applies the window.
         """
         if not isinstance(spec, FullAttentionSpec):
             spec = FullAttentionSpec(
@@ -94,7 +99,7 @@ class SparseKVBackend(AttentionBackend):
 
 
 class SparseKVCPUBackend(SparseKVBackend):
-    """In the place of CPU_ATTN: vLLM looks the name up among its own."""
+    """Replaces CPU_ATTN, because vLLM expects a backend with that name."""
 
     @staticmethod
     def get_name() -> str:
@@ -102,7 +107,9 @@ class SparseKVCPUBackend(SparseKVBackend):
 
 
 class SparseKVMetadataBuilder(AttentionMetadataBuilder[SparseKVMetadata]):
-    """Which rows are whose. Steps begin and attend in Python, so that a CUDA graph of a whole model cannot replay them."""
+    """
+    Assigns rows to requests. Steps begin and attend in Python, so a CUDA graph of the whole model cannot replay them.
+    """
 
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.NEVER
 
@@ -117,7 +124,7 @@ class SparseKVMetadataBuilder(AttentionMetadataBuilder[SparseKVMetadata]):
 
 
 class SparseKVImpl(AttentionImpl[SparseKVMetadata]):
-    """One layer. Its attributes are what model.py tells the library of it."""
+    """One layer. model.py passes its attributes to the library."""
 
     def __init__(
         self,

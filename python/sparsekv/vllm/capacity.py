@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How many of vLLM's blocks there are: as many as the daemon's pool has pages for. A block is a placeholder of 4 bytes a token
-and layer, so vLLM's own sum over its memory would give far too many.
+Sets the number of vLLM's blocks to what the daemon's pool can hold. A block is a placeholder of 4 bytes a token and
+layer, so vLLM's own computation from its memory would give far too many blocks.
 """
 import json
 import logging
@@ -23,13 +23,13 @@ log = logging.getLogger("vllm.sparsekv")
 
 
 def pages(socket: str | None, model: sparsekv.Model, policy: str, n_tokens: int, chunk: int) -> tuple[int, int]:
-    """The pages that a session could take now, and those that a sequence of n_tokens needs under the policy."""
+    """Returns the pages that a session could get now, and those that a sequence of n_tokens needs under the policy."""
     with sparsekv.Client(socket) as client, client.open(model, policy) as session:
         return session.room().pages, session.need(n_tokens, chunk)
 
 
 def pages_of_device(*args: Any) -> tuple[int, int]:
-    """The same in a process of its own, so that the engine's does not make a context on the device."""
+    """The same in a separate process, so that the engine's process does not create a context on the device."""
     socket, model, *rest = args
     text = json.dumps([socket, asdict(model), *rest])
     got = subprocess.run([sys.executable, "-m", "sparsekv.vllm.capacity"], input=text, capture_output=True, text=True, check=False)
@@ -40,7 +40,10 @@ def pages_of_device(*args: Any) -> tuple[int, int]:
 
 
 def limit(vllm_config: "VllmConfig") -> None:
-    """Set num_gpu_blocks_override, unless it is given. ValueError where a request of max_model_len tokens would never fit."""
+    """
+    Sets num_gpu_blocks_override unless it is given. Raises ValueError if a request of max_model_len tokens could
+    never fit.
+    """
     cache, model = vllm_config.cache_config, vllm_config.model_config
     assert vllm_config.kv_transfer_config is not None
     params = engine_params(vllm_config.kv_transfer_config.kv_connector_extra_config)
@@ -64,8 +67,8 @@ def limit(vllm_config: "VllmConfig") -> None:
 
 def blocks_of(room: int, need: int, vllm_config: "VllmConfig", shape: sparsekv.Model, params: EngineParams) -> int:
     """
-    Blocks, vLLM's null block included. Of the pages, those are set aside that forks take when they copy their last page, at
-    most an eighth of all.
+    Returns the number of blocks, including vLLM's null block. Some pages, at most an eighth, are reserved for forks,
+    which copy their last page.
     """
     block_size, max_len = vllm_config.cache_config.block_size, vllm_config.model_config.max_model_len
     copies = shape.n_layers * vllm_config.scheduler_config.max_num_seqs if params.forks else 0
@@ -78,7 +81,7 @@ def blocks_of(room: int, need: int, vllm_config: "VllmConfig", shape: sparsekv.M
 
 
 def check(vllm_config: "VllmConfig", kv_cache_config: Any) -> None:
-    """ValueError where vLLM counted its blocks without us."""
+    """Raises ValueError if vLLM computed the number of blocks itself."""
     override = vllm_config.cache_config.num_gpu_blocks_override
     if override is None or kv_cache_config.num_blocks > override:
         raise ValueError(

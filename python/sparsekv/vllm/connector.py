@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector that vLLM makes twice, once in the scheduler's process and once in the worker's."""
+"""The connector, which vLLM instantiates twice: in the scheduler's process and in the worker's."""
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole, SupportsHMA
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
-    """vLLM's calls to either half. `scheduler` or `worker` is None, as the role says."""
+    """Passes vLLM's calls to one of the halves. `scheduler` or `worker` is None, depending on the role."""
 
-    requires_kv_delivery = False  # nothing is handed to another engine: a preempted request loses nothing
+    requires_kv_delivery = False  # no KV cache is handed to another engine, so preempting a request loses nothing
 
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"):
         super().__init__(vllm_config, role, kv_cache_config)
@@ -37,15 +37,18 @@ class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
         else:
             self.worker = Worker(vllm_config, params)
 
-    # ---- before there is a connector ----
+    # ---- before the connector exists ----
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
-        """No layout is required. vLLM asks in the engine's process, before it counts its blocks: the place to say how many."""
+        """
+        Requires no layout. vLLM calls this in the engine's process before it computes the number of blocks, so it is
+        the place to set that number.
+        """
         capacity.limit(vllm_config)
         return None
 
-    # ---- the worker's half ----
+    # ---- the worker half ----
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
@@ -57,10 +60,10 @@ class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
         self.worker.order = kwargs.get("request_ids")
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing is loaded: attention finds K and V where they are."""
+        """Does nothing: K and V are not loaded, attention reads them in place."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
-        """Nothing is saved: attention has appended K and V."""
+        """Does nothing: attention has appended K and V."""
 
     def wait_for_save(self) -> None:
         assert self.worker is not None
@@ -74,7 +77,7 @@ class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
         if self.worker is not None:
             self.worker.close()
 
-    # ---- the scheduler's half ----
+    # ---- the scheduler half ----
 
     def on_new_request(self, request: "Request") -> None:
         assert self.scheduler is not None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The backend behind CPU_ATTN. vLLM's CPU platform takes that one whatever --attention-backend says, so it is overridden:
-`ChosenBackend` is ours in an engine whose connector is ours, and vLLM's own in any other.
+The backend for CPU_ATTN. vLLM's CPU platform always uses that one, regardless of --attention-backend, so it is
+overridden: `ChosenBackend` is ours in an engine with our connector, and vLLM's own in any other engine.
 """
 from typing import Any
 

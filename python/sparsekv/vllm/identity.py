@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of K and V other than token ids: the model; and of a request its adapter, images, embeddings and salt."""
+"""What K and V depend on besides token ids: the model; and for a request its adapter, images, embeddings and salt."""
 import functools
 import hashlib
 import os
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def model_identity(vllm_config: "VllmConfig", shape: sparsekv.Model) -> str:
     """
-    The name of the engine's model: of its configuration, dtype, quantization and shape, and of all weights where its
-    files are here; else of the name and the revision that vLLM loads.
+    The name of the engine's model. It depends on the configuration, dtype, quantization and shape, and on all weights
+    if the files are local; otherwise on the model's name and revision.
     """
     model, load = vllm_config.model_config, vllm_config.load_config
     identity = Identity()
-    identity.text("engine", "vllm")  # its kernels round otherwise than others'
+    identity.text("engine", "vllm")  # its kernels round differently from those of others
     identity.text("dtype", str(model.dtype))
     identity.text("quantization", str(model.quantization))
     identity.text("architectures", repr(getattr(model.hf_config, "architectures", None)))
@@ -37,7 +37,7 @@ def model_identity(vllm_config: "VllmConfig", shape: sparsekv.Model) -> str:
         identity.text("weights", "\n".join(sorted(digest_of_file(file) for file in files)))
     else:
         identity.text("weights", f"{folder} at {model.revision}")
-    if shape.rope.type == "unknown":  # longrope, for one, is chosen by the longest sequence
+    if shape.rope.type == "unknown":  # longrope, for instance, depends on the longest sequence
         identity.number("max_model_len", model.max_model_len)
     return identity.name(str(getattr(model.hf_config, "model_type", "model")))
 
@@ -47,7 +47,7 @@ def has_weights(folder: str) -> bool:
 
 
 def other_weights(path: Path) -> list[Path]:
-    """The files of weights that are here and that the library does not read: of other formats, or shards without an index."""
+    """Local weight files that the library cannot read: of other formats, or shards without an index."""
     if path.is_file():
         return [path]
     return [file for kind in ("safetensors", "bin", "pt", "pth", "gguf") for file in path.glob(f"*.{kind}")]
@@ -65,7 +65,7 @@ def digest_of(path: str, inode: int, size: int, changed_ns: int) -> str:
 
 
 def adapter_key(lora: Any) -> str:
-    """A LoRA adapter: the content of its files where they are here, else its name, path and number."""
+    """The key of a LoRA adapter: the content of its files if they are local, otherwise its name, path and number."""
     folder = Path(lora.lora_path)
     files = sorted(folder.glob("adapter_*")) if folder.is_dir() else []
     said = [str(lora.lora_name), str(lora.lora_path), str(lora.lora_int_id)]
@@ -76,8 +76,8 @@ def adapter_key(lora: Any) -> str:
 
 def request_key(request: "Request") -> str | None:
     """
-    Requests of one key have the same K and V where they have the same first tokens. "": token ids are all that there is. None: of
-    prompts that came as embeddings nothing is known.
+    Requests with equal keys and equal first tokens have the same K and V. "": only token ids matter. None: unknown,
+    because the prompt came as embeddings.
     """
     if getattr(request, "prompt_embeds", None) is not None:
         return None
@@ -92,5 +92,7 @@ def request_key(request: "Request") -> str | None:
 
 
 def name_under(key: str, name: str) -> str:
-    """The name of a request's sequence. It contains the key: requests with different adapters never share a sequence."""
+    """
+    The name of a request's sequence. It contains the key, so requests with different adapters never share a sequence.
+    """
     return name if not key else f"{name[: 63 - 17]}.{key[:16]}"

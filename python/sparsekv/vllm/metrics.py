@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of the worker's session in vLLM's log and at its /metrics. The daemon's own are `sparsekvctl metrics`."""
+"""Counters of the worker's session, for vLLM's log and its /metrics. `sparsekvctl metrics` has the daemon's own."""
 import time
 from typing import Any
 
@@ -8,7 +8,7 @@ from prometheus_client import Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.utils import create_metric_per_engine
 
-EVERY_SECONDS = 0.5  # on a device, counters wait for its queue
+EVERY_SECONDS = 0.5  # on a device, reading counters waits for queued work
 
 COUNTERS = {
     "steps": "Committed steps",
@@ -25,7 +25,7 @@ GAUGES = {"n_seqs": "Sequences that the engine holds", "stock_pages": "Free page
 
 
 class SparseKVStats(KVConnectorStats):
-    """data: counters since the last one, and gauges."""
+    """data: increments of counters, and gauges."""
 
     def reset(self) -> None:
         self.data = {}
@@ -44,7 +44,7 @@ class SparseKVStats(KVConnectorStats):
 
 
 class Source:
-    """Where the worker's counters come from: the session's, and its own."""
+    """The worker's counters: the session's, and its own."""
 
     def __init__(self, session: sparsekv.Session):
         self.session = session
@@ -67,7 +67,7 @@ class Source:
 
 
 class SparseKVPromMetrics(KVConnectorPromMetrics):
-    """sparsekv_vllm_* with vLLM's labels."""
+    """Prometheus metrics sparsekv_vllm_* with vLLM's labels."""
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: dict[int, list[object]]):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)

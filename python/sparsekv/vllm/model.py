@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sparsekv's description of a model, made from vLLM's."""
+"""Converts vLLM's description of a model to sparsekv's."""
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refuse(vllm_config: "VllmConfig") -> None:
-    """ValueError where the engine is configured to do what sparsekv.vllm does not."""
+    """Raises ValueError if the engine's configuration is not supported."""
     parallel, cache, model = vllm_config.parallel_config, vllm_config.cache_config, vllm_config.model_config
     for what in ("tensor_parallel_size", "pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, what, 1) != 1:
@@ -37,7 +37,7 @@ def refuse(vllm_config: "VllmConfig") -> None:
 
 
 def shape_of(vllm_config: "VllmConfig", params: EngineParams, device: str = "cpu", **more: Any) -> sparsekv.Model:
-    """The model as far as its configuration tells: what its pages look like."""
+    """The model's shape according to its configuration, which determines its pages."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     spec = vllm_config.speculative_config
     dtype = str(model.dtype).rpartition(".")[2]
@@ -60,7 +60,7 @@ def shape_of(vllm_config: "VllmConfig", params: EngineParams, device: str = "cpu
 
 
 def attention_layers(vllm_config: "VllmConfig") -> dict[str, Any]:
-    """The model's attention layers by name, in the order in which a forward pass calls them."""
+    """Returns the model's attention layers by name, in the order in which a forward pass calls them."""
     from vllm.config import get_layers_from_vllm_config
     from vllm.model_executor.layers.attention import Attention
     from vllm.model_executor.models.utils import extract_layer_index
@@ -70,7 +70,7 @@ def attention_layers(vllm_config: "VllmConfig") -> dict[str, Any]:
 
 
 def model_of(vllm_config: "VllmConfig", params: EngineParams, device: str) -> tuple[sparsekv.Model, dict[str, int]]:
-    """The model with what its layers say of themselves, once they exist, and each layer's number by its name."""
+    """Returns the model with properties of its layers, which must exist, and the number of each layer by its name."""
     layers = attention_layers(vllm_config)
     number = {name: i for i, name in enumerate(layers)}
     scale = next(iter(layers.values())).impl.scale

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request and the engine's configuration may say to us, checked, with errors that name what was wrong."""
+"""Parameters of requests and of the engine's configuration, checked, with errors that name what is wrong."""
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-NAME = re.compile(r"[!-.0-~]{1,63}")  # printable ASCII without space and '/', as <sparsekv/client.h> says of names
+NAME = re.compile(r"[!-.0-~]{1,63}")  # printable ASCII without space and '/', as <sparsekv/client.h> requires for names
 KEY = "sparsekv"
 
 
 @dataclass(frozen=True)
 class RequestParams:
     """
-    Of one request: kv_transfer_params={"sparsekv": {...}} in an OpenAI body, or SamplingParams(extra_args={"sparsekv":
-    {...}}).
+    Parameters of one request: kv_transfer_params={"sparsekv": {...}} in an OpenAI body, or
+    SamplingParams(extra_args={"sparsekv": {...}}).
 
-    policy: "name?key=value&...", None: the engine's. name: of its sequence, which then outlives the request and the
-    engine; a later request of that name goes on from the longest prefix of tokens that both have. None: no name. fork:
-    may it start from another request's pages where the first tokens are the same?
+    policy: "name?key=value&..."; None: the engine's
+    name: of its sequence, which then outlives the request and the engine; a later request with this name continues
+        from the longest common prefix of tokens. None: no name
+    fork: whether it may start from another request's pages if the first tokens are equal
     """
 
     policy: str | None = None
@@ -30,12 +31,18 @@ class EngineParams:
     """
     kv_connector_extra_config of --kv-transfer-config.
 
-    policy: of requests that name none. socket: the daemon's; None: $SPARSEKV_SOCKET, else the system's. model_name:
-    sequences belong to a model by it; None: what K and V are computed from (identity.py). kv_dtype: of the pages,
-    "fp8" for one; None: the model's. threads: of the library's host kernels; 0: as many as torch has. names: "request": a request says its
-    sequence's name; "request-id": where it does not, its X-Request-Id is the name. forks: share the pages of prompts that
-    begin alike. fork_tokens: from so many common tokens on. retain: sequences of finished requests kept for forks, until
-    their pages are needed. max_tokens: of all sequences together, at most; None: what the pool holds.
+    policy: of requests that name none
+    socket: the daemon's; None: $SPARSEKV_SOCKET, or else the system's
+    model_name: sequences belong to a model by it; None: derived from everything that K and V are computed from
+        (identity.py)
+    kv_dtype: of the pages, such as "fp8"; None: the model's
+    threads: of the library's host kernels; 0: as many as torch has
+    names: "request": a request may give its sequence's name; "request-id": if it does not, its X-Request-Id is the
+        name
+    forks: share the pages of prompts with equal beginnings
+    fork_tokens: least number of common tokens for a fork
+    retain: number of sequences of finished requests that are kept for forks, until their pages are needed
+    max_tokens: limit of all sequences together; None: what the pool holds
     """
 
     policy: str = "full"
@@ -51,7 +58,9 @@ class EngineParams:
 
 
 def checked(cls: type, what: str, values: Mapping[str, Any]) -> Any:
-    """The dataclass with these values; ValueError names a key that it does not have, or a value of another type."""
+    """
+    Makes the dataclass from these values. Raises ValueError, which names an unknown key or a value of the wrong type.
+    """
     known = {f.name: f for f in fields(cls)}
     for key, value in values.items():
         if key not in known:
@@ -64,7 +73,7 @@ def checked(cls: type, what: str, values: Mapping[str, Any]) -> Any:
 
 
 def engine_params(extra: Mapping[str, Any]) -> EngineParams:
-    """Of kv_connector_extra_config. Raises ValueError."""
+    """Parses kv_connector_extra_config. Raises ValueError."""
     p: EngineParams = checked(EngineParams, "kv_connector_extra_config", extra)
     if p.model_name is not None and not re.fullmatch(r"[!-~]{1,63}", p.model_name):
         raise ValueError(f"kv_connector_extra_config: model_name is {p.model_name!r}, expected 1 to 63 characters of printable ASCII without space")
@@ -76,7 +85,7 @@ def engine_params(extra: Mapping[str, Any]) -> EngineParams:
 
 
 def request_params(extra_args: Mapping[str, Any] | None) -> RequestParams:
-    """Of SamplingParams.extra_args. Raises ValueError."""
+    """Parses SamplingParams.extra_args. Raises ValueError."""
     extra = extra_args or {}
     said = extra.get(KEY)
     if said is None:
@@ -92,7 +101,10 @@ def request_params(extra_args: Mapping[str, Any] | None) -> RequestParams:
 
 
 def name_of(params: RequestParams, engine: EngineParams, request_id: str) -> str | None:
-    """The name of a request's sequence. request_id: vLLM's, the X-Request-Id with a prefix and random digits behind it."""
+    """
+    Returns the name of a request's sequence. request_id: vLLM's, which is the X-Request-Id with a prefix and a suffix
+    of random digits.
+    """
     if params.name is not None or engine.names == "request":
         return params.name
     outer = re.sub(r"-[0-9a-f]{8}$", "", request_id)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What travels between the scheduler's process and the worker's: a Plan with each step, a Report back.
+Messages between the scheduler's process and the worker's: a Plan with each step, and a Report in return.
 
-Sequences are known by numbers that the scheduler gives, never by request ids: a preempted request that is resumed has
-another sequence.
+The scheduler numbers sequences. Request ids would not identify them: a preempted request gets another sequence when
+it is resumed.
 """
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 @dataclass
 class Look:
     """
-    Take up the daemon's sequence of this name, or make it: as much of it stays as begins like `tokens`. The Report says
-    how much that is; only then the request is admitted.
+    Attaches the daemon's sequence of this name, or creates it. Its longest common prefix with `tokens` is kept; the
+    Report has its length. The request is admitted only after that.
     """
 
     seq: int
@@ -25,7 +25,13 @@ class Look:
 
 @dataclass
 class Found:
-    """Of a Look: the tokens that stay; exact: nothing was cut off. busy: another client holds the sequence."""
+    """
+    The result of a Look.
+
+    n_tokens: tokens that are kept
+    exact: nothing was truncated
+    busy: another client has attached the sequence
+    """
 
     n_tokens: int = 0
     exact: bool = False
@@ -34,7 +40,7 @@ class Found:
 
 @dataclass
 class Open:
-    """A new sequence; where `source` is a number, a fork of that sequence's first n_tokens."""
+    """A new sequence; if `source` is a number, a fork of that sequence's first n_tokens."""
 
     seq: int
     name: str | None = None
@@ -46,8 +52,12 @@ class Open:
 @dataclass
 class Rows:
     """
-    The rows of one request in a step: token ids from position `start` on, the first of them written to vLLM's block
-    `block`. remaining: tokens of the prompt that later steps append. drafts: how many of the rows are candidates.
+    The rows of one request in a step.
+
+    start, tokens: position of the first row, and token ids
+    block: vLLM's block that the first row is written to
+    remaining: tokens of the prompt that later steps append
+    drafts: number of rows that are candidates
     """
 
     seq: int
@@ -62,9 +72,13 @@ class Rows:
 @dataclass
 class Plan(KVConnectorMetadata):
     """
-    A step, in the order in which the worker does it. accepted: of the step before, if it had drafts, the rows of each
-    sequence that count. drop, detach: sequences that go. look, open: those that come. rows: by request id. retained:
-    sequences that no request runs, the first to be dropped first.
+    A step; the worker processes the fields in this order.
+
+    accepted: for each sequence, the rows of the previous step that count, if it had drafts
+    drop, detach: sequences to be released
+    look, open: sequences to be attached or created
+    rows: by request id
+    retained: sequences without a request; the first is dropped first
     """
 
     accepted: dict[int, int] = field(default_factory=dict)
@@ -84,9 +98,13 @@ class Plan(KVConnectorMetadata):
 @dataclass
 class Report(KVConnectorWorkerMetadata):
     """
-    Back from the worker. found: of each Look, by number. lost: sequences that it dropped for want of pages, or could not
-    open: of the step's, none of the rows were computed. remarks: in what a sequence is other than what was asked for, by number.
-    keeps_all: of the step's sequences, by number (Seq.keeps_all).
+    The worker's reply.
+
+    found: results of each Look, by sequence number
+    lost: sequences that were dropped for lack of pages or could not be opened; none of their rows in the step were
+        computed
+    remarks: how a sequence differs from what was requested, by number
+    keeps_all: Seq.keeps_all of the step's sequences, by number
     """
 
     found: dict[int, Found] = field(default_factory=dict)

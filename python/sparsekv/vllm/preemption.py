@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A request that the worker had no pages for is preempted, as vLLM preempts where it has no blocks: it waits, and begins anew.
+Preempts a request for which the worker had no pages, as vLLM does when it has no blocks: the request waits and starts
+again.
 
-To vLLM 0.32 a connector can say that blocks of tokens computed before were not loaded, but not that a request's first rows were not
-computed; and what else it says is heard after the step's tokens have been taken. So Scheduler.update_from_output is wrapped.
+In vLLM 0.32 a connector can report that blocks computed earlier were not loaded, but not that a request's first rows
+were not computed; and other reports are read after the step's tokens were accepted. So Scheduler.update_from_output
+is wrapped.
 """
 import functools
 import time
@@ -15,7 +17,7 @@ from .scheduler import Scheduler
 
 @functools.cache
 def install() -> None:
-    """Wrap vLLM's Scheduler, once in a process."""
+    """Wraps vLLM's Scheduler, once in a process."""
     from vllm.v1.core.sched.scheduler import Scheduler as Theirs
 
     theirs = Theirs.update_from_output
@@ -30,11 +32,14 @@ def install() -> None:
 
 
 def preempt(scheduler: Any, half: Scheduler, report: Any) -> None:
-    """Tell our half of the worker's report, and vLLM's scheduler what follows: tokens sampled of lost rows do not count."""
+    """
+    Passes the worker's report to our half, and its consequences to vLLM's scheduler: tokens sampled from lost rows do
+    not count.
+    """
     assert isinstance(report, Report)
     lost, hopeless = half.report(report)
     for request in lost:
         scheduler.running.remove(request)
         scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)
-    # requests that update_from_output ends with an error; 0.32 fills it where a grammar does not compile
+    # update_from_output ends these requests with an error; vLLM 0.32 uses the set for grammars that do not compile
     scheduler.grammar_compile_error_reqs.update(request.request_id for request in hopeless)

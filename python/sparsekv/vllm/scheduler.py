@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The half in the scheduler's process: which sequences there are, and what rows a step has.
+The half in the scheduler's process: decides which sequences exist, and which rows a step has.
 
-It has no connection to the daemon. It knows requests by vLLM's own objects, whose token ids grow as they are sampled, and
-sequences by number. A request that runs has exactly one sequence, which holds its first num_computed_tokens tokens. Where
-the worker loses one for want of pages, the request is preempted (preemption.py), waits, and begins anew with another.
+It has no connection to the daemon. It knows requests as vLLM's objects, whose token ids grow as they are sampled, and
+sequences by number. A running request has exactly one sequence, which holds its first num_computed_tokens tokens. If
+the worker loses it for lack of pages, the request is preempted (preemption.py), waits, and starts again with another
+sequence.
 """
 import logging
 import time
@@ -25,18 +26,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vllm.sparsekv")
 
-BUSY_SECONDS = 10.0  # the daemon needs a moment to take back the sequences of an engine that died
-RETRY_SECONDS = 1.0  # a request that waits for pages tries again so often, and when another one is finished
-SHORT_SECONDS = 10.0  # one that is alone fails after so long: pages that other clients have may come back
+BUSY_SECONDS = 10.0  # the daemon needs a moment to reclaim the sequences of an engine that died
+# interval at which a request that waits for pages tries again; it also does when another request finishes
+RETRY_SECONDS = 1.0
+# time after which a waiting request fails if no other runs: other clients may release pages until then
+SHORT_SECONDS = 10.0
 
 
 @dataclass
 class Entry:
     """
-    A request and its sequence. key: of what its K and V depend on besides token ids (identity.py). seq: None where it has none yet. admitted: vLLM runs it. prompt_end: rows of positions below
-    are a prompt's. preemptions: of the request when it was admitted. found: what a Look of its name gave. source: the
-    sequence to fork. cached: tokens that it did not compute. short_since: since when it has found no pages.
-    keeps_all: its policy leaves K and V as they were computed, as the worker has said of the step before.
+    A request and its sequence.
+
+    key: hash of what its K and V depend on besides token ids (identity.py)
+    seq: None: it has none yet
+    admitted: vLLM runs it
+    prompt_end: rows at lower positions belong to a prompt
+    preemptions: the request's number of preemptions when it was admitted
+    found: result of a Look for its name
+    source: the sequence to fork
+    cached: tokens that it did not compute
+    short_since: when it first found no pages
+    keeps_all: its policy leaves K and V as they were computed, as reported by the worker for the previous step
     """
 
     request: "Request"
@@ -58,7 +69,9 @@ class Entry:
 
 
 class Scheduler:
-    """What SparseKVConnector asks in the scheduler's process, in the order of a step: match, admit, plan, report, finish."""
+    """
+    SparseKVConnector's calls in the scheduler's process, in the order of a step: match, admit, plan, report, finish.
+    """
 
     def __init__(self, vllm_config: "VllmConfig", params: p.EngineParams):
         self.params = params
@@ -68,18 +81,20 @@ class Scheduler:
             log.info("sparsekv: vLLM's prefix cache is off, its blocks hold no K and V; %s", "requests fork sequences instead" if params.forks else "forks are off too")
             vllm_config.cache_config.enable_prefix_caching = False
         self.entries: dict[str, Entry] = {}
-        self.names: dict[str, str] = {}  # name → the request that has its sequence
-        self.retained: OrderedDict[int, tuple[tuple[str, str | None], list[int]]] = OrderedDict()  # seq → policy and key, tokens
+        self.names: dict[str, str] = {}  # name → the request that uses its sequence
+        # seq → policy and key, tokens
+        self.retained: OrderedDict[int, tuple[tuple[str, str | None], list[int]]] = OrderedDict()
         self.waiting: dict[str, float] = {}  # requests that wait for pages → when they try again
         self.next = Plan(block_size=self.block_size)
-        self.last: list[tuple[Rows, "Request", int]] = []  # of a step with drafts: rows, request, its tokens before
+        # of a step with drafts: rows, request, its number of tokens before
+        self.last: list[tuple[Rows, "Request", int]] = []
         self.n_seqs = 0
 
     def _number(self) -> int:
         self.n_seqs += 1
         return self.n_seqs
 
-    # ---- requests come ----
+    # ---- new requests ----
 
     def add(self, request: "Request") -> None:
         sampling = request.sampling_params
@@ -93,7 +108,9 @@ class Scheduler:
         self.entries[request.request_id] = entry
 
     def match(self, request: "Request") -> int | None:
-        """Tokens of a waiting request that need not be computed; None: ask again in the next step."""
+        """
+        Returns the number of a waiting request's tokens that need not be computed; None: ask again in the next step.
+        """
         entry = self.entries[request.request_id]
         self._release_preempted(entry)
         if self._waits_for_pages(request.request_id):
@@ -104,13 +121,13 @@ class Scheduler:
         return n
 
     def admit(self, request: "Request", n_found: int) -> None:
-        """vLLM runs the request from this step on, from position n_found on."""
+        """vLLM runs the request from this step on, starting at position n_found."""
         entry = self.entries[request.request_id]
         entry.admitted, entry.preemptions, entry.cached = True, request.num_preemptions, n_found
         entry.prompt_end = request.num_tokens
         if entry.found is not None:
             if entry.found.exact and entry.found.n_tokens == n_found == request.num_tokens - 1:
-                entry.prompt_end = n_found  # the row that would have been decoded next
+                entry.prompt_end = n_found  # the row is the next decode row
             return
         self._open(entry, entry.source if n_found else None, n_found)
 
@@ -121,19 +138,22 @@ class Scheduler:
     # ---- requests that wait for pages ----
 
     def _waits_for_pages(self, request_id: str) -> bool:
-        """First come, first served: where a request waits, those behind it do too."""
+        """First come, first served: if a request waits, later ones wait, too."""
         if request_id in self.waiting:
             return time.monotonic() < self.waiting[request_id]
         return bool(self.waiting)
 
     def _short(self, entry: Entry) -> None:
-        """The request found no pages."""
+        """Records that the request found no pages."""
         now = time.monotonic()
         entry.short_since = entry.short_since or now
         self.waiting[entry.request.request_id] = now + RETRY_SECONDS
 
     def _hopeless(self, lost: list[Entry]) -> list[Entry]:
-        """Of requests that found no pages, the first, if it has had none for long and no other runs that could free some."""
+        """
+        Returns the first of the requests without pages, if it has waited for long and no other request runs that
+        could free pages.
+        """
         if not lost or any(e.admitted and e.seq is not None for e in self.entries.values()):
             return []
         entry = lost[0]
@@ -149,13 +169,13 @@ class Scheduler:
     # ---- sequences by name ----
 
     def _look(self, entry: Entry) -> int | None:
-        """A named sequence is attached by the worker before the request is admitted, which takes a step."""
+        """Attaches a named sequence through the worker before the request is admitted, which takes a step."""
         request, name = entry.request, entry.name
         assert name is not None
         if entry.found is not None:
             return entry.found.n_tokens
         if entry.looking or self.names.setdefault(name, request.request_id) != request.request_id:
-            return None  # a request of the same name is not finished
+            return None  # a request with the same name is not finished
         entry.looking, entry.seq, entry.keeps_all = True, self._number(), False
         tokens = [] if request.skip_reading_prefix_cache else list(request.all_token_ids)[:-1]
         self.next.look.append(Look(entry.seq, name, entry.params.policy, tokens))
@@ -187,12 +207,18 @@ class Scheduler:
         return self.params.forks and entry.params.fork and entry.key is not None
 
     def _forkable(self, entry: Entry) -> bool:
-        """May others fork its sequence? What it found in the daemon may have been computed under another policy."""
+        """
+        Whether others may fork its sequence. Tokens that it found in the daemon may have been computed under another
+        policy.
+        """
         found = entry.found is not None and entry.found.n_tokens > 0
         return self._may_fork(entry) and entry.keeps_all and not found
 
     def _longest_fork(self, entry: Entry) -> tuple[int | None, int]:
-        """The sequence of the same policy and key with the longest prefix in common, and its length; None, 0 if it is short."""
+        """
+        Returns the sequence with the same policy and key and the longest common prefix, and its length; None, 0 if
+        that is too short.
+        """
         if not self._may_fork(entry) or entry.request.skip_reading_prefix_cache:
             return None, 0
         tokens, alike = list(entry.request.all_token_ids)[:-1], (self._policy(entry), entry.key)
@@ -212,7 +238,7 @@ class Scheduler:
         return (best, length) if best is not None else (None, 0)
 
     def _retain(self, entry: Entry) -> bool:
-        """Keep a finished request's sequence for forks?"""
+        """Keeps a finished request's sequence for forks, if that is useful; returns whether it did."""
         n = entry.request.num_computed_tokens
         if entry.seq is None or self.params.retain == 0 or not self._forkable(entry) or n < self.params.fork_tokens:
             return False
@@ -228,7 +254,10 @@ class Scheduler:
     # ---- a step ----
 
     def _release_preempted(self, entry: Entry) -> None:
-        """vLLM has taken the request's blocks. A named sequence stays in the daemon, where the request will look for it."""
+        """
+        Handles a preemption by vLLM, which has freed the request's blocks. A named sequence stays in the daemon,
+        where the request will find it.
+        """
         if not entry.admitted or entry.request.num_preemptions == entry.preemptions:
             return
         if entry.seq is not None:
@@ -236,7 +265,7 @@ class Scheduler:
         entry.seq, entry.found, entry.admitted, entry.source = None, None, False, None
 
     def plan(self, output: "SchedulerOutput") -> Plan:
-        """The step that vLLM has scheduled, and all that is to happen before it."""
+        """Returns the step that vLLM has scheduled, with everything that must happen before it."""
         for entry in self.entries.values():
             self._release_preempted(entry)
         plan = self.next
@@ -247,7 +276,8 @@ class Scheduler:
         plan.retained = list(self.retained)
         self.last = [(r, self.entries[i].request, self.entries[i].request.num_tokens) for i, r in plan.rows.items()] if plan.drafts else []
         if self.v2 and plan.rows:
-            output.has_sync_kv_loads = True  # start_load_kv then comes before the forward pass, with the batch's order
+            # start_load_kv is then called before the forward pass, with the batch's order
+            output.has_sync_kv_loads = True
         return plan
 
     def _rows(self, output: "SchedulerOutput", entry: Entry, n: int) -> Rows:
@@ -262,13 +292,16 @@ class Scheduler:
 
     @staticmethod
     def _accepted(rows: Rows, request: "Request", tokens_before: int) -> int:
-        """Of a step with drafts: how many rows count. Each token that was sampled is of one row; prompts count whole."""
+        """Number of rows that count in a step with drafts: one for each sampled token. Rows of prompts all count."""
         return min(request.num_tokens - tokens_before, len(rows.tokens)) if rows.drafts else len(rows.tokens)
 
-    # ---- what came of it ----
+    # ---- results ----
 
     def report(self, report: Report) -> tuple[list["Request"], list["Request"]]:
-        """The requests that vLLM is to preempt, since their sequences were lost, and those of them that are to fail."""
+        """
+        Returns the requests that vLLM must preempt because their sequences were lost, and those of them that must
+        fail.
+        """
         lost: list[Entry] = []
         for seq in self.retained.keys() & set(report.lost):
             del self.retained[seq]
@@ -290,7 +323,9 @@ class Scheduler:
         return [entry.request for entry in lost], [entry.request for entry in self._hopeless(lost)]
 
     def finish(self, request: "Request") -> dict[str, Any] | None:
-        """The request is finished or aborted. What the client hears of its sequence (kv_transfer_params)."""
+        """
+        Ends a finished or aborted request. Returns what the client is told about its sequence (kv_transfer_params).
+        """
         entry = self.entries.pop(request.request_id, None)
         if entry is None:
             return None

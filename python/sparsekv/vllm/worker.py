@@ -2,9 +2,9 @@
 """
 The half in the worker's process: the session, its sequences by number, and the steps.
 
-A step begins in the first layer's attention, since only then both the plan and the batch's order are known, and is
-committed in wait_for_save, when the last layer has attended. A step with drafts stays open until the next plan says
-how many rows count: sampling comes after wait_for_save, and connectors are not told what came of it.
+A step begins in the first layer's attention, because only then both the plan and the batch's order are known. It is
+committed in wait_for_save, after the last layer. A step with drafts stays open until the next plan tells how many
+rows count: sampling comes after wait_for_save, and connectors are not told its result.
 """
 import errno
 import logging
@@ -38,8 +38,13 @@ def device_of(vllm_config: "VllmConfig") -> str:
 @dataclass
 class Step:
     """
-    An open step of these requests' rows. n: rows of vLLM's batch that are not padding. index: those of them that are in the
-    step; None: all. attended: layers. late: it ends with the next plan.
+    An open step.
+
+    rows: of these requests
+    n: rows of vLLM's batch without padding
+    index: the rows of the batch that are in the step; None: all
+    attended: number of layers so far
+    late: it ends with the next plan
     """
 
     rows: list[Rows]
@@ -50,7 +55,9 @@ class Step:
 
 
 class Worker:
-    """What SparseKVConnector and the attention layers ask in the worker's process: bind, attend of each layer, end."""
+    """
+    Calls of SparseKVConnector and of the attention layers in the worker's process: bind, attend for each layer, end.
+    """
 
     def __init__(self, vllm_config: "VllmConfig", params: EngineParams):
         self.params = params
@@ -61,7 +68,7 @@ class Worker:
         self.session = self.client.open(model, params.policy)
         log.info("sparsekv: model %s of %d layers, policy %s, kernels %s", model.name, model.n_layers, self.session.policy, self.session.backend)
         self.seqs: dict[int, Seq] = {}
-        self.left: OrderedDict[str, None] = OrderedDict()  # names that it detached, the oldest first
+        self.left: OrderedDict[str, None] = OrderedDict()  # names of detached sequences, the oldest first
         self.plan: Plan | None = None
         self.order: list[str] | None = None
         self.step: Step | None = None
@@ -72,7 +79,7 @@ class Worker:
     # ---- before the step ----
 
     def bind(self, plan: Plan) -> None:
-        """Finish the step before; then the plan's sequences go and come."""
+        """Finishes the previous step, then releases and opens the plan's sequences."""
         self._finish_late(plan.accepted)
         for seq in plan.drop:
             self._close(seq, keep=False)
@@ -88,7 +95,7 @@ class Worker:
         if self.step is None:
             return
         step, self.step = self.step, None
-        if not step.late:  # a forward pass that failed
+        if not step.late:  # the forward pass failed
             self.session.abort()
             return
         self.session.end(accepted=[accepted.get(rows.seq, 0) for rows in step.rows])
@@ -106,14 +113,14 @@ class Worker:
 
     def _drop_left(self) -> bool:
         """
-        Drop the named sequence that this engine left in the daemon longest ago. The daemon itself takes them only for another
-        user's need, and vLLM counts their pages as free.
+        Drops the named sequence that this engine detached longest ago. The daemon itself reclaims such sequences only
+        if another user needs pages, but vLLM counts their pages as free.
         """
         while self.left:
             name = self.left.popitem(last=False)[0]
             try:
                 self.session.attach(name).drop()
-            except sparsekv.Error:  # gone, or another client's
+            except sparsekv.Error:  # it is gone, or another client has attached it
                 continue
             log.warning("sparsekv: out of pages: the sequence %s, which no request runs, is dropped", name)
             return True
@@ -143,7 +150,7 @@ class Worker:
 
     @staticmethod
     def _cut(seq: Seq, n: int) -> int:
-        """Back to n tokens, or to none where the policy does not let it."""
+        """Truncates to n tokens, or to none if the policy does not allow that."""
         try:
             seq.truncate(n)
             return n
@@ -153,7 +160,7 @@ class Worker:
             return 0
 
     def _open(self, new: Open) -> None:
-        """A sequence that cannot be opened is missing when its rows come; then its request is preempted."""
+        """Opens a sequence. If that fails, the sequence is missing when its rows come, and its request is preempted."""
         try:
             if new.source is None:
                 seq = self.session.new(new.name)
@@ -182,7 +189,10 @@ class Worker:
     # ---- the step ----
 
     def attend(self, layer: str, batch: "SparseKVMetadata", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> bool:
-        """One layer's rows, [rows, heads, head_dim] each. False: no step is planned, as where vLLM warms up."""
+        """
+        Attends one layer's rows, [rows, heads, head_dim] each. Returns False if no step is planned, as in vLLM's
+        warm-up.
+        """
         if self.plan is None or not self.plan.rows:
             return False
         number = self.layers[layer]
@@ -205,7 +215,7 @@ class Worker:
         return True
 
     def _batch(self, plan: Plan, batch: "SparseKVMetadata") -> list[Rows]:
-        """The plan's rows in the order of vLLM's batch."""
+        """Returns the plan's rows in the order of vLLM's batch."""
         if self.order is not None:
             return [plan.rows[request] for request in self.order]
         by_block = {rows.block: rows for rows in plan.rows.values()}
@@ -213,7 +223,7 @@ class Worker:
         return [by_block[slot // plan.block_size] for slot in first.tolist()]
 
     def _begin(self, plan: Plan, batch: "SparseKVMetadata") -> None:
-        """Begin the step with as many of the batch's requests as there are sequences and pages for."""
+        """Begins the step with those requests of the batch that have sequences and pages."""
         order = self._batch(plan, batch)
         spans = list(zip(batch.query_start, batch.query_start[1:]))[: len(order)]
         if [len(rows.tokens) for rows in order] != [b - a for a, b in spans]:
@@ -231,7 +241,7 @@ class Worker:
         self.made.keeps_all |= {rows.seq: self.seqs[rows.seq].keeps_all for rows in live}
 
     def _ready(self, rows: Rows) -> bool:
-        """Is the sequence there, with the tokens that the rows follow?"""
+        """Whether the sequence exists and its length is the rows' start."""
         seq = self.seqs.get(rows.seq)
         if seq is not None and len(seq) == rows.start:
             return True
@@ -241,7 +251,7 @@ class Worker:
         return False
 
     def _lose(self, number: int) -> None:
-        """Drop the sequence of a request, which is then preempted."""
+        """Drops the sequence of a request, which is then preempted."""
         self._close(number, keep=False)
         self.made.lost.append(number)
         self.stats.add("lost_sequences", 1)
@@ -257,8 +267,8 @@ class Worker:
 
     def _give_up_some(self, plan: Plan, live: list[Rows]) -> list[Rows]:
         """
-        Pages are short. First go sequences that no request runs, then those of the newest requests: of the step's, but that
-        the last one goes when it is the only one there is.
+        Frees pages. First drops sequences without a request, then sequences of the newest requests in the step. If
+        the step has only one request left, other requests' sequences are dropped first.
         """
         while plan.retained:
             number = plan.retained.pop(0)
@@ -278,7 +288,7 @@ class Worker:
         return [rows for rows in live if rows.seq != victim]
 
     def end(self) -> None:
-        """After the last layer: commit, unless rows may be rejected."""
+        """After the last layer: commits the step, unless rows may be rejected."""
         step, self.plan = self.step, None
         if step is None:
             return
@@ -291,7 +301,7 @@ class Worker:
         else:
             self.session.abort()
 
-    # ---- what came of it ----
+    # ---- results ----
 
     def take_report(self) -> Report:
         made, self.made = self.made, Report()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the vLLM tests: a real model, prompts of mixed lengths, and what vLLM as it is makes of them."""
+"""Fixtures of the vLLM tests: a real model, prompts of mixed lengths, and the results of stock vLLM."""
 import json
 import os
 import random
@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="session")
 def model() -> Path:
-    """SmolLM2-135M-Instruct: $SPARSEKV_VLLM_MODEL, else what bench/real/model.py fetches (93 MB) or has fetched."""
+    """
+    SmolLM2-135M-Instruct: $SPARSEKV_VLLM_MODEL, or the model that bench/real/model.py fetches (93 MB) or has fetched.
+    """
     named = os.environ.get("SPARSEKV_VLLM_MODEL")
     if named:
         return Path(named)
@@ -49,8 +51,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stock(model: Path, prompts: list[str], logs: Path) -> dict[str, list[list[int]]]:
     """
-    Token ids of vLLM without us: of all prompts at once, and of their beginnings with longer answers; and the prompts' ids.
-    $SPARSEKV_VLLM_STOCK names a folder that keeps them, for a repeated run.
+    Token ids of stock vLLM: for all prompts at once, and for their beginnings with longer answers; and the prompts'
+    ids. $SPARSEKV_VLLM_STOCK names a folder that caches them for repeated runs.
     """
     kept = Path(os.environ.get("SPARSEKV_VLLM_STOCK", logs)) / f"stock-{SEED}-{TOKENS}.json"
     if kept.exists():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-As much of vLLM's modules as sparsekv.vllm's halves and backend import, for machines that have a device and no vLLM: base
-classes without behaviour. Imported first, it does nothing where vLLM itself is installed.
+The parts of vLLM's modules that sparsekv.vllm's halves and backend import, for machines with a device but without
+vLLM: base classes without behaviour. It must be imported first; it does nothing if vLLM is installed.
 """
 import importlib.util
 import sys
@@ -77,7 +77,7 @@ MODULES: dict[str, dict[str, Any]] = {
 }
 
 found = importlib.util.find_spec("vllm")
-if found is None or found.origin is None:  # this folder, at most
+if found is None or found.origin is None:  # at most this folder was found
     for name, members in MODULES.items():
         module = types.ModuleType(name)
         module.__dict__.update(members)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Requests through vLLM's engine on CPU, in this process, with their K and V in a private daemon: what they leave behind.
+Runs requests through vLLM's engine on CPU in this process, with K and V in a private daemon, and checks that they
+leave nothing behind.
 
 usage: many_requests.py N
 
-A model of random weights. Eight requests are under way at once, of short prompts and a few tokens, under six policies, some of them with names
-that come again, some that begin like others; every fifth is aborted, while it waits, reads or decodes. Prints, before them and
-after each quarter, descriptors and memory of this process and the daemon, and the pool's room; ends with an error unless they
-stay as they were after the second one.
+The model has random weights. Eight requests run at once, with short prompts and answers of a few tokens, under six
+policies. Some have names that are used again, some begin like others. Every fifth is aborted while it waits, reads or
+decodes. Prints, before the requests and after each quarter, descriptors and memory of this process and the daemon,
+and the pool's free pages; fails unless they stay as they were after the second quarter.
 """
 import gc
 import json
@@ -46,7 +47,7 @@ def engine_of(folder: str, socket: str) -> LLMEngine:
 
 
 class Load:
-    """Requests in flight: the steps after which each is aborted, or None."""
+    """Running requests, each with the number of steps after which it is aborted, or None."""
 
     def __init__(self, engine: LLMEngine, rng: random.Random):
         self.engine, self.rng = engine, rng
@@ -77,7 +78,7 @@ class Load:
 
 
 def settle(load: Load, client: sparsekv.PrivateClient) -> int:
-    """Finish what runs, drop what stays for later requests; the pool's room in pages."""
+    """Finishes running requests, drops what is kept for later requests, and returns the pool's free pages."""
     while load.running:
         load.step()
     load.engine.reset_prefix_cache(reset_connector=True)

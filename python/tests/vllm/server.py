@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `vllm serve` for tests: started as a user starts it, asked over HTTP."""
+"""A `vllm serve` for tests, started as by a user, and used over HTTP."""
 import concurrent.futures
 import json
 import os
@@ -27,7 +27,10 @@ def free_port() -> int:
 
 
 class Server:
-    """`ours`: the connector's extra config, None: vLLM as it is. A context manager; kill() is SIGKILL to all of it."""
+    """
+    `ours`: the connector's extra config; None: stock vLLM. A context manager; kill() sends SIGKILL to all its
+    processes.
+    """
 
     def __init__(self, model: Path, log: Path, *args: str, ours: dict[str, Any] | None = None, daemon: str | None = None):
         self.port, self.log = free_port(), log
@@ -57,7 +60,7 @@ class Server:
                 time.sleep(0.3)
 
     def post(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None, seconds: float = ANSWER_SECONDS) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON of the answer."""
+        """Returns the status and the JSON of the answer."""
         data = json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json", **(headers or {})})
         try:
@@ -67,7 +70,10 @@ class Server:
             return e.code, json.load(e)
 
     def complete(self, prompt: str | list[int], n: int, ours: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-        """A greedy completion of n tokens: the choice, with token_ids, prompt_token_ids, and what was said of the sequence."""
+        """
+        Returns a greedy completion of n tokens: the choice with token_ids, prompt_token_ids, and what was reported
+        about the sequence.
+        """
         headers = more.pop("headers", None)
         body = {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "return_token_ids": True, **more}
         if ours is not None:
@@ -77,24 +83,24 @@ class Server:
         return {**answer["choices"][0], "said": (answer.get("kv_transfer_params") or {}).get("sparsekv")}
 
     def together(self, calls: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
-        """complete() of all at once."""
+        """Calls complete() for all at once."""
         with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
             return list(pool.map(lambda call: self.complete(*call), calls))
 
     def abort(self, prompt: str | list[int], n: int, ours: dict[str, Any] | None = None, after: int = 3, then: Callable[[], object] | None = None) -> None:
-        """Ask for a stream, read `after` tokens of it, call `then`, and hang up."""
+        """Requests a stream, reads `after` tokens of it, calls `then`, and closes the connection."""
         body: dict[str, Any] = {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "stream": True}
         if ours is not None:
             body["kv_transfer_params"] = {"sparsekv": ours}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
-            for _ in range(2 * after):  # a line, an empty one
+            for _ in range(2 * after):  # each token is a line and an empty line
                 answer.readline()
             if then is not None:
                 then()
 
     def metrics(self) -> dict[str, float]:
-        """Prometheus samples by name, of all labels together."""
+        """Prometheus samples by name, summed over labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         found: dict[str, float] = {}
@@ -106,7 +112,7 @@ class Server:
         return found
 
     def kill(self) -> None:
-        """SIGKILL to the server and all of its processes."""
+        """Sends SIGKILL to the server and all of its processes."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:

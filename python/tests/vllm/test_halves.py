@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The scheduler's half, the worker's half and the attention backend, driven by a small engine in place of vLLM's: requests
-come, are read in chunks, decode with drafts, are preempted, aborted and asked again, in a random order; every row's
-attention is compared with dense attention over the request's tokens.
+The scheduler half, the worker half and the attention backend, driven by a small engine instead of vLLM's. Requests
+arrive, are read in chunks, decode with drafts, are preempted, aborted and repeated, in random order. Attention of
+every row is compared with dense attention over the request's tokens.
 
-K and V of a token follow from its id and its position alone, as in a model's first layer, so prefixes can be shared.
-$SPARSEKV_TEST_DEVICE=cuda:0 runs it on a device, where vLLM need not be installed (fake_vllm.py).
+K and V of a token depend only on its id and its position, as in a model's first layer, so prefixes can be shared.
+$SPARSEKV_TEST_DEVICE=cuda:0 runs the tests on a device, where vLLM need not be installed (fake_vllm.py).
 """
 import contextlib
 import json
@@ -38,7 +38,7 @@ STEPS = int(os.environ.get("SPARSEKV_TEST_STEPS", "200"))
 
 
 class Request:
-    """What the halves read of vLLM's requests."""
+    """The parts of vLLM's requests that the halves read."""
 
     def __init__(self, number: int, prompt: list[int], ours: dict | None, salt: str = ""):
         self.request_id = f"cmpl-{number}-0-{number:08x}"
@@ -52,7 +52,7 @@ class Request:
         self.cache_salt, self.lora_request, self.mm_features, self.prompt_embeds = salt, None, [], None
 
     def inputs(self, tokens: list[int]) -> list[int]:
-        """What the model computes with: another salt is another adapter, say, so that K and V of the same ids differ."""
+        """Inputs of the model: another salt acts like another adapter, so K and V of the same ids differ."""
         return [(t + 17 * len(self.cache_salt)) % VOCAB for t in tokens]
 
     @property
@@ -82,7 +82,7 @@ class Model:
 
 
 class Engine:
-    """vLLM's scheduler and runner, as far as the connector sees them. v2: the runner tells the batch's order."""
+    """vLLM's scheduler and runner, as far as the connector depends on them. v2: the runner passes the batch's order."""
 
     def __init__(self, client: sparsekv.Client, socket: str, rng: random.Random, v2: bool, policy: str = "full"):
         layers = {f"model.layers.{i}": self.layer(i) for i in range(L)}
@@ -103,7 +103,7 @@ class Engine:
         self.running: list[Request] = []
         self.failed: list[Request] = []
         self.free = list(range(1, 4000))
-        self.dense = True  # outputs are dense attention's
+        self.dense = True  # outputs must equal dense attention
         self.counts = {"rows": 0, "drafts": 0, "found": 0, "preempted": 0, "lost": 0}
 
     @staticmethod
@@ -219,14 +219,14 @@ class Engine:
             assert not out.isnan().any()
             for (_, tokens, at), a, b in zip(spans, starts, starts[1:]):
                 if not out[a:b].any():
-                    continue  # failed, as the worker reports
+                    continue  # failed; the worker reports it
                 error = (out[a:b].double() - self.model.attention(i, tokens, at)).abs().max()
                 assert not self.dense or error < (1e-4 if DTYPE == torch.float32 else 4e-2), (float(error), at, len(tokens))
         self.counts["rows"] += starts[-1]
 
 
 def prompt(rng: random.Random, old: list[list[int]]) -> list[int]:
-    """New tokens, often behind the beginning of an older request's."""
+    """New tokens, often after the beginning of an older request's."""
     begin = rng.choice(old) if old and rng.random() < 0.6 else []
     begin = begin[: rng.randrange(len(begin) + 1)]
     return [*begin, *[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 60))]][: LONGEST - 80]
@@ -259,7 +259,7 @@ def play(engine: Engine, rng: random.Random, steps: int, drafting: bool, named: 
 
 @pytest.fixture
 def client():
-    """A daemon a test: named sequences of another test's model have other K and V."""
+    """A daemon for each test, because named sequences of another test's model have other K and V."""
     with sparsekv.private(512 << 20) as client:
         yield client
 
@@ -278,7 +278,7 @@ def test_random(client, v2: bool, drafting: bool):
 
 
 def test_what_else_k_and_v_depend_on(tmp_path):
-    """Adapters by their files, images by content and place; of embeddings nothing is known."""
+    """Adapters are identified by their files, images by content and position; for embeddings the key is unknown."""
     (tmp_path / "adapter_config.json").write_text("{}")
     weights = tmp_path / "adapter_model.safetensors"
     weights.write_bytes(b"1")
@@ -297,7 +297,7 @@ def test_what_else_k_and_v_depend_on(tmp_path):
     assert a == key(lora_request=adapter(tmp_path, "the same under another name"))
     keys = [plain, a, key(cache_salt="a"), key(lora_request=adapter("hub/name")), key(lora_request=adapter("hub/name", "b")),
             key(lora_request=adapter(tmp_path), cache_salt="a"), key(mm_features=image("x", 3)), key(mm_features=image("x", 4)), key(mm_features=image("y", 3))]  # fmt: skip
-    weights.write_bytes(b"2")  # in place: trained on
+    weights.write_bytes(b"2")  # retrained in place
     keys.append(key(lora_request=adapter(tmp_path)))
     assert len(set(keys)) == len(keys)
     assert key(prompt_embeds=torch.zeros(1)) is None
@@ -311,7 +311,9 @@ def engine_config(folder, **more) -> Some:
 
 
 def test_what_an_engines_model_is(tmp_path):
-    """By its weights, whatever files they are in and wherever these lie; and by all that its configuration was told."""
+    """
+    A model is identified by its weights, whatever files hold them and wherever they are, and by its configuration.
+    """
     shape = sparsekv.Model("model", 2, 4, 2, 64, 512)
     for folder in ("a/model", "b/model", "c/model"):
         (tmp_path / folder).mkdir(parents=True)
@@ -327,10 +329,11 @@ def test_what_an_engines_model_is(tmp_path):
              name(config=dict(rope_parameters=theta)), name(config=dict(sliding_window=64)), name(shape=sparsekv.Model("model", 2, 4, 4, 64, 512))]  # fmt: skip
     assert len(set(names)) == len(names)
     assert name(c) == name() and name(shape=sparsekv.Model("model", 2, 4, 2, 64, 256)) == name()
-    assert name(max_model_len=1024) != name()  # the RoPE of the shape is unknown: its factors may go by the longest sequence
+    # the shape's RoPE is unknown, so its factors may depend on the longest sequence
+    assert name(max_model_len=1024) != name()
     known = sparsekv.Model("model", 2, 4, 2, 64, 512, rope=sparsekv.Rope("default", 10000.0))
     assert name(shape=known, max_model_len=1024) == name(shape=known)
-    (a / "pytorch_model.bin").write_bytes(b"4")  # trained on, in place
+    (a / "pytorch_model.bin").write_bytes(b"4")  # retrained in place
     assert name() not in names
 
 
@@ -347,14 +350,14 @@ def small_pool():
 
 
 def test_short_of_pages(at_once):
-    """A pool that others use too: requests begin anew, and nothing else is wrong."""
+    """A pool that another client also uses: requests start again, and nothing else goes wrong."""
     print(f"SKV_SEED={SEED}")
     rng = random.Random(SEED)
     with small_pool() as client:
         engine = Engine(client, client.socket, rng, v2=False)
         with client.open(engine.shape()) as neighbour:
             held = hold(neighbour, engine.worker.session, 80)
-            play(engine, rng, STEPS, False, named=0)  # between requests a named sequence keeps its pages
+            play(engine, rng, STEPS, False, named=0)  # a named sequence keeps its pages between requests
             del held
         print(engine.counts)
         assert engine.counts["lost"] > 0 and not engine.failed
@@ -362,7 +365,7 @@ def test_short_of_pages(at_once):
 
 
 def finish(engine: Engine, *requests: Request) -> None:
-    """Steps until the requests are answered."""
+    """Runs steps until the requests are answered."""
     until = time.monotonic() + 30
     while any(r.left > 0 for r in requests):
         assert time.monotonic() < until
@@ -371,7 +374,7 @@ def finish(engine: Engine, *requests: Request) -> None:
 
 @pytest.fixture
 def crowded(at_once):
-    """An engine whose pool has room for 40 pages, the rest is a neighbour's; and the neighbour's session."""
+    """An engine whose pool has room for 40 pages, because a neighbour has the rest; and the neighbour's session."""
     with small_pool() as client:
         engine = Engine(client, client.socket, random.Random(SEED), v2=False)
         with client.open(engine.shape()) as neighbour:
@@ -382,7 +385,10 @@ def crowded(at_once):
 
 
 def test_first_step_waits(crowded):
-    """A prompt that does not fit waits, and with it those behind it: others run on, and it is served when there are pages."""
+    """
+    A prompt that does not fit waits, and so do later ones; other requests continue. It is served when there are
+    pages.
+    """
     engine, neighbour = crowded
     small, large, late = (Request(i, [7 + i] * n, None) for i, n in enumerate((20, 320, 20)))
     engine.ask(small, 30)
@@ -400,7 +406,7 @@ def test_first_step_waits(crowded):
 
 
 def test_first_step_fails(crowded, monkeypatch: pytest.MonkeyPatch):
-    """A prompt that is alone and has no pages for long fails, and the next is served."""
+    """A prompt that is alone and finds no pages for long fails; the next one is served."""
     engine, _ = crowded
     monkeypatch.setattr(scheduler_module, "SHORT_SECONDS", 0.1)
     large, late = (Request(i, [7 + i] * n, None) for i, n in enumerate((320, 20)))
@@ -411,7 +417,10 @@ def test_first_step_fails(crowded, monkeypatch: pytest.MonkeyPatch):
 
 
 def hold(neighbour: sparsekv.Session, session: sparsekv.Session, left: int) -> list[sparsekv.Seq]:
-    """Sequences of the neighbour's that leave the session room for about so many pages. K and V alone: nothing attends."""
+    """
+    Creates sequences of the neighbour that leave the session room for about `left` pages. They have only K and V;
+    nothing attends.
+    """
     held = []
     while session.room().pages > left:
         held.append(neighbour.new())
@@ -424,15 +433,15 @@ def hold(neighbour: sparsekv.Session, session: sparsekv.Session, left: int) -> l
 
 @pytest.mark.parametrize("policy, forks", [("full", True), ("quest?budget=64", True), ("h2o?budget=64", False), ("kivi", False), ("full?prefill=streaming", False)])
 def test_forks_by_policy(client, policy: str, forks: bool):
-    """A prompt forks another's sequence where its policy keeps all K and V, which the worker's session says."""
+    """A prompt forks another's sequence if its policy keeps all K and V, as reported by the worker's session."""
     engine = Engine(client, client.socket, random.Random(SEED), v2=False, policy=policy)
     engine.dense = policy == "full"
     first, second, third = (Request(i, [7] * 40, None) for i in range(3))
     engine.ask(first, 8)
     engine.step(False)
-    engine.ask(second, 3)  # while the first runs
+    engine.ask(second, 3)  # while the first one runs
     finish(engine, first, second)
-    engine.ask(third, 3)  # when both are finished
+    engine.ask(third, 3)  # after both have finished
     finish(engine, third)
     assert (engine.worker.stats.own.get("forked_tokens", 0) > 0) == forks
     assert bool(engine.scheduler.retained) == forks
@@ -440,7 +449,7 @@ def test_forks_by_policy(client, policy: str, forks: bool):
 
 
 def test_no_forks_of_what_another_policy_left(client):
-    """A named sequence that h2o left has not all K and V, whichever policy goes on with it."""
+    """A named sequence that h2o evicted from does not have all K and V, whichever policy continues it."""
     engine = Engine(client, client.socket, random.Random(SEED), v2=False)
     engine.dense = False
     ours = {"name": "left", "policy": "h2o?budget=32&dense=0"}
@@ -458,7 +467,7 @@ def test_no_forks_of_what_another_policy_left(client):
 
 
 def test_several_rows():
-    """Admission knows which policies verify drafts, of the library."""
+    """Admission asks the library which policies can verify drafts."""
     with sparsekv.private(64 << 20) as client:
         for policy, right in {"full": True, "sketch": True, "kivi": True, "h2o": False, "raas": False}.items():
             with client.open(sparsekv.Model("rows", 1, 1, 1, 64, 64), policy) as session:

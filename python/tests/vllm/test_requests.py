@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Requests through vLLM's engine leave nothing behind: many_requests.py, in a process of its own.
+Requests through vLLM's engine leave nothing behind: runs many_requests.py in a process of its own.
 
-$SPARSEKV_REQUESTS: how many (2,400 unless set: the engine's memory is full after some 1,000; `SPARSEKV_REQUESTS=10000` takes minutes).
+$SPARSEKV_REQUESTS: number of requests (default 2,400, because the engine's memory grows up to about 1,000;
+`SPARSEKV_REQUESTS=10000` takes minutes).
 """
 import os
 import subprocess

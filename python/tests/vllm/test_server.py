@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`vllm serve` on CPU with its K and V in sparsekvd: tokens equal to vLLM's own under `full`, whatever happens beside them.
+`vllm serve` on CPU with its K and V in sparsekvd: under `full` the tokens equal vLLM's own, whatever other requests
+do.
 
-One server for what does not need one of its own; a server takes most of a minute to start.
+One server is shared by the tests that do not need their own; a server takes most of a minute to start.
 """
 import threading
 import time
@@ -31,20 +32,23 @@ def server(model: Path, logs: Path, daemon):
 
 @pytest.fixture(scope="module")
 def drafting(model: Path, logs: Path, daemon):
-    """Another server on the same daemon, which drafts. Two at a time are too much: test_kill_and_resume asks for it first."""
+    """
+    Another server on the same daemon, which drafts. Two servers at a time are too many: test_kill_and_resume is the
+    first to use it.
+    """
     spec = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}'
     with Server(model, logs / "drafts.log", "--speculative-config", spec, ours={"policy": "full"}, daemon=daemon.socket) as server:
         yield server
 
 
 def test_tokens(server: Server, stock, prompts):
-    """16 requests of mixed lengths at once: chunks of prompts beside decodes."""
+    """16 requests of mixed lengths at once: chunks of prompts together with decode rows."""
     got = server.together([(text, TOKENS) for text in prompts])
     assert [x["token_ids"] for x in got] == stock["mixed"]
 
 
 def test_two_policies(server: Server, stock, prompts):
-    """Half of the batch under another policy: the other half is what it was."""
+    """Half of the batch runs under another policy; the results of the other half do not change."""
     sparse = {"policy": "quest?budget=4"}
     got = server.together([(text, TOKENS, sparse if i % 2 else None) for i, text in enumerate(prompts)])
     assert [x["token_ids"] for x in got[::2]] == stock["mixed"][::2]
@@ -55,9 +59,11 @@ def test_two_policies(server: Server, stock, prompts):
 
 
 def test_forks(server: Server, stock, prompts):
-    """A prompt that was asked before costs one row, one that begins like it the rest; the tokens are the same."""
+    """
+    A repeated prompt costs one row; a prompt with the same beginning costs only the rest. The tokens are the same.
+    """
     longest = max(range(16), key=lambda i: len(stock["prompts"][i]))
-    server.complete(prompts[longest], TOKENS)  # the newest of those that are kept
+    server.complete(prompts[longest], TOKENS)  # the newest of the retained ones
     before = server.metrics()["sparsekv_vllm_forked_tokens_total"]
     got = server.complete(prompts[longest], TOKENS, {})
     assert got["token_ids"] == stock["mixed"][longest]
@@ -69,7 +75,7 @@ def test_forks(server: Server, stock, prompts):
 
 
 def test_abort(server: Server, stock, prompts):
-    """Clients hang up in the middle of answers and prompts; the others do not notice, and no sequence stays."""
+    """Clients disconnect within answers and prompts; other requests are not affected, and no sequence stays."""
     threads = [threading.Thread(target=server.abort, args=(prompts[i], 500, {"name": f"gone-{i}"} if i % 2 else None, i % 3)) for i in range(6)]
     for t in threads:
         t.start()
@@ -80,7 +86,7 @@ def test_abort(server: Server, stock, prompts):
 
 
 def test_refusals(server: Server, prompts):
-    """What is wrong is said, with 400, before a request enters the engine."""
+    """Errors are reported with status 400 before a request enters the engine."""
     for ours, text in [
         ({"policy": "nosuch"}, "nosuch"),
         ({"policy": "quest?budget=x"}, "budget"),
@@ -94,7 +100,7 @@ def test_refusals(server: Server, prompts):
 
 
 def test_conversation(server: Server, stock, prompts):
-    """A named sequence goes on: the second request computes what is new."""
+    """A named sequence is continued: the second request computes only new tokens."""
     first = server.complete(stock["prompts"][3], 12, {"name": "chat"})
     longer = stock["prompts"][3] + first["token_ids"] + stock["prompts"][0][1:]
     second = server.complete(longer, 12, {"name": "chat"})
@@ -106,8 +112,8 @@ def test_conversation(server: Server, stock, prompts):
 
 def test_kill_and_resume(request: pytest.FixtureRequest, server: Server, stock, prompts):
     """
-    SIGKILL in the middle of named answers. Another engine, which drafts, takes the sequences up where they were: what the client has
-    is not computed again, and the answer is what it would have been.
+    SIGKILL within named answers. Another engine, which drafts, continues the sequences: tokens that the client has
+    are not computed again, and the answer is unchanged.
     """
     n, has = 90, 40
     whole = server.together([(stock["prompts"][i], n) for i in range(4)])
@@ -128,7 +134,7 @@ def test_kill_and_resume(request: pytest.FixtureRequest, server: Server, stock, 
 
 
 def test_drafts(drafting: Server, stock, prompts):
-    """Drafts from the text itself: rows are rejected and accepted, tokens are the same."""
+    """Drafts from the text itself: rows are rejected and accepted, and the tokens are the same."""
     got = drafting.together([(text, TOKENS) for text in prompts])
     assert [x["token_ids"] for x in got] == stock["mixed"]
     counted = drafting.metrics()
@@ -139,7 +145,7 @@ def test_drafts(drafting: Server, stock, prompts):
 
 
 def fill(session: sparsekv.Session, left: int) -> list[sparsekv.Seq]:
-    """Sequences that take all pages of the pool but `left`, of one layer and 16 tokens each."""
+    """Creates sequences that take all pages of the pool but `left`; each has one layer and 16 tokens."""
     kv, seqs = numpy.zeros((16, 8, 256), numpy.float32), []
     while session.room().pages > left:
         seqs.append(session.new())
@@ -150,8 +156,8 @@ def fill(session: sparsekv.Session, left: int) -> list[sparsekv.Seq]:
 
 def test_small_pool(model: Path, logs: Path, stock, prompts):
     """
-    More requests than the pool holds: vLLM preempts, and no token changes. While another client has most of the pool, a
-    prompt waits that it has no room for, or fails alone; the engine goes on.
+    More requests than fit in the pool: vLLM preempts, and no token changes. While another client has most of the
+    pool, a prompt that does not fit waits, or only that prompt fails; the engine continues.
     """
     with sparsekv.private(112 << 20, "--segment-bytes=4M") as client:
         with Server(model, logs / "small.log", ours={"policy": "full"}, daemon=client.socket) as server:

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# boot.sh WORK LOWER OUT - mount the root LOWER, with changes to a tmpfs on WORK, and become its
-# systemd. Runs as PID 1 of fresh mount, PID, IPC, UTS and cgroup namespaces, which machine.sh makes.
-# OUT appears as /out inside.
+# boot.sh WORK LOWER OUT - mounts the root LOWER, with changes in a tmpfs on WORK, and becomes its systemd. Runs as PID
+# 1 of new mount, PID, IPC, UTS and cgroup namespaces, which machine.sh makes. OUT appears as /out inside.
 set -eu
 # shellcheck source=tests/e2e/mount-root.sh
 . "$(dirname "$0")/../mount-root.sh"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# What the checks inside a machine of boot.sh are written with. `failed` counts those that did.
+# Functions for the checks inside a machine of boot.sh. `failed` counts the checks that failed.
 # shellcheck disable=SC2034 # the scripts that source this print it
 failed=0
 
-# check WHAT COMMAND…: run it, print one line with the outcome.
+# check WHAT COMMAND…: runs the command, and prints one line with the result.
 check() {
 	local what=$1 said
 	shift
@@ -18,7 +18,7 @@ check() {
 	fi
 }
 
-# is COMMAND… = WANTED: the command's output, compared with a pattern.
+# is COMMAND… = WANTED: compares the command's output with a pattern.
 is() {
 	local wanted=${*: -1} got
 	got=$("${@:1:$#-2}" 2>&1)
@@ -26,7 +26,7 @@ is() {
 	[[ $got == $wanted ]] || { echo "got \"$got\", expected $wanted"; return 1; }
 }
 
-# within SECONDS COMMAND…: becomes true in time
+# within SECONDS COMMAND…: waits until the command succeeds
 within() {
 	local end=$((SECONDS + $1))
 	shift

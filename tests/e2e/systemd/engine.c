@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine NAME TOKENS - generate until the sequence of that name has so many tokens, from where it is. No call may fail, whatever becomes of
- * the daemon meanwhile. Prints a hash of the last step's outputs, which depend on all K and V before, and the longest step.
+ * engine NAME TOKENS - generates until the sequence of that name has so many tokens, continuing from its current
+ * length. No call may fail, whatever happens to the daemon meanwhile. Prints a hash of the last step's outputs, which
+ * depend on all K and V before, and the longest step.
  */
 #include <errno.h>
 #include <sparsekv/client.h>
@@ -17,7 +18,7 @@
 #define KV_HEADS 2u
 #define DIM 64u
 
-/* Numbers of -1 to 1 that follow from what they are for. */
+/* Numbers from -1 to 1, determined by `of`. */
 static void fill(float *x, size_t n, uint64_t of)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -28,7 +29,7 @@ static void fill(float *x, size_t n, uint64_t of)
 	}
 }
 
-/* The step at this length. 0, or a negative errno. */
+/* Runs the step at this length. Returns 0 or a negative errno. */
 static int step(struct skv_session *s, struct skv_seq *q, uint32_t len, uint64_t *ret_hash)
 {
 	float query[HEADS * DIM], k[KV_HEADS * DIM], v[KV_HEADS * DIM], out[HEADS * DIM];

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# guest-reboot.sh - the second boot, with the disk of the first: what was parked is there, byte for byte. Part of guest.sh.
+# guest-reboot.sh - the second boot, with the disk of the first: what was parked is there, byte for byte. Part of
+# guest.sh.
 ldconfig
 useradd -m tester
 mkdir -p /var/lib/sparsekv
@@ -13,7 +14,8 @@ check "after a reboot the sockets are there" systemctl enable --now sparsekvd.so
 check "systemctl start" systemctl start sparsekvd.service
 check "100 sequences are parked" is sh -c "sparsekvctl seq list | grep -c 'disk *parked-'" = 100
 
-# on_and_afresh N: the last outputs, which depend on all K and V, of a parked sequence that goes on, and of one that was never parked
+# on_and_afresh N: compares the last outputs, which depend on all K and V, of a parked sequence that continues with
+# those of one that was never parked
 cat >/tmp/on_and_afresh <<'EOF'
 #!/bin/sh
 on=$("$0.engine" parked-$1 $(($1 + 24)) | cut -d' ' -f1)

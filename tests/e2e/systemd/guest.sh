@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# guest.sh - the checks, inside the machine that run.sh boots. One line each, then the number that failed.
+# guest.sh - the checks inside the machine that run.sh boots. Prints one line for each, then the number that failed.
 set -u
 here=$(dirname "$0")
 config=$(sparsekvd --help | sed -n 's/.*instead of //p')
@@ -9,7 +9,7 @@ dropin=/etc/systemd/system/sparsekvd.service.d
 # shellcheck source=tests/e2e/systemd/checks.sh
 . "$here/checks.sh"
 
-# logged PATTERN: the daemon wrote it since `mark`
+# logged PATTERN: the daemon has logged it since `mark`
 mark() {
 	journalctl --sync
 	cursor=$(journalctl -q -n 1 -o export | sed -n 's/^__CURSOR=//p')
@@ -26,7 +26,7 @@ logged() {
 ldconfig
 useradd -m tester
 mkdir -p /out/disk /var/lib/sparsekv
-mount --bind /out/disk /var/lib/sparsekv # the disk, which the next boot has, too
+mount --bind /out/disk /var/lib/sparsekv # the disk that the next boot has, too
 as_tester() {
 	setpriv --reuid tester --regid tester --init-groups -- "$@"
 }
@@ -97,7 +97,7 @@ check "it ended well" is show Result = success
 check "with status 0" is show ExecMainStatus = 0
 check "its state balances" logged 'state balances'
 
-# a restart, a kill and an upgrade of the binary lose nothing of what was committed
+# a restart, a kill and an upgrade of the binary lose nothing that was committed
 check "systemctl start" systemctl start sparsekvd.service
 check "an engine generates undisturbed" sh -c "setpriv --reuid tester --regid tester --init-groups -- $here/engine quiet 1500 >/tmp/quiet"
 as_tester "$here/engine" chat 1500 >/tmp/chat 2>&1 &
@@ -114,7 +114,8 @@ for how in restart kill restart upgrade restart kill; do
 		;;
 	upgrade)
 		version=$(sparsekvd --version | grep -oE '[0-9]+\.[0-9]+\.[0-9]+')
-		newer=$((${version%%.*} + 1)).${version#*.} # as long, and with the same end, which other texts of the binary may share
+		# as long, and with the same end, which other strings of the binary may share
+		newer=$((${version%%.*} + 1)).${version#*.}
 		sed "s/${version//./\\.}/$newer/g" "$(command -v sparsekvd)" >/tmp/newer
 		chmod 755 /tmp/newer
 		mv /tmp/newer "$(command -v sparsekvd)"
@@ -125,13 +126,13 @@ for how in restart kill restart upgrade restart kill; do
 	check "in a new process" test "$(show MainPID)" != "$pid"
 	systemctl reset-failed sparsekvd.service
 done
-check "the next daemon goes on where the one before ended" logged 'goes on where the daemon before has ended: [0-9]+ clients?, [1-9]'
+check "the next daemon goes on where the one before ended" logged 'continues where the previous daemon ended: [0-9]+ clients?, [1-9]'
 wait $engine
 check "no call of the engine failed" test $? = 0
 check "with the outputs of one that was not disturbed" \
 	test "$(cut -d' ' -f1 /tmp/quiet)" = "$(cut -d' ' -f1 /tmp/chat)"
 cat /tmp/chat
-check "nothing was lost" test -z "$(journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat | grep -E 'cannot be had back|cannot be taken|not believable')"
+check "nothing was lost" test -z "$(journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat | grep -E 'cannot be restored|cannot be taken|memory is not valid')"
 check "sequences are there" is as_tester sparsekvctl seq list = '*chat*'
 check "one is parked" is as_tester sparsekvctl seq park chat = 'parked chat: *'
 check "and read" is as_tester sparsekvctl seq resume chat = 'resumed chat: *'
@@ -176,7 +177,7 @@ systemctl daemon-reload
 systemctl reset-failed sparsekvd.service
 check "with it, it does" systemctl restart sparsekvd.service
 
-# for the reboot, which guest-reboot.sh is about
+# prepares the reboot that guest-reboot.sh checks
 check "engines make 100 sequences" \
 	as_tester sh -c "seq 100 | xargs -P 10 -I{} sh -c '$here/engine parked-{} \$(({} + 20)) >/dev/null'"
 check "all of them are parked" as_tester sh -c "seq 100 | xargs -P 4 -I{} sparsekvctl seq park parked-{} >/dev/null"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# machine.sh WORK LOWER OUT SECONDS - boot a systemd in private namespaces over the root LOWER (directories, as overlayfs
-# wants them), wait until its skv-test.service has ended, at most so long, and print what that wrote to OUT/results. A
-# failure prints the console and the journal too. Needs root; nothing of it is left on the machine.
+# machine.sh WORK LOWER OUT SECONDS - boots a systemd in private namespaces over the root LOWER (directories, as
+# overlayfs takes them), waits until its skv-test.service has ended, at most SECONDS, and prints what that service wrote
+# to OUT/results. After a failure it also prints the console and the journal. Needs root; leaves nothing on the machine.
 set -eu
 
 here=$(dirname "$(readlink -f "$0")")
@@ -13,7 +13,7 @@ mkdir -p "$work" "$out/journal"
 # A cgroup of its own, which becomes the root of the cgroup namespace.
 cgroups=$(mktemp -d)
 group=$cgroups/skv-test.$$
-# shellcheck disable=SC2317 # reached through the trap
+# shellcheck disable=SC2317 # called by the trap
 cleanup() {
 	find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
 	umount "$cgroups" && rmdir "$cgroups"

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# run.sh - sparsekvd under a real systemd: boot one in private namespaces over a debootstrap root,
-# install the build into it, and run guest.sh there. Called by `make check-systemd` in the build
-# directory; needs root and debootstrap. Nothing of it is left on the machine but the root, which is
-# kept for the next run in $SKV_SYSTEMD_ROOT (default: tests/e2e/systemd/root in the build directory).
+# run.sh - tests sparsekvd under a real systemd: boots one in private namespaces over a debootstrap root, installs the
+# build into it, and runs guest.sh there. Called by `make check-systemd` in the build directory; needs root and
+# debootstrap. It leaves nothing on the machine but the root, which is kept for the next run in $SKV_SYSTEMD_ROOT
+# (default: tests/e2e/systemd/root in the build directory).
 set -eu
 
 here=$(dirname "$(readlink -f "$0")")
@@ -15,7 +15,7 @@ out=$PWD/tests/e2e/systemd/out
 stage=$PWD/tests/e2e/systemd/stage
 root=${SKV_SYSTEMD_ROOT:-$PWD/tests/e2e/systemd/root}
 
-# The name of these two's package has a version that is the release's.
+# The package names of these two contain the release's version.
 package_of() { dpkg-query -S "*/$1" | sed -n '1s/:.*//p'; }
 hiredis=$(package_of 'libhiredis.so.*')
 ssl=$(package_of 'libssl.so.*')

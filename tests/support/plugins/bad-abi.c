@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Built for an ABI that is yet to come. */
+/* Built for a later ABI version. */
 #include "tests/support/plugins/plugin.h"
 
 static const struct skv_policy policy = {

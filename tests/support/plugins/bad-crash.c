@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the process that loads it down with it. */
+/* Crashes the process that loads it. */
 #include <stdlib.h>
 #include "tests/support/plugins/plugin.h"
 

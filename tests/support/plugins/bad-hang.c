@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Never comes back from being loaded. */
+/* Loading it never returns. */
 #include <unistd.h>
 #include "tests/support/plugins/plugin.h"
 

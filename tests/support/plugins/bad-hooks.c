@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Its block is in order, but a hook selects by scores that no plan requests. */
+/* The struct is valid, but a hook selects by scores that no plan requests. */
 #include "tests/support/plugins/plugin.h"
 
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A parameter that would be written behind the end of the config. */
+/* Has a parameter that would be written behind the end of the config. */
 #include <stddef.h>
 #include "tests/support/plugins/plugin.h"
 

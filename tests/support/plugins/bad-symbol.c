@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A fine shared object that is no policy: it exports something else. */
+/* A valid shared object that is no policy: it exports another symbol. */
 #include "tests/support/plugins/plugin.h"
 
 SKV_POLICY_EXPORT const struct skv_policy *sparsekv_policy_v0(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Its constructor tries to get at the process that loads it, and says in its summary how far it came. */
+/* Its constructor tries to reach the process that loads it, and lists in its summary what succeeded. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>

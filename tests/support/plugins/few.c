@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prompts as every policy can have them, but with HiP of so few tokens that short ones have something to choose. */
+/* Has the usual prefill variants, but HiP with so few tokens that it has to select in short prompts, too. */
 #include <stddef.h>
 #include <sparsekv/policy.h>
 

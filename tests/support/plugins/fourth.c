@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps a count of decode steps with each sequence and evicts at every fourth, so that what became of
- * the state is seen from outside. A sequence taken over from another policy is never evicted from.
+ * Stores a count of decode steps with each sequence and evicts at every fourth, which shows whether the state was kept.
+ * Never evicts from a sequence that another policy ran before.
  */
 #include "tests/support/plugins/plugin.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A policy that looks at twice its budget. */
+/* A policy that attends to twice its budget. */
 #include <sparsekv/policy.h>
 
 struct config {

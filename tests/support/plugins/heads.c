@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of heads: layer 0 selects tokens for each kv head, layer 1 goes by them the other way round. Layer 2 selects
- * for each q head what layer 3 sees, and layer 4 a union of what its q heads want for all layers after it.
+ * Lists per head: layer 0 selects tokens for each kv head, and layer 1 uses these lists in reverse order of heads.
+ * Layer 2 selects for each q head, for layer 3. Layer 4 selects a union of its q heads' tokens for all layers after it.
  */
 #include <sparsekv/policy.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every layer from the first on reads all of its keys, chooses tokens for each kv head by them, and then reads the
- * values of these alone; but the last one, which follows the one before it.
+ * Every layer from the first on reads all of its keys, selects tokens for each kv head by them, and then reads only the
+ * values of these. The last layer uses the selection of the layer before it.
  */
 #include <sparsekv/policy.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Well-behaved in a rehearsal; from the third step on it evicts from a layer that no model has. */
+/* Passes the rehearsal; from the third step on it evicts from a layer that does not exist. */
 #include "tests/support/plugins/plugin.h"
 
 static int steps;

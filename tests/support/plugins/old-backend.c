@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device backend of another version, with less behind it than is expected. */
+/* A device backend of another version, whose struct is shorter than expected. */
 #include "kernels/device.h"
 
 __attribute__((visibility("default"))) skv_backend_fn skv_cuda_backend;

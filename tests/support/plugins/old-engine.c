@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A module of another version of the engine, with less behind it than is expected. */
+/* A module of another version of the engine, whose struct is shorter than expected. */
 #include "engine/backend.h"
 
 __attribute__((visibility("default"))) eng_backend_ops_fn eng_cuda_ops;

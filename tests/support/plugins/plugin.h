@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/plugins/plugin.h - a policy that is well, for each file beside it to spoil in one place. */
+/* tests/support/plugins/plugin.h - a valid policy; each file beside it breaks one part of it. */
 #ifndef SKV_TEST_PLUGIN_H
 #define SKV_TEST_PLUGIN_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A good policy for new sequences that takes none over from another one. */
+/* A valid policy for new sequences that refuses sequences of another policy. */
 #include <stdio.h>
 #include "tests/support/plugins/plugin.h"
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deltakv as somebody may get it wrong: after some steps its filter layers select nothing, though others go by that. */
+/*
+ * deltakv with a mistake: after some steps its filter layers select nothing, although other layers use their selection.
+ */
 #include <sparsekv/policy.h>
 
 #define CALLS 40

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulation of prefixes in hosts' memory and a store: traces, hit by hit, as counted by hand, and against a model
- * that has token ids and lists in place of keys and tables.
+ * The simulation of prefixes in hosts' memory and a store: traces, hits compared with manual counts, and with a model
+ * that has token ids and lists instead of keys and tables.
  */
 #include <check.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static struct scale_trace_params params_of(uint64_t seed, enum scale_workload_na
 		.seed = seed, .requests = 2000, .hosts = 4, .routing = SCALE_ROUTING_CHAT, .workload = scale_workload(workload)};
 }
 
-/* A trace as its file has it; free() it. */
+/* Returns the trace in the form of its file; the caller frees it. */
 static char *trace_text(const struct scale_trace_params *p)
 {
 	struct scale_trace *t = scale_trace_new(p);
@@ -53,7 +53,9 @@ START_TEST(seeds)
 }
 END_TEST
 
-/* Requests are in order, within bounds; a chat's next prompt goes on from what was said, or from an earlier turn. */
+/*
+ * Requests are in order and within bounds; a chat's next prompt continues the conversation, or an earlier turn of it.
+ */
 START_TEST(requests)
 {
 	struct scale_trace_params p = params_of(rnd64(), _i);
@@ -75,7 +77,8 @@ START_TEST(requests)
 		ck_assert_uint_le(tokens + r.answer.n_tokens, p.workload.max_tokens);
 		ck_assert_uint_ge(r.time_us, last);
 		ck_assert_uint_lt(r.tenant, p.workload.tenants);
-		ck_assert_uint_eq(r.n_segments % 2, 0); /* a system prompt; then a message, or an answer and a message */
+		/* a system prompt; then a message, or an answer and a message */
+		ck_assert_uint_eq(r.n_segments % 2, 0);
 		ck_assert_uint_le(r.n_segments, 2 * r.turn);
 		was_on[r.host] = true;
 		last = r.time_us;
@@ -89,7 +92,7 @@ START_TEST(requests)
 }
 END_TEST
 
-/* Where requests go changes nothing else; those of a chat, or of a system prompt, go to one host. */
+/* The routing of requests changes nothing else; requests of a chat, or of a system prompt, go to one host. */
 START_TEST(routing)
 {
 	struct scale_trace_params p = params_of(rnd64(), SCALE_CHAT);
@@ -130,7 +133,7 @@ START_TEST(routing)
 }
 END_TEST
 
-/* A program that replays a trace has this function of its own. */
+/* Programs that replay a trace have their own copy of this function. */
 START_TEST(token_ids)
 {
 	ck_assert_uint_eq(scale_token(1, 0, 1u << 31), scale_token(1, 0, 1u << 31));
@@ -215,7 +218,7 @@ START_TEST(files_that_are_none)
 }
 END_TEST
 
-/* ---- by hand ----------------------------------------------------------------------------------- */
+/* ---- manual counts ------------------------------------------------------------------------------ */
 
 static struct scale_request request_of(uint32_t host, uint64_t seconds, uint32_t n, const struct scale_segment *prompt,
                                        uint32_t n_answer)
@@ -229,7 +232,7 @@ static struct scale_request request_of(uint32_t host, uint64_t seconds, uint32_t
 	return r;
 }
 
-/* A request, which hits so many blocks in memory, on the disk and in the store. */
+/* Runs a request, and expects so many hit blocks in memory, on the disk and in the store. */
 static void hits(struct scale_cache *c, const struct scale_request *r, uint32_t memory, uint32_t disk, uint32_t store)
 {
 	uint64_t hit[SCALE_TIERS];
@@ -240,7 +243,7 @@ static void hits(struct scale_cache *c, const struct scale_request *r, uint32_t 
 	ck_assert_uint_eq(hit[SCALE_STORE], store * B);
 }
 
-/* hits() of a prompt of one content, without an answer. */
+/* hits() for a prompt of one content, without an answer. */
 static void prompt_hits(struct scale_cache *c, uint32_t host, uint64_t seconds, uint64_t content, uint32_t tokens, uint32_t memory,
                         uint32_t disk, uint32_t store)
 {
@@ -255,7 +258,7 @@ START_TEST(whole_blocks)
 	struct scale_cache *c = cache_new(1, 100, 0, 0, 0);
 
 	prompt_hits(c, 0, 0, 1, 2 * B - 1, 0, 0, 0);
-	prompt_hits(c, 0, 1, 1, 2 * B - 1, 1, 0, 0); /* the partial block is nowhere */
+	prompt_hits(c, 0, 1, 1, 2 * B - 1, 1, 0, 0); /* the partial block is not stored */
 	prompt_hits(c, 0, 2, 2, 2 * B, 0, 0, 0);
 	prompt_hits(c, 0, 3, 2, 2 * B, 1, 0, 0); /* the last token is computed, and with it its block */
 	prompt_hits(c, 0, 4, 2, 2 * B + 1, 2, 0, 0);
@@ -277,7 +280,7 @@ START_TEST(chats)
 	s[2] = r.answer;
 	s[3] = (struct scale_segment){3, B / 2};
 	r = request_of(0, 1, 4, s, B);
-	hits(c, &r, 3, 0, 0); /* its answer, too */
+	hits(c, &r, 3, 0, 0); /* with its answer */
 	r.host = 1;
 	hits(c, &r, 0, 0, 3);
 	r.tenant = 1;
@@ -290,7 +293,7 @@ START_TEST(chats)
 	r = request_of(0, 3, 2, s, 0);
 	hits(c, &r, 0, 0, 0);
 	ck_assert_uint_eq(scale_cache_counts(c)->blocks_read, 3);
-	/* 3 blocks, 1 behind half a message, the same 4 again for another tenant, 1, 1 */
+	/* 3 blocks, 1 after half a message, the same 4 again for another tenant, 1, 1 */
 	ck_assert_uint_eq(scale_cache_counts(c)->blocks_written, 3 + 1 + 4 + 1 + 1);
 	scale_cache_free(c);
 }
@@ -304,10 +307,12 @@ START_TEST(memory_and_disk)
 	prompt_hits(c, 0, 1, 2, 2 * B + 1, 0, 0, 0);
 	prompt_hits(c, 0, 2, 1, 2 * B + 1, 2, 0, 0);
 	prompt_hits(c, 0, 3, 3, B + 1, 0, 0, 0);     /* the last block of 2 goes to the disk */
-	prompt_hits(c, 0, 4, 2, 2 * B + 1, 1, 1, 0); /* and comes back; the last one of 1 goes there */
-	prompt_hits(c, 0, 5, 1, 2 * B + 1, 1, 1, 0); /* 3 goes */
-	prompt_hits(c, 0, 6, 4, 4 * B, 0, 0, 0);     /* of 3, 2, 2, 1, 1 in that order the last three stay on the disk */
-	prompt_hits(c, 0, 7, 3, B + 1, 0, 0, 0);     /* the last one of 4 goes there, and the last one of 2 is gone */
+	prompt_hits(c, 0, 4, 2, 2 * B + 1, 1, 1, 0); /* and is read back; the last one of 1 goes to the disk */
+	prompt_hits(c, 0, 5, 1, 2 * B + 1, 1, 1, 0); /* 3 goes to the disk */
+	/* of 3, 2, 2, 1, 1 in that order the last three stay on the disk */
+	prompt_hits(c, 0, 6, 4, 4 * B, 0, 0, 0);
+	/* the last one of 4 goes to the disk, and the last one of 2 is gone */
+	prompt_hits(c, 0, 7, 3, B + 1, 0, 0, 0);
 	prompt_hits(c, 0, 8, 2, 2 * B + 1, 0, 0, 0);
 	scale_cache_free(c);
 }
@@ -321,8 +326,8 @@ START_TEST(least_recently_used)
 	prompt_hits(c, 0, 1, 2, 2 * B + 1, 0, 0, 0);
 	ck_assert_uint_eq(scale_cache_counts(c)->max_blocks, 4);
 	prompt_hits(c, 1, 2, 1, B + 1, 0, 0, 1);     /* its first block is used, the second one is not */
-	prompt_hits(c, 1, 3, 3, B + 1, 0, 0, 0);     /* takes the second one's room */
-	prompt_hits(c, 2, 4, 1, 2 * B + 1, 0, 0, 1); /* and this that of the last one of 2 */
+	prompt_hits(c, 1, 3, 3, B + 1, 0, 0, 0);     /* replaces the second one */
+	prompt_hits(c, 2, 4, 1, 2 * B + 1, 0, 0, 1); /* and this replaces the last one of 2 */
 	prompt_hits(c, 2, 5, 2, 2 * B + 1, 0, 0, 1);
 	ck_assert_uint_eq(scale_cache_counts(c)->max_blocks, 4);
 	ck_assert_uint_eq(scale_cache_counts(c)->blocks_evicted, 3);
@@ -330,7 +335,7 @@ START_TEST(least_recently_used)
 }
 END_TEST
 
-/* A block of the store behind one that is gone is of no use, until that is written again. */
+/* A block of the store behind a missing one is of no use until that one is written again. */
 START_TEST(broken_chains)
 {
 	struct scale_cache *c = cache_new(2, 0, 0, 100, 10 * SECOND);
@@ -342,13 +347,13 @@ START_TEST(broken_chains)
 	hits(c, &r, 0, 0, 1);
 	r.time_us = 10 * SECOND - 1;
 	hits(c, &r, 0, 0, 3);
-	r.time_us = 10 * SECOND; /* the first one is gone, the others are there */
+	r.time_us = 10 * SECOND; /* the first one has expired, the others are there */
 	hits(c, &r, 0, 0, 0);
 	ck_assert_uint_eq(scale_cache_counts(c)->blocks_expired, 1);
 	ck_assert_uint_eq(scale_cache_counts(c)->blocks_written, 4);
 	r.time_us = 15 * SECOND - 1;
 	hits(c, &r, 0, 0, 3);
-	r.time_us = 15 * SECOND; /* reading has made them no younger */
+	r.time_us = 15 * SECOND; /* reading has not extended their lives */
 	hits(c, &r, 0, 0, 1);
 	ck_assert_uint_eq(scale_cache_counts(c)->blocks_expired, 3);
 	scale_cache_free(c);
@@ -368,7 +373,7 @@ END_TEST
 
 enum { N_HOSTS = 3, N_BLOCKS = 5000, MAX_BLOCKS = 12 };
 
-/* A block by the token ids that it and all before it have. */
+/* A block, identified by the token ids of itself and of all blocks before it. */
 struct naive_block {
 	uint32_t tenant, n_tokens;
 	uint32_t *tokens;
@@ -383,7 +388,7 @@ static struct naive_block naive[N_BLOCKS];
 static uint32_t n_naive;
 static uint64_t ticks;
 
-/* The number of the block of so many tokens, which may be new. */
+/* Returns the number of the block that ends with these tokens; adds it if it is new. */
 static uint32_t naive_find(uint32_t tenant, const uint32_t *tokens, uint32_t n)
 {
 	for (uint32_t i = 0; i < n_naive; i++)
@@ -403,7 +408,7 @@ static void naive_use(uint32_t block, uint32_t tier, uint64_t now)
 	naive[block].in[tier].used = ++ticks;
 }
 
-/* The least recently used ones go; to tier `to`, if there is one. */
+/* Removes the least recently used blocks from a tier, to tier `to` if it is not negative. */
 static void naive_trim(uint32_t tier, uint32_t capacity, int to, uint64_t now)
 {
 	for (;;) {
@@ -460,7 +465,7 @@ static void naive_request(const struct scale_request *r, const struct scale_cach
 	naive_trim(disk, (uint32_t)(p->disk_bytes / BLOCK_BYTES), -1, r->time_us);
 }
 
-/* Short chats of few tenants, so that they have much in common. */
+/* Short chats of a few tenants, so that they have much in common. */
 static struct scale_trace_params small_trace(void)
 {
 	struct scale_trace_params t = params_of(rnd64(), SCALE_CHAT);

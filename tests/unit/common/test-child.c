@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Children of tests: what they report, and that death in the middle of an assertion harms nobody's messages. */
+/* Children of tests: their reports; and a child killed in the middle of an assertion does not damage other messages. */
 #include <check.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ START_TEST(failure_is_told)
 }
 END_TEST
 
-/* Children that assert without pause are killed; the test's own assertions go on. */
+/* Children that assert without pause are killed; the test's own assertions still work. */
 START_TEST(killed_while_asserting)
 {
 	for (int i = 0; i < KILLS; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the larger parts of common/ stand on: strings, names and models of the wire, file descriptors. */
+/* The basis of the larger parts of common/: strings, names and models of the wire, sorting, file descriptors. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -134,7 +134,7 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Few and many, of a few values and of all, so that some digits are those of all numbers. */
+/* Few and many numbers, of few and of all values, so that some digits are equal in all numbers. */
 START_TEST(sorts)
 {
 	static const uint32_t masks[] = {0, 1, 0xff, 0xff00, 0xfffff, 0xff000000, UINT32_MAX};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans and what hooks ask for, spoiled one at a time: each is refused with a text that names it. Blocks:
- * test-plugin.c.
+ * Plans and requests of hooks, each with one fault: each is refused with a text that names it. Policy blocks are tested
+ * in test-plugin.c.
  */
 #include "tests/support/policy-file.h"
 #include "tests/support/suite.h"
@@ -51,7 +51,7 @@ static const char *rehearse(void)
 	return skv_policy_rehearse(&block, NULL, &m, err, sizeof(err)) == 0 ? "" : err;
 }
 
-/* What makes the plans, a change to them, and what the refusal says. */
+/* `make` makes the plans, `change` changes them, and the refusal contains `says`. */
 #define SPOILED(make, change, says)                                                                         \
 	do {                                                                                                \
 		make();                                                                                     \
@@ -89,7 +89,7 @@ static void select_nothing(const struct skv_policy_ctx *ctx, uint32_t layer)
 	(void)layer;
 	ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 0});
 }
-/* what one layer left behind may be used when the next one begins */
+/* a layer's scores may still be used when the next layer begins */
 static void select_late(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	if (layer == 1)
@@ -115,7 +115,7 @@ static void state_beyond(const struct skv_policy_ctx *ctx)
 {
 	memset(ctx->prims->seq_state(ctx, ctx->n_seqs), 1, 40);
 }
-/* the state of each sequence is its own, and what adopt wrote is there at the step's end */
+/* each sequence has its own state, and what adopt wrote is still there at the step's end */
 static int state_adopt(const struct skv_policy_ctx *ctx, char *text, size_t len)
 {
 	(void)text;
@@ -188,7 +188,7 @@ START_TEST(rehearsals)
 }
 END_TEST
 
-/* Layer 1 chooses its own tokens, layer 2 goes by them. */
+/* Layer 1 selects its own tokens, layer 2 uses this selection. */
 static void one_chooses(void)
 {
 	all_good();
@@ -237,7 +237,7 @@ START_TEST(layers_that_choose)
 }
 END_TEST
 
-/* Layer 1 attends to pages that it scores by their bounds, layer 2 to the same. */
+/* Layer 1 attends to pages that it scores by their bounds, layer 2 uses this selection. */
 static void one_scores(void)
 {
 	all_good();
@@ -359,7 +359,7 @@ START_TEST(unions)
 }
 END_TEST
 
-/* Layer 1 goes by the rows of layer 0's heads as it likes. */
+/* Layer 1 maps its heads to any rows of layer 0's heads. */
 START_TEST(mapped_rows)
 {
 	in_before = NULL;
@@ -383,7 +383,7 @@ START_TEST(mapped_rows)
 }
 END_TEST
 
-/* Layer 1 evicts tokens by attention scores, layer 2 pages. */
+/* Layer 1 evicts tokens by attention scores, layer 2 evicts pages. */
 static void some_keep(void)
 {
 	all_good();
@@ -393,7 +393,7 @@ static void some_keep(void)
 	                              .sharing = SKV_SHARE_Q_HEAD,
 	                              .evict = {.granularity = SKV_PAGE_TOKENS, .budget = {.share = 0.5f}, .floor = 8, .slack = 1}};
 }
-static uint32_t leave_out; /* a request that is not made, by its place below */
+static uint32_t leave_out; /* 1 to 5: the request below that is left out; above: the one that is added */
 static void before_keep(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	if (layer != 2)
@@ -477,7 +477,7 @@ START_TEST(layers_that_keep)
 }
 END_TEST
 
-/* Layer 1 selects for layer 2. Both that one and layer 3 pack, and layer 0. */
+/* Layer 1 selects for layer 2. Layers 0, 2 and 3 compress. */
 static void some_pack(void)
 {
 	all_good();

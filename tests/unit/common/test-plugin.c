@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy blocks, spoiled one field at a time: each is refused with a text that names it. Plans: test-plugin-plan.c. */
+/*
+ * Policy blocks, each with one wrong field: each is refused with a text that names it. Plans are tested in
+ * test-plugin-plan.c.
+ */
 #include <stddef.h>
 
 #include "tests/support/policy-file.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiles in specs: what is read, and files that somebody else has a hand in. */
+/* Profiles in specs: what is read, and files that are wrong or hostile. */
 #include <check.h>
 #include <errno.h>
 #include <stddef.h>
@@ -87,7 +87,7 @@ START_TEST(what_is_read)
 }
 END_TEST
 
-/* A rank gets its own heads' part of the head map, if this stays among the rank's. */
+/* A rank gets its own heads' part of the head map, if this stays among the rank's heads. */
 START_TEST(ranks)
 {
 	static const struct {
@@ -117,7 +117,7 @@ START_TEST(ranks)
 }
 END_TEST
 
-/* Without a model nothing is opened, and none is nothing. */
+/* Without a model no file is opened; without a profile the path is empty. */
 START_TEST(what_is_not_read)
 {
 	ck_assert_int_eq(parse(NULL), 0);
@@ -134,7 +134,7 @@ START_TEST(files_that_are_none)
 	char other[128];
 
 	ck_assert_int_eq(mkfifo(path, 0600), 0);
-	refused("a regular file expected"); /* and does not wait for a writer */
+	refused("a regular file expected"); /* without waiting for a writer */
 	unlink(path);
 	ck_assert_int_eq(mkdir(path, 0700), 0);
 	refused("a regular file expected");
@@ -154,7 +154,7 @@ START_TEST(files_that_are_none)
 }
 END_TEST
 
-/* Cut off anywhere: refused, and nothing worse. */
+/* A file that is truncated anywhere is refused, and nothing worse happens. */
 START_TEST(cut_off)
 {
 	for (size_t n = 0; n < strlen(GOOD); n++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A queue that users share: whose turn it is, against a list of every entry that is searched from the beginning. */
+/* A queue that users share: the order of turns, against a list of all entries that is searched from the beginning. */
 #include <check.h>
 
 #include "common/queue.h"
@@ -27,7 +27,7 @@ START_TEST(users_take_turns)
 }
 END_TEST
 
-/* A user whose entries come one by one waits for one of each other user, as the user whose entries wait. */
+/* A user whose entries come one by one waits for one entry of each other user, like a user whose entries wait. */
 START_TEST(one_by_one)
 {
 	for (uint32_t i = 0; i < ENTRIES / 2; i++)
@@ -60,7 +60,7 @@ END_TEST
 
 /* ---- at random ------------------------------------------------------------------------------- */
 
-/* What the queue should be: users in the order of their turns, and entries in the order in which they were put in. */
+/* The expected queue: users in the order of their turns, and entries in the order in which they were put in. */
 static struct {
 	uint32_t users[USERS], n_users;
 	struct skv_queued *order[ENTRIES];
@@ -162,7 +162,7 @@ START_TEST(at_random)
 }
 END_TEST
 
-/* A round: what is put in meanwhile has no turn in it. */
+/* A round: entries that are put in meanwhile have no turn in it. */
 START_TEST(rounds)
 {
 	struct skv_queue round = {0};

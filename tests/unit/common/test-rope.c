@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rotary positions. The numbers were computed with 40 digits from what was published: Llama 3.1's model code, and for
- * YaRN the authors' code, which the paper's formulas differ from.
+ * Rotary position embedding. The numbers were computed with 40 digits from published code: Llama 3.1's model code, and
+ * for YaRN the authors' code, which differs from the paper's formulas.
  */
 #include <check.h>
 #include <math.h>
@@ -23,7 +23,7 @@ static const struct {
 	uint32_t head_dim, i;
 	double radians;
 } known[] = {
-	/* the passage is from 29 to 35 */
+	/* the transition is from 29 to 35 */
 	{&llama3, 128, 0, 1},
 	{&llama3, 128, 20, 0.016560440080994446},
 	{&llama3, 128, 29, 0.0021665707635033587},
@@ -33,7 +33,7 @@ static const struct {
 	{&llama3, 128, 35, 9.556212353964683e-05},
 	{&llama3, 128, 36, 7.78465527393245e-05},
 	{&llama3, 128, 63, 3.068925988914511e-07},
-	/* from 23 to 40 */
+	/* the transition is from 23 to 40 */
 	{&qwen, 128, 0, 1},
 	{&qwen, 128, 23, 0.006978305848598663},
 	{&qwen, 128, 24, 0.005375321490790102},
@@ -41,7 +41,7 @@ static const struct {
 	{&qwen, 128, 39, 6.490394320837029e-05},
 	{&qwen, 128, 40, 4.445698525097307e-05},
 	{&qwen, 128, 63, 3.102344401879299e-07},
-	/* from 10 to 23 */
+	/* the transition is from 10 to 23 */
 	{&small, 64, 10, 0.05623413251903491},
 	{&small, 64, 15, 0.008526843772967408},
 	{&small, 64, 22, 0.00023938376673600883},
@@ -87,7 +87,7 @@ END_TEST
 
 static const struct {
 	struct skv_rope rope;
-	const char *word; /* NULL: it is fine */
+	const char *word; /* in the refusal; NULL: accepted */
 } described[] = {
 	{{.type = SKV_ROPE_UNKNOWN, .theta = -1}, NULL},
 	{{.type = SKV_ROPE_NONE}, NULL},

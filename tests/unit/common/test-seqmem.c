@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sequence memory after death at any instruction.
+ * Sequence memory after its writer died at any instruction.
  *
- * A writer is simulated as the list of stores that seqmem.h allows it, in the order that it demands. The
- * memory is checked after each store, as the next process to open it would find it: after recovery it must
- * be what the last commit said, and from there the sequence must go on.
+ * A writer is simulated as the list of stores that seqmem.h allows, in the order that it requires. The memory is
+ * checked after each store, as the next process that opens it would find it: after recovery it must have the state of
+ * the last commit, and the sequence must be able to go on from there.
  */
 #include <check.h>
 #include <fcntl.h>
@@ -30,21 +30,21 @@ static struct skv_seqmem_layout layout;
 /* ---- what a commit says ---------------------------------------------------------------------- */
 
 /*
- * Committed state as a reader must find it. A page is named by its contents, not by its id: copy on write
- * replaces an entry by another page that holds the same.
+ * The committed state that a reader must find. A page is identified by its contents, not by its id, because
+ * copy-on-write replaces an entry by another page with the same contents.
  */
 struct truth {
 	uint32_t epoch, len;
 	int32_t next;
 	int32_t tokens[MAX_TOKENS];
-	uint32_t contents[TABLES][MAX_PAGES]; /* 0 in tables of state: nothing, or what a torn step left */
+	uint32_t contents[TABLES][MAX_PAGES]; /* 0 in tables of state: nothing, or left by an interrupted step */
 	uint32_t about;
 	struct skv_layer_slots slots[LAYERS];
 };
 
 #define EVICTED UINT32_MAX
 
-/* contents_of[id]: what was written to the page with that id; ids are never used twice here */
+/* contents_of[id]: what was written to the page with that id; ids are not reused here */
 static uint32_t contents_of[1u << 16];
 static uint32_t n_ids;
 
@@ -64,7 +64,7 @@ static void expect(struct skv_seqmem *s, const struct truth *t)
 	for (uint32_t number = 0; number < TABLES; number++) {
 		const skv_pte *table = skv_seqmem_table(s, &layout, number);
 		bool state = skv_table_page_kind(LAYERS, number) != SKV_PAGES_KV;
-		bool kept = skv_table_page_kind(LAYERS, number) == SKV_PAGES_SAVED; /* as many whatever the length */
+		bool kept = skv_table_page_kind(LAYERS, number) == SKV_PAGES_SAVED; /* the same number for any length */
 
 		for (uint32_t i = 0; i < MAX_PAGES; i++) {
 			if (i >= (kept ? layout.kept : n_pages))
@@ -110,8 +110,8 @@ static skv_pte fresh_page(uint32_t contents)
 }
 
 /*
- * Pages of a step: the partly filled last one may be copied first (its committed contents are those of
- * the page that it replaces), then new entries beyond the length.
+ * The pages of a step: the partly filled last one may be copied first (the copy has its committed contents), then new
+ * entries are added beyond the length.
  */
 static void append_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_tokens)
 {
@@ -135,8 +135,8 @@ static void append_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_toke
 }
 
 /*
- * In each group of state a page for every 48 tokens, of layers that have state: placed where there is none, the last
- * one copied.
+ * In each table of state, of layers that have state, one page for every 48 tokens: missing pages are added, and the
+ * last one may be copied.
  */
 static void state_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_tokens)
 {
@@ -156,7 +156,7 @@ static void state_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_token
 	}
 }
 
-/* The victims of a step; returns how many. */
+/* Chooses the victims of a step; returns their number. */
 static uint32_t choose_victims(struct truth *t, struct skv_eviction *victims)
 {
 	uint32_t n = 0;
@@ -174,7 +174,10 @@ static uint32_t choose_victims(struct truth *t, struct skv_eviction *victims)
 	return n;
 }
 
-/* A whole step in the order of seqmem.h; *t becomes what it commits. Returns the index of that store. */
+/*
+ * Makes the stores of a whole step in the order of seqmem.h; *t becomes the state that it commits. Returns the index of
+ * the committing store.
+ */
 static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 {
 	struct skv_eviction victims[TABLES * MAX_PAGES], *journal = skv_seqmem_journal(s, &layout);
@@ -236,8 +239,8 @@ static void set_up(void)
 }
 
 /*
- * Sequences of steps. Each step is stopped after each of its stores, on a copy of the memory; one of the
- * stops is then real: the sequence goes on from what recovery made of it.
+ * Sequences of steps. Each step is stopped after each of its stores, and then undone from a copy of the memory. One of
+ * the stops is then real: the sequence goes on from the recovered memory.
  */
 START_TEST(stopped_after_each_store)
 {
@@ -255,7 +258,7 @@ START_TEST(stopped_after_each_store)
 			unsigned commits = step_stores(s, &next);
 			unsigned real = rnd_below(4) ? n_stores : rnd_below(n_stores);
 
-			/* stores are addresses in `s`: they are carried out there, and undone from a copy */
+			/* stores contain addresses in `s`, so they are carried out there, and undone from a copy */
 			memcpy(before, s, layout.state);
 			for (unsigned i = 0; i <= n_stores; i++) {
 				if (i > 0)
@@ -284,7 +287,7 @@ START_TEST(stopped_after_each_store)
 }
 END_TEST
 
-/* Whatever a hostile client wrote: recovery stays within the memory and ends in what is promised. */
+/* After arbitrary writes of a hostile client, recovery stays within the memory and ends in a valid state. */
 START_TEST(recovery_of_garbage)
 {
 	struct skv_seqmem *s = new_memory();
@@ -293,7 +296,7 @@ START_TEST(recovery_of_garbage)
 		uint32_t len;
 
 		rnd_bytes(s, layout.state);
-		if (round % 2) /* a journal that counts */
+		if (round % 2) /* a journal of the committed epoch */
 			atomic_store(&s->journal_epoch, skv_commit_epoch(atomic_load(&s->commit)));
 		if (round % 3)
 			atomic_store(&s->commit, atomic_load(&s->commit) & ~(uint64_t)0xffffff00u);
@@ -335,7 +338,7 @@ START_TEST(checks)
 }
 END_TEST
 
-/* The parts follow each other without overlap, for the least, odd and the largest of shapes. */
+/* Slots and flags of a commit: valid combinations, and those that are refused. */
 START_TEST(slots)
 {
 	static const struct {
@@ -353,7 +356,7 @@ START_TEST(slots)
 		{{5, 6, 1, 6}, SKV_ABOUT_SLOTS, "more active slots than"},
 		{{5, 6, 0, 5}, SKV_ABOUT_SLOTS, "no slot metadata that tells which"},
 		{{5, 5, 2, 0}, SKV_ABOUT_SLOTS, "unknown granularity"},
-		{{5, 65, 2, 9}, SKV_ABOUT_PROMPTED, NULL}, /* they do not count */
+		{{5, 65, 2, 9}, SKV_ABOUT_PROMPTED, NULL}, /* ignored without SKV_ABOUT_SLOTS */
 	};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {
@@ -418,6 +421,7 @@ START_TEST(compressed)
 }
 END_TEST
 
+/* The parts follow each other without overlap, for the smallest, odd and the largest shapes. */
 START_TEST(layouts)
 {
 	static const struct {
@@ -431,7 +435,7 @@ START_TEST(layouts)
 		        .n_kv_heads = c[i].kv_heads,
 		        .head_dim = c[i].head_dim,
 		};
-		/* 65 / 8 pages of fp32 */
+		/* two sets of 65 rows of fp32, 8 rows in a page */
 		uint32_t kept = 2 * 9, pages = skv_pages_of(c[i].tokens), most = pages > kept ? pages : kept;
 		size_t entries = (size_t)c[i].layers * most;
 		struct skv_seqmem_layout l;
@@ -459,10 +463,11 @@ static blkcnt_t blocks_of(int fd)
 	return st.st_blocks;
 }
 
-/* A short sequence with room for millions of tokens: what is beyond it is zeroed and given no memory. */
+/* A short sequence with room for millions of tokens: recovery zeroes what is beyond it, without allocating memory. */
 START_TEST(recovery_is_sparse)
 {
-	struct skv_model m = {.n_layers = 64, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16}; /* 65 / 32 pages of fp32, twice */
+	/* two sets of 65 rows of fp32, 32 in a page */
+	struct skv_model m = {.n_layers = 64, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16};
 	struct skv_seqmem_layout l;
 	struct skv_seqmem *s;
 	blkcnt_t before;
@@ -476,9 +481,10 @@ START_TEST(recovery_is_sparse)
 	skv_seqmem_init(s, &l);
 	atomic_store(&s->commit, (uint64_t)1 << 32 | 40);
 	for (uint32_t layer = 0; layer < l.n_tables; layer++)
-		for (uint32_t i = 0; i < 6; i++) /* the last ones are a torn step's, or kept whatever the length */
+		/* the last ones were left by an interrupted step, or are saved for any length */
+		for (uint32_t i = 0; i < 6; i++)
 			skv_seqmem_table(s, &l, layer)[i] = skv_pte_make(SKV_PTE_PRIVATE, 100 + i);
-	skv_seqmem_table(s, &l, 5)[200000] = 1; /* and this nobody's */
+	skv_seqmem_table(s, &l, 5)[200000] = 1; /* an entry that is never used */
 	before = blocks_of(fd);
 	skv_seqmem_recover(s, &l);
 	ck_assert_int_lt(blocks_of(fd), before);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy specs: what is accepted and means what, what is refused and how that is said, and the way back. */
+/* Policy specs: accepted ones and their meaning, refused ones and the error texts, and printing. */
 #include <check.h>
 #include <errno.h>
 #include <locale.h>
@@ -231,7 +231,7 @@ START_TEST(refused_specs)
 }
 END_TEST
 
-/* Without a model nothing that depends on one is looked at. */
+/* Without a model nothing that depends on one is checked. */
 START_TEST(without_a_model)
 {
 	struct config c;
@@ -328,7 +328,7 @@ START_TEST(prints_what_it_parses)
 }
 END_TEST
 
-/* As snprintf: cut where the room ends, and the length that there would have been. */
+/* Like snprintf: truncates at the end of the buffer, and returns the length without truncation. */
 START_TEST(prints_into_short_buffers)
 {
 	struct config c = parse("test?budget=0.1&layers=1,2,3,10,11,12");
@@ -347,7 +347,7 @@ START_TEST(prints_into_short_buffers)
 }
 END_TEST
 
-/* A spec means the same where the decimal point is a comma, and the program's locale is left alone. */
+/* A spec means the same in a locale with a decimal comma, and the program's locale is not changed. */
 START_TEST(under_another_locale)
 {
 	static const char *const commas[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE.utf8", "de_DE",
@@ -367,7 +367,7 @@ START_TEST(under_another_locale)
 }
 END_TEST
 
-/* Whatever is thrown at it: an answer, and an error is always said. */
+/* Random specs: parsing always returns, and an error always has a text. */
 START_TEST(random_specs)
 {
 	static const char *const parts[] = {"test",   "?",    "&", "=",    "budget", "recent", "alpha", "pin",

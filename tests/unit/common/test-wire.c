@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire: every message as it should be, then as a hostile peer might send it.
+ * The wire protocol: every message in valid form, then as a hostile peer might send it.
  *
- * Packets lie at the end of a page that is followed by one without access, so a read beyond a packet
- * is a fault and not luck.
+ * Packets end right before a page without access, so a read beyond a packet always faults.
  */
 #include <check.h>
 #include <errno.h>
@@ -29,7 +28,7 @@ struct packet {
 	char data[2048];
 };
 
-/* A packet of a type with `body` behind its header, and `tail` behind that. */
+/* Makes a packet of a type with `body` behind its header, and `tail` behind that. */
 static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds, uint32_t serial, const void *body,
                  size_t body_bytes, const void *tail, size_t tail_bytes)
 {
@@ -49,7 +48,7 @@ static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds
 static struct packet packets[MAX_PACKETS];
 static unsigned n_packets;
 
-/* A packet of a type: its name, its fds, its body and what is behind that. */
+/* A packet of a type: its name, fds, body, and the data behind the body. */
 struct sample {
 	uint16_t type;
 	const char *name;
@@ -181,7 +180,7 @@ static void set_up_packets(void)
 	make_answers();
 }
 
-/* The first `bytes` of a packet, right before the fence, at whatever alignment that gives. */
+/* Copies the first `bytes` of a packet right before the fence, at the alignment that results. */
 static char *fenced(const struct packet *p, size_t bytes)
 {
 	return memcpy(fence - bytes, p->data, bytes);
@@ -192,7 +191,7 @@ static const char *check(const struct packet *p)
 	return skv_wire_check(fenced(p, p->bytes), p->bytes, p->n_fds, p->to_daemon);
 }
 
-/* The dump of a packet, a single line whatever the packet is. */
+/* Dumps a packet; the dump must be a single line, whatever the packet is. */
 static const char *dump(const void *packet, size_t bytes, unsigned n_fds)
 {
 	static char line[8192];
@@ -220,7 +219,7 @@ START_TEST(well_formed)
 		line = dump(fenced(p, p->bytes), p->bytes, p->n_fds);
 		ck_assert_ptr_nonnull(strstr(line, p->name));
 		ck_assert_ptr_null(strstr(line, "MALFORMED"));
-		/* what one side sends the other does not */
+		/* a message of one side is refused from the other */
 		ck_assert_ptr_nonnull(skv_wire_check(fenced(p, p->bytes), p->bytes, p->n_fds, !p->to_daemon));
 	}
 }
@@ -279,7 +278,7 @@ END_TEST
 		              wrong_ ? wrong_ : "nothing wrong", says);                                     \
 	} while (0)
 
-/* Cut short, the length field as it was or telling the truth: never a read beyond, never accepted. */
+/* Truncated packets, with the old length field or a matching one: no read beyond the end, and never accepted. */
 START_TEST(truncated)
 {
 	for (unsigned i = 0; i < n_packets; i++) {
@@ -344,7 +343,7 @@ START_TEST(wrong_serials)
 }
 END_TEST
 
-/* Only these types exist, with or without the reply bit; every other value is refused. */
+/* Only these types exist, with or without the reply bit; all other values are refused. */
 START_TEST(unknown_types)
 {
 	char known[0x10000] = {0};
@@ -376,7 +375,7 @@ static struct packet *find(uint16_t type)
 	ck_abort_msg("no packet of type %u", type);
 }
 
-/* One field of a struct of one message, set to a value that must be refused. */
+/* Sets one field of a message's struct to a value that must be refused. */
 #define SPOIL(type, s, member, says, ...)                                                                   \
 	do {                                                                                                \
 		struct packet p_ = *find(type);                                                             \
@@ -413,7 +412,7 @@ START_TEST(spoiled_fields)
 	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "number of runs does not match", 1);
 	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "number of runs does not match", 3);
 	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "more runs", SKV_WIRE_MAX_RUNS + 1);
-	/* times 8 this is 16 in 32 bits */
+	/* times 8 this overflows 32 bits and becomes 16 */
 	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "more runs", (1u << 29) + 2);
 	SPOIL(SKV_MSG_QUERY | SKV_REPLY, skv_msg_text, length, "length of the text", 11);
 	SPOIL(SKV_MSG_QUERY | SKV_REPLY, skv_msg_text, length, "length of the text", UINT32_MAX);
@@ -427,7 +426,7 @@ START_TEST(spoiled_runs)
 	        {SKV_PTE_ID_MASK, 2},
 	        {SKV_PTE_ID_MASK + 1, 1},
 	        {0, SKV_PTE_ID_MASK + 2},
-	        {UINT32_MAX, UINT32_MAX}, /* their sum in 32 bits is small */
+	        {UINT32_MAX, UINT32_MAX}, /* their sum overflows 32 bits */
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -443,7 +442,7 @@ END_TEST
 	{SKV_MSG_SEQ_##what, offsetof(struct skv_msg_seq_of, model), SKV_NAME_MAX},                         \
 	{SKV_MSG_SEQ_##what, offsetof(struct skv_msg_seq_of, name), SKV_NAME_MAX}
 
-/* Every string of every message: full to the brim, and with each byte that is not printable. */
+/* Every string of every message: filled completely, and with each byte that is not printable. */
 START_TEST(spoiled_strings)
 {
 	static const struct {
@@ -490,8 +489,8 @@ START_TEST(spoiled_strings)
 END_TEST
 
 /*
- * Every byte of every packet, changed to every other value: no fault, and what is still accepted differs
- * from the packet in a field's value alone, so its type, length, serial rule and fds are still sane.
+ * Every byte of every packet, changed to every other value: no fault, and a packet that is still accepted differs only
+ * in the value of a field. Its type, length, serial rule and fds are still valid.
  */
 START_TEST(every_byte_changed)
 {
@@ -503,7 +502,7 @@ START_TEST(every_byte_changed)
 				if ((unsigned char)packets[i].data[at] == c)
 					continue;
 				p.data[at] = (char)c;
-				/* length, type (but among types of one form), n_fds, reserved */
+				/* length, n_fds and reserved; the type may change among types of one form */
 				if (!check(&p) && (at < 4 || at == 6 || at == 7 || (at >= 12 && at < 16)))
 					ck_abort_msg("%s: byte %zu changed to %d is accepted", p.name, at, c);
 			}
@@ -522,7 +521,7 @@ START_TEST(random_packets)
 		struct packet p = packets[rnd_below(n_packets)];
 		unsigned changes = rnd_below(8);
 
-		/* garbage altogether, or a packet with some bytes changed and a length of its own */
+		/* random bytes only, or a packet with some bytes changed and perhaps another length */
 		if (i % 4 == 0) {
 			p.bytes = rnd_below(sizeof(p.data));
 			rnd_bytes(p.data, p.bytes);
@@ -549,11 +548,11 @@ START_TEST(random_packets)
 		if (i % 16 == 0)
 			dump(fenced(&p, p.bytes), p.bytes, p.n_fds);
 	}
-	ck_assert_uint_gt(accepted, 0); /* else the changes were too many to find anything */
+	ck_assert_uint_gt(accepted, 0); /* otherwise there are too many changes to find anything */
 }
 END_TEST
 
-/* The longest messages that there are, and those one longer. */
+/* The longest messages, and one that is a byte too long. */
 START_TEST(largest_messages)
 {
 	size_t bytes = sizeof(struct skv_msg_header) + sizeof(struct skv_msg_runs) +

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences that nobody holds make room: with age, and for users below their part of a memory that is used up. */
+/* Sequences without a holder make room: with age, and for users below their share of a memory that is used up. */
 #include <stdio.h>
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
@@ -18,7 +18,7 @@ static void setup(void)
 	struct skv_core_config k = books_config();
 
 	k.pool_bytes = SEQS * PAGES * 1024;
-	k.account_bytes = k.pool_bytes + (1 << 20); /* sequences and sessions take some beside their pages */
+	k.account_bytes = k.pool_bytes + (1 << 20); /* sequences and sessions take memory beside their pages */
 	books_open(&k);
 	model = test_model("m", 2, 16);
 	peer_join(&a, 1000, &model);
@@ -32,7 +32,7 @@ static const char *name_of(uint32_t i)
 	return name;
 }
 
-/* Its sequences take all memory; the first n_held stay with it. */
+/* Fills all memory with the user's sequences, of which the first n_held stay held. */
 static void fill(uint32_t n_held)
 {
 	for (uint32_t i = 0; i < SEQS; i++) {
@@ -54,7 +54,7 @@ static void finish(uint32_t n_held)
 	peer_die(&a);
 }
 
-/* Ask until there is an answer that is not E_WAIT. */
+/* Asks again, making turns, until the result is not E_WAIT. */
 static int lease_in_turns(struct peer *p)
 {
 	struct skv_core_done done = {.more = true};
@@ -78,7 +78,7 @@ START_TEST(a_user_below_its_part_gets_it)
 	uint64_t aged, for_room;
 
 	fill(1);
-	ck_assert_int_eq(held_attach(&h[1], &a, "s1"), 0); /* used again: the last to go */
+	ck_assert_int_eq(held_attach(&h[1], &a, "s1"), 0); /* used again, so it is the last to be dropped */
 	ck_assert_int_eq(held_detach(&h[1], &a), 0);
 	peer_join(&b, 2000, &model);
 	while (lease_in_turns(&b) == 0) {
@@ -86,7 +86,7 @@ START_TEST(a_user_below_its_part_gets_it)
 		books_even();
 	}
 	ck_assert_uint_eq(got, SEQS * PAGES / SEGMENT / 2);
-	ck_refused(peer_lease(&b, 1, 1), SKV_CORE_E_NOSPC); /* both have their parts */
+	ck_refused(peer_lease(&b, 1, 1), SKV_CORE_E_NOSPC); /* both users have their shares */
 	for (uint32_t i = 0; i < SEQS; i++)
 		ck_assert_int_eq(books_has_seq(name_of(i)), i < 2 || i > 5);
 	skv_core_dropped(core, &aged, &for_room);
@@ -108,7 +108,9 @@ START_TEST(what_is_held_stays)
 }
 END_TEST
 
-/* A dead client's cleanup waits for a rank that never commits. Another user's request for memory does not wait for this cleanup. */
+/*
+ * The end of a dead client waits for a rank that never commits. Another user's request for memory does not wait for it.
+ */
 START_TEST(a_rank_that_never_follows_withholds_nothing)
 {
 	struct skv_model ranked = test_model("j", 2, 16);

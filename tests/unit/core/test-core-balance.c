@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every count that the core keep, put off by one: the balance must say so, or no test that asks it is
- * worth anything.
+ * Increments every count that the core keeps, one at a time. The balance must detect each, or tests that check the
+ * balance prove nothing.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static struct peer a, b;
 static struct held parent, child, own;
 static uint32_t client, session, held, detached;
 
-/* Two clients of a UID, a fork, a detached sequence, a stock, segments half told. */
+/* Two clients of a UID, a fork, a detached sequence, a stock, and segments that are announced in part. */
 static void setup(void)
 {
 	struct skv_core_config config = books_config();
@@ -40,7 +40,7 @@ static void setup(void)
 	devices_make();
 	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 150, 150, &run, 1, &n), 0);
 	peer_hear(&b);
-	/* given back: ends of segments to acknowledge */
+	/* given back: ends of segments wait for acknowledgement */
 	ck_assert_int_eq(skv_core_lease_put(core, b.client, b.session.session, &run, 1), 0);
 	client = skv_state_find(&core->state, SKV_TABLE_CLIENTS, a.client);
 	session = skv_state_find(&core->state, SKV_TABLE_SESSIONS, a.session.session);
@@ -111,7 +111,7 @@ START_TEST(counts)
 }
 END_TEST
 
-/* Put another value there, look, and put the old one back. */
+/* Sets another value, expects that the balance detects it, and restores the old value. */
 #define SET(lvalue, value)                          \
 	do {                                        \
 		__typeof__(lvalue) was_ = (lvalue); \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of numbers against rows of bytes. */
+/* Compares sets of numbers with arrays of bytes. */
 #include <check.h>
 #include <stdlib.h>
 #include "daemon/core/bitset.h"
@@ -29,7 +29,7 @@ START_TEST(as_a_row_of_bytes)
 	ck_assert_int_eq(skv_bitset_init(&b, n), 0);
 	compare(&b, in, n, 0);
 	for (uint32_t round = 0; round < 2000; round++) {
-		/* mostly few, now and then many side by side */
+		/* mostly single numbers, sometimes many adjacent ones */
 		uint32_t at = rnd_below(n), run = rnd_below(10) ? 1 : 1 + rnd_below(200);
 		bool put = rnd_below(2);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory beside pages is charged to the user who takes it, and does not outlive its quota. */
+/* Host memory beside pages is charged to the user that takes it, and does not stay beyond the user's quota. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static void write_bytes(struct held *h, size_t at, uint64_t bytes)
 	memset((char *)h->mem + at, 1, bytes);
 }
 
-/* A sequence of LEN tokens without a page: all were evicted, and nothing but its entries is left. */
+/* A sequence of LEN tokens without a page: all were evicted, and only its entries are left. */
 static void claim_holes(struct held *h)
 {
 	skv_pte *table = skv_seqmem_table(h->mem, &h->layout, 0);
@@ -91,7 +91,7 @@ START_TEST(what_a_client_writes_is_charged)
 	           SKV_CORE_E_QUOTA);
 	ck_refused(skv_core_session_open(core, a.client, &model, "full", 1, &(struct skv_core_session_info){0}),
 	           SKV_CORE_E_QUOTA);
-	/* beyond its length it is given back with the holder; the sequence stays */
+	/* memory beyond the committed length is given back at detach; the sequence stays */
 	ck_assert_int_eq(held_detach(&h, &a), 0);
 	ck_assert_uint_lt(other(1000), before + MiB);
 	ck_assert(books_has_seq("h"));
@@ -102,14 +102,17 @@ START_TEST(what_a_client_writes_is_charged)
 }
 END_TEST
 
-/* Its own pages are the user's, whatever its tables take; memory without pages does not stay beyond the quota. */
+/*
+ * A sequence with pages of its own may stay whatever its tables take; memory without pages does not stay beyond the
+ * quota.
+ */
 START_TEST(memory_without_pages_goes_with_its_holder)
 {
 	struct held h[3];
 	struct skv_core_held held;
 	const char *const names[] = {"0", "1", "2"};
 
-	for (int i = 0; i < 3; i++) { /* 51 MiB each: of token ids 48, of entries 3 */
+	for (int i = 0; i < 3; i++) { /* 51 MiB each: 48 of token ids, 3 of entries */
 		held_new(&h[i], &a, names[i], 0);
 		claim_holes(&h[i]);
 		write_bytes(&h[i], h[i].layout.tokens, 48 * MiB);
@@ -154,7 +157,10 @@ START_TEST(a_fork_needs_room_for_what_it_copies)
 }
 END_TEST
 
-/* A sequence whose tables are holes but for one is listed: the list takes what was said before, and is as long as all tables. */
+/*
+ * Lists a sequence whose tables are holes but for one: the list takes the memory announced before, and is as long as
+ * all tables.
+ */
 START_TEST(a_list_of_holes)
 {
 	struct skv_core_listing l;
@@ -171,7 +177,7 @@ START_TEST(a_list_of_holes)
 	ck_assert_int_eq(held_detach(&h, &a), 0);
 	ck_assert_int_eq(skv_core_list_begin(core, seq, fd, &l), 0);
 	most = l.most_bytes;
-	ck_assert_uint_le(most, 16 * MiB); /* of entries 3 */
+	ck_assert_uint_le(most, 16 * MiB); /* 3 MiB of entries */
 	do
 		units = 1000000;
 	while ((r = skv_core_list_some(core, &l, &units)) == SKV_CORE_E_TURNS);
@@ -185,7 +191,7 @@ START_TEST(a_list_of_holes)
 }
 END_TEST
 
-/* A prefix of holes is sealed: what it was charged for is all that it takes, and it is copied in turns. */
+/* Seals a prefix of holes: it takes no more than it was charged for, and is copied in turns. */
 START_TEST(a_prefix_of_holes)
 {
 	const uint32_t n = LEN / SKV_BLOCK_TOKENS;
@@ -201,22 +207,23 @@ START_TEST(a_prefix_of_holes)
 		memcpy(keys[i].bytes, &i, sizeof(i));
 	held_new(&h, &a, "h", 0);
 	claim_holes(&h);
-	h.mem->about[0] = LEN; /* all of it was a prompt */
+	h.mem->about[0] = LEN; /* all tokens were a prompt */
 	ck_assert_int_eq(skv_core_prefix_made(core, a.client, a.session.session, h.seq, &made), 0);
 	ck_assert_int_eq(skv_core_prefix_seal(core, a.client, a.session.session, h.seq, origin, &made, keys, n), SKV_CORE_E_TURNS);
 	for (; d.more && !d.through; turns++)
 		skv_core_work(core, 1000, &d);
 	ck_assert(d.through);
 	ck_assert_msg(d.result == 0, "%s", d.why);
-	ck_assert_uint_gt(turns, LEN * sizeof(int32_t) / (256 << 10)); /* of 1,000 units, which are less than a piece that is copied */
-	ck_assert_uint_le(other(1000), 12 * MiB); /* entries of both, 3 MiB each, keys 2.3 MiB, and not 48 of ids */
+	/* turns of 1,000 units, fewer than one copied piece takes */
+	ck_assert_uint_gt(turns, LEN * sizeof(int32_t) / (256 << 10));
+	ck_assert_uint_le(other(1000), 12 * MiB); /* 3 MiB of entries each and 2.3 MiB of keys, but not 48 MiB of ids */
 	held_close(&h);
 	peer_die(&a);
 	free(keys);
 }
 END_TEST
 
-/* A client writes into the pool's memory where it has no segment. */
+/* A client writes to the pool's memory where it has no segment. */
 START_TEST(stray_memory_of_a_pool)
 {
 	uint32_t pool = a.session.pool;
@@ -233,7 +240,7 @@ START_TEST(stray_memory_of_a_pool)
 	ck_refused(peer_lease(&a, 40 << 10, 40 << 10), SKV_CORE_E_QUOTA);
 	held_close(&h);
 	peer_die(&a);
-	/* nobody has the pool open: it is given back, and the sequence's pages are as they were */
+	/* no session is open on the pool: the memory is given back, and the sequence's pages are unchanged */
 	measure();
 	ck_assert_uint_lt(other(1000), MiB);
 	ck_assert_int_eq(map[16 * MiB], 0);
@@ -247,7 +254,7 @@ START_TEST(stray_memory_of_a_pool)
 }
 END_TEST
 
-/* What the daemon's cgroup allows it is shared: nobody takes what is left for others, and all comes back. */
+/* What the cgroup allows the daemon is divided: no user takes what is left for others, and everything is returned. */
 START_TEST(room_of_the_cgroup)
 {
 	struct skv_core_seq_info info;
@@ -255,7 +262,7 @@ START_TEST(room_of_the_cgroup)
 
 	held_new(&h, &a, "h", 0);
 	write_bytes(&h, h.layout.tokens, 20 * MiB);
-	mem.left = 30 * MiB; /* of which the fork would leave less than it is */
+	mem.left = 30 * MiB; /* the fork would leave less than its own size */
 	ck_refused(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", SKV_ALL, &info), &info), SKV_CORE_E_NOSPC);
 	ck_assert_ptr_nonnull(strstr(skv_core_why(core), "cgroup"));
 	mem.left = 41 * MiB;
@@ -276,7 +283,10 @@ START_TEST(room_of_the_cgroup)
 }
 END_TEST
 
-/* What the daemon holds for a user counts as its sequences do, with and without a client of its, and is none of the state's. */
+/*
+ * Memory that the daemon holds for a user counts like the user's sequences, with and without a client, and is not in
+ * the state.
+ */
 START_TEST(pins)
 {
 	struct skv_core_seq_info info;
@@ -291,9 +301,9 @@ START_TEST(pins)
 	ck_refused(skv_core_pin_list(core, 1000, 17 * MiB, &two), SKV_CORE_E_QUOTA);
 	ck_refused(peer_lease(&a, 20 << 10, 20 << 10), SKV_CORE_E_QUOTA); /* pages of 1 KiB */
 	ck_assert_int_eq(peer_lease(&b, 20 << 10, 20 << 10), 0);
-	ck_assert_int_eq(skv_core_pin(core, 3000, QUOTA, &gone), 0); /* who has no account */
+	ck_assert_int_eq(skv_core_pin(core, 3000, QUOTA, &gone), 0); /* a user without an account */
 	ck_refused(skv_core_pin(core, 3000, 1, &two), SKV_CORE_E_QUOTA);
-	mem.left = 60 * MiB; /* the cgroup's, of which nobody takes all */
+	mem.left = 60 * MiB; /* of the cgroup, which no user may take alone */
 	ck_refused(skv_core_pin(core, 2000, 31 * MiB, &two), SKV_CORE_E_NOSPC);
 	mem.left = UINT64_MAX;
 	skv_core_unpin(core, 3000, &gone);
@@ -301,7 +311,8 @@ START_TEST(pins)
 	ck_assert_uint_eq(one + gone, 0);
 	ck_assert_uint_eq(other(1000), before);
 	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &info), 0);
-	ck_assert_int_eq(peer_lease(&a, 60 << 10, 60 << 10), 0); /* at its quota, it may still have small lists: 4 MiB */
+	/* at its quota the user may still have small lists: 4 MiB */
+	ck_assert_int_eq(peer_lease(&a, 60 << 10, 60 << 10), 0);
 	ck_assert_int_eq(skv_core_pin_list(core, 1000, 4 * MiB, &one), 0);
 	ck_refused(skv_core_pin_list(core, 1000, 4 * MiB, &two), SKV_CORE_E_QUOTA);
 	skv_core_unpin(core, 1000, &one);
@@ -309,7 +320,7 @@ START_TEST(pins)
 }
 END_TEST
 
-/* Others take the room while a fork is being made: it is given up, and nothing of it is left. */
+/* Other users take the cgroup's room while a fork is in progress: the fork is abandoned, and nothing of it is left. */
 START_TEST(a_fork_that_is_crowded_out)
 {
 	struct skv_core_done d = {0};
@@ -344,7 +355,7 @@ START_TEST(connections_are_charged)
 	ck_assert_uint_eq(other(1000), before + 3 * MiB);
 	skv_core_client_holds(core, a.client, MiB);
 	ck_assert_uint_eq(other(1000), before + MiB);
-	skv_core_client_holds(core, a.client + 1000, MiB); /* nobody */
+	skv_core_client_holds(core, a.client + 1000, MiB); /* no such client */
 	peer_die(&a);
 	ck_assert_uint_eq(other(1000), 0);
 }

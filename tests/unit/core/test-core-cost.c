@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What work costs with the number of sequences that there are: processor time with few is compared with that of four times as many, the
- * least of some runs each. Linear work takes four times as long, quadratic work sixteen times.
+ * How work grows with the number of sequences: compares the processor time with few sequences and with four times as
+ * many, each the minimum of several runs. Linear work takes four times as long, quadratic work sixteen times.
  */
 #include <stdio.h>
 #include <time.h>
@@ -21,7 +21,7 @@ static void setup(void)
 	k.pool_bytes = 64 << 20;
 	k.account_bytes = 1 << 30;
 	k.account_sequences = 4 * FEW + 8;
-	k.max_sequences = 2 * k.account_sequences + 2; /* of what is left nobody has more than half */
+	k.max_sequences = 2 * k.account_sequences + 2; /* no user has more than half of what is left */
 	books_open(&k);
 }
 
@@ -33,7 +33,7 @@ static double cpu_ms(void)
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* The least time that `work` takes, of some runs. */
+/* The minimum time of several runs of `work`. */
 static double least_ms(void (*work)(void))
 {
 	double least = 1e9;
@@ -62,7 +62,7 @@ static void name_pages(void)
 	ck_assert_int_eq(skv_core_reconnect_pages(core, p[0].client, p[0].session.session, shared, n_shared), 0);
 }
 
-/* Its pages are shared by the last of its sequences, of which there are so many. */
+/* The pages are shared by the last of n_sequences sequences. */
 static double time_of_named_pages(uint32_t n_sequences)
 {
 	struct skv_model model = test_model("m", 4, 16);
@@ -102,14 +102,14 @@ START_TEST(named_pages_cost_what_they_are)
 }
 END_TEST
 
-/* ---- ranks that commit together --------------------------------------------------------------- */
+/* ---- ranks that commit together ---------------------------------------------------------------- */
 
 static void look_for_old_ones(void)
 {
 	ck_assert(!skv_core_age(core, 1, 0, UINT64_MAX, UINT32_MAX));
 }
 
-/* So many named sequences that nobody holds, each of two ranks. */
+/* n_sequences named sequences without a holder, of two ranks. */
 static double time_of_ranks(uint32_t n_sequences)
 {
 	struct skv_model model = test_model("m", 1, 16);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forks in the core: what is shared, who refers to it, what it costs, when it goes. */
+/* Forks in the core: what is shared, which sequences refer to it, what it costs, when it is freed. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,9 +42,9 @@ START_TEST(a_fork_shares_and_is_charged_once)
 			ck_assert_uint_eq(held_entry(&h, layer, i), held_entry(&f, layer, i));
 		}
 	ck_assert_uint_eq(books_seq("child").pages_shared, 6);
-	/* each goes its own way: the last page is copied, the one before is still common */
+	/* both continue on their own: the last page is copied, the one before is still shared */
 	held_append(&h, &a, 1);
-	pool_is(&a, 26, 0, 6); /* the child still refers to what the parent replaced */
+	pool_is(&a, 26, 0, 6); /* the child still refers to the page that the parent replaced */
 	held_append(&f, &a, 20);
 	ck_assert_uint_eq(held_entry(&h, 1, 1), held_entry(&f, 1, 1));
 	ck_assert_uint_ne(held_entry(&h, 1, 2), held_entry(&f, 1, 2));
@@ -59,7 +59,7 @@ START_TEST(a_fork_shares_and_is_charged_once)
 }
 END_TEST
 
-/* Pages of later tokens are not shared, and the fork's memory says what a sequence of so many tokens would. */
+/* Pages of later tokens are not shared, and the fork's memory equals that of a sequence with that many tokens. */
 START_TEST(a_fork_of_the_first_tokens)
 {
 	struct held h, f, g;
@@ -95,12 +95,12 @@ START_TEST(a_fork_of_the_first_tokens)
 	ck_assert_int_eq(drop_name(1000, "m", "child"), 0);
 	ck_assert_int_eq(drop_name(1000, "m", "none"), 0);
 	held_drop(&h, &a);
-	pool_is(&a, 24, 0, 0); /* of the child four pages were its own */
+	pool_is(&a, 24, 0, 0); /* four pages were the child's own */
 	peer_die(&a);
 }
 END_TEST
 
-/* A chain of forks; sequences let go in every order of 4, by drop, detach or death. */
+/* A chain of forks; sequences are released in every order of 4, by drop, detach or death. */
 START_TEST(shared_pages_go_with_their_last_sequence)
 {
 	uint32_t order[4] = {0, 1, 2, 3}, pick = (uint32_t)_i;
@@ -124,7 +124,9 @@ START_TEST(shared_pages_go_with_their_last_sequence)
 		held_append(&h[i], &p, 16);
 		pool_is(&p, 64 - 2 * (i + 1), 0, 2 * (i + 1));
 	}
-	/* 4 pages of all, 2 more each of b, c and d together; a's own: none; d's own: 2 on lease */
+	/*
+	 * 4 pages are shared by all, 2 more by b, c and d, 2 more by c and d; a has none of its own, d has 2 on lease
+	 */
 	for (uint32_t n = 0; n < 3; n++) {
 		if (n % 2)
 			ck_assert_int_eq(
@@ -137,7 +139,7 @@ START_TEST(shared_pages_go_with_their_last_sequence)
 		books_even();
 	}
 	peer_die(&p);
-	/* the last one alone */
+	/* only the last one is left */
 	pool_is(&witness, 0, order[3] == 3 ? 2 : 0, order[3] == 0 ? 4 : order[3] == 1 ? 6 : 8);
 	ck_assert_int_eq(drop_name(1000, "m", names[order[3]]), 0);
 	pool_is(&witness, 0, 0, 0);
@@ -160,7 +162,7 @@ START_TEST(a_fork_leaves_the_parents_loose_ends)
 	ck_assert_int_eq(held_fork(&f, &h, &a, ""), 0);
 	held_write(&h, &a, 1, cow, &n);
 	ck_assert_uint_eq(n, 2);
-	held_commit(&h, 1); /* cow[] is not released yet */
+	held_commit(&h, 1); /* the pages in cow[] are not released yet */
 	skv_seqmem_table(h.mem, &h.layout, 0)[5] = loose = skv_pte_make(SKV_PTE_PRIVATE, peer_take(&a));
 	ck_assert_int_eq(held_fork(&g, &h, &a, ""), 0);
 	ck_assert_uint_eq(held_entry(&h, 0, 5), loose);
@@ -171,7 +173,7 @@ START_TEST(a_fork_leaves_the_parents_loose_ends)
 		                                      &(struct skv_wire_run){cow[i], 1}, 1),
 		                 0);
 	pool_is(&a, 56, 0, 8);
-	held_drop(&f, &a); /* had the other references to them */
+	held_drop(&f, &a); /* the fork had the other references to these pages */
 	pool_is(&a, 56, 0, 6);
 	held_close(&h);
 	held_close(&g);
@@ -186,13 +188,13 @@ START_TEST(a_fork_of_nothing_much)
 
 	peer_join(&a, 1000, &model);
 	held_new(&h, &a, "h", 0);
-	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0); /* of no token */
+	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0); /* a parent without tokens */
 	ck_assert_uint_eq(held_len(&f), 0);
 	ck_refused(held_fork(&g, &h, &a, "f"), SKV_CORE_E_EXIST);
 	held_append(&h, &a, 16);
 	ck_assert_int_eq(held_fork(&g, &h, &a, "g"), 0);
 	held_close(&g);
-	ck_assert_int_eq(held_fork(&g, &h, &a, "again"), 0); /* with no page of its own any more */
+	ck_assert_int_eq(held_fork(&g, &h, &a, "again"), 0); /* the parent has no page of its own any more */
 	ck_refused(
 		skv_core_seq_fork(core, a.client, a.session.session, 0, "x", SKV_ALL, &(struct skv_core_seq_info){0}),
 		SKV_CORE_E_NOENT);
@@ -203,13 +205,13 @@ START_TEST(a_fork_of_nothing_much)
 }
 END_TEST
 
-/* What was written of the parent, up to its length, is the child's; what is beyond costs it nothing. */
+/* The child gets what was written to the parent up to its length; what was written beyond costs the child nothing. */
 START_TEST(a_fork_copies_what_was_written)
 {
 	struct skv_core_config k = books_config();
 	struct skv_core_seq_info info;
 	struct skv_model wide = test_model("wide", 1, 256);
-	const uint32_t len = 2 << 20; /* of 4 M tokens */
+	const uint32_t len = 2 << 20; /* of a maximum of 4 M tokens */
 	struct stat parent, child;
 	struct peer a;
 	struct held h, f;
@@ -222,7 +224,7 @@ START_TEST(a_fork_copies_what_was_written)
 	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "w", 0, &info), 0);
 	fd = info.fd;
 	held_open(&h, &a, &info);
-	/* a piece longer than what is copied at a time, bytes far apart, and what nobody will read */
+	/* more than one copied piece, bytes far apart, and bytes that are never read */
 	memset((char *)h.mem + h.layout.tokens, 7, 3 << 20);
 	((char *)h.mem)[h.layout.tokens + (7 << 20)] = 9;
 	memset((char *)h.mem + h.layout.tokens + (9 << 20), 5, 1 << 20);
@@ -234,7 +236,7 @@ START_TEST(a_fork_copies_what_was_written)
 	held_open(&f, &a, &info);
 	ck_assert_int_eq(fstat(fd, &parent), 0);
 	ck_assert_int_eq(fstat(info.fd, &child), 0);
-	ck_assert_int_le(child.st_blocks, parent.st_blocks - (1 << 20) / 512 + 8); /* and the next token */
+	ck_assert_int_le(child.st_blocks, parent.st_blocks - (1 << 20) / 512 + 8); /* and the page of the next token */
 	ck_assert_mem_eq((char *)f.mem + f.layout.tokens, (char *)h.mem + h.layout.tokens, 3 << 20);
 	ck_assert_int_eq(((char *)f.mem)[h.layout.tokens + (7 << 20)], 9);
 	ck_assert_int_eq(((char *)f.mem)[h.layout.tokens + (9 << 20)], 0);
@@ -275,7 +277,7 @@ START_TEST(bad_releases_are_refused_whole)
 	held_close(&h);
 	held_close(&f);
 	peer_die(&a);
-	ck_assert_uint_eq(n_corrupt, 2); /* both still named the page */
+	ck_assert_uint_eq(n_corrupt, 2); /* both sequences still named the page */
 }
 END_TEST
 
@@ -291,7 +293,7 @@ static void setup_large(void)
 	books_open(&config);
 }
 
-/* A client forks a long sequence of its own. The fork takes several turns. */
+/* A client forks a long sequence of its own, which takes several turns. */
 static void fork_long(struct peer *p, uid_t uid)
 {
 	struct skv_model deep = test_model("deep", 16, 16);
@@ -306,7 +308,10 @@ static void fork_long(struct peer *p, uid_t uid)
 	held_close(&h);
 }
 
-/* A user with one client gets half of the turns, although another user has many clients with as much work each, which came first. */
+/*
+ * A user with one client gets half of the turns, although another user has many clients with as much work each, started
+ * before.
+ */
 START_TEST(users_take_turns)
 {
 	struct skv_core_done done = {0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that commit together, and lose their holders: a commit that not all of them have made is taken back, with what it evicted;
- * one that another rank may yet make is waited for.
+ * Ranks that commit together lose their holders: a commit that not all ranks have made is taken back together with its
+ * evictions; a commit that another rank may still make is waited for.
  */
 #include <stdlib.h>
 #include <sparsekv/policy.h>
@@ -16,7 +16,7 @@
 static struct peer p[RANKS];
 static struct held h[RANKS];
 
-/* The rank knows that all have its last commit. */
+/* The rank learns that all ranks have its last commit. */
 static void know(struct held *one)
 {
 	atomic_store(&one->mem->joint, skv_commit_epoch(atomic_load(&one->mem->commit)) + 1);
@@ -44,7 +44,7 @@ static void teardown(void)
 	for (uint32_t r = 0; r < RANKS; r++) {
 		if (h[r].mem)
 			held_close(&h[r]);
-		(void)skv_core_client_gone(core, p[r].client, 0); /* if it is not yet */
+		(void)skv_core_client_gone(core, p[r].client, 0); /* if it is not gone yet */
 		skv_core_work_all(core);
 		free(p[r].stock);
 	}
@@ -53,7 +53,10 @@ static void teardown(void)
 	books_close();
 }
 
-/* A commit that it does not know of whether the others have made it. Of two layers the first lets a page go with it. */
+/*
+ * A commit of which the rank does not know whether the others have made it. It evicts a page of the first of two
+ * layers.
+ */
 static void commit(uint32_t r)
 {
 	uint32_t cow[SKV_MAX_LAYERS], n;
@@ -65,7 +68,7 @@ static void commit(uint32_t r)
 	held_commit(&h[r], 20);
 }
 
-/* Its client is gone, and the core has done of it what it can. */
+/* The rank's client is gone, and the core has done what it can. */
 static void die(uint32_t r)
 {
 	client_gone(p[r].client);
@@ -73,7 +76,7 @@ static void die(uint32_t r)
 	h[r].mem = NULL;
 }
 
-/* A client that takes the rank's sequence over. The error of the core. */
+/* A client attaches the rank's sequence. Returns the core's error. */
 static int attach(uint32_t r, struct peer *to, struct held *ret)
 {
 	struct skv_model model = test_model("m", 2, 16);
@@ -84,7 +87,7 @@ static int attach(uint32_t r, struct peer *to, struct held *ret)
 	return held_attach(ret, to, "x");
 }
 
-/* Is the rank without a holder, with its first commit or the second one? */
+/* Is the rank without a holder, with its first or its second commit? */
 static void is_back(uint32_t r, bool second)
 {
 	struct held again;
@@ -97,7 +100,7 @@ static void is_back(uint32_t r, bool second)
 	peer_die(&other);
 }
 
-/* Nobody holds it so far: its client's end waits. */
+/* The sequence cannot be attached yet: the end of its client waits. */
 static void waits(uint32_t r)
 {
 	struct held again;
@@ -108,7 +111,7 @@ static void waits(uint32_t r)
 	books_even();
 }
 
-/* All ranks are without a holder, `second` of them with the second commit: no page is anybody else's. */
+/* All ranks are without a holder, `second` of them with the second commit; no page has another owner. */
 static void all_back(uint32_t second)
 {
 	struct skv_core_pool_view v;
@@ -135,7 +138,7 @@ START_TEST(all_have_it)
 }
 END_TEST
 
-/* Of those that have made it, each is taken back when the one that has not is gone, in any order of deaths. */
+/* Each rank that has made the commit is rewound when the rank that has not is gone, in any order of deaths. */
 START_TEST(one_has_not)
 {
 	const uint32_t behind = (uint32_t)_i / 3 % RANKS, first = (uint32_t)_i % 3;
@@ -161,7 +164,7 @@ START_TEST(one_has_not)
 }
 END_TEST
 
-/* While the one that is behind lives, it may still follow. */
+/* While the client of the rank that is behind lives, the rank may still follow. */
 START_TEST(waited_for)
 {
 	commit(0);
@@ -183,7 +186,7 @@ START_TEST(waited_for)
 }
 END_TEST
 
-/* A client that lives and lets go waits for nobody. */
+/* A client that lives and detaches does not wait. */
 START_TEST(detached)
 {
 	commit(0);
@@ -197,8 +200,7 @@ START_TEST(detached)
 }
 END_TEST
 
-/* A rank that is free while another one is held is not old, and not parked. */
-/* What one rank alone has compressed of all ranks' heads is taken back, though no token came with it. */
+/* A compression of all ranks' heads that one rank alone has committed is taken back, although no token came with it. */
 START_TEST(compressed_alone)
 {
 	struct skv_seqmem *m = h[0].mem;
@@ -224,6 +226,7 @@ START_TEST(compressed_alone)
 }
 END_TEST
 
+/* A detached rank is not idle while another rank is held: it is neither aged nor parked. */
 START_TEST(as_idle_as_all)
 {
 	uint32_t row = UINT32_MAX, seq, held = 0;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences that go to files and come back, as the core sees it: which of them, what is listed, what happens meanwhile, and from where. */
+/*
+ * Sequences that go to files and come back, from the core's view: which ones, what is listed, what happens meanwhile,
+ * and where they are.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +27,8 @@ static void setup(void)
 {
 	config = books_config();
 	config.pool_bytes = SEQS * PAGES * 1024;
-	config.account_bytes = config.pool_bytes + (1 << 20); /* sequences and sessions take some beside their pages */
+	/* sequences and sessions take memory beside their pages */
+	config.account_bytes = config.pool_bytes + (1 << 20);
 	config.account_sequences = 2 * SEQS;
 	config.max_sequences = 8 * SEQS;
 	books_open(&config);
@@ -41,7 +45,7 @@ static const char *name_of(uint32_t i)
 	return name;
 }
 
-/* Sequences that take `n` eighths of the memory, and are held by nobody. */
+/* Sequences without a holder that take `n` eighths of the memory. */
 static void fill(uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
@@ -60,7 +64,7 @@ static void finish(void)
 	peer_die(&a);
 }
 
-/* What the daemon has written to the list; to be freed. */
+/* Reads what the daemon has written to the list; to be freed. */
 static skv_pte *read_list(int fd, uint64_t n)
 {
 	skv_pte *list = malloc(n * sizeof(*list) + 1);
@@ -69,7 +73,7 @@ static skv_pte *read_list(int fd, uint64_t n)
 	return list;
 }
 
-/* The listing of a sequence, in turns of so many units; its result. *ret_fd is the caller's. */
+/* Lists a sequence in turns of `units` each; returns the result. *ret_fd is owned by the caller. */
 static int list(uint32_t seq, uint32_t units, struct skv_core_listing *l, int *ret_fd)
 {
 	int r;
@@ -87,7 +91,7 @@ static int list(uint32_t seq, uint32_t units, struct skv_core_listing *l, int *r
 	return r;
 }
 
-/* As the daemon does it: what is wanted is listed, written, and goes. How many. */
+/* Like the daemon: lists each sequence that is to be parked, and reports it parked. Returns their number. */
 static unsigned park_all(void)
 {
 	struct skv_core_listing l;
@@ -115,7 +119,8 @@ START_TEST(own_ones_make_room)
 	ck_assert_int_eq(held_detach(&h[0], &a), 0); /* used last */
 	for (uint32_t i = 1; i < SEQS; i++) {
 		ck_assert_int_eq(peer_lease(&a, PAGES, PAGES), SKV_CORE_E_WAIT);
-		ck_assert_int_eq(peer_lease(&a, PAGES, PAGES), SKV_CORE_E_WAIT); /* who asks again has no other parked */
+		/* asking again parks no other sequence */
+		ck_assert_int_eq(peer_lease(&a, PAGES, PAGES), SKV_CORE_E_WAIT);
 		ck_assert_uint_eq(park_all(), 1);
 		ck_assert(!books_has_seq(name_of(i)));
 		ck_assert_int_eq(peer_lease(&a, PAGES, PAGES), 0);
@@ -140,7 +145,7 @@ START_TEST(quota_makes_room)
 }
 END_TEST
 
-/* Each that cannot be parked is passed over; when none can be it is as where nothing is parked. */
+/* A sequence that cannot be parked is skipped; if none can be, sequences are dropped as without parking. */
 START_TEST(failures)
 {
 	uint64_t aged, for_room;
@@ -156,7 +161,8 @@ START_TEST(failures)
 	}
 	ck_refused(peer_lease(&a, SEGMENT, SEGMENT), SKV_CORE_E_NOSPC);
 	peer_join(&b, 2000, &model);
-	ck_assert_int_eq(peer_lease(&b, SEGMENT, SEGMENT), SKV_CORE_E_WAIT); /* one of the other user's is dropped */
+	/* one of the other user's sequences is dropped */
+	ck_assert_int_eq(peer_lease(&b, SEGMENT, SEGMENT), SKV_CORE_E_WAIT);
 	skv_core_work_all(core);
 	ck_assert_int_eq(peer_lease(&b, SEGMENT, SEGMENT), 0);
 	ck_assert(!books_has_seq("s0"));
@@ -164,7 +170,7 @@ START_TEST(failures)
 	ck_assert_uint_eq(for_room, 1);
 	age_all(1, 0, 0);
 	ck_assert(!skv_core_next_park(core, &seq));
-	age_all(UINT64_C(20000000000), 0, 0); /* it is tried again */
+	age_all(UINT64_C(20000000000), 0, 0); /* parking is tried again */
 	ck_assert_int_eq(peer_lease(&b, 3 * PAGES, 3 * PAGES), SKV_CORE_E_WAIT);
 	ck_assert(skv_core_next_park(core, &seq));
 	ck_assert_uint_eq(books_seq("s1").seq, seq);
@@ -190,7 +196,10 @@ START_TEST(with_age)
 }
 END_TEST
 
-/* Two of a user are under way at most, however many are due, and the other user's have their turn. */
+/*
+ * At most two sequences of a user are being parked, however many are due, and the other user's sequences get their
+ * turn.
+ */
 START_TEST(few_at_a_time)
 {
 	uint32_t seqs[4], more, row = UINT32_MAX, held = 0;
@@ -213,9 +222,10 @@ START_TEST(few_at_a_time)
 	ck_assert_int_eq(drop_name(1000, "m", "s2"), 0); /* one that waits */
 	ck_assert(skv_core_next_park(core, &seqs[3]));
 	ck_assert_uint_eq(seqs[3], books_seq("s3").seq);
-	ck_assert_int_eq(drop_name(1000, "m", "s3"), 0); /* one that is under way */
+	ck_assert_int_eq(drop_name(1000, "m", "s3"), 0); /* one that is being parked */
 	ck_assert(skv_core_may_park(core, 1000) && !skv_core_has_park(core));
-	ck_assert(skv_core_park_name(core, 1000, "m", "s0", &row, &more, &held)); /* of those that are asked for by name, the caller sees to it */
+	/* the caller limits sequences that are parked by name */
+	ck_assert(skv_core_park_name(core, 1000, "m", "s0", &row, &more, &held));
 	ck_assert(!skv_core_may_park(core, 1000));
 	(void)drop_name(2000, "m", "other");
 	peer_die(&b);
@@ -223,7 +233,7 @@ START_TEST(few_at_a_time)
 }
 END_TEST
 
-/* Held by nobody, by somebody, by nobody again: a file of before is of no use. */
+/* A sequence that was held after it was listed: the file is out of date. */
 START_TEST(attached_meanwhile)
 {
 	struct skv_core_listing l;
@@ -239,7 +249,7 @@ START_TEST(attached_meanwhile)
 	ck_assert_int_eq(held_attach(&h[0], &a, "s0"), 0);
 	ck_refused(skv_core_park_done(core, &l), SKV_CORE_E_BUSY);
 	ck_assert_int_eq(held_detach(&h[0], &a), 0);
-	ck_refused(skv_core_park_done(core, &l), SKV_CORE_E_BUSY); /* though it has not changed */
+	ck_refused(skv_core_park_done(core, &l), SKV_CORE_E_BUSY); /* although the sequence has not changed */
 	ck_assert(books_has_seq("s0"));
 	ck_assert_int_eq(drop_name(1000, "m", "s0"), 0);
 	skv_core_work_all(core);
@@ -252,7 +262,7 @@ START_TEST(attached_meanwhile)
 }
 END_TEST
 
-/* Its user still writes to its tables: what it may not name is found. */
+/* The user still writes to the tables: an entry that the sequence must not have is found. */
 START_TEST(lists_what_it_may_name)
 {
 	struct skv_seqmem_layout layout;
@@ -288,7 +298,7 @@ START_TEST(lists_what_it_may_name)
 }
 END_TEST
 
-/* Shared pages count as pages of each that refers to them; parking one leaves the others what they have. */
+/* A shared page counts for each sequence that refers to it; parking one sequence leaves the others unchanged. */
 START_TEST(forks)
 {
 	struct skv_core_listing l;
@@ -314,9 +324,9 @@ START_TEST(forks)
 }
 END_TEST
 
-/* ---- the other way --------------------------------------------------------------------------- */
+/* ---- restoring --------------------------------------------------------------------------------- */
 
-/* Pages for it, in as many calls as it takes. */
+/* Takes pages for the sequence, in as many calls as needed. */
 static int take(uint32_t seq, uint32_t n)
 {
 	struct skv_wire_run runs[4];
@@ -341,7 +351,8 @@ START_TEST(comes_back)
 	ck_refused(skv_core_restore_new(core, 1000, &model, "s0", TOKENS, &seq), SKV_CORE_E_EXIST);
 	ck_refused(skv_core_restore_new(core, 1000, &model, "a/b", TOKENS, &seq), SKV_CORE_E_INVALID);
 	ck_assert_int_eq(skv_core_restore_new(core, 1000, &model, "s1", TOKENS, &seq), 0);
-	ck_assert_int_eq(skv_core_restore_new(core, 1000, &model, "s1", TOKENS, &other), 0); /* nobody has the name yet */
+	/* no sequence has the name yet */
+	ck_assert_int_eq(skv_core_restore_new(core, 1000, &model, "s1", TOKENS, &other), 0);
 	ck_assert_int_eq(take(seq, PAGES), 0);
 	ck_assert_int_eq(take(other, 3), 0);
 	ck_assert_int_eq(skv_core_seq_location(core, seq, &p), 0);
@@ -361,7 +372,7 @@ START_TEST(comes_back)
 }
 END_TEST
 
-/* Nobody else uses the pool, nor the account. */
+/* The sequence is the only user of its pool and account. */
 START_TEST(comes_back_alone)
 {
 	uint32_t seq;
@@ -381,7 +392,7 @@ START_TEST(comes_back_alone)
 }
 END_TEST
 
-/* What comes back has others parked. */
+/* Restoring a sequence makes others be parked. */
 START_TEST(takes_room)
 {
 	uint32_t seq;

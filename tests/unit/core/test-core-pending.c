@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments of devices in the core: wanted, in the making, made or failed, and who waits for them. */
+/* Segments of devices in the core: wanted, started, made or failed, and the leases that wait for them. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #define SEGMENT 65536u
 
-/* A device's memory: this test makes the segments, and counts those that live. */
+/* A device's memory: this test makes the segments and counts those that exist. */
 static int alive;
 
 static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
@@ -74,7 +74,7 @@ static void made(const struct skv_core_pending *m)
 	ck_assert_int_ge(h.fd, 0);
 	alive++;
 	skv_core_segment_made(core, m, &h);
-	ck_assert_int_eq(h.fd, -1); /* consumed, whether it was waited for or not */
+	ck_assert_int_eq(h.fd, -1); /* consumed, whether the segment was still awaited or not */
 	books_even();
 }
 
@@ -93,17 +93,17 @@ START_TEST(a_lease_waits_for_all_that_it_wants)
 	ck_refused(peer_lease(&a, 65, 150), SKV_CORE_E_WAIT);
 	ck_assert_uint_eq(device_bytes(1000), 3 * SEGMENT);
 	ck_assert_uint_eq(books_pool(a.session.pool).pending, 3);
-	ck_refused(peer_lease(&a, 65, 150), SKV_CORE_E_WAIT); /* asking again wants no more of them */
+	ck_refused(peer_lease(&a, 65, 150), SKV_CORE_E_WAIT); /* asking again requests no more segments */
 	for (int i = 0; i < 3; i++) {
 		m[i] = begin();
 		ck_assert_uint_eq(m[i].device, SKV_DEVICE_CUDA(0));
 		ck_assert_uint_eq(m[i].segment, (uint32_t)i);
 	}
 	nothing_to_make();
-	ck_assert(!skv_core_next_segment(core, a.client, &seg)); /* not a word of what is not there */
+	ck_assert(!skv_core_next_segment(core, a.client, &seg)); /* a pending segment is not announced */
 	made(&m[2]);
 	made(&m[0]);
-	ck_refused(peer_lease(&a, 65, 150), SKV_CORE_E_WAIT); /* 128 there, and 150 wanted */
+	ck_refused(peer_lease(&a, 65, 150), SKV_CORE_E_WAIT); /* there are 128, and 150 are wanted */
 	ck_refused(peer_lease(&a, 0, 150), SKV_CORE_E_WAIT);
 	ck_assert_int_eq(peer_lease(&a, 65, 128), 0);
 	made(&m[1]);
@@ -133,7 +133,7 @@ START_TEST(what_cannot_be_had_is_done_without)
 	books_even();
 	ck_assert_uint_eq(device_bytes(1000), 2 * SEGMENT);
 	ck_refused(skv_core_lease_rest(core, a.client, a.session.session, 65, 150, run, 2, &n),
-	           SKV_CORE_E_WAIT); /* the third may come */
+	           SKV_CORE_E_WAIT); /* the third segment may still come */
 	made(&m[2]);
 	ck_assert_int_eq(skv_core_lease_rest(core, a.client, a.session.session, 65, 150, run, 2, &n), 0);
 	ck_assert_uint_eq(n, 2);
@@ -141,7 +141,7 @@ START_TEST(what_cannot_be_had_is_done_without)
 	ck_refused(skv_core_lease_rest(core, a.client, a.session.session, 1, 1, run, 2, &n),
 	           SKV_CORE_E_NOSPC);
 	nothing_to_make();
-	/* and a number that failed is used again; a late word on it changes nothing */
+	/* the number of a failed segment is reused; a late result for it changes nothing */
 	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_WAIT);
 	skv_core_segment_failed(core, &m[1]);
 	made(&m[1]);
@@ -163,13 +163,13 @@ START_TEST(quotas_hold_for_what_is_under_way)
 
 	peer_join(&a, 1000, &small);
 	peer_join(&b, 1001, &small);
-	ck_refused(peer_lease(&a, 321, 321), SKV_CORE_E_QUOTA); /* of 5 segments a user */
+	ck_refused(peer_lease(&a, 321, 321), SKV_CORE_E_QUOTA); /* a user's quota is 5 segments */
 	ck_refused(peer_lease(&a, 320, 320), SKV_CORE_E_WAIT);
-	ck_refused(peer_lease(&b, 65, 65), SKV_CORE_E_NOSPC); /* of 6 all together; nothing is left behind */
+	ck_refused(peer_lease(&b, 65, 65), SKV_CORE_E_NOSPC); /* the device's limit is 6; nothing is left behind */
 	ck_assert_uint_eq(device_bytes(1001), 0);
 	ck_refused(peer_lease(&b, 64, 320), SKV_CORE_E_WAIT);
 	ck_assert_uint_eq(device_bytes(1001), SEGMENT);
-	/* another device has quotas of its own, and host memory has */
+	/* another device and host memory have quotas of their own */
 	elsewhere.device = SKV_DEVICE_CUDA(1);
 	peer_join(&c, 1001, &elsewhere);
 	ck_assert_uint_ne(c.session.pool, b.session.pool);
@@ -180,7 +180,7 @@ START_TEST(quotas_hold_for_what_is_under_way)
 	ck_assert_int_eq(peer_lease(&c, 1024, 1024), 0);
 	peer_die(&c);
 	lower.pool_bytes = SEGMENT;
-	lower.segment_bytes = lower.most_bytes = 1; /* these two stay */
+	lower.segment_bytes = lower.most_bytes = 1; /* these two do not change */
 	skv_core_set_device(core, SKV_DEVICE_CUDA(0), &device_ops, &lower);
 	peer_die(&a);
 	ck_refused(peer_lease(&b, 65, 65), SKV_CORE_E_NOSPC);
@@ -209,7 +209,7 @@ START_TEST(empty_segments_stay_while_more_are_made)
 	made(&m[1]);
 	made(&m[2]);
 	made(&m[3]);
-	/* neither the pool's own nor another user's need takes them from who waits */
+	/* empty segments are kept for the waiting lease, from the pool itself and from another user */
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 4);
 	ck_refused(peer_lease(&b, 128, 128), SKV_CORE_E_NOSPC);
@@ -218,7 +218,7 @@ START_TEST(empty_segments_stay_while_more_are_made)
 	made(&m[4]);
 	ck_assert_int_eq(peer_lease(&a, 1, 1), 0);
 	skv_core_segments_served(core, a.session.pool);
-	ck_assert_uint_eq(books_pool(a.session.pool).segments, 2); /* the one in use and a spare one */
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 2); /* one in use and a spare one */
 	ck_assert_int_eq(alive, 2);
 	peer_die(&a);
 	peer_die(&b);
@@ -236,7 +236,7 @@ START_TEST(a_pool_that_ends_waits_for_nothing)
 	peer_die(&a);
 	nothing_to_make();
 	skv_core_segments_served(core, old.pool);
-	peer_join(&a, 1000, &small); /* the same row, the same segment number */
+	peer_join(&a, 1000, &small); /* gets the same row and the same segment number */
 	ck_refused(peer_lease(&a, 64, 64), SKV_CORE_E_WAIT);
 	m = begin();
 	ck_assert(m.pool == old.pool && m.segment == old.segment);
@@ -290,7 +290,7 @@ END_TEST
 #define PEERS 4
 #define UNDER_WAY 32
 
-/* Segments of two devices that this test said it would make, in no order. */
+/* Segments of two devices that this test has started to make, in no order. */
 static struct skv_core_pending under_way[UNDER_WAY];
 static uint32_t n_under_way;
 
@@ -355,22 +355,22 @@ START_TEST(any_order_leaves_the_books_even)
 		if ((uint32_t)alive > most_alive)
 			most_alive = (uint32_t)alive;
 	}
-	ck_assert_uint_gt(most_alive, 8);  /* it came to something ... */
-	ck_assert_uint_le(most_alive, 12); /* ... and both quotas held */
+	ck_assert_uint_gt(most_alive, 8);  /* segments were made */
+	ck_assert_uint_le(most_alive, 12); /* both limits held */
 	for (uint32_t i = 0; i < PEERS; i++)
 		if (peers[i].client)
 			peer_die(&peers[i]);
 	ck_assert_int_eq(alive, 0);
 	while (n_under_way)
-		made(&under_way[--n_under_way]); /* too late, and no harm */
+		made(&under_way[--n_under_way]); /* too late, and harmless */
 }
 END_TEST
 
 /* ---- sizes ---- */
 
 /*
- * Pages of fp8 are no powers of two: 17 segments would have whole pages and whole granules. One has those that lie in it whole,
- * wherever among the segments' pages it begins.
+ * Pages of fp8 have no power-of-two size: only 17 segments together are whole pages and whole granules. A segment has
+ * the pages that lie in it as a whole, wherever it begins among the pages.
  */
 START_TEST(odd_pages_do_not_make_large_segments)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sealed prefixes where memory is used up, or a user has too many sequences: which of them go, or are parked. */
+/* Sealed prefixes where memory is used up or a user has too many sequences: which of them are dropped or parked. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,7 +20,7 @@ static void setup_few(void)
 	text_begin(FEW);
 }
 
-/* A memory that is used up: prefixes make room, the one that was used last goes last. */
+/* Memory is used up: prefixes make room, the least recently used first. */
 START_TEST(makes_room)
 {
 	static const char *const texts[] = {"a", "b", "c"}, *const order[] = {"b", "c", "a"};
@@ -31,7 +31,7 @@ START_TEST(makes_room)
 		ck_assert_int_eq(text_seal(&h, &text_a, texts[i]), 0);
 		held_drop(&h, &text_a);
 	}
-	ck_assert_uint_eq(text_open(&h, &text_b, NULL, 0, "a"), 1); /* it is used */
+	ck_assert_uint_eq(text_open(&h, &text_b, NULL, 0, "a"), 1); /* uses the prefix */
 	held_drop(&h, &text_b);
 	for (int gone = 0; gone < 3; gone++) {
 		for (int calls = 0; text_find(&text_a, order[gone]) && calls < 200; calls++) {
@@ -46,7 +46,7 @@ START_TEST(makes_room)
 }
 END_TEST
 
-/* The next one that is to be parked, once memory is wanted; 0: none. */
+/* The next sequence that is to be parked when memory is wanted; 0: none. */
 static uint32_t wanted(void)
 {
 	uint32_t seq = 0;
@@ -58,7 +58,10 @@ static uint32_t wanted(void)
 	return seq;
 }
 
-/* Where sequences are parked, so are prefixes; what is in a file goes at once, and what cannot be parked is dropped. */
+/*
+ * Where sequences are parked, so are prefixes; a prefix that is in a file already is removed at once, and one that
+ * cannot be parked is dropped.
+ */
 START_TEST(parked_for_room)
 {
 	const struct skv_block_key *keys;
@@ -95,7 +98,10 @@ START_TEST(parked_for_room)
 }
 END_TEST
 
-/* By number: parked beyond three quarters of the quota, one at a time; dropped where the disk cannot keep up. And with age. */
+/*
+ * By number: prefixes beyond three quarters of the quota are parked one at a time, and dropped if the disk is too slow.
+ * Then by age.
+ */
 START_TEST(parked_by_number)
 {
 	uint32_t seq, again;
@@ -130,7 +136,7 @@ START_TEST(parked_by_number)
 }
 END_TEST
 
-/* As if it were written to a file: what the core says to that. */
+/* Lists the sequence as if it were written to a file. Returns the result of skv_core_park_done(). */
 static int list_and_leave(uint32_t seq)
 {
 	int fd = memfd_create("list", MFD_CLOEXEC), r;
@@ -147,10 +153,10 @@ static int list_and_leave(uint32_t seq)
 	return skv_core_park_done(core, &listing);
 }
 
-/* While it is forked it stays, though its memory is wanted, or it is to be dropped; then it grows old. */
+/* A prefix that is being forked stays, although it is due or is to be dropped; afterwards it ages. */
 START_TEST(stays_while_forked)
 {
-	const char *text = "abcdefghijklmnopqrstuvwxyzabcd"; /* of 30 blocks in 16 layers, it takes turns */
+	const char *text = "abcdefghijklmnopqrstuvwxyzabcd"; /* 30 blocks in 16 layers: the fork takes several turns */
 	struct skv_model deep = test_model("deep", 16, 16);
 	struct skv_block_key keys[32];
 	struct skv_core_seq_info info;
@@ -174,7 +180,7 @@ START_TEST(stays_while_forked)
 	ck_assert_uint_eq(age_all(100, 0, 5), 0);
 	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "deep", name), SKV_CORE_E_BUSY);
 	ck_refused(skv_core_park_known(core, seq), SKV_CORE_E_BUSY);
-	ck_refused(list_and_leave(seq), SKV_CORE_E_BUSY); /* though nobody has used it since it was listed */
+	ck_refused(list_and_leave(seq), SKV_CORE_E_BUSY); /* although it was not used since it was listed */
 	ck_assert_int_eq(in_turns(SKV_CORE_E_TURNS, &info), 0);
 	held_open(&h, &c, &info);
 	ck_assert_uint_eq(held_len(&h), n * SKV_BLOCK_TOKENS);
@@ -187,7 +193,10 @@ START_TEST(stays_while_forked)
 }
 END_TEST
 
-/* Their number keeps no sequence out, but a prefix: those that are there leave a quarter of the quota, and go if it is used up. */
+/*
+ * The number of prefixes does not prevent new sequences, only new prefixes: prefixes leave a quarter of the quota, and
+ * are removed if it is used up.
+ */
 START_TEST(make_room_by_number)
 {
 	struct held h, held[FEW];
@@ -218,7 +227,7 @@ START_TEST(make_room_by_number)
 }
 END_TEST
 
-/* Whose pages are read stays, too; one reader at a time. */
+/* A prefix whose pages are being read stays, too; it has at most one reader. */
 START_TEST(stays_while_read)
 {
 	struct skv_block_key keys[8];
@@ -248,11 +257,11 @@ START_TEST(stays_while_read)
 	skv_core_work_all(core);
 	ck_assert_uint_eq(text_find(&text_b, "abc"), 0);
 	ck_refused(skv_core_prefix_read(core, seq), SKV_CORE_E_NOENT);
-	skv_core_prefix_read_end(core, seq); /* gone: nothing */
+	skv_core_prefix_read_end(core, seq); /* it no longer exists: does nothing */
 }
 END_TEST
 
-/* The sealed prefix of a text, which is read from now on. */
+/* Starts reading the sealed prefix of a text. */
 static uint32_t read_text(const char *text)
 {
 	struct skv_block_key keys[8];
@@ -263,7 +272,10 @@ static uint32_t read_text(const char *text)
 	return seq;
 }
 
-/* A user who is owed memory gets that of prefixes that nobody reads. If all are read their reader is told. */
+/*
+ * A user that is below its share gets the memory of prefixes that are not being read. If all are being read, their
+ * reader is told.
+ */
 START_TEST(read_ones_go_last)
 {
 	uint32_t read, other, seq;
@@ -283,7 +295,7 @@ START_TEST(read_ones_go_last)
 		;
 	skv_core_prefix_read_end(core, other);
 	skv_core_prefix_read_end(core, read);
-	ck_assert_uint_eq(read_text("a"), read); /* and it is wanted by nobody yet */
+	ck_assert_uint_eq(read_text("a"), read); /* and no request waits for its memory yet */
 	ck_refused(peer_lease(&c, 1, 1), SKV_CORE_E_WAIT);
 	ck_assert(!skv_core_prefix_is_wanted(core, read));
 	ck_assert(skv_core_next_park(core, &seq) && seq == other);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sealed prefixes: made of sequences, found by their blocks' keys, forked by sequences of other lengths, and restored. */
+/*
+ * Sealed prefixes: made from sequences, found by their blocks' keys, forked by sequences of other lengths, and
+ * restored.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,7 +20,10 @@ static void setup(void)
 }
 
 
-/* Another client goes on from what one has sealed, in a sequence of another length, when that one is gone. */
+/*
+ * Another client continues from what a client has sealed, in a sequence of another length, after the first client is
+ * gone.
+ */
 START_TEST(sealed_and_opened)
 {
 	struct held one, two;
@@ -51,7 +57,7 @@ START_TEST(sealed_and_opened)
 }
 END_TEST
 
-/* Nobody else finds it: another user, model, shape, dtype or rank. And a sequence that is too short has less of it. */
+/* The prefix is not found by another user, model, shape, dtype or rank. A short sequence gets fewer of its blocks. */
 START_TEST(whose)
 {
 	struct skv_model other[5];
@@ -79,7 +85,7 @@ START_TEST(whose)
 }
 END_TEST
 
-/* Two that begin alike: when one goes the other is found. */
+/* Two prefixes begin alike: when one is dropped the other is still found. */
 START_TEST(alike)
 {
 	struct skv_block_key keys[8];
@@ -94,7 +100,7 @@ START_TEST(alike)
 		sprintf(name + strlen(name), "%02x", keys[n - 1].bytes[i]);
 	ck_assert_int_eq(held_attach(&one, &text_a, name), SKV_CORE_E_NOENT);
 	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", name), 0);
-	ck_assert_uint_eq(text_find(&text_a, "abc"), 2); /* at once, though its pages go in turns */
+	ck_assert_uint_eq(text_find(&text_a, "abc"), 2); /* at once, although its pages are freed in turns */
 	skv_core_work_all(core);
 	ck_assert_uint_eq(text_find(&text_a, "abd"), 3);
 	held_close(&one);
@@ -102,7 +108,7 @@ START_TEST(alike)
 }
 END_TEST
 
-/* What the user is charged for beside files. */
+/* The user's charges other than files. */
 static uint64_t beside_files(void)
 {
 	struct skv_core_held held;
@@ -115,7 +121,7 @@ static uint64_t beside_files(void)
 	return books_account(1000).other_bytes - held.sequences;
 }
 
-/* What a prefix is found by is charged to its user, and before it is there. */
+/* The keys of a prefix are charged to its user, before the prefix exists. */
 START_TEST(keys_are_charged)
 {
 	static const char *const texts[] = {"a", "bcdefghijklmno"};
@@ -129,7 +135,7 @@ START_TEST(keys_are_charged)
 		took[i] = beside_files() - before;
 		held_drop(&h, &text_a);
 	}
-	ck_assert_uint_eq(took[1] - took[0], 13 * SKV_BLOCK_BYTES); /* the rest are bits of references */
+	ck_assert_uint_eq(took[1] - took[0], skv_block_index_bytes(13)); /* the rest are bits of references */
 	text_write(&h, &text_a, NULL, "pqrstuvwxyzabc");
 	before = books_account(1000).other_bytes + books_account(1000).page_bytes[SKV_DEVICE_HOST];
 	ck_assert_int_eq(skv_core_pin(core, 1000, (64 << 20) - before - skv_file_bytes(core->seqs[skv_state_find(&core->state, SKV_TABLE_SEQUENCES, h.seq)].fd), &pinned), 0);
@@ -140,7 +146,7 @@ START_TEST(keys_are_charged)
 }
 END_TEST
 
-/* Texts of few letters, sealed, opened and dropped at random, against a list. */
+/* Seals, opens and drops texts of few letters at random, and compares with a list. */
 START_TEST(at_random)
 {
 	char sealed[64][8];
@@ -188,7 +194,7 @@ START_TEST(at_random)
 }
 END_TEST
 
-/* What a worker does: entries, ids and a commit of `n` blocks, in order of blocks. Their pages, in that order too, are `ids`. */
+/* Does what a worker does: writes entries, ids and a commit of `n` blocks. `ids` are the blocks' pages, in order. */
 static void restore_memory(uint32_t seq, const char *text, uint32_t n, const uint32_t *ids)
 {
 	static const struct skv_made rows;
@@ -210,7 +216,7 @@ static void restore_memory(uint32_t seq, const char *text, uint32_t n, const uin
 	munmap(m, layout.total);
 }
 
-/* A sequence without a name that has pages for three blocks; those of two are used, and it is sealed. Returns what that says. */
+/* Makes a nameless sequence with pages for three blocks, uses those of two, and seals it. Returns the result. */
 static int restore(const char *text)
 {
 	struct skv_block_key keys[8];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients of three users do whatever comes to their minds, and the core must agree with the model
- * (core-model.h) after every single thing: refusals included, half-made steps, deaths, lies.
+ * Clients of three users do random things, and the core must agree with the model (core-model.h) after each of them,
+ * including refusals, incomplete steps, deaths and invalid memory.
  *
- * Clients also write their UID into the pages that they have, also through mappings of segments that
- * are gone, and nobody may ever find another UID in a page.
+ * Clients also write their UID into their pages, also through mappings of segments that are gone; no client may ever
+ * find another UID in a page.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static bool chance(uint32_t percent)
 	return rnd_below(100) < percent;
 }
 
-/* A client scribbles where nobody has pages, and what was discarded is zeros once that is done. */
+/* A client writes where it has no pages; discarded memory reads as zeros once the discard is complete. */
 static void scribble(struct actor *a, uint32_t i)
 {
 	uint32_t page = rnd_below(a->peer.session.max_segments) * a->peer.session.pages_per_segment;
@@ -48,7 +48,7 @@ static void scribble(struct actor *a, uint32_t i)
 		mem_discarded(rnd_below(mem.n_discards));
 }
 
-/* Some ends are acknowledged; through the mappings of others a client scribbles. */
+/* Acknowledges some ends of segments; writes through the mappings of the others. */
 static void acknowledge(uint32_t i)
 {
 	struct actor *a = &actors[i];
@@ -87,7 +87,7 @@ static void put_some(uint32_t i)
 		m_unlease(i, runs[k].first);
 }
 
-/* Pages that are not this client's to give. */
+/* Gives back pages that are not on lease to this client. */
 static void put_wrong(uint32_t i)
 {
 	struct peer *p = &actors[i].peer;
@@ -131,14 +131,13 @@ static const char *some_name(void)
 	return names[rnd_below(7)];
 }
 
-/* What making one more sequence should come to. */
-/* May a user who has `own` of so many have one more? Its first, or as many as are left for others. */
+/* May a user that has `own` of `all` rows have one more? Its first, or as many as are left for others. */
 static bool is_share(uint32_t own, uint32_t all, uint32_t most)
 {
 	return all < most && (own == 0 || own + 1 <= most - all - 1);
 }
 
-/* Has the user no room for so many bytes beside its pages? What was measured of it counts. */
+/* Does the user's quota have no room for `bytes` beside its pages? Includes what was measured. */
 static bool is_full(uint32_t uid, uint64_t bytes)
 {
 	struct skv_core_account_view v = books_account(M_UID(uid));
@@ -146,6 +145,7 @@ static bool is_full(uint32_t uid, uint64_t bytes)
 	return v.page_bytes[SKV_DEVICE_HOST] + v.other_bytes + bytes > actor_config.account_bytes;
 }
 
+/* The expected result of making one more sequence. */
 static int expect_make(uint32_t uid, uint32_t kind, const char *name)
 {
 	if (m_find(uid, kind, name))
@@ -168,7 +168,7 @@ static void seq_new(uint32_t i)
 		actor_made(free_row(), i, name, &info);
 }
 
-/* Entries of a step, uncommitted; the copied last pages count from now on. Pages beyond into torn[]. */
+/* Writes entries of a step without a commit; the copied last pages count from now on. Returns later pages in torn[]. */
 static uint32_t write_step(struct m_seq *q, uint32_t n_tokens, uint32_t *torn)
 {
 	struct grip *g = grip_of(q);
@@ -183,11 +183,11 @@ static uint32_t write_step(struct m_seq *q, uint32_t n_tokens, uint32_t *torn)
 		skv_pte *table = skv_seqmem_table(g->held.mem, &g->held.layout, t);
 
 		if (t / m_layers(q->kind) == SKV_PAGES_SAVED)
-			continue; /* these hang on no length: change_state() */
+			continue; /* independent of the length: change_state() */
 		if (have)
 			q->table[t][have - 1] = table[have - 1];
 		for (uint32_t k = have; k < want; k++) {
-			if (t >= m_layers(q->kind)) /* some state is kept from now on */
+			if (t >= m_layers(q->kind)) /* some state pages exist from now on */
 				table[k] = chance(50) ? skv_pte_make(SKV_PTE_PRIVATE, peer_take(p)) : 0;
 			if (skv_pte_resident(table[k]))
 				torn[n_torn++] = skv_pte_id(table[k]);
@@ -196,7 +196,7 @@ static uint32_t write_step(struct m_seq *q, uint32_t n_tokens, uint32_t *torn)
 	return n_torn;
 }
 
-/* State pages come and go as they like, whatever the length; one that is shared goes or is copied. */
+/* Adds and removes state pages, whatever the length; a shared one is removed or copied. */
 static void change_state(struct m_seq *q)
 {
 	struct grip *g = grip_of(q);
@@ -233,10 +233,10 @@ static void append(struct m_seq *q, bool commit)
 		return;
 	if (g->n_pending && chance(80))
 		actor_release(q, g);
-	if (g->n_pending > M_TABLE) /* no room to note more */
+	if (g->n_pending > M_TABLE) /* no room for more pending releases */
 		return;
 	n = write_step(q, n_tokens, torn);
-	if (!commit) { /* the entries stay there, the pages go back */
+	if (!commit) { /* the entries stay, and their pages go back to the stock */
 		for (uint32_t k = 0; k < n && chance(90); k++)
 			peer_stock(p, torn[k]);
 		return;
@@ -248,7 +248,7 @@ static void append(struct m_seq *q, bool commit)
 			q->table[t][k] = held_entry(&g->held, t, k);
 }
 
-/* An eviction through the journal, up to a point: 0 written, 1 committed, 2 some holes made, 3 done. */
+/* An eviction through the journal, up to a point: 0 written, 1 committed, 2 some holes made, 3 complete. */
 static void evict(struct m_seq *q, int point)
 {
 	struct grip *g = grip_of(q);
@@ -323,7 +323,8 @@ static void fork_seq(struct m_seq *q, bool lied)
 		m_drop(q);
 		return;
 	}
-	if (r == SKV_CORE_E_QUOTA && want != r) /* it would be as large as its parent, which was measured now */
+	/* the child would be as large as its parent, which was measured just now */
+	if (r == SKV_CORE_E_QUOTA && want != r)
 		ck_assert(is_full(q->uid, skv_seq_row(&core->state, skv_state_find(&core->state, SKV_TABLE_SEQUENCES,
 		                                                                   seq_ids[q - m_seqs]))->bytes));
 	else
@@ -376,13 +377,13 @@ static void drop_some_name(void)
 		m_drop(q);
 }
 
-/* Something that no settle may accept, somewhere in the committed tables. */
+/* Writes something into the committed tables that no validation may accept. */
 static bool lie(struct m_seq *q)
 {
 	struct grip *g = grip_of(q);
 	const struct m_pool *p = &m_pools[q->uid][q->kind];
 	uint32_t t = rnd_below(m_tables(q->kind));
-	uint32_t pages = m_entries(q, t), page = rnd_below(512); /* mostly there */
+	uint32_t pages = m_entries(q, t), page = rnd_below(512); /* mostly an existing page */
 	skv_pte *e;
 
 	if (!pages)
@@ -391,20 +392,20 @@ static bool lie(struct m_seq *q)
 	switch (rnd_below(5)) {
 	case 0:
 		if (t >= m_layers(q->kind))
-			return false; /* state may be missing */
+			return false; /* state pages may be missing */
 		*e = 0;
 		return true;
 	case 1:
 		*e = (4 + rnd_below(12)) << SKV_PTE_KIND_SHIFT | page;
 		if (t >= m_layers(q->kind) && chance(50))
-			*e = skv_pte_make(SKV_PTE_HOLE, 0); /* of state none is evicted */
+			*e = skv_pte_make(SKV_PTE_HOLE, 0); /* tables of state have no holes */
 		return true;
 	case 2: /* not on lease to its holder */
 		if (p->has[page] == M_LEASE && p->who[page] == q->holder)
 			return false;
 		*e = skv_pte_make(SKV_PTE_PRIVATE, page);
 		return true;
-	case 3: /* not shared by it */
+	case 3: /* not shared by the sequence */
 		if (q->refers[page])
 			return false;
 		*e = skv_pte_make(SKV_PTE_SHARED, page);
@@ -445,7 +446,7 @@ static void join(uint32_t i)
 	m_clients[i] = (struct m_client){.used = true, .uid = uid, .kind = kind};
 }
 
-/* `liar`: a held sequence that lied, or NULL. */
+/* `liar`: a held sequence with invalid memory, or NULL. */
 static void die(uint32_t i, struct m_seq *liar)
 {
 	struct actor *a = &actors[i];
@@ -464,7 +465,7 @@ static void die(uint32_t i, struct m_seq *liar)
 	free(a->peer.stock);
 }
 
-/* Death in the middle of something. */
+/* Dies in the middle of something. */
 static void die_somehow(uint32_t i)
 {
 	struct m_seq *q = some_held(i);

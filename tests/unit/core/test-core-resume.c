@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A core whose process was killed goes on in another one, from the state and the descriptors in a store: clients and sequences are
- * as they were, the state balances, and a client goes on as if nothing had been. What is missing or is not what it
- * should be costs what was in it, and nothing else.
+ * A core whose process was killed is resumed in another process, from the state and the stored descriptors: clients and
+ * sequences are unchanged, the state balances, and clients continue as if nothing had happened. If a file is missing or
+ * wrong, what was in it is lost, and nothing else.
  */
 #include <check.h>
 #include <errno.h>
@@ -46,7 +46,7 @@ static int no_device(void *ctx, struct skv_core *c, uint32_t device)
 	return 1;
 }
 
-/* The core's own descriptors are closed, as those of a process that ended. What is not claimed afterwards is closed, too. */
+/* Closes the core's own descriptors like those of a process that ended, and resumes. Then closes what is unclaimed. */
 static int resume(struct skv_core_found *found, size_t n, size_t *ret_unclaimed, const char **ret_why)
 {
 	const struct skv_core_past past = {.found = found, .n = n, .device = no_device, .client = client, .lost = lost};
@@ -83,7 +83,7 @@ static bool holds(const struct peer *p, uint32_t seq)
 	return q->session == skv_state_find(&core->state, SKV_TABLE_SESSIONS, p->session.session);
 }
 
-/* Its client lets it go, if it holds it, and takes it again. */
+/* The client detaches the sequence, if it holds it, and attaches it again. */
 static void change_hands(int i)
 {
 	struct peer *p = &victim_peers[i / (VICTIM_SEQS / VICTIM_PEERS)];
@@ -151,7 +151,7 @@ static void round_of(int i)
 	victim_kill(6000);
 	ck_assert_msg(resume_all(&unclaimed, &why) == 0, "%s", why);
 	ck_assert_int_eq(n_lost, 0);
-	ck_assert_uint_le(unclaimed, 3); /* of the change that was not, or whose end nobody told */
+	ck_assert_uint_le(unclaimed, 3); /* of the change that was not committed, or whose removals were not told */
 	books_even();
 	go_on();
 	end_all();
@@ -171,7 +171,7 @@ START_TEST(killed)
 }
 END_TEST
 
-/* ---- in the middle of what takes turns -------------------------------------------------------- */
+/* ---- in the middle of work that takes turns ---------------------------------------------------- */
 
 enum work { DETACH, ATTACH, FORK, DROP, DROP_NAME, GONE, WORKS };
 
@@ -209,7 +209,7 @@ static int request(enum work w, struct skv_core_seq_info *info)
 	return skv_core_client_gone(core, client, 0);
 }
 
-/* So many turns are taken, or fewer: it ends. */
+/* Makes up to n turns. True: the work has ended. */
 static bool take_turns(uint32_t n)
 {
 	struct skv_core_done done = {.more = true};
@@ -243,8 +243,8 @@ static void check_end(enum work w, struct skv_core_seq_info *info)
 }
 
 /*
- * A child of a fork, or a sequence that was attached, of which the client did not hear: it does not know that it holds it, and
- * lets it go before it asks again.
+ * A child of a fork, or an attached sequence, of which the client was not told: it does not know that it holds it, and
+ * releases it before it asks again.
  */
 static void let_go_of_unknown(enum work w)
 {
@@ -279,7 +279,7 @@ START_TEST(turns)
 	let_go_of_unknown(w);
 	if (!ended || w == FORK || w == ATTACH) {
 		r = in_turns(request(w, &info), &info);
-		/* it may be done, and the answer alone be missing */
+		/* the work may be complete, and only the answer be missing */
 		ck_assert_msg(r == 0 || ((w == DROP || w == DROP_NAME) && r == SKV_CORE_E_NOENT), "%d: %s", r, skv_core_why(core));
 	}
 	skv_core_work_all(core);
@@ -291,7 +291,7 @@ START_TEST(turns)
 }
 END_TEST
 
-/* ---- what is missing ------------------------------------------------------------------------- */
+/* ---- missing files ----------------------------------------------------------------------------- */
 
 static struct skv_core_found *find(struct skv_core_found *found, size_t n, const char *name)
 {
@@ -303,7 +303,7 @@ static struct skv_core_found *find(struct skv_core_found *found, size_t n, const
 	return &found[at];
 }
 
-/* All that was kept but what has this name, in whose place is `fd`. */
+/* Resumes with everything that was stored, but with `fd` under this name. */
 static int resume_with(const char *name, int fd, const char **ret_why)
 {
 	size_t n, unclaimed;
@@ -327,7 +327,7 @@ static void name_of_seq(int i, char ret[SKV_FDSTORE_NAME])
 	skv_fdstore_name(&core->state, SKV_TABLE_SEQUENCES, skv_state_find(&core->state, SKV_TABLE_SEQUENCES, victim_held[i].seq), ret);
 }
 
-/* Two files have each other's names, of two users: each is as good as missing, and nobody gets the other's. */
+/* Two files of two users have each other's names: both count as missing, and neither user gets the other's. */
 START_TEST(exchanged)
 {
 	char a[SKV_FDSTORE_NAME], b[SKV_FDSTORE_NAME];
@@ -359,7 +359,7 @@ START_TEST(exchanged)
 }
 END_TEST
 
-/* Other files came by names that have theirs: the state's, a sequence's, a pool's, a page's. Nothing is lost. */
+/* Other files have names of the state, a sequence, a pool or a page, which exist as well. Nothing is lost. */
 START_TEST(twice)
 {
 	char name[SKV_FDSTORE_NAME];
@@ -379,7 +379,7 @@ START_TEST(twice)
 	found = realloc(found, (n + 1) * sizeof(*found));
 	ck_assert_ptr_nonnull(found);
 	found[n] = (struct skv_core_found){.name = name, .fd = _i < 4 ? skv_memfd_new("x", 65536) : open("/dev/null", O_RDWR)};
-	if (_i % 2) { /* whichever comes first */
+	if (_i % 2) { /* in either order */
 		const struct skv_core_found other = found[n];
 
 		memmove(found + 1, found, n * sizeof(*found));
@@ -424,7 +424,7 @@ START_TEST(a_pool)
 	ck_assert_int_eq(resume_with(name, _i == 0 ? -1 : skv_memfd_new("x", 4096), &why), 0);
 	ck_assert_int_eq(n_lost, 1);
 	ck_assert_str_eq(lost_name, name);
-	for (int i = 0; i < VICTIM_SEQS; i++) { /* the second client is alone with its user */
+	for (int i = 0; i < VICTIM_SEQS; i++) { /* no other client has the second client's user */
 		snprintf(name, sizeof(name), "s%d", i);
 		ck_assert_int_eq(books_has_seq(name), i / (VICTIM_SEQS / VICTIM_PEERS) != 1);
 		if (books_has_seq(name))
@@ -436,7 +436,7 @@ START_TEST(a_pool)
 }
 END_TEST
 
-/* A session's page has figures alone: another one takes its place. */
+/* A session's page has only figures: a new one takes its place. */
 START_TEST(a_page)
 {
 	char name[SKV_FDSTORE_NAME];
@@ -480,7 +480,7 @@ static int resume_device(bool is_there, const char **ret_why)
 	return r;
 }
 
-/* One client has a sequence in host memory, another one in a device's, with a segment that is still being made. */
+/* One client has a sequence in host memory, another one on a device, with a segment that is pending. */
 static void setup_device(struct peer *on_device, struct held *there, struct held *here)
 {
 	struct skv_core_config config = books_config();
@@ -538,7 +538,7 @@ START_TEST(of_a_device)
 }
 END_TEST
 
-/* ---- states that are not taken --------------------------------------------------------------- */
+/* ---- states that are refused ------------------------------------------------------------------- */
 
 START_TEST(refused)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments in the core: made and withdrawn, told and acknowledged, never shared between users. */
+/* Segments in the core: created and withdrawn, announced and acknowledged, never shared between users. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static void setup_device(void)
 	setup_on(SKV_DEVICE_CUDA(0));
 }
 
-/* What is pending is made at once. */
+/* Leases pages; pending segments are made at once. */
 static int lease(const struct peer *p, uint32_t pages, struct skv_wire_run *runs, uint32_t max_runs, uint32_t *ret_n)
 {
 	int r;
@@ -117,23 +117,23 @@ START_TEST(numbers_wait_for_acknowledgement)
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, run, n), 0);
 	ck_assert_uint_eq(mem_bytes(small.device), 65536);
 	books_even();
-	ck_assert(!skv_core_next_segment(core, b.client, &gone)); /* of 1 and 2 it never heard */
+	ck_assert(!skv_core_next_segment(core, b.client, &gone)); /* b was never told of 1 and 2 */
 	for (uint32_t i = 1; i < 3; i++) {
 		ck_assert(skv_core_next_segment(core, a.client, &gone));
 		ck_assert_uint_eq(gone.segment, i);
 		ck_assert(gone.gone);
 	}
-	/* the numbers 1 and 2 are not to be had, 3 is */
+	/* numbers 1 and 2 cannot be used yet, 3 can */
 	ck_assert_int_eq(lease(&a, 128, run, 4, &n), 0);
 	ck_assert_uint_eq(n, 2);
 	ck_assert_uint_eq(run[1].first, 192);
-	peer_join(&late, 1000, &small); /* hears of what lives, and need not acknowledge what went before */
+	peer_join(&late, 1000, &small); /* is told of live segments, and need not acknowledge earlier ones */
 	for (n = 0; skv_core_next_segment(core, late.client, &gone); n++)
 		ck_assert_int_ge(gone.fd, 0);
 	ck_assert_uint_eq(n, 2);
 	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 1), 0);
 	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 1), 0); /* again: ignored */
-	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 3), 0); /* lives: ignored */
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 3), 0); /* live: ignored */
 	ck_assert_int_eq(lease(&a, 64, run, 4, &n), 0);
 	ck_assert_uint_eq(run[0].first, 64);
 	books_even();
@@ -156,7 +156,7 @@ START_TEST(a_pool_without_numbers_asks_to_try_again)
 	int r;
 
 	peer_join(&a, 1000, &small);
-	/* hears of everything, acknowledges nothing */
+	/* the client is told of everything and acknowledges nothing */
 	while ((r = lease(&a, 4096, &run, 1, &n)) == 0) {
 		while (skv_core_next_segment(core, a.client, &s))
 			;
@@ -170,11 +170,12 @@ START_TEST(a_pool_without_numbers_asks_to_try_again)
 	for (uint32_t i = 0; i < a.session.max_segments; i++)
 		ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, i), 0);
 	ck_assert_int_eq(lease(&a, 4096, &run, 1, &n), 0);
-	/* who leaves the pool has acknowledged everything */
+	/* a client that leaves the pool has acknowledged everything */
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
 	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
 	books_even();
-	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 0), 0); /* was under way */
+	/* the acknowledgement was on its way */
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 0), 0);
 	peer_die(&a);
 }
 END_TEST
@@ -201,10 +202,10 @@ START_TEST(empty_segments_go_to_who_needs_them)
 	peer_join(&c, 1002, &small);
 	leave_spare(&a);
 	leave_spare(&c);
-	ck_assert_int_eq(lease_to_stock(&b, 1, 256), 0); /* wanted alone does not take them ... */
+	ck_assert_int_eq(lease_to_stock(&b, 1, 256), 0); /* pages that are only wanted do not take them ... */
 	ck_assert_uint_eq(b.n_stock, 192);
 	ck_assert_uint_eq(books_pool(a.session.pool).segments + books_pool(c.session.pool).segments, 2);
-	ck_assert_int_eq(lease_to_stock(&b, 64, 128), 0); /* ... needed does, one at a time */
+	ck_assert_int_eq(lease_to_stock(&b, 64, 128), 0); /* ... needed ones do, one segment at a time */
 	ck_assert_uint_eq(b.n_stock, 256);
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 0);
 	ck_assert_uint_eq(books_pool(c.session.pool).segments, 1);
@@ -236,7 +237,7 @@ START_TEST(a_client_hears_of_all_its_pools)
 	for (n = 0; skv_core_next_segment(core, a.client, &s); n++)
 		pools += s.pool == info.pool;
 	ck_assert(n == 4 && pools == 2);
-	/* of the second alone, then of an end in each */
+	/* first an end in the second pool alone, then one in the first */
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, info.session, &run[1], 1), 0);
 	ck_assert(skv_core_next_segment(core, a.client, &s));
 	ck_assert_uint_eq(s.pool, info.pool);
@@ -259,7 +260,7 @@ START_TEST(nothing_is_seen_across_uids)
 	struct skv_wire_run run;
 	uint32_t n;
 
-	config.pool_bytes = SEGMENT; /* one, which both want */
+	config.pool_bytes = SEGMENT; /* one segment, which both want */
 	limit(&config);
 	peer_join(&a, 1000, &small);
 	peer_join(&b, 1001, &small);
@@ -294,7 +295,7 @@ START_TEST(pages_lie_without_gaps)
 	struct skv_core_session_info info;
 	uint32_t a;
 
-	/* 3 kv heads of 80: pages of 15 KiB; whole pages and whole granules meet every 15 granules */
+	/* 3 kv heads of 80: pages of 15 KiB; whole pages and whole granules coincide every 15 granules */
 	m.n_heads = m.n_kv_heads = 3;
 	m.head_dim = 80;
 	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
@@ -302,12 +303,14 @@ START_TEST(pages_lie_without_gaps)
 	ck_assert_uint_eq(info.page_bytes, 15360);
 	ck_assert_uint_eq(info.segment_bytes, info.pages_per_segment * info.page_bytes);
 	ck_assert_uint_eq(info.segment_bytes % skv_mem_host.granularity, 0);
-	ck_assert_uint_eq(info.segment_bytes, 15 * skv_mem_host.granularity); /* less was asked for */
+	ck_assert_uint_eq(info.segment_bytes, 15 * skv_mem_host.granularity); /* less was requested */
 }
 END_TEST
 
-/* Three kv heads of 64: "64M" is 5456 pages, as many as fill granules, and a limit of 128M has room for two such
- * segments. */
+/*
+ * Three kv heads of 64: a segment of "64M" has 5456 pages, a multiple of granules, and a limit of 128M has room for two
+ * such segments.
+ */
 START_TEST(segments_fit_into_the_size_that_was_asked_for)
 {
 	struct skv_core_config config = books_config();
@@ -361,18 +364,18 @@ START_TEST(a_client_hears_of_host_memory_once)
 	ck_assert(!s.gone && s.fd >= 0 && s.kind == SKV_HANDLE_MEMFD);
 	ck_assert_uint_eq(s.segment, 0);
 	ck_assert_uint_eq(s.bytes, a.session.max_segments * a.session.segment_bytes);
-	ck_assert_int_eq(lease_to_stock(&a, 300, 300), 0); /* more segments are no news */
+	ck_assert_int_eq(lease_to_stock(&a, 300, 300), 0); /* more segments are not announced */
 	ck_assert_uint_eq(waiting(), 0);
 	peer_join(&b, 1000, &small);
 	ck_assert_uint_eq(waiting(), 1);
-	peer_die(&b); /* untold */
+	peer_die(&b); /* not told yet */
 	books_even();
 	ck_assert_uint_eq(waiting(), 0);
 	peer_die(&a);
 }
 END_TEST
 
-/* Until its memory has been given back a range is nobody's. */
+/* A range is not reused until its memory has been given back. */
 START_TEST(ranges_wait_for_their_discard)
 {
 	struct skv_wire_run run, again;
@@ -389,7 +392,7 @@ START_TEST(ranges_wait_for_their_discard)
 	ck_assert_int_eq(lease(&a, 192, &run, 1, &n), 0);
 	memset(map, 0xaa, 3 * SEGMENT);
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
-	ck_assert_uint_eq(mem.n_discards, 2); /* 2 and 1; 0 is spare */
+	ck_assert_uint_eq(mem.n_discards, 2); /* segments 2 and 1; 0 is the spare one */
 	ck_assert_uint_eq(mem.discards[1].range.offset, SEGMENT);
 	ck_assert_uint_eq(mem_bytes(SKV_DEVICE_HOST), SEGMENT);
 	books_even();
@@ -398,7 +401,7 @@ START_TEST(ranges_wait_for_their_discard)
 	ck_assert_int_eq(lease(&a, 64, &again, 1, &n), 0);
 	ck_assert_uint_eq(again.first, 0);
 	ck_assert_int_eq(lease(&a, 128, &run, 1, &n), 0);
-	ck_assert(n == 1 && run.first == 64 && run.count == 64); /* 1, and 3: there is room for one run */
+	ck_assert(n == 1 && run.first == 64 && run.count == 64); /* segments 1 and 3: there is room for one run */
 	for (uint32_t i = 0; i < SEGMENT; i++)
 		ck_assert_uint_eq(map[SEGMENT + i], 0);
 	ck_assert_uint_eq(map[2 * SEGMENT], 0xaa);
@@ -409,7 +412,7 @@ START_TEST(ranges_wait_for_their_discard)
 }
 END_TEST
 
-/* Serials tell a discard of another time from one that is waited for. */
+/* Serials distinguish an earlier discard from the awaited one. */
 START_TEST(late_discards_change_nothing)
 {
 	struct skv_core_segment s;
@@ -429,9 +432,9 @@ START_TEST(late_discards_change_nothing)
 	skv_core_segment_discarded(core, &mem.discards[0].range);
 	books_even();
 	ck_assert_int_eq(lease(&a, 192, &run, 1, &n), 0);
-	ck_assert_uint_eq(run.count, 64); /* and 2, 3 behind a gap */
+	ck_assert_uint_eq(run.count, 64); /* then come 2 and 3, behind a gap */
 	peer_die(&a);
-	mem_discarded(0); /* the pool has gone */
+	mem_discarded(0); /* the pool is gone */
 	mem_discarded(0);
 	books_even();
 }
@@ -481,7 +484,7 @@ START_TEST(refused_fds_change_nothing)
 	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &seq), SKV_CORE_E_NOSPC);
 	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", SKV_ALL, &seq),
 	                 SKV_CORE_E_NOSPC);
-	ck_assert_int_eq(lease(&a, 90, &run, 1, &n), 0); /* takes no fds */
+	ck_assert_int_eq(lease(&a, 90, &run, 1, &n), 0); /* needs no fds */
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
 	ck_assert_str_ne(skv_core_why(core), "");
 	books_even();

@@ -57,7 +57,7 @@ START_TEST(a_named_sequence_is_handed_over)
 			ck_assert_uint_eq(held_entry(&g, layer, i), before[layer][i]);
 	ck_assert_uint_eq(held_len(&g), 50);
 	ck_refused(skv_core_seq_detach(core, a.client, a.session.session, old), SKV_CORE_E_NOENT);
-	/* its pages are the new holder's to free */
+	/* the new holder may free the sequence's pages */
 	held_drop(&g, &b);
 	ck_assert_uint_eq(b.n_stock, 8);
 	for (uint32_t i = 0; i < b.n_stock; i++)
@@ -111,7 +111,7 @@ START_TEST(names_are_of_a_user_a_model_and_a_rank)
 	peer_join(&e, 1000, &rank);
 	ck_assert_int_eq(seq_new(&a, "x", 16), 0);
 	ck_refused(seq_new(&a, "x", 16), SKV_CORE_E_EXIST);
-	ck_refused(seq_new(&d, "x", 16), SKV_CORE_E_EXIST); /* the model's name counts, not its shape */
+	ck_refused(seq_new(&d, "x", 16), SKV_CORE_E_EXIST); /* the name of the model counts, not its shape */
 	ck_assert_int_eq(seq_new(&b, "x", 16), 0);
 	ck_assert_int_eq(seq_new(&c, "x", 16), 0);
 	ck_assert_int_eq(seq_new(&e, "x", 16), 0);
@@ -182,12 +182,13 @@ START_TEST(a_session_lets_go_of_its_own)
 	ck_assert_int_eq(skv_core_seq_new(core, a.client, second.session, "other", 64, &info), 0);
 	ck_refused(skv_core_seq_drop(core, a.client, second.session, h.seq), SKV_CORE_E_NOENT);
 	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
-	pool_is(&a, 60, 4, 0); /* leases are the client's as long as it has a session on the pool */
+	pool_is(&a, 60, 4, 0); /* leases belong to the client as long as it has a session on the pool */
 	ck_assert_uint_eq(books_seq("h").client, 0);
 	ck_assert_uint_eq(books_seq("other").client, a.client);
 	ck_assert_int_eq(skv_core_session_close(core, a.client, second.session), 0);
 	pool_is(&a, 0, 4, 0);
-	ck_assert_uint_eq(mem_bytes(SKV_DEVICE_HOST), 65536); /* the sequence's; no spare without a session */
+	/* the sequence's segment; without a session there is no spare one */
+	ck_assert_uint_eq(mem_bytes(SKV_DEVICE_HOST), 65536);
 	held_close(&h);
 	peer_die(&a);
 	pool_is(&a, 0, 4, 0);
@@ -197,7 +198,10 @@ START_TEST(a_session_lets_go_of_its_own)
 }
 END_TEST
 
-/* Its connection ended and its process did not: nobody gets its pages or its sequences, and nobody tells it anything. */
+/*
+ * A client whose connection ended while its process lives: its pages and sequences are given to no other client, and it
+ * is told nothing.
+ */
 START_TEST(a_fenced_client_keeps_what_it_has)
 {
 	uint32_t cursor = 0, client, bare;
@@ -225,13 +229,16 @@ START_TEST(a_fenced_client_keeps_what_it_has)
 	held_drop(&h, &b);
 	peer_die(&b);
 	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "bare", &bare), 0);
-	ck_assert(!skv_core_client_fence(core, bare)); /* it has no memory to write to */
+	ck_assert(!skv_core_client_fence(core, bare)); /* without a session it has no memory to write to */
 	client_gone(bare);
 	free(a.stock);
 }
 END_TEST
 
-/* What dead clients had goes in small turns, the clients in turn, while others work; the state balances between any two. */
+/*
+ * What dead clients had is reclaimed in small turns, the clients by turns, while others work; the state balances after
+ * each turn.
+ */
 START_TEST(the_dead_take_turns)
 {
 	enum { DEAD = 3, SEQS = 2, TOKENS = 150 };
@@ -252,7 +259,7 @@ START_TEST(the_dead_take_turns)
 			held_close(&h);
 		}
 		ck_assert_int_eq(skv_core_client_gone(core, a[i].client, i + 1), 0);
-		ck_assert_int_eq(skv_core_client_gone(core, a[i].client, 99), 0); /* once is enough */
+		ck_assert_int_eq(skv_core_client_gone(core, a[i].client, 99), 0); /* a second call has no effect */
 	}
 	do {
 		skv_core_work(core, 100, &g);
@@ -271,7 +278,7 @@ START_TEST(the_dead_take_turns)
 	} while (g.more);
 	ck_assert_uint_eq(gone, DEAD);
 	ck_assert_uint_gt(turns, 20);
-	ck_assert_uint_gt(first_gone, turns * 2 / 3); /* side by side */
+	ck_assert_uint_gt(first_gone, turns * 2 / 3); /* the clients were reclaimed side by side */
 	for (uint32_t i = 0; i < DEAD; i++) {
 		char name[8];
 
@@ -316,7 +323,7 @@ START_TEST(death_leaves_the_last_commit)
 	peer_join(&a, 1000, &model);
 	held_new(&h, &a, "h", 1024);
 	held_append(&h, &a, 40);
-	held_write(&h, &a, 100, cow, &n); /* and no commit */
+	held_write(&h, &a, 100, cow, &n); /* without a commit */
 	peer_die(&a);
 	ck_assert_uint_eq(books_account(1000).page_bytes[0], 6 * 1024);
 	held_close(&h);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process that changes the state is killed at any instant: what the next one finds, once it has undone what was not
- * committed, is the state as it was at the last commit, byte for byte.
+ * A process that changes the state is killed at any instant. After the next process has undone uncommitted changes, it
+ * finds the state as of the last commit, byte for byte.
  */
 #include <check.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #define ROUNDS 250
 
-/* ---- what the next one finds ----------------------------------------------------------------- */
+/* ---- what the next process finds --------------------------------------------------------------- */
 
 static int put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
@@ -49,7 +49,7 @@ static int look(void)
 	return victim_witness->forking;
 }
 
-/* 1: it was killed in a fork. */
+/* 1: it was killed during a fork. */
 static int round_of(int i)
 {
 	rnd_begin((uint64_t)i);
@@ -76,7 +76,7 @@ START_TEST(killed)
 }
 END_TEST
 
-/* ---- logs that are none ---------------------------------------------------------------------- */
+/* ---- invalid logs ------------------------------------------------------------------------------ */
 
 static int no_file(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
@@ -114,7 +114,7 @@ START_TEST(broken_logs)
 		log[2] = bad[i].offset;
 		log[3] = bad[i].bytes | (uint64_t)bad[i].file << 32;
 		ck_assert_msg(skv_undo(&core->state, no_file, NULL, &why) == -EBADMSG, "log %zu", i);
-		ck_assert_str_eq(why, "the state's undo log is not one");
+		ck_assert_str_eq(why, "the state's undo log is not valid");
 		ck_assert_mem_eq(core->state.header, was, victim_state_bytes());
 	}
 	log_of()[0] = 0;
@@ -124,7 +124,7 @@ START_TEST(broken_logs)
 }
 END_TEST
 
-/* What a change takes of memory, beyond some, is given back. */
+/* Memory that a large change takes for the log is given back, except for a part. */
 START_TEST(large_change)
 {
 	struct skv_core_config config = books_config();

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequence memory that lies: found out when it is settled, and paid for by the liar alone. */
+/*
+ * Sequence memory with invalid contents: it is detected at validation, and only the client that wrote it loses
+ * anything.
+ */
 #include <check.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -177,13 +180,13 @@ START_TEST(a_lie_costs_the_liar_alone)
 	books_even();
 	ck_assert(!books_has_seq("liar"));
 	ck_assert(!books_has_seq("f"));
-	/* everyone else's are as they were */
+	/* all others are unchanged */
 	ck_assert_uint_eq(books_seq("child").pages_shared, 4);
 	ck_assert_uint_eq(books_seq("parent").pages_shared, 4);
 	ck_assert_int_eq(held_detach(&theirs, &other), 0);
 	ck_assert_uint_eq(books_seq("theirs").pages[SKV_PAGES_KV], 8);
 	if (_i / N_LIES != BY_DEATH)
-		peer_die(&liar); /* and its anonymous ones */
+		peer_die(&liar); /* and its anonymous sequences */
 	pool_is(&other, 56, 8, 4);
 	ck_assert_uint_eq(n_corrupt, 1);
 	held_close(&h);
@@ -215,7 +218,7 @@ START_TEST(a_page_is_of_one_sequence)
 }
 END_TEST
 
-/* The process that held it before still has it mapped, and writes. */
+/* The process that held the sequence before still has it mapped, and writes to it. */
 START_TEST(a_stale_mapping_harms_its_own_user_alone)
 {
 	struct peer a, b;
@@ -232,7 +235,7 @@ START_TEST(a_stale_mapping_harms_its_own_user_alone)
 	peer_die(&b);
 	pool_is(&a, 56, 0, 0);
 	held_close(&old);
-	/* and while nobody holds it */
+	/* the same while the sequence has no holder */
 	held_new(&old, &a, "h", 1024);
 	held_append(&old, &a, 50);
 	ck_assert_int_eq(skv_core_seq_detach(core, a.client, a.session.session, old.seq), 0);
@@ -248,7 +251,7 @@ END_TEST
 static struct held target;
 static atomic_bool started, stop;
 
-/* Entries, lengths and journals of every kind, as fast as it can. */
+/* Writes entries, lengths and journals of every kind, as fast as possible. */
 static void *scribble(void *data)
 {
 	uint32_t entries = target.layout.n_tables * target.layout.max_pages;
@@ -273,7 +276,7 @@ static void *scribble(void *data)
 	return NULL;
 }
 
-/* The holder writes while the daemon reads: the core stay even, and the neighbour is not harmed. */
+/* The holder writes while the daemon reads: the state balances, and the other client is not harmed. */
 START_TEST(memory_may_change_while_it_is_read)
 {
 	uint32_t settled = 0, dropped = 0;

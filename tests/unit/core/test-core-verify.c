@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A state that was damaged, by table: it is refused with a text that names the table, or, if a sequence alone is wrong, that is lost.
+ * A damaged state, by table: it is refused with a text that names the table; if only a sequence is wrong, only that
+ * sequence is lost.
  */
 #include <check.h>
 #include <errno.h>
@@ -38,7 +39,7 @@ static int no_device(void *ctx, struct skv_core *c, uint32_t device)
 	return 1;
 }
 
-/* The state's rows, to be damaged: a second map of it, which stays. */
+/* A second map of the state, which stays, for damaging its rows. */
 static struct skv_state damaged;
 
 static void setup(void)
@@ -75,7 +76,7 @@ static int resume(const char **ret_why)
 	return r;
 }
 
-/* ---- what refuses it ------------------------------------------------------------------------- */
+/* ---- damage that refuses the state ------------------------------------------------------------- */
 
 #define OF(row) ((void *)(uintptr_t)(row))
 #define ACCOUNT(i) ((struct skv_account_row *)OF(skv_account_row(&damaged, i)))
@@ -93,7 +94,7 @@ static uint64_t *refs(uint32_t seq, uint64_t word)
 	return OF(skv_state_at(&damaged, SKV_TABLE_REFS, seq * skv_ref_words(&damaged.header->geometry) + word));
 }
 
-/* An entry of the undo log that would put back other bytes at this offset of the state. */
+/* Writes an entry of the undo log that would restore other bytes at this offset of the state. */
 static void log_entry(uint64_t offset, uint32_t file)
 {
 	uint64_t *log = OF(skv_state_at(&damaged, SKV_TABLE_UNDO, 0));
@@ -228,7 +229,10 @@ START_TEST(undo_log)
 }
 END_TEST
 
-/* What the log has of a sequence's memory goes there and nowhere else: beyond its end, or on its header, it is left out. */
+/*
+ * Logged bytes of a sequence's memory are written there and nowhere else: beyond its end or to its header they are
+ * skipped.
+ */
 START_TEST(log_of_memory)
 {
 	const char *why;
@@ -242,7 +246,7 @@ START_TEST(log_of_memory)
 }
 END_TEST
 
-/* ---- what is lost alone ---------------------------------------------------------------------- */
+/* ---- damage that loses one sequence ------------------------------------------------------------ */
 
 static void damage_seq(int which, struct skv_seq_row *q, struct skv_seqmem *memory)
 {
@@ -256,14 +260,14 @@ static void damage_seq(int which, struct skv_seq_row *q, struct skv_seqmem *memo
 	case 6: q->name[0] = '/'; break;
 	case 7: q->max_tokens = 0; break;
 	case 8: q->max_tokens = UINT32_MAX; break;
-	case 9: q->max_tokens += 1000; break; /* its memory is not that long */
+	case 9: q->max_tokens += 1000; break; /* its memory is shorter */
 	case 10: memory->magic = 0; break;
 	default: memory->commit = 1u << 20; break;
 	}
 }
 #define SEQ_DAMAGES 12
 
-/* Each while it is held, and when it is not. */
+/* Each damage while the sequence is held, and while it is not. */
 START_TEST(a_sequence)
 {
 	const int i = _i % 2 ? 6 : 4; /* without references, and with some */
@@ -296,7 +300,7 @@ START_TEST(a_sequence)
 }
 END_TEST
 
-/* ---- what it costs --------------------------------------------------------------------------- */
+/* ---- cost -------------------------------------------------------------------------------------- */
 
 static double now(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core, one promise at a time: ids, quotas, leases, segments, policies. Sequences: test-core-sequences.c. */
+/* The core, one guarantee at a time: ids, quotas, leases, segments, policies. Sequences: test-core-sequences.c. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -103,7 +103,7 @@ START_TEST(sessions_have_quotas)
 	ck_refused(open_session(a, &small), SKV_CORE_E_QUOTA);
 	for (uint32_t i = config.client_sessions; i < config.max_sessions / 2; i++)
 		ck_assert_int_eq(open_session(b, &small), 0);
-	ck_refused(open_session(b, &small), SKV_CORE_E_NOSPC); /* the other half is for others */
+	ck_refused(open_session(b, &small), SKV_CORE_E_NOSPC); /* the other half is for other users */
 	ck_assert_uint_eq(books_account(1000).sessions, config.max_sessions / 2);
 	ck_assert_int_eq(skv_core_client_add(core, 1001, 1, "c", &b), 0);
 	ck_assert_int_eq(open_session(b, &small), 0);
@@ -125,7 +125,7 @@ START_TEST(pools_have_quotas)
 	ck_assert_int_eq(skv_core_client_add(core, 1002, 1, "c", &c), 0);
 	for (m.head_dim = 16; m.head_dim <= 32; m.head_dim += 16)
 		ck_assert_int_eq(open_session(c, &m), 0);
-	ck_refused(open_session(c, &m), SKV_CORE_E_NOSPC); /* two are left, for others */
+	ck_refused(open_session(c, &m), SKV_CORE_E_NOSPC); /* two are left, for other users */
 	ck_assert_int_eq(skv_core_client_add(core, 1003, 1, "d", &b), 0);
 	m = small;
 	m.n_heads = m.n_kv_heads = 251; /* 251 * 15 granules of 64 KiB */
@@ -186,13 +186,13 @@ START_TEST(leases_are_runs_of_free_pages)
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, back, 3), 0);
 	ck_assert_uint_eq(books_account(1000).page_bytes[0], 65 * 1024);
 	books_even();
-	/* free: 8 … 15, 32, 48 … 63, and 90 … 127: the long run comes before the scraps below it */
+	/* free: 8 … 15, 32, 48 … 63, and 90 … 127: the long run is taken before the short ones below it */
 	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 30, 30, runs, 8, &n), 0);
 	ck_assert_uint_eq(n, 1);
 	ck_assert_uint_eq(runs[0].first, 90);
 	ck_assert_uint_eq(runs[0].count, 30);
 	books_even();
-	/* fewer runs than the pages need: what they hold, the longest first, and nothing is lost */
+	/* fewer runs than the pages need: the longest runs, and no page is lost */
 	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 25, 25, runs, 2, &n), 0);
 	ck_assert_uint_eq(n, 2);
 	ck_assert_uint_eq(runs[0].first, 8);
@@ -322,7 +322,7 @@ static uint32_t swap(uint32_t session, uint32_t uid, const char *spec, uint32_t 
 	return skv_core_swap(core, &(struct skv_core_scope){.session = session, .uid = uid, .model = ""}, spec, plugin);
 }
 
-/* Three sessions that differ in user, client and model: a scope means those that fit all of it. */
+/* Three sessions that differ in user, client and model: a scope selects those that match all of it. */
 START_TEST(a_swap_has_a_scope)
 {
 	struct skv_model other = small;
@@ -372,12 +372,12 @@ START_TEST(policies_are_swapped)
 	session_is(&a, "full", false, "");
 	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
 
-	ck_assert_uint_eq(swap(0, 4711, "delta", 2), 0); /* nobody: nothing happens */
+	ck_assert_uint_eq(swap(0, 4711, "delta", 2), 0); /* no session matches: nothing happens */
 	ck_assert_uint_eq(policy_of(&a).plugin, 1);
 	ck_assert_uint_eq(swap(0, 1000, "delta?budget=8", 2), 1);
 	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
 	session_is(&a, "full", true, "");
-	m = policy_of(&b); /* not meant: gets what it has */
+	m = policy_of(&b); /* outside the scope: gets what it has */
 	ck_assert_str_eq(m.spec, "full");
 	ck_assert_uint_eq(m.plugin, 1);
 	ck_assert_int_eq(skv_core_policy_ack(core, b.client, b.session.session, m.generation, 0, ""), 0);
@@ -390,7 +390,7 @@ START_TEST(policies_are_swapped)
 	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation, 0, ""), 0);
 	session_is(&a, "delta?budget=8", false, "");
 
-	/* one that the client refuses: it keeps what it had, and is not asked again */
+	/* the client refuses the policy: it keeps its previous one, and is not asked again */
 	ck_assert_uint_eq(swap(0, UINT32_MAX, "bad", 3), 2);
 	m = policy_of(&a);
 	ck_assert_uint_eq(m.plugin, 3);
@@ -402,10 +402,10 @@ START_TEST(policies_are_swapped)
 	m = policy_of(&a);
 	ck_assert_str_eq(m.spec, "delta?budget=8");
 	ck_assert_uint_eq(m.plugin, 2);
-	/* an answer that a newer question overtook does not count */
+	/* an answer that was overtaken by a newer policy does not count */
 	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation - 1, 0, ""), 0);
 	session_is(&a, "delta?budget=8", false, "no such thing");
-	/* refused while the operator already wants something else: that stays wanted */
+	/* refused after the operator has requested something else: that request stays */
 	m = policy_of(&b);
 	ck_assert_uint_eq(swap(b.session.session, UINT32_MAX, "full?x=1", 1), 1);
 	ck_assert_int_eq(skv_core_policy_ack(core, b.client, b.session.session, m.generation, EINVAL, "no"),
@@ -451,7 +451,7 @@ START_TEST(quotas_change_tables_do_not)
 	ck_assert_int_eq(peer_lease(&a, 1, 1), 0);
 	k.account_bytes = 1;
 	ck_assert(skv_core_reconfigure(core, &k));
-	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_QUOTA); /* already beyond it */
+	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_QUOTA); /* the user is beyond it already */
 	k = config;
 	k.max_clients++;
 	ck_assert(!skv_core_reconfigure(core, &k));
@@ -504,7 +504,7 @@ static const struct skv_geometry geometry = {
 	.pool_bytes = 1 << 20,
 };
 
-/* A file of so many bytes, with these at its beginning. */
+/* A file of `bytes` bytes that begins with the first `used` bytes of `data`. */
 static int state_file(const char *data, size_t used, size_t bytes)
 {
 	int fd = skv_memfd_new("state", bytes);
@@ -523,12 +523,12 @@ START_TEST(a_state_is_checked_before_it_is_believed)
 
 	ck_assert_int_eq(skv_state_new(&s, &geometry), 0);
 	bytes = used = s.header->total_bytes;
-	while (used > sizeof(*s.header) && ((const char *)s.header)[used - 1] == 0) /* nearly all of it has never been written */
+	while (used > sizeof(*s.header) && ((const char *)s.header)[used - 1] == 0) /* never written */
 		used--;
 	copy = malloc(used);
 	memcpy(copy, s.header, used);
 	skv_state_deinit(&s);
-	/* any bit of the header up to the row counts, wrong: not a state */
+	/* with any byte of the header before the row counts changed it is no state */
 	for (size_t i = 0; i < offsetof(struct skv_state_header, free); i++) {
 		copy[i] ^= 0x41;
 		fd = state_file(copy, used, bytes);
@@ -546,7 +546,7 @@ START_TEST(a_state_is_checked_before_it_is_believed)
 		h->high[t] = 0;
 		ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
 	}
-	/* right, but too short, or not sealed */
+	/* right, but too short or not sealed */
 	ck_assert_int_eq(skv_state_map(&s, state_file(copy, sizeof(struct skv_state_header), 4096), &why), -EBADMSG);
 	ck_assert_int_eq(skv_state_map(&s, state_file(copy, 16, 16), &why), -EBADMSG);
 	fd = memfd_create("state", MFD_CLOEXEC);
@@ -569,7 +569,7 @@ START_TEST(rows_come_and_go)
 	ck_assert_uint_eq(skv_state_take(&s, SKV_TABLE_SEQUENCES), SKV_NO_INDEX);
 	id = skv_state_id(&s, SKV_TABLE_SEQUENCES, 2);
 	ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, id), 2);
-	/* a generation comes back after 65,535 uses, not before */
+	/* a generation is reused after 65,535 uses, not before */
 	for (uint32_t i = 0; i < 65534; i++) {
 		skv_state_give(&s, SKV_TABLE_SEQUENCES, 2);
 		ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, id), SKV_NO_INDEX);

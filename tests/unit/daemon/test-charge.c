@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that clients write by themselves, into sequences and where a pool has no segment, with a real daemon: it is
- * charged to them, status accounts for it, and it does not outlive them beyond their quota.
+ * Memory that clients write directly, in sequences and in pool memory without a segment, with a real daemon: it is
+ * charged to them, status reports it, and after their end no more than their quota of it remains.
  */
 #include <check.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ static struct fix fix;
 static struct raw *operator;
 static struct store_fake store;
 static char *parked;
-static uint32_t last_seq; /* of make_seq() */
+static uint32_t last_seq; /* set by make_seq() */
 
 static void setup(void)
 {
@@ -65,7 +65,7 @@ static char *map_of(const struct raw *r, uint64_t bytes)
 	return map;
 }
 
-/* The memory of a new sequence, nothing of it written. */
+/* Makes a sequence and maps its memory, unwritten. */
 static char *make_seq(struct raw *r, const struct skv_msg_open_ok *session, const char *name, struct skv_seqmem_layout *ret_layout)
 {
 	struct skv_msg_seq_name m = {.session = session->session};
@@ -81,7 +81,7 @@ static char *make_seq(struct raw *r, const struct skv_msg_open_ok *session, cons
 	return map_of(r, ret_layout->total);
 }
 
-/* LEN tokens with no page, and with the memory of all of them. */
+/* Writes LEN tokens without pages, so that their memory is allocated. */
 static void write_seq(char *mem, const struct skv_seqmem_layout *layout)
 {
 	skv_pte *table = skv_seqmem_table((struct skv_seqmem *)(void *)mem, layout, 0);
@@ -95,7 +95,7 @@ static void write_seq(char *mem, const struct skv_seqmem_layout *layout)
 
 static int ready[2], go[2]; /* pipes */
 
-/* A child, another user where it can be, does so; and waits, holding it, until end_child(). */
+/* Runs `body` in a child, as another user if possible; the child holds what it has until end_child(). */
 static pid_t start_child(void (*body)(void))
 {
 	char byte;
@@ -131,7 +131,10 @@ static void wait_for_end(void)
 	(void)!read(go[0], &byte, 1);
 }
 
-/* 408 MiB of sequences; all are made before one is written, since a sequence is refused where the daemon has measured others. */
+/*
+ * Writes 408 MiB of sequences. All are made before the first is written, since the daemon refuses a sequence once it
+ * has measured others.
+ */
 static void pin_memory(void)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -175,7 +178,10 @@ static uint64_t held(void)
 	return x;
 }
 
-/* The daemon measures once a second, later where the machine is busy: wait until it has found so much, or no more. */
+/*
+ * Waits until the measured charge is between `least` and `most`. The daemon measures once a second, later on a busy
+ * machine.
+ */
 static void wait_for_charge(uid_t uid, uint64_t least, uint64_t most)
 {
 	uint64_t x = 0;
@@ -206,7 +212,7 @@ START_TEST(no_sequence_outlives_the_quota)
 }
 END_TEST
 
-/* What is written where the pool has no segment. */
+/* Writes to pool memory that has no segment. */
 static void write_beside(void)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -249,7 +255,7 @@ START_TEST(memory_beside_segments_goes)
 }
 END_TEST
 
-/* A store that nobody hears of anything. */
+/* A store that never replies. */
 static void say_nothing(int fd)
 {
 	char byte;
@@ -258,7 +264,7 @@ static void say_nothing(int fd)
 		;
 }
 
-/* A daemon that asks it, and waits for it. */
+/* Starts a daemon that asks this store and waits for it. */
 static void start_with_store(const char *account_bytes)
 {
 	static char secret[160], option[3][256];
@@ -295,11 +301,11 @@ static void teardown_store(void)
 }
 
 static struct {
-	uint64_t held, charged; /* the most that the daemon took meanwhile, and charged */
+	uint64_t held, charged; /* maximum that the daemon allocated meanwhile, and charged */
 	unsigned refused;
 } asked;
 
-/* Clients ask for prefixes of prompts that they have never written, LEN tokens each, at once. */
+/* Clients ask at the same time for prefixes of prompts of LEN tokens whose ids they have never written. */
 static void ask_for_holes(void)
 {
 	struct skv_wire_model m = wide();
@@ -335,12 +341,12 @@ static void ask_for_holes(void)
 	ck_assert_uint_eq(waiting, 0);
 	for (unsigned i = 0; i < N_SEQS; i++)
 		raw_close(r[i]);
-	wait_for_charge(getuid(), 0, MiB); /* all is given back */
+	wait_for_charge(getuid(), 0, MiB); /* all is freed */
 }
 
 #define KEYS (LEN / SKV_BLOCK_TOKENS * sizeof(struct skv_block_key)) /* of a prompt */
 
-/* The prompts are longer than the quota: the daemon holds no copy of their ids, and what it holds is charged. */
+/* The prompts are longer than the quota: the daemon has no copy of their ids, and charges what it has. */
 START_TEST(prompts_of_holes)
 {
 	ask_for_holes();
@@ -350,7 +356,7 @@ START_TEST(prompts_of_holes)
 }
 END_TEST
 
-/* The quota has no room for the keys of all. */
+/* The quota has no room for the keys of all prompts. */
 START_TEST(prompts_beyond_the_quota)
 {
 	ask_for_holes();
@@ -361,7 +367,7 @@ START_TEST(prompts_beyond_the_quota)
 }
 END_TEST
 
-/* A daemon that parks what nobody holds at once. */
+/* Starts a daemon that parks sequences without a holder at once. */
 static void setup_parking(void)
 {
 	static char path[160];
@@ -389,10 +395,10 @@ static json_int_t prefixes_on_disk(void)
 	return n;
 }
 
-/* A prefix on disk is found by its keys, which stay in memory: they are all that its user is charged for. */
+/* A prefix on disk is found by its keys, which stay in memory: its user is charged for these only. */
 START_TEST(keys_of_a_prefix_on_disk)
 {
-	const uint64_t keys = LEN / SKV_BLOCK_TOKENS * SKV_BLOCK_BYTES;
+	const uint64_t keys = skv_block_index_bytes(LEN / SKV_BLOCK_TOKENS);
 	struct raw *r = raw_hello(fix.socket);
 	struct skv_wire_model m = wide();
 	struct skv_msg_open_ok session;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings: where they come from, what they may be, and what is said when they are not. */
+/* Settings: their sources, their valid values, and the error messages. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static int load(const char *text, char *const *options)
 	return skv_config_load(&from, &config, err);
 }
 
-/* Loading fails with these words behind "FILE:". */
+/* Loading fails with this text after "FILE:". */
 static void refuse(const char *text, const char *words)
 {
 	struct skv_config before;
@@ -57,7 +57,7 @@ static void refuse(const char *text, const char *words)
 	ck_assert_int_eq(load(text, NULL), -EINVAL);
 	snprintf(expected, sizeof(expected), "%s:%s", file, words);
 	ck_assert_str_eq(err, expected);
-	ck_assert_mem_eq(&config, &before, sizeof(config)); /* nothing half done */
+	ck_assert_mem_eq(&config, &before, sizeof(config)); /* unchanged after an error */
 }
 
 START_TEST(values_are_read)
@@ -185,7 +185,7 @@ START_TEST(a_file_that_was_named_must_be_there)
 }
 END_TEST
 
-/* What --help-config prints is a configuration: the defaults, once the '#' before settings is taken off. */
+/* The output of --help-config is a configuration file: with the '#' before settings removed, it gives the defaults. */
 START_TEST(the_printed_file_is_the_defaults)
 {
 	struct skv_config_sources from = {.file = file};
@@ -267,11 +267,11 @@ START_TEST(groups_have_names_and_numbers)
 	ck_assert_uint_eq(gid, 1234);
 	ck_assert_int_eq(skv_config_group("no such group", &gid), 1);
 	ck_assert_int_eq(skv_config_group("12x", &gid), -EINVAL);
-	ck_assert_int_eq(skv_config_group("4294967295", &gid), -EINVAL); /* -1 means nobody */
+	ck_assert_int_eq(skv_config_group("4294967295", &gid), -EINVAL); /* -1: no group */
 }
 END_TEST
 
-/* Whatever is in the file: a configuration, or one line that says what is wrong. */
+/* Any bytes in the file give a configuration, or one line that says what is wrong. */
 START_TEST(any_bytes_give_a_configuration_or_a_reason)
 {
 	static const char *const words[] = {"pool-bytes",

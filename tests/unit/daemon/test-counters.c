@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user's view of the daemon has its own figures alone: no counter or sum of it moves when others work. Operators have those of all. */
+/*
+ * A user's view of the daemon has only the user's own figures: no counter or sum in it changes when others work.
+ * Operators see the figures of all users.
+ */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +14,7 @@
 
 #define OTHER_UID 54321u
 #define PROMPT 777u /* tokens */
-#define GONE_S 20   /* until a user's account is gone, at most */
+#define GONE_S 20   /* maximum time until a user's account is gone */
 
 static struct fix fix;
 static char *parked;
@@ -51,7 +54,7 @@ static double figure(struct raw *r, const char *group, const char *key)
 	return x;
 }
 
-/* Everything that is counted in some way happens, and the user sees its own of it. Its sequence stays, parked. */
+/* Causes an event of every counted kind; the user sees its own ones. Its sequence stays, parked. */
 static void work(void *unused)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -78,7 +81,7 @@ static void work(void *unused)
 	raw_close(r);
 }
 
-/* What the user is told, without what moves by asking, and with time. */
+/* The user's view, without figures that change with time or with queries. */
 static json_t *view(enum skv_query what)
 {
 	json_t *all = raw_query(user, what), *counters = json_object_get(all, "counters");
@@ -95,9 +98,9 @@ START_TEST(others_are_in_no_figure)
 	json_t *before[SKV_QUERY_SESSIONS + 1];
 
 	if (!can_change_user())
-		return; /* there are no others then */
+		return; /* there are no other users then */
 	for (enum skv_query q = SKV_QUERY_STATUS; q <= SKV_QUERY_SESSIONS; q++)
-		json_decref(view(q)); /* a session's page has memory when it was looked at */
+		json_decref(view(q)); /* the first query allocates memory of a session's page */
 	for (enum skv_query q = SKV_QUERY_STATUS; q <= SKV_QUERY_SESSIONS; q++)
 		before[q] = view(q);
 	fix_in_child(OTHER_UID, work, NULL);
@@ -115,7 +118,7 @@ START_TEST(others_are_in_no_figure)
 }
 END_TEST
 
-/* Operators have the sums, also when the account is gone; of that a user that comes again has nothing. */
+/* Operators have the sums, also when the account is gone. If the user connects again, none of it is in its view. */
 static void come_again(void *unused)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -143,7 +146,7 @@ START_TEST(totals_outlive_accounts)
 	for (double end = fix_now() + GONE_S; n_accounts() > 1 && fix_now() < end;)
 		fix_sleep_ms(50);
 	ck_assert_uint_eq(n_accounts(), 1);
-	fix_sleep_ms(3500); /* the daemon looks once a second */
+	fix_sleep_ms(3500); /* the daemon checks once a second */
 	ck_assert(figure(operator, "prefixes", "asked") == 1 && figure(operator, "prefixes", "asked_tokens") == PROMPT);
 	ck_assert(figure(operator, "parking", "parked") == 2 && figure(operator, "counters", "malformed") == 1);
 	ck_assert(figure(operator, "counters", "clients_gone") >= 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparsekvctl as it is typed: what it prints, as a table and as JSON, and its exit status. */
+/* sparsekvctl's output, as a table and as JSON, and its exit status. */
 #include <check.h>
 #include <errno.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static struct fix fix;
 static struct raw *client;
 static uint32_t session;
 static struct skv_session_page *page;
-static char *said; /* what the last command printed, on both streams */
+static char *said; /* output of the last command, stdout and stderr */
 
 static void setup(void)
 {
@@ -48,7 +48,7 @@ static void teardown(void)
 	fix_stop(&fix);
 }
 
-/* Run `sparsekvctl ARGUMENTS` (a shell's words): its exit status. */
+/* Runs `sparsekvctl ARGUMENTS` (words of the shell); returns its exit status. */
 __attribute__((format(printf, 1, 2))) static int ctl(const char *fmt, ...)
 {
 	char arguments[600], command[1400];
@@ -90,7 +90,7 @@ START_TEST(tables_show_what_there_is)
 }
 END_TEST
 
-/* Sessions whose layers neither the spec nor a profile chooses, once for a model and policy. */
+/* Lists sessions whose layers neither the spec nor a profile chooses, once per model and policy. */
 START_TEST(status_names_guessed_layers)
 {
 	static const char note[] = "note      delta, model tiny: layers=auto without a profile";
@@ -166,7 +166,7 @@ START_TEST(top_shows_rates)
 	SAYS("1 sessions will switch to full");
 	ck_assert_int_eq(ctl("top -n 2 -d 0.05"), 0);
 	SAYS("streaming?budget=0.25 (swap pending)");
-	SAYS("0.0    25.0 %"); /* nothing moves: what it has done so far */
+	SAYS("0.0    25.0 %"); /* no steps meanwhile: the totals */
 }
 END_TEST
 
@@ -198,7 +198,7 @@ START_TEST(metrics_are_in_prometheus_form)
 }
 END_TEST
 
-/* The samples of a metric in what was said: how many there are, and their sum. */
+/* Counts the samples of a metric in the output, and adds them up. */
 static unsigned samples_of(const char *metric, double *ret_sum)
 {
 	const size_t len = strlen(metric);
@@ -214,9 +214,12 @@ static unsigned samples_of(const char *metric, double *ret_sum)
 }
 
 #define OPENERS 3
-#define OPENED 15u /* by each: with the first one of all, 46 sessions */
+#define OPENED 15u /* by each: with the first one, 46 sessions */
 
-/* The metrics of a user with many sessions have a line for each of the first sessions, and one line that sums up the others. */
+/*
+ * The metrics of a user with many sessions have a line for each of the first sessions, and one line with the sum of the
+ * others.
+ */
 START_TEST(metrics_of_many_sessions_are_few)
 {
 	struct raw *opener[OPENERS];
@@ -250,7 +253,7 @@ START_TEST(metrics_of_many_sessions_are_few)
 }
 END_TEST
 
-/* A sequence of 40 tokens: in its last layer so many pages of each kind, by its tables. */
+/* Makes a sequence of 40 tokens whose last layer's tables have the given numbers of pages of each kind. */
 static void make_pages(void)
 {
 	struct skv_wire_model w = raw_model("tiny");
@@ -289,7 +292,7 @@ START_TEST(pages_are_counted_by_kind)
 }
 END_TEST
 
-/* A sequence of 600 tokens: its first two blocks are sealed, and another one begins with them. */
+/* Seals the first two blocks of a sequence of 600 tokens, and begins another sequence with them. */
 START_TEST(prefixes_are_counted)
 {
 	struct skv_wire_model w = raw_model("tiny");
@@ -301,7 +304,7 @@ START_TEST(prefixes_are_counted)
 	void *map;
 
 	ck_assert_int_eq(ctl("status"), 0);
-	ck_assert_ptr_null(strstr(said, "prefixes")); /* nobody has any */
+	ck_assert_ptr_null(strstr(said, "prefixes")); /* there are none */
 	ck_assert_int_eq(ctl("metrics"), 0);
 	SAYS("# TYPE sparsekv_prefix_asked_total counter\nsparsekv_prefix_asked_total 0\n");
 	skv_seqmem_layout(&m, w.max_tokens, &l);
@@ -311,12 +314,13 @@ START_TEST(prefixes_are_counted)
 			skv_seqmem_table(map, &l, skv_table(l.n_layers, 0, layer))[i] = skv_pte_make(SKV_PTE_HOLE, 0);
 	mem = map;
 	atomic_store(&mem->commit, (uint64_t)1 << 32 | 600);
-	ck_assert_int_eq(raw_refused(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1), ESTALE); /* it does not say under which policy */
+	/* the sequence does not name its policy */
+	ck_assert_int_eq(raw_refused(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1), ESTALE);
 	mem->policy = skv_spec_fingerprint("streaming?budget=0.25");
 	munmap(map, l.state);
 	raw_ask(client, SKV_MSG_PREFIX_NEW, &new, sizeof(new), -1);
 	raw_ask(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1);
-	raw_ask(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1); /* it is sealed already */
+	raw_ask(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1); /* it is already sealed */
 	raw_ask(client, SKV_MSG_PREFIX_NEW, &new, sizeof(new), -1);
 	ck_assert_int_eq(ctl("status"), 0);
 	SAYS("prefixes  1 sealed; 1 of 2 prompts began with one, 512 of their 1200 tokens\n");
@@ -332,7 +336,7 @@ START_TEST(prefixes_are_counted)
 }
 END_TEST
 
-/* With a store, which nobody serves. */
+/* With a store that no server runs. */
 START_TEST(a_store_is_shown)
 {
 	char folder[] = "/tmp/skv-ctl-XXXXXX", path[64], parked[64], store[96], secret[96];
@@ -411,7 +415,7 @@ START_TEST(policies_are_loaded_and_swapped)
 }
 END_TEST
 
-/* A user's, a client's, a model's: never those that were not named, and nobody's by omission. */
+/* A swap names the sessions of a user, client or model: it changes no others, and without a name it is refused. */
 START_TEST(a_swap_has_a_scope)
 {
 	struct skv_msg_session s = {.session = raw_open(client, "HuggingFaceTB/SmolLM2-135M", "full", NULL)};
@@ -437,7 +441,7 @@ START_TEST(a_swap_has_a_scope)
 }
 END_TEST
 
-/* Of a policy that the oracle knows, of one that it does not, and of two that are wrong. */
+/* Verifies a policy that the oracle knows, one that it does not, and two that are wrong. */
 START_TEST(policies_are_verified)
 {
 	unsigned long long seed;
@@ -473,7 +477,7 @@ START_TEST(policies_are_verified)
 }
 END_TEST
 
-/* The client comes to its next step, finds another policy than `from`, and says `error` of it. */
+/* The client comes to its next step, finds another policy than `from`, and reports `error`. */
 struct step {
 	const char *from;
 	int error;
@@ -533,7 +537,7 @@ START_TEST(wrong_usage_is_status_2)
 		{"policy swap --uid -1 full", "--uid: got \"-1\""},
 		{"policy swap full", "expected which sessions"},
 		{"policy swap --client 0 full", "--client: got \"0\""},
-		{"policy swap --all --uid 3 full", "--all goes with none of"},
+		{"policy swap --all --uid 3 full", "--all cannot be combined with"},
 		{"seq drop --client 3 chat", "does not take"},
 		{"policy verify", "expected one SPEC"},
 		{"policy verify --shape 3,2,1 full", "--shape: got \"3,2,1\""},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A daemon takes as many descriptors as it may have, and says how many it needs where these are too few. */
+/* A daemon raises its limit of descriptors as far as it may, and reports how many it needs if that is not enough. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -9,7 +9,7 @@
 #include "tests/support/run-program.h"
 #include "tests/support/suite.h"
 
-/* In a process of its own, which cannot raise the hard limit again. */
+/* Runs in a process of its own, which cannot raise the hard limit again. */
 static void start_with_64(void *unused)
 {
 	const char *argv[] = {"daemon/sparsekvd", "--config=/dev/null", "--socket=/tmp/sparsekv-none", "--max-policies=40", NULL};

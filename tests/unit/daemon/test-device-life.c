@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: drivers that are not there, the old kind of handle, and everything at once. */
+/* Devices: missing drivers, CUDA IPC handles, and everything at the same time. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,9 +27,9 @@ static void setup_legacy(void)
 	device_begin((const char *[]){"--ipc=legacy", NULL});
 }
 
-/* ---- everything at once ---- */
+/* ---- everything at the same time ---- */
 
-/* A client that leases and gives back, waits or does not, and is gone in the middle of it. */
+/* A client that leases and returns pages, with and without waiting, and disconnects in between. */
 static void restless(void *seed)
 {
 	uint32_t session;
@@ -67,7 +67,8 @@ START_TEST(clients_come_and_go_while_workers_die)
 
 		for (unsigned i = 0; i < 6; i++) {
 			if (clients[i] && waitpid(clients[i], &status, WNOHANG) == clients[i]) {
-				ck_assert(status == 0 || legacy); /* there the worker's end may be theirs */
+				/* with CUDA IPC the worker's end may end the client, too */
+				ck_assert(status == 0 || legacy);
 				clients[i] = 0;
 			}
 			if (!clients[i] && left) {
@@ -118,7 +119,7 @@ static void ck_said(const char *what)
 	SAYS(text, what);
 }
 
-/* Hangs up with pages on lease, and lives on for so long. */
+/* Starts a client that hangs up with leased pages and lives on for `ms`. */
 static pid_t hang_up_and_live(unsigned ms)
 {
 	int told[2];
@@ -149,12 +150,12 @@ START_TEST(pages_wait_for_the_process_that_hung_up)
 	pid_t pid = hang_up_and_live(300);
 
 	ck_assert_int_eq(figure("device_accounts", "page_bytes"), 10 * 4096);
-	expect_figure("device_accounts", "page_bytes", -1); /* nobody has any */
+	expect_figure("device_accounts", "page_bytes", -1); /* no account has any */
 	ck_assert_double_ge(fix_now() - begun, 0.3);
 	ck_assert_double_lt(fix_now() - begun, 0.9);
 	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 
-	/* as long as it takes */
+	/* for as long as the process lives */
 	pid = hang_up_and_live(10000);
 	fix_sleep_ms(1500);
 	ck_assert_int_eq(figure("device_accounts", "page_bytes"), 10 * 4096);
@@ -172,9 +173,9 @@ START_TEST(a_device_that_is_required_is_there_or_the_start_fails)
 	setenv("LD_LIBRARY_PATH", steering, 1);
 	if (access("/dev/nvidiactl", F_OK) != 0) {
 		ck_assert_int_eq(start_daemon("--cuda=required"), 1 << 8);
-		ck_said("cuda = required, and there is no device: cuda:0: there is no CUDA driver");
+		ck_said("cuda = required, but there is no device: cuda:0: there is no CUDA driver");
 	}
-	/* something else by that name */
+	/* another file by that name */
 	snprintf(path, sizeof(path), "%s/libcuda.so.1", steering);
 	f = fopen(path, "w");
 	fputs("not a library", f);
@@ -184,7 +185,7 @@ START_TEST(a_device_that_is_required_is_there_or_the_start_fails)
 }
 END_TEST
 
-/* ---- the old kind of handle ---- */
+/* ---- CUDA IPC handles ---- */
 
 static unsigned char *ipc_map(const struct raw *r)
 {
@@ -193,7 +194,7 @@ static unsigned char *ipc_map(const struct raw *r)
 	void *p;
 
 	ck_assert_uint_eq(r->segment.segment.handle, SKV_HANDLE_CUDA_IPC);
-	memcpy(path, r->segment.ipc_handle, sizeof(path)); /* of the fake one: where the memory is */
+	memcpy(path, r->segment.ipc_handle, sizeof(path)); /* the fake handle says where the memory is */
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	ck_assert_msg(fd >= 0, "%s: %s", path, strerror(errno));
 	p = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -219,7 +220,7 @@ START_TEST(a_legacy_segment_comes_from_the_worker)
 	fix_expect_fds(worker_pid(), fds + 2);
 	ck_assert_int_eq(lease_refused(r, session, 2 * PAGES), ENOSPC);
 	lease_put(r, session, 0, 3 * PAGES);
-	fix_expect_fds(worker_pid(), fds); /* freed, but for the spare one */
+	fix_expect_fds(worker_pid(), fds); /* freed, except for the spare one */
 	ck_assert(!made_a_context(fix.pid));
 	raw_close(r);
 	expect_figure("devices", "segment_bytes", 0);
@@ -241,7 +242,7 @@ START_TEST(legacy_memory_goes_with_its_worker)
 	raw_expect_end(r);
 	raw_close(r);
 	expect_figure("devices", "segment_bytes", 0);
-	raw_lease(other, on_host, 10); /* not its affair */
+	raw_lease(other, on_host, 10); /* host memory is not affected */
 	r = client_on(SKV_DEVICE_CUDA(0), &session);
 	name.session = session;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_ATTACH, &name, sizeof(name), -1), ENOENT);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of devices through the daemon's socket: growth, quotas, zeroing, two devices, and a worker that
- * is killed, hangs or sees a fault.
+ * Memory of devices through the daemon's socket: growth, quotas, zeroing, two devices, and a worker that is killed,
+ * hangs or gets a fault.
  */
 #include <check.h>
 #include <errno.h>
@@ -67,7 +67,7 @@ static void visit(void *arg)
 	_exit(0);
 }
 
-/* What `sparsekvctl COMMAND` prints; owned by the caller. */
+/* Returns the output of `sparsekvctl COMMAND`; the caller frees it. */
 static char *ctl(const char *command)
 {
 	char line[600], *text = NULL;
@@ -133,7 +133,7 @@ START_TEST(who_asks_for_more_than_there_is_works_on)
 	ck_assert_int_eq(lease_refused(r, session, 4 * PAGES), ENOSPC); /* the quota: 4 segments */
 	ck_assert_int_eq(figure("devices", "segment_bytes"), SEGMENT);
 	raw_lease(r, session, 2 * PAGES);
-	steer("oom", true); /* others use the device too */
+	steer("oom", true); /* other programs use the device, too */
 	ck_assert_int_eq(lease_refused(r, session, PAGES), ENOSPC);
 	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"));
 	ck_assert_int_eq(figure("devices", "segment_bytes"), 3 * SEGMENT);
@@ -142,7 +142,7 @@ START_TEST(who_asks_for_more_than_there_is_works_on)
 	ck_assert_uint_eq(r->segment.segment.handle, SKV_HANDLE_MEMFD);
 	steer("oom", false);
 	raw_lease(r, session, PAGES);
-	lease_put(r, session, 0, PAGES * 3); /* shrinks to what is in use and a spare one */
+	lease_put(r, session, 0, PAGES * 3); /* shrinks to the segments in use and a spare one */
 	expect_figure("devices", "segment_bytes", 2 * SEGMENT);
 	raw_close(r);
 }
@@ -170,7 +170,7 @@ START_TEST(two_devices)
 	ck_assert_str_eq(raw_error_text(r), "cuda:2: there is no CUDA device 2, there are 2");
 	open.model.device = SKV_MAX_DEVICES + 1;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_OPEN, &open, sizeof(open), -1), EINVAL);
-	/* a client that counts otherwise says which it means */
+	/* a client with another numbering names the device by its UUID */
 	memset(open.device_uuid, 0x11, sizeof(open.device_uuid));
 	open.model.device = SKV_DEVICE_CUDA(0);
 	open.model.n_kv_heads = 4; /* a pool of its own */
@@ -184,7 +184,7 @@ START_TEST(two_devices)
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_OPEN, &open, sizeof(open), -1), ENODEV);
 	ck_assert_str_eq(raw_error_text(r),
 	                 "the daemon has no device GPU-12121212-1212-1212-1212-121212121212");
-	/* a sequence stays where it is */
+	/* a sequence cannot move to another device */
 	raw_seq_new(r, first, "chat");
 	close_it = (struct skv_msg_session){.session = first};
 	raw_ask(r, SKV_MSG_CLOSE, &close_it, sizeof(close_it), -1);
@@ -226,7 +226,7 @@ START_TEST(a_worker_that_hangs_holds_nobody_else_up)
 	raw_lease(other, host, 10);
 	raw_seq_new(r, session, "of-the-same-client");
 	ck_assert_double_lt(fix_now() - begun, 0.9);
-	ck_assert_int_eq(raw_recv_answer(r, 10000), SKV_MSG_ERROR); /* twice tried, a second each */
+	ck_assert_int_eq(raw_recv_answer(r, 10000), SKV_MSG_ERROR); /* two attempts, a second each */
 	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "did not answer in 1 s"));
 	ck_assert_double_gt(fix_now() - begun, 1.9);
 	ck_assert_double_lt(fix_now() - begun, 4);
@@ -358,7 +358,8 @@ START_TEST(quotas_change_at_run_time)
 
 	raw_lease(r, session, PAGES);
 	ck_assert_int_eq(lease_refused(r, session, PAGES), EDQUOT);
-	write_conf("account-cuda-bytes = 4M\ncuda-segment-bytes = 8M\n"); /* the second at the next start */
+	/* the second takes effect at the next start */
+	write_conf("account-cuda-bytes = 4M\ncuda-segment-bytes = 8M\n");
 	ck_assert_int_eq(kill(fix.pid, SIGHUP), 0);
 	fix_expect_log(&fix, "reloaded");
 	raw_lease(r, session, PAGES);
@@ -404,14 +405,14 @@ START_TEST(memory_outlives_the_daemon)
 	all_are(p, 0x5a);
 	for (double end = fix_now() + 20; kill(pid, 0) == 0 && fix_now() < end;)
 		fix_sleep_ms(5);
-	ck_assert_int_ne(kill(pid, 0), 0); /* the worker went with it */
+	ck_assert_int_ne(kill(pid, 0), 0); /* the worker has ended with the daemon */
 	munmap(p, SEGMENT);
 	raw_close(r);
 	device_begin(NULL); /* for the teardown */
 }
 END_TEST
 
-/* (common/wire.h says why.) */
+/* common/wire.h has the reason. */
 START_TEST(a_huge_device_has_a_pool_that_kernels_address)
 {
 	const char *const all[] = {"--cuda-pool-bytes=100%", "--cuda-segment-bytes=64M", NULL};

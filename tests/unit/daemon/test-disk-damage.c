@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Damaged files of parked sequences: any bit, a missing end, and what somebody wrote who knows the checksums. None of it is
- * resumed or imported as something that was not parked.
+ * Damaged files of parked sequences: a flipped bit, a missing end, and changes by an attacker who computes valid
+ * checksums. None of them is resumed or imported as something that was not parked.
  */
 #include <check.h>
 #include <errno.h>
@@ -18,7 +18,7 @@ static struct parked_case was;
 static char *file; /* as it was parked */
 static size_t bytes;
 
-/* In memory, where that is a file system: it is synchronized often here. */
+/* Uses a file system in memory if there is one: this test syncs often. */
 static void begin(void)
 {
 	if (access("/dev/shm", W_OK) == 0)
@@ -42,7 +42,7 @@ static void end(void)
 	disk_end();
 }
 
-/* Where nothing is that counts. */
+/* Returns whether the byte has no meaning. */
 static bool is_padding(uint64_t at)
 {
 	const struct skv_parked_header *h = (const void *)file;
@@ -57,7 +57,10 @@ static bool is_padding(uint64_t at)
 	       (at - h->pages_at) / h->chunk_bytes * h->chunk_pages + (at - h->pages_at) % h->chunk_bytes / h->page_bytes >= h->n_pages;
 }
 
-/* Resumed, and imported: both are refused as a bad file, or both are fine and what was parked. The text of what is wrong. */
+/*
+ * Resumes and imports the data: both refuse it as a bad file, or both succeed with what was parked. Returns the error
+ * text.
+ */
 static const char *expect_refused_or_same(const char *data, size_t n, bool same)
 {
 	static char why[SKV_DISK_TEXT_MAX];
@@ -116,7 +119,7 @@ START_TEST(files_that_are_cut_or_longer_are_refused)
 }
 END_TEST
 
-/* ---- with checksums that are right --------------------------------------------------------------- */
+/* ---- with valid checksums ----------------------------------------------------------------------- */
 
 static void seal(char *data)
 {
@@ -126,7 +129,10 @@ static void seal(char *data)
 	skv_parked_seal(h);
 }
 
-/* Those that say of whom and when it was, which is no part of the sequence; or that a daemon compares otherwise. */
+/*
+ * Returns whether a field says whose the sequence is and when it was parked, which is not part of the sequence, or
+ * whether the daemon checks it elsewhere.
+ */
 static bool is_about(size_t word)
 {
 	static const struct skv_parked_header h;
@@ -163,7 +169,7 @@ START_TEST(each_field_of_the_header_is_checked)
 }
 END_TEST
 
-/* Of the sequence memory's header, and of any table. */
+/* Changes the header of the sequence memory, and any table. */
 START_TEST(sequence_memory_that_cannot_be_is_refused)
 {
 	const size_t checked[] = {offsetof(struct skv_seqmem, magic), offsetof(struct skv_seqmem, n_layers),
@@ -184,7 +190,7 @@ START_TEST(sequence_memory_that_cannot_be_is_refused)
 
 		memcpy(changed, file, bytes);
 		other = entries + rnd_below((uint32_t)h->n_entries) * sizeof(skv_pte);
-		if (k >= entries && rnd_below(3) == 0) /* the entry of another one: a page for the second time */
+		if (k >= entries && rnd_below(3) == 0) /* another page's entry: that page would be used twice */
 			memcpy(&x, file + other, sizeof(x));
 		if (memcmp(changed + k, &x, sizeof(x)) == 0)
 			continue;
@@ -206,7 +212,7 @@ START_TEST(what_is_wrong_is_named)
 	snprintf(text, sizeof(text), "page %llu of %llu has another checksum", (unsigned long long)page, (unsigned long long)h->n_pages);
 	ck_assert_ptr_nonnull(strstr(expect_refused_or_same(file, bytes, false), text));
 	file[at] ^= 1;
-	file[h->memory_at + h->memory_bytes - 1] ^= 1; /* an entry, which is of no kind now */
+	file[h->memory_at + h->memory_bytes - 1] ^= 1; /* an entry, now of an unknown kind */
 	ck_assert_ptr_nonnull(strstr(expect_refused_or_same(file, bytes, false), "the sequence memory has another checksum"));
 	seal(file);
 	ck_assert_ptr_nonnull(strstr(expect_refused_or_same(file, bytes, false), "entry "));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parked sequences whose pages are in segments of a device: the fake driver's, which are memfds. */
+/* Parked sequences whose pages are in segments of a device: those of the fake driver, which are memfds. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static void end(void)
 	fx_remove(steering);
 }
 
-/* A pool of a device: as many segments as hold the case's pages, in any order, and some that hold none of them. */
+/* A pool of a device: enough segments for the case's pages, in any order, and some without any of them. */
 struct pool {
 	uint32_t n, *numbers;
 	int *fds;
@@ -43,7 +43,7 @@ static void pool_make(struct pool *p, struct parked_case *c, uint32_t more)
 	job->segment_bytes = SEGMENT;
 	job->pages_per_segment = (uint32_t)(SEGMENT / job->page_bytes - (SEGMENT % job->page_bytes != 0));
 	p->n = (uint32_t)(job->max_pages / job->pages_per_segment + 1) + more;
-	job->max_pages = p->n * (uint64_t)job->pages_per_segment; /* the case has memory for those that it uses */
+	job->max_pages = p->n * (uint64_t)job->pages_per_segment; /* the case has memory for the pages that it uses */
 	job->n_fds = SKV_DISK_FD_PAGES + p->n;
 	p->numbers = malloc(p->n * sizeof(*p->numbers));
 	p->fds = malloc(p->n * sizeof(*p->fds));
@@ -65,7 +65,10 @@ static void pool_free(struct pool *p)
 	free(p->numbers);
 }
 
-/* Pages of the case's memory, to where the pool has them or back: each at a multiple of its size in all segments' range. */
+/*
+ * Copies pages between the case's memory and the pool. In the pool, a page is at a multiple of its size in the range of
+ * all segments.
+ */
 static void pool_copy(struct pool *p, struct parked_case *c, bool back)
 {
 	const struct skv_disk_job *job = &c->job;
@@ -115,7 +118,7 @@ START_TEST(pages_of_a_device_come_back)
 		parked_case_random(&c);
 		to = parked_target(&c);
 		max_pages = to->job.max_pages;
-		pool_make(&p, &c, i == 0 ? 300 : rnd_below(4)); /* 300: more descriptors than a packet has */
+		pool_make(&p, &c, i == 0 ? 300 : rnd_below(4)); /* 300: more descriptors than fit into a packet */
 		pool_make(&q, to, rnd_below(4));
 		pool_copy(&p, &c, false);
 		DISK_EXPECT(ask(&p, &c), 0);
@@ -154,7 +157,7 @@ START_TEST(what_is_wrong_with_a_device_is_an_answer)
 	ck_assert_msg(strstr(disk.answer.why, "has segment 1000"), "%s", disk.answer.why);
 	p.numbers[1] = was;
 	c.job.n_fds = SKV_DISK_FD_PAGES + 1;
-	for (uint32_t i = 0; i < p.n; i++) /* the one that no page is in */
+	for (uint32_t i = 0; i < p.n; i++) /* the one without a page */
 		if (p.numbers[i] == p.n - 1) {
 			p.numbers[i] = p.numbers[0];
 			p.numbers[0] = p.n - 1;

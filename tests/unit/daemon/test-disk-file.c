@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of parked sequences, as the disk worker writes and reads them: what comes back is what was parked, whatever
- * is damaged is found, and under a name there is a whole file or none.
+ * Files of parked sequences, as the disk worker writes and reads them: what is resumed is what was parked, damage is
+ * found, and under a name there is a complete file or none.
  */
 #include <check.h>
 #include <errno.h>
@@ -95,7 +95,10 @@ START_TEST(what_was_parked_comes_back)
 }
 END_TEST
 
-/* A page of more than a chunk; pages that are no whole blocks, to the last one of a chunk, one more and one less; nothing at all. */
+/*
+ * A page larger than a chunk; pages that are no multiple of a block, as many as fit into a chunk, one more and one
+ * less; no pages.
+ */
 START_TEST(all_sizes_come_back)
 {
 	struct skv_wire_model wide = parked_model(1, 64, 64, 256, SKV_F32), odd = parked_model(1, 2, 2, 32, SKV_FP8),
@@ -104,7 +107,7 @@ START_TEST(all_sizes_come_back)
 
 	parked_case_make(&c, &wide, 100, 90, 70);
 	there_and_back(&c);
-	for (uint32_t pages = 495; pages <= 497; pages++) { /* 496 of 2112 bytes are a chunk */
+	for (uint32_t pages = 495; pages <= 497; pages++) { /* a chunk has 496 of 2112 bytes */
 		parked_case_make(&c, &odd, 10000, pages * SKV_PAGE_TOKENS, 0);
 		ck_assert_uint_eq(c.job.page_bytes, 2112);
 		for (uint32_t i = 0; i < pages; i++)
@@ -117,12 +120,15 @@ START_TEST(all_sizes_come_back)
 		ck_assert_uint_eq(c.job.n_pages, 0);
 		there_and_back(&c);
 	}
-	parked_case_make(&c, &small, 200000, 199999, 100); /* more ids and entries than a piece and a window has */
+	parked_case_make(&c, &small, 200000, 199999, 100); /* more ids and entries than fit into a piece or window */
 	there_and_back(&c);
 }
 END_TEST
 
-/* From now on, workers have room for a ring and no pinned buffers: their user may have so much already, which others use. */
+/*
+ * From now on workers may pin memory for a ring, but not for buffers: other processes of the user may have used up the
+ * limit.
+ */
 static void limit_pinned_memory(void)
 {
 	struct parked_case c;
@@ -146,13 +152,13 @@ static void limit_pinned_memory(void)
 	(void)setrlimit(RLIMIT_MEMLOCK, &r);
 }
 
-/* Where memory may not be pinned; and on a file system in memory. */
+/* Without pinned memory, and on a file system in memory. */
 START_TEST(no_pinned_memory_and_no_disk_will_do)
 {
 	const struct disk_fixture was = disk;
 
 	disk_worker_stop();
-	if (unshare(CLONE_NEWUSER) == 0) /* the capability that goes beyond the limit is of the first namespace */
+	if (unshare(CLONE_NEWUSER) == 0) /* the capability to exceed the limit belongs to the initial namespace */
 		limit_pinned_memory();
 	else
 		printf("no user namespaces here: with pinned memory\n");
@@ -167,7 +173,7 @@ START_TEST(no_pinned_memory_and_no_disk_will_do)
 }
 END_TEST
 
-/* A name of a model or sequence is any; those of others have other files. */
+/* Models and sequences may have any name; different names give different files. */
 START_TEST(files_have_names_of_their_own)
 {
 	char a[SKV_PARKED_FILE], b[SKV_PARKED_FILE], long_name[SKV_NAME_MAX];
@@ -188,9 +194,9 @@ START_TEST(files_have_names_of_their_own)
 }
 END_TEST
 
-/* ---- jobs that do not go ----------------------------------------------------------------------- */
+/* ---- refused jobs ------------------------------------------------------------------------------ */
 
-/* It fails with this, says so, and leaves no file. */
+/* The job fails with this error and text, and leaves no file. */
 static void expect_park_refused(const struct parked_case *c, const struct skv_disk_job *job, int error, const char *says)
 {
 	struct parked_case changed = *c;
@@ -213,7 +219,10 @@ static void expect_resume_refused(const struct parked_case *was, const struct sk
 	free(to);
 }
 
-/* From now on this user, who may open all files as before, has this process, one that it starts, and no thread of either. */
+/*
+ * From now on this user, which may open all files as before, can have this process and one that it starts, but no
+ * further thread.
+ */
 static void limit_processes(void)
 {
 	const int beyond_limits[] = {CAP_SYS_RESOURCE, CAP_SYS_ADMIN};
@@ -224,13 +233,13 @@ static void limit_processes(void)
 	ck_assert_int_eq(setresuid(1000000u + (uid_t)getpid(), 0, 0), 0);
 	ck_assert_int_eq(syscall(SYS_capget, &header, caps), 0);
 	for (int i = 0; i < 2; i++) {
-		ck_assert_int_eq(prctl(PR_CAPBSET_DROP, beyond_limits[i], 0, 0, 0), 0); /* the next program */
+		ck_assert_int_eq(prctl(PR_CAPBSET_DROP, beyond_limits[i], 0, 0, 0), 0); /* for the next program */
 		caps[CAP_TO_INDEX(beyond_limits[i])].effective &= ~CAP_TO_MASK(beyond_limits[i]);
 	}
 	ck_assert_int_eq(syscall(SYS_capset, &header, caps), 0);
 }
 
-/* The file stays, and is read by a worker that has one. */
+/* The file stays, and a worker that can have a thread reads it. */
 START_TEST(no_thread_is_said)
 {
 	struct parked_case c;
@@ -313,7 +322,7 @@ static void *commit_later(void *arg)
 	return NULL;
 }
 
-/* A step commits in the middle of it: then what was copied may be of two commits. */
+/* A step commits while the sequence is parked: the copied memory may then be of two commits. */
 START_TEST(commits_while_it_is_parked_are_seen)
 {
 	struct skv_wire_model m = parked_model(4, 8, 8, 128, SKV_BF16);
@@ -339,7 +348,7 @@ START_TEST(commits_while_it_is_parked_are_seen)
 }
 END_TEST
 
-/* ---- disks that are full ----------------------------------------------------------------------- */
+/* ---- full disks -------------------------------------------------------------------------------- */
 
 START_TEST(a_full_disk_has_no_part_of_a_file)
 {
@@ -365,7 +374,7 @@ START_TEST(a_full_disk_has_no_part_of_a_file)
 			parked_case_free(&c);
 			parked_case_random(&c);
 		} while (c.job.n_pages * c.job.page_bytes > 3 << 20);
-		there_and_back(&c); /* there is room for this one, so nothing has stayed of the other */
+		there_and_back(&c); /* there is room for this one, so nothing of the other has stayed */
 		disk_close_folders();
 		umount2(disk.dir, MNT_DETACH);
 		disk_open_folders();
@@ -379,7 +388,7 @@ END_TEST
 
 /* ---- workers that die ------------------------------------------------------------------------ */
 
-/* One of the two sequences of this name, whole. */
+/* The file is one of the two sequences of this name, complete. */
 static bool expect_one_of(const struct parked_case *a, const struct parked_case *b)
 {
 	struct skv_parked_header h;
@@ -413,7 +422,7 @@ START_TEST(killed_workers_leave_the_old_file_or_the_new_one)
 		usleep((useconds_t)(rnd_unit() * 1.5e6 * seconds));
 		snprintf(left, sizeof(left), ".new-%d", disk.pid);
 		disk_worker_kill();
-		(void)unlinkat(disk.folder, left, 0); /* between its first name and the last one */
+		(void)unlinkat(disk.folder, left, 0); /* killed between its first name and the last one */
 		ck_assert_uint_eq(disk_count_files(), 1);
 		disk_worker_start();
 		if (!expect_one_of(&old, &new))
@@ -468,7 +477,7 @@ static int import_pipe(const char *data, size_t bytes, bool slow)
 	return disk.answer.error;
 }
 
-/* A file of a parked sequence, which is gone from the folder. */
+/* Returns the file of a parked sequence, and removes it from the folder. */
 static char *parked_bytes(const struct parked_case *c, size_t *ret_bytes)
 {
 	char *data;
@@ -486,7 +495,7 @@ static int import_file(const char *data, size_t bytes, uint64_t max_bytes)
 	fx_write(fx_path(disk.dir, "from"), data, bytes);
 	fd = openat(disk.folder, "from", O_RDONLY | O_CLOEXEC);
 	unlinkat(disk.folder, "from", 0);
-	lseek(fd, rnd_below(2) ? 10 : 0, SEEK_SET); /* wherever it is */
+	lseek(fd, rnd_below(2) ? 10 : 0, SEEK_SET); /* the offset does not matter */
 	disk_import(fd, max_bytes);
 	close(fd);
 	return disk.answer.error;
@@ -503,13 +512,14 @@ START_TEST(imports_are_what_was_parked)
 		parked_case_random(&c);
 		data = parked_bytes(&c, &bytes);
 		h = (void *)data;
-		h->uid = 77; /* somebody on another machine */
+		h->uid = 77; /* another user, on another machine */
 		skv_parked_seal(h);
 		DISK_EXPECT(i % 2 ? import_file(data, bytes, bytes) : import_pipe(data, bytes, false), 0);
 		ck_assert_str_eq(disk.answer.file, c.job.file);
 		imported = fx_read(fx_path(disk.dir, disk.answer.file), &again);
 		h->uid = PARKED_UID;
-		ck_assert_uint_gt(((struct skv_parked_header *)(void *)imported)->parked_ns, h->parked_ns); /* here it is parked from now on */
+		/* the time of the import */
+		ck_assert_uint_gt(((struct skv_parked_header *)(void *)imported)->parked_ns, h->parked_ns);
 		h->parked_ns = ((struct skv_parked_header *)(void *)imported)->parked_ns;
 		skv_parked_seal(h);
 		ck_assert_uint_eq(again, bytes);
@@ -518,7 +528,7 @@ START_TEST(imports_are_what_was_parked)
 		DISK_EXPECT(import_file(data, bytes, bytes), -EEXIST);
 		ck_assert_int_eq(unlinkat(disk.folder, c.job.file, 0), 0);
 		DISK_EXPECT(import_file(data, bytes, bytes - 1), -EDQUOT);
-		DISK_EXPECT(import_file(data, bytes + 1, bytes), -EBADMSG); /* fx_read() ended it with a NUL */
+		DISK_EXPECT(import_file(data, bytes + 1, bytes), -EBADMSG); /* fx_read() appended a NUL */
 		ck_assert_msg(strstr(disk.answer.why, "bytes, its header says"), "%s", disk.answer.why);
 		again = rnd_below((uint32_t)bytes);
 		DISK_EXPECT(import_pipe(data, again, false), -EBADMSG);
@@ -531,7 +541,7 @@ START_TEST(imports_are_what_was_parked)
 }
 END_TEST
 
-/* While a pipe says nothing the worker says that it is there, and it has the lock. */
+/* While a pipe sends nothing, the worker reports that it is alive, and has the lock. */
 static bool is_locked(void)
 {
 	int fd = open(disk.root_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -563,7 +573,7 @@ START_TEST(workers_that_wait_say_so)
 	ck_assert(is_locked());
 	disk_worker_kill();
 	ck_assert(!is_locked());
-	/* and where nobody listens any more it ends by itself */
+	/* and once its socket is closed it ends by itself */
 	disk_worker_start();
 	disk_post(&job, fds);
 	shutdown(disk.socket, SHUT_RDWR);

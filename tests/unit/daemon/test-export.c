@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences that leave and arrive through pipes, whose other end reads or writes slowly, or not at all: other users wait for none of that,
- * and it ends. The other users are UIDs under which an operator has imported the sequence.
+ * Sequences that are exported and imported through pipes whose other end reads or writes slowly, or not at all: other
+ * users do not wait for that, and it ends. The other users are UIDs under which an operator has imported the sequence.
  */
 #include <check.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "tests/support/suite.h"
 
 #define NAME "long"
-#define TOKENS 16384u /* far more bytes than a pipe takes */
+#define TOKENS 16384u /* far more bytes than a pipe holds */
 #define DRIP 4096u
 #define OTHER 4711u
 
@@ -26,12 +26,12 @@ static struct fix fix;
 static struct raw *raw;
 static char *folder;
 static struct skv_msg_seq_of own;
-static char *file; /* the sequence's */
+static char *file; /* of the sequence */
 static size_t file_bytes;
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* The end of a pipe, the caller's; or -1, and raw_error_text() says why. */
+/* Returns the read end of a pipe, which the caller owns; or -1, and raw_error_text() has the reason. */
 static int export(struct raw *r, uint32_t uid, uint64_t *ret_bytes)
 {
 	struct skv_msg_seq_of m = own;
@@ -44,7 +44,7 @@ static int export(struct raw *r, uint32_t uid, uint64_t *ret_bytes)
 	return fcntl(r->fds[0], F_DUPFD_CLOEXEC, 0);
 }
 
-/* The same, when the user's last one is through. */
+/* The same, retried until the user's last export is complete. */
 static int export_next(struct raw *r, uint32_t uid, uint64_t *ret_bytes)
 {
 	int from = -1;
@@ -55,7 +55,7 @@ static int export_next(struct raw *r, uint32_t uid, uint64_t *ret_bytes)
 	return from;
 }
 
-/* All that comes, up to the end. */
+/* Reads to the end. */
 static size_t read_all(int from, char *to, size_t most)
 {
 	size_t n = 0;
@@ -66,7 +66,7 @@ static size_t read_all(int from, char *to, size_t most)
 	return n;
 }
 
-/* What is imported of this descriptor, which is consumed: 0, or an errno. */
+/* Imports from this descriptor and closes it; returns 0 or an errno. */
 static int import(struct raw *r, uint32_t uid, int from)
 {
 	const struct skv_msg_user m = {.uid = uid};
@@ -88,7 +88,7 @@ static int file_copy(void)
 	return fd;
 }
 
-/* The other user's sequence goes out and comes in as somebody else's, while what else is there does whatever it does. */
+/* Exports the other user's sequence and imports it as another user, while other transfers are under way. */
 static void others_travel(uint32_t to)
 {
 	const double begin = fix_now();
@@ -101,7 +101,7 @@ static void others_travel(uint32_t to)
 	close(from);
 	ck_assert_int_eq(import(raw, to, file_copy()), 0);
 	free(copy);
-	ck_assert_double_lt(fix_now() - begin, 1.5); /* of disk-timeout, 2 s */
+	ck_assert_double_lt(fix_now() - begin, 1.5); /* shorter than disk-timeout, 2 s */
 }
 
 /* ---- the daemon ------------------------------------------------------------------------------ */
@@ -163,7 +163,7 @@ START_TEST(a_slow_reader_gets_all)
 
 	for (unsigned i = 0; i < 8; i++) {
 		n += read_all(from, got + n, DRIP);
-		fix_sleep_ms(400); /* disk-timeout is over after five of these */
+		fix_sleep_ms(400); /* disk-timeout has passed after five of these */
 		if (i < 2)
 			others_travel(OTHER + 1 + i);
 	}
@@ -196,7 +196,10 @@ START_TEST(a_reader_that_does_not_read_is_given_up)
 }
 END_TEST
 
-/* Its reader sees that it is short, also where there is another file of this name since. The quota has the bytes at once. */
+/*
+ * The reader sees that the file is short, even if there is another file of this name since. The quota has the bytes
+ * back at once.
+ */
 START_TEST(a_file_that_goes_ends_its_export)
 {
 	struct raw *slow = raw_hello(fix.socket);
@@ -215,12 +218,14 @@ END_TEST
 
 static void setup_quota(void)
 {
-	setup_with("--account-parked-bytes=3M"); /* for one of the file, and not for two */
+	setup_with("--account-parked-bytes=3M"); /* for one file, but not for two */
 	ck_assert_uint_lt(file_bytes, 3 << 20);
 	ck_assert_uint_gt(2 * file_bytes, 3 << 20);
 }
 
-/* The sender of an import sends nothing, or too little. The import ends with an error, and exports go on meanwhile. */
+/*
+ * The sender of an import sends nothing, or too little. The import ends with an error, and exports continue meanwhile.
+ */
 START_TEST(a_slow_writer_is_given_up)
 {
 	const bool drips = _i;
@@ -239,7 +244,8 @@ START_TEST(a_slow_writer_is_given_up)
 	for (size_t n = 0; drips && write(ends[1], file + n, DRIP) == DRIP; n += DRIP)
 		fix_sleep_ms(300);
 	ck_assert_int_ne(raw_recv_answer(waits, 20000), SKV_MSG_SEQ_IMPORT | SKV_REPLY);
-	ck_assert_msg(strstr(raw_error_text(waits), drips ? "expected 1048576 a second" : "nothing comes"), "%s", raw_error_text(waits));
+	ck_assert_msg(strstr(raw_error_text(waits), drips ? "expected 1048576 a second" : "nothing was received"), "%s",
+	              raw_error_text(waits));
 	ck_assert_double_lt(fix_now() - begin, 8);
 	close(ends[1]);
 	raw_close(waits);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients whose connection ends before their process: what they have is nobody's until it is certain that they are through. */
+/*
+ * Clients whose connection ends before their process: what they have stays reserved until it is certain that they no
+ * longer use it.
+ */
 #include <check.h>
 #include <errno.h>
 #include <signal.h>
@@ -29,7 +32,7 @@ static void teardown(void)
 	fix_stop(&fix);
 }
 
-/* "connected", "fenced", or "gone". */
+/* Returns "connected", "fenced", or "gone". */
 static const char *state_of(uint32_t client)
 {
 	json_t *status = raw_query(op, SKV_QUERY_STATUS), *row;
@@ -57,7 +60,7 @@ static void *control_page(const struct raw *r)
 	return map;
 }
 
-/* As many pages as there are for one more client. */
+/* Returns how many pages one more client can lease. */
 static uint32_t to_be_had(void)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -97,7 +100,9 @@ START_TEST(what_it_has_is_nobodys)
 	ck_assert_uint_eq(control->fence[skv_client_row_of(client)], 0);
 	ck_assert_uint_eq(to_be_had(), all - 100);
 
-	/* it says that it is through, on a connection without HELLO; about what never was, and twice, it has nothing to say */
+	/*
+	 * it reports its end, on a connection without HELLO; a second report, or one for an unknown client, is refused
+	 */
 	other = op->client;
 	m.client = other + 0x10000;
 	ck_assert_int_eq(raw_refused(again, SKV_MSG_CLIENT_END, &m, sizeof(m), -1), ENOENT);
@@ -112,7 +117,7 @@ START_TEST(what_it_has_is_nobodys)
 }
 END_TEST
 
-/* Said before the daemon has heard of the connection's end: then it is over all the same. */
+/* Reported before the daemon has noticed the end of the connection: the client is gone all the same. */
 START_TEST(end_of_one_that_is_connected)
 {
 	uint32_t all = to_be_had();
@@ -127,7 +132,7 @@ START_TEST(end_of_one_that_is_connected)
 }
 END_TEST
 
-/* What the other process tells. */
+/* Written by the other process. */
 static struct {
 	uint32_t client;
 	bool ready;
@@ -175,7 +180,7 @@ START_TEST(the_end_of_the_process_gives_it_back)
 	pid_t pid = other_process();
 	struct skv_msg_client m = {.client = shared->client};
 
-	say_end_of_another(&m); /* another process cannot say it */
+	say_end_of_another(&m); /* another process cannot report it */
 	ck_assert_uint_eq(to_be_had(), all - 100);
 	kill(pid, SIGKILL);
 	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
@@ -184,7 +189,7 @@ START_TEST(the_end_of_the_process_gives_it_back)
 }
 END_TEST
 
-/* An attach waits for a process that is about to end, but not for one that goes on. */
+/* An attach waits for a process that is about to end, but not for one that continues. */
 START_TEST(an_attach_waits_a_moment)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -198,7 +203,7 @@ START_TEST(an_attach_waits_a_moment)
 
 	raw_send(r, SKV_MSG_SEQ_ATTACH, &m, sizeof(m), -1);
 	fix_sleep_ms(100);
-	json_decref(raw_query(op, SKV_QUERY_STATUS)); /* nobody else waits */
+	json_decref(raw_query(op, SKV_QUERY_STATUS)); /* other requests do not wait */
 	kill(pid, SIGKILL);
 	ck_assert_int_eq(raw_recv_answer(r, 5000), SKV_MSG_SEQ_ATTACH | SKV_REPLY);
 	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
@@ -206,7 +211,7 @@ START_TEST(an_attach_waits_a_moment)
 }
 END_TEST
 
-/* Those that wait may go, and so may the daemon. */
+/* Waiting clients may leave, and the daemon may end. */
 START_TEST(who_waits_may_leave)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -224,7 +229,7 @@ START_TEST(who_waits_may_leave)
 	}
 	if (_i == 1)
 		raw_close(r);
-	if (_i == 2) { /* the daemon ends with everybody waiting, and balances */
+	if (_i == 2) { /* the daemon ends while requests wait, and balances */
 		teardown();
 		raw_hang_up(r);
 		kill(pid, SIGKILL);

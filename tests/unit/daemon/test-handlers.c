@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What each request costs the daemon where others have much: the processor's time of a daemon with few sequences and parked files is compared
- * with that of one with eight times as many. The table has every request of the protocol, and how its cost is bounded.
+ * What each request costs the daemon when other users have much: compares the processor time of a daemon with few
+ * sequences and parked files with that of one with eight times as many. The table has every request of the protocol,
+ * and what bounds its cost.
  */
 #include <check.h>
 #include <stdio.h>
@@ -16,11 +17,11 @@
 #include "tests/support/raw-engine.h"
 #include "tests/support/suite.h"
 
-#define FEW 200u    /* sequences of others; of an eighth the bytes are in files */
-#define FACTOR 8u   /* where there are many */
+#define FEW 200u    /* sequences of other users; an eighth of them are parked */
+#define FACTOR 8u   /* how many times as many there are in the second daemon */
 #define RUNS 7
 #define TIMES 10    /* of a request in a run */
-#define TOKENS 256u /* of the sequence that is asked about: two blocks */
+#define TOKENS 256u /* of the sequence in requests: two blocks */
 #define NAME "mine"
 
 static struct fix fix;
@@ -167,9 +168,9 @@ static void park_and_resume(void)
 
 /* What bounds the cost of a request. */
 enum bound {
-	CONSTANT,  /* it does not depend on what others have */
+	CONSTANT,  /* does not depend on what other users have */
 	TURNS,     /* as much as was asked for, in turns with other users */
-	ELSEWHERE, /* this test cannot say it often: the test that is named compares its cost, or bounds its turns */
+	ELSEWHERE, /* this test cannot repeat it often: the named test compares its cost, or bounds its turns */
 };
 
 static const struct row {
@@ -202,7 +203,7 @@ static const struct row {
 };
 #define N_ROWS (sizeof(table) / sizeof(*table))
 
-/* ---- a daemon and what others have in it ----------------------------------------------------- */
+/* ---- a daemon and what other users have in it ------------------------------------------------ */
 
 static void others_have(uint32_t n)
 {
@@ -214,7 +215,7 @@ static void others_have(uint32_t n)
 
 		snprintf(name, sizeof(name), "s%u", i);
 		m.seq = raw_engine_seq(&others, name, 64);
-		if (i % 2 == 0) /* others are held */
+		if (i % 2 == 0) /* the others stay attached */
 			raw_ask(others.raw, SKV_MSG_SEQ_DETACH, &m, sizeof(m), -1);
 		if (i % 8 == 0)
 			ck_assert_int_eq(raw_seq_named(others.raw, SKV_MSG_SEQ_PARK, others.model.name, name), 0);
@@ -259,7 +260,7 @@ static double cpu_ms(void)
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* The daemon's processor time for one, in ms: the least of some runs, for there are ticks, too. */
+/* Returns the daemon's processor time for one request, in ms: the minimum of some runs, since ticks are included. */
 static double cost(void (*once)(void))
 {
 	double least = 1e9;
@@ -304,7 +305,7 @@ START_TEST(others_cost_nothing)
 }
 END_TEST
 
-/* Every request of the protocol is in the table, and what is not measured here has a test. */
+/* Every request of the protocol is in the table, and what is not measured here has another test. */
 START_TEST(all_are_known)
 {
 	for (uint16_t type = 1; type < 256; type++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekvd --handover: at random instants, while an engine generates, a new process takes everything over, or one that tries to is killed in
- * the middle, and the old one goes on. Outputs are those of a run that nobody disturbed, and no call of the engine fails. What may not take
- * over is refused.
+ * sparsekvd --handover: at random instants, while an engine generates, a new process takes over everything, or a
+ * process that tries to is killed in the middle and the old daemon continues. Outputs are those of an undisturbed run,
+ * and no call of the engine fails. A process that may not take over is refused.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,9 +21,10 @@
 #include "tests/support/privilege.h"
 #include "tests/support/restart-engine.h"
 
-#define TIMES 20 /* that it is handed over, and that a process which takes over is killed, at most: the engine has so many tokens ... */
-#define LEAST 4  /* ... and a slow machine takes over no more often while it generates them */
-#define HALF_US 60000 /* by then it has everything, and waits to be let go on */
+/* maximum number of handovers, and of killed successors; and the minimum, if a slow machine has no time for more */
+#define TIMES 20
+#define LEAST 4
+#define HALF_US 60000 /* by then the process has everything, and waits for permission to go on */
 
 static struct fix f;
 static char next_log[128];
@@ -66,8 +67,8 @@ static int status_of(pid_t pid)
 }
 
 /*
- * Seconds, from the start of the new process until it serves. One that was killed before may have asked, and the daemon is about to hear of it:
- * then it closes our connection for that one's sake, and we ask again.
+ * Returns the seconds from the start of the new process until it serves. If a process that was killed before had asked,
+ * the daemon may notice its end only now and then closes our connection: then we ask again.
  */
 static double hand_over(void)
 {
@@ -90,7 +91,7 @@ static double hand_over(void)
 	return fix_now() - begin;
 }
 
-/* In a child: it takes everything, makes a daemon of it, and is let go on by nobody. */
+/* In a child: takes over everything and makes a server of it, but never gets permission to go on. */
 static void take_half(void)
 {
 	static char program[512];
@@ -105,7 +106,7 @@ static void take_half(void)
 	o.config.options = f.options;
 	if (skv_handover_take(f.socket, &h) < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) < 0)
 		_exit(1);
-	h.peer = pair[0]; /* the daemon's stays open */
+	h.peer = pair[0]; /* not the daemon's end, which stays open */
 	(void)skv_server_new(&o, &server);
 	_exit(1);
 }
@@ -153,7 +154,7 @@ static void start(const char *const *options)
 	snprintf(next_log, sizeof(next_log), "%s/next", f.dir);
 }
 
-/* The state balances, and no file is left but the logs. */
+/* Checks that the state balances, and that no file is left but the logs. */
 static void stop(void)
 {
 	static const char *const files[] = {"", ".lock", ".operators", ".operators.lock"};
@@ -219,9 +220,9 @@ START_TEST(nothing_is_lost)
 }
 END_TEST
 
-/* ---- what fails ------------------------------------------------------------------------------ */
+/* ---- failed handovers ------------------------------------------------------------------------ */
 
-/* A process that takes over in vain, and says why; the sequence is there. */
+/* A process fails to take over, and says why; the sequence is still there. */
 static void in_vain(pid_t pid, const char *why)
 {
 	ck_assert_int_eq(status_of(pid), EXIT_FAILURE << 8);
@@ -245,7 +246,7 @@ START_TEST(cannot_start)
 }
 END_TEST
 
-/* It may have the state mapped, and nobody can rely on what it does. */
+/* A process that sends something unexpected may have the state mapped, so the daemon cannot rely on it. */
 START_TEST(says_something_else)
 {
 	struct skv_handover h = SKV_HANDOVER_NULL;
@@ -309,7 +310,7 @@ static void take_over(void *unused)
 	ck_assert_int_lt(skv_handover_take(f.socket, &h), 0);
 }
 
-/* On the clients' socket; and of another user than the daemon's. */
+/* On the clients' socket; and as another user than the daemon's. */
 START_TEST(not_an_operator)
 {
 	const char *const options[] = {can_change_user() ? "--operator-group=daemon" : NULL, NULL};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors that are an attack: closing them takes as long as their owner likes. A client sends them
- * before and after HELLO, on as many connections as it may have; another user's leases take no longer for it.
+ * Descriptors as an attack: closing them takes as long as their owner likes. A client sends them before and after
+ * HELLO, on as many connections as it may have; another user's leases must not take longer.
  *
- * With HOSTILE_FDS=1000 (make check-hostile) there are so many of each kind, and the times are what they are to be
- * on a machine with nothing else to do. As root the attacker is another user, and there are files of a FUSE server.
+ * With HOSTILE_FDS=1000 (make check-hostile) there are so many of each kind, and the time limits are those for an idle
+ * machine. As root the attacker is another user, and there are files of a FUSE server.
  */
 #include <check.h>
 #include <errno.h>
@@ -30,8 +30,8 @@
 
 #define HOSTILE_UID 54321u
 #define AT_ONCE 16u           /* descriptors in a message */
-#define BIG_BYTES (64u << 20) /* of memory that is freed when it is closed */
-#define OPERATIONS 4000u      /* of the honest client, at least */
+#define BIG_BYTES (64u << 20) /* memory that is freed when it is closed */
+#define OPERATIONS 4000u      /* minimum for the honest client */
 
 enum kind { HUNG_FILE, HUNG_SOCKET, BIG_MEMORY, KINDS };
 static const char *const kind_names[KINDS] = {"files of a hung FUSE server", "sockets that linger", "large memory"};
@@ -45,7 +45,7 @@ static unsigned how_many(enum kind kind)
 	const char *asked = getenv("HOSTILE_FDS");
 	unsigned n = asked ? (unsigned)atoi(asked) : 64;
 
-	return kind == BIG_MEMORY ? n / 16 : n; /* there is not that much memory */
+	return kind == BIG_MEMORY ? n / 16 : n; /* memory is limited */
 }
 
 static double limit_ms(void)
@@ -61,7 +61,7 @@ static void setup(void)
 	fix_start_process(&fix, NULL);
 }
 
-/* A kernel that does not know how to refuse descriptors: the daemon has to see for itself. */
+/* Simulates a kernel that cannot refuse descriptors: the daemon has to check for itself. */
 static void old_kernel(void)
 {
 	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
@@ -115,7 +115,7 @@ static int dial(bool greet)
 	return fd;
 }
 
-/* A good request but for its descriptors. The errno, or 0. */
+/* Sends a valid request with descriptors. Returns the errno, or 0. */
 static int send_fds(int to, const int *fds, unsigned n)
 {
 	struct {
@@ -140,14 +140,14 @@ static int send_fds(int to, const int *fds, unsigned n)
 	return sendmsg(to, &msg, MSG_NOSIGNAL) < 0 ? errno : 0;
 }
 
-/* What was sent; ended as soon as the test has seen enough. */
+/* What was sent. The attack is killed as soon as the test has seen enough. */
 struct attack {
 	enum kind kind;
 	bool greet;
-	unsigned sent, refused; /* descriptors that the daemon's socket took, that the kernel refused to carry */
+	unsigned sent, refused; /* descriptors that the daemon's socket accepted; that the kernel refused to send */
 };
 
-/* Where the daemon was faster this is the last one to close them, and hangs for as long as it should have hung. */
+/* If the daemon has closed its copies first, this is the last close, which then hangs here. */
 static void *close_all(void *fds)
 {
 	for (const int *fd = fds; *fd >= 0; fd++)
@@ -180,10 +180,10 @@ static void attack(struct attack *a)
 		error = send_fds(to, fds, per);
 		a->sent += error ? 0 : per;
 		a->refused += error == EPERM ? per : 0;
-		/* the daemon's is the last one then: but a FUSE file asks its server each time that somebody closes it */
+		/* so that the daemon's copy is the last one; but a FUSE file asks its server at each close */
 		if (!error && a->kind != HUNG_FILE)
 			close_aside(fds, per);
-		if (done % (4 * per)) /* some hang up at once, with what they sent not received */
+		if (done % (4 * per)) /* some hang up at once, before their message is received */
 			close(to);
 	}
 }
@@ -214,7 +214,10 @@ static int ascending(const void *x, const void *y)
 	return (a > b) - (a < b);
 }
 
-/* Lease and give back, until the attackers are through and so many operations are done. Times in ms, sorted; owned. */
+/*
+ * Leases and returns pages until the attackers are done and so many operations have run. Returns the times in ms,
+ * sorted; the caller frees them.
+ */
 static double *live_through(pid_t *attackers, unsigned n_attackers, unsigned *ret_n)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -268,7 +271,7 @@ START_TEST(closing_them_holds_up_nobody)
 	ck_assert_uint_gt(a->sent + a->refused, 0);
 	ck_assert_double_lt(times[n - 1 - n / 1000], limit_ms());
 	free(times);
-	/* a FUSE file's process ends only after its server has */
+	/* a process with a FUSE file ends only after its server */
 	if (have_fs)
 		hung_fs_stop(&fs);
 	have_fs = false;

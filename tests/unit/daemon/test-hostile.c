@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers that mean harm: thousands of frames that are malformed, truncated, mutated, or well-formed and
- * out of their minds, with random descriptors. The daemon stays up, answers another client as ever, and
- * has no descriptor more when they are gone.
+ * Hostile clients: thousands of frames that are malformed, truncated, mutated, or well-formed with absurd values, and
+ * with random descriptors. The daemon stays up, answers another client as before, and has no more descriptors when they
+ * are gone.
  *
- * Run as root they are users of their own, as in service; else the daemon's. HOSTILE_SECONDS=600 (make check-hostile): so
- * long, 16 of them with 64 connections each, and how long the other client waits is asserted. HOSTILE_MEMORY=128: with the
- * daemon in a memory cgroup of so many MB.
+ * As root, the hostile clients are other users, as in service; otherwise they run as the daemon's user.
+ * HOSTILE_SECONDS=600 (make check-hostile): runs so long, with 16 clients of 64 connections each, and asserts how long
+ * the other client waits. HOSTILE_MEMORY=128: with the daemon in a memory cgroup of so many MB.
  */
 #include <check.h>
 #include <errno.h>
@@ -31,7 +31,7 @@
 #include "tests/support/suite.h"
 
 #define HOSTILE_UID 54321u
-/* Frames that the daemon has seen and refused, before it is enough. */
+/* Number of frames that the daemon has to refuse before the test ends. */
 #define MALFORMED (getenv("SKV_VALGRIND") ? 300 : 10000)
 #define MOST_CONNECTIONS 64u
 #define MOST_ATTACKERS 16u
@@ -62,7 +62,7 @@ static unsigned n_connections(void)
 
 static struct fix fix;
 
-/* As its unit runs it. */
+/* As in the daemon's unit file. */
 static void before_exec(void)
 {
 	if (has_capability(CAP_SYS_NICE))
@@ -159,7 +159,7 @@ static void odd_name(char *to, size_t size)
 	skv_wire_string(to, size, names[rnd_below(sizeof(names) / sizeof(names[0]))]);
 }
 
-/* A body that the form's checker lets through, with values of all kinds. */
+/* Fills a body that passes the form's check, with values of all kinds. */
 static void fill_body(struct frame *f, uint16_t type, void *body)
 {
 	if (type == SKV_MSG_OPEN) {
@@ -238,7 +238,7 @@ static void good_frame(struct frame *f)
 	memcpy(f->data, &h, sizeof(h));
 }
 
-/* Make it worse: bytes changed, an end cut off or grown, a length or a count that lies, anything. */
+/* Damages a frame: changed bytes, an end that is cut off or longer, a wrong length or count, anything. */
 static void spoil(struct frame *f)
 {
 	struct skv_msg_header *h = (void *)f->data;
@@ -269,7 +269,7 @@ static void spoil(struct frame *f)
 	case 6:
 		h->n_fds = (uint16_t)rnd_below(7);
 		break;
-	case 7: /* one string without its end */
+	case 7: /* a string without its NUL */
 		memset(f->data + sizeof(*h) + rnd_below((uint32_t)(f->bytes - sizeof(*h))), 'x', 600);
 		break;
 	}
@@ -277,7 +277,7 @@ static void spoil(struct frame *f)
 		f->n_fds = rnd_below(8);
 }
 
-/* A descriptor of any kind; the caller's. */
+/* Returns a descriptor of a random kind; the caller closes it. */
 static int any_fd(void)
 {
 	int s[2];
@@ -317,14 +317,14 @@ static int dial(void)
 
 	strcpy(addr.sun_path, fix.socket);
 	if (fd < 0 || connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
-		_exit(3); /* the daemon is gone: what the test is about */
+		_exit(3); /* the daemon is gone, which is what the test checks */
 	fcntl(fd, F_SETFL, O_NONBLOCK);
-	if (rnd_below(8)) /* some do not even say hello */
+	if (rnd_below(8)) /* some do not send HELLO */
 		(void)!send(fd, &packet, sizeof(packet), MSG_NOSIGNAL);
 	return fd;
 }
 
-/* Read and throw away, fds too. False when the daemon hung up. */
+/* Reads and discards packets and fds. Returns false when the daemon hung up. */
 static bool drain(int fd)
 {
 	static char packet[SKV_WIRE_MAX];
@@ -349,7 +349,7 @@ static bool drain(int fd)
 	}
 }
 
-/* False when the daemon has hung up. */
+/* Returns false when the daemon has hung up. */
 static bool send_frame(int fd, const struct frame *f)
 {
 	union {
@@ -377,7 +377,7 @@ static bool send_frame(int fd, const struct frame *f)
 	return there;
 }
 
-/* Until somebody kills us. */
+/* Runs until the process is killed. */
 _Noreturn static void attack(void)
 {
 	static struct frame f;
@@ -394,7 +394,7 @@ _Noreturn static void attack(void)
 		if (rnd_below(2))
 			spoil(&f);
 		there = send_frame(fds[c], &f);
-		/* one of them never reads; the others do now and then */
+		/* one connection never reads; the others do now and then */
 		if (!there || rnd_below(500) == 0 || (c && rnd_below(2) && !drain(fds[c]))) {
 			close(fds[c]);
 			fds[c] = dial();
@@ -416,7 +416,7 @@ static pid_t start_attack(unsigned number)
 }
 
 static struct {
-	double *ms; /* of each question */
+	double *ms; /* of each request */
 	unsigned n;
 } times;
 
@@ -437,7 +437,7 @@ static const void *ask(struct raw *r, uint16_t type, const void *body, size_t by
 	return answer;
 }
 
-/* What a well-behaved client does all day; each call must go as ever. */
+/* Requests of a well-behaved client; each must succeed. */
 static void behave(struct raw *r, uint32_t session)
 {
 	struct {
@@ -465,7 +465,7 @@ static int ascending(const void *x, const void *y)
 	return (a > b) - (a < b);
 }
 
-/* Says what it was, and begins anew: the time that one in a hundred takes longer than. */
+/* Prints the times and starts anew; returns the 99th percentile. */
 static double p99(const char *when)
 {
 	double x;
@@ -510,12 +510,13 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 	p99("alone");
 	for (unsigned i = 0; i < n_attackers(); i++)
 		pids[i] = start_attack(i);
-	if (has_capability(CAP_SYS_NICE)) /* it is the daemon that is measured, not how the scheduler divides two processors by eighteen */
+	/* the daemon is measured, not how the scheduler divides two processors among eighteen processes */
+	if (has_capability(CAP_SYS_NICE))
 		ck_assert_int_eq(setpriority(PRIO_PROCESS, 0, -10), 0);
 	begin = told = fix_now();
 	while (seconds_asked() ? fix_now() < begin + seconds_asked() : counter(operator, "malformed") < MALFORMED) {
 		behave(r, session);
-		for (unsigned i = 0; i < n_attackers(); i++) /* they end when the daemon does, or when we say so */
+		for (unsigned i = 0; i < n_attackers(); i++) /* they live as long as the daemon */
 			ck_assert_int_eq(waitpid(pids[i], &status, WNOHANG), 0);
 		if (fix_now() > told + 1) {
 			raw_expect_held(operator, fix.pid);
@@ -528,13 +529,13 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 	waited = p99("meanwhile");
 	if (seconds_asked())
 		ck_assert_double_lt(waited, 5);
-	ck_assert_double_lt(longest, 1000); /* the unit's watchdog is patted every 15 s, between turns */
+	ck_assert_double_lt(longest, 1000); /* the unit's watchdog is notified every 15 s, between turns */
 	for (unsigned i = 0; i < n_attackers(); i++) {
 		ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
 		ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
 	}
 	behave(r, session);
-	/* everything that came in was closed again, and our own things are as they were */
+	/* all received descriptors are closed, and our own leases are unchanged */
 	fix_expect_fds(fix.pid, before);
 	ck_assert_uint_eq(raw_pool_figure(r, "lease"), 100);
 	raw_close(operator);
@@ -542,7 +543,7 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 }
 END_TEST
 
-/* More descriptors than a message may carry, and none of them stays. */
+/* More descriptors than a message may have: none of them stays open. */
 START_TEST(too_many_descriptors_are_closed)
 {
 	struct skv_msg_query q = {.what = SKV_QUERY_STATUS};
@@ -551,7 +552,7 @@ START_TEST(too_many_descriptors_are_closed)
 
 	before = fix_settled_fds(fix.pid);
 	for (unsigned n = 1; n <= 60; n++) {
-		struct raw *r = raw_operator(fix.socket); /* from others it takes none: test-hostile-fds */
+		struct raw *r = raw_operator(fix.socket); /* others may not send any: test-hostile-fds */
 		struct {
 			struct skv_msg_header h;
 			struct skv_msg_query q;
@@ -569,7 +570,7 @@ START_TEST(too_many_descriptors_are_closed)
 }
 END_TEST
 
-/* Packets of no bytes, of one byte, of the most and of more than the most. */
+/* Packets of no bytes, of one byte, of the maximum and of more. */
 START_TEST(sizes_at_the_edges)
 {
 	static char packet[SKV_WIRE_MAX + 8];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekvd --keeper, as it runs in a container: daemons are killed and replaced at random while an engine generates, and nothing is lost. The
- * keeper believes its own daemon only, gives up where none starts any more, and leaves nothing behind.
+ * sparsekvd --keeper, as it runs in a container: daemons are killed and replaced at random while an engine generates,
+ * and nothing is lost. The keeper accepts messages only from its own daemon, gives up if no daemon starts any more, and
+ * leaves nothing behind.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -25,7 +26,7 @@
 #include "tests/support/privilege.h"
 #include "tests/support/restart-engine.h"
 
-#define RESTARTS 30 /* of which every third one is asked for */
+#define RESTARTS 30 /* every third one is requested */
 
 #define STARTED "is the daemon, with "
 #define READY "keeper: the daemon is ready, "
@@ -43,7 +44,7 @@ static void shell(const char *format, const char *a, const char *b)
 	ck_assert_int_eq(system(command), 0);
 }
 
-/* What is executed next: a script, which takes the place of what runs. */
+/* Replaces the program that is executed next by a script. */
 static void replace_program(const char *script)
 {
 	char path[128];
@@ -113,7 +114,7 @@ static unsigned count_log(const char *what)
 	return n;
 }
 
-/* Until the log says it more than so many times. */
+/* Waits until the log has this text more than n times. */
 static void expect_more(const char *what, unsigned n)
 {
 	const double end = fix_now() + 20;
@@ -126,7 +127,7 @@ static void expect_more(const char *what, unsigned n)
 	}
 }
 
-/* The daemon that was started last, and how many descriptors it was passed. */
+/* Returns the daemon that was started last, and how many descriptors it was passed. */
 static pid_t last_daemon(unsigned *ret_n)
 {
 	char *log = read_log(), *line = log;
@@ -159,7 +160,7 @@ static int keeper_ends(void)
 	return WEXITSTATUS(status);
 }
 
-/* Neither a process nor a socket. */
+/* Checks that neither a process nor a socket is left. */
 static void nothing_is_left(void)
 {
 	DIR *d = opendir(dir);
@@ -179,7 +180,7 @@ static void stop_keeper(void)
 
 /* ---- nothing is lost ------------------------------------------------------------------------- */
 
-/* Now and then the next one is killed, too, while it starts. */
+/* Sometimes the next daemon is killed, too, while it starts. */
 static void restart(int i)
 {
 	const unsigned ready = count_log(READY), started = count_log(STARTED);
@@ -195,7 +196,10 @@ static void restart(int i)
 	expect_more(READY, ready);
 }
 
-/* From the end of one to the next that is ready, in milliseconds: the longest. Those that wait, as the start before came to nothing, are left out. */
+/*
+ * Returns the longest time, in ms, from the end of a daemon until the next one is ready. Starts that were delayed after
+ * a failed start do not count.
+ */
 static double longest_time(void)
 {
 	char *log = read_log(), *rest = log;
@@ -239,7 +243,9 @@ START_TEST(nothing_is_lost)
 }
 END_TEST
 
-/* A file in the place of the daemon's is what runs next, with everything. */
+/*
+ * After a SIGHUP the daemon is the same; after its end the file that replaced its program runs, with all descriptors.
+ */
 START_TEST(upgraded)
 {
 	char script[256], real[128];
@@ -251,7 +257,7 @@ START_TEST(upgraded)
 	shell("cp '%s' '%s'", program, real);
 	snprintf(script, sizeof(script), "echo the second version >&2; exec '%s' \"$@\"", real);
 	replace_program(script);
-	kill(keeper, SIGHUP); /* a daemon that reloads: the same one */
+	kill(keeper, SIGHUP); /* the daemon reloads, and stays the same */
 	expect_more("reloaded", 0);
 	ck_assert_uint_eq(count_log("second version"), 0);
 	kill(keeper, SIGUSR2);
@@ -262,7 +268,7 @@ START_TEST(upgraded)
 }
 END_TEST
 
-/* ---- what does not start --------------------------------------------------------------------- */
+/* ---- failed starts --------------------------------------------------------------------------- */
 
 START_TEST(gives_up)
 {
@@ -272,12 +278,12 @@ START_TEST(gives_up)
 	ck_assert_int_eq(kill(last_daemon(NULL), SIGKILL), 0);
 	ck_assert_int_eq(keeper_ends(), 1);
 	ck_assert_uint_eq(count_log("did not start: exit status 7"), 5);
-	ck_assert_uint_eq(count_log("5 starts in a row came to nothing"), 1);
+	ck_assert_uint_eq(count_log("5 starts in a row failed"), 1);
 	nothing_is_left();
 }
 END_TEST
 
-/* Three starts come to nothing each time; but a daemon that serves is a new beginning. */
+/* Three starts fail each time; but once a daemon has served, the count starts anew. */
 START_TEST(tries_again)
 {
 	char script[512];
@@ -303,7 +309,7 @@ START_TEST(wrong_option)
 }
 END_TEST
 
-/* ---- what others say ------------------------------------------------------------------------- */
+/* ---- messages of other processes ------------------------------------------------------------- */
 
 static void say(const char *text, int fd)
 {
@@ -323,7 +329,10 @@ static void other_process(void *unused)
 	say("READY=1", -1);
 }
 
-/* The listening sockets are the keeper's: not even the daemon removes or adds one. Only root may say that it is another process. */
+/*
+ * The listening sockets belong to the keeper: not even the daemon may remove or add one. Only root may send messages in
+ * the name of another process.
+ */
 START_TEST(own_sockets)
 {
 	const int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -359,21 +368,21 @@ START_TEST(others_are_ignored)
 	expect_more(READY, 0);
 	raw_leave_sequence(socket_path, "first");
 	fix_in_child(0, other_process, NULL);
-	expect_more("says is ignored", 3);
+	expect_more("is ignored: it is not the daemon", 3);
 	ck_assert_uint_eq(count_log(READY), 1);
 	for (int i = 0; i < 20; i++) {
 		kill_daemon();
 		ck_assert_int_eq(raw_count_sequences(socket_path), 1);
 		last_daemon(&n);
 		if (n == 5)
-			break; /* the client that left it has been dealt with */
+			break; /* the client that left the sequence is gone */
 	}
 	ck_assert_uint_eq(n, 5); /* two sockets, the state, the pool, the sequence */
 	stop_keeper();
 }
 END_TEST
 
-/* ---- what is stored -------------------------------------------------------------------------- */
+/* ---- stored descriptors ----------------------------------------------------------------------- */
 
 static int null_fd(void)
 {
@@ -383,7 +392,7 @@ static int null_fd(void)
 	return fd;
 }
 
-/* A program can be executed with all names, and has as many descriptors. */
+/* Executes a program with all names, which has as many descriptors. */
 static void check_passed(struct skv_stored *s)
 {
 	char *names, count[16];
@@ -416,7 +425,7 @@ START_TEST(stored)
 
 	skv_fd_raise_limit();
 	ck_assert_int_eq(skv_stored_add(s, "state", dup(fd)), 0);
-	ck_assert_int_eq(skv_stored_add(s, "state", dup(fd)), 0); /* the same again */
+	ck_assert_int_eq(skv_stored_add(s, "state", dup(fd)), 0); /* a second time */
 	ck_assert_uint_eq(s->n, 1);
 	ck_assert_int_eq(skv_stored_add(s, "state", skv_memfd_new("y", 4096)), 0);
 	ck_assert_uint_eq(s->n, 2);
@@ -433,7 +442,7 @@ START_TEST(stored)
 	ck_assert_uint_eq(s->n, n - 1);
 	ck_assert_uint_gt(s->n, 10000);
 	skv_stored_remove(s, "seq-00000000");
-	ck_assert_int_eq(skv_stored_add(s, name, null_fd()), 0); /* again there is room for one */
+	ck_assert_int_eq(skv_stored_add(s, name, null_fd()), 0); /* there is room for one again */
 	check_passed(s);
 	printf("%zu descriptors, %zu bytes of names\n", s->n, s->name_bytes);
 	fflush(stdout);

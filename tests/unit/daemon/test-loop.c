@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event loop: every operation ends exactly once, however small the ring, whatever is cancelled when. */
+/* The event loop: every operation ends exactly once, however small the ring, and whatever is cancelled when. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ START_TEST(more_operations_than_the_ring_has_entries)
 		if (i % 2 == 0)
 			skv_op_cancel(loop, &c[i].op);
 	}
-	ck_assert_int_eq(skv_loop_run(loop), 0); /* returns when nothing runs */
+	ck_assert_int_eq(skv_loop_run(loop), 0); /* returns when no operation runs */
 	for (int i = 0; i < N; i++) {
 		ck_assert_uint_eq(c[i].ended, 1);
 		ck_assert_int_eq(c[i].res, i % 2 ? 0 : -ECANCELED);
@@ -77,7 +77,7 @@ START_TEST(cancelling_twice_or_too_late_is_nothing)
 	skv_op_timer(loop, &c.op, 0, ended);
 	ck_assert_int_eq(skv_loop_run(loop), 0);
 	ck_assert_int_eq(c.res, 0);
-	skv_op_cancel(loop, &c.op); /* over */
+	skv_op_cancel(loop, &c.op); /* already ended */
 	skv_op_timer(loop, &c.op, 60000000000u, ended);
 	skv_op_cancel(loop, &c.op);
 	skv_op_cancel(loop, &c.op);
@@ -131,7 +131,7 @@ START_TEST(results_are_those_of_the_system_call)
 	ck_assert_int_eq(bad.res, -EBADF);
 	ck_assert_int_eq(polled.res, POLLOUT);
 
-	/* a send to nobody is EPIPE and no signal; a hang-up is 0 */
+	/* a send without a receiver is EPIPE and no signal; a hang-up is 0 */
 	close(s[0]);
 	skv_op_sendmsg(loop, &out.op, s[1], &tx, ended);
 	ck_assert_int_eq(skv_loop_run(loop), 0);
@@ -140,7 +140,7 @@ START_TEST(results_are_those_of_the_system_call)
 }
 END_TEST
 
-/* ---- many at once, cancelled at random ---- */
+/* ---- many at the same time, cancelled at random ---- */
 
 enum { PAIRS = 64, TURNS = 20000 };
 
@@ -230,7 +230,10 @@ static void connects(struct skv_op *op, int res)
 	ck_assert_int_eq(connect(l->fd, (struct sockaddr *)&l->to, sizeof(l->to)), 0);
 }
 
-/* The ring of a process that was killed waits on a socket a little longer than the process lives: as this one, which nobody looks after. */
+/*
+ * The ring of a killed process waits on a socket a little longer than the process lives. This second ring, whose
+ * completions are never read, simulates that.
+ */
 START_TEST(another_ring_accepts_first)
 {
 	struct late l = {.to.sun_family = AF_UNIX, .fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
@@ -270,7 +273,7 @@ START_TEST(a_refusal_names_io_uring_and_the_sysctl)
 }
 END_TEST
 
-/* Busy for 3 ms of the processor's time, or asleep for 20. */
+/* Uses 3 ms of processor time, or sleeps for 20 ms. */
 static void is_long(struct skv_op *op, int res)
 {
 	struct timespec t;
@@ -300,7 +303,7 @@ static const struct skv_meter_work *work_of(const char *name)
 	ck_abort_msg("no work '%s' was recorded", name);
 }
 
-/* What took long is told by its name; time asleep is not the processor's. */
+/* A long turn is reported by its operation's name; time asleep is not processor time. */
 START_TEST(turns_say_what_they_did)
 {
 	struct count busy = {0}, asleep = {.byte = 1};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon in memory cgroups of 128 and of 512 MB, under clients that make it hold as much as they can: answers that
- * nobody reads, forks, sequences, tables of a client that dies. The kernel kills nobody, the daemon says what it cannot
- * have, and who comes then is served. Root, and a memory cgroup.
+ * The daemon in memory cgroups of 128 and of 512 MB, with clients that make it use as much memory as they can: replies
+ * that are not read, forks, sequences, tables of a client that dies. The kernel kills no process, the daemon refuses
+ * what it lacks memory for, and new clients are served. Needs root and a memory cgroup.
  */
 #include <check.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 
 #define HOSTILE_UID 54321u
 #define USERS 16u
-#define CONNECTIONS 60u /* of a user: not all that it may have */
+#define CONNECTIONS 60u /* of a user: fewer than it may have */
 #define TOKENS (128u << 10)
 #define MB ((uint64_t)1000 * 1000)
 
@@ -50,7 +50,10 @@ static bool begin(uint64_t limit)
 	return true;
 }
 
-/* As raw_seq_new(): false where there is no room yet, because those who do not read their answers go with the next tick. */
+/*
+ * As raw_seq_new(); returns false if there is no memory yet: clients that do not read their replies are disconnected at
+ * the next tick.
+ */
 static bool seq_new(struct raw *r, uint32_t session)
 {
 	struct skv_msg_seq_name m = {.session = session};
@@ -61,11 +64,11 @@ static bool seq_new(struct raw *r, uint32_t session)
 	if (got == (SKV_MSG_SEQ_NEW | SKV_REPLY))
 		return true;
 	ck_assert_int_eq(got, SKV_MSG_ERROR);
-	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "the daemon's memory cgroup allows it"));
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "the daemon's memory cgroup"));
 	return false;
 }
 
-/* Somebody who was not there before is served, on a machine that has other work, too, and may have to ask again. */
+/* A new client is served. The machine does other work, too, so the client may have to retry. */
 static void newcomer(void *unused)
 {
 	const double end = fix_now() + 40;
@@ -103,7 +106,7 @@ static void end(const char *what)
 	memory_group_end();
 }
 
-/* All users at once do so, and go on to hold what they have until all are done and somebody new has come. */
+/* All users run `body` at the same time, and keep what they have until all are done and a new client was served. */
 static void attack(void (*body)(void))
 {
 	pid_t pids[USERS];
@@ -123,7 +126,7 @@ static void attack(void (*body)(void))
 		ck_assert_int_eq(waitpid(pids[u], &status, WUNTRACED), pids[u]);
 		ck_assert_msg(WIFSTOPPED(status), "%s", child_problem());
 	}
-	raw_close(raw_operator(fix.socket)); /* however little is left */
+	raw_close(raw_operator(fix.socket)); /* however little memory is left */
 	fix_in_child(HOSTILE_UID + USERS, newcomer, NULL);
 	for (unsigned u = 0; u < USERS; u++)
 		kill(pids[u], SIGCONT);
@@ -131,7 +134,7 @@ static void attack(void (*body)(void))
 		child_wait(pids[u]);
 }
 
-/* ---- answers that nobody reads --------------------------------------------------------------- */
+/* ---- replies that are not read --------------------------------------------------------------- */
 
 static void ask_and_not_read(void)
 {
@@ -165,7 +168,7 @@ END_TEST
 
 /* ---- sequences and forks --------------------------------------------------------------------- */
 
-/* As often as the daemon says yes; and it says why not. */
+/* Sends a request until the daemon refuses it, with a reason; returns how often it succeeded. */
 static unsigned ask_until_refused(struct raw *r, uint16_t type, const struct skv_msg_seq_name *m)
 {
 	unsigned n = 0;
@@ -177,7 +180,7 @@ static unsigned ask_until_refused(struct raw *r, uint16_t type, const struct skv
 		n++;
 	} while (got == (int)(type | SKV_REPLY));
 	ck_assert_int_eq(got, SKV_MSG_ERROR);
-	ck_assert_msg(strstr(raw_error_text(r), "cgroup") || strstr(raw_error_text(r), "is for others"), "%s",
+	ck_assert_msg(strstr(raw_error_text(r), "cgroup") || strstr(raw_error_text(r), "is reserved for others"), "%s",
 	              raw_error_text(r));
 	return n - 1;
 }
@@ -224,7 +227,7 @@ END_TEST
 
 /* ---- page cache ------------------------------------------------------------------------------ */
 
-/* A file larger than the group is read by a process in it: its cache fills the group, and is in nobody's way. */
+/* A process in the group reads a file larger than the group: its page cache fills the group, but can be reclaimed. */
 START_TEST(page_cache_is_no_use)
 {
 	static char block[1 << 20];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Nth call of the CUDA driver fails, for all N, in a daemon with device memory, its device worker or its disk worker, while engines run,
- * sequences are parked and come back, and the next daemon starts; and calls of the device worker. The driver and the engines' device are fake ones.
+ * The Nth call of the CUDA driver fails, for all N, in a daemon with device memory, in its device worker or in its disk
+ * worker, while engines run, sequences are parked and resumed, and the next daemon starts; and other calls of the
+ * device worker fail. The driver and the engines' device are fake.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "tests/support/nth-parked.h"
 #include "tests/support/nth-world.h"
 
-enum { OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700, UNKNOWN = 999 }; /* of the driver: CUresult */
+enum { OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700, UNKNOWN = 999 }; /* CUresult values of the driver */
 
 static void begin(void)
 {
@@ -26,7 +27,7 @@ static void begin(void)
 	nth_parked_begin(options);
 }
 
-/* The daemon is a new one, which has not used the device for the victim's model yet; the bystander's is there. */
+/* The daemon is new and has not used the device for the victim's model; the bystander's sequence exists. */
 static void victim_works(uint32_t n)
 {
 	nth_arm(n);

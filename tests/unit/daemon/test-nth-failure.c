@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Nth call of the daemon's fails, for all N: of allocations, of memory and descriptors, of what is written, sent, given to the ring, and
- * of what the ring carries out; once, or from then on. N grows until a whole scenario passes without that failure.
+ * The Nth call of the daemon fails, for all N: allocations, memory and descriptors, writes, sends, ring submissions,
+ * and operations of the ring; once, or from then on. N grows until a whole scenario passes without the failure.
  *
- * After each the daemon is alive, and its state balances, or it has ended with a failure and the next one has everything. Calls of a victim
- * fail with an error that says what, and succeed when they are done again; a bystander loses nothing, and steps as if nobody disturbed it.
+ * After each failure the daemon is alive and its state balances, or it has ended with an error and the next daemon has
+ * everything. Calls of a victim fail with an error and a text, and succeed when they are retried; a bystander loses
+ * nothing, and its steps are undisturbed.
  */
 #include <errno.h>
 #include <signal.h>
@@ -42,7 +43,7 @@ static void victim_dies(uint32_t n)
 	pid = nth_engine_start(NTH_AND_DIES, NULL);
 	status = nth_world_wait(pid);
 	ck_assert_msg(status == SIGKILL || (status == 0 && nth_failure.onwards), "wait status %#x: %s", (unsigned)status, child_problem());
-	for (int i = 0; i < 100; i++) { /* what it had is taken back */
+	for (int i = 0; i < 100; i++) { /* wait until the daemon has freed what the victim had */
 		nth_world_follow_daemon();
 		usleep(200);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Nth call fails, for all N, while a daemon hands everything over to a new process: of the two processes' calls together. Either the new
- * one serves then, or the old one goes on, and nothing is lost. Where there is no service manager, what a daemon cannot go on without memory
- * for ends with it: that it may say and do, but nothing else.
+ * The Nth call fails, for all N, while a daemon hands over everything to a new process; calls of both processes count
+ * together. Then either the new process serves, or the old one continues, and nothing is lost. Without a service
+ * manager, a daemon may also log that it cannot continue without memory, and end with everything: only that.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "tests/support/nth-engine.h"
 
 #define PATIENCE_S 30
-#define STILL_MS 150 /* without a call of either's: nothing more is going to happen */
+#define STILL_MS 150 /* no call of either process for so long: nothing more will happen */
 
 static struct fix f;
 static const char *const options[] = {nth_policy_path, NULL};
@@ -55,12 +55,15 @@ static bool has_ended(pid_t pid, int *ret_status)
 {
 	if (waitpid(pid, ret_status, WNOHANG) == 0)
 		return false;
-	/* the old one kills a new one that does not do as it must */
+	/* the old daemon kills a new process that does not follow the protocol */
 	ck_assert_msg(*ret_status == 0 || *ret_status == EXIT_FAILURE << 8 || (pid != f.pid && *ret_status == SIGKILL), "a daemon ended with wait status %#x", (unsigned)*ret_status);
 	return true;
 }
 
-/* One of both ends, and the other one serves; or both. Which one does: 0, none. */
+/*
+ * Waits until one of the processes has ended and the other serves, or both have ended. Returns the one that serves; 0:
+ * none.
+ */
 static pid_t hand_over(void)
 {
 	const pid_t next = start_next();
@@ -75,7 +78,8 @@ static pid_t hand_over(void)
 		new = !has_ended(next, &status);
 		usleep(500);
 	}
-	for (uint32_t seen = 0; (old || new) && still < STILL_MS; still = seen == nth_fails->seen ? still + 1 : 0) { /* until it serves, or cannot go on either */
+	/* until it serves, or has ended, too */
+	for (uint32_t seen = 0; (old || new) && still < STILL_MS; still = seen == nth_fails->seen ? still + 1 : 0) {
 		seen = nth_fails->seen;
 		old = old && !has_ended(f.pid, &status);
 		new = new && !has_ended(next, &status);

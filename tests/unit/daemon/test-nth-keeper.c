@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Nth call of a keeper's fails, for all N, once or from then on, while daemons are killed and restarted under it, or while it starts. It
- * may take longer then, and nothing is lost; a keeper that cannot start says why, and leaves nothing behind.
+ * The Nth call of a keeper fails, for all N, once or from then on, while its daemons are killed and restarted, or while
+ * it starts. Restarts may take longer then, but nothing is lost; a keeper that cannot start says why, and leaves
+ * nothing behind.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +22,7 @@
 #include "tests/support/nth-engine.h"
 
 #define PATIENCE_S 30
-#define WITHOUT_MS 300 /* what is lacking comes back */
+#define WITHOUT_MS 300 /* then the resource is available again */
 #define STARTED "is the daemon, with "
 #define READY "keeper: the daemon is ready, "
 
@@ -72,7 +73,7 @@ static void keeper_lives(void)
 	ck_assert_msg(waitpid(keeper, &status, WNOHANG) == 0, "the keeper has ended:\n%s", read_log());
 }
 
-/* Until the log says it more often than that. */
+/* Waits until the log has this text more than n times. */
 static void expect_more(const char *what, unsigned n)
 {
 	const double until = fix_now() + PATIENCE_S;

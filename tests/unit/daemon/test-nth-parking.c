@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Nth call fails, for all N, of a daemon that parks sequences, or of its disk workers: on files, of rings, of memory and descriptors.
- * tests/support/nth-parked.h says what must hold then.
+ * The Nth call fails, for all N, in a daemon that parks sequences, or in its disk workers: on files, rings, memory and
+ * descriptors. tests/support/nth-parked.h says what must hold then.
  */
 #include <errno.h>
 

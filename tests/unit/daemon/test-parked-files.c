@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of parked sequences that somebody removed, that go for good, and that grow old while the clock of the day is set. */
+/*
+ * Files of parked sequences that are removed by other programs, that are deleted durably, and that expire while the
+ * system clock is changed.
+ */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +16,7 @@
 #include "tests/support/parked-chats.h"
 
 static struct fix f;
-static char *folder, clock_file[96]; /* by how many seconds the daemon's clock of the day is wrong */
+static char *folder, clock_file[96]; /* clock_file: offset of the daemon's system clock, in seconds */
 static const char *preloaded = "tests/support/.libs/fake-clock.so";
 static struct skv_client *client;
 
@@ -46,7 +49,7 @@ static void end(void)
 	ck_assert_int_eq(system(command), 0);
 }
 
-/* 0, or the errno of PARK, RESUME or DROP_NAME. */
+/* Sends PARK, RESUME or DROP_NAME; returns 0 or the errno. */
 static int ask(uint16_t type, const char *name)
 {
 	struct raw *r = raw_hello(f.socket);
@@ -67,7 +70,7 @@ static json_int_t expired(void)
 	return n;
 }
 
-/* The file of a parked sequence; to be freed. */
+/* Returns the path of a parked sequence's file; the caller frees it. */
 static char *file_of(const char *name)
 {
 	char command[300], path[512] = "";
@@ -86,7 +89,7 @@ static void setup(void)
 	folder = fx_folder();
 }
 
-/* One that somebody removed is no sequence that never was: -ENOENT would have it made anew. */
+/* A sequence whose file was removed is not one that never existed: after -ENOENT, a client would make a new one. */
 START_TEST(file_is_gone)
 {
 	struct skv_seq *q;
@@ -98,9 +101,9 @@ START_TEST(file_is_gone)
 	file = file_of("chat-0");
 	snprintf(away, sizeof(away), "%s.away", file);
 	ck_assert_int_eq(rename(file, away), 0);
-	FAILS(skv_seq_attach(world[0].session, "chat-0", &q), EBADMSG, "is gone: somebody removed it");
+	FAILS(skv_seq_attach(world[0].session, "chat-0", &q), EBADMSG, "is gone: restore the file");
 	FAILS(skv_seq_new(world[0].session, "chat-0", 0, &q), EEXIST, "which is parked");
-	ck_assert_int_eq(rename(away, file), 0); /* a disk that was not mounted */
+	ck_assert_int_eq(rename(away, file), 0); /* like a disk that was not mounted */
 	free(file);
 	chat_talk(&chats[0], 1);
 	chat_check(&chats[0]);
@@ -114,7 +117,7 @@ START_TEST(file_is_gone)
 }
 END_TEST
 
-/* A line of the record: of whom, what and where. */
+/* A line of the record: process, call and path. */
 struct file_op {
 	int pid;
 	char what[16], path[256];
@@ -133,7 +136,7 @@ static unsigned read_ops(const char *record, struct file_op *ret, unsigned most)
 	return n;
 }
 
-/* Does the process that made call i sync this folder with its next call? */
+/* Returns whether the process that made call i syncs this folder with its next call. */
 static bool is_synced(const struct file_op *all, unsigned n, unsigned i, const char *path)
 {
 	unsigned next = i + 1;
@@ -143,7 +146,7 @@ static bool is_synced(const struct file_op *all, unsigned n, unsigned i, const c
 	return next < n && !strcmp(all[next].what, "fsync") && !strcmp(all[next].path, path);
 }
 
-/* Of the daemon's own process, in folders of users: none. */
+/* Checks that the daemon's own process made no call in folders of users. */
 static void expect_none_of_daemon(const struct file_op *all, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -151,8 +154,9 @@ static void expect_none_of_daemon(const struct file_op *all, unsigned n)
 }
 
 /*
- * Before anybody hears that a file is gone its folder is synchronized; and before one is written the folder above it, though the user's folder
- * was there already: who made it may have died at once. Workers do so: a daemon that serves touches no folder, which may be on a disk that hangs.
+ * A file's folder is synced before the daemon reports that the file is gone. Before a file is written, the folder above
+ * the user's folder is synced, even if the user's folder existed: the process that made it may have died before it
+ * synced. Workers do this: a serving daemon touches no folder, since the disk may hang.
  */
 START_TEST(gone_for_good)
 {
@@ -168,14 +172,14 @@ START_TEST(gone_for_good)
 	preloaded = "tests/support/.libs/record-files.so";
 	begin(NULL);
 	chats_make(3);
-	fx_text(record, ""); /* at its start it reads everything */
+	fx_text(record, ""); /* only from now on: at its start the daemon reads everything */
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-1"), 0);
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_DROP_NAME, "chat-0"), 0);
 	n = read_ops(record, all, 1000);
 	ck_assert_msg(is_synced(all, n, n - 2, user), "what is dropped is not synchronized when it is told: %s %s", all[n - 1].what, all[n - 1].path);
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-1"), 0);
-	fix_sleep_ms(1000); /* nobody waits for its file to go */
+	fix_sleep_ms(1000); /* the removal of the file is asynchronous */
 	n = read_ops(record, all, 1000);
 	expect_none_of_daemon(all, n);
 	for (unsigned i = 0; i < n; i++) {
@@ -196,7 +200,7 @@ START_TEST(gone_for_good)
 }
 END_TEST
 
-/* What the disk did not give at the start is asked for again by a worker, and is not forgotten while it fails. */
+/* A worker retries what the disk did not give at the start, and does not forget it while that fails. */
 START_TEST(looked_at_again)
 {
 	static struct file_op all[1000];
@@ -231,7 +235,7 @@ START_TEST(looked_at_again)
 }
 END_TEST
 
-/* Does the sequence's age drop it within these seconds? */
+/* Returns whether the sequence expires within these seconds. */
 static bool grows_old(double seconds)
 {
 	for (double until = fix_now() + seconds; fix_now() < until; fix_sleep_ms(50))
@@ -241,8 +245,8 @@ static bool grows_old(double seconds)
 }
 
 /*
- * The clock of the day is set, back and forth, or was wrong while a sequence was parked: what was parked a moment ago stays. It goes when
- * its time is over, by a clock that nobody sets.
+ * The system clock is set back and forth, or was wrong while a sequence was parked: a sequence that was parked a moment
+ * ago stays. It expires after its time by a clock that cannot be set.
  */
 START_TEST(clock_is_set)
 {
@@ -256,7 +260,7 @@ START_TEST(clock_is_set)
 	fx_text(clock_file, year_on);
 	ck_assert(!grows_old(1.5));
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), 0);
-	fx_text(clock_file, year_back); /* it is parked by a clock that is slow, and then set */
+	fx_text(clock_file, year_back); /* it is parked while the clock is slow, and the clock is then corrected */
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_PARK, "chat-0"), 0);
 	fx_text(clock_file, "0");
 	ck_assert(!grows_old(1.5));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences go to disk and come back: a chat that is parked between any two of its steps has the outputs of one that never was, bit for
- * bit, under policies of each form; after a reboot, too. Under pressure the least recently used go, and nobody fails. What is damaged, or
- * cannot be written, is lost or stays alone.
+ * Sequences are parked and resumed: a chat that is parked between any two of its steps has the outputs of one that
+ * never was, bit for bit, under policies of each form, also after a reboot. Under memory pressure the least recently
+ * used are parked, and no call fails. A sequence whose file is damaged is lost, one that cannot be written stays, and
+ * other sequences are not affected.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -69,7 +70,7 @@ static void end(void)
 	remove_folder();
 }
 
-/* A machine that loses its memory, and starts again. */
+/* Simulates a reboot: the memory is lost, and another daemon starts. */
 static void reboot(const char *const *options)
 {
 	skv_disconnect(client);
@@ -78,7 +79,7 @@ static void reboot(const char *const *options)
 	connect_client();
 }
 
-/* 0, or the errno of PARK, RESUME or DROP_NAME; then a text is in refused. */
+/* Sends PARK, RESUME or DROP_NAME; returns 0, or the errno, with the text in `refused`. */
 static char refused[SKV_TEXT_MAX];
 static int ask(uint16_t type, const char *name)
 {
@@ -102,7 +103,7 @@ static json_int_t figure(const char *key)
 	return n;
 }
 
-/* Is it on disk? */
+/* Returns whether the sequence is on disk. */
 static bool is_parked(const char *name)
 {
 	struct raw *r = raw_hello(socket_path);
@@ -195,7 +196,7 @@ END_TEST
 
 #define PRESSURE_CHATS 32u
 
-/* Those in memory are the ones that were used last. */
+/* The most recently used sequences are in memory. */
 START_TEST(pressure)
 {
 	char pool[64];
@@ -210,7 +211,8 @@ START_TEST(pressure)
 	         (unsigned long long)(PRESSURE_CHATS * chat_bytes / 4));
 	start(options);
 	connect_client();
-	for (size_t i = 1; i < CHAT_SPECS; i++) /* one spec: one size, so that the least recently used is seen to go */
+	/* a single spec and thus size, so that the order of eviction is visible */
+	for (size_t i = 1; i < CHAT_SPECS; i++)
 		skv_close(world[i].session);
 	for (unsigned i = 0; i < PRESSURE_CHATS; i++) {
 		snprintf(chats[i].name, sizeof(chats[i].name), "chat-%u", i);
@@ -218,7 +220,7 @@ START_TEST(pressure)
 		chats[i].len = 0;
 		order[i] = i;
 	}
-	for (int turn = 0; turn < 160; turn++) { /* half of the time with one of those that talked last */
+	for (int turn = 0; turn < 160; turn++) { /* half of the time one of the last three chats */
 		const unsigned k = turn < (int)PRESSURE_CHATS ? 0 : rnd_below(2) ? PRESSURE_CHATS - 1 - rnd_below(3) : rnd_below(PRESSURE_CHATS);
 		const unsigned t = order[k];
 
@@ -246,7 +248,7 @@ START_TEST(pressure)
 }
 END_TEST
 
-/* A file of the user's folder, by a part of its name. */
+/* Returns the file in the user's folder whose name has this part. */
 static const char *file_of(const char *name)
 {
 	static char path[512];
@@ -300,7 +302,7 @@ START_TEST(damaged)
 	}
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_DROP_NAME, "chat-0"), 0);
 	OK(skv_seq_new(world[0].session, "chat-0", 0, &q));
-	reboot(NULL); /* the header of the other one says what its file has not */
+	reboot(NULL); /* the other file's header does not match its size */
 	fix_expect_log(&f, "chat-7.parked is left alone");
 	end();
 }
@@ -320,7 +322,7 @@ static bool is_worker(int pid)
 	return !strcmp(comm, "sparsekvd-disk\n");
 }
 
-/* The disk worker of the daemon, once there is one. */
+/* Returns the daemon's disk worker, once there is one. */
 static pid_t find_worker(void)
 {
 	char path[64];
@@ -339,7 +341,7 @@ static pid_t find_worker(void)
 	return found;
 }
 
-/* It is attached while it is being written: nobody waits, and the file goes. */
+/* A sequence is attached while it is written: the attach does not wait, and the file is removed. */
 START_TEST(taken_meanwhile)
 {
 	struct skv_msg_seq_of m = {.uid = (uint32_t)getuid(), .name = "chat-0"};
@@ -370,7 +372,9 @@ START_TEST(taken_meanwhile)
 }
 END_TEST
 
-/* Workers that die: the job is done by another; and a daemon that is ended while one works leaves what there was. */
+/*
+ * If a worker dies, another one does the job; if the daemon ends while a worker runs, the sequences stay as they were.
+ */
 START_TEST(worker_dies)
 {
 	begin(NULL);
@@ -407,7 +411,7 @@ START_TEST(refusals)
 }
 END_TEST
 
-/* ---- daemons die, and others go on ----------------------------------------------------------- */
+/* ---- deaths of daemons ----------------------------------------------------------------------- */
 
 static char parked_option[96], path_option[300];
 static const char *lasting[] = {parked_option, path_option, NULL, "--pool-bytes=64M", "--segment-bytes=1M", "--cuda-segment-bytes=2M", NULL};
@@ -439,7 +443,7 @@ static void end_lasting(void)
 	log = manager_log();
 	ck_assert_ptr_null(strstr(log, "does not balance"));
 	ck_assert_ptr_null(strstr(log, "left alone"));
-	ck_assert_ptr_null(strstr(log, "cannot be had back"));
+	ck_assert_ptr_null(strstr(log, "cannot be restored"));
 	ck_assert_ptr_null(strstr(log, "cannot be parked"));
 	free(log);
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
@@ -447,11 +451,11 @@ static void end_lasting(void)
 	remove_folder();
 }
 
-/* At any instant while chats are parked and read: each is there once, with all of its steps. */
+/* The daemon dies at any instant while chats are parked and resumed: each chat is there once, with all of its steps. */
 START_TEST(daemon_dies)
 {
 	const bool device = devmem_is_device();
-	const int daemons = device ? 15 : 60; /* it looks for the device when it starts */
+	const int daemons = device ? 15 : 60; /* it initializes the device when it starts */
 	unsigned parks = 0;
 
 	begin_lasting();
@@ -461,7 +465,7 @@ START_TEST(daemon_dies)
 		struct raw *r = raw_hello(socket_path);
 
 		raw_send_named(r, rnd_below(3) ? SKV_MSG_SEQ_PARK : SKV_MSG_SEQ_RESUME, world[0].model.name, c->name);
-		usleep(rnd_below(device ? 1500000 : 30000)); /* a worker makes a context first */
+		usleep(rnd_below(device ? 1500000 : 30000)); /* a worker first makes a context */
 		next_daemon();
 		raw_hang_up(r);
 		for (unsigned k = 0; k < TURNS_CHATS; k++)
@@ -478,7 +482,7 @@ START_TEST(daemon_dies)
 }
 END_TEST
 
-/* What was dropped while it was parked or read does not come back. */
+/* A sequence that was dropped while it was parked or resumed does not come back. */
 START_TEST(dropped_is_gone)
 {
 	const int daemons = devmem_is_device() ? 6 : 60;

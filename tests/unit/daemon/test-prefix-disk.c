@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sealed prefixes go to disk and come back: what follows from one that did is, bit by bit, what follows from reading the prompt; after a
- * restart, too. With another secret they are nobody's, and whatever is wrong with a file or the disk, fewer tokens were there already.
+ * Sealed prefixes are parked and read back: outputs after such a prefix are bit for bit those of reading the prompt,
+ * also after a restart. With another secret they cannot be used. Whatever is wrong with a file or the disk only
+ * shortens the prefix.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,17 +33,17 @@ START_TEST(comes_back)
 		ck_assert_uint_eq(pd_in_memory(), 1);
 		ck_assert_int_eq(pd_of_prefixes("restored"), i + 1);
 		ck_assert_int_eq(pd_of_prefixes("restored_tokens"), (i + 1) * (int)PREFIX_SEALED);
-		ck_assert_uint_eq(pd_attend(1), PREFIX_SEALED); /* now it is here */
+		ck_assert_uint_eq(pd_attend(1), PREFIX_SEALED); /* now it is in memory */
 	}
 	ck_assert_int_eq(pd_of_prefixes("restored"), 3);
-	ck_assert_int_eq(pd_of_prefixes("written"), 1); /* which never changed */
+	ck_assert_int_eq(pd_of_prefixes("written"), 1); /* it never changed */
 	ck_assert_int_eq(pd_figure("parking", "sequences"), 0);
 	ck_assert_uint_eq(pd_attend(2), 0);
 	pd_end();
 }
 END_TEST
 
-/* Memory has the first block, the disk two. And the smallest that has as many is read. */
+/* Memory has the first block, the disk two. The smallest file with enough blocks is read. */
 START_TEST(the_longest)
 {
 	int32_t ids[PREFIX_PROMPT];
@@ -69,7 +70,7 @@ START_TEST(the_longest)
 }
 END_TEST
 
-/* Nobody else's: another policy, another model. */
+/* A prefix of another policy or model is not used. */
 START_TEST(whose)
 {
 	struct skv_session *mine;
@@ -106,7 +107,7 @@ static void make_secret(const char *path)
 	ck_assert_int_eq(chmod(path, 0600), 0);
 }
 
-/* Found again by the next daemon; with another secret, gone. */
+/* The next daemon finds the prefix; with another secret it is gone. */
 START_TEST(after_a_reboot)
 {
 	static char option[160];
@@ -122,7 +123,7 @@ START_TEST(after_a_reboot)
 		pd_seal(seed, PREFIX_SEALED);
 	pd_squeeze();
 	pd_reboot();
-	fix_expect_log(&pd.f, "3 sealed prefixes on disk are found again, 0 are of another secret");
+	fix_expect_log(&pd.f, "3 sealed prefixes on disk can be used again, 0 are removed");
 	for (uint64_t seed = 1; seed <= 3; seed++)
 		ck_assert_uint_eq(pd_attend(seed), PREFIX_SEALED);
 	ck_assert_uint_eq(pd_attend(4), 0);
@@ -130,7 +131,7 @@ START_TEST(after_a_reboot)
 	ck_assert_uint_eq(pd_attend(1), PREFIX_SEALED);
 	make_secret(path);
 	pd_reboot();
-	fix_expect_log(&pd.f, "0 sealed prefixes on disk are found again, 3 are of another secret");
+	fix_expect_log(&pd.f, "0 sealed prefixes on disk can be used again, 3 are removed");
 	pd_wait_files(0);
 	ck_assert_uint_eq(pd_attend(1), 0);
 	unlink(path);
@@ -138,7 +139,7 @@ START_TEST(after_a_reboot)
 }
 END_TEST
 
-/* One bit, or the end: it counts as absent, and its file goes. */
+/* A flipped bit, or a missing end: the prefix counts as absent, and its file is removed. */
 START_TEST(damaged)
 {
 	char path[300];
@@ -179,7 +180,7 @@ START_TEST(damaged)
 }
 END_TEST
 
-/* A disk that is slow: what is there in time is what the sequence begins with. The rest goes on, and serves the next one. */
+/* A slow disk: the sequence begins with what is read in time. The read continues, and serves the next sequence. */
 START_TEST(bounded)
 {
 	int32_t ids[PREFIX_PROMPT];
@@ -191,7 +192,7 @@ START_TEST(bounded)
 	pd_seal(1, PREFIX_SEALED);
 	pd_seal(2, PREFIX_SEALED);
 	pd_squeeze();
-	ck_assert_uint_eq(pd_attend(2), PREFIX_SEALED); /* there is a worker now */
+	ck_assert_uint_eq(pd_attend(2), PREFIX_SEALED); /* now there is a worker */
 	pd_seal(1, 256);
 	ck_assert_int_gt(pd_signal_workers(SIGSTOP), 0);
 	prefix_prompt(ids, 1);
@@ -209,7 +210,7 @@ START_TEST(bounded)
 }
 END_TEST
 
-/* Several wait for the same: it is read once. */
+/* Several sequences wait for the same prefix: it is read once. */
 START_TEST(together)
 {
 	pid_t pids[4];
@@ -242,7 +243,10 @@ START_TEST(together)
 }
 END_TEST
 
-/* There is no memory for it; or (_i) it is waited for, and does not come. Nothing is left of it then. */
+/*
+ * There is no memory for the prefix; or (_i) the sequence waits for memory that does not become free. Nothing of the
+ * prefix is left then.
+ */
 START_TEST(no_memory)
 {
 	uint64_t content[PREFIX_TOKENS] = {0};
@@ -258,7 +262,7 @@ START_TEST(no_memory)
 	pd_squeeze();
 	if (_i) {
 		pd_seal(2, PREFIX_SEALED);
-		ck_assert_int_gt(pd_signal_workers(SIGSTOP), 0); /* it cannot make room */
+		ck_assert_int_gt(pd_signal_workers(SIGSTOP), 0); /* so it cannot make room */
 	}
 	mine = pd.w.session;
 	OK(skv_connect(&other, pd.f.socket));
@@ -289,7 +293,7 @@ START_TEST(no_memory)
 }
 END_TEST
 
-/* That is in memory alone. */
+/* Parks the prefixes that are only in memory. */
 static void send_park(struct raw *r)
 {
 	json_t *seqs = raw_query(r, SKV_QUERY_SEQS), *row;
@@ -304,7 +308,10 @@ static void send_park(struct raw *r)
 	json_decref(seqs);
 }
 
-/* The daemon is killed, and memory lost, at any instant while a prefix is parked or read: it is there as a whole, or not at all. */
+/*
+ * The daemon is killed and its memory lost at any instant while a prefix is parked or read: the prefix is complete on
+ * disk, or absent.
+ */
 START_TEST(daemon_dies)
 {
 	unsigned found = 0;
@@ -343,7 +350,7 @@ static int ctl(const char *shell)
 	return system(command);
 }
 
-/* It is listed, counted, and dropped by its name; it is no sequence that can be exported, resumed or attached. */
+/* A prefix is listed, counted, and dropped by its name; it cannot be exported, resumed or attached as a sequence. */
 START_TEST(controlled)
 {
 	char path[300], name[40] = "/", command[400];
@@ -358,9 +365,9 @@ START_TEST(controlled)
 	ck_assert_int_eq(ctl(command), 0);
 	ck_assert_int_eq(ctl("ctl status | grep -q '^on disk *1 prefixes' && ctl metrics | grep -q '^sparsekv_prefix_parked 1'"), 0);
 	FAILS(skv_seq_attach(pd.w.session, name, &seq), EINVAL, "name");
-	snprintf(command, sizeof(command), "ctl seq import <'%s' 2>&1 | grep -q 'it is of a sealed prefix'", path);
+	snprintf(command, sizeof(command), "ctl seq import <'%s' 2>&1 | grep -q 'file of a sealed prefix'", path);
 	ck_assert_int_eq(ctl(command), 0);
-	snprintf(command, sizeof(command), "ctl seq export --model parked %s 2>&1 | grep -q 'a sealed prefix is of use'", name);
+	snprintf(command, sizeof(command), "ctl seq export --model parked %s 2>&1 | grep -q 'cannot be exported'", name);
 	ck_assert_int_eq(ctl(command), 0);
 	snprintf(command, sizeof(command), "ctl seq resume --model parked %s >/dev/null && ctl seq list | grep -q 'none *%s'", name, name);
 	ck_assert_int_eq(ctl(command), 0);

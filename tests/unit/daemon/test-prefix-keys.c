@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keys of sealed prefixes against OpenSSL's HMAC(): prefix-keys.c makes them without it, for the memory that it allocates. The word before
- * what is hashed ends with a 0.
+ * Keys of sealed prefixes compared with OpenSSL's HMAC(); prefix-keys.c does not use it, since it allocates memory. The
+ * label before the hashed data ends with a NUL.
  */
 #include <check.h>
 #include <errno.h>
@@ -57,14 +57,15 @@ START_TEST(of_origins)
 	memcpy(text + n + 16, made.form, 8 * sizeof(*made.form));
 	skv_prefix_origin(tenant, &m, "full", &made, origin);
 	assert_hmac(tenant, text, n + 16 + 8 * sizeof(*made.form), origin);
-	made.policy = 1; /* nor the path: the spec says that, and what is in the file its fingerprint */
+	/* policy and path do not count: the spec names the policy, and the fingerprint covers the file's content */
+	made.policy = 1;
 	strcpy(made.codec_path, "elsewhere");
 	skv_prefix_origin(tenant, &m, "full", &made, origin);
 	assert_hmac(tenant, text, n + 16 + 8 * sizeof(*made.form), origin);
 }
 END_TEST
 
-/* The key before may be where the next one goes. */
+/* The key before and the result may be in the same memory. */
 START_TEST(of_blocks)
 {
 	uint8_t before[SKV_PREFIX_KEY], key[SKV_PREFIX_KEY], text[6 + SKV_PREFIX_KEY + SKV_BLOCK_TOKENS * 4];

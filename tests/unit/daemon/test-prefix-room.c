@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sealed prefixes on disk have what sequences leave of the user's quotas, and of the disk; those that were not used for longest go first. And
- * memory that prefixes take more of than they are to goes to disk.
+ * Sealed prefixes on disk use what sequences leave of the user's quotas and of the disk; the least recently used are
+ * removed first. If prefixes use more memory than they may, some are parked.
  */
 #include <errno.h>
 #include <sched.h>
@@ -17,7 +17,7 @@
 #include "tests/support/prefix-disk.h"
 #include "tests/support/privilege.h"
 
-/* The quota has room for two prefixes: the one that was not used for longest goes. */
+/* The quota has room for two prefixes: the least recently used is removed. */
 START_TEST(least_recently_used)
 {
 	pd.options[0] = "--account-parked-bytes=5M";
@@ -40,7 +40,10 @@ START_TEST(least_recently_used)
 }
 END_TEST
 
-/* Sequences have the quota: their bytes, or (_i) their number. A prefix goes for one, and one that does not fit beside them is dropped. */
+/*
+ * Sequences use the quota: their bytes, or (_i) their number. A prefix is removed for a sequence, and one that does not
+ * fit besides is dropped.
+ */
 START_TEST(sequences_first)
 {
 	const int n = _i ? 6 : 2;
@@ -73,7 +76,7 @@ START_TEST(sequences_first)
 }
 END_TEST
 
-/* The daemon's alone. */
+/* Mounted only for the daemon. */
 static void small_disk(void)
 {
 	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
@@ -81,7 +84,9 @@ static void small_disk(void)
 		_exit(126);
 }
 
-/* The disk is full: prefixes on it go for a sequence, and for a prefix; and what does not fit even so stays in memory. */
+/*
+ * The disk is full: its prefixes are removed for a sequence, and for a prefix; what still does not fit stays in memory.
+ */
 START_TEST(full_disk)
 {
 	if (!can_mount("a full disk"))
@@ -108,7 +113,7 @@ START_TEST(full_disk)
 }
 END_TEST
 
-/* The user's quota of sequences is used by prefixes, and they go to disk one by one; all come back. */
+/* Prefixes use up the user's quota of sequences and are parked one by one; all can be read back. */
 START_TEST(beyond_the_quota)
 {
 	pd.options[0] = "--account-sequences=16";
@@ -127,12 +132,12 @@ START_TEST(beyond_the_quota)
 }
 END_TEST
 
-#define MUTE 7 /* prefixes that are to be sent to a store which says nothing */
+#define MUTE 7 /* prefixes that are to be sent to a store that never replies */
 
-/* A socket that takes connections, and says nothing. */
+/* A socket that accepts connections and never replies. */
 static int mute_store(const char *path)
 {
-	struct sockaddr_un at = {.sun_family = AF_UNIX}; /* zeroed: the path ends */
+	struct sockaddr_un at = {.sun_family = AF_UNIX}; /* zeroed, so that the path ends with a NUL */
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	strncpy(at.sun_path, path, sizeof(at.sun_path) - 1);
@@ -141,7 +146,7 @@ static int mute_store(const char *path)
 	return fd;
 }
 
-/* The store says nothing for as long as is waited for each prefix that is sent: they make room all the same. */
+/* The store does not reply during the wait for each sent prefix: prefixes are evicted from memory all the same. */
 START_TEST(mute)
 {
 	char secret[160], store[160], secret_file[96], store_path[96];
@@ -164,7 +169,8 @@ START_TEST(mute)
 	ck_assert_int_eq(pd_of_prefixes("sending"), MUTE);
 	begin = fix_now();
 	pd_squeeze();
-	ck_assert_double_lt(fix_now() - begin, MUTE - 1.5); /* a second is how long it takes to find out that one is in the way */
+	/* it takes a second to find out that a prefix is in the way */
+	ck_assert_double_lt(fix_now() - begin, MUTE - 1.5);
 	ck_assert_uint_eq(pd_prefix_files(), MUTE);
 	close(fd);
 	unlink(store_path);

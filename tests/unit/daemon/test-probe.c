@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy files: what is refused and why, what replaces what, and that a bad one costs no running session. */
+/*
+ * Policy files: which ones are refused and why, which ones replace others, and that a bad one does not affect running
+ * sessions.
+ */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +16,8 @@
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/suite.h"
 
-#define FILES_MOST 20u /* as in setup(); more than there are policies, by fewer than a client has sessions */
+/* as in setup(); more than there are policies, but the excess is less than a client's sessions */
+#define FILES_MOST 20u
 
 static struct fix fix;
 
@@ -37,7 +41,7 @@ static const char *plugin(const char *name)
 	return fix_built(path);
 }
 
-/* The plugin as sparsekvctl sends it; the caller's. */
+/* Returns the plugin as sparsekvctl sends it; the caller closes it. */
 static int sealed(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC), copy = skv_memfd_copy_sealed("policy", fd, SKV_PLUGIN_BYTES_MAX);
@@ -63,7 +67,7 @@ static void copy_file(const char *from, const char *to, off_t most)
 	close(out);
 }
 
-/* The plugin that the session is to run, as the daemon tells its client. */
+/* Returns the plugin that the session is to run, according to POLICY_GET. */
 static uint32_t plugin_of(struct raw *r, uint32_t session, char spec[SKV_SPEC_MAX])
 {
 	struct skv_msg_session s = {.session = session};
@@ -112,7 +116,7 @@ START_TEST(each_bad_plugin_is_refused_with_its_reason)
 		              raw_error_text(r));
 		ck_assert_double_lt(fix_now() - begin, 10);
 	}
-	/* nothing of it stays, and the session runs what it ran */
+	/* nothing of it stays, and the session still runs its policy */
 	ck_assert_uint_eq(count_policies(r), policies);
 	ck_assert_uint_eq(plugin_of(r, session, spec), id);
 	fix_expect_fds(fix.pid, before);
@@ -120,7 +124,7 @@ START_TEST(each_bad_plugin_is_refused_with_its_reason)
 }
 END_TEST
 
-/* The plugin tries, and says in its summary how far it came; a kernel without Landlock leaves it files to read. */
+/* The plugin lists in its summary what it could reach; with a kernel without Landlock it can read files. */
 START_TEST(a_plugin_that_is_tried_reaches_nobody)
 {
 	struct raw *r = raw_operator(fix.socket);
@@ -169,7 +173,7 @@ START_TEST(a_file_that_was_cut_off_is_refused)
 }
 END_TEST
 
-/* What was probed is what is handed out, whatever becomes of the file. */
+/* Clients get what was probed, even if the file has changed since. */
 START_TEST(the_file_may_change_after_it_was_loaded)
 {
 	struct raw *r = raw_operator(fix.socket);
@@ -204,7 +208,9 @@ START_TEST(a_running_session_keeps_the_file_that_was_replaced)
 	new = plugin_of(r, other, spec);
 	ck_assert_uint_ne(new, old);
 
-	/* offered the new one it may still go back; when it has switched, nobody has the old one */
+	/*
+	 * after the offer of the new file the session may still refuse it; once it has switched, the old one is closed
+	 */
 	ck_assert_int_eq(raw_policy_swap(r, "full"), 0);
 	ck_assert_uint_eq(count_policies(r), policies + 1);
 	ck_assert_uint_eq(plugin_of(r, session, spec), new);
@@ -230,7 +236,7 @@ START_TEST(replaced_files_are_bounded)
 	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "max-policies"));
 	raw_close(r);
 
-	/* with the sessions gone there is room without end */
+	/* without the sessions there is always room */
 	r = raw_operator(fix.socket);
 	ck_assert_int_eq(raw_policy_load(r, fix_built("policies/.libs/full.so")), 0);
 	fds = fix_settled_fds(fix.pid);
@@ -252,7 +258,7 @@ START_TEST(a_new_name_is_there_at_once)
 }
 END_TEST
 
-/* The asking client leaves while the probe runs; the daemon is none the worse. */
+/* The requesting client leaves while the probe runs; the daemon continues. */
 START_TEST(who_asked_may_be_gone_before_the_answer)
 {
 	struct skv_msg_name m = {.name = "bad-hang.so"};
@@ -263,7 +269,7 @@ START_TEST(who_asked_may_be_gone_before_the_answer)
 	close(fd);
 	fix_sleep_ms(100);
 	raw_close(r);
-	json_decref(raw_query(other, SKV_QUERY_STATUS)); /* nobody waits for the probe but who asked */
+	json_decref(raw_query(other, SKV_QUERY_STATUS)); /* only the requesting client waits for the probe */
 	fix_expect_log(&fix, "policy file bad-hang.so: refused");
 	raw_close(other);
 }
@@ -283,13 +289,13 @@ START_TEST(a_stop_ends_the_probe)
 	begin = fix_now();
 	fix_stop(&fix);
 	ck_assert_double_lt(fix_now() - begin,
-	                    getenv("SKV_VALGRIND") ? 10 : 0.8); /* the probe's second was not over */
+	                    getenv("SKV_VALGRIND") ? 10 : 0.8); /* sooner than the probe's timeout of a second */
 	raw_close(r);
 	fix_start_process(&fix, NULL);
 }
 END_TEST
 
-/* The first line that a shell command prints; a static buffer. */
+/* Returns the first line of a shell command's output, in a static buffer. */
 static const char *line_of(const char *format, const char *program)
 {
 	static char line[512];
@@ -305,7 +311,7 @@ static const char *line_of(const char *format, const char *program)
 	return line;
 }
 
-/* After an upgrade the program on disk may be newer than the daemon that runs it. */
+/* After an upgrade the probe program on disk may be newer than the running daemon. */
 START_TEST(a_probe_of_another_version_is_refused)
 {
 	const char *said = line_of("r=$(mktemp); '%s' 0.0.0 1 5<>$r; tr -d '\\0' <$r; rm $r", fix_built("daemon/sparsekv-probe"));
@@ -336,7 +342,7 @@ START_TEST(of_two_files_with_one_policy_the_first_counts)
 	snprintf(path, sizeof(path), "%s/a.so", second);
 	copy_file(fix_built("policies/.libs/full.so"), path, 1 << 30);
 	snprintf(path, sizeof(path), "%s/c.so", second);
-	copy_file(plugin("bad-crash"), path, 1 << 30); /* does not keep the others out */
+	copy_file(plugin("bad-crash"), path, 1 << 30); /* does not prevent loading the others */
 	snprintf(option, sizeof(option), "--policy-path=%s::%s:/nonexistent", first, second);
 
 	fix_start_process(&f, options);
@@ -353,7 +359,7 @@ START_TEST(of_two_files_with_one_policy_the_first_counts)
 	fix_expect_log(&f, "second/c.so: refused: it was killed by signal 6");
 	fix_expect_log(&f, "/nonexistent: no policies");
 
-	/* a reload takes what is new, and nothing else */
+	/* a reload loads only what is new */
 	snprintf(path, sizeof(path), "%s/d.so", second);
 	copy_file(fix_built("policies/.libs/delta.so"), path, 1 << 30);
 	kill(f.pid, SIGHUP);

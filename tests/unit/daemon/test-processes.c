@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every process of a daemon's that runs on, the keeper, the daemon, its disk workers and the probe, has what is of all users: no other
- * process of its user may look into it, and it dumps no core. Nor are its files and sockets more open than they are to be, whatever the umask.
+ * Every lasting process of a daemon - the keeper, the daemon, its disk workers and the probe - has data of all users:
+ * no other process of its user may inspect it, and it dumps no core. Its files and sockets have the intended modes,
+ * whatever the umask.
  *
- * As root the daemon is another user's, for root may look into anything.
+ * As root the test runs the daemon as another user, since root may inspect any process.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -27,8 +28,8 @@
 #define USER 990u
 #define PROCESSES_MOST 16u
 
-static char dir[64], own[80], socket_path[96], program[96]; /* `own`: what the test brings */
-static uid_t user; /* 0: ours, whichever it is */
+static char dir[64], own[80], socket_path[96], program[96]; /* `own`: folder of the test's files */
+static uid_t user; /* 0: the test's own user */
 static pid_t keeper;
 
 /* ---- a keeper ---------------------------------------------------------------------------------- */
@@ -60,7 +61,7 @@ static void become_keeper(void)
 	snprintf(parked, sizeof(parked), "--parked-path=%s/parked", dir);
 	snprintf(policies, sizeof(policies), "--policy-path=%s", own);
 	unsetenv("SPARSEKV_DEBUG");
-	setenv("LSAN_OPTIONS", "detect_leaks=0", 1); /* it would look into its process */
+	setenv("LSAN_OPTIONS", "detect_leaks=0", 1); /* it would inspect its own process */
 	umask(0);
 	if (user && (setgid(user) < 0 || setuid(user) < 0))
 		_exit(126);
@@ -118,7 +119,7 @@ struct process {
 	char name[32];
 };
 
-/* False: there is no such process any more. */
+/* Returns false if the process no longer exists. */
 static bool read_process(pid_t pid, struct process *ret)
 {
 	char path[64], line[256];
@@ -141,7 +142,7 @@ static bool is_in(const struct process *all, unsigned n, pid_t pid)
 	return n > 0;
 }
 
-/* The keeper, and all that descend from it. */
+/* Lists the keeper and all its descendants. */
 static unsigned list(struct process all[PROCESSES_MOST])
 {
 	unsigned n = 0, before;
@@ -170,7 +171,7 @@ static bool has_name(const struct process *all, unsigned n, const char *name)
 	return false;
 }
 
-/* As one of their user. */
+/* Runs as a process of the same user. */
 static void look_into(void *process)
 {
 	static const char *const files[] = {"mem", "maps", "environ", "fd"};
@@ -204,7 +205,7 @@ static void check_limit(const struct process *p)
 	ck_assert(found);
 }
 
-/* A policy that hangs as it is loaded: its probe stays. */
+/* Loads a policy that hangs: its probe keeps running. */
 static struct raw *load_hanging(void)
 {
 	struct raw *op = raw_operator(socket_path);
@@ -236,7 +237,7 @@ START_TEST(nobody_looks_into_them)
 		i += has_name(all, n, expected[i]);
 	}
 	ck_assert_msg(i == 3, "there is no %s", expected[i]);
-	usleep(100000); /* the last one may have begun just now */
+	usleep(100000); /* the last one may have just started */
 	for (i = 0; i < n; i++) {
 		check_limit(&all[i]);
 		if (user || !has_capability(CAP_SYS_PTRACE))
@@ -275,7 +276,7 @@ START_TEST(files_are_its_users)
 	ck_assert_int_eq(raw_seq_named(r, SKV_MSG_SEQ_PARK, "m", "first"), 0);
 	raw_close(r);
 	ck_assert_int_eq(nftw(dir, check_mode, 16, FTW_PHYS), 0);
-	ck_assert_uint_eq(n_files, 8); /* three sockets, two locks; the folder, the user's, the sequence */
+	ck_assert_uint_eq(n_files, 8); /* three sockets, two locks; the folder, the user's folder, the sequence */
 }
 END_TEST
 

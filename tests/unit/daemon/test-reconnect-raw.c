@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a daemon does with a client of the one before, request by request: it has what it names, the rest is let go, and nobody else can
- * take its place.
+ * What a new daemon does with a client of the previous one, request by request: the client keeps what it names, the
+ * rest is released, and no other client can take its place.
  */
 #include <errno.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 
 static const char *options[] = {"--pool-bytes=16M", "--segment-bytes=64K", "--account-bytes=16M", "--cuda=off", NULL};
 
-static struct raw *before; /* the connection to the daemon before, which is over */
+static struct raw *before; /* the connection to the previous daemon, which has ended */
 static uint32_t session, other;
 
 static void restart(void)
@@ -30,7 +30,7 @@ static struct skv_msg_reconnect hello_of(uint32_t client)
 	return (struct skv_msg_reconnect){.hello = {.version_min = 1, .version_max = 1, .program = "raw"}, .client = client};
 }
 
-/* The client goes on, on a new connection. */
+/* The client reconnects. */
 static struct raw *reconnected(void)
 {
 	const struct skv_msg_reconnect m = hello_of(before->client);
@@ -94,7 +94,7 @@ static uint64_t rows(struct raw *r, enum skv_query what, const char *list)
 	return n;
 }
 
-/* The client that has it; 0: detached; -1: there is no such sequence. */
+/* Returns the client that has the sequence; 0: detached; -1: there is no such sequence. */
 static int64_t holder(struct raw *r, const char *name)
 {
 	json_t *answer = raw_query(r, SKV_QUERY_SEQS), *row;
@@ -148,7 +148,7 @@ START_TEST(the_rest_is_let_go)
 	(void)raw_seq_new(before, session, "attached");
 	made = raw_seq_new(before, session, "detached");
 	(void)raw_ask(before, SKV_MSG_SEQ_DETACH, &(struct skv_msg_seq){.session = session, .seq = made}, sizeof(gone), -1);
-	attach(before, "detached"); /* it is not new any more */
+	attach(before, "detached"); /* it is no longer new */
 	nameless = raw_seq_new(before, session, "");
 	raw_lease(before, session, 64);
 	restart();
@@ -160,7 +160,7 @@ START_TEST(the_rest_is_let_go)
 	name_seq(r, nameless);
 	p = pages(0, 3, 10);
 	(void)raw_ask(r, SKV_MSG_RECONNECT_PAGES, &p, sizeof(p), -1);
-	/* again what may have been done */
+	/* requests that may have been carried out are repeated */
 	gone.session = session;
 	(void)raw_ask(r, SKV_MSG_SEQ_DROP, &gone, sizeof(gone), -1);
 	(void)raw_ask(r, SKV_MSG_SEQ_DETACH, &gone, sizeof(gone), -1);
@@ -176,7 +176,7 @@ START_TEST(the_rest_is_let_go)
 	ck_assert_int_eq(holder(r, "detached"), 0);
 	ck_assert_int_eq(holder(r, ""), r->client);
 	ck_assert_uint_eq(raw_pool_figure(r, "lease"), 10);
-	/* from now on as ever */
+	/* from now on as usual */
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_DROP, &gone, sizeof(gone), -1), ENOENT);
 	p = pages(kept, 3, 10);
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_RELEASE, &p, sizeof(p), -1), EINVAL);
@@ -213,12 +213,12 @@ START_TEST(disagreements)
 	done(r);
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_RECONNECT_DONE, &all, sizeof(all), -1), EINVAL);
 	ck_assert_int_eq(holder(r, "x"), -1);
-	/* an end with a page that the client says it has, and the pool has not, is no end of the daemon */
+	/* the client ends with a page in its tables that is not in the pool: the daemon continues */
 	raw_close(r);
 }
 END_TEST
 
-/* It is of another process, or never was. */
+/* The client belongs to another process, or never existed. */
 START_TEST(not_this_one)
 {
 	struct raw *r;
@@ -233,7 +233,7 @@ START_TEST(not_this_one)
 	}
 	child_wait(pid);
 	r = reconnected();
-	/* it dies in the middle: what it has is nobody's, until its process says so */
+	/* the client ends during the reconnection: what it has stays reserved until its process reports the end */
 	raw_hang_up(r);
 	r = raw_hello(manager_socket);
 	ck_assert_uint_eq(rows(r, SKV_QUERY_SESSIONS, "sessions"), 2);
@@ -244,7 +244,10 @@ START_TEST(not_this_one)
 }
 END_TEST
 
-/* A process that was not answered in time asks again, and the daemon hears of both: the later connection is the one that it goes on with. */
+/*
+ * A process that was not answered in time retries, and the daemon sees both connections: it continues with the later
+ * one.
+ */
 START_TEST(asked_twice)
 {
 	const struct skv_msg_reconnect m = hello_of(before->client);
@@ -270,7 +273,7 @@ START_TEST(asked_twice)
 }
 END_TEST
 
-/* Files of policies have other numbers than before, and those of a session's policy can be had. */
+/* Policy files have new numbers, and a session can get the file of its policy. */
 START_TEST(policies)
 {
 	struct skv_msg_session m = {.session = session};
@@ -289,7 +292,7 @@ START_TEST(policies)
 }
 END_TEST
 
-/* The next daemon dies before the client has said all: then it begins anew with the one after it. */
+/* The next daemon dies before the client has named everything: the client starts again with the one after it. */
 START_TEST(twice)
 {
 	struct pages p = pages(0, 0, 64);
@@ -310,7 +313,7 @@ START_TEST(twice)
 }
 END_TEST
 
-/* Its process is watched by another descriptor then: it is not gone. */
+/* The process is watched with a new descriptor: the client stays. */
 START_TEST(without_its_pidfd)
 {
 	static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-";

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One client with a session in each of several threads, while daemons are killed: threads wait for answers, hold pages, fork and drop at
- * any moment of the reconnection, which one of them drives. No call fails, and outputs are those of an undisturbed run.
+ * One client with a session in each of several threads, while daemons are killed: threads wait for replies, hold pages,
+ * fork and drop at any moment of the reconnection, which one of them performs. No call fails, and outputs are those of
+ * an undisturbed run.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -23,7 +24,7 @@ static const char *options[] = {"--pool-bytes=64M", "--segment-bytes=1M", "--acc
 
 static struct skv_client *client;
 static struct skv_model model;
-static uint64_t content[TOKENS], hash[TOKENS]; /* of the outputs of the step at that length */
+static uint64_t content[TOKENS], hash[TOKENS]; /* hash: of the outputs of the step at that length */
 static _Atomic bool stop;
 static _Atomic unsigned rounds;
 
@@ -41,7 +42,7 @@ static uint64_t step(struct refmodel *w, struct skv_seq *q, uint32_t len, uint32
 	return h;
 }
 
-/* A sequence from its beginning to its end, with a fork on the way that goes on in its place. */
+/* Runs a sequence from its beginning to its end; on the way a fork takes its place. */
 static void one_round(struct refmodel *w, bool record)
 {
 	const uint32_t forked = PROMPT + rnd_below(TOKENS - PROMPT);
@@ -103,7 +104,7 @@ START_TEST(of_one_client)
 	stop = true;
 	for (int i = 0; i < THREADS; i++)
 		ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-	one_round(&w, false); /* of a session that was idle all the time */
+	one_round(&w, false); /* in a session that was idle all the time */
 	printf("%u sequences in %d threads, %d restarts\n", rounds, THREADS, RESTARTS);
 	skv_disconnect(client);
 	manager_expect_kept(0);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eight engines work, and no call of theirs may fail, while the daemon is killed and stopped at random instants and started again by a
- * service manager; engines are killed, too, and started again.
+ * Eight engines run, and none of their calls may fail, while the daemon is killed and stopped at random instants and
+ * restarted by a service manager; engines are killed and restarted, too.
  *
- * An engine has sequences, with names and without. It steps, forks, truncates, detaches, attaches, drops, and opens and closes sessions. The
- * outputs of each step are those of an undisturbed run, bit by bit. A new engine finds each sequence with a name at a commit that the one
- * before had made, or the one after it. At the end the state balances, and nothing is left that nobody has.
+ * An engine has named and anonymous sequences. It steps, forks, truncates, detaches, attaches, drops, and opens and
+ * closes sessions. The outputs of each step are those of an undisturbed run, bit for bit. A new engine finds each named
+ * sequence at a commit of the previous engine: the last one that it knew, or the next. At the end the state balances,
+ * and nothing without an owner is left.
  *
- * SKV_KILLS: of engines; the daemon is killed a third as often.
+ * SKV_KILLS: number of killed engines; the daemon is killed a third as often.
  */
 #include <errno.h>
 #include <signal.h>
@@ -41,35 +42,35 @@ static const char *options[] = {"--pool-bytes=64M", "--segment-bytes=1M", "--acc
 static struct refmodel w;
 static uint64_t content[KEYS][TOKENS];
 
-/* What is known of a sequence with a name, in memory that all processes have. */
+/* What is known of a named sequence, in memory shared by all processes. */
 enum state { ABSENT, THERE, MAYBE /* it is being made, or dropped */ };
 struct record {
 	_Atomic enum state state;
 	uint32_t key;
-	_Atomic uint32_t len; /* at least so many are committed, unless it is being truncated ... */
+	_Atomic uint32_t len; /* at least so many tokens are committed, unless it is being truncated ... */
 	_Atomic uint32_t least; /* ... and in any case so many */
 };
 static struct shared {
-	_Atomic bool stop, mute; /* the daemon, to all engines */
+	_Atomic bool stop, mute; /* mute: the daemon's replies to all engines */
 	_Atomic uint64_t steps, calls;
 	struct record named[ENGINES][NAMED];
-	uint64_t hash[SPECS][KEYS][TOKENS]; /* of the outputs of the step at that length, in an undisturbed run */
+	uint64_t hash[SPECS][KEYS][TOKENS]; /* outputs of the step at that length in an undisturbed run */
 } *shared;
 
-/* One that the engine holds. */
+/* A sequence that the engine holds. */
 struct mine {
 	struct skv_seq *seq; /* NULL: none */
 	struct record *record; /* NULL: it has no name */
 	uint32_t key;
 	uint32_t len;
-	struct record own; /* in place of one */
+	struct record own; /* used if it has no name */
 };
 
 static int me; /* the engine's number */
 static struct skv_client *client;
 static struct mine mine[HELD];
 
-/* The prompt, or one token: the hash of what comes out. */
+/* Runs the prompt, or one token; returns the hash of the outputs. */
 static uint64_t step(struct skv_seq *q, uint32_t key, uint32_t len, uint32_t *ret_n)
 {
 	const uint32_t n = len == 0 ? PROMPT : 1;
@@ -97,7 +98,7 @@ static int spec_of(int engine)
 	return engine % SPECS;
 }
 
-/* One of the sequences that are held, or not; NULL: there is none. */
+/* Returns a random entry with or without a sequence; NULL: there is none. */
 static struct mine *any(bool held)
 {
 	const uint32_t first = rnd_below(HELD);
@@ -133,7 +134,7 @@ static void hold(struct mine *m, struct skv_seq *q, struct record *r, uint32_t k
 	m->record->state = THERE;
 }
 
-/* Is it what was committed? */
+/* Checks that the sequence is as committed. */
 static void check(struct mine *m)
 {
 	uint32_t len;
@@ -158,7 +159,7 @@ static void one_step(void)
 	shared->steps++;
 }
 
-/* Of a length that is not known before it is there. */
+/* The sequence is about to be made; its length is unknown until then. */
 static void about_to_be(struct record *r, uint32_t key)
 {
 	r->key = key;
@@ -253,7 +254,7 @@ static void drop(void)
 	m->seq = NULL;
 }
 
-/* All sequences go with the session. */
+/* All sequences end with the session. */
 static void reopen(void)
 {
 	for (int i = 0; i < HELD; i++)
@@ -264,7 +265,7 @@ static void reopen(void)
 		attach(any_record(THERE));
 }
 
-/* Another session beside it, for a moment. */
+/* Opens another session for a moment. */
 static void other_session(void)
 {
 	struct skv_session *was = w.session;
@@ -304,7 +305,10 @@ static void act(void)
 	shared->calls++;
 }
 
-/* The largest figure of this process in the daemon's list of clients, of which the raw one has nothing, or sessions. */
+/*
+ * Returns the largest value of a field in this process's rows of clients or sessions; rows of the raw client are
+ * smaller.
+ */
 static int64_t figure(struct raw *r, enum skv_query what, const char *list, const char *key, int64_t value, const char *field)
 {
 	json_t *answer = raw_query(r, what), *row;
@@ -318,7 +322,7 @@ static int64_t figure(struct raw *r, enum skv_query what, const char *list, cons
 	return found;
 }
 
-/* The pages that the daemon has on lease to this process are those of its stock and of the one sequence that it holds. */
+/* The pages that the daemon has leased to this process are those of its stock and of the one sequence that it holds. */
 static void check_leases(void)
 {
 	struct raw *r = raw_hello(manager_socket);
@@ -363,14 +367,14 @@ static void engine(int number)
 		attach(any_record(THERE));
 		drop();
 	}
-	if (spec_of(me) == 0) /* the others have pages of a policy's state, too */
+	if (spec_of(me) == 0) /* other policies have state pages, too */
 		check_leases();
 	skv_close(w.session);
 	skv_disconnect(client);
 	_exit(0);
 }
 
-/* ---- the other side -------------------------------------------------------------------------- */
+/* ---- the test -------------------------------------------------------------------------------- */
 
 static pid_t engines[ENGINES];
 static struct times freed, served;
@@ -390,7 +394,7 @@ static void check_engines(void)
 		ck_assert_msg(waitpid(engines[i], &status, WNOHANG) == 0, "an engine ended: %s", child_problem());
 }
 
-/* Until all is free that it had. */
+/* Kills an engine; returns the time until all that it had is free. */
 static double kill_engine(int i)
 {
 	const pid_t pid = engines[i];
@@ -408,7 +412,10 @@ static double kill_engine(int i)
 	return begin;
 }
 
-/* Until another one answers. Now and then an engine dies in between, or is killed with it. */
+/*
+ * Kills the daemon; returns the time until another one answers. Sometimes an engine dies in between, or is killed with
+ * it.
+ */
 static double kill_daemon(void)
 {
 	const int engine = rnd_below(3) ? -1 : (int)rnd_below(ENGINES);
@@ -428,7 +435,7 @@ static double kill_daemon(void)
 	return begin;
 }
 
-/* In a process of its own: CUDA does not survive a fork. */
+/* Runs in a process of its own: CUDA does not survive a fork. */
 static void undisturbed(void)
 {
 	struct skv_client *c;

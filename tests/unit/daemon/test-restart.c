@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon is killed and stopped, at random, and started again by a service manager that keeps its descriptors, while an engine
- * generates; now and then the engine is killed, too. Each engine takes the named sequence over where the last one left it, and its outputs
- * are those of a run that nobody disturbed, bit by bit. At the end the state balances, and nothing is kept that is not needed.
+ * The daemon is killed and stopped at random, and restarted by a service manager that stores its descriptors, while an
+ * engine generates; sometimes the engine is killed, too. Each engine attaches the named sequence that the last one
+ * left, and its outputs are those of an undisturbed run, bit for bit. At the end the state balances, and no unneeded
+ * descriptor is stored.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -75,13 +76,16 @@ START_TEST(nothing_is_lost)
 	       "an engine's first step %.1f and %.1f ms\n",
 	       restarts, longest * 1e3, calm.longest * 1e3, steps.longest * 1e3, steps.paused, calm.first * 1e3, steps.first * 1e3);
 	fflush(stdout);
-	/* the library reconnects, and steps do not wait for that; a busy machine may stop one now and then */
+	/*
+	 * the library reconnects in the background, and steps do not wait for that; a busy machine may delay one now
+	 * and then
+	 */
 	if (!slowed())
 		ck_assert_uint_le(steps.paused, restarts / 4);
 	ck_assert_uint_eq(restart_engine_tokens(), RESTART_ENGINE_TOKENS);
 	ck_assert_uint_ge(restarts, 5);
 	check_log();
-	if (!devmem_is_device()) /* whose segments are stored one by one */
+	if (!devmem_is_device()) /* a device's segments are stored one by one */
 		manager_expect_kept(2); /* the pool and the sequence */
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
 	check_log();
@@ -89,7 +93,7 @@ START_TEST(nothing_is_lost)
 }
 END_TEST
 
-/* The library has asked again after five seconds: the daemon finds both questions at its socket. */
+/* The library has retried after five seconds: the daemon finds both requests at its socket. */
 START_TEST(a_late_start)
 {
 	const double end = fix_now() + 60;
@@ -115,7 +119,7 @@ START_TEST(a_late_start)
 }
 END_TEST
 
-/* ---- what cannot be taken -------------------------------------------------------------------- */
+/* ---- what cannot be taken over --------------------------------------------------------------- */
 
 static void expect_log(const char *what)
 {
@@ -125,7 +129,7 @@ static void expect_log(const char *what)
 	free(log);
 }
 
-/* Then all begins anew, and nothing of it is kept. */
+/* Then the daemon starts with an empty state, and nothing of the old one is stored. */
 START_TEST(no_state)
 {
 	manager_open();
@@ -135,7 +139,7 @@ START_TEST(no_state)
 	(void)manager_end(SIGKILL);
 	manager_replace("state", _i == 0 ? skv_memfd_new("state", 65536) : _i == 1 ? skv_memfd_new("state", 16) : -1);
 	manager_start(options);
-	expect_log("cannot be taken, all sequences are lost");
+	expect_log("cannot be taken over, all sequences are lost");
 	ck_assert_int_eq(raw_count_sequences(manager_socket), 0);
 	manager_expect_kept(0);
 	raw_leave_sequence(manager_socket, "second");
@@ -148,8 +152,8 @@ START_TEST(no_state)
 END_TEST
 
 /*
- * What the manager passes besides is named in the log, closed, and kept no more: files of other names, further ones by names that are in use,
- * and sockets that nobody connects to. The daemon goes on with what is its own.
+ * Other descriptors from the manager are logged, closed, and removed from its store: files of other names, second ones
+ * of a name in use, and sockets without a client. The daemon continues with its own.
  */
 START_TEST(foreign)
 {
@@ -169,11 +173,11 @@ START_TEST(foreign)
 	expect_log("\"x\", which is closed and kept no more: it is");
 	expect_log("\"stored\", which is closed");
 	expect_log("\"clients\", which is closed");
-	expect_log("what was kept as state is closed, and kept no more");
-	expect_log("what was kept as sZZZZ is closed, and kept no more");
+	expect_log("the file kept as state is closed and kept no more");
+	expect_log("the file kept as sZZZZ is closed and kept no more");
 	ck_assert_int_eq(raw_count_sequences(manager_socket), 1);
 	manager_expect_kept(kept);
-	(void)manager_end(SIGKILL); /* the manager has the state still */
+	(void)manager_end(SIGKILL); /* the manager still has the state */
 	manager_start(options);
 	ck_assert_int_eq(raw_count_sequences(manager_socket), 1);
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
@@ -181,7 +185,7 @@ START_TEST(foreign)
 }
 END_TEST
 
-/* What was kept by a name of ours, and no state, is nothing to go on with. */
+/* A file under one of the daemon's names, without the state, is useless. */
 START_TEST(of_another_name)
 {
 	manager_open();

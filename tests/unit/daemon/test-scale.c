@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pool of 1 TiB in segments of 2 MiB, of which 10 million pages are on lease. Clients join and leave, and pages come
- * and go, as if it were empty. No page is touched: so a machine needs memory for the owner words alone.
+ * A pool of 1 TiB in segments of 2 MiB, of which 10 million pages are leased. Clients join and leave, and pages are
+ * leased and returned, as fast as if it were empty. No page is touched: the machine needs memory for the owner words
+ * only.
  */
 #include <check.h>
 #include <sched.h>
@@ -19,14 +20,14 @@
 #define PAGES_OF_SEGMENT 32u
 #define SCRAPS 1000000u
 
-/* A client with a session of a daemon. */
+/* A client with a session, and its daemon. */
 struct holder {
 	struct fix fix;
 	struct raw *raw;
 	uint32_t session;
 };
 
-static struct holder full, empty; /* full: of the 10 million. empty: what it is compared with */
+static struct holder full, empty; /* full: with the 10 million leased pages; empty: for comparison */
 
 /* Pages of 64 KiB, 16.7 million in the pool. */
 static struct skv_wire_model model_of_scale(void)
@@ -61,8 +62,8 @@ static void end(struct holder *h)
 }
 
 /*
- * One processor for all: where the scheduler wakes a daemon on another one makes more of a difference than what the daemon
- * does.
+ * Binds all processes to one processor: it makes more of a difference whether the scheduler wakes a daemon on another
+ * one than what the daemon does.
  */
 static void stay_here(void)
 {
@@ -119,7 +120,7 @@ static void lease_many(struct holder *h, uint32_t n)
 		n -= lease(h, n < SKV_CALL_PAGES ? n : SKV_CALL_PAGES, &p);
 }
 
-/* Every other page of those from the second segment on is free again. */
+/* Frees every other page from the second segment on. */
 static void fragment(struct holder *h)
 {
 	static struct put p;
@@ -139,7 +140,7 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Nanoseconds that the daemon was on a processor so far. */
+/* Returns the processor time of the daemon so far, in nanoseconds. */
 static double worked(const struct holder *h)
 {
 	unsigned long long ns = 0;
@@ -154,7 +155,7 @@ static double worked(const struct holder *h)
 	return (double)ns;
 }
 
-/* Leases of some pages and their return: microseconds of each, passed, and of the daemon's work. */
+/* Time of a lease of some pages and its return, in microseconds: elapsed, and of the daemon's processor time. */
 struct took {
 	double passed[BLOCKS], worked[BLOCKS];
 };
@@ -181,7 +182,10 @@ static double median(struct took *t, const char *what)
 	return t->worked[BLOCKS / 2];
 }
 
-/* How many times the work of an empty pool; in turns, so that a machine that becomes slow is slow for both. */
+/*
+ * Returns the ratio to the time with an empty pool. Both are measured alternately, so that a slower machine is slower
+ * for both.
+ */
 static double times_the_empty(const char *what)
 {
 	static struct took with, without;
@@ -197,11 +201,11 @@ START_TEST(a_full_pool_is_as_fast_as_an_empty_one)
 {
 	static struct put p;
 
-	ck_assert_uint_eq(lease(&empty, 1, &p), 1); /* one segment is there */
+	ck_assert_uint_eq(lease(&empty, 1, &p), 1); /* one segment exists */
 	lease_many(&full, PAGES);
 	ck_assert_double_lt(times_the_empty("10 million pages on lease"), 2);
 	fragment(&full);
-	/* of as many runs as pages: more is written and read */
+	/* as many runs as pages: more is written and read */
 	ck_assert_double_lt(times_the_empty("a million scraps of one page"), 4);
 }
 END_TEST

@@ -22,7 +22,7 @@
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/suite.h"
 
-/* Under valgrind everything takes its time; what is promised is promised of the daemon as built. */
+/* valgrind makes everything slow; the limit is for the daemon as built. */
 #define RECLAIM_SECONDS (getenv("SKV_VALGRIND") ? 5.0 : 0.1)
 
 static struct fix fix;
@@ -39,7 +39,7 @@ static void teardown(void)
 
 /* ---- deaths ---- */
 
-/* In a child: hold pages and two sequences, say so, and wait to be killed. */
+/* In a child: holds pages and two sequences, reports that, and waits to be killed. */
 static void hold(int ready, bool leave_a_child)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -69,7 +69,7 @@ static pid_t start_holder(bool leave_a_child, pid_t *ret_grandchild)
 	if (pid == 0) {
 		hold(ready[1], leave_a_child);
 	}
-	close(ready[1]); /* so that the end of a child that failed is seen */
+	close(ready[1]); /* so that the end of a failed child is noticed */
 	for (int i = 0; i < 1 + leave_a_child; i++) {
 		ck_assert_int_eq(read(ready[0], &word, sizeof(word)), sizeof(word));
 		if (word)
@@ -79,7 +79,7 @@ static pid_t start_holder(bool leave_a_child, pid_t *ret_grandchild)
 	return pid;
 }
 
-/* Seconds since `begin` when no page of pool 0 is leased any more. */
+/* Returns the seconds from `begin` until no page of pool 0 is leased any more. */
 static double until_pages_are_back(struct raw *r, double begin)
 {
 	double now;
@@ -115,7 +115,7 @@ START_TEST(a_death_returns_the_pages_at_once)
 		took = until_pages_are_back(r, begin);
 		waitpid(pid, NULL, 0);
 		worst = took > worst ? took : worst;
-		/* the named one stays, the other does not */
+		/* the named sequence stays, the other one does not */
 		json_decref(raw_ask_json(r, SKV_MSG_SEQ_DROP_NAME, &drop, sizeof(drop), -1));
 	}
 	printf("40 MiB of pages back after SIGKILL: %.2f ms at most\n", worst * 1e3);
@@ -207,20 +207,20 @@ START_TEST(clients_leave_no_descriptors_behind)
 		raw_close(c);
 	}
 	raw_lease(r, raw_open(r, "m", "full", NULL), 1);
-	fix_expect_fds(fix.pid, before + 1); /* the page of another session */
+	fix_expect_fds(fix.pid, before + 1); /* the control page of another session */
 	raw_close(r);
 }
 END_TEST
 
-/* Ask for something that may be refused: the answer's type, 0 when the daemon hung up. */
+/* Sends a request that may be refused; returns the type of the reply, 0 if the daemon hung up. */
 static int attempt(struct raw *r, uint16_t type, const void *body, size_t bytes, int fd)
 {
 	raw_send(r, type, body, bytes, fd);
 	return raw_recv_answer(r, 10000);
 }
 
-/* All that takes descriptors, as far as it goes. */
-/* The client that it was, if any: the daemon may have hung up on it before it closed its session. */
+/* Uses everything that takes descriptors, as far as possible. */
+/* Returns the client's id, if it got one: the daemon may hang up on it before it closes its session. */
 static uint32_t use_descriptors(void)
 {
 	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .program = "greedy"};
@@ -260,7 +260,7 @@ static uint32_t use_descriptors(void)
 	return client;
 }
 
-/* With 0, 1, 2 … descriptors left: each call that needs one fails once, and nothing is lost by it. */
+/* With 0, 1, 2 … descriptors left: each call that needs one fails once, and nothing is lost. */
 START_TEST(running_out_of_descriptors_loses_nothing)
 {
 	struct rlimit was, less;
@@ -269,14 +269,14 @@ START_TEST(running_out_of_descriptors_loses_nothing)
 	unsigned before;
 
 	raw_open(r, "m", "full", NULL);
-	use_descriptors(); /* what stays: a segment, and the file that it loads */
+	use_descriptors(); /* opens what stays open: a segment, and the file that it loads */
 	before = fix_settled_fds(fix.pid);
 	ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, NULL, &was), 0);
 	for (unsigned left = 0; left < 24; left++) {
 		less = was;
 		less.rlim_cur = before + left;
 		ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, &less, NULL), 0);
-		if (left >= 2) /* less, and a connection waits to be accepted for ever */
+		if (left >= 2) /* with fewer, connections are not accepted */
 			client = use_descriptors();
 		json_decref(raw_query(r, SKV_QUERY_STATUS));
 		ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, &was, NULL), 0);
@@ -291,7 +291,7 @@ END_TEST
 
 /* ---- starting ---- */
 
-/* Run the daemon with these arguments until it ends: its exit status, and what it said. */
+/* Runs the daemon with these arguments until it ends; returns its exit status and its output. */
 static int run_daemon(const char *const *argv, void (*before_exec)(void), char *said, size_t len)
 {
 	size_t n = 0;
@@ -353,10 +353,10 @@ START_TEST(one_daemon_a_socket)
 
 	snprintf(option, sizeof(option), "--socket=%s", fix.socket);
 	ck_assert_int_eq(run_daemon(argv, NULL, said, sizeof(said)), EXIT_FAILURE);
-	ck_assert_ptr_nonnull(strstr(said, "another daemon does"));
-	raw_close(raw_hello(fix.socket)); /* the first one has not noticed */
+	ck_assert_ptr_nonnull(strstr(said, "another daemon listens there"));
+	raw_close(raw_hello(fix.socket)); /* the first daemon is not affected */
 
-	/* what another daemon left behind when it was killed is replaced */
+	/* the files that a killed daemon left behind are replaced */
 	kill_and_reap(fix.pid);
 	ck_assert_int_eq(access(fix.socket, F_OK), 0);
 	fix.pid = fork();
@@ -417,7 +417,7 @@ static void manager_open(struct manager *m, const char *dir)
 	ck_assert_int_eq(bind(m->fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
 }
 
-/* Wait for a notification that has this line; others are passed over. Its text is left in `text`. */
+/* Waits for a notification with this line, skipping others; its text is left in `text`. */
 static void manager_expect(struct manager *m, const char *line, char text[2048])
 {
 	double end = fix_now() + 10;
@@ -450,7 +450,7 @@ static pid_t start_activated(struct manager *m, const char *config, int listen_f
 	setenv("NOTIFY_SOCKET", m->path, 1);
 	setenv("WATCHDOG_USEC", "200000", 1);
 	unsetenv("WATCHDOG_PID");
-	dup2(listen_fd, 3); /* and it does not close on exec */
+	dup2(listen_fd, 3); /* dup2() clears close-on-exec, unless the number was 3 already */
 	fcntl(3, F_SETFD, 0);
 	execv(fix_built("daemon/sparsekvd"), (char **)argv);
 	_exit(127);
@@ -528,7 +528,7 @@ START_TEST(the_service_managers_protocol_is_kept)
 	manager_expect(&m, "STOPPING=1", text);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert_int_eq(status, 0);
-	ck_assert_int_eq(access(path, F_OK), 0); /* the manager's socket is the manager's */
+	ck_assert_int_eq(access(path, F_OK), 0); /* the manager's socket stays */
 	close(m.fd);
 }
 END_TEST

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon through its socket: every message, what it answers, and what it refuses. */
+/* The daemon through its socket: every message, its reply, and when it is refused. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ static void setup(void)
 	fix_start_thread(&fix, options);
 }
 
-/* Each test ends with every client gone, a balanced state and not one descriptor more than before. */
+/* Each test ends with every client gone, a balanced state and no more descriptors than before. */
 static void teardown(void)
 {
 	fix_stop(&fix);
@@ -231,7 +231,7 @@ END_TEST
 
 /* ---- leases ---- */
 
-/* Host memory of a pool, once to each client. */
+/* Host memory of a pool is announced once to each client. */
 START_TEST(memory_is_announced_before_its_pages)
 {
 	struct raw *r = raw_hello(fix.socket), *other = raw_hello(fix.socket);
@@ -262,7 +262,7 @@ START_TEST(pages_go_and_come_back)
 
 	raw_lease(r, session, 10);
 	ck_assert_uint_eq(raw_pool_figure(r, "lease"), 10);
-	bad.runs[1].first = 9; /* page 10 is not ours */
+	bad.runs[1].first = 9; /* page 10 is not leased */
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_LEASE_PUT, &bad, sizeof(bad), -1), EINVAL);
 	ck_assert_uint_eq(raw_pool_figure(r, "lease"), 10);
 	raw_ask(r, SKV_MSG_LEASE_PUT, &put, sizeof(put), -1);
@@ -285,7 +285,7 @@ START_TEST(memory_has_quotas)
 	m.least = 4096;
 	m.most = 1;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_LEASE_GET, &m, sizeof(m), -1), EINVAL);
-	raw_lease(r, session, 2000); /* the session takes some, too */
+	raw_lease(r, session, 2000); /* the session itself takes some, too */
 	raw_close(r);
 }
 END_TEST
@@ -298,13 +298,13 @@ START_TEST(accounts_have_quotas)
 
 	for (int i = 0; i < 4; i++)
 		all[i] = raw_hello(fix.socket);
-	r = raw_connect(fix.socket); /* one too many may still be told so */
+	r = raw_connect(fix.socket); /* a client just beyond the limit may still get the error */
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_HELLO, &hello, sizeof(hello), -1), EDQUOT);
 	raw_expect_end(r);
 	raw_close(r);
 	for (int i = 4; i < 12; i++)
 		all[i] = raw_connect(fix.socket);
-	r = raw_connect(fix.socket); /* far too many may not even ask */
+	r = raw_connect(fix.socket); /* far beyond the limit, connections are closed at once */
 	raw_expect_end(r);
 	raw_close(r);
 
@@ -339,7 +339,7 @@ START_TEST(a_swap_reaches_the_session)
 	ck_assert_uint_eq(r->n_fds, 1);
 	ck_assert_uint_gt(policy.generation, before);
 
-	/* it stays with the old one, and says why */
+	/* the client stays with its policy, and reports why */
 	ack.generation = policy.generation;
 	raw_ask(r, SKV_MSG_POLICY_ACK, &ack, sizeof(ack), -1);
 	policy = *(const struct skv_msg_policy *)raw_ask(r, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
@@ -347,13 +347,13 @@ START_TEST(a_swap_reaches_the_session)
 	ack.generation = 12345;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_ACK, &ack, sizeof(ack), -1), EINVAL);
 
-	/* by number; and what cannot be is refused before anyone hears of it */
+	/* by number; an invalid spec is refused before any client gets it */
 	json_decref(raw_ask_json(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1));
 	policy = *(const struct skv_msg_policy *)raw_ask(r, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
 	ck_assert_str_eq(policy.spec, "delta?budget=3");
-	one.session = 0; /* nobody is meant by omission */
+	one.session = 0; /* all sessions must be asked for explicitly */
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1), EINVAL);
-	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "which sessions?"));
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "expected which sessions to swap"));
 	one.session = s.session;
 	one.all = 1;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1), EINVAL);
@@ -370,7 +370,7 @@ START_TEST(a_swap_reaches_the_session)
 }
 END_TEST
 
-/* For a sequence: the session that it is of goes on with its own. */
+/* For a single sequence: its session keeps its own policy. */
 START_TEST(a_policy_is_found)
 {
 	struct raw *r = raw_hello(fix.socket);
@@ -393,7 +393,7 @@ START_TEST(a_policy_is_found)
 }
 END_TEST
 
-/* ---- looking ---- */
+/* ---- queries ---- */
 
 START_TEST(queries_answer_in_json)
 {
@@ -423,14 +423,14 @@ START_TEST(an_acknowledgement_names_a_segment)
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEGMENT_ACK, &m, sizeof(m), -1), EINVAL);
 	raw_lease(r, raw_open(r, "m", "full", NULL), 1);
 	m = r->segment.segment;
-	raw_ask(r, SKV_MSG_SEGMENT_ACK, &m, sizeof(m), -1); /* nobody waits for it: no harm */
+	raw_ask(r, SKV_MSG_SEGMENT_ACK, &m, sizeof(m), -1); /* no acknowledgement is pending: harmless */
 	raw_close(r);
 }
 END_TEST
 
 /* ---- users ---- */
 
-/* The errno of a connection to the operators' socket, or 0. */
+/* Returns the errno of a connection to the operators' socket, or 0. */
 static int connect_to_operators(void)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -454,7 +454,7 @@ static void as_another_user(void *arg)
 	ck_assert_int_eq(raw_policy_swap(r, "full"), EPERM);
 	ck_assert_int_eq(connect_to_operators(), EACCES);
 	raw_lease(r, session, 5);
-	answer = raw_query(r, SKV_QUERY_SEQS); /* its own rows alone */
+	answer = raw_query(r, SKV_QUERY_SEQS); /* only its own rows */
 	ck_assert_uint_eq(json_array_size(json_object_get(answer, "sequences")), 0);
 	json_decref(answer);
 	answer = raw_query(r, SKV_QUERY_POOLS);
@@ -475,7 +475,7 @@ static void as_operator(void *arg)
 	ck_assert_int_eq(setuid(OTHER_UID), 0);
 	r = raw_operator(fix.socket);
 	ck_assert_int_eq(raw_policy_swap(r, "full"), 0);
-	answer = raw_query(r, SKV_QUERY_SEQS); /* everybody's */
+	answer = raw_query(r, SKV_QUERY_SEQS); /* of all users */
 	ck_assert_uint_eq(json_array_size(json_object_get(answer, "sequences")), 1);
 	json_decref(answer);
 	raw_close(r);
@@ -486,10 +486,10 @@ START_TEST(users_are_kept_apart)
 	struct raw *r;
 
 	if (!can_change_user())
-		return; /* the rest of the file is for one user */
+		return; /* all other tests are for one user */
 	r = raw_hello(fix.socket);
 	raw_seq_new(r, raw_open(r, "m", "full", NULL), "roots");
-	ck_assert_int_eq(raw_policy_swap(r, "full"), EPERM); /* root in a container, say, that sees this socket */
+	ck_assert_int_eq(raw_policy_swap(r, "full"), EPERM); /* for example root in a container that sees this socket */
 	fix_in_child(OTHER_UID, as_another_user, NULL);
 	fix_in_child(0, as_operator, NULL);
 	raw_close(r);
@@ -501,7 +501,7 @@ END_TEST
 START_TEST(who_does_not_read_waits_alone)
 {
 	struct raw *slow = raw_hello(fix.socket), *quick = raw_hello(fix.socket);
-	enum { N = 4000 }; /* of answers beyond what socket and queue take */
+	enum { N = 4000 }; /* more replies than socket and queue hold */
 	struct skv_msg_query q = {.what = SKV_QUERY_POLICIES};
 	unsigned sent = 0, got = 0;
 	double begin;
@@ -514,7 +514,7 @@ START_TEST(who_does_not_read_waits_alone)
 		} m = {{.length = sizeof(m), .type = SKV_MSG_QUERY, .serial = 100 + sent}, q};
 
 		if (send(slow->fd, &m, sizeof(m), MSG_NOSIGNAL) < 0)
-			break; /* the daemon has stopped listening to us */
+			break; /* the daemon reads no more of our requests */
 		sent++;
 	}
 	ck_assert_uint_lt(sent, N);
@@ -523,7 +523,7 @@ START_TEST(who_does_not_read_waits_alone)
 		json_decref(raw_query(quick, SKV_QUERY_STATUS));
 	ck_assert_double_lt(fix_now() - begin, 5);
 	ck_assert_int_eq(fcntl(slow->fd, F_SETFL, 0), 0);
-	while (got < sent) { /* nothing was lost */
+	while (got < sent) { /* no reply was lost */
 		ck_assert_int_eq(raw_recv(slow, 10000), SKV_MSG_QUERY | SKV_REPLY);
 		ck_assert_uint_eq(((struct skv_msg_header *)slow->packet)->serial, 100 + got);
 		got += !((const struct skv_msg_text *)(slow->packet + sizeof(struct skv_msg_header)))->more;

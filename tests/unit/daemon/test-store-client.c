@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prefix store's client with a redis-server that works: random keys and values over a UNIX socket and TCP,
- * pipelines, times to live, a store that is full, passwords; and the text that says where it is.
+ * The prefix store's client with a working redis-server: random keys and values over a UNIX socket and TCP, pipelines,
+ * times to live, a full store, passwords; and URLs of stores.
  */
 #include <check.h>
 #include <errno.h>
@@ -40,12 +40,12 @@ static void end(void)
 
 /* ---- round trips ------------------------------------------------------------------------------------ */
 
-/* Keys and values, and what came back. */
+/* Keys and values, and what was read back. */
 struct lot {
 	uint32_t n, n_seen;
 	struct skv_store_bytes *keys, *values;
 	int *status;
-	bool *seen, *missing; /* [n]; missing: expected so */
+	bool *seen, *missing; /* [n]; missing: expected to be absent */
 };
 
 static struct lot new_lot(uint32_t n, size_t max_key, size_t max_value)
@@ -123,7 +123,7 @@ static void all_calls(struct lot *l)
 	expect_all(l, 1);
 	EXPECT(skv_store_touch(store, l->keys, l->n, 0, l->status), 0);
 	expect_all(l, 1);
-	for (uint32_t i = 0; i < l->n; i += 3) { /* a third of them goes, and half of these comes again */
+	for (uint32_t i = 0; i < l->n; i += 3) { /* a third is deleted, and half of these are set again */
 		EXPECT(skv_store_del(store, &l->keys[i], 1, 0, &l->status[i]), 0);
 		ck_assert_int_eq(l->status[i], 1);
 		EXPECT(skv_store_del(store, &l->keys[i], 1, 0, &l->status[i]), 0);
@@ -166,7 +166,7 @@ START_TEST(round_trips)
 }
 END_TEST
 
-/* All at the limits, several of them in a pipeline. */
+/* Keys and values of maximum size, several of them in a pipeline. */
 START_TEST(largest)
 {
 	const size_t sizes[] = {SKV_STORE_MAX_VALUE, SKV_STORE_MAX_VALUE,    0, SKV_STORE_MAX_VALUE - 1, 1,
@@ -192,7 +192,7 @@ START_TEST(largest)
 }
 END_TEST
 
-/* No keys, no bytes, and a type that is no string. */
+/* No keys, no bytes, and a value that is no string. */
 START_TEST(odd_keys)
 {
 	struct lot l = new_lot(2, 12, 10);
@@ -235,7 +235,7 @@ END_TEST
 
 /* ---- a full store, passwords -------------------------------------------------------------------------- */
 
-/* What does not fit is refused, the rest of the call is not sent for it, and what is there can be read. */
+/* What does not fit is refused, and the rest of the call is not sent; existing values can be read. */
 START_TEST(full)
 {
 	struct lot l = new_lot(200, 40, 10);
@@ -262,7 +262,8 @@ START_TEST(full)
 	ck_assert(slowed() || store_now_ms() - from < 5000);
 	expect_same(&l);
 	EXPECT(skv_store_del(store, l.keys, l.n, 0, l.status), 0);
-	EXPECT(skv_store_set(store, l.keys, l.values, 5, 0, false, 0, l.status), 0); /* it has not counted as down */
+	/* the store was not marked as down */
+	EXPECT(skv_store_set(store, l.keys, l.values, 5, 0, false, 0, l.status), 0);
 	free_lot(&l);
 }
 END_TEST
@@ -292,7 +293,7 @@ START_TEST(passwords)
 	char port[8];
 
 	snprintf(port, sizeof(port), "%u", server.port);
-	EXPECT(exists("unix://:any@%s%s", server.socket, ""), -EACCES); /* the server has none */
+	EXPECT(exists("unix://:any@%s%s", server.socket, ""), -EACCES); /* the server has no password */
 	free(store_cli(&server, "ACL", "SETUSER", "reader", "on", ">pa@ss", "+exists", "+select", "~*", NULL));
 	free(store_cli(&server, "CONFIG", "SET", "requirepass", "sesame", NULL));
 	EXPECT(exists("unix://%s%s", server.socket, ""), -EACCES);
@@ -305,7 +306,7 @@ START_TEST(passwords)
 	EXPECT(exists("redis://reader:sesame@127.0.0.1:%s%s", port, ""), -EACCES);
 	EXPECT(exists("redis://:sesame@127.0.0.1:%s/%s", port, "77"), -EACCES); /* no such database */
 	EXPECT(skv_store_del(store, &(struct skv_store_bytes){"k", 1}, 1, 0, &(int){0}),
-	       -EHOSTDOWN); /* and is not tried again yet */
+	       -EHOSTDOWN); /* not retried yet */
 	EXPECT(exists("redis://reader:pa%%40ss@127.0.0.1:%s%s", port, ""), 0);
 	EXPECT(skv_store_del(store, &(struct skv_store_bytes){"k", 1}, 1, 0, &(int){0}), -EACCES);
 	ck_assert_ptr_nonnull(strstr(skv_store_error(store), "NOPERM"));
@@ -314,7 +315,7 @@ START_TEST(passwords)
 }
 END_TEST
 
-/* Others may read or write it; its first line ends early, or is empty. */
+/* Other users may read or write the file; its first line ends early, or is empty. */
 START_TEST(password_files)
 {
 	static const struct {
@@ -339,12 +340,12 @@ START_TEST(password_files)
 }
 END_TEST
 
-/* ---- where it is -------------------------------------------------------------------------------------- */
+/* ---- URLs --------------------------------------------------------------------------------------------- */
 
 START_TEST(configurations)
 {
 	static const struct {
-		const char *text, *why; /* NULL: it is fine */
+		const char *text, *why; /* NULL: valid */
 	} cases[] = {
 		{"redis://h", NULL},
 		{"redis://h:1/5?timeout=700&connect-timeout=600", NULL},
@@ -407,14 +408,14 @@ START_TEST(configurations)
 }
 END_TEST
 
-/* ---- how fast ------------------------------------------------------------------------------------------ */
+/* ---- speed --------------------------------------------------------------------------------------------- */
 
 static void ignore(void *ctx, uint32_t i, const void *value, size_t bytes)
 {
 	(void)ctx, (void)i, (void)value, (void)bytes;
 }
 
-/* 64 values of 1 MiB, and 1,000 keys; printed, and not judged. */
+/* 64 values of 1 MiB, and 1,000 keys; times are printed only. */
 START_TEST(speeds)
 {
 	struct lot l = new_lot(64, 40, 1), many = new_lot(1000, 40, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prefix store's client and a Redis Cluster of three masters: keys find their nodes, also while hash slots move and
- * after a master has died; a node that is down takes its keys with it, and no others.
+ * The prefix store's client and a Redis Cluster of three masters: each key is sent to its node, also while hash slots
+ * move and after a master has died; a node that is down affects its own keys only.
  */
 #include <check.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "tests/support/store-fixture.h"
 #include "tests/support/suite.h"
 
-#define N_NODES 4 /* the last one is the first one's replica, where a test has it */
+#define N_NODES 4 /* the last one is the first one's replica, in tests that have one */
 #define N 600u
 #define SLACK (slowed() ? 6000 : 800)
 
@@ -50,7 +50,7 @@ static void start_node(int i)
 	store_begin(&nodes[i], port, args[i]);
 }
 
-/* Until a node says so. */
+/* Waits until a node reports this text. */
 static void wait_for(int i, const char *command, const char *text)
 {
 	for (int tries = 0;; tries++) {
@@ -123,7 +123,7 @@ static void get_all(void)
 	ck_assert_uint_eq(n, N);
 }
 
-/* Until all is well: a key of each node is set and read. */
+/* Waits until a key of each node can be set and read. */
 static void wait_until_it_works(double at_most)
 {
 	const double from = store_now_ms();
@@ -200,7 +200,7 @@ START_TEST(keys_find_their_nodes)
 }
 END_TEST
 
-/* In a process of its own, until it is told to stop: what is there can be read, and be stored again. */
+/* Runs in a child process until it is told to stop: existing values can be read and stored again. */
 static pid_t begin_load(int stop)
 {
 	pid_t pid = child_fork();
@@ -222,7 +222,7 @@ static int owner_of(uint32_t hash_slot)
 	return hash_slot <= 5460 ? 0 : hash_slot <= 10922 ? 1 : 2;
 }
 
-/* {same}…, half of all keys, go from one node to another one, one after the other. */
+/* Half of all keys, {same}…, move one after the other from one node to another. */
 START_TEST(moved_under_load)
 {
 	const uint32_t hash_slot = skv_store_hash_slot("same", 4);
@@ -255,17 +255,17 @@ START_TEST(moved_under_load)
 	set_all();
 	ck_assert_uint_gt(count_errors("MOVED"), 0);
 	usleep(300000);
-	get_all(); /* with a map that was read again: the load's process has one, too, */
+	get_all(); /* with a map that was read again: the load's process has one, too */
 	get_all();
 	ck_assert_int_eq(write(stop[1], "", 1), 1);
 	child_wait(load);
-	ck_assert_uint_le(count_errors("MOVED"), 4 * N); /* so few were redirected, of 300 in each round */
+	ck_assert_uint_le(count_errors("MOVED"), 4 * N); /* only a few of the 300 in each round were redirected */
 	free(ids[0]);
 	free(ids[1]);
 }
 END_TEST
 
-/* One node is stopped, then killed: the keys of the others go on, until the cluster says that it is down. */
+/* One node is stopped, then killed: keys of the other nodes work until the cluster reports that it is down. */
 START_TEST(node_is_down)
 {
 	double from;
@@ -297,7 +297,7 @@ START_TEST(node_is_down)
 	ck_assert_int_lt(skv_store_exists(store, keys, N, 300, status), 0);
 	wait_for(0, "INFO", "cluster_state:fail");
 	store_restart(&nodes[2]);
-	wait_until_it_works(20000); /* it has nodes.conf, and forgot the values */
+	wait_until_it_works(20000); /* it has nodes.conf, but lost the values */
 }
 END_TEST
 
@@ -312,7 +312,7 @@ START_TEST(failover)
 	for (int i = 0; i < N_NODES; i++)
 		wait_for(i, "INFO", "cluster_known_nodes:4");
 	wait_for(3, "NODES", id);
-	for (int tries = 0;; tries++) { /* until it has met it */
+	for (int tries = 0;; tries++) { /* until it knows the master */
 		char *says = store_cli(&nodes[3], "CLUSTER", "REPLICATE", id, NULL);
 		const bool done = strncmp(says, "OK", 2) == 0;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prefix store's client and servers that fail: stopped, killed, absent, or sending anything. Each call returns by
- * its deadline, with an error that has a text; memory is bounded; and a server that works again is used again.
+ * The prefix store's client with failing servers: stopped, killed, absent, or sending arbitrary bytes. Each call
+ * returns by its deadline, with an error and a text; memory is bounded; and a server that works again is used again.
  */
 #include <check.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 #define TIMEOUT 300 /* ms */
 #define N 20u
-/* What a call may take beyond its deadline on a machine where others run. */
+/* How much longer than its deadline a call may take on a machine that runs other programs. */
 #define SLACK (slowed() ? 5000 : 600)
 
 static struct store_server server;
@@ -57,7 +57,7 @@ static void ignore(void *ctx, uint32_t i, const void *value, size_t bytes)
 	ck_assert(!value || bytes <= SKV_STORE_MAX_VALUE);
 }
 
-/* One of the five, of all keys. */
+/* Runs one of the five calls for all keys. */
 static int call(int op)
 {
 	switch (op) {
@@ -69,7 +69,7 @@ static int call(int op)
 	}
 }
 
-/* Within its deadline, and what it returns is what statuses and the text say. */
+/* The call returns within its deadline, and its result agrees with statuses and text. */
 static int timed_call(int op)
 {
 	const double from = store_now_ms();
@@ -90,7 +90,7 @@ static int timed_call(int op)
 	return r;
 }
 
-/* Until it works again: milliseconds; meanwhile calls fail at once. */
+/* Waits until the store works again; returns the milliseconds. Meanwhile calls fail at once. */
 static double wait_until_it_works(double at_most)
 {
 	const double from = store_now_ms();
@@ -123,7 +123,10 @@ START_TEST(stopped)
 }
 END_TEST
 
-/* A stopped server still takes connections, so each attempt costs a deadline; attempts come less and less often. */
+/*
+ * A stopped server still accepts connections, so each attempt takes until the deadline; the interval between attempts
+ * grows.
+ */
 START_TEST(backoff)
 {
 	const double from = store_now_ms();
@@ -139,7 +142,7 @@ START_TEST(backoff)
 		ck_assert(r == -ETIMEDOUT || r == -EHOSTDOWN);
 		usleep(2000);
 	}
-	ck_assert_uint_ge(attempts, 3); /* at 0, 0.4, 0.9, 1.6, 2.7 s, about */
+	ck_assert_uint_ge(attempts, 3); /* about at 0, 0.4, 0.9, 1.6, 2.7 s */
 	ck_assert_uint_le(attempts, 6);
 	ck_assert_uint_ge(refusals, 50);
 	kill(server.pid, SIGCONT);
@@ -157,7 +160,7 @@ START_TEST(killed_and_restarted)
 
 		ck_assert_int_eq(timed_call(1), 0);
 		killer = child_fork();
-		if (killer == 0) { /* in the middle of a call, perhaps */
+		if (killer == 0) { /* perhaps in the middle of a call */
 			usleep(1000 * (unsigned)(10 + 10 * round));
 			kill(server.pid, SIGKILL);
 			_exit(0);
@@ -178,7 +181,7 @@ START_TEST(killed_and_restarted)
 }
 END_TEST
 
-/* The connection is gone, and the server is not: nobody notices. */
+/* The server has closed the connection but works: calls succeed. */
 START_TEST(closed_while_idle)
 {
 	ck_assert_int_eq(timed_call(1), 0);
@@ -198,15 +201,15 @@ START_TEST(nobody_there)
 	ck_assert_int_eq(timed_call(0), -EHOSTDOWN);
 	skv_store_free(store);
 	store = store_open("redis://no-such-host.invalid?timeout=%d&connect-timeout=%d", TIMEOUT, TIMEOUT);
-	ck_assert_int_lt(timed_call(0), 0); /* at once, or when no name server has answered */
+	ck_assert_int_lt(timed_call(0), 0); /* at once, or after the timeout of the name servers */
 	ck_assert_ptr_nonnull(strstr(skv_store_error(store), "no-such-host.invalid"));
 }
 END_TEST
 
-/* ---- servers that send anything ----------------------------------------------------------------------- */
+/* ---- servers that send arbitrary bytes ---------------------------------------------------------------- */
 
-#define REPEAT "\xff" /* what stands behind it is sent again and again */
-#define SLOWLY "\xfe" /* what stands behind it is sent byte by byte, one in 100 ms, again and again */
+#define REPEAT "\xff" /* what follows is sent again and again */
+#define SLOWLY "\xfe" /* what follows is sent again and again, one byte per 100 ms */
 
 static const char *const answers[] = {
 	"",
@@ -281,14 +284,14 @@ static const char *const answers[] = {
 	SLOWLY "x",
 	SLOWLY "-ERR x\r\n",
 };
-static const char *answer; /* of the case */
+static const char *answer; /* of the current case */
 
 static bool put(int fd, const void *bytes, size_t n)
 {
 	return send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n;
 }
 
-/* Waits for a command, sends the answer, and reads nothing more: then commands wait, too. */
+/* Waits for a command, sends the answer, and reads nothing more: further commands are not read. */
 static void talk(int fd)
 {
 	static char many[1 << 16];
@@ -321,7 +324,7 @@ static void expect_refused(const char *socket)
 
 		open_store(socket);
 		r = timed_call(op);
-		/* more of what was asked for is noticed with the next call, or not at all */
+		/* surplus bytes are noticed by the next call, or not at all */
 		ck_assert_msg((r < 0 || *answer == *REPEAT) && r != -EHOSTDOWN, "%d after \"%.40s\"", r, answer);
 		(void)timed_call(op);
 		store = skv_store_free(store);
@@ -336,7 +339,7 @@ START_TEST(any_answer)
 
 	answer = answers[_i];
 	if (strstr(answer, "LOADING"))
-		answer = "-ERR x\r\n"; /* that is a server that is not ready: below */
+		answer = "-ERR x\r\n"; /* that is a server that is not ready: see below */
 	store_fake_begin(&fake, talk);
 	expect_refused(fake.socket);
 	store_fake_end(&fake);
@@ -364,7 +367,7 @@ START_TEST(not_ready)
 }
 END_TEST
 
-/* Words of the protocol in any order, in pieces of any size. */
+/* Words of the protocol in random order, in pieces of random size. */
 static void talk_at_random(int fd)
 {
 	static const char *const words[] = {"+OK\r\n",
@@ -421,7 +424,7 @@ START_TEST(any_words)
 }
 END_TEST
 
-/* It never reads, so that what is sent fills the socket; it never accepts, so that its queue is full. */
+/* The server never reads, so that requests fill the socket; or it never accepts, so that its queue is full. */
 static void say_nothing(int fd)
 {
 	(void)fd;

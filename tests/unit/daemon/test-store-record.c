@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records of values that NIXL moves, metadata of agents, and the window that values lie in: what was sealed is opened, and nothing else is;
- * a value that others may be reading has room of its own until the ring comes around.
+ * Records of values that NIXL transfers, metadata of agents, and the window with the values: only what was sealed can
+ * be opened; a value that others may be reading is not overwritten until the ring wraps around.
  */
 #include <check.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ START_TEST(damage)
 	ck_assert(skv_store_record_seal(&cipher, &cut, name, 1, &record, value));
 	ck_assert(skv_store_is_record(value, SKV_STORE_RECORD_BYTES));
 	ck_assert(opens(value, SKV_STORE_RECORD_BYTES));
-	for (size_t n = 0; n < sizeof(value); n++) { /* cut; in memory of just that length, for a sanitizer */
+	for (size_t n = 0; n < sizeof(value); n++) { /* truncated; in a buffer of just that length, for a sanitizer */
 		uint8_t *copy = malloc(n + 1);
 
 		memcpy(copy, value, n);
@@ -71,7 +71,7 @@ START_TEST(damage)
 }
 END_TEST
 
-/* What another key has sealed, or for something else; and a part under a record's name. */
+/* Values sealed with another key, or for another purpose; and a part under a record's name. */
 START_TEST(others)
 {
 	uint8_t value[SKV_STORE_RECORD_BYTES];
@@ -96,7 +96,7 @@ START_TEST(others)
 	ck_assert(skv_store_record_seal(&cipher, &cut, name, 1, &record, value));
 	ck_assert(!opens(value, sizeof(value)));
 	record.version--;
-	record.bytes--; /* it would not be the part */
+	record.bytes--; /* not the size of the part */
 	ck_assert(skv_store_record_seal(&cipher, &cut, name, 1, &record, value));
 	ck_assert(!opens(value, sizeof(value)));
 }
@@ -128,11 +128,11 @@ END_TEST
 #define WINDOW ((size_t)10000)
 
 static struct {
-	uint8_t *at; /* NULL: it is gone */
+	uint8_t *at; /* NULL: overwritten */
 	size_t n;
 } held[VALUES];
 
-/* None has another's room; those that lost theirs were the oldest, and each is told of once. */
+/* Values do not overlap; the oldest are overwritten first, and each is reported once. */
 START_TEST(ring)
 {
 	uint8_t *memory = malloc(WINDOW);

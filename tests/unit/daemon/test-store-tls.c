@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prefix store's client over TLS: with a server that it trusts all works as without; any other is refused; and a
- * server that stops, before or after the handshake, costs no more than the deadline.
+ * The prefix store's client over TLS: with a trusted server everything works as without TLS; any other server is
+ * refused; and a server that stops, before or after the handshake, costs no more than the deadline.
  */
 #include <check.h>
 #include <errno.h>
@@ -20,8 +20,10 @@ static struct store_server server;
 static struct skv_store *store;
 static char *certs; /* folder */
 
-/* ca.pem has signed name.pem (of the name localhost), address.pem (127.0.0.1) and client.pem; other.pem is another
- * authority. */
+/*
+ * ca.pem has signed name.pem (for localhost), address.pem (for 127.0.0.1) and client.pem; other.pem is another
+ * authority.
+ */
 static const char script[] =
 	"set -e; cd \"$1\"; exec 2>&1\n"
 	"key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out $1.key; }\n"
@@ -46,7 +48,7 @@ static void make_certs(void)
 	child_wait(pid);
 }
 
-/* A server with this certificate; clients need one, too, or they do not. */
+/* Starts a server with this certificate; `clients`: whether clients need one, too. */
 static void begin_server(const char *name, const char *clients)
 {
 	static char port[8], cert[512], key[512], ca[512];
@@ -90,7 +92,7 @@ static int exists(void)
 	return r;
 }
 
-/* rediss://HOST, with this authority's certificate and further options. */
+/* Opens rediss://HOST with this authority's certificate and further options. */
 static int try(const char *host, const char *ca, const char *options)
 {
 	skv_store_free(store);
@@ -121,10 +123,10 @@ START_TEST(trust)
 	store = store_open("rediss://localhost:%u", server.port + 1); /* the system's authorities */
 	EXPECT(exists(), -EACCES);
 	skv_store_free(store);
-	store = store_open("rediss://localhost:%u", server.port); /* no TLS there */
+	store = store_open("rediss://localhost:%u", server.port); /* a port without TLS */
 	ck_assert_int_lt(exists(), 0);
 	skv_store_free(store);
-	store = store_open("redis://localhost:%u", server.port + 1); /* TLS there */
+	store = store_open("redis://localhost:%u", server.port + 1); /* a port with TLS */
 	ck_assert_int_lt(exists(), 0);
 	store_end(&server);
 
@@ -164,7 +166,7 @@ static void see(void *ctx, uint32_t i, const void *value, size_t bytes)
 	s->n++;
 }
 
-/* 40 values of up to 8 MiB, there and back. */
+/* Writes and reads 40 values of up to 8 MiB. */
 static void round_trip(void)
 {
 	struct skv_store_bytes keys[40], values[40];

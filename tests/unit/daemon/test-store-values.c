@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The disk worker's jobs for the prefix store, with a redis-server: what was put comes back on other pages, whatever is wrong with a value
- * is found, deleted and put again, and a store that is down, slow or full costs a bounded wait.
+ * The disk worker's jobs for the prefix store, with a redis-server: what was stored is read back into other pages; a
+ * wrong value is found, deleted and stored again; a store that is down, slow or full costs a bounded wait.
  */
 #include <check.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "tests/support/suite.h"
 
 #define PLENTY 60000u /* ms */
-#define KEY 100 /* bytes of a key of the store, at most */
+#define KEY 100 /* maximum bytes of a store's key */
 
 static struct store_server server;
 static struct skv_store *store;
@@ -75,7 +75,7 @@ static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
 	memcpy(v->at, value, bytes);
 }
 
-/* at is NULL where there is none. */
+/* Returns the value; its pointer is NULL if there is none. */
 static struct value read_value(const char *key)
 {
 	const struct skv_store_bytes k = {key, strlen(key)};
@@ -138,7 +138,7 @@ START_TEST(what_was_put_comes_back)
 }
 END_TEST
 
-/* Layers in rows and compressed in all forms, whose records begin and end within pages. */
+/* Layers in rows, and compressed in all forms, with records that begin and end within pages. */
 START_TEST(records_come_back)
 {
 	struct prefix_case p;
@@ -157,7 +157,7 @@ START_TEST(records_come_back)
 }
 END_TEST
 
-/* Bytes: of a prefix it has a call's values at a time. */
+/* Peak memory in bytes: the worker has one call's values of a prefix at a time. */
 static size_t peak_of_worker(void)
 {
 	char path[40], *status;
@@ -170,7 +170,7 @@ static size_t peak_of_worker(void)
 	return kib << 10;
 }
 
-/* Parts of blocks, and a page that is a part; more keys and more bytes than a call has. */
+/* Parts of blocks, and a page that is a part; more keys and more bytes than one call takes. */
 START_TEST(all_sizes_come_back)
 {
 	struct prefix_case p;
@@ -183,7 +183,7 @@ START_TEST(all_sizes_come_back)
 	prefix_make(&p, url, parked_model(1, 1, 1, 16, SKV_FP8), 700);
 	there_and_back(&p);
 	prefix_free(&p);
-	prefix_make(&p, url, parked_model(3, 6, 3, 112, SKV_F32), 70); /* pages that divide no part */
+	prefix_make(&p, url, parked_model(3, 6, 3, 112, SKV_F32), 70); /* pages whose size does not divide a part */
 	there_and_back(&p);
 	prefix_free(&p);
 	prefix_make(&p, url, parked_model(1, 192, 192, 256, SKV_F32), 1);
@@ -193,7 +193,7 @@ START_TEST(all_sizes_come_back)
 }
 END_TEST
 
-/* Nothing of the pages can be read, and nothing is the same twice; a value lives as long as it should. */
+/* Values do not show the pages' contents, no two are equal, and a value lives as long as it should. */
 START_TEST(values_are_sealed)
 {
 	struct prefix_case p;
@@ -223,7 +223,7 @@ START_TEST(values_are_sealed)
 }
 END_TEST
 
-/* ---- what is not there, or not right ------------------------------------------------------------- */
+/* ---- absent and wrong values --------------------------------------------------------------------- */
 
 START_TEST(what_follows_a_missing_part_is_of_no_use)
 {
@@ -244,7 +244,7 @@ START_TEST(what_follows_a_missing_part_is_of_no_use)
 }
 END_TEST
 
-/* A daemon derives names from the secret, too: only one that is wrong about it looks for another one's blocks. */
+/* A daemon derives the names from the secret, too: only a daemon with a wrong secret would look for these blocks. */
 START_TEST(another_key_opens_nothing)
 {
 	struct prefix_case p;
@@ -403,7 +403,7 @@ START_TEST(a_server_that_is_no_store_is_an_error)
 }
 END_TEST
 
-/* With a connection of its own, as after a timeout there is none for a moment. */
+/* On a new connection: after a timeout the old one is not used for a moment. */
 static int ask_in(struct prefix_case *p, uint32_t kind, uint32_t ms)
 {
 	int r;
@@ -415,7 +415,7 @@ static int ask_in(struct prefix_case *p, uint32_t kind, uint32_t ms)
 	return r;
 }
 
-/* Whenever its time ends, a job has done what it says. */
+/* Whenever its time ends, a job has done what it reports. */
 START_TEST(what_is_done_in_time_counts)
 {
 	struct prefix_case p;
@@ -466,7 +466,7 @@ START_TEST(a_store_that_is_full_has_the_first_blocks)
 }
 END_TEST
 
-/* ---- a job that makes no sense ------------------------------------------------------------------- */
+/* ---- invalid jobs -------------------------------------------------------------------------------- */
 
 static void refuses(const struct prefix_case *p, uint32_t kind, int error)
 {
@@ -505,7 +505,7 @@ START_TEST(jobs_are_checked)
 		}
 		free(list);
 	}
-	there_and_back(&p); /* nothing of these jobs was done, and the worker is well */
+	there_and_back(&p); /* nothing of these jobs was done, and the worker still works */
 	prefix_free(&p);
 }
 END_TEST

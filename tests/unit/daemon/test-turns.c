@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Work that grows with tokens, while another client leases and gives back: it waits for none of it. A client with many
- * long sequences dies; a large sequence is forked, detached, attached and dropped; others ask for lists without end.
+ * Work that grows with the number of tokens, while another client leases and returns pages: that client does not wait
+ * for it. A client with many long sequences dies; a large sequence is forked, detached, attached and dropped; other
+ * clients ask for lists without end.
  *
- * Tables are written as a client writes them, pages are never touched: so a machine needs memory for tables alone.
- * TURNS=full (make check-hostile): 4,096 sequences of 128k tokens, 20 of 131,072 tokens in 32 layers, a fork of 8 million
- * pages and 670 MiB; and times are what they are to be on a machine with nothing else to do. Under a sanitizer, where all of it
- * takes longer and other tests run beside, a turn of a second is let pass.
+ * Tables are written as a client writes them, and pages are never touched: the machine needs memory for tables only.
+ * TURNS=full (make check-hostile): 4,096 sequences of 128k tokens, 20 of 131,072 tokens in 32 layers, a fork of 8
+ * million pages and 670 MiB, with the time limits for an idle machine. Under a sanitizer, where everything takes longer
+ * and other tests run at the same time, a turn may take a second.
  */
 #include <check.h>
 #include <errno.h>
@@ -26,7 +27,7 @@
 #define OTHERS_PAGES 64u
 
 static struct fix fix;
-static struct raw *other; /* the client that waits for nobody */
+static struct raw *other; /* the client that must not wait */
 static uint32_t others_session;
 
 static bool is_full(void)
@@ -41,7 +42,7 @@ static void setup(void)
 	                                      NULL};
 
 	fix_start_process(&fix, options);
-	other = raw_operator(fix.socket); /* which sees what the daemon does for all */
+	other = raw_operator(fix.socket); /* which sees what the daemon does for all users */
 }
 
 static void teardown(void)
@@ -50,21 +51,21 @@ static void teardown(void)
 	fix_stop(&fix);
 }
 
-/* A time in ms: with TURNS=full, without it, and under a sanitizer or valgrind. */
+/* A time limit in ms: with TURNS=full, without it, and under a sanitizer or valgrind. */
 static double limit(double full, double quick, double slow)
 {
 	return is_full() ? full : slowed() ? slow : quick;
 }
 
-/* ---- the other one --------------------------------------------------------------------------- */
+/* ---- the other client ------------------------------------------------------------------------ */
 
 static struct {
 	unsigned n;
-	double most; /* s that a lease and its return took */
-	double begun, gone; /* clients that were gone at the beginning */
+	double most; /* seconds that a lease and its return took */
+	double begun, gone; /* gone: clients that were gone at the beginning */
 } live;
 
-/* Of which work they were made, and how much of the processor's time a piece took. */
+/* Prints the kinds of turns, and the processor time that a turn took. */
 static void print_turns(void)
 {
 	json_t *status = raw_query(other, SKV_QUERY_STATUS), *row;
@@ -113,7 +114,7 @@ static void live_once(void)
 	live.n++;
 }
 
-/* Nobody has waited long, and the daemon was never away for long. */
+/* The other client has not waited long, and the daemon had no long turn. */
 static void live_end(const char *what)
 {
 	double took = fix_now() - live.begun, turn = counter("turn_max_ms"), cpu = counter("turn_cpu_max_ms");
@@ -124,13 +125,13 @@ static void live_end(const char *what)
 	fflush(stdout);
 	ck_assert_double_lt(turn, limit(10, 100, 1000));
 	ck_assert_double_lt(cpu, limit(4, 50, 500));
-	/* some of it is its own: it acknowledges the end of every segment */
+	/* part of it is the client's own work: it acknowledges the end of every segment */
 	ck_assert_double_lt(live.most * 1e3, limit(50, 300, 3000));
 }
 
 /* ---- death ----------------------------------------------------------------------------------- */
 
-/* Returns how many bytes of pages it had on lease. */
+/* Returns how many bytes of pages the client had leased. */
 static uint64_t die_with(uint32_t n, uint32_t n_layers, bool named)
 {
 	pid_t pid = child_fork();
@@ -181,7 +182,7 @@ START_TEST(death_of_many_sequences)
 }
 END_TEST
 
-/* The pages of a client, all on lease at its death, come back soon. */
+/* The pages of a client, all leased at its death, are soon free again. */
 START_TEST(first_pages_back)
 {
 	const uint32_t n = is_full() ? 20 : 2, n_layers = 32;
@@ -204,7 +205,7 @@ END_TEST
 
 /* ---- one large sequence ---------------------------------------------------------------------- */
 
-/* The other lives while the engine waits for its answer. The answer's body. */
+/* The other client continues while the engine waits for its reply. Returns the reply's body. */
 static const void *ask_in_turns(struct raw_engine *e, uint16_t type, const void *body, size_t bytes, const char *what)
 {
 	int got;
@@ -250,7 +251,7 @@ END_TEST
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Sequences with tables to be counted; then 64 connections that list them again and again. */
+/* Makes sequences with tables that are to be counted; then 64 connections list them again and again. */
 START_TEST(lists_without_end)
 {
 	const unsigned n_seqs = is_full() ? 4000 : 300, n_lists = is_full() ? 64 : 8;
@@ -286,7 +287,7 @@ START_TEST(lists_without_end)
 	live_end("lists of sequences");
 	printf("%u connections listed %u sequences each, %u times\n", n_lists, n_seqs, answers);
 	for (unsigned i = 0; i < n_lists; i++)
-		raw_hang_up(lists[i]); /* in the middle of an answer */
+		raw_hang_up(lists[i]); /* in the middle of a reply */
 	raw_close(e.raw);
 }
 END_TEST
@@ -294,7 +295,7 @@ END_TEST
 /* ---- parking ---------------------------------------------------------------------------------- */
 
 #define DUE_TOKENS 1024u
-#define DUE_MIB 32u /* that the daemon may have had then; it takes 8 in any case */
+#define DUE_MIB 32u /* maximum memory of the daemon then; it always uses 8 */
 
 static char parked[96];
 
@@ -328,7 +329,7 @@ static double parking_figure(const char *name)
 	return x;
 }
 
-/* The most memory that the daemon has had, in MiB. */
+/* Returns the peak memory of the daemon in MiB. */
 static unsigned long most_memory(void)
 {
 	char path[64], text[4096];
@@ -342,7 +343,10 @@ static unsigned long most_memory(void)
 	return strtoul(strstr(text, "VmHWM:") + 6, NULL, 10) / 1024;
 }
 
-/* One user's sequences fall due at one moment: another one does not notice, and what parking takes is that of a few. */
+/*
+ * All sequences of one user become due for parking at the same moment: another user does not notice, and parking uses
+ * the memory of a few jobs.
+ */
 START_TEST(many_are_due)
 {
 	const uint32_t n = is_full() ? 4000 : 400;
@@ -389,7 +393,7 @@ static void setup_small(void)
 	static const char *const options[] = {"--pool-bytes=64M", "--account-bytes=80M", "--segment-bytes=1M", NULL};
 
 	fix_start_process(&fix, options);
-	other = raw_operator(fix.socket); /* which sees what the daemon does for all */
+	other = raw_operator(fix.socket); /* which sees what the daemon does for all users */
 }
 
 static void leave_orphans(void *unused)
@@ -409,7 +413,7 @@ static void leave_orphans(void *unused)
 	raw_close(e.raw);
 }
 
-/* One user's sequences, which nobody holds, fill the memory: another one gets its half, and no more. */
+/* One user's sequences without a holder fill the memory: another user gets its half, and no more. */
 START_TEST(orphans_make_room)
 {
 	struct skv_msg_lease_get get = {.least = ORPHANS_PAGES, .most = ORPHANS_PAGES};
@@ -423,7 +427,7 @@ START_TEST(orphans_make_room)
 		raw_ask(other, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
 	ck_assert_int_eq(raw_refused(other, SKV_MSG_LEASE_GET, &get, sizeof(get), -1), ENOSPC);
 	ck_assert_double_eq(counter("sequences_displaced"), ORPHANS / 2);
-	fix_expect_log(&fix, "more than their part of a memory that is used up");
+	fix_expect_log(&fix, "more than their share of it");
 }
 END_TEST
 

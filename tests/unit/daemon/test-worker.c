@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs of several users for one worker process, which is this program itself: it answers each job with the number that the job is.
- * Users take turns, whatever each of them has asked for.
+ * Jobs of several users for one worker process, which is this program itself: it answers each job with the job's
+ * number. Users take turns, however many jobs each of them has submitted.
  */
 #include <check.h>
 #include <errno.h>
@@ -23,17 +23,17 @@ struct number {
 };
 
 struct job {
-	struct skv_worker_job work; /* first */
+	struct skv_worker_job work; /* must be first */
 	struct number number;
 };
 
 static struct skv_loop *loop;
 static struct skv_worker *worker;
 static struct job jobs[2 * MANY];
-static uint32_t order[2 * MANY], n_done, n_submitted; /* users, as their jobs were done */
-static bool cancels; /* the last job that waits, when the first is done */
+static uint32_t order[2 * MANY], n_done, n_submitted; /* order: users, in the order in which their jobs were done */
+static bool cancels; /* cancel the last waiting job when the first is done */
 
-/* The worker: dies of job number 1. */
+/* The worker process; job number 1 kills it. */
 static int serve(void)
 {
 	struct number n;
@@ -96,7 +96,7 @@ static void teardown(void)
 	skv_loop_free(loop);
 }
 
-/* The first is with the worker at once; then a user who comes later waits for one of each other user. */
+/* The first job goes to the worker at once; a user that comes later waits for one job of each other user. */
 START_TEST(users_take_turns)
 {
 	const uint32_t expected[] = {1000, 1000, 1001, 1000, 1001, 1000, 1000, 1000};
@@ -111,7 +111,7 @@ START_TEST(users_take_turns)
 }
 END_TEST
 
-/* A job that waits need not wait to be canceled. */
+/* A waiting job can be cancelled at once. */
 START_TEST(canceled)
 {
 	const uint32_t expected[] = {1000, 1001, 1000, 1000};
@@ -126,7 +126,7 @@ START_TEST(canceled)
 }
 END_TEST
 
-/* A job that kills its worker is tried once more at once, before everybody else's; then all that waits fails. */
+/* A job that kills its worker is retried once, before all other jobs; then it and all waiting jobs fail. */
 START_TEST(dies)
 {
 	submit(1000, 10);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a calibration measures, against the formulas written out in double, and what it chooses, against all choices. */
+/* Tests a calibration's measurements against the formulas in double precision, and its choices against all others. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static double worth_of(const struct eng_choice *c, const double *worth, const ui
 	return sum;
 }
 
-/* The largest sum over all sets: the bits of `set` are the layers after the first. */
+/* The largest sum over all sets; bits of `set` are the layers after the first. */
 static double best_of_all(const struct eng_choice *c, const double *worth)
 {
 	double best = -INFINITY;
@@ -50,7 +50,7 @@ START_TEST(anchors_against_all)
 
 		c.first = rnd_below(c.n_layers);
 		c.n = 1 + rnd_below(c.n_layers - c.first);
-		/* few values, so that many choices are as good */
+		/* few distinct values, so that many choices are equally good */
 		for (uint32_t p = 0; p < c.n_layers * c.n_layers; p++)
 			worth[p] = i % 2 ? rnd_unit() - 0.2 : rnd_below(3);
 		sum = eng_choose_anchors(&c, worth, layers);
@@ -64,12 +64,12 @@ START_TEST(anchors_against_all)
 }
 END_TEST
 
-/* Each part of the depth gives its largest shift, the lower of equals. */
+/* Each part of the depth gives its layer with the largest shift; of equals the lower one. */
 START_TEST(shifts)
 {
 	const struct eng_choice three = {.n_layers = 16, .first = 2, .n = 3}, five = {16, 1, 5}, all = {6, 2, 4},
 	                        one = {16, 2, 1};
-	/* the reference model's, from models/reference/README.md */
+	/* shifts of the reference model (models/reference/README.md) */
 	const double shift[] = {0,    .95, .86, .92, .94, .94, .91, .98, .82, .60, .80, .92, .92, .77, .79, .75};
 	uint32_t layers[16];
 
@@ -102,7 +102,7 @@ END_TEST
 
 enum { LAYERS = 3, HEADS = 4, KV = 2, GROUP = HEADS / KV, TOKENS = 90 };
 
-/* Softmax weights of a row; sharp, so that few tokens have most of the mass. */
+/* Softmax weights of a row. They are peaked: a few tokens have most of the weight. */
 static void random_row(float *weights, uint32_t n)
 {
 	for (uint32_t r = 0; r < LAYERS * HEADS; r++) {
@@ -124,7 +124,7 @@ static double group_sum(const float *weights, uint32_t n, uint32_t layer, uint32
 	return sum;
 }
 
-/* Is token t among the `top` best of a layer's kv head? Those before it are larger, or as large and lower. */
+/* Whether token t is among the `top` best of a layer's kv head; of equals the lower token comes first. */
 static bool among_top(const float *weights, uint32_t n, uint32_t layer, uint32_t kv, uint32_t t, uint32_t top)
 {
 	double mine = group_sum(weights, n, layer, kv, t);
@@ -172,7 +172,7 @@ START_TEST(measures)
 
 	ck_assert_int_eq(eng_measure_init(&m, &shape), 0);
 	for (uint32_t row = 0; row < 30; row++) {
-		uint32_t n = row == 11 ? 3 : 1 + rnd_below(TOKENS); /* fewer than `top`, too */
+		uint32_t n = row == 11 ? 3 : 1 + rnd_below(TOKENS); /* may be fewer than `top` */
 
 		random_row(weights, n);
 		eng_measure_row(&m, weights, n);
@@ -233,7 +233,7 @@ START_TEST(changes)
 }
 END_TEST
 
-/* ---- differences ----------------------------------------------------------------------------- */
+/* ---- error of sparse rows -------------------------------------------------------------------- */
 
 #define ROWS 150u
 #define WIDE 12u
@@ -248,7 +248,7 @@ static void fill(float *x, size_t n)
 		x[i] = (float)(4 * rnd_unit() - 2);
 }
 
-/* Dense or sparse output of row p, in double. */
+/* Dense (`all`) or sparse output of row p, in double precision. */
 static void attend(uint32_t l, uint32_t p, uint32_t h, bool all, double *out)
 {
 	const uint32_t kv = h / (HEADS / KV);
@@ -271,7 +271,7 @@ static void attend(uint32_t l, uint32_t p, uint32_t h, bool all, double *out)
 		out[i] /= sum;
 }
 
-/* Sums over heads of: cosine, |d|^2, |d - d_0|^2, |dense|^2. */
+/* Adds sums over heads: cosine, |d|^2, |d - d_0|^2, |dense|^2. */
 static void row_by_hand(uint32_t l, uint32_t p, double sum[4])
 {
 	const uint32_t first = p - p % differ.gamma;
@@ -336,7 +336,7 @@ START_TEST(differences)
 }
 END_TEST
 
-/* Representative rows come before those that they stand for, and miss something. */
+/* First rows of windows precede the rows that they represent, and miss at least one token. */
 START_TEST(rows_that_differ)
 {
 	struct eng_delta_error d = {.shape = {.sinks = 5, .window = 30}};

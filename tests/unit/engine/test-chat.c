@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dialogues as the templates of public models write them; templates and their texts are in tests/jinja/golden.jsonl. */
+/* Tests dialogues in the formats of public models' templates; both are in tests/jinja/golden.jsonl. */
 #include <check.h>
 #include <errno.h>
 #include <jansson.h>
@@ -26,7 +26,7 @@ static void teardown(void)
 	fx_remove(folder);
 }
 
-/* The source of a template of golden.jsonl; to be freed. */
+/* Returns the source of a template in golden.jsonl; to be freed. */
 static char *named(const char *name)
 {
 	char *source = NULL;
@@ -46,7 +46,7 @@ static char *named(const char *name)
 	return source;
 }
 
-/* A model's folder but for its weights. */
+/* Writes a model's folder without its weights, and loads its tokens. */
 static void model(const char *family, const char *template, const char *more)
 {
 	char name[64];
@@ -68,7 +68,7 @@ static void model(const char *family, const char *template, const char *more)
 	ck_assert(tokens.n_ends == 2 && eng_tokens_is_end(&tokens, 7));
 }
 
-/* What the ids are, special tokens as well; to be freed. */
+/* Returns the text of the ids, with special tokens; to be freed. */
 static char *spelled(const struct skv_ids *ids)
 {
 	char *text;
@@ -84,7 +84,7 @@ static char *spelled(const struct skv_ids *ids)
 	return text;
 }
 
-/* The turns of a dialogue that begins with `system` and " Hi ", and goes on with "<|im_end|><|eot_id|>" behind an answer. */
+/* Turns of a dialogue: the first has `system` and " Hi ", the second, after an answer, "<|im_end|><|eot_id|>". */
 static const struct {
 	const char *family, *template, *system, *first, *second;
 } dialogues[] = {
@@ -112,7 +112,7 @@ static const struct {
 
 #define NAMES "{\"bos_token\": {\"content\": \"<|begin_of_text|>\"}, \"eos_token\": \"<|eot_id|>\"}"
 
-/* Special tokens in a text of strangers and templates. */
+/* Returns the number of special tokens that a text encodes to. */
 static unsigned specials(const char *text)
 {
 	struct skv_ids ids = SKV_IDS_NULL;
@@ -125,7 +125,7 @@ static unsigned specials(const char *text)
 	return n;
 }
 
-/* A turn is this text, with the special tokens that the template writes, and none that were said. */
+/* The turn has this text. Its special tokens are those of the template: the user's and the system text add none. */
 static void expect_turn(const struct eng_chat *c, const char *system, const char *said, struct skv_ids *ids, const char *expected)
 {
 	struct skv_ids more = SKV_IDS_NULL;
@@ -156,7 +156,7 @@ START_TEST(turns_are_the_templates)
 	/* an answer that was cut off */
 	ck_assert(!eng_tokens_encode(&tokens, "x", 1, &ids, &err));
 	expect_turn(&c, NULL, "<|im_end|><|eot_id|>", &ids, dialogues[_i].second);
-	/* one with its end */
+	/* an answer with its end token */
 	if (c.close >= 0) {
 		ck_assert(!skv_ids_add(&ids, &c.close, 1));
 		expect_turn(&c, NULL, "<|im_end|><|eot_id|>", &ids, strstr(dialogues[_i].second, "|>") + 2);
@@ -175,7 +175,7 @@ static const struct {
 	{"{{ messages | nosuch }}", "{}", "chat template, line 1: the filter nosuch is not supported"},
 	{"{% if %}", "{}", "chat template, line 1: a name expected"},
 	{"{{ raise_exception('tools only') }}", "{}", "the template says: tools only"},
-	/* the newest turn alone, or all turns numbered from the end */
+	/* only the newest turn, or all turns numbered from the end */
 	{"{{ messages[-1].content }}", "{}", "writes earlier turns in another way"},
 	{"{% for m in messages %}{{ loop.revindex }}{{ m.content }}{% endfor %}", "{}", "writes earlier turns in another way"},
 };
@@ -190,7 +190,7 @@ START_TEST(others_are_refused)
 }
 END_TEST
 
-/* Mistral's has the system text in the last turn of the user: without one its dialogues grow. */
+/* Mistral's template puts the system text into the last user turn; only dialogues without a system text grow. */
 START_TEST(a_system_text_that_moves)
 {
 	char *template = named("mistral");
@@ -210,7 +210,7 @@ START_TEST(a_system_text_that_moves)
 }
 END_TEST
 
-/* A list of templates has one that is the default. */
+/* Of a list of templates the one named "default" is used. */
 START_TEST(template_of_a_list)
 {
 	struct eng_chat c;

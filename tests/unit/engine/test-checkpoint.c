@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights in several files, whose index may say anything. The files are those of a golden model, four of them. */
+/* Tests weights in several files, and bad indexes. The files are those of a golden model with four shards. */
 #include <check.h>
 #include <errno.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ static void teardown(void)
 	fx_remove(folder);
 }
 
-/* Put `to` in the place of the first `from` of the index. */
+/* Replaces the first `from` in the index by `to`. */
 static void edit_index(const char *from, const char *to)
 {
 	size_t n;
@@ -58,7 +58,7 @@ static void edit_index(const char *from, const char *to)
 	free(text);
 }
 
-/* Opening must fail and say this. */
+/* Opening must fail with this code and a text that contains `says`. */
 static void refused(int code, const char *says)
 {
 	struct skv_checkpoint c;

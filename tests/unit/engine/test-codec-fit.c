@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What residuals add up to, which directions of them a compressor takes, and its file, as the client library reads
- * it.
+ * Tests the accumulated residuals, the directions that a compressor takes from them, and its file as the client
+ * library reads it.
  */
 #include <check.h>
 #include <errno.h>
@@ -42,7 +42,7 @@ static double normal(void)
 
 enum { LAYERS = 2, KV = 2, DIM = 16, HALF = KV * DIM, D = 2 * HALF, TOKENS = 200, MOST_NEAR = 4 };
 
-static double x[LAYERS][TOKENS][D]; /* K as it was before positions, and V */
+static double x[LAYERS][TOKENS][D]; /* K before the rotary embedding, and V */
 static double moment[LAYERS][D][D], square[LAYERS], sum[LAYERS][D];
 static uint64_t packed;
 
@@ -60,7 +60,7 @@ static double away(const double *a, const double *b)
 	return s;
 }
 
-/* The mean of the nearest references; false if rounding may decide which these are. */
+/* Computes the mean of the nearest references; false if rounding could change which ones are nearest. */
 static bool base(uint32_t layer, uint32_t t, const struct eng_residuals_shape *s, double *b)
 {
 	double before = -1;
@@ -87,7 +87,7 @@ static bool base(uint32_t layer, uint32_t t, const struct eng_residuals_shape *s
 	return true;
 }
 
-/* A token's x, and what it adds. */
+/* Makes a token's x, and adds its residual to the expected sums. */
 static void make_token(uint32_t layer, uint32_t t, const struct eng_residuals_shape *s)
 {
 	double *mine = x[layer][t], b[D];
@@ -107,7 +107,7 @@ static void make_token(uint32_t layer, uint32_t t, const struct eng_residuals_sh
 	}
 }
 
-/* K of a token with its position, V as it is. */
+/* K of a token with its rotary position, and V unchanged. */
 static void rows_of(const struct skv_rope *rope, uint32_t layer, uint32_t t, float *k, float *v)
 {
 	double scale = rope->type == SKV_ROPE_YARN ? rope->attention : 1;
@@ -126,7 +126,7 @@ static void rows_of(const struct skv_rope *rope, uint32_t layer, uint32_t t, flo
 		v[e] = (float)x[layer][t][HALF + e];
 }
 
-/* A text of n tokens, in pieces of any length. */
+/* Adds a text of n tokens, in steps of random length. */
 static void read_text(struct eng_residuals *r, uint32_t n)
 {
 	static float k[TOKENS * HALF], v[TOKENS * HALF];
@@ -167,7 +167,7 @@ START_TEST(residuals_add_up)
 	static const struct skv_rope ropes[] = {
 		{.type = SKV_ROPE_DEFAULT, .theta = 10000},
 		{.type = SKV_ROPE_LINEAR, .theta = 500, .factor = 4},
-		/* a factor that slows nothing down, so that what is left of it is the scale */
+		/* factor 1 leaves the frequencies unchanged, so only the scale differs */
 		{.type = SKV_ROPE_YARN, .theta = 10000, .factor = 1, .low = 1, .high = 32, .original = 64, .attention = 1.25},
 	};
 	static const uint32_t strides[] = {10, 0, 3, 255};
@@ -193,7 +193,7 @@ END_TEST
 static double direction[WIDE][WIDE]; /* row i belongs to value[i] */
 static double value[WIDE];
 
-/* Random ones in elements [first, first + n), orthogonal, of values that are far apart and in no order. */
+/* Makes n random orthogonal directions within elements [first, first + n); their values are far apart and unordered. */
 static void make_directions(uint32_t first, uint32_t n)
 {
 	for (uint32_t i = first; i < first + n; i++) {
@@ -219,7 +219,7 @@ static void make_directions(uint32_t first, uint32_t n)
 	}
 }
 
-/* Residuals of one layer that have these directions; between parts there is something, too, which must not matter. */
+/* Residuals of one layer with these directions. Moments between different parts are random and must not matter. */
 static void make_residuals(struct eng_residuals *r, uint32_t parts)
 {
 	const struct eng_residuals_shape shape = {
@@ -241,7 +241,7 @@ static void make_residuals(struct eng_residuals *r, uint32_t parts)
 		}
 }
 
-/* What is kept of a direction, down and back up. */
+/* Returns the part of a direction that is left after down and out: 1 all, 0 nothing. */
 static double kept(const struct eng_compressor *c, uint32_t k)
 {
 	const float *down = c->weights, *out = down + (size_t)c->width * WIDE;
@@ -258,7 +258,7 @@ static double kept(const struct eng_compressor *c, uint32_t k)
 	return back;
 }
 
-/* Of the residuals, in a number of the code. */
+/* Returns the residuals' second moment of number i of the code. */
 static double in_number(const struct eng_compressor *c, uint32_t i)
 {
 	double all = 0;
@@ -273,9 +273,7 @@ static double in_number(const struct eng_compressor *c, uint32_t i)
 	return all;
 }
 
-/*
- * The largest directions of each part come through whole, the others not at all; a group's numbers are equally large.
- */
+/* The largest directions of each part are kept, the others are lost; numbers of a scale block are equally large. */
 START_TEST(largest_directions)
 {
 	static const struct {
@@ -332,7 +330,7 @@ static void make_small(struct eng_residuals *r, struct eng_compressor *c)
 	ck_assert_int_eq(eng_compressor_make(c, r, "deltakv", 64, 0, &err), 0);
 }
 
-/* As bf16 rounds: to 8 bits. */
+/* Rounds to 8 bits, as bf16 does. */
 static double rounded(double a)
 {
 	int exponent;
@@ -370,7 +368,7 @@ START_TEST(the_library_reads_it)
 }
 END_TEST
 
-/* What is no file is not replaced by one, and nothing is left beside it (fx_remove() would fail). */
+/* Only regular files are replaced, and no temporary file is left (fx_remove() would fail). */
 START_TEST(what_cannot_be_written)
 {
 	const char *dir = fx_path(folder, "dir"), *absent = fx_path(folder, "absent/file");
@@ -396,7 +394,7 @@ int main(void)
 	TCase *t = add_case(s, "compress", 30, setup, teardown, widths, the_library_reads_it,
 	                    what_cannot_be_written, NULL);
 
-	omp_set_num_threads(1); /* matrices are small: threads would wait for each other */
+	omp_set_num_threads(1); /* matrices are small: threads would mostly wait for each other */
 	tcase_add_loop_test(t, residuals_add_up, 0, 12);
 	tcase_add_loop_test(t, largest_directions, 0, 7);
 	return run_suite(s);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the correction of sparse prompts promises, through the kernels that ship: where neighbouring rows miss the
- * same it gives back most of it, and recomputing some rows does not; where they do not, it does harm.
+ * Tests the correction of sparse prompts with the kernels that ship. If neighbouring rows have similar errors, the
+ * correction removes a large part of the error, and recomputing some rows does not. If the errors differ, the
+ * correction makes them larger.
  */
 #include <check.h>
 #include <math.h>
@@ -23,7 +24,7 @@ struct trial {
 	struct synthetic_layer *dense;
 };
 
-/* What a way comes to in each layer, beside dense attention all the way; sums over trials. */
+/* A method's results in each layer compared with dense attention in all layers; sums over trials. */
 struct outcome {
 	double error[LAYERS], ranks[LAYERS];
 };
@@ -62,7 +63,7 @@ static void read_so(struct trial *t, uint32_t correct, struct outcome *sum)
 	synthetic_outputs_free(t->stack, got);
 }
 
-/* One stack may have topics that hardly need what is far; several have not. */
+/* A single stack may have topics that hardly need distant tokens; several stacks average this out. */
 static void run_trials(double topic, struct outcome of[3])
 {
 	for (int i = 0; i < TRIALS; i++) {
@@ -75,7 +76,7 @@ static void run_trials(double topic, struct outcome of[3])
 	}
 }
 
-/* The last queries' order of keys, too: it follows from the outputs of the layers before. */
+/* The last queries' ranks of keys improve, too: they depend on the outputs of the layers before. */
 START_TEST(gives_back_what_rows_miss_alike)
 {
 	struct outcome of[3] = {0}, *none = &of[SKV_CORRECT_NONE], *some = &of[SKV_CORRECT_RECOMPUTE],
@@ -111,7 +112,7 @@ START_TEST(does_harm_where_they_do_not)
 }
 END_TEST
 
-/* And nothing that is said of the difference of a row is above the bound of Lemma 1. */
+/* Also checks the bound of Lemma 1, for streaming's tokens and for the best tokens. */
 static void look_at(struct trial *t, struct eng_delta_similarity sum[LAYERS])
 {
 	const struct synthetic_method way = {.name = "streaming", .plan = plan};

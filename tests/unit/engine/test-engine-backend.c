@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of a place (engine/backend.h) against double precision: on the host, and on a device where
- * there is one, with rows and matrices of fp32 and of bf16. What goes in has no more digits than bf16, so
- * that all compute with the same numbers.
+ * Tests the functions of a backend (engine/backend.h) against double precision: on the host, and on a device if there
+ * is one, with rows and matrices in fp32 and in bf16. Inputs are exact in bf16, so that all compute with the same
+ * numbers.
  */
 #include <check.h>
 #include <errno.h>
@@ -14,13 +14,13 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-/* What rounding a result to this type may add to it. */
+/* Returns the error that rounding a result to this type may add. */
 static double rounding(uint32_t dtype, double x)
 {
 	return dtype == SKV_BF16 ? fabs(x) / 256 : 0;
 }
 
-/* y = x w' + bias (NULL: none) for x of n rows, within `off`. */
+/* Checks y = x w' + bias (NULL: none) for x of n rows, within `off`. */
 static void try_matmul(const struct at *at, const float *x, const float *w, const float *bias, uint32_t dtype,
                        uint32_t n, uint32_t in, uint32_t out, double off)
 {
@@ -68,7 +68,7 @@ START_TEST(matmul)
 }
 END_TEST
 
-/* fp32 times fp32 is just that: products that a shorter format (TF32, bf16) would not tell apart. */
+/* fp32 products are computed in fp32: a shorter format (TF32, bf16) would exceed the tolerance. */
 START_TEST(matmul_is_fp32)
 {
 	enum { IN = 64, OUT = 32, ROWS = 40 };
@@ -88,7 +88,7 @@ START_TEST(matmul_is_fp32)
 }
 END_TEST
 
-/* One call of add_norm, with and without something to add and rows to move. */
+/* One call of add_norm, with or without an addend and a list of rows. */
 static void try_add_norm(const struct at *at, uint32_t rows, uint32_t n, bool adds, bool moves)
 {
 	uint32_t all = moves ? 2 * rows + 1 : rows;
@@ -97,7 +97,7 @@ static void try_add_norm(const struct at *at, uint32_t rows, uint32_t n, bool ad
 	void *x_ = backend_give(at, x, all * n, SKV_F32), *y_ = backend_give(at, y, all * n, SKV_F32);
 	void *w_ = backend_give(at, w, n, SKV_F32), *out_ = backend_give(at, NULL, rows * n, at->dtype), *from_;
 	uint32_t from[rows];
-	const double off = 4e-6 + 2e-9 * n; /* of squares summed up in floats, without vectors one after the other */
+	const double off = 4e-6 + 2e-9 * n; /* for squares summed in fp32, one after the other without vectors */
 
 	for (uint32_t r = 0; r < rows; r++)
 		from[r] = moves ? 2 * r + 1 : r;
@@ -190,7 +190,7 @@ enum {
 	POSITIONS = 4000
 };
 
-/* What rope_split() is tried with. */
+/* Inputs of rope_split(). */
 struct rope_case {
 	uint32_t dim;
 	const float *q_norm, *k_norm; /* [dim], or NULL */
@@ -199,7 +199,7 @@ struct rope_case {
 	float *in; /* [ROWS][HEADS + 2 KV_HEADS][dim] */
 };
 
-/* One head of one row: normed by `weight` (NULL: not) and turned by the position, or as it was (v). */
+/* Checks one head of one row: normed by `weight` (NULL: not) and rotated by the position; v is unchanged. */
 static void check_head(const struct at *at, const struct rope_case *c, const float *to, const float *head,
                        const float *weight, uint32_t position, bool turned)
 {
@@ -214,7 +214,7 @@ static void check_head(const struct at *at, const struct rope_case *c, const flo
 		       sine = sin(angle);
 		double a = from[i] * cosine - from[c->dim / 2 + i] * sine,
 		       b = from[c->dim / 2 + i] * cosine + from[i] * sine;
-		/* the angle is rounded to fp32: at 4,000 that moves it by up to 1.2e-4 */
+		/* the angle is rounded to fp32: at 4,000 the error is up to 1.2e-4 */
 		double slack = turned ? weight ? 2.4e-3 : 8e-4 : 0;
 
 		ck_assert_double_le(fabs(to[i] - a), slack + rounding(at->dtype, a));
@@ -272,7 +272,7 @@ static void try_rope(const struct at *at, const struct rope_case *c)
 	free(v);
 }
 
-/* Heads of which a device's warps are a half, one, more, and more than fit evenly; with and without norms. */
+/* Head dimensions below, at and above a device's warp of 32 threads, and no multiple of it; with and without norms. */
 START_TEST(rope)
 {
 	static const uint32_t dims[] = {16, 32, 64, DIM_MOST};
@@ -301,7 +301,7 @@ START_TEST(rope)
 }
 END_TEST
 
-/* A matrix of random weights is the same at every place, and embed() takes its rows. */
+/* A matrix of random weights is the same on every backend, and embed() takes its rows. */
 START_TEST(fill_and_embed)
 {
 	enum { N = 100, VOCAB = 70, TAKEN = 9 };
@@ -342,7 +342,7 @@ START_TEST(choose)
 
 	for (unsigned a = 0; a < n_at; a++)
 		for (size_t c = 0; c < sizeof(vocabs) / sizeof(*vocabs); c++) {
-			/* few values, so that many are equal; a row of -inf, and a row of NaN */
+			/* few distinct values, so that many are equal; a row of -inf, and a row of NaN */
 			uint32_t n = vocabs[c], position[N], was[N];
 			float *x = backend_random(N * n, 1);
 			int32_t id[N];
@@ -371,7 +371,7 @@ START_TEST(choose)
 }
 END_TEST
 
-/* More than goes to a device at once, in order with what computes there. */
+/* A copy larger than a device's staging buffers. Copies are done in order. */
 START_TEST(copies)
 {
 	const size_t n = 3000001;
@@ -393,7 +393,7 @@ START_TEST(copies)
 }
 END_TEST
 
-/* A recording runs when it is launched, not before, and on what is there then. */
+/* A recording runs only when it is launched, with the data in memory at that time. */
 START_TEST(recordings)
 {
 	struct at at[3];

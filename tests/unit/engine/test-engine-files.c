@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine reads from files: config.json, models, tasks. All of it may be wrong. Tensors: test-safetensors.c. */
+/* Tests the engine's input files, good and bad: config.json, models, tasks. Tensors: test-safetensors.c. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -26,7 +26,7 @@ static void teardown(void)
 	fx_remove(folder);
 }
 
-/* What must be refused, and what the refusal must say. */
+/* A text that must be refused, and what the error must say. */
 struct bad {
 	const char *text, *says;
 };
@@ -98,7 +98,7 @@ START_TEST(config_is_understood)
 }
 END_TEST
 
-/* What is missing is what transformers takes for it. */
+/* Missing keys have the defaults of transformers. */
 START_TEST(rope_has_defaults)
 {
 	struct eng_config c;
@@ -107,17 +107,17 @@ START_TEST(rope_has_defaults)
 	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"rope_theta\":3e4,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}",
 	                             &c, &err), 0);
 	ck_assert(c.rope.type == SKV_ROPE_YARN && c.rope.original == 128 && c.rope.theta == 3e4);
-	/* what is said beside the object comes first */
+	/* a key beside the rope object takes precedence over the same key in it */
 	ck_assert_int_eq(load_config(LLAMA SHAPE YARN "},\"original_max_position_embeddings\":64}", &c, &err), 0);
 	ck_assert(c.rope.original == 64);
-	/* the two of mscale count together alone */
+	/* mscale and mscale_all_dim count only if both are given */
 	ck_assert_int_eq(load_config(LLAMA SHAPE YARN ",\"mscale\":0.5}}", &c, &err), 0);
 	ck_assert(c.rope.attention == 0);
 	ck_assert_int_eq(load_config(LLAMA SHAPE YARN ",\"mscale\":1,\"mscale_all_dim\":0.5}}", &c, &err), 0);
 	ck_assert_double_eq_tol(c.rope.attention, (0.1 * log(4) + 1) / (0.05 * log(4) + 1), 1e-12);
 	ck_assert_int_eq(load_config(LLAMA SHAPE YARN ",\"attention_factor\":null,\"beta_fast\":null}}", &c, &err), 0);
 	ck_assert(c.rope.attention == 0 && c.rope.high == 32);
-	/* theta beside rope_parameters, or nowhere; rope_scaling before rope_parameters */
+	/* theta beside rope_parameters, or missing; rope_scaling takes precedence over rope_parameters */
 	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"rope_theta\":5e4,\"rope_parameters\":{\"rope_type\":\"default\"}}",
 	                             &c, &err), 0);
 	ck_assert(c.rope.theta == 5e4);
@@ -137,7 +137,8 @@ START_TEST(families_differ)
 
 	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"attention_bias\":true,\"mlp_bias\":true}", &c, &err), 0);
 	ck_assert(c.qkv_bias && c.o_bias && c.mlp_bias && !c.qk_norm);
-	ck_assert_int_eq(load_config(MISTRAL SHAPE "}", &c, &err), 0); /* a window of 4,096, of 128 positions */
+	/* the default window of 4,096, though there are 128 positions */
+	ck_assert_int_eq(load_config(MISTRAL SHAPE "}", &c, &err), 0);
 	ck_assert(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm && c.window[0] == 4096 && c.window[1] == 4096);
 	ck_assert_int_eq(load_config(MISTRAL SHAPE ",\"sliding_window\":null,\"head_dim\":null}", &c, &err), 0);
 	ck_assert(c.window[0] == 0 && c.head_dim == 16);
@@ -168,7 +169,7 @@ START_TEST(texts_end)
 	ck_assert(eng_config_ends(&c, 257) && eng_config_ends(&c, 258) && !eng_config_ends(&c, 256));
 	ck_assert_int_eq(load_config(LLAMA BARE ",\"eos_token_id\":0,\"bos_token_id\":null}", &c, &err), 0);
 	ck_assert(c.bos == -1 && c.eos == 0 && eng_config_ends(&c, 0) && !eng_config_ends(&c, -1));
-	for (int i = 0; i < 3; i++) { /* texts without an end */
+	for (int i = 0; i < 3; i++) { /* texts without an end token */
 		static const char *const none[] = {LLAMA BARE "}", LLAMA BARE ",\"eos_token_id\":null}", LLAMA BARE ",\"eos_token_id\":[]}"};
 
 		ck_assert_int_eq(load_config(none[i], &c, &err), 0);
@@ -177,7 +178,7 @@ START_TEST(texts_end)
 }
 END_TEST
 
-/* Python's json writes these; what nobody needs is no reason to refuse a model. */
+/* Python's json module writes such numbers; in keys that the engine does not need they are no error. */
 START_TEST(numbers_of_python)
 {
 	struct eng_config c;
@@ -190,7 +191,7 @@ START_TEST(numbers_of_python)
 	ck_assert_msg(strstr(err.text, "\"hidden_size\" is null"), "%s", err.text);
 	ck_assert_int_eq(load_config(LLAMA "\"hidden_size\":100000000000000000000}", &c, &err), -EINVAL);
 	ck_assert_msg(strstr(err.text, "\"hidden_size\" is 1e20") || strstr(err.text, "\"hidden_size\" is 1.0e20"), "%s", err.text);
-	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"a\":nan}", &c, &err), -EINVAL); /* not Python's */
+	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"a\":nan}", &c, &err), -EINVAL); /* Python writes NaN */
 }
 END_TEST
 
@@ -317,7 +318,7 @@ START_TEST(bytes_are_tokens)
 	ck_assert(ids.n == 4 && ids.id[0] == 256 && ids.id[1] == 'a' && ids.id[2] == 0 && ids.id[3] == 255);
 	ck_assert(eng_tokens_is_end(&t, 257) && !eng_tokens_is_end(&t, 256) && eng_tokens_ends_line(&t, '\n'));
 	eng_tokens_deinit(&t);
-	/* more ids that end a text */
+	/* generation_config.json adds ids that end a text */
 	fx_text(fx_path(folder, "generation_config.json"), "{\"eos_token_id\": [257, 10]}");
 	ck_assert_int_eq(eng_tokens_load(&t, folder, NULL, &err), 0);
 	ck_assert(t.eos == 257 && t.n_ends == 3 && eng_tokens_is_end(&t, 258) && eng_tokens_is_end(&t, 10));
@@ -341,7 +342,7 @@ static int load_model(struct eng_error *err)
 	return r;
 }
 
-/* Replace the first `from` in a file by `to` of the same length. */
+/* Replaces the first `from` in a file by `to` of the same length. */
 static void patch(const char *name, const char *from, const char *to)
 {
 	size_t n;
@@ -406,7 +407,7 @@ START_TEST(models_must_match_their_config)
 }
 END_TEST
 
-/* The output matrix that a checkpoint has counts, though its configuration says that it is the embedding. */
+/* A checkpoint's own output matrix is used even if the configuration says that it is tied to the embedding. */
 START_TEST(tied_with_an_output_of_its_own)
 {
 	struct fx_model tiny = FX_TINY;
@@ -433,7 +434,7 @@ START_TEST(tied_with_an_output_of_its_own)
 }
 END_TEST
 
-/* Sequences belong to a model by name: other weights, another name. */
+/* Sequences belong to a model by its name, so other weights must give another name. */
 START_TEST(names_tell_weights_apart)
 {
 	struct fx_model tiny = FX_TINY;

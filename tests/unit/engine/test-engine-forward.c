@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of a model on a real daemon: small random models against a plain double-precision computation; and on
- * a device where there is one, against the host, with and without recordings.
+ * Tests a model's steps with a real daemon: small random models against a plain computation in double precision; and
+ * on a device, if there is one, against the host, with and without recordings.
  */
 #include <check.h>
 #include <errno.h>
@@ -18,14 +18,14 @@
 
 /* ---- small models ---------------------------------------------------------------------------- */
 
-/* In the order of struct fx_model. */
+/* In the order of struct fx_model's fields. */
 static const struct fx_model models[] = {
 	{48, 3, 4, 2, 16, 80, 264, 512, 10000, 1e-5, FX_BF16, true},
 	{40, 2, 6, 1, 32, 56, 259, 300, 500000, 1e-6, FX_F16, false},
 	{64, 2, 5, 5, 48, 33, 300, 400, 10000, 1e-5, FX_F32, false},
 };
 
-/* A sequence on its way: tokens known beforehand, the first `prompt` of them read as prompt. */
+/* A sequence with all its tokens known beforehand; the first `prompt` of them are read as prompt. */
 struct track {
 	struct skv_seq *seq;
 	int32_t tokens[200];
@@ -33,7 +33,7 @@ struct track {
 	double *want; /* logits [n][vocab] */
 };
 
-/* Give each track its next rows: a random chunk of the prompt, or one row. Returns how many items. */
+/* Gives each track its next rows: a random chunk of the prompt, or one row. Returns the number of items. */
 static uint32_t next_items(struct track *tracks, uint32_t n, struct skv_step_item *items, struct track **of)
 {
 	uint32_t n_items = 0;
@@ -62,7 +62,7 @@ static void check_row(const struct track *t, uint32_t vocab, const float *logits
 		              t->want[(size_t)t->at * vocab + i]);
 }
 
-/* Prompts in chunks of any size and decode rows, mixed in one step, give what a plain computation gives. */
+/* Prompt chunks of any size and decode rows, mixed in one step, give the logits of a plain computation. */
 START_TEST(forward_is_right)
 {
 	const struct fx_model *m = &models[_i];
@@ -145,11 +145,11 @@ START_TEST(forward_refuses_bad_rows)
 	ck_assert_str_eq(err.text, "a step of more than 5 rows");
 	ids[2] = 0;
 	item.n_tokens = 5;
-	/* the library's own refusal, and its text */
+	/* an error of the library, with its text */
 	ck_assert_int_eq(eng_forward(&f, session, &item, 1, &err), -E2BIG);
 	ck_assert_int_gt((int)strlen(err.text), 0);
 	item.n_tokens = 4;
-	ck_assert_int_eq(eng_forward(&f, session, &item, 1, &err), 0); /* none of which left a step open */
+	ck_assert_int_eq(eng_forward(&f, session, &item, 1, &err), 0); /* no refused call left a step open */
 	skv_step_abort(session);
 	skv_close(session);
 	eng_forward_deinit(&f);
@@ -158,14 +158,17 @@ START_TEST(forward_refuses_bad_rows)
 }
 END_TEST
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- backends -------------------------------------------------------------------------------- */
 
 #define RANDOM_SHAPE                                                                                         \
 	.hidden = 96, .n_layers = 3, .n_heads = 6, .n_kv_heads = 2, .head_dim = 64, .ffn = 200, .vocab = 300, \
 	.max_positions = 2048, .rms_eps = 1e-5f, .rope = {.type = SKV_ROPE_DEFAULT, .theta = 10000}
 
 static const struct eng_config shape_of_random = {RANDOM_SHAPE};
-/* And what families have besides: the host is held against transformers (test-engine-golden), the device against it. */
+/*
+ * With the families' extra parts. test-engine-golden compares the host with transformers; here the device is compared
+ * with the host.
+ */
 static const struct eng_config random_shapes[] = {
 	{RANDOM_SHAPE},
 	{RANDOM_SHAPE, .qkv_bias = true, .tied = true},                     /* Qwen2 */
@@ -174,7 +177,7 @@ static const struct eng_config random_shapes[] = {
 };
 #define RANDOM_SHAPES (sizeof(random_shapes) / sizeof(*random_shapes))
 
-/* A model at a place, and a session there. */
+/* A model on a backend, and a session for it. */
 struct bench {
 	struct eng_model model;
 	struct eng_forward f;
@@ -200,7 +203,7 @@ static void bench_deinit(struct bench *b)
 	eng_model_deinit(&b->model);
 }
 
-/* One step of both; their logits must agree. Returns the decode rows. */
+/* Runs one step on both; their logits must agree. Returns the number of decode rows. */
 static uint32_t step_both(struct bench *host, struct bench *device, const struct skv_step_item *items,
                           struct skv_seq *const *there, uint32_t n, double slack)
 {
@@ -226,7 +229,7 @@ static uint32_t step_both(struct bench *host, struct bench *device, const struct
 	return rows;
 }
 
-/* The same model and the same steps on the host and on the device, in fp32 and in bf16; pages are bf16. */
+/* The same model and steps on the host and on the device, in fp32 and in bf16; pages are bf16. */
 START_TEST(device_is_as_the_host)
 {
 	struct at at[3];
@@ -271,7 +274,7 @@ START_TEST(device_is_as_the_host)
 }
 END_TEST
 
-/* Random weights of what families have besides say something: other logits than without. */
+/* Random weights of the families' extra parts have an effect: they change the logits. */
 START_TEST(parts_of_random_models_count)
 {
 	const struct at at = {eng_backend_host(), SKV_F32};
@@ -301,7 +304,7 @@ START_TEST(parts_of_random_models_count)
 }
 END_TEST
 
-/* Sequences that are decoded together: made-up prompts of different lengths, and so many tokens behind. */
+/* Sequences that are decoded together: artificial prompts of different lengths, then `steps` tokens each. */
 struct batch {
 	uint32_t n, longest, steps;
 };
@@ -318,7 +321,7 @@ static void prompt_into(int32_t *ids, const struct batch *batch, uint32_t i, uin
 		ids[k] = (int32_t)((i * 7919u + k * k * 31u + k) % vocab);
 }
 
-/* Read the prompts but their last tokens, which are published. */
+/* Reads the prompts except their last tokens; each step publishes a next id. Waits for the device. */
 static void read_prompts(struct bench *b, const struct batch *batch, struct skv_seq **seq)
 {
 	int32_t ids[batch->longest];
@@ -344,7 +347,7 @@ static void read_prompts(struct bench *b, const struct batch *batch, struct skv_
 
 enum way { AS_RECORDED, ONE_BY_ONE, FORCED };
 
-/* One step of all; `said`: [sequence][steps], what they said before. */
+/* Runs one step of all sequences; `said`: [sequence][steps], the tokens of an earlier run. */
 static void decode_step(struct bench *b, const struct batch *batch, struct skv_seq **seq, enum way way,
                         uint32_t t, const int32_t *said)
 {
@@ -367,8 +370,8 @@ static void decode_step(struct bench *b, const struct batch *batch, struct skv_s
 }
 
 /*
- * Decode: what was chosen goes in without being looked at, or (forced) what `said` has. What is said, into
- * `said`. Returns the seconds of a step.
+ * Decodes `steps` tokens: each chosen token is the next input without a copy to the host, or (FORCED) the inputs come
+ * from `said`. Writes the tokens to `said`. Returns the seconds per step.
  */
 static double decode(struct bench *b, const struct batch *batch, enum way way, int32_t *said)
 {
@@ -400,7 +403,7 @@ static double decode(struct bench *b, const struct batch *batch, enum way way, i
 	return seconds;
 }
 
-/* A replayed step says what its kernels say one by one, and what it says when told what to go on with. */
+/* Replayed steps choose the tokens of kernels launched one by one, and the tokens of forced inputs. */
 START_TEST(ways_to_decode_agree)
 {
 	static const char *const policies[] = {"full", "delta?budget=8&layers=1",
@@ -458,7 +461,7 @@ START_TEST(a_model_of_real_size)
 }
 END_TEST
 
-/* A step that was given up leaves nothing behind: the next one is the same, at the same place. */
+/* An aborted step leaves nothing behind: the next one at the same position has the same logits. */
 START_TEST(a_step_given_up)
 {
 	const struct batch batch = {.n = 1, .longest = 700};

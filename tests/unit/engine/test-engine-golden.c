@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A small model of each family, and the logits that transformers computes of it (golden/, made by
- * tests/compare-transformers.py): the engine must have the same. And must not, when what the family has over
- * a plain Llama is left out: so each of these parts is seen to count. On the host, and on a device where there is one.
+ * Compares small models of each family with the logits that transformers computes (golden/, made by
+ * tests/compare-transformers.py). The logits must differ if a part that the family adds to a plain Llama is left out:
+ * this shows that the part has an effect. Runs on the host, and on a device if there is one.
  */
 #include <check.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "tests/support/suite.h"
 
 #define TOKENS 40u
-#define PROMPT 13u /* of these */
+#define PROMPT 13u /* the first of these tokens */
 #define VOCAB 64u
 
 static void without_rope_scaling(struct eng_model *m)
@@ -36,7 +36,7 @@ static void with_embedding_as_output(struct eng_model *m)
 	m->output = m->embedding;
 }
 
-/* Leave out a vector of each layer. */
+/* Leaves out a vector of each layer. */
 #define WITHOUT(field)                                                  \
 	static void without_##field(struct eng_model *m)                \
 	{                                                               \
@@ -58,7 +58,7 @@ static void without_window(struct eng_model *m)
 		m->attention[l].window = 0;
 }
 
-/* The layers in front of those that have them. */
+/* Gives layer 0 the window of layer 1. */
 static void with_window_in_all(struct eng_model *m)
 {
 	ck_assert_uint_eq(m->attention[0].window, 0);
@@ -73,7 +73,7 @@ static const struct {
 	{"yarn", without_rope_scaling},   /* weights in fp16 */
 	{"yarn", without_attention_factor},
 	{"linear", without_rope_scaling}, /* Mistral */
-	{"qwen2", without_qkv_bias},      /* in four files */
+	{"qwen2", without_qkv_bias},      /* four files */
 	{"qwen2", with_embedding_as_output},
 	{"qwen3", without_q_norm},        /* tied */
 	{"qwen3", without_k_norm},
@@ -82,7 +82,7 @@ static const struct {
 	{"biases", without_gate_up_bias},
 	{"biases", without_down_bias},
 	{"window", without_window},       /* Mistral */
-	{"windows", without_window},      /* Qwen2, in its second layer */
+	{"windows", without_window},      /* Qwen2: only its second layer has a window */
 	{"windows", with_window_in_all},
 };
 #define MODELS (sizeof(golden) / sizeof(*golden))
@@ -119,7 +119,7 @@ static void step(struct eng_forward *f, struct skv_session *session, struct skv_
 	ok(skv_step_end(session, NULL, NULL));
 }
 
-/* The largest difference of a logit: of a prompt, and of tokens decoded behind it. */
+/* Returns the largest difference of any logit of the tokens decoded after a prompt. */
 static double difference(const struct at *at, const char *directory, const struct expected *want,
                          void (*without)(struct eng_model *))
 {
@@ -155,7 +155,7 @@ static double difference(const struct at *at, const char *directory, const struc
 
 START_TEST(logits_are_as_in_transformers)
 {
-	static const double most[] = {1e-4, 0.25, 0.45}; /* fp32; pages in bf16; all in bf16 */
+	static const double most[] = {1e-4, 0.25, 0.45}; /* fp32; bf16 pages; all in bf16 */
 	const char *model = golden[_i].model;
 	struct expected want;
 	char directory[480], name[64];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's arithmetic against double precision, and its scores against examples worked out by hand. */
+/* Tests the engine's arithmetic against double precision, and its scores against examples computed by hand. */
 #include <check.h>
 #include <fcntl.h>
 #include <math.h>
@@ -71,7 +71,7 @@ END_TEST
 enum { EOS = 257 };
 static const struct eng_tokens tokens = {.vocab = 264, .eos = EOS, .ends = {EOS}, .n_ends = 1};
 
-/* The ids of a text; '$' stands for eos. Returns how many. */
+/* Writes the ids of a text; '$' stands for eos. Returns their number. */
 static uint32_t ids(const char *text, int32_t *to)
 {
 	uint32_t n = 0;
@@ -90,7 +90,7 @@ struct scored {
 static const struct scored forced[] = {
 	{"ab\ncd\n$", "ab\ncd\n$", true, 1, 1},
 	{"xb\ncd\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
-	/* a wrong '\n' spoils its own line alone */
+	/* a wrong '\n' spoils only its own line */
 	{"abxcd\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
 	{"ab\ncd\nx", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
 	{"zz$", "ab$", false, 0, 1 / 3.0},
@@ -100,7 +100,7 @@ static const struct scored forced[] = {
 
 static const struct scored freely[] = {
 	{"ab\ncd\n$", "ab\ncd\n$", true, 1, 1},
-	/* one byte too many: one line is wrong, and every place after it */
+	/* one byte too many: one line is wrong, and every position after it */
 	{"abx\ncd\n$", "ab\ncd\n$", false, 2 / 3.0, 2 / 7.0},
 	{"ab\ncd\n", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
 	{"ab\ncd\nef\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
@@ -142,7 +142,7 @@ START_TEST(likelihood)
 	float *rows = random_floats(5 * 20, 4);
 	double nll = 0, margin = INFINITY;
 
-	rows[3] = rows[11] = rows[15] = 4.5f; /* the first row has ties at the top */
+	rows[3] = rows[11] = rows[15] = 4.5f; /* the first row has equal largest logits */
 	for (int r = 0; r < 5; r++) {
 		float best = -INFINITY, second = -INFINITY;
 
@@ -172,9 +172,9 @@ START_TEST(likelihood)
 }
 END_TEST
 
-/* ---- progress -------------------------------------------------------------------------------- */
+/* ---- divergence, progress, drafts ------------------------------------------------------------ */
 
-/* P = (1/2, 1/4, 1/4) and Q = (1/4, 1/2, 1/4), whatever is added to their logits: KL = ln 2 / 4. */
+/* P = (1/2, 1/4, 1/4) and Q = (1/4, 1/2, 1/4), for any constant added to their logits: KL = ln 2 / 4. */
 START_TEST(divergence)
 {
 	const float p[3] = {logf(2) + 3, 3, 3}, q[3] = {-40, logf(2) - 40, -40}, r[3] = {logf(2) - 7, -7, -7};
@@ -219,7 +219,7 @@ START_TEST(progress_is_for_terminals)
 	eng_progress_show(&p, 6, "too soon");
 	soon = eng_now() - begun < 0.1; /* unless this machine is very slow */
 	eng_progress_end(&p);
-	/* the terminal may hand on what was written in pieces */
+	/* a terminal may deliver the output in pieces */
 	for (n = 0, text[0] = '\0'; n < 4 || strcmp(text + n - 4, "\r\033[K") != 0; text[n] = '\0') {
 		ssize_t got;
 
@@ -241,17 +241,17 @@ START_TEST(drafts)
 	const int32_t text[] = {1, 2, 3, 4, 9, 2, 3, 5, 6, 1, 2, 3}, chosen[] = {4, 9, 7};
 	int32_t draft[16];
 
-	/* behind 1 2 3, though 2 3 stands later, too; and no more than there is, or is wanted */
+	/* the draft follows the occurrence of 1 2 3, though 2 3 occurs later; limited by the text and by `most` */
 	ck_assert_uint_eq(eng_draft(text, 12, 15, draft), 9);
 	ck_assert_mem_eq(draft, text + 3, 9 * sizeof(*draft));
 	ck_assert_uint_eq(eng_draft(text, 12, 2, draft), 2);
 	ck_assert_uint_eq(eng_draft(text, 12, 0, draft), 0);
-	/* 9 2 3 is new, 2 3 is not */
+	/* 9 2 3 does not occur earlier, 2 3 does */
 	ck_assert_uint_eq(eng_draft(text, 7, 15, draft), 4);
 	ck_assert_mem_eq(draft, text + 3, 4 * sizeof(*draft));
-	for (uint32_t n = 0; n < 7; n++) /* nothing twice */
+	for (uint32_t n = 0; n < 7; n++) /* no pair of tokens occurs twice */
 		ck_assert_uint_eq(eng_draft(text, n, 15, draft), 0);
-	/* a run of one token goes on */
+	/* a run of one token continues */
 	ck_assert_uint_eq(eng_draft((const int32_t[]){8, 8, 8, 8}, 4, 15, draft), 1);
 	ck_assert_int_eq(draft[0], 8);
 

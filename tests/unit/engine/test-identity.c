@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a model is known by: the same name where K and V are computed from the same, another one where anything of it
- * changed. A golden model with windows is copied, and changed in one place at a time.
+ * Tests the name of a model: it is the same if K and V are computed from the same data, and another one if anything
+ * of it changed. A golden model with windows is copied, and changed in one place at a time.
  */
 #include <check.h>
 #include <errno.h>
@@ -56,7 +56,7 @@ static void teardown(void)
 	free(cache);
 }
 
-/* The name of the model in `directory`; a static buffer, good until the second next call. */
+/* Returns the name of the model in `directory`: a static buffer, valid until the second next call. */
 static const char *name_in(const char *directory)
 {
 	static char name[2][SKV_NAME_MAX];
@@ -70,7 +70,7 @@ static const char *name_in(const char *directory)
 	return name[next];
 }
 
-/* Put `to` in the place of the first `from` of a file. */
+/* Replaces the first `from` in a file by `to`. */
 static void edit(const char *file, const char *from, const char *to)
 {
 	size_t n;
@@ -116,7 +116,7 @@ END_TEST
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* The last bit of a tensor's last element is another one, the file's times are as they were. */
+/* Flips the last bit of a tensor's last element, and restores the file's times. */
 static void change_tensor(const char *path, const struct skv_tensor *t, const uint8_t *map)
 {
 	const off_t at = t->data - map + (off_t)(t->end - t->begin) - 2;
@@ -173,7 +173,7 @@ START_TEST(another_path)
 }
 END_TEST
 
-/* Tensors count, not in which of several files they are. */
+/* The tensors count, but not how they are distributed over files. */
 START_TEST(shards)
 {
 	struct skv_identity parts = SKV_IDENTITY_INIT, whole = SKV_IDENTITY_INIT;
@@ -221,7 +221,7 @@ START_TEST(numbers_and_not_their_dtype)
 	static uint16_t bf16[N], f16[N];
 
 	for (uint32_t i = 0; i < N; i++) {
-		const int number = (int)rnd_below(200) - 100; /* exact in each of them */
+		const int number = (int)rnd_below(200) - 100; /* exact in fp32 and bf16 */
 
 		wide[i] = (float)number / 16;
 		memcpy(&bf16[i], (char *)&wide[i] + 2, 2);
@@ -252,7 +252,7 @@ END_TEST
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-static bool others; /* files in the cache become another user's */
+static bool others; /* spoil() changes the owner of the cache's files */
 
 static int spoil(const char *path, const struct stat *st, int type, struct FTW *at)
 {
@@ -264,7 +264,7 @@ static int spoil(const char *path, const struct stat *st, int type, struct FTW *
 	return 0;
 }
 
-/* Its files get other content. */
+/* Overwrites the content of the cache's files. */
 static void spoil_cache(bool of_another)
 {
 	others = of_another;
@@ -276,7 +276,7 @@ START_TEST(files_are_read_once)
 	char was[SKV_NAME_MAX];
 
 	strcpy(was, name_in(folder));
-	spoil_cache(false); /* it is believed: another sum in it is another model */
+	spoil_cache(false); /* the cache is trusted: another checksum in it gives another name */
 	ck_assert_str_ne(name_in(folder), was);
 	if (geteuid() == 0) {
 		spoil_cache(true);
@@ -285,7 +285,7 @@ START_TEST(files_are_read_once)
 }
 END_TEST
 
-/* Without a cache, or with one that cannot be written, it is read each time. */
+/* Without a cache, or with one that cannot be written, the files are read each time. */
 START_TEST(no_cache)
 {
 	char was[SKV_NAME_MAX];

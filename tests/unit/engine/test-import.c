@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Head maps in NumPy's format, as Kascade's authors publish them: what is read, what profile it becomes, what is refused. */
+/* Tests head maps in NumPy's format, as Kascade's authors publish them: reading, profiles and refusals. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static void teardown(void)
 	fx_remove(folder);
 }
 
-/* A file of that name, version and header, with the map in elements of so many bytes, less the last `cut` bytes. */
+/* Writes a file with this header, and the map in elements of `element` bytes, without the last `cut` bytes. */
 static const char *write_npy(const char *name, int version, const char *header, int element, int cut)
 {
 	static char path[300];
@@ -44,7 +44,7 @@ static const char *write_npy(const char *name, int version, const char *header, 
 	memcpy(bytes + at, header, len);
 	at += len;
 	for (int i = 0; i < LAYERS * KV; i++, at += (size_t)element)
-		memcpy(bytes + at, &(int64_t){map[i / KV][i % KV]}, (size_t)element); /* little-endian hosts alone */
+		memcpy(bytes + at, &(int64_t){map[i / KV][i % KV]}, (size_t)element); /* only on little-endian hosts */
 	snprintf(path, sizeof(path), "%s/%s", folder, name);
 	f = fopen(path, "w");
 	ck_assert_ptr_nonnull(f);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chat templates and expressions against what the package jinja2 writes: its text, or an error, and never another one. */
+/* Compares chat templates and expressions with the package jinja2: the same text or an error, never another text. */
 #include <check.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,11 +10,11 @@
 #include "tests/support/run-program.h"
 #include "tests/support/suite.h"
 
-#define NOON 1770120000 /* 2026-02-03, as against-package.py has it */
+#define NOON 1770120000 /* 2026-02-03, as in against-package.py */
 
 static struct eng_error err;
 
-/* To be freed; NULL: refused, with `err`. */
+/* Returns the text, to be freed; NULL: an error, in `err`. */
 static char *render(const char *source, json_t *variables, int *ret_error)
 {
 	struct eng_jinja *t = NULL;
@@ -30,7 +30,7 @@ static char *render(const char *source, json_t *variables, int *ret_error)
 	return text;
 }
 
-/* A row of golden.jsonl. Is it supported? */
+/* Compares a row of golden.jsonl. Returns false if only jinja2 renders it. */
 static bool compare(const json_t *row, json_t *templates, json_t *names)
 {
 	const char *of = json_string_value(json_object_get(row, "of")), *text = json_string_value(json_object_get(row, "text"));
@@ -116,7 +116,7 @@ END_TEST
 
 static const struct {
 	const char *before, *part, *middle, *close, *behind;
-	unsigned n; /* of part, and of close */
+	unsigned n; /* repetitions of `part` and of `close` */
 } costly[] = {
 	{"{{", "(", "1", ")", "}}", 100000},
 	{"{{", "[", "1", "]", "}}", 100000},
@@ -129,7 +129,7 @@ static const struct {
 	{"{% macro m(a) %}{{ m(a) }}{{ m(a) }}{% endmacro %}{{ m(1) }}", "", "", "", "", 0},
 };
 
-/* Deep, long and large ones of any kind: an error, and soon. */
+/* Templates that are too deep, too long or too costly soon end with an error. */
 START_TEST(costly_ones_are_refused)
 {
 	char *source;

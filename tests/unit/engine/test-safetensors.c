@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of tensors as the engine and the library read them, and files that are none. */
+/* Tests files of tensors as the engine and the library read them, and bad files. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -22,7 +22,7 @@ static void teardown(void)
 	fx_remove(folder);
 }
 
-/* A file of this header and `n` bytes of data. */
+/* Writes a file with this header and `n` bytes of data. */
 static const char *tensors(const char *header, const void *data, size_t n)
 {
 	const char *path = fx_path(folder, "t.safetensors");
@@ -80,7 +80,7 @@ START_TEST(refuses_what_is_not_a_file)
 }
 END_TEST
 
-/* Headers, with 32 bytes of data behind each, and what the refusal must say. */
+/* Headers, each followed by 32 bytes of data, and what the error must say. */
 static const struct {
 	const char *text, *says;
 } bad_headers[] = {
@@ -156,7 +156,7 @@ START_TEST(refuses_every_truncation)
 }
 END_TEST
 
-/* Flip, drop and repeat bytes. Whatever is still taken must lie inside the file (and ASan watches). */
+/* Changes, drops and repeats bytes. Tensors of accepted files must lie inside the file (ASan checks this, too). */
 START_TEST(survives_random_damage)
 {
 	size_t n;
@@ -189,7 +189,7 @@ START_TEST(survives_random_damage)
 		}
 		free(bytes);
 	}
-	ck_assert_uint_gt(taken, 0); /* damage to the data alone is no damage to the form */
+	ck_assert_uint_gt(taken, 0); /* damage only to the data leaves a valid file */
 	free(whole);
 }
 END_TEST

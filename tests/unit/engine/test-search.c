@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a small random model loses under policies, against logits taken one by one and compared plainly; and the layers that a search finds,
- * against all sets of layers.
+ * Tests the loss of a small random model under policies against logits computed text by text, and the layers that a
+ * search finds against all sets of layers.
  */
 #include <check.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ static void setup(void)
 	struct fx_weights *w = fx_weights_new(&shape);
 	struct eng_error err;
 
-	/* threads that wait for each other are most of the time of a model so small, on a machine that is busy */
+	/* on a busy machine, threads of such a small model spend most of their time waiting for each other */
 	omp_set_num_threads(1);
 	daemon_setup();
 	fx_model_write(&shape, w, folder);
@@ -45,7 +45,7 @@ static void setup(void)
 		for (uint32_t i = 0; i < PROMPT; i++)
 			ids[t][i] = (int32_t)rnd_below(256);
 		ck_assert_int_eq(eng_recall_task(ids[t] + PROMPT, ROWS, ids[t], PROMPT, ENG_RECALL_TASK_BYTES), 0);
-		/* of different lengths; all that is left, and less */
+		/* texts of different lengths; 0: all remaining rows */
 		texts[t] = (struct eng_text){.ids = ids[t], .n = PROMPT + rows_of(t), .from = PROMPT, .rows = t ? rows_of(t) : 0};
 	}
 	eng_progress_begin(&progress, stderr, 1, true);
@@ -61,7 +61,7 @@ static void teardown(void)
 
 /* ---- recall ---------------------------------------------------------------------------------- */
 
-/* Each piece is one of the text, none comes again before all were there. */
+/* Each piece is a piece of the text; none is repeated before all occurred. */
 START_TEST(recall)
 {
 	enum { PIECE = ENG_RECALL_TASK_PIECE, PIECES = 7, TEXT = PIECES * PIECE + 5, N = (PIECES + 2) * PIECE + 3 };
@@ -90,7 +90,7 @@ END_TEST
 
 static float logits_of[2][TEXTS][ROWS][VOCAB];
 
-/* The texts one by one under a policy, step by step. */
+/* Computes the logits of each text under a policy, step by step. */
 static void take_logits(uint32_t policy, const char *spec)
 {
 	struct skv_model what = eng_model_describe(&model, SKV_F32);
@@ -148,7 +148,7 @@ static double divergence(void)
 
 START_TEST(losses)
 {
-	/* with the texts more than are decoded together */
+	/* more specs than are decoded together with these texts */
 	const char *specs[40] = {"full", "delta?budget=2&layers=1,3&dense=1", "delta?budget=64&layers=2", "no-such"};
 	double got[40], want;
 	struct eng_loss l;
@@ -165,7 +165,7 @@ START_TEST(losses)
 		specs[i] = specs[i % 3];
 	ck_assert_msg(!eng_loss_of(&l, specs, 40, got, &err), "%s", err.text);
 	for (int i = 0; i < 40; i++) {
-		double expected = i % 3 == 1 ? want : 0; /* the third selects all pages that there are */
+		double expected = i % 3 == 1 ? want : 0; /* the third policy selects all pages */
 
 		ck_assert_double_eq_tol(got[i], expected, want / 1000);
 	}
@@ -180,7 +180,7 @@ static uint32_t bits_of(const struct skv_layer_set *set)
 	return (uint32_t)set->bits[0];
 }
 
-/* Of sets of layers of a small model, by their bits. */
+/* Losses of all sets of a small model's layers, indexed by the set's bits. */
 struct table {
 	double loss[1 << 12];
 	uint32_t asked[1 << 12], n;
@@ -199,7 +199,7 @@ static int look_up(void *arg, const struct skv_layer_set *sets, uint32_t n, doub
 	return 0;
 }
 
-/* Is no set better that differs from this one in one layer behind the first? */
+/* Whether no set is better that differs in one layer after the first. */
 static bool nothing_near_is_better(const double *loss, const struct eng_choice *c, uint32_t set)
 {
 	for (uint32_t other = 0; other < 1u << c->n_layers; other++)
@@ -236,7 +236,7 @@ static uint32_t search(const struct eng_choice *c, eng_judge *judge, void *arg, 
 	return set;
 }
 
-/* Losses that say nothing, with many equals; and those where each layer adds something, so that one way leads down. */
+/* Odd rounds: random losses with many equals. Even rounds: each layer adds its loss, so there is one optimum. */
 START_TEST(search_against_all)
 {
 	for (int round = 0; round < 300; round++) {
@@ -289,7 +289,7 @@ START_TEST(search_gives_up)
 }
 END_TEST
 
-/* Layer 4 is good and 5 is better; for no more than two calls. */
+/* Layers 4 and 5 lower the loss, 5 by more; fails after two calls. */
 static int give_up(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret, struct eng_error *err)
 {
 	if (++*(uint32_t *)arg > 2)
@@ -299,7 +299,7 @@ static int give_up(void *arg, const struct skv_layer_set *sets, uint32_t n, doub
 	return 0;
 }
 
-/* What an interrupted search has found counts: here the best exchange of the first of two layers. */
+/* An interrupted search returns its best result so far: here the best exchange of the first of two layers. */
 START_TEST(search_is_interrupted)
 {
 	const struct eng_choice c = {.n_layers = 7, .n = 3};
@@ -315,7 +315,7 @@ START_TEST(search_is_interrupted)
 }
 END_TEST
 
-/* What the model itself loses under a policy. */
+/* A search with the losses of a real model under a policy. */
 START_TEST(search_of_a_model)
 {
 	static const char *const policies[] = {"delta?dense=1&budget=2&layers=",

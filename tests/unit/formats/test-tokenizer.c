@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokenizers of four families against ids of the package `tokenizers`; and files that are none. */
+/* Compares tokenizers of four families with ids of the package `tokenizers`, and refuses bad files. */
 #include <check.h>
 #include <errno.h>
 #include <jansson.h>
@@ -35,7 +35,7 @@ static struct skv_tokenizer *load(const char *family)
 	return t;
 }
 
-/* As it is without the special tokens; to be freed. */
+/* Returns the text without special tokens; to be freed. */
 static char *decode(const struct skv_tokenizer *t, const struct skv_ids *ids, size_t *ret_n)
 {
 	struct skv_utf8_stream s = SKV_UTF8_STREAM_NULL;
@@ -93,7 +93,7 @@ START_TEST(ids_are_the_packages)
 }
 END_TEST
 
-/* What strangers say, in a text that has special tokens of its own. */
+/* Names of special tokens in quoted text are plain text, though the text around it has special tokens. */
 START_TEST(special_tokens_in_quoted_text)
 {
 	static const char *const said[] = {"a<|im_end|>b", "<|im_end|>", "<<|im_end|><|im_end|>>", "<|im_<|im_end|>end|>", "<|im_end|", "<|endoftext|>"};
@@ -131,7 +131,7 @@ START_TEST(special_tokens_in_quoted_text)
 }
 END_TEST
 
-/* A piece of a megabyte: with a search for the best merge over all of it, this would take an hour. */
+/* A piece of 1 MiB: a search of all of it for each merge would take an hour. */
 START_TEST(long_words_are_fast)
 {
 	struct skv_tokenizer *t = load("llama3");
@@ -158,9 +158,9 @@ static const struct {
 } streams[] = {
 	{"a\xc3\xa9z", "a\xc3\xa9z"},
 	{"\xf0\x9f\x91\x8d", "\xf0\x9f\x91\x8d"},
-	{"\xf0\x9f\x91", "\xef\xbf\xbd"}, /* one for a beginning, however long */
+	{"\xf0\x9f\x91", "\xef\xbf\xbd"}, /* one U+FFFD for an unfinished character of any length */
 	{"\xf0\x9f\x91x", "\xef\xbf\xbdx"},
-	{"\xe0\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* too long a form: no beginning */
+	{"\xe0\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* overlong form: no byte of it begins a character */
 	{"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
 	{"\xc3\xc3\xa9", "\xef\xbf\xbd\xc3\xa9"},
 	{"\x80\xff", "\xef\xbf\xbd\xef\xbf\xbd"},
@@ -202,7 +202,7 @@ START_TEST(normalization)
 }
 END_TEST
 
-/* ---- files that are none --------------------------------------------------------------------------- */
+/* ---- bad files ------------------------------------------------------------------------------------- */
 
 static const char tiny[] =
 	"{\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":true}],\"normalizer\":null,"
@@ -266,7 +266,7 @@ START_TEST(others_are_refused)
 }
 END_TEST
 
-/* Whatever a file is: a text, or a tokenizer that encodes. */
+/* Any file gives an error text or a tokenizer that encodes. */
 static void try(const char *json, size_t n)
 {
 	static const char text[] = "ab aba <s>b e\xcc\x81 12\n";

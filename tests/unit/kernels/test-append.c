@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-append.c - what the kernels write into pages, byte for byte, on every backend of this
- * machine; which kernels the host has, and what is no module of a device's.
+ * tests/unit/kernels/test-append.c - the bytes that the kernels write into pages, on every backend of this machine; the
+ * choice of host kernels; and files that are no device module.
  */
 #include "config.h"
 #include "tests/support/kernel-case.h"
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* One stored number, of a row with such a unit. */
+/* Checks one stored number of a row with this unit. */
 static void check_number(const struct kernel_case *c, const uint8_t *p, float unit, float in, float want)
 {
 	float x = ref_load(c->sh.dtype, p) * unit;
@@ -53,7 +53,7 @@ static void check_pool(const struct kernel_case *c)
 	free(pool);
 }
 
-/* A row with numbers that are close to where roundings go another way; every other one has no very large ones. */
+/* Makes a row with numbers close to rounding boundaries; about half of the rows have no very large ones. */
 static void special_row(float *row, uint32_t dim)
 {
 	static const float special[] = {
@@ -90,7 +90,7 @@ START_TEST(append)
 }
 END_TEST
 
-/* Byte for byte what the page `src` was, or 0xff if that is NULL. */
+/* Checks that the page equals `src` byte for byte, or is all 0xff if src is NULL. */
 static void check_page(const struct kernel_case *c, uint32_t page, const uint8_t *src)
 {
 	uint8_t *now = malloc(c->sh.page_bytes);
@@ -149,7 +149,7 @@ START_TEST(dispatch)
 }
 END_TEST
 
-/* Rows of every dtype and stride become fp32 rows, and these such rows, with nothing written between them. */
+/* Rows of every dtype and stride are converted to fp32 rows and back, and nothing is written between rows. */
 START_TEST(rows_of_other_kinds)
 {
 	const uint32_t n = 1 + rnd_below(100), width = 16 * (1 + rnd_below(20)), stride = width + rnd_below(3) * 5;
@@ -182,7 +182,7 @@ START_TEST(rows_of_other_kinds)
 }
 END_TEST
 
-/* What is wrong with a shape is found, and it alone. */
+/* Every fault of a shape is found, and a good shape is accepted. */
 START_TEST(unsupported)
 {
 	static const struct skv_shape good = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64,
@@ -204,7 +204,10 @@ START_TEST(unsupported)
 }
 END_TEST
 
-/* A module that is not there, is something else, or is of another version: no backend, and a text that says so. */
+/*
+ * A module file that does not exist, is something else, or has another version gives no backend and a text that says
+ * so.
+ */
 START_TEST(modules_that_are_none)
 {
 	static const struct {
@@ -218,7 +221,7 @@ START_TEST(modules_that_are_none)
 	char path[512], why[512];
 	void *stream;
 
-	if (case_device(&stream)) /* it stays: loading is over */
+	if (case_device(&stream)) /* a loaded backend stays, so loading cannot be tested */
 		return;
 	snprintf(path, sizeof path, "%s/%s", moved ? moved : SKV_BUILDDIR, modules[_i].name);
 	setenv("SPARSEKV_CUDA_MODULE", path, 1);

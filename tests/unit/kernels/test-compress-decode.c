@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/unit/kernels/test-compress-decode.c - attention to listed tokens of a layer that compresses, without
- * decompressing them to memory, against double precision, on every backend of this machine that has it. Records are
- * made up; pages of compressed tokens hold NaNs.
+ * decompressed rows in memory, against double precision, on every backend of this machine that supports it. Records are
+ * random; pages of compressed tokens hold NaNs.
  */
 #include <check.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 enum { SEQS = 4, LONG = 2500, ROOM = LONG + 2 };
 static const uint32_t nothing[SEQS];
 
-/* What is listed of each sequence, in its own order. */
+/* The listed tokens of each sequence, in list order. */
 struct asked {
 	uint32_t ids[SEQS * ROOM], count[SEQS];
 };
@@ -28,7 +28,7 @@ static void ask(struct asked *a, uint32_t i, uint32_t token)
 	a->ids[i * ROOM + a->count[i]++] = token;
 }
 
-/* About one token in `one_in`; with `rest` below the stride, of those alone that have this remainder to it. */
+/* Lists about one token in `one_in`; if `rest` is below the stride, only tokens with this remainder. */
 static void ask_some(struct asked *a, const struct code_case *k, uint32_t one_in, uint32_t rest)
 {
 	const struct ref_codec *c = &k->layer[0].codec;
@@ -38,7 +38,7 @@ static void ask_some(struct asked *a, const struct code_case *k, uint32_t one_in
 		for (uint32_t t = 0; t < k->c.seq[i].len; t++)
 			if (rnd_below(one_in) == 0 && (rest >= c->stride || (t >= c->first && (t - c->first) % c->stride == rest)))
 				ask(a, i, t);
-		for (uint32_t x = 0; x < i % 3 && a->count[i] < ROOM; x++) /* which are not there */
+		for (uint32_t x = 0; x < i % 3 && a->count[i] < ROOM; x++) /* ids that do not exist */
 			ask(a, i, x ? UINT32_MAX : k->c.seq[i].len);
 	}
 }
@@ -58,7 +58,10 @@ static struct skv_index_list list_to(struct code_case *k, const struct asked *a,
 
 /* ---- what should come of it ------------------------------------------------------------------ */
 
-/* Rows of K and V of the listed tokens that are there, [half][kv head][dim] each; the largest size of an element. */
+/*
+ * Makes the rows of K and V of the listed tokens that exist, [half][kv head][dim] each. Returns the largest magnitude
+ * of an element.
+ */
 static double rows_of(const struct code_case *k, uint8_t *pool, const struct asked *a, uint32_t i, uint32_t coded,
                       float *rows, uint32_t *ret_n)
 {
@@ -86,7 +89,7 @@ static double rows_of(const struct code_case *k, uint8_t *pool, const struct ask
 	return most;
 }
 
-/* A device multiplies what was rounded to bf16, whatever the pool's dtype, and elements may be larger than 4. */
+/* A device multiplies numbers rounded to bf16, whatever the pool's dtype, and elements may be larger than 4. */
 static double tolerance(const struct code_case *k, double most)
 {
 	const double rounding = k->c.on->device ? 4 * 0x1p-8 * (k->c.on->io_dtype == SKV_F32 ? 1 : 2) : 0;
@@ -123,7 +126,7 @@ static void check_outputs(const struct code_case *k, uint8_t *pool, const struct
 
 /* ---- on a backend ---------------------------------------------------------------------------- */
 
-/* On a backend that takes the case, with made up records of the first coded[i] tokens; or false. */
+/* Puts the case on a backend, with random records of the first coded[i] tokens; false if it does not take the case. */
 static bool begin(struct code_case *k, const struct test_backend *b, const uint32_t *coded, uint8_t **ret_pool)
 {
 	if (!code_on(k, b))
@@ -139,7 +142,7 @@ static bool begin(struct code_case *k, const struct test_backend *b, const uint3
 	return true;
 }
 
-/* Sequences [from, from + n): rows of outputs, in place of q's. The caller's to free. */
+/* Runs sequences [from, from + n) with out = q; returns the output rows, which the caller frees. */
 static float *run(struct code_case *k, const struct asked *a, const uint32_t *coded, uint32_t from, uint32_t n)
 {
 	const size_t elements = (size_t)k->c.rows * k->c.sh.n_heads * k->c.sh.head_dim;
@@ -155,7 +158,7 @@ static float *run(struct code_case *k, const struct asked *a, const uint32_t *co
 	return got;
 }
 
-/* A sequence alone has the bits that it has in company. */
+/* A sequence alone gives the same bits as in a batch. */
 static void check_alone(struct code_case *k, const struct asked *a, const uint32_t *coded, const float *all)
 {
 	const uint32_t each = k->c.sh.n_heads * k->c.sh.head_dim;
@@ -168,7 +171,7 @@ static void check_alone(struct code_case *k, const struct asked *a, const uint32
 	}
 }
 
-/* What was attended to, for each q head, since the counters were set; each sequence has run twice. */
+/* Checks the counters of attended tokens, for each q head; each sequence has run twice. */
 static void check_attended(const struct code_case *k, const struct asked *a)
 {
 	uint64_t counted[CASE_SEQS];
@@ -198,10 +201,13 @@ static void check(struct code_case *k, uint8_t *pool, const struct asked *a, con
 
 static const uint32_t lengths[SEQS] = {370, 65, 20, 161}, packed[SEQS] = {304, 64, 0, 112};
 
-/* What is done with a case on a backend, and lists to fill; `i` is the test's. */
+/* The body of a test: gets a case on a backend, and lists to fill; `i` is the test's loop index. */
 typedef void body(struct code_case *, uint8_t *pool, struct asked *, int i);
 
-/* On every backend that has the kernel, with made up records; with `last` sequence 0 may grow so long. */
+/*
+ * Runs `with` on every backend that has the kernel, with random records. If `last` is not 0, sequence 0 may grow to
+ * that length.
+ */
 static void on_backends(int i, int shape, int form, uint32_t n, const uint32_t *len, const uint32_t *coded,
                         uint32_t last, body *with)
 {
@@ -232,7 +238,7 @@ static void any_tokens(struct code_case *k, uint8_t *pool, struct asked *a, int 
 	check(k, pool, a, packed);
 }
 
-/* Lists with tokens of all kinds, in all ways to pack. */
+/* Lists with tokens of all kinds, in all forms of compression. */
 START_TEST(outputs)
 {
 	const int shape = _i % 3 * (CODE_SHAPES / 3) + (_i / 3 % 2 ? 4 : 0);
@@ -249,7 +255,7 @@ static void of_a_kind(struct code_case *k, uint8_t *pool, struct asked *a, int n
 	check(k, pool, a, packed);
 }
 
-/* Lists of one kind of tokens, of one, and of none. */
+/* Lists of one kind of tokens, and lists of 0 to 3 tokens. */
 START_TEST(kinds)
 {
 	static const uint32_t forms[] = {0, 1, 3, 4, 8};
@@ -266,7 +272,7 @@ static void many_tokens(struct code_case *k, uint8_t *pool, struct asked *a, int
 	check(k, pool, a, long_coded);
 }
 
-/* Many chunks, each of several tiles; and more than there may be chunks. */
+/* Many chunks of several tiles each, and more tiles than the maximum number of chunks covers. */
 START_TEST(long_lists)
 {
 	static const uint32_t len[] = {LONG, 1500};
@@ -309,14 +315,14 @@ static void against_decompressed(struct code_case *k, uint8_t *pool, struct aske
 	free(got);
 }
 
-/* The same as over what decompress() makes, but for rounding. */
+/* The result equals attention over the rows of decompress(), up to rounding. */
 START_TEST(as_decompressed)
 {
 	on_backends(_i, _i % 2 ? 6 : 16, _i / 2, SEQS, lengths, packed, 0, against_decompressed);
 }
 END_TEST
 
-/* Each of n ranks has some of the kv heads, and its rows of outputs; of `got`, [rows][heads of all ranks][dim]. */
+/* Runs n ranks, each with its kv heads, and collects their outputs in `got`, [rows][heads of all ranks][dim]. */
 static void run_ranks(struct code_case *k, const struct skv_batch *batch, const struct skv_index_list *list, uint32_t n, float *got)
 {
 	const struct skv_shape all = k->sh[0];
@@ -357,7 +363,8 @@ static void as_ranks(struct code_case *k, uint8_t *pool, struct asked *a, int i)
 
 	(void)pool;
 	memset(a->count, 0, sizeof a->count);
-	for (uint32_t s = 0; s < SEQS; s++) /* a page of rows is laid out for the heads of one rank, and here has all */
+	/* a rank's pages of rows have the layout of its own heads, those of the case that of all heads */
+	for (uint32_t s = 0; s < SEQS; s++)
 		for (uint32_t t = k->layer[0].codec.first; t < packed[s]; t++)
 			if (rnd_below(2))
 				ask(a, s, t);
@@ -373,7 +380,7 @@ static void as_ranks(struct code_case *k, uint8_t *pool, struct asked *a, int i)
 	free(got);
 }
 
-/* Ranks have the bits of one that has all heads. */
+/* Ranks give the same bits as one rank with all heads. */
 START_TEST(ranks)
 {
 	on_backends(_i, (_i % 2 ? 4 : 0) + _i / 2 % 3 * (CODE_SHAPES / 3), _i / 2, SEQS, lengths, packed, 0, as_ranks);

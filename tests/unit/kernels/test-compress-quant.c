@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-compress-quant.c - K and V quantized, against double precision, on every backend of this
- * machine: what is kept of blocks, and attention, attention scores, selections and decompressed rows over what is
- * stored.
+ * tests/unit/kernels/test-compress-quant.c - KV quantization against double precision, on every backend of this
+ * machine: records of blocks, and attention, attention scores, selections and decompressed rows over them.
  */
 #include <check.h>
 #include <math.h>
@@ -20,8 +19,8 @@ static const uint32_t nothing[CASE_SEQS];
 /* ---- records --------------------------------------------------------------------------------- */
 
 /*
- * The n numbers x, x_step apart, and what a record says of them, said_step apart: are they the nearest that there are
- * between the least and the most?
+ * Checks the n numbers x, x_step apart, and their values `said` in a record, said_step apart: is each value the nearest
+ * representable one between the least and the most?
  */
 static void check_group(const struct low_case *k, const char *what, const float *x, uint32_t x_step, const double *said,
                         uint32_t said_step, uint32_t n)
@@ -46,7 +45,7 @@ static void check_group(const struct low_case *k, const char *what, const float 
 	}
 }
 
-/* A block's record of a kv head. */
+/* Checks a block's record of a kv head. */
 static void check_record(const struct low_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t block,
                          uint32_t h)
 {
@@ -67,7 +66,7 @@ static void check_record(const struct low_case *k, uint8_t *pool, uint32_t layer
 	}
 }
 
-/* The records of [0, pack) of each sequence, and that nothing else was written since the pool was `was`. */
+/* Checks the records of [0, pack) of each sequence, and that nothing else was written since the pool was `was`. */
 static void check_pool(const struct low_case *k, uint8_t *pool, const uint8_t *was, const uint32_t *pack)
 {
 	const size_t bytes = k->c.pool_pages * k->c.sh.page_bytes;
@@ -88,7 +87,7 @@ static void check_pool(const struct low_case *k, uint8_t *pool, const uint8_t *w
 	free(rest);
 }
 
-/* To `goal` in steps of random size, of some sequences at a time. */
+/* Compresses up to `goal` in steps of random size, some sequences at a time. */
 static void pack_in_steps(struct low_case *k, const uint32_t *goal)
 {
 	uint32_t coded[CASE_SEQS] = {0}, pack[CASE_SEQS];
@@ -118,7 +117,8 @@ START_TEST(records)
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!low_init(&k, (_i * 7 + 1) % LOW_SHAPES, _i % LOW_FORMS, 4, len))
 			return;
-		for (uint32_t x = 0; x < 40 * k.c.sh.n_kv_heads * k.c.sh.head_dim; x++) /* a block of equals, and then some */
+		/* a block of equal numbers, and a part of the next */
+		for (uint32_t x = 0; x < 40 * k.c.sh.n_kv_heads * k.c.sh.head_dim; x++)
 			k.c.k[1][x] = k.c.k_in[1][x] = k.c.v[1][x] = k.c.v_in[1][x] = -0.75f;
 		if (low_on(&k, b)) {
 			const size_t bytes = k.c.pool_pages * k.c.sh.page_bytes;
@@ -141,7 +141,7 @@ START_TEST(records)
 }
 END_TEST
 
-/* Sizes of records are a format: of the reference model, and of a model of 8 B parameters. */
+/* Record sizes are part of the format. Here: those of the reference model, and of a model of 8 B parameters. */
 START_TEST(record_sizes)
 {
 	static const struct {
@@ -179,7 +179,9 @@ END_TEST
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Packs, and makes the case's K and V what can be read of them again. Rows of what is packed become NaNs. */
+/*
+ * Compresses, and sets the case's K and V to the values that the records give. Rows of compressed tokens become NaNs.
+ */
 static void pack_and_forget(struct low_case *k, const uint32_t *coded)
 {
 	const uint32_t dim = k->c.sh.head_dim, heads = k->c.sh.n_kv_heads;
@@ -227,7 +229,7 @@ static void decode(struct low_case *k, uint32_t from, uint32_t n, const uint32_t
 	case_work_done(&k->c, &w);
 }
 
-#define VARIANTS 7 /* of the scores that are asked for; with the last there is no output but them */
+#define VARIANTS 7 /* variants of requested scores; the last one has no output */
 
 static void check_variant(struct low_case *k, const uint32_t *coded, int variant)
 {
@@ -251,7 +253,7 @@ static void check_variant(struct low_case *k, const uint32_t *coded, int variant
 	score_ref_free(&ref);
 }
 
-/* Outputs without scores: the same bits whatever the threads, the batch, the place. */
+/* Outputs without scores have the same bits for any number of threads, any batch, and with out = q. */
 static void check_outputs(struct low_case *k, const uint32_t *coded)
 {
 	struct kernel_case *c = &k->c;
@@ -279,7 +281,7 @@ static void check_outputs(struct low_case *k, const uint32_t *coded)
 	score_ref_free(&ref);
 }
 
-/* From nothing to all that is whole blocks. */
+/* Random lengths, from nothing to all whole blocks. */
 static void some_coded(const uint32_t *len, uint32_t n, uint32_t *coded)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -313,7 +315,10 @@ END_TEST
 
 /* ---- selections ------------------------------------------------------------------------------ */
 
-/* The same of compressed tokens as of rows: whatever the scores, the table's holes do not count as such. */
+/*
+ * Selections of compressed tokens equal those of rows, for any scores: their holes in the page table do not count as
+ * holes.
+ */
 START_TEST(selections)
 {
 	enum { LEN = 200, CODED = 160, PAGES = (LEN + 15) / 16, STRIDE = PAGES * 16 };
@@ -362,13 +367,13 @@ END_TEST
 
 /* ---- rows again ------------------------------------------------------------------------------ */
 
-/* Are the rows of [0, n) of sequence i in these pages of a copy of a pool what the case has? */
+/* Checks that the rows [0, n) of sequence i, in these pages of a copy of a pool, are those of the case. */
 static void check_rows(const struct low_case *k, const uint8_t *pool, const skv_pte *table, uint32_t i, uint32_t n)
 {
 	const struct skv_shape *sh = &k->c.sh;
 	const uint32_t dim = sh->head_dim;
 	const size_t each = skv_dtype_bytes(sh->dtype), half = sh->page_bytes / 2;
-	/* half of the last digit's place, and what fp32 makes of a product and a sum */
+	/* half a unit in the last place, and the fp32 rounding of a product and a sum */
 	const double rounding = sh->dtype == SKV_F32 ? 0x1p-22 : sh->dtype == SKV_F16 ? 0x1p-11 : 0x1p-8;
 
 	for (uint32_t x = 0; x < n * sh->n_kv_heads * dim; x++) {
@@ -384,7 +389,7 @@ static void check_rows(const struct low_case *k, const uint8_t *pool, const skv_
 	}
 }
 
-/* Somewhere else, and where they were. */
+/* Rows are decompressed into other pages, and into their own. */
 START_TEST(rows_again)
 {
 	static const uint32_t len[] = {190, 97, 20, 128}, coded[] = {160, 32, 0, 128};

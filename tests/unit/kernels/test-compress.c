@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-compress.c - what the kernels keep of compressed tokens, against double precision, on every
- * backend of this machine.
+ * tests/unit/kernels/test-compress.c - records of compressed tokens against double precision, on every backend of this
+ * machine.
  *
- * Each check begins with what is stored of the step before: which references are near is judged by the references' own
- * bytes, a code by the references that its record names. So no mistake hides behind another, and none is told twice.
+ * Each check starts from the stored result of the stage before: the choice of near references is checked with the
+ * stored references, a code with the references that its record names. So no error hides another, and none is reported
+ * twice.
  */
 #include <check.h>
 #include <math.h>
@@ -17,8 +18,8 @@
 	ck_abort_msg("%s: sequence %u, token %u: %s %g, %s %g", (k)->c.on->name, i, token, __VA_ARGS__)
 
 /*
- * How exact the backend's sums are, as a share of the sizes of what they add up. A device multiplies numbers that were
- * rounded to bf16: each is off by 2^-8 of itself at most, and where dozens are added up most of that cancels out.
+ * The error of the backend's sums, as a share of the magnitudes of their summands. A device multiplies numbers that
+ * were rounded to bf16: each is off by at most 2^-8 of itself, and over dozens of summands most of that cancels out.
  */
 static double slack_of(const struct code_case *k)
 {
@@ -27,13 +28,13 @@ static double slack_of(const struct code_case *k)
 
 /* ---- one record ------------------------------------------------------------------------------ */
 
-/* Half of the last digit's place, as a share. */
+/* Half a unit in the last place, as a share. */
 static double rounding(uint32_t dtype)
 {
 	return dtype == SKV_F32 ? 0x1p-24 : dtype == SKV_F16 ? 0x1p-11 : 0x1p-8;
 }
 
-/* The n stored numbers are x, which may be off by off[], in so many bits. */
+/* Checks that the n stored numbers, of `bits` bits, are x, which may be off by off[]. */
 static void check_numbers(const struct code_case *k, uint32_t i, uint32_t token, const uint8_t *at, uint32_t n,
                           uint32_t bits, uint32_t group, uint32_t dtype, const double *x, const double *off)
 {
@@ -70,7 +71,7 @@ static void check_numbers(const struct code_case *k, uint32_t i, uint32_t token,
 	free(stored);
 }
 
-/* What fills a record up. */
+/* Checks the padding of a record. */
 static void check_end(const struct code_case *k, uint32_t i, uint32_t token, const uint8_t *record, uint32_t from,
                       uint32_t to)
 {
@@ -90,7 +91,7 @@ static void check_reference(const struct code_case *k, uint8_t *pool, uint32_t l
 	code_x(k, c, i, token, x);
 	for (uint32_t e = 0; e < d; e++)
 		most = fmax(most, fabs(x[e]));
-	for (uint32_t e = 0; e < d; e++) /* a turned pair is as large as the two */
+	for (uint32_t e = 0; e < d; e++) /* the error of a rotated pair depends on the larger element */
 		off[e] = e < d / 2 ? 1e-6 * most : 0;
 	check_numbers(k, i, token, record, d, c->ref_bits, 64, c->dtype, x, off);
 	check_end(k, i, token, record, ref_numbers_bytes(d, c->ref_bits, 64, c->dtype == SKV_F32 ? 4 : 2),
@@ -99,7 +100,7 @@ static void check_reference(const struct code_case *k, uint8_t *pool, uint32_t l
 	free(off);
 }
 
-/* Those that are named must be able to be the nearest, and ascend. x and the references in double precision. */
+/* The named references must be possible nearest ones, and ascend. x and the references are in double precision. */
 static void check_ids(const struct code_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t token,
                       const double *x)
 {
@@ -170,7 +171,7 @@ static void check_code(const struct code_case *k, uint8_t *pool, uint32_t layer,
 
 /* ---- whole sequences ------------------------------------------------------------------------- */
 
-/* The records of [0, pack) of each sequence, and that nothing else was written since the pool was `was`. */
+/* Checks the records of [0, pack) of each sequence, and that nothing else was written since the pool was `was`. */
 static void check_pool(const struct code_case *k, uint8_t *pool, const uint8_t *was, const uint32_t *pack)
 {
 	const size_t bytes = k->c.pool_pages * k->c.sh.page_bytes;
@@ -181,7 +182,7 @@ static void check_pool(const struct code_case *k, uint8_t *pool, const uint8_t *
 		const struct ref_codec *c = &k->layer[l].codec;
 
 		for (uint32_t i = 0; i < k->c.n; i++)
-			/* nothing is packed as long as only the first ones would be */
+			/* nothing is compressed if only tokens before `first` would be */
 			for (uint32_t t = 0; t < pack[i] && pack[i] > c->first; t++) {
 				uint32_t number;
 				const bool is = ref_is_reference(c, t, &number);
@@ -213,7 +214,7 @@ static void run_pack(struct code_case *k, uint32_t from, uint32_t n, const uint3
 	case_work_done(&k->c, &w);
 }
 
-/* To `goal` in steps of random size, of some sequences at a time. */
+/* Compresses up to `goal` in steps of random size, some sequences at a time. */
 static void pack_in_steps(struct code_case *k, const uint32_t *goal)
 {
 	uint32_t coded[CASE_SEQS] = {0}, pack[CASE_SEQS];
@@ -266,7 +267,7 @@ START_TEST(records)
 }
 END_TEST
 
-/* Whole numbers that do not turn are scored exactly: then which references are taken is exact, too. Few rows differ. */
+/* Integers without rotation are scored exactly, so the choice of references is exact, too. Few rows differ. */
 START_TEST(ties)
 {
 	enum { LEN = 300, FORM = 7 };
@@ -319,7 +320,7 @@ START_TEST(ties)
 }
 END_TEST
 
-/* Rows that are no numbers: records are written, and name references that are there. */
+/* Rows of NaNs and infinities: records are written, and name existing references. */
 START_TEST(no_numbers)
 {
 	const uint32_t len[] = {128}, none[] = {0};
@@ -351,7 +352,7 @@ START_TEST(no_numbers)
 }
 END_TEST
 
-/* Sizes of records are a format: of the reference model, and of a model of 8 B parameters. */
+/* Record sizes are part of the format. Here: those of the reference model, and of a model of 8 B parameters. */
 START_TEST(record_sizes)
 {
 	static const struct {

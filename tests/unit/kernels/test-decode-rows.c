@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-decode-rows.c - several rows of each sequence that decode at once, on every backend of this machine: outputs,
- * log-sum-exps and counters are, bit for bit, those of the same rows one by one.
+ * tests/unit/kernels/test-decode-rows.c - several rows of each sequence decode at once, on every backend of this
+ * machine: outputs, log-sum-exps and counters equal, bit for bit, those of the same rows one by one.
  */
 #include <check.h>
 #include <string.h>
@@ -11,7 +11,10 @@
 
 #define MOST_ROWS 16u
 
-/* n sequences with as many rows of queries each, of lengths around the ends of pages, leaves of tiles and runs of these. */
+/*
+ * Makes n sequences with equally many query rows, with lengths around the boundaries of pages, leaves of tiles and runs
+ * of leaves.
+ */
 static bool rows_case(struct kernel_case *c, const struct test_backend *on, int loop, uint32_t *ret_rows)
 {
 	static const struct {
@@ -31,7 +34,7 @@ static bool rows_case(struct kernel_case *c, const struct test_backend *on, int 
 	return case_load(c, on);
 }
 
-/* The case's rows as [rows][n] sequences, of which some have a counter. */
+/* The case's rows as [rows][n] sequences, some of which have a counter. */
 static struct skv_batch each_row(struct kernel_case *c, uint32_t rows, uint64_t *attended)
 {
 	struct skv_kseq seq[CASE_SEQS], each[3 * MOST_ROWS];
@@ -53,7 +56,7 @@ static struct skv_batch each_row(struct kernel_case *c, uint32_t rows, uint64_t 
 	return b;
 }
 
-/* What a call leaves, `together` or row by row. */
+/* The results of a call, with all rows together or row by row. */
 struct left {
 	uint8_t *out;
 	float *lse;

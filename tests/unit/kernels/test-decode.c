@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-decode.c - decode attention against attention.c, on every backend of this machine.
+ * tests/unit/kernels/test-decode.c - decode attention against tests/ref/attention.c, on every backend of this machine.
  *
- * Outputs begin as NaNs, so that no buffer can hold the right answer by accident. One thread, two and
- * three must give the same bits, and so must a sequence alone and in a batch.
+ * Outputs are initialized with NaNs, so that no buffer holds the expected result by accident. One thread, two and three
+ * must give the same bits, and so must a sequence alone and in a batch.
  */
 #include "tests/support/score-case.h"
 #include "tests/ref/attention.h"
@@ -18,7 +18,7 @@
 
 enum way { DENSE, WINDOW, PAGES, TOKENS };
 
-/* One decode call of any kind. What its pointers lead to is the host's, or the backend's after params_on(). */
+/* One decode call of any kind. Its pointers lead to host memory, or after params_on() to the backend's memory. */
 struct attend_params {
 	enum way way;
 	struct skv_window window;
@@ -35,7 +35,7 @@ static void list_init(struct kernel_case *c, struct attend_params *p, enum way w
 	p->list.count = calloc((size_t)c->n * rows, sizeof(uint32_t));
 	for (uint32_t r = 0; r < c->n * rows; r++) {
 		uint32_t len = c->seq[r / rows].len, one_in = 1 + rnd_below(5), *count = &p->list.count[r];
-		/* now and then nothing; ids past the end do not count */
+		/* sometimes an empty list; ids past the end do not count */
 		uint32_t units = rnd_below(8) ? (way == PAGES ? skv_pages_of(len) : len + 2) : 0;
 		for (uint32_t u = 0; u < units; u++)
 			if (!rnd_below(one_in))
@@ -44,7 +44,7 @@ static void list_init(struct kernel_case *c, struct attend_params *p, enum way w
 	}
 }
 
-/* Let kv heads go by any of each other's lists. */
+/* Lets kv heads read each other's lists. */
 static void list_map(const struct kernel_case *c, struct attend_params *p)
 {
 	p->list.mapped = true;
@@ -91,7 +91,7 @@ static bool sees(const struct kernel_case *c, const struct attend_params *p, uin
 	return false;
 }
 
-/* Sequences [from, from + n) of the case; q, out and what the call leads to are the backend's. */
+/* Runs sequences [from, from + n) of the case; q, out and the call's pointers lead to the backend's memory. */
 static void run(struct kernel_case *c, const struct attend_params *p, uint32_t from, uint32_t n, const void *q,
                 void *out, int threads)
 {
@@ -121,7 +121,7 @@ static void run(struct kernel_case *c, const struct attend_params *p, uint32_t f
 	case_work_done(c, &w);
 }
 
-/* The outputs with q as the backend sees it, and of each sequence what a call adds to its counter. */
+/* Computes the outputs, with q as the backend rounds it, and what a call adds to each sequence's counter. */
 static void reference(const struct kernel_case *c, const struct test_backend *b, const struct attend_params *p,
                       double *out, double *lse, uint64_t *attended)
 {
@@ -151,8 +151,11 @@ static size_t out_floats(const struct kernel_case *c)
 	return (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
 }
 
-/* The output on the backend that the case is on: the same bits whatever the threads, the batch, the place. */
-#define RUNS 5 /* each of all sequences */
+/*
+ * Returns the output on the case's backend. Checks that it has the same bits for any number of threads, any batch, and
+ * with out = q.
+ */
+#define RUNS 5 /* runs of each sequence */
 static void run_all(const char *what, struct kernel_case *c, const struct attend_params *p, float *out)
 {
 	struct attend_params there = params_on(c, p);
@@ -199,7 +202,7 @@ static void check_attend(const char *what, struct kernel_case *c, const struct a
 	float *out = malloc(floats * sizeof *out);
 	double *ref = malloc(floats * sizeof *ref), *lse = malloc((size_t)c->rows * c->sh.n_heads * sizeof *lse);
 	uint64_t attended[CASE_SEQS];
-	int rounded = -1; /* how q was when the reference was computed */
+	int rounded = -1; /* was q rounded when the reference was computed? -1: not computed yet */
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		char name[64];
@@ -252,7 +255,7 @@ START_TEST(decode_window)
 	struct kernel_case c;
 	decode_case(&c, _i, _i % 2 ? 0 : 4);
 	for (uint32_t round = 0; round < 4; round++) {
-		/* apart, touching, overlapping, in one page, more than there is */
+		/* sinks and window: apart, touching, overlapping, in one page, larger than the sequence */
 		struct attend_params p = {.way = WINDOW};
 		p.window.sinks = rnd_below(round == 1 ? 20 : c.max_len + 20);
 		if (round & 1)
@@ -270,7 +273,8 @@ START_TEST(decode_lists)
 {
 	struct kernel_case c;
 	decode_case(&c, _i, _i % 3 ? 6 : 0);
-	for (int whose = 0; whose < 4; whose++) /* all heads', a kv head's, a q head's, another kv head's */
+	/* a list for all heads, for each kv head, for each q head, and those of other kv heads */
+	for (int whose = 0; whose < 4; whose++)
 		for (enum way way = PAGES; way <= TOKENS; way++) {
 			struct attend_params p = {0};
 			list_init(&c, &p, way, whose == 0 ? 1 : whose == 2 ? c.sh.n_heads : c.sh.n_kv_heads);
@@ -354,7 +358,7 @@ START_TEST(nothing_to_see)
 }
 END_TEST
 
-/* NaN and infinity of a token that takes part show where they must, and nowhere else. */
+/* NaN and infinity of a token affect exactly the outputs that attend to it. */
 START_TEST(specials_stay_where_they_are)
 {
 	static const float special[] = {NAN, INFINITY, -INFINITY};
@@ -372,7 +376,7 @@ END_TEST
 
 /* ---- attention scores ------------------------------------------------------------------------ */
 
-/* On a device a warp less does the rest, so there the last digits of the output may change. */
+/* On a device, scores take a warp from attention, so the last digits of the output may change. */
 static struct skv_scores run_with_scores(struct kernel_case *c, int variant)
 {
 	const size_t floats = out_floats(c);
@@ -401,7 +405,7 @@ static struct skv_scores run_with_scores(struct kernel_case *c, int variant)
 static void check_scores(struct kernel_case *c, int variant)
 {
 	struct score_ref ref = {.out = NULL};
-	int rounded = -1; /* how q was when the reference was computed */
+	int rounded = -1; /* was q rounded when the reference was computed? -1: not computed yet */
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!case_load(c, b))

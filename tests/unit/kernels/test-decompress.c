@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-decompress.c - rows that the kernels decompress, against double precision, on every backend
- * of this machine. Records are made up; the pages of compressed tokens hold NaNs, so a kernel that still reads them
- * shows.
+ * tests/unit/kernels/test-decompress.c - decompressed rows against double precision, on every backend of this machine.
+ * Records are random. The pages of compressed tokens hold NaNs, so that reads of them are noticed.
  */
 #include <check.h>
 #include <math.h>
@@ -20,12 +19,12 @@ static double rounding(uint32_t dtype)
 	return dtype == SKV_F32 ? 0x1p-24 : dtype == SKV_F16 ? 0x1p-11 : 0x1p-8;
 }
 
-/* Of a compressed token; off[e]: by how much element e may differ. */
+/* The expected x of a compressed token; off[e] is the tolerance of element e. */
 static void expected(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *off)
 {
 	const struct ref_codec *c = &k->layer[0].codec;
 	uint32_t number;
-	/* a device multiplies what was rounded to bf16: see test-codec-fit.c */
+	/* a device multiplies numbers rounded to bf16: see slack_of() in test-compress.c */
 	const bool rounds = k->c.on->device && !ref_is_reference(c, token, &number) && c->bits;
 
 	code_decompressed(k, pool, i, token, x, off);
@@ -33,7 +32,7 @@ static void expected(const struct code_case *k, uint8_t *pool, uint32_t i, uint3
 		off[e] = (rounds ? 0x1p-9 : 4e-6) * off[e] + rounding(c->dtype) * fabs(x[e]) + 0x1p-24;
 }
 
-/* Row `slot` of a page is this token of sequence i. */
+/* Checks that row `slot` of a page is this token of sequence i. */
 static void check_row(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, uint32_t coded,
                       const uint8_t *page, uint32_t slot)
 {
@@ -68,7 +67,7 @@ enum { SEQS = 4, PAGES = 16, ROOM = PAGES * PAGE };
 static const uint32_t lengths[SEQS] = {190, 65, 20, 161}, n_compressed[SEQS] = {160, 64, 0, 112};
 static const uint32_t nothing[SEQS];
 
-/* The tokens of a sequence that are asked for. */
+/* The requested tokens of each sequence. */
 struct asked {
 	bool listed;
 	uint32_t ids[SEQS * ROOM], count[SEQS];
@@ -85,7 +84,7 @@ static void ask(struct asked *a, bool listed)
 			if (!listed || rnd_below(one_in) == 0 || t + 1 == lengths[i])
 				a->ids[i * ROOM + n++] = t;
 		a->count[i] = n;
-		if (listed && n + 2 < ROOM) { /* which are not there */
+		if (listed && n + 2 < ROOM) { /* ids that do not exist */
 			a->ids[i * ROOM + n] = lengths[i];
 			a->ids[i * ROOM + n + 1] = UINT32_MAX;
 		}
@@ -94,11 +93,11 @@ static void ask(struct asked *a, bool listed)
 
 struct decompressed {
 	struct skv_decompressed to;
-	uint8_t *pool; /* a copy of it */
+	uint8_t *pool; /* a copy of to.pool */
 	struct skv_kseq seq[SEQS];
 };
 
-/* Sequences [from, from + n) with so many threads. */
+/* Decompresses sequences [from, from + n) on `threads` threads. */
 static struct decompressed run(struct code_case *k, const struct asked *a, uint32_t from, uint32_t n, int threads)
 {
 	const size_t bytes = SEQS * PAGES * k->c.sh.page_bytes;
@@ -111,7 +110,7 @@ static struct decompressed run(struct code_case *k, const struct asked *a, uint3
 	struct skv_workspace w = case_work(&k->c, threads);
 	uint32_t count[SEQS];
 
-	for (uint32_t i = 0; i < SEQS; i++) /* of those that are not there some are listed */
+	for (uint32_t i = 0; i < SEQS; i++) /* some lists contain ids that do not exist */
 		count[i] = a->count[i] + (i % 2 ? 2 : 0);
 	list.ids = case_to(&k->c, a->ids + from * ROOM, n * ROOM * sizeof *a->ids);
 	list.count = case_to(&k->c, count + from, n * sizeof *count);
@@ -122,7 +121,7 @@ static struct decompressed run(struct code_case *k, const struct asked *a, uint3
 	return r;
 }
 
-/* Attention takes the rows as they were left, and nothing else. */
+/* Attention works on the rows as decompress() describes them. */
 static void check_attention(struct code_case *k, const struct decompressed *r)
 {
 	struct skv_shape sh = k->c.sh;
@@ -161,8 +160,7 @@ static void check_attention(struct code_case *k, const struct decompressed *r)
 			              visible, out + h * dim, NULL);
 		}
 		/*
-		 * what was decompressed from random records is larger than other tests' rows, which are hardly larger
-		 * than 4
+		 * Rows decompressed from random records are larger than the rows of other tests, which hardly exceed 4.
 		 */
 		case_compare("out", got + i * heads * dim, out, heads * dim,
 		             case_tolerance(&k->c, k->c.on, 1e-3) * fmax(1, most / 4), 1e-3);
@@ -217,7 +215,7 @@ START_TEST(rows)
 				ask(&a, listed);
 				all = run(&k, &a, 0, SEQS, 1);
 				check_decompressed(&k, pool, &a, &all);
-				one = run(&k, &a, 3, 1, 2); /* in other company */
+				one = run(&k, &a, 3, 1, 2); /* alone */
 				ck_assert_msg(!memcmp(one.pool, all.pool + 3 * each, each), "%s: company shows",
 				              b->name);
 				free(all.pool);
@@ -231,7 +229,7 @@ START_TEST(rows)
 }
 END_TEST
 
-/* All compressed tokens where they were; and nothing else is touched. */
+/* Decompresses all compressed tokens in place, and writes nothing else. */
 START_TEST(in_place)
 {
 	struct code_case k;
@@ -271,7 +269,7 @@ START_TEST(in_place)
 }
 END_TEST
 
-/* What was n_compressed a moment ago comes back, but for rounding, where the code keeps all there is. */
+/* Compressed elements come back, up to rounding, if codes store them as they are. */
 START_TEST(there_and_back)
 {
 	enum { FORM = 7, LEN = 112 };
@@ -283,7 +281,7 @@ START_TEST(there_and_back)
 		struct ref_codec *c = &k.layer[0].codec;
 		const uint32_t d = ref_dims(c);
 
-		for (uint32_t l = 0; l < CODE_LAYERS; l++) { /* z is x, as far as width goes */
+		for (uint32_t l = 0; l < CODE_LAYERS; l++) { /* z is the first `width` elements of x */
 			struct ref_codec *each = &k.layer[l].codec;
 
 			free(each->gate);

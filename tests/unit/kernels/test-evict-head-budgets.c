@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/unit/kernels/test-evict-head-budgets.c - heads that share a layer's budget, one call at a time, on every
- * backend of this machine: which slots are active, scores of these alone, which become inactive, and what activates
- * all. test-evict.c beside it has the other decisions of layers that evict.
+ * backend of this machine: which slots are active, scores of these only, which become inactive, and what activates all.
+ * test-evict.c has the other decisions of layers that evict.
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
@@ -13,7 +13,7 @@
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-/* A case with units of all heads. */
+/* A case with the units of all heads. */
 struct fixture {
 	struct kernel_case c;
 	struct skv_kseq seq[CASE_SEQS];
@@ -26,7 +26,7 @@ static const struct ref_unit *units_of(const struct fixture *r, uint32_t x, uint
 	return r->unit[x];
 }
 
-/* Entries some of which are inactive, and some are about to be evicted; never the last one. */
+/* Makes entries of which some are inactive and some are to be evicted, but never the last one. */
 static void make_units(struct fixture *r)
 {
 	slot_meta_sequences(&r->c, r->seq);
@@ -42,7 +42,7 @@ static void make_units(struct fixture *r)
 	}
 }
 
-/* Into the set that the step writes, or the one before it. */
+/* Writes the units into the set that the step writes, or into the one before it. */
 static void put_units(struct fixture *r, bool before)
 {
 	for (uint32_t x = 0; x < r->c.n * r->c.sh.n_kv_heads; x++) {
@@ -57,7 +57,7 @@ static void rig_free(struct fixture *r)
 		free(r->unit[x]);
 }
 
-/* The slot metadata is that of the model, values up to a tolerance and signs exactly. */
+/* Checks that the slot metadata equals the model: values up to a tolerance, signs exactly. */
 static void check_units(const struct fixture *r, double tolerance, double slack)
 {
 	for (uint32_t x = 0; x < r->c.n * r->c.sh.n_kv_heads; x++) {
@@ -120,7 +120,10 @@ static void check_list(const struct fixture *r, const struct skv_index_list *lis
 	free(count);
 }
 
-/* What the query gives each token that is active, of a softmax over these: added to their values, or in their place. */
+/*
+ * The model: adds the query's weights, of a softmax over active tokens only, to the values of these, or replaces the
+ * values.
+ */
 static void accumulate(struct fixture *r, const float *q, uint32_t x)
 {
 	const struct kernel_case *c = &r->c;
@@ -187,7 +190,7 @@ static float some_rank(int way)
 	return way == 0 ? odd[rnd_below(11)] : way == 1 ? 1 : way == 2 ? (float)rnd_below(3) : rnd_normal();
 }
 
-/* Ranks at random, and what they do to sequence i of the model. */
+/* Makes random ranks, and applies them to sequence i of the model. */
 static void model_head_budgets(struct fixture *r, uint32_t i, const struct skv_head_budget_rule *how, int way,
                                float *rank, uint32_t stride)
 {
@@ -247,7 +250,7 @@ START_TEST(allotments)
 }
 END_TEST
 
-/* A head may have more than its share, as long as the others keep what is sure; and a long prompt is shared, too. */
+/* Long prompts: a head may exceed its share, as long as the others keep their safeguards. */
 START_TEST(long_ones)
 {
 	const uint32_t len[] = {30000, 20001};
@@ -266,7 +269,7 @@ END_TEST
 
 /* ---- what activates --------------------------------------------------------------------------- */
 
-/* A step's scores over all slots, and a prompt. */
+/* A step's scores over all slots activate all entries, and so does a prompt. */
 START_TEST(activates)
 {
 	const uint32_t len[] = {1, 2, 17, 64, 130, 333}, n_q[] = {1, 1, 5, 3, 128, 40};

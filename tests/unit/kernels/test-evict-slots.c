@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-evict-slots.c - layers that evict, over many steps, on every backend of this machine: after
- * each step every kv head has the tokens that a plain model of it has, with their rows, bounds and slot metadata,
- * where the contract says. Steps break off and begin anew: what the abandoned one wrote must not matter.
+ * tests/unit/kernels/test-evict-slots.c - layers that evict, over many steps, on every backend of this machine. After
+ * each step every kv head has the same tokens as a plain model, with their rows, bounds and slot metadata, in the slots
+ * that the contract defines. Steps are interrupted and begin anew; what an abandoned step wrote must not matter.
  */
 #include "tests/support/slot-model.h"
 #include "tests/ref/attention.h"
@@ -28,7 +28,7 @@ static void rig_rows(struct slot_rig *r)
 		for (uint32_t d = 0; d < r->c.sh.head_dim; d++)
 			r->row[x][d] = rnd_normal() * 4;
 		ref_round_row(r->c.sh.dtype, r->row[x], r->c.sh.head_dim);
-		/* the same row, but its unit may be half of what it was, if its largest element was rounded down */
+		/* rounding again keeps the row, but its unit may be halved, if its largest element was rounded down */
 		const uint8_t scale = ref_round_row(r->c.sh.dtype, r->row[x], r->c.sh.head_dim);
 		r->stored_unit[x] = r->c.sh.dtype == SKV_FP8 ? ref_unit(scale) : 1;
 		for (uint32_t d = 0; d < r->c.sh.head_dim; d++)
@@ -36,7 +36,10 @@ static void rig_rows(struct slot_rig *r)
 	}
 }
 
-/* A case of a shape with few kv heads, put on the backend; sequences are empty. False: it is not for that backend. */
+/*
+ * Makes a case of a shape with few kv heads, with empty sequences, on the backend. Returns false if it does not fit the
+ * backend.
+ */
 static bool rig_init(struct slot_rig *r, int shape, uint32_t unit, uint32_t n, const struct test_backend *b)
 {
 	uint32_t len[CASE_SEQS], ones[CASE_SEQS];
@@ -130,7 +133,7 @@ static void *new_rows(struct slot_rig *r, bool v, bool garbage)
 	return there;
 }
 
-/* Places, rows and bounds of the new tokens. */
+/* Allocates slots for the new tokens, and writes their rows and bounds. */
 static void write_step(struct slot_rig *r, bool prompt, bool garbage)
 {
 	const struct skv_kernels *kern = r->c.on->kern;
@@ -150,10 +153,7 @@ static void write_step(struct slot_rig *r, bool prompt, bool garbage)
 
 /* ---- kinds of steps -------------------------------------------------------------------------- */
 
-/*
- * Whatever a step that was abandoned may have left: slot metadata of the step's set, rows of what is free, or of new
- * tokens.
- */
+/* Simulates an abandoned step: writes slot metadata of the step's set, and rows of free slots or of new tokens. */
 static void tear(struct slot_rig *r, bool prompt)
 {
 	struct skv_evict_rule by = {.granularity = r->unit, .recent.count = 1};
@@ -172,7 +172,7 @@ static void tear(struct slot_rig *r, bool prompt)
 	memcpy(r->seq, kept, sizeof kept);
 }
 
-/* Which of the entries live, and how they are valued, is made up; then the kernel and the model choose. */
+/* Makes random ranks; then the kernel and the model choose the entries to retain. */
 static void choose(struct slot_rig *r)
 {
 	struct skv_evict_rule by = {.granularity = r->unit, .evict_older = rnd_below(2),
@@ -208,7 +208,7 @@ static void choose(struct slot_rig *r)
 	free(rank);
 }
 
-/* Scores of the step, of few values, so that many are equal and sums are exact. */
+/* Scores of the step, with few distinct values, so that many are equal and sums are exact. */
 static void accumulate(struct slot_rig *r)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, group = r->c.sh.n_heads / heads;
@@ -234,7 +234,7 @@ static void accumulate(struct slot_rig *r)
 	free(token);
 }
 
-/* How many entries a decoding sequence retains: all, one fewer, or any number. Pages go when one is full. */
+/* Entries that a decoding sequence retains: all, one fewer, or any number. Pages are evicted only when one is full. */
 static uint32_t random_keep(const struct slot_rig *r, uint32_t i, uint32_t len)
 {
 	const uint32_t units = slot_units(r, len), most = room(r, i) / r->unit / 2;
@@ -246,7 +246,7 @@ static uint32_t random_keep(const struct slot_rig *r, uint32_t i, uint32_t len)
 	return rnd_below(2) ? UINT32_MAX : units - 1;
 }
 
-/* Some sequences decode a token, others have maintenance only. */
+/* Some sequences decode a token, others only do maintenance. */
 static void decode_step(struct slot_rig *r)
 {
 	begin(r);
@@ -282,7 +282,7 @@ static void settle(struct slot_rig *r, uint32_t i)
 	slot_model_commit(r, 0);
 }
 
-/* The page that is being filled comes last: out of the way first, in a step of its own. */
+/* Moves the partial page behind the others, in a step of its own, so that it can become the last page. */
 static void lift(struct slot_rig *r, uint32_t i)
 {
 	const uint32_t units = skv_pages_of(r->len[i]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/unit/kernels/test-evict.c - the decisions of layers that evict, one call at a time, on every backend of this
- * machine: scores of prompts, ranks, what is retained, which pages are listed, and attention to these.
- * test-evict-slots.c has whole steps.
+ * machine: scores of prompts, ranks, retained entries, listed pages, and attention to these. test-evict-slots.c tests
+ * whole steps.
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
@@ -40,7 +40,7 @@ static double *prompt_scores(const struct kernel_case *c, const float *q, uint32
 	return sum;
 }
 
-/* A prompt's call: values as they were, or forgotten, and its scores on top. */
+/* Checks a prompt's call: earlier values stay or are dropped, and the prompt's scores are added. */
 static void check_scores(const struct kernel_case *c, const float *q, const struct skv_kseq *seq, uint32_t window,
                         struct ref_unit **unit)
 {
@@ -118,7 +118,7 @@ END_TEST
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Values as they come, all the same, all 0, of all sizes. */
+/* Random values; or all the same, all 0, or of all magnitudes. */
 static double random_value(int way)
 {
 	return way == 0 ? rnd_unit() : way == 1 ? 0.25 : way == 2 ? 0 : (float)ldexp(1 + rnd_unit(),
@@ -136,8 +136,8 @@ static void rank_case(struct kernel_case *c, const struct skv_rank *how, int way
 	slot_meta_sequences(c, seq);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const uint32_t i = x / heads, n = c->seq[i].len;
-		seq[i].n_retained = i % 4 > 1 ? n : rnd_below(n); /* some have none to lose ... */
-		seq[i].n_active = i % 4 == 2 ? rnd_below(n + 1) : UINT32_MAX; /* ... of these some let units sleep */
+		seq[i].n_retained = i % 4 > 1 ? n : rnd_below(n); /* some sequences evict nothing */
+		seq[i].n_active = i % 4 == 2 ? rnd_below(n + 1) : UINT32_MAX; /* some of these deactivate units */
 		unit[x] = slot_meta_units(n, 1 + rnd_below(4));
 		for (uint32_t u = 0; u < n; u++)
 			unit[x][u].value = (how->lambda > 0 || rnd_below(5) ? 1 : -1) * (float)random_value(way);
@@ -174,7 +174,7 @@ START_TEST(ranks)
 			struct kernel_case c;
 			case_of_shape(&c, _i, 6, len, ones);
 			const uint32_t row = c.sh.n_kv_heads * c.sh.head_dim;
-			for (uint32_t t = 0; t < 64; t++) /* keys that are all alike, keys of zeros */
+			for (uint32_t t = 0; t < 64; t++) /* equal keys, and keys of zeros */
 				for (uint32_t d = 0; d < row; d++) {
 					c.k_in[5][t * row + d] = c.k[5][t * row + d] = c.k[5][d];
 					if (t < 63 && t % 2)
@@ -189,9 +189,9 @@ START_TEST(ranks)
 }
 END_TEST
 
-/* ---- who stays ------------------------------------------------------------------------------- */
+/* ---- what is retained ------------------------------------------------------------------------ */
 
-/* Numbers that sort badly. */
+/* Numbers that are hard to sort. */
 static float odd_number(int way)
 {
 	static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1,
@@ -281,7 +281,7 @@ START_TEST(who_stays)
 }
 END_TEST
 
-/* Long prompts that shrink: here the host has work for more than one thread. */
+/* Long prompts that shrink, with enough work for more than one thread on the host. */
 START_TEST(long_ones)
 {
 	const uint32_t len[] = {50000, 20001}, some[] = {4200, 1001};
@@ -306,14 +306,17 @@ END_TEST
 
 /* ---- pages that matter ----------------------------------------------------------------------- */
 
-/* A sequence of pages, each kv head's in an order of its own; those listed. */
+/* The pages of a sequence, with each kv head's order and the listed ones. */
 struct paged {
 	uint32_t n, fill; /* pages; tokens of the one being filled */
 	struct ref_unit *unit[8];
 	bool *listed[8];
 };
 
-/* What stamp() should do to a kv head; its pages' scores are the same for all of a group, of few values far apart. */
+/*
+ * The model of touch_pages() for a kv head. Page scores are the same for all heads of a group, and have few values that
+ * are far apart.
+ */
 static void model_stamp(const struct kernel_case *c, const struct skv_touch_rule *how, const struct skv_kseq *s,
                         const float *score, uint32_t stride, struct ref_unit *unit, bool *listed)
 {
@@ -341,7 +344,7 @@ static void model_stamp(const struct kernel_case *c, const struct skv_touch_rule
 	free(best);
 }
 
-/* The list of a kv head has the pages that it should, each once, the one being filled at the end. */
+/* Checks that a kv head's list has exactly the expected pages, each once, with the partial page last. */
 static void check_list(const struct kernel_case *c, const struct skv_kseq *s, const uint32_t *ids, uint32_t count,
                        const struct ref_unit *unit, const bool *listed)
 {
@@ -359,7 +362,9 @@ static void check_list(const struct kernel_case *c, const struct skv_kseq *s, co
 	free(seen);
 }
 
-/* Attention of kv head h over the listed pages. Returns the tokens. */
+/*
+ * Checks the attention of kv head h over the listed pages. Returns the tokens attended to, over all heads of the group.
+ */
 static uint32_t check_attention(const struct kernel_case *c, const float *q, const float *out, uint32_t i, uint32_t h,
                                 const struct skv_kseq *s, const struct ref_unit *unit, const bool *listed)
 {
@@ -383,7 +388,7 @@ static uint32_t check_attention(const struct kernel_case *c, const float *q, con
 	return tokens * group;
 }
 
-/* Pages of all sequences' kv heads, their slot metadata, and their scores of few values. */
+/* Makes the pages of all sequences' kv heads, their slot metadata, and their scores, which have few values. */
 static void make_pages(struct kernel_case *c, struct skv_kseq *seq, float *score, uint32_t stride,
                        struct ref_unit **unit)
 {
@@ -394,7 +399,8 @@ static void make_pages(struct kernel_case *c, struct skv_kseq *seq, float *score
 		struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = skv_pages_of(s->len);
 		if (x % heads == 0) {
-			s->len -= s->len % T ? 0 : rnd_below(2) ? T - 1 : rnd_below(T); /* all pages are there whole */
+			/* all pages have all of their rows */
+			s->len -= s->len % T ? 0 : rnd_below(2) ? T - 1 : rnd_below(T);
 			s->n_tokens = s->len + T * rnd_below(20);
 			s->pinned = rnd_below(3) ? rnd_below(3 * n + 3) : 0;
 		}

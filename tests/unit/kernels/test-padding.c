@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-padding.c - batches that are padded with empty sequences, on every backend of this machine: what is
- * appended, scored, selected and attended to is what it is of each sequence alone, bit for bit, and no other row is written.
+ * tests/unit/kernels/test-padding.c - batches that are padded with empty sequences, on every backend of this machine:
+ * appending, scoring, selecting and attending give the same bits as each sequence alone, and no other row is written.
  */
 #include <check.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 enum way { DENSE, WINDOW, WEIGHED, TOPK, UNION, QUEST, SKETCHES, WAYS };
 static const char *const names[WAYS] = {"dense", "window", "by weights", "topk", "union", "by bounds", "by sketches"};
 
-/* Two sequences among padding; state pages as sketches want them, if there are any. */
+/* Makes two sequences among padding. With sketches, adds the state pages that these need. */
 static bool padded_case(struct kernel_case *c, const struct test_backend *on, int loop, uint32_t bits)
 {
 	static const struct {
@@ -78,7 +78,7 @@ static void attend(struct kernel_case *c, const struct skv_batch *b, enum way wa
 	case_work_done(c, &w);
 }
 
-/* All at once, and each sequence alone, into rows that were NaNs. */
+/* Runs all sequences at once and each one alone, into rows of NaNs, and compares. */
 static void check_way(struct kernel_case *c, enum way way)
 {
 	const size_t n = (size_t)(c->rows + 1) * c->sh.n_heads * c->sh.head_dim, heads = (size_t)(c->rows + 1) * c->sh.n_heads;

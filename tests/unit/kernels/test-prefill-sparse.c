@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-prefill-sparse.c - attention of prompts that see a part of what came before, with lists
- * made here: against prefill.c on every backend; that dense rows are the dense kernel's, and that neither how a
- * prompt is cut, nor the company, nor threads, nor a step that is repeated change a bit.
+ * tests/unit/kernels/test-prefill-sparse.c - attention of prompts to a part of the tokens before them, with lists made
+ * here, against tests/ref/prefill.c on every backend. Dense rows equal those of the dense kernel. Chunking, the batch,
+ * threads and repeated steps do not change a bit.
  */
 #include "tests/support/prefill-case.h"
 #include "tests/ref/attention.h"
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What rows see, lists included: these are the same whenever they are asked for. */
+/* What rows see, including lists, which are the same whenever they are made. */
 struct method {
 	struct skv_sparse sp; /* without lists */
 	uint32_t rows, unit;  /* of lists; rows 0: none */
@@ -69,7 +69,7 @@ static struct method method_of(int which, const struct skv_shape *sh)
 	return m;
 }
 
-/* One in `one_in` of all (sequence, tile, list, unit). */
+/* True for one in `one_in` of all (sequence, tile, list, unit). */
 static bool drawn(const struct method *m, uint64_t i, uint64_t x, uint64_t row, uint64_t u, uint32_t one_in)
 {
 	const uint64_t parts[] = {i, x, row, u};
@@ -82,7 +82,7 @@ static bool drawn(const struct method *m, uint64_t i, uint64_t x, uint64_t row, 
 	return h % one_in == 0;
 }
 
-/* Units and single tokens that are listed for the tile at x lie between the sinks and the window. */
+/* Units and single tokens that are listed for the tile at x are between the sinks and the window. */
 static bool lists_unit(const struct method *m, uint32_t i, uint32_t x, uint32_t row, uint32_t u)
 {
 	return m->rows && u * m->unit >= m->sp.sinks && (u + 1) * m->unit + m->sp.window <= x && drawn(m, i, x, row,
@@ -117,7 +117,7 @@ static void see(const void *ctx, uint32_t p, uint32_t head, bool *visible)
 
 typedef bool lists_fn(const struct method *, uint32_t i, uint32_t x, uint32_t row, uint32_t u);
 
-/* The call's lists. */
+/* Makes the lists of a call. */
 static struct skv_tile_lists list(struct kernel_case *c, const struct calls *a, const struct method *m, uint32_t unit,
                              lists_fn *lists)
 {
@@ -160,7 +160,7 @@ static void run_call(struct kernel_case *c, const struct calls *a, const struct 
 	case_work_done(c, &w);
 }
 
-/* All rows, in calls of `step` rows each. */
+/* Runs all rows, in calls of `step` rows each. */
 static float *run(struct kernel_case *c, const struct method *m, uint32_t step, int threads, bool in_place)
 {
 	const size_t bytes = case_rows_bytes(c, floats_of(c));
@@ -181,7 +181,7 @@ static float *run(struct kernel_case *c, const struct method *m, uint32_t step, 
 			sp.extra = &more;
 		}
 		run_call(c, &a, &sp, q, out, threads);
-		if (!in_place && !rnd_below(3)) /* a step that is repeated */
+		if (!in_place && !rnd_below(3)) /* repeat the step */
 			run_call(c, &a, &sp, q, out, threads);
 	}
 	case_rows_from(c, result, out, floats_of(c));
@@ -201,7 +201,7 @@ static void same_bits(const struct kernel_case *c, const float *was, float *is, 
 	free(is);
 }
 
-/* Dense rows are the dense kernel's. */
+/* Checks that dense rows equal those of the dense kernel. */
 static void check_dense(struct kernel_case *c, const struct method *m, const float *out)
 {
 	const size_t row = (size_t)c->sh.n_heads * c->sh.head_dim;
@@ -242,7 +242,10 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* With a correction some prompts have a dense tail, whatever gamma: others would be dense as a whole. */
+/*
+ * With a correction some prompts get a random dense tail, whatever gamma is. Real tails would cover many prompts as a
+ * whole.
+ */
 static void prepare(struct kernel_case *c, const struct method *m)
 {
 	prompts_init(c, &m->sp);
@@ -255,7 +258,7 @@ static void check(struct kernel_case *c, const struct method *m, double toleranc
 {
 	const size_t floats = floats_of(c);
 	double *ref = malloc(floats * sizeof *ref), *lse = malloc((size_t)c->rows * c->sh.n_heads * sizeof *lse);
-	int rounded = -1; /* how q was when the reference was computed */
+	int rounded = -1; /* was q rounded when the reference was computed? -1: not computed yet */
 
 	prepare(c, m);
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
@@ -266,7 +269,7 @@ static void check(struct kernel_case *c, const struct method *m, double toleranc
 		if (rounded != case_rounds_q(c, b))
 			reference(c, b, m, ref, lse);
 		rounded = case_rounds_q(c, b);
-		/* a difference is of two more rows */
+		/* a difference adds the errors of two more rows */
 		case_compare(b->name, out, ref, floats, (m->sp.delta ? 3 : 1) * case_tolerance(c, b, tolerance), 0);
 		case_lse_check(c, "sparse", lse, b->device ? 2e-3 : tolerance);
 		if (devices) {
@@ -286,7 +289,7 @@ static void check(struct kernel_case *c, const struct method *m, double toleranc
 	free(lse);
 }
 
-/* Test number i of a loop: prompts of up to so many tokens, and a method; each has numbers of its own. */
+/* Begins iteration i: prompts of up to `most` tokens, and a method, with random numbers of its own. */
 static struct method begin(struct kernel_case *c, int i, uint32_t most)
 {
 	rnd_begin((uint64_t)i);
@@ -294,7 +297,7 @@ static struct method begin(struct kernel_case *c, int i, uint32_t most)
 	return method_of(i % 4, &c->sh);
 }
 
-/* One of two shapes in turn, and a method; the seed says which. */
+/* One of two shapes in turn, which the seed chooses, and a method. */
 START_TEST(any_method)
 {
 	struct kernel_case c;
@@ -306,7 +309,10 @@ START_TEST(any_method)
 }
 END_TEST
 
-/* A prompt that begins so late in a segment that all its rows there are probes: these have no correction row. */
+/*
+ * Prompts that begin so late in a segment that all of their rows there are dense first rows. These have no correction
+ * row.
+ */
 START_TEST(first_segment_of_probes)
 {
 	static const int shapes[] = {12, 15, 23, 26}; /* head_dim 64, 3 heads a group, and 128, in fp16 and bf16 */
@@ -329,7 +335,7 @@ START_TEST(first_segment_of_probes)
 }
 END_TEST
 
-/* Row after row. */
+/* One row in each call. */
 START_TEST(one_by_one)
 {
 	struct kernel_case c;
@@ -348,7 +354,7 @@ START_TEST(one_by_one)
 }
 END_TEST
 
-/* A NaN in token t shows in the rows that see it, or whose representative rows do, and on the host in no other. */
+/* A NaN in token t affects the rows that see it, or whose correction rows do, and on the host no others. */
 START_TEST(nothing_reaches_back)
 {
 	struct kernel_case c;
@@ -365,8 +371,8 @@ START_TEST(nothing_reaches_back)
 END_TEST
 
 /*
- * Delta Attention's Lemma 1: of a row that sees its top k, dense - sparse is what the tail adds to the dense output,
- * but for T / (H + T) max |v| over the head; H and T are the sums of exp(score) of head and tail.
+ * Delta Attention's Lemma 1: for a row that sees its top k tokens, dense - sparse is what the tail adds to the dense
+ * output, up to T / (H + T) max |v| over the head. H and T are the sums of exp(score) of head and tail.
  */
 static void check_lemma(const struct kernel_case *c, const struct ref_rows *r, const bool *head, const float *dense,
                         const float *sparse, double tolerance)
@@ -396,7 +402,7 @@ static void check_lemma(const struct kernel_case *c, const struct ref_rows *r, c
 	free(out);
 }
 
-/* One row of a prompt, of token 256; each head sees the best k tokens before it, and itself. */
+/* Tests one row of a prompt, of token 256. Each head sees the best k tokens before it, and itself. */
 static void lemma_on(struct kernel_case *c, uint32_t k)
 {
 	const uint32_t n = c->seq[0].len, heads = c->sh.n_heads, floats = heads * c->sh.head_dim;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/unit/kernels/test-prefill-tiles.c - lists of tiles: what Kascade, HiP and MInference choose for rows of a
- * prompt, against prefill.c on every backend; that neither how a prompt is cut, nor the company, nor threads change a
- * list; and what rows that see the lists give.
+ * prompt, against tests/ref/prefill.c on every backend; chunking, the batch and threads do not change a list; and the
+ * outputs of rows that see the lists.
  *
- * Choices by softmax weights leave open who is at the edge of a budget: who is clearly in or out is checked. HiP's are
- * checked to the last one, ties included, with keys and queries of small whole numbers, whose products are exact.
+ * Choices by softmax weights are not determined at the edge of a budget, so only entries that are clearly in or out are
+ * checked. HiP's choices are checked exactly, including ties, with keys and queries of small integers, whose products
+ * are exact.
  */
 #include "tests/support/prefill-case.h"
 #include "tests/support/suite.h"
@@ -15,7 +16,7 @@
 
 #define SLACK 1e-3 /* of a weight: rounding of scores in fp32 */
 
-/* A plan, and what kernels are told of it. */
+/* A plan, and the parameters that kernels get for it. */
 struct method {
 	struct skv_prefill plan;
 	struct skv_sparse sp; /* without lists */
@@ -24,7 +25,7 @@ struct method {
 	uint32_t unit[2];
 };
 
-/* The list of a tile that begins at x, of sequence i. */
+/* The list of a tile of sequence i that begins at x. */
 struct seen {
 	uint32_t i, x, row, n;
 	const uint32_t *ids;
@@ -91,7 +92,7 @@ static bool takes(const struct skv_kernels *k, const struct method *m)
 	                                                                  : k->minference_lists != NULL);
 }
 
-/* Whole numbers, few of them, so that many scores are the same. */
+/* Few distinct integers, so that many scores are equal. */
 static void whole_numbers(struct kernel_case *c)
 {
 	const size_t row = (size_t)c->sh.n_kv_heads * c->sh.head_dim;
@@ -124,7 +125,7 @@ static void wrong(const struct kernel_case *c, const struct seen *l, const char 
 	             l->row, l->x, what, id);
 }
 
-/* Which of [0, n) are listed, ascending. */
+/* Returns which of [0, n) are listed; checks that the ids ascend. */
 static bool *listed(const struct kernel_case *c, const struct seen *l, uint32_t n)
 {
 	bool *in = calloc(n + 1, sizeof *in);
@@ -137,7 +138,7 @@ static bool *listed(const struct kernel_case *c, const struct seen *l, uint32_t 
 	return in;
 }
 
-/* Between these two who is chosen by its weight is open. */
+/* Between these two weights the choice is open. */
 struct edge {
 	double low, high;
 };
@@ -149,7 +150,7 @@ static int downwards(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Of the k best of weight[n] of those that are there (NULL: all). */
+/* The edge for the k best of weight[n], among those that are there (NULL: all). */
 static struct edge edge_of(const double *weight, uint32_t n, uint32_t k, const bool *there)
 {
 	double *sorted = malloc((n + 1) * sizeof *sorted), last;
@@ -200,7 +201,7 @@ static void check_stages(const struct kernel_case *c, const struct method *m, co
 	free(chosen);
 }
 
-/* Whether x of [0, n) is one of the k best by its weight, the first ones forced: 1, 0, or, at the edge, -1. */
+/* Is x of [0, n) one of the k best by weight, with the first ones forced? 1, 0, or -1 at the edge. */
 static int chosen(const double *weight, const struct edge *e, uint32_t x)
 {
 	return x < SKV_MINFERENCE_FORCED || weight[x] > e->high ? 1 : weight[x] < e->low ? 0 : -1;
@@ -243,12 +244,12 @@ static void check_lines(const struct kernel_case *c, const struct method *m, con
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Lists of a call: of the backend's memory, and copies. */
+/* Lists of a call: in the backend's memory, and copies. */
 struct lists {
 	struct skv_tile_lists there[2], here[2];
 };
 
-/* The last call's queries are kept, then this one's lists are made. */
+/* Saves queries, then makes the lists of the call. */
 static void make_lists(struct kernel_case *c, const struct calls *a, const struct method *m, const void *q, int threads,
                        struct lists *l)
 {
@@ -286,8 +287,8 @@ static struct seen seen_of(const struct calls *a, const struct method *m, const 
 }
 
 /*
- * Are a tile's lists to be looked at? Of a segment only if its first rows have come, and the last of them not after
- * the tile.
+ * Are a tile's lists defined? In a segment, only if its dense first rows were computed and the last of them is not
+ * after the tile.
  */
 static bool matters(const struct method *m, const struct skv_kseq *s, uint32_t x)
 {
@@ -298,7 +299,7 @@ static bool matters(const struct method *m, const struct skv_kseq *s, uint32_t x
 
 typedef void tile_fn(void *ctx, uint32_t s, uint32_t x, uint32_t row);
 
-/* fn(ctx, sequence of the call, tile, row) for all lists of the call that matter. */
+/* Calls fn(ctx, sequence of the call, tile, row) for all lists of the call that matter. */
 static void each_list(const struct calls *a, const struct method *m, tile_fn *fn, void *ctx)
 {
 	for (uint32_t s = 0; s < a->batch.n; s++) {
@@ -316,10 +317,10 @@ struct pass {
 	const struct method *m;
 	struct calls a;
 	struct lists now;
-	/* those of the whole prompts */
+	/* of the whole prompts: */
 	struct calls whole;
 	struct lists was;
-	const float *q; /* as the backend sees it */
+	const float *q; /* as the backend rounds it */
 };
 
 static void check_list(void *ctx, uint32_t s, uint32_t x, uint32_t row)
@@ -345,7 +346,8 @@ static void same_list(void *ctx, uint32_t s, uint32_t x, uint32_t row)
 
 	for (uint32_t k = 0; k < p->m->lists; k++) {
 		const struct seen is = seen_of(&p->a, p->m, &p->now.here[k], s, x, row);
-		const struct seen was = seen_of(&p->whole, p->m, &p->was.here[k], is.i, x, row); /* all are in that call */
+		/* that call has all sequences */
+		const struct seen was = seen_of(&p->whole, p->m, &p->was.here[k], is.i, x, row);
 		if (is.n != was.n || memcmp(is.ids, was.ids, is.n * sizeof *is.ids))
 			wrong(p->c, &is, "other bits when cut; row", p->a.seq[s].len - p->a.seq[s].n_q);
 	}
@@ -401,7 +403,7 @@ START_TEST(lists)
 }
 END_TEST
 
-/* Row after row, too. */
+/* Also with one row in each call. */
 START_TEST(lists_of_rows)
 {
 	rnd_begin((uint64_t)_i);
@@ -411,7 +413,7 @@ END_TEST
 
 /* ---- rows that see them ------------------------------------------------------------------------ */
 
-/* All rows, in calls: their lists, then attention to these. */
+/* Runs all rows, in calls: makes their lists, then attends to them. */
 static float *run(struct kernel_case *c, const struct method *m, uint32_t step)
 {
 	const size_t floats = (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
@@ -448,8 +450,8 @@ static void reference(const struct kernel_case *c, const struct method *m, doubl
 }
 
 /*
- * A plan as a whole. All choices are exact: HiP's of whole numbers, the others' of queries of zeros, which weigh all
- * alike.
+ * A whole plan. All choices are exact: HiP's are made with integers, the others' with queries of zeros, which give
+ * equal weights.
  */
 START_TEST(plans)
 {
@@ -459,7 +461,7 @@ START_TEST(plans)
 	const struct method m = method_of(SKV_PREFILL_HIP + (uint32_t)_i % 3, &c.sh);
 	const size_t floats = (size_t)c.rows * c.sh.n_heads * c.sh.head_dim;
 	double *ref = malloc(floats * sizeof *ref);
-	int rounded = -1; /* how q was when the reference was computed */
+	int rounded = -1; /* was q rounded when the reference was computed? -1: not computed yet */
 
 	if (m.plan.how == SKV_PREFILL_HIP)
 		whole_numbers(&c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-prefill.c - causal attention of many rows, against attention.c on every backend; and the
- * promise that how a prompt is cut into calls, batches and threads does not change a bit.
+ * tests/unit/kernels/test-prefill.c - causal attention of many rows, against tests/ref/attention.c on every backend.
+ * The split into calls, batches and threads does not change a bit.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -26,7 +26,7 @@ static size_t out_floats(const struct kernel_case *c)
 	return (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
 }
 
-/* q and out are the backend's; returns the output. */
+/* q and out are in the backend's memory; returns the output. */
 static float *run(struct kernel_case *c, const struct skv_batch *batch, const void *q, void *out, int threads)
 {
 	float *result = malloc(out_floats(c) * sizeof *result);
@@ -58,7 +58,7 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 	free(q);
 }
 
-/* The output on the backend that the case is on: the same bits on any number of threads, and in place. */
+/* Returns the output on the case's backend. Checks the same bits on any number of threads, and with out = q. */
 static float *run_all(struct kernel_case *c)
 {
 	size_t floats = out_floats(c), bytes = case_rows_bytes(c, floats);
@@ -82,7 +82,7 @@ static void check_prefill(struct kernel_case *c, double tolerance, bool devices)
 {
 	size_t floats = out_floats(c);
 	double *ref = malloc(floats * sizeof *ref), *lse = malloc((size_t)c->rows * c->sh.n_heads * sizeof *lse);
-	int rounded = -1; /* how q was when the reference was computed */
+	int rounded = -1; /* was q rounded when the reference was computed? -1: not computed yet */
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if ((b->device && !devices) || !case_load(c, b))
@@ -113,7 +113,7 @@ START_TEST(prefill)
 }
 END_TEST
 
-/* Some rows of some sequences that are not done yet: the next call's. Returns how many sequences. */
+/* Makes the next call from some rows of some unfinished sequences. Returns the number of sequences. */
 static uint32_t cut(struct kernel_case *c, const struct skv_kseq *all, uint32_t *done, struct skv_kseq *seq)
 {
 	uint32_t n = 0;
@@ -130,7 +130,7 @@ static uint32_t cut(struct kernel_case *c, const struct skv_kseq *all, uint32_t 
 	return n;
 }
 
-/* Cut at random places, batched at random: the same bits as one pass. */
+/* Random chunks in random batches give the same bits as one pass. */
 START_TEST(any_chunking)
 {
 	struct kernel_case c;
@@ -164,7 +164,7 @@ START_TEST(any_chunking)
 }
 END_TEST
 
-/* A NaN in token t shows in the rows from t on, and on the host in none before: kernels.h says what devices do. */
+/* A NaN in token t affects the rows from t on, and on the host no earlier row; kernels.h says what devices do. */
 START_TEST(nothing_reaches_back)
 {
 	const uint32_t len[] = {130, 130}, n_q[] = {130, 130};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-replay.c - a step recorded once into a graph and replayed while sequences grow, change
- * places in their tables, lose pages and begin anew, beside the same steps queued one by one: the same bits after every
- * step.
+ * tests/unit/kernels/test-replay.c - a step is recorded once into a graph and replayed, while sequences grow, exchange
+ * pages in their tables, lose pages and begin anew. The same steps are also queued one by one. Both give the same bits
+ * after every step.
  *
- * The recording knows only the bounds of what is to come. The steps beside it are queued with the tight
- * bounds of the moment, so that what shapes a launch is shown not to shape a result. For devices alone.
+ * The recording knows only upper bounds. The other steps are queued with the tight bounds of the moment, which shows
+ * that the bounds, which determine the size of a launch, do not affect a result. For devices only.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/support/suite.h"
@@ -24,14 +24,14 @@
 #define KV (SEQS * KV_HEADS * DIM)
 #define LISTS (SEQS * KV_HEADS)
 
-/* What the host knows and both sides are told. */
+/* State on the host, which is copied to both sides. */
 struct state {
 	uint32_t len[SEQS];
 	skv_pte table[SEQS][MOST_PAGES];
 	float q[OUT], k[KV], v[KV];
 };
 
-/* One of the two, in the device's memory. */
+/* One of the two sides, in the device's memory. */
 struct side {
 	struct skv_shape sh;
 	skv_pte *table;
@@ -122,7 +122,7 @@ static void queue_step(struct side *s, uint32_t max_len)
 	case_ok(dev, dev->check());
 }
 
-/* A sequence's table leads to its own pages, in an order of its own. */
+/* Begins a sequence anew; its table lists its own pages in random order. */
 static void begin(struct state *x, uint32_t i)
 {
 	x->len[i] = 0;
@@ -133,7 +133,7 @@ static void begin(struct state *x, uint32_t i)
 	}
 }
 
-/* One token more; now and then a page is gone, two are exchanged, or all begins again. */
+/* Adds a token and exchanges two pages of each sequence; sometimes a page is lost, or the sequence begins anew. */
 static void advance(struct state *x)
 {
 	for (uint32_t i = 0; i < SEQS; i++) {

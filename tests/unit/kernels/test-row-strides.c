@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-row-strides.c - rows of q, k, v and out that lie a stride apart, as in an engine's fused
- * projections: the same bits as rows without gaps, and nothing written between rows. For devices alone: the client library
- * gathers such rows for the host's kernels.
+ * tests/unit/kernels/test-row-strides.c - rows of q, k, v and out that are a stride apart, as in an engine's fused
+ * projections: the same bits as with contiguous rows, and nothing written between rows. For devices only: the client
+ * library gathers such rows for the host's kernels.
  */
 #include "tests/support/prefill-case.h"
 #include "tests/support/score-case.h"
@@ -11,15 +11,15 @@
 #include <math.h>
 #include <string.h>
 
-#define GAP 8u /* elements of gaps between rows are a multiple of it: 16 bytes or more in any dtype */
+#define GAP 8u /* gaps between rows are multiples of this many elements: 16 bytes or more in any dtype */
 
-/* Rows of `width` elements on the case's backend, `stride` apart; NaNs between them. */
+/* Rows of `width` elements on the case's backend, `stride` apart, with NaNs between them. */
 struct wide {
 	void *at;
 	uint32_t rows, width, stride;
 };
 
-/* `src` NULL: the rows are NaNs, too. */
+/* If `src` is NULL, the rows are NaNs, too. */
 static struct wide spread(struct kernel_case *c, const float *src, uint32_t rows, uint32_t width)
 {
 	struct wide w = {.rows = rows, .width = width, .stride = width + GAP * (1 + rnd_below(9))};
@@ -33,7 +33,7 @@ static struct wide spread(struct kernel_case *c, const float *src, uint32_t rows
 	return w;
 }
 
-/* The rows without gaps, the caller's to free; nothing may have been written to the gaps. */
+/* Returns the rows without gaps, for the caller to free. Checks that the gaps were not written. */
 static float *gather(const struct kernel_case *c, const struct wide *w, const char *what)
 {
 	const size_t n = (size_t)w->rows * w->stride;
@@ -61,8 +61,8 @@ static void same_bits(const char *what, const void *x, const void *want, size_t 
 }
 
 /*
- * run(c, shape, q, out, arg) with rows that have no gaps, with strides, and with strides in the place of q; it gives back
- * `extra` floats of the backend's memory that it fills in beside out, or NULL. Without `writes` out is not written.
+ * run(c, shape, q, out, arg) is called with contiguous rows, with strides, and with strides and out = q. It returns
+ * `extra` floats of the backend's memory that it fills in besides out, or NULL. Without `writes` out is not written.
  */
 typedef const float *run_fn(struct kernel_case *, const struct skv_shape *, const void *q, void *out, const void *arg);
 
@@ -189,7 +189,7 @@ static const float *window(struct kernel_case *c, const struct skv_shape *sh, co
 	return NULL;
 }
 
-/* The tokens that it selects are for listed(). */
+/* The tokens that it selects are the input of listed(). */
 static const float *topk(struct kernel_case *c, const struct skv_shape *sh, const void *q, void *out, const void *arg)
 {
 	const struct skv_select select = {.budget.count = 50, .floor = 4, .recent_floor = 1};
@@ -277,7 +277,7 @@ static const float *prompt(struct kernel_case *c, const struct skv_shape *sh, co
 	return NULL;
 }
 
-/* A window, with Kascade's lists if `arg` has tiles for representative queries. */
+/* A window; with Kascade's lists if `arg` saves queries. */
 static const float *sparse(struct kernel_case *c, const struct skv_shape *sh, const void *q, void *out, const void *arg)
 {
 	struct skv_sparse sp = *(const struct skv_sparse *)arg;

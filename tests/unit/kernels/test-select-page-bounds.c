@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-page-bounds.c - bounds of pages, value for value, and scores by them, on every
- * backend of this machine: in whatever calls bounds are made, whatever lies in a state page before, with holes and
- * without some state pages.
+ * tests/unit/kernels/test-select-page-bounds.c - bounds of pages, value by value, and scores by them, on every backend
+ * of this machine. Bounds are made in various calls, over any previous contents of state pages, with holes and with
+ * missing state pages.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -13,7 +13,7 @@
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-/* One page, its last token missing, one more; a state page and one page more; several. */
+/* Lengths of one page, and a token less or more; of one state page, and a token more; and random ones. */
 static void random_lengths(uint32_t len[CASE_SEQS])
 {
 	static const uint32_t some[] = {1, 15, 16, 17, 256, 257};
@@ -22,7 +22,7 @@ static void random_lengths(uint32_t len[CASE_SEQS])
 		len[i] = i < 4 ? some[rnd_below(6)] : 1 + rnd_below(i < 7 ? 60 : 600);
 }
 
-/* A case of one of the shapes; `holes`: some pages, and some state pages, are not there. */
+/* A case of one of the shapes; `holes`: some pages and some state pages are missing. */
 static void bounds_case(struct kernel_case *c, int shape, bool holes)
 {
 	uint32_t len[CASE_SEQS];
@@ -43,7 +43,7 @@ static bool bounded(const struct kernel_case *c, uint32_t i, uint32_t page)
 	return skv_pte_resident(c->table[i][page]) && skv_pte_resident(c->state[i][page / SKV_PAGE_TOKENS]);
 }
 
-/* Make the bounds of what each sequence has up to len[i], of its last n[i] tokens. */
+/* Makes the bounds of each sequence up to len[i], for its last n[i] tokens. */
 static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n, int threads)
 {
 	struct skv_kseq seq[CASE_SEQS];
@@ -73,13 +73,13 @@ static void update_all(struct kernel_case *c)
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
-/* Is x a bound, as near as the dtype has it? In steps of 2^-9 of a row of fp8's unit, where a number is small. */
+/* Is x a bound, as tight as the dtype allows? In fp8 small numbers are in steps of 2^-9 of their row's unit. */
 static bool is_bound(float x, float want, float unit, bool high)
 {
 	return fabsf(want) >= unit * 0x1p-6f ? x == want : (high ? x >= want : x <= want) && fabsf(x - want) < unit * 0x1p-9f;
 }
 
-/* One row of a state page's copy: of page `page` and so many tokens, kv head h, its smallest or its largest. */
+/* Checks a row of a copy of a state page: minima or maxima of page `page` with this many tokens, of kv head h. */
 static void check_row(const struct kernel_case *c, const uint8_t *state, uint32_t i, uint32_t page, uint32_t tokens, uint32_t h,
                       bool high)
 {
@@ -114,7 +114,7 @@ static void check_untouched(const struct kernel_case *c, const uint8_t *at, size
 			ck_abort_msg("%s: byte %zu of the bounds of no page was written", c->on->name, x);
 }
 
-/* All pages that are there have their bounds, and nothing else was written to the state pages. */
+/* Checks that all resident pages have their bounds, and that nothing else was written to the state pages. */
 static void check_bounds(const struct kernel_case *c)
 {
 	const size_t row = c->sh.head_dim * skv_dtype_bytes(c->sh.dtype), half = c->sh.n_kv_heads * SKV_PAGE_TOKENS * row;
@@ -140,7 +140,7 @@ static void check_bounds(const struct kernel_case *c)
 	free(state);
 }
 
-/* Of kv head h, whose page with the slot is filled up to it. */
+/* Checks kv head h, whose page with the slot is filled up to the slot. */
 static void check_slots(const struct kernel_case *c, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t slot)
 {
 	const size_t row = c->sh.head_dim * skv_dtype_bytes(c->sh.dtype), half = c->sh.n_kv_heads * SKV_PAGE_TOKENS * row;
@@ -162,7 +162,7 @@ static void check_slots(const struct kernel_case *c, const struct skv_kseq *s, u
 	free(state);
 }
 
-/* Token by token, chunk by chunk or all at once, some of it again and again. */
+/* Bounds are made token by token, in chunks, or all at once, and partly several times. */
 START_TEST(bounds_of_pages)
 {
 	static const uint32_t steps[] = {11, 16, 100, 5000};
@@ -199,7 +199,8 @@ START_TEST(bounds_of_pages)
 END_TEST
 
 /*
- * Where each kv head has its new token in a slot: of that page alone, or of all pages, of which the others are whole.
+ * Each kv head has its new token in a slot: makes the bounds of that slot's page only, or of all pages; the others are
+ * full.
  */
 START_TEST(bounds_of_slots)
 {
@@ -218,7 +219,7 @@ START_TEST(bounds_of_slots)
 		case_from(&c, seq, c.batch.seq, n * sizeof *seq);
 		for (uint32_t i = 0; i < n; i++) {
 			const uint32_t fill = rnd_below(SKV_PAGE_TOKENS);
-			seq[i].len -= SKV_PAGE_TOKENS - 1 - fill; /* the rows are there all the same */
+			seq[i].len -= SKV_PAGE_TOKENS - 1 - fill; /* the rows exist nevertheless */
 			seq[i].n_state = i % 2 ? 1 : seq[i].len;
 			for (uint32_t h = 0; h < c.sh.n_kv_heads; h++)
 				slot[i * c.sh.n_kv_heads + h] = rnd_below(len[i] / SKV_PAGE_TOKENS) * SKV_PAGE_TOKENS + fill;
@@ -246,7 +247,7 @@ struct scores {
 	float *page; /* [seq][rows][stride] */
 };
 
-/* Score sequences [from, from + n). */
+/* Scores sequences [from, from + n). */
 static void score(struct kernel_case *c, struct scores *x, uint32_t from, uint32_t n, int threads)
 {
 	const size_t floats = (size_t)n * x->rows * x->stride;
@@ -263,8 +264,8 @@ static void score(struct kernel_case *c, struct scores *x, uint32_t from, uint32
 }
 
 /*
- * Of q head `head`, or with MEAN_Q of the mean of the group that it is the first of, as the backend sees q. The mean is
- * made in floats, as there: what it is rounded to may hang on its last bit.
+ * The score of q head `head`, or with MEAN_Q of the mean of the group that begins with it, with q as on the backend.
+ * The mean is computed in floats, as on the backend, because its rounding may depend on the last bit.
  */
 static double head_score(const struct kernel_case *c, uint32_t pool, uint32_t i, uint32_t head, uint32_t page)
 {
@@ -300,7 +301,7 @@ static double row_score(const struct kernel_case *c, const struct scores *x, uin
 	return reduced;
 }
 
-/* Also that nothing lies past the last page that was not there before. */
+/* Also checks that nothing was written past the last page. */
 static void check_scores(const struct kernel_case *c, const struct scores *x)
 {
 	double *ref = malloc(x->stride * sizeof *ref);
@@ -315,7 +316,7 @@ static void check_scores(const struct kernel_case *c, const struct scores *x)
 	free(ref);
 }
 
-/* A sequence alone, on one thread, has the bits that it has among others. */
+/* A sequence alone, on one thread, gives the same bits as in a batch. */
 static void check_alone(struct kernel_case *c, const struct scores *all)
 {
 	for (uint32_t i = 0; i < c->n; i++) {
@@ -356,7 +357,7 @@ START_TEST(scores_of_pages)
 }
 END_TEST
 
-/* Tokens that do not differ give pages that do not, to the last bit, wherever the page is. */
+/* Pages of equal tokens have equal scores, to the last bit, wherever the page is. */
 START_TEST(equal_scores)
 {
 	const uint32_t len[] = {1000};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-recall.c - attention scores without output, and how much of it is on a window or on lists,
- * on every backend of this machine.
+ * tests/unit/kernels/test-select-recall.c - attention scores without output, and the share of them on a window or on
+ * lists, on every backend of this machine.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/support/suite.h"
@@ -11,9 +11,9 @@
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-/* Weights as a backend left them: [seq][rows][stride]. */
+/* Weights that a backend computed: [seq][rows][stride]. */
 struct weights {
-	struct skv_scores ev; /* the backend's */
+	struct skv_scores ev; /* in the backend's memory */
 	float *token, *page;
 };
 
@@ -41,7 +41,7 @@ static void weights_free(struct weights *w)
 	free(w->page);
 }
 
-/* Sums of these weights are those that the pass made, bit by bit. */
+/* Sums of these weights equal those of the pass, bit by bit. */
 static void check_sums(struct kernel_case *c, uint32_t rows, const struct weights *w)
 {
 	const size_t n = (size_t)c->n * rows * w->ev.page_stride;
@@ -60,7 +60,7 @@ static void check_sums(struct kernel_case *c, uint32_t rows, const struct weight
 	free(page);
 }
 
-/* The same weights with and without output; without, nothing counts as attended. */
+/* The weights are the same with and without output; without, no token counts as attended to. */
 static void check_weights(struct kernel_case *c, uint32_t rows, const struct weights *w, const void *q)
 {
 	size_t width = (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
@@ -103,7 +103,7 @@ static void check_window(struct kernel_case *c, const struct weights *w, struct 
 			if (t < window.sinks || t >= skv_window_start(&window, c->seq[i].len))
 				want[i] += w->token[(size_t)i * w->ev.token_stride + t] / (double)c->sh.n_heads;
 	check_recall(c, w, &(struct skv_attended){.window = &window}, want, 1e-5, "window");
-	window.budget = (struct skv_budget){.count = c->max_len}; /* all that is there: 1, but for what the sinks have */
+	window.budget = (struct skv_budget){.count = c->max_len}; /* all tokens: 1, less the weight of learned sinks */
 	for (uint32_t i = 0; i < c->n; i++) {
 		want[i] = 0;
 		for (uint32_t t = 0; t < c->seq[i].len; t++)
@@ -112,7 +112,7 @@ static void check_window(struct kernel_case *c, const struct weights *w, struct 
 	check_recall(c, w, &(struct skv_attended){.window = &window}, want, 1e-5 + case_weight_slack(c, c->on), "all");
 }
 
-/* Random lists of units, ascending: one for each row of weights, or, with `mapped`, for what the rows map to. */
+/* Random ascending lists of units: one for each row of weights; with `mapped` rows read each other's lists. */
 static void check_lists(struct kernel_case *c, const struct weights *w, bool tokens, bool mapped)
 {
 	uint32_t rows = w->ev.rows, stride = tokens ? w->ev.token_stride : w->ev.page_stride;

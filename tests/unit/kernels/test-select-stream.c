@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-stream.c - decoding over tokens that a layer chooses itself, and attention scores, where
- * there are many sequences or long ones, on every backend of this machine.
+ * tests/unit/kernels/test-select-stream.c - decoding with top-k attention of a layer that is its own source, and
+ * attention scores, with many or long sequences, on every backend of this machine.
  *
- * A device's weights differ from the reference's in the third digit, and to a selection those that differ by less are
- * equal, so which of two tokens of nearly the same weight is chosen is not certain. What is: a list is as long as it
- * should be, what is on it weighs no less than what is not, but for that digit, and the output is that of attending to
- * the list.
+ * A device's weights differ from the reference's in the third digit, and its selection treats weights that differ by
+ * less as equal. So the choice between two tokens of nearly the same weight is not determined. The test checks that a
+ * list has the expected length, that up to that digit no listed token weighs less than one that is not listed, and that
+ * the output is that of attention to the list.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -22,11 +22,11 @@
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-/* What is asked for, and what came of it. */
+/* A request, and its results. */
 struct chosen {
 	struct skv_scores ev;
 	struct skv_select sel;
-	struct skv_index_list list; /* the backend's */
+	struct skv_index_list list; /* in the backend's memory */
 	uint32_t *ids, *count;
 	float *out;
 };
@@ -36,7 +36,7 @@ static size_t out_floats(const struct kernel_case *c)
 	return (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
 }
 
-/* `batch` has as many lists as the case, or copies of its sequences. */
+/* `batch` has the case's sequences, or copies of them. */
 static void run(struct kernel_case *c, const struct skv_batch *batch, struct chosen *x, const void *q, void *out,
                 int threads)
 {
@@ -66,7 +66,7 @@ static void chosen_deinit(struct chosen *x)
 
 /* ---- the reference --------------------------------------------------------------------------- */
 
-/* Weights of sequence i's tokens, reduced over the heads of a row; 0 for those that are not there. */
+/* Weights of sequence i's tokens, reduced over the heads of a row; 0 for tokens that are not resident. */
 static void weigh(const struct kernel_case *c, const float *q, const struct chosen *x, uint32_t i, uint32_t row,
                   double *token)
 {
@@ -90,7 +90,7 @@ static void weigh(const struct kernel_case *c, const float *q, const struct chos
 	free(visible);
 }
 
-/* List r, against the weights: struct skv_select says what must be on it. */
+/* Checks list r against the weights, as struct skv_select specifies. */
 static void check_list(const struct kernel_case *c, const struct chosen *x, uint32_t r, const double *weight,
                        bool *visible)
 {
@@ -126,7 +126,7 @@ static void check_list(const struct kernel_case *c, const struct chosen *x, uint
 	              most, least);
 }
 
-/* The output of attending to the lists, in double precision. */
+/* The output of attention to the lists, in double precision. */
 static void reference(const struct kernel_case *c, const struct chosen *x, double *out)
 {
 	const uint32_t dim = c->sh.head_dim, group = c->sh.n_heads / c->sh.n_kv_heads;
@@ -151,13 +151,13 @@ static void reference(const struct kernel_case *c, const struct chosen *x, doubl
 
 /* ---- the tests ------------------------------------------------------------------------------- */
 
-/* A device keeps scores in 16 bits, ten or so below the largest, and V is hardly larger than 4. */
+/* A device keeps scores in 16 bits, up to about ten below the largest, and V hardly exceeds 4. */
 static double tolerance(const struct kernel_case *c)
 {
 	return case_tolerance(c, c->on, TOLERANCE) + (c->on->device ? 4 * 10 * 0x1p-11 : 0);
 }
 
-/* The same bits and lists whatever the threads and the company, and in the place of q. */
+/* The bits and lists are the same for any number of threads, in any batch, and with out = q. */
 static void check_same(struct kernel_case *c, const struct chosen *first)
 {
 	const size_t floats = out_floats(c), bytes = floats * sizeof(float);
@@ -185,11 +185,11 @@ static void check_same(struct kernel_case *c, const struct chosen *first)
 	free(again);
 }
 
-/* Copies of the case's sequences, so many that they share slots; with them q, and room for the output. */
+/* Copies of the case's sequences, so many that they share slots, with q and memory for the output. */
 struct many {
 	struct skv_batch batch;
 	void *q, *mem;
-	uint32_t from[MANY]; /* row of the one that it is a copy of */
+	uint32_t from[MANY]; /* row of the original */
 	size_t row;          /* floats */
 	float *out;
 };
@@ -232,7 +232,7 @@ static void check_many(struct kernel_case *c, const struct chosen *first)
 	struct many m;
 
 	many_init(&m, c);
-	c->n = MANY; /* for the size of the scratch */
+	c->n = MANY; /* for the size of the workspace */
 	run(c, &m.batch, &x, m.q, m.mem, 2);
 	c->n = n;
 	check_rows(c, &m, first->out);
@@ -242,7 +242,7 @@ static void check_many(struct kernel_case *c, const struct chosen *first)
 	free(m.out);
 }
 
-/* A dense pass and its attention scores, to the host. */
+/* Runs a dense pass, and copies its attention scores to the host. */
 static void run_dense(struct kernel_case *c, const struct skv_batch *b, const void *q, void *out, uint32_t rows,
                       float *weights)
 {
@@ -330,13 +330,13 @@ START_TEST(of_all_shapes)
 	for (uint32_t rows = 0; rows < 2; rows++) {
 		struct chosen x = {.ev = {.rows = rows ? c.sh.n_kv_heads : 1, .sum = (_i + rows) & 2},
 		                   .sel = random_select(700)};
-		check(&c, &x, _i % 8 == 0); /* slots are a device's */
+		check(&c, &x, _i % 8 == 0); /* only devices have slots */
 	}
 	case_deinit(&c);
 }
 END_TEST
 
-/* Several chunks of a device, some of them with nothing in them. */
+/* Several chunks of a device, some of them empty. */
 START_TEST(of_long_sequences)
 {
 	const uint32_t len[] = {9000 + rnd_below(100), 4096, 5000};
@@ -354,7 +354,7 @@ START_TEST(of_long_sequences)
 }
 END_TEST
 
-/* So many that a device without clusters of blocks has no room for a list's keys but in the scores'. */
+/* So long that a device without thread block clusters has room for a list's keys only in the buffer of scores. */
 START_TEST(of_very_long_ones)
 {
 	const uint32_t len[] = {37000 + rnd_below(1000), 36864, 100};

@@ -39,7 +39,7 @@ static float random_score(uint32_t kind)
 		return (float)rnd_below(5) - 2;
 	case 2:
 		return special[rnd_below(sizeof special / sizeof *special)];
-	default: { /* any bits, NaNs among them */
+	default: { /* any bits, including NaNs */
 		uint32_t u = (uint32_t)rnd64();
 		float x;
 		memcpy(&x, &u, 4);
@@ -48,10 +48,10 @@ static float random_score(uint32_t kind)
 	}
 }
 
-/* The k best of n. If `step` is not 0, every step-th is better than all others. */
+/* Checks the k best of n. If `step` is not 0, every step-th score is better than all others. */
 static void check_topk(skv_topk_fn *topk, uint32_t kind, uint32_t n, uint32_t k, uint32_t step)
 {
-	/* exactly sized, so that a sanitizer sees a step too far */
+	/* exactly sized, so that a sanitizer detects an access past the end */
 	float *score = malloc(n * sizeof *score);
 	uint32_t most = k < n ? k : n;
 	uint32_t *ids = malloc(most * sizeof *ids), *ref = malloc((n + 1) * sizeof *ref);
@@ -85,7 +85,7 @@ START_TEST(random_scores)
 }
 END_TEST
 
-/* Few of many, where a sample says which may be among them; and where all that it sees is better than what is not seen. */
+/* Few of many, where a sample limits the candidates; also if the sample has only the best scores. */
 START_TEST(few_of_many)
 {
 	rnd_begin((uint64_t)_i);
@@ -93,7 +93,8 @@ START_TEST(few_of_many)
 		for (uint32_t kind = 0; kind < 4 && skv_kernels_host(topks[t].isa); kind++) {
 			const uint32_t n = 4096 + rnd_below(2000);
 			check_topk(topks[t].topk, kind, n, 1 + rnd_below(n / 4), 0);
-			check_topk(topks[t].topk, kind, 4096, 513 + rnd_below(500), 8); /* 512 are better */
+			/* 512 scores, those of the sample, are better */
+			check_topk(topks[t].topk, kind, 4096, 513 + rnd_below(500), 8);
 		}
 }
 END_TEST

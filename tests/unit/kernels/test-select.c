@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select.c - selections by attention scores, against a plain reading of struct skv_select, on every
- * backend of this machine: ties, NaNs, infinities, holes, budgets of all kinds, one list a sequence or a
- * head, unions of heads and of the heads of a group. The ids must be the same to the last one.
+ * tests/unit/kernels/test-select.c - selections by attention scores, against a direct implementation of struct
+ * skv_select, on every backend of this machine: ties, NaNs, infinities, holes, budgets of all kinds, one list for each
+ * sequence or head, unions of heads and of the heads of a group. All ids must be equal.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -13,10 +13,10 @@
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-/* Scores and what to select by them; the lists that this makes. */
+/* Scores, the selection to make by them, and the expected lists. */
 struct problem {
 	bool tokens, together;
-	uint32_t rows, lists; /* of a sequence: of scores, and to be made */
+	uint32_t rows, lists; /* of a sequence: rows of scores, and lists to make */
 	uint32_t score_stride, list_stride;
 	struct skv_select sel;
 	float *score;          /* [seq][rows][score_stride] */
@@ -30,7 +30,9 @@ static uint32_t units_of(const struct kernel_case *c, const struct problem *p, u
 
 /* ---- the reference --------------------------------------------------------------------------- */
 
-/* Units that are taken in any case, and of the others those that there are; returns how many of these are wanted. */
+/*
+ * Marks the units that are taken in any case, and the other resident ones; returns how many of the latter are wanted.
+ */
 static uint32_t plain_choice(const struct kernel_case *c, const struct problem *p, uint32_t i, bool *chosen,
                              bool *other)
 {
@@ -50,7 +52,7 @@ static uint32_t plain_choice(const struct kernel_case *c, const struct problem *
 	return sel->pin_counts ? k - recent - pin : k - recent;
 }
 
-/* The selection as policy.h words it. */
+/* The selection as policy.h describes it. */
 static void plain_select(const float *score, uint32_t n, uint32_t want, const bool *other, bool *chosen)
 {
 	float *rest = malloc(n * sizeof *rest);
@@ -64,7 +66,7 @@ static void plain_select(const float *score, uint32_t n, uint32_t want, const bo
 	free(best);
 }
 
-/* The rows name their best in turns, until there are as many as are wanted, or no more. */
+/* The rows name their best in turns, until as many as wanted are chosen or none is left. */
 static void plain_union(const struct problem *p, const float *score, uint32_t n, uint32_t want, const bool *other,
                         bool *chosen)
 {
@@ -121,7 +123,7 @@ static float random_score(uint32_t kind)
 	return rnd_below(2) ? special[rnd_below(sizeof special / sizeof *special)] : rnd_normal();
 }
 
-/* With fewer lists than rows, a list of all of them goes by turns if they are `together`, else each row has its best in one. */
+/* With fewer lists than rows, a list unites several rows: in turns if `together`, else with the best of each row. */
 static void problem_init(struct problem *p, const struct kernel_case *c, uint32_t rows, bool tokens, bool together, uint32_t lists)
 {
 	uint32_t units = tokens ? skv_pages_of(c->max_len) * SKV_PAGE_TOKENS : skv_pages_of(c->max_len);
@@ -132,7 +134,7 @@ static void problem_init(struct problem *p, const struct kernel_case *c, uint32_
 	p->score = malloc((size_t)c->n * rows * p->score_stride * sizeof *p->score);
 	p->ids = malloc((size_t)c->n * rows * p->list_stride * sizeof *p->ids);
 	p->count = malloc((size_t)c->n * rows * sizeof *p->count);
-	/* what lies past the end of a sequence is better than all else */
+	/* scores past the end of a sequence are better than all others */
 	for (size_t x = 0; x < (size_t)c->n * rows * p->score_stride; x++)
 		p->score[x] = INFINITY;
 	for (uint32_t r = 0; r < c->n * rows; r++)
@@ -189,7 +191,7 @@ static void check_list(const struct kernel_case *c, const struct problem *p, con
 	free(count);
 }
 
-/* Sequences [from, from + n). */
+/* Runs sequences [from, from + n). */
 static void run(struct kernel_case *c, const struct problem *p, uint32_t from, uint32_t n, int threads,
                 const char *how)
 {
@@ -237,7 +239,10 @@ START_TEST(random_problems)
 	case_init(&c, SKV_BF16, 6, 3, 64, 7, len, ones);
 	if (_i % 4)
 		case_punch(&c, 1 + rnd_below(6));
-	/* pages or tokens, of all heads or a kv head; tokens that q heads want, of all heads; either, of a kv head's */
+	/*
+	 * pages or tokens, of all heads or a kv head; tokens of q heads, united in turns; tokens or pages united for a
+	 * kv head
+	 */
 	for (int way = 0; way < 7; way++) {
 		struct problem p;
 		problem_init(&p, &c, way >= 4 ? 6 : way & 1 ? 3 : 1, way >= 2 && way < 6, way == 4, way >= 5 || way & 1 ? 3 : 1);
@@ -252,7 +257,7 @@ START_TEST(random_problems)
 }
 END_TEST
 
-/* One sequence of ten pages whose scores are 0 … 9, and what must come of it. */
+/* One sequence of ten pages with scores 0 … 9, and the expected selection. */
 static void check_ten(struct skv_select sel, uint32_t holes, uint32_t n, const uint32_t *want)
 {
 	const uint32_t len[] = {10 * SKV_PAGE_TOKENS - 3};
@@ -273,10 +278,10 @@ static void check_ten(struct skv_select sel, uint32_t holes, uint32_t n, const u
 	case_deinit(&c);
 }
 
-/* The reference and the kernels might be wrong alike: selections that were made by hand. */
+/* Selections made by hand, in case the reference and the kernels have the same error. */
 START_TEST(by_hand)
 {
-	/* without `recent` an eighth of the budget is: none of three, one of eight */
+	/* without `recent` it is an eighth of the budget: none of three, one of eight */
 	check_ten((struct skv_select){.budget.count = 3}, 0, 3, (uint32_t[]){7, 8, 9});
 	check_ten((struct skv_select){.budget.count = 3, .recent = 2}, 0, 3, (uint32_t[]){7, 8, 9});
 	check_ten((struct skv_select){.budget.count = 3, .recent = 1}, 1u << 9, 2, (uint32_t[]){7, 8});
@@ -294,7 +299,7 @@ START_TEST(by_hand)
 }
 END_TEST
 
-/* Two heads over ten tokens, of which the first is a sink and the last recent. */
+/* Two heads over ten tokens; the first token is a sink, the last is recent. */
 START_TEST(union_by_hand)
 {
 	static const float score[2][10] = {{9, 1, 7, 7, 3, 2, 0, 0, 0, 9}, {9, 6, 7, 1, 1, 8, 2, 0, 0, 9}};
@@ -326,7 +331,7 @@ START_TEST(union_by_hand)
 }
 END_TEST
 
-/* The same heads in a group: each has its own best, 2 and 3, 5 and 2, and the list is what any of them has. */
+/* The same heads in a group: each has its own best, 2 and 3, 5 and 2, and the list is their union. */
 START_TEST(united_by_hand)
 {
 	static const float score[2][10] = {{9, 1, 7, 7, 3, 2, 0, 0, 0, 9}, {9, 6, 7, 1, 1, 8, 2, 0, 0, 9}};

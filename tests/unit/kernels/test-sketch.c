@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-sketch.c - sketches of keys, code for code, and scores by them, on every backend of this machine:
- * in whatever calls sketches are made, with holes and without some state pages.
+ * tests/unit/kernels/test-sketch.c - sketches of keys, code by code, and scores by them, on every backend of this
+ * machine. Sketches are made in various calls, with holes and with missing state pages.
  */
 #include <check.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-/* Token `to` gets the key of token `from`. */
+/* Copies the key of token `from` to token `to`. */
 static void repeat_key(struct kernel_case *c, uint32_t i, uint32_t from, uint32_t to)
 {
 	const uint32_t row = c->sh.n_kv_heads * c->sh.head_dim;
@@ -26,8 +26,8 @@ static void repeat_key(struct kernel_case *c, uint32_t i, uint32_t from, uint32_
 }
 
 /*
- * Before the first page is full and after; a state page and some more, one sequence of many. Some keys are the same.
- * State pages as the bits want them.
+ * Lengths before and after the first page is full, around a state page, and a longer sequence. Some keys are equal.
+ * There are as many state pages as the bits require.
  */
 static bool sketch_case(struct kernel_case *c, const struct test_backend *on, int loop, bool holes, uint32_t longest)
 {
@@ -41,7 +41,7 @@ static bool sketch_case(struct kernel_case *c, const struct test_backend *on, in
 	for (uint32_t i = 0; i < CASE_SEQS; i++)
 		len[i] = i < 4 ? some[rnd_below(7)] : 1 + rnd_below(i < 7 ? 60 : longest);
 	case_init(c, (uint32_t)loop % 3, shapes[loop / BITS].heads, shapes[loop / BITS].kv_heads, shapes[loop / BITS].dim, CASE_SEQS, len, ones);
-	for (uint32_t n = longest > 900 ? len[7] / 8 : 0; n > 0; n--) /* of a sequence that is to have equals */
+	for (uint32_t n = longest > 900 ? len[7] / 8 : 0; n > 0; n--) /* a sequence with equal keys */
 		repeat_key(c, 7, rnd_below(len[7]), rnd_below(len[7]));
 	c->sh.sketch_bits = 1 + (uint32_t)loop % BITS;
 	tokens = skv_sketch_tokens(&c->sh);
@@ -57,7 +57,7 @@ static bool sketch_case(struct kernel_case *c, const struct test_backend *on, in
 	return case_load(c, on);
 }
 
-/* Sketches of the tokens up to len[i], of the last n[i] of them, whose rows are in their pages. */
+/* Makes the sketches of the last n[i] tokens up to len[i], whose rows are in their pages. */
 static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n)
 {
 	struct skv_kseq seq[CASE_SEQS];
@@ -75,7 +75,7 @@ static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n
 	case_work_done(c, &w);
 }
 
-/* All of them, in calls of up to `most` tokens. */
+/* Makes all sketches, in calls of up to `most` tokens. */
 static void update_all(struct kernel_case *c, uint32_t most)
 {
 	uint32_t len[CASE_SEQS] = {0}, n[CASE_SEQS];
@@ -94,7 +94,7 @@ static void update_all(struct kernel_case *c, uint32_t most)
 
 /* ---- the reference --------------------------------------------------------------------------- */
 
-/* Row by row: the Hadamard matrix has the sign of the parity of i & j. */
+/* Rotates row by row: elements of the Hadamard matrix have the sign of the parity of i & j. */
 static void turn(uint32_t dim, const double *x, double *ret)
 {
 	const uint32_t block = dim & -dim;
@@ -121,7 +121,7 @@ static void key_of(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t
 	turn(dim, x, ret);
 }
 
-/* A code as it lies in its row. */
+/* Reads a code from its row. */
 static uint32_t code_at(const uint8_t *row, uint32_t dim, uint32_t bits, uint32_t d)
 {
 	const uint32_t width = bits == 3 ? 2 : bits, stride = dim * width / 8;
@@ -135,7 +135,7 @@ static bool sketched(const struct kernel_case *c, uint32_t i, uint32_t t)
 	return case_resident(c, i, t) && skv_pte_resident(c->state[i][t / skv_sketch_tokens(&c->sh)]);
 }
 
-/* A head's values of a token by its codes and scale, which are what they should be. */
+/* Checks a token's codes and scale for a head, and returns the values that they give. */
 static void check_token(const struct kernel_case *c, const uint8_t *page, uint32_t i, uint32_t h, uint32_t t, double *ret)
 {
 	static const double steps[] = {0, 0, 1, 0.586, 0.335};
@@ -148,7 +148,7 @@ static void check_token(const struct kernel_case *c, const uint8_t *page, uint32
 		squares += k[d] * k[d];
 	for (uint32_t d = 0; d < dim; d++) {
 		const double step = steps[bits] * sqrt(squares / dim), v = code_at(row, dim, bits, d) + 0.5 - half;
-		/* the nearest value, or as near as another one */
+		/* the nearest value, or one that is as near */
 		const double off = bits == 1 ? (k[d] > 1e-5) - (v > 0) : fmin(fmax(k[d] / step, 0.5 - half), half - 0.5) - v;
 
 		if (fabs(k[d]) > 1e-5 && !(fabs(off) < 0.5 + 1e-3))
@@ -163,7 +163,10 @@ static void check_token(const struct kernel_case *c, const uint8_t *page, uint32
 		ret[d] *= scale;
 }
 
-/* Natural logarithm of a head's denominator: of a sample's scores, those of 256 pairs of tokens, evenly spaced; 0 if none has one. */
+/*
+ * Natural logarithm of a head's denominator, from the scores of a sample of 256 evenly spaced pairs of tokens; 0 if
+ * none of them has a score.
+ */
 static double denominator_of(const struct kernel_case *c, uint32_t head, uint32_t len, const double *score, double max)
 {
 	const uint32_t all = (len + 1) / 2, pairs = all < 256 ? all : 256;
@@ -179,15 +182,15 @@ static double denominator_of(const struct kernel_case *c, uint32_t head, uint32_
 	return max + log(sum * (len <= 512 ? 1 : len / 512.0) + ref_sink(case_softmax(c, head), max));
 }
 
-/* Is it as near to one whole number as to another? */
+/* Is x halfway between two integers? */
 static bool halfway(double x)
 {
 	return fabs(fabs(x - rint(x)) - 0.5) < 1e-4;
 }
 
 /*
- * Softmax weights of all tokens of a q head by the values of their sketches. Returns by how much the logarithm of one may be off, as an
- * element of the query may be rounded to either side.
+ * Softmax weights of all tokens for a q head, from the values of their sketches. Returns the tolerance of a weight's
+ * logarithm, because an element of the query may be rounded either way.
  */
 static double weights_of(const struct kernel_case *c, uint32_t i, uint32_t head, const double *values, double *ret)
 {
@@ -217,12 +220,12 @@ static double weights_of(const struct kernel_case *c, uint32_t i, uint32_t head,
 	const double lse = denominator_of(c, head, len, ret, max);
 	for (uint32_t t = 0; t < len; t++)
 		ret[t] = ret[t] > -INFINITY ? exp(ret[t] - lse) : 0;
-	return 2 * doubt; /* its own, and the denominator's */
+	return 2 * doubt; /* of the score, and of the denominator */
 }
 
-/* Weights of tokens, and their sums over pages; of either there may be none. */
+/* Weights of tokens, and their sums over pages; either may be NULL. */
 struct got {
-	uint32_t rows, stride; /* of tokens; of pages a sixteenth */
+	uint32_t rows, stride; /* of tokens; that of pages is a sixteenth */
 	bool sum;
 	const float *token, *page;
 };
@@ -304,7 +307,10 @@ START_TEST(as_reference)
 }
 END_TEST
 
-/* Wherever it is, a token has the weight of another with the same key, a page that of another: which is selected hangs on that. */
+/*
+ * Tokens with equal keys have equal weights, and equal pages have equal sums, wherever they are: selections depend on
+ * that.
+ */
 START_TEST(equal_keys)
 {
 	struct kernel_case c;
@@ -321,7 +327,7 @@ START_TEST(equal_keys)
 		float *got = malloc(n * sizeof *got), *sum = malloc(n / SKV_PAGE_TOKENS * sizeof *sum);
 		struct skv_workspace w;
 
-		for (uint32_t i = 0; i < c.n; i++) /* all pages are as the first one */
+		for (uint32_t i = 0; i < c.n; i++) /* all pages equal the first one */
 			for (uint32_t t = SKV_PAGE_TOKENS; t < c.seq[i].len; t++)
 				memcpy(c.k_in[i] + (size_t)t * row, c.k_in[i] + (size_t)(t % SKV_PAGE_TOKENS) * row, row * sizeof(float));
 		case_append(&c, 400, 1);
@@ -346,7 +352,7 @@ START_TEST(equal_keys)
 }
 END_TEST
 
-/* Byte for byte, however the tokens came. */
+/* Sketches are the same, byte for byte, however tokens are split into calls. */
 START_TEST(cuts_do_not_matter)
 {
 	struct kernel_case c;
@@ -389,8 +395,9 @@ static struct skv_select any_select(uint32_t len)
 }
 
 /*
- * A list holds what is selected in any case, and of the rest as many as are wanted: of them none weighs less than one that
- * was left by more than a key's 2^-9, and of equals it holds the first ones.
+ * A list has the tokens that are selected in any case, and as many of the rest as are wanted. None of these weighs less
+ * than an unselected one by more than 2^-9, which allows for the resolution of keys. Of equal weights, the first are
+ * listed.
  */
 static void check_list(const struct kernel_case *c, const struct skv_select *s, uint32_t i, const float *weight,
                        const uint32_t *ids, uint32_t n)
@@ -447,7 +454,7 @@ START_TEST(selected_at_once)
 		uint32_t *ids = malloc(n * sizeof *ids), count[CASE_SEQS * SKV_MAX_HEADS];
 		float *weight = malloc(n * sizeof *weight);
 
-		for (int again = 0; again < 2; again++) { /* the workspace is as before a call */
+		for (int again = 0; again < 2; again++) { /* calls leave the workspace as it was */
 			struct skv_workspace w = case_work(&c, 2);
 			on->kern->score_sketches(&c.sh, &c.batch, q, &s, &w);
 			on->kern->select_sketches(&c.sh, &c.batch, q, s.sum, &sel, &list, &w);

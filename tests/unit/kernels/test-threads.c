@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-threads.c - the host kernels' threads: every item once, on thread numbers of its own; asleep
- * when there is nothing to do; deaf to signals; anew in a child of fork(2).
+ * tests/unit/kernels/test-threads.c - the host kernels' threads: they run every item once, with distinct thread
+ * numbers, sleep when there is nothing to do, handle no signals, and are started anew in a child of fork(2).
  */
 #include <pthread.h>
 #include <signal.h>
@@ -23,10 +23,10 @@
 /* A loop of one caller, as its items see it. */
 struct seen {
 	int threads;
-	atomic_uint times[MOST_ITEMS]; /* that each item ran */
+	atomic_uint times[MOST_ITEMS]; /* number of runs of each item */
 	atomic_bool busy[MOST_THREADS];
 	atomic_bool wrong;
-	uint32_t work; /* of an item, in rounds of nothing */
+	uint32_t work; /* length of an item, in empty loop iterations */
 };
 
 static void item(void *ctx, uint32_t i, int thread)
@@ -93,7 +93,7 @@ static double cpu_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* After a loop its threads look for more for microseconds, and not for the milliseconds that OpenMP's do. */
+/* After a loop the threads poll for microseconds, not for milliseconds as OpenMP's do. */
 START_TEST(who_waits_sleeps)
 {
 	static struct seen s = {.threads = MOST_THREADS};
@@ -124,7 +124,7 @@ static void on_signal(int sig)
 	atomic_fetch_add(&caught, 1);
 }
 
-/* A signal to the process is for the engine's threads: with all of them deaf it stays pending. */
+/* A signal to the process is for the engine's threads: while these block it, it stays pending. */
 START_TEST(they_handle_no_signal)
 {
 	sigset_t set, pending;
@@ -155,7 +155,7 @@ static void *keep_calling(void *seed)
 	return NULL;
 }
 
-/* Forked while others are in their loops: the child's own work, and the parent's goes on. */
+/* Forks while other threads are in loops: the child's own loops work, and those of the parent continue. */
 START_TEST(a_forked_child_has_its_own)
 {
 	pthread_t busy[2];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What policies plan for a model of which some layers have sliding windows. */
+/* Plans of policies for a model of which some layers have sliding windows. */
 #include "tests/support/policy-file.h"
 #include "tests/support/suite.h"
 
-/* Gemma 2's: every other layer has a sliding window, the first one, too. */
+/* As in Gemma 2, every other layer has a sliding window, beginning with the first. */
 static struct skv_model_layer windows[16];
 static struct skv_model alternating;
 
@@ -24,7 +24,7 @@ START_TEST(every_policy_goes_with_windows)
 }
 END_TEST
 
-/* Windows stay what they are, and what a policy does it does in the other layers. */
+/* Layers with a sliding window keep it; policies plan only the other layers. */
 START_TEST(plans_among_windows)
 {
 	static const struct {

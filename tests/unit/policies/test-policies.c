@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policies as built: how they plan, what their hooks ask for, which parameters they refuse. */
+/* The built policies: their plans, the requests of their hooks, and the parameters that they refuse. */
 #include <math.h>
 
 #include "tests/support/policy-file.h"
 #include "tests/support/suite.h"
 
-/* The least and the most that a model may have. */
+/* The smallest and the largest limits of a model. */
 static const struct skv_model smallest = {
         .size = sizeof(smallest), .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16,
         .max_tokens = 1, .n_ranks = 1, .name = "smallest",
@@ -103,7 +103,7 @@ START_TEST(plans)
 }
 END_TEST
 
-/* What the hooks asked for in one step, by primitives that only write it down. */
+/* The requests of the hooks in one step, recorded by primitives that do nothing else. */
 static struct {
 	struct skv_select pages[SKV_MAX_LAYERS], tokens[SKV_MAX_LAYERS], unions[SKV_MAX_LAYERS];
 	struct skv_window evicted[SKV_MAX_LAYERS];
@@ -168,7 +168,7 @@ static void run_step(const char *spec)
 		p->step_end(&ctx);
 }
 
-/* As skv_prims says that a selection is sized. */
+/* The sizes of a selection, as policy.h describes them at struct skv_select. */
 static void sizes(const struct skv_select *s, uint32_t n, uint32_t *ret_k, uint32_t *ret_r)
 {
 	uint32_t k = skv_budget_of(s->budget, n, s->floor);
@@ -179,11 +179,11 @@ static void sizes(const struct skv_select *s, uint32_t n, uint32_t *ret_k, uint3
 	*ret_r = s->no_recent ? 0 : r < k ? r : k;
 }
 
-/* What is calibrated counts where the spec leaves the layers open. */
+/* Calibrated layers are used where the spec leaves the layers open. */
 START_TEST(profiles)
 {
 	const struct {
-		const char *name, *open, *named; /* plans where the spec leaves layers open, and with layers=3 */
+		const char *name, *open, *named; /* plans with open layers, and with layers=3 */
 	} cases[] = {
 		{"delta", "d d s p2 p2 s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5",
 		 "d d d s p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3"},
@@ -208,8 +208,8 @@ START_TEST(profiles)
 END_TEST
 
 /*
- * Its anchors, and which head's list a head takes: of layers that are named, too, where a layer has the anchor that it has
- * in the profile; not for a list that all share, nor after another anchor.
+ * Anchors and head maps of the profile. The maps also apply to layers that the spec names, if a layer has the same
+ * anchor as in the profile; not to a list that all heads share, nor after another anchor.
  */
 START_TEST(kascade_profile)
 {
@@ -259,7 +259,7 @@ START_TEST(delta_selects)
 		}
 	}
 
-	/* A count means itself; the paper's K = 64, L = 8 is the default. */
+	/* A count is used as it is; the paper's K = 64, L = 8 is the default. */
 	run_step("delta");
 	sizes(&asked.pages[0], 1000, &k, &r);
 	ck_assert_uint_eq(k, 64);
@@ -286,7 +286,7 @@ START_TEST(streaming_evicts)
 		ck_assert_uint_eq(asked.evicted[l].floor, 128);
 		ck_assert_float_eq(asked.evicted[l].budget.share, 0.25f);
 	}
-	/* never a token that a later step wants: the window's beginning does not move back */
+	/* no evicted token is needed by a later step: the beginning of the window does not move back */
 	for (uint32_t n = 1, start = 0; n < 20000; n++) {
 		uint32_t w = skv_budget_of(asked.evicted[2].budget, n, 128), s = n - (w > 4 ? w - 4 : 1);
 
@@ -302,7 +302,7 @@ START_TEST(streaming_evicts)
 }
 END_TEST
 
-/* K = max(8, ceil(f·pages)), of which the last page, or SGLang's last four. */
+/* K = max(8, ceil(f·pages)), including the last page, or SGLang's last four; eval: at least 3, none of them recent. */
 START_TEST(quest_selects)
 {
 	static const char *const specs[] = {"quest", "quest:eval", "quest:shared", "quest:sglang"};
@@ -338,7 +338,7 @@ START_TEST(quest_selects)
 }
 END_TEST
 
-/* The layers' eviction plans. */
+/* Returns the layers' eviction plans. */
 static const struct skv_evict *evicts(const char *spec)
 {
 	static struct skv_plan all[SKV_MAX_LAYERS];
@@ -366,9 +366,9 @@ START_TEST(budgets_that_are_kept)
 	ck_assert_uint_eq(k[0].window, 8);
 	ck_assert_uint_eq(k[0].slack, 128);
 	ck_assert_uint_eq(k[0].at_prompt_end, 1);
-	ck_assert_uint_ge(evicts("snapkv?interval=0")[0].slack, SKV_MAX_TOKENS); /* never again */
+	ck_assert_uint_ge(evicts("snapkv?interval=0")[0].slack, SKV_MAX_TOKENS); /* no second eviction */
 	ck_assert_uint_eq(evicts("rkv")[0].slack, 128);
-	ck_assert_float_eq_tol(evicts("adakv")[0].max_head_ratio, 1.8f, 1e-6f); /* 2 kv heads, one of which has its 0.2 */
+	ck_assert_float_eq_tol(evicts("adakv")[0].max_head_ratio, 1.8f, 1e-6f); /* 2 kv heads, one of which keeps 0.2 */
 	ck_assert_float_eq(evicts("adakv?max_head_ratio=1.5")[0].max_head_ratio, 1.5f);
 
 	k = evicts("raas?budget=0.25");
@@ -383,7 +383,7 @@ START_TEST(budgets_that_are_kept)
 }
 END_TEST
 
-/* All layers' tokens together are what all with the same budget would have. */
+/* The tokens of all layers add up to what equal budgets would give. */
 START_TEST(a_pyramid_adds_up)
 {
 	static const struct {
@@ -425,7 +425,7 @@ START_TEST(template_selects)
 }
 END_TEST
 
-/* Sizes of token selections for n tokens: all, and of these the last. */
+/* Checks the sizes of a token selection among n tokens: k in total, of which r are recent. */
 static void expect_sizes(const struct skv_select *s, uint32_t n, uint32_t k, uint32_t r)
 {
 	uint32_t is_k, is_r;
@@ -445,7 +445,7 @@ START_TEST(token_policies_select)
 	run_step("omnikv?budget=64&recent=0");
 	expect_sizes(&asked.tokens[0], 1000, 64, 8);
 
-	/* k = min(max(0.1 n, 128), n) of which none need be recent; in before() and after() alike */
+	/* k = min(max(0.1 n, 128), n), of which none need be recent; the same in before() and after() */
 	run_step("kascade?layers=0,2,7");
 	ck_assert_uint_eq(asked.n_tokens, 3);
 	ck_assert_uint_eq(asked.tokens[1].layer, 2);

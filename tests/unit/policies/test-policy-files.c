@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of policies, loaded as a daemon and a client load them, and those that must be refused. */
+/* Policy files, loaded as the daemon and a client load them, and files that must be refused. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-/* The loader remembers paths. A number of an fd that was used before must not bring back what it was then. */
+/* The dynamic loader caches paths. A reused fd number must not return the file that it referred to before. */
 START_TEST(an_fd_number_used_again)
 {
 	const struct skv_policy *p;
@@ -39,7 +39,7 @@ static void *contents(const char *path, size_t *ret_bytes)
 	return data;
 }
 
-/* Two generations of one policy, as a swap makes them: sealed copies that live side by side. */
+/* Two generations of one policy, as after a swap: sealed copies that are loaded at the same time. */
 START_TEST(sealed_copies_are_apart)
 {
 	const struct skv_policy *p[2];
@@ -93,13 +93,13 @@ START_TEST(refused_by_rehearsal)
 	ck_assert_int_eq(skv_policy_rehearse(p, NULL, &reference, err, sizeof(err)), -EBADMSG);
 	ck_assert_str_eq(err, "bad-hooks: after of layer 1: asks for a selection by scores that the "
 	                      "layer's plan does not request (layer 1)");
-	/* what adopt refuses depends on the sequences: a rehearsal lets it pass */
+	/* what adopt refuses depends on the sequences, so a rehearsal accepts it */
 	p = policy(PLUGIN("refuse-adopt"));
 	ck_assert_int_eq(skv_policy_rehearse(p, NULL, &reference, err, sizeof(err)), 0);
 }
 END_TEST
 
-/* Whatever a file is cut to, it is refused, and by its headers: the dynamic loader would fault. */
+/* A file that is truncated anywhere is refused by its headers: the dynamic loader would fault. */
 START_TEST(truncated_files)
 {
 	size_t bytes;
@@ -111,7 +111,7 @@ START_TEST(truncated_files)
 		SKV_FD_CLEANUP int fd = -1;
 		void *handle;
 
-		if (i < 200) /* all of the shortest, all of the longest */
+		if (i < 200) /* the 100 shortest and the 100 longest */
 			cut = i < 100 ? (size_t)i : bytes - 1 - (size_t)(i - 100);
 		fd = skv_memfd_new_sealed("cut", data, cut);
 		ck_assert_int_ge(fd, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How prompts are to attend: what every policy takes in about it, what becomes of it, and which plans are refused. */
+/* How prompts attend: the parameters of every policy for this, the resulting plans, and plans that are refused. */
 #include "tests/support/policy-file.h"
 #include "tests/support/suite.h"
 
@@ -13,7 +13,7 @@ static int plan(const struct skv_policy *p, const char *spec, struct skv_plan pl
 	return r < 0 ? r : skv_policy_plan(p, config, &reference, plans, err, sizeof(err));
 }
 
-/* A spec of the policy, each `@` replaced by what the parameters of prompts begin with. */
+/* Returns a spec of the policy; each `@` is replaced by the common prefix of the parameters of prompts. */
 static const char *spec_of(const struct skv_policy *p, const char *parameters)
 {
 	static char spec[512];
@@ -81,7 +81,8 @@ END_TEST
 START_TEST(kascade_goes_by_anchors)
 {
 	static const uint32_t even[] = {0, 0, 2, 2, 2, 2, 6, 6, 6, 9, 9, 9, 9, 13, 13, 13};
-	static const uint32_t guessed[] = {0, 0, 2, 2, 2, 2, 6, 6, 8, 8, 10, 10, 10, 10, 10, 10}; /* its decode's anchors */
+	/* the anchors of its decode */
+	static const uint32_t guessed[] = {0, 0, 2, 2, 2, 2, 6, 6, 8, 8, 10, 10, 10, 10, 10, 10};
 	const struct skv_policy *p = policy_of(policy_names[_i]);
 	const uint32_t *anchor = strcmp(p->name, "kascade") ? even : guessed;
 	const struct skv_prefill *x = prefills(p, "prefill=kascade+delta");
@@ -104,7 +105,7 @@ START_TEST(kascade_goes_by_anchors)
 }
 END_TEST
 
-/* The kascade policy's profile says which heads go by which, in prompts too. */
+/* The head map in the kascade policy's profile applies to prompts, too. */
 START_TEST(kascade_maps_heads)
 {
 	char path[] = "/tmp/test-prefill-plan-XXXXXX", parameters[128];
@@ -125,7 +126,7 @@ END_TEST
 START_TEST(parameters_that_make_no_sense)
 {
 	static const struct {
-		const char *parameters, *says; /* `@`: what parameters begin with */
+		const char *parameters, *says; /* `@`: the common prefix of parameters */
 	} c[] = {
 		{"prefill=sparse", "prefill=sparse: expected one of dense,streaming,streaming+delta,"},
 		{"prefill=streaming+", "prefill=streaming+: expected one of dense,"},
@@ -169,7 +170,7 @@ static void as_wanted(const void *config, const struct skv_model *m, uint32_t la
 	plan->prefill = wanted[layer].prefill;
 }
 
-/* Layers 0 and 4 choose, 1 and 2 go by 0; 5 streams, 6 is HiP's, 7 MInference's. */
+/* Layers 0 and 4 are anchors, 1 and 2 use the lists of 0; 5 is STREAMING, 6 HIP, 7 MINFERENCE. */
 static void good_plans(void)
 {
 	const struct skv_prefill kascade = {.how = SKV_PREFILL_KASCADE, .correct = SKV_CORRECT_DELTA, .gamma = 64, .tail = 128,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of CUB's scans, the one that is in use: see tests/emulate/emulate.h. */
+/* The only one of CUB's scans in use: see tests/emulate/emulate.h. */
 #ifndef SKV_TEST_EMULATE_BLOCK_SCAN_H
 #define SKV_TEST_EMULATE_BLOCK_SCAN_H
 
@@ -11,7 +11,7 @@ template <class T, int threads> struct BlockScan {
 	TempStorage &room;
 
 	BlockScan(TempStorage &at) : room(at) {}
-	/* Nobody waits at its end: the caller does, before the room is used again. */
+	/* Does not synchronize at its end: the caller must, before the storage is used again. */
 	void ExclusiveSum(T x, T &before, T &all)
 	{
 		room.of[threadIdx.x] = x;

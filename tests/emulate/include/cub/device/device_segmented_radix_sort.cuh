@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of CUB's sorts, the one that is in use: see tests/emulate/emulate.h. */
+/* The only one of CUB's sorts in use: see tests/emulate/emulate.h. */
 #ifndef SKV_TEST_EMULATE_SEGMENTED_SORT_H
 #define SKV_TEST_EMULATE_SEGMENTED_SORT_H
 
@@ -16,7 +16,7 @@ template <class T> struct DoubleBuffer {
 };
 
 struct DeviceSegmentedRadixSort {
-	/* Into the other buffers, which are the current ones then. */
+	/* Sorts into the other buffers, which then become the current ones. */
 	template <class K, class V>
 	static void SortPairsDescending(void *, size_t &, DoubleBuffer<K> &keys, DoubleBuffer<V> &values, int, int segments,
 	                                const uint32_t *begin, const uint32_t *end, int, int, cudaStream_t stream)

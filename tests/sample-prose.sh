@@ -1,0 +1,31 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# sample-prose.sh SEED [ROOT] - draw ten sentences of comments, ten log lines and ten file names at random, with the lines around them.
+#
+# For a reader without context: each is to be paraphrased rightly at the first reading. The same seed draws the same ones from the same tree.
+set -eu
+seed=${1:?a seed}
+cd "${2:-.}"
+draw() { # N lines of standard input
+	shuf -n "$1" --random-source=<(openssl enc -aes-256-ctr -pass "pass:$seed" -nosalt -pbkdf2 </dev/zero 2>/dev/null)
+}
+sources() {
+	git ls-files -- '*.c' '*.h' '*.cu' '*.cuh'
+}
+echo "# ten sentences of comments"
+sources | grep -v '^tests/' | xargs perl -0777 -ne '
+	while (m{(/\*.*?\*/|//[^\n]*)}gs) {
+		my ($text, $line) = ($1, 1 + (substr($_, 0, $-[0]) =~ tr/\n//));
+		$text =~ s{^/\*|\*/$|^//}{}g;
+		$text =~ s{\n\s*\*?\s*}{ }g;
+		$text =~ s{^\s+|\s+$}{}g;
+		next if $text =~ /SPDX|^-+/;
+		for (split /(?<=[.;:])\s+(?=[A-Z*])/, $text) { print "$ARGV:$line: $_\n" if 4 <= split ; }
+	}' | draw 10
+echo
+echo "# ten log lines"
+git grep -nE 'skv_log(_peer)?\(LOG_' -- 'daemon/*.c' | draw 10
+echo
+echo "# ten file names"
+sources | grep -v '^tests/' | draw 10
