@@ -24,7 +24,7 @@ uint64_t stock_set_aside(const struct skv_session *s);
 void stock_tend(struct skv_session *s, uint32_t demand);
 /* Give all pages back as far as the daemon can be reached; for the end of a session. */
 void stock_return(struct skv_session *s);
-/* Post LEASE_PUT or SEQ_RELEASE of these pages, in several messages if needed. Sorts ids; returns how many were posted. */
+/* Post LEASE_PUT or SEQ_RELEASE of these pages, in several messages if needed. Sorts ids; returns the number posted. */
 uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n);
 /* Tell the daemon of the shared pages that the sequence gave up; without `flush`, only if all else is sent. */
 void stock_release(struct skv_seq *q, bool flush);
