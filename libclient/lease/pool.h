@@ -69,7 +69,7 @@ void pool_unhold(struct pool *p, uint32_t page);
 /* Record that pages are, or are no longer, on lease to this client. Pages beyond the pool are ignored. */
 void pool_lease(struct pool *p, uint32_t first, uint64_t n);
 void pool_unlease(struct pool *p, uint32_t page);
-/* Find the next run of at most `most` leased pages at or after *page, and advance *page past it. False: none is left. */
+/* Find the next run of at most `most` leased pages from *page on, and advance *page past it. False: none is left. */
 bool pool_next_lease(const struct pool *p, uint64_t *page, uint32_t most, struct skv_wire_run *ret);
 struct pool *pools_find(struct pools *pools, uint32_t id);
 /* The connection is lost: the daemon will announce segments again. */
