@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/attend.c - one layer of a step: append, attend as the policy planned.
+ * libclient/attend.c - one layer of a step: append, then attend as the policy planned.
  *
- * No system call (wake-ups of the OpenMP pool aside), no allocation: all memory was laid out in
- * skv_step_begin. First the sequences that decode: the policy sees them, and they go to the kernels as one batch. On a device this
- * part of a layer is replayed from a recording, if there is one (replay.c). Then rows of prompts, which attend as the plan says
- * (prefill/attend.c).
+ * Attention makes no allocation, and no system call except those that wake the kernels' threads: all memory was laid
+ * out in skv_step_begin. First come the sequences that decode: the policy sees them, and they go to the kernels as one
+ * batch for each policy. On a device this part of a layer is replayed from a recording, if there is one (replay.c).
+ * Then come rows of prompts, which attend as the plan says (prefill/attend.c).
  */
 #include "libclient/attend.h"
 
@@ -32,7 +32,7 @@
 #include "libclient/session.h"
 #include "libclient/sized.h"
 
-/* The kernel that the plan asks for; `how` is the plan's, or dense where nothing was selected. */
+/* Call the kernel that the plan asks for; `how` is the plan's mode, or dense if nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
 {
 	const bool weighs = l->plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES) && !l->sketches;
@@ -60,7 +60,7 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 	}
 }
 
-/* Between the policy's two hooks. The source's lists are followed as the layer's kv heads are mapped to them. */
+/* Runs between the policy's two hooks. The source's lists are used with the layer's map of kv heads. */
 static void decode_rows(const struct layer *l, uint32_t how)
 {
 	struct skv_index_list list = l->source->list;
@@ -79,12 +79,12 @@ static void decode_rows(const struct layer *l, uint32_t how)
 		recall_measure(l, &list);
 }
 
-/* What comes before attention. Where K and V are another layer's, they are there. */
+/* Append before attention. A layer that shares another layer's K and V has nothing to append. */
 static void append(const struct layer *l, const struct skv_batch *b)
 {
 	if (b->n == 0)
 		return;
-	if (l->attn->k) /* and sketches */
+	if (l->attn->k) /* this makes sketches, too */
 		l->kernels->append(&l->rows, b, NULL, l->attn->k, l->attn->v, l->work);
 	else if (l->sketches)
 		l->kernels->update_sketches(&l->rows, b, l->work);
@@ -106,15 +106,15 @@ static void decode(struct skv_session *s, const struct layer *l)
 		slots_append(l);
 	else
 		append(l, &l->decode);
-	if (l->window) { /* not the policy's */
+	if (l->window) { /* such layers are not the policy's */
 		decode_kernel(l, SKV_ATTEND_WINDOW, NULL);
 		return;
 	}
 	policy_hook(s, l->batch, PHASE_BEFORE, l->number);
 	if (plan->evict.max_head_ratio > 0) {
 		/*
-		 * heads that share a budget attend to active tokens, and accumulate their scores: before `out`, which
-		 * may be q
+		 * heads that share a budget attend to active tokens and accumulate their scores, before attention
+		 * writes `out`, which may be q
 		 */
 		l->kernels->list_active(&l->shape, &l->decode, &l->own->list, l->work);
 		l->kernels->accumulate_list(&l->shape, &l->decode, l->attn->q, &l->own->list, l->work);
@@ -124,7 +124,7 @@ static void decode(struct skv_session *s, const struct layer *l)
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", l->number,
 		              plan->source);
 		if (l->compresses)
-			return; /* nothing has room for all of its tokens decompressed, and the step will fail */
+			return; /* there is no room for all of its tokens decompressed, and the step will fail */
 		how = SKV_ATTEND_DENSE;
 	}
 	scored = l->own->has_scores;
@@ -134,7 +134,7 @@ static void decode(struct skv_session *s, const struct layer *l)
 	policy_hook(s, l->batch, PHASE_AFTER, l->number);
 }
 
-/* Policy batches side by side, where there are branches for them. */
+/* Policy batches side by side, if there are branches for them. */
 static int decode_batches(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	struct step *st = &s->step;
@@ -201,7 +201,7 @@ int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *g
 	return e;
 }
 
-/* Some layers a step. What misuses a primitive, or cannot be recorded, is attended as it comes, and so are all layers then. */
+/* Record some layers a step. If one misuses a primitive or cannot be recorded, no layer is replayed. */
 void attend_begin(struct skv_session *s)
 {
 	const struct skv_attn *a;
@@ -218,7 +218,7 @@ void attend_begin(struct skv_session *s)
 	replay_recorded(s, layer, well);
 }
 
-/* May a layer of the open step have K and V alone? No rows then attend, and none accumulates scores. */
+/* May a layer of the open step have K and V alone? Not if a sequence decodes or a policy accumulates scores. */
 static int check_append(const struct skv_session *s, uint32_t layer)
 {
 	const struct step *st = &s->step;

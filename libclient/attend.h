@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/attend.h - one layer of a step: append, attend as planned. */
+/* libclient/attend.h - one layer of a step: append, then attend as planned. */
 #ifndef SKV_CLIENT_ATTEND_H
 #define SKV_CLIENT_ATTEND_H
 
@@ -8,9 +8,9 @@
 
 #include <sparsekv/client.h>
 
-/* The step is laid out: record its layers on a device, if it is time to. */
+/* The step is laid out: record some of its layers on a device, if it is time to. */
 void attend_begin(struct skv_session *s);
-/* Append and attend, as planned; where those that decode have, rows of prompts alone. The arguments have been checked. */
+/* Append and attend as planned; with `decoded` only rows of prompts. The arguments must be checked. */
 int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a, bool decoded);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/attn.c - the rows of q, k, v and out that an engine hands over: checked, and on the host made what kernels
- * take.
+ * libclient/attn.c - an engine's rows of q, k, v and out: checked, and converted for the host's kernels.
  *
- * A device's kernels take rows as they are. The host's take fp32 without gaps: other rows are gathered into scratch
- * memory, and what comes out of it goes back.
+ * A device's kernels take rows as they are. The host's take contiguous fp32: other rows are gathered into scratch
+ * memory, and the output is copied from it.
  */
 #include "libclient/attn.h"
 
@@ -27,7 +26,7 @@ static uint32_t kv_width(const struct skv_session *s)
 
 /* ---- checked --------------------------------------------------------------------------------- */
 
-/* One of the four, as the error messages name it. */
+/* One of the four, with the name that errors use. */
 struct matrix {
 	const char *name;
 	const void *at;
@@ -48,7 +47,7 @@ static int check_matrix(const struct skv_session *s, uint32_t layer, const struc
 	return 0;
 }
 
-/* Which of the pointers must be there. */
+/* Are the pointers given that must be? */
 static int check_given(const struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	const uint32_t from = skv_model_kv_layer(&s->model, layer);
@@ -93,7 +92,7 @@ int attn_prepare(struct skv_session *s)
 	                    (size_t)st->rows * (q_width(s) + 2 * kv_width(s)) * sizeof(float));
 }
 
-/* Do the host's kernels take rows like these? */
+/* Do the host's kernels take such rows as they are? */
 static bool plain(const struct skv_session *s, uint32_t stride, uint32_t width)
 {
 	return s->model.io_dtype == SKV_F32 && (stride == 0 || stride == width);
@@ -111,7 +110,7 @@ static const void *take(struct skv_session *s, const void *from, uint32_t *strid
 	return to ? to : from;
 }
 
-/* Scratch memory is q's, which `out` goes to, too, as kernels allow; then k's and v's. */
+/* Scratch memory has q, which `out` overwrites, as kernels allow; then k and v. */
 struct skv_attn attn_take(struct skv_session *s, const struct skv_attn *a)
 {
 	const uint32_t q = q_width(s), kv = kv_width(s);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/branches.c - streams and workspaces of policy batches that a device attends side by side. */
+/* libclient/branches.c - streams and workspaces of policy batches that a device runs side by side. */
 #include "libclient/branches.h"
 
 #include "libclient/device.h"
 #include "libclient/scratch.h"
 #include "libclient/session.h"
 
-/* Does a layer use scratch memory that all policy batches share? */
+/* Does a layer of the batch use scratch memory that all policy batches share? */
 static bool shares_scratch(const struct skv_session *s, const struct policy_batch *pb)
 {
 	bool any = s->step.recall.n > 0;
@@ -26,7 +26,7 @@ static int open_branch(struct skv_session *s, struct branch *x)
 	return e < 0 ? device_failed(s->device, e, "a stream for another policy") : 0;
 }
 
-/* The first policy batch that decodes is on the step's stream, and so are those that share scratch memory. */
+/* The first policy batch that decodes runs on the step's stream, and so do those that share scratch memory. */
 int branches_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;

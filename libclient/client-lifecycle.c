@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/client-lifecycle.c - a connection's beginning and end. */
+/* libclient/client-lifecycle.c - a connection is opened and closed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,18 +21,20 @@
 #define DEFAULT_TIMEOUT_MS 5000
 #define CONNECT_TRIES 3
 
-/* Where to connect again: from another working directory, too. */
+/* Save the path for reconnecting, which must also work from another working directory. */
 static void set_path(struct skv_client *c, const char *path)
 {
 	char *whole = realpath(path, NULL);
 
 	if (whole && strlen(whole) < sizeof(c->path))
 		path = whole;
-	strcpy(c->path, path); /* an address had room for it */
+	strcpy(c->path, path); /* fits: a socket address had room for it */
 	free(whole);
 }
 
-/* The socket; while the daemon does not accept, wait for that. There is no event for room in its backlog. */
+/*
+ * Connect. While the daemon does not accept, try again until the deadline: there is no event for room in its backlog.
+ */
 static int call(struct skv_client *c, const char *path)
 {
 	int64_t deadline = conn_deadline(c);
@@ -48,7 +50,7 @@ static int call(struct skv_client *c, const char *path)
 	return e;
 }
 
-/* From now on the connection can be made anew; also if it was lost between the answer and now. */
+/* From now on the connection can be made again, even if it was lost since the answer. */
 static void welcome(struct skv_client *c)
 {
 	pthread_mutex_lock(&c->lock);
@@ -98,7 +100,7 @@ static int hello(struct skv_client *c)
 	return e;
 }
 
-/* A daemon that dies before it has answered is no reason not to ask the next one; some that do so one after the other are. */
+/* If a daemon dies before it has answered, ask the next one; give up after several. */
 static int introduce(struct skv_client *c, const char *path)
 {
 	int e = 0;
@@ -176,14 +178,14 @@ void skv_disconnect(struct skv_client *c)
 	if (!c)
 		return;
 	if (fence_forked(c)) {
-		c->fd = skv_close_fd(c->fd); /* the rest is the parent's, or as it was in the middle of another thread's call */
+		c->fd = skv_close_fd(c->fd); /* the rest is the parent's, or in the middle of another thread's call */
 		return;
 	}
-	/* by itself, or lost; the daemon, or the one after it, keeps what this client had */
+	/* it ended by itself or is lost: the daemon, or the next one, keeps what this client had */
 	broken = c->broken || c->link != LINK_UP;
 	for (struct skv_session *s = c->sessions; s; s = s->next) {
 		skv_step_abort(s);
-		device_settle(s); /* should it fail, nothing runs any more either */
+		device_settle(s); /* if it fails, the device runs nothing any more */
 		broken |= conn_post(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = s->id}, sizeof(struct skv_msg_session), NULL) < 0;
 	}
 	conn_hang_up(c);
@@ -195,7 +197,7 @@ void skv_disconnect(struct skv_client *c)
 		session_free(s);
 	}
 	pools_free(&c->pools);
-	c->fd = skv_close_fd(c->fd); /* before it is said to be over */
+	c->fd = skv_close_fd(c->fd); /* before CLIENT_END says that it is over */
 	if (broken)
 		fence_tell_end(c);
 	client_free(c);

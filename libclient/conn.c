@@ -2,14 +2,12 @@
 /*
  * libclient/conn.c - the socket to the daemon.
  *
- *   - The socket never blocks. What it does not take is queued and sent with the next turn, so a
- *     daemon that is stopped cannot stop a step.
- *   - Replies are matched by serial. A thread that waits for one polls without the lock held; one thread
- *     polls at a time and deals with whatever comes, the others wait on `news`.
- *   - A request that timed out is not forgotten: the daemon will carry it out. Its reply is undone when
- *     it comes (orphan_undo), so the daemon keeps nothing of it.
- *   - A connection that is lost because the daemon died is made again, with the next one: reconnect.c.
- *   - The connection ends once, with a reason; every request then completes with it. Memory stays mapped.
+ *   - The socket never blocks. What it does not take is sent in a later turn, so a stopped daemon cannot stop a step.
+ *   - Replies are matched by serial. A thread that waits for one polls without the lock held. One thread polls at a
+ *     time and handles all messages; the others wait on `news`.
+ *   - The daemon carries out a request that timed out here. Its reply is undone when it arrives: orphan_undo().
+ *   - A connection that is lost because the daemon died is made again with the next daemon: reconnect.c.
+ *   - The connection ends once, with a reason, and every request completes with it. Memory stays mapped.
  */
 #include "libclient/conn.h"
 
@@ -44,7 +42,7 @@ int64_t conn_deadline(const struct skv_client *c)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* They are given back. */
+/* Record that the pages of a LEASE_GET reply are given back. */
 static void unlease(struct skv_client *c, const struct skv_msg_runs *m)
 {
 	const struct held_session *s = held_session(&c->held, m->session);
@@ -55,7 +53,9 @@ static void unlease(struct skv_client *c, const struct skv_msg_runs *m)
 			pool_unlease(s->pool, page);
 }
 
-/* What the daemon has to hear, or the two sides disagree about what there is: then nothing is safe to use. */
+/*
+ * Post what the daemon must hear. If that fails, the two sides disagree about what exists, and nothing is safe to use.
+ */
 static void tell(struct skv_client *c, uint16_t type, const void *body, size_t bytes)
 {
 	if (conn_post_locked(c, type, body, bytes, NULL) < 0)
@@ -63,8 +63,8 @@ static void tell(struct skv_client *c, uint16_t type, const void *body, size_t b
 }
 
 /*
- * The reply to a request that no thread waits for any more: undo what the daemon did. A refusal of pages
- * given back means that the two sides disagree about who has them, and then no page is safe to use.
+ * Undo what the daemon did for a request, because no thread waits for it any more. A refusal of pages given back means
+ * that the two sides disagree about their owner: then no page is safe.
  */
 static void orphan_undo(struct skv_client *c, struct request *r)
 {
@@ -119,7 +119,7 @@ void conn_break_locked(struct skv_client *c, int error, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(c->broken_text, sizeof(c->broken_text), fmt, ap);
 	va_end(ap);
-	/* what lacks for once is the call's error; this is all calls' from now on */
+	/* a shortage concerns the failing call, this error all calls from now on */
 	c->broken = c->welcome && skv_is_shortage(error) ? -ECONNRESET : error;
 	conn_fail_all(c);
 }
@@ -144,7 +144,7 @@ void conn_fail_all(struct skv_client *c)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* true: the packet is gone, or the connection is. */
+/* True: the packet was sent, or the connection broke. */
 static bool send_packet(struct skv_client *c, const void *packet, size_t bytes)
 {
 	for (;;) {
@@ -157,7 +157,7 @@ static bool send_packet(struct skv_client *c, const void *packet, size_t bytes)
 			continue;
 		if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)
 			return false;
-		/* what the daemon said before it went is still to be read: leave the verdict to receiving */
+		/* the daemon's last messages are still to be read: receive() decides */
 		if (errno != EPIPE && errno != ECONNRESET)
 			conn_break_locked(c, -errno, "cannot send to the daemon: %s", strerror(errno));
 		return true;
@@ -292,8 +292,8 @@ void conn_finish(struct skv_client *c, struct request *r)
 {
 	r->done = true;
 	/*
-	 * A pool is known from the first OPEN to the last CLOSE as the daemon saw them. Replies come in
-	 * that order, so it is kept here and not by the thread that waits for them.
+	 * A pool is known from the first OPEN to the last CLOSE as the daemon saw them. Replies come in that order, so
+	 * this is done here and not by the thread that waits for them.
 	 */
 	if (r->type == SKV_MSG_OPEN && !r->error)
 		open_pool(c, r);
@@ -350,7 +350,7 @@ static void complete(struct skv_client *c, const struct skv_msg_header *h, int *
 		conn_finish(c, r);
 }
 
-/* The daemon works on a request that takes long. */
+/* The daemon is working on a request that takes long. */
 static void wait_notice(struct skv_client *c, const struct skv_msg_wait *m)
 {
 	for (struct request *r = c->requests; r; r = r->next)
@@ -358,7 +358,7 @@ static void wait_notice(struct skv_client *c, const struct skv_msg_wait *m)
 			r->until_ms = conn_deadline(c);
 }
 
-/* A segment comes or goes. True: the message is dealt with. */
+/* Handle the announcement or withdrawal of a segment. True: the message was one of these. */
 static bool segment_notice(struct skv_client *c, const struct skv_msg_header *h, int *fds)
 {
 	struct pool_fault fault = {0};
@@ -412,7 +412,7 @@ static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fd
 	complete(c, h, fds);
 }
 
-/* Everything that has come. Lock held, and no other thread polling. */
+/* Handle everything that has arrived. The lock is held, and no other thread polls. */
 static void receive(struct skv_client *c)
 {
 	while (!c->broken && c->link != LINK_LOST) {
@@ -461,7 +461,7 @@ static void receive(struct skv_client *c)
 
 static void turn_locked(struct skv_client *c)
 {
-	/* a thread that polls takes what comes as soon as it does; taking it here would leave that thread waiting */
+	/* a polling thread handles messages as they arrive; taking them here would leave that thread waiting */
 	if (!c->polling)
 		receive(c);
 	reconnect_turn(c);
@@ -530,7 +530,7 @@ static void sleep_locked(struct skv_client *c, int64_t deadline)
 
 	c->polling = true;
 	pthread_mutex_unlock(&c->lock);
-	/* at most a tenth of a second: another thread may queue a packet meanwhile */
+	/* at most a tenth of a second, because another thread may queue a packet meanwhile */
 	poll(&p, 1, left < 0 ? 0 : left > most ? (int)most : (int)left);
 	pthread_mutex_lock(&c->lock);
 	c->polling = false;
@@ -588,13 +588,13 @@ void conn_hang_up(struct skv_client *c)
 
 	pthread_mutex_lock(&c->lock);
 	/*
-	 * The daemon settles everything of ours when it sees the end, and then hangs up too: wait for
-	 * that, so that the next holder finds our named sequences free.
+	 * The daemon releases everything of this client when it sees the end, and then hangs up, too. Wait for that, so
+	 * that the next holder finds named sequences free.
 	 */
 	c->leaving = true;
 	if (c->welcome && !c->broken && c->link == LINK_UP && shutdown(c->fd, SHUT_WR) == 0)
 		while (!c->broken && now_ms() < deadline)
 			sleep_locked(c, deadline);
-	conn_break_locked(c, -ECONNRESET, "the connection was closed"); /* frees what waited for an answer */
+	conn_break_locked(c, -ECONNRESET, "the connection was closed"); /* completes what waited for an answer */
 	pthread_mutex_unlock(&c->lock);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/copy-on-write.c - what the kernels of a step write lies in pages that the sequence has alone, in new ones or
- * in copies of those that it shares with a fork. A copy replaces the original in one store, with the same contents.
+ * libclient/copy-on-write.c - copies of shared pages that a step writes to.
+ *
+ * Kernels write only to pages that the sequence has alone: new ones, or copies of those that it shares with a fork. A
+ * copy has the same contents, and replaces the original in one store.
  */
 #include "libclient/device.h"
 #include "libclient/device-step.h"
@@ -29,7 +31,7 @@ static void record_copy(struct skv_seq *q, struct copies *c, uint32_t table, uin
 	c->dst[i] = pool_kernel_page(s->pool, c->own[i], false);
 }
 
-/* Make the copies, then switch to them. */
+/* Copy the pages, then switch the entries. */
 static int copy(struct skv_seq *q, struct copies *c)
 {
 	struct skv_session *s = q->session;

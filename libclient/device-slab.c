@@ -2,10 +2,10 @@
 /*
  * libclient/device-slab.c - device memory for the tables of a session's sequences.
  *
- * Sequences come and go with requests, and to allocate device memory takes as long as a step; to free it waits for all
- * that runs. So a session keeps what it has had: blocks of 2^n bytes, cut off chunks that double, and given back to be used
- * again until the session ends. Blocks are not put together: a session's sequences are of a few sizes, and what it keeps is
- * at most what it had at once of each.
+ * Sequences come and go with requests, but allocating device memory takes as long as a step, and freeing it waits for
+ * all running work. So a session keeps its memory: blocks of 2^n bytes, cut off chunks that double in size, which are
+ * reused until the session ends. Blocks are not merged: a session's sequences have few sizes, and of each size it keeps
+ * at most as many blocks as it had at once.
  */
 #include "libclient/device-slab.h"
 
@@ -15,9 +15,9 @@
 #include "libclient/device.h"
 #include "libclient/error.h"
 
-#define CHUNK ((size_t)1 << 20) /* the first one */
+#define CHUNK ((size_t)1 << 20) /* bytes of the first one */
 
-/* Room for one more block of a class to be given back. */
+/* Make room for giving back one more block of a class. */
 static int grow_class(struct slab_class *x)
 {
 	uint32_t cap = 2 * x->cap + 16;
@@ -33,7 +33,9 @@ static int grow_class(struct slab_class *x)
 	return 0;
 }
 
-/* A chunk with room for so many bytes. What is left of the one before stays unused: less than such a block. */
+/*
+ * Add a chunk with room for so many bytes. What is left of the previous one stays unused: it is smaller than the block.
+ */
 static int grow_chunks(struct device *d, size_t bytes)
 {
 	struct slab *x = &d->slab;
@@ -45,7 +47,7 @@ static int grow_chunks(struct device *d, size_t bytes)
 	if (x->n_chunks == SLAB_CHUNKS)
 		return error_set(-ENOMEM, "out of memory for page tables");
 	e = d->backend->alloc(more, &chunk);
-	if (e < 0 && more > bytes) { /* less will do */
+	if (e < 0 && more > bytes) { /* the block alone will do */
 		more = bytes;
 		e = d->backend->alloc(more, &chunk);
 	}

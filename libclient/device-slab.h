@@ -8,7 +8,7 @@
 
 struct device;
 
-#define SLAB_CHUNKS 40u  /* each is twice as large as the one before */
+#define SLAB_CHUNKS 40u  /* sizes double, as a rule */
 #define SLAB_CLASSES 32u /* blocks of SLAB_LEAST << class bytes */
 #define SLAB_LEAST 4096u
 
@@ -17,15 +17,17 @@ struct slab {
 	uint32_t n_chunks;
 	size_t bytes, used; /* of the last chunk */
 	struct slab_class {
-		void **block;   /* [n_free] of room for `made` and more: to give one back needs no memory */
+		void **block;   /* [n_free], room for `made` and more: giving a block back needs no memory */
 		uint32_t n_free, made, cap;
 	} class[SLAB_CLASSES];
 };
 
-/* A block of at least *bytes, which becomes what it has. The device is entered; the contents are anything. */
+/*
+ * Take a block of at least *bytes bytes; *bytes becomes its size. The device must be entered; contents are undefined.
+ */
 int slab_take(struct device *d, size_t *bytes, void **ret);
-/* Nothing that is queued may use it but what is queued before the next user's. NULL is fine. */
+/* Give a block back. Queued work may still use it if it is queued before the next user's. NULL is fine. */
 void slab_give(struct device *d, void *block, size_t bytes);
-void slab_free(struct device *d); /* all of it, at the end of the session; the device is entered */
+void slab_free(struct device *d); /* frees all at the end of the session; the device must be entered */
 
 #endif

@@ -13,7 +13,7 @@
 #include "libclient/joint.h"
 #include "libclient/seq.h"
 
-/* Room to note down so many entries more that the device's tables do not show. */
+/* Make room to record n more entries that the device's tables do not show yet. */
 static int grow_stale(struct device *d, uint64_t n)
 {
 	struct device_stale *more;
@@ -33,7 +33,7 @@ int device_room_stale(struct skv_session *s, uint64_t n)
 	return s->device ? grow_stale(s->device, n) : 0;
 }
 
-/* Oldest first: of the steps that have run, and with `wait` of all. */
+/* Report the steps that have run, oldest first; with `wait` all of them. */
 static int poll_steps(struct skv_session *s, bool wait)
 {
 	struct device *d = s->device;
@@ -45,7 +45,7 @@ static int poll_steps(struct skv_session *s, bool wait)
 
 		if (!x->busy)
 			continue;
-		/* the oldest one has the buffer that a step is about to use, if all are in use */
+		/* if all buffers are in use, the oldest one's is the one that the next step uses */
 		if (wait || i == 0)
 			e = d->backend->event_wait(x->event);
 		else
@@ -91,7 +91,7 @@ static size_t carve(size_t *at, size_t bytes)
 	return here;
 }
 
-/* Room for the step, which changes so many entries. */
+/* Make room for the step, which changes so many entries. */
 static int step_buffer_prepare(const struct skv_session *s, struct device_step *x, uint64_t entries)
 {
 	const struct device *d = s->device;
@@ -140,7 +140,7 @@ bool device_evicts(const struct skv_session *s)
 	return false;
 }
 
-/* The step before this one, if the device's tables still show what it evicted. Of earlier ones they show nothing. */
+/* The previous step, if the device's tables still show pages that it evicted. Earlier evictions are staged. */
 static struct device_step *to_stage(struct device *d)
 {
 	struct device_step *x = &d->step[(d->next + DEVICE_STEPS - 1) % DEVICE_STEPS];
@@ -153,7 +153,7 @@ int device_prepare(struct skv_session *s, uint32_t entries)
 	struct device *d = s->device;
 	const struct device_step *before = to_stage(d);
 	uint64_t room = (uint64_t)d->n_stale + entries + (before ? before->n_evict : 0);
-	int e = grow_stale(d, entries); /* all of them may be copies of shared pages */
+	int e = grow_stale(d, entries); /* each of them may be a copy of a shared page */
 
 	return e < 0 ? e : step_buffer_prepare(s, &d->step[d->next], room);
 }
@@ -171,11 +171,11 @@ static void put_entry(struct skv_seq *q, uint32_t table, uint32_t page, skv_pte 
 
 void device_entry(struct skv_seq *q, uint32_t table, uint32_t page)
 {
-	if (q->session->device && page < q->on_device.capacity) /* beyond it no step of this process wrote any */
+	if (q->session->device && page < q->on_device.capacity) /* no step of this process wrote to entries beyond */
 		put_entry(q, table, page, seq_table(q, table)[page]);
 }
 
-/* What the sequence's last step evicted, ahead of the host's own tables. */
+/* Stage the holes of the sequence's last step, before the host's own tables have them. */
 static void put_holes(struct skv_seq *q)
 {
 	const struct skv_eviction *journal = skv_seqmem_journal(q->mem, &q->layout);
@@ -183,7 +183,7 @@ static void put_holes(struct skv_seq *q)
 	for (uint32_t i = 0; i < q->n_evict; i++) {
 		struct skv_eviction j = journal[i];
 
-		if (j.table < q->layout.n_tables && j.page < q->on_device.capacity) /* it was in shared memory */
+		if (j.table < q->layout.n_tables && j.page < q->on_device.capacity) /* from shared memory: checked */
 			put_entry(q, j.table, j.page, skv_seqmem_evicted(&q->layout, j.table));
 	}
 }
@@ -223,7 +223,7 @@ int device_stage(struct skv_session *s)
 
 /* ---- the end of a step ----------------------------------------------------------------------- */
 
-/* What of it counts, from the first byte on that does: pinned memory, and as many words. */
+/* Copy what the commit records of prompt and layers to pinned memory. Returns the first word, and their number. */
 static const uint32_t *lay_of(const struct skv_seq *q, struct skv_lay *lay, uint32_t *ret_n)
 {
 	const bool prompt = q->next_about & SKV_ABOUT_PREFILL, slots = q->next_about & SKV_ABOUT_SLOTS;
@@ -236,7 +236,7 @@ static const uint32_t *lay_of(const struct skv_seq *q, struct skv_lay *lay, uint
 	return prompt ? (const uint32_t *)lay : (const uint32_t *)lay->slots;
 }
 
-/* `lay`: pinned memory for what the commit says of its prompt and layers. */
+/* `lay`: pinned memory for what the commit records of its prompt and layers. */
 static struct skv_publish publish_of(struct skv_seq *q, uint32_t item, struct skv_lay *lay)
 {
 	struct skv_seqmem *m = q->on_device.mem;

@@ -9,19 +9,19 @@
 struct skv_seq;
 struct skv_session;
 
-/* Report the steps that have run; waits for one if the host is too far ahead. The device is entered. */
+/* Report the steps that have run; waits for the oldest if the host is too far ahead. The device must be entered. */
 int device_turn(struct skv_session *s);
-/* Wait for all steps, and report them; the device need not be entered. */
+/* Wait for all steps, and report them. Enters the device itself. */
 int device_settle(struct skv_session *s);
-bool device_evicts(const struct skv_session *s); /* are there evictions whose commits were not seen? */
+bool device_evicts(const struct skv_session *s); /* do steps that are not reported yet evict? */
 /*
- * A step, from its beginning to its end. prepare() makes room for so many entries: entry() records one of this step,
- * stale() one that is true whatever becomes of the step. Both do nothing on host memory.
+ * device_prepare() makes room for so many entries in the step that begins. device_entry() records an entry of this
+ * step, device_stale() one that holds whatever becomes of the step; both do nothing on host memory.
  */
 int device_prepare(struct skv_session *s, uint32_t entries);
 void device_entry(struct skv_seq *q, uint32_t table, uint32_t page);
 void device_stale(struct skv_seq *q, uint32_t table, uint32_t page);
-int device_room_stale(struct skv_session *s, uint64_t n); /* for so many more of these */
+int device_room_stale(struct skv_session *s, uint64_t n); /* makes room for n more of these */
 int device_stage(struct skv_session *s);
 int device_publish(struct skv_session *s, const int32_t *next); /* on failure nothing has changed */
 

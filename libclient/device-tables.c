@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/device-tables.c - a device's copies of page tables, and of what else it reads and writes of a sequence.
+ * libclient/device-tables.c - a device's copies of page tables, and the other memory of a sequence that it accesses.
  *
- * Kernels read a copy of a sequence's tables in the device's memory, with page numbers that pool_kernel_page() made. A
- * step's changes to it come with the step (device-step.c); here they are copied as a whole.
+ * Kernels read a copy of a sequence's tables in the device's memory, with page numbers from pool_kernel_page(). A
+ * step's changes to it come with the step (device-step.c); here tables are copied as a whole.
  *
- * A copy has room for what the sequence is long, and grows with it: host memory for tables of the longest sequence is a
- * hole in a file and costs nothing, a device's is 6 MB for 128k tokens of 32 layers. Its memory is of the session's slab
- * (device-slab.c).
+ * A copy has room for the sequence's length, and grows with it. In host memory the tables of the longest sequence are a
+ * hole in a file and cost nothing; a device would need 6 MB for 128k tokens of 32 layers. The memory comes from the
+ * session's slab (device-slab.c).
  *
- * It is made when a step is about to begin, and written in the order of the step's stream. So a new sequence waits for
- * nothing: its tables are empty, which is queued, and the block that they are in was given back when no step had any more
- * to do with it.
+ * The copy is made when a step is about to begin, and is written in the order of the step's stream. So a new sequence
+ * waits for nothing: the zeroing of its tables is queued, and their block was given back when no step used it any more.
  */
 #include "libclient/device-tables.h"
 
@@ -26,7 +25,7 @@
 
 #define SPARE_ENTRIES 64u
 
-/* Entries that each table must have there in steps up to this length. What was recorded may look a quarter beyond it. */
+/* Entries that each table needs for steps up to this length. A recording may access a quarter more. */
 static uint32_t entries_needed(const struct skv_seq *q, uint32_t len)
 {
 	uint32_t pages = skv_pages_of(len), kept = q->layout.kept, n;
@@ -36,7 +35,9 @@ static uint32_t entries_needed(const struct skv_seq *q, uint32_t len)
 	return n < q->layout.max_pages ? n : q->layout.max_pages;
 }
 
-/* What kernels see of the tables before a step: what is committed, and what pages_unpark() has restored beyond. */
+/*
+ * Copy the tables as kernels see them before a step: committed entries, and the one that pages_unpark() has restored.
+ */
 static int copy_tables(struct skv_seq *q, size_t entries)
 {
 	const struct skv_backend *b = q->session->device->backend;
@@ -58,7 +59,9 @@ static int copy_tables(struct skv_seq *q, size_t entries)
 	return e;
 }
 
-/* All of them, empty behind that: some kernels read entries that were not supplied. */
+/*
+ * Upload all tables. Entries beyond the sequence's are empty, because some kernels read entries that were not supplied.
+ */
 static int upload_tables(struct skv_seq *q)
 {
 	struct skv_session *s = q->session;
@@ -73,7 +76,7 @@ static int upload_tables(struct skv_seq *q)
 	return e < 0 ? device_failed(s->device, e, "page tables") : 0;
 }
 
-/* Room for as many entries as the step needs, and up to twice as many: a sequence that doubles is copied once. */
+/* Make room for the entries that the step needs, up to twice as many: a sequence that doubles is copied once. */
 static int grow_entered(struct skv_seq *q)
 {
 	const size_t one = q->layout.n_tables * sizeof(skv_pte);
@@ -129,7 +132,7 @@ int device_seq_open(struct skv_seq *q)
 
 int device_seq_refresh(struct skv_seq *q)
 {
-	int e = device_settle(q->session); /* what is queued writes to the copy */
+	int e = device_settle(q->session); /* queued work writes to the copy */
 
 	return e < 0 ? e : entered(q, upload_tables);
 }
@@ -143,7 +146,7 @@ int device_seq_ready(struct skv_seq *q, uint32_t len)
 	q->on_device.wanted = entries_needed(q, len);
 	if (q->on_device.wanted <= q->on_device.capacity)
 		return q->on_device.old ? device_seq_refresh(q) : 0;
-	/* what is queued reads and writes the copy, if there is one */
+	/* queued work reads and writes the copy, if there is one */
 	e = q->on_device.table ? device_settle(q->session) : 0;
 	return e < 0 ? e : entered(q, grow_entered);
 }

@@ -2,24 +2,24 @@
 /*
  * libclient/device.c - sessions whose pages are on a device.
  *
- * The host plans steps, the device runs them later, in the order of the stream. So there are two times, and each
+ * The host plans steps, and the device runs them later, in the order of the stream. So there are two times, and each
  * value belongs to one of them:
  *
- *   planned   skv_seq.len and epoch, the tables as the next step wants them: known at once, never read back
+ *   planned   skv_seq.len and epoch, the tables as the next step needs them: known at once, never read back
  *   run       the commit word, token ids, the eviction journal's length: stored by the last kernel of the step,
- *             straight into the sequence's shared memory. Death between the two loses what was only planned.
+ *             directly in the sequence's shared memory. Death between the two loses what was only planned.
  *
  * Tables (device-tables.c). Kernels read a copy of a sequence's page tables in the device's memory, with page numbers
- * that pool_kernel_page() made.
+ * from pool_kernel_page().
  *
- * Steps (device-step.c). A step's changes to the tables and the lengths of its sequences wait in pinned memory, its
- * staging buffer, and one small kernel brings them over. A buffer is free again when its step has run; with all of
- * them in use the host waits.
+ * Steps (device-step.c). A step's changes to the tables, and the lengths of its sequences, wait in pinned memory, its
+ * staging buffer; one small kernel copies them to the device. A buffer is free again when its step has run; if all are
+ * in use the host waits.
  *
- * Pages. A page goes into the stock when the device can have nothing more to do with it: evicted ones when the
- * commit that evicted them is seen, others after waiting for the stream. So any step may use it next.
- * What a kernel sees of an eviction does not depend on when the host asks: the next step brings the holes to the
- * device, as it does in host memory. Before a sequence evicts again, the journal's last commit is waited for.
+ * Pages. A page goes into the stock when the device can no longer use it: an evicted one when the commit that evicted
+ * it has been reported, others after waiting for the stream. So any step may use it next. When kernels see an eviction
+ * does not depend on when the host asks: the next step brings the holes to the device, as in host memory. Before a
+ * sequence evicts again, the last commit of its journal is waited for.
  */
 #include "libclient/device.h"
 
@@ -33,7 +33,6 @@
 
 #define HOLES 64u
 
-/* The device said no. */
 int device_failed(const struct device *d, int error, const char *what)
 {
 	return error_set(error, "%s: %s", what, d->backend->error());
@@ -85,7 +84,7 @@ int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 	void *stream = s->step.work.stream, *more = NULL;
 	int e;
 
-	b->free(*mem); /* which waits for all that was queued */
+	b->free(*mem); /* waits for all that was queued */
 	*mem = NULL;
 	*bytes = 0;
 	e = b->alloc(need, &more);
@@ -138,7 +137,7 @@ int device_wait(struct skv_session *s)
 	return e < 0 ? device_failed(s->device, e, "the step") : 0;
 }
 
-/* What begins and ends a step belongs to this one alone: a recording must not have it. */
+/* What begins and ends a step belongs to this step alone, so a recording must not contain it. */
 int device_not_recording(struct skv_session *s)
 {
 	bool recording = false;
@@ -198,7 +197,7 @@ skv_pte device_pte(const struct skv_seq *q, skv_pte e)
 	return skv_pte_make(kind, pool_kernel_page(q->session->pool, skv_pte_id(e), kind == SKV_PTE_SHARED));
 }
 
-/* Between host memory and the pages' memory, done on return; `what` is said if the device fails. */
+/* Copy between host memory and the pages' memory, complete on return; `what` names the copy in errors. */
 static int copy_now(struct skv_session *s, void *to, const void *from, size_t bytes, const char *what)
 {
 	const struct skv_backend *b = s->device ? s->device->backend : NULL;

@@ -15,11 +15,11 @@
 
 #define DEVICE_STEPS 4u /* that the host may be ahead */
 
-/* A step on its way: its staging buffer, and what it is to be remembered for when it has run. */
+/* A queued step: its staging buffer, and what must be known when it has run. */
 struct device_step {
 	bool busy;
-	void *event; /* recorded behind its end */
-	void *mem;   /* pinned, what the next ones point into */
+	void *event; /* recorded at its end */
+	void *mem;   /* pinned; the next ones point into it */
 	size_t bytes;
 	struct skv_kseq *kseq;       /* [n_classes][n_kseq] */
 	struct skv_pte_update *entry;     /* [n_entries] */
@@ -28,15 +28,15 @@ struct device_step {
 	struct device_rows {
 		uint32_t first, n;
 	} *rows;                     /* ... and positions of the rows that attended */
-	float *told;                 /* [2][JOINT_WORDS]: what other ranks are told, and what they answer */
+	float *told;                 /* [2][JOINT_WORDS]: the message to other ranks, and their answer */
 	float *share;                /* [n_layers][RECALL_SEQS]: recall, of the first n_recall sequences */
 	uint32_t n_recall;
 	struct skv_layer_set recall_layers[RECALL_SEQS];
-	struct skv_lay *lay;         /* [n]: what the commits say of their prompts and layers */
+	struct skv_lay *lay;         /* [n]: what commits record of prompts and layers */
 	uint32_t n, n_decode, n_entries, cap;
-	uint64_t n_evict; /* entries that its commits take away ... */
-	bool staged;      /* ... and the device's tables have the holes, or will have at that time */
-	struct skv_seq **seqs;       /* [n] of room for cap; none of them goes before the step has run */
+	uint64_t n_evict; /* entries that its commits evict ... */
+	bool staged;      /* ... and the device's tables have these holes, or a queued step brings them */
+	struct skv_seq **seqs;       /* [n], cap allocated; none of them is freed before the step has run */
 };
 
 /* Called for each step that has run, oldest first. 0, or a negative errno: it is called again. */
@@ -44,20 +44,20 @@ typedef int device_finished_fn(struct skv_session *s, struct device_step *x);
 
 struct device {
 	const struct skv_backend *backend;
-	unsigned number; /* of the backend */
+	unsigned number; /* its number in the backend */
 	device_finished_fn *finished;
 	struct skv_device_info info;
-	/* the device's: what the kernels of a step read, and what they count */
+	/* device memory: what the kernels of a step read, and what they count */
 	struct skv_kseq *kseq;
 	uint64_t *attended;
 	uint32_t cap_kseq, cap;
-	skv_pte *holes; /* of it, too: the page tables of empty sequences */
+	skv_pte *holes; /* device memory, too: the page tables of empty sequences */
 	struct device_step step[DEVICE_STEPS];
-	uint32_t next; /* the open step, or the next one */
-	struct slab slab; /* sequences' tables */
+	uint32_t next; /* of the open step, or of the next one */
+	struct slab slab; /* memory of sequences' tables */
 	struct branch branch[BRANCHES]; /* from number 1 on */
 	void *fork;       /* event: where they begin */
-	/* entries within the committed length that the device's tables do not show as they are */
+	/* committed entries that the device's tables do not show yet */
 	struct device_stale {
 		struct skv_seq *seq;
 		uint32_t table, page;
@@ -68,20 +68,20 @@ struct device {
 
 /* Set the last error from the backend's, and return `error`. */
 int device_failed(const struct device *d, int error, const char *what);
-/* The kernels and the device of the session's model. */
+/* Open the device of the session's model, and choose its kernels. */
 int device_open(struct skv_session *s, device_finished_fn *finished);
 void device_close(struct skv_session *s);
-/* Work on the session's device, and put back what was current; nothing on host memory. */
+/* Make the session's device current; restore the one before. Both do nothing on host memory. */
 int device_enter(struct skv_session *s, void **ret_was);
 void device_leave(struct skv_session *s, void *was);
-/* Memory of the device, zeroed, in place of what there was; *mem is NULL after a failure. */
+/* Replace *mem by `need` bytes of zeroed device memory; *mem is NULL after a failure. */
 int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
-/* Room for a step of n sequences, and n_kseq that the kernels are told of in all classes of layers. */
+/* Room for a step of n sequences, with n_kseq entries over all classes of layers. */
 int device_grow_batch(struct skv_session *s, uint32_t n, uint32_t n_kseq);
 int device_check(struct skv_session *s); /* did all launches succeed? */
-int device_wait(struct skv_session *s);  /* for the stream of the step */
+int device_wait(struct skv_session *s);  /* for the step's stream */
 int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */
-/* The entry as kernels are to see it. */
+/* The entry as kernels see it. */
 skv_pte device_pte(const struct skv_seq *q, skv_pte e);
 /* Copy from the host to memory of the session, and wait for it. */
 int device_put(struct skv_session *s, void *to, const void *from, size_t bytes);

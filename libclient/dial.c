@@ -11,11 +11,11 @@
 #include "common/fd.h"
 #include "libclient/error.h"
 
-#define SERVICE_USER "sparsekv" /* the daemon's, in its unit */
+#define SERVICE_USER "sparsekv" /* user of the daemon's service unit */
 
 /*
- * Who listens there sends code that this process runs: policies. Not anybody may. The credentials are those of who
- * began to listen, the service manager's under socket activation.
+ * A daemon sends code that this process runs (policies), so only trusted users may listen. The credentials are those of
+ * the process that began to listen: under socket activation the service manager.
  */
 static int check_server(int fd, const char *path)
 {

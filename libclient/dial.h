@@ -4,8 +4,8 @@
 #define SKV_CLIENT_DIAL_H
 
 /*
- * Connect, without waiting. -EAGAIN: the daemon does not accept right now; -EPERM: who listens there may not send this process code to
- * run; else a negative errno. The last error is set.
+ * Connect, without waiting. -EAGAIN: the daemon does not accept right now. -EPERM: the user that listens there is not
+ * trusted to send code that this process runs. Else a negative errno. Sets the last error.
  */
 int dial(const char *path, int *ret_fd);
 

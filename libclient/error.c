@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/error.c - one line a thread about what failed last. */
+/* libclient/error.c - each thread's last error text. */
 #include "libclient/error.h"
 
 #include <stdarg.h>

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/fence.c - the end of a connection, as those see it who are in a step then.
+ * libclient/fence.c - the end of a connection, as threads see it that are in a step.
  *
- * The daemon says in the control page that a client's connection ended, whatever ended it, and keeps the client's pages
- * and sequences from everybody else until this process is gone or has told it that nothing of them is mapped any more
- * (CLIENT_END). So a step that was begun before commits nothing, and what it still writes is written to pages that
- * are nobody's. The word stays when the daemon dies: then nobody else can have the pages, and steps go on.
+ * When a client's connection ends for any reason, the daemon says so in the control page. It keeps the client's pages
+ * and sequences from all others until this process is gone, or has reported that nothing of them is mapped any more
+ * (CLIENT_END). So a step that was begun before commits nothing, and what it still writes goes to pages that no other
+ * client uses. The word in the control page stays when the daemon dies: no other client can get the pages then: steps
+ * go on.
  *
- * Each sequence has the client that holds it written in its memory; nobody else commits.
+ * The memory of each sequence names the client that holds it; no other client commits.
  *
- * A child of fork(2) has none of the memory, and a descriptor of a connection that is its parent's: it may do nothing.
- * So every public function asks first: with fence_enter(), or, where it takes no session's lock, fence_forked().
+ * A child of fork(2) has none of the memory, and its descriptor is of its parent's connection: it may do nothing. So
+ * public functions check first, with fence_enter(), or with fence_forked() if they take no session's lock. Functions
+ * that only access the process's own memory, such as skv_policy_spec(), need no check.
  */
 #include "libclient/fence.h"
 
@@ -28,7 +30,7 @@
 #include "libclient/error.h"
 #include "libclient/seq.h"
 
-static _Atomic unsigned forks; /* between this process and the one that loaded the library */
+static _Atomic unsigned forks; /* between the process that loaded the library and this one */
 
 static void forked_child(void)
 {
@@ -70,7 +72,7 @@ bool fence_stands(const struct skv_client *c)
 	return atomic_load_explicit(&c->control->fence[skv_client_row_of(c->id)], memory_order_acquire) == c->id;
 }
 
-/* With the daemon's words, if it had any. */
+/* Break the connection, with the daemon's message if there is one. */
 static int fell(struct skv_client *c)
 {
 	conn_turn(c);
@@ -100,7 +102,7 @@ int fence_check_held(struct skv_client *c, struct skv_seq *const *seqs, uint32_t
 	return e;
 }
 
-/* False: whom it was told has not answered, and may have ended before it could. */
+/* False: the daemon did not answer, and may have ended before it could. */
 static bool told_end(const struct skv_client *c, int64_t deadline)
 {
 	struct {
@@ -116,17 +118,17 @@ static bool told_end(const struct skv_client *c, int64_t deadline)
 	if (fd < 0)
 		return !skv_is_shortage(-errno);
 	if (connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0)
-		return errno != EAGAIN; /* nobody listens */
+		return errno != EAGAIN; /* no daemon listens */
 	return send(fd, &packet, sizeof(packet), MSG_NOSIGNAL) == (ssize_t)sizeof(packet) && left > 0 && poll(&p, 1, (int)left) == 1 &&
 	       recv(fd, &packet, sizeof(packet), 0) > 0;
 }
 
-/* A daemon may end meanwhile; where a service manager listens for the next one, that one is told. */
+/* A daemon may end meanwhile. If a service manager listens for the next one, the next one is told. */
 void fence_tell_end(const struct skv_client *c)
 {
 	const int64_t deadline = conn_deadline(c);
 
-	/* what cannot be told now, the end of the process says */
+	/* if it cannot be told now, it learns it when the process ends */
 	while (!told_end(c, deadline) && now_ms() < deadline)
 		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }

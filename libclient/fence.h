@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/fence.h - may this process still use what it has of the daemon? See fence.c. */
+/* libclient/fence.h - may this process still use what the daemon gave it? See fence.c. */
 #ifndef SKV_CLIENT_FENCE_H
 #define SKV_CLIENT_FENCE_H
 
@@ -10,29 +10,31 @@ struct skv_client;
 struct skv_seq;
 struct skv_session;
 
-/* Before the first client of the process. */
+/* Count forks from now on; called before the first client of the process. */
 void fence_watch_forks(void);
 unsigned fence_forks(void);
 
-/* Is this a child of the process that the client is of? */
+/* Is this process a child of the one that opened the client? */
 bool fence_forked(const struct skv_client *c);
 
 /*
- * Lock the session for a call of the engine's. -EPERM in a child of fork(2): nothing is locked there, as the lock may be
- * that of a thread which is not there, nor is anything read but what a session has from its beginning.
+ * Lock the session for a call of the engine. -EPERM in a child of fork(2): then nothing is locked, because the lock may
+ * be held by a thread that the child does not have, and only what a session has from its beginning is read.
  */
 int fence_enter(struct skv_session *s);
 
-/* As far as the daemon has said, or the one before: is the client connected? */
+/* Is the client connected, as far as the daemon, or the previous one, has said? */
 bool fence_stands(const struct skv_client *c);
 
-/* 0: the client is the daemon's; -ECONNRESET: not any more; -EPERM in a child of fork(2). No system call when it is 0. */
+/*
+ * 0: the connection stands; -ECONNRESET: it ended; -EPERM in a child of fork(2). Makes no system call if it returns 0.
+ */
 int fence_check(struct skv_client *c);
 
-/* The same, and the sequences are held by it: for who is about to commit. */
+/* The same before a commit: this client must also hold the sequences. */
 int fence_check_held(struct skv_client *c, struct skv_seq *const *seqs, uint32_t n);
 
-/* Nothing of the client is mapped any more, but its connection ended before: tell the daemon, if there is one. */
+/* The connection ended before, and nothing of the client is mapped any more: tell the daemon, if there is one. */
 void fence_tell_end(const struct skv_client *c);
 
 #endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/fp8.c - do a model's keys bear pages of fp8?
+ * libclient/fp8.c - can a model's keys be stored in pages of fp8?
  *
- * An e4m3 number is off by up to a sixteenth of itself. Keys of some models have elements in the hundreds, whose errors move
- * attention from one token to another: Qwen2.5-Coder-1.5B then recalls 5 registers of 36, and 32 with bf16. So the first
- * rows of the session's first prompts attend twice, to their keys and to the keys as fp8 shows them. What is compared is the total
- * variation of the two softmaxes, the share of attention that fp8 moves: the mean over rows, of the head where it is largest.
- * Over 16 rows it is 0.08 with SmolLM2-135M, 0.75 with Qwen2.5-0.5B and Qwen2.5-Coder-1.5B.
+ * An e4m3 number is off by up to a sixteenth of itself. Keys of some models have elements in the hundreds, whose errors
+ * move attention from one token to another: Qwen2.5-Coder-1.5B then recalls 5 registers of 36, and 32 with bf16. So the
+ * first rows of the session's first prompts attend twice, to their keys and to the keys rounded to fp8. The check
+ * compares the total variation of the two softmaxes, which is the share of attention that fp8 moves: the mean over
+ * rows, of the head where it is largest. Over 16 rows it is 0.08 with SmolLM2-135M, and 0.75 with Qwen2.5-0.5B and
+ * Qwen2.5-Coder-1.5B.
  *
- * Outliers are of a model's weights, not of a prompt: after some prompts the session is not checked any more.
+ * Outliers come from a model's weights and not from a prompt, so a session is checked in its first prompts only.
  */
 #include "libclient/fp8.h"
 
@@ -22,9 +23,9 @@
 #include "libclient/seq.h"
 #include "libclient/session.h"
 
-#define PROMPTS 8u   /* that are checked, of a session */
-#define MIN_ROWS 8u  /* of a prompt that says anything ... */
-#define MAX_ROWS 16u /* ... and that are compared */
+#define PROMPTS 8u   /* prompts of a session that are checked */
+#define MIN_ROWS 8u  /* rows that a prompt must have to be checked ... */
+#define MAX_ROWS 16u /* ... and rows that are compared at most */
 #define MOST_MOVED 0.25f
 
 /* Rows of one prompt as fp32. */
@@ -37,7 +38,7 @@ struct rows {
 
 /* ---- fp8 ------------------------------------------------------------------------------------- */
 
-/* The e4m3 number next to x, of two the even one: three bits of mantissa, the smallest number is 2^-9. */
+/* The e4m3 number nearest to x, ties to even: three bits of mantissa, the smallest number is 2^-9. */
 static float e4m3(float x)
 {
 	int exponent;
@@ -47,7 +48,7 @@ static float e4m3(float x)
 	return ldexpf(rintf(ldexpf(x, -exponent)), exponent);
 }
 
-/* A row as pages of fp8 keep it, with a power of two for its largest element (SKV_FP8 in types.h). */
+/* A row as pages of fp8 store it, with a power of two for its largest element (SKV_FP8 in types.h). */
 static void round_row(const float *row, uint32_t dim, float *to)
 {
 	float most = 0;
@@ -109,7 +110,7 @@ static float moved_of_head(const struct skv_shape *sh, const struct rows *r, uin
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Rows [first, first + n) of a matrix, as fp32 without gaps; raw: room for them as they are. */
+/* Rows [first, first + n) of a matrix, as contiguous fp32; `raw`: room for them in their own dtype. */
 static int read_rows(struct skv_session *s, const void *from, uint32_t stride, uint32_t width, uint32_t first, uint32_t n, void *raw, float *to)
 {
 	const size_t each = skv_dtype_bytes(s->model.io_dtype), apart = stride ? stride : width;
@@ -128,7 +129,7 @@ static int read_rows(struct skv_session *s, const void *from, uint32_t stride, u
 	return 0;
 }
 
-/* Numbers that are not finite are not fp8's doing. */
+/* Numbers that are not finite do not come from fp8. */
 static bool all_finite(const float *x, size_t n)
 {
 	float sum = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/fp8.h - do a model's keys bear pages of fp8? */
+/* libclient/fp8.h - can a model's keys be stored in pages of fp8? */
 #ifndef SKV_CLIENT_FP8_H
 #define SKV_CLIENT_FP8_H
 
@@ -9,7 +9,10 @@ struct skv_attn;
 struct skv_session;
 struct skv_shape;
 
-/* Before rows are appended to pages of fp8. 0; -EDOM with a text; or what failed. The device is entered. */
+/*
+ * Check rows before they are appended to pages of fp8. 0, -EDOM with a text, or what failed. The device must be
+ * entered.
+ */
 int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_shape *sh, const struct skv_attn *a);
 
 #endif

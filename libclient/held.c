@@ -7,7 +7,7 @@
 #include "libclient/lease/pool.h"
 #include "libclient/request.h"
 
-/* The list, with room for one more element; NULL: out of memory, and it is as it was. */
+/* Returns the list with room for one more element; NULL: out of memory, and the list is unchanged. */
 static void *grown(void *list, size_t n, size_t *cap, size_t size)
 {
 	void *more;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/held.h - sessions and sequences that the daemon has told a client it has, as its replies came. */
+/* libclient/held.h - the sessions and sequences that a client has, according to the daemon's replies. */
 #ifndef SKV_CLIENT_HELD_H
 #define SKV_CLIENT_HELD_H
 
@@ -21,7 +21,7 @@ struct held {
 	size_t n_sessions, n_seqs, cap_sessions, cap_seqs;
 };
 
-/* An answered request: what its reply says, and that pages are on lease. False: out of memory. client->lock is held. */
+/* Update from an answered request: sessions, sequences, pages on lease. False: out of memory. Needs client->lock. */
 bool held_update(struct held *h, const struct request *r);
 void held_close(struct held *h, uint32_t session); /* with its sequences */
 struct held_session *held_session(const struct held *h, uint32_t id); /* NULL: none */

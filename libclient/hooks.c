@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/hooks.c - a policy's hooks, run for the sequences of a batch that decode. */
+/* libclient/hooks.c - runs a policy's hooks for the sequences of a batch that decode. */
 #include "libclient/hooks.h"
 
 #include "libclient/policy.h"
@@ -29,7 +29,7 @@ void policy_step_end(struct skv_session *s, struct policy_batch *pb)
 			some.n++;
 		policy_hook(s, &some, PHASE_END, 0);
 		if (some.n == 0)
-			some.n = 1; /* a cancelled one */
+			some.n = 1; /* skip a cancelled one */
 	}
 	s->batch = pb;
 }

@@ -5,9 +5,9 @@
 
 #include "libclient/session.h"
 
-/* Run a hook for a batch's decoding sequences. */
+/* Run a hook for the decoding sequences of a batch. */
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer);
-/* Its step_end(), for the sequences of the batch that are not cancelled: in runs of such as follow each other. */
+/* Run step_end() for the sequences of the batch that are not cancelled, once for each run of adjacent ones. */
 void policy_step_end(struct skv_session *s, struct policy_batch *pb);
 
 #endif

@@ -2,12 +2,13 @@
 /*
  * libclient/identity.c - what K and V are computed from, as 128 bits.
  *
- * Each item is hashed with its key, and the identity is the sum of all items modulo 2^128: so it does not depend on
- * their order, which differs between a checkpoint's shards and a model in memory. The numbers of a tensor count, not their
- * dtype: they are hashed as fp32, which bf16 and fp16 widen to exactly.
+ * Each item is hashed with its key, and the identity is the sum of all items modulo 2^128. So it does not depend on
+ * their order, which differs between the shards of a checkpoint and a model in memory. A tensor counts by its numbers
+ * and not by its dtype: they are hashed as fp32, to which bf16 and fp16 convert exactly.
  *
- * Reading all weights of a model takes a second or so. The sum over a file is therefore kept in the user's cache, under the file's
- * device, inode, size, and times of modification and change; a program that writes to the file cannot set the last one.
+ * Reading all weights of a model takes a second or so. The sum over a file is therefore kept in the user's cache, under
+ * the file's device, inode, size, and times of modification and change; a program that writes to the file cannot set
+ * the time of change.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -61,7 +62,7 @@ void skv_identity_add_text(struct skv_identity *to, const char *key, const char 
 
 void skv_identity_add_number(struct skv_identity *to, const char *key, double number)
 {
-	const double x = number == 0 ? 0 : number; /* of two zeros one */
+	const double x = number == 0 ? 0 : number; /* -0 counts as 0 */
 
 	skv_identity_add(to, key, &x, sizeof(x));
 }
@@ -81,7 +82,7 @@ static void widen(const struct skv_tensor *t, uint64_t first, uint64_t n, uint32
 	}
 	memset(half, 0, sizeof(half));
 	memcpy(half, t->data + 2 * first, n * sizeof(*half));
-	for (uint32_t i = 0; i < CHUNK; i++) /* of a constant length: in vectors */
+	for (uint32_t i = 0; i < CHUNK; i++) /* a constant length, so that the loop is vectorized */
 		to[i] = (uint32_t)half[i] << 16;
 }
 
@@ -102,7 +103,10 @@ static XXH128_hash_t content_of(const struct skv_tensor *t, uint64_t n)
 	return XXH3_128bits_digest(&state);
 }
 
-/* K and V do not depend on the output matrix. Inverse frequencies of RoPE, which old checkpoints have, follow from the configuration. */
+/*
+ * Does the tensor count? K and V do not depend on the output matrix. Inverse frequencies of RoPE, which old checkpoints
+ * have, follow from the configuration.
+ */
 static bool is_read(const char *name)
 {
 	const char *last = strrchr(name, '.');
@@ -145,7 +149,7 @@ static struct skv_identity sum_of_file(const struct skv_safetensors *file)
 	return sum;
 }
 
-/* Where the sum of a file is kept; "" where the user has no cache. */
+/* Where the sum of a file is kept; "" if the user has no cache. */
 static void cache_path(const struct stat *st, char *to, size_t len)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -168,7 +172,7 @@ static bool recall(const char *path, struct skv_identity *ret)
 	SKV_FD_CLEANUP int fd = *path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	struct stat st;
 
-	/* a file of another user's would say what it likes */
+	/* another user's file could say anything */
 	return fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() && read(fd, ret, sizeof(*ret)) == sizeof(*ret);
 }
 
@@ -184,7 +188,7 @@ static void make_folders(const char *of)
 	}
 }
 
-/* Whole under its name or not there. A cache that cannot be written is none. */
+/* The file is there as a whole or not at all. A cache that cannot be written is not used. */
 static void keep(const char *path, const struct skv_identity *sum)
 {
 	char part[4096 + 32];
@@ -219,7 +223,7 @@ int skv_identity_add_files(struct skv_identity *to, const char *folder)
 		cache_path(&before, path, sizeof(path));
 		if (!recall(path, &sum)) {
 			sum = sum_of_file(&checkpoint.file[i]);
-			/* what was written to meanwhile is not kept */
+			/* the sum of a file that changed meanwhile is not kept */
 			if (stat(checkpoint.file[i].path, &after) == 0 && before.st_ino == after.st_ino && before.st_ctim.tv_sec == after.st_ctim.tv_sec &&
 			    before.st_ctim.tv_nsec == after.st_ctim.tv_nsec)
 				keep(path, &sum);
@@ -232,7 +236,7 @@ int skv_identity_add_files(struct skv_identity *to, const char *folder)
 
 /* ---- the shape ------------------------------------------------------------------------------- */
 
-/* Sinks are weights, and a rank has its own heads' alone: they count with the tensors. */
+/* Sinks are weights, and a rank has only those of its own heads: they count with the tensors. */
 static void add_layer(struct skv_identity *to, const struct skv_model *m, uint32_t l)
 {
 	const struct skv_model_layer *layer = skv_model_layer(m, l);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/joint.c - commits of tensor-parallel ranks, which count when all of them have made theirs (common/seqmem.h, 10).
+ * libclient/joint.c - commits of tensor-parallel ranks, which count when all ranks have committed (common/seqmem.h,
+ * 10).
  *
- * After a commit each rank calls the same all-reduce once more: when it is through, all ranks
- * have committed. Only then is carried out what a commit evicts, and does anything begin that overwrites what the one before
- * needs. So of ranks that die at any instruction some may have a commit more than others, by one, and the daemon takes that one
- * back. What is reduced is the rank's number and its negative: an all-reduce that was given up, and one that never ran, leave
- * another result than one that is through.
+ * After a commit each rank calls the same all-reduce once more; when it completes, all ranks have committed. Only then
+ * are the commit's evictions carried out, and only then does anything begin that overwrites what the previous commit
+ * needs. So if ranks die at any instruction, some may have one commit more than others, and the daemon takes that one
+ * back. Ranks reduce their number and its negative: an all-reduce that was aborted, or never ran, leaves another result
+ * than one that has completed.
  *
- * With it goes which policy each rank runs, and which one it is ready to swap to. A rank knows of what was said as many steps ago
- * as a host may be ahead of its device: at that distance all ranks swap in the same step.
+ * The message also says which policy each rank runs, and which one it is ready to swap to. A rank knows the answers
+ * from as many steps ago as a host may be ahead of its device: at that distance all ranks swap in the same step.
  */
 #include "libclient/joint.h"
 
@@ -29,18 +30,21 @@ struct joint {
 	const char *lost; /* NULL, or why nothing can go on */
 	float *mem; /* [JOINT_WORDS] in the model's memory */
 	size_t bytes;
-	float *told; /* [2][JOINT_WORDS], pinned: of a confirmation that is waited for; NULL in host memory ... */
-	void *stream; /* ... where it is queued */
-	uint64_t asked, answered; /* confirmations, in their order */
-	uint32_t ready[DEVICE_STEPS]; /* by their number: the generation that all ranks were ready for, or 0 */
+	/* [2][JOINT_WORDS], pinned: message and answer of one that is waited for; NULL in host memory ... */
+	float *told;
+	void *stream; /* ... and the stream that it is queued on */
+	uint64_t asked, answered; /* number of confirmations */
+	uint32_t ready[DEVICE_STEPS]; /* [number % DEVICE_STEPS]: the generation that all ranks were ready for, or 0 */
 };
 
-/* Which of a rank's numbers: its own, its policy, and the one that it is ready to swap to; each, and its negative. */
+/*
+ * A rank's numbers: its own, its policy, and the policy that it is ready to swap to. Each is followed by its negative.
+ */
 enum { NUMBER, POLICY = 2, READY = 4 };
 
 uint32_t joint_generation(uint64_t generation)
 {
-	return (uint32_t)(generation & 0x7fffff) + 1; /* fp32 has all of these */
+	return (uint32_t)(generation & 0x7fffff) + 1; /* exact in fp32 */
 }
 
 int joint_open(struct skv_session *s)
@@ -89,7 +93,7 @@ void joint_close(struct skv_session *s)
 	s->joint = NULL;
 }
 
-/* The generation that this rank is ready for, now or after a swap. */
+/* The generation that this rank is ready for: its policy's, or the one that it waits to swap to. */
 static float ready(const struct skv_session *s)
 {
 	const struct skv_msg_policy *swap = s->swap ? s->swap->body : NULL;
@@ -139,7 +143,10 @@ static int lose(struct skv_session *s, const char *why)
 
 static const char silent[] = "other ranks did not confirm a commit", apart[] = "ranks run different policies";
 
-/* What all ranks say now, `last` where else they say what they are ready for, to answer[]; waits. Nothing of a device is under way. */
+/*
+ * Exchange the numbers of all ranks, with `last` in place of READY, and wait. answer[]: their maxima. Nothing may be
+ * queued on the device.
+ */
 static int ask_all(struct skv_session *s, float last, float answer[JOINT_WORDS])
 {
 	const size_t bytes = JOINT_WORDS * sizeof(*answer);
@@ -191,7 +198,7 @@ int joint_compare(struct skv_session *s, int32_t own, int32_t *ret_least, int32_
 	return e;
 }
 
-/* The next confirmation's answer. */
+/* Take the answer to the next confirmation. */
 static void take(struct skv_session *s, const float *answer)
 {
 	struct joint *r = s->joint;
@@ -254,6 +261,6 @@ uint32_t joint_agreed_swap(const struct skv_session *s)
 {
 	const struct joint *r = s->joint;
 
-	/* what was asked so long ago has been answered, and every rank has taken the answer */
+	/* confirmations that long ago were answered, and every rank has taken the answer */
 	return r->asked < DEVICE_STEPS ? 0 : r->ready[r->asked % DEVICE_STEPS];
 }

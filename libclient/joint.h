@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/joint.h - commits of tensor-parallel ranks, which count when all of them have made theirs. session.joint NULL: each by itself. */
+/*
+ * libclient/joint.h - commits of tensor-parallel ranks, which count when all ranks have committed.
+ *
+ * If session.joint is NULL, each commit counts by itself.
+ */
 #ifndef SKV_CLIENT_JOINT_H
 #define SKV_CLIENT_JOINT_H
 
@@ -10,7 +14,7 @@ struct device_step;
 struct skv_seq;
 struct skv_session;
 
-/* What ranks tell each other when they commit: numbers of which each gets the largest. */
+/* Numbers that ranks exchange when they commit; each becomes the largest of all ranks'. */
 #define JOINT_WORDS 6u
 
 int joint_open(struct skv_session *s);
@@ -18,29 +22,34 @@ void joint_close(struct skv_session *s);
 
 /* 0, or -ECONNABORTED: a commit was not confirmed, or ranks run different policies. Then nothing may begin any more. */
 int joint_state(const struct skv_session *s);
-/* Before the first step all ranks meet. As joint_state(). */
+/* Before the first step: wait until all ranks have begun. Returns as joint_state(). */
 int joint_begin(struct skv_session *s);
 
-/* Of a number of each rank's, from -2^24 to 2^24, the least and the most; waits. All ranks call it, in the same order. As joint_state(). */
+/*
+ * Get the minimum and maximum of all ranks' numbers, from -2^24 to 2^24; waits. All ranks call it, in the same order.
+ * Returns as joint_state().
+ */
 int joint_compare(struct skv_session *s, int32_t own, int32_t *ret_least, int32_t *ret_most);
 
 /*
- * Tell the others that this rank has committed, and wait until all have: in host memory, or with nothing of a device under way.
- * False: it is not known whether all have; joint_state() says so from then on.
+ * Tell the others that this rank has committed, and wait until all have. In host memory, or with nothing queued on the
+ * device. False: it is not known whether all have; joint_state() fails from then on.
  */
 bool joint_confirm(struct skv_session *s);
 
-/* The same at the end of a step on a device, queued behind its commit; its answer is taken when it has run. */
+/* The same at the end of a step on a device, queued behind its commit. joint_confirmed() takes the answer. */
 void joint_queue(struct skv_session *s, struct device_step *x);
-/* Have all ranks committed this step, which has run? For each step, in their order. */
+/* Have all ranks committed this step, which has run? Called for each step, in their order. */
 bool joint_confirmed(struct skv_session *s, const struct device_step *x);
 
-/* The sequence's commit of this epoch is one that all ranks have; or, to begin with, each commits for itself. */
+/*
+ * Record that all ranks have the sequence's commit of this epoch; without session.joint, that each commits for itself.
+ */
 void joint_know(struct skv_seq *q, uint32_t epoch);
 
 /* The generation of the policy that all ranks are ready to swap to in the step that begins now, or 0. */
 uint32_t joint_agreed_swap(const struct skv_session *s);
-/* Of a generation, what ranks tell each other; never 0. */
+/* A policy's generation as ranks exchange it; never 0. */
 uint32_t joint_generation(uint64_t generation);
 
 #endif

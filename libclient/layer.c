@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * libclient/layer.c - a layer of the open step, put together from its plan, its policy batch and its class of layers.
- */
+/* libclient/layer.c - assembles a layer of the open step from its plan, its policy batch and its class of layers. */
 #include "libclient/layer.h"
 
 #include "libclient/compress/compressor.h"

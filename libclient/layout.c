@@ -2,12 +2,12 @@
 /*
  * libclient/layout.c - a step as the kernels see it.
  *
- * What they are told of a sequence is the same for all layers, unless some evict single tokens or compress: such a
- * layer has slots of its own number. So layers that agree in all sequences of the step are a class, and each class
- * has its own batch.
+ * Kernels see a sequence in the same way in all layers, unless some evict single tokens or compress: such a layer has
+ * its own number of slots. So layers that agree in all sequences of the step form a class, and each class has its own
+ * batch.
  *
- * On a device the sequences of a policy batch that decode are padded with empty ones to one of few numbers: a recording of its layers
- * (replay.c) fits when a few more or fewer decode. Prompts come behind them, so that they do not matter to it.
+ * On a device the decoding sequences of a policy batch are padded with empty ones to one of few sizes, so that a
+ * recording of its layers (replay.c) fits when a few more or fewer decode. Prompts come behind them and do not matter.
  */
 #include "libclient/layout.h"
 
@@ -37,7 +37,7 @@ static int grow_kseq(struct skv_session *s, uint32_t n)
 	return st->kseq ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
-/* What the kernels need of number `at` of the step, in the layers of a class. */
+/* Sequence number `at` of the step as kernels see it in the layers of a class. */
 static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item *it, uint32_t at, uint32_t row,
                                uint32_t layer)
 {
@@ -56,15 +56,15 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 	        .n_state = q->has_state && !q->maintenance ? it->n_tokens : len,
 	        .n_tokens = q->len + it->n_tokens,
 	        .slot_end = seq_slot_end(q, layer),
-	        .set = (q->epoch + !noting) & 1, /* init_slot_meta() writes the other one */
+	        .set = (q->epoch + !noting) & 1, /* init_slot_meta() writes the other set */
 	        .n_retained = UINT32_MAX,
 	        .n_active = UINT32_MAX,
 	};
 }
 
 /*
- * A bound on lengths up to `len`. What a device has recorded fits while sequences grow up to it, so it is
- * generous: up to a quarter more.
+ * An upper bound for lengths up to `len`. On a device a recording fits while sequences grow up to it, so it is
+ * generous: up to a quarter more, or SCRATCH_ROUND tokens.
  */
 uint32_t layout_bound(const struct skv_session *s, uint32_t len)
 {
@@ -77,7 +77,7 @@ uint32_t layout_bound(const struct skv_session *s, uint32_t len)
 	return (len + step - 1) / step * step;
 }
 
-/* An empty sequence, which may be read like any other. Nothing is written for its rows, of which there are none. */
+/* An empty sequence, which kernels may read like any other. It has no rows, so nothing is written for them. */
 static struct skv_kseq padding_kseq(const struct device *d)
 {
 	return (struct skv_kseq){.table = d->holes, .n_retained = UINT32_MAX, .n_active = UINT32_MAX};
@@ -103,8 +103,8 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, ui
 }
 
 /*
- * Does some policy attend to the end of its prompts densely, which is said sequence by sequence, in a model with
- * sliding windows, whose layers know no such end? Then these are apart.
+ * Must layers with a sliding window be apart from the others? Yes, if a policy attends densely at the end of its
+ * prompts: that end is set for each sequence, and layers with a sliding window have none.
  */
 static bool windows_apart(const struct skv_session *s)
 {
@@ -116,7 +116,7 @@ static bool windows_apart(const struct skv_session *s)
 	return tails && skv_full_layers(&s->model, 0, s->model.n_layers) < s->model.n_layers;
 }
 
-/* Are the two layers the same to the kernels? */
+/* Do kernels see the two layers in the same way? */
 static bool same_class(const struct skv_session *s, uint32_t a, uint32_t b)
 {
 	const struct step *st = &s->step;
@@ -161,8 +161,8 @@ static void find_classes(struct skv_session *s)
 }
 
 /*
- * Each row of those that decode several, as a sequence that ends with it: what attends is told of rows, what appends of
- * sequences.
+ * Lay out each row of sequences that decode several, as a sequence that ends with it: attention takes rows, and
+ * appending takes sequences.
  */
 static void lay_out_rows(struct step *st, uint32_t class)
 {
@@ -193,7 +193,7 @@ static void lay_out_padding(struct skv_session *s, uint32_t class)
 			st->kseq[(size_t)class * st->n_kseq + st->batch[i].at_kseq + at] = padding_kseq(s->device);
 }
 
-/* The items as the kernels see them in a class of layers, and what their commits will say of these. */
+/* Lay out the items for a class of layers, and what their commits will say of these layers. */
 static void lay_out_class(struct skv_session *s, const struct skv_step_item *items, uint32_t class)
 {
 	struct step *st = &s->step;
@@ -231,7 +231,7 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 	c->prompts = batch_of(s, class, st->n_padded, st->n - st->n_decode);
 }
 
-/* What a commit will say of the sequence, its layers' slots aside. */
+/* What a commit will say of the sequence (`about`), except its layers' slots. */
 static uint32_t about_of(struct skv_seq *q, bool prompt)
 {
 	uint32_t leading = q->about & SKV_ABOUT_PROMPT, flags = q->about & (SKV_ABOUT_SLOTS | SKV_ABOUT_DECOMPRESSED);
@@ -248,8 +248,8 @@ static bool decodes(const struct skv_step_item *it)
 }
 
 /*
- * The batch of sequences that run this policy, compress or do not, and decode as many rows, made where there is none so
- * far. So those with one row are to the kernels what they are without the others.
+ * Find or make the batch of the sequences that run this policy, compress or do not, and decode as many rows. So kernels
+ * see sequences with one row in the same way whether others decode several or not.
  */
 static struct policy_batch *batch_of_policy(struct step *st, const struct skv_step_item *it)
 {
@@ -263,7 +263,7 @@ static struct policy_batch *batch_of_policy(struct step *st, const struct skv_st
 	return &st->batch[st->n_batches++];
 }
 
-/* Mark the sequences, and count those of each policy batch. */
+/* Mark the sequences as in the step, and count those of each policy batch. */
 static int find_batches(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct step *st = &s->step;
@@ -283,7 +283,7 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 		it->seq->n_rows = it->seq->n_new = it->n_tokens;
 		it->seq->n_prompt_remaining = it->n_prompt_remaining;
 		it->seq->step_attended = 0;
-		if (it->seq->maintenance) /* what it will say is known */
+		if (it->seq->maintenance) /* what its commit will say is set already */
 			it->seq->next_prompt = (struct skv_prompt){.begin = it->seq->len};
 		else
 			it->seq->next_about = about_of(it->seq, !decodes(it));
@@ -296,8 +296,8 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 }
 
 /*
- * How many sequences there are with padding: two numbers an octave, so that recordings are few, and so is padding. Sequences that evict or
- * compress have none, nor have those that decode several rows.
+ * The number of sequences with padding: two sizes an octave, so that there are few recordings and little padding.
+ * Sequences that evict, compress or decode several rows have no padding.
  */
 static uint32_t padded_size(const struct skv_session *s, const struct policy_batch *pb)
 {
@@ -310,7 +310,7 @@ static uint32_t padded_size(const struct skv_session *s, const struct policy_bat
 	return n;
 }
 
-/* Selections for the policy batches, and ranges of the step for their sequences, of which none is filled so far. */
+/* Give the policy batches selections, and ranges of the step for their sequences, which are filled in later. */
 static int fill_batches(struct skv_session *s)
 {
 	struct step *st = &s->step;

@@ -9,9 +9,9 @@ struct pages;
 struct skv_session;
 struct skv_step_item;
 
-/* Lay the items out for the kernels, those that decode first. Marks the sequences, adds up pages. */
+/* Lay the items out for the kernels, decoding ones first. Marks sequences as in the step; adds up pages in *ret. */
 int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret);
-/* What kernels are told that lengths up to this one do not exceed. */
+/* Upper bound that kernels are told for lengths up to `len`. */
 uint32_t layout_bound(const struct skv_session *s, uint32_t len);
 
 #endif

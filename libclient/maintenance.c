@@ -2,9 +2,9 @@
 /*
  * libclient/maintenance.c - maintenance transactions.
  *
- * What changes where the tokens of a sequence lie, and not which they are, is a step without tokens: a transaction of
- * its own, with its own commit, between those of the engine. They are rare, for another policy or for a prompt after
- * evictions, so they wait for the device and need not be fast. After death between two of them the next holder runs
+ * A change of where the tokens of a sequence lie, and not of which they are, is a step without tokens: a transaction
+ * with its own commit, between those of the engine. Such changes are rare (another policy, or a prompt after
+ * evictions), so they wait for the device and need not be fast. After death between two of them the next holder runs
  * those that are left.
  */
 #include "libclient/maintenance.h"
@@ -27,8 +27,8 @@
 #include "libclient/transaction.h"
 
 /*
- * It is the last one as long as no page was taken out, and behind a prompt. Fewer tokens alone do not tell: single ones may
- * have been evicted before.
+ * The partial page is the last one as long as no page was taken out, and after a prompt. Fewer tokens alone do not show
+ * that a page was taken out: single tokens may have been evicted before.
  */
 bool partial_page_inside(const struct skv_seq *q, uint32_t layer)
 {
@@ -38,7 +38,7 @@ bool partial_page_inside(const struct skv_seq *q, uint32_t layer)
 	       !(q->about & SKV_ABOUT_PROMPTED);
 }
 
-/* Tokens in slots that have a page. */
+/* Tokens in slots whose page is resident. */
 static uint32_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_t extent)
 {
 	uint32_t n = 0;
@@ -52,7 +52,7 @@ static uint32_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_
 	return n;
 }
 
-/* What the layer's slots will be. */
+/* The layer's slots after the transaction. */
 static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enum maintenance kind)
 {
 	struct skv_layer_slots x = q->slots[layer];
@@ -70,7 +70,7 @@ static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enu
 	return x;
 }
 
-/* What is known of the sequence after it. */
+/* What is known of the sequence after the transaction (`about`). */
 static uint32_t about_after(const struct skv_seq *q)
 {
 	uint32_t prompted = q->maintenance == MAINTENANCE_SLOT_METADATA ? SKV_ABOUT_PROMPTED : 0;
@@ -84,7 +84,7 @@ static uint32_t about_after(const struct skv_seq *q)
 		if (next->granularity || next->live != q->len || next->n_compressed > 0)
 			about |= SKV_ABOUT_SLOTS;
 		if (q->maintenance == MAINTENANCE_COMPACT && q->gaps && next->granularity > 1)
-			about &= ~SKV_ABOUT_PROMPTED; /* a page has come down to where another was: see partial_page_inside() */
+			about &= ~SKV_ABOUT_PROMPTED; /* a page moved into another's place: see partial_page_inside() */
 	}
 	return about;
 }
@@ -127,7 +127,7 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 		s->kernels->alloc_slots(&shape, b, &to, w);
 }
 
-/* The kernels of a step that was entered, and its commit. */
+/* Run the kernels of a transaction that was begun, and commit it. */
 static int carry(struct skv_session *s, struct skv_seq *q)
 {
 	bool holds = q->has_state && q->mem->state_epoch == q->epoch;
@@ -160,7 +160,7 @@ static int prepare(struct skv_session *s)
 {
 	int e = scratch_prepare(s);
 
-	return e < 0 ? e : selections_prepare(s); /* slots */
+	return e < 0 ? e : selections_prepare(s); /* room for slots */
 }
 
 int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance kind)

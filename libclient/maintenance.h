@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/maintenance.h - maintenance transactions: steps without tokens, after which a sequence is the same and
- * lies in another way.
+ * libclient/maintenance.h - maintenance transactions: steps without tokens, after which a sequence has the same tokens
+ * in another layout.
  */
 #ifndef SKV_CLIENT_MAINTENANCE_H
 #define SKV_CLIENT_MAINTENANCE_H
@@ -11,7 +11,7 @@
 
 #include "libclient/seq.h"
 
-/* One of this kind; the device, if any, is waited for. 0, or a negative errno with the last error set. */
+/* Run one of this kind; waits for the device. 0, or a negative errno with the last error set. */
 int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance kind);
 /* Is the layer's partial page among its full ones? MAINTENANCE_MOVE_PARTIAL and a compaction make it the last. */
 bool partial_page_inside(const struct skv_seq *q, uint32_t layer);

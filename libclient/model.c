@@ -2,8 +2,8 @@
 /*
  * libclient/model.c - the model of a session: what skv_open was given, copied and checked.
  *
- * The caller's layers are read during skv_open and no longer. The copy has the library's own declaration of them, with
- * all sinks behind it in the same memory; policies see it.
+ * The caller's layers are read during skv_open only. The copy uses the library's own declaration of them, with all
+ * sinks behind them in the same memory; policies see the copy.
  */
 #include "libclient/model.h"
 
@@ -51,7 +51,7 @@ static int check_layer(const struct skv_model *m, const struct skv_model_layer *
 	return e < 0 ? e : check_shared(all, layer);
 }
 
-/* The caller's layers, which lie as far apart as the first one says. They have room for their sinks behind them. */
+/* Copy the caller's layers, which are as far apart as the first one's size says. Sinks go behind it. */
 static int copy_layers(struct skv_model *m, const struct skv_model_layer *from)
 {
 	const size_t sinks = (size_t)m->n_layers * m->n_heads;

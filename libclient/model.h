@@ -8,11 +8,13 @@
 
 #include <sparsekv/types.h>
 
-/* Copies `from` with its layers and their sinks into `to`; model_free() takes the copy. -EINVAL with a text, -ENOMEM. */
+/*
+ * Copy `from`, with its layers and their sinks, to `to`; model_free() frees the copy. -EINVAL with a text, or -ENOMEM.
+ */
 int model_copy(struct skv_model *to, const struct skv_model *from);
 void model_free(struct skv_model *m);
 
-/* What a layer's softmax has, in the model's own words: 0 and NULL where it has none. The scale is resolved. */
+/* Attributes of a layer's softmax; 0 and NULL where it has none. The scale is resolved (never 0). */
 float model_scale(const struct skv_model *m, uint32_t layer);
 float model_softcap(const struct skv_model *m, uint32_t layer);
 const float *model_sinks(const struct skv_model *m, uint32_t layer); /* [n_heads], host memory */

@@ -2,10 +2,10 @@
 /*
  * libclient/pages.c - which pages a step takes, writes to and evicts.
  *
- * A sequence has page tables (block tables), one a layer for each kind of page (common/seqmem.h): rows of K and V,
- * bounds or sketches, slot metadata, codes, references, saved queries. What a step needs of each follows from the slots that the
- * layer has as of the last commit and from those that it has in the step. For a sequence that never evicted single
- * tokens these are its length, before and after.
+ * A sequence has page tables (block tables), one a layer for each kind of page (common/seqmem.h): rows of K and V, page
+ * bounds or sketches, slot metadata, codes, references, saved queries. What a step needs of each follows from the slots
+ * that the layer has as of the last commit, and from those that it has in the step. For a sequence that never evicted
+ * single tokens these are its lengths before and after the step.
  */
 #include "libclient/pages.h"
 
@@ -22,7 +22,7 @@
 #include "libclient/prefill/schedule.h"
 #include "libclient/seq.h"
 
-/* Has the layer K and V of its own? Else its table has holes alone. */
+/* Does the layer have K and V of its own? If not, its table has only holes. */
 static bool has_rows(const struct skv_seq *q, uint32_t layer)
 {
 	return skv_model_kv_layer(&q->session->model, layer) == layer;
@@ -40,13 +40,13 @@ uint32_t pages_of_state(const struct skv_seq *q, uint32_t layer, uint32_t tokens
 	return (tokens + each - 1) / each;
 }
 
-/* State pages that so many slots of a layer take, ... */
+/* State pages for so many slots of a layer ... */
 static uint32_t state_of(const struct skv_seq *q, uint32_t layer, uint32_t slots)
 {
 	return plan_has_state(&seq_policy(q)->plan[layer]) ? pages_of_state(q, layer, slots) : 0;
 }
 
-/* ... and of slot metadata. */
+/* ... and pages of slot metadata. */
 static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 {
 	uint32_t each = skv_slot_meta_per_page(&q->session->shape);
@@ -70,7 +70,7 @@ static uint32_t slot_meta_table(const struct skv_seq *q, uint32_t layer)
 	return skv_table(q->layout.n_layers, SKV_PAGES_SLOT_META, layer);
 }
 
-/* Codes or references of a layer with so many tokens compressed. */
+/* Codes or references of a layer with so many compressed tokens. */
 static struct records records_of(const struct skv_seq *q, enum skv_page_kind group, uint32_t layer, uint32_t coded)
 {
 	struct skv_shape shape = q->session->shape;
@@ -83,7 +83,7 @@ static uint32_t record_pages(const struct skv_seq *q, enum skv_page_kind group, 
 	return records_pages(records_of(q, group, layer, coded));
 }
 
-/* Entries of the table with pages as of the last commit: none is beyond, and none below is missing but for gaps. */
+/* Number of entries with pages as of the last commit: there are none beyond, and below only gaps are missing. */
 static uint32_t had(const struct skv_seq *q, uint32_t table)
 {
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer);
@@ -97,7 +97,7 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 	}
 }
 
-/* And those that it has with the open step, or would have with so many tokens more. */
+/* The same with the open step, or with `more` tokens after it. */
 static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t more)
 {
 	uint32_t layer = layer_of(q, table), reach = seq_next_slot_end(q, layer) + more;
@@ -118,8 +118,8 @@ static uint32_t wants(const struct skv_seq *q, uint32_t table)
 }
 
 /*
- * Tables in which the open step may want a page: of a sequence without slots of its own, and without a prompt that is being
- * read, those of K and V and of what its policy scores pages or keys by, which come first.
+ * Number of tables in which the open step may need a page. For a sequence that has neither its own slots nor a prompt
+ * that is being read, these are the tables of K and V and of page bounds or sketches, which come first.
  */
 static uint32_t tables_used(const struct skv_seq *q)
 {
@@ -130,7 +130,7 @@ static uint32_t tables_used(const struct skv_seq *q)
 	return skv_table(n, SKV_PAGES_STATE, seq_policy(q)->n_state_layers > 0 ? n : 0);
 }
 
-/* Pages for the rest of its prompt: set aside now, or the prompt could stop half read. */
+/* Pages for the rest of its prompt, which are set aside now: otherwise the prompt could stop half read. */
 static uint64_t ahead(const struct skv_seq *q)
 {
 	uint64_t n = 0;
@@ -141,8 +141,8 @@ static uint64_t ahead(const struct skv_seq *q)
 }
 
 /*
- * Entries among which some lack a page. Beyond the last one as a rule; a compaction fills what was evicted before
- * there was slot metadata, and decompression what was compressed.
+ * Range of entries that may lack pages. As a rule it is at the end; a compaction fills gaps that were evicted before
+ * there was slot metadata, and decompression fills entries of compressed tokens.
  */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
@@ -154,9 +154,9 @@ static struct span missing(const struct skv_seq *q, uint32_t table)
 }
 
 /*
- * MAINTENANCE_MOVE_PARTIAL may take one entry beyond those that the committed length counts, and no more: see
- * partial_page_inside(). So that its page is the sequence's all the same, the table of slot metadata names it, too: in the
- * last entry that counts, which metadata never need. This is that entry, or NULL.
+ * MAINTENANCE_MOVE_PARTIAL may use one entry beyond those that the committed length counts, and no more: see
+ * partial_page_inside(). So that the page still belongs to the sequence, the table of slot metadata names it, too: in
+ * its last counted entry, which metadata never need. Returns that entry, or NULL.
  */
 static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
@@ -169,7 +169,7 @@ static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 
 /* ---- supply ---------------------------------------------------------------------------------- */
 
-/* Does the step need pages, or holes for tokens that will have none? */
+/* Does the step need pages, or holes for tokens without slots? */
 static bool takes(const struct skv_seq *q)
 {
 	uint32_t end = q->len + q->n_new;
@@ -186,7 +186,7 @@ static bool takes(const struct skv_seq *q)
 	return false;
 }
 
-/* The page of records that is not full, if the step compresses. */
+/* The last page of records, if it is not full and the step compresses. */
 static struct span records_written(const struct skv_seq *q, uint32_t table)
 {
 	enum skv_page_kind group = kind_of(q, table);
@@ -198,7 +198,7 @@ static struct span records_written(const struct skv_seq *q, uint32_t table)
 	return (struct span){.from = x.n / x.each, .to = had(q, table)};
 }
 
-/* Of what is saved of a prompt, in n pages, the set that the step's commit will have. */
+/* Of the n pages saved of a prompt: the set that the step's commit makes valid. */
 static struct span kept_written(const struct skv_seq *q, uint32_t n)
 {
 	uint32_t half = n / 2, set = (q->epoch + 1) & 1;
@@ -207,8 +207,8 @@ static struct span kept_written(const struct skv_seq *q, uint32_t n)
 }
 
 /*
- * The entries of a table that the step writes to, of those that the sequence has: of the last page, if it is partly
- * filled, or of its state page. Where slots in the middle are free, or what is written is not last, all of them.
+ * The entries whose pages the step writes to, of those that the sequence has: the last page if it is partly filled, or
+ * its state page. If slots in the middle are free, or new tokens do not come last, all of them.
  */
 struct span pages_written(const struct skv_seq *q, uint32_t table)
 {
@@ -234,7 +234,7 @@ bool pages_shares(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_kind(seq_table(q, table)[page]) == SKV_PTE_SHARED;
 }
 
-/* May the step need an entry below the last one? Slots may grow into what was evicted, tokens do not. */
+/* May the step need an entry below the last one? Slots may grow into evicted entries, tokens do not. */
 static bool refills(const struct skv_seq *q)
 {
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++) {
@@ -253,7 +253,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	int e;
 
 	q->takes = takes(q);
-	/* an entry whose page an earlier step evicted shows it until that commit is seen */
+	/* an entry shows the page that an earlier step evicted until that commit has been reported */
 	e = q->takes && q->evicting && refills(q) ? device_settle(q->session) : 0;
 	if (e < 0)
 		return e;
@@ -335,7 +335,7 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 		if (kind_of(q, table) != SKV_PAGES_KV)
 			continue;
 		for (uint32_t page = x.to > first ? x.to : first; page < end; page++) {
-			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* there are tokens, and no slots for them */
+			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* tokens without slots */
 			device_entry(q, table, page);
 		}
 	}
@@ -355,7 +355,7 @@ void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page)
 		seq_give_up(q, id);
 }
 
-/* The sequence will have so many tokens. */
+/* Put a supplied page back; the sequence will have so many tokens. */
 static void undo(struct supplied x, uint32_t tokens)
 {
 	skv_pte *also = parked(x.seq, x.table, x.page);
@@ -363,7 +363,7 @@ static void undo(struct supplied x, uint32_t tokens)
 	if (also)
 		*also = skv_pte_make(SKV_PTE_NONE, 0);
 	pages_drop(x.seq, x.table, x.page);
-	if (x.page >= skv_pages_of(tokens)) /* else there are tokens, and no slots for them */
+	if (x.page >= skv_pages_of(tokens)) /* else tokens without slots are there */
 		seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
 	device_stale(x.seq, x.table, x.page);
 }
@@ -403,10 +403,10 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 
 	if (!resident(q, table, page))
 		return true;
-	/* the step's layers are queued: the device has something to do while the last one's end is waited for */
+	/* the step's layers are queued, so the device is busy while the end of the last step is waited for */
 	if (q->evicting && (device_settle(q->session) < 0 || !resident(q, table, page)))
-		return true; /* if it failed, then the step cannot end either */
-	if (q->n_evict == 0) /* the stamp before the entries: seqmem.h, 3 */
+		return true; /* if it failed, the step cannot end either */
+	if (q->n_evict == 0) /* the stamp comes before the entries: common/seqmem.h, 3 */
 		atomic_store(&q->mem->journal_epoch, q->epoch + 1);
 	if (q->n_evict == q->layout.journal_most)
 		return false;
@@ -414,7 +414,7 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 	return true;
 }
 
-/* What was saved of a prompt that is over, or that no policy can go on with. */
+/* Evict what was saved of a prompt that is over, or that no policy can go on with. */
 static void evict_kept(struct skv_seq *q)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, SKV_PAGES_SAVED, 0);
@@ -438,7 +438,7 @@ void pages_evict_surplus(struct skv_seq *q)
 				pages_evict(q, table, page);
 }
 
-/* The one entry beyond the committed length: it names the parked page, or none. */
+/* Restore the one entry beyond the committed length: it names the parked page, or none. */
 void pages_unpark(struct skv_seq *q)
 {
 	uint32_t pages = skv_pages_of(q->len);
@@ -451,7 +451,7 @@ void pages_unpark(struct skv_seq *q)
 	}
 }
 
-/* The first n entries of each layer's table of this kind. */
+/* Drop the first n entries of each layer's table of this kind. */
 static void drop_tables(struct skv_seq *q, enum skv_page_kind kind, uint32_t n)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, kind, 0);
@@ -465,7 +465,7 @@ void pages_forget_prompt(struct skv_seq *q)
 {
 	q->about &= ~SKV_ABOUT_PREFILL;
 	stock_put_aside(q, 0);
-	/* what is in the tables from here on is of no commit; but what else q->about says may wait for one */
+	/* these entries belong to no commit from here on; other changes of q->about may wait for one */
 	q->mem->about[q->epoch & 1] &= ~SKV_ABOUT_PREFILL;
 	atomic_thread_fence(memory_order_seq_cst);
 	drop_tables(q, SKV_PAGES_SAVED, q->layout.kept);
@@ -479,7 +479,7 @@ void pages_forget_state(struct skv_seq *q)
 
 /* ---- check and trim -------------------------------------------------------------------------- */
 
-/* Codes and references whose form is not known so far: they are left alone. */
+/* Codes and references whose form is not known yet are left alone. */
 static bool unknown(const struct skv_seq *q, uint32_t table)
 {
 	enum skv_page_kind group = kind_of(q, table);
@@ -507,7 +507,7 @@ bool pages_trim(struct skv_seq *q)
 		if (unknown(q, table))
 			continue;
 		if (kind_of(q, table) == SKV_PAGES_SLOT_META && skv_pages_of(extent) > pages)
-			pages--; /* it is parked there */
+			pages--; /* a page is parked in the last entry */
 		for (uint32_t page = from; page < pages; page++)
 			any |= drop(q, table, page);
 		for (uint32_t page = 0; kind_of(q, table) == SKV_PAGES_KV && page < pages; page++)
@@ -517,7 +517,7 @@ bool pages_trim(struct skv_seq *q)
 	return any;
 }
 
-/* Have the layer's compressed tokens their pages? NULL, or what is wrong. */
+/* Are the pages of the layer's compressed tokens there? NULL, or what is wrong. */
 static const char *records_check(const struct skv_seq *q, uint32_t table)
 {
 	for (uint32_t page = 0; page < had(q, table); page++)

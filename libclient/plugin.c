@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/plugin.c - files of policies: loaded once, kept for a swap back. */
+/* libclient/plugin.c - policy plugins: loaded once, kept for a swap back. */
 #include "libclient/plugin.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 #include "libclient/conn.h"
 #include "libclient/error.h"
 
-#define PLUGINS_KEPT 16 /* loaded files that no session runs, kept for a swap back */
+#define PLUGINS_KEPT 16 /* loaded plugins without users, kept for a swap back */
 
 static struct plugin *plugin_find(struct skv_client *c, uint32_t id)
 {
@@ -42,7 +42,7 @@ int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin **ret)
 		*ret = p;
 		return 0;
 	}
-	/* what was probed is what is loaded, and stays what it is */
+	/* the loaded file is the one that was probed, and cannot change */
 	if (!skv_fd_is_sealed(fd))
 		return error_set(-EPROTO, "the daemon sent a policy's file that is not sealed");
 	p = calloc(1, sizeof(*p));
@@ -63,7 +63,7 @@ int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin **ret)
 	return 0;
 }
 
-/* The list is newest first: what goes is the oldest without users. */
+/* The list is newest first: beyond PLUGINS_KEPT the oldest plugin without users is unloaded. */
 void plugin_release(struct skv_client *c, struct plugin *p)
 {
 	struct plugin **oldest = NULL, *gone = NULL;

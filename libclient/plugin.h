@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/plugin.h - files of policies, loaded once for all sessions of a connection. */
+/* libclient/plugin.h - policy plugins, loaded once for all sessions of a connection. */
 #ifndef SKV_CLIENT_PLUGIN_H
 #define SKV_CLIENT_PLUGIN_H
 
@@ -10,13 +10,13 @@ struct skv_policy;
 
 struct plugin {
 	struct plugin *next;
-	uint32_t id; /* of the daemon */
+	uint32_t id; /* the daemon's */
 	unsigned users;
 	void *handle;
 	const struct skv_policy *block;
 };
 
-/* One more user of the plugin; its file, fd, is borrowed and read if it is not loaded. */
+/* Add a user to the plugin, which is loaded from fd if it is not loaded yet. fd is borrowed. */
 int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin **ret);
 void plugin_release(struct skv_client *c, struct plugin *p);
 void plugins_free(struct skv_client *c);

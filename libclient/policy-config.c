@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * libclient/policy-config.c - a policy with its parameters: parsed, checked, planned, with what its layers need
- * besides.
- */
+/* libclient/policy-config.c - a policy with its parameters: parsed, checked, planned, with what its layers need. */
 #include "libclient/policy-config.h"
 
 #include <errno.h>
@@ -18,10 +15,10 @@
 #include "libclient/ranks.h"
 #include "libclient/seq.h"
 
-/* What features keep of a policy, made from its plans. */
+/* What features keep for a policy, made from its plans. */
 static const struct {
 	int (*make)(struct skv_session *s, struct policy *p);
-	void (*free)(struct policy *p); /* also where make() failed, or was not called */
+	void (*free)(struct policy *p); /* also called if make() failed or was not called */
 } features[] = {
         {compressor_make, compressor_unmake},
         {prefill_make, prefill_unmake},
@@ -42,7 +39,7 @@ struct policy *policy_put(struct skv_client *c, struct policy *p)
 	return NULL;
 }
 
-/* Parse, check, plan; read what it needs besides. */
+/* Parse, check and plan; make what features need. */
 static int configure(struct skv_session *s, struct policy *p)
 {
 	const struct skv_model *model = &s->model;
@@ -86,7 +83,9 @@ bool policy_is(const struct policy *p, const struct skv_msg_policy *m)
 	return p && p->plugin->id == m->plugin && !strcmp(p->given, m->spec);
 }
 
-/* One that the session or a sequence of it runs already: sequences that run the same are one policy batch. */
+/*
+ * A policy that the session or one of its sequences runs already: sequences with the same policy are one policy batch.
+ */
 static struct policy *find(const struct skv_session *s, const struct skv_msg_policy *m)
 {
 	if (policy_is(s->policy, m))

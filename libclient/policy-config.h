@@ -6,12 +6,12 @@
 #include "libclient/session.h"
 
 /*
- * The policy that the daemon names, for one more user: loaded, or one that the session has. fd is borrowed. *ret is
- * to be put also after a failure.
+ * Get the policy that the daemon names, for one more user: one that the session has, or loaded. fd is borrowed. *ret
+ * must go to policy_put() even after a failure.
  */
 int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret);
 struct policy *policy_put(struct skv_client *c, struct policy *p); /* NULL is fine; returns NULL */
-/* Is it the policy that the daemon names? */
+/* Is this the policy that the daemon names? */
 bool policy_is(const struct policy *p, const struct skv_msg_policy *m);
 
 #endif

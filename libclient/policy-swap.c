@@ -2,10 +2,10 @@
 /*
  * libclient/policy-swap.c - a session follows the daemon to another policy, and a sequence is given one of its own.
  *
- * A swap changes nothing until all of it has succeeded. The new file is loaded, the spec parsed and the
- * layers planned beside the old policy; every sequence is adopted into a state of its own beside the old
- * state; only then do both take the old ones' places. Whatever fails leaves the old policy running and
- * is told to the operator and to the engine.
+ * A swap changes nothing until all of it has succeeded. The new plugin is loaded, the spec parsed and the layers
+ * planned beside the old policy; every sequence is adopted into a new state beside its old one; only then do the new
+ * policy and states replace the old ones. After any failure the old policy keeps running, and the operator and the
+ * engine are told.
  */
 #include "libclient/policy-swap.h"
 
@@ -24,7 +24,7 @@
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 
-#define SWAP_WAIT_MS 250 /* for the daemon to say what to swap to; a later answer is taken too */
+#define SWAP_WAIT_MS 250 /* for the daemon's answer; a later answer is taken, too */
 
 void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text)
 {
@@ -35,15 +35,16 @@ void policy_ack(struct skv_session *s, uint64_t generation, int error, const cha
 }
 
 /*
- * The same policy and parameters, in the file that another daemon has loaded, or that was loaded again: what the one keeps of
- * sequences the other goes on with, as it does with those that are attached. To adopt them would put pages in another order.
+ * Is `p` the same policy with the same parameters, in a file that another daemon has loaded, or that was loaded again?
+ * Then it goes on with the state that the old one keeps of sequences, as with attached ones. Adoption would put pages
+ * in another order.
  */
 static bool goes_on(const struct policy *old, const struct policy *p)
 {
 	return strcmp(old->spec, p->spec) == 0 && old->state_version == p->state_version;
 }
 
-/* All sequences that run the session's policy, or none. */
+/* Adopt all sequences that run the session's policy, or none. */
 static int adopt_all(struct skv_session *s, struct policy *p)
 {
 	void **states = calloc(s->n_seqs + 1u, sizeof(*states));
@@ -78,7 +79,7 @@ static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
 	int e;
 
 	if (policy_is(s->policy, m)) {
-		s->policy->generation = m->generation; /* the swap was about others */
+		s->policy->generation = m->generation; /* the swap did not concern this session */
 		return 0;
 	}
 	e = policy_get(s, m, fd, &p);
@@ -94,7 +95,7 @@ static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
 	return e;
 }
 
-/* Has the daemon another policy? Ask which, and wait a moment. NULL: there is no answer so far. */
+/* If the daemon has another policy, ask which, and wait a moment. NULL: there is no answer yet. */
 static struct request *ask(struct skv_session *s)
 {
 	struct skv_client *c = s->client;
@@ -116,7 +117,7 @@ static struct request *ask(struct skv_session *s)
 	return r;
 }
 
-/* Run the policy of the answer from now on, or leave the old one running and say why. */
+/* Run the policy of the answer from now on, or keep the old one and record why. */
 static int policy_follow(struct skv_session *s, const struct request *r)
 {
 	int e = r->error ? error_set(r->error, "%s", r->text) : swap(s, r->body, r->fds[0]);
@@ -125,7 +126,7 @@ static int policy_follow(struct skv_session *s, const struct request *r)
 	return e;
 }
 
-/* What to follow now: of several ranks, when all are ready to. */
+/* The answer to follow now; with several ranks, when all are ready to. */
 static struct request *next_swap(struct skv_session *s)
 {
 	struct request *r = s->swap ? s->swap : ask(s);
@@ -191,7 +192,7 @@ static int give_policy(struct skv_seq *q, const char *spec)
 	if (goes_on(seq_policy(q), p)) {
 		q->steady = false;
 	} else {
-		e = q->len > 0 ? policy_adopt(s, p, q, &state) : 0; /* a new one has nothing to take over */
+		e = q->len > 0 ? policy_adopt(s, p, q, &state) : 0; /* a new sequence has nothing to adopt */
 		if (e < 0) {
 			policy_put(s->client, own);
 			return e;

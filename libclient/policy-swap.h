@@ -6,7 +6,7 @@
 #include "libclient/session.h"
 
 void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text);
-/* Run the policy that the daemon wants to be run, if that has changed. Whatever fails leaves the old one running. */
+/* Switch to the policy that the daemon wants, if that has changed. After any failure the old one stays. */
 void policy_update(struct skv_session *s);
 
 #endif

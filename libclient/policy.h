@@ -16,31 +16,32 @@ struct compressor;
 struct plugin;
 struct prefill;
 
-/* A plugin with its parameters: a session's, and those that sequences were given for themselves. */
+/* A plugin with its parameters: the policy of a session, or of some of its sequences. */
 struct policy {
 	unsigned users;  /* the session, sequences */
-	uint64_t serial; /* of this process: no two ever have the same */
+	uint64_t serial; /* unique among all policies of this process, never reused */
 	struct plugin *plugin;
 	const struct skv_policy *block;
 	uint64_t generation;
 	void *config;
-	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it, its fingerprint ... */
+	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it, to which `fingerprint` belongs */
 	uint64_t fingerprint;
-	char *spec;               /* ... and with every value */
-	/* of the layer's selection, if it was any hook's to say: the same in every step, also when replayed */
+	char *spec;               /* spec with every parameter's value */
+	/* rows of the layer's selection, once a hook has made one: the same in every step, also when replayed */
 	uint32_t list_rows[SKV_MAX_LAYERS];
-	uint32_t n_state_layers; /* layers that keep bounds of their pages, or sketches of their keys, so have state pages */
+	uint32_t n_state_layers; /* layers with page bounds or sketches of keys, which have state pages */
 	uint32_t state_tokens;  /* of a state page, in the layer with the fewest */
-	uint32_t state_version; /* of all that it keeps of a sequence: changes with the plugin's own, and with the bits of sketches */
-	uint32_t n_evicting;    /* layers that evict tokens or pages of single heads, so have slot metadata ... */
-	uint32_t n_evicting_pages; /* ... of them pages */
+	/* of all state kept of a sequence: changes with the plugin's own version, and with the bits of sketches */
+	uint32_t state_version;
+	uint32_t n_evicting;    /* layers that evict tokens or pages of single heads, and so have slot metadata ... */
+	uint32_t n_evicting_pages; /* ... and those of them that evict pages */
 	uint32_t n_compress;    /* layers that compress */
-	struct compressor *compressor; /* NULL: none does */
-	struct prefill *prefill; /* how prompts attend sparsely; NULL: they are dense */
+	struct compressor *compressor; /* NULL: no layer compresses */
+	struct prefill *prefill; /* how prompts attend sparsely; NULL: all layers are dense */
 	struct skv_plan plan[]; /* n_layers */
 };
 
-/* Tokens of a state page of the layer: whose pages' bounds it has, or whose keys' sketches. */
+/* Tokens that a state page of the layer covers, with page bounds or with sketches. */
 static inline uint32_t policy_state_tokens(const struct skv_shape *sh, const struct skv_plan *plan)
 {
 	struct skv_shape shape = *sh;
@@ -49,7 +50,7 @@ static inline uint32_t policy_state_tokens(const struct skv_shape *sh, const str
 	return plan->sketch_bits ? skv_sketch_tokens(&shape) : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
 }
 
-/* Page bounds or sketches. */
+/* Does the layer have page bounds or sketches? */
 static inline bool plan_has_state(const struct skv_plan *plan)
 {
 	return plan->scores & (SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/prims.c - the primitives that policies compose (struct skv_prims), on top of the kernels.
+ * libclient/prims.c - the primitives that policies compose (struct skv_prims), made of kernels.
  *
- * A hook's request is checked against the plan before anything is done; a wrong one is noted once and
- * makes skv_step_end fail. Evictions are only collected here, in the sequence's journal that is not
- * read yet; skv_step_end carries them out with the commit.
+ * A hook's request is checked against the plan before anything is done. The first wrong one is recorded, and makes
+ * skv_step_end fail. Evictions are only collected here, in the sequence's journal, which is not read yet; skv_step_end
+ * carries them out with the commit.
  */
 #include "libclient/prims.h"
 
@@ -111,7 +111,7 @@ static void select_union(const struct skv_policy_ctx *ctx, const struct skv_sele
 
 typedef const char *score_check(uint32_t layer, const struct skv_plan *, uint32_t n_layers);
 
-/* May the hook that runs score the layer, which it does before the layer attends? In adopt() there is no batch. */
+/* May the running hook score the layer? Only in the layer's before(). adopt() has no batch. */
 static bool may_score(struct skv_session *s, uint32_t layer, const char *name, score_check *fits)
 {
 	const char *wrong = "outside of the layer's before()";
@@ -248,7 +248,7 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	x->made = SKV_ATTEND_PAGES;
 }
 
-/* Pages [first, end) of the layer that are still there go into the journal. False: it is full. */
+/* Add pages [first, end) of the layer that are still there to the journal. False: it is full. */
 static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t end)
 {
 	struct span *gone = &q->evicted[layer];
@@ -272,10 +272,10 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 	if (s->phase == PHASE_END)
 		wrong = skv_evict_outside_check(layer, w, pb->policy->plan, s->model.n_layers);
 	if (!wrong && (skv_model_window(&s->model, layer) || skv_model_kv_shared(&s->model, layer)))
-		return; /* they are not the policy's, or not this layer's alone */
+		return; /* the pages are not the policy's, or not this layer's alone */
 	for (uint32_t i = 0; !wrong && i < pb->n; i++) {
 		struct skv_seq *q = s->step.seqs[pb->first + i];
-		/* as the next step will see it; its last page is the one that is appended to, and stays */
+		/* as the next step sees it; its last page is the one that is appended to, and stays */
 		uint32_t end = skv_window_start(w, seq_next_slot_end(q, layer) + 1) / SKV_PAGE_TOKENS;
 
 		if (!collect(q, layer, skv_pages_of(w->sinks), end))
@@ -302,7 +302,7 @@ static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 		policy_misuse(s, "seq_state: sequence %u of %u", i, ctx->n_seqs);
 	else
 		q = s->step.seqs[s->batch->first + i];
-	/* the hook will write to what it gets; after a misuse the step is aborted and the state made anew */
+	/* the hook will write to what it gets; after a misuse the step is aborted, and the state made anew */
 	return (uint8_t *)q->mem + q->layout.state;
 }
 

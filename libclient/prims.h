@@ -8,7 +8,7 @@
 struct skv_session;
 
 extern const struct skv_prims policy_prims;
-/* A hook has misused a primitive: skv_step_end will say so. The first misuse counts. */
+/* Record that a hook misused a primitive: skv_step_end fails with it. The first misuse counts. */
 void policy_misuse(struct skv_session *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

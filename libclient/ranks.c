@@ -2,14 +2,15 @@
 /*
  * libclient/ranks.c - tensor-parallel ranks: scores of all heads, of which each rank has some.
  *
- * A policy that selects by kv head or q head needs nothing of other ranks. One that selects once for all heads must see the scores
- * of all: as soon as a layer's are made, they are reduced between ranks, so that each rank then selects the same by itself. The reduction
- * is a maximum, which is exact in any order: what is selected does not depend on how many ranks there are. So such scores are
- * reduced by a maximum over heads in the first place. Sums over heads would depend on their order, and are refused.
+ * A policy that selects by kv head or q head needs nothing of other ranks. One that selects once for all heads must see
+ * the scores of all: as soon as a layer's scores are made, ranks reduce them, and each rank then selects the same by
+ * itself. The reduction is a maximum, which is exact in any order: what is selected does not depend on the number of
+ * ranks. So such scores are also reduced by a maximum over a rank's heads. Sums over heads would depend on the order,
+ * and are refused.
  *
- * Scores of pages are sums over their tokens: of these the maximum is taken first.
+ * Scores of pages are sums over their tokens: the maximum is taken of the tokens' scores, before they are summed.
  *
- * What compresses all heads together needs the keys and values of all: see compress/exchange.c.
+ * Compression of all heads together needs the keys and values of all: see compress/exchange.c.
  */
 #include "libclient/ranks.h"
 
@@ -26,7 +27,7 @@ bool ranks_share_scores(const struct skv_session *s, const struct skv_plan *plan
 	return s->model.n_ranks > 1 && plan->scores && plan->sharing == SKV_SHARE_ALL_HEADS && !plan->evict.granularity;
 }
 
-/* Why ranks cannot select in this layer as one that has all heads would, or NULL. */
+/* Why ranks cannot select in this layer as a rank with all heads would, or NULL. */
 static const char *unshareable(const struct skv_policy *block, const struct skv_plan *plan, uint32_t layer)
 {
 	if (plan->evict.max_head_ratio > 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/ranks.h - tensor-parallel ranks: what is of all heads, of which each rank has some. */
+/* libclient/ranks.h - tensor-parallel ranks: scores of all heads, of which each rank has some. */
 #ifndef SKV_CLIENT_RANKS_H
 #define SKV_CLIENT_RANKS_H
 
@@ -13,22 +13,24 @@ struct skv_batch;
 struct skv_plan;
 struct skv_session;
 
-/* Has the layer one row of scores for all heads, of this rank and of others? */
+/* Does the layer have one row of scores for all heads, those of other ranks included? */
 bool ranks_share_scores(const struct skv_session *s, const struct skv_plan *plan);
 
-/* Can ranks run the policy, which has been planned, and select and compress what one would? 0, -EINVAL (no all_reduce_max), -ENOTSUP. */
+/*
+ * Can ranks run the planned policy with the results of a single rank? 0, -EINVAL (all_reduce_max is missing), -ENOTSUP.
+ */
 int ranks_check(const struct skv_session *s, const struct policy *p);
 
 /*
- * The layer's scores have just been made of this rank's heads, for these rows: if ranks share them, make them those of all. An
- * error is the step's: ranks_failed().
+ * Call after the layer's scores were made of this rank's heads, for these rows: reduces them over all ranks, if ranks
+ * share them. An error becomes the step's: ranks_failed().
  */
 void ranks_reduce_scores(struct skv_session *s, const struct policy_batch *pb, uint32_t layer, const struct skv_batch *rows);
 
-/* data[count] in the model's memory becomes the maximum of all ranks'. An error is the step's, as well. */
+/* data[count], in the model's memory, becomes the maximum of all ranks'. An error becomes the step's, too. */
 void ranks_reduce(struct skv_session *s, uint32_t layer, float *data, size_t count);
 
-/* 0, or what all_reduce_max() answered in the open step. */
+/* 0, or the error of all_reduce_max() in the open step. */
 int ranks_failed(const struct skv_session *s);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/recall.c - how good a policy's selections are, measured while it runs.
+ * libclient/recall.c - attention recall, measured while a policy runs.
  *
- * Attention recall (DELTA, Eq. 9): the share of the full attention's weight that lies on what a layer attends to. In
- * one step of many the first few sequences that decode are attended densely once more, for the weights alone, and
- * the mean over heads and sequences goes to the session's page, layer by layer. It is full attention over what is
- * there: tokens that were evicted have no weight. A layer with a sliding window is as the model has it, not measured.
+ * Attention recall (DELTA, Eq. 9) is the share of full attention's weight that lies on what a layer attends to. In one
+ * step of many the first few sequences that decode are attended densely once more, for the weights alone, and the mean
+ * over heads and sequences goes to the session's page, layer by layer. Full attention is over resident tokens: evicted
+ * ones have no weight. Layers with a sliding window are as the model has them, and not measured.
  *
- * `out` may be q, so weights are made before a layer attends. Such a step is not replayed from a recording, and
- * on a device its figures are known when it has run.
+ * `out` may be q, so weights are made before a layer attends. Such a step is not replayed from a recording, and on a
+ * device its figures are known when it has run.
  */
 #include "libclient/recall.h"
 
@@ -22,7 +22,7 @@
 #include "libclient/seq.h"
 #include "libclient/session.h"
 
-/* Rows of weights that go with the window, or with lists of so many rows. */
+/* Rows of weights for the window, or for lists of so many rows. */
 static uint32_t rows_of(const struct skv_plan *plan, const struct skv_index_list *list)
 {
 	return plan->attend == SKV_ATTEND_WINDOW ? 1 : list->rows;
@@ -36,7 +36,7 @@ static uint32_t interval(const struct skv_session *s)
 	                            : atomic_load_explicit(&s->client->control->recall_every, memory_order_relaxed);
 }
 
-/* Most rows of all layers that do not attend to everything that the model lets them; 0: there is none. */
+/* The most rows of any layer that does not attend to all that the model lets it; 0: there is no such layer. */
 static uint32_t most_rows(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
@@ -54,7 +54,7 @@ static uint32_t most_rows(const struct skv_session *s)
 	return most;
 }
 
-/* What a step in which recall is measured needs: [n_layers][RECALL_SEQS], then weights of tokens and of pages. */
+/* Make room to measure recall: shares [n_layers][RECALL_SEQS], then weights of tokens and of pages. */
 static int lay_out(struct skv_session *s, uint32_t rows)
 {
 	struct recall *r = &s->step.recall;
@@ -97,7 +97,7 @@ int recall_begin(struct skv_session *s)
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* Of the policy batch's sequences those that are measured: of several rows the last one. */
+/* The policy batch's sequences that are measured; of several rows the last one. */
 static struct skv_batch measured(const struct layer *l)
 {
 	uint32_t n = l->step->recall.n, first = l->batch->first;

@@ -7,9 +7,12 @@ struct layer;
 struct skv_index_list;
 struct skv_session;
 
-/* Is this a step to measure recall in? Then there is room for it. 0, or a negative errno. */
+/* If recall is to be measured in this step, make room for it. 0, or a negative errno. */
 int recall_begin(struct skv_session *s);
-/* Of a layer that attends to a window or to these lists: before it does, which may overwrite q, and when it has. */
+/*
+ * For a layer that attends to a window or to these lists: recall_weigh() before it attends, which may overwrite q;
+ * recall_measure() after it.
+ */
 void recall_weigh(const struct layer *l, const struct skv_index_list *list);
 void recall_measure(const struct layer *l, const struct skv_index_list *list);
 

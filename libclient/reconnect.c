@@ -2,19 +2,23 @@
 /*
  * libclient/reconnect.c - a client outlives its daemon.
  *
- * Under a service manager that keeps the daemon's memory the next daemon has all that the one before had answered for. Meanwhile steps
- * go on with the pages on lease, and nothing here waits: a turn looks for a daemon, and sends, and takes what has come.
+ * Under a service manager that keeps the daemon's memory, the next daemon has everything that the previous one had
+ * confirmed. Meanwhile steps go on with the pages on lease, and nothing here waits: each turn tries to connect, sends,
+ * and handles what has arrived.
  *
- * The next daemon has what we know of, and besides what we were not told in time. So it is told what we have, and lets go of the rest:
+ * The next daemon may also have what this client was not told of in time. So the client names what it has, and the
+ * daemon releases the rest:
  *
- *   RECONNECT                    it knows us, and announces memory anew. It knows no client without sessions: that one says HELLO again
- *   RECONNECT_SESSION, _SEQ      what replies gave to us (held.h)
- *   SEQ_DETACH, _DROP, _RELEASE  without an answer so far: once more. It takes them as done if they were
- *   RECONNECT_PAGES              on lease to us, by the pools' bitmaps
+ *   RECONNECT                    the daemon knows this client, and announces memory again. It knows no client without
+ *                                sessions: such a client says HELLO again
+ *   RECONNECT_SESSION, _SEQ      what replies gave to this client (held.h)
+ *   SEQ_DETACH, _DROP, _RELEASE  sent again if they were not answered; the daemon accepts those that it had carried out
+ *   RECONNECT_PAGES              pages on lease to this client, from the pools' bitmaps
  *   RECONNECT_DONE
  *
- * All of that is said at one moment, in which no thread is between two steps of what is one to the daemon: pins. When it is answered, what
- * was asked for and not answered is asked again. LEASE_PUT and CLOSE need no answer then, since what they gave back was not named.
+ * All of this is said at one moment, when no thread is between two steps that must be one to the daemon (pins). When it
+ * is answered, the requests without an answer are sent again. LEASE_PUT and CLOSE need no answer then, because what
+ * they gave back was not named.
  */
 #include "libclient/reconnect.h"
 
@@ -31,11 +35,11 @@
 #include "libclient/fence.h"
 
 #define ASK_AGAIN_MS 5000
-#define VAIN_AFTER_MS 1000 /* a daemon that is started again is there sooner */
+#define VAIN_AFTER_MS 1000 /* a daemon that is restarted serves sooner */
 
 /* ---- lost ------------------------------------------------------------------------------------ */
 
-/* Requests of ours go; the others wait for the next daemon. */
+/* Drop the requests of this file; the others wait for the next daemon. */
 static void hold_back(struct skv_client *c)
 {
 	struct request **at = &c->requests, *r;
@@ -76,7 +80,7 @@ bool reconnect_is_vain(const struct skv_client *c)
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-/* A request of ours, behind those that are there. Without memory for it the connection is broken. */
+/* Append a request of this file to the list. Without memory for it the connection breaks. */
 static void post(struct skv_client *c, uint16_t type, const void *body, size_t bytes)
 {
 	struct request *r = c->broken ? NULL : request_new(&c->serial, type, body, bytes);
@@ -89,7 +93,7 @@ static void post(struct skv_client *c, uint16_t type, const void *body, size_t b
 	conn_append(c, r);
 }
 
-/* All requests are in the list again; if it was broken meanwhile, some have not been told. */
+/* All requests are in the list again. If the connection broke meanwhile, some are not completed yet. */
 static void send_or_fail(struct skv_client *c)
 {
 	if (c->broken)
@@ -98,7 +102,7 @@ static void send_or_fail(struct skv_client *c)
 		conn_send_queue(c);
 }
 
-/* Requests from `later` on come behind those that are there, and wait. */
+/* Append the requests from `later` on; they wait. */
 static void append_waiting(struct skv_client *c, struct request *later)
 {
 	while (later) {
@@ -140,10 +144,10 @@ void reconnect_turn(struct skv_client *c)
 	int e;
 
 	if (c->link == LINK_ASKED && now - c->asked_ms > ASK_AGAIN_MS)
-		reconnect_begin(c); /* it may have taken the connection and nothing else before it died, and somebody has it open */
+		reconnect_begin(c); /* it died after it accepted, and another process has its end open */
 	if (now < c->next_try_ms || c->link != LINK_LOST || c->broken)
 		return;
-	if (!fence_stands(c)) { /* the daemon ended the connection, and then itself */
+	if (!fence_stands(c)) { /* the daemon ended the connection before it exited */
 		conn_break_locked(c, -ECONNRESET, "the daemon closed the connection");
 		return;
 	}
@@ -161,19 +165,19 @@ void reconnect_turn(struct skv_client *c)
 
 /* ---- naming ---------------------------------------------------------------------------------- */
 
-/* Is it asked for once more, before the daemon knows what we have? */
+/* Is it sent again, before the daemon knows what this client has? */
 static bool is_giving(const struct request *r)
 {
 	return r->type == SKV_MSG_SEQ_DETACH || r->type == SKV_MSG_SEQ_DROP || r->type == SKV_MSG_SEQ_RELEASE;
 }
 
-/* What it gives back is not named: then that has the same effect. */
+/* What it gives back is not named, which has the same effect. */
 static bool is_settled(const struct request *r)
 {
 	return r->type == SKV_MSG_LEASE_PUT || r->type == SKV_MSG_CLOSE || r->type == SKV_MSG_SEGMENT_ACK;
 }
 
-/* No thread waits for it: what it asks for is not wanted any more. */
+/* No thread waits for it, so what it asks for is not wanted any more. */
 static bool is_unwanted(const struct request *r)
 {
 	return r->orphan && !is_giving(r) && !is_settled(r) && r->type != SKV_MSG_POLICY_ACK;
@@ -188,7 +192,7 @@ static void forget(struct skv_client *c, struct request *r)
 	request_free(r);
 }
 
-/* Without those that are unwanted. */
+/* Returns the requests without those that are unwanted. */
 static struct request *sift(struct skv_client *c, struct request *all)
 {
 	for (struct request **at = &all; *at;) {
@@ -213,7 +217,7 @@ static bool is_closing(const struct request *all, uint32_t session)
 	return false;
 }
 
-/* Has this client no session, but for those that it closes? */
+/* Does this client have no session, except those that it closes? */
 static bool has_nothing(const struct skv_client *c)
 {
 	for (size_t i = 0; i < c->held.n_sessions; i++)
@@ -244,7 +248,7 @@ static void name_held(struct skv_client *c, const struct request *all)
 			     sizeof(struct skv_msg_seq));
 }
 
-/* Move those that give something to the requests that are there; returns the others. */
+/* Move the requests that give something back to the list; returns the others. */
 static struct request *give_again(struct skv_client *c, struct request *all)
 {
 	for (struct request **at = &all; *at;) {
@@ -261,7 +265,7 @@ static struct request *give_again(struct skv_client *c, struct request *all)
 	return all;
 }
 
-/* As many messages as the pages take that are on lease there. */
+/* As many messages as the pages on lease there take. */
 static void name_pages_of(struct skv_client *c, const struct pool *p, uint32_t session)
 {
 	struct {
@@ -285,7 +289,7 @@ static void name_pages_of(struct skv_client *c, const struct pool *p, uint32_t s
 	} while (pages > 0 && !c->broken);
 }
 
-/* Each pool by one of its sessions. */
+/* Name the pages of each pool by one of its sessions. */
 static void name_pages(struct skv_client *c, const struct request *all)
 {
 	for (const struct pool *p = c->pools.first; p; p = p->next)
@@ -296,7 +300,7 @@ static void name_pages(struct skv_client *c, const struct request *all)
 			}
 }
 
-/* What this client has, as of now. */
+/* Name everything that this client has now. */
 static void name_all(struct skv_client *c)
 {
 	const struct skv_msg_client done = {.client = c->id};
@@ -347,7 +351,7 @@ void reconnect_unpin_reply(struct skv_client *c, struct request *r)
 
 /* ---- answered -------------------------------------------------------------------------------- */
 
-/* The control page of this daemon takes the place of the other's, for threads that read it meanwhile as well. */
+/* Replace the previous control page by this daemon's at the same address; other threads may be reading it. */
 static int take_control(struct skv_client *c, struct request *r)
 {
 	const struct skv_msg_hello_ok *ok = r->body;
@@ -367,13 +371,13 @@ static int take_control(struct skv_client *c, struct request *r)
 	return 0;
 }
 
-/* All is as it was: what waited is sent, and what needs no answer has one. */
+/* Reconnected: send what waited, and complete the requests that need no answer. */
 static void go_on(struct skv_client *c)
 {
 	struct request *all = take_all(c);
 
 	c->link = LINK_UP;
-	pools_forget_early(&c->pools); /* of a session that we were not told of, and that is closed now */
+	pools_forget_early(&c->pools); /* of a session that this client was not told of; it is closed now */
 	while (all) {
 		struct request *r = all;
 
@@ -387,7 +391,7 @@ static void go_on(struct skv_client *c)
 	conn_send_queue(c);
 }
 
-/* As another client: what was to be given back or closed is gone with the one before. */
+/* To the daemon this is a new client: what was to be given back or closed is gone with the old one. */
 static void begin_anew(struct skv_client *c, uint32_t id)
 {
 	struct request *all = sift(c, take_all(c));

@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/replay.c - attends of a device that were recorded and are replayed.
+ * libclient/replay.c - layers of a device that are recorded and replayed.
  *
- * A layer is several kernels, and to launch each takes the host longer than some of them take the device. A
- * CUDA graph is one launch. The engine may record whole steps (skv_step_key, skv_step_replayed). Where it does
- * not, each layer has a small graph here, of the sequences that decode: made in skv_step_begin, when two steps of the same key
- * gave a layer the same q, k, v, out and lse, and launched by skv_attend while they stay the same. It takes a few steps, each of which
- * records some layers, so that none is much longer than others. Prompts in the step are not in it: their rows attend as they come.
+ * A layer is several kernels, and launching each takes the host longer than some of them take the device. A CUDA graph
+ * is one launch. The engine may record whole steps (skv_step_key, skv_step_replayed). If it does not, each layer has a
+ * small graph here for the sequences that decode: skv_step_begin makes it when two steps of the same key gave a layer
+ * the same q, k, v, out and lse, and skv_attend launches it while they stay the same. Recording takes a few steps, each
+ * of which records some layers, so that none is much longer than others. Prompts are not recorded: their rows attend
+ * without a graph.
  *
- * Traffic goes to and fro between a few keys: a request joins and another one leaves, and the policies of a batch
- * change with them. So there are recordings of several keys, and of these the one that was not used for longest makes room.
- * A recording holds addresses, and they may be stale when its key comes again only if the key does not tell:
+ * The key of steps changes to and fro: a request joins and another one leaves, and the policies of a batch change with
+ * them. So recordings of several keys are kept, and the least recently used one makes room. A recording holds
+ * addresses. When its key comes again they are still valid:
  *
- *   memory of the session   is in the key under what it is used for. It is freed to be replaced by more of it. Where an
- *                           address comes back to the same use, the step has made sure of its room there, and a
- *                           workspace was zeroed anew; what is in it does not outlive a step.
- *   a policy's              comes with the policy, whose serial is in the key and never used twice.
- *   sequences'              are not in recordings: kernels find them in the step's kseq.
+ *   memory of the session   Its address is in the key, under its use. It is freed only to be replaced by more. If an
+ *                           address returns to the same use, the step has made sure of its room, and a workspace was
+ *                           zeroed again; its contents do not outlive a step.
+ *   memory of a policy      It lives as long as the policy, whose serial is in the key and never used twice.
+ *   memory of sequences     It is not in recordings: kernels find it in the step's kseq.
  *   the caller's            q, k, v, out and lse are compared in every step.
  *
- * A layer that asks other ranks (ranks.c) is recorded for what its hooks leave behind alone, and attended as it comes: to record the
- * reduction all ranks would have to do so in the same step, and each decides for itself.
+ * A layer that asks other ranks (ranks.c) is recorded only for what its hooks leave behind, and attends without a
+ * graph: to record the reduction, all ranks would have to do so in the same step, but each decides for itself.
  *
- * Hooks run when a layer is recorded and not when it is replayed: what they ask for depends on the plan and the
- * layer alone (policy.h). What they leave behind on the host - which selections exist - is remembered for
- * the layers after it that are not replayed.
+ * Hooks run when a layer is recorded and not when it is replayed, because what they ask for depends on the plan and the
+ * layer alone (policy.h). What they leave behind on the host (which selections exist) is remembered for the layers
+ * after it that are not replayed.
  */
 #include "libclient/replay.h"
 
@@ -39,9 +40,9 @@
 #include "libclient/ranks.h"
 #include "libclient/session.h"
 
-#define REPLAY_KEYS 16u  /* of which there are recordings */
-#define MISSES_MOST 2u   /* recordings of one key that were not used */
-#define RECORD_LAYERS 4u /* of a step */
+#define REPLAY_KEYS 16u  /* keys with recordings */
+#define MISSES_MOST 2u   /* attempts to record under one key */
+#define RECORD_LAYERS 4u /* layers recorded in a step */
 
 /* What a layer's hooks have left of a selection. */
 struct replay_mark {
@@ -50,33 +51,36 @@ struct replay_mark {
 };
 
 struct replay_layer {
-	bool seen; /* attended in the last step of this key, with these */
+	bool seen; /* attended in the last step of this key, with the rows `at` */
 	struct skv_attn at;
-	/* or a stale one, from the set's number `recorded` on: freed when another takes its place; NULL: the layer asks other ranks */
+	/*
+	 * Stale from the set's layer number `recorded` on: freed when it is replaced. NULL: not recorded, or the layer
+	 * asks other ranks.
+	 */
 	void *graph;
 	struct replay_mark *after; /* [n_batches * n_layers] */
 };
 
-/* What there is of one key. */
+/* The recordings of one key. */
 struct replay_set {
-	uint64_t key;  /* of the steps that the layers were seen in; 0: none so far */
-	uint64_t used; /* number of the last such step */
+	uint64_t key;  /* of the steps in which the layers were seen; 0: none yet */
+	uint64_t used; /* number of the last step with this key */
 	struct replay_layer *layer; /* [n_layers] */
-	uint32_t cap_marks; /* of each layer */
-	uint32_t recorded; /* layers */
-	uint32_t tries;    /* to record, under this key */
+	uint32_t cap_marks; /* allocated for each layer */
+	uint32_t recorded; /* layers with recordings */
+	uint32_t tries;    /* attempts to record under this key */
 };
 
 struct replay {
 	uint64_t key;           /* of the open step, or the last one; 0: it cannot be replayed */
-	uint64_t whole_key;     /* of a recording that has all of the step in it, the engine's; 0: likewise */
+	uint64_t whole_key;     /* of the engine's recordings, which have all of the step in them; 0: likewise */
 	struct replay_set *now; /* its set, unless the key is 0 */
 	struct replay_set set[REPLAY_KEYS];
 	uint64_t steps;
-	struct replay_layer *behind; /* the layer whose hooks did not run last, or NULL */
-	void *recorder; /* a stream, made when it is needed */
-	void *stream;   /* of the step, while a layer is recorded on the recorder */
-	struct replay_layer layers[]; /* the sets' */
+	struct replay_layer *behind; /* the last layer that was replayed, if no layer's hooks ran since; else NULL */
+	void *recorder; /* a stream for recording, made when it is needed */
+	void *stream;   /* the step's, while a layer is recorded on the recorder */
+	struct replay_layer layers[]; /* of all sets */
 };
 
 int replay_open(struct skv_session *s)
@@ -164,8 +168,8 @@ static uint64_t key_of_batch(const struct skv_session *s, const struct policy_ba
 }
 
 /*
- * All that a recording of how sequences decode in the step's layers has in it. Two of them with the same sum: one in 2^64. How
- * much of a policy batch is padding is not in it.
+ * Hash of all that a recording of the step's decoding sequences depends on. Two of them have the same by chance in one
+ * of 2^64 cases. How much of a policy batch is padding is not part of it.
  */
 static uint64_t key_of(const struct skv_session *s)
 {
@@ -199,7 +203,7 @@ static uint64_t key_of(const struct skv_session *s)
 	return sum ? sum : 1;
 }
 
-/* The same of the whole step: an engine's recording has its own work for each row. */
+/* The same for the whole step: the engine's recording has work of its own for each row. */
 static uint64_t whole_key_of(const struct skv_session *s, uint64_t key)
 {
 	const uint64_t sum = mix(key, s->step.n);
@@ -266,7 +270,7 @@ static void take_marks(const struct skv_session *s, struct replay_mark *to)
 	}
 }
 
-/* Does the layer need other ranks' scores? */
+/* Does the layer need scores of other ranks? */
 static bool asks_ranks(const struct skv_session *s, uint32_t layer)
 {
 	for (uint32_t i = 0; i < s->step.n_batches; i++)
@@ -280,10 +284,10 @@ bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv
 	const struct skv_backend *b = s->device->backend;
 	struct replay *r = s->replay;
 	struct replay_layer *x = &r->now->layer[layer];
-	/* by way of a stream of our own: the caller's may be one that cannot record */
+	/* recorded on a stream of the library's own: the caller's may be one that cannot record */
 	int e = r->recorder ? 0 : b->stream_new(&r->recorder);
 
-	if (x->graph) /* another layer was not as it had been */
+	if (x->graph) /* stale: another layer's rows had changed */
 		b->graph_free(x->graph);
 	x->graph = NULL;
 	if (e == 0)
@@ -328,7 +332,7 @@ void replay_recorded(struct skv_session *s, uint32_t end, bool well)
 	}
 }
 
-/* The set of this key; if there is none, the one that was not used for longest, empty. */
+/* The set of this key. If there is none, the least recently used one, emptied. */
 static struct replay_set *set_of(struct skv_session *s, uint64_t key)
 {
 	struct replay *r = s->replay;
@@ -346,7 +350,7 @@ static struct replay_set *set_of(struct skv_session *s, uint64_t key)
 	return x;
 }
 
-/* Are there layers to record? */
+/* Is there a layer to record now? */
 static bool unrecorded(struct skv_session *s, struct replay_set *x)
 {
 	const uint32_t n = s->model.n_layers;
@@ -373,7 +377,7 @@ bool replay_begin(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
 	r->key = key_of(s);
 	r->whole_key = whole_key_of(s, r->key);
 	if (r->key == 0)
-		return false; /* the recordings are for the steps after this one */
+		return false; /* recordings are for other steps than this one */
 	x = r->now = set_of(s, r->key);
 	if (!unrecorded(s, x))
 		return false;
@@ -400,7 +404,7 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	int e;
 
 	if (r->key == 0)
-		return 0; /* what was recorded is for other steps */
+		return 0; /* recordings are for other steps */
 	x = &r->now->layer[layer];
 	same = x->seen && same_rows(&x->at, a);
 	e = d->backend->recording(s->step.work.stream, &recording);
@@ -418,7 +422,7 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		put_marks(s, r->behind->after);
 	r->behind = NULL;
 	if (!recording && !same) {
-		r->now->recorded = 0; /* it is recorded as a whole */
+		r->now->recorded = 0; /* all layers are recorded again */
 		x->at = *a;
 		x->seen = true;
 	}

@@ -10,16 +10,17 @@
 
 int replay_open(struct skv_session *s);
 void replay_close(struct skv_session *s);
-/* The step is laid out: its key. Is it time to record some of its layers, *ret_first up to *ret_end? */
+/* The step is laid out: compute its key. Returns whether to record layers *ret_first up to *ret_end now. */
 bool replay_begin(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end);
 /*
- * Record how the sequences that decode attend in a layer, to *ret: what is queued between the two; `error` is what came of it. Both
- * say whether it went well so far. Then replay_recorded(): all layers up to `end` are; without `well` all are forgotten.
+ * Record how decoding sequences attend in a layer with the rows *ret: all that is queued between begin and end, whose
+ * result is `error`. Both return whether recording has succeeded so far. replay_recorded() then keeps all layers up to
+ * `end`, or forgets all without `well`.
  */
 bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv_attn **ret);
 bool replay_record_end(struct skv_session *s, uint32_t layer, int error);
 void replay_recorded(struct skv_session *s, uint32_t end, bool well);
-/* *ret: the sequences that decode have attended in the layer. Else they attend as it comes. */
+/* Replay the layer's decoding sequences if a recording fits: then *ret is true, else it stays as it is. */
 int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a, bool *ret);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/request.c - see request.h: what a request has is its own, and goes with it. */
+/* libclient/request.c - requests: see request.h. A request owns its packet, body and descriptors. */
 #include "libclient/request.h"
 
 #include <stdlib.h>

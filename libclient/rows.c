@@ -2,13 +2,14 @@
 /*
  * libclient/rows.c - sequences that decode several rows in a step, as a speculative decoder verifies its candidates.
  *
- * All rows are appended before any attends. Then each row is to the kernels and to the policy's selections a sequence of
- * its own that ends with it (layout.c): it scores, selects and attends as in a step of its own, and speculation changes
- * no result. Single-row sequences are in policy batches without such rows.
+ * All rows are appended before any attends. Kernels and the policy's selections then see each row as a sequence of its
+ * own that ends with it (layout.c): it scores, selects and attends as in a step of its own, so speculation changes no
+ * result. Sequences with a single row are in other policy batches.
  *
- * How many rows count is known at the step's end. What was made of the others lies beyond the commit, like all that a step
- * writes, and the next step writes it anew: rows, page bounds, sketches, codes. Only the pages that the others alone needed
- * have to be found. What a row left in accumulated scores could not be taken back: policies that evict by such decode one row.
+ * How many rows count is known at the end of the step. What was computed for the others lies beyond the commit, like
+ * all that a step writes, and the next step overwrites it: rows, page bounds, sketches, codes. Only pages that the
+ * others alone needed must be found. What a row added to accumulated scores could not be taken back, so policies that
+ * evict by them decode one row.
  */
 #include "libclient/rows.h"
 
@@ -42,7 +43,7 @@ int rows_check_accepted(const struct step *st, const uint32_t *n_accepted)
 	return 0;
 }
 
-/* What the commit says of its layers, with fewer rows than the step was laid out for. */
+/* Update what the commit says of the layers: fewer rows count than the step was laid out for. */
 static void cut(struct skv_seq *q)
 {
 	const uint32_t less = q->n_rows - q->n_new;

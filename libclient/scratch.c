@@ -26,7 +26,7 @@ int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 	return *mem ? 0 : error_set(-ENOMEM, "out of memory for %zu bytes of scratch", more);
 }
 
-/* What the kernels are called with: of n policy batches from number `first` on, sequences, rows and tokens at most. */
+/* Upper bounds for calls of kernels: for n policy batches from number `first` on, their sequences, rows and tokens. */
 struct bounds {
 	uint32_t first, n, seqs, rows, longest;
 };
@@ -44,7 +44,7 @@ static size_t workspace_bytes(const struct skv_session *s, struct bounds most)
 	bytes = s->kernels->workspace_bytes(&all, most.seqs, most.rows, most.longest, threads);
 	for (uint32_t i = 0; i < most.n; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-			const struct policy_batch *pb = &batch[i]; /* whose sequences compress alike */
+			const struct policy_batch *pb = &batch[i]; /* its sequences compress alike */
 			struct skv_shape shape = s->shape;
 			size_t more;
 
@@ -55,7 +55,7 @@ static size_t workspace_bytes(const struct skv_session *s, struct bounds most)
 	return bytes;
 }
 
-/* Of all layers, rounded up. */
+/* The longest sequence in any layer, rounded up. */
 static uint32_t longest(const struct skv_session *s)
 {
 	const struct step *st = &s->step;

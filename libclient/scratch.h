@@ -8,13 +8,13 @@
 
 struct skv_session;
 
-#define SCRATCH_ROUND 1024u /* tokens: growing sequences must not mean growing scratch at each page */
+#define SCRATCH_ROUND 1024u /* tokens; rounded, so that scratch does not grow at each page */
 
-/* `need` bytes of the session's memory at least. The contents are lost. */
+/* Ensure at least `need` bytes of the session's memory. If it grows, the contents are lost. */
 int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
-/* Workspace of the kernels for the step that is laid out. */
+/* Workspace of the kernels for the step, which is laid out. */
 int scratch_prepare(struct skv_session *s);
-/* Bytes of it that decoding one of its policy batches needs. */
+/* Bytes of workspace that decoding one of its policy batches needs. */
 size_t scratch_of_batch(const struct skv_session *s, uint32_t batch);
 
 #endif

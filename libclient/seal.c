@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/seal.c - a sequence's first tokens as a sealed prefix has them.
+ * libclient/seal.c - gives a sequence's first tokens the form of a sealed prefix.
  *
- * A prefix is rows of K and V where the policy keeps rows, and under a policy that compresses, records alone (but for the first tokens): so a
- * block has one form, wherever it was sealed, and a sequence can begin with as many blocks as it finds. The policy's residual window, which
- * is of rows, then begins behind the prefix. The sequence that seals is made so itself: it goes on as those do that begin with its tokens.
+ * A prefix has rows of K and V if the policy keeps rows. Under a policy that compresses it has only records (except for
+ * the first tokens): so a block has one form wherever it was sealed, and a sequence can begin with as many blocks as it
+ * finds. The policy's residual window, which consists of rows, begins behind the prefix. The sequence that seals gets
+ * the same form, and goes on as sequences do that begin with its tokens.
  */
 #include "libclient/seal.h"
 
@@ -29,7 +30,7 @@ static bool compresses(const struct skv_seq *q, uint32_t layer)
 	return seq_policy(q)->plan[layer].compress.kind;
 }
 
-/* Is there a layer that would have rows where a prefix has records? */
+/* Does a layer have rows where a prefix has records? */
 static bool behind(const struct skv_seq *q, uint32_t n)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
@@ -38,7 +39,7 @@ static bool behind(const struct skv_seq *q, uint32_t n)
 	return false;
 }
 
-/* As a step is prepared for, and on the stream of the last one. */
+/* Prepares as for a step, and runs on the stream of the last one. */
 static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
 {
 	int e = exchange_has(q) ? joint_begin(s) : 0;
@@ -62,7 +63,7 @@ static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
 	return e;
 }
 
-/* Why its tokens are none of its session's, or NULL. */
+/* Why the tokens do not belong to the session's policy, or NULL. */
 static const char *foreign(const struct skv_seq *q)
 {
 	if (q->about & SKV_ABOUT_DECOMPRESSED)
@@ -70,7 +71,7 @@ static const char *foreign(const struct skv_seq *q)
 	return q->mem->policy == q->session->policy->fingerprint ? NULL : "they were not all computed under the session's policy";
 }
 
-/* Why the first n tokens are not all there as a prefix has them, each in its place, or NULL. */
+/* Why the first n tokens are not all in place, in a prefix's form, or NULL. */
 static const char *unsealable(const struct skv_seq *q, uint32_t n)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
@@ -86,7 +87,7 @@ static const char *unsealable(const struct skv_seq *q, uint32_t n)
 	return behind(q, n) ? "its policy cannot compress them" : foreign(q);
 }
 
-/* 0 and *why, or an error of its own. */
+/* Compress the first n tokens. Returns 0, with *why set if they cannot be compressed, or another error. */
 static int pack(struct skv_session *s, struct skv_seq *q, uint32_t n, const char **why)
 {
 	void *was;

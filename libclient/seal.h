@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/seal.h - what of a sequence can be sealed, for others to begin with. */
+/* libclient/seal.h - makes the first tokens of a sequence what a sealed prefix has. */
 #ifndef SKV_CLIENT_SEAL_H
 #define SKV_CLIENT_SEAL_H
 
@@ -9,8 +9,8 @@ struct skv_seq;
 struct skv_session;
 
 /*
- * Make the first n tokens, whole blocks, what a sealed prefix has: under a policy that compresses they are compressed. 0; -ESTALE they
- * cannot be, as of skv_seq_seal(); else what a maintenance transaction fails with.
+ * Give the first n tokens, whole blocks, the form of a sealed prefix: a policy that compresses compresses them. 0;
+ * -ESTALE if they cannot be sealed, as skv_seq_seal() says; or the error of a maintenance transaction.
  */
 int seal_ready(struct skv_session *s, struct skv_seq *q, uint32_t n);
 

@@ -2,10 +2,10 @@
 /*
  * libclient/selection-info.c - skv_selection: what a layer of the open step attended to.
  *
- * For programs that check or draw what a policy does. The lists of a step are in its arena until the next step
- * begins, on a device in its memory; so is the slot metadata of layers that evict. What is evicted is known from
- * the host's tables, which show the step as it is while it is open: its own evictions come with its commit, those
- * of earlier ones are waited for. A token that is compressed has no page there, and is attended to all the same.
+ * For programs that check or display what a policy does. The lists of a step stay in its arena until the next step
+ * begins, on a device in its memory; so does the slot metadata of layers that evict. Which pages are evicted is known
+ * from the host's tables. They show the open step as it is: its own evictions come with its commit, and those of
+ * earlier steps are waited for. A compressed token has no page there, and is attended to all the same.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 #include "libclient/lease/pool.h"
 #include "libclient/seq.h"
 
-/* Where the caller's item is in the step, or -1. */
+/* The place of the caller's item in the step, or -1. */
 static int64_t find_item(const struct step *st, uint32_t item)
 {
 	for (uint32_t at = 0; at < st->n; at++)
@@ -30,7 +30,7 @@ static int64_t find_item(const struct step *st, uint32_t item)
 	return -1;
 }
 
-/* The policy batch of number `at` of the step, if it decodes. */
+/* The policy batch of sequence number `at` of the step; NULL if it does not decode. */
 static const struct policy_batch *batch_at(const struct step *st, uint32_t at)
 {
 	for (uint32_t i = 0; i < st->n_batches; i++)
@@ -39,7 +39,7 @@ static const struct policy_batch *batch_at(const struct step *st, uint32_t at)
 	return NULL;
 }
 
-/* Where ids go: as many as there is room for, the others only counted. */
+/* Where ids go: as many as there is room for; the others are only counted. */
 struct sink {
 	uint32_t *ids, room, n;
 };
@@ -51,7 +51,7 @@ static void put(struct sink *to, uint32_t id)
 	to->n++;
 }
 
-/* Has the layer the tokens of this page, as rows or compressed? */
+/* Does the layer have the tokens of this page, as rows or compressed? */
 static bool has(const struct skv_seq *q, uint32_t layer, uint32_t page)
 {
 	return skv_pte_resident(seq_table(q, skv_model_kv_layer(&q->session->model, layer))[page]) ||
@@ -68,7 +68,7 @@ static void put_window(struct sink *to, const struct skv_window *w, uint32_t len
 			put(to, t);
 }
 
-/* What of a list, its number `number`, is there in this layer: another one's may name what this one has evicted. */
+/* Put those entries of list `number` that this layer has: another layer's list may name evicted ones. */
 static int put_list(struct skv_session *s, struct sink *to, const struct skv_index_list *list, size_t number,
                     uint32_t per_page, const struct skv_seq *q, uint32_t layer)
 {
@@ -90,7 +90,7 @@ static int put_list(struct skv_session *s, struct sink *to, const struct skv_ind
 	return e;
 }
 
-/* Positions of n entries of a kv head by the open step's slot metadata, evicted ones too. */
+/* Read the positions of n entries of a kv head from the open step's slot metadata, evicted ones included. */
 static int fetch_positions(struct skv_session *s, uint32_t layer, const struct skv_seq *q, const struct skv_kseq *ks,
                            uint32_t head, uint32_t n, uint32_t *pos)
 {
@@ -113,7 +113,7 @@ static int fetch_positions(struct skv_session *s, uint32_t layer, const struct s
 	return e;
 }
 
-/* The entries of a kv head of a layer that evicts: all that it has, or those on its list, by their positions. */
+/* Put the positions of a kv head's entries in a layer that evicts: all that it has, or those on its list. */
 static int put_retained(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                     uint32_t head)
 {
@@ -149,7 +149,7 @@ static int put_retained(struct skv_session *s, const struct policy_batch *pb, st
 	return e;
 }
 
-/* The source's lists; where a replay has united those of several heads, no hook has said so in this step. */
+/* Rows of the source's lists. A replayed layer runs no hook, so the number that a hook set before is used. */
 static uint32_t list_rows(const struct policy_batch *pb, const struct skv_plan *plan)
 {
 	const uint32_t said = pb->policy->list_rows[plan->source];
@@ -157,11 +157,11 @@ static uint32_t list_rows(const struct policy_batch *pb, const struct skv_plan *
 	return said ? said : pb->selection[plan->source].list.rows;
 }
 
-/* What the layer attended to as its plan says, where slots are what tokens are in order. */
+/* Put what the layer attended to by its plan, if its slots hold the tokens in order. */
 static int put_planned(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                        uint32_t row, uint32_t how)
 {
-	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL; /* rows of a prompt are not asked about */
+	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL; /* prompts are dense here, without a plan */
 	const struct skv_seq *q = s->step.seqs[at];
 	uint32_t slots = layer_kseq(s, layer, at)->len;
 

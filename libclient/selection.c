@@ -24,7 +24,7 @@ static void *carve(struct carver *c, size_t bytes)
 	return c->base ? c->base + at : NULL;
 }
 
-/* Lists of a sequence, and rows of attention scores. */
+/* Lists of a sequence, and its rows of attention scores. */
 static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 {
 	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
@@ -44,7 +44,9 @@ static uint32_t layer_tokens(struct skv_session *s, uint32_t layer)
 	return selection_tokens(&decoding);
 }
 
-/* What is of use in one layer of a policy batch at a time, so that all layers that evict share it: scores, ranks, slots. */
+/*
+ * Memory used in one layer of a policy batch at a time, so that all layers that evict share it: scores, ranks, slots.
+ */
 struct shared {
 	float *token, *page;
 };
@@ -91,7 +93,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		        .token_stride = tokens,
 		        .page_stride = pages,
 		};
-		/* ranks reduce those of tokens, of which pages are the sums */
+		/* ranks reduce scores of tokens; those of pages are their sums */
 		if ((plan->scores & SKV_SCORES_TOKENS || (plan->scores & SKV_SCORES_PAGES && ranks_share_scores(s, plan))) &&
 		    !selection_fuses_sketches(s, plan, layer))
 			x->scores.token = plan->evict.granularity ? shared->token : carve(c,
@@ -118,7 +120,7 @@ static void carve_all(struct skv_session *s, struct carver *c)
 
 		carve_selections(s, &st->batch[i], &shared, c);
 	}
-	/* behind what recordings know */
+	/* behind all that recordings refer to */
 	st->slot = carve(c, (size_t)(st->n - st->n_decode) * s->model.n_kv_heads * sizeof(*st->slot));
 }
 

@@ -13,20 +13,20 @@
 struct skv_plan;
 struct skv_session;
 
-/* Of a batch's sequences: scores of tokens, and ranks, have so many elements a row. */
+/* Scores of tokens, and ranks, have so many elements a row for a batch's sequences. */
 static inline uint32_t selection_tokens(const struct skv_batch *b)
 {
 	return (b->max_len + 255) / 256 * 256;
 }
 
 /*
- * Are the layer's scores by sketches and its selection made by one kernel? If the backend has one, and the layer attends to
- * the tokens that it selects, a list a kv head by a row of scores a kv head: then no scores are in memory, and
- * score_sketches() leaves all to select_tokens(), in the same hook.
+ * Does one kernel make the layer's scores by sketches and select? It does if the backend has such a kernel, and the
+ * layer attends to the tokens that it selects, with one list and one row of scores a kv head. Then no scores are
+ * stored, and score_sketches() leaves all to select_tokens(), in the same hook.
  */
 bool selection_fuses_sketches(const struct skv_session *s, const struct skv_plan *plan, uint32_t layer);
 
-/* Room for the decoding sequences of the step. 0, or -ENOMEM. */
+/* Make room for the decoding sequences of the step. 0, or -ENOMEM. */
 int selections_prepare(struct skv_session *s);
 
 #endif

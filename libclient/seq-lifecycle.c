@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/seq-lifecycle.c - sequences: made, attached, forked, truncated, dropped.
+ * libclient/seq-lifecycle.c - sequences: created, attached, forked, sealed, truncated, dropped.
  *
- * A sequence's memory was written by its holder before: everything in it is checked once, when it
- * is mapped, against the pool as it is mapped here. From then on only the daemon
- * writes to it besides us, and that only while it answers a fork.
+ * A sequence's memory was written by its previous holder. Everything in it is checked once, when it is mapped, against
+ * the pool as it is mapped here. From then on only the daemon writes to it, too, while it answers a fork.
  *
- * Pages of a sequence that is dropped stay on lease to this client (daemon/core/core.h says why): they
- * go into the stock, after the daemon has confirmed that the sequence is gone.
+ * Pages of a dropped sequence stay on lease to this client (daemon/core/core.h says why). They go into the stock after
+ * the daemon has confirmed that the sequence is gone.
  */
 #include "libclient/seq-lifecycle.h"
 
@@ -59,7 +58,7 @@ void seq_free(struct skv_seq *q)
 	free(q);
 }
 
-/* Map and check the memory in a reply; its pages are counted as ours. */
+/* Map and check the memory in a reply, and count its pages as this client's. */
 static int adopt_memory(struct skv_seq *q, struct request *r)
 {
 	const struct skv_msg_seq_ok *ok = r->body;
@@ -108,8 +107,8 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 }
 
 /*
- * A sequence from the reply to NEW, PREFIX_NEW, ATTACH or FORK; consumes the reply, undoes it on failure. `own`: the policy that it
- * is to run, if it is not the session's.
+ * Make a sequence from the reply to NEW, PREFIX_NEW, ATTACH or FORK. Consumes the reply; undoes it on failure. `own`:
+ * the policy that it runs, if not the session's.
  */
 static int seq_make(struct skv_session *s, struct request *r, bool named, struct policy *own, struct skv_seq **ret)
 {
@@ -136,7 +135,7 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 	else
 		e = policy_take_over(q);
 	if (e == 0)
-		e = device_seq_open(q); /* the tables are what they will be */
+		e = device_seq_open(q); /* last: the tables do not change any more */
 	if (e < 0) {
 		reconnect_pin(s->client);
 		seq_unhold(q, SKV_PTE_SHARED);
@@ -214,7 +213,7 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 
 /* ---- forked ---------------------------------------------------------------------------------- */
 
-/* The daemon is to share what the sequence has committed: ready for that. */
+/* Prepare the sequence for the daemon, which is to share what it has committed. */
 static int share_begin(struct skv_seq *q)
 {
 	struct skv_session *s = q->session;
@@ -222,20 +221,20 @@ static int share_begin(struct skv_seq *q)
 
 	if (q->in_step)
 		return error_set(-EBUSY, "the sequence is in an open step");
-	e = device_settle(s); /* the daemon shares what is committed */
+	e = device_settle(s); /* the daemon shares only what is committed */
 	if (e == 0)
 		e = joint_state(s);
 	return e == 0 ? seq_settle_fork(q) : e;
 }
 
-/* It does; *ret is its answer, without error. */
+/* Ask the daemon to share it; *ret is its reply, without error. */
 static int share(struct skv_seq *q, uint16_t type, const void *m, size_t bytes, struct request **ret)
 {
 	struct skv_session *s = q->session;
 	struct request *r;
 	int e;
 
-	stock_release(q, true); /* the daemon must not count what is about to be given up */
+	stock_release(q, true); /* the daemon must not count pages that are given up */
 	e = conn_post(s->client, type, m, bytes, &r);
 	if (e < 0)
 		return e;
@@ -243,14 +242,14 @@ static int share(struct skv_seq *q, uint16_t type, const void *m, size_t bytes, 
 	q->steady = false;
 	if (conn_wait(s->client, r, conn_deadline(s->client)) < 0)
 		return conn_late(s->client, skv_wire_name(type));
-	e = seq_recount(q); /* also if it was refused: the daemon before may have done it */
+	e = seq_recount(q); /* also after a refusal: the previous daemon may have shared the pages */
 	if (e == 0 && r->error) {
 		e = error_set(r->error, "%s", r->text);
 		q->fork = request_free(r);
 		return e;
 	}
 	if (e < 0)
-		return e; /* stays in q->fork: the next step tries again */
+		return e; /* q->fork stays set: the next step tries again */
 	q->fork = NULL;
 	*ret = r;
 	return 0;
@@ -287,8 +286,8 @@ int skv_seq_fork(struct skv_seq *q, const char *name, uint32_t n_tokens, struct 
 /* ---- detached, dropped ----------------------------------------------------------------------- */
 
 /*
- * The own pages of a sequence that was dropped: the stock's, or the daemon's if it did not answer. A fork without an answer may have made
- * them shared: then they go with the last reference, and those that were not are freed with the session.
+ * The own pages of a dropped sequence go to the stock, or to the daemon if it did not answer. A fork without an answer
+ * may have made them shared: then they go with the last reference, and the others are freed with the session.
  */
 static void keep_own(struct skv_seq *q, int error)
 {
@@ -317,7 +316,7 @@ static int end_locked(struct skv_seq *q, uint16_t type)
 	else
 		e = conn_prepare(s->client, type, &m, sizeof(m), &r);
 	if (e != -EBUSY && e != -ENOMEM) {
-		device_settle(s); /* should it fail, nothing runs any more either */
+		device_settle(s); /* if it fails, the device runs nothing any more */
 		(void)seq_settle_fork(q); /* if it was answered by now */
 		reconnect_pin(s->client);
 		stock_release(q, true);
@@ -404,7 +403,10 @@ static int new_locked(struct skv_session *s, const struct skv_msg_seq_name *m, u
 	return e < 0 ? e : seq_make(s, r, m->name[0], NULL, ret);
 }
 
-/* The daemon takes no files from clients: the prompt gets to it in the memory of a sequence, which goes again; and the form of its prefixes. */
+/*
+ * The daemon takes no files from clients, so the prompt, and the form of its prefixes, reach it in the memory of a
+ * temporary sequence, which is dropped afterwards.
+ */
 static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name *m, const int32_t *tokens, struct skv_seq **ret)
 {
 	struct skv_msg_seq_name lent = {.session = m->session, .max_tokens = m->n_tokens}, from = *m, plain = *m;
@@ -417,15 +419,15 @@ static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name 
 	compressor_announce(s, q->mem);
 	from.seq = q->id;
 	e = new_locked(s, &from, SKV_MSG_PREFIX_NEW, ret);
-	(void)end_locked(q, SKV_MSG_SEQ_DROP); /* at the latest it goes with its session */
+	(void)end_locked(q, SKV_MSG_SEQ_DROP); /* if that fails, it goes with its session */
 	plain.n_tokens = 0;
-	/* a policy that goes on from nothing but what it has seen itself */
+	/* the policy cannot go on from tokens that it has not seen itself */
 	return e == -ENOTSUP ? new_locked(s, &plain, SKV_MSG_SEQ_NEW, ret) : e;
 }
 
 /*
- * Ranks begin with the same tokens or not at all: what one has and another has not is computed. `e`: how it went so far here. Each time one
- * differs, all begin anew with what the one has that has least; or empty.
+ * Ranks begin with the same tokens: what one has found and another has not is computed. `e`: the result on this rank so
+ * far. While ranks differ, all begin again, with the fewest tokens that any of them found, or empty.
  */
 static int agree(struct skv_session *s, const struct skv_msg_seq_name *m, const int32_t *tokens, int e, struct skv_seq **ret)
 {

@@ -5,7 +5,7 @@
 
 struct skv_seq;
 
-/* Free what is here of it, without a word to the daemon. */
+/* Free this process's data of the sequence, without telling the daemon. */
 void seq_free(struct skv_seq *q);
 
 #endif

@@ -2,9 +2,8 @@
 /*
  * libclient/seq-table.c - the page tables of a sequence as a whole.
  *
- * A sequence's memory was written by its holder before: all entries are checked once, when it is mapped, against the
- * pool as it is mapped here. From then on the daemon alone writes to it besides us, and that only while it answers a
- * fork.
+ * A sequence's memory was written by its previous holder: all entries are checked once, when it is mapped, against the
+ * pool as it is mapped here. From then on only the daemon writes to it, too, while it answers a fork.
  */
 #include "libclient/seq-table.h"
 
@@ -22,7 +21,7 @@ struct census {
 	uint64_t full, shared;
 };
 
-/* A page of K and V may be a hole, but for the one that is written next, if the layer has K and V of its own. */
+/* An entry of K and V may be a hole, unless it is written next and the layer has K and V of its own. */
 static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 {
 	uint32_t extent = seq_slot_end(q, layer);
@@ -31,7 +30,7 @@ static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 	       skv_model_kv_layer(&q->session->model, layer) != layer;
 }
 
-/* May kernels follow entry i of the table? Counts its page into *n. Needs client->lock. */
+/* Can kernels use entry i of the table? Counts its page in *n. Needs client->lock. */
 static int check_entry(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
 	static const char *const of[SKV_PAGE_KINDS] = {"", "bounds ", "slot metadata ", "codes ", "references ",
@@ -58,7 +57,7 @@ static int check_entry(struct skv_seq *q, uint32_t table, uint32_t i, struct cen
 	return 0;
 }
 
-/* All committed entries. */
+/* Check all committed entries. */
 static int check_entries(struct skv_seq *q, struct census *ret)
 {
 	int e = 0;
@@ -70,7 +69,7 @@ static int check_entries(struct skv_seq *q, struct census *ret)
 	return e;
 }
 
-/* Hold every page of the table, which check_entries() passed. Needs client->lock. */
+/* Hold every page in the tables, which check_entries() has accepted. Needs client->lock. */
 static void hold_all(struct skv_seq *q)
 {
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
@@ -86,7 +85,7 @@ static void hold_all(struct skv_seq *q)
 	}
 }
 
-/* Room to note down every shared page that the sequence may give up. */
+/* Make room to record every shared page that the sequence may give up. */
 static int grow_release(struct skv_seq *q, uint64_t shared)
 {
 	uint64_t cap = q->n_release + shared;
@@ -122,7 +121,7 @@ int seq_claim_pages(struct skv_seq *q)
 	return e;
 }
 
-/* What a fork made shared is on lease no more. */
+/* Pages that a fork made shared are no longer on lease. */
 static void unlease_shared(struct skv_seq *q)
 {
 	struct skv_client *c = q->session->client;
@@ -139,8 +138,7 @@ static void unlease_shared(struct skv_seq *q)
 }
 
 /*
- * The daemon made the parent's pages shared: they are copied before they are written, and never come
- * back to the stock.
+ * The daemon made the parent's pages shared: they are copied before they are written, and never come back to the stock.
  */
 int seq_recount(struct skv_seq *q)
 {
@@ -153,7 +151,7 @@ int seq_recount(struct skv_seq *q)
 	if (e == 0)
 		e = grow_release(q, n.shared);
 	if (e == 0) {
-		q->on_device.old = q->session->device; /* its next step brings the kinds of its pages to the device */
+		q->on_device.old = q->session->device; /* the next step brings the kinds of its pages to the device */
 		q->steady = false;
 		q->session->stock.leased -= n.shared - q->n_shared;
 		q->n_shared = n.shared;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/seq.h - a sequence: what was committed of it, and what the open step is about to. */
+/* libclient/seq.h - a sequence: what is committed of it, and what the open step will commit. */
 #ifndef SKV_CLIENT_SEQ_H
 #define SKV_CLIENT_SEQ_H
 
@@ -14,13 +14,13 @@
 /* Maintenance transactions, as maintenance.c runs them. */
 enum maintenance {
 	MAINTENANCE_NONE,
-	MAINTENANCE_COMPACT,       /* tokens move down, until no slot below is free */
-	MAINTENANCE_MOVE_PARTIAL,  /* the partial page is taken out from among the others, the next compaction puts it last */
-	MAINTENANCE_SLOT_METADATA, /* slot metadata as the policy wants them */
-	MAINTENANCE_BUILD_STATE,   /* bounds of all pages, or sketches of all keys */
+	MAINTENANCE_COMPACT,       /* tokens move to lower slots, until no slot below slot_end is free */
+	MAINTENANCE_MOVE_PARTIAL,  /* the partial page leaves the full ones; the next compaction puts it last */
+	MAINTENANCE_SLOT_METADATA, /* slot metadata gets the granularity that the policy wants */
+	MAINTENANCE_BUILD_STATE,   /* page bounds of all pages, or sketches of all keys, are made */
 	MAINTENANCE_COMPRESS,      /* older tokens are compressed */
-	MAINTENANCE_DECOMPRESS,    /* all that are compressed become rows again */
-	MAINTENANCE_TRUNCATE,      /* the last tokens go: transaction_truncate() */
+	MAINTENANCE_DECOMPRESS,    /* all compressed tokens become rows again */
+	MAINTENANCE_TRUNCATE,      /* the last tokens are removed: transaction_truncate() */
 };
 
 /* Pages [from, to). */
@@ -28,67 +28,73 @@ struct span {
 	uint32_t from, to;
 };
 
-/* By cache lines: of a steady step the begin needs the first one, the end the first three. */
+/* Ordered by cache lines: a steady step's begin needs the first one, its end the first three. */
 struct skv_seq {
 	_Alignas(64) struct skv_session *session;
 	struct skv_seqmem *mem;
-	/* committed, on a device as soon as it is queued; kept here so that shared memory is not believed twice */
+	/* committed, or on a device queued; copied here so that shared memory is read and checked only once */
 	uint32_t len, epoch;
-	uint32_t quiet_len; /* if it is steady: below this length the next step needs nothing but its row; see steady.c */
-	/* id of the first token of the open step: tokens[len] still shows the last commit's next, which it is without has_first */
-	int32_t first;
-	uint32_t n_evict;      /* entries in the journal, not yet counted there */
-	uint32_t n_rows;       /* of the open step: tokens */
-	uint32_t n_new;        /* of them, that count: all until skv_step_end says otherwise; 0: none, it is cancelled */
-	enum maintenance maintenance; /* a step without tokens, of this kind */
-	uint32_t about, next_about;  /* as in seqmem.h, with SKV_ABOUT_SLOTS ...; what the open step's commit will say */
-	bool steady;           /* its last step was a plain one */
-	bool in_step;          /* the open one */
-	bool has_first;
-	bool takes;            /* pages: some table has not all that the step needs */
-	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
-	bool state_torn;       /* the policy's state was touched in a step that was given up */
+	uint32_t quiet_len; /* if steady: below this length the next step needs nothing but its row; see steady.c */
 	/*
-	 * It has the state pages that its policy wants, with the bounds or sketches of all that is committed. Without it, it has
-	 * none: the next step supplies them.
+	 * id of the open step's first token; without has_first it is the last commit's next id, which tokens[len] shows
+	 */
+	int32_t first;
+	uint32_t n_evict;      /* entries written to the journal that journal_n does not count yet */
+	uint32_t n_rows;       /* rows of the open step */
+	/* rows of them that count: all until skv_step_end says otherwise; 0: the sequence is cancelled */
+	uint32_t n_new;
+	enum maintenance maintenance; /* a step without tokens, of this kind */
+	uint32_t about, next_about;  /* as in seqmem.h (SKV_ABOUT_SLOTS ...): of the last commit; of the open step's */
+	bool steady;           /* its last step was a plain one: see steady.c */
+	bool in_step;          /* it is in the open step */
+	bool has_first;
+	bool takes;            /* the open step needs pages: some table lacks entries */
+	bool evicting; /* a queued commit uses the journal; no other journal before that commit has run */
+	bool state_torn;       /* a step that was aborted has written to the policy's state */
+	/*
+	 * It has the state pages that its policy wants, with page bounds or sketches of all committed tokens. If not,
+	 * it has none, and the next step supplies them.
 	 */
 	bool has_state;
-	bool gaps;             /* pages are missing below slots of a layer that evicts: it is about to be compacted */
+	bool gaps;             /* a layer that evicts lacks pages below its slot_end: it will be compacted */
 
-	uint64_t step_attended; /* of the open step: tokens, once for each q head */
-	struct policy *own; /* NULL: it runs the session's */
+	uint64_t step_attended; /* of the open step: tokens attended to, counted once for each q head */
+	struct policy *own; /* its own policy; NULL: the session's */
 	uint64_t attended, causal;
-	uint64_t set_aside, next_set_aside; /* pages for what is still to come of its prompt */
-	struct skv_layer_slots *slots, *next_slots; /* ... [n_layers]; slot_end of the next ones: the slots that the step has */
+	uint64_t set_aside, next_set_aside; /* for the rest of its prompt: committed; with the open step */
+	/* [n_layers]: of the last commit; of the open step's, slot_end including the slots of its rows */
+	struct skv_layer_slots *slots, *next_slots;
 
 	struct skv_seqmem_layout layout;
-	uint32_t n_prompt_remaining; /* tokens of the open step's prompt that are still to come */
-	struct skv_prompt prompt; /* with SKV_ABOUT_PREFILL, which is there only if it attends as the policy says */
-	struct skv_prompt next_prompt; /* where a prompt's rows are of one that began there */
-	/* do the policy's layers that compress do so with this sequence? Asked when another policy takes it */
+	uint32_t n_prompt_remaining; /* as in the open step's item */
+	/* counts with SKV_ABOUT_PREFILL, which is set only while the prompt attends as the policy says */
+	struct skv_prompt prompt;
+	struct skv_prompt next_prompt; /* where the prompt of the open step's rows began */
+	/* Do the layers whose plan compresses do so for this sequence? Decided anew under another policy. */
 	bool compresses, compresses_known;
 	bool named;
 	uint32_t id;
-	uint64_t n_shared;   /* entries, of all layers */
-	/* addresses there of the tables' copy, of the header and of the token ids */
+	uint64_t n_shared;   /* shared entries of all tables */
+	/* device addresses of the tables' copy, the header and the token ids */
 	struct {
-		skv_pte *table; /* NULL: none so far; else of so many bytes */
+		skv_pte *table; /* NULL: there is none yet */
 		size_t bytes;
-		uint32_t capacity, wanted; /* entries of each table there, and that the next step needs */
+		uint32_t capacity, wanted; /* entries of each table: in the copy; that the next step needs */
 		struct skv_seqmem *mem;
 		int32_t *tokens;
-		bool old; /* the copy shows pages that the tables do not name any more: made anew before the next step */
+		bool old; /* the copy names pages that the tables do not: it is made anew before the next step */
 	} on_device;
-	struct skv_layer_set sparse; /* layers in which its rows of a prompt attend sparsely */
+	struct skv_layer_set sparse; /* layers in which its prompt rows attend sparsely */
 
 	struct skv_seq *next, **prev;
-	struct span *evicted; /* [n_layers]: pages that are holes, or will be with this commit: no need to look again */
-	uint32_t *release; /* shared pages given up, to be told; room for all that the tables have */
+	struct span *evicted; /* [n_layers]: pages that are holes, or will be with this commit: not checked again */
+	/* shared pages that were given up, not reported yet; has room for all that the tables have */
+	uint32_t *release;
 	uint32_t n_release, cap_release;
-	struct request *fork; /* a fork without an answer so far: the table may change under us */
-	uint32_t sealing; /* not 0: tokens that MAINTENANCE_COMPRESS is to compress, whatever the policy says */
-	struct compressor *decompressing; /* in MAINTENANCE_DECOMPRESS: how it was compressed */
-	uint64_t recall_layers; /* times that it was measured, and the sum of the figures */
+	struct request *fork; /* a fork or seal without an answer yet: the daemon may change the tables meanwhile */
+	uint32_t sealing; /* not 0: tokens that MAINTENANCE_COMPRESS compresses, whatever the policy says */
+	struct compressor *decompressing; /* in MAINTENANCE_DECOMPRESS: how its tokens are compressed */
+	uint64_t recall_layers; /* number of measurements, and the sum of the figures */
 	double recall_sum;
 };
 
@@ -108,37 +114,37 @@ static inline uint32_t seq_entries(const struct skv_seq *q, uint32_t table)
 	return skv_seqmem_entries(&q->layout, table, q->len);
 }
 
-/* Does each layer have slots of its own number? */
+/* Does each layer have its own number of slots? */
 static inline bool seq_by_layer(const struct skv_seq *q)
 {
 	return q->about & SKV_ABOUT_SLOTS || q->maintenance;
 }
 
-/* As of the last commit the layer has no token in slots from here on. */
+/* As of the last commit all slots of the layer from here on are free. */
 static inline uint32_t seq_slot_end(const struct skv_seq *q, uint32_t layer)
 {
 	return seq_by_layer(q) ? q->slots[layer].slot_end : q->len;
 }
 
-/* And the slots that the open step has. */
+/* The same, with the slots of the open step. */
 static inline uint32_t seq_next_slot_end(const struct skv_seq *q, uint32_t layer)
 {
 	return seq_by_layer(q) ? q->next_slots[layer].slot_end : q->len + q->n_new;
 }
 
-/* As of the last commit: tokens of the layer below are compressed, but for the first ones; 0: none is. */
+/* As of the last commit the layer's tokens below this one are compressed, except the first ones; 0: none are. */
 static inline uint32_t seq_compressed(const struct skv_seq *q, uint32_t layer)
 {
 	return q->about & SKV_ABOUT_SLOTS ? q->slots[layer].n_compressed : 0;
 }
 
-/* And as of the open step's. */
+/* The same, as of the open step's commit. */
 static inline uint32_t seq_next_compressed(const struct skv_seq *q, uint32_t layer)
 {
 	return q->next_about & SKV_ABOUT_SLOTS ? q->next_slots[layer].n_compressed : 0;
 }
 
-/* It no longer refers to a page that it shared; stock_release() tells. */
+/* Record that the sequence no longer refers to a shared page; stock_release() tells the daemon. */
 static inline void seq_give_up(struct skv_seq *q, uint32_t page)
 {
 	q->release[q->n_release++] = page;

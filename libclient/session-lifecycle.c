@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/session-lifecycle.c - a session opened and closed: one model and one policy on a connection. */
+/* libclient/session-lifecycle.c - a session is opened and closed: one model and one policy on a connection. */
 #include "config.h"
 #include "libclient/session-lifecycle.h"
 
@@ -34,7 +34,7 @@
 
 /* ---- opened ---------------------------------------------------------------------------------- */
 
-/* The kernels for this model, and its shape but for the pool's address. */
+/* Choose the kernels for this model, and set its shape except the pool's address. */
 static int choose_kernels(struct skv_session *s)
 {
 	const struct skv_model *m = &s->model;
@@ -50,7 +50,7 @@ static int choose_kernels(struct skv_session *s)
 	        .n_kv_heads = m->n_kv_heads,
 	        .head_dim = m->head_dim,
 	        .dtype = m->kv_dtype,
-	        .io_dtype = s->device ? m->io_dtype : SKV_F32, /* of rows in host memory the library makes fp32 */
+	        .io_dtype = s->device ? m->io_dtype : SKV_F32, /* the library converts rows in host memory to fp32 */
 	        .scale = model_scale(m, 0),
 	        .page_bytes = skv_page_bytes(m),
 	};
@@ -65,7 +65,7 @@ static int choose_kernels(struct skv_session *s)
 	return wrong ? error_set(-EINVAL, "model: %s", wrong) : 0;
 }
 
-/* The layers' sinks in the model's memory, with a row for each layer, also where it has none. */
+/* Copy the layers' sinks to the model's memory. Every layer has a row, even without sinks. */
 static int copy_sinks(struct skv_session *s)
 {
 	const struct skv_model *m = &s->model;
@@ -91,7 +91,7 @@ static int copy_sinks(struct skv_session *s)
 	return e;
 }
 
-/* What the daemon answered to OPEN. */
+/* Take over the daemon's answer to OPEN. */
 static int settle_in(struct skv_session *s, struct request *r)
 {
 	const struct skv_msg_open_ok *ok = r->body;
@@ -115,7 +115,7 @@ static int settle_in(struct skv_session *s, struct request *r)
 	return policy_get(s, &ok->policy, r->fds[1], &s->policy);
 }
 
-/* Everything of a session that needs no daemon. */
+/* Make everything of a session that needs no daemon. */
 static int session_new(struct skv_client *c, const struct skv_model *model, struct skv_session **ret)
 {
 	static _Atomic uint64_t serials;
@@ -174,7 +174,7 @@ int skv_open(struct skv_client *c, const struct skv_model *model, const char *po
 	if (s->device)
 		memcpy(m.device_uuid, s->device->info.uuid, sizeof(m.device_uuid));
 	skv_wire_string(m.spec, sizeof(m.spec), policy_spec);
-	/* before the question: a swap in between is asked about once more */
+	/* read before the request, so that a swap in between is noticed later */
 	s->seen_generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
 	e = conn_call(c, SKV_MSG_OPEN, &m, sizeof(m), &r);
 	if (e < 0) {
@@ -254,12 +254,12 @@ static void say_goodbye(struct skv_session *s)
 	pthread_mutex_lock(&c->lock);
 	late = get && !get->done;
 	if (late) {
-		/* pages may still come for this session: it is closed after they have gone back */
+		/* pages may still come for this session: it is closed after they went back */
 		get->then_close = true;
 		get->pool = s->pool;
 	}
 	pthread_mutex_unlock(&c->lock);
-	conn_orphan(c, get); /* pages that have come go back now, before the session does */
+	conn_orphan(c, get); /* pages that have come go back now, before the session is closed */
 	if (late)
 		return;
 	pthread_mutex_lock(&c->lock);
@@ -282,7 +282,7 @@ void skv_close(struct skv_session *s)
 		return; /* it is the parent's */
 	skv_step_abort(s);
 	pthread_mutex_lock(&s->lock);
-	device_settle(s); /* should it fail, nothing runs any more either */
+	device_settle(s); /* if it fails, the device runs nothing any more */
 	say_goodbye(s);
 	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_lock(&c->lock);
@@ -329,7 +329,7 @@ int skv_session_room(struct skv_session *s, struct skv_room *ret)
 	if (e < 0)
 		return e;
 	for (struct skv_seq *q = s->seqs; q && s->stock.n_release > 0; q = q->next)
-		stock_release(q, true); /* what was given up is room, for others as well */
+		stock_release(q, true); /* pages that were given up are room, for others as well */
 	e = stock_room(s, &room.pages);
 	room.stock_pages = s->stock.n;
 	pthread_mutex_unlock(&s->lock);

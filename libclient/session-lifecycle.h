@@ -5,7 +5,7 @@
 
 struct skv_session;
 
-/* Free what a session and its sequences have here, without a word to the daemon. */
+/* Free this process's data of a session and its sequences, without telling the daemon. */
 void session_free(struct skv_session *s);
 
 #endif

@@ -28,7 +28,7 @@ int stats_open(struct skv_session *s)
 	return 0;
 }
 
-/* Tokens that rows of a sequence, of which `first` came before them, attend to without a policy, over all layers. */
+/* Tokens that rows of a sequence attend to without a policy, over all layers; `first` tokens came before these rows. */
 static uint64_t causal_tokens(const struct skv_session *s, uint32_t first, uint32_t rows)
 {
 	uint64_t n = 0;
@@ -53,7 +53,9 @@ void stats_attended(struct skv_seq *q, uint32_t first, uint32_t rows, uint64_t t
 	s->stats.causal_tokens += causal;
 }
 
-/* A layer's figure goes to the counters; returns what the page is to say: the mean of the sequences that have one. */
+/*
+ * Add a layer's figures to the counters. Returns what the page shows: the mean over the sequences that were measured.
+ */
 static uint32_t take_layer(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
                            const struct skv_layer_set *layers, uint32_t layer)
 {
@@ -95,7 +97,7 @@ void stats_step(struct skv_session *s)
 		struct skv_seq *q = st->seqs[i];
 
 		*(i < st->n_decode ? &t->decode_tokens : &t->prompt_tokens) += q->n_new;
-		if (i < st->n_decode && q->n_new > 0 && !s->device) /* a device has not counted so far */
+		if (i < st->n_decode && q->n_new > 0 && !s->device) /* a device reports later */
 			stats_attended(q, q->len - q->n_new, q->n_rows, q->step_attended);
 		q->step_attended = 0;
 	}

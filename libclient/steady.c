@@ -2,15 +2,15 @@
 /*
  * libclient/steady.c - steps that differ from the last one in lengths alone.
  *
- * Most steps of an engine are of the sequences of the step before, in the same order, with one row each. Policy batches,
- * classes of layers and where sequences are in the batch are then what they were, and most sequences need no page. So of such
- * a sequence one cache line is read and written, and nothing is done for each of its layers.
+ * Most steps of an engine have the sequences of the step before, in the same order, with one row each. Policy batches,
+ * classes of layers and the places of sequences in batches are then unchanged, and most sequences need no page. For
+ * such a sequence one cache line is read and written, and nothing is done for each of its layers.
  *
- *   - skv_seq.steady says that a sequence's last step was a plain one: a row, slots as the length says, no prompt,
- *     nothing compressed. Whatever touches the sequence in another way takes that back: a fork, a truncation, another
- *     policy, a maintenance transaction, an abort, rows that do not count.
- *   - Below skv_seq.quiet_len tokens it needs no page. With the others, which are due, all is done as ever.
- *   - What step_begin leaves is what layout_step() would have left: test-client-steady compares.
+ *   - skv_seq.steady says that a sequence's last step was a plain one: one row, slots as the length says, no prompt,
+ *     nothing compressed. Anything else that is done to the sequence clears it: a fork, a truncation, another policy, a
+ *     maintenance transaction, an abort, rows that do not count.
+ *   - Below skv_seq.quiet_len tokens it needs no page. Other sequences are due, and are handled in full.
+ *   - skv_step_begin leaves what layout_step() would have left: test-client-steady compares.
  */
 #include "libclient/steady.h"
 
@@ -20,7 +20,7 @@
 #include "libclient/prefill/schedule.h"
 #include "libclient/seq.h"
 
-/* Up to this length it has pages with a step of one row that makes it n tokens long. */
+/* The length up to which the sequence has pages, after a step of one row that makes it n tokens long. */
 static uint32_t quiet_len(const struct skv_seq *q, uint32_t n)
 {
 	uint32_t full = skv_pages_of(n) * SKV_PAGE_TOKENS;
@@ -61,7 +61,7 @@ bool steady_fits(struct skv_session *s, const struct skv_step_item *items, uint3
 		const struct skv_step_item *it = &items[i];
 		const struct skv_seq *q = st->seqs[st->index[i]];
 
-		/* it may have gone, and its memory be another session's sequence by now */
+		/* the sequence may be gone, and its memory reused for another session's */
 		if (it->seq != q || q->session != s || !q->steady || it->n_tokens != 1 || it->flags || it->n_prompt_remaining)
 			return false;
 		if (q->len >= q->quiet_len)
@@ -71,7 +71,7 @@ bool steady_fits(struct skv_session *s, const struct skv_step_item *items, uint3
 	return true;
 }
 
-/* Those that need a page; a device's tables may have moved. */
+/* Lay out the sequences that need a page; a device's tables may have moved. */
 static int lay_out_due(struct skv_session *s, struct pages *ret)
 {
 	struct step *st = &s->step;

@@ -2,7 +2,7 @@
 /*
  * libclient/step-lifecycle.c - a step: begun as a whole, committed sequence by sequence, or aborted.
  *
- * All that can fail happens in skv_step_begin: what the sequences need is made ready, the features make room
+ * All that can fail for lack of resources happens in skv_step_begin: sequences are made ready, the features make room
  * for what they compute, and the transaction takes pages. skv_step_end makes no allocation and no system call.
  */
 #include "libclient/step-lifecycle.h"
@@ -71,7 +71,7 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 	return 0;
 }
 
-/* Under which policy its tokens are computed: if it is one, they can be a prefix of others. */
+/* Record the policy under which its tokens are computed: if it is a single one, they can become a prefix of others. */
 static void sign_policy(const struct skv_seq *q)
 {
 	const uint64_t policy = seq_policy(q)->fingerprint;
@@ -82,7 +82,7 @@ static void sign_policy(const struct skv_seq *q)
 		q->mem->policy = q->len == 0 ? policy : 0;
 }
 
-/* What may only be asked of a sequence that is about to step; may take over its policy state, and lay it out anew. */
+/* Check an item and make its sequence ready: may take over its policy state, and change its layout. */
 static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t i)
 {
 	int e = check_item(s, it, i);
@@ -128,7 +128,7 @@ static int grow_step(struct skv_session *s, uint32_t n)
 	return st->cap ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
-/* Room for what the features compute; it grows here and nowhere else. */
+/* Make room for what the features compute. It grows only here. */
 static int prepare(struct skv_session *s)
 {
 	int e = scratch_prepare(s);
@@ -146,7 +146,7 @@ static int prepare(struct skv_session *s)
 	return e < 0 ? e : branches_prepare(s);
 }
 
-/* The caller's items, which lie as far apart as the first one says, as this library declares them. */
+/* Copy the caller's items, which are as far apart as the first one's size says, to this library's own declaration. */
 static int take_items(struct step *st, const struct skv_step_item *items, uint32_t n)
 {
 	const uint8_t *from = (const uint8_t *)items;
@@ -156,7 +156,7 @@ static int take_items(struct step *st, const struct skv_step_item *items, uint32
 		const struct skv_step_item *at = (const void *)(from + (size_t)i * items->size);
 		int e;
 
-		if (at->size == sizeof(st->items[i])) { /* as in nearly all engines */
+		if (at->size == sizeof(st->items[i])) { /* the usual case */
 			st->items[i] = *at;
 			continue;
 		}
@@ -168,7 +168,7 @@ static int take_items(struct step *st, const struct skv_step_item *items, uint32
 	return 0;
 }
 
-/* All that are about to step; of a steady step those that are due. */
+/* Make the sequences of the step ready; in a steady step only those that are due. */
 static int ready_all(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	const struct step *st = &s->step;
@@ -247,18 +247,18 @@ int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uin
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* What was begun will not be. */
+/* Discard the open step. */
 static void step_abort(struct skv_session *s)
 {
 	if (!s->step.open)
 		return;
 	if (s->device)
-		device_wait(s); /* what is still queued of the step writes to its pages */
+		device_wait(s); /* queued work of the step writes to its pages */
 	transaction_abort(s);
 	s->step.open = false;
 }
 
-/* The hook of a step that will not be has written to the state of its sequences. */
+/* Abort a step in which a hook may have written to the policy's state of its sequences. */
 static void give_up(struct skv_session *s)
 {
 	for (uint32_t i = 0; i < s->step.n; i++)
@@ -266,7 +266,7 @@ static void give_up(struct skv_session *s)
 	step_abort(s);
 }
 
-/* What of a step's end is not its commit. Of sequences that are cancelled, nothing. */
+/* The end of a step except its commit. Cancelled sequences take no part in it. */
 static void features_end(struct skv_session *s)
 {
 	struct step *st = &s->step;
@@ -274,7 +274,7 @@ static void features_end(struct skv_session *s)
 	for (uint32_t i = 0; i < st->n; i++) {
 		const struct skv_seq *q = st->seqs[i];
 
-		/* what the commits write lies in as many mappings as there are sequences: it is fetched meanwhile */
+		/* each sequence's commit writes to a mapping of its own: prefetch them */
 		__builtin_prefetch(&q->mem->commit, 1);
 		__builtin_prefetch(q->mem->about, 1);
 		__builtin_prefetch(skv_seqmem_tokens(q->mem, &q->layout) + q->len, 1);
@@ -320,7 +320,7 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 	}
 	e = ranks_failed(s);
 	if (e == 0 && rejected && s->device)
-		e = device_wait(s); /* the rows have run, or nobody would know how many count */
+		e = device_wait(s); /* rejected rows must have run before their pages are put back */
 	if (rejected && e == 0)
 		pages_undo_surplus(s);
 	if (e == 0)

@@ -22,86 +22,87 @@ struct selection {
 	bool has_scores;   /* made in this step */
 	uint32_t made;     /* 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
 	bool retained;     /* the hooks of a layer that evicts have said which tokens or pages stay */
-	uint32_t decompress_seqs, decompress_tokens; /* at a time, of each at most: compress/attend.c */
-	struct skv_select select; /* by which the layer itself chooses, if it does */
+	/* compress/attend.c: sequences decompressed at a time, and tokens of each at most */
+	uint32_t decompress_seqs, decompress_tokens;
+	struct skv_select select; /* the request, if the layer selects while it attends */
 	struct skv_scores scores;
 	struct skv_index_list list;
 };
 
-/*
- * Sequences of the open step that run one policy. Its hooks run, and its plans are carried out, for those that decode,
- * once for all of them.
- */
+/* Sequences of the open step that run one policy. Hooks run, and plans are carried out, once for all that decode. */
 struct policy_batch {
 	struct policy *policy;
 	bool compresses; /* its layers that compress do so for all of these sequences; else for none */
 	uint32_t first, n;                /* in step.seqs: that decode ... */
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
-	uint32_t at_kseq, n_padded; /* where in a class's kseq those that decode are, and how many with padding behind them */
-	uint32_t rows;                    /* of each that decodes: all of them have as many */
-	uint32_t rows_at;                 /* if there are several: where these are in a class's kseq, [rows][n] */
+	uint32_t at_kseq, n_padded; /* where the decoding ones are in a class's kseq, and how many with padding */
+	uint32_t rows;                    /* of each decoding sequence: the same for all */
+	uint32_t rows_at;                 /* if rows > 1: where single rows are in a class's kseq, [rows][n] */
 	struct selection *selection;      /* [n_layers] */
-	/* of a layer at a time, of those that decode: slots of new tokens, ranks of tokens or pages */
+	/* of one layer at a time, for decoding sequences: slots of new tokens; ranks of tokens or pages */
 	uint32_t *slot;
 	float *rank;
-	uint32_t branch; /* where its layers' work is queued: see branches.h */
-	size_t tiles_at; /* in step.tiles: where lists are that its prompts take from one layer to the next */
+	uint32_t branch; /* that its layers' work is queued on: see branches.h */
+	size_t tiles_at; /* in step.tiles: lists that its prompts keep for later layers */
 };
 
 /*
- * Layers that have as many slots of each sequence, and keep as many of them, so that the kernels are told the
- * same. Where no layer evicts single tokens, nor ever has, they all are of one class.
+ * Layers that have as many slots in each sequence, and retain as many, so that kernels get the same arguments. All
+ * layers are one class unless a layer evicts single tokens or compresses, or did so before.
  */
 struct layer_class {
 	uint32_t layer; /* the first of them */
-	/* parts of kseq, or of the device's copy of it */
+	/* ranges of kseq, or of the device's copy of it */
 	struct skv_batch all, decoding, prompts;
 };
 
 /* Rows of one layer, decompressed: see compress/attend.c. */
 struct decompressed {
-	void *mem; /* the session's; what the others point into */
+	void *mem; /* the session's; the other fields point into it */
 	size_t bytes;
 	uint8_t *pool;
 	struct skv_kseq *seq;
 	skv_pte *table;
 };
 
-#define RECALL_SEQS 8u /* of a step, of which recall is measured */
+#define RECALL_SEQS 8u /* sequences of a step that are measured at most */
 
-/* Measuring recall; see recall.c. */
+/* Measurement of recall: see recall.c. */
 struct recall {
-	uint32_t n;     /* sequences of which it is measured in the open step, or 0 */
-	uint64_t steps; /* that could have been measured */
-	struct skv_layer_set layers[RECALL_SEQS]; /* of these sequences, that were measured */
-	void *mem;      /* the session's; what the next two point into */
+	uint32_t n;     /* sequences that are measured in the open step, or 0 */
+	uint64_t steps; /* decode steps, of which one in recall_every is measured */
+	struct skv_layer_set layers[RECALL_SEQS]; /* [sequence]: layers that were measured */
+	void *mem;      /* the session's; the next two point into it */
 	size_t bytes;
-	struct skv_scores scores; /* of one layer after the other */
+	struct skv_scores scores; /* of one layer at a time */
 	float *share;                 /* [n_layers][RECALL_SEQS] */
 };
 
 struct step {
 	bool open;
 	uint32_t cap, cap_kseq;
-	uint32_t n, n_decode; /* sequences, and those that decode: they come first */
-	uint32_t n_padded; /* in a class's kseq: those that decode and all padding; they come first */
-	uint32_t n_kseq; /* of a class: these, then sequences with prompts, then single rows of those that decode several */
+	uint32_t n, n_decode; /* sequences; those that decode, which come first */
+	uint32_t n_padded; /* in a class's kseq: decoding sequences and all padding, which come first */
+	/* of a class: n_padded, then sequences with prompts, then single rows of sequences that decode several */
+	uint32_t n_kseq;
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
-	bool recording; /* the library records layers, which are not part of the step */
-	int ranks_error; /* what other ranks were asked, and how it failed; 0 */
+	bool recording; /* the library records layers, which is not part of the step */
+	int ranks_error; /* error of all_reduce_max() in the open step, or 0 */
 	const void *q; /* of the layer that attends */
-	struct skv_seq **seqs; /* [cap]: those that decode come first, of either kind those of a policy batch together */
-	struct skv_step_item *items; /* [cap]: the caller's ... */
+	/* [cap]: decoding ones first, then prompts; in both, sequences of a policy batch are adjacent */
+	struct skv_seq **seqs;
+	struct skv_step_item *items; /* [cap]: copies of the caller's */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
 	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
-	uint32_t *at_kseq;     /* [cap]: where seqs[i] is in a class's kseq */
-	bool follows, steady;  /* may a step like this one be laid out from it, and was this one? See steady.c */
-	uint32_t *due;         /* [cap]: the caller's indices of those that need a look in a steady step */
+	uint32_t *at_kseq;     /* [cap]: the place of seqs[i] in a class's kseq */
+	bool follows, steady;  /* can the next step be laid out from this one, and was this one? See steady.c */
+	/* [cap]: of a steady step: the caller's indices of sequences that need more than a row */
+	uint32_t *due;
 	uint32_t n_due;
-	uint64_t demand, aside_change; /* as pages_count() counts them */
-	struct skv_kseq *kseq; /* [n_classes][n_kseq]: what the kernels are told */
-	struct layer_class *class; /* [n_layers] of room */
+	uint64_t demand, aside_change; /* as pages_count() computes them */
+	struct skv_kseq *kseq; /* [n_classes][n_kseq]: sequences as kernels see them */
+	struct layer_class *class; /* [n_layers] allocated */
 	uint32_t n_classes;
 	uint16_t class_of[SKV_MAX_LAYERS];
 	struct supplied {
@@ -109,14 +110,14 @@ struct step {
 		uint32_t table, page;
 	} *supplied; /* entries that got a page for this step */
 	uint32_t n_supplied, cap_supplied;
-	struct skv_workspace work;  /* with room for the kernels */
-	struct policy_batch *batch; /* [n_batches] of room for cap, in the order of their first items */
+	struct skv_workspace work;  /* of the kernels */
+	struct policy_batch *batch; /* [n_batches], cap allocated; in the order of their first items */
 	uint32_t n_batches;
-	uint32_t n_branches; /* that their layers take: see branches.h */
-	struct selection *selection; /* the batches' */
+	uint32_t n_branches; /* that the layers use: see branches.h */
+	struct selection *selection; /* of all batches */
 	uint32_t cap_selection;
-	uint32_t *slot;        /* of a layer at a time: slots of new tokens of prompts */
-	void *arena;           /* what it and the policy batches point into */
+	uint32_t *slot;        /* slots of new prompt tokens, one layer at a time */
+	void *arena;           /* selections and policy batches point into it */
 	size_t arena_bytes;
 	struct decompressed decompressed;
 	void *exchanged; /* keys and values of all ranks: compress/exchange.c */
@@ -124,7 +125,7 @@ struct step {
 	struct recall recall;
 	void *gathered; /* rows of one layer as the host's kernels take them: attn.c */
 	size_t gathered_bytes;
-	void *tiles; /* lists of what rows of prompts see; see prefill/attend.c */
+	void *tiles; /* lists of tokens that prompt rows attend to; see prefill/attend.c */
 	size_t tiles_bytes;
 };
 

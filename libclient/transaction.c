@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/transaction.c - begin, commit and abort of a step, and what a commit means to the host's own.
+ * libclient/transaction.c - begin, commit and abort of a step, and what a commit changes in the host's own state.
  *
- *   - All that can fail happens in transaction_begin, before anything is changed: pages, allocations. What it then
- *     writes lies beyond the committed lengths, but for copy-on-write of a shared last page, which leaves the same contents.
- *   - A commit makes no allocation and no system call. The order of its stores is the contract of
- *     common/seqmem.h: token ids, next id and journal, then the commit word, then the holes.
- *   - Truncation is a commit of fewer tokens. The entries beyond are not covered by it any more: they are given up after it,
- *     and after death in between the next holder finds them as those of a torn step.
- *   - Pages that a commit evicts are reused by the steps after it, never by the same; of several ranks, when all have made it.
+ *   - All that can fail for lack of resources happens in transaction_begin(), before anything is changed: pages,
+ *     allocations. What it then writes lies beyond the committed lengths, except copy-on-write of a shared last page,
+ *     which leaves the same contents.
+ *   - A commit makes no allocation and no system call. The order of its stores is the contract of common/seqmem.h:
+ *     token ids, next id and journal, then the commit word, then the holes.
+ *   - A truncation is a commit of fewer tokens. It no longer covers the entries beyond, which are given up after it;
+ *     after death in between, the next holder finds them as those of a torn step.
+ *   - Pages that a commit evicts are reused by later steps, never by the same; with several ranks, once all have
+ *     committed.
  *   - On a device the same stores are the work of its last kernel (device-step.c).
  */
 #include "libclient/compress/exchange.h"
@@ -32,12 +34,12 @@
 
 /* ---- begin, abort ---------------------------------------------------------------------------- */
 
-/* Token ids to be committed. Cannot fail. */
+/* Record the token ids to be committed. Cannot fail. */
 static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 {
 	int32_t *ids = skv_seqmem_tokens(q->mem, &q->layout) + q->len;
 
-	/* the first one waits: its entry still shows the id that the last commit published */
+	/* the first one is stored at the commit: until then its entry shows the id that the last commit published */
 	q->has_first = tokens != NULL;
 	q->first = tokens ? tokens[0] : -1;
 	for (uint32_t i = 1; i < q->n_new; i++)
@@ -52,7 +54,8 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 	struct pages p = {0};
 	int e = s->step.steady ? steady_lay_out(s, &p) : layout_step(s, items, n, &p);
 	uint32_t need = (uint32_t)p.need;
-	uint64_t all = p.need + (e == 0 && p.set_aside > 0 ? stock_set_aside(s) : 0); /* what others are to get is not this one's */
+	/* pages set aside for other prompts are not available */
+	uint64_t all = p.need + (e == 0 && p.set_aside > 0 ? stock_set_aside(s) : 0);
 
 	if (e == 0 && all + p.holes > SKV_PTE_ID_MASK)
 		e = error_set(-ENOSPC, "the step needs %llu pages, and what is still to come of its prompts %llu: more than a pool can "
@@ -62,10 +65,10 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 	if (e == 0)
 		e = pages_prepare(s, p.need);
 	if (e == 0 && s->stock.n < all && device_evicts(s))
-		e = device_settle(s); /* pages come back with it */
+		e = device_settle(s); /* evicted pages come back */
 	if (e == 0)
 		e = stock_reserve(s, (uint32_t)all);
-	s->shape.pool = s->pool->base; /* known now: with the older handles the first segment decides */
+	s->shape.pool = s->pool->base; /* known only now: with the older handles the first segment decides */
 	if (e == 0 && s->device)
 		e = device_prepare(s, need + (uint32_t)p.holes);
 	if (e == 0 && p.copies > 0)
@@ -90,7 +93,7 @@ void transaction_abort(struct skv_session *s)
 	}
 }
 
-/* Pages for all sequences; of a steady step those that are due may need some. */
+/* Supply pages to all sequences; in a steady step only to those that are due. */
 static void supply(struct skv_session *s, uint32_t n)
 {
 	struct step *st = &s->step;
@@ -125,8 +128,8 @@ int transaction_begin(struct skv_session *s, const struct skv_step_item *items, 
 /* ---- commit ---------------------------------------------------------------------------------- */
 
 /*
- * Carry out the committed journal: entries become holes, their pages are free for the next step. `stale`: the tables
- * of the device show nothing of it so far.
+ * Carry out the committed journal: entries become holes, and their pages are free for the next step. `stale`: the
+ * device's tables do not show this yet.
  */
 static void carry_out(struct skv_seq *q, bool stale)
 {
@@ -137,7 +140,7 @@ static void carry_out(struct skv_seq *q, bool stale)
 		struct skv_eviction j = journal[i];
 
 		if (j.table >= q->layout.n_tables || j.page >= q->layout.max_pages)
-			continue; /* it was in shared memory: not believed */
+			continue; /* from shared memory: not trusted */
 		if (!skv_pte_resident(seq_table(q, j.table)[j.page]))
 			continue;
 		pages_drop(q, j.table, j.page);
@@ -149,7 +152,7 @@ static void carry_out(struct skv_seq *q, bool stale)
 	q->n_evict = 0;
 }
 
-/* What a commit means to the host's own. */
+/* Update the host's own state after a commit. */
 static void committed(struct skv_seq *q)
 {
 	struct skv_layer_slots *was = q->slots;
@@ -168,7 +171,7 @@ static void committed(struct skv_seq *q)
 	q->has_state |= !q->maintenance || q->maintenance == MAINTENANCE_BUILD_STATE;
 }
 
-/* The commit's stores. */
+/* The stores of a commit. */
 static void store_commit(struct skv_seq *q, int32_t next)
 {
 	struct skv_seqmem *m = q->mem;
@@ -183,15 +186,15 @@ static void store_commit(struct skv_seq *q, int32_t next)
 	if (q->next_about & SKV_ABOUT_SLOTS)
 		memcpy(m->lay[epoch & 1].slots, q->next_slots, q->layout.n_layers * sizeof(*q->next_slots));
 	if (q->has_first)
-		ids[q->len] = q->first; /* from here on recovery takes the last commit's next from m->next */
+		ids[q->len] = q->first; /* from here on recovery takes the last commit's next id from m->next */
 	if (q->n_evict > 0)
 		atomic_store_explicit(&m->journal_n, q->n_evict, memory_order_release);
 	atomic_store_explicit(&m->commit, (uint64_t)epoch << 32 | len, memory_order_release);
-	atomic_thread_fence(memory_order_seq_cst); /* nothing below may be seen before the commit */
-	ids[len] = next; /* of a shorter sequence it was a token's; recovery takes it from m->next */
+	atomic_thread_fence(memory_order_seq_cst); /* nothing below may be visible before the commit */
+	ids[len] = next; /* after a truncation this was a token's id; recovery takes it from m->next */
 }
 
-/* And what follows them. `counts`: all ranks have made theirs; else the daemon may take this one back. */
+/* What follows the stores. `counts`: all ranks have committed; if not, the daemon may take this commit back. */
 static void finish_commit(struct skv_seq *q, bool counts)
 {
 	if (q->n_evict > 0 && counts)
@@ -202,8 +205,8 @@ static void finish_commit(struct skv_seq *q, bool counts)
 }
 
 /*
- * What only changes a sequence's form is each rank's own: after a death one may need it, and another not. But what ranks compress
- * together they have together.
+ * Truncations are joint commits, and so is the compression that ranks do together. Other changes of a sequence's form
+ * are each rank's own: after a death one rank may need them and another not.
  */
 void transaction_commit(struct skv_seq *q, int32_t next)
 {
@@ -265,7 +268,7 @@ int transaction_finished(struct skv_session *s, struct device_step *x)
 	return 0;
 }
 
-/* In host memory: all sequences' stores first, so that ranks confirm them once. */
+/* In host memory: first the stores of all sequences, so that ranks confirm them at once. */
 static void commit_all(struct skv_session *s, const int32_t *next)
 {
 	struct step *st = &s->step;

@@ -11,25 +11,25 @@ struct skv_session;
 struct skv_step_item;
 
 /*
- * Lay the items out, which were checked, supply their pages, and tell the kernels. `prepare` makes room for what the
- * step computes, before anything is changed. On failure nothing has changed.
+ * Lay the items out, which must be checked, supply their pages, and inform the kernels. `prepare` makes room for what
+ * the step computes, before anything is changed. On failure nothing has changed.
  */
 int transaction_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n,
                       int (*prepare)(struct skv_session *), uint32_t *ret_demand);
-/* What was begun will not be. */
+/* Discard what was begun. */
 void transaction_abort(struct skv_session *s);
-/* The commit to come has what was written to the policy's state; death before it must show that it has not. */
+/* The next commit changes the policy's state: mark the state, so that death before that commit is detected. */
 void transaction_state_changes(struct skv_seq *q);
 /*
- * Commit the first n tokens alone, and the journal; nothing of the sequence is under way. On failure nothing has changed.
- * Entries beyond are left for the caller.
+ * Commit the first n tokens alone, and the journal. Nothing of the sequence may be queued. On failure nothing has
+ * changed. The caller drops the entries beyond.
  */
 int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next);
 /* Commit one sequence, in host memory. */
 void transaction_commit(struct skv_seq *q, int32_t next);
-/* Commit the step: now, or on a device with its last kernel. `next`: the engine's, [items]. */
+/* Commit the step: at once, or on a device with its last kernel. `next`: the caller's ids, [items]. */
 int transaction_commit_all(struct skv_session *s, const int32_t *next);
-/* A device has run this step: what its commits evicted is free, what was attended is counted. */
+/* A device has run this step: free what its commits evicted, and count what was attended. */
 int transaction_finished(struct skv_session *s, struct device_step *x);
 
 #endif

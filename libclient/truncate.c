@@ -2,11 +2,11 @@
 /*
  * libclient/truncate.c - back to a sequence's first tokens.
  *
- * Rows beyond the committed length count for nothing, so a commit of fewer tokens is nearly all that it takes. What must
- * be known before is that the tokens that stay are as they were at that length: that nothing which came later has taken
- * away what the next decode step attends to, or has left something behind. That is so of all that follows from keys and
- * positions alone, page bounds and sketches too: each step makes those anew that it appends to.
- * It is not so of accumulated scores.
+ * Rows beyond the committed length do not count, so a commit of fewer tokens is nearly all that is needed. Before it,
+ * the library checks that the tokens that stay are as they were at that length: nothing that came later has taken away
+ * what the next decode step attends to, or has left something behind. All that follows from keys and positions alone
+ * meets this, page bounds and sketches included: each step makes those anew that it appends to. Accumulated scores do
+ * not meet it.
  */
 #include "libclient/truncate.h"
 
@@ -31,7 +31,7 @@ static bool outside(const struct skv_plan *plan, uint32_t page, uint32_t n)
 	       (page + 1) * SKV_PAGE_TOKENS <= skv_window_start(&plan->window, n + 1);
 }
 
-/* Codes and references of the layer that a sequence of n tokens has no entries for. */
+/* Does the layer have codes or references for which a sequence of n tokens has no entries? */
 static bool records_beyond(const struct skv_seq *q, uint32_t layer, uint32_t n)
 {
 	static const enum skv_page_kind kinds[] = {SKV_PAGES_CODES, SKV_PAGES_REFS};
@@ -51,7 +51,7 @@ static const char *stale(const struct skv_seq *q, uint32_t layer, uint32_t n)
 {
 	const struct skv_plan *plan = &seq_policy(q)->plan[layer];
 	const struct skv_layer_slots *x = &q->slots[layer];
-	const uint32_t sealed = q->mem->sealed <= n ? q->mem->sealed : 0; /* compressed when it had n tokens */
+	const uint32_t sealed = q->mem->sealed <= n ? q->mem->sealed : 0; /* compressed at n tokens */
 
 	if (q->about & SKV_ABOUT_SLOTS) {
 		if (x->granularity)
@@ -86,8 +86,8 @@ int truncate_check(struct skv_seq *q, uint32_t n)
 }
 
 /*
- * Entries that the commit still counts go with it: bounds of pages that will not be, and what was saved of a prompt. False:
- * the journal is full.
+ * Evict state that the shorter commit would still count: bounds of pages that no longer exist, and what was saved of a
+ * prompt. False: the journal is full.
  */
 static bool evict_state(struct skv_seq *q, uint32_t n)
 {
@@ -105,7 +105,7 @@ static bool evict_state(struct skv_seq *q, uint32_t n)
 	return room;
 }
 
-/* The sequence had `was` tokens: entries beyond those that it has now are empty from here on. */
+/* The sequence had `was` tokens: empty the entries beyond those that it has now. */
 static void drop_beyond(struct skv_seq *q, uint32_t was)
 {
 	const uint32_t from = skv_pages_of(q->len), end = skv_pages_of(was);
@@ -118,13 +118,13 @@ static void drop_beyond(struct skv_seq *q, uint32_t was)
 			pages_drop(q, table, page);
 			entry[page] = skv_pte_make(SKV_PTE_NONE, 0);
 		}
-		/* the page there is in the table of slot metadata, too: see parked() in pages.c */
+		/* the page there is also named in the table of slot metadata: see parked() in pages.c */
 		if (kind == SKV_PAGES_KV && end < q->layout.max_pages)
 			entry[end] = skv_pte_make(SKV_PTE_NONE, 0);
 	}
 }
 
-/* Checked, and nothing of the sequence is under way. */
+/* Truncate a sequence that was checked, and of which nothing is queued. */
 static int cut(struct skv_seq *q, uint32_t n, int32_t next)
 {
 	const uint32_t was = q->len;
@@ -137,18 +137,18 @@ static int cut(struct skv_seq *q, uint32_t n, int32_t next)
 	}
 	e = joint_state(q->session);
 	if (e < 0)
-		return e; /* the daemon may take it back: nothing goes */
+		return e; /* the daemon may take the commit back: keep everything */
 	drop_beyond(q, was);
 	q->on_device.old = q->session->device;
 	q->gaps = false;
 	if (n == 0)
-		q->compresses = q->compresses_known = false; /* what was evicted is no reason any more */
+		q->compresses = q->compresses_known = false; /* evicted tokens no longer prevent compression */
 	memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
-	q->state_torn |= seq_policy(q)->block->seq_state_bytes > 0; /* it is of another commit */
+	q->state_torn |= seq_policy(q)->block->seq_state_bytes > 0; /* the state belongs to another commit */
 	return 0;
 }
 
-/* Can the policy make what it keeps of the sequence anew? The next step does; now it is only asked. */
+/* Can the policy make its state of the sequence anew? The next step does so; here it is only asked. */
 static int check_state(struct skv_seq *q)
 {
 	void *state;
@@ -165,7 +165,7 @@ static int check_state(struct skv_seq *q)
 	return e;
 }
 
-/* The same tokens, and another id to go on from: one word, which recovery reads. */
+/* The same tokens with another id to go on from: one word, which recovery reads. */
 static int say_next(struct skv_seq *q, int32_t next)
 {
 	int e = fence_check_held(q->session->client, &q, 1);

@@ -7,9 +7,9 @@
 
 struct skv_seq;
 
-/* Can a sequence go on from its first n tokens? 0; -EINVAL, -ESTALE with the last error set. */
+/* Can a sequence go on from its first n tokens? 0, or -EINVAL or -ESTALE with the last error set. */
 int truncate_check(struct skv_seq *q, uint32_t n);
-/* Go back to them. Nothing of the sequence is under way; on failure nothing has changed. */
+/* Truncate it to them. Nothing of the sequence may be queued. On failure nothing has changed. */
 int truncate_run(struct skv_seq *q, uint32_t n, int32_t next);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/attend.c - attention of layers that compress: rows are decompressed beside the layer's pages, and
- * attended to densely there. Two cases need none of this: quantized K and V, which the dense kernels read as they
- * are, and decode rows that attend to a list of tokens, where a fused kernel decompresses and attends in one.
+ * libclient/compress/attend.c - attention of layers that compress: rows are decompressed into scratch pages, and
+ * attended to densely there. Two cases need no scratch: quantized K and V, which the dense kernels read directly, and
+ * decode rows that attend to a list of tokens, where a fused kernel decompresses and attends.
  *
- * All layers use the same scratch, one after the other. For decode rows that attend to a list it holds those tokens of
- * all sequences; for those that attend to everything, all rows of some sequences at a time; for prompts, of one.
+ * All layers use the same scratch, one after the other. For decode rows that attend to a list it holds the listed
+ * tokens of all sequences; for decode rows that attend to everything, all rows of some sequences at a time; for
+ * prompts, all rows of one sequence.
  */
 #include "libclient/compress/attend.h"
 
@@ -16,9 +17,9 @@
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-#define ROOM ((size_t)256 << 20) /* for whole sequences, if there is more than one at a time */
+#define ROOM ((size_t)256 << 20) /* limit in bytes for whole sequences; one always fits */
 
-/* Of sequences of at most `len` tokens: how many the layer attends to at most. */
+/* Tokens that the layer attends to at most, in sequences of up to `len` tokens. */
 static uint32_t attended_most(const struct policy *p, uint32_t layer, uint32_t len)
 {
 	const struct skv_plan *plan = &p->plan[layer];
@@ -30,7 +31,7 @@ static uint32_t attended_most(const struct policy *p, uint32_t layer, uint32_t l
 	return x.pin + x.recent + x.want < len ? x.pin + x.recent + x.want : len;
 }
 
-/* Of how many sequences a layer's decode rows are decompressed at a time: of lists, all; whole ones are large. */
+/* How many sequences a layer decompresses at a time for decode rows: with lists all; whole ones, as many as fit. */
 static uint32_t at_once(const struct skv_plan *plan, const struct skv_batch *b, size_t page_bytes)
 {
 	size_t one = skv_pages_of(b->max_len) * page_bytes;
@@ -39,13 +40,13 @@ static uint32_t at_once(const struct skv_plan *plan, const struct skv_batch *b, 
 	return plan->attend == SKV_ATTEND_TOKENS || n > b->n ? b->n : (uint32_t)n;
 }
 
-/* Does the layer attend to listed tokens with nothing decompressed in memory? */
+/* Does a fused kernel attend to the listed tokens, without decompressing them to memory? */
 static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, const struct skv_shape *shape)
 {
 	return plan->attend == SKV_ATTEND_TOKENS && k->fuses_latent && k->fuses_latent(shape);
 }
 
-/* Pages that the batch's sequences need at a time in a layer that compresses. */
+/* Scratch pages that the decode rows of a batch need at a time, in a layer that compresses. */
 static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	const struct skv_shape shape = compressed_shape(s, layer, pb->policy->compressor);
@@ -61,7 +62,7 @@ static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *p
 	return (uint64_t)skv_pages_of(x->decompress_tokens) * x->decompress_seqs;
 }
 
-/* And those whose prompts read what is compressed, of which one is decompressed at a time. */
+/* Scratch pages for prompts behind compressed tokens; one sequence is decompressed at a time. */
 static uint64_t prompt_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	bool any = false;
@@ -101,7 +102,7 @@ int compress_prepare(struct skv_session *s)
 
 		pages = of_batch > pages ? of_batch : pages;
 	}
-	r->pool = NULL; /* so it is, and recordings have nothing of it, where nothing is to be decompressed */
+	r->pool = NULL; /* stays NULL if nothing is decompressed, so that recordings do not refer to it */
 	r->seq = NULL;
 	r->table = NULL;
 	if (pages == 0)
@@ -112,7 +113,7 @@ int compress_prepare(struct skv_session *s)
 		return e;
 	at = r->mem;
 	r->pool = at;
-	at += pages * s->shape.page_bytes; /* whole pages: aligned as these are */
+	at += pages * s->shape.page_bytes; /* still aligned: these are whole pages */
 	r->seq = (struct skv_kseq *)at;
 	at += (s->step.n_kseq * sizeof(struct skv_kseq) + 63) / 64 * 64;
 	r->table = (skv_pte *)at;
@@ -122,7 +123,8 @@ int compress_prepare(struct skv_session *s)
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /*
- * n sequences of a batch, from number `first` on: of the listed tokens, or with NULL of all; at most so many in each.
+ * Decompress n sequences of a batch, from number `first` on, and attend: to the listed tokens, or with `list` NULL to
+ * all. `tokens`: upper bound for each sequence.
  */
 static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,
                                 const struct skv_index_list *list, uint32_t tokens)
@@ -149,14 +151,14 @@ void compress_decode(const struct layer *l, const struct skv_index_list *list)
 {
 	const uint32_t most = l->own->decompress_seqs, n = l->each.n;
 
-	if (most == 0) /* the kernels decompress and attend in one */
+	if (most == 0) /* a fused kernel decompresses and attends */
 		l->kernels->decode_latent(&l->shape, &l->each, l->attn->q, l->attn->out, list, l->work);
 	for (uint32_t i = 0; i < n && most > 0; i += most)
 		attend_decompressed(l, &l->each, i, n - i < most ? n - i : most, list,
 		                    list ? l->own->decompress_tokens : l->each.max_len);
 }
 
-/* A prompt that nothing was compressed before is attended to where it is. */
+/* A prompt without compressed tokens attends to its pages directly. */
 void compress_prefill(const struct layer *l)
 {
 	for (uint32_t i = 0; i < l->prefill.n; i++) {

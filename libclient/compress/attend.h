@@ -9,9 +9,9 @@
 struct layer;
 struct skv_session;
 
-/* Room for rows that are decompressed in the open step. 0, or -ENOMEM. */
+/* Make room for the rows that are decompressed in the open step. 0, or -ENOMEM. */
 int compress_prepare(struct skv_session *s);
-/* Of a batch whose sequences compress residuals: of decode rows to the listed tokens, or with NULL to all. */
+/* Attend with a batch whose sequences compress: decode rows to the listed tokens, or with `list` NULL to all. */
 void compress_decode(const struct layer *l, const struct skv_index_list *list);
 void compress_prefill(const struct layer *l);
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/codec.c - read a compressor.
+ * libclient/compress/codec.c - reads the file of a codec.
  *
- * The file is one of safetensors: metadata sparsekv_codec "1", stride and near; of each layer l that it is for
+ * The file has the safetensors format, with metadata sparsekv_codec "1", stride and near. Each layer l that it covers
+ * has
  *
  *   layers.l.down   [width][hidden]   layers.l.gate, layers.l.up   [hidden][d]     E(x) = down (silu(gate x) * up x)
  *   layers.l.out    [d][wide]         layers.l.open                [wide][width]   Dec(z) = out silu(open z)
  *
- * or without gate and up, then down is [width][d]; and without open, then out is [d][width]. A layer may have besides
+ * Without gate and up, down is [width][d]; without open, out is [d][width]. A layer may also have
  *
- *   layers.l.k_norm [head_dim]        what the model's norm of K multiplies with: decompressed K are normed again
+ *   layers.l.k_norm [head_dim]        the weight of the model's norm of K: decompressed K are normed again
  */
 #include "libclient/compress/codec.h"
 
@@ -29,7 +30,7 @@
 struct prefill {
 	struct skv_safetensors file;
 	const char *path;
-	char *err; /* what is wrong */
+	char *err; /* receives the error text */
 	size_t err_len;
 };
 
@@ -74,7 +75,7 @@ static int take_number(const struct prefill *r, const char *key, uint32_t most, 
 	return 0;
 }
 
-/* What all layers have in common, from the metadata and from the first that is wanted. */
+/* What all layers have in common, from the metadata and from the first layer that is needed. */
 static int take_shape(const struct prefill *r, uint32_t layer, struct codec *c)
 {
 	const char *version = skv_safetensors_about(&r->file, "sparsekv_codec");
@@ -105,7 +106,7 @@ static int take_shape(const struct prefill *r, uint32_t layer, struct codec *c)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* A matrix to `to`, or with cols = 0 a vector, every number of it finite. */
+/* Read a matrix into `to`, or with cols = 0 a vector. Every number must be finite. */
 static int take_matrix(const struct prefill *r, uint32_t layer, const char *part, uint32_t rows, uint32_t cols,
                        float *to)
 {
@@ -122,7 +123,7 @@ static int take_matrix(const struct prefill *r, uint32_t layer, const char *part
 	return 0;
 }
 
-/* Rows of gate and up in turns. */
+/* Rows of gate and up, interleaved. */
 static int take_in(const struct prefill *r, uint32_t layer, uint32_t hidden, uint32_t d, float *to)
 {
 	static const char *const parts[] = {"gate", "up"};
@@ -138,7 +139,7 @@ static int take_in(const struct prefill *r, uint32_t layer, uint32_t hidden, uin
 	return e;
 }
 
-/* Numbers of a layer's matrices, a multiple of 16 each, so that rows are aligned. */
+/* Numbers of a layer's matrices; each has a multiple of 16, so that rows are aligned. */
 static size_t layer_numbers(const struct codec *c)
 {
 	size_t down = (size_t)c->width * (c->hidden ? c->hidden : c->d), out = (size_t)c->d * (c->wide ? c->wide : c->width);
@@ -193,7 +194,7 @@ static int take_layers(const struct prefill *r, const struct skv_layer_set *comp
 			return bad(r, "layers.%u.down is missing: it was made for other layers", r->path, layer);
 		n += skv_layer_in(compresses, layer);
 	}
-	if (n * each > r->file.data_bytes / 2) /* before memory is asked for */
+	if (n * each > r->file.data_bytes / 2) /* checked before memory is allocated */
 		return bad(r, "%zu layers of %zu numbers are wanted, it is too short for these", r->path, n, each);
 	c->weights = at = aligned_alloc(64, n * room * sizeof(*at));
 	if (!at)
@@ -210,7 +211,7 @@ static int take_layers(const struct prefill *r, const struct skv_layer_set *comp
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* FNV-1a of words of 64 bits, the last one filled up with zeros, and of the length. */
+/* FNV-1a of 64-bit words, the last one padded with zeros, and of the length. */
 static uint64_t fingerprint(const struct skv_safetensors *file)
 {
 	const uint8_t *p = file->map;
@@ -222,7 +223,7 @@ static uint64_t fingerprint(const struct skv_safetensors *file)
 
 		memcpy(&word, p + at, left < 8 ? left : 8);
 		h = (h ^ word) * 1099511628211u;
-		h ^= h >> 32; /* a product carries changes up only */
+		h ^= h >> 32; /* multiplication carries changes to higher bits only */
 	}
 	return h ? h : 1;
 }

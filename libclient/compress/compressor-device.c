@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/compress/compressor-device.c - the numbers of a codec in a device's memory. */
+/* libclient/compress/compressor-device.c - copies the numbers of a codec to a device's memory. */
 #include "libclient/compress/compressor.h"
 
 #include <errno.h>
@@ -11,9 +11,9 @@
 #include "libclient/error.h"
 #include "libclient/session.h"
 
-#define PARTS 5u /* of a layer: matrices, k_norm */
+#define PARTS 5u /* arrays of a layer: matrices, k_norm */
 
-/* A copy of so many bytes in the device's memory, until packing_free(). */
+/* Copy `bytes` bytes to the device's memory; compressor_free() frees the copy. */
 static int to_device(struct compressor *k, const void *from, size_t bytes, const void **ret)
 {
 	const struct skv_backend *b = k->backend;
@@ -40,7 +40,7 @@ static uint16_t to_bf16(float x)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* A matrix of n numbers, if there is one, instead of the host's. */
+/* Replace a matrix of n numbers, if there is one, by a bf16 copy in the device's memory. */
 static int matrix_to_device(struct compressor *k, const void **matrix, size_t n)
 {
 	const float *from = *matrix;
@@ -59,7 +59,7 @@ static int matrix_to_device(struct compressor *k, const void **matrix, size_t n)
 	return e;
 }
 
-/* The kernels take it as it is. */
+/* k_norm is copied as fp32. */
 static int norm_to_device(struct compressor *k, const float **norm, size_t n)
 {
 	const void *there = NULL;

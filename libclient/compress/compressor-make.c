@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/compressor-make.c - how layers compress, as the kernels are told: by a policy's plans or by what a
- * sequence says of itself, by a codec, and by the model's rotary positions.
+ * libclient/compress/compressor-make.c - how layers compress, as the kernels take it: made from a policy's plans or
+ * from what a sequence's memory says, from a codec, and from the model's RoPE.
  *
- * On a device the codec's numbers are in its memory (compressor-device.c), once for each policy, or for a sequence
- * that is decompressed; the host's are freed.
+ * On a device the codec's numbers are in device memory (compressor-device.c), once for each policy, or for a sequence
+ * that is being decompressed; the host's copy is freed.
  */
 #include "libclient/compress/compressor.h"
 
@@ -30,7 +30,7 @@ static bool needs_codec(uint32_t kind, uint32_t bits)
 	return kind == SKV_COMPRESS_LATENT && bits > 0;
 }
 
-/* The policy's parameter of this type, or NULL. */
+/* The policy's parameter of type SKV_PARAM_CODEC, or NULL. */
 static const struct skv_codec_file *codec_param(const struct policy *p)
 {
 	for (uint32_t i = 0; i < p->block->n_params; i++)
@@ -39,7 +39,7 @@ static const struct skv_codec_file *codec_param(const struct policy *p)
 	return NULL;
 }
 
-/* Where the policy's compressor is, into k->path. */
+/* Set k->path to the path of the policy's codec. */
 static int find_codec(const struct skv_session *s, const struct policy *p, struct compressor *k)
 {
 	const struct skv_codec_file *file = codec_param(p);
@@ -77,7 +77,7 @@ static uint64_t hash(uint64_t h, const void *bytes, size_t n)
 	return h;
 }
 
-/* `turns`: the compressor takes keys as they are before rotary positions. */
+/* `turns`: the compressor takes keys before RoPE. */
 static struct compressor *compressor_new(const struct skv_session *s, bool turns)
 {
 	const struct skv_model *m = &s->model;
@@ -133,15 +133,15 @@ static int fits(const struct compressor *k, const struct skv_form *f)
 }
 
 /*
- * A table has as many entries as the layer's rows take pages, so codes may not take more of these than the rows did. Of
- * `stride` tokens all but one have a code. References of one rank never take more: they are rows, or less.
+ * Codes must not take more pages than the rows did, because a table has one entry for each page of rows. Of `stride`
+ * tokens all but one have a code. References of one rank never take more: each is a row, or smaller.
  */
 static int fits_table(const struct compressor *k, const struct skv_shape *shape, uint32_t max_tokens)
 {
 	const struct skv_codec *c = shape->codec;
 	uint64_t each = shape->page_bytes / skv_code_record_bytes(shape);
 
-	if (c->kind == SKV_COMPRESS_QUANT) /* half as much as its rows, at most */
+	if (c->kind == SKV_COMPRESS_QUANT) /* at most half the size of its rows */
 		return 0;
 	if (c->stride && skv_refs_before(c, max_tokens) > shape->page_bytes / skv_ref_bytes(c, skv_codec_dims(shape), shape->dtype) *
 	                                                           skv_pages_of(max_tokens))
@@ -154,7 +154,7 @@ static int fits_table(const struct compressor *k, const struct skv_shape *shape,
 	            (unsigned long long)each, SKV_PAGE_TOKENS);
 }
 
-/* Of residuals. */
+/* The kernels' description of latent compression. */
 static struct skv_codec codes_of(const struct skv_session *s, const struct compressor *k, uint32_t layer,
                                  struct skv_form f)
 {
@@ -187,7 +187,7 @@ static struct skv_codec codes_of(const struct skv_session *s, const struct compr
 	};
 }
 
-/* What the kernels are told of a layer, into k->layer[]; in host memory. */
+/* Describe a layer to the kernels, in k->layer[]; host memory. */
 static int describe(const struct skv_session *s, struct compressor *k, uint32_t layer, struct skv_form f)
 {
 	const bool low = f.kind == SKV_COMPRESS_QUANT;
@@ -209,7 +209,7 @@ static int describe(const struct skv_session *s, struct compressor *k, uint32_t 
 	             : fits_table(k, &shape, s->model.max_tokens);
 }
 
-/* Of all layers that have a form; and brought to where the kernels are. */
+/* Describe all layers that have a form, and copy the description to the device, if there is one. */
 static int describe_all(struct skv_session *s, struct compressor *k, const struct skv_form *forms)
 {
 	void *was;
@@ -259,8 +259,8 @@ static void no_stamp(const struct skv_policy_ctx *ctx, const struct skv_touch_pa
 }
 
 /*
- * Hooks ask for the same in every step: how much they select is known before the first one, and with it the room for
- * it.
+ * Run the hooks once to record what they select. They request the same in every step, so the size of selections, and of
+ * the scratch for them, is known before the first step.
  */
 static void listen(const struct skv_session *s, struct policy *p)
 {
@@ -293,7 +293,7 @@ static void listen(const struct skv_session *s, struct policy *p)
 
 /* ---- of a policy, of a sequence -------------------------------------------------------------- */
 
-/* Is it known how keys turn, where that matters? */
+/* Is the model's RoPE known, if it is needed? */
 static int check_turns(const struct skv_session *s, bool turns)
 {
 	if (!turns || s->model.rope.type != SKV_ROPE_UNKNOWN)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/compress/compressor.h - how layers compress, as the kernels are told: compressor.c, compressor-device.c. */
+/*
+ * libclient/compress/compressor.h - how layers compress, as the kernels take it: compressor-make.c,
+ * compressor-device.c.
+ */
 #ifndef SKV_CLIENT_COMPRESS_COMPRESSOR_H
 #define SKV_CLIENT_COMPRESS_COMPRESSOR_H
 
@@ -17,37 +20,37 @@ struct policy;
 struct skv_seq;
 struct skv_session;
 
-/* How the layers of a policy compress, or have compressed what a sequence has. */
+/* How the layers of a policy compress, or how the tokens of a sequence were compressed. */
 struct compressor {
-	struct codec *codec; /* NULL: none has codes */
+	struct codec *codec; /* NULL: no layer has codes */
 	char path[SKV_PROFILE_PATH]; /* of its file, or "" */
-	uint64_t rope; /* fingerprint of how the model turns keys; 0 where that does not matter */
-	double *turn; /* [head_dim / 2], of the model */
-	/* of a device, where what the kernels are told of lies then */
+	uint64_t rope; /* fingerprint of the model's RoPE; 0: no layer needs it */
+	double *turn; /* [head_dim / 2]: the model's RoPE frequencies */
+	/* where the arrays that the kernels read are, if not in host memory */
 	const struct skv_backend *backend; /* NULL: host memory */
 	unsigned device;                   /* of the backend */
-	void **held; /* [n_held]: its memory */
+	void **held; /* [n_held]: allocations on the device */
 	uint32_t n_held;
 	struct {
 		struct skv_codec code;
-		struct skv_form form; /* what a sequence's memory says of it */
-		struct skv_select select; /* what the hooks ask of the layer for others */
+		struct skv_form form; /* as a sequence's memory records it */
+		struct skv_select select; /* what the hooks select by this layer's scores, for later layers */
 	} layer[]; /* [n_layers] */
 };
 
-/* What the policy's layers that compress need; its codec is read. 0, or a negative errno with the last error set. */
+/* Make p->compressor if the policy compresses; reads the codec. 0, or a negative errno with the last error set. */
 int compressor_make(struct skv_session *s, struct policy *p);
-/* What a sequence needs to be decompressed; to be freed. The same. */
+/* Make the compressor that decompresses the sequence; the caller frees it. Returns the same. */
 int compressor_of_seq(struct skv_seq *q, struct compressor **ret);
-/* Is the sequence's memory about this codec, and this model? */
+/* Does the sequence's memory name this codec, and this model's RoPE? */
 bool compressor_matches(const struct compressor *k, const struct skv_seqmem *m);
-/* Say so, in the memory of a sequence that has nothing compressed. */
+/* Record both in the memory of a sequence that has nothing compressed. */
 void compressor_sign(const struct compressor *k, struct skv_seqmem *m);
-/* Can prefixes be sealed in its form? Tokens that it never compresses are fewer than a block. */
+/* Can prefixes be sealed in its form? Only if it never compresses fewer tokens than a block has. */
 bool compressor_seals(const struct skv_session *s, const struct compressor *k);
 /*
- * Say how the session's policy would compress, in the memory of a sequence without tokens that is for nothing else: what sealed prefixes
- * are of the same form.
+ * Record how the session's policy would compress, in the memory of a temporary sequence without tokens: it tells the
+ * daemon which form of sealed prefixes to find.
  */
 void compressor_announce(const struct skv_session *s, struct skv_seqmem *m);
 void compressor_free(struct compressor *k); /* NULL is fine */
@@ -55,7 +58,7 @@ void compressor_unmake(struct policy *p);
 
 /* ---- compressor-device.c --------------------------------------------------------------------- */
 
-/* All that the kernels are told of, to the session's device, which is entered. */
+/* Copy everything that the kernels read to the session's device, which must be entered. */
 int compressor_to_device(const struct skv_session *s, struct compressor *k);
 
 #endif

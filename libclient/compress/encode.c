@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/encode.c - what a step compresses.
+ * libclient/compress/encode.c - compression at the end of a step.
  *
- * A decode step compresses at its end what its commit will say is compressed: it writes codes and references beyond
- * those of the last commit, and evicts the pages of the rows with the commit.
+ * A decode step compresses the tokens that its commit will name as compressed: it writes codes and references beyond
+ * those of the last commit, and its commit evicts the pages of the rows.
  */
 #include "libclient/compress/encode.h"
 
@@ -40,7 +40,7 @@ static bool compresses_now(const struct skv_session *s, const struct policy_batc
 	return false;
 }
 
-/* The layers of a class at once. */
+/* All layers of a class in one call. */
 static void compress_class(struct skv_session *s, const struct policy_batch *pb, uint32_t class)
 {
 	struct skv_shape shapes[SKV_MAX_LAYERS];

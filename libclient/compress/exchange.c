@@ -2,11 +2,12 @@
 /*
  * libclient/compress/exchange.c - compression of tokens of which each tensor-parallel rank has some heads.
  *
- * A code is of the keys and values of all heads. Each rank writes its own beside -INFINITY for the others', and the maximum of all
- * ranks is all of them, bit by bit: so the all-reduce that engines give for scores is an exact all-gather. Then every rank makes the
- * same codes as one that has all heads, and decompresses those of its own.
+ * A code is computed from the keys and values of all heads. Each rank writes its own numbers, and -INFINITY in place of
+ * the other ranks'; the maximum of all ranks is then the whole token, bit by bit. So the all-reduce that engines
+ * provide for scores serves as an exact all-gather. Every rank then makes the same codes as a rank that has all heads,
+ * and decompresses its own heads.
  *
- * Layer by layer, and some sequences at a time: what is exchanged is fp32, and larger than the rows.
+ * This is done layer by layer, for some sequences at a time: the exchanged fp32 numbers are larger than the rows.
  */
 #include "libclient/compress/exchange.h"
 
@@ -14,7 +15,7 @@
 #include "libclient/ranks.h"
 #include "libclient/seq.h"
 
-#define ROOM ((size_t)64 << 20) /* where there is more than one sequence */
+#define ROOM ((size_t)64 << 20) /* limit in bytes; one sequence always fits */
 
 bool exchange_has(const struct skv_seq *q)
 {
@@ -26,13 +27,13 @@ bool exchange_has(const struct skv_seq *q)
 	return false;
 }
 
-/* Numbers of a sequence of the batch, in one layer. */
+/* Numbers exchanged for one sequence of the batch, in one layer. */
 static size_t numbers(const struct skv_session *s, const struct skv_batch *b)
 {
 	return (size_t)b->max_compress * skv_token_dims(&s->shape) * s->model.n_ranks;
 }
 
-/* How many sequences of such a batch there is room for at a time. */
+/* How many sequences of such a batch are exchanged at a time. */
 static uint32_t at_once(const struct skv_session *s, const struct skv_batch *b)
 {
 	const size_t n = ROOM / (numbers(s, b) * sizeof(float));

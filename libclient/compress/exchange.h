@@ -14,11 +14,11 @@ struct skv_shape;
 
 /* Are the sequence's tokens compressed together with those of other ranks? */
 bool exchange_has(const struct skv_seq *q);
-/* Of step.exchanged: what the step that was laid out needs for the keys and values of all ranks. */
+/* Bytes of step.exchanged that the step, which is laid out, needs for the keys and values of all ranks. */
 size_t exchange_bytes(const struct skv_session *s);
 /*
- * Queue the compression of a batch's tokens in n layers, whose shapes have codecs that agree in all but pointers. An error of other
- * ranks is the step's: ranks_failed().
+ * Queue the compression of a batch's tokens in n layers. The codecs of their shapes agree in all but pointers. An error
+ * of the exchange becomes the step's: ranks_failed().
  */
 void exchange_compress(struct skv_session *s, const struct skv_shape *shapes, uint32_t n, const struct skv_batch *batch);
 

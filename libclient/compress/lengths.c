@@ -2,10 +2,9 @@
 /*
  * libclient/compress/lengths.c - which tokens of a layer are compressed, and how: from lengths and the plan alone.
  *
- * A decode step of a sequence of n committed tokens attends with those below compress_end(n) compressed, and its
- * commit has compress_end(n + 1). Neither
- * the other sequences of the step nor how a prompt was cut matters, and a step that is repeated after its engine's
- * death says the same.
+ * A decode step of a sequence of n committed tokens attends with the tokens below compress_end(n) compressed; its
+ * commit has those below compress_end(n + 1) compressed. Neither the other sequences of the step nor the chunks of a
+ * prompt matter, and a step that is repeated after the engine died does the same.
  */
 #include "libclient/compress/lengths.h"
 
@@ -40,7 +39,7 @@ struct records compress_records(const struct skv_shape *sh, enum skv_page_kind g
 	};
 }
 
-/* Bytes of a reference's number in sequences of up to max_tokens. */
+/* Bytes of a reference's number in sequences of up to max_tokens tokens. */
 static uint32_t id_bytes(const struct skv_compress *k, uint32_t max_tokens)
 {
 	uint32_t first = compress_first(k), more = max_tokens > first ? max_tokens - first : 0;

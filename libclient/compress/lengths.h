@@ -11,15 +11,15 @@
 #include "kernels/compress.h"
 #include "kernels/kernels.h"
 
-uint32_t compress_first(const struct skv_compress *k); /* first tokens that never are */
-/* Tokens of a sequence of n below which all others are compressed, or 0: none are. */
+uint32_t compress_first(const struct skv_compress *k); /* the first tokens, which are never compressed */
+/* In a sequence of n tokens all below this one are compressed, except the first ones; 0: none are. */
 uint32_t compress_end(const struct skv_compress *k, uint32_t n);
-/* And how, in sequences of a model of so many tokens at most; for a plan that compresses. */
+/* How they are stored, in sequences of up to max_tokens tokens; the plan must compress. */
 struct skv_form compress_form(const struct skv_compress *k, uint32_t max_tokens);
 
-/* A layer's codes, or its references, when the tokens below `end` are compressed as sh->code says. */
+/* The number of a layer's codes or references when the tokens below `end` are compressed as sh->codec says. */
 struct records {
-	uint32_t n, each; /* in all, and in a page */
+	uint32_t n, each; /* in total, and in a page */
 };
 struct records compress_records(const struct skv_shape *sh, enum skv_page_kind group, uint32_t end);
 static inline uint32_t records_pages(struct records x)

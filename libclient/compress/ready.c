@@ -2,8 +2,8 @@
 /*
  * libclient/compress/ready.c - compress and decompress between steps.
  *
- * What a prompt brought is compressed before the first decode step after it, in maintenance transactions; and what a
- * policy finds compressed in another way than it compresses is decompressed so.
+ * Maintenance transactions compress the tokens of a prompt before the first decode step after it, and decompress tokens
+ * that are compressed in another way than the policy compresses.
  */
 #include "libclient/compress/ready.h"
 
@@ -18,7 +18,7 @@
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 
-/* From here on each layer says what it has. */
+/* From here on each layer has slots of its own number. */
 static void begin_slots(struct skv_seq *q)
 {
 	const struct skv_layer_slots all = {.live = q->len, .slot_end = q->len, .n_active = q->len};
@@ -28,7 +28,7 @@ static void begin_slots(struct skv_seq *q)
 	q->about |= SKV_ABOUT_SLOTS;
 }
 
-/* How it was compressed is known now, and so is what a torn step has left of that. */
+/* The form of compressed tokens is known now, so pages that a torn step left can be dropped. */
 static int trim(struct skv_seq *q)
 {
 	bool any = pages_trim(q);
@@ -58,7 +58,7 @@ int decompress_foreign(struct skv_session *s, struct skv_seq *q)
 	return decompress(s, q);
 }
 
-/* Pages of tokens that are compressed, in all layers. */
+/* Pages of compressed tokens, summed over all layers. */
 static int32_t count_compressed(const struct skv_seq *q)
 {
 	int32_t n = 0;
@@ -69,8 +69,8 @@ static int32_t count_compressed(const struct skv_seq *q)
 }
 
 /*
- * What ranks compress together they have compressed as far as each other: the daemon sees to that where one has died. Where policies
- * were swapped meanwhile it may be otherwise; then all begin anew, with what was decompressed.
+ * Ranks that compress together must have compressed equally many tokens. If a rank died, the daemon has made sure of
+ * that. If policies were swapped meanwhile, ranks may differ: then each decompresses what it has, and all begin anew.
  */
 static int agree(struct skv_session *s, struct skv_seq *q)
 {
@@ -80,7 +80,7 @@ static int agree(struct skv_session *s, struct skv_seq *q)
 	return e < 0 || least == most || own == 0 ? e : decompress(s, q);
 }
 
-/* Does the sequence compress? What it has compressed already is as its policy compresses. */
+/* Decide whether the sequence compresses. What is compressed already has the policy's form. */
 static int decide(struct skv_session *s, struct skv_seq *q)
 {
 	int e = exchange_has(q) ? agree(s, q) : 0;
@@ -89,7 +89,7 @@ static int decide(struct skv_session *s, struct skv_seq *q)
 	return e == 0 && q->compresses ? trim(q) : e;
 }
 
-/* Does a layer lag behind where a decode step wants it? */
+/* Has a layer fewer compressed tokens than a decode step expects? */
 static bool behind(const struct skv_seq *q)
 {
 	const struct policy *p = seq_policy(q);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/schedule.c - what is compressed of a sequence, and what a step compresses of it.
+ * libclient/compress/schedule.c - which tokens of a sequence are compressed, and which of them a step compresses.
  *
- * A sequence compresses if all of its tokens are there, in order, in all layers that would compress: as rows, or
- * compressed. Any other stays in rows, and runs the same plans.
+ * A sequence compresses if all of its tokens are there, in order, in all layers whose plan compresses: as rows, or
+ * compressed. Any other sequence stays in rows, and runs the same plans.
  */
 #include "libclient/compress/schedule.h"
 
@@ -13,7 +13,7 @@
 #include "libclient/compress/lengths.h"
 #include "libclient/seq.h"
 
-#define SLICE 4096u /* tokens that a maintenance transaction compresses: their pages are free for the next one */
+#define SLICE 4096u /* tokens that one maintenance transaction compresses; the next one can use their pages */
 
 static bool within(const struct skv_layer_slots *x, uint32_t page)
 {
@@ -61,7 +61,7 @@ bool compress_as_planned(const struct skv_seq *q)
 	return true;
 }
 
-/* Has the layer all of its tokens, in order, as rows or compressed? What was evicted cannot be referred to. */
+/* Has the layer all of its tokens, in order, as rows or compressed? Evicted tokens cannot be references. */
 static bool whole(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/evict/schedule.c - how many tokens or pages a layer retains after a step: from lengths alone.
+ * libclient/evict/schedule.c - how many tokens or pages a layer retains after a step, from lengths alone.
  *
- * A unit is a token, or a page of one kv head. All kv heads of a layer have as many units, so the count is never read
- * back: the kernels choose which units stay, the host says how many. What it says follows from the commit's lengths
- * and the plan, so a step that is repeated after its engine's death says the same.
+ * A unit is one token, or one page of one kv head. All kv heads of a layer have the same number of units, so the number
+ * is never read back: the host says how many stay, and the kernels choose which. The number follows from the commit's
+ * lengths and the plan, so a step that is repeated after the engine died gets the same number.
  */
 #include "libclient/evict/schedule.h"
 
@@ -16,8 +16,8 @@ static uint32_t units_of(uint32_t unit, uint32_t tokens)
 }
 
 /*
- * How many units may stay after a decode step with which the sequence has n tokens: the next step's budget but
- * for its new unit, and what of the pinned ones the budget does not count.
+ * Units that may stay after a decode step that leaves the sequence with n tokens: the budget of the next step without
+ * its new unit, plus the pinned units that the budget does not count.
  */
 static uint64_t stays(const struct skv_evict *k, uint64_t n, uint32_t pinned)
 {
@@ -32,15 +32,15 @@ static uint64_t stays(const struct skv_evict *k, uint64_t n, uint32_t pinned)
 	return pinned > 0 && keep < pinned + 1u ? pinned + 1u : keep;
 }
 
-/* Are u units too many? */
+/* Is an eviction due with u units? */
 static bool full(const struct skv_evict *k, uint64_t n, uint64_t u, uint32_t pinned)
 {
 	return u >= stays(k, n, pinned) + k->slack;
 }
 
 /*
- * How does a decode step's query count? With a window those count that are followed by an eviction within as many
- * steps.
+ * How a decode step's query counts. With an observation window a query counts if an eviction follows within `window`
+ * steps; the first one that counts replaces earlier scores.
  */
 static enum skv_accumulate accumulates(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted,
                                        uint32_t pinned)
@@ -57,7 +57,8 @@ static enum skv_accumulate accumulates(const struct skv_evict *k, uint32_t n, ui
 }
 
 /*
- * What a head retains where heads have so many entries on average: as many, unless they share the next step's budget.
+ * Units that each head retains where the mean is `stay`: `stay`, or, if heads share a budget, up to max_head_ratio
+ * times the mean of the next step.
  */
 static uint32_t retained_of(const struct skv_evict *k, uint32_t stay, uint32_t units)
 {
@@ -81,12 +82,12 @@ void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uin
 	ks->pinned = pinned;
 	ks->n_retained = u;
 	if (!decodes)
-		return; /* inactive tokens become active */
+		return; /* a prompt makes inactive tokens active */
 	if (k->max_head_ratio > 0)
 		ret->n_active = active;
 	counted = k->max_head_ratio > 0 ? active : u;
 	ks->accumulate = accumulates(k, ks->n_tokens, counted, prompted, pinned);
-	if (ks->len % k->granularity != 0) /* a page that is being filled */
+	if (ks->len % k->granularity != 0) /* the last page is not full yet */
 		return;
 	stay = (uint32_t)stays(k, ks->n_tokens, pinned);
 	chooses = full(k, ks->n_tokens, counted, pinned) || (k->at_prompt_end && prompted && counted > stay);

@@ -13,8 +13,8 @@
 #include "kernels/kernels.h"
 
 /*
- * What a step does to the slots of a layer, in which it has ks->len of them: n_retained, accumulate and pinned of
- * `ks`, and what the commit will say. `about`: of the last commit; `active`: slots of it, and the new one.
+ * What a step does to the slots of a layer, of which it has ks->len: sets n_retained, accumulate, pinned and n_active
+ * of `ks`, and *ret, what the commit will say. `about`: of the last commit; `active`: active slots with the new ones.
  */
 void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uint32_t active, struct skv_kseq *ks,
                     struct skv_layer_slots *ret);

@@ -2,13 +2,13 @@
 /*
  * libclient/evict/slot-mapping.c - the slot mapping of layers that evict tokens, or pages of single kv heads.
  *
- * A step has few kernels more, before a layer's attention: slots_append(). All else is done by maintenance
+ * In a step only a few more kernels run, before a layer's attention: slots_append(). All else is done by maintenance
  * transactions, which slots_ready() runs before the step.
  *
- * What a policy that evicts single tokens or pages finds is one of three:
- *   - slot metadata of the same granularity, made by any policy: it goes on with them
- *   - metadata of another granularity, or that it does not want: slots out of order or with gaps are compacted first
- *   - no metadata: a slot's number is taken for its token's position, which it is unless tokens below were evicted
+ * A policy that evicts single tokens or pages finds a layer in one of three states:
+ *   - slot metadata of the same granularity, made by any policy: the policy continues with it
+ *   - metadata of another granularity, or metadata that it does not need: slots with gaps or out of order are compacted
+ *   - no metadata: a slot's number is taken as its token's position, which is right unless tokens below were evicted
  */
 #include "libclient/evict/slot-mapping.h"
 
@@ -45,7 +45,7 @@ void slots_append_prompts(const struct layer *l)
 
 /* ---- as the policy wants it ------------------------------------------------------------------ */
 
-/* No slot below is free, and a page that is being filled is the last one. */
+/* Afterwards no slot below slot_end is free, and the partial page is the last one. */
 static int compact(struct skv_session *s, struct skv_seq *q)
 {
 	bool fragmented = q->gaps, disordered = false;

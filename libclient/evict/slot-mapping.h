@@ -9,9 +9,9 @@ struct layer;
 struct skv_seq;
 struct skv_session;
 
-/* Make slots and their metadata what the policy's plans and the item want; commits maintenance transactions. */
+/* Make slots and their metadata what the policy's plans and the item need; commits maintenance transactions. */
 int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt);
-/* Before the attention of a layer that evicts: allocate slots for the new rows of those that decode, and append these there. */
+/* Before the attention of a layer that evicts: append the new rows of decoding sequences to slots that it allocates. */
 void slots_append(const struct layer *l);
 /* The same for rows of prompts. */
 void slots_append_prompts(const struct layer *l);

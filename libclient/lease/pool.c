@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/lease/pool.c - where the pages of a pool are.
+ * libclient/lease/pool.c - the addresses of a pool's pages.
  *
- * A page id times the page size is an address for the life of the connection. Host memory of a pool is one memfd, which
- * is mapped whole. On a device a pool's addresses are reserved once, without access; announced segments are mapped in
- * place, and a withdrawn one goes back to no access. The daemon withdraws only segments of which no client holds a page;
- * the counts here make sure of it, because a kernel must never meet an unmapped page.
+ * Pages keep their addresses for the life of the connection. Host memory of a pool is one memfd, which is mapped whole.
+ * On a device the addresses of a pool are reserved once, without access; an announced segment is mapped in its place,
+ * and a withdrawn one becomes inaccessible again. The daemon withdraws only segments of which no client holds a page.
+ * The counters here (pool_segment.held) check this, because a kernel must never access an unmapped page.
  *
- * On a device every segment is mapped twice, writable and, behind all of those, read-only. Shared pages are
- * found in the second mapping: a kernel that writes to a shared prefix by mistake gets a fault, and no tokens are
- * lost. Segments lie one after the other, and kernels count pages through, from a mapping's first byte on. Where segments are no whole
- * number of pages, a page that would lie in two of them is left out: a segment's first page is the first that begins in it.
- * Where handles are CUDA's older kind, the driver chooses the addresses, and there is one mapping; page
- * numbers for kernels are then counted from an address far below, which needs pages of 2^n bytes. pool_kernel_page()
- * knows all of this.
+ * On a device every segment is mapped twice: writable, and read-only behind all writable mappings. Kernels read shared
+ * pages through the second mapping: a kernel that writes to a shared prefix by mistake faults, and no tokens are lost.
+ * Segments are contiguous, and kernels number pages from the first byte of a mapping. If a segment is not a whole
+ * number of pages, a page that would span two segments is left out: the first page of a segment is the first one that
+ * begins in it. With CUDA's older handles the driver chooses the addresses and there is one mapping; page numbers for
+ * kernels then count from an address far below it, which needs pages of 2^n bytes. pool_kernel_page() handles all of
+ * these cases.
  *
- * Everything here runs with client->lock held. What breaks the connection, and what is to be told to the daemon, is
- * returned: conn.c does it.
+ * All functions run with client->lock held. Faults that break the connection are returned to conn.c, which breaks it
+ * and sends the acknowledgements.
  */
 #include "libclient/lease/pool.h"
 
@@ -29,9 +29,9 @@
 
 #include "common/fd.h"
 
-/* Bytes from the first address of a device's pool to its last. */
+/* Distance in bytes between the first and the last address of a device's pool. */
 #define DEVICE_SPAN (2 * SKV_DEVICE_POOL_MAX)
-#define MOST_PAGE_BYTES (1u << 24) /* a page has fewer: fp32, 256 heads of 256 */
+#define MOST_PAGE_BYTES (1u << 24) /* upper bound of a page: fp32, 256 heads of 256 */
 
 static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...)
@@ -44,7 +44,7 @@ static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...)
 	va_end(ap);
 }
 
-/* A segment that was announced before the reply that tells the pool's shape. */
+/* A segment that was announced before the reply that describes its pool. */
 struct early_segment {
 	struct early_segment *next;
 	struct skv_msg_segment_ipc m;
@@ -62,13 +62,16 @@ struct pool *pools_find(struct pools *pools, uint32_t id)
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* Bytes of the addresses that a pool takes: on a device for two mappings. */
+/* Bytes of address space that a pool takes; on a device, for two mappings. */
 static size_t addresses(const struct pool *p)
 {
 	return p->max_segments * p->segment_bytes + p->again;
 }
 
-/* Where a device's second mapping begins, so that it has its pages where the first one has them: at a page and a granule both. */
+/*
+ * Offset of a device's second mapping: a multiple of both the page size and the granule, so that pages begin at the
+ * same offsets in both mappings.
+ */
 static uint64_t second_mapping(const struct skv_msg_open_ok *ok)
 {
 	const uint64_t granules = ok->segment_bytes & -ok->segment_bytes, bytes = ok->segment_bytes * ok->max_segments;
@@ -84,7 +87,7 @@ static uint8_t *segment_at(const struct pool *p, uint32_t segment)
 	return p->base + segment * p->segment_bytes;
 }
 
-/* All of host memory. 0, or a negative errno and what went wrong in `why`. */
+/* Map all of host memory. Returns 0, or a negative errno with the reason in `why`. */
 static int map_host(struct pool *p, int fd, const char **why)
 {
 	void *at;
@@ -93,7 +96,7 @@ static int map_host(struct pool *p, int fd, const char **why)
 	*why = strerror(-e);
 	if (e < 0)
 		return e == -EBADMSG ? -EPROTO : e;
-	/* an engine's child must not share what is being written; it has no use for it either */
+	/* a child of the engine must not share pages that are being written, and has no use for them */
 	madvise(at, addresses(p), MADV_DONTFORK);
 	madvise(at, addresses(p), MADV_DONTDUMP);
 	p->base = at;
@@ -130,7 +133,7 @@ static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, cons
 	if (p->reserved) {
 		p->backend->release(p->base, addresses(p));
 		p->reserved = false;
-		/* others may lie on either side */
+		/* later segments may be mapped at lower or at higher addresses */
 		p->base = (uint8_t *)((uintptr_t)at - DEVICE_SPAN / 2 / p->page_bytes * p->page_bytes);
 	}
 	away = (intptr_t)((uintptr_t)at - (uintptr_t)p->base);
@@ -147,7 +150,7 @@ static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, cons
 	return 0;
 }
 
-/* Both on the pool's device, which is entered for it. */
+/* Map a segment of either kind of handle; enters the pool's device. */
 static int map_device(struct pool *p, const struct skv_msg_segment_ipc *m, int fd, const char **why)
 {
 	void *was;
@@ -164,7 +167,7 @@ static int map_device(struct pool *p, const struct skv_msg_segment_ipc *m, int f
 	return e;
 }
 
-/* Of a device. */
+/* Devices only. */
 static int unmap_segment(struct pool *p, uint32_t segment)
 {
 	uint8_t *at = segment_at(p, segment);
@@ -186,7 +189,7 @@ static int unmap_segment(struct pool *p, uint32_t segment)
 	return e;
 }
 
-/* Is it a handle that this device's pool can have? The first one decides which kind the others are. */
+/* Does this device's pool accept the handle? The first mapped segment decides the kind of all others. */
 static bool handle_fits(const struct pool *p, uint32_t handle)
 {
 	bool any = false;
@@ -198,7 +201,7 @@ static bool handle_fits(const struct pool *p, uint32_t handle)
 	return handle == SKV_HANDLE_CUDA_IPC && !(any && p->reserved);
 }
 
-/* Map an announced segment of a known pool; fd is borrowed. */
+/* Map an announced segment of a known pool. fd is borrowed. */
 static void map_segment(struct pool *p, const struct skv_msg_segment_ipc *ipc, int fd, struct pool_fault *fault)
 {
 	const struct skv_msg_segment *m = &ipc->segment;
@@ -245,7 +248,8 @@ void pool_segment_add(struct pools *pools, const struct skv_msg_segment_ipc *m, 
 	}
 	for (e = pools->early; e; e = e->next)
 		if (e->m.segment.pool == m->segment.pool && e->m.segment.segment == m->segment.segment) {
-			skv_close_fd(e->fd); /* of a session that was not to be had here: it was closed, and another one opened */
+			/* of a session that could not be opened here; it was closed, and another one opened */
+			skv_close_fd(e->fd);
 			e->m = *m;
 			e->fd = fd;
 			return;
@@ -279,7 +283,7 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 		return;
 	}
 	if (p && m->segment < p->announced && p->segments[m->segment].uncertain && !p->segments[m->segment].mapped) {
-		p->segments[m->segment].uncertain = false; /* the daemon before was told that it is unmapped, this one was not */
+		p->segments[m->segment].uncertain = false; /* the previous daemon was told, this one was not */
 		return;
 	}
 	if (!p || m->segment >= p->announced || !p->segments[m->segment].mapped) {
@@ -305,7 +309,10 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
-/* Pages without a gap; or on a device, counted through the segments: one less than would fit. */
+/*
+ * Do pages fill the segment? On a device pages may be numbered across segments: then a segment has one page less than
+ * would fit.
+ */
 static bool is_filled(const struct skv_msg_open_ok *ok, uint32_t device)
 {
 	const uint64_t fit = ok->segment_bytes / ok->page_bytes;
@@ -315,7 +322,7 @@ static bool is_filled(const struct skv_msg_open_ok *ok, uint32_t device)
 	return device != SKV_DEVICE_HOST && fit == ok->pages_per_segment + 1ull;
 }
 
-/* Shapes that the rest of the library can trust. */
+/* Why the rest of the library cannot use a pool of this shape, or NULL. */
 static const char *shape_wrong(const struct skv_msg_open_ok *ok, uint32_t device)
 {
 	uint64_t pages;
@@ -368,7 +375,7 @@ static struct pool *pool_free(struct pool *p)
 	return NULL;
 }
 
-/* Addresses of a device. */
+/* Reserve addresses of a device. */
 static bool reserve(struct pool *p)
 {
 	void *base = NULL, *was;
@@ -383,7 +390,7 @@ static bool reserve(struct pool *p)
 	return p->base;
 }
 
-/* The fallible part of making a pool. */
+/* Allocates a pool; NULL on failure. */
 static struct pool *pool_new(const struct skv_msg_open_ok *ok, uint32_t device)
 {
 	struct pool *p = calloc(1, sizeof(*p));
@@ -454,7 +461,7 @@ void pool_close(struct pools *pools, struct pool *p)
 	pool_free(p);
 }
 
-/* Where the page is announced; NULL: nowhere. */
+/* The segment that contains the page, or NULL. */
 static struct pool_segment *segment_of(const struct pool *p, uint32_t page)
 {
 	uint32_t segment = page / p->pages_per_segment;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/lease/stock.c - the free list: pages on lease, so that a step need not ask for them.
+ * libclient/lease/stock.c - a session's free list of leased pages, so that a step need not ask the daemon for pages.
  *
- *   - More is asked for while there is still enough, and the reply is taken whenever a later step finds
- *     it. Only a step that cannot be served waits, and not longer than skv_set_timeout says.
- *   - What is far more than needed goes back. Between the two marks nothing is sent.
- *   - `leased` counts the pages that may ever be pushed, and the stack has room for all of them: what a
- *     step frees goes into the stock without an allocation.
+ *   - More pages are requested while there are still enough, and a later step takes the reply when it has arrived. Only
+ *     a step that the stock cannot serve waits, at most as long as skv_set_timeout() says.
+ *   - Pages far beyond the need go back to the daemon. Between the two marks nothing is sent.
+ *   - `leased` counts the pages that may ever be pushed, and the stack has room for all of them: returning the pages
+ *     that a step frees needs no allocation.
  *
- * What is still to come of prompts is set aside: it is in stock from the first step on that such a prompt is in, and
- * does not go back.
+ * Pages for the rest of prompts that are being read are set aside: they are in stock from the first step of such a
+ * prompt, and do not go back to the daemon.
  *
- * The marks follow `demand`, the most that one such step can take. A decoding sequence takes a page of
+ * The marks follow `demand`, the most pages that a step like this one can take. A decoding sequence takes a page of
  * each layer every SKV_PAGE_TOKENS steps, so for decoding the low mark is that many steps ahead.
  */
 #include "libclient/lease/stock.h"
@@ -32,7 +32,7 @@
 #define LOW(demand) ((uint64_t)(demand))
 #define FILL(demand) (2 * (uint64_t)(demand))
 #define HIGH(demand) (4 * (uint64_t)(demand))
-#define PAUSE_STEPS 16 /* between requests ahead of need while the pool has nothing to give */
+#define PAUSE_STEPS 16 /* steps between requests ahead of need while the pool is empty */
 
 int stock_init(struct skv_session *s)
 {
@@ -69,7 +69,7 @@ int stock_grow(struct skv_session *s, uint64_t n)
 
 /* ---- pages in -------------------------------------------------------------------------------- */
 
-/* The pages of a reply go into the stock. *ret_n: how many. */
+/* Put the pages of a reply into the stock. *ret_n: how many. */
 static int take(struct skv_session *s, const struct skv_msg_runs *m, uint64_t *ret_n)
 {
 	const struct skv_wire_run *run = (const void *)(m + 1);
@@ -121,7 +121,7 @@ static int ask(struct skv_session *s, uint64_t least, uint64_t most)
 	return conn_post(s->client, SKV_MSG_LEASE_GET, &m, sizeof(m), &s->stock.get);
 }
 
-/* Deal with the reply that is in. */
+/* Take the reply to the pending LEASE_GET. */
 static int collect(struct skv_session *s, uint64_t *ret_n)
 {
 	struct request *r = s->stock.get;
@@ -129,7 +129,7 @@ static int collect(struct skv_session *s, uint64_t *ret_n)
 
 	*ret_n = 0;
 	s->stock.get = NULL;
-	/* out of pages, whichever quota it was, is one error to the engine; the text tells which */
+	/* the engine gets -ENOSPC whichever quota was exceeded; the text tells which */
 	if (r->error)
 		e = error_set(r->error == -EDQUOT ? -ENOSPC : r->error, "%s", r->text);
 	else
@@ -163,7 +163,7 @@ int stock_reserve(struct skv_session *s, uint32_t need)
 			return late(s, need);
 		e = collect(s, &n);
 		if (ahead || n > 0)
-			continue; /* asked for earlier, for less: what there is now decides */
+			continue; /* this request was made earlier, for fewer pages: check the stock again */
 		if (e == 0)
 			return error_set(-EPROTO,
 			            "the daemon gave no pages and no error where at least %u were asked for",
@@ -172,7 +172,7 @@ int stock_reserve(struct skv_session *s, uint32_t need)
 			return e;
 		if (now_ms() >= deadline)
 			return error_set(-ETIMEDOUT, "%s", skv_last_error());
-		/* page numbers wait for clients to let go of a segment */
+		/* the daemon waits for other clients to release a segment's page numbers */
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	}
 	return 0;
@@ -191,7 +191,7 @@ int stock_room(struct skv_session *s, uint64_t *ret_pages)
 	leased = ((const struct skv_msg_room *)r->body)->pages;
 	request_free(r);
 	if (st->get && request_done(s->client, st->get))
-		(void)collect(s, &n); /* leased before the answer, or refused: either is in it */
+		(void)collect(s, &n); /* leased before the answer, or refused: the answer includes either */
 	n = st->n + leased;
 	*ret_pages = n > aside ? n - aside : 0;
 	return 0;
@@ -199,7 +199,7 @@ int stock_room(struct skv_session *s, uint64_t *ret_pages)
 
 /* ---- pages out ------------------------------------------------------------------------------- */
 
-/* Write ascending ids as runs into the session's message; returns how many fit, and are allowed. */
+/* Write ascending ids as runs into the session's message. Returns how many fit and are allowed. */
 static uint32_t to_runs(struct skv_session *s, uint32_t seq, const uint32_t *ids, uint32_t n)
 {
 	struct skv_msg_runs *m = s->stock.msg;
@@ -237,8 +237,8 @@ uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t
 }
 
 /*
- * Tell the daemon of pages that are free, and return how many it was told of. They are not held any more
- * when it hears of them, since it may then withdraw their segments; those that it will not hear of are.
+ * Tell the daemon that pages are free; returns how many it was told of. Pages are unheld before the message is sent,
+ * because the daemon may withdraw their segments as soon as it reads it. Pages that were not sent are held again.
  */
 static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n)
 {
@@ -264,7 +264,7 @@ static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_
 	return sent;
 }
 
-/* Give n pages back, those with the highest numbers, so that whole segments come free; the lowest are taken first. */
+/* Give back the n pages with the highest ids, so that whole segments become free; the lowest are used first. */
 static void put(struct skv_session *s, uint32_t n)
 {
 	struct stock *st = &s->stock;

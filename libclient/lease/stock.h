@@ -12,24 +12,21 @@ struct skv_seq;
 
 int stock_init(struct skv_session *s);
 void stock_deinit(struct skv_session *s);
-/* `n` more pages of this session's tables are on lease: a push of each must fit. */
+/* Count `n` more leased pages of this session: the stack gets room to push each of them. */
 int stock_grow(struct skv_session *s, uint64_t n);
-/* At least `need` pages in stock, waiting if it must. */
+/* Ensure that at least `need` pages are in stock. Waits for the daemon if necessary. */
 int stock_reserve(struct skv_session *s, uint32_t need);
-/* So many pages are set aside for the sequence's prompt, as of its last commit. */
+/* Set n pages aside for the sequence's prompt, as of its last commit. */
 void stock_put_aside(struct skv_seq *q, uint64_t n);
-/* Pages that are set aside for prompts, those of the step that begins as it will leave them. */
+/* Pages set aside for prompts, including the change that the step being begun makes. */
 uint64_t stock_set_aside(const struct skv_session *s);
-/* Ahead of need: ask for more, give surplus and released pages back; never waits. */
+/* Request pages ahead of need, and give back surplus and released pages. Never waits. */
 void stock_tend(struct skv_session *s, uint32_t demand);
-/* Everything back, as far as the daemon can be reached; for the end of a session. */
+/* Give all pages back as far as the daemon can be reached; for the end of a session. */
 void stock_return(struct skv_session *s);
-/*
- * Post LEASE_PUT or SEQ_RELEASE of these pages, in as many messages as it takes; sorts them, returns how
- * many were told.
- */
+/* Post LEASE_PUT or SEQ_RELEASE of these pages, in several messages if needed. Sorts ids; returns the number posted. */
 uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n);
-/* Tell of the shared pages that the sequence gave up; only while the socket takes them unless `flush`. */
+/* Tell the daemon of the shared pages that the sequence gave up; without `flush`, only if all else is sent. */
 void stock_release(struct skv_seq *q, bool flush);
 
 static inline uint32_t stock_pop(struct stock *st)
@@ -42,7 +39,8 @@ static inline void stock_push(struct stock *st, uint32_t page)
 }
 
 /*
- * Pages that a step could take: of the stock, but for what is set aside for prompts, and what the daemon could lease now. Asks it.
+ * Asks the daemon how many pages a step could take: those in stock, less those set aside for prompts, plus those that
+ * it could lease now.
  */
 int stock_room(struct skv_session *s, uint64_t *ret_pages);
 

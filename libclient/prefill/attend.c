@@ -2,7 +2,7 @@
 /*
  * libclient/prefill/attend.c - attention of prompts: the lists of their tiles, and the kernels.
  *
- * A layer with a sliding window is sparse without lists, whatever the policy does in the others.
+ * A layer with a sliding window is sparse without lists, whatever policy the other layers run.
  */
 #include "libclient/prefill/attend.h"
 
@@ -28,7 +28,7 @@ static size_t round_up(size_t bytes)
 	return (bytes + 63) / 64 * 64;
 }
 
-/* Lists of so many units for a batch's tiles, at x->bytes of `base`; NULL: only measure. */
+/* Lay out lists of up to `most` units for a batch's tiles, at x->bytes of `base`; with `base` NULL only measure. */
 static struct skv_tile_lists room(struct layer_lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
                              uint32_t unit, uint64_t most)
 {
@@ -50,8 +50,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /*
- * The lists that a layer makes for a policy batch's prompts. Those of Kascade's stay for the layers after it, and
- * each batch has room of its own for them; all others are of use in one layer of a batch at a time, and share it.
+ * The lists that a layer makes for a policy batch's prompts. Later layers use Kascade's lists, so each batch has memory
+ * of its own for them. All other lists are used in one layer of one batch at a time, and share memory.
  */
 static struct layer_lists lists_of(const struct skv_shape *shape, uint32_t layer, const struct skv_batch *b,
                              const struct policy_batch *pb, uint8_t *base)
@@ -75,7 +75,7 @@ static struct layer_lists lists_of(const struct skv_shape *shape, uint32_t layer
 	return x;
 }
 
-/* Bytes of all lists; where each policy batch's own begin. */
+/* Returns the bytes of all lists, and sets where each policy batch's own lists begin. */
 static size_t lay_out(struct skv_session *s)
 {
 	struct step *st = &s->step;
@@ -99,7 +99,7 @@ static size_t lay_out(struct skv_session *s)
 	return at;
 }
 
-/* Rows of a layer with a sliding window. */
+/* How rows attend in a layer with a sliding window. */
 static struct skv_sparse window_of(uint32_t window)
 {
 	return (struct skv_sparse){.tile = PREFILL_TILE, .window = window};
@@ -113,7 +113,7 @@ static struct skv_sparse sparse_of(const struct skv_session *s, const struct pol
 	return pb->policy->prefill ? pb->policy->prefill->layer[layer].sparse : (struct skv_sparse){0};
 }
 
-/* Scratch of the kernels for a policy batch's prompts, at most. */
+/* Upper bound of the kernels' workspace for a policy batch's prompts. */
 static size_t workspace_bytes(struct skv_session *s, const struct policy_batch *pb)
 {
 	size_t most = 0;
@@ -153,7 +153,7 @@ int prefill_prepare(struct skv_session *s)
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* From sequence `first` of the batch's prompts on, as the layer's heads go by them. NULL: there are none. */
+/* Lists of the batch's prompts from sequence `first` on, with the layer's head map. NULL: there are none. */
 static struct skv_tile_lists *from(struct skv_tile_lists *x, uint32_t first, const struct skv_prefill *p)
 {
 	const size_t lists = (size_t)first * x->tiles * x->rows;
@@ -167,7 +167,7 @@ static struct skv_tile_lists *from(struct skv_tile_lists *x, uint32_t first, con
 	return x;
 }
 
-/* Part of the prompts, from number `first` on. */
+/* Sparse attention of the prompts in `b`, which begin with number `first` of the policy batch. */
 static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint32_t first)
 {
 	const struct policy *policy = l->batch->policy;
@@ -207,7 +207,7 @@ void prefill_attend(const struct layer *l)
 		l->kernels->prefill_sparse(&l->rows, &l->prefill, l->attn->q, l->attn->out, &x, l->work);
 		return;
 	}
-	/* in one step sequences of a policy may differ in whether their layer is in order */
+	/* sequences of one policy may differ: a layer that has evicted tokens attends densely */
 	for (uint32_t first = 0, end; first < l->prefill.n; first = end) {
 		const bool sparse = skv_layer_in(&seqs[first]->sparse, l->number);
 		struct skv_batch part;

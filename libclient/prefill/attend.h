@@ -7,11 +7,11 @@ struct layer;
 struct step;
 struct skv_session;
 
-/* Lists for the prompts of the step, and what the kernels need besides. */
+/* Make room for the lists of the step's prompts, and for the kernels' workspace. 0, or a negative errno. */
 int prefill_prepare(struct skv_session *s);
-/* The attention of a batch's prompts in a layer that does not compress. */
+/* Attend with a batch's prompts, in a layer that does not compress. */
 void prefill_attend(const struct layer *l);
-/* Rows of the open step had no queries: what they would have attended to is unknown. */
+/* The rows of the open step had no queries, so nothing is saved for later rows of their prompts. */
 void prefill_without_queries(struct step *st);
 
 #endif

@@ -3,13 +3,13 @@
  * libclient/prefill/schedule.c - sparse prefill (struct skv_prefill): which layers of which prompts attend sparsely,
  * and what is saved of a prompt from step to step.
  *
- * Such a prompt is being read from its first step on until one says that nothing of it remains, or until the sequence
- * decodes. While it is read, each layer has pages for what later rows need of earlier ones, and each commit says where
- * the prompt began, and by a fingerprint how it attends: so another engine goes on as this one would have. A policy
- * with another fingerprint, or with a page missing, begins anew, and what was saved is given back.
+ * A prompt is being read from its first step until a step says that no tokens remain, or until the sequence decodes.
+ * Meanwhile each layer has pages for what later rows need of earlier rows. Each commit records where the prompt began,
+ * and a fingerprint of how it attends, so that another engine continues it in the same way. If the policy has another
+ * fingerprint, or a page is missing, a new prompt begins at the current length, and the saved pages are given back.
  *
- * Rows are told apart by their positions. So a layer that has evicted tokens, where slots are no positions, attends
- * densely; so do one that compresses, and one whose tokens are chosen by such a layer.
+ * Sparse prefill identifies rows by their positions. Therefore a layer attends densely if it has evicted tokens (its
+ * slots are not positions), if it compresses, or if such a layer selects its tokens.
  */
 #include "libclient/prefill/schedule.h"
 
@@ -48,7 +48,7 @@ static struct skv_sparse sparse_of(const struct skv_plan *plan, uint32_t layer, 
 	case SKV_PREFILL_KASCADE:
 		x.tile = skv_kascade_tile(m->n_heads / m->n_kv_heads);
 		x.n_saved_queries = p->source == layer;
-		if (p->dense) { /* there is nothing to correct */
+		if (p->dense) { /* dense rows need no correction */
 			x.delta = false;
 			x.gamma = 0;
 		}
@@ -68,7 +68,7 @@ static uint64_t mix(uint64_t sum, const void *what, size_t bytes)
 	return sum;
 }
 
-/* All that says what is in the pages that are saved, and how it goes on. */
+/* Of all that determines the contents of the saved pages, and how the prompt continues. */
 static uint64_t fingerprint(const struct skv_session *s, const struct policy *p)
 {
 	uint64_t sum = mix(0xcbf29ce484222325u, &s->model.io_dtype, sizeof(s->model.io_dtype));
@@ -164,7 +164,7 @@ void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks)
 	ks->dense_from = end > dense ? (uint32_t)(end - dense) : 0;
 }
 
-/* Are the layer's tokens all there and in order, as rows? Pages that have been evicted are no matter. */
+/* Are the layer's tokens all there and in order, as rows? Evicted pages do not matter. */
 static bool in_order(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];

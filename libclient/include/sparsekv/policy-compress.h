@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-compress.h - KV cache compression of tokens older than a residual window, as several papers have it
- * (KIVI, Palu, DeltaKV). Included by policy.h, never alone.
+ * sparsekv/policy-compress.h - KV cache compression of tokens older than a residual window, as in several papers (KIVI,
+ * Palu, DeltaKV). Included by policy.h, never alone.
  */
 #ifndef SPARSEKV_POLICY_COMPRESS_H
 #define SPARSEKV_POLICY_COMPRESS_H
@@ -10,7 +10,7 @@
 #error "include <sparsekv/policy.h>"
 #endif
 
-#define SKV_QUANT_BLOCK 32u /* tokens whose K shares scales: blocks of quantized tokens are multiples of it */
+#define SKV_QUANT_BLOCK 32u /* tokens whose K share scales: blocks of quantized tokens are multiples of it */
 
 struct skv_compress_config {
 	uint32_t bits;
@@ -19,7 +19,7 @@ struct skv_compress_config {
 	uint32_t block;
 };
 
-/* Rows of a table of parameters, in the order that they have in specs. The bits are each policy's own. */
+/* Rows of a parameter table, in their order in specs. Each policy has a parameter `bits` of its own. */
 #define SKV_COMPRESS_SCALE_PARAM(config, field, scale_block_default)                                        \
 	{"scale_block", SKV_PARAM_UINT, offsetof(config, field.scale_block), scale_block_default,           \
 	 "elements that share a scale: 32 or 64"}
@@ -29,8 +29,7 @@ struct skv_compress_config {
 	{"block", SKV_PARAM_UINT, offsetof(config, field.block), "32", "tokens compressed at a time"}
 
 /*
- * Do the values make sense? Blocks must be multiples of `multiple` tokens. 0, or -1 with a text that names the
- * parameter.
+ * Are the values valid? Blocks must be multiples of `multiple` tokens. 0, or -1 with a text that names the parameter.
  */
 static inline int skv_compress_config_check(const struct skv_compress_config *c, const struct skv_prefill_config *prefill,
                                      uint32_t multiple, char *err, size_t err_len)

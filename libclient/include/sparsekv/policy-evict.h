@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-evict.h - eviction of tokens by accumulated attention scores, as several papers have it (H2O, SnapKV,
+ * sparsekv/policy-evict.h - eviction of tokens by accumulated attention scores, as in several papers (H2O, SnapKV,
  * PyramidKV, Ada-KV, R-KV). Included by policy.h, never alone.
  *
- * Each kv head adds up the attention weights that queries give a token, of all queries or of those in an observation
- * window, and keeps the tokens with the best scores. What differs from paper to paper is the score, and how the
- * budget is shared; a policy's file says that. The rest is here: the parameters, their check, the plan of a layer and
- * its last step.
+ * Each kv head adds up the attention weights that queries give a token, either all queries or those in an observation
+ * window, and retains the tokens with the best scores. Papers differ in the score, and in how the budget is shared; a
+ * policy's file defines these. The rest is here: the parameters, their check, the plan of a layer and its last step.
  */
 #ifndef SPARSEKV_POLICY_EVICT_H
 #define SPARSEKV_POLICY_EVICT_H
@@ -16,7 +15,7 @@
 #endif
 
 struct skv_evict_config {
-	struct skv_budget budget; /* tokens of a kv head, the window among them */
+	struct skv_budget budget; /* tokens of a kv head, with the window */
 	uint32_t window;          /* queries of the observation window: the last ones */
 	uint32_t pool;            /* positions that a score is averaged over */
 	uint32_t interval;        /* tokens from one eviction to the next; 0: there is one, at the end of the prompt */
@@ -24,7 +23,7 @@ struct skv_evict_config {
 	struct skv_prefill_config prefill;
 };
 
-/* Rows of a table of parameters, in the order that they have in specs. `what` says of which tokens the budget is. */
+/* Rows of a parameter table, in their order in specs. `what`: which tokens the budget counts. */
 #define SKV_EVICT_BUDGET_PARAM(config, field, what)                                                         \
 	{"budget", SKV_PARAM_BUDGET, offsetof(config, field.budget), "1024",                                \
 	 what "; below 1 a share of the sequence, at least 128 tokens"}
@@ -34,7 +33,7 @@ struct skv_evict_config {
 
 #define SKV_EVICT_WINDOW_BUDGET_HELP "tokens that a kv head keeps, the observation window among them"
 
-/* Of a policy with an observation window; two of the defaults differ from paper to paper. */
+/* For a policy with an observation window; two of the defaults differ from paper to paper. */
 #define SKV_EVICT_WINDOW_PARAMS(config, field, window_default, pool_default)                                \
 	{"window", SKV_PARAM_UINT, offsetof(config, field.window), window_default,                          \
 	 "observation window: last queries, whose attention scores count; their tokens stay"},              \
@@ -44,7 +43,7 @@ struct skv_evict_config {
 	 "tokens decoded from one eviction to the next; 0: one eviction, at the end of the prompt"},        \
 	SKV_EVICT_DENSE_PARAM(config, field)
 
-/* Do the values of SKV_EVICT_WINDOW_PARAMS make sense? 0, or -1 with a text that names the parameter. */
+/* Are the values of SKV_EVICT_WINDOW_PARAMS valid? 0, or -1 with a text that names the parameter. */
 static inline int skv_evict_config_check(const struct skv_evict_config *c, char *err, size_t err_len)
 {
 	uint32_t least = c->budget.share > 0 ? 128 : c->budget.count;
@@ -60,7 +59,7 @@ static inline int skv_evict_config_check(const struct skv_evict_config *c, char 
 	return -1;
 }
 
-/* Tokens go by their accumulated scores as soon as there is one more than the budget. */
+/* Evict by accumulated scores as soon as there is one token more than the budget. */
 static inline void skv_evict_by_scores(const struct skv_evict_config *c, struct skv_evict *evict)
 {
 	evict->granularity = 1;
@@ -70,7 +69,7 @@ static inline void skv_evict_by_scores(const struct skv_evict_config *c, struct 
 	evict->accumulate = 1;
 }
 
-/* Tokens go by the scores of the observation window, at the end of a prompt and after each interval. */
+/* Evict by the scores of the observation window, at the end of a prompt and after each interval. */
 static inline void skv_evict_by_window(const struct skv_evict_config *c, struct skv_evict *evict)
 {
 	skv_evict_by_scores(c, evict);
@@ -79,7 +78,7 @@ static inline void skv_evict_by_window(const struct skv_evict_config *c, struct 
 	evict->window = c->window;
 }
 
-/* Plans scores that accumulate. Does the layer evict? If so the policy says how, in plan->keep. */
+/* Plan accumulated scores. Returns whether the layer evicts; if it does, the policy sets plan->evict. */
 static inline int skv_evict_plan(const struct skv_evict_config *c, const struct skv_model *m, uint32_t layer,
                                  struct skv_plan *plan)
 {
@@ -92,7 +91,7 @@ static inline int skv_evict_plan(const struct skv_evict_config *c, const struct 
 	return 1;
 }
 
-/* The same with the observation window: the plan is complete. */
+/* The same with the observation window; plan->evict is set. */
 static inline int skv_evict_window_plan(const struct skv_evict_config *c, const struct skv_model *m, uint32_t layer,
                                         struct skv_plan *plan)
 {
@@ -102,7 +101,7 @@ static inline int skv_evict_window_plan(const struct skv_evict_config *c, const 
 	return 1;
 }
 
-/* Keep the observation window, and of the rest the best by scores that are means over `pool` positions. */
+/* Retain the observation window, and of the rest the best by scores averaged over `pool` positions. */
 static inline struct skv_evict_to_budget skv_evict_pooled(const struct skv_evict_config *c, uint32_t layer)
 {
 	struct skv_evict_to_budget keep;
@@ -114,7 +113,7 @@ static inline struct skv_evict_to_budget skv_evict_pooled(const struct skv_evict
 	return keep;
 }
 
-/* after(): add the step's scores, and evict if it is time. */
+/* For after(): add the step's scores, and evict if it is time. */
 static inline void skv_evict_after(const struct skv_policy_ctx *ctx, const struct skv_evict_config *c,
                                    struct skv_evict_to_budget keep)
 {

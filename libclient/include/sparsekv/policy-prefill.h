@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-prefill.h - how prompts attend, as any policy offers it to its user. Included by policy.h, never
- * alone.
+ * sparsekv/policy-prefill.h - how prompts attend, as parameters that any policy can offer to its user. Included by
+ * policy.h, never alone.
  *
  * A policy that lets its user choose has struct skv_prefill_config in its config, SKV_PREFILL_PARAMS(struct config,
- * FIELD) in its table, skv_prefill_check() in its check() and skv_prefill_plan() in its plan(). The parameter
- * `prefill` names the method; the names of all others begin with prefill_, so that they are apart from the policy's
- * own.
+ * FIELD) in its table, skv_prefill_check() in its check() and skv_prefill_plan() in its plan(). The parameter `prefill`
+ * names the method. The names of all others begin with prefill_, which keeps them apart from the policy's own.
  */
 #ifndef SPARSEKV_POLICY_PREFILL_H
 #define SPARSEKV_POLICY_PREFILL_H
@@ -16,12 +15,13 @@
 #endif
 
 struct skv_prefill_config {
-	uint32_t method; /* which of SKV_PREFILL_METHODS: how and correct of struct skv_prefill */
+	uint32_t method; /* index into SKV_PREFILL_METHODS: `how` and `correct` of struct skv_prefill */
 	uint32_t sinks;  /* 0: the method's own */
 	uint32_t window; /* 0: the method's own */
 	uint32_t gamma;
 	uint32_t tail;   /* 0: 128, or gamma if that is more */
-	uint32_t keep;   /* in HiP's last stage; the second keeps 4 times as many tokens, the first 16 times */
+	/* tokens kept in HiP's last stage; the second one keeps 4 times as many, the first one 16 times */
+	uint32_t keep;
 	uint32_t segment;
 	uint32_t vertical, slash;
 	struct skv_budget top;
@@ -37,7 +37,7 @@ struct skv_prefill_config {
 	{"prefill_anchors", SKV_PARAM_LAYERS, offsetof(config, field.anchors), "auto",                      \
 	 "kascade: layers that select for those after them; auto: the first, and four evenly spaced from the third"}
 
-/* Of a policy that says itself which layers select. */
+/* For a policy that determines itself which layers select. */
 #define SKV_PREFILL_PARAMS_BUT_ANCHORS(config, field)                                                       \
 	{"prefill", SKV_PARAM_CHOICE, offsetof(config, field.method), SKV_PREFILL_METHODS,                  \
 	 "how a prompt's rows attend; +recompute: some rows are dense, +delta: and these correct the others"}, \
@@ -67,7 +67,7 @@ static inline uint32_t skv_prefill_how(const struct skv_prefill_config *c)
 	return (c->method + SKV_PREFILL_WAYS - 1) / SKV_PREFILL_WAYS;
 }
 
-/* Do the values make sense? 0, or -1 with a text that names the parameter. */
+/* Are the values valid? 0, or -1 with a text that names the parameter. */
 static inline int skv_prefill_check(const struct skv_prefill_config *c, char *err, size_t err_len)
 {
 	const uint32_t most = SKV_MAX_TOKENS;
@@ -103,10 +103,7 @@ static inline int skv_prefill_anchor(const struct skv_prefill_config *c, const s
 	return skv_layer_in(&c->anchors, layer);
 }
 
-/*
- * What all layers of the method have in common, into a zeroed plan; which layer it takes its selection from comes on
- * top.
- */
+/* Set what all layers of the method have in common, in a zeroed plan. The caller sets the layer's source. */
 static inline void skv_prefill_of(const struct skv_prefill_config *c, struct skv_prefill *p)
 {
 	p->how = skv_prefill_how(c);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-select.h - a few layers select for the layers after them, as several papers have it (DELTA, OmniKV,
+ * sparsekv/policy-select.h - a few layers select for the layers after them, as in several papers (DELTA, OmniKV,
  * TidalDecode, LessIsMore, DeltaKV; Kascade's anchors). Included by policy.h, never alone.
  *
  * A selecting layer attends densely and leaves its attention scores; the layers after it attend to what it selected,
- * until the next one selects anew. Where scores are by sketches of keys, it attends to what it selected itself: then nothing
- * is read as a whole but sketches. Which layers select is a property of the model: the spec says it, or the profile
- * that sparsekv-calibrate(1) wrote, or the policy's own rule. A policy's file says that rule, whose scores count, and
- * what is selected by them.
+ * until the next one selects anew. If it scores by sketches of keys, it also attends to what it selected itself: then
+ * only sketches are read as a whole. Which layers select is a property of the model: the spec names them, or the
+ * profile that sparsekv-calibrate(1) wrote, or the policy's own rule. A policy's file defines that rule, whose scores
+ * count, and what is selected by them.
  */
 #ifndef SPARSEKV_POLICY_SELECT_H
 #define SPARSEKV_POLICY_SELECT_H
@@ -52,7 +52,7 @@ struct skv_select_config {
 	struct skv_prefill_config prefill;
 };
 
-/* Rows of a table of parameters, in the order that they have in specs. The budget is each policy's own. */
+/* Rows of a parameter table, in their order in specs. Each policy has a budget parameter of its own. */
 #define SKV_SELECT_LAYERS_PARAM(config, field, help)                                                        \
 	{"layers", SKV_PARAM_LAYERS, offsetof(config, field.layers), "auto", help}
 #define SKV_SELECT_DENSE_PARAM(config, field)                                                               \
@@ -77,7 +77,7 @@ struct skv_select_config {
 	{"recent", SKV_PARAM_UINT, offsetof(config, field.recent), recent_default,                          \
 	 "last " units ", always among the selected; 0: an eighth of the budget"}
 
-/* Sketches of so many bits, a budget of at least so many tokens: before there are 16 there are no sketches. */
+/* Are sketches of `bits` bits valid with a budget of at least `least` tokens? Below 16 tokens there are none. */
 static inline int skv_sketch_config_check(uint32_t bits, uint32_t least, const struct skv_model *m, char *err, size_t err_len)
 {
 	if (bits < 1 || bits > 4)
@@ -100,7 +100,7 @@ static inline int skv_select_config_check(const struct skv_select_config *c, con
 	return -1;
 }
 
-/* Adds the full layer at so many fifths of the depth, to the nearest, or the next, if it comes after the dense ones. */
+/* Add the full layer at `fifths` fifths of the depth (rounded, or the next one), if it comes after the dense ones. */
 SKV_INLINE void skv_select_add_fifths(struct skv_layer_set *s, const struct skv_model *m, uint32_t fifths,
                                       uint32_t dense)
 {
@@ -112,9 +112,9 @@ SKV_INLINE void skv_select_add_fifths(struct skv_layer_set *s, const struct skv_
 
 /*
  * The layers that select: the spec's, else those of the profile, else a guess: the first that is not dense, and those
- * after 2/5 and 3/5 of the layers; in place of one with a sliding window the next without. No paper has this rule; on the
- * two models on which it was measured it loses less than half of what evenly spaced layers do, and a calibration is
- * better on both.
+ * after 2/5 and 3/5 of the layers; instead of one with a sliding window the next one without. No paper has this rule.
+ * On the two models on which it was measured it loses less than half of what evenly spaced layers lose; a calibration
+ * is better on both.
  */
 static inline struct skv_layer_set skv_select_layers(const struct skv_select_config *c,
                                                      const struct skv_layer_set *profile, const struct skv_model *m)
@@ -137,10 +137,7 @@ static inline struct skv_layer_set skv_select_filters(const struct skv_select_co
 	return skv_select_layers(c, &c->profile.filters, m);
 }
 
-/*
- * Where TidalDecode selects without a profile: the first layer that is not dense, and the one after 13/32 of the
- * layers.
- */
+/* TidalDecode's layers: the spec's, else the profile's, else the first that is not dense, and the one after 13/32. */
 static inline struct skv_layer_set skv_select_layers_twice(const struct skv_select_config *c, const struct skv_model *m)
 {
 	struct skv_layer_set s = {{0}};
@@ -155,16 +152,16 @@ static inline struct skv_layer_set skv_select_layers_twice(const struct skv_sele
 	return s;
 }
 
-/* Does a selecting layer go by sketches? Not one that is dense: it has the weights themselves. */
+/* Does a selecting layer score by sketches? Not if it is dense: then it has the weights themselves. */
 static inline int skv_select_by_sketches(const struct skv_select_config *c, uint32_t layer)
 {
 	return c->sketch.scores == SKV_SCORED_BY_SKETCHES && layer >= c->dense;
 }
 
 /*
- * The layer's plan. A selecting layer is dense and leaves its scores, those of tokens or pages, as `attend` says; the
- * others, but for the first `dense`, attend to what the last selecting layer before them selected, and so does itself a
- * selecting layer that goes by sketches.
+ * The layer's plan. A selecting layer is dense and leaves its scores, of tokens or pages as `attend` says. The others,
+ * except the first `dense`, attend to what the last selecting layer before them selected. A selecting layer that scores
+ * by sketches attends to what it selected itself.
  */
 static inline void skv_select_plan(const struct skv_select_config *c, const struct skv_layer_set *selecting,
                                    enum skv_attend_mode attend, enum skv_sharing sharing, const struct skv_model *m,
@@ -190,8 +187,8 @@ static inline void skv_select_plan(const struct skv_select_config *c, const stru
 }
 
 /*
- * Is it now that the layer selects, in its after() if it has attended, else in its before()? Scores by sketches are then made
- * here.
+ * Does the layer select now? A selecting layer does so in its after(), once it has attended, or in its before() if it
+ * scores by sketches; these scores are made here.
  */
 static inline int skv_select_now(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
                                  const struct skv_layer_set *selecting, uint32_t layer, int attended)
@@ -205,7 +202,7 @@ static inline int skv_select_now(const struct skv_policy_ctx *ctx, const struct 
 	return 1;
 }
 
-/* A selecting layer selects tokens within the budget, always the last ones. */
+/* Select tokens within the budget for a selecting layer, always with the last ones. */
 static inline void skv_select_tokens(const struct skv_policy_ctx *ctx, const struct skv_select_config *c, uint32_t layer)
 {
 	struct skv_select select;
@@ -219,7 +216,7 @@ static inline void skv_select_tokens(const struct skv_policy_ctx *ctx, const str
 	ctx->prims->select_tokens(ctx, &select);
 }
 
-/* The hooks of a policy whose layers select so. */
+/* The hooks of a policy whose layers select in this way. */
 static inline void skv_select_before(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
                                      const struct skv_layer_set *selecting, uint32_t layer)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/types.h - the vocabulary shared by engines, policies and kernels.
+ * sparsekv/types.h - types shared by engines, policies and kernels.
  *
  * Terms, used with exactly these meanings everywhere in the project:
  *
  *   token      one position of a sequence; it has one K and one V row per layer and kv head
- *   page       SKV_PAGE_TOKENS tokens of ONE layer, all kv heads; a block in vLLM's words
+ *   page       SKV_PAGE_TOKENS tokens of ONE layer, all kv heads; vLLM calls it a block
  *   slot       the position of a KV row in the pages of its layer and kv head, see slot mapping in kernels/evict.h
  *   sequence   one request's context: a page table (block table) per layer, a length, the token ids
  *   kv head    a head of K and V; a GQA group of n_heads / n_kv_heads q heads shares it
  *   budget     how much of a sequence a policy may attend to or retain
  *   dense      attention over every resident token of the sequence
  *
- * Memory layout of a page: all K, then all V, each `[kv head][token][head_dim]`, so the K rows of one kv head
- * are contiguous, and so are its V rows. With SKV_FP8 a byte for each of these rows follows, in their order: its scale.
+ * Memory layout of a page: all K, then all V, each `[kv head][token][head_dim]`, so the K rows of one kv head are
+ * contiguous, and so are its V rows. With SKV_FP8 the scales of these rows follow, one byte each, in the same order.
  */
 #ifndef SPARSEKV_TYPES_H
 #define SPARSEKV_TYPES_H
@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-/* Small functions of these headers, which device code calls too. */
+/* Inline functions of these headers. Device code calls them, too. */
 #ifdef __CUDACC__
 #define SKV_INLINE static inline __host__ __device__
 #else
@@ -37,12 +37,12 @@ extern "C" {
 #define SKV_MAX_HEADS 256u    /* q heads */
 #define SKV_MAX_HEAD_DIM 256u /* head_dim is a multiple of 16 up to this */
 #define SKV_MAX_TOKENS (1u << 24)
-#define SKV_BLOCK_TOKENS 256u /* of a block of a sealed prefix (client.h): whole pages */
-#define SKV_ALL UINT32_MAX /* of a count of tokens: all that there are */
-#define SKV_NAME_MAX 64u /* bytes of a name, the final NUL included */
+#define SKV_BLOCK_TOKENS 256u /* tokens of a block of a sealed prefix (client.h): whole pages */
+#define SKV_ALL UINT32_MAX /* as a count of tokens: all that there are */
+#define SKV_NAME_MAX 64u /* bytes of a name, with the final NUL */
 #define SKV_MAX_DEVICES 16u
 
-/* The memory that holds a model's pages: host memory, or that of CUDA device i. */
+/* The memory that holds a model's pages: host memory, or the memory of CUDA device i. */
 #define SKV_DEVICE_HOST 0u
 #define SKV_DEVICE_CUDA(i) (1u + (uint32_t)(i))
 
@@ -52,9 +52,10 @@ enum skv_dtype {
 	SKV_F16 = 1,
 	SKV_BF16 = 2,
 	/*
-	 * Pages alone: e4m3 (4 bits of exponent, 3 of mantissa) times a power of two for each row, 2^(x - 127), x the row's
-	 * scale: that of the MX formats (E8M0). The largest element is 224 to 448 times the scale, so that all down to 2^-13
-	 * of it keep three bits. x = 255: the row has elements that are not finite, or 2^120 or more, and all of it is NaN.
+	 * For pages only. An element is an e4m3 number (4 bits of exponent, 3 of mantissa) times a power of two for its
+	 * row, 2^(x - 127); x, the row's scale, is a byte as in the MX formats (E8M0). The largest element is 224 to
+	 * 448 times that power of two, so elements down to 2^-13 of the largest keep three bits of mantissa. x = 255:
+	 * the row has elements that are not finite, or 2^120 or more, and all of it is NaN.
 	 */
 	SKV_FP8 = 3,
 };
@@ -65,7 +66,7 @@ SKV_INLINE size_t skv_dtype_bytes(uint32_t dtype)
 	return dtype == SKV_F32 ? 4u : dtype == SKV_F16 || dtype == SKV_BF16 ? 2u : dtype == SKV_FP8 ? 1u : 0u;
 }
 
-/* Bytes of the scale of a row of K or V, which is no part of the row. */
+/* Bytes of the scale of a row of K or V. Scales are stored apart from the rows. */
 SKV_INLINE size_t skv_dtype_scale_bytes(uint32_t dtype)
 {
 	return dtype == SKV_FP8 ? 1u : 0u;
@@ -79,17 +80,17 @@ enum skv_rope_type {
 	SKV_ROPE_UNKNOWN = 0, /* not given: a policy that needs it refuses the model */
 	SKV_ROPE_NONE = 1,    /* no rotation */
 	SKV_ROPE_DEFAULT = 2, /* frequency of pair i: theta^(-2i / dims) */
-	SKV_ROPE_LINEAR = 3,  /* the default's, divided by factor */
-	SKV_ROPE_LLAMA3 = 4,  /* Llama 3.1's */
+	SKV_ROPE_LINEAR = 3,  /* the default frequency, divided by factor */
+	SKV_ROPE_LLAMA3 = 4,  /* as in Llama 3.1 */
 	SKV_ROPE_YARN = 5,
 };
 
 struct skv_rope {
 	uint32_t type;        /* enum skv_rope_type */
-	uint32_t dims;        /* the first so many elements of a head are rotated; 0: all */
+	uint32_t dims;        /* the first `dims` elements of a head are rotated; 0: all */
 	uint32_t interleaved; /* pairs are (2i, 2i + 1); else (i, i + dims / 2) */
-	uint32_t reserved;    /* 0 */
-	double theta;
+	uint32_t reserved;    /* must be 0 */
+	double theta;         /* base of the frequencies */
 	double factor;    /* linear, llama3, yarn: divides the frequency of slow pairs */
 	double low, high; /* llama3: low_freq_factor, high_freq_factor; yarn: beta_slow, beta_fast */
 	double original;  /* llama3, yarn: context length of the original training */
@@ -97,26 +98,29 @@ struct skv_rope {
 };
 
 /*
- * What one layer's attention has besides the model's: zero in all fields is a plain layer. Initialise with
- * SKV_MODEL_LAYER(…) or skv_model_layer_init(). A row's score of a token is s = scale q·k, with a softcap
- * softcap tanh(s / softcap); its softmax is over the tokens that it attends to, and the sink, which has no value.
+ * What one layer's attention has besides the model's: with all fields zero a layer is plain. Initialise with
+ * SKV_MODEL_LAYER(…) or skv_model_layer_init(). The score of a token for a row is s = scale q·k, or with a softcap
+ * softcap tanh(s / softcap). The softmax is over the tokens that the row attends to, and over the sink, which has no
+ * value.
  */
 struct skv_model_layer {
-	uint32_t size;      /* sizeof(struct skv_model_layer) as the caller compiled it: layers lie so far apart */
-	uint32_t window;    /* sliding window: a row attends to so many tokens, its own the last; 0: to all */
-	uint32_t shares_kv; /* 1 + an earlier layer, with K and V of its own, whose K and V it attends to; 0: its own */
+	/* sizeof(struct skv_model_layer) as the caller compiled it: the distance between two layers */
+	uint32_t size;
+	/* sliding window: a row attends to the last `window` tokens, its own included; 0: to all */
+	uint32_t window;
+	/* 1 + an earlier layer with K and V of its own, to which this layer attends; 0: it attends to its own */
+	uint32_t shares_kv;
 	float scale;        /* softmax scale; 0: the model's */
 	float softcap;      /* of the scores (Gemma 2); 0: none */
 	const float *sinks; /* [n_heads] logits, one more term of each head's softmax (gpt-oss), host memory; NULL: none */
 };
 #define SKV_MODEL_LAYER(...) ((struct skv_model_layer){.size = sizeof(struct skv_model_layer), __VA_ARGS__})
 
-#define SKV_PROFILE_PATH 256u /* bytes of the path of a profile, or of a model's directory, NUL included */
+#define SKV_PROFILE_PATH 256u /* bytes of the path of a profile, or of a model's directory, with the NUL */
 
 /*
- * The shape of a model's KV cache, for the daemon and the library. `size` is sizeof(struct skv_model) as the
- * caller compiled it; a newer library fills a shorter struct's missing tail with zeros.
- * Initialise with SKV_MODEL_INIT.
+ * The shape of a model's KV cache, for the daemon and the library. `size` is sizeof(struct skv_model) as the caller
+ * compiled it; a newer library takes the missing tail of a shorter struct as zeros. Initialise with SKV_MODEL_INIT.
  */
 struct skv_model {
 	uint32_t size;
@@ -128,27 +132,30 @@ struct skv_model {
 	uint32_t max_tokens; /* longest sequence, at most SKV_MAX_TOKENS */
 	float scale;         /* softmax scale; 0 means 1/sqrt(head_dim) */
 	uint32_t rank;       /* of a tensor-parallel group: this process's rank ... */
-	uint32_t n_ranks;    /* ... of this many (1 = no tensor parallelism); heads above are per rank */
+	uint32_t n_ranks;    /* ... of this many (1: no tensor parallelism); numbers of heads above are per rank */
 	/*
-	 * 1 … SKV_NAME_MAX-1 bytes of printable ASCII without space, '/' allowed, NUL-terminated; sequences belong to a
-	 * model by name
+	 * 1 … SKV_NAME_MAX-1 bytes of printable ASCII without space, '/' allowed, NUL-terminated. Sequences belong to a
+	 * model by its name.
 	 */
 	char name[SKV_NAME_MAX];
 	uint32_t device;         /* SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i) with i below SKV_MAX_DEVICES */
 	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows; not SKV_FP8 */
-	struct skv_rope rope;    /* for policies that invert the rotation of keys; not sent to the daemon */
-	char files[SKV_PROFILE_PATH]; /* absolute directory of the model's files, where policies find profiles and codecs, or "" */
+	struct skv_rope rope;    /* for policies that undo the rotation of keys; not sent to the daemon */
+	/* Absolute directory of the model's files, in which policies find profiles and codecs, or "". */
+	char files[SKV_PROFILE_PATH];
 	/*
-	 * [n_layers], or NULL: all layers are plain. skv_open copies them and their sinks. Not sent to the daemon.
-	 * Policies get them with the model: read them with skv_model_window() and skv_model_kv_layer().
+	 * [n_layers], or NULL if all layers are plain. skv_open copies them and their sinks. Not sent to the daemon.
+	 * Policies get them with the model, and read them with skv_model_window() and skv_model_kv_layer().
 	 */
 	const struct skv_model_layer *layers;
 	/*
-	 * Of one of several ranks, or NULL: an all-reduce of `count` fp32 numbers in the model's memory, in place: each becomes the
-	 * largest of all ranks' (ncclAllReduce with ncclMax, for instance). On a device it is queued on `stream`, which may be
-	 * capturing; on the host it is done on return (stream is NULL). Every rank calls it as often, in the same order, with the
-	 * same counts, if it steps with the same sequences in the same order. 0, or a negative errno, which fails the layer.
-	 * Policies that select by the scores of all heads, or compress all heads, need it; skv_open refuses them without. Not sent to the daemon.
+	 * For one of several ranks, else NULL: an all-reduce of `count` fp32 numbers in the model's memory, in place.
+	 * Each number becomes the largest of all ranks' (for instance ncclAllReduce with ncclMax). On a device the
+	 * function queues it on `stream`, which may be capturing; on the host it is done on return, and stream is NULL.
+	 * All ranks call it equally often, in the same order and with the same counts, if they step with the same
+	 * sequences in the same order. Returns 0, or a negative errno, which makes the layer fail. Policies that select
+	 * by the scores of all heads, or compress all heads together, need it: skv_open refuses them without it. Not
+	 * sent to the daemon.
 	 */
 	int (*all_reduce_max)(void *ctx, float *data, size_t count, void *stream);
 	void *all_reduce_ctx; /* its first argument */
@@ -160,33 +167,33 @@ SKV_INLINE size_t skv_page_rows_bytes(const struct skv_model *m)
 {
 	return (size_t)2 * m->n_kv_heads * SKV_PAGE_TOKENS * m->head_dim * skv_dtype_bytes(m->kv_dtype);
 }
-/* Of the whole page: the same, and the scales of SKV_FP8. */
+/* Bytes of a whole page: its rows, and the scales of SKV_FP8. */
 SKV_INLINE size_t skv_page_bytes(const struct skv_model *m)
 {
 	return skv_page_rows_bytes(m) + (size_t)2 * m->n_kv_heads * SKV_PAGE_TOKENS * skv_dtype_scale_bytes(m->kv_dtype);
 }
 
-/* A layer's attributes, or NULL where all layers are plain. */
+/* A layer's attributes, or NULL if all layers are plain. */
 SKV_INLINE const struct skv_model_layer *skv_model_layer(const struct skv_model *m, uint32_t layer)
 {
 	return m->layers ? (const struct skv_model_layer *)((const char *)m->layers + (size_t)layer * m->layers->size) : NULL;
 }
 
-/* The sliding window of a layer, in tokens; 0: it has none, as one that no sequence of the model fills. */
+/* The sliding window of a layer, in tokens. 0: the layer has none, or one that no sequence of the model outgrows. */
 SKV_INLINE uint32_t skv_model_window(const struct skv_model *m, uint32_t layer)
 {
 	const struct skv_model_layer *l = skv_model_layer(m, layer);
 	return l && l->window < m->max_tokens ? l->window : 0;
 }
 
-/* The layer whose K and V the layer attends to: mostly itself. */
+/* The layer whose K and V the layer attends to: itself, unless it shares another's. */
 SKV_INLINE uint32_t skv_model_kv_layer(const struct skv_model *m, uint32_t layer)
 {
 	const struct skv_model_layer *l = skv_model_layer(m, layer);
 	return l && l->shares_kv ? l->shares_kv - 1 : layer;
 }
 
-/* Does another layer attend to the layer's K and V, or it to another's? */
+/* Does another layer attend to this layer's K and V, or this layer to another's? */
 SKV_INLINE int skv_model_kv_shared(const struct skv_model *m, uint32_t layer)
 {
 	for (uint32_t i = 0; m->layers && i < m->n_layers; i++)
@@ -202,8 +209,8 @@ SKV_INLINE uint32_t skv_pages_of(uint32_t tokens)
 }
 
 /*
- * A page table entry: the page that holds one page's worth of tokens of one layer. The top four bits are its
- * kind, the rest is a page id of the pool. Kernels read entries, so they are plain integers.
+ * A page table entry: the page that holds SKV_PAGE_TOKENS tokens of one layer. The top four bits are its kind, the
+ * others are a page id of the pool. Kernels read entries, so they are plain integers.
  */
 typedef uint32_t skv_pte;
 #define SKV_PTE_KIND_SHIFT 28
@@ -211,7 +218,7 @@ typedef uint32_t skv_pte;
 enum skv_pte_kind {
 	SKV_PTE_NONE = 0,    /* no page yet: beyond the end of the sequence */
 	SKV_PTE_PRIVATE = 1, /* a writable page of this sequence alone */
-	SKV_PTE_SHARED = 2,  /* a read-only page: forked prefix */
+	SKV_PTE_SHARED = 2,  /* a read-only page, shared with forks */
 	SKV_PTE_HOLE = 3,    /* evicted: attention skips these tokens */
 };
 
@@ -242,8 +249,8 @@ enum skv_attend_mode {
 };
 
 /*
- * A budget: a count, or a share of the sequence, in the policy's granularity (pages or tokens). Exactly one of
- * the two is non-zero. Specs write both as one number: from 1 on it is a count, below 1 a share.
+ * A budget: a count, or a share of the sequence, in the policy's granularity (pages or tokens). Exactly one of the two
+ * is nonzero. Specs write both as one number: from 1 on it is a count, below 1 a share.
  */
 struct skv_budget {
 	float share;

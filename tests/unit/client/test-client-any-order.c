@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sequences that read prompts, decode one row or several of which some are rejected, are aborted, cancelled, truncated,
- * forked at a length, handed over and dropped, in any order: what comes out is the reference's, and so are ids and pages.
+ * forked at a length, handed over and dropped, in any order: outputs, ids and pages are the reference's.
  *
- * SKV_REWIND_OPS is how many operations there are; HACKING.md says who sets it.
+ * SKV_REWIND_OPS is the number of operations; HACKING.md says which target sets it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static void any_drop(struct any *a)
 	a->q.seq = NULL;
 }
 
-/* Some sequences in a step: prompts, single rows, several, some of them rejected; or the step is aborted. */
+/* A step of some sequences: prompts, single rows, several rows of which some are rejected; or the step is aborted. */
 static void any_step(void)
 {
 	struct refmodel_item items[SLOTS];
@@ -141,7 +141,7 @@ static void any_check(const struct any *a)
 	ck_assert_uint_eq(resident, expect);
 }
 
-/* Whatever comes after whatever else: contents are right, and when all is dropped the daemon has all pages again. */
+/* In any order of operations outputs are right, and when all is dropped the daemon has all pages again. */
 START_TEST(any_order)
 {
 	const char *wanted = getenv("SKV_REWIND_OPS");

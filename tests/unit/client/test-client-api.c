@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of libclient's contract: what is refused and with which words, threads, and that nothing is left behind. */
+/* Tests of libclient's contract: what is refused and with which text, threads, and that no resources leak. */
 #include <config.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +60,7 @@ START_TEST(connecting)
 }
 END_TEST
 
-/* What the daemon sends does not come through. */
+/* Descriptors that the daemon sends do not arrive. */
 START_TEST(out_of_descriptors)
 {
 	struct skv_client *c = NULL;
@@ -117,7 +117,7 @@ START_TEST(models)
 	memset(m.files, 'x', sizeof(m.files));
 	m.files[0] = '/';
 	FAILS(skv_open(client, &m, "full", &s), EINVAL, "files");
-	m.size = offsetof(struct skv_model, rope); /* as an older engine knows it: what follows is not looked at */
+	m.size = offsetof(struct skv_model, rope); /* as an older engine knows it: later fields are ignored */
 	OK(skv_open(client, &m, "full", &s));
 	skv_close(s);
 	s = NULL;
@@ -198,7 +198,7 @@ END_TEST
 #define BEGIN(...) skv_step_begin(session, (struct skv_step_item[]){__VA_ARGS__}, \
 				  sizeof((struct skv_step_item[]){__VA_ARGS__}) / sizeof(struct skv_step_item), NULL)
 
-/* No step is open. */
+/* Without an open step. */
 static void steps_that_do_not_begin(struct skv_seq *q, struct skv_seq *r, struct skv_seq *foreign)
 {
 	struct skv_selection_info looked = {.size = sizeof(looked)};
@@ -224,7 +224,7 @@ static void steps_that_do_not_begin(struct skv_seq *q, struct skv_seq *r, struct
 	skv_step_abort(session);
 }
 
-/* In a step of q's one token and r's 40, layer 0 has attended. */
+/* In a step of one token of q and 40 of r, of which layer 0 has attended. */
 static void selections(void)
 {
 	struct skv_selection_info looked = {.size = sizeof(looked)};
@@ -278,7 +278,7 @@ static void a_step(struct skv_seq *q, struct skv_seq *r)
 	FAILS(BEGIN(ITEM(.seq = r, .n_tokens = 1)), E2BIG, "40");
 }
 
-/* Of that one step. */
+/* Statistics of that one step. */
 static void stats_of_a_step(void)
 {
 	struct skv_stats stats = {0};
@@ -322,7 +322,7 @@ struct worker {
 	unsigned number;
 };
 
-/* Sequences come, decode and go; all at once on one connection. */
+/* Create, decode and drop sequences; all workers at once on one connection. */
 static void *work(void *arg)
 {
 	struct worker *k = arg;
@@ -360,7 +360,7 @@ START_TEST(threads)
 }
 END_TEST
 
-/* One session, several threads: calls exclude each other, so steps that collide are told so and none is torn. */
+/* One session, several threads: calls exclude each other, so colliding steps get -EBUSY and none is torn. */
 static void *collide(void *seq)
 {
 	for (int done = 0; done < 300;) {
@@ -441,7 +441,7 @@ START_TEST(leaks)
 }
 END_TEST
 
-/* A pool that is closed and opened again on one connection: its segments are told and mapped anew. */
+/* A pool that is closed and opened again on one connection: its segments are announced and mapped again. */
 START_TEST(reopened_pool)
 {
 	struct refmodel w = {0};
@@ -462,7 +462,9 @@ START_TEST(reopened_pool)
 }
 END_TEST
 
-/* The pages that a session asked for ahead of need come while it is being closed: they go back before it does. */
+/*
+ * Pages that a session requested ahead of need arrive while it is being closed: they go back before the session does.
+ */
 START_TEST(closed_with_a_lease_on_its_way)
 {
 	struct refmodel w = {0};

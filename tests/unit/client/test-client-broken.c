@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of libclient with a daemon that is broken: what it says is checked before it is used, a wrong
- * word ends in an error that names it, and never in a crash.
+ * Tests of libclient with a broken daemon: what it says is checked before it is used, and a wrong message leads to an
+ * error that names it, never to a crash.
  *
- * The other side is a daemon of a few lines that serves one client correctly, but for one spot: of the
- * nth message of a type some bytes are spoilt, or a step is replaced by the test.
+ * The daemon is a thread of a few lines that serves one client correctly, with one exception: of the nth message of a
+ * type some bytes are overwritten, or the test replaces a reply.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ static struct skv_model model = {
 #define SESSION 5u
 #define POOL 3u
 
-/* What is spoilt: `bytes` at `offset` of the packet, 8 at most. */
+/* What is overwritten: `bytes` bytes, at most 8, at `offset` of the packet. */
 struct spoil {
 	uint16_t type;
 	int offset;
@@ -42,10 +42,10 @@ static struct peer {
 	int listening, fd;
 	pthread_t thread;
 	struct spoil spoil;
-	bool random; /* spoil some byte of some message */
-	/* instead of what is right */
+	bool random; /* overwrite some byte of some message */
+	/* instead of the correct reply */
 	bool no_fds, unsealed, short_file, rubbish_policy, plain_policy, no_segment, twice, rubbish_memory, bad_entry, bad_state;
-	uint32_t lease_first; /* page that leases begin with */
+	uint32_t lease_first; /* first page of leases */
 	int lease_error;
 	struct skv_control_page *control;
 	uint32_t next_page;
@@ -176,7 +176,7 @@ static void serve_seq(uint32_t type, uint32_t serial)
 					skv_seqmem_table(mem, &l, layer)[i] =
 					        peer.bad_entry ? (skv_pte)rnd64() | 0x60000000u
 					                       : skv_pte_make(SKV_PTE_PRIVATE, peer.next_page++);
-			if (peer.bad_state) /* a page that is not there, a hole, or what is nothing */
+			if (peer.bad_state) /* a page that is not there, a hole, or an invalid entry */
 				skv_seqmem_table(mem, &l, model.n_layers)[rnd_below(2)] =
 				        rnd_below(2) ? (skv_pte)rnd64() | 0x30000000u
 				                     : skv_pte_make(SKV_PTE_PRIVATE, SKV_PTE_ID_MASK);
@@ -184,7 +184,7 @@ static void serve_seq(uint32_t type, uint32_t serial)
 		}
 		munmap(map, l.total);
 	}
-	if (type == SKV_MSG_SEQ_ATTACH) /* what it speaks of comes first */
+	if (type == SKV_MSG_SEQ_ATTACH) /* the segments that the reply refers to come first */
 		announce_all();
 	say((uint16_t)(type | SKV_REPLY), serial, &ok, sizeof(ok), &fd, 1);
 	close(fd);
@@ -264,14 +264,14 @@ static void start(void)
 	ck_assert_int_eq(pthread_create(&peer.thread, NULL, serve, NULL), 0);
 }
 
-/* The daemon hangs up, and serves nobody any more. */
+/* The daemon hangs up and serves no client any more. */
 static void hang_up(void)
 {
 	shutdown(peer.fd, SHUT_RDWR);
 	pthread_join(peer.thread, NULL);
 }
 
-/* What is left of it. */
+/* Remove what is left of the daemon. */
 static void remove_peer(void)
 {
 	close(peer.listening);
@@ -306,7 +306,7 @@ static int one_step(void)
 
 enum stage { CONNECT, OPEN, SEQ, STEP, ALL };
 
-/* Connect, open, a sequence, a step: up to the first failure; where that was goes to *ret_stage. */
+/* Connect, open, create a sequence, step: up to the first failure, whose stage goes to *ret_stage. */
 static int scenario(bool attach, enum stage *ret_stage)
 {
 	int e;
@@ -333,7 +333,7 @@ static int scenario(bool attach, enum stage *ret_stage)
 	return e;
 }
 
-/* The daemon answers in order: so it has answered the request for pages that a step leaves behind, too. */
+/* The daemon answers in order, so it has also answered the request for pages that a step leaves behind. */
 static void await_pages(void)
 {
 	struct skv_seq *other;
@@ -454,7 +454,7 @@ START_TEST(spoilt_things)
 		expect(STEP, EPROTO, "twice");
 		break;
 	case 11:
-		peer.plain_policy = true; /* somebody could write to it later */
+		peer.plain_policy = true; /* a process could write to it later */
 		expect(OPEN, EPROTO, "not sealed");
 		break;
 	case 12: /* nothing is wrong */
@@ -465,7 +465,7 @@ START_TEST(spoilt_things)
 }
 END_TEST
 
-/* An attached sequence whose table says what cannot be. */
+/* An attached sequence whose table has impossible entries. */
 START_TEST(damaged_tables)
 {
 	enum stage stage;
@@ -484,7 +484,7 @@ START_TEST(damaged_tables)
 }
 END_TEST
 
-/* Notices out of the blue, between two steps. What was committed is safe; pages in hand may be used on. */
+/* Unexpected notices between two steps. Commits are safe, and leased pages can still be used. */
 START_TEST(notices)
 {
 	static const char *const said[] = {"as if it were", "as if it were", "farewell", "malformed"};
@@ -509,7 +509,7 @@ START_TEST(notices)
 		say(SKV_MSG_QUERY, 0, NULL, 0, NULL, 0);
 		break;
 	}
-	/* in hand are pages for a while; fenced, no step counts any more */
+	/* leased pages last for a while; after the fence no step counts */
 	for (int i = 0; i < 20 && e == 0; i++)
 		e = one_step();
 	ck_assert_int_eq(e, _i == 2 ? -ECONNRESET : -EPROTO);
@@ -520,8 +520,8 @@ START_TEST(notices)
 END_TEST
 
 /*
- * Hung up upon: by a daemon that lives, the fence is down and no step counts; after its death steps go on, and the next daemon is asked,
- * which here never answers.
+ * The daemon hangs up. If it lives, the fence is down and no step counts. If it died, steps go on, and the next daemon
+ * is asked, which here never answers.
  */
 START_TEST(hung_up)
 {
@@ -545,7 +545,7 @@ START_TEST(hung_up)
 }
 END_TEST
 
-/* Whatever the bytes: an error or not, but no crash, and the end comes in time. */
+/* Whatever the bytes: an error or none, but no crash, and in time. */
 START_TEST(random_bytes)
 {
 	unsigned failed[ALL + 1] = {0};

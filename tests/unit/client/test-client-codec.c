@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compressors in libclient that are no good, or not there, or not there any more: refused, and who runs is unharmed. */
+/* Codecs in libclient that are malformed, missing, or removed later are refused; running sequences are not affected. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #define TOKENS 600u
 
 static struct refmodel w;
-static char codec[80]; /* the path of a compressor */
+static char codec[80]; /* path of a codec's file */
 
 static void setup(void)
 {
@@ -30,7 +30,7 @@ static void decode(struct refmodel_seq *q, uint32_t n)
 
 #define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&scale_block=32&residual=16&block=16&" REFMODEL_CODES
 
-/* The n last bytes are these, and behind them some are cut off. */
+/* Overwrites the n bytes before the last `cut` ones, which are cut off. */
 static void spoil(long cut, const void *last, size_t n)
 {
 	FILE *f = fopen(codec, "r+");
@@ -60,7 +60,7 @@ static void make_bad(int which)
 		w.model.rope.type = SKV_ROPE_UNKNOWN;
 }
 
-/* Refused with the file and the reason, at each of the doors; and who runs goes on, to the same results. */
+/* Refused with the file and the reason wherever it is named; a running sequence goes on with the same results. */
 START_TEST(no_good)
 {
 	static const struct {
@@ -89,17 +89,17 @@ START_TEST(no_good)
 	ck_assert_msg(strstr(skv_policy_error(w.session), bad[_i].says), "%s", skv_policy_error(w.session));
 	RUNS_SPEC(skv_policy_spec(w.session), "full");
 	decode(&q, 10);
-	if (_i < 4) { /* and when the file is what it should be, it is taken */
+	if (_i < 4) { /* once the file is as it should be, it is accepted */
 		refmodel_codec(&w.model, 0, codec);
 		OK(skv_seq_policy(q.seq, spec));
-		w.tolerance = 3e-2; /* of 8 bits */
+		w.tolerance = 3e-2; /* for 8 bits */
 		decode(&q, 20);
 	}
 	refmodel_seq_deinit(&q);
 }
 END_TEST
 
-/* n more tokens, in a prompt or one by one; what the last one gives. */
+/* n more tokens, in a prompt or one by one; `out` gets the output of the last one. */
 static void go_on(struct skv_seq *seq, uint32_t n, bool prompt, float *out)
 {
 	uint32_t len = skv_seq_len(seq);
@@ -113,7 +113,7 @@ static void go_on(struct skv_seq *seq, uint32_t n, bool prompt, float *out)
 		OK(refmodel_run(&w, seq, content + i, 1, false, out, NULL));
 }
 
-/* The file of a packed sequence is gone, or another: nothing that needs it is done, and nothing is lost. */
+/* The codec's file of a compressed sequence is gone, or another: what needs the file fails, and nothing is lost. */
 START_TEST(gone)
 {
 	const size_t size = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
@@ -145,7 +145,7 @@ START_TEST(gone)
 		ck_assert_uint_eq(skv_seq_len(kept), 160);
 		OK(skv_seq_detach(kept));
 	}
-	/* one that read it in time goes on, and so does any when it is back */
+	/* a session that read it in time goes on, and so does any when the file is back */
 	w.session = packs;
 	go_on(twin, 20, false, expected);
 	refmodel_codec(&w.model, 1, codec);
@@ -158,7 +158,7 @@ START_TEST(gone)
 }
 END_TEST
 
-/* A compressor without references that changes nothing but the size of K, and norms it again. */
+/* A codec without references that changes only the size of K, which it may norm again. */
 static void norming(float size, bool norms)
 {
 	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"0\",\"near\":\"0\"}"};
@@ -182,7 +182,7 @@ static void norming(float size, bool norms)
 	free(out);
 }
 
-/* Where the model norms K, it does not matter how large the compressor makes them. */
+/* If the model norms K, the size that the codec gives them does not matter. */
 START_TEST(norms)
 {
 	static const struct {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences whose tokens are compressed, in libclient: what attention makes of them, under whatever policy comes
- * next; in any order of forks, steps, swaps and hand-overs; and the memory that they take.
+ * Sequences whose tokens are compressed, in libclient: their outputs under any policy that follows; random orders of
+ * forks, steps, swaps and hand-overs; and the memory that they take.
  *
- * SKV_CODES_OPS is how many operations there are in random order; HACKING.md says who sets it.
+ * SKV_CODES_OPS is the number of operations in random order; HACKING.md says which target sets it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,14 +14,14 @@
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 600u
-/* Of outputs: codes are of 8 bits but for the exponent, and a device multiplies numbers of as many. */
+/* Of outputs: codes have 8 bits besides the exponent, and a device multiplies numbers of as many bits. */
 #define TOLERANCE (devmem_is_device() ? 1e-2 : 2e-3)
 
 static struct refmodel w;
-static char codec[80]; /* the path of a compressor */
-static uint32_t whole; /* layers below have all tokens */
+static char codec[80]; /* path of a codec's file */
+static uint32_t whole; /* layers below it have all tokens */
 
-/* On a device that is none the host does the work, and more of it. */
+/* With a fake device the host does the work, and more of it. */
 static bool hurried(void)
 {
 	return slowed() || getenv("FAKE_CUDA_DIR");
@@ -43,7 +43,7 @@ static void with_codec(char *to, size_t bytes, const char *spec)
 
 /* ---- what attention sees --------------------------------------------------------------------- */
 
-/* Each looks at all tokens, as long as there are no more than these. */
+/* Each attends to all tokens of a sequence of at most TOKENS. */
 static const char *const all_of[] = {
 	"full",
 	"streaming?budget=600&sinks=4",
@@ -85,8 +85,8 @@ static void decode(struct refmodel_seq *q, uint64_t key, uint32_t n)
 }
 
 /*
- * With a compressor that changes nothing but by rounding: all that is attended to is what was there, while it is
- * packed, when it was packed and a fork goes another way, and when another policy has it in rows again.
+ * With a codec that changes nothing but by rounding, rows attend to what was there: while it is compressed, after a
+ * fork has gone another way, and when another policy has made rows of it again.
  */
 START_TEST(as_rows)
 {
@@ -121,7 +121,10 @@ START_TEST(as_rows)
 }
 END_TEST
 
-/* One that packs more layers than the last, of which some have lost tokens, packs none: and finds none packed. */
+/*
+ * A policy that compresses more layers than the last one, some of which have lost tokens, compresses none, and leaves
+ * none compressed.
+ */
 START_TEST(lost_elsewhere)
 {
 	struct refmodel_seq q;
@@ -147,7 +150,7 @@ START_TEST(lost_elsewhere)
 }
 END_TEST
 
-/* Nobody has a page. (That the state balances the fixture sees, when the daemon ends.) */
+/* No sequence has a page. (The fixture checks the state's balance when the daemon ends.) */
 static void balanced(void)
 {
 	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;
@@ -167,7 +170,7 @@ static void balanced(void)
 #define LONGEST 260u
 #define EVENTS 400u
 
-/* What a sequence may run; 0 is the session's. */
+/* Policies that a sequence may run; number 0 is the session's. */
 static const char *const runs[] = {
 	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES,
 	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=50&block=48&" REFMODEL_CODES,
@@ -187,7 +190,7 @@ struct event {
 	enum { PROMPT, DECODE, RUN, GIVEN_UP } what;
 	uint32_t n; /* tokens, or which of runs[] */
 	uint64_t key;
-	uint64_t hash; /* of what came out */
+	uint64_t hash; /* of the outputs */
 };
 
 /* A sequence, and all that has happened to it. */
@@ -199,7 +202,7 @@ static struct life {
 	struct event event[EVENTS];
 } lives[AT_ONCE];
 
-/* runs[which], with the compressor if it may have one. */
+/* runs[which], with the codec if it needs one. */
 static void spec_of_run(char *to, size_t bytes, uint32_t which)
 {
 	if (strncmp(runs[which], "deltakv", 7) == 0)
@@ -224,7 +227,7 @@ static void give_up(struct skv_seq *seq)
 	skv_step_abort(w.session);
 }
 
-/* What an event makes of a sequence of this length, by itself; the hash of its outputs. */
+/* Apply an event to a sequence of this length, alone; returns the hash of its outputs. */
 static uint64_t happen(struct skv_seq *seq, uint32_t len, const struct event *e)
 {
 	size_t row = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
@@ -259,7 +262,7 @@ static void do_now(struct life *l, struct event e)
 	note(l, e);
 }
 
-/* All of it once more, in a session where nobody else is and nothing is shared: bit by bit the same. */
+/* Repeat all of it in a session without other sequences, where nothing is shared: the same bits. */
 static void again(const struct life *l, struct skv_session *alone)
 {
 	struct skv_session *with = w.session;
@@ -307,7 +310,7 @@ static void begin(struct life *l, struct life *parent)
 		do_now(l, (struct event){PROMPT, 1 + rnd_below(120), rnd64(), 0});
 }
 
-/* A few of them decode together. */
+/* Some of them decode together. */
 static void decode_some(struct life *first)
 {
 	struct life *some[AT_ONCE] = {first};
@@ -357,7 +360,7 @@ static void one_operation(struct skv_session *alone)
 	else if (what == 1) {
 		OK(skv_seq_detach(l->seq));
 		l->seq = NULL;
-		note(l, (struct event){RUN, 0, 0, 0}); /* an attach finds the session's policy */
+		note(l, (struct event){RUN, 0, 0, 0}); /* an attached sequence runs the session's policy */
 	} else if (what < 5)
 		do_now(l, (struct event){RUN, rnd_below(3) ? rnd_below(4) : rnd_below(RUNS), 0, 0});
 	else if (what == 5)
@@ -394,8 +397,8 @@ START_TEST(any_order)
 END_TEST
 
 /*
- * A step that is given up has prepared the sequence for compression, and has not said so in a commit. Another policy comes, and a fork, and an
- * engine that attaches it find what was committed.
+ * A step that is aborted has prepared the sequence for compression, without a commit that says so. Another policy, a
+ * fork, and an engine that attaches the sequence find what was committed.
  */
 START_TEST(prepared_in_vain)
 {
@@ -419,7 +422,9 @@ START_TEST(prepared_in_vain)
 }
 END_TEST
 
-/* n tokens in prompts and decode steps, cut anyhow, or in one prompt and one step; what the last one gives. */
+/*
+ * n tokens in prompts and decode steps, in random chunks, or in one prompt and one step; the hash of the last output.
+ */
 static uint64_t cut(uint32_t n, bool anyhow)
 {
 	struct event e = {.key = 5};
@@ -439,12 +444,14 @@ static uint64_t cut(uint32_t n, bool anyhow)
 	return e.hash;
 }
 
-/* What is kept of a token hangs on those before it, and not on what it was packed with, nor when: bit by bit. */
+/*
+ * What is stored of a token depends on the tokens before it, not on when and with which it is compressed, to the bit.
+ */
 START_TEST(cut_anyhow)
 {
 	static const struct {
 		uint32_t run, len;
-	} c[] = {{0, 150}, {0, 300}, {0, 4500}, {5, 300}, {5, 4500}}; /* the long ones are packed in more steps than one */
+	} c[] = {{0, 150}, {0, 300}, {0, 4500}, {5, 300}, {5, 4500}}; /* the long ones in several steps */
 	char spec[256];
 
 	if (c[_i].len > 1000 && hurried())
@@ -482,7 +489,7 @@ END_TEST
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Pages of the only sequence, as the daemon counts them. */
+/* Pages of the only sequence, by the daemon's count. */
 static uint64_t pages_of_kind(const char *kind)
 {
 	json_t *j = raw_query(op, SKV_QUERY_SEQS), *rows = json_object_get(j, "sequences");
@@ -495,13 +502,13 @@ static uint64_t pages_of_kind(const char *kind)
 	return n;
 }
 
-/* After a decode step: with residual=16, block=32, 4-bit codes in groups of 32, and REFMODEL_CODES. */
+/* After a decode step, with residual=16, block=32, 4-bit codes in scale blocks of 32, and REFMODEL_CODES. */
 static void check_memory(struct skv_seq *seq, uint32_t len)
 {
 	const uint32_t each = w.model.kv_dtype == SKV_F32 ? 4 : 2;
 	const uint32_t d = 2 * w.model.n_kv_heads * w.model.head_dim, page_bytes = 16 * d * each, layers = w.model.n_layers;
 	const uint32_t packing = layers - 3, coded = len < 64 ? 0 : 16 + (len - 32) / 32 * 32; /* all but 0, 1 and 3 */
-	const uint32_t a_page_codes = page_bytes / 32; /* 3 numbers of 2 bytes, {scale, least}, 16 bytes: filled up to 32 */
+	const uint32_t a_page_codes = page_bytes / 32; /* 3 * 2 bytes, {scale, least}, 16 bytes: padded to 32 */
 	const uint32_t a_page_refs = 16;
 	uint32_t codes = 0, refs = coded ? 16 : 0, rows = (len + 15) / 16;
 	uint64_t resident, total, all;
@@ -519,7 +526,7 @@ static void check_memory(struct skv_seq *seq, uint32_t len)
 	ck_assert_uint_eq(total, rows * layers);
 }
 
-/* Rows that are packed are free at once, and what they leave is what the records take. */
+/* Rows that were compressed are free at once, and the records take as much as they should. */
 START_TEST(memory)
 {
 	struct skv_seq *seq;
@@ -546,7 +553,7 @@ START_TEST(memory)
 }
 END_TEST
 
-/* A layer that compresses has room for the tokens selected; where none were, the step fails, and nothing is overrun. */
+/* A layer that compresses has room for the selected tokens; if none were, the step fails, and nothing is overrun. */
 START_TEST(nothing_selected)
 {
 	struct skv_seq *seq;
@@ -568,7 +575,7 @@ START_TEST(nothing_selected)
 		e = refmodel_run(&w, seq, content, 1, false, NULL, NULL);
 	} while (e == 0 && len < 350);
 	if (e == 0 && devmem_is_device())
-		return; /* steps were replayed, which calls no hooks: it went on as it was recorded */
+		return; /* steps were replayed, which calls no hooks: they went on as recorded */
 	FAILS(e, ENOTRECOVERABLE, "but it selected nothing");
 	ck_assert_uint_eq(skv_seq_len(seq), len);
 }

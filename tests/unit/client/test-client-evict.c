@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of layers that evict: what such a layer attends to, how much memory it has, and that nothing is lost or
- * mixed up when sequences fork, change hands and policies.
+ * Tests of layers that evict: what such a layer attends to, how much memory it has, and that nothing is lost or mixed
+ * up when sequences fork, change hands and policies.
  *
- * The model is one set of tokens a layer and kv head. How many entries a layer has after each step, tokens or pages,
- * is worked out here from the rule in policy.h; which ones go is the policy's choice, which the library tells a step
- * later: it must be some of those that were there. Attention must be that over the set, in double precision, under
- * any policy.
+ * The model is one set of tokens for each layer and kv head. How many tokens or pages a layer has after each step is
+ * computed here from the rule in policy.h. Which ones go is the policy's choice, which the library reports a step
+ * later: they must have been in the set. Under any policy, attention must equal that over the set in double precision.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -40,17 +39,17 @@ static const struct rule rules[] = {
 };
 enum { FULL, H2O, H2O_SHARE, RKV, SNAPKV, RAAS, RAAS_RATIO, RULES };
 
-/* A sequence, and what must be there of it. */
+/* A sequence, and what must be retained of it. */
 struct kept {
 	struct refmodel_seq q;
 	uint32_t leading; /* tokens of its first prompts */
-	bool prompted;    /* the last step was a prompt's, or took it over */
-	bool evicted;     /* some layer has let something go */
+	bool prompted;    /* the last step was a prompt's, or took the sequence over */
+	bool evicted;     /* some layer has evicted something */
 	struct layer {
 		uint32_t granularity; /* of the slot metadata */
 		bool mapped;    /* positions in them are those of tokens */
-		bool known;     /* `there` is what is there, but for those that the last step let go: */
-		bool chose;     /* ... it did */
+		bool known;     /* `there` is what is there, except for what the last step evicted */
+		bool chose;     /* ... if it evicted */
 		uint32_t live, extent; /* slots */
 		bool *there; /* [n_kv_heads][TOKENS] */
 	} layer[REFMODEL_MAX_LAYERS];
@@ -66,7 +65,7 @@ static void setup(void)
 	refmodel_model(&w.model, "keep", rnd_below(4), TOKENS);
 }
 
-/* Test number i of a loop: each has numbers of its own. */
+/* Each test of a loop has random numbers of its own. */
 static void open_with(const struct rule *r, int i)
 {
 	for (int j = 0; j < 1000 * i; j++)
@@ -115,7 +114,7 @@ static uint32_t units_of(uint32_t unit, uint32_t n)
 	return (n + unit - 1) / unit;
 }
 
-/* The layer has attended to `extent` slots in a decode step at which the sequence came to n tokens: what stays? */
+/* The layer has attended to `extent` slots in a decode step that made the sequence n tokens long: how many stay? */
 static void choose(const struct kept *k, struct layer *l, uint32_t n)
 {
 	uint32_t u = units_of(l->granularity, l->extent), keep, pinned = rule->pins ? units_of(l->granularity, k->leading) : 0;
@@ -141,7 +140,7 @@ static void take_over(struct kept *k)
 
 		if (l->granularity == unit_of(i))
 			continue;
-		if (l->chose) /* nobody says what is left */
+		if (l->chose) /* nothing reports what is left */
 			l->known = l->chose = false;
 		l->granularity = unit_of(i);
 		l->mapped = l->known && l->live == k->q.len;
@@ -158,7 +157,7 @@ static struct {
 } seen[REFMODEL_MAX_LAYERS][8];
 static bool give_up;
 
-/* What the open step's layers have looked at, by those that keep units. */
+/* What layers that evict attended to in the open step. */
 static void look(void)
 {
 	uint32_t ids[TOKENS];
@@ -190,7 +189,7 @@ static void compare(struct kept *k, uint32_t layer, uint32_t n, const bool *visi
 	compared++;
 }
 
-/* The layer's set with a new token of the n. */
+/* The layer's set with a new token, of n in all. */
 static void check_decode(struct kept *k, uint32_t layer, uint32_t n, const float *out)
 {
 	struct layer *l = &k->layer[layer];
@@ -301,7 +300,7 @@ static void swap_to(const struct rule *r)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* One policy, prompts of random lengths in the beginning and the middle, aborted steps, new hands. */
+/* One policy, prompts of random lengths at the beginning and in the middle, aborted steps, changes of holder. */
 START_TEST(alone)
 {
 	struct kept k;
@@ -329,7 +328,7 @@ START_TEST(alone)
 }
 END_TEST
 
-/* When a head has let but one page go there is no room to put its pages in order within the sequence's length. */
+/* If a head has evicted a single page only, its pages cannot be put in order within the sequence's length. */
 START_TEST(one_page_gone)
 {
 	struct kept k;
@@ -344,14 +343,14 @@ START_TEST(one_page_gone)
 	for (int i = 0; i < 60; i++)
 		step(&k, 1, false);
 	ck_assert_uint_eq(unknown, 0);
-	OK(skv_seq_drop(k.q.seq)); /* the state balances: teardown */
+	OK(skv_seq_drop(k.q.seq)); /* the state balances: see teardown */
 	kept_free(&k);
 }
 END_TEST
 
 /*
- * Pages are evicted where less than a page's tokens were before: layers with slots have no page less than there are tokens
- * for, and one in order needs none.
+ * Pages are evicted where less than a page of tokens was evicted before: layers with slots still have as many pages as
+ * there are tokens for, and a layer in order needs none more.
  */
 START_TEST(pages_after_tokens)
 {
@@ -372,7 +371,7 @@ START_TEST(pages_after_tokens)
 }
 END_TEST
 
-/* Forks go their own ways, and each finds what it must. */
+/* Forks go their own ways, and each has what it must have. */
 START_TEST(forks)
 {
 	struct kept k[4];
@@ -459,7 +458,7 @@ START_TEST(after_holes)
 }
 END_TEST
 
-/* Pages of the client's account that are not free, by the daemon's word. */
+/* Pages of the client's account that are not free, by the daemon's count. */
 static uint64_t taken(void)
 {
 	json_t *j = raw_query(op, SKV_QUERY_POOLS), *p = json_array_get(json_object_get(j, "pools"), 0);
@@ -469,7 +468,7 @@ static uint64_t taken(void)
 	return n;
 }
 
-/* Memory is that of the budget, however long it decodes: the daemon says so. */
+/* However long a sequence decodes, its memory is that of the budget, by the daemon's count. */
 START_TEST(flat)
 {
 	uint64_t content = 1, after_prompt = 0, most = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections that end while their process lives, in the middle of a step: nothing of the step counts, and no byte of
- * another client's page changes, though the process goes on writing to its own.
+ * Connections that end in the middle of a step while their process lives: nothing of the step counts, and no byte of
+ * another client's page changes, though the process goes on writing to its own pages.
  *
- * The engine is a child process. In each round it stops itself in a step, its connection is ended in one way or another,
- * all pages that are to be had are leased to a tenant of the same user and filled with a pattern, and the engine goes
- * on. FENCE_ROUNDS=10000 (make check-hostile) is the whole of it.
+ * The engine is a child process. In each round it stops itself in a step, its connection is ended in one of several
+ * ways, all available pages are leased to a tenant of the same user and filled with a pattern, and the engine goes on.
+ * FENCE_ROUNDS=10000 (make check-hostile) runs all rounds.
  */
 #include <errno.h>
 #include <signal.h>
@@ -25,16 +25,16 @@
 #define NAME "engine"
 
 enum way {
-	SHUT,    /* the socket is shut down, as by a child process that has it, too */
-	BROKEN,  /* the daemon hangs up: it was sent what is no message */
-	STALLED, /* it does not end: a process that was stopped, while thousands of segments came and went, goes on */
+	SHUT,    /* the socket is shut down, as by a child process that inherited it */
+	BROKEN,  /* the daemon hangs up after an invalid message */
+	STALLED, /* it does not end: a process goes on that was stopped while thousands of segments came and went */
 	WAYS
 };
 
 static struct fix daemon_;
 static struct raw *op;
 static struct skv_model model;
-/* What engine and test tell each other while the engine is stopped. */
+/* Shared with the engine while it is stopped. */
 static struct shared {
 	enum way way;
 	uint32_t committed; /* length */
@@ -52,7 +52,7 @@ static void stop_here(void)
 	raise(SIGSTOP);
 }
 
-/* The socket of the library's connection: the one to the daemon that is not the test's. */
+/* The socket of the library's connection: it is connected to the daemon and not the test's own. */
 static int library_socket(void)
 {
 	for (int fd = 3; fd < 1024; fd++) {
@@ -76,7 +76,9 @@ static void end_connection(void)
 		ck_assert_int_eq(send(fd, "x", 1, MSG_NOSIGNAL), 1);
 }
 
-/* n tokens; in front of layer `break_at` the connection ends, or not, and the process stops. What skv_step_end says. */
+/*
+ * n tokens. Before layer `break_at` the connection ends, or not, and the process stops. Returns skv_step_end()'s value.
+ */
 static int step(uint32_t n, uint32_t break_at)
 {
 	struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT);
@@ -98,7 +100,7 @@ static int step(uint32_t n, uint32_t break_at)
 	return e;
 }
 
-/* The sequence as the last round left it, or anew. */
+/* Attach the sequence as the last round left it, or create it. */
 static void take_up(void)
 {
 	int e = shared->committed ? skv_seq_attach(session, NAME, &seq) : skv_seq_new(session, NAME, 0, &seq);
@@ -123,7 +125,7 @@ static void round_of_engine(void)
 		OK(step(n, UINT32_MAX));
 		shared->committed += n;
 	}
-	skv_seq_tokens(seq, NULL); /* on a device, waits for it */
+	skv_seq_tokens(seq, NULL); /* waits for a device */
 	shared->way = (enum way)rnd_below(WAYS);
 	if (shared->way == STALLED) {
 		OK(step(7, rnd_below(model.n_layers)));
@@ -172,7 +174,7 @@ static void tenant_open(void)
 	tenant.base = base;
 }
 
-/* A segment of a device comes or goes. */
+/* Map or unmap a segment of a device. */
 static void tenant_map(int type, const struct skv_msg_segment *m)
 {
 	uint8_t *at = tenant.base + m->segment * tenant.pool.segment_bytes;
@@ -243,7 +245,7 @@ static uint8_t *page_at(uint32_t page)
 	return tenant.base + (first + page % p->pages_per_segment) * p->page_bytes;
 }
 
-/* What pages of the tenant's have: each its number, in all words. The caller's. */
+/* The contents of the tenant's pages: each page's number, in all words. The caller frees them. */
 static uint64_t *pattern(const struct skv_wire_run *run)
 {
 	size_t n = tenant.pool.page_bytes / sizeof(uint64_t);
@@ -321,7 +323,7 @@ static bool is_fenced(pid_t pid)
 	return fenced;
 }
 
-/* Until the daemon has seen the end of its connection; or a flood of notices has not ended it. */
+/* Wait until the daemon has seen the end of the connection, or until a flood of notices has not ended it. */
 static void until_fenced(pid_t pid)
 {
 	for (double end = fix_now() + 20; shared->way != STALLED && !is_fenced(pid);)
@@ -355,7 +357,7 @@ START_TEST(no_step_counts_and_no_page_is_touched)
 	}
 	child_wait(pid);
 	raw_close(tenant.raw);
-	for (double end = fix_now() + 5; raw_leased(op) > 0;) /* it had said that it was through */
+	for (double end = fix_now() + 5; raw_leased(op) > 0;) /* the engine had reported its end */
 		ck_assert_double_lt(fix_now(), end);
 }
 END_TEST

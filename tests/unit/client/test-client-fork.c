@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A child of fork(2) with its parent's handles: every public function fails there or does nothing, whatever the parent's
- * threads were about when it forked, and the parent goes on as if it had not.
+ * A child of fork(2) with its parent's handles: every public function fails there or does nothing, whatever the
+ * parent's threads did when it forked, and the parent goes on as if it had not forked.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -17,8 +17,8 @@
 #include "tests/support/client-fixture.h"
 
 /*
- * AddressSanitizer's allocator has locks that it does not take around fork(): a child waits for ever for one that another
- * thread had. So with it no other thread may be at work while this one forks.
+ * AddressSanitizer's allocator does not take its locks around fork(): a child waits for ever for a lock that another
+ * thread held. So under it no other thread may run while this one forks.
  */
 #if SANITIZED
 #define THREADS 1
@@ -38,7 +38,7 @@ static const struct skv_attn attn = {.size = sizeof(attn), .q = rows, .k = rows,
 
 /* ---- everything that there is ---------------------------------------------------------------- */
 
-/* Each function with these handles; 0: it did what it has to. */
+/* Calls each function with these handles; status 0 if it did what it must. */
 static struct skv_session *s;
 static struct skv_seq *q;
 
@@ -110,7 +110,7 @@ DOES_NOTHING(identity, struct skv_identity id = SKV_IDENTITY_INIT; char name[SKV
 	     FAILS(skv_identity_add_files(&id, "/nonexistent"), ENOENT, "model.safetensors"))
 DOES_NOTHING(close_, skv_close(s))
 DOES_NOTHING(disconnect, skv_disconnect(client))
-/* last: what a child is told to do */
+/* last: what a child must do */
 DOES_NOTHING(connect_, OK(skv_connect(&client, daemon_.socket)); skv_disconnect(client))
 
 static const struct {
@@ -135,7 +135,7 @@ static const struct {
 };
 #define N_CALLS (sizeof(calls) / sizeof(calls[0]))
 
-/* Nothing that the library exports is missing above. */
+/* All exported functions are in the table. */
 START_TEST(the_table_is_complete)
 {
 	FILE *map = fopen(SKV_SRCDIR "/libclient/sparsekv-client.map", "r");
@@ -146,7 +146,7 @@ START_TEST(the_table_is_complete)
 		size_t i = 0;
 
 		if (sscanf(line, " skv_%50[a-z_];", name) != 1 || strstr(name, "_init"))
-			continue; /* those fill a struct of the caller's */
+			continue; /* these fill a struct of the caller's */
 		while (i < N_CALLS && strcmp(calls[i].name + 4, name) != 0)
 			i++;
 		ck_assert_msg(i < N_CALLS, "skv_%s is not called in a child of fork", name);
@@ -165,7 +165,7 @@ static void *call_all(void *unused)
 	return NULL;
 }
 
-/* All calls with the handles, from the child's first thread or another, then the end of the process with all that runs there. */
+/* Make all calls with the handles, from the child's first thread or another; then exit, with all exit handlers. */
 static void in_a_child(struct skv_session *its, struct skv_seq *its_seq, bool from_thread)
 {
 	pid_t pid;
@@ -175,7 +175,7 @@ static void in_a_child(struct skv_session *its, struct skv_seq *its_seq, bool fr
 	if (pid == 0) {
 		pthread_t thread;
 
-		alarm(20); /* who waits for a lock is killed */
+		alarm(20); /* a call that waits for a lock is killed */
 		s = its;
 		q = its_seq;
 		if (!from_thread)
@@ -189,14 +189,14 @@ static void in_a_child(struct skv_session *its, struct skv_seq *its_seq, bool fr
 
 /* ---- the parent ------------------------------------------------------------------------------ */
 
-/* What a token's rows are follows from its place. */
+/* A token's rows follow from its position. */
 static void fill_rows(uint32_t token, uint32_t layer)
 {
 	for (uint32_t i = 0; i < ROW; i++)
 		rows[i] = (float)((i * 31 + token * 17 + layer * 7) % 101) / 50 - 1;
 }
 
-/* A step of one token in which fork() is called wherever it may be, or not; outputs of all layers into ret. */
+/* A step of one token; with `forking` it calls fork() at various points. Outputs of all layers go to ret. */
 static void step(struct skv_seq *of, uint32_t token, bool forking, float *ret)
 {
 	struct skv_step_item item = SKV_STEP_ITEM(.seq = of, .n_tokens = 1, .tokens = (const int32_t *)&token);
@@ -207,15 +207,15 @@ static void step(struct skv_seq *of, uint32_t token, bool forking, float *ret)
 		fill_rows(token, layer);
 		OK(skv_attend(session, layer, &attn));
 		memcpy(ret + layer * model.n_heads * model.head_dim, out, model.n_heads * model.head_dim * sizeof(float));
-		if (forking && layer == token % model.n_layers && token % 8 == 3) /* in the middle of it */
+		if (forking && layer == token % model.n_layers && token % 8 == 3) /* in the middle of the step */
 			in_a_child(session, of, token % 16 == 3);
 	}
 	OK(skv_step_end(session, &next, NULL));
-	if (forking && token % 8 == 5) /* between two */
+	if (forking && token % 8 == 5) /* between two steps */
 		in_a_child(session, of, token % 16 == 5);
 }
 
-/* Two sequences of the same tokens, one through forks: the same outputs and the same ids. */
+/* Two sequences of the same tokens, one of them through forks: the same outputs and ids. */
 START_TEST(the_parent_goes_on)
 {
 	size_t n = model.n_layers * model.n_heads * model.head_dim;
@@ -260,7 +260,7 @@ static void *step_on(void *unused)
 	return NULL;
 }
 
-/* Forked while another thread steps, and while one holds its session's lock, since it waits for a daemon that is stopped. */
+/* Fork while another thread steps, and while one holds its session's lock because it waits for a stopped daemon. */
 START_TEST(other_threads_do_not_matter)
 {
 	pthread_t thread;
@@ -298,7 +298,7 @@ START_TEST(locks_that_others_hold_do_not_matter)
 		alarm(20);
 		s = other;
 		q = others;
-		for (size_t i = 0; i < N_CALLS - 1; i++) /* there is nobody to connect to */
+		for (size_t i = 0; i < N_CALLS - 1; i++) /* without skv_connect: the daemon is stopped */
 			calls[i].run();
 		exit(0);
 	}

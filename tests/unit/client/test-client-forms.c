@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of Gemma 2's, gpt-oss's and Mistral's layers through the client library, beside the eager attention of
- * transformers (layer-forms.py), and that each of what these layers have is needed for it. In host memory, or with
- * SKV_TEST_DEVICE=1 on a device, where K and V are fp16.
+ * Attention of layers of Gemma 2, gpt-oss and Mistral through the client library, compared with the eager attention of
+ * transformers (layer-forms.py), and that each attribute of these layers is needed for the result. In host memory, or
+ * with SKV_TEST_DEVICE=1 on a device, where K and V are fp16.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static void fill(uint32_t form, uint32_t layer, uint32_t what, uint32_t first, u
 				*to++ = (what == Q ? 4 : 1) * forms_number((uint32_t[]){form, layer, what, t, h, d}, 6);
 }
 
-/* The largest difference of rows [first, first + n) of a layer to what transformers gives. */
+/* The largest difference of rows [first, first + n) of a layer from the output of transformers. */
 static float difference(uint32_t form, uint32_t layer, uint32_t first, uint32_t n, const float *out)
 {
 	const uint32_t width = FORMS_HEADS * FORMS_DIM;
@@ -85,7 +85,7 @@ static float step(struct skv_session *s, struct skv_seq *seq, uint32_t form, uin
 	return most;
 }
 
-/* The form's layers; then what is left out of them. */
+/* The layers of a form, from which the test then leaves out attributes. */
 static void layers_of(uint32_t form, struct skv_model_layer layer[2], float sinks[2][FORMS_HEADS])
 {
 	for (uint32_t i = 0; i < 2; i++) {
@@ -153,7 +153,7 @@ START_TEST(all_of_it_is_needed)
 				needed(form, "sinks", less);
 			less[i] = whole[i];
 			less[i].scale = 0;
-			if (form == 0) /* the others' is 1/sqrt(head_dim) */
+			if (form == 0) /* the others have 1/sqrt(head_dim) */
 				needed(form, "its scale", less);
 		}
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keys that fp8 does not bear are refused, and the share of attention that it moves is what a plain computation in
- * double precision says. Keys with outliers have two elements of some thousands, the same in all tokens but for a few
- * percent, as biases make them in the first layers of Qwen 2.5.
+ * Keys that fp8 cannot represent well enough are refused, and the reported share of attention that fp8 moves is that of
+ * a plain computation in double precision. Keys with outliers have two elements of some thousands, the same in all
+ * tokens but for a few percent, as biases make them in the first layers of Qwen 2.5.
  */
 #include <errno.h>
 #include <math.h>
@@ -46,7 +46,7 @@ static float normal(void)
 	return (float)(sqrt(-2 * log(1 - rnd_unit())) * cos(2 * M_PI * rnd_unit()));
 }
 
-/* Rows [first, first + n); `outlier`: what two elements of each key are about. */
+/* Rows [first, first + n); `outlier`: the mean of two elements of each key. */
 static void make_rows(uint32_t first, uint32_t n, float outlier)
 {
 	for (uint32_t t = first; t < first + n; t++) {
@@ -60,7 +60,7 @@ static void make_rows(uint32_t first, uint32_t n, float outlier)
 
 /* ---- in double precision --------------------------------------------------------------------- */
 
-/* The e4m3 number next to x, of all there are. */
+/* The e4m3 number nearest to x, among all numbers. */
 static double nearest(double x)
 {
 	double best = 0;
@@ -120,7 +120,7 @@ static double moved_of_row(uint32_t first, uint32_t t, uint32_t head)
 	return moved;
 }
 
-/* The share of attention that moves in the first rows of a prompt that begins with row `first`. */
+/* The share of attention that fp8 moves in the first rows of a prompt that begins at row `first`. */
 static double moved(uint32_t first, uint32_t n, uint32_t head)
 {
 	double sum = 0;
@@ -149,7 +149,7 @@ static void begin(const uint32_t *n, uint32_t n_prompts, uint32_t total)
 	memset(rows.v, 0, total * sizeof(*k));
 }
 
-/* A step of prompts one behind the other, whose second layer has the rows: what attending there returns. */
+/* A step of several prompts, whose second layer has the rows. Returns the result of attending there. */
 static int attend(const uint32_t *n, uint32_t n_prompts)
 {
 	uint32_t total = 0;
@@ -196,7 +196,7 @@ START_TEST(others_are_not)
 }
 END_TEST
 
-/* The prompt that begins behind another one, of which too little is known. */
+/* The failing prompt comes behind one that is too short to be checked. */
 START_TEST(any_prompt_of_a_step)
 {
 	const uint32_t n[] = {5, 20, 9};
@@ -236,7 +236,7 @@ START_TEST(other_dtypes_bear_them)
 }
 END_TEST
 
-/* Rows that are not finite are shown as they are. */
+/* Rows that are not finite are not checked. */
 START_TEST(not_finite)
 {
 	const uint32_t n[] = {24};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layers of other models through the client library: windows, softcaps, sinks, scales, K and V of other layers, rows
- * of any stride and dtype, under policies of every kind.
+ * Attributes of layers through the client library: windows, softcaps, sinks, scales, K and V of other layers, rows of
+ * any stride and dtype, under policies of every kind.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void setup(void)
 
 #define N_OF(list) (sizeof(list) / sizeof(*(list)))
 
-/* They choose, or evict whole pages: also where layers share K and V. */
+/* Policies that choose or evict whole pages, which is also possible where layers share K and V. */
 static const char *const choosing[] = {
 	"full",
 	"full?prefill=streaming+recompute&prefill_sinks=8&prefill_window=24&prefill_gamma=16&prefill_tail=32",
@@ -45,7 +45,7 @@ static const char *const choosing[] = {
 	"kascade?budget=20&scores=sketch",
 };
 #define N_CHOOSING N_OF(choosing)
-/* They evict tokens or pages of single heads, or compress. */
+/* Policies that evict tokens or pages of single heads, or compress. */
 static const char *const keeping[] = {
 	"h2o?budget=60",
 	"snapkv?budget=50&window=8&interval=16",
@@ -56,7 +56,7 @@ static const char *const keeping[] = {
 	"kivi?bits=4&residual=32",
 };
 
-/* What each sequence runs, and whether another policy before it may have evicted tokens. */
+/* The spec of each sequence, and whether an earlier policy may have evicted tokens. */
 static const char *spec[SEQS];
 static bool evicted[SEQS];
 
@@ -76,8 +76,8 @@ static void give(uint32_t i, const char *of)
 }
 
 /*
- * Is it reported of the sequence's rows what they attend to, layers with windows aside? Where tokens were evicted, of
- * decode rows of the policy that did so alone: to others ids are slots.
+ * Does skv_selection report what the sequence's rows attend to, apart from layers with windows? If tokens were evicted,
+ * only for decode rows of the policy that evicted them: under other policies ids are slots.
  */
 static bool is_reported(uint32_t i, bool prompt)
 {
@@ -107,7 +107,7 @@ static void end(void)
 	skv_close(session);
 }
 
-/* A step of some of them; with `prompts` some read a few rows of one. */
+/* A step of some of them; with `prompts` some read a few rows of a prompt. */
 static void step(bool prompts)
 {
 	struct layers_item items[SEQS];
@@ -154,7 +154,7 @@ START_TEST(any_policies)
 }
 END_TEST
 
-/* One policy after the other takes over the same sequences. */
+/* One policy after another takes over the same sequences. */
 START_TEST(swaps)
 {
 	rnd_begin((uint64_t)_i);
@@ -169,7 +169,9 @@ START_TEST(swaps)
 }
 END_TEST
 
-/* A prompt that is announced as a whole, in chunks: its dense tail is the policy's, windows stay windows. */
+/*
+ * A prompt that is announced as a whole and read in chunks: the policy's dense tail applies, and windows stay windows.
+ */
 START_TEST(tails)
 {
 	rnd_begin((uint64_t)_i);
@@ -207,7 +209,7 @@ static void feed(struct layers_seq *q, uint32_t n, bool prompt)
 		layers_step(&x, session, &(struct layers_item){.q = q, .n = prompt ? n : 1, .prompt = prompt}, 1);
 }
 
-/* They have no pages, and what another engine attaches, or a fork has, goes on as it was. */
+/* Layers that share have no pages; an engine that attaches the sequence, or a fork, goes on in the same way. */
 START_TEST(shared_layers)
 {
 	struct skv_seq *seq, *fork;
@@ -261,7 +263,7 @@ START_TEST(refusals)
 		skv_close(s);
 		FAILS(skv_open(client, &x.model, keeping[i], &s), EINVAL, "layer 0, whose K and V");
 	}
-	OK(skv_open(client, &x.model, "h2o?dense=3", &s)); /* the last one has a window: it is not the policy's */
+	OK(skv_open(client, &x.model, "h2o?dense=3", &s)); /* the last one has a window, so it is not the policy's */
 	skv_close(s);
 	x.layer[1].window = 33;
 	FAILS(skv_open(client, &x.model, "delta?layers=1", &s), EINVAL,
@@ -280,7 +282,7 @@ START_TEST(refusals)
 }
 END_TEST
 
-/* Pages of fp8 are not compressed further, wherever such a policy is named. */
+/* fp8 pages are not compressed: a policy that would is refused wherever it is named. */
 START_TEST(fp8)
 {
 	struct skv_model m = SKV_MODEL_INIT;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Between skv_step_begin and the return of skv_step_end: no system call but futex (the OpenMP pool's own
- * wake-ups), no allocation; and what skv_attend costs beside its kernels.
+ * Between skv_step_begin and the return of skv_step_end there is no system call but futex (which wakes the kernels'
+ * threads) and no allocation; and what skv_attend costs besides its kernels.
  *
- * The first is not observed but enforced: a seccomp filter over all threads of a child process, put in
- * place after skv_step_begin, turns any other system call into SIGSYS. The second is counted by a malloc
- * of this program's own. On a device the driver has threads that work behind the scenes, and allocates: there
- * the filter is over the calling thread, and allocations are not counted.
+ * The first is enforced: a seccomp filter over all threads of a child process, installed after skv_step_begin, turns
+ * any other system call into SIGSYS. The second is counted by a malloc of this program. On a device the driver has
+ * threads that work in the background and allocate: there the filter covers the calling thread only, and allocations
+ * are not counted.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -44,7 +44,7 @@ static void count_allocation(void)
 		atomic_fetch_add(&allocations, 1);
 }
 
-/* Visible, or else the library would call libc's. */
+/* visible, or the library would call libc's */
 #pragma GCC visibility push(default)
 void *malloc(size_t n)
 {
@@ -130,7 +130,7 @@ static struct skv_seq *seq[3];
 #define ROWS_BYTES (128 * 4 * 64 * sizeof(float))
 static struct skv_attn attn;
 
-/* A connection with a session on the place's model. */
+/* A connection with a session for the model. */
 static struct skv_client *open_session(const char *spec)
 {
 	struct skv_client *c;
@@ -179,7 +179,7 @@ static const char *const specs[] = {
 };
 #define N_SPECS 7
 
-/* Run in a child: only this process's threads get the filter. */
+/* Runs in a child: only this process's threads get the filter. */
 static void quiet_steps(void *arg)
 {
 	int n = *(int *)arg;
@@ -191,12 +191,13 @@ static void quiet_steps(void *arg)
 		begin_items(&SKV_STEP_ITEM(.seq = seq[i], .n_tokens = 100, .flags = SKV_STEP_PROMPT), 1);
 		attend_and_end();
 	}
-	/* the loader binds names at first calls */
+	/* the loader binds names at the first calls */
 	for (int i = 0; i < 2; i++) {
 		begin_step();
 		attend_and_end();
 	}
-	if ((n % N_SPECS + n / N_SPECS) % 2) { /* of each policy once: the shared last page is copied, shared pages are evicted */
+	/* once for each policy: the shared last page is copied, shared pages are evicted */
+	if ((n % N_SPECS + n / N_SPECS) % 2) {
 		struct skv_seq *child;
 
 		OK(skv_seq_fork(seq[0], NULL, SKV_ALL, &child));
@@ -230,7 +231,7 @@ static void teardown(void)
 START_TEST(no_call_no_allocation)
 {
 	if (slowed())
-		return; /* they make system calls of their own */
+		return; /* sanitizers make system calls of their own */
 	fix_in_child(0, quiet_steps, &_i);
 }
 END_TEST
@@ -238,7 +239,7 @@ END_TEST
 static void *graph; /* of all layers, recorded under graph_key */
 static uint64_t graph_key;
 
-/* All layers, by the launch of a recording, which is made if there is none for this step. */
+/* All layers, by launching a recording, which is made if there is none for this step. */
 static int launch(void)
 {
 	const struct skv_backend *d = devmem_device();
@@ -258,8 +259,8 @@ static int launch(void)
 }
 
 /*
- * Steps that decode alone, on a device: replays of the caller's recording; or calls, from the same buffers in each
- * step, of which the library makes replays of its own.
+ * Decode steps on a device: replays of the caller's recording, or calls with the same buffers in each step, which the
+ * library replays itself.
  */
 static void quiet_replays(void *arg)
 {
@@ -290,7 +291,7 @@ static void quiet_replays(void *arg)
 	_exit(0);
 }
 
-/* The filter and the counter do see what they must: a step's begin under them fails. */
+/* The filter and the counter detect what they must: under them the begin of a step fails. */
 static void loud_step(void *arg)
 {
 	(void)arg;
@@ -333,7 +334,7 @@ END_TEST
 
 /* ---- cost ------------------------------------------------------------------------------------ */
 
-/* Seconds of the two kernel calls that a dense layer of one short sequence is. */
+/* Seconds of the two kernel calls that a dense layer of one short sequence needs. */
 static double kernels_alone(uint32_t calls)
 {
 	const struct skv_kernels *k = skv_kernels_host(NULL);
@@ -366,7 +367,7 @@ START_TEST(cost_of_attend)
 	struct skv_client *c;
 
 	if (devmem_is_device())
-		return; /* sparsekv-bench ipc has it */
+		return; /* sparsekv-bench ipc measures it */
 	c = open_session("full");
 	OK(skv_set_threads(c, 1));
 	OK(skv_seq_new(session, NULL, 0, &seq[0]));
@@ -376,7 +377,7 @@ START_TEST(cost_of_attend)
 		for (uint32_t i = 0; i < steps; i++) {
 			double begin;
 
-			/* always the same short step: what is measured is the way, not the attention */
+			/* always the same short step: the overhead is measured, not the attention */
 			OK(skv_step_begin(session, &SKV_STEP_ITEM(.seq = seq[0], .n_tokens = 1), 1, NULL));
 			begin = fix_now();
 			for (uint32_t layer = 0; layer < model.n_layers; layer++)

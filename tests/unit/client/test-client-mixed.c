@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences with policies of their own in libclient: batches of them, swaps between any two policies in the middle of
- * a generation, and what is refused.
+ * Sequences with policies of their own in libclient: batches of them, swaps between any two policies in the middle of a
+ * generation, and refusals.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,14 +30,14 @@ static void open_with(const char *spec)
 
 #define SEQS 6u
 
-/* A sequence that the reference knows, and what it runs if that is not what the session runs. */
+/* A sequence that the reference knows, and its policy if that is not the session's. */
 static struct mixed {
 	struct refmodel_seq q;
 	struct refmodel_policy policy;
 	char spec[160];
 } all[SEQS];
 
-/* Another policy, its own or the session's, for one of them. */
+/* Give one of them another policy: its own, or the session's. */
 static void give(struct mixed *m)
 {
 	m->q.own = rnd_below(4) ? &m->policy : NULL;
@@ -47,7 +47,7 @@ static void give(struct mixed *m)
 	RUNS_SPEC(skv_seq_policy_spec(m->q.seq), m->q.own ? m->spec : skv_policy_spec(w.session));
 }
 
-/* Some of them, in any order, one or two with a few rows of a prompt. */
+/* A step of some of them in random order, one or two with a few rows of a prompt. */
 static void step(void)
 {
 	struct refmodel_item items[SEQS];
@@ -67,7 +67,7 @@ static void step(void)
 	ck_assert_int_eq(refmodel_step(&w, items, n, rnd_below(10) ? -1 : (int)rnd_below(w.model.n_layers)) % ECANCELED, 0);
 }
 
-/* Each is attended to as its own policy says, whatever the others run, and whatever the session is swapped to. */
+/* Each attends as its own policy says, whatever the others run, and whatever the session is swapped to. */
 START_TEST(batches)
 {
 	rnd_begin((uint64_t)_i);
@@ -99,7 +99,7 @@ END_TEST
 
 #define ALONE 4u
 
-/* n steps of the sequences, each with content of its own; `out`: of all steps. */
+/* Some steps of n sequences, each with content of its own; `out` gets the outputs of all steps. */
 static void decode(struct skv_session *s, struct skv_seq *const *seqs, const uint32_t *key, uint32_t n, uint32_t steps,
                    float *out)
 {
@@ -125,7 +125,7 @@ static void feed(struct skv_session *s, struct skv_seq *seq, uint32_t key, uint3
 	free(content);
 }
 
-/* Bit by bit what the sequence gives alone, in a session of its policy. */
+/* The same bits as for each sequence alone, in a session of its policy. */
 START_TEST(as_alone)
 {
 	static const char *const specs[ALONE] = {"full", "delta?budget=4&layers=1,3&dense=1", "delta?budget=8&layers=1,3&dense=1",
@@ -140,7 +140,7 @@ START_TEST(as_alone)
 
 	OK(skv_open(client, &w.model, "streaming", &session));
 	for (uint32_t i = 0; i < ALONE; i++) {
-		uint32_t at = (i + (uint32_t)_i) % ALONE; /* given in another order */
+		uint32_t at = (i + (uint32_t)_i) % ALONE; /* in another order */
 
 		OK(skv_seq_new(session, NULL, 0, &seqs[at]));
 		OK(skv_seq_policy(seqs[at], specs[at]));
@@ -187,7 +187,7 @@ static const char *const every[] = {
 	"raas?budget=8",
 	"kivi?bits=2&residual=16&block=32",
 	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=0&full_bits=4&residual=16&block=16&" REFMODEL_CODES,
-	/* has a compressor */
+	/* has a codec */
 	"deltakv?budget=48&recent=8&layers=1&dense=1&bits=4&scale_block=32&residual=16&block=32&" REFMODEL_CODES,
 };
 #define EVERY (sizeof(every) / sizeof(*every))
@@ -206,8 +206,8 @@ static void spec_of(size_t i, char to[200])
 }
 
 /*
- * In the middle of a generation: what the sequence gives then is what its fork gives in a session that has run the
- * policy from the beginning, bit by bit; and so when it goes back.
+ * In the middle of a generation a sequence that is given a policy continues, bit by bit, as its fork does in a session
+ * that has run the policy from the beginning; and also when it goes back.
  */
 START_TEST(any_two)
 {
@@ -236,7 +236,8 @@ START_TEST(any_two)
 
 		if (i == (size_t)_i)
 			continue;
-		OK(skv_seq_fork(first, NULL, SKV_ALL, &seq)); /* what another has evicted is not packed any more */
+		/* what another policy has evicted cannot be compressed any more */
+		OK(skv_seq_fork(first, NULL, SKV_ALL, &seq));
 		spec_of(i, to);
 		for (int back = 0; back < 2; back++) {
 			snprintf(name, sizeof(name), "to-%zu-%d", i, back);
@@ -279,7 +280,7 @@ START_TEST(refused)
 	FAILS(skv_seq_policy(seq, "Full"), EINVAL, "Full");
 	FAILS(skv_seq_policy(seq, "refuse-adopt"), ENOTSUP, "takes none");
 	RUNS_SPEC(skv_seq_policy_spec(seq), "streaming?budget=50&sinks=4&dense=0");
-	/* a new one is taken over from nobody */
+	/* a new one is taken over from no policy */
 	OK(skv_seq_new(w.session, NULL, 0, &fresh));
 	OK(skv_seq_policy(fresh, "refuse-adopt"));
 	one.seq = seq;
@@ -292,7 +293,7 @@ START_TEST(refused)
 }
 END_TEST
 
-/* The session's swaps leave it alone; forks run what it runs; an attach finds the session's policy. */
+/* Swaps of the session do not affect the sequence; forks run its policy; an attach gives it the session's policy. */
 START_TEST(stays)
 {
 	const char *own = "quest?variant=shared&budget=5&dense=1";
@@ -312,7 +313,7 @@ START_TEST(stays)
 	RUNS_SPEC(skv_policy_spec(w.session), "streaming?budget=64&sinks=4&dense=0");
 	RUNS_SPEC(skv_seq_policy_spec(other), "streaming?budget=64&sinks=4&dense=0");
 	RUNS_SPEC(skv_seq_policy_spec(seq), own);
-	/* when its policy's file is replaced, it goes on with the old one */
+	/* when its policy's file is replaced, it keeps the old one */
 	ck_assert_int_eq(raw_policy_load(op, fix_built("policies/.libs/quest.so")), 0);
 	content = refmodel_content(1, skv_seq_len(seq));
 	OK(refmodel_decode(&w, &seq, &content, 1, NULL));
@@ -321,7 +322,7 @@ START_TEST(stays)
 	OK(skv_seq_detach(seq));
 	OK(skv_seq_attach(w.session, "own", &seq));
 	RUNS_SPEC(skv_seq_policy_spec(seq), "streaming?budget=64&sinks=4&dense=0");
-	/* the same as the session: one of its group, until the session is swapped */
+	/* the same policy as the session: in its policy batch, until the session is swapped */
 	OK(skv_seq_policy(fork, "streaming?budget=64&sinks=4&dense=0"));
 	ck_assert_ptr_eq(skv_seq_policy_spec(fork), skv_policy_spec(w.session));
 }

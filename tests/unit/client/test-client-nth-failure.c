@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Nth call of the client library's fails, for all N: of allocations, of memory and descriptors, of what is sent; once, or from then on
- * until the failure ends. The engine's calls fail with an error that says what, and change nothing; done again, they succeed, and outputs are
- * those of an undisturbed run. What the engine leaves is what it has committed, a bystander is not disturbed, and the daemon's state balances.
+ * The Nth operation of the client library fails, for all N: allocations, memory, descriptors, messages that are sent;
+ * once, or from then on until the failure ends. The engine's calls fail with an error that names the cause, and change
+ * nothing; repeated, they succeed, and outputs are those of an undisturbed run. The engine leaves what it has
+ * committed, a bystander is not disturbed, and the daemon's state balances.
  *
  * SKV_NTH=all: all N; a number: from that one on; else some of them, at random.
  */
@@ -18,7 +19,7 @@
 #include "tests/support/nth-engine.h"
 
 #define SAMPLE 12   /* of each kind */
-#define UNREACHED 3 /* in a row: how many calls there are differs a little from time to time */
+#define UNREACHED 3 /* in a row: the number of operations differs a little between runs */
 
 static const struct {
 	enum fail_kind kind;
@@ -31,9 +32,9 @@ static const struct {
 };
 #define FAILURES (int)(sizeof(failures) / sizeof(failures[0]))
 
-static struct fail_nth *fails; /* [FAILURES]: what a test that fails was at */
+static struct fail_nth *fails; /* [FAILURES]: shows where a failing test was */
 
-/* Does the engine reach the Nth? */
+/* Does the engine reach the Nth operation? */
 static bool one(int failure, uint32_t n)
 {
 	struct fail_nth *f = &fails[failure];

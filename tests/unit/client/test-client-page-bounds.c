@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State pages in libclient, by a policy that keeps bounds in them (quest): supplied, copied, given back and built, in
- * the middle of a generation, and every output right all the while.
+ * State pages in libclient, with a policy that stores page bounds in them (quest): supplied, copied, given back and
+ * built in the middle of a generation, with every output right.
  */
 #include <errno.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "tests/support/client-fixture.h"
 
 #define TOKENS 700u
-#define STATE_TOKENS (SKV_PAGE_TOKENS * SKV_PAGE_TOKENS) /* whose bounds a state page has */
+#define STATE_TOKENS (SKV_PAGE_TOKENS * SKV_PAGE_TOKENS) /* tokens whose bounds a state page has */
 
 static struct refmodel w;
 
@@ -49,7 +49,7 @@ static void decode(struct refmodel_seq *q, uint64_t key, uint32_t n)
 		refmodel_feed(&w, q, key, 1, false);
 }
 
-/* The next step finds another policy. */
+/* The next step has another policy. */
 static void swap(struct refmodel_seq *q, struct refmodel_policy to, const char *spec)
 {
 	w.next = to;
@@ -100,7 +100,7 @@ START_TEST(supplied_and_given_back)
 	ck_assert_uint_eq(state_pages(), 0);
 	decode(&q, 1, 5);
 	with = quest(2, spec);
-	swap(&q, with, spec); /* also builds what came in between */
+	swap(&q, with, spec); /* also builds bounds for what came in between */
 	ck_assert_uint_eq(state_pages(), expected(q.len, 2));
 	decode(&q, 1, 20);
 	with = quest(0, spec);
@@ -112,7 +112,7 @@ START_TEST(supplied_and_given_back)
 }
 END_TEST
 
-/* The policy may evict first: what is a hole stays one, and has no bounds. */
+/* If the policy before evicted, its holes stay holes, and have no bounds. */
 START_TEST(built_around_holes)
 {
 	struct refmodel_policy with;
@@ -132,7 +132,7 @@ START_TEST(built_around_holes)
 }
 END_TEST
 
-/* Both write to what was one state page. */
+/* Both sequences write to what was one state page. */
 START_TEST(forks_go_their_ways)
 {
 	struct refmodel_seq q, child;
@@ -157,7 +157,7 @@ START_TEST(forks_go_their_ways)
 }
 END_TEST
 
-/* A policy of the same name goes on with what is there, if it has bounds of the same layers. */
+/* A policy of the same name goes on with the existing pages, if it has bounds of the same layers. */
 START_TEST(handed_over)
 {
 	static const uint32_t dense[] = {1, 1, 0, 2, 2};
@@ -192,7 +192,7 @@ static void give_up(struct refmodel_seq *q, uint32_t n, bool prompt)
 	                 -ECANCELED);
 }
 
-/* Steps that are given up leave no state pages behind, and the first that is not builds what they were to build. */
+/* Aborted steps leave no state pages behind, and the first step that is not aborted builds what they were to build. */
 START_TEST(given_up)
 {
 	struct refmodel_seq q, child;
@@ -215,7 +215,7 @@ START_TEST(given_up)
 			give_up(&q, 1, false);
 		ck_assert_uint_eq(state_pages(), 0);
 	}
-	OK(skv_seq_fork(q.seq, NULL, SKV_ALL, &seq)); /* of one that has none now */
+	OK(skv_seq_fork(q.seq, NULL, SKV_ALL, &seq)); /* of a sequence that has no state pages now */
 	refmodel_seq_copy(&w, &child, &q, seq);
 	decode(&child, 2, 10);
 	decode(&q, 1, 10);

@@ -36,7 +36,7 @@ static void new_seq(const char *name)
 	refmodel_seq_init(&w, &q, seq, w.model.max_tokens);
 }
 
-/* One decode step, without a look at outputs. */
+/* One decode step, whose outputs are not checked. */
 static int decode(void)
 {
 	uint64_t content = refmodel_content(1, skv_seq_len(q.seq));
@@ -52,7 +52,7 @@ static uint64_t holes(void)
 	return total - resident;
 }
 
-/* A field of the daemon's row of our session, which must be the only one. */
+/* A field of the daemon's row of this session, which must be the only one. */
 static void expect_session(const char *field, const char *text)
 {
 	json_t *j = raw_query(op, SKV_QUERY_SESSIONS), *rows = json_object_get(j, "sessions");
@@ -63,7 +63,7 @@ static void expect_session(const char *field, const char *text)
 	json_decref(j);
 }
 
-/* Decode until the session runs the spec, or has refused it: the daemon may be slow to say what is wanted. */
+/* Decode until the session runs the spec or has refused it: the daemon may be slow to announce the swap. */
 static void follow(const char *spec)
 {
 	for (int i = 0; i < 200 && !refmodel_runs(skv_policy_spec(w.session), spec) &&
@@ -109,7 +109,7 @@ START_TEST(swaps)
 }
 END_TEST
 
-/* n more tokens, whose outputs must be attention over all that streaming left, and all since. */
+/* n more tokens, whose outputs must be attention over all tokens that streaming left, and all later ones. */
 static void go_on(uint32_t n, bool prompt)
 {
 	const struct skv_model *m = &w.model;
@@ -120,7 +120,7 @@ static void go_on(uint32_t n, bool prompt)
 	for (uint32_t i = 0; i < n; i++)
 		content[i] = refmodel_content(1, q.len + i);
 	OK(refmodel_run(&w, q.seq, content, n, prompt, out, NULL));
-	refmodel_seq_append(&w, &q, content, n, true); /* nothing goes any more */
+	refmodel_seq_append(&w, &q, content, n, true); /* nothing is evicted any more */
 	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
 		for (uint32_t t = 0; t < q.len; t++)
 			there[t] = !q.hole[(size_t)layer * skv_pages_of(q.cap) + t / SKV_PAGE_TOKENS];
@@ -132,15 +132,14 @@ static void go_on(uint32_t n, bool prompt)
 }
 
 /*
- * Pages with gaps, the last one partly filled, for a policy that keeps pages: a prompt goes on behind them, or a
- * step.
+ * Pages with gaps, the last one partly filled, for a policy that evicts pages: a prompt or a step goes on behind them.
  */
 START_TEST(pages_after_holes)
 {
 	w.policy = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 100}, .sinks = 20};
 	open_with("streaming?budget=100&sinks=20&dense=0");
 	new_seq("holed");
-	refmodel_feed(&w, &q, 1, 140 + (uint32_t)_i, true); /* then fewer pages are missing than stand behind them */
+	refmodel_feed(&w, &q, 1, 140 + (uint32_t)_i, true); /* fewer pages are missing than follow the gaps */
 	refmodel_feed(&w, &q, 1, 1, false);
 	ck_assert_uint_gt(holes(), 0);
 	OK(skv_seq_policy(q.seq, "raas?budget=60&dense=0"));
@@ -154,7 +153,7 @@ START_TEST(pages_after_holes)
 }
 END_TEST
 
-/* Measured in every step, under one random policy after the other; the last figures are in the daemon's answer. */
+/* Recall measured in every step, under one random policy after another; the daemon reports the last figures. */
 START_TEST(recall)
 {
 	struct skv_stats stats = {.size = sizeof(stats)};
@@ -177,7 +176,7 @@ START_TEST(recall)
 		refmodel_feed(&w, &q, 1, 1, false);
 	}
 	ck_assert_int_eq(raw_policy_swap(op, "streaming?budget=20&sinks=4&dense=1"), 0);
-	w.measures = false; /* the reference does not know when it comes to that */
+	w.measures = false; /* the reference does not know when measuring starts */
 	for (i = 0; i < 200 && strncmp(skv_policy_spec(w.session), "streaming?budget=20&", 20) != 0; i++)
 		ck_assert_int_eq(decode(), 0);
 	ck_assert_int_eq(decode(), 0);
@@ -193,7 +192,7 @@ START_TEST(recall)
 	ck_assert(sum > 0 && sum < w.model.n_layers - 1);
 	json_decref(j);
 
-	/* and no more of it */
+	/* measuring ends */
 	skv_set_recall(w.session, 0);
 	OK(skv_session_stats(w.session, &stats));
 	sum = stats.recall_sum;
@@ -203,7 +202,7 @@ START_TEST(recall)
 }
 END_TEST
 
-/* What the policy or its parameters refuse leaves the old one running, and says why to all sides. */
+/* A swap that the policy or its parameters refuse leaves the old policy running, and all sides learn why. */
 START_TEST(refused_swaps)
 {
 	const char *old = "delta?budget=4&recent=1&layers=2&dense=1&pin=0&profile=none";
@@ -219,7 +218,7 @@ START_TEST(refused_swaps)
 	ck_assert_int_eq(raw_policy_swap(op, "delta?layers=200"), EINVAL);
 	refmodel_feed(&w, &q, 1, 1, false);
 	ck_assert_str_eq(skv_policy_error(w.session), "");
-	/* but whether a policy takes over what is there turns out here */
+	/* only the library can find out whether a policy adopts the existing sequences */
 	ck_assert_int_eq(raw_policy_swap(op, "refuse-adopt"), 0);
 	for (int i = 0; i < 100 && !*skv_policy_error(w.session); i++)
 		refmodel_feed(&w, &q, 1, 1, false);
@@ -228,7 +227,7 @@ START_TEST(refused_swaps)
 	refmodel_feed(&w, &q, 1, 1, false);
 	expect_session("error", skv_policy_error(w.session));
 	expect_session("policy", old);
-	/* a good one is taken */
+	/* a good one is accepted */
 	w.next = (struct refmodel_policy){.kind = REFMODEL_FULL};
 	strcpy(w.next_spec, "full");
 	ck_assert_int_eq(raw_policy_swap(op, "full"), 0);
@@ -239,7 +238,7 @@ START_TEST(refused_swaps)
 	refmodel_feed(&w, &q, 1, 1, false);
 	expect_session("error", "");
 
-	/* new sequences are not taken over from anyone; those of others are */
+	/* new sequences are adopted from no policy; sequences of another policy are */
 	OK(skv_seq_drop(q.seq));
 	refmodel_seq_deinit(&q);
 	ck_assert_int_eq(raw_policy_swap(op, "refuse-adopt"), 0);
@@ -261,7 +260,7 @@ START_TEST(refused_opens)
 	FAILS(skv_open(client, &w.model, "streaming?budget=3&sinks=4", &s), EINVAL, "sinks");
 	FAILS(skv_open(client, &w.model, "Full", &s), EINVAL, "Full");
 	FAILS(skv_open(client, &w.model, NULL, &s), EINVAL, "NULL");
-	/* nothing of these stays behind */
+	/* nothing of the refused ones stays behind */
 	open_with("full");
 	expect_session("policy", "full");
 }
@@ -269,7 +268,7 @@ END_TEST
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-/* A policy's state lives with the sequence: it goes where that goes, and is made anew after another policy. */
+/* A policy's state lives with the sequence, goes where it goes, and is made anew after another policy. */
 START_TEST(state)
 {
 	struct skv_seq *child;
@@ -287,14 +286,14 @@ START_TEST(state)
 	ck_assert_uint_eq(holes(), 0);
 	OK(skv_seq_fork(q.seq, NULL, SKV_ALL, &child));
 	ck_assert_int_eq(decode(), 0);
-	ck_assert_uint_gt(holes(), 0); /* the fourth */
+	ck_assert_uint_gt(holes(), 0); /* at the fourth token */
 	OK(skv_seq_drop(q.seq));
 	q.seq = child;
 	ck_assert_uint_eq(holes(), 0);
 	ck_assert_int_eq(decode(), 0);
-	ck_assert_uint_gt(holes(), 0); /* the child's fourth: it took the count with it */
+	ck_assert_uint_gt(holes(), 0); /* at the child's fourth: it inherited the count */
 
-	/* away and back */
+	/* to another policy and back */
 	ck_assert_int_eq(raw_policy_swap(op, "full"), 0);
 	follow("full");
 	ck_assert_int_eq(raw_policy_swap(op, "fourth"), 0);
@@ -303,11 +302,11 @@ START_TEST(state)
 	before = holes();
 	for (int i = 0; i < 40; i++)
 		ck_assert_int_eq(decode(), 0);
-	ck_assert_uint_eq(holes(), before); /* taken over: never again */
+	ck_assert_uint_eq(holes(), before); /* adopted: it never evicts again */
 }
 END_TEST
 
-/* A step of one token, as far as in front of skv_step_end. */
+/* A step of one token, up to skv_step_end. */
 static void step_to_its_end(float *rows)
 {
 	OK(skv_step_begin(w.session, &SKV_STEP_ITEM(.seq = q.seq, .n_tokens = 1), 1, devmem_stream()));
@@ -315,7 +314,7 @@ static void step_to_its_end(float *rows)
 		OK(skv_attend(w.session, l, &SKV_ATTN(.q = rows, .k = rows, .v = rows, .out = rows)));
 }
 
-/* An engine that dies inside of a step leaves a state of no commit: the next session makes it anew. */
+/* An engine that dies inside of a step leaves a state that belongs to no commit: the next session makes it anew. */
 START_TEST(torn_state)
 {
 	uint64_t content = refmodel_content(1, 100);
@@ -325,7 +324,7 @@ START_TEST(torn_state)
 	open_with("fourth");
 	new_seq("torn");
 	refmodel_feed(&w, &q, 1, 100, true);
-	/* the hook does not run, the step is given up */
+	/* the hook does not run: the step is aborted */
 	rows = devmem_get((size_t)w.model.n_heads * w.model.head_dim * sizeof(float));
 	for (int i = 0; i < 3; i++) {
 		step_to_its_end(rows);
@@ -337,11 +336,11 @@ START_TEST(torn_state)
 		ck_assert_int_eq(decode(), 0);
 	ck_assert_uint_eq(holes(), 0);
 	ck_assert_int_eq(decode(), 0);
-	ck_assert_uint_gt(holes(), 0); /* four committed, whatever was given up */
+	ck_assert_uint_gt(holes(), 0); /* four tokens are committed, whatever was aborted */
 }
 END_TEST
 
-/* An end that comes too early, while the stream is being recorded, leaves the step open: its hook has not run. */
+/* A premature end, while the stream is being recorded, leaves the step open: its hook has not run. */
 START_TEST(end_while_recording)
 {
 	const struct skv_backend *b = devmem_is_device() ? devmem_device() : NULL;
@@ -364,7 +363,7 @@ START_TEST(end_while_recording)
 		}
 		OK(skv_step_end(w.session, NULL, NULL));
 	}
-	ck_assert_uint_gt(holes(), 0); /* the fourth hook */
+	ck_assert_uint_gt(holes(), 0); /* the fourth call of the hook */
 	devmem_put(rows);
 }
 END_TEST
@@ -390,7 +389,7 @@ START_TEST(misuse)
 	for (int i = 0; i < 200 && !refmodel_runs(skv_policy_spec(w.session), "full"); i++)
 		decode();
 	ck_assert_uint_eq(skv_seq_len(q.seq), 53);
-	/* and what the aborted steps wrote is not to be seen */
+	/* nothing of the aborted steps is visible */
 	while (q.len < 53) {
 		content = refmodel_content(1, q.len);
 		refmodel_seq_append(&w, &q, &content, 1, true);
@@ -400,10 +399,7 @@ START_TEST(misuse)
 }
 END_TEST
 
-/*
- * Layers that are their own source: with room for all tokens they are dense, else they look at what there is room
- * for.
- */
+/* Layers that are their own source: if the budget covers all tokens they are dense, else they attend to that many. */
 START_TEST(keys_first)
 {
 	uint64_t attended, causal, before;
@@ -427,7 +423,7 @@ START_TEST(keys_first)
 }
 END_TEST
 
-/* What a list of the layer has, of the step that is open. */
+/* One of the layer's lists in the open step. */
 static struct skv_selection_info looked_at(uint32_t layer, uint32_t row, uint32_t ids[64])
 {
 	struct skv_selection_info looked = {.size = sizeof(looked)};
@@ -438,7 +434,7 @@ static struct skv_selection_info looked_at(uint32_t layer, uint32_t row, uint32_
 	return looked;
 }
 
-/* Lists of kv heads, also those of others, and of q heads. */
+/* Lists of kv heads, also mapped to other heads, and of q heads. */
 START_TEST(lists_of_heads)
 {
 	uint64_t before, attended, causal;
@@ -496,7 +492,7 @@ static int keeps_all(const char *spec)
 	return keeps;
 }
 
-/* By what policies declare, or plan, and not by their names: "fourth" and "keys-first" are nobody's that the library knows. */
+/* Decided by what policies declare or plan, not by their names: the library does not know "fourth" and "keys-first". */
 START_TEST(keeping_all)
 {
 	static const char *const keep[] = {"full", "quest", "lessismore?budget=40&dense=0", "full?prefill=dense", "keys-first?budget=40"};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of sparse prefill: however a prompt is cut into steps, forked, or taken over half read, the
- * bits are those of the whole; and nothing that was kept of its rows stays behind.
+ * Tests of sparse prefill: however a prompt is cut into steps, forked, or taken over half read, the bits are those of
+ * the whole prompt; and nothing that was saved of its rows stays behind.
  *
- * What a row gives is the kernels' business (test-prefill-sparse). Here every result is compared with another one of
- * the library.
+ * The kernels' own tests check the output of a row (test-prefill-sparse). Here every result is compared with another
+ * one of the library.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,11 +13,10 @@
 #include "tests/support/client-fixture.h"
 
 #define TOKENS 700u
-#define STEPS 3u /* that decode behind a prompt */
+#define STEPS 3u /* decode steps behind a prompt */
 
 /*
- * Policies that read prompts in all ways, small enough that rows miss something. `keeps`: pages, of rows for later
- * ones.
+ * Policies that prefill in all ways, with small budgets, so that rows miss tokens. `keeps`: saves pages for later rows.
  */
 static const struct {
 	const char *name, *decode, *prefill;
@@ -42,7 +41,7 @@ static const struct {
 #define WAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
 static struct refmodel w;
-static uint64_t contents[2][TOKENS], *content = contents[0]; /* the second: of a fork that goes another way */
+static uint64_t contents[2][TOKENS], *content = contents[0]; /* the second one: of a fork that goes another way */
 static char spec[256], dense[256];
 static size_t width; /* of a row of a layer */
 
@@ -54,7 +53,7 @@ static void setup(void)
 	width = (size_t)w.model.n_heads * w.model.head_dim;
 }
 
-/* Test number i of a loop: each has numbers of its own. */
+/* Each test of a loop has random numbers of its own. */
 static void open_way(int way, int i)
 {
 	for (int j = 0; j < 1000 * i; j++)
@@ -81,7 +80,7 @@ static float *rows_new(void)
 	return calloc(w.model.n_layers * TOKENS * width, sizeof(float));
 }
 
-/* Tokens [at, at + n) of a prompt, or of what is decoded, with so many to come. */
+/* Tokens [at, at + n) of a prompt, or decoded ones; `later` tokens of the prompt follow. */
 static void step(struct skv_seq *q, uint32_t at, uint32_t n, uint32_t later, bool prompt, float *rows)
 {
 	float *out = calloc(w.model.n_layers * n * width, sizeof(*out));
@@ -95,7 +94,7 @@ static void step(struct skv_seq *q, uint32_t at, uint32_t n, uint32_t later, boo
 	free(out);
 }
 
-/* Tokens [at, end) of a prompt that goes to `last`, in steps of `chunk`; 0: of random sizes. */
+/* Tokens [at, end) of a prompt of `last` tokens, in steps of `chunk`; 0: of random sizes. */
 static void read_to(struct skv_seq *q, uint32_t at, uint32_t end, uint32_t last, uint32_t chunk, float *rows)
 {
 	while (at < end) {
@@ -112,7 +111,7 @@ static void decode(struct skv_seq *q, uint32_t at, float *rows)
 		step(q, at + i, 1, 0, false, rows);
 }
 
-/* Rows [at, end), bit for bit. */
+/* Rows [at, end) are the same bits. */
 static void same(const float *a, const float *b, uint32_t at, uint32_t end, const char *what)
 {
 	for (uint32_t l = 0; l < w.model.n_layers; l++)
@@ -124,7 +123,7 @@ static void same(const float *a, const float *b, uint32_t at, uint32_t end, cons
 		}
 }
 
-/* How many of the rows differ, of any layer? */
+/* Number of rows that differ in any layer. */
 static uint32_t unlike(const float *a, const float *b, uint32_t end)
 {
 	uint32_t n = 0;
@@ -135,7 +134,7 @@ static uint32_t unlike(const float *a, const float *b, uint32_t end)
 	return n;
 }
 
-/* Pages of all sequences, as the daemon counts them. */
+/* Pages of all sequences, by the daemon's count. */
 static uint64_t pages_of_kind(const char *kind)
 {
 	json_t *j = raw_query(op, SKV_QUERY_SEQS), *row;
@@ -148,7 +147,7 @@ static uint64_t pages_of_kind(const char *kind)
 	return n;
 }
 
-/* After what a device has still to do. */
+/* After waiting for a device. */
 static uint64_t pages_of_prompts(struct skv_seq *q)
 {
 	uint64_t resident, total;
@@ -160,8 +159,8 @@ static uint64_t pages_of_prompts(struct skv_seq *q)
 /* ---- chunks ------------------------------------------------------------------------------------ */
 
 /*
- * Read whole, in steps of 17, in steps of one token and in steps of random sizes, out apart from q or in its place;
- * and what is decoded behind it is what the policy decodes behind a prompt that saw all.
+ * Read as a whole, in steps of 17, in steps of one token and in steps of random sizes, with `out` apart from q or in
+ * its place. What is decoded behind it is what the policy decodes behind a dense prompt.
  */
 START_TEST(chunks)
 {
@@ -202,7 +201,7 @@ START_TEST(chunks)
 }
 END_TEST
 
-/* Attention scores are of a prompt's queries, even where outputs take their place. */
+/* Attention scores come from a prompt's queries, even where outputs replace them in memory. */
 START_TEST(in_place)
 {
 	const uint32_t n = 220 + rnd_below(60);
@@ -224,7 +223,7 @@ START_TEST(in_place)
 }
 END_TEST
 
-/* A step without queries ends what was being read: what comes begins anew, as behind a prompt that was over. */
+/* A step without queries ends the prompt: later rows begin anew, as behind a prompt that is over. */
 START_TEST(without_queries)
 {
 	const uint32_t n = 200, at = 100 + rnd_below(60), to = at + 1 + rnd_below(40);
@@ -248,7 +247,7 @@ END_TEST
 
 /* ---- forks, hand-over -------------------------------------------------------------------------- */
 
-/* The other content, which is the same up to `at`. */
+/* The second content: the same up to `at`. */
 static void part_ways(uint32_t at)
 {
 	for (uint32_t t = 0; t < TOKENS; t++)
@@ -256,8 +255,8 @@ static void part_ways(uint32_t at)
 }
 
 /*
- * Parent and child go on with a half-read prompt, each with tokens of its own and as the whole is read; and behind a
- * whole one, with another.
+ * Parent and child continue a half-read prompt, each with tokens of its own, as if it were read as a whole; then
+ * another prompt follows.
  */
 START_TEST(forks)
 {
@@ -283,7 +282,8 @@ START_TEST(forks)
 	read_to(q[0], 0, at, n, 0, rows[0]);
 	OK(skv_seq_fork(q[0], NULL, SKV_ALL, &q[1]));
 	memcpy(rows[1], rows[0], w.model.n_layers * TOKENS * width * sizeof(float));
-	for (uint32_t t = at, to; t < n; t = to) { /* in turns, of a step or some: neither sees what the other keeps */
+	/* in turns, of one step or several: neither sees what the other one saves */
+	for (uint32_t t = at, to; t < n; t = to) {
 		to = t + 1 + rnd_below(30);
 		to = to < n ? to : n;
 		for (int i = 1; i >= 0; i--) {
@@ -310,7 +310,7 @@ START_TEST(forks)
 }
 END_TEST
 
-/* Detached half read, and taken over by another engine; by one with another policy it begins anew. */
+/* Detached half read, and taken over by another engine; under another policy the prompt begins anew. */
 START_TEST(handed_over)
 {
 	const uint32_t n = 150 + rnd_below(100), at = 1 + rnd_below(n - 2);
@@ -337,7 +337,7 @@ START_TEST(handed_over)
 		skv_disconnect(client);
 		OK(skv_connect(&other, daemon_.socket));
 		client = other;
-		/* what the method has no use for is no difference */
+		/* parameters that the method does not use make no difference */
 		snprintf(changed, sizeof(changed), "%s&%s%s=77", spec, strstr(spec, "prefill_") ? "prefill_" : "",
 		         strstr(spec, "prefill=kascade") ? "slash" : "top");
 		OK(skv_open(client, &w.model, i ? changed : spec, &w.session));
@@ -349,7 +349,7 @@ START_TEST(handed_over)
 		OK(skv_seq_drop(q));
 	}
 
-	/* of another way to read what was kept is of no use */
+	/* what was saved is of no use to another method */
 	q = new_seq("half");
 	read_to(q, 0, at, n, 0, NULL);
 	OK(skv_seq_policy(q, "full?prefill=streaming+delta&prefill_sinks=7&prefill_window=9&prefill_gamma=16"));
@@ -363,7 +363,7 @@ START_TEST(handed_over)
 }
 END_TEST
 
-/* A sequence that decodes in the middle of a prompt has no use for what was kept. */
+/* A sequence that decodes in the middle of a prompt no longer needs what was saved. */
 START_TEST(decodes_before_the_end)
 {
 	const uint32_t n = 200, at = 1 + rnd_below(n - 2);
@@ -389,7 +389,7 @@ END_TEST
 
 #define SEQS 5u
 
-/* What each sequence of a batch takes: prompts of policies of their own, the last one decodes. */
+/* A step of all sequences: prompts under policies of their own; the last one decodes. */
 static void mixed(struct skv_seq *const *seqs, const uint32_t *at, const uint32_t *n, const uint32_t *later,
                   float *const *rows)
 {
@@ -413,7 +413,7 @@ static void mixed(struct skv_seq *const *seqs, const uint32_t *at, const uint32_
 	free(out);
 }
 
-/* Prompts of several policies and a sequence that decodes, in the same steps: each as it is alone. */
+/* Prompts of several policies and a sequence that decodes, in the same steps: each gets what it gets alone. */
 START_TEST(batches)
 {
 	struct skv_seq *q[SEQS], *alone;
@@ -443,7 +443,7 @@ START_TEST(batches)
 			more |= later[i] > 0;
 		}
 		if (n[0] == 0 || n[1] == 0 || n[2] == 0 || n[3] == 0)
-			break; /* one of them has come to its end */
+			break; /* one of them is at its end */
 		mixed(q, at, n, later, rows);
 		for (uint32_t i = 0; i < SEQS; i++)
 			at[i] += n[i];
@@ -463,10 +463,7 @@ END_TEST
 
 /* ---- pages ------------------------------------------------------------------------------------- */
 
-/*
- * A prompt that cannot fit as a whole fails at its first step and leaves nothing behind; what fits goes on to its
- * end.
- */
+/* A prompt that does not fit as a whole fails in its first step and leaves nothing behind; one that fits is read. */
 START_TEST(no_space)
 {
 	struct skv_stats stats = {.size = sizeof(stats)};
@@ -484,7 +481,7 @@ START_TEST(no_space)
 	open_way(1, 0);
 	q = new_seq(NULL);
 	other = new_seq(NULL);
-	fits = 1500; /* tokens: 94 pages a layer, and what is kept, of 512 in all */
+	fits = 1500; /* tokens: 94 pages a layer, and saved pages, of 512 in all */
 	FAILS(refmodel_read(&w, q, content, 16, 3000, NULL, NULL), ENOSPC, "");
 	ck_assert_uint_eq(skv_seq_len(q), 0);
 	ck_assert_uint_eq(pages_of_prompts(q), 0);
@@ -492,7 +489,7 @@ START_TEST(no_space)
 	ck_assert_uint_eq(raw_pool_figure(op, "lease"), stats.stock_pages);
 	FAILS(refmodel_read(&w, q, content, 16, 6000 - 15, NULL, NULL), E2BIG, "6000");
 
-	/* what is set aside for one is not another's */
+	/* pages set aside for one prompt are not available to another */
 	OK(refmodel_read(&w, q, content, 16, fits - 16, NULL, NULL));
 	FAILS(refmodel_read(&w, other, content, 16, 800, NULL, NULL), ENOSPC, "");
 	ck_assert_uint_eq(skv_seq_len(other), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sealed prefixes: what follows from one must be, bit by bit, what follows from reading the prompt, under every policy under which its
- * tokens can be sealed; and nobody gets another's.
+ * Sealed prefixes: what follows from one must be, bit by bit, what follows from reading the prompt, under every policy
+ * whose tokens can be sealed; and no client gets a prefix that does not belong to its user and policy.
  */
 #include <errno.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include "tests/support/prefix-reader.h"
 #include "tests/support/reference-codec.h"
 
-#define CODEC "codec:" /* before a spec: it needs one */
+#define CODEC "codec:" /* before a spec that needs a codec */
 
 static struct refmodel w;
 static char codec[64];
@@ -29,7 +29,11 @@ static const struct kind {
 	enum {
 		NEVER,
 		ROWS,
-		RECORDS, /* it compresses what it seals: the first one to read a prompt seals before the rest, to go on as others will */
+		/*
+		 * it compresses what it seals: the first reader of a prompt seals its blocks before it reads the rest,
+		 * as later ones continue
+		 */
+		RECORDS,
 	} seals;
 } kinds[] = {
 	{"full", ROWS},
@@ -51,7 +55,7 @@ static const struct kind {
 	{"snapkv?budget=60", NEVER},
 	{"raas?budget=13&alpha=0.02&dense=1", NEVER},
 };
-#define RECORD_KINDS 9, 10, 11, 12, 13, 14 /* of `kinds` */
+#define RECORD_KINDS 9, 10, 11, 12, 13, 14 /* indices in `kinds` */
 #define KINDS (int)(sizeof(kinds) / sizeof(*kinds))
 
 static void setup(void)
@@ -61,7 +65,7 @@ static void setup(void)
 	prefix_prompt(prompt, 1);
 }
 
-/* A session; with a codec where the spec needs one. */
+/* A session, with a codec if the spec needs one. */
 static void open_with(const char *spec)
 {
 	char with[256];
@@ -107,12 +111,12 @@ START_TEST(as_if_read)
 	} else {
 		OK(skv_seq_seal(a, PREFIX_PROMPT, &sealed));
 		ck_assert_uint_eq(sealed, PREFIX_SEALED);
-		for (int i = 0; i < 2; i++) { /* it is there while the sequence is that it is of, and later */
+		for (int i = 0; i < 2; i++) { /* the prefix is there while its sequence is, and later */
 			ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
 			ck_assert_mem_eq(skv_seq_tokens(b, &len), prompt, PREFIX_SEALED * sizeof(*prompt));
 			same_as(want, b, prompt, k->spec);
 			if (i == 0)
-				OK(skv_seq_seal(a, SKV_ALL, &sealed)); /* again, and it goes on */
+				OK(skv_seq_seal(a, SKV_ALL, &sealed)); /* again: it stays sealed */
 			if (i == 0)
 				OK(skv_seq_drop(a));
 		}
@@ -136,7 +140,7 @@ START_TEST(the_longest)
 	other[300]++;
 	ck_assert_uint_eq(prefix_begin(&w, other, PREFIX_PROMPT, &b), 256);
 	OK(skv_seq_drop(b));
-	ck_assert_uint_eq(prefix_begin(&w, prompt, 513, &b), 512); /* a token at least is left */
+	ck_assert_uint_eq(prefix_begin(&w, prompt, 513, &b), 512); /* at least one token is left */
 	OK(skv_seq_drop(b));
 	ck_assert_uint_eq(prefix_begin(&w, prompt, 512, &b), 256);
 	OK(skv_seq_drop(b));
@@ -145,7 +149,8 @@ START_TEST(the_longest)
 	other[0]++;
 	ck_assert_uint_eq(prefix_begin(&w, other, PREFIX_PROMPT, &b), 0);
 	OK(skv_seq_drop(b));
-	OK(skv_seq_new_from(w.session, "named", PREFIX_PROMPT + 1, prompt, PREFIX_PROMPT, &b)); /* shorter than the first one may become */
+	/* for fewer tokens than the first sequence */
+	OK(skv_seq_new_from(w.session, "named", PREFIX_PROMPT + 1, prompt, PREFIX_PROMPT, &b));
 	ck_assert_uint_eq(skv_seq_len(b), PREFIX_SEALED);
 	OK(skv_seq_detach(b));
 	OK(skv_seq_attach(w.session, "named", &b));
@@ -155,7 +160,7 @@ START_TEST(the_longest)
 }
 END_TEST
 
-/* Of another policy, other parameters, another model: not found. Of another client of the user: found. */
+/* Not found under another policy, other parameters or another model. Found by another client of the user. */
 START_TEST(whose)
 {
 	struct skv_session *first, *other;
@@ -210,7 +215,9 @@ START_TEST(refused)
 }
 END_TEST
 
-/* What was decompressed is not what was computed: nor is it in a fork, or after a truncation, unless nothing of it is left. */
+/*
+ * Decompressed tokens are not those that were computed: neither in a fork nor after truncation, unless none are left.
+ */
 START_TEST(decompressed)
 {
 	struct skv_seq *a, *b;
@@ -238,7 +245,7 @@ START_TEST(decompressed)
 }
 END_TEST
 
-/* Tokens that another policy has computed are not the session's: of the sequence's own, or of the one before. */
+/* Tokens that another policy has computed are not the session's: its previous one, or one of the sequence's own. */
 START_TEST(other_policies)
 {
 	struct skv_seq *a, *b;
@@ -258,7 +265,8 @@ START_TEST(other_policies)
 	prefix_read(&w, a, prompt, 0, 300, true, NULL);
 	OK(skv_seq_seal(a, SKV_ALL, NULL));
 	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), 256);
-	prefix_read(&w, b, prompt, 256, PREFIX_PROMPT, true, NULL); /* it goes on from a prefix, and is of the policy as that is */
+	/* it begins with a prefix, and so belongs to the same policy */
+	prefix_read(&w, b, prompt, 256, PREFIX_PROMPT, true, NULL);
 	OK(skv_seq_seal(b, SKV_ALL, NULL));
 	OK(skv_seq_policy(b, "quest?budget=6"));
 	prefix_read(&w, b, prompt, 0, 1, false, NULL);
@@ -268,8 +276,8 @@ START_TEST(other_policies)
 END_TEST
 
 /*
- * Compressed blocks are the same whatever is behind them: a sequence that begins with the first ones of a longer prefix is as one that has
- * sealed just these. It can be truncated as far as they go.
+ * Compressed blocks are the same whatever follows them: a sequence that begins with the first blocks of a longer prefix
+ * is like one that has sealed just these. It can be truncated as far as they reach.
  */
 START_TEST(compressed_blocks)
 {
@@ -288,7 +296,7 @@ START_TEST(compressed_blocks)
 	OK(skv_seq_new(w.session, NULL, 0, &a));
 	prefix_read(&w, a, prompt, 0, PREFIX_PROMPT, true, NULL);
 	OK(skv_seq_seal(a, SKV_ALL, NULL));
-	OK(skv_seq_truncate(a, PREFIX_SEALED + 1, 0)); /* less than a window behind what is compressed */
+	OK(skv_seq_truncate(a, PREFIX_SEALED + 1, 0)); /* less than a window behind the compressed tokens */
 	OK(skv_seq_drop(a));
 	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
 	FAILS(skv_seq_truncate(b, PREFIX_SEALED - 1, 0), ESTALE, "would be rows");
@@ -306,7 +314,7 @@ START_TEST(compressed_blocks)
 }
 END_TEST
 
-/* The file of the compressor has another content, under the same name: what was sealed with the other one is none of this one's. */
+/* The codec's file has another content under the same name: what was sealed with one is not found with the other. */
 START_TEST(another_compressor)
 {
 	struct skv_seq *seq;
@@ -324,7 +332,7 @@ START_TEST(another_compressor)
 }
 END_TEST
 
-/* A process of its own reads a prompt's blocks and seals them, until it is killed. */
+/* Another process reads a prompt's blocks and seals them, until it is killed. */
 static void seal_alone(const char *spec, int tell)
 {
 	struct skv_client *own;
@@ -340,7 +348,7 @@ static void seal_alone(const char *spec, int tell)
 		pause();
 }
 
-/* An engine dies while it compresses what it seals: the sequence is as it was, or as it is then, in all layers, and goes on so. */
+/* An engine dies while it compresses what it seals: all layers of the sequence are as before or as after. */
 START_TEST(killed_while_sealing)
 {
 	static const char *const specs[] = {"kivi?residual=256&block=32",
@@ -350,7 +358,7 @@ START_TEST(killed_while_sealing)
 	struct skv_seq *seq;
 
 	if (devmem_is_device())
-		return; /* which a child cannot use */
+		return; /* a child cannot use it */
 	OK(skv_open(client, &w.model, specs[_i], &w.session));
 	for (int seals = 0; seals < 2; seals++) {
 		OK(skv_seq_new(w.session, NULL, 0, &seq));
@@ -377,7 +385,8 @@ START_TEST(killed_while_sealing)
 		ck_assert_int_eq(kill(pid, SIGKILL), 0);
 		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 		ck_assert_msg(WIFSIGNALED(status), "%s", child_problem());
-		for (int k = 0; k < 500 && skv_seq_attach(w.session, "s", &seq) == -EBUSY; k++) /* until the daemon knows */
+		/* until the daemon has noticed the death */
+		for (int k = 0; k < 500 && skv_seq_attach(w.session, "s", &seq) == -EBUSY; k++)
 			usleep(2000);
 		ck_assert_uint_eq(skv_seq_len(seq), PREFIX_SEALED);
 		got = prefix_go_on(&w, seq, prompt);
@@ -394,7 +403,7 @@ START_TEST(killed_while_sealing)
 }
 END_TEST
 
-/* Sealed again and again with the dialogue, over many turns, with several sequences at it. */
+/* Seal a dialogue again and again over many turns, with several sequences. */
 START_TEST(dialogues)
 {
 	struct skv_seq *a, *b;
@@ -419,7 +428,7 @@ START_TEST(dialogues)
 }
 END_TEST
 
-/* The next daemon, after a kill or a stop, finds them again; one that has another secret finds none, and gives their memory back. */
+/* The next daemon, after a kill or a stop, finds the prefixes; one with another secret finds none, and frees them. */
 START_TEST(after_a_restart)
 {
 	static const char *const specs[] = {"full", "kivi?residual=64&block=64&bits=2&scale_block=32"};
@@ -461,7 +470,7 @@ START_TEST(after_a_restart)
 	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), 0);
 	OK(skv_seq_drop(b));
 	skv_disconnect(client);
-	if (!devmem_is_device()) /* whose segments are stored one by one */
+	if (!devmem_is_device()) /* segments of devices are stored one by one */
 		manager_expect_kept(0);
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
 	manager_close();
@@ -470,7 +479,7 @@ START_TEST(after_a_restart)
 }
 END_TEST
 
-/* Prefixes in memory go to disk: how many. */
+/* Writes the prefixes in memory to disk; returns how many. */
 static unsigned park_all(void)
 {
 	struct raw *r = raw_operator(manager_socket);
@@ -491,7 +500,7 @@ static unsigned park_all(void)
 	return n;
 }
 
-/* From disk, under every policy that seals; and what came back is found by the next daemon in memory, and leaves it again. */
+/* From disk, under every policy that seals; and the next daemon finds in memory what came back, and parks it again. */
 START_TEST(from_disk)
 {
 	char parked[200], folder[160], command[200];

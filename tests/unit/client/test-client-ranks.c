@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model whose heads are split over tensor-parallel ranks: each head attends to what it attends to in one process that has all
- * heads, whether its policy selects by head or, by scores reduced between ranks, once for all of them. On the host
+ * A model whose heads are split over tensor-parallel ranks: each head attends to what it attends to in one process with
+ * all heads, whether its policy selects by head or, by scores that ranks reduce, once for all heads. On the host
  * outputs are the same bits.
  */
 #include <errno.h>
@@ -21,11 +21,11 @@
 #define LISTED 96u
 #define STEPS 12u
 #define SPLITS 3u
-#define CODEC "codec:" /* before a spec: it needs one */
+#define CODEC "codec:" /* before a spec that needs a codec */
 
 static const struct {
 	const char *spec;
-	bool shared; /* selects for all heads at once, or compresses them */
+	bool shared; /* selects for all heads at once, or compresses them together */
 } policies[] = {
 	{"full", false},
 	{"streaming?budget=60&sinks=4", false},
@@ -61,7 +61,7 @@ struct split {
 	} rank[RANK_GROUP_MAX];
 };
 
-/* What a step gives, of all heads. */
+/* The results of a step, of all heads. */
 struct result {
 	float *out; /* [layer][row][head][head_dim] */
 	struct list {
@@ -70,7 +70,7 @@ struct result {
 	} list[LAYERS][SEQS][MAX_HEADS];
 };
 
-/* A step: of sequence i, which has len[i] tokens, the next n[i]. */
+/* A step: sequence i has len[i] tokens, and gets n[i] more. */
 struct plan {
 	uint32_t len[SEQS], n[SEQS];
 	uint32_t flags, rows;
@@ -92,7 +92,7 @@ static void setup(void)
 	client_begin((const char *[]){"--pool-bytes=512M", NULL});
 }
 
-/* A head's rows of a layer, of all tokens of the step; rows of `heads` heads. */
+/* A head's rows in a layer, for all tokens of the step, in rows of `heads` heads. */
 static void fill(const struct plan *p, uint32_t layer, enum what what, uint32_t head, uint32_t heads, float *to)
 {
 	const uint32_t dim = whole.head_dim;
@@ -112,10 +112,10 @@ static void collect_list(struct rank *r, uint32_t layer, uint32_t item, uint32_t
 	OK(skv_selection(r->session, layer, item, 0, info, to->ids, LISTED));
 	if (info->rows > 1)
 		OK(skv_selection(r->session, layer, item, info->rows == r->model.n_heads ? h : h / group, info, to->ids, LISTED));
-	info->rows = 0; /* the only thing in which ranks differ */
+	info->rows = 0; /* the only field in which ranks differ */
 }
 
-/* Of rank `at` of its split: what it attended to, and what came out, to where its heads are among all. */
+/* Collect what rank `at` of its split attended to, and its outputs, at its heads' places among all. */
 static void collect(struct rank *r, uint32_t at, uint32_t layer, const struct plan *p, const float *out, struct result *to)
 {
 	const struct skv_model *m = &r->model;
@@ -160,7 +160,7 @@ static void compare(const struct plan *p, uint32_t n_ranks, const struct result 
 {
 	const size_t width = (size_t)whole.n_heads * whole.head_dim, n = LAYERS * p->rows * width;
 
-	/* a device rounds otherwise where it divides its work otherwise, and may select others then */
+	/* a device rounds differently if it divides its work differently, and may then select other tokens */
 	for (uint32_t i = 0; i < LAYERS * SEQS * MAX_HEADS && !devmem_is_device(); i++)
 		ck_assert_msg(!memcmp(&one->list[0][0][0] + i, &split->list[0][0][0] + i, sizeof(struct list)),
 		              "%u ranks: layer %u, sequence %u, head %u attends to others", n_ranks, i / MAX_HEADS / SEQS,
@@ -191,7 +191,7 @@ static void step(struct plan *p)
 	free(result);
 }
 
-/* Of a policy; its compressor is of all heads. */
+/* The spec of a policy; its codec covers all heads. */
 static const char *spec_of(const char *policy, char *to, size_t bytes)
 {
 	if (strncmp(policy, CODEC, strlen(CODEC)))
@@ -202,7 +202,7 @@ static const char *spec_of(const char *policy, char *to, size_t bytes)
 	return to;
 }
 
-/* One rank, and as many as divide the kv heads. */
+/* One split of one rank, and further ones of as many as divide the kv heads. */
 static void open_ranks(const char *spec)
 {
 	for (uint32_t s = 0, n = 1; s < SPLITS; s++, n++) {
@@ -223,10 +223,10 @@ static void open_ranks(const char *spec)
 
 struct sealing {
 	struct split *split;
-	bool begins; /* it goes, and another one begins with what was sealed */
+	bool begins; /* it is dropped, and another one begins with what was sealed */
 };
 
-/* Of the last sequence. What is compressed for it is of all ranks' heads. */
+/* Seals the last sequence. What is compressed for it covers all ranks' heads. */
 static void run_compressing(void *ctx, uint32_t at)
 {
 	const struct sealing *x = ctx;
@@ -245,7 +245,7 @@ static void run_compressing(void *ctx, uint32_t at)
 	ck_assert_uint_eq(skv_seq_len(*q), (len - 1) / SKV_BLOCK_TOKENS * SKV_BLOCK_TOKENS);
 }
 
-/* What was read so far is sealed, and goes on; or another sequence does. */
+/* Seal what was read so far; the sequence goes on, or another one does. */
 static void seal_and_go_on(struct plan *p)
 {
 	const bool begins = rnd_below(2);
@@ -260,7 +260,7 @@ static void seal_and_go_on(struct plan *p)
 	step(p);
 }
 
-/* Scores are reduced where they are needed; commits are always confirmed, and once before the first. */
+/* Scores are reduced where needed; each commit is confirmed, and ranks meet once before the first. */
 static void check_calls(bool shared, uint64_t steps)
 {
 	for (uint32_t s = 0; s < SPLITS; s++)
@@ -271,7 +271,7 @@ static void check_calls(bool shared, uint64_t steps)
 		}
 }
 
-/* Prompts of nearly nothing and of several state pages, in pieces; then steps of some of the sequences. */
+/* Prompts of a few tokens and of several state pages, in chunks; then steps of some of the sequences. */
 START_TEST(as_one_rank)
 {
 	const uint32_t policy = (uint32_t)_i % N_POLICIES, kv_heads[] = {4, 6, 8};
@@ -281,7 +281,7 @@ START_TEST(as_one_rank)
 	struct plan p = {.flags = SKV_STEP_PROMPT};
 
 	rnd_begin((uint64_t)_i);
-	refmodel_model(&whole, "ranks", rnd_below(compresses ? 3 : 4), MAX_TOKENS); /* what compresses does not take fp8 */
+	refmodel_model(&whole, "ranks", rnd_below(compresses ? 3 : 4), MAX_TOKENS); /* compression takes no fp8 */
 	refmodel_packable(&whole);
 	whole.n_layers = LAYERS;
 	whole.n_kv_heads = kv_heads[rnd_below(3)];
@@ -318,7 +318,7 @@ static void model_of_two(struct skv_model *m)
 	m->n_ranks = 2;
 }
 
-/* What ranks cannot agree on is refused, when it is opened, for a sequence, or when it is swapped. */
+/* What ranks cannot agree on is refused at open, for a sequence, or at a swap. */
 START_TEST(refused)
 {
 	static const char *const never[] = {"kascade?variant=shared&budget=40", "lessismore?budget=40", "adakv?budget=60",
@@ -356,7 +356,7 @@ END_TEST
 static struct pair {
 	struct rank_group group;
 	struct rank rank[TOGETHER];
-	char spec[TOGETHER][SWAP_STEPS][32]; /* what a rank ran in a step: the policy's name */
+	char spec[TOGETHER][SWAP_STEPS][32]; /* name of the policy that a rank ran in a step */
 } pair;
 
 static void open_pair(const char *spec, const char *name)
@@ -384,7 +384,7 @@ static void run_step(struct rank *r, uint32_t n, uint32_t flags)
 	devmem_rows_free(&rows);
 }
 
-/* Other ranks do not answer: the layer fails with what the engine's function answered, and the step did not happen. */
+/* Other ranks do not answer: the layer fails with the error of the engine's function, and the step did not happen. */
 static void run_failing(void *ctx, uint32_t at)
 {
 	struct rank *r = &pair.rank[at];
@@ -396,7 +396,7 @@ static void run_failing(void *ctx, uint32_t at)
 	run_step(r, 100, SKV_STEP_PROMPT);
 	OK(skv_step_end(r->session, NULL, NULL));
 	for (int i = 0; i < 2; i++) {
-		*fail = i ? 1 : -ENOTCONN; /* what is no errno is -EIO */
+		*fail = i ? 1 : -ENOTCONN; /* a value that is no errno becomes -EIO */
 		OK(skv_step_begin(r->session, &it, 1, devmem_stream()));
 		OK(devmem_attend(r->session, 0, &rows, false));
 		FAILS(devmem_attend(r->session, 1, &rows, false), i ? EIO : ENOTCONN, "layer 1: all_reduce_max failed");
@@ -419,7 +419,7 @@ START_TEST(failed)
 }
 END_TEST
 
-/* A commit that is not confirmed: nothing goes on but to detach, and the ranks come back where all of them are. */
+/* A commit that is not confirmed: all but detaching fails, and ranks come back at the commit that all have. */
 static void run_unconfirmed(void *ctx, uint32_t at)
 {
 	struct rank *r = &pair.rank[at];
@@ -439,7 +439,7 @@ static void run_unconfirmed(void *ctx, uint32_t at)
 		return;
 	}
 	pair.group.member[at].fail_confirm = -ENOTCONN;
-	if (devmem_is_device()) { /* it is known when the step has run */
+	if (devmem_is_device()) { /* known when the step has run */
 		(void)skv_step_end(r->session, NULL, NULL);
 		(void)skv_seq_tokens(r->seq[0], NULL);
 	} else {
@@ -484,7 +484,7 @@ START_TEST(unconfirmed)
 }
 END_TEST
 
-/* The operator swaps between two steps of one rank: all of them swap in the same step. */
+/* The operator swaps between two steps of one rank: all ranks swap in the same step. */
 static void run_swapped(void *ctx, uint32_t at)
 {
 	struct rank *r = &pair.rank[at];
@@ -566,7 +566,7 @@ static void run_begin_one_fails(void *ctx, uint32_t at)
 	OK(taken ? skv_seq_drop(taken) : 0);
 }
 
-/* Ranks begin with what all of them have. */
+/* Ranks begin with the tokens that all of them have found. */
 START_TEST(prefixes)
 {
 	static const uint32_t sealed[][TOGETHER + 1] = {{512, 512, 512}, {512, 256, 256}, {256, 600, 256}, {0, 512, 0}};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences that go back: rows that a step rejects, steps that are cancelled for one of their sequences, truncation, and
- * forks at a length. What follows must be, bit by bit, what it is of a sequence that was never longer: its twin, made
- * anew from the tokens that are left.
+ * Sequences that go back: rejected rows, steps cancelled for one of their sequences, truncation, and forks at a length.
+ * What follows must be, bit by bit, what follows in a sequence that was never longer: its twin, made anew from the
+ * remaining tokens.
  */
 #include <errno.h>
 #include <signal.h>
@@ -26,8 +26,8 @@ static uint32_t n_steps;
 static const struct kind {
 	const char *spec;
 	bool always;  /* truncation to any length */
-	bool evicts;  /* by scores: one row a step, and no truncation but to nothing */
-	bool windows; /* of a prompt after truncation, rows may see less */
+	bool evicts;  /* by scores: one row a step, and truncation only to 0 */
+	bool windows; /* rows of a prompt after a truncation may see less */
 } kinds[] = {
 	{"sketch?budget=60&recent=16", true, false, false},
 	{"full", true, false, false},
@@ -42,7 +42,7 @@ static const struct kind {
 	{"kivi?residual=16&block=32", false, false, false},
 	{"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES, false,
 	 false, false},
-#define ROWS_KINDS 12 /* those so far may decode several rows a step */
+#define ROWS_KINDS 12 /* the kinds before this line may decode several rows a step */
 	{"h2o?budget=60&dense=1", false, true, false},
 	{"snapkv?budget=60", false, true, false},
 	{"raas?budget=13&alpha=0.02&dense=1", false, true, false},
@@ -71,12 +71,12 @@ static void open_with(const char *policy)
 
 /* ---- twins ----------------------------------------------------------------------------------- */
 
-/* A sequence, and how its tokens came. */
+/* A sequence, and how its tokens were computed. */
 struct past {
 	struct skv_seq *seq;
 	uint32_t len;
 	uint64_t content[TOKENS];
-	uint32_t prompt[TOKENS]; /* the step that read it, or 0: it was decoded */
+	uint32_t prompt[TOKENS]; /* number of the step that read it, or 0: it was decoded */
 };
 
 static size_t out_size(uint32_t n)
@@ -84,7 +84,7 @@ static size_t out_size(uint32_t n)
 	return (size_t)w.model.n_layers * n * w.model.n_heads * w.model.head_dim;
 }
 
-/* n rows of which so many count; `out` gets all. */
+/* n rows, of which `accepted` count; `out` gets all. */
 static void go(struct past *p, const uint64_t *content, uint32_t n, uint32_t accepted, bool prompt, float *out)
 {
 	struct skv_step_item item = SKV_STEP_ITEM(.seq = p->seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0);
@@ -98,7 +98,7 @@ static void go(struct past *p, const uint64_t *content, uint32_t n, uint32_t acc
 	ck_assert_uint_eq(skv_seq_len(p->seq), p->len);
 }
 
-/* The same tokens, as they came, in a new sequence: prompts as wholes, all others one by one. */
+/* A new sequence with the same tokens, computed in the same way: prompts as wholes, all others one by one. */
 static struct past twin_of(const struct past *p)
 {
 	struct past twin = {.len = 0};
@@ -114,7 +114,7 @@ static struct past twin_of(const struct past *p)
 	return twin;
 }
 
-/* Decode the same in both: the same comes out. */
+/* Decode the same tokens in both: the outputs are the same. */
 static void check_twin(struct past *p, uint32_t steps)
 {
 	struct past twin = twin_of(p);
@@ -147,7 +147,7 @@ static void read_some(struct past *p, uint32_t n)
 	go(p, content, n, n, true, NULL);
 }
 
-/* Some rows, of which some count. */
+/* Decode some rows, and accept some of them. */
 static void speculate(struct past *p, uint32_t most)
 {
 	uint32_t left = TOKENS - p->len, n = 1 + rnd_below(most < left ? most : left);
@@ -158,7 +158,7 @@ static void speculate(struct past *p, uint32_t most)
 	go(p, content, n, rnd_below(n + 1), false, NULL);
 }
 
-/* Rows that are accepted in part leave what steps of single rows leave. */
+/* Partly accepted rows leave what steps of single rows leave. */
 START_TEST(rejected_rows)
 {
 	struct past p = {.len = 0};
@@ -180,8 +180,8 @@ START_TEST(rejected_rows)
 END_TEST
 
 /*
- * All rows of 8 are those of 8 steps, to the bit: each scores, selects and attends for itself. Prompts are
- * of a length at which policies that compress do not until the 8 have been.
+ * 8 rows are those of 8 steps, to the bit: each scores, selects and attends for itself. Prompts have a length at which
+ * policies that compress do so only after the 8 rows.
  */
 START_TEST(rows_as_steps)
 {
@@ -213,7 +213,7 @@ START_TEST(rows_as_steps)
 }
 END_TEST
 
-/* Back to any length, or to a fork of it; or it is refused, and nothing has changed. */
+/* Truncate to any length, or fork there; or it is refused, and nothing has changed. */
 START_TEST(shorter)
 {
 	const struct kind *k = &kinds[_i];
@@ -265,7 +265,7 @@ START_TEST(shorter)
 }
 END_TEST
 
-/* One sequence of a step is cancelled, with rows of a prompt or one that decodes: it alone has not been in it. */
+/* One sequence of a step is cancelled, with rows of a prompt or a decode row: only this one was not in the step. */
 START_TEST(cancelled)
 {
 	enum { N = 4 };
@@ -287,7 +287,7 @@ START_TEST(cancelled)
 
 			items[i] = SKV_STEP_ITEM(.seq = p[i].seq, .n_tokens = prompt ? 1 + rnd_below(30) : 1,
 			                         .flags = prompt ? SKV_STEP_PROMPT : 0);
-			/* before a prompt, evicted slots are put in order, and stay so: sums have another order then */
+			/* before a prompt, evicted slots are put in order and stay so: sums then have another order */
 			accepted[i] = rnd_below(3) || (prompt && kinds[_i].evicts) ? items[i].n_tokens : 0;
 			for (uint32_t j = 0; j < items[i].n_tokens; j++)
 				content[n++] = rnd64();
@@ -315,7 +315,7 @@ END_TEST
 #define KILLS 0
 #endif
 
-/* What the sequence is, and what it is about to be: written by the engine, read by the next one. */
+/* The sequence as it is, and as it is about to be: written by the engine, read by the next one. */
 static struct shared {
 	volatile uint32_t ran, kill_at; /* instructions */
 	volatile bool changing;
@@ -353,7 +353,7 @@ static bool is_as(struct skv_seq *q, const struct past *p)
 	return len == p->len && ids[len] == (len ? refmodel_token(p->content[len - 1] + 1) : -1);
 }
 
-/* The sequence as the last engine left it: as it was, or as it was about to be; and what follows is as its twin's. */
+/* The sequence is as the last engine left it: as before the change or as after, and goes on as its twin. */
 static void take_over(const struct kind *k)
 {
 	struct skv_client *c;
@@ -387,7 +387,7 @@ static void take_over(const struct kind *k)
 	OK(skv_seq_drop(fork));
 }
 
-/* Go on for a while; then change the sequence, and die at an instruction of that, or of what comes before its end. */
+/* Go on for a while; then change the sequence, and die at an instruction of the change or of what follows it. */
 static void engine(const struct kind *k)
 {
 	struct past *p = &shared->is;
@@ -424,7 +424,7 @@ static void engine(const struct kind *k)
 	kill(getpid(), SIGKILL);
 }
 
-/* SIGKILL at any instruction of a truncation, or of a commit of some rows, leaves what was before it or what is after. */
+/* SIGKILL at any instruction of a truncation, or of a commit of some rows, leaves the state before or after it. */
 START_TEST(killed)
 {
 	const struct kind *k = &kinds[_i];
@@ -455,7 +455,8 @@ START_TEST(killed)
 END_TEST
 
 /*
- * Rows are rejected where an earlier policy has evicted tokens: then the tokens that stay may begin a page of positions, and their slots none.
+ * Rows are rejected where an earlier policy has evicted tokens: the remaining tokens may then begin a page of positions
+ * when their slots do not.
  */
 START_TEST(rejected_after_eviction)
 {
@@ -481,7 +482,7 @@ START_TEST(rejected_after_eviction)
 }
 END_TEST
 
-/* One that had lost tokens was not compressed; from nothing on it is as a new one. */
+/* A sequence that had lost tokens was not compressed; truncated to nothing it is like a new one. */
 START_TEST(begun_again)
 {
 	struct past p = {.len = 0};
@@ -503,7 +504,7 @@ START_TEST(begun_again)
 }
 END_TEST
 
-/* The same policy from a file that was loaded again, as after a daemon's death, goes on with what it has. */
+/* The same policy from a file that was loaded again, as after a daemon's death, goes on with its state. */
 START_TEST(loaded_again)
 {
 	struct past p = {.len = 0};
@@ -538,7 +539,7 @@ int main(void)
 	tcase_add_test(t, begun_again);
 	tcase_add_loop_test(t, loaded_again, 0, 16);
 	tcase_add_loop_test(t, rejected_after_eviction, 0, SKV_PAGE_TOKENS);
-	if (!devmem_is_device()) /* its children would be those of a process that uses one */
+	if (!devmem_is_device()) /* a child cannot use a device of its parent */
 		add_share(add_case(s, "killed", 120, setup, client_end, NULL), killed, 8, 4);
 	return run_suite(s);
 }

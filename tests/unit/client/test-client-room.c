@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Admission: what skv_session_room() and skv_seq_need() say is what skv_step_begin() does. With exactly as many pages
- * as a prompt needs it is read to its end; with one page less a step answers -ENOSPC.
+ * Admission: skv_session_room() and skv_seq_need() predict what skv_step_begin() does. With exactly as many pages as a
+ * prompt needs it is read to its end; with one page less a step returns -ENOSPC.
  */
 #include <errno.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "tests/support/client-fixture.h"
 
 #define MAX_TOKENS 2000u
-#define ROWS 600u /* of a prompt, at most */
+#define ROWS 600u /* of a prompt at most */
 
 static const char *const specs[] = {
         "full", "streaming?budget=128&dense=1", "quest?budget=0.25&dense=1", "delta?budget=0.25&layers=2,4",
@@ -23,7 +23,7 @@ static const char *const specs[] = {
 
 static struct skv_model model;
 static struct skv_session *session;
-static struct raw *tenant; /* of the same user, on the same pool: has what is not to be had */
+static struct raw *tenant; /* of the same user, on the same pool: holds the pages that shall not be available */
 static struct skv_msg_open_ok pool;
 
 static uint64_t room(void)
@@ -35,7 +35,7 @@ static uint64_t room(void)
 	return r.pages;
 }
 
-/* Read a prompt of n tokens in chunks. 0, or what a step_begin answered. */
+/* Read a prompt of n tokens in chunks. Returns 0, or the error of skv_step_begin. */
 static int read_prompt(struct skv_seq *q, uint32_t n, uint32_t chunk)
 {
 	for (uint32_t at = 0; at < n;) {
@@ -56,7 +56,7 @@ static int read_prompt(struct skv_seq *q, uint32_t n, uint32_t chunk)
 	return 0;
 }
 
-/* All but so many pages of what is there goes to the tenant. */
+/* Lease all but `pages` of the available pages to the tenant. */
 static void leave(uint64_t pages)
 {
 	uint64_t all = room();
@@ -82,13 +82,13 @@ static void tenant_goes(uint64_t all)
 {
 	struct skv_msg_session m = {.session = pool.session};
 
-	raw_ask(tenant, SKV_MSG_CLOSE, &m, sizeof(m), -1); /* a connection's end would leave it its pages while the process lives */
+	raw_ask(tenant, SKV_MSG_CLOSE, &m, sizeof(m), -1); /* a connection's end alone would leave it its pages */
 	raw_close(tenant);
 	for (double end = fix_now() + 10; room() < all;)
 		ck_assert_double_lt(fix_now(), end);
 }
 
-/* Another prompt, of which the pool has what it needs, or a page less. */
+/* A prompt for which the pool has as many pages as it needs, or one less. */
 START_TEST(need_is_what_begin_takes)
 {
 	const char *spec = specs[(size_t)_i % N_SPECS];
@@ -101,7 +101,7 @@ START_TEST(need_is_what_begin_takes)
 		int e;
 
 		tenant_comes();
-		OK(skv_open(client, &model, spec, &session)); /* with nothing in stock: the tenant can have it all */
+		OK(skv_open(client, &model, spec, &session)); /* its stock is empty, so the tenant can have all pages */
 		OK(skv_seq_need(session, n, round % 2 ? chunk : 0, &need));
 		OK(skv_seq_new(session, NULL, 0, &q));
 		all = room();
@@ -118,7 +118,7 @@ START_TEST(need_is_what_begin_takes)
 }
 END_TEST
 
-/* What prompts that are being read are to get is not there for others. */
+/* Pages set aside for prompts that are being read are not available to others. */
 START_TEST(what_is_set_aside_is_no_room)
 {
 	struct skv_seq *q, *other;
@@ -141,7 +141,7 @@ START_TEST(what_is_set_aside_is_no_room)
 	OK(skv_step_end(session, NULL, NULL));
 	devmem_rows_free(&rows);
 	ck_assert_uint_eq(room(), need_of_other);
-	e = read_prompt(other, 33, 32); /* the first of two steps, for both */
+	e = read_prompt(other, 33, 32); /* the first of two steps, and pages for both */
 	ck_assert_int_eq(e, -ENOSPC);
 	ck_assert_uint_eq(skv_seq_len(other), 0);
 	OK(read_prompt(other, 32, 32));
@@ -153,7 +153,7 @@ START_TEST(what_is_set_aside_is_no_room)
 }
 END_TEST
 
-/* Of shared pages the daemon hears with a later step; or when it is asked for room. */
+/* The daemon hears of shared pages with a later step, or when it is asked for room. */
 START_TEST(what_was_given_up_is_room)
 {
 	struct skv_seq *parent, *child;
@@ -190,12 +190,12 @@ START_TEST(questions_are_checked)
 	ck_assert_uint_eq(need, 77);
 	r = (struct skv_room){.size = offsetof(struct skv_room, stock_pages), .stock_pages = 99};
 	OK(skv_session_room(session, &r));
-	ck_assert_uint_eq(r.stock_pages, 99); /* a caller of an earlier library's size */
+	ck_assert_uint_eq(r.stock_pages, 99); /* the caller's struct is of an earlier library */
 	skv_close(session);
 }
 END_TEST
 
-/* The quota is the limit where it is lower, and counts what the user's sequences take besides pages. */
+/* The quota is the limit if it is lower, and counts what the user's sequences take besides pages. */
 START_TEST(a_quota_is_the_limit)
 {
 	struct skv_room r = {.size = sizeof(r)};
@@ -217,7 +217,7 @@ static void setup(void)
 	client_begin((const char *[]){"--pool-bytes=16M", "--account-bytes=1G", "--segment-bytes=64K", "--cuda-pool-bytes=64M",
 	                              "--account-cuda-bytes=1G", NULL});
 	refmodel_model(&model, "org/room", SKV_F32, MAX_TOKENS);
-	model.head_dim = 64; /* which every policy has codes for */
+	model.head_dim = 64; /* every policy has codes for it */
 }
 
 static void teardown(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steady steps (libclient/steady.c): what skv_step_begin leaves for the kernels, and the pages that it takes, are what a
- * layout in full leaves. After an abort a step is laid out in full, so each is begun twice.
+ * Steady steps (libclient/steady.c): what skv_step_begin leaves for the kernels, and the pages that it takes, are those
+ * of a full layout. After an abort a step is laid out in full, so each step is begun twice.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static void setup(void)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* What a begin left. */
+/* What skv_step_begin left. */
 struct left {
 	struct skv_kseq kseq[PADDED * REFMODEL_MAX_LAYERS];
 	struct skv_batch all, decoding, prompts;
@@ -97,7 +97,7 @@ static void attend_all(uint32_t rows)
 	devmem_rows_free(&r);
 }
 
-/* `steady`: that it is, or is not; -1: either. */
+/* `steady`: whether the step must be steady; -1: either. */
 static void step(const struct skv_step_item *items, uint32_t n, int steady)
 {
 	uint32_t rows = 0, rejects = rnd_below(12) == 0 && items[0].n_tokens == 1 ? rnd_below(n) : n;
@@ -113,7 +113,7 @@ static void step(const struct skv_step_item *items, uint32_t n, int steady)
 		ck_assert_int_eq(session->step.steady, steady);
 	n_steady += session->step.steady;
 	first = look();
-	if (rnd_below(3) == 0) { /* else the next one may be steady after a steady one */
+	if (rnd_below(3) == 0) { /* otherwise the next step may be steady after a steady one */
 		skv_step_abort(session);
 		OK(skv_step_begin(session, items, n, NULL));
 		ck_assert(!session->step.steady);
@@ -153,7 +153,7 @@ static void open_all(uint32_t spec)
 	}
 }
 
-/* Something that a steady step does not know of. */
+/* Do something that prevents a steady step. */
 static void disturb(void)
 {
 	const uint32_t i = rnd_below(SEQS), len = skv_seq_len(seqs[i]);
@@ -165,7 +165,7 @@ static void disturb(void)
 		OK(skv_seq_drop(rnd_below(2) ? seqs[i] : other));
 		seqs[i] = session->seqs == other ? other : seqs[i];
 		break;
-	case 1: /* what it evicted is not there to go back to */
+	case 1: /* fails if the policy has evicted what the shorter sequence needs */
 		skv_seq_truncate(seqs[i], len - rnd_below(len < 20 ? len : 20), -1);
 		break;
 	case 2:
@@ -190,7 +190,7 @@ START_TEST(as_in_full)
 	n_steady = 0;
 	open_all((uint32_t)_i % N_SPECS);
 	for (uint32_t i = 0; i < 250; i++) {
-		if (i > 20 && rnd_below(8) == 0) /* a sequence may come to a policy that has no steady steps */
+		if (i > 20 && rnd_below(8) == 0) /* it may give a sequence a policy without steady steps */
 			disturb();
 		decode(rnd_below(16) ? SEQS : 1 + rnd_below(SEQS), -1);
 	}

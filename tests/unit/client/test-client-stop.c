@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of libclient with a daemon that does not answer (SIGSTOP) and one that is gone (SIGKILL): decoding
- * goes on with the pages on lease, waits end in time, and what timed out is undone when the daemon is back.
+ * Tests of libclient with a daemon that does not answer (SIGSTOP) and one that is gone (SIGKILL): decoding goes on with
+ * leased pages, waits end in time, and a request that timed out is undone when the daemon is back.
  */
 #include <errno.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ static void setup(void)
 	OK(skv_seq_new(w.session, "main", 0, &seq));
 	refmodel_seq_init(&w, &q, seq, w.model.max_tokens);
 	refmodel_feed(&w, &q, 1, 100, true);
-	for (int i = 0; i < 60; i++) /* what the prompt's size asked for has gone back by now */
+	for (int i = 0; i < 60; i++) /* the pages requested for the prompt have gone back by now */
 		refmodel_feed(&w, &q, 1, 1, false);
 	skv_set_timeout(client, TIMEOUT_MS);
 }
@@ -80,7 +80,7 @@ static int decode(void)
 	return refmodel_step(&w, &(struct refmodel_item){&q, 1, false, &content, 0}, 1, -1);
 }
 
-/* A call that must time out, and in time. */
+/* A call must time out, and in time. */
 #define TIMES_OUT(call)                                                                                     \
 	do {                                                                                                \
 		double begin_ = fix_now();                                                                  \
@@ -90,7 +90,7 @@ static int decode(void)
 
 /* ---- stopped --------------------------------------------------------------------------------- */
 
-/* A stopped daemon is noticed by the step that needs pages, not before; nothing is lost by waiting for it. */
+/* Only a step that needs pages notices a stopped daemon; waiting for it loses nothing. */
 START_TEST(decoding_goes_on)
 {
 	struct skv_stats stats = {.size = sizeof(stats)};
@@ -101,7 +101,7 @@ START_TEST(decoding_goes_on)
 	while ((e = decode()) == 0)
 		steps++;
 	ck_assert_int_eq(e, -ETIMEDOUT);
-	/* the stock is refilled while it would still serve each sequence for a page */
+	/* the stock is refilled while it still has a page for each sequence */
 	ck_assert_uint_ge(steps, SKV_PAGE_TOKENS);
 	ck_assert_ptr_nonnull(strstr(skv_last_error(), "in stock"));
 	len = q.len;
@@ -117,13 +117,13 @@ START_TEST(decoding_goes_on)
 }
 END_TEST
 
-/* Steps that need no page of the daemon take no notice of it, whatever it was to be told. */
+/* Steps that need no page of the daemon do not wait for it, whatever messages it has to get. */
 START_TEST(steps_do_not_wait)
 {
 	struct raw *op = raw_operator(daemon_.socket);
 	double begin;
 
-	/* a policy that frees pages, a fork that frees shared ones: messages pile up */
+	/* a policy that frees pages, and a fork that frees shared ones: messages pile up */
 	w.next = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 40}, .sinks = 4};
 	strcpy(w.next_spec, "streaming?budget=40&sinks=4&dense=0");
 	ck_assert_int_eq(raw_policy_swap(op, w.next_spec), 0);
@@ -140,7 +140,7 @@ START_TEST(steps_do_not_wait)
 }
 END_TEST
 
-/* A swap that the daemon began before it stopped: waited for a moment only, taken over when it is back. */
+/* A swap that the daemon began before it stopped is waited for only briefly, and made when the daemon is back. */
 START_TEST(swap_later)
 {
 	struct raw *op = raw_operator(daemon_.socket);
@@ -194,7 +194,7 @@ START_TEST(calls_time_out)
 	ck_assert_ptr_null(s);
 	ck_assert_int_eq(decode(), 0);
 	resume();
-	/* the late answers come with the next turn; after them, in order, what undoes them */
+	/* the next turn takes the late answers, and then sends, in order, what undoes them */
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
 	OK(skv_seq_drop(seq));
 	ck_assert_uint_eq(count(SKV_QUERY_SEQS, "sequences"), 2);
@@ -229,7 +229,7 @@ START_TEST(fork_times_out)
 	refmodel_feed(&w, &ws, 3, 1, false);
 	ck_assert_int_eq(decode(), 0);
 	refmodel_seq_deinit(&ws);
-	/* a parent that goes while its fork is unanswered */
+	/* a parent that is dropped while its fork is unanswered */
 	OK(skv_seq_new(w.session, NULL, 0, &other));
 	refmodel_seq_init(&w, &ws, other, 600);
 	refmodel_feed(&w, &ws, 4, 30, true);
@@ -244,7 +244,7 @@ START_TEST(fork_times_out)
 }
 END_TEST
 
-/* All that is leased is the session's stock, or of the one sequence that there is. */
+/* All leased pages are in the session's stock, or belong to the only sequence. */
 static void expect_leased(struct skv_session *session)
 {
 	struct skv_stats stats = {.size = sizeof(stats)};
@@ -258,7 +258,7 @@ static void expect_leased(struct skv_session *session)
 	raw_close(op);
 }
 
-/* Pages of what was dropped into silence come back too. */
+/* Pages of sequences that were dropped without an answer come back, too. */
 START_TEST(drops_time_out)
 {
 	struct skv_seq *seq[2];
@@ -285,7 +285,7 @@ START_TEST(drops_time_out)
 }
 END_TEST
 
-/* A session that is closed with a lease on its way, while another one is on the same pool. */
+/* A session that is closed while a lease is pending, with another one on the same pool. */
 START_TEST(close_times_out)
 {
 	struct skv_session *second;
@@ -345,7 +345,7 @@ START_TEST(death)
 	FAILS(skv_seq_attach(w.session, "main", &seq), ECONNRESET, "");
 	FAILS(skv_seq_fork(q.seq, NULL, SKV_ALL, &seq), ECONNRESET, "");
 	FAILS(skv_open(client, &w.model, "full", &s), ECONNRESET, "");
-	/* giving pages up makes room for others, though nobody can be told */
+	/* pages that are given up cannot be reported to the daemon; the handles are freed */
 	ck_assert_uint_eq(skv_seq_len(q.seq), q.len);
 	FAILS(skv_seq_detach(q.seq), ECONNRESET, "");
 	skv_close(w.session);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of libsparsekv-client on a real daemon: what attention gives under each policy, what the
- * daemon's accounts say of it, and what becomes of sequences that are forked, handed over, refused pages.
+ * Tests of libsparsekv-client on a real daemon: the outputs of attention under each policy, the daemon's accounts of
+ * pages, and sequences that are forked, handed over, or refused pages.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static void new_seq(struct refmodel *w, struct refmodel_seq *q, const char *name
 	refmodel_seq_init(w, q, seq, w->model.max_tokens);
 }
 
-/* Pages of one layer's worth of `tokens`, all layers. */
+/* Pages of `tokens` tokens in all layers. */
 static uint64_t pages(const struct refmodel *w, uint32_t tokens)
 {
 	return (uint64_t)skv_pages_of(tokens) * w->model.n_layers;
@@ -63,7 +63,7 @@ static uint64_t pages(const struct refmodel *w, uint32_t tokens)
 
 #define N_SEQS 5
 
-/* Length, ids, next and pages of a sequence are what the reference says. */
+/* Length, ids, next id and pages of a sequence are those of the reference. */
 static void check_state(struct refmodel *w, struct refmodel_seq *q)
 {
 	uint64_t resident, total, expect = 0;
@@ -83,7 +83,7 @@ static void check_state(struct refmodel *w, struct refmodel_seq *q)
 	ck_assert_int_eq(ids[len], len ? refmodel_token(q->content[len - 1] + 1) : -1);
 }
 
-/* Random batches of prompts and decoding, some steps given up half-way, under a random policy. */
+/* Random batches of prompts and decode rows, some steps aborted half-way, under a random policy. */
 START_TEST(outputs)
 {
 	struct refmodel w = {0};
@@ -116,7 +116,7 @@ START_TEST(outputs)
 		if (n > 0)
 			ck_assert_int_eq(refmodel_step(&w, items, n, at), at >= 0 ? -ECANCELED : 0);
 	}
-	if (!devmem_is_device()) /* with rows of 16 bits, rounding decides most selections of a few pages */
+	if (!devmem_is_device()) /* with 16-bit rows, rounding decides most selections of a few pages */
 		ck_assert_uint_lt(w.skipped, 10);
 	ck_assert_uint_gt(w.checked, 5000);
 	for (int i = 0; i < N_SEQS; i++) {
@@ -159,7 +159,7 @@ START_TEST(chunks)
 }
 END_TEST
 
-/* A prompt of which nothing was attended to is there as any other, unless its policy wants to see it read. */
+/* A prompt that was appended without attention decodes like any other, unless its policy needs its queries. */
 START_TEST(appended)
 {
 	static const char *const specs[] = {"full", "quest?budget=4&dense=1", "streaming?budget=64&sinks=4&dense=1",
@@ -200,7 +200,7 @@ END_TEST
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-/* Parent and children share pages, diverge, and go in any order. */
+/* Parent and children share pages, diverge, and are dropped in any order. */
 START_TEST(forks)
 {
 	struct refmodel w = {.policy = {.kind = _i ? REFMODEL_STREAMING : REFMODEL_FULL, .sinks = 4, .budget = {.count = 64}}};
@@ -216,16 +216,16 @@ START_TEST(forks)
 	check_state(&w, &child);
 	ck_assert_uint_eq(raw_pool_figure(op, "shared"), pages(&w, 137));
 
-	/* the shared last page is copied by who writes first; neither sees the other's tokens */
+	/* the first writer copies the shared last page; neither sees the other's tokens */
 	for (int i = 0; i < 20; i++) {
 		refmodel_feed(&w, &child, 2, 1, false);
 		refmodel_feed(&w, &parent, 1, 1, false);
 	}
 	check_state(&w, &parent);
 	check_state(&w, &child);
-	ck_assert_uint_le(raw_pool_figure(op, "shared"), pages(&w, 128)); /* the daemon was told as they went */
+	ck_assert_uint_le(raw_pool_figure(op, "shared"), pages(&w, 128)); /* the daemon was told of each */
 
-	/* a fork of an evicted or a grown one, while its own shared pages are partly given up */
+	/* a fork of a sequence that has evicted or grown, while some of its own shared pages are given up */
 	OK(skv_seq_fork(child.seq, NULL, SKV_ALL, &q));
 	refmodel_seq_copy(&w, &grandchild, &child, q);
 	check_state(&w, &grandchild);
@@ -240,7 +240,7 @@ START_TEST(forks)
 	refmodel_feed(&w, &grandchild, 3, 1, false);
 	check_state(&w, &grandchild);
 	shared = raw_pool_figure(op, "shared");
-	ck_assert_uint_le(shared, pages(&w, 157)); /* what the last one still shares with nobody */
+	ck_assert_uint_le(shared, pages(&w, 157)); /* shared by the last sequence alone */
 	OK(skv_seq_detach(grandchild.seq));
 	ck_assert_uint_eq(raw_pool_figure(op, "shared"), 0);
 	ck_assert_uint_eq(raw_pool_figure(op, "seq"), 0);
@@ -250,7 +250,7 @@ START_TEST(forks)
 }
 END_TEST
 
-/* A named sequence goes from process to process, each continuing it. */
+/* A named sequence is handed from process to process; each one continues it. */
 START_TEST(hand_over)
 {
 	struct refmodel w = {.policy = {.kind = _i ? REFMODEL_STREAMING : REFMODEL_FULL, .sinks = 4, .budget = {.count = 64}}};
@@ -284,7 +284,7 @@ START_TEST(hand_over)
 				skv_disconnect(own);
 			else if (round == 1)
 				skv_close(w.session);
-			_exit(0); /* or die with it in hand */
+			_exit(0); /* or die while it holds it */
 		}
 		child_wait(pid);
 		for (uint32_t i = 0; i < 9; i++)
@@ -304,7 +304,7 @@ END_TEST
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* Pages of as many bytes. */
+/* Pages with the same number of bytes. */
 static void to_device(struct skv_model *m)
 {
 	if (!devmem_is_device())
@@ -314,7 +314,7 @@ static void to_device(struct skv_model *m)
 	m->head_dim *= 2;
 }
 
-/* What a policy evicts comes back to the daemon, all but a small stock. */
+/* Evicted pages return to the daemon, except a small stock. */
 START_TEST(evicted_pages_return)
 {
 	struct refmodel w = {.policy = {.kind = REFMODEL_STREAMING, .sinks = 4, .budget = {.count = 64}, .dense = 1}};
@@ -340,7 +340,7 @@ START_TEST(evicted_pages_return)
 }
 END_TEST
 
-/* A step that cannot have all of its pages changes nothing, and others go on. */
+/* A step that cannot have all of its pages changes nothing, and other sequences go on. */
 START_TEST(no_space)
 {
 	struct refmodel w = {.policy = {.kind = REFMODEL_FULL}};
@@ -370,7 +370,7 @@ START_TEST(no_space)
 	OK(skv_session_stats(w.session, &stats));
 	ck_assert_uint_eq(raw_pool_figure(op, "lease"), pages(&w, a.len) + pages(&w, b.len) + stats.stock_pages);
 
-	/* the one that fits goes on, and after a drop so does the other */
+	/* the sequence that fits goes on, and so does the other one after a drop */
 	for (int i = 0; i < 10; i++)
 		refmodel_feed(&w, &b, 3, 1, false);
 	OK(skv_seq_drop(a.seq));
@@ -383,7 +383,7 @@ START_TEST(no_space)
 }
 END_TEST
 
-/* Pages of what is dropped are used again by the next, without a word to the daemon's pool. */
+/* The next sequence reuses the pages of a dropped one, without asking the daemon for pages. */
 START_TEST(dropped_pages_stay_in_stock)
 {
 	struct refmodel w = {.policy = {.kind = REFMODEL_FULL}};
@@ -405,8 +405,8 @@ START_TEST(dropped_pages_stay_in_stock)
 END_TEST
 
 /*
- * With the last reference the daemon frees a shared prefix at once and withdraws its segments, ahead of its
- * answer to the drop: nothing here may count on them any more by then.
+ * With the last reference the daemon frees a shared prefix at once and withdraws its segments before it answers the
+ * drop: the library must not count on them by then.
  */
 START_TEST(dropped_prefix_leaves)
 {
@@ -441,7 +441,7 @@ int main(void)
 	tcase_add_loop_test(t, outputs, 0, 6);
 	tcase_add_loop_test(t, appended, 0, 6);
 	tcase_add_loop_test(t, forks, 0, 2);
-	if (!devmem_is_device()) /* its children would be those of a process that uses one */
+	if (!devmem_is_device()) /* a child cannot use a device of its parent */
 		tcase_add_loop_test(t, hand_over, 0, 2);
 	add_case(s, "small pool", 60, setup_small, teardown, no_space, NULL);
 	add_case(s, "small segments", 60, setup_small_segments, teardown, dropped_prefix_leaves, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compressors: what is read of them, and files that are cut off, of another shape, or full of numbers that are none. */
+/* Files of codecs: what is read of them, and files that are cut off, of another shape, or not finite. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -42,7 +42,7 @@ static void teardown(void)
 	fx_remove(folder);
 }
 
-/* Layers 1 and 3 with hidden layers in E and Dec, or with none. */
+/* Layers 1 and 3, with or without hidden layers in E and Dec. */
 static struct codec_file file_of(bool hidden, bool wide)
 {
 	struct codec_file f = {.about = ABOUT};
@@ -60,7 +60,7 @@ static struct codec_file file_of(bool hidden, bool wide)
 	return f;
 }
 
-/* All that there may be. */
+/* A file with everything that is possible. */
 static struct codec_file file_of_all(void)
 {
 	struct codec_file f = file_of(true, true);
@@ -79,7 +79,7 @@ static struct codec *read_file(void)
 	return c;
 }
 
-/* Refused with this errno and a text that names the file and has `says`. */
+/* Refused with this errno and a text that names the file and contains `says`. */
 static void refused(int error, const char *says)
 {
 	struct codec *c = (struct codec *)&c;
@@ -98,7 +98,7 @@ START_TEST(what_is_read)
 	struct codec_file f = file_of(hidden, wide);
 	struct codec *c;
 
-	if (norm) /* of one layer, not of the other */
+	if (norm) /* in one layer only */
 		codec_file_add(&f, 3, "k_norm", HEAD, 0, numbers[3][NORM]);
 	codec_file_write(&f, path);
 	c = read_file();
@@ -132,7 +132,7 @@ START_TEST(what_is_read)
 }
 END_TEST
 
-/* Any bit that changes changes the fingerprint, and a file that is the same has the same. */
+/* Any changed bit changes the fingerprint; equal files have the same. */
 START_TEST(fingerprints)
 {
 	struct codec_file f = file_of(true, false);
@@ -153,7 +153,7 @@ START_TEST(fingerprints)
 }
 END_TEST
 
-/* What was read stays when the file is cut. */
+/* What was read stays valid when the file is cut. */
 START_TEST(cut_later)
 {
 	struct codec_file f = file_of(true, true);
@@ -213,7 +213,7 @@ START_TEST(missing)
 }
 END_TEST
 
-/* One layer with hidden layers, the other without. */
+/* One layer with hidden layers, the other one without. */
 START_TEST(mixed)
 {
 	for (int i = 0; i < 4; i++) {
@@ -293,7 +293,7 @@ START_TEST(files_that_are_none)
 }
 END_TEST
 
-/* Random bytes in the header change nothing but what is refused. */
+/* Random bytes in the header: the file is refused or read, without a crash. */
 START_TEST(scribbled)
 {
 	struct codec_file f = file_of(true, true);

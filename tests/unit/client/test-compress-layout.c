@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tokens are compressed: against a sequence that grows token by token, and compresses as soon as it can. */
+/* Which tokens are compressed: compared with a sequence that grows token by token and compresses as soon as it can. */
 #include "libclient/compress/lengths.h"
 
 #include <check.h>
@@ -47,7 +47,7 @@ START_TEST(as_it_grows)
 		for (uint32_t n = 0; n < 2000; n++) {
 			uint32_t from = coded ? coded : first;
 
-			if (n >= from && n - from == k.residual + k.block) /* `raw` tokens are behind a block */
+			if (n >= from && n - from == k.residual + k.block) /* residual behind a block */
 				coded = from + k.block;
 			ck_assert_uint_eq(compress_end(&k, n), coded);
 		}
@@ -56,8 +56,7 @@ START_TEST(as_it_grows)
 END_TEST
 
 /*
- * What a commit says of it passes the check of every reader, at any length; and nothing is compressed that was not
- * planned.
+ * What a commit says of compression passes every reader's check at any length, and only planned tokens are compressed.
  */
 START_TEST(commits_are_good)
 {
@@ -77,7 +76,7 @@ START_TEST(commits_are_good)
 }
 END_TEST
 
-/* The largest number of a reference decides how many bytes each has. */
+/* The largest number of a reference decides how many bytes each number has. */
 START_TEST(forms)
 {
 	struct skv_compress k = {.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 64, .stride = 10, .n_refs = 4, .ref_bits = 8,
@@ -102,7 +101,7 @@ START_TEST(forms)
 }
 END_TEST
 
-/* Where records of a sealed prefix lie is the same to who knows its form alone as to the kernels. */
+/* Code that knows only a prefix's form finds records where the kernels put them. */
 START_TEST(records)
 {
 	for (int round = 0; round < 2000; round++) {
