@@ -28,7 +28,6 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 40000u
 #define TURN_BLOCKS 128u /* blocks whose ids are copied per turn; keeps a turn well below a millisecond */
 #define SEND_MS 60000u /* for one prefix; workers report that they go on */
 _Static_assert(SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
@@ -385,7 +384,7 @@ static void send_listed(struct skv_parking_job *j)
 static void send_turn(struct skv_parking_job *j)
 {
 	struct skv_server *s = j->parking->server;
-	uint32_t units = TURN_UNITS;
+	uint32_t units = SKV_TURN_UNITS;
 	int r = j->listed ? 0 : skv_core_list_some(s->core, &j->listing, &units);
 
 	if (r == SKV_CORE_E_TURNS) {

@@ -20,7 +20,6 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 40000u
 #define MARKED_IN_A_TURN 65536u /* entries */
 #define TAKEN "a client has taken it meanwhile, or it was dropped"
 
@@ -218,7 +217,7 @@ static void park_listed(struct skv_parking_job *j)
 static void turn(struct skv_parking_job *j)
 {
 	struct skv_server *s = j->parking->server;
-	uint32_t units = TURN_UNITS;
+	uint32_t units = SKV_TURN_UNITS;
 	char why[SKV_TEXT_MAX];
 	int r;
 

@@ -19,7 +19,6 @@
 #include "daemon/sys/json.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 40000u
 #define PART (SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_text))
 
 struct skv_querying {
@@ -146,7 +145,7 @@ static struct skv_querying *take(struct skv_queue *queue)
 static void work(struct skv_server *s, struct skv_querying *q)
 {
 	struct skv_conn *conn = skv_ipc_find(s->ipc, q->conn);
-	uint32_t units = TURN_UNITS;
+	uint32_t units = SKV_TURN_UNITS;
 	struct writer w = {s, q};
 	bool through;
 

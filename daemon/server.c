@@ -9,6 +9,7 @@
  */
 #include <config.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,6 +145,15 @@ static int start_core(struct skv_server *s)
 	return 0;
 }
 
+/* Makes the kernel's table of descriptors as large as it has to become: growing it later stops the loop for up to 20 ms. */
+static void grow_table(uint64_t n)
+{
+	const int fd = open("/", O_PATH | O_CLOEXEC);
+
+	skv_close_fd(fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, (int)n - 1));
+	skv_close_fd(fd);
+}
+
 /*
  * Each sequence, session, pool and policy takes one descriptor, a client two. Too few for a start are an error now.
  * Too few for what the settings allow are an error for a client later, like a lack of memory.
@@ -163,6 +173,7 @@ static int take_descriptors(const struct skv_config *c)
 		        "RLIMIT_NOFILE: got %llu, which clients may use up; expected %llu, as max-sequences, "
 		        "max-sessions, max-clients and max-pools allow",
 		        (unsigned long long)limit, (unsigned long long)most);
+	grow_table(limit < most ? limit : most);
 	return 0;
 }
 

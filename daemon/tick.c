@@ -17,8 +17,6 @@
 #include "daemon/sys/sd.h"
 
 #define TICK_NS 1000000000u
-#define TICK_UNITS 35000u /* of one step */
-
 static void update_status(struct skv_server *s)
 {
 	char status[sizeof(s->status)];
@@ -33,7 +31,7 @@ static void update_status(struct skv_server *s)
 /* Ages sequences that no client holds, and logs those that were dropped for age or to make room. */
 static bool age(struct skv_server *s)
 {
-	const bool more = skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl, TICK_UNITS);
+	const bool more = skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl, SKV_TURN_UNITS);
 	uint64_t aged, for_room;
 
 	skv_core_dropped(s->core, &aged, &for_room);
@@ -90,13 +88,13 @@ static bool measure_clients(struct skv_server *s)
 /* Clients write to their memory without asking, so its size is measured and charged. */
 static bool measure(struct skv_server *s)
 {
-	skv_core_measure(s->core, &s->measured, TICK_UNITS);
+	skv_core_measure(s->core, &s->measured, SKV_TURN_UNITS);
 	skv_loop_did(s->loop, "measuring");
 	return false;
 }
 
 /* The steps of a tick, one per turn of the loop. Each returns true if it has more to do. */
-static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, keep_all_counts, measure_clients, measure, measure, measure};
+static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, keep_all_counts, measure_clients, measure, measure, measure, measure, measure, measure};
 #define STEPS (sizeof(steps) / sizeof(*steps))
 
 bool skv_tick_some(struct skv_server *s)

@@ -16,8 +16,6 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_UNITS 40000u
-
 struct skv_turns {
 	struct skv_turns *next;
 	uint32_t client;
@@ -89,7 +87,7 @@ bool skv_turns_work(struct skv_server *s)
 {
 	struct skv_core_done done;
 
-	skv_core_work(s->core, TURN_UNITS, &done);
+	skv_core_work(s->core, SKV_TURN_UNITS, &done);
 	skv_loop_did(s->loop, done.work);
 	if (done.failed) {
 		skv_server_fail(s, "work in turns", done.failed);

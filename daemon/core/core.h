@@ -133,6 +133,12 @@ void skv_core_set_device(struct skv_core *, uint32_t device, const struct skv_me
 /* One line about the last positive error: what was wrong and what was expected. Valid until the next call. */
 const char *skv_core_why(const struct skv_core *);
 
+/*
+ * Units of one piece of work in a turn of the daemon's loop. A turn makes up to five pieces (a task, a list, parking, keys, a tick), and
+ * serves requests: together they stay below 2 ms of processor time.
+ */
+#define SKV_TURN_UNITS 16000u
+
 /* ---- clients and sessions ---- */
 /*
  * E_QUOTA: the account has its quota of clients. E_NOSPC: the daemon has no more rows for it. `program` is for display,

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FIRST_TURN 20000u /* work units */
 
 static const char *const names[] = {
 	[SKV_TASK_DETACH] = "detaching", [SKV_TASK_ATTACH] = "attaching", [SKV_TASK_FORK] = "forking", [SKV_TASK_DROP] = "dropping",
@@ -137,7 +136,7 @@ static void append(struct skv_core *c, struct skv_task *t)
 /* Makes the first turn. */
 static int begin(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
 {
-	uint32_t units = FIRST_TURN;
+	uint32_t units = SKV_TURN_UNITS;
 	enum skv_progress p = some(c, t, &units);
 	int result;
 

@@ -26,7 +26,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define TURN_NS 500000u
+#define TURN_NS 300000u
 /*
  * Unread data in the kernel is charged to the daemon for as long as the peer's socket exists. So the buffer holds two
  * of the largest messages (the kernel doubles this number) instead of 26.
