@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include "common/fd.h"
 #include "daemon/core/core.h"
+#include "daemon/deferred.h"
 #include "daemon/handover.h"
 #include "daemon/parking.h"
 #include "daemon/reply.h"
@@ -30,7 +31,6 @@
 #include "daemon/turns.h"
 
 #define ATTACH_WAIT_NS 1000000000u
-#define MOST_WAITING 16u /* of one connection */
 
 struct skv_fence {
 	struct skv_fence *next;
@@ -44,12 +44,11 @@ struct skv_fence {
 
 /* A SEQ_ATTACH that waits. */
 struct skv_attaching {
+	struct skv_deferred request;
 	struct skv_attaching *next;
 	struct skv_server *server;
-	uint64_t conn; /* number of the connection; 0: it was answered, only the operation is left */
-	struct skv_msg_header header;
 	struct skv_msg_seq_name m;
-	bool read; /* it has been or is being read from a file */
+	bool read; /* the sequence was, or is being, read from a file */
 	struct skv_op timer_op;
 };
 
@@ -95,13 +94,12 @@ static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv
 /* Tries again. False: it still waits. */
 static bool attach_again(struct skv_attaching *a, bool wait)
 {
-	struct skv_server *s = a->server;
-	struct skv_conn *conn = a->conn ? skv_ipc_find(s->ipc, a->conn) : NULL;
+	struct skv_conn *conn = a->request.conn;
 
-	if (conn && !attach(s, conn, &a->header, &a->m, wait, &a->read))
+	if (conn && !attach(a->server, conn, &a->request.header, &a->m, wait, &a->read))
 		return false;
-	a->conn = 0;
-	skv_op_cancel(s->loop, &a->timer_op);
+	skv_deferred_end(&a->request);
+	skv_op_cancel(a->server->loop, &a->timer_op);
 	return true;
 }
 
@@ -109,14 +107,14 @@ static void attach_late(struct skv_op *op, int res)
 {
 	struct skv_attaching *a = SKV_OP_OWNER(op, struct skv_attaching, timer_op), **at = &a->server->attaching;
 
-	if (res == 0 && a->conn && !attach_again(a, false)) {
-		skv_reply_wait(skv_ipc_find(a->server->ipc, a->conn), a->header.serial);
+	if (res == 0 && a->request.conn && !attach_again(a, false)) {
 		skv_op_timer(a->server->loop, op, ATTACH_WAIT_NS, attach_late);
 		return;
 	}
 	while (*at != a)
 		at = &(*at)->next;
 	*at = a->next;
+	skv_deferred_end(&a->request);
 	free(a);
 }
 
@@ -124,23 +122,19 @@ void skv_fence_attach(struct skv_server *s, struct skv_conn *conn, const struct 
                       int *fds)
 {
 	const struct skv_msg_seq_name *m = body;
-	struct skv_attaching *a = NULL;
+	struct skv_attaching *a;
 	bool read = false;
-	unsigned n = 0;
 
 	(void)fds;
-	if (attach(s, conn, h, m, true, &read))
+	if (attach(s, conn, h, m, true, &read) || skv_deferred_refuses(conn, h))
 		return;
-	for (a = s->attaching; a; a = a->next)
-		n += a->conn == skv_conn_number(conn);
-	a = n < MOST_WAITING ? calloc(1, sizeof(*a)) : NULL;
+	a = calloc(1, sizeof(*a));
 	if (!a) {
-		skv_conn_error(conn, h->serial, EBUSY, "%s; %u requests of this client wait already", skv_core_why(s->core), n);
+		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 		return;
 	}
+	skv_deferred_begin(&a->request, conn, h, false);
 	a->server = s;
-	a->conn = skv_conn_number(conn);
-	a->header = *h;
 	a->m = *m;
 	a->read = read;
 	a->next = s->attaching;
@@ -161,7 +155,7 @@ static bool is_for(struct skv_attaching *a, struct skv_conn *conn, uid_t uid, co
 void skv_fence_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error, const char *why)
 {
 	for (struct skv_attaching *a = s->attaching; a; a = a->next) {
-		struct skv_conn *conn = a->conn ? skv_ipc_find(s->ipc, a->conn) : NULL;
+		struct skv_conn *conn = a->request.conn;
 
 		if (!conn || !a->read || !is_for(a, conn, uid, m, name))
 			continue;
@@ -169,19 +163,9 @@ void skv_fence_restored(struct skv_server *s, uid_t uid, const struct skv_model 
 			(void)attach_again(a, true);
 			continue;
 		}
-		skv_conn_error(conn, a->header.serial, -error, "%s", why);
-		a->conn = 0;
+		skv_deferred_error(&a->request, -error, "%s", why);
 		skv_op_cancel(s->loop, &a->timer_op);
 	}
-}
-
-void skv_fence_forget(struct skv_server *s, const struct skv_conn *conn)
-{
-	for (struct skv_attaching *a = s->attaching; a; a = a->next)
-		if (a->conn == skv_conn_number(conn)) {
-			a->conn = 0;
-			skv_op_cancel(s->loop, &a->timer_op);
-		}
 }
 
 /* ---- clients that are gone ---- */
@@ -200,8 +184,7 @@ void skv_fence_gone(struct skv_server *s, uid_t uid, uint64_t took_ns)
 	skv_count(s->counts, uid, SKV_COUNT_GONE, 1);
 	skv_count_time(s->counts, uid, SKV_COUNT_RECLAIM_NS, took_ns);
 	for (struct skv_attaching *a = s->attaching; a; a = a->next)
-		if (a->conn)
-			(void)attach_again(a, true);
+		(void)attach_again(a, true);
 }
 
 static void fence_free(struct skv_fence *f)

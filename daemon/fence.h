@@ -32,8 +32,6 @@ void skv_fence_attach(struct skv_server *, struct skv_conn *, const struct skv_m
                       int *fds);
 /* A parked sequence has been read, or reading failed (error: negative errno): answer the requests that wait for it. */
 void skv_fence_restored(struct skv_server *, uid_t uid, const struct skv_model *, const char *name, int error, const char *why);
-/* The connection is gone: drop its waiting requests. */
-void skv_fence_forget(struct skv_server *, const struct skv_conn *);
 
 /* Everything that a client of this user had has been reclaimed; took_ns: how long that took. */
 void skv_fence_gone(struct skv_server *, uid_t, uint64_t took_ns);

@@ -14,19 +14,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/deferred.h"
 #include "daemon/parking.h"
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 
-#define MOST_WAITING 16u /* of one connection */
 #define ALL_POOLS UINT32_MAX
 #define MOST_RUNS ((SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_runs)) / sizeof(struct skv_wire_run))
 
 struct skv_waiting {
+	struct skv_deferred request;
 	struct skv_queued queued;
-	uint64_t conn; /* number of the connection */
 	uint32_t pool;
-	struct skv_msg_header header;
 	struct skv_msg_lease_get m;
 	/* a needed segment failed: lease from what there is */
 	bool failed;
@@ -66,25 +65,26 @@ void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv
 {
 	const struct skv_msg_lease_get *m = body;
 	struct skv_waiting *w;
-	unsigned n = 0;
 
 	(void)fds;
-	if (answer(s, conn, h, m, NULL))
+	if (answer(s, conn, h, m, NULL) || skv_deferred_refuses(conn, h))
 		return;
-	SKV_QUEUE_EACH(e, &s->waiting)
-		n += waiting_of(e)->conn == skv_conn_number(conn);
-	w = n < MOST_WAITING ? calloc(1, sizeof(*w)) : NULL;
+	w = calloc(1, sizeof(*w));
 	if (!w) {
-		skv_conn_error(conn, h->serial, EAGAIN, "%u leases of this client wait for memory already",
-		               n);
+		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 		return;
 	}
-	w->conn = skv_conn_number(conn);
-	w->header = *h;
 	w->m = *m;
 	/* the session exists: the core has just checked it */
 	(void)skv_core_session_pool(s->core, skv_conn_client(conn), m->session, &w->pool);
+	skv_deferred_begin(&w->request, conn, h, false);
 	skv_queue_put(&s->waiting, &w->queued, skv_conn_peer(conn)->uid);
+}
+
+static void forget(struct skv_waiting *w)
+{
+	skv_deferred_end(&w->request);
+	free(w);
 }
 
 /* Tries each waiting request for this pool, or for any (ALL_POOLS). Requests of connections that are gone are freed. */
@@ -96,12 +96,12 @@ static void serve(struct skv_server *s, uint32_t pool)
 	skv_queue_move(&round, &s->waiting);
 	while ((e = skv_queue_take(&round))) {
 		struct skv_waiting *w = waiting_of(e);
-		struct skv_conn *conn = skv_ipc_find(s->ipc, w->conn);
+		struct skv_conn *conn = w->request.conn;
 
-		if (conn && ((pool != ALL_POOLS && w->pool != pool) || !answer(s, conn, &w->header, &w->m, w)))
+		if (conn && ((pool != ALL_POOLS && w->pool != pool) || !answer(s, conn, &w->request.header, &w->m, w)))
 			skv_queue_put(&s->waiting, e, e->user);
 		else
-			free(w);
+			forget(w);
 	}
 	skv_parking_retry(s);
 }
@@ -109,12 +109,6 @@ static void serve(struct skv_server *s, uint32_t pool)
 void skv_lease_retry(struct skv_server *s)
 {
 	serve(s, ALL_POOLS);
-}
-
-void skv_lease_tick(struct skv_server *s)
-{
-	SKV_QUEUE_EACH(e, &s->waiting)
-		skv_reply_wait(skv_ipc_find(s->ipc, waiting_of(e)->conn), waiting_of(e)->header.serial);
 }
 
 void skv_lease_arrived(struct skv_server *s, uint32_t pool)
@@ -143,5 +137,5 @@ void skv_lease_free_all(struct skv_server *s)
 	struct skv_queued *e;
 
 	while ((e = skv_queue_take(&s->waiting)))
-		free(waiting_of(e));
+		forget(waiting_of(e));
 }

@@ -10,8 +10,6 @@ struct skv_server;
 void skv_lease_get(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 /* Work has ended and may have freed memory: try the waiting requests again. */
 void skv_lease_retry(struct skv_server *);
-/* Once a second: send WAIT to clients whose request still waits. */
-void skv_lease_tick(struct skv_server *);
 /*
  * A segment of the pool has been created, or its creation failed (error: positive errno): serve the requests that
  * wait for it.

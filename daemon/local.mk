@@ -9,7 +9,7 @@ include daemon/ctl/local.mk
 noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
 	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/policy.c daemon/policy.h \
-	daemon/device.c daemon/device.h daemon/export.c daemon/fence.c daemon/fence.h daemon/handover.c daemon/handover.h daemon/hostmem.c daemon/hostmem.h \
+	daemon/deferred.c daemon/deferred.h daemon/device.c daemon/device.h daemon/export.c daemon/fence.c daemon/fence.h daemon/handover.c daemon/handover.h daemon/hostmem.c daemon/hostmem.h \
 	daemon/keeper.c daemon/keeper.h daemon/stored.c daemon/stored.h daemon/lease.c daemon/lease.h daemon/import.c daemon/look.c daemon/park.c daemon/parked-files.c daemon/parking.c daemon/parking.h daemon/parking-priv.h daemon/parking-report.c daemon/parking-request.c daemon/restore.c \
 	daemon/disk/files.c daemon/disk/files.h daemon/past.c daemon/past.h daemon/put-off.c daemon/query.c daemon/query.h daemon/reply.c daemon/reply.h daemon/report.c daemon/report.h \
 	daemon/tick.c daemon/tick.h daemon/turns.c daemon/turns.h daemon/fetch.c daemon/prefix.c daemon/prefix.h daemon/prefix-keys.c daemon/prefix-keys.h daemon/prefix-priv.h daemon/prefix-report.c \

@@ -7,6 +7,7 @@
 #include "daemon/core/block-index.h"
 #include "daemon/core/parking.h"
 #include "daemon/core/prefix.h"
+#include "daemon/deferred.h"
 #include "daemon/disk/job.h"
 #include "daemon/parking.h"
 #include "daemon/server-priv.h"
@@ -32,9 +33,8 @@ enum {
  * received until the reply.
  */
 struct skv_parking_ask {
-	void (*tell)(const struct skv_parking *, const struct skv_parking_ask *);
-	uint64_t conn; /* number of the connection */
-	struct skv_msg_header header;
+	struct skv_deferred request;
+	void (*tell)(struct skv_parking_ask *);
 	char name[SKV_NAME_MAX];
 	unsigned jobs; /* jobs under way */
 	unsigned done;
@@ -109,9 +109,8 @@ struct skv_parking_job {
  * parked.
  */
 struct skv_put_off {
+	struct skv_deferred request;
 	struct skv_queued queued;
-	uint64_t conn; /* number of the connection */
-	struct skv_msg_header header;
 	skv_parking_again again;
 	union {
 		struct skv_msg_seq seq;
@@ -149,7 +148,7 @@ int skv_parking_wait(struct skv_parking_job *, struct skv_parking_ask *);
  * One job of the request has ended; the request counts as one job itself until all others are begun. The last call
  * answers the request and frees it.
  */
-void skv_parking_answer(struct skv_parking *, struct skv_parking_ask *, int error, const char *why);
+void skv_parking_answer(struct skv_parking_ask *, int error, const char *why);
 /* Does the user have a job of this kind? */
 bool skv_parking_has_job(const struct skv_parking *, const struct skv_parking_kind *, uint32_t uid);
 /* The next job, after `after` or from the start (NULL), that moves this sequence; or NULL. */

@@ -21,17 +21,18 @@
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void tell(const struct skv_parking *k, const struct skv_parking_ask *ask)
+static void tell(struct skv_parking_ask *ask)
 {
-	struct skv_conn *conn = skv_ipc_find(k->server->ipc, ask->conn);
+	const struct skv_msg_header *h = &ask->request.header;
+	struct skv_conn *conn = ask->request.conn;
 
-	if (!conn)
+	if (ask->error) {
+		skv_deferred_error(&ask->request, -ask->error, "%s", ask->why);
 		return;
-	skv_conn_pause(conn, false);
-	if (ask->error)
-		skv_conn_error(conn, ask->header.serial, -ask->error, "%s", ask->why);
-	else
-		skv_report_send(conn, ask->header.type | SKV_REPLY, ask->header.serial,
+	}
+	skv_deferred_end(&ask->request);
+	if (conn)
+		skv_report_send(conn, h->type | SKV_REPLY, h->serial,
 		                json_pack("{s:s, s:I, s:I, s:f}", "name", ask->name, "sequences", (json_int_t)ask->done, "bytes",
 		                          (json_int_t)ask->bytes, "seconds", (double)(skv_now_ns() - ask->begun_ns) / 1e9));
 }
@@ -49,21 +50,19 @@ static struct skv_parking_ask *ask_new(struct skv_conn *conn, const struct skv_m
 		return NULL;
 	}
 	ask->tell = tell;
-	ask->conn = skv_conn_number(conn);
-	ask->header = *h;
+	skv_deferred_begin(&ask->request, conn, h, true);
 	ask->jobs = 1;
 	ask->begun_ns = skv_now_ns();
-	skv_conn_pause(conn, true);
 	snprintf(ask->name, sizeof(ask->name), "%s", name);
 	return ask;
 }
 
 /* All jobs that could be begun were begun. */
-static void asked(struct skv_parking *k, struct skv_parking_ask *ask, int error, const char *why)
+static void asked(struct skv_parking_ask *ask, int error, const char *why)
 {
 	if (error == 0)
 		ask->done--; /* the request itself is no job */
-	skv_parking_answer(k, ask, error, why);
+	skv_parking_answer(ask, error, why);
 }
 
 int skv_parking_unread(struct skv_server *s, uid_t uid, const char *name, char why[SKV_TEXT_MAX])
@@ -126,7 +125,7 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 			r = not_there(k, m, "there is no sequence '%s' of that user and model", why);
 		}
 	}
-	asked(k, ask, r, why);
+	asked(ask, r, why);
 }
 
 static void resume(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
@@ -151,7 +150,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 	}
 	if (r == 0 && ask->jobs == 1)
 		r = not_there(k, m, "no sequence '%s' of that user and model is parked", why);
-	asked(k, ask, r, why);
+	asked(ask, r, why);
 }
 
 /* Exports a parked sequence into a pipe; the client gets the read end. */
@@ -207,7 +206,7 @@ static void import(struct skv_parking *k, struct skv_conn *conn, const struct sk
 		return;
 	r = skv_parking_begin_import(k, m->uid, fds[0], ask, why);
 	fds[0] = -1;
-	asked(k, ask, r, why);
+	asked(ask, r, why);
 }
 
 void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)

@@ -92,7 +92,7 @@ void skv_parking_job_free(struct skv_parking_job *j)
 	free(j);
 }
 
-void skv_parking_answer(struct skv_parking *k, struct skv_parking_ask *ask, int error, const char *why)
+void skv_parking_answer(struct skv_parking_ask *ask, int error, const char *why)
 {
 	if (error && !ask->error) {
 		ask->error = error;
@@ -101,7 +101,7 @@ void skv_parking_answer(struct skv_parking *k, struct skv_parking_ask *ask, int 
 	ask->done += error == 0;
 	if (--ask->jobs)
 		return;
-	ask->tell(k, ask);
+	ask->tell(ask);
 	free(ask);
 }
 
@@ -131,7 +131,7 @@ void skv_parking_end(struct skv_parking_job *j, int error, const char *why)
 		j->asked = a->next;
 		if (error == 0)
 			a->ask->bytes += j->file ? j->file->bytes : 0;
-		skv_parking_answer(k, a->ask, error, why);
+		skv_parking_answer(a->ask, error, why);
 		free(a);
 	}
 	skv_parking_job_free(j);
@@ -396,19 +396,6 @@ void skv_parking_used(struct skv_parked *p)
 	p->age_ns = 0;
 }
 
-/* Sends WAIT to clients whose request waits. */
-static void tell_waiting(struct skv_parking *k)
-{
-	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
-		for (const struct skv_parking_asked *a = j->asked; a; a = a->next)
-			skv_reply_wait(skv_ipc_find(k->server->ipc, a->ask->conn), a->ask->header.serial);
-	SKV_QUEUE_EACH(e, &k->put_off) {
-		const struct skv_put_off *x = SKV_QUEUED_OWNER(e, struct skv_put_off, queued);
-
-		skv_reply_wait(skv_ipc_find(k->server->ipc, x->conn), x->header.serial);
-	}
-}
-
 /* Expires files, and retries removals that failed: up to FILES_A_TICK files, from where the last tick ended. */
 static void age_files(struct skv_parking *k, uint64_t ttl)
 {
@@ -444,7 +431,6 @@ void skv_parking_tick(struct skv_server *s)
 
 	if (!k)
 		return;
-	tell_waiting(k);
 	end_exports(k);
 	k->settled = true; /* so that a lost event only delays what waits */
 	age_files(k, s->config.sequence_ttl);

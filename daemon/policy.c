@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/spec.h"
+#include "daemon/deferred.h"
 #include "daemon/reply.h"
 #include "daemon/report.h"
 #include "daemon/server-priv.h"
@@ -19,10 +20,9 @@
 
 /* An operator's request, while the probe runs. */
 struct pending {
+	struct skv_deferred request;
 	struct skv_server *server;
-	uint64_t conn;
 	char client[SKV_NAME_MAX + 16];
-	struct skv_msg_header header;
 	char file[SKV_NAME_MAX];
 	struct skv_msg_policy_swap swap;
 };
@@ -40,22 +40,27 @@ static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn,
 	if (!p)
 		return NULL;
 	p->server = s;
-	p->conn = skv_conn_number(conn);
-	p->header = *h;
+	skv_deferred_begin(&p->request, conn, h, false);
 	snprintf(p->client, sizeof(p->client), "%s", skv_conn_name(conn));
 	return p;
 }
 
+static void forget(struct pending *p)
+{
+	skv_deferred_end(&p->request);
+	free(p);
+}
+
 static void answer(struct pending *p, int error, const char *text, json_t *value)
 {
-	struct skv_conn *conn = skv_ipc_find(p->server->ipc, p->conn);
+	const struct skv_msg_header *h = &p->request.header;
 
-	if (conn && error)
-		skv_conn_error(conn, p->header.serial, error, "%s", text);
-	else if (conn)
-		skv_report_send(conn, p->header.type | SKV_REPLY, p->header.serial, json_incref(value));
+	if (error)
+		skv_deferred_error(&p->request, error, "%s", text);
+	else if (p->request.conn)
+		skv_report_send(p->request.conn, h->type | SKV_REPLY, h->serial, json_incref(value));
 	json_decref(value);
-	free(p);
+	forget(p);
 }
 
 /* ---- lookup and use ---- */
@@ -260,7 +265,7 @@ void skv_policy_swap_request(struct skv_server *s, struct skv_conn *conn, const 
 	}
 	plugin = skv_policy_find(s, conn, h->serial, m->spec);
 	if (!plugin) {
-		free(p);
+		forget(p);
 		return;
 	}
 	skv_core_sessions(s->core, collect_case, &a);

@@ -13,8 +13,7 @@
 struct skv_prefix_ask {
 	struct skv_prefix_ask *next;
 	struct skv_server *server;
-	uint64_t conn; /* number of the connection; 0: no client waits any more */
-	struct skv_msg_header header;
+	struct skv_deferred request;
 	struct skv_msg_seq_name m; /* PREFIX_NEW: all fields; PREFIX_SEAL: session and seq only */
 	uint32_t client;
 	uid_t uid;

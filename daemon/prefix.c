@@ -47,6 +47,7 @@ void skv_prefix_ask_end(struct skv_prefix_ask *a)
 	while (*at != a)
 		at = &(*at)->next;
 	*at = a->next;
+	skv_deferred_end(&a->request);
 	skv_queue_remove(&a->queued);
 	OPENSSL_cleanse(a->tenant, sizeof(a->tenant));
 	free(a->names);
@@ -57,23 +58,13 @@ void skv_prefix_ask_end(struct skv_prefix_ask *a)
 
 static bool is_seal(const struct skv_prefix_ask *a)
 {
-	return a->header.type == SKV_MSG_PREFIX_SEAL;
-}
-
-static struct skv_conn *waiting(const struct skv_prefix_ask *a)
-{
-	return a->conn ? skv_ipc_find(a->server->ipc, a->conn) : NULL;
+	return a->request.header.type == SKV_MSG_PREFIX_SEAL;
 }
 
 /* Sends an error and ends the request. */
 static void refuse(struct skv_prefix_ask *a, int error, const char *why)
 {
-	struct skv_conn *conn = waiting(a);
-
-	if (conn) {
-		skv_conn_error(conn, a->header.serial, error, "%s", why);
-		skv_conn_pause(conn, false);
-	}
+	skv_deferred_error(&a->request, error, "%s", why);
 	skv_prefix_ask_end(a);
 }
 
@@ -154,8 +145,7 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 		return;
 	}
-	*a = (struct skv_prefix_ask){.next = s->prefix->asks, .server = s, .conn = skv_conn_number(conn), .header = *h,
-	                             .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid};
+	*a = (struct skv_prefix_ask){.next = s->prefix->asks, .server = s, .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid};
 	s->prefix->asks = a;
 	if (seals) {
 		a->m.session = seal->session;
@@ -166,7 +156,7 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		/* at least one token is computed */
 		a->n_blocks = new->n_tokens > 0 ? (new->n_tokens - 1) / SKV_BLOCK_TOKENS : 0;
 	}
-	skv_conn_pause(conn, true);
+	skv_deferred_begin(&a->request, conn, h, true);
 	if (!find_origin(a))
 		return;
 	if ((seals ? seal->n_tokens : new->n_tokens) > a->model.max_tokens) {
@@ -208,7 +198,7 @@ static bool hash_some(struct skv_prefix_ask *a, int *ret)
 static void open_seq(struct skv_prefix_ask *a)
 {
 	struct skv_server *s = a->server;
-	struct skv_conn *conn = waiting(a);
+	struct skv_conn *conn = a->request.conn;
 	struct skv_core_seq_info info = {.fd = -1};
 	uint32_t n = 0;
 	int r;
@@ -220,9 +210,8 @@ static void open_seq(struct skv_prefix_ask *a)
 	skv_count(s->counts, a->uid, SKV_COUNT_ASKED_TOKENS, a->m.n_tokens);
 	skv_count(s->counts, a->uid, SKV_COUNT_HITS, n > 0);
 	skv_count(s->counts, a->uid, SKV_COUNT_HIT_TOKENS, (uint64_t)n * SKV_BLOCK_TOKENS);
-	skv_conn_pause(conn, false);
-	skv_turns_answer(s, conn, &a->header, r, &info);
-	a->conn = 0;
+	skv_deferred_end(&a->request);
+	skv_turns_answer(s, conn, &a->request.header, r, &info);
 }
 
 void skv_prefix_fetched(struct skv_prefix_ask *a)
@@ -285,7 +274,7 @@ void skv_prefix_restored(struct skv_server *s, uid_t uid, const char *name)
 {
 	for (struct skv_prefix_ask *a = s->prefix->asks, *next; a; a = next) {
 		next = a->next;
-		if (awaits(a, uid, name) && waiting(a))
+		if (awaits(a, uid, name) && a->request.conn)
 			ask_store(a);
 		else if (awaits(a, uid, name))
 			skv_prefix_ask_end(a);
@@ -321,12 +310,12 @@ static int sealed(struct skv_server *s, const struct skv_conn *conn, const struc
 {
 	struct skv_prefix_ask *a = s->prefix->asks;
 
-	while (a && (a->conn != skv_conn_number(conn) || a->header.serial != h->serial))
+	while (a && (a->request.conn != conn || a->request.header.serial != h->serial))
 		a = a->next;
 	if (!a)
 		return r;
 	skv_count(s->counts, a->uid, SKV_COUNT_SEALED, r == 0 && a->n_blocks > 0);
-	a->conn = 0;
+	skv_deferred_end(&a->request);
 	a->state = SKV_PREFIX_SENDS;
 	if ((r == 0 || r == SKV_CORE_E_EXIST) && a->n_blocks && has_turn(a) && skv_fetch_send(a) == 0)
 		return 0;
@@ -337,13 +326,12 @@ static int sealed(struct skv_server *s, const struct skv_conn *conn, const struc
 static void have_keys_of_seal(struct skv_prefix_ask *a)
 {
 	struct skv_server *s = a->server;
-	struct skv_conn *conn = waiting(a);
-	const struct skv_msg_header h = a->header; /* the reply may free `a` */
+	struct skv_conn *conn = a->request.conn;
+	const struct skv_msg_header h = a->request.header; /* the reply may free `a` */
 	int r;
 
 	a->state = SKV_PREFIX_SEALS;
 	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, &a->made, a->keys, a->n_blocks) : 0;
-	skv_conn_pause(conn, false);
 	skv_turns_settle_answer(s, conn, &h, r, sealed);
 }
 
@@ -353,7 +341,7 @@ static void turn(struct skv_prefix_ask *a)
 {
 	int r;
 
-	if (!waiting(a))
+	if (!a->request.conn)
 		skv_prefix_ask_end(a);
 	else if (hash_some(a, &r))
 		skv_queue_put(&a->server->prefix->hashes, &a->queued, (uint32_t)a->uid);
@@ -379,30 +367,15 @@ void skv_prefix_tick(struct skv_server *s)
 {
 	skv_fetch_tick(s);
 	for (struct skv_prefix_ask *a = s->prefix->asks, *next; a; a = next) {
-		const bool restores = a->state == SKV_PREFIX_RESTORES;
-		struct skv_conn *conn = restores || a->state == SKV_PREFIX_FETCHES ? waiting(a) : NULL;
+		const bool waits = a->state == SKV_PREFIX_RESTORES || a->state == SKV_PREFIX_FETCHES;
 
 		next = a->next;
-		if (conn && skv_now_ns() > a->deadline_ns)
+		if (waits && a->request.conn && skv_now_ns() > a->deadline_ns)
 			open_seq(a); /* with the blocks in memory; the job continues */
-		else if (conn)
-			skv_reply_wait(conn, a->header.serial);
-		if (restores && !waiting(a)) /* the job has no request any more */
-			skv_prefix_ask_end(a);
+		if (!a->request.conn && (a->state == SKV_PREFIX_RESTORES || a->state == SKV_PREFIX_SEALS))
+			skv_prefix_ask_end(a); /* no client waits for its sequence, or for the end of sealing */
 	}
 	give_up_restoring(s);
-}
-
-void skv_prefix_forget(struct skv_server *s, const struct skv_conn *conn)
-{
-	for (struct skv_prefix_ask *a = s->prefix->asks, *next; a; a = next) {
-		next = a->next;
-		if (a->conn != skv_conn_number(conn))
-			continue;
-		a->conn = 0;
-		if (a->state == SKV_PREFIX_SEALS) /* there is no one to answer */
-			skv_prefix_ask_end(a);
-	}
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -22,8 +22,6 @@ bool skv_prefix_work(struct skv_server *);
 void skv_prefix_tick(struct skv_server *);
 /* The user's prefix of this name has been read from disk, or reading failed. */
 void skv_prefix_restored(struct skv_server *, uid_t uid, const char *name);
-/* The connection has ended. */
-void skv_prefix_forget(struct skv_server *, const struct skv_conn *);
 /* For status: of all users, or of one, with these counts (sys/counts.h). */
 json_t *skv_prefix_status(const struct skv_server *, bool all, uid_t uid, const uint64_t *counts);
 

@@ -19,12 +19,10 @@ void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const str
 		skv_conn_close(conn, LOG_ERR, "no memory for a request that has to wait");
 		return;
 	}
-	x->conn = skv_conn_number(conn);
-	x->header = *h;
 	x->again = again;
 	memcpy(&x->body, body, bytes);
 	skv_queue_put(&k->put_off, &x->queued, skv_conn_peer(conn)->uid);
-	skv_conn_pause(conn, true);
+	skv_deferred_begin(&x->request, conn, h, true);
 }
 
 static struct skv_put_off *take_put_off(struct skv_parking *k)
@@ -34,16 +32,20 @@ static struct skv_put_off *take_put_off(struct skv_parking *k)
 	return e ? SKV_QUEUED_OWNER(e, struct skv_put_off, queued) : NULL;
 }
 
+static void forget(struct skv_put_off *x)
+{
+	if (x)
+		skv_deferred_end(&x->request);
+	free(x);
+}
+
 void skv_parking_try_again(struct skv_parking *k)
 {
 	struct skv_put_off *x = take_put_off(k);
-	struct skv_conn *conn = x ? skv_ipc_find(k->server->ipc, x->conn) : NULL;
 
-	if (conn) {
-		x->again(k->server, conn, &x->header, &x->body, NULL); /* this may put it off once more */
-		skv_conn_pause(conn, false);
-	}
-	free(x);
+	if (x && x->request.conn)
+		x->again(k->server, x->request.conn, &x->request.header, &x->body, NULL); /* this may put it off once more */
+	forget(x);
 }
 
 void skv_parking_forget_put_off(struct skv_parking *k)
@@ -52,5 +54,5 @@ void skv_parking_forget_put_off(struct skv_parking *k)
 
 	skv_queue_move(&k->trying, &k->put_off);
 	while ((x = take_put_off(k)))
-		free(x);
+		forget(x);
 }

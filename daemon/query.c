@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/core.h"
+#include "daemon/deferred.h"
 #include "daemon/parking.h"
 #include "daemon/report.h"
 #include "daemon/server-priv.h"
@@ -22,9 +23,8 @@
 #define PART (SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_text))
 
 struct skv_querying {
+	struct skv_deferred request;
 	struct skv_queued queued;
-	uint64_t conn; /* number of the connection */
-	struct skv_msg_header header;
 	enum skv_query what;
 	struct skv_core_walk walk;
 	size_t parked; /* index of the next parked sequence */
@@ -43,11 +43,11 @@ struct writer {
 static void send_part(const struct writer *w, bool more)
 {
 	struct skv_querying *q = w->query;
-	struct skv_conn *conn = skv_ipc_find(w->server->ipc, q->conn);
+	struct skv_conn *conn = q->request.conn;
 	struct skv_msg_text body = {.length = (uint32_t)q->len, .more = more};
 
 	if (conn)
-		skv_conn_send(conn, q->header.type | SKV_REPLY, q->header.serial, &body, sizeof(body), q->text, q->len, NULL, 0);
+		skv_conn_send(conn, q->request.header.type | SKV_REPLY, q->request.header.serial, &body, sizeof(body), q->text, q->len, NULL, 0);
 	q->len = 0;
 }
 
@@ -103,20 +103,24 @@ void skv_query_begin(struct skv_server *s, struct skv_conn *conn, const struct s
 		return;
 	}
 	*q = (struct skv_querying){
-		.conn = skv_conn_number(conn),
-		.header = *h,
 		.what = what,
 		.walk = {.all = skv_conn_is_operator(conn), .uid = skv_conn_peer(conn)->uid},
 	};
 	skv_queue_put(&s->queries, &q->queued, skv_conn_peer(conn)->uid);
-	skv_conn_pause(conn, true);
+	skv_deferred_begin(&q->request, conn, h, true);
 	write_text(&(struct writer){s, q}, what == SKV_QUERY_SEQS ? "{\"sequences\":[" : "{\"sessions\":[",
 	           what == SKV_QUERY_SEQS ? 14 : 13);
 }
 
+static void forget(struct skv_querying *q)
+{
+	skv_deferred_end(&q->request);
+	free(q);
+}
+
 static void end(struct skv_server *s, struct skv_querying *q)
 {
-	struct skv_conn *conn = skv_ipc_find(s->ipc, q->conn);
+	struct skv_conn *conn = q->request.conn;
 	char time[64];
 	int n;
 
@@ -128,9 +132,8 @@ static void end(struct skv_server *s, struct skv_querying *q)
 		                              : snprintf(time, sizeof(time), "],\"time_s\":%.9f}", (double)skv_now_ns() / 1e9);
 		write_text(&(struct writer){s, q}, time, (size_t)n);
 		send_part(&(struct writer){s, q}, false);
-		skv_conn_pause(conn, false);
 	}
-	free(q);
+	forget(q);
 }
 
 /* Takes the next query of a queue; NULL: it is empty. */
@@ -144,13 +147,13 @@ static struct skv_querying *take(struct skv_queue *queue)
 /* Runs a turn. If the connection ends during it, the next turn frees the query. */
 static void work(struct skv_server *s, struct skv_querying *q)
 {
-	struct skv_conn *conn = skv_ipc_find(s->ipc, q->conn);
+	struct skv_conn *conn = q->request.conn;
 	uint32_t units = SKV_TURN_UNITS;
 	struct writer w = {s, q};
 	bool through;
 
 	if (!conn) {
-		free(q);
+		forget(q);
 		return;
 	}
 	if (skv_conn_is_full(conn)) {
@@ -182,7 +185,7 @@ bool skv_query_work(struct skv_server *s)
 void skv_query_go_on(struct skv_server *s, const struct skv_conn *conn)
 {
 	SKV_QUEUE_EACH(e, &s->full_queries)
-		if (SKV_QUEUED_OWNER(e, struct skv_querying, queued)->conn == skv_conn_number(conn)) {
+		if (SKV_QUEUED_OWNER(e, struct skv_querying, queued)->request.conn == conn) {
 			skv_queue_remove(e);
 			skv_queue_put(&s->queries, e, e->user);
 			return;
@@ -194,5 +197,5 @@ void skv_query_free_all(struct skv_server *s)
 	struct skv_querying *q;
 
 	while ((q = take(&s->queries)) || (q = take(&s->full_queries)))
-		free(q);
+		forget(q);
 }

@@ -33,14 +33,6 @@ bool skv_reply_failed(struct skv_server *s, struct skv_conn *conn, uint32_t seri
 	return r != 0;
 }
 
-void skv_reply_wait(struct skv_conn *conn, uint32_t serial)
-{
-	const struct skv_msg_wait body = {.serial = serial};
-
-	if (conn && !skv_conn_is_full(conn))
-		skv_conn_send(conn, SKV_MSG_WAIT, 0, &body, sizeof(body), NULL, 0, NULL, 0);
-}
-
 void skv_reply_announce(struct skv_server *s, struct skv_conn *conn)
 {
 	uint32_t client = skv_conn_client(conn);

@@ -16,9 +16,6 @@ void skv_reply(struct skv_server *, struct skv_conn *, const struct skv_msg_head
 /* Is r, the core's result, a failure? Then the client has been told (r > 0), or the daemon stops (r < 0). */
 bool skv_reply_failed(struct skv_server *, struct skv_conn *, uint32_t serial, const char *what, int r);
 
-/* Sends WAIT: the request with this serial is still being worked on. conn NULL, a client that is gone: does nothing. */
-void skv_reply_wait(struct skv_conn *, uint32_t serial);
-
 /* Announces to the client the segments of its pools that it does not know yet, and the end of those that are gone. */
 void skv_reply_announce(struct skv_server *, struct skv_conn *);
 /* Announces segments to every client that has some pending. */

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/device.h"
+#include "daemon/deferred.h"
 #include "daemon/fence.h"
 #include "daemon/handover.h"
 #include "daemon/lease.h"
@@ -416,14 +417,12 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 	struct skv_server *s = server;
 
 	skv_query_go_on(s, conn);
+	skv_deferred_forget(conn);
 	if (s->handing && skv_conn_client(conn))
 		skv_handover_client(s, skv_conn_client(conn), skv_conn_take_peer(conn).pidfd);
 	if (!skv_conn_client(conn) || s->leaving)
 		return;
 	s->notices_due = true;
-	skv_fence_forget(s, conn);
-	skv_turns_forget(s, conn);
-	skv_prefix_forget(s, conn);
 	skv_fence_begin(s, conn);
 }
 

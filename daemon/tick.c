@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "daemon/lease.h"
+#include "daemon/deferred.h"
 #include "daemon/parking.h"
 #include "daemon/prefix.h"
 #include "daemon/report.h"
@@ -52,7 +52,7 @@ static bool age(struct skv_server *s)
 static bool look_at_waiting(struct skv_server *s)
 {
 	skv_registry_collect(s->registry);
-	skv_lease_tick(s);
+	skv_deferred_tick(s->ipc);
 	skv_parking_tick(s);
 	skv_parking_look_again(s);
 	skv_prefix_tick(s);

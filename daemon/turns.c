@@ -9,6 +9,7 @@
 #include "daemon/turns.h"
 
 #include <stdlib.h>
+#include "daemon/deferred.h"
 #include "daemon/fence.h"
 #include "daemon/lease.h"
 #include "daemon/reply.h"
@@ -17,10 +18,9 @@
 #include "daemon/sys/log.h"
 
 struct skv_turns {
+	struct skv_deferred request;
 	struct skv_turns *next;
 	uint32_t client;
-	uint64_t conn; /* number of the connection */
-	struct skv_msg_header header;
 	skv_turns_settle settle; /* NULL: the core's result is the client's */
 };
 
@@ -32,10 +32,9 @@ static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_m
 		skv_conn_close(conn, LOG_ERR, "no memory for a request that takes several turns");
 		return;
 	}
-	*t = (struct skv_turns){
-		.next = s->turns, .client = skv_conn_client(conn), .conn = skv_conn_number(conn), .header = *h, .settle = settle};
+	*t = (struct skv_turns){.next = s->turns, .client = skv_conn_client(conn), .settle = settle};
 	s->turns = t;
-	skv_conn_pause(conn, true);
+	skv_deferred_begin(&t->request, conn, h, true);
 }
 
 static void answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, int r, const char *why,
@@ -72,15 +71,14 @@ void skv_turns_settle_answer(struct skv_server *s, struct skv_conn *conn, const 
 		answer(s, conn, h, r < 0 ? r : settle(s, conn, h, r), skv_core_why(s->core), &(struct skv_core_seq_info){.fd = -1});
 }
 
-static void answer_late(struct skv_server *s, const struct skv_turns *t, const struct skv_core_done *done)
+static void answer_late(struct skv_server *s, struct skv_turns *t, const struct skv_core_done *done)
 {
-	struct skv_conn *conn = skv_ipc_find(s->ipc, t->conn);
+	struct skv_conn *conn = t->request.conn;
+	const struct skv_msg_header *h = &t->request.header;
 
-	if (!conn)
-		return;
-	answer(s, conn, &t->header, t->settle && done->result >= 0 ? t->settle(s, conn, &t->header, done->result) : done->result, done->why,
-	       &done->info);
-	skv_conn_pause(conn, false);
+	skv_deferred_end(&t->request);
+	if (conn)
+		answer(s, conn, h, t->settle && done->result >= 0 ? t->settle(s, conn, h, done->result) : done->result, done->why, &done->info);
 }
 
 bool skv_turns_work(struct skv_server *s)
@@ -111,17 +109,6 @@ bool skv_turns_work(struct skv_server *s)
 	if (done.gone)
 		skv_fence_gone(s, done.uid, skv_now_ns() - done.since_ns);
 	return done.more;
-}
-
-void skv_turns_forget(struct skv_server *s, const struct skv_conn *conn)
-{
-	for (struct skv_turns **at = &s->turns, *t; (t = *at);)
-		if (t->conn == skv_conn_number(conn)) {
-			*at = t->next;
-			free(t);
-		} else {
-			at = &t->next;
-		}
 }
 
 void skv_turns_free_all(struct skv_server *s)

@@ -22,8 +22,6 @@ void skv_turns_answer(struct skv_server *, struct skv_conn *, const struct skv_m
  */
 typedef int (*skv_turns_settle)(struct skv_server *, const struct skv_conn *, const struct skv_msg_header *, int r);
 void skv_turns_settle_answer(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, int r, skv_turns_settle settle);
-/* The connection is gone: drop its waiting requests. */
-void skv_turns_forget(struct skv_server *, const struct skv_conn *);
 /* Runs a turn. True: there is more to do. */
 bool skv_turns_work(struct skv_server *);
 void skv_turns_free_all(struct skv_server *);

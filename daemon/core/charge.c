@@ -74,3 +74,11 @@ void skv_charge_seq(struct skv_core *c, uint32_t seq)
 	if (bytes != q->bytes)
 		skv_charge(c, q->account, &skv_write_seq(&c->state, seq)->bytes, bytes);
 }
+
+void skv_charge_newest(struct skv_core *c, uint32_t session)
+{
+	const uint32_t id = c->sessions[session].newest, seq = id ? skv_state_find(&c->state, SKV_TABLE_SEQUENCES, id) : SKV_NO_INDEX;
+
+	if (seq != SKV_NO_INDEX)
+		skv_charge_seq(c, seq);
+}

@@ -34,5 +34,10 @@ int skv_room_allows(struct skv_core *, uint32_t account, uint64_t more);
 uint64_t skv_file_bytes(int fd);
 /* Measures and charges a sequence's memory, references and keys. */
 void skv_charge_seq(struct skv_core *, uint32_t seq);
+/*
+ * Charges what the client has written to the memory of the session's newest sequence. A new sequence grows most, and the next measuring
+ * may be a second away: so it is charged before the client is given more.
+ */
+void skv_charge_newest(struct skv_core *, uint32_t session);
 
 #endif

@@ -40,6 +40,7 @@ struct skv_seq_local {
 struct skv_session_local {
 	int fd;
 	struct skv_session_page *page;
+	uint32_t newest; /* id of the sequence that was made last in it; 0: none */
 };
 /* Classes of runs of FREE pages: 1, 2, 4 … 32. Longer runs are in the last class. */
 #define SKV_RUN_CLASSES 6

@@ -210,6 +210,7 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                       "got a lease of %u to %u pages, expected 1 or more, in ascending order", least,
 		                       most);
+	skv_charge_newest(c, session);
 	return skv_lease_pages(c, skv_session_row(&c->state, session)->pool, skv_owner_make(SKV_OWNER_LEASE, client), least, most,
 	                       grow, ret_runs, max_runs, ret_n);
 }

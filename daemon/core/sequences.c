@@ -164,10 +164,13 @@ int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, c
 int skv_seq_make_held(struct skv_core *c, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
 {
 	const struct skv_session_row *s = skv_session_row(&c->state, session);
-	int r = skv_seq_make(c, s->pool, &s->model, name, max_tokens, ret_seq);
+	int r;
 
+	skv_charge_newest(c, session);
+	r = skv_seq_make(c, s->pool, &s->model, name, max_tokens, ret_seq);
 	if (r)
 		return r;
+	c->sessions[session].newest = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, *ret_seq);
 	skv_seq_hold(c, *ret_seq, session);
 	skv_write_seq(&c->state, *ret_seq)->fresh = 1;
 	return 0;

@@ -399,6 +399,11 @@ bool skv_conn_is_operator(const struct skv_conn *conn)
 	return conn->operators;
 }
 
+struct skv_deferred **skv_conn_deferred(struct skv_conn *conn)
+{
+	return &conn->deferred;
+}
+
 uint64_t skv_conn_number(const struct skv_conn *conn)
 {
 	return conn->number;

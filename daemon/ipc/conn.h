@@ -29,6 +29,7 @@
 #include "daemon/sys/counts.h"
 
 struct skv_conn;
+struct skv_deferred;
 struct skv_ipc;
 
 struct skv_ipc_ops {
@@ -72,8 +73,8 @@ struct skv_ipc *skv_ipc_free(struct skv_ipc *); /* after skv_loop_drain(); NULL 
 /* Iterates over live connections. */
 struct skv_conn *skv_ipc_first(struct skv_ipc *);
 struct skv_conn *skv_conn_next(struct skv_conn *);
-/* The live connection with this number, or NULL. For replies that are sent later. */
-struct skv_conn *skv_ipc_find(struct skv_ipc *, uint64_t number);
+/* Where the list of its deferred requests begins (daemon/deferred.h). */
+struct skv_deferred **skv_conn_deferred(struct skv_conn *);
 
 const struct skv_peer *skv_conn_peer(const struct skv_conn *);
 struct skv_peer skv_conn_take_peer(struct skv_conn *); /* the caller owns its pidfd; only within gone() */

@@ -130,12 +130,3 @@ struct skv_conn *skv_ipc_first(struct skv_ipc *ipc)
 {
 	return ipc->conns;
 }
-
-struct skv_conn *skv_ipc_find(struct skv_ipc *ipc, uint64_t number)
-{
-	struct skv_conn *conn = ipc->conns;
-
-	while (conn && conn->number != number)
-		conn = conn->next;
-	return conn;
-}
