@@ -53,9 +53,9 @@ bool skv_deferred_refuses(struct skv_conn *conn, const struct skv_msg_header *h)
 
 	for (const struct skv_deferred *d = *skv_conn_deferred(conn); d; d = d->next)
 		n += !d->pauses;
-	if (n >= SKV_DEFERRED_MOST)
+	if (n >= SKV_MAX_DEFERRED)
 		skv_conn_error(conn, h->serial, EAGAIN, "%u requests of this client wait already, the most that may", n);
-	return n >= SKV_DEFERRED_MOST;
+	return n >= SKV_MAX_DEFERRED;
 }
 
 void skv_deferred_forget(struct skv_conn *conn)

@@ -11,7 +11,7 @@
 
 #include "daemon/ipc/conn.h"
 
-#define SKV_DEFERRED_MOST 16u /* of one connection, that do not pause it */
+#define SKV_MAX_DEFERRED 16u /* of one connection, that do not pause it */
 
 struct skv_deferred {
 	struct skv_conn *conn; /* NULL: it has ended, or the request was answered */

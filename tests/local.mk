@@ -128,7 +128,7 @@ EMULATED_NIGHTLY = \
 TESTS += $(FAKE_DEVICE_TESTS) $(EMULATED_TESTS)
 CLEANFILES += $(FAKE_DEVICE_TESTS) $(FAKE_DEVICE_NIGHTLY) $(EMULATED_TESTS) $(EMULATED_NIGHTLY)
 endif
-EXTRA_DIST += tests/timed.sh tests/fake-device.sh tests/emulated.sh tests/check-table.sh tests/compare-transformers.py $(GOLDEN_MODELS)
+EXTRA_DIST += tests/timed.sh tests/fake-device.sh tests/emulated.sh tests/check-table.sh tests/sample-prose.sh tests/compare-transformers.py $(GOLDEN_MODELS)
 GOLDEN_MODELS = \
 	tests/unit/engine/golden/biases/config.json tests/unit/engine/golden/biases/golden.safetensors \
 	tests/unit/engine/golden/biases/model.safetensors tests/unit/engine/golden/linear/config.json \

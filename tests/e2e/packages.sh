@@ -16,7 +16,7 @@ dir=$(readlink -f "$1")
 if [ $# -ge 2 ]; then
 	debs=$(readlink -f "$2")
 else
-	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS "$source/setup" deb # its make is independent of the caller's
+	(cd "$source" && env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS ./setup deb) # its make is independent of the caller's
 	debs=$source/build/deb
 fi
 "$here/debootstrap.sh" "$dir/root" systemd

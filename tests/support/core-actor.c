@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/core-actor.h"
 
+#include "daemon/core/charge.h"
 #include "daemon/core/core-priv.h"
 
 #include <check.h>
@@ -80,13 +81,25 @@ static void displaced(uint32_t by)
 	}
 }
 
+/* Pages for which the quota of the actor's user has room. */
+static uint64_t room_of(uint32_t i)
+{
+	const uint32_t uid = m_clients[i].uid;
+	const uint64_t quota = actor_config.account_bytes;
+	uint64_t has = m_charged(uid);
+
+	skv_charge_newest(core, skv_state_find(&core->state, SKV_TABLE_SESSIONS, actors[i].peer.session.session)); /* as a lease does */
+	if (m_device == SKV_DEVICE_HOST)
+		has += books_account(M_UID(uid)).other_bytes;
+	return has < quota ? (quota - has) / m_page_bytes(m_clients[i].kind) : 0;
+}
+
 bool actor_lease(uint32_t i, uint32_t least, uint32_t most)
 {
 	static struct skv_wire_run runs[M_PAGES];
 	struct actor *a = &actors[i];
 	uint32_t n, got = 0, uid = m_clients[i].uid;
-	uint64_t has = m_charged(uid) + (m_device == SKV_DEVICE_HOST ? books_account(M_UID(uid)).other_bytes : 0), quota = actor_config.account_bytes;
-	uint64_t room = has < quota ? (quota - has) / m_page_bytes(m_clients[i].kind) : 0;
+	const uint64_t room = room_of(i);
 	int r;
 
 	while ((r = skv_core_lease_get(core, a->peer.client, a->peer.session.session, least, most, runs, M_PAGES, &n)) ==

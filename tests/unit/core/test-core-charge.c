@@ -112,8 +112,9 @@ START_TEST(memory_without_pages_goes_with_its_holder)
 	struct skv_core_held held;
 	const char *const names[] = {"0", "1", "2"};
 
-	for (int i = 0; i < 3; i++) { /* 51 MiB each: 48 of token ids, 3 of entries */
+	for (int i = 0; i < 3; i++) /* nothing is made any more once the first has been written */
 		held_new(&h[i], &a, names[i], 0);
+	for (int i = 0; i < 3; i++) { /* 51 MiB each: 48 of token ids, 3 of entries */
 		claim_holes(&h[i]);
 		write_bytes(&h[i], h[i].layout.tokens, 48 * MiB);
 	}
