@@ -81,6 +81,11 @@ static void displaced(uint32_t by)
 	}
 }
 
+void actor_measure(uint32_t i)
+{
+	skv_charge_newest(core, skv_state_find(&core->state, SKV_TABLE_SESSIONS, actors[i].peer.session.session));
+}
+
 /* Pages for which the quota of the actor's user has room. */
 static uint64_t room_of(uint32_t i)
 {
@@ -88,7 +93,7 @@ static uint64_t room_of(uint32_t i)
 	const uint64_t quota = actor_config.account_bytes;
 	uint64_t has = m_charged(uid);
 
-	skv_charge_newest(core, skv_state_find(&core->state, SKV_TABLE_SESSIONS, actors[i].peer.session.session)); /* as a lease does */
+	actor_measure(i);
 	if (m_device == SKV_DEVICE_HOST)
 		has += books_account(M_UID(uid)).other_bytes;
 	return has < quota ? (quota - has) / m_page_bytes(m_clients[i].kind) : 0;

@@ -31,6 +31,8 @@ void actor_unmap(struct actor *, uint32_t segment); /* a device segment */
 void actor_unmap_all(struct actor *);
 /* Writes the client's mark into a page that it owns, and checks the bytes that were there. */
 void actor_sign(uint32_t i, uint32_t page);
+/* Charges what it has written to its newest sequence, as the core does before it gives a lease or makes a sequence. */
+void actor_measure(uint32_t i);
 /* Returns false if there is no room; the model must agree. */
 bool actor_lease(uint32_t i, uint32_t least, uint32_t most);
 

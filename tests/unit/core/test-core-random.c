@@ -146,8 +146,11 @@ static bool is_full(uint32_t uid, uint64_t bytes)
 }
 
 /* The expected result of making one more sequence. */
-static int expect_make(uint32_t uid, uint32_t kind, const char *name)
+static int expect_make(uint32_t i, const char *name)
 {
+	const uint32_t uid = m_clients[i].uid, kind = m_clients[i].kind;
+
+	actor_measure(i);
 	if (m_find(uid, kind, name))
 		return SKV_CORE_E_EXIST;
 	if (is_full(uid, 4096) || m_n_seqs(uid) >= actor_config.account_sequences)
@@ -160,7 +163,7 @@ static void seq_new(uint32_t i)
 	const char *name = some_name();
 	struct peer *p = &actors[i].peer;
 	struct skv_core_seq_info info;
-	int want = expect_make(m_clients[i].uid, m_clients[i].kind, name);
+	int want = expect_make(i, name);
 	int r = skv_core_seq_new(core, p->client, p->session.session, name, 0, &info);
 
 	ck_assert_int_eq(r, want);
@@ -311,7 +314,7 @@ static void fork_seq(struct m_seq *q, bool lied)
 	const char *name = some_name();
 	struct skv_core_seq_info info;
 	struct m_seq *child = free_row();
-	int want = expect_make(q->uid, q->kind, name), r;
+	int want = expect_make(i, name), r;
 
 	r = in_turns(skv_core_seq_fork(core, actors[i].peer.client, actors[i].peer.session.session, seq_ids[q - m_seqs],
 	                               name, SKV_ALL, &info),
