@@ -43,7 +43,7 @@ inside sh -c 'localedef -i tr_TR -f UTF-8 tr_TR.UTF-8 && (id tester >/dev/null 2
 inside env -C /srv/sparsekvd CONFIGURE_OPTIONS=--without-cuda ./setup build
 inside make -s -C /srv/sparsekvd/build -j"$(nproc)" check TESTS=
 
-check=(make -s -C /srv/sparsekvd/build -j"$(nproc)" check)
+check=(make -s -C /srv/sparsekvd/build -j"$(($(nproc) + 2))" check)
 run() {
 	case $1 in
 	chroot) inside "${check[@]}" ;;
