@@ -181,7 +181,7 @@ static inline bool skv_page_kind_holds_tokens(enum skv_page_kind group)
  */
 #define SKV_SEQ_STATE_MAX 65536u
 
-/* Key of a block of a sealed prefix (daemon/prefix-keys.h): equal for equal tokens up to the block's end. */
+/* Key of a block of a sealed prefix (daemon/prefix/prefix-keys.h): equal for equal tokens up to the block's end. */
 struct skv_block_key {
 	uint8_t bytes[16];
 };

@@ -309,7 +309,7 @@ struct skv_msg_wait {
 };
 #define SKV_HANDOVER_VERSION 1u
 struct skv_msg_handover {
-	uint32_t version; /* of the data sent over the socket (daemon/handover.c) */
+	uint32_t version; /* of the data sent over the socket (daemon/restart/handover.c) */
 	uint32_t reserved;
 };
 /* Tail: length bytes of text. */

@@ -8,11 +8,11 @@ include daemon/ctl/local.mk
 # All of the daemon except main(): linked by sparsekvd and by tests that run a daemon of their own.
 noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
-	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/policy.c daemon/policy.h \
-	daemon/deferred.c daemon/deferred.h daemon/device.c daemon/device.h daemon/export.c daemon/fence.c daemon/fence.h daemon/handover.c daemon/handover.h daemon/hostmem.c daemon/hostmem.h \
-	daemon/keeper.c daemon/keeper.h daemon/stored.c daemon/stored.h daemon/lease.c daemon/lease.h daemon/import.c daemon/look.c daemon/park.c daemon/parked-files.c daemon/parking.c daemon/parking.h daemon/parking-priv.h daemon/parking-report.c daemon/parking-request.c daemon/restore.c \
-	daemon/disk/files.c daemon/disk/files.h daemon/past.c daemon/past.h daemon/put-off.c daemon/query.c daemon/query.h daemon/reply.c daemon/reply.h daemon/report.c daemon/report.h \
-	daemon/tick.c daemon/tick.h daemon/turns.c daemon/turns.h daemon/fetch.c daemon/prefix.c daemon/prefix.h daemon/prefix-keys.c daemon/prefix-keys.h daemon/prefix-priv.h daemon/prefix-report.c \
+	daemon/server/server.h daemon/server/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/requests/policy.c daemon/requests/policy.h \
+	daemon/requests/deferred.c daemon/requests/deferred.h daemon/server/device.c daemon/server/device.h daemon/parked/export.c daemon/requests/fence.c daemon/requests/fence.h daemon/restart/handover.c daemon/restart/handover.h daemon/server/hostmem.c daemon/server/hostmem.h \
+	daemon/restart/keeper.c daemon/restart/keeper.h daemon/restart/keeper-store.c daemon/restart/keeper-store.h daemon/requests/lease.c daemon/requests/lease.h daemon/parked/import.c daemon/parked/rescan.c daemon/parked/park.c daemon/parked/parked-files.c daemon/parked/parking.c daemon/parked/parking.h daemon/parked/parking-priv.h daemon/parked/parking-report.c daemon/parked/parking-request.c daemon/parked/restore.c \
+	daemon/disk/files.c daemon/disk/files.h daemon/restart/previous.c daemon/restart/previous.h daemon/parked/postpone.c daemon/requests/query.c daemon/requests/query.h daemon/requests/reply.c daemon/requests/reply.h daemon/requests/report.c daemon/requests/report.h \
+	daemon/tick.c daemon/tick.h daemon/requests/tasks.c daemon/requests/tasks.h daemon/prefix/store-transfer.c daemon/prefix/prefix.c daemon/prefix/prefix.h daemon/prefix/prefix-keys.c daemon/prefix/prefix-keys.h daemon/prefix/prefix-priv.h daemon/prefix/prefix-report.c \
 	daemon/worker/worker.c daemon/worker/worker.h \
 	daemon/loop/loop.c daemon/loop/loop.h daemon/loop/meter.c daemon/loop/meter.h \
 	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h daemon/ipc/rights.c daemon/ipc/rights.h daemon/ipc/send.c daemon/ipc/user.c \
@@ -20,14 +20,20 @@ daemon_libskvdaemon_la_SOURCES = \
 	daemon/plugin/registry.c daemon/plugin/registry.h daemon/plugin/scan.c daemon/plugin/scan.h \
 	daemon/sys/cgroup.c daemon/sys/cgroup.h daemon/sys/child.c daemon/sys/child.h daemon/sys/config.c daemon/sys/config.h daemon/sys/counts.c daemon/sys/counts.h daemon/sys/json.c daemon/sys/json.h daemon/sys/log.c daemon/sys/log.h daemon/sys/clock.h \
 	daemon/sys/sd.c daemon/sys/sd.h daemon/sys/socket.c daemon/sys/socket.h
-daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS) $(OPENSSL_CFLAGS)
-daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/disk/libskvdisk.la daemon/store/libskvstore.la daemon/mem/libskvmem.la common/libskvcommon.la \
-	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) $(OPENSSL_LIBS) -lm -ldl
+daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS) $(LIBCRYPTO_CFLAGS)
+daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/disk/libskvparked.la daemon/store/libskvstoreconfig.la daemon/mem/libskvmem.la common/libskvcommon.la \
+	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) $(LIBCRYPTO_LIBS) -lm -ldl
 
 sbin_PROGRAMS += daemon/sparsekvd
 daemon_sparsekvd_SOURCES = daemon/main.c
 daemon_sparsekvd_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 daemon_sparsekvd_LDADD = daemon/libskvdaemon.la
+
+# The daemon's worker processes: files of parked sequences, the prefix store, memory of CUDA devices.
+pkglibexec_PROGRAMS += daemon/sparsekv-worker
+daemon_sparsekv_worker_SOURCES = daemon/worker/main.c
+WORKER_LIBS = daemon/disk/libskvdisk.la daemon/store/libskvstore.la daemon/disk/libskvparked.la daemon/store/libskvstoreconfig.la
+daemon_sparsekv_worker_LDADD = $(WORKER_LIBS) daemon/mem/libskvmem.la common/libskvcommon.la
 
 # Loads and checks a policy file. It links only what it needs: the dynamic linker would take longer than the check.
 pkglibexec_PROGRAMS += daemon/sparsekv-probe

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/main.c - sparsekvd: the command line around daemon/server.h. */
+/* daemon/main.c - sparsekvd: the command line around daemon/server/server.h. */
 #include <config.h>
 #include <malloc.h>
 #include <sched.h>
@@ -11,11 +11,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "common/process.h"
-#include "daemon/disk/job.h"
-#include "daemon/handover.h"
-#include "daemon/keeper.h"
-#include "daemon/mem/cuda.h"
-#include "daemon/server.h"
+#include "daemon/restart/handover.h"
+#include "daemon/restart/keeper.h"
+#include "daemon/server/server.h"
 #include "daemon/sys/log.h"
 
 static void usage(FILE *to)
@@ -210,10 +208,6 @@ int main(int argc, char **argv)
 	 * to zero: megabytes for each of thousands of calls.
 	 */
 	(void)mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
-	if (argc == 3 && !strcmp(argv[1], "--cuda-worker"))
-		return skv_cuda_worker_main((unsigned)strtoul(argv[2], NULL, 10));
-	if (argc == 2 && !strcmp(argv[1], "--disk-worker"))
-		return skv_disk_worker_main();
 	line.options = calloc((size_t)argc + 1, sizeof(*line.options));
 	if (!line.options) {
 		fprintf(stderr, NO_MEMORY);

@@ -11,21 +11,21 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/device.h"
-#include "daemon/deferred.h"
-#include "daemon/fence.h"
-#include "daemon/handover.h"
-#include "daemon/lease.h"
-#include "daemon/parking.h"
-#include "daemon/policy.h"
-#include "daemon/prefix.h"
-#include "daemon/query.h"
-#include "daemon/reply.h"
-#include "daemon/report.h"
-#include "daemon/server-priv.h"
+#include "daemon/parked/parking.h"
+#include "daemon/prefix/prefix.h"
+#include "daemon/requests/deferred.h"
+#include "daemon/requests/fence.h"
+#include "daemon/requests/lease.h"
+#include "daemon/requests/policy.h"
+#include "daemon/requests/query.h"
+#include "daemon/requests/reply.h"
+#include "daemon/requests/report.h"
+#include "daemon/requests/tasks.h"
+#include "daemon/restart/handover.h"
+#include "daemon/server/device.h"
+#include "daemon/server/server-priv.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
-#include "daemon/turns.h"
 
 typedef void (*handler)(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
                         const void *body, int *fds);
@@ -99,7 +99,7 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 	const struct skv_msg_session *m = body;
 
 	(void)fds;
-	skv_turns_answer(s, conn, h, skv_core_session_close(s->core, skv_conn_client(conn), m->session),
+	skv_tasks_answer(s, conn, h, skv_core_session_close(s->core, skv_conn_client(conn), m->session),
 	                 &(struct skv_core_seq_info){.fd = -1});
 }
 
@@ -140,7 +140,7 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 		r = skv_core_seq_new(s->core, client, m->session, m->name, m->max_tokens, &info);
 	else
 		r = skv_core_seq_fork(s->core, client, m->session, m->seq, m->name, m->n_tokens, &info);
-	skv_turns_answer(s, conn, h, r, &info);
+	skv_tasks_answer(s, conn, h, r, &info);
 }
 
 static void on_prefix_new(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
@@ -169,7 +169,7 @@ static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const stru
 	                                  : skv_core_seq_drop(s->core, client, m->session, m->seq);
 	if (was_done(s, conn, r))
 		r = 0;
-	skv_turns_answer(s, conn, h, r, &(struct skv_core_seq_info){.fd = -1});
+	skv_tasks_answer(s, conn, h, r, &(struct skv_core_seq_info){.fd = -1});
 }
 
 static void on_lease_put(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -220,7 +220,7 @@ static void on_named(struct skv_server *s, struct skv_conn *conn, const struct s
 static void on_all_named(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
 {
 	(void)body, (void)fds;
-	skv_turns_answer(s, conn, h, skv_core_reconnect_done(s->core, skv_conn_client(conn)), &(struct skv_core_seq_info){.fd = -1});
+	skv_tasks_answer(s, conn, h, skv_core_reconnect_done(s->core, skv_conn_client(conn)), &(struct skv_core_seq_info){.fd = -1});
 }
 
 /* ---- */
@@ -402,7 +402,7 @@ void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_heade
 {
 	struct skv_server *s = server;
 
-	s->notices_due = true;
+	s->requests.notices_due = true;
 	for (size_t i = 0; i < sizeof(handlers) / sizeof(handlers[0]); i++)
 		if (handlers[i].type == h->type) {
 			handlers[i].run(s, conn, h, body, fds);
@@ -418,11 +418,11 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 
 	skv_query_go_on(s, conn);
 	skv_deferred_forget(conn);
-	if (s->handing && skv_conn_client(conn))
+	if (s->restart.handing && skv_conn_client(conn))
 		skv_handover_client(s, skv_conn_client(conn), skv_conn_take_peer(conn).pidfd);
-	if (!skv_conn_client(conn) || s->leaving)
+	if (!skv_conn_client(conn) || s->restart.leaving)
 		return;
-	s->notices_due = true;
+	s->requests.notices_due = true;
 	skv_fence_begin(s, conn);
 }
 

@@ -17,25 +17,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
-#include "daemon/device.h"
-#include "daemon/fence.h"
-#include "daemon/handover.h"
-#include "daemon/lease.h"
 #include "daemon/mem/mem.h"
-#include "daemon/parking.h"
-#include "daemon/prefix.h"
-#include "daemon/past.h"
-#include "daemon/policy.h"
-#include "daemon/reply.h"
-#include "daemon/query.h"
-#include "daemon/report.h"
+#include "daemon/parked/parking.h"
+#include "daemon/prefix/prefix.h"
 #include "daemon/request.h"
-#include "daemon/server-priv.h"
+#include "daemon/requests/fence.h"
+#include "daemon/requests/lease.h"
+#include "daemon/requests/policy.h"
+#include "daemon/requests/query.h"
+#include "daemon/requests/reply.h"
+#include "daemon/requests/report.h"
+#include "daemon/requests/tasks.h"
+#include "daemon/restart/handover.h"
+#include "daemon/restart/previous.h"
+#include "daemon/server/device.h"
+#include "daemon/server/server-priv.h"
+#include "daemon/sys/child.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
 #include "daemon/tick.h"
-#include "daemon/turns.h"
 
 #define RING_ENTRIES 256u
 #define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are sized for */
@@ -110,15 +111,15 @@ static int open_sockets(struct skv_server *s, int fds[2])
 {
 	const bool handed = s->options.handover && s->options.handover->sockets.clients.path;
 
-	fds[0] = s->passed.clients;
-	fds[1] = s->passed.operators;
+	fds[0] = s->restart.passed.clients;
+	fds[1] = s->restart.passed.operators;
 	if (fds[0] >= 0 && fds[1] < 0)
 		skv_log(LOG_WARNING, "no socket for operators was passed (sparsekvd-operators.socket): policies cannot "
 		                     "be loaded or swapped");
 	for (int i = 0; handed && i < 2; i++)
 		if (listen(fds[i], SOMAXCONN) < 0) /* again: connections then report this process as their peer */
 			return -errno;
-	return fds[0] >= 0 ? 0 : skv_sockets_open(&s->config, &s->sockets, fds);
+	return fds[0] >= 0 ? 0 : skv_sockets_open(&s->config, &s->life.sockets, fds);
 }
 
 static bool commit(void *core)
@@ -194,9 +195,9 @@ static int take_passed(struct skv_server *s)
 	char err[512];
 	int r;
 
-	if (skv_handover_get(s->options.handover, &s->passed))
+	if (skv_handover_get(s->options.handover, &s->restart.passed))
 		return 0;
-	r = s->options.service ? skv_sd_take_fds(&s->passed, err, sizeof(err)) : 0;
+	r = s->options.service ? skv_sd_take_fds(&s->restart.passed, err, sizeof(err)) : 0;
 	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);
 	return r;
@@ -234,8 +235,8 @@ static int start_signals(struct skv_server *s)
 {
 	sigset_t set;
 
-	s->command_fd = eventfd(0, EFD_CLOEXEC);
-	if (s->command_fd < 0)
+	s->life.command_fd = eventfd(0, EFD_CLOEXEC);
+	if (s->life.command_fd < 0)
 		return -errno;
 	if (!s->options.service)
 		return 0;
@@ -245,8 +246,8 @@ static int start_signals(struct skv_server *s)
 	sigaddset(&set, SIGHUP);
 	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
 		return -errno;
-	s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
-	return s->signal_fd < 0 ? -errno : 0;
+	s->life.signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
+	return s->life.signal_fd < 0 ? -errno : 0;
 }
 
 /* A parked sequence or prefix has been read, or reading failed: tells what waits for it. */
@@ -264,21 +265,21 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	char err[SKV_CONFIG_ERR];
 	int r;
 
-	if (s)
-		s->counts = skv_counts_new();
-	if (!s || !s->counts) {
-		free(s);
+	if (!s)
 		return -ENOMEM;
-	}
 	s->options = *options;
-	s->command_fd = s->signal_fd = -1;
-	s->passed = (struct skv_sd_passed)SKV_SD_PASSED_NULL;
-	s->sockets = (struct skv_sockets)SKV_SOCKETS_NULL;
-	s->started_ns = skv_now_ns();
+	s->counts = skv_counts_new();
+	s->worker = skv_child_find(options->program, "sparsekv-worker");
+	s->life.command_fd = s->life.signal_fd = -1;
+	s->restart.passed = (struct skv_sd_passed)SKV_SD_PASSED_NULL;
+	s->life.sockets = (struct skv_sockets)SKV_SOCKETS_NULL;
+	s->life.started_ns = skv_now_ns();
 	r = skv_config_load(&options->config, &s->config, err);
 	skv_log_open(r < 0 ? LOG_INFO : s->config.log_level);
 	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);
+	if (r == 0 && (!s->counts || !s->worker))
+		r = -ENOMEM;
 	if (r == 0)
 		r = take_descriptors(&s->config);
 	if (r == 0)
@@ -302,7 +303,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = start_ipc(s);
 	if (r == 0)
-		r = skv_handover_confirm(options->handover, &s->sockets);
+		r = skv_handover_confirm(options->handover, &s->life.sockets);
 	if (r < 0) {
 		s->core = skv_core_abandon(s->core); /* the kept state is the previous daemon's, or the next one's */
 		skv_server_free(s);
@@ -320,22 +321,23 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_ipc_free(s->ipc);
 	skv_lease_free_all(s);
 	skv_fence_free_all(s);
-	skv_turns_free_all(s);
+	skv_tasks_free_all(s);
 	skv_query_free_all(s);
-	skv_sockets_remove(&s->sockets);
+	skv_sockets_remove(&s->life.sockets);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
 	skv_parking_free(s); /* these uncharge their memory in the core */
 	skv_prefix_free(s);
 	skv_core_free(s->core);
 	skv_past_free(s);
-	skv_sd_passed_free(&s->passed);
+	skv_sd_passed_free(&s->restart.passed);
 	skv_device_free_all(s);
 	skv_hostmem_deinit(&s->hostmem);
 	skv_loop_free(s->loop);
-	skv_close_fd(s->command_fd);
-	skv_close_fd(s->signal_fd);
+	skv_close_fd(s->life.command_fd);
+	skv_close_fd(s->life.signal_fd);
 	skv_counts_free(s->counts);
+	free(s->worker);
 	free(s);
 	return NULL;
 }
@@ -344,48 +346,48 @@ struct skv_server *skv_server_free(struct skv_server *s)
 
 static void on_watchdog(struct skv_op *op, int res)
 {
-	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, watchdog_op);
+	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, life.watchdog_op);
 
 	if (res < 0)
 		return;
 	skv_sd_watchdog();
-	skv_op_timer(s->loop, op, s->watchdog_ns, on_watchdog);
+	skv_op_timer(s->loop, op, s->life.watchdog_ns, on_watchdog);
 }
 
 static void stop(struct skv_server *s, const char *why)
 {
-	if (!s->stopping)
+	if (!s->life.stopping)
 		skv_log(LOG_NOTICE, "stopping: %s", why);
-	s->stopping = true;
+	s->life.stopping = true;
 	skv_loop_quit(s->loop);
 }
 
 static void on_command(struct skv_op *op, int res)
 {
-	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, command_op);
+	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, life.command_op);
 
 	if (res == -ECANCELED)
 		return;
-	if (s->command % COMMAND_RELOAD)
+	if (s->life.command % COMMAND_RELOAD)
 		stop(s, "asked to");
 	else
 		begin_reload(s);
-	skv_op_read(s->loop, op, s->command_fd, &s->command, sizeof(s->command), on_command);
+	skv_op_read(s->loop, op, s->life.command_fd, &s->life.command, sizeof(s->life.command), on_command);
 }
 
 static void on_signal(struct skv_op *op, int res)
 {
-	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, signal_op);
+	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, life.signal_op);
 
 	if (res == -ECANCELED)
 		return;
-	if (res != (int)sizeof(s->signal))
+	if (res != (int)sizeof(s->life.signal))
 		skv_log(LOG_ERR, "reading signals: %s", res < 0 ? strerror(-res) : "a short read");
-	else if (s->signal.ssi_signo == SIGHUP)
+	else if (s->life.signal.ssi_signo == SIGHUP)
 		begin_reload(s);
 	else
-		stop(s, s->signal.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
-	skv_op_read(s->loop, op, s->signal_fd, &s->signal, sizeof(s->signal), on_signal);
+		stop(s, s->life.signal.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+	skv_op_read(s->loop, op, s->life.signal_fd, &s->life.signal, sizeof(s->life.signal), on_signal);
 }
 
 static bool on_idle(void *server)
@@ -397,7 +399,7 @@ static bool on_idle(void *server)
 	more |= skv_tick_some(s);
 	more |= skv_prefix_work(server);
 	skv_loop_did(s->loop, "keys of prefixes");
-	more |= skv_turns_work(server);
+	more |= skv_tasks_work(server);
 	skv_parking_work(server);
 	more |= skv_query_work(server);
 	skv_loop_did(s->loop, "lists");
@@ -413,21 +415,21 @@ static void on_scanned(void *server)
 	struct skv_server *s = server;
 	char names[256];
 
-	if (s->stopping || s->failure)
+	if (s->life.stopping || s->failure)
 		return;
 	skv_registry_names(s->registry, names, sizeof(names));
-	if (!s->serving) {
+	if (!s->life.serving) {
 		skv_log(LOG_NOTICE, "sparsekvd %s listens on %s; policies: %s", PACKAGE_VERSION,
-		        s->sockets.clients.path ? s->sockets.clients.path : "the service manager's socket", names);
+		        s->life.sockets.clients.path ? s->life.sockets.clients.path : "the service manager's socket", names);
 		skv_policy_replace_all(s);
 		skv_ipc_listen(s->ipc);
-		s->serving = true;
+		s->life.serving = true;
 	}
-	skv_report_status_line(s, s->status, sizeof(s->status));
+	skv_report_status_line(s, s->life.status, sizeof(s->life.status));
 	if (s->options.service)
-		skv_sd_ready(s->status);
-	if (s->reload_again) {
-		s->reload_again = false;
+		skv_sd_ready(s->life.status);
+	if (s->life.reload_again) {
+		s->life.reload_again = false;
 		begin_reload(s);
 	}
 }
@@ -441,7 +443,7 @@ static void begin_reload(struct skv_server *s)
 	char err[SKV_CONFIG_ERR], kept[256];
 
 	if (skv_scan_running(s->scan)) {
-		s->reload_again = true;
+		s->life.reload_again = true;
 		return;
 	}
 	if (s->options.service)
@@ -450,12 +452,12 @@ static void begin_reload(struct skv_server *s)
 		skv_log(LOG_ERR, "reload: %s; the old configuration stays in force", err);
 		if (s->options.service) {
 			skv_sd_ready("");
-			s->reload_failed = true;
+			s->life.reload_failed = true;
 			skv_sd_status("Reload failed, the old configuration stays in force: %s", err);
 		}
 		return;
 	}
-	s->reload_failed = false;
+	s->life.reload_failed = false;
 	skv_config_apply(&s->config, &next, kept, sizeof(kept));
 	if (*kept)
 		skv_log(LOG_WARNING, "reload: these settings take effect at the next start: %s", kept);
@@ -477,15 +479,15 @@ static void begin_reload(struct skv_server *s)
  */
 static int close_core(struct skv_server *s)
 {
-	const bool keeps = s->handing || (s->options.service && skv_sd_is_there());
+	const bool keeps = s->restart.handing || (s->options.service && skv_sd_is_there());
 	const char *off;
 	int r;
 
-	s->leaving = keeps;
+	s->restart.leaving = keeps;
 	if (s->options.service)
 		skv_sd_stopping(keeps ? "Leaving everything to the next daemon" : "Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
-	if (s->handing)
+	if (s->restart.handing)
 		skv_fence_hand_over(s);
 	skv_device_close_all(s);
 	skv_parking_close(s);
@@ -493,7 +495,7 @@ static int close_core(struct skv_server *s)
 	if (r < 0)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
 	s->hostmem.loop = NULL;
-	if (s->failure && !s->handing) {
+	if (s->failure && !s->restart.handing) {
 		/* as of the last commit, from which the next daemon continues */
 		s->core = skv_core_abandon(s->core);
 		return r;
@@ -516,12 +518,12 @@ int skv_server_run(struct skv_server *s)
 {
 	int r, closed;
 
-	s->watchdog_ns = s->options.service ? skv_sd_watchdog_interval() : 0;
-	if (s->watchdog_ns)
-		skv_op_timer(s->loop, &s->watchdog_op, s->watchdog_ns, on_watchdog);
-	if (s->signal_fd >= 0)
-		skv_op_read(s->loop, &s->signal_op, s->signal_fd, &s->signal, sizeof(s->signal), on_signal);
-	skv_op_read(s->loop, &s->command_op, s->command_fd, &s->command, sizeof(s->command), on_command);
+	s->life.watchdog_ns = s->options.service ? skv_sd_watchdog_interval() : 0;
+	if (s->life.watchdog_ns)
+		skv_op_timer(s->loop, &s->life.watchdog_op, s->life.watchdog_ns, on_watchdog);
+	if (s->life.signal_fd >= 0)
+		skv_op_read(s->loop, &s->life.signal_op, s->life.signal_fd, &s->life.signal, sizeof(s->life.signal), on_signal);
+	skv_op_read(s->loop, &s->life.command_op, s->life.command_fd, &s->life.command, sizeof(s->life.command), on_command);
 	skv_tick_start(s);
 	skv_loop_on_idle(s->loop, on_idle, s);
 	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);
@@ -529,7 +531,7 @@ int skv_server_run(struct skv_server *s)
 	r = skv_loop_run(s->loop);
 	if (r < 0)
 		skv_server_fail(s, "the ring", r);
-	s->stopping = true;
+	s->life.stopping = true;
 	closed = close_core(s);
 	return s->failure ? s->failure : closed;
 }
@@ -538,7 +540,7 @@ static void command(struct skv_server *s, uint64_t what)
 {
 	int saved = errno;
 
-	(void)!write(s->command_fd, &what, sizeof(what));
+	(void)!write(s->life.command_fd, &what, sizeof(what));
 	errno = saved;
 }
 

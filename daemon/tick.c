@@ -7,11 +7,11 @@
 
 #include <string.h>
 
-#include "daemon/deferred.h"
-#include "daemon/parking.h"
-#include "daemon/prefix.h"
-#include "daemon/report.h"
-#include "daemon/server-priv.h"
+#include "daemon/parked/parking.h"
+#include "daemon/prefix/prefix.h"
+#include "daemon/requests/deferred.h"
+#include "daemon/requests/report.h"
+#include "daemon/server/server-priv.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
@@ -19,11 +19,11 @@
 #define TICK_NS 1000000000u
 static void update_status(struct skv_server *s)
 {
-	char status[sizeof(s->status)];
+	char status[sizeof(s->life.status)];
 
 	skv_report_status_line(s, status, sizeof(status));
-	if (s->serving && s->options.service && strcmp(status, s->status) != 0 && !s->reload_failed) {
-		strcpy(s->status, status);
+	if (s->life.serving && s->options.service && strcmp(status, s->life.status) != 0 && !s->life.reload_failed) {
+		strcpy(s->life.status, status);
 		skv_sd_status("%s", status);
 	}
 }
@@ -35,16 +35,16 @@ static bool age(struct skv_server *s)
 	uint64_t aged, for_room;
 
 	skv_core_dropped(s->core, &aged, &for_room);
-	if (aged > s->told_aged)
+	if (aged > s->tick.told_aged)
 		skv_log(LOG_INFO, "%llu sequences dropped: no client held them for sequence-ttl, %llu s",
-		        (unsigned long long)(aged - s->told_aged), (unsigned long long)(s->config.sequence_ttl / 1000000000u));
-	if (for_room > s->told_for_room)
+		        (unsigned long long)(aged - s->tick.told_aged), (unsigned long long)(s->config.sequence_ttl / 1000000000u));
+	if (for_room > s->tick.told_for_room)
 		skv_log(LOG_WARNING,
 		        "%llu sequences that no client held were dropped: a memory is used up, and their users had "
 		        "more than their share of it",
-		        (unsigned long long)(for_room - s->told_for_room));
-	s->told_aged = aged;
-	s->told_for_room = for_room;
+		        (unsigned long long)(for_room - s->tick.told_for_room));
+	s->tick.told_aged = aged;
+	s->tick.told_for_room = for_room;
 	skv_loop_did(s->loop, "aging");
 	return more;
 }
@@ -88,7 +88,7 @@ static bool measure_clients(struct skv_server *s)
 /* Clients write to their memory without asking, so its size is measured and charged. */
 static bool measure(struct skv_server *s)
 {
-	skv_core_measure(s->core, &s->measured, SKV_TURN_UNITS);
+	skv_core_measure(s->core, &s->tick.measured, SKV_TURN_UNITS);
 	skv_loop_did(s->loop, "measuring");
 	return false;
 }
@@ -99,23 +99,23 @@ static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, keep_
 
 bool skv_tick_some(struct skv_server *s)
 {
-	if (s->steps_left && !steps[STEPS - s->steps_left](s))
-		s->steps_left--;
-	return s->steps_left > 0;
+	if (s->tick.steps_left && !steps[STEPS - s->tick.steps_left](s))
+		s->tick.steps_left--;
+	return s->tick.steps_left > 0;
 }
 
 static void on_tick(struct skv_op *op, int res)
 {
-	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, tick_op);
+	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, tick.op);
 
 	if (res < 0)
 		return;
-	if (!s->steps_left) /* else the steps of the last tick continue */
-		s->steps_left = STEPS;
+	if (!s->tick.steps_left) /* else the steps of the last tick continue */
+		s->tick.steps_left = STEPS;
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
 }
 
 void skv_tick_start(struct skv_server *s)
 {
-	skv_op_timer(s->loop, &s->tick_op, 0, on_tick);
+	skv_op_timer(s->loop, &s->tick.op, 0, on_tick);
 }

@@ -29,6 +29,11 @@ daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h
 daemon/disk                | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/store/values.h daemon/sys/clock.h
 daemon/store               | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/sys/clock.h daemon/disk
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
+daemon/server              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/loop daemon/mem daemon/plugin daemon/requests/lease.h daemon/sys daemon/worker
+daemon/requests            | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking.h daemon/prefix/prefix.h daemon/restart/handover.h daemon/server daemon/sys
+daemon/parked              | libclient/include/sparsekv common daemon/core daemon/disk daemon/prefix/prefix-priv.h daemon/requests daemon/server daemon/sys daemon/worker
+daemon/prefix              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking-priv.h daemon/requests daemon/server daemon/store daemon/sys
+daemon/restart             | libclient/include/sparsekv common daemon/core daemon/requests daemon/server daemon/sys
 daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h
 engine                     | libclient/include/sparsekv formats common/process.h
 tests/oracle               | libclient/include/sparsekv tests/ref/attention.h
@@ -99,6 +104,28 @@ check() (
 			bad = 1
 		}
 		END { exit bad }'
+)
+
+# arrows ROOT FOLDER MOST UPWARDS ROOM...: counts the pairs of rooms, subfolders of FOLDER, of which one includes headers of the other.
+# FOLDER itself is a room named "." The rooms are given from the lowest to the highest; an include of a higher room is an arrow upwards.
+# Prints the number of arrows; status 1 if there are more than MOST, or more than UPWARDS of them point upwards.
+arrows() (
+	cd "$1"
+	find "$2" -name '*.[ch]' -exec grep -HoE '^# *include *"[^"]+"' {} + | perl -e '
+		my ($folder, $most, $most_upwards, @rooms) = @ARGV;
+		my (%height, %arrows);
+		@height{@rooms} = 0 .. $#rooms;
+		sub room { $_[0] =~ m{^\Q$folder\E/(?:([^/]+)/)?[^/]+$} or return; $1 // "." }
+		while (<STDIN>) {
+			my ($file, $header) = /^([^:]+):.*"(.*)"/ or next;
+			my ($from, $to) = (room($file), room($header));
+			next if !defined $to || $from eq $to;
+			exists $height{$_} or die "check-includes.sh: the room $_ of $folder/ has no place in the list\n" for $from, $to;
+			$arrows{"$from -> $to"} = $height{$to} > $height{$from};
+		}
+		my @upwards = grep { $arrows{$_} } sort keys %arrows;
+		printf "%s/: %d arrows, %d upwards: %s\n", $folder, scalar keys %arrows, scalar @upwards, join ", ", @upwards;
+		exit(keys %arrows > $most || @upwards > $most_upwards)' "${@:2}"
 )
 
 # rings ROOT BUILD: prints one line for each cycle of more than three files. Status 1 if there is one.
@@ -177,5 +204,13 @@ found=$(RINGS= rings "$planted/ring" "$planted/ring" || true)
 [ "$found" = "4 files call each other in a ring: a.c b.c c.c d.c" ] ||
 	{ echo "check-includes.sh: instead of the planted ring of four it found: $found" >&2; exit 1; }
 
+mkdir -p "$planted"/rooms/{low,high}
+echo '#include "rooms/low/x.h"' >"$planted/rooms/high/y.h"
+echo '#include "rooms/high/y.h"' >"$planted/rooms/low/x.h"
+found=$(arrows "$planted" rooms 2 0 low high || echo failed)
+[ "$found" = "rooms/: 2 arrows, 1 upwards: low -> high
+failed" ] || { echo "check-includes.sh: of two planted arrows it found: $found" >&2; exit 1; }
+
 check "$root"
+arrows "$root" daemon 60 8 sys loop mem plugin ipc core worker disk store server requests prefix parked restart ctl .
 [ ! -e config.status ] || rings "$root" .

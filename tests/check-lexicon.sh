@@ -31,7 +31,7 @@ workspace         | workspace         | kernels/batch.h
 compression ratio | compression ratio | bench/geometry.c
 prefill           | prefill           | kernels/host/prefill/prefill.c
 scheduler         | scheduler         | engine/evaluate.c
-lease             | lease             | daemon/lease.c
+lease             | lease             | daemon/requests/lease.c
 '
 
 # ---- 2. where | word or phrase | what to say; where: any, code, text, or a part of the path. Case counts if the word

@@ -6,7 +6,7 @@ TEST_CPPFLAGS = -DSKV_BUILDDIR='"$(abs_top_builddir)"' -DSKV_SRCDIR='"$(abs_top_
 TEST_LINK = -Wl,--wrap=_mark_point,--wrap=_ck_assert_failed
 TEST_CFLAGS = $(CHECK_CFLAGS) $(OPENMP_CFLAGS) -pthread
 LDADD = tests/support/libskvtest.la tests/oracle/libskvoracle.la tests/ref/libskvref.la engine/libskvengine.la \
-	libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la formats/libskvformats.la \
+	libclient/libsparsekv-client.la daemon/libskvdaemon.la $(WORKER_LIBS) kernels/libskvkernels.la formats/libskvformats.la \
 	formats/libskvtokenizer.la common/libskvcommon.la $(CHECK_LIBS) $(JANSSON_LIBS) -lpthread -lm
 
 include tests/support/local.mk
@@ -171,7 +171,7 @@ tests_unit_bench_test_scale_SOURCES = tests/unit/bench/test-scale.c bench/scale-
 	bench/scale-trace.c bench/scale-trace.h bench/scale-trace-file.c bench/util.c bench/bench.h bench/options.h
 
 # These link only the part of the project that they test, and need no daemon.
-STORE_LDADD = tests/support/libskvtest.la daemon/store/libskvstore.la $(CHECK_LIBS) -lpthread -lm
+STORE_LDADD = tests/support/libskvtest.la daemon/store/libskvstore.la daemon/store/libskvstoreconfig.la $(CHECK_LIBS) -lpthread -lm
 tests_unit_daemon_test_store_client_LDADD = $(STORE_LDADD)
 tests_unit_daemon_test_store_cluster_LDADD = $(STORE_LDADD)
 tests_unit_daemon_test_store_failure_LDADD = $(STORE_LDADD)

@@ -8,9 +8,9 @@
 #include "daemon/core/prefixes.h"
 #include "daemon/core/resume.h"
 #include "daemon/core/seqfile.h"
-#include "daemon/core/task.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/sessions.h"
+#include "daemon/core/task.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/age.h"
-#include "daemon/core/idle.h"
 #include "daemon/core/charge.h"
+#include "daemon/core/idle.h"
 #include "daemon/core/names.h"
 #include "daemon/core/prefixes.h"
 #include "daemon/core/refuse.h"

@@ -2,7 +2,7 @@
 /*
  * daemon/core/pending.c - pending segments: device memory, which is created outside the core.
  *
- * NONE → WANTED (a lease needs it) → STARTED (daemon/device.c creates it) → LIVE, or NONE again if that failed. From
+ * NONE → WANTED (a lease needs it) → STARTED (daemon/server/device.c creates it) → LIVE, or NONE again if that failed. From
  * WANTED on a segment counts as memory, so that limits hold for pending segments, too. A pool that ends cancels its
  * pending segments at once; a segment that arrives later is recognised by its serial and destroyed.
  *

@@ -9,7 +9,7 @@
  * long, is parked, and outlives the daemon.
  *
  * Each block has a key, which follows from all tokens up to its end and from its origin: everything else that K and V
- * depend on (daemon/prefix-keys.h). For the core, keys are numbers that are equal where prefixes are equal, and an
+ * depend on (daemon/prefix/prefix-keys.h). For the core, keys are numbers that are equal where prefixes are equal, and an
  * origin is a value that the sequence's memory stores for a daemon that has to compute the keys again.
  */
 #ifndef SKV_CORE_PREFIX_H

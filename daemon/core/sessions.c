@@ -7,12 +7,12 @@
  * outside the scope of the swap are given what they have.
  */
 #include "daemon/core/accounts.h"
+#include "daemon/core/announce.h"
 #include "daemon/core/charge.h"
 #include "daemon/core/fdstore.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
-#include "daemon/core/announce.h"
 #include "daemon/core/sessions.h"
 
 #include <errno.h>

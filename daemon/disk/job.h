@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/job.h - protocol between the daemon and a disk worker (`sparsekvd --disk-worker`).
+ * daemon/disk/job.h - protocol between the daemon and a disk worker (`sparsekv-worker VERSION disk`).
  *
  * A disk worker is a process that moves sequences between memory and files, so that the daemon neither waits for a disk
  * nor has a context of a device. It runs one job at a time. A job is a packet with struct skv_disk_job and the first

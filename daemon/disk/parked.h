@@ -56,7 +56,7 @@ struct skv_parked_header {
 
 /* Keys by which a starting daemon finds a sealed prefix without its token ids. */
 struct skv_parked_keys {
-	uint8_t tag[SKV_PARKED_TAG]; /* HMAC of the keys with the tenant's key, see daemon/prefix-keys.h */
+	uint8_t tag[SKV_PARKED_TAG]; /* HMAC of the keys with the tenant's key, see daemon/prefix/prefix-keys.h */
 	struct skv_block_key key[];  /* [n_keys] */
 };
 

@@ -3,7 +3,7 @@
  * daemon/disk/send.c - copies one turn's share of a parked file to a pipe, unchanged.
  *
  * The importer verifies the data. The reader of the pipe may be arbitrarily slow, and other users' exports wait. So a
- * turn is short and ends early if the reader does not read; the daemon waits for the reader (daemon/export.c) and then
+ * turn is short and ends early if the reader does not read; the daemon waits for the reader (daemon/parked/export.c) and then
  * requests the next turn.
  */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/disk/work.h"
 #include "daemon/disk/files.h"
+#include "daemon/disk/work.h"
 #include "daemon/sys/clock.h"
 
 #include <errno.h>

@@ -73,7 +73,7 @@ struct skv_ipc *skv_ipc_free(struct skv_ipc *); /* after skv_loop_drain(); NULL 
 /* Iterates over live connections. */
 struct skv_conn *skv_ipc_first(struct skv_ipc *);
 struct skv_conn *skv_conn_next(struct skv_conn *);
-/* Where the list of its deferred requests begins (daemon/deferred.h). */
+/* Where the list of its deferred requests begins (daemon/requests/deferred.h). */
 struct skv_deferred **skv_conn_deferred(struct skv_conn *);
 
 const struct skv_peer *skv_conn_peer(const struct skv_conn *);

@@ -70,7 +70,7 @@ struct skv_conn {
 	bool queued;
 	int seen; /* result of the peek at the next message */
 	uint32_t client;
-	struct skv_deferred *deferred; /* the first of its deferred requests (daemon/deferred.h) */
+	struct skv_deferred *deferred; /* the first of its deferred requests (daemon/requests/deferred.h) */
 	char name[SKV_NAME_MAX + 16];
 	bool operators; /* accepted on the operators' socket */
 	bool no_rights; /* the kernel refuses descriptors on this socket */

@@ -40,7 +40,7 @@ int skv_cuda_create(unsigned device, size_t bytes, int *ret_fd, char why[SKV_CUD
 
 /* ---- the worker ---- */
 /*
- * `sparsekvd --cuda-worker DEVICE`: keeps a context while it runs, handles one job at a time, and exits when the daemon
+ * `sparsekv-worker VERSION cuda DEVICE`: keeps a context while it runs, handles one job at a time, and exits when the daemon
  * closes its end of the socket.
  */
 int skv_cuda_worker_main(unsigned device);

@@ -164,20 +164,6 @@ static void on_timer(struct skv_op *op, int res)
 	finish_when_idle(p);
 }
 
-char *skv_probe_find(const char *program)
-{
-	char *self = realpath(program, NULL), *beside = NULL;
-	const char *slash = self ? strrchr(self, '/') : NULL;
-
-	if (slash && asprintf(&beside, "%.*s/sparsekv-probe", (int)(slash - self), self) < 0)
-		beside = NULL;
-	free(self);
-	if (beside && access(beside, X_OK) == 0)
-		return beside;
-	free(beside);
-	return strdup(SKV_LIBEXECDIR "/sparsekv-probe");
-}
-
 /* Starts sparsekv-probe with the plugin to try and at most two environment variables. */
 static int spawn(const char *probe, const int fds[3], unsigned seconds, int *ret_pidfd)
 {

@@ -47,12 +47,6 @@ typedef void (*skv_probe_fn)(void *ctx, const struct skv_probe_result *);
 int skv_probe_start(struct skv_loop *, const char *probe, int plugin_fd, const struct skv_probe_case *cases,
                     uint32_t n_cases, uint64_t timeout_ns, skv_probe_fn done, void *ctx);
 
-/*
- * Returns the path of sparsekv-probe: in the folder of `program`, the daemon's own, if it is there (a build tree);
- * else where it is installed. Allocated; NULL: no memory.
- */
-char *skv_probe_find(const char *program);
-
 /* ---- interface of the two programs: sparsekv-probe VERSION SECONDS ---- */
 #define SKV_PROBE_PLUGIN_FD 3
 #define SKV_PROBE_CASES_FD 4

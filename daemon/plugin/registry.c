@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include "common/fd.h"
 #include "daemon/plugin/registry.h"
+#include "daemon/sys/child.h"
 #include "daemon/sys/log.h"
 
 struct skv_registry {
@@ -43,7 +44,7 @@ int skv_registry_new(struct skv_loop *loop, const char *program, const struct sk
 	if (!reg)
 		return -ENOMEM;
 	reg->loop = loop;
-	reg->probe = skv_probe_find(program);
+	reg->probe = skv_child_find(program, "sparsekv-probe");
 	if (!reg->probe) {
 		free(reg);
 		return -ENOMEM;

@@ -32,7 +32,7 @@ struct skv_registry_ops {
 	bool (*in_use)(void *ctx, uint32_t plugin); /* does a session still use this replaced plugin? */
 	uint32_t (*next_id)(void *ctx);
 };
-/* `program`: path of the daemon itself (skv_probe_find()). ops and ctx must outlive the registry. -ENOMEM. */
+/* `program`: path of the daemon itself (skv_child_find()). ops and ctx must outlive the registry. -ENOMEM. */
 int skv_registry_new(struct skv_loop *, const char *program, const struct skv_registry_ops *, void *ctx, struct skv_registry **ret);
 void skv_registry_set_limits(struct skv_registry *, uint32_t max_files, uint64_t probe_timeout_ns);
 struct skv_loop *skv_registry_loop(const struct skv_registry *);

@@ -6,8 +6,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 #include "common/fd.h"
 
 /* Gives the child its descriptors and no others. Returns a positive errno if memory is lacking. */
@@ -79,4 +83,18 @@ int skv_child_start(const char *program, char *const *argv, char *const *envp, c
 	*ret_pid = pid;
 	*ret_pidfd = pidfd;
 	return 0;
+}
+
+char *skv_child_find(const char *program, const char *name)
+{
+	char *self = realpath(program, NULL), *found = NULL;
+	const char *slash = self ? strrchr(self, '/') : NULL;
+
+	if (slash && asprintf(&found, "%.*s/%s", (int)(slash - self), self, name) < 0)
+		found = NULL;
+	free(self);
+	if (found && access(found, X_OK) == 0)
+		return found;
+	free(found);
+	return asprintf(&found, SKV_LIBEXECDIR "/%s", name) < 0 ? NULL : found;
 }

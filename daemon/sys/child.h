@@ -9,6 +9,12 @@
 #define SKV_CHILD_MAX_FDS 4u
 
 /*
+ * Path of the daemon's program of this name: beside the daemon's own (`program`, in a build directory), else where it is installed.
+ * Owned by the caller; NULL: out of memory.
+ */
+char *skv_child_find(const char *program, const char *name);
+
+/*
  * Runs `program` with these arguments and this environment. In the child fds[n] (borrowed) are 3, 4 and so on,
  * /dev/null is its standard input, and `output` (borrowed; -1: this process's) its standard output and error. It gets
  * no other descriptors. Signals have their default dispositions and mask. The caller owns *ret_pidfd and has to wait

@@ -10,6 +10,7 @@
  */
 #include "daemon/worker/worker.h"
 
+#include <config.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -350,7 +351,7 @@ static void send_job(struct skv_worker *w, struct skv_worker_job *job)
 
 static int start(struct skv_worker *w)
 {
-	char *argv[] = {(char *)"sparsekvd", (char *)(uintptr_t)w->config.option, (char *)(uintptr_t)w->config.argument, NULL};
+	char *argv[] = {(char *)"sparsekv-worker", (char *)PACKAGE_VERSION, (char *)(uintptr_t)w->config.option, (char *)(uintptr_t)w->config.argument, NULL};
 	int pair[2], r;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)

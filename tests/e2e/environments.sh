@@ -43,7 +43,7 @@ inside sh -c 'localedef -i tr_TR -f UTF-8 tr_TR.UTF-8 && (id tester >/dev/null 2
 inside env -C /srv/sparsekvd CONFIGURE_OPTIONS=--without-cuda ./setup build
 inside make -s -C /srv/sparsekvd/build -j"$(nproc)" check TESTS=
 
-check=(make -s -C /srv/sparsekvd/build -j"$(($(nproc) + 2))" check)
+check=(make -s -C /srv/sparsekvd/build -j"$(($(nproc) + 2))" check VERBOSE=1)
 run() {
 	case $1 in
 	chroot) inside "${check[@]}" ;;
@@ -67,7 +67,7 @@ for name; do
 	else
 		bad=1
 		echo "FAIL $name ($((SECONDS - start)) s): $dir/$name.log"
-		grep -E '^(FAIL|ERROR):' "$dir/$name.log" || tail -n 5 "$dir/$name.log"
+		grep -E '^(FAIL|ERROR):|:[FE]:' "$dir/$name.log" || tail -n 5 "$dir/$name.log"
 	fi
 	[ "$name" != user ] || inside chown -R root: /srv/sparsekvd
 done

@@ -25,7 +25,7 @@ e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/gpu-replay tests/e2e/gp
 restarts='tests/unit/daemon/test-restart tests/unit/daemon/test-reconnect tests/unit/daemon/test-keeper tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-disk'
 tests=$(echo $kernels $client $engine $restarts $e2e)
 plugins=$(for p in few refuse-adopt fourth heads keys-first late-misuse unselected; do echo tests/support/plugins/$p; done)
-programs="$tests daemon/sparsekvd daemon/sparsekv-probe daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
+programs="$tests daemon/sparsekvd daemon/sparsekv-probe daemon/sparsekv-worker daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
 mkdir -p "$dir"/{tests/unit/{kernels,client,daemon,engine},tests/e2e,tests/support/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}
 for p in $programs; do

@@ -18,7 +18,7 @@
 
 #include "common/fd.h"
 #include "common/wire-table.h"
-#include "daemon/server.h"
+#include "daemon/server/server.h"
 #include "tests/fuzz/fuzz.h"
 
 const char fuzz_name[] = "requests";

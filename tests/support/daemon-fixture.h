@@ -16,7 +16,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include "common/wire.h"
-#include "daemon/server.h"
+#include "daemon/server/server.h"
 
 /* ---- daemons ---- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/disk-fixture.h"
 
+#include <config.h>
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -69,11 +70,11 @@ unsigned disk_count_files(void)
 
 void disk_worker_start(void)
 {
-	char *const argv[] = {(char *)"sparsekvd", (char *)"--disk-worker", NULL};
+	char *const argv[] = {(char *)"sparsekv-worker", (char *)PACKAGE_VERSION, (char *)"disk", NULL};
 	int ends[2];
 
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-	ck_assert_int_eq(skv_child_start(fix_built("daemon/sparsekvd"), argv, environ, &ends[1], 1, -1, &disk.pid, &disk.pidfd), 0);
+	ck_assert_int_eq(skv_child_start(fix_built("daemon/sparsekv-worker"), argv, environ, &ends[1], 1, -1, &disk.pid, &disk.pidfd), 0);
 	close(ends[1]);
 	disk.socket = ends[0];
 }

@@ -119,7 +119,7 @@ static uint32_t process_of(const char *option)
 		const char *option;
 		uint32_t process;
 	} known[] = {
-		{"--disk-worker", FAIL_DISK_WORKER}, {"--cuda-worker", FAIL_DEVICE_WORKER}, {"--keeper", FAIL_KEEPER},
+		{"disk", FAIL_DISK_WORKER}, {"cuda", FAIL_DEVICE_WORKER}, {"--keeper", FAIL_KEEPER},
 	};
 
 	for (size_t i = 0; option && i < sizeof(known) / sizeof(known[0]); i++)
@@ -140,7 +140,7 @@ __attribute__((constructor)) static void preloaded(int argc, char **argv)
 	close(fd);
 	if (p == MAP_FAILED)
 		abort();
-	me = process_of(argc > 1 ? argv[1] : NULL);
+	me = process_of(argc > 2 && !strcmp(argv[0], "sparsekv-worker") ? argv[2] : argc > 1 ? argv[1] : NULL);
 	if (!p->processes) {
 		unsetenv("LD_PRELOAD");
 		unsetenv(FAIL_NTH_PAGE);

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "daemon/handover.h"
+#include "daemon/restart/handover.h"
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/privilege.h"

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "common/fd.h"
-#include "daemon/stored.h"
+#include "daemon/restart/keeper-store.h"
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/privilege.h"
@@ -68,6 +68,7 @@ static void setup(void)
 	snprintf(log_path, sizeof(log_path), "%s/log", dir);
 	shell("cp '%s' '%s'", fix_built("daemon/sparsekvd"), program);
 	shell("cp '%s' '%s'", fix_built("daemon/sparsekv-probe"), dir);
+	shell("cp '%s' '%s'", fix_built("daemon/sparsekv-worker"), dir);
 }
 
 static void teardown(void)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "daemon/prefix-keys.h"
+#include "daemon/prefix/prefix-keys.h"
 #include "tests/support/suite.h"
 
 static uint8_t secret[SKV_PREFIX_KEY], tenant[SKV_PREFIX_KEY];

@@ -86,6 +86,7 @@ static void setup(void)
 	snprintf(program, sizeof(program), "%s/sparsekvd", own);
 	copy("daemon/sparsekvd", "sparsekvd");
 	copy("daemon/sparsekv-probe", "sparsekv-probe");
+	copy("daemon/sparsekv-worker", "sparsekv-worker");
 	copy("policies/.libs/full.so", "full.so");
 	keeper = fork();
 	ck_assert_int_ge(keeper, 0);

@@ -142,7 +142,7 @@ int main(int argc, char **argv)
 {
 	Suite *s;
 
-	if (argc == 2 && !strcmp(argv[1], "--worker"))
+	if (argc == 3 && !strcmp(argv[2], "--worker"))
 		return serve();
 	s = begin_suite("test-worker");
 	add_case(s, "worker", 30, setup, teardown, users_take_turns, canceled, dies, NULL);

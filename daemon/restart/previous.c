@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/restart/previous.c - starts where a previous daemon ended.
+ *
+ * The service manager keeps descriptors for us (FDSTORE=1): of the state, and of pools, segments, sequences, sessions
+ * and clients' processes, by names that the core gives them. It passes them to the next daemon, whatever ended this
+ * one, except a stop of the service. So the memory of all sequences outlives the daemon, and so do the engines'
+ * mappings of it.
+ *
+ * Connections end with the daemon. So a client of the previous daemon is in the state of a client whose connection
+ * ended: it is fenced, and what it has is kept for it until its process has ended or reports that it needs it no more
+ * (fence.c).
+ *
+ * If the state cannot be taken over, the daemon starts with a new one and gives up what was kept. If the cause is a
+ * lack of memory or descriptors, this daemon ends instead, and the next one tries again.
+ */
+#include "daemon/restart/previous.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <time.h>
+#include "common/fd.h"
+#include "daemon/requests/fence.h"
+#include "daemon/restart/handover.h"
+#include "daemon/server/device.h"
+#include "daemon/sys/log.h"
+#include "daemon/sys/sd.h"
+
+#define DEVICE_TRIES 10
+
+/* A client of the previous daemon. */
+struct skv_past_client {
+	uint32_t client;
+	bool gone; /* its process has ended */
+	struct skv_peer peer;
+};
+
+static bool add(void *ctx, const char *name, int fd)
+{
+	(void)ctx;
+	return skv_sd_fdstore_add(name, fd);
+}
+
+static bool remove_one(void *ctx, const char *name)
+{
+	(void)ctx;
+	return skv_sd_fdstore_remove(name);
+}
+
+static const struct skv_core_fdstore fdstore = {.add = add, .remove = remove_one};
+
+static void on_lost(void *server, const char *name, const char *why)
+{
+	(void)server;
+	skv_log(LOG_ERR, "%s cannot be restored: %s", name, why);
+}
+
+/* A failing driver may recover soon and is retried; a missing device is not. */
+static int on_device(void *server, struct skv_core *core, uint32_t device)
+{
+	const struct timespec pause = {.tv_nsec = 100000000};
+	struct skv_server *s = server;
+	char why[SKV_TEXT_MAX];
+	int r;
+
+	s->core = core; /* skv_device_need() makes the device known to it */
+	for (unsigned tries = 0; (r = skv_device_need(s, device, why)) != 0; tries++) {
+		skv_log(LOG_ERR, "device %u, with memory in use: %s", device - 1, why);
+		if (r == ENODEV || r == EOPNOTSUPP || tries == DEVICE_TRIES)
+			break;
+		nanosleep(&pause, NULL);
+	}
+	return skv_is_shortage(-r) ? -r : r != 0;
+}
+
+/* Any other file would be readable at once, as if the process had ended. */
+static bool is_pidfd(int fd)
+{
+	return fd >= 0 && (pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno != EBADF);
+}
+
+/*
+ * Without the stored pidfd it opens the process with the client's PID, which may be another process. If there is
+ * none, the client's process has ended.
+ */
+static int on_client(void *server, const struct skv_core_past_client *c)
+{
+	struct skv_server *s = server;
+	struct skv_past_client *more = realloc(s->restart.clients, (s->restart.n_clients + 1) * sizeof(*more));
+	int pidfd = c->pidfd;
+
+	if (!more) {
+		skv_close_fd(pidfd);
+		return -ENOMEM;
+	}
+	s->restart.clients = more;
+	if (!is_pidfd(pidfd)) {
+		skv_close_fd(pidfd);
+		pidfd = pidfd_open(c->pid, 0);
+		if (pidfd < 0 && skv_is_shortage(-errno))
+			return -errno;
+	}
+	s->restart.clients[s->restart.n_clients++] = (struct skv_past_client){
+		.client = c->client,
+		.gone = pidfd < 0 && errno == ESRCH,
+		.peer = {.uid = c->uid, .gid = (gid_t)-1, .pid = c->pid, .pidfd = pidfd},
+	};
+	return 0;
+}
+
+/*
+ * Removes from the manager what is not needed: what the state does not refer to, which an interrupted change may have
+ * left, or (`all`) everything. The core has already handled the names that the state refers to.
+ */
+static void give_up(struct skv_core_found *found, size_t n, bool all)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (all || !found[i].claimed)
+			(void)skv_sd_fdstore_remove(found[i].name);
+		if (found[i].fd >= 0 && !all)
+			skv_log_peer(LOG_WARNING,
+			             "the file kept as %s is closed and kept no more: the state does not refer to it",
+			             found[i].name);
+		skv_close_fd(found[i].fd);
+	}
+}
+
+static int resume(struct skv_server *s, const struct skv_core_config *config)
+{
+	const size_t n = s->restart.passed.n_kept;
+	struct skv_core_found *found = calloc(n, sizeof(*found));
+	struct skv_core_past past = {.found = found, .n = n, .device = on_device, .client = on_client, .lost = on_lost, .ctx = s};
+	const char *why;
+	int r;
+
+	if (!found)
+		return -ENOMEM;
+	if (skv_sd_is_there())
+		past.fdstore = fdstore;
+	past.whole = skv_handover_is_open(s->options.handover);
+	for (size_t i = 0; i < n; i++)
+		found[i] = (struct skv_core_found){.name = s->restart.passed.kept[i].name, .fd = s->restart.passed.kept[i].fd};
+	r = skv_core_resume(config, &s->hostmem.ops, &past, &s->core, &why);
+	if (r < 0) {
+		s->core = NULL;
+		skv_log(LOG_CRIT, "the state of the previous daemon cannot be taken over, %s: %s",
+		        past.whole           ? "and that daemon goes on"
+		        : skv_is_shortage(r) ? strerror(-r)
+		                             : "all sequences are lost",
+		        why);
+	}
+	if (!skv_is_shortage(r))
+		give_up(found, n, r < 0);
+	free(found);
+	return r;
+}
+
+int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
+{
+	int r = -ENOENT;
+
+	if (s->restart.passed.n_kept > 0)
+		r = resume(s, config);
+	if (r == 0) {
+		skv_log(LOG_NOTICE, "continues where the previous daemon ended: %u clients, %u sequences", s->restart.n_clients,
+		        skv_core_sequences(s->core));
+		return 0;
+	}
+	if (skv_handover_is_open(s->options.handover) || skv_is_shortage(r))
+		return r;
+	skv_past_free(s);
+	r = skv_core_new(config, &s->hostmem.ops, &s->core);
+	if (r < 0)
+		skv_log(LOG_ERR, "the core cannot be made: %s", strerror(-r));
+	else if (s->options.service && skv_sd_is_there())
+		skv_core_set_fdstore(s->core, &fdstore);
+	return r;
+}
+
+void skv_past_watch_clients(struct skv_server *s)
+{
+	for (uint32_t i = 0; i < s->restart.n_clients; i++) {
+		struct skv_past_client *p = &s->restart.clients[i];
+
+		if (p->peer.pidfd >= 0 || p->gone) {
+			skv_fence_resume(s, p->client, &p->peer);
+			continue;
+		}
+		/* the process may live, and write to its pages */
+		(void)skv_core_client_fence(s->core, p->client);
+		skv_log(LOG_ERR, "client %#x: its process cannot be watched: what it has is kept", p->client);
+	}
+	s->restart.n_clients = 0;
+}
+
+void skv_past_leave(struct skv_server *s)
+{
+	skv_core_commit(s->core);
+	skv_log(LOG_NOTICE, "state balances; %u sequences are kept", skv_core_sequences(s->core));
+	if (s->restart.handing)
+		skv_handover_leave(s);
+	else
+		s->core = skv_core_abandon(s->core);
+}
+
+void skv_past_free(struct skv_server *s)
+{
+	for (uint32_t i = 0; i < s->restart.n_clients; i++)
+		skv_close_fd(s->restart.clients[i].peer.pidfd);
+	free(s->restart.clients);
+	s->restart.clients = NULL;
+	s->restart.n_clients = 0;
+}
