@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/worker/main.c - sparsekv-worker VERSION disk | cuda DEVICE: the daemon's worker processes.
+ * daemon/worker-main.c - sparsekv-worker VERSION disk | cuda DEVICE: the daemon's worker processes.
  *
  * A program of its own, so that the daemon links neither the store's client nor TLS. The daemon starts it with a socket as descriptor 3.
  * Jobs are structs of the daemon's version: another version's worker, installed while the daemon runs, refuses to start.
