@@ -22,7 +22,7 @@ EXTRA_DIST += tests/fuzz/corpus
 FUZZ_SECONDS = 60
 FUZZ_CC = clang -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DSKV_LIBFUZZER
 FUZZED = daemon/mem/host.c daemon/mem/cuda-none.c daemon/disk/pages-cuda-none.c $(filter %.c,$(common_libskvcommon_la_SOURCES) \
-	$(SKV_DISK_SOURCES) $(SKV_STORE_SOURCES) $(daemon_disk_libskvparked_la_SOURCES) $(daemon_store_libskvstoreconfig_la_SOURCES) $(daemon_core_libskvcore_la_SOURCES) $(daemon_libskvdaemon_la_SOURCES) $(formats_libskvtokenizer_la_SOURCES))
+	$(SKV_DISK_SOURCES) $(SKV_STORE_SOURCES) $(daemon_disk_libskvparked_la_SOURCES) $(daemon_store_libskvstoreconfig_la_SOURCES) $(daemon_core_libskvcore_la_SOURCES) $(daemon_libskvdaemon_la_SOURCES) $(formats_libskvtokenizer_la_SOURCES)) formats/json.c
 fuzz-core fuzz-parked fuzz-requests fuzz-seqmem fuzz-spec fuzz-state fuzz-store-reply fuzz-tokenizer fuzz-wire: all
 	$(MKDIR_P) $@.d/found
 	$(FUZZ_CC) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(TEST_CPPFLAGS) -o $@.d/fuzz \
