@@ -32,8 +32,8 @@ daemon_sparsekvd_LDADD = daemon/libskvdaemon.la
 # The daemon's worker processes: files of parked sequences, the prefix store, memory of CUDA devices.
 pkglibexec_PROGRAMS += daemon/sparsekv-worker
 daemon_sparsekv_worker_SOURCES = daemon/worker-main.c
-WORKER_LIBS = daemon/disk/libskvdisk.la daemon/store/libskvstore.la daemon/disk/libskvparked.la daemon/store/libskvstoreconfig.la
-daemon_sparsekv_worker_LDADD = $(WORKER_LIBS) daemon/mem/libskvmem.la common/libskvcommon.la
+WORKER_LIBS = daemon/disk/libskvdisk.la daemon/store/libskvstore.la daemon/disk/libskvparked.la daemon/store/libskvstoreconfig.la daemon/mem/libskvmem.la
+daemon_sparsekv_worker_LDADD = $(WORKER_LIBS) common/libskvcommon.la
 
 # Loads and checks a policy file. It links only what it needs: the dynamic linker would take longer than the check.
 pkglibexec_PROGRAMS += daemon/sparsekv-probe
