@@ -85,8 +85,6 @@ uint32_t skv_names_next(const struct skv_core *c, uint32_t seq, uint32_t account
 {
 	const struct skv_names *t = &c->names;
 
-	if (!name[0])
-		return SKV_NO_INDEX;
 	seq = seq == SKV_NO_INDEX ? t->list[list_of(t, account, model, name)] : t->next[seq];
 	while (seq != SKV_NO_INDEX && !is_it(c, seq, account, model, name))
 		seq = t->next[seq];

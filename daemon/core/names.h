@@ -19,10 +19,7 @@ void skv_names_deinit(struct skv_names *);
 /* Enters the sequence under the name, model and account of its row. */
 void skv_names_add(struct skv_core *, uint32_t seq);
 
-/*
- * The next sequence of that name behind `seq`; SKV_NO_INDEX: the first, and where there is none. No sequence is named "": anonymous
- * ones, those that are being restored, and those that are being dropped cannot be found.
- */
+/* The next sequence of that name after `seq`; SKV_NO_INDEX: the first one. Returns SKV_NO_INDEX if there is none. */
 uint32_t skv_names_next(const struct skv_core *, uint32_t seq, uint32_t account, const char *model, const char *name);
 
 #endif

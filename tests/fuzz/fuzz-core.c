@@ -284,9 +284,10 @@ static void park(struct fuzz_input *in)
 			restored = seq;
 	} else if (what % 4 == 2) {
 		(void)skv_core_restore_take(core, restored, 1 + units % 40, runs, 4, &n);
-	} else if (restored && (what & 64 || skv_core_restore_done(core, restored, a_name(in)))) {
-		(void)skv_core_restore_drop(core, restored);
-		restored = 0;
+	} else if (restored) {
+		if (what & 64 || skv_core_restore_done(core, restored, a_name(in)))
+			(void)skv_core_restore_drop(core, restored);
+		restored = 0; /* from now on it is a sequence as any other, or gone */
 	}
 }
 

@@ -249,26 +249,6 @@ START_TEST(a_large_sequence)
 }
 END_TEST
 
-/* Sequences that are being dropped have no name, and none is dropped by the name "": that dropped them twice, and ended the daemon. */
-START_TEST(no_sequence_is_named_nothing)
-{
-	static const uint16_t types[] = {SKV_MSG_SEQ_DROP_NAME, SKV_MSG_SEQ_PARK, SKV_MSG_SEQ_RESUME, SKV_MSG_SEQ_EXPORT};
-	const uint32_t n_layers = 32;
-	unsigned asked = 0;
-
-	others_open(n_layers);
-	die_with(2, n_layers, false);
-	do {
-		for (unsigned i = 0; i < sizeof(types) / sizeof(*types); i++)
-			ck_assert_int_ne(raw_seq_named(other, types[i], "engine", ""), 0);
-		asked++;
-	} while (counter("clients_gone") == live.gone);
-	printf("asked %u times while the client's sequences were dropped\n", asked);
-	ck_assert_uint_gt(asked, 1);
-	ck_assert_uint_eq(raw_leased(other), 0);
-}
-END_TEST
-
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 /* Makes sequences with tables that are to be counted; then 64 connections list them again and again. */
@@ -455,7 +435,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-turns");
 
-	add_case(s, "turns", is_full() ? 600 : 120, setup, teardown, death_of_many_sequences, first_pages_back, no_sequence_is_named_nothing, a_large_sequence,
+	add_case(s, "turns", is_full() ? 600 : 120, setup, teardown, death_of_many_sequences, first_pages_back, a_large_sequence,
 	         lists_without_end, NULL);
 	add_case(s, "parking", is_full() ? 300 : 120, setup_parked, teardown_parked, many_are_due, NULL);
 	add_case(s, "orphans", 60, setup_small, teardown, orphans_make_room, NULL);
