@@ -201,7 +201,7 @@ static const struct metric turn_metrics[] = {
 	 "Longest time that a piece of this work took, of those above 0.1 ms", "max_ms", 1e-3, NULL},
 	{"sparsekv_turn_work_cpu_seconds_max", "gauge", "Longest time that a piece of this work took in CPU time",
 	 "cpu_max_ms", 1e-3, NULL},
-	{"sparsekv_turn_work_long_total", "counter", "Pieces of this work that took 1 ms of CPU time or more", "long",
+	{"sparsekv_turn_work_long_total", "counter", "Pieces of this work that took 2 ms of CPU time or more", "long",
 	 0, NULL},
 };
 

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define SKV_METER_LEAST_NS 100000u /* shorter pieces are not recorded */
-#define SKV_METER_LONG_NS 1000000u /* CPU time above which a piece counts as long and is logged at level debug */
+#define SKV_METER_LONG_NS 2000000u /* CPU time above which a piece counts as long and is logged at level debug */
 #define SKV_METER_WORKS 24u
 
 /* One kind of work: the longest piece, and how many were long. */

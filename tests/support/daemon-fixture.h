@@ -122,6 +122,13 @@ uint64_t raw_leased(struct raw *);                         /* bytes of all pools
 /* Returns how many clients of a process the daemon has. The first one's id goes to ret_client, which may be NULL. */
 unsigned raw_clients_of(struct raw *, pid_t, uint32_t *ret_client);
 
+/*
+ * As an operator: prints which work made turns of the daemon's loop long, and returns how many pieces of it took 2 ms of the processor's
+ * time or more. A few are not the daemon's: in a virtual machine the first touch of a page can take 9 ms, which the guest counts as
+ * time of the processor. What is too much work for a turn comes more often.
+ */
+unsigned raw_print_turns(struct raw *);
+#define RAW_RARE_TURNS 2u
 /* As an operator: the bytes that status says the daemon holds are those that the process has open, within 1 %. */
 void raw_expect_held(struct raw *, pid_t pid);
 

@@ -490,3 +490,21 @@ int raw_count_sequences(const char *socket)
 	raw_close(r);
 	return n;
 }
+
+unsigned raw_print_turns(struct raw *operator)
+{
+	json_t *status = raw_query(operator, SKV_QUERY_STATUS), *row;
+	unsigned n_long = 0;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "turns"), i, row) {
+		const unsigned n = (unsigned)json_integer_value(json_object_get(row, "long"));
+
+		n_long += n;
+		printf("  %-24s %6.2f ms of the processor's time at most, %6.2f ms by the clock; %u took 2 ms or more\n",
+		       json_string_value(json_object_get(row, "work")), json_number_value(json_object_get(row, "cpu_max_ms")),
+		       json_number_value(json_object_get(row, "max_ms")), n);
+	}
+	json_decref(status);
+	return n_long;
+}

@@ -383,17 +383,6 @@ static void expect_quotas(struct raw *operator)
 	raw_expect_held(operator, fix.pid);
 }
 
-static void print_turns(json_t *status)
-{
-	json_t *row;
-	size_t i;
-
-	json_array_foreach(json_object_get(status, "turns"), i, row)
-		printf("  %-24s %6.2f ms of the processor's time at most, %6.2f ms by the clock; %lld took more than 1 ms\n",
-		       json_string_value(json_object_get(row, "work")), json_number_value(json_object_get(row, "cpu_max_ms")),
-		       json_number_value(json_object_get(row, "max_ms")), (long long)json_integer_value(json_object_get(row, "long")));
-}
-
 START_TEST(what_others_ask_for_is_not_waited_for)
 {
 	const unsigned n = seconds_asked() ? 2 * N_KINDS : N_KINDS, seconds = seconds_asked() ? seconds_asked() : 3;
@@ -401,6 +390,7 @@ START_TEST(what_others_ask_for_is_not_waited_for)
 	const uint32_t session = raw_open(r, "good", "full", NULL);
 	double begin = fix_now(), told = begin, turn, waited;
 	pid_t pids[2 * N_KINDS];
+	unsigned n_long;
 	json_t *status;
 	int ended;
 
@@ -421,13 +411,14 @@ START_TEST(what_others_ask_for_is_not_waited_for)
 	turn = figure(status, "counters", "turn_cpu_max_ms");
 	printf("%u users for %u s: %.0f messages; the daemon has %lu MiB; the longest turn took %.2f ms of the processor's time\n", n, seconds,
 	       figure(status, "counters", "messages"), daemon_mib(), turn);
-	print_turns(status);
 	json_decref(status);
+	n_long = raw_print_turns(operator);
 	waited = p99();
 	fflush(stdout);
 	if (seconds_asked()) {
 		ck_assert_double_lt(waited, 5);
-		ck_assert_double_lt(turn, 2);
+		if (n_long > RAW_RARE_TURNS)
+			ck_assert_double_lt(turn, 2);
 	}
 	ck_assert_double_lt(turn, slowed() ? 1000 : 50);
 	for (unsigned i = 0; i < n; i++) {

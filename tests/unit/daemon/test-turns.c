@@ -65,19 +65,6 @@ static struct {
 	double begun, gone; /* gone: clients that were gone at the beginning */
 } live;
 
-/* Prints the kinds of turns, and the processor time that a turn took. */
-static void print_turns(void)
-{
-	json_t *status = raw_query(other, SKV_QUERY_STATUS), *row;
-	size_t i;
-
-	json_array_foreach(json_object_get(status, "turns"), i, row)
-		printf("  %-20s %6.2f ms of the processor's time at most, %6.2f ms by the clock; %lld took more than 1 ms\n",
-		       json_string_value(json_object_get(row, "work")), json_number_value(json_object_get(row, "cpu_max_ms")),
-		       json_number_value(json_object_get(row, "max_ms")), (long long)json_integer_value(json_object_get(row, "long")));
-	json_decref(status);
-}
-
 static double counter(const char *name)
 {
 	json_t *status = raw_query(other, SKV_QUERY_STATUS), *figure = json_object_get(json_object_get(status, "counters"), name);
@@ -118,13 +105,15 @@ static void live_once(void)
 static void live_end(const char *what)
 {
 	double took = fix_now() - live.begun, turn = counter("turn_max_ms"), cpu = counter("turn_cpu_max_ms");
+	unsigned n_long;
 
 	printf("%s: %.1f ms; %u leases meanwhile, %.2f ms at most; the longest turn so far %.2f ms, %.2f ms of the processor's time\n", what,
 	       took * 1e3, live.n, live.most * 1e3, turn, cpu);
-	print_turns();
+	n_long = raw_print_turns(other);
 	fflush(stdout);
-	ck_assert_double_lt(turn, limit(10, 100, 1000));
-	ck_assert_double_lt(cpu, limit(4, 50, 500));
+	ck_assert_double_lt(turn, limit(20, 100, 1000));
+	if (!is_full() || n_long > RAW_RARE_TURNS)
+		ck_assert_double_lt(cpu, limit(2, 50, 500));
 	/* part of it is the client's own work: it acknowledges the end of every segment */
 	ck_assert_double_lt(live.most * 1e3, limit(50, 300, 3000));
 }
