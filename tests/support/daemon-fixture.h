@@ -128,7 +128,7 @@ unsigned raw_clients_of(struct raw *, pid_t, uint32_t *ret_client);
  * time of the processor. What is too much work for a turn comes more often.
  */
 unsigned raw_print_turns(struct raw *);
-#define RAW_RARE_TURNS 2u
+#define RAW_RARE_TURNS 4u
 /* As an operator: the bytes that status says the daemon holds are those that the process has open, within 1 %. */
 void raw_expect_held(struct raw *, pid_t pid);
 
