@@ -125,9 +125,9 @@ MUTATION_PATCHES = \
 	tests/mutations/key-norm-left-out.patch tests/mutations/nothing-selected.patch tests/mutations/nth-hmac-allocates.patch \
 	tests/mutations/nth-import-leaves-file.patch tests/mutations/page-lacks-message.patch tests/mutations/page-named-twice.patch \
 	tests/mutations/pages-after-holes.patch tests/mutations/parked-page-sum.patch tests/mutations/parked-remove-unsynced.patch \
-	tests/mutations/parking-all-at-once.patch tests/mutations/parking-leaks-list.patch tests/mutations/partial-page-by-tokens.patch \
+	tests/mutations/newest-charged-late.patch tests/mutations/parking-all-at-once.patch tests/mutations/parking-leaks-list.patch tests/mutations/partial-page-by-tokens.patch \
 	tests/mutations/prefix-key-without-codec.patch tests/mutations/prefix-keys-free.patch \
-	tests/mutations/prefix-longer-than-sequence.patch tests/mutations/prompt-sees-next.patch \
+	tests/mutations/prefix-longer-than-sequence.patch tests/mutations/prefix-to-last-entry.patch tests/mutations/prompt-sees-next.patch \
 	tests/mutations/quest-recent-of-sglang.patch tests/mutations/raas-younger-ties.patch tests/mutations/read-prefix-awaited.patch \
 	tests/mutations/reconnect-keeps-unnamed.patch tests/mutations/room-without-given-up.patch tests/mutations/rope-half-swapped.patch \
 	tests/mutations/rope-llama3-passage.patch tests/mutations/safetensors-beyond-data.patch tests/mutations/scores-tail.patch \

@@ -102,6 +102,21 @@ START_TEST(what_a_client_writes_is_charged)
 }
 END_TEST
 
+/* Nothing is measured between the writing and the lease, or the next sequence. */
+START_TEST(the_newest_sequence_is_charged_at_once)
+{
+	struct held h;
+
+	held_new(&h, &a, "h", 0);
+	write_bytes(&h, h.layout.tokens, 40 * MiB);
+	ck_refused(peer_lease(&a, 30 << 10, 30 << 10), SKV_CORE_E_QUOTA); /* pages of 1 KiB, 23 MiB are left */
+	write_bytes(&h, h.layout.tokens + 40 * MiB, 24 * MiB);
+	ck_refused(skv_core_seq_new(core, a.client, a.session.session, "more", 0, &(struct skv_core_seq_info){0}), SKV_CORE_E_QUOTA);
+	held_close(&h);
+	peer_die(&a);
+}
+END_TEST
+
 /*
  * A sequence with pages of its own may stay whatever its tables take; memory without pages does not stay beyond the
  * quota.
@@ -366,7 +381,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-core-charge");
 
-	add_case(s, "charges", 120, setup, teardown, what_a_client_writes_is_charged,
+	add_case(s, "charges", 120, setup, teardown, what_a_client_writes_is_charged, the_newest_sequence_is_charged_at_once,
 	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, pins, room_of_the_cgroup,
 	         a_fork_that_is_crowded_out, a_list_of_holes, a_prefix_of_holes, stray_memory_of_a_pool,
 	         connections_are_charged, NULL);
