@@ -197,8 +197,13 @@ static void exec_daemon(const struct fix *f)
 	/* the daemon is no service of a service manager */
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("LISTEN_FDS");
-	if (!has_capability(CAP_SYS_PTRACE)) /* the test counts its descriptors in /proc */
-		setenv("SPARSEKV_DEBUG", "dumpable", 1);
+	if (!has_capability(CAP_SYS_PTRACE)) { /* the test counts its descriptors in /proc */
+		const char *debug = getenv("SPARSEKV_DEBUG");
+		char both[64];
+
+		snprintf(both, sizeof(both), "%s dumpable", debug ? debug : "");
+		setenv("SPARSEKV_DEBUG", both, 1);
+	}
 	if (fix_before_exec)
 		fix_before_exec();
 	execv(fix_built("daemon/sparsekvd"), (char **)argv);

@@ -26,7 +26,7 @@ struct raw *raw_connect(const char *path)
 	ck_assert_int_ge(r->fd, 0);
 	if (connect(r->fd, (struct sockaddr *)&addr, sizeof(addr)) == 0)
 		return r;
-	ck_assert(errno == ECONNREFUSED || errno == ENOENT);
+	ck_assert_msg(errno == ECONNREFUSED || errno == ENOENT, "%s: %s", path, strerror(errno));
 	raw_close(r);
 	return NULL;
 }

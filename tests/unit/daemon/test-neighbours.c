@@ -3,7 +3,7 @@
  * Users whose requests are well-formed and cost as much as they may, all at once, beside one who asks for little: each
  * kind of work below was once a way to stop the daemon, or to take memory that no quota counted.
  *
- * Run as root each is a user of its own, as in service; else all are the daemon's. HOSTILE_SECONDS=600 (make check-hostile):
+ * Each is a user of its own, so it runs as root alone. HOSTILE_SECONDS=600 (make check-hostile):
  * so long, with two users of each kind, and what the other one waits and the longest turn are asserted as on a machine with nothing
  * else to do. In any case no user is above its quota, and the daemon itself has little memory.
  */
@@ -287,7 +287,7 @@ static pid_t start(unsigned number)
 
 	if (pid)
 		return pid;
-	if (can_change_user() && (setgid(FIRST_UID + number) < 0 || setuid(FIRST_UID + number) < 0))
+	if (setgid(FIRST_UID + number) < 0 || setuid(FIRST_UID + number) < 0)
 		_exit(2);
 	for (;;) {
 		pid = child_fork();
@@ -394,6 +394,12 @@ START_TEST(what_others_ask_for_is_not_waited_for)
 	json_t *status;
 	int ended;
 
+	if (!can_change_user()) { /* one user has one quota, and turns of its own */
+		printf("no right to become another user: not run\n");
+		raw_close(operator);
+		raw_close(r);
+		return;
+	}
 	for (unsigned i = 0; i < n; i++)
 		pids[i] = start(i);
 	if (has_capability(CAP_SYS_NICE)) /* what is measured is the daemon, not how the scheduler divides processors */

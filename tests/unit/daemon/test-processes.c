@@ -241,7 +241,7 @@ START_TEST(nobody_looks_into_them)
 	usleep(100000); /* the last one may have just started */
 	for (i = 0; i < n; i++) {
 		check_limit(&all[i]);
-		if (user || !has_capability(CAP_SYS_PTRACE))
+		if (user || getuid() != 0) /* root may open /proc files of any process */
 			fix_in_child(user, look_into, &all[i]);
 	}
 	raw_close(op);

@@ -24,9 +24,9 @@ static unsigned fds_before;
 
 static void setup(void)
 {
-	static const char *const options[] = {"--account-clients=4", "--account-sequences=8",
-	                                      "--account-bytes=8M",  "--operator-group=54322",
-	                                      "--hello-timeout=1",   NULL};
+	const char *const options[] = {"--account-clients=4", "--account-sequences=8",
+	                                      "--account-bytes=8M", "--hello-timeout=1",
+	                                      has_capability(CAP_CHOWN) ? "--operator-group=54322" : NULL, NULL};
 
 	fds_before = fix_count_fds(0);
 	fix_start_thread(&fix, options);
