@@ -16,6 +16,7 @@
 #include "engine/model.h"
 #include "formats/safetensors.h"
 #include "tests/support/engine-fixture.h"
+#include "tests/support/privilege.h"
 #include "tests/support/run-program.h"
 #include "tests/support/suite.h"
 
