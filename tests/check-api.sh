@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The public headers compile alone, as C11 and as C++17, without warnings; the library exports exactly the functions of
 # client.h, and the manual page names each of them.
+export LC_ALL=C.UTF-8 # elsewhere [a-z] may lack letters
 srcdir=${srcdir:-$(dirname "$0")/..}
 include=$srcdir/libclient/include
 header=$include/sparsekv/client.h

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs every subcommand of sparsekv-bench with small inputs; its CSV must have the documented columns, and plot must
 # draw it.
+export LC_ALL=C.UTF-8 # elsewhere [a-z] may lack letters
 tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT
 bench=bench/sparsekv-bench

@@ -3,6 +3,7 @@
 # The manual is complete and its commands work: every message, field, hook and primitive of the headers is in its page,
 # every page is free of markup errors, and the commands of sparsekv-policy(7) build, load, verify and swap to the
 # template policy.
+export LC_ALL=C.UTF-8 # elsewhere [a-z] may lack letters
 srcdir=${srcdir:-$(dirname "$0")/..}
 failed=0
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT || exit 99

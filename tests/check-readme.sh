@@ -3,6 +3,7 @@
 # What README.md and doc/ show is true: the programs compile and run; every command in a shell block runs here, on a
 # daemon of its own, or is one that another test runs (root, systemd, the whole of `./setup check`); links have targets;
 # sparsekv-bench draws the chart from its data; and the data and the README's table have figures of bench/RESULTS.md.
+export LC_ALL=C.UTF-8 # elsewhere [a-z] may lack letters
 srcdir=$(readlink -f "${srcdir:-$(dirname "$0")/..}")
 build=$PWD
 tmp=$(mktemp -d) || exit 99
