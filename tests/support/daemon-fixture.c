@@ -51,6 +51,22 @@ const char *fix_built(const char *name)
 
 /* ---- descriptors ---- */
 
+unsigned long fix_memory_mib(const struct fix *f, const char *field)
+{
+	char path[64], text[4096];
+	const char *at;
+	FILE *status;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)f->pid);
+	status = fopen(path, "r");
+	ck_assert_ptr_nonnull(status);
+	text[fread(text, 1, sizeof(text) - 1, status)] = 0;
+	fclose(status);
+	at = strstr(text, field);
+	ck_assert_ptr_nonnull(at);
+	return strtoul(at + strlen(field) + 1, NULL, 10) / 1024;
+}
+
 unsigned fix_count_fds(pid_t pid)
 {
 	char path[64];

@@ -45,6 +45,8 @@ char *fix_log(const struct fix *);
 /* Waits until the daemon's log contains `what`, 20 s at most. */
 void fix_expect_log(const struct fix *, const char *what);
 
+/* A field of the daemon's /proc/PID/status in MiB: "RssAnon", its own memory now; "VmHWM", the most it had. */
+unsigned long fix_memory_mib(const struct fix *, const char *field);
 /* Returns the number of open descriptors of a process (0: this one). */
 unsigned fix_count_fds(pid_t pid);
 /* Returns the bytes of all memfds that the process has open, each counted once. */

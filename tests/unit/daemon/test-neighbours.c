@@ -352,19 +352,6 @@ static double figure(json_t *status, const char *of, const char *name)
 	return json_number_value(x);
 }
 
-static unsigned long daemon_mib(void)
-{
-	char path[64], text[4096];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)fix.pid);
-	f = fopen(path, "r");
-	ck_assert_ptr_nonnull(f);
-	text[fread(text, 1, sizeof(text) - 1, f)] = 0;
-	fclose(f);
-	return strtoul(strstr(text, "RssAnon:") + 8, NULL, 10) / 1024;
-}
-
 /* No user has more than its quota, whose sums include what the daemon pins for its requests. */
 static void expect_quotas(struct raw *operator)
 {
@@ -379,7 +366,7 @@ static void expect_quotas(struct raw *operator)
 	}
 	json_decref(status);
 	if (!slowed()) /* a sanitizer has memory of its own */
-		ck_assert_uint_lt(daemon_mib(), DAEMON_MIB);
+		ck_assert_uint_lt(fix_memory_mib(&fix, "RssAnon"), DAEMON_MIB);
 	raw_expect_held(operator, fix.pid);
 }
 
@@ -416,7 +403,7 @@ START_TEST(what_others_ask_for_is_not_waited_for)
 	status = raw_query(operator, SKV_QUERY_STATUS);
 	turn = figure(status, "counters", "turn_cpu_max_ms");
 	printf("%u users for %u s: %.0f messages; the daemon has %lu MiB; the longest turn took %.2f ms of the processor's time\n", n, seconds,
-	       figure(status, "counters", "messages"), daemon_mib(), turn);
+	       figure(status, "counters", "messages"), fix_memory_mib(&fix, "RssAnon"), turn);
 	json_decref(status);
 	n_long = raw_print_turns(operator);
 	waited = p99();

@@ -318,20 +318,6 @@ static double parking_figure(const char *name)
 	return x;
 }
 
-/* Returns the peak memory of the daemon in MiB. */
-static unsigned long most_memory(void)
-{
-	char path[64], text[4096];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)fix.pid);
-	f = fopen(path, "r");
-	ck_assert_ptr_nonnull(f);
-	text[fread(text, 1, sizeof(text) - 1, f)] = 0;
-	fclose(f);
-	return strtoul(strstr(text, "VmHWM:") + 6, NULL, 10) / 1024;
-}
-
 /*
  * All sequences of one user become due for parking at the same moment: another user does not notice, and parking uses
  * the memory of a few jobs.
@@ -362,11 +348,11 @@ START_TEST(many_are_due)
 		most_jobs = jobs > most_jobs ? jobs : most_jobs;
 	}
 	live_end("parking of all sequences of a user");
-	printf("%u sequences parked, %.0f at a time; the daemon had %lu MiB at most\n", n, most_jobs, most_memory());
+	printf("%u sequences parked, %.0f at a time; the daemon had %lu MiB at most\n", n, most_jobs, fix_memory_mib(&fix, "VmHWM"));
 	ck_assert_double_ge(most_jobs, 1);
 	ck_assert_double_le(most_jobs, 2);
 	if (!slowed())
-		ck_assert_uint_lt(most_memory(), DUE_MIB);
+		ck_assert_uint_lt(fix_memory_mib(&fix, "VmHWM"), DUE_MIB);
 	raw_close(e.raw);
 	free(seqs);
 }
