@@ -244,13 +244,18 @@ START_TEST(fork_times_out)
 }
 END_TEST
 
-/* All leased pages are in the session's stock, or belong to the only sequence. */
+/*
+ * All leased pages are in the session's stock, or belong to the only sequence. Asking for room comes first: its answer follows
+ * that of a request for pages ahead of need, and pages that were given back.
+ */
 static void expect_leased(struct skv_session *session)
 {
 	struct skv_stats stats = {.size = sizeof(stats)};
+	struct skv_room room = {.size = sizeof(room)};
 	uint64_t resident, total;
 	struct raw *op;
 
+	OK(skv_session_room(session, &room));
 	OK(skv_session_stats(session, &stats));
 	skv_seq_pages(q.seq, &resident, &total);
 	op = raw_operator(daemon_.socket);
