@@ -5,6 +5,7 @@
  * and what bounds its cost.
  */
 #include <check.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #define FEW 200u    /* sequences of other users; an eighth of them are parked */
 #define FACTOR 8u   /* how many times as many there are in the second daemon */
 #define RUNS 7
+#define ROUNDS 3
 #define TIMES 10    /* of a request in a run */
 #define TOKENS 256u /* of the sequence in requests: two blocks */
 #define NAME "mine"
@@ -285,10 +287,11 @@ static void measure(uint32_t n, double ret[N_ROWS])
 	end();
 }
 
-START_TEST(others_cost_nothing)
+/* Measures all requests in both daemons, and unmarks those that cost no more in the second one. Returns how many are left. */
+static unsigned compare(bool dear[N_ROWS])
 {
 	double few[N_ROWS], many[N_ROWS];
-	unsigned dear = 0;
+	unsigned left = 0;
 
 	measure(FEW, few);
 	measure(FEW * FACTOR, many);
@@ -298,10 +301,23 @@ START_TEST(others_cost_nothing)
 		if (table[i].once)
 			printf("%-16s %.3f ms, beside %u times as much %.3f ms%s\n", skv_wire_name(table[i].types[0]), few[i], FACTOR, many[i],
 			       is_dear ? ": too much" : "");
-		dear += is_dear;
+		dear[i] = dear[i] && is_dear;
+		left += dear[i];
 	}
 	fflush(stdout);
-	ck_assert_uint_eq(dear, 0);
+	return left;
+}
+
+/* Other processes take the caches: a request is too dear if it was so in each of ROUNDS measurements. */
+START_TEST(others_cost_nothing)
+{
+	bool dear[N_ROWS];
+	unsigned left = N_ROWS;
+
+	memset(dear, true, sizeof(dear));
+	for (int round = 0; round < ROUNDS && left > 0; round++)
+		left = compare(dear);
+	ck_assert_uint_eq(left, 0);
 }
 END_TEST
 
