@@ -217,10 +217,6 @@ BODY(skv_msg_wait, 8, TAIL_NONE,
      AT(0, skv_msg_wait, serial, U32),
      AT(4, skv_msg_wait, reserved, RESERVED));
 
-BODY(skv_msg_handover, 8, TAIL_NONE,
-     AT(0, skv_msg_handover, version, U32),
-     AT(4, skv_msg_handover, reserved, RESERVED));
-
 BODY(skv_msg_text, 8, TAIL_BYTES,
      AT(0, skv_msg_text, length, COUNT),
      AT(4, skv_msg_text, more, FLAG));
@@ -274,7 +270,6 @@ static const struct rule rules[] = {
         REQUEST(SEQ_RESUME, skv_msg_seq_of, 0, skv_msg_text, 0),
         REQUEST(SEQ_EXPORT, skv_msg_seq_of, 0, skv_msg_file, 1),
         REQUEST(SEQ_IMPORT, skv_msg_user, 1, skv_msg_text, 0),
-        REQUEST(HANDOVER, skv_msg_handover, 1, empty, 0),
 };
 
 const struct rule *skv_wire_rule_of(uint16_t type)

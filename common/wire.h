@@ -85,10 +85,6 @@ enum skv_msg_type {
 	SKV_MSG_SEQ_RESUME = 54,  /* skv_msg_seq_of → skv_msg_text: a parked sequence, to memory */
 	SKV_MSG_SEQ_EXPORT = 55,  /* skv_msg_seq_of → skv_msg_file, fd: a pipe with the file of a parked sequence */
 	SKV_MSG_SEQ_IMPORT = 56,  /* skv_msg_user, fd: such a file, or a pipe with one → skv_msg_text (operator only) */
-
-	/* from another daemon, in place of HELLO */
-	/* skv_msg_handover, fd: a socket for passing all state; no reply except ERROR (operator only) */
-	SKV_MSG_HANDOVER = 52,
 };
 
 struct skv_msg_header {
@@ -305,11 +301,6 @@ struct skv_msg_user {
 /* The request with this serial is still in progress: its client restarts the timeout for the reply. */
 struct skv_msg_wait {
 	uint32_t serial;
-	uint32_t reserved;
-};
-#define SKV_HANDOVER_VERSION 1u
-struct skv_msg_handover {
-	uint32_t version; /* of the data sent over the socket (daemon/restart/handover.c) */
 	uint32_t reserved;
 };
 /* Tail: length bytes of text. */

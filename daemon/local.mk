@@ -9,7 +9,7 @@ include daemon/ctl/local.mk
 noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
 	daemon/server/server.h daemon/server/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/requests/policy.c daemon/requests/policy.h \
-	daemon/requests/deferred.c daemon/requests/deferred.h daemon/server/device.c daemon/server/device.h daemon/parked/export.c daemon/requests/fence.c daemon/requests/fence.h daemon/restart/handover.c daemon/restart/handover.h daemon/server/hostmem.c daemon/server/hostmem.h \
+	daemon/requests/deferred.c daemon/requests/deferred.h daemon/server/device.c daemon/server/device.h daemon/parked/export.c daemon/requests/fence.c daemon/requests/fence.h daemon/server/hostmem.c daemon/server/hostmem.h \
 	daemon/restart/keeper.c daemon/restart/keeper.h daemon/restart/keeper-store.c daemon/restart/keeper-store.h daemon/requests/lease.c daemon/requests/lease.h daemon/parked/import.c daemon/parked/rescan.c daemon/parked/park.c daemon/parked/parked-files.c daemon/parked/parking.c daemon/parked/parking.h daemon/parked/parking-priv.h daemon/parked/parking-report.c daemon/parked/parking-request.c daemon/parked/restore.c \
 	daemon/restart/previous.c daemon/restart/previous.h daemon/parked/postpone.c daemon/requests/query.c daemon/requests/query.h daemon/requests/reply.c daemon/requests/reply.h daemon/requests/report.c daemon/requests/report.h \
 	daemon/tick.c daemon/tick.h daemon/requests/tasks.c daemon/requests/tasks.h daemon/prefix/store-transfer.c daemon/prefix/prefix.c daemon/prefix/prefix.h daemon/prefix/prefix-keys.c daemon/prefix/prefix-keys.h daemon/prefix/prefix-priv.h daemon/prefix/prefix-report.c \

@@ -11,7 +11,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "common/process.h"
-#include "daemon/restart/handover.h"
 #include "daemon/restart/keeper.h"
 #include "daemon/server/server.h"
 #include "daemon/sys/log.h"
@@ -23,8 +22,6 @@ static void usage(FILE *to)
 	      "  --config=FILE     read settings from FILE instead of " SKV_CONFIG_FILE "\n"
 	      "  --keeper          where there is no systemd: be the process that starts the daemon, keeps what it\n"
 	      "                    stores, and starts the next one when it ends\n"
-	      "  --handover=SOCKET where nobody keeps anything: take everything over from the daemon that serves at\n"
-	      "                    SOCKET, and serve there\n"
 	      "  --check-config    read the settings, say what is wrong with them, and exit\n"
 	      "  --help-config     print a configuration file with every setting and its default\n"
 	      "  --help            print this text\n"
@@ -56,7 +53,6 @@ struct command_line {
 	const char *config;
 	char **options; /* settings, each "--key=value", owned; NULL at the end */
 	int n_options;
-	const char *handover; /* socket of the daemon to take over */
 	bool check_only, keeper;
 };
 
@@ -77,7 +73,7 @@ static int parse(int argc, char **argv, struct command_line *ret)
 	for (int i = 1; i < argc; i++) {
 		const char *arg = argv[i], *value = strchr(arg, '=');
 		size_t len = value ? (size_t)(value - arg) : strlen(arg);
-		bool is_config = len == 8 && !strncmp(arg, "--config", len), is_handover = len == 10 && !strncmp(arg, "--handover", len);
+		bool is_config = len == 8 && !strncmp(arg, "--config", len);
 
 		if (!strcmp(arg, "--help")) {
 			usage(stdout);
@@ -95,7 +91,7 @@ static int parse(int argc, char **argv, struct command_line *ret)
 			ret->keeper = true;
 			continue;
 		}
-		if (strncmp(arg, "--", 2) != 0 || (!is_config && !is_handover && !skv_config_known(arg + 2, len - 2))) {
+		if (strncmp(arg, "--", 2) != 0 || (!is_config && !skv_config_known(arg + 2, len - 2))) {
 			complain("unknown option \"%s\"", arg);
 			return -1;
 		}
@@ -108,19 +104,10 @@ static int parse(int argc, char **argv, struct command_line *ret)
 			ret->config = value;
 			continue;
 		}
-		if (is_handover) {
-			ret->handover = value;
-			arg = "--socket";
-			len = strlen(arg);
-		}
 		if (add_setting(ret, arg, len, value) < 0) {
 			fprintf(stderr, NO_MEMORY);
 			return -1;
 		}
-	}
-	if (ret->keeper && ret->handover) {
-		complain("%s: a keeper starts daemons by itself, and takes none over", "--handover");
-		return -1;
 	}
 	return 0;
 }
@@ -154,45 +141,31 @@ static int check(const struct command_line *line)
 	return EXIT_FAILURE;
 }
 
-/* Runs a daemon; again after a handover that failed. */
 static int run(const struct skv_server_options *options)
 {
 	struct skv_server *server;
-	int r;
+	int r = skv_server_new(options, &server);
 
-	do {
-		r = skv_server_new(options, &server);
-		if (r < 0)
-			return r;
-		r = skv_server_run(server);
-		skv_server_free(server);
-	} while (skv_handover_is_ready(options->handover) && skv_handover_give(options->handover) < 0);
+	if (r < 0)
+		return r;
+	r = skv_server_run(server);
+	skv_server_free(server);
 	return r;
 }
 
 static int serve(const struct command_line *line)
 {
-	struct skv_handover handover = SKV_HANDOVER_NULL;
-	struct skv_server_options options = {
+	const struct skv_server_options options = {
 		.config = {.file = line->config, .options = line->options},
 		.program = "/proc/self/exe",
 		.service = true,
-		.handover = &handover,
 	};
-	int r = 0;
+	int r;
 
 	skv_process_conceal();
 	skv_process_serve();
 	ask_for_short_slices();
-	if (line->keeper)
-		return skv_run_keeper(&options.config) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
-	if (line->handover) {
-		skv_log_open(LOG_INFO);
-		r = skv_handover_take(line->handover, &handover);
-	}
-	if (r == 0)
-		r = run(&options);
-	skv_handover_free(&handover);
+	r = line->keeper ? skv_run_keeper(&options.config) : run(&options);
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

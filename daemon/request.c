@@ -21,7 +21,6 @@
 #include "daemon/requests/reply.h"
 #include "daemon/requests/report.h"
 #include "daemon/requests/tasks.h"
-#include "daemon/restart/handover.h"
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/clock.h"
@@ -394,7 +393,6 @@ static const struct {
 	{SKV_MSG_SEQ_RESUME, skv_parking_request},
 	{SKV_MSG_SEQ_EXPORT, skv_parking_request},
 	{SKV_MSG_SEQ_IMPORT, skv_parking_request},
-	{SKV_MSG_HANDOVER, skv_handover_request},
 };
 
 void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
@@ -418,8 +416,6 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 
 	skv_query_go_on(s, conn);
 	skv_deferred_forget(conn);
-	if (s->restart.handing && skv_conn_client(conn))
-		skv_handover_client(s, skv_conn_client(conn), skv_conn_take_peer(conn).pidfd);
 	if (!skv_conn_client(conn) || s->restart.leaving)
 		return;
 	s->requests.notices_due = true;

@@ -28,7 +28,6 @@
 #include "daemon/requests/reply.h"
 #include "daemon/requests/report.h"
 #include "daemon/requests/tasks.h"
-#include "daemon/restart/handover.h"
 #include "daemon/restart/previous.h"
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
@@ -109,16 +108,11 @@ static void on_corrupt(void *server, uid_t uid, const char *model, const char *n
 /* Returns the sockets for clients and for operators, in this order; -1: none for operators. */
 static int open_sockets(struct skv_server *s, int fds[2])
 {
-	const bool handed = s->options.handover && s->options.handover->sockets.clients.path;
-
 	fds[0] = s->restart.passed.clients;
 	fds[1] = s->restart.passed.operators;
 	if (fds[0] >= 0 && fds[1] < 0)
 		skv_log(LOG_WARNING, "no socket for operators was passed (sparsekvd-operators.socket): policies cannot "
 		                     "be loaded or swapped");
-	for (int i = 0; handed && i < 2; i++)
-		if (listen(fds[i], SOMAXCONN) < 0) /* again: connections then report this process as their peer */
-			return -errno;
 	return fds[0] >= 0 ? 0 : skv_sockets_open(&s->config, &s->life.sockets, fds);
 }
 
@@ -189,15 +183,12 @@ static int start_devices(struct skv_server *s)
 	return -r;
 }
 
-/* Takes the sockets and kept descriptors that another daemon hands over or the service manager passes. */
+/* Takes the sockets and kept descriptors that the service manager passes. */
 static int take_passed(struct skv_server *s)
 {
 	char err[512];
-	int r;
+	int r = s->options.service ? skv_sd_take_fds(&s->restart.passed, err, sizeof(err)) : 0;
 
-	if (skv_handover_get(s->options.handover, &s->restart.passed))
-		return 0;
-	r = s->options.service ? skv_sd_take_fds(&s->restart.passed, err, sizeof(err)) : 0;
 	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);
 	return r;
@@ -302,8 +293,6 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 		r = skv_scan_new(s->registry, &s->scan);
 	if (r == 0)
 		r = start_ipc(s);
-	if (r == 0)
-		r = skv_handover_confirm(options->handover, &s->life.sockets);
 	if (r < 0) {
 		s->core = skv_core_abandon(s->core); /* the kept state is the previous daemon's, or the next one's */
 		skv_server_free(s);
@@ -475,11 +464,11 @@ static void begin_reload(struct skv_server *s)
 
 /*
  * Disconnects all clients and checks that the state balances: empty; or as it is, if the service manager keeps it for
- * the next daemon or that daemon takes it over.
+ * the next daemon.
  */
 static int close_core(struct skv_server *s)
 {
-	const bool keeps = s->restart.handing || (s->options.service && skv_sd_is_there());
+	const bool keeps = s->options.service && skv_sd_is_there();
 	const char *off;
 	int r;
 
@@ -487,15 +476,13 @@ static int close_core(struct skv_server *s)
 	if (s->options.service)
 		skv_sd_stopping(keeps ? "Leaving everything to the next daemon" : "Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
-	if (s->restart.handing)
-		skv_fence_hand_over(s);
 	skv_device_close_all(s);
 	skv_parking_close(s);
 	r = skv_loop_drain(s->loop);
 	if (r < 0)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
 	s->hostmem.loop = NULL;
-	if (s->failure && !s->restart.handing) {
+	if (s->failure) {
 		/* as of the last commit, from which the next daemon continues */
 		s->core = skv_core_abandon(s->core);
 		return r;

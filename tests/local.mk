@@ -45,7 +45,7 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-engine-math tests/unit/engine/test-identity tests/unit/engine/test-import tests/unit/engine/test-safetensors \
 	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/engine/test-jinja tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
-	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-counters tests/unit/daemon/test-ctl tests/unit/daemon/test-descriptors tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-export tests/unit/daemon/test-fence tests/unit/daemon/test-handlers tests/unit/daemon/test-handover tests/unit/daemon/test-hostile \
+	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-counters tests/unit/daemon/test-ctl tests/unit/daemon/test-descriptors tests/unit/daemon/test-disk-damage tests/unit/daemon/test-disk-file tests/unit/daemon/test-export tests/unit/daemon/test-fence tests/unit/daemon/test-handlers tests/unit/daemon/test-hostile \
 	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-keeper tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-neighbours tests/unit/daemon/test-parked-files tests/unit/daemon/test-parking tests/unit/daemon/test-prefix-disk tests/unit/daemon/test-prefix-keys tests/unit/daemon/test-prefix-room tests/unit/daemon/test-probe tests/unit/daemon/test-processes tests/unit/daemon/test-reconnect tests/unit/daemon/test-reconnect-raw tests/unit/daemon/test-reconnect-threads tests/unit/daemon/test-restart tests/unit/daemon/test-scale tests/unit/daemon/test-server \
 	tests/unit/daemon/test-server-life tests/unit/daemon/test-store-client tests/unit/daemon/test-store-cluster tests/unit/daemon/test-store-failure \
 	tests/unit/daemon/test-store-record tests/unit/daemon/test-store-tls tests/unit/daemon/test-store-values tests/unit/daemon/test-turns tests/unit/daemon/test-worker
@@ -63,8 +63,8 @@ COMMON_TESTS = \
 	tests/unit/policies/test-plan-windows tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
 # Allocations and other calls are made to fail, which does not work with a sanitizer's own allocator.
 if !SANITIZER
-NTH_TESTS = tests/unit/client/test-client-nth-failure tests/unit/daemon/test-nth-failure tests/unit/daemon/test-nth-handover \
-	tests/unit/daemon/test-nth-keeper tests/unit/daemon/test-nth-parking
+NTH_TESTS = tests/unit/client/test-client-nth-failure tests/unit/daemon/test-nth-failure tests/unit/daemon/test-nth-keeper \
+	tests/unit/daemon/test-nth-parking
 if CUDA
 NTH_TESTS += tests/unit/daemon/test-nth-device
 endif
@@ -183,12 +183,10 @@ tests_unit_client_test_client_nth_failure_SOURCES = tests/unit/client/test-clien
 NTH_CASE_SOURCES = $(NTH_SOURCES) tests/support/nth-case.c tests/support/nth-case.h \
 	tests/support/nth-parked.c tests/support/nth-parked.h tests/support/nth-world.c tests/support/nth-world.h
 tests_unit_daemon_test_nth_failure_SOURCES = tests/unit/daemon/test-nth-failure.c $(NTH_CASE_SOURCES)
-tests_unit_daemon_test_nth_handover_SOURCES = tests/unit/daemon/test-nth-handover.c $(NTH_CASE_SOURCES)
 tests_unit_daemon_test_nth_keeper_SOURCES = tests/unit/daemon/test-nth-keeper.c $(NTH_CASE_SOURCES)
 tests_unit_daemon_test_nth_parking_SOURCES = tests/unit/daemon/test-nth-parking.c $(NTH_CASE_SOURCES)
 tests_unit_daemon_test_nth_device_SOURCES = tests/unit/daemon/test-nth-device.c $(NTH_CASE_SOURCES)
 EXTRA_tests_unit_daemon_test_nth_failure_DEPENDENCIES = tests/support/fail-nth.la
-EXTRA_tests_unit_daemon_test_nth_handover_DEPENDENCIES = tests/support/fail-nth.la
 EXTRA_tests_unit_daemon_test_nth_keeper_DEPENDENCIES = tests/support/fail-nth.la
 EXTRA_tests_unit_daemon_test_nth_parking_DEPENDENCIES = tests/support/fail-nth.la
 

@@ -543,7 +543,6 @@ struct skv_core_past {
 	struct skv_core_found *found; /* the core sorts it */
 	size_t n;
 	struct skv_core_fdstore fdstore; /* add NULL: there is no store */
-	bool whole; /* fail, before anything is changed, if something cannot be recovered */
 	/*
 	 * Makes a device with memory in use known (skv_core_set_device()). 1: the device is gone, and everything in its
 	 * memory is lost. Negative errno: a shortage.
@@ -563,8 +562,8 @@ struct skv_core_past {
  * owners. Sizes are those of the state. Clients are restored, too: call skv_core_client_gone() for each that does not
  * come back. If a sequence's row or memory is wrong, only that sequence is lost.
  * *ret_why is a static text. -ENOENT: there is no state. -EBADMSG: it is not a state, or of another version. -EUCLEAN:
- * a row is damaged, or the state does not balance. -ENODATA: parts are missing. If the system lacks something
- * (skv_is_shortage()), the state is unchanged and can be resumed later.
+ * a row is damaged, or the state does not balance. If the system lacks something (skv_is_shortage()), the state is
+ * unchanged and can be resumed later.
  */
 int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, const struct skv_core_past *, struct skv_core **ret,
                     const char **ret_why);
@@ -573,14 +572,6 @@ int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, 
  * gets the descriptors. Returns NULL.
  */
 struct skv_core *skv_core_abandon(struct skv_core *);
-/*
- * skv_core_leave(): the same without a store: gives away all descriptors that the state refers to, by their store names
- * (fd: owned by the callee), except those of clients' processes. skv_core_descriptors(): their number, including those
- * of clients' processes.
- */
-void skv_core_leave(struct skv_core *, void (*give)(void *ctx, const char *name, int fd), void *ctx);
-size_t skv_core_descriptors(const struct skv_core *);
-void skv_core_client_name(uint32_t client, char ret[SKV_FDSTORE_NAME]);
 /* Stores a descriptor of the client's process for as long as the client exists (fd: borrowed until the commit). */
 void skv_core_client_store(struct skv_core *, uint32_t client, int pidfd);
 uint32_t skv_core_sequences(const struct skv_core *);

@@ -56,12 +56,8 @@ bool skv_fdstore_is_file(int fd, const struct skv_file_id *file)
 	return is.dev == file->dev && is.ino == file->ino;
 }
 
-void skv_core_client_name(uint32_t client, char ret[SKV_FDSTORE_NAME])
-{
-	name_of('c', client, ret);
-}
-
-size_t skv_core_descriptors(const struct skv_core *c)
+/* Number of descriptors that the state refers to, its own included. */
+static size_t descriptors(const struct skv_core *c)
 {
 	const uint32_t *live = c->state.header->live;
 	size_t n = (size_t)live[SKV_TABLE_CLIENTS] + live[SKV_TABLE_SESSIONS] + live[SKV_TABLE_SEQUENCES] + live[SKV_TABLE_POOLS];
@@ -71,12 +67,12 @@ size_t skv_core_descriptors(const struct skv_core *c)
 
 		n += p->device == SKV_DEVICE_HOST ? 0 : p->segments + p->pending;
 	}
-	return 1 + n; /* the state's own */
+	return 1 + n;
 }
 
 int skv_fdstore_allows(struct skv_core *c)
 {
-	const size_t n = c->fdstore.add ? skv_core_descriptors(c) : 0;
+	const size_t n = c->fdstore.add ? descriptors(c) : 0;
 
 	if (n <= SKV_MAX_STORED)
 		return 0;

@@ -38,7 +38,6 @@ struct resume {
 	struct skv_core *core;
 	const struct skv_core_past *past;
 	bool *seq_lost, *pool_lost;
-	bool some_lost; /* of any kind */
 };
 
 /* ---- stored descriptors ------------------------------------------------------------------------ */
@@ -107,9 +106,8 @@ static int claim(const struct skv_core_past *past, const char *name, const struc
 	return claim_what(past, name, is_file, (void *)(uintptr_t)file);
 }
 
-static void say_lost(struct resume *r, const char *name, const char *why)
+static void say_lost(const struct resume *r, const char *name, const char *why)
 {
-	r->some_lost = true;
 	r->past->lost(r->past->ctx, name, why);
 }
 
@@ -154,7 +152,7 @@ static int adopt_pool(struct resume *r, uint32_t pool)
 	if (e < 0)
 		return e;
 	if (e > 0) {
-		r->pool_lost[pool] = r->some_lost = true;
+		r->pool_lost[pool] = true;
 		c->memory[p->device].mem = &no_device;
 	}
 	skv_fdstore_name(&c->state, SKV_TABLE_POOLS, pool, name);
@@ -382,9 +380,6 @@ static int resume(struct resume *r, const char **ret_why)
 	e = r->seq_lost && r->pool_lost ? adopt_all(r) : -ENOMEM;
 	if (e < 0)
 		return e;
-	*ret_why = "something that the state refers to cannot be restored";
-	if (r->past->whole && r->some_lost)
-		return -ENODATA;
 	show_holders(c);
 	take_back_turns(c);
 	drop_lost(r);
@@ -418,57 +413,4 @@ int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_o
 	}
 	*ret = r.core;
 	return 0;
-}
-
-/* ---- leaving ----------------------------------------------------------------------------------- */
-
-struct leaving {
-	const struct skv_core *core;
-	void (*give)(void *ctx, const char *name, int fd);
-	void *ctx;
-};
-
-static void give(const struct leaving *l, const char *name, int *fd)
-{
-	if (*fd >= 0)
-		l->give(l->ctx, name, *fd);
-	*fd = -1;
-}
-
-static void give_row(const struct leaving *l, enum skv_table t, uint32_t row, int *fd)
-{
-	char name[SKV_FDSTORE_NAME];
-
-	skv_fdstore_name(&l->core->state, t, row, name);
-	give(l, name, fd);
-}
-
-static void give_segments(const struct leaving *l, uint32_t pool)
-{
-	const struct skv_state *state = &l->core->state;
-	const struct skv_pool_local *p = &l->core->pools[pool];
-	char name[SKV_FDSTORE_NAME];
-
-	for (uint32_t s = 0; p->handles && s < skv_pool_row(state, pool)->high; s++) {
-		if (skv_segment_row(state, pool, s)->state != SKV_SEGMENT_LIVE)
-			continue;
-		skv_fdstore_segment_name(state, pool, s, name);
-		give(l, name, &p->handles[s].fd);
-	}
-}
-
-void skv_core_leave(struct skv_core *c, void (*cb)(void *ctx, const char *name, int fd), void *ctx)
-{
-	const struct leaving l = {.core = c, .give = cb, .ctx = ctx};
-
-	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
-		give_row(&l, SKV_TABLE_POOLS, i, &c->pools[i].fd);
-		give_segments(&l, i);
-	}
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
-		give_row(&l, SKV_TABLE_SEQUENCES, i, &c->seqs[i].fd);
-	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
-		give_row(&l, SKV_TABLE_SESSIONS, i, &c->sessions[i].fd);
-	give(&l, SKV_FDSTORE_STATE, &c->state.fd);
-	(void)skv_core_abandon(c);
 }

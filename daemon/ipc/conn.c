@@ -168,12 +168,6 @@ void skv_conn_receive(struct skv_conn *conn)
 	skv_op_recvmsg(conn->ipc->loop, &conn->recv_op, conn->fd, &conn->recv_msg, MSG_PEEK | MSG_TRUNC, looked);
 }
 
-/* Types that are allowed before HELLO, too. */
-static bool needs_no_hello(uint16_t type)
-{
-	return type == SKV_MSG_CLIENT_END || type == SKV_MSG_HANDOVER;
-}
-
 /* A packet arrived whole: check it and pass it on. Takes only those `fds` that the owner took. */
 static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_fds)
 {
@@ -188,7 +182,7 @@ static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_f
 	memcpy(&header, ipc->packet, sizeof(header));
 	const bool hello = header.type == SKV_MSG_HELLO || header.type == SKV_MSG_RECONNECT;
 
-	if (hello == conn->hello && !needs_no_hello(header.type)) {
+	if (hello == conn->hello && header.type != SKV_MSG_CLIENT_END) { /* which may come before HELLO, too */
 		malformed(conn, conn->hello ? "a second HELLO" : "a request before HELLO");
 		return;
 	}

@@ -66,8 +66,6 @@ bool skv_ipc_work(struct skv_ipc *);
 void skv_ipc_relieve(struct skv_ipc *);
 /* Closes every connection and accepts no more; skv_loop_drain() completes this. */
 void skv_ipc_close_all(struct skv_ipc *);
-/* Returns the listening sockets as they were given to skv_ipc_new(); the caller owns them. After skv_loop_drain(). */
-void skv_ipc_take_sockets(struct skv_ipc *, int *ret_clients, int *ret_operators);
 struct skv_ipc *skv_ipc_free(struct skv_ipc *); /* after skv_loop_drain(); NULL is fine; returns NULL */
 
 /* Iterates over live connections. */

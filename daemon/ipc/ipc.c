@@ -100,20 +100,6 @@ void skv_ipc_close_all(struct skv_ipc *ipc)
 		; /* closes what can be closed now */
 }
 
-static int take_socket(struct skv_door *door)
-{
-	const int fd = door->fd;
-
-	door->fd = -1;
-	return fd;
-}
-
-void skv_ipc_take_sockets(struct skv_ipc *ipc, int *ret_clients, int *ret_operators)
-{
-	*ret_clients = take_socket(&ipc->doors[SKV_DOOR_CLIENTS]);
-	*ret_operators = take_socket(&ipc->doors[SKV_DOOR_OPERATORS]);
-}
-
 struct skv_ipc *skv_ipc_free(struct skv_ipc *ipc)
 {
 	if (ipc) {

@@ -25,7 +25,6 @@
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"
 #include "daemon/requests/tasks.h"
-#include "daemon/restart/handover.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
@@ -340,15 +339,6 @@ void skv_fence_reconnect(struct skv_server *s, struct skv_conn *conn, const stru
 	skv_reply_hello(s, conn, h, &ok);
 	skv_log(LOG_INFO, "%s, uid %u: reconnected as client %#x", skv_conn_name(conn),
 	        (unsigned)skv_conn_peer(conn)->uid, m->client);
-}
-
-void skv_fence_hand_over(struct skv_server *s)
-{
-	for (struct skv_fence *f = s->requests.fences; f; f = f->next)
-		if (!f->done) {
-			skv_handover_client(s, f->client, f->peer.pidfd);
-			f->peer.pidfd = -1;
-		}
 }
 
 void skv_fence_free_all(struct skv_server *s)

@@ -36,12 +36,6 @@ void skv_fence_restored(struct skv_server *, uid_t uid, const struct skv_model *
 /* Everything that a client of this user had has been reclaimed; took_ns: how long that took. */
 void skv_fence_gone(struct skv_server *, uid_t, uint64_t took_ns);
 
-/*
- * Passes the processes of fenced clients to the next daemon (skv_handover_client()). Call it before skv_loop_drain(),
- * which stops watching them.
- */
-void skv_fence_hand_over(struct skv_server *);
-
 /* After skv_loop_drain(). */
 void skv_fence_free_all(struct skv_server *);
 

@@ -23,7 +23,6 @@
 #include <time.h>
 #include "common/fd.h"
 #include "daemon/requests/fence.h"
-#include "daemon/restart/handover.h"
 #include "daemon/server/device.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
@@ -139,17 +138,13 @@ static int resume(struct skv_server *s, const struct skv_core_config *config)
 		return -ENOMEM;
 	if (skv_sd_is_there())
 		past.fdstore = fdstore;
-	past.whole = skv_handover_is_open(s->options.handover);
 	for (size_t i = 0; i < n; i++)
 		found[i] = (struct skv_core_found){.name = s->restart.passed.kept[i].name, .fd = s->restart.passed.kept[i].fd};
 	r = skv_core_resume(config, &s->hostmem.ops, &past, &s->core, &why);
 	if (r < 0) {
 		s->core = NULL;
 		skv_log(LOG_CRIT, "the state of the previous daemon cannot be taken over, %s: %s",
-		        past.whole           ? "and that daemon goes on"
-		        : skv_is_shortage(r) ? strerror(-r)
-		                             : "all sequences are lost",
-		        why);
+		        skv_is_shortage(r) ? strerror(-r) : "all sequences are lost", why);
 	}
 	if (!skv_is_shortage(r))
 		give_up(found, n, r < 0);
@@ -168,7 +163,7 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 		        skv_core_sequences(s->core));
 		return 0;
 	}
-	if (skv_handover_is_open(s->options.handover) || skv_is_shortage(r))
+	if (skv_is_shortage(r))
 		return r;
 	skv_past_free(s);
 	r = skv_core_new(config, &s->hostmem.ops, &s->core);
@@ -199,10 +194,7 @@ void skv_past_leave(struct skv_server *s)
 {
 	skv_core_commit(s->core);
 	skv_log(LOG_NOTICE, "state balances; %u sequences are kept", skv_core_sequences(s->core));
-	if (s->restart.handing)
-		skv_handover_leave(s);
-	else
-		s->core = skv_core_abandon(s->core);
+	s->core = skv_core_abandon(s->core);
 }
 
 void skv_past_free(struct skv_server *s)

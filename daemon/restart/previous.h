@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/restart/previous.h - what the previous daemon left with the service manager, or hands over. See previous.c. */
+/* daemon/restart/previous.h - what the previous daemon left with the service manager. See previous.c. */
 #ifndef SKV_PAST_H
 #define SKV_PAST_H
 
@@ -15,10 +15,7 @@ int skv_past_start(struct skv_server *, const struct skv_core_config *);
  * process ends.
  */
 void skv_past_watch_clients(struct skv_server *);
-/*
- * Ends this daemon without dropping anything: closes what is open here. Only if the manager keeps everything, or if
- * it is handed over.
- */
+/* Ends this daemon without dropping anything: closes what is open here. Only if the manager keeps everything. */
 void skv_past_leave(struct skv_server *);
 void skv_past_free(struct skv_server *);
 

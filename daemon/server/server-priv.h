@@ -35,13 +35,12 @@ struct skv_device {
 	struct skv_worker *worker;
 };
 
-/* What the previous daemon left, and whether a next one takes over: restart/. */
+/* What the previous daemon left, and whether a next one gets what this one leaves: restart/. */
 struct skv_restart {
-	struct skv_sd_passed passed;     /* by the service manager, or by another daemon */
+	struct skv_sd_passed passed;     /* by the service manager */
 	struct skv_past_client *clients; /* of the previous daemon, until they are watched */
 	uint32_t n_clients;
-	bool handing; /* stopping, and another daemon takes everything over (handover.c) */
-	bool leaving; /* stopping, and the state is kept (handover, service manager): clients are not gone */
+	bool leaving; /* stopping, and the service manager keeps the state: clients are not gone */
 };
 
 /* Requests that are answered later, and clients that are not served any more: requests/. */

@@ -10,7 +10,6 @@
 #include "daemon/sys/config.h"
 
 struct skv_server;
-struct skv_handover;
 
 struct skv_server_options {
 	struct skv_config_sources config; /* read again on reload; borrowed */
@@ -20,11 +19,6 @@ struct skv_server_options {
 	 * service manager.
 	 */
 	bool service;
-	/*
-	 * Not NULL: the daemon may be asked to hand over (handover.h); after skv_server_run() the struct has
-	 * everything. If the struct has everything of a daemon at the start, this daemon continues with it. Borrowed.
-	 */
-	struct skv_handover *handover;
 };
 
 /*

@@ -95,13 +95,12 @@ static void make_requests(void)
 	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .model = "org/tiny", .spec = "full"};
 	struct skv_msg_seq_of seq_of = {.uid = 1000, .model = "reference", .name = "chat-17"};
 	struct skv_msg_user user = {.uid = 1000};
-	struct skv_msg_handover handover = {.version = 1};
 
 	const struct sample requests[] = {
 		{TYPE(HELLO), 0, BODY(hello)}, {TYPE(OPEN), 0, BODY(open)}, {TYPE(CLOSE), 0, BODY(session)},
 		{TYPE(SEQ_NEW), 0, BODY(seq_new)}, {TYPE(SEQ_ATTACH), 0, BODY(seq_attach)},
 		{TYPE(SEQ_FORK), 0, BODY(seq_fork)}, {TYPE(SEQ_DETACH), 0, BODY(seq)},
-		{TYPE(SEQ_DROP), 0, BODY(seq)}, {TYPE(SEQ_DROP_NAME), 0, BODY(seq_of)}, {TYPE(HANDOVER), 1, BODY(handover)},
+		{TYPE(SEQ_DROP), 0, BODY(seq)}, {TYPE(SEQ_DROP_NAME), 0, BODY(seq_of)},
 		{TYPE(SEQ_RELEASE), 0, &release, sizeof(release), runs, sizeof(runs)},
 		{TYPE(LEASE_GET), 0, BODY(get)}, {TYPE(PREFIX_SEAL), 0, BODY(seal)}, {TYPE(PREFIX_NEW), 0, BODY(prefix_new)},
 		{TYPE(LEASE_PUT), 0, &lease, sizeof(lease), runs, sizeof(runs)},
@@ -148,7 +147,7 @@ static void make_answers(void)
 		{TYPE(LEASE_GET), 0, &lease, sizeof(lease), &run, sizeof(run)},
 		{TYPE(LEASE_GET), 0, BODY(none)}, {TYPE(LEASE_PUT), 0, NO_BODY},
 		{TYPE(POLICY_GET), 1, BODY(policy)}, {TYPE(POLICY_FIND), 1, BODY(policy)},
-		{TYPE(POLICY_ACK), 0, NO_BODY}, {TYPE(SEGMENT_ACK), 0, NO_BODY}, {TYPE(CLIENT_END), 0, NO_BODY}, {TYPE(HANDOVER), 0, NO_BODY},
+		{TYPE(POLICY_ACK), 0, NO_BODY}, {TYPE(SEGMENT_ACK), 0, NO_BODY}, {TYPE(CLIENT_END), 0, NO_BODY},
 		{TYPE(POLICY_LOAD), 0, &text, sizeof(text), json, sizeof(json) - 1},
 		{TYPE(POLICY_SWAP), 0, &text, sizeof(text), json, sizeof(json) - 1},
 		{TYPE(QUERY), 0, &text, sizeof(text), json, sizeof(json) - 1},

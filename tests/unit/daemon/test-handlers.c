@@ -205,7 +205,6 @@ static const struct row {
 	{ELSEWHERE, {SKV_MSG_SEQ_EXPORT, SKV_MSG_SEQ_IMPORT}, NULL, "test-export"},
 	{ELSEWHERE, {SKV_MSG_SEGMENT_ACK}, NULL, "test-turns"},
 	{ELSEWHERE, {SKV_MSG_POLICY_LOAD}, NULL, "test-probe: a process of its own tries the file; of operators alone"},
-	{ELSEWHERE, {SKV_MSG_HANDOVER}, NULL, "test-handover: of operators alone, and the daemon's last act"},
 };
 #define N_ROWS (sizeof(table) / sizeof(*table))
 
