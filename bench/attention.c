@@ -294,7 +294,7 @@ static void report(struct report *r, const struct kernel_fixture *b, const char 
 {
 	char heads[32];
 	snprintf(heads, sizeof heads, "%u/%u", b->sh.n_heads, b->sh.n_kv_heads);
-	report_row(r, kind, b->o->kern->name, heads, (double)b->sh.head_dim, bench_dtype_name(b->sh.dtype),
+	report_row(r, kind, b->o->kern->name, heads, (double)b->sh.head_dim, eng_cli_dtypes[b->sh.dtype],
 	           (double)b->threads, (double)tokens, (double)b->o->batch, ms, gbps, of_read, of_dense,
 	           gflops);
 }
@@ -435,7 +435,7 @@ static int check_shapes(const struct options *o, int n_dims)
 		const char *why = o->fixture.kern->unsupported(&sh);
 		if (why) {
 			fprintf(stderr, "sparsekv-bench: --heads %u/%u --dim %u --dtype %s: %s\n", sh.n_heads,
-			        sh.n_kv_heads, sh.head_dim, bench_dtype_name(sh.dtype), why);
+			        sh.n_kv_heads, sh.head_dim, eng_cli_dtypes[sh.dtype], why);
 			return -1;
 		}
 	}
@@ -481,30 +481,30 @@ static int complete(struct options *o, uint32_t device, const char *isa, int n_d
 	return check_shapes(o, n_dims);
 }
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;
 	const char *isa = NULL;
 	int n_dims = 2, e;
 	const char *kind_names[N_KINDS + 1] = {0};
-	const struct bench_option table[] = {
-		BENCH_NUMBERS("threads", o->threads, &o->n_threads, 1, "OpenMP threads (1,2)"),
-		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 64, "length of the sequences (16384)"),
+	const struct eng_option table[] = {
+		ENG_COUNTS("threads", "LIST", o->threads, &o->n_threads, 1, UINT32_MAX, "OpenMP threads (1,2)"),
+		ENG_COUNTS("tokens", "LIST", o->tokens, &o->n_tokens, 64, UINT32_MAX, "length of the sequences (16384)"),
 		BENCH_SHAPES(o->heads, o->kv_heads, &o->n_shapes, "q heads/kv heads (8/2,32/8)"),
-		BENCH_NUMBERS("dim", o->dims, &n_dims, 1, "head dimension, one for each of --heads (64,128)"),
+		ENG_COUNTS("dim", "LIST", o->dims, &n_dims, 1, UINT32_MAX, "head dimension, one for each of --heads (64,128)"),
 		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16, fp8 (fp32,bf16; of a device fp16,bf16)"),
-		BENCH_NUMBER("batch", &o->fixture.batch, 1, 4096, "sequences in a step (1)"),
-		BENCH_NUMBER("rest", &o->fixture.rest, 1, SKV_MAX_TOKENS, "length of all sequences but the first (as long)"),
-		BENCH_NUMBER("rows", &o->fixture.rows, 2, 16, "of each sequence, that decode at once (none)"),
+		ENG_COUNT("batch", &o->fixture.batch, 1, 4096, "sequences in a step (1)"),
+		ENG_COUNT("rest", &o->fixture.rest, 1, SKV_MAX_TOKENS, "length of all sequences but the first (as long)"),
+		ENG_COUNT("rows", &o->fixture.rows, 2, 16, "of each sequence, that decode at once (none)"),
 		BENCH_SHARE("budget", &o->fixture.budget, "share of the tokens that sparse layers attend to (0.1)"),
-		BENCH_NUMBER("bits", &o->fixture.sketch_bits, 1, 4, "of an element of a sketch (2)"),
-		BENCH_NUMBER("memory", &o->fixture.memory, 1, 1 << 20, "MiB to go through, at least (512)"),
-		BENCH_NUMBER("prefill", &o->prefill, 0, SKV_MAX_TOKENS, "length of the prompt, 0 for none (4096)"),
-		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
-		BENCH_NAMES("only", o->only, &o->n_only, kind_names, "which kernels of decode, beside read and dense (all)"),
-		BENCH_TEXT("isa", "NAME", &isa, "avx512, avx2 or generic (the best that this processor has)"),
-		BENCH_DEVICE(&device, "on that device instead; --threads and --isa have no meaning there"),
+		ENG_COUNT("bits", &o->fixture.sketch_bits, 1, 4, "of an element of a sketch (2)"),
+		ENG_COUNT("memory", &o->fixture.memory, 1, 1 << 20, "MiB to go through, at least (512)"),
+		ENG_COUNT("prefill", &o->prefill, 0, SKV_MAX_TOKENS, "length of the prompt, 0 for none (4096)"),
+		ENG_COUNT("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
+		ENG_NAMES("only", o->only, &o->n_only, kind_names, "which kernels of decode, beside read and dense (all)"),
+		ENG_TEXT("isa", "NAME", &isa, "avx512, avx2 or generic (the best that this processor has)"),
+		ENG_DEVICE(&device, "on that device instead; --threads and --isa have no meaning there"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"attention", NULL, about, table, sizeof table / sizeof *table};

@@ -101,18 +101,18 @@ static const char about[] =
 	"that are all as long, of which none needs a new page, or all do, and of such as differ in length,\n"
 	"of which a sixteenth does. In `mixed` a third runs full, a third quest and a third streaming.";
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_DEVICE(&o->device, "pages on that device (host memory)"),
-		BENCH_NAMES("policy", o->chosen, &o->n_chosen, policy_names, "which of them (full,quest,streaming,mixed)"),
-		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1, "sequences in a step (1,16,64,256,1024)"),
-		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
+	const struct eng_option table[] = {
+		ENG_DEVICE(&o->device, "pages on that device (host memory)"),
+		ENG_NAMES("policy", o->chosen, &o->n_chosen, policy_names, "which of them (full,quest,streaming,mixed)"),
+		ENG_COUNTS("batch", "LIST", o->batch, &o->n_batch, 1, UINT32_MAX, "sequences in a step (1,16,64,256,1024)"),
+		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (1/1)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (16)"),
-		BENCH_NUMBER("tokens", &o->tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS / 2, "length of those that differ, at most, at first (64)"),
-		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_SAMPLES, "steps (160)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (16)"),
+		ENG_COUNT("tokens", &o->tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS / 2, "length of those that differ, at most, at first (64)"),
+		ENG_COUNT("repeat", &o->repeat, 1, MAX_SAMPLES, "steps (160)"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"batch", NULL, about, table, sizeof table / sizeof *table};

@@ -476,24 +476,24 @@ static int check(const struct options *o)
 	return why ? -1 : 0;
 }
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;
 	int e;
-	const struct bench_option table[] = {
-		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 512,
+	const struct eng_option table[] = {
+		ENG_COUNTS("tokens", "LIST", o->tokens, &o->n_tokens, 512, UINT32_MAX,
 		              "length of the sequences (4096; of a device 131072,524288)"),
-		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1,
+		ENG_COUNTS("batch", "LIST", o->batch, &o->n_batch, 1, UINT32_MAX,
 		              "sequences, one number for each of --tokens (2; of a device 8,2)"),
-		BENCH_NUMBERS("listed", o->listed, &o->n_listed, 1,
+		ENG_COUNTS("listed", "LIST", o->listed, &o->n_listed, 1, UINT32_MAX,
 		              "tokens that are attended to (256,1024; of a device 2048,4096,8192,16384,32768)"),
-		BENCH_NUMBERS("bits", o->bits, &o->n_bits, 4, "of codes: 16, 8 or 4 (4,16)"),
-		BENCH_NUMBER("ref-bits", &o->ref_bits, 4, 16, "of references: 16, 8 or 4 (16)"),
+		ENG_COUNTS("bits", "LIST", o->bits, &o->n_bits, 4, UINT32_MAX, "of codes: 16, 8 or 4 (4,16)"),
+		ENG_COUNT("ref-bits", &o->ref_bits, 4, 16, "of references: 16, 8 or 4 (16)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (8/2; of a device 32/8)"),
-		BENCH_NUMBER("dim", &o->dim, 1, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
-		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
-		BENCH_DEVICE(&device, "on that device instead of the host"),
+		ENG_COUNT("dim", &o->dim, 1, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
+		ENG_COUNT("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
+		ENG_DEVICE(&device, "on that device instead of the host"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"codes", NULL, about, table, sizeof table / sizeof *table};

@@ -215,19 +215,19 @@ static int parse(struct options *o, int argc, char **argv)
 {
 	struct synthetic_shape *s = &o->shape;
 	int e;
-	const struct bench_option table[] = {
-		BENCH_NAME("table", "NAME", &o->table, table_names, "outputs, locality or lemma (outputs)"),
+	const struct eng_option table[] = {
+		ENG_NAME("table", "NAME", &o->table, table_names, "outputs, locality or lemma (outputs)"),
 		BENCH_COSINES("topic", o->topics, &o->n_topics,
 		              "cosine of the queries of rows 64 apart; 0: rows have nothing in common (0.998,0)"),
-		BENCH_NUMBER("tokens", &s->tokens, 2, 1 << 20, "of the prompt (8192)"),
-		BENCH_NUMBER("layers", &s->layers, 1, 64, "of the synthetic model (3)"),
+		ENG_COUNT("tokens", &s->tokens, 2, 1 << 20, "of the prompt (8192)"),
+		ENG_COUNT("layers", &s->layers, 1, 64, "of the synthetic model (3)"),
 		BENCH_HEADS(&s->heads, &s->kv_heads, "q heads/kv heads (8/2)"),
-		BENCH_NUMBER("dim", &s->dim, 16, 256, "head dimension (64)"),
-		BENCH_NUMBER("sinks", &o->sinks, 0, 1 << 20, "of streaming (16)"),
-		BENCH_NUMBER("window", &o->window, 1, 1 << 20, "of streaming (128)"),
-		BENCH_POWER("gamma", &o->gamma, 2, 4096, "a power of two from 2 to 4096 (64)"),
-		BENCH_NUMBER("seed", &s->seed, 0, INT32_MAX, "of the synthetic model (1)"),
-		BENCH_NUMBER("threads", &s->threads, 1, 1024, "OpenMP threads (as many as there are processors)"),
+		ENG_COUNT("dim", &s->dim, 16, 256, "head dimension (64)"),
+		ENG_COUNT("sinks", &o->sinks, 0, 1 << 20, "of streaming (16)"),
+		ENG_COUNT("window", &o->window, 1, 1 << 20, "of streaming (128)"),
+		ENG_POWER("gamma", &o->gamma, 2, 4096, "a power of two from 2 to 4096 (64)"),
+		ENG_COUNT("seed", &s->seed, 0, INT32_MAX, "of the synthetic model (1)"),
+		ENG_COUNT("threads", &s->threads, 1, 1024, "OpenMP threads (as many as there are processors)"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"correction", NULL, about, table, sizeof table / sizeof *table};

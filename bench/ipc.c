@@ -207,17 +207,17 @@ static const char about[] =
 	"and goes, and steps of decoding sequences under the policies full, streaming and delta. On a\n"
 	"device also steps whose K and V lie elsewhere each time (moving), and replays of a recording.";
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_DEVICE(&o->device, "pages on that device (host memory)"),
-		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1, "sequences in a step, ascending (1,8,64,256)"),
-		BENCH_NUMBER("layers", &o->layers, 3, SKV_MAX_LAYERS, "layers (28)"),
+	const struct eng_option table[] = {
+		ENG_DEVICE(&o->device, "pages on that device (host memory)"),
+		ENG_COUNTS("batch", "LIST", o->batch, &o->n_batch, 1, UINT32_MAX, "sequences in a step, ascending (1,8,64,256)"),
+		ENG_COUNT("layers", &o->layers, 3, SKV_MAX_LAYERS, "layers (28)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (12/2)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
-		BENCH_NUMBER("tokens", &o->tokens, 1, SKV_MAX_TOKENS / 2, "length of the sequences at first (32)"),
-		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_SAMPLES, "samples: steps, engines (200)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		ENG_COUNT("tokens", &o->tokens, 1, SKV_MAX_TOKENS / 2, "length of the sequences at first (32)"),
+		ENG_COUNT("repeat", &o->repeat, 1, MAX_SAMPLES, "samples: steps, engines (200)"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"ipc", NULL, about, table, sizeof table / sizeof *table};

@@ -183,7 +183,7 @@ static int complete(struct options *o)
 			o->length[o->n_lengths++] = n;
 	for (int i = 0; i < o->n_lengths; i++)
 		if (o->length[i] > SKV_MAX_TOKENS / 2 || (i > 0 && o->length[i] <= o->length[i - 1]))
-			return bench_bad("lengths", "they", "ascending, and none above half of what a sequence may have");
+			return bench_bad("lengths", "they", "ascending, and none above half of what a sequence may have,");
 	if (!o->dim)
 		o->dim = o->device ? 64 : 32;
 	if (!o->n_policies) {
@@ -193,28 +193,28 @@ static int complete(struct options *o)
 	return 0;
 }
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_TEXTS("policy", "SPEC", o->policy, &o->n_policies,
+	const struct eng_option table[] = {
+		ENG_TEXTS("policy", "SPEC", o->policy, &o->n_policies,
 		            "a policy; again for another one (full, quest, delta, streaming, h2o, snapkv,\n"
 		            "adakv, rkv, raas, which keep or attend to 1024 tokens where they have a budget)"),
-		BENCH_NUMBER("prompt", &o->prompt, 1, SKV_MAX_TOKENS / 2, "tokens of the prompt (128)"),
-		BENCH_NUMBER("tokens", &o->tokens, 2, SKV_MAX_TOKENS / 2, "its length at last (16384)"),
-		BENCH_NUMBER("every", &o->every, 1, SKV_MAX_TOKENS / 2, "steps between two questions (200)"),
-		BENCH_NUMBERS("lengths", o->length, &o->n_lengths, 2,
+		ENG_COUNT("prompt", &o->prompt, 1, SKV_MAX_TOKENS / 2, "tokens of the prompt (128)"),
+		ENG_COUNT("tokens", &o->tokens, 2, SKV_MAX_TOKENS / 2, "its length at last (16384)"),
+		ENG_COUNT("every", &o->every, 1, SKV_MAX_TOKENS / 2, "steps between two questions (200)"),
+		ENG_COUNTS("lengths", "LIST", o->length, &o->n_lengths, 2, UINT32_MAX,
 		              "decode no sequence so far, but append one of each of these lengths, ascending, as a prompt"),
-		BENCH_FLAG("geometry", &o->geometry,
+		ENG_FLAG("geometry", &o->geometry,
 		           "have none at all: what lengths alone say, of policies that evict nothing; --lengths\n"
 		           "1024 and so on, twice as many each, to 524288"),
-		BENCH_NUMBER("width", &o->width, 32, 65536,
+		ENG_COUNT("width", &o->width, 32, 65536,
 		             "elements of a code, of codecs for deltakv and palu, which are zeros (a quarter of those of\n"
 		             "K and V of a token, and half)"),
-		BENCH_DEVICE(&o->device, "on that device (host memory)"),
-		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (4)"),
+		ENG_DEVICE(&o->device, "on that device (host memory)"),
+		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (4)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (4/2)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (32; on a device 64)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (32; on a device 64)"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"memory", NULL, about, table, sizeof table / sizeof *table};

@@ -157,16 +157,16 @@ static const char about[] =
 int bench_park(int argc, char **argv)
 {
 	struct options o = {.layers = 32, .heads = 32, .kv_heads = 8, .dim = 128, .tokens = 8192, .sequences = 4, .repeat = 1};
-	const struct bench_option table[] = {
-		BENCH_TEXT("socket", "PATH", &o.socket, "the daemon's"),
-		BENCH_DEVICE(&o.device, "pages on that device (host memory)"),
-		BENCH_NUMBER("sequences", &o.sequences, 1, 1000, "of them (4)"),
-		BENCH_NUMBER("tokens", &o.tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS, "of each, about (8192)"),
-		BENCH_TEXT("beside", "COMMAND", &o.beside, "attach every second one, after COMMAND for $SEQUENCE, the one before"),
-		BENCH_NUMBER("repeat", &o.repeat, 1, 100, "so many times (1)"),
-		BENCH_NUMBER("layers", &o.layers, 1, SKV_MAX_LAYERS, "layers (32)"),
+	const struct eng_option table[] = {
+		ENG_TEXT("socket", "PATH", &o.socket, "the daemon's"),
+		ENG_DEVICE(&o.device, "pages on that device (host memory)"),
+		ENG_COUNT("sequences", &o.sequences, 1, 1000, "of them (4)"),
+		ENG_COUNT("tokens", &o.tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS, "of each, about (8192)"),
+		ENG_TEXT("beside", "COMMAND", &o.beside, "attach every second one, after COMMAND for $SEQUENCE, the one before"),
+		ENG_COUNT("repeat", &o.repeat, 1, 100, "so many times (1)"),
+		ENG_COUNT("layers", &o.layers, 1, SKV_MAX_LAYERS, "layers (32)"),
 		BENCH_HEADS(&o.heads, &o.kv_heads, "q heads/kv heads (32/8)"),
-		BENCH_NUMBER("dim", &o.dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		ENG_COUNT("dim", &o.dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
 		BENCH_CSV(&o.csv),
 	};
 	const struct bench_command command = {"park", NULL, about, table, sizeof(table) / sizeof(*table)};

@@ -373,19 +373,19 @@ static const char about[] =
 	"measured, every other one says what was measured. Where the values of x are numbers the figures\n"
 	"are lines, where they are text bars.";
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_TEXT("y", "COLUMNS", &o->y, "figures, a panel for each (the first measured column)"),
-		BENCH_TEXT("x", "COLUMN", &o->x, "what they are drawn over (the first column)"),
-		BENCH_TEXT("by", "COLUMNS", &o->by,
+	const struct eng_option table[] = {
+		ENG_TEXT("y", "COLUMNS", &o->y, "figures, a panel for each (the first measured column)"),
+		ENG_TEXT("x", "COLUMN", &o->x, "what they are drawn over (the first column)"),
+		ENG_TEXT("by", "COLUMNS", &o->by,
 		           "what tells series apart (all others that differ and were not measured)"),
-		BENCH_TEXT("where", "C=V,...", &o->where, "only rows with these values"),
-		BENCH_TEXT("whisker", "COLUMN", &o->whisker, "a thin line from each figure up to this one, such as p99_us"),
-		BENCH_FLAG("log", &o->log, "a logarithmic axis"),
-		BENCH_TEXT("title", "TEXT", &o->title, "(the first file's name)"),
-		BENCH_TEXT("output", "FILE", &o->output, "where to"),
+		ENG_TEXT("where", "C=V,...", &o->where, "only rows with these values"),
+		ENG_TEXT("whisker", "COLUMN", &o->whisker, "a thin line from each figure up to this one, such as p99_us"),
+		ENG_FLAG("log", &o->log, "a logarithmic axis"),
+		ENG_TEXT("title", "TEXT", &o->title, "(the first file's name)"),
+		ENG_TEXT("output", "FILE", &o->output, "where to"),
 	};
 	const struct bench_command command = {"plot", "--output FILE.svg FILE.csv...", about, table,
 	                                      sizeof table / sizeof *table};
@@ -412,7 +412,7 @@ int bench_plot(int argc, char **argv)
 	int e = parse(&o, argc, argv);
 
 	if (e)
-		return e > 0 ? 0 : 2;
+		return 2;
 	for (int i = optind; i < argc; i++)
 		read_table(t, argv[i]);
 	fill_empty(t);

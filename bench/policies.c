@@ -171,21 +171,21 @@ static const char about[] =
 	"compared with. attended: tokens attended to, of all; GB: K and V of these (what a policy reads to select\n"
 	"comes on top); kept: pages kept, of all.";
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_TEXTS("spec", "SPEC", o->spec, &o->n_specs,
+	const struct eng_option table[] = {
+		ENG_TEXTS("spec", "SPEC", o->spec, &o->n_specs,
 		            "a policy; may be given again and again (full, and all that come with the daemon at 10 %)"),
-		BENCH_DEVICE(&o->device, "on that device (host memory)"),
-		BENCH_NUMBER("batch", &o->batch, 1, 4096, "sequences (64; 2 on the host)"),
-		BENCH_NUMBER("tokens", &o->tokens, 64, SKV_MAX_TOKENS / 2, "their length (32768; 4096 on the host)"),
-		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (16)"),
+		ENG_DEVICE(&o->device, "on that device (host memory)"),
+		ENG_COUNT("batch", &o->batch, 1, 4096, "sequences (64; 2 on the host)"),
+		ENG_COUNT("tokens", &o->tokens, 64, SKV_MAX_TOKENS / 2, "their length (32768; 4096 on the host)"),
+		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (16)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (4/1)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
 		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "of K and V: bf16, fp16 or fp8, on the host fp32 too (bf16)"),
-		BENCH_NUMBER("repeat", &o->repeat, 2, REPEAT_MOST, "steps of each, of which the median counts (20)"),
-		BENCH_FLAG("mixed", &o->mixed, "besides, all of them at once: those of the sequences in turn"),
+		ENG_COUNT("repeat", &o->repeat, 2, REPEAT_MOST, "steps of each, of which the median counts (20)"),
+		ENG_FLAG("mixed", &o->mixed, "besides, all of them at once: those of the sequences in turn"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"policies", NULL, about, table, sizeof table / sizeof *table};

@@ -256,7 +256,7 @@ static void report(const struct setup *y, const struct way *w, const char *layer
 
 	snprintf(heads, sizeof heads, "%u/%u", b->sh.n_heads, b->sh.n_kv_heads);
 	snprintf(name, sizeof name, "%s%s%s", w->name, *layer ? " " : "", layer);
-	report_row(y->report, name, b->o->kern->name, heads, (double)b->sh.head_dim, bench_dtype_name(b->sh.dtype),
+	report_row(y->report, name, b->o->kern->name, heads, (double)b->sh.head_dim, eng_cli_dtypes[b->sh.dtype],
 	           (double)(y->prompt.end - y->prompt.prefix), (double)y->prompt.prefix, (double)w->chunk, lists, ms, pairs / y->pairs,
 	           4.0 * b->sh.head_dim * pairs / ms / 1e9, y->dense / ms);
 }
@@ -329,27 +329,27 @@ static int complete(struct options *o)
 	return 0;
 }
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;
 	int e;
-	const struct bench_option table[] = {
-		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 1,
+	const struct eng_option table[] = {
+		ENG_COUNTS("tokens", "LIST", o->tokens, &o->n_tokens, 1, UINT32_MAX,
 		              "length of the prompt (4096; of a device 32768,131072)"),
-		BENCH_NUMBERS("prefix", o->prefixes, &o->n_prefixes, 0, "tokens before it that are there already (0)"),
-		BENCH_NAMES("methods", o->methods, &o->n_methods, names,
+		ENG_COUNTS("prefix", "LIST", o->prefixes, &o->n_prefixes, 0, UINT32_MAX, "tokens before it that are there already (0)"),
+		ENG_NAMES("methods", o->methods, &o->n_methods, names,
 		            "dense is always measured, and first\n"
 		            "(streaming,streaming+recompute,streaming+delta,hip,hip+delta,minference,kascade)"),
-		BENCH_NUMBER("chunk", &o->chunk, 0, SKV_MAX_TOKENS,
+		ENG_COUNT("chunk", &o->chunk, 0, SKV_MAX_TOKENS,
 		             "rows of a call (0: all of them, but where there are lists 16384)"),
-		BENCH_POWER("gamma", &o->gamma, 2, 4096, "of +delta and +recompute (64)"),
+		ENG_POWER("gamma", &o->gamma, 2, 4096, "of +delta and +recompute (64)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (8/2; of a device 32/8)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
 		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16 (fp32; of a device bf16)"),
-		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT,
+		ENG_COUNT("repeat", &o->repeat, 1, MAX_REPEAT,
 		             "passes, of which the median counts (5); fewer where they take seconds"),
-		BENCH_DEVICE(&device, "on that device instead of the host"),
+		ENG_DEVICE(&device, "on that device instead of the host"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"prefill", NULL, about, table, sizeof table / sizeof *table};

@@ -384,20 +384,20 @@ static const char about[] =
 
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_TEXT("replay", "FILE", &o->replay, "the trace"),
-		BENCH_TEXTS("socket", "PATH", o->socket, &o->n_sockets, "a daemon's; again for the next host of the trace"),
-		BENCH_NUMBER("uid", &o->uid, 0, INT32_MAX, "tenants are users, from that user id on, which only root can be\n(all are one user)"),
-		BENCH_NUMBER("settle", &o->settle, 0, 3600000,
+	const struct eng_option table[] = {
+		ENG_TEXT("replay", "FILE", &o->replay, "the trace"),
+		ENG_TEXTS("socket", "PATH", o->socket, &o->n_sockets, "a daemon's; again for the next host of the trace"),
+		ENG_COUNT("uid", &o->uid, 0, INT32_MAX, "tenants are users, from that user id on, which only root can be\n(all are one user)"),
+		ENG_COUNT("settle", &o->settle, 0, 3600000,
 		             "milliseconds, at most, until a request is in the store, before the next; 0: none (60000)"),
-		BENCH_FLAG("check", &o->check, "read each prompt from nothing, too, and compare"),
-		BENCH_REAL("expect", &o->expect, 0, 100, "per cent of prompts' tokens that are hits; else the exit status is 1"),
-		BENCH_REAL("within", &o->within, 0, 100, "so many points more or less (5)"),
-		BENCH_TEXT("policy", "SPEC", &o->policy, "the policy (full)"),
-		BENCH_TEXT("name", "NAME", &o->name, "the model's: what is sealed under another name is not found (prefixes)"),
-		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (2)"),
+		ENG_FLAG("check", &o->check, "read each prompt from nothing, too, and compare"),
+		ENG_REAL("expect", &o->expect, 0, 100, "per cent of prompts' tokens that are hits; else the exit status is 1"),
+		ENG_REAL("within", &o->within, 0, 100, "so many points more or less (5)"),
+		ENG_TEXT("policy", "SPEC", &o->policy, "the policy (full)"),
+		ENG_TEXT("name", "NAME", &o->name, "the model's: what is sealed under another name is not found (prefixes)"),
+		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (2)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (2/1)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (16)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (16)"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"prefixes", NULL, about, table, sizeof table / sizeof *table};

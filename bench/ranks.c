@@ -171,20 +171,20 @@ static const char about[] =
 	"by the device's clock, and steps from their begin until they are done; with scores that select for all heads\n"
 	"reduced between ranks, as they must be, and left as they are, which shows what the reduction costs.";
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_DEVICE(&o->device, "the first rank's device; the others have the next ones (host memory)"),
-		BENCH_TEXTS("policy", "SPEC", o->policy, &o->n_policies, "once or more (full, delta?budget=0.1&layers=2,11,21)"),
-		BENCH_NUMBER("ranks", &o->ranks, 2, ENG_RANKS_MAX, "(2)"),
-		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1, "sequences in a step (8,32)"),
-		BENCH_NUMBER("tokens", &o->tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS / 2, "of a sequence, at most, at first (32768)"),
-		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
+	const struct eng_option table[] = {
+		ENG_DEVICE(&o->device, "the first rank's device; the others have the next ones (host memory)"),
+		ENG_TEXTS("policy", "SPEC", o->policy, &o->n_policies, "once or more (full, delta?budget=0.1&layers=2,11,21)"),
+		ENG_COUNT("ranks", &o->ranks, 2, ENG_RANKS_MAX, "(2)"),
+		ENG_COUNTS("batch", "LIST", o->batch, &o->n_batch, 1, UINT32_MAX, "sequences in a step (8,32)"),
+		ENG_COUNT("tokens", &o->tokens, SKV_PAGE_TOKENS, SKV_MAX_TOKENS / 2, "of a sequence, at most, at first (32768)"),
+		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "of all ranks: q heads/kv heads (32/8)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
-		BENCH_NUMBER("threads", &o->threads, 1, 1024, "of all ranks, in host memory (2)"),
-		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_SAMPLES, "steps (50)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		ENG_COUNT("threads", &o->threads, 1, 1024, "of all ranks, in host memory (2)"),
+		ENG_COUNT("repeat", &o->repeat, 1, MAX_SAMPLES, "steps (50)"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"ranks", NULL, about, table, sizeof table / sizeof *table};

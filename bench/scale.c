@@ -320,52 +320,49 @@ static int complete(struct options *o)
 			o->routing[o->n_routings++] = i;
 	if (!(o->rate > 0))
 		return bench_bad("rate", "0", "a number above 0");
-	for (int i = 0; i < o->n_stores; i++)
-		if (o->store[i] > 1l << 40)
-			return bench_bad("store", "that much", "2^40 MiB at most");
 	if (!o->n_policies)
 		o->policy[o->n_policies++] = "full";
 	return 0;
 }
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_TEXTS("policy", "SPEC", o->policy, &o->n_policies,
+	const struct eng_option table[] = {
+		ENG_TEXTS("policy", "SPEC", o->policy, &o->n_policies,
 		            "one that evicts nothing and keeps nothing besides; again for another one (full)"),
-		BENCH_NUMBER("bytes", &o->bytes, 1, 1l << 30, "of a token, in place of what follows from policy and shape"),
-		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
+		ENG_COUNT("bytes", &o->bytes, 1, 1l << 30, "of a token, in place of what follows from policy and shape"),
+		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (32/8)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
 		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "of K and V (bf16)"),
-		BENCH_NAME("workload", "NAME", &o->workload, scale_workload_names,
+		ENG_NAME("workload", "NAME", &o->workload, scale_workload_names,
 		           "conversation, toolagent or chat, whose values are those of the options below (conversation)"),
-		BENCH_REAL("rate", &o->rate, 0, 1000000000, "requests a second, of all hosts together"),
-		BENCH_NUMBER("tenants", &o->tenants, 1, 1000000, "tenants; nothing is shared between two"),
-		BENCH_NUMBER("prompts", &o->prompts, 1, 1000000, "system prompts of each"),
-		BENCH_REAL("system", &o->system, 1, 1 << 24, "tokens of a system prompt"),
-		BENCH_REAL("message", &o->message, 1, 1 << 24, "tokens of a message"),
-		BENCH_REAL("answer", &o->answer, 1, 1 << 24, "tokens of an answer"),
-		BENCH_REAL("turns", &o->turns, 1, 1000000, "turns of a chat"),
-		BENCH_REAL("think", &o->think, 0, 1000000000, "seconds from one to the next"),
-		BENCH_REAL("branch", &o->branch, 0, 1, "share of turns that go back to an earlier one"),
-		BENCH_NUMBER("context", &o->context, 4, SKV_MAX_TOKENS, "tokens of prompt and answer, at most"),
-		BENCH_NUMBER("seed", &o->seed, 0, INT64_MAX, "of the trace (1)"),
-		BENCH_NUMBER("requests", &o->requests, 1, INT64_MAX, "of the trace (20000)"),
-		BENCH_NUMBER("hosts", &o->hosts, 1, SCALE_MAX_HOSTS, "hosts (8)"),
-		BENCH_NAMES("routing", o->routing, &o->n_routings, routings,
+		ENG_REAL("rate", &o->rate, 0, 1000000000, "requests a second, of all hosts together"),
+		ENG_COUNT("tenants", &o->tenants, 1, 1000000, "tenants; nothing is shared between two"),
+		ENG_COUNT("prompts", &o->prompts, 1, 1000000, "system prompts of each"),
+		ENG_REAL("system", &o->system, 1, 1 << 24, "tokens of a system prompt"),
+		ENG_REAL("message", &o->message, 1, 1 << 24, "tokens of a message"),
+		ENG_REAL("answer", &o->answer, 1, 1 << 24, "tokens of an answer"),
+		ENG_REAL("turns", &o->turns, 1, 1000000, "turns of a chat"),
+		ENG_REAL("think", &o->think, 0, 1000000000, "seconds from one to the next"),
+		ENG_REAL("branch", &o->branch, 0, 1, "share of turns that go back to an earlier one"),
+		ENG_COUNT("context", &o->context, 4, SKV_MAX_TOKENS, "tokens of prompt and answer, at most"),
+		ENG_COUNT("seed", &o->seed, 0, INT64_MAX, "of the trace (1)"),
+		ENG_COUNT("requests", &o->requests, 1, INT64_MAX, "of the trace (20000)"),
+		ENG_COUNT("hosts", &o->hosts, 1, SCALE_MAX_HOSTS, "hosts (8)"),
+		ENG_NAMES("routing", o->routing, &o->n_routings, routings,
 		            "where requests go: anywhere (random), those of a chat or of a system prompt to one host\n"
 		            "(random,chat,prefix; with a file chat)"),
-		BENCH_NUMBER("memory", &o->memory, 0, 1l << 40, "MiB of a host's memory for sequences (1048576)"),
-		BENCH_NUMBER("disk", &o->disk, 0, 1l << 40, "MiB of a host's disk (0)"),
-		BENCH_NUMBERS("store", o->store, &o->n_stores, 0, "MiB of the store; 0: there is none (0,4194304)"),
-		BENCH_NUMBER("ttl", &o->ttl, 0, 1l << 40, "seconds after which the store lets a block go; 0: none (0)"),
-		BENCH_REAL("prefill", &o->prefill, 1, 1000000000, "tokens a second that a host computes of prompts (200000)"),
-		BENCH_REAL("network", &o->network, 1, 1000000, "Gbit/s of a host from the store (100)"),
-		BENCH_REAL("disk-rate", &o->disk_rate, 1, 1000000, "GB/s of a host from its disk (12)"),
-		BENCH_TEXT("trace", "FILE", &o->trace, "write the trace there, too, a request a line"),
-		BENCH_TEXT("replay", "FILE", &o->replay, "simulate the trace in that file, and make none"),
+		ENG_COUNT("memory", &o->memory, 0, 1l << 40, "MiB of a host's memory for sequences (1048576)"),
+		ENG_COUNT("disk", &o->disk, 0, 1l << 40, "MiB of a host's disk (0)"),
+		ENG_COUNTS("store", "LIST", o->store, &o->n_stores, 0, 1l << 40, "MiB of the store; 0: there is none (0,4194304)"),
+		ENG_COUNT("ttl", &o->ttl, 0, 1l << 40, "seconds after which the store lets a block go; 0: none (0)"),
+		ENG_REAL("prefill", &o->prefill, 1, 1000000000, "tokens a second that a host computes of prompts (200000)"),
+		ENG_REAL("network", &o->network, 1, 1000000, "Gbit/s of a host from the store (100)"),
+		ENG_REAL("disk-rate", &o->disk_rate, 1, 1000000, "GB/s of a host from its disk (12)"),
+		ENG_TEXT("trace", "FILE", &o->trace, "write the trace there, too, a request a line"),
+		ENG_TEXT("replay", "FILE", &o->replay, "simulate the trace in that file, and make none"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"scale", NULL, about, table, sizeof table / sizeof *table};

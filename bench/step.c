@@ -28,25 +28,25 @@ struct arguments {
 	const char *csv;
 };
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct arguments *a, int argc, char **argv)
 {
 	static const char *const kinds[] = {[SYNTHETIC_RANDOM] = "random", [SYNTHETIC_CLUSTERED] = "clustered", NULL};
 	struct step_options *o = &a->step;
 	uint32_t rows = UINT32_MAX;
-	const struct bench_option table[] = {
-		BENCH_NAMES("setting", a->chosen, &a->n_chosen, setting_names, "which of them (delta,model,kascade)"),
-		BENCH_DEVICE(&o->device, "on that device; there a step is a replayed recording (host memory)"),
-		BENCH_NUMBER("batch", &o->batch, 1, 4096, "sequences"),
-		BENCH_NUMBER("tokens", &o->tokens, 64, SKV_MAX_TOKENS / 2, "their length"),
-		BENCH_NUMBER("budget", &o->budget, 16, SKV_MAX_TOKENS / 2, "tokens that a sparse layer attends to"),
-		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers"),
+	const struct eng_option table[] = {
+		ENG_NAMES("setting", a->chosen, &a->n_chosen, setting_names, "which of them (delta,model,kascade)"),
+		ENG_DEVICE(&o->device, "on that device; there a step is a replayed recording (host memory)"),
+		ENG_COUNT("batch", &o->batch, 1, 4096, "sequences"),
+		ENG_COUNT("tokens", &o->tokens, 64, SKV_MAX_TOKENS / 2, "their length"),
+		ENG_COUNT("budget", &o->budget, 16, SKV_MAX_TOKENS / 2, "tokens that a sparse layer attends to"),
+		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension"),
-		BENCH_NUMBER("repeat", &o->repeat, 1, STEP_REPEAT_MAX,
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension"),
+		ENG_COUNT("repeat", &o->repeat, 1, STEP_REPEAT_MAX,
 		             "steps of each kind, of which the median counts (30)"),
-		BENCH_NAME("rows", "KIND", &rows, kinds, "deltakv: random, or clustered (both)"),
-		BENCH_FLAG("largest", &o->largest,
+		ENG_NAME("rows", "KIND", &rows, kinds, "deltakv: random, or clustered (both)"),
+		ENG_FLAG("largest", &o->largest,
 		           "deltakv: with as many sequences as there is room for when they are compressed, too"),
 		BENCH_CSV(&a->csv),
 	};

@@ -213,21 +213,21 @@ static const char about[] =
 	"beside those that decode, and they leave with the last token of their answer. Steps are those with a\n"
 	"chunk of a prompt, the first ones after a request joined those that decode, or left them, and others.";
 
-/* Returns 0: continue; 1: help was printed; -1: an error was reported. */
+/* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	const struct bench_option table[] = {
-		BENCH_DEVICE(&o->device, "pages on that device (host memory)"),
-		BENCH_TEXTS("policy", "SPEC", o->policy, &o->n_policies, "of the requests in turn; may be repeated (full)"),
+	const struct eng_option table[] = {
+		ENG_DEVICE(&o->device, "pages on that device (host memory)"),
+		ENG_TEXTS("policy", "SPEC", o->policy, &o->n_policies, "of the requests in turn; may be repeated (full)"),
 		BENCH_SHARE("rate", &o->rate, "requests that arrive in a step, on average (0.1)"),
-		BENCH_NUMBER("prompt", &o->prompt, 1, SKV_MAX_TOKENS / 4, "tokens of a prompt (2048)"),
-		BENCH_NUMBER("answer", &o->answer, 1, SKV_MAX_TOKENS / 4, "and of its answer (256)"),
-		BENCH_NUMBER("chunk", &o->chunk, 1, 2048, "rows of a prompt in a step (512)"),
-		BENCH_NUMBER("most", &o->most, 1, MAX_REQUESTS, "requests at once (64)"),
-		BENCH_NUMBER("steps", &o->steps, 1, MAX_STEPS, "that count (1000)"),
-		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
+		ENG_COUNT("prompt", &o->prompt, 1, SKV_MAX_TOKENS / 4, "tokens of a prompt (2048)"),
+		ENG_COUNT("answer", &o->answer, 1, SKV_MAX_TOKENS / 4, "and of its answer (256)"),
+		ENG_COUNT("chunk", &o->chunk, 1, 2048, "rows of a prompt in a step (512)"),
+		ENG_COUNT("most", &o->most, 1, MAX_REQUESTS, "requests at once (64)"),
+		ENG_COUNT("steps", &o->steps, 1, MAX_STEPS, "that count (1000)"),
+		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (32/8)"),
-		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		ENG_COUNT("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
 		BENCH_CSV(&o->csv),
 	};
 	const struct bench_command command = {"traffic", NULL, about, table, sizeof(table) / sizeof(*table)};

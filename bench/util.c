@@ -86,7 +86,7 @@ int bench_report(int parsed, bench_measure_fn *measure, const void *options, con
 	struct report r;
 
 	if (parsed)
-		return parsed > 0 ? 0 : 2;
+		return 2;
 	if (report_init(&r, columns, (int)n_columns, csv_path))
 		return 1;
 	if (measure(&r, options)) {

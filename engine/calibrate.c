@@ -123,7 +123,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_COUNT("near", &a->near, 1, ENG_RESIDUALS_NEAR, "references of a token (default 4)"),
 		ENG_CLI_OPTIONS(&a->cli),
 	};
-	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
+	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table), false};
 	int r;
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = UNSET, .delta = 3,

@@ -47,7 +47,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		         "forced (default): feed the true answer, compare every argmax\n"
 		         "free: feed what the model says"),
 		ENG_WORDS("task", "A,B", a->names, &a->filter.n_tasks, "these tasks only"),
-		ENG_COUNTS("sizes", "N,M", a->sizes, &a->filter.n_sizes, "these sizes only"),
+		ENG_COUNTS("sizes", "N,M", a->sizes, &a->filter.n_sizes, 1, UINT32_MAX, "these sizes only"),
 		ENG_COUNT("limit", &a->filter.limit, 1, UINT32_MAX, "the first N cases of each task and size"),
 		ENG_COUNT("batch", &a->batch, 1, 256, "cases decoded together (default 16)"),
 		ENG_COUNT("chunk", &a->chunk, 1, SKV_MAX_TOKENS, "tokens of a prompt in a step, at most (default 512)"),
@@ -65,7 +65,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_CLI_RANKS(&a->cli),
 		ENG_CLI_OPTIONS(&a->cli),
 	};
-	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
+	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table), false};
 	int r;
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .batch = 16, .chunk = ENG_CHUNK, .mode = ENG_FORCED, .first_dtype = UINT32_MAX};

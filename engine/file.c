@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/options.h"
+#include "engine/error.h"
 
 int eng_file_read(const char *path, char **ret_text, size_t *ret_len, struct eng_error *err)
 {

@@ -85,7 +85,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_CLI_RANKS(&a->cli),
 		ENG_CLI_OPTIONS(&a->cli),
 	};
-	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
+	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table), false};
 	int r;
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .max_tokens = 256, .chunk = ENG_CHUNK};

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <stdbool.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,103 +17,121 @@
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static int take_count(const struct eng_option *o, const char *text, uint32_t *ret, struct eng_error *err)
+int eng_option_expected(const struct eng_option *o, const char *text, const char *expected, struct eng_error *err)
 {
-	unsigned long long n;
-	char *end;
+	return eng_fail(err, -EINVAL, "--%s %.60s: %s expected", o->name, text, expected);
+}
+
+int eng_take_flag(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
+{
+	(void)text, (void)err;
+	((bool *)o->to)[i] = true;
+	return 0;
+}
+
+int eng_take_text(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
+{
+	if (o->n && !*text)
+		return eng_option_expected(o, text, "a name", err);
+	((const char **)o->to)[i] = text;
+	return 0;
+}
+
+int eng_take_count(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
+{
+	char *end, expected[80];
+	uint64_t n;
 
 	errno = 0;
 	n = strtoull(text, &end, 10);
+	snprintf(expected, sizeof(expected), "a whole number from %" PRIu64 " to %" PRIu64, o->least, o->most);
 	if (text[0] < '0' || text[0] > '9' || *end || errno || n < o->least || n > o->most)
-		return eng_fail(err, -EINVAL, "--%s %.60s: a whole number from %u to %u expected", o->name, text, o->least,
-		                o->most);
-	if (o->type == ENG_OPTION_POWER && (n & (n - 1)))
-		return eng_fail(err, -EINVAL, "--%s %.60s: a power of two expected", o->name, text);
-	*ret = (uint32_t)n;
+		return eng_option_expected(o, text, expected, err);
+	if (o->size == sizeof(uint32_t))
+		((uint32_t *)o->to)[i] = (uint32_t)n;
+	else
+		((uint64_t *)o->to)[i] = n;
 	return 0;
 }
 
-static int take_share(const struct eng_option *o, const char *text, struct eng_error *err)
+int eng_take_power(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
+{
+	const uint64_t n = strtoull(text, NULL, 10);
+
+	return n & (n - 1) ? eng_option_expected(o, text, "a power of two", err) : eng_take_count(o, text, i, err);
+}
+
+/* Returns whether the text is a number. */
+static bool read_real(const char *text, double *ret)
 {
 	char *end;
-	double x = strtod(text, &end);
 
-	if (*text == '\0' || *end || !(x > 0 && x < 1))
-		return eng_fail(err, -EINVAL, "--%s %.60s: a share above 0 and below 1 expected", o->name, text);
-	*(double *)o->to = x;
+	*ret = strtod(text, &end);
+	return end > text && !*end;
+}
+
+int eng_take_real(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
+{
+	char expected[80];
+	double x;
+
+	snprintf(expected, sizeof(expected), "a number from %" PRIu64 " to %" PRIu64, o->least, o->most);
+	if (!read_real(text, &x) || !(x >= (double)o->least && x <= (double)o->most))
+		return eng_option_expected(o, text, expected, err);
+	((double *)o->to)[i] = x;
 	return 0;
 }
 
-static int take_name(const struct eng_option *o, const char *text, struct eng_error *err)
+int eng_take_share(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
 {
-	char all[128] = "";
+	double x;
+
+	if (!read_real(text, &x) || !(x > 0 && (x < 1 || (x == 1 && o->most))))
+		return eng_option_expected(o, text, o->most ? "a share above 0, at most 1," : "a share above 0 and below 1", err);
+	((double *)o->to)[i] = x;
+	return 0;
+}
+
+int eng_take_name(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
+{
+	char all[256] = "";
 	size_t n = 0;
 
-	for (uint32_t i = 0; o->names[i]; i++) {
-		if (!strcmp(text, o->names[i])) {
-			*(uint32_t *)o->to = i;
+	for (uint32_t k = 0; o->names[k]; k++) {
+		if (!strcmp(text, o->names[k])) {
+			((uint32_t *)o->to)[i] = k;
 			return 0;
 		}
 		n += (size_t)snprintf(all + n, n < sizeof(all) ? sizeof(all) - n : 0, "%s%s",
-		                      !i ? "" : o->names[i + 1] ? ", " : " or ", o->names[i]);
+		                      !k ? "" : o->names[k + 1] ? ", " : " or ", o->names[k]);
 	}
-	return eng_fail(err, -EINVAL, "--%s %.60s: %s expected", o->name, text, all);
+	return eng_option_expected(o, text, all, err);
 }
 
-static int add_text(const struct eng_option *o, const char *text, struct eng_error *err)
+int eng_take_device(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
 {
-	if (*o->n == ENG_LIST_MAX)
-		return eng_fail(err, -EINVAL, "--%s: at most %u expected", o->name, ENG_LIST_MAX);
-	((const char **)o->to)[(*o->n)++] = text;
-	return 0;
-}
-
-static int take_list(const struct eng_option *o, char *list, struct eng_error *err)
-{
-	int r = 0;
-
-	for (char *word = strtok(list, ","); word && !r; word = strtok(NULL, ",")) {
-		if (o->type == ENG_OPTION_WORDS)
-			r = add_text(o, word, err);
-		else if (*o->n == ENG_LIST_MAX)
-			r = eng_fail(err, -EINVAL, "--%s: at most %u expected", o->name, ENG_LIST_MAX);
-		else
-			r = take_count(o, word, &((uint32_t *)o->to)[(*o->n)++], err);
-	}
-	if (r || *o->n)
-		return r;
-	return eng_fail(err, -EINVAL, "--%s: %s with commas between them expected", o->name,
-	                o->type == ENG_OPTION_WORDS ? "names" : "numbers");
-}
-
-static int take(const struct eng_option *o, char *text, struct eng_error *err)
-{
-	switch (o->type) {
-	case ENG_OPTION_FLAG:
-		*(bool *)o->to = true;
-		return 0;
-	case ENG_OPTION_TEXT:
-		*(const char **)o->to = text;
-		return 0;
-	case ENG_OPTION_TEXTS:
-		return add_text(o, text, err);
-	case ENG_OPTION_WORDS:
-	case ENG_OPTION_COUNTS:
-		return take_list(o, text, err);
-	case ENG_OPTION_COUNT:
-	case ENG_OPTION_POWER:
-		return take_count(o, text, o->to, err);
-	case ENG_OPTION_SHARE:
-		return take_share(o, text, err);
-	case ENG_OPTION_NAME:
-		return take_name(o, text, err);
-	case ENG_OPTION_DEVICE:
-		return eng_backend_parse(text, o->to, err);
-	}
-	return -EINVAL;
+	return eng_backend_parse(text, (uint32_t *)o->to + i, err);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
+
+static int take(const struct eng_option *o, char *text, struct eng_error *err)
+{
+	int r = 0;
+
+	if (!o->n)
+		return o->take(o, text, 0, err);
+	*o->n = o->repeats ? *o->n : 0;
+	while (!r && text) {
+		const char *element = o->repeats ? text : strsep(&text, ",");
+
+		if (*o->n == o->room)
+			return eng_fail(err, -EINVAL, "--%s: at most %u expected", o->name, o->room);
+		r = o->take(o, element, (*o->n)++, err);
+		text = o->repeats ? NULL : text;
+	}
+	return r;
+}
 
 static void help(const struct eng_command *c)
 {
@@ -142,30 +160,38 @@ static int spelled_out(const struct eng_command *c, int option)
 	return option;
 }
 
+/* Takes option k, as getopt_long() returned it. */
+static int take_option(const struct eng_command *c, int k, char **argv, struct eng_error *err)
+{
+	if (k == OPTION_HELP) {
+		help(c);
+		exit(EXIT_SUCCESS);
+	}
+	if (k == OPTION_VERSION) {
+		printf("%s (sparsekvd) %s\n", c->program, skv_version());
+		exit(EXIT_SUCCESS);
+	}
+	if (k == ':')
+		return eng_fail(err, -EINVAL, "%.200s: a value expected; try --help", argv[optind - 1]);
+	if (k < 1 || k > (int)c->n)
+		return eng_fail(err, -EINVAL, "%.200s: no such option; try --help", argv[optind - 1]);
+	return take(&c->options[k - 1], optarg, err);
+}
+
 int eng_options(const struct eng_command *c, int argc, char **argv, struct eng_error *err)
 {
 	struct option longs[OPTIONS_MAX + 3] = {0};
-	bool has_output = spelled_out(c, 'o') != 'o';
+	const char *shorts = spelled_out(c, 'o') == 'o' ? ":" : ":o:"; /* the first colon: errors are reported here */
 	int r = 0;
 
 	for (size_t i = 0; i < c->n; i++)
-		longs[i] = (struct option){c->options[i].name, c->options[i].type != ENG_OPTION_FLAG, NULL, (int)i + 1};
+		longs[i] = (struct option){c->options[i].name, c->options[i].value != NULL, NULL, (int)i + 1};
 	longs[c->n] = (struct option){"help", no_argument, NULL, OPTION_HELP};
 	longs[c->n + 1] = (struct option){"version", no_argument, NULL, OPTION_VERSION};
-	for (int k; !r && (k = spelled_out(c, getopt_long(argc, argv, has_output ? "o:" : "", longs, NULL))) >= 0;) {
-		if (k == OPTION_HELP) {
-			help(c);
-			exit(EXIT_SUCCESS);
-		}
-		if (k == OPTION_VERSION) {
-			printf("%s (sparsekvd) %s\n", c->program, skv_version());
-			exit(EXIT_SUCCESS);
-		}
-		if (k < 1 || k > (int)c->n) /* getopt_long() has printed the error */
-			exit(EXIT_FAILURE);
-		r = take(&c->options[k - 1], optarg, err);
-	}
-	if (!r && optind < argc)
+	opterr = 0;
+	for (int k; !r && (k = spelled_out(c, getopt_long(argc, argv, shorts, longs, NULL))) >= 0;)
+		r = take_option(c, k, argv, err);
+	if (!r && optind < argc && !c->operands)
 		return eng_fail(err, -EINVAL, "%.200s: options only expected; try --help", argv[optind]);
 	return r;
 }
