@@ -407,8 +407,8 @@ int bench_plot(int argc, char **argv)
 {
 	struct table *t = get(1, sizeof *t);
 	struct options o;
+	struct eng_error err;
 	struct chart c;
-	FILE *f;
 	int e = parse(&o, argc, argv);
 
 	if (e)
@@ -418,12 +418,8 @@ int bench_plot(int argc, char **argv)
 	fill_empty(t);
 	filter(t, o.where);
 	c = chart_of(t, &o);
-	f = fopen(o.output, "w");
-	if (!f)
-		plot_fail("--output", o.output, strerror(errno));
-	chart_draw(&c, f);
-	if (ferror(f) | fclose(f))
-		plot_fail("--output", o.output, "could not be written");
+	if (chart_draw(&c, o.output, &err))
+		plot_fail("chart", "", err.text);
 	free_kept();
 	return 0;
 }

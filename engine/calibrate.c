@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include "engine/compress.h"
 #include "engine/env.h"
 #include "engine/import.h"
+#include "engine/loss.h"
 #include "engine/observe.h"
 #include "engine/profile.h"
 #include "engine/progress.h"
@@ -158,47 +160,35 @@ static int check_counts(const struct arguments *a, const struct eng_config *c, s
 
 /* ---- files ------------------------------------------------------------------------------------ */
 
-/* Writes PATH.part and renames it to PATH when it is complete. */
-static int write_file(const char *path, int (*put)(const void *, FILE *, struct eng_error *), const void *arg,
-                      struct eng_error *err)
+/* Writes a profile to PATH.part and renames it to PATH when it is complete; `text` is consumed. */
+static int write_file(const char *path, char *text, struct eng_error *err)
 {
 	char part[PATH_MAX];
 	FILE *f = NULL;
 	int r = 0, bad;
 
+	if (!text)
+		return eng_fail(err, -EIO, "%.300s: no memory for it, or the name of its source is not UTF-8", path);
 	if (snprintf(part, sizeof(part), "%s.part", path) >= (int)sizeof(part))
-		return eng_fail(err, -ENAMETOOLONG, "%.300s...: too long a name", path);
-	f = fopen(part, "we");
-	if (!f)
-		return eng_fail(err, -errno, "%.300s: %s", part, strerror(errno));
-	r = put(arg, f, err);
-	bad = fflush(f) || fsync(fileno(f));
-	bad |= ferror(f);
-	bad |= fclose(f);
-	if (!r && bad)
-		r = eng_fail(err, -EIO, "%.300s: could not be written", part);
-	if (!r && rename(part, path))
-		r = eng_fail(err, -errno, "%.300s: %s", path, strerror(errno));
-	if (r)
-		unlink(part);
+		r = eng_fail(err, -ENAMETOOLONG, "%.300s...: too long a name", path);
+	if (!r && !(f = fopen(part, "we")))
+		r = eng_fail(err, -errno, "%.300s: %s", part, strerror(errno));
+	if (!r) {
+		fprintf(f, "%s\n", text);
+		bad = fflush(f) || fsync(fileno(f));
+		bad |= ferror(f);
+		bad |= fclose(f);
+		r = bad ? eng_fail(err, -EIO, "%.300s: could not be written", part) : 0;
+		if (!r && rename(part, path))
+			r = eng_fail(err, -errno, "%.300s: %s", path, strerror(errno));
+		if (r)
+			unlink(part);
+	}
+	free(text);
 	return r;
 }
 
-/* ---- head maps of other projects ------------------------------------------------------------- */
-
-struct imported {
-	const struct eng_import *import;
-	const struct eng_config *config;
-	const char *model;
-};
-
-static int write_imported(const void *arg, FILE *to, struct eng_error *err)
-{
-	const struct imported *i = arg;
-
-	return eng_import_write(i->import, i->config, i->model, to, err);
-}
-
+/* Converts a head map of another project. */
 static int import(const struct arguments *a, struct eng_error *err)
 {
 	static struct eng_import map;
@@ -211,7 +201,7 @@ static int import(const struct arguments *a, struct eng_error *err)
 		return eng_fail(err, -ENAMETOOLONG, "%.300s...: too long a name", a->cli.model);
 	r = eng_config_load(&c, path, err);
 	r = r ? r : eng_import_read(&map, a->import, &c, err);
-	return r ? r : write_file(a->output, write_imported, &(struct imported){&map, &c, slash ? slash + 1 : a->cli.model}, err);
+	return r ? r : write_file(a->output, eng_import_json(&map, &c, slash ? slash + 1 : a->cli.model), err);
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -296,26 +286,30 @@ static int measure(struct eng_measure *m, struct eng_delta_error *d, const struc
 
 /* ---- the profile ----------------------------------------------------------------------------- */
 
-static int write_profile(const void *arg, FILE *to, struct eng_error *err)
+/* Takes over what was measured. `similarity`: [n_layers][n_layers]. */
+static void take_figures(struct eng_profile *p, const struct eng_measure *m, const struct eng_delta_error *d,
+                         double *similarity)
 {
-	return eng_profile_write(arg, to, err);
-}
+	struct eng_profile_correction *c = &p->correction;
+	const uint32_t n = m->shape.n_layers;
 
-static int draw_file(const struct eng_profile *p, const char *prefix, const char *what,
-                     void (*draw)(const struct eng_profile *, FILE *), struct eng_error *err)
-{
-	char path[4096];
-	FILE *f;
-	int bad;
-
-	snprintf(path, sizeof(path), "%.4000s-%s.svg", prefix, what);
-	f = fopen(path, "we");
-	if (!f)
-		return eng_fail(err, -errno, "%.300s: %s", path, strerror(errno));
-	draw(p, f);
-	bad = ferror(f);
-	bad |= fclose(f);
-	return bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
+	p->texts_measured = m->texts;
+	p->rows = m->rows;
+	p->top = m->shape.top;
+	p->heads = m->similarity;
+	p->similarity = similarity;
+	*c = (struct eng_profile_correction){.sinks = d->shape.sinks, .window = d->shape.window, .gamma = d->shape.gamma,
+	                                     .any = eng_delta_error_any(d), .all_left = eng_delta_error_left(d)};
+	for (uint32_t l = 0; l < n; l++) {
+		p->full[p->n_full++] = l;
+		p->shift[l] = eng_measure_shift(m, l);
+		p->weight[l] = eng_measure_change_mean(m, l);
+		c->cosine[l] = eng_delta_similarity_cosine(&d->layer[l]);
+		c->missed[l] = eng_delta_similarity_missed(&d->layer[l]);
+		c->left[l] = c->any ? eng_delta_similarity_left(&d->layer[l]) : NAN;
+		for (uint32_t b = 0; b < n; b++)
+			similarity[l * n + b] = l <= b ? eng_measure_best_heads(m, l, b) : NAN;
+	}
 }
 
 /* Searches on from the choice of the papers' criteria, with the backend that --device names. */
@@ -323,7 +317,7 @@ static int search_by(struct eng_profile *p, const struct arguments *a, struct en
                      const struct eng_texts *t, struct eng_loss *l, struct eng_error *err)
 {
 	struct eng_progress progress;
-	double rows = 0;
+	double rows = 0, sets = 0;
 	int r = eng_host_move(host, &a->cli, err);
 	const struct eng_loss_setup setup = {
 		.model = &host->model, .client = host->client, .kv_dtype = a->cli.kv_dtype, .texts = t->list, .n = t->n,
@@ -332,9 +326,18 @@ static int search_by(struct eng_profile *p, const struct arguments *a, struct en
 
 	for (uint32_t i = 0; i < t->n; i++)
 		rows += eng_text_rows(&t->list[i]);
-	eng_progress_begin(&progress, stderr, (double)t->tokens + rows * eng_profile_search_sets(p), a->cli.quiet);
+	for (uint32_t k = 0; k < ENG_KINDS; k++)
+		sets += eng_search_sets(&p->choice[k]);
+	eng_progress_begin(&progress, stderr, (double)t->tokens + rows * sets, a->cli.quiet);
 	r = r ? r : eng_loss_init(l, &setup, err);
-	r = r ? r : eng_profile_search(p, l, err);
+	p->loss_rows = r ? 0 : l->rows;
+	for (uint32_t k = 0; !r && k < ENG_KINDS; k++) {
+		const double end = progress.done + (double)eng_search_sets(&p->choice[k]) * (double)l->rows;
+
+		r = eng_profile_search(p, k, eng_loss_of, l, err);
+		if (!r)
+			eng_progress_show(&progress, end, l->label);
+	}
 	eng_progress_end(&progress);
 	return r;
 }
@@ -354,25 +357,21 @@ static int search(struct eng_profile *p, const struct arguments *a, struct eng_h
 /* Prints the profile, and writes it and its charts to the files that were asked for. */
 static int put_out(const struct eng_profile *p, const struct arguments *a, struct eng_error *err)
 {
-	char rests_on[256];
-	int r = 0;
+	char rests_on[256], *text = eng_profile_text(p);
+	int r = text ? 0 : eng_fail(err, -ENOMEM, "no memory for the table");
 
 	if (p->partial) {
 		eng_profile_partial(p, rests_on, sizeof(rests_on));
 		fprintf(stderr, PROGRAM ": interrupted: this profile rests on %s\n", rests_on);
 	}
-	eng_profile_print(p, stdout);
+	if (text)
+		fputs(text, stdout);
+	free(text);
 	if (!a->by_loss && !a->cli.quiet)
 		fputs(PROGRAM ": these layers fit the papers' criteria; --by loss looks for those with which the model predicts best\n", stderr);
-	if (a->output)
-		r = write_file(a->output, write_profile, p, err);
-	if (!r && a->svg)
-		r = draw_file(p, a->svg, "shift", eng_profile_draw_shift, err);
-	if (!r && a->svg)
-		r = draw_file(p, a->svg, "similarity", eng_profile_draw_similarity, err);
-	if (!r && a->svg)
-		r = draw_file(p, a->svg, "alike", eng_profile_draw_alike, err);
-	return r;
+	if (!r && a->output)
+		r = write_file(a->output, eng_profile_json(p), err);
+	return r || !a->svg ? r : eng_profile_draw(p, a->svg, err);
 }
 
 /*
@@ -384,22 +383,29 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
                   struct eng_error *err)
 {
 	const char *source = a->text ? a->text : a->tasks ? a->tasks : ENG_PROSE, *slash = strrchr(source, '/');
-	uint32_t layers = host->model.config.n_layers;
+	const struct skv_model model = eng_model_describe(&host->model, a->cli.kv_dtype);
+	const uint32_t layers = model.n_layers;
 	struct eng_loss loss = ENG_LOSS_NULL;
 	struct eng_profile p = {
-		.model = &host->model, .measure = m, .differ = d, .source = slash ? slash + 1 : source, .source_hash = t->hash,
-		.tokens = tokens, .texts = t->n, .n_ranks = a->ranks, .budget = a->budget,
+		.model = &model, .source = slash ? slash + 1 : source, .source_hash = t->hash, .tokens = tokens, .texts = t->n,
+		.n_ranks = a->ranks, .dense = a->dense, .budget = a->budget,
 		.choice = {[ENG_DELTA] = {layers, a->dense, a->delta}, [ENG_ANCHORS] = {layers, 0, a->anchors},
 		           [ENG_FILTERS] = {layers, a->dense, a->filters}},
 	};
-	int r = eng_profile_choose(&p, err);
+	double *similarity = calloc((size_t)layers * layers, sizeof(*similarity));
+	int r;
 
-	if (r)
-		return r;
-	if (a->by_loss && !partial)
-		r = search(&p, a, host, t, &loss, err);
-	p.partial = r == -EINTR || partial;
-	r = r && !p.partial ? r : put_out(&p, a, err);
+	if (!similarity)
+		return eng_fail(err, -ENOMEM, "no memory for pairs of %u layers", layers);
+	take_figures(&p, m, d, similarity);
+	r = eng_profile_choose(&p, err);
+	if (!r) {
+		if (a->by_loss && !partial)
+			r = search(&p, a, host, t, &loss, err);
+		p.partial = r == -EINTR || partial;
+		r = r && !p.partial ? r : put_out(&p, a, err);
+	}
+	free(similarity);
 	return r ? r : p.partial;
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/chart.h"
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* In pixels. Text is monospaced, so its width is known without font metrics. */
@@ -332,7 +334,7 @@ static void begin_svg(double width, double height, FILE *f)
 	fprintf(f, "<rect width=\"%.0f\" height=\"%.0f\" fill=\"#ffffff\"/>\n", width, height);
 }
 
-void chart_draw_matrix(const struct matrix *m, FILE *f)
+static void draw_matrix(const struct matrix *m, FILE *f)
 {
 	double left = MARGIN + 80, top = MARGIN + 66, side = m->n * CELL;
 	double title = 2 * MARGIN + columns_of(m->title) * CHAR_WIDTH * 15 / FONT, width = left + side + MARGIN;
@@ -379,7 +381,7 @@ static double legend(const struct chart *c, double width, double y, FILE *f)
 	return y + LINE + 6;
 }
 
-void chart_draw(const struct chart *c, FILE *f)
+static void draw_chart(const struct chart *c, FILE *f)
 {
 	double width = 2 * MARGIN + (c->number ? 80 : label_width(c)) + PLOT_WIDTH + VALUE_WIDTH;
 	double title = 2 * MARGIN + columns_of(c->title) * CHAR_WIDTH * 15 / FONT, y = MARGIN + 16, height;
@@ -395,4 +397,41 @@ void chart_draw(const struct chart *c, FILE *f)
 	for (int i = 0; i < c->n_panels; i++)
 		y = 8 + (c->number ? draw_lines(c, &c->panel[i], y + 20, f) : draw_bars(c, &c->panel[i], y, f));
 	fputs("</svg>\n", f);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static int begin_file(const char *path, FILE **ret, struct eng_error *err)
+{
+	*ret = fopen(path, "we");
+	return *ret ? 0 : eng_fail(err, -errno, "%.300s: %s", path, strerror(errno));
+}
+
+static int end_file(const char *path, FILE *f, struct eng_error *err)
+{
+	const bool bad = ferror(f);
+
+	return fclose(f) || bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
+}
+
+int chart_draw(const struct chart *c, const char *path, struct eng_error *err)
+{
+	FILE *f;
+	int r = begin_file(path, &f, err);
+
+	if (r)
+		return r;
+	draw_chart(c, f);
+	return end_file(path, f, err);
+}
+
+int chart_draw_matrix(const struct matrix *m, const char *path, struct eng_error *err)
+{
+	FILE *f;
+	int r = begin_file(path, &f, err);
+
+	if (r)
+		return r;
+	draw_matrix(m, f);
+	return end_file(path, f, err);
 }

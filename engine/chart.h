@@ -10,15 +10,15 @@
 #define ENG_CHART_H
 
 #include <stdbool.h>
-#include <stdio.h>
+#include "engine/error.h"
 
 #define CHART_SERIES_MAX 16
 #define CHART_PANELS_MAX 8
 
 struct panel {
 	const char *label;
-	double *value;   /* [n_series][n_x]; NAN: no value */
-	double *whisker; /* the same: upper ends of the whiskers; NULL: no whiskers */
+	const double *value;   /* [n_series][n_x]; NAN: no value */
+	const double *whisker; /* the same: upper ends of the whiskers; NULL: no whiskers */
 };
 
 struct chart {
@@ -32,8 +32,8 @@ struct chart {
 	struct panel panel[CHART_PANELS_MAX];
 };
 
-/* Write errors stay in the stream's error flag. */
-void chart_draw(const struct chart *, FILE *);
+/* Draws it into a file. Returns a negative errno. */
+int chart_draw(const struct chart *, const char *path, struct eng_error *err);
 
 /*
  * A matrix of shares from 0 (white) to 1 (dark), drawn as squares. Rows go down, columns to the right, both numbered
@@ -46,6 +46,6 @@ struct matrix {
 	const double *value; /* [row][column]; NAN: no value */
 };
 
-void chart_draw_matrix(const struct matrix *, FILE *);
+int chart_draw_matrix(const struct matrix *, const char *path, struct eng_error *err);
 
 #endif

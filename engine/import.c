@@ -164,11 +164,10 @@ int eng_import_read(struct eng_import *ret, const char *path, const struct eng_c
 	return r;
 }
 
-int eng_import_write(const struct eng_import *i, const struct eng_config *c, const char *model, FILE *to,
-                     struct eng_error *err)
+char *eng_import_json(const struct eng_import *i, const struct eng_config *c, const char *model)
 {
 	json_t *anchors = json_array(), *map = json_array(), *root;
-	int r = 0;
+	char *text;
 
 	for (uint32_t a = 0; a < i->n_anchors; a++)
 		json_array_append_new(anchors, json_integer(i->anchors[a]));
@@ -183,8 +182,7 @@ int eng_import_write(const struct eng_import *i, const struct eng_config *c, con
 	                 "version", skv_version(), "from", i->source, "model", "name", model, "layers", (int)c->n_layers,
 	                 "heads", (int)c->n_heads, "kv_heads", (int)c->n_kv_heads, "head_dim", (int)c->head_dim, "chosen",
 	                 "anchors", anchors, "head_map", map);
-	if (!root || json_dumpf(root, to, JSON_INDENT(1)) || fputc('\n', to) == EOF)
-		r = eng_fail(err, -EIO, "the profile cannot be written (%.100s is where it is from)", i->source);
+	text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
 	json_decref(root);
-	return r;
+	return text;
 }

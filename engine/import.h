@@ -9,7 +9,6 @@
 #ifndef ENG_IMPORT_H
 #define ENG_IMPORT_H
 
-#include <stdio.h>
 #include <sparsekv/types.h>
 #include "engine/config.h"
 #include "engine/error.h"
@@ -23,8 +22,7 @@ struct eng_import {
 /* -EINVAL with a text: the file does not fit the format or the model; -errno of the file. */
 int eng_import_read(struct eng_import *ret, const char *path, const struct eng_config *c, struct eng_error *err);
 
-/* Writes a profile of the model. Returns -EIO if that fails; later write errors stay in the stream's error flag. */
-int eng_import_write(const struct eng_import *i, const struct eng_config *c, const char *model, FILE *to,
-                     struct eng_error *err);
+/* Returns a profile of the model, which the caller frees. NULL: no memory, or a name is not UTF-8. */
+char *eng_import_json(const struct eng_import *i, const struct eng_config *c, const char *model);
 
 #endif

@@ -9,8 +9,7 @@
 #include "engine/ops.h"
 #include "engine/read.h"
 
-#define LANES 64u     /* most sequences that are decoded together; at most ENG_READ_ROWS */
-#define SPEC_MAX 512u /* bytes, with the NUL; the daemon's limit */
+#define LANES 64u /* most sequences that are decoded together; at most ENG_READ_ROWS */
 
 /* One text under one policy. */
 struct lane {
@@ -228,43 +227,16 @@ void eng_loss_deinit(struct eng_loss *l)
 
 /* ---- policies -------------------------------------------------------------------------------- */
 
-int eng_loss_of(struct eng_loss *l, const char *const *specs, uint32_t n, double *ret, struct eng_error *err)
+int eng_loss_of(void *loss, const char *const *specs, uint32_t n, const char *label, double *ret, struct eng_error *err)
 {
+	struct eng_loss *l = loss;
 	double *sum = calloc(n, sizeof(*sum));
-	int r = sum ? decode_all(l, specs, n, sum, err) : eng_fail(err, -ENOMEM, "no memory for %u sums", n);
+	int r;
 
+	l->label = label;
+	r = sum ? decode_all(l, specs, n, sum, err) : eng_fail(err, -ENOMEM, "no memory for %u sums", n);
 	for (uint32_t i = 0; !r && i < n; i++)
 		ret[i] = sum[i] / (double)l->rows;
 	free(sum);
-	return r;
-}
-
-static int spell(const char *prefix, const struct skv_layer_set *set, char spec[SPEC_MAX], struct eng_error *err)
-{
-	size_t at = (size_t)snprintf(spec, SPEC_MAX, "%s", prefix);
-	const char *comma = "";
-
-	for (uint32_t l = 0; l < SKV_MAX_LAYERS && at < SPEC_MAX; l++)
-		if (skv_layer_in(set, l)) {
-			at += (size_t)snprintf(spec + at, SPEC_MAX - at, "%s%u", comma, l);
-			comma = ",";
-		}
-	return at < SPEC_MAX ? 0 : eng_fail(err, -EINVAL, "%.60s...: too many layers for a policy spec", spec);
-}
-
-int eng_loss_of_layers(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret, struct eng_error *err)
-{
-	struct eng_loss *l = arg;
-	char(*text)[SPEC_MAX] = calloc(n, sizeof(*text));
-	const char **specs = calloc(n, sizeof(*specs));
-	int r = text && specs ? 0 : eng_fail(err, -ENOMEM, "no memory for %u specs", n);
-
-	for (uint32_t i = 0; !r && i < n; i++) {
-		specs[i] = text[i];
-		r = spell(l->prefix, &sets[i], text[i], err);
-	}
-	r = r ? r : eng_loss_of(l, specs, n, ret, err);
-	free(specs);
-	free(text);
 	return r;
 }

@@ -13,7 +13,6 @@
 #define ENG_LOSS_H
 
 #include <signal.h>
-#include <sparsekv/policy.h>
 #include "engine/forward.h"
 #include "engine/progress.h"
 #include "engine/text.h"
@@ -31,8 +30,7 @@ struct eng_loss_setup {
 
 struct eng_loss {
 	struct eng_loss_setup setup;
-	const char *prefix; /* for eng_loss_of_layers: a spec up to the layers, "delta?layers=" */
-	const char *label;  /* for the progress line */
+	const char *label; /* for the progress line */
 	struct skv_session *session;
 	struct eng_forward forward;
 	struct skv_seq **read; /* [text], read up to row `from` */
@@ -46,10 +44,11 @@ struct eng_loss {
 int eng_loss_init(struct eng_loss *l, const struct eng_loss_setup *setup, struct eng_error *err);
 void eng_loss_deinit(struct eng_loss *l);
 
-/* Computes the losses of n policy specs, which must have dense prefill. Returns a negative errno. */
-int eng_loss_of(struct eng_loss *l, const char *const *specs, uint32_t n, double *ret, struct eng_error *err);
-
-/* An eng_judge (engine/search.h) for sets of layers, which follow l->prefix; `arg` is the struct eng_loss. */
-int eng_loss_of_layers(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret, struct eng_error *err);
+/*
+ * Computes the losses of n policy specs, which must have dense prefill; an eng_losses (engine/profile.h) of a struct
+ * eng_loss. Returns a negative errno.
+ */
+int eng_loss_of(void *loss, const char *const *specs, uint32_t n, const char *label, double *ret,
+                struct eng_error *err);
 
 #endif

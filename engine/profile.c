@@ -3,35 +3,41 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <sparsekv/client.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "engine/chart.h"
 
+#define SPEC_MAX 512u /* bytes, with the NUL; the daemon's limit */
+
+static const char *const kind_names[ENG_KINDS] = {"delta", "anchors", "filters"};
+
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-static double *worth_of(const struct eng_measure *m, bool weighted)
+/* How well a full layer does with another one's selection: [n_full][n_full]. */
+static double *worth_of(const struct eng_profile *p, bool weighted)
 {
-	uint32_t n = m->shape.n_layers;
+	const uint32_t n = p->n_full;
 	double *worth = calloc((size_t)n * n, sizeof(*worth));
 
 	for (uint32_t a = 0; worth && a < n; a++)
 		for (uint32_t b = a; b < n; b++)
-			worth[a * n + b] = eng_measure_best_heads(m, a, b) *
-			                   (weighted ? eng_measure_change_mean(m, b) : 1);
+			worth[a * n + b] = p->similarity[p->full[a] * p->model->n_layers + p->full[b]] *
+			                   (weighted ? p->weight[p->full[b]] : 1);
 	return worth;
 }
 
 int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 {
-	uint32_t n = p->measure->shape.n_layers;
-	double *weighted = worth_of(p->measure, true), *plain = worth_of(p->measure, false), shift[SKV_MAX_LAYERS];
+	double *weighted = worth_of(p, true), *plain = worth_of(p, false), shift[SKV_MAX_LAYERS];
 	int r = weighted && plain ? 0 : eng_fail(err, -ENOMEM, "no memory to choose layers");
 
-	for (uint32_t l = 0; l < n; l++)
-		shift[l] = eng_measure_shift(p->measure, l);
+	for (uint32_t i = 0; i < p->n_full; i++)
+		shift[i] = p->shift[p->full[i]];
 	if (!r) {
 		eng_choose_by_shift(&p->choice[ENG_DELTA], shift, p->papers[ENG_DELTA]);
 		eng_choose_anchors(&p->choice[ENG_ANCHORS], weighted, p->papers[ENG_ANCHORS]);
@@ -43,67 +49,90 @@ int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 	return r;
 }
 
+/* ---- the search ------------------------------------------------------------------------------ */
+
+struct judging {
+	const struct eng_profile *p;
+	char prefix[128]; /* a spec up to the layers, "delta?layers=" */
+	const char *label;
+	eng_losses *losses;
+	void *arg;
+};
+
+static int spell(const struct judging *j, const struct skv_layer_set *set, char spec[SPEC_MAX], struct eng_error *err)
+{
+	size_t at = (size_t)snprintf(spec, SPEC_MAX, "%s", j->prefix);
+	const char *comma = "";
+
+	for (uint32_t i = 0; i < j->p->n_full && at < SPEC_MAX; i++)
+		if (skv_layer_in(set, i)) {
+			at += (size_t)snprintf(spec + at, SPEC_MAX - at, "%s%u", comma, j->p->full[i]);
+			comma = ",";
+		}
+	return at < SPEC_MAX ? 0 : eng_fail(err, -EINVAL, "%.60s...: too many layers for a policy spec", spec);
+}
+
+/* An eng_judge. */
+static int judge(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret, struct eng_error *err)
+{
+	const struct judging *j = arg;
+	char(*text)[SPEC_MAX] = calloc(n, sizeof(*text));
+	const char **specs = calloc(n, sizeof(*specs));
+	int r = text && specs ? 0 : eng_fail(err, -ENOMEM, "no memory for %u specs", n);
+
+	for (uint32_t i = 0; !r && i < n; i++) {
+		specs[i] = text[i];
+		r = spell(j, &sets[i], text[i], err);
+	}
+	r = r ? r : j->losses(j->arg, specs, n, j->label, ret, err);
+	free(specs);
+	free(text);
+	return r;
+}
+
+/* Index of the first candidate that is not below a layer of the model; the first one if there is none. */
+static uint32_t candidate(const struct eng_profile *p, const struct eng_choice *c, uint32_t layer)
+{
+	for (uint32_t i = c->first; i < c->n_layers; i++)
+		if (p->full[i] >= layer)
+			return i;
+	return c->first;
+}
+
 /*
  * A search only descends from its start. It begins with the layers that policies use without a profile
- * (sparsekv/policy-select.h) if these lose less than the papers' choice. *ret: the loss of the papers' choice.
+ * (sparsekv/policy-select.h) if these lose less than the papers' choice. Returns the number of sets to start from.
  */
-static int begin_search(struct eng_profile *p, uint32_t kind, struct eng_loss *l, double *ret, struct eng_error *err)
+static uint32_t starts_of(const struct eng_profile *p, uint32_t kind, struct skv_layer_set sets[2])
 {
 	const struct eng_choice *c = &p->choice[kind];
-	const uint32_t guess[] = {c->first, (2 * c->n_layers + 2) / 5, (3 * c->n_layers + 2) / 5};
-	struct skv_layer_set sets[2] = {{{0}}};
-	double loss[2];
-	int r;
+	const uint32_t n = p->model->n_layers;
+	const uint32_t guess[] = {c->first, candidate(p, c, (2 * n + 2) / 5), candidate(p, c, (3 * n + 2) / 5)};
 
 	for (uint32_t i = 0; i < c->n; i++)
 		skv_layer_add(&sets[0], p->papers[kind][i]);
 	for (uint32_t i = 0; i < 3; i++)
 		skv_layer_add(&sets[1], guess[i]);
-	r = eng_loss_of_layers(l, sets, c->n == 3 && guess[1] > c->first ? 2 : 1, loss, err);
-	if (r)
-		return r;
-	if (c->n == 3 && guess[1] > c->first && loss[1] < loss[0])
-		memcpy(p->chosen[kind], guess, sizeof(guess));
-	*ret = loss[0];
-	return 0;
+	return c->n == 3 && guess[0] < guess[1] && guess[1] < guess[2] ? 2 : 1;
 }
 
-int eng_profile_search(struct eng_profile *p, struct eng_loss *l, struct eng_error *err)
+int eng_profile_search(struct eng_profile *p, enum eng_kind kind, eng_losses *losses, void *arg, struct eng_error *err)
 {
 	static const char *const policy[ENG_KINDS] = {"delta?", "kascade:dense-anchors?", "omnikv?more=0&"};
 	static const char *const label[ENG_KINDS] = {"searching delta's layers", "searching kascade's anchors",
 	                                             "searching filter layers"};
-	struct eng_progress *progress = l->setup.progress;
-	int r = 0;
+	struct judging j = {.p = p, .label = label[kind], .losses = losses, .arg = arg};
+	struct skv_layer_set starts[2] = {{{0}}};
+	const uint32_t n = starts_of(p, kind, starts);
+	char dense[32] = "";
+	int r;
 
-	p->loss_rows = l->rows;
-	for (uint32_t k = 0; !r && k < ENG_KINDS; k++) {
-		double end = progress->done + (double)eng_search_sets(&p->choice[k]) * (double)l->rows;
-		char prefix[128], dense[32] = "";
-		double papers = 0;
-
-		if (k != ENG_ANCHORS)
-			snprintf(dense, sizeof(dense), "dense=%u&", p->choice[k].first);
-		snprintf(prefix, sizeof(prefix), "%s%sbudget=%g&layers=", policy[k], dense, p->budget);
-		l->prefix = prefix;
-		l->label = label[k];
-		r = begin_search(p, k, l, &papers, err);
-		r = r ? r : eng_search(&p->choice[k], eng_loss_of_layers, l, p->chosen[k], &p->found[k], err);
-		p->found[k].first_loss = papers;
-		if (!r)
-			eng_progress_show(progress, end, label[k]);
-		p->searched += !r;
-	}
+	if (kind != ENG_ANCHORS)
+		snprintf(dense, sizeof(dense), "dense=%u&", p->dense);
+	snprintf(j.prefix, sizeof(j.prefix), "%s%sbudget=%g&layers=", policy[kind], dense, p->budget);
+	r = eng_search(&p->choice[kind], judge, &j, starts, n, p->chosen[kind], &p->found[kind], err);
+	p->searched += !r;
 	return r;
-}
-
-uint32_t eng_profile_search_sets(const struct eng_profile *p)
-{
-	uint32_t sets = 0;
-
-	for (uint32_t k = 0; k < ENG_KINDS; k++)
-		sets += eng_search_sets(&p->choice[k]);
-	return sets;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -113,42 +142,41 @@ static json_t *number(double x)
 	return isfinite(x) ? json_real(x) : json_null();
 }
 
-static const char *const kind_names[ENG_KINDS] = {"delta", "anchors", "filters"};
-
-static json_t *series(const struct eng_measure *m, double (*of)(const struct eng_measure *, uint32_t))
+static json_t *numbers(const double *x, uint32_t n)
 {
 	json_t *a = json_array();
 
-	for (uint32_t l = 0; l < m->shape.n_layers; l++)
-		json_array_append_new(a, number(of(m, l)));
+	for (uint32_t i = 0; i < n; i++)
+		json_array_append_new(a, number(x[i]));
 	return a;
 }
 
-static json_t *matrix(const struct eng_measure *m)
+static json_t *matrix(const double *x, uint32_t n)
 {
 	json_t *rows = json_array();
 
-	for (uint32_t a = 0; a < m->shape.n_layers; a++) {
-		json_t *row = json_array();
-
-		for (uint32_t b = 0; b < m->shape.n_layers; b++)
-			json_array_append_new(row, a <= b ? number(eng_measure_best_heads(m, a, b)) : json_null());
-		json_array_append_new(rows, row);
-	}
+	for (uint32_t i = 0; i < n; i++)
+		json_array_append_new(rows, numbers(x + (size_t)i * n, n));
 	return rows;
 }
 
+/* Of each layer: the kv heads of its anchor that suit its own best. A layer that was not measured has its own heads. */
 static json_t *head_map(const struct eng_profile *p, const uint32_t *anchors)
 {
-	uint32_t n = p->measure->shape.n_kv_heads;
+	const uint32_t n = p->model->n_kv_heads;
 	json_t *rows = json_array();
 
-	for (uint32_t l = 0; l < p->measure->shape.n_layers; l++) {
-		uint32_t anchor = eng_choose_source(&p->choice[ENG_ANCHORS], anchors, l);
+	for (uint32_t l = 0, i = 0; l < p->model->n_layers; l++) {
 		json_t *row = json_array();
 		uint8_t map[SKV_MAX_HEADS];
 
-		eng_choose_heads(eng_measure_similarity(p->measure, anchor, l), n, p->n_ranks, map);
+		for (uint32_t h = 0; h < n; h++)
+			map[h] = (uint8_t)h;
+		if (i < p->n_full && p->full[i] == l) {
+			const uint32_t anchor = eng_choose_source(&p->choice[ENG_ANCHORS], anchors, i);
+
+			eng_choose_heads(p->heads + ((size_t)anchor * p->n_full + i++) * n * n, n, p->n_ranks, map);
+		}
 		for (uint32_t h = 0; h < n; h++)
 			json_array_append_new(row, json_integer(map[h]));
 		json_array_append_new(rows, row);
@@ -156,27 +184,17 @@ static json_t *head_map(const struct eng_profile *p, const uint32_t *anchors)
 	return rows;
 }
 
-static json_t *of_layers(const struct eng_delta_error *d, double (*of)(const struct eng_delta_similarity *))
-{
-	json_t *a = json_array();
-
-	for (uint32_t l = 0; l < d->shape.n_layers; l++)
-		json_array_append_new(a, number(of(&d->layer[l])));
-	return a;
-}
-
 /* The error of corrected sparse prefill, with and without the correction. */
-static json_t *correction(const struct eng_delta_error *d)
+static json_t *correction(const struct eng_profile_correction *c, uint32_t n_layers)
 {
-	json_t *o = json_pack("{s:i, s:i, s:i}", "sinks", (int)d->shape.sinks, "window", (int)d->shape.window, "gamma",
-	                      (int)d->shape.gamma);
+	json_t *o = json_pack("{s:i, s:i, s:i}", "sinks", (int)c->sinks, "window", (int)c->window, "gamma", (int)c->gamma);
 
-	if (eng_delta_error_any(d)) {
-		json_object_set_new(o, "cosine", of_layers(d, eng_delta_similarity_cosine));
-		json_object_set_new(o, "missed", of_layers(d, eng_delta_similarity_missed));
-		json_object_set_new(o, "left", of_layers(d, eng_delta_similarity_left));
-		json_object_set_new(o, "all_left", number(eng_delta_error_left(d)));
-		json_object_set_new(o, "helps", json_boolean(eng_delta_error_left(d) < 1));
+	if (c->any) {
+		json_object_set_new(o, "cosine", numbers(c->cosine, n_layers));
+		json_object_set_new(o, "missed", numbers(c->missed, n_layers));
+		json_object_set_new(o, "left", numbers(c->left, n_layers));
+		json_object_set_new(o, "all_left", number(c->all_left));
+		json_object_set_new(o, "helps", json_boolean(c->all_left < 1));
 	}
 	return o;
 }
@@ -190,7 +208,7 @@ static json_t *sets(const struct eng_profile *p, const uint32_t layers[ENG_KINDS
 		json_t *list = json_array();
 
 		for (uint32_t i = 0; i < p->choice[k].n; i++)
-			json_array_append_new(list, json_integer(layers[k][i]));
+			json_array_append_new(list, json_integer(p->full[layers[k][i]]));
 		json_object_set_new(all, kind_names[k], list);
 	}
 	json_object_set_new(all, "head_map", head_map(p, layers[ENG_ANCHORS]));
@@ -212,8 +230,8 @@ static json_t *search(const struct eng_profile *p)
 
 void eng_profile_partial(const struct eng_profile *p, char *to, size_t room)
 {
-	int at = snprintf(to, room, "%llu of %u texts, %llu rows", (unsigned long long)p->measure->texts, p->texts,
-	                  (unsigned long long)p->measure->rows);
+	int at = snprintf(to, room, "%llu of %u texts, %llu rows", (unsigned long long)p->texts_measured, p->texts,
+	                  (unsigned long long)p->rows);
 
 	for (uint32_t k = 0; p->loss_rows && k < ENG_KINDS && at >= 0 && (size_t)at < room; k++)
 		at += snprintf(to + at, room - (size_t)at, "%s %s %s", k ? "," : ";", kind_names[k],
@@ -229,167 +247,158 @@ static json_t *partial(const struct eng_profile *p)
 	for (uint32_t k = 0; k < p->searched; k++)
 		json_array_append_new(searched, json_string(kind_names[k]));
 	eng_profile_partial(p, text, sizeof(text));
-	return json_pack("{s:s, s:I, s:i, s:I, s:o}", "interrupted", text, "texts", (json_int_t)p->measure->texts,
-	                 "of_texts", (int)p->texts, "rows", (json_int_t)p->measure->rows, "searched", searched);
+	return json_pack("{s:s, s:I, s:i, s:I, s:o}", "interrupted", text, "texts", (json_int_t)p->texts_measured,
+	                 "of_texts", (int)p->texts, "rows", (json_int_t)p->rows, "searched", searched);
 }
 
-int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *err)
+char *eng_profile_json(const struct eng_profile *p)
 {
-	const struct eng_config *c = &p->model->config;
-	const struct eng_measure *m = p->measure;
-	char hash[16];
+	const struct skv_model *m = p->model;
+	char hash[16], *text;
 	json_t *root;
 
 	snprintf(hash, sizeof(hash), "%08x", p->source_hash);
 	root = json_pack("{s:i, s:{s:s, s:s, s:s, s:I, s:I, s:I, s:i}, s:{s:s, s:i, s:i, s:i, s:i},"
-	                 " s:{s:o, s:o, s:o}, s:o}",
+	                 " s:{s:o, s:o, s:o, s:o}, s:o}",
 	                 "sparsekv_profile", 1,
-	                 "made", "version", skv_version(), "from", p->source, "fnv1a", hash, "texts", (json_int_t)m->texts,
-	                 "tokens", (json_int_t)p->tokens, "rows", (json_int_t)m->rows, "top", (int)m->shape.top,
-	                 "model", "name", p->model->name, "layers", (int)c->n_layers, "heads", (int)c->n_heads,
-	                 "kv_heads", (int)c->n_kv_heads, "head_dim", (int)c->head_dim,
-	                 "measured", "shift", series(m, eng_measure_shift), "weight", series(m, eng_measure_change_mean),
-	                 "similarity", matrix(m), "chosen", sets(p, p->chosen));
-	if (root)
-		json_object_set_new(json_object_get(root, "measured"), "correction", correction(p->differ));
+	                 "made", "version", skv_version(), "from", p->source, "fnv1a", hash, "texts",
+	                 (json_int_t)p->texts_measured, "tokens", (json_int_t)p->tokens, "rows", (json_int_t)p->rows, "top",
+	                 (int)p->top,
+	                 "model", "name", m->name, "layers", (int)m->n_layers, "heads", (int)m->n_heads, "kv_heads",
+	                 (int)m->n_kv_heads, "head_dim", (int)m->head_dim,
+	                 "measured", "shift", numbers(p->shift, m->n_layers), "weight", numbers(p->weight, m->n_layers),
+	                 "similarity", matrix(p->similarity, m->n_layers),
+	                 "correction", correction(&p->correction, m->n_layers),
+	                 "chosen", sets(p, p->chosen));
 	if (root && p->partial)
 		json_object_set_new(root, "partial", partial(p));
 	if (root && p->loss_rows) {
 		json_object_set_new(root, "papers", sets(p, p->papers));
 		json_object_set_new(root, "search", search(p));
 	}
-	if (!root || json_dumpf(root, to, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) || fputc('\n', to) == EOF) {
-		json_decref(root);
-		return eng_fail(err, -EIO, "the profile cannot be written (%.100s is its text's name)", p->source);
-	}
+	text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
 	json_decref(root);
-	return 0;
+	return text;
 }
 
-/* ---- charts ---------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
-static void print_layers(FILE *to, uint32_t kind, const struct eng_choice *c, const uint32_t *list)
+static void print_layers(FILE *to, const struct eng_profile *p, uint32_t kind, const uint32_t *list)
 {
 	static const char *const titles[ENG_KINDS] = {"delta layers:", "kascade anchors:", "filter layers:"};
 
 	fprintf(to, "%-18s", titles[kind]);
-	for (uint32_t i = 0; i < c->n; i++)
-		fprintf(to, "%s%u", i ? "," : " ", list[i]);
+	for (uint32_t i = 0; i < p->choice[kind].n; i++)
+		fprintf(to, "%s%u", i ? "," : " ", p->full[list[i]]);
 }
 
-static void print_correction(const struct eng_delta_error *d, FILE *to)
+static void print_correction(const struct eng_profile *p, FILE *to)
 {
-	const struct eng_delta_error_shape *s = &d->shape;
-	const double left = eng_delta_error_left(d);
+	const struct eng_profile_correction *c = &p->correction;
 	uint32_t helps = 0;
 
-	fprintf(to, "\nprompts that see %u sinks and a window of %u, corrected in windows of %u rows:\n", s->sinks,
-	        s->window, s->gamma);
-	if (!eng_delta_error_any(d)) {
+	fprintf(to, "\nprompts that see %u sinks and a window of %u, corrected in windows of %u rows:\n", c->sinks, c->window,
+	        c->gamma);
+	if (!c->any) {
 		fprintf(to, "no text is longer than these: nothing is missed\n");
 		return;
 	}
 	fprintf(to, "layer  cosine  missed    left\n");
-	for (uint32_t l = 0; l < s->n_layers; l++) {
-		fprintf(to, "%5u  %6.3f  %6.4f  %6.3f\n", l, eng_delta_similarity_cosine(&d->layer[l]),
-		        eng_delta_similarity_missed(&d->layer[l]), eng_delta_similarity_left(&d->layer[l]));
-		helps += eng_delta_similarity_left(&d->layer[l]) < 1;
+	for (uint32_t i = 0; i < p->n_full; i++) {
+		const uint32_t l = p->full[i];
+
+		fprintf(to, "%5u  %6.3f  %6.4f  %6.3f\n", l, c->cosine[l], c->missed[l], c->left[l]);
+		helps += c->left[l] < 1;
 	}
 	fprintf(to, "the correction %s: with it there is %.2f times what is missed, less than 1 in %u of %u layers\n",
-	        left < 1 ? "helps" : "does harm", left, helps, s->n_layers);
+	        c->all_left < 1 ? "helps" : "does harm", c->all_left, helps, p->n_full);
 }
 
-void eng_profile_print(const struct eng_profile *p, FILE *to)
+static void print(const struct eng_profile *p, FILE *to)
 {
-	const struct eng_measure *m = p->measure;
+	uint32_t before = UINT32_MAX; /* the last full layer */
 
 	fprintf(to, "layer   shift  weight  similarity of the layer before\n");
-	for (uint32_t l = 0; l < m->shape.n_layers; l++)
-		fprintf(to, "%5u  %6.3f  %6.3f  %6.3f\n", l, eng_measure_shift(m, l), eng_measure_change_mean(m, l),
-		        l ? eng_measure_best_heads(m, l - 1, l) : 1);
+	for (uint32_t l = 0, i = 0; l < p->model->n_layers; l++) {
+		fprintf(to, "%5u  %6.3f  %6.3f  %6.3f\n", l, p->shift[l], p->weight[l],
+		        before == UINT32_MAX ? 1 : p->similarity[(size_t)before * p->model->n_layers + l]);
+		if (i < p->n_full && p->full[i] == l)
+			before = p->full[i++];
+	}
 	fputc('\n', to);
 	for (uint32_t k = 0; k < ENG_KINDS; k++) {
-		print_layers(to, k, &p->choice[k], p->papers[k]);
+		print_layers(to, p, k, p->papers[k]);
 		if (p->found[k].judged)
 			fprintf(to, "  loss %.4f", p->found[k].first_loss);
 		fputc('\n', to);
 	}
-	print_correction(p->differ, to);
+	print_correction(p, to);
 	if (!p->loss_rows)
 		return;
-	fprintf(to, "\nby loss, %zu tokens, a budget of %g:\n", p->loss_rows, p->budget);
+	fprintf(to, "\nby loss, %llu tokens, a budget of %g:\n", (unsigned long long)p->loss_rows, p->budget);
 	for (uint32_t k = 0; k < ENG_KINDS && p->found[k].judged; k++) {
-		print_layers(to, k, &p->choice[k], p->chosen[k]);
+		print_layers(to, p, k, p->chosen[k]);
 		fprintf(to, "  loss %.4f, %u sets tried\n", p->found[k].loss, p->found[k].judged);
 	}
 }
 
-/* Returns the names 0 … n - 1 for an axis, in one block of memory, which the caller frees. */
-static const char **numbers(uint32_t n)
+char *eng_profile_text(const struct eng_profile *p)
 {
-	const char **names = malloc(n * (sizeof(*names) + 4));
-	char *text = (char *)(names + n);
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
 
-	for (uint32_t i = 0; names && i < n; i++) {
-		sprintf(text + 4 * (size_t)i, "%u", i % 1000);
-		names[i] = text + 4 * (size_t)i;
-	}
-	return names;
+	if (!f)
+		return NULL;
+	print(p, f);
+	if (fclose(f) == 0)
+		return text;
+	free(text);
+	return NULL;
 }
 
-void eng_profile_draw_shift(const struct eng_profile *p, FILE *to)
-{
-	uint32_t n = p->measure->shape.n_layers;
-	double number[SKV_MAX_LAYERS], shift[SKV_MAX_LAYERS];
-	const char *series[] = {""}, **names = numbers(n);
-	struct chart c = {
-		.title = "Attention shift from the layer before", .n_x = (int)n, .n_series = 1, .n_panels = 1,
-		.x = names, .number = number, .x_label = "layer", .series = series,
-		.panel[0] = {.label = "1 - cosine of all heads' weights", .value = shift},
-	};
+/* ---- charts ---------------------------------------------------------------------------------- */
 
-	for (uint32_t l = 0; l < n; l++) {
+/* Draws panels over the model's layers, one below the other. */
+static int draw_layers(const struct eng_profile *p, const char *path, const char *title, const struct panel *panels,
+                       int n, struct eng_error *err)
+{
+	const uint32_t n_layers = p->model->n_layers;
+	const char *series[] = {""}, *names[SKV_MAX_LAYERS];
+	char text[SKV_MAX_LAYERS][8];
+	double number[SKV_MAX_LAYERS];
+	struct chart c = {.title = title, .n_x = (int)n_layers, .n_series = 1, .n_panels = n, .x = names, .number = number,
+	                  .x_label = "layer", .series = series};
+
+	memcpy(c.panel, panels, (size_t)n * sizeof(*panels));
+	for (uint32_t l = 0; l < n_layers; l++) {
 		number[l] = l;
-		shift[l] = l ? eng_measure_shift(p->measure, l) : NAN;
+		snprintf(text[l], sizeof(text[l]), "%u", l);
+		names[l] = text[l];
 	}
-	if (names)
-		chart_draw(&c, to);
-	free(names);
+	return chart_draw(&c, path, err);
 }
 
-void eng_profile_draw_alike(const struct eng_profile *p, FILE *to)
+int eng_profile_draw(const struct eng_profile *p, const char *prefix, struct eng_error *err)
 {
-	uint32_t n = p->differ->shape.n_layers;
-	double number[SKV_MAX_LAYERS], cosine[SKV_MAX_LAYERS], left[SKV_MAX_LAYERS];
-	const char *series[] = {""}, **names = numbers(n);
-	struct chart c = {
-		.title = "What a sparse prompt misses, beside the first row of a window", .n_x = (int)n, .n_series = 1,
-		.n_panels = 2, .x = names, .number = number, .x_label = "layer", .series = series,
-		.panel = {{.label = "cosine", .value = cosine}, {.label = "left by the correction", .value = left}},
+	const struct eng_profile_correction *correction = &p->correction;
+	const struct panel alike[] = {{.label = "cosine", .value = correction->cosine},
+	                              {.label = "left by the correction", .value = correction->left}};
+	const struct matrix m = {
+		.title = "Similarity: mass of a layer on the best tokens of another", .n = (int)p->model->n_layers,
+		.row_label = "selects", .column_label = "uses", .value = p->similarity,
 	};
+	double shift[SKV_MAX_LAYERS];
+	char path[PATH_MAX];
+	int r;
 
-	for (uint32_t l = 0; l < n; l++) {
-		number[l] = l;
-		cosine[l] = eng_delta_similarity_cosine(&p->differ->layer[l]);
-		left[l] = eng_delta_error_any(p->differ) ? eng_delta_similarity_left(&p->differ->layer[l]) : NAN;
-	}
-	if (names)
-		chart_draw(&c, to);
-	free(names);
-}
-
-void eng_profile_draw_similarity(const struct eng_profile *p, FILE *to)
-{
-	uint32_t n = p->measure->shape.n_layers;
-	double *value = malloc((size_t)n * n * sizeof(*value));
-	struct matrix m = {
-		.title = "Similarity: mass of a layer on the best tokens of another", .n = (int)n,
-		.row_label = "selects", .column_label = "uses", .value = value,
-	};
-
-	for (uint32_t i = 0; value && i < n * n; i++)
-		value[i] = i / n <= i % n ? eng_measure_best_heads(p->measure, i / n, i % n) : NAN;
-	if (value)
-		chart_draw_matrix(&m, to);
-	free(value);
+	memcpy(shift, p->shift, sizeof(shift));
+	shift[p->full[0]] = NAN; /* there is no layer before */
+	snprintf(path, sizeof(path), "%.4000s-shift.svg", prefix);
+	r = draw_layers(p, path, "Attention shift from the layer before",
+	                &(struct panel){.label = "1 - cosine of all heads' weights", .value = shift}, 1, err);
+	snprintf(path, sizeof(path), "%.4000s-similarity.svg", prefix);
+	r = r ? r : chart_draw_matrix(&m, path, err);
+	snprintf(path, sizeof(path), "%.4000s-alike.svg", prefix);
+	return r ? r : draw_layers(p, path, "What a sparse prompt misses, beside the first row of a window", alike, 2, err);
 }

@@ -50,18 +50,16 @@ static bool due(const struct eng_progress *p, double now, double share)
 	return since >= LINE_AT_LEAST || (since >= LINE_SECONDS && share - p->shown >= LINE_SHARE);
 }
 
-void eng_progress_show(struct eng_progress *p, double done, const char *label)
+bool eng_progress_line(struct eng_progress *p, double now, double done, const char *label, int columns,
+                       char line[ENG_PROGRESS_LINE])
 {
-	double now, share = done / p->total, left;
-	char bar[BAR + 1], line[200], time[32] = "";
+	double share = p->total > 0 ? done / p->total : 0, left;
+	char bar[BAR + 1], plain[200], time[32] = "";
 
 	p->done = done;
-	if (!p->on)
-		return;
-	now = eng_now();
 	share = share < 0 ? 0 : share > 1 ? 1 : share;
-	if (!due(p, now, share))
-		return;
+	if (!p->on || !due(p, now, share))
+		return false;
 	p->drawn = now;
 	p->shown = share;
 	memset(bar, '.', BAR);
@@ -70,12 +68,22 @@ void eng_progress_show(struct eng_progress *p, double done, const char *label)
 	left = share > 0.01 ? (now - p->begun) * (1 - share) / share : -1;
 	if (left >= 0)
 		snprintf(time, sizeof(time), "%d:%02d left  ", (int)left / 60, (int)left % 60);
-	snprintf(line, sizeof(line), "[%s] %3.0f %%  %s%s", bar, 100 * share, time, label);
+	snprintf(plain, sizeof(plain), "[%s] %3.0f %%  %s%s", bar, 100 * share, time, label);
 	/* \033[K erases the rest of a longer earlier line. A line that wraps could not be erased. */
 	if (p->terminal)
-		fprintf(p->to, "\r%.*s\033[K", columns(p->to) - 1, line);
+		snprintf(line, ENG_PROGRESS_LINE, "\r%.*s\033[K", columns - 1, plain);
 	else
-		fprintf(p->to, "%s\n", line);
+		snprintf(line, ENG_PROGRESS_LINE, "%s\n", plain);
+	return true;
+}
+
+void eng_progress_show(struct eng_progress *p, double done, const char *label)
+{
+	char line[ENG_PROGRESS_LINE];
+
+	if (!eng_progress_line(p, p->on ? eng_now() : 0, done, label, p->terminal ? columns(p->to) : 0, line))
+		return;
+	fputs(line, p->to);
 	fflush(p->to);
 }
 

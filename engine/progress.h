@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#define ENG_PROGRESS_LINE 256u /* bytes */
+
 struct eng_progress {
 	FILE *to;
 	bool on, terminal;
@@ -27,6 +29,13 @@ void eng_progress_show(struct eng_progress *p, double done, const char *label);
 /* Adds `units` to the work done. */
 void eng_progress_add(struct eng_progress *p, double units, const char *label);
 void eng_progress_end(struct eng_progress *p);
+
+/*
+ * eng_progress_show() without its output, for a stream that is not C's: returns whether to write `line`, on a terminal
+ * of so many columns. `now`: seconds.
+ */
+bool eng_progress_line(struct eng_progress *p, double now, double done, const char *label, int columns,
+                       char line[ENG_PROGRESS_LINE]);
 
 /* Monotonic time in seconds. */
 double eng_now(void);

@@ -89,13 +89,13 @@ static int judge_new(struct known *k, uint32_t judged, eng_judge *judge, void *a
 }
 
 /*
- * Starts from sets[0]. For one place after the other, takes the best exchange of the layer there, until no exchange
- * at any place is better. An exchange may change a layer's place, which only changes the order of the attempts.
+ * Starts from the best of the sets. For one place after the other, takes the best exchange of the layer there, until no
+ * exchange at any place is better. An exchange may change a layer's place, which only changes the order of attempts.
  */
 static int climb(struct known *k, const struct eng_choice *c, eng_judge *judge, void *arg, struct eng_error *err)
 {
-	uint32_t best = 0, in_vain = 0;
 	int r = judge_new(k, 0, judge, arg, err);
+	uint32_t best = r ? 0 : best_of(k), in_vain = 0;
 
 	for (uint32_t place = 0; !r && in_vain + 1 < c->n; place++) {
 		uint32_t judged = k->n, before = best;
@@ -110,28 +110,30 @@ static int climb(struct known *k, const struct eng_choice *c, eng_judge *judge, 
 	return r;
 }
 
-int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, uint32_t *layers, struct eng_found *ret,
-               struct eng_error *err)
+int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, const struct skv_layer_set *starts,
+               uint32_t n_starts, uint32_t *ret_layers, struct eng_found *ret, struct eng_error *err)
 {
 	struct known k = {.n = 0};
-	int r = make_room(&k, 1) ? eng_fail(err, -ENOMEM, "no memory for a set of layers") : 0;
+	int r = make_room(&k, n_starts) ? eng_fail(err, -ENOMEM, "no memory for %u sets of layers", n_starts) : 0;
 
-	if (!r) {
-		memset(&k.sets[0], 0, sizeof(k.sets[0]));
-		for (uint32_t i = 0; i < c->n; i++)
-			toggle(&k.sets[0], layers[i]);
-		k.n = 1;
-		r = climb(&k, c, judge, arg, err);
-	}
+	for (uint32_t i = 0; !r && i < n_starts; i++)
+		if (!is_known(&k, &starts[i]))
+			k.sets[k.n++] = starts[i];
+	r = r ? r : climb(&k, c, judge, arg, err);
 	if (k.n > 0) {
 		uint32_t best = best_of(&k);
 
 		for (uint32_t l = c->first, i = 0; l < c->n_layers; l++)
 			if (skv_layer_in(&k.sets[best], l))
-				layers[i++] = l;
+				ret_layers[i++] = l;
 		*ret = (struct eng_found){.loss = k.loss[best], .first_loss = k.loss[0], .judged = k.n};
 	}
 	free(k.sets);
 	free(k.loss);
 	return r;
+}
+
+uint32_t eng_search_sets(const struct eng_choice *c)
+{
+	return 1 + 2 * (c->n - 1) * (c->n_layers - c->first - c->n);
 }

@@ -18,21 +18,18 @@ typedef int eng_judge(void *arg, const struct skv_layer_set *sets, uint32_t n, d
                       struct eng_error *err);
 
 struct eng_found {
-	double loss, first_loss; /* of the result, and of the initial set */
+	double loss, first_loss; /* of the result, and of the first set */
 	uint32_t judged;         /* number of sets */
 };
 
 /*
- * `layers`, ascending: the initial set, and the result. Of equals the set evaluated first. -ENOMEM, or the judge's
- * error: `layers` is then the best so far, unless no set was evaluated.
+ * Searches from the best of some sets on. *ret_layers, ascending: of equals the set evaluated first. -ENOMEM, or the
+ * judge's error: the results are then those of the sets so far, and unchanged if no set was evaluated.
  */
-int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, uint32_t *layers, struct eng_found *ret,
-               struct eng_error *err);
+int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, const struct skv_layer_set *starts,
+               uint32_t n_starts, uint32_t *ret_layers, struct eng_found *ret, struct eng_error *err);
 
 /* About how many sets a search evaluates: each layer is exchanged twice for all others. */
-static inline uint32_t eng_search_sets(const struct eng_choice *c)
-{
-	return 1 + 2 * (c->n - 1) * (c->n_layers - c->first - c->n);
-}
+uint32_t eng_search_sets(const struct eng_choice *c);
 
 #endif

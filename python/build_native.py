@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Builds the extension sparsekv._native: the C library's functions and structs, as declared by its own headers.
+Builds the extension sparsekv._native: the C library's functions and structs, as declared by its own headers, and those
+files of the engine that the package shares, which are compiled into it.
 
 Nothing is declared twice. cffi gets the headers' text without comments, inline functions and preprocessor directives.
 The C compiler then checks names, types, fields and values against the headers; a mismatch is a build error.
@@ -14,6 +15,12 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADERS = ("types.h", "client.h")
+ENGINE = ("error", "choose", "search", "profile", "chart", "progress")
+# what the engine calls back, and what frees its texts
+MORE = """
+extern "Python" int sparsekv_losses(void *, const char *const *, uint32_t, const char *, double *, struct eng_error *);
+void free(void *);
+"""
 
 
 def without_functions(text: str) -> str:
@@ -36,7 +43,8 @@ def declarations(header: str) -> str:
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
     text = re.sub(r"//[^\n]*", "", text)
     text = re.sub(r"\\\n", " ", text)
-    numbers = re.findall(r"^#define (SKV_\w+) +\(?(0x[0-9a-f]+|[0-9]+)u?( << [0-9]+)?\)?\s*$", text, re.M)
+    text = re.sub(r"\s__attribute__\(\(.*\)\);", ";", text)
+    numbers = re.findall(r"^#define ((?:SKV|ENG|CHART)_\w+) +\(?(0x[0-9a-f]+|[0-9]+)u?( << [0-9]+)?\)?\s*$", text, re.M)
     text = re.sub(r'extern "C" \{.*?#endif', "", text, flags=re.S)
     text = re.sub(r"#ifdef __cplusplus\s*\}\s*#endif", "", text)
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
@@ -81,12 +89,17 @@ def header_folder(include_dirs: list[str]) -> Path:
 
 
 found = options()
+found["include_dirs"].append(str(HERE.parent))
+found["libraries"].append("jansson")
 folder = header_folder(found["include_dirs"])
+headers = [*(folder / name for name in HEADERS), *(HERE.parent / f"engine/{name}.h" for name in ENGINE)]
 ffi = FFI()
-ffi.cdef("\n".join(declarations((folder / name).read_text(encoding="utf-8")) for name in HEADERS))
+ffi.cdef("\n".join(declarations(header.read_text(encoding="utf-8")) for header in headers) + MORE)
 ffi.set_source(
     "sparsekv._native",
-    "#include <sparsekv/client.h>\n",
+    "#include <stdlib.h>\n#include <sparsekv/client.h>\n" + "".join(f'#include "engine/{name}.h"\n' for name in ENGINE),
+    sources=[f"../engine/{name}.c" for name in ENGINE],
+    define_macros=[("_GNU_SOURCE", "1")],
     extra_compile_args=["-Werror=incompatible-pointer-types", "-Werror=int-conversion"],
     **found,
 )

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Python package: setuptools builds it, from this folder (./setup check-python).
 EXTRA_DIST += python/build_native.py python/environment.sh python/pyproject.toml python/setup.py python/sparsekv/__init__.py \
-	python/sparsekv/calibrate/__init__.py python/sparsekv/calibrate/__main__.py python/sparsekv/calibrate/chart.py \
-	python/sparsekv/calibrate/choose.py python/sparsekv/calibrate/correction.py python/sparsekv/calibrate/draw.py \
-	python/sparsekv/calibrate/loss.py python/sparsekv/calibrate/measure.py python/sparsekv/calibrate/observe.py \
-	python/sparsekv/calibrate/profile.py python/sparsekv/calibrate/progress.py python/sparsekv/calibrate/quality.py \
-	python/sparsekv/calibrate/search.py python/sparsekv/calibrate/texts.py python/sparsekv/calibrate/weights.py \
+	python/sparsekv/calibrate/__init__.py python/sparsekv/calibrate/__main__.py \
+	python/sparsekv/calibrate/correction.py python/sparsekv/calibrate/loss.py python/sparsekv/calibrate/measure.py \
+	python/sparsekv/calibrate/observe.py python/sparsekv/calibrate/profile.py python/sparsekv/calibrate/progress.py \
+	python/sparsekv/calibrate/quality.py python/sparsekv/calibrate/texts.py python/sparsekv/calibrate/weights.py \
 	python/sparsekv/client.py python/sparsekv/errors.py python/sparsekv/guardian.py python/sparsekv/identity.py \
 	python/sparsekv/model.py python/sparsekv/private.py python/sparsekv/py.typed python/sparsekv/rope.py \
 	python/sparsekv/session.py python/sparsekv/tensors.py python/sparsekv/text.py python/sparsekv/transformers/__init__.py \

@@ -21,6 +21,7 @@ daemon/core/core-priv.h           | struct skv_core
 daemon/sys/clock.h                | the monotonic time
 daemon/sys/log.h                  | log lines
 daemon/core/refuse.h              | why a call is refused
+engine/error.h                    | an error of the engine, and its text
 daemon/server/server-priv.h              | what the parts of the server share
 libclient/conn.h                     | a connection, and requests on it
 kernels/compress.h                | how a compressed token is stored

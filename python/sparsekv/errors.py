@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of the C library as exceptions with its texts."""
 import errno
+from typing import Any
 
 from ._native import ffi, lib
 
@@ -26,3 +27,9 @@ def check(result: int) -> int:
         return result
     text = ffi.string(lib.skv_last_error()).decode()
     raise CLASSES.get(-result, Error)(-result, text)
+
+
+def check_engine(result: int, error: Any) -> None:
+    """Raises Error if the result of one of the engine's functions is negative; it has written a struct eng_error."""
+    if result < 0:
+        raise Error(-result, ffi.string(error.text).decode(errors="replace"))

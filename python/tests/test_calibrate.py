@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import time
+import types
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -22,14 +23,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import sparsekv
 from sparsekv.calibrate import __main__ as program
-from sparsekv.calibrate import choose, quality, texts
-from sparsekv.calibrate.choose import Choice
+from sparsekv.calibrate import quality, texts
 from sparsekv.calibrate.correction import Correction
 from sparsekv.calibrate.loss import Loss
 from sparsekv.calibrate.measure import Measure
 from sparsekv.calibrate.observe import Observer
+from sparsekv.calibrate.profile import KINDS, Profile
 from sparsekv.calibrate.progress import Interrupted, Progress, Stop
-from sparsekv.calibrate.search import Found, climb
 from sparsekv.calibrate.texts import Text
 from sparsekv.calibrate.weights import Attention
 from sparsekv.private import library_folder
@@ -171,38 +171,81 @@ def test_equals_the_c_tool(tmp_path):
 # ---- choosing ----
 
 
+def profile_of(rng, full, counts, similarity=None, n_ranks=1):
+    """A profile of 9 layers from random figures, of which those of `full` were measured; layers before 2 are dense."""
+    heads = 1 if similarity is None else len(similarity)
+    measure = Measure(len(full), heads, 4)
+    measure.n_rows = measure.n_texts = 1
+    measure.similarity[:] = rng.random(measure.similarity.shape) if similarity is None else similarity
+    measure._shift[:] = numpy.array([9, 9, 0.1, 0, 0.3, 0.3, 0, 0.2, 0.2])[list(full)]
+    weight = rng.random(9)
+    observed = types.SimpleNamespace(measure=measure, correction=Correction(9, 4, 8, 4), full=full, n_tokens=0, weight=weight)
+    model = sparsekv.Model("chosen", n_layers=9, n_heads=heads, n_kv_heads=heads, head_dim=64, max_tokens=64)
+    return Profile(model, observed, "text", 0, 1, dict(zip(KINDS, counts)), 2, n_ranks=n_ranks), observed
+
+
+def best_of_all(worth, layers, n):
+    """The best of all sets of n layers with the first one: each layer has the worth of the last chosen one up to it."""
+    sets = [(layers[0], *rest) for rest in itertools.combinations(layers[1:], n - 1)]
+    return list(max(sets, key=lambda chosen: sum(worth[max(c for c in chosen if c <= b)][b] for b in layers)))
+
+
 def test_chooses(rng):
     """Compares the dynamic program with all sets; checks that shifts are chosen in equal parts of the depth."""
-    worth = rng.random((9, 9))
-    choice = Choice((1, 2, 4, 5, 7, 8), 3)
-    sets = [(1, *rest) for rest in itertools.combinations(choice.layers[1:], 2)]
-    best = max(sets, key=lambda s: sum(worth[choose.source(s, b)][b] for b in choice.layers))
-    assert choose.anchors(choice, worth) == list(best)
-    shift = numpy.array([9, 9, 0.1, 0, 0.3, 0.3, 0, 0.2, 0.2])
-    assert choose.by_shift(choice, shift) == [1, 4, 7]
-    assert choose.head_map(numpy.array([[0.2, 0.2], [0.1, 0.3]])) == [0, 1]
-    similarity = numpy.array([[0.1, 0.2, 1, 1], [0.2, 0.2, 1, 1], [1, 1, 0.3, 0.4], [1, 1, 0.4, 0.3]])
-    assert choose.head_map(similarity, 2) == [1, 0, 3, 2]
+    full = (1, 2, 4, 5, 7, 8)
+    profile, observed = profile_of(rng, full, (2, 3, 2))
+    similarity = numpy.zeros((9, 9))
+    similarity[numpy.ix_(full, full)] = observed.measure.similarity[:, :, 0, 0]
+    chosen = profile.as_json()["chosen"]
+    assert chosen["anchors"] == best_of_all(similarity * observed.weight, full, 3)
+    assert chosen["filters"] == best_of_all(similarity, full[1:], 2)
+    assert chosen["delta"] == [2, 4] and chosen["head_map"] == [[0]] * 9
+    # the map of a layer that was not measured leads to its own heads
+    profile, _ = profile_of(rng, full, (3, 1, 1), [[0.2, 0.2], [0.4, 0.3]])
+    assert profile.as_json()["chosen"]["head_map"] == [[0, 0] if layer in full else [0, 1] for layer in range(9)]
+    assert profile.as_json()["chosen"]["delta"] == [2, 4, 7]
+    of_ranks = [[0.1, 0.2, 1, 1], [0.2, 0.2, 1, 1], [1, 1, 0.3, 0.4], [1, 1, 0.4, 0.3]]
+    profile, _ = profile_of(rng, full, (1, 1, 1), of_ranks, 2)
+    assert profile.as_json()["chosen"]["head_map"][8] == [1, 0, 3, 2]
+
+
+class Losses:
+    """Random losses of specs, which end after `limit` of them; loss.Loss for a search."""
+
+    def __init__(self, rng, limit):
+        self.rows, self.progress, self.lost, self._rng, self._limit = 1, Progress(1, quiet=True), {}, rng, limit
+
+    def of(self, specs, label):
+        if len(self.lost) > self._limit:
+            raise Interrupted("SIGINT")
+        assert not self.lost.keys() & set(specs)
+        self.lost |= {spec: self._rng.random() for spec in specs}
+        return [types.SimpleNamespace(loss=self.lost[spec]) for spec in specs]
 
 
 def test_searches(rng):
     """No exchange of a layer improves the result; after an interruption the result is the best set so far."""
-    choice, lost = Choice(tuple(range(2, 12)), 3), {}
-
-    def judge(sets):
-        if len(found.loss) > limit:
-            raise Interrupted("SIGINT")
-        return [lost.setdefault(s, rng.random()) for s in sets]
-
-    found, limit = Found(), 1000
-    climb(choice, judge, (2, 3, 4), found)
-    others = [layer for layer in choice.layers if layer not in found.best]
-    exchanges = [tuple(sorted({*found.best, new} - {old})) for old in found.best[1:] for new in others]
-    assert found.loss[found.best] < min(found.loss[s] for s in exchanges) and found.loss == {s: lost[s] for s in found.loss}
-    found, limit = Found(), 7
+    full = (0, 2, 3, 4, 6, 7, 8)
+    profile, _ = profile_of(rng, full, (3, 3, 2))
+    losses = Losses(rng, 1000)
+    profile.search(losses)
+    found = profile.as_json()
+    for kind, prefix in zip(KINDS, ("delta?dense=2&", "kascade:dense-anchors?", "omnikv?more=0&dense=2&")):
+        prefix += "budget=0.125&layers="
+        of_kind = {spec: lost for spec, lost in losses.lost.items() if spec.startswith(prefix)}
+        best = found["chosen"][kind]
+        exchanges = [sorted({*best, new} - {old}) for old in best[1:] for new in full if new > best[0] and new not in best]
+        assert losses.lost[prefix + ",".join(map(str, best))] == min(of_kind.values())
+        assert exchanges and all(prefix + ",".join(map(str, e)) in of_kind for e in exchanges)
+        assert found["search"][kind]["sets"] == len(of_kind)
+        assert prefix + ",".join(map(str, found["papers"][kind])) in of_kind
+    profile, _ = profile_of(rng, full, (3, 3, 2))
+    losses = Losses(rng, 3)
     with pytest.raises(Interrupted):
-        climb(choice, judge, (2, 3, 4), found)
-    assert found.judged == 8 and found.loss[found.best] == min(found.loss.values())
+        profile.search(losses)
+    found = profile.as_json()
+    best = "delta?dense=2&budget=0.125&layers=" + ",".join(map(str, found["chosen"]["delta"]))
+    assert found["search"]["delta"]["sets"] == len(losses.lost) and losses.lost[best] == min(losses.lost.values())
 
 
 def test_texts():

@@ -17,8 +17,7 @@ from .. import private
 from ..client import Client
 from ..model import Model
 from ..transformers import model_of
-from . import draw, quality, texts
-from .choose import Choice
+from . import quality, texts
 from .correction import Correction
 from .loss import Loss
 from .measure import Measure
@@ -141,8 +140,8 @@ def connected(a: argparse.Namespace) -> Iterator[Client | None]:
         yield client
 
 
-def candidates(a: argparse.Namespace, shape: Model) -> tuple[tuple[int, ...], dict[str, Choice]]:
-    """Returns the layers without a sliding window, and the choices to be made among them. Raises ValueError."""
+def candidates(a: argparse.Namespace, shape: Model) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Returns the layers without a sliding window, and how many to choose among them, by kind. Raises ValueError."""
     full = tuple(i for i in range(shape.n_layers) if not (shape.layers and shape.layers[i].window))
     behind = tuple(i for i in full if i >= a.dense)
     if a.delta_layers > len(behind) or a.filters > len(behind) or a.anchors > len(full):
@@ -154,8 +153,7 @@ def candidates(a: argparse.Namespace, shape: Model) -> tuple[tuple[int, ...], di
         raise ValueError(f"--ranks: {a.ranks}, expected a number that divides the model's {shape.n_kv_heads} kv heads")
     if a.context > shape.max_tokens:
         raise ValueError(f"--context: {a.context} tokens, expected at most the model's {shape.max_tokens}")
-    kinds = (Choice(behind, a.delta_layers), Choice(full, a.anchors), Choice(behind, a.filters))
-    return full, dict(zip(KINDS, kinds))
+    return full, dict(zip(KINDS, (a.delta_layers, a.anchors, a.filters)))
 
 
 # ---- work ----
@@ -225,8 +223,7 @@ class Work:
                 with tempfile.TemporaryDirectory(prefix="sparsekv-") as folder:
                     file = Path(folder).resolve() / "profile.json"
                     profile.write(file)
-                    n_anchors = len(profile.chosen["anchors"])
-                    quality.judge(self._specs(str(file)), loss, self.shape, n_anchors, profile.points)
+                    quality.judge(self._specs(str(file)), loss, self.shape, self.args.anchors, profile.points)
         finally:
             progress.end()
 
@@ -238,7 +235,7 @@ def put_out(a: argparse.Namespace, profile: Profile) -> None:
     if a.output:
         profile.write(a.output)
     if a.svg:
-        draw.write(profile, a.svg)
+        profile.draw(a.svg)
 
 
 def calibrate(a: argparse.Namespace, stop: Stop) -> int:
@@ -246,7 +243,7 @@ def calibrate(a: argparse.Namespace, stop: Stop) -> int:
     files = a.texts or [texts.installed()]
     model, tokenizer = load(a)
     shape = model_of(model, kv_dtype=a.kv_dtype)
-    full, choices = candidates(a, shape)
+    full, counts = candidates(a, shape)
     read = texts.read(files, tokenizer, a.context, a.pieces, a.rows)
     with connected(a) as client:
         work = Work(a, model, shape, client, read, stop)
@@ -254,8 +251,9 @@ def calibrate(a: argparse.Namespace, stop: Stop) -> int:
         stop.install()
         observer, complete = work.measure(full)
         names = ", ".join(file.name for file in files)
-        profile = Profile(shape, observer, names, texts.fnv1a(read), len(read), choices, a.dense, a.budget, partial=not complete, n_ranks=a.ranks)
-        profile.choose()
+        profile = Profile(
+            shape, observer, names, texts.fnv1a(read), len(read), counts, a.dense, a.budget, partial=not complete, n_ranks=a.ranks
+        )
         try:
             if complete and client is not None:
                 work.decode(profile)

@@ -12,7 +12,7 @@ import numpy
 import numpy.typing
 import torch
 
-from .choose import Array
+from .measure import Array
 from .weights import BLOCK, Attention, Visible, mix, weights
 
 Positions = numpy.typing.NDArray[numpy.int64]

@@ -11,10 +11,12 @@ Layers here are the full ones (without a sliding window), numbered from 0: polic
 from dataclasses import dataclass, field
 
 import numpy
+import numpy.typing
 import torch
 
-from .choose import Array
 from .weights import Attention, blocks, weights
+
+Array = numpy.typing.NDArray[numpy.float64]
 
 
 @dataclass

@@ -17,9 +17,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from ..transformers.shapes import attention_modules
-from .choose import Array
 from .correction import Correction
-from .measure import Measure
+from .measure import Array, Measure
 from .progress import Progress
 from .texts import Text
 from .weights import Attention, attend

@@ -9,8 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
+
+from .._native import ffi, lib
 from ..client import Client
+from ..errors import check_engine
 from ..model import Model
+from ..text import c_text
 from .loss import Judged, Loss
 
 POLICIES = ("delta", "kascade", "omnikv", "quest", "sketch", "streaming")
@@ -126,6 +131,27 @@ def judge(found: Sequence[Spec], loss: Loss, model: Model, anchors: int, points:
     for spec in found:
         if spec.reads:
             points.append(point(spec, loss.of_reading(spec.text, LABEL), model, anchors))
+
+
+def draw(points: Sequence[Point], path: str) -> None:
+    """Draws a line for each policy, over its budgets. Raises OSError."""
+    megabytes = [p.bytes / 1e6 for p in points]
+    names, xs = list(dict.fromkeys(p.name for p in points)), sorted(set(megabytes))
+    value = numpy.full((len(names), len(xs)), numpy.nan)
+    for p, x in zip(points, megabytes):
+        value[names.index(p.name), xs.index(x)] = p.loss if p.loss > 0 else numpy.nan  # the axis is logarithmic
+    texts = [[ffi.new("char[]", text.encode()) for text in each] for each in (names, [f"{x:.6g}" for x in xs])]
+    arrays = [ffi.new("const char *[]", each) for each in texts]
+    labels = [ffi.new("char[]", text) for text in (
+        b"Quality against bytes", b"K and V read for a decoded token, MB", b"Kullback-Leibler divergence from dense predictions, nats"
+    )]  # fmt: skip
+    number, figures = ffi.new("double[]", xs), ffi.from_buffer("double[]", value)
+    chart = ffi.new("struct chart *", {
+        "title": labels[0], "log": True, "n_x": len(xs), "n_series": len(names), "n_panels": 1, "series": arrays[0], "x": arrays[1],
+        "number": number, "x_label": labels[1], "panel": [{"label": labels[2], "value": figures}],
+    })  # fmt: skip
+    error = ffi.new("struct eng_error *")
+    check_engine(lib.chart_draw(chart, c_text("path", path), error), error)
 
 
 def table(points: Sequence[Point]) -> str:

@@ -160,10 +160,10 @@ START_TEST(losses)
 	ck_assert_double_gt(want, 1e-4);
 
 	ck_assert_msg(!eng_loss_init(&l, &with, &err), "%s", err.text);
-	ck_assert_int_lt(eng_loss_of(&l, specs, 4, got, &err), 0);
+	ck_assert_int_lt(eng_loss_of(&l, specs, 4, "", got, &err), 0);
 	for (int i = 3; i < 40; i++)
 		specs[i] = specs[i % 3];
-	ck_assert_msg(!eng_loss_of(&l, specs, 40, got, &err), "%s", err.text);
+	ck_assert_msg(!eng_loss_of(&l, specs, 40, "", got, &err), "%s", err.text);
 	for (int i = 0; i < 40; i++) {
 		double expected = i % 3 == 1 ? want : 0; /* the third policy selects all pages */
 
@@ -221,12 +221,11 @@ static double best_of_all(const double *loss, const struct eng_choice *c)
 
 static uint32_t search(const struct eng_choice *c, eng_judge *judge, void *arg, struct eng_found *found)
 {
+	const struct skv_layer_set start = {.bits[0] = ((UINT64_C(1) << c->n) - 1) << c->first};
 	uint32_t layers[LAYERS * 2], set = 0;
 	struct eng_error err;
 
-	for (uint32_t i = 0; i < c->n; i++)
-		layers[i] = c->first + i;
-	ck_assert_msg(!eng_search(c, judge, arg, layers, found, &err), "%s", err.text);
+	ck_assert_msg(!eng_search(c, judge, arg, &start, 1, layers, found, &err), "%s", err.text);
 	ck_assert_uint_eq(layers[0], c->first);
 	for (uint32_t i = 0; i < c->n; i++) {
 		ck_assert(i == 0 || layers[i] > layers[i - 1]);
@@ -279,11 +278,12 @@ static int refuse(void *arg, const struct skv_layer_set *sets, uint32_t n, doubl
 START_TEST(search_gives_up)
 {
 	const struct eng_choice c = {.n_layers = 5, .n = 2};
+	const struct skv_layer_set start = {.bits[0] = 1 << 0 | 1 << 3};
 	uint32_t layers[] = {0, 3}, asked = 0;
 	struct eng_found found = {.judged = 77};
 	struct eng_error err;
 
-	ck_assert_int_eq(eng_search(&c, refuse, &asked, layers, &found, &err), -EIO);
+	ck_assert_int_eq(eng_search(&c, refuse, &asked, &start, 1, layers, &found, &err), -EIO);
 	ck_assert_str_eq(err.text, "cannot say");
 	ck_assert(asked == 1 && layers[1] == 3 && found.judged == 77);
 }
@@ -303,17 +303,59 @@ static int give_up(void *arg, const struct skv_layer_set *sets, uint32_t n, doub
 START_TEST(search_is_interrupted)
 {
 	const struct eng_choice c = {.n_layers = 7, .n = 3};
-	uint32_t layers[] = {0, 1, 2}, calls = 0;
+	const struct skv_layer_set start = {.bits[0] = 1 << 0 | 1 << 1 | 1 << 2};
+	uint32_t layers[3], calls = 0;
 	struct eng_found found;
 	struct eng_error err;
 
-	ck_assert_int_eq(eng_search(&c, give_up, &calls, layers, &found, &err), -EINTR);
+	ck_assert_int_eq(eng_search(&c, give_up, &calls, &start, 1, layers, &found, &err), -EINTR);
 	ck_assert(layers[0] == 0 && layers[1] == 2 && layers[2] == 5);
 	ck_assert_uint_eq(found.judged, 5);
 	ck_assert_double_eq(found.loss, 8);
 	ck_assert_double_eq(found.first_loss, 10);
 }
 END_TEST
+
+/* Of several sets it starts from the best one; a set that is there twice is judged once. */
+START_TEST(search_from_several)
+{
+	const struct eng_choice c = {.n_layers = 7, .n = 3};
+	const struct skv_layer_set starts[] = {{.bits[0] = 1 << 0 | 1 << 1 | 1 << 2}, {.bits[0] = 1 << 0 | 1 << 4 | 1 << 5},
+	                                       {.bits[0] = 1 << 0 | 1 << 1 | 1 << 2}};
+	uint32_t layers[3], calls = 0;
+	struct eng_found found;
+	struct eng_error err;
+
+	ck_assert_int_eq(eng_search(&c, give_up, &calls, starts, 3, layers, &found, &err), -EINTR);
+	ck_assert(layers[0] == 0 && layers[1] == 4 && layers[2] == 5);
+	ck_assert_uint_eq(found.judged, 6); /* and four with another layer in the place of 4 */
+	ck_assert(found.first_loss == 10 && found.loss == 7);
+}
+END_TEST
+
+/* Sets of layers, judged by their losses under a policy. */
+struct under {
+	struct eng_loss *loss;
+	const char *prefix;
+};
+
+static int judge_under(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret, struct eng_error *err)
+{
+	const struct under *u = arg;
+	char spec[LAYERS * LAYERS][128];
+	const char *specs[LAYERS * LAYERS];
+
+	for (uint32_t i = 0; i < n; i++) {
+		int at = snprintf(spec[i], sizeof(spec[i]), "%s", u->prefix);
+
+		for (uint32_t l = 0; l < LAYERS; l++)
+			if (skv_layer_in(&sets[i], l))
+				at += snprintf(spec[i] + at, sizeof(spec[i]) - (size_t)at, "%u,", l);
+		spec[i][at - 1] = '\0';
+		specs[i] = spec[i];
+	}
+	return eng_loss_of(u->loss, specs, n, "", ret, err);
+}
 
 /* A search with the losses of a real model under a policy. */
 START_TEST(search_of_a_model)
@@ -325,9 +367,9 @@ START_TEST(search_of_a_model)
 	struct eng_found found;
 	struct eng_error err;
 	struct eng_loss l;
+	struct under under = {&l, policies[_i]};
 
 	ck_assert_msg(!eng_loss_init(&l, &with, &err), "%s", err.text);
-	l.prefix = policies[_i];
 	for (c.n = 2; c.n <= 3; c.n++) {
 		uint32_t set;
 
@@ -335,9 +377,9 @@ START_TEST(search_of_a_model)
 			const struct skv_layer_set one = {.bits[0] = s};
 
 			if (__builtin_popcount(s) == (int)c.n && __builtin_ctz(s) == (int)c.first)
-				ck_assert_msg(!eng_loss_of_layers(&l, &one, 1, &loss[s], &err), "%s", err.text);
+				ck_assert_msg(!judge_under(&under, &one, 1, &loss[s], &err), "%s", err.text);
 		}
-		set = search(&c, eng_loss_of_layers, &l, &found);
+		set = search(&c, judge_under, &under, &found);
 		ck_assert_double_eq_tol(found.loss, loss[set], 1e-4);
 		ck_assert(nothing_near_is_better(loss, &c, set));
 		if (c.n == 2)
@@ -352,7 +394,7 @@ int main(void)
 	Suite *s = begin_suite("test-search");
 	TCase *t;
 
-	add_case(s, "tables", 60, NULL, NULL, recall, search_against_all, search_gives_up, search_is_interrupted, NULL);
+	add_case(s, "tables", 60, NULL, NULL, recall, search_against_all, search_gives_up, search_is_interrupted, search_from_several, NULL);
 	t = add_case(s, "models", LIMIT, setup, teardown, losses, NULL);
 	tcase_add_loop_test(t, search_of_a_model, 0, 2);
 	return run_suite(s);
