@@ -153,7 +153,7 @@ static int measure(struct report *r, const void *options)
 	struct eng_error err;
 	int e = 0;
 
-	if (x == MAP_FAILED || eng_private_start(&daemon, &client, &err) < 0) {
+	if (x == MAP_FAILED || eng_private_start(0, NULL, &daemon, &client, &err) < 0) {
 		fprintf(stderr, "sparsekv-bench: %s\n", x == MAP_FAILED ? "out of memory" : err.text);
 		return -1;
 	}

@@ -61,7 +61,7 @@ void stack_start(struct stack_fixture *r, uint32_t device)
 	struct eng_error err;
 
 	*r = (struct stack_fixture){.model.device = device};
-	if (eng_private_start(&r->daemon, &r->client, &err) < 0)
+	if (eng_private_start(0, NULL, &r->daemon, &r->client, &err) < 0)
 		die(err.text);
 	start(r);
 }

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "common/process.h"
+#include "daemon/restart/guardian.h"
 #include "daemon/restart/keeper.h"
 #include "daemon/server/server.h"
 #include "daemon/sys/log.h"
@@ -22,6 +23,9 @@ static void usage(FILE *to)
 	      "  --config=FILE     read settings from FILE instead of " SKV_CONFIG_FILE "\n"
 	      "  --keeper          where there is no systemd: be the process that starts the daemon, keeps what it\n"
 	      "                    stores, and starts the next one when it ends\n"
+	      "  --private=DIRECTORY\n"
+	      "                    the first option: run a daemon while standard input is open, then remove DIRECTORY,\n"
+	      "                    which has its socket and its log\n"
 	      "  --check-config    read the settings, say what is wrong with them, and exit\n"
 	      "  --help-config     print a configuration file with every setting and its default\n"
 	      "  --help            print this text\n"
@@ -175,6 +179,8 @@ int main(int argc, char **argv)
 	int r;
 
 	skv_process_open_standard();
+	if (argc > 1 && !strncmp(argv[1], "--private=", strlen("--private=")))
+		return skv_run_guardian(argv[1] + strlen("--private="), argv + 1);
 	/*
 	 * Marks for all pages of a pool are allocated with calloc(), and only touched pages of a fresh mapping cost
 	 * memory. After such a block was freed, glibc would raise its threshold and reuse heap memory, which it has

@@ -54,7 +54,7 @@ static int connect_rank(struct eng_host *host, const struct eng_cli *cli, struct
 	return 0;
 }
 
-/* Starts the guardian of a private daemon and the ranks before it opens the device, because they are forks. */
+/* Starts the ranks before it opens the device, because they are forks. */
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err)
 {
 	struct eng_host host = ENG_HOST_NULL;
@@ -65,7 +65,7 @@ int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_er
 	if (r)
 		return r;
 	if (cli->private_daemon)
-		r = eng_private_start(&host.daemon, &host.client, err);
+		r = eng_private_start(0, NULL, &host.daemon, &host.client, err);
 	if (!r && cli->ranks > 1)
 		r = eng_ranks_start(&host.ranks, cli->ranks, err);
 	if (!r && cli->device != SKV_DEVICE_HOST)

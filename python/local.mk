@@ -5,7 +5,7 @@ EXTRA_DIST += python/build_native.py python/environment.sh python/pyproject.toml
 	python/sparsekv/calibrate/correction.py python/sparsekv/calibrate/loss.py python/sparsekv/calibrate/measure.py \
 	python/sparsekv/calibrate/observe.py python/sparsekv/calibrate/profile.py python/sparsekv/calibrate/progress.py \
 	python/sparsekv/calibrate/quality.py python/sparsekv/calibrate/texts.py python/sparsekv/calibrate/weights.py \
-	python/sparsekv/client.py python/sparsekv/errors.py python/sparsekv/guardian.py python/sparsekv/identity.py \
+	python/sparsekv/client.py python/sparsekv/errors.py python/sparsekv/identity.py \
 	python/sparsekv/model.py python/sparsekv/private.py python/sparsekv/py.typed python/sparsekv/rope.py \
 	python/sparsekv/session.py python/sparsekv/tensors.py python/sparsekv/text.py python/sparsekv/transformers/__init__.py \
 	python/sparsekv/transformers/attention.py python/sparsekv/transformers/cache.py python/sparsekv/transformers/identity.py \

@@ -1,41 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A private daemon for one program: for notebooks, examples and tests. It needs no root and no systemd."""
 import atexit
-import errno
-import os
-import select
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
+import weakref
 from pathlib import Path
 from typing import Any
 
+from ._native import ffi, lib
 from .client import Client
-from .errors import Error
-
-START_SECONDS = 10.0
+from .errors import check_engine
+from .text import c_text
 
 
 def find_daemon() -> Path:
-    """
-    Finds $SPARSEKVD, or the daemon in the build directory that the extension is linked to, or the one in PATH or in
-    sbin.
-    """
-    named = os.environ.get("SPARSEKVD")
-    if named:
-        if not os.access(named, os.X_OK):
-            raise Error(errno.ENOENT, f"SPARSEKVD={named}: not a program that can be run")
-        return Path(named)
-    build = library_folder()
-    near = [build.parents[1] / "daemon/sparsekvd"] if build and len(build.parents) > 1 else []
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"])
-    found = shutil.which("sparsekvd", path=path)
-    for candidate in [*near, *([Path(found)] if found else [])]:
-        if os.access(candidate, os.X_OK):
-            return candidate
-    raise Error(errno.ENOENT, "sparsekvd is neither in PATH nor beside the client library; SPARSEKVD can name it")
+    """The daemon that private() starts (engine/private.h says where it is looked for). Raises Error."""
+    path, error = ffi.new("char[]", 4096), ffi.new("struct eng_error *")
+    check_engine(lib.eng_private_find(path, error), error)
+    return Path(ffi.string(path).decode())
 
 
 def library_folder() -> Path | None:
@@ -47,72 +27,31 @@ def library_folder() -> Path | None:
     return None
 
 
-def arguments(daemon: Path, directory: str, pool_bytes: int | None, more: tuple[str, ...]) -> list[str]:
-    pool = pool_bytes or os.sysconf("SC_PHYS_PAGES") // 2 * os.sysconf("SC_PAGESIZE")
-    account = pool + pool // 4  # there is one account; its quota must not be reached before the pool's limit
-    args = ["--config=/dev/null", "--log-level=warning", f"--socket={directory}/socket"]
-    args += [f"--pool-bytes={pool}", f"--account-bytes={account}"]
-    policies = daemon.parent / "../policies/.libs"
-    if policies.is_dir():
-        args.append(f"--policy-path={policies.resolve()}")
-    return [*args, *more]
-
-
 class PrivateClient(Client):
     """
     A client of its own private daemon, which ends with close() or with the program. Other processes can connect to
     `socket`.
     """
 
+    _daemon: Any
+
     def __init__(self, pool_bytes: int | None, args: tuple[str, ...]):
-        daemon = find_daemon()
-        self._c: Any = None
-        self._guardian: Any = None
-        self.directory = tempfile.mkdtemp(prefix="sparsekv-")
-        self.socket = f"{self.directory}/socket"
-        guardian = str(Path(__file__).with_name("guardian.py"))
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian, self.directory, str(daemon), *arguments(daemon, self.directory, pool_bytes, args)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._c = self._daemon = None
+        self._sessions = weakref.WeakSet()
+        daemon, client, error = ffi.new("struct eng_private **"), ffi.new("struct skv_client **"), ffi.new("struct eng_error *")
+        more = [ffi.new("char[]", c_text("argument", arg)) for arg in args]
+        c_more = ffi.new("const char *[]", [*more, ffi.NULL])
+        check_engine(lib.eng_private_start(pool_bytes or 0, c_more, daemon, client, error), error)
+        self._c, self._daemon = client[0], daemon[0]
+        self.socket = ffi.string(lib.eng_private_socket(self._daemon)).decode()
+        self.directory = str(Path(self.socket).parent)
         atexit.register(self.close)
-        try:
-            self._wait(daemon)
-        except BaseException:
-            self.close()
-            raise
-
-    def _wait(self, daemon: Path) -> None:
-        until = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                super().__init__(self.socket)
-                return
-            except Error as e:
-                # EACCES: bound, but not yet accessible
-                if e.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EACCES):
-                    raise
-                ended = bool(select.select([self._guardian.stdout], [], [], 0.005)[0])
-                if ended or time.monotonic() > until:
-                    what = "ended at once" if ended else f"does not listen after {START_SECONDS:.0f} s"
-                    raise Error(errno.ECHILD, f"the private daemon {daemon} {what}: {self._last_words()}") from None
-
-    def _last_words(self) -> str:
-        try:
-            lines = Path(self.directory, "log").read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            lines = []
-        return lines[-1] if lines else "it said nothing"
 
     def close(self) -> None:
         super().close()
-        guardian, self._guardian = self._guardian, None
-        if guardian is not None:
-            guardian.stdin.close()
-            guardian.wait()
-            guardian.stdout.close()
+        daemon, self._daemon = self._daemon, None
+        if daemon is not None:
+            lib.eng_private_stop(daemon)
             atexit.unregister(self.close)
 
 

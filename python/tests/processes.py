@@ -23,7 +23,7 @@ def daemon_of(client: sparsekv.PrivateClient) -> str:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if client.socket.encode() in command and b"guardian" not in command and b"sparsekvd" in command:
+        if client.socket.encode() in command and b"--private=" not in command and b"sparsekvd" in command:
             return pid
     raise AssertionError(f"no daemon of {client.socket}")
 

@@ -8,9 +8,12 @@ import subprocess
 import sys
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import daemon_of
 
 import sparsekv
 from sparsekv import Item, Layer, Model, Rope
@@ -257,6 +260,38 @@ def test_a_private_daemon_ends_with_its_program():
             break
         time.sleep(0.01)
     assert not os.path.exists(directory)
+
+
+def state_of(pid):
+    """Returns the state of a process, as /proc has it, and its parent; "X" if it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except FileNotFoundError:
+        return "X", 0
+    return words[0], int(words[1])
+
+
+def test_a_private_daemon_ends_with_nothing_else():
+    """
+    It outlives the thread that started it, and a fork of the program that closes it. If its guardian is killed, it ends.
+    """
+    with ThreadPoolExecutor() as threads:
+        client = threads.submit(sparsekv.private, 64 << 20).result()
+    pid = os.fork()
+    if pid == 0:
+        client.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    sparsekv.Client(client.socket).close()
+    daemon = daemon_of(client)
+    os.kill(state_of(daemon)[1], signal.SIGKILL)
+    for _ in range(500):
+        if state_of(daemon)[0] in "XZ":
+            break
+        time.sleep(0.01)
+    assert state_of(daemon)[0] in "XZ"
+    client.close()
+    assert not os.path.exists(client.directory)
 
 
 @pytest.mark.parametrize(

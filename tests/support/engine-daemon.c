@@ -16,7 +16,7 @@ void daemon_setup(void)
 	folder = fx_folder();
 	setenv("TMPDIR", folder, 1);
 	setenv("SPARSEKVD", run_built("daemon/sparsekvd"), 1);
-	r = eng_private_start(&engine_daemon, &engine_client, &err);
+	r = eng_private_start(0, NULL, &engine_daemon, &engine_client, &err);
 	ck_assert_msg(!r, "%s", err.text);
 }
 

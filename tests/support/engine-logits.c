@@ -113,7 +113,7 @@ static int sequence(struct run *r, const struct line *l)
 static int run(struct run *r, const char *directory)
 {
 	struct skv_model shape;
-	int e = eng_private_start(&r->daemon, &r->client, &r->err);
+	int e = eng_private_start(0, NULL, &r->daemon, &r->client, &r->err);
 
 	e = e ? e : eng_model_load(&r->model, directory, eng_backend_host(), SKV_F32, &r->err);
 	e = e ? e : eng_forward_init(&r->forward, &r->model, ENG_CHUNK, &r->err);
