@@ -334,8 +334,9 @@ static void begin_svg(double width, double height, FILE *f)
 	fprintf(f, "<rect width=\"%.0f\" height=\"%.0f\" fill=\"#ffffff\"/>\n", width, height);
 }
 
-static void draw_matrix(const struct matrix *m, FILE *f)
+static void draw_matrix(const void *matrix, FILE *f)
 {
+	const struct matrix *m = matrix;
 	double left = MARGIN + 80, top = MARGIN + 66, side = m->n * CELL;
 	double title = 2 * MARGIN + columns_of(m->title) * CHAR_WIDTH * 15 / FONT, width = left + side + MARGIN;
 	char text[32];
@@ -381,8 +382,9 @@ static double legend(const struct chart *c, double width, double y, FILE *f)
 	return y + LINE + 6;
 }
 
-static void draw_chart(const struct chart *c, FILE *f)
+static void draw_chart(const void *chart, FILE *f)
 {
+	const struct chart *c = chart;
 	double width = 2 * MARGIN + (c->number ? 80 : label_width(c)) + PLOT_WIDTH + VALUE_WIDTH;
 	double title = 2 * MARGIN + columns_of(c->title) * CHAR_WIDTH * 15 / FONT, y = MARGIN + 16, height;
 	if (title > width)
@@ -401,37 +403,24 @@ static void draw_chart(const struct chart *c, FILE *f)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static int begin_file(const char *path, FILE **ret, struct eng_error *err)
+static int draw_file(const char *path, void (*draw)(const void *, FILE *), const void *what, struct eng_error *err)
 {
-	*ret = fopen(path, "we");
-	return *ret ? 0 : eng_fail(err, -errno, "%.300s: %s", path, strerror(errno));
-}
+	FILE *f = fopen(path, "we");
+	bool bad;
 
-static int end_file(const char *path, FILE *f, struct eng_error *err)
-{
-	const bool bad = ferror(f);
-
+	if (!f)
+		return eng_fail(err, -errno, "%.300s: %s", path, strerror(errno));
+	draw(what, f);
+	bad = ferror(f);
 	return fclose(f) || bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
 }
 
 int chart_draw(const struct chart *c, const char *path, struct eng_error *err)
 {
-	FILE *f;
-	int r = begin_file(path, &f, err);
-
-	if (r)
-		return r;
-	draw_chart(c, f);
-	return end_file(path, f, err);
+	return draw_file(path, draw_chart, c, err);
 }
 
 int chart_draw_matrix(const struct matrix *m, const char *path, struct eng_error *err)
 {
-	FILE *f;
-	int r = begin_file(path, &f, err);
-
-	if (r)
-		return r;
-	draw_matrix(m, f);
-	return end_file(path, f, err);
+	return draw_file(path, draw_matrix, m, err);
 }

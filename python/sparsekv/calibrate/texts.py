@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._native import ffi, lib
 from ..private import library_folder
 
 FILE_MAX = 256 << 20  # bytes
 TOKENS_MIN = 16
-RECALL_PIECE = 8  # tokens of a piece that a search's text recalls
+RECALL_PIECE = lib.ENG_RECALL_TASK_PIECE  # tokens of a piece that a search's text recalls
 
 
 @dataclass(frozen=True)
@@ -95,18 +96,6 @@ def fnv1a(texts: Sequence[Text]) -> int:
     return h
 
 
-def shuffled(n: int) -> list[int]:
-    """Returns the numbers 0 ... n - 1 in a fixed pseudo-random order, the same as in engine/recall-task.c."""
-    order = [0] * n
-    x = 1
-    for i in range(n):
-        x = (x * 1664525 + 1013904223) & 0xFFFFFFFF
-        other = x * (i + 1) >> 32
-        order[i] = order[other]
-        order[other] = i
-    return order
-
-
 def recalling(text: Text, rows: int) -> Text:
     """
     Makes a text of the same length for a search by loss. Of the last `rows` tokens (0: of the last half), the first
@@ -118,9 +107,7 @@ def recalling(text: Text, rows: int) -> Text:
     start, half = n - count, count - count // 2
     if start < 2 * RECALL_PIECE:
         raise ValueError(f"pieces of {n} tokens, expected a --context from {4 * RECALL_PIECE} on to decode, and a text as long")
-    source = text.ids[1:start]
-    order = shuffled(len(source) // RECALL_PIECE)
-    tail = [
-        source[order[i // RECALL_PIECE % len(order)] * RECALL_PIECE + i % RECALL_PIECE] for i in range(count - half)
-    ]
+    tail = ffi.new("int32_t[]", count - half)
+    if lib.eng_recall_task(tail, len(tail), text.ids[1:start], start - 1, RECALL_PIECE):
+        raise MemoryError
     return Text([*text.ids[: start + half], *tail], start)
