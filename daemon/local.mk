@@ -18,7 +18,7 @@ daemon_libskvdaemon_la_SOURCES = \
 	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h daemon/ipc/rights.c daemon/ipc/rights.h daemon/ipc/send.c daemon/ipc/user.c \
 	daemon/plugin/probe.c daemon/plugin/probe.h \
 	daemon/plugin/registry.c daemon/plugin/registry.h daemon/plugin/scan.c daemon/plugin/scan.h \
-	daemon/sys/cgroup.c daemon/sys/cgroup.h daemon/sys/child.c daemon/sys/child.h daemon/sys/config.c daemon/sys/config.h daemon/sys/counts.c daemon/sys/counts.h daemon/sys/json.c daemon/sys/json.h daemon/sys/log.c daemon/sys/log.h daemon/sys/clock.h \
+	daemon/sys/cgroup.c daemon/sys/cgroup.h daemon/sys/child.c daemon/sys/child.h daemon/sys/config.c daemon/sys/config.h daemon/sys/counts.c daemon/sys/counts.h daemon/sys/json.c daemon/sys/json.h daemon/sys/log.c daemon/sys/log.h \
 	daemon/sys/sd.c daemon/sys/sd.h daemon/sys/socket.c daemon/sys/socket.h
 daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS) $(LIBCRYPTO_CFLAGS)
 daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/disk/libskvparked.la daemon/store/libskvstoreconfig.la daemon/mem/libskvmem.la common/libskvcommon.la \

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/deferred.h"
@@ -24,7 +25,6 @@
 #include "daemon/restart/handover.h"
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 typedef void (*handler)(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,

@@ -16,6 +16,7 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/mem/mem.h"
 #include "daemon/parked/parking.h"
@@ -33,7 +34,6 @@
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/child.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
 #include "daemon/tick.h"

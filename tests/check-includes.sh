@@ -26,8 +26,8 @@ daemon/sys                 | libclient/include/sparsekv common daemon/core/core.
 daemon/loop                | libclient/include/sparsekv common daemon/sys
 daemon/ipc                 | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/mem.h daemon/sys daemon/loop
-daemon/disk                | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/store/values.h daemon/sys/clock.h
-daemon/store               | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/sys/clock.h daemon/disk
+daemon/disk                | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/store/values.h
+daemon/store               | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/disk
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/server              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/loop daemon/mem daemon/plugin daemon/requests/lease.h daemon/sys daemon/worker
 daemon/requests            | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking.h daemon/prefix/prefix.h daemon/restart/handover.h daemon/server daemon/sys

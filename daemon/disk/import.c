@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "daemon/disk/reader.h"
 #include "daemon/disk/writer.h"
-#include "daemon/sys/clock.h"
 
 #define MS UINT64_C(1000000)
 #define LOOK_MS (SKV_DISK_SAYS_NS / 1000000)

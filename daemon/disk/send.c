@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/disk/work.h"
-#include "daemon/sys/clock.h"
 
 #define AT_A_TIME (1u << 20)
 #define TURN_NS 100000000u

@@ -21,9 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/ipc/ipc-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define TURN_NS 300000u

@@ -14,8 +14,8 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/sys/clock.h"
 
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
 

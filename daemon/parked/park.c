@@ -14,10 +14,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "daemon/core/pins.h"
 #include "daemon/requests/lease.h"
 #include "daemon/requests/reply.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define MARKED_IN_A_TURN 65536u /* entries */

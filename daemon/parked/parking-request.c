@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/requests/report.h"
 #include "daemon/server/device.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 /* ---- answers --------------------------------------------------------------------------------- */

@@ -24,11 +24,11 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/core/pins.h"
 #include "daemon/requests/lease.h"
 #include "daemon/requests/reply.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define IDLE_NS 30000000000u /* idle time after which a worker ends */

@@ -15,10 +15,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/core/pins.h"
 #include "daemon/requests/reply.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 

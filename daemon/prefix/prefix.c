@@ -22,11 +22,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/clock.h"
 #include "common/spec.h"
 #include "daemon/requests/tasks.h"
 #include "daemon/store/config.h"
 #include "daemon/store/nixl.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define TURN_BLOCKS 64u /* a fraction of a millisecond, also if their ids are holes */

@@ -21,11 +21,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "common/records.h"
 #include "daemon/requests/lease.h"
 #include "daemon/store/values.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define TURN_BLOCKS 128u /* blocks whose ids are copied per turn; keeps a turn well below a millisecond */

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/core/core.h"
 #include "daemon/parked/parking.h"
@@ -27,7 +28,6 @@
 #include "daemon/requests/tasks.h"
 #include "daemon/restart/handover.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define ATTACH_WAIT_NS 1000000000u

@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/query.h"
 #include "daemon/requests/reply.h"
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/json.h"
 
 /* A list being filled: only rows of `uid`, unless `all`. */

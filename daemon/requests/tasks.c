@@ -9,12 +9,12 @@
 #include "daemon/requests/tasks.h"
 
 #include <stdlib.h>
+#include "common/clock.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/fence.h"
 #include "daemon/requests/lease.h"
 #include "daemon/requests/reply.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 struct skv_task_reply {

@@ -28,9 +28,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/restart/keeper-store.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/socket.h"
 

@@ -9,8 +9,8 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "daemon/store/nixl-library.h"
-#include "daemon/sys/clock.h"
 
 #define PLUGIN "UCX"
 #define POLL_NS 50000

@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/records.h"
-#include "daemon/sys/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
 #define MAX_CALL_MS 10000u /* no progress is reported during a call, and the daemon's timeout must not expire */

@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 #include <time.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
 

@@ -21,9 +21,9 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/sys/child.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define TICK_NS 100000000u
