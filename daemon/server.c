@@ -50,6 +50,8 @@ static void begin_reload(struct skv_server *s);
 
 /* ---- settings ---- */
 
+_Static_assert(SKV_CONFIG_MOST_ROWS == SKV_CORE_MAX_ROWS, "one limit");
+
 static void core_config(const struct skv_config *c, struct skv_core_config *ret)
 {
 	*ret = (struct skv_core_config){

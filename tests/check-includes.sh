@@ -22,7 +22,7 @@ policies                   | libclient/include/sparsekv/policy.h libclient/inclu
 daemon                     | libclient/include/sparsekv common daemon
 daemon/core                | libclient/include/sparsekv common daemon/mem/mem.h
 daemon/mem                 | libclient/include/sparsekv common
-daemon/sys                 | libclient/include/sparsekv common daemon/core/core.h
+daemon/sys                 | libclient/include/sparsekv common
 daemon/loop                | libclient/include/sparsekv common daemon/sys
 daemon/ipc                 | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/mem.h daemon/sys daemon/loop

@@ -4,8 +4,12 @@
 #define SKV_DAEMON_PREFIX_H
 
 #include <jansson.h>
-#include "daemon/ipc/conn.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
 
+struct skv_conn;
+struct skv_msg_header;
 struct skv_server;
 
 /*

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/wire.h"
-#include "daemon/core/core.h"
 #include "daemon/sys/config.h"
 #include "daemon/sys/log.h"
 
@@ -76,9 +75,9 @@ static const struct row rows[] = {
 	 "Seconds that the worker process of a device may take to start and for one segment."},
 	{"cuda-worker-idle", SECONDS, AT(cuda_worker_idle), "30", 1, 86400, false,
 	 "Seconds without work after which it ends, and gives back what its context takes of the device."},
-	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CORE_MAX_ROWS, false,
+	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CONFIG_MOST_ROWS, false,
 	 "Connections of one user."},
-	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CORE_MAX_ROWS, false,
+	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CONFIG_MOST_ROWS, false,
 	 "Sequences of one user, detached ones included."},
 	{"sequence-ttl", SECONDS, AT(sequence_ttl), "0", 0, 1000000000, false,
 	 "Seconds after which a named sequence that no client holds is dropped; 0: it is kept."},
@@ -107,11 +106,11 @@ static const struct row rows[] = {
 	 "Page sizes (shapes of model) that one user may have in use at a time; on each device anew."},
 	{"client-sessions", COUNT, AT(client_sessions), "16", 1, 4096, false,
 	 "Sessions (opened models) of one connection."},
-	{"max-clients", COUNT, AT(max_clients), "1024", 1, SKV_CORE_MAX_ROWS, true,
+	{"max-clients", COUNT, AT(max_clients), "1024", 1, SKV_CONFIG_MOST_ROWS, true,
 	 "Connections of all users together."},
-	{"max-sessions", COUNT, AT(max_sessions), "4096", 1, SKV_CORE_MAX_ROWS, true,
+	{"max-sessions", COUNT, AT(max_sessions), "4096", 1, SKV_CONFIG_MOST_ROWS, true,
 	 "Sessions of all users together."},
-	{"max-sequences", COUNT, AT(max_sequences), "16384", 1, SKV_CORE_MAX_ROWS, true,
+	{"max-sequences", COUNT, AT(max_sequences), "16384", 1, SKV_CONFIG_MOST_ROWS, true,
 	 "Sequences of all users together."},
 	{"max-pools", COUNT, AT(max_pools), "64", 1, 1024, true, "Pools: one a user, device and page size."},
 
