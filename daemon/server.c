@@ -261,6 +261,8 @@ static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model 
 		skv_fence_restored(s, uid, m, name, error, why);
 }
 
+static const struct skv_parking_ops parking_ops = {.restored = on_restored, .tag = skv_prefix_file_tag};
+
 int skv_server_new(const struct skv_server_options *options, struct skv_server **ret)
 {
 	struct skv_server *s = calloc(1, sizeof(*s));
@@ -295,7 +297,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = start_devices(s);
 	if (r == 0)
-		r = skv_parking_start(s, on_restored);
+		r = skv_parking_start(s, &parking_ops);
 	if (r == 0)
 		r = skv_prefix_start(s);
 	if (r == 0)

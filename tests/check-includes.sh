@@ -31,7 +31,7 @@ daemon/store               | libclient/include/sparsekv common daemon/mem/cuda.h
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/server              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/loop daemon/mem daemon/plugin daemon/requests/lease.h daemon/sys daemon/worker
 daemon/requests            | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking.h daemon/prefix/prefix.h daemon/restart/handover.h daemon/server daemon/sys
-daemon/parked              | libclient/include/sparsekv common daemon/core daemon/disk daemon/prefix/prefix-priv.h daemon/requests daemon/server daemon/sys daemon/worker
+daemon/parked              | libclient/include/sparsekv common daemon/core daemon/disk daemon/requests daemon/server daemon/sys daemon/worker
 daemon/prefix              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking-priv.h daemon/requests daemon/server daemon/store daemon/sys
 daemon/restart             | libclient/include/sparsekv common daemon/core daemon/requests daemon/server daemon/sys
 daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h
@@ -212,5 +212,5 @@ found=$(arrows "$planted" rooms 2 0 low high || echo failed)
 failed" ] || { echo "check-includes.sh: of two planted arrows it found: $found" >&2; exit 1; }
 
 check "$root"
-arrows "$root" daemon 60 8 sys loop mem plugin ipc core worker disk store server requests prefix parked restart ctl .
+arrows "$root" daemon 60 8 sys loop mem plugin ipc core worker disk store server requests parked prefix restart ctl .
 [ ! -e config.status ] || rings "$root" .

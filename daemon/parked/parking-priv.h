@@ -130,7 +130,7 @@ struct skv_parking {
 	bool look_again; /* look again at files that could not be read */
 	bool settled; /* since the last check a job has ended or a file was removed */
 	bool closed;
-	skv_parking_restored restored;
+	const struct skv_parking_ops *ops;
 };
 
 /*
@@ -197,18 +197,10 @@ bool skv_parking_frees_disk(const struct skv_parking *);
 /* PARK of a prefix: writes its n_keys keys and their tag to the list at keys_at. -ENOSPC. */
 int skv_parking_list_keys(const struct skv_parking_job *, const struct skv_block_key *);
 /*
- * Adds a prefix on disk, or all new ones, to the index. Prefixes are removed if their tag belongs to another secret,
- * if memory for their keys is lacking, or if the user's quota has no room for them. The first returns true if the
- * prefix was added, the second how many were; *ret_gone: how many were removed.
+ * Adds a prefix on disk to the index. It is removed if its tag belongs to another secret, if memory for its keys is
+ * lacking, or if the user's quota has no room for them. Returns true if it was added.
  */
 bool skv_parking_index_prefix(struct skv_parking *, struct skv_parked *);
-unsigned skv_parking_index_prefixes(struct skv_parking *, unsigned *ret_gone);
-/*
- * The prefix on disk that has the most of these n blocks, at least `least` (1 or more); the smallest file of those
- * with equally many. NULL: none. It may be on its way to memory already (`busy`).
- */
-struct skv_parked *skv_parking_find_prefix(const struct skv_parking *, uint32_t uid, const struct skv_model *, const struct skv_block_key *keys,
-                                           uint32_t n, uint32_t least);
 
 /*
  * For the kinds of jobs: create a job (NULL, with a text: no memory); hand it to its worker, with `listed` bytes in
@@ -246,10 +238,8 @@ int skv_parking_mark_segments(struct skv_parking_job *, uint32_t pages_per_segme
  */
 void skv_parking_written(struct skv_parking_job *, const struct skv_parked_header *, struct skv_parked_keys *);
 /*
- * End and free a job: a RESUME that no request waits for any more; any job, and answer its requests; any job, without
- * answers.
+ * End and free a job: and answer its requests; without answers.
  */
-void skv_parking_give_up(struct skv_parking_job *);
 void skv_parking_end(struct skv_parking_job *, int error, const char *why);
 void skv_parking_job_free(struct skv_parking_job *);
 /*

@@ -456,7 +456,7 @@ static int start_workers(struct skv_parking *k)
 	return r;
 }
 
-int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
+int skv_parking_start(struct skv_server *s, const struct skv_parking_ops *ops)
 {
 	const char *path = s->config.parked_path;
 	struct skv_parking *k;
@@ -469,7 +469,7 @@ int skv_parking_start(struct skv_server *s, skv_parking_restored restored)
 	if (!k)
 		return -ENOMEM;
 	k->server = s;
-	k->restored = restored;
+	k->ops = ops;
 	k->files = (struct skv_files)SKV_FILES_NULL;
 	s->parking = k;
 	r = skv_files_open(&k->files, path, skv_parking_odd, why, sizeof(why));

@@ -10,13 +10,18 @@
 struct skv_server;
 struct skv_conn;
 
-/*
- * Called when a sequence that a client attaches, or a sealed prefix, has been read, or when reading failed (error:
- * negative errno, why).
- */
-typedef void (*skv_parking_restored)(struct skv_server *, uid_t uid, const struct skv_model *, const char *name, int error, const char *why);
+/* What the parts of the daemon that use parking do for it. */
+struct skv_parking_ops {
+	/*
+	 * A sequence that a client attaches, or a sealed prefix, has been read, or reading failed (error: negative
+	 * errno, why).
+	 */
+	void (*restored)(struct skv_server *, uid_t uid, const struct skv_model *, const char *name, int error, const char *why);
+	/* Makes the tag that proves that a sealed prefix's keys are this user's, and follow from the secret. */
+	void (*tag)(const struct skv_server *, uid_t uid, const struct skv_block_key *keys, uint32_t n, uint8_t ret[SKV_PARKED_TAG]);
+};
 /* Does nothing without parked-path. Negative errno, logged: the folder cannot be used. */
-int skv_parking_start(struct skv_server *, skv_parking_restored);
+int skv_parking_start(struct skv_server *, const struct skv_parking_ops *);
 /* Applies settings that may change at run time. */
 void skv_parking_reconfigure(struct skv_server *);
 /* Reads again what could not be read before: within a second, or after the import that is under way. */
@@ -60,6 +65,23 @@ bool skv_parking_puts_off(struct skv_server *, struct skv_conn *, const struct s
 bool skv_parking_is_busy(struct skv_server *, uid_t uid, const char *model, const char *name);
 unsigned skv_parking_drop(struct skv_server *, uid_t uid, const char *model, const char *name);
 bool skv_parking_undo_drop(struct skv_server *, uid_t uid, const char *model, const char *name);
+
+/* ---- sealed prefixes on disk (parked-prefixes.c, restore.c); without parked-path there are none ---- */
+/*
+ * Indexes those that are not indexed yet, so that they can be found. Removes those of another secret, and those whose
+ * keys do not fit into their users' quotas: *ret_gone. Returns how many were added.
+ */
+unsigned skv_parking_index_prefixes(struct skv_server *, unsigned *ret_gone);
+/*
+ * Is there one that has at least `least` (1 or more) of these n blocks? Then the one that has the most of them is read,
+ * `restored` will be called, and ret_name is its name.
+ */
+bool skv_parking_read_prefix(struct skv_server *, uid_t uid, const struct skv_model *, const struct skv_block_key *keys, uint32_t n, uint32_t least,
+                             char ret_name[SKV_NAME_MAX]);
+/* Gives up reading prefixes that wait for memory, and that nothing waits for any more. */
+void skv_parking_give_up_prefixes(struct skv_server *, bool (*is_awaited)(const struct skv_server *, uid_t uid, const char *name));
+/* Files and bytes of a user's, or of all. False: there is no parked-path. */
+bool skv_parking_sum_prefixes(const struct skv_server *, bool all, uid_t uid, uint64_t *ret_files, uint64_t *ret_bytes);
 
 /* SEQ_PARK, SEQ_RESUME, SEQ_EXPORT, SEQ_IMPORT. */
 void skv_parking_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);

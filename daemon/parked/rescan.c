@@ -74,7 +74,7 @@ static void all_looked_at(struct skv_parking *k)
 	skv_log(LOG_NOTICE, "parked-path: %zu sequences and sealed prefixes are known after another look; %zu files and folders cannot be read",
 	        k->files.n, k->files.n_unread);
 	skv_parking_remove_known(k);
-	(void)skv_parking_index_prefixes(k, &gone);
+	(void)skv_parking_index_prefixes(k->server, &gone);
 }
 
 static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)

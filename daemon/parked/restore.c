@@ -95,7 +95,7 @@ static void resume_failed(struct skv_parking_job *j, int error, const char *why)
 	}
 	if (error != -ECANCELED)
 		skv_log_peer(LOG_WARNING, "uid %u, model %s: %s", j->m.uid, j->m.model.name, text);
-	k->restored(s, j->m.uid, &m, j->m.name, error, text);
+	k->ops->restored(s, j->m.uid, &m, j->m.name, error, text);
 	skv_parking_end(j, error, text);
 }
 
@@ -173,9 +173,18 @@ static void turn(struct skv_parking_job *j)
 		resume_failed(j, r, why);
 }
 
-void skv_parking_give_up(struct skv_parking_job *j)
+void skv_parking_give_up_prefixes(struct skv_server *s, bool (*is_awaited)(const struct skv_server *, uid_t uid, const char *name))
 {
-	resume_failed(j, -ECANCELED, "no request waits for it any more");
+	struct skv_parking_job *j = s->parking ? s->parking->jobs : NULL;
+
+	while (j)
+		if (j->kind == &kind && skv_parked_is_prefix(j->file) && j->state == SKV_PARKING_MEMORY && !j->asked &&
+		    !is_awaited(s, (uid_t)j->m.uid, j->m.name)) {
+			resume_failed(j, -ECANCELED, "no request waits for it any more");
+			j = s->parking->jobs; /* other jobs may have ended as well */
+		} else {
+			j = j->next;
+		}
 }
 
 /* Everything was read: names the sequence, or seals the prefix. 0, or negative errno with a text. */
@@ -228,6 +237,6 @@ static void moved(struct skv_parking_job *j, int error, const char *why, const v
 		skv_parking_remove(k, p);
 	}
 	skv_wire_to_model(&m, &j->m.model);
-	k->restored(k->server, j->m.uid, &m, j->m.name, 0, "");
+	k->ops->restored(k->server, j->m.uid, &m, j->m.name, 0, "");
 	skv_parking_end(j, 0, "");
 }

@@ -238,16 +238,12 @@ static void ask_store(struct skv_prefix_ask *a)
 /* Does the disk have more blocks, and are they read now? Several requests may wait for one job. */
 static bool restores(struct skv_prefix_ask *a)
 {
-	struct skv_parking *k = a->server->parking;
 	const uint32_t most = a->m.max_tokens ? a->m.max_tokens / SKV_BLOCK_TOKENS : a->n_blocks;
 	const uint32_t n = a->n_blocks < most ? a->n_blocks : most;
-	struct skv_parked *p = k ? skv_parking_find_prefix(k, (uint32_t)a->uid, &a->model, a->keys, n, a->n_local + 1) : NULL;
-	char why[SKV_TEXT_MAX];
 
-	if (!p || (!p->busy && skv_parking_begin_resume(k, p, a->model.device, NULL, why) < 0))
+	if (!skv_parking_read_prefix(a->server, a->uid, &a->model, a->keys, n, a->n_local + 1, a->awaits))
 		return false;
 	a->state = SKV_PREFIX_RESTORES;
-	strcpy(a->awaits, p->name);
 	return true;
 }
 
@@ -281,23 +277,13 @@ void skv_prefix_restored(struct skv_server *s, uid_t uid, const char *name)
 	}
 }
 
-/* Ends jobs that wait for memory and that no request waits for any more. */
-static void give_up_restoring(struct skv_server *s)
+static bool is_awaited(const struct skv_server *s, uid_t uid, const char *name)
 {
-	struct skv_parking_job *j = s->parking ? s->parking->jobs : NULL;
+	const struct skv_prefix_ask *a = s->prefix->asks;
 
-	while (j) {
-		const struct skv_prefix_ask *a = s->prefix->asks;
-
-		while (a && !awaits(a, (uid_t)j->m.uid, j->m.name))
-			a = a->next;
-		if (j->m.kind == SKV_DISK_RESUME && skv_parked_is_prefix(j->file) && j->state == SKV_PARKING_MEMORY && !a && !j->asked) {
-			skv_parking_give_up(j);
-			j = s->parking->jobs; /* other jobs may have ended as well */
-		} else {
-			j = j->next;
-		}
-	}
+	while (a && !awaits(a, uid, name))
+		a = a->next;
+	return a != NULL;
 }
 
 /* ---- PREFIX_SEAL ----------------------------------------------------------------------------- */
@@ -375,10 +361,21 @@ void skv_prefix_tick(struct skv_server *s)
 		if (!a->request.conn && (a->state == SKV_PREFIX_RESTORES || a->state == SKV_PREFIX_SEALS))
 			skv_prefix_ask_end(a); /* no client waits for its sequence, or for the end of sealing */
 	}
-	give_up_restoring(s);
+	skv_parking_give_up_prefixes(s, is_awaited);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
+
+_Static_assert(SKV_PARKED_TAG == SKV_PREFIX_KEY, "one size");
+
+void skv_prefix_file_tag(const struct skv_server *s, uid_t uid, const struct skv_block_key *keys, uint32_t n, uint8_t ret[])
+{
+	uint8_t tenant[SKV_PREFIX_KEY];
+
+	skv_prefix_tenant(s->prefix->secret, uid, tenant);
+	skv_prefix_tag(tenant, keys, n, ret);
+	OPENSSL_cleanse(tenant, sizeof(tenant));
+}
 
 /* Computes the keys of a prefix that the previous daemon left. 1: it is indexed; 0: it is dropped; negative errno. */
 static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
@@ -406,11 +403,9 @@ static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
 /* The same for prefixes on disk. */
 static void index_parked(struct skv_server *s)
 {
-	unsigned found, gone;
+	unsigned gone;
+	const unsigned found = skv_parking_index_prefixes(s, &gone);
 
-	if (!s->parking)
-		return;
-	found = skv_parking_index_prefixes(s->parking, &gone);
 	if (found || gone)
 		skv_log(LOG_NOTICE,
 		        "%u sealed prefixes on disk can be used again, %u are removed: of another secret, or beyond "

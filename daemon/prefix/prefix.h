@@ -10,6 +10,7 @@
 
 struct skv_conn;
 struct skv_msg_header;
+struct skv_block_key;
 struct skv_server;
 
 /*
@@ -26,6 +27,8 @@ bool skv_prefix_work(struct skv_server *);
 void skv_prefix_tick(struct skv_server *);
 /* The user's prefix of this name has been read from disk, or reading failed. */
 void skv_prefix_restored(struct skv_server *, uid_t uid, const char *name);
+/* The tag of a sealed prefix's file (parked/parking.h). */
+void skv_prefix_file_tag(const struct skv_server *, uid_t uid, const struct skv_block_key *keys, uint32_t n, uint8_t ret[]);
 /* For status: of all users, or of one, with these counts (sys/counts.h). */
 json_t *skv_prefix_status(const struct skv_server *, bool all, uid_t uid, const uint64_t *counts);
 
