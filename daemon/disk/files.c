@@ -7,15 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/disk/lock.h"
 
 #define GROW 64u
-#define LOCK_TRIES 200u /* of 5 ms each */
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
@@ -265,19 +263,6 @@ int skv_files_header(int user, const char *file, struct skv_parked_header *ret, 
 	return read_keys(fd, h.n_keys, ret_keys);
 }
 
-/* Workers of a daemon that has just ended hold the lock until they exit, within milliseconds. */
-static int lock_out_workers(int folder)
-{
-	const struct timespec pause = {.tv_nsec = 5000000};
-
-	for (unsigned i = 0; flock(folder, LOCK_EX | LOCK_NB) < 0; i++) {
-		if (errno != EWOULDBLOCK || i == LOCK_TRIES)
-			return -errno;
-		nanosleep(&pause, NULL);
-	}
-	return flock(folder, LOCK_UN) < 0 ? -errno : 0; /* otherwise this daemon's workers would wait forever */
-}
-
 static bool ends_with(const char *name, const char *end)
 {
 	const size_t len = strlen(name), n = strlen(end);
@@ -517,7 +502,7 @@ int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, cha
 		         (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
 		r = -EPERM;
 	} else if (r == 0) {
-		r = lock_out_workers(f->folder);
+		r = skv_disk_lock_out(f->folder);
 		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon is writing there" : "%s",
 		         strerror(-r));
 	} else {

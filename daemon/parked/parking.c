@@ -237,7 +237,7 @@ int skv_parking_move(struct skv_parking_job *j, uint64_t listed)
 	j->fds = malloc((SKV_DISK_FD_PAGES + 1 + j->n_segments) * sizeof(*j->fds));
 	if (!j->fds)
 		return -ENOMEM;
-	j->fds[SKV_DISK_FD_FOLDER] = k->files.folder;
+	j->fds[SKV_DISK_FD_LOCK] = k->files.folder;
 	j->fds[SKV_DISK_FD_USER] = j->store >= 0 ? j->store : k->files.folder;
 	j->fds[SKV_DISK_FD_OTHER] = j->other;
 	j->m.n_fds = j->m.kind == SKV_DISK_STORE_FIND ? SKV_DISK_FD_STORE + 1 : SKV_DISK_FD_OTHER + 1;
