@@ -492,7 +492,7 @@ static int close_core(struct skv_server *s)
 		skv_sd_stopping(keeps ? "Leaving everything to the next daemon" : "Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
 	if (s->restart.handing)
-		skv_fence_hand_over(s);
+		skv_fence_give(s, skv_handover_client);
 	skv_device_close_all(s);
 	skv_parking_close(s);
 	r = skv_loop_drain(s->loop);

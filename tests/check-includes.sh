@@ -30,7 +30,7 @@ daemon/disk                | libclient/include/sparsekv common daemon/mem/cuda.h
 daemon/store               | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/disk
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/server              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/loop daemon/mem daemon/plugin daemon/requests/lease.h daemon/sys daemon/worker
-daemon/requests            | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking.h daemon/prefix/prefix.h daemon/restart/handover.h daemon/server daemon/sys
+daemon/requests            | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking.h daemon/prefix/prefix.h daemon/server daemon/sys
 daemon/parked              | libclient/include/sparsekv common daemon/core daemon/disk daemon/requests daemon/server daemon/sys daemon/worker
 daemon/prefix              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking-priv.h daemon/requests daemon/server daemon/store daemon/sys
 daemon/restart             | libclient/include/sparsekv common daemon/core daemon/requests daemon/server daemon/sys

@@ -26,7 +26,6 @@
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"
 #include "daemon/requests/tasks.h"
-#include "daemon/restart/handover.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/log.h"
 
@@ -342,11 +341,11 @@ void skv_fence_reconnect(struct skv_server *s, struct skv_conn *conn, const stru
 	        (unsigned)skv_conn_peer(conn)->uid, m->client);
 }
 
-void skv_fence_hand_over(struct skv_server *s)
+void skv_fence_give(struct skv_server *s, void (*give)(struct skv_server *, uint32_t client, int pidfd))
 {
 	for (struct skv_fence *f = s->requests.fences; f; f = f->next)
 		if (!f->done) {
-			skv_handover_client(s, f->client, f->peer.pidfd);
+			give(s, f->client, f->peer.pidfd);
 			f->peer.pidfd = -1;
 		}
 }

@@ -37,10 +37,10 @@ void skv_fence_restored(struct skv_server *, uid_t uid, const struct skv_model *
 void skv_fence_gone(struct skv_server *, uid_t, uint64_t took_ns);
 
 /*
- * Passes the processes of fenced clients to the next daemon (skv_handover_client()). Call it before skv_loop_drain(),
+ * Gives away the processes of fenced clients, for the next daemon (pidfd: consumed). Call it before skv_loop_drain(),
  * which stops watching them.
  */
-void skv_fence_hand_over(struct skv_server *);
+void skv_fence_give(struct skv_server *, void (*give)(struct skv_server *, uint32_t client, int pidfd));
 
 /* After skv_loop_drain(). */
 void skv_fence_free_all(struct skv_server *);
