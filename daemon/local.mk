@@ -14,6 +14,7 @@ daemon_libskvdaemon_la_SOURCES = \
 	daemon/restart/previous.c daemon/restart/previous.h daemon/parked/postpone.c daemon/requests/query.c daemon/requests/query.h daemon/requests/reply.c daemon/requests/reply.h daemon/requests/report.c daemon/requests/report.h \
 	daemon/tick.c daemon/tick.h daemon/requests/tasks.c daemon/requests/tasks.h daemon/prefix/store-transfer.c daemon/prefix/prefix.c daemon/prefix/prefix.h daemon/prefix/prefix-keys.c daemon/prefix/prefix-keys.h daemon/prefix/prefix-priv.h daemon/prefix/prefix-report.c \
 	daemon/worker/worker.c daemon/worker/worker.h \
+	daemon/jobs/ask.c daemon/jobs/ask.h daemon/jobs/jobs.c daemon/jobs/jobs.h daemon/jobs/memory.c daemon/jobs/memory.h \
 	daemon/loop/loop.c daemon/loop/loop.h daemon/loop/meter.c daemon/loop/meter.h \
 	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h daemon/ipc/rights.c daemon/ipc/rights.h daemon/ipc/send.c daemon/ipc/user.c \
 	daemon/plugin/probe.c daemon/plugin/probe.h \

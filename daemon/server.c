@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/fd.h"
+#include "daemon/jobs/jobs.h"
 #include "daemon/mem/mem.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
@@ -88,7 +89,7 @@ static void apply_config(struct skv_server *s)
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
 	skv_core_set_recall(s->core, c->recall_every);
 	skv_device_reconfigure(s);
-	skv_parking_reconfigure(s);
+	skv_jobs_set_timeout(s->jobs, c->disk_timeout);
 }
 
 /* ---- starting ---- */
@@ -252,6 +253,23 @@ static int start_signals(struct skv_server *s)
 	return s->life.signal_fd < 0 ? -errno : 0;
 }
 
+static void fail(void *server, const char *what, int error)
+{
+	skv_server_fail(server, what, error);
+}
+
+static int start_jobs(struct skv_server *s)
+{
+	const struct skv_jobs_config config = {
+		.loop = s->loop, .core = s->core, .program = s->worker, .timeout_ns = s->config.disk_timeout, .fail = fail, .server = s};
+	char why[SKV_TEXT_MAX];
+	int r = skv_jobs_new(&config, &s->jobs, why);
+
+	if (r < 0)
+		skv_log(LOG_ERR, "workers: %s", why);
+	return r;
+}
+
 /* A parked sequence or prefix has been read, or reading failed: tells what waits for it. */
 static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error, const char *why)
 {
@@ -297,6 +315,8 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = start_devices(s);
 	if (r == 0)
+		r = start_jobs(s);
+	if (r == 0)
 		r = skv_parking_start(s, &parking_ops);
 	if (r == 0)
 		r = skv_prefix_start(s);
@@ -330,7 +350,8 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_sockets_remove(&s->life.sockets);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
-	skv_parking_free(s); /* these uncharge their memory in the core */
+	s->jobs = skv_jobs_free(s->jobs, s->core); /* these three uncharge their memory in the core */
+	skv_parking_free(s);
 	skv_prefix_free(s);
 	skv_core_free(s->core);
 	skv_past_free(s);
@@ -405,12 +426,14 @@ static bool on_idle(void *server)
 	skv_loop_did(s->loop, "keys of prefixes");
 	more |= skv_tasks_work(server);
 	skv_parking_work(server);
+	skv_jobs_work(s->jobs);
+	skv_loop_did(s->loop, "jobs");
 	more |= skv_query_work(server);
 	skv_loop_did(s->loop, "lists");
 	skv_device_make(server);
 	skv_reply_announce_all(server);
 	skv_loop_did(s->loop, "notices");
-	return more || skv_parking_has_work(server); /* the work above may have given parking more to do */
+	return more || skv_parking_has_work(server) || skv_jobs_has_work(s->jobs); /* the work above may have given them more to do */
 }
 
 /* The policies match the directories: starts to serve, or goes on. */
@@ -494,7 +517,7 @@ static int close_core(struct skv_server *s)
 	if (s->restart.handing)
 		skv_fence_give(s, skv_handover_client);
 	skv_device_close_all(s);
-	skv_parking_close(s);
+	skv_jobs_close(s->jobs);
 	r = skv_loop_drain(s->loop);
 	if (r < 0)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));

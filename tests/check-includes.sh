@@ -29,10 +29,11 @@ daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h
 daemon/disk                | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/store/values.h
 daemon/store               | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/driver.h daemon/mem/mem.h daemon/disk
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
+daemon/jobs                | libclient/include/sparsekv common daemon/core daemon/disk daemon/worker
 daemon/server              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/loop daemon/mem daemon/plugin daemon/requests/lease.h daemon/sys daemon/worker
-daemon/requests            | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking.h daemon/prefix/prefix.h daemon/server daemon/sys
-daemon/parked              | libclient/include/sparsekv common daemon/core daemon/disk daemon/requests daemon/server daemon/sys daemon/worker
-daemon/prefix              | libclient/include/sparsekv common daemon/core daemon/ipc daemon/parked/parking-priv.h daemon/requests daemon/server daemon/store daemon/sys
+daemon/requests            | libclient/include/sparsekv common daemon/core daemon/ipc daemon/jobs/jobs.h daemon/parked/parking.h daemon/prefix/prefix.h daemon/server daemon/sys
+daemon/parked              | libclient/include/sparsekv common daemon/core daemon/disk daemon/jobs daemon/requests daemon/server daemon/sys
+daemon/prefix              | libclient/include/sparsekv common daemon/core daemon/jobs daemon/parked/parking.h daemon/requests daemon/server daemon/store daemon/sys
 daemon/restart             | libclient/include/sparsekv common daemon/core daemon/requests daemon/server daemon/sys
 daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h
 engine                     | libclient/include/sparsekv formats common/process.h
@@ -212,5 +213,5 @@ found=$(arrows "$planted" rooms 2 0 low high || echo failed)
 failed" ] || { echo "check-includes.sh: of two planted arrows it found: $found" >&2; exit 1; }
 
 check "$root"
-arrows "$root" daemon 60 8 sys loop mem plugin ipc core worker disk store server requests parked prefix restart ctl .
+arrows "$root" daemon 60 8 sys loop mem plugin ipc core worker disk store jobs server requests parked prefix restart ctl .
 [ ! -e config.status ] || rings "$root" .

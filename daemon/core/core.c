@@ -346,6 +346,11 @@ uint64_t skv_core_policy_generation(const struct skv_core *c)
 	return c->state.header->policy_generation;
 }
 
+int skv_core_state_fd(const struct skv_core *c)
+{
+	return c->state.fd;
+}
+
 int skv_core_control_fd(const struct skv_core *c, uint64_t *ret_bytes)
 {
 	*ret_bytes = c->control_bytes;

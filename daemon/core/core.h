@@ -400,6 +400,8 @@ uint32_t skv_core_next_plugin(struct skv_core *);
 void skv_core_replace_plugins(struct skv_core *, uint32_t (*id_of)(void *, const char *spec), void *);
 /* The control page: borrowed. It can no longer be mapped writable. */
 int skv_core_control_fd(const struct skv_core *, uint64_t *ret_bytes);
+/* The state's file: borrowed. The next process has the same one if it has the memory that the state refers to. */
+int skv_core_state_fd(const struct skv_core *);
 
 /* Calls `cb` for a sequence found corrupt, before it is dropped; for the log. `cb` must not call into the core. */
 void skv_core_on_corrupt(struct skv_core *,

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/core/pins.h"
 #include "daemon/parked/parking-priv.h"
@@ -17,7 +18,7 @@
 /* ---- removal ---------------------------------------------------------------------------------- */
 
 struct removal {
-	struct skv_worker_job work; /* first */
+	struct skv_worker_job work;
 	struct skv_disk_job m;
 	struct skv_parking *parking;
 	struct skv_parked *file;
@@ -40,15 +41,15 @@ void skv_parking_forget(struct skv_parking *k, struct skv_parked *p)
 /* A missing folder counts as a removed file. When the workers are closed, skv_parking_remove_rest() removes what is left. */
 static void removed(struct skv_worker_job *work, int error, const char *why, const void *answer)
 {
-	struct removal *x = (struct removal *)work;
+	struct removal *x = SKV_JOB_OWNER(work, struct removal, work);
 	struct skv_parked *p = x->file;
 
 	(void)why, (void)answer;
 	p->leaving = false;
-	x->parking->settled = true;
+	x->parking->jobs->settled = true;
 	if (error == 0 || error == -ENOENT)
 		skv_parking_forget(x->parking, p);
-	else if (!x->parking->closed)
+	else if (!x->parking->jobs->closed)
 		not_removed(p, error);
 	free(x);
 }
@@ -66,11 +67,11 @@ static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 		.m = {.kind = SKV_DISK_REMOVE, .n_fds = 2, .uid = p->uid},
 		.parking = k,
 		.file = p,
-		.fds = {k->files.folder, k->files.folder},
+		.fds = {k->jobs->lock, k->files.folder},
 	};
 	memcpy(x->m.file, p->file, sizeof(x->m.file));
 	p->leaving = true;
-	skv_worker_submit(k->workers[SKV_PARKING_REMOVE], &x->work);
+	skv_worker_submit(k->jobs->workers[SKV_JOBS_REMOVE], &x->work);
 }
 
 /* The file is forgotten only once it is gone: the next daemon would take a remaining file for a parked sequence. */
@@ -99,19 +100,43 @@ void skv_parking_remove_rest(struct skv_parking *k)
 	}
 }
 
-/* ---- quotas ---------------------------------------------------------------------------------- */
-
-static void sum_jobs(const struct skv_queue *jobs, uint32_t uid, bool prefixes, uint64_t *files, uint64_t *bytes)
+/*
+ * A sequence that is also in memory counts there: its file is removed before the sequence can be dropped. A sealed
+ * prefix never changes, and may be in both.
+ */
+void skv_parking_remove_known(struct skv_parking *k)
 {
-	SKV_QUEUE_EACH(e, jobs) {
-		const struct skv_parking_job *j = SKV_QUEUED_OWNER(e, struct skv_parking_job, queued);
+	for (size_t i = k->files.n; i > 0; i--) {
+		struct skv_parked *p = k->files.all[i - 1];
+		struct skv_model m;
 
-		if (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || (j->m.n_keys > 0) != prefixes)
-			continue;
-		*files += 1;
-		*bytes += j->m.max_bytes;
+		skv_wire_to_model(&m, &p->model);
+		if (!skv_parked_is_prefix(p) && !p->going && skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
+			skv_parking_remove(k, p);
 	}
 }
+
+/* ---- what was written ------------------------------------------------------------------------- */
+
+void skv_parking_used(struct skv_parked *p)
+{
+	p->used_ns = skv_real_ns();
+	p->since_ns = skv_now_ns();
+	p->age_ns = 0;
+}
+
+void skv_parking_written(struct skv_parking *k, const struct skv_disk_job *m, struct skv_parked *reserved, const struct skv_parked_header *h,
+                         struct skv_parked_keys *keys)
+{
+	struct skv_parked_header known = {.model = m->model};
+
+	memcpy(known.name, m->name, sizeof(known.name));
+	skv_files_put(&k->files, reserved, m->file, h ? h : &known, keys);
+	skv_parking_used(reserved);
+	skv_parking_trim_prefixes(k, m->uid);
+}
+
+/* ---- quotas ---------------------------------------------------------------------------------- */
 
 /*
  * Files and bytes of the user's sequences, or of its prefixes, including those that are being written. The size of
@@ -120,7 +145,11 @@ static void sum_jobs(const struct skv_queue *jobs, uint32_t uid, bool prefixes, 
 static void sum(const struct skv_parking *k, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
 {
 	skv_files_sum(&k->files, uid, prefixes, ret_files, ret_bytes);
-	sum_jobs(&k->in[SKV_PARKING_MOVING], uid, prefixes, ret_files, ret_bytes);
+	for (const struct skv_job *j = NULL; (j = skv_jobs_next(k->jobs, j, SKV_DISK_PARK, uid));)
+		if (j->state == SKV_JOB_MOVING && (j->m.n_keys > 0) == prefixes) {
+			*ret_files += 1;
+			*ret_bytes += j->m.max_bytes;
+		}
 }
 
 bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more, uint64_t *ret_left)

@@ -10,23 +10,10 @@
  */
 #include "daemon/parked/parking-priv.h"
 
-#include <errno.h>
 #include <openssl/crypto.h>
 #include <string.h>
-#include <unistd.h>
 #include "daemon/core/pins.h"
-
-int skv_parking_list_keys(const struct skv_parking_job *j, const struct skv_block_key *keys)
-{
-	const size_t bytes = j->m.n_keys * sizeof(*keys);
-	uint8_t tag[SKV_PARKED_TAG];
-
-	j->parking->ops->tag(j->parking->server, (uid_t)j->m.uid, keys, j->m.n_keys, tag);
-	return pwrite(j->list, tag, sizeof(tag), (off_t)j->m.keys_at) == sizeof(tag) &&
-	                       pwrite(j->list, keys, bytes, (off_t)(j->m.keys_at + sizeof(tag))) == (ssize_t)bytes
-	               ? 0
-	               : -ENOSPC;
-}
+#include "daemon/core/prefix.h"
 
 /* Do its keys belong to it and to this secret? */
 static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)

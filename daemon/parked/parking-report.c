@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/parked/parking-report.c - parked sequences as JSON for sparsekvctl. */
+#include "daemon/core/prefix.h"
 #include "daemon/core/units.h"
 #include "daemon/parked/parking-priv.h"
 
@@ -13,7 +14,7 @@ json_t *skv_parking_status(const struct skv_server *s, bool all, uid_t uid, cons
 	if (!k)
 		return json_array();
 	skv_files_sum(&k->files, all ? UINT32_MAX : (uint32_t)uid, false, &files, &bytes);
-	for (const struct skv_parking_job *j = k->jobs; j; j = j->next)
+	for (const struct skv_job *j = k->jobs->all; j; j = j->next)
 		jobs += all || j->m.uid == (uint32_t)uid;
 	return json_pack("[{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}]", "path", s->config.parked_path,
 	                 "account_limit_bytes", (json_int_t)s->config.account_parked_bytes, "sequences", (json_int_t)files, "bytes",

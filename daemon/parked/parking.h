@@ -22,19 +22,14 @@ struct skv_parking_ops {
 };
 /* Does nothing without parked-path. Negative errno, logged: the folder cannot be used. */
 int skv_parking_start(struct skv_server *, const struct skv_parking_ops *);
-/* Applies settings that may change at run time. */
-void skv_parking_reconfigure(struct skv_server *);
 /* Reads again what could not be read before: within a second, or after the import that is under way. */
 void skv_parking_reload(struct skv_server *);
-/* Cancels all jobs. Call it before the loop is drained. */
-void skv_parking_close(struct skv_server *);
+/* When its jobs are freed. */
 void skv_parking_free(struct skv_server *);
 
-/* Runs a turn. And: is there more to do? */
+/* Begins jobs. And: is there more to do? */
 void skv_parking_work(struct skv_server *);
 bool skv_parking_has_work(const struct skv_server *);
-/* Memory may have been freed: try the jobs that wait for it. */
-void skv_parking_retry(struct skv_server *);
 /* Once a second: expires parked sequences that were not used for sequence-ttl. */
 void skv_parking_tick(struct skv_server *);
 /* Once a second: after a reload, looks at files that could not be read, once no import is under way. */

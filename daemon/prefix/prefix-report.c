@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/prefix/prefix-report.c - statistics of sealed prefixes, of a user or in all, as JSON for sparsekvctl. */
+#include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix-priv.h"
 
 /* Adds those of prefixes on disk. */

@@ -24,6 +24,8 @@
 #include <string.h>
 #include "common/clock.h"
 #include "common/spec.h"
+#include "daemon/jobs/jobs.h"
+#include "daemon/parked/parking.h"
 #include "daemon/requests/tasks.h"
 #include "daemon/store/config.h"
 #include "daemon/store/nixl.h"
@@ -472,8 +474,8 @@ static int check_nixl(const struct skv_server *s)
 		skv_log(LOG_ERR, "prefix-store-nixl: %s", why);
 		return -EINVAL;
 	}
-	skv_worker_keep(s->parking->workers[SKV_PARKING_FETCH], true);
-	skv_worker_keep(s->parking->workers[SKV_PARKING_SEND], true);
+	skv_worker_keep(s->jobs->workers[SKV_JOBS_FETCH], true);
+	skv_worker_keep(s->jobs->workers[SKV_JOBS_SEND], true);
 	return 0;
 }
 

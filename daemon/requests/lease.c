@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/parked/parking.h"
+#include "daemon/jobs/jobs.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"
 #include "daemon/server/server-priv.h"
@@ -103,7 +103,7 @@ static void serve(struct skv_server *s, uint32_t pool)
 		else
 			forget(w);
 	}
-	skv_parking_retry(s);
+	skv_jobs_retry(s->jobs);
 }
 
 void skv_lease_retry(struct skv_server *s)

@@ -88,6 +88,7 @@ struct skv_server {
 	struct skv_scan *scan;
 	struct skv_counts *counts;
 	struct skv_device *devices[SKV_MEMORY_KINDS]; /* by number; NULL: not opened yet */
+	struct skv_jobs *jobs;
 	struct skv_parking *parking;                  /* NULL: parking is off */
 	struct skv_prefix *prefix;
 	struct skv_requests requests;
