@@ -253,7 +253,7 @@ static int start_signals(struct skv_server *s)
 	return s->life.signal_fd < 0 ? -errno : 0;
 }
 
-static void fail(void *server, const char *what, int error)
+static void on_failure(void *server, const char *what, int error)
 {
 	skv_server_fail(server, what, error);
 }
@@ -261,7 +261,7 @@ static void fail(void *server, const char *what, int error)
 static int start_jobs(struct skv_server *s)
 {
 	const struct skv_jobs_config config = {
-		.loop = s->loop, .core = s->core, .program = s->worker, .timeout_ns = s->config.disk_timeout, .fail = fail, .server = s};
+		.loop = s->loop, .core = s->core, .program = s->worker, .timeout_ns = s->config.disk_timeout, .fail = on_failure, .server = s};
 	char why[SKV_TEXT_MAX];
 	int r = skv_jobs_new(&config, &s->jobs, why);
 

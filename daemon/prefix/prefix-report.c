@@ -26,7 +26,7 @@ json_t *skv_prefix_status(const struct skv_server *s, bool all, uid_t uid, const
 		sending += (all || a->uid == uid) && a->state == SKV_PREFIX_SENDS;
 	}
 	row = json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "store",
-	                *s->config.prefix_store && s->parking, "sealed", (json_int_t)n[SKV_COUNT_SEALED], "asked",
+	                *s->config.prefix_store != 0, "sealed", (json_int_t)n[SKV_COUNT_SEALED], "asked",
 	                (json_int_t)n[SKV_COUNT_ASKED], "hits", (json_int_t)n[SKV_COUNT_HITS], "asked_tokens",
 	                (json_int_t)n[SKV_COUNT_ASKED_TOKENS], "hit_tokens", (json_int_t)n[SKV_COUNT_HIT_TOKENS], "fetching",
 	                (json_int_t)fetching, "fetched", (json_int_t)n[SKV_COUNT_FETCHED], "fetched_tokens",

@@ -37,7 +37,7 @@
 
 static bool has_store(const struct skv_server *s)
 {
-	return *s->config.prefix_store && s->parking;
+	return *s->config.prefix_store != 0;
 }
 
 /* ---- requests --------------------------------------------------------------------------------- */
@@ -445,10 +445,6 @@ static int check_store(const struct skv_server *s)
 		skv_log(LOG_ERR,
 		        "prefix-store: expected prefix-secret-file, too: without a secret all users of the store "
 		        "could read and write prefixes");
-		return -EINVAL;
-	}
-	if (!s->parking) {
-		skv_log(LOG_ERR, "prefix-store: expected parked-path, too: workers of the store have their lock there");
 		return -EINVAL;
 	}
 	if (skv_store_config_parse(&store, s->config.prefix_store, why) < 0) {
