@@ -11,7 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/policies.h"
+#include "daemon/core/work/requests.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/deferred.h"

@@ -18,8 +18,10 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/fd.h"
+#include "daemon/core/restart/life.h"
+#include "daemon/core/work/policies.h"
+#include "daemon/core/work/turns.h"
 #include "daemon/jobs/jobs.h"
-#include "daemon/mem/mem.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/request.h"
@@ -141,7 +143,7 @@ static int start_core(struct skv_server *s)
 	if (r < 0)
 		return r;
 	s->hostmem.core = s->core;
-	skv_past_watch_clients(s);
+	skv_past_watch_clients(s, skv_fence_resume);
 	skv_core_commit(s->core);
 	skv_loop_before_submit(s->loop, commit, s->core);
 	skv_core_on_corrupt(s->core, on_corrupt, s);

@@ -8,6 +8,9 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/work/turns.h"
+#include "daemon/core/work/views.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/deferred.h"

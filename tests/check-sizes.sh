@@ -17,10 +17,10 @@ common/clock.h                    | the monotonic time
 common/fd.h                       | file descriptors that close themselves
 common/spec.h                     | specs of policies
 common/wire.h                     | messages
-daemon/core/charge.h              | what a user is charged for
-daemon/core/core-priv.h           | struct skv_core
+daemon/core/memory/charge.h              | what a user is charged for
+daemon/core/state/core-priv.h           | struct skv_core
 daemon/sys/log.h                  | log lines
-daemon/core/refuse.h              | why a call is refused
+daemon/core/state/refuse.h              | why a call is refused
 daemon/server/server-priv.h              | what the parts of the server share
 libclient/conn.h                     | a connection, and requests on it
 kernels/compress.h                | how a compressed token is stored

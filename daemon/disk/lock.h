@@ -6,7 +6,7 @@
  * exclusively, for a moment, and then all of it is the next daemon's alone. A worker that gets its lock only later finds
  * out that its daemon has ended, and does nothing.
  *
- *   the state      of the daemon (core/state.h) stands for all memory that it refers to: the next daemon has the
+ *   the state      of the daemon (core/state/state.h) stands for all memory that it refers to: the next daemon has the
  *                  same file if it has the memory
  *   the folder     of parked files, for jobs on files
  *

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/core/core.h"
 
 struct skv_job_asked {
 	struct skv_job_asked *next;

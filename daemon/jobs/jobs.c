@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/fd.h"
-#include "daemon/core/pins.h"
+#include "daemon/core/memory/pins.h"
+#include "daemon/core/restart/life.h"
 #include "daemon/disk/lock.h"
 #include "daemon/jobs/ask.h"
 

@@ -11,7 +11,6 @@
 #define SKV_JOBS_H
 
 #include "common/queue.h"
-#include "daemon/core/core.h"
 #include "daemon/disk/job.h"
 #include "daemon/worker/worker.h"
 
@@ -30,6 +29,7 @@ enum skv_jobs_worker {
 	SKV_JOBS_WORKERS
 };
 
+struct skv_core;
 struct skv_job;
 struct skv_job_kind {
 	enum skv_jobs_worker worker; /* moves the bytes */
@@ -60,7 +60,7 @@ struct skv_job {
 	enum skv_job_state state; /* set by skv_job_enter() */
 	struct skv_queued queued; /* in the queue of its state */
 	struct skv_job_asked *asked; /* requests that wait for it */
-	uint64_t pinned; /* bytes charged to the user until the job is freed (core/pins.h) */
+	uint64_t pinned; /* bytes charged to the user until the job is freed (core/memory/pins.h) */
 };
 /* The kind's struct. */
 #define SKV_JOB_OWNER(j, type, member) ((type *)(void *)((char *)(j)-offsetof(type, member)))

@@ -8,7 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "common/fd.h"
-#include "daemon/core/pins.h"
+#include "daemon/core/memory/pins.h"
+#include "daemon/core/work/turns.h"
 
 #define MARKED_IN_A_TURN 65536u /* entries */
 

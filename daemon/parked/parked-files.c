@@ -11,7 +11,8 @@
 #include <string.h>
 #include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/core/pins.h"
+#include "daemon/core/memory/pins.h"
+#include "daemon/core/work/requests.h"
 #include "daemon/parked/parking-priv.h"
 #include "daemon/sys/log.h"
 

@@ -12,8 +12,7 @@
 
 #include <openssl/crypto.h>
 #include <string.h>
-#include "daemon/core/pins.h"
-#include "daemon/core/prefix.h"
+#include "daemon/core/memory/pins.h"
 
 /* Do its keys belong to it and to this secret? */
 static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)

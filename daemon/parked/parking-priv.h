@@ -6,7 +6,7 @@
 #ifndef SKV_PARKING_PRIV_H
 #define SKV_PARKING_PRIV_H
 
-#include "daemon/core/block-index.h"
+#include "daemon/core/state/block-index.h"
 #include "daemon/jobs/ask.h"
 #include "daemon/parked/parking.h"
 #include "daemon/server/server-priv.h"

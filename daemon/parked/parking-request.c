@@ -15,8 +15,8 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/core/parking.h"
-#include "daemon/core/prefix.h"
+#include "daemon/core/work/parking.h"
+#include "daemon/core/work/requests.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/report.h"
 #include "daemon/server/device.h"

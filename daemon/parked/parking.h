@@ -4,7 +4,6 @@
 #define SKV_PARKING_H
 
 #include <jansson.h>
-#include "daemon/core/core.h"
 #include "daemon/disk/files.h"
 
 struct skv_server;

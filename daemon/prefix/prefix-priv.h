@@ -3,7 +3,6 @@
 #ifndef SKV_PREFIX_PRIV_H
 #define SKV_PREFIX_PRIV_H
 
-#include "daemon/core/pins.h"
 #include "daemon/prefix/prefix-keys.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/deferred.h"

@@ -24,6 +24,9 @@
 #include <string.h>
 #include "common/clock.h"
 #include "common/spec.h"
+#include "daemon/core/memory/pins.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/policies.h"
 #include "daemon/jobs/jobs.h"
 #include "daemon/parked/parking.h"
 #include "daemon/requests/tasks.h"

@@ -21,7 +21,8 @@
 #include <sys/stat.h>
 #include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/core/core.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/requests.h"
 #include "daemon/parked/parking.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"

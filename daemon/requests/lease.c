@@ -14,6 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/requests.h"
 #include "daemon/jobs/jobs.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"

@@ -9,6 +9,8 @@
 #include <config.h>
 #include <errno.h>
 #include <string.h>
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/restart/life.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/log.h"
 

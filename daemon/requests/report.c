@@ -16,6 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/work/policies.h"
+#include "daemon/core/work/turns.h"
+#include "daemon/core/work/views.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/query.h"

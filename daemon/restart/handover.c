@@ -27,7 +27,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "common/fd.h"
-#include "daemon/core/core.h"
+#include "daemon/core/restart/life.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/log.h"
 

@@ -22,7 +22,8 @@
 #include <sys/pidfd.h>
 #include <time.h>
 #include "common/fd.h"
-#include "daemon/requests/fence.h"
+#include "daemon/core/restart/life.h"
+#include "daemon/core/work/clients.h"
 #include "daemon/restart/handover.h"
 #include "daemon/server/device.h"
 #include "daemon/sys/log.h"
@@ -179,13 +180,13 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 	return r;
 }
 
-void skv_past_watch_clients(struct skv_server *s)
+void skv_past_watch_clients(struct skv_server *s, void (*watch)(struct skv_server *, uint32_t client, struct skv_peer *))
 {
 	for (uint32_t i = 0; i < s->restart.n_clients; i++) {
 		struct skv_past_client *p = &s->restart.clients[i];
 
 		if (p->peer.pidfd >= 0 || p->gone) {
-			skv_fence_resume(s, p->client, &p->peer);
+			watch(s, p->client, &p->peer);
 			continue;
 		}
 		/* the process may live, and write to its pages */
