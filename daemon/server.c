@@ -151,7 +151,10 @@ static int start_core(struct skv_server *s)
 	return 0;
 }
 
-/* Makes the kernel's table of descriptors as large as it has to become: growing it later stops the loop for up to 20 ms. */
+/*
+ * Makes the kernel's table of descriptors as large as it has to become: growing it later stops the loop for up to 20
+ * ms.
+ */
 static void grow_table(uint64_t n)
 {
 	const int fd = open("/", O_PATH | O_CLOEXEC);
@@ -170,8 +173,10 @@ static int take_descriptors(const struct skv_config *c)
 	const uint64_t most = least + c->max_sequences + c->max_sessions + c->max_pools + UINT64_C(2) * c->max_clients;
 
 	if (limit < least) {
-		skv_log(LOG_ERR, "RLIMIT_NOFILE: got %llu, expected at least %llu descriptors to start with, and %llu for all that the settings allow "
-		        "(ulimit -Hn, LimitNOFILE= of the unit)", (unsigned long long)limit, (unsigned long long)least, (unsigned long long)most);
+		skv_log(LOG_ERR,
+		        "RLIMIT_NOFILE: got %llu, expected at least %llu descriptors to start with, and %llu for all "
+		        "that the settings allow (ulimit -Hn, LimitNOFILE= of the unit)",
+		        (unsigned long long)limit, (unsigned long long)least, (unsigned long long)most);
 		return -EMFILE;
 	}
 	if (limit < most)
@@ -222,8 +227,10 @@ static int start_loop(struct skv_server *s)
 
 static int start_ipc(struct skv_server *s)
 {
-	static const struct skv_ipc_ops ops = {
-		.message = skv_request, .gone = skv_request_gone, .used_up = skv_request_used_up, .drained = skv_request_drained};
+	static const struct skv_ipc_ops ops = {.message = skv_request,
+	                                       .gone = skv_request_gone,
+	                                       .used_up = skv_request_used_up,
+	                                       .drained = skv_request_drained};
 	int fds[2], r = open_sockets(s, fds);
 
 	if (r < 0)
@@ -262,8 +269,12 @@ static void on_failure(void *server, const char *what, int error)
 
 static int start_jobs(struct skv_server *s)
 {
-	const struct skv_jobs_config config = {
-		.loop = s->loop, .core = s->core, .program = s->worker, .timeout_ns = s->config.disk_timeout, .fail = on_failure, .server = s};
+	const struct skv_jobs_config config = {.loop = s->loop,
+	                                       .core = s->core,
+	                                       .program = s->worker,
+	                                       .timeout_ns = s->config.disk_timeout,
+	                                       .fail = on_failure,
+	                                       .server = s};
 	char why[SKV_TEXT_MAX];
 	int r = skv_jobs_new(&config, &s->jobs, why);
 
@@ -273,7 +284,8 @@ static int start_jobs(struct skv_server *s)
 }
 
 /* A parked sequence or prefix has been read, or reading failed: tells what waits for it. */
-static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error, const char *why)
+static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error,
+                        const char *why)
 {
 	if (skv_prefix_name_valid(name))
 		skv_prefix_restored(s, uid, name);
@@ -435,7 +447,8 @@ static bool on_idle(void *server)
 	skv_device_make(server);
 	skv_reply_announce_all(server);
 	skv_loop_did(s->loop, "notices");
-	return more || skv_parking_has_work(server) || skv_jobs_has_work(s->jobs); /* the work above may have given them more to do */
+	return more || skv_parking_has_work(server) ||
+	       skv_jobs_has_work(s->jobs); /* the work above may have given them more to do */
 }
 
 /* The policies match the directories: starts to serve, or goes on. */
@@ -449,7 +462,8 @@ static void on_scanned(void *server)
 	skv_registry_names(s->registry, names, sizeof(names));
 	if (!s->life.serving) {
 		skv_log(LOG_NOTICE, "sparsekvd %s listens on %s; policies: %s", PACKAGE_VERSION,
-		        s->life.sockets.clients.path ? s->life.sockets.clients.path : "the service manager's socket", names);
+		        s->life.sockets.clients.path ? s->life.sockets.clients.path : "the service manager's socket",
+		        names);
 		skv_policy_replace_all(s);
 		skv_ipc_listen(s->ipc);
 		s->life.serving = true;
@@ -551,8 +565,10 @@ int skv_server_run(struct skv_server *s)
 	if (s->life.watchdog_ns)
 		skv_op_timer(s->loop, &s->life.watchdog_op, s->life.watchdog_ns, on_watchdog);
 	if (s->life.signal_fd >= 0)
-		skv_op_read(s->loop, &s->life.signal_op, s->life.signal_fd, &s->life.signal, sizeof(s->life.signal), on_signal);
-	skv_op_read(s->loop, &s->life.command_op, s->life.command_fd, &s->life.command, sizeof(s->life.command), on_command);
+		skv_op_read(s->loop, &s->life.signal_op, s->life.signal_fd, &s->life.signal, sizeof(s->life.signal),
+		            on_signal);
+	skv_op_read(s->loop, &s->life.command_op, s->life.command_fd, &s->life.command, sizeof(s->life.command),
+	            on_command);
 	skv_tick_start(s);
 	skv_loop_on_idle(s->loop, on_idle, s);
 	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);

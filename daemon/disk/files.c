@@ -133,7 +133,8 @@ void skv_files_forget(struct skv_files *f, struct skv_parked *p)
 	free(p);
 }
 
-struct skv_parked *skv_files_next(const struct skv_files *f, const struct skv_parked *p, uint32_t uid, const char *model, const char *name)
+struct skv_parked *skv_files_next(const struct skv_files *f, const struct skv_parked *p, uint32_t uid,
+                                  const char *model, const char *name)
 {
 	struct skv_parked *next = p ? p->next : *list_of(f, uid, model, name);
 
@@ -142,7 +143,8 @@ struct skv_parked *skv_files_next(const struct skv_files *f, const struct skv_pa
 	return next;
 }
 
-struct skv_parked *skv_files_find(const struct skv_files *f, uint32_t uid, const char *model, uint32_t rank, uint32_t n_ranks, const char *name)
+struct skv_parked *skv_files_find(const struct skv_files *f, uint32_t uid, const char *model, uint32_t rank,
+                                  uint32_t n_ranks, const char *name)
 {
 	struct skv_parked *p = NULL;
 
@@ -240,7 +242,8 @@ static int read_keys(int fd, uint32_t n, struct skv_parked_keys **ret)
 	return 0;
 }
 
-int skv_files_header(int user, const char *file, struct skv_parked_header *ret, struct skv_parked_keys **ret_keys, const char **ret_why)
+int skv_files_header(int user, const char *file, struct skv_parked_header *ret, struct skv_parked_keys **ret_keys,
+                     const char **ret_why)
 {
 	SKV_FD_CLEANUP int fd = openat(user, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	struct skv_parked_header h;
@@ -383,7 +386,8 @@ bool skv_files_is_listed(const struct skv_files *f, uint32_t uid, const struct s
 	struct skv_parked *p = NULL;
 
 	if (!found->error && !*found->odd) {
-		while ((p = skv_files_next(f, p, uid, found->header.model.name, found->header.name)) && strcmp(p->file, found->file) != 0)
+		while ((p = skv_files_next(f, p, uid, found->header.model.name, found->header.name)) &&
+		       strcmp(p->file, found->file) != 0)
 			;
 		return p != NULL;
 	}
@@ -402,7 +406,8 @@ static void tell_unread(uint32_t uid, const char *file, int error, skv_files_odd
 	odd(name, why);
 }
 
-int skv_files_enter(struct skv_files *f, uint32_t uid, const struct skv_files_found *found, struct skv_parked_keys *keys, skv_files_odd odd)
+int skv_files_enter(struct skv_files *f, uint32_t uid, const struct skv_files_found *found,
+                    struct skv_parked_keys *keys, skv_files_odd odd)
 {
 	char name[32 + NAME_MAX];
 	struct skv_parked *p;

@@ -69,9 +69,9 @@ enum skv_disk_job_kind {
 	SKV_DISK_LOOK = 9,
 
 	/*
-	 * Jobs on a sealed prefix (daemon/core/work/prefix.h) and the prefix store. In place of the folder there is a memfd
-	 * with the contents that store/values.h describes: the store, the tenant's key, names of blocks, and token ids
-	 * for GET.
+	 * Jobs on a sealed prefix (daemon/core/work/prefix.h) and the prefix store. In place of the folder there is a
+	 * memfd with the contents that store/values.h describes: the store, the tenant's key, names of blocks, and
+	 * token ids for GET.
 	 *
 	 * PUT: from memory to the store. fds and list as for PARK. Blocks that the store has are not sent again.
 	 * `bytes` of the answer is the number of bytes sent.

@@ -10,7 +10,10 @@
 
 #define LOCK_TRIES 200u /* of 5 ms each */
 
-/* The lock needs an open file description of its own, so that it is independent of other locks and ends with this process. */
+/*
+ * The lock needs an open file description of its own, so that it is independent of other locks and ends with this
+ * process.
+ */
 int skv_disk_lock(int fd)
 {
 	char path[32];

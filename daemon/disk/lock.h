@@ -3,8 +3,8 @@
  * daemon/disk/lock.h - locks by which a daemon that starts knows that no worker of its predecessor is at work any more.
  *
  * During a job a worker holds shared locks (flock) on what it works on. The next daemon takes each of these locks
- * exclusively, for a moment, and then all of it is the next daemon's alone. A worker that gets its lock only later finds
- * out that its daemon has ended, and does nothing.
+ * exclusively, for a moment, and then all of it is the next daemon's alone. A worker that gets its lock only later
+ * finds out that its daemon has ended, and does nothing.
  *
  *   the state      of the daemon (core/state/state.h) stands for all memory that it refers to: the next daemon has the
  *                  same file if it has the memory

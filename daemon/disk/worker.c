@@ -28,7 +28,10 @@ static ssize_t receive(void *to, size_t bytes, int *fds, uint32_t *n_fds, uint32
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SKV_DISK_PACKET_FDS * sizeof(int))];
 	struct iovec iov = {to, bytes};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct msghdr msg = {.msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control,
+	                     .msg_controllen = sizeof(control)};
 	struct cmsghdr *c;
 	uint32_t n = 0;
 	ssize_t got;
@@ -80,7 +83,9 @@ static int lock(struct skv_disk_work *work, int fd)
 {
 	const int r = skv_disk_lock(fd);
 
-	return r < 0 ? skv_disk_refuse(work, r, "the lock that shows the next daemon that a worker is at work: %s", strerror(-r)) : r;
+	return r < 0 ? skv_disk_refuse(work, r, "the lock that shows the next daemon that a worker is at work: %s",
+	                               strerror(-r))
+	             : r;
 }
 
 /* A daemon that has exited has closed its end, even if jobs of it are still queued. */
@@ -142,7 +147,12 @@ static int work_on(struct skv_disk_work *work, int *fds)
 
 static bool answer(const struct skv_disk_work *work, int error)
 {
-	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes, .inode = work->inode, .changed_ns = work->changed_ns, .n_blocks = work->n_blocks, .n_nixl = work->n_nixl,
+	struct skv_disk_answer answer = {.error = error,
+	                                 .bytes = work->bytes,
+	                                 .inode = work->inode,
+	                                 .changed_ns = work->changed_ns,
+	                                 .n_blocks = work->n_blocks,
+	                                 .n_nixl = work->n_nixl,
 	                                 .nixl_bytes = work->nixl_bytes};
 
 	if (error) {

@@ -25,7 +25,8 @@ static void done(struct skv_worker_job *work, int error, const char *why, const 
 	j->kind->moved(j, j->jobs->closed ? -ECANCELED : error, why, answer);
 }
 
-void skv_job_begin(struct skv_job *j, struct skv_jobs *jobs, const struct skv_job_kind *kind, enum skv_disk_job_kind disk_kind, uint32_t uid)
+void skv_job_begin(struct skv_job *j, struct skv_jobs *jobs, const struct skv_job_kind *kind,
+                   enum skv_disk_job_kind disk_kind, uint32_t uid)
 {
 	*j = (struct skv_job){
 		.kind = kind,
@@ -90,7 +91,8 @@ static bool is_for(const struct skv_job *j, enum skv_disk_job_kind kind)
 	return j->m.kind == (uint32_t)kind;
 }
 
-struct skv_job *skv_jobs_next(const struct skv_jobs *jobs, const struct skv_job *after, enum skv_disk_job_kind kind, uint32_t uid)
+struct skv_job *skv_jobs_next(const struct skv_jobs *jobs, const struct skv_job *after, enum skv_disk_job_kind kind,
+                              uint32_t uid)
 {
 	struct skv_job *j = after ? after->next : jobs->all;
 
@@ -198,7 +200,9 @@ static int lock_out(struct skv_jobs *jobs, char why[SKV_TEXT_MAX])
 	jobs->lock = open(path, O_RDONLY | O_CLOEXEC);
 	r = jobs->lock < 0 ? -errno : skv_disk_lock_out(jobs->lock);
 	if (r < 0)
-		snprintf(why, SKV_TEXT_MAX, "%s: %s", path, r == -EWOULDBLOCK ? "a worker of the previous daemon is still at work on its memory" : strerror(-r));
+		snprintf(why, SKV_TEXT_MAX, "%s: %s", path,
+		         r == -EWOULDBLOCK ? "a worker of the previous daemon is still at work on its memory"
+		                           : strerror(-r));
 	return r;
 }
 

@@ -103,14 +103,16 @@ void skv_jobs_retry(struct skv_jobs *);
 bool skv_jobs_settle(struct skv_jobs *);
 
 /* The next job after `after` (NULL: the first) that tells its worker this kind, of this user. NULL: there is none. */
-struct skv_job *skv_jobs_next(const struct skv_jobs *, const struct skv_job *after, enum skv_disk_job_kind, uint32_t uid);
+struct skv_job *skv_jobs_next(const struct skv_jobs *, const struct skv_job *after, enum skv_disk_job_kind,
+                              uint32_t uid);
 /* The same of all users. */
 struct skv_job *skv_jobs_any(const struct skv_jobs *, enum skv_disk_job_kind);
 /* Does the user have a job of this kind? */
 bool skv_jobs_has(const struct skv_jobs *, const struct skv_job_kind *, uint32_t uid);
 
 /* Begins a job, in a zeroed struct of its kind. skv_job_free() ends it, in any state but MOVING. */
-void skv_job_begin(struct skv_job *, struct skv_jobs *, const struct skv_job_kind *, enum skv_disk_job_kind, uint32_t uid);
+void skv_job_begin(struct skv_job *, struct skv_jobs *, const struct skv_job_kind *, enum skv_disk_job_kind,
+                   uint32_t uid);
 void skv_job_free(struct skv_job *);
 /*
  * Moves the job to this state, behind the user's other jobs there. In TURNS it gets a turn; each turn of the loop

@@ -115,7 +115,8 @@ static int mark_segment(struct skv_job_memory *mem, uint32_t segment)
 }
 
 /* Appends the ids of pages to the list, and marks their segments. */
-static int add_pages(struct skv_job_memory *mem, const struct skv_wire_run *runs, uint32_t n, uint32_t pages_per_segment)
+static int add_pages(struct skv_job_memory *mem, const struct skv_wire_run *runs, uint32_t n,
+                     uint32_t pages_per_segment)
 {
 	uint32_t ids[4096], used = 0;
 
@@ -174,10 +175,13 @@ int skv_job_memory_take(struct skv_job *j, struct skv_job_memory *mem, int user,
 /* ---- to the worker ---------------------------------------------------------------------------- */
 
 /* Appends the numbers of needed segments to the list, and their descriptors to `fds`. False: a segment is gone. */
-static bool add_segments(const struct skv_job *j, const struct skv_job_memory *mem, uint64_t listed, int *fds, uint32_t *n_fds)
+static bool add_segments(const struct skv_job *j, const struct skv_job_memory *mem, uint64_t listed, int *fds,
+                         uint32_t *n_fds)
 {
 	for (uint32_t s = 0; s < mem->n_segments; s++) {
-		const struct skv_mem_handle *h = mem->segments[s] ? skv_core_seq_segment(j->jobs->config.core, mem->seq, s) : NULL;
+		const struct skv_mem_handle *h = mem->segments[s]
+		                                         ? skv_core_seq_segment(j->jobs->config.core, mem->seq, s)
+		                                         : NULL;
 
 		if (!mem->segments[s])
 			continue;

@@ -55,7 +55,8 @@ int skv_parking_begin_export(struct skv_parking *k, struct skv_parked *p, int fd
 	int r;
 
 	if (!x) {
-		snprintf(why, SKV_TEXT_MAX, waits ? "another sequence of this user is being exported" : "the daemon is out of memory");
+		snprintf(why, SKV_TEXT_MAX,
+		         waits ? "another sequence of this user is being exported" : "the daemon is out of memory");
 		skv_close_fd(fd);
 		return waits ? -EBUSY : -ENOMEM;
 	}

@@ -42,7 +42,8 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 
 static const struct skv_job_kind kind = {SKV_JOBS_IMPORT, NULL, moved, free_import};
 
-int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct skv_job_ask *ask, char why[SKV_TEXT_MAX])
+int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct skv_job_ask *ask,
+                             char why[SKV_TEXT_MAX])
 {
 	const bool waits = skv_jobs_has(k->jobs, &kind, uid);
 	struct import *x = waits ? NULL : calloc(1, sizeof(*x));
@@ -50,7 +51,8 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	int r;
 
 	if (!x) {
-		snprintf(why, SKV_TEXT_MAX, waits ? "another sequence of this user is being imported" : "the daemon is out of memory");
+		snprintf(why, SKV_TEXT_MAX,
+		         waits ? "another sequence of this user is being imported" : "the daemon is out of memory");
 		skv_close_fd(fd);
 		return waits ? -EBUSY : -ENOMEM;
 	}
@@ -67,7 +69,8 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	if (r < 0)
 		(void)skv_job_not_begun(&x->job, r, why);
 	if (r == -EDQUOT)
-		snprintf(why, SKV_TEXT_MAX, "the user's quota for parked sequences is used up (account-parked-bytes, account-sequences)");
+		snprintf(why, SKV_TEXT_MAX,
+		         "the user's quota for parked sequences is used up (account-parked-bytes, account-sequences)");
 	return r;
 }
 
@@ -119,7 +122,11 @@ static void imported(struct import *x, const struct skv_parked_header *h)
 	skv_parking_written(k, &x->job.m, file, h, NULL);
 	if (r < 0)
 		skv_parking_remove(k, file);
-	skv_job_end(&x->job, r, r == 0 ? "" : r == -EEXIST ? "there is a sequence of this name in memory" : strerror(-r), file->bytes);
+	skv_job_end(&x->job, r,
+	            r == 0         ? ""
+	            : r == -EEXIST ? "there is a sequence of this name in memory"
+	                           : strerror(-r),
+	            file->bytes);
 }
 
 static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer)

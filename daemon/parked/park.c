@@ -56,9 +56,11 @@ static const struct skv_job_kind kind = {SKV_JOBS_WRITE, turn, moved, free_park}
  * A sealed prefix that has a file needs no job: its memory is freed (*ret). False: it is not a prefix, or has no
  * file.
  */
-static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_location *at, struct skv_job_ask *ask, int *ret)
+static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_location *at, struct skv_job_ask *ask,
+                     int *ret)
 {
-	struct skv_parked *p = skv_files_find(&k->files, at->uid, at->model->name, at->model->rank, at->model->n_ranks, at->name);
+	struct skv_parked *p = skv_files_find(&k->files, at->uid, at->model->name, at->model->rank, at->model->n_ranks,
+	                                      at->name);
 
 	if (!p || !p->indexed || p->going)
 		return false;
@@ -128,9 +130,11 @@ static void park_failed(struct park *p, int error, const char *why)
 	const struct skv_disk_job *m = &p->job.m;
 	struct skv_server *s = p->parking->server;
 
-	skv_core_park_failed(s->core, p->memory.seq, skv_now_ns()); /* a prefix is then dropped when its memory is needed */
+	skv_core_park_failed(s->core, p->memory.seq,
+	                     skv_now_ns()); /* a prefix is then dropped when its memory is needed */
 	if (error != -ECANCELED && error != -EBUSY) {
-		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, cannot be parked and stays in memory: %s", m->name, m->model.name, m->uid, why);
+		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, cannot be parked and stays in memory: %s",
+		             m->name, m->model.name, m->uid, why);
 		skv_count(s->counts, (uid_t)m->uid, SKV_COUNT_PARKING_FAILED, 1);
 	}
 	skv_job_end(&p->job, error, why, 0);
@@ -193,7 +197,9 @@ static int write_file(struct park *p, char why[SKV_TEXT_MAX])
 	m->keys_at = (m->n_entries + p->memory.n_segments) * sizeof(skv_pte); /* numbers of segments come first */
 	m->max_bytes = file_bytes(m);
 	if (!skv_parking_quota_allows(k, m->uid, m->max_bytes, &left)) {
-		snprintf(why, SKV_TEXT_MAX, "its file may take %llu bytes, and the user's quota (account-parked-bytes, account-sequences) leaves room for %llu",
+		snprintf(why, SKV_TEXT_MAX,
+		         "its file may take %llu bytes, and the user's quota (account-parked-bytes, account-sequences) "
+		         "leaves room for %llu",
 		         (unsigned long long)m->max_bytes, (unsigned long long)left);
 		return -EDQUOT;
 	}
@@ -253,7 +259,8 @@ static void turn(struct skv_job *j)
 	if (r == 0) {
 		park_listed(p);
 	} else if (r != SKV_CORE_E_TURNS) {
-		snprintf(why, sizeof(why), "%s", r == SKV_CORE_E_NOENT ? TAKEN : skv_core_why(p->parking->server->core));
+		snprintf(why, sizeof(why), "%s",
+		         r == SKV_CORE_E_NOENT ? TAKEN : skv_core_why(p->parking->server->core));
 		park_failed(p, r == SKV_CORE_E_NOENT ? -EBUSY : -skv_core_errno((enum skv_core_error)r), why);
 	}
 }

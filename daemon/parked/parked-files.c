@@ -39,7 +39,10 @@ void skv_parking_forget(struct skv_parking *k, struct skv_parked *p)
 	skv_files_forget(&k->files, p);
 }
 
-/* A missing folder counts as a removed file. When the workers are closed, skv_parking_remove_rest() removes what is left. */
+/*
+ * A missing folder counts as a removed file. When the workers are closed, skv_parking_remove_rest() removes what is
+ * left.
+ */
 static void removed(struct skv_worker_job *work, int error, const char *why, const void *answer)
 {
 	struct removal *x = SKV_JOB_OWNER(work, struct removal, work);
@@ -64,7 +67,12 @@ static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 		return;
 	}
 	*x = (struct removal){
-		.work = {.job = &x->m, .bytes = sizeof(x->m), .fds = x->fds, .n_fds = 2, .user = p->uid, .done = removed},
+		.work = {.job = &x->m,
+	                 .bytes = sizeof(x->m),
+	                 .fds = x->fds,
+	                 .n_fds = 2,
+	                 .user = p->uid,
+	                 .done = removed},
 		.m = {.kind = SKV_DISK_REMOVE, .n_fds = 2, .uid = p->uid},
 		.parking = k,
 		.file = p,
@@ -126,8 +134,8 @@ void skv_parking_used(struct skv_parked *p)
 	p->age_ns = 0;
 }
 
-void skv_parking_written(struct skv_parking *k, const struct skv_disk_job *m, struct skv_parked *reserved, const struct skv_parked_header *h,
-                         struct skv_parked_keys *keys)
+void skv_parking_written(struct skv_parking *k, const struct skv_disk_job *m, struct skv_parked *reserved,
+                         const struct skv_parked_header *h, struct skv_parked_keys *keys)
 {
 	struct skv_parked_header known = {.model = m->model};
 
@@ -159,7 +167,9 @@ bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more
 	uint64_t files, bytes;
 
 	sum(k, uid, false, &files, &bytes);
-	*ret_left = bytes < config->account_parked_bytes && files < config->account_sequences ? config->account_parked_bytes - bytes : 0;
+	*ret_left = 0;
+	if (bytes < config->account_parked_bytes && files < config->account_sequences)
+		*ret_left = config->account_parked_bytes - bytes;
 	return more <= *ret_left;
 }
 
@@ -171,7 +181,8 @@ static struct skv_parked *oldest_prefix(const struct skv_parking *k, uint32_t ui
 	for (size_t i = 0; i < k->files.n; i++) {
 		struct skv_parked *p = k->files.all[i];
 
-		if (skv_parked_is_prefix(p) && !p->going && !p->busy && (uid == UINT32_MAX || p->uid == uid) && (!found || p->used_ns < found->used_ns))
+		if (skv_parked_is_prefix(p) && !p->going && !p->busy && (uid == UINT32_MAX || p->uid == uid) &&
+		    (!found || p->used_ns < found->used_ns))
 			found = p;
 	}
 	return found;
@@ -192,7 +203,8 @@ void skv_parking_trim_prefixes(struct skv_parking *k, uint32_t uid)
 	sum(k, uid, false, &files, &bytes);
 	for (;;) {
 		sum(k, uid, true, &prefixes, &prefix_bytes);
-		if (files + prefixes <= config->account_sequences && bytes + prefix_bytes <= config->account_parked_bytes)
+		if (files + prefixes <= config->account_sequences &&
+		    bytes + prefix_bytes <= config->account_parked_bytes)
 			return;
 		p = oldest_prefix(k, uid);
 		if (!p)

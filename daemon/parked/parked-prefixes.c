@@ -29,7 +29,8 @@ static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
 
 bool skv_parking_index_prefix(struct skv_parking *k, struct skv_parked *p)
 {
-	p->indexed = is_ours(k, p) && skv_core_pin(k->server->core, (uid_t)p->uid, skv_block_index_bytes(p->n_keys), &p->pinned) == 0 &&
+	p->indexed = is_ours(k, p) &&
+	             skv_core_pin(k->server->core, (uid_t)p->uid, skv_block_index_bytes(p->n_keys), &p->pinned) == 0 &&
 	             skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
 	if (!p->indexed)
 		skv_parking_remove(k, p);
@@ -71,9 +72,10 @@ static const struct skv_block_key *keys_of(const struct skv_block_owners *owners
 	const struct skv_model *m = x->model;
 
 	*ret_n = p->n_keys;
-	return p->uid == x->uid && !p->going && !strcmp(o->name, m->name) && o->rank == m->rank && o->n_ranks == m->n_ranks &&
-	                       o->n_layers == m->n_layers && o->n_heads == m->n_heads && o->n_kv_heads == m->n_kv_heads &&
-	                       o->head_dim == m->head_dim && o->kv_dtype == m->kv_dtype
+	return p->uid == x->uid && !p->going && !strcmp(o->name, m->name) && o->rank == m->rank &&
+	                       o->n_ranks == m->n_ranks && o->n_layers == m->n_layers && o->n_heads == m->n_heads &&
+	                       o->n_kv_heads == m->n_kv_heads && o->head_dim == m->head_dim &&
+	                       o->kv_dtype == m->kv_dtype
 	               ? p->keys->key
 	               : NULL;
 }
@@ -88,17 +90,19 @@ static bool is_smaller(const struct skv_block_owners *owners, uintptr_t owner, u
  * The prefix on disk that has the most of these n blocks, at least `least` (1 or more); the smallest file of those
  * with equally many. NULL: none.
  */
-static struct skv_parked *find(const struct skv_parking *k, uint32_t uid, const struct skv_model *m, const struct skv_block_key *keys, uint32_t n,
-                               uint32_t least)
+static struct skv_parked *find(const struct skv_parking *k, uint32_t uid, const struct skv_model *m,
+                               const struct skv_block_key *keys, uint32_t n, uint32_t least)
 {
 	const struct owners owners = {{keys_of, is_smaller}, m, uid};
 	uintptr_t owner = 0;
 
-	return skv_block_index_longest(&k->prefixes, &owners.base, keys, n, &owner) < least ? NULL : (struct skv_parked *)owner;
+	return skv_block_index_longest(&k->prefixes, &owners.base, keys, n, &owner) < least
+	               ? NULL
+	               : (struct skv_parked *)owner;
 }
 
-bool skv_parking_read_prefix(struct skv_server *s, uid_t uid, const struct skv_model *m, const struct skv_block_key *keys, uint32_t n, uint32_t least,
-                             char ret_name[SKV_NAME_MAX])
+bool skv_parking_read_prefix(struct skv_server *s, uid_t uid, const struct skv_model *m,
+                             const struct skv_block_key *keys, uint32_t n, uint32_t least, char ret_name[SKV_NAME_MAX])
 {
 	struct skv_parking *k = s->parking;
 	struct skv_parked *p = k ? find(k, (uint32_t)uid, m, keys, n, least) : NULL;

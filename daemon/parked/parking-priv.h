@@ -28,13 +28,14 @@ struct skv_parking {
  * begun. `fd` is consumed. Parking a sealed prefix whose file exists needs no job: its memory is freed at once.
  */
 int skv_parking_begin_park(struct skv_parking *, uint32_t seq, struct skv_job_ask *, char why[SKV_TEXT_MAX]);
-int skv_parking_begin_resume(struct skv_parking *, struct skv_parked *, uint32_t device, struct skv_job_ask *, char why[SKV_TEXT_MAX]);
+int skv_parking_begin_resume(struct skv_parking *, struct skv_parked *, uint32_t device, struct skv_job_ask *,
+                             char why[SKV_TEXT_MAX]);
 int skv_parking_begin_export(struct skv_parking *, struct skv_parked *, int fd, char why[SKV_TEXT_MAX]);
 int skv_parking_begin_import(struct skv_parking *, uint32_t uid, int fd, struct skv_job_ask *, char why[SKV_TEXT_MAX]);
 
 /* The next PARK or RESUME, after `after` or from the start (NULL), that moves this sequence; or NULL. */
-struct skv_job *skv_parking_find_job(const struct skv_parking *, enum skv_disk_job_kind, uint32_t uid, const char *model, const char *name,
-                                     const struct skv_job *after);
+struct skv_job *skv_parking_find_job(const struct skv_parking *, enum skv_disk_job_kind, uint32_t uid,
+                                     const char *model, const char *name, const struct skv_job *after);
 /* Cancels the PARK of this sequence, or (0) of any, if a worker has it. False: it has not. May free the job. */
 bool skv_parking_cancel_park(struct skv_job *, uint32_t seq);
 /* Ends exports whose reader reads nothing. */
@@ -65,8 +66,8 @@ void skv_parking_remove_known(struct skv_parking *);
  * Enters the file that a job has written, in the entry that was reserved for it: with this header and keys (consumed),
  * or, if the header is NULL, with what the job knows.
  */
-void skv_parking_written(struct skv_parking *, const struct skv_disk_job *, struct skv_parked *reserved, const struct skv_parked_header *,
-                         struct skv_parked_keys *keys);
+void skv_parking_written(struct skv_parking *, const struct skv_disk_job *, struct skv_parked *reserved,
+                         const struct skv_parked_header *, struct skv_parked_keys *keys);
 /* Marks the file as used now: written, or, for a sealed prefix, read. Its age counts from here. */
 void skv_parking_used(struct skv_parked *);
 /*
@@ -93,7 +94,8 @@ bool skv_parking_index_prefix(struct skv_parking *, struct skv_parked *);
  * Puts a request off (postpone.c). It is carried out when a job has ended or a file was removed. No request of the
  * connection is received meanwhile.
  */
-void skv_parking_put_off(struct skv_parking *, struct skv_conn *, const struct skv_msg_header *, const void *body, size_t bytes, skv_parking_again);
+void skv_parking_put_off(struct skv_parking *, struct skv_conn *, const struct skv_msg_header *, const void *body,
+                         size_t bytes, skv_parking_again);
 /* Carries out one of the requests that are due. At shutdown: frees all of them. */
 void skv_parking_try_again(struct skv_parking *);
 void skv_parking_forget_put_off(struct skv_parking *);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/parking-request.c - requests to park and resume sequences, of sparsekvctl and of clients that attach one.
+ * daemon/parked/parking-request.c - requests to park and resume sequences, of sparsekvctl and of clients that attach
+ * one.
  *
  * A user may name its own sequences, an operator those of any user. The reply is sent when all jobs of the request
  * have ended.
@@ -43,8 +44,9 @@ static void tell(struct skv_job_ask *ask)
 		skv_deferred_end(&r->deferred);
 	if (conn && !ask->error)
 		skv_report_send(conn, h->type | SKV_REPLY, h->serial,
-		                json_pack("{s:s, s:I, s:I, s:f}", "name", r->name, "sequences", (json_int_t)ask->done, "bytes",
-		                          (json_int_t)ask->bytes, "seconds", (double)(skv_now_ns() - r->begun_ns) / 1e9));
+		                json_pack("{s:s, s:I, s:I, s:f}", "name", r->name, "sequences", (json_int_t)ask->done,
+		                          "bytes", (json_int_t)ask->bytes, "seconds",
+		                          (double)(skv_now_ns() - r->begun_ns) / 1e9));
 	free(r);
 }
 
@@ -98,7 +100,8 @@ static int not_there(struct skv_parking *k, const struct skv_msg_seq_of *m, cons
 
 /* ---- by name --------------------------------------------------------------------------------- */
 
-static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
+                 const struct skv_msg_seq_of *m)
 {
 	struct skv_core *core = k->server->core;
 	struct skv_job *j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, NULL);
@@ -137,7 +140,8 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 	asked(ask, r, why);
 }
 
-static void resume(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+static void resume(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
+                   const struct skv_msg_seq_of *m)
 {
 	struct skv_job_ask *ask = ask_new(conn, h, m->name);
 	char why[SKV_TEXT_MAX] = "";
@@ -163,7 +167,8 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 }
 
 /* Exports a parked sequence into a pipe; the client gets the read end. */
-static void export_one(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+static void export_one(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
+                       const struct skv_msg_seq_of *m)
 {
 	struct skv_msg_file ok = {0};
 	struct skv_parked *p, *other;
@@ -184,7 +189,8 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 		return;
 	}
 	if (other) {
-		skv_conn_error(conn, h->serial, EOPNOTSUPP, "sequence '%s' has several ranks: each would need a file", m->name);
+		skv_conn_error(conn, h->serial, EOPNOTSUPP, "sequence '%s' has several ranks: each would need a file",
+		               m->name);
 		return;
 	}
 	if (pipe2(ends, O_CLOEXEC) < 0) {
@@ -200,14 +206,16 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	skv_close_fd(ends[0]);
 }
 
-static void import(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_user *m, int *fds)
+static void import(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
+                   const struct skv_msg_user *m, int *fds)
 {
 	struct skv_job_ask *ask;
 	char why[SKV_TEXT_MAX] = "";
 	int r;
 
 	if (!skv_conn_is_operator(conn)) {
-		skv_conn_error(conn, h->serial, EPERM, "only an operator may import sequences, on the operators' socket");
+		skv_conn_error(conn, h->serial, EPERM,
+		               "only an operator may import sequences, on the operators' socket");
 		return;
 	}
 	ask = ask_new(conn, h, "");
@@ -218,7 +226,8 @@ static void import(struct skv_parking *k, struct skv_conn *conn, const struct sk
 	asked(ask, r, why);
 }
 
-void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                         int *fds)
 {
 	const struct skv_msg_seq_of *m = body;
 	struct skv_parking *k = s->parking;
@@ -232,7 +241,9 @@ void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const stru
 		return;
 	}
 	if (m->uid != skv_conn_peer(conn)->uid && !skv_conn_is_operator(conn))
-		skv_conn_error(conn, h->serial, EPERM, "only an operator may do that with sequences of another user (uid %u), on the operators' socket",
+		skv_conn_error(conn, h->serial, EPERM,
+		               "only an operator may do that with sequences of another user (uid %u), on the "
+		               "operators' socket",
 		               m->uid);
 	else if (h->type == SKV_MSG_SEQ_PARK)
 		park(k, conn, h, m);
@@ -246,7 +257,9 @@ void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const stru
 
 static struct skv_parked *find(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name)
 {
-	struct skv_parked *p = s->parking ? skv_files_find(&s->parking->files, (uint32_t)uid, m->name, m->rank, m->n_ranks, name) : NULL;
+	struct skv_parked *p = s->parking ? skv_files_find(&s->parking->files, (uint32_t)uid, m->name, m->rank,
+	                                                   m->n_ranks, name)
+	                                  : NULL;
 
 	return p && !p->going ? p : NULL;
 }
@@ -258,11 +271,12 @@ bool skv_parking_has(struct skv_server *s, uid_t uid, const struct skv_model *m,
 
 static bool same_shape(const struct skv_wire_model *a, const struct skv_model *b)
 {
-	return a->n_layers == b->n_layers && a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
-	       a->kv_dtype == b->kv_dtype;
+	return a->n_layers == b->n_layers && a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
+	       a->head_dim == b->head_dim && a->kv_dtype == b->kv_dtype;
 }
 
-int skv_parking_attach(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, char why[SKV_TEXT_MAX])
+int skv_parking_attach(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name,
+                       char why[SKV_TEXT_MAX])
 {
 	struct skv_parked *p = find(s, uid, m, name);
 	int r;
@@ -306,7 +320,8 @@ static bool has_file(struct skv_parking *k, uid_t uid, const char *model, const 
 }
 
 /* The same for the sequence that the request names. */
-static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, const void *body)
+static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h,
+                          const void *body)
 {
 	const struct skv_msg_seq *seq = body;
 	const struct skv_msg_seq_of *of = body;
@@ -319,13 +334,16 @@ static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, con
 	       has_file(s->parking, skv_conn_peer(conn)->uid, model->name, name, seq->seq);
 }
 
-bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, skv_parking_again again)
+bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                          skv_parking_again again)
 {
 	struct skv_parking *k = s->parking;
 
 	if (!k || k->jobs->closed || !may_come_back(s, conn, h, body))
 		return false;
-	skv_parking_put_off(k, conn, h, body, h->type == SKV_MSG_SEQ_DROP ? sizeof(struct skv_msg_seq) : sizeof(struct skv_msg_seq_of), again);
+	skv_parking_put_off(k, conn, h, body,
+	                    h->type == SKV_MSG_SEQ_DROP ? sizeof(struct skv_msg_seq) : sizeof(struct skv_msg_seq_of),
+	                    again);
 	return true;
 }
 

@@ -30,8 +30,8 @@
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-struct skv_job *skv_parking_find_job(const struct skv_parking *k, enum skv_disk_job_kind kind, uint32_t uid, const char *model, const char *name,
-                                     const struct skv_job *after)
+struct skv_job *skv_parking_find_job(const struct skv_parking *k, enum skv_disk_job_kind kind, uint32_t uid,
+                                     const char *model, const char *name, const struct skv_job *after)
 {
 	struct skv_job *j = skv_jobs_next(k->jobs, after, kind, uid);
 
@@ -89,7 +89,8 @@ void skv_parking_work(struct skv_server *s)
  */
 static uint64_t age_of(struct skv_parked *p, uint64_t ttl_ns)
 {
-	const uint64_t now_ns = skv_now_ns(), real_ns = skv_real_ns(), grace_ns = ttl_ns / 4 < HOUR_NS ? ttl_ns / 4 : HOUR_NS;
+	const uint64_t now_ns = skv_now_ns(), real_ns = skv_real_ns();
+	const uint64_t grace_ns = ttl_ns / 4 < HOUR_NS ? ttl_ns / 4 : HOUR_NS;
 
 	if (!p->since_ns) {
 		p->since_ns = now_ns;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/postpone.c - requests that are put off until a job of parking has ended or a file was removed. Then they are
- * carried out as if they had just arrived. Users take turns, one request per turn of the loop. No request of the
- * connection is received meanwhile.
+ * daemon/parked/postpone.c - requests that are put off until a job of parking has ended or a file was removed. Then
+ * they are carried out as if they had just arrived. Users take turns, one request per turn of the loop. No request of
+ * the connection is received meanwhile.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -21,8 +21,8 @@ struct put_off {
 	} body;
 };
 
-void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, size_t bytes,
-                         skv_parking_again again)
+void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                         size_t bytes, skv_parking_again again)
 {
 	struct put_off *x = calloc(1, sizeof(*x));
 
@@ -55,7 +55,8 @@ void skv_parking_try_again(struct skv_parking *k)
 	struct put_off *x = take_put_off(k);
 
 	if (x && x->request.conn)
-		x->again(k->server, x->request.conn, &x->request.header, &x->body, NULL); /* this may put it off once more */
+		x->again(k->server, x->request.conn, &x->request.header, &x->body,
+		         NULL); /* this may put it off once more */
 	forget(x);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/rescan.c - a worker looks at files whose state is not known: after a reload those that the disk could not
- * deliver, and those that an import may have left whose worker did not answer.
+ * daemon/parked/rescan.c - a worker looks at files whose state is not known: after a reload those that the disk could
+ * not deliver, and those that an import may have left whose worker did not answer.
  *
  * An import that is under way may create a file of a name that is not known yet, so results of a look are ignored
  * while one runs.
@@ -94,7 +94,9 @@ static void all_looked_at(struct skv_parking *k)
 {
 	unsigned gone;
 
-	skv_log(LOG_NOTICE, "parked-path: %zu sequences and sealed prefixes are known after another look; %zu files and folders cannot be read",
+	skv_log(LOG_NOTICE,
+	        "parked-path: %zu sequences and sealed prefixes are known after another look; %zu files and folders "
+	        "cannot be read",
 	        k->files.n, k->files.n_unread);
 	skv_parking_remove_known(k);
 	(void)skv_parking_index_prefixes(k->server, &gone);
@@ -111,7 +113,9 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 	} else if (!closed) {
 		skv_files_looked(&k->files, j->m.uid, j->m.file, error == -ENOENT ? 0 : error, skv_parking_odd);
 		if (error == 0 && skv_parking_look_found(k, j->m.uid, look_of(j)->found, false) < 0)
-			skv_log(LOG_ERR, "parked-path: no memory for what was found in the folder of user %u: reload once more", j->m.uid);
+			skv_log(LOG_ERR,
+			        "parked-path: no memory for what was found in the folder of user %u: reload once more",
+			        j->m.uid);
 	}
 	skv_job_free(j);
 	if (!closed && !skv_jobs_any(k->jobs, SKV_DISK_LOOK))

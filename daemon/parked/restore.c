@@ -44,7 +44,8 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 
 static const struct skv_job_kind kind = {SKV_JOBS_READ, turn, moved, free_resume};
 
-int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32_t device, struct skv_job_ask *ask, char why[SKV_TEXT_MAX])
+int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32_t device, struct skv_job_ask *ask,
+                             char why[SKV_TEXT_MAX])
 {
 	struct resume *x = calloc(1, sizeof(*x));
 	struct skv_disk_job *m;
@@ -73,7 +74,8 @@ int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32
 	if (r == 0)
 		r = skv_job_memory_prepare(&x->job, &x->memory);
 	if (r == 0)
-		r = skv_core_restore_new(k->server->core, p->uid, &model, skv_parked_is_prefix(p) ? "" : p->name, p->max_tokens, &x->memory.seq);
+		r = skv_core_restore_new(k->server->core, p->uid, &model, skv_parked_is_prefix(p) ? "" : p->name,
+		                         p->max_tokens, &x->memory.seq);
 	if (r)
 		return skv_job_not_begun(&x->job, r, why);
 	x->file = p;
@@ -96,7 +98,8 @@ static void resume_failed(struct resume *x, int error, const char *why)
 	skv_wire_to_model(&model, &m->model);
 	x->file->busy = false;
 	if ((error == -EBADMSG || error == -ENOENT) && skv_parked_is_prefix(x->file)) {
-		snprintf(text, sizeof(text), "a sealed prefix is lost, its file is %s: %s", error == -ENOENT ? "gone" : "damaged", why);
+		snprintf(text, sizeof(text), "a sealed prefix is lost, its file is %s: %s",
+		         error == -ENOENT ? "gone" : "damaged", why);
 		skv_count(s->counts, (uid_t)m->uid, SKV_COUNT_DAMAGED, 1);
 		skv_parking_remove(k, x->file);
 	} else if (error == -ENOENT) { /* a mount may bring the file back, so the error is not -ENOENT */
@@ -130,13 +133,14 @@ static void turn(struct skv_job *j)
 		resume_failed(x, r, why);
 }
 
-void skv_parking_give_up_prefixes(struct skv_server *s, bool (*is_awaited)(const struct skv_server *, uid_t uid, const char *name))
+void skv_parking_give_up_prefixes(struct skv_server *s,
+                                  bool (*is_awaited)(const struct skv_server *, uid_t uid, const char *name))
 {
 	struct skv_job *j = s->parking ? s->jobs->all : NULL;
 
 	while (j)
-		if (j->kind == &kind && j->state == SKV_JOB_MEMORY && skv_parked_is_prefix(resume_of(j)->file) && !j->asked &&
-		    !is_awaited(s, (uid_t)j->m.uid, j->m.name)) {
+		if (j->kind == &kind && j->state == SKV_JOB_MEMORY && skv_parked_is_prefix(resume_of(j)->file) &&
+		    !j->asked && !is_awaited(s, (uid_t)j->m.uid, j->m.name)) {
 			resume_failed(resume_of(j), -ECANCELED, "no request waits for it any more");
 			j = s->jobs->all; /* other jobs may have ended as well */
 		} else {

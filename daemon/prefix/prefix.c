@@ -127,7 +127,8 @@ static bool find_origin(struct skv_prefix_ask *a)
  */
 static int take_memory(struct skv_prefix_ask *a)
 {
-	const size_t keys = a->n_blocks * sizeof(*a->keys), names = has_store(a->server) ? a->n_blocks * sizeof(*a->names) : 0;
+	const size_t keys = a->n_blocks * sizeof(*a->keys);
+	const size_t names = has_store(a->server) ? a->n_blocks * sizeof(*a->names) : 0;
 	int r = skv_core_pin(a->server->core, a->uid, (is_seal(a) ? 2 : 1) * keys + names, &a->pinned);
 
 	if (r)
@@ -137,7 +138,8 @@ static int take_memory(struct skv_prefix_ask *a)
 	return !a->keys || (names && !a->names) ? -ENOMEM : 0;
 }
 
-void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                        int *fds)
 {
 	const bool seals = h->type == SKV_MSG_PREFIX_SEAL;
 	const struct skv_msg_seal *seal = body;
@@ -150,7 +152,8 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 		return;
 	}
-	*a = (struct skv_prefix_ask){.next = s->prefix->asks, .server = s, .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid};
+	*a = (struct skv_prefix_ask){
+		.next = s->prefix->asks, .server = s, .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid};
 	s->prefix->asks = a;
 	if (seals) {
 		a->m.session = seal->session;
@@ -184,8 +187,8 @@ static bool hash_some(struct skv_prefix_ask *a, int *ret)
 
 	*ret = 0;
 	for (uint32_t i = 0; i < TURN_BLOCKS && a->at < a->n_blocks && *ret == 0; i++) {
-		*ret = skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, is_seal(a), a->at * SKV_BLOCK_TOKENS,
-		                           SKV_BLOCK_TOKENS, ids);
+		*ret = skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, is_seal(a),
+		                           a->at * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids);
 		if (*ret)
 			break;
 		skv_prefix_block(a->tenant, a->last, ids, a->last);
@@ -210,7 +213,8 @@ static void open_seq(struct skv_prefix_ask *a)
 
 	if (!conn)
 		return;
-	r = skv_core_prefix_open(s->core, a->client, a->m.session, *a->m.name ? a->m.name : NULL, a->m.max_tokens, a->keys, a->n_blocks, &info, &n);
+	r = skv_core_prefix_open(s->core, a->client, a->m.session, *a->m.name ? a->m.name : NULL, a->m.max_tokens,
+	                         a->keys, a->n_blocks, &info, &n);
 	skv_count(s->counts, a->uid, SKV_COUNT_ASKED, 1);
 	skv_count(s->counts, a->uid, SKV_COUNT_ASKED_TOKENS, a->m.n_tokens);
 	skv_count(s->counts, a->uid, SKV_COUNT_HITS, n > 0);
@@ -322,7 +326,9 @@ static void have_keys_of_seal(struct skv_prefix_ask *a)
 	int r;
 
 	a->state = SKV_PREFIX_SEALS;
-	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, &a->made, a->keys, a->n_blocks) : 0;
+	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, &a->made, a->keys,
+	                                       a->n_blocks)
+	                : 0;
 	skv_tasks_answer_settled(s, conn, &h, r, sealed);
 }
 
@@ -373,7 +379,8 @@ void skv_prefix_tick(struct skv_server *s)
 
 _Static_assert(SKV_PARKED_TAG == SKV_PREFIX_KEY, "one size");
 
-void skv_prefix_file_tag(const struct skv_server *s, uid_t uid, const struct skv_block_key *keys, uint32_t n, uint8_t ret[])
+void skv_prefix_file_tag(const struct skv_server *s, uid_t uid, const struct skv_block_key *keys, uint32_t n,
+                         uint8_t ret[])
 {
 	uint8_t tenant[SKV_PREFIX_KEY];
 

@@ -87,9 +87,12 @@ static int tell(struct transfer *t, uint32_t n_blocks, uint64_t timeout_ms, bool
 {
 	const struct skv_prefix_ask *a = t->ask;
 	const struct skv_config *config = &a->server->config;
-	struct skv_store_what what = {.n_blocks = n_blocks, .timeout_ms = (uint32_t)timeout_ms, .ttl_ms = config->prefix_store_ttl / 1000000u};
+	struct skv_store_what what = {.n_blocks = n_blocks,
+	                              .timeout_ms = (uint32_t)timeout_ms,
+	                              .ttl_ms = config->prefix_store_ttl / 1000000u};
 	const size_t names = n_blocks * sizeof(*a->names);
-	const uint64_t bytes = (uint64_t)ids_at(n_blocks) + (ids ? (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t) : 0);
+	const uint64_t bytes = (uint64_t)ids_at(n_blocks) +
+	                       (ids ? (uint64_t)n_blocks * SKV_BLOCK_TOKENS * sizeof(int32_t) : 0);
 	int r = negative(skv_core_pin(a->server->core, a->uid, bytes, &t->job.pinned));
 
 	if (r < 0)
@@ -103,7 +106,8 @@ static int tell(struct transfer *t, uint32_t n_blocks, uint64_t timeout_ms, bool
 	what.made = a->made;
 	skv_prefix_value(a->tenant, what.key);
 	skv_prefix_agents(a->server->prefix->secret, what.agents_key);
-	if (pwrite(t->told, &what, sizeof(what), 0) != sizeof(what) || pwrite(t->told, a->names, names, sizeof(what)) != (ssize_t)names)
+	if (pwrite(t->told, &what, sizeof(what), 0) != sizeof(what) ||
+	    pwrite(t->told, a->names, names, sizeof(what)) != (ssize_t)names)
 		r = -ENOSPC;
 	OPENSSL_cleanse(&what, sizeof(what));
 	return r;
@@ -120,9 +124,11 @@ static int tell_ids(struct transfer *t)
 	int32_t ids[SKV_BLOCK_TOKENS];
 
 	for (uint32_t i = 0; i < TURN_BLOCKS && a->told < n_blocks; i++, a->told++)
-		if (skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, false, a->told * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids))
+		if (skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, false,
+		                        a->told * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids))
 			return -ESTALE;
-		else if (pwrite(t->told, ids, sizeof(ids), ids_at(n_blocks) + (off_t)(a->told * sizeof(ids))) != sizeof(ids))
+		else if (pwrite(t->told, ids, sizeof(ids), ids_at(n_blocks) + (off_t)(a->told * sizeof(ids))) !=
+		         sizeof(ids))
 			return -ENOSPC;
 	return a->told < n_blocks;
 }
@@ -134,7 +140,8 @@ static uint64_t left_ms(const struct skv_prefix_ask *a)
 	return now < a->deadline_ns ? (a->deadline_ns - now) / 1000000u : 0;
 }
 
-static struct transfer *transfer_new(struct skv_prefix_ask *a, const struct skv_job_kind *kind, enum skv_disk_job_kind disk_kind)
+static struct transfer *transfer_new(struct skv_prefix_ask *a, const struct skv_job_kind *kind,
+                                     enum skv_disk_job_kind disk_kind)
 {
 	struct transfer *t = calloc(1, sizeof(*t));
 
@@ -152,8 +159,8 @@ static void say_failed(struct skv_prefix_ask *a, const char *what, int error, co
 	if (error != -ECANCELED)
 		skv_count(a->server->counts, a->uid, SKV_COUNT_STORE_FAILED, 1);
 	if (error != -ECANCELED && error != -EHOSTDOWN) /* logged when the store went down */
-		skv_log_peer(LOG_WARNING, "a prefix of model %s, uid %u, cannot be %s: %s", a->model.name, (unsigned)a->uid, what,
-		             *why ? why : strerror(-error));
+		skv_log_peer(LOG_WARNING, "a prefix of model %s, uid %u, cannot be %s: %s", a->model.name,
+		             (unsigned)a->uid, what, *why ? why : strerror(-error));
 }
 
 /* ---- from the store -------------------------------------------------------------------------- */
@@ -251,7 +258,8 @@ void skv_fetch_tick(struct skv_server *s)
 	struct skv_job *j = s->jobs->all;
 
 	while (j)
-		if (j->kind == &get_kind && j->state == SKV_JOB_MEMORY && skv_now_ns() > transfer_of(j)->ask->deadline_ns) {
+		if (j->kind == &get_kind && j->state == SKV_JOB_MEMORY &&
+		    skv_now_ns() > transfer_of(j)->ask->deadline_ns) {
 			give_up(transfer_of(j));
 			j = s->jobs->all; /* other jobs may have ended as well */
 		} else if (is_in_the_way(j, s)) {
@@ -272,7 +280,8 @@ static bool put_back(const struct transfer *t, uint64_t from)
 	for (uint64_t at = from; at < n_pages;) {
 		const uint32_t n = n_pages - at < 512 ? (uint32_t)(n_pages - at) : 512;
 
-		if (pread(t->memory.list, ids, n * sizeof(*ids), (off_t)(at * sizeof(*ids))) != (ssize_t)(n * sizeof(*ids)))
+		if (pread(t->memory.list, ids, n * sizeof(*ids), (off_t)(at * sizeof(*ids))) !=
+		    (ssize_t)(n * sizeof(*ids)))
 			return false;
 		for (uint32_t i = 0; i < n; i++)
 			runs[i] = (struct skv_wire_run){ids[i], 1};
@@ -289,7 +298,8 @@ static void got(struct skv_job *j, int error, const char *why, const struct skv_
 	struct transfer *t = transfer_of(j);
 	struct skv_prefix_ask *a = t->ask;
 	struct skv_counts *counts = a->server->counts;
-	const uint32_t asked = j->m.max_tokens / SKV_BLOCK_TOKENS, n = error || !said || said->n_blocks > asked ? 0 : said->n_blocks;
+	const uint32_t asked = j->m.max_tokens / SKV_BLOCK_TOKENS;
+	const uint32_t n = error || !said || said->n_blocks > asked ? 0 : said->n_blocks;
 	int r;
 
 	if (error)
@@ -387,7 +397,9 @@ static void end_send(struct transfer *t)
 static void send_listed(struct transfer *t)
 {
 	struct skv_core_location p;
-	int r = skv_core_seq_location(t->ask->server->core, t->memory.seq, &p) ? -ESTALE : skv_job_memory_mark(&t->job, &t->memory, p.pages_per_segment);
+	int r = skv_core_seq_location(t->ask->server->core, t->memory.seq, &p)
+	                ? -ESTALE
+	                : skv_job_memory_mark(&t->job, &t->memory, p.pages_per_segment);
 
 	if (r > 0)
 		skv_job_enter(&t->job, SKV_JOB_TURNS);

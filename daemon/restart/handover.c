@@ -55,7 +55,8 @@ _Static_assert(SKV_FDSTORE_NAME <= SKV_SD_NAME, "names fit");
 static int *socket_of(struct skv_handover *h, unsigned i, const char **ret_name)
 {
 	static const char *const names[N_SOCKETS] = {"socket", "op-sock", "lock", "op-lock"};
-	int *const fds[N_SOCKETS] = {&h->passed.clients, &h->passed.operators, &h->sockets.clients.lock_fd, &h->sockets.operators.lock_fd};
+	int *const fds[N_SOCKETS] = {&h->passed.clients, &h->passed.operators, &h->sockets.clients.lock_fd,
+	                             &h->sockets.operators.lock_fd};
 
 	*ret_name = names[i];
 	return fds[i];
@@ -116,7 +117,8 @@ static bool is_stream_of_packets(int fd)
 }
 
 /* 0, or the errno for the new process, with a text. */
-static int refuse(const struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_handover *m, int fd, const char **ret_why)
+static int refuse(const struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_handover *m, int fd,
+                  const char **ret_why)
 {
 	const struct skv_peer *peer = skv_conn_peer(conn);
 
@@ -126,10 +128,12 @@ static int refuse(const struct skv_server *s, const struct skv_conn *conn, const
 	*ret_why = "only the user that the daemon runs as can take it over";
 	if (peer->uid != geteuid())
 		return EPERM;
-	*ret_why = "this daemon has a service manager, which passes everything to the next one: restart it (systemctl restart, or SIGUSR2 to the keeper)";
+	*ret_why = "this daemon has a service manager, which passes everything to the next one: restart it (systemctl "
+	           "restart, or SIGUSR2 to the keeper)";
 	if (skv_sd_is_there())
 		return EOPNOTSUPP;
-	*ret_why = "this daemon has not made its sockets itself, or is a part of another program: it cannot be handed over";
+	*ret_why = "this daemon has not made its sockets itself, or is a part of another program: it cannot be handed "
+	           "over";
 	if (!s->options.handover || !s->life.sockets.clients.path)
 		return EOPNOTSUPP;
 	*ret_why = "this daemon has another version of the handover: expected version 1";
@@ -162,7 +166,8 @@ static int prepare(struct skv_server *s, const struct skv_peer *peer)
 	return h->pidfd < 0 ? -errno : 0;
 }
 
-void skv_handover_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *header, const void *body, int *fds)
+void skv_handover_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *header,
+                          const void *body, int *fds)
 {
 	const struct timeval limit = {.tv_sec = GIVE_S};
 	const char *why;
@@ -223,7 +228,9 @@ static int send_packet(const struct skv_handover *h, struct packet *p, const int
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 
 	if (p->n) {
-		control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(p->n * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+		control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(p->n * sizeof(int)),
+		                                  .cmsg_level = SOL_SOCKET,
+		                                  .cmsg_type = SCM_RIGHTS};
 		memcpy(CMSG_DATA(&control.header), fds, p->n * sizeof(int));
 		m.msg_control = &control;
 		m.msg_controllen = CMSG_SPACE(p->n * sizeof(int));
@@ -271,7 +278,8 @@ static void end_process(struct skv_handover *h, bool by_itself)
 	if (by_itself && TEMP_FAILURE_RETRY(poll(&p, 1, END_MS)) > 0)
 		return;
 	if (pidfd_send_signal(h->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
-		skv_log(LOG_ERR, "process %d, which was to take over, cannot be ended: kill it: %s", (int)h->pid, strerror(errno));
+		skv_log(LOG_ERR, "process %d, which was to take over, cannot be ended: kill it: %s", (int)h->pid,
+		        strerror(errno));
 	(void)TEMP_FAILURE_RETRY(poll(&p, 1, -1));
 }
 
@@ -281,7 +289,8 @@ int skv_handover_give(struct skv_handover *h)
 	const bool hung_up = r == -EPIPE || r == -ECONNRESET;
 
 	if (r == 0) {
-		skv_log(LOG_NOTICE, "process %d has taken over, with %zu descriptors; bye", (int)h->pid, h->passed.n_kept);
+		skv_log(LOG_NOTICE, "process %d has taken over, with %zu descriptors; bye", (int)h->pid,
+		        h->passed.n_kept);
 		return 0;
 	}
 	skv_log(LOG_ERR, "process %d has not taken over, this daemon goes on: %s", (int)h->pid,
@@ -329,8 +338,10 @@ static int ask(int conn, struct skv_handover *h)
 	struct {
 		struct skv_msg_header header;
 		struct skv_msg_handover body;
-	} message = {{.length = sizeof(message), .type = SKV_MSG_HANDOVER, .n_fds = 1, .serial = 1}, {.version = SKV_HANDOVER_VERSION}};
-	union control control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	} message = {{.length = sizeof(message), .type = SKV_MSG_HANDOVER, .n_fds = 1, .serial = 1},
+	             {.version = SKV_HANDOVER_VERSION}};
+	union control control = {
+		.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
 	struct iovec iov = {.iov_base = &message, .iov_len = sizeof(message)};
 	struct msghdr m = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof(int))};
@@ -357,7 +368,8 @@ static int await_first(int conn, const struct skv_handover *h, char why[SKV_TEXT
 	while (p[0].fd >= 0 || p[1].fd >= 0) {
 		if (TEMP_FAILURE_RETRY(poll(p, 2, -1)) < 0)
 			return -errno;
-		if (p[1].revents && recv(conn, &said, sizeof(said), 0) == sizeof(said) && said.header.type == SKV_MSG_ERROR) {
+		if (p[1].revents && recv(conn, &said, sizeof(said), 0) == sizeof(said) &&
+		    said.header.type == SKV_MSG_ERROR) {
 			skv_wire_string(why, SKV_TEXT_MAX, said.body.text);
 			return -said.body.error;
 		}
@@ -391,7 +403,10 @@ static int receive(struct skv_handover *h)
 	struct packet p = {0};
 	union control control;
 	struct iovec iov = {.iov_base = &p, .iov_len = sizeof(p)};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct msghdr m = {.msg_iov = &iov,
+	                   .msg_iovlen = 1,
+	                   .msg_control = &control,
+	                   .msg_controllen = sizeof(control)};
 	ssize_t bytes = TEMP_FAILURE_RETRY(recvmsg(h->peer, &m, MSG_CMSG_CLOEXEC));
 	struct cmsghdr *c = bytes > 0 ? CMSG_FIRSTHDR(&m) : NULL;
 	const size_t n = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
@@ -434,7 +449,8 @@ int skv_handover_take(const char *socket, struct skv_handover *h)
 	int r = 0;
 
 	if (skv_sd_is_there())
-		return say_failed(socket, -EINVAL, "$NOTIFY_SOCKET says that there is a service manager: have it start the next daemon");
+		return say_failed(socket, -EINVAL,
+		                  "$NOTIFY_SOCKET says that there is a service manager: have it start the next daemon");
 	if (!skv_operators_socket(socket, path, sizeof(path)))
 		return say_failed(socket, -ENAMETOOLONG, NULL);
 	(void)skv_fd_raise_limit();
@@ -476,7 +492,9 @@ int skv_handover_confirm(struct skv_handover *h, struct skv_sockets *ret)
 		if (r == 0)
 			r = expect_byte(h, GO);
 		if (r < 0)
-			return say_failed(h->sockets.clients.path, r, r == -EPIPE ? "the daemon has ended, or goes on by itself; its log says why" : NULL);
+			return say_failed(h->sockets.clients.path, r,
+			                  r == -EPIPE ? "the daemon has ended, or goes on by itself; its log says why"
+			                              : NULL);
 		h->peer = skv_close_fd(h->peer);
 	}
 	*ret = h->sockets;

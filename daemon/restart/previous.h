@@ -14,7 +14,8 @@ int skv_past_start(struct skv_server *, const struct skv_core_config *);
  * Has the processes of earlier clients watched, once loop and core exist; what these clients have is kept until their
  * process ends. `watch`: skv_fence_resume().
  */
-void skv_past_watch_clients(struct skv_server *, void (*watch)(struct skv_server *, uint32_t client, struct skv_peer *));
+void skv_past_watch_clients(struct skv_server *,
+                            void (*watch)(struct skv_server *, uint32_t client, struct skv_peer *));
 /*
  * Ends this daemon without dropping anything: closes what is open here. Only if the manager keeps everything, or if
  * it is handed over.

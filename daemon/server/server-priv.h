@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/server/server-priv.h - the state that the parts of the server share. Calls go downwards: server.c (life), request.c
- * (handlers), device.c (memory of devices), fence.c, tasks.c, lease.c, policy.c and report.c (JSON), reply.c (answers).
+ * daemon/server/server-priv.h - the state that the parts of the server share. Calls go downwards: server.c (life),
+ * request.c (handlers), device.c (memory of devices), fence.c, tasks.c, lease.c, policy.c and report.c (JSON), reply.c
+ * (answers).
  */
 #ifndef SKV_SERVER_PRIV_H
 #define SKV_SERVER_PRIV_H

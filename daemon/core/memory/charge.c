@@ -18,8 +18,11 @@ int skv_charge_allows(struct skv_core *c, uint32_t account, uint64_t more)
 
 	if (has < quota && more <= quota - has)
 		return 0;
-	skv_set_why(c, "the account has %llu bytes of host memory, %llu of them beside its pages, and needs %llu more; its quota is %llu",
-	            (unsigned long long)has, (unsigned long long)(has - skv_account_row(&c->state, account)->page_bytes[SKV_DEVICE_HOST]),
+	skv_set_why(c,
+	            "the account has %llu bytes of host memory, %llu of them beside its pages, and needs %llu more; "
+	            "its quota is %llu",
+	            (unsigned long long)has,
+	            (unsigned long long)(has - skv_account_row(&c->state, account)->page_bytes[SKV_DEVICE_HOST]),
 	            (unsigned long long)more, (unsigned long long)quota);
 	return SKV_CORE_E_QUOTA;
 }
@@ -40,7 +43,8 @@ static uint64_t room_left(const struct skv_core *c)
 int skv_room_allows(struct skv_core *c, uint32_t account, uint64_t more)
 {
 	const struct skv_account_row *a = skv_account_row(&c->state, account);
-	uint64_t left = room_left(c), has = a->copied_bytes + a->sequences * SKV_SEQ_ROOM + a->clients * SKV_CLIENT_ROOM + skv_pinned(c, a->uid);
+	uint64_t left = room_left(c), has = a->copied_bytes + a->sequences * SKV_SEQ_ROOM +
+	                                    a->clients * SKV_CLIENT_ROOM + skv_pinned(c, a->uid);
 
 	if (more <= left && (has == 0 || has + more <= left - more))
 		return 0;
@@ -77,7 +81,8 @@ void skv_charge_seq(struct skv_core *c, uint32_t seq)
 
 void skv_charge_newest(struct skv_core *c, uint32_t session)
 {
-	const uint32_t id = c->sessions[session].newest, seq = id ? skv_state_find(&c->state, SKV_TABLE_SEQUENCES, id) : SKV_NO_INDEX;
+	const uint32_t id = c->sessions[session].newest;
+	const uint32_t seq = id ? skv_state_find(&c->state, SKV_TABLE_SEQUENCES, id) : SKV_NO_INDEX;
 
 	if (seq != SKV_NO_INDEX)
 		skv_charge_seq(c, seq);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/charge.h - host memory that a UID takes beside its pages: sequence memory, references, keys of sealed
- * prefixes, session pages, queues to its clients, writes to a pool's memfd where it has no segment, and pins (pins.h).
+ * daemon/core/memory/charge.h - host memory that a UID takes beside its pages: sequence memory, references, keys of
+ * sealed prefixes, session pages, queues to its clients, writes to a pool's memfd where it has no segment, and pins
+ * (pins.h).
  *
  * Clients write to sequence memory and pools by themselves, so these are measured and count as last measured.
  */
@@ -35,8 +36,8 @@ uint64_t skv_file_bytes(int fd);
 /* Measures and charges a sequence's memory, references and keys. */
 void skv_charge_seq(struct skv_core *, uint32_t seq);
 /*
- * Charges what the client has written to the memory of the session's newest sequence. A new sequence grows most, and the next measuring
- * may be a second away: so it is charged before the client is given more.
+ * Charges what the client has written to the memory of the session's newest sequence. A new sequence grows most, and
+ * the next measuring may be a second away: so it is charged before the client is given more.
  */
 void skv_charge_newest(struct skv_core *, uint32_t session);
 

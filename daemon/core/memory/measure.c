@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/measure.c - measures, a little at a time, what clients wrote by themselves, and sums up what all files
- * hold.
+ * daemon/core/memory/measure.c - measures, a little at a time, what clients wrote by themselves, and sums up what all
+ * files hold.
  */
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/memory.h"
@@ -36,7 +36,8 @@ void skv_core_measure(struct skv_core *c, uint32_t *at, uint32_t units)
 			if (skv_pool_row(&c->state, pool)->stray_bytes && !skv_pool_row(&c->state, pool)->sessions)
 				skv_segments_sweep(c, pool);
 		}
-	while ((*at = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, *at)) != SKV_NO_INDEX && skv_units_take(&units, FSTAT_UNITS))
+	while ((*at = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, *at)) != SKV_NO_INDEX &&
+	       skv_units_take(&units, FSTAT_UNITS))
 		skv_charge_seq(c, (*at)++);
 	if (*at == SKV_NO_INDEX)
 		*at = 0;
@@ -47,7 +48,8 @@ void skv_core_client_holds(struct skv_core *c, uint32_t client_id, uint64_t byte
 	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
 
 	if (client != SKV_NO_INDEX && skv_client_row(&c->state, client)->bytes != bytes)
-		skv_charge(c, skv_client_row(&c->state, client)->account, &skv_write_client(&c->state, client)->bytes, bytes);
+		skv_charge(c, skv_client_row(&c->state, client)->account, &skv_write_client(&c->state, client)->bytes,
+		           bytes);
 }
 
 static bool is_of(const struct skv_core *c, uint32_t account, uid_t uid)
@@ -65,7 +67,8 @@ void skv_core_held(const struct skv_core *c, bool all, uid_t uid, struct skv_cor
 			ret->pools += skv_file_bytes(c->pools[pool].fd);
 	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)
 		if (all || is_of(c, skv_seq_row(&c->state, seq)->account, uid))
-			ret->sequences += n++ < HELD_AT_ONCE ? skv_file_bytes(c->seqs[seq].fd) : skv_seq_row(&c->state, seq)->bytes;
+			ret->sequences += n++ < HELD_AT_ONCE ? skv_file_bytes(c->seqs[seq].fd)
+			                                     : skv_seq_row(&c->state, seq)->bytes;
 	SKV_EACH(session, &c->state, SKV_TABLE_SESSIONS)
 		if (all || is_of(c, skv_pool_row(&c->state, skv_session_row(&c->state, session)->pool)->account, uid))
 			ret->sessions += skv_file_bytes(c->sessions[session].fd);

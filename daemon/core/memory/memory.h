@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/memory/memory.h - the memory of pools for those outside of the core: what clients are told of it, what is pending, what it takes. */
+/*
+ * daemon/core/memory/memory.h - the memory of pools for those outside of the core: what clients are told of it, what is
+ * pending, what it takes.
+ */
 #ifndef SKV_CORE_MEMORY_H
 #define SKV_CORE_MEMORY_H
 

@@ -24,7 +24,8 @@ bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
 
 uint32_t skv_pages_run(const struct skv_core *c, uint32_t pool, uint32_t page, uint32_t most, skv_owner owner)
 {
-	const uint32_t left = skv_pool_row(&c->state, pool)->pages_per_segment - page % skv_pool_row(&c->state, pool)->pages_per_segment;
+	const uint32_t left = skv_pool_row(&c->state, pool)->pages_per_segment -
+	                      page % skv_pool_row(&c->state, pool)->pages_per_segment;
 	const skv_owner *word;
 	uint32_t n = 0;
 
@@ -93,7 +94,8 @@ void skv_pages_set(struct skv_core *c, uint32_t pool, uint32_t page, uint32_t n,
 }
 
 /* Hands over the pages of one segment, from *page on; at the end *page is the next segment's first page. */
-static bool hand_over_of_segment(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t *n, uint32_t *page, uint32_t *units)
+static bool hand_over_of_segment(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t *n,
+                                 uint32_t *page, uint32_t *units)
 {
 	const uint32_t pages = skv_pool_row(&c->state, pool)->pages_per_segment, end = (*page / pages + 1) * pages;
 	const uint32_t most = end - *page < AT_A_TIME ? end - *page : AT_A_TIME;

@@ -2,9 +2,9 @@
 /*
  * daemon/core/memory/pending.c - pending segments: device memory, which is created outside the core.
  *
- * NONE → WANTED (a lease needs it) → STARTED (daemon/server/device.c creates it) → LIVE, or NONE again if that failed. From
- * WANTED on a segment counts as memory, so that limits hold for pending segments, too. A pool that ends cancels its
- * pending segments at once; a segment that arrives later is recognised by its serial and destroyed.
+ * NONE → WANTED (a lease needs it) → STARTED (daemon/server/device.c creates it) → LIVE, or NONE again if that failed.
+ * From WANTED on a segment counts as memory, so that limits hold for pending segments, too. A pool that ends cancels
+ * its pending segments at once; a segment that arrives later is recognised by its serial and destroyed.
  *
  * Leases wait until no segment that they need is pending; meanwhile no empty segment of the pool is withdrawn.
  */

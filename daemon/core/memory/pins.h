@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/pins.h - host memory that the daemon takes for a user beside the rows of the state: keys of a prompt
- * during a lookup, jobs of workers, keys of prefixes on disk.
+ * daemon/core/memory/pins.h - host memory that the daemon takes for a user beside the rows of the state: keys of a
+ * prompt during a lookup, jobs of workers, keys of prefixes on disk.
  *
  * It counts towards the user's quota like its sequences, and is charged before it is taken. Pins are in process memory,
  * not in the state, and the next daemon starts without them. Work may outlive its client, so pins are counted by UID

@@ -56,11 +56,11 @@ static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, 
 	uint64_t pages = bytes / page_bytes - spanned, segments = k->most_bytes / bytes;
 
 	if (bytes > k->pool_bytes || pages > g->max_pages)
-		return skv_core_refuse(
-			c, SKV_CORE_E_NOSPC,
-			"a segment for pages of %llu bytes takes %llu, expected at most %llu, the limit of all pools",
-			(unsigned long long)page_bytes, (unsigned long long)bytes,
-			(unsigned long long)k->pool_bytes);
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
+		                       "a segment for pages of %llu bytes takes %llu, expected at most %llu, the limit "
+		                       "of all pools",
+		                       (unsigned long long)page_bytes, (unsigned long long)bytes,
+		                       (unsigned long long)k->pool_bytes);
 	if (segments > g->max_segments)
 		segments = g->max_segments;
 	if (segments > g->max_pages / pages)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/refs.c - which sequence refers to which shared pages: a row of bits for each sequence, a bit for each
- * page.
+ * daemon/core/memory/refs.c - which sequence refers to which shared pages: a row of bits for each sequence, a bit for
+ * each page.
  *
  * A row is as long as the largest pool, has memory only where bits are set, and is freed with the sequence. The count
  * in a page's SHARED owner word is the number of rows in which its bit is set.
@@ -92,7 +92,8 @@ static bool find(const struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t 
 	return true;
 }
 
-bool skv_refs_drop_some(struct skv_core *c, uint32_t seq, const uint8_t *marks, uint8_t kept, uint32_t *at, uint32_t *units)
+bool skv_refs_drop_some(struct skv_core *c, uint32_t seq, const uint8_t *marks, uint8_t kept, uint32_t *at,
+                        uint32_t *units)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
@@ -114,6 +115,7 @@ void skv_refs_free(struct skv_core *c, uint32_t seq)
 
 	/* punches a hole into the state's memfd; if that fails, only zeros remain */
 	if (q->referred)
-		(void)madvise((void *)(uintptr_t)word_of(c, seq, 0), skv_ref_words(&c->state.header->geometry) * sizeof(uint64_t), MADV_REMOVE);
+		(void)madvise((void *)(uintptr_t)word_of(c, seq, 0),
+		              skv_ref_words(&c->state.header->geometry) * sizeof(uint64_t), MADV_REMOVE);
 	q->referred = 0;
 }

@@ -17,7 +17,8 @@ uint64_t skv_ref_bits(const struct skv_core *, uint32_t seq, uint32_t page);
  * Drops the references to pages whose mark is not `kept` (marks NULL: all), from page *at on (0 at first). True when it
  * is complete.
  */
-bool skv_refs_drop_some(struct skv_core *, uint32_t seq, const uint8_t *marks, uint8_t kept, uint32_t *at, uint32_t *units);
+bool skv_refs_drop_some(struct skv_core *, uint32_t seq, const uint8_t *marks, uint8_t kept, uint32_t *at,
+                        uint32_t *units);
 /* Frees the memory of the reference bits of a sequence that has no references left. */
 void skv_refs_free(struct skv_core *, uint32_t seq);
 

@@ -204,8 +204,10 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 		return r;
 	if (!fits(c, p->device, p->segment_bytes) && !(reclaiming && reclaim(c, pool)))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                       "the pools are full: all users' segments may have %llu bytes, and there is no room for one of %llu more",
-		                       (unsigned long long)c->memory[p->device].limits.pool_bytes, (unsigned long long)p->segment_bytes);
+		                       "the pools are full: all users' segments may have %llu bytes, and there is no "
+		                       "room for one of %llu more",
+		                       (unsigned long long)c->memory[p->device].limits.pool_bytes,
+		                       (unsigned long long)p->segment_bytes);
 	if (p->high <= segment)
 		p->high = segment + 1;
 	skv_write_segment(&c->state, pool, segment)->serial = ++h->segment_serial;

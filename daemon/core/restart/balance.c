@@ -189,8 +189,8 @@ static const char *check_owners(const struct skv_core *c, const struct recount *
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (q->pool == pool &&
-		    (q->pages != t->by_owner[n_clients + i] || (q->pages && q->session != SKV_NO_INDEX && !is_between(c, t, q))))
+		if (q->pool == pool && (q->pages != t->by_owner[n_clients + i] ||
+		                        (q->pages && q->session != SKV_NO_INDEX && !is_between(c, t, q))))
 			return off("sequence row %u: %u pages of its own, %u found", i, q->pages,
 			           t->by_owner[n_clients + i]);
 	}
@@ -311,7 +311,8 @@ static uint32_t notices_of(const struct skv_core *c, uint32_t client)
 		for (uint32_t s = 0; s < skv_pool_row(&c->state, pool)->high; s++) {
 			uint8_t told = *skv_told(&c->state, pool, client, s);
 			uint32_t state = skv_segment_row(&c->state, pool, s)->state;
-			bool due = told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_AGAIN || (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
+			bool due = told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_AGAIN ||
+			           (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
 
 			/* an announcement that would not be found is not counted */
 			n += due && s >= skv_member_row(&c->state, pool, client)->first_untold;

@@ -97,7 +97,8 @@ static int control_new(struct skv_core *c, uint32_t clients)
 	return 0;
 }
 
-int skv_core_make(const struct skv_core_config *config, const struct skv_mem_ops *mem, struct skv_state *state, struct skv_core **ret)
+int skv_core_make(const struct skv_core_config *config, const struct skv_mem_ops *mem, struct skv_state *state,
+                  struct skv_core **ret)
 {
 	const struct skv_geometry *g = &state->header->geometry;
 	struct skv_core *c = calloc(1, sizeof(*c));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/restart/life.h - the core as a whole: made, changed as a whole, resumed by the next process, checked, ended. */
+/* daemon/core/restart/life.h - the core as a whole: made, changed, resumed by the next process, checked, ended. */
 #ifndef SKV_CORE_LIFE_H
 #define SKV_CORE_LIFE_H
 
@@ -100,8 +100,8 @@ struct skv_core_past {
  * a row is damaged, or the state does not balance. -ENODATA: parts are missing. If the system lacks something
  * (skv_is_shortage()), the state is unchanged and can be resumed later.
  */
-int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, const struct skv_core_past *, struct skv_core **ret,
-                    const char **ret_why);
+int skv_core_resume(const struct skv_core_config *, const struct skv_mem_ops *, const struct skv_core_past *,
+                    struct skv_core **ret, const char **ret_why);
 /*
  * Frees the core but leaves the state, and everything that it refers to, as of the last commit, for the process that
  * gets the descriptors. Returns NULL.

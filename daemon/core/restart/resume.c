@@ -120,7 +120,9 @@ static void forget_handle(const struct skv_mem_ops *mem, struct skv_mem_handle *
 	(void)mem, (void)bytes;
 	handle->fd = skv_close_fd(handle->fd);
 }
-static const struct skv_mem_ops no_device = {.granularity = 1, .handle_kind = SKV_HANDLE_CUDA_FD, .destroy = forget_handle};
+static const struct skv_mem_ops no_device = {.granularity = 1,
+                                             .handle_kind = SKV_HANDLE_CUDA_FD,
+                                             .destroy = forget_handle};
 
 static void adopt_segments(struct resume *r, uint32_t pool)
 {
@@ -279,7 +281,8 @@ static void show_holders(struct skv_core *c)
 		uint32_t session = skv_seq_row(&c->state, i)->session;
 		uint32_t client = session == SKV_NO_INDEX ? SKV_NO_INDEX : skv_session_row(&c->state, session)->client;
 
-		atomic_store(&c->seqs[i].mem->holder, client == SKV_NO_INDEX ? 0 : skv_state_id(&c->state, SKV_TABLE_CLIENTS, client));
+		atomic_store(&c->seqs[i].mem->holder,
+		             client == SKV_NO_INDEX ? 0 : skv_state_id(&c->state, SKV_TABLE_CLIENTS, client));
 	}
 }
 
@@ -290,7 +293,9 @@ static void take_back_turns(struct skv_core *c)
 
 		if (q->session != SKV_NO_INDEX)
 			skv_pages_hand_over(c, q->pool, skv_owner_make(SKV_OWNER_SEQ, i),
-			                    skv_owner_make(SKV_OWNER_LEASE, skv_session_row(&c->state, q->session)->client), q->pages);
+			                    skv_owner_make(SKV_OWNER_LEASE,
+			                                   skv_session_row(&c->state, q->session)->client),
+			                    q->pages);
 		else if (!q->name[0])
 			skv_seq_remove(c, i);
 		skv_core_commit(c); /* one change each: the undo log of all of them would be large */
@@ -391,8 +396,8 @@ static int resume(struct resume *r, const char **ret_why)
 	return error_of(*ret_why);
 }
 
-int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_ops *mem, const struct skv_core_past *past,
-                    struct skv_core **ret, const char **ret_why)
+int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_ops *mem,
+                    const struct skv_core_past *past, struct skv_core **ret, const char **ret_why)
 {
 	struct skv_state state = SKV_STATE_NULL;
 	struct resume r = {.past = past};

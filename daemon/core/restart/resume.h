@@ -6,6 +6,7 @@
 #include "daemon/core/state/core-priv.h"
 
 /* Makes a core around a state (consumed, also on failure). Its rows have no companions yet. */
-int skv_core_make(const struct skv_core_config *, const struct skv_mem_ops *, struct skv_state *, struct skv_core **ret);
+int skv_core_make(const struct skv_core_config *, const struct skv_mem_ops *, struct skv_state *,
+                  struct skv_core **ret);
 
 #endif

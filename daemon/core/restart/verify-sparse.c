@@ -50,9 +50,10 @@ static const char *check_members(const struct skv_state *s, uint64_t first, uint
 	for (uint64_t i = first; i < end; i++) {
 		const struct skv_member *m = skv_state_at(s, SKV_TABLE_MEMBERS, i);
 
-		if ((m->sessions || m->lease) && (!lives(s, SKV_TABLE_POOLS, i / n) || !lives(s, SKV_TABLE_CLIENTS, i % n)))
-			return skv_verify_off("member row of client row %u in pool row %u, which are not there", (uint32_t)(i % n),
-			                      (uint32_t)(i / n));
+		if ((m->sessions || m->lease) &&
+		    (!lives(s, SKV_TABLE_POOLS, i / n) || !lives(s, SKV_TABLE_CLIENTS, i % n)))
+			return skv_verify_off("member row of client row %u in pool row %u, which are not there",
+			                      (uint32_t)(i % n), (uint32_t)(i / n));
 	}
 	return NULL;
 }
@@ -62,7 +63,8 @@ static const char *check_told(const struct skv_state *s, uint64_t at, uint8_t to
 {
 	const struct skv_geometry *g = &s->header->geometry;
 	const uint64_t member = at / g->max_segments, n = g->max_clients;
-	const uint32_t pool = (uint32_t)(member / n), client = (uint32_t)(member % n), segment = (uint32_t)(at % g->max_segments);
+	const uint32_t pool = (uint32_t)(member / n), client = (uint32_t)(member % n);
+	const uint32_t segment = (uint32_t)(at % g->max_segments);
 	const bool gone = told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_GONE;
 	bool host;
 
@@ -72,7 +74,8 @@ static const char *check_told(const struct skv_state *s, uint64_t at, uint8_t to
 		    !(gone && (host || skv_segment_row(s, pool, segment)->state != SKV_SEGMENT_LEAVING)))
 			return NULL;
 	}
-	return skv_verify_off("told value %u of segment %u, for client row %u in pool row %u", told, segment, client, pool);
+	return skv_verify_off("told value %u of segment %u, for client row %u in pool row %u", told, segment, client,
+	                      pool);
 }
 
 static const char *check_all_told(const struct skv_state *s, uint64_t first, uint64_t end)
@@ -94,9 +97,11 @@ static const char *check_segments(const struct skv_state *s, uint64_t first, uin
 	for (uint64_t i = first; i < end; i++) {
 		const struct skv_segment_row *row = skv_state_at(s, SKV_TABLE_SEGMENTS, i);
 
-		if (row->waiting && !(lives(s, SKV_TABLE_POOLS, i / n) && i % n < skv_pool_row(s, (uint32_t)(i / n))->high))
-			return skv_verify_off("segment row %u of pool row %u: %u clients to acknowledge, and it is not there", (uint32_t)(i % n),
-			                      (uint32_t)(i / n), row->waiting);
+		if (row->waiting &&
+		    !(lives(s, SKV_TABLE_POOLS, i / n) && i % n < skv_pool_row(s, (uint32_t)(i / n))->high))
+			return skv_verify_off("segment row %u of pool row %u: %u clients to acknowledge, and it is not "
+			                      "there",
+			                      (uint32_t)(i % n), (uint32_t)(i / n), row->waiting);
 	}
 	return NULL;
 }
@@ -123,8 +128,8 @@ static const char *check_owners(const struct skv_state *s, uint64_t first, uint6
 			continue;
 		for (uint64_t k = 0; k < next - i; k++)
 			if (word[k])
-				return skv_verify_off("owner word %#x of page %u of pool row %u, which is not there", word[k],
-				                      (uint32_t)(page + k), pool);
+				return skv_verify_off("owner word %#x of page %u of pool row %u, which is not there",
+				                      word[k], (uint32_t)(page + k), pool);
 	}
 	return NULL;
 }
@@ -147,7 +152,8 @@ static const char *check_refs(const struct skv_state *s, uint64_t first, uint64_
 		q = skv_seq_row(s, (uint32_t)(i / words));
 		pages = (uint64_t)skv_pool_row(s, q->pool)->high * skv_pool_row(s, q->pool)->pages_per_segment;
 		if (page >= pages || (pages - page < BITS && all[i] >> (pages - page)))
-			return skv_verify_off("references of sequence row %u are to pages that do not exist", (uint32_t)(i / words));
+			return skv_verify_off("references of sequence row %u are to pages that do not exist",
+			                      (uint32_t)(i / words));
 	}
 	return NULL;
 }
@@ -157,8 +163,11 @@ const char *skv_verify_sparse(const struct skv_state *s)
 	static const struct {
 		enum skv_table table;
 		check_fn check;
-	} checks[] = {{SKV_TABLE_MEMBERS, check_members}, {SKV_TABLE_SEGMENTS, check_segments}, {SKV_TABLE_TOLD, check_all_told},
-	              {SKV_TABLE_PAGES, check_owners}, {SKV_TABLE_REFS, check_refs}};
+	} checks[] = {{SKV_TABLE_MEMBERS, check_members},
+	              {SKV_TABLE_SEGMENTS, check_segments},
+	              {SKV_TABLE_TOLD, check_all_told},
+	              {SKV_TABLE_PAGES, check_owners},
+	              {SKV_TABLE_REFS, check_refs}};
 	const char *problem = NULL;
 
 	for (size_t i = 0; !problem && i < sizeof(checks) / sizeof(*checks); i++)

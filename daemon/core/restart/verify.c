@@ -54,7 +54,9 @@ static const char *check_free(const struct skv_state *s, enum skv_table t)
 			return off("%s rows: the free list has row %u, which is not free", tables[t], at - 1);
 		at = ((const struct skv_row *)skv_state_at(s, t, at - 1))->next_free;
 	}
-	return at || n < h->high[t] - h->live[t] ? off("%s rows: the free list does not have each free row once", tables[t]) : NULL;
+	return at || n < h->high[t] - h->live[t]
+	               ? off("%s rows: the free list does not have each free row once", tables[t])
+	               : NULL;
 }
 
 static const char *check_rows(const struct skv_state *s, enum skv_table t)
@@ -151,8 +153,8 @@ static const char *check_memberships(const struct skv_state *s)
 		if (i < n && by_key(&keys[first], &keys[i]) == 0)
 			continue;
 		if (m->sessions != i - first)
-			problem = off("member row of client row %u in pool row %u: %u sessions, %u found", (uint32_t)keys[first].b,
-			              (uint32_t)keys[first].a, m->sessions, i - first);
+			problem = off("member row of client row %u in pool row %u: %u sessions, %u found",
+			              (uint32_t)keys[first].b, (uint32_t)keys[first].a, m->sessions, i - first);
 		first = i;
 	}
 	free(keys);
@@ -169,7 +171,8 @@ static const char *check_client(const struct skv_state *s, uint32_t i)
 		return off("client row %u: its account row %u is not there", i, c->account);
 	if (c->fenced > 1 || c->kept > 1)
 		return off("client row %u: its connection is in an unknown state", i);
-	return ends(c->program, sizeof(c->program)) ? NULL : off("client row %u: the name of its program has no end", i);
+	return ends(c->program, sizeof(c->program)) ? NULL
+	                                            : off("client row %u: the name of its program has no end", i);
 }
 
 static const char *check_segments(const struct skv_state *s, uint32_t pool)
@@ -184,9 +187,11 @@ static const char *check_segments(const struct skv_state *s, uint32_t pool)
 		if (g->state > SKV_SEGMENT_STARTED || (host && pending))
 			return off("segment row %u of pool row %u is in state %u", i, pool, g->state);
 		if (g->serial > s->header->segment_serial)
-			return off("segment row %u of pool row %u: serial %llu was not given yet", i, pool, (unsigned long long)g->serial);
+			return off("segment row %u of pool row %u: serial %llu was not given yet", i, pool,
+			           (unsigned long long)g->serial);
 		if (g->free > p->pages_per_segment || (host && g->waiting))
-			return off("segment row %u of pool row %u: %u pages free, %u clients to acknowledge", i, pool, g->free, g->waiting);
+			return off("segment row %u of pool row %u: %u pages free, %u clients to acknowledge", i, pool,
+			           g->free, g->waiting);
 	}
 	return NULL;
 }
@@ -196,8 +201,8 @@ static bool is_shape(const struct skv_geometry *g, const struct skv_pool_row *p)
 {
 	uint64_t pages = p->pages_per_segment;
 
-	if (!pages || !p->max_segments || p->max_segments > g->max_segments || pages * p->max_segments > g->max_pages || !p->page_bytes ||
-	    p->page_bytes > UINT32_MAX)
+	if (!pages || !p->max_segments || p->max_segments > g->max_segments || pages * p->max_segments > g->max_pages ||
+	    !p->page_bytes || p->page_bytes > UINT32_MAX)
 		return false;
 	if (p->device == SKV_DEVICE_HOST)
 		return p->segment_bytes == pages * p->page_bytes && p->segment_bytes <= g->pool_bytes / p->max_segments;
@@ -228,7 +233,9 @@ static const char *check_model(const struct skv_state *s, const struct skv_model
 
 	if (problem)
 		return problem;
-	return m->device == p->device && skv_page_bytes(m) == p->page_bytes && !m->layers ? NULL : "model: its pages are not those of the pool";
+	return m->device == p->device && skv_page_bytes(m) == p->page_bytes && !m->layers
+	               ? NULL
+	               : "model: its pages are not those of the pool";
 }
 
 static const char *check_session(const struct skv_state *s, uint32_t i)
@@ -238,10 +245,11 @@ static const char *check_session(const struct skv_state *s, uint32_t i)
 
 	if (!lives(s, SKV_TABLE_CLIENTS, e->client))
 		return off("session row %u: its client row %u is not there", i, e->client);
-	if (!lives(s, SKV_TABLE_POOLS, e->pool) || skv_pool_row(s, e->pool)->account != skv_client_row(s, e->client)->account)
+	if (!lives(s, SKV_TABLE_POOLS, e->pool) ||
+	    skv_pool_row(s, e->pool)->account != skv_client_row(s, e->client)->account)
 		return off("session row %u: its pool row %u is not one of its user", i, e->pool);
-	if (!ends(e->wanted.spec, SKV_SPEC_MAX) || !ends(e->given.spec, SKV_SPEC_MAX) || !ends(e->running.spec, SKV_SPEC_MAX) ||
-	    !ends(e->error, SKV_TEXT_MAX))
+	if (!ends(e->wanted.spec, SKV_SPEC_MAX) || !ends(e->given.spec, SKV_SPEC_MAX) ||
+	    !ends(e->running.spec, SKV_SPEC_MAX) || !ends(e->error, SKV_TEXT_MAX))
 		return off("session row %u: a spec or a text has no end", i);
 	problem = check_model(s, &e->model, e->pool);
 	return problem ? off("session row %u: %s", i, problem) : NULL;
@@ -270,7 +278,8 @@ const char *skv_verify_seq(const struct skv_state *s, uint32_t seq)
 
 	if (problem)
 		return problem;
-	if (!ends(q->name, sizeof(q->name)) || (q->name[0] && !skv_name_valid(q->name) && !skv_prefix_name_valid(q->name)))
+	if (!ends(q->name, sizeof(q->name)) ||
+	    (q->name[0] && !skv_name_valid(q->name) && !skv_prefix_name_valid(q->name)))
 		return "its name is not valid";
 	if (q->max_tokens < 1 || q->max_tokens > SKV_MAX_TOKENS ||
 	    (uint64_t)q->model.n_layers * skv_pages_of(q->max_tokens) > SKV_SEQ_MAX_ENTRIES)
@@ -285,7 +294,9 @@ const char *skv_verify(const struct skv_state *s)
 	static const struct {
 		enum skv_table table;
 		const char *(*check)(const struct skv_state *, uint32_t row);
-	} checks[] = {{SKV_TABLE_CLIENTS, check_client}, {SKV_TABLE_POOLS, check_pool}, {SKV_TABLE_SESSIONS, check_session},
+	} checks[] = {{SKV_TABLE_CLIENTS, check_client},
+	              {SKV_TABLE_POOLS, check_pool},
+	              {SKV_TABLE_SESSIONS, check_session},
 	              {SKV_TABLE_SEQUENCES, check_seq}};
 	const char *problem = NULL;
 

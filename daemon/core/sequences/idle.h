@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/sequences/idle.h - named sequences without a holder, in a list for each user, the least recently used first.
+ * daemon/core/sequences/idle.h - named sequences without a holder, in a list for each user, the least recently used
+ * first.
  *
  * So the sequence that is to make room is found without searching all sequences: a search would cost time for each
  * refused request, in proportion to the number of all users' sequences.

@@ -77,8 +77,8 @@ static bool is_it(const struct skv_core *c, uint32_t seq, uint32_t account, cons
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
-	return skv_state_next(&c->state, SKV_TABLE_SEQUENCES, seq) == seq && q->account == account && q->name[0] && !strcmp(q->name, name) &&
-	       !strcmp(q->model.name, model);
+	return skv_state_next(&c->state, SKV_TABLE_SEQUENCES, seq) == seq && q->account == account && q->name[0] &&
+	       !strcmp(q->name, name) && !strcmp(q->model.name, model);
 }
 
 uint32_t skv_names_next(const struct skv_core *c, uint32_t seq, uint32_t account, const char *model, const char *name)

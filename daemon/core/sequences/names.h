@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/sequences/names.h - sequences by user, model and name: the sequences of a tensor-parallel group's ranks share a
- * name.
+ * daemon/core/sequences/names.h - sequences by user, model and name: the sequences of a tensor-parallel group's ranks
+ * share a name.
  *
  * A hash table of lists, in process memory. A sequence is entered when it gets its name, and not removed: lookups skip
  * a row whose name has changed or that is free, and the row leaves its list when it is entered again. So a change that

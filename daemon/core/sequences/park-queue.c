@@ -71,7 +71,8 @@ void skv_park_set(struct skv_core *c, uint32_t seq, enum skv_park_state parking)
 	list = list_of(c, seq);
 	if (list)
 		enter(c, list, seq);
-	skv_bitset_put(&c->park_queue.ready, account, c->park_queue.of[account].list[SKV_PARK_WAIT].n && skv_park_has_room(c, account));
+	skv_bitset_put(&c->park_queue.ready, account,
+	               c->park_queue.of[account].list[SKV_PARK_WAIT].n && skv_park_has_room(c, account));
 }
 
 bool skv_park_has_room(const struct skv_core *c, uint32_t account)

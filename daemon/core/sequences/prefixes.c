@@ -49,8 +49,9 @@ static const struct skv_block_key *keys_of(const struct skv_block_owners *owners
 
 	*ret_n = o->core->seqs[owner].n_blocks;
 	return skv_is_prefix(q) && q->pool == o->pool && !strcmp(q->model.name, m->name) && q->model.rank == m->rank &&
-	                       q->model.n_ranks == m->n_ranks && q->model.n_layers == m->n_layers && q->model.n_heads == m->n_heads &&
-	                       q->model.n_kv_heads == m->n_kv_heads && q->model.head_dim == m->head_dim && q->model.kv_dtype == m->kv_dtype
+	                       q->model.n_ranks == m->n_ranks && q->model.n_layers == m->n_layers &&
+	                       q->model.n_heads == m->n_heads && q->model.n_kv_heads == m->n_kv_heads &&
+	                       q->model.head_dim == m->head_dim && q->model.kv_dtype == m->kv_dtype
 	               ? o->core->seqs[owner].blocks
 	               : NULL;
 }
@@ -62,8 +63,8 @@ static bool used_later(const struct skv_block_owners *owners, uintptr_t owner, u
 	return skv_seq_row(state, (uint32_t)owner)->used > skv_seq_row(state, (uint32_t)than)->used;
 }
 
-uint32_t skv_prefixes_longest(const struct skv_core *c, uint32_t pool, const struct skv_model *m, const struct skv_block_key *keys, uint32_t n,
-                              uint32_t *ret_seq)
+uint32_t skv_prefixes_longest(const struct skv_core *c, uint32_t pool, const struct skv_model *m,
+                              const struct skv_block_key *keys, uint32_t n, uint32_t *ret_seq)
 {
 	const struct owners owners = {{keys_of, used_later}, c, m, pool};
 	uintptr_t owner = SKV_NO_INDEX;

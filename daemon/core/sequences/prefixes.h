@@ -16,10 +16,10 @@ int skv_prefixes_add(struct skv_core *, uint32_t seq, struct skv_block_key *keys
 void skv_prefixes_remove(struct skv_core *, uint32_t seq);
 
 /*
- * Returns how many of these n blocks a sequence of this pool and model has, from the first on. *ret_seq: the sequence that was used last
- * among those that have most; SKV_NO_INDEX: none.
+ * Returns how many of these n blocks a sequence of this pool and model has, from the first on. *ret_seq: the sequence
+ * that was used last among those that have most; SKV_NO_INDEX: none.
  */
-uint32_t skv_prefixes_longest(const struct skv_core *, uint32_t pool, const struct skv_model *, const struct skv_block_key *keys, uint32_t n,
-                              uint32_t *ret_seq);
+uint32_t skv_prefixes_longest(const struct skv_core *, uint32_t pool, const struct skv_model *,
+                              const struct skv_block_key *keys, uint32_t n, uint32_t *ret_seq);
 
 #endif

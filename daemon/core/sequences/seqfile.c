@@ -85,7 +85,8 @@ int skv_seqfile_put_back(int fd, uint64_t offset, const void *was, size_t bytes)
 		return -errno;
 	if (magic != SKV_SEQMEM_MAGIC)
 		return 0;
-	if (offset >= sizeof(struct skv_seqmem) && offset <= (uint64_t)st.st_size && bytes <= (uint64_t)st.st_size - offset)
+	if (offset >= sizeof(struct skv_seqmem) && offset <= (uint64_t)st.st_size &&
+	    bytes <= (uint64_t)st.st_size - offset)
 		return whole(pwrite(fd, was, bytes, (off_t)offset), bytes);
 	return 0;
 }
@@ -152,7 +153,8 @@ static int evict(const struct skv_seq_local *l, const struct skv_eviction *j)
 
 int skv_seqfile_read_ids(const struct skv_seq_local *l, uint32_t first, uint32_t n, int32_t *to)
 {
-	return whole(pread(l->fd, to, n * sizeof(*to), (off_t)(l->layout.tokens + first * sizeof(*to))), n * sizeof(*to));
+	return whole(pread(l->fd, to, n * sizeof(*to), (off_t)(l->layout.tokens + first * sizeof(*to))),
+	             n * sizeof(*to));
 }
 
 int skv_seqfile_read_state(const struct skv_seq_local *l, void *to, size_t bytes)
@@ -282,7 +284,8 @@ static int write_pages(int to, const char *from, off_t at, size_t n)
 }
 
 /* SEEK_HOLE is not used: the kernel would search every page up to the next hole, in one system call. */
-int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at, uint32_t *units)
+int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at,
+                          uint32_t *units)
 {
 	const uint64_t total = from->layout.total;
 	char piece[COPY_BYTES];
@@ -313,8 +316,8 @@ int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_l
  * so that the copy takes no more memory than the original. 0: complete, and *at is 0 again; 1: there is more; negative
  * errno.
  */
-static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const struct skv_seq_local *from, uint64_t from_at, uint64_t n, uint64_t *at,
-                      uint32_t *units)
+static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const struct skv_seq_local *from,
+                      uint64_t from_at, uint64_t n, uint64_t *at, uint32_t *units)
 {
 	char piece[COPY_BYTES];
 
@@ -336,8 +339,8 @@ static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const stru
 	return 0;
 }
 
-int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, const struct skv_model *m, const struct skv_made *made,
-                            uint32_t n, uint32_t *table, uint64_t *at, uint32_t *units)
+int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, const struct skv_model *m,
+                            const struct skv_made *made, uint32_t n, uint32_t *table, uint64_t *at, uint32_t *units)
 {
 	int r = 0;
 

@@ -28,15 +28,16 @@ int skv_seqfile_put_back(int fd, uint64_t offset, const void *was, size_t bytes)
  * Copies everything that was ever written to `from`, from *at on (0 at first), to the same offsets of `to`; holes stay
  * holes. 0: complete; 1: there is more; negative errno.
  */
-int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at, uint32_t *units);
+int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at,
+                          uint32_t *units);
 
 /*
  * Copies the entries and ids that a sealed prefix has of the first n tokens, of which nothing has been evicted, to a
  * fresh sequence of another length; from byte *at of table *table on (0 at first). 0: complete; 1: there is more;
  * negative errno.
  */
-int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, const struct skv_model *m, const struct skv_made *made,
-                            uint32_t n, uint32_t *table, uint64_t *at, uint32_t *units);
+int skv_seqfile_copy_prefix(const struct skv_seq_local *to, const struct skv_seq_local *from, const struct skv_model *m,
+                            const struct skv_made *made, uint32_t n, uint32_t *table, uint64_t *at, uint32_t *units);
 
 /* Reads n token ids from `first` on, within the file. Negative errno. */
 int skv_seqfile_read_ids(const struct skv_seq_local *, uint32_t first, uint32_t n, int32_t *to);

@@ -102,11 +102,12 @@ int skv_seq_quota_allows(struct skv_core *c, uint32_t account, bool seals)
 	if (a->sequences < c->config.account_sequences ||
 	    (!seals && a->sequences - count_prefixes(c, account) < c->config.account_sequences))
 		return 0;
-	return skv_core_refuse(c, SKV_CORE_E_QUOTA, "UID %u already has %u sequences, the most that are allowed", a->uid,
-	                       c->config.account_sequences);
+	return skv_core_refuse(c, SKV_CORE_E_QUOTA, "UID %u already has %u sequences, the most that are allowed",
+	                       a->uid, c->config.account_sequences);
 }
 
-int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
+int skv_seq_make(struct skv_core *c, uint32_t pool, const struct skv_model *m, const char *name, uint32_t max_tokens,
+                 uint32_t *ret_seq)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	struct skv_account_row *a = skv_write_account(&c->state, p->account);

@@ -74,8 +74,8 @@ static void corrupt_entry(struct skv_core *c, const struct skv_walk *w, uint32_t
 	uint32_t n_layers = c->seqs[w->seq].layout.n_layers;
 	char why[sizeof(c->why)];
 
-	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", index, of[skv_table_page_kind(n_layers, w->table)],
-	         skv_table_layer(n_layers, w->table), entry, what);
+	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", index,
+	         of[skv_table_page_kind(n_layers, w->table)], skv_table_layer(n_layers, w->table), entry, what);
 	corrupt(c, w->seq, why);
 }
 
@@ -158,7 +158,8 @@ static int next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW
 	int r;
 
 	for (; w->table < l->layout.n_tables; w->table++, w->index = 0) {
-		uint32_t n = w->made ? skv_made_entries(w->made, &skv_seq_row(&c->state, w->seq)->model, w->table, w->len)
+		uint32_t n = w->made ? skv_made_entries(w->made, &skv_seq_row(&c->state, w->seq)->model, w->table,
+		                                        w->len)
 		                     : skv_seqmem_entries(&l->layout, w->table, w->len);
 
 		if (w->index >= n)
@@ -274,7 +275,8 @@ static uint8_t share_entry(struct skv_core *c, const struct skv_walk *w, skv_pte
 }
 
 /* Writes the parent's entries, some of which have changed. */
-static int write_shared(struct skv_core *c, const struct skv_walk *w, uint32_t n, const skv_pte *window, const skv_pte *was)
+static int write_shared(struct skv_core *c, const struct skv_walk *w, uint32_t n, const skv_pte *window,
+                        const skv_pte *was)
 {
 	const struct skv_seq_local *l = &c->seqs[w->seq];
 	int r;
@@ -287,7 +289,8 @@ static int write_shared(struct skv_core *c, const struct skv_walk *w, uint32_t n
 }
 
 /* Gives the child, and the parent for pages that were its own, references to the pages of these entries. */
-static void refer(struct skv_core *c, const struct skv_walk *w, uint32_t child, uint32_t n, const skv_pte *window, const uint8_t *marks)
+static void refer(struct skv_core *c, const struct skv_walk *w, uint32_t child, uint32_t n, const skv_pte *window,
+                  const uint8_t *marks)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		if (marks[i] == SKV_MARK_OWN)

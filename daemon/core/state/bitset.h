@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/state/bitset.h - a set of small numbers in which the next number is found in a few steps, however many there
- * are.
+ * daemon/core/state/bitset.h - a set of small numbers in which the next number is found in a few steps, however many
+ * there are.
  *
  * Level 0 has a bit for each number, each further level a bit for each word of the level below: set if that word is not
  * 0.

@@ -144,18 +144,20 @@ void skv_block_index_deinit(struct skv_block_index *x)
 /* ---- the longest match ---- */
 
 /* The next entry of this block, with this key, whose owner can be used; NONE: no more. `i`: where to begin. */
-static uint32_t find(const struct skv_block_index *x, const struct skv_block_owners *owners, uint32_t i, const struct skv_block_key *key,
-                     uint32_t at)
+static uint32_t find(const struct skv_block_index *x, const struct skv_block_owners *owners, uint32_t i,
+                     const struct skv_block_key *key, uint32_t at)
 {
 	uint32_t n;
 
-	while (i != NONE && (x->entry[i].at != at || !same(&x->entry[i].key, key) || !owners->keys(owners, x->entry[i].owner, &n)))
+	while (i != NONE &&
+	       (x->entry[i].at != at || !same(&x->entry[i].key, key) || !owners->keys(owners, x->entry[i].owner, &n)))
 		i = x->entry[i].next;
 	return i;
 }
 
 /* Of the prompt's n blocks the owner has `least` at least, and shares the block after them or not. */
-static uint32_t shared(const struct skv_block_owners *owners, uintptr_t owner, const struct skv_block_key *keys, uint32_t n, uint32_t least)
+static uint32_t shared(const struct skv_block_owners *owners, uintptr_t owner, const struct skv_block_key *keys,
+                       uint32_t n, uint32_t least)
 {
 	uint32_t most;
 	const struct skv_block_key *own = owners->keys(owners, owner, &most);
@@ -173,8 +175,8 @@ static uint32_t shared(const struct skv_block_owners *owners, uintptr_t owner, c
 	return least;
 }
 
-uint32_t skv_block_index_longest(const struct skv_block_index *x, const struct skv_block_owners *owners, const struct skv_block_key *keys, uint32_t n,
-                                 uintptr_t *ret_owner)
+uint32_t skv_block_index_longest(const struct skv_block_index *x, const struct skv_block_owners *owners,
+                                 const struct skv_block_key *keys, uint32_t n, uintptr_t *ret_owner)
 {
 	uint32_t least = 0, most = 0, best = 0; /* entries of a prefix that somebody shares */
 
@@ -194,7 +196,8 @@ uint32_t skv_block_index_longest(const struct skv_block_index *x, const struct s
 		return 0;
 	const uint32_t at = block_of(least - 1);
 
-	for (uint32_t i = *bucket_of(x, &keys[at]); (i = find(x, owners, i, &keys[at], at)) != NONE; i = x->entry[i].next) {
+	for (uint32_t i = *bucket_of(x, &keys[at]); (i = find(x, owners, i, &keys[at], at)) != NONE;
+	     i = x->entry[i].next) {
 		const uintptr_t owner = x->entry[i].owner;
 		const uint32_t has = shared(owners, owner, keys, n, at + 1);
 

@@ -2,10 +2,10 @@
 /*
  * daemon/core/state/block-index.h - finds the sealed prefix that shares most blocks with a prompt.
  *
- * A hash table of block keys. The first 64 blocks of a prefix have an entry each, later ones every 64th: so adding, removing and finding a
- * prefix of a million tokens takes a fraction of a millisecond. The blocks between two entries are compared with the owner's own array of
- * keys. A key follows from all tokens up to the end of its block, so an owner that has block n of a prompt has all blocks before it, and
- * the longest match is found by bisection.
+ * A hash table of block keys. The first 64 blocks of a prefix have an entry each, later ones every 64th: so adding,
+ * removing and finding a prefix of a million tokens takes a fraction of a millisecond. The blocks between two entries
+ * are compared with the owner's own array of keys. A key follows from all tokens up to the end of its block, so an
+ * owner that has block n of a prompt has all blocks before it, and the longest match is found by bisection.
  *
  * Owners are numbers or addresses of the caller. Keys are hashes already; their first bytes choose the bucket.
  */
@@ -48,13 +48,19 @@ void skv_block_index_deinit(struct skv_block_index *);
 
 /* What the caller knows of its owners. */
 struct skv_block_owners {
-	/* The keys of an owner and their number; NULL: the owner cannot be used for this prompt (another model, being dropped). */
+	/*
+	 * The keys of an owner and their number; NULL: the owner cannot be used for this prompt (another model, being
+	 * dropped).
+	 */
 	const struct skv_block_key *(*keys)(const struct skv_block_owners *, uintptr_t owner, uint32_t *ret_n);
 	/* Of two owners that share equally many blocks with the prompt, is the first one preferred? */
 	bool (*preferred)(const struct skv_block_owners *, uintptr_t owner, uintptr_t than);
 };
-/* Returns how many of these n blocks the best owner has, from the first on; 0: there is no owner. *ret_owner is that owner. */
-uint32_t skv_block_index_longest(const struct skv_block_index *, const struct skv_block_owners *, const struct skv_block_key *keys, uint32_t n,
-                                 uintptr_t *ret_owner);
+/*
+ * Returns how many of these n blocks the best owner has, from the first on; 0: there is no owner. *ret_owner is that
+ * owner.
+ */
+uint32_t skv_block_index_longest(const struct skv_block_index *, const struct skv_block_owners *,
+                                 const struct skv_block_key *keys, uint32_t n, uintptr_t *ret_owner);
 
 #endif

@@ -30,8 +30,10 @@ static void name_of(char letter, uint64_t number, char ret[SKV_FDSTORE_NAME])
  */
 void skv_fdstore_name(const struct skv_state *s, enum skv_table t, uint32_t row, char ret[SKV_FDSTORE_NAME])
 {
-	static const char of[SKV_TABLE_ROWS] = {
-		[SKV_TABLE_CLIENTS] = 'c', [SKV_TABLE_SESSIONS] = 'o', [SKV_TABLE_SEQUENCES] = 's', [SKV_TABLE_POOLS] = 'p'};
+	static const char of[SKV_TABLE_ROWS] = {[SKV_TABLE_CLIENTS] = 'c',
+	                                        [SKV_TABLE_SESSIONS] = 'o',
+	                                        [SKV_TABLE_SEQUENCES] = 's',
+	                                        [SKV_TABLE_POOLS] = 'p'};
 
 	name_of(of[t], skv_state_id(s, t, row), ret);
 }
@@ -64,7 +66,8 @@ void skv_core_client_name(uint32_t client, char ret[SKV_FDSTORE_NAME])
 size_t skv_core_descriptors(const struct skv_core *c)
 {
 	const uint32_t *live = c->state.header->live;
-	size_t n = (size_t)live[SKV_TABLE_CLIENTS] + live[SKV_TABLE_SESSIONS] + live[SKV_TABLE_SEQUENCES] + live[SKV_TABLE_POOLS];
+	size_t n = (size_t)live[SKV_TABLE_CLIENTS] + live[SKV_TABLE_SESSIONS] + live[SKV_TABLE_SEQUENCES] +
+	           live[SKV_TABLE_POOLS];
 
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
@@ -81,7 +84,9 @@ int skv_fdstore_allows(struct skv_core *c)
 	if (n <= SKV_MAX_STORED)
 		return 0;
 	return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-	                       "the service manager keeps %zu descriptors for the daemon, and can pass no more to the next one", n);
+	                       "the service manager keeps %zu descriptors for the daemon, and can pass no more to the "
+	                       "next one",
+	                       n);
 }
 
 /* False: no memory for the entry. */

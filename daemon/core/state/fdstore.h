@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/state/fdstore.h - descriptors that have to outlive the process together with the state that refers to them.
+ * daemon/core/state/fdstore.h - descriptors that have to outlive the process together with the state that refers to
+ * them.
  *
  * Memory is freed with its last descriptor. So each descriptor is given to a store, by name, before the change that
  * refers to it is committed, and removed from the store after the commit of the change that drops the reference. When

@@ -35,7 +35,8 @@ static uint64_t undo_words(const struct skv_geometry *g)
 {
 	const uint64_t owners = 4 * 3 * g->max_pools * g->max_pages, refs = 4 * g->max_sequences * skv_ref_words(g);
 
-	return owners + refs + 8 * (uint64_t)g->max_pools * g->max_clients * (g->max_segments + 8) + (UINT64_C(64) << 20);
+	return owners + refs + 8 * (uint64_t)g->max_pools * g->max_clients * (g->max_segments + 8) +
+	       (UINT64_C(64) << 20);
 }
 
 /* Elements of a table. An account has a client or a sequence, or is about to get its first client. */
@@ -142,7 +143,9 @@ static int read_header(int fd, struct skv_state_header *ret, const char **ret_wh
 	const ssize_t n = pread(fd, ret, sizeof(*ret), 0);
 	const int r = n < 0 ? -errno : n == (ssize_t)sizeof(*ret) ? 0 : -EBADMSG;
 
-	*ret_why = r == 0 ? header_check(ret) : r == -EBADMSG ? "state is shorter than its header" : "state cannot be read";
+	*ret_why = r == 0          ? header_check(ret)
+	           : r == -EBADMSG ? "state is shorter than its header"
+	                           : "state cannot be read";
 	return r == 0 && *ret_why ? -EBADMSG : r;
 }
 

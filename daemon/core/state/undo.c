@@ -62,7 +62,8 @@ static bool see(struct skv_state *s, const struct trailer *t)
 
 void *skv_undo_save(struct skv_state *s, const void *what, size_t bytes)
 {
-	const struct trailer t = {.offset = (uint64_t)((const char *)what - (const char *)s->header), .bytes = (uint32_t)bytes};
+	const struct trailer t = {.offset = (uint64_t)((const char *)what - (const char *)s->header),
+	                          .bytes = (uint32_t)bytes};
 
 	if (bytes && (bytes <= sizeof(uint64_t) || !see(s, &t)))
 		save(s, &t, what);
@@ -104,7 +105,8 @@ static bool moves_tables(const struct skv_state *s, const struct trailer *t, con
 {
 	const uint64_t fixed = offsetof(struct skv_state_header, free);
 
-	return t->offset < fixed && memcmp((const char *)s->header + t->offset, was, t->bytes < fixed - t->offset ? t->bytes : fixed - t->offset);
+	return t->offset < fixed && memcmp((const char *)s->header + t->offset, was,
+	                                   t->bytes < fixed - t->offset ? t->bytes : fixed - t->offset);
 }
 
 /* Reads the entry that ends at word `end`. Returns where it begins, or 0 if there cannot be one. */
@@ -120,7 +122,8 @@ static uint64_t entry_before(const struct skv_state *s, uint64_t end, struct tra
 	if (ret->bytes == 0 || ret->bytes > h->total_bytes || words + TRAILER_WORDS > end - 1 ||
 	    ret->file > h->geometry.max_sequences)
 		return 0;
-	if (ret->file == 0 && (ret->offset > h->offset[SKV_TABLE_UNDO] || ret->bytes > h->offset[SKV_TABLE_UNDO] - ret->offset))
+	if (ret->file == 0 &&
+	    (ret->offset > h->offset[SKV_TABLE_UNDO] || ret->bytes > h->offset[SKV_TABLE_UNDO] - ret->offset))
 		return 0;
 	begin = end - TRAILER_WORDS - words;
 	return ret->file == 0 && moves_tables(s, ret, log_of(s) + begin) ? 0 : begin;

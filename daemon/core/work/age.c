@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/age.c - sequences without a holder make room, the least recently used first; a held sequence never does.
+ * daemon/core/work/age.c - sequences without a holder make room, the least recently used first; a held sequence never
+ * does.
  *
  * By age: parked after park-after, dropped after sequence-ttl. Under pressure: when a memory is used up and a user that
  * has less than its share asks for more, the sequences of users with more than their share are dropped. A share is the
@@ -43,7 +44,8 @@ static bool is_idle(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
-	return q->session == SKV_NO_INDEX && q->name[0] && !skv_joint_held(c, seq) && !(skv_is_prefix(q) && skv_task_forks(c, seq));
+	return q->session == SKV_NO_INDEX && q->name[0] && !skv_joint_held(c, seq) &&
+	       !(skv_is_prefix(q) && skv_task_forks(c, seq));
 }
 
 static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint32_t device)
@@ -54,7 +56,8 @@ static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint
 /* A sealed prefix whose pages are being read: it stays until the reader ends. */
 static bool is_read(const struct skv_core *c, uint32_t seq)
 {
-	return skv_is_prefix(skv_seq_row(&c->state, seq)) && (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ);
+	return skv_is_prefix(skv_seq_row(&c->state, seq)) &&
+	       (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ);
 }
 
 /*
@@ -83,7 +86,8 @@ static uint32_t oldest_of(const struct skv_core *c, uint32_t account, uint32_t d
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 		if (may_go(c, i, device) &&
-		    (!parkable || ((skv_is_prefix(q) || (c->parks && c->seqs[i].parking == SKV_PARK_NOT)) && q->pages + q->refs > 0)))
+		    (!parkable || ((skv_is_prefix(q) || (c->parks && c->seqs[i].parking == SKV_PARK_NOT)) &&
+		                   q->pages + q->refs > 0)))
 			break;
 	}
 	return i;
@@ -92,7 +96,8 @@ static uint32_t oldest_of(const struct skv_core *c, uint32_t account, uint32_t d
 /* May the account lose a sequence? */
 static bool loses(const struct skv_core *c, uint32_t account, const struct whose *w)
 {
-	return (w->account == SKV_NO_INDEX || w->account == account) && skv_account_row(&c->state, account)->page_bytes[w->device] > w->part;
+	return (w->account == SKV_NO_INDEX || w->account == account) &&
+	       skv_account_row(&c->state, account)->page_bytes[w->device] > w->part;
 }
 
 /* The oldest of all users that may lose one. */
@@ -103,7 +108,8 @@ static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool par
 	SKV_EACH(a, &c->state, SKV_TABLE_ACCOUNTS) {
 		const uint32_t i = loses(c, a, w) ? oldest_of(c, a, w->device, parkable) : SKV_NO_INDEX;
 
-		if (i != SKV_NO_INDEX && (found == SKV_NO_INDEX || skv_seq_row(&c->state, i)->used < skv_seq_row(&c->state, found)->used))
+		if (i != SKV_NO_INDEX &&
+		    (found == SKV_NO_INDEX || skv_seq_row(&c->state, i)->used < skv_seq_row(&c->state, found)->used))
 			found = i;
 	}
 	return found;
@@ -172,16 +178,19 @@ bool skv_age_make_own_room(struct skv_core *c, uint32_t pool)
 static bool has_room(const struct skv_core *c, const struct skv_pool_row *p, uint64_t pages)
 {
 	const uint64_t coming = p->count[SKV_OWNER_FREE] + (uint64_t)p->pending * p->pages_per_segment;
-	const uint64_t segments = pages > coming ? (pages - coming + p->pages_per_segment - 1) / p->pages_per_segment : 0;
+	const uint64_t segments = pages > coming ? (pages - coming + p->pages_per_segment - 1) / p->pages_per_segment
+	                                         : 0;
 
-	return c->state.header->segment_bytes[p->device] + segments * p->segment_bytes <= c->memory[p->device].limits.pool_bytes;
+	return c->state.header->segment_bytes[p->device] + segments * p->segment_bytes <=
+	       c->memory[p->device].limits.pool_bytes;
 }
 
 /* The sequence still exists: it is dropped in turns. */
 static void tell_dropped(const struct skv_core *c, uint32_t seq, bool for_room)
 {
 	if (c->dropped_cb)
-		c->dropped_cb(c->dropped_data, skv_account_row(&c->state, skv_seq_row(&c->state, seq)->account)->uid, for_room);
+		c->dropped_cb(c->dropped_data, skv_account_row(&c->state, skv_seq_row(&c->state, seq)->account)->uid,
+		              for_room);
 }
 
 bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
@@ -211,7 +220,8 @@ static bool is_prefix_to_go(const struct skv_core *c, uint32_t seq, bool anywher
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
-	return skv_is_prefix(q) && may_go(c, seq, anywhere ? skv_pool_row(&c->state, q->pool)->device : SKV_DEVICE_HOST);
+	return skv_is_prefix(q) &&
+	       may_go(c, seq, anywhere ? skv_pool_row(&c->state, q->pool)->device : SKV_DEVICE_HOST);
 }
 
 static bool is_parking_prefix(const struct skv_core *c, uint32_t account)
@@ -267,7 +277,8 @@ static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park
 			return false;
 		skv_write_header(&c->state)->dropped_for_age++;
 		tell_dropped(c, seq, false);
-	} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns && c->seqs[seq].parking == SKV_PARK_NOT) {
+	} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns &&
+	           c->seqs[seq].parking == SKV_PARK_NOT) {
 		skv_park_set(c, seq, SKV_PARK_WANTED);
 	}
 	return true;
@@ -301,7 +312,8 @@ bool skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_
 
 	if (!a->begun) {
 		/* sequences whose parking failed are retried after a while */
-		*a = (struct skv_aging){.begun = true, .forgets = c->park_failed_ns && now_ns - c->park_failed_ns >= PARK_AGAIN_NS};
+		*a = (struct skv_aging){.begun = true};
+		a->forgets = c->park_failed_ns && now_ns - c->park_failed_ns >= PARK_AGAIN_NS;
 		if (a->forgets)
 			c->park_failed_ns = 0;
 	}

@@ -41,7 +41,8 @@ bool skv_core_is_reconnecting(const struct skv_core *, uint32_t client);
  */
 int skv_core_reconnect_session(struct skv_core *, uint32_t client, uint32_t session);
 int skv_core_reconnect_seq(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
-int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs, uint32_t n);
+int skv_core_reconnect_pages(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs,
+                             uint32_t n);
 /* E_TURNS as for calls on sequences. E_INVALID: the client does not reconnect. */
 int skv_core_reconnect_done(struct skv_core *, uint32_t client);
 

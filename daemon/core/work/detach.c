@@ -68,7 +68,8 @@ static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t 
 	case SKV_DETACH_CHECK: return skv_walk_check(c, &s->walk, units);
 	case SKV_DETACH_TAKE: return skv_walk_take(c, &s->walk, units);
 	case SKV_DETACH_RELEASE:
-		return skv_refs_drop_some(c, s->walk.seq, s->walk.marks, SKV_MARK_NAMED, &s->at, units) ? SKV_DONE : SKV_GOES_ON;
+		return skv_refs_drop_some(c, s->walk.seq, s->walk.marks, SKV_MARK_NAMED, &s->at, units) ? SKV_DONE
+		                                                                                        : SKV_GOES_ON;
 	case SKV_DETACH_TRIM:
 		p = skv_progress_of(c, skv_seqfile_trim(l, &s->offset, units));
 		return p == SKV_DONE && skv_validate_memory(c, s->walk.seq) ? SKV_CORRUPT : p;

@@ -76,8 +76,10 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	if (r == 0)
 		r = skv_room_allows(c, q->account, q->bytes);
 	if (r == 0)
-		r = f->session == SKV_NO_INDEX ? skv_seq_make(c, q->pool, &q->model, f->name, f->max_tokens, &f->child)
-		                               : skv_seq_make_held(c, f->session, f->name, f->prefix ? f->max_tokens : q->max_tokens, &f->child);
+		r = f->session == SKV_NO_INDEX
+		            ? skv_seq_make(c, q->pool, &q->model, f->name, f->max_tokens, &f->child)
+		            : skv_seq_make_held(c, f->session, f->name, f->prefix ? f->max_tokens : q->max_tokens,
+		                                &f->child);
 	if (r) {
 		(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
 		return SKV_DONE;
@@ -98,8 +100,10 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 /* The cgroup has no room left: other users took it in the meantime. */
 static enum skv_progress crowded_out(struct skv_core *c, struct skv_fork *f)
 {
-	return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_NOSPC, "the daemon's memory cgroup has no room for a copy of %llu bytes",
-	                                     (unsigned long long)skv_seq_row(&c->state, f->walk.seq)->bytes),
+	return give_up(c, f,
+	               skv_core_refuse(c, SKV_CORE_E_NOSPC,
+	                               "the daemon's memory cgroup has no room for a copy of %llu bytes",
+	                               (unsigned long long)skv_seq_row(&c->state, f->walk.seq)->bytes),
 	               SKV_FORK_DROP_CHILD);
 }
 
@@ -119,7 +123,8 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 	uint32_t there;
 
 	if (skv_prefixes_longest(c, q->pool, &q->model, f->keys, f->n_keys, &there) == f->n_keys)
-		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are already sealed"), SKV_FORK_DROP_CHILD);
+		return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_EXIST, "these tokens are already sealed"),
+		               SKV_FORK_DROP_CHILD);
 	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
 		return no_memory(c, f, -ENOMEM);
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
@@ -143,7 +148,8 @@ static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uin
 {
 	const struct skv_seq_local *child = &c->seqs[f->child];
 	const struct skv_model *m = &skv_seq_row(&c->state, f->child)->model;
-	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], m, &f->made, f->n_tokens, &f->at, &f->offset, units);
+	int r = skv_seqfile_copy_prefix(child, &c->seqs[f->walk.seq], m, &f->made, f->n_tokens, &f->at, &f->offset,
+	                                units);
 
 	if (r == 0 && f->keys)
 		r = skv_seqfile_write_state(child, f->origin, sizeof(f->origin));

@@ -32,7 +32,8 @@ static bool is_joint(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
-	return q->model.n_ranks > 1 && q->name[0] && atomic_load_explicit(&c->seqs[seq].mem->joint, memory_order_acquire);
+	return q->model.n_ranks > 1 && q->name[0] &&
+	       atomic_load_explicit(&c->seqs[seq].mem->joint, memory_order_acquire);
 }
 
 static uint64_t commit_of(const struct skv_core *c, uint32_t seq)

@@ -165,10 +165,10 @@ int skv_lease_pages(struct skv_core *c, uint32_t pool, skv_owner owner, uint32_t
 	if (r)
 		return r;
 	if (room < least)
-		return skv_core_refuse(
-			c, SKV_CORE_E_QUOTA,
-			"%u pages were requested, but the account's quota of %llu bytes leaves room for %llu",
-			least, (unsigned long long)quota, (unsigned long long)room);
+		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
+		                       "%u pages were requested, but the account's quota of %llu bytes leaves room for "
+		                       "%llu",
+		                       least, (unsigned long long)quota, (unsigned long long)room);
 	if (most > SKV_CALL_PAGES)
 		most = SKV_CALL_PAGES;
 	if (least > most)
@@ -212,8 +212,8 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 		                       "got a lease of %u to %u pages, expected 1 or more, in ascending order", least,
 		                       most);
 	skv_charge_newest(c, session);
-	return skv_lease_pages(c, skv_session_row(&c->state, session)->pool, skv_owner_make(SKV_OWNER_LEASE, client), least, most,
-	                       grow, ret_runs, max_runs, ret_n);
+	return skv_lease_pages(c, skv_session_row(&c->state, session)->pool, skv_owner_make(SKV_OWNER_LEASE, client),
+	                       least, most, grow, ret_runs, max_runs, ret_n);
 }
 
 int skv_core_lease_get(struct skv_core *c, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
@@ -244,7 +244,8 @@ static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_ru
 		for (uint64_t page = runs[i].first, side; page < end && *limit < most; page += side) {
 			const uint64_t want = end - page < most - *limit ? end - page : most - *limit;
 
-			side = page <= SKV_PTE_ID_MASK ? skv_pages_run(c, pool, (uint32_t)page, (uint32_t)want, from) : 0;
+			side = page <= SKV_PTE_ID_MASK ? skv_pages_run(c, pool, (uint32_t)page, (uint32_t)want, from)
+			                               : 0;
 			if (!side)
 				return false;
 			skv_pages_set(c, pool, (uint32_t)page, (uint32_t)side, to);

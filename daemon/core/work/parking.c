@@ -96,8 +96,8 @@ bool skv_core_may_park(const struct skv_core *c, uid_t uid)
 	return account == SKV_NO_INDEX || skv_park_has_room(c, account);
 }
 
-bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const char *name, uint32_t *row, uint32_t *ret_seq,
-                        uint32_t *ret_held)
+bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const char *name, uint32_t *row,
+                        uint32_t *ret_seq, uint32_t *ret_held)
 {
 	const uint32_t account = skv_account_find(c, uid);
 
@@ -133,7 +133,8 @@ int skv_core_park_done(struct skv_core *c, const struct skv_core_listing *l)
 		return skv_core_refuse(c, SKV_CORE_E_BUSY, "the sequence was dropped meanwhile");
 	q = skv_seq_row(&c->state, seq);
 	skv_park_set(c, seq, SKV_PARK_NOT);
-	if (!is_idle(q) || (skv_is_prefix(q) && skv_task_forks(c, seq)) || q->used != l->used || atomic_load(&c->seqs[seq].mem->commit) != l->commit)
+	if (!is_idle(q) || (skv_is_prefix(q) && skv_task_forks(c, seq)) || q->used != l->used ||
+	    atomic_load(&c->seqs[seq].mem->commit) != l->commit)
 		return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' was attached meanwhile", q->name);
 	return skv_task_drop(c, seq, SKV_NO_INDEX, 0);
 }
@@ -264,13 +265,15 @@ int skv_core_list_some(struct skv_core *c, struct skv_core_listing *l, uint32_t 
 
 /* ---- from a file ------------------------------------------------------------------------------ */
 
-int skv_core_restore_new(struct skv_core *c, uid_t uid, const struct skv_model *m, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
+int skv_core_restore_new(struct skv_core *c, uid_t uid, const struct skv_model *m, const char *name,
+                         uint32_t max_tokens, uint32_t *ret_seq)
 {
 	uint32_t account, pool, seq;
 	int r;
 
 	if (m->device >= SKV_MEMORY_KINDS || !c->memory[m->device].mem)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "the daemon has no device %u", m->device - SKV_DEVICE_CUDA(0));
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "the daemon has no device %u",
+		                       m->device - SKV_DEVICE_CUDA(0));
 	account = skv_account_get(c, uid);
 	r = skv_seq_check_name(c, account, m, name);
 	if (r == 0)
@@ -292,19 +295,22 @@ static int find_nameless(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
 {
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
-	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != SKV_NO_INDEX || skv_seq_row(&c->state, seq)->name[0])
+	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != SKV_NO_INDEX ||
+	    skv_seq_row(&c->state, seq)->name[0])
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "the memory that the sequence was read into is lost");
 	*ret_seq = seq;
 	return 0;
 }
 
-int skv_core_restore_take(struct skv_core *c, uint32_t seq_id, uint32_t want, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+int skv_core_restore_take(struct skv_core *c, uint32_t seq_id, uint32_t want, struct skv_wire_run *ret_runs,
+                          uint32_t max_runs, uint32_t *ret_n)
 {
 	uint32_t seq, n = want < TAKE_PAGES ? want : TAKE_PAGES;
 	int r = find_nameless(c, seq_id, &seq);
 
-	return r ? r : skv_lease_pages(c, skv_seq_row(&c->state, seq)->pool, skv_owner_make(SKV_OWNER_SEQ, seq), n, n, true, ret_runs,
-	                               max_runs, ret_n);
+	return r ? r
+	         : skv_lease_pages(c, skv_seq_row(&c->state, seq)->pool, skv_owner_make(SKV_OWNER_SEQ, seq), n, n, true,
+	                           ret_runs, max_runs, ret_n);
 }
 
 int skv_core_restore_done(struct skv_core *c, uint32_t seq_id, const char *name)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/parking.h - parked sequences: which ones are to go to files, and which pages they name. The caller moves
- * the bytes to files and back.
+ * daemon/core/work/parking.h - parked sequences: which ones are to go to files, and which pages they name. The caller
+ * moves the bytes to files and back.
  */
 #ifndef SKV_CORE_PARKING_H
 #define SKV_CORE_PARKING_H
@@ -24,8 +24,8 @@ bool skv_core_may_park(const struct skv_core *, uid_t uid);
  * The same by name, of any rank and however many are in progress: the next sequence after *row, which starts as
  * UINT32_MAX. False: there is none. *ret_held is increased by the number of those that are in use.
  */
-bool skv_core_park_name(struct skv_core *, uid_t uid, const char *model, const char *name, uint32_t *row, uint32_t *ret_seq,
-                        uint32_t *ret_held);
+bool skv_core_park_name(struct skv_core *, uid_t uid, const char *model, const char *name, uint32_t *row,
+                        uint32_t *ret_seq, uint32_t *ret_held);
 /* Parking is not needed or failed; it is not tried again for a while. */
 void skv_core_park_failed(struct skv_core *, uint32_t seq, uint64_t now_ns);
 /*
@@ -73,9 +73,11 @@ void skv_core_list_end(struct skv_core_listing *);
  * The other direction: creates a sequence that has neither name nor holder yet and cannot be found; if the daemon ends,
  * nothing of it remains. The model's device is where its pages will be. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC.
  */
-int skv_core_restore_new(struct skv_core *, uid_t uid, const struct skv_model *, const char *name, uint32_t max_tokens, uint32_t *ret_seq);
+int skv_core_restore_new(struct skv_core *, uid_t uid, const struct skv_model *, const char *name, uint32_t max_tokens,
+                         uint32_t *ret_seq);
 /* Takes pages for the sequence, at most `want`, as ascending runs. E_WAIT as in skv_core_lease_get(). */
-int skv_core_restore_take(struct skv_core *, uint32_t seq, uint32_t want, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
+int skv_core_restore_take(struct skv_core *, uint32_t seq, uint32_t want, struct skv_wire_run *ret_runs,
+                          uint32_t max_runs, uint32_t *ret_n);
 /*
  * All of the sequence is in memory: gives it its name. E_EXIST: another sequence has the name by now. E_CORRUPT: its
  * memory is invalid. After an error it has to be dropped.

@@ -37,8 +37,8 @@ static void use(struct skv_core *c, uint32_t seq)
 	skv_idle_update(c, seq);
 }
 
-int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, bool committed, uint32_t first, uint32_t n,
-                        int32_t *ret)
+int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, bool committed,
+                        uint32_t first, uint32_t n, int32_t *ret)
 {
 	uint32_t client, seq, len;
 	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
@@ -66,7 +66,8 @@ static int made_of(struct skv_core *c, uint32_t seq, struct skv_made *ret)
 	             : 0;
 }
 
-int skv_core_prefix_made(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, struct skv_made *ret)
+int skv_core_prefix_made(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                         struct skv_made *ret)
 {
 	uint32_t client, seq;
 	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
@@ -74,10 +75,15 @@ int skv_core_prefix_made(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	return r ? r : made_of(c, seq, ret);
 }
 
-int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN],
-                         const struct skv_made *made, const struct skv_block_key *keys, uint32_t n)
+int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                         const uint8_t origin[SKV_PREFIX_ORIGIN], const struct skv_made *made,
+                         const struct skv_block_key *keys, uint32_t n)
 {
-	struct skv_fork what = {.session = SKV_NO_INDEX, .n_tokens = n * SKV_BLOCK_TOKENS, .max_tokens = n * SKV_BLOCK_TOKENS, .prefix = true, .made = *made};
+	struct skv_fork what = {.session = SKV_NO_INDEX,
+	                        .n_tokens = n * SKV_BLOCK_TOKENS,
+	                        .max_tokens = n * SKV_BLOCK_TOKENS,
+	                        .prefix = true,
+	                        .made = *made};
 	const struct skv_seq_row *q;
 	uint32_t client, seq, there;
 	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
@@ -108,18 +114,21 @@ int skv_core_prefix_seal(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	return skv_task_fork(c, client, seq, &what, NULL);
 }
 
-int skv_core_prefix_find(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n, uint32_t *ret)
+int skv_core_prefix_find(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys,
+                         uint32_t n, uint32_t *ret)
 {
 	uint32_t client, session, seq;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
 
 	if (r == 0)
-		*ret = skv_prefixes_longest(c, skv_session_row(&c->state, session)->pool, &skv_session_row(&c->state, session)->model, keys, n, &seq);
+		*ret = skv_prefixes_longest(c, skv_session_row(&c->state, session)->pool,
+		                            &skv_session_row(&c->state, session)->model, keys, n, &seq);
 	return r;
 }
 
-int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name, uint32_t max_tokens,
-                         const struct skv_block_key *keys, uint32_t n, struct skv_core_seq_info *ret, uint32_t *ret_blocks)
+int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name,
+                         uint32_t max_tokens, const struct skv_block_key *keys, uint32_t n,
+                         struct skv_core_seq_info *ret, uint32_t *ret_blocks)
 {
 	struct skv_fork what = {.prefix = true};
 	const struct skv_session_row *s;
@@ -131,7 +140,8 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		return r;
 	s = skv_session_row(&c->state, session);
 	max_tokens = max_tokens ? max_tokens : s->model.max_tokens;
-	n = skv_prefixes_longest(c, s->pool, &s->model, keys, n < max_tokens / SKV_BLOCK_TOKENS ? n : max_tokens / SKV_BLOCK_TOKENS, &seq);
+	n = skv_prefixes_longest(c, s->pool, &s->model, keys,
+	                         n < max_tokens / SKV_BLOCK_TOKENS ? n : max_tokens / SKV_BLOCK_TOKENS, &seq);
 	if (n == 0)
 		return skv_core_seq_new(c, client_id, session_id, name, max_tokens, ret);
 	if (max_tokens > s->model.max_tokens)
@@ -156,8 +166,8 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 /* ---- import and export ----------------------------------------------------------------------- */
 
 /* The prefix of exactly these blocks: its name follows from the last key. */
-static uint32_t find_exactly(const struct skv_core *c, uint32_t account, const char *model, uint32_t rank, uint32_t n_ranks,
-                             const struct skv_block_key *keys, uint32_t n)
+static uint32_t find_exactly(const struct skv_core *c, uint32_t account, const char *model, uint32_t rank,
+                             uint32_t n_ranks, const struct skv_block_key *keys, uint32_t n)
 {
 	char name[SKV_NAME_MAX];
 	uint32_t seq = SKV_NO_INDEX;
@@ -174,8 +184,8 @@ static uint32_t find_exactly(const struct skv_core *c, uint32_t account, const c
 	return seq;
 }
 
-int skv_core_prefix_seq(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys, uint32_t n,
-                        uint32_t *ret_seq)
+int skv_core_prefix_seq(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_block_key *keys,
+                        uint32_t n, uint32_t *ret_seq)
 {
 	const struct skv_session_row *s;
 	uint32_t client, session, seq;
@@ -184,7 +194,8 @@ int skv_core_prefix_seq(struct skv_core *c, uint32_t client_id, uint32_t session
 	if (r)
 		return r;
 	s = skv_session_row(&c->state, session);
-	seq = find_exactly(c, skv_client_row(&c->state, client)->account, s->model.name, s->model.rank, s->model.n_ranks, keys, n);
+	seq = find_exactly(c, skv_client_row(&c->state, client)->account, s->model.name, s->model.rank,
+	                   s->model.n_ranks, keys, n);
 	if (seq == SKV_NO_INDEX)
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "these tokens are not sealed");
 	*ret_seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq);
@@ -223,7 +234,8 @@ int skv_core_prefix_put_back(struct skv_core *c, uint32_t seq_id, const struct s
 {
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 
-	if (seq == SKV_NO_INDEX || !skv_lease_put_runs(c, skv_seq_row(&c->state, seq)->pool, runs, n, skv_owner_make(SKV_OWNER_SEQ, seq)))
+	if (seq == SKV_NO_INDEX ||
+	    !skv_lease_put_runs(c, skv_seq_row(&c->state, seq)->pool, runs, n, skv_owner_make(SKV_OWNER_SEQ, seq)))
 		return skv_core_refuse(c, SKV_CORE_E_NOENT, "got pages that the sequence does not own");
 	return 0;
 }
@@ -242,8 +254,8 @@ static int add_copy(struct skv_core *c, uint32_t seq, const struct skv_block_key
 	return r;
 }
 
-int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN], const struct skv_block_key *keys,
-                             uint32_t n)
+int skv_core_prefix_restored(struct skv_core *c, uint32_t seq_id, const uint8_t origin[SKV_PREFIX_ORIGIN],
+                             const struct skv_block_key *keys, uint32_t n)
 {
 	const struct skv_seq_row *q;
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id), there;
@@ -282,7 +294,8 @@ int skv_core_prefix_keys(struct skv_core *c, uint32_t seq_id, const struct skv_b
 	return 0;
 }
 
-bool skv_core_prefix_exists(const struct skv_core *c, uid_t uid, const struct skv_wire_model *m, const struct skv_block_key *keys, uint32_t n)
+bool skv_core_prefix_exists(const struct skv_core *c, uid_t uid, const struct skv_wire_model *m,
+                            const struct skv_block_key *keys, uint32_t n)
 {
 	return find_exactly(c, skv_account_find(c, uid), m->name, m->rank, m->n_ranks, keys, n) != SKV_NO_INDEX;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/reclaim.c - closes a session, or ends a client: detaches sequences one by one, then frees pages on lease,
- * then ends the session, or all sessions and the client.
+ * daemon/core/work/reclaim.c - closes a session, or ends a client: detaches sequences one by one, then frees pages on
+ * lease, then ends the session, or all sessions and the client.
  *
  * Until its end a client that is gone stays fenced: a request for one of its sequences is told to wait.
  */
@@ -37,7 +37,8 @@ static bool concerns(const struct skv_core *c, const struct skv_reclaim *r, uint
 
 	if (session == SKV_NO_INDEX)
 		return false;
-	return r->session == SKV_NO_INDEX ? skv_session_row(&c->state, session)->client == r->client : session == r->session;
+	return r->session == SKV_NO_INDEX ? skv_session_row(&c->state, session)->client == r->client
+	                                  : session == r->session;
 }
 
 /* Detaches the sequences of the session or client. */
@@ -74,8 +75,8 @@ static bool free_of_pool(struct skv_core *c, struct skv_reclaim *r, uint32_t poo
 {
 	const struct skv_member *m = skv_member_row(&c->state, pool, r->client);
 
-	return !m->sessions || skv_pages_hand_over_some(c, pool, skv_owner_make(SKV_OWNER_LEASE, r->client), 0, m->lease,
-	                                                &r->at, units);
+	return !m->sessions || skv_pages_hand_over_some(c, pool, skv_owner_make(SKV_OWNER_LEASE, r->client), 0,
+	                                                m->lease, &r->at, units);
 }
 
 static bool free_some(struct skv_core *c, struct skv_reclaim *r, uint32_t *units)

@@ -92,7 +92,8 @@ bool skv_core_is_reconnecting(const struct skv_core *c, uint32_t client_id)
 }
 
 /* Finds a client's session and its reconnect. */
-static int find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t *ret_session, struct skv_reconnect **ret)
+static int find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t *ret_session,
+                        struct skv_reconnect **ret)
 {
 	uint32_t client;
 	int e = skv_find_session(c, client_id, session_id, &client, ret_session);
@@ -100,7 +101,9 @@ static int find_session(struct skv_core *c, uint32_t client_id, uint32_t session
 	if (e)
 		return e;
 	*ret = find(c, client);
-	return *ret ? 0 : skv_core_refuse(c, SKV_CORE_E_INVALID, "this client does not reconnect: expected RECONNECT first");
+	return *ret ? 0
+	            : skv_core_refuse(c, SKV_CORE_E_INVALID,
+	                              "this client does not reconnect: expected RECONNECT first");
 }
 
 int skv_core_reconnect_session(struct skv_core *c, uint32_t client, uint32_t session_id)
@@ -146,7 +149,8 @@ static bool is_shared(const struct skv_core *c, uint32_t pool, uint64_t page)
 	       skv_owner_kind(*skv_owner_word(&c->state, pool, (uint32_t)page)) == SKV_OWNER_SHARED;
 }
 
-int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_wire_run *runs, uint32_t n)
+int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t session_id,
+                             const struct skv_wire_run *runs, uint32_t n)
 {
 	const struct skv_pool_row *p;
 	struct skv_reconnect *r;
@@ -235,7 +239,8 @@ static void free_unnamed(struct skv_core *c, const struct skv_reconnect *r, uint
 
 static bool pages_some(struct skv_core *c, struct skv_reconnect *r, uint32_t *units)
 {
-	for (; (r->pool = skv_state_next(&c->state, SKV_TABLE_POOLS, r->pool)) != SKV_NO_INDEX; r->pool++, r->segment = 0) {
+	for (; (r->pool = skv_state_next(&c->state, SKV_TABLE_POOLS, r->pool)) != SKV_NO_INDEX;
+	     r->pool++, r->segment = 0) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, r->pool);
 
 		if (!skv_member_row(&c->state, r->pool, r->client)->sessions)
@@ -269,7 +274,8 @@ enum skv_progress skv_reconnect_some(struct skv_core *c, struct skv_reconnect *r
 
 void skv_reconnect_lose(struct skv_core *c, struct skv_reconnect *r, uint32_t device)
 {
-	if (!r->detaching || skv_pool_row(&c->state, skv_seq_row(&c->state, r->detach.walk.seq)->pool)->device != device)
+	if (!r->detaching ||
+	    skv_pool_row(&c->state, skv_seq_row(&c->state, r->detach.walk.seq)->pool)->device != device)
 		return;
 	skv_detach_end(&r->detach);
 	r->detaching = false;

@@ -34,11 +34,13 @@ static int refuse_held(struct skv_core *c, const char *name, uint32_t by)
 	const struct skv_client_row *holder = skv_client_row(&c->state, by);
 
 	if (skv_task_ends(c, by))
-		return skv_core_refuse(c, SKV_CORE_E_LEAVING, "sequence '%s' is being taken back from process %d, which is gone",
-		                       name, (int)holder->pid);
+		return skv_core_refuse(c, SKV_CORE_E_LEAVING,
+		                       "sequence '%s' is being taken back from process %d, which is gone", name,
+		                       (int)holder->pid);
 	if (holder->fenced)
 		return skv_core_refuse(c, SKV_CORE_E_FENCED,
-		                       "sequence '%s' is held by process %d, which is alive, though its connection ended",
+		                       "sequence '%s' is held by process %d, which is alive, though its connection "
+		                       "ended",
 		                       name, (int)holder->pid);
 	return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
 	                       skv_state_id(&c->state, SKV_TABLE_CLIENTS, by));
@@ -110,8 +112,8 @@ int skv_core_seq_drop(struct skv_core *c, uint32_t client_id, uint32_t session_i
 	return r ? r : skv_task_begin(c, SKV_TASK_DROP, client, seq, NULL);
 }
 
-bool skv_core_seq_held_name(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, const struct skv_model **ret_model,
-                            const char **ret_name)
+bool skv_core_seq_held_name(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                            const struct skv_model **ret_model, const char **ret_name)
 {
 	uint32_t client, seq;
 
@@ -133,7 +135,8 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 
 		while (account != SKV_NO_INDEX && (i = skv_names_next(c, i, account, model, name)) != SKV_NO_INDEX) {
 			found++;
-			held += skv_seq_row(&c->state, i)->session != SKV_NO_INDEX || skv_task_forks(c, i) || c->seqs[i].parking == SKV_PARK_READ;
+			held += skv_seq_row(&c->state, i)->session != SKV_NO_INDEX || skv_task_forks(c, i) ||
+			        c->seqs[i].parking == SKV_PARK_READ;
 			r = removing ? skv_task_drop(c, i, SKV_NO_INDEX, 0) : 0;
 			if (r < 0)
 				return r;
@@ -143,7 +146,10 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 			                  "UID %u has no sequence '%.*s' of a model '%.*s'", uid,
 			                  SKV_NAME_MAX, name, SKV_NAME_MAX, model);
 		if (held)
-			return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client, or is being sent to the prefix store", name);
+			return skv_core_refuse(c, SKV_CORE_E_BUSY,
+			                       "sequence '%s' is held by a client, or is being sent to the prefix "
+			                       "store",
+			                       name);
 	}
 	return 0;
 }
@@ -189,7 +195,8 @@ int skv_core_reconnect_done(struct skv_core *c, uint32_t client_id)
 	if (r)
 		return r;
 	if (!skv_core_is_reconnecting(c, client_id))
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "this client does not reconnect: expected RECONNECT first");
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                       "this client does not reconnect: expected RECONNECT first");
 	return skv_task_begin(c, SKV_TASK_RECONNECT, client, SKV_NO_INDEX, NULL);
 }
 

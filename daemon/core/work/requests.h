@@ -42,8 +42,8 @@ int skv_core_seq_drop_name(struct skv_core *, uid_t uid, const char *model, cons
  * skv_core_seq_held_name(): does the session hold the sequence? If so, returns its model and name (borrowed, until the
  * next call). skv_core_seq_exists(): does the user have such a sequence, held or not?
  */
-bool skv_core_seq_held_name(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq, const struct skv_model **ret_model,
-                            const char **ret_name);
+bool skv_core_seq_held_name(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
+                            const struct skv_model **ret_model, const char **ret_name);
 bool skv_core_seq_exists(const struct skv_core *, uid_t uid, const struct skv_model *, const char *name);
 /* Drops references to shared pages, each named once, at most SKV_CALL_PAGES: all of them, or E_INVALID and none. */
 int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,

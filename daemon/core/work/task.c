@@ -19,10 +19,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-
 static const char *const names[] = {
-	[SKV_TASK_DETACH] = "detaching", [SKV_TASK_ATTACH] = "attaching", [SKV_TASK_FORK] = "forking", [SKV_TASK_DROP] = "dropping",
-	[SKV_TASK_SESSION] = "closing a session", [SKV_TASK_CLIENT] = "ending a client", [SKV_TASK_RECONNECT] = "reconnecting",
+	[SKV_TASK_DETACH] = "detaching",
+	[SKV_TASK_ATTACH] = "attaching",
+	[SKV_TASK_FORK] = "forking",
+	[SKV_TASK_DROP] = "dropping",
+	[SKV_TASK_SESSION] = "closing a session",
+	[SKV_TASK_CLIENT] = "ending a client",
+	[SKV_TASK_RECONNECT] = "reconnecting",
 	[SKV_TASK_LOST] = "nothing",
 };
 
@@ -33,7 +37,9 @@ static int prepare(struct skv_core *c, struct skv_task *t)
 	switch (t->kind) {
 	case SKV_TASK_DETACH: return skv_detach_begin(c, t->row, t->client, &t->detach);
 	case SKV_TASK_SESSION:
-	case SKV_TASK_CLIENT: skv_reclaim_begin(t->client, t->kind == SKV_TASK_SESSION ? t->row : SKV_NO_INDEX, &t->reclaim); break;
+	case SKV_TASK_CLIENT:
+		skv_reclaim_begin(t->client, t->kind == SKV_TASK_SESSION ? t->row : SKV_NO_INDEX, &t->reclaim);
+		break;
 	case SKV_TASK_ATTACH:
 	case SKV_TASK_DROP: t->at = 0; break;
 	case SKV_TASK_RECONNECT: t->reconnect = skv_reconnect_take(c, t->client); break;
@@ -103,7 +109,8 @@ static uint32_t device_of(const struct skv_core *c, const struct skv_task *t)
 
 	if (t->kind == SKV_TASK_CLIENT || t->kind == SKV_TASK_RECONNECT || t->kind == SKV_TASK_LOST)
 		return SKV_DEVICE_HOST;
-	pool = t->kind == SKV_TASK_SESSION ? skv_session_row(&c->state, t->row)->pool : skv_seq_row(&c->state, t->row)->pool;
+	pool = t->kind == SKV_TASK_SESSION ? skv_session_row(&c->state, t->row)->pool
+	                                   : skv_seq_row(&c->state, t->row)->pool;
 	return skv_pool_row(&c->state, pool)->device;
 }
 
@@ -120,7 +127,8 @@ static struct skv_task *task_new(const struct skv_core *c, enum skv_task_kind ki
 			t->id = skv_state_id(&c->state, SKV_TABLE_CLIENTS, client);
 		t->row = row;
 		t->uid = skv_account_row(&c->state, client == SKV_NO_INDEX ? skv_seq_row(&c->state, row)->account
-		                                                           : skv_client_row(&c->state, client)->account)->uid;
+		                                                           : skv_client_row(&c->state, client)->account)
+		                 ->uid;
 	}
 	return t;
 }
@@ -170,7 +178,8 @@ int skv_task_begin(struct skv_core *c, enum skv_task_kind kind, uint32_t client,
 	return begin(c, t, ret_info);
 }
 
-int skv_task_fork(struct skv_core *c, uint32_t client, uint32_t parent, const struct skv_fork *what, struct skv_core_seq_info *ret_info)
+int skv_task_fork(struct skv_core *c, uint32_t client, uint32_t parent, const struct skv_fork *what,
+                  struct skv_core_seq_info *ret_info)
 {
 	struct skv_task *t = task_new(c, SKV_TASK_FORK, client, parent);
 	int r = -ENOMEM;
@@ -209,7 +218,8 @@ bool skv_task_frees(const struct skv_core *c, uint32_t device)
 
 		if (t->waits) /* for a client, which may take any time */
 			continue;
-		if (t->kind == SKV_TASK_CLIENT || (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
+		if (t->kind == SKV_TASK_CLIENT ||
+		    (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
 			return true;
 	}
 	return false;

@@ -46,7 +46,8 @@ struct skv_task {
 int skv_task_begin(struct skv_core *, enum skv_task_kind, uint32_t client, uint32_t row,
                    struct skv_core_seq_info *ret_info);
 /* The same for a fork of this parent. `what` says what the child is to be: skv_fork_begin(). *ret_info: the child. */
-int skv_task_fork(struct skv_core *, uint32_t client, uint32_t parent, const struct skv_fork *what, struct skv_core_seq_info *ret_info);
+int skv_task_fork(struct skv_core *, uint32_t client, uint32_t parent, const struct skv_fork *what,
+                  struct skv_core_seq_info *ret_info);
 /*
  * Drops a sequence, which can no longer be found. `result` and skv_core_why() are what the client is told at the end,
  * as by skv_task_begin(). client SKV_NO_INDEX: no client is told; `result` must be 0, and no turn is made yet.

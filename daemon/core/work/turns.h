@@ -6,8 +6,8 @@
 #include "daemon/core/core.h"
 
 /*
- * Units of one piece of work in a turn of the daemon's loop. A turn makes up to five pieces (a task, a list, parking, keys, a tick), and
- * serves requests: together they stay below 2 ms of processor time.
+ * Units of one piece of work in a turn of the daemon's loop. A turn makes up to five pieces (a task, a list, parking,
+ * keys, a tick), and serves requests: together they stay below 2 ms of processor time.
  */
 #define SKV_TURN_UNITS 16000u
 

@@ -129,7 +129,8 @@ static void view_seq(const struct skv_core *c, uint32_t i, struct skv_core_seq_v
 	ret->pages_total = (uint64_t)q->model.n_layers * skv_pages_of(ret->tokens);
 	if (q->session != SKV_NO_INDEX) {
 		ret->session = skv_state_id(&c->state, SKV_TABLE_SESSIONS, q->session);
-		ret->client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, skv_session_row(&c->state, q->session)->client);
+		ret->client = skv_state_id(&c->state, SKV_TABLE_CLIENTS,
+		                           skv_session_row(&c->state, q->session)->client);
 	}
 }
 
@@ -158,6 +159,7 @@ static bool count_some(const struct skv_core *c, struct skv_core_walk *w, uint32
 	skv_pte window[WINDOW];
 
 	for (; w->table < l->layout.n_tables; w->table++, w->index = 0) {
+		const enum skv_page_kind kind = skv_table_page_kind(l->layout.n_layers, w->table);
 		uint32_t end = skv_seqmem_entries(&l->layout, w->table, w->len), n;
 
 		for (; w->index < end; w->index += n) {
@@ -167,7 +169,7 @@ static bool count_some(const struct skv_core *c, struct skv_core_walk *w, uint32
 			if (skv_seqfile_read(l, w->table, w->index, n, window) < 0)
 				break;
 			for (uint32_t i = 0; i < n; i++) {
-				w->pages[skv_table_page_kind(l->layout.n_layers, w->table)] += skv_pte_resident(window[i]);
+				w->pages[kind] += skv_pte_resident(window[i]);
 				w->shared += skv_pte_kind(window[i]) == SKV_PTE_SHARED;
 			}
 		}
