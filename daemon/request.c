@@ -11,6 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/policies.h"
+#include "daemon/core/work/requests.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/deferred.h"
@@ -23,7 +27,6 @@
 #include "daemon/requests/tasks.h"
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 typedef void (*handler)(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
@@ -105,7 +108,8 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 /* ---- sequences ---- */
 
 /* Refuses the name of a new sequence if a parked sequence has it, or may have it. Returns true if it was refused. */
-static bool is_parked(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_name *m)
+static bool is_parked(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                      const struct skv_msg_seq_name *m)
 {
 	const uid_t uid = skv_conn_peer(conn)->uid;
 	const struct skv_model *model;
@@ -115,7 +119,8 @@ static bool is_parked(struct skv_server *s, struct skv_conn *conn, const struct 
 	if (!*m->name || skv_core_session_model(s->core, skv_conn_client(conn), m->session, &model))
 		return false;
 	if (skv_parking_has(s, uid, model, m->name)) {
-		skv_conn_error(conn, h->serial, EEXIST, "the model already has a sequence '%s', which is parked", m->name);
+		skv_conn_error(conn, h->serial, EEXIST, "the model already has a sequence '%s', which is parked",
+		               m->name);
 		return true;
 	}
 	r = skv_parking_unread(s, uid, m->name, why);
@@ -142,7 +147,8 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 	skv_tasks_answer(s, conn, h, r, &info);
 }
 
-static void on_prefix_new(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+static void on_prefix_new(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                          int *fds)
 {
 	if (!is_parked(s, conn, h, body))
 		skv_prefix_request(s, conn, h, body, fds);
@@ -197,7 +203,8 @@ static void on_seq_release(struct skv_server *s, struct skv_conn *conn, const st
 
 /* ---- what a reconnecting client has ---- */
 
-static void on_named(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+static void on_named(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                     int *fds)
 {
 	const uint32_t client = skv_conn_client(conn);
 	const struct skv_msg_session *session = body;
@@ -216,15 +223,18 @@ static void on_named(struct skv_server *s, struct skv_conn *conn, const struct s
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
-static void on_all_named(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+static void on_all_named(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                         int *fds)
 {
 	(void)body, (void)fds;
-	skv_tasks_answer(s, conn, h, skv_core_reconnect_done(s->core, skv_conn_client(conn)), &(struct skv_core_seq_info){.fd = -1});
+	skv_tasks_answer(s, conn, h, skv_core_reconnect_done(s->core, skv_conn_client(conn)),
+	                 &(struct skv_core_seq_info){.fd = -1});
 }
 
 /* ---- */
 
-static void tell_dropped(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+static void tell_dropped(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                         int *fds)
 {
 	const struct skv_msg_seq_of *m = body;
 
@@ -232,7 +242,8 @@ static void tell_dropped(struct skv_server *s, struct skv_conn *conn, const stru
 	if (skv_parking_puts_off(s, conn, h, m, tell_dropped))
 		return;
 	if (skv_parking_undo_drop(s, (uid_t)m->uid, m->model, m->name)) {
-		skv_conn_error(conn, h->serial, EIO, "a file of sequence '%s' cannot be removed, the daemon's log says why", m->name);
+		skv_conn_error(conn, h->serial, EIO,
+		               "a file of sequence '%s' cannot be removed, the daemon's log says why", m->name);
 		return;
 	}
 	skv_report_send(conn, h->type | SKV_REPLY, h->serial,

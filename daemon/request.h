@@ -3,7 +3,10 @@
 #ifndef SKV_DAEMON_REQUEST_H
 #define SKV_DAEMON_REQUEST_H
 
-#include "daemon/ipc/conn.h"
+#include <stdbool.h>
+
+struct skv_conn;
+struct skv_msg_header;
 
 void skv_request(void *server, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 void skv_request_gone(void *server, struct skv_conn *);

@@ -16,8 +16,12 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/mem/mem.h"
+#include "daemon/core/restart/life.h"
+#include "daemon/core/work/policies.h"
+#include "daemon/core/work/turns.h"
+#include "daemon/jobs/jobs.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/request.h"
@@ -32,7 +36,6 @@
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/child.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
 #include "daemon/tick.h"
@@ -48,6 +51,8 @@ enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
 static void begin_reload(struct skv_server *s);
 
 /* ---- settings ---- */
+
+_Static_assert(SKV_CONFIG_MOST_ROWS == SKV_CORE_MAX_ROWS, "one limit");
 
 static void core_config(const struct skv_config *c, struct skv_core_config *ret)
 {
@@ -85,7 +90,7 @@ static void apply_config(struct skv_server *s)
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
 	skv_core_set_recall(s->core, c->recall_every);
 	skv_device_reconfigure(s);
-	skv_parking_reconfigure(s);
+	skv_jobs_set_timeout(s->jobs, c->disk_timeout);
 }
 
 /* ---- starting ---- */
@@ -132,7 +137,7 @@ static int start_core(struct skv_server *s)
 	if (r < 0)
 		return r;
 	s->hostmem.core = s->core;
-	skv_past_watch_clients(s);
+	skv_past_watch_clients(s, skv_fence_resume);
 	skv_core_commit(s->core);
 	skv_loop_before_submit(s->loop, commit, s->core);
 	skv_core_on_corrupt(s->core, on_corrupt, s);
@@ -140,7 +145,10 @@ static int start_core(struct skv_server *s)
 	return 0;
 }
 
-/* Makes the kernel's table of descriptors as large as it has to become: growing it later stops the loop for up to 20 ms. */
+/*
+ * Makes the kernel's table of descriptors as large as it has to become: growing it later stops the loop for up to 20
+ * ms.
+ */
 static void grow_table(uint64_t n)
 {
 	const int fd = open("/", O_PATH | O_CLOEXEC);
@@ -159,8 +167,10 @@ static int take_descriptors(const struct skv_config *c)
 	const uint64_t most = least + c->max_sequences + c->max_sessions + c->max_pools + UINT64_C(2) * c->max_clients;
 
 	if (limit < least) {
-		skv_log(LOG_ERR, "RLIMIT_NOFILE: got %llu, expected at least %llu descriptors to start with, and %llu for all that the settings allow "
-		        "(ulimit -Hn, LimitNOFILE= of the unit)", (unsigned long long)limit, (unsigned long long)least, (unsigned long long)most);
+		skv_log(LOG_ERR,
+		        "RLIMIT_NOFILE: got %llu, expected at least %llu descriptors to start with, and %llu for all "
+		        "that the settings allow (ulimit -Hn, LimitNOFILE= of the unit)",
+		        (unsigned long long)limit, (unsigned long long)least, (unsigned long long)most);
 		return -EMFILE;
 	}
 	if (limit < most)
@@ -208,8 +218,10 @@ static int start_loop(struct skv_server *s)
 
 static int start_ipc(struct skv_server *s)
 {
-	static const struct skv_ipc_ops ops = {
-		.message = skv_request, .gone = skv_request_gone, .used_up = skv_request_used_up, .drained = skv_request_drained};
+	static const struct skv_ipc_ops ops = {.message = skv_request,
+	                                       .gone = skv_request_gone,
+	                                       .used_up = skv_request_used_up,
+	                                       .drained = skv_request_drained};
 	int fds[2], r = open_sockets(s, fds);
 
 	if (r < 0)
@@ -241,14 +253,38 @@ static int start_signals(struct skv_server *s)
 	return s->life.signal_fd < 0 ? -errno : 0;
 }
 
+static void on_failure(void *server, const char *what, int error)
+{
+	skv_server_fail(server, what, error);
+}
+
+static int start_jobs(struct skv_server *s)
+{
+	const struct skv_jobs_config config = {.loop = s->loop,
+	                                       .core = s->core,
+	                                       .program = s->worker,
+	                                       .timeout_ns = s->config.disk_timeout,
+	                                       .fail = on_failure,
+	                                       .server = s};
+	char why[SKV_TEXT_MAX];
+	int r = skv_jobs_new(&config, &s->jobs, why);
+
+	if (r < 0)
+		skv_log(LOG_ERR, "workers: %s", why);
+	return r;
+}
+
 /* A parked sequence or prefix has been read, or reading failed: tells what waits for it. */
-static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error, const char *why)
+static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error,
+                        const char *why)
 {
 	if (skv_prefix_name_valid(name))
 		skv_prefix_restored(s, uid, name);
 	else
 		skv_fence_restored(s, uid, m, name, error, why);
 }
+
+static const struct skv_parking_ops parking_ops = {.restored = on_restored, .tag = skv_prefix_file_tag};
 
 int skv_server_new(const struct skv_server_options *options, struct skv_server **ret)
 {
@@ -284,7 +320,9 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = start_devices(s);
 	if (r == 0)
-		r = skv_parking_start(s, on_restored);
+		r = start_jobs(s);
+	if (r == 0)
+		r = skv_parking_start(s, &parking_ops);
 	if (r == 0)
 		r = skv_prefix_start(s);
 	if (r == 0)
@@ -315,7 +353,8 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_sockets_remove(&s->life.sockets);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
-	skv_parking_free(s); /* these uncharge their memory in the core */
+	s->jobs = skv_jobs_free(s->jobs, s->core); /* these three uncharge their memory in the core */
+	skv_parking_free(s);
 	skv_prefix_free(s);
 	skv_core_free(s->core);
 	skv_past_free(s);
@@ -390,12 +429,15 @@ static bool on_idle(void *server)
 	skv_loop_did(s->loop, "keys of prefixes");
 	more |= skv_tasks_work(server);
 	skv_parking_work(server);
+	skv_jobs_work(s->jobs);
+	skv_loop_did(s->loop, "jobs");
 	more |= skv_query_work(server);
 	skv_loop_did(s->loop, "lists");
 	skv_device_make(server);
 	skv_reply_announce_all(server);
 	skv_loop_did(s->loop, "notices");
-	return more || skv_parking_has_work(server); /* the work above may have given parking more to do */
+	return more || skv_parking_has_work(server) ||
+	       skv_jobs_has_work(s->jobs); /* the work above may have given them more to do */
 }
 
 /* The policies match the directories: starts to serve, or goes on. */
@@ -409,7 +451,8 @@ static void on_scanned(void *server)
 	skv_registry_names(s->registry, names, sizeof(names));
 	if (!s->life.serving) {
 		skv_log(LOG_NOTICE, "sparsekvd %s listens on %s; policies: %s", PACKAGE_VERSION,
-		        s->life.sockets.clients.path ? s->life.sockets.clients.path : "the service manager's socket", names);
+		        s->life.sockets.clients.path ? s->life.sockets.clients.path : "the service manager's socket",
+		        names);
 		skv_policy_replace_all(s);
 		skv_ipc_listen(s->ipc);
 		s->life.serving = true;
@@ -477,7 +520,7 @@ static int close_core(struct skv_server *s)
 		skv_sd_stopping(keeps ? "Leaving everything to the next daemon" : "Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
 	skv_device_close_all(s);
-	skv_parking_close(s);
+	skv_jobs_close(s->jobs);
 	r = skv_loop_drain(s->loop);
 	if (r < 0)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
@@ -509,8 +552,10 @@ int skv_server_run(struct skv_server *s)
 	if (s->life.watchdog_ns)
 		skv_op_timer(s->loop, &s->life.watchdog_op, s->life.watchdog_ns, on_watchdog);
 	if (s->life.signal_fd >= 0)
-		skv_op_read(s->loop, &s->life.signal_op, s->life.signal_fd, &s->life.signal, sizeof(s->life.signal), on_signal);
-	skv_op_read(s->loop, &s->life.command_op, s->life.command_fd, &s->life.command, sizeof(s->life.command), on_command);
+		skv_op_read(s->loop, &s->life.signal_op, s->life.signal_fd, &s->life.signal, sizeof(s->life.signal),
+		            on_signal);
+	skv_op_read(s->loop, &s->life.command_op, s->life.command_fd, &s->life.command, sizeof(s->life.command),
+	            on_command);
 	skv_tick_start(s);
 	skv_loop_on_idle(s->loop, on_idle, s);
 	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);

@@ -7,12 +7,15 @@
 
 #include <string.h>
 
+#include "common/clock.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/work/turns.h"
+#include "daemon/core/work/views.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/report.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
 
@@ -31,13 +34,15 @@ static void update_status(struct skv_server *s)
 /* Ages sequences that no client holds, and logs those that were dropped for age or to make room. */
 static bool age(struct skv_server *s)
 {
-	const bool more = skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl, SKV_TURN_UNITS);
+	const bool more = skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl,
+	                               SKV_TURN_UNITS);
 	uint64_t aged, for_room;
 
 	skv_core_dropped(s->core, &aged, &for_room);
 	if (aged > s->tick.told_aged)
 		skv_log(LOG_INFO, "%llu sequences dropped: no client held them for sequence-ttl, %llu s",
-		        (unsigned long long)(aged - s->tick.told_aged), (unsigned long long)(s->config.sequence_ttl / 1000000000u));
+		        (unsigned long long)(aged - s->tick.told_aged),
+		        (unsigned long long)(s->config.sequence_ttl / 1000000000u));
 	if (for_room > s->tick.told_for_room)
 		skv_log(LOG_WARNING,
 		        "%llu sequences that no client held were dropped: a memory is used up, and their users had "
@@ -94,7 +99,9 @@ static bool measure(struct skv_server *s)
 }
 
 /* The steps of a tick, one per turn of the loop. Each returns true if it has more to do. */
-static bool (*const steps[])(struct skv_server *) = {age, look_at_waiting, keep_all_counts, measure_clients, measure, measure, measure, measure, measure, measure};
+static bool (*const steps[])(struct skv_server *) = {age,     look_at_waiting, keep_all_counts, measure_clients,
+                                                     measure, measure,         measure,         measure,
+                                                     measure, measure};
 #define STEPS (sizeof(steps) / sizeof(*steps))
 
 bool skv_tick_some(struct skv_server *s)

@@ -13,14 +13,14 @@ max_file=600 max_function=70 max_includes=12
 # header | why the files that include it need it
 headers='
 bench/bench.h                     | a subcommand of sparsekv-bench: its report, its clock, its random numbers
+common/clock.h                    | the monotonic time
 common/fd.h                       | file descriptors that close themselves
 common/spec.h                     | specs of policies
 common/wire.h                     | messages
-daemon/core/charge.h              | what a user is charged for
-daemon/core/core-priv.h           | struct skv_core
-daemon/sys/clock.h                | the monotonic time
+daemon/core/memory/charge.h              | what a user is charged for
+daemon/core/state/core-priv.h           | struct skv_core
 daemon/sys/log.h                  | log lines
-daemon/core/refuse.h              | why a call is refused
+daemon/core/state/refuse.h              | why a call is refused
 engine/error.h                    | an error of the engine, and its text
 daemon/server/server-priv.h              | what the parts of the server share
 libclient/conn.h                     | a connection, and requests on it

@@ -120,6 +120,7 @@ MUTATION_PATCHES = \
 	tests/mutations/cuda-first-block-merges.patch tests/mutations/cuda-fp8-masked-scales.patch \
 	tests/mutations/cuda-rows-unmasked.patch tests/mutations/cuda-run-slots-in-turns.patch tests/mutations/dropped-prefix-held.patch \
 	tests/mutations/export-waits-for-reader.patch tests/mutations/fence-attach-at-once.patch tests/mutations/fence-not-read.patch \
+	tests/mutations/fetch-first-turn.patch \
 	tests/mutations/fork-undo-entries.patch tests/mutations/fp8-ties-away.patch tests/mutations/generic-fold.patch \
 	tests/mutations/h2o-quarter-recent.patch tests/mutations/hook-runs-twice.patch tests/mutations/joint-commit-lengths-only.patch \
 	tests/mutations/key-norm-left-out.patch tests/mutations/nothing-selected.patch tests/mutations/nth-hmac-allocates.patch \
@@ -137,7 +138,7 @@ MUTATION_PATCHES = \
 	tests/mutations/tenant-without-uid.patch tests/mutations/topk-later-ties.patch tests/mutations/truncate-without-floor.patch \
 	tests/mutations/ubsan-signed-hash.patch tests/mutations/undo-seen-before.patch tests/mutations/window-start-masked.patch \
 	tests/mutations/wire-quoted-text.patch tests/mutations/wire-run-beyond-ids.patch tests/mutations/worker-dumpable.patch \
-	tests/mutations/worker-jobs-in-order.patch
+	tests/mutations/worker-jobs-in-order.patch tests/mutations/worker-not-awaited.patch
 
 # Attacks at full size; `make check` runs small ones. Needs root and an idle machine.
 check-hostile: all

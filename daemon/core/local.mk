@@ -1,16 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 # The core: pure state, no sockets, no logging.
 noinst_LTLIBRARIES += daemon/core/libskvcore.la
-daemon_core_libskvcore_la_SOURCES = \
-	daemon/core/core.c daemon/core/core.h daemon/core/core-priv.h daemon/core/accounts.c daemon/core/accounts.h \
-	daemon/core/age.c daemon/core/age.h daemon/core/block-index.c daemon/core/block-index.h \
-	daemon/core/balance.c daemon/core/balance.h daemon/core/clients.c daemon/core/leases.c daemon/core/leases.h daemon/core/lifecycle.c \
-	daemon/core/lookup.c daemon/core/lookup.h daemon/core/names.c daemon/core/names.h daemon/core/park-queue.c daemon/core/park-queue.h daemon/core/parking.c daemon/core/parking.h daemon/core/pages.c daemon/core/pages.h daemon/core/pending.c daemon/core/pins.c daemon/core/pins.h \
-	daemon/core/pending.h daemon/core/pools.c daemon/core/pools.h daemon/core/detach.c daemon/core/detach.h daemon/core/fdstore.c daemon/core/fdstore.h daemon/core/resume.c daemon/core/resume.h \
-	daemon/core/fork.c daemon/core/fork.h daemon/core/idle.c daemon/core/idle.h daemon/core/joint.c daemon/core/joint.h daemon/core/prefix.c daemon/core/prefix.h daemon/core/prefixes.c daemon/core/prefixes.h \
-	daemon/core/reclaim.c daemon/core/reclaim.h daemon/core/reconnect.c daemon/core/reconnect.h daemon/core/refs.c daemon/core/refs.h daemon/core/refuse.c \
-	daemon/core/refuse.h daemon/core/segments.c daemon/core/segments.h daemon/core/announce.c daemon/core/announce.h \
-	daemon/core/bitset.c daemon/core/bitset.h daemon/core/charge.c daemon/core/measure.c daemon/core/charge.h daemon/core/segment-sets.c daemon/core/segment-sets.h daemon/core/seqfile.c daemon/core/seqfile.h \
-	daemon/core/sequences.c daemon/core/sequences.h daemon/core/sessions.c daemon/core/sessions.h daemon/core/state.c \
-	daemon/core/state.h daemon/core/units.h daemon/core/undo.c daemon/core/undo.h daemon/core/validate.c daemon/core/validate.h daemon/core/verify.c daemon/core/verify.h daemon/core/verify-sparse.c daemon/core/views.c daemon/core/task.c \
-	daemon/core/task.h
+daemon_core_libskvcore_la_SOURCES = daemon/core/core.h \
+	daemon/core/state/bitset.c daemon/core/state/bitset.h daemon/core/state/block-index.c \
+	daemon/core/state/block-index.h daemon/core/state/core-priv.h daemon/core/state/fdstore.c \
+	daemon/core/state/fdstore.h daemon/core/state/lookup.c daemon/core/state/lookup.h daemon/core/state/refuse.c \
+	daemon/core/state/refuse.h daemon/core/state/state.c daemon/core/state/state.h daemon/core/state/undo.c \
+	daemon/core/state/undo.h daemon/core/state/units.h \
+	daemon/core/memory/accounts.c daemon/core/memory/accounts.h daemon/core/memory/announce.c \
+	daemon/core/memory/announce.h daemon/core/memory/charge.c daemon/core/memory/charge.h \
+	daemon/core/memory/measure.c daemon/core/memory/memory.h daemon/core/memory/pages.c \
+	daemon/core/memory/pages.h daemon/core/memory/pending.c daemon/core/memory/pending.h \
+	daemon/core/memory/pins.c daemon/core/memory/pins.h daemon/core/memory/pools.c daemon/core/memory/pools.h \
+	daemon/core/memory/refs.c daemon/core/memory/refs.h daemon/core/memory/segment-sets.c \
+	daemon/core/memory/segment-sets.h daemon/core/memory/segments.c daemon/core/memory/segments.h \
+	daemon/core/sequences/idle.c daemon/core/sequences/idle.h daemon/core/sequences/names.c \
+	daemon/core/sequences/names.h daemon/core/sequences/park-queue.c daemon/core/sequences/park-queue.h \
+	daemon/core/sequences/prefixes.c daemon/core/sequences/prefixes.h daemon/core/sequences/seqfile.c \
+	daemon/core/sequences/seqfile.h daemon/core/sequences/sequences.c daemon/core/sequences/sequences.h \
+	daemon/core/sequences/validate.c daemon/core/sequences/validate.h \
+	daemon/core/work/age.c daemon/core/work/age.h daemon/core/work/clients.c daemon/core/work/clients.h \
+	daemon/core/work/detach.c daemon/core/work/detach.h daemon/core/work/fork.c daemon/core/work/fork.h \
+	daemon/core/work/joint.c daemon/core/work/joint.h daemon/core/work/leases.c daemon/core/work/leases.h \
+	daemon/core/work/parking.c daemon/core/work/parking.h daemon/core/work/policies.h daemon/core/work/prefix.c \
+	daemon/core/work/prefix.h daemon/core/work/reclaim.c daemon/core/work/reclaim.h daemon/core/work/reconnect.c \
+	daemon/core/work/reconnect.h daemon/core/work/requests.c daemon/core/work/requests.h \
+	daemon/core/work/sessions.c daemon/core/work/sessions.h daemon/core/work/task.c daemon/core/work/task.h \
+	daemon/core/work/turns.h daemon/core/work/views.c daemon/core/work/views.h \
+	daemon/core/restart/balance.c daemon/core/restart/balance.h daemon/core/restart/life.c \
+	daemon/core/restart/life.h daemon/core/restart/resume.c daemon/core/restart/resume.h \
+	daemon/core/restart/verify-sparse.c daemon/core/restart/verify.c daemon/core/restart/verify.h

@@ -7,15 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/disk/lock.h"
 
 #define GROW 64u
-#define LOCK_TRIES 200u /* of 5 ms each */
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
@@ -135,7 +133,8 @@ void skv_files_forget(struct skv_files *f, struct skv_parked *p)
 	free(p);
 }
 
-struct skv_parked *skv_files_next(const struct skv_files *f, const struct skv_parked *p, uint32_t uid, const char *model, const char *name)
+struct skv_parked *skv_files_next(const struct skv_files *f, const struct skv_parked *p, uint32_t uid,
+                                  const char *model, const char *name)
 {
 	struct skv_parked *next = p ? p->next : *list_of(f, uid, model, name);
 
@@ -144,7 +143,8 @@ struct skv_parked *skv_files_next(const struct skv_files *f, const struct skv_pa
 	return next;
 }
 
-struct skv_parked *skv_files_find(const struct skv_files *f, uint32_t uid, const char *model, uint32_t rank, uint32_t n_ranks, const char *name)
+struct skv_parked *skv_files_find(const struct skv_files *f, uint32_t uid, const char *model, uint32_t rank,
+                                  uint32_t n_ranks, const char *name)
 {
 	struct skv_parked *p = NULL;
 
@@ -242,7 +242,8 @@ static int read_keys(int fd, uint32_t n, struct skv_parked_keys **ret)
 	return 0;
 }
 
-int skv_files_header(int user, const char *file, struct skv_parked_header *ret, struct skv_parked_keys **ret_keys, const char **ret_why)
+int skv_files_header(int user, const char *file, struct skv_parked_header *ret, struct skv_parked_keys **ret_keys,
+                     const char **ret_why)
 {
 	SKV_FD_CLEANUP int fd = openat(user, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	struct skv_parked_header h;
@@ -263,19 +264,6 @@ int skv_files_header(int user, const char *file, struct skv_parked_header *ret, 
 	*ret_why = "it ends within its keys";
 	*ret = h;
 	return read_keys(fd, h.n_keys, ret_keys);
-}
-
-/* Workers of a daemon that has just ended hold the lock until they exit, within milliseconds. */
-static int lock_out_workers(int folder)
-{
-	const struct timespec pause = {.tv_nsec = 5000000};
-
-	for (unsigned i = 0; flock(folder, LOCK_EX | LOCK_NB) < 0; i++) {
-		if (errno != EWOULDBLOCK || i == LOCK_TRIES)
-			return -errno;
-		nanosleep(&pause, NULL);
-	}
-	return flock(folder, LOCK_UN) < 0 ? -errno : 0; /* otherwise this daemon's workers would wait forever */
 }
 
 static bool ends_with(const char *name, const char *end)
@@ -398,7 +386,8 @@ bool skv_files_is_listed(const struct skv_files *f, uint32_t uid, const struct s
 	struct skv_parked *p = NULL;
 
 	if (!found->error && !*found->odd) {
-		while ((p = skv_files_next(f, p, uid, found->header.model.name, found->header.name)) && strcmp(p->file, found->file) != 0)
+		while ((p = skv_files_next(f, p, uid, found->header.model.name, found->header.name)) &&
+		       strcmp(p->file, found->file) != 0)
 			;
 		return p != NULL;
 	}
@@ -417,7 +406,8 @@ static void tell_unread(uint32_t uid, const char *file, int error, skv_files_odd
 	odd(name, why);
 }
 
-int skv_files_enter(struct skv_files *f, uint32_t uid, const struct skv_files_found *found, struct skv_parked_keys *keys, skv_files_odd odd)
+int skv_files_enter(struct skv_files *f, uint32_t uid, const struct skv_files_found *found,
+                    struct skv_parked_keys *keys, skv_files_odd odd)
 {
 	char name[32 + NAME_MAX];
 	struct skv_parked *p;
@@ -517,7 +507,7 @@ int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, cha
 		         (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
 		r = -EPERM;
 	} else if (r == 0) {
-		r = lock_out_workers(f->folder);
+		r = skv_disk_lock_out(f->folder);
 		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon is writing there" : "%s",
 		         strerror(-r));
 	} else {

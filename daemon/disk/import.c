@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "daemon/disk/reader.h"
 #include "daemon/disk/writer.h"
-#include "daemon/sys/clock.h"
 
 #define MS UINT64_C(1000000)
 #define LOOK_MS (SKV_DISK_SAYS_NS / 1000000)
@@ -79,10 +79,14 @@ static int read_exactly(struct import *s, char *to, size_t bytes)
 			if (r == 0)
 				r = skv_disk_progress(work, 0);
 		} else if (n == 0) {
-			r = skv_disk_refuse(work, -EBADMSG, "it ends after %llu bytes, expected %llu", (unsigned long long)s->at,
-			                    (unsigned long long)(s->reader.header.file_bytes ? s->reader.header.file_bytes : SKV_PARKED_ALIGN));
+			r = skv_disk_refuse(work, -EBADMSG, "it ends after %llu bytes, expected %llu",
+			                    (unsigned long long)s->at,
+			                    (unsigned long long)(s->reader.header.file_bytes
+			                                                 ? s->reader.header.file_bytes
+			                                                 : SKV_PARKED_ALIGN));
 		} else if (errno != EINTR && errno != EAGAIN) {
-			r = skv_disk_refuse(work, -errno, "reading at byte %llu: %s", (unsigned long long)s->at, strerror(errno));
+			r = skv_disk_refuse(work, -errno, "reading at byte %llu: %s", (unsigned long long)s->at,
+			                    strerror(errno));
 		}
 	}
 	return r;
@@ -111,7 +115,9 @@ static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const vo
 	struct import *s = r->ctx;
 	int e = skv_disk_reader_compare(r, r->work, first, n, pages); /* `pages` are in the writer's buffer */
 
-	return e < 0 ? e : skv_disk_writer_put(&s->writer, h->pages_at + first / h->chunk_pages * h->chunk_bytes, n * h->page_bytes);
+	return e < 0 ? e
+	             : skv_disk_writer_put(&s->writer, h->pages_at + first / h->chunk_pages * h->chunk_bytes,
+	                                   n * h->page_bytes);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -134,7 +140,8 @@ static int read_header(struct import *s)
 	memcpy(&s->reader.header, block, sizeof(s->reader.header));
 	r = skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
 	if (r == 0 && s->reader.header.n_keys) /* its keys depend on the secret of the daemon that wrote it */
-		return skv_disk_refuse(work, -EBADMSG, "it is the file of a sealed prefix, expected that of a sequence");
+		return skv_disk_refuse(work, -EBADMSG,
+		                       "it is the file of a sealed prefix, expected that of a sequence");
 	return r;
 }
 
@@ -169,7 +176,8 @@ int skv_disk_import(struct skv_disk_work *work)
 		return r;
 	skv_parked_file(m->name, m->rank, m->n_ranks, s.reader.header.name, work->file);
 	if (faccessat(work->fds[SKV_DISK_FD_USER], work->file, F_OK, 0) == 0)
-		return skv_disk_refuse(work, -EEXIST, "there is a parked sequence '%s' of model '%s'", s.reader.header.name, m->name);
+		return skv_disk_refuse(work, -EEXIST, "there is a parked sequence '%s' of model '%s'",
+		                       s.reader.header.name, m->name);
 	r = run(&s);
 	skv_disk_writer_free(&s.writer);
 	free(s.reader.sums);

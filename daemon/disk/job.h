@@ -8,8 +8,8 @@
  * struct skv_disk_answer; packets with `more` set report progress. The worker exits when the daemon closes its end of
  * the socket.
  *
- * During a job the worker holds a shared lock (flock) on the folder of parked files. A daemon that starts takes the
- * exclusive lock for a moment, and then knows that no worker of its predecessor still writes to pages.
+ * During a job the worker holds locks on the first descriptor, which stands for the daemon's memory, and on the folder
+ * of parked files if the job is one on files: see lock.h.
  */
 #ifndef SKV_DISK_JOB_H
 #define SKV_DISK_JOB_H
@@ -22,13 +22,14 @@
 #define SKV_DISK_FLIGHT 8u /* chunks that are written or read concurrently */
 
 /*
- * Jobs on files pass the folder twice. The worker replaces the second descriptor by the folder of the job's user, which
- * it opens, or creates for jobs that write files. So the daemon never waits for a disk.
+ * The first descriptor of each job is the one of the lock. Jobs on files pass the folder next. The worker replaces it
+ * by the folder of the job's user, which it opens, or creates for jobs that write files. So the daemon never waits for
+ * a disk.
  */
 enum skv_disk_job_kind {
 	/*
-	 * Write a sequence from memory to a file. fds: folder, folder again, sequence memory, list, memory of pages.
-	 * The list holds n_entries page table entries, those below the committed length, table by table. The daemon has
+	 * Write a sequence from memory to a file. fds: lock, folder, sequence memory, list, memory of pages. The
+	 * list holds n_entries page table entries, those below the committed length, table by table. The daemon has
 	 * checked them: page ids of PRIVATE and SHARED entries are below max_pages. At keys_at the list holds the
 	 * struct skv_parked_keys of a sealed prefix. Everything that is not in the list comes from the sequence memory,
 	 * which the client may still write to.
@@ -41,42 +42,42 @@ enum skv_disk_job_kind {
 	 */
 	SKV_DISK_RESUME = 2,
 	/*
-	 * Import a file or a pipe of any origin as a parked file. fds: folder, folder again, source. All of it is
-	 * checked. Name and model stay the same, `uid` is replaced. -EBADMSG: the source is not a valid file of a
+	 * Import a file or a pipe of any origin as a parked file. fds: lock, folder, source. All of it is checked.
+	 * Name and model stay the same, `uid` is replaced. -EBADMSG: the source is not a valid file of a
 	 * parked sequence. -EDQUOT: it is larger than max_bytes. -EEXIST: a file of this name exists. -ETIMEDOUT: no
 	 * data for patience_ms, or an average rate below SKV_DISK_IMPORT_RATE. Only kind, n_fds, uid, max_bytes and
 	 * patience_ms of the job are used.
 	 */
 	SKV_DISK_IMPORT = 3,
 	/*
-	 * Write one turn's share of a file of max_bytes, starting at `offset`, to a pipe. fds: folder, folder again,
-	 * pipe. `bytes` of the answer is the number of bytes written. The job ends early if the pipe is full and its
+	 * Write one turn's share of a file of max_bytes, starting at `offset`, to a pipe. fds: lock, folder, pipe.
+	 * `bytes` of the answer is the number of bytes written. The job ends early if the pipe is full and its
 	 * reader does not read. The answer identifies the file by inode and change time; the job of the next turn
 	 * repeats both. -ESTALE: the name has another file by now.
 	 */
 	SKV_DISK_SEND = 4,
 	/*
 	 * Remove a parked file durably: it does not reappear after a power cut. Succeeds if the file is already gone.
-	 * fds: folder, folder again. Only kind, n_fds, uid and file of the job are used.
+	 * fds: lock, folder. Only kind, n_fds, uid and file of the job are used.
 	 */
 	SKV_DISK_REMOVE = 8,
 	/*
-	 * Look up a file, or all files of the user's folder if the file name is "". fds: folder, folder again, and a
-	 * memfd for the results: a struct skv_files_found for each file, followed by the keys of a sealed prefix. Only
+	 * Look up a file, or all files of the user's folder if the file name is "". fds: lock, folder, and a memfd for
+	 * the results: a struct skv_files_found for each file, followed by the keys of a sealed prefix. Only
 	 * kind, n_fds, uid and file of the job are used.
 	 */
 	SKV_DISK_LOOK = 9,
 
 	/*
-	 * Jobs on a sealed prefix (daemon/core/prefix.h) and the prefix store. The user's folder is replaced by a memfd
-	 * with the contents that store/values.h describes: the store, the tenant's key, names of blocks, and token ids
-	 * for GET.
+	 * Jobs on a sealed prefix (daemon/core/work/prefix.h) and the prefix store. In place of the folder there is a
+	 * memfd with the contents that store/values.h describes: the store, the tenant's key, names of blocks, and
+	 * token ids for GET.
 	 *
 	 * PUT: from memory to the store. fds and list as for PARK. Blocks that the store has are not sent again.
 	 * `bytes` of the answer is the number of bytes sent.
 	 */
 	SKV_DISK_STORE_PUT = 5,
-	/* Counts how many leading blocks the store has. fds: folder, memfd. The result is `n_blocks` of the answer. */
+	/* Counts how many leading blocks the store has. fds: lock, memfd. The result is `n_blocks` of the answer. */
 	SKV_DISK_STORE_FIND = 6,
 	/*
 	 * From the store to memory. fds as for RESUME. The list holds n_pages ids: block by block, for each layer that
@@ -87,7 +88,7 @@ enum skv_disk_job_kind {
 	SKV_DISK_STORE_GET = 7,
 };
 enum {
-	SKV_DISK_FD_FOLDER,
+	SKV_DISK_FD_LOCK,
 	SKV_DISK_FD_USER,
 	SKV_DISK_FD_SEQ,
 	SKV_DISK_FD_LIST,

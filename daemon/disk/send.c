@@ -3,8 +3,8 @@
  * daemon/disk/send.c - copies one turn's share of a parked file to a pipe, unchanged.
  *
  * The importer verifies the data. The reader of the pipe may be arbitrarily slow, and other users' exports wait. So a
- * turn is short and ends early if the reader does not read; the daemon waits for the reader (daemon/parked/export.c) and then
- * requests the next turn.
+ * turn is short and ends early if the reader does not read; the daemon waits for the reader (daemon/parked/export.c)
+ * and then requests the next turn.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/disk/work.h"
-#include "daemon/sys/clock.h"
 
 #define AT_A_TIME (1u << 20)
 #define TURN_NS 100000000u
@@ -32,7 +32,8 @@ static int open_file(struct skv_disk_work *work)
 		work->inode = st.st_ino;
 		work->changed_ns = (uint64_t)st.st_ctim.tv_sec * 1000000000u + (uint64_t)st.st_ctim.tv_nsec;
 	}
-	if (r == -ENOENT || (r == 0 && job->inode && (work->inode != job->inode || work->changed_ns != job->changed_ns)))
+	if (r == -ENOENT ||
+	    (r == 0 && job->inode && (work->inode != job->inode || work->changed_ns != job->changed_ns)))
 		r = skv_disk_refuse(work, -ESTALE, "the sequence was resumed or dropped while it was exported");
 	else if (r < 0)
 		skv_disk_refuse(work, r, "its file %s: %s", job->file, strerror(-r));
@@ -53,9 +54,11 @@ static int send_some(struct skv_disk_work *work, int file, int out)
 
 		if (poll(&p, 1, READER_MS) == 0)
 			return 0;
-		n = splice(file, NULL, out, NULL, left < AT_A_TIME ? left : AT_A_TIME, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+		n = splice(file, NULL, out, NULL, left < AT_A_TIME ? left : AT_A_TIME,
+		           SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 		if (n == 0)
-			return skv_disk_refuse(work, -EIO, "its file ends after %llu bytes, expected %llu", (unsigned long long)at, (unsigned long long)max);
+			return skv_disk_refuse(work, -EIO, "its file ends after %llu bytes, expected %llu",
+			                       (unsigned long long)at, (unsigned long long)max);
 		if (n < 0 && errno != EINTR && errno != EAGAIN)
 			return skv_disk_refuse(work, -errno, "writing it to a pipe: %s", strerror(errno));
 		at += n > 0 ? (uint64_t)n : 0;

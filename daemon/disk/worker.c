@@ -11,13 +11,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/fd.h"
 #include "common/process.h"
 #include "daemon/disk/files.h"
+#include "daemon/disk/lock.h"
 #include "daemon/disk/work.h"
 #include "daemon/store/values.h"
 
@@ -28,7 +28,10 @@ static ssize_t receive(void *to, size_t bytes, int *fds, uint32_t *n_fds, uint32
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SKV_DISK_PACKET_FDS * sizeof(int))];
 	struct iovec iov = {to, bytes};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct msghdr msg = {.msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control,
+	                     .msg_controllen = sizeof(control)};
 	struct cmsghdr *c;
 	uint32_t n = 0;
 	ssize_t got;
@@ -76,19 +79,13 @@ static int say(const struct skv_disk_work *work)
 	return send(SKV_DISK_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) < 0 ? -ECANCELED : 0;
 }
 
-/*
- * The lock needs an open file description of its own, so that it is independent of other locks and ends with this
- * process.
- */
-static int lock(struct skv_disk_work *work)
+static int lock(struct skv_disk_work *work, int fd)
 {
-	int fd = openat(work->fds[SKV_DISK_FD_FOLDER], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
+	const int r = skv_disk_lock(fd);
 
-	while (fd >= 0 && flock(fd, LOCK_SH) < 0)
-		if (errno != EINTR)
-			fd = skv_close_fd(fd);
-	r = fd < 0 ? -errno : fd;
-	return r < 0 ? skv_disk_refuse(work, r, "the lock on the folder of parked files: %s", strerror(-r)) : r;
+	return r < 0 ? skv_disk_refuse(work, r, "the lock that shows the next daemon that a worker is at work: %s",
+	                               strerror(-r))
+	             : r;
 }
 
 /* A daemon that has exited has closed its end, even if jobs of it are still queued. */
@@ -99,10 +96,10 @@ static bool daemon_lives(void)
 	return poll(&p, 1, 0) == 0;
 }
 
-/* Replaces the folder's second descriptor by that of the user's folder. */
+/* Replaces the folder's descriptor by that of the user's folder. */
 static int open_user(struct skv_disk_work *work, int *fds, bool make)
 {
-	const int r = skv_files_user(fds[SKV_DISK_FD_FOLDER], work->job->uid, make);
+	const int r = skv_files_user(fds[SKV_DISK_FD_USER], work->job->uid, make);
 
 	if (r < 0)
 		return skv_disk_refuse(work, r, "the user's folder for parked sequences: %s", strerror(-r));
@@ -130,22 +127,32 @@ static int work_on(struct skv_disk_work *work, int *fds)
 		[SKV_DISK_STORE_GET] = {SKV_DISK_FD_PAGES, skv_store_get_job, NO_FOLDER},
 	};
 	const struct skv_disk_job *job = work->job;
-	SKV_FD_CLEANUP int locked = -1;
+	SKV_FD_CLEANUP int memory = -1, folder = -1;
 	bool known = job->kind < sizeof(kinds) / sizeof(*kinds) && kinds[job->kind].run;
+	bool on_files;
 	int r;
 
 	if (!known || job->n_fds < kinds[job->kind].least_fds)
 		return skv_disk_refuse(work, -EINVAL, "job %u with %u descriptors is unknown", job->kind, job->n_fds);
-	locked = lock(work);
-	if (locked >= 0 && !daemon_lives()) /* a new daemon may have tested the lock before it was taken here */
+	on_files = kinds[job->kind].user != NO_FOLDER;
+	memory = lock(work, fds[SKV_DISK_FD_LOCK]);
+	folder = memory >= 0 && on_files ? lock(work, fds[SKV_DISK_FD_USER]) : -1;
+	if (memory < 0 || (on_files && folder < 0))
+		return memory < 0 ? memory : folder;
+	if (!daemon_lives()) /* a new daemon may have tested the locks before they were taken here */
 		return skv_disk_refuse(work, -ECANCELED, "the daemon has ended");
-	r = locked < 0 ? locked : kinds[job->kind].user == NO_FOLDER ? 0 : open_user(work, fds, kinds[job->kind].user == MAKES);
+	r = on_files ? open_user(work, fds, kinds[job->kind].user == MAKES) : 0;
 	return r < 0 ? r : kinds[job->kind].run(work);
 }
 
 static bool answer(const struct skv_disk_work *work, int error)
 {
-	struct skv_disk_answer answer = {.error = error, .bytes = work->bytes, .inode = work->inode, .changed_ns = work->changed_ns, .n_blocks = work->n_blocks, .n_nixl = work->n_nixl,
+	struct skv_disk_answer answer = {.error = error,
+	                                 .bytes = work->bytes,
+	                                 .inode = work->inode,
+	                                 .changed_ns = work->changed_ns,
+	                                 .n_blocks = work->n_blocks,
+	                                 .n_nixl = work->n_nixl,
 	                                 .nixl_bytes = work->nixl_bytes};
 
 	if (error) {

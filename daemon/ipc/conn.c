@@ -21,9 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/ipc/ipc-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define TURN_NS 300000u
@@ -162,7 +162,8 @@ static void looked(struct skv_op *op, int res);
 /* Peeks at the next message for its length and for descriptors; the message stays in the socket. */
 void skv_conn_receive(struct skv_conn *conn)
 {
-	if (!conn->open || conn->finishing || conn->held || conn->paused || conn->queued || skv_op_running(&conn->recv_op) || conn->out_charge > SKV_CONN_MARK)
+	if (!conn->open || conn->finishing || conn->held || conn->paused || conn->queued ||
+	    skv_op_running(&conn->recv_op) || conn->out_charge > SKV_CONN_MARK)
 		return;
 	conn->recv_msg = (struct msghdr){0};
 	skv_op_recvmsg(conn->ipc->loop, &conn->recv_op, conn->fd, &conn->recv_msg, MSG_PEEK | MSG_TRUNC, looked);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 #include <time.h>
-#include "daemon/sys/clock.h"
+#include "common/clock.h"
 #include "daemon/sys/log.h"
 
 static uint64_t cpu_ns(void)

@@ -5,7 +5,7 @@
  * Host memory is available immediately: a pool is one sparse memfd, which the kernel zeroes, and a segment is a range
  * of it. Device memory is not: a new allocation may contain data of another user, and only a process with a CUDA
  * context can zero it. So a memory without `pool_new` creates its segments asynchronously, each with a handle of its
- * own, and the core waits for them (core/pending.c).
+ * own, and the core waits for them (core/memory/pending.c).
  */
 #ifndef SKV_MEM_H
 #define SKV_MEM_H

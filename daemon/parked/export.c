@@ -13,71 +13,99 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/sys/clock.h"
 
-static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
+struct export {
+	struct skv_job job;
+	struct skv_parking *parking;
+	int pipe;
+	struct skv_op op;          /* waits until the pipe has room ... */
+	uint64_t patient_until_ns; /* ... until this time, then the export ends */
+};
 
-static const struct skv_parking_kind kind = {SKV_PARKING_EXPORT, NULL, moved};
+static struct export *export_of(struct skv_job *j)
+{
+	return SKV_JOB_OWNER(j, struct export, job);
+}
+
+static void free_export(struct skv_job *j)
+{
+	struct export *x = export_of(j);
+
+	skv_close_fd(x->pipe);
+	free(x);
+}
+
+static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer);
+
+static const struct skv_job_kind kind = {SKV_JOBS_EXPORT, NULL, moved, free_export};
+
+static void be_patient(struct export *x)
+{
+	x->patient_until_ns = skv_now_ns() + x->parking->server->config.disk_timeout;
+}
 
 int skv_parking_begin_export(struct skv_parking *k, struct skv_parked *p, int fd, char why[SKV_TEXT_MAX])
 {
-	const bool waits = skv_parking_has_job(k, &kind, p->uid);
-	struct skv_parking_job *j = waits ? NULL : skv_parking_job_new(k, &kind, SKV_DISK_SEND, p->uid, why);
+	const bool waits = skv_jobs_has(k->jobs, &kind, p->uid);
+	struct export *x = waits ? NULL : calloc(1, sizeof(*x));
 	int r;
 
-	if (waits)
-		snprintf(why, SKV_TEXT_MAX, "another sequence of this user is being exported");
-	if (!j) {
+	if (!x) {
+		snprintf(why, SKV_TEXT_MAX,
+		         waits ? "another sequence of this user is being exported" : "the daemon is out of memory");
 		skv_close_fd(fd);
 		return waits ? -EBUSY : -ENOMEM;
 	}
-	j->other = fd;
-	j->work.once = true;
-	j->m.max_bytes = p->bytes;
-	memcpy(j->m.file, p->file, sizeof(j->m.file));
-	strcpy(j->m.name, p->name);
-	j->m.model = p->model;
-	j->patient_until_ns = skv_now_ns() + k->server->config.disk_timeout;
-	r = skv_parking_move(j, 0);
-	if (r < 0) {
-		snprintf(why, SKV_TEXT_MAX, "%s", strerror(-r));
-		skv_parking_job_free(j);
-	}
-	return r;
+	x->parking = k;
+	x->pipe = fd;
+	skv_job_begin(&x->job, k->jobs, &kind, SKV_DISK_SEND, p->uid);
+	x->job.work.once = true;
+	x->job.m.max_bytes = p->bytes;
+	memcpy(x->job.m.file, p->file, sizeof(x->job.m.file));
+	strcpy(x->job.m.name, p->name);
+	x->job.m.model = p->model;
+	be_patient(x);
+	r = skv_job_move(&x->job, k->files.folder, x->pipe);
+	return r < 0 ? skv_job_not_begun(&x->job, r, why) : 0;
 }
 
 /* The pipe has room, or its reader is gone, which the worker finds out. */
 static void on_writable(struct skv_op *op, int res)
 {
-	struct skv_parking_job *j = SKV_OP_OWNER(op, struct skv_parking_job, op);
-	struct skv_parking *k = j->parking;
+	struct export *x = SKV_OP_OWNER(op, struct export, op);
 
-	if (k->closed) {
-		skv_parking_end(j, -ECANCELED, "the daemon is stopping");
-	} else if (res < 0) { /* cancelled by the tick */
-		skv_parking_end(j, -ETIMEDOUT, "its pipe was not read for too long");
-	} else {
-		skv_parking_enter(j, SKV_PARKING_MOVING);
-		skv_worker_submit(k->workers[SKV_PARKING_EXPORT], &j->work);
-	}
+	if (x->job.jobs->closed)
+		skv_job_end(&x->job, -ECANCELED, "the daemon is stopping", 0);
+	else if (res < 0) /* cancelled by the tick */
+		skv_job_end(&x->job, -ETIMEDOUT, "its pipe was not read for too long", 0);
+	else
+		skv_job_move_fds(&x->job, x->job.fds, x->job.m.n_fds);
 }
 
-static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
+static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer)
 {
-	const struct skv_disk_answer *a = answer;
-	const uint64_t bytes = a ? a->bytes : 0;
+	struct export *x = export_of(j);
+	const uint64_t bytes = answer ? answer->bytes : 0;
 
 	j->m.offset += bytes;
 	if (error || j->m.offset >= j->m.max_bytes) {
-		skv_parking_end(j, error, why);
+		skv_job_end(j, error, why, 0);
 		return;
 	}
-	j->m.inode = a->inode;
-	j->m.changed_ns = a->changed_ns;
+	j->m.inode = answer->inode;
+	j->m.changed_ns = answer->changed_ns;
 	if (bytes)
-		j->patient_until_ns = skv_now_ns() + j->parking->server->config.disk_timeout;
-	skv_parking_enter(j, SKV_PARKING_READER);
-	skv_op_poll(j->parking->server->loop, &j->op, j->other, POLLOUT, on_writable);
+		be_patient(x);
+	skv_op_poll(j->jobs->config.loop, &x->op, x->pipe, POLLOUT, on_writable);
+}
+
+void skv_parking_end_exports(struct skv_parking *k)
+{
+	for (struct skv_job *j = k->jobs->all; j; j = j->next)
+		if (j->kind == &kind && j->state == SKV_JOB_HELD && skv_now_ns() > export_of(j)->patient_until_ns)
+			skv_op_cancel(j->jobs->config.loop, &export_of(j)->op);
 }

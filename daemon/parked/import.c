@@ -11,50 +11,66 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include "common/fd.h"
+#include "daemon/core/work/requests.h"
 #include "daemon/sys/log.h"
 
+struct import {
+	struct skv_job job;
+	struct skv_parking *parking;
+	struct skv_parked *reserved; /* entry of the list for the file, until it is written; then NULL */
+	int source;                  /* while a look is taken at what the import left: what the look finds */
+	int error;                   /* then: that of the import, with a text */
+	char why[SKV_TEXT_MAX];
+};
 
-static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
-
-static const struct skv_parking_kind kind = {SKV_PARKING_IMPORT, NULL, moved};
-
-int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct skv_parking_ask *ask, char why[SKV_TEXT_MAX])
+static struct import *import_of(struct skv_job *j)
 {
-	const bool waits = skv_parking_has_job(k, &kind, uid);
-	struct skv_parking_job *j = waits ? NULL : skv_parking_job_new(k, &kind, SKV_DISK_IMPORT, uid, why);
-	int r = 0;
+	return SKV_JOB_OWNER(j, struct import, job);
+}
 
-	if (waits)
-		snprintf(why, SKV_TEXT_MAX, "another sequence of this user is being imported");
-	if (!j) {
+static void free_import(struct skv_job *j)
+{
+	struct import *x = import_of(j);
+
+	skv_files_unreserve(&x->parking->files, x->reserved);
+	skv_close_fd(x->source);
+	free(x);
+}
+
+static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer);
+
+static const struct skv_job_kind kind = {SKV_JOBS_IMPORT, NULL, moved, free_import};
+
+int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct skv_job_ask *ask,
+                             char why[SKV_TEXT_MAX])
+{
+	const bool waits = skv_jobs_has(k->jobs, &kind, uid);
+	struct import *x = waits ? NULL : calloc(1, sizeof(*x));
+	bool has_room;
+	int r;
+
+	if (!x) {
+		snprintf(why, SKV_TEXT_MAX,
+		         waits ? "another sequence of this user is being imported" : "the daemon is out of memory");
 		skv_close_fd(fd);
 		return waits ? -EBUSY : -ENOMEM;
 	}
-	j->other = fd;
-	j->work.once = true;
-	j->m.patience_ms = k->server->config.disk_timeout / 1000000u;
-	j->reserved = skv_files_reserve(&k->files, uid);
-	if (!j->reserved) {
-		r = -ENOMEM;
-	} else if (!skv_parking_quota_allows(k, uid, 1, &j->m.max_bytes)) {
-		r = -EDQUOT;
-		snprintf(why, SKV_TEXT_MAX, "the user's quota for parked sequences is used up (account-parked-bytes, account-sequences)");
-	}
+	x->parking = k;
+	x->source = fd;
+	skv_job_begin(&x->job, k->jobs, &kind, SKV_DISK_IMPORT, uid);
+	x->job.work.once = true;
+	x->job.m.patience_ms = k->server->config.disk_timeout / 1000000u;
+	x->reserved = skv_files_reserve(&k->files, uid);
+	has_room = skv_parking_quota_allows(k, uid, 1, &x->job.m.max_bytes);
+	r = !x->reserved ? -ENOMEM : !has_room ? -EDQUOT : skv_job_wait(&x->job, ask);
 	if (r == 0)
-		r = skv_parking_wait(j, ask);
-	if (r == 0)
-		r = skv_parking_move(j, 0);
-	if (r < 0) {
-		if (r != -EDQUOT)
-			snprintf(why, SKV_TEXT_MAX, "%s", strerror(-r));
-		if (j->asked)
-			ask->jobs--;
-		free(j->asked);
-		skv_parking_job_free(j);
-	}
+		r = skv_job_move(&x->job, k->files.folder, x->source);
+	if (r < 0)
+		(void)skv_job_not_begun(&x->job, r, why);
+	if (r == -EDQUOT)
+		snprintf(why, SKV_TEXT_MAX,
+		         "the user's quota for parked sequences is used up (account-parked-bytes, account-sequences)");
 	return r;
 }
 
@@ -63,65 +79,70 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
  * file already. Then another job looks at the folder and removes what is not known; until it ends this user can begin
  * no other import. False: the job could not be started.
  */
-static bool look_for_rest(struct skv_parking_job *j, int error, const char *why)
+static bool look_for_rest(struct import *x, int error, const char *why)
 {
-	j->error = error;
-	snprintf(j->why, sizeof(j->why), "%s", why);
-	j->m.kind = SKV_DISK_LOOK;
-	j->m.file[0] = 0;
-	j->work.once = false;
-	j->other = skv_close_fd(j->other);
-	free(j->fds);
-	j->fds = NULL;
-	return skv_parking_look_move(j) == 0;
+	x->error = error;
+	snprintf(x->why, sizeof(x->why), "%s", why);
+	x->job.m.kind = SKV_DISK_LOOK;
+	x->job.m.file[0] = 0;
+	x->job.work.once = false;
+	skv_close_fd(x->source);
+	return skv_parking_look_move(x->parking, &x->job, &x->source) == 0;
 }
 
-static void looked(struct skv_parking_job *j, int error)
+static void looked(struct import *x, int error)
 {
 	if (error == 0)
-		error = skv_parking_look_found(j, true);
-	if (error && !j->parking->closed)
+		error = skv_parking_look_found(x->parking, x->job.m.uid, x->source, true);
+	if (error && !x->job.jobs->closed)
 		skv_log(LOG_ERR, "user %u: an import may have left a file, but the folder cannot be searched: %s",
-		        j->m.uid, strerror(-error));
-	skv_parking_end(j, j->error, j->why);
+		        x->job.m.uid, strerror(-error));
+	skv_job_end(&x->job, x->error, x->why, 0);
 }
 
 /*
  * The file is complete, under the name that its header gives, which no parked sequence had. A sequence in memory may
  * have that name.
  */
-static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
+static void imported(struct import *x, const struct skv_parked_header *h)
 {
-	const struct skv_disk_answer *a = answer;
-	struct skv_parking *k = j->parking;
-	const struct skv_parked_header *h;
-	char text[SKV_TEXT_MAX];
+	struct skv_parking *k = x->parking;
+	struct skv_parked *file = x->reserved;
+	const uint32_t uid = x->job.m.uid;
 	struct skv_model m;
 	uint64_t left;
 	int r = 0;
 
+	skv_wire_to_model(&m, &h->model);
+	if (skv_core_seq_exists(k->server->core, uid, &m, h->name))
+		r = -EEXIST;
+	else if (!skv_parking_quota_allows(k, uid, h->file_bytes, &left)) /* others were parked meanwhile */
+		r = -EDQUOT;
+	x->reserved = NULL;
+	skv_parking_written(k, &x->job.m, file, h, NULL);
+	if (r < 0)
+		skv_parking_remove(k, file);
+	skv_job_end(&x->job, r,
+	            r == 0         ? ""
+	            : r == -EEXIST ? "there is a sequence of this name in memory"
+	                           : strerror(-r),
+	            file->bytes);
+}
+
+static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer)
+{
+	struct import *x = import_of(j);
+
 	if (j->m.kind == SKV_DISK_LOOK) {
-		looked(j, error);
+		looked(x, error);
 		return;
 	}
-	if (error && !k->closed && (!a || *a->file) && look_for_rest(j, error, why))
+	if (error && !j->jobs->closed && (!answer || *answer->file) && look_for_rest(x, error, why))
 		return;
 	if (error) {
-		skv_parking_end(j, error, why);
+		skv_job_end(j, error, why, 0);
 		return;
 	}
-	snprintf(j->m.file, sizeof(j->m.file), "%.*s", (int)sizeof(a->file) - 1, a->file);
-	h = &a->header;
-	skv_wire_to_model(&m, &h->model);
-	if (skv_core_seq_exists(k->server->core, j->m.uid, &m, h->name)) {
-		r = -EEXIST;
-		why = "there is a sequence of this name in memory";
-	} else if (!skv_parking_quota_allows(k, j->m.uid, h->file_bytes, &left)) { /* others were parked meanwhile */
-		r = -EDQUOT;
-	}
-	skv_parking_written(j, h, NULL);
-	if (r < 0)
-		skv_parking_remove(k, j->file);
-	snprintf(text, sizeof(text), "%s", r == 0 ? "" : r == -EEXIST ? why : strerror(-r));
-	skv_parking_end(j, r, text);
+	snprintf(j->m.file, sizeof(j->m.file), "%.*s", (int)sizeof(answer->file) - 1, answer->file);
+	imported(x, &answer->header);
 }

@@ -1,32 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/parked-files.c - files of parked sequences: quotas, removal, and the sealed prefixes among them.
+ * daemon/parked/parked-files.c - files of parked sequences: removal and quotas.
  *
  * A sealed prefix on disk can be computed again, a parked sequence cannot. So prefixes get what sequences leave of
  * the user's quota and of the disk: the quota check of a sequence does not count prefixes, and the least recently
- * used ones are evicted for it. Reading a prefix leaves its file in place: a prefix never changes, so its memory can
- * be freed later without writing.
- *
- * Prefixes on disk are found by their blocks, like those in memory. Their files contain the keys, with a tag that
- * proves that these follow from the secret; files of another secret are removed. So are files whose keys do not fit
- * into the user's quota of host memory.
+ * used ones are evicted for it.
  */
 #include <errno.h>
-#include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/prefix/prefix-priv.h"
+#include "daemon/core/memory/pins.h"
+#include "daemon/core/work/requests.h"
+#include "daemon/parked/parking-priv.h"
 #include "daemon/sys/log.h"
-
-_Static_assert(SKV_PARKED_TAG == SKV_PREFIX_KEY, "one size");
 
 /* ---- removal ---------------------------------------------------------------------------------- */
 
 struct removal {
-	struct skv_worker_job work; /* first */
+	struct skv_worker_job work;
 	struct skv_disk_job m;
 	struct skv_parking *parking;
 	struct skv_parked *file;
@@ -46,18 +39,21 @@ void skv_parking_forget(struct skv_parking *k, struct skv_parked *p)
 	skv_files_forget(&k->files, p);
 }
 
-/* A missing folder counts as a removed file. When the workers are closed, skv_parking_remove_rest() removes what is left. */
+/*
+ * A missing folder counts as a removed file. When the workers are closed, skv_parking_remove_rest() removes what is
+ * left.
+ */
 static void removed(struct skv_worker_job *work, int error, const char *why, const void *answer)
 {
-	struct removal *x = (struct removal *)work;
+	struct removal *x = SKV_JOB_OWNER(work, struct removal, work);
 	struct skv_parked *p = x->file;
 
 	(void)why, (void)answer;
 	p->leaving = false;
-	x->parking->settled = true;
+	x->parking->jobs->settled = true;
 	if (error == 0 || error == -ENOENT)
 		skv_parking_forget(x->parking, p);
-	else if (!x->parking->closed)
+	else if (!x->parking->jobs->closed)
 		not_removed(p, error);
 	free(x);
 }
@@ -71,15 +67,20 @@ static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 		return;
 	}
 	*x = (struct removal){
-		.work = {.job = &x->m, .bytes = sizeof(x->m), .fds = x->fds, .n_fds = 2, .user = p->uid, .done = removed},
+		.work = {.job = &x->m,
+	                 .bytes = sizeof(x->m),
+	                 .fds = x->fds,
+	                 .n_fds = 2,
+	                 .user = p->uid,
+	                 .done = removed},
 		.m = {.kind = SKV_DISK_REMOVE, .n_fds = 2, .uid = p->uid},
 		.parking = k,
 		.file = p,
-		.fds = {k->files.folder, k->files.folder},
+		.fds = {k->jobs->lock, k->files.folder},
 	};
 	memcpy(x->m.file, p->file, sizeof(x->m.file));
 	p->leaving = true;
-	skv_worker_submit(k->workers[SKV_PARKING_REMOVE], &x->work);
+	skv_worker_submit(k->jobs->workers[SKV_JOBS_REMOVE], &x->work);
 }
 
 /* The file is forgotten only once it is gone: the next daemon would take a remaining file for a parked sequence. */
@@ -108,19 +109,43 @@ void skv_parking_remove_rest(struct skv_parking *k)
 	}
 }
 
-/* ---- quotas ---------------------------------------------------------------------------------- */
-
-static void sum_jobs(const struct skv_queue *jobs, uint32_t uid, bool prefixes, uint64_t *files, uint64_t *bytes)
+/*
+ * A sequence that is also in memory counts there: its file is removed before the sequence can be dropped. A sealed
+ * prefix never changes, and may be in both.
+ */
+void skv_parking_remove_known(struct skv_parking *k)
 {
-	SKV_QUEUE_EACH(e, jobs) {
-		const struct skv_parking_job *j = SKV_QUEUED_OWNER(e, struct skv_parking_job, queued);
+	for (size_t i = k->files.n; i > 0; i--) {
+		struct skv_parked *p = k->files.all[i - 1];
+		struct skv_model m;
 
-		if (j->m.kind != SKV_DISK_PARK || j->m.uid != uid || (j->m.n_keys > 0) != prefixes)
-			continue;
-		*files += 1;
-		*bytes += j->m.max_bytes;
+		skv_wire_to_model(&m, &p->model);
+		if (!skv_parked_is_prefix(p) && !p->going && skv_core_seq_exists(k->server->core, p->uid, &m, p->name))
+			skv_parking_remove(k, p);
 	}
 }
+
+/* ---- what was written ------------------------------------------------------------------------- */
+
+void skv_parking_used(struct skv_parked *p)
+{
+	p->used_ns = skv_real_ns();
+	p->since_ns = skv_now_ns();
+	p->age_ns = 0;
+}
+
+void skv_parking_written(struct skv_parking *k, const struct skv_disk_job *m, struct skv_parked *reserved,
+                         const struct skv_parked_header *h, struct skv_parked_keys *keys)
+{
+	struct skv_parked_header known = {.model = m->model};
+
+	memcpy(known.name, m->name, sizeof(known.name));
+	skv_files_put(&k->files, reserved, m->file, h ? h : &known, keys);
+	skv_parking_used(reserved);
+	skv_parking_trim_prefixes(k, m->uid);
+}
+
+/* ---- quotas ---------------------------------------------------------------------------------- */
 
 /*
  * Files and bytes of the user's sequences, or of its prefixes, including those that are being written. The size of
@@ -129,7 +154,11 @@ static void sum_jobs(const struct skv_queue *jobs, uint32_t uid, bool prefixes, 
 static void sum(const struct skv_parking *k, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
 {
 	skv_files_sum(&k->files, uid, prefixes, ret_files, ret_bytes);
-	sum_jobs(&k->in[SKV_PARKING_MOVING], uid, prefixes, ret_files, ret_bytes);
+	for (const struct skv_job *j = NULL; (j = skv_jobs_next(k->jobs, j, SKV_DISK_PARK, uid));)
+		if (j->state == SKV_JOB_MOVING && (j->m.n_keys > 0) == prefixes) {
+			*ret_files += 1;
+			*ret_bytes += j->m.max_bytes;
+		}
 }
 
 bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more, uint64_t *ret_left)
@@ -138,7 +167,9 @@ bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more
 	uint64_t files, bytes;
 
 	sum(k, uid, false, &files, &bytes);
-	*ret_left = bytes < config->account_parked_bytes && files < config->account_sequences ? config->account_parked_bytes - bytes : 0;
+	*ret_left = 0;
+	if (bytes < config->account_parked_bytes && files < config->account_sequences)
+		*ret_left = config->account_parked_bytes - bytes;
 	return more <= *ret_left;
 }
 
@@ -150,7 +181,8 @@ static struct skv_parked *oldest_prefix(const struct skv_parking *k, uint32_t ui
 	for (size_t i = 0; i < k->files.n; i++) {
 		struct skv_parked *p = k->files.all[i];
 
-		if (skv_parked_is_prefix(p) && !p->going && !p->busy && (uid == UINT32_MAX || p->uid == uid) && (!found || p->used_ns < found->used_ns))
+		if (skv_parked_is_prefix(p) && !p->going && !p->busy && (uid == UINT32_MAX || p->uid == uid) &&
+		    (!found || p->used_ns < found->used_ns))
 			found = p;
 	}
 	return found;
@@ -171,7 +203,8 @@ void skv_parking_trim_prefixes(struct skv_parking *k, uint32_t uid)
 	sum(k, uid, false, &files, &bytes);
 	for (;;) {
 		sum(k, uid, true, &prefixes, &prefix_bytes);
-		if (files + prefixes <= config->account_sequences && bytes + prefix_bytes <= config->account_parked_bytes)
+		if (files + prefixes <= config->account_sequences &&
+		    bytes + prefix_bytes <= config->account_parked_bytes)
 			return;
 		p = oldest_prefix(k, uid);
 		if (!p)
@@ -195,105 +228,4 @@ bool skv_parking_frees_disk(const struct skv_parking *k)
 		if (k->files.all[i]->leaving && skv_parked_is_prefix(k->files.all[i]))
 			return true;
 	return false;
-}
-
-/* ---- sealed prefixes ------------------------------------------------------------------------- */
-
-static void make_tag(const struct skv_parking *k, uint32_t uid, const struct skv_block_key *keys, uint32_t n, uint8_t ret[SKV_PREFIX_KEY])
-{
-	uint8_t tenant[SKV_PREFIX_KEY];
-
-	skv_prefix_tenant(k->server->prefix->secret, (uid_t)uid, tenant);
-	skv_prefix_tag(tenant, keys, n, ret);
-	OPENSSL_cleanse(tenant, sizeof(tenant));
-}
-
-int skv_parking_list_keys(const struct skv_parking_job *j, const struct skv_block_key *keys)
-{
-	const size_t bytes = j->m.n_keys * sizeof(*keys);
-	uint8_t tag[SKV_PREFIX_KEY];
-
-	make_tag(j->parking, j->m.uid, keys, j->m.n_keys, tag);
-	return pwrite(j->list, tag, sizeof(tag), (off_t)j->m.keys_at) == sizeof(tag) &&
-	                       pwrite(j->list, keys, bytes, (off_t)(j->m.keys_at + sizeof(tag))) == (ssize_t)bytes
-	               ? 0
-	               : -ENOSPC;
-}
-
-/* Do its keys belong to it and to this secret? */
-static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
-{
-	uint8_t tag[SKV_PREFIX_KEY];
-	char name[SKV_NAME_MAX];
-
-	if (!p->keys)
-		return false;
-	make_tag(k, p->uid, p->keys->key, p->n_keys, tag);
-	skv_prefix_name(&p->keys->key[p->n_keys - 1], name);
-	return CRYPTO_memcmp(tag, p->keys->tag, sizeof(tag)) == 0 && strcmp(name, p->name) == 0;
-}
-
-bool skv_parking_index_prefix(struct skv_parking *k, struct skv_parked *p)
-{
-	p->indexed = is_ours(k, p) && skv_core_pin(k->server->core, (uid_t)p->uid, skv_block_index_bytes(p->n_keys), &p->pinned) == 0 &&
-	             skv_block_index_add(&k->prefixes, (uintptr_t)p, p->keys->key, p->n_keys) == 0;
-	if (!p->indexed)
-		skv_parking_remove(k, p);
-	return p->indexed;
-}
-
-unsigned skv_parking_index_prefixes(struct skv_parking *k, unsigned *ret_gone)
-{
-	unsigned n = 0;
-
-	*ret_gone = 0;
-	for (size_t i = 0; i < k->files.n; i++) {
-		struct skv_parked *p = k->files.all[i];
-
-		if (!skv_parked_is_prefix(p) || p->indexed || p->going)
-			continue;
-		if (skv_parking_index_prefix(k, p))
-			n++;
-		else
-			++*ret_gone;
-	}
-	return n;
-}
-
-/* Files of one user and model. */
-struct owners {
-	struct skv_block_owners base; /* first */
-	const struct skv_model *model;
-	uint32_t uid;
-};
-
-/* NULL: the file is being removed, or has K and V of another user or model. */
-static const struct skv_block_key *keys_of(const struct skv_block_owners *owners, uintptr_t owner, uint32_t *ret_n)
-{
-	const struct owners *x = (const void *)owners;
-	const struct skv_parked *p = (const struct skv_parked *)owner;
-	const struct skv_wire_model *o = &p->model;
-	const struct skv_model *m = x->model;
-
-	*ret_n = p->n_keys;
-	return p->uid == x->uid && !p->going && !strcmp(o->name, m->name) && o->rank == m->rank && o->n_ranks == m->n_ranks &&
-	                       o->n_layers == m->n_layers && o->n_heads == m->n_heads && o->n_kv_heads == m->n_kv_heads &&
-	                       o->head_dim == m->head_dim && o->kv_dtype == m->kv_dtype
-	               ? p->keys->key
-	               : NULL;
-}
-
-static bool is_smaller(const struct skv_block_owners *owners, uintptr_t owner, uintptr_t than)
-{
-	(void)owners;
-	return ((const struct skv_parked *)owner)->bytes < ((const struct skv_parked *)than)->bytes;
-}
-
-struct skv_parked *skv_parking_find_prefix(const struct skv_parking *k, uint32_t uid, const struct skv_model *m, const struct skv_block_key *keys,
-                                           uint32_t n, uint32_t least)
-{
-	const struct owners owners = {{keys_of, is_smaller}, m, uid};
-	uintptr_t owner = 0;
-
-	return skv_block_index_longest(&k->prefixes, &owners.base, keys, n, &owner) < least ? NULL : (struct skv_parked *)owner;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/parking-request.c - requests to park and resume sequences, of sparsekvctl and of clients that attach one.
+ * daemon/parked/parking-request.c - requests to park and resume sequences, of sparsekvctl and of clients that attach
+ * one.
  *
  * A user may name its own sequences, an operator those of any user. The reply is sent when all jobs of the request
  * have ended.
@@ -13,56 +14,66 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
+#include "daemon/core/work/parking.h"
+#include "daemon/core/work/requests.h"
+#include "daemon/requests/deferred.h"
 #include "daemon/requests/report.h"
 #include "daemon/server/device.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void tell(struct skv_parking_ask *ask)
-{
-	const struct skv_msg_header *h = &ask->request.header;
-	struct skv_conn *conn = ask->request.conn;
+struct request {
+	struct skv_job_ask ask;
+	struct skv_deferred deferred;
+	char name[SKV_NAME_MAX];
+	uint64_t begun_ns;
+};
 
-	if (ask->error) {
-		skv_deferred_error(&ask->request, -ask->error, "%s", ask->why);
-		return;
-	}
-	skv_deferred_end(&ask->request);
-	if (conn)
+static void tell(struct skv_job_ask *ask)
+{
+	struct request *r = SKV_JOB_OWNER(ask, struct request, ask);
+	const struct skv_msg_header *h = &r->deferred.header;
+	struct skv_conn *conn = r->deferred.conn;
+
+	if (ask->error)
+		skv_deferred_error(&r->deferred, -ask->error, "%s", ask->why);
+	else
+		skv_deferred_end(&r->deferred);
+	if (conn && !ask->error)
 		skv_report_send(conn, h->type | SKV_REPLY, h->serial,
-		                json_pack("{s:s, s:I, s:I, s:f}", "name", ask->name, "sequences", (json_int_t)ask->done, "bytes",
-		                          (json_int_t)ask->bytes, "seconds", (double)(skv_now_ns() - ask->begun_ns) / 1e9));
+		                json_pack("{s:s, s:I, s:I, s:f}", "name", r->name, "sequences", (json_int_t)ask->done,
+		                          "bytes", (json_int_t)ask->bytes, "seconds",
+		                          (double)(skv_now_ns() - r->begun_ns) / 1e9));
+	free(r);
 }
 
 /*
- * Creates a request that counts as one job itself until skv_parking_answer() is called for it. NULL: an error was
- * sent.
+ * Creates a request that counts as one job itself until asked() is called for it. NULL: an error was sent.
  */
-static struct skv_parking_ask *ask_new(struct skv_conn *conn, const struct skv_msg_header *h, const char *name)
+static struct skv_job_ask *ask_new(struct skv_conn *conn, const struct skv_msg_header *h, const char *name)
 {
-	struct skv_parking_ask *ask = calloc(1, sizeof(*ask));
+	struct request *r = calloc(1, sizeof(*r));
 
-	if (!ask) {
+	if (!r) {
 		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 		return NULL;
 	}
-	ask->tell = tell;
-	skv_deferred_begin(&ask->request, conn, h, true);
-	ask->jobs = 1;
-	ask->begun_ns = skv_now_ns();
-	snprintf(ask->name, sizeof(ask->name), "%s", name);
-	return ask;
+	r->ask = (struct skv_job_ask){.tell = tell, .jobs = 1};
+	r->begun_ns = skv_now_ns();
+	snprintf(r->name, sizeof(r->name), "%s", name);
+	skv_deferred_begin(&r->deferred, conn, h, true);
+	return &r->ask;
 }
 
 /* All jobs that could be begun were begun. */
-static void asked(struct skv_parking_ask *ask, int error, const char *why)
+static void asked(struct skv_job_ask *ask, int error, const char *why)
 {
 	if (error == 0)
 		ask->done--; /* the request itself is no job */
-	skv_parking_answer(ask, error, why);
+	skv_job_answer(ask, error, why, 0);
 }
 
 int skv_parking_unread(struct skv_server *s, uid_t uid, const char *name, char why[SKV_TEXT_MAX])
@@ -89,11 +100,12 @@ static int not_there(struct skv_parking *k, const struct skv_msg_seq_of *m, cons
 
 /* ---- by name --------------------------------------------------------------------------------- */
 
-static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
+                 const struct skv_msg_seq_of *m)
 {
 	struct skv_core *core = k->server->core;
-	struct skv_parking_job *j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, NULL);
-	struct skv_parking_ask *ask;
+	struct skv_job *j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, NULL);
+	struct skv_job_ask *ask;
 	char why[SKV_TEXT_MAX] = "";
 	uint32_t row = UINT32_MAX, held = 0, seq;
 	int r = 0;
@@ -106,7 +118,7 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 	if (!ask)
 		return;
 	for (; j; j = skv_parking_find_job(k, SKV_DISK_PARK, m->uid, m->model, m->name, j))
-		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
+		r = skv_job_wait(j, ask) < 0 ? -ENOMEM : r;
 	if (r < 0)
 		snprintf(why, sizeof(why), "the daemon is out of memory");
 	while (r == 0 && skv_core_park_name(core, m->uid, m->model, m->name, &row, &seq, &held)) {
@@ -128,17 +140,18 @@ static void park(struct skv_parking *k, struct skv_conn *conn, const struct skv_
 	asked(ask, r, why);
 }
 
-static void resume(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+static void resume(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
+                   const struct skv_msg_seq_of *m)
 {
-	struct skv_parking_ask *ask = ask_new(conn, h, m->name);
+	struct skv_job_ask *ask = ask_new(conn, h, m->name);
 	char why[SKV_TEXT_MAX] = "";
 	struct skv_parked *p = NULL;
 	int r = 0;
 
 	if (!ask)
 		return;
-	for (struct skv_parking_job *j = NULL; (j = skv_parking_find_job(k, SKV_DISK_RESUME, m->uid, m->model, m->name, j));)
-		r = skv_parking_wait(j, ask) < 0 ? -ENOMEM : r;
+	for (struct skv_job *j = NULL; (j = skv_parking_find_job(k, SKV_DISK_RESUME, m->uid, m->model, m->name, j));)
+		r = skv_job_wait(j, ask) < 0 ? -ENOMEM : r;
 	if (r < 0)
 		snprintf(why, sizeof(why), "the daemon is out of memory");
 	while (r == 0 && (p = skv_files_next(&k->files, p, m->uid, m->model, m->name))) {
@@ -154,7 +167,8 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 }
 
 /* Exports a parked sequence into a pipe; the client gets the read end. */
-static void export_one(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_seq_of *m)
+static void export_one(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
+                       const struct skv_msg_seq_of *m)
 {
 	struct skv_msg_file ok = {0};
 	struct skv_parked *p, *other;
@@ -175,7 +189,8 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 		return;
 	}
 	if (other) {
-		skv_conn_error(conn, h->serial, EOPNOTSUPP, "sequence '%s' has several ranks: each would need a file", m->name);
+		skv_conn_error(conn, h->serial, EOPNOTSUPP, "sequence '%s' has several ranks: each would need a file",
+		               m->name);
 		return;
 	}
 	if (pipe2(ends, O_CLOEXEC) < 0) {
@@ -191,14 +206,16 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 	skv_close_fd(ends[0]);
 }
 
-static void import(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const struct skv_msg_user *m, int *fds)
+static void import(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
+                   const struct skv_msg_user *m, int *fds)
 {
-	struct skv_parking_ask *ask;
+	struct skv_job_ask *ask;
 	char why[SKV_TEXT_MAX] = "";
 	int r;
 
 	if (!skv_conn_is_operator(conn)) {
-		skv_conn_error(conn, h->serial, EPERM, "only an operator may import sequences, on the operators' socket");
+		skv_conn_error(conn, h->serial, EPERM,
+		               "only an operator may import sequences, on the operators' socket");
 		return;
 	}
 	ask = ask_new(conn, h, "");
@@ -209,12 +226,13 @@ static void import(struct skv_parking *k, struct skv_conn *conn, const struct sk
 	asked(ask, r, why);
 }
 
-void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                         int *fds)
 {
 	const struct skv_msg_seq_of *m = body;
 	struct skv_parking *k = s->parking;
 
-	if (!k || k->closed) {
+	if (!k || k->jobs->closed) {
 		skv_conn_error(conn, h->serial, EOPNOTSUPP, "this daemon parks no sequences: set parked-path");
 		return;
 	}
@@ -223,7 +241,9 @@ void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const stru
 		return;
 	}
 	if (m->uid != skv_conn_peer(conn)->uid && !skv_conn_is_operator(conn))
-		skv_conn_error(conn, h->serial, EPERM, "only an operator may do that with sequences of another user (uid %u), on the operators' socket",
+		skv_conn_error(conn, h->serial, EPERM,
+		               "only an operator may do that with sequences of another user (uid %u), on the "
+		               "operators' socket",
 		               m->uid);
 	else if (h->type == SKV_MSG_SEQ_PARK)
 		park(k, conn, h, m);
@@ -237,7 +257,9 @@ void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const stru
 
 static struct skv_parked *find(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name)
 {
-	struct skv_parked *p = s->parking ? skv_files_find(&s->parking->files, (uint32_t)uid, m->name, m->rank, m->n_ranks, name) : NULL;
+	struct skv_parked *p = s->parking ? skv_files_find(&s->parking->files, (uint32_t)uid, m->name, m->rank,
+	                                                   m->n_ranks, name)
+	                                  : NULL;
 
 	return p && !p->going ? p : NULL;
 }
@@ -249,11 +271,12 @@ bool skv_parking_has(struct skv_server *s, uid_t uid, const struct skv_model *m,
 
 static bool same_shape(const struct skv_wire_model *a, const struct skv_model *b)
 {
-	return a->n_layers == b->n_layers && a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
-	       a->kv_dtype == b->kv_dtype;
+	return a->n_layers == b->n_layers && a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
+	       a->head_dim == b->head_dim && a->kv_dtype == b->kv_dtype;
 }
 
-int skv_parking_attach(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, char why[SKV_TEXT_MAX])
+int skv_parking_attach(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name,
+                       char why[SKV_TEXT_MAX])
 {
 	struct skv_parked *p = find(s, uid, m, name);
 	int r;
@@ -284,22 +307,21 @@ void skv_parking_attached(struct skv_server *s, uid_t uid, bool read)
  */
 static bool has_file(struct skv_parking *k, uid_t uid, const char *model, const char *name, uint32_t seq)
 {
-	struct skv_parking_job *j = NULL;
+	struct skv_job *j = NULL;
 	const struct skv_parked *p = NULL;
 
 	while ((p = skv_files_next(&k->files, p, (uint32_t)uid, model, name)))
 		if (p->leaving && (!seq || p->seq == seq))
 			return true;
 	while ((j = skv_parking_find_job(k, SKV_DISK_PARK, (uint32_t)uid, model, name, j)))
-		if (j->state == SKV_PARKING_MOVING && (!seq || j->seq == seq)) {
-			skv_worker_cancel(k->workers[j->kind->worker], &j->work); /* may end the job and free it */
+		if (skv_parking_cancel_park(j, seq)) /* this may have freed the job */
 			return true;
-		}
 	return false;
 }
 
 /* The same for the sequence that the request names. */
-static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, const void *body)
+static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h,
+                          const void *body)
 {
 	const struct skv_msg_seq *seq = body;
 	const struct skv_msg_seq_of *of = body;
@@ -312,13 +334,16 @@ static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, con
 	       has_file(s->parking, skv_conn_peer(conn)->uid, model->name, name, seq->seq);
 }
 
-bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, skv_parking_again again)
+bool skv_parking_puts_off(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                          skv_parking_again again)
 {
 	struct skv_parking *k = s->parking;
 
-	if (!k || k->closed || !may_come_back(s, conn, h, body))
+	if (!k || k->jobs->closed || !may_come_back(s, conn, h, body))
 		return false;
-	skv_parking_put_off(k, conn, h, body, h->type == SKV_MSG_SEQ_DROP ? sizeof(struct skv_msg_seq) : sizeof(struct skv_msg_seq_of), again);
+	skv_parking_put_off(k, conn, h, body,
+	                    h->type == SKV_MSG_SEQ_DROP ? sizeof(struct skv_msg_seq) : sizeof(struct skv_msg_seq_of),
+	                    again);
 	return true;
 }
 

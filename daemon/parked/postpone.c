@@ -1,19 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/postpone.c - requests that are put off until a job of parking has ended or a file was removed. Then they are
- * carried out as if they had just arrived. Users take turns, one request per turn of the loop. No request of the
- * connection is received meanwhile.
+ * daemon/parked/postpone.c - requests that are put off until a job of parking has ended or a file was removed. Then
+ * they are carried out as if they had just arrived. Users take turns, one request per turn of the loop. No request of
+ * the connection is received meanwhile.
  */
 #include "daemon/parked/parking-priv.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/requests/deferred.h"
 #include "daemon/sys/log.h"
 
-void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, size_t bytes,
-                         skv_parking_again again)
+struct put_off {
+	struct skv_deferred request;
+	struct skv_queued queued;
+	skv_parking_again again;
+	union {
+		struct skv_msg_seq seq;
+		struct skv_msg_seq_of name;
+	} body;
+};
+
+void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                         size_t bytes, skv_parking_again again)
 {
-	struct skv_put_off *x = calloc(1, sizeof(*x));
+	struct put_off *x = calloc(1, sizeof(*x));
 
 	if (!x) {
 		skv_conn_close(conn, LOG_ERR, "no memory for a request that has to wait");
@@ -25,14 +36,14 @@ void skv_parking_put_off(struct skv_parking *k, struct skv_conn *conn, const str
 	skv_deferred_begin(&x->request, conn, h, true);
 }
 
-static struct skv_put_off *take_put_off(struct skv_parking *k)
+static struct put_off *take_put_off(struct skv_parking *k)
 {
 	struct skv_queued *e = skv_queue_take(&k->trying);
 
-	return e ? SKV_QUEUED_OWNER(e, struct skv_put_off, queued) : NULL;
+	return e ? SKV_QUEUED_OWNER(e, struct put_off, queued) : NULL;
 }
 
-static void forget(struct skv_put_off *x)
+static void forget(struct put_off *x)
 {
 	if (x)
 		skv_deferred_end(&x->request);
@@ -41,16 +52,17 @@ static void forget(struct skv_put_off *x)
 
 void skv_parking_try_again(struct skv_parking *k)
 {
-	struct skv_put_off *x = take_put_off(k);
+	struct put_off *x = take_put_off(k);
 
 	if (x && x->request.conn)
-		x->again(k->server, x->request.conn, &x->request.header, &x->body, NULL); /* this may put it off once more */
+		x->again(k->server, x->request.conn, &x->request.header, &x->body,
+		         NULL); /* this may put it off once more */
 	forget(x);
 }
 
 void skv_parking_forget_put_off(struct skv_parking *k)
 {
-	struct skv_put_off *x;
+	struct put_off *x;
 
 	skv_queue_move(&k->trying, &k->put_off);
 	while ((x = take_put_off(k)))

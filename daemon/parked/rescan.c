@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/rescan.c - a worker looks at files whose state is not known: after a reload those that the disk could not
- * deliver, and those that an import may have left whose worker did not answer.
+ * daemon/parked/rescan.c - a worker looks at files whose state is not known: after a reload those that the disk could
+ * not deliver, and those that an import may have left whose worker did not answer.
  *
  * An import that is under way may create a file of a name that is not known yet, so results of a look are ignored
  * while one runs.
@@ -13,28 +13,37 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "common/fd.h"
 #include "daemon/sys/log.h"
 
-static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer);
+struct look {
+	struct skv_job job;
+	struct skv_parking *parking;
+	int found; /* memfd for what the worker finds, or -1 */
+};
 
-static const struct skv_parking_kind kind = {SKV_PARKING_IN, NULL, moved};
-
-static bool is_under_way(const struct skv_parking *k, uint32_t disk_kind)
+static struct look *look_of(struct skv_job *j)
 {
-	const struct skv_parking_job *j = k->jobs;
-
-	while (j && j->m.kind != disk_kind)
-		j = j->next;
-	return j != NULL;
+	return SKV_JOB_OWNER(j, struct look, job);
 }
 
+static void free_look(struct skv_job *j)
+{
+	skv_close_fd(look_of(j)->found);
+	free(look_of(j));
+}
+
+static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer);
+
+static const struct skv_job_kind kind = {SKV_JOBS_READ, NULL, moved, free_look};
+
 /* Reads the keys at *at and advances *at. 0, or -ENOMEM. */
-static int read_keys(const struct skv_parking_job *j, uint32_t n, off_t *at, struct skv_parked_keys **ret)
+static int read_keys(int found, uint32_t n, off_t *at, struct skv_parked_keys **ret)
 {
 	const size_t bytes = skv_parked_keys_bytes(n);
 
 	*ret = n ? malloc(bytes) : NULL;
-	if (n && (!*ret || pread(j->other, *ret, bytes, *at) != (ssize_t)bytes)) {
+	if (n && (!*ret || pread(found, *ret, bytes, *at) != (ssize_t)bytes)) {
 		free(*ret);
 		return -ENOMEM;
 	}
@@ -42,80 +51,96 @@ static int read_keys(const struct skv_parking_job *j, uint32_t n, off_t *at, str
 	return 0;
 }
 
-int skv_parking_look_found(struct skv_parking_job *j, bool unknown_goes)
+/* A file of this name exists or is being written: it was in memory, and is parked again. */
+static bool is_known(const struct skv_parking *k, uint32_t uid, const struct skv_files_found *found)
 {
-	struct skv_parking *k = j->parking;
+	const struct skv_job *j = NULL;
+
+	while ((j = skv_jobs_next(k->jobs, j, SKV_DISK_PARK, uid)) && strcmp(j->m.file, found->file))
+		;
+	return j || skv_files_is_listed(&k->files, uid, found);
+}
+
+int skv_parking_look_found(struct skv_parking *k, uint32_t uid, int fd, bool unknown_goes)
+{
 	struct skv_files_found found;
 	int r = 0;
 
-	for (off_t at = 0; r == 0 && pread(j->other, &found, sizeof(found), at) == (ssize_t)sizeof(found);) {
+	for (off_t at = 0; r == 0 && pread(fd, &found, sizeof(found), at) == (ssize_t)sizeof(found);) {
 		const size_t n = k->files.n;
 		struct skv_parked_keys *keys;
 
 		at += (off_t)sizeof(found);
-		r = read_keys(j, found.header.n_keys, &at, &keys);
+		r = read_keys(fd, found.header.n_keys, &at, &keys);
 		if (r < 0)
 			break;
-		if (skv_files_is_listed(&k->files, j->m.uid, &found) || skv_parking_is_about_to_be(k, j->m.uid, found.file)) {
-			free(keys); /* it was in memory, and was parked again */
+		if (is_known(k, uid, &found)) {
+			free(keys);
 			continue;
 		}
-		r = skv_files_enter(&k->files, j->m.uid, &found, keys, skv_parking_odd);
+		r = skv_files_enter(&k->files, uid, &found, keys, skv_parking_odd);
 		if (unknown_goes && k->files.n > n)
 			skv_parking_remove(k, k->files.all[n]);
 	}
 	return r;
 }
 
+void skv_parking_odd(const char *file, const char *why)
+{
+	skv_log_peer(LOG_WARNING, "parked-path: %s is left alone: %s", file, why);
+}
+
 static void all_looked_at(struct skv_parking *k)
 {
 	unsigned gone;
 
-	skv_log(LOG_NOTICE, "parked-path: %zu sequences and sealed prefixes are known after another look; %zu files and folders cannot be read",
+	skv_log(LOG_NOTICE,
+	        "parked-path: %zu sequences and sealed prefixes are known after another look; %zu files and folders "
+	        "cannot be read",
 	        k->files.n, k->files.n_unread);
 	skv_parking_remove_known(k);
-	(void)skv_parking_index_prefixes(k, &gone);
+	(void)skv_parking_index_prefixes(k->server, &gone);
 }
 
-static void moved(struct skv_parking_job *j, int error, const char *why, const void *answer)
+static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer)
 {
-	struct skv_parking *k = j->parking;
+	struct skv_parking *k = look_of(j)->parking;
+	const bool closed = j->jobs->closed;
 
 	(void)why, (void)answer;
-	if (is_under_way(k, SKV_DISK_IMPORT)) {
+	if (skv_jobs_any(k->jobs, SKV_DISK_IMPORT)) {
 		k->look_again = true;
-	} else if (!k->closed) {
+	} else if (!closed) {
 		skv_files_looked(&k->files, j->m.uid, j->m.file, error == -ENOENT ? 0 : error, skv_parking_odd);
-		if (error == 0 && skv_parking_look_found(j, false) < 0)
-			skv_log(LOG_ERR, "parked-path: no memory for what was found in the folder of user %u: reload once more", j->m.uid);
+		if (error == 0 && skv_parking_look_found(k, j->m.uid, look_of(j)->found, false) < 0)
+			skv_log(LOG_ERR,
+			        "parked-path: no memory for what was found in the folder of user %u: reload once more",
+			        j->m.uid);
 	}
-	skv_parking_job_free(j);
-	if (!k->closed && !is_under_way(k, SKV_DISK_LOOK))
+	skv_job_free(j);
+	if (!closed && !skv_jobs_any(k->jobs, SKV_DISK_LOOK))
 		all_looked_at(k);
 }
 
-int skv_parking_look_move(struct skv_parking_job *j)
+int skv_parking_look_move(struct skv_parking *k, struct skv_job *j, int *ret_found)
 {
-	const int to = memfd_create("skv-found", MFD_CLOEXEC);
-
-	if (to < 0)
-		return -errno;
-	j->other = to;
-	return skv_parking_move(j, 0);
+	*ret_found = memfd_create("skv-found", MFD_CLOEXEC);
+	return *ret_found < 0 ? -errno : skv_job_move(j, k->files.folder, *ret_found);
 }
 
 static int begin(struct skv_parking *k, const struct skv_unread *u)
 {
-	char why[SKV_TEXT_MAX];
-	struct skv_parking_job *j = skv_parking_job_new(k, &kind, SKV_DISK_LOOK, u->uid, why);
-	int r = j ? 0 : -ENOMEM;
+	struct look *x = calloc(1, sizeof(*x));
+	int r;
 
-	if (r == 0) {
-		memcpy(j->m.file, u->file, sizeof(j->m.file));
-		r = skv_parking_look_move(j);
-	}
-	if (r < 0 && j)
-		skv_parking_job_free(j);
+	if (!x)
+		return -ENOMEM;
+	x->parking = k;
+	skv_job_begin(&x->job, k->jobs, &kind, SKV_DISK_LOOK, u->uid);
+	memcpy(x->job.m.file, u->file, sizeof(x->job.m.file));
+	r = skv_parking_look_move(k, &x->job, &x->found);
+	if (r < 0)
+		skv_job_free(&x->job);
 	return r;
 }
 
@@ -124,7 +149,7 @@ void skv_parking_look_again(struct skv_server *s)
 	struct skv_parking *k = s->parking;
 	int r = 0;
 
-	if (!k || !k->look_again || is_under_way(k, SKV_DISK_IMPORT) || is_under_way(k, SKV_DISK_LOOK))
+	if (!k || !k->look_again || skv_jobs_any(k->jobs, SKV_DISK_IMPORT) || skv_jobs_any(k->jobs, SKV_DISK_LOOK))
 		return;
 	k->look_again = false;
 	for (size_t i = 0; i < k->files.n_unread && r == 0; i++)

@@ -17,18 +17,19 @@
 #define SKV_PREFIX_KEYS_H
 
 #include <sys/types.h>
-#include "daemon/core/prefix.h"
+#include "daemon/core/work/prefix.h"
 
 #define SKV_PREFIX_KEY 32u /* bytes of each of these */
 _Static_assert(SKV_PREFIX_KEY == SKV_PREFIX_ORIGIN, "an origin is one");
 
 void skv_prefix_tenant(const uint8_t secret[SKV_PREFIX_KEY], uid_t uid, uint8_t ret[SKV_PREFIX_KEY]);
-void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *, const char *policy, const struct skv_made *made,
-                       uint8_t ret[SKV_PREFIX_KEY]);
-void skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY], const int32_t ids[SKV_BLOCK_TOKENS],
-                      uint8_t ret[SKV_PREFIX_KEY]);
+void skv_prefix_origin(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_model *, const char *policy,
+                       const struct skv_made *made, uint8_t ret[SKV_PREFIX_KEY]);
+void skv_prefix_block(const uint8_t tenant[SKV_PREFIX_KEY], const uint8_t before[SKV_PREFIX_KEY],
+                      const int32_t ids[SKV_BLOCK_TOKENS], uint8_t ret[SKV_PREFIX_KEY]);
 void skv_prefix_value(const uint8_t tenant[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);
-void skv_prefix_tag(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_block_key *keys, uint32_t n, uint8_t ret[SKV_PREFIX_KEY]);
+void skv_prefix_tag(const uint8_t tenant[SKV_PREFIX_KEY], const struct skv_block_key *keys, uint32_t n,
+                    uint8_t ret[SKV_PREFIX_KEY]);
 /* The key for what hosts that share a store publish there about themselves (store/record.h). */
 void skv_prefix_agents(const uint8_t secret[SKV_PREFIX_KEY], uint8_t ret[SKV_PREFIX_KEY]);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/prefix/prefix-priv.h - what prefix.c (requests) and fetch.c (the store) share. */
+/* daemon/prefix/prefix-priv.h - what prefix.c (requests) and store-transfer.c (jobs with the store) share. */
 #ifndef SKV_PREFIX_PRIV_H
 #define SKV_PREFIX_PRIV_H
 
-#include "daemon/core/pins.h"
-#include "daemon/parked/parking-priv.h"
 #include "daemon/prefix/prefix-keys.h"
 #include "daemon/prefix/prefix.h"
+#include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"
+#include "daemon/server/server-priv.h"
 
 /* A request, until everything that follows from it is done. */
 struct skv_prefix_ask {

@@ -22,11 +22,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/clock.h"
 #include "common/spec.h"
+#include "daemon/core/memory/pins.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/policies.h"
+#include "daemon/jobs/jobs.h"
+#include "daemon/parked/parking.h"
 #include "daemon/requests/tasks.h"
 #include "daemon/store/config.h"
 #include "daemon/store/nixl.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define TURN_BLOCKS 64u /* a fraction of a millisecond, also if their ids are holes */
@@ -35,7 +40,7 @@
 
 static bool has_store(const struct skv_server *s)
 {
-	return *s->config.prefix_store && s->parking;
+	return *s->config.prefix_store != 0;
 }
 
 /* ---- requests --------------------------------------------------------------------------------- */
@@ -122,7 +127,8 @@ static bool find_origin(struct skv_prefix_ask *a)
  */
 static int take_memory(struct skv_prefix_ask *a)
 {
-	const size_t keys = a->n_blocks * sizeof(*a->keys), names = has_store(a->server) ? a->n_blocks * sizeof(*a->names) : 0;
+	const size_t keys = a->n_blocks * sizeof(*a->keys);
+	const size_t names = has_store(a->server) ? a->n_blocks * sizeof(*a->names) : 0;
 	int r = skv_core_pin(a->server->core, a->uid, (is_seal(a) ? 2 : 1) * keys + names, &a->pinned);
 
 	if (r)
@@ -132,7 +138,8 @@ static int take_memory(struct skv_prefix_ask *a)
 	return !a->keys || (names && !a->names) ? -ENOMEM : 0;
 }
 
-void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                        int *fds)
 {
 	const bool seals = h->type == SKV_MSG_PREFIX_SEAL;
 	const struct skv_msg_seal *seal = body;
@@ -145,7 +152,8 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 		return;
 	}
-	*a = (struct skv_prefix_ask){.next = s->prefix->asks, .server = s, .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid};
+	*a = (struct skv_prefix_ask){
+		.next = s->prefix->asks, .server = s, .client = skv_conn_client(conn), .uid = skv_conn_peer(conn)->uid};
 	s->prefix->asks = a;
 	if (seals) {
 		a->m.session = seal->session;
@@ -179,8 +187,8 @@ static bool hash_some(struct skv_prefix_ask *a, int *ret)
 
 	*ret = 0;
 	for (uint32_t i = 0; i < TURN_BLOCKS && a->at < a->n_blocks && *ret == 0; i++) {
-		*ret = skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, is_seal(a), a->at * SKV_BLOCK_TOKENS,
-		                           SKV_BLOCK_TOKENS, ids);
+		*ret = skv_core_prefix_ids(a->server->core, a->client, a->m.session, a->m.seq, is_seal(a),
+		                           a->at * SKV_BLOCK_TOKENS, SKV_BLOCK_TOKENS, ids);
 		if (*ret)
 			break;
 		skv_prefix_block(a->tenant, a->last, ids, a->last);
@@ -205,7 +213,8 @@ static void open_seq(struct skv_prefix_ask *a)
 
 	if (!conn)
 		return;
-	r = skv_core_prefix_open(s->core, a->client, a->m.session, *a->m.name ? a->m.name : NULL, a->m.max_tokens, a->keys, a->n_blocks, &info, &n);
+	r = skv_core_prefix_open(s->core, a->client, a->m.session, *a->m.name ? a->m.name : NULL, a->m.max_tokens,
+	                         a->keys, a->n_blocks, &info, &n);
 	skv_count(s->counts, a->uid, SKV_COUNT_ASKED, 1);
 	skv_count(s->counts, a->uid, SKV_COUNT_ASKED_TOKENS, a->m.n_tokens);
 	skv_count(s->counts, a->uid, SKV_COUNT_HITS, n > 0);
@@ -238,16 +247,12 @@ static void ask_store(struct skv_prefix_ask *a)
 /* Does the disk have more blocks, and are they read now? Several requests may wait for one job. */
 static bool restores(struct skv_prefix_ask *a)
 {
-	struct skv_parking *k = a->server->parking;
 	const uint32_t most = a->m.max_tokens ? a->m.max_tokens / SKV_BLOCK_TOKENS : a->n_blocks;
 	const uint32_t n = a->n_blocks < most ? a->n_blocks : most;
-	struct skv_parked *p = k ? skv_parking_find_prefix(k, (uint32_t)a->uid, &a->model, a->keys, n, a->n_local + 1) : NULL;
-	char why[SKV_TEXT_MAX];
 
-	if (!p || (!p->busy && skv_parking_begin_resume(k, p, a->model.device, NULL, why) < 0))
+	if (!skv_parking_read_prefix(a->server, a->uid, &a->model, a->keys, n, a->n_local + 1, a->awaits))
 		return false;
 	a->state = SKV_PREFIX_RESTORES;
-	strcpy(a->awaits, p->name);
 	return true;
 }
 
@@ -281,23 +286,13 @@ void skv_prefix_restored(struct skv_server *s, uid_t uid, const char *name)
 	}
 }
 
-/* Ends jobs that wait for memory and that no request waits for any more. */
-static void give_up_restoring(struct skv_server *s)
+static bool is_awaited(const struct skv_server *s, uid_t uid, const char *name)
 {
-	struct skv_parking_job *j = s->parking ? s->parking->jobs : NULL;
+	const struct skv_prefix_ask *a = s->prefix->asks;
 
-	while (j) {
-		const struct skv_prefix_ask *a = s->prefix->asks;
-
-		while (a && !awaits(a, (uid_t)j->m.uid, j->m.name))
-			a = a->next;
-		if (j->m.kind == SKV_DISK_RESUME && skv_parked_is_prefix(j->file) && j->state == SKV_PARKING_MEMORY && !a && !j->asked) {
-			skv_parking_give_up(j);
-			j = s->parking->jobs; /* other jobs may have ended as well */
-		} else {
-			j = j->next;
-		}
-	}
+	while (a && !awaits(a, uid, name))
+		a = a->next;
+	return a != NULL;
 }
 
 /* ---- PREFIX_SEAL ----------------------------------------------------------------------------- */
@@ -331,7 +326,9 @@ static void have_keys_of_seal(struct skv_prefix_ask *a)
 	int r;
 
 	a->state = SKV_PREFIX_SEALS;
-	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, &a->made, a->keys, a->n_blocks) : 0;
+	r = a->n_blocks ? skv_core_prefix_seal(s->core, a->client, a->m.session, a->m.seq, a->origin, &a->made, a->keys,
+	                                       a->n_blocks)
+	                : 0;
 	skv_tasks_answer_settled(s, conn, &h, r, sealed);
 }
 
@@ -375,10 +372,22 @@ void skv_prefix_tick(struct skv_server *s)
 		if (!a->request.conn && (a->state == SKV_PREFIX_RESTORES || a->state == SKV_PREFIX_SEALS))
 			skv_prefix_ask_end(a); /* no client waits for its sequence, or for the end of sealing */
 	}
-	give_up_restoring(s);
+	skv_parking_give_up_prefixes(s, is_awaited);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
+
+_Static_assert(SKV_PARKED_TAG == SKV_PREFIX_KEY, "one size");
+
+void skv_prefix_file_tag(const struct skv_server *s, uid_t uid, const struct skv_block_key *keys, uint32_t n,
+                         uint8_t ret[])
+{
+	uint8_t tenant[SKV_PREFIX_KEY];
+
+	skv_prefix_tenant(s->prefix->secret, uid, tenant);
+	skv_prefix_tag(tenant, keys, n, ret);
+	OPENSSL_cleanse(tenant, sizeof(tenant));
+}
 
 /* Computes the keys of a prefix that the previous daemon left. 1: it is indexed; 0: it is dropped; negative errno. */
 static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
@@ -406,11 +415,9 @@ static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
 /* The same for prefixes on disk. */
 static void index_parked(struct skv_server *s)
 {
-	unsigned found, gone;
+	unsigned gone;
+	const unsigned found = skv_parking_index_prefixes(s, &gone);
 
-	if (!s->parking)
-		return;
-	found = skv_parking_index_prefixes(s->parking, &gone);
 	if (found || gone)
 		skv_log(LOG_NOTICE,
 		        "%u sealed prefixes on disk can be used again, %u are removed: of another secret, or beyond "
@@ -450,10 +457,6 @@ static int check_store(const struct skv_server *s)
 		        "could read and write prefixes");
 		return -EINVAL;
 	}
-	if (!s->parking) {
-		skv_log(LOG_ERR, "prefix-store: expected parked-path, too: workers of the store have their lock there");
-		return -EINVAL;
-	}
 	if (skv_store_config_parse(&store, s->config.prefix_store, why) < 0) {
 		skv_log(LOG_ERR, "prefix-store: %s", why);
 		return -EINVAL;
@@ -477,8 +480,8 @@ static int check_nixl(const struct skv_server *s)
 		skv_log(LOG_ERR, "prefix-store-nixl: %s", why);
 		return -EINVAL;
 	}
-	skv_worker_keep(s->parking->workers[SKV_PARKING_FETCH], true);
-	skv_worker_keep(s->parking->workers[SKV_PARKING_SEND], true);
+	skv_worker_keep(s->jobs->workers[SKV_JOBS_FETCH], true);
+	skv_worker_keep(s->jobs->workers[SKV_JOBS_SEND], true);
 	return 0;
 }
 

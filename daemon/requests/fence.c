@@ -19,14 +19,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/core/core.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/requests.h"
 #include "daemon/parked/parking.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"
 #include "daemon/requests/tasks.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define ATTACH_WAIT_NS 1000000000u
@@ -54,7 +55,8 @@ struct skv_attaching {
 /* ---- attach requests that wait ---- */
 
 /* The sequence is not in memory: try to resume it. Returns as skv_parking_attach(). */
-static int read_back(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_seq_name *m, char why[SKV_TEXT_MAX])
+static int read_back(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_seq_name *m,
+                     char why[SKV_TEXT_MAX])
 {
 	const struct skv_model *model;
 
@@ -104,7 +106,8 @@ static bool attach_again(struct skv_attaching *a, bool wait)
 
 static void attach_late(struct skv_op *op, int res)
 {
-	struct skv_attaching *a = SKV_OP_OWNER(op, struct skv_attaching, timer_op), **at = &a->server->requests.attaching;
+	struct skv_attaching *a = SKV_OP_OWNER(op, struct skv_attaching, timer_op),
+			     **at = &a->server->requests.attaching;
 
 	if (res == 0 && a->request.conn && !attach_again(a, false)) {
 		skv_op_timer(a->server->loop, op, ATTACH_WAIT_NS, attach_late);
@@ -142,16 +145,18 @@ void skv_fence_attach(struct skv_server *s, struct skv_conn *conn, const struct 
 }
 
 /* Does it wait for this sequence? */
-static bool is_for(struct skv_attaching *a, struct skv_conn *conn, uid_t uid, const struct skv_model *m, const char *name)
+static bool is_for(struct skv_attaching *a, struct skv_conn *conn, uid_t uid, const struct skv_model *m,
+                   const char *name)
 {
 	const struct skv_model *model;
 
 	return skv_conn_peer(conn)->uid == uid && !strcmp(a->m.name, name) &&
-	       !skv_core_session_model(a->server->core, skv_conn_client(conn), a->m.session, &model) && !strcmp(model->name, m->name) &&
-	       model->rank == m->rank && model->n_ranks == m->n_ranks;
+	       !skv_core_session_model(a->server->core, skv_conn_client(conn), a->m.session, &model) &&
+	       !strcmp(model->name, m->name) && model->rank == m->rank && model->n_ranks == m->n_ranks;
 }
 
-void skv_fence_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error, const char *why)
+void skv_fence_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error,
+                        const char *why)
 {
 	for (struct skv_attaching *a = s->requests.attaching; a; a = a->next) {
 		struct skv_conn *conn = a->request.conn;
@@ -295,7 +300,8 @@ static void hang_up(struct skv_server *s, const struct skv_conn *conn, uint32_t 
 
 	while (other && (skv_conn_client(other) != client || skv_conn_number(other) >= skv_conn_number(conn)))
 		other = skv_conn_next(other);
-	if (other && skv_conn_peer(other)->uid == skv_conn_peer(conn)->uid && same_process(skv_conn_peer(other), skv_conn_peer(conn)))
+	if (other && skv_conn_peer(other)->uid == skv_conn_peer(conn)->uid &&
+	    same_process(skv_conn_peer(other), skv_conn_peer(conn)))
 		skv_conn_close(other, LOG_DEBUG, "its process says that it is over");
 }
 

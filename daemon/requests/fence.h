@@ -31,7 +31,8 @@ void skv_fence_reconnect(struct skv_server *, struct skv_conn *, const struct sk
 void skv_fence_attach(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
                       int *fds);
 /* A parked sequence has been read, or reading failed (error: negative errno): answer the requests that wait for it. */
-void skv_fence_restored(struct skv_server *, uid_t uid, const struct skv_model *, const char *name, int error, const char *why);
+void skv_fence_restored(struct skv_server *, uid_t uid, const struct skv_model *, const char *name, int error,
+                        const char *why);
 
 /* Everything that a client of this user had has been reclaimed; took_ns: how long that took. */
 void skv_fence_gone(struct skv_server *, uid_t, uint64_t took_ns);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/requests/lease.c - LEASE_GET, and leases that wait for memory: for segments of a device, or for memory that other
- * users have beyond their share.
+ * daemon/requests/lease.c - LEASE_GET, and leases that wait for memory: for segments of a device, or for memory that
+ * other users have beyond their share.
  *
  * A lease that needs pending segments is answered when the last of them has been created or has failed; one that
  * waits for the memory of sequences, when these are dropped or parked. Meanwhile all other requests are served, also
@@ -14,13 +14,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/parked/parking.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/requests.h"
+#include "daemon/jobs/jobs.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"
 #include "daemon/server/server-priv.h"
 
 #define ALL_POOLS UINT32_MAX
-#define MOST_RUNS ((SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_runs)) / sizeof(struct skv_wire_run))
+#define MOST_RUNS \
+	((SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_runs)) / \
+	 sizeof(struct skv_wire_run))
 
 struct skv_waiting {
 	struct skv_deferred request;
@@ -103,7 +108,7 @@ static void serve(struct skv_server *s, uint32_t pool)
 		else
 			forget(w);
 	}
-	skv_parking_retry(s);
+	skv_jobs_retry(s->jobs);
 }
 
 void skv_lease_retry(struct skv_server *s)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/requests/query.c - lists of sessions and sequences, which may be long: a few rows per turn, sent as they are made.
+ * daemon/requests/query.c - lists of sessions and sequences, which may be long: a few rows per turn, sent as they are
+ * made.
  *
  * A query holds one packet of text and waits while the connection's queue is full. The connection's next request is
  * received after the reply. Users take turns, however many queries each has under way.
@@ -11,12 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/core/core.h"
+#include "common/clock.h"
+#include "daemon/core/work/turns.h"
+#include "daemon/core/work/views.h"
 #include "daemon/parked/parking.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/report.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/json.h"
 #include "daemon/sys/log.h"
 
@@ -47,7 +49,8 @@ static void send_part(const struct writer *w, bool more)
 	struct skv_msg_text body = {.length = (uint32_t)q->len, .more = more};
 
 	if (conn)
-		skv_conn_send(conn, q->request.header.type | SKV_REPLY, q->request.header.serial, &body, sizeof(body), q->text, q->len, NULL, 0);
+		skv_conn_send(conn, q->request.header.type | SKV_REPLY, q->request.header.serial, &body, sizeof(body),
+		              q->text, q->len, NULL, 0);
 	q->len = 0;
 }
 
@@ -128,8 +131,9 @@ static void end(struct skv_server *s, struct skv_querying *q)
 		skv_conn_close(conn, LOG_ERR, "no memory for its answer");
 	} else if (conn) {
 		/* when these figures were read: rates are computed from two replies */
-		n = q->what == SKV_QUERY_SEQS ? snprintf(time, sizeof(time), "]}")
-		                              : snprintf(time, sizeof(time), "],\"time_s\":%.9f}", (double)skv_now_ns() / 1e9);
+		n = q->what == SKV_QUERY_SEQS
+		            ? snprintf(time, sizeof(time), "]}")
+		            : snprintf(time, sizeof(time), "],\"time_s\":%.9f}", (double)skv_now_ns() / 1e9);
 		write_text(&(struct writer){s, q}, time, (size_t)n);
 		send_part(&(struct writer){s, q}, false);
 	}

@@ -9,6 +9,8 @@
 #include <config.h>
 #include <errno.h>
 #include <string.h>
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/restart/life.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/log.h"
 
@@ -82,7 +84,8 @@ bool skv_reply_can_serve(struct skv_conn *conn, uint32_t serial, const struct sk
 {
 	if (m->version_min > SKV_PROTO_VERSION || m->version_max < SKV_PROTO_VERSION)
 		skv_conn_error(conn, serial, EPROTO,
-		               "the client speaks versions %u to %u of the protocol, this daemon (" PACKAGE_VERSION ") speaks %u",
+		               "the client speaks versions %u to %u of the protocol, this daemon (" PACKAGE_VERSION
+		               ") speaks %u",
 		               m->version_min, m->version_max, SKV_PROTO_VERSION);
 	else if (skv_conn_peer(conn)->pidfd < 0)
 		skv_conn_error(conn, serial, EOPNOTSUPP,
@@ -94,7 +97,8 @@ bool skv_reply_can_serve(struct skv_conn *conn, uint32_t serial, const struct sk
 	return false;
 }
 
-void skv_reply_hello(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, struct skv_msg_hello_ok *ok)
+void skv_reply_hello(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                     struct skv_msg_hello_ok *ok)
 {
 	const int control = skv_core_control_fd(s->core, &ok->control_bytes);
 

@@ -15,13 +15,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/work/policies.h"
+#include "daemon/core/work/turns.h"
+#include "daemon/core/work/views.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/query.h"
 #include "daemon/requests/reply.h"
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/json.h"
 
 /* A list being filled: only rows of `uid`, unless `all`. */
@@ -309,8 +313,9 @@ static json_t *cgroup_json(struct skv_server *s, bool all)
 {
 	uint64_t limit, left = skv_cgroup_left(&s->hostmem.cgroup, &limit);
 
-	return !all || left == UINT64_MAX ? json_array()
-	                                  : json_pack("[{s:I, s:I}]", "limit_bytes", number(limit), "left_bytes", number(left));
+	return !all || left == UINT64_MAX
+	               ? json_array()
+	               : json_pack("[{s:I, s:I}]", "limit_bytes", number(limit), "left_bytes", number(left));
 }
 
 /* In all: sequences dropped since the state was created, and the longest turn of the loop. Of a user: its own. */
@@ -323,11 +328,13 @@ static json_t *counters_json(const struct skv_server *s, bool all, const uint64_
 
 	if (all)
 		skv_core_dropped(s->core, &aged, &for_room);
-	counters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "connections", number(n[SKV_COUNT_CONNECTIONS]), "refused",
-	                 number(n[SKV_COUNT_REFUSED]), "malformed", number(n[SKV_COUNT_MALFORMED]), "messages",
-	                 number(n[SKV_COUNT_MESSAGES]), "clients_gone", number(n[SKV_COUNT_GONE]), "sequences_expired", number(aged),
-	                 "sequences_displaced", number(for_room), "reclaim_last_ms", (double)n[SKV_COUNT_RECLAIM_NS] / 1e6,
-	                 "reclaim_max_ms", (double)n[SKV_COUNT_RECLAIM_MAX_NS] / 1e6, "turn_max_ms", (double)turn / 1e6);
+	counters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "connections",
+	                     number(n[SKV_COUNT_CONNECTIONS]), "refused", number(n[SKV_COUNT_REFUSED]), "malformed",
+	                     number(n[SKV_COUNT_MALFORMED]), "messages", number(n[SKV_COUNT_MESSAGES]), "clients_gone",
+	                     number(n[SKV_COUNT_GONE]), "sequences_expired", number(aged), "sequences_displaced",
+	                     number(for_room), "reclaim_last_ms", (double)n[SKV_COUNT_RECLAIM_NS] / 1e6,
+	                     "reclaim_max_ms", (double)n[SKV_COUNT_RECLAIM_MAX_NS] / 1e6, "turn_max_ms",
+	                     (double)turn / 1e6);
 	if (all)
 		json_object_set_new(counters, "turn_cpu_max_ms", json_real((double)meter->turn_cpu_max_ns / 1e6));
 	return counters;
@@ -339,8 +346,10 @@ static json_t *turns_json(const struct skv_meter *m, bool all)
 	json_t *rows = json_array();
 
 	for (unsigned i = 0; all && i < SKV_METER_WORKS && m->works[i].name; i++)
-		json_array_append_new(rows, json_pack("{s:s, s:I, s:f, s:f}", "work", m->works[i].name, "long", number(m->works[i].n_long), "cpu_max_ms",
-		                                      (double)m->works[i].cpu_max_ns / 1e6, "max_ms", (double)m->works[i].max_ns / 1e6));
+		json_array_append_new(rows, json_pack("{s:s, s:I, s:f, s:f}", "work", m->works[i].name, "long",
+		                                      number(m->works[i].n_long), "cpu_max_ms",
+		                                      (double)m->works[i].cpu_max_ns / 1e6, "max_ms",
+		                                      (double)m->works[i].max_ns / 1e6));
 	return rows;
 }
 
@@ -360,18 +369,18 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_accounts(s->core, add_device_account, &device_accounts);
 	skv_core_clients(s->core, add_client, &clients);
 	return json_pack(
-		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:[o], s:o, s:o, s:o, s:o, s:o}",
-		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
-		(double)uptime / 1e9, "socket", s->life.sockets.clients.path ? s->life.sockets.clients.path : "(service manager)",
-		"scope", all ? "all" : "own", "policy_generation",
-		number(skv_core_policy_generation(s->core)), "totals", "clients", number(t.clients),
-		"sessions", number(t.sessions), "sequences", number(t.sequences), "page_bytes",
-		number(t.page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
-		number(t.segment_bytes[SKV_DEVICE_HOST]), "other_bytes", number(t.other_bytes), "held", held_json(s, all, like->uid),
-		"limits", limits_json(&s->config), "counters", counters_json(s, all, n), "turns", turns_json(meter, all), "parking",
-		skv_parking_status(s, all, like->uid, n), "prefixes", skv_prefix_status(s, all, like->uid, n), "accounts", accounts.rows,
-		"clients", clients.rows, "devices", devices_json(s, &t, all), "device_accounts", device_accounts.rows, "cgroup",
-		cgroup_json(s, all));
+		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:[o], s:o, "
+		"s:o, s:o, s:o, s:o}",
+		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s", (double)uptime / 1e9,
+		"socket", s->life.sockets.clients.path ? s->life.sockets.clients.path : "(service manager)", "scope",
+		all ? "all" : "own", "policy_generation", number(skv_core_policy_generation(s->core)), "totals",
+		"clients", number(t.clients), "sessions", number(t.sessions), "sequences", number(t.sequences),
+		"page_bytes", number(t.page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
+		number(t.segment_bytes[SKV_DEVICE_HOST]), "other_bytes", number(t.other_bytes), "held",
+		held_json(s, all, like->uid), "limits", limits_json(&s->config), "counters", counters_json(s, all, n),
+		"turns", turns_json(meter, all), "parking", skv_parking_status(s, all, like->uid, n), "prefixes",
+		skv_prefix_status(s, all, like->uid, n), "accounts", accounts.rows, "clients", clients.rows, "devices",
+		devices_json(s, &t, all), "device_accounts", device_accounts.rows, "cgroup", cgroup_json(s, all));
 }
 
 struct usage {

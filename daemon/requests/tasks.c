@@ -9,12 +9,13 @@
 #include "daemon/requests/tasks.h"
 
 #include <stdlib.h>
+#include "common/clock.h"
+#include "daemon/core/work/turns.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/fence.h"
 #include "daemon/requests/lease.h"
 #include "daemon/requests/reply.h"
 #include "daemon/server/server-priv.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 struct skv_task_reply {
@@ -63,12 +64,14 @@ void skv_tasks_answer(struct skv_server *s, struct skv_conn *conn, const struct 
 		answer(s, conn, h, r, skv_core_why(s->core), info);
 }
 
-void skv_tasks_answer_settled(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, int r, skv_tasks_settle settle)
+void skv_tasks_answer_settled(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, int r,
+                              skv_tasks_settle settle)
 {
 	if (r == SKV_CORE_E_TURNS)
 		wait(s, conn, h, settle);
 	else
-		answer(s, conn, h, r < 0 ? r : settle(s, conn, h, r), skv_core_why(s->core), &(struct skv_core_seq_info){.fd = -1});
+		answer(s, conn, h, r < 0 ? r : settle(s, conn, h, r), skv_core_why(s->core),
+		       &(struct skv_core_seq_info){.fd = -1});
 }
 
 static void answer_late(struct skv_server *s, struct skv_task_reply *t, const struct skv_core_done *done)
@@ -78,7 +81,8 @@ static void answer_late(struct skv_server *s, struct skv_task_reply *t, const st
 
 	skv_deferred_end(&t->request);
 	if (conn)
-		answer(s, conn, h, t->settle && done->result >= 0 ? t->settle(s, conn, h, done->result) : done->result, done->why, &done->info);
+		answer(s, conn, h, t->settle && done->result >= 0 ? t->settle(s, conn, h, done->result) : done->result,
+		       done->why, &done->info);
 }
 
 bool skv_tasks_work(struct skv_server *s)

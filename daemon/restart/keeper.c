@@ -28,9 +28,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/restart/keeper-store.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/socket.h"
 
@@ -78,14 +78,18 @@ static void store(struct keeper *k, const char *name, int fd)
 	int r;
 
 	if (is_own(name)) {
-		skv_log_peer(LOG_WARNING, "keeper: a descriptor is not kept as %s: that is the name of a socket of the keeper's own", name);
+		skv_log_peer(LOG_WARNING,
+		             "keeper: a descriptor is not kept as %s: that is the name of a socket of the keeper's own",
+		             name);
 		skv_close_fd(fd);
 		return;
 	}
 	r = skv_stored_add(&k->store, name, fd);
 	if (r < 0)
 		skv_log_peer(LOG_ERR, "keeper: %s is not kept, and is lost when the daemon ends: %s", name,
-		             r == -E2BIG ? "more names than a process can be passed; lower max-sequences or max-sessions" : strerror(-r));
+		             r == -E2BIG
+		                     ? "more names than a process can be passed; lower max-sequences or max-sessions"
+		                     : strerror(-r));
 }
 
 static void on_ready(struct keeper *k)
@@ -93,8 +97,9 @@ static void on_ready(struct keeper *k)
 	const uint64_t now = skv_now_ns(), since = k->ended_at ? k->ended_at : k->started_at;
 
 	if (!k->ready)
-		skv_log(LOG_NOTICE, "keeper: the daemon is ready, %.1f ms after %s; %zu descriptors are kept", (double)(now - since) / 1e6,
-		        k->ended_at ? "the one before ended" : "it was started", k->store.n);
+		skv_log(LOG_NOTICE, "keeper: the daemon is ready, %.1f ms after %s; %zu descriptors are kept",
+		        (double)(now - since) / 1e6, k->ended_at ? "the one before ended" : "it was started",
+		        k->store.n);
 	k->ready = true;
 	k->failed = 0;
 }
@@ -140,7 +145,10 @@ static int next(struct keeper *k, struct heard *h)
 		char buf[CMSG_SPACE(sizeof(h->fds)) + CMSG_SPACE(sizeof(struct ucred))];
 	} control;
 	struct iovec iov = {.iov_base = h->text, .iov_len = sizeof(h->text) - 1};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf, .msg_controllen = sizeof(control.buf)};
+	struct msghdr m = {.msg_iov = &iov,
+	                   .msg_iovlen = 1,
+	                   .msg_control = control.buf,
+	                   .msg_controllen = sizeof(control.buf)};
 	struct ucred cred = {0};
 	ssize_t bytes;
 
@@ -211,9 +219,9 @@ static bool set_environment(const struct keeper *k, const char *names)
 {
 	const unsigned long pid = (unsigned long)getpid();
 
-	return set_number("LISTEN_FDS", k->store.n) && set_number("LISTEN_PID", pid) && setenv("LISTEN_FDNAMES", names, 1) == 0 &&
-	       setenv("NOTIFY_SOCKET", k->notify.sun_path, 1) == 0 && setenv("WATCHDOG_USEC", WATCHDOG_USEC, 1) == 0 &&
-	       set_number("WATCHDOG_PID", pid);
+	return set_number("LISTEN_FDS", k->store.n) && set_number("LISTEN_PID", pid) &&
+	       setenv("LISTEN_FDNAMES", names, 1) == 0 && setenv("NOTIFY_SOCKET", k->notify.sun_path, 1) == 0 &&
+	       setenv("WATCHDOG_USEC", WATCHDOG_USEC, 1) == 0 && set_number("WATCHDOG_PID", pid);
 }
 
 /*
@@ -295,7 +303,8 @@ static void on_end(struct keeper *k, int status)
 	const bool killed = WIFSIGNALED(status);
 	char how[64];
 
-	snprintf(how, sizeof(how), killed ? "signal %d" : "exit status %d", killed ? WTERMSIG(status) : WEXITSTATUS(status));
+	snprintf(how, sizeof(how), killed ? "signal %d" : "exit status %d",
+	         killed ? WTERMSIG(status) : WEXITSTATUS(status));
 	k->daemon = 0;
 	k->ended_at = skv_now_ns();
 	if (k->stopping) {
@@ -337,7 +346,10 @@ static void ask_to_end(struct keeper *k)
 
 static void end_the_hung(struct keeper *k)
 {
-	skv_log(LOG_ERR, "keeper: the daemon hangs: %s", k->asked ? "it does not end" : k->ready ? "no sign of life" : "it does not get ready");
+	skv_log(LOG_ERR, "keeper: the daemon hangs: %s",
+	        k->asked   ? "it does not end"
+	        : k->ready ? "no sign of life"
+	                   : "it does not get ready");
 	kill(k->daemon, k->asked || k->aborted ? SIGKILL : SIGABRT); /* only SIGKILL ends a stopped process */
 	k->aborted = true;
 	k->deadline = skv_now_ns() + ABORT_TIME;

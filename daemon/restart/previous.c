@@ -22,7 +22,8 @@
 #include <sys/pidfd.h>
 #include <time.h>
 #include "common/fd.h"
-#include "daemon/requests/fence.h"
+#include "daemon/core/restart/life.h"
+#include "daemon/core/work/clients.h"
 #include "daemon/server/device.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
@@ -130,7 +131,8 @@ static int resume(struct skv_server *s, const struct skv_core_config *config)
 {
 	const size_t n = s->restart.passed.n_kept;
 	struct skv_core_found *found = calloc(n, sizeof(*found));
-	struct skv_core_past past = {.found = found, .n = n, .device = on_device, .client = on_client, .lost = on_lost, .ctx = s};
+	struct skv_core_past past = {
+		.found = found, .n = n, .device = on_device, .client = on_client, .lost = on_lost, .ctx = s};
 	const char *why;
 	int r;
 
@@ -139,7 +141,8 @@ static int resume(struct skv_server *s, const struct skv_core_config *config)
 	if (skv_sd_is_there())
 		past.fdstore = fdstore;
 	for (size_t i = 0; i < n; i++)
-		found[i] = (struct skv_core_found){.name = s->restart.passed.kept[i].name, .fd = s->restart.passed.kept[i].fd};
+		found[i] = (struct skv_core_found){.name = s->restart.passed.kept[i].name,
+		                                   .fd = s->restart.passed.kept[i].fd};
 	r = skv_core_resume(config, &s->hostmem.ops, &past, &s->core, &why);
 	if (r < 0) {
 		s->core = NULL;
@@ -159,8 +162,8 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 	if (s->restart.passed.n_kept > 0)
 		r = resume(s, config);
 	if (r == 0) {
-		skv_log(LOG_NOTICE, "continues where the previous daemon ended: %u clients, %u sequences", s->restart.n_clients,
-		        skv_core_sequences(s->core));
+		skv_log(LOG_NOTICE, "continues where the previous daemon ended: %u clients, %u sequences",
+		        s->restart.n_clients, skv_core_sequences(s->core));
 		return 0;
 	}
 	if (skv_is_shortage(r))
@@ -174,13 +177,14 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 	return r;
 }
 
-void skv_past_watch_clients(struct skv_server *s)
+void skv_past_watch_clients(struct skv_server *s,
+                            void (*watch)(struct skv_server *, uint32_t client, struct skv_peer *))
 {
 	for (uint32_t i = 0; i < s->restart.n_clients; i++) {
 		struct skv_past_client *p = &s->restart.clients[i];
 
 		if (p->peer.pidfd >= 0 || p->gone) {
-			skv_fence_resume(s, p->client, &p->peer);
+			watch(s, p->client, &p->peer);
 			continue;
 		}
 		/* the process may live, and write to its pages */

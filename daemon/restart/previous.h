@@ -11,10 +11,11 @@
  */
 int skv_past_start(struct skv_server *, const struct skv_core_config *);
 /*
- * Watches the processes of earlier clients, once loop and core exist; what these clients have is kept until their
- * process ends.
+ * Has the processes of earlier clients watched, once loop and core exist; what these clients have is kept until their
+ * process ends. `watch`: skv_fence_resume().
  */
-void skv_past_watch_clients(struct skv_server *);
+void skv_past_watch_clients(struct skv_server *,
+                            void (*watch)(struct skv_server *, uint32_t client, struct skv_peer *));
 /* Ends this daemon without dropping anything: closes what is open here. Only if the manager keeps everything. */
 void skv_past_leave(struct skv_server *);
 void skv_past_free(struct skv_server *);

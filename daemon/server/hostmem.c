@@ -9,7 +9,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include "daemon/core/core.h"
+#include "daemon/core/memory/memory.h"
 
 #define RESERVED(limit) ((limit) / 4) /* part of a cgroup's limit that covers growth until the next check */
 #define MERGED_MOST 1024u /* ranges of one hole; the core is told of all of them in one turn */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/server/server-priv.h - the state that the parts of the server share. Calls go downwards: server.c (life), request.c
- * (handlers), device.c (memory of devices), fence.c, tasks.c, lease.c, policy.c and report.c (JSON), reply.c (answers).
+ * daemon/server/server-priv.h - the state that the parts of the server share. Calls go downwards: server.c (life),
+ * request.c (handlers), device.c (memory of devices), fence.c, tasks.c, lease.c, policy.c and report.c (JSON), reply.c
+ * (answers).
  */
 #ifndef SKV_SERVER_PRIV_H
 #define SKV_SERVER_PRIV_H
@@ -87,6 +88,7 @@ struct skv_server {
 	struct skv_scan *scan;
 	struct skv_counts *counts;
 	struct skv_device *devices[SKV_MEMORY_KINDS]; /* by number; NULL: not opened yet */
+	struct skv_jobs *jobs;
 	struct skv_parking *parking;                  /* NULL: parking is off */
 	struct skv_prefix *prefix;
 	struct skv_requests requests;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/sys/clock.h"
+#include "common/clock.h"
 
 #define MS UINT64_C(1000000)  /* ns */
 #define MAX_REDIRECTIONS 5    /* per key and call */

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/sys/clock.h"
+#include "common/clock.h"
 
 #define MS UINT64_C(1000000)   /* ns */
 #define REFRESH_EVERY 200u     /* ms */

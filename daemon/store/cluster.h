@@ -26,7 +26,6 @@ struct skv_store_node {
 	bool configured, in_map;
 	/* of the running call */
 	bool ready;            /* connected, and its replies go to the call */
-	int write_error;       /* not used */
 	struct skv_store_list unsent, in_flight;
 };
 

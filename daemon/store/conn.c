@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/sys/clock.h"
+#include "common/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
 #define BACKOFF_FIRST 100u   /* ms */

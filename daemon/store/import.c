@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/sys/clock.h"
+#include "common/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
 #define MOST_MS 2000u /* limit of all reads of a call, as for a call to the store */

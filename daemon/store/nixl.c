@@ -9,8 +9,8 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "daemon/store/nixl-library.h"
-#include "daemon/sys/clock.h"
 
 #define PLUGIN "UCX"
 #define POLL_NS 50000
@@ -38,7 +38,9 @@ static int get_library(const char *file, struct skv_nixl_library **ret, char why
 static int make_backend(struct skv_nixl *n, char why[SKV_STORE_TEXT])
 {
 	const struct skv_nixl_library *l = n->library;
-	const struct skv_nixl_agent_config config = {.progress_thread = true, .n_workers = 1, .progress_delay_us = PROGRESS_US};
+	const struct skv_nixl_agent_config config = {.progress_thread = true,
+	                                             .n_workers = 1,
+	                                             .progress_delay_us = PROGRESS_US};
 	char name[SKV_STORE_AGENT_NAME];
 	void *mems = NULL, *params = NULL;
 	int r;
@@ -47,11 +49,14 @@ static int make_backend(struct skv_nixl *n, char why[SKV_STORE_TEXT])
 	if (l->create_configured_agent(name, &config, &n->handle) < 0)
 		return skv_store_refuse(why, -ENOTRECOVERABLE, "NIXL makes no agent");
 	if (l->get_plugin_params(n->handle, PLUGIN, &mems, &params) < 0)
-		return skv_store_refuse(why, -ENOTRECOVERABLE, "NIXL does not find its plugin " PLUGIN " (NIXL_PLUGIN_DIR)");
+		return skv_store_refuse(why, -ENOTRECOVERABLE,
+		                        "NIXL does not find its plugin " PLUGIN " (NIXL_PLUGIN_DIR)");
 	r = l->create_backend(n->handle, PLUGIN, params, &n->backend);
 	l->destroy_mem_list(mems);
 	l->destroy_params(params);
-	return r < 0 ? skv_store_refuse(why, -ENOTRECOVERABLE, "NIXL's plugin " PLUGIN " finds no network that it can use (%d)", r) : 0;
+	return r < 0 ? skv_store_refuse(why, -ENOTRECOVERABLE,
+	                                "NIXL's plugin " PLUGIN " finds no network that it can use (%d)", r)
+	             : 0;
 }
 
 static bool register_memory(struct skv_nixl *n)
@@ -62,7 +67,8 @@ static bool register_memory(struct skv_nixl *n)
 
 	if (l->create_reg_dlist(SKV_NIXL_DRAM, &list) < 0)
 		return false;
-	done = l->reg_dlist_add_desc(list, (uintptr_t)n->memory, n->bytes, 0, NULL, 0) >= 0 && l->register_mem(n->handle, list, NULL) >= 0;
+	done = l->reg_dlist_add_desc(list, (uintptr_t)n->memory, n->bytes, 0, NULL, 0) >= 0 &&
+	       l->register_mem(n->handle, list, NULL) >= 0;
 	l->destroy_reg_dlist(list);
 	return done;
 }
@@ -71,11 +77,13 @@ int skv_nixl_new(const char *file, size_t bytes, struct skv_nixl **ret, char why
 {
 	static bool leaves;
 	struct skv_nixl *n = calloc(1, sizeof(*n));
-	int r = n ? get_library(file, &n->library, why) : skv_store_refuse(why, -ENOMEM, "no memory for an agent of NIXL");
+	int r = n ? get_library(file, &n->library, why)
+	          : skv_store_refuse(why, -ENOMEM, "no memory for an agent of NIXL");
 
 	if (r == 0) {
 		n->bytes = bytes;
-		n->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		n->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+		                 0);
 		if (n->memory == MAP_FAILED)
 			n->memory = NULL;
 		if (!n->memory || RAND_bytes(n->agent, sizeof(n->agent)) != 1)
@@ -112,7 +120,9 @@ int skv_nixl_metadata(struct skv_nixl *n, void **ret, size_t *ret_bytes)
 {
 	void *data = NULL, *copy;
 	size_t bytes = 0;
-	int r = n->library->get_local_md(n->handle, &data, &bytes) < 0 || !data || bytes > SKV_STORE_MAX_METADATA ? -EREMOTEIO : 0;
+	int r = n->library->get_local_md(n->handle, &data, &bytes) < 0 || !data || bytes > SKV_STORE_MAX_METADATA
+	                ? -EREMOTEIO
+	                : 0;
 
 	copy = r == 0 ? malloc(bytes + 1) : NULL;
 	if (copy) {
@@ -172,7 +182,10 @@ static void *load(void *arg)
 	struct load *x = arg;
 	char *name = NULL;
 
-	x->r = x->library->load_remote_md(x->handle, x->metadata, x->bytes, &name) < 0 || !name || strcmp(name, x->expected) ? -EREMOTEIO : 0;
+	x->r = x->library->load_remote_md(x->handle, x->metadata, x->bytes, &name) < 0 || !name ||
+	                       strcmp(name, x->expected)
+	               ? -EREMOTEIO
+	               : 0;
 	if (name)
 		x->library->mem_free(name);
 	return NULL;
@@ -183,7 +196,8 @@ static struct timespec clock_of(uint64_t ns)
 	return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
 }
 
-int skv_nixl_load(struct skv_nixl *n, const uint8_t agent[SKV_STORE_AGENT], const void *metadata, size_t bytes, uint64_t deadline_ns)
+int skv_nixl_load(struct skv_nixl *n, const uint8_t agent[SKV_STORE_AGENT], const void *metadata, size_t bytes,
+                  uint64_t deadline_ns)
 {
 	const struct timespec deadline = clock_of(deadline_ns);
 	struct load *x = calloc(1, sizeof(*x) + bytes);
@@ -231,7 +245,8 @@ static void end_request(struct skv_nixl *n, void *request)
 int skv_nixl_read_begin(struct skv_nixl *n, const struct skv_store_record *r, void *to, void **ret)
 {
 	const struct skv_nixl_library *l = n->library;
-	void *local = list_of(l, (uintptr_t)to, r->bytes, 0), *remote = list_of(l, r->at, r->bytes, r->device), *request = NULL;
+	void *local = list_of(l, (uintptr_t)to, r->bytes, 0), *remote = list_of(l, r->at, r->bytes, r->device),
+	     *request = NULL;
 	char name[SKV_STORE_AGENT_NAME];
 	bool begun = false;
 

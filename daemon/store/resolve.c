@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/sys/clock.h"
+#include "common/clock.h"
 
 /* The library's thread reads and writes this until the query is complete. */
 struct skv_store_question {

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/sys/clock.h"
 
 int skv_store_wait(struct pollfd *fds, size_t n, uint64_t deadline_ns)
 {

@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/records.h"
-#include "daemon/sys/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
 #define MAX_CALL_MS 10000u /* no progress is reported during a call, and the daemon's timeout must not expire */
@@ -25,13 +25,16 @@ static int read_what(struct skv_store_values *v)
 	size_t names;
 	struct stat st;
 
-	if (fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(*what) || pread(fd, what, sizeof(*what), 0) != (ssize_t)sizeof(*what))
+	if (fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(*what) ||
+	    pread(fd, what, sizeof(*what), 0) != (ssize_t)sizeof(*what))
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's description of the prefix store cannot be read");
 	if (what->n_blocks < 1 || what->n_blocks > SKV_MAX_TOKENS / SKV_BLOCK_TOKENS)
-		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %u blocks, expected 1 to %u", what->n_blocks,
-		                       SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %u blocks, expected 1 to %u",
+		                       what->n_blocks, SKV_MAX_TOKENS / SKV_BLOCK_TOKENS);
 	if (!memchr(what->url, '\0', sizeof(what->url)) || !memchr(what->nixl, '\0', sizeof(what->nixl)))
-		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has an address of the prefix store, or a library, without an end");
+		return skv_disk_refuse(v->work, -EINVAL,
+		                       "the daemon's job has an address of the prefix store, or a library, without an "
+		                       "end");
 	names = what->n_blocks * sizeof(*v->names);
 	if ((uint64_t)st.st_size < sizeof(*what) + names + what->n_blocks * ids)
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's description of %u blocks has only %lld bytes",
@@ -91,7 +94,8 @@ int skv_store_values_late(struct skv_store_values *v)
 int skv_store_values_failed(struct skv_store_values *v, int error)
 {
 	v->gave_up = true;
-	return skv_disk_refuse(v->work, error == -EIO ? -EREMOTEIO : error, "the prefix store: %s", skv_store_error(v->store));
+	return skv_disk_refuse(v->work, error == -EIO ? -EREMOTEIO : error, "the prefix store: %s",
+	                       skv_store_error(v->store));
 }
 
 int skv_store_values_nixl(struct skv_store_values *v, size_t bytes, struct skv_nixl **at)
@@ -131,7 +135,8 @@ static uint64_t listed(const struct skv_store_values *v, bool get, uint32_t n_to
 		records |= v->what.made.form[layer].kind != 0;
 	if (get)
 		return skv_made_pages(&v->what.made, &v->model, n_tokens);
-	return (uint64_t)skv_table(v->model.n_layers, records ? SKV_PAGES_REFS + 1 : SKV_PAGES_KV + 1, 0) * skv_pages_of(n_tokens);
+	return (uint64_t)skv_table(v->model.n_layers, records ? SKV_PAGES_REFS + 1 : SKV_PAGES_KV + 1, 0) *
+	       skv_pages_of(n_tokens);
 }
 
 static int check_job(struct skv_store_values *v)
@@ -162,7 +167,8 @@ static int check_job(struct skv_store_values *v)
 	r = skv_store_cut_init(&v->cut, m, &v->what.made, get ? 0 : skv_pages_of((uint32_t)n_tokens));
 	if (r == -EOPNOTSUPP)
 		return skv_disk_refuse(v->work, r, "a page has %llu bytes, values of the prefix store have %zu at most",
-		                       (unsigned long long)job->page_bytes, SKV_STORE_MAX_VALUE - SKV_STORE_PART_OVERHEAD);
+		                       (unsigned long long)job->page_bytes,
+		                       SKV_STORE_MAX_VALUE - SKV_STORE_PART_OVERHEAD);
 	return r < 0 ? skv_disk_refuse(v->work, r, "no memory for the pieces of a block") : 0;
 }
 
@@ -197,14 +203,16 @@ static int check_list(struct skv_store_values *v)
 			r = skv_store_values_ids(v, i, n);
 		}
 	}
-	if (r == 0 && v->work->job->n_pages != skv_made_pages(&v->what.made, &v->model, v->what.n_blocks * SKV_BLOCK_TOKENS))
+	if (r == 0 &&
+	    v->work->job->n_pages != skv_made_pages(&v->what.made, &v->model, v->what.n_blocks * SKV_BLOCK_TOKENS))
 		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %llu pages, its blocks have others",
 		                       (unsigned long long)v->work->job->n_pages);
 	return r;
 }
 
 /* Copies n whole pages, or some bytes of one. */
-static int copy_piece(struct skv_store_values *v, const uint32_t *ids, uint32_t n, const struct skv_store_piece *p, char *at, bool reads)
+static int copy_piece(struct skv_store_values *v, const uint32_t *ids, uint32_t n, const struct skv_store_piece *p,
+                      char *at, bool reads)
 {
 	if (p->bytes == v->cut.page_bytes)
 		return reads ? skv_disk_pages_read(&v->pages, ids, n, at) : skv_disk_pages_write(&v->pages, ids, n, at);
@@ -225,7 +233,8 @@ static int copy_part(struct skv_store_values *v, uint32_t part, bool reads)
 		n = skv_store_values_run(v, i, end);
 		r = skv_store_values_ids(v, i, n);
 		for (uint32_t k = 0, some; r == 0 && k < n; k += some) {
-			for (some = 1; k + some < n && p[k].bytes == v->cut.page_bytes && p[k + some].bytes == p[k].bytes; some++)
+			for (some = 1;
+			     k + some < n && p[k].bytes == v->cut.page_bytes && p[k + some].bytes == p[k].bytes; some++)
 				;
 			r = copy_piece(v, v->ids + k, some, &p[k], at, reads);
 			at += (size_t)some * p[k].bytes;

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/sys/clock.h"
 
 /*
  * Where each cgroup version has its groups, the mark before their path in /proc/self/cgroup, and the names of their

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/wire.h"
-#include "daemon/core/core.h"
 #include "daemon/sys/config.h"
 #include "daemon/sys/log.h"
 
@@ -76,42 +75,47 @@ static const struct row rows[] = {
 	 "Seconds that the worker process of a device may take to start and for one segment."},
 	{"cuda-worker-idle", SECONDS, AT(cuda_worker_idle), "30", 1, 86400, false,
 	 "Seconds without work after which it ends, and gives back what its context takes of the device."},
-	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CORE_MAX_ROWS, false,
+	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CONFIG_MOST_ROWS, false,
 	 "Connections of one user."},
-	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CORE_MAX_ROWS, false,
+	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CONFIG_MOST_ROWS, false,
 	 "Sequences of one user, detached ones included."},
 	{"sequence-ttl", SECONDS, AT(sequence_ttl), "0", 0, 1000000000, false,
 	 "Seconds after which a named sequence that no client holds is dropped; 0: it is kept."},
 	{"parked-path", TEXT, AT(parked_path), "", 0, SKV_CONFIG_TEXT - 1, true,
-	 "Folder for parked sequences: files that outlive the machine's memory. It must exist, and be the daemon's alone. Empty: "
-	 "sequences are not parked, and under pressure dropped."},
+	 "Folder for parked sequences: files that outlive the machine's memory. It must exist, and be the daemon's "
+	 "alone. Empty: sequences are not parked, and under pressure dropped."},
 	{"account-parked-bytes", SIZE, AT(account_parked_bytes), "256G", 0, 1024 * T, false,
 	 "Quota of one user: bytes of the files of parked sequences."},
 	{"park-after", SECONDS, AT(park_after), "0", 0, 1000000000, false,
-	 "Seconds after which a named sequence that no client holds is parked; 0: only when its memory is needed, or an operator says so."},
+	 "Seconds after which a named sequence that no client holds is parked; 0: only when its memory is needed, or "
+	 "an operator says so."},
 	{"disk-timeout", SECONDS, AT(disk_timeout), "60", 1, 86400, false,
 	 "Seconds that the disk may say nothing while a sequence is written to it or read."},
 	{"prefix-store", TEXT, AT(prefix_store), "", 0, SKV_CONFIG_TEXT - 1, true,
-	 "Redis or Valkey, where daemons share sealed prefixes: redis://, rediss:// or unix://. Empty: they stay here."},
+	 "Redis or Valkey, where daemons share sealed prefixes: redis://, rediss:// or unix://. Empty: they stay "
+	 "here."},
 	{"prefix-store-nixl", TEXT, AT(prefix_store_nixl), "", 0, SKV_CONFIG_TEXT - 1, true,
-	 "NIXL's library, libnixl_capi.so: daemons that share a store read values from each other's memory. Empty: the store has them all."},
+	 "NIXL's library, libnixl_capi.so: daemons that share a store read values from each other's memory. Empty: the "
+	 "store has them all."},
 	{"prefix-store-nixl-window", SIZE, AT(prefix_store_nixl_window), "1G", M, 1024 * T, true,
 	 "Memory for values that others read by NIXL; the oldest make room for new ones. It is no part of pool-bytes."},
 	{"prefix-secret-file", TEXT, AT(prefix_secret_file), "", 0, SKV_CONFIG_TEXT - 1, true,
-	 "File with the secret of all daemons that share a store: 32 random bytes or more, which keys and values of prefixes follow from."},
+	 "File with the secret of all daemons that share a store: 32 random bytes or more, which keys and values of "
+	 "prefixes follow from."},
 	{"prefix-store-ttl", SECONDS, AT(prefix_store_ttl), "86400", 0, 1000000000, false,
 	 "Seconds after which the store forgets what was sent to it; 0: when it has no room."},
 	{"prefix-store-wait", SECONDS, AT(prefix_store_wait), "5", 1, 600, false,
-	 "Seconds that a new sequence waits for a prefix from disk and from the store. What has not come by then is computed."},
+	 "Seconds that a new sequence waits for a prefix from disk and from the store. What has not come by then is "
+	 "computed."},
 	{"account-pools", COUNT, AT(account_pools), "8", 1, 64, false,
 	 "Page sizes (shapes of model) that one user may have in use at a time; on each device anew."},
 	{"client-sessions", COUNT, AT(client_sessions), "16", 1, 4096, false,
 	 "Sessions (opened models) of one connection."},
-	{"max-clients", COUNT, AT(max_clients), "1024", 1, SKV_CORE_MAX_ROWS, true,
+	{"max-clients", COUNT, AT(max_clients), "1024", 1, SKV_CONFIG_MOST_ROWS, true,
 	 "Connections of all users together."},
-	{"max-sessions", COUNT, AT(max_sessions), "4096", 1, SKV_CORE_MAX_ROWS, true,
+	{"max-sessions", COUNT, AT(max_sessions), "4096", 1, SKV_CONFIG_MOST_ROWS, true,
 	 "Sessions of all users together."},
-	{"max-sequences", COUNT, AT(max_sequences), "16384", 1, SKV_CORE_MAX_ROWS, true,
+	{"max-sequences", COUNT, AT(max_sequences), "16384", 1, SKV_CONFIG_MOST_ROWS, true,
 	 "Sequences of all users together."},
 	{"max-pools", COUNT, AT(max_pools), "64", 1, 1024, true, "Pools: one a user, device and page size."},
 

@@ -21,6 +21,7 @@
 #define SKV_CONFIG_FILE SKV_SYSCONFDIR "/sparsekvd.conf"
 #define SKV_CONFIG_TEXT 1024u /* bytes of a text value, NUL included */
 #define SKV_CONFIG_ERR 1536u  /* enough for any error text */
+#define SKV_CONFIG_MOST_ROWS 65535u /* of a table of the core; clients, sessions and sequences are rows */
 
 enum skv_config_cuda { SKV_CUDA_AUTO, SKV_CUDA_OFF, SKV_CUDA_REQUIRED };
 enum skv_config_ipc { SKV_IPC_VMM, SKV_IPC_LEGACY };

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "daemon/sys/clock.h"
+#include "common/clock.h"
 #include "daemon/sys/log.h"
 
 #define PEER_BURST 20             /* lines ... */

@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 #include <time.h>
+#include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
 
@@ -40,7 +40,9 @@ static bool is_kept(const char *name)
  */
 static void refuse(const char *name, int fd, const char *why)
 {
-	skv_log_peer(LOG_WARNING, "the service manager passed descriptor %d, \"%s\", which is closed and kept no more: it is %s", fd, name, why);
+	skv_log_peer(LOG_WARNING,
+	             "the service manager passed descriptor %d, \"%s\", which is closed and kept no more: it is %s", fd,
+	             name, why);
 	(void)skv_sd_fdstore_remove(name);
 	skv_close_fd(fd);
 }
@@ -49,7 +51,8 @@ static void refuse(const char *name, int fd, const char *why)
 static void take_socket(struct skv_sd_passed *p, const char *name, int fd, const char **ret_wrong)
 {
 	int *to = !strcmp(name, "operators") ? &p->operators : &p->clients;
-	const char *wrong = *to >= 0 ? "a second socket of one purpose; one may have FileDescriptorName=operators" : check_socket(fd);
+	const char *wrong = *to >= 0 ? "a second socket of one purpose; one may have FileDescriptorName=operators"
+	                             : check_socket(fd);
 
 	if (!wrong) {
 		*to = fd;
@@ -84,7 +87,8 @@ static int take(struct skv_sd_passed *p, char **names, int n, char *err, size_t 
 	if (wrong)
 		snprintf(err, err_len, "socket activation passed %s", wrong);
 	else if (p->operators >= 0)
-		snprintf(err, err_len, "socket activation passed the operators' socket alone, expected sparsekvd.socket too");
+		snprintf(err, err_len,
+		         "socket activation passed the operators' socket alone, expected sparsekvd.socket too");
 	return wrong || p->operators >= 0 ? -EINVAL : 0;
 }
 

@@ -21,9 +21,9 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/sys/child.h"
-#include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 #define TICK_NS 100000000u
@@ -324,7 +324,8 @@ static void send_some(struct skv_worker *w)
 	uint32_t n = job->n_fds - w->sent_fds;
 
 	n = n < SKV_WORKER_PACKET_FDS ? n : SKV_WORKER_PACKET_FDS;
-	w->send_iov = w->sent_fds ? (struct iovec){(void *)(uintptr_t)&byte, 1} : (struct iovec){(void *)(uintptr_t)job->job, job->bytes};
+	w->send_iov = w->sent_fds ? (struct iovec){(void *)(uintptr_t)&byte, 1}
+	                          : (struct iovec){(void *)(uintptr_t)job->job, job->bytes};
 	w->send_msg = (struct msghdr){.msg_iov = &w->send_iov, .msg_iovlen = 1};
 	if (n) {
 		struct cmsghdr *c = (struct cmsghdr *)w->control;
@@ -351,7 +352,8 @@ static void send_job(struct skv_worker *w, struct skv_worker_job *job)
 
 static int start(struct skv_worker *w)
 {
-	char *argv[] = {(char *)"sparsekv-worker", (char *)PACKAGE_VERSION, (char *)(uintptr_t)w->config.option, (char *)(uintptr_t)w->config.argument, NULL};
+	char *argv[] = {(char *)"sparsekv-worker", (char *)PACKAGE_VERSION, (char *)(uintptr_t)w->config.option,
+	                (char *)(uintptr_t)w->config.argument, NULL};
 	int pair[2], r;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -394,8 +396,8 @@ static void next(struct skv_worker *w)
 	if (w->state == NONE) {
 		r = start(w);
 		if (r < 0) {
-			skv_log(LOG_ERR, "%s: cannot run %s %s: %s", w->config.name, w->config.program, w->config.option,
-			        strerror(-r));
+			skv_log(LOG_ERR, "%s: cannot run %s %s: %s", w->config.name, w->config.program,
+			        w->config.option, strerror(-r));
 			snprintf(w->why, sizeof(w->why), "its worker cannot be started: %s", strerror(-r));
 			skv_op_timer(w->loop, &w->timer_op, 0, on_no_start);
 			return;

@@ -5,6 +5,7 @@
  * gives. (With $SKV_TEST_NIXL all tests run with NIXL between the hosts, and records in the store:
  * tests/support/prefix-hosts.h.)
  */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +166,75 @@ START_TEST(longest_of_all)
 	hosts_start(1);
 	ck_assert_uint_eq(hosts_once(1, 3, false), PREFIX_SEALED);
 	store_restart(&hosts.store);
+}
+END_TEST
+
+/* ---- without a disk -------------------------------------------------------------------------- */
+
+/* Restarts both hosts without parked-path; they have what the store has, and park nothing. */
+static void forget_disks(void)
+{
+	hosts.diskless = true;
+	for (int i = 0; i < 2; i++) {
+		fix_stop(&hosts.host[i]);
+		hosts_start(i);
+	}
+}
+
+/* A store needs no parked-path; whatever ends a host, the next daemon finds in the store what is not in memory. */
+START_TEST(diskless)
+{
+	struct raw *r;
+
+	forget_disks();
+	ck_assert_uint_eq(hosts_once(0, 4, true), 0);
+	hosts_wait_values(HOSTS_BLOCKS);
+	ck_assert_uint_eq(hosts_once(1, 4, false), PREFIX_SEALED);
+	ck_assert_int_eq(figure(1, "fetched_tokens"), PREFIX_SEALED);
+	fix_kill(&hosts.host[1]);
+	hosts_start(1);
+	ck_assert_uint_eq(hosts_once(1, 4, true), PREFIX_SEALED);
+	ck_assert_int_eq(figure(1, "fetched_tokens"), PREFIX_SEALED);
+	r = raw_operator(hosts.host[1].socket);
+	ck_assert_int_eq(raw_seq_named(r, SKV_MSG_SEQ_PARK, "shared", "/of no use"), EOPNOTSUPP);
+	raw_close(r);
+}
+END_TEST
+
+/* ---- long prompts ---------------------------------------------------------------------------- */
+
+#define LONG_BLOCKS 130u /* more than the daemon hands its worker in one turn */
+#define LONG_PROMPT (LONG_BLOCKS * 256 + 1)
+#define LONG_CHUNK 1024u
+
+static void open_long(struct hosts_user *u, int on)
+{
+	prefix_model(&u->w, "long");
+	u->w.model.n_layers = u->w.model.n_heads = u->w.model.n_kv_heads = 1;
+	u->w.model.max_tokens = LONG_PROMPT;
+	OK(skv_connect(&u->client, hosts.host[on].socket));
+	OK(skv_open(u->client, &u->w.model, "delta?budget=64", &u->w.session));
+}
+
+START_TEST(long_prompt)
+{
+	int32_t *ids = malloc(LONG_PROMPT * sizeof(*ids));
+	struct hosts_user a, b;
+	struct skv_seq *seq;
+
+	for (uint32_t i = 0; i < LONG_PROMPT; i++)
+		ids[i] = refmodel_token(refmodel_content(6, i));
+	open_long(&a, 0);
+	OK(skv_seq_new(a.w.session, NULL, 0, &seq));
+	for (uint32_t at = 0; at < LONG_BLOCKS * 256; at += LONG_CHUNK)
+		prefix_read(&a.w, seq, ids, at, at + LONG_CHUNK < LONG_BLOCKS * 256 ? at + LONG_CHUNK : LONG_BLOCKS * 256, true, NULL);
+	OK(skv_seq_seal(seq, SKV_ALL, NULL));
+	hosts_wait_values(LONG_BLOCKS);
+	open_long(&b, 1);
+	ck_assert_uint_eq(prefix_begin(&b.w, ids, LONG_PROMPT, &seq), LONG_BLOCKS * 256);
+	skv_disconnect(a.client);
+	skv_disconnect(b.client);
+	free(ids);
 }
 END_TEST
 
@@ -390,7 +460,7 @@ int main(void)
 	if (skip)
 		return skip;
 	suite = begin_suite("test-prefix-store");
-	t = add_case(suite, "prefix-store", 300, hosts_begin, hosts_end, longest_of_all, killed, bounded, tenants, NULL);
+	t = add_case(suite, "prefix-store", 300, hosts_begin, hosts_end, longest_of_all, diskless, long_prompt, killed, bounded, tenants, NULL);
 	tcase_add_loop_test(t, fetched, 0, 2);
 	tcase_add_loop_test(t, fetched_compressed, 0, 2);
 	tcase_add_loop_test(t, damaged, 0, DAMAGES);

@@ -8,8 +8,13 @@
 #include <sys/mman.h>
 
 #include "common/fd.h"
-#include "daemon/core/core.h"
-#include "daemon/core/parking.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/restart/life.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/parking.h"
+#include "daemon/core/work/policies.h"
+#include "daemon/core/work/requests.h"
+#include "daemon/core/work/turns.h"
 #include "daemon/mem/mem.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -12,8 +12,13 @@
 #include <unistd.h>
 
 #include "common/fd.h"
-#include "daemon/core/core-priv.h"
-#include "daemon/core/fdstore.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/restart/life.h"
+#include "daemon/core/state/core-priv.h"
+#include "daemon/core/state/fdstore.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/requests.h"
+#include "daemon/core/work/turns.h"
 #include "tests/fuzz/fuzz.h"
 
 const char fuzz_name[] = "state";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/core-actor.h"
 
-#include "daemon/core/charge.h"
-#include "daemon/core/core-priv.h"
+#include "daemon/core/memory/charge.h"
+#include "daemon/core/state/core-priv.h"
 
 #include <check.h>
 #include <stdio.h>

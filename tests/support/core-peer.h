@@ -8,7 +8,12 @@
 #ifndef SKV_TESTS_CORE_PEER_H
 #define SKV_TESTS_CORE_PEER_H
 
-#include "daemon/core/core.h"
+#include "daemon/core/memory/memory.h"
+#include "daemon/core/restart/life.h"
+#include "daemon/core/work/clients.h"
+#include "daemon/core/work/requests.h"
+#include "daemon/core/work/turns.h"
+#include "daemon/core/work/views.h"
 #include "daemon/mem/mem.h"
 
 /* Host memory whose operations can fail or be slow. */

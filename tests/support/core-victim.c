@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "daemon/core/fdstore.h"
+#include "daemon/core/state/fdstore.h"
 #include "tests/support/child.h"
 #include "tests/support/random.h"
 

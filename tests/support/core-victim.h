@@ -11,7 +11,7 @@
 #ifndef SKV_TESTS_CORE_VICTIM_H
 #define SKV_TESTS_CORE_VICTIM_H
 
-#include "daemon/core/core-priv.h"
+#include "daemon/core/state/core-priv.h"
 #include "tests/support/core-peer.h"
 
 #define VICTIM_PEERS 3

@@ -305,6 +305,19 @@ void manager_add(const char *name, int fd)
 	pthread_mutex_unlock(&lock);
 }
 
+int manager_stored(const char *name)
+{
+	int fd = -1;
+
+	hear_all();
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < n_kept; i++)
+		if (strcmp(kept[i].name, name) == 0)
+			fd = kept[i].fd;
+	pthread_mutex_unlock(&lock);
+	return fd;
+}
+
 void manager_replace(const char *name, int fd)
 {
 	hear_all();

@@ -40,6 +40,8 @@ pid_t manager_daemon(void);
  */
 void manager_replace(const char *name, int fd);
 void manager_add(const char *name, int fd);
+/* The stored descriptor of this name (borrowed); -1: there is none. */
+int manager_stored(const char *name);
 /* Returns the number of stored descriptors, except the state. */
 unsigned manager_kept(void);
 /* Waits until n descriptors are stored (10 s at most): the daemon removes those of clients that are gone. */

@@ -52,6 +52,9 @@ void hosts_start(int i)
 		options[n++] = nixl;
 	if (hosts.window)
 		options[n++] = window;
+	if (hosts.diskless)
+		options[0] = options[--n];
+	options[n] = NULL;
 	next_netns = i;
 	fix_before_exec = enter_netns;
 	fix_start_process(&hosts.host[i], options);

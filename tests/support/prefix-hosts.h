@@ -27,6 +27,7 @@ struct prefix_hosts {
 	const char *spec; /* of users' sessions */
 	const char *nixl[2]; /* used at the next start; NULL: without NIXL */
 	const char *window;  /* prefix-store-nixl-window; NULL: its default */
+	bool diskless;       /* used at the next start: without parked-path */
 };
 extern struct prefix_hosts hosts;
 

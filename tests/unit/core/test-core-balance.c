@@ -6,9 +6,9 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/core/refs.h"
+#include "daemon/core/memory/refs.h"
+#include "daemon/core/state/core-priv.h"
 #include "tests/support/core-peer.h"
-#include "daemon/core/core-priv.h"
 #include "tests/support/suite.h"
 
 static struct peer a, b;

@@ -2,7 +2,7 @@
 /* Compares sets of numbers with arrays of bytes. */
 #include <check.h>
 #include <stdlib.h>
-#include "daemon/core/bitset.h"
+#include "daemon/core/state/bitset.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 

@@ -3,7 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/core/block-index.h"
+#include "daemon/core/state/block-index.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"

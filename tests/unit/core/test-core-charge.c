@@ -6,10 +6,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "daemon/core/core-priv.h"
-#include "daemon/core/parking.h"
-#include "daemon/core/pins.h"
-#include "daemon/core/prefix.h"
+#include "daemon/core/memory/pins.h"
+#include "daemon/core/state/core-priv.h"
+#include "daemon/core/work/parking.h"
+#include "daemon/core/work/prefix.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "daemon/core/parking.h"
+#include "daemon/core/state/block-index.h"
+#include "daemon/core/work/parking.h"
 #include "tests/support/core-prefix.h"
 #include "tests/support/suite.h"
 

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "daemon/core/charge.h"
-#include "daemon/core/pins.h"
-#include "daemon/core/parking.h"
+#include "daemon/core/memory/charge.h"
+#include "daemon/core/memory/pins.h"
+#include "daemon/core/work/parking.h"
 #include "tests/support/core-prefix.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"

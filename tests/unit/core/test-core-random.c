@@ -9,7 +9,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/core/pages.h"
+#include "daemon/core/memory/pages.h"
 #include "tests/support/core-actor.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/fd.h"
-#include "daemon/core/fdstore.h"
+#include "daemon/core/state/fdstore.h"
 #include "tests/support/child.h"
 #include "tests/support/core-victim.h"
 #include "tests/support/random.h"

@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/fd.h"
-#include "daemon/core/fdstore.h"
-#include "daemon/core/verify.h"
+#include "daemon/core/restart/verify.h"
+#include "daemon/core/state/fdstore.h"
 #include "tests/support/core-victim.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"

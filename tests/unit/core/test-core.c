@@ -2,14 +2,14 @@
 /* The core, one guarantee at a time: ids, quotas, leases, segments, policies. Sequences: test-core-sequences.c. */
 #include <check.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "common/fd.h"
+#include "daemon/core/state/state.h"
+#include "daemon/core/work/policies.h"
 #include "tests/support/core-peer.h"
-#include "daemon/core/state.h"
 #include "tests/support/suite.h"
 
 static struct skv_model small; /* pages of 1 KiB: 64 in a segment */

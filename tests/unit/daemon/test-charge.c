@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "common/seqmem.h"
 #include "common/spec.h"
-#include "daemon/core/block-index.h"
+#include "daemon/core/state/block-index.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/folder.h"

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -129,6 +130,29 @@ static void expect_log(const char *what)
 	free(log);
 }
 
+/* A worker of the dead daemon is still at work on its memory: the next one does not start, and loses nothing. */
+START_TEST(a_worker_is_left)
+{
+	char path[32];
+	int status, worker;
+
+	manager_open();
+	manager_start(options);
+	raw_leave_sequence(manager_socket, "first");
+	(void)manager_end(SIGKILL);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", manager_stored("state"));
+	worker = open(path, O_RDONLY | O_CLOEXEC);
+	ck_assert_int_eq(flock(worker, LOCK_SH), 0);
+	ck_assert(!manager_try_start(options, 30, &status));
+	expect_log("a worker of the previous daemon is still at work");
+	close(worker);
+	manager_start(options);
+	ck_assert_int_eq(raw_count_sequences(manager_socket), 1);
+	ck_assert_int_eq(manager_end(SIGTERM), 0);
+	manager_close();
+}
+END_TEST
+
 /* Then the daemon starts with an empty state, and nothing of the old one is stored. */
 START_TEST(no_state)
 {
@@ -204,7 +228,7 @@ int main(void)
 	TCase *c;
 
 	rnd_seed("test-restart");
-	add_case(s, "restart", 240, NULL, NULL, nothing_is_lost, a_late_start, foreign, of_another_name, NULL);
+	add_case(s, "restart", 240, NULL, NULL, nothing_is_lost, a_late_start, a_worker_is_left, foreign, of_another_name, NULL);
 	c = tcase_create("states");
 	tcase_add_loop_test(c, no_state, 0, 3);
 	suite_add_tcase(s, c);

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/work/age.c - sequences without a holder make room, the least recently used first; a held sequence never
+ * does.
+ *
+ * By age: parked after park-after, dropped after sequence-ttl. Under pressure: when a memory is used up and a user that
+ * has less than its share asks for more, the sequences of users with more than their share are dropped. A share is the
+ * memory divided by the number of users that have pages there, including the one that asks. So a user that is alone, or
+ * within its share, loses nothing to another.
+ *
+ * Where sequences can be parked, they are parked under pressure instead of dropped. A user's own sequences then make
+ * room as well, also within its quota. Only if parking fails are sequences dropped as where parking is off.
+ *
+ * Sealed prefixes follow the same order, but they can be computed again: a prefix that cannot be parked is dropped.
+ * Prefixes leave a quarter of their user's quotas, of memory and of sequences, to the user's other work, because a new
+ * sequence does not wait until a prefix is gone. Beyond that the oldest prefix is parked, one at a time; if the disk is
+ * too slow for that and half of the quarter is used up, it is dropped. A new sequence is not refused because of the
+ * number of prefixes either: those beyond the quota are removed at the next tick.
+ */
+#include "daemon/core/memory/charge.h"
+#include "daemon/core/sequences/idle.h"
+#include "daemon/core/sequences/park-queue.h"
+#include "daemon/core/sequences/prefixes.h"
+#include "daemon/core/state/units.h"
+#include "daemon/core/work/age.h"
+#include "daemon/core/work/joint.h"
+#include "daemon/core/work/task.h"
+#include "daemon/core/work/turns.h"
+
+#define PARK_AGAIN_NS UINT64_C(10000000000) /* time until sequences are retried after parking failed */
+#define ROW_UNITS 30u /* a row, including saving it for undo, since it changes */
+
+static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t asking)
+{
+	uint32_t users = 0;
+
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
+		users += i == asking || skv_account_row(&c->state, i)->page_bytes[device] > 0;
+	return c->memory[device].limits.pool_bytes / (users ? users : 1);
+}
+
+/* A sequence of a tensor-parallel rank is idle only if no rank of the group is held. */
+static bool is_idle(const struct skv_core *c, uint32_t seq)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	return q->session == SKV_NO_INDEX && q->name[0] && !skv_joint_held(c, seq) &&
+	       !(skv_is_prefix(q) && skv_task_forks(c, seq));
+}
+
+static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint32_t device)
+{
+	return skv_pool_row(&c->state, q->pool)->device == device;
+}
+
+/* A sealed prefix whose pages are being read: it stays until the reader ends. */
+static bool is_read(const struct skv_core *c, uint32_t seq)
+{
+	return skv_is_prefix(skv_seq_row(&c->state, seq)) &&
+	       (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ);
+}
+
+/*
+ * Whose sequences may make room: those of all users that have more than `part` of the memory, or of one account alone.
+ */
+struct whose {
+	uint32_t device;
+	uint64_t part;
+	uint32_t account; /* SKV_NO_INDEX: any */
+};
+
+static bool may_go(const struct skv_core *c, uint32_t seq, uint32_t device)
+{
+	return is_idle(c, seq) && !is_read(c, seq) && is_there(c, skv_seq_row(&c->state, seq), device);
+}
+
+/*
+ * Of the account's sequences in that memory, the one that has been without a holder longest. `parkable`: only sequences
+ * with pages that are prefixes (dropped if need be), or that can be parked and whose parking has not failed.
+ */
+static uint32_t oldest_of(const struct skv_core *c, uint32_t account, uint32_t device, bool parkable)
+{
+	uint32_t i = skv_idle_first(c, account);
+
+	for (; i != SKV_NO_INDEX; i = skv_idle_after(c, i)) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+		if (may_go(c, i, device) &&
+		    (!parkable || ((skv_is_prefix(q) || (c->parks && c->seqs[i].parking == SKV_PARK_NOT)) &&
+		                   q->pages + q->refs > 0)))
+			break;
+	}
+	return i;
+}
+
+/* May the account lose a sequence? */
+static bool loses(const struct skv_core *c, uint32_t account, const struct whose *w)
+{
+	return (w->account == SKV_NO_INDEX || w->account == account) &&
+	       skv_account_row(&c->state, account)->page_bytes[w->device] > w->part;
+}
+
+/* The oldest of all users that may lose one. */
+static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool parkable)
+{
+	uint32_t found = SKV_NO_INDEX;
+
+	SKV_EACH(a, &c->state, SKV_TABLE_ACCOUNTS) {
+		const uint32_t i = loses(c, a, w) ? oldest_of(c, a, w->device, parkable) : SKV_NO_INDEX;
+
+		if (i != SKV_NO_INDEX &&
+		    (found == SKV_NO_INDEX || skv_seq_row(&c->state, i)->used < skv_seq_row(&c->state, found)->used))
+			found = i;
+	}
+	return found;
+}
+
+/* Is one of the account's sequences in that memory already waiting to be parked or being parked? */
+static bool is_parking_of(const struct skv_core *c, uint32_t account, uint32_t device)
+{
+	for (uint32_t i = skv_park_first(c, account); i != SKV_NO_INDEX; i = skv_park_after(c, i))
+		if (is_idle(c, i) && is_there(c, skv_seq_row(&c->state, i), device))
+			return true;
+	return false;
+}
+
+static bool is_parking(const struct skv_core *c, const struct whose *w)
+{
+	if (w->account != SKV_NO_INDEX)
+		return is_parking_of(c, w->account, w->device);
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
+		if (is_parking_of(c, i, w->device))
+			return true;
+	return false;
+}
+
+/* Does a reader keep the memory of one of these? If so, tells the reader to end soon: the memory comes free then. */
+static bool is_read_out(struct skv_core *c, const struct whose *w)
+{
+	bool any = false;
+
+	SKV_EACH(a, &c->state, SKV_TABLE_ACCOUNTS)
+		for (uint32_t i = skv_park_first_read(c, a); i != SKV_NO_INDEX; i = c->seqs[i].park_next)
+			if (loses(c, a, w) && is_idle(c, i) && is_there(c, skv_seq_row(&c->state, i), w->device))
+				c->seqs[i].wanted = any = true;
+	return any;
+}
+
+/* Has the sequence parked. A prefix that cannot be parked is dropped. False: no memory for that. */
+static bool leave(struct skv_core *c, uint32_t seq)
+{
+	if (skv_is_prefix(skv_seq_row(&c->state, seq)) && (!c->parks || c->seqs[seq].parking == SKV_PARK_FAILED))
+		return skv_task_drop(c, seq, SKV_NO_INDEX, 0) == 0; /* if out of memory, a later call retries */
+	skv_park_set(c, seq, SKV_PARK_WANTED);
+	return true;
+}
+
+/* Has one of these parked (or a prefix dropped), unless one is being parked already. False: there is none. */
+static bool park(struct skv_core *c, const struct whose *w)
+{
+	uint32_t seq;
+
+	if (is_parking(c, w))
+		return true;
+	seq = oldest(c, w, true);
+	return seq != SKV_NO_INDEX && leave(c, seq);
+}
+
+bool skv_age_make_own_room(struct skv_core *c, uint32_t pool)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const struct whose own = {.device = p->device, .account = p->account};
+
+	return park(c, &own) || is_read_out(c, &own);
+}
+
+/* Would segments for `pages` more pages fit, counting free and pending pages? */
+static bool has_room(const struct skv_core *c, const struct skv_pool_row *p, uint64_t pages)
+{
+	const uint64_t coming = p->count[SKV_OWNER_FREE] + (uint64_t)p->pending * p->pages_per_segment;
+	const uint64_t segments = pages > coming ? (pages - coming + p->pages_per_segment - 1) / p->pages_per_segment
+	                                         : 0;
+
+	return c->state.header->segment_bytes[p->device] + segments * p->segment_bytes <=
+	       c->memory[p->device].limits.pool_bytes;
+}
+
+/* The sequence still exists: it is dropped in turns. */
+static void tell_dropped(const struct skv_core *c, uint32_t seq, bool for_room)
+{
+	if (c->dropped_cb)
+		c->dropped_cb(c->dropped_data, skv_account_row(&c->state, skv_seq_row(&c->state, seq)->account)->uid,
+		              for_room);
+}
+
+bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const struct whose others = {p->device, part_of(c, p->device, p->account), SKV_NO_INDEX};
+	const struct whose own = {.device = p->device, .account = p->account};
+	const bool has_part = skv_account_row(&c->state, p->account)->page_bytes[p->device] >= others.part;
+	uint32_t seq;
+
+	if (has_room(c, p, pages))
+		return false; /* the lease is refused for another reason */
+	if (skv_task_frees(c, p->device))
+		return true;
+	if ((!has_part && park(c, &others)) || park(c, &own))
+		return true;
+	seq = has_part ? SKV_NO_INDEX : oldest(c, &others, false);
+	if (seq == SKV_NO_INDEX || skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
+		return is_read_out(c, has_part ? &own : &others);
+	skv_write_header(&c->state)->dropped_for_room++;
+	tell_dropped(c, seq, true);
+	return true;
+}
+
+/* Is it a prefix, in host memory or anywhere, that may make room? */
+static bool is_prefix_to_go(const struct skv_core *c, uint32_t seq, bool anywhere)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	return skv_is_prefix(q) &&
+	       may_go(c, seq, anywhere ? skv_pool_row(&c->state, q->pool)->device : SKV_DEVICE_HOST);
+}
+
+static bool is_parking_prefix(const struct skv_core *c, uint32_t account)
+{
+	for (uint32_t i = skv_park_first(c, account); i != SKV_NO_INDEX; i = skv_park_after(c, i))
+		if (skv_is_prefix(skv_seq_row(&c->state, i)))
+			return true;
+	return false;
+}
+
+bool skv_age_trim_prefixes(struct skv_core *c, uint32_t account)
+{
+	const uint64_t charged = skv_charged(c, account), quota = c->memory[SKV_DEVICE_HOST].limits.account_bytes;
+	const uint32_t has = skv_account_row(&c->state, account)->sequences, most = c->config.account_sequences;
+	const bool too_many = has > most - most / 4, too_large = charged / 3 > quota / 4;
+	const bool waits = c->parks && has <= most - most / 8 && charged / 7 <= quota / 8;
+	uint32_t left = has > most ? has - most : 1;
+
+	if ((!too_many && !too_large) || skv_task_frees(c, SKV_DEVICE_HOST) || (waits && is_parking_prefix(c, account)))
+		return false;
+	for (uint32_t seq = skv_idle_first(c, account), next; seq != SKV_NO_INDEX && left > 0; seq = next) {
+		next = skv_idle_after(c, seq);
+		if (!is_prefix_to_go(c, seq, too_many))
+			continue;
+		if (waits ? !leave(c, seq) : skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
+			break;
+		left--;
+	}
+	return true;
+}
+
+void skv_core_dropped(const struct skv_core *c, uint64_t *ret_age, uint64_t *ret_room)
+{
+	*ret_age = c->state.header->dropped_for_age;
+	*ret_room = c->state.header->dropped_for_room;
+}
+
+void skv_core_on_dropped(struct skv_core *c, void (*cb)(void *, uid_t, bool for_room), void *userdata)
+{
+	c->dropped_cb = cb;
+	c->dropped_data = userdata;
+}
+
+/* Ages a sequence without a holder. False: out of memory for dropping it. */
+static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	if (q->idle_since_ns == 0) {
+		skv_write_seq(&c->state, seq)->idle_since_ns = now_ns;
+	} else if (ttl_ns && now_ns - q->idle_since_ns >= ttl_ns) {
+		if (skv_task_drop(c, seq, SKV_NO_INDEX, 0) < 0)
+			return false;
+		skv_write_header(&c->state)->dropped_for_age++;
+		tell_dropped(c, seq, false);
+	} else if (c->parks && park_ns && now_ns - q->idle_since_ns >= park_ns &&
+	           c->seqs[seq].parking == SKV_PARK_NOT) {
+		skv_park_set(c, seq, SKV_PARK_WANTED);
+	}
+	return true;
+}
+
+/* Continues with the accounts, then with the sequences. False: no units are left. */
+static bool sweep(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t *units)
+{
+	struct skv_aging *a = &c->aging;
+
+	for (; (a->account = skv_state_next(&c->state, SKV_TABLE_ACCOUNTS, a->account)) != SKV_NO_INDEX; a->account++) {
+		if (!skv_units_take(units, ROW_UNITS))
+			return false;
+		if (skv_age_trim_prefixes(c, a->account))
+			(void)skv_units_take(units, skv_account_row(&c->state, a->account)->sequences * ROW_UNITS);
+	}
+	for (; (a->seq = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, a->seq)) != SKV_NO_INDEX; a->seq++) {
+		if (!skv_units_take(units, ROW_UNITS))
+			return false;
+		if (a->forgets && c->seqs[a->seq].parking == SKV_PARK_FAILED)
+			skv_park_set(c, a->seq, SKV_PARK_NOT);
+		if (is_idle(c, a->seq) && !is_read(c, a->seq) && !age(c, a->seq, now_ns, park_ns, ttl_ns))
+			return true; /* a later pass retries */
+	}
+	return true;
+}
+
+bool skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t units)
+{
+	struct skv_aging *a = &c->aging;
+
+	if (!a->begun) {
+		/* sequences whose parking failed are retried after a while */
+		*a = (struct skv_aging){.begun = true};
+		a->forgets = c->park_failed_ns && now_ns - c->park_failed_ns >= PARK_AGAIN_NS;
+		if (a->forgets)
+			c->park_failed_ns = 0;
+	}
+	a->begun = !sweep(c, now_ns, park_ns, ttl_ns, &units);
+	return a->begun;
+}
