@@ -19,6 +19,7 @@
 #include "libclient/compress/schedule.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/pages.h"
 #include "libclient/prefill/schedule.h"
 #include "libclient/prims.h"
@@ -169,3 +170,11 @@ int policy_take_over(struct skv_seq *q)
 		policy_install(q, p, state);
 	return e;
 }
+
+static int adopt_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
+{
+	(void)n_tokens, (void)prompt;
+	return q->state_torn ? policy_take_over(q) : 0;
+}
+
+const struct feature adopt_feature = {.ready = adopt_ready};

@@ -13,11 +13,11 @@
 #include <string.h>
 
 #include "common/spec.h"
-#include "libclient/branches.h"
 #include "libclient/compress/attend.h"
 #include "libclient/device.h"
 #include "libclient/error.h"
 #include "libclient/evict/slot-mapping.h"
+#include "libclient/feature.h"
 #include "libclient/fence.h"
 #include "libclient/fp8.h"
 #include "libclient/hooks.h"
@@ -31,6 +31,7 @@
 #include "libclient/attn.h"
 #include "libclient/session.h"
 #include "libclient/sized.h"
+#include "libclient/workspace.h"
 
 /* Call the kernel that the plan asks for; `how` is the plan's mode, or dense if nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
@@ -152,7 +153,7 @@ static int decode_batches(struct skv_session *s, uint32_t layer, const struct sk
 	}
 	if (e == 0)
 		e = branches_join(s);
-	return e < 0 ? e : ranks_failed(s);
+	return e < 0 ? e : s->step.ranks_error;
 }
 
 /* ---- rows of prompts ------------------------------------------------------------------------- */
@@ -202,13 +203,13 @@ int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *g
 }
 
 /* Record some layers a step. If one misuses a primitive or cannot be recorded, no layer is replayed. */
-void attend_begin(struct skv_session *s)
+static void replay_begin(struct skv_session *s)
 {
 	const struct skv_attn *a;
 	uint32_t layer, end;
 	bool well = true;
 
-	if (!s->device || !replay_begin(s, &layer, &end))
+	if (!s->device || !replay_next(s, &layer, &end))
 		return;
 	for (; layer < end && well; layer++) {
 		well = replay_record_begin(s, layer, &a);
@@ -217,6 +218,8 @@ void attend_begin(struct skv_session *s)
 	}
 	replay_recorded(s, layer, well);
 }
+
+const struct feature replay_feature = {.open = replay_open, .close = replay_close, .begin = replay_begin};
 
 /* May a layer of the open step have K and V alone? Not if a sequence decodes or a policy accumulates scores. */
 static int check_append(const struct skv_session *s, uint32_t layer)

@@ -8,8 +8,6 @@
 
 #include <sparsekv/client.h>
 
-/* The step is laid out: record some of its layers on a device, if it is time to. */
-void attend_begin(struct skv_session *s);
 /* Append and attend as planned; with `decoded` only rows of prompts. The arguments must be checked. */
 int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a, bool decoded);
 

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/scratch.h"
 #include "libclient/session.h"
 
@@ -82,7 +83,7 @@ int attn_check(const struct skv_session *s, uint32_t layer, const struct skv_att
 
 /* ---- on the host ----------------------------------------------------------------------------- */
 
-int attn_prepare(struct skv_session *s)
+static int attn_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
 
@@ -91,6 +92,13 @@ int attn_prepare(struct skv_session *s)
 	return scratch_grow(s, &st->gathered, &st->gathered_bytes,
 	                    (size_t)st->rows * (q_width(s) + 2 * kv_width(s)) * sizeof(float));
 }
+
+static void attn_close(struct skv_session *s)
+{
+	scratch_free(s, s->step.gathered);
+}
+
+const struct feature attn_feature = {.prepare = attn_prepare, .close = attn_close};
 
 /* Do the host's kernels take such rows as they are? */
 static bool plain(const struct skv_session *s, uint32_t stride, uint32_t width)

@@ -14,7 +14,5 @@ int attn_check(const struct skv_session *s, uint32_t layer, const struct skv_att
 struct skv_attn attn_take(struct skv_session *s, const struct skv_attn *a);
 /* Copy the output to where the engine wants it. */
 void attn_give(struct skv_session *s, const struct skv_attn *a, const struct skv_attn *taken);
-/* Make room for that in the open step. */
-int attn_prepare(struct skv_session *s);
 
 #endif

@@ -21,6 +21,7 @@
 #include "libclient/device-slab.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/seq.h"
 
 #define SPARE_ENTRIES 64u
@@ -137,13 +138,15 @@ int device_seq_refresh(struct skv_seq *q)
 	return e < 0 ? e : entered(q, upload_tables);
 }
 
-int device_seq_ready(struct skv_seq *q, uint32_t len)
+/* Before a step: bring the copy up to date, with room for the step. */
+static int device_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	int e;
 
+	(void)prompt;
 	if (!q->session->device)
 		return 0;
-	q->on_device.wanted = entries_needed(q, len);
+	q->on_device.wanted = entries_needed(q, q->len + n_tokens);
 	if (q->on_device.wanted <= q->on_device.capacity)
 		return q->on_device.old ? device_seq_refresh(q) : 0;
 	/* queued work reads and writes the copy, if there is one */
@@ -170,3 +173,5 @@ void device_seq_close(struct skv_seq *q)
 	slab_give(d, q->on_device.table, q->on_device.bytes);
 	device_leave(q->session, was);
 }
+
+const struct feature device_feature = {.close = device_close, .ready = device_ready};

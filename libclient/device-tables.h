@@ -10,8 +10,6 @@ struct skv_seq;
 /* All of these do nothing on host memory. */
 int device_seq_open(struct skv_seq *q);
 int device_seq_refresh(struct skv_seq *q); /* its tables changed outside of a step */
-/* Before a step that takes it to `len` tokens: bring the copy up to date, with room for the step. */
-int device_seq_ready(struct skv_seq *q, uint32_t len);
 void device_seq_close(struct skv_seq *q);
 
 #endif

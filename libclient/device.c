@@ -172,17 +172,8 @@ void device_close(struct skv_session *s)
 		d->backend->free(d->kseq);
 		d->backend->free(d->attended);
 		d->backend->free(d->holes);
-		d->backend->free(s->step.work.mem);
-		d->backend->free(s->step.arena);
-		d->backend->free(s->step.decompressed.mem);
-		d->backend->free(s->step.exchanged);
-		d->backend->free(s->step.recall.mem);
-		d->backend->free(s->step.tiles);
-		d->backend->free(s->sinks);
 		device_leave(s, was);
 	}
-	s->sinks = NULL;
-	s->step.work.mem = s->step.arena = s->step.decompressed.mem = s->step.exchanged = s->step.recall.mem = s->step.tiles = NULL;
 	free(d->stale);
 	free(d);
 	s->device = NULL;

@@ -9,7 +9,7 @@
 
 #include "common/seqmem.h"
 #include "kernels/device.h"
-#include "libclient/branches.h"
+#include "kernels/batch.h"
 #include "libclient/device-slab.h"
 #include "libclient/step.h"
 
@@ -37,6 +37,13 @@ struct device_step {
 	uint64_t n_evict; /* entries that its commits evict ... */
 	bool staged;      /* ... and the device's tables have these holes, or a queued step brings them */
 	struct skv_seq **seqs;       /* [n], cap allocated; none of them is freed before the step has run */
+};
+
+#define BRANCHES 16u /* limit of a step; further policy batches share them: workspace.h */
+
+struct branch {
+	struct skv_workspace work; /* its stream is the branch's */
+	void *end;                 /* an event */
 };
 
 /* Called for each step that has run, oldest first. 0, or a negative errno: it is called again. */

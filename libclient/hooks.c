@@ -2,6 +2,7 @@
 /* libclient/hooks.c - runs a policy's hooks for the sequences of a batch that decode. */
 #include "libclient/hooks.h"
 
+#include "libclient/feature.h"
 #include "libclient/policy.h"
 #include "libclient/prims.h"
 #include "libclient/seq.h"
@@ -16,22 +17,6 @@ static void run_after(struct skv_session *s, struct policy_batch *pb, const stru
 		pb->policy->block->after(ctx, layer);
 	if (pb->policy->plan[layer].evict.granularity && !x->retained)
 		policy_misuse(s, "layer %u evicts, but its hooks have not said what stays", layer);
-}
-
-void policy_step_end(struct skv_session *s, struct policy_batch *pb)
-{
-	struct policy_batch some = *pb;
-
-	for (uint32_t i = pb->first, end = pb->first + pb->n; i < end; i += some.n) {
-		some.first = i;
-		some.n = 0;
-		while (i + some.n < end && s->step.seqs[i + some.n]->n_new > 0)
-			some.n++;
-		policy_hook(s, &some, PHASE_END, 0);
-		if (some.n == 0)
-			some.n = 1; /* skip a cancelled one */
-	}
-	s->batch = pb;
 }
 
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer)
@@ -59,3 +44,28 @@ void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phas
 		block->step_end(&ctx);
 	s->phase = PHASE_NONE;
 }
+
+/* Run step_end() for the sequences of a batch that are not cancelled, once for each run of adjacent ones. */
+static void end_of_batch(struct skv_session *s, struct policy_batch *pb)
+{
+	struct policy_batch some = *pb;
+
+	for (uint32_t i = pb->first, end = pb->first + pb->n; i < end; i += some.n) {
+		some.first = i;
+		some.n = 0;
+		while (i + some.n < end && s->step.seqs[i + some.n]->n_new > 0)
+			some.n++;
+		policy_hook(s, &some, PHASE_END, 0);
+		if (some.n == 0)
+			some.n = 1; /* skip a cancelled one */
+	}
+	s->batch = pb;
+}
+
+static void hooks_end(struct skv_session *s)
+{
+	for (uint32_t i = 0; i < s->step.n_batches; i++)
+		end_of_batch(s, &s->step.batch[i]);
+}
+
+const struct feature hooks_feature = {.end = hooks_end};

@@ -7,7 +7,5 @@
 
 /* Run a hook for the decoding sequences of a batch. */
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer);
-/* Run step_end() for the sequences of the batch that are not cancelled, once for each run of adjacent ones. */
-void policy_step_end(struct skv_session *s, struct policy_batch *pb);
 
 #endif

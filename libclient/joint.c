@@ -20,6 +20,7 @@
 
 #include "libclient/device.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/policy.h"
 #include "libclient/request.h"
 #include "libclient/scratch.h"
@@ -47,7 +48,7 @@ uint32_t joint_generation(uint64_t generation)
 	return (uint32_t)(generation & 0x7fffff) + 1; /* exact in fp32 */
 }
 
-int joint_open(struct skv_session *s)
+static int joint_open(struct skv_session *s)
 {
 	struct joint *r;
 	void *mem = NULL, *told = NULL, *was;
@@ -73,17 +74,15 @@ int joint_open(struct skv_session *s)
 	return e;
 }
 
-void joint_close(struct skv_session *s)
+static void joint_close(struct skv_session *s)
 {
 	struct joint *r = s->joint;
 	void *was;
 
 	if (!r)
 		return;
-	if (!s->device) {
-		free(r->mem);
-	} else if (device_enter(s, &was) == 0) {
-		s->device->backend->free(r->mem);
+	scratch_free(s, r->mem);
+	if (s->device && device_enter(s, &was) == 0) {
 		s->device->backend->free_host(r->told);
 		if (r->stream)
 			s->device->backend->stream_free(r->stream);
@@ -264,3 +263,5 @@ uint32_t joint_agreed_swap(const struct skv_session *s)
 	/* confirmations that long ago were answered, and every rank has taken the answer */
 	return r->asked < DEVICE_STEPS ? 0 : r->ready[r->asked % DEVICE_STEPS];
 }
+
+const struct feature joint_feature = {.open = joint_open, .close = joint_close, .turn = joint_begin};

@@ -17,9 +17,6 @@ struct skv_session;
 /* Numbers that ranks exchange when they commit; each becomes the largest of all ranks'. */
 #define JOINT_WORDS 6u
 
-int joint_open(struct skv_session *s);
-void joint_close(struct skv_session *s);
-
 /* 0, or -ECONNABORTED: a commit was not confirmed, or ranks run different policies. Then nothing may begin any more. */
 int joint_state(const struct skv_session *s);
 /* Before the first step: wait until all ranks have begun. Returns as joint_state(). */

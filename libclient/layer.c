@@ -3,8 +3,11 @@
 #include "libclient/layer.h"
 
 #include "libclient/compress/compressor.h"
+#include "libclient/device.h"
+#include "libclient/feature.h"
 #include "libclient/model.h"
 #include "libclient/policy.h"
+#include "libclient/scratch.h"
 #include "libclient/session.h"
 
 static struct layer_class *class_of(struct skv_session *s, uint32_t layer)
@@ -67,6 +70,39 @@ bool batch_compresses(const struct policy_batch *pb, uint32_t layer)
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
+
+/* Copy the layers' sinks to the model's memory. Every layer has a row, even without sinks. */
+static int layer_open(struct skv_session *s)
+{
+	const struct skv_model *m = &s->model;
+	const size_t row = m->n_heads * sizeof(float);
+	size_t bytes = 0;
+	void *mem = NULL, *was;
+	bool any = false;
+	int e;
+
+	for (uint32_t layer = 0; layer < m->n_layers; layer++)
+		any |= model_sinks(m, layer) != NULL;
+	if (!any)
+		return 0;
+	e = device_enter(s, &was);
+	if (e < 0)
+		return e;
+	e = scratch_grow(s, &mem, &bytes, m->n_layers * row);
+	s->sinks = mem;
+	for (uint32_t layer = 0; layer < m->n_layers && e == 0; layer++)
+		if (model_sinks(m, layer))
+			e = device_put(s, s->sinks + (size_t)layer * m->n_heads, model_sinks(m, layer), row);
+	device_leave(s, was);
+	return e;
+}
+
+static void layer_close(struct skv_session *s)
+{
+	scratch_free(s, s->sinks);
+}
+
+const struct feature layer_feature = {.open = layer_open, .close = layer_close};
 
 struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
 {

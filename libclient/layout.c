@@ -19,11 +19,60 @@
 #include "libclient/device.h"
 #include "libclient/error.h"
 #include "libclient/evict/schedule.h"
+#include "libclient/feature.h"
 #include "libclient/pages.h"
 #include "libclient/prefill/schedule.h"
 #include "libclient/scratch.h"
 #include "libclient/seq.h"
 #include "libclient/steady.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static int layout_open(struct skv_session *s)
+{
+	s->step.class = calloc(s->model.n_layers, sizeof(*s->step.class));
+	return s->step.class ? 0 : error_set(-ENOMEM, "out of memory");
+}
+
+static void free_items(struct step *st)
+{
+	free(st->seqs);
+	free(st->items);
+	free(st->item);
+	free(st->index);
+	free(st->at_kseq);
+	free(st->due);
+	free(st->batch);
+}
+
+static void layout_close(struct skv_session *s)
+{
+	free_items(&s->step);
+	free(s->step.kseq);
+	free(s->step.class);
+}
+
+const struct feature layout_feature = {.open = layout_open, .close = layout_close};
+
+int layout_grow(struct skv_session *s, uint32_t n)
+{
+	struct step *st = &s->step;
+	uint32_t cap = n + n / 2;
+
+	if (n <= st->cap)
+		return 0;
+	free_items(st);
+	st->seqs = calloc(cap, sizeof(*st->seqs));
+	st->items = calloc(cap, sizeof(*st->items));
+	st->item = calloc(cap, sizeof(*st->item));
+	st->index = calloc(cap, sizeof(*st->index));
+	st->at_kseq = calloc(cap, sizeof(*st->at_kseq));
+	st->due = calloc(cap, sizeof(*st->due));
+	st->batch = calloc(cap, sizeof(*st->batch));
+	st->follows = false;
+	st->cap = st->seqs && st->items && st->item && st->index && st->at_kseq && st->due && st->batch ? cap : 0;
+	return st->cap ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
+}
 
 static int grow_kseq(struct skv_session *s, uint32_t n)
 {
@@ -36,6 +85,8 @@ static int grow_kseq(struct skv_session *s, uint32_t n)
 	}
 	return st->kseq ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
+
+/* ---- a class of layers ----------------------------------------------------------------------- */
 
 /* Sequence number `at` of the step as kernels see it in the layers of a class. */
 static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item *it, uint32_t at, uint32_t row,
@@ -231,6 +282,8 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 	c->prompts = batch_of(s, class, st->n_padded, st->n - st->n_decode);
 }
 
+/* ---- policy batches -------------------------------------------------------------------------- */
+
 /* What a commit will say of the sequence (`about`), except its layers' slots. */
 static uint32_t about_of(struct skv_seq *q, bool prompt)
 {
@@ -351,7 +404,9 @@ int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32
 	int e;
 
 	st->follows = false; /* until this one is laid out */
-	e = find_batches(s, items, n);
+	e = layout_grow(s, n);
+	if (e == 0)
+		e = find_batches(s, items, n);
 	if (e == 0)
 		e = fill_batches(s);
 	for (uint32_t i = 0; i < n && e == 0; i++) {

@@ -20,9 +20,6 @@
 #include "libclient/layer.h"
 #include "libclient/joint.h"
 #include "libclient/pages.h"
-#include "libclient/ranks.h"
-#include "libclient/scratch.h"
-#include "libclient/selection.h"
 #include "libclient/seq-table.h"
 #include "libclient/transaction.h"
 
@@ -138,7 +135,7 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 	if (s->device)
 		e = device_wait(s);
 	if (e == 0)
-		e = ranks_failed(s);
+		e = s->step.ranks_error;
 	if (e < 0)
 		return e;
 	compress_evict_rows(q);
@@ -156,17 +153,9 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 	return joint_state(s);
 }
 
-static int prepare(struct skv_session *s)
-{
-	int e = scratch_prepare(s);
-
-	return e < 0 ? e : selections_prepare(s); /* room for slots */
-}
-
 int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance kind)
 {
 	const struct skv_step_item it = SKV_STEP_ITEM(.seq = q);
-	uint32_t demand;
 	int e = device_settle(s);
 
 	if (e < 0)
@@ -177,7 +166,7 @@ int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance k
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
 		q->next_slots[layer] = after(q, layer, kind);
 	q->next_about = about_after(q);
-	e = transaction_begin(s, &it, 1, prepare, &demand);
+	e = transaction_begin(s, &it, 1);
 	if (e == 0) {
 		e = carry(s, q);
 		if (e < 0)

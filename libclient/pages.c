@@ -17,7 +17,7 @@
 #include "libclient/device.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
-#include "libclient/lease/pool.h"
+#include "libclient/feature.h"
 #include "libclient/lease/stock.h"
 #include "libclient/prefill/schedule.h"
 #include "libclient/seq.h"
@@ -437,6 +437,20 @@ void pages_evict_surplus(struct skv_seq *q)
 			else
 				pages_evict(q, table, page);
 }
+
+static void pages_end(struct skv_session *s)
+{
+	for (uint32_t i = 0; i < s->step.n; i++)
+		if (s->step.seqs[i]->n_new > 0)
+			pages_evict_surplus(s->step.seqs[i]);
+}
+
+static void pages_close(struct skv_session *s)
+{
+	free(s->step.supplied);
+}
+
+const struct feature pages_feature = {.close = pages_close, .end = pages_end};
 
 /* Restore the one entry beyond the committed length: it names the parked page, or none. */
 void pages_unpark(struct skv_seq *q)

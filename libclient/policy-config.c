@@ -7,23 +7,12 @@
 #include <string.h>
 
 #include "common/spec.h"
-#include "libclient/compress/compressor.h"
 #include "libclient/conn.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/plugin.h"
-#include "libclient/prefill/schedule.h"
 #include "libclient/ranks.h"
 #include "libclient/seq.h"
-
-/* What features keep for a policy, made from its plans. */
-static const struct {
-	int (*make)(struct skv_session *s, struct policy *p);
-	void (*free)(struct policy *p); /* also called if make() failed or was not called */
-} features[] = {
-        {compressor_make, compressor_unmake},
-        {prefill_make, prefill_unmake},
-};
-#define N_FEATURES (sizeof(features) / sizeof(*features))
 
 struct policy *policy_put(struct skv_client *c, struct policy *p)
 {
@@ -31,8 +20,7 @@ struct policy *policy_put(struct skv_client *c, struct policy *p)
 		return NULL;
 	if (p->plugin)
 		plugin_release(c, p->plugin);
-	for (size_t i = 0; i < N_FEATURES; i++)
-		features[i].free(p);
+	features_unmake(p);
 	free(p->config);
 	free(p->spec);
 	free(p);
@@ -73,9 +61,7 @@ static int configure(struct skv_session *s, struct policy *p)
 		p->n_compress += p->plan[layer].compress.kind > 0;
 	}
 	e = ranks_check(s, p);
-	for (size_t i = 0; i < N_FEATURES && e == 0; i++)
-		e = features[i].make(s, p);
-	return e;
+	return e < 0 ? e : features_make(s, p);
 }
 
 bool policy_is(const struct policy *p, const struct skv_msg_policy *m)

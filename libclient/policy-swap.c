@@ -18,6 +18,7 @@
 #include "libclient/adopt.h"
 #include "libclient/conn.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/fence.h"
 #include "libclient/policy-config.h"
 #include "libclient/joint.h"
@@ -142,7 +143,8 @@ static struct request *next_swap(struct skv_session *s)
 	return NULL;
 }
 
-void policy_update(struct skv_session *s)
+/* Switch to the policy that the daemon wants, if that has changed. After any failure the old one stays. */
+static int swap_turn(struct skv_session *s)
 {
 	struct request *r = next_swap(s);
 	int e = r ? policy_follow(s, r) : 0;
@@ -150,7 +152,16 @@ void policy_update(struct skv_session *s)
 	if (r && !r->error)
 		policy_ack(s, ((const struct skv_msg_policy *)r->body)->generation, e, s->policy_error);
 	request_free(r);
+	return 0;
 }
+
+static void swap_close(struct skv_session *s)
+{
+	conn_orphan(s->client, s->policy_get);
+	request_free(s->swap);
+}
+
+const struct feature swap_feature = {.close = swap_close, .turn = swap_turn};
 
 /* ---- policies of sequences ------------------------------------------------------------------- */
 

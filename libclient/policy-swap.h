@@ -6,7 +6,5 @@
 #include "libclient/session.h"
 
 void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text);
-/* Switch to the policy that the daemon wants, if that has changed. After any failure the old one stays. */
-void policy_update(struct skv_session *s);
 
 #endif

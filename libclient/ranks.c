@@ -92,8 +92,3 @@ void ranks_reduce_scores(struct skv_session *s, const struct policy_batch *pb, u
 	if (x->page)
 		s->kernels->sum_pages(rows, x, &s->step.work);
 }
-
-int ranks_failed(const struct skv_session *s)
-{
-	return s->step.ranks_error;
-}

@@ -23,14 +23,11 @@ int ranks_check(const struct skv_session *s, const struct policy *p);
 
 /*
  * Call after the layer's scores were made of this rank's heads, for these rows: reduces them over all ranks, if ranks
- * share them. An error becomes the step's: ranks_failed().
+ * share them. An error becomes the step's: step.ranks_error.
  */
 void ranks_reduce_scores(struct skv_session *s, const struct policy_batch *pb, uint32_t layer, const struct skv_batch *rows);
 
 /* data[count], in the model's memory, becomes the maximum of all ranks'. An error becomes the step's, too. */
 void ranks_reduce(struct skv_session *s, uint32_t layer, float *data, size_t count);
-
-/* 0, or the error of all_reduce_max() in the open step. */
-int ranks_failed(const struct skv_session *s);
 
 #endif

@@ -16,6 +16,7 @@
 
 #include "libclient/conn.h"
 #include "libclient/device-step.h"
+#include "libclient/feature.h"
 #include "libclient/fence.h"
 #include "libclient/layer.h"
 #include "libclient/scratch.h"
@@ -79,7 +80,8 @@ static int lay_out(struct skv_session *s, uint32_t rows)
 	return e;
 }
 
-int recall_begin(struct skv_session *s)
+/* If recall is to be measured in this step, make room for it. */
+static int recall_prepare(struct skv_session *s)
 {
 	struct recall *r = &s->step.recall;
 	uint32_t every = interval(s), rows;
@@ -94,6 +96,13 @@ int recall_begin(struct skv_session *s)
 	r->n = s->step.n_decode < RECALL_SEQS ? s->step.n_decode : RECALL_SEQS;
 	return lay_out(s, rows);
 }
+
+static void recall_close(struct skv_session *s)
+{
+	scratch_free(s, s->step.recall.mem);
+}
+
+const struct feature recall_feature = {.prepare = recall_prepare, .close = recall_close};
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 

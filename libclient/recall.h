@@ -5,10 +5,7 @@
 
 struct layer;
 struct skv_index_list;
-struct skv_session;
 
-/* If recall is to be measured in this step, make room for it. 0, or a negative errno. */
-int recall_begin(struct skv_session *s);
 /*
  * For a layer that attends to a window or to these lists: recall_weigh() before it attends, which may overwrite q;
  * recall_measure() after it.

@@ -86,8 +86,11 @@ struct replay {
 int replay_open(struct skv_session *s)
 {
 	const uint32_t n = s->model.n_layers;
-	struct replay *r = calloc(1, sizeof(*r) + (size_t)REPLAY_KEYS * n * sizeof(*r->layers));
+	struct replay *r;
 
+	if (!s->device)
+		return 0;
+	r = calloc(1, sizeof(*r) + (size_t)REPLAY_KEYS * n * sizeof(*r->layers));
 	if (!r)
 		return error_set(-ENOMEM, "out of memory");
 	for (uint32_t i = 0; i < REPLAY_KEYS; i++)
@@ -368,7 +371,7 @@ static bool unrecorded(struct skv_session *s, struct replay_set *x)
 	return grow_marks(s);
 }
 
-bool replay_begin(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
+bool replay_next(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
 {
 	struct replay *r = s->replay;
 	struct replay_set *x;

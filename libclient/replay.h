@@ -11,7 +11,7 @@
 int replay_open(struct skv_session *s);
 void replay_close(struct skv_session *s);
 /* The step is laid out: compute its key. Returns whether to record layers *ret_first up to *ret_end now. */
-bool replay_begin(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end);
+bool replay_next(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end);
 /*
  * Record how decoding sequences attend in a layer with the rows *ret: all that is queued between begin and end, whose
  * result is `error`. Both return whether recording has succeeded so far. replay_recorded() then keeps all layers up to

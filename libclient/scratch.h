@@ -12,9 +12,6 @@ struct skv_session;
 
 /* Ensure at least `need` bytes of the session's memory. If it grows, the contents are lost. */
 int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
-/* Workspace of the kernels for the step, which is laid out. */
-int scratch_prepare(struct skv_session *s);
-/* Bytes of workspace that decoding one of its policy batches needs. */
-size_t scratch_of_batch(const struct skv_session *s, uint32_t batch);
+void scratch_free(struct skv_session *s, void *mem); /* NULL is fine */
 
 #endif

@@ -11,19 +11,15 @@
 
 #include <errno.h>
 
-#include "libclient/adopt.h"
 #include "libclient/compress/compressor.h"
 #include "libclient/compress/exchange.h"
-#include "libclient/compress/ready.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
-#include "libclient/device-tables.h"
 #include "libclient/error.h"
-#include "libclient/evict/slot-mapping.h"
+#include "libclient/feature.h"
 #include "libclient/joint.h"
 #include "libclient/maintenance.h"
 #include "libclient/seq.h"
-#include "libclient/seq-table.h"
 
 static bool compresses(const struct skv_seq *q, uint32_t layer)
 {
@@ -44,16 +40,8 @@ static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
 {
 	int e = exchange_has(q) ? joint_begin(s) : 0;
 
-	if (e == 0 && q->state_torn)
-		e = policy_take_over(q);
 	if (e == 0)
-		e = device_seq_ready(q, q->len);
-	if (e == 0)
-		e = decompress_foreign(s, q);
-	if (e == 0)
-		e = slots_ready(s, q, true);
-	if (e == 0)
-		e = compress_ready(s, q, true);
+		e = features_ready(q, 0, true);
 	q->sealing = n;
 	while (e == 0 && q->compresses && behind(q, n))
 		e = maintenance_run(s, q, MAINTENANCE_COMPRESS);
@@ -116,3 +104,20 @@ int seal_ready(struct skv_session *s, struct skv_seq *q, uint32_t n)
 		why = unsealable(q, n);
 	return why ? error_set(-ESTALE, "the first %u tokens cannot be sealed: %s", n, why) : e;
 }
+
+/* Record the policy under which tokens are computed: if it is a single one, they can become a prefix of others. */
+static int seal_sign(struct skv_seq *q, uint32_t n_tokens, bool prompt)
+{
+	const uint64_t policy = seq_policy(q)->fingerprint;
+
+	(void)prompt;
+	if (n_tokens == 0)
+		return 0;
+	if (q->len == 0)
+		q->mem->sealed = 0;
+	if (q->mem->policy != policy)
+		q->mem->policy = q->len == 0 ? policy : 0;
+	return 0;
+}
+
+const struct feature seal_feature = {.ready = seal_sign};

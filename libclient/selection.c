@@ -4,7 +4,10 @@
  */
 #include "libclient/selection.h"
 
+#include <stdlib.h>
+
 #include "common/spec.h"
+#include "libclient/feature.h"
 #include "libclient/layer.h"
 #include "libclient/policy.h"
 #include "libclient/ranks.h"
@@ -124,7 +127,8 @@ static void carve_all(struct skv_session *s, struct carver *c)
 	st->slot = carve(c, (size_t)(st->n - st->n_decode) * s->model.n_kv_heads * sizeof(*st->slot));
 }
 
-int selections_prepare(struct skv_session *s)
+/* Make room for the decoding sequences of the step. */
+static int select_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
 	struct carver c = {0};
@@ -139,3 +143,11 @@ int selections_prepare(struct skv_session *s)
 		carve_all(s, &c);
 	return 0;
 }
+
+static void select_close(struct skv_session *s)
+{
+	free(s->step.selection);
+	scratch_free(s, s->step.arena);
+}
+
+const struct feature select_feature = {.prepare = select_prepare, .close = select_close};

@@ -26,7 +26,4 @@ static inline uint32_t selection_tokens(const struct skv_batch *b)
  */
 bool selection_fuses_sketches(const struct skv_session *s, const struct skv_plan *plan, uint32_t layer);
 
-/* Make room for the decoding sequences of the step. 0, or -ENOMEM. */
-int selections_prepare(struct skv_session *s);
-
 #endif

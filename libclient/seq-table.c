@@ -11,8 +11,8 @@
 #include <stdlib.h>
 
 #include "libclient/conn.h"
-#include "libclient/device-tables.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/lease/pool.h"
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
@@ -176,6 +176,14 @@ int seq_settle_fork(struct skv_seq *q)
 	conn_orphan(q->session->client, r);
 	return 0;
 }
+
+static int fork_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
+{
+	(void)n_tokens, (void)prompt;
+	return seq_settle_fork(q);
+}
+
+const struct feature fork_feature = {.ready = fork_ready};
 
 uint64_t seq_resident(const struct skv_seq *q)
 {

@@ -10,26 +10,21 @@
 
 #include "common/fd.h"
 #include "common/spec.h"
-#include "libclient/branches.h"
 #include "libclient/conn.h"
 #include "libclient/device.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/fence.h"
 #include "libclient/lease/stock.h"
 #include "libclient/model.h"
 #include "libclient/pages.h"
-#include "libclient/joint.h"
 #include "libclient/policy-config.h"
 #include "libclient/policy-swap.h"
 #include "libclient/reconnect.h"
-#include "libclient/replay.h"
-#include "libclient/scratch.h"
 #include "libclient/seq.h"
 #include "libclient/seq-lifecycle.h"
 #include "libclient/seq-table.h"
-#include "libclient/stats.h"
-#include "libclient/step-lifecycle.h"
 #include "libclient/transaction.h"
 
 /* ---- opened ---------------------------------------------------------------------------------- */
@@ -41,8 +36,6 @@ static int choose_kernels(struct skv_session *s)
 	const char *isa = getenv("SPARSEKV_ISA"), *wrong;
 	int e = m->device == SKV_DEVICE_HOST ? 0 : device_open(s, transaction_finished);
 
-	if (e == 0 && s->device)
-		e = replay_open(s);
 	if (e < 0)
 		return e;
 	s->shape = (struct skv_shape){
@@ -63,32 +56,6 @@ static int choose_kernels(struct skv_session *s)
 			isa ? isa : "");
 	wrong = s->kernels->unsupported(&s->shape);
 	return wrong ? error_set(-EINVAL, "model: %s", wrong) : 0;
-}
-
-/* Copy the layers' sinks to the model's memory. Every layer has a row, even without sinks. */
-static int copy_sinks(struct skv_session *s)
-{
-	const struct skv_model *m = &s->model;
-	const size_t row = m->n_heads * sizeof(float);
-	size_t bytes = 0;
-	void *mem = NULL, *was;
-	bool any = false;
-	int e;
-
-	for (uint32_t layer = 0; layer < m->n_layers; layer++)
-		any |= model_sinks(m, layer) != NULL;
-	if (!any)
-		return 0;
-	e = device_enter(s, &was);
-	if (e < 0)
-		return e;
-	e = scratch_grow(s, &mem, &bytes, m->n_layers * row);
-	s->sinks = mem;
-	for (uint32_t layer = 0; layer < m->n_layers && e == 0; layer++)
-		if (model_sinks(m, layer))
-			e = device_put(s, s->sinks + (size_t)layer * m->n_heads, model_sinks(m, layer), row);
-	device_leave(s, was);
-	return e;
 }
 
 /* Take over the daemon's answer to OPEN. */
@@ -132,18 +99,7 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 	if (e == 0)
 		e = choose_kernels(s);
 	if (e == 0)
-		e = stats_open(s);
-	if (e == 0)
-		e = copy_sinks(s);
-	if (e == 0)
-		e = joint_open(s);
-	if (e == 0)
-		e = stock_init(s);
-	if (e == 0) {
-		s->step.class = calloc(s->model.n_layers, sizeof(*s->step.class));
-		if (!s->step.class)
-			e = error_set(-ENOMEM, "out of memory");
-	}
+		e = features_open(s);
 	if (e < 0) {
 		session_free(s);
 		return e;
@@ -205,16 +161,7 @@ void session_free(struct skv_session *s)
 	while (s->seqs)
 		seq_free(s->seqs);
 	policy_put(s->client, s->policy);
-	conn_orphan(s->client, s->policy_get);
-	stock_deinit(s);
-	request_free(s->swap);
-	joint_close(s);
-	replay_close(s);
-	branches_close(s);
-	device_close(s);
-	step_free(s);
-	free(s->sinks);
-	free(s->windows);
+	features_close(s);
 	if (s->page)
 		munmap(s->page, s->page_bytes);
 	pthread_mutex_destroy(&s->lock);

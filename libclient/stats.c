@@ -6,9 +6,11 @@
 #include <stdlib.h>
 
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/seq.h"
 
-int stats_open(struct skv_session *s)
+/* Compute what is constant for the model. */
+static int stats_open(struct skv_session *s)
 {
 	const uint32_t n = s->model.n_layers;
 
@@ -27,6 +29,13 @@ int stats_open(struct skv_session *s)
 	}
 	return 0;
 }
+
+static void stats_close(struct skv_session *s)
+{
+	free(s->windows);
+}
+
+const struct feature stats_feature = {.open = stats_open, .close = stats_close};
 
 /* Tokens that rows of a sequence attend to without a policy, over all layers; `first` tokens came before these rows. */
 static uint64_t causal_tokens(const struct skv_session *s, uint32_t first, uint32_t rows)

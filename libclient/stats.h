@@ -10,7 +10,6 @@
 struct skv_seq;
 struct skv_session;
 
-int stats_open(struct skv_session *s); /* computes what is constant for the model */
 /*
  * Count tokens that decoding rows, from position `first` on, attended to together, each once for each q head: all rows
  * of a committed step, accepted or not.

@@ -42,7 +42,7 @@ struct policy_batch {
 	/* of one layer at a time, for decoding sequences: slots of new tokens; ranks of tokens or pages */
 	uint32_t *slot;
 	float *rank;
-	uint32_t branch; /* that its layers' work is queued on: see branches.h */
+	uint32_t branch; /* that its layers' work is queued on: see workspace.h */
 	size_t tiles_at; /* in step.tiles: lists that its prompts keep for later layers */
 };
 
@@ -113,7 +113,7 @@ struct step {
 	struct skv_workspace work;  /* of the kernels */
 	struct policy_batch *batch; /* [n_batches], cap allocated; in the order of their first items */
 	uint32_t n_batches;
-	uint32_t n_branches; /* that the layers use: see branches.h */
+	uint32_t n_branches; /* that the layers use: see workspace.h */
 	struct selection *selection; /* of all batches */
 	uint32_t cap_selection;
 	uint32_t *slot;        /* slots of new prompt tokens, one layer at a time */

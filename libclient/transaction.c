@@ -13,15 +13,16 @@
  *     committed.
  *   - On a device the same stores are the work of its last kernel (device-step.c).
  */
-#include "libclient/compress/exchange.h"
 #include "libclient/transaction.h"
 
 #include <errno.h>
 #include <string.h>
 
+#include "libclient/compress/exchange.h"
 #include "libclient/device.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/fence.h"
 #include "libclient/layout.h"
 #include "libclient/lease/pool.h"
@@ -48,8 +49,7 @@ static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 		q->n_evict = 0;
 }
 
-static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n, int (*prepare)(struct skv_session *),
-                 uint32_t *ret_demand)
+static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct pages p = {0};
 	int e = s->step.steady ? steady_lay_out(s, &p) : layout_step(s, items, n, &p);
@@ -61,7 +61,7 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = error_set(-ENOSPC, "the step needs %llu pages, and what is still to come of its prompts %llu: more than a pool can "
 		         "have", (unsigned long long)p.need, (unsigned long long)p.set_aside);
 	if (e == 0)
-		e = prepare(s);
+		e = features_prepare(s);
 	if (e == 0)
 		e = pages_prepare(s, p.need);
 	if (e == 0 && s->stock.n < all && device_evicts(s))
@@ -73,7 +73,6 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = device_prepare(s, need + (uint32_t)p.holes);
 	if (e == 0 && p.copies > 0)
 		e = pages_unshare(s);
-	*ret_demand = p.demand < UINT32_MAX / 8 ? (uint32_t)p.demand : UINT32_MAX / 8;
 	return e;
 }
 
@@ -104,11 +103,10 @@ static void supply(struct skv_session *s, uint32_t n)
 		pages_supply(s, st->seqs[st->index[st->due[i]]]);
 }
 
-int transaction_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n,
-                      int (*prepare)(struct skv_session *), uint32_t *ret_demand)
+int transaction_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct step *st = &s->step;
-	int e = admit(s, items, n, prepare, ret_demand);
+	int e = admit(s, items, n);
 
 	if (e < 0) {
 		st->follows = false;

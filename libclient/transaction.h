@@ -11,11 +11,10 @@ struct skv_session;
 struct skv_step_item;
 
 /*
- * Lay the items out, which must be checked, supply their pages, and inform the kernels. `prepare` makes room for what
- * the step computes, before anything is changed. On failure nothing has changed.
+ * Lay the items out, which must be checked, make room for what the step computes, supply pages, and inform the kernels.
+ * On failure nothing has changed.
  */
-int transaction_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n,
-                      int (*prepare)(struct skv_session *), uint32_t *ret_demand);
+int transaction_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n);
 /* Discard what was begun. */
 void transaction_abort(struct skv_session *s);
 /* The next commit changes the policy's state: mark the state, so that death before that commit is detected. */

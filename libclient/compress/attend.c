@@ -11,6 +11,7 @@
 #include "libclient/compress/attend.h"
 
 #include "libclient/compress/compressor.h"
+#include "libclient/compress/exchange.h"
 #include "libclient/layer.h"
 #include "libclient/scratch.h"
 #include "libclient/seq.h"
@@ -89,7 +90,8 @@ static uint64_t pages_needed(struct skv_session *s, const struct policy_batch *p
 	return most;
 }
 
-int compress_prepare(struct skv_session *s)
+/* Make room for the rows that are decompressed in the open step. */
+static int decompress_prepare(struct skv_session *s)
 {
 	struct decompressed *r = &s->step.decompressed;
 	uint64_t pages = 0;
@@ -118,6 +120,19 @@ int compress_prepare(struct skv_session *s)
 	at += (s->step.n_kseq * sizeof(struct skv_kseq) + 63) / 64 * 64;
 	r->table = (skv_pte *)at;
 	return 0;
+}
+
+int compress_prepare(struct skv_session *s)
+{
+	int e = scratch_grow(s, &s->step.exchanged, &s->step.exchanged_bytes, exchange_bytes(s));
+
+	return e < 0 ? e : decompress_prepare(s);
+}
+
+void compress_close(struct skv_session *s)
+{
+	scratch_free(s, s->step.exchanged);
+	scratch_free(s, s->step.decompressed.mem);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ bool exchange_has(const struct skv_seq *q);
 size_t exchange_bytes(const struct skv_session *s);
 /*
  * Queue the compression of a batch's tokens in n layers. The codecs of their shapes agree in all but pointers. An error
- * of the exchange becomes the step's: ranks_failed().
+ * of the exchange becomes the step's: step.ranks_error.
  */
 void exchange_compress(struct skv_session *s, const struct skv_shape *shapes, uint32_t n, const struct skv_batch *batch);
 

@@ -5,13 +5,14 @@
  * Maintenance transactions compress the tokens of a prompt before the first decode step after it, and decompress tokens
  * that are compressed in another way than the policy compresses.
  */
-#include "libclient/compress/ready.h"
-
+#include "libclient/compress/attend.h"
 #include "libclient/compress/compressor.h"
+#include "libclient/compress/encode.h"
 #include "libclient/compress/exchange.h"
 #include "libclient/compress/lengths.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device-tables.h"
+#include "libclient/feature.h"
 #include "libclient/joint.h"
 #include "libclient/maintenance.h"
 #include "libclient/pages.h"
@@ -51,12 +52,16 @@ static int decompress(struct skv_session *s, struct skv_seq *q)
 	return e;
 }
 
-int decompress_foreign(struct skv_session *s, struct skv_seq *q)
+/* Decompress tokens that are compressed in another way than its policy compresses. */
+static int decompress_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
+	(void)n_tokens, (void)prompt;
 	if (q->compresses_known || !compress_any(q) || (compress_as_planned(q) && compress_possible(q)))
 		return 0;
-	return decompress(s, q);
+	return decompress(q->session, q);
 }
+
+const struct feature decompress_feature = {.ready = decompress_ready};
 
 /* Pages of compressed tokens, summed over all layers. */
 static int32_t count_compressed(const struct skv_seq *q)
@@ -100,10 +105,13 @@ static bool behind(const struct skv_seq *q)
 	return false;
 }
 
-int compress_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
+/* Before a decode step, compress all that it expects to be compressed. */
+static int compress_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
+	struct skv_session *s = q->session;
 	int e = 0;
 
+	(void)n_tokens;
 	if (!q->compresses_known) {
 		e = decide(s, q);
 		if (e < 0)
@@ -117,3 +125,12 @@ int compress_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 		e = maintenance_run(s, q, MAINTENANCE_COMPRESS);
 	return e;
 }
+
+const struct feature compress_feature = {
+	.make = compressor_make,
+	.unmake = compressor_unmake,
+	.close = compress_close,
+	.ready = compress_ready,
+	.prepare = compress_prepare,
+	.end = compress_step_end,
+};

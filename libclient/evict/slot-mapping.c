@@ -3,7 +3,7 @@
  * libclient/evict/slot-mapping.c - the slot mapping of layers that evict tokens, or pages of single kv heads.
  *
  * In a step only a few more kernels run, before a layer's attention: slots_append(). All else is done by maintenance
- * transactions, which slots_ready() runs before the step.
+ * transactions, which evict_ready() runs before the step.
  *
  * A policy that evicts single tokens or pages finds a layer in one of three states:
  *   - slot metadata of the same granularity, made by any policy: the policy continues with it
@@ -15,6 +15,7 @@
 #include <errno.h>
 
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/layer.h"
 #include "libclient/maintenance.h"
 #include "libclient/seq.h"
@@ -67,12 +68,15 @@ static int compact(struct skv_session *s, struct skv_seq *q)
 	return e;
 }
 
-int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
+/* Make slots and their metadata what the policy's plans, and a prompt or decode step, need. */
+static int evict_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	const struct policy *p = seq_policy(q);
+	struct skv_session *s = q->session;
 	bool fits = true, binds = !q->has_state && p->n_evicting_pages > 0;
 	int e = 0;
 
+	(void)n_tokens;
 	if (!(q->about & SKV_ABOUT_SLOTS) && p->n_evicting == 0)
 		return 0;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
@@ -101,3 +105,5 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 		e = maintenance_run(s, q, MAINTENANCE_BUILD_STATE);
 	return e;
 }
+
+const struct feature evict_feature = {.ready = evict_ready};

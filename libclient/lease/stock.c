@@ -25,6 +25,7 @@
 #include "common/sort.h"
 #include "libclient/conn.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/lease/pool.h"
 #include "libclient/reconnect.h"
 #include "libclient/seq.h"
@@ -34,13 +35,13 @@
 #define HIGH(demand) (4 * (uint64_t)(demand))
 #define PAUSE_STEPS 16 /* steps between requests ahead of need while the pool is empty */
 
-int stock_init(struct skv_session *s)
+static int stock_open(struct skv_session *s)
 {
 	s->stock.msg = malloc(sizeof(*s->stock.msg) + SKV_WIRE_MAX_RUNS * sizeof(struct skv_wire_run));
 	return s->stock.msg ? 0 : error_set(-ENOMEM, "out of memory");
 }
 
-void stock_deinit(struct skv_session *s)
+static void stock_close(struct skv_session *s)
 {
 	conn_orphan(s->client, s->stock.get);
 	free(s->stock.ids);
@@ -315,8 +316,10 @@ uint64_t stock_set_aside(const struct skv_session *s)
 	return s->stock.set_aside + s->step.aside_change;
 }
 
-void stock_tend(struct skv_session *s, uint32_t demand)
+/* Request pages ahead of need, and give back surplus and released pages. Never waits. */
+static void stock_begin(struct skv_session *s)
 {
+	const uint32_t demand = s->step.demand < UINT32_MAX / 8 ? (uint32_t)s->step.demand : UINT32_MAX / 8;
 	struct stock *st = &s->stock;
 	uint64_t n, ahead = stock_set_aside(s);
 
@@ -336,3 +339,5 @@ void stock_tend(struct skv_session *s, uint32_t demand)
 	else if (st->n > HIGH(st->demand) + ahead)
 		put(s, st->n - (uint32_t)(FILL(st->demand) + ahead));
 }
+
+const struct feature stock_feature = {.open = stock_open, .close = stock_close, .begin = stock_begin};

@@ -10,8 +10,6 @@
 
 struct skv_seq;
 
-int stock_init(struct skv_session *s);
-void stock_deinit(struct skv_session *s);
 /* Count `n` more leased pages of this session: the stack gets room to push each of them. */
 int stock_grow(struct skv_session *s, uint64_t n);
 /* Ensure that at least `need` pages are in stock. Waits for the daemon if necessary. */
@@ -20,8 +18,6 @@ int stock_reserve(struct skv_session *s, uint32_t need);
 void stock_put_aside(struct skv_seq *q, uint64_t n);
 /* Pages set aside for prompts, including the change that the step being begun makes. */
 uint64_t stock_set_aside(const struct skv_session *s);
-/* Request pages ahead of need, and give back surplus and released pages. Never waits. */
-void stock_tend(struct skv_session *s, uint32_t demand);
 /* Give all pages back as far as the daemon can be reached; for the end of a session. */
 void stock_return(struct skv_session *s);
 /* Post LEASE_PUT or SEQ_RELEASE of these pages, in several messages if needed. Sorts ids; returns the number posted. */

@@ -11,6 +11,7 @@
 
 #include "kernels/prefill.h"
 #include "libclient/error.h"
+#include "libclient/feature.h"
 #include "libclient/layer.h"
 #include "libclient/prefill/schedule.h"
 #include "libclient/scratch.h"
@@ -129,12 +130,15 @@ static size_t workspace_bytes(struct skv_session *s, const struct policy_batch *
 	return most;
 }
 
-int prefill_prepare(struct skv_session *s)
+static int prefill_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
-	size_t work = 0, lists = lay_out(s);
+	size_t work = 0, lists;
 	int e;
 
+	if (st->rows == 0) /* a maintenance transaction */
+		return 0;
+	lists = lay_out(s);
 	for (uint32_t i = st->n_decode; i < st->n; i++)
 		prefill_find_sparse(st->seqs[i]);
 	for (uint32_t i = 0; i < st->n_batches; i++) {
@@ -150,6 +154,18 @@ int prefill_prepare(struct skv_session *s)
 		            "smaller steps need less", lists, st->n - st->n_decode, work);
 	return e;
 }
+
+static void prefill_close(struct skv_session *s)
+{
+	scratch_free(s, s->step.tiles);
+}
+
+const struct feature prefill_feature = {
+	.make = prefill_make,
+	.unmake = prefill_unmake,
+	.prepare = prefill_prepare,
+	.close = prefill_close,
+};
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
