@@ -51,15 +51,15 @@ int policy_adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 	if (!state)
 		return error_set(-ENOMEM, "out of memory");
 	if (block->adopt) {
-		s->batch = NULL;
-		s->phase = PHASE_ADOPT;
-		s->adopting_state = state;
-		s->misused = false;
+		s->hook.batch = NULL;
+		s->hook.phase = PHASE_ADOPT;
+		s->hook.adopting_state = state;
+		s->hook.misused = false;
 		r = block->adopt(&ctx, text, sizeof(text));
-		s->phase = PHASE_NONE;
-		if (s->misused) {
-			snprintf(text, sizeof(text), "%.*s", (int)sizeof(text) - 1, s->misuse);
-			s->misused = false;
+		s->hook.phase = PHASE_NONE;
+		if (s->hook.misused) {
+			snprintf(text, sizeof(text), "%.*s", (int)sizeof(text) - 1, s->hook.misuse);
+			s->hook.misused = false;
 			r = -1;
 		}
 	}
@@ -95,7 +95,7 @@ void policy_install(struct skv_seq *q, const struct policy *p, void *state)
 		device_settle(q->session); /* if it fails, the device runs nothing any more */
 	pages_forget_state(q);
 	q->on_device.old = q->session->device;
-	q->compresses = q->compresses_known = q->steady = false;
+	q->compress.on = q->compress.known = q->steady = false;
 	q->has_state = p->n_state_layers == 0 || q->len == 0;
 	m->state_version = p->state_version;
 	/* the next step fills the state pages and commits them: until then the state is of no commit */

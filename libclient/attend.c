@@ -101,8 +101,8 @@ static void decode(struct skv_session *s, const struct layer *l)
 	uint32_t how = plan->attend;
 	bool scored;
 
-	s->batch = l->batch;
-	s->step.q = l->attn->q;
+	s->hook.batch = l->batch;
+	s->hook.q = l->attn->q;
 	if (plan->evict.granularity)
 		slots_append(l);
 	else

@@ -89,13 +89,13 @@ static int attn_prepare(struct skv_session *s)
 
 	if (s->device)
 		return 0;
-	return scratch_grow(s, &st->gathered, &st->gathered_bytes,
+	return scratch_grow(s, &st->attn.mem, &st->attn.bytes,
 	                    (size_t)st->rows * (q_width(s) + 2 * kv_width(s)) * sizeof(float));
 }
 
 static void attn_close(struct skv_session *s)
 {
-	scratch_free(s, s->step.gathered);
+	scratch_free(s, s->step.attn.mem);
 }
 
 const struct feature attn_feature = {.prepare = attn_prepare, .close = attn_close};
@@ -122,7 +122,7 @@ static const void *take(struct skv_session *s, const void *from, uint32_t *strid
 struct skv_attn attn_take(struct skv_session *s, const struct skv_attn *a)
 {
 	const uint32_t q = q_width(s), kv = kv_width(s);
-	float *to = s->step.gathered;
+	float *to = s->step.attn.mem;
 	struct skv_attn x = *a;
 
 	if (s->device)

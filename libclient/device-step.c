@@ -230,7 +230,7 @@ static const uint32_t *lay_of(const struct skv_seq *q, struct skv_lay *lay, uint
 	const size_t bytes = slots ? q->layout.n_layers * sizeof(*q->next_slots) : 0;
 
 	if (prompt)
-		lay->prompt = q->next_prompt;
+		lay->prompt = q->prompt.next;
 	memcpy(lay->slots, q->next_slots, bytes);
 	*ret_n = (uint32_t)((bytes + (prompt ? sizeof(lay->prompt) : 0)) / sizeof(uint32_t));
 	return prompt ? (const uint32_t *)lay : (const uint32_t *)lay->slots;

@@ -110,7 +110,7 @@ void features_end(struct skv_session *s)
 		if (!features[i]->end)
 			continue;
 		features[i]->end(s);
-		if (s->misused)
+		if (s->hook.misused)
 			return;
 	}
 }

@@ -33,16 +33,16 @@ void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phas
 
 	if (ctx.n_seqs == 0)
 		return;
-	s->batch = pb;
-	s->phase = phase;
-	s->hook_layer = layer;
+	s->hook.batch = pb;
+	s->hook.phase = phase;
+	s->hook.layer = layer;
 	if (phase == PHASE_BEFORE && block->before)
 		block->before(&ctx, layer);
 	else if (phase == PHASE_AFTER)
 		run_after(s, pb, &ctx, layer);
 	else if (phase == PHASE_END && block->step_end)
 		block->step_end(&ctx);
-	s->phase = PHASE_NONE;
+	s->hook.phase = PHASE_NONE;
 }
 
 /* Run step_end() for the sequences of a batch that are not cancelled, once for each run of adjacent ones. */
@@ -59,7 +59,7 @@ static void end_of_batch(struct skv_session *s, struct policy_batch *pb)
 		if (some.n == 0)
 			some.n = 1; /* skip a cancelled one */
 	}
-	s->batch = pb;
+	s->hook.batch = pb;
 }
 
 static void hooks_end(struct skv_session *s)

@@ -95,7 +95,7 @@ static void joint_close(struct skv_session *s)
 /* The generation that this rank is ready for: its policy's, or the one that it waits to swap to. */
 static float ready(const struct skv_session *s)
 {
-	const struct skv_msg_policy *swap = s->swap ? s->swap->body : NULL;
+	const struct skv_msg_policy *swap = s->swap.reply ? s->swap.reply->body : NULL;
 
 	return (float)joint_generation(swap ? swap->generation : s->policy->generation);
 }

@@ -2,7 +2,6 @@
 /* libclient/layer.c - assembles a layer of the open step from its plan, its policy batch and its class of layers. */
 #include "libclient/layer.h"
 
-#include "libclient/compress/compressor.h"
 #include "libclient/device.h"
 #include "libclient/feature.h"
 #include "libclient/model.h"
@@ -121,18 +120,11 @@ struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
 	return shape;
 }
 
-struct skv_shape compressed_shape(const struct skv_session *s, uint32_t layer, const struct compressor *k)
+struct skv_shape batch_shape(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	struct skv_shape shape = layer_shape(s, layer);
 
-	shape.codec = &k->layer[layer].code;
-	return shape;
-}
-
-struct skv_shape batch_shape(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
-{
-	struct skv_shape shape = batch_compresses(pb, layer) ? compressed_shape(s, layer, pb->policy->compressor) : layer_shape(s, layer);
-
+	shape.codec = pb->selection[layer].compress.codec;
 	shape.sketch_bits = pb->policy->plan[layer].sketch_bits;
 	return shape;
 }
@@ -173,6 +165,6 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	l.rows.out_stride = a->out_stride;
 	l.shape = l.rows;
 	if (l.compresses)
-		l.shape.codec = &pb->policy->compressor->layer[number].code;
+		l.shape.codec = pb->selection[number].compress.codec;
 	return l;
 }

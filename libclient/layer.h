@@ -18,7 +18,6 @@
 #include "kernels/select.h"
 #include "libclient/step.h"
 
-struct compressor;
 struct skv_session;
 
 struct layer {
@@ -59,9 +58,8 @@ const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, u
 
 /* Are older tokens of the batch's sequences compressed in the layer? */
 bool batch_compresses(const struct policy_batch *pb, uint32_t layer);
-/* The layer's shape for kernels: K and V as rows; compressed by `k`; as the batch has them. */
+/* The layer's shape for kernels: K and V as rows; as the batch has them, which is laid out. */
 struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer);
-struct skv_shape compressed_shape(const struct skv_session *s, uint32_t layer, const struct compressor *k);
 struct skv_shape batch_shape(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
 
 #endif

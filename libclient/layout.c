@@ -41,7 +41,7 @@ static void free_items(struct step *st)
 	free(st->item);
 	free(st->index);
 	free(st->at_kseq);
-	free(st->due);
+	free(st->steady.due);
 	free(st->batch);
 }
 
@@ -67,10 +67,10 @@ int layout_grow(struct skv_session *s, uint32_t n)
 	st->item = calloc(cap, sizeof(*st->item));
 	st->index = calloc(cap, sizeof(*st->index));
 	st->at_kseq = calloc(cap, sizeof(*st->at_kseq));
-	st->due = calloc(cap, sizeof(*st->due));
+	st->steady.due = calloc(cap, sizeof(*st->steady.due));
 	st->batch = calloc(cap, sizeof(*st->batch));
-	st->follows = false;
-	st->cap = st->seqs && st->items && st->item && st->index && st->at_kseq && st->due && st->batch ? cap : 0;
+	st->steady.follows = false;
+	st->cap = st->seqs && st->items && st->item && st->index && st->at_kseq && st->steady.due && st->batch ? cap : 0;
 	return st->cap ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
@@ -310,9 +310,9 @@ static struct policy_batch *batch_of_policy(struct step *st, const struct skv_st
 	uint32_t rows = decodes(it) ? it->n_tokens : 1;
 
 	for (uint32_t i = 0; i < st->n_batches; i++)
-		if (st->batch[i].policy == seq_policy(q) && st->batch[i].compresses == q->compresses && st->batch[i].rows == rows)
+		if (st->batch[i].policy == seq_policy(q) && st->batch[i].compresses == q->compress.on && st->batch[i].rows == rows)
 			return &st->batch[i];
-	st->batch[st->n_batches] = (struct policy_batch){.policy = seq_policy(q), .compresses = q->compresses, .rows = rows};
+	st->batch[st->n_batches] = (struct policy_batch){.policy = seq_policy(q), .compresses = q->compress.on, .rows = rows};
 	return &st->batch[st->n_batches++];
 }
 
@@ -334,10 +334,10 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 			return error_set(-EINVAL, "the step has more than %u rows", UINT32_MAX);
 		it->seq->in_step = true;
 		it->seq->n_rows = it->seq->n_new = it->n_tokens;
-		it->seq->n_prompt_remaining = it->n_prompt_remaining;
+		it->seq->prompt.n_remaining = it->n_prompt_remaining;
 		it->seq->step_attended = 0;
 		if (it->seq->maintenance) /* what its commit will say is set already */
-			it->seq->next_prompt = (struct skv_prompt){.begin = it->seq->len};
+			it->seq->prompt.next = (struct skv_prompt){.begin = it->seq->len};
 		else
 			it->seq->next_about = about_of(it->seq, !decodes(it));
 		*(decodes(it) ? &pb->n : &pb->n_prompts) += 1;
@@ -376,17 +376,17 @@ static int fill_batches(struct skv_session *s)
 		st->n_padded += st->batch[i].n_padded;
 	}
 	st->n_kseq = st->n_padded + st->n - st->n_decode;
-	if (st->n_batches > st->cap_selection) {
-		free(st->selection);
-		st->selection = calloc((size_t)st->n_batches * layers, sizeof(*st->selection));
-		st->cap_selection = st->selection ? st->n_batches : 0;
-		if (!st->selection)
+	if (st->n_batches > st->select.cap) {
+		free(st->select.all);
+		st->select.all = calloc((size_t)st->n_batches * layers, sizeof(*st->select.all));
+		st->select.cap = st->select.all ? st->n_batches : 0;
+		if (!st->select.all)
 			return error_set(-ENOMEM, "out of memory for a step of %u policies", st->n_batches);
 	}
 	for (uint32_t i = 0; i < st->n_batches; i++) {
 		struct policy_batch *pb = &st->batch[i];
 
-		pb->selection = st->selection + (size_t)i * layers;
+		pb->selection = st->select.all + (size_t)i * layers;
 		pb->rows_at = st->n_kseq;
 		st->n_kseq += pb->rows > 1 ? pb->n * pb->rows : 0;
 		pb->first = decode;
@@ -403,7 +403,7 @@ int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32
 	struct step *st = &s->step;
 	int e;
 
-	st->follows = false; /* until this one is laid out */
+	st->steady.follows = false; /* until this one is laid out */
 	e = layout_grow(s, n);
 	if (e == 0)
 		e = find_batches(s, items, n);
@@ -430,8 +430,8 @@ int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32
 		lay_out_class(s, items, class);
 	for (uint32_t i = 0; i < n && e == 0; i++)
 		e = pages_count(st->seqs[i], ret);
-	st->aside_change = ret->aside_change;
-	st->demand = ret->demand;
+	st->pages.aside_change = ret->aside_change;
+	st->pages.demand = ret->demand;
 	if (e == 0)
 		steady_mark(s);
 	return e;

@@ -104,7 +104,7 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 	struct skv_shape shape = layer_shape(s, layer);
 	const struct skv_batch batch = layer_all(s, layer), *b = &batch;
 	const struct skv_layer_slots *was = &q->slots[layer], *next = &q->next_slots[layer];
-	const struct skv_slot_mapping to = {.granularity = next->granularity, .slot = s->step.slot};
+	const struct skv_slot_mapping to = {.granularity = next->granularity, .slot = s->step.select.slot};
 	struct skv_workspace *w = &s->step.work;
 
 	shape.sketch_bits = plan->sketch_bits;
@@ -162,7 +162,7 @@ int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance k
 		return e;
 	q->maintenance = kind;
 	s->step.ranks_error = 0;
-	s->step.steady = false;
+	s->step.steady.on = false;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
 		q->next_slots[layer] = after(q, layer, kind);
 	q->next_about = about_after(q);

@@ -135,8 +135,8 @@ static uint64_t ahead(const struct skv_seq *q)
 {
 	uint64_t n = 0;
 
-	for (uint32_t table = 0; q->n_prompt_remaining > 0 && !q->compresses && table < q->layout.n_tables; table++)
-		n += wants_with(q, table, q->n_prompt_remaining) - wants(q, table);
+	for (uint32_t table = 0; q->prompt.n_remaining > 0 && !q->compress.on && table < q->layout.n_tables; table++)
+		n += wants_with(q, table, q->prompt.n_remaining) - wants(q, table);
 	return n;
 }
 
@@ -304,14 +304,14 @@ int pages_prepare(struct skv_session *s, uint64_t need)
 	struct step *st = &s->step;
 	struct supplied *more;
 
-	st->n_supplied = 0;
-	if (need <= st->cap_supplied)
+	st->pages.n_supplied = 0;
+	if (need <= st->pages.cap_supplied)
 		return 0;
-	more = realloc(st->supplied, need * sizeof(*more));
+	more = realloc(st->pages.supplied, need * sizeof(*more));
 	if (!more)
 		return error_set(-ENOMEM, "out of memory for a step of %llu pages", (unsigned long long)need);
-	st->supplied = more;
-	st->cap_supplied = (uint32_t)need;
+	st->pages.supplied = more;
+	st->pages.cap_supplied = (uint32_t)need;
 	return 0;
 }
 
@@ -330,7 +330,7 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 			if (parked(q, table, page))
 				*parked(q, table, page) = t[page];
 			device_entry(q, table, page);
-			s->step.supplied[s->step.n_supplied++] = (struct supplied){q, table, page};
+			s->step.pages.supplied[s->step.pages.n_supplied++] = (struct supplied){q, table, page};
 		}
 		if (kind_of(q, table) != SKV_PAGES_KV)
 			continue;
@@ -372,8 +372,8 @@ void pages_undo(struct skv_session *s)
 {
 	struct step *st = &s->step;
 
-	while (st->n_supplied > 0) {
-		const struct supplied x = st->supplied[--st->n_supplied];
+	while (st->pages.n_supplied > 0) {
+		const struct supplied x = st->pages.supplied[--st->pages.n_supplied];
 
 		undo(x, x.seq->len);
 	}
@@ -384,15 +384,15 @@ void pages_undo_surplus(struct skv_session *s)
 	struct step *st = &s->step;
 	uint32_t kept = 0;
 
-	for (uint32_t i = 0; i < st->n_supplied; i++) {
-		struct supplied x = st->supplied[i];
+	for (uint32_t i = 0; i < st->pages.n_supplied; i++) {
+		struct supplied x = st->pages.supplied[i];
 
 		if (x.seq->n_new == 0 || x.page >= wants(x.seq, x.table))
 			undo(x, x.seq->len + x.seq->n_new);
 		else
-			st->supplied[kept++] = x;
+			st->pages.supplied[kept++] = x;
 	}
-	st->n_supplied = kept;
+	st->pages.n_supplied = kept;
 }
 
 /* ---- evict ----------------------------------------------------------------------------------- */
@@ -419,7 +419,7 @@ static void evict_kept(struct skv_seq *q)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, SKV_PAGES_SAVED, 0);
 
-	if (q->next_about & SKV_ABOUT_PREFILL || !(q->about & SKV_ABOUT_PREFILL || q->n_prompt_remaining > 0))
+	if (q->next_about & SKV_ABOUT_PREFILL || !(q->about & SKV_ABOUT_PREFILL || q->prompt.n_remaining > 0))
 		return;
 	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
 		for (uint32_t page = 0; page < q->layout.kept; page++)
@@ -447,7 +447,7 @@ static void pages_end(struct skv_session *s)
 
 static void pages_close(struct skv_session *s)
 {
-	free(s->step.supplied);
+	free(s->step.pages.supplied);
 }
 
 const struct feature pages_feature = {.close = pages_close, .end = pages_end};

@@ -105,16 +105,16 @@ static struct request *ask(struct skv_session *s)
 	struct skv_msg_session m = {.session = s->id};
 	struct request *r;
 
-	if (!s->policy_get) {
-		if (generation == s->seen_generation || conn_post(c, SKV_MSG_POLICY_GET, &m, sizeof(m), &s->policy_get) < 0)
+	if (!s->swap.get) {
+		if (generation == s->swap.seen_generation || conn_post(c, SKV_MSG_POLICY_GET, &m, sizeof(m), &s->swap.get) < 0)
 			return NULL;
-		s->seen_generation = generation;
-		conn_wait(c, s->policy_get, now_ms() + (wait < SWAP_WAIT_MS ? wait : SWAP_WAIT_MS));
+		s->swap.seen_generation = generation;
+		conn_wait(c, s->swap.get, now_ms() + (wait < SWAP_WAIT_MS ? wait : SWAP_WAIT_MS));
 	}
-	if (!request_done(c, s->policy_get))
+	if (!request_done(c, s->swap.get))
 		return NULL;
-	r = s->policy_get;
-	s->policy_get = NULL;
+	r = s->swap.get;
+	s->swap.get = NULL;
 	return r;
 }
 
@@ -123,23 +123,23 @@ static int policy_follow(struct skv_session *s, const struct request *r)
 {
 	int e = r->error ? error_set(r->error, "%s", r->text) : swap(s, r->body, r->fds[0]);
 
-	snprintf(s->policy_error, sizeof(s->policy_error), "%s", e < 0 ? skv_last_error() : "");
+	snprintf(s->swap.error, sizeof(s->swap.error), "%s", e < 0 ? skv_last_error() : "");
 	return e;
 }
 
 /* The answer to follow now; with several ranks, when all are ready to. */
 static struct request *next_swap(struct skv_session *s)
 {
-	struct request *r = s->swap ? s->swap : ask(s);
+	struct request *r = s->swap.reply ? s->swap.reply : ask(s);
 	const struct skv_msg_policy *m;
 
-	s->swap = NULL;
+	s->swap.reply = NULL;
 	if (!r || r->error || !s->joint)
 		return r;
 	m = r->body;
 	if (joint_agreed_swap(s) == joint_generation(m->generation))
 		return r;
-	s->swap = r;
+	s->swap.reply = r;
 	return NULL;
 }
 
@@ -150,15 +150,15 @@ static int swap_turn(struct skv_session *s)
 	int e = r ? policy_follow(s, r) : 0;
 
 	if (r && !r->error)
-		policy_ack(s, ((const struct skv_msg_policy *)r->body)->generation, e, s->policy_error);
+		policy_ack(s, ((const struct skv_msg_policy *)r->body)->generation, e, s->swap.error);
 	request_free(r);
 	return 0;
 }
 
 static void swap_close(struct skv_session *s)
 {
-	conn_orphan(s->client, s->policy_get);
-	request_free(s->swap);
+	conn_orphan(s->client, s->swap.get);
+	request_free(s->swap.reply);
 }
 
 const struct feature swap_feature = {.close = swap_close, .turn = swap_turn};
@@ -256,5 +256,5 @@ int skv_policy_depends_on_prefill(struct skv_session *s)
 
 const char *skv_policy_error(struct skv_session *s)
 {
-	return s->policy_error;
+	return s->swap.error;
 }

@@ -22,12 +22,12 @@ void policy_misuse(struct skv_session *s, const char *fmt, ...)
 {
 	va_list ap;
 
-	if (s->misused)
+	if (s->hook.misused)
 		return; /* the first is the cause */
-	s->misused = true;
-	s->misuser = s->batch ? s->batch->policy->block->name : "";
+	s->hook.misused = true;
+	s->hook.misuser = s->hook.batch ? s->hook.batch->policy->block->name : "";
 	va_start(ap, fmt);
-	vsnprintf(s->misuse, sizeof(s->misuse), fmt, ap);
+	vsnprintf(s->hook.misuse, sizeof(s->hook.misuse), fmt, ap);
 	va_end(ap);
 }
 
@@ -35,7 +35,7 @@ enum what { SELECT_PAGES, SELECT_TOKENS, SELECT_UNION };
 
 static const char *check(const struct skv_session *s, const struct skv_select *sel, enum what what)
 {
-	const struct skv_plan *plans = s->batch->policy->plan;
+	const struct skv_plan *plans = s->hook.batch->policy->plan;
 
 	if (what == SELECT_UNION && s->model.n_ranks > 1)
 		return "a union of all heads, of which this rank has some";
@@ -49,14 +49,14 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 {
 	static const char *const names[] = {"select_pages", "select_tokens", "select_union"};
 	struct skv_session *s = ctx->library;
-	const struct policy_batch *pb = s->batch;
+	const struct policy_batch *pb = s->hook.batch;
 	const char *name = names[what], *wrong;
 	const struct skv_plan *plan;
 	struct skv_batch batch;
 	struct skv_shape shape;
 	struct selection *x;
 
-	if (s->phase != PHASE_BEFORE && s->phase != PHASE_AFTER) {
+	if (s->hook.phase != PHASE_BEFORE && s->hook.phase != PHASE_AFTER) {
 		policy_misuse(s, "%s outside of before() and after()", name);
 		return;
 	}
@@ -68,7 +68,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	x = &pb->selection[sel->layer];
 	plan = &pb->policy->plan[sel->layer];
 	if ((skv_plan_chooses(plan, sel->layer) || skv_plan_chooses_by_sketches(plan, sel->layer)) &&
-	    (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer)) {
+	    (s->hook.phase != PHASE_BEFORE || sel->layer != s->hook.layer)) {
 		policy_misuse(s, "%s: layer %u selects its own tokens, expected in its before()", name, sel->layer);
 		return;
 	}
@@ -86,7 +86,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	x->list.rows = what == SELECT_UNION ? 1 : sel->unite ? s->model.n_kv_heads : x->scores.rows;
 	pb->policy->list_rows[sel->layer] = x->list.rows;
 	if (selection_fuses_sketches(s, plan, sel->layer))
-		s->kernels->select_sketches(&shape, &batch, s->step.q, x->scores.sum, sel, &x->list, &s->step.work);
+		s->kernels->select_sketches(&shape, &batch, s->hook.q, x->scores.sum, sel, &x->list, &s->step.work);
 	else if (what == SELECT_UNION)
 		s->kernels->select_union(&shape, &batch, &x->scores, sel, &x->list, &s->step.work);
 	else
@@ -116,8 +116,8 @@ static bool may_score(struct skv_session *s, uint32_t layer, const char *name, s
 {
 	const char *wrong = "outside of the layer's before()";
 
-	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
-		wrong = fits(layer, s->batch->policy->plan, s->model.n_layers);
+	if (s->hook.phase == PHASE_BEFORE && layer == s->hook.layer)
+		wrong = fits(layer, s->hook.batch->policy->plan, s->model.n_layers);
 	if (wrong)
 		policy_misuse(s, "%s: %s", name, wrong);
 	return !wrong;
@@ -126,7 +126,7 @@ static bool may_score(struct skv_session *s, uint32_t layer, const char *name, s
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->library;
-	const struct policy_batch *pb = s->batch;
+	const struct policy_batch *pb = s->hook.batch;
 	struct skv_shape shape;
 	struct skv_batch rows;
 
@@ -134,7 +134,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 		return;
 	shape = layer_shape(s, layer);
 	rows = batch_rows(s, pb, layer);
-	s->kernels->score_pages(&shape, &rows, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].scores,
+	s->kernels->score_pages(&shape, &rows, s->hook.q, pb->policy->plan[layer].reduce, &pb->selection[layer].scores,
 	                        &s->step.work);
 	pb->selection[layer].has_scores = true;
 	ranks_reduce_scores(s, pb, layer, &rows);
@@ -143,7 +143,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->library;
-	const struct policy_batch *pb = s->batch;
+	const struct policy_batch *pb = s->hook.batch;
 	struct skv_shape shape;
 	struct skv_batch rows;
 
@@ -152,7 +152,7 @@ static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 	shape = batch_shape(s, pb, layer);
 	rows = batch_rows(s, pb, layer);
 	if (!selection_fuses_sketches(s, &pb->policy->plan[layer], layer))
-		s->kernels->score_sketches(&shape, &rows, s->step.q, &pb->selection[layer].scores, &s->step.work);
+		s->kernels->score_sketches(&shape, &rows, s->hook.q, &pb->selection[layer].scores, &s->step.work);
 	pb->selection[layer].has_scores = true;
 	ranks_reduce_scores(s, pb, layer, &rows);
 }
@@ -160,12 +160,12 @@ static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 static void accumulate_scores(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->library;
-	const struct policy_batch *pb = s->batch;
+	const struct policy_batch *pb = s->hook.batch;
 	const char *wrong = "outside of the layer's after()";
 	struct skv_batch batch;
 	struct skv_shape shape;
 
-	if (s->phase == PHASE_AFTER && layer == s->hook_layer)
+	if (s->hook.phase == PHASE_AFTER && layer == s->hook.layer)
 		wrong = skv_accumulate_check(layer, pb->policy->plan, s->model.n_layers);
 	if (wrong) {
 		policy_misuse(s, "accumulate_scores: %s", wrong);
@@ -180,7 +180,7 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 {
 	struct skv_session *s = ctx->library;
 	const struct skv_rank rank = {.smooth = k->smooth, .lambda = k->lambda};
-	const struct policy_batch *pb = s->batch;
+	const struct policy_batch *pb = s->hook.batch;
 	const char *wrong = "outside of the layer's after()";
 	bool ranked = k->smooth > 1 || k->lambda > 0, shared;
 	struct skv_batch batch;
@@ -188,7 +188,7 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 	struct skv_shape shape;
 	uint32_t stride;
 
-	if (s->phase == PHASE_AFTER && k->layer == s->hook_layer)
+	if (s->hook.phase == PHASE_AFTER && k->layer == s->hook.layer)
 		wrong = skv_evict_to_budget_check(k, pb->policy->plan, s->model.n_layers);
 	if (wrong) {
 		policy_misuse(s, "evict_to_budget: %s", wrong);
@@ -217,7 +217,7 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch_pages *p)
 {
 	struct skv_session *s = ctx->library;
-	const struct policy_batch *pb = s->batch;
+	const struct policy_batch *pb = s->hook.batch;
 	const char *wrong = "outside of the layer's before()";
 	const struct skv_evict *keep;
 	struct skv_batch batch;
@@ -225,7 +225,7 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	struct selection *x;
 	struct skv_shape shape;
 
-	if (s->phase == PHASE_BEFORE && p->layer == s->hook_layer)
+	if (s->hook.phase == PHASE_BEFORE && p->layer == s->hook.layer)
 		wrong = skv_touch_check(p, pb->policy->plan, s->model.n_layers);
 	if (!wrong && !pb->selection[p->layer].has_scores)
 		wrong = "pages that are not scored";
@@ -266,10 +266,10 @@ static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
 	struct skv_session *s = ctx->library;
-	const struct policy_batch *pb = s->batch;
+	const struct policy_batch *pb = s->hook.batch;
 	const char *wrong = "outside of step_end()";
 
-	if (s->phase == PHASE_END)
+	if (s->hook.phase == PHASE_END)
 		wrong = skv_evict_outside_check(layer, w, pb->policy->plan, s->model.n_layers);
 	if (!wrong && (skv_model_window(&s->model, layer) || skv_model_kv_shared(&s->model, layer)))
 		return; /* the pages are not the policy's, or not this layer's alone */
@@ -290,18 +290,18 @@ static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 	struct skv_session *s = ctx->library;
 	struct skv_seq *q;
 
-	if (s->phase == PHASE_ADOPT) {
+	if (s->hook.phase == PHASE_ADOPT) {
 		if (i > 0)
 			policy_misuse(s, "seq_state: sequence %u of %u", i, ctx->n_seqs);
-		return s->adopting_state;
+		return s->hook.adopting_state;
 	}
-	q = s->step.seqs[s->batch->first];
-	if (s->phase != PHASE_END)
+	q = s->step.seqs[s->hook.batch->first];
+	if (s->hook.phase != PHASE_END)
 		policy_misuse(s, "seq_state outside of adopt() and step_end()");
 	else if (i >= ctx->n_seqs)
 		policy_misuse(s, "seq_state: sequence %u of %u", i, ctx->n_seqs);
 	else
-		q = s->step.seqs[s->batch->first + i];
+		q = s->step.seqs[s->hook.batch->first + i];
 	/* the hook will write to what it gets; after a misuse the step is aborted, and the state made anew */
 	return (uint8_t *)q->mem + q->layout.state;
 }

@@ -167,8 +167,8 @@ void skv_seq_recall(const struct skv_seq *q, uint64_t *ret_layers, double *ret_s
 	if (fence_enter(q->session) < 0)
 		return;
 	device_settle(q->session);
-	*ret_layers = q->recall_layers;
-	*ret_sum = q->recall_sum;
+	*ret_layers = q->recall.layers;
+	*ret_sum = q->recall.sum;
 	pthread_mutex_unlock(&q->session->lock);
 }
 

@@ -183,10 +183,10 @@ static uint64_t key_of(const struct skv_session *s)
 		st->n_classes > 1 ? st->n_kseq : 0,
 		st->n_classes,
 		(uintptr_t)st->work.mem,
-		(uintptr_t)st->arena,
-		(uintptr_t)st->decompressed.pool,
-		(uintptr_t)st->decompressed.seq,
-		(uintptr_t)st->decompressed.table,
+		(uintptr_t)st->select.arena,
+		(uintptr_t)st->compress.decompressed.pool,
+		(uintptr_t)st->compress.decompressed.seq,
+		(uintptr_t)st->compress.decompressed.table,
 		(uintptr_t)s->device->kseq,
 		(uintptr_t)s->device->attended,
 		(uintptr_t)s->shape.pool,
@@ -254,7 +254,7 @@ int skv_step_replayed(struct skv_session *s, uint64_t key)
 static void put_marks(struct skv_session *s, const struct replay_mark *from)
 {
 	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
-		struct selection *x = &s->step.selection[i];
+		struct selection *x = &s->step.select.all[i];
 
 		x->made = from[i].made;
 		x->has_scores = from[i].has_scores;
@@ -266,7 +266,7 @@ static void put_marks(struct skv_session *s, const struct replay_mark *from)
 static void take_marks(const struct skv_session *s, struct replay_mark *to)
 {
 	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
-		const struct selection *x = &s->step.selection[i];
+		const struct selection *x = &s->step.select.all[i];
 
 		to[i] = (struct replay_mark){.made = x->made, .rows = x->list.rows, .most = x->list.max_count,
 		                             .has_scores = x->has_scores};
@@ -319,7 +319,7 @@ bool replay_record_end(struct skv_session *s, uint32_t layer, int error)
 		x->graph = NULL;
 	}
 	take_marks(s, x->after);
-	return e == 0 && error == 0 && !s->misused;
+	return e == 0 && error == 0 && !s->hook.misused;
 }
 
 void replay_recorded(struct skv_session *s, uint32_t end, bool well)
@@ -328,10 +328,10 @@ void replay_recorded(struct skv_session *s, uint32_t end, bool well)
 		s->replay->now->recorded = end;
 	else
 		forget_all(s, s->replay->now);
-	s->misused = false;
+	s->hook.misused = false;
 	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
-		s->step.selection[i].made = 0;
-		s->step.selection[i].has_scores = false;
+		s->step.select.all[i].made = 0;
+		s->step.select.all[i].has_scores = false;
 	}
 }
 

@@ -42,11 +42,11 @@ static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
 
 	if (e == 0)
 		e = features_ready(q, 0, true);
-	q->sealing = n;
-	while (e == 0 && q->compresses && behind(q, n))
+	q->compress.sealing = n;
+	while (e == 0 && q->compress.on && behind(q, n))
 		e = maintenance_run(s, q, MAINTENANCE_COMPRESS);
-	q->sealing = 0;
-	if (e == 0 && q->compresses && q->mem->sealed < n)
+	q->compress.sealing = 0;
+	if (e == 0 && q->compress.on && q->mem->sealed < n)
 		q->mem->sealed = n;
 	return e;
 }

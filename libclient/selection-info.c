@@ -225,8 +225,8 @@ static int ready(struct skv_session *s, uint32_t layer, const struct skv_selecti
 		return error_set(-EINVAL, "no step is open");
 	if (layer >= s->step.next_layer)
 		return error_set(-EINVAL, "layer %u has not attended in this step, %u have", layer, s->step.next_layer);
-	if (s->misused)
-		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->misuser, s->misuse);
+	if (s->hook.misused)
+		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->hook.misuser, s->hook.misuse);
 	e = device_not_recording(s);
 	return e < 0 ? e : device_settle(s);
 }

@@ -124,7 +124,7 @@ static void carve_all(struct skv_session *s, struct carver *c)
 		carve_selections(s, &st->batch[i], &shared, c);
 	}
 	/* behind all that recordings refer to */
-	st->slot = carve(c, (size_t)(st->n - st->n_decode) * s->model.n_kv_heads * sizeof(*st->slot));
+	st->select.slot = carve(c, (size_t)(st->n - st->n_decode) * s->model.n_kv_heads * sizeof(*st->select.slot));
 }
 
 /* Make room for the decoding sequences of the step. */
@@ -135,10 +135,10 @@ static int select_prepare(struct skv_session *s)
 	int e;
 
 	carve_all(s, &c);
-	e = scratch_grow(s, &st->arena, &st->arena_bytes, c.at);
+	e = scratch_grow(s, &st->select.arena, &st->select.arena_bytes, c.at);
 	if (e < 0)
 		return e;
-	c = (struct carver){.base = st->arena};
+	c = (struct carver){.base = st->select.arena};
 	if (c.base)
 		carve_all(s, &c);
 	return 0;
@@ -146,8 +146,8 @@ static int select_prepare(struct skv_session *s)
 
 static void select_close(struct skv_session *s)
 {
-	free(s->step.selection);
-	scratch_free(s, s->step.arena);
+	free(s->step.select.all);
+	scratch_free(s, s->step.select.arena);
 }
 
 const struct feature select_feature = {.prepare = select_prepare, .close = select_close};

@@ -54,7 +54,7 @@ void seq_free(struct skv_seq *q)
 	free(q->slots);
 	free(q->next_slots);
 	free(q->evicted);
-	free(q->release);
+	free(q->release.pages);
 	free(q);
 }
 
@@ -95,9 +95,9 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 	if (!q->slots || !q->next_slots || !q->evicted)
 		return error_set(-ENOMEM, "out of memory");
 	memcpy(q->slots, q->mem->lay[q->epoch & 1].slots, q->layout.n_layers * sizeof(*q->slots));
-	q->prompt = q->mem->lay[q->epoch & 1].prompt;
+	q->prompt.now = q->mem->lay[q->epoch & 1].prompt;
 	wrong = skv_layer_slots_check(q->slots, q->about, q->len, q->layout.n_layers);
-	if (!wrong && q->about & SKV_ABOUT_PREFILL && q->prompt.begin > q->len)
+	if (!wrong && q->about & SKV_ABOUT_PREFILL && q->prompt.now.begin > q->len)
 		wrong = "a prompt begins where the sequence has no token";
 	if (wrong)
 		return error_set(-EBADMSG, "damaged sequence memory: %s", wrong);

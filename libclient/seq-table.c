@@ -88,16 +88,16 @@ static void hold_all(struct skv_seq *q)
 /* Make room to record every shared page that the sequence may give up. */
 static int grow_release(struct skv_seq *q, uint64_t shared)
 {
-	uint64_t cap = q->n_release + shared;
+	uint64_t cap = q->release.n + shared;
 	uint32_t *ids;
 
-	if (cap <= q->cap_release)
+	if (cap <= q->release.cap)
 		return 0;
-	ids = realloc(q->release, cap * sizeof(*ids));
+	ids = realloc(q->release.pages, cap * sizeof(*ids));
 	if (!ids)
 		return error_set(-ENOMEM, "out of memory");
-	q->release = ids;
-	q->cap_release = (uint32_t)cap;
+	q->release.pages = ids;
+	q->release.cap = (uint32_t)cap;
 	return 0;
 }
 
@@ -222,8 +222,8 @@ void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 			s->stock.leased -= kind == SKV_PTE_PRIVATE;
 		}
 	}
-	while (kind == SKV_PTE_SHARED && q->n_release > 0) {
-		pool_unhold(s->pool, q->release[--q->n_release]);
+	while (kind == SKV_PTE_SHARED && q->release.n > 0) {
+		pool_unhold(s->pool, q->release.pages[--q->release.n]);
 		s->stock.n_release--;
 	}
 	pthread_mutex_unlock(&s->client->lock);

@@ -131,7 +131,7 @@ int skv_open(struct skv_client *c, const struct skv_model *model, const char *po
 		memcpy(m.device_uuid, s->device->info.uuid, sizeof(m.device_uuid));
 	skv_wire_string(m.spec, sizeof(m.spec), policy_spec);
 	/* read before the request, so that a swap in between is noticed later */
-	s->seen_generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
+	s->swap.seen_generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
 	e = conn_call(c, SKV_MSG_OPEN, &m, sizeof(m), &r);
 	if (e < 0) {
 		session_free(s);

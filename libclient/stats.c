@@ -14,25 +14,25 @@ static int stats_open(struct skv_session *s)
 {
 	const uint32_t n = s->model.n_layers;
 
-	s->windows = calloc(n, sizeof(*s->windows));
-	if (!s->windows)
+	s->windows.all = calloc(n, sizeof(*s->windows.all));
+	if (!s->windows.all)
 		return error_set(-ENOMEM, "out of memory");
 	for (uint32_t layer = 0; layer < n; layer++) {
 		const uint32_t window = skv_model_window(&s->model, layer);
 		uint32_t i = 0;
 
-		while (i < s->n_windows && s->windows[i].tokens != window)
+		while (i < s->windows.n && s->windows.all[i].tokens != window)
 			i++;
-		s->n_windows += i == s->n_windows;
-		s->windows[i].tokens = window;
-		s->windows[i].layers++;
+		s->windows.n += i == s->windows.n;
+		s->windows.all[i].tokens = window;
+		s->windows.all[i].layers++;
 	}
 	return 0;
 }
 
 static void stats_close(struct skv_session *s)
 {
-	free(s->windows);
+	free(s->windows.all);
 }
 
 const struct feature stats_feature = {.open = stats_open, .close = stats_close};
@@ -42,11 +42,11 @@ static uint64_t causal_tokens(const struct skv_session *s, uint32_t first, uint3
 {
 	uint64_t n = 0;
 
-	for (uint32_t i = 0; i < s->n_windows; i++) {
-		const uint32_t window = s->windows[i].tokens;
+	for (uint32_t i = 0; i < s->windows.n; i++) {
+		const uint32_t window = s->windows.all[i].tokens;
 
 		for (uint32_t len = first + 1; len <= first + rows; len++)
-			n += (uint64_t)s->windows[i].layers * (window && window < len ? window : len);
+			n += (uint64_t)s->windows.all[i].layers * (window && window < len ? window : len);
 	}
 	return n;
 }
@@ -74,8 +74,8 @@ static uint32_t take_layer(struct skv_session *s, struct skv_seq *const *seqs, c
 	for (uint32_t i = 0; i < n; i++) {
 		if (!skv_layer_in(&layers[i], layer))
 			continue;
-		seqs[i]->recall_sum += share[i];
-		seqs[i]->recall_layers++;
+		seqs[i]->recall.sum += share[i];
+		seqs[i]->recall.layers++;
 		sum += share[i];
 		had++;
 	}

@@ -30,8 +30,8 @@ static uint32_t quiet_len(const struct skv_seq *q, uint32_t n)
 
 static bool plain(const struct skv_seq *q)
 {
-	return q->n_rows == 1 && !seq_by_layer(q) && !(q->next_about & ~(SKV_ABOUT_PROMPT | SKV_ABOUT_DECOMPRESSED)) && q->n_prompt_remaining == 0 &&
-	       q->compresses_known && !q->compresses && !q->fork && seq_policy(q)->n_evicting == 0;
+	return q->n_rows == 1 && !seq_by_layer(q) && !(q->next_about & ~(SKV_ABOUT_PROMPT | SKV_ABOUT_DECOMPRESSED)) && q->prompt.n_remaining == 0 &&
+	       q->compress.known && !q->compress.on && !q->fork && seq_policy(q)->n_evicting == 0;
 }
 
 void steady_mark(struct skv_session *s)
@@ -46,17 +46,17 @@ void steady_mark(struct skv_session *s)
 		q->quiet_len = quiet_len(q, q->len + q->n_new);
 		all &= q->steady;
 	}
-	st->follows = all;
+	st->steady.follows = all;
 }
 
 bool steady_fits(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct step *st = &s->step;
 
-	st->steady = false;
-	if (!st->follows || n != st->n)
+	st->steady.on = false;
+	if (!st->steady.follows || n != st->n)
 		return false;
-	st->n_due = 0;
+	st->steady.n_due = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_step_item *it = &items[i];
 		const struct skv_seq *q = st->seqs[st->index[i]];
@@ -65,9 +65,9 @@ bool steady_fits(struct skv_session *s, const struct skv_step_item *items, uint3
 		if (it->seq != q || q->session != s || !q->steady || it->n_tokens != 1 || it->flags || it->n_prompt_remaining)
 			return false;
 		if (q->len >= q->quiet_len)
-			st->due[st->n_due++] = i;
+			st->steady.due[st->steady.n_due++] = i;
 	}
-	st->steady = true;
+	st->steady.on = true;
 	return true;
 }
 
@@ -77,8 +77,8 @@ static int lay_out_due(struct skv_session *s, struct pages *ret)
 	struct step *st = &s->step;
 	int e = 0;
 
-	for (uint32_t i = 0; i < st->n_due && e == 0; i++) {
-		const uint32_t at = st->index[st->due[i]];
+	for (uint32_t i = 0; i < st->steady.n_due && e == 0; i++) {
+		const uint32_t at = st->index[st->steady.due[i]];
 		struct skv_seq *q = st->seqs[at];
 
 		q->quiet_len = quiet_len(q, q->len + 1);
@@ -94,7 +94,7 @@ static int lay_out_due(struct skv_session *s, struct pages *ret)
 static void lay_out_tails(struct step *st, const struct policy_batch *pb)
 {
 	for (uint32_t at = pb->first; at < pb->first + pb->n; at++) {
-		st->seqs[at]->next_prompt.begin = st->seqs[at]->len;
+		st->seqs[at]->prompt.next.begin = st->seqs[at]->len;
 		prefill_schedule(st->seqs[at], &st->kseq[st->at_kseq[at]]);
 	}
 }
@@ -124,8 +124,8 @@ int steady_lay_out(struct skv_session *s, struct pages *ret)
 	c->all.max_len = layout_bound(s, longest);
 	c->all.max_state = 1;
 	c->decoding = c->all;
-	st->aside_change = 0;
+	st->pages.aside_change = 0;
 	e = lay_out_due(s, ret);
-	ret->demand = st->demand;
+	ret->demand = st->pages.demand;
 	return e;
 }

@@ -13,7 +13,7 @@ struct skv_step_item;
 /* A step was laid out in full: mark whether the next one can be laid out from it. */
 void steady_mark(struct skv_session *s);
 /*
- * Can this step be laid out from the last one? Sets step.steady, and step.due: the sequences that need more than a row.
+ * Can this step be laid out from the last one? Sets step.steady.on, and step.steady.due: the sequences that need more than a row.
  */
 bool steady_fits(struct skv_session *s, const struct skv_step_item *items, uint32_t n);
 /* Lay it out, with the result of layout_step(), after steady_fits(); the due sequences must be ready. */

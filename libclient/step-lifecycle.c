@@ -29,11 +29,11 @@ static int ready(struct skv_session *s, const struct skv_step_item *items, uint3
 {
 	const struct step *st = &s->step;
 	const bool steady = steady_fits(s, items, n);
-	const uint32_t some = steady ? st->n_due : n;
+	const uint32_t some = steady ? st->steady.n_due : n;
 	int e = 0;
 
 	for (uint32_t i = 0; i < some && e == 0; i++) {
-		const uint32_t item = steady ? st->due[i] : i;
+		const uint32_t item = steady ? st->steady.due[i] : i;
 		const struct skv_step_item *it = &items[item];
 
 		e = items_check(s, item);
@@ -74,7 +74,7 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 		return e;
 	st->next_layer = 0;
 	st->open = true;
-	s->misused = false;
+	s->hook.misused = false;
 	st->ranks_error = 0;
 	features_begin(s);
 	return 0;
@@ -158,9 +158,9 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 	rejected = items_accept(s, n_accepted);
 	end_begins(s);
 	features_end(s);
-	if (s->misused) {
+	if (s->hook.misused) {
 		give_up(s);
-		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->misuser, s->misuse);
+		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->hook.misuser, s->hook.misuse);
 	}
 	e = st->ranks_error;
 	if (e == 0 && rejected && s->device)

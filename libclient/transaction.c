@@ -52,7 +52,7 @@ static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct pages p = {0};
-	int e = s->step.steady ? steady_lay_out(s, &p) : layout_step(s, items, n, &p);
+	int e = s->step.steady.on ? steady_lay_out(s, &p) : layout_step(s, items, n, &p);
 	uint32_t need = (uint32_t)p.need;
 	/* pages set aside for other prompts are not available */
 	uint64_t all = p.need + (e == 0 && p.set_aside > 0 ? stock_set_aside(s) : 0);
@@ -79,7 +79,7 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 void transaction_abort(struct skv_session *s)
 {
 	pages_undo(s);
-	s->step.follows = false;
+	s->step.steady.follows = false;
 	for (uint32_t i = 0; i < s->step.n; i++) {
 		struct skv_seq *q = s->step.seqs[i];
 
@@ -97,10 +97,10 @@ static void supply(struct skv_session *s, uint32_t n)
 {
 	struct step *st = &s->step;
 
-	for (uint32_t i = 0; i < n && !st->steady; i++)
+	for (uint32_t i = 0; i < n && !st->steady.on; i++)
 		pages_supply(s, st->seqs[i]);
-	for (uint32_t i = 0; i < st->n_due && st->steady; i++)
-		pages_supply(s, st->seqs[st->index[st->due[i]]]);
+	for (uint32_t i = 0; i < st->steady.n_due && st->steady.on; i++)
+		pages_supply(s, st->seqs[st->index[st->steady.due[i]]]);
 }
 
 int transaction_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
@@ -109,7 +109,7 @@ int transaction_begin(struct skv_session *s, const struct skv_step_item *items, 
 	int e = admit(s, items, n);
 
 	if (e < 0) {
-		st->follows = false;
+		st->steady.follows = false;
 		for (uint32_t i = 0; i < n; i++)
 			items[i].seq->in_step = false;
 		return e;
@@ -161,7 +161,7 @@ static void committed(struct skv_seq *q)
 	}
 	q->about = q->next_about;
 	if (q->about & SKV_ABOUT_PREFILL)
-		q->prompt = q->next_prompt;
+		q->prompt.now = q->prompt.next;
 	stock_put_aside(q, q->next_set_aside);
 	q->len += q->n_new;
 	q->epoch++;
@@ -180,7 +180,7 @@ static void store_commit(struct skv_seq *q, int32_t next)
 	m->about[epoch & 1] = q->next_about;
 	m->len[epoch & 1] = len;
 	if (q->next_about & SKV_ABOUT_PREFILL)
-		m->lay[epoch & 1].prompt = q->next_prompt;
+		m->lay[epoch & 1].prompt = q->prompt.next;
 	if (q->next_about & SKV_ABOUT_SLOTS)
 		memcpy(m->lay[epoch & 1].slots, q->next_slots, q->layout.n_layers * sizeof(*q->next_slots));
 	if (q->has_first)
@@ -227,7 +227,7 @@ int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next)
 	q->next_about = skv_about_cut(q->about, n);
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 		q->next_slots[layer] = skv_layer_slots_cut(&q->slots[layer], n);
-	q->next_prompt = (struct skv_prompt){.begin = n};
+	q->prompt.next = (struct skv_prompt){.begin = n};
 	q->next_set_aside = 0;
 	q->has_first = false;
 	q->maintenance = MAINTENANCE_TRUNCATE;

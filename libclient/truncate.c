@@ -142,7 +142,7 @@ static int cut(struct skv_seq *q, uint32_t n, int32_t next)
 	q->on_device.old = q->session->device;
 	q->gaps = false;
 	if (n == 0)
-		q->compresses = q->compresses_known = false; /* evicted tokens no longer prevent compression */
+		q->compress.on = q->compress.known = false; /* evicted tokens no longer prevent compression */
 	memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
 	q->state_torn |= seq_policy(q)->block->seq_state_bytes > 0; /* the state belongs to another commit */
 	return 0;

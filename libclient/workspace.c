@@ -84,7 +84,7 @@ static bool shares_scratch(const struct skv_session *s, const struct policy_batc
 	bool any = s->step.recall.n > 0;
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
-		any |= pb->selection[layer].decompress_seqs > 0;
+		any |= pb->selection[layer].compress.seqs > 0;
 	return any;
 }
 

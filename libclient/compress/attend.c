@@ -50,17 +50,17 @@ static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, cons
 /* Scratch pages that the decode rows of a batch need at a time, in a layer that compresses. */
 static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
-	const struct skv_shape shape = compressed_shape(s, layer, pb->policy->compressor);
+	const struct skv_shape shape = batch_shape(s, pb, layer);
 	const struct skv_batch b = batch_rows(s, pb, layer);
 	const struct skv_plan *plan = &pb->policy->plan[layer];
 	struct selection *x = &pb->selection[layer];
 
-	x->decompress_seqs = 0;
+	x->compress.seqs = 0;
 	if (b.n == 0 || plan->compress.kind == SKV_COMPRESS_QUANT || fused(s->kernels, plan, &shape))
 		return 0;
-	x->decompress_seqs = at_once(plan, &b, s->shape.page_bytes);
-	x->decompress_tokens = attended_most(pb->policy, layer, b.max_len);
-	return (uint64_t)skv_pages_of(x->decompress_tokens) * x->decompress_seqs;
+	x->compress.seqs = at_once(plan, &b, s->shape.page_bytes);
+	x->compress.tokens = attended_most(pb->policy, layer, b.max_len);
+	return (uint64_t)skv_pages_of(x->compress.tokens) * x->compress.seqs;
 }
 
 /* Scratch pages for prompts behind compressed tokens; one sequence is decompressed at a time. */
@@ -82,6 +82,7 @@ static uint64_t pages_needed(struct skv_session *s, const struct policy_batch *p
 
 		if (!batch_compresses(pb, layer))
 			continue;
+		pb->selection[layer].compress.codec = &pb->policy->compressor->layer[layer].code;
 		pages = decode_pages(s, pb, layer);
 		most = pages > most ? pages : most;
 		pages = prompt_pages(s, pb, layer);
@@ -93,7 +94,7 @@ static uint64_t pages_needed(struct skv_session *s, const struct policy_batch *p
 /* Make room for the rows that are decompressed in the open step. */
 static int decompress_prepare(struct skv_session *s)
 {
-	struct decompressed *r = &s->step.decompressed;
+	struct decompressed *r = &s->step.compress.decompressed;
 	uint64_t pages = 0;
 	size_t bytes;
 	uint8_t *at;
@@ -124,15 +125,15 @@ static int decompress_prepare(struct skv_session *s)
 
 int compress_prepare(struct skv_session *s)
 {
-	int e = scratch_grow(s, &s->step.exchanged, &s->step.exchanged_bytes, exchange_bytes(s));
+	int e = scratch_grow(s, &s->step.compress.exchanged, &s->step.compress.exchanged_bytes, exchange_bytes(s));
 
 	return e < 0 ? e : decompress_prepare(s);
 }
 
 void compress_close(struct skv_session *s)
 {
-	scratch_free(s, s->step.exchanged);
-	scratch_free(s, s->step.decompressed.mem);
+	scratch_free(s, s->step.compress.exchanged);
+	scratch_free(s, s->step.compress.decompressed.mem);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -144,7 +145,7 @@ void compress_close(struct skv_session *s)
 static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,
                                 const struct skv_index_list *list, uint32_t tokens)
 {
-	const struct decompressed *r = &l->step->decompressed;
+	const struct decompressed *r = &l->step->compress.decompressed;
 	const struct skv_batch from = batch_part(*batch, first, n);
 	const struct skv_decompressed to = {.pool = r->pool, .pages = skv_pages_of(tokens), .seq = r->seq,
 	                                    .table = r->table};
@@ -164,13 +165,13 @@ static void attend_decompressed(const struct layer *l, const struct skv_batch *b
 
 void compress_decode(const struct layer *l, const struct skv_index_list *list)
 {
-	const uint32_t most = l->own->decompress_seqs, n = l->each.n;
+	const uint32_t most = l->own->compress.seqs, n = l->each.n;
 
 	if (most == 0) /* a fused kernel decompresses and attends */
 		l->kernels->decode_latent(&l->shape, &l->each, l->attn->q, l->attn->out, list, l->work);
 	for (uint32_t i = 0; i < n && most > 0; i += most)
 		attend_decompressed(l, &l->each, i, n - i < most ? n - i : most, list,
-		                    list ? l->own->decompress_tokens : l->each.max_len);
+		                    list ? l->own->compress.tokens : l->each.max_len);
 }
 
 /* A prompt without compressed tokens attends to its pages directly. */

@@ -51,7 +51,7 @@ static void compress_class(struct skv_session *s, const struct policy_batch *pb,
 		if (s->step.class_of[layer] != class || !compresses_now(s, pb, layer))
 			continue;
 		first = n == 0 ? layer : first;
-		shapes[n++] = compressed_shape(s, layer, pb->policy->compressor);
+		shapes[n++] = batch_shape(s, pb, layer);
 	}
 	if (n == 0)
 		return;

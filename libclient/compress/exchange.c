@@ -59,7 +59,7 @@ void exchange_compress(struct skv_session *s, const struct skv_shape *shapes, ui
 {
 	const bool alone = shapes->codec->n_ranks < 2;
 	const struct skv_workspace *w = &s->step.work;
-	float *x = s->step.exchanged;
+	float *x = s->step.compress.exchanged;
 
 	if (alone)
 		s->kernels->compress(shapes, n, batch, NULL, w);

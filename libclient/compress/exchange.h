@@ -14,7 +14,7 @@ struct skv_shape;
 
 /* Are the sequence's tokens compressed together with those of other ranks? */
 bool exchange_has(const struct skv_seq *q);
-/* Bytes of step.exchanged that the step, which is laid out, needs for the keys and values of all ranks. */
+/* Bytes of step.compress.exchanged that the step, which is laid out, needs for the keys and values of all ranks. */
 size_t exchange_bytes(const struct skv_session *s);
 /*
  * Queue the compression of a batch's tokens in n layers. The codecs of their shapes agree in all but pointers. An error

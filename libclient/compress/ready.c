@@ -40,15 +40,15 @@ static int trim(struct skv_seq *q)
 
 static int decompress(struct skv_session *s, struct skv_seq *q)
 {
-	int e = compressor_of_seq(q, &q->decompressing);
+	int e = compressor_of_seq(q, &q->compress.from);
 
 	if (e < 0)
 		return e;
 	e = trim(q);
 	if (e == 0)
 		e = maintenance_run(s, q, MAINTENANCE_DECOMPRESS);
-	compressor_free(q->decompressing);
-	q->decompressing = NULL;
+	compressor_free(q->compress.from);
+	q->compress.from = NULL;
 	return e;
 }
 
@@ -56,7 +56,7 @@ static int decompress(struct skv_session *s, struct skv_seq *q)
 static int decompress_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	(void)n_tokens, (void)prompt;
-	if (q->compresses_known || !compress_any(q) || (compress_as_planned(q) && compress_possible(q)))
+	if (q->compress.known || !compress_any(q) || (compress_as_planned(q) && compress_possible(q)))
 		return 0;
 	return decompress(q->session, q);
 }
@@ -90,8 +90,8 @@ static int decide(struct skv_session *s, struct skv_seq *q)
 {
 	int e = exchange_has(q) ? agree(s, q) : 0;
 
-	q->compresses = compress_possible(q);
-	return e == 0 && q->compresses ? trim(q) : e;
+	q->compress.on = compress_possible(q);
+	return e == 0 && q->compress.on ? trim(q) : e;
 }
 
 /* Has a layer fewer compressed tokens than a decode step expects? */
@@ -112,13 +112,13 @@ static int compress_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 	int e = 0;
 
 	(void)n_tokens;
-	if (!q->compresses_known) {
+	if (!q->compress.known) {
 		e = decide(s, q);
 		if (e < 0)
 			return e;
-		q->compresses_known = true;
+		q->compress.known = true;
 	}
-	if (!q->compresses)
+	if (!q->compress.on)
 		return 0;
 	begin_slots(q);
 	while (!prompt && e == 0 && behind(q))

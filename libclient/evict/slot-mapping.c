@@ -35,7 +35,7 @@ void slots_append(const struct layer *l)
 
 void slots_append_prompts(const struct layer *l)
 {
-	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->step->slot};
+	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->step->select.slot};
 	const struct skv_kernels *k = l->kernels;
 
 	k->alloc_prompt_slots(&l->rows, &l->prefill, &to, l->work);

@@ -297,12 +297,12 @@ void stock_release(struct skv_seq *q, bool flush)
 	struct skv_session *s = q->session;
 	uint32_t sent;
 
-	if (q->n_release == 0 || (!flush && !conn_all_sent(s->client)))
+	if (q->release.n == 0 || (!flush && !conn_all_sent(s->client)))
 		return;
-	sent = give(s, SKV_MSG_SEQ_RELEASE, q->id, q->release, q->n_release);
-	q->n_release -= sent;
+	sent = give(s, SKV_MSG_SEQ_RELEASE, q->id, q->release.pages, q->release.n);
+	q->release.n -= sent;
 	s->stock.n_release -= sent;
-	memmove(q->release, q->release + sent, q->n_release * sizeof(*q->release));
+	memmove(q->release.pages, q->release.pages + sent, q->release.n * sizeof(*q->release.pages));
 }
 
 void stock_put_aside(struct skv_seq *q, uint64_t n)
@@ -313,13 +313,13 @@ void stock_put_aside(struct skv_seq *q, uint64_t n)
 
 uint64_t stock_set_aside(const struct skv_session *s)
 {
-	return s->stock.set_aside + s->step.aside_change;
+	return s->stock.set_aside + s->step.pages.aside_change;
 }
 
 /* Request pages ahead of need, and give back surplus and released pages. Never waits. */
 static void stock_begin(struct skv_session *s)
 {
-	const uint32_t demand = s->step.demand < UINT32_MAX / 8 ? (uint32_t)s->step.demand : UINT32_MAX / 8;
+	const uint32_t demand = s->step.pages.demand < UINT32_MAX / 8 ? (uint32_t)s->step.pages.demand : UINT32_MAX / 8;
 	struct stock *st = &s->stock;
 	uint64_t n, ahead = stock_set_aside(s);
 

@@ -70,7 +70,7 @@ static struct layer_lists lists_of(const struct skv_shape *shape, uint32_t layer
 		               smaller(2 * (uint64_t)p->slash, b->max_len / PREFILL_TILE + 1));
 		x.extra = room(&x, base, b, PREFILL_TILE, heads, 1, smaller(p->vertical, b->max_len));
 	} else if (p->how == SKV_PREFILL_KASCADE && p->source == layer) {
-		base = base ? base + pb->tiles_at : NULL;
+		base = base ? base + pb->lists_at : NULL;
 		x.main = room(&x, base, b, tile, kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
 	}
 	return x;
@@ -94,7 +94,7 @@ static size_t lay_out(struct skv_session *s)
 
 					most = bytes > most ? bytes : most;
 				}
-			pb->tiles_at = at;
+			pb->lists_at = at;
 			at = own ? at + most : most > at ? most : at;
 		}
 	return at;
@@ -148,7 +148,7 @@ static int prefill_prepare(struct skv_session *s)
 	}
 	e = scratch_grow(s, &st->work.mem, &st->work.bytes, work);
 	if (e == 0)
-		e = scratch_grow(s, &st->tiles, &st->tiles_bytes, lists);
+		e = scratch_grow(s, &st->prefill.lists, &st->prefill.bytes, lists);
 	if (e == -ENOMEM)
 		return error_set(e, "out of memory for %zu bytes of what the rows of %u prompts are to see, and %zu to find it: prompts in "
 		            "smaller steps need less", lists, st->n - st->n_decode, work);
@@ -157,7 +157,7 @@ static int prefill_prepare(struct skv_session *s)
 
 static void prefill_close(struct skv_session *s)
 {
-	scratch_free(s, s->step.tiles);
+	scratch_free(s, s->step.prefill.lists);
 }
 
 const struct feature prefill_feature = {
@@ -194,7 +194,7 @@ static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint
 	struct skv_tile_lists *main, *extra;
 	struct layer_lists made;
 
-	made = lists_of(&l->rows, number, &l->maker, l->batch, l->step->tiles);
+	made = lists_of(&l->rows, number, &l->maker, l->batch, l->step->prefill.lists);
 	main = from(&made.main, first, p);
 	extra = from(&made.extra, first, p);
 	if (x.n_saved_queries > 0)
@@ -225,10 +225,10 @@ void prefill_attend(const struct layer *l)
 	}
 	/* sequences of one policy may differ: a layer that has evicted tokens attends densely */
 	for (uint32_t first = 0, end; first < l->prefill.n; first = end) {
-		const bool sparse = skv_layer_in(&seqs[first]->sparse, l->number);
+		const bool sparse = skv_layer_in(&seqs[first]->prompt.sparse, l->number);
 		struct skv_batch part;
 
-		for (end = first + 1; end < l->prefill.n && skv_layer_in(&seqs[end]->sparse, l->number) == sparse; end++)
+		for (end = first + 1; end < l->prefill.n && skv_layer_in(&seqs[end]->prompt.sparse, l->number) == sparse; end++)
 			;
 		part = batch_part(l->prefill, first, end - first);
 		if (sparse)
