@@ -80,7 +80,7 @@ struct skv_seq {
 	bool named;
 	uint32_t id;
 	uint64_t n_shared;   /* shared entries of all tables */
-	struct { /* device-tables.c: device addresses of the tables' copy, the header and the token ids */
+	struct { /* device/tables.c: device addresses of the tables' copy, the header and the token ids */
 		skv_pte *table; /* NULL: there is none yet */
 		size_t bytes;
 		uint32_t capacity, wanted; /* entries of each table: in the copy; that the next step needs */

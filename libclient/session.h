@@ -23,7 +23,7 @@ struct request;
 /* Which hook runs: primitives check that they are called where they make sense. */
 enum phase { PHASE_NONE, PHASE_ADOPT, PHASE_BEFORE, PHASE_AFTER, PHASE_END };
 
-/* The free list: leased pages that no table names; lease/stock.c. */
+/* The free list: leased pages that no table names; pages/stock.c. */
 struct stock {
 	uint32_t *ids; /* free pages, a stack */
 	uint32_t n, cap;

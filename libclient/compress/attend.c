@@ -11,9 +11,9 @@
 #include "libclient/compress/attend.h"
 
 #include "libclient/compress/compressor.h"
-#include "libclient/compress/exchange.h"
-#include "libclient/layer.h"
-#include "libclient/scratch.h"
+#include "libclient/device/scratch.h"
+#include "libclient/layer/layer.h"
+#include "libclient/ranks/exchange.h"
 #include "libclient/seq.h"
 
 /* ---- room ------------------------------------------------------------------------------------ */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "libclient/compress/codec.h"
-#include "libclient/device.h"
+#include "libclient/device/device.h"
 #include "libclient/error.h"
 #include "libclient/session.h"
 

@@ -13,14 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/compress.h"
 #include "common/records.h"
 #include "common/rope.h"
+#include "kernels/compress.h"
 #include "libclient/compress/codec.h"
 #include "libclient/compress/lengths.h"
-#include "libclient/device.h"
+#include "libclient/device/device.h"
 #include "libclient/error.h"
-#include "libclient/layer.h"
+#include "libclient/layer/layer.h"
 #include "libclient/seq.h"
 
 /* ---- the codec ------------------------------------------------------------------------------- */

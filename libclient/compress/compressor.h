@@ -12,8 +12,8 @@
 #include <sparsekv/policy.h>
 
 #include "common/seqmem.h"
-#include "kernels/device.h"
 #include "kernels/compress.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 
 struct policy;

@@ -8,11 +8,11 @@
 #include "libclient/compress/encode.h"
 
 #include "libclient/compress/compressor.h"
-#include "libclient/compress/exchange.h"
 #include "libclient/compress/schedule.h"
-#include "libclient/layer.h"
-#include "libclient/pages.h"
+#include "libclient/layer/layer.h"
+#include "libclient/pages/pages.h"
 #include "libclient/policy.h"
+#include "libclient/ranks/exchange.h"
 #include "libclient/seq.h"
 
 void compress_evict_rows(struct skv_seq *q)

@@ -8,16 +8,16 @@
 #include "libclient/compress/attend.h"
 #include "libclient/compress/compressor.h"
 #include "libclient/compress/encode.h"
-#include "libclient/compress/exchange.h"
 #include "libclient/compress/lengths.h"
 #include "libclient/compress/schedule.h"
-#include "libclient/device-tables.h"
+#include "libclient/device/tables.h"
 #include "libclient/feature.h"
-#include "libclient/joint.h"
-#include "libclient/maintenance.h"
-#include "libclient/pages.h"
+#include "libclient/pages/pages.h"
+#include "libclient/pages/seq-table.h"
+#include "libclient/ranks/exchange.h"
+#include "libclient/ranks/joint.h"
 #include "libclient/seq.h"
-#include "libclient/seq-table.h"
+#include "libclient/step/maintenance.h"
 
 /* From here on each layer has slots of its own number. */
 static void begin_slots(struct skv_seq *q)

@@ -16,9 +16,9 @@
 
 #include "libclient/error.h"
 #include "libclient/feature.h"
-#include "libclient/layer.h"
-#include "libclient/maintenance.h"
+#include "libclient/layer/layer.h"
 #include "libclient/seq.h"
+#include "libclient/step/maintenance.h"
 
 /* ---- attention ------------------------------------------------------------------------------- */
 

@@ -10,11 +10,11 @@
 #include <string.h>
 
 #include "kernels/prefill.h"
+#include "libclient/device/scratch.h"
 #include "libclient/error.h"
 #include "libclient/feature.h"
-#include "libclient/layer.h"
+#include "libclient/layer/layer.h"
 #include "libclient/prefill/schedule.h"
-#include "libclient/scratch.h"
 #include "libclient/seq.h"
 
 /* ---- lists ----------------------------------------------------------------------------------- */

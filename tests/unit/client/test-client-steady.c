@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steady steps (libclient/steady.c): what skv_step_begin leaves for the kernels, and the pages that it takes, are those
+ * Steady steps (libclient/step/steady.c): what skv_step_begin leaves for the kernels, and the pages that it takes, are those
  * of a full layout. After an abort a step is laid out in full, so each step is begun twice.
  */
 #include <errno.h>

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/session/policy-config.h - policies by name and parameters. */
+#ifndef SKV_CLIENT_SESSION_POLICY_CONFIG_H
+#define SKV_CLIENT_SESSION_POLICY_CONFIG_H
+
+#include "libclient/session.h"
+
+/*
+ * Get the policy that the daemon names, for one more user: one that the session has, or loaded. fd is borrowed. *ret
+ * must go to policy_put() even after a failure.
+ */
+int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret);
+struct policy *policy_put(struct skv_client *c, struct policy *p); /* NULL is fine; returns NULL */
+/* Is this the policy that the daemon names? */
+bool policy_is(const struct policy *p, const struct skv_msg_policy *m);
+
+#endif

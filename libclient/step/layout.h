@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/step/layout.h - a step as the kernels see it. */
+#ifndef SKV_CLIENT_STEP_LAYOUT_H
+#define SKV_CLIENT_STEP_LAYOUT_H
+
+#include <stdint.h>
+
+struct pages;
+struct skv_session;
+struct skv_step_item;
+
+/* Make room for a step of n items. */
+int layout_grow(struct skv_session *s, uint32_t n);
+/* Lay the items out for the kernels, decoding ones first. Marks sequences as in the step; adds up pages in *ret. */
+int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret);
+/* Upper bound that kernels are told for lengths up to `len`. */
+uint32_t layout_bound(const struct skv_session *s, uint32_t len);
+
+#endif
