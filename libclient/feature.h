@@ -2,8 +2,8 @@
 /*
  * libclient/feature.h - what features do in the life of a policy, a session, a sequence and a step.
  *
- * A feature is one row of functions; NULL where it has nothing to do. features.c has the rows in the order in which they
- * run. So code that runs a step does not name the features, and each feature has its own memory.
+ * A feature is one row of functions; NULL where it has nothing to do. features.c has the rows in the order in which
+ * they run. So code that runs a step does not name the features, and each feature has its own memory.
  */
 #ifndef SKV_CLIENT_FEATURE_H
 #define SKV_CLIENT_FEATURE_H
@@ -16,19 +16,19 @@ struct skv_seq;
 struct skv_session;
 
 struct feature {
-	/* A policy is planned: make what the feature keeps for it; free that, also if make() failed or was not called. */
+	/* A policy is planned: make what the feature keeps for it. Free that, even if make() failed or did not run. */
 	int (*make)(struct skv_session *s, struct policy *p);
 	void (*unmake)(struct policy *p);
 
-	/* A session begins, its kernels are chosen; it ends, the last row first, also if open() failed or was not called. */
+	/* A session begins, with its kernels. It ends, the last row first, even if open() failed or did not run. */
 	int (*open)(struct skv_session *s);
 	void (*close)(struct skv_session *s);
 
 	/* A step begins: agree with other ranks, and with the daemon. */
 	int (*turn)(struct skv_session *s);
 	/*
-	 * Make a sequence ready for a step with so many of its tokens, which may be none. May take over its policy state, and
-	 * commit maintenance transactions.
+	 * Make a sequence ready for a step with so many of its tokens, which may be none. May take over its policy
+	 * state, and commit maintenance transactions.
 	 */
 	int (*ready)(struct skv_seq *q, uint32_t n_tokens, bool prompt);
 	/* The step is laid out: make room for what the feature computes. Memory of a step grows only here. */
@@ -39,10 +39,11 @@ struct feature {
 	void (*end)(struct skv_session *s);
 };
 
-extern const struct feature fork_feature, adopt_feature, device_feature, layer_feature, joint_feature, swap_feature,
-	decompress_feature, evict_feature, seal_feature, layout_feature, workspace_feature, attn_feature, select_feature,
-	hooks_feature, compress_feature, prefill_feature, recall_feature, branches_feature, replay_feature, pages_feature,
-	stock_feature, stats_feature;
+extern const struct feature fork_feature, adopt_feature, device_feature, layer_feature, joint_feature, swap_feature;
+extern const struct feature decompress_feature, evict_feature, seal_feature;
+extern const struct feature layout_feature, workspace_feature, attn_feature, select_feature, hooks_feature;
+extern const struct feature compress_feature, prefill_feature, recall_feature, branches_feature, replay_feature;
+extern const struct feature pages_feature, stock_feature, stats_feature;
 
 /* Each of these goes over the rows. The first error ends it: 0, or a negative errno with the last error set. */
 int features_make(struct skv_session *s, struct policy *p);

@@ -2,9 +2,8 @@
 # libsparsekv-client, which an engine links. It exports only names of the public headers.
 lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
-	libclient/error.c libclient/error.h libclient/feature.h libclient/features.c libclient/identity.c \
-	libclient/model.c libclient/model.h libclient/policy.h libclient/seq.h libclient/session.h \
-	libclient/sized.c libclient/sized.h libclient/step.h \
+	libclient/error.c libclient/error.h libclient/feature.h libclient/features.c libclient/policy.h \
+	libclient/seq.h libclient/session.h libclient/sized.c libclient/sized.h libclient/step.h \
 	libclient/conn/conn.c libclient/conn/conn.h libclient/conn/dial.c libclient/conn/dial.h \
 	libclient/conn/fence.c libclient/conn/fence.h libclient/conn/held.c libclient/conn/held.h \
 	libclient/conn/pool.c libclient/conn/pool.h libclient/conn/reconnect.c libclient/conn/reconnect.h \
@@ -18,27 +17,24 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/ranks/ranks.c libclient/ranks/ranks.h \
 	libclient/layer/attn.c libclient/layer/attn.h libclient/layer/fp8.c libclient/layer/fp8.h \
 	libclient/layer/hooks.c libclient/layer/hooks.h libclient/layer/layer.c libclient/layer/layer.h \
-	libclient/layer/prims.c libclient/layer/prims.h libclient/layer/recall.c libclient/layer/recall.h \
-	libclient/layer/selection.c libclient/layer/selection.h \
+	libclient/layer/recall.c libclient/layer/recall.h libclient/layer/selection.c libclient/layer/selection.h \
 	libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \
-	libclient/compress/codec.h libclient/compress/compressor-device.c libclient/compress/compressor-make.c \
-	libclient/compress/compressor.h libclient/compress/encode.c libclient/compress/encode.h \
-	libclient/compress/lengths.c libclient/compress/lengths.h libclient/compress/ready.c \
-	libclient/compress/schedule.c libclient/compress/schedule.h \
+	libclient/compress/codec.h libclient/compress/compressor.c libclient/compress/compressor.h \
+	libclient/compress/encode.c libclient/compress/encode.h libclient/compress/lengths.c \
+	libclient/compress/lengths.h libclient/compress/schedule.c libclient/compress/schedule.h \
 	libclient/evict/schedule.c libclient/evict/schedule.h libclient/evict/slot-mapping.c \
 	libclient/evict/slot-mapping.h \
 	libclient/prefill/attend.c libclient/prefill/attend.h libclient/prefill/schedule.c \
 	libclient/prefill/schedule.h \
-	libclient/step/attend.c libclient/step/attend.h libclient/step/items.c libclient/step/items.h \
-	libclient/step/layout.c libclient/step/layout.h libclient/step/lifecycle.c libclient/step/maintenance.c \
+	libclient/step/attend.c libclient/step/items.c libclient/step/items.h libclient/step/layout.c \
+	libclient/step/layout.h libclient/step/lifecycle.c libclient/step/maintenance.c \
 	libclient/step/maintenance.h libclient/step/replay.c libclient/step/replay.h \
-	libclient/step/selection-info.c libclient/step/stats.c libclient/step/stats.h libclient/step/steady.c \
-	libclient/step/steady.h libclient/step/transaction.c libclient/step/transaction.h \
-	libclient/step/workspace.c libclient/step/workspace.h \
+	libclient/step/selection-info.c libclient/step/stats.c libclient/step/stats.h libclient/step/transaction.c \
+	libclient/step/transaction.h libclient/step/workspace.c \
 	libclient/session/adopt.c libclient/session/adopt.h libclient/session/client-lifecycle.c \
-	libclient/session/lifecycle.c libclient/session/lifecycle.h libclient/session/plugin.c \
-	libclient/session/plugin.h libclient/session/policy-config.c libclient/session/policy-config.h \
-	libclient/session/policy-swap.c libclient/session/policy-swap.h libclient/session/seal.c \
+	libclient/session/identity.c libclient/session/lifecycle.c libclient/session/lifecycle.h \
+	libclient/session/model.c libclient/session/model.h libclient/session/policy-config.c \
+	libclient/session/policy-config.h libclient/session/policy-swap.c libclient/session/seal.c \
 	libclient/session/seal.h libclient/session/seq-lifecycle.c libclient/session/seq-lifecycle.h \
 	libclient/session/truncate.c libclient/session/truncate.h
 libclient_libsparsekv_client_la_CFLAGS = $(AM_CFLAGS) $(XXHASH_CFLAGS)

@@ -34,7 +34,7 @@ struct skv_seq {
 	struct skv_seqmem *mem;
 	/* committed, or on a device queued; copied here so that shared memory is read and checked only once */
 	uint32_t len, epoch;
-	uint32_t quiet_len; /* if steady: below this length the next step needs nothing but its row; see steady.c */
+	uint32_t quiet_len; /* if steady: below this length the next step needs nothing but its row; see layout.c */
 	/*
 	 * id of the open step's first token; without has_first it is the last commit's next id, which tokens[len] shows
 	 */
@@ -45,7 +45,7 @@ struct skv_seq {
 	uint32_t n_new;
 	enum maintenance maintenance; /* a step without tokens, of this kind */
 	uint32_t about, next_about;  /* as in seqmem.h (SKV_ABOUT_SLOTS ...): of the last commit; of the open step's */
-	bool steady;           /* its last step was a plain one: see steady.c */
+	bool steady;           /* its last step was a plain one: see layout.c */
 	bool in_step;          /* it is in the open step */
 	bool has_first;
 	bool takes;            /* the open step needs pages: some table lacks entries */
@@ -67,13 +67,15 @@ struct skv_seq {
 
 	struct skv_seqmem_layout layout;
 	struct { /* prefill/ */
-		uint32_t n_remaining;  /* as in the open step's item */
-		struct skv_prompt now; /* counts with SKV_ABOUT_PREFILL, set only while the prompt attends as the policy says */
+		uint32_t n_remaining;        /* as in the open step's item */
+		/* counts with SKV_ABOUT_PREFILL, which is set only while the prompt attends as the policy says */
+		struct skv_prompt now;
 		struct skv_prompt next;      /* where the prompt of the open step's rows began */
 		struct skv_layer_set sparse; /* layers in which its rows attend sparsely */
 	} prompt;
 	struct { /* compress/ */
-		bool on, known;   /* do the layers whose plan compresses do so for it? Decided anew under another policy */
+		/* do the layers whose plan compresses do so for this sequence? Decided anew under another policy */
+		bool on, known;
 		uint32_t sealing; /* not 0: tokens that MAINTENANCE_COMPRESS compresses, whatever the policy says */
 		struct compressor *from; /* in MAINTENANCE_DECOMPRESS: how its tokens are compressed */
 	} compress;

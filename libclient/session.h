@@ -58,7 +58,7 @@ struct skv_session {
 	struct step step;
 
 	struct policy *policy;
-	struct { /* hooks.c, prims.c: the hook that runs */
+	struct { /* hooks.c: the hook that runs */
 		enum phase phase;
 		uint32_t layer;             /* of before() or after() */
 		struct policy_batch *batch; /* which attends, or whose hook runs; NULL in adopt() */

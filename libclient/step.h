@@ -25,10 +25,9 @@ struct selection {
 	struct skv_select select; /* the request, if the layer selects while it attends */
 	struct skv_scores scores;
 	struct skv_index_list list;
-	/* compress/attend.c: how its tokens are compressed, or NULL; sequences decompressed at a time, tokens of each at most */
-	struct {
-		const struct skv_codec *codec;
-		uint32_t seqs, tokens;
+	struct { /* compress/attend.c */
+		const struct skv_codec *codec; /* of its tokens, or NULL */
+		uint32_t seqs, tokens; /* decompressed at a time; of each at most */
 	} compress;
 };
 
@@ -110,9 +109,9 @@ struct step {
 
 	struct skv_workspace work; /* of the kernels: workspace.c, as is the number of branches that the layers use */
 	uint32_t n_branches;
-	struct { /* steady.c */
+	struct { /* layout.c */
 		bool follows, on; /* can the next step be laid out from this one, and was this one? */
-		uint32_t *due;    /* [cap]: of a steady step: the caller's indices of sequences that need more than a row */
+		uint32_t *due; /* [cap]: if on: the caller's indices of sequences that need more than a row */
 		uint32_t n_due;
 	} steady;
 	struct { /* pages.c */

@@ -151,7 +151,8 @@ rings() {
 		}
 		while (<STDIN>) {
 			if (my ($from, $to) = /^([^:]+):# *include *"(.*)"/) {
-				$out{unit($from)}{unit($to)} = 1 if index($to, "$folder/") == 0 && unit($from) ne unit($to);
+				next if index($to, "$folder/") != 0 || unit($from) eq unit($to);
+				$out{unit($from)}{unit($to)} = 1;
 				next;
 			}
 			my ($object, $kind, $symbol) = /^(.*?):[0-9a-f]*\s+([A-Za-z]) (\S+)$/ or next;

@@ -91,13 +91,21 @@ static uint64_t pages_needed(struct skv_session *s, const struct policy_batch *p
 	return most;
 }
 
+static void lay_out(struct skv_session *s, uint64_t pages, struct carver *c)
+{
+	struct decompressed *r = &s->step.compress.decompressed;
+
+	r->pool = carve(c, pages * s->shape.page_bytes);
+	r->seq = carve(c, s->step.n_kseq * sizeof(*r->seq));
+	r->table = carve(c, pages * sizeof(*r->table));
+}
+
 /* Make room for the rows that are decompressed in the open step. */
 static int decompress_prepare(struct skv_session *s)
 {
 	struct decompressed *r = &s->step.compress.decompressed;
+	struct carver c = {0};
 	uint64_t pages = 0;
-	size_t bytes;
-	uint8_t *at;
 	int e;
 
 	for (uint32_t i = 0; i < s->step.n_batches; i++) {
@@ -105,22 +113,13 @@ static int decompress_prepare(struct skv_session *s)
 
 		pages = of_batch > pages ? of_batch : pages;
 	}
-	r->pool = NULL; /* stays NULL if nothing is decompressed, so that recordings do not refer to it */
-	r->seq = NULL;
-	r->table = NULL;
+	lay_out(s, pages, &c); /* NULL if nothing is decompressed, so that recordings do not refer to it */
 	if (pages == 0)
 		return 0;
-	bytes = pages * (s->shape.page_bytes + sizeof(skv_pte)) + s->step.n_kseq * sizeof(struct skv_kseq) + 128;
-	e = scratch_grow(s, &r->mem, &r->bytes, bytes);
-	if (e < 0)
-		return e;
-	at = r->mem;
-	r->pool = at;
-	at += pages * s->shape.page_bytes; /* still aligned: these are whole pages */
-	r->seq = (struct skv_kseq *)at;
-	at += (s->step.n_kseq * sizeof(struct skv_kseq) + 63) / 64 * 64;
-	r->table = (skv_pte *)at;
-	return 0;
+	e = scratch_grow(s, &r->mem, &r->bytes, c.at);
+	c = (struct carver){.base = r->mem};
+	lay_out(s, pages, &c);
+	return e;
 }
 
 int compress_prepare(struct skv_session *s)

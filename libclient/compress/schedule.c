@@ -35,6 +35,14 @@ const struct skv_codec *compress_code(const struct skv_seq *q, uint32_t layer)
 	return q->compress.on && p->plan[layer].compress.kind ? &p->compressor->layer[layer].code : NULL;
 }
 
+struct records compress_records_of(const struct skv_seq *q, enum skv_page_kind group, uint32_t layer, uint32_t coded)
+{
+	struct skv_shape shape = q->session->shape;
+
+	shape.codec = compress_code(q, layer);
+	return shape.codec ? compress_records(&shape, group, coded) : (struct records){.each = 1};
+}
+
 bool compress_any(const struct skv_seq *q)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)

@@ -40,7 +40,129 @@ int64_t conn_deadline(const struct skv_client *c)
 	return now_ms() + atomic_load_explicit(&c->timeout_ms, memory_order_relaxed);
 }
 
-/* ---- requests -------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* True: the packet was sent, or the connection broke. */
+static bool send_packet(struct skv_client *c, const void *packet, size_t bytes)
+{
+	for (;;) {
+		if (send(c->fd, packet, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+			if (c->debug)
+				skv_wire_dump(stderr, "client >", packet, bytes, 0);
+			return true;
+		}
+		if (errno == EINTR)
+			continue;
+		if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)
+			return false;
+		/* the daemon's last messages are still to be read: receive() decides */
+		if (errno != EPIPE && errno != ECONNRESET)
+			conn_break_locked(c, -errno, "cannot send to the daemon: %s", strerror(errno));
+		return true;
+	}
+}
+
+void conn_send_queue(struct skv_client *c)
+{
+	while (c->link != LINK_LOST && c->unsent && !c->unsent->waits) {
+		if (!send_packet(c, c->unsent->packet, c->unsent->packet->length) || c->broken)
+			return; /* breaking the connection emptied the queue */
+		c->unsent->sent = true;
+		c->unsent = c->unsent->next;
+	}
+}
+
+void conn_append(struct skv_client *c, struct request *r)
+{
+	r->next = NULL;
+	*c->requests_end = r;
+	c->requests_end = &r->next;
+	if (!c->unsent)
+		c->unsent = r;
+}
+
+static int prepare_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
+{
+	struct request *r;
+
+	if (c->broken)
+		return error_set(c->broken, "%s", c->broken_text);
+	r = request_new(&c->serial, type, body, bytes);
+	if (!r)
+		return error_set(-ENOMEM, "out of memory");
+	*ret = r;
+	return 0;
+}
+
+int conn_prepare(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
+{
+	int e;
+
+	pthread_mutex_lock(&c->lock);
+	e = prepare_locked(c, type, body, bytes, ret);
+	pthread_mutex_unlock(&c->lock);
+	return e;
+}
+
+static void post_prepared_locked(struct skv_client *c, struct request *r)
+{
+	r->waits = c->link != LINK_UP;
+	conn_append(c, r);
+	if (c->broken)
+		conn_fail_all(c);
+	else
+		conn_send_queue(c);
+}
+
+void conn_post_prepared(struct skv_client *c, struct request *r)
+{
+	pthread_mutex_lock(&c->lock);
+	post_prepared_locked(c, r);
+	pthread_mutex_unlock(&c->lock);
+}
+
+static int post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
+{
+	struct request *r = NULL;
+	int e = prepare_locked(c, type, body, bytes, &r);
+
+	if (e < 0)
+		return e;
+	r->orphan = !ret;
+	if (ret)
+		*ret = r;
+	post_prepared_locked(c, r);
+	return 0;
+}
+
+int conn_post(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
+{
+	int r;
+
+	pthread_mutex_lock(&c->lock);
+	r = post_locked(c, type, body, bytes, ret);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+int conn_close_session_locked(struct skv_client *c, uint32_t session, struct pool *pool, struct request **ret)
+{
+	struct skv_msg_session m = {.session = session};
+	struct request *r = NULL;
+	int e = post_locked(c, SKV_MSG_CLOSE, &m, sizeof(m), &r);
+
+	if (e < 0) {
+		conn_break_locked(c, e, "out of memory to close a session");
+		return e;
+	}
+	r->pool = pool;
+	r->orphan = !ret;
+	if (ret)
+		*ret = r;
+	return 0;
+}
+
+/* ---- undoing, breaking ----------------------------------------------------------------------- */
 
 /* Record that the pages of a LEASE_GET reply are given back. */
 static void unlease(struct skv_client *c, const struct skv_msg_runs *m)
@@ -58,7 +180,7 @@ static void unlease(struct skv_client *c, const struct skv_msg_runs *m)
  */
 static void tell(struct skv_client *c, uint16_t type, const void *body, size_t bytes)
 {
-	if (conn_post_locked(c, type, body, bytes, NULL) < 0)
+	if (post_locked(c, type, body, bytes, NULL) < 0)
 		conn_break_locked(c, -ENOMEM, "out of memory to tell the daemon what it has to know");
 }
 
@@ -142,128 +264,6 @@ void conn_fail_all(struct skv_client *c)
 	pthread_cond_broadcast(&c->news);
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
-
-/* True: the packet was sent, or the connection broke. */
-static bool send_packet(struct skv_client *c, const void *packet, size_t bytes)
-{
-	for (;;) {
-		if (send(c->fd, packet, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
-			if (c->debug)
-				skv_wire_dump(stderr, "client >", packet, bytes, 0);
-			return true;
-		}
-		if (errno == EINTR)
-			continue;
-		if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)
-			return false;
-		/* the daemon's last messages are still to be read: receive() decides */
-		if (errno != EPIPE && errno != ECONNRESET)
-			conn_break_locked(c, -errno, "cannot send to the daemon: %s", strerror(errno));
-		return true;
-	}
-}
-
-void conn_send_queue(struct skv_client *c)
-{
-	while (c->link != LINK_LOST && c->unsent && !c->unsent->waits) {
-		if (!send_packet(c, c->unsent->packet, c->unsent->packet->length) || c->broken)
-			return; /* breaking the connection emptied the queue */
-		c->unsent->sent = true;
-		c->unsent = c->unsent->next;
-	}
-}
-
-void conn_append(struct skv_client *c, struct request *r)
-{
-	r->next = NULL;
-	*c->requests_end = r;
-	c->requests_end = &r->next;
-	if (!c->unsent)
-		c->unsent = r;
-}
-
-static int prepare_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
-{
-	struct request *r;
-
-	if (c->broken)
-		return error_set(c->broken, "%s", c->broken_text);
-	r = request_new(&c->serial, type, body, bytes);
-	if (!r)
-		return error_set(-ENOMEM, "out of memory");
-	*ret = r;
-	return 0;
-}
-
-int conn_prepare(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
-{
-	int e;
-
-	pthread_mutex_lock(&c->lock);
-	e = prepare_locked(c, type, body, bytes, ret);
-	pthread_mutex_unlock(&c->lock);
-	return e;
-}
-
-static void post_prepared_locked(struct skv_client *c, struct request *r)
-{
-	r->waits = c->link != LINK_UP;
-	conn_append(c, r);
-	if (c->broken)
-		conn_fail_all(c);
-	else
-		conn_send_queue(c);
-}
-
-void conn_post_prepared(struct skv_client *c, struct request *r)
-{
-	pthread_mutex_lock(&c->lock);
-	post_prepared_locked(c, r);
-	pthread_mutex_unlock(&c->lock);
-}
-
-int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
-{
-	struct request *r = NULL;
-	int e = prepare_locked(c, type, body, bytes, &r);
-
-	if (e < 0)
-		return e;
-	r->orphan = !ret;
-	if (ret)
-		*ret = r;
-	post_prepared_locked(c, r);
-	return 0;
-}
-
-int conn_post(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
-{
-	int r;
-
-	pthread_mutex_lock(&c->lock);
-	r = conn_post_locked(c, type, body, bytes, ret);
-	pthread_mutex_unlock(&c->lock);
-	return r;
-}
-
-int conn_close_session_locked(struct skv_client *c, uint32_t session, struct pool *pool, struct request **ret)
-{
-	struct skv_msg_session m = {.session = session};
-	struct request *r = NULL;
-	int e = conn_post_locked(c, SKV_MSG_CLOSE, &m, sizeof(m), &r);
-
-	if (e < 0) {
-		conn_break_locked(c, e, "out of memory to close a session");
-		return e;
-	}
-	r->pool = pool;
-	r->orphan = !ret;
-	if (ret)
-		*ret = r;
-	return 0;
-}
-
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 static void break_if(struct skv_client *c, const struct pool_fault *fault)
@@ -275,12 +275,10 @@ static void break_if(struct skv_client *c, const struct pool_fault *fault)
 static void open_pool(struct skv_client *c, struct request *r)
 {
 	const struct skv_msg_open_ok *ok = r->body;
-
 	struct pool_fault fault = {0};
 
 	r->error = pool_open(&c->pools, ok, r->device, &r->pool, &fault);
 	if (r->error == 0) {
-		pool_map_early(&c->pools, r->pool, &fault);
 		break_if(c, &fault);
 	} else {
 		snprintf(r->text, sizeof(r->text), "%s", fault.text);

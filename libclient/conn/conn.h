@@ -74,8 +74,6 @@ struct skv_client {
  */
 int conn_post(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
 
-int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
-
 /*
  * The same in two steps, of which the second cannot fail: for actions in between that must only happen if the daemon
  * will be told of them. The caller owns the request.

@@ -51,7 +51,7 @@ struct early_segment {
 	int fd;
 };
 
-struct pool *pools_find(struct pools *pools, uint32_t id)
+static struct pool *pools_find(struct pools *pools, uint32_t id)
 {
 	struct pool *p = pools->first;
 
@@ -340,7 +340,7 @@ static const char *shape_wrong(const struct skv_msg_open_ok *ok, uint32_t device
 	return pages > SKV_PTE_ID_MASK + 1u ? "more pages than a page table entry can name" : NULL;
 }
 
-void pool_map_early(struct pools *pools, struct pool *p, struct pool_fault *fault)
+static void map_early(struct pools *pools, struct pool *p, struct pool_fault *fault)
 {
 	for (struct early_segment **e = &pools->early; *e;) {
 		struct early_segment *s = *e;
@@ -445,6 +445,7 @@ int pool_open(struct pools *pools, const struct skv_msg_open_ok *ok, uint32_t de
 		pools->first = p;
 	}
 	p->sessions++;
+	map_early(pools, p, fault);
 	*ret = p;
 	return 0;
 }

@@ -49,12 +49,13 @@ struct pool_fault {
 };
 
 /* The functions below need client->lock, except pool_kernel_page(). */
-/* Add a session to the pool that the daemon describes. Returns 0, or -EPROTO or -ENOMEM with a text. */
-/* `device` is as in struct skv_model; its backend must be loaded. */
+/*
+ * Add a session to the pool that the daemon describes, and map the segments that were announced before. `device` is as
+ * in struct skv_model; its backend must be loaded. Returns 0, or -EPROTO or -ENOMEM with a text. After 0 a fault is one
+ * of the segments.
+ */
 int pool_open(struct pools *pools, const struct skv_msg_open_ok *ok, uint32_t device, struct pool **ret,
               struct pool_fault *fault);
-/* Map the segments that were announced before the pool was known. */
-void pool_map_early(struct pools *pools, struct pool *p, struct pool_fault *fault);
 /* Remove a session. With the last one the daemon considers all segments unmapped. NULL is ignored. */
 void pool_close(struct pools *pools, struct pool *p);
 /* Handle a segment's announcement. Consumes fd; if fd is -1, `m` has an IPC handle. */
@@ -71,7 +72,6 @@ void pool_lease(struct pool *p, uint32_t first, uint64_t n);
 void pool_unlease(struct pool *p, uint32_t page);
 /* Find the next run of at most `most` leased pages from *page on, and advance *page past it. False: none is left. */
 bool pool_next_lease(const struct pool *p, uint64_t *page, uint32_t most, struct skv_wire_run *ret);
-struct pool *pools_find(struct pools *pools, uint32_t id);
 /* The connection is lost: the daemon will announce segments again. */
 void pools_uncertain(struct pools *pools);
 /* Discard announcements for pools without a session of this client. */

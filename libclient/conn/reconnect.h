@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/conn/reconnect.h - a client goes on with the next daemon when its daemon died or was restarted. See reconnect.c.
+ * libclient/conn/reconnect.h - a client goes on with the next daemon when its daemon died or was restarted: see
+ * reconnect.c.
  */
 #ifndef SKV_CLIENT_CONN_RECONNECT_H
 #define SKV_CLIENT_CONN_RECONNECT_H

@@ -27,9 +27,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/conn/pool.h"
+#include "libclient/conn/fence.h"
 #include "libclient/error.h"
-#include "libclient/seq.h"
+#include "libclient/session.h"
 
 #define HOLES 64u
 
@@ -76,6 +76,24 @@ void device_leave(struct skv_session *s, void *was)
 {
 	if (s->device)
 		s->device->backend->leave(was);
+}
+
+int device_lock(struct skv_session *s, void **ret_was)
+{
+	int e = fence_enter(s);
+
+	if (e < 0)
+		return e;
+	e = device_enter(s, ret_was);
+	if (e < 0)
+		pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+void device_unlock(struct skv_session *s, void *was)
+{
+	device_leave(s, was);
+	pthread_mutex_unlock(&s->lock);
 }
 
 int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
@@ -137,18 +155,6 @@ int device_wait(struct skv_session *s)
 	return e < 0 ? device_failed(s->device, e, "the step") : 0;
 }
 
-/* What begins and ends a step belongs to this step alone, so a recording must not contain it. */
-int device_not_recording(struct skv_session *s)
-{
-	bool recording = false;
-	int e = s->device ? s->device->backend->recording(s->step.work.stream, &recording) : 0;
-
-	if (e < 0)
-		return device_failed(s->device, e, "the step");
-	return recording ? error_set(-EBUSY, "the stream is being recorded: record between skv_step_begin and skv_step_end")
-	                 : 0;
-}
-
 static void step_buffer_free(struct device *d, struct device_step *x)
 {
 	if (x->event)
@@ -177,15 +183,6 @@ void device_close(struct skv_session *s)
 	free(d->stale);
 	free(d);
 	s->device = NULL;
-}
-
-skv_pte device_pte(const struct skv_seq *q, skv_pte e)
-{
-	enum skv_pte_kind kind = skv_pte_kind(e);
-
-	if (!skv_pte_resident(e))
-		return e;
-	return skv_pte_make(kind, pool_kernel_page(q->session->pool, skv_pte_id(e), kind == SKV_PTE_SHARED));
 }
 
 /* Copy between host memory and the pages' memory, complete on return; `what` names the copy in errors. */

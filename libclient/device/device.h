@@ -79,6 +79,9 @@ int device_failed(const struct device *d, int error, const char *what);
 /* Open the device of the session's model, and choose its kernels. */
 int device_open(struct skv_session *s, device_finished_fn *finished);
 void device_close(struct skv_session *s);
+/* Lock the session for a call of the engine, and make its device current. Returns as fence_enter(), or an error. */
+int device_lock(struct skv_session *s, void **ret_was);
+void device_unlock(struct skv_session *s, void *was);
 /* Make the session's device current; restore the one before. Both do nothing on host memory. */
 int device_enter(struct skv_session *s, void **ret_was);
 void device_leave(struct skv_session *s, void *was);
@@ -88,9 +91,6 @@ int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
 int device_grow_batch(struct skv_session *s, uint32_t n, uint32_t n_kseq);
 int device_check(struct skv_session *s); /* did all launches succeed? */
 int device_wait(struct skv_session *s);  /* for the step's stream */
-int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */
-/* The entry as kernels see it. */
-skv_pte device_pte(const struct skv_seq *q, skv_pte e);
 /* Copy from the host to memory of the session, and wait for it. */
 int device_put(struct skv_session *s, void *to, const void *from, size_t bytes);
 /* Copy memory of the session to the host, and wait for it. */

@@ -34,3 +34,11 @@ void scratch_free(struct skv_session *s, void *mem)
 		device_leave(s, was);
 	}
 }
+
+void *carve(struct carver *c, size_t bytes)
+{
+	const size_t at = c->at;
+
+	c->at = (at + bytes + 63) / 64 * 64;
+	return c->base ? (char *)c->base + at : NULL;
+}

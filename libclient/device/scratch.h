@@ -14,4 +14,11 @@ struct skv_session;
 int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
 void scratch_free(struct skv_session *s, void *mem); /* NULL is fine */
 
+/* Divides memory into parts; with base NULL it only measures. */
+struct carver {
+	void *base;
+	size_t at;
+};
+void *carve(struct carver *c, size_t bytes); /* the next part, aligned to 64 bytes; NULL if it only measures */
+
 #endif

@@ -8,16 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libclient/conn/pool.h"
 #include "libclient/device/device.h"
+#include "libclient/device/scratch.h"
 #include "libclient/error.h"
 #include "libclient/seq.h"
 
-/* Make room to record n more entries that the device's tables do not show yet. */
-static int grow_stale(struct device *d, uint64_t n)
+int device_room_stale(struct skv_session *s, uint64_t n)
 {
+	struct device *d = s->device;
 	struct device_stale *more;
 
-	if (d->n_stale + n <= d->cap_stale)
+	if (!d || d->n_stale + n <= d->cap_stale)
 		return 0;
 	more = realloc(d->stale, (d->n_stale + n) * sizeof(*more));
 	if (!more)
@@ -25,11 +27,6 @@ static int grow_stale(struct device *d, uint64_t n)
 	d->stale = more;
 	d->cap_stale = d->n_stale + n;
 	return 0;
-}
-
-int device_room_stale(struct skv_session *s, uint64_t n)
-{
-	return s->device ? grow_stale(s->device, n) : 0;
 }
 
 /* Report the steps that have run, oldest first; with `wait` all of them. */
@@ -75,6 +72,31 @@ int device_settle(struct skv_session *s)
 	return e;
 }
 
+static bool evicts(const struct skv_session *s)
+{
+	for (uint32_t i = 0; s->device && i < DEVICE_STEPS; i++)
+		if (s->device->step[i].busy && s->device->step[i].n_evict > 0)
+			return true;
+	return false;
+}
+
+int device_settle_evictions(struct skv_session *s)
+{
+	return evicts(s) ? device_settle(s) : 0;
+}
+
+/* What begins and ends a step belongs to this step alone, so a recording must not contain it. */
+int device_not_recording(struct skv_session *s)
+{
+	bool recording = false;
+	int e = s->device ? s->device->backend->recording(s->step.work.stream, &recording) : 0;
+
+	if (e < 0)
+		return device_failed(s->device, e, "the step");
+	return recording ? error_set(-EBUSY, "the stream is being recorded: record between skv_step_begin and skv_step_end")
+	                 : 0;
+}
+
 int device_turn(struct skv_session *s)
 {
 	int e = device_not_recording(s);
@@ -82,33 +104,37 @@ int device_turn(struct skv_session *s)
 	return e == 0 && s->device ? poll_steps(s, false) : e;
 }
 
-static size_t carve(size_t *at, size_t bytes)
+static void lay_out(const struct skv_session *s, struct device_step *x, uint64_t entries, struct carver *c)
 {
-	size_t here = *at;
+	const uint32_t n = s->step.n;
 
-	*at = (here + bytes + 63) / 64 * 64;
-	return here;
+	x->kseq = carve(c, (size_t)s->step.n_kseq * s->step.n_classes * sizeof(*x->kseq));
+	x->entry = carve(c, entries * sizeof(*x->entry));
+	x->publish = carve(c, n * sizeof(*x->publish));
+	x->sum = carve(c, n * sizeof(*x->sum));
+	x->lay = carve(c, n * sizeof(*x->lay));
+	x->rows = carve(c, n * sizeof(*x->rows));
+	x->told = carve(c, 2 * JOINT_WORDS * sizeof(*x->told));
+	x->share = carve(c, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
 }
 
 /* Make room for the step, which changes so many entries. */
 static int step_buffer_prepare(const struct skv_session *s, struct device_step *x, uint64_t entries)
 {
 	const struct device *d = s->device;
-	uint32_t n = s->step.n;
-	size_t at = 0, kseq = carve(&at, (size_t)s->step.n_kseq * s->step.n_classes * sizeof(*x->kseq));
-	size_t entry = carve(&at, entries * sizeof(*x->entry));
-	size_t publish = carve(&at, n * sizeof(*x->publish)), sum = carve(&at, n * sizeof(*x->sum));
-	size_t lay = carve(&at, n * sizeof(*x->lay)), rows = carve(&at, n * sizeof(*x->rows));
-	size_t told = carve(&at, 2 * JOINT_WORDS * sizeof(*x->told));
-	size_t share = carve(&at, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
+	const uint32_t n = s->step.n;
+	struct carver c = {0};
 	int e = x->event ? 0 : d->backend->event_new(&x->event);
 
-	if (e == 0 && at > x->bytes) {
+	lay_out(s, x, entries, &c);
+	if (e == 0 && c.at > x->bytes) {
+		const size_t bytes = c.at + c.at / 2;
+
 		d->backend->free_host(x->mem);
 		x->mem = NULL;
 		x->bytes = 0;
-		e = d->backend->alloc_host(at + at / 2, &x->mem);
-		x->bytes = e == 0 ? at + at / 2 : 0;
+		e = d->backend->alloc_host(bytes, &x->mem);
+		x->bytes = e == 0 ? bytes : 0;
 	}
 	if (e < 0)
 		return device_failed(d, e, "memory for a step");
@@ -119,24 +145,10 @@ static int step_buffer_prepare(const struct skv_session *s, struct device_step *
 		if (!x->seqs)
 			return error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 	}
-	x->kseq = (void *)((char *)x->mem + kseq);
-	x->entry = (void *)((char *)x->mem + entry);
-	x->publish = (void *)((char *)x->mem + publish);
-	x->sum = (void *)((char *)x->mem + sum);
-	x->lay = (void *)((char *)x->mem + lay);
-	x->rows = (void *)((char *)x->mem + rows);
-	x->told = (void *)((char *)x->mem + told);
-	x->share = (void *)((char *)x->mem + share);
+	c = (struct carver){.base = x->mem};
+	lay_out(s, x, entries, &c);
 	x->n_entries = 0;
 	return 0;
-}
-
-bool device_evicts(const struct skv_session *s)
-{
-	for (uint32_t i = 0; s->device && i < DEVICE_STEPS; i++)
-		if (s->device->step[i].busy && s->device->step[i].n_evict > 0)
-			return true;
-	return false;
 }
 
 /* The previous step, if the device's tables still show pages that it evicted. Earlier evictions are staged. */
@@ -152,9 +164,18 @@ int device_prepare(struct skv_session *s, uint32_t entries)
 	struct device *d = s->device;
 	const struct device_step *before = to_stage(d);
 	uint64_t room = (uint64_t)d->n_stale + entries + (before ? before->n_evict : 0);
-	int e = grow_stale(d, entries); /* each of them may be a copy of a shared page */
+	int e = device_room_stale(s, entries); /* each of them may be a copy of a shared page */
 
 	return e < 0 ? e : step_buffer_prepare(s, &d->step[d->next], room);
+}
+
+skv_pte device_pte(const struct skv_seq *q, skv_pte e)
+{
+	enum skv_pte_kind kind = skv_pte_kind(e);
+
+	if (!skv_pte_resident(e))
+		return e;
+	return skv_pte_make(kind, pool_kernel_page(q->session->pool, skv_pte_id(e), kind == SKV_PTE_SHARED));
 }
 
 static void put_entry(struct skv_seq *q, uint32_t table, uint32_t page, skv_pte entry)

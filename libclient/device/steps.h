@@ -3,8 +3,9 @@
 #ifndef SKV_CLIENT_DEVICE_STEPS_H
 #define SKV_CLIENT_DEVICE_STEPS_H
 
-#include <stdbool.h>
 #include <stdint.h>
+
+#include <sparsekv/types.h>
 
 struct skv_seq;
 struct skv_session;
@@ -13,7 +14,10 @@ struct skv_session;
 int device_turn(struct skv_session *s);
 /* Wait for all steps, and report them. Enters the device itself. */
 int device_settle(struct skv_session *s);
-bool device_evicts(const struct skv_session *s); /* do steps that are not reported yet evict? */
+int device_settle_evictions(struct skv_session *s); /* the same, if one of them evicts */
+int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */
+/* The entry as kernels see it. */
+skv_pte device_pte(const struct skv_seq *q, skv_pte e);
 /*
  * device_prepare() makes room for so many entries in the step that begins. device_entry() records an entry of this
  * step, device_stale() one that holds whatever becomes of the step; both do nothing on host memory.

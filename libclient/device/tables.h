@@ -3,8 +3,6 @@
 #ifndef SKV_CLIENT_DEVICE_TABLES_H
 #define SKV_CLIENT_DEVICE_TABLES_H
 
-#include <stdint.h>
-
 struct skv_seq;
 
 /* All of these do nothing on host memory. */

@@ -22,26 +22,23 @@
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-void slots_append(const struct layer *l)
+void slots_append(const struct layer *l, bool prompts)
 {
-	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->batch->slot};
+	const struct skv_slot_mapping to = {
+		.granularity = l->plan->evict.granularity,
+		.slot = prompts ? l->step->select.slot : l->batch->slot,
+	};
+	const struct skv_slot_mapping *at = prompts ? NULL : &to; /* rows of prompts are in order, behind all others */
+	const struct skv_batch *b = prompts ? &l->prefill : &l->decode;
 	const struct skv_kernels *k = l->kernels;
 
-	k->alloc_slots(&l->rows, &l->decode, &to, l->work);
-	k->append(&l->rows, &l->decode, &to, l->attn->k, l->attn->v, l->work);
+	if (prompts)
+		k->alloc_prompt_slots(&l->rows, b, &to, l->work);
+	else
+		k->alloc_slots(&l->rows, b, &to, l->work);
+	k->append(&l->rows, b, at, l->attn->k, l->attn->v, l->work);
 	if (l->bounds)
-		k->update_bounds(&l->rows, &l->decode, &to, l->work);
-}
-
-void slots_append_prompts(const struct layer *l)
-{
-	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->step->select.slot};
-	const struct skv_kernels *k = l->kernels;
-
-	k->alloc_prompt_slots(&l->rows, &l->prefill, &to, l->work);
-	k->append(&l->rows, &l->prefill, NULL, l->attn->k, l->attn->v, l->work);
-	if (l->bounds)
-		k->update_bounds(&l->rows, &l->prefill, NULL, l->work);
+		k->update_bounds(&l->rows, b, at, l->work);
 }
 
 /* ---- as the policy wants it ------------------------------------------------------------------ */

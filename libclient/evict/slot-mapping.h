@@ -3,11 +3,14 @@
 #ifndef SKV_CLIENT_EVICT_SLOT_MAPPING_H
 #define SKV_CLIENT_EVICT_SLOT_MAPPING_H
 
+#include <stdbool.h>
+
 struct layer;
 
-/* Before the attention of a layer that evicts: append the new rows of decoding sequences to slots that it allocates. */
-void slots_append(const struct layer *l);
-/* The same for rows of prompts. */
-void slots_append_prompts(const struct layer *l);
+/*
+ * Before the attention of a layer that evicts: append the new rows of decoding sequences, or of prompts, to slots that
+ * it allocates.
+ */
+void slots_append(const struct layer *l, bool prompts);
 
 #endif

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/layer/layer.c - assembles a layer of the open step from its plan, its policy batch and its class of layers. */
+/* libclient/layer/layer.c - assembles a layer of the open step from its plan, policy batch and class of layers. */
 #include "libclient/layer/layer.h"
+
+#include <math.h>
 
 #include "libclient/device/device.h"
 #include "libclient/device/scratch.h"
 #include "libclient/feature.h"
-#include "libclient/model.h"
 #include "libclient/policy.h"
 #include "libclient/session.h"
 
-static struct layer_class *class_of(struct skv_session *s, uint32_t layer)
+const struct layer_class *layer_class(const struct skv_session *s, uint32_t layer)
 {
 	return &s->step.class[s->step.class_of[layer]];
 }
@@ -20,16 +21,6 @@ struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n)
 	b.n = n;
 	b.rows = 0;
 	return b;
-}
-
-struct skv_batch layer_decoding(struct skv_session *s, uint32_t layer)
-{
-	return class_of(s, layer)->decoding;
-}
-
-struct skv_batch layer_all(struct skv_session *s, uint32_t layer)
-{
-	return class_of(s, layer)->all;
 }
 
 static const struct skv_kseq *class_kseq(const struct skv_session *s, uint32_t layer)
@@ -44,7 +35,7 @@ const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, u
 
 struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
-	return batch_part(class_of(s, layer)->decoding, pb->at_kseq, pb->n_padded);
+	return batch_part(layer_class(s, layer)->decoding, pb->at_kseq, pb->n_padded);
 }
 
 struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
@@ -52,7 +43,7 @@ struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb
 	struct skv_batch b = batch_decoding(s, pb, layer);
 
 	if (pb->rows > 1)
-		b = batch_part(class_of(s, layer)->all, pb->rows_at, pb->n * pb->rows);
+		b = batch_part(layer_class(s, layer)->all, pb->rows_at, pb->n * pb->rows);
 	b.rows = pb->rows;
 	b.max_q = b.n > 0;
 	return b;
@@ -60,7 +51,7 @@ struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb
 
 struct skv_batch batch_prompts(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
-	return batch_part(class_of(s, layer)->prompts, pb->first_prompt - s->step.n_decode, pb->n_prompts);
+	return batch_part(layer_class(s, layer)->prompts, pb->first_prompt - s->step.n_decode, pb->n_prompts);
 }
 
 bool batch_compresses(const struct policy_batch *pb, uint32_t layer)
@@ -69,6 +60,30 @@ bool batch_compresses(const struct policy_batch *pb, uint32_t layer)
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
+
+/* Attributes of a layer's softmax; 0 and NULL where it has none. The scale is resolved. */
+static float scale_of(const struct skv_model *m, uint32_t layer)
+{
+	const struct skv_model_layer *l = skv_model_layer(m, layer);
+
+	if (l && l->scale > 0)
+		return l->scale;
+	return m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->head_dim);
+}
+
+static float softcap_of(const struct skv_model *m, uint32_t layer)
+{
+	const struct skv_model_layer *l = skv_model_layer(m, layer);
+
+	return l ? l->softcap : 0;
+}
+
+static const float *sinks_of(const struct skv_model *m, uint32_t layer) /* [n_heads], host memory */
+{
+	const struct skv_model_layer *l = skv_model_layer(m, layer);
+
+	return l ? l->sinks : NULL;
+}
 
 /* Copy the layers' sinks to the model's memory. Every layer has a row, even without sinks. */
 static int layer_open(struct skv_session *s)
@@ -81,7 +96,7 @@ static int layer_open(struct skv_session *s)
 	int e;
 
 	for (uint32_t layer = 0; layer < m->n_layers; layer++)
-		any |= model_sinks(m, layer) != NULL;
+		any |= sinks_of(m, layer) != NULL;
 	if (!any)
 		return 0;
 	e = device_enter(s, &was);
@@ -90,8 +105,8 @@ static int layer_open(struct skv_session *s)
 	e = scratch_grow(s, &mem, &bytes, m->n_layers * row);
 	s->sinks = mem;
 	for (uint32_t layer = 0; layer < m->n_layers && e == 0; layer++)
-		if (model_sinks(m, layer))
-			e = device_put(s, s->sinks + (size_t)layer * m->n_heads, model_sinks(m, layer), row);
+		if (sinks_of(m, layer))
+			e = device_put(s, s->sinks + (size_t)layer * m->n_heads, sinks_of(m, layer), row);
 	device_leave(s, was);
 	return e;
 }
@@ -109,9 +124,9 @@ struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
 	struct skv_shape shape = s->shape;
 
 	shape.layer = skv_model_kv_layer(&s->model, layer);
-	shape.scale = model_scale(&s->model, layer);
-	shape.softcap = model_softcap(&s->model, layer);
-	shape.sinks = s->sinks && model_sinks(&s->model, layer) ? s->sinks + (size_t)layer * s->model.n_heads : NULL;
+	shape.scale = scale_of(&s->model, layer);
+	shape.softcap = softcap_of(&s->model, layer);
+	shape.sinks = s->sinks && sinks_of(&s->model, layer) ? s->sinks + (size_t)layer * s->model.n_heads : NULL;
 	shape.state = skv_table(n_layers, SKV_PAGES_STATE, layer);
 	shape.slot_meta = skv_table(n_layers, SKV_PAGES_SLOT_META, layer);
 	shape.codes = skv_table(n_layers, SKV_PAGES_CODES, layer);

@@ -50,9 +50,8 @@ struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch
 struct skv_batch batch_prompts(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
 /* Decoding sequences row by row, [rows][n]: each a sequence that ends with its row. */
 struct skv_batch batch_rows(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
-/* Of all policy batches: the decoding sequences; all sequences. */
-struct skv_batch layer_decoding(struct skv_session *s, uint32_t layer);
-struct skv_batch layer_all(struct skv_session *s, uint32_t layer);
+/* Of all policy batches: the sequences as the layer's kernels see them. */
+const struct layer_class *layer_class(const struct skv_session *s, uint32_t layer);
 /* Sequence number `at` of the step as the layer's kernels see it, in host memory. */
 const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, uint32_t at);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/layer/selection.c - memory for attention scores and selections: one arena for all batches and layers of a step.
+ * libclient/layer/selection.c - memory for attention scores and selections: one arena for all batches and layers of a
+ * step.
  */
 #include "libclient/layer/selection.h"
 
@@ -13,19 +14,6 @@
 #include "libclient/policy.h"
 #include "libclient/ranks/ranks.h"
 #include "libclient/session.h"
-
-struct carver {
-	uint8_t *base; /* NULL: only measure */
-	size_t at;
-};
-
-static void *carve(struct carver *c, size_t bytes)
-{
-	size_t at = c->at;
-
-	c->at = (at + bytes + 63) / 64 * 64;
-	return c->base ? c->base + at : NULL;
-}
 
 /* Lists of a sequence, and its rows of attention scores. */
 static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
@@ -42,9 +30,7 @@ bool selection_fuses_sketches(const struct skv_session *s, const struct skv_plan
 /* Elements of a row of scores. */
 static uint32_t layer_tokens(struct skv_session *s, uint32_t layer)
 {
-	const struct skv_batch decoding = layer_decoding(s, layer);
-
-	return selection_tokens(&decoding);
+	return selection_tokens(&layer_class(s, layer)->decoding);
 }
 
 /*

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "libclient/compress/lengths.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device/device.h"
 #include "libclient/device/steps.h"
@@ -35,7 +34,7 @@ static bool resident(const struct skv_seq *q, uint32_t table, uint32_t page)
 
 uint32_t pages_of_state(const struct skv_seq *q, uint32_t layer, uint32_t tokens)
 {
-	uint32_t each = policy_state_tokens(&q->session->shape, &seq_policy(q)->plan[layer]);
+	uint32_t each = seq_policy(q)->state_tokens[layer];
 
 	return (tokens + each - 1) / each;
 }
@@ -70,17 +69,10 @@ static uint32_t slot_meta_table(const struct skv_seq *q, uint32_t layer)
 	return skv_table(q->layout.n_layers, SKV_PAGES_SLOT_META, layer);
 }
 
-/* Codes or references of a layer with so many compressed tokens. */
-static struct records records_of(const struct skv_seq *q, enum skv_page_kind group, uint32_t layer, uint32_t coded)
-{
-	struct skv_shape shape = q->session->shape;
-
-	shape.codec = compress_code(q, layer);
-	return shape.codec ? compress_records(&shape, group, coded) : (struct records){.each = 1};
-}
+/* Pages of codes or references of a layer with so many compressed tokens. */
 static uint32_t record_pages(const struct skv_seq *q, enum skv_page_kind group, uint32_t layer, uint32_t coded)
 {
-	return records_pages(records_of(q, group, layer, coded));
+	return records_pages(compress_records_of(q, group, layer, coded));
 }
 
 /* Number of entries with pages as of the last commit: there are none beyond, and below only gaps are missing. */
@@ -191,7 +183,7 @@ static struct span records_written(const struct skv_seq *q, uint32_t table)
 {
 	enum skv_page_kind group = kind_of(q, table);
 	uint32_t layer = layer_of(q, table), coded = seq_compressed(q, layer);
-	struct records x = records_of(q, group, layer, coded);
+	struct records x = compress_records_of(q, group, layer, coded);
 
 	if (x.n == 0 || q->next_slots[layer].n_compressed <= coded)
 		return (struct span){0};
@@ -225,7 +217,7 @@ struct span pages_written(const struct skv_seq *q, uint32_t table)
 	if (all.to > end)
 		all.to = end;
 	if (!anywhere && group != SKV_PAGES_SLOT_META)
-		all.from = extent / (group == SKV_PAGES_KV ? SKV_PAGE_TOKENS : policy_state_tokens(&q->session->shape, &seq_policy(q)->plan[layer]));
+		all.from = extent / (group == SKV_PAGES_KV ? SKV_PAGE_TOKENS : seq_policy(q)->state_tokens[layer]);
 	return all;
 }
 
@@ -278,7 +270,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
 	if (policy->n_state_layers > 0)
-		p->demand += (uint64_t)(q->n_new / policy->state_tokens + 1) * policy->n_state_layers;
+		p->demand += (uint64_t)(q->n_new / policy->least_state_tokens + 1) * policy->n_state_layers;
 	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_slot_meta_per_page(&q->session->shape) - 1) * policy->n_evicting;
 	return 0;
 }
@@ -548,7 +540,8 @@ static const char *records_check(const struct skv_seq *q, uint32_t table)
 	return NULL;
 }
 
-const char *pages_check(struct skv_seq *q)
+/* NULL, or what is wrong. */
+static const char *check(struct skv_seq *q)
 {
 	q->gaps = false;
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++) {
@@ -577,4 +570,11 @@ const char *pages_check(struct skv_seq *q)
 		}
 	}
 	return NULL;
+}
+
+int pages_check(struct skv_seq *q)
+{
+	const char *wrong = check(q);
+
+	return wrong ? error_set(-EBADMSG, "damaged sequence memory: %s", wrong) : 0;
 }

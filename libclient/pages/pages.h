@@ -55,7 +55,7 @@ void pages_unpark(struct skv_seq *q); /* restores the entry beyond the committed
  * any was there.
  */
 bool pages_trim(struct skv_seq *q);
-/* Does the sequence have the pages of its slots? Returns NULL, or what is wrong. Sets q->gaps. */
-const char *pages_check(struct skv_seq *q);
+/* Does the sequence have the pages of its slots? 0, or -EBADMSG. Sets q->gaps. */
+int pages_check(struct skv_seq *q);
 
 #endif

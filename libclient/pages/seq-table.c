@@ -198,13 +198,6 @@ uint64_t seq_resident(const struct skv_seq *q)
 	return n;
 }
 
-int seq_check_pages(struct skv_seq *q)
-{
-	const char *wrong = pages_check(q);
-
-	return wrong ? error_set(-EBADMSG, "damaged sequence memory: %s", wrong) : 0;
-}
-
 void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 {
 	struct skv_session *s = q->session;

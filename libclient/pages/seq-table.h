@@ -12,8 +12,6 @@ int seq_recount(struct skv_seq *q);
 /* If a fork that timed out has been answered by now, count the tables again. 0, -ETIMEDOUT, or another error. */
 int seq_settle_fork(struct skv_seq *q);
 uint64_t seq_resident(const struct skv_seq *q); /* pages, of all layers */
-/* Does it have the pages of its slots? 0, or -EBADMSG; finds gaps. */
-int seq_check_pages(struct skv_seq *q);
 /*
  * The pages of one kind in its tables are no longer used here. Call it before the daemon is told that they are free:
  * from then on it may withdraw their segments at any moment.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/ranks/joint.c - commits of tensor-parallel ranks, which count when all ranks have committed (common/seqmem.h,
- * 10).
+ * libclient/ranks/joint.c - commits of tensor-parallel ranks, which count when all ranks have committed
+ * (common/seqmem.h, 10).
  *
  * After a commit each rank calls the same all-reduce once more; when it completes, all ranks have committed. Only then
  * are the commit's evictions carried out, and only then does anything begin that overwrites what the previous commit

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/adopt.c - the state that a policy keeps of a sequence, and sequences that another policy takes over.
+ * libclient/session/adopt.c - the state that a policy keeps of a sequence, and sequences that another policy takes
+ * over.
  *
  * A sequence's state belongs to its policy, and lies in the daemon's memory. `state_policy` names the policy, and is
  * empty while the state is being replaced; `state_epoch` is the commit that the state belongs to. A state that does not
@@ -20,9 +21,8 @@
 #include "libclient/device/steps.h"
 #include "libclient/error.h"
 #include "libclient/feature.h"
-#include "libclient/layer/prims.h"
+#include "libclient/layer/hooks.h"
 #include "libclient/pages/pages.h"
-#include "libclient/pages/seq-table.h"
 #include "libclient/seq.h"
 
 #define ADOPT_TEXT_MAX 256
@@ -31,14 +31,7 @@
 int policy_adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, void **ret_state)
 {
 	const struct skv_policy *block = p->block;
-	struct skv_policy_ctx ctx = {
-	        .size = sizeof(ctx),
-	        .n_seqs = 1,
-	        .prims = &policy_prims,
-	        .model = &s->model,
-	        .config = p->config,
-	        .library = s,
-	};
+	const struct skv_policy_ctx ctx = policy_ctx(s, p, 1);
 	char text[ADOPT_TEXT_MAX] = "";
 	void *state;
 	int r = 0;
@@ -155,7 +148,7 @@ int policy_take_over(struct skv_seq *q)
 	pages_take_over(q);
 	q->on_device.old = q->session->device;
 	q->steady = false;
-	e = seq_check_pages(q);
+	e = pages_check(q);
 	if (e < 0)
 		return e;
 	if (at_home(q, p)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/session/adopt.h - the state that a policy keeps of a sequence, and sequences that another policy takes over. */
+/* libclient/session/adopt.h - the state that a policy keeps of a sequence, and a takeover by another policy. */
 #ifndef SKV_CLIENT_SESSION_ADOPT_H
 #define SKV_CLIENT_SESSION_ADOPT_H
 

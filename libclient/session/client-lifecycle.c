@@ -16,7 +16,7 @@
 #include "libclient/error.h"
 #include "libclient/session.h"
 #include "libclient/session/lifecycle.h"
-#include "libclient/session/plugin.h"
+#include "libclient/session/policy-config.h"
 
 #define DEFAULT_TIMEOUT_MS 5000
 #define CONNECT_TRIES 3

@@ -17,13 +17,12 @@
 #include "libclient/device/steps.h"
 #include "libclient/error.h"
 #include "libclient/feature.h"
-#include "libclient/model.h"
+#include "libclient/session/model.h"
 #include "libclient/pages/pages.h"
 #include "libclient/pages/seq-table.h"
 #include "libclient/pages/stock.h"
 #include "libclient/seq.h"
 #include "libclient/session/policy-config.h"
-#include "libclient/session/policy-swap.h"
 #include "libclient/session/seq-lifecycle.h"
 #include "libclient/step/transaction.h"
 
@@ -44,7 +43,6 @@ static int choose_kernels(struct skv_session *s)
 	        .head_dim = m->head_dim,
 	        .dtype = m->kv_dtype,
 	        .io_dtype = s->device ? m->io_dtype : SKV_F32, /* the library converts rows in host memory to fp32 */
-	        .scale = model_scale(m, 0),
 	        .page_bytes = skv_page_bytes(m),
 	};
 	if (!s->device)

@@ -11,7 +11,11 @@
  */
 int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret);
 struct policy *policy_put(struct skv_client *c, struct policy *p); /* NULL is fine; returns NULL */
+/* Tell the daemon that the session runs the policy of this generation, or why not. */
+void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text);
 /* Is this the policy that the daemon names? */
 bool policy_is(const struct policy *p, const struct skv_msg_policy *m);
+
+void plugins_free(struct skv_client *c); /* those of a connection that ends */
 
 #endif

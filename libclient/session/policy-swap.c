@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/policy-swap.c - a session follows the daemon to another policy, and a sequence is given one of its own.
+ * libclient/session/policy-swap.c - a session follows the daemon to another policy, and a sequence is given one of its
+ * own.
  *
  * A swap changes nothing until all of it has succeeded. The new plugin is loaded, the spec parsed and the layers
  * planned beside the old policy; every sequence is adopted into a new state beside its old one; only then do the new
  * policy and states replace the old ones. After any failure the old policy keeps running, and the operator and the
  * engine are told.
  */
-#include "libclient/session/policy-swap.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,14 +25,6 @@
 #include "libclient/session/policy-config.h"
 
 #define SWAP_WAIT_MS 250 /* for the daemon's answer; a later answer is taken, too */
-
-void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text)
-{
-	struct skv_msg_policy_ack m = {.session = s->id, .error = -error, .generation = generation};
-
-	skv_wire_string(m.text, sizeof(m.text), text);
-	conn_post(s->client, SKV_MSG_POLICY_ACK, &m, sizeof(m), NULL);
-}
 
 /*
  * Is `p` the same policy with the same parameters, in a file that another daemon has loaded, or that was loaded again?
@@ -106,7 +97,9 @@ static struct request *ask(struct skv_session *s)
 	struct request *r;
 
 	if (!s->swap.get) {
-		if (generation == s->swap.seen_generation || conn_post(c, SKV_MSG_POLICY_GET, &m, sizeof(m), &s->swap.get) < 0)
+		if (generation == s->swap.seen_generation)
+			return NULL;
+		if (conn_post(c, SKV_MSG_POLICY_GET, &m, sizeof(m), &s->swap.get) < 0)
 			return NULL;
 		s->swap.seen_generation = generation;
 		conn_wait(c, s->swap.get, now_ms() + (wait < SWAP_WAIT_MS ? wait : SWAP_WAIT_MS));

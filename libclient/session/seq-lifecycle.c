@@ -172,10 +172,17 @@ static int fill_name(struct skv_msg_seq_name *m, const char *name)
 	return 0;
 }
 
+static int new_locked(struct skv_session *s, const struct skv_msg_seq_name *m, uint16_t type, struct skv_seq **ret)
+{
+	struct request *r;
+	int e = conn_call(s->client, type, m, sizeof(*m), &r);
+
+	return e < 0 ? e : seq_make(s, r, m->name[0], NULL, ret);
+}
+
 int skv_seq_new(struct skv_session *s, const char *name, uint32_t max_tokens, struct skv_seq **ret_seq)
 {
 	struct skv_msg_seq_name m = {.session = s->id, .max_tokens = max_tokens};
-	struct request *r;
 	int e = fill_name(&m, name);
 
 	if (e < 0)
@@ -186,9 +193,7 @@ int skv_seq_new(struct skv_session *s, const char *name, uint32_t max_tokens, st
 	e = fence_enter(s);
 	if (e < 0)
 		return e;
-	e = conn_call(s->client, SKV_MSG_SEQ_NEW, &m, sizeof(m), &r);
-	if (e == 0)
-		e = seq_make(s, r, name != NULL, NULL, ret_seq);
+	e = new_locked(s, &m, SKV_MSG_SEQ_NEW, ret_seq);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }
@@ -196,7 +201,6 @@ int skv_seq_new(struct skv_session *s, const char *name, uint32_t max_tokens, st
 int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret_seq)
 {
 	struct skv_msg_seq_name m = {.session = s->id};
-	struct request *r;
 	int e = name ? fill_name(&m, name) : error_set(-EINVAL, "skv_seq_attach: name is NULL");
 
 	if (e < 0)
@@ -204,9 +208,7 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 	e = fence_enter(s);
 	if (e < 0)
 		return e;
-	e = conn_call(s->client, SKV_MSG_SEQ_ATTACH, &m, sizeof(m), &r);
-	if (e == 0)
-		e = seq_make(s, r, true, NULL, ret_seq);
+	e = new_locked(s, &m, SKV_MSG_SEQ_ATTACH, ret_seq);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }
@@ -393,14 +395,6 @@ int skv_seq_seal(struct skv_seq *q, uint32_t n, uint32_t *ret_sealed)
 	if (ret_sealed)
 		*ret_sealed = e < 0 ? 0 : sealed;
 	return e;
-}
-
-static int new_locked(struct skv_session *s, const struct skv_msg_seq_name *m, uint16_t type, struct skv_seq **ret)
-{
-	struct request *r;
-	int e = conn_call(s->client, type, m, sizeof(*m), &r);
-
-	return e < 0 ? e : seq_make(s, r, m->name[0], NULL, ret);
 }
 
 /*

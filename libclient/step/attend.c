@@ -7,14 +7,11 @@
  * batch for each policy. On a device this part of a layer is replayed from a recording, if there is one (replay.c).
  * Then come rows of prompts, which attend as the plan says (prefill/attend.c).
  */
-#include "libclient/step/attend.h"
-
 #include <errno.h>
 #include <string.h>
 
 #include "common/spec.h"
 #include "libclient/compress/attend.h"
-#include "libclient/conn/fence.h"
 #include "libclient/device/device.h"
 #include "libclient/error.h"
 #include "libclient/evict/slot-mapping.h"
@@ -23,15 +20,12 @@
 #include "libclient/layer/fp8.h"
 #include "libclient/layer/hooks.h"
 #include "libclient/layer/layer.h"
-#include "libclient/layer/prims.h"
 #include "libclient/layer/recall.h"
-#include "libclient/policy.h"
 #include "libclient/prefill/attend.h"
 #include "libclient/ranks/ranks.h"
-#include "libclient/session.h"
+#include "libclient/seq.h"
 #include "libclient/sized.h"
 #include "libclient/step/replay.h"
-#include "libclient/step/workspace.h"
 
 /* Call the kernel that the plan asks for; `how` is the plan's mode, or dense if nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
@@ -104,7 +98,7 @@ static void decode(struct skv_session *s, const struct layer *l)
 	s->hook.batch = l->batch;
 	s->hook.q = l->attn->q;
 	if (plan->evict.granularity)
-		slots_append(l);
+		slots_append(l, false);
 	else
 		append(l, &l->decode);
 	if (l->window) { /* such layers are not the policy's */
@@ -135,24 +129,52 @@ static void decode(struct skv_session *s, const struct layer *l)
 	policy_hook(s, l->batch, PHASE_AFTER, l->number);
 }
 
+/* Work queued on branches from now on runs after what is on the step's stream. */
+static int fork_branches(struct skv_session *s)
+{
+	const struct step *st = &s->step;
+	struct device *d = s->device;
+	int e = st->n_branches > 1 ? d->backend->event_record(d->fork, st->work.stream) : 0;
+
+	for (uint32_t i = 1; i < st->n_branches && e == 0; i++)
+		e = d->backend->stream_wait(d->branch[i].work.stream, d->fork);
+	return e < 0 ? device_failed(d, e, "policies side by side") : 0;
+}
+
+/* Work queued on the step's stream from now on runs after what is on the branches. */
+static int join_branches(struct skv_session *s)
+{
+	const struct step *st = &s->step;
+	struct device *d = s->device;
+	int e = 0;
+
+	for (uint32_t i = 1; i < st->n_branches && e == 0; i++) {
+		e = d->backend->event_record(d->branch[i].end, d->branch[i].work.stream);
+		if (e == 0)
+			e = d->backend->stream_wait(st->work.stream, d->branch[i].end);
+	}
+	return e < 0 ? device_failed(d, e, "policies side by side") : 0;
+}
+
 /* Policy batches side by side, if there are branches for them. */
 static int decode_batches(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	struct step *st = &s->step;
 	const struct skv_workspace own = st->work;
-	int e = branches_fork(s);
+	int e = fork_branches(s);
 
 	for (uint32_t i = 0; i < st->n_batches && e == 0; i++) {
 		const struct layer l = layer_of(s, &st->batch[i], layer, a);
 
 		if (l.batch->n == 0)
 			continue;
-		st->work = branch_work(s, l.batch);
+		if (l.batch->branch > 0)
+			st->work = s->device->branch[l.batch->branch].work;
 		decode(s, &l);
 		st->work = own;
 	}
 	if (e == 0)
-		e = branches_join(s);
+		e = join_branches(s);
 	return e < 0 ? e : s->step.ranks_error;
 }
 
@@ -161,7 +183,7 @@ static int decode_batches(struct skv_session *s, uint32_t layer, const struct sk
 static void prefill(const struct layer *l)
 {
 	if (l->plan->evict.granularity)
-		slots_append_prompts(l);
+		slots_append(l, true);
 	else
 		append(l, &l->prefill);
 	if (!l->attn->q)
@@ -185,13 +207,14 @@ static void prefill_batches(struct skv_session *s, uint32_t layer, const struct 
 		if (l.prefill.n > 0)
 			prefill(&l);
 	}
-	if (!a->q)
-		prefill_without_queries(st);
+	for (uint32_t i = st->n_decode; i < st->n && !a->q; i++)
+		st->seqs[i]->next_about &= ~SKV_ABOUT_PREFILL; /* nothing is saved for later rows of these prompts */
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *given, bool decoded)
+/* Append and attend as planned; with `decoded` only rows of prompts. */
+static int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *given, bool decoded)
 {
 	const struct skv_attn rows = attn_take(s, given);
 	int e = decoded || s->step.n_decode == 0 ? 0 : decode_batches(s, layer, &rows);
@@ -202,21 +225,9 @@ int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *g
 	return e;
 }
 
-/* Record some layers a step. If one misuses a primitive or cannot be recorded, no layer is replayed. */
 static void replay_begin(struct skv_session *s)
 {
-	const struct skv_attn *a;
-	uint32_t layer, end;
-	bool well = true;
-
-	if (!s->device || !replay_next(s, &layer, &end))
-		return;
-	for (; layer < end && well; layer++) {
-		well = replay_record_begin(s, layer, &a);
-		if (well)
-			well = replay_record_end(s, layer, decode_batches(s, layer, a));
-	}
-	replay_recorded(s, layer, well);
+	replay_record(s, decode_batches);
 }
 
 const struct feature replay_feature = {.open = replay_open, .close = replay_close, .begin = replay_begin};
@@ -274,15 +285,11 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 int skv_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	void *was;
-	int e = fence_enter(s);
+	int e = device_lock(s, &was);
 
-	if (e < 0)
-		return e;
-	e = device_enter(s, &was);
 	if (e == 0) {
 		e = attend(s, layer, a);
-		device_leave(s, was);
+		device_unlock(s, was);
 	}
-	pthread_mutex_unlock(&s->lock);
 	return e;
 }

@@ -3,6 +3,7 @@
 #ifndef SKV_CLIENT_STEP_LAYOUT_H
 #define SKV_CLIENT_STEP_LAYOUT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct pages;
@@ -13,7 +14,12 @@ struct skv_step_item;
 int layout_grow(struct skv_session *s, uint32_t n);
 /* Lay the items out for the kernels, decoding ones first. Marks sequences as in the step; adds up pages in *ret. */
 int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret);
-/* Upper bound that kernels are told for lengths up to `len`. */
-uint32_t layout_bound(const struct skv_session *s, uint32_t len);
+/*
+ * Can this step be laid out from the last one, because all of the same sequences decode one row again? Sets
+ * step.steady.on, and step.steady.due: the sequences that need more than a row.
+ */
+bool layout_is_steady(struct skv_session *s, const struct skv_step_item *items, uint32_t n);
+/* Lay it out, with the result of layout_step(); the due sequences must be ready. */
+int layout_steady(struct skv_session *s, struct pages *ret);
 
 #endif

@@ -18,8 +18,7 @@
 #include "libclient/ranks/joint.h"
 #include "libclient/seq.h"
 #include "libclient/step/items.h"
-#include "libclient/step/stats.h"
-#include "libclient/step/steady.h"
+#include "libclient/step/layout.h"
 #include "libclient/step/transaction.h"
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -28,7 +27,7 @@
 static int ready(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	const struct step *st = &s->step;
-	const bool steady = steady_fits(s, items, n);
+	const bool steady = layout_is_steady(s, items, n);
 	const uint32_t some = steady ? st->steady.n_due : n;
 	int e = 0;
 
@@ -83,16 +82,12 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n, void *stream)
 {
 	void *was;
-	int e = fence_enter(s);
+	int e = device_lock(s, &was);
 
-	if (e < 0)
-		return e;
-	e = device_enter(s, &was);
 	if (e == 0) {
 		e = begin(s, items, n, stream);
-		device_leave(s, was);
+		device_unlock(s, was);
 	}
-	pthread_mutex_unlock(&s->lock);
 	return e;
 }
 
@@ -160,7 +155,8 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 	features_end(s);
 	if (s->hook.misused) {
 		give_up(s);
-		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->hook.misuser, s->hook.misuse);
+		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->hook.misuser,
+		                 s->hook.misuse);
 	}
 	e = st->ranks_error;
 	if (e == 0 && rejected && s->device)
@@ -168,31 +164,24 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 	if (rejected && e == 0)
 		pages_undo_surplus(s);
 	if (e == 0)
-		e = fence_check_held(s->client, st->seqs, st->n);
-	if (e == 0)
 		e = transaction_commit_all(s, next);
 	if (e < 0) {
 		give_up(s);
 		return e;
 	}
 	st->open = false;
-	stats_step(s);
 	return joint_state(s);
 }
 
 int skv_step_end(struct skv_session *s, const int32_t *next, const uint32_t *n_accepted)
 {
 	void *was;
-	int e = fence_enter(s);
+	int e = device_lock(s, &was);
 
-	if (e < 0)
-		return e;
-	e = device_enter(s, &was);
 	if (e == 0) {
 		e = end(s, next, n_accepted);
-		device_leave(s, was);
+		device_unlock(s, was);
 	}
-	pthread_mutex_unlock(&s->lock);
 	return e;
 }
 
@@ -202,11 +191,8 @@ void skv_step_abort(struct skv_session *s)
 {
 	void *was;
 
-	if (fence_enter(s) < 0)
-		return;
-	if (device_enter(s, &was) == 0) {
+	if (device_lock(s, &was) == 0) {
 		step_abort(s);
-		device_leave(s, was);
+		device_unlock(s, was);
 	}
-	pthread_mutex_unlock(&s->lock);
 }

@@ -18,7 +18,6 @@
 #include "libclient/device/steps.h"
 #include "libclient/layer/layer.h"
 #include "libclient/pages/pages.h"
-#include "libclient/pages/seq-table.h"
 #include "libclient/ranks/exchange.h"
 #include "libclient/ranks/joint.h"
 #include "libclient/step/transaction.h"
@@ -102,7 +101,7 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_plan *plan = &seq_policy(q)->plan[layer];
 	struct skv_shape shape = layer_shape(s, layer);
-	const struct skv_batch batch = layer_all(s, layer), *b = &batch;
+	const struct skv_batch *b = &layer_class(s, layer)->all;
 	const struct skv_layer_slots *was = &q->slots[layer], *next = &q->next_slots[layer];
 	const struct skv_slot_mapping to = {.granularity = next->granularity, .slot = s->step.select.slot};
 	struct skv_workspace *w = &s->step.work;
@@ -178,5 +177,5 @@ int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance k
 		pages_unpark(q);
 	if (e == 0)
 		memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
-	return e < 0 ? e : seq_check_pages(q);
+	return e < 0 ? e : pages_check(q);
 }

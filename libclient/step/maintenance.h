@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/maintenance.h - maintenance transactions: steps without tokens, after which a sequence has the same tokens
- * in another layout.
+ * libclient/step/maintenance.h - maintenance transactions: steps without tokens, after which a sequence has the same
+ * tokens in another layout.
  */
 #ifndef SKV_CLIENT_STEP_MAINTENANCE_H
 #define SKV_CLIENT_STEP_MAINTENANCE_H

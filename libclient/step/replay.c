@@ -282,59 +282,6 @@ static bool asks_ranks(const struct skv_session *s, uint32_t layer)
 	return false;
 }
 
-bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv_attn **ret)
-{
-	const struct skv_backend *b = s->device->backend;
-	struct replay *r = s->replay;
-	struct replay_layer *x = &r->now->layer[layer];
-	/* recorded on a stream of the library's own: the caller's may be one that cannot record */
-	int e = r->recorder ? 0 : b->stream_new(&r->recorder);
-
-	if (x->graph) /* stale: another layer's rows had changed */
-		b->graph_free(x->graph);
-	x->graph = NULL;
-	if (e == 0)
-		e = b->begin_capture(r->recorder);
-	if (e < 0)
-		return false;
-	r->stream = s->step.work.stream;
-	s->step.work.stream = r->recorder;
-	s->step.recording = true;
-	*ret = &x->at;
-	return true;
-}
-
-bool replay_record_end(struct skv_session *s, uint32_t layer, int error)
-{
-	struct replay_layer *x = &s->replay->now->layer[layer];
-	int e;
-
-	s->step.work.stream = s->replay->stream;
-	s->step.recording = false;
-	e = s->device->backend->end_capture(s->replay->recorder, &x->graph);
-	if (e < 0)
-		x->graph = NULL;
-	if (e == 0 && asks_ranks(s, layer)) {
-		s->device->backend->graph_free(x->graph);
-		x->graph = NULL;
-	}
-	take_marks(s, x->after);
-	return e == 0 && error == 0 && !s->hook.misused;
-}
-
-void replay_recorded(struct skv_session *s, uint32_t end, bool well)
-{
-	if (well)
-		s->replay->now->recorded = end;
-	else
-		forget_all(s, s->replay->now);
-	s->hook.misused = false;
-	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
-		s->step.select.all[i].made = 0;
-		s->step.select.all[i].has_scores = false;
-	}
-}
-
 /* The set of this key. If there is none, the least recently used one, emptied. */
 static struct replay_set *set_of(struct skv_session *s, uint64_t key)
 {
@@ -371,7 +318,10 @@ static bool unrecorded(struct skv_session *s, struct replay_set *x)
 	return grow_marks(s);
 }
 
-bool replay_next(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
+/* ---- recording ------------------------------------------------------------------------------- */
+
+/* The step is laid out: compute its key. Returns whether to record layers *ret_first up to *ret_end now. */
+static bool next(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
 {
 	struct replay *r = s->replay;
 	struct replay_set *x;
@@ -390,6 +340,77 @@ bool replay_next(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
 	*ret_end = s->model.n_layers - x->recorded < RECORD_LAYERS ? s->model.n_layers : x->recorded + RECORD_LAYERS;
 	return true;
 }
+
+static bool record_begin(struct skv_session *s, uint32_t layer)
+{
+	const struct skv_backend *b = s->device->backend;
+	struct replay *r = s->replay;
+	struct replay_layer *x = &r->now->layer[layer];
+	/* recorded on a stream of the library's own: the caller's may be one that cannot record */
+	int e = r->recorder ? 0 : b->stream_new(&r->recorder);
+
+	if (x->graph) /* stale: another layer's rows had changed */
+		b->graph_free(x->graph);
+	x->graph = NULL;
+	if (e == 0)
+		e = b->begin_capture(r->recorder);
+	if (e < 0)
+		return false;
+	r->stream = s->step.work.stream;
+	s->step.work.stream = r->recorder;
+	s->step.recording = true;
+	return true;
+}
+
+static bool record_end(struct skv_session *s, uint32_t layer, int error)
+{
+	struct replay_layer *x = &s->replay->now->layer[layer];
+	int e;
+
+	s->step.work.stream = s->replay->stream;
+	s->step.recording = false;
+	e = s->device->backend->end_capture(s->replay->recorder, &x->graph);
+	if (e < 0)
+		x->graph = NULL;
+	if (e == 0 && asks_ranks(s, layer)) {
+		s->device->backend->graph_free(x->graph);
+		x->graph = NULL;
+	}
+	take_marks(s, x->after);
+	return e == 0 && error == 0 && !s->hook.misused;
+}
+
+/* Keep all layers up to `end`, or forget all. */
+static void recorded(struct skv_session *s, uint32_t end, bool well)
+{
+	if (well)
+		s->replay->now->recorded = end;
+	else
+		forget_all(s, s->replay->now);
+	s->hook.misused = false;
+	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
+		s->step.select.all[i].made = 0;
+		s->step.select.all[i].has_scores = false;
+	}
+}
+
+void replay_record(struct skv_session *s,
+                   int (*decode)(struct skv_session *s, uint32_t layer, const struct skv_attn *a))
+{
+	uint32_t layer, end;
+	bool well = true;
+
+	if (!s->device || !next(s, &layer, &end))
+		return;
+	for (; layer < end && well; layer++) {
+		well = record_begin(s, layer);
+		if (well)
+			well = record_end(s, layer, decode(s, layer, &s->replay->now->layer[layer].at));
+	}
+	recorded(s, layer, well);
+}
+
+/* ---- replaying ------------------------------------------------------------------------------- */
 
 static bool same_rows(const struct skv_attn *a, const struct skv_attn *b)
 {

@@ -10,16 +10,12 @@
 
 int replay_open(struct skv_session *s);
 void replay_close(struct skv_session *s);
-/* The step is laid out: compute its key. Returns whether to record layers *ret_first up to *ret_end now. */
-bool replay_next(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end);
 /*
- * Record how decoding sequences attend in a layer with the rows *ret: all that is queued between begin and end, whose
- * result is `error`. Both return whether recording has succeeded so far. replay_recorded() then keeps all layers up to
- * `end`, or forgets all without `well`.
+ * The step is laid out: if it is time to, record how decoding sequences attend in some layers, which decode() queues.
+ * If one misuses a primitive or cannot be recorded, no layer is replayed.
  */
-bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv_attn **ret);
-bool replay_record_end(struct skv_session *s, uint32_t layer, int error);
-void replay_recorded(struct skv_session *s, uint32_t end, bool well);
+void replay_record(struct skv_session *s,
+                   int (*decode)(struct skv_session *s, uint32_t layer, const struct skv_attn *a));
 /* Replay the layer's decoding sequences if a recording fits: then *ret is true, else it stays as it is. */
 int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a, bool *ret);
 

@@ -13,7 +13,6 @@
 
 #include "common/sort.h"
 #include "libclient/compress/schedule.h"
-#include "libclient/conn/fence.h"
 #include "libclient/conn/pool.h"
 #include "libclient/device/device.h"
 #include "libclient/device/steps.h"
@@ -226,7 +225,8 @@ static int ready(struct skv_session *s, uint32_t layer, const struct skv_selecti
 	if (layer >= s->step.next_layer)
 		return error_set(-EINVAL, "layer %u has not attended in this step, %u have", layer, s->step.next_layer);
 	if (s->hook.misused)
-		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->hook.misuser, s->hook.misuse);
+		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->hook.misuser,
+		                 s->hook.misuse);
 	e = device_not_recording(s);
 	return e < 0 ? e : device_settle(s);
 }
@@ -235,17 +235,13 @@ int skv_selection(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t
                   uint32_t *ids, uint32_t room)
 {
 	void *was;
-	int e = fence_enter(s);
+	int e = device_lock(s, &was);
 
-	if (e < 0)
-		return e;
-	e = device_enter(s, &was);
 	if (e == 0) {
 		e = ready(s, layer, ret);
 		if (e == 0)
 			e = describe(s, layer, item, row, ret, ids, room);
-		device_leave(s, was);
+		device_unlock(s, was);
 	}
-	pthread_mutex_unlock(&s->lock);
 	return e;
 }

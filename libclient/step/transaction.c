@@ -31,7 +31,6 @@
 #include "libclient/seq.h"
 #include "libclient/step/layout.h"
 #include "libclient/step/stats.h"
-#include "libclient/step/steady.h"
 
 /* ---- begin, abort ---------------------------------------------------------------------------- */
 
@@ -52,7 +51,7 @@ static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct pages p = {0};
-	int e = s->step.steady.on ? steady_lay_out(s, &p) : layout_step(s, items, n, &p);
+	int e = s->step.steady.on ? layout_steady(s, &p) : layout_step(s, items, n, &p);
 	uint32_t need = (uint32_t)p.need;
 	/* pages set aside for other prompts are not available */
 	uint64_t all = p.need + (e == 0 && p.set_aside > 0 ? stock_set_aside(s) : 0);
@@ -64,8 +63,8 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = features_prepare(s);
 	if (e == 0)
 		e = pages_prepare(s, p.need);
-	if (e == 0 && s->stock.n < all && device_evicts(s))
-		e = device_settle(s); /* evicted pages come back */
+	if (e == 0 && s->stock.n < all)
+		e = device_settle_evictions(s); /* evicted pages come back */
 	if (e == 0)
 		e = stock_reserve(s, (uint32_t)all);
 	s->shape.pool = s->pool->base; /* known only now: with the older handles the first segment decides */
@@ -296,8 +295,10 @@ static int queue_commits(struct skv_session *s, const int32_t *next)
 int transaction_commit_all(struct skv_session *s, const int32_t *next)
 {
 	struct step *st = &s->step;
-	int e = s->device ? queue_commits(s, next) : 0;
+	int e = fence_check_held(s->client, st->seqs, st->n);
 
+	if (e == 0 && s->device)
+		e = queue_commits(s, next);
 	if (e < 0)
 		return e;
 	if (!s->device)
@@ -311,5 +312,6 @@ int transaction_commit_all(struct skv_session *s, const int32_t *next)
 		q->evicting |= q->n_evict > 0;
 		committed(q);
 	}
+	stats_step(s);
 	return 0;
 }

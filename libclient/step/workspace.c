@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/step/workspace.c - workspaces of the kernels, and the streams of policy batches that run side by side. */
-#include "libclient/step/workspace.h"
-
+/*
+ * libclient/step/workspace.c - workspaces of the kernels, and policy batches of a step side by side.
+ *
+ * A layer of a few sequences does not fill a device, and a step may have a policy batch for each of its sequences. So
+ * on a device the work of a layer forks into branches, each with a stream and a workspace, and the branches join behind
+ * the layer (attend.c). Branch 0 is the step's own stream. A recording has the same branches.
+ */
 #include "libclient/compress/schedule.h"
 #include "libclient/device/device.h"
 #include "libclient/device/scratch.h"
@@ -59,7 +63,6 @@ static size_t bytes_of_batch(const struct skv_session *s, uint32_t batch)
 
 	return bytes_of(s, (struct bounds){.first = batch, .n = 1, .seqs = n, .rows = n, .longest = longest(s)});
 }
-
 
 static int workspace_prepare(struct skv_session *s)
 {
@@ -133,36 +136,6 @@ static int branches_prepare(struct skv_session *s)
 	for (uint32_t i = 1; i < st->n_branches; i++)
 		d->branch[i].work.beside = st->n_branches - 1;
 	return e;
-}
-
-int branches_fork(struct skv_session *s)
-{
-	const struct step *st = &s->step;
-	struct device *d = s->device;
-	int e = st->n_branches > 1 ? d->backend->event_record(d->fork, st->work.stream) : 0;
-
-	for (uint32_t i = 1; i < st->n_branches && e == 0; i++)
-		e = d->backend->stream_wait(d->branch[i].work.stream, d->fork);
-	return e < 0 ? device_failed(d, e, "policies side by side") : 0;
-}
-
-int branches_join(struct skv_session *s)
-{
-	const struct step *st = &s->step;
-	struct device *d = s->device;
-	int e = 0;
-
-	for (uint32_t i = 1; i < st->n_branches && e == 0; i++) {
-		e = d->backend->event_record(d->branch[i].end, d->branch[i].work.stream);
-		if (e == 0)
-			e = d->backend->stream_wait(st->work.stream, d->branch[i].end);
-	}
-	return e < 0 ? device_failed(d, e, "policies side by side") : 0;
-}
-
-struct skv_workspace branch_work(const struct skv_session *s, const struct policy_batch *pb)
-{
-	return pb->branch == 0 ? s->step.work : s->device->branch[pb->branch].work;
 }
 
 static void close_all(struct device *d)

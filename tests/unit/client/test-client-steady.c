@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steady steps (libclient/step/steady.c): what skv_step_begin leaves for the kernels, and the pages that it takes, are those
- * of a full layout. After an abort a step is laid out in full, so each step is begun twice.
+ * Steady steps (libclient/step/layout.c): what skv_step_begin leaves for the kernels, and the pages that it takes, are
+ * those of a full layout. After an abort a step is laid out in full, so each step is begun twice.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,8 +44,8 @@ static struct left look(void)
 	const struct step *st = &session->step;
 	struct left x = {
 		.all = st->class[0].all, .decoding = st->class[0].decoding, .prompts = st->class[0].prompts,
-		.n_kseq = st->n_kseq, .n_classes = st->n_classes, .n_supplied = st->pages.n_supplied, .stock = session->stock.n,
-		.aside = st->pages.aside_change,
+		.n_kseq = st->n_kseq, .n_classes = st->n_classes, .n_supplied = st->pages.n_supplied,
+		.stock = session->stock.n, .aside = st->pages.aside_change,
 	};
 
 	ck_assert_uint_ge(st->n_padded, st->n_decode);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/model.c - the model of a session: what skv_open was given, copied and checked.
+ * libclient/session/model.c - the model of a session: what skv_open was given, copied and checked.
  *
  * The caller's layers are read during skv_open only. The copy uses the library's own declaration of them, with all
  * sinks behind them in the same memory; policies see the copy.
  */
-#include "libclient/model.h"
+#include "libclient/session/model.h"
 
 #include <errno.h>
 #include <math.h>
@@ -106,27 +106,4 @@ void model_free(struct skv_model *m)
 {
 	free((void *)m->layers);
 	m->layers = NULL;
-}
-
-float model_scale(const struct skv_model *m, uint32_t layer)
-{
-	const struct skv_model_layer *l = skv_model_layer(m, layer);
-
-	if (l && l->scale > 0)
-		return l->scale;
-	return m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->head_dim);
-}
-
-float model_softcap(const struct skv_model *m, uint32_t layer)
-{
-	const struct skv_model_layer *l = skv_model_layer(m, layer);
-
-	return l ? l->softcap : 0;
-}
-
-const float *model_sinks(const struct skv_model *m, uint32_t layer)
-{
-	const struct skv_model_layer *l = skv_model_layer(m, layer);
-
-	return l ? l->sinks : NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/identity.c - what K and V are computed from, as 128 bits.
+ * libclient/session/identity.c - what K and V are computed from, as 128 bits.
  *
  * Each item is hashed with its key, and the identity is the sum of all items modulo 2^128. So it does not depend on
  * their order, which differs between the shards of a checkpoint and a model in memory. A tensor counts by its numbers

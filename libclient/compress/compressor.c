@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/compressor-make.c - how layers compress, as the kernels take it: made from a policy's plans or
+ * libclient/compress/compressor.c - how layers compress, as the kernels take it: made from a policy's plans or
  * from what a sequence's memory says, from a codec, and from the model's RoPE.
  *
- * On a device the codec's numbers are in device memory (compressor-device.c), once for each policy, or for a sequence
- * that is being decompressed; the host's copy is freed.
+ * On a device the codec's numbers are in device memory, once for each policy, or for a sequence that is being
+ * decompressed; the host's copy is freed.
  */
 #include "libclient/compress/compressor.h"
 
@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "common/records.h"
-#include "common/rope.h"
 #include "kernels/compress.h"
 #include "libclient/compress/codec.h"
 #include "libclient/compress/lengths.h"
@@ -66,6 +65,101 @@ static int read_codec(const struct skv_session *s, const struct skv_layer_set *c
 	return e < 0 ? error_set(e, "%s", text) : 0;
 }
 
+/* ---- on a device ----------------------------------------------------------------------------- */
+
+#define PARTS 5u /* arrays of a layer: matrices, k_norm */
+
+/* Copy `bytes` bytes to the device's memory; compressor_free() frees the copy. */
+static int to_device(struct compressor *k, const void *from, size_t bytes, const void **ret)
+{
+	const struct skv_backend *b = k->backend;
+	void *there;
+	int e = b->alloc(bytes, &there);
+
+	if (e == 0) {
+		k->held[k->n_held++] = there;
+		e = b->copy(there, from, bytes, NULL);
+	}
+	if (e == 0)
+		e = b->wait(NULL);
+	if (e < 0)
+		return error_set(e, "compressor %.150s: %zu bytes on the device: %s", k->path, bytes, b->error());
+	*ret = there;
+	return 0;
+}
+
+static uint16_t to_bf16(float x)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &x, sizeof(bits)); /* finite: the file was checked */
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* Replace a matrix of n numbers, if there is one, by a bf16 copy in the device's memory. */
+static int matrix_to_device(struct compressor *k, const void **matrix, size_t n)
+{
+	const float *from = *matrix;
+	uint16_t *narrow;
+	int e;
+
+	if (!from)
+		return 0;
+	narrow = malloc(n * sizeof(*narrow));
+	if (!narrow)
+		return error_set(-ENOMEM, "compressor %.150s: no memory for %zu numbers", k->path, n);
+	for (size_t i = 0; i < n; i++)
+		narrow[i] = to_bf16(from[i]);
+	e = to_device(k, narrow, n * sizeof(*narrow), matrix);
+	free(narrow);
+	return e;
+}
+
+/* k_norm is copied as fp32. */
+static int norm_to_device(struct compressor *k, const float **norm, size_t n)
+{
+	const void *there = NULL;
+	int e = *norm ? to_device(k, *norm, n * sizeof(**norm), &there) : 0;
+
+	*norm = there;
+	return e;
+}
+
+static int code_to_device(struct compressor *k, struct skv_codec *c, size_t d, size_t head_dim)
+{
+	const size_t parts = c->spans ? 2 * c->spans : 1, from = c->enc_hidden ? c->enc_hidden : d, to = c->dec_hidden ? c->dec_hidden : c->width;
+	int e = matrix_to_device(k, &c->enc_in, 2 * c->enc_hidden * d);
+
+	if (e == 0)
+		e = matrix_to_device(k, &c->enc_out, c->width * from / parts);
+	if (e == 0)
+		e = matrix_to_device(k, &c->dec_in, (size_t)c->dec_hidden * c->width);
+	if (e == 0)
+		e = norm_to_device(k, &c->k_norm, head_dim);
+	return e < 0 ? e : matrix_to_device(k, &c->dec_out, d * to / parts);
+}
+
+/* Copy everything that the kernels read to the session's device, which must be entered. */
+static int to_session_device(const struct skv_session *s, struct compressor *k)
+{
+	const uint32_t layers = s->model.n_layers;
+	const void *turn = NULL;
+	int e;
+
+	k->held = calloc(1 + (size_t)layers * PARTS, sizeof(*k->held));
+	if (!k->held)
+		return error_set(-ENOMEM, "out of memory");
+	k->backend = s->device->backend;
+	k->device = s->device->number;
+	e = to_device(k, k->turn, s->model.head_dim / 2 * sizeof(*k->turn), &turn);
+	for (uint32_t layer = 0; layer < layers && e == 0; layer++) {
+		k->layer[layer].code.rope_freq = turn;
+		e = code_to_device(k, &k->layer[layer].code, skv_token_dims(&s->shape) * s->model.n_ranks, s->model.head_dim);
+	}
+	codec_forget(k->codec);
+	return e;
+}
+
 /* ---- for the kernels ------------------------------------------------------------------------- */
 
 static uint64_t hash(uint64_t h, const void *bytes, size_t n)
@@ -77,29 +171,45 @@ static uint64_t hash(uint64_t h, const void *bytes, size_t n)
 	return h;
 }
 
-/* `turns`: the compressor takes keys before RoPE. */
-static struct compressor *compressor_new(const struct skv_session *s, bool turns)
+static uint64_t hash_of_rope(const struct skv_rope *rope, const double *turn, size_t n)
+{
+	double scale = skv_rope_scale(rope);
+	uint64_t h = hash(14695981039346656037u, turn, n * sizeof(*turn));
+
+	h = hash(h, &scale, sizeof(scale));
+	h = hash(h, &rope->dims, sizeof(rope->dims));
+	return hash(h, &rope->interleaved, sizeof(rope->interleaved));
+}
+
+/* For layers of these forms. *ret_coded: those that need a codec. Latent compression takes keys before RoPE. */
+static int compressor_new(const struct skv_session *s, const struct skv_form *forms, struct skv_layer_set *ret_coded,
+                          struct compressor **ret)
 {
 	const struct skv_model *m = &s->model;
-	struct compressor *k = calloc(1, sizeof(*k) + m->n_layers * sizeof(*k->layer));
-	double scale = skv_rope_scale(&m->rope);
+	struct compressor *k;
+	bool turns = false;
 
-	if (!k)
-		return NULL;
-	k->turn = calloc(m->head_dim / 2, sizeof(*k->turn));
-	if (!k->turn) {
+	*ret_coded = (struct skv_layer_set){0};
+	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+		turns |= forms[layer].kind == SKV_COMPRESS_LATENT;
+		if (needs_codec(forms[layer].kind, forms[layer].bits))
+			ret_coded->bits[layer / 64] |= (uint64_t)1 << layer % 64;
+	}
+	if (turns && m->rope.type == SKV_ROPE_UNKNOWN)
+		return error_set(-EINVAL, "keys are compressed as they are before rotary positions, but the engine "
+		                 "has not said how its model turns them");
+	k = calloc(1, sizeof(*k) + m->n_layers * sizeof(*k->layer));
+	if (k)
+		k->turn = calloc(m->head_dim / 2, sizeof(*k->turn));
+	if (!k || !k->turn) {
 		free(k);
-		return NULL;
+		return error_set(-ENOMEM, "out of memory");
 	}
 	for (uint32_t i = 0; i < m->head_dim / 2; i++)
 		k->turn[i] = skv_rope_frequency(&m->rope, m->head_dim, i);
-	if (!turns)
-		return k;
-	k->rope = hash(14695981039346656037u, k->turn, m->head_dim / 2 * sizeof(*k->turn));
-	k->rope = hash(k->rope, &scale, sizeof(scale));
-	k->rope = hash(k->rope, &m->rope.dims, sizeof(m->rope.dims));
-	k->rope = hash(k->rope, &m->rope.interleaved, sizeof(m->rope.interleaved));
-	return k;
+	k->rope = turns ? hash_of_rope(&m->rope, k->turn, m->head_dim / 2) : 0;
+	*ret = k;
+	return 0;
 }
 
 void compressor_free(struct compressor *k)
@@ -222,7 +332,7 @@ static int describe_all(struct skv_session *s, struct compressor *k, const struc
 		return e;
 	e = device_enter(s, &was);
 	if (e == 0) {
-		e = compressor_to_device(s, k);
+		e = to_session_device(s, k);
 		device_leave(s, was);
 	}
 	return e;
@@ -293,39 +403,20 @@ static void listen(const struct skv_session *s, struct policy *p)
 
 /* ---- of a policy, of a sequence -------------------------------------------------------------- */
 
-/* Is the model's RoPE known, if it is needed? */
-static int check_turns(const struct skv_session *s, bool turns)
-{
-	if (!turns || s->model.rope.type != SKV_ROPE_UNKNOWN)
-		return 0;
-	return error_set(-EINVAL, "keys are compressed as they are before rotary positions, but the engine has not said how its model "
-	            "turns them");
-}
-
 int compressor_make(struct skv_session *s, struct policy *p)
 {
 	struct skv_form forms[SKV_MAX_LAYERS] = {0};
-	struct skv_layer_set coded = {0};
-	bool turns = false;
+	struct skv_layer_set coded;
 	int e;
 
 	if (p->n_compress == 0)
 		return 0;
-	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		const struct skv_compress *plan = &p->plan[layer].compress;
-
-		if (plan->kind)
-			forms[layer] = compress_form(plan, s->model.max_tokens);
-		turns |= plan->kind == SKV_COMPRESS_LATENT;
-		if (needs_codec(plan->kind, plan->bits))
-			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
-	}
-	e = check_turns(s, turns);
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		if (p->plan[layer].compress.kind)
+			forms[layer] = compress_form(&p->plan[layer].compress, s->model.max_tokens);
+	e = compressor_new(s, forms, &coded, &p->compressor); /* compressor_unmake() frees it */
 	if (e < 0)
 		return e;
-	p->compressor = compressor_new(s, turns); /* compressor_unmake() frees it */
-	if (!p->compressor)
-		return error_set(-ENOMEM, "out of memory");
 	if (!skv_layer_set_empty(&coded)) {
 		e = find_codec(s, p, p->compressor);
 		e = e < 0 ? e : read_codec(s, &coded, p->compressor);
@@ -347,30 +438,20 @@ int compressor_of_seq(struct skv_seq *q, struct compressor **ret)
 	struct skv_session *s = q->session;
 	const struct skv_seqmem *m = q->mem;
 	struct skv_form forms[SKV_MAX_LAYERS] = {0};
-	struct skv_layer_set coded = {0};
+	struct skv_layer_set coded;
 	struct compressor *k;
-	bool turns = false;
 	int e;
 
-	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		struct skv_form *f = &forms[layer];
-
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
 		if (seq_compressed(q, layer) > 0)
-			*f = q->slots[layer].form;
-		turns |= f->kind == SKV_COMPRESS_LATENT;
-		if (needs_codec(f->kind, f->bits))
-			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
-	}
-	e = check_turns(s, turns);
+			forms[layer] = q->slots[layer].form;
+	e = compressor_new(s, forms, &coded, &k);
 	if (e < 0)
 		return e;
-	k = compressor_new(s, turns);
-	if (!k)
-		return error_set(-ENOMEM, "out of memory");
 	snprintf(k->path, sizeof(k->path), "%.*s", (int)sizeof(m->codec_path) - 1, m->codec_path);
 	if (!skv_layer_set_empty(&coded))
 		e = read_codec(s, &coded, k);
-	if (e == 0 && ((k->codec && m->codec != k->codec->fingerprint) || (turns && m->rope != k->rope)))
+	if (e == 0 && ((k->codec && m->codec != k->codec->fingerprint) || (k->rope && m->rope != k->rope)))
 		e = error_set(-ENOTSUP, "sequence %u was compressed by another content of %.150s, or its keys were turned in another way",
 		         q->id, k->path);
 	if (e == 0)
