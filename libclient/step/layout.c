@@ -17,7 +17,7 @@
  *     nothing compressed. Anything else that is done to the sequence clears it: a fork, a truncation, another policy, a
  *     maintenance transaction, an abort, rows that do not count.
  *   - Below skv_seq.quiet_len tokens it needs no page. Other sequences are due, and are handled in full.
- *   - layout_steady() leaves what layout_step() would have left: test-client-steady compares.
+ *   - lay_out_steady() leaves what lay_out_in_full() would have left: test-client-steady compares.
  */
 #include "libclient/step/layout.h"
 
@@ -447,7 +447,7 @@ static void steady_mark(struct skv_session *s)
 	st->steady.follows = all;
 }
 
-int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
+static int lay_out_in_full(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
 {
 	struct step *st = &s->step;
 	int e;
@@ -538,7 +538,8 @@ static void lay_out_tails(struct step *st, const struct policy_batch *pb)
 	}
 }
 
-int layout_steady(struct skv_session *s, struct pages *ret)
+/* With the result of lay_out_in_full(). */
+static int lay_out_steady(struct skv_session *s, struct pages *ret)
 {
 	struct step *st = &s->step;
 	struct layer_class *c = &st->class[0];
@@ -567,4 +568,9 @@ int layout_steady(struct skv_session *s, struct pages *ret)
 	e = lay_out_due(s, ret);
 	ret->demand = st->pages.demand;
 	return e;
+}
+
+int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
+{
+	return s->step.steady.on ? lay_out_steady(s, ret) : lay_out_in_full(s, items, n, ret);
 }

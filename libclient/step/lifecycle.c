@@ -112,15 +112,15 @@ static void give_up(struct skv_session *s)
 	step_abort(s);
 }
 
-/* The next commits change what features write, and the policies' states. */
-static void end_begins(struct skv_session *s)
+/* Commits follow: bring what they write to into the cache, and mark policies' states that they change. */
+static void prepare_commits(struct skv_session *s)
 {
 	const struct step *st = &s->step;
 
 	for (uint32_t i = 0; i < st->n; i++) {
 		const struct skv_seq *q = st->seqs[i];
 
-		/* each sequence's commit writes to a mapping of its own: prefetch them */
+		/* each sequence's commit writes to a mapping of its own */
 		__builtin_prefetch(&q->mem->commit, 1);
 		__builtin_prefetch(q->mem->about, 1);
 		__builtin_prefetch(skv_seqmem_tokens(q->mem, &q->layout) + q->len, 1);
@@ -151,7 +151,7 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 		return e;
 	}
 	rejected = items_accept(s, n_accepted);
-	end_begins(s);
+	prepare_commits(s);
 	features_end(s);
 	if (s->hook.misused) {
 		give_up(s);

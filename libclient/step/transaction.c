@@ -51,7 +51,7 @@ static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct pages p = {0};
-	int e = s->step.steady.on ? layout_steady(s, &p) : layout_step(s, items, n, &p);
+	int e = layout_step(s, items, n, &p);
 	uint32_t need = (uint32_t)p.need;
 	/* pages set aside for other prompts are not available */
 	uint64_t all = p.need + (e == 0 && p.set_aside > 0 ? stock_set_aside(s) : 0);
