@@ -2,25 +2,41 @@
 # libsparsekv-client, which an engine links. It exports only names of the public headers.
 lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
-	libclient/adopt.c libclient/adopt.h libclient/attend.c libclient/attend.h libclient/branches.c libclient/branches.h libclient/client-lifecycle.c \
-	libclient/conn.c libclient/conn.h libclient/dial.c libclient/dial.h libclient/held.c libclient/held.h libclient/reconnect.c libclient/reconnect.h libclient/request.c libclient/request.h libclient/copy-on-write.c libclient/device-slab.c libclient/device-slab.h libclient/device-step.c libclient/device-step.h libclient/device-tables.c \
-	libclient/device-tables.h libclient/device.c libclient/device.h libclient/error.c libclient/error.h libclient/fence.c libclient/fence.h libclient/fp8.c libclient/fp8.h libclient/hooks.c libclient/joint.c libclient/joint.h \
-	libclient/hooks.h libclient/identity.c libclient/layer.c libclient/layer.h libclient/layout.c libclient/layout.h libclient/maintenance.c \
-	libclient/maintenance.h libclient/model.c libclient/model.h libclient/pages.c libclient/pages.h libclient/plugin.c libclient/plugin.h \
-	libclient/policy-config.c libclient/policy-config.h libclient/policy-swap.c libclient/policy-swap.h \
-	libclient/policy.h libclient/prims.c libclient/prims.h libclient/ranks.c libclient/ranks.h libclient/recall.c libclient/recall.h libclient/replay.c \
-	libclient/replay.h libclient/attn.c libclient/attn.h libclient/rows.c libclient/rows.h libclient/scratch.c libclient/scratch.h libclient/selection-info.c libclient/selection.c \
-	libclient/selection.h libclient/seal.c libclient/seal.h libclient/seq-lifecycle.c libclient/seq-lifecycle.h libclient/seq-table.c libclient/seq-table.h \
-	libclient/seq.h libclient/session-lifecycle.c libclient/session-lifecycle.h libclient/session.h libclient/sized.c libclient/sized.h libclient/stats.c \
-	libclient/stats.h libclient/steady.c libclient/steady.h libclient/step-lifecycle.c libclient/step-lifecycle.h libclient/step.h libclient/transaction.c \
-	libclient/transaction.h libclient/truncate.c libclient/truncate.h libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \
-	libclient/compress/codec.h libclient/compress/compressor-device.c libclient/compress/compressor-make.c \
-	libclient/compress/compressor.h libclient/compress/encode.c libclient/compress/encode.h libclient/compress/exchange.c libclient/compress/exchange.h libclient/compress/lengths.c \
-	libclient/compress/lengths.h libclient/compress/ready.c libclient/compress/ready.h libclient/compress/schedule.c \
-	libclient/compress/schedule.h libclient/evict/schedule.c libclient/evict/schedule.h libclient/evict/slot-mapping.c \
-	libclient/evict/slot-mapping.h libclient/lease/pool.c libclient/lease/pool.h libclient/lease/stock.c \
-	libclient/lease/stock.h libclient/prefill/attend.c libclient/prefill/attend.h libclient/prefill/schedule.c \
-	libclient/prefill/schedule.h
+	libclient/error.c libclient/error.h libclient/feature.h libclient/features.c libclient/policy.h \
+	libclient/seq.h libclient/session.h libclient/sized.c libclient/sized.h libclient/step.h \
+	libclient/conn/conn.c libclient/conn/conn.h libclient/conn/dial.c libclient/conn/dial.h \
+	libclient/conn/fence.c libclient/conn/fence.h libclient/conn/held.c libclient/conn/held.h \
+	libclient/conn/pool.c libclient/conn/pool.h libclient/conn/reconnect.c libclient/conn/reconnect.h \
+	libclient/conn/request.c libclient/conn/request.h \
+	libclient/device/device.c libclient/device/device.h libclient/device/scratch.c libclient/device/scratch.h \
+	libclient/device/slab.c libclient/device/slab.h libclient/device/steps.c libclient/device/steps.h \
+	libclient/device/tables.c libclient/device/tables.h \
+	libclient/pages/copy-on-write.c libclient/pages/pages.c libclient/pages/pages.h libclient/pages/seq-table.c \
+	libclient/pages/seq-table.h libclient/pages/stock.c libclient/pages/stock.h \
+	libclient/ranks/exchange.c libclient/ranks/exchange.h libclient/ranks/joint.c libclient/ranks/joint.h \
+	libclient/ranks/ranks.c libclient/ranks/ranks.h \
+	libclient/layer/attn.c libclient/layer/attn.h libclient/layer/fp8.c libclient/layer/fp8.h \
+	libclient/layer/hooks.c libclient/layer/hooks.h libclient/layer/layer.c libclient/layer/layer.h \
+	libclient/layer/recall.c libclient/layer/recall.h libclient/layer/selection.c libclient/layer/selection.h \
+	libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \
+	libclient/compress/codec.h libclient/compress/compressor.c libclient/compress/compressor.h \
+	libclient/compress/encode.c libclient/compress/encode.h libclient/compress/lengths.c \
+	libclient/compress/lengths.h libclient/compress/schedule.c libclient/compress/schedule.h \
+	libclient/evict/schedule.c libclient/evict/schedule.h libclient/evict/slot-mapping.c \
+	libclient/evict/slot-mapping.h \
+	libclient/prefill/attend.c libclient/prefill/attend.h libclient/prefill/schedule.c \
+	libclient/prefill/schedule.h \
+	libclient/step/attend.c libclient/step/items.c libclient/step/items.h libclient/step/layout.c \
+	libclient/step/layout.h libclient/step/lifecycle.c libclient/step/maintenance.c \
+	libclient/step/maintenance.h libclient/step/replay.c libclient/step/replay.h \
+	libclient/step/selection-info.c libclient/step/stats.c libclient/step/stats.h libclient/step/transaction.c \
+	libclient/step/transaction.h libclient/step/workspace.c \
+	libclient/session/adopt.c libclient/session/adopt.h libclient/session/client-lifecycle.c \
+	libclient/session/identity.c libclient/session/lifecycle.c libclient/session/lifecycle.h \
+	libclient/session/model.c libclient/session/model.h libclient/session/policy-config.c \
+	libclient/session/policy-config.h libclient/session/policy-swap.c libclient/session/seal.c \
+	libclient/session/seal.h libclient/session/seq-lifecycle.c libclient/session/seq-lifecycle.h \
+	libclient/session/truncate.c libclient/session/truncate.h
 libclient_libsparsekv_client_la_CFLAGS = $(AM_CFLAGS) $(XXHASH_CFLAGS)
 # nodelete: the library's own threads wait in its code
 libclient_libsparsekv_client_la_LDFLAGS = $(AM_LDFLAGS) -Wl,-z,nodelete -version-info 0:0:0 -no-undefined \

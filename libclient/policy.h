@@ -8,8 +8,6 @@
 
 #include <sparsekv/policy.h>
 
-#include "kernels/select.h"
-
 #include "common/wire.h"
 
 struct compressor;
@@ -30,7 +28,8 @@ struct policy {
 	/* rows of the layer's selection, once a hook has made one: the same in every step, also when replayed */
 	uint32_t list_rows[SKV_MAX_LAYERS];
 	uint32_t n_state_layers; /* layers with page bounds or sketches of keys, which have state pages */
-	uint32_t state_tokens;  /* of a state page, in the layer with the fewest */
+	/* tokens that a state page covers, with sketches or page bounds: in each layer; in the one with the fewest */
+	uint32_t state_tokens[SKV_MAX_LAYERS], least_state_tokens;
 	/* of all state kept of a sequence: changes with the plugin's own version, and with the bits of sketches */
 	uint32_t state_version;
 	uint32_t n_evicting;    /* layers that evict tokens or pages of single heads, and so have slot metadata ... */
@@ -40,15 +39,6 @@ struct policy {
 	struct prefill *prefill; /* how prompts attend sparsely; NULL: all layers are dense */
 	struct skv_plan plan[]; /* n_layers */
 };
-
-/* Tokens that a state page of the layer covers, with page bounds or with sketches. */
-static inline uint32_t policy_state_tokens(const struct skv_shape *sh, const struct skv_plan *plan)
-{
-	struct skv_shape shape = *sh;
-
-	shape.sketch_bits = plan->sketch_bits;
-	return plan->sketch_bits ? skv_sketch_tokens(&shape) : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
-}
 
 /* Does the layer have page bounds or sketches? */
 static inline bool plan_has_state(const struct skv_plan *plan)

@@ -34,7 +34,7 @@ struct skv_seq {
 	struct skv_seqmem *mem;
 	/* committed, or on a device queued; copied here so that shared memory is read and checked only once */
 	uint32_t len, epoch;
-	uint32_t quiet_len; /* if steady: below this length the next step needs nothing but its row; see steady.c */
+	uint32_t quiet_len; /* if steady: below this length the next step needs nothing but its row; see layout.c */
 	/*
 	 * id of the open step's first token; without has_first it is the last commit's next id, which tokens[len] shows
 	 */
@@ -45,7 +45,7 @@ struct skv_seq {
 	uint32_t n_new;
 	enum maintenance maintenance; /* a step without tokens, of this kind */
 	uint32_t about, next_about;  /* as in seqmem.h (SKV_ABOUT_SLOTS ...): of the last commit; of the open step's */
-	bool steady;           /* its last step was a plain one: see steady.c */
+	bool steady;           /* its last step was a plain one: see layout.c */
 	bool in_step;          /* it is in the open step */
 	bool has_first;
 	bool takes;            /* the open step needs pages: some table lacks entries */
@@ -66,17 +66,23 @@ struct skv_seq {
 	struct skv_layer_slots *slots, *next_slots;
 
 	struct skv_seqmem_layout layout;
-	uint32_t n_prompt_remaining; /* as in the open step's item */
-	/* counts with SKV_ABOUT_PREFILL, which is set only while the prompt attends as the policy says */
-	struct skv_prompt prompt;
-	struct skv_prompt next_prompt; /* where the prompt of the open step's rows began */
-	/* Do the layers whose plan compresses do so for this sequence? Decided anew under another policy. */
-	bool compresses, compresses_known;
+	struct { /* prefill/ */
+		uint32_t n_remaining;        /* as in the open step's item */
+		/* counts with SKV_ABOUT_PREFILL, which is set only while the prompt attends as the policy says */
+		struct skv_prompt now;
+		struct skv_prompt next;      /* where the prompt of the open step's rows began */
+		struct skv_layer_set sparse; /* layers in which its rows attend sparsely */
+	} prompt;
+	struct { /* compress/ */
+		/* do the layers whose plan compresses do so for this sequence? Decided anew under another policy */
+		bool on, known;
+		uint32_t sealing; /* not 0: tokens that MAINTENANCE_COMPRESS compresses, whatever the policy says */
+		struct compressor *from; /* in MAINTENANCE_DECOMPRESS: how its tokens are compressed */
+	} compress;
 	bool named;
 	uint32_t id;
 	uint64_t n_shared;   /* shared entries of all tables */
-	/* device addresses of the tables' copy, the header and the token ids */
-	struct {
+	struct { /* device/tables.c: device addresses of the tables' copy, the header and the token ids */
 		skv_pte *table; /* NULL: there is none yet */
 		size_t bytes;
 		uint32_t capacity, wanted; /* entries of each table: in the copy; that the next step needs */
@@ -84,18 +90,17 @@ struct skv_seq {
 		int32_t *tokens;
 		bool old; /* the copy names pages that the tables do not: it is made anew before the next step */
 	} on_device;
-	struct skv_layer_set sparse; /* layers in which its prompt rows attend sparsely */
 
 	struct skv_seq *next, **prev;
 	struct span *evicted; /* [n_layers]: pages that are holes, or will be with this commit: not checked again */
-	/* shared pages that were given up, not reported yet; has room for all that the tables have */
-	uint32_t *release;
-	uint32_t n_release, cap_release;
+	struct { /* shared pages that were given up, not reported yet; has room for all that the tables have */
+		uint32_t *pages, n, cap;
+	} release;
 	struct request *fork; /* a fork or seal without an answer yet: the daemon may change the tables meanwhile */
-	uint32_t sealing; /* not 0: tokens that MAINTENANCE_COMPRESS compresses, whatever the policy says */
-	struct compressor *decompressing; /* in MAINTENANCE_DECOMPRESS: how its tokens are compressed */
-	uint64_t recall_layers; /* number of measurements, and the sum of the figures */
-	double recall_sum;
+	struct { /* recall.c */
+		uint64_t layers; /* number of measurements, and the sum of the figures */
+		double sum;
+	} recall;
 };
 
 static inline struct policy *seq_policy(const struct skv_seq *q)
@@ -147,7 +152,7 @@ static inline uint32_t seq_next_compressed(const struct skv_seq *q, uint32_t lay
 /* Record that the sequence no longer refers to a shared page; stock_release() tells the daemon. */
 static inline void seq_give_up(struct skv_seq *q, uint32_t page)
 {
-	q->release[q->n_release++] = page;
+	q->release.pages[q->release.n++] = page;
 	q->n_shared--;
 	q->session->stock.n_release++;
 }

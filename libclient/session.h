@@ -23,7 +23,7 @@ struct request;
 /* Which hook runs: primitives check that they are called where they make sense. */
 enum phase { PHASE_NONE, PHASE_ADOPT, PHASE_BEFORE, PHASE_AFTER, PHASE_END };
 
-/* The free list: leased pages that no table names; lease/stock.c. */
+/* The free list: leased pages that no table names; pages/stock.c. */
 struct stock {
 	uint32_t *ids; /* free pages, a stack */
 	uint32_t n, cap;
@@ -46,11 +46,6 @@ struct skv_session {
 	struct pool *pool;
 	struct skv_shape shape; /* common to all layers; layer_shape() adds what is a layer's own */
 	const struct skv_kernels *kernels;
-	/* [n_windows]: the different sliding windows, and how many layers have each; tokens 0: no window */
-	struct windows {
-		uint32_t tokens, layers;
-	} *windows;
-	uint32_t n_windows;
 	float *sinks; /* [n_layers][n_heads], in the model's memory, or NULL: no layer has any */
 	struct device *device; /* NULL: host memory */
 	struct replay *replay; /* NULL: host memory */
@@ -63,19 +58,30 @@ struct skv_session {
 	struct step step;
 
 	struct policy *policy;
-	struct policy_batch *batch; /* the batch that attends, or whose hook runs; NULL in adopt() */
-	enum phase phase;
-	uint32_t hook_layer; /* layer of the running before() or after() */
-	void *adopting_state;
-	bool misused;
-	char misuse[256];
-	const char *misuser; /* the policy's name */
-	uint64_t seen_generation; /* the control page's, when POLICY_GET was last sent */
-	struct request *policy_get;
-	struct request *swap; /* its reply, while it waits for the other ranks */
-	char policy_error[SKV_TEXT_MAX];
+	struct { /* hooks.c: the hook that runs */
+		enum phase phase;
+		uint32_t layer;             /* of before() or after() */
+		struct policy_batch *batch; /* which attends, or whose hook runs; NULL in adopt() */
+		const void *q;              /* of the layer that attends */
+		void *adopting_state;
+		bool misused; /* a primitive, in the open step */
+		char misuse[256];
+		const char *misuser; /* the policy's name */
+	} hook;
+	struct { /* policy-swap.c */
+		uint64_t seen_generation; /* the control page's, when POLICY_GET was last sent */
+		struct request *get;
+		struct request *reply; /* to it, while it waits for the other ranks */
+		char error[SKV_TEXT_MAX]; /* of the last swap, or "" */
+	} swap;
 
 	struct skv_stats stats;
+	struct { /* stats.c: the different sliding windows, and how many layers have each; tokens 0: no window */
+		struct window {
+			uint32_t tokens, layers;
+		} *all;
+		uint32_t n;
+	} windows;
 	int64_t recall_every; /* steps between measurements; -1: as the daemon says */
 	uint32_t fp8_prompts; /* prompts that were compared with fp8 so far; see fp8.c */
 };

@@ -17,16 +17,18 @@
 
 struct policy;
 
-/* Attention scores and selection of one layer in the open step. */
+/* Of one layer of a policy batch in the open step: attention scores and selection. */
 struct selection {
 	bool has_scores;   /* made in this step */
 	uint32_t made;     /* 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
 	bool retained;     /* the hooks of a layer that evicts have said which tokens or pages stay */
-	/* compress/attend.c: sequences decompressed at a time, and tokens of each at most */
-	uint32_t decompress_seqs, decompress_tokens;
 	struct skv_select select; /* the request, if the layer selects while it attends */
 	struct skv_scores scores;
 	struct skv_index_list list;
+	struct { /* compress/attend.c */
+		const struct skv_codec *codec; /* of its tokens, or NULL */
+		uint32_t seqs, tokens; /* decompressed at a time; of each at most */
+	} compress;
 };
 
 /* Sequences of the open step that run one policy. Hooks run, and plans are carried out, once for all that decode. */
@@ -42,8 +44,8 @@ struct policy_batch {
 	/* of one layer at a time, for decoding sequences: slots of new tokens; ranks of tokens or pages */
 	uint32_t *slot;
 	float *rank;
-	uint32_t branch; /* that its layers' work is queued on: see branches.h */
-	size_t tiles_at; /* in step.tiles: lists that its prompts keep for later layers */
+	uint32_t branch; /* that its layers' work is queued on: see workspace.h */
+	size_t lists_at; /* in step.prefill: lists that its prompts keep for later layers */
 };
 
 /*
@@ -80,53 +82,69 @@ struct recall {
 
 struct step {
 	bool open;
+	uint32_t next_layer;
+	uint32_t rows; /* of all items */
+
+	/* ---- layout.c: the items as the kernels see them ---- */
+
 	uint32_t cap, cap_kseq;
 	uint32_t n, n_decode; /* sequences; those that decode, which come first */
 	uint32_t n_padded; /* in a class's kseq: decoding sequences and all padding, which come first */
 	/* of a class: n_padded, then sequences with prompts, then single rows of sequences that decode several */
 	uint32_t n_kseq;
-	uint32_t rows; /* of all items */
-	uint32_t next_layer;
-	bool recording; /* the library records layers, which is not part of the step */
-	int ranks_error; /* error of all_reduce_max() in the open step, or 0 */
-	const void *q; /* of the layer that attends */
 	/* [cap]: decoding ones first, then prompts; in both, sequences of a policy batch are adjacent */
 	struct skv_seq **seqs;
 	struct skv_step_item *items; /* [cap]: copies of the caller's */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
 	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
 	uint32_t *at_kseq;     /* [cap]: the place of seqs[i] in a class's kseq */
-	bool follows, steady;  /* can the next step be laid out from this one, and was this one? See steady.c */
-	/* [cap]: of a steady step: the caller's indices of sequences that need more than a row */
-	uint32_t *due;
-	uint32_t n_due;
-	uint64_t demand, aside_change; /* as pages_count() computes them */
 	struct skv_kseq *kseq; /* [n_classes][n_kseq]: sequences as kernels see them */
 	struct layer_class *class; /* [n_layers] allocated */
 	uint32_t n_classes;
 	uint16_t class_of[SKV_MAX_LAYERS];
-	struct supplied {
-		struct skv_seq *seq;
-		uint32_t table, page;
-	} *supplied; /* entries that got a page for this step */
-	uint32_t n_supplied, cap_supplied;
-	struct skv_workspace work;  /* of the kernels */
 	struct policy_batch *batch; /* [n_batches], cap allocated; in the order of their first items */
 	uint32_t n_batches;
-	uint32_t n_branches; /* that the layers use: see branches.h */
-	struct selection *selection; /* of all batches */
-	uint32_t cap_selection;
-	uint32_t *slot;        /* slots of new prompt tokens, one layer at a time */
-	void *arena;           /* selections and policy batches point into it */
-	size_t arena_bytes;
-	struct decompressed decompressed;
-	void *exchanged; /* keys and values of all ranks: compress/exchange.c */
-	size_t exchanged_bytes;
+
+	/* ---- what features add ---- */
+
+	struct skv_workspace work; /* of the kernels: workspace.c, as is the number of branches that the layers use */
+	uint32_t n_branches;
+	struct { /* layout.c */
+		bool follows, on; /* can the next step be laid out from this one, and was this one? */
+		uint32_t *due; /* [cap]: if on: the caller's indices of sequences that need more than a row */
+		uint32_t n_due;
+	} steady;
+	struct { /* pages.c */
+		uint64_t demand, aside_change; /* as pages_count() computes them */
+		struct supplied {
+			struct skv_seq *seq;
+			uint32_t table, page;
+		} *supplied; /* entries that got a page for this step */
+		uint32_t n_supplied, cap_supplied;
+	} pages;
+	struct { /* attn.c: rows of one layer as the host's kernels take them */
+		void *mem;
+		size_t bytes;
+	} attn;
+	struct { /* selection.c */
+		struct selection *all; /* [cap][n_layers]: of all batches */
+		uint32_t cap;
+		uint32_t *slot; /* slots of new prompt tokens, one layer at a time */
+		void *arena;    /* selections and policy batches point into it */
+		size_t arena_bytes;
+	} select;
+	struct { /* compress/ */
+		struct decompressed decompressed;
+		void *exchanged; /* keys and values of all ranks: exchange.c */
+		size_t exchanged_bytes;
+	} compress;
+	struct { /* prefill/attend.c: lists of tokens that prompt rows attend to */
+		void *lists;
+		size_t bytes;
+	} prefill;
 	struct recall recall;
-	void *gathered; /* rows of one layer as the host's kernels take them: attn.c */
-	size_t gathered_bytes;
-	void *tiles; /* lists of tokens that prompt rows attend to; see prefill/attend.c */
-	size_t tiles_bytes;
+	bool recording;  /* replay.c: the library records layers, which is not part of the step */
+	int ranks_error; /* ranks.c: error of all_reduce_max(), or 0 */
 };
 
 #endif

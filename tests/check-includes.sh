@@ -5,9 +5,11 @@
 # build directory.
 #
 # Inner layers see only what is below them, so that a change can be judged by reading downwards. The table below is the
-# map's last column. Files that call each other in a cycle can only be read together, so a cycle has at most three
-# files. Calls are read from object files, so only compiled files count. First the script checks itself: it must find a
-# planted wrong include and a planted cycle.
+# map's last column. Files that need each other in a cycle can only be read together, so a cycle has at most three
+# files. Calls are read from object files, so only compiled files count. Inside of libclient/ and daemon/, an include is
+# a need as well: whatever a file uses of a header, a function, an inline function or a struct, it must include. There a
+# source and its header, which have the same name, are one file. First the script checks itself: it must find a planted
+# wrong include and planted cycles.
 set -eu
 export LC_ALL=C
 
@@ -129,10 +131,15 @@ arrows() (
 		exit(keys %arrows > $most || @upwards > $most_upwards)' "${@:2}"
 )
 
-# rings ROOT BUILD: prints one line for each cycle of more than three files. Status 1 if there is one.
+# rings ROOT BUILD MOST [FOLDER]: prints one line for each cycle of more than MOST files. Status 1 if there is one. With
+# FOLDER, cycles are those of its files, and includes count.
 rings() {
-	(cd "$2" && find . -name '*.o' -not -path './tests/*' -exec nm -A --no-sort {} + 2>/dev/null) | perl -e '
-		my ($root, %source, %defines, %calls, %out) = shift;
+	(
+		cd "$2" && find . -name '*.o' -not -path './tests/*' -exec nm -A --no-sort {} + 2>/dev/null
+		[ -z "${4:-}" ] || (cd "$1" && find "$4" -name '*.[ch]' -exec grep -HoE '^# *include *"[^"]+"' {} +)
+	) | perl -e '
+		my ($root, $most, $folder, %source, %defines, %calls, %out) = @ARGV;
+		sub unit { my $file = shift; $file =~ s/\.[ch]$// if $folder; return $file }
 		# DIR/.libs/libx_la-name.o and DIR/prog-name.o are compiled from DIR/name.c; objects without a source
 		# are left over
 		sub source {
@@ -144,9 +151,15 @@ rings() {
 			return -e "$root/$dir$name.c" ? "$dir$name.c" : "";
 		}
 		while (<STDIN>) {
+			if (my ($from, $to) = /^([^:]+):# *include *"(.*)"/) {
+				next if index($to, "$folder/") != 0 || unit($from) eq unit($to);
+				$out{unit($from)}{unit($to)} = 1;
+				next;
+			}
 			my ($object, $kind, $symbol) = /^(.*?):[0-9a-f]*\s+([A-Za-z]) (\S+)$/ or next;
 			my $file = $source{$object} //= source($object);
-			next if $file eq "";
+			next if $file eq "" || ($folder && index($file, "$folder/") != 0);
+			$file = unit($file);
 			push @{$defines{$symbol}}, $file if $kind =~ /[TW]/;
 			$calls{$file}{$symbol} = 1 if $kind eq "U";
 		}
@@ -171,14 +184,13 @@ rings() {
 			return if $low{$v} != $index{$v};
 			my @ring;
 			do { push @ring, pop @stack; $on{$ring[-1]} = 0 } while $ring[-1] ne $v;
-			print "ring: ", join(" ", sort @ring), "\n" if @ring > 1 && $ENV{RINGS};
-			return if @ring <= 3;
-			print scalar @ring, " files call each other in a ring: ", join(" ", sort @ring), "\n";
+			return if @ring <= $most;
+			print scalar @ring, " files need each other in a ring: ", join(" ", sort @ring), "\n";
 			$bad = 1;
 		}
 		defined $index{$_} or visit($_) for sort keys %out;
 		%index or die "no object\n";
-		exit($bad ? 1 : 0)' "$1"
+		exit($bad ? 1 : 0)' "$1" "$3" "${4:-}"
 }
 
 root=${1:-${srcdir:-.}}
@@ -201,9 +213,19 @@ mkdir "$planted/ring"
 next() { printf 'void %s(void);\nvoid %s(void);\nvoid %s(void)\n{\n\t%s();\n}\n' "$1" "$2" "$1" "$2" >"$planted/ring/$1.c"; }
 next a b && next b c && next c d && next d a && next e a && next f g && next g f
 (cd "$planted/ring" && ${CC:-cc} -c ./*.c)
-found=$(RINGS= rings "$planted/ring" "$planted/ring" || true)
-[ "$found" = "4 files call each other in a ring: a.c b.c c.c d.c" ] ||
+found=$(rings "$planted/ring" "$planted/ring" 3 || true)
+[ "$found" = "4 files need each other in a ring: a.c b.c c.c d.c" ] ||
 	{ echo "check-includes.sh: instead of the planted ring of four it found: $found" >&2; exit 1; }
+
+# f calls g, whose header includes that of f for an inline function
+mkdir "$planted/ring/in"
+mv "$planted"/ring/[fg].* "$planted/ring/in"
+printf 'void g(void);\nvoid g(void)\n{\n}\n' >"$planted/ring/in/g.c"
+echo '#include "in/f.h"' >"$planted/ring/in/g.h"
+(cd "$planted/ring/in" && ${CC:-cc} -c ./*.c)
+found=$(rings "$planted/ring" "$planted/ring" 1 in || true)
+[ "$found" = "2 files need each other in a ring: in/f in/g" ] ||
+	{ echo "check-includes.sh: instead of the planted ring of a header it found: $found" >&2; exit 1; }
 
 mkdir -p "$planted"/rooms/{low,high/corner}
 echo '#include "rooms/low/x.h"' >"$planted/rooms/high/corner/y.h"
@@ -213,6 +235,11 @@ found=$(arrows "$planted" rooms 2 0 low high || echo failed)
 failed" ] || { echo "check-includes.sh: of two planted arrows it found: $found" >&2; exit 1; }
 
 check "$root"
+arrows "$root" libclient 45 5 . conn device pages ranks layer compress evict prefill step session
 arrows "$root" daemon 55 4 sys loop mem plugin ipc core worker disk store jobs server requests parked prefix restart ctl .
 arrows "$root" daemon/core 14 0 . state memory sequences work restart
-[ ! -e config.status ] || rings "$root" .
+if [ -e config.status ]; then
+	rings "$root" . 3
+	rings "$root" . 3 libclient
+	rings "$root" . 40 daemon # those of core/ include core-priv.h, which has all that they share
+fi

@@ -17,24 +17,25 @@ common/clock.h                    | the monotonic time
 common/fd.h                       | file descriptors that close themselves
 common/spec.h                     | specs of policies
 common/wire.h                     | messages
-daemon/core/memory/charge.h              | what a user is charged for
-daemon/core/state/core-priv.h           | struct skv_core
+daemon/core/memory/charge.h       | what a user is charged for
+daemon/core/state/core-priv.h     | struct skv_core
+daemon/core/state/refuse.h        | why a call is refused
+daemon/server/server-priv.h       | what the parts of the server share
 daemon/sys/log.h                  | log lines
-daemon/core/state/refuse.h              | why a call is refused
 engine/error.h                    | an error of the engine, and its text
-daemon/server/server-priv.h              | what the parts of the server share
-libclient/conn.h                     | a connection, and requests on it
 kernels/compress.h                | how a compressed token is stored
 kernels/cuda/runtime/convert.cuh  | loads and stores of the dtypes of a pool
 kernels/cuda/runtime/cuda.h       | launches
 kernels/host/runtime/host.h       | work items on threads
 kernels/host/runtime/simd.h       | vectors of the ISA
 kernels/kernels.h                 | the table of kernels
-libclient/device.h                | the device of a session
-libclient/device-step.h           | which entries of tables on a device are old
+libclient/conn/conn.h             | a connection, and requests on it
+libclient/conn/fence.h            | the door of every public function
+libclient/device/device.h         | the device of a session
+libclient/device/steps.h          | which entries of tables on a device are old
 libclient/error.h                 | error_set()
-libclient/fence.h                 | the door of every public function
-libclient/pages.h                 | pages that a table takes and gives up
+libclient/feature.h               | the row of a feature in the life of a step
+libclient/pages/pages.h           | pages that a table takes and gives up
 libclient/seq.h                   | struct skv_seq
 libclient/session.h               | struct skv_session
 sparsekv/client.h                 | the interface of the library

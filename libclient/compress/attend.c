@@ -11,8 +11,9 @@
 #include "libclient/compress/attend.h"
 
 #include "libclient/compress/compressor.h"
-#include "libclient/layer.h"
-#include "libclient/scratch.h"
+#include "libclient/device/scratch.h"
+#include "libclient/layer/layer.h"
+#include "libclient/ranks/exchange.h"
 #include "libclient/seq.h"
 
 /* ---- room ------------------------------------------------------------------------------------ */
@@ -49,17 +50,17 @@ static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, cons
 /* Scratch pages that the decode rows of a batch need at a time, in a layer that compresses. */
 static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
-	const struct skv_shape shape = compressed_shape(s, layer, pb->policy->compressor);
+	const struct skv_shape shape = batch_shape(s, pb, layer);
 	const struct skv_batch b = batch_rows(s, pb, layer);
 	const struct skv_plan *plan = &pb->policy->plan[layer];
 	struct selection *x = &pb->selection[layer];
 
-	x->decompress_seqs = 0;
+	x->compress.seqs = 0;
 	if (b.n == 0 || plan->compress.kind == SKV_COMPRESS_QUANT || fused(s->kernels, plan, &shape))
 		return 0;
-	x->decompress_seqs = at_once(plan, &b, s->shape.page_bytes);
-	x->decompress_tokens = attended_most(pb->policy, layer, b.max_len);
-	return (uint64_t)skv_pages_of(x->decompress_tokens) * x->decompress_seqs;
+	x->compress.seqs = at_once(plan, &b, s->shape.page_bytes);
+	x->compress.tokens = attended_most(pb->policy, layer, b.max_len);
+	return (uint64_t)skv_pages_of(x->compress.tokens) * x->compress.seqs;
 }
 
 /* Scratch pages for prompts behind compressed tokens; one sequence is decompressed at a time. */
@@ -81,6 +82,7 @@ static uint64_t pages_needed(struct skv_session *s, const struct policy_batch *p
 
 		if (!batch_compresses(pb, layer))
 			continue;
+		pb->selection[layer].compress.codec = &pb->policy->compressor->layer[layer].code;
 		pages = decode_pages(s, pb, layer);
 		most = pages > most ? pages : most;
 		pages = prompt_pages(s, pb, layer);
@@ -89,12 +91,21 @@ static uint64_t pages_needed(struct skv_session *s, const struct policy_batch *p
 	return most;
 }
 
-int compress_prepare(struct skv_session *s)
+static void lay_out(struct skv_session *s, uint64_t pages, struct carver *c)
 {
-	struct decompressed *r = &s->step.decompressed;
+	struct decompressed *r = &s->step.compress.decompressed;
+
+	r->pool = carve(c, pages * s->shape.page_bytes);
+	r->seq = carve(c, s->step.n_kseq * sizeof(*r->seq));
+	r->table = carve(c, pages * sizeof(*r->table));
+}
+
+/* Make room for the rows that are decompressed in the open step. */
+static int decompress_prepare(struct skv_session *s)
+{
+	struct decompressed *r = &s->step.compress.decompressed;
+	struct carver c = {0};
 	uint64_t pages = 0;
-	size_t bytes;
-	uint8_t *at;
 	int e;
 
 	for (uint32_t i = 0; i < s->step.n_batches; i++) {
@@ -102,22 +113,26 @@ int compress_prepare(struct skv_session *s)
 
 		pages = of_batch > pages ? of_batch : pages;
 	}
-	r->pool = NULL; /* stays NULL if nothing is decompressed, so that recordings do not refer to it */
-	r->seq = NULL;
-	r->table = NULL;
+	lay_out(s, pages, &c); /* NULL if nothing is decompressed, so that recordings do not refer to it */
 	if (pages == 0)
 		return 0;
-	bytes = pages * (s->shape.page_bytes + sizeof(skv_pte)) + s->step.n_kseq * sizeof(struct skv_kseq) + 128;
-	e = scratch_grow(s, &r->mem, &r->bytes, bytes);
-	if (e < 0)
-		return e;
-	at = r->mem;
-	r->pool = at;
-	at += pages * s->shape.page_bytes; /* still aligned: these are whole pages */
-	r->seq = (struct skv_kseq *)at;
-	at += (s->step.n_kseq * sizeof(struct skv_kseq) + 63) / 64 * 64;
-	r->table = (skv_pte *)at;
-	return 0;
+	e = scratch_grow(s, &r->mem, &r->bytes, c.at);
+	c = (struct carver){.base = r->mem};
+	lay_out(s, pages, &c);
+	return e;
+}
+
+int compress_prepare(struct skv_session *s)
+{
+	int e = scratch_grow(s, &s->step.compress.exchanged, &s->step.compress.exchanged_bytes, exchange_bytes(s));
+
+	return e < 0 ? e : decompress_prepare(s);
+}
+
+void compress_close(struct skv_session *s)
+{
+	scratch_free(s, s->step.compress.exchanged);
+	scratch_free(s, s->step.compress.decompressed.mem);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -129,7 +144,7 @@ int compress_prepare(struct skv_session *s)
 static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,
                                 const struct skv_index_list *list, uint32_t tokens)
 {
-	const struct decompressed *r = &l->step->decompressed;
+	const struct decompressed *r = &l->step->compress.decompressed;
 	const struct skv_batch from = batch_part(*batch, first, n);
 	const struct skv_decompressed to = {.pool = r->pool, .pages = skv_pages_of(tokens), .seq = r->seq,
 	                                    .table = r->table};
@@ -149,13 +164,13 @@ static void attend_decompressed(const struct layer *l, const struct skv_batch *b
 
 void compress_decode(const struct layer *l, const struct skv_index_list *list)
 {
-	const uint32_t most = l->own->decompress_seqs, n = l->each.n;
+	const uint32_t most = l->own->compress.seqs, n = l->each.n;
 
 	if (most == 0) /* a fused kernel decompresses and attends */
 		l->kernels->decode_latent(&l->shape, &l->each, l->attn->q, l->attn->out, list, l->work);
 	for (uint32_t i = 0; i < n && most > 0; i += most)
 		attend_decompressed(l, &l->each, i, n - i < most ? n - i : most, list,
-		                    list ? l->own->decompress_tokens : l->each.max_len);
+		                    list ? l->own->compress.tokens : l->each.max_len);
 }
 
 /* A prompt without compressed tokens attends to its pages directly. */

@@ -9,8 +9,9 @@
 struct layer;
 struct skv_session;
 
-/* Make room for the rows that are decompressed in the open step. 0, or -ENOMEM. */
+/* Make room for rows of the open step that are decompressed, or exchanged with other ranks. 0, or -ENOMEM. */
 int compress_prepare(struct skv_session *s);
+void compress_close(struct skv_session *s); /* frees it */
 /* Attend with a batch whose sequences compress: decode rows to the listed tokens, or with `list` NULL to all. */
 void compress_decode(const struct layer *l, const struct skv_index_list *list);
 void compress_prefill(const struct layer *l);

@@ -22,7 +22,6 @@
 #include <string.h>
 
 #include "common/refuse.h"
-#include "common/spec.h"
 #include "formats/safetensors.h"
 
 #define DIM_MAX 65536u

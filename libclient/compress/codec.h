@@ -5,8 +5,8 @@
  * A file is untrusted. It is read whole, and everything in it, each number included, is checked before it is used.
  * Later changes of the file have no effect.
  */
-#ifndef SKV_LIBCLIENT_CODEC_H
-#define SKV_LIBCLIENT_CODEC_H
+#ifndef SKV_CLIENT_COMPRESS_CODEC_H
+#define SKV_CLIENT_COMPRESS_CODEC_H
 
 #include <stddef.h>
 #include <stdint.h>

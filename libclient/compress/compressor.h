@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * libclient/compress/compressor.h - how layers compress, as the kernels take it: compressor-make.c,
- * compressor-device.c.
- */
+/* libclient/compress/compressor.h - how layers compress, as the kernels take it. */
 #ifndef SKV_CLIENT_COMPRESS_COMPRESSOR_H
 #define SKV_CLIENT_COMPRESS_COMPRESSOR_H
 
@@ -12,8 +9,8 @@
 #include <sparsekv/policy.h>
 
 #include "common/seqmem.h"
-#include "kernels/device.h"
 #include "kernels/compress.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 
 struct policy;
@@ -55,10 +52,5 @@ bool compressor_seals(const struct skv_session *s, const struct compressor *k);
 void compressor_announce(const struct skv_session *s, struct skv_seqmem *m);
 void compressor_free(struct compressor *k); /* NULL is fine */
 void compressor_unmake(struct policy *p);
-
-/* ---- compressor-device.c --------------------------------------------------------------------- */
-
-/* Copy everything that the kernels read to the session's device, which must be entered. */
-int compressor_to_device(const struct skv_session *s, struct compressor *k);
 
 #endif

@@ -30,9 +30,17 @@ const struct skv_codec *compress_code(const struct skv_seq *q, uint32_t layer)
 {
 	const struct policy *p = seq_policy(q);
 
-	if (q->decompressing)
-		return seq_compressed(q, layer) > 0 ? &q->decompressing->layer[layer].code : NULL;
-	return q->compresses && p->plan[layer].compress.kind ? &p->compressor->layer[layer].code : NULL;
+	if (q->compress.from)
+		return seq_compressed(q, layer) > 0 ? &q->compress.from->layer[layer].code : NULL;
+	return q->compress.on && p->plan[layer].compress.kind ? &p->compressor->layer[layer].code : NULL;
+}
+
+struct records compress_records_of(const struct skv_seq *q, enum skv_page_kind group, uint32_t layer, uint32_t coded)
+{
+	struct skv_shape shape = q->session->shape;
+
+	shape.codec = compress_code(q, layer);
+	return shape.codec ? compress_records(&shape, group, coded) : (struct records){.each = 1};
 }
 
 bool compress_any(const struct skv_seq *q)
@@ -86,8 +94,8 @@ bool compress_possible(const struct skv_seq *q)
 
 void compress_take_over(struct skv_seq *q)
 {
-	q->compresses_known = false;
-	q->compresses = compress_any(q) && compress_as_planned(q) && compress_possible(q);
+	q->compress.known = false;
+	q->compress.on = compress_any(q) && compress_as_planned(q) && compress_possible(q);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -106,7 +114,7 @@ void compress_next(const struct skv_seq *q, uint32_t layer, bool decodes, struct
 
 	next->n_compressed = seq_compressed(q, layer);
 	next->form = q->slots[layer].form;
-	if (q->compresses && decodes)
+	if (q->compress.on && decodes)
 		compress_up_to(q, layer, compress_end(plan, q->len + q->n_new), next);
 }
 
@@ -122,7 +130,7 @@ void compress_schedule_maintenance(const struct skv_seq *q, uint32_t layer, stru
 {
 	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
 	uint32_t from = next->n_compressed > compress_first(plan) ? next->n_compressed : compress_first(plan);
-	uint32_t coded = q->sealing && plan->kind ? q->sealing : compress_end(plan, q->len);
+	uint32_t coded = q->compress.sealing && plan->kind ? q->compress.sealing : compress_end(plan, q->len);
 
 	if (q->maintenance == MAINTENANCE_COMPRESS)
 		compress_up_to(q, layer, coded < from + SLICE ? coded : from + SLICE, next);

@@ -8,6 +8,7 @@
 
 #include "kernels/compress.h"
 #include "kernels/kernels.h"
+#include "libclient/compress/lengths.h"
 
 struct skv_layer_slots;
 struct skv_seq;
@@ -18,6 +19,8 @@ bool compress_any(const struct skv_seq *q);
 bool compress_has_page(const struct skv_seq *q, uint32_t layer, uint32_t page);
 /* How the layer's tokens are compressed, those of the open step included; NULL: none are. */
 const struct skv_codec *compress_code(const struct skv_seq *q, uint32_t layer);
+/* The layer's codes or references with so many compressed tokens. */
+struct records compress_records_of(const struct skv_seq *q, enum skv_page_kind group, uint32_t layer, uint32_t coded);
 /* Do the compressed tokens of the sequence have the form of its policy? */
 bool compress_as_planned(const struct skv_seq *q);
 /* Can all layers whose plan compresses do so? They need all of their tokens. */

@@ -3,7 +3,7 @@
  * libclient/evict/slot-mapping.c - the slot mapping of layers that evict tokens, or pages of single kv heads.
  *
  * In a step only a few more kernels run, before a layer's attention: slots_append(). All else is done by maintenance
- * transactions, which slots_ready() runs before the step.
+ * transactions, which evict_ready() runs before the step.
  *
  * A policy that evicts single tokens or pages finds a layer in one of three states:
  *   - slot metadata of the same granularity, made by any policy: the policy continues with it
@@ -15,32 +15,30 @@
 #include <errno.h>
 
 #include "libclient/error.h"
-#include "libclient/layer.h"
-#include "libclient/maintenance.h"
+#include "libclient/feature.h"
+#include "libclient/layer/layer.h"
 #include "libclient/seq.h"
+#include "libclient/step/maintenance.h"
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-void slots_append(const struct layer *l)
+void slots_append(const struct layer *l, bool prompts)
 {
-	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->batch->slot};
+	const struct skv_slot_mapping to = {
+		.granularity = l->plan->evict.granularity,
+		.slot = prompts ? l->step->select.slot : l->batch->slot,
+	};
+	const struct skv_slot_mapping *at = prompts ? NULL : &to; /* rows of prompts are in order, behind all others */
+	const struct skv_batch *b = prompts ? &l->prefill : &l->decode;
 	const struct skv_kernels *k = l->kernels;
 
-	k->alloc_slots(&l->rows, &l->decode, &to, l->work);
-	k->append(&l->rows, &l->decode, &to, l->attn->k, l->attn->v, l->work);
+	if (prompts)
+		k->alloc_prompt_slots(&l->rows, b, &to, l->work);
+	else
+		k->alloc_slots(&l->rows, b, &to, l->work);
+	k->append(&l->rows, b, at, l->attn->k, l->attn->v, l->work);
 	if (l->bounds)
-		k->update_bounds(&l->rows, &l->decode, &to, l->work);
-}
-
-void slots_append_prompts(const struct layer *l)
-{
-	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->step->slot};
-	const struct skv_kernels *k = l->kernels;
-
-	k->alloc_prompt_slots(&l->rows, &l->prefill, &to, l->work);
-	k->append(&l->rows, &l->prefill, NULL, l->attn->k, l->attn->v, l->work);
-	if (l->bounds)
-		k->update_bounds(&l->rows, &l->prefill, NULL, l->work);
+		k->update_bounds(&l->rows, b, at, l->work);
 }
 
 /* ---- as the policy wants it ------------------------------------------------------------------ */
@@ -67,12 +65,15 @@ static int compact(struct skv_session *s, struct skv_seq *q)
 	return e;
 }
 
-int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
+/* Make slots and their metadata what the policy's plans, and a prompt or decode step, need. */
+static int evict_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	const struct policy *p = seq_policy(q);
+	struct skv_session *s = q->session;
 	bool fits = true, binds = !q->has_state && p->n_evicting_pages > 0;
 	int e = 0;
 
+	(void)n_tokens;
 	if (!(q->about & SKV_ABOUT_SLOTS) && p->n_evicting == 0)
 		return 0;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
@@ -101,3 +102,5 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 		e = maintenance_run(s, q, MAINTENANCE_BUILD_STATE);
 	return e;
 }
+
+const struct feature evict_feature = {.ready = evict_ready};

@@ -6,14 +6,11 @@
 #include <stdbool.h>
 
 struct layer;
-struct skv_seq;
-struct skv_session;
 
-/* Make slots and their metadata what the policy's plans and the item need; commits maintenance transactions. */
-int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt);
-/* Before the attention of a layer that evicts: append the new rows of decoding sequences to slots that it allocates. */
-void slots_append(const struct layer *l);
-/* The same for rows of prompts. */
-void slots_append_prompts(const struct layer *l);
+/*
+ * Before the attention of a layer that evicts: append the new rows of decoding sequences, or of prompts, to slots that
+ * it allocates.
+ */
+void slots_append(const struct layer *l, bool prompts);
 
 #endif

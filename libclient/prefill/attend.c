@@ -10,10 +10,11 @@
 #include <string.h>
 
 #include "kernels/prefill.h"
+#include "libclient/device/scratch.h"
 #include "libclient/error.h"
-#include "libclient/layer.h"
+#include "libclient/feature.h"
+#include "libclient/layer/layer.h"
 #include "libclient/prefill/schedule.h"
-#include "libclient/scratch.h"
 #include "libclient/seq.h"
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -23,24 +24,17 @@ struct layer_lists {
 	size_t bytes;
 };
 
-static size_t round_up(size_t bytes)
+/* Lay out lists of up to `most` units for a batch's tiles. */
+static struct skv_tile_lists room(struct carver *c, const struct skv_batch *b, uint32_t tile, uint32_t rows,
+                                  uint32_t unit, uint64_t most)
 {
-	return (bytes + 63) / 64 * 64;
-}
+	struct skv_tile_lists t = {
+		.rows = rows, .tiles = skv_max_tiles(b->max_q, tile), .stride = (uint32_t)most, .unit = unit,
+	};
+	const size_t lists = (size_t)b->n * t.tiles * rows;
 
-/* Lay out lists of up to `most` units for a batch's tiles, at x->bytes of `base`; with `base` NULL only measure. */
-static struct skv_tile_lists room(struct layer_lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
-                             uint32_t unit, uint64_t most)
-{
-	struct skv_tile_lists t = {.rows = rows, .tiles = skv_max_tiles(b->max_q, tile), .stride = (uint32_t)most,
-	                           .unit = unit};
-	const size_t lists = (size_t)b->n * t.tiles * rows, ids = round_up(lists * t.stride * sizeof(*t.ids));
-
-	if (base) {
-		t.ids = (uint32_t *)(base + x->bytes);
-		t.count = (uint32_t *)(base + x->bytes + ids);
-	}
-	x->bytes += ids + round_up(lists * sizeof(*t.count));
+	t.ids = carve(c, lists * t.stride * sizeof(*t.ids));
+	t.count = carve(c, lists * sizeof(*t.count));
 	return t;
 }
 
@@ -54,24 +48,26 @@ static uint64_t smaller(uint64_t a, uint64_t b)
  * of its own for them. All other lists are used in one layer of one batch at a time, and share memory.
  */
 static struct layer_lists lists_of(const struct skv_shape *shape, uint32_t layer, const struct skv_batch *b,
-                             const struct policy_batch *pb, uint8_t *base)
+                                   const struct policy_batch *pb, uint8_t *base)
 {
 	const struct skv_prefill *p = &pb->policy->plan[layer].prefill;
 	const uint32_t heads = shape->n_heads, kv = shape->n_kv_heads, tile = pb->policy->prefill->layer[layer].sparse.tile;
+	struct carver c = {.base = base};
 	struct layer_lists x = {0};
 
 	if (b->n == 0)
 		return x;
 	if (p->how == SKV_PREFILL_HIP) {
-		x.main = room(&x, base, b, PREFILL_TILE, heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
+		x.main = room(&c, b, PREFILL_TILE, heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
 	} else if (p->how == SKV_PREFILL_MINFERENCE) {
-		x.main = room(&x, base, b, PREFILL_TILE, heads, PREFILL_TILE,
-		               smaller(2 * (uint64_t)p->slash, b->max_len / PREFILL_TILE + 1));
-		x.extra = room(&x, base, b, PREFILL_TILE, heads, 1, smaller(p->vertical, b->max_len));
+		x.main = room(&c, b, PREFILL_TILE, heads, PREFILL_TILE,
+		              smaller(2 * (uint64_t)p->slash, b->max_len / PREFILL_TILE + 1));
+		x.extra = room(&c, b, PREFILL_TILE, heads, 1, smaller(p->vertical, b->max_len));
 	} else if (p->how == SKV_PREFILL_KASCADE && p->source == layer) {
-		base = base ? base + pb->tiles_at : NULL;
-		x.main = room(&x, base, b, tile, kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
+		c.base = base ? base + pb->lists_at : NULL;
+		x.main = room(&c, b, tile, kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
 	}
+	x.bytes = c.at;
 	return x;
 }
 
@@ -93,7 +89,7 @@ static size_t lay_out(struct skv_session *s)
 
 					most = bytes > most ? bytes : most;
 				}
-			pb->tiles_at = at;
+			pb->lists_at = at;
 			at = own ? at + most : most > at ? most : at;
 		}
 	return at;
@@ -129,12 +125,15 @@ static size_t workspace_bytes(struct skv_session *s, const struct policy_batch *
 	return most;
 }
 
-int prefill_prepare(struct skv_session *s)
+static int prefill_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
-	size_t work = 0, lists = lay_out(s);
+	size_t work = 0, lists;
 	int e;
 
+	if (st->rows == 0) /* a maintenance transaction */
+		return 0;
+	lists = lay_out(s);
 	for (uint32_t i = st->n_decode; i < st->n; i++)
 		prefill_find_sparse(st->seqs[i]);
 	for (uint32_t i = 0; i < st->n_batches; i++) {
@@ -144,12 +143,24 @@ int prefill_prepare(struct skv_session *s)
 	}
 	e = scratch_grow(s, &st->work.mem, &st->work.bytes, work);
 	if (e == 0)
-		e = scratch_grow(s, &st->tiles, &st->tiles_bytes, lists);
+		e = scratch_grow(s, &st->prefill.lists, &st->prefill.bytes, lists);
 	if (e == -ENOMEM)
 		return error_set(e, "out of memory for %zu bytes of what the rows of %u prompts are to see, and %zu to find it: prompts in "
 		            "smaller steps need less", lists, st->n - st->n_decode, work);
 	return e;
 }
+
+static void prefill_close(struct skv_session *s)
+{
+	scratch_free(s, s->step.prefill.lists);
+}
+
+const struct feature prefill_feature = {
+	.make = prefill_make,
+	.unmake = prefill_unmake,
+	.prepare = prefill_prepare,
+	.close = prefill_close,
+};
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
@@ -178,7 +189,7 @@ static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint
 	struct skv_tile_lists *main, *extra;
 	struct layer_lists made;
 
-	made = lists_of(&l->rows, number, &l->maker, l->batch, l->step->tiles);
+	made = lists_of(&l->rows, number, &l->maker, l->batch, l->step->prefill.lists);
 	main = from(&made.main, first, p);
 	extra = from(&made.extra, first, p);
 	if (x.n_saved_queries > 0)
@@ -209,21 +220,16 @@ void prefill_attend(const struct layer *l)
 	}
 	/* sequences of one policy may differ: a layer that has evicted tokens attends densely */
 	for (uint32_t first = 0, end; first < l->prefill.n; first = end) {
-		const bool sparse = skv_layer_in(&seqs[first]->sparse, l->number);
+		const bool sparse = skv_layer_in(&seqs[first]->prompt.sparse, l->number);
 		struct skv_batch part;
 
-		for (end = first + 1; end < l->prefill.n && skv_layer_in(&seqs[end]->sparse, l->number) == sparse; end++)
-			;
+		end = first + 1;
+		while (end < l->prefill.n && skv_layer_in(&seqs[end]->prompt.sparse, l->number) == sparse)
+			end++;
 		part = batch_part(l->prefill, first, end - first);
 		if (sparse)
 			attend_sparse(l, &part, first);
 		else
 			l->kernels->prefill_dense(&l->rows, &part, l->attn->q, l->attn->out, l->work);
 	}
-}
-
-void prefill_without_queries(struct step *st)
-{
-	for (uint32_t i = st->n_decode; i < st->n; i++)
-		st->seqs[i]->next_about &= ~SKV_ABOUT_PREFILL;
 }

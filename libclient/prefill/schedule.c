@@ -125,7 +125,7 @@ bool prefill_has_tail(const struct policy *p)
 
 bool prefill_fits(const struct skv_seq *q, const struct policy *p)
 {
-	if (!(q->about & SKV_ABOUT_PREFILL) || !p->prefill || q->prompt.how != p->prefill->how)
+	if (!(q->about & SKV_ABOUT_PREFILL) || !p->prefill || q->prompt.now.how != p->prefill->how)
 		return false;
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
 		const skv_pte *table = seq_table(q, skv_table(q->layout.n_layers, SKV_PAGES_SAVED, layer));
@@ -141,23 +141,23 @@ uint32_t prefill_about(struct skv_seq *q, bool prompt)
 {
 	const struct prefill *r = seq_policy(q)->prefill;
 
-	q->next_prompt = (struct skv_prompt){.begin = q->len};
+	q->prompt.next = (struct skv_prompt){.begin = q->len};
 	if (!prompt || !r)
 		return 0;
 	if (q->about & SKV_ABOUT_PREFILL)
-		q->next_prompt.begin = q->prompt.begin;
-	q->next_prompt.how = r->how;
-	return q->n_prompt_remaining > 0 ? SKV_ABOUT_PREFILL : 0;
+		q->prompt.next.begin = q->prompt.now.begin;
+	q->prompt.next.how = r->how;
+	return q->prompt.n_remaining > 0 ? SKV_ABOUT_PREFILL : 0;
 }
 
 void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks)
 {
 	const struct prefill *r = seq_policy(q)->prefill;
-	uint64_t end = (uint64_t)q->len + q->n_new + q->n_prompt_remaining, dense;
+	uint64_t end = (uint64_t)q->len + q->n_new + q->prompt.n_remaining, dense;
 
-	ks->prompt_start = q->next_prompt.begin;
+	ks->prompt_start = q->prompt.next.begin;
 	ks->dense_from = UINT32_MAX;
-	ks->prompt_continues = q->n_prompt_remaining > 0;
+	ks->prompt_continues = q->prompt.n_remaining > 0;
 	if (!r || r->gamma == 0)
 		return;
 	dense = end % r->gamma + r->tail;
@@ -169,7 +169,7 @@ static bool in_order(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];
 
-	if (q->compresses && seq_policy(q)->plan[layer].compress.kind)
+	if (q->compress.on && seq_policy(q)->plan[layer].compress.kind)
 		return false;
 	return !seq_by_layer(q) || (x->live == q->len && x->slot_end == q->len);
 }
@@ -184,8 +184,8 @@ static bool is_sparse(const struct skv_seq *q, uint32_t layer)
 
 void prefill_find_sparse(struct skv_seq *q)
 {
-	q->sparse = (struct skv_layer_set){0};
+	q->prompt.sparse = (struct skv_layer_set){0};
 	for (uint32_t layer = 0; seq_policy(q)->prefill && layer < q->layout.n_layers; layer++)
 		if (is_sparse(q, layer))
-			q->sparse.bits[layer / 64] |= (uint64_t)1 << layer % 64;
+			q->prompt.sparse.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 }

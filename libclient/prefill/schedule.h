@@ -34,12 +34,12 @@ bool prefill_has_tail(const struct policy *p);
 /* Can this policy continue the prompt that is being read, with what was saved of it? */
 bool prefill_fits(const struct skv_seq *q, const struct policy *p);
 /*
- * prefill_about() sets q->next_prompt and returns SKV_ABOUT_PREFILL, or 0, for the open step's commit;
+ * prefill_about() sets q->prompt.next and returns SKV_ABOUT_PREFILL, or 0, for the open step's commit;
  * prefill_schedule() tells the kernels of the prompt.
  */
 uint32_t prefill_about(struct skv_seq *q, bool prompt);
 void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks);
-/* Set q->sparse: the layers in which the prompt's rows of the open step attend sparsely. */
+/* Set q->prompt.sparse: the layers in which the prompt's rows of the open step attend sparsely. */
 void prefill_find_sparse(struct skv_seq *q);
 
 #endif

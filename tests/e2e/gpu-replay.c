@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/device.h"
+#include "libclient/device/device.h"
 #include "libclient/session.h"
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"

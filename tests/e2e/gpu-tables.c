@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "libclient/device.h"
+#include "libclient/device/device.h"
 #include "libclient/session.h"
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"

@@ -8,7 +8,7 @@
  * of a token follow from its prompt and position, so an engine that is given a prefix knows each byte of it, whichever
  * engine sealed it. A prefix may be gone or shorter; it is never wrong, nor longer than what was sealed.
  */
-#include "libclient/lease/pool.h"
+#include "libclient/conn/pool.h"
 #include "libclient/seq.h"
 #include "tests/soak/engine.h"
 

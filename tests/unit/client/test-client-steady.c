@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steady steps (libclient/steady.c): what skv_step_begin leaves for the kernels, and the pages that it takes, are those
- * of a full layout. After an abort a step is laid out in full, so each step is begun twice.
+ * Steady steps (libclient/step/layout.c): what skv_step_begin leaves for the kernels, and the pages that it takes, are
+ * those of a full layout. After an abort a step is laid out in full, so each step is begun twice.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,8 +44,8 @@ static struct left look(void)
 	const struct step *st = &session->step;
 	struct left x = {
 		.all = st->class[0].all, .decoding = st->class[0].decoding, .prompts = st->class[0].prompts,
-		.n_kseq = st->n_kseq, .n_classes = st->n_classes, .n_supplied = st->n_supplied, .stock = session->stock.n,
-		.aside = st->aside_change,
+		.n_kseq = st->n_kseq, .n_classes = st->n_classes, .n_supplied = st->pages.n_supplied,
+		.stock = session->stock.n, .aside = st->pages.aside_change,
 	};
 
 	ck_assert_uint_ge(st->n_padded, st->n_decode);
@@ -110,13 +110,13 @@ static void step(const struct skv_step_item *items, uint32_t n, int steady)
 	}
 	OK(skv_step_begin(session, items, n, NULL));
 	if (steady >= 0)
-		ck_assert_int_eq(session->step.steady, steady);
-	n_steady += session->step.steady;
+		ck_assert_int_eq(session->step.steady.on, steady);
+	n_steady += session->step.steady.on;
 	first = look();
 	if (rnd_below(3) == 0) { /* otherwise the next step may be steady after a steady one */
 		skv_step_abort(session);
 		OK(skv_step_begin(session, items, n, NULL));
-		ck_assert(!session->step.steady);
+		ck_assert(!session->step.steady.on);
 		again = look();
 		same(&first, &again);
 	}
@@ -210,7 +210,7 @@ START_TEST(to_the_end)
 	item = SKV_STEP_ITEM(.seq = seqs[0], .n_tokens = 1);
 	for (; skv_seq_len(seqs[0]) < TOKENS; n++) {
 		OK(skv_step_begin(session, &item, 1, NULL));
-		ck_assert_int_eq(session->step.steady, n > 0);
+		ck_assert_int_eq(session->step.steady.on, n > 0);
 		attend_all(1);
 		OK(skv_step_end(session, NULL, NULL));
 	}

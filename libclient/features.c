@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/features.c - the table of features, in the order in which they run. */
+#include "libclient/feature.h"
+
+#include "libclient/session.h"
+
+static const struct feature *const features[] = {
+	/* a sequence as another process or policy has left it */
+	&fork_feature,
+	&adopt_feature,
+	&device_feature,
+	&layer_feature,
+	&joint_feature,
+	&swap_feature,
+	/* its form: decompressed rows before slots, and slots before codes */
+	&decompress_feature,
+	&evict_feature,
+	&seal_feature,
+	/* the memory of a step: workspaces and lists first, which decide how others compute */
+	&layout_feature,
+	&workspace_feature,
+	&attn_feature,
+	&select_feature,
+	&hooks_feature, /* hooks see the step before it is compressed or loses pages */
+	&compress_feature,
+	&prefill_feature,
+	&recall_feature,
+	&branches_feature,
+	&replay_feature, /* behind all whose memory recordings refer to */
+	&pages_feature,
+	&stock_feature,
+	&stats_feature,
+};
+#define N_FEATURES (sizeof(features) / sizeof(*features))
+
+int features_make(struct skv_session *s, struct policy *p)
+{
+	int e = 0;
+
+	for (size_t i = 0; i < N_FEATURES && e == 0; i++)
+		if (features[i]->make)
+			e = features[i]->make(s, p);
+	return e;
+}
+
+void features_unmake(struct policy *p)
+{
+	for (size_t i = 0; i < N_FEATURES; i++)
+		if (features[i]->unmake)
+			features[i]->unmake(p);
+}
+
+int features_open(struct skv_session *s)
+{
+	int e = 0;
+
+	for (size_t i = 0; i < N_FEATURES && e == 0; i++)
+		if (features[i]->open)
+			e = features[i]->open(s);
+	return e;
+}
+
+void features_close(struct skv_session *s)
+{
+	for (size_t i = N_FEATURES; i-- > 0;)
+		if (features[i]->close)
+			features[i]->close(s);
+}
+
+int features_turn(struct skv_session *s)
+{
+	int e = 0;
+
+	for (size_t i = 0; i < N_FEATURES && e == 0; i++)
+		if (features[i]->turn)
+			e = features[i]->turn(s);
+	return e;
+}
+
+int features_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
+{
+	int e = 0;
+
+	for (size_t i = 0; i < N_FEATURES && e == 0; i++)
+		if (features[i]->ready)
+			e = features[i]->ready(q, n_tokens, prompt);
+	return e;
+}
+
+int features_prepare(struct skv_session *s)
+{
+	int e = 0;
+
+	for (size_t i = 0; i < N_FEATURES && e == 0; i++)
+		if (features[i]->prepare)
+			e = features[i]->prepare(s);
+	return e;
+}
+
+void features_begin(struct skv_session *s)
+{
+	for (size_t i = 0; i < N_FEATURES; i++)
+		if (features[i]->begin)
+			features[i]->begin(s);
+}
+
+void features_end(struct skv_session *s)
+{
+	for (size_t i = 0; i < N_FEATURES; i++) {
+		if (!features[i]->end)
+			continue;
+		features[i]->end(s);
+		if (s->hook.misused)
+			return;
+	}
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/layer/hooks.h - run a policy's hooks, and the primitives that they call. */
+#ifndef SKV_CLIENT_LAYER_HOOKS_H
+#define SKV_CLIENT_LAYER_HOOKS_H
+
+#include "libclient/session.h"
+
+/* What the policy's hooks get for so many sequences. */
+struct skv_policy_ctx policy_ctx(struct skv_session *s, const struct policy *p, uint32_t n_seqs);
+/* Run a hook for the decoding sequences of a batch. */
+void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer);
+/* Record that a hook misused a primitive: skv_step_end fails with it. The first misuse counts. */
+void policy_misuse(struct skv_session *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
