@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "engine/cli.h"
 
 #define OPTIONS_MAX 32
 #define OPTION_HELP (OPTIONS_MAX + 1) /* getopt_long() returns an option's index plus 1, or this */
@@ -101,11 +102,9 @@ static int take_text(const struct bench_option *o, const char *text)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-static const char *const dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16", [SKV_FP8] = "fp8", NULL};
-
 const char *bench_dtype_name(uint32_t dtype)
 {
-	return dtypes[dtype];
+	return eng_cli_dtypes[dtype];
 }
 
 /* Index of the name at the beginning of the text, up to a comma or its end; -1: not found. */
@@ -183,7 +182,7 @@ static int take_list(const struct bench_option *o, const char *text)
 
 static int take_names(const struct bench_option *o, const char *text)
 {
-	const char *const *names = o->type == BENCH_OPTION_DTYPES ? dtypes : o->names;
+	const char *const *names = o->type == BENCH_OPTION_DTYPES ? eng_cli_dtypes : o->names;
 	const int most = o->type == BENCH_OPTION_DTYPES ? BENCH_LIST_MAX : o->type == BENCH_OPTION_NAMES ? (int)o->most : 1;
 	int n = 0;
 
