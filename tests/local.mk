@@ -61,6 +61,7 @@ COMMON_TESTS = \
 	tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
 	tests/unit/bench/test-scale \
 	tests/unit/policies/test-plan-windows tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
+$(addsuffix .$(OBJEXT),$(filter tests/unit/policies/%,$(COMMON_TESTS))): policies/names.h
 # Allocations and other calls are made to fail, which does not work with a sanitizer's own allocator.
 if !SANITIZER
 NTH_TESTS = tests/unit/client/test-client-nth-failure tests/unit/daemon/test-nth-failure tests/unit/daemon/test-nth-handover \
