@@ -29,14 +29,18 @@ static const struct column columns[] = {
 	{"median_us", 2},   {"p99_us", 2},  {"median_us_a_seq", 3},
 };
 
-/* The session's policy and, if it is mixed, those of the second and third of each three sequences. */
-static const struct {
-	const char *spec, *second, *third;
-} policies[] = {
-	{.spec = "full"}, {.spec = "quest"}, {.spec = "streaming?budget=1024"},
-	{.spec = "full", .second = "quest", .third = "streaming?budget=1024"}, {.spec = "h2o?budget=64"},
+/* Policies of bench/policies.txt; and mixed, where a third of the sequences runs each of the first three. */
+static const char *const specs[] = {
+#define BENCH_BATCH(name, spec) spec,
+#include "bench/specs.h"
+#undef BENCH_BATCH
 };
-static const char *const policy_names[] = {"full", "quest", "streaming", "mixed", "h2o", NULL};
+static const char *const policy_names[] = {
+#define BENCH_BATCH(name, spec) name,
+#include "bench/specs.h"
+	"mixed", NULL,
+};
+#define MIXED ((uint32_t)(sizeof specs / sizeof *specs))
 
 enum { NONE, ALL, SOME, N_PAGES };
 static const char *const pages_names[N_PAGES] = {"none", "all", "1/16"};
@@ -49,9 +53,9 @@ struct samples {
 
 static void own_policies(const struct stack_fixture *stack, uint32_t policy)
 {
-	for (uint32_t i = 0; i < stack->n && policies[policy].second; i++)
+	for (uint32_t i = 0; i < stack->n && policy == MIXED; i++)
 		if (i % 3)
-			stack_need(skv_seq_policy(stack->seq[i], i % 3 == 1 ? policies[policy].second : policies[policy].third));
+			stack_need(skv_seq_policy(stack->seq[i], specs[i % 3]));
 }
 
 /* Measures sequences of up to `tokens` tokens. Lengths differ unless `tokens` is EVEN. */
@@ -99,14 +103,14 @@ static void measure_batch(struct report *r, struct stack_fixture *stack, const s
 static const char about[] =
 	"Times skv_step_begin and skv_step_end of steps in which every sequence decodes a token: of sequences\n"
 	"that are all as long, of which none needs a new page, or all do, and of such as differ in length,\n"
-	"of which a sixteenth does. In `mixed` a third runs full, a third quest and a third streaming.";
+	"of which a sixteenth does. In `mixed` a third runs each of the first three policies.";
 
 /* Returns 0: continue; -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {
 		ENG_DEVICE(&o->device, "pages on that device (host memory)"),
-		ENG_NAMES("policy", o->chosen, &o->n_chosen, policy_names, "which of them (full,quest,streaming,mixed)"),
+		ENG_NAMES("policy", o->chosen, &o->n_chosen, policy_names, "which of them (the first three, and mixed)"),
 		ENG_COUNTS("batch", "LIST", o->batch, &o->n_batch, 1, UINT32_MAX, "sequences in a step (1,16,64,256,1024)"),
 		ENG_COUNT("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (32)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (1/1)"),
@@ -119,7 +123,7 @@ static int parse(struct options *o, int argc, char **argv)
 
 	*o = (struct options){
 		.batch = {1, 16, 64, 256, 1024}, .n_batch = 5, .layers = 32, .heads = 1, .kv_heads = 1, .dim = 16, .tokens = 64,
-		.repeat = 160, .chosen = {0, 1, 2, 3}, .n_chosen = 4,
+		.repeat = 160, .chosen = {0, 1, 2, MIXED}, .n_chosen = 4,
 	};
 	return bench_options(&command, argc, argv);
 }
@@ -139,7 +143,7 @@ static int measure(struct report *r, const void *options)
 	snprintf(m.name, sizeof m.name, "bench");
 	stack_start(&stack, o->device);
 	for (int i = 0; i < o->n_chosen; i++) {
-		stack_open(&stack, &m, policies[o->chosen[i]].spec);
+		stack_open(&stack, &m, specs[o->chosen[i] % MIXED]);
 		for (int b = 0; b < o->n_batch; b++)
 			measure_batch(r, &stack, o, o->chosen[i], (uint32_t)o->batch[b]);
 		stack_close(&stack);

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# codes.sh BUDGET DIR [OPTION...] - a table of what is right and what is kept, of the policies of bench/codes.txt.
+# codes.sh BUDGET DIR [OPTION...] - a table of what is right and what is kept, of the list codes of bench/policies.txt.
 #
 # BUDGET is a share such as 0.25; compressors are in DIR, and rows whose file is not there are left out. Options go to
-# sparsekv-eval: at least --model and --tasks. $EVAL is the program, $ONLY a pattern for names of rows (grep -E). What it was
+# sparsekv-eval: at least --model and --tasks. $EVAL is the program, $ONLY a pattern for names of rows. What it was
 # called with comes first, so that a table can be made again.
 #
 #   kept  pages of K and V, codes and references at the cases' ends over those that full has, mean over cases
@@ -14,10 +14,6 @@ budget=$1 dir=$(realpath "$2")
 shift 2
 names=() policies=()
 while read -r name spec; do
-	case $name in '#'* | '') continue ;; esac
-	grep -qE "${ONLY-}" <<<"$name" || continue
-	spec=${spec//@/$budget}
-	spec=${spec//%/$dir}
 	file=$(sed -n 's/.*file=\([^&]*\).*/\1/p' <<<"$spec")
 	if [ -n "$file" ] && [ ! -e "$file" ]; then
 		echo "codes.sh: no $name: $file is not there" >&2
@@ -25,7 +21,7 @@ while read -r name spec; do
 	fi
 	names+=("$name")
 	policies+=(--policy "$spec")
-done <"$(dirname "$0")/codes.txt"
+done < <(DIR=$dir "$(dirname "$0")/specs.sh" codes "$budget")
 
 dump=$(mktemp)
 trap 'rm -f "$dump"' EXIT

@@ -3,20 +3,16 @@
 #
 # equal.sh BUDGET [OPTION...] - sparsekv-eval over all policies of a list at one budget, a share such as 0.25.
 #
-# Options go to sparsekv-eval: at least --model and --tasks. $LIST is the list (bench/equal.txt, for the reference model),
-# $EVAL the program, $ONLY a pattern for names of rows (grep -E). What it was called with comes first, so that a table can be
-# made again.
+# Options go to sparsekv-eval: at least --model and --tasks. $LIST is a list of bench/policies.txt (equal, for the
+# reference model), $EVAL the program; bench/specs.sh has further variables. What it was called with comes first, so
+# that a table can be made again.
 set -eu
 budget=$1
 shift
-list=$(realpath "${LIST-$(dirname "$0")/equal.txt}")
 policies=()
-while read -r name part spec; do
-	case $name in '#'* | '') continue ;; esac
-	grep -qE "${ONLY-}" <<<"$name" || continue
-	spec=${spec//@/$(awk -v b="$budget" -v p="$part" 'BEGIN { printf "%g", b * p }')}
-	policies+=(--policy "${spec//%/$(dirname "$list")}")
-done <"$list"
+while read -r _ spec; do
+	policies+=(--policy "$spec")
+done < <("$(dirname "$0")/specs.sh" "${LIST-equal}" "$budget")
 command=("${EVAL-sparsekv-eval}" "$@" "${policies[@]}")
 printf '%q ' "${command[@]}"
 echo

@@ -4,10 +4,11 @@
 # field.sh BUILD OUT WORK|- [OPTION...] - what policies lose against what they read in a step, as a curve over budgets each.
 #
 # BUILD is the build directory, OUT gets field.csv and the charts, and what each run of sparsekv-eval wrote (which is not
-# done again where it is there). On the reference model the tasks of bench/equal.txt are decoded; with WORK, which bench/real/run.sh
-# fills (model, 3k.jsonl and 7k.jsonl are needed), the next tokens of SmolLM2's texts are compared, too. Options go to
-# sparsekv-eval: --device, --kv-dtype. $BUDGETS are the shares, $SIZES the lengths of the tasks in bytes, $ONLY is a pattern for
-# names of policies (grep -E), $SETS for the three sets: these can be run at the same time, and a call after that collects all of them.
+# done again where it is there). Policies are those of the lists field ($LIST) and real of bench/policies.txt. On the
+# reference model tasks are decoded; with WORK, which bench/real/run.sh fills (model, 3k.jsonl and 7k.jsonl are needed),
+# the next tokens of SmolLM2's texts are compared, too. Options go to sparsekv-eval: --device, --kv-dtype. $BUDGETS are
+# the shares, $SIZES the lengths of the tasks in bytes, $ONLY is a pattern for names of policies, $SETS for the three
+# sets (grep -E): these can be run at the same time, and a call after that collects all of them.
 set -eu
 build=$(realpath "$1") work=$3
 mkdir -p "$2"
@@ -18,9 +19,7 @@ budgets=${BUDGETS-0.03125 0.0625 0.125 0.25 0.5}
 reference=$here/../models/reference
 rows=$(mktemp -p "$out")
 trap 'rm -f "$rows"' EXIT
-# a connection may have 16 sessions
-export EVAL=$build/engine/sparsekv-eval \
-	ONLY="${ONLY-^(full|streaming|quest|delta|omnikv|omnikv-more|kascade|exact-top-k|tidal|lessismore|h2o|snapkv|rkv|sketch|sketch-1-bit)\$}"
+export EVAL=$build/engine/sparsekv-eval PROFILE=$here/real/profile.json
 
 # measure SET LIST MODEL OPTION...
 measure() {
@@ -48,10 +47,11 @@ draw() {
 }
 
 "$here/field.py" >"$rows"
-measure reference "$here/equal.txt" "$reference" --tasks "$reference/tasks-dev.jsonl" --sizes "${SIZES-1024,2048,4096}" "$@"
+measure reference "${LIST-field}" "$reference" --tasks "$reference/tasks-dev.jsonl" \
+	--sizes "${SIZES-1024,2048,4096}" "$@"
 if [ "$work" != - ]; then
 	for n in 3k 7k; do
-		measure "smollm2-$n" "$here/real/equal.txt" "$work/model" --tasks "$work/$n.jsonl" --compare --batch 9 "$@"
+		measure "smollm2-$n" real "$work/model" --tasks "$work/$n.jsonl" --compare --batch 9 "$@"
 	done
 fi
 draw reference 'share of answer lines right' 'Reference model, tasks of 1,024 to 4,096 bytes'

@@ -29,7 +29,11 @@ struct options {
 	const char *csv;
 };
 
-static const char *const usual[] = {"full", "quest", "delta", "streaming", "h2o", "snapkv", "adakv", "rkv", "raas"};
+/* Of bench/policies.txt. */
+static const char *const usual[] = {
+#define BENCH_MEMORY(name, spec) name,
+#include "bench/specs.h"
+};
 
 static const struct column columns[] = {
 	{"tokens", 0}, {"policy", -20}, {"kv_mib", 3}, {"codes_mib", 3}, {"refs_mib", 3},
@@ -198,8 +202,8 @@ static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {
 		ENG_TEXTS("policy", "SPEC", o->policy, &o->n_policies,
-		            "a policy; again for another one (full, quest, delta, streaming, h2o, snapkv,\n"
-		            "adakv, rkv, raas, which keep or attend to 1024 tokens where they have a budget)"),
+		            "a policy; again for another one (full, and policies that select or evict, which keep or\n"
+		            "attend to 1024 tokens where they have a budget)"),
 		ENG_COUNT("prompt", &o->prompt, 1, SKV_MAX_TOKENS / 2, "tokens of the prompt (128)"),
 		ENG_COUNT("tokens", &o->tokens, 2, SKV_MAX_TOKENS / 2, "its length at last (16384)"),
 		ENG_COUNT("every", &o->every, 1, SKV_MAX_TOKENS / 2, "steps between two questions (200)"),

@@ -21,20 +21,10 @@ static const struct column columns[] = {
 	{"of_full", 3},  {"attended", 3}, {"GB", 2},   {"GB_per_s", 0}, {"step_ms", 3}, {"kept", 3},
 };
 
-/* Policies whose default layers are those of a model of 28 or 32 layers. */
+/* Of bench/policies.txt: policies whose default layers are those of a model of 28 or 32 layers. */
 static const char *const default_specs[] = {
-	"full",
-	"streaming?budget=0.1",
-	"quest?budget=0.1",
-	"quest:shared?budget=0.1",
-	"delta?budget=0.1",
-	"kascade?budget=0.1",
-	"kascade:dense-anchors?budget=0.1",
-	"kascade:shared?budget=0.1",
-	"omnikv?budget=0.1",
-	"tidal?budget=0.1",
-	"lessismore?budget=0.1",
-	"sketch?budget=0.1",
+#define BENCH_STEP(name, spec) spec,
+#include "bench/specs.h"
 };
 
 struct options {

@@ -19,7 +19,7 @@ static const char about[] =
 	"  model    the same within the steps of a model of 1.5 billion random weights\n"
 	"  deltakv  daemon, client library and policy, a codec of random weights: 5 of 32 layers dense,\n"
 	"           2048, 4096 and 8192 tokens for the others; bf16, 32/8 heads, sequences of 131072 and of\n"
-	"           524288 tokens, as many as there is room for; against full, and omnikv with the same budget";
+	"           524288 tokens, as many as there is room for; against full, and the same selection of rows";
 
 struct arguments {
 	struct step_options step;

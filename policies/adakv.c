@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * adakv - snapkv with one budget for each layer, which the heads share ("Ada-KV: Optimizing KV Cache Eviction by
+ * adakv - SnapKV with one budget for each layer, which the heads share ("Ada-KV: Optimizing KV Cache Eviction by
  * Adaptive Budget Allocation for Efficient LLM Inference").
  *
  * Some heads attend to few tokens, some to many. With equal budgets the former keep tokens that they do not need, and
  * the latter lose tokens that they need. So all (head, token) pairs of a layer compete:
  *
- *   score       as in snapkv: the weights of the last `window` queries, averaged over `pool` positions
+ *   score       as in SnapKV: the weights of the last `window` queries, averaged over `pool` positions
  *   safeguard   each head keeps the window, and its best tokens up to a share of `safeguard` of the budget
  *   kept        the best pairs of all heads, up to budget * kv heads
  *
- * Layers evict as in snapkv: at the end of a prompt, and then each time that `interval` tokens were added to the
+ * Layers evict as in SnapKV: at the end of a prompt, and then each time that `interval` tokens were added to the
  * budget.
  *
  * Evicted tokens are no longer attended to, but their memory is freed only in part. A page holds the tokens of all

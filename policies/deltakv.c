@@ -4,7 +4,7 @@
  * Compression via Long-Range Similarity").
  *
  * Filter layers and the first layers keep all tokens uncompressed, or, with full_bits, older ones quantized to 4 or
- * 2 bits as in kivi. A filter attends densely and selects tokens, one selection for all heads, as in omnikv. The layers
+ * 2 bits as in KIVI. A filter attends densely and selects tokens, one selection for all heads, as in OmniKV. The layers
  * after it attend to these tokens until the next filter. For most tokens these layers store a code:
  *
  *   x             [K before RoPE, V] of all kv heads
@@ -70,7 +70,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
-/* Filters and the first layers are not compressed, or only quantized, as in kivi. */
+/* Filters and the first layers are not compressed, or only quantized, as in KIVI. */
 static void plan_full(const struct config *c, const struct skv_model *m, struct skv_compress *compress)
 {
 	const struct skv_compress_config quant = {

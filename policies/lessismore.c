@@ -3,10 +3,10 @@
  * lessismore - two layers make one selection for all heads, and all other layers reuse it ("Less Is More: Training-Free
  * Sparse Attention with Global Locality for Efficient Reasoning").
  *
- * Like tidal, but there is one budget for all heads. It has three parts: the first tokens (attention sinks), the last
- * tokens, and between these the union of the q heads' best. Each head ranks the tokens by its scores. The union takes
- * the first token of every head, then the second of every head and so on, no token twice, until the budget is used up.
- * Nothing is evicted.
+ * Like TidalDecode, but there is one budget for all heads. It has three parts: the first tokens (attention sinks), the
+ * last tokens, and between these the union of the q heads' best. Each head ranks the tokens by its scores. The union
+ * takes the first token of every head, then the second of every head and so on, no token twice, until the budget is
+ * used up. Nothing is evicted.
  */
 #include <sparsekv/policy.h>
 

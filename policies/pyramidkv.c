@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pyramidkv - snapkv with more tokens for the lower layers ("PyramidKV: Dynamic KV Cache Compression based on Pyramidal
+ * pyramidkv - SnapKV with more tokens for the lower layers ("PyramidKV: Dynamic KV Cache Compression based on Pyramidal
  * Information Funneling").
  *
  * Lower layers spread their attention over the whole prompt, upper layers concentrate it on a few tokens. So the budget
- * falls linearly with the depth, from the first layer that is not dense to the last. Each layer keeps tokens as snapkv
+ * falls linearly with the depth, from the first layer that is not dense to the last. Each layer keeps tokens as SnapKV
  * does: the observation window, and of the rest those that the window's queries attend to most. The slope depends on
  * the variant:
  *

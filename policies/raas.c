@@ -15,10 +15,10 @@
  * They count towards the budget. If a prompt fills it, there is still room for two pages: the one being filled and the
  * one before. Every retained page is attended to, so time and memory follow the budget. Variants:
  *
- *   paper      as above
- *   unscaled   U is not divided by sqrt(head_dim)
- *   ratio      a page matters if it is among the best half (`ratio`) of the pages by w
- *   quest      for long prompts, as the paper advises: Quest over the prompt, RaaS over decoded tokens. At most half of
+ *   :paper     as above
+ *   :unscaled  U is not divided by sqrt(head_dim)
+ *   :ratio     a page matters if it is among the best half (`ratio`) of the pages by w
+ *   :quest     for long prompts, as the paper advises: Quest over the prompt, RaaS over decoded tokens. At most half of
  *              the budget is for pages of the prompt. All of these stay in memory, but only that many of the best by w
  *              are attended to. The rest of the budget is for pages of decoded tokens.
  */
@@ -37,7 +37,7 @@ struct config {
 
 static const struct skv_param params[] = {
         {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "paper,unscaled,ratio,quest",
-         "what makes a page matter; quest: only the best pages of the prompt are attended to"},
+         "what makes a page matter; :quest attends only to the best pages of the prompt"},
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "64",
          "pages that a kv head keeps; below 1 a share of the sequence, at least 8 pages"},
         {"alpha", SKV_PARAM_FLOAT, offsetof(struct config, alpha), "1e-4", "weight above which a page matters"},

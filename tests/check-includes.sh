@@ -39,7 +39,7 @@ daemon/prefix              | libclient/include/sparsekv common daemon/core daemo
 daemon/restart             | libclient/include/sparsekv common daemon/core daemon/server daemon/sys
 daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h
 engine                     | libclient/include/sparsekv formats common/process.h
-tests/oracle               | libclient/include/sparsekv tests/ref/attention.h
+tests/oracle               | libclient/include/sparsekv tests/ref/attention.h policies/names.h
 '
 
 # check ROOT: prints one line for each include in the wrong direction. Status 1 if there is one.

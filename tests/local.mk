@@ -61,6 +61,7 @@ COMMON_TESTS = \
 	tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
 	tests/unit/bench/test-scale \
 	tests/unit/policies/test-plan-windows tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
+$(addsuffix .$(OBJEXT),$(filter tests/unit/policies/%,$(COMMON_TESTS))): policies/names.h
 # Allocations and other calls are made to fail, which does not work with a sanitizer's own allocator.
 if !SANITIZER
 NTH_TESTS = tests/unit/client/test-client-nth-failure tests/unit/daemon/test-nth-failure tests/unit/daemon/test-nth-keeper \
@@ -89,7 +90,7 @@ tests_soak_test_soak_SOURCES = tests/soak/test-soak.c tests/soak/soak.h tests/so
 
 UNIT_TESTS = $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(NTH_TESTS) $(CORE_TESTS) $(COMMON_TESTS)
 SCRIPTED_TESTS = tests/check-man.sh tests/check-bench.sh tests/check-lexicon.sh tests/check-readme.sh tests/check-api.sh \
-	tests/check-includes.sh tests/check-sizes.sh tests/check-dist.sh
+	tests/check-includes.sh tests/check-names.sh tests/check-sizes.sh tests/check-dist.sh
 check_PROGRAMS += $(E2E_TESTS) $(SOAK_TESTS) $(UNIT_TESTS) tests/support/engine-logits
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
 TESTS += $(E2E_TESTS) $(SOAK_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)

@@ -11,6 +11,8 @@ Needs lm_eval 0.4.13 with wonderwords and nltk besides the package sparsekv.
 """
 import argparse
 import hashlib
+import os
+import sys
 
 import torch
 from lm_eval import simple_evaluate
@@ -19,6 +21,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import sparsekv
 from sparsekv.transformers import SparseCache
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import policies  # noqa: E402
 
 
 class Forks(HFLM):
@@ -63,15 +68,14 @@ def main():
     p.add_argument("--policy", action="append", default=[])
     p.add_argument("--device", default="cpu")
     a = p.parse_args()
-    b = "budget=0.125"
-    policies = ["full", *(a.policy or [f"sketch?{b}", f"quest?{b}", f"delta?{b}&layers=2,12,17", f"omnikv?{b}&layers=2,7,17", f"streaming?{b}"])]
+    listed = ["full", *(a.policy or policies.specs("harness", 0.125))]
     tokenizer = AutoTokenizer.from_pretrained(a.model)
     model = AutoModelForCausalLM.from_pretrained(a.model, attn_implementation="sparsekv", dtype=torch.float32).to(a.device)
     tasks = a.tasks.split(",")
     print(f"{'':34}" + "".join(f"{task:>18}" for task in tasks) + f"{'attended':>10}", flush=True)
     with sparsekv.private() as client:
         lm = Forks(model, tokenizer, client, a.batch)
-        for lm.policy in policies:
+        for lm.policy in listed:
             lm.shares.clear()
             results = simple_evaluate(lm, tasks=tasks, limit=a.limit, bootstrap_iters=0, verbosity="ERROR",
                                       metadata={"pretrained": a.model, "max_seq_lengths": [a.length]})  # fmt: skip

@@ -7,9 +7,10 @@
 # attention filter the tasks (tasks.py), then runs every policy: those that select at 6.25, 12.5 and 25 %, those that evict at
 # the last two. Needs python3 with pip and numpy. $TABLES is a pattern for the tables to make (grep -E).
 #
-# For a machine without network carry there, in WORK, what was made here: model/, 3k.jsonl, 7k.jsonl, tasks.jsonl, deltakv-pca, palu;
-# python3 alone is needed then, and neither of the scripts that fetch. model/ is 540 MB, which model.py makes as well from the
-# package's file (93 MB; that needs numpy); model/profile.json is bench/real/profile.json, unless it is to be calibrated anew.
+# For a machine without network carry there, in WORK, what was made here: model/, 3k.jsonl, 7k.jsonl, tasks.jsonl and
+# *.safetensors; python3 alone is needed then, and neither of the scripts that fetch. model/ is 540 MB, which model.py
+# makes as well from the package's file (93 MB; that needs numpy); model/profile.json is bench/real/profile.json, unless
+# it is to be calibrated anew.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 programs=$1 work=$2
@@ -44,7 +45,8 @@ END
 fi
 
 for kind in deltakv-pca palu; do
-	[ -e "$work/$kind" ] || "$programs/sparsekv-calibrate" --private --model "$model" --$kind "$work/$kind" --quiet
+	file=$work/$kind.safetensors
+	[ -e "$file" ] || "$programs/sparsekv-calibrate" --private --model "$model" --$kind "$file" --quiet
 done
 
 # table NAME POLICY...: of at most 14 beside full, for a connection may have 16 sessions
@@ -65,16 +67,18 @@ table() {
 	python3 "$here/summary.py" "$model" "$work/tasks-$name.csv" "$work/3k-$name.csv" "$work/7k-$name.csv"
 }
 
+# specs LIST [BUDGET]: the specs of a list of bench/policies.txt
+specs() {
+	PROFILE=$profile DIR=$work "$here/../specs.sh" "$1" "${2-1}" | cut -d' ' -f2
+}
+
 options=$*
+# shellcheck disable=SC2046 # words
 for b in 0.0625 0.125 0.25; do
-	b=budget=$b
-	table "select-$b" "quest?$b" "omnikv?$b" "omnikv?$b&layers=2,12,17" "omnikv?$b&profile=$profile" "delta?$b" "delta?$b&profile=$profile" \
-		"kascade?$b" "kascade?$b&profile=$profile" "deltakv?$b&layers=2,12,17&file=$work/deltakv-pca" "tidal?$b" "lessismore?$b" "streaming?$b" \
-		"sketch?$b" "sketch?bits=1&$b"
+	table "select-budget=$b" $(specs select $b)
 done
-table select-least "sketch?budget=0.03125&floor=64" "sketch?bits=1&budget=0.03125&floor=64"
+table select-least $(specs least 0.03125)
 for b in 0.125 0.25; do
-	b=budget=$b
-	table "evict-$b" "h2o?$b" "snapkv?$b" "adakv?$b" "pyramidkv?$b" "rkv?$b"
+	table "evict-budget=$b" $(specs evict $b)
 done
-table compress "kivi?bits=4" "kivi?bits=2" "palu?file=$work/palu" "palu?bits=4&file=$work/palu"
+table compress $(specs compress)

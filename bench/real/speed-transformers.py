@@ -10,7 +10,9 @@ relative to sdpa's. +compile: with SparseCache(compile=True). Needs the package 
 an environment with it).
 """
 import argparse
+import os
 import statistics
+import sys
 import time
 
 import torch
@@ -18,6 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 import sparsekv
 from sparsekv.transformers import SparseCache
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import policies  # noqa: E402
 
 
 def now(device):
@@ -51,7 +56,7 @@ def main():
     p.add_argument("--dtype", default="float32")
     p.add_argument("--device", default="cpu")
     a = p.parse_args()
-    policies = a.policy or ["full", "sketch", "quest?budget=0.125", "streaming?budget=0.125"]
+    listed = a.policy or list(policies.specs("transformers", 0.125))
     models = {
         name: AutoModelForCausalLM.from_pretrained(a.model, attn_implementation=name, dtype=getattr(torch, a.dtype)).to(a.device)
         for name in ("sdpa", "sparsekv")
@@ -60,7 +65,7 @@ def main():
         ids = AutoTokenizer.from_pretrained(a.model)(f.read(), return_tensors="pt").input_ids[:, : a.tokens].to(a.device)
     if ids.shape[1] < a.tokens:
         raise SystemExit(f"{a.text} has {ids.shape[1]} tokens, expected {a.tokens}")
-    times = {name: ([], []) for name in ["sdpa", *policies]}
+    times = {name: ([], []) for name in ["sdpa", *listed]}
     with sparsekv.private() as client:
         for i in range(a.rounds):
             names = list(times)[i % len(times) :] + list(times)[: i % len(times)]

@@ -19,6 +19,7 @@
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"
+#include "tests/support/policies.h"
 
 #define N 5u    /* sequences of a step */
 #define ROWS 4u /* maximum per sequence */
@@ -239,9 +240,11 @@ static void mix(struct engine *e, uint32_t turn, const char *spec)
  */
 START_TEST(replays)
 {
-	static const char *const specs[REPLAY_SPECS] = {"full", "streaming?budget=256&sinks=4&dense=1",
-	                                                "delta?budget=0.25&layers=1,3", "delta?budget=8&layers=2",
-	                                                "deltakv?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
+	static const char *const specs[REPLAY_SPECS] = {
+		"full", POLICY_WINDOW "?budget=256&sinks=4&dense=1",
+		POLICY_PAGES "?budget=0.25&layers=1,3", POLICY_PAGES "?budget=8&layers=2",
+		POLICY_LATENT "?budget=60&layers=1&dense=1&bits=0&residual=16&block=16",
+	};
 	enum { MOVING, SOMETIMES, NEVER, WHOLE, ENGINES };
 	struct engine e[ENGINES];
 	size_t nq = model.n_layers * Q_LAYER, nkv = model.n_layers * KV_LAYER;
@@ -287,9 +290,11 @@ END_TEST
  */
 START_TEST(replays_rows)
 {
-	static const char *const specs[ROWS_SPECS] = {"full", "streaming?budget=256&sinks=4&dense=1", "quest?budget=8&dense=1",
-	                                    "omnikv?budget=100&layers=1&dense=1", "kascade?budget=100&layers=0,3",
-	                                    "deltakv?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
+	static const char *const specs[ROWS_SPECS] = {
+		"full", POLICY_WINDOW "?budget=256&sinks=4&dense=1", POLICY_BOUNDS "?budget=8&dense=1",
+		POLICY_TOKENS "?budget=100&layers=1&dense=1", POLICY_ANCHORS "?budget=100&layers=0,3",
+		POLICY_LATENT "?budget=60&layers=1&dense=1&bits=0&residual=16&block=16",
+	};
 	const size_t nq = model.n_layers * Q_LAYER, nkv = model.n_layers * KV_LAYER;
 	struct engine e[2];
 	float *rows;
@@ -367,7 +372,7 @@ START_TEST(evicts_ahead)
 	fill(rows, model.n_layers * Q_LAYER);
 	placed = device_floats(rows, model.n_layers * Q_LAYER);
 	for (int k = 0; k < 2; k++) {
-		engine_open(&e[k], "streaming?budget=64");
+		engine_open(&e[k], POLICY_WINDOW "?budget=64");
 		step(&e[k], placed, placed, false);
 		for (int t = 0; t < 60; t++) {
 			step(&e[k], NULL, NULL, false);

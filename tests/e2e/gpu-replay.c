@@ -13,6 +13,7 @@
 #include "libclient/session.h"
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"
+#include "tests/support/policies.h"
 
 #define SEQS 8u
 #define ROWS 2u /* maximum per sequence */
@@ -164,8 +165,8 @@ static void engines_open(struct engine e[2], const char *spec)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static const char *const specs[] = {"full", "quest?budget=8&dense=1", "streaming?budget=64",
-                                    "deltakv?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
+static const char *const specs[] = {"full", POLICY_BOUNDS "?budget=8&dense=1", POLICY_WINDOW "?budget=64",
+                                    POLICY_LATENT "?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
 #define N_SPECS (int)(sizeof(specs) / sizeof(*specs))
 
 START_TEST(take_turns)
@@ -236,9 +237,16 @@ END_TEST
 /* Each sequence under its own policy: in parallel branches, without and with replays. */
 START_TEST(side_by_side)
 {
-	static const char *const all[SEQS] = {"full", "quest?budget=8&dense=1", "streaming?budget=64", "h2o?budget=48",
-	                                      "sketch?budget=32", "tidal?budget=32&layers=1", "delta?budget=8&layers=1",
-	                                      "deltakv?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
+	static const char *const all[SEQS] = {
+		"full",
+		POLICY_BOUNDS "?budget=8&dense=1",
+		POLICY_WINDOW "?budget=64",
+		POLICY_SCORES "?budget=48",
+		POLICY_SKETCHES "?budget=32",
+		POLICY_Q_HEADS "?budget=32&layers=1",
+		POLICY_PAGES "?budget=8&layers=1",
+		POLICY_LATENT "?budget=60&layers=1&dense=1&bits=0&residual=16&block=16",
+	};
 	struct engine e[2];
 
 	engines_open(e, "full");

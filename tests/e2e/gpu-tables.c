@@ -12,6 +12,7 @@
 #include "libclient/session.h"
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"
+#include "tests/support/policies.h"
 
 static struct fix daemon_;
 static struct skv_client *client;
@@ -61,7 +62,7 @@ static void feed_rows(struct skv_session *s, const struct skv_model *m, struct s
  */
 START_TEST(tables_grow)
 {
-	static const char *const specs[] = {"full", "quest", "streaming", "kivi"};
+	static const char *const specs[] = {"full", POLICY_BOUNDS, POLICY_WINDOW, POLICY_QUANTIZES};
 	static const uint32_t lengths[] = {1, 700, 1400, 1, 1, 3000, 1, 6000, 1, 1};
 	struct skv_model m[2];
 	struct skv_session *s[2];
@@ -172,7 +173,7 @@ static void come_and_go(struct skv_session *const s[2], const struct skv_model *
 /* Reused blocks of tables show nothing of their earlier contents. */
 START_TEST(blocks_again)
 {
-	static const char *const specs[] = {"full", "quest?budget=8"};
+	static const char *const specs[] = {"full", POLICY_BOUNDS "?budget=8"};
 	const size_t most = 1300 * (size_t)model.n_heads * model.head_dim;
 	float *rows = malloc(3 * most * sizeof(*rows)), *const out[2] = {rows + most, rows + 2 * most};
 	struct skv_model m[2] = {model, model};

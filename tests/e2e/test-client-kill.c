@@ -18,6 +18,7 @@
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/output-hash.h"
+#include "tests/support/policies.h"
 #include "tests/support/reference-codec.h"
 
 #define TIMED_KILLS (rnd_takes_all() ? 140 : slowed() || devmem_is_device() ? 12 : 40)
@@ -46,19 +47,20 @@
 #define READ 200u
 /*
  * One policy evicts pages, one has bounds in state pages, others evict single tokens or pages of single heads, one
- * saves queries of its prompts, the last two compress. The codec's path is added to deltakv's spec later.
+ * saves queries of its prompts, the last two compress. The codec's path is added to a spec later.
  */
 enum { STREAMING, QUEST, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI, POLICIES };
 static const char *specs[] = {
-	"streaming?budget=256&sinks=4&dense=1",
-	"quest?budget=6&dense=1",
-	"h2o?budget=60&dense=1",
-	"raas?budget=13&alpha=0.02&dense=1",
-	"adakv?budget=60&window=16&interval=16&max_head_ratio=1.5&dense=1",
+	POLICY_WINDOW "?budget=256&sinks=4&dense=1",
+	POLICY_BOUNDS "?budget=6&dense=1",
+	POLICY_SCORES "?budget=60&dense=1",
+	POLICY_EVICTED_PAGES "?budget=13&alpha=0.02&dense=1",
+	POLICY_HEAD_BUDGETS "?budget=60&window=16&interval=16&max_head_ratio=1.5&dense=1",
 	("full?prefill=minference+delta&prefill_segment=128&prefill_vertical=30&prefill_slash=30&"
 	 "prefill_gamma=4&prefill_tail=4"),
-	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES,
-	"kivi?residual=16&block=32",
+	(POLICY_LATENT "?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&"
+	               "block=16&" REFMODEL_CODES),
+	POLICY_QUANTIZES "?residual=16&block=32",
 };
 static char packs[200];
 

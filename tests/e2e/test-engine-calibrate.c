@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "tests/support/engine-programs.h"
+#include "tests/support/policies.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -42,11 +43,11 @@ START_TEST(calibrates)
 	free(profile);
 	free(out);
 
-	snprintf(spec, sizeof(spec), "delta?profile=%s", path);
+	snprintf(spec, sizeof(spec), POLICY_PAGES "?profile=%s", path);
 	out = generate("--policy", spec, "--prompt", prompt);
 	ck_assert_str_eq(out, answer);
 	free(out);
-	snprintf(spec, sizeof(spec), "kascade?profile=%s", path);
+	snprintf(spec, sizeof(spec), POLICY_ANCHORS "?profile=%s", path);
 	out = generate("--policy", spec, "--prompt", prompt, "--max-tokens", "5");
 	ck_assert_uint_eq(strlen(out), 5);
 	free(out);
@@ -58,8 +59,8 @@ START_TEST(calibrates_compressors)
 {
 	static const struct {
 		const char *option, *policy;
-	} cases[] = {{"--deltakv-pca", "deltakv?layers=2,7,12&residual=32&file="},
-	             {"--palu", "palu?residual=32&file="}};
+	} cases[] = {{"--deltakv-pca", POLICY_LATENT "?layers=2,7,12&residual=32&file="},
+	             {"--palu", POLICY_LOW_RANK "?residual=32&file="}};
 	char *out, *csv, *line, spec[300], path[200];
 	double exact, lines, kept;
 	const char *argv[] = {CALIBRATE, "--model", model, SOCKET, "--tasks", tasks, "--texts", "1",
@@ -105,7 +106,7 @@ START_TEST(calibrates_by_loss)
 	ck_assert_ptr_nonnull(strstr(profile, "\"papers\": {"));
 	ck_assert_ptr_nonnull(strstr(profile, "\"papers_loss\": "));
 	free(profile);
-	snprintf(spec, sizeof(spec), "delta?profile=%s", path);
+	snprintf(spec, sizeof(spec), POLICY_PAGES "?profile=%s", path);
 	out = generate("--policy", spec, "--prompt", prompt);
 	ck_assert_str_eq(out, answer);
 	free(out);
@@ -159,7 +160,7 @@ START_TEST(interrupted_calibration)
 	ck_assert_ptr_nonnull(strstr(profile, "\"partial\": {"));
 	ck_assert_ptr_nonnull(strstr(profile, _i ? "\"of_texts\": 4," : "\"of_texts\": 500,"));
 	ck_assert_int_lt(access(fx_path(folder, "profile.json.part"), F_OK), 0);
-	snprintf(spec, sizeof(spec), "delta?profile=%s", path);
+	snprintf(spec, sizeof(spec), POLICY_PAGES "?profile=%s", path);
 	free(out);
 	out = generate("--policy", spec, "--prompt", prompt, "--max-tokens", "5");
 	ck_assert_uint_eq(strlen(out), 5);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tests/support/engine-programs.h"
+#include "tests/support/policies.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -35,33 +36,26 @@ static char *verdicts(void)
  */
 START_TEST(eval_of_heads_that_evict)
 {
-	static const struct {
-		const char *enough, *less;
-		double least, most; /* kept of about 600 tokens, in 14 of 16 layers */
-	} c[] = {
-		{"h2o?budget=1000", "h2o?budget=200&dense=2", 0.38, 0.46},
-		{"snapkv?budget=1000", "snapkv?budget=200&dense=2&interval=32", 0.38, 0.5},
-		{"adakv?budget=1000", "adakv?budget=200&dense=2&interval=32", 0.6, 0.85}, /* one head: up to 1.8 times */
-		{"pyramidkv?budget=20000", "pyramidkv?budget=200&dense=2&interval=32", 0.36, 0.5},
-		{"rkv?budget=1000", "rkv?budget=200&dense=2&interval=32", 0.38, 0.5},
-		{"raas?budget=64", "raas?budget=34&dense=2", 0.9, 1}, /* the prompt stays */
-	};
+	const struct policy_row *row = policy_row(SET_EVAL, _i);
+	char enough[64];
 	char *csv, *line, name[128];
 	double exact, share, kept;
 
-	eval("--policy", "full", "--policy", c[_i].enough, "--policy", c[_i].less, "--limit", "1", "--task", "kv", "--csv",
+	snprintf(enough, sizeof(enough), "%.*s?budget=20000", (int)strcspn(row->spec, "?"), row->spec);
+	eval("--policy", "full", "--policy", enough, "--policy", row->spec, "--limit", "1", "--task", "kv", "--csv",
 	     fx_path(folder, "csv"));
 	csv = fx_read(fx_path(folder, "csv"), NULL);
 	for (int less = 0; less < 2; less++) {
-		snprintf(name, sizeof(name), "\n%s,kv,512,1,", less ? c[_i].less : c[_i].enough);
+		snprintf(name, sizeof(name), "\n%s,kv,512,1,", less ? row->spec : enough);
 		line = strstr(csv, name);
 		ck_assert_ptr_nonnull(line);
 		ck_assert_int_eq(sscanf(line + strlen(name), "%lf,%*[^,],%*[^,],%*[^,],%lf,%lf", &exact, &share, &kept), 3);
 		if (less)
-			ck_assert_msg(kept >= c[_i].least && kept <= c[_i].most, "%s keeps %g", c[_i].less, kept);
+			ck_assert_msg(kept >= row->kept.least && kept <= row->kept.most, "%s keeps %g", row->spec,
+			              kept);
 		else
-			ck_assert_msg(exact == 1 && share == 1 && kept == 1, "%s: %g, %g, %g", c[_i].enough, exact,
-			              share, kept);
+			ck_assert_msg(exact == 1 && share == 1 && kept == 1, "%s: %g, %g, %g", enough, exact, share,
+			              kept);
 	}
 	free(csv);
 }
@@ -72,7 +66,7 @@ START_TEST(eval_writes_its_figures)
 	char *csv, *out, *line, *err;
 	double share, kept, recall;
 
-	eval("--policy", "full", "--policy", "streaming?budget=0.25&dense=2", "--limit", "1", "--task",
+	eval("--policy", "full", "--policy", POLICY_WINDOW "?budget=0.25&dense=2", "--limit", "1", "--task",
 	     "kv,niah", "--recall", "8", "--quiet", "--csv", fx_path(folder, "csv"));
 	csv = fx_read(fx_path(folder, "csv"), NULL);
 	out = run_out(folder);
@@ -98,7 +92,7 @@ START_TEST(eval_writes_its_figures)
 	free(out);
 	free(err);
 
-	eval("--policy", "full", "--policy", "delta?layers=2,7,12", "--limit", "1", "--task", "kv",
+	eval("--policy", "full", "--policy", POLICY_PAGES "?layers=2,7,12", "--limit", "1", "--task", "kv",
 	     "--summary");
 	out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "exact answers  tokens attended  KV kept  tokens/s\n"));
@@ -106,9 +100,9 @@ START_TEST(eval_writes_its_figures)
 	free(out);
 
 	/* CSV only, with a spec that has commas */
-	eval("--policy", "delta?layers=2,7,12", "--limit", "1", "--task", "kv", "--csv", "-");
+	eval("--policy", POLICY_PAGES "?layers=2,7,12", "--limit", "1", "--task", "kv", "--csv", "-");
 	out = run_out(folder);
-	ck_assert_ptr_nonnull(strstr(out, "\n\"delta?layers=2,7,12\",kv,512,1,1.000000"));
+	ck_assert_ptr_nonnull(strstr(out, "\n\"" POLICY_PAGES "?layers=2,7,12\",kv,512,1,1.000000"));
 	ck_assert_ptr_null(strstr(out, "policy  "));
 	free(out);
 }
@@ -120,7 +114,7 @@ START_TEST(eval_compares)
 	double kl[2], agree[2], change[2];
 	char *out, *line;
 
-	eval("--policy", "full", "--policy", "streaming?budget=0.25", "--limit", "1", "--task", "kv", "--csv", "-",
+	eval("--policy", "full", "--policy", POLICY_WINDOW "?budget=0.25", "--limit", "1", "--task", "kv", "--csv", "-",
 	     "--compare");
 	line = out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "tokens_per_s,kl,agree,dnll\n"));
@@ -139,7 +133,7 @@ END_TEST
 /* Neither the batch nor the way to choose the next token changes which cases are exact. */
 START_TEST(batch_and_mode_do_not_matter)
 {
-	const char *policy = _i ? "delta?budget=0.25&layers=2,7,12" : "full";
+	const char *policy = _i ? POLICY_PAGES "?budget=0.25&layers=2,7,12" : "full";
 	char *batched, *alone, *freely;
 
 	eval("--policy", policy, "--limit", "1", "--task", "kv,vt");
@@ -162,7 +156,7 @@ END_TEST
 START_TEST(eval_cleans_up_when_interrupted)
 {
 	const char *argv[] = {EVAL,       MODEL,  SOCKET,     "--tasks",             tasks,
-	                      "--policy", "full", "--policy", "delta?layers=2,7,12", "--sizes", "1024", NULL};
+	                      "--policy", "full", "--policy", POLICY_PAGES "?layers=2,7,12", "--sizes", "1024", NULL};
 	const char *ctl[] = {"daemon/ctl/sparsekvctl", SOCKET, "--json", "seq", "list", NULL};
 	char *out;
 	pid_t pid = run_start(folder, argv);
@@ -183,7 +177,7 @@ int main(void)
 	TCase *t = add_case(s, "sparsekv-eval", 120, programs_setup, daemon_teardown, eval_writes_its_figures, eval_compares,
 	                    eval_cleans_up_when_interrupted, NULL);
 
-	add_share(t, eval_of_heads_that_evict, 6, 3);
+	add_share(t, eval_of_heads_that_evict, policy_rows(SET_EVAL), 3);
 	add_share(t, batch_and_mode_do_not_matter, 2, 2);
 	return run_suite(s);
 }

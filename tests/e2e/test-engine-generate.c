@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "engine/progress.h"
 #include "tests/support/engine-programs.h"
+#include "tests/support/policies.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -51,19 +52,15 @@ START_TEST(generates)
 }
 END_TEST
 
-static const char *const verifying[] = {
-	"full", "streaming?budget=0.25", "quest?budget=0.25", "delta?budget=0.25", "omnikv?budget=0.25", "kascade?budget=0.25",
-	"sketch?budget=0.125",
-	"kivi?bits=4", "deltakv?layers=2,7,12&residual=16&block=16&file=%s",
-};
-
 /* Speculative decoding gives the same text in half the steps. */
 START_TEST(drafts_change_no_text)
 {
+	const struct policy_row *row = policy_row(SET_DRAFTS, _i);
 	char policy[512], *out, *plain, *err;
 	unsigned steps = 0;
 
-	snprintf(policy, sizeof(policy), verifying[_i], run_source("models/reference/deltakv.safetensors"));
+	snprintf(policy, sizeof(policy), "%s%s%s", row->spec, row->codec ? "&file=" : "",
+	         row->codec ? run_source("models/reference/deltakv.safetensors") : "");
 	plain = generate("--policy", policy, "--prompt", prompt);
 	out = generate("--policy", policy, "--prompt", prompt, "--draft", "8", "--seq", "d", "--max-tokens", "40");
 	ck_assert_uint_eq(strlen(out), 40);
@@ -166,9 +163,9 @@ static int kill_at(pid_t pid, unsigned ms, size_t written)
 /* Killed at any moment and started again, the program prints what it prints without a kill. */
 START_TEST(death_loses_nothing)
 {
-	static const char *const policies[] = {"full", "delta?budget=8&layers=2,7,12",
-	                                       "streaming?budget=200&dense=2", "h2o?budget=200&dense=2",
-	                                       "raas:ratio?budget=24&dense=2"};
+	static const char *const policies[] = {"full", POLICY_PAGES "?budget=8&layers=2,7,12",
+	                                       POLICY_WINDOW "?budget=200&dense=2", POLICY_SCORES "?budget=200&dense=2",
+	                                       POLICY_EVICTED_PAGES ":ratio?budget=24&dense=2"};
 	const char *policy = policies[_i];
 	char *file = strdup(fx_path(folder, "prompt")), *want, *got;
 	const char *argv[RUN_ARGS] = {GENERATE, MODEL,          SOCKET, "--policy", policy, "--prompt-file",
@@ -201,6 +198,6 @@ int main(void)
 	TCase *t = add_case(s, "sparsekv-generate", 120, programs_setup, daemon_teardown, generates, a_named_sequence_goes_on, NULL);
 
 	add_share(t, death_loses_nothing, 5, 5);
-	add_share(t, drafts_change_no_text, sizeof(verifying) / sizeof(*verifying), 5);
+	add_share(t, drafts_change_no_text, policy_rows(SET_DRAFTS), 5);
 	return run_suite(s);
 }

@@ -19,6 +19,7 @@
 #include "tests/support/child.h"
 #include "tests/support/engine-daemon.h"
 #include "tests/support/output-hash.h"
+#include "tests/support/policies.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -28,20 +29,12 @@
 #define MAX_LAYERS 16u
 #define MAX_HEADS 9u
 #define LISTED 512u
+#define MAX_POLICIES 16
+#define N_POLICIES policy_rows(SET_ENGINE_RANKS)
 
 static const struct eng_config smollm2 = {
 	.hidden = 576, .n_layers = 6, .n_heads = 9, .n_kv_heads = 3, .head_dim = 64, .ffn = 1536, .vocab = 1000,
 	.max_positions = 2048, .rms_eps = 1e-5f, .rope = {.type = SKV_ROPE_DEFAULT, .theta = 1e5}, .tied = true,
-};
-
-static const char *const policies[] = {
-	"full",
-	"quest?budget=8",
-	"delta?budget=0.25&layers=2,5",
-	"omnikv?budget=60&layers=2,5",
-	"kascade?budget=60&layers=0,3,5",
-	"sketch?bits=2&budget=60",
-	"deltakv?bits=0&budget=60&layers=2,5&stride=5&n_refs=3&residual=16&block=16",
 };
 
 /* Results of a run, in memory that all processes share. */
@@ -49,8 +42,7 @@ static struct run {
 	int32_t token[STEPS];
 	uint64_t logits[STEPS];
 	uint64_t lists[STEPS][MAX_LAYERS][MAX_HEADS]; /* hash of the tokens that a head attended to */
-} (*runs)[sizeof(policies) / sizeof(*policies)]; /* [2]: of one process, and of several */
-#define N_POLICIES (sizeof(policies) / sizeof(*policies))
+} (*runs)[MAX_POLICIES]; /* [2]: of one process, and of several */
 
 static void setup(void)
 {
@@ -160,8 +152,8 @@ static void be_rank(uint32_t n, bool reference, const int32_t *ids, struct run *
 	if (n > 1)
 		said(eng_ranks_start(&r.ranks, n, &err), &err);
 	open_rank(&r, reference);
-	for (size_t i = 0; i < N_POLICIES; i++) {
-		ok(skv_open(r.client, &r.shape, policies[i], &r.session));
+	for (int i = 0; i < N_POLICIES; i++) {
+		ok(skv_open(r.client, &r.shape, policy_row(SET_ENGINE_RANKS, i)->spec, &r.session));
 		ok(skv_seq_new(r.session, "text", 0, &r.seq));
 		read_prompt(&r, ids);
 		decode(&r, ids[PROMPT], &to[i]);
@@ -177,18 +169,21 @@ static void be_rank(uint32_t n, bool reference, const int32_t *ids, struct run *
 
 /* ---- the test -------------------------------------------------------------------------------- */
 
-static void compare(size_t policy, uint32_t n)
+static void compare(int policy, uint32_t n)
 {
+	const char *spec = policy_row(SET_ENGINE_RANKS, policy)->spec;
 	const struct run *one = &runs[0][policy], *several = &runs[1][policy];
 
 	for (uint32_t i = 0; i < STEPS; i++) {
 		for (uint32_t layer = 0; layer < MAX_LAYERS; layer++)
 			for (uint32_t h = 0; h < MAX_HEADS; h++)
 				ck_assert_msg(one->lists[i][layer][h] == several->lists[i][layer][h],
-				              "%s, %u ranks: step %u, layer %u, head %u attends to others", policies[policy], n, i, layer, h);
-		ck_assert_msg(one->token[i] == several->token[i], "%s, %u ranks: token %u is %d, of one rank %d", policies[policy], n, i,
-		              several->token[i], one->token[i]);
-		ck_assert_msg(one->logits[i] == several->logits[i], "%s, %u ranks: step %u has other logits", policies[policy], n, i);
+				              "%s, %u ranks: step %u, layer %u, head %u attends to others", spec, n, i,
+				              layer, h);
+		ck_assert_msg(one->token[i] == several->token[i], "%s, %u ranks: token %u is %d, of one rank %d", spec,
+		              n, i, several->token[i], one->token[i]);
+		ck_assert_msg(one->logits[i] == several->logits[i], "%s, %u ranks: step %u has other logits", spec, n,
+		              i);
 	}
 	ck_assert(one->logits[0] != 0);
 }
@@ -211,7 +206,7 @@ START_TEST(as_one)
 			be_rank(counts[run], reference, ids, runs[run]);
 		child_wait(pid);
 	}
-	for (size_t i = 0; i < N_POLICIES; i++)
+	for (int i = 0; i < N_POLICIES; i++)
 		compare(i, counts[1]);
 }
 END_TEST
@@ -221,8 +216,9 @@ END_TEST
 /* Arguments of sparsekv-generate on some ranks, and with a sequence name unless it is NULL. */
 #define GENERATE(ranks, seq)                                                                                          \
 	{"engine/sparsekv-generate", "--model", run_source("models/reference"), "--policy",                           \
-	 "delta?budget=0.25&layers=2,7,12", "--prompt", "#the key is 4711. ", "--max-tokens", "100", "--socket",      \
-	 eng_private_socket(engine_daemon), "--threads", "1", "--ranks", ranks, seq ? "--seq" : "--quiet", seq ? seq : NULL, NULL}
+	 POLICY_PAGES "?budget=0.25&layers=2,7,12", "--prompt", "#the key is 4711. ", "--max-tokens", "100", \
+	 "--socket", eng_private_socket(engine_daemon), "--threads", "1", "--ranks", ranks,                    \
+	 seq ? "--seq" : "--quiet", seq ? seq : NULL, NULL}
 
 /* Returns a child of the process, or 0. */
 static pid_t other_rank(pid_t pid)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "tests/support/engine-daemon.h"
+#include "tests/support/policies.h"
 #include "tests/support/suite.h"
 
 #define REFERENCE SKV_SRCDIR "/models/reference"
@@ -101,7 +102,7 @@ static const struct {
          "--batch 0: a whole number from 1 to 256"},
 	{{EVAL, MODEL, "--tasks", TASKS, "--policy", "full", "--csv", "/absent/f"},
          "/absent/f: No such file"},
-	{{EVAL, MODEL, "--tasks", TASKS, "--policy", "full", "--policy", "delta?colour=3", "--private"},
+	{{EVAL, MODEL, "--tasks", TASKS, "--policy", "full", "--policy", POLICY_PAGES "?colour=3", "--private"},
          "colour"},
 };
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/support/child.h"
+#include "tests/support/policies.h"
 #include "tests/support/prefix-hosts.h"
 #include "tests/support/privilege.h"
 
@@ -59,8 +60,9 @@ END_TEST
 START_TEST(fetched_compressed)
 {
 	static const char *const specs[] = {
-		"kivi?residual=64&block=64&bits=2&scale_block=32",
-		"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4&ref_bits=8",
+		POLICY_QUANTIZES "?residual=64&block=64&bits=2&scale_block=32",
+		POLICY_LATENT "?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4&"
+		              "ref_bits=8",
 	};
 	char *text, *keys[HOSTS_BLOCKS];
 	struct skv_store *store = hosts_open_store();

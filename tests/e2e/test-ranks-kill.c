@@ -20,6 +20,7 @@
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/output-hash.h"
+#include "tests/support/policies.h"
 #include "tests/support/reference-attention.h"
 
 #define KILLS (getenv("SKV_KILLS") ? atoi(getenv("SKV_KILLS")) : slowed() ? 8 : 40)
@@ -33,30 +34,26 @@
 #define TOKENS 700u
 #define GAVE_UP 7 /* exit status of a rank that lost the others */
 
-static const char *const specs[] = {
-	"full",
-	"streaming?budget=100&sinks=4&dense=1",
-	"delta?layers=1,2&budget=5&dense=1",
-	"h2o?budget=60&dense=1",
-	"raas?budget=13&alpha=0.02&dense=1",
-	"kivi?residual=16&block=32",
-	"deltakv?layers=1,2&budget=60&recent=8&dense=1&bits=0&stride=5&n_refs=3&residual=16&block=16",
-	"sketch?bits=2&budget=40&recent=8",
-};
-#define SEQS (sizeof(specs) / sizeof(*specs))
+#define MAX_SEQS 16u
+#define SEQS ((uint32_t)policy_rows(SET_RANKS_KILL))
 
 /* The point at which a rank kills itself, in step number `step` of its run. */
 enum point { NOWHERE, BEFORE_END, BEFORE_CONFIRM, AFTER_CONFIRM, POINTS };
 
 static struct fix daemon_;
 static struct together {
-	int32_t token[SEQS][TOKENS + 1]; /* as computed by one process with all heads */
+	int32_t token[MAX_SEQS][TOKENS + 1]; /* as computed by one process with all heads */
 	_Atomic uint32_t through; /* ranks that have all tokens and begin to drop their sequences */
 	struct {
 		enum point at;
 		uint32_t step;
 	} kill[RANKS];
 } *together;
+
+static const char *spec_of(uint32_t i)
+{
+	return policy_row(SET_RANKS_KILL, (int)i)->spec;
+}
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
@@ -65,9 +62,9 @@ struct rank {
 	uint32_t number, n, steps;
 	struct skv_model model;
 	struct skv_client *client;
-	struct skv_session *session[SEQS]; /* each runs a policy of its own */
-	struct skv_seq *seq[SEQS];
-	uint32_t len[SEQS];
+	struct skv_session *session[MAX_SEQS]; /* each runs a policy of its own */
+	struct skv_seq *seq[MAX_SEQS];
+	uint32_t len[MAX_SEQS];
 	bool gave_up;
 };
 
@@ -114,7 +111,7 @@ static void open_rank(struct rank *r)
 	OK(skv_connect(&r->client, daemon_.socket));
 	child_before_failure = say_log;
 	for (uint32_t i = 0; i < SEQS; i++)
-		OK(skv_open(r->client, &r->model, specs[i], &r->session[i]));
+		OK(skv_open(r->client, &r->model, spec_of(i), &r->session[i]));
 }
 
 /* Attaches the sequence by name, or makes it. What a killed rank had may not be free yet. */
@@ -137,16 +134,19 @@ static void check_sequence(struct rank *r, uint32_t i)
 	const int32_t *ids = skv_seq_tokens(r->seq[i], &r->len[i]);
 	float len[2] = {(float)r->len[i], -(float)r->len[i]};
 
-	ck_assert_msg(r->len[i] <= PROMPT ? r->len[i] % CHUNK == 0 || r->len[i] == PROMPT : r->len[i] <= TOKENS, "'%s': %u tokens", specs[i],
+	ck_assert_msg(r->len[i] <= PROMPT ? r->len[i] % CHUNK == 0 || r->len[i] == PROMPT : r->len[i] <= TOKENS,
+	              "'%s': %u tokens", spec_of(i),
 	              r->len[i]);
-	ck_assert_msg(!memcmp(ids, together->token[i], r->len[i] * sizeof(*ids)), "'%s': other tokens", specs[i]);
+	ck_assert_msg(!memcmp(ids, together->token[i], r->len[i] * sizeof(*ids)), "'%s': other tokens", spec_of(i));
 	if (r->len[i] >= PROMPT)
-		ck_assert_msg(ids[r->len[i]] == together->token[i][r->len[i]], "'%s': the next token of %u is %d", specs[i], r->len[i],
+		ck_assert_msg(ids[r->len[i]] == together->token[i][r->len[i]], "'%s': the next token of %u is %d",
+		              spec_of(i), r->len[i],
 		              ids[r->len[i]]);
 	if (eng_shared_max(r->shared, r->number, len, 2) < 0)
 		r->gave_up = true;
 	else
-		ck_assert_msg(len[0] == -len[1], "'%s': ranks come back at %g and %g tokens", specs[i], (double)len[0], (double)-len[1]);
+		ck_assert_msg(len[0] == -len[1], "'%s': ranks come back at %g and %g tokens", spec_of(i),
+		              (double)len[0], (double)-len[1]);
 }
 
 static void fill(const struct rank *r, uint32_t i, uint32_t n, uint32_t layer, enum what what, float *to)
@@ -206,7 +206,8 @@ static bool run_step(struct rank *r, uint32_t i)
 	next = len + n < PROMPT ? together->token[i][len + n] : token_of(hash);
 	if (!r->shared)
 		together->token[i][len + n] = next;
-	ck_assert_msg(next == together->token[i][len + n], "'%s', rank %u of %u: token %u is %d, expected %d", specs[i], r->number, r->n,
+	ck_assert_msg(next == together->token[i][len + n], "'%s', rank %u of %u: token %u is %d, expected %d",
+	              spec_of(i), r->number, r->n,
 	              len + n, next, together->token[i][len + n]);
 	kill_at(r, BEFORE_END);
 	if (skv_step_end(r->session[i], &next, NULL) < 0)

@@ -20,6 +20,7 @@
 #include "common/wire-table.h"
 #include "daemon/server/server.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/policies.h"
 
 const char fuzz_name[] = "requests";
 const int fuzz_copies = 5;
@@ -170,7 +171,8 @@ static void set(struct packet *p, size_t at, uint32_t value)
 /* Fills a field with a value of its kind, mostly a valid one. */
 static void fill_field(struct fuzz_input *in, struct packet *p, const struct peer *from, const struct field *f)
 {
-	static const char *const names[] = {"", "a", "b", "m", "full", "delta?budget=3", "streaming?sinks=x", "a name"};
+	static const char *const names[] = {"", "a", "b", "m", "full", POLICY_PAGES "?budget=3",
+	                                    POLICY_WINDOW "?sinks=x", "a name"};
 	char *text = (char *)p->data + sizeof(struct skv_msg_header) + f->offset;
 	uint8_t how = fuzz_u8(in);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/adakv.c - adakv: like snapkv, but the heads of a layer share its budget. The best (head, token) pairs of
+ * tests/oracle/adakv.c - adakv: like SnapKV, but the heads of a layer share its budget. The best (head, token) pairs of
  * all heads by the same scores are retained, besides the window of each head and its best tokens up to `safeguard` of
  * an equal share. No head retains more than `max_head_ratio` shares, which limits memory: a head with more candidates
  * can retain only that many best ones.
@@ -170,11 +170,6 @@ static void evict(const struct oracle_step *s, const char *spec)
 	}
 }
 
-static void prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
-{
-	oracle_snap_prompt(s, (uint32_t)oracle_number(spec, "window"), rows);
-}
-
 /* If rounding decides, a head may have more or fewer entries. */
 static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
@@ -186,4 +181,4 @@ static void attend(const struct oracle_step *s, const char *spec, struct oracle_
 }
 
 const struct oracle_policy oracle_adakv = {
-        .name = "adakv", .attend = attend, .evict = evict, .granularity = 1, .prompt = prompt};
+        .name = "adakv", .attend = attend, .evict = evict, .granularity = 1, .prompt = oracle_snap_prompt};

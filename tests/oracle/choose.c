@@ -48,6 +48,13 @@ void oracle_dense(const struct oracle_step *s, uint32_t layer, struct oracle_set
 	oracle_take(s, layer, set, 0, 0, set->units);
 }
 
+void oracle_attend_all(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+{
+	(void)spec;
+	for (uint32_t layer = 0; layer < s->model->n_layers; layer++)
+		oracle_dense(s, layer, &set[layer]);
+}
+
 void oracle_reuse(const struct oracle_step *s, uint32_t layer, const struct oracle_set *from, const uint8_t *map,
                   struct oracle_set *set)
 {

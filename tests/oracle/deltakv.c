@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/deltakv.c - deltakv: attends to what omnikv does, however the tokens are stored. The layers that follow
+ * tests/oracle/deltakv.c - deltakv: filter layers select, however the tokens are stored. The layers that follow
  * a filter compress their tokens, a block at a time as soon as `residual` tokens follow it; if there are references,
  * the first page stays uncompressed. With full_bits the other layers quantize theirs.
  */
 #include "tests/oracle/oracle.h"
-
-static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
-{
-	oracle_omnikv.attend(s, spec, set); /* the spec has no `more`, which is then 0 */
-}
 
 static bool compresses(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
@@ -59,4 +54,4 @@ static struct oracle_compress compress(const struct oracle_step *s, const char *
 	return x;
 }
 
-const struct oracle_policy oracle_deltakv = {.name = "deltakv", .attend = attend, .compress = compress};
+const struct oracle_policy oracle_deltakv = {.name = "deltakv", .attend = oracle_attend_filters, .compress = compress};

@@ -255,8 +255,22 @@ static void weigh_redundancy(const struct oracle_step *s, uint32_t layer, uint32
 	free(cosine);
 }
 
-void oracle_snap_prompt(const struct oracle_step *s, uint32_t window, uint32_t rows)
+struct oracle_snap oracle_snap_of(const char *spec)
 {
+	uint32_t again = (uint32_t)oracle_number(spec, "interval");
+
+	return (struct oracle_snap){
+	        .window = (uint32_t)oracle_number(spec, "window"),
+	        .again = again ? again : SKV_MAX_TOKENS,
+	        .pool = (uint32_t)oracle_number(spec, "pool"),
+	        .lambda = oracle_number(spec, "lambda"),
+	};
+}
+
+void oracle_snap_prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
+{
+	uint32_t window = (uint32_t)oracle_number(spec, "window");
+
 	for (uint32_t i = 0; i < s->kept->n_heads; i++) {
 		struct oracle_head *h = &s->kept->head[i];
 
@@ -306,4 +320,13 @@ void oracle_snap(const struct oracle_step *s, uint32_t layer, const struct oracl
 		choose(s, layer, kv, snap);
 		h->steps = h->queries = 0;
 	}
+}
+
+void oracle_snap_evict(const struct oracle_step *s, const char *spec)
+{
+	struct oracle_snap snap = oracle_snap_of(spec);
+
+	snap.most = oracle_budget(spec, s->n + 1, 128);
+	for (uint32_t layer = (uint32_t)oracle_number(spec, "dense"); layer < s->model->n_layers; layer++)
+		oracle_snap(s, layer, &snap);
 }

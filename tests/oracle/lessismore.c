@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/lessismore.c - lessismore: like tidal, with one set for all heads: the first `sinks` tokens, the last
- * `recent` ones, and of those between as many as the budget leaves room for. Each q head ranks these by its scores;
+ * tests/oracle/lessismore.c - lessismore: like TidalDecode, with one set for all heads: the first `sinks` tokens, the
+ * last `recent` ones, and of those between as many as the budget leaves room for. Each q head ranks these by scores;
  * they are taken in the order of ranks (what any head ranks first, then what any ranks second), each once.
  */
 #include "tests/oracle/oracle.h"

@@ -22,7 +22,7 @@ bool oracle_is_filter(const struct oracle_step *s, const char *spec, uint32_t la
 	return oracle_layer_in(spec, "layers", layer);
 }
 
-static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+void oracle_attend_filters(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	uint32_t after = UINT32_MAX; /* layers since the last filter */
 
@@ -36,4 +36,4 @@ static void attend(const struct oracle_step *s, const char *spec, struct oracle_
 	}
 }
 
-const struct oracle_policy oracle_omnikv = {.name = "omnikv", .attend = attend};
+const struct oracle_policy oracle_omnikv = {.name = "omnikv", .attend = oracle_attend_filters};

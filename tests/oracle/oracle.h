@@ -77,21 +77,17 @@ struct oracle_policy {
 	struct oracle_compress (*compress)(const struct oracle_step *, const char *spec, uint32_t layer);
 };
 
-extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade,
-	oracle_tidal, oracle_lessismore, oracle_quest, oracle_h2o, oracle_snapkv, oracle_pyramidkv, oracle_rkv,
-	oracle_raas, oracle_adakv, oracle_deltakv, oracle_kivi, oracle_palu, oracle_sketch;
-
 /* The policy that a spec names, or NULL; also NULL if the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);
 
-/* Pages of n records of `bytes` bytes each; no record crosses a page (deltakv.c). */
+/* Pages of n records of `bytes` bytes each; no record crosses a page. */
 uint32_t oracle_record_pages(const struct skv_model *, uint32_t n, uint32_t bytes);
 /* Bytes of n numbers of 16 bits, or of fewer bits with two 16-bit numbers for each group. */
 uint32_t oracle_numbers_bytes(uint32_t n, uint32_t bits, uint32_t bytes_of_16, uint32_t group);
 
 void oracle_sets_free(struct oracle_set *set, uint32_t n_layers);
 
-/* K and V quantized, except for the last `residual` tokens, `block` tokens at a time (kivi.c). */
+/* K and V quantized, except for the last `residual` tokens, `block` tokens at a time. */
 struct oracle_compress oracle_quantized(const struct oracle_step *, uint32_t bits, uint32_t group, uint32_t residual,
                                    uint32_t block);
 
@@ -123,7 +119,7 @@ void oracle_reduced(const struct oracle_step *, uint32_t layer, uint32_t from, u
  * log2, from 2^-31 to 2^33 times the uniform weight, and weights of one step are equal.
  */
 struct oracle_score oracle_stepped(const struct oracle_step *, struct oracle_score);
-/* Like oracle_reduced(), with the weights of the keys' sketches of `bits` bits (sketch.c). */
+/* Like oracle_reduced(), with the weights of the keys' sketches of `bits` bits. */
 void oracle_sketched(const struct oracle_step *, uint32_t layer, uint32_t bits, uint32_t from, uint32_t to, enum oracle_reduce,
                      struct oracle_score *score);
 /* U of a page for q[head_dim] of a kv head: Σ_d max(q_d kmin_d, q_d kmax_d). */
@@ -145,6 +141,8 @@ bool oracle_there(const struct oracle_step *, uint32_t layer, enum oracle_how ho
 void oracle_set_new(const struct oracle_step *, struct oracle_set *, enum oracle_how how, uint32_t rows);
 /* Selects everything in memory. */
 void oracle_dense(const struct oracle_step *, uint32_t layer, struct oracle_set *);
+/* The same in all layers. */
+void oracle_attend_all(const struct oracle_step *, const char *spec, struct oracle_set *);
 /*
  * Copies what `from` selected, as far as it is in memory in this layer. map[rows], or NULL: the row of `from` for each
  * row.
@@ -183,8 +181,10 @@ void oracle_followers(const struct oracle_step *, const char *spec, struct oracl
  * at 13/32 of the depth.
  */
 bool oracle_chooses_twice(const struct oracle_step *, const char *spec, uint32_t layer);
-/* Does omnikv's filter `layer` select? With `auto`: see oracle_guessed(), from the first layer that is not dense. */
+/* Is the layer a filter, which selects? With `auto`: see oracle_guessed(), from the first layer that is not dense. */
 bool oracle_is_filter(const struct oracle_step *, const char *spec, uint32_t layer);
+/* What layers attend to if filters select; `more` is 0 if the spec has none. */
+void oracle_attend_filters(const struct oracle_step *, const char *spec, struct oracle_set *);
 /* For each candidate, how many candidates certainly rank before it, and how many may. */
 void oracle_ranks(const struct oracle_step *, const struct oracle_score *score, const bool *candidate, uint32_t n,
                   uint32_t *ret_sure, uint32_t *ret_may);
@@ -257,11 +257,14 @@ struct oracle_snap {
 	uint32_t pool;
 	double lambda;   /* above 0: R-KV's score */
 };
+struct oracle_snap oracle_snap_of(const char *spec); /* all but `most` */
 void oracle_snap(const struct oracle_step *, uint32_t layer, const struct oracle_snap *);
+/* The same in every layer that is not dense, with the spec's budget. */
+void oracle_snap_evict(const struct oracle_step *, const char *spec);
 /* Its scores of the head's tokens, [n]: accumulated since the last eviction, over at most the last `window` queries. */
 void oracle_snap_scores(const struct oracle_step *, uint32_t layer, uint32_t kv, const struct oracle_snap *,
                         struct oracle_score *score);
-/* Which queries count after a prompt of `rows` rows: its last `window` ones, or all of them and earlier ones. */
-void oracle_snap_prompt(const struct oracle_step *, uint32_t window, uint32_t rows);
+/* Which queries count after a prompt of `rows` rows: its last ones of a window, or all of them and earlier ones. */
+void oracle_snap_prompt(const struct oracle_step *, const char *spec, uint32_t rows);
 
 #endif

@@ -4,11 +4,6 @@
  */
 #include "tests/oracle/oracle.h"
 
-static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
-{
-	oracle_full.attend(s, spec, set);
-}
-
 static struct oracle_compress compress(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	uint32_t residual = (uint32_t)oracle_number(spec, "residual"), block = (uint32_t)oracle_number(spec, "block"), bytes;
@@ -25,4 +20,4 @@ static struct oracle_compress compress(const struct oracle_step *s, const char *
 	return x;
 }
 
-const struct oracle_policy oracle_palu = {.name = "palu", .attend = attend, .compress = compress};
+const struct oracle_policy oracle_palu = {.name = "palu", .attend = oracle_attend_all, .compress = compress};

@@ -4,13 +4,16 @@
 
 #include <string.h>
 
+/* Each policy's is in the file of its name; policies/names.h is made of the list in policies/local.mk. */
+#define SKV_ORACLE(name) extern const struct oracle_policy oracle_##name;
+#include "policies/names.h"
+#undef SKV_ORACLE
+
 const struct oracle_policy *oracle_find(const char *spec)
 {
 	static const struct oracle_policy *const all[] = {
-		&oracle_full,  &oracle_streaming,  &oracle_delta, &oracle_omnikv, &oracle_kascade,
-		&oracle_tidal, &oracle_lessismore, &oracle_quest,
-		&oracle_h2o,   &oracle_snapkv,     &oracle_pyramidkv, &oracle_rkv, &oracle_raas,
-		&oracle_adakv, &oracle_deltakv,    &oracle_kivi, &oracle_palu, &oracle_sketch,
+#define SKV_ORACLE(name) &oracle_##name,
+#include "policies/names.h"
 	};
 	size_t len = strcspn(spec, "?:");
 

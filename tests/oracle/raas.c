@@ -3,15 +3,15 @@
  * tests/oracle/raas.c - raas: a page of a kv head is stamped with the sequence's length when the page begins, and
  * whenever its weight is above alpha:
  *
- *   w(page)  softmax of U(page) / sqrt(head_dim) over the pages in memory, averaged over the group; U as in quest
+ *   w(page)  softmax of U(page) / sqrt(head_dim) over the pages in memory, averaged over the group; U as in Quest
  *
  * When a page is full and the next one would exceed the budget, the page with the oldest stamp is evicted, the oldest
  * page of equals, but never a page of the prompt.
  *
- *   unscaled  U is not divided
- *   ratio     the best half of the pages by w are stamped, regardless of alpha
- *   quest     the best pages of the prompt are attended to, half of the budget or as many as there are; the rest of
- *             the budget is for pages of the decode
+ *   :unscaled  U is not divided
+ *   :ratio     the best half of the pages by w are stamped, regardless of alpha
+ *   :quest     the best pages of the prompt are attended to, half of the budget or as many as there are; the rest of
+ *              the budget is for pages of the decode
  */
 #include "tests/oracle/oracle.h"
 
@@ -86,7 +86,7 @@ static uint32_t pages_of(uint32_t n)
 	return (n + ORACLE_PAGE - 1) / ORACLE_PAGE;
 }
 
-/* Pages that a step of n tokens attends to, and how many of these may be of the prompt: with quest half, else all. */
+/* Pages that a step of n tokens attends to, and how many of these may be of the prompt: with :quest half, else all. */
 static uint32_t most_of(const struct oracle_step *s, const char *spec, uint32_t n, uint32_t *ret_pinned)
 {
 	double budget = oracle_number(spec, "budget");

@@ -21,6 +21,7 @@
 #include "tests/support/folder.h"
 #include "tests/support/manager.h"
 #include "tests/support/output-hash.h"
+#include "tests/support/policies.h"
 #include "tests/support/reference-attention.h"
 #include "tests/support/store-fixture.h"
 
@@ -119,22 +120,16 @@ void prefixes_begun(struct life *l, const struct skv_seq *q)
 /* Under these policies sealing compresses the sequence itself, too, which the record of its life does not include. */
 static bool compresses(const struct mine *m)
 {
-	const char *spec = skv_seq_policy_spec(m->seq);
-
-	return !strncmp(spec, "kivi", 4) || !strncmp(spec, "deltakv", 7) || !strncmp(spec, "palu", 4);
+	return policy_action(skv_seq_policy_spec(m->seq)) == SKV_ACT_COMPRESS;
 }
 
-/* Did it run only policies that never evict? Then sealing must be possible. */
+/* Did it run only policies that keep all rows? Then sealing must be possible. */
 static bool keeps_all(const struct life *l)
 {
-	static const char *const specs[] = {"full", "quest?", "delta?", "omnikv?"};
-
 	for (uint32_t i = 0; i < l->n; i++) {
-		bool found = false;
+		const enum skv_action action = policy_action(soak->spec[l->event[i].spec]);
 
-		for (size_t k = 0; k < sizeof(specs) / sizeof(*specs); k++)
-			found |= strncmp(soak->spec[l->event[i].spec], specs[k], strlen(specs[k])) == 0;
-		if (!found)
+		if (action != SKV_ACT_NONE && action != SKV_ACT_SELECT)
 			return false;
 	}
 	return true;

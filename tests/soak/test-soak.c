@@ -39,6 +39,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/manager.h"
+#include "tests/support/policies.h"
 #include "tests/support/reference-codec.h"
 
 #define SHORT_S 7
@@ -47,25 +48,13 @@
 
 struct soak *soak;
 struct skv_model soak_model;
-static char codec[280]; /* for a spec's file= */
 
 static void set_up(uint32_t engines)
 {
-	const char *const specs[] = {
-		"full",
-		"quest?budget=5&dense=1",
-		"streaming?budget=100&sinks=4&dense=1",
-		"delta?budget=4&layers=1,3&dense=1",
-		"h2o?budget=100&dense=1",
-		"snapkv?budget=80",
-		"adakv?budget=60&window=8&interval=8",
-		"raas?budget=8&dense=1",
-		"omnikv?budget=40&recent=8&layers=1,3&dense=1",
-		"kivi?bits=2&residual=20&block=64",
-		codec,
-	};
+	static char texts[SOAK_SPECS][POLICY_SPEC];
+	const char *specs[SOAK_SPECS];
+	const int n = policy_rows(SET_SOAK);
 	struct refmodel w = {0};
-	char path[128];
 
 	soak = mmap(NULL, sizeof(*soak), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	ck_assert_ptr_ne(soak, MAP_FAILED);
@@ -76,13 +65,10 @@ static void set_up(uint32_t engines)
 	soak_model = w.model;
 	manager_open();
 	child_before_failure = report_failure;
-	snprintf(path, sizeof(path), "%s/codec", manager_folder());
-	refmodel_codec(&soak_model, 1, path);
-	snprintf(codec, sizeof(codec),
-	         "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES
-	         "&file=%s",
-	         path);
-	compare_begin(specs, sizeof(specs) / sizeof(specs[0]));
+	policy_codecs(&soak_model, 1, manager_folder());
+	for (int i = 0; i < n; i++)
+		specs[i] = policy_row_spec(policy_row(SET_SOAK, i), manager_folder(), texts[i]);
+	compare_begin(specs, (uint32_t)n);
 	disturb_begin(engines);
 }
 

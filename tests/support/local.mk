@@ -2,7 +2,8 @@
 # Fixtures, cases and helpers: a program links those that it uses.
 check_LTLIBRARIES += tests/support/libskvtest.la
 tests_support_libskvtest_la_SOURCES = \
-	tests/support/client-test.h tests/support/policy-file.h tests/support/output-hash.h tests/support/parked-chats.c tests/support/parked-chats.h \
+	tests/support/client-test.h tests/support/policies.c tests/support/policies.h tests/support/policy-file.h \
+	tests/support/output-hash.h tests/support/parked-chats.c tests/support/parked-chats.h \
 	tests/support/random.c tests/support/random.h \
 	tests/support/layer-forms.h tests/support/suite.h \
 	tests/support/child.c tests/support/child.h tests/support/prefix-disk.c tests/support/prefix-disk.h tests/support/prefix-reader.c tests/support/prefix-reader.h tests/support/client-fixture.c tests/support/client-fixture.h \

@@ -12,6 +12,7 @@
 #include "tests/support/client-test.h"
 #include "tests/support/fail-nth.h"
 #include "tests/support/output-hash.h"
+#include "tests/support/policies.h"
 
 #define TOKENS 120u
 #define PROMPT NTH_PROMPT
@@ -22,9 +23,9 @@
 #define PACE_US 1500
 
 enum spec { QUEST, FULL, SPECS, ANY = SPECS };
-const char *const nth_engine_specs[SPECS] = {"quest?budget=6&dense=1", "full"};
+const char *const nth_engine_specs[SPECS] = {POLICY_BOUNDS "?budget=6&dense=1", "full"};
 
-const char *const nth_engine_policy_files[NTH_POLICIES] = {"full.so", "quest.so"};
+const char *const nth_engine_policy_files[NTH_POLICIES] = {"full.so", POLICY_BOUNDS ".so"};
 const char *const nth_engine_names[NTH_NAMED] = {"first", "second"};
 char nth_engine_said[2000];
 

@@ -12,6 +12,7 @@
 #include "tests/support/client-test.h"
 #include "tests/support/manager.h"
 #include "tests/support/nth-engine.h"
+#include "tests/support/policies.h"
 
 #define PATIENCE_S 30
 
@@ -182,7 +183,7 @@ static void reload(void)
 	const size_t len = strlen(log);
 	const bool unread = strstr(log, "(a reload tries again)"), prefix = strstr(log, ".prefix is left alone");
 
-	if (unread && !prefix && has_policy(log, "quest.so")) /* its name is still taken */
+	if (unread && !prefix && has_policy(log, POLICY_BOUNDS ".so")) /* its name is still taken */
 		nth_world_must_succeed(nth_engine_start_refused());
 	for (int i = 0; i < NTH_POLICIES; i++)
 		if (!has_policy(log, nth_engine_policy_files[i])) {

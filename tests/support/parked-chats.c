@@ -7,12 +7,8 @@
 #include "tests/support/client-test.h"
 #include "tests/support/output-hash.h"
 
-static const char *const specs[CHAT_SPECS] = {
-	"full", "quest?budget=6&dense=1", "streaming?budget=64&sinks=4", "snapkv?budget=96", "h2o?budget=96", "kivi?bits=4&residual=32", "sketch?budget=32",
-};
-
 struct chat chats[MAX_CHATS];
-struct refmodel world[CHAT_SPECS];
+struct refmodel world[MAX_CHAT_SPECS];
 uint32_t chats_first_prompt = 1;
 
 void chats_models(void)
@@ -27,7 +23,7 @@ void chats_models(void)
 void chats_open(struct skv_client *client)
 {
 	for (size_t i = 0; i < CHAT_SPECS; i++)
-		OK(skv_open(client, &world[i].model, specs[i], &world[i].session));
+		OK(skv_open(client, &world[i].model, policy_row(SET_CHATS, (int)i)->spec, &world[i].session));
 }
 
 static uint64_t run_step(struct chat *c, struct skv_seq *q, uint32_t from, uint32_t n, bool prompt)
@@ -101,5 +97,6 @@ void chat_check(struct chat *c)
 	memcpy(hash, c->hash, sizeof(hash));
 	replay(c);
 	for (uint32_t i = 0; i < c->steps; i++)
-		ck_assert_msg(hash[i] == c->hash[i], "%s under %s: other outputs in step %u, at %u", c->name, specs[c->w - world], i, c->at[i]);
+		ck_assert_msg(hash[i] == c->hash[i], "%s under %s: other outputs in step %u, at %u", c->name,
+		              policy_row(SET_CHATS, (int)(c->w - world))->spec, i, c->at[i]);
 }

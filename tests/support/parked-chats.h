@@ -11,12 +11,14 @@
 
 #include <sparsekv/client.h>
 
+#include "tests/support/policies.h"
 #include "tests/support/reference-model.h"
 
 #define MAX_CHATS 128u
 #define CHAT_MAX_STEPS 64u
 #define CHAT_MAX_TOKENS 600u
-#define CHAT_SPECS 7u
+#define MAX_CHAT_SPECS 16
+#define CHAT_SPECS ((size_t)policy_rows(SET_CHATS))
 
 /* A named sequence and the record of its steps. */
 struct chat {
@@ -27,7 +29,7 @@ struct chat {
 };
 
 extern struct chat chats[MAX_CHATS];
-extern struct refmodel world[CHAT_SPECS]; /* the same model, each with a session under another spec */
+extern struct refmodel world[MAX_CHAT_SPECS]; /* the same model, each with a session under another spec */
 extern uint32_t chats_first_prompt;       /* minimum tokens of a chat's first step */
 
 void chats_models(void);

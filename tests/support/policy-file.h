@@ -23,9 +23,10 @@ static const struct skv_model reference = {
         .kv_dtype = SKV_BF16, .max_tokens = 16384, .n_ranks = 1, .name = "reference",
 };
 
+/* Those of policies/local.mk. */
 static const char *const policy_names[] = {
-        "full", "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
-        "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "sketch", "snapkv", "tidal", "template",
+#define SKV_POLICY(name) #name,
+#include "policies/names.h"
 };
 #define POLICY_NAMES ((int)(sizeof(policy_names) / sizeof(*policy_names)))
 
@@ -113,8 +114,8 @@ static inline void profile_write(char *path_template, const char *chosen)
 	close(fd);
 }
 
-/* The same for kascade: anchors 0 and 2; only in layer 3 each kv head uses the other one's list. */
-static inline void profile_write_kascade(char *path_template)
+/* The same with anchors 0 and 2; only in layer 3 each kv head uses the other one's list. */
+static inline void profile_write_anchors(char *path_template)
 {
 	char chosen[512];
 	size_t at = (size_t)sprintf(chosen, "\"anchors\": [0, 2], \"head_map\": [[0, 1]");

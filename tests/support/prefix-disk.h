@@ -8,9 +8,10 @@
 #ifndef SKV_TEST_PREFIX_DISK_H
 #define SKV_TEST_PREFIX_DISK_H
 
+#include "tests/support/policies.h"
 #include "tests/support/prefix-reader.h"
 
-#define PD_SPEC "delta?budget=6&layers=0,2&dense=1"
+#define PD_SPEC POLICY_PAGES "?budget=6&layers=0,2&dense=1"
 
 struct prefix_disk {
 	struct fix f;

@@ -15,6 +15,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
+#include "tests/support/policies.h"
 
 struct prefix_hosts hosts;
 
@@ -77,7 +78,7 @@ void hosts_begin(void)
 	char path[200];
 	uint8_t secret[32];
 
-	hosts.spec = "delta?budget=6&layers=0,2&dense=1";
+	hosts.spec = POLICY_PAGES "?budget=6&layers=0,2&dense=1";
 	setenv("REDISCLI_AUTH", HOSTS_PASSWORD, 1);
 	strcpy(address[0], "127.0.0.1");
 	strcpy(address[1], "127.0.0.1");

@@ -10,6 +10,7 @@
 
 #include "tests/ref/attention.h"
 #include "tests/support/device-helper.h"
+#include "tests/support/policies.h"
 #include "tests/support/random.h"
 
 #define TOLERANCE (devmem_is_device() ? 6e-3 : 2e-5) /* tensor cores multiply weights of 8 or 11 bits */
@@ -108,7 +109,7 @@ struct refmodel_policy refmodel_policy(const struct skv_model *m, char *spec)
 		                 : (struct skv_budget){.count = 41 + rnd_below(80)};
 		p.floor = share ? 128 : 0;
 		snprintf(budget, sizeof(budget), share ? "0.25" : "%u", p.budget.count);
-		sprintf(spec, "streaming?budget=%s&sinks=%u&dense=%u", budget, p.sinks, p.dense);
+		sprintf(spec, POLICY_WINDOW "?budget=%s&sinks=%u&dense=%u", budget, p.sinks, p.dense);
 		return p;
 	}
 	p.budget =
@@ -118,7 +119,8 @@ struct refmodel_policy refmodel_policy(const struct skv_model *m, char *spec)
 	if (p.kind == REFMODEL_QUEST) {
 		p.mean = rnd_below(2);
 		p.recent = p.mean ? 4 : 1;
-		sprintf(spec, "quest?variant=%s&budget=%s&dense=%u", p.mean ? "sglang" : "shared", budget, p.dense);
+		sprintf(spec, POLICY_BOUNDS "?variant=%s&budget=%s&dense=%u", p.mean ? "sglang" : "shared", budget,
+		        p.dense);
 		return p;
 	}
 	p.recent = rnd_below(2) ? 1 + rnd_below(3) : 0;
@@ -126,8 +128,8 @@ struct refmodel_policy refmodel_policy(const struct skv_model *m, char *spec)
 	p.pin = rnd_below(3);
 	p.layers = 1u << first | 1u << second;
 	sprintf(spec,
-	        first == second ? "delta?budget=%s&recent=%u&layers=%u&dense=%u&pin=%u&profile=none"
-	                        : "delta?budget=%s&recent=%u&layers=%u,%u&dense=%u&pin=%u&profile=none",
+	        first == second ? POLICY_PAGES "?budget=%s&recent=%u&layers=%u&dense=%u&pin=%u&profile=none"
+	                        : POLICY_PAGES "?budget=%s&recent=%u&layers=%u,%u&dense=%u&pin=%u&profile=none",
 	        budget, p.recent, first, first == second ? p.dense : second,
 	        first == second ? p.pin : p.dense, p.pin);
 	return p;
@@ -230,7 +232,7 @@ void refmodel_compare(struct refmodel *w, const struct refmodel_seq *q, uint32_t
 	free(weight);
 }
 
-/* delta: a page's score is the sum over its tokens of the largest weight of any head. */
+/* By attention weights: a page's score is the sum over its tokens of the largest weight of any head. */
 static void score_by_weights(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n,
                              const bool *visible, double *score)
 {
@@ -247,7 +249,7 @@ static void score_by_weights(const struct refmodel *w, const struct refmodel_seq
 	free(most);
 }
 
-/* quest: a page's score is the largest upper bound of q·k over all heads, or the sum over mean heads. */
+/* By bounds: a page's score is the largest upper bound of q·k over all heads, or the sum over mean heads. */
 static void score_by_bounds(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n,
                             double *score)
 {
@@ -278,7 +280,7 @@ static void score_by_bounds(const struct refmodel *w, const struct refmodel_seq 
 	}
 }
 
-/* Chooses the pages that delta or quest must select in this layer. Returns false if rounding may decide otherwise. */
+/* Chooses the pages that a policy must select in this layer. Returns false if rounding may decide otherwise. */
 static bool choose(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n,
                    const bool *visible, bool *chosen)
 {

@@ -21,10 +21,10 @@ struct refmodel_policy {
 	enum { REFMODEL_FULL, REFMODEL_STREAMING, REFMODEL_DELTA, REFMODEL_QUEST } kind;
 	struct skv_budget budget;
 	uint32_t floor;  /* minimum of the budget */
-	uint32_t sinks;  /* streaming */
-	uint32_t recent, recent_floor, pin; /* delta; quest: recent */
-	bool mean; /* quest:sglang */
-	uint32_t layers; /* delta: bit set of the layers that select */
+	uint32_t sinks;  /* of a window */
+	uint32_t recent, recent_floor, pin; /* of a selection of pages; by bounds: `recent` alone */
+	bool mean; /* bounds of mean queries */
+	uint32_t layers; /* bit set of those that select for others */
 	uint32_t dense;
 };
 

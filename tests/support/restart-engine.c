@@ -11,10 +11,11 @@
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/output-hash.h"
+#include "tests/support/policies.h"
 
 #define TOKENS RESTART_ENGINE_TOKENS
 #define PROMPT 100u
-#define SPEC "quest?budget=6&dense=1"
+#define SPEC POLICY_BOUNDS "?budget=6&dense=1"
 #define NAME "chat"
 #define PACE_US 4000
 #define NO_DAEMON_S 0.04 /* a restart of the daemon takes longer than this */

@@ -331,7 +331,7 @@ enum skv_step_flags {
  * Limit of the decode rows of a sequence in one step: candidates that a speculative decoder verifies together, causal
  * among themselves. Each row scores, selects and attends as in a step of its own, with the same bits on one backend.
  * There are two exceptions: tokens that single steps would have compressed between the rows are compressed after them;
- * and where the page that is written to competes by its bounds (quest:eval), these include the keys of all rows.
+ * and where the page that is written to competes by its bounds, these include the keys of all rows.
  * skv_step_end() is told how many of the rows count. Policies that evict by accumulated scores, or keep a state of
  * their own, decode one row a step.
  */

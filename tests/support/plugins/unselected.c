@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deltakv with a mistake: after some steps its filter layers select nothing, although other layers use their selection.
+ * A policy that compresses, with a mistake: after some steps its filter layers select nothing, although other layers
+ * use their selection.
  */
 #include <sparsekv/policy.h>
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/support/client-test.h"
+#include "tests/support/policies.h"
 
 static struct fix daemon_;
 static struct skv_client *client;
@@ -424,7 +425,7 @@ START_TEST(leaks)
 		}
 		m.head_dim = 16u + 16u * (uint32_t)(i % 3);
 		OK(skv_connect(&c, daemon_.socket));
-		OK(skv_open(c, &m, i % 2 ? "delta" : "streaming", &s[0]));
+		OK(skv_open(c, &m, i % 2 ? POLICY_PAGES : POLICY_WINDOW, &s[0]));
 		OK(skv_open(c, &model, "full", &s[1]));
 		OK(skv_seq_new(s[0], NULL, 0, &q));
 		OK(skv_step_begin(s[0], &SKV_STEP_ITEM(.seq = q, .n_tokens = 20, .flags = SKV_STEP_PROMPT), 1, NULL));

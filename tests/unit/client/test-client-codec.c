@@ -7,6 +7,7 @@
 
 #include "tests/support/client-fixture.h"
 #include "tests/support/codec-file.h"
+#include "tests/support/policies.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 600u
@@ -28,7 +29,7 @@ static void decode(struct refmodel_seq *q, uint32_t n)
 		refmodel_feed(&w, q, 1, 1, false);
 }
 
-#define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&scale_block=32&residual=16&block=16&" REFMODEL_CODES
+#define PACKS POLICY_LATENT "?budget=600&layers=1,3&dense=1&bits=8&scale_block=32&residual=16&block=16&" REFMODEL_CODES
 
 /* Overwrites the n bytes before the last `cut` ones, which are cut off. */
 static void spoil(long cut, const void *last, size_t n)
@@ -193,7 +194,7 @@ START_TEST(norms)
 	float *is = calloc(4 * size, sizeof(*is));
 	char spec[256];
 
-	snprintf(spec, sizeof(spec), "palu?residual=16&block=16&file=%s", codec);
+	snprintf(spec, sizeof(spec), POLICY_LOW_RANK "?residual=16&block=16&file=%s", codec);
 	for (int i = 0; i < 4; i++) {
 		struct skv_seq *seq;
 

@@ -11,6 +11,7 @@
 
 #include "tests/support/client-fixture.h"
 #include "tests/support/output-hash.h"
+#include "tests/support/policies.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 600u
@@ -42,21 +43,6 @@ static void with_codec(char *to, size_t bytes, const char *spec)
 }
 
 /* ---- what attention sees --------------------------------------------------------------------- */
-
-/* Each attends to all tokens of a sequence of at most TOKENS. */
-static const char *const all_of[] = {
-	"full",
-	"streaming?budget=600&sinks=4",
-	"delta?budget=600&layers=1,3&dense=1",
-	"quest?budget=600",
-	"omnikv?budget=600&layers=1,3&dense=1",
-	"h2o?budget=600",
-	"snapkv?budget=600",
-	"adakv?budget=600",
-	"rkv?budget=600",
-	"raas?budget=600",
-};
-#define ALL_OF (sizeof(all_of) / sizeof(*all_of))
 
 /* n more tokens, which attend to all. */
 static void go_on(struct refmodel_seq *q, uint64_t key, uint32_t n, bool prompt)
@@ -95,7 +81,8 @@ START_TEST(as_rows)
 	char spec[256];
 
 	rnd_begin((uint64_t)_i);
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,3&dense=1&residual=16&block=16&" REFMODEL_CODES);
+	with_codec(spec, sizeof(spec),
+	           POLICY_LATENT "?budget=600&layers=1,3&dense=1&residual=16&block=16&" REFMODEL_CODES);
 	refmodel_codec(&w.model, 0, codec);
 	OK(skv_open(client, &w.model, spec, &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
@@ -109,7 +96,7 @@ START_TEST(as_rows)
 	refmodel_seq_copy(&w, &fork, &q, seq);
 	decode(&fork, 2, 40);
 	decode(&q, 1, 40);
-	OK(skv_seq_policy(q.seq, all_of[_i]));
+	OK(skv_seq_policy(q.seq, policy_row(SET_SEES_ALL, _i)->spec));
 	decode(&q, 1, 3);
 	decode(&fork, 2, 3);
 	go_on(&q, 1, 5, true);
@@ -135,15 +122,17 @@ START_TEST(lost_elsewhere)
 	whole = 4;
 	w.tolerance = TOLERANCE;
 	refmodel_codec(&w.model, 0, codec);
-	OK(skv_open(client, &w.model, "streaming?budget=40&sinks=4&dense=4", &w.session));
+	OK(skv_open(client, &w.model, POLICY_WINDOW "?budget=40&sinks=4&dense=4", &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
 	refmodel_seq_init(&w, &q, seq, TOKENS);
 	go_on(&q, 1, 120, true);
 	decode(&q, 1, 2);
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,4,5&dense=1&residual=16&block=16&" REFMODEL_CODES);
+	with_codec(spec, sizeof(spec),
+	           POLICY_LATENT "?budget=600&layers=1,4,5&dense=1&residual=16&block=16&" REFMODEL_CODES);
 	OK(skv_seq_policy(q.seq, spec));
 	decode(&q, 1, 20);
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1&dense=1&residual=16&block=16&" REFMODEL_CODES);
+	with_codec(spec, sizeof(spec),
+	           POLICY_LATENT "?budget=600&layers=1&dense=1&residual=16&block=16&" REFMODEL_CODES);
 	OK(skv_seq_policy(q.seq, spec));
 	decode(&q, 1, 20);
 	refmodel_seq_deinit(&q);
@@ -170,19 +159,21 @@ static void balanced(void)
 #define LONGEST 260u
 #define EVENTS 400u
 
+#define COMPRESSED(layers) POLICY_LATENT "?budget=40&recent=8&layers=" layers "&dense=1&"
+
 /* Policies that a sequence may run; number 0 is the session's. */
 static const char *const runs[] = {
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES,
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=50&block=48&" REFMODEL_CODES,
-	"deltakv?budget=40&recent=8&layers=1&dense=1&bits=8&scale_block=32&ref_bits=8&residual=16&block=32&" REFMODEL_CODES,
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4",
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=8&scale_block=32&full_bits=4&residual=16&block=16&" REFMODEL_CODES,
-	"kivi?bits=2&residual=20&block=64",
+	COMPRESSED("1,3") "bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES,
+	COMPRESSED("1,3") "bits=4&scale_block=32&residual=50&block=48&" REFMODEL_CODES,
+	COMPRESSED("1") "bits=8&scale_block=32&ref_bits=8&residual=16&block=32&" REFMODEL_CODES,
+	COMPRESSED("1,3") "bits=0&residual=1&block=16&stride=7&n_refs=4",
+	COMPRESSED("1,3") "bits=8&scale_block=32&full_bits=4&residual=16&block=16&" REFMODEL_CODES,
+	POLICY_QUANTIZES "?bits=2&residual=20&block=64",
 	"full",
-	"omnikv?budget=40&recent=8&layers=1,3&dense=1",
-	"quest?budget=5&dense=1",
-	"h2o?budget=100&dense=1",
-	"streaming?budget=100&sinks=4&dense=3",
+	POLICY_TOKENS "?budget=40&recent=8&layers=1,3&dense=1",
+	POLICY_BOUNDS "?budget=5&dense=1",
+	POLICY_SCORES "?budget=100&dense=1",
+	POLICY_WINDOW "?budget=100&sinks=4&dense=3",
 };
 #define RUNS (sizeof(runs) / sizeof(*runs))
 
@@ -205,7 +196,7 @@ static struct life {
 /* runs[which], with the codec if it needs one. */
 static void spec_of_run(char *to, size_t bytes, uint32_t which)
 {
-	if (strncmp(runs[which], "deltakv", 7) == 0)
+	if (strncmp(runs[which], POLICY_LATENT, strlen(POLICY_LATENT)) == 0)
 		with_codec(to, bytes, runs[which]);
 	else
 		snprintf(to, bytes, "%s", runs[which]);
@@ -408,7 +399,7 @@ START_TEST(prepared_in_vain)
 
 	refmodel_codec(&w.model, 1, codec);
 	with_codec(spec, sizeof(spec), runs[0]);
-	OK(skv_open(client, &w.model, "raas?budget=100", &w.session));
+	OK(skv_open(client, &w.model, POLICY_EVICTED_PAGES "?budget=100", &w.session));
 	OK(skv_seq_new(w.session, "prepared", 0, &q));
 	(void)happen(q, 0, &prompt);
 	(void)happen(q, 40, &decode);
@@ -464,10 +455,10 @@ START_TEST(cut_anyhow)
 }
 END_TEST
 
-/* It attends to as many tokens as omnikv does. */
+/* It attends to as many tokens as the policy that selects them without compression. */
 START_TEST(attended)
 {
-	static const char *const specs[] = {"omnikv?budget=40&more=0&recent=8&layers=1,3&dense=1", NULL};
+	static const char *const specs[] = {POLICY_TOKENS "?budget=40&more=0&recent=8&layers=1,3&dense=1", NULL};
 	uint64_t count[2], causal;
 	char spec[256];
 
@@ -534,7 +525,8 @@ START_TEST(memory)
 	uint64_t content;
 
 	refmodel_codec(&w.model, 1, codec);
-	with_codec(spec, sizeof(spec), "deltakv?layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=32&" REFMODEL_CODES);
+	with_codec(spec, sizeof(spec),
+	           POLICY_LATENT "?layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=32&" REFMODEL_CODES);
 	OK(skv_open(client, &w.model, spec, &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
 	happen(seq, 0, &(struct event){PROMPT, 1 + rnd_below(200), 1, 0});
@@ -564,7 +556,9 @@ START_TEST(nothing_selected)
 
 	ck_assert_int_eq(raw_policy_load(op, fix_built("tests/support/plugins/.libs/unselected.so")), 0);
 	refmodel_codec(&w.model, 1, codec);
-	with_codec(spec, sizeof(spec), "deltakv?budget=20&recent=4&layers=1,3&dense=1&scale_block=32&residual=16&block=16&" REFMODEL_CODES);
+	with_codec(spec, sizeof(spec),
+	           POLICY_LATENT "?budget=20&recent=4&layers=1,3&dense=1&scale_block=32&residual=16&"
+	                         "block=16&" REFMODEL_CODES);
 	OK(skv_open(client, &w.model, spec, &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
 	for (uint32_t i = 0; i < 300; i++)
@@ -587,7 +581,7 @@ int main(void)
 	TCase *t = add_case(s, "codes", getenv("SKV_CODES_OPS") ? 3600 : 120, setup, client_end, lost_elsewhere,
 	                    any_order, prepared_in_vain, attended, memory, nothing_selected, NULL);
 
-	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
+	tcase_add_loop_test(t, as_rows, 0, policy_rows(SET_SEES_ALL));
 	tcase_add_loop_test(t, cut_anyhow, 0, 5);
 	return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 
 #define TOKENS 900u
 #define T SKV_PAGE_TOKENS
@@ -26,15 +27,20 @@ struct rule {
 };
 static const struct rule rules[] = {
 	{.spec = "full"},
-	{.spec = "h2o?budget=40&dense=0", .granularity = 1, .budget = {.count = 40}, .slack = 1},
-	{.spec = "h2o?budget=0.25&dense=2", .granularity = 1, .budget = {.share = 0.25f}, .floor = 128, .slack = 1, .dense = 2},
-	{.spec = "rkv?budget=48&lambda=0.1&window=8&pool=7&interval=20&dense=0", .granularity = 1, .budget = {.count = 48}, .slack = 20,
+	{.spec = POLICY_SCORES "?budget=40&dense=0", .granularity = 1, .budget = {.count = 40}, .slack = 1},
+	{.spec = POLICY_SCORES "?budget=0.25&dense=2", .granularity = 1, .budget = {.share = 0.25f}, .floor = 128,
+	 .slack = 1, .dense = 2},
+	{.spec = POLICY_DISSIMILAR "?budget=48&lambda=0.1&window=8&pool=7&interval=20&dense=0", .granularity = 1,
+	 .budget = {.count = 48}, .slack = 20,
 	 .at_prompt_end = true},
-	{.spec = "snapkv?budget=50&window=10&pool=5&interval=0&dense=0", .granularity = 1, .budget = {.count = 50},
+	{.spec = POLICY_OBSERVATION "?budget=50&window=10&pool=5&interval=0&dense=0", .granularity = 1,
+	 .budget = {.count = 50},
 	 .slack = SKV_MAX_TOKENS, .at_prompt_end = true},
-	{.spec = "raas?variant=paper&budget=7&alpha=0.03&ratio=0.5&dense=0", .granularity = T, .budget = {.count = 7},
+	{.spec = POLICY_EVICTED_PAGES "?variant=paper&budget=7&alpha=0.03&ratio=0.5&dense=0", .granularity = T,
+	 .budget = {.count = 7},
 	 .slack = 1, .pins = true},
-	{.spec = "raas?variant=ratio&budget=12&alpha=0.0001&ratio=0.3&dense=1", .granularity = T, .budget = {.count = 12},
+	{.spec = POLICY_EVICTED_PAGES "?variant=ratio&budget=12&alpha=0.0001&ratio=0.3&dense=1", .granularity = T,
+	 .budget = {.count = 12},
 	 .slack = 1, .dense = 1, .pins = true},
 };
 enum { FULL, H2O, H2O_SHARE, RKV, SNAPKV, RAAS, RAAS_RATIO, RULES };
@@ -421,24 +427,24 @@ START_TEST(swaps)
 }
 END_TEST
 
-/* What streaming has evicted is not there for h2o, and its holes are filled again. */
+/* What a window has evicted is not there for the next policy, and its holes are filled again. */
 START_TEST(after_holes)
 {
-	static const struct rule streaming = {.spec = "streaming?budget=64&sinks=4&dense=0"};
+	static const struct rule window = {.spec = POLICY_WINDOW "?budget=64&sinks=4&dense=0"};
 	uint32_t n, start;
 	struct kept k;
 
 	open_with(&rules[FULL], _i);
 	kept_new(&k, NULL);
 	step(&k, 200, true);
-	OK(raw_policy_swap(op, streaming.spec));
+	OK(raw_policy_swap(op, window.spec));
 	for (n = 200; n < 230; n++) {
 		uint64_t content = refmodel_content(rnd64(), n);
 
 		OK(refmodel_run(&w, k.q.seq, &content, 1, false, NULL, NULL));
 		refmodel_seq_append(&w, &k.q, &content, 1, false);
 	}
-	RUNS_SPEC(skv_policy_spec(w.session), streaming.spec);
+	RUNS_SPEC(skv_policy_spec(w.session), window.spec);
 	start = (n + 1 - 60) / T * T;
 	for (uint32_t l = 0; l < w.model.n_layers; l++) {
 		for (uint32_t kv = 0; kv < w.model.n_kv_heads; kv++)

@@ -20,6 +20,7 @@
 #include "common/wire.h"
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
+#include "tests/support/policies.h"
 
 #define MAX_TOKENS 2000u
 #define NAME "engine"
@@ -117,7 +118,7 @@ static void take_up(void)
 static void round_of_engine(void)
 {
 	OK(skv_connect(&client, daemon_.socket));
-	OK(skv_open(client, &model, rnd_below(2) ? "full" : "h2o?budget=64", &session));
+	OK(skv_open(client, &model, rnd_below(2) ? "full" : POLICY_SCORES "?budget=64", &session));
 	take_up();
 	for (uint32_t i = rnd_below(3) + 1; i > 0; i--) {
 		uint32_t n = rnd_below(40) + 1;

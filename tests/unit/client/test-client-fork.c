@@ -15,6 +15,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 
 /*
  * AddressSanitizer's allocator does not take its locks around fork(): a child waits for ever for a lock that another
@@ -76,7 +77,7 @@ REFUSED(seq_fork, skv_seq_fork(q, NULL, SKV_ALL, &new_seq))
 REFUSED(seq_truncate, skv_seq_truncate(q, 0, -1))
 REFUSED(seq_detach, skv_seq_detach(q))
 REFUSED(seq_drop, skv_seq_drop(q))
-REFUSED(seq_policy, skv_seq_policy(q, "quest"))
+REFUSED(seq_policy, skv_seq_policy(q, POLICY_BOUNDS))
 REFUSED(step_begin, skv_step_begin(s, &item, 1, NULL))
 REFUSED(attend, skv_attend(s, 0, &attn))
 REFUSED(step_replayed, skv_step_replayed(s, 1))

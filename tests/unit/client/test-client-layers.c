@@ -9,6 +9,7 @@
 
 #include "tests/support/client-fixture.h"
 #include "tests/support/layers-case.h"
+#include "tests/support/policies.h"
 
 #define TOKENS 420u
 #define SEQS 4u
@@ -24,55 +25,21 @@ static void setup(void)
 
 /* ---- policies -------------------------------------------------------------------------------- */
 
-#define N_OF(list) (sizeof(list) / sizeof(*(list)))
-
-/* Policies that choose or evict whole pages, which is also possible where layers share K and V. */
-static const char *const choosing[] = {
-	"full",
-	"full?prefill=streaming+recompute&prefill_sinks=8&prefill_window=24&prefill_gamma=16&prefill_tail=32",
-	"full?prefill=kascade+delta&prefill_gamma=16&prefill_tail=16&prefill_top=24",
-	"streaming?budget=60&sinks=4",
-	"streaming?budget=70&sinks=20&dense=2",
-	"quest?budget=3&dense=0",
-	"quest:sglang?budget=5&dense=1",
-	"delta?budget=3&dense=0",
-	"omnikv?budget=24&recent=4&dense=0",
-	"kascade?budget=20",
-	"kascade:shared-dense-anchors?budget=20",
-	"tidal?budget=24&dense=1",
-	"lessismore?budget=40&dense=0",
-	"sketch?budget=40&recent=8",
-	"kascade?budget=20&scores=sketch",
-};
-#define N_CHOOSING N_OF(choosing)
-/* Policies that evict tokens or pages of single heads, or compress. */
-static const char *const keeping[] = {
-	"h2o?budget=60",
-	"snapkv?budget=50&window=8&interval=16",
-	"pyramidkv?budget=60&window=8&interval=16",
-	"adakv?budget=60&window=8&interval=16",
-	"rkv?budget=60&window=8&interval=16",
-	"raas?budget=64",
-	"kivi?bits=4&residual=32",
-};
-
-/* The spec of each sequence, and whether an earlier policy may have evicted tokens. */
-static const char *spec[SEQS];
+/* The policy of each sequence, and whether an earlier one may have evicted tokens. */
+static const struct policy_row *runs[SEQS];
 static bool evicted[SEQS];
 
-static bool keeps(const char *of)
+/* Does it evict tokens or pages of single heads, or compress? */
+static bool keeps(const struct policy_row *row)
 {
-	for (size_t i = 0; i < N_OF(keeping); i++)
-		if (of == keeping[i])
-			return true;
-	return false;
+	return row->sets & SET_OWN_LAYERS;
 }
 
-static void give(uint32_t i, const char *of)
+static void give(uint32_t i, const struct policy_row *row)
 {
-	evicted[i] |= spec[i] && keeps(spec[i]);
-	spec[i] = of;
-	OK(skv_seq_policy(all[i].seq, of));
+	evicted[i] |= runs[i] && keeps(runs[i]);
+	runs[i] = row;
+	OK(skv_seq_policy(all[i].seq, row->spec));
 }
 
 /*
@@ -81,9 +48,9 @@ static void give(uint32_t i, const char *of)
  */
 static bool is_reported(uint32_t i, bool prompt)
 {
-	if (strstr(spec[i], "kivi") || evicted[i])
+	if (policy_action(runs[i]->spec) == SKV_ACT_COMPRESS || evicted[i])
 		return false;
-	return !prompt || !(keeps(spec[i]) || strstr(spec[i], "prefill="));
+	return !prompt || !(keeps(runs[i]) || strstr(runs[i]->spec, "prefill="));
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -127,21 +94,25 @@ static void step(bool prompts)
 		layers_step(&x, session, items, n);
 }
 
-static const char *any_of(size_t most)
+/* Any policy; where layers share K and V, one that chooses or evicts whole pages. fp8 pages are not compressed. */
+static const struct policy_row *any_of(bool shared)
 {
-	const bool last = most == N_CHOOSING + N_OF(keeping) && x.model.kv_dtype == SKV_FP8; /* kivi does not compress fp8 */
-	const uint32_t which = rnd_below((uint32_t)most - last);
+	const int n = policy_rows(SET_SHARED_LAYERS), most = n + (shared ? 0 : policy_rows(SET_OWN_LAYERS));
+	const struct policy_row *row;
 
-	return which < N_CHOOSING ? choosing[which] : keeping[which - N_CHOOSING];
+	do {
+		const int which = (int)rnd_below((uint32_t)most);
+
+		row = which < n ? policy_row(SET_SHARED_LAYERS, which) : policy_row(SET_OWN_LAYERS, which - n);
+	} while (x.model.kv_dtype == SKV_FP8 && policy_action(row->spec) == SKV_ACT_COMPRESS);
+	return row;
 }
 
 static void mixed(bool shared)
 {
-	const size_t most = shared ? N_CHOOSING : N_CHOOSING + N_OF(keeping);
-
 	begin(shared);
 	for (uint32_t i = 0; i < SEQS; i++)
-		give(i, any_of(most));
+		give(i, any_of(shared));
 	for (int i = 0; i < 40; i++)
 		step(i < 25);
 	end();
@@ -161,7 +132,7 @@ START_TEST(swaps)
 	begin(false);
 	for (int round = 0; round < 6; round++) {
 		for (uint32_t i = 0; i < SEQS; i++)
-			give(i, any_of(N_CHOOSING + N_OF(keeping)));
+			give(i, any_of(false));
 		for (int i = 0; i < 6; i++)
 			step(round < 3);
 	}
@@ -177,7 +148,7 @@ START_TEST(tails)
 	rnd_begin((uint64_t)_i);
 	begin(_i % 2);
 	for (uint32_t i = 0; i < SEQS; i++) {
-		give(i, choosing[i % 3]);
+		give(i, policy_row(SET_TAILS, (int)i % policy_rows(SET_TAILS)));
 		all[i].exact = is_reported(i, true);
 	}
 	for (uint32_t left = 200, n; left > 0; left -= n) {
@@ -238,7 +209,7 @@ START_TEST(shared_layers)
 	feed(&q, 10, false);
 	OK(skv_seq_detach(seq));
 	OK(skv_seq_attach(session, "shared", &q.seq));
-	OK(skv_seq_policy(q.seq, "quest?budget=2&dense=0"));
+	OK(skv_seq_policy(q.seq, POLICY_BOUNDS "?budget=2&dense=0"));
 	feed(&q, 10, false);
 	feed(&q, 17, true);
 	OK(skv_seq_drop(q.seq));
@@ -256,21 +227,25 @@ START_TEST(refusals)
 	float rows[2 * 4 * 64] = {0};
 
 	share();
-	for (size_t i = 0; i < N_OF(keeping); i++) {
+	for (int i = 0; i < policy_rows(SET_OWN_LAYERS); i++) {
+		const char *spec = policy_row(SET_OWN_LAYERS, i)->spec;
+
 		OK(skv_open(client, &x.model, "full", &s));
 		OK(skv_seq_new(s, NULL, 0, &seq));
-		FAILS(skv_seq_policy(seq, keeping[i]), EINVAL, "layer 0, whose K and V");
+		FAILS(skv_seq_policy(seq, spec), EINVAL, "layer 0, whose K and V");
 		skv_close(s);
-		FAILS(skv_open(client, &x.model, keeping[i], &s), EINVAL, "layer 0, whose K and V");
+		FAILS(skv_open(client, &x.model, spec, &s), EINVAL, "layer 0, whose K and V");
 	}
-	OK(skv_open(client, &x.model, "h2o?dense=3", &s)); /* the last one has a window, so it is not the policy's */
+	/* the last layer has a window, so it is not the policy's */
+	OK(skv_open(client, &x.model, POLICY_SCORES "?dense=3", &s));
 	skv_close(s);
 	x.layer[1].window = 33;
-	FAILS(skv_open(client, &x.model, "delta?layers=1", &s), EINVAL,
-	      "delta: layers names layer 1, which has a sliding window of 33 tokens: expected layers without one");
-	FAILS(skv_open(client, &x.model, "kascade?layers=0,3", &s), EINVAL, "layers names layer 3");
+	FAILS(skv_open(client, &x.model, POLICY_PAGES "?layers=1", &s), EINVAL,
+	      POLICY_PAGES ": layers names layer 1, which has a sliding window of 33 tokens: "
+	                   "expected layers without one");
+	FAILS(skv_open(client, &x.model, POLICY_ANCHORS "?layers=0,3", &s), EINVAL, "layers names layer 3");
 	FAILS(skv_open(client, &x.model, "full?prefill=kascade&prefill_anchors=0,1", &s), EINVAL, "prefill_anchors names layer 1");
-	OK(skv_open(client, &x.model, "delta?layers=0", &s));
+	OK(skv_open(client, &x.model, POLICY_PAGES "?layers=0", &s));
 	OK(skv_seq_new(s, NULL, 0, &seq));
 	OK(skv_step_begin(s, &SKV_STEP_ITEM(.seq = seq, .n_tokens = 1, .flags = SKV_STEP_PROMPT), 1, NULL));
 	OK(skv_attend(s, 0, &SKV_ATTN(.q = rows, .k = rows, .v = rows, .out = rows)));
@@ -295,10 +270,11 @@ START_TEST(fp8)
 	m.kv_dtype = SKV_FP8;
 	m.device = devmem_is_device() ? SKV_DEVICE_CUDA(0) : SKV_DEVICE_HOST;
 	strcpy(m.name, "fp8");
-	FAILS(skv_open(client, &m, "kivi", &s), ENOTSUP, "layer 0 cannot be compressed so: K and V are compressed from pages of");
+	FAILS(skv_open(client, &m, POLICY_QUANTIZES, &s), ENOTSUP,
+	      "layer 0 cannot be compressed so: K and V are compressed from pages of");
 	OK(skv_open(client, &m, "full", &s));
 	OK(skv_seq_new(s, NULL, 0, &seq));
-	FAILS(skv_seq_policy(seq, "kivi"), ENOTSUP, "not of fp8");
+	FAILS(skv_seq_policy(seq, POLICY_QUANTIZES), ENOTSUP, "not of fp8");
 	skv_close(s);
 	m.io_dtype = SKV_FP8;
 	FAILS(skv_open(client, &m, "full", &s), EINVAL, "io_dtype must be 0 (fp32), 1 (fp16) or 2 (bf16)");

@@ -25,6 +25,7 @@
 #include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/device-helper.h"
+#include "tests/support/policies.h"
 
 /* ---- counting allocations -------------------------------------------------------------------- */
 
@@ -172,19 +173,14 @@ static void attend_and_end(void)
 		_exit(7);
 }
 
-static const char *const specs[] = {
-	"full", "streaming?budget=128&dense=1", "delta?budget=0.25&layers=2,4", "quest?budget=0.25&dense=1",
-	"adakv?budget=60&window=8&interval=8", "raas?budget=8&dense=1",
-	"deltakv?budget=40&layers=1,3&dense=1&bits=0&residual=16&block=16",
-};
-#define N_SPECS 7
+#define N_SPECS policy_rows(SET_QUIET)
 
 /* Runs in a child: only this process's threads get the filter. */
 static void quiet_steps(void *arg)
 {
 	int n = *(int *)arg;
 
-	OK(skv_set_threads(open_session(specs[n % N_SPECS]), 1 + n / N_SPECS % 2));
+	OK(skv_set_threads(open_session(policy_row(SET_QUIET, n % N_SPECS)->spec), 1 + n / N_SPECS % 2));
 	for (int i = 0; i < 3; i++)
 		OK(skv_seq_new(session, NULL, 0, &seq[i]));
 	for (int i = 0; i < 2; i++) {
@@ -267,7 +263,7 @@ static void quiet_replays(void *arg)
 	struct skv_step_item items[2] = {SKV_STEP_ITEM(.n_tokens = 1), SKV_STEP_ITEM(.n_tokens = 1)};
 	bool whole = *(int *)arg >= N_SPECS;
 
-	open_session(specs[*(int *)arg % N_SPECS]);
+	open_session(policy_row(SET_QUIET, *(int *)arg % N_SPECS)->spec);
 	for (int i = 0; i < 2; i++) {
 		OK(skv_seq_new(session, NULL, 0, &seq[i]));
 		items[i].seq = seq[i];

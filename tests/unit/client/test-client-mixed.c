@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 700u
@@ -128,8 +129,9 @@ static void feed(struct skv_session *s, struct skv_seq *seq, uint32_t key, uint3
 /* The same bits as for each sequence alone, in a session of its policy. */
 START_TEST(as_alone)
 {
-	static const char *const specs[ALONE] = {"full", "delta?budget=4&layers=1,3&dense=1", "delta?budget=8&layers=1,3&dense=1",
-	                                         "quest?budget=5&dense=1"};
+	static const char *const specs[ALONE] = {"full", POLICY_PAGES "?budget=4&layers=1,3&dense=1",
+	                                         POLICY_PAGES "?budget=8&layers=1,3&dense=1",
+	                                         POLICY_BOUNDS "?budget=5&dense=1"};
 	enum { STEPS = 24 };
 	size_t row = (size_t)w.model.n_heads * w.model.head_dim, size = (size_t)STEPS * w.model.n_layers * row;
 	float *together = calloc(ALONE * size, sizeof(*together)), *alone = calloc(size, sizeof(*alone));
@@ -138,7 +140,7 @@ START_TEST(as_alone)
 	const uint32_t key[ALONE] = {0, 1, 2, 3};
 	uint64_t a, b, causal;
 
-	OK(skv_open(client, &w.model, "streaming", &session));
+	OK(skv_open(client, &w.model, POLICY_WINDOW, &session));
 	for (uint32_t i = 0; i < ALONE; i++) {
 		uint32_t at = (i + (uint32_t)_i) % ALONE; /* in another order */
 
@@ -166,43 +168,9 @@ END_TEST
 
 /* ---- from any policy to any other ------------------------------------------------------------ */
 
-static const char *const every[] = {
-	"full",
-	"streaming?budget=100&sinks=4&dense=1",
-	"delta?budget=5&layers=1,3&dense=1",
-	"quest:paper?budget=5&dense=1",
-	"quest:shared?budget=5&dense=2",
-	"kascade?budget=40&layers=0,2",
-	"kascade:shared?budget=40&layers=0,2",
-	"omnikv?budget=48&recent=8&layers=1,3&dense=1",
-	"tidal?budget=40&layers=3&dense=1",
-	"lessismore?budget=48&layers=1,3&dense=1",
-	"sketch?budget=48&recent=8",
-	"delta?budget=5&layers=1,3&dense=1&scores=sketch",
-	"h2o?budget=100",
-	"snapkv?budget=100",
-	"adakv?budget=100",
-	"pyramidkv?budget=100",
-	"rkv?budget=100",
-	"raas?budget=8",
-	"kivi?bits=2&residual=16&block=32",
-	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=0&full_bits=4&residual=16&block=16&" REFMODEL_CODES,
-	/* has a codec */
-	"deltakv?budget=48&recent=8&layers=1&dense=1&bits=4&scale_block=32&residual=16&block=32&" REFMODEL_CODES,
-};
-#define EVERY (sizeof(every) / sizeof(*every))
-
-static const char *codec_path(void)
+static const char *spec_of(int i, char to[POLICY_SPEC])
 {
-	static char path[80];
-
-	snprintf(path, sizeof(path), "%.60s/codec", daemon_.dir);
-	return path;
-}
-
-static void spec_of(size_t i, char to[200])
-{
-	snprintf(to, 200, "%s%s%s", every[i], i < EVERY - 1 ? "" : "&file=", i < EVERY - 1 ? "" : codec_path());
+	return policy_row_spec(policy_row(SET_SWAPS, i), daemon_.dir, to);
 }
 
 /*
@@ -216,12 +184,12 @@ START_TEST(any_two)
 	float *swapped, *taken, *before;
 	struct skv_session *session;
 	struct skv_seq *first;
-	char from[200], to[200], name[32];
+	char from[POLICY_SPEC], to[POLICY_SPEC], name[32];
 	size_t size;
 
 	refmodel_packable(&w.model);
-	refmodel_codec(&w.model, 1, codec_path());
-	spec_of((size_t)_i, from);
+	policy_codecs(&w.model, 1, daemon_.dir);
+	spec_of(_i, from);
 	size = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
 	swapped = calloc(STEPS * size, sizeof(*swapped));
 	taken = calloc(STEPS * size, sizeof(*taken));
@@ -230,17 +198,17 @@ START_TEST(any_two)
 	OK(skv_seq_new(session, NULL, 0, &first));
 	feed(session, first, key, 260);
 	decode(session, &first, &key, 1, BEFORE, before);
-	for (size_t i = 0; i < EVERY; i++) {
+	for (int i = 0; i < policy_rows(SET_SWAPS); i++) {
 		struct skv_session *other;
 		struct skv_seq *seq, *fork;
 
-		if (i == (size_t)_i)
+		if (i == _i)
 			continue;
 		/* what another policy has evicted cannot be compressed any more */
 		OK(skv_seq_fork(first, NULL, SKV_ALL, &seq));
 		spec_of(i, to);
 		for (int back = 0; back < 2; back++) {
-			snprintf(name, sizeof(name), "to-%zu-%d", i, back);
+			snprintf(name, sizeof(name), "to-%d-%d", i, back);
 			OK(skv_open(client, &w.model, back ? from : to, &other));
 			OK(skv_seq_fork(seq, name, SKV_ALL, &fork));
 			OK(skv_seq_detach(fork));
@@ -272,14 +240,14 @@ START_TEST(refused)
 	ck_assert_int_eq(raw_policy_load(op, fix_built("tests/support/plugins/.libs/refuse-adopt.so")), 0);
 	open_with("full");
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
-	OK(skv_seq_policy(seq, "streaming?budget=50&sinks=4"));
+	OK(skv_seq_policy(seq, POLICY_WINDOW "?budget=50&sinks=4"));
 	feed(w.session, seq, 1, 30);
 	FAILS(skv_seq_policy(seq, "no-such?x=1"), ENOENT, "no-such");
-	FAILS(skv_seq_policy(seq, "delta?budget="), EINVAL, "budget");
-	FAILS(skv_seq_policy(seq, "delta?layers=99"), EINVAL, "layer 99");
+	FAILS(skv_seq_policy(seq, POLICY_PAGES "?budget="), EINVAL, "budget");
+	FAILS(skv_seq_policy(seq, POLICY_PAGES "?layers=99"), EINVAL, "layer 99");
 	FAILS(skv_seq_policy(seq, "Full"), EINVAL, "Full");
 	FAILS(skv_seq_policy(seq, "refuse-adopt"), ENOTSUP, "takes none");
-	RUNS_SPEC(skv_seq_policy_spec(seq), "streaming?budget=50&sinks=4&dense=0");
+	RUNS_SPEC(skv_seq_policy_spec(seq), POLICY_WINDOW "?budget=50&sinks=4&dense=0");
 	/* a new one is taken over from no policy */
 	OK(skv_seq_new(w.session, NULL, 0, &fresh));
 	OK(skv_seq_policy(fresh, "refuse-adopt"));
@@ -296,34 +264,34 @@ END_TEST
 /* Swaps of the session do not affect the sequence; forks run its policy; an attach gives it the session's policy. */
 START_TEST(stays)
 {
-	const char *own = "quest?variant=shared&budget=5&dense=1";
+	const char *own = POLICY_BOUNDS "?variant=shared&budget=5&dense=1";
 	struct skv_seq *seq, *other, *fork;
 	uint64_t content;
 
 	open_with("full");
 	OK(skv_seq_new(w.session, "own", 0, &seq));
 	OK(skv_seq_new(w.session, NULL, 0, &other));
-	OK(skv_seq_policy(seq, "quest:shared?budget=5&dense=1"));
+	OK(skv_seq_policy(seq, POLICY_BOUNDS ":shared?budget=5&dense=1"));
 	feed(w.session, seq, 1, 100);
-	ck_assert_int_eq(raw_policy_swap(op, "streaming?budget=64&sinks=4&dense=0"), 0);
+	ck_assert_int_eq(raw_policy_swap(op, POLICY_WINDOW "?budget=64&sinks=4&dense=0"), 0);
 	for (uint32_t i = 0; i < 100 && refmodel_runs(skv_policy_spec(w.session), "full"); i++) {
 		content = refmodel_content(1, skv_seq_len(seq));
 		OK(refmodel_decode(&w, &seq, &content, 1, NULL));
 	}
-	RUNS_SPEC(skv_policy_spec(w.session), "streaming?budget=64&sinks=4&dense=0");
-	RUNS_SPEC(skv_seq_policy_spec(other), "streaming?budget=64&sinks=4&dense=0");
+	RUNS_SPEC(skv_policy_spec(w.session), POLICY_WINDOW "?budget=64&sinks=4&dense=0");
+	RUNS_SPEC(skv_seq_policy_spec(other), POLICY_WINDOW "?budget=64&sinks=4&dense=0");
 	RUNS_SPEC(skv_seq_policy_spec(seq), own);
 	/* when its policy's file is replaced, it keeps the old one */
-	ck_assert_int_eq(raw_policy_load(op, fix_built("policies/.libs/quest.so")), 0);
+	ck_assert_int_eq(raw_policy_load(op, fix_built("policies/.libs/" POLICY_BOUNDS ".so")), 0);
 	content = refmodel_content(1, skv_seq_len(seq));
 	OK(refmodel_decode(&w, &seq, &content, 1, NULL));
 	OK(skv_seq_fork(seq, NULL, SKV_ALL, &fork));
 	RUNS_SPEC(skv_seq_policy_spec(fork), own);
 	OK(skv_seq_detach(seq));
 	OK(skv_seq_attach(w.session, "own", &seq));
-	RUNS_SPEC(skv_seq_policy_spec(seq), "streaming?budget=64&sinks=4&dense=0");
+	RUNS_SPEC(skv_seq_policy_spec(seq), POLICY_WINDOW "?budget=64&sinks=4&dense=0");
 	/* the same policy as the session: in its policy batch, until the session is swapped */
-	OK(skv_seq_policy(fork, "streaming?budget=64&sinks=4&dense=0"));
+	OK(skv_seq_policy(fork, POLICY_WINDOW "?budget=64&sinks=4&dense=0"));
 	ck_assert_ptr_eq(skv_seq_policy_spec(fork), skv_policy_spec(w.session));
 }
 END_TEST
@@ -335,6 +303,6 @@ int main(void)
 
 	tcase_add_loop_test(t, batches, 0, 6);
 	tcase_add_loop_test(t, as_alone, 0, 3);
-	tcase_add_loop_test(t, any_two, 0, EVERY);
+	tcase_add_loop_test(t, any_two, 0, policy_rows(SET_SWAPS));
 	return run_suite(s);
 }

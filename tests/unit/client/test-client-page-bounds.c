@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State pages in libclient, with a policy that stores page bounds in them (quest): supplied, copied, given back and
+ * State pages in libclient, with a policy that stores page bounds in them: supplied, copied, given back and
  * built in the middle of a generation, with every output right.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 
 #define TOKENS 700u
 #define STATE_TOKENS (SKV_PAGE_TOKENS * SKV_PAGE_TOKENS) /* tokens whose bounds a state page has */
@@ -19,10 +20,10 @@ static void setup(void)
 	refmodel_model(&w.model, "bounds", rnd_below(4), TOKENS);
 }
 
-/* quest with a few pages, and its spec in canonical form. */
-static struct refmodel_policy quest(uint32_t dense, char *spec)
+/* Such a policy with a few pages, and its spec in canonical form. */
+static struct refmodel_policy by_bounds(uint32_t dense, char *spec)
 {
-	sprintf(spec, "quest?variant=shared&budget=5&dense=%u", dense);
+	sprintf(spec, POLICY_BOUNDS "?variant=shared&budget=5&dense=%u", dense);
 	return (struct refmodel_policy){
 	        .kind = REFMODEL_QUEST, .budget = {.count = 5}, .floor = 1, .recent = 1, .dense = dense};
 }
@@ -31,7 +32,7 @@ static void open_quest(uint32_t dense)
 {
 	char spec[64];
 
-	w.policy = quest(dense, spec);
+	w.policy = by_bounds(dense, spec);
 	OK(skv_open(client, &w.model, spec, &w.session));
 }
 
@@ -99,11 +100,11 @@ START_TEST(supplied_and_given_back)
 	swap(&q, (struct refmodel_policy){.kind = REFMODEL_FULL}, "full");
 	ck_assert_uint_eq(state_pages(), 0);
 	decode(&q, 1, 5);
-	with = quest(2, spec);
+	with = by_bounds(2, spec);
 	swap(&q, with, spec); /* also builds bounds for what came in between */
 	ck_assert_uint_eq(state_pages(), expected(q.len, 2));
 	decode(&q, 1, 20);
-	with = quest(0, spec);
+	with = by_bounds(0, spec);
 	swap(&q, with, spec);
 	ck_assert_uint_eq(state_pages(), expected(q.len, 0));
 	decode(&q, 1, 5);
@@ -121,11 +122,11 @@ START_TEST(built_around_holes)
 
 	rnd_begin((uint64_t)_i);
 	w.policy = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 100}, .sinks = 4};
-	OK(skv_open(client, &w.model, "streaming?budget=100&sinks=4&dense=0", &w.session));
+	OK(skv_open(client, &w.model, POLICY_WINDOW "?budget=100&sinks=4&dense=0", &w.session));
 	new_seq(&q, NULL);
 	refmodel_feed(&w, &q, 1, 400, true);
 	decode(&q, 1, 3);
-	with = quest(rnd_below(3), spec);
+	with = by_bounds(rnd_below(3), spec);
 	swap(&q, with, spec);
 	decode(&q, 1, 40);
 	refmodel_seq_deinit(&q);
@@ -208,7 +209,7 @@ START_TEST(given_up)
 		give_up(&q, 300, true);
 		ck_assert_uint_eq(state_pages(), before);
 		decode(&q, 1, 20);
-		w.next = quest(round % 2 ? 1 : 0, spec);
+		w.next = by_bounds(round % 2 ? 1 : 0, spec);
 		strcpy(w.next_spec, spec);
 		ck_assert_int_eq(raw_policy_swap(op, spec), 0);
 		for (int i = 0; i < 100 && w.next_spec[0]; i++)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 
 static struct refmodel w;
 static struct refmodel_seq q;
@@ -109,7 +110,7 @@ START_TEST(swaps)
 }
 END_TEST
 
-/* n more tokens, whose outputs must be attention over all tokens that streaming left, and all later ones. */
+/* n more tokens, whose outputs must be attention over all tokens that the window left, and all later ones. */
 static void go_on(uint32_t n, bool prompt)
 {
 	const struct skv_model *m = &w.model;
@@ -137,12 +138,12 @@ static void go_on(uint32_t n, bool prompt)
 START_TEST(pages_after_holes)
 {
 	w.policy = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 100}, .sinks = 20};
-	open_with("streaming?budget=100&sinks=20&dense=0");
+	open_with(POLICY_WINDOW "?budget=100&sinks=20&dense=0");
 	new_seq("holed");
 	refmodel_feed(&w, &q, 1, 140 + (uint32_t)_i, true); /* fewer pages are missing than follow the gaps */
 	refmodel_feed(&w, &q, 1, 1, false);
 	ck_assert_uint_gt(holes(), 0);
-	OK(skv_seq_policy(q.seq, "raas?budget=60&dense=0"));
+	OK(skv_seq_policy(q.seq, POLICY_EVICTED_PAGES "?budget=60&dense=0"));
 	if (_i % 2)
 		go_on(1, false);
 	go_on(20, true);
@@ -156,6 +157,7 @@ END_TEST
 /* Recall measured in every step, under one random policy after another; the daemon reports the last figures. */
 START_TEST(recall)
 {
+	const char *const swapped = POLICY_WINDOW "?budget=20&sinks=4&dense=1";
 	struct skv_stats stats = {.size = sizeof(stats)};
 	json_t *j, *layers;
 	double sum = 0;
@@ -175,9 +177,9 @@ START_TEST(recall)
 		}
 		refmodel_feed(&w, &q, 1, 1, false);
 	}
-	ck_assert_int_eq(raw_policy_swap(op, "streaming?budget=20&sinks=4&dense=1"), 0);
+	ck_assert_int_eq(raw_policy_swap(op, swapped), 0);
 	w.measures = false; /* the reference does not know when measuring starts */
-	for (i = 0; i < 200 && strncmp(skv_policy_spec(w.session), "streaming?budget=20&", 20) != 0; i++)
+	for (i = 0; i < 200 && strncmp(skv_policy_spec(w.session), swapped, strlen(swapped)) != 0; i++)
 		ck_assert_int_eq(decode(), 0);
 	ck_assert_int_eq(decode(), 0);
 	OK(skv_session_stats(w.session, &stats));
@@ -205,7 +207,7 @@ END_TEST
 /* A swap that the policy or its parameters refuse leaves the old policy running, and all sides learn why. */
 START_TEST(refused_swaps)
 {
-	const char *old = "delta?budget=4&recent=1&layers=2&dense=1&pin=0&profile=none";
+	const char *old = POLICY_PAGES "?budget=4&recent=1&layers=2&dense=1&pin=0&profile=none";
 
 	load("refuse-adopt");
 	w.policy = (struct refmodel_policy){
@@ -215,7 +217,7 @@ START_TEST(refused_swaps)
 	refmodel_feed(&w, &q, 1, 200, true);
 	refmodel_feed(&w, &q, 1, 1, false);
 	/* the daemon rehearses with the session's model, so this one never comes here */
-	ck_assert_int_eq(raw_policy_swap(op, "delta?layers=200"), EINVAL);
+	ck_assert_int_eq(raw_policy_swap(op, POLICY_PAGES "?layers=200"), EINVAL);
 	refmodel_feed(&w, &q, 1, 1, false);
 	ck_assert_str_eq(skv_policy_error(w.session), "");
 	/* only the library can find out whether a policy adopts the existing sequences */
@@ -253,11 +255,11 @@ START_TEST(refused_opens)
 	struct skv_session *s;
 
 	FAILS(skv_open(client, &w.model, "no-such?x=1", &s), ENOENT, "no-such");
-	FAILS(skv_open(client, &w.model, "delta?budget=", &s), EINVAL, "budget");
-	FAILS(skv_open(client, &w.model, "delta?bugdet=4", &s), EINVAL, "bugdet");
-	FAILS(skv_open(client, &w.model, "streaming?sinks=4&sinks=5", &s), EINVAL, "twice");
-	FAILS(skv_open(client, &w.model, "delta?layers=99", &s), EINVAL, "layer 99");
-	FAILS(skv_open(client, &w.model, "streaming?budget=3&sinks=4", &s), EINVAL, "sinks");
+	FAILS(skv_open(client, &w.model, POLICY_PAGES "?budget=", &s), EINVAL, "budget");
+	FAILS(skv_open(client, &w.model, POLICY_PAGES "?bugdet=4", &s), EINVAL, "bugdet");
+	FAILS(skv_open(client, &w.model, POLICY_WINDOW "?sinks=4&sinks=5", &s), EINVAL, "twice");
+	FAILS(skv_open(client, &w.model, POLICY_PAGES "?layers=99", &s), EINVAL, "layer 99");
+	FAILS(skv_open(client, &w.model, POLICY_WINDOW "?budget=3&sinks=4", &s), EINVAL, "sinks");
 	FAILS(skv_open(client, &w.model, "Full", &s), EINVAL, "Full");
 	FAILS(skv_open(client, &w.model, NULL, &s), EINVAL, "NULL");
 	/* nothing of the refused ones stays behind */
@@ -495,8 +497,10 @@ static int keeps_all(const char *spec)
 /* Decided by what policies declare or plan, not by their names: the library does not know "fourth" and "keys-first". */
 START_TEST(keeping_all)
 {
-	static const char *const keep[] = {"full", "quest", "lessismore?budget=40&dense=0", "full?prefill=dense", "keys-first?budget=40"};
-	static const char *const others[] = {"streaming", "h2o", "snapkv", "full?prefill=streaming", "fourth"};
+	static const char *const keep[] = {"full", POLICY_BOUNDS, POLICY_UNION "?budget=40&dense=0",
+	                                   "full?prefill=dense", "keys-first?budget=40"};
+	static const char *const others[] = {POLICY_WINDOW, POLICY_SCORES, POLICY_OBSERVATION, "full?prefill=streaming",
+	                                     "fourth"};
 
 	load("keys-first");
 	load("fourth");

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 
 #define TOKENS 700u
 #define STEPS 3u /* decode steps behind a prompt */
@@ -25,18 +26,26 @@ static const struct {
 	{"full", "", "prefill=streaming&prefill_sinks=4&prefill_window=50", false, false},
 	{"full", "", "prefill=streaming+delta&prefill_sinks=4&prefill_window=50&prefill_gamma=16&prefill_tail=16", true, false},
 	{"full", "", "prefill=streaming+recompute&prefill_sinks=20&prefill_window=33&prefill_gamma=64", false, false},
-	{"delta", "budget=4&layers=1,3&dense=1", "prefill=streaming+delta&prefill_sinks=1&prefill_window=7&prefill_gamma=4&prefill_tail=40", true, false},
-	{"h2o", "budget=60&dense=1", "prefill=streaming+delta&prefill_sinks=4&prefill_window=64&prefill_gamma=32&prefill_tail=32", true, true},
-	{"snapkv", "budget=70&window=16", "prefill=streaming+recompute&prefill_sinks=4&prefill_window=50", false, true},
-	{"raas", "budget=6&dense=1", "prefill=streaming+delta&prefill_sinks=4&prefill_window=40&prefill_gamma=8&prefill_tail=8", true, false},
-	{"streaming", "budget=64&dense=1", "prefill=streaming+delta&prefill_sinks=4&prefill_window=40&prefill_gamma=16&prefill_tail=16", true, false},
+	{POLICY_PAGES, "budget=4&layers=1,3&dense=1",
+	 "prefill=streaming+delta&prefill_sinks=1&prefill_window=7&prefill_gamma=4&prefill_tail=40", true, false},
+	{POLICY_SCORES, "budget=60&dense=1",
+	 "prefill=streaming+delta&prefill_sinks=4&prefill_window=64&prefill_gamma=32&prefill_tail=32", true, true},
+	{POLICY_OBSERVATION, "budget=70&window=16", "prefill=streaming+recompute&prefill_sinks=4&prefill_window=50",
+	 false, true},
+	{POLICY_EVICTED_PAGES, "budget=6&dense=1",
+	 "prefill=streaming+delta&prefill_sinks=4&prefill_window=40&prefill_gamma=8&prefill_tail=8", true, false},
+	{POLICY_WINDOW, "budget=64&dense=1",
+	 "prefill=streaming+delta&prefill_sinks=4&prefill_window=40&prefill_gamma=16&prefill_tail=16", true, false},
 	{"few", "", "prefill=hip&prefill_sinks=64&prefill_window=64", true, false},
 	{"few", "", "prefill=hip+delta&prefill_sinks=64&prefill_window=64&prefill_gamma=8&prefill_tail=8", true, false},
-	{"quest", "budget=4&dense=1", "prefill=minference&prefill_segment=128&prefill_vertical=30&prefill_slash=30", true, false},
+	{POLICY_BOUNDS, "budget=4&dense=1",
+	 "prefill=minference&prefill_segment=128&prefill_vertical=30&prefill_slash=30", true, false},
 	{"full", "", "prefill=minference+delta&prefill_segment=128&prefill_vertical=30&prefill_slash=30&prefill_gamma=4&prefill_tail=4", true, false},
-	{"kascade", "budget=40", "prefill=kascade&prefill_top=20", true, false},
-	{"omnikv", "budget=40", "prefill=kascade+delta&prefill_top=20&prefill_gamma=16&prefill_tail=16&prefill_anchors=1,2", true, false},
-	{"kascade", "budget=40&layers=0,3", "prefill=kascade+recompute&prefill_top=9&prefill_gamma=32&prefill_tail=32", true, false},
+	{POLICY_ANCHORS, "budget=40", "prefill=kascade&prefill_top=20", true, false},
+	{POLICY_TOKENS, "budget=40",
+	 "prefill=kascade+delta&prefill_top=20&prefill_gamma=16&prefill_tail=16&prefill_anchors=1,2", true, false},
+	{POLICY_ANCHORS, "budget=40&layers=0,3",
+	 "prefill=kascade+recompute&prefill_top=9&prefill_gamma=32&prefill_tail=32", true, false},
 };
 #define WAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 

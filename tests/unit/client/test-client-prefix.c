@@ -14,49 +14,12 @@
 #include "tests/support/child.h"
 #include "tests/support/client-fixture.h"
 #include "tests/support/manager.h"
+#include "tests/support/policies.h"
 #include "tests/support/prefix-reader.h"
-#include "tests/support/reference-codec.h"
-
-#define CODEC "codec:" /* before a spec that needs a codec */
 
 static struct refmodel w;
-static char codec[64];
 static uint64_t codec_seed = 7;
 static int32_t prompt[PREFIX_PROMPT];
-
-static const struct kind {
-	const char *spec;
-	enum {
-		NEVER,
-		ROWS,
-		/*
-		 * it compresses what it seals: the first reader of a prompt seals its blocks before it reads the rest,
-		 * as later ones continue
-		 */
-		RECORDS,
-	} seals;
-} kinds[] = {
-	{"full", ROWS},
-	{"sketch?budget=60&recent=16", ROWS},
-	{"quest?budget=6&dense=1", ROWS},
-	{"delta?budget=6&layers=0,2&dense=1", ROWS},
-	{"omnikv?budget=80&layers=1&dense=1", ROWS},
-	{"kascade?budget=80&layers=0,2", ROWS},
-	{"tidal?budget=80", ROWS},
-	{"lessismore?budget=80", ROWS},
-	{"streaming?budget=64&sinks=4&dense=1", NEVER},
-	{"kivi?residual=16&block=32", RECORDS},
-	{"kivi?residual=256&block=64&bits=2&scale_block=32", RECORDS},
-	{CODEC "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES, RECORDS},
-	{CODEC "deltakv?budget=40&recent=8&layers=1&dense=1&bits=16&scale_block=32&ref_bits=4&full_bits=4&residual=250&block=32&" REFMODEL_CODES, RECORDS},
-	{"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4&ref_bits=8", RECORDS},
-	{CODEC "palu?bits=8&scale_block=32&residual=16&block=16", RECORDS},
-	{"h2o?budget=60&dense=1", NEVER},
-	{"snapkv?budget=60", NEVER},
-	{"raas?budget=13&alpha=0.02&dense=1", NEVER},
-};
-#define RECORD_KINDS 9, 10, 11, 12, 13, 14 /* indices in `kinds` */
-#define KINDS (int)(sizeof(kinds) / sizeof(*kinds))
 
 static void setup(void)
 {
@@ -65,19 +28,42 @@ static void setup(void)
 	prefix_prompt(prompt, 1);
 }
 
-/* A session, with a codec if the spec needs one. */
-static void open_with(const char *spec)
+/* What a policy seals depends on what it does: what one evicts from cannot be sealed. */
+static enum skv_action action_of(const struct policy_row *row)
 {
-	char with[256];
+	return policy_action(row->spec);
+}
 
-	snprintf(with, sizeof(with), "%s", spec);
-	if (!strncmp(spec, CODEC, strlen(CODEC))) {
-		spec += strlen(CODEC);
-		snprintf(codec, sizeof(codec), "%.50s/codec", daemon_.dir);
-		(strstr(spec, "palu") ? refmodel_codec_alone : refmodel_codec)(&w.model, codec_seed, codec);
-		snprintf(with, sizeof(with), "%s&file=%s", spec, codec);
+/*
+ * How many of the policies compress, and number i of these. They compress what they seal: the first reader of a prompt
+ * seals its blocks before it reads the rest, as later ones continue.
+ */
+static int n_compressing(void)
+{
+	int n = 0;
+
+	for (int k = 0; k < policy_rows(SET_PREFIXES); k++)
+		n += action_of(policy_row(SET_PREFIXES, k)) == SKV_ACT_COMPRESS;
+	return n;
+}
+
+static const struct policy_row *compressing(int i)
+{
+	const struct policy_row *row;
+
+	for (int k = 0;; k++) {
+		row = policy_row(SET_PREFIXES, k);
+		if (action_of(row) == SKV_ACT_COMPRESS && i-- == 0)
+			return row;
 	}
-	OK(skv_open(client, &w.model, with, &w.session));
+}
+
+static void open_with(const struct policy_row *row)
+{
+	char spec[POLICY_SPEC];
+
+	policy_codecs(&w.model, codec_seed, daemon_.dir);
+	OK(skv_open(client, &w.model, policy_row_spec(row, daemon_.dir, spec), &w.session));
 }
 
 static void same_as(const float *want, struct skv_seq *seq, const int32_t *ids, const char *spec)
@@ -91,30 +77,30 @@ static void same_as(const float *want, struct skv_seq *seq, const int32_t *ids, 
 
 START_TEST(as_if_read)
 {
-	const struct kind *k = &kinds[_i];
+	const struct policy_row *row = policy_row(SET_PREFIXES, _i);
 	struct skv_seq *a, *b;
 	uint32_t sealed = 9, len;
 	float *want;
 
-	open_with(k->spec);
+	open_with(row);
 	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &a), 0); /* nothing is sealed */
-	if (k->seals == RECORDS) {
+	if (action_of(row) == SKV_ACT_COMPRESS) {
 		prefix_read(&w, a, prompt, 0, PREFIX_SEALED, true, NULL);
 		OK(skv_seq_seal(a, SKV_ALL, NULL));
 	}
 	want = prefix_go_on(&w, a, prompt);
-	if (!k->seals) {
+	if (action_of(row) == SKV_ACT_EVICT) {
 		FAILS(skv_seq_seal(a, PREFIX_PROMPT, &sealed), ESTALE, "cannot be sealed");
 		ck_assert_uint_eq(sealed, 0);
 		ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), 0);
-		same_as(want, b, prompt, k->spec);
+		same_as(want, b, prompt, row->spec);
 	} else {
 		OK(skv_seq_seal(a, PREFIX_PROMPT, &sealed));
 		ck_assert_uint_eq(sealed, PREFIX_SEALED);
 		for (int i = 0; i < 2; i++) { /* the prefix is there while its sequence is, and later */
 			ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
 			ck_assert_mem_eq(skv_seq_tokens(b, &len), prompt, PREFIX_SEALED * sizeof(*prompt));
-			same_as(want, b, prompt, k->spec);
+			same_as(want, b, prompt, row->spec);
 			if (i == 0)
 				OK(skv_seq_seal(a, SKV_ALL, &sealed)); /* again: it stays sealed */
 			if (i == 0)
@@ -168,22 +154,22 @@ START_TEST(whose)
 	struct skv_model m = w.model;
 	struct skv_seq *a, *b;
 
-	OK(skv_open(client, &w.model, "quest?budget=6", &first));
+	OK(skv_open(client, &w.model, POLICY_BOUNDS "?budget=6", &first));
 	w.session = first;
 	OK(skv_seq_new(first, NULL, 0, &a));
 	prefix_read(&w, a, prompt, 0, PREFIX_PROMPT, true, NULL);
 	OK(skv_seq_seal(a, PREFIX_PROMPT, NULL));
-	OK(skv_open(client, &w.model, "quest?budget=7", &other));
+	OK(skv_open(client, &w.model, POLICY_BOUNDS "?budget=7", &other));
 	OK(skv_seq_new_from(other, NULL, 0, prompt, PREFIX_PROMPT, &b));
 	ck_assert_uint_eq(skv_seq_len(b), 0);
 	skv_close(other);
 	snprintf(m.name, sizeof(m.name), "another");
-	OK(skv_open(client, &m, "quest?budget=6", &other));
+	OK(skv_open(client, &m, POLICY_BOUNDS "?budget=6", &other));
 	OK(skv_seq_new_from(other, NULL, 0, prompt, PREFIX_PROMPT, &b));
 	ck_assert_uint_eq(skv_seq_len(b), 0);
 	skv_close(other);
 	OK(skv_connect(&second, daemon_.socket));
-	OK(skv_open(second, &w.model, "quest?budget=6", &other));
+	OK(skv_open(second, &w.model, POLICY_BOUNDS "?budget=6", &other));
 	OK(skv_seq_new_from(other, NULL, 0, prompt, PREFIX_PROMPT, &b));
 	ck_assert_uint_eq(skv_seq_len(b), PREFIX_SEALED);
 	skv_disconnect(second);
@@ -224,7 +210,7 @@ START_TEST(decompressed)
 
 	OK(skv_open(client, &w.model, "full", &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &a));
-	OK(skv_seq_policy(a, "kivi?residual=16&block=32"));
+	OK(skv_seq_policy(a, POLICY_QUANTIZES "?residual=16&block=32"));
 	prefix_read(&w, a, prompt, 0, 600, true, NULL);
 	prefix_read(&w, a, prompt, 600, 601, false, NULL);
 	OK(skv_seq_policy(a, NULL));
@@ -252,7 +238,7 @@ START_TEST(other_policies)
 
 	OK(skv_open(client, &w.model, "full", &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &a));
-	OK(skv_seq_policy(a, "quest?budget=6"));
+	OK(skv_seq_policy(a, POLICY_BOUNDS "?budget=6"));
 	prefix_read(&w, a, prompt, 0, 300, true, NULL);
 	FAILS(skv_seq_seal(a, SKV_ALL, NULL), ESTALE, "session's policy");
 	OK(skv_seq_policy(a, NULL));
@@ -268,7 +254,7 @@ START_TEST(other_policies)
 	/* it begins with a prefix, and so belongs to the same policy */
 	prefix_read(&w, b, prompt, 256, PREFIX_PROMPT, true, NULL);
 	OK(skv_seq_seal(b, SKV_ALL, NULL));
-	OK(skv_seq_policy(b, "quest?budget=6"));
+	OK(skv_seq_policy(b, POLICY_BOUNDS "?budget=6"));
 	prefix_read(&w, b, prompt, 0, 1, false, NULL);
 	FAILS(skv_seq_seal(b, SKV_ALL, NULL), ESTALE, "session's policy");
 	skv_close(w.session);
@@ -281,12 +267,11 @@ END_TEST
  */
 START_TEST(compressed_blocks)
 {
-	static const int of[] = {RECORD_KINDS};
-	const char *spec = kinds[of[_i]].spec;
+	const struct policy_row *row = compressing(_i);
 	struct skv_seq *a, *b;
 	float *want;
 
-	open_with(spec);
+	open_with(row);
 	OK(skv_seq_new(w.session, NULL, 0, &a));
 	prefix_read(&w, a, prompt, 0, 256, true, NULL);
 	OK(skv_seq_seal(a, SKV_ALL, NULL));
@@ -308,7 +293,7 @@ START_TEST(compressed_blocks)
 	OK(skv_seq_drop(b));
 	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_SEALED, &b), 256);
 	prefix_read(&w, b, prompt, 256, PREFIX_SEALED, true, NULL);
-	same_as(want, b, prompt, spec);
+	same_as(want, b, prompt, row->spec);
 	free(want);
 	skv_close(w.session);
 }
@@ -317,10 +302,13 @@ END_TEST
 /* The codec's file has another content under the same name: what was sealed with one is not found with the other. */
 START_TEST(another_compressor)
 {
+	const struct policy_row *row = compressing(0);
 	struct skv_seq *seq;
 
+	for (int i = 1; !row->codec; i++)
+		row = compressing(i);
 	for (int i = 0; i < 2; i++) {
-		open_with(kinds[12].spec);
+		open_with(row);
 		ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &seq), 0);
 		prefix_read(&w, seq, prompt, 0, PREFIX_SEALED, true, NULL);
 		OK(skv_seq_seal(seq, SKV_ALL, NULL));
@@ -351,8 +339,11 @@ static void seal_alone(const char *spec, int tell)
 /* An engine dies while it compresses what it seals: all layers of the sequence are as before or as after. */
 START_TEST(killed_while_sealing)
 {
-	static const char *const specs[] = {"kivi?residual=256&block=32",
-	                                    "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=256&block=16&stride=7&n_refs=4&ref_bits=8"};
+	static const char *const specs[] = {
+		POLICY_QUANTIZES "?residual=256&block=32",
+		POLICY_LATENT "?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=256&block=16&stride=7&n_refs=4&"
+		              "ref_bits=8",
+	};
 	unsigned compressed = 0, as_it_was = 0;
 	float *want[2], *got;
 	struct skv_seq *seq;
@@ -409,7 +400,7 @@ START_TEST(dialogues)
 	struct skv_seq *a, *b;
 	uint32_t len = 0;
 
-	OK(skv_open(client, &w.model, "delta?budget=6&layers=0,2&dense=1", &w.session));
+	OK(skv_open(client, &w.model, POLICY_PAGES "?budget=6&layers=0,2&dense=1", &w.session));
 	for (uint32_t turn = 1; turn <= 7; turn++) {
 		const uint32_t n = turn * 100;
 
@@ -431,7 +422,7 @@ END_TEST
 /* The next daemon, after a kill or a stop, finds the prefixes; one with another secret finds none, and frees them. */
 START_TEST(after_a_restart)
 {
-	static const char *const specs[] = {"full", "kivi?residual=64&block=64&bits=2&scale_block=32"};
+	static const char *const specs[] = {"full", POLICY_QUANTIZES "?residual=64&block=64&bits=2&scale_block=32"};
 	const char *options[] = {"--pool-bytes=64M", "--segment-bytes=1M", "--account-bytes=48M", devmem_is_device() ? "--cuda=required" : "--cuda=off",
 	                         "--cuda-segment-bytes=2M", NULL, NULL};
 	char file[] = "/tmp/skv-secret.XXXXXX", option[80];
@@ -517,22 +508,24 @@ START_TEST(from_disk)
 	prefix_model(&w, "prefix");
 	prefix_prompt(prompt, 1);
 	OK(skv_connect(&client, manager_socket));
-	for (int i = 0; i < KINDS; i++) {
-		if (kinds[i].seals == NEVER || !strncmp(kinds[i].spec, CODEC, strlen(CODEC)))
+	for (int i = 0, restarts = 0; i < policy_rows(SET_PREFIXES); i++) {
+		const struct policy_row *row = policy_row(SET_PREFIXES, i);
+
+		if (action_of(row) == SKV_ACT_EVICT || row->codec)
 			continue;
-		OK(skv_open(client, &w.model, kinds[i].spec, &w.session));
+		OK(skv_open(client, &w.model, row->spec, &w.session));
 		OK(skv_seq_new(w.session, NULL, 0, &a));
 		prefix_read(&w, a, prompt, 0, PREFIX_SEALED, true, NULL);
-		if (kinds[i].seals == RECORDS)
+		if (action_of(row) == SKV_ACT_COMPRESS)
 			OK(skv_seq_seal(a, SKV_ALL, NULL));
 		want = prefix_go_on(&w, a, prompt);
 		OK(skv_seq_seal(a, PREFIX_PROMPT, NULL));
 		ck_assert_uint_eq(park_all(), 1);
 		for (int round = 0; round < 2; round++) {
 			ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &b), PREFIX_SEALED);
-			same_as(want, b, prompt, kinds[i].spec);
-			if (round == 0 && i < 2) {
-				(void)manager_end(i ? SIGTERM : SIGKILL);
+			same_as(want, b, prompt, row->spec);
+			if (round == 0 && restarts < 2) {
+				(void)manager_end(restarts++ ? SIGTERM : SIGKILL);
 				manager_start(options);
 			}
 		}
@@ -556,8 +549,8 @@ int main(void)
 	Suite *s = begin_suite("test-client-prefix");
 	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, decompressed, other_policies, another_compressor, dialogues, NULL);
 
-	tcase_add_loop_test(t, as_if_read, 0, KINDS);
-	tcase_add_loop_test(t, compressed_blocks, 0, 6);
+	tcase_add_loop_test(t, as_if_read, 0, policy_rows(SET_PREFIXES));
+	tcase_add_loop_test(t, compressed_blocks, 0, n_compressing());
 	tcase_add_loop_test(t, killed_while_sealing, 0, 2);
 	t = add_case(s, "restart", 60, NULL, NULL, from_disk, NULL);
 	tcase_add_loop_test(t, after_a_restart, 0, 2);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 #include "tests/support/rank-group.h"
 #include "tests/support/reference-attention.h"
 #include "tests/support/reference-codec.h"
@@ -21,35 +22,6 @@
 #define LISTED 96u
 #define STEPS 12u
 #define SPLITS 3u
-#define CODEC "codec:" /* before a spec that needs a codec */
-
-static const struct {
-	const char *spec;
-	bool shared; /* selects for all heads at once, or compresses them together */
-} policies[] = {
-	{"full", false},
-	{"streaming?budget=60&sinks=4", false},
-	{"sketch?bits=2&budget=40&recent=8", false},
-	{"sketch?bits=4&budget=40&recent=8", false},
-	{"quest?budget=5", false},
-	{"kascade?layers=1,3&budget=40", false},
-	{"kascade?layers=1,3&budget=40&scores=sketch&bits=3", false},
-	{"tidal?layers=1,4&budget=40", false},
-	{"h2o?budget=60", false},
-	{"snapkv?budget=60&window=8", false},
-	{"raas?budget=6", false},
-	{"kivi?bits=4&residual=32", false},
-	{"delta?layers=1,3&budget=5&recent=2", true},
-	{"delta?layers=1,3&budget=5&recent=2&scores=sketch&bits=4", true},
-	{"omnikv?layers=1,4&budget=40", true},
-	{"omnikv?layers=1,4&budget=40&scores=sketch&bits=2", true},
-	{"quest?variant=shared&budget=5", true},
-	{CODEC "deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES, true},
-	{CODEC "deltakv?budget=40&recent=8&layers=1&dense=1&bits=16&scale_block=32&ref_bits=4&full_bits=4&residual=50&block=32&" REFMODEL_CODES, true},
-	{"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4&ref_bits=8", true},
-	{CODEC "palu?bits=8&scale_block=32&residual=16&block=16", true},
-};
-#define N_POLICIES (sizeof(policies) / sizeof(*policies))
 
 /* One split: ranks with their sessions. */
 struct split {
@@ -83,7 +55,6 @@ struct run {
 	struct result *result;
 };
 
-static char codec[64];
 static struct skv_model whole;
 static struct split splits[SPLITS];
 
@@ -191,17 +162,6 @@ static void step(struct plan *p)
 	free(result);
 }
 
-/* The spec of a policy; its codec covers all heads. */
-static const char *spec_of(const char *policy, char *to, size_t bytes)
-{
-	if (strncmp(policy, CODEC, strlen(CODEC)))
-		return policy;
-	snprintf(codec, sizeof(codec), "%.50s/codec", daemon_.dir);
-	(strstr(policy, "palu") ? refmodel_codec_alone : refmodel_codec)(&whole, 1 + rnd_below(1000), codec);
-	snprintf(to, bytes, "%s&file=%s", policy + strlen(CODEC), codec);
-	return to;
-}
-
 /* One split of one rank, and further ones of as many as divide the kv heads. */
 static void open_ranks(const char *spec)
 {
@@ -274,10 +234,10 @@ static void check_calls(bool shared, uint64_t steps)
 /* Prompts of a few tokens and of several state pages, in chunks; then steps of some of the sequences. */
 START_TEST(as_one_rank)
 {
-	const uint32_t policy = (uint32_t)_i % N_POLICIES, kv_heads[] = {4, 6, 8};
-	const char *spec = policies[policy].spec;
-	const bool compresses = strstr(spec, "kivi") || strstr(spec, "deltakv") || strstr(spec, "palu");
-	char with_codec[256];
+	const struct policy_row *row = policy_row(SET_RANKS, _i);
+	const bool compresses = policy_action(row->spec) == SKV_ACT_COMPRESS;
+	const uint32_t kv_heads[] = {4, 6, 8};
+	char spec[POLICY_SPEC];
 	struct plan p = {.flags = SKV_STEP_PROMPT};
 
 	rnd_begin((uint64_t)_i);
@@ -287,7 +247,8 @@ START_TEST(as_one_rank)
 	whole.n_kv_heads = kv_heads[rnd_below(3)];
 	whole.n_heads = whole.n_kv_heads * (1 + rnd_below(4));
 	whole.head_dim = 32 * (2 + rnd_below(3));
-	open_ranks(spec_of(spec, with_codec, sizeof(with_codec)));
+	policy_codecs(&whole, 1 + rnd_below(1000), daemon_.dir); /* of all heads */
+	open_ranks(policy_row_spec(row, daemon_.dir, spec));
 	for (uint32_t i = 0; i < SEQS; i++)
 		for (uint32_t pieces = 1 + rnd_below(3); pieces; pieces--) {
 			memset(p.n, 0, sizeof(p.n));
@@ -302,7 +263,7 @@ START_TEST(as_one_rank)
 			p.n[i] = i == t % SEQS || rnd_below(3) > 0;
 		step(&p);
 	}
-	check_calls(policies[policy].shared, STEPS);
+	check_calls(row->all_heads, STEPS);
 }
 END_TEST
 
@@ -321,8 +282,6 @@ static void model_of_two(struct skv_model *m)
 /* What ranks cannot agree on is refused at open, for a sequence, or at a swap. */
 START_TEST(refused)
 {
-	static const char *const never[] = {"kascade?variant=shared&budget=40", "lessismore?budget=40", "adakv?budget=60",
-	                                    "quest?variant=sglang&budget=5"};
 	struct rank_group g;
 	struct skv_session *s;
 	struct skv_model m;
@@ -330,20 +289,21 @@ START_TEST(refused)
 
 	rank_group_begin(&g, 2);
 	model_of_two(&m);
-	FAILS(skv_open(client, &m, "delta?budget=5", &s), EINVAL, "all_reduce_max");
-	FAILS(skv_open(client, &m, "omnikv?budget=40", &s), EINVAL, "rank 1 of 2");
-	OK(skv_open(client, &m, "quest?budget=5", &s));
+	FAILS(skv_open(client, &m, POLICY_PAGES "?budget=5", &s), EINVAL, "all_reduce_max");
+	FAILS(skv_open(client, &m, POLICY_TOKENS "?budget=40", &s), EINVAL, "rank 1 of 2");
+	OK(skv_open(client, &m, POLICY_BOUNDS "?budget=5", &s));
 	OK(skv_seq_new(s, NULL, 0, &q));
-	FAILS(skv_seq_policy(q, "delta?budget=5"), EINVAL, "all_reduce_max");
-	ck_assert(!strncmp(skv_seq_policy_spec(q), "quest?", 6));
-	ck_assert_int_eq(raw_policy_swap(op, "delta?budget=5"), 0);
+	FAILS(skv_seq_policy(q, POLICY_PAGES "?budget=5"), EINVAL, "all_reduce_max");
+	ck_assert(!strncmp(skv_seq_policy_spec(q), POLICY_BOUNDS "?", strlen(POLICY_BOUNDS "?")));
+	ck_assert_int_eq(raw_policy_swap(op, POLICY_PAGES "?budget=5"), 0);
 	OK(skv_step_begin(s, &SKV_STEP_ITEM(.seq = q, .n_tokens = 1, .flags = SKV_STEP_PROMPT), 1, devmem_stream()));
 	ck_assert_msg(strstr(skv_policy_error(s), "all_reduce_max"), "'%s'", skv_policy_error(s));
-	ck_assert(!strncmp(skv_policy_spec(s), "quest?", 6));
+	ck_assert(!strncmp(skv_policy_spec(s), POLICY_BOUNDS "?", strlen(POLICY_BOUNDS "?")));
 	skv_close(s);
 	rank_group_join(&g, 1, &m);
-	for (size_t i = 0; i < sizeof(never) / sizeof(*never); i++)
-		FAILS(skv_open(client, &m, never[i], &s), ENOTSUP, "by the largest score of any head");
+	for (int i = 0; i < policy_rows(SET_NO_RANKS); i++)
+		FAILS(skv_open(client, &m, policy_row(SET_NO_RANKS, i)->spec, &s), ENOTSUP,
+		      "by the largest score of any head");
 	rank_group_end(&g);
 }
 END_TEST
@@ -413,7 +373,7 @@ static void run_failing(void *ctx, uint32_t at)
 
 START_TEST(failed)
 {
-	open_pair("delta?layers=1,3&budget=5", NULL);
+	open_pair(POLICY_PAGES "?layers=1,3&budget=5", NULL);
 	rank_group_run(&pair.group, run_failing, NULL);
 	rank_group_end(&pair.group);
 }
@@ -463,7 +423,8 @@ static void run_again(void *ctx, uint32_t at)
 
 START_TEST(unconfirmed)
 {
-	static const char *const specs[] = {"h2o?budget=60", "streaming?budget=60&sinks=4", "delta?layers=1,3&budget=5"};
+	static const char *const specs[] = {POLICY_SCORES "?budget=60", POLICY_WINDOW "?budget=60&sinks=4",
+	                                    POLICY_PAGES "?layers=1,3&budget=5"};
 
 	open_pair(specs[_i], "both");
 	rank_group_run(&pair.group, run_unconfirmed, NULL);
@@ -492,7 +453,7 @@ static void run_swapped(void *ctx, uint32_t at)
 
 	for (uint32_t i = 0; i < SWAP_STEPS; i++) {
 		if (i == 2 && at == 1)
-			ck_assert_int_eq(raw_policy_swap(op, "delta?layers=1,3&budget=5"), 0);
+			ck_assert_int_eq(raw_policy_swap(op, POLICY_PAGES "?layers=1,3&budget=5"), 0);
 		run_step(r, i ? 1 : 100, i ? 0 : SKV_STEP_PROMPT);
 		snprintf(pair.spec[at][i], sizeof(pair.spec[at][i]), "%.20s", skv_policy_spec(r->session));
 		OK(skv_step_end(r->session, NULL, NULL));
@@ -501,12 +462,12 @@ static void run_swapped(void *ctx, uint32_t at)
 
 START_TEST(swapped)
 {
-	open_pair("quest?budget=5", NULL);
+	open_pair(POLICY_BOUNDS "?budget=5", NULL);
 	rank_group_run(&pair.group, run_swapped, NULL);
 	for (uint32_t i = 0; i < SWAP_STEPS; i++)
 		ck_assert_msg(!strcmp(pair.spec[0][i], pair.spec[1][i]), "step %u: %s and %s", i, pair.spec[0][i], pair.spec[1][i]);
-	ck_assert(!strncmp(pair.spec[0][2], "quest", 5));
-	ck_assert(!strncmp(pair.spec[0][SWAP_STEPS - 1], "delta", 5));
+	ck_assert(!strncmp(pair.spec[0][2], POLICY_BOUNDS, strlen(POLICY_BOUNDS)));
+	ck_assert(!strncmp(pair.spec[0][SWAP_STEPS - 1], POLICY_PAGES, strlen(POLICY_PAGES)));
 	rank_group_end(&pair.group);
 }
 END_TEST
@@ -573,7 +534,7 @@ START_TEST(prefixes)
 
 	for (uint32_t i = 0; i < PROMPT; i++)
 		prompt[i] = (int32_t)rnd_below(50000);
-	open_pair("delta?layers=1,3&budget=5", NULL);
+	open_pair(POLICY_PAGES "?layers=1,3&budget=5", NULL);
 	rank_group_run(&pair.group, run_sealing, (void *)sealed[_i]);
 	rank_group_run(&pair.group, run_begin_one_fails, NULL);
 	for (int i = 0; i < 2; i++) {
@@ -592,6 +553,6 @@ int main(void)
 
 	tcase_add_loop_test(t, unconfirmed, 0, 3);
 	tcase_add_loop_test(t, prefixes, 0, 4);
-	add_share(t, as_one_rank, (int)N_POLICIES, 3);
+	add_share(t, as_one_rank, policy_rows(SET_RANKS), 3);
 	return run_suite(s);
 }

@@ -14,40 +14,36 @@
 
 #include "tests/support/child.h"
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 320u
 
 static struct refmodel w;
-static char spec[256];
+static char spec[POLICY_SPEC];
 static uint32_t n_steps;
 
-/* Policies, and what can be taken back under them. */
-static const struct kind {
-	const char *spec;
-	bool always;  /* truncation to any length */
-	bool evicts;  /* by scores: one row a step, and truncation only to 0 */
-	bool windows; /* rows of a prompt after a truncation may see less */
-} kinds[] = {
-	{"sketch?budget=60&recent=16", true, false, false},
-	{"full", true, false, false},
-	{"quest?budget=6&dense=1", true, false, false},
-	{"delta?budget=6&layers=0,2&dense=1", true, false, false},
-	{"omnikv?budget=80&layers=1&dense=1", true, false, false},
-	{"omnikv?budget=80&layers=1&dense=1&scores=sketch", true, false, false},
-	{"kascade?budget=80&layers=0,2", true, false, false},
-	{"tidal?budget=80", true, false, false},
-	{"lessismore?budget=80", true, false, false},
-	{"streaming?budget=64&sinks=4&dense=1", false, false, true},
-	{"kivi?residual=16&block=32", false, false, false},
-	{"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES, false,
-	 false, false},
-#define ROWS_KINDS 12 /* the kinds before this line may decode several rows a step */
-	{"h2o?budget=60&dense=1", false, true, false},
-	{"snapkv?budget=60", false, true, false},
-	{"raas?budget=13&alpha=0.02&dense=1", false, true, false},
-};
-#define KINDS (int)(sizeof(kinds) / sizeof(*kinds))
+/* Under these only rows of one step can be taken back, and a step has one row. */
+static bool evicts(const struct policy_row *row)
+{
+	return policy_action(row->spec) == SKV_ACT_EVICT && !policy_evicts_by_position(row->spec);
+}
+
+/* Under these truncation to any length works. */
+static bool keeps_rows(const struct policy_row *row)
+{
+	return policy_action(row->spec) == SKV_ACT_NONE || policy_action(row->spec) == SKV_ACT_SELECT;
+}
+
+/* Policies under which a step may have several rows: those before the ones that evict by scores. */
+static int n_of_rows(void)
+{
+	int n = 0;
+
+	while (!evicts(policy_row(SET_REWINDS, n)))
+		n++;
+	return n;
+}
 
 static void setup(void)
 {
@@ -56,17 +52,18 @@ static void setup(void)
 	refmodel_packable(&w.model);
 }
 
-static void open_with(const char *policy)
+static void open_spec(const char *text)
 {
-	char codec[80];
-
-	snprintf(spec, sizeof(spec), "%s", policy);
-	if (!strncmp(policy, "deltakv", 7)) {
-		snprintf(codec, sizeof(codec), "%.60s/codec", daemon_.dir);
-		refmodel_codec(&w.model, 1, codec);
-		snprintf(spec, sizeof(spec), "%s&file=%s", policy, codec);
-	}
+	snprintf(spec, sizeof(spec), "%s", text);
 	OK(skv_open(client, &w.model, spec, &w.session));
+}
+
+static void open_with(const struct policy_row *row)
+{
+	char text[POLICY_SPEC];
+
+	policy_codecs(&w.model, 1, daemon_.dir);
+	open_spec(policy_row_spec(row, daemon_.dir, text));
 }
 
 /* ---- twins ----------------------------------------------------------------------------------- */
@@ -161,18 +158,19 @@ static void speculate(struct past *p, uint32_t most)
 /* Partly accepted rows leave what steps of single rows leave. */
 START_TEST(rejected_rows)
 {
+	const struct policy_row *row = policy_row(SET_REWINDS, _i);
 	struct past p = {.len = 0};
 
 	rnd_begin((uint64_t)_i);
-	open_with(kinds[_i].spec);
+	open_with(row);
 	OK(skv_seq_new(w.session, NULL, 0, &p.seq));
 	read_some(&p, 1 + rnd_below(150));
 	for (int round = 0; round < 2; round++) {
 		for (uint32_t i = 3 + rnd_below(8); i > 0 && p.len + SKV_STEP_ROWS < TOKENS; i--)
-			speculate(&p, kinds[_i].evicts ? 1 : SKV_STEP_ROWS);
+			speculate(&p, evicts(row) ? 1 : SKV_STEP_ROWS);
 		check_twin(&p, 3);
 	}
-	if (kinds[_i].evicts)
+	if (evicts(row))
 		FAILS(skv_step_begin(w.session, &SKV_STEP_ITEM(.seq = p.seq, .n_tokens = 2), 1, devmem_stream()), ENOTSUP,
 		      "evicts by scores");
 	skv_close(w.session);
@@ -191,7 +189,7 @@ START_TEST(rows_as_steps)
 	size_t width;
 
 	rnd_begin((uint64_t)_i);
-	open_with(kinds[_i].spec);
+	open_with(policy_row(SET_REWINDS, _i));
 	OK(skv_seq_new(w.session, NULL, 0, &p.seq));
 	read_some(&p, 16 + 32 * rnd_below(5) + rnd_below(7));
 	for (int i = 0; i < 8; i++)
@@ -216,22 +214,22 @@ END_TEST
 /* Truncate to any length, or fork there; or it is refused, and nothing has changed. */
 START_TEST(shorter)
 {
-	const struct kind *k = &kinds[_i];
+	const struct policy_row *row = policy_row(SET_REWINDS, _i);
 	struct past p = {.len = 0};
 	uint32_t refused = 0;
 
 	rnd_begin((uint64_t)_i);
-	open_with(k->spec);
+	open_with(row);
 	OK(skv_seq_new(w.session, NULL, 0, &p.seq));
 	for (int round = 0; round < 6; round++) {
 		uint32_t n, was;
 		struct skv_seq *fork;
 		int e;
 
-		if (p.len == 0 || (p.len < 100 && !k->windows))
+		if (p.len == 0 || (p.len < 100 && !policy_evicts_by_position(row->spec)))
 			read_some(&p, 20 + rnd_below(120));
 		for (uint32_t i = rnd_below(24); i > 0 && p.len + SKV_STEP_ROWS < TOKENS; i--)
-			speculate(&p, k->evicts ? 1 : 1 + rnd_below(4));
+			speculate(&p, evicts(row) ? 1 : 1 + rnd_below(4));
 		was = p.len;
 		n = rnd_below(8) == 0 ? 0 : rnd_below(2) ? rnd_below(p.len + 1) : p.len - rnd_below(p.len < 20 ? p.len + 1 : 20);
 		if (round % 2) {
@@ -244,7 +242,7 @@ START_TEST(shorter)
 			e = skv_seq_truncate(p.seq, n, 77);
 		}
 		if (e == -ESTALE) {
-			ck_assert_msg(!k->always && n > 0 && n < p.len, "%s: %s", spec, skv_last_error());
+			ck_assert_msg(!keeps_rows(row) && n > 0 && n < p.len, "%s: %s", spec, skv_last_error());
 			ck_assert_str_ne(skv_last_error(), "");
 			refused++;
 			n = p.len;
@@ -259,7 +257,7 @@ START_TEST(shorter)
 		if (p.len > 0)
 			check_twin(&p, 2);
 	}
-	ck_assert(!k->evicts || refused > 0);
+	ck_assert(!evicts(row) || refused > 0);
 	FAILS(skv_seq_truncate(p.seq, p.len + 1, -1), EINVAL, "first");
 	skv_close(w.session);
 }
@@ -268,11 +266,12 @@ END_TEST
 /* One sequence of a step is cancelled, with rows of a prompt or a decode row: only this one was not in the step. */
 START_TEST(cancelled)
 {
+	const struct policy_row *row = policy_row(SET_REWINDS, _i);
 	enum { N = 4 };
 	struct past p[N] = {0};
 
 	rnd_begin((uint64_t)_i);
-	open_with(kinds[_i].spec);
+	open_with(row);
 	for (int i = 0; i < N; i++) {
 		OK(skv_seq_new(w.session, NULL, 0, &p[i].seq));
 		read_some(&p[i], 1 + rnd_below(90));
@@ -283,12 +282,12 @@ START_TEST(cancelled)
 		uint32_t accepted[N], n = 0;
 
 		for (int i = 0; i < N; i++) {
-			bool prompt = rnd_below(4) == 0 && !kinds[_i].windows;
+			bool prompt = rnd_below(4) == 0 && !policy_evicts_by_position(row->spec);
 
 			items[i] = SKV_STEP_ITEM(.seq = p[i].seq, .n_tokens = prompt ? 1 + rnd_below(30) : 1,
 			                         .flags = prompt ? SKV_STEP_PROMPT : 0);
 			/* before a prompt, evicted slots are put in order and stay so: sums then have another order */
-			accepted[i] = rnd_below(3) || (prompt && kinds[_i].evicts) ? items[i].n_tokens : 0;
+			accepted[i] = rnd_below(3) || (prompt && evicts(row)) ? items[i].n_tokens : 0;
 			for (uint32_t j = 0; j < items[i].n_tokens; j++)
 				content[n++] = rnd64();
 		}
@@ -354,7 +353,7 @@ static bool is_as(struct skv_seq *q, const struct past *p)
 }
 
 /* The sequence is as the last engine left it: as before the change or as after, and goes on as its twin. */
-static void take_over(const struct kind *k)
+static void take_over(const struct policy_row *row)
 {
 	struct skv_client *c;
 	struct skv_seq *q, *fork;
@@ -362,7 +361,7 @@ static void take_over(const struct kind *k)
 	int e = skv_connect(&c, daemon_.socket);
 
 	if (e == 0)
-		e = skv_open(c, &w.model, k->spec, &w.session);
+		e = skv_open(c, &w.model, row->spec, &w.session);
 	if (e == 0)
 		e = skv_seq_attach(w.session, "victim", &q);
 	if (e == -ENOENT)
@@ -388,14 +387,14 @@ static void take_over(const struct kind *k)
 }
 
 /* Go on for a while; then change the sequence, and die at an instruction of the change or of what follows it. */
-static void engine(const struct kind *k)
+static void engine(const struct policy_row *row)
 {
 	struct past *p = &shared->is;
 	uint64_t content[SKV_STEP_ROWS];
 	uint32_t n, accepted = 0;
 	struct skv_step_item item;
 
-	take_over(k);
+	take_over(row);
 	if (p->len < 40)
 		read_some(p, 60);
 	for (uint32_t i = rnd_below(4); i > 0 && p->len + 2 * SKV_STEP_ROWS < TOKENS; i--)
@@ -427,7 +426,7 @@ static void engine(const struct kind *k)
 /* SIGKILL at any instruction of a truncation, or of a commit of some rows, leaves the state before or after it. */
 START_TEST(killed)
 {
-	const struct kind *k = &kinds[_i];
+	const struct policy_row *row = policy_row(SET_REWINDS, _i);
 
 	rnd_begin((uint64_t)_i);
 	skv_disconnect(client);
@@ -442,7 +441,7 @@ START_TEST(killed)
 		(void)rnd64();
 		pid = child_fork();
 		if (pid == 0)
-			engine(k);
+			engine(row);
 		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 		ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "an engine found something wrong: %s", child_problem());
 		for (int wait = 0; raw_leased(op) > 0; wait++) {
@@ -465,9 +464,9 @@ START_TEST(rejected_after_eviction)
 
 	for (uint32_t i = 0; i < TOKENS; i++)
 		content[i] = refmodel_content(1, i);
-	open_with("full");
+	open_spec("full");
 	OK(skv_seq_new(w.session, "evicted", 0, &p.seq));
-	OK(skv_seq_policy(p.seq, "snapkv?budget=30&window=8"));
+	OK(skv_seq_policy(p.seq, POLICY_OBSERVATION "?budget=30&window=8"));
 	go(&p, content, 30 + (uint32_t)_i, 30 + (uint32_t)_i, true, NULL);
 	go(&p, content + p.len, 1, 1, false, NULL);
 	OK(skv_seq_policy(p.seq, NULL));
@@ -490,9 +489,9 @@ START_TEST(begun_again)
 
 	for (uint32_t i = 0; i < TOKENS; i++)
 		content[i] = refmodel_content(1, i);
-	open_with(kinds[ROWS_KINDS - 1].spec);
+	open_with(policy_row(SET_REWINDS, n_of_rows() - 1));
 	OK(skv_seq_new(w.session, NULL, 0, &p.seq));
-	OK(skv_seq_policy(p.seq, "h2o?budget=60"));
+	OK(skv_seq_policy(p.seq, POLICY_SCORES "?budget=60"));
 	go(&p, content, 100, 100, true, NULL);
 	go(&p, content + 100, 1, 1, false, NULL);
 	OK(skv_seq_policy(p.seq, NULL));
@@ -512,12 +511,12 @@ START_TEST(loaded_again)
 
 	for (uint32_t i = 0; i < TOKENS; i++)
 		content[i] = refmodel_content(1, i);
-	open_with("raas?budget=8&dense=1");
+	open_spec(POLICY_EVICTED_PAGES "?budget=8&dense=1");
 	OK(skv_seq_new(w.session, NULL, 0, &p.seq));
 	go(&p, content, 20, 20, true, NULL);
 	while (p.len < 130 + (uint32_t)_i)
 		go(&p, content + p.len, 1, 1, false, NULL);
-	ck_assert_int_eq(raw_policy_load(op, fix_built("policies/.libs/raas.so")), 0);
+	ck_assert_int_eq(raw_policy_load(op, fix_built("policies/.libs/" POLICY_EVICTED_PAGES ".so")), 0);
 	if (_i % 2)
 		ck_assert_int_eq(raw_policy_swap(op, spec), 0);
 	else
@@ -532,10 +531,10 @@ int main(void)
 	TCase *t = add_case(s, "rewind", 120, setup, client_end, NULL);
 	int first = devmem_is_device();
 
-	tcase_add_loop_test(t, rows_as_steps, first, ROWS_KINDS);
-	tcase_add_loop_test(t, rejected_rows, first, KINDS);
-	tcase_add_loop_test(t, shorter, first, KINDS);
-	tcase_add_loop_test(t, cancelled, first, KINDS);
+	tcase_add_loop_test(t, rows_as_steps, first, n_of_rows());
+	tcase_add_loop_test(t, rejected_rows, first, policy_rows(SET_REWINDS));
+	tcase_add_loop_test(t, shorter, first, policy_rows(SET_REWINDS));
+	tcase_add_loop_test(t, cancelled, first, policy_rows(SET_REWINDS));
 	tcase_add_test(t, begun_again);
 	tcase_add_loop_test(t, loaded_again, 0, 16);
 	tcase_add_loop_test(t, rejected_after_eviction, 0, SKV_PAGE_TOKENS);

@@ -7,19 +7,10 @@
 #include <string.h>
 
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 
 #define MAX_TOKENS 2000u
 #define ROWS 600u /* of a prompt at most */
-
-static const char *const specs[] = {
-        "full", "streaming?budget=128&dense=1", "quest?budget=0.25&dense=1", "delta?budget=0.25&layers=2,4",
-        "adakv?budget=60&window=8&interval=8", "h2o?budget=60&dense=1", "snapkv?budget=70&window=16",
-        "raas?budget=8&dense=1", "kivi?dense=1",
-        "full?prefill=streaming&prefill_sinks=4&prefill_window=50",
-        "full?prefill=hip",
-        "quest?budget=0.25&dense=1&prefill=streaming+delta&prefill_sinks=4&prefill_window=50&prefill_gamma=16&prefill_tail=16",
-};
-#define N_SPECS (sizeof(specs) / sizeof(specs[0]))
 
 static struct skv_model model;
 static struct skv_session *session;
@@ -91,7 +82,7 @@ static void tenant_goes(uint64_t all)
 /* A prompt for which the pool has as many pages as it needs, or one less. */
 START_TEST(need_is_what_begin_takes)
 {
-	const char *spec = specs[(size_t)_i % N_SPECS];
+	const char *spec = policy_row(SET_ROOM, _i % policy_rows(SET_ROOM))->spec;
 
 	for (int round = 0; round < 6; round++) {
 		uint32_t n = 1 + rnd_below(ROWS), chunk = round % 2 ? 1 + rnd_below(n) : n;
@@ -231,6 +222,6 @@ int main(void)
 	TCase *t = add_case(s, "room", 120, setup, teardown, what_is_set_aside_is_no_room, what_was_given_up_is_room, questions_are_checked,
 	                    a_quota_is_the_limit, NULL);
 
-	tcase_add_loop_test(t, need_is_what_begin_takes, 0, 2 * N_SPECS);
+	tcase_add_loop_test(t, need_is_what_begin_takes, 0, 2 * policy_rows(SET_ROOM));
 	return run_suite(s);
 }

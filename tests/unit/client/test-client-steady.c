@@ -9,15 +9,11 @@
 
 #include "libclient/seq.h"
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 
 #define SEQS 5u
 #define PADDED 6u /* with padding, on a device */
 #define TOKENS 600u
-
-static const char *const specs[] = {
-	"full", "quest?budget=8&dense=1", "streaming?budget=64", "h2o?budget=48", "quest?budget=8&dense=1&prefill=streaming+delta",
-};
-#define N_SPECS (sizeof(specs) / sizeof(*specs))
 
 static struct skv_model model;
 static struct skv_session *session;
@@ -143,10 +139,15 @@ static void prompt(uint32_t i)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void open_all(uint32_t spec)
+static const char *any_spec(int i)
+{
+	return policy_row(SET_STEADY, i % policy_rows(SET_STEADY))->spec;
+}
+
+static void open_all(const char *spec)
 {
 	refmodel_model(&model, "steady", rnd_below(3), TOKENS);
-	OK(skv_open(client, &model, specs[spec], &session));
+	OK(skv_open(client, &model, spec, &session));
 	for (uint32_t i = 0; i < SEQS; i++) {
 		OK(skv_seq_new(session, NULL, 0, &seqs[i]));
 		prompt(i);
@@ -169,7 +170,7 @@ static void disturb(void)
 		skv_seq_truncate(seqs[i], len - rnd_below(len < 20 ? len : 20), -1);
 		break;
 	case 2:
-		OK(skv_seq_policy(seqs[i], rnd_below(3) ? specs[rnd_below(N_SPECS)] : NULL));
+		OK(skv_seq_policy(seqs[i], rnd_below(3) ? any_spec((int)rnd_below(100)) : NULL));
 		break;
 	case 3:
 		OK(skv_seq_drop(seqs[i]));
@@ -186,15 +187,17 @@ static void disturb(void)
 
 START_TEST(as_in_full)
 {
+	const char *spec = any_spec(_i);
+
 	rnd_begin((uint64_t)_i);
 	n_steady = 0;
-	open_all((uint32_t)_i % N_SPECS);
+	open_all(spec);
 	for (uint32_t i = 0; i < 250; i++) {
 		if (i > 20 && rnd_below(8) == 0) /* it may give a sequence a policy without steady steps */
 			disturb();
 		decode(rnd_below(16) ? SEQS : 1 + rnd_below(SEQS), -1);
 	}
-	if (_i % N_SPECS != 3)
+	if (policy_action(spec) != SKV_ACT_EVICT || policy_evicts_by_position(spec))
 		ck_assert_uint_gt(n_steady, 0);
 	skv_close(session);
 }
@@ -206,7 +209,7 @@ START_TEST(to_the_end)
 	struct skv_step_item item;
 	uint32_t n = 0;
 
-	open_all(0);
+	open_all("full");
 	item = SKV_STEP_ITEM(.seq = seqs[0], .n_tokens = 1);
 	for (; skv_seq_len(seqs[0]) < TOKENS; n++) {
 		OK(skv_step_begin(session, &item, 1, NULL));
@@ -224,6 +227,6 @@ int main(void)
 	Suite *s = begin_suite("test-client-steady");
 	TCase *t = add_case(s, "steady", 60, setup, client_end, to_the_end, NULL);
 
-	tcase_add_loop_test(t, as_in_full, 0, 2 * N_SPECS);
+	tcase_add_loop_test(t, as_in_full, 0, 2 * policy_rows(SET_STEADY));
 	return run_suite(s);
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "tests/support/client-test.h"
+#include "tests/support/policies.h"
 
 #define TIMEOUT_MS 150
 
@@ -125,7 +126,7 @@ START_TEST(steps_do_not_wait)
 
 	/* a policy that frees pages, and a fork that frees shared ones: messages pile up */
 	w.next = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 40}, .sinks = 4};
-	strcpy(w.next_spec, "streaming?budget=40&sinks=4&dense=0");
+	strcpy(w.next_spec, POLICY_WINDOW "?budget=40&sinks=4&dense=0");
 	ck_assert_int_eq(raw_policy_swap(op, w.next_spec), 0);
 	raw_close(op);
 	while (w.next_spec[0])
@@ -148,7 +149,7 @@ START_TEST(swap_later)
 
 	w.next = (struct refmodel_policy){
 	        .kind = REFMODEL_DELTA, .budget = {.count = 4}, .floor = 1, .recent_floor = 1, .layers = 2, .dense = 1};
-	strcpy(w.next_spec, "delta?budget=4&recent=0&layers=1&dense=1&pin=0&profile=none");
+	strcpy(w.next_spec, POLICY_PAGES "?budget=4&recent=0&layers=1&dense=1&pin=0&profile=none");
 	ck_assert_int_eq(raw_policy_swap(op, w.next_spec), 0);
 	halt();
 	raw_close(op);

@@ -11,6 +11,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/client-fixture.h"
+#include "tests/support/policies.h"
 
 static void setup(void)
 {
@@ -162,15 +163,13 @@ END_TEST
 /* A prompt that was appended without attention decodes like any other, unless its policy needs its queries. */
 START_TEST(appended)
 {
-	static const char *const specs[] = {"full", "quest?budget=4&dense=1", "streaming?budget=64&sinks=4&dense=1",
-	                                    "raas?budget=6&dense=1", "h2o?budget=50&dense=1", "snapkv?budget=50"};
 	struct refmodel w = {0};
 	struct skv_seq *q[2];
 	uint64_t content[200];
 	float *out[2];
 	size_t width;
 
-	open_refmodel(&w, "appended", specs[_i], 200);
+	open_refmodel(&w, "appended", policy_row(SET_APPENDS, _i)->spec, 200);
 	width = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
 	for (uint32_t i = 0; i < 200; i++)
 		content[i] = refmodel_content(1, i);
@@ -208,7 +207,7 @@ START_TEST(forks)
 	struct skv_seq *q;
 	uint64_t shared;
 
-	open_refmodel(&w, "forks", _i ? "streaming?budget=64" : "full", 400);
+	open_refmodel(&w, "forks", _i ? POLICY_WINDOW "?budget=64" : "full", 400);
 	new_seq(&w, &parent, NULL);
 	refmodel_feed(&w, &parent, 1, 137, true);
 	OK(skv_seq_fork(parent.seq, "child", SKV_ALL, &q));
@@ -254,7 +253,7 @@ END_TEST
 START_TEST(hand_over)
 {
 	struct refmodel w = {.policy = {.kind = _i ? REFMODEL_STREAMING : REFMODEL_FULL, .sinks = 4, .budget = {.count = 64}}};
-	const char *spec = _i ? "streaming?budget=64" : "full";
+	const char *spec = _i ? POLICY_WINDOW "?budget=64" : "full";
 	struct skv_seq *other;
 	struct refmodel_seq q;
 
@@ -322,7 +321,7 @@ START_TEST(evicted_pages_return)
 	struct refmodel_seq q;
 	uint64_t resident, total;
 
-	open_refmodel(&w, "evict", "streaming?budget=64&dense=1", 3000);
+	open_refmodel(&w, "evict", POLICY_WINDOW "?budget=64&dense=1", 3000);
 	new_seq(&w, &q, NULL);
 	refmodel_feed(&w, &q, 1, 2000, true);
 	ck_assert_uint_ge(raw_pool_figure(op, "lease"), pages(&w, 2000));
@@ -439,7 +438,7 @@ int main(void)
 	                    dropped_pages_stay_in_stock, chunks, NULL);
 
 	tcase_add_loop_test(t, outputs, 0, 6);
-	tcase_add_loop_test(t, appended, 0, 6);
+	tcase_add_loop_test(t, appended, 0, policy_rows(SET_APPENDS));
 	tcase_add_loop_test(t, forks, 0, 2);
 	if (!devmem_is_device()) /* a child cannot use a device of its parent */
 		tcase_add_loop_test(t, hand_over, 0, 2);

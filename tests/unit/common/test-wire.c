@@ -11,6 +11,7 @@
 
 #include "common/wire.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/policies.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -74,7 +75,7 @@ static void add(const struct sample *samples, size_t n, uint16_t flag, bool to_d
 static void make_requests(void)
 {
 	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .features = 3, .program = "test"};
-	struct skv_msg_open open = {.model = raw_model("reference"), .spec = "delta?budget=0.25&layers=2,7,12"};
+	struct skv_msg_open open = {.model = raw_model("reference"), .spec = POLICY_PAGES "?budget=0.25&layers=2,7,12"};
 	struct skv_msg_session session = {.session = 5};
 	struct skv_msg_seq_name seq_new = {.session = 5, .max_tokens = 4096, .name = "chat-17"};
 	struct skv_msg_seq_name seq_attach = {.session = 5, .name = "chat-17"}, seq_fork = {.session = 5, .seq = 9};
@@ -86,12 +87,12 @@ static void make_requests(void)
 	struct skv_wire_run runs[2] = {{.first = 16, .count = 4}, {.first = SKV_PTE_ID_MASK, .count = 1}};
 	struct skv_msg_lease_get get = {.session = 5, .least = 1, .most = 64};
 	struct skv_msg_policy_ack ack = {.session = 5, .error = EINVAL, .generation = 3, .text = "why"};
-	struct skv_msg_spec spec = {.spec = "quest?budget=0.25"};
+	struct skv_msg_spec spec = {.spec = POLICY_BOUNDS "?budget=0.25"};
 	struct skv_msg_segment segment = {.pool = 1, .segment = 2, .bytes = 1 << 26};
 	struct skv_msg_client client = {.client = 65};
 	struct skv_msg_reconnect reconnect = {.hello = {.version_min = 1, .version_max = 2, .program = "engine"}, .client = 65};
 	struct skv_msg_query query = {.what = SKV_QUERY_STATUS};
-	struct skv_msg_name name = {.name = "delta"};
+	struct skv_msg_name name = {.name = POLICY_PAGES};
 	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .model = "org/tiny", .spec = "full"};
 	struct skv_msg_seq_of seq_of = {.uid = 1000, .model = "reference", .name = "chat-17"};
 	struct skv_msg_user user = {.uid = 1000};

@@ -351,7 +351,7 @@ START_TEST(a_swap_has_a_scope)
 	        {{info.session, b.client, UINT32_MAX, ""}, 0},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		ck_assert_uint_eq(skv_core_swap(core, &cases[i].scope, "delta", 2), cases[i].n);
+		ck_assert_uint_eq(skv_core_swap(core, &cases[i].scope, "other", 2), cases[i].n);
 }
 END_TEST
 
@@ -372,9 +372,9 @@ START_TEST(policies_are_swapped)
 	session_is(&a, "full", false, "");
 	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
 
-	ck_assert_uint_eq(swap(0, 4711, "delta", 2), 0); /* no session matches: nothing happens */
+	ck_assert_uint_eq(swap(0, 4711, "other", 2), 0); /* no session matches: nothing happens */
 	ck_assert_uint_eq(policy_of(&a).plugin, 1);
-	ck_assert_uint_eq(swap(0, 1000, "delta?budget=8", 2), 1);
+	ck_assert_uint_eq(swap(0, 1000, "other?budget=8", 2), 1);
 	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
 	session_is(&a, "full", true, "");
 	m = policy_of(&b); /* outside the scope: gets what it has */
@@ -383,12 +383,12 @@ START_TEST(policies_are_swapped)
 	ck_assert_int_eq(skv_core_policy_ack(core, b.client, b.session.session, m.generation, 0, ""), 0);
 	session_is(&b, "full", false, "");
 	m = policy_of(&a);
-	ck_assert_str_eq(m.spec, "delta?budget=8");
+	ck_assert_str_eq(m.spec, "other?budget=8");
 	ck_assert_uint_eq(m.plugin, 2);
 	ck_refused(skv_core_policy_ack(core, a.client, a.session.session, m.generation + 1, 0, ""),
 	           SKV_CORE_E_INVALID);
 	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation, 0, ""), 0);
-	session_is(&a, "delta?budget=8", false, "");
+	session_is(&a, "other?budget=8", false, "");
 
 	/* the client refuses the policy: it keeps its previous one, and is not asked again */
 	ck_assert_uint_eq(swap(0, UINT32_MAX, "bad", 3), 2);
@@ -397,14 +397,14 @@ START_TEST(policies_are_swapped)
 	ck_assert_int_eq(
 		skv_core_policy_ack(core, a.client, a.session.session, m.generation, EINVAL, "no such thing"),
 		0);
-	session_is(&a, "delta?budget=8", false, "no such thing");
-	ck_assert_uint_eq(swap(b.session.session, UINT32_MAX, "streaming", 4), 1);
+	session_is(&a, "other?budget=8", false, "no such thing");
+	ck_assert_uint_eq(swap(b.session.session, UINT32_MAX, "third", 4), 1);
 	m = policy_of(&a);
-	ck_assert_str_eq(m.spec, "delta?budget=8");
+	ck_assert_str_eq(m.spec, "other?budget=8");
 	ck_assert_uint_eq(m.plugin, 2);
 	/* an answer that was overtaken by a newer policy does not count */
 	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation - 1, 0, ""), 0);
-	session_is(&a, "delta?budget=8", false, "no such thing");
+	session_is(&a, "other?budget=8", false, "no such thing");
 	/* refused after the operator has requested something else: that request stays */
 	m = policy_of(&b);
 	ck_assert_uint_eq(swap(b.session.session, UINT32_MAX, "full?x=1", 1), 1);

@@ -15,6 +15,7 @@
 #include "common/seqmem.h"
 #include "common/spec.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/policies.h"
 #include "tests/support/suite.h"
 
 #define SHOWN_SESSIONS 16u /* of a user, in metrics */
@@ -32,7 +33,7 @@ static void setup(void)
 	fix_start_process(&fix, NULL);
 	setenv("SPARSEKV_SOCKET", fix.socket, 1);
 	client = raw_hello(fix.socket);
-	session = raw_open(client, "tiny", "streaming?budget=0.25", NULL);
+	session = raw_open(client, "tiny", POLICY_WINDOW "?budget=0.25", NULL);
 	ck_assert_int_eq(skv_map_fd(client->fds[0], sizeof(*page), PROT_READ | PROT_WRITE, false, &map), 0);
 	page = map;
 	raw_seq_new(client, session, "chat");
@@ -85,7 +86,7 @@ START_TEST(tables_show_what_there_is)
 	ck_assert_int_eq(ctl("seq list"), 0);
 	SAYS("chat\n");
 	ck_assert_int_eq(ctl("policy list"), 0);
-	SAYS("delta 1, 0 sessions");
+	SAYS(POLICY_PAGES " 1, 0 sessions");
 	SAYS("budget=64");
 }
 END_TEST
@@ -93,15 +94,15 @@ END_TEST
 /* Lists sessions whose layers neither the spec nor a profile chooses, once per model and policy. */
 START_TEST(status_names_guessed_layers)
 {
-	static const char note[] = "note      delta, model tiny: layers=auto without a profile";
+	static const char note[] = "note      " POLICY_PAGES ", model tiny: layers=auto without a profile";
 
-	raw_open(client, "tiny", "delta?layers=1", NULL);
-	raw_open(client, "tiny", "delta?budget=9&profile=/a/b", NULL);
+	raw_open(client, "tiny", POLICY_PAGES "?layers=1", NULL);
+	raw_open(client, "tiny", POLICY_PAGES "?budget=9&profile=/a/b", NULL);
 	raw_open(client, "tiny", "full", NULL);
 	ck_assert_int_eq(ctl("status"), 0);
 	ck_assert_ptr_null(strstr(said, "note"));
-	raw_open(client, "tiny", "delta", NULL);
-	raw_open(client, "tiny", "delta?layers=auto&budget=9&profile=none", NULL);
+	raw_open(client, "tiny", POLICY_PAGES, NULL);
+	raw_open(client, "tiny", POLICY_PAGES "?layers=auto&budget=9&profile=none", NULL);
 	ck_assert_int_eq(ctl("status"), 0);
 	SAYS(note);
 	ck_assert_ptr_null(strstr(strstr(said, note) + 1, note));
@@ -159,13 +160,13 @@ START_TEST(top_shows_rates)
 	atomic_store(&stop, true);
 	pthread_join(thread, NULL);
 	SAYS("25.0 %");
-	SAYS("streaming?budget=0.25\n");
+	SAYS(POLICY_WINDOW "?budget=0.25\n");
 	ck_assert_msg(strstr(said, "\n") && !strstr(said, "\033"), "%s", said);
 	ck_assert_ptr_null(strstr(said, "  0.0  ")); /* a rate */
 	ck_assert_int_eq(ctl("policy swap --all full"), 0);
 	SAYS("1 sessions will switch to full");
 	ck_assert_int_eq(ctl("top -n 2 -d 0.05"), 0);
-	SAYS("streaming?budget=0.25 (swap pending)");
+	SAYS(POLICY_WINDOW "?budget=0.25 (swap pending)");
 	SAYS("0.0    25.0 %"); /* no steps meanwhile: the totals */
 }
 END_TEST
@@ -180,7 +181,7 @@ START_TEST(metrics_are_in_prometheus_form)
 	SAYS("# TYPE sparsekv_session_steps_total counter\n");
 	SAYS("sparsekv_pool_pages{pool=\"0\",uid=\"");
 	SAYS("state=\"lease\"} 10\n");
-	SAYS("model=\"tiny\",policy=\"streaming?budget=0.25\"} 42\n");
+	SAYS("model=\"tiny\",policy=\"" POLICY_WINDOW "?budget=0.25\"} 42\n");
 	for (line = strtok_r(said, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
 		char *end, *value = strrchr(line, ' ');
 
@@ -316,7 +317,7 @@ START_TEST(prefixes_are_counted)
 	atomic_store(&mem->commit, (uint64_t)1 << 32 | 600);
 	/* the sequence does not name its policy */
 	ck_assert_int_eq(raw_refused(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1), ESTALE);
-	mem->policy = skv_spec_fingerprint("streaming?budget=0.25");
+	mem->policy = skv_spec_fingerprint(POLICY_WINDOW "?budget=0.25");
 	munmap(map, l.state);
 	raw_ask(client, SKV_MSG_PREFIX_NEW, &new, sizeof(new), -1);
 	raw_ask(client, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1);
@@ -391,8 +392,8 @@ END_TEST
 
 START_TEST(policies_are_loaded_and_swapped)
 {
-	ck_assert_int_eq(ctl("policy load %s", fix_built("policies/.libs/streaming.so")), 0);
-	SAYS("loaded streaming 1: new sessions get it");
+	ck_assert_int_eq(ctl("policy load %s", fix_built("policies/.libs/" POLICY_WINDOW ".so")), 0);
+	SAYS("loaded " POLICY_WINDOW " 1: new sessions get it");
 	SAYS("1 sessions go on with what it replaces");
 	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/bad-crash.so")), 1);
 	SAYS("bad-crash.so: refused\n");
@@ -401,7 +402,7 @@ START_TEST(policies_are_loaded_and_swapped)
 	SAYS("/nonexistent: No such file");
 	ck_assert_int_eq(ctl("policy swap --all nosuch"), 1);
 	SAYS("no policy \"nosuch\" is loaded; loaded are:");
-	ck_assert_int_eq(ctl("policy swap --all 'delta?budget=x'"), 1);
+	ck_assert_int_eq(ctl("policy swap --all '" POLICY_PAGES "?budget=x'"), 1);
 	SAYS("budget=x: expected");
 	ck_assert_int_eq(ctl("policy swap --session %u full", session), 0);
 	SAYS("1 sessions will switch");
@@ -421,13 +422,13 @@ START_TEST(a_swap_has_a_scope)
 	struct skv_msg_session s = {.session = raw_open(client, "HuggingFaceTB/SmolLM2-135M", "full", NULL)};
 	const struct skv_msg_policy *p;
 
-	ck_assert_int_eq(ctl("policy swap delta"), 2);
+	ck_assert_int_eq(ctl("policy swap " POLICY_PAGES), 2);
 	SAYS("policy swap: expected which sessions: --session N, --client N, --uid UID, --model NAME, or --all");
-	ck_assert_int_eq(ctl("policy swap --model HuggingFaceTB/SmolLM2-135M delta"), 0);
-	SAYS("1 sessions will switch to delta");
+	ck_assert_int_eq(ctl("policy swap --model HuggingFaceTB/SmolLM2-135M " POLICY_PAGES), 0);
+	SAYS("1 sessions will switch to " POLICY_PAGES);
 	p = raw_ask(client, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
-	ck_assert_str_eq(p->spec, "delta");
-	ck_assert_int_eq(ctl("policy swap --model HuggingFaceTB --uid %u delta", (unsigned)getuid()), 0);
+	ck_assert_str_eq(p->spec, POLICY_PAGES);
+	ck_assert_int_eq(ctl("policy swap --model HuggingFaceTB --uid %u " POLICY_PAGES, (unsigned)getuid()), 0);
 	SAYS("0 sessions will switch");
 	ck_assert_int_eq(ctl("policy swap --uid %u full", (unsigned)getuid()), 0);
 	SAYS("2 sessions will switch");
@@ -447,32 +448,32 @@ START_TEST(policies_are_verified)
 	unsigned long long seed;
 	const char *repeat;
 
-	ck_assert_int_eq(ctl("policy verify -n 40 --seed 60 'streaming?budget=50'"), 0);
-	SAYS("streaming?budget=50: 4");
+	ck_assert_int_eq(ctl("policy verify -n 40 --seed 60 '" POLICY_WINDOW "?budget=50'"), 0);
+	SAYS(POLICY_WINDOW "?budget=50: 4");
 	SAYS("seed 60;");
 	SAYS("those that the oracle finds");
 	SAYS("passed\n");
 	ck_assert_int_eq(ctl("policy verify -n 10 --json template"), 0);
 	SAYS("\"passed\": true");
 	SAYS("\"oracle\": false");
-	ck_assert_int_eq(ctl("policy verify -n 10 --shape 9,6,3,32 'delta?budget=4&layers=8&dense=0'"), 0);
-	ck_assert_int_eq(ctl("policy verify -n 10 --shape 8,6,3,32 'delta?budget=4&layers=8&dense=0'"), 1);
+	ck_assert_int_eq(ctl("policy verify -n 10 --shape 9,6,3,32 '" POLICY_PAGES "?budget=4&layers=8&dense=0'"), 0);
+	ck_assert_int_eq(ctl("policy verify -n 10 --shape 8,6,3,32 '" POLICY_PAGES "?budget=4&layers=8&dense=0'"), 1);
 	SAYS("layer 8");
 	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/greedy.so")), 0);
 	ck_assert_int_eq(ctl("policy verify 'greedy?budget=20'"), 1);
 	SAYS("its budget is 20");
 	SAYS("failed\n");
 	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/wrong-delta.so")), 0);
-	ck_assert_int_eq(ctl("policy verify 'delta?budget=5&layers=0&dense=1'"), 1);
+	ck_assert_int_eq(ctl("policy verify '" POLICY_PAGES "?budget=5&layers=0&dense=1'"), 1);
 	SAYS(": entry ");
 	repeat = strstr(said, "repeat it with --seed ");
 	ck_assert_ptr_nonnull(repeat);
 	seed = strtoull(repeat + strlen("repeat it with --seed "), NULL, 10);
-	ck_assert_int_eq(ctl("policy verify --seed %llu 'delta?budget=5&layers=0&dense=1'", seed), 1);
+	ck_assert_int_eq(ctl("policy verify --seed %llu '" POLICY_PAGES "?budget=5&layers=0&dense=1'", seed), 1);
 	SAYS("on 1 models");
 	ck_assert_int_eq(ctl("policy verify nosuch"), 1);
 	SAYS("nosuch");
-	ck_assert_int_eq(ctl("policy verify 'delta?layers=200'"), 1);
+	ck_assert_int_eq(ctl("policy verify '" POLICY_PAGES "?layers=200'"), 1);
 	SAYS("layer 200");
 }
 END_TEST
@@ -503,18 +504,18 @@ static void *take_step(void *arg)
 
 START_TEST(a_swap_can_be_waited_for)
 {
-	struct step takes = {"streaming?budget=0.25", 0}, refuses = {"full", ENOMEM};
+	struct step takes = {POLICY_WINDOW "?budget=0.25", 0}, refuses = {"full", ENOMEM};
 	pthread_t thread;
 
 	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &takes), 0);
 	ck_assert_int_eq(ctl("policy swap --all --wait 10 full"), 0);
 	pthread_join(thread, NULL);
 	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &refuses), 0);
-	ck_assert_int_eq(ctl("policy swap --all --wait 10 delta"), 1);
+	ck_assert_int_eq(ctl("policy swap --all --wait 10 " POLICY_PAGES), 1);
 	pthread_join(thread, NULL);
 	SAYS("1 sessions refused it and go on as before; session");
 	SAYS("no room for it");
-	ck_assert_int_eq(ctl("policy swap --all --wait 0.1 delta"), 1);
+	ck_assert_int_eq(ctl("policy swap --all --wait 0.1 " POLICY_PAGES), 1);
 	SAYS("1 sessions made no step in 0.1 s");
 }
 END_TEST

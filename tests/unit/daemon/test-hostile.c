@@ -154,7 +154,7 @@ static uint32_t odd_number(void)
 static void odd_name(char *to, size_t size)
 {
 	static const char *const names[] = {
-		"", "a", "chat", "full", "delta?budget=3", "streaming?sinks=x", "x/y", "nosuch?&&=", "m"};
+		"", "a", "chat", "full", "streaming?budget=300", "streaming?sinks=x", "x/y", "nosuch?&&=", "m"};
 
 	skv_wire_string(to, size, names[rnd_below(sizeof(names) / sizeof(names[0]))]);
 }

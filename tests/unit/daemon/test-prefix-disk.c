@@ -16,6 +16,7 @@
 #include "daemon/disk/parked.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
+#include "tests/support/policies.h"
 #include "tests/support/prefix-disk.h"
 #include "tests/support/run-program.h"
 
@@ -84,7 +85,7 @@ START_TEST(whose)
 	pd_seal(1, PREFIX_SEALED);
 	pd_squeeze();
 	prefix_prompt(ids, 1);
-	OK(skv_open(pd.client, &pd.w.model, "delta?budget=7&layers=0,2&dense=1", &pd.w.session));
+	OK(skv_open(pd.client, &pd.w.model, POLICY_PAGES "?budget=7&layers=0,2&dense=1", &pd.w.session));
 	ck_assert_uint_eq(prefix_begin(&pd.w, ids, PREFIX_PROMPT, &seq), 0);
 	skv_close(pd.w.session);
 	snprintf(m.name, sizeof(m.name), "another");

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "common/fd.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/policies.h"
 #include "tests/support/suite.h"
 
 /* as in setup(); more than there are policies, but the excess is less than a client's sessions */
@@ -157,14 +158,14 @@ START_TEST(a_file_that_was_cut_off_is_refused)
 	struct stat st;
 
 	snprintf(path, sizeof(path), "%s/cut.so", fix.dir);
-	ck_assert_int_eq(stat(fix_built("policies/.libs/delta.so"), &st), 0);
+	ck_assert_int_eq(stat(fix_built("policies/.libs/" POLICY_PAGES ".so"), &st), 0);
 	for (off_t most = 1; most < st.st_size; most += 1 + st.st_size / 12) {
-		copy_file(fix_built("policies/.libs/delta.so"), path, most);
+		copy_file(fix_built("policies/.libs/" POLICY_PAGES ".so"), path, most);
 		ck_assert_int_eq(raw_policy_load(r, path), EBADMSG);
 		ck_assert_msg(strstr(raw_error_text(r), most < 64 ? "not a 64-bit ELF" : "truncated"),
 		              "%lld bytes: %s", (long long)most, raw_error_text(r));
 	}
-	copy_file(fix_built("policies/.libs/delta.so"), path, 0);
+	copy_file(fix_built("policies/.libs/" POLICY_PAGES ".so"), path, 0);
 	ck_assert_int_eq(raw_policy_load(r, path), EINVAL);
 	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "sealed memfd of 1 byte to 16 MiB"));
 	ck_assert_int_eq(raw_policy_load(r, "/dev/zero"), EINVAL);
@@ -179,11 +180,11 @@ START_TEST(the_file_may_change_after_it_was_loaded)
 	struct raw *r = raw_operator(fix.socket);
 	char path[128], magic[4];
 
-	snprintf(path, sizeof(path), "%s/delta.so", fix.dir);
-	copy_file(fix_built("policies/.libs/delta.so"), path, 1 << 30);
+	snprintf(path, sizeof(path), "%s/" POLICY_PAGES ".so", fix.dir);
+	copy_file(fix_built("policies/.libs/" POLICY_PAGES ".so"), path, 1 << 30);
 	ck_assert_int_eq(raw_policy_load(r, path), 0);
 	ck_assert_int_eq(truncate(path, 10), 0);
-	raw_open(r, "m", "delta", NULL);
+	raw_open(r, "m", POLICY_PAGES, NULL);
 	ck_assert_int_eq(pread(r->fds[1], magic, 4, 0), 4);
 	ck_assert_mem_eq(magic, "\177ELF", 4);
 	ck_assert_int_lt(ftruncate(r->fds[1], 0), 0);
@@ -361,9 +362,9 @@ START_TEST(of_two_files_with_one_policy_the_first_counts)
 
 	/* a reload loads only what is new */
 	snprintf(path, sizeof(path), "%s/d.so", second);
-	copy_file(fix_built("policies/.libs/delta.so"), path, 1 << 30);
+	copy_file(fix_built("policies/.libs/" POLICY_PAGES ".so"), path, 1 << 30);
 	kill(f.pid, SIGHUP);
-	fix_expect_log(&f, "d.so: policy delta");
+	fix_expect_log(&f, "d.so: policy " POLICY_PAGES);
 	ck_assert_uint_eq(count_policies(r), 2);
 	raw_close(r);
 	fix_stop(&f);

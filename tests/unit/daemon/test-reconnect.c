@@ -24,6 +24,7 @@
 #include "tests/support/manager.h"
 #include "tests/support/mute-proxy.h"
 #include "tests/support/output-hash.h"
+#include "tests/support/policies.h"
 #include "tests/support/restart-engine.h"
 #include "tests/support/times.h"
 
@@ -34,7 +35,7 @@
 #define TOKENS 400u
 #define PROMPT 40u
 
-static const char *specs[] = {"full", "quest?budget=6&dense=1"};
+static const char *specs[] = {"full", POLICY_BOUNDS "?budget=6&dense=1"};
 #define SPECS 2
 
 static const char *options[] = {"--pool-bytes=64M", "--segment-bytes=1M", "--account-bytes=60M", "--cuda=off", "--cuda-segment-bytes=2M", NULL};

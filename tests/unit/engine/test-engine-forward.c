@@ -13,6 +13,7 @@
 #include "engine/progress.h"
 #include "tests/support/engine-daemon.h"
 #include "tests/support/engine-backends.h"
+#include "tests/support/policies.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -406,8 +407,8 @@ static double decode(struct bench *b, const struct batch *batch, enum way way, i
 /* Replayed steps choose the tokens of kernels launched one by one, and the tokens of forced inputs. */
 START_TEST(ways_to_decode_agree)
 {
-	static const char *const policies[] = {"full", "delta?budget=8&layers=1",
-	                                       "streaming?budget=0.25&dense=1"};
+	static const char *const policies[] = {"full", POLICY_PAGES "?budget=8&layers=1",
+	                                       POLICY_WINDOW "?budget=0.25&dense=1"};
 	const struct batch batch = {.n = 3, .longest = 1500, .steps = 200};
 	int32_t first[3 * 200], other[3 * 200];
 	struct at at[3];

@@ -13,6 +13,7 @@
 #include "engine/loss.h"
 #include "engine/search.h"
 #include "tests/support/engine-daemon.h"
+#include "tests/support/policies.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -149,7 +150,8 @@ static double divergence(void)
 START_TEST(losses)
 {
 	/* more specs than are decoded together with these texts */
-	const char *specs[40] = {"full", "delta?budget=2&layers=1,3&dense=1", "delta?budget=64&layers=2", "no-such"};
+	const char *specs[40] = {"full", POLICY_PAGES "?budget=2&layers=1,3&dense=1",
+	                         POLICY_PAGES "?budget=64&layers=2", "no-such"};
 	double got[40], want;
 	struct eng_loss l;
 	struct eng_error err;
@@ -360,8 +362,8 @@ static int judge_under(void *arg, const struct skv_layer_set *sets, uint32_t n, 
 /* A search with the losses of a real model under a policy. */
 START_TEST(search_of_a_model)
 {
-	static const char *const policies[] = {"delta?dense=1&budget=2&layers=",
-	                                       "kascade:dense-anchors?budget=12&layers="};
+	static const char *const policies[] = {POLICY_PAGES "?dense=1&budget=2&layers=",
+	                                       POLICY_ANCHORS ":dense-anchors?budget=12&layers="};
 	struct eng_choice c = {.n_layers = LAYERS, .first = _i ? 0 : 1};
 	static double loss[1 << LAYERS];
 	struct eng_found found;

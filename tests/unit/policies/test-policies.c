@@ -216,7 +216,7 @@ START_TEST(kascade_profile)
 	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
 	struct skv_plan got[SKV_MAX_LAYERS];
 
-	profile_write_kascade(path);
+	profile_write_anchors(path);
 	for (int i = 0; i < 4; i++) {
 		static const char *const spec_of[] = {"kascade?", "kascade:shared?", "kascade?layers=0,2&", "kascade?layers=0,1&"};
 		bool mapped = i == 0 || i == 2;

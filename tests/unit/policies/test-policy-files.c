@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "tests/support/policies.h"
 #include "tests/support/policy-file.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
@@ -18,10 +19,10 @@ START_TEST(an_fd_number_used_again)
 	ck_assert_int_eq(skv_policy_dlopen(fd, &p, &handle, err, sizeof(err)), 0);
 	ck_assert_str_eq(p->name, "full");
 	close(fd);
-	again = open(POLICY("delta"), O_RDONLY | O_CLOEXEC);
+	again = open(POLICY(POLICY_PAGES), O_RDONLY | O_CLOEXEC);
 	ck_assert_int_eq(again, fd);
 	ck_assert_int_eq(skv_policy_dlopen(again, &p, &handle, err, sizeof(err)), 0);
-	ck_assert_str_eq(p->name, "delta");
+	ck_assert_str_eq(p->name, POLICY_PAGES);
 	close(again);
 }
 END_TEST
@@ -46,9 +47,9 @@ START_TEST(sealed_copies_are_apart)
 	void *handle[2], *data;
 	size_t bytes;
 
-	data = contents(POLICY("delta"), &bytes);
+	data = contents(POLICY(POLICY_PAGES), &bytes);
 	for (int i = 0; i < 2; i++) {
-		SKV_FD_CLEANUP int fd = skv_memfd_new_sealed("delta", data, bytes);
+		SKV_FD_CLEANUP int fd = skv_memfd_new_sealed(POLICY_PAGES, data, bytes);
 
 		ck_assert_int_ge(fd, 0);
 		ck_assert_msg(skv_policy_dlopen(fd, &p[i], &handle[i], err, sizeof(err)) == 0, "%s", err);
@@ -56,7 +57,7 @@ START_TEST(sealed_copies_are_apart)
 	ck_assert_ptr_ne(p[0], p[1]);
 	ck_assert_str_eq(p[0]->name, p[1]->name);
 	ck_assert_int_eq(dlclose(handle[0]), 0);
-	ck_assert_str_eq(p[1]->name, "delta");
+	ck_assert_str_eq(p[1]->name, POLICY_PAGES);
 	ck_assert_int_eq(dlclose(handle[1]), 0);
 	free(data);
 }
@@ -103,7 +104,7 @@ END_TEST
 START_TEST(truncated_files)
 {
 	size_t bytes;
-	char *data = contents(POLICY("delta"), &bytes);
+	char *data = contents(POLICY(POLICY_PAGES), &bytes);
 
 	for (int i = 0; i < 400; i++) {
 		size_t cut = rnd_below((uint32_t)bytes);

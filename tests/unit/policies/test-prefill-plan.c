@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How prompts attend: the parameters of every policy for this, the resulting plans, and plans that are refused. */
+#include "tests/support/policies.h"
 #include "tests/support/policy-file.h"
 #include "tests/support/suite.h"
 
@@ -84,7 +85,7 @@ START_TEST(kascade_goes_by_anchors)
 	/* the anchors of its decode */
 	static const uint32_t guessed[] = {0, 0, 2, 2, 2, 2, 6, 6, 8, 8, 10, 10, 10, 10, 10, 10};
 	const struct skv_policy *p = policy_of(policy_names[_i]);
-	const uint32_t *anchor = strcmp(p->name, "kascade") ? even : guessed;
+	const uint32_t *anchor = strcmp(p->name, POLICY_ANCHORS) ? even : guessed;
 	const struct skv_prefill *x = prefills(p, "prefill=kascade+delta");
 
 	for (uint32_t l = 0; l < reference.n_layers; l++) {
@@ -96,7 +97,8 @@ START_TEST(kascade_goes_by_anchors)
 		ck_assert_msg(x[l].source == anchor[l], "layer %u goes by %u", l, x[l].source);
 		ck_assert_uint_eq(x[l].mapped, 0);
 	}
-	x = prefills(p, strcmp(p->name, "kascade") ? "prefill=kascade&@anchors=3,7&@top=64" : "prefill=kascade&layers=3,7&@top=64");
+	x = prefills(p, strcmp(p->name, POLICY_ANCHORS) ? "prefill=kascade&@anchors=3,7&@top=64"
+	                                                : "prefill=kascade&layers=3,7&@top=64");
 	for (uint32_t l = 0; l < reference.n_layers; l++) {
 		ck_assert_uint_eq(x[l].how, l < 3 ? SKV_PREFILL_DENSE : SKV_PREFILL_KASCADE);
 		ck_assert_uint_eq(x[l].source, l < 3 ? 0 : l < 7 ? 3 : 7);
@@ -111,9 +113,9 @@ START_TEST(kascade_maps_heads)
 	char path[] = "/tmp/test-prefill-plan-XXXXXX", parameters[128];
 	const struct skv_prefill *x;
 
-	profile_write_kascade(path);
+	profile_write_anchors(path);
 	snprintf(parameters, sizeof(parameters), "prefill=kascade&profile=%s", path);
-	x = prefills(policy_of("kascade"), parameters);
+	x = prefills(policy_of(POLICY_ANCHORS), parameters);
 	for (uint32_t l = 0; l < reference.n_layers; l++) {
 		ck_assert_uint_eq(x[l].source, l < 2 ? 0 : 2);
 		ck_assert_uint_eq(x[l].mapped, l != 0 && l != 2);
