@@ -123,7 +123,8 @@ MUTATION_PATCHES = \
 	tests/mutations/fetch-first-turn.patch \
 	tests/mutations/fork-undo-entries.patch tests/mutations/fp8-ties-away.patch tests/mutations/generic-fold.patch \
 	tests/mutations/h2o-quarter-recent.patch tests/mutations/hook-runs-twice.patch tests/mutations/joint-commit-lengths-only.patch \
-	tests/mutations/key-norm-left-out.patch tests/mutations/nothing-selected.patch tests/mutations/nth-hmac-allocates.patch \
+	tests/mutations/key-norm-left-out.patch tests/mutations/layout-without-room.patch tests/mutations/nothing-selected.patch \
+	tests/mutations/nth-hmac-allocates.patch \
 	tests/mutations/nth-import-leaves-file.patch tests/mutations/page-lacks-message.patch tests/mutations/page-named-twice.patch \
 	tests/mutations/pages-after-holes.patch tests/mutations/parked-page-sum.patch tests/mutations/parked-remove-unsynced.patch \
 	tests/mutations/newest-charged-late.patch tests/mutations/parking-all-at-once.patch tests/mutations/parking-leaks-list.patch tests/mutations/partial-page-by-tokens.patch \

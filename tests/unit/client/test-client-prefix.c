@@ -299,6 +299,26 @@ START_TEST(compressed_blocks)
 }
 END_TEST
 
+/* A session that has begun no step seals what it has attached, and compresses it. */
+START_TEST(before_any_step)
+{
+	const char *spec = kinds[9].spec;
+	struct skv_seq *seq;
+
+	open_with(spec);
+	OK(skv_seq_new(w.session, "attached", 0, &seq));
+	prefix_read(&w, seq, prompt, 0, PREFIX_SEALED, true, NULL);
+	OK(skv_seq_detach(seq));
+	skv_close(w.session);
+	open_with(spec);
+	OK(skv_seq_attach(w.session, "attached", &seq));
+	OK(skv_seq_seal(seq, SKV_ALL, NULL));
+	OK(skv_seq_drop(seq));
+	ck_assert_uint_eq(prefix_begin(&w, prompt, PREFIX_PROMPT, &seq), PREFIX_SEALED);
+	skv_close(w.session);
+}
+END_TEST
+
 /* The codec's file has another content under the same name: what was sealed with one is not found with the other. */
 START_TEST(another_compressor)
 {
@@ -547,7 +567,8 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-client-prefix");
-	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, decompressed, other_policies, another_compressor, dialogues, NULL);
+	TCase *t = add_case(s, "prefix", 60, setup, client_end, the_longest, whose, refused, decompressed, other_policies,
+	                    before_any_step, another_compressor, dialogues, NULL);
 
 	tcase_add_loop_test(t, as_if_read, 0, policy_rows(SET_PREFIXES));
 	tcase_add_loop_test(t, compressed_blocks, 0, n_compressing());
