@@ -302,15 +302,15 @@ END_TEST
 /* A session that has begun no step seals what it has attached, and compresses it. */
 START_TEST(before_any_step)
 {
-	const char *spec = kinds[9].spec;
+	const struct policy_row *row = compressing(0);
 	struct skv_seq *seq;
 
-	open_with(spec);
+	open_with(row);
 	OK(skv_seq_new(w.session, "attached", 0, &seq));
 	prefix_read(&w, seq, prompt, 0, PREFIX_SEALED, true, NULL);
 	OK(skv_seq_detach(seq));
 	skv_close(w.session);
-	open_with(spec);
+	open_with(row);
 	OK(skv_seq_attach(w.session, "attached", &seq));
 	OK(skv_seq_seal(seq, SKV_ALL, NULL));
 	OK(skv_seq_drop(seq));
