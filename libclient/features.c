@@ -5,14 +5,14 @@
 #include "libclient/session.h"
 
 static const struct feature *const features[] = {
-	/* a sequence as another process or policy has left it */
+	/* a sequence as the daemon, another process or another policy has left it */
 	&fork_feature,
 	&adopt_feature,
-	&device_feature,
+	&device_feature, /* before all that have memory there: it closes after them */
 	&layer_feature,
-	&joint_feature,
+	&joint_feature, /* ranks have met before one of them swaps its policy */
 	&swap_feature,
-	/* its form: decompressed rows before slots, and slots before codes */
+	/* a sequence's form: decompressed rows before slots, and slots before codes */
 	&decompress_feature,
 	&evict_feature,
 	&seal_feature,
