@@ -4,9 +4,10 @@
 # check-mutations.sh BUILD [NAME...] - faults that tests must find: tests/mutations/NAME.patch, all of them or those
 # named.
 #
-# Each is applied alone to a copy of the source tree; the test that its header names is built there, and must fail. The
-# copy and its build stay in BUILD/check-mutations.d, so that the next run compiles only what has changed. The source
-# tree is only read. The header of a patch has these lines:
+# Each is applied alone to a copy of the source tree; the test that its header names is built there, and must fail. It
+# must pass without the fault, too: a test that cannot run here finds nothing. The copy and its build stay in
+# BUILD/check-mutations.d, so that the next run compiles only what has changed. The source tree is only read. The header
+# of a patch has these lines:
 #
 #   What: one sentence
 #   Found-by: [VARIABLE=VALUE...] PROGRAM [CASE...]    PROGRAM as in the build directory; cases are for the reader
@@ -82,7 +83,7 @@ configure_for() {
 # What a program starts and loads: daemon, policies, plugins; also the engine's programs.
 needs() {
 	case $2 in
-	tests/unit/core/* | tests/unit/kernels/* | tests/unit/formats/* | tests/fuzz/fuzz-[^r]* | tests/check-[ails]*.sh) ;;
+	tests/unit/core/* | tests/unit/kernels/* | tests/unit/formats/* | tests/fuzz/fuzz-[^r]* | tests/check-[als]*.sh) ;;
 	tests/check-*.sh | tests/e2e/test-engine-* | tests/e2e/test-prefix-*) echo mutations-need mutations-need-programs ;;
 	*) echo mutations-need ;;
 	esac
@@ -122,11 +123,12 @@ surroundings() {
 failed_cases() {
 	sed -nE 's/^[^ ]+:[0-9]+:[EF]:[^:]*:([^:]*):.*/\1/p' "$log" | sort -u | head -n 4 | tr '\n' ' '
 }
-# Runs the test and prints the result. The patch is already applied to the copy.
-judge() {
-	local words command=() environment=() word r
-	configure_for "$target" >"$log" 2>&1 || { echo "does not build"; return 1; }
-	cd "$top/$(build_of "$target")" || return
+# Builds the test with what it needs, and runs it. Status: the test's, or `unbuilt`.
+unbuilt=250
+run_test() {
+	local words command=() environment=() word
+	configure_for "$target" >"$log" 2>&1 || return $unbuilt
+	cd "$top/$(build_of "$target")" || return $unbuilt
 	eval "words=($(field Found-by))"
 	# shellcheck disable=SC2207 # words
 	environment=($(surroundings))
@@ -142,30 +144,44 @@ judge() {
 	case ${command[0]} in
 	*.sh) command=(bash "$copy/${command[0]}") environment+=("srcdir=$copy") ;;
 	esac
-	make_all "$target" "$word" || { echo "does not build"; return 1; }
+	make_all "$target" "$word" || return $unbuilt
 	env "${environment[@]}" timeout --foreground -k 10 $limit "${command[@]}" >"$log" 2>&1
+}
+# Applies the patch to the copy; takes the source tree's files back.
+apply() {
+	patch -d "$copy" -p1 -s -f -F0 --dry-run <"$patch" >"$log" 2>&1 && patch -d "$copy" -p1 -s -f -F0 <"$patch" >"$log" 2>&1
+}
+take_back() {
+	local f
+	while IFS= read -r f; do
+		take "$f"
+	done < <(sed -n 's/^+++ b\///p' "$patch")
+}
+# Prints the result. A test finds a fault if it fails with it and passes without it.
+judge() {
+	local r cases
+	apply || { echo "does not apply"; return 1; }
+	(run_test)
 	r=$?
+	cases=$(failed_cases)
+	take_back
 	case $r in
 	0) echo "NOT FOUND" ;;
 	77) echo "NOT FOUND: skipped" ;;
 	124 | 137) echo "NOT FOUND: still running" ;;
-	*) echo "found  $(failed_cases)" && return 0 ;;
+	"$unbuilt") echo "does not build" ;;
+	*) (run_test) && echo "found  $cases" && return 0 || echo "NOT FOUND: the test fails without the fault, too" ;;
 	esac
 	return 1
 }
 # check NAME
 check() {
-	local start=$SECONDS result="does not apply" target f r=1
+	local start=$SECONDS result target r
 	patch=$source/tests/mutations/$1.patch
 	target=$(field Target)
-	if patch -d "$copy" -p1 -s -f -F0 --dry-run <"$patch" >"$log" 2>&1 && patch -d "$copy" -p1 -s -f -F0 <"$patch" >"$log" 2>&1; then
-		result=$(judge)
-		r=$?
-	fi
+	result=$(judge)
+	r=$?
 	[ $r = 0 ] || cp "$log" "$top/$1.log"
-	while IFS= read -r f; do
-		take "$f"
-	done < <(sed -n 's/^+++ b\///p' "$patch")
 	printf '%-36s %4d s  %s\n' "$1" $((SECONDS - start)) "$result"
 	[ $r = 0 ] || echo "    $top/$1.log"
 	return $r

@@ -105,7 +105,7 @@ check-table: all
 check-mutations:
 	bash $(srcdir)/tests/check-mutations.sh $(abs_top_builddir) $(MUTATIONS)
 # Programs and modules that test programs start and load.
-mutations-need: $(sbin_PROGRAMS) daemon/ctl/sparsekvctl $(policy_LTLIBRARIES) $(check_LTLIBRARIES) $(MUTATIONS_CUDA)
+mutations-need: $(sbin_PROGRAMS) $(pkglibexec_PROGRAMS) daemon/ctl/sparsekvctl $(policy_LTLIBRARIES) $(check_LTLIBRARIES) $(MUTATIONS_CUDA)
 mutations-need-programs: $(bin_PROGRAMS) engine/prose.txt
 if CUDA
 MUTATIONS_CUDA = tests/fake-cuda/libcuda.so.1
