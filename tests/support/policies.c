@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/daemon-fixture.h"
 #include "tests/support/reference-codec.h"
 
 #define ROW(text, in, ...) {.spec = text, .sets = in, __VA_ARGS__}
@@ -210,15 +211,15 @@ static const struct skv_policy *block_of(const char *spec)
 	static const struct skv_policy *known[64];
 	const struct skv_policy *(*block)(void) = NULL;
 	size_t n = strcspn(spec, "?:"), i = 0;
-	char path[512];
+	char name[64];
 	void *file;
 
 	while (known[i] && (strlen(known[i]->name) != n || strncmp(known[i]->name, spec, n)))
 		i++;
 	if (known[i])
 		return known[i];
-	snprintf(path, sizeof(path), "%s/policies/.libs/%.*s.so", SKV_BUILDDIR, (int)n, spec);
-	file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	snprintf(name, sizeof(name), "policies/.libs/%.*s.so", (int)n, spec);
+	file = dlopen(fix_built(name), RTLD_NOW | RTLD_LOCAL);
 	if (file)
 		*(void **)&block = dlsym(file, SKV_POLICY_SYMBOL);
 	if (!block) { /* main() asks, too, where Check cannot fail */
