@@ -83,7 +83,7 @@ configure_for() {
 # What a program starts and loads: daemon, policies, plugins; also the engine's programs.
 needs() {
 	case $2 in
-	tests/unit/core/* | tests/unit/kernels/* | tests/unit/formats/* | tests/fuzz/fuzz-[^r]* | tests/check-[als]*.sh) ;;
+	tests/unit/core/* | tests/unit/formats/* | tests/fuzz/fuzz-[^r]* | tests/check-[als]*.sh) ;;
 	tests/check-*.sh | tests/e2e/test-engine-* | tests/e2e/test-prefix-*) echo mutations-need mutations-need-programs ;;
 	*) echo mutations-need ;;
 	esac
