@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/core/memory/memory.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/policies.h"
-#include "daemon/core/work/requests.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/policies.h"
+#include "daemon/core/operations/requests.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
 #include "daemon/requests/deferred.h"

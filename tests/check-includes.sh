@@ -237,7 +237,7 @@ failed" ] || { echo "check-includes.sh: of two planted arrows it found: $found" 
 check "$root"
 arrows "$root" libclient 45 5 . conn device pages ranks layer compress evict prefill step session
 arrows "$root" daemon 55 4 sys loop mem plugin ipc core worker disk store jobs server requests parked prefix restart ctl .
-arrows "$root" daemon/core 14 0 . state memory sequences work restart
+arrows "$root" daemon/core 14 0 . state memory sequences operations restart
 if [ -e config.status ]; then
 	rings "$root" . 3
 	rings "$root" . 3 libclient

@@ -19,14 +19,14 @@ daemon_core_libskvcore_la_SOURCES = daemon/core/core.h \
 	daemon/core/sequences/prefixes.c daemon/core/sequences/prefixes.h daemon/core/sequences/seqfile.c \
 	daemon/core/sequences/seqfile.h daemon/core/sequences/sequences.c daemon/core/sequences/sequences.h \
 	daemon/core/sequences/validate.c daemon/core/sequences/validate.h \
-	daemon/core/work/age.c daemon/core/work/age.h daemon/core/work/clients.c daemon/core/work/clients.h \
-	daemon/core/work/detach.c daemon/core/work/detach.h daemon/core/work/fork.c daemon/core/work/fork.h \
-	daemon/core/work/joint.c daemon/core/work/joint.h daemon/core/work/leases.c daemon/core/work/leases.h \
-	daemon/core/work/parking.c daemon/core/work/parking.h daemon/core/work/policies.h daemon/core/work/prefix.c \
-	daemon/core/work/prefix.h daemon/core/work/reclaim.c daemon/core/work/reclaim.h daemon/core/work/reconnect.c \
-	daemon/core/work/reconnect.h daemon/core/work/requests.c daemon/core/work/requests.h \
-	daemon/core/work/sessions.c daemon/core/work/sessions.h daemon/core/work/task.c daemon/core/work/task.h \
-	daemon/core/work/turns.h daemon/core/work/views.c daemon/core/work/views.h \
+	daemon/core/operations/age.c daemon/core/operations/age.h daemon/core/operations/clients.c daemon/core/operations/clients.h \
+	daemon/core/operations/detach.c daemon/core/operations/detach.h daemon/core/operations/fork.c daemon/core/operations/fork.h \
+	daemon/core/operations/joint.c daemon/core/operations/joint.h daemon/core/operations/leases.c daemon/core/operations/leases.h \
+	daemon/core/operations/parking.c daemon/core/operations/parking.h daemon/core/operations/policies.h daemon/core/operations/prefix.c \
+	daemon/core/operations/prefix.h daemon/core/operations/reclaim.c daemon/core/operations/reclaim.h daemon/core/operations/reconnect.c \
+	daemon/core/operations/reconnect.h daemon/core/operations/requests.c daemon/core/operations/requests.h \
+	daemon/core/operations/sessions.c daemon/core/operations/sessions.h daemon/core/operations/task.c daemon/core/operations/task.h \
+	daemon/core/operations/turns.h daemon/core/operations/views.c daemon/core/operations/views.h \
 	daemon/core/restart/balance.c daemon/core/restart/balance.h daemon/core/restart/life.c \
 	daemon/core/restart/life.h daemon/core/restart/resume.c daemon/core/restart/resume.h \
 	daemon/core/restart/verify-sparse.c daemon/core/restart/verify.c daemon/core/restart/verify.h

@@ -69,7 +69,7 @@ enum skv_disk_job_kind {
 	SKV_DISK_LOOK = 9,
 
 	/*
-	 * Jobs on a sealed prefix (daemon/core/work/prefix.h) and the prefix store. In place of the folder there is a
+	 * Jobs on a sealed prefix (daemon/core/operations/prefix.h) and the prefix store. In place of the folder there is a
 	 * memfd with the contents that store/values.h describes: the store, the tenant's key, names of blocks, and
 	 * token ids for GET.
 	 *

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/core/memory/pins.h"
-#include "daemon/core/work/turns.h"
+#include "daemon/core/operations/turns.h"
 
 #define MARKED_IN_A_TURN 65536u /* entries */
 

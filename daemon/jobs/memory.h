@@ -10,7 +10,7 @@
 #ifndef SKV_JOBS_MEMORY_H
 #define SKV_JOBS_MEMORY_H
 
-#include "daemon/core/work/parking.h"
+#include "daemon/core/operations/parking.h"
 #include "daemon/jobs/jobs.h"
 
 /* Embedded in the kind's struct. */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/fd.h"
-#include "daemon/core/work/requests.h"
+#include "daemon/core/operations/requests.h"
 #include "daemon/sys/log.h"
 
 struct import {

@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/clock.h"
-#include "daemon/core/work/parking.h"
-#include "daemon/core/work/prefix.h"
+#include "daemon/core/operations/parking.h"
+#include "daemon/core/operations/prefix.h"
 #include "daemon/jobs/memory.h"
 #include "daemon/requests/lease.h"
 #include "daemon/requests/reply.h"

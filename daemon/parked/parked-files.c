@@ -12,7 +12,7 @@
 #include "common/clock.h"
 #include "common/fd.h"
 #include "daemon/core/memory/pins.h"
-#include "daemon/core/work/requests.h"
+#include "daemon/core/operations/requests.h"
 #include "daemon/parked/parking-priv.h"
 #include "daemon/sys/log.h"
 

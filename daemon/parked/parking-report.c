@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/parked/parking-report.c - parked sequences as JSON for sparsekvctl. */
 #include "daemon/core/state/units.h"
-#include "daemon/core/work/prefix.h"
-#include "daemon/core/work/views.h"
+#include "daemon/core/operations/prefix.h"
+#include "daemon/core/operations/views.h"
 #include "daemon/parked/parking-priv.h"
 
 #define FILE_UNITS 20u /* for one that is skipped */

@@ -16,8 +16,8 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/core/work/parking.h"
-#include "daemon/core/work/requests.h"
+#include "daemon/core/operations/parking.h"
+#include "daemon/core/operations/requests.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/report.h"
 #include "daemon/server/device.h"

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/clock.h"
-#include "daemon/core/work/parking.h"
+#include "daemon/core/operations/parking.h"
 #include "daemon/requests/lease.h"
 #include "daemon/sys/log.h"
 

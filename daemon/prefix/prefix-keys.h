@@ -17,7 +17,7 @@
 #define SKV_PREFIX_KEYS_H
 
 #include <sys/types.h>
-#include "daemon/core/work/prefix.h"
+#include "daemon/core/operations/prefix.h"
 
 #define SKV_PREFIX_KEY 32u /* bytes of each of these */
 _Static_assert(SKV_PREFIX_KEY == SKV_PREFIX_ORIGIN, "an origin is one");

@@ -24,7 +24,7 @@
 #include "common/fd.h"
 #include "common/records.h"
 #include "daemon/core/memory/pins.h"
-#include "daemon/core/work/parking.h"
+#include "daemon/core/operations/parking.h"
 #include "daemon/jobs/memory.h"
 #include "daemon/requests/lease.h"
 #include "daemon/store/values.h"

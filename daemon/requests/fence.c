@@ -21,8 +21,8 @@
 #include <sys/stat.h>
 #include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/requests.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/requests.h"
 #include "daemon/parked/parking.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/core/memory/memory.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/requests.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/requests.h"
 #include "daemon/jobs/jobs.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/spec.h"
-#include "daemon/core/work/policies.h"
-#include "daemon/core/work/views.h"
+#include "daemon/core/operations/policies.h"
+#include "daemon/core/operations/views.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/reply.h"
 #include "daemon/requests/report.h"

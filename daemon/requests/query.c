@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/clock.h"
-#include "daemon/core/work/turns.h"
-#include "daemon/core/work/views.h"
+#include "daemon/core/operations/turns.h"
+#include "daemon/core/operations/views.h"
 #include "daemon/parked/parking.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/report.h"

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 #include "common/clock.h"
-#include "daemon/core/work/turns.h"
+#include "daemon/core/operations/turns.h"
 #include "daemon/requests/deferred.h"
 #include "daemon/requests/fence.h"
 #include "daemon/requests/lease.h"

@@ -23,7 +23,7 @@
 #include <time.h>
 #include "common/fd.h"
 #include "daemon/core/restart/life.h"
-#include "daemon/core/work/clients.h"
+#include "daemon/core/operations/clients.h"
 #include "daemon/server/device.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"

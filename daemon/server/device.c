@@ -18,7 +18,7 @@
 #include "common/fd.h"
 #include "daemon/core/memory/memory.h"
 #include "daemon/core/restart/life.h"
-#include "daemon/core/work/clients.h"
+#include "daemon/core/operations/clients.h"
 #include "daemon/requests/lease.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/log.h"

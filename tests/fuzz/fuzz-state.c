@@ -16,9 +16,9 @@
 #include "daemon/core/restart/life.h"
 #include "daemon/core/state/core-priv.h"
 #include "daemon/core/state/fdstore.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/requests.h"
-#include "daemon/core/work/turns.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/requests.h"
+#include "daemon/core/operations/turns.h"
 #include "tests/fuzz/fuzz.h"
 
 const char fuzz_name[] = "state";

@@ -10,10 +10,10 @@
 
 #include "daemon/core/memory/memory.h"
 #include "daemon/core/restart/life.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/requests.h"
-#include "daemon/core/work/turns.h"
-#include "daemon/core/work/views.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/requests.h"
+#include "daemon/core/operations/turns.h"
+#include "daemon/core/operations/views.h"
 #include "daemon/mem/mem.h"
 
 /* Host memory whose operations can fail or be slow. */

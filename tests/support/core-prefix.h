@@ -7,7 +7,7 @@
 #ifndef SKV_TESTS_CORE_PREFIX_H
 #define SKV_TESTS_CORE_PREFIX_H
 
-#include "daemon/core/work/prefix.h"
+#include "daemon/core/operations/prefix.h"
 #include "tests/support/core-peer.h"
 
 #define TEXT_LAYERS 2u

@@ -8,7 +8,7 @@
 #include "daemon/core/restart/balance.h"
 #include "daemon/core/restart/life.h"
 #include "daemon/core/sequences/idle.h"
-#include "daemon/core/work/task.h"
+#include "daemon/core/operations/task.h"
 
 #include <stdarg.h>
 #include <stdio.h>

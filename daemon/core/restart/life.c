@@ -8,8 +8,8 @@
 #include "daemon/core/sequences/seqfile.h"
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/state/fdstore.h"
-#include "daemon/core/work/sessions.h"
-#include "daemon/core/work/task.h"
+#include "daemon/core/operations/sessions.h"
+#include "daemon/core/operations/task.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 #include <sys/mman.h>
 #include "common/fd.h"
 #include "daemon/core/restart/life.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/turns.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/turns.h"
 
 #define RAISE 4u             /* factor by which pool_bytes can be raised without new tables */
 #define MIN_PAGE_BYTES 1024u /* of the smallest model that types.h allows */

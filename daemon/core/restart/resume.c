@@ -31,7 +31,7 @@
 #include "daemon/core/sequences/seqfile.h"
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/state/fdstore.h"
-#include "daemon/core/work/sessions.h"
+#include "daemon/core/operations/sessions.h"
 
 struct resume {
 	struct skv_core *core;

@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include "daemon/core/memory/pins.h"
 #include "daemon/core/state/core-priv.h"
-#include "daemon/core/work/parking.h"
-#include "daemon/core/work/prefix.h"
+#include "daemon/core/operations/parking.h"
+#include "daemon/core/operations/prefix.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 

@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 #include <sparsekv/policy.h>
-#include "daemon/core/work/parking.h"
+#include "daemon/core/operations/parking.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "daemon/core/work/parking.h"
+#include "daemon/core/operations/parking.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 

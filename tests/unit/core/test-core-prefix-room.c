@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "daemon/core/state/block-index.h"
-#include "daemon/core/work/parking.h"
+#include "daemon/core/operations/parking.h"
 #include "tests/support/core-prefix.h"
 #include "tests/support/suite.h"
 

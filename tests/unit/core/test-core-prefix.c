@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/pins.h"
-#include "daemon/core/work/parking.h"
+#include "daemon/core/operations/parking.h"
 #include "tests/support/core-prefix.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include "common/fd.h"
 #include "daemon/core/state/state.h"
-#include "daemon/core/work/policies.h"
+#include "daemon/core/operations/policies.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 

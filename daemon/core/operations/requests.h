@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/requests.h - what a client asks for in a session: sequences, and leases of pages. */
+/* daemon/core/operations/requests.h - what a client asks for in a session: sequences, and leases of pages. */
 #ifndef SKV_CORE_REQUESTS_H
 #define SKV_CORE_REQUESTS_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/views.c - views of the state for status, lists and metrics. Read-only. */
+/* daemon/core/operations/views.c - views of the state for status, lists and metrics. Read-only. */
 #include "daemon/core/memory/pins.h"
 #include "daemon/core/sequences/seqfile.h"
 #include "daemon/core/state/core-priv.h"
-#include "daemon/core/work/views.h"
+#include "daemon/core/operations/views.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/reconnect.c - a client of the previous daemon continues.
+ * daemon/core/operations/reconnect.c - a client of the previous daemon continues.
  *
  * Changes are committed before a client is told of them (undo.h). So the state has everything that the client knows of,
  * and besides that what the client was not told in time: a session, a sequence or pages whose reply was lost with the
@@ -8,7 +8,7 @@
  *
  * The names are in process memory: if this process dies as well, the client begins again with the next one.
  */
-#include "daemon/core/work/reconnect.h"
+#include "daemon/core/operations/reconnect.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@
 #include "daemon/core/state/lookup.h"
 #include "daemon/core/state/refuse.h"
 #include "daemon/core/state/units.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/sessions.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/sessions.h"
 
 /* ---- naming ----------------------------------------------------------------------------------- */
 

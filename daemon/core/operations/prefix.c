@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/prefix.c - makes, finds and forks sealed prefixes.
+ * daemon/core/operations/prefix.c - makes, finds and forks sealed prefixes.
  *
  * Sealing and opening are both forks (fork.c) of only what holds tokens: from a sequence that its client holds to one
  * without a holder, and back. A prefix that is being made has no name, so it cannot be found, and if the daemon dies,
  * the next one removes its row.
  */
-#include "daemon/core/work/prefix.h"
+#include "daemon/core/operations/prefix.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,11 +23,11 @@
 #include "daemon/core/sequences/validate.h"
 #include "daemon/core/state/lookup.h"
 #include "daemon/core/state/refuse.h"
-#include "daemon/core/work/age.h"
-#include "daemon/core/work/leases.h"
-#include "daemon/core/work/parking.h"
-#include "daemon/core/work/requests.h"
-#include "daemon/core/work/task.h"
+#include "daemon/core/operations/age.h"
+#include "daemon/core/operations/leases.h"
+#include "daemon/core/operations/parking.h"
+#include "daemon/core/operations/requests.h"
+#include "daemon/core/operations/task.h"
 
 /* The prefix is used again: of all sequences without a holder it becomes the last to make room. */
 static void use(struct skv_core *c, uint32_t seq)

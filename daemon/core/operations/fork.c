@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/fork.c - forks a sequence.
+ * daemon/core/operations/fork.c - forks a sequence.
  *
  * The parent's tables are checked. Then both sequences get references to all pages that the tables name, and the
  * parent's entries become SHARED. Then the child's memory becomes a copy of the parent's, with a commit of the tokens
  * that the child is to have. Everything that can be refused comes before pages are shared. The work grows with the
  * number of tokens, so it is done in turns; a client that writes to the parent meanwhile harms only its own data.
  */
-#include "daemon/core/work/fork.h"
+#include "daemon/core/operations/fork.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@
 #include "daemon/core/sequences/seqfile.h"
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/state/refuse.h"
-#include "daemon/core/work/age.h"
+#include "daemon/core/operations/age.h"
 
 int skv_fork_begin(struct skv_core *c, uint32_t parent, struct skv_fork *f)
 {

@@ -14,9 +14,9 @@
 #include "daemon/core/memory/segments.h"
 #include "daemon/core/state/lookup.h"
 #include "daemon/core/state/refuse.h"
-#include "daemon/core/work/age.h"
-#include "daemon/core/work/leases.h"
-#include "daemon/core/work/requests.h"
+#include "daemon/core/operations/age.h"
+#include "daemon/core/operations/leases.h"
+#include "daemon/core/operations/requests.h"
 
 #include <stdlib.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/task.h - work that the core does in turns. See task.c. */
+/* daemon/core/operations/task.h - work that the core does in turns. See task.c. */
 #ifndef SKV_CORE_TASK_H
 #define SKV_CORE_TASK_H
 
 #include "daemon/core/state/core-priv.h"
-#include "daemon/core/work/detach.h"
-#include "daemon/core/work/fork.h"
-#include "daemon/core/work/reclaim.h"
-#include "daemon/core/work/reconnect.h"
+#include "daemon/core/operations/detach.h"
+#include "daemon/core/operations/fork.h"
+#include "daemon/core/operations/reclaim.h"
+#include "daemon/core/operations/reconnect.h"
 
 struct skv_task {
 	struct skv_queued queued;

@@ -3,8 +3,8 @@
 #include "daemon/core/memory/accounts.h"
 #include "daemon/core/state/fdstore.h"
 #include "daemon/core/state/refuse.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/reconnect.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/reconnect.h"
 
 #include <stdio.h>
 

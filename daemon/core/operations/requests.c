@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/requests.c - requests about sequences and sessions: attach, fork, detach and drop, close, reconnect;
+ * daemon/core/operations/requests.c - requests about sequences and sessions: attach, fork, detach and drop, close, reconnect;
  * and those that take no turns: new sequences, and references that a client releases.
  *
  * This file checks what can be refused; task.c does the work that takes turns.
@@ -15,9 +15,9 @@
 #include "daemon/core/sequences/validate.h"
 #include "daemon/core/state/lookup.h"
 #include "daemon/core/state/refuse.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/requests.h"
-#include "daemon/core/work/task.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/requests.h"
+#include "daemon/core/operations/task.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/parking.h - parked sequences: which ones are to go to files, and which pages they name. The caller
+ * daemon/core/operations/parking.h - parked sequences: which ones are to go to files, and which pages they name. The caller
  * moves the bytes to files and back.
  */
 #ifndef SKV_CORE_PARKING_H

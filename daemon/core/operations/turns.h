@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/turns.h - work that takes turns, and what is done by age. */
+/* daemon/core/operations/turns.h - work that takes turns, and what is done by age. */
 #ifndef SKV_CORE_TURNS_H
 #define SKV_CORE_TURNS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/parking.c - moves sequences to files and back.
+ * daemon/core/operations/parking.c - moves sequences to files and back.
  *
  * The core decides which (age.c), and says where their pages are and which pages they may name; it moves no bytes.
  * While a sequence is being written it remains usable: a client may attach it, and the file is then discarded. So
@@ -19,10 +19,10 @@
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/sequences/validate.h"
 #include "daemon/core/state/refuse.h"
-#include "daemon/core/work/joint.h"
-#include "daemon/core/work/leases.h"
-#include "daemon/core/work/parking.h"
-#include "daemon/core/work/task.h"
+#include "daemon/core/operations/joint.h"
+#include "daemon/core/operations/leases.h"
+#include "daemon/core/operations/parking.h"
+#include "daemon/core/operations/task.h"
 
 #include <errno.h>
 #include <stdio.h>

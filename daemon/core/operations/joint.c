@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/joint.c - sequences whose tensor-parallel ranks commit together.
+ * daemon/core/operations/joint.c - sequences whose tensor-parallel ranks commit together.
  *
  * Each rank's sequence has its own commits, and the last commit that all ranks have made counts. Commits of two ranks
  * are the same if they have equally many tokens, and equally many that ranks compressed together. Ranks differ by at
@@ -10,10 +10,10 @@
  *
  * All these words are in clients' memory, all of one user; only that user is harmed if they are wrong.
  */
-#include "daemon/core/work/joint.h"
+#include "daemon/core/operations/joint.h"
 
 #include "daemon/core/sequences/names.h"
-#include "daemon/core/work/task.h"
+#include "daemon/core/operations/task.h"
 
 /* For two sequences of one name: is the other one another rank of the same group? */
 static bool is_rank_of(const struct skv_seq_row *q, const struct skv_seq_row *other)

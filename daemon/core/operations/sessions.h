@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/sessions.h - sessions. */
+/* daemon/core/operations/sessions.h - sessions. */
 #ifndef SKV_CORE_SESSIONS_H
 #define SKV_CORE_SESSIONS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/age.c - sequences without a holder make room, the least recently used first; a held sequence never
+ * daemon/core/operations/age.c - sequences without a holder make room, the least recently used first; a held sequence never
  * does.
  *
  * By age: parked after park-after, dropped after sequence-ttl. Under pressure: when a memory is used up and a user that
@@ -22,10 +22,10 @@
 #include "daemon/core/sequences/park-queue.h"
 #include "daemon/core/sequences/prefixes.h"
 #include "daemon/core/state/units.h"
-#include "daemon/core/work/age.h"
-#include "daemon/core/work/joint.h"
-#include "daemon/core/work/task.h"
-#include "daemon/core/work/turns.h"
+#include "daemon/core/operations/age.h"
+#include "daemon/core/operations/joint.h"
+#include "daemon/core/operations/task.h"
+#include "daemon/core/operations/turns.h"
 
 #define PARK_AGAIN_NS UINT64_C(10000000000) /* time until sequences are retried after parking failed */
 #define ROW_UNITS 30u /* a row, including saving it for undo, since it changes */

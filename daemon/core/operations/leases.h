@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/leases.h - free pages of a pool get an owner. See leases.c. */
+/* daemon/core/operations/leases.h - free pages of a pool get an owner. See leases.c. */
 #ifndef SKV_CORE_LEASES_H
 #define SKV_CORE_LEASES_H
 

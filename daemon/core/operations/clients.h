@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/clients.h - clients and their sessions. */
+/* daemon/core/operations/clients.h - clients and their sessions. */
 #ifndef SKV_CORE_CLIENTS_H
 #define SKV_CORE_CLIENTS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/views.h - the tables, for status, lists and metrics. */
+/* daemon/core/operations/views.h - the tables, for status, lists and metrics. */
 #ifndef SKV_CORE_VIEWS_H
 #define SKV_CORE_VIEWS_H
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/reclaim.h - reclaims what a client had, in turns. See reclaim.c. */
+/* daemon/core/operations/reclaim.h - reclaims what a client had, in turns. See reclaim.c. */
 #ifndef SKV_CORE_RECLAIM_H
 #define SKV_CORE_RECLAIM_H
 
 #include "daemon/core/state/core-priv.h"
-#include "daemon/core/work/detach.h"
+#include "daemon/core/operations/detach.h"
 
 struct skv_reclaim {
 	uint32_t client;  /* row */

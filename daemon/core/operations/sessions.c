@@ -13,16 +13,16 @@
 #include "daemon/core/state/fdstore.h"
 #include "daemon/core/state/lookup.h"
 #include "daemon/core/state/refuse.h"
-#include "daemon/core/work/sessions.h"
+#include "daemon/core/operations/sessions.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "common/fd.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/policies.h"
-#include "daemon/core/work/views.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/policies.h"
+#include "daemon/core/operations/views.h"
 
 /* `fd` is consumed, also on failure. */
 static int page_map(struct skv_session_local *ret, int fd)

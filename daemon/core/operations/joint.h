@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/joint.h - sequences whose tensor-parallel ranks commit together (common/seqmem.h, 10). */
+/* daemon/core/operations/joint.h - sequences whose tensor-parallel ranks commit together (common/seqmem.h, 10). */
 #ifndef SKV_CORE_JOINT_H
 #define SKV_CORE_JOINT_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/age.h - sequences without a holder make room. See age.c. */
+/* daemon/core/operations/age.h - sequences without a holder make room. See age.c. */
 #ifndef SKV_CORE_AGE_H
 #define SKV_CORE_AGE_H
 

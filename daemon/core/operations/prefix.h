@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/prefix.h - sealed prefixes: the first blocks of a prompt. Sequences that begin with the same tokens
+ * daemon/core/operations/prefix.h - sealed prefixes: the first blocks of a prompt. Sequences that begin with the same tokens
  * fork them instead of computing them.
  *
  * A sealed prefix is a sequence that no client ever holds, so its contents never change. It has K and V of whole blocks

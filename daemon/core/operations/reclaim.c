@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/reclaim.c - closes a session, or ends a client: detaches sequences one by one, then frees pages on
+ * daemon/core/operations/reclaim.c - closes a session, or ends a client: detaches sequences one by one, then frees pages on
  * lease, then ends the session, or all sessions and the client.
  *
  * Until its end a client that is gone stays fenced: a request for one of its sequences is told to wait.
@@ -10,8 +10,8 @@
 #include "daemon/core/memory/pages.h"
 #include "daemon/core/state/fdstore.h"
 #include "daemon/core/state/units.h"
-#include "daemon/core/work/reclaim.h"
-#include "daemon/core/work/sessions.h"
+#include "daemon/core/operations/reclaim.h"
+#include "daemon/core/operations/sessions.h"
 
 void skv_reclaim_begin(uint32_t client, uint32_t session, struct skv_reclaim *r)
 {

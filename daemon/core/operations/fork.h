@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/fork.h - forks a sequence, in as many turns as needed. See fork.c. */
+/* daemon/core/operations/fork.h - forks a sequence, in as many turns as needed. See fork.c. */
 #ifndef SKV_CORE_FORK_H
 #define SKV_CORE_FORK_H
 
 #include "daemon/core/sequences/validate.h"
 #include "daemon/core/state/core-priv.h"
-#include "daemon/core/work/prefix.h"
+#include "daemon/core/operations/prefix.h"
 
 struct skv_fork {
 	enum {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/task.c - work that the core does in turns, because its size grows with tokens or pages.
+ * daemon/core/operations/task.c - work that the core does in turns, because its size grows with tokens or pages.
  *
  * Users take turns, and so do tasks of one user, so that no request waits for another user's million tokens. A client
  * has at most one task in progress: the caller takes no request of it meanwhile. If the client goes, the task is still
@@ -11,9 +11,9 @@
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/state/lookup.h"
 #include "daemon/core/state/refuse.h"
-#include "daemon/core/work/clients.h"
-#include "daemon/core/work/task.h"
-#include "daemon/core/work/turns.h"
+#include "daemon/core/operations/clients.h"
+#include "daemon/core/operations/task.h"
+#include "daemon/core/operations/turns.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/policies.h - what sessions run, as the operator wants it; how often recall is measured. */
+/* daemon/core/operations/policies.h - what sessions run, as the operator wants it; how often recall is measured. */
 #ifndef SKV_CORE_POLICIES_H
 #define SKV_CORE_POLICIES_H
 

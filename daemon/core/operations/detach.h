@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/work/detach.h - a sequence loses its holder, in as many turns as needed. See detach.c. */
+/* daemon/core/operations/detach.h - a sequence loses its holder, in as many turns as needed. See detach.c. */
 #ifndef SKV_CORE_DETACH_H
 #define SKV_CORE_DETACH_H
 

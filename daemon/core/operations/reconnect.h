@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/reconnect.h - a client of the previous daemon names what it has, and the rest is released. See
+ * daemon/core/operations/reconnect.h - a client of the previous daemon names what it has, and the rest is released. See
  * reconnect.c.
  */
 #ifndef SKV_CORE_RECONNECT_H
 #define SKV_CORE_RECONNECT_H
 
 #include "daemon/core/state/core-priv.h"
-#include "daemon/core/work/detach.h"
+#include "daemon/core/operations/detach.h"
 
 struct skv_reconnect {
 	struct skv_reconnect *next;

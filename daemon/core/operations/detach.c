@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/work/detach.c - a sequence loses its holder.
+ * daemon/core/operations/detach.c - a sequence loses its holder.
  *
  * A named sequence is recovered to its last commit, its tables are checked, the pages that they name become its own,
  * and references that they do not name are dropped. An anonymous sequence is removed. The work grows with the number of
@@ -9,7 +9,7 @@
  *
  * Each detach has its own marks, since several clients may die at a time.
  */
-#include "daemon/core/work/detach.h"
+#include "daemon/core/operations/detach.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "daemon/core/memory/refs.h"
 #include "daemon/core/sequences/seqfile.h"
 #include "daemon/core/sequences/sequences.h"
-#include "daemon/core/work/joint.h"
+#include "daemon/core/operations/joint.h"
 
 static void say_corrupt(const struct skv_core *c, struct skv_detach *s)
 {
