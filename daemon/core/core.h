@@ -10,7 +10,7 @@
  *   state/       the state memfd and its undo log, struct skv_core; block-index.h
  *   memory/      pools, segments, pages, and what users are charged; memory.h, pins.h
  *   sequences/   a sequence's memory, how it is checked, names and lists of sequences
- *   work/        what clients ask for, in turns, and what makes room: clients.h, requests.h, policies.h, turns.h,
+ *   operations/  what clients ask for, in turns, and what makes room: clients.h, requests.h, policies.h, turns.h,
  *                parking.h, prefix.h, views.h
  *   restart/     the core as a whole: made, verified, resumed, recounted, ended; life.h
  *

@@ -91,7 +91,7 @@ static int agree(struct skv_session *s, struct skv_seq *q)
 	return e < 0 || least == most || own == 0 ? e : decompress(s, q);
 }
 
-/* Decide whether the sequence compresses. What is compressed already has the policy's form. */
+/* Decide whether the sequence compresses. Tokens that are compressed already are in the policy's form. */
 static int decide(struct skv_session *s, struct skv_seq *q)
 {
 	int e = exchange_has(q) ? agree(s, q) : 0;

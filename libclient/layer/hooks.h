@@ -5,7 +5,7 @@
 
 #include "libclient/session.h"
 
-/* What the policy's hooks get for so many sequences. */
+/* The context that the policy's hooks are called with, for n_seqs sequences. */
 struct skv_policy_ctx policy_ctx(struct skv_session *s, const struct policy *p, uint32_t n_seqs);
 /* Run a hook for the decoding sequences of a batch. */
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/memory.h - the memory of pools for those outside of the core: what clients are told of it, what is
- * pending, what it takes.
+ * daemon/core/memory/memory.h - pools of pages, as the rest of the daemon sees them: the segments that clients are
+ * told of, those that are still being created, and bytes in use.
  */
 #ifndef SKV_CORE_MEMORY_H
 #define SKV_CORE_MEMORY_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/age.c - sequences without a holder make room, the least recently used first; a held sequence never
- * does.
+ * daemon/core/operations/age.c - sequences without a holder make room, the least recently used first.
+ * Held sequences stay.
  *
  * By age: parked after park-after, dropped after sequence-ttl. Under pressure: when a memory is used up and a user that
  * has less than its share asks for more, the sequences of users with more than their share are dropped. A share is the

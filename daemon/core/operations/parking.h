@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/parking.h - parked sequences: which ones are to go to files, and which pages they name. The caller
- * moves the bytes to files and back.
+ * daemon/core/operations/parking.h - parked sequences: which ones are to go to files, and which pages they name. The
+ * caller moves the bytes to files and back.
  */
 #ifndef SKV_CORE_PARKING_H
 #define SKV_CORE_PARKING_H

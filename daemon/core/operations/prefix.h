@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/prefix.h - sealed prefixes: the first blocks of a prompt. Sequences that begin with the same tokens
- * fork them instead of computing them.
+ * daemon/core/operations/prefix.h - sealed prefixes: the first blocks of a prompt. Sequences that begin with the same
+ * tokens fork them instead of computing them.
  *
  * A sealed prefix is a sequence that no client ever holds, so its contents never change. It has K and V of whole blocks
  * in order, compressed as far as its policy compresses, no policy state, and a name that no client can give. In all
