@@ -40,7 +40,7 @@ void skv_job_answer(struct skv_job_ask *ask, int error, const char *why, uint64_
 		ask->tell(ask);
 }
 
-void skv_job_end(struct skv_job *j, int error, const char *why, uint64_t bytes)
+void skv_job_answer_all(struct skv_job *j, int error, const char *why, uint64_t bytes)
 {
 	while (j->asked) {
 		struct skv_job_asked *a = j->asked;
@@ -49,6 +49,11 @@ void skv_job_end(struct skv_job *j, int error, const char *why, uint64_t bytes)
 		skv_job_answer(a->ask, error, why, bytes);
 		free(a);
 	}
+}
+
+void skv_job_end(struct skv_job *j, int error, const char *why, uint64_t bytes)
+{
+	skv_job_answer_all(j, error, why, bytes);
 	skv_job_free(j);
 }
 

@@ -24,7 +24,8 @@ int skv_job_wait(struct skv_job *, struct skv_job_ask *);
 /* One of the request's jobs has ended, with a file of so many bytes. The last call answers the request. */
 void skv_job_answer(struct skv_job_ask *, int error, const char *why, uint64_t bytes);
 
-/* Ends the job: answers the requests that wait for it, and frees it. */
+/* Answers the requests that wait for the job, which goes on. And: ends the job as well, and frees it. */
+void skv_job_answer_all(struct skv_job *, int error, const char *why, uint64_t bytes);
 void skv_job_end(struct skv_job *, int error, const char *why, uint64_t bytes);
 /*
  * The job could not be begun (r: negative errno, or an error of the core): frees it without answering its request.

@@ -38,9 +38,10 @@ static void free_import(struct skv_job *j)
 	free(x);
 }
 
+static void look(struct skv_job *j);
 static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer);
 
-static const struct skv_job_kind kind = {SKV_JOBS_IMPORT, NULL, moved, free_import};
+static const struct skv_job_kind kind = {SKV_JOBS_IMPORT, look, moved, free_import};
 
 int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct skv_job_ask *ask,
                              char why[SKV_TEXT_MAX])
@@ -74,12 +75,33 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	return r;
 }
 
+/* The folder could not be searched: answers the request, if that was not done before. The look is retried each second. */
+static void look_failed(struct import *x, int error)
+{
+	if (x->job.asked)
+		skv_log(LOG_ERR, "user %u: an import may have left a file, but the folder cannot be searched: %s; it is retried",
+		        x->job.m.uid, strerror(-error));
+	skv_close_fd(x->source);
+	x->source = -1;
+	skv_job_answer_all(&x->job, x->error, x->why, 0);
+	skv_job_enter(&x->job, SKV_JOB_OTHERS);
+}
+
+static void look(struct skv_job *j)
+{
+	struct import *x = import_of(j);
+	const int r = skv_parking_look_move(x->parking, j, &x->source);
+
+	if (r < 0)
+		look_failed(x, r);
+}
+
 /*
  * A worker that answers with an error has left no file, or names it. One that does not answer may have renamed the
  * file already. Then another job looks at the folder and removes what is not known; until it ends this user can begin
- * no other import. False: the job could not be started.
+ * no other import.
  */
-static bool look_for_rest(struct import *x, int error, const char *why)
+static void look_for_rest(struct import *x, int error, const char *why)
 {
 	x->error = error;
 	snprintf(x->why, sizeof(x->why), "%s", why);
@@ -87,7 +109,7 @@ static bool look_for_rest(struct import *x, int error, const char *why)
 	x->job.m.file[0] = 0;
 	x->job.work.once = false;
 	skv_close_fd(x->source);
-	return skv_parking_look_move(x->parking, &x->job, &x->source) == 0;
+	look(&x->job);
 }
 
 static void looked(struct import *x, int error)
@@ -95,9 +117,9 @@ static void looked(struct import *x, int error)
 	if (error == 0)
 		error = skv_parking_look_found(x->parking, x->job.m.uid, x->source, true);
 	if (error && !x->job.jobs->closed)
-		skv_log(LOG_ERR, "user %u: an import may have left a file, but the folder cannot be searched: %s",
-		        x->job.m.uid, strerror(-error));
-	skv_job_end(&x->job, x->error, x->why, 0);
+		look_failed(x, error);
+	else
+		skv_job_end(&x->job, x->error, x->why, 0);
 }
 
 /*
@@ -137,10 +159,11 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 		looked(x, error);
 		return;
 	}
-	if (error && !j->jobs->closed && (!answer || *answer->file) && look_for_rest(x, error, why))
-		return;
 	if (error) {
-		skv_job_end(j, error, why, 0);
+		if (!j->jobs->closed && (!answer || *answer->file))
+			look_for_rest(x, error, why);
+		else
+			skv_job_end(j, error, why, 0);
 		return;
 	}
 	snprintf(j->m.file, sizeof(j->m.file), "%.*s", (int)sizeof(answer->file) - 1, answer->file);
