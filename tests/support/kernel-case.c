@@ -468,6 +468,13 @@ void case_lse_check(struct kernel_case *c, const char *what, const double *ref, 
 	c->sh.lse = NULL;
 }
 
+bool case_same_bits(const float *x, const float *y, size_t n)
+{
+	while (n && (!memcmp(x, y, sizeof(*x)) || (isnan(*x) && isnan(*y))))
+		n--, x++, y++;
+	return n == 0;
+}
+
 void case_compare(const char *what, const float *x, const double *ref, size_t n, double tolerance,
                   double slack)
 {

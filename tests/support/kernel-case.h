@@ -130,6 +130,8 @@ double case_tolerance(const struct kernel_case *, const struct test_backend *, d
 /* Relative error of reduced weights: scores are stored in 16 bits until they become weights. */
 double case_weight_slack(const struct kernel_case *, const struct test_backend *);
 
+/* Have the outputs of two runs the same bits? Any NaN equals any other: sign and payload depend on how a compiler orders operands. */
+bool case_same_bits(const float *, const float *, size_t n);
 /* Fails the test if |x - ref| > tolerance + slack |ref|, or if one is NaN or infinite and the other is not the same. */
 void case_compare(const char *what, const float *x, const double *ref, size_t n, double tolerance,
                   double slack);

@@ -159,8 +159,8 @@ static size_t out_floats(const struct kernel_case *c)
 static void run_all(const char *what, struct kernel_case *c, const struct attend_params *p, float *out)
 {
 	struct attend_params there = params_on(c, p);
-	size_t floats = out_floats(c), bytes = floats * sizeof *out;
-	float *again = malloc(bytes);
+	size_t floats = out_floats(c);
+	float *again = malloc(floats * sizeof *again);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
 
 	run(c, &there, 0, c->n, q, mem, 1);
@@ -169,18 +169,18 @@ static void run_all(const char *what, struct kernel_case *c, const struct attend
 		mem = case_to(c, NULL, case_rows_bytes(c, floats));
 		run(c, &there, 0, c->n, q, mem, threads);
 		case_rows_from(c, again, mem, floats);
-		ck_assert_msg(!memcmp(again, out, bytes), "%s, %s: other bits on %d threads", what,
+		ck_assert_msg(case_same_bits(again, out, floats), "%s, %s: other bits on %d threads", what,
 		              c->on->name, threads);
 	}
 	mem = case_to(c, NULL, case_rows_bytes(c, floats));
 	for (uint32_t i = 0; i < c->n; i++)
 		run(c, &there, i, 1, q, mem, 1);
 	case_rows_from(c, again, mem, floats);
-	ck_assert_msg(!memcmp(again, out, bytes), "%s, %s: other bits for a sequence alone", what,
+	ck_assert_msg(case_same_bits(again, out, floats), "%s, %s: other bits for a sequence alone", what,
 	              c->on->name);
 	run(c, &there, 0, c->n, q, q, 1);
 	case_rows_from(c, again, q, floats);
-	ck_assert_msg(!memcmp(again, out, bytes), "%s, %s: other bits in the place of q", what, c->on->name);
+	ck_assert_msg(case_same_bits(again, out, floats), "%s, %s: other bits in the place of q", what, c->on->name);
 	free(again);
 }
 

@@ -195,7 +195,7 @@ static void same_bits(const struct kernel_case *c, const float *was, float *is, 
 	for (uint32_t i = 0; i < c->n; i++)
 		for (uint32_t x = 0; x < c->seq[i].n_q; x++) {
 			const size_t at = (c->seq[i].row + x) * row;
-			ck_assert_msg(!memcmp(was + at, is + at, row * sizeof *is), "%s: row %u of a prompt of %u from %u: other bits %s",
+			ck_assert_msg(case_same_bits(was + at, is + at, row), "%s: row %u of a prompt of %u from %u: other bits %s",
 			              c->on->name, c->seq[i].prompt_start + x, c->seq[i].n_q, c->seq[i].prompt_start, what);
 		}
 	free(is);
@@ -217,7 +217,7 @@ static void check_dense(struct kernel_case *c, const struct method *m, const flo
 			const uint32_t p = c->seq[i].prompt_start + x;
 			const size_t at = (c->seq[i].row + x) * row;
 			if (skv_row_dense(&c->seq[i], &m->sp, p))
-				ck_assert_msg(!memcmp(dense + at, out + at, row * sizeof *out), "%s: dense row %u is another",
+				ck_assert_msg(case_same_bits(dense + at, out + at, row), "%s: dense row %u is another",
 				              c->on->name, p);
 		}
 	free(dense);
